@@ -213,9 +213,9 @@ impl Session {
         Ok(Self { state: Mutex::new(ready), stream })
     }
 
-    /// Sets the first value of a state, from a buffer of its size, which is copied. Only before the
-    /// first step.
-    fn write_state(&self, tensor: u32, buffer: &Bound<'_, PyAny>) -> PyResult<()> {
+    /// Sets the value of a state, with which the next step begins, from a buffer of its size, which
+    /// is copied. Waits for all steps so far.
+    fn write_state(&self, py: Python<'_>, tensor: u32, buffer: &Bound<'_, PyAny>) -> PyResult<()> {
         let value = copied(buffer)?;
         let mut state = self.state()?;
         state.check_buffer(tensor, value.len())?;
@@ -224,9 +224,10 @@ impl Session {
                 parts.2.states.insert(TensorId(tensor), value);
                 Ok(())
             }
-            State::Running(_) => {
-                Err(SessionError::new_err("states can be written only before the first step"))
-            }
+            State::Running(session) => py.detach(|| {
+                let written = session.write_state(TensorId(tensor), &value);
+                written.map_err(|error| of_session(session.plan(), &error))
+            }),
             State::Closed => Err(closed()),
         }
     }

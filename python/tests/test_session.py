@@ -150,12 +150,17 @@ def test_wrong_tensors_and_buffers_are_refused_by_name():
         session.read_state(adder.sum, bytes(8))
 
 
-def test_states_are_written_before_the_first_step_only():
+def test_states_are_written_between_steps():
     adder = Adder()
     session = adder.session()
-    session.step()
-    with pytest.raises(spillway.SessionError, match="before the first step"):
-        session.write_state(adder.sum, bytes(8))
+    for written in [b"12345678", b"abcdefgh"]:
+        session.step()
+        session.write_state(adder.sum, written)
+        for _ in range(2):
+            into = bytearray(8)
+            session.read_state(adder.sum, into)
+            assert into == written
+            session.step()
 
 
 def test_a_closed_session_does_nothing():

@@ -209,18 +209,44 @@ impl<D: Transfers + Paging, K: Kernels<D>> Session<D, K> {
         state: TensorId,
         into: &mut [u8],
     ) -> Result<(), SessionError<D::Error>> {
-        let tensors = &self.plan().graph().owned().tensors;
-        let tensor = tensors.get(state.index()).filter(|tensor| tensor.kind == Kind::State);
-        let tensor_bytes = tensor.ok_or(SessionError::NotAState(state))?.bytes;
-        let buffer_bytes = into.len() as u64;
-        if buffer_bytes != tensor_bytes {
-            return Err(SessionError::BufferSize { tensor_bytes, buffer_bytes });
-        }
+        self.check_buffer(state, into.len() as u64)?;
         self.save_states()?;
         let offset_bytes = self.running.borrow_dependent().host_layout().offset_bytes(state, 0, 0);
         let read = self.device.read_host(offset_bytes, into);
         let at = planner_core::executor::Moment::Save;
         Ok(read.map_err(|error| ExecuteError::Device { at, error })?)
+    }
+
+    /// Gives a state another value, with which the next iteration begins. Waits for all iterations
+    /// so far.
+    ///
+    /// # Errors
+    /// A tensor that is no state, a buffer of another size, and those of
+    /// [`Executor::write_state`].
+    pub fn write_state(
+        &mut self,
+        state: TensorId,
+        value: &[u8],
+    ) -> Result<(), SessionError<D::Error>> {
+        self.check_buffer(state, value.len() as u64)?;
+        let Self { device, running, .. } = self;
+        running.with_dependent_mut(|_, executor| executor.write_state(device, state, value))?;
+        Ok(())
+    }
+
+    /// Checks that a tensor is a state, and that a buffer for it has its size.
+    fn check_buffer(
+        &self,
+        state: TensorId,
+        buffer_bytes: u64,
+    ) -> Result<(), SessionError<D::Error>> {
+        let tensors = &self.plan().graph().owned().tensors;
+        let tensor = tensors.get(state.index()).filter(|tensor| tensor.kind == Kind::State);
+        let tensor_bytes = tensor.ok_or(SessionError::NotAState(state))?.bytes;
+        if buffer_bytes != tensor_bytes {
+            return Err(SessionError::BufferSize { tensor_bytes, buffer_bytes });
+        }
+        Ok(())
     }
 
     /// Waits for all iterations, and downloads each state of which only the device has the last

@@ -113,6 +113,30 @@ fn states_are_read_between_iterations() {
     assert_eq!(session.iterations(), 4);
 }
 
+/// One that stays on the device, and two of which one is only on the host.
+#[test]
+fn states_are_written_between_iterations() {
+    let (plan, adder, other) = planned();
+    let (sum, large) = (adder.sum, adder.large);
+    let mut session = Session::new(plan, device(), adder).unwrap();
+    let mut value = vec![0; LARGE_BYTES];
+    for round in 0..3u64 {
+        session.run(2).unwrap();
+        session.write_state(sum, &(1000 * round).to_le_bytes()).unwrap();
+        for (state, first) in [(large, 7 * round), (other, 9 * round)] {
+            value[..8].copy_from_slice(&first.to_le_bytes());
+            session.write_state(state, &value).unwrap();
+        }
+        assert_eq!(first(&mut session, sum, 8), 1000 * round);
+        session.step().unwrap();
+        assert_eq!(first(&mut session, sum, 8), 1000 * round + 3 * round + 3);
+        assert_eq!(first(&mut session, large, LARGE_BYTES), 7 * round + 1);
+        assert_eq!(first(&mut session, other, LARGE_BYTES), 9 * round + 1);
+    }
+    let error = session.write_state(sum, &[0; 9]).unwrap_err().to_string();
+    assert_eq!(error, "the buffer has 9 bytes, but the tensor has 8");
+}
+
 /// As a field of a struct, on another thread.
 #[test]
 fn a_session_owns_what_it_needs() {

@@ -417,6 +417,47 @@ impl<'a> Executor<'a> {
         Ok(())
     }
 
+    /// Gives a state another value between two iterations: on the host, and wherever the device
+    /// holds it. Waits for everything that is enqueued. O(entries of `resident_at_start`).
+    ///
+    /// # Errors
+    /// Those of the device; afterwards nothing more can be run or saved. And
+    /// [`ExecuteError::Failed`], without a copy, after an error of an earlier call.
+    pub fn write_state<B: Transfers + Paging>(
+        &mut self,
+        device: &mut B,
+        state: TensorId,
+        value: &[u8],
+    ) -> Result<(), ExecuteError<B::Error>> {
+        if core::mem::replace(&mut self.failed, true) {
+            return Err(ExecuteError::Failed);
+        }
+        self.replace_state(device, state, value).map_err(|fault| fault.at(Moment::States))?;
+        self.failed = false;
+        Ok(())
+    }
+
+    fn replace_state<B: Transfers + Paging>(
+        &mut self,
+        device: &mut B,
+        state: TensorId,
+        value: &[u8],
+    ) -> Result<(), Fault<B::Error>> {
+        self.finish(device)?;
+        self.memory.reclaim(device)?;
+        device.write_host(self.host.offset_bytes(state, 0, 0), value)?;
+        for &Resident { part, .. } in self.verified.plan().resident_at_start {
+            if part.tensor == state {
+                device.upload(self.host_range(part, 0), self.address(part))?;
+            }
+        }
+        let point = device.signal(Stream::Upload)?;
+        device.block_until(point)?;
+        self.points.skip_signal(point.stream);
+        self.enqueued[point.stream] = point.value;
+        Ok(())
+    }
+
     /// Whether the host block holds the last value of every state because nothing has run. What
     /// was saved later is not remembered: graphs of a device run iterations unseen.
     const fn is_saved(&self) -> bool {

@@ -14,13 +14,15 @@ plans the forward and the backward pass, and leaves the optimizer outside.
 """
 
 from .capturing import capture, capture_inference
-from .errors import AllocationError, CaptureError
+from .errors import AllocationError, CaptureError, ChangedError, LostError
 from .step import Compiled, Step
 
 __all__ = [
     "AllocationError",
     "CaptureError",
+    "ChangedError",
     "Compiled",
+    "LostError",
     "Step",
     "capture",
     "capture_inference",

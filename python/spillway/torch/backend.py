@@ -111,18 +111,13 @@ class _Inference:
                     " spillway.torch.capture_inference"
                 )
         self._compiled = device.compiled(self._step)
-        self._versions = _state_versions(self._step)
 
     def has(self, inputs):
         return self._module.has(inputs)
 
     def __call__(self, inputs):
-        versions = _state_versions(self._step)
-        if versions != self._versions:
-            self._compiled.load()
         results = self._compiled(self._module.batch(inputs))
         self._compiled.sync()
-        self._versions = versions
         return results
 
     def release(self):
@@ -163,8 +158,3 @@ class _WithStates(torch.nn.Module):
             return next(given)
         return getattr(self, self._names[k], self._fixed[k])
 
-
-def _state_versions(step):
-    """Returns what differs from before where PyTorch may have written into a state of a step."""
-    states = [s.value for s in step.storages if s.kind == "state"]
-    return [object() if t.is_inference() else t._version for t in states]

@@ -10,6 +10,8 @@ from .collectives import is_collective
 from .constants import Constants
 from .devices import device_of
 from .errors import CaptureError
+from .guards import Surroundings
+from .indices import checks
 from .machine import measure_copies
 from .measuring import Measurements
 from .operations import operations
@@ -25,7 +27,9 @@ from .step import Step, rate_of
 from .swapping import Fakes, initialise, swapped_module, swapped_optimizer
 
 
-def capture(model, loss_fn, optimizer, example_batch, process_group=None, device=None):
+def capture(
+    model, loss_fn, optimizer, example_batch, process_group=None, device=None, verify=False
+):
     """Captures one training step: forward, backward and the optimizer's update.
 
     `loss_fn(model, batch)` returns the loss, a tensor with one element. A batch is any nesting
@@ -39,10 +43,15 @@ def capture(model, loss_fn, optimizer, example_batch, process_group=None, device
     same time, each for a batch of its own. Parameters and buffers become those of process 0, and
     gradients are averaged in each iteration.
 
+    With `verify`, a few steps run beside eager mode first, as `Step.verify` has them.
+
     Raises `CaptureError` where the step depends on the values of tensors, and where processes
     would run different collectives.
     """
-    return _Training(model, loss_fn, optimizer, process_group, device).capture(example_batch)
+    step = _Training(model, loss_fn, optimizer, process_group, device).capture(example_batch)
+    if verify:
+        step.verify()
+    return step
 
 
 def call(model, batch):
@@ -89,6 +98,10 @@ class _Training:
         if self.processes:
             self.processes.agree(recorded.recorder.calls, recorded.fakes.name)
         return _step(self, recorded, "loss", example_batch)
+
+    def functions(self):
+        """Returns the functions of the step, by name."""
+        return dict(loss_fn=self.loss_fn)
 
     def _find_gradients(self, example_batch, on_gradient):
         """Calls a function with each parameter whose gradient is ready, and its fake tensor."""
@@ -163,6 +176,10 @@ class _Inference:
         self.copied_bytes_per_s = measure_copies()
         self.setup_costs = self.measurements.device.setup_costs()
 
+    def functions(self):
+        """Returns the functions of the step, by name."""
+        return dict(forward=self.forward)
+
     def capture(self, example_batch):
         return _step(self, self._record(example_batch), "result", example_batch)
 
@@ -223,7 +240,12 @@ def _step(source, recorded, name, example_batch):
     batch, rates = [[recorder.view(fake) for fake in fakes] for fakes in given]
     ops = operations(recorder, batch, rates, name, results)
     source.measurements.give_back()
-    return Step(source, recorder.storages, ops, example_batch, (returns, structure))
+    states = {s.name: s.value for s in recorder.storages if s.kind == "state" and s.name != "generator"}
+    around = Surroundings(source.model, source.functions(), source.optimizer, states)
+    found = checks(recorder, batch)
+    return Step(
+        source, recorder.storages, ops, example_batch, (returns, structure), around, found
+    )
 
 
 def refuse_collectives(calls):

@@ -20,6 +20,14 @@ class AllocationError(Error):
     """An op allocated more memory than its planned workspace; the message names the op."""
 
 
+class ChangedError(Error, ValueError):
+    """What a captured step relies on has changed; the message says what, and what works."""
+
+
+class LostError(Error):
+    """An iteration failed after it had written states whose last values nobody has."""
+
+
 def user_line():
     """Returns "file:line" of the innermost frame outside PyTorch and this package."""
     frame = sys._getframe(1)

@@ -124,6 +124,8 @@ class Passes:
 class Joint(Step):
     """The forward and the backward pass of a graph. An iteration takes the place of a batch."""
 
+    keeps_states = False  # the caller's tensors have them
+
     def __init__(self, source, storages, ops, pattern, results, structure):
         self.pattern = pattern
         self.updated = [k for k, view in enumerate(ops.handed("updates")) if view]

@@ -11,6 +11,7 @@ import torch
 from torch.utils._pytree import tree_map
 
 from .collectives import UnderWay, is_collective
+from .indices import may_fail_by_values
 from .launching import bind, leaves_states_alone
 from .measuring import Measured
 from .recording import Storage, View, unique
@@ -34,6 +35,7 @@ class Operation:
     repeatable: bool = False
     line: str = ""
     start: Operation | None = None  # that of the collective that this op waits for
+    may_fail: bool = False  # because of the values that it reads
 
 
 @dataclass
@@ -102,7 +104,9 @@ def _plain(call, measured, repeatable):
         run = bind(call, tensor_of)
         return lambda outside: run()
 
-    return Operation(call.name, call.reads, call.writes, bound, measured, repeatable, call.line)
+    may_fail = may_fail_by_values(call)
+    operation = Operation(call.name, call.reads, call.writes, bound, measured, repeatable, call.line)
+    return replace(operation, may_fail=may_fail)
 
 
 def _is_repeatable(call, storages):

@@ -132,6 +132,7 @@ class Call:
     reads: list = field(default_factory=list)
     writes: list = field(default_factory=list)
     line: str = ""
+    in_backward: bool = False
 
 
 class Recorder(TorchDispatchMode):
@@ -276,6 +277,7 @@ class Recorder(TorchDispatchMode):
         name = self._unique(function._schema.name.split("::")[1])
         call = Call(name, function, call_args, call_kwargs, torch.is_grad_enabled())
         call.line = user_line()
+        call.in_backward = torch._C._current_graph_task_id() != -1
         if fresh and function not in FACTORIES:
             layouts = self.measure.layouts(call, self.storages)
             for k, fake in enumerate(fakes):

@@ -1,15 +1,20 @@
 """Runs a step within its plans, one for each shape of its batches."""
 
 from contextlib import nullcontext
+from functools import partial
 
 import torch
 
 from spillway import Session, SwitchError
 
 from .allocations import Allocations
-from .errors import AllocationError
+from .errors import AllocationError, ChangedError, LostError
+from .holding import Changes, States
+from .interrupts import Deferred
 from .launching import plain_mode
-from .memory import bytes_of, set_bytes_of, tensors_at
+from .memory import bytes_of, set_bytes_of, tensors_at, viewed
+from .recording import View
+from .undoing import Undo
 
 
 class Compiled:
@@ -17,7 +22,7 @@ class Compiled:
 
     There is one session, which switches to the plan for each batch's shape. `switched` is what
     the last switch was predicted to cost, and None if there was none or the states went through
-    the model.
+    the model. `iterations` counts those that are complete.
     """
 
     def __init__(self, step, plan, strict, max_shapes, how):
@@ -26,65 +31,180 @@ class Compiled:
         self._strict = strict
         self._max_shapes = max_shapes
         self._how = how
-        self._steps = {step.shapes: step}
-        self._session = self.switched = None
+        self.iterations = 0
+        self._variant = _Variant(None)
+        self._variant.example = self._variant.steps[step.shapes] = step
+        self._variants = [self._variant]
+        self._session = self._states = self.switched = self._lost = self._excess = None
         self.use(plan)
         self._start(step, plan)
 
     def __call__(self, batch):
+        if self._lost is not None:
+            raise LostError(self._lost)
         shapes = self._example.shapes_of(batch)
+        self._follow()
         if self._session is None or self._plans.get(shapes) is not self._running:
             self._switch(*self._planned(shapes, batch))
-        outside = self._kernels.outside = self._step.supplied(batch)
-        if self._strict and not self._device.limits_workspaces:
-            self._step_counted()
-        else:
-            self._step_once()
-        if self._step.optimizer:
-            self._step.optimizer._opt_called = True  # schedulers of learning rates look at it
-        if outside.generator is not None:
-            self._device.set_random_state(outside.generator)
+        outside = self._step.supplied(batch)  # checks the batch
+        with Deferred(self._give_up):
+            self._take_over()
+            self._iterate(outside)
+        if self._excess is not None:
+            raise self._excess
         return self._step.returned(outside.results)
+
+    def beside(self, batch):
+        """Runs an iteration while others write the model and the optimizer, which is not looked at."""
+        shapes = self._example.shapes_of(batch)
+        if self._plans.get(shapes) is not self._running:
+            self._switch(*self._planned(shapes, batch))
+        outside = self._step.supplied(batch)
+        self._iterate(outside)
+        return self._step.returned(outside.results)
+
+    def values(self):
+        """Yields the name, the value and the tensor of each state that the step writes."""
+        for number, storage, h in self._states.held_by(self):
+            tensor = storage.value.detach()
+            buffer = bytes_of(tensor).copy()
+            self._session.read_state(number, buffer)
+            view = View(None, tensor.shape, tensor.stride(), tensor.storage_offset(), tensor.dtype)
+            yield storage.name, viewed(torch.from_numpy(buffer), view), tensor
+
+    @property
+    def is_inference(self):
+        """Whether there is no optimizer."""
+        return self._example.optimizer is None
 
     def use(self, plan):
         """Goes on with another plan of the captured step from the next iteration on. Other shapes
         are planned again, for its budget."""
         self._plan = plan
-        self._plans = {self._example.shapes: plan}
+        for variant in self._variants:
+            is_first = variant.example is self._example
+            variant.plans = {self._example.shapes: plan} if is_first else {}
 
     def load(self):
         """Begins again with the values that the model and the optimizer hold now."""
-        self._start(self._step, self._running)
+        self._lost = None
+        if self._states is not None:
+            self._states.release(self)
+            self._states.accept_edited()
+            self._states.forget()
+        change = self._variant.change()
+        if change is not None:
+            self._vary(change)
+            self.close()
+        elif self._session is None:
+            self._start(self._step, self._running)
+        else:
+            self._take_over()
 
-    def sync(self):
-        """Gives the model and the optimizer the values that the iterations have reached."""
-        if self._session is None:
-            return  # they have them
-        for tensor, storage in self._states():
-            if storage.writes:
-                buffer = bytes_of(storage.value)
-                self._session.read_state(tensor, buffer)
-                set_bytes_of(storage.value, buffer)
+    def sync(self, overwrite=False):
+        """Gives the model and the optimizer the values that the iterations have reached, and returns
+        how many there were.
+
+        Raises `ChangedError` where they were written meanwhile, unless `overwrite` is true.
+        """
+        if self._lost is not None:
+            raise LostError(self._lost)
+        if not overwrite:
+            self._refuse_conflicts(self._variant.change())
+        self._hand_all_over()
+        return self.iterations
 
     def close(self):
         """Gives the memory back, without `sync`. The next call begins again, as `load` does."""
+        if self._states is not None:
+            self._states.release(self)
+            self._states.forget()
         if self._session is not None:
             self._session.close()
         self._session = self._kernels = None
 
+    def hand_over(self, h):
+        """Gives one tensor the value that the session has."""
+        for number, storage, one in self._states.held_by(self):
+            if one is h:
+                self._read(number, storage)
+        h.holder = None
+        Changes.count += 1
+
+    def _hand_all_over(self):
+        if self._session is None:
+            return  # the tensors have the values
+        for number, storage, _ in self._states.held_by(self):
+            self._read(number, storage)
+        self._states.release(self)
+
+    def _read(self, number, storage):
+        buffer = bytes_of(storage.value)
+        self._session.read_state(number, buffer)
+        set_bytes_of(storage.value, buffer)
+
+    def _follow(self):
+        """Follows what has changed around the step. Raises `ChangedError` where that cannot be."""
+        change = self._variant.change()
+        self._refuse_conflicts(change)
+        if self._states is not None:
+            self._states.accept_edited()
+        if change is not None:
+            self._vary(change)
+
+    def _refuse_conflicts(self, change):
+        """Refuses tensors that were written or replaced while a session has newer values."""
+        written = self._states.edited() if self._states is not None else []
+        replaced = change is not None and change.kind == "replaced"
+        if (written or replaced) and self._states.are_held():
+            what = change.sentence if replaced else f"{written[0]} was written"
+            raise ChangedError(
+                f"{what} while sessions have newer values of the model and the optimizer than these"
+                " themselves: call sync() before you read or write them between steps; load() goes"
+                " on with what they hold now"
+                + ("" if replaced else ", and sync(overwrite=True) with what the sessions have")
+            )
+
+    def _vary(self, change):
+        """Goes on with the captures of other surroundings, in which the next call captures."""
+        if change.kind == "refused":
+            raise ChangedError(f"{change.sentence}. {change.advice}")
+        self._hand_all_over()
+        changes = [(variant, variant.change()) for variant in self._variants]
+        same = [variant for variant, its in changes if its is None]
+        self._variants = [v for v, its in changes if v.steps and (not its or its.kind != "replaced")]
+        if not same:
+            same = [_Variant(next((its for v, its in changes if v.steps), change))]
+            self._variants += same
+        self._variant = same[0]
+
     def _planned(self, shapes, batch):
         """Returns the step and the plan for a batch's shapes. An error changes nothing."""
-        if shapes not in self._steps and len(self._steps) == self._max_shapes:
-            raise ValueError(
-                f"{shapes} would be one shape more than the {self._max_shapes} that a step may"
-                " have: pad batches to fewer shapes, or raise max_shapes"
+        variant = self._variant
+        if shapes not in variant.steps:
+            count = sum(len(v.steps) for v in self._variants)
+            if count >= self._max_shapes:
+                self._refuse_one_more(shapes)
+        if shapes not in variant.plans:
+            if variant.example is not None:
+                variant.example.rates()  # refuses changed settings
+            step = variant.steps.get(shapes) or self._example.source.capture(batch)
+            variant.plans[shapes] = self._plan_like_first(step)
+            variant.steps[shapes] = step
+            variant.example = variant.example or step
+        return variant.steps[shapes], variant.plans[shapes]
+
+    def _refuse_one_more(self, shapes):
+        if self._variant.example is None:
+            raise ChangedError(
+                f"{self._variant.because.sentence}: that would be one capture more than the"
+                f" {self._max_shapes} that a step may have; put what changes into the batch as a"
+                " tensor, or raise max_shapes"
             )
-        if shapes not in self._plans:
-            self._example.rates()  # refuses changed settings
-            step = self._steps.get(shapes) or self._example.source.capture(batch)
-            self._plans[shapes] = self._plan_like_first(step)
-            self._steps[shapes] = step
-        return self._steps[shapes], self._plans[shapes]
+        raise ValueError(
+            f"{shapes} would be one shape more than the {self._max_shapes} that a step may"
+            " have: pad batches to fewer shapes, or raise max_shapes"
+        )
 
     def _plan_like_first(self, step):
         """Returns a plan for another shape, to which a switch from the first plan is cheap."""
@@ -103,28 +223,98 @@ class Compiled:
         memory for it or more than its budget, they go through the model to a new session."""
         self.switched = None
         if self._session is not None and self._started.budget_bytes <= plan.budget_bytes:
-            kernels = _Kernels(step, plan)
+            kernels = _Kernels(step, plan, self._undo)
             try:
                 self.switched = self._session.switch(plan, kernels)
             except SwitchError:
                 pass
             else:
                 self._step, self._running, self._kernels = step, plan, kernels
+                self._states = States(step, self._known)
                 return
-        self.sync()
+        self._hand_all_over()
         self._start(step, plan)
 
     def _start(self, step, plan):
         """Begins a session, with memory for all plans so far. After an error the states are the
         model's."""
         self.close()
-        self._kernels = _Kernels(step, plan)
+        self._undo = Undo()
+        self._kernels = _Kernels(step, plan, self._undo)
         self._step, self._running, self._started = step, plan, plan
+        self._known = {}
+        self._states = States(step, self._known)
         plans, device = list(self._plans.values()), self._device.session_device
-        session = Session(plan, self._kernels, plans, device=device)
-        for tensor, storage in self._states():
-            session.write_state(tensor, bytes_of(storage.value))
-        self._session = session
+        self._session = Session(plan, self._kernels, plans, device=device)
+        self._take_over()
+
+    def _take_over(self):
+        """Gives the session the values of states that others have written."""
+        for number, storage in self._states.new():
+            self._session.write_state(number, bytes_of(storage.value))
+            self._undo.forget(storage)
+
+    def _iterate(self, outside):
+        """Runs an iteration. After an error the session has the states from before it, or none."""
+        self._kernels.outside = outside
+        self._kernels.begin()
+        self._undo.begin()
+        generator = self._device.random_state() if self._step.draws else None
+        self._excess = None
+        try:
+            if self._strict and not self._device.limits_workspaces:
+                self._step_counted()
+            else:
+                self._step_once()
+        except BaseException as error:
+            self._lose(error)
+            raise
+        error = self._kernels.error
+        if error is not None:
+            if generator is not None:
+                self._device.set_random_state(generator)
+            self._put_back(error)
+            raise error
+        self._undo.commit()
+        self._states.claim(self)
+        self.iterations += 1
+        if self._step.optimizer:
+            self._step.optimizer._opt_called = True  # schedulers of learning rates look at it
+        if outside.generator is not None:
+            self._device.set_random_state(outside.generator)
+
+    def _give_up(self):
+        """Has the iteration under way end early, if its states can be put back."""
+        kernels = self._kernels
+        if kernels.error is None and self._before_iteration() is not None:
+            kernels.error = KeyboardInterrupt()
+
+    def _put_back(self, error):
+        """Puts the states back that a failed iteration has written."""
+        values = self._before_iteration()
+        if values is None:
+            self._lose(error)
+            return
+        for number, value in values:
+            self._session.write_state(number, value)
+        _note(error, f"the states are those after iteration {self.iterations}: sync() hands them back")
+
+    def _before_iteration(self):
+        states = [(n, s, h.holder is self) for n, s, h in self._states.all]
+        return self._undo.values(states, self._kernels.overwritten)
+
+    def _lose(self, error):
+        """Ends the session after an error that it does not outlive."""
+        were_held = self._states is not None and any(self._states.held_by(self))
+        self.close()
+        if were_held and self._step.keeps_states:
+            self._lost = (
+                f"iteration {self.iterations + 1} failed after it had written states"
+                f" ({type(error).__name__}: {error}): the values since the last sync() are lost."
+                " load() begins again with those that the model and the optimizer hold"
+            )
+            _note(error, self._lost)
+
 
     def _step_once(self):
         try:
@@ -139,27 +329,100 @@ class Compiled:
             self._step_once()
         for number, peak_bytes in allocations.peaks():
             op = self._step.operations[number]
-            if peak_bytes > op.measured.workspace_bytes:
-                raise AllocationError(
+            if peak_bytes > op.measured.workspace_bytes and self._excess is None:
+                self._excess = AllocationError(
                     f"{op.name} (line {op.line}) allocated {peak_bytes} bytes, but its workspace"
                     f" has {op.measured.workspace_bytes}"
                 )
 
-    def _states(self):
-        return [(t, s) for t, s in enumerate(self._step.storages) if s.kind == "state"]
+    @property
+    def _steps(self):
+        return self._variant.steps
+
+    @property
+    def _plans(self):
+        return self._variant.plans
+
+
+class _Variant:
+    """The captures of one state of the model, the optimizer and the functions: one for each shape.
+    There are none yet where a change, `because` of which it began, has not been captured."""
+
+    def __init__(self, because):
+        self.because, self.example = because, None
+        self.steps, self.plans = {}, {}
+
+    def change(self):
+        """Returns what has changed since the captures, or None."""
+        if self.example is None:
+            return self.because
+        surroundings = self.example.surroundings
+        return surroundings and surroundings.change()
+
+
+def _note(error, text):
+    if hasattr(error, "add_note"):  # since Python 3.11
+        error.add_note(text)
+
+
+def _written_states(step):
+    """Returns the states that each op writes, with their places among what it writes, and the states
+    that some op overwrites without reading them. Not the generator's, which each iteration sets."""
+    written, overwritten = {}, set()
+    for number, op in enumerate(step.operations):
+        states = [
+            (place, tensor)
+            for place, tensor in enumerate(op.writes)
+            if step.storages[tensor].kind == "state" and step.storages[tensor].writes
+        ]
+        if states:
+            written[number] = states
+            overwritten |= {tensor for _, tensor in states if tensor not in op.reads}
+    return written, overwritten
 
 
 class _Kernels:
-    """What a session calls. Each op is bound once to the addresses at which it is launched."""
+    """What a session calls. Each op is bound once to the addresses at which it is launched.
 
-    def __init__(self, step, plan):
+    After an error, which `error` keeps, the ops of the iteration that are left do nothing, where the
+    step `keeps_states`: so the session goes on, and `undo` has what has to be put back.
+    """
+
+    def __init__(self, step, plan, undo):
         self._step = step
+        self._undo = undo
         self._waits_at_once = set(_moving_collectives(step, plan))
         self._bound = {}
+        self._written, self.overwritten = _written_states(step)
+        # Ops of other devices may run later than their launches.
+        runs_at_once = step.device.torch_device.type == "cpu" and step.keeps_states
+        ops = enumerate(step.operations) if runs_at_once else ()
+        self._may_fail = {number for number, op in ops if op.may_fail}
         self.outside = None
         self.allocations = None
+        self.begin()
+
+    def begin(self):
+        """Begins an iteration."""
+        self.error = self.failed = None
+        self._to_come = set(self._may_fail)
 
     def launch(self, op, iteration, is_repeat, reads, writes, workspace):
+        if self.error is not None:
+            return
+        try:
+            self._launch(op, is_repeat, reads, writes, workspace)
+        except BaseException as error:
+            if not self._step.keeps_states:
+                raise
+            self.error, self.failed = error, self._step.operations[op]
+
+    def _launch(self, op, is_repeat, reads, writes, workspace):
+        written = () if is_repeat else self._written.get(op, ())
+        for place, tensor in written:
+            copies = self._to_come and tensor not in self.overwritten
+            memory = partial(self._memory, tensor, writes[place]) if copies else None
+            self._undo.before(self._step.storages[tensor], memory)
         key = op, is_repeat, workspace, *reads, *writes
         run = self._bound.get(key)
         if run is None:
@@ -168,6 +431,15 @@ class _Kernels:
             run(self.outside)
         if op in self._waits_at_once:
             self.outside.under_way.wait_for_all()
+        if not is_repeat:
+            self._to_come.discard(op)
+        for place, tensor in written:
+            if tensor in self.overwritten and self._may_fail:
+                memory = self._memory(tensor, writes[place])
+                self._undo.overwritten(self._step.storages[tensor], memory)
+
+    def _memory(self, tensor, address):
+        return self._step.device.at(address, self._step.storages[tensor].nbytes)
 
     def _bind(self, op, is_repeat, reads, writes, workspace):
         operation = self._step.operations[op]

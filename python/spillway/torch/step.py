@@ -8,21 +8,31 @@ from spillway import Graph, InfeasibleError
 from .machine import PAGE_BYTES
 from .operations import Outside
 from .running import Compiled
+from .verifying import verify
 
 
 class Step:
     """A captured training step, or an inference, which has no optimizer. `graph` is what is
-    planned, `source.capture` captures it for another batch."""
+    planned, `source.capture` captures it for another batch.
 
-    def __init__(self, source, storages, ops, example_batch, returned):
+    `surroundings` is what a call compares, and `checks` are those of indices in its batch."""
+
+    keeps_states = True  # after an error of an op
+
+    def __init__(
+        self, source, storages, ops, example_batch, returned, surroundings=None, checks=()
+    ):
         self.source = source
         self.storages = storages
         self.operations = ops
         self.optimizer = source.optimizer
         self._example = tree_flatten(example_batch)
         self.shapes = self.shapes_of(example_batch)
+        self._layouts = [torch.empty_like(v, device="meta") for v in self._example[0]]
         self.device = source.measurements.device
         self._returned = returned
+        self.surroundings, self._checks = surroundings, checks
+        self.draws = any(s.name == "generator" and not s.writes for s in storages)
         self._settings = [_constants(g) for g in self._groups()]
         self._tensors = [_is_tensor(g) for g in self._groups()]
         self.graph = Graph(type(source.model).__name__)
@@ -91,6 +101,31 @@ class Step:
         how = dict(machine=machine, strategy=strategy, settings=settings)
         return Compiled(self, plan, strict, max_shapes, how)
 
+    def verify(self, batches=None, steps=3, plan=None):
+        """Runs a few steps beside eager mode, and compares losses and states bit by bit after each.
+        Returns how many steps ran; the model and the optimizer keep their values.
+
+        `batches` are those to run; without them, each step has the batch of the example. `plan` is
+        for all memory that the step needs, where none is given.
+
+        Raises `CaptureError`, which names the first tensor that differs.
+        """
+        train = self.compile(plan or self._in_core())
+        try:
+            return verify(self, batches, steps, train)
+        finally:
+            train.close()
+
+    def _in_core(self):
+        try:
+            return self.plan("100%")
+        except InfeasibleError:
+            return self.plan("min")
+
+    def example(self):
+        """Returns the batch that was captured."""
+        return tree_unflatten(*self._example)
+
     def shapes_of(self, batch):
         """Returns the shapes of a batch. Raises `ValueError` where more than these differs from
         the example."""
@@ -99,17 +134,25 @@ class Step:
         if structure != expected_structure:
             raise ValueError(f"the batch is {structure}, but {expected_structure} was captured")
         for k, (value, example) in enumerate(zip(values, expected)):
-            if value.dtype != example.dtype:
-                raise ValueError(f"batch.{k} is {value.dtype}, but {example.dtype} was captured")
+            if not isinstance(value, torch.Tensor):
+                raise ValueError(f"batch.{k} is no tensor but {value!r}: a batch holds tensors alone")
+            for name in ("dtype", "device", "layout"):
+                its, captured = getattr(value, name), getattr(example, name)
+                if its != captured:
+                    raise ValueError(f"batch.{k} is {its}, but {captured} was captured")
         return tuple(tuple(value.shape) for value in values)
 
     def supplied(self, batch):
-        """Returns what an iteration gets: the tensors of a batch and the learning rates."""
+        """Returns what an iteration gets: the tensors of a batch and the learning rates. Raises
+        `IndexError` where an index in the batch is beyond what an op takes."""
+        values = tree_flatten(batch)[0]
+        for check in self._checks:
+            check.check(values[check.number], self._layouts[check.number])
         results = [
             torch.empty_like(r, device=self.device.torch_device) if torch.is_tensor(r) else r
             for r in self._returned[0]
         ]
-        return Outside(tree_flatten(batch)[0], self.rates(), results)
+        return Outside(values, self.rates(), results)
 
     def returned(self, results):
         """Returns what the captured function would: the loss, or the results of an inference."""

@@ -39,7 +39,7 @@ class Session:
 
     def write_state(self, tensor, buffer):
         nbytes = self.tensors[tensor].nbytes
-        assert memoryview(buffer).nbytes == nbytes and not self.iteration
+        assert memoryview(buffer).nbytes == nbytes
         ctypes.memmove(self.addresses[tensor], memoryview(buffer).tobytes(), nbytes)
 
     def read_state(self, tensor, buffer):

@@ -1,0 +1,146 @@
+"""Which session has the last value of each state.
+
+Steps that share tensors, such as the two of a GAN, each have a session. The last that has written a
+state holds it, until it hands its value over to the tensor.
+"""
+
+import weakref
+
+from .pausing import version
+
+_HELD = weakref.WeakValueDictionary()  # by identity of storages
+
+
+class Held:
+    """A state's tensor, and who has its last value: a session's owner, or the tensor itself."""
+
+    def __init__(self, tensor):
+        self.tensor = tensor
+        self._storage = tensor.untyped_storage()  # which keeps its identity
+        self._holder = None
+        self.version = version(tensor)
+        self.changes = 0  # how often it has had another value than the sessions know
+
+    @property
+    def holder(self):
+        """The owner of the session that has the last value; None where the tensor has it."""
+        return self._holder and self._holder()
+
+    @holder.setter
+    def holder(self, owner):
+        self._holder = owner and weakref.ref(owner)
+
+    def is_edited(self):
+        """Returns whether others have written into the tensor since it was looked at."""
+        now = version(self.tensor)
+        return self.holder is None if now is None else now != self.version
+
+
+def held(tensor):
+    """Returns what is known of a tensor: the same for all that share its storage."""
+    key = tensor.untyped_storage()._cdata
+    known = _HELD.get(key)
+    if known is None:
+        known = _HELD[key] = Held(tensor)
+    return known
+
+
+def overlook(tensor, seen):
+    """Has it that a tensor was not written since it had a version: its value is as it was."""
+    known = _HELD.get(tensor.untyped_storage()._cdata)
+    if known is not None and known.version == seen:
+        known.version = version(tensor)
+
+
+class Changes:
+    """Counts all changes of who holds what, so that one comparison shows that there is none."""
+
+    count = 0
+
+
+class States:
+    """The states of one step, as its owner's session knows them."""
+
+    def __init__(self, step, known):
+        self.all = [
+            (number, storage, held(storage.value))
+            for number, storage in enumerate(step.storages)
+            if storage.kind == "state"
+        ]
+        self._known = known  # by name: what is held, and its changes, as the session has them
+        self._tensors = [h.tensor for _, _, h in self.all]
+        self._versions = None
+        self._seen = self._claimed = None
+
+    def edited(self):
+        """Returns the names of states whose tensors were written since the last look."""
+        try:
+            versions = [t._version for t in self._tensors]
+        except RuntimeError:  # a tensor of inference mode tells nothing
+            versions = object()
+        if versions == self._versions:
+            return []
+        names = [storage.name for _, storage, h in self.all if h.is_edited()]
+        if not names:
+            self._versions = versions
+        return names
+
+    def are_held(self):
+        """Returns whether any session has newer values than the tensors."""
+        return any(h.holder is not None for _, _, h in self.all)
+
+    def accept_edited(self):
+        """Takes the tensors' values as the last ones, where others have written them."""
+        for _, _, h in self.all if self.edited() else ():
+            if h.is_edited():
+                h.version, h.holder = version(h.tensor), None
+                h.changes += 1
+                Changes.count += 1
+
+    def forget(self):
+        """Has all be taken over again."""
+        self._known.clear()
+        self._seen = self._claimed = None
+
+    def new(self):
+        """Yields the states that the session does not have, whose tensors then have their values."""
+        if self._seen == Changes.count:
+            return
+        for number, storage, h in self.all:
+            if not self._has(storage, h):
+                if h.holder is not None:
+                    h.holder.hand_over(h)
+                yield number, storage
+                self._known[storage.name] = h, h.changes
+        self._seen = Changes.count
+
+    def _has(self, storage, h):
+        known, changes = self._known.get(storage.name, (None, None))
+        if known is h:
+            return changes == h.changes
+        # Constants of one name have one value, until someone writes them.
+        return known is not None and storage.name.startswith("constant ") and not changes + h.changes
+
+    def claim(self, owner):
+        """Has the owner hold all that the step has written."""
+        if self._claimed == Changes.count:
+            return
+        for _, storage, h in self.all:
+            if storage.writes and h.holder is not owner:
+                h.holder = owner
+                h.changes += 1
+                Changes.count += 1
+                self._known[storage.name] = h, h.changes
+        self._seen = self._claimed = Changes.count
+
+    def held_by(self, owner):
+        """Yields the states whose last values an owner's session has."""
+        for number, storage, h in self.all:
+            if h.holder is owner:
+                yield number, storage, h
+
+    def release(self, owner):
+        """Has the tensors hold what the owner does."""
+        for _, _, h in self.held_by(owner):
+            h.holder = None
+            Changes.count += 1
