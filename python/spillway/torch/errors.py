@@ -24,6 +24,10 @@ class ChangedError(Error, ValueError):
     """What a captured step relies on has changed; the message says what, and what works."""
 
 
+class BatchError(Error, ValueError):
+    """A batch is not like the one that was captured; the message says in what."""
+
+
 class LostError(Error):
     """An iteration failed after it had written states whose last values nobody has."""
 

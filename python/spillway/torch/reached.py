@@ -112,6 +112,7 @@ class Reached:
                 label = f"{name}.{path}" if path else name
                 self.modules.append((label, module))
                 self._watch_module(label, module)
+                self._add_class(label, type(module))
                 for kind in type(module).__mro__:
                     if not _is_of_others(sys.modules.get(kind.__module__)):
                         for method in vars(kind).values():
@@ -157,9 +158,11 @@ class Reached:
         elif isinstance(function, types.FunctionType):
             if self._is_new(function) and not _is_of_others(function.__code__):
                 self._watch_function(function.__qualname__, function)
+        elif isinstance(function, type):
+            self._add_class(name, function)
         elif not isinstance(function, _CALLABLE) and callable(function):
             self._used(name, function)
-            self.function(name, getattr(type(function), "__call__", None))
+            self._call_of(name, function)
 
     def _watch_function(self, name, function):
         used, attributes = _names(function.__code__)
@@ -195,7 +198,20 @@ class Reached:
         else:
             self._value(label, value, "refused")
             if callable(value):
-                self.function(label, getattr(type(value), "__call__", None))
+                self._call_of(label, value)
+
+    def _call_of(self, label, value):
+        """Watches what the call of an object runs: its method, or what a decorator has wrapped."""
+        for function in (getattr(type(value), "__call__", None), getattr(value, "__wrapped__", None)):
+            if isinstance(function, types.FunctionType):
+                self.function(label, function)
+
+    def _add_class(self, label, kind):
+        """Adds the classes of which the attributes are to be watched that the functions use."""
+        for base in kind.__mro__:
+            if not _is_of_others(sys.modules.get(base.__module__)) and base is not object:
+                its = label if base is kind else f"{base.__qualname__} of {label}"
+                self._objects.setdefault(id(base), (its, base, "refused", 0))
 
     def _value(self, label, value, kind, depth=0):
         if is_plain(value) or isinstance(value, torch.Tensor) or depth > _DEEPEST:

@@ -5,6 +5,7 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from spillway import Graph, InfeasibleError
 
+from .errors import BatchError, ChangedError
 from .machine import PAGE_BYTES
 from .operations import Outside
 from .running import Compiled
@@ -127,19 +128,19 @@ class Step:
         return tree_unflatten(*self._example)
 
     def shapes_of(self, batch):
-        """Returns the shapes of a batch. Raises `ValueError` where more than these differs from
+        """Returns the shapes of a batch. Raises `BatchError` where more than these differs from
         the example."""
         values, structure = tree_flatten(batch)
         expected, expected_structure = self._example
         if structure != expected_structure:
-            raise ValueError(f"the batch is {structure}, but {expected_structure} was captured")
+            raise BatchError(f"the batch is {structure}, but {expected_structure} was captured")
         for k, (value, example) in enumerate(zip(values, expected)):
             if not isinstance(value, torch.Tensor):
-                raise ValueError(f"batch.{k} is no tensor but {value!r}: a batch holds tensors alone")
+                raise BatchError(f"batch.{k} is no tensor but {value!r}: a batch holds tensors alone")
             for name in ("dtype", "device", "layout"):
                 its, captured = getattr(value, name), getattr(example, name)
                 if its != captured:
-                    raise ValueError(f"batch.{k} is {its}, but {captured} was captured")
+                    raise BatchError(f"batch.{k} is {its}, but {captured} was captured")
         return tuple(tuple(value.shape) for value in values)
 
     def supplied(self, batch):
@@ -159,17 +160,17 @@ class Step:
         return tree_unflatten(results, self._returned[1])
 
     def rates(self):
-        """Returns the learning rates. Raises `ValueError` where another setting has changed."""
+        """Returns the learning rates. Raises `ChangedError` where another setting has changed."""
         for k, (group, settings) in enumerate(zip(self._groups(), self._settings)):
             for name, constant in settings.items():
                 if group[name] != constant:
-                    raise ValueError(
+                    raise ChangedError(
                         f"{name} of the optimizer's group {k} is {group[name]}, but {constant}"
                         " was captured; only learning rates may change"
                     )
             kinds = ["a tensor" if x else "a number" for x in (_is_tensor(group), self._tensors[k])]
             if kinds[0] != kinds[1]:
-                raise ValueError(
+                raise ChangedError(
                     f"lr of the optimizer's group {k} is {kinds[0]}, but {kinds[1]} was captured:"
                     " change its value only"
                 )

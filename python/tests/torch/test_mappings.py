@@ -23,9 +23,9 @@ def captured():
     return spillway.torch.capture(net, loss_fn, optimizer, batch), batch
 
 
-def of_process():
-    with open("/proc/self/maps", "rb") as maps:
-        return len(maps.readlines())
+def of_process(file=""):
+    with open("/proc/self/maps") as maps:
+        return sum(file in line for line in maps)
 
 
 @pytest.mark.short
@@ -34,12 +34,12 @@ def test_a_plan_counts_the_mappings_of_its_session():
     plan = step.plan("50%", chunk_bytes=PAGE_BYTES, settings=dict(effort=1))
     assert f"mappings  {plan.mappings:,}" in plan.summary()
     assert plan.setup_ns > 0 and "to map and first touch them takes" in plan.summary()
-    before = of_process()
+    before = of_process("/memfd:spillway")
     train = step.compile(plan)
     train(batch)
-    made = of_process() - before
-    # Neighbours may join; the host block, threads and PyTorch have some of their own.
-    assert abs(made - plan.mappings) <= 32 + plan.mappings // 10, (made, plan.mappings)
+    made = of_process("/memfd:spillway") - before
+    # A few are next to one with the chunks before or after, and the system joins them.
+    assert 0.9 * plan.mappings <= made <= plan.mappings
     train.close()
 
 

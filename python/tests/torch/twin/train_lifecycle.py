@@ -80,7 +80,7 @@ def a_model_cast_to_and_fro(side):
         train(batch)
 
 
-@refused("", names_line=False, short=True)
+@same(short=True)
 def evaluation_mode_after_capture(side):
     model = dropping()
     side.train(model, classify, sgd(model), rows(), lambda k: model.train(k < 1))
@@ -100,7 +100,7 @@ def evaluation_between_steps_after_sync(side):
     side.show(seen=seen)
 
 
-@refused("", names_line=False)
+@same
 def a_dropout_rate_that_changes(side):
     model = dropping()
 
@@ -110,7 +110,7 @@ def a_dropout_rate_that_changes(side):
     side.train(model, classify, sgd(model), rows(), after)
 
 
-@refused("", names_line=False)
+@same
 def layers_frozen_after_capture(side):
     model = mlp()
 
@@ -120,7 +120,7 @@ def layers_frozen_after_capture(side):
     side.train(model, classify, sgd(model), rows(), after)
 
 
-@refused("", names_line=False)
+@same
 def a_module_replaced_after_capture(side):
     model = mlp()
 
@@ -194,7 +194,7 @@ def states_of_the_optimizer_reset_without_load(side):
     side.train(model, classify, optimizer, rows(), after)
 
 
-@refused("", names_line=False)
+@same
 def states_of_the_optimizer_cleared(side):
     model = mlp()
     optimizer = adam(model)
@@ -253,7 +253,7 @@ def eager_steps_between(side):
     train(data[2])
 
 
-@refused("", names_line=False)
+@same
 def eager_steps_between_without_load(side):
     model, data = mlp(), rows()
     optimizer = adam(model)

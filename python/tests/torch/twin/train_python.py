@@ -106,7 +106,7 @@ def a_coefficient_annealed_between_steps(side):
     side.train(model, lambda m, b: classify(m, b) * now["weight"], sgd(model), rows(), after)
 
 
-@refused("", names_line=False)
+@same
 def a_coefficient_of_the_model_annealed_between_steps(side):
     class Weighted(nn.Module):
         def __init__(self):

@@ -99,7 +99,7 @@ def a_key_of_the_users_in_a_group(side):
     side.train(model, classify, optimizer, rows())
 
 
-@refused("", names_line=False)
+@same
 def a_group_added_after_capture(side):
     model = mlp()
     optimizer = torch.optim.SGD(model[0].parameters(), lr=0.1)
@@ -111,7 +111,7 @@ def a_group_added_after_capture(side):
     side.train(model, classify, optimizer, rows(), after)
 
 
-@refused("", names_line=False)
+@same
 def a_rate_that_becomes_a_tensor(side):
     model = mlp()
     optimizer = adamw(model)

@@ -296,7 +296,7 @@ def a_module_in_a_plain_list_trained_by_the_optimizer(side):
     side.show(hidden=model.layers[0].state_dict())
 
 
-@same
+@refused("that neither the model nor the optimizer has")
 def a_module_in_a_plain_list_that_is_not_trained(side):
     hidden = [nn.Linear(8, 8)]
 
