@@ -5,6 +5,7 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from spillway import Graph
 
+from .errors import CaptureError
 from .operations import Outside
 from .running import Compiled
 
@@ -110,6 +111,10 @@ class Step:
 def rate_of(group):
     """Returns the learning rate of a group of an optimizer as a tensor."""
     rate = group["lr"]
+    if not isinstance(rate, (int, float, torch.Tensor)):
+        raise CaptureError(
+            f"lr of the optimizer is {rate!r}: give it a number, which may change between iterations"
+        )
     return rate if isinstance(rate, torch.Tensor) else torch.tensor(rate, dtype=torch.float64)
 
 
