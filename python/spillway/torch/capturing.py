@@ -8,8 +8,10 @@ from .batches import refuse_gradients, refuse_writes
 from .checkpoints import without_checkpoints
 from .collectives import is_collective
 from .constants import Constants
+from .counting import Numbers, refuse_closures
 from .devices import device_of
 from .errors import CaptureError
+from .generators import PythonsGenerators, unseeded
 from .guards import Surroundings
 from .indices import checks
 from .machine import measure_copies
@@ -24,7 +26,16 @@ from .ownership import (
 from .recording import Recorder
 from .processes import Processes
 from .step import Step, rate_of
-from .swapping import Fakes, initialise, swapped_module, swapped_optimizer
+from .storing import Stored
+from .swapping import (
+    Fakes,
+    initialise,
+    kept,
+    refuse_first_step,
+    swapped_module,
+    swapped_optimizer,
+)
+from .twice import Runs
 
 
 def capture(
@@ -70,12 +81,43 @@ def capture_inference(model, example_batch, forward=call, device=None):
     return _Inference(model, forward, device).capture(example_batch)
 
 
-class _Training:
-    """A training step, captured once for each shape of its batches."""
+class _Source:
+    """What is captured, once for each shape of its batches."""
+
+    def capture(self, example_batch):
+        with kept(self.optimizer):
+            return self._captured(example_batch)
+
+    def _captured(self, example_batch):
+        stored, generators = Stored(**self.roots()), PythonsGenerators()
+        runs = Runs(stored, generators, lambda previous: self._record(example_batch, previous))
+        try:
+            with unseeded():
+                self._prepare(example_batch)
+                first = runs.first()
+                self._agree(first)
+                runs.compare_again(first)
+        finally:
+            runs.put_back()
+        return _step(self, first, self.returns, example_batch)
+
+    def _prepare(self, example_batch):
+        """Does what comes before the first run."""
+
+    def _agree(self, recorded):
+        """Compares the run with those of other processes."""
+
+
+class _Training(_Source):
+    """A training step."""
+
+    returns = "loss"
 
     def __init__(self, model, loss_fn, optimizer, process_group, device):
         self.model, self.loss_fn, self.optimizer = model, loss_fn, optimizer
         refuse_wrapped(model, process_group)
+        refuse_closures(optimizer)
+        self._has_states = True  # unless it is found that the optimizer has none
         self.moves_batch = device is not None
         self.measurements = Measurements(device_of(model, device))
         self.constants = Constants()
@@ -89,15 +131,17 @@ class _Training:
         self.copied_bytes_per_s = measure()
         self.setup_costs = self.measurements.device.setup_costs()
 
-    def capture(self, example_batch):
-        average = None
+    def roots(self):
+        """Returns what the step's code can reach, by name."""
+        return dict(model=self.model, loss_fn=self.loss_fn, optimizer=self.optimizer)
+
+    def _prepare(self, example_batch):
         if self.processes:
             self.processes.find_buckets(lambda ready: self._find_gradients(example_batch, ready))
-            average = self.processes.averaging()
-        recorded = self._record(example_batch, average)
+
+    def _agree(self, recorded):
         if self.processes:
             self.processes.agree(recorded.recorder.calls, recorded.fakes.name)
-        return _step(self, recorded, "loss", example_batch)
 
     def functions(self):
         """Returns the functions of the step, by name."""
@@ -105,30 +149,34 @@ class _Training:
 
     def _find_gradients(self, example_batch, on_gradient):
         """Calls a function with each parameter whose gradient is ready, and its fake tensor."""
-        recorded = self._begin(example_batch)
+        recorded = self._begin(example_batch, None)
         with swapped_module(self.model, recorded.fakes):
             self._backward(recorded, on_gradient)
 
-    def _record(self, example_batch, on_gradient):
-        """Records a step. `on_gradient` is as above, and may be None."""
-        optimizer, recorded = self.optimizer, self._begin(example_batch)
+    def _record(self, example_batch, previous):
+        optimizer, recorded = self.optimizer, self._begin(example_batch, previous)
         recorder, fakes = recorded.recorder, recorded.fakes
+        average = self.processes.averaging() if self.processes else None
         with swapped_module(self.model, fakes):
-            self._backward(recorded, on_gradient)
-            initialise(optimizer, fakes.has_gradient)
+            self._backward(recorded, average)
+            is_initialised = initialise(optimizer, fakes.has_gradient)
             groups = optimizer.param_groups
             recorded.rates = [_given(recorder, f"lr.{k}", rate_of(g)) for k, g in enumerate(groups)]
             with recorder.fake_mode, recorder:
                 numbers = [_as_captured(r, g) for r, g in zip(recorded.rates, groups)]
             with swapped_optimizer(optimizer, fakes, numbers):
-                with Substitution(fakes), recorder.fake_mode, recorder, recorder.reading_numbers():
-                    optimizer.step()
-        return recorded
+                if is_initialised or not self._has_states:
+                    self._update(recorded)
+                    return recorded
+                self._try_update(recorded)
+                if recorded.counts:
+                    return recorded
+        self._has_states = False
+        return self._record(example_batch, previous)
 
-    def _begin(self, example_batch):
+    def _begin(self, example_batch, previous):
         refuse_gradients(example_batch)
-        recorder = _recorder(self.measurements)
-        recorded = Recorded(recorder, Fakes(recorder), example_batch, self.moves_batch)
+        recorded = Recorded(self, example_batch, previous)
         recorded.fakes.of_module(self.model)
         for k, group in enumerate(self.optimizer.param_groups):
             for n, parameter in enumerate(group["params"]):
@@ -136,7 +184,8 @@ class _Training:
         return recorded
 
     def _backward(self, recorded, on_gradient):
-        """Records forward and backward pass."""
+        """Records forward and backward pass. `on_gradient`, if there is one, is called with each
+        parameter whose gradient is ready, and its fake tensor."""
         recorder, fakes = recorded.recorder, recorded.fakes
         with (
             torch.enable_grad(),
@@ -155,6 +204,28 @@ class _Training:
                 loss.backward()
         refuse_gradients_elsewhere(fakes, recorder.storages)
 
+    def _update(self, recorded):
+        """Records the optimizer's step, within the swapped optimizer."""
+        recorder, numbers = recorded.recorder, Numbers(self.optimizer)
+        with Substitution(recorded.fakes), recorder.fake_mode, recorder:
+            with recorder.reading_numbers():
+                self.optimizer.step()
+        recorded.fakes.replaced += numbers.replaced()
+        recorded.optimizer, recorded.counts = self.optimizer, numbers.change()
+
+
+    def _try_update(self, recorded):
+        """Finds out what an optimizer does whose states nobody else can make."""
+        try:
+            self._update(recorded)
+            self._update(recorded)
+        except CaptureError:
+            raise
+        except Exception as error:
+            refuse_first_step(self.optimizer, error)
+        if not recorded.counts and any(self.optimizer.state.values()):
+            refuse_first_step(self.optimizer)
+
 
 def _as_captured(rate, group):
     """Returns a learning rate as the optimizer gets it: a tensor where it is one."""
@@ -162,10 +233,11 @@ def _as_captured(rate, group):
     return rate if is_tensor else rate.item()
 
 
-class _Inference:
-    """An inference, captured once for each shape of its batches."""
+class _Inference(_Source):
+    """An inference."""
 
     optimizer = processes = None
+    returns = "result"
 
     def __init__(self, model, forward, device):
         self.model, self.forward = model, forward
@@ -180,25 +252,28 @@ class _Inference:
         """Returns the functions of the step, by name."""
         return dict(forward=self.forward)
 
-    def capture(self, example_batch):
-        return _step(self, self._record(example_batch), "result", example_batch)
+    def roots(self):
+        """Returns what the inference's code can reach, by name."""
+        return dict(model=self.model, forward=self.forward)
 
-    def _record(self, example_batch):
-        recorder = _recorder(self.measurements)
-        fakes = Fakes(recorder)
-        recorded = Recorded(recorder, fakes, example_batch, self.moves_batch)
+    def _record(self, example_batch, previous):
+        recorded = Recorded(self, example_batch, previous)
+        recorder, fakes = recorded.recorder, recorded.fakes
         with torch.no_grad(), swapped_module(self.model, fakes), recorder.fake_mode, recorder:
             recorded.returned = self.forward(self.model, recorded.batch_as_given())
         return recorded
 
 
 class Recorded:
-    """One run of a step on fake tensors."""
+    """One run of a step on fake tensors. `previous` is an earlier run, if there is one."""
 
-    def __init__(self, recorder, fakes, example_batch, moves_batch):
-        self.recorder, self.fakes = recorder, fakes
-        self.batch, self._structure = _given_batch(recorder, example_batch, moves_batch)
+    def __init__(self, source, example_batch, previous):
+        self.recorder = recorder = _recorder(source.measurements)
+        recorder.previous = previous and previous.recorder
+        self.fakes = Fakes(recorder, previous and previous.fakes)
+        self.batch, self._structure = _given_batch(recorder, example_batch, source.moves_batch)
         self.rates, self.returned = [], None
+        self.optimizer = self.counts = None  # `counts` is what the optimizer counts in Python
 
     def batch_as_given(self):
         """Returns the fake tensors of the batch, nested as the example is."""

@@ -1,5 +1,6 @@
 """Why a step cannot be captured or run, with the line of the user's code."""
 
+import contextlib
 import linecache
 import os
 import sys
@@ -10,6 +11,7 @@ from spillway import Error
 
 _TORCH = os.path.dirname(torch.__file__) + os.sep
 _HERE = os.path.dirname(__file__) + os.sep
+UNKNOWN_LINE = "an unknown line"
 
 
 class CaptureError(Error):
@@ -36,11 +38,23 @@ def user_line():
     """Returns "file:line" of the innermost frame outside PyTorch and this package."""
     frame = sys._getframe(1)
     while frame is not None:
-        file = frame.f_code.co_filename
-        if not file.startswith((_TORCH, _HERE, "<")):
-            return f"{file}:{frame.f_lineno}"
+        if is_of_user(frame.f_code.co_filename):
+            return f"{frame.f_code.co_filename}:{frame.f_lineno}"
         frame = frame.f_back
-    return "an unknown line"
+    return UNKNOWN_LINE
+
+
+def is_of_user(file):
+    """Returns whether code of a file is outside of PyTorch and this package."""
+    return not file.startswith((_TORCH, _HERE, "<")) and file != contextlib.__file__
+
+
+def is_asked_by_package():
+    """Returns whether PyTorch's function that has called the caller was called by this package."""
+    frame = sys._getframe(2)
+    while frame is not None and frame.f_code.co_filename.startswith(_TORCH):
+        frame = frame.f_back
+    return frame is not None and frame.f_code.co_filename.startswith(_HERE)
 
 
 def quoted_line():

@@ -15,6 +15,7 @@ from .recording import View
 from .scalars import Scalar
 
 GARBAGE = 0x33
+NUMBER_BYTES = 8
 
 
 @dataclass(frozen=True)
@@ -92,8 +93,11 @@ class _Operands:
         if view.tensor is None:
             return without_bytes(view, self._device)
         if view.tensor not in self._tensors:
-            memory = self._memory.take(self._storages[view.tensor].nbytes)
-            memory.view(view.dtype).fill_(0.5 if view.dtype.is_floating_point else self._integer)
+            nbytes = self._storages[view.tensor].nbytes
+            memory = self._memory.take(nbytes)
+            # A single number may be a step count, of which Python computes roots.
+            number = 2 if nbytes <= NUMBER_BYTES else 0.5
+            memory.view(view.dtype).fill_(number if view.dtype.is_floating_point else self._integer)
             self._tensors[view.tensor] = memory
         return viewed(self._tensors[view.tensor], view)
 

@@ -5,7 +5,7 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from spillway import Graph, InfeasibleError
 
-from .errors import BatchError, ChangedError
+from .errors import BatchError, CaptureError, ChangedError
 from .machine import PAGE_BYTES
 from .operations import Outside
 from .running import Compiled
@@ -183,6 +183,10 @@ class Step:
 def rate_of(group):
     """Returns the learning rate of a group of an optimizer as a tensor."""
     rate = group["lr"]
+    if not isinstance(rate, (int, float, torch.Tensor)):
+        raise CaptureError(
+            f"lr of the optimizer is {rate!r}: give it a number, which may change between iterations"
+        )
     return rate if isinstance(rate, torch.Tensor) else torch.tensor(rate, dtype=torch.float64)
 
 
