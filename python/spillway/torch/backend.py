@@ -117,7 +117,7 @@ class _Inference:
 
     def __call__(self, inputs):
         results = self._compiled(self._module.batch(inputs))
-        self._compiled.sync()
+        self._compiled.hand_back()
         return results
 
     def release(self):

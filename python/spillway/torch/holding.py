@@ -6,9 +6,13 @@ state holds it, until it hands its value over to the tensor.
 
 import weakref
 
+import numpy as np
+
+from .memory import bytes_of
 from .pausing import version
 
 _HELD = weakref.WeakValueDictionary()  # by identity of storages
+_SAMPLES = 8  # words of a state that each call looks at
 
 
 class Held:
@@ -20,6 +24,8 @@ class Held:
         self._holder = None
         self.version = version(tensor)
         self.changes = 0  # how often it has had another value than the sessions know
+        self.words = _words(tensor)
+        self.look()
 
     @property
     def holder(self):
@@ -30,10 +36,17 @@ class Held:
     def holder(self, owner):
         self._holder = owner and weakref.ref(owner)
 
+    def look(self):
+        """Takes the tensor's value as it is."""
+        self.seen = self.words.copy()
+        Changes.looks += 1
+
     def is_edited(self):
-        """Returns whether others have written into the tensor since it was looked at."""
+        """Returns whether others have written into the tensor since it was looked at. What is
+        written through `.data` has no version, but mostly changes some words."""
         now = version(self.tensor)
-        return self.holder is None if now is None else now != self.version
+        is_other = self.holder is None if now is None else now != self.version
+        return is_other or not np.array_equal(self.words, self.seen)
 
 
 def held(tensor):
@@ -45,17 +58,27 @@ def held(tensor):
     return known
 
 
+def _words(tensor):
+    """Returns some words of a tensor on the processor, as a part of its memory."""
+    whole = bytes_of(tensor) if tensor.device.type == "cpu" else np.empty(0, np.uint8)
+    words = whole[: len(whole) // 4 * 4].view(np.uint32) if len(whole) >= 4 else whole
+    # An odd step does not stay within one column of a matrix.
+    return words[:: max(1, len(words) // _SAMPLES) | 1][:_SAMPLES]
+
+
 def overlook(tensor, seen):
     """Has it that a tensor was not written since it had a version: its value is as it was."""
     known = _HELD.get(tensor.untyped_storage()._cdata)
     if known is not None and known.version == seen:
         known.version = version(tensor)
+        known.look()
 
 
 class Changes:
-    """Counts all changes of who holds what, so that one comparison shows that there is none."""
+    """Counts all changes of who holds what, and all looks at values, so that one comparison shows
+    that there is none."""
 
-    count = 0
+    count = looks = 0
 
 
 class States:
@@ -69,7 +92,8 @@ class States:
         ]
         self._known = known  # by name: what is held, and its changes, as the session has them
         self._tensors = [h.tensor for _, _, h in self.all]
-        self._versions = None
+        self._words = [h.words for _, _, h in self.all]
+        self._versions = self._looks = None
         self._seen = self._claimed = None
 
     def edited(self):
@@ -78,7 +102,10 @@ class States:
             versions = [t._version for t in self._tensors]
         except RuntimeError:  # a tensor of inference mode tells nothing
             versions = object()
-        if versions == self._versions:
+        if self._looks != Changes.looks:
+            self._last_words = _joined([h.seen for _, _, h in self.all])
+            self._looks = Changes.looks
+        if versions == self._versions and np.array_equal(_joined(self._words), self._last_words):
             return []
         names = [storage.name for _, storage, h in self.all if h.is_edited()]
         if not names:
@@ -94,6 +121,7 @@ class States:
         for _, _, h in self.all if self.edited() else ():
             if h.is_edited():
                 h.version, h.holder = version(h.tensor), None
+                h.look()
                 h.changes += 1
                 Changes.count += 1
 
@@ -101,6 +129,13 @@ class States:
         """Has all be taken over again."""
         self._known.clear()
         self._seen = self._claimed = None
+
+    def reread(self):
+        """Has all sessions take the values over from the tensors, as others may write them without
+        a trace."""
+        for _, _, h in self.all:
+            h.changes += 1
+        Changes.count += 1
 
     def new(self):
         """Yields the states that the session does not have, whose tensors then have their values."""
@@ -144,3 +179,7 @@ class States:
         for _, _, h in self.held_by(owner):
             h.holder = None
             Changes.count += 1
+
+
+def _joined(words):
+    return np.concatenate(words) if words else np.empty(0, np.uint8)

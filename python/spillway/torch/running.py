@@ -103,7 +103,7 @@ class Compiled:
 
     def sync(self, overwrite=False):
         """Gives the model and the optimizer the values that the iterations have reached, and returns
-        how many there were.
+        how many there were. The next iteration begins with what they hold then.
 
         Raises `ChangedError` where they were written meanwhile, unless `overwrite` is true.
         """
@@ -111,7 +111,9 @@ class Compiled:
             raise LostError(self._lost)
         if not overwrite:
             self._refuse_conflicts(self._variant.change())
-        self._hand_all_over()
+        with Deferred(lambda: None):
+            self.hand_back()
+            self._states.reread()
         return self.iterations
 
     def close(self):
@@ -124,36 +126,41 @@ class Compiled:
         self._session = self._kernels = None
 
     def hand_over(self, h):
-        """Gives one tensor the value that the session has."""
+        """Gives one tensor the value that the session has. Raises `ChangedError` where it was written
+        meanwhile."""
+        if h.is_edited():
+            self._refuse_conflicts(None)
         for number, storage, one in self._states.held_by(self):
             if one is h:
-                self._read(number, storage)
+                self._read(number, storage, h)
         h.holder = None
         Changes.count += 1
 
-    def _hand_all_over(self):
+    def hand_back(self):
+        """Gives the tensors the values that the session has, as `sync` does, without any check."""
         if self._session is None:
             return  # the tensors have the values
-        for number, storage, _ in self._states.held_by(self):
-            self._read(number, storage)
+        for number, storage, h in self._states.held_by(self):
+            self._read(number, storage, h)
         self._states.release(self)
 
-    def _read(self, number, storage):
+    def _read(self, number, storage, h):
         buffer = bytes_of(storage.value)
         self._session.read_state(number, buffer)
         set_bytes_of(storage.value, buffer)
+        h.look()
 
     def _follow(self):
         """Follows what has changed around the step. Raises `ChangedError` where that cannot be."""
         change = self._variant.change()
-        self._refuse_conflicts(change)
-        if self._states is not None:
+        if self._refuse_conflicts(change):
             self._states.accept_edited()
         if change is not None:
             self._vary(change)
 
     def _refuse_conflicts(self, change):
-        """Refuses tensors that were written or replaced while a session has newer values."""
+        """Refuses tensors that were written or replaced while a session has newer values. Returns
+        the names of those that were written."""
         written = self._states.edited() if self._states is not None else []
         replaced = change is not None and change.kind == "replaced"
         if (written or replaced) and self._states.are_held():
@@ -164,12 +171,13 @@ class Compiled:
                 " on with what they hold now"
                 + ("" if replaced else ", and sync(overwrite=True) with what the sessions have")
             )
+        return written
 
     def _vary(self, change):
         """Goes on with the captures of other surroundings, in which the next call captures."""
         if change.kind == "refused":
             raise ChangedError(f"{change.sentence}. {change.advice}")
-        self._hand_all_over()
+        self.hand_back()
         changes = [(variant, variant.change()) for variant in self._variants]
         same = [variant for variant, its in changes if its is None]
         self._variants = [v for v, its in changes if v.steps and (not its or its.kind != "replaced")]
@@ -228,11 +236,14 @@ class Compiled:
                 self.switched = self._session.switch(plan, kernels)
             except SwitchError:
                 pass
+            except BaseException as error:
+                self._lose(error)
+                raise
             else:
                 self._step, self._running, self._kernels = step, plan, kernels
                 self._states = States(step, self._known)
                 return
-        self._hand_all_over()
+        self.hand_back()
         self._start(step, plan)
 
     def _start(self, step, plan):
@@ -295,8 +306,12 @@ class Compiled:
         if values is None:
             self._lose(error)
             return
-        for number, value in values:
-            self._session.write_state(number, value)
+        try:
+            for number, value in values:
+                self._session.write_state(number, value)
+        except BaseException:
+            self._lose(error)
+            raise
         _note(error, f"the states are those after iteration {self.iterations}: sync() hands them back")
 
     def _before_iteration(self):
@@ -309,12 +324,11 @@ class Compiled:
         self.close()
         if were_held and self._step.keeps_states:
             self._lost = (
-                f"iteration {self.iterations + 1} failed after it had written states"
+                f"iteration {self.iterations + 1} failed, and its states cannot be put back"
                 f" ({type(error).__name__}: {error}): the values since the last sync() are lost."
                 " load() begins again with those that the model and the optimizer hold"
             )
             _note(error, self._lost)
-
 
     def _step_once(self):
         try:

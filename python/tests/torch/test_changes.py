@@ -151,6 +151,15 @@ def edits_weights(k, model, optimizer):
             model[0].weight.mul_(0.5)
 
 
+def clamps(k, model, optimizer):
+    for p in model.parameters() if k else ():
+        p.data.clamp_(-0.1, 0.1)
+
+
+def edits_one_element(k, model, optimizer):
+    model[3].weight.data[2, 5] = k
+
+
 def edits_moments(k, model, optimizer):
     if k == 2:
         optimizer.state[model[0].weight]["exp_avg"].zero_()
@@ -172,14 +181,23 @@ def loads_optimizer(k, model, optimizer):
 
 
 @pytest.mark.parametrize(
-    "change", [edits_weights, edits_moments, prunes, replaces_memory, loads_optimizer]
+    "change",
+    [
+        edits_weights,
+        clamps,
+        edits_one_element,
+        edits_moments,
+        prunes,
+        replaces_memory,
+        loads_optimizer,
+    ],
 )
 def test_tensors_that_are_written_or_replaced_after_sync_are_taken_over(change):
     compare(change, make_optimizer=adam, syncs=True)
 
 
 @pytest.mark.parametrize(
-    "change", [edits_weights, edits_moments, prunes, replaces_memory, loads_optimizer]
+    "change", [edits_weights, clamps, edits_moments, prunes, replaces_memory, loads_optimizer]
 )
 def test_tensors_that_are_written_or_replaced_before_sync_are_refused(change):
     with pytest.raises(ChangedError, match="call sync.. before you read or write them"):

@@ -133,6 +133,17 @@ def test_a_teacher_that_follows_old_values_is_refused():
             call()
 
 
+def test_what_was_written_before_another_session_takes_over_is_refused():
+    model = nn.Linear(8, 4)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    train = compiled(model, lambda m, b: m(b[0]).square().mean(), optimizer)
+    train(batch())
+    with torch.no_grad():
+        model.weight.mul_(2)
+    with pytest.raises(ChangedError, match="weight was written"):
+        compiled(model, lambda m, b: m(b[0]).square().mean(), optimizer)
+
+
 def test_what_a_closed_step_had_is_gone():
     model = nn.Linear(8, 4)
     before = copy.deepcopy(model.state_dict())
