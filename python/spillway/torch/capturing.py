@@ -1,8 +1,13 @@
 """Captures a training step or an inference."""
 
+import traceback
+from contextlib import contextmanager
+
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._pytree import tree_flatten, tree_unflatten
+
+from spillway import Error
 
 from .batches import refuse_gradients, refuse_writes
 from .checkpoints import without_checkpoints
@@ -10,7 +15,7 @@ from .collectives import is_collective
 from .constants import Constants
 from .counting import Numbers, refuse_closures
 from .devices import device_of
-from .errors import CaptureError
+from .errors import CaptureError, is_of_user, quoted
 from .generators import PythonsGenerators, unseeded
 from .guards import Surroundings
 from .indices import checks
@@ -81,6 +86,23 @@ def capture_inference(model, example_batch, forward=call, device=None):
     return _Inference(model, forward, device).capture(example_batch)
 
 
+@contextmanager
+def explained():
+    """Within it, whatever the user's code raises becomes a `CaptureError` with the line."""
+    try:
+        yield
+    except Error:
+        raise
+    except Exception as error:
+        frames = traceback.extract_tb(error.__traceback__)
+        lines = [f"{f.filename}:{f.lineno}" for f in frames if is_of_user(f.filename)]
+        raise CaptureError(
+            f"{quoted(lines[-1]) if lines else 'the step'}: raises {type(error).__name__}: {error}. While"
+            " a step is captured, it runs on tensors that have no values and stand in for yours. If"
+            " eager mode runs this line, do what it does outside of the step"
+        ) from error
+
+
 class _Source:
     """What is captured, once for each shape of its batches."""
 
@@ -94,7 +116,8 @@ class _Source:
         try:
             with unseeded():
                 self._prepare(example_batch)
-                first = runs.first()
+                with explained():
+                    first = runs.first()
                 self._agree(first)
                 runs.compare_again(first)
         finally:

@@ -18,6 +18,10 @@ class CaptureError(Error):
     """The step cannot be captured; the message names the line that prevents it."""
 
 
+class FirstStepError(CaptureError, NotImplementedError):
+    """An optimizer makes states in its first step as no other step does."""
+
+
 class AllocationError(Error):
     """An op allocated more memory than its planned workspace; the message names the op."""
 

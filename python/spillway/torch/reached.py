@@ -9,11 +9,14 @@ import os
 import sys
 import types
 from collections import deque
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
 from operator import itemgetter
 
 import torch
+
+from .errors import CaptureError
 
 _PLAIN = (bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.device, torch.Size)
 _CONTAINERS = (list, tuple, dict, set, frozenset, deque)
@@ -136,6 +139,10 @@ class Reached:
         while known != (known := (len(self._objects), len(self._attributes))):
             for found in list(self._objects.values()):
                 self._explore(*found)
+        for label, module in self.modules:
+            for n, value in vars(module).items():
+                if n in self._attributes:
+                    _refuse_iterator(f"{n} of {label}", value)
         for label, value, kind, _ in self._objects.values():
             names = [n for n in self._names_of(value, kind) if self._is_watched(vars(value)[n])]
             if names:
@@ -191,6 +198,7 @@ class Reached:
 
     def _used(self, label, value):
         """Watches a value that a function has reached."""
+        _refuse_iterator(label, value)
         if isinstance(value, torch.nn.Module):
             self.module(label, value)
         elif isinstance(value, _CALLABLE):
@@ -277,6 +285,16 @@ class Reached:
         is_new = id(value) not in self._seen
         self._seen[id(value)] = value
         return is_new
+
+
+def _refuse_iterator(label, value):
+    """Refuses what gives a step other items each time, in a way that cannot be watched."""
+    is_builtin = type(value).__module__ in ("builtins", "itertools")
+    if is_builtin and isinstance(value, Iterator):
+        raise CaptureError(
+            f"{label} is an iterator, whose next item a captured step would not ask for: take it"
+            " outside of the step, and put what it gives into the batch as a tensor"
+        )
 
 
 def _is_of_others(value):

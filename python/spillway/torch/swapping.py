@@ -9,7 +9,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
 from .carrying import Replaced
-from .errors import CaptureError
+from .errors import CaptureError, FirstStepError
 
 
 class Fakes:
@@ -227,7 +227,7 @@ def _initialise_group(optimizer, group):
 
 def refuse_first_step(optimizer, cause=None):
     """Refuses an optimizer whose states cannot be made before its first step."""
-    raise NotImplementedError(
+    raise FirstStepError(
         f"{type(optimizer).__name__} makes its states in its first step:"
         " run one step without Spillway first"
     ) from cause
@@ -238,7 +238,7 @@ def _initialise_momentum(optimizer, group):
     if not group["momentum"]:
         return True
     if group["dampening"]:
-        raise NotImplementedError(
+        raise FirstStepError(
             "the first step of SGD with dampening differs from the others:"
             " run one step without Spillway first"
         )

@@ -243,16 +243,15 @@ def leaves(name, value):
 
 
 def attributes(model):
-    """Returns what modules hold besides parameters and buffers: plain values and tensors. Of a tensor
-    that the next forward pass makes anew, as that of a pruned weight, only whether it is real."""
+    """Returns what modules hold besides parameters and buffers: plain values and tensors. Of what
+    the next forward pass makes anew, as a pruned weight, and of private ones, only whether it is fake."""
     found = {}
     for path, module in model.named_modules():
         for name, value in vars(module).items():
             is_made_anew = {f"{name}_orig", f"{name}_v"} & {*module._parameters}
-            if is_made_anew:
+            if is_made_anew or name.startswith("_"):
                 value = isinstance(value, FakeTensor)
-            if not name.startswith("_") or isinstance(value, torch.Tensor):
-                found[f"{path}.{name}"] = value
+            found[f"{path}.{name}"] = value
     return found
 
 

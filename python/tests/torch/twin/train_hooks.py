@@ -61,7 +61,7 @@ def hooks_once_gradients_are_accumulated(side):
     side.train(model, classify, sgd(model), rows())
 
 
-@same
+@refused("stand in for yours")
 def an_optimizer_in_each_backward_hook(side):
     model = mlp()
     optimizers = {p: torch.optim.SGD([p], lr=0.1) for p in model[0].parameters()}

@@ -33,10 +33,11 @@ def of_torch(name, mark, label=None, **settings):
     mark(program)
 
 
+BRANCHES = refused("Python needs the value of a tensor")
 FIRST = "run one step without Spillway first"
 
 of_torch("Adadelta", same)
-of_torch("Adafactor", refused("Python needs the value of a tensor"))
+of_torch("Adafactor", BRANCHES)
 of_torch("Adagrad", same, lr_decay=0.01)
 of_torch("Adam", same)
 of_torch("Adam", same, "Adam_amsgrad", amsgrad=True, weight_decay=0.1)
@@ -46,11 +47,11 @@ of_torch("Adam", same, "Adam_fused", fused=True)
 of_torch("AdamW", same)
 of_torch("AdamW", same, "AdamW_fused", fused=True, amsgrad=True)
 of_torch("Adamax", same)
-of_torch("ASGD", refused(""))
-of_torch("LBFGS", refused(""))
+of_torch("ASGD", BRANCHES)
+of_torch("LBFGS", refused("calls a closure", names_line=False))
 of_torch("Muon", same)
 of_torch("NAdam", same)
-of_torch("RAdam", refused(""))
+of_torch("RAdam", BRANCHES)
 of_torch("RMSprop", same, centered=True, momentum=0.9)
 of_torch("Rprop", same)
 of_torch("SGD", same, lr=0.1)
@@ -78,19 +79,20 @@ def of_package(package, name, mark, label=None, **settings):
     mark(program)
 
 
-PYTHON = refused("")
+PYTHON = refused("counts in Python", names_line=False)
+BRANCH = refused("Python needs the value of a tensor", names_line=False)
 
 of_package("transformers", "Adafactor", PYTHON, lr=1e-3, relative_step=False, scale_parameter=False)
-of_package("transformers", "Adafactor", PYTHON, "Adafactor_relative")
-of_package("timm.optim", "Lamb", PYTHON, lr=1e-3)
-of_package("timm.optim", "Lion", same, lr=1e-3)
+of_package("transformers", "Adafactor", refused("lr of the optimizer is None", names_line=False), "Adafactor_relative")
+of_package("timm.optim", "Lamb", refused(FIRST, names_line=False), lr=1e-3)
+of_package("timm.optim", "Lion", refused(FIRST, names_line=False), lr=1e-3)
 of_package("timm.optim", "Adan", PYTHON, lr=1e-3)
-of_package("lion_pytorch", "Lion", same, lr=1e-3)
+of_package("lion_pytorch", "Lion", refused(FIRST, names_line=False), lr=1e-3)
 of_package("adabelief_pytorch", "AdaBelief", PYTHON, lr=1e-3, print_change_log=False)
-of_package("pytorch_optimizer", "Lamb", PYTHON, lr=1e-3)
+of_package("pytorch_optimizer", "Lamb", BRANCH, lr=1e-3)
 of_package("pytorch_optimizer", "Tiger", PYTHON, lr=1e-3)
-of_package("prodigyopt", "Prodigy", PYTHON)
-of_package("schedulefree", "AdamWScheduleFree", PYTHON)
+of_package("prodigyopt", "Prodigy", BRANCH)
+of_package("schedulefree", "AdamWScheduleFree", BRANCH)
 
 
 @refused("sparse")

@@ -70,7 +70,7 @@ def a_counter_of_the_program(side):
     side.train(model, loss_fn, sgd(model), rows(8))
 
 
-@refused("")
+@refused("is an iterator")
 def a_counter_of_an_iterator(side):
     numbers = itertools.count()
 
@@ -160,7 +160,7 @@ def a_coefficient_in_the_batch(side):
     side.train(model, lambda m, b: classify(m, b[:2]) * b[2], sgd(model), data)
 
 
-@refused("")
+@same
 def a_tensor_kept_from_the_step_before(side):
     kept = {"out": torch.zeros(6, 4)}
 
@@ -228,7 +228,7 @@ def noise_of_a_numpy_generator_with_a_fixed_seed(side):
     side.train(model, loss_fn, sgd(model), rows())
 
 
-@refused("")
+@refused("Python does not run in later iterations", names_line=False)
 def a_generator_of_python(side):
     own = random.Random(5)
     model = mlp()
@@ -251,12 +251,12 @@ def a_mask_made_once_and_cached(side):
     class Cached(nn.Module):
         def __init__(self):
             super().__init__()
-            self.net, self.mask = mlp(), None
+            self.net, self._mask = mlp(), None  # put back after the capture
 
         def forward(self, x):
-            if self.mask is None:
-                self.mask = torch.ones(8)
-            return self.net(x * self.mask)
+            if self._mask is None:
+                self._mask = torch.ones(8)
+            return self.net(x * self._mask)
 
     model = Cached()
     side.train(model, classify, sgd(model), rows())
@@ -297,7 +297,7 @@ def metrics_by_item(side):
     side.train(model, loss_fn, sgd(model), rows())
 
 
-@refused("")
+@refused("stand in for yours")
 def metrics_by_numpy(side):
     def loss_fn(m, batch):
         out = m(batch[0])

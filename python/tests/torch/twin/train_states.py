@@ -39,7 +39,7 @@ def a_buffer_assigned(side):
     side.train(model, classify, sgd(model), rows())
 
 
-@refused("")
+@same
 def a_plain_tensor_attribute_assigned(side):
     class Model(nn.Module):
         def __init__(self):
@@ -106,7 +106,7 @@ def spectral_norm(side):
     side.train(model, classify, sgd(model), rows())
 
 
-@same
+@refused("store it with .detach()", names_line=False)
 def spectral_norm_by_hooks(side):
     model = nn.Sequential(nn.utils.spectral_norm(nn.Linear(8, 8)), nn.ReLU(), nn.Linear(8, 4))
     side.train(model, classify, sgd(model), rows())
