@@ -223,7 +223,7 @@ def several_tasks_with_learned_weights(side):
     side.train(model, loss_fn, adamw(model), rows())
 
 
-@refused("")
+@refused("Python needs the value of a tensor")
 def gradients_projected_between_tasks(side):
     def loss_fn(m, batch):
         out = m(batch[0])
@@ -245,7 +245,7 @@ def a_model_of_another_package(side):
     side.train(model, classify, adamw(model), data)
 
 
-@refused("")
+@refused("Python needs the value of a tensor")
 def stochastic_depth_by_python(side):
     def loss_fn(m, batch):
         keep = torch.rand(()).item() < 0.5
@@ -255,7 +255,7 @@ def stochastic_depth_by_python(side):
     side.train(model, loss_fn, sgd(model), rows())
 
 
-@refused("")
+@refused("Python needs the value of a tensor")
 def a_queue_of_keys_with_a_pointer(side):
     class Queue(nn.Module):
         def __init__(self):

@@ -121,7 +121,7 @@ def noise_added_to_gradients(side):
     side.train(model, classify, sgd(model), rows())
 
 
-@refused("", names_line=False)
+@same
 def a_forward_hook_added_after_capture(side):
     model = mlp()
 
@@ -132,7 +132,7 @@ def a_forward_hook_added_after_capture(side):
     side.train(model, classify, sgd(model), rows(), after)
 
 
-@refused("", names_line=False)
+@same
 def a_hook_of_the_optimizer_added_after_capture(side):
     model = mlp()
     optimizer = sgd(model)
@@ -144,7 +144,7 @@ def a_hook_of_the_optimizer_added_after_capture(side):
     side.train(model, classify, optimizer, rows(), after)
 
 
-@refused("", names_line=False)
+@same
 def a_hook_on_a_parameter_added_after_capture(side):
     model = mlp()
 
@@ -185,7 +185,7 @@ def gradients_centralised(side):
     side.train(model, classify, optimizer, rows())
 
 
-@refused("")
+@refused("Python needs the value of a tensor")
 def gradient_norms_printed_by_a_hook(side):
     model, norms = mlp(), []
     for p in model.parameters():

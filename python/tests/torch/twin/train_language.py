@@ -148,7 +148,7 @@ def a_recurrent_cell_unrolled(side):
     side.train(model, next_token, adamw(model), tokens())
 
 
-@refused("")
+@refused("depends on data")
 def packed_sequences(side):
     class Packed(nn.Module):
         def __init__(self):
@@ -183,7 +183,7 @@ def state_carried_from_batch_to_batch_in_a_buffer(side):
     side.train(model, next_token, adamw(model), tokens())
 
 
-@refused("")
+@refused("depends on data")
 def an_adaptive_softmax(side):
     class Adaptive(nn.Module):
         def __init__(self):
@@ -226,7 +226,7 @@ def preferences_against_a_frozen_reference(side):
     side.train(model, loss_fn, adamw(model), list(zip(tokens(), tokens())))
 
 
-@refused("")
+@refused("Python needs the value of a tensor")
 def a_loss_that_is_skipped_where_it_is_not_finite(side):
     def loss_fn(m, x):
         loss = next_token(m, x)

@@ -57,7 +57,7 @@ def a_checkpoint_with_new_tensors(side):
         train(batch)
 
 
-@refused("", names_line=False)
+@refused("is another tensor than that of the optimizer", names_line=False)
 def a_checkpoint_that_is_assigned(side):
     model, other, data = mlp(), mlp(), rows()
     optimizer = sgd(model)
@@ -131,7 +131,7 @@ def a_module_replaced_after_capture(side):
     side.train(model, classify, sgd(model), rows(), after)
 
 
-@refused("", names_line=False)
+@refused("is another tensor than that of the optimizer", names_line=False)
 def a_head_replaced_after_capture(side):
     model = mlp()
     optimizer = sgd(model)
@@ -143,7 +143,7 @@ def a_head_replaced_after_capture(side):
     side.train(model, classify, optimizer, rows(), after)
 
 
-@refused("", names_line=False)
+@refused("call sync() before you", names_line=False)
 def weights_edited_without_load(side):
     model = mlp()
 
@@ -166,7 +166,7 @@ def weights_edited_between_sync_and_load(side):
         train.load()
 
 
-@refused("", names_line=False)
+@refused("call sync() before you", names_line=False)
 def a_buffer_edited_without_load(side):
     class Scaled(nn.Module):
         def __init__(self):
@@ -181,7 +181,7 @@ def a_buffer_edited_without_load(side):
     side.train(model, classify, sgd(model), rows(), lambda k: model.beta.fill_(1.0 + k))
 
 
-@refused("", names_line=False)
+@refused("call sync() before you", names_line=False)
 def states_of_the_optimizer_reset_without_load(side):
     model = mlp()
     optimizer = adam(model)
@@ -206,7 +206,7 @@ def states_of_the_optimizer_cleared(side):
     side.train(model, classify, optimizer, rows(), after)
 
 
-@refused("", names_line=False)
+@refused("call sync() before you", names_line=False)
 def a_constant_edited_without_load(side):
     model, weight = mlp(), torch.ones(4)
 
@@ -216,7 +216,7 @@ def a_constant_edited_without_load(side):
     side.train(model, loss_fn, sgd(model), rows(), lambda k: weight.mul_(1.5).roll(1))
 
 
-@refused("", names_line=False)
+@refused("put what changes into the batch", names_line=False)
 def a_constant_replaced_by_another_tensor(side):
     model, held = mlp(), dict(weight=torch.ones(4))
 
@@ -281,7 +281,7 @@ def captured_again_with_other_layers_frozen(side):
         train(batch)
 
 
-@refused("", names_line=False)
+@refused("is torch.float64, but torch.float32 was captured", names_line=False)
 def another_type_of_batch(side):
     model, data = mlp(), rows(2)
     train = side.capture(model, classify, sgd(model), data[0])
@@ -303,7 +303,7 @@ def labels_out_of_range_after_good_steps(side):
     train.sync()
 
 
-@refused("", names_line=False)
+@refused("give capture the module that", names_line=False)
 def a_wrapper_of_data_parallel_training_without_a_group(side):
     store = torch.distributed.HashStore()
     torch.distributed.init_process_group("gloo", store=store, rank=0, world_size=1)

@@ -162,7 +162,7 @@ def dampening_after_one_eager_step(side):
     side.train(model, classify, optimizer, data[1:])
 
 
-@refused("")
+@refused("Python needs the value of a tensor")
 def sharpness_aware_minimisation(side):
     class Sharpness(torch.optim.Optimizer):
         def __init__(self, params):
@@ -187,3 +187,22 @@ def groups_with_settings_of_their_own(side):
         dict(params=[p for p in model.parameters() if p.dim() == 1], weight_decay=0.0),
     ]
     side.train(model, classify, torch.optim.AdamW(groups, lr=0.02), rows())
+
+
+def after_one_eager_step(package, name, mark):
+    def program(side):
+        module = pytest.importorskip(package, reason=f"ignored: {package} cannot be had")
+        model, data = mlp(), rows()
+        optimizer = getattr(module, name)(model.parameters(), lr=1e-3)
+        classify(model, data[0]).backward()
+        optimizer.step()
+        side.train(model, classify, optimizer, data[1:])
+
+    program.__name__ = f"{package.replace('.', '_')}_{name}_after_one_eager_step"
+    mark(program)
+
+
+after_one_eager_step("lion_pytorch", "Lion", same)
+after_one_eager_step("timm.optim", "Lion", same)
+after_one_eager_step("timm.optim", "Lamb", PYTHON)
+

@@ -12,7 +12,7 @@ from sides import refused, same
 from torch import nn
 
 
-@refused("", short=True)
+@refused("Put the number into the batch as a tensor", short=True)
 def a_counter_in_the_model(side):
     class Count(nn.Module):
         def __init__(self):
@@ -27,7 +27,7 @@ def a_counter_in_the_model(side):
     side.train(model, classify, sgd(model), rows())
 
 
-@refused("")
+@refused("Put the number into the batch as a tensor")
 def a_counter_that_matters_later(side):
     class Count(nn.Module):
         def __init__(self):
@@ -42,7 +42,7 @@ def a_counter_that_matters_later(side):
     side.train(model, classify, sgd(model), rows(8))
 
 
-@refused("")
+@refused("Put the number into the batch as a tensor")
 def a_counter_of_the_closure(side):
     n = 0
 
@@ -58,7 +58,7 @@ def a_counter_of_the_closure(side):
 CALLS = [0]
 
 
-@refused("")
+@refused("Put the number into the batch as a tensor")
 def a_counter_of_the_program(side):
     CALLS[0] = 0
 
@@ -81,7 +81,7 @@ def a_counter_of_an_iterator(side):
     side.train(model, loss_fn, sgd(model), rows(8))
 
 
-@refused("")
+@refused("Put the number into the batch as a tensor")
 def a_counter_of_an_object(side):
     class Loss:
         def __init__(self):
@@ -95,7 +95,7 @@ def a_counter_of_an_object(side):
     side.train(model, Loss(), sgd(model), rows(8))
 
 
-@refused("", names_line=False, short=True)
+@refused("put what changes into the batch", names_line=False, short=True)
 def a_coefficient_annealed_between_steps(side):
     now = {"weight": 1.0}
 
@@ -128,7 +128,7 @@ class Settings:
     weight = 1.0
 
 
-@refused("", names_line=False)
+@refused("put what changes into the batch", names_line=False)
 def a_coefficient_of_a_class(side):
     Settings.weight = 1.0
 
@@ -139,7 +139,7 @@ def a_coefficient_of_a_class(side):
     side.train(model, lambda m, b: classify(m, b) * Settings.weight, sgd(model), rows(), after)
 
 
-@refused("", names_line=False)
+@refused("put what changes into the batch", names_line=False)
 def a_schedule_looked_up_by_a_function(side):
     epoch = [0]
 
@@ -174,13 +174,13 @@ def a_tensor_kept_from_the_step_before(side):
     side.train(model, loss_fn, sgd(model), rows())
 
 
-@refused("", short=True)
+@refused("Put the number into the batch as a tensor", short=True)
 def random_numbers_of_python(side):
     model = mlp()
     side.train(model, lambda m, b: classify(m, b) * random.random(), sgd(model), rows())
 
 
-@refused("")
+@refused("Put the number into the batch as a tensor")
 def layers_dropped_by_python(side):
     layers = nn.ModuleList([nn.Linear(8, 8) for _ in range(4)])
 
@@ -194,7 +194,7 @@ def layers_dropped_by_python(side):
     side.train(layers, loss_fn, torch.optim.Adam(layers.parameters()), rows())
 
 
-@refused("")
+@refused("Put the number into the batch as a tensor")
 def mixup_drawn_by_numpy(side):
     def loss_fn(m, batch):
         share = float(numpy.random.beta(0.4, 0.4))
@@ -206,7 +206,7 @@ def mixup_drawn_by_numpy(side):
     side.train(model, loss_fn, sgd(model), rows())
 
 
-@refused("")
+@refused("Python does not run in later iterations")
 def noise_of_a_numpy_generator(side):
     generator = numpy.random.default_rng(3)
 
@@ -235,7 +235,7 @@ def a_generator_of_python(side):
     side.train(model, lambda m, b: classify(m, b) * own.uniform(0.5, 1), sgd(model), rows())
 
 
-@refused("")
+@refused("Put the number into the batch as a tensor")
 def time_in_the_step(side):
     start = time.perf_counter()
 
@@ -272,7 +272,7 @@ def a_function_with_a_cache(side):
     side.train(model, lambda m, b: classify(m, (b[0] * scale(8), b[1])), sgd(model), rows())
 
 
-@refused("")
+@refused("Python does not run in later iterations")
 def metrics_appended_in_the_step(side):
     seen = []
 
@@ -286,7 +286,7 @@ def metrics_appended_in_the_step(side):
     side.show(seen=seen)
 
 
-@refused("")
+@refused("Python needs the value of a tensor")
 def metrics_by_item(side):
     def loss_fn(m, batch):
         loss = classify(m, batch)
@@ -308,7 +308,7 @@ def metrics_by_numpy(side):
     side.train(model, loss_fn, sgd(model), rows())
 
 
-@refused("")
+@refused("Python needs the value of a tensor")
 def metrics_by_tolist(side):
     def loss_fn(m, batch):
         return classify(m, batch) * sum(batch[1].tolist())
@@ -317,7 +317,7 @@ def metrics_by_tolist(side):
     side.train(model, loss_fn, sgd(model), rows())
 
 
-@refused("")
+@refused("Python needs the value of a tensor")
 def a_branch_on_the_loss(side):
     def loss_fn(m, batch):
         loss = classify(m, batch)
@@ -337,7 +337,7 @@ def a_branch_on_a_shape(side):
     side.train(model, loss_fn, sgd(model), [*rows(2), *rows(2, 3), *rows(1)])
 
 
-@refused("", names_line=False)
+@refused("put what changes into the batch", names_line=False)
 def a_coefficient_annealed_between_shapes(side):
     now = {"weight": 1.0}
 
@@ -349,7 +349,7 @@ def a_coefficient_annealed_between_shapes(side):
     side.train(model, lambda m, b: classify(m, b) * now["weight"], sgd(model), data, after)
 
 
-@refused("")
+@refused("Put the number into the batch as a tensor")
 def modules_that_take_turns(side):
     class Turns(nn.Module):
         def __init__(self):
@@ -364,7 +364,7 @@ def modules_that_take_turns(side):
     side.train(model, classify, torch.optim.SGD(model.parameters(), lr=0.1), rows())
 
 
-@refused("", names_line=False)
+@refused("autocast differs", names_line=False)
 def autocast_switched_on_around_the_call(side):
     def loss_fn(m, batch):
         return classify(m, (batch[0] * torch.ones(8).to(batch[0].dtype).sum(), batch[1]))

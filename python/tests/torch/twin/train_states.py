@@ -131,7 +131,7 @@ def pruned_weights(side):
     side.train(model, classify, sgd(model), rows())
 
 
-@refused("", names_line=False)
+@refused("call sync() before you", names_line=False)
 def weights_pruned_after_capture(side):
     model = mlp()
 
@@ -209,7 +209,7 @@ def dropout_of_every_kind(side):
     side.train(model, classify, sgd(model), pictures())
 
 
-@refused("")
+@refused("seed it between iterations")
 def a_seed_set_in_the_step(side):
     def loss_fn(m, batch):
         torch.manual_seed(3)
@@ -219,7 +219,7 @@ def a_seed_set_in_the_step(side):
     side.train(model, loss_fn, sgd(model), rows())
 
 
-@refused("")
+@refused("fork")
 def a_generator_forked_in_the_step(side):
     def loss_fn(m, batch):
         with torch.random.fork_rng():
@@ -230,7 +230,7 @@ def a_generator_forked_in_the_step(side):
     side.train(model, loss_fn, sgd(model), rows())
 
 
-@refused("")
+@refused("draws from a generator")
 def a_seed_read_in_the_step(side):
     def loss_fn(m, batch):
         noise = torch.empty(6, 8).normal_(generator=torch.Generator().manual_seed(torch.initial_seed() + 1))
