@@ -204,5 +204,5 @@ def after_one_eager_step(package, name, mark):
 
 after_one_eager_step("lion_pytorch", "Lion", same)
 after_one_eager_step("timm.optim", "Lion", same)
-after_one_eager_step("timm.optim", "Lamb", PYTHON)
+after_one_eager_step("timm.optim", "Lamb", same)
 
