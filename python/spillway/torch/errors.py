@@ -1,6 +1,5 @@
 """Why a step cannot be captured or run, with the line of the user's code."""
 
-import contextlib
 import linecache
 import os
 import sys
@@ -10,6 +9,7 @@ import torch
 from spillway import Error
 
 _TORCH = os.path.dirname(torch.__file__) + os.sep
+_PYTHON = os.path.dirname(os.__file__) + os.sep
 _HERE = os.path.dirname(__file__) + os.sep
 UNKNOWN_LINE = "an unknown line"
 
@@ -49,8 +49,9 @@ def user_line():
 
 
 def is_of_user(file):
-    """Returns whether code of a file is outside of PyTorch and this package."""
-    return not file.startswith((_TORCH, _HERE, "<")) and file != contextlib.__file__
+    """Returns whether code of a file is outside of PyTorch, Python's library and this package."""
+    is_of_python = file.startswith(_PYTHON) and "-packages" not in file
+    return not file.startswith((_TORCH, _HERE, "<")) and not is_of_python
 
 
 def is_asked_by_package():
