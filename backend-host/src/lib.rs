@@ -85,7 +85,10 @@ pub use error::HostError;
 
 pub use integrity_kernels::{Host, IntegrityKernels};
 #[cfg(target_os = "linux")]
-pub use {integrity_kernels::Mapped, mapped::MappedDevice};
+pub use {
+    integrity_kernels::Mapped,
+    mapped::{MappedDevice, MappingLimit, SetUpCosts},
+};
 
 use paging::Pages;
 use planner_core::PerStream;

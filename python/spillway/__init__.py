@@ -36,6 +36,7 @@ from ._core import (
     PredictedSwitch,
     Session,
     SessionError,
+    SetupCosts,
     SwitchError,
 )
 
@@ -56,5 +57,6 @@ __all__ = [
     "PredictedSwitch",
     "Session",
     "SessionError",
+    "SetupCosts",
     "SwitchError",
 ]

@@ -13,6 +13,7 @@ mod kernels;
 mod machine;
 mod plan;
 mod session;
+mod setup;
 mod strategy;
 mod switch;
 mod workspace;
@@ -35,6 +36,8 @@ mod _core {
     use crate::plan::{Plan, Predicted};
     #[pymodule_export]
     use crate::session::Session;
+    #[pymodule_export]
+    use crate::setup::SetupCosts;
     #[pymodule_export]
     use crate::switch::PredictedSwitch;
 }

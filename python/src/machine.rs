@@ -100,6 +100,14 @@ impl Machine {
         self.owned.machine.chunk_bytes
     }
 
+    /// The same machine with chunks of another size. Raises `FormatError` for 0.
+    fn with_chunk_bytes(&self, chunk_bytes: u64) -> PyResult<Self> {
+        let parameters = MachineParameters { chunk_bytes, ..*self.owned.machine };
+        let machine = spillway::core::Machine::new(parameters);
+        let machine = machine.map_err(|error| FormatError::new_err(error.to_string()))?;
+        Ok(Self { owned: OwnedMachine { machine, ..self.owned.clone() } })
+    }
+
     fn __repr__(&self) -> String {
         format!("Machine({:?}, {} bytes)", self.owned.name, self.owned.machine.device_bytes)
     }

@@ -3,25 +3,54 @@
 use crate::error;
 use crate::graph::Graph;
 use crate::machine::Machine;
+use crate::setup::SetupCosts;
 use crate::switch::PredictedSwitch;
+use backend_host::SetUpCosts;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 use spillway::core::Step;
-use spillway::{OpId, TensorId, summary};
+use spillway::core::executor::Mappings;
+use spillway::{OpId, TensorId, summary, units};
+use std::sync::OnceLock;
 
 /// A plan that is proved: safe in every order that its waits allow, with an exact prediction.
 #[pyclass(frozen, module = "spillway")]
 pub(crate) struct Plan {
     plan: spillway::Plan,
+    mapped: OnceLock<Mappings>,
+    costs: Option<SetUpCosts>,
 }
 
 impl Plan {
     pub(crate) const fn new(plan: spillway::Plan) -> Self {
-        Self { plan }
+        Self { plan, mapped: OnceLock::new(), costs: None }
     }
 
     pub(crate) const fn plan(&self) -> &spillway::Plan {
         &self.plan
+    }
+
+    /// What a session maps for it, counted once.
+    pub(crate) fn mapped(&self, py: Python<'_>) -> PyResult<Mappings> {
+        if let Some(&mapped) = self.mapped.get() {
+            return Ok(mapped);
+        }
+        let mapped = py.detach(|| self.plan.mappings()).map_err(|error| self.error(py, &error))?;
+        Ok(*self.mapped.get_or_init(|| mapped))
+    }
+
+    /// What a session maps, in a few words.
+    fn mappings_row(&self, py: Python<'_>) -> PyResult<String> {
+        let (mapped, is_fixed) = (self.mapped(py)?, self.plan.owned().placements.is_some());
+        let most = if is_fixed { "" } else { "at most " };
+        let (count, bytes) = (units::count(mapped.count), units::bytes(mapped.bytes));
+        Ok(match self.setup_ns(py)? {
+            None => format!("{most}{count}, of {bytes} in all"),
+            Some(ns) => format!(
+                "{most}{count}, of {bytes} in all; to map and first touch them takes {}",
+                units::time(ns)
+            ),
+        })
     }
 
     fn error(&self, py: Python<'_>, error: &spillway::Error) -> PyErr {
@@ -85,7 +114,10 @@ impl Plan {
     /// Raises `SwitchError` where the states of the graphs differ.
     fn arranged_after(&self, py: Python<'_>, earlier: &Self) -> PyResult<Self> {
         let arranged = py.detach(|| self.plan.arranged_after(&earlier.plan));
-        arranged.map(Self::new).map_err(|error| self.error(py, &error))
+        let costs = self.costs;
+        arranged
+            .map(|plan| Self { costs, ..Self::new(plan) })
+            .map_err(|error| self.error(py, &error))
     }
 
     /// Whether a tensor stays where it is between two ops: no step between their first launches
@@ -97,6 +129,35 @@ impl Plan {
             |step: &Step| step.part().is_some_and(|part| part.tensor == TensorId(tensor));
         steps.any(|step| launch(after)(step))
             && steps.find(|step| launch(before)(step) || is_moved(step)).is_some_and(launch(before))
+    }
+
+    /// How many mappings a session makes before the first iteration, or if the plan maps as it runs, has
+    /// at most: rows of addresses with consecutive chunks behind them. On host memory the system limits
+    /// how many a process has.
+    #[getter]
+    fn mappings(&self, py: Python<'_>) -> PyResult<u64> {
+        Ok(self.mapped(py)?.count)
+    }
+
+    /// The addresses of all mappings. A chunk counts in each mapping that it is in.
+    #[getter]
+    fn mapped_bytes(&self, py: Python<'_>) -> PyResult<u64> {
+        Ok(self.mapped(py)?.bytes)
+    }
+
+    /// The same plan, which says in `setup_ns` and in its summary how long its memory takes to set up.
+    fn with_setup_costs(&self, costs: &SetupCosts) -> Self {
+        let (plan, mapped) = (self.plan.clone(), self.mapped.clone());
+        Self { plan, mapped, costs: Some(costs.costs()) }
+    }
+
+    /// The predicted time, once for a session, to create the memory, to map it, and to touch each page of
+    /// each mapping first: the first iterations take so much longer in all. None without costs.
+    #[getter]
+    fn setup_ns(&self, py: Python<'_>) -> PyResult<Option<u64>> {
+        let mapped = self.mapped(py)?;
+        let bytes = self.plan.figures().peak_bytes;
+        Ok(self.costs.map(|costs| costs.time_ns(bytes, mapped.count, mapped.bytes)))
     }
 
     /// The machine that it is for.
@@ -129,10 +190,11 @@ impl Plan {
     }
 
     /// The plan in a few lines.
-    fn summary(&self) -> String {
+    fn summary(&self, py: Python<'_>) -> PyResult<String> {
         let (context, figures) = (self.plan.context(), self.plan.figures());
-        let rows = summary::rows(context, figures, self.plan.machine());
-        rows.iter().map(|(title, text)| format!("{title:<10}{text}\n")).collect()
+        let mut rows = summary::rows(context, figures, self.plan.machine());
+        rows.push(("mappings", self.mappings_row(py)?));
+        Ok(rows.iter().map(|(title, text)| format!("{title:<10}{text}\n")).collect())
     }
 
     /// Proves the plan again. Raises `InvalidPlanError`.

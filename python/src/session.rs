@@ -6,7 +6,7 @@ use crate::error::{self, SessionError, SwitchError};
 use crate::kernels::{PyKernels, copied};
 use crate::plan::Plan;
 use crate::switch::PredictedSwitch;
-use backend_host::MappedDevice;
+use backend_host::{MappedDevice, MappingLimit};
 use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyMemoryView};
@@ -186,6 +186,23 @@ fn all_bytes(graph: &spillway::Graph) -> u64 {
     bytes.fold(0, u64::saturating_add)
 }
 
+/// Refuses a plan for which the process may not have so many mappings. One that is mapped as it runs may
+/// need fewer than are counted, and fails where they run out.
+fn check_mappings(py: Python<'_>, plan: &Plan, refuse: fn(String) -> PyErr) -> PyResult<()> {
+    let Some(limit) = MappingLimit::read() else { return Ok(()) };
+    let needed = plan.mapped(py)?.count;
+    if plan.plan().owned().placements.is_none() || needed <= limit.left() {
+        return Ok(());
+    }
+    let MappingLimit { used, most } = limit;
+    Err(refuse(format!(
+        "the plan takes {needed} mappings, but this process can have only {} more: it has {used} of the          {most} that the system allows (vm.max_map_count), and {} stay free for its other memory; plan          with larger chunks (chunk_bytes) than {} bytes",
+        limit.left(),
+        MappingLimit::KEPT,
+        plan.plan().machine().machine.chunk_bytes,
+    )))
+}
+
 #[pymethods]
 impl Session {
     #[new]
@@ -200,6 +217,9 @@ impl Session {
         others: Vec<PyRef<'_, Plan>>,
         device: Option<&Cuda>,
     ) -> PyResult<Self> {
+        if device.is_none() {
+            check_mappings(py, plan, SessionError::new_err)?;
+        }
         let plan = plan.plan();
         let (mut budget_bytes, mut capacity) = (plan.owned().budget_bytes, Capacity::default());
         for other in others.iter().map(|other| other.plan()) {
@@ -309,6 +329,9 @@ impl Session {
         plan: &Plan,
         kernels: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<PredictedSwitch> {
+        if self.stream.is_none() {
+            check_mappings(py, plan, SwitchError::new_err)?;
+        }
         let plan = plan.plan();
         let object = match kernels {
             Some(object) => object.clone(),

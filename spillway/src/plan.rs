@@ -12,6 +12,7 @@ use crate::report::{Actual, Beside, Measured};
 use crate::strategy::Strategy;
 use crate::{report, switching, trace};
 use planner_core::Verified;
+use planner_core::executor::Mappings;
 use planner_core::planner::Request;
 use planner_core::switch::{Capacity, SwitchPrediction};
 use std::path::Path;
@@ -183,6 +184,16 @@ impl Plan {
     /// [`Error::OutOfMemory`].
     pub fn capacity(&self) -> Result<Capacity, Error> {
         switching::capacity(&self.verified()?)
+            .map_err(|error| Error::invalid(&self.names(), error.into()))
+    }
+
+    /// What a session maps for it on a device of its own, before the first iteration if its objects are
+    /// fixed. O(objects).
+    ///
+    /// # Errors
+    /// [`Error::OutOfMemory`].
+    pub fn mappings(&self) -> Result<Mappings, Error> {
+        planning::mappings(&self.verified()?)
             .map_err(|error| Error::invalid(&self.names(), error.into()))
     }
 

@@ -4,6 +4,7 @@
 use crate::growth::{buffer, grow, grow_steps, lengthen};
 use planner_core::backend::{Kernels, Paging, Transfers};
 use planner_core::bounds::Order;
+use planner_core::executor::Mappings;
 use planner_core::footprint::Footprint;
 use planner_core::graph::{OpId, TensorId};
 use planner_core::plan::{ArenaPlacement, Part, Plan, PlanError, Pool, Prediction, Resident, Step};
@@ -342,6 +343,23 @@ pub fn with_executor<B: Transfers + Paging, K: Kernels<B>, T>(
 pub(crate) fn executor_words(verified: &Verified<'_>) -> usize {
     let (limits, runs) = limits_and_runs(verified);
     executor::scratch_words(&limits, runs)
+}
+
+/// Counts what an executor maps for a plan on a device of its own.
+///
+/// # Errors
+/// No memory.
+pub(crate) fn mappings(verified: &Verified<'_>) -> Result<Mappings, PlanError> {
+    grow(executor_words(verified), (), |(), words| {
+        let mut memory = match buffer(words, 0) {
+            Ok(memory) => memory,
+            Err(error) => return Break(Err(error.into())),
+        };
+        match executor::mappings(verified, &mut Scratch::new(&mut memory)) {
+            Err(PlanError::Scratch(_)) => Continue(((), 0)),
+            counted => Break(counted),
+        }
+    })
 }
 
 /// The same for an executor that is switched to from another, with chunks in so many runs.

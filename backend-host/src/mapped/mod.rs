@@ -1,9 +1,14 @@
 //! A device whose memory is one file of pages, mapped at the addresses that kernels get.
 
 mod copier;
+mod costs;
+mod limit;
 mod memory;
 mod paging;
 mod transfer;
+
+pub use costs::SetUpCosts;
+pub use limit::MappingLimit;
 
 use crate::HostError;
 use backend_checks::{AddressMap, Refused};

@@ -89,7 +89,7 @@ impl<'a> Layout<'a> {
         self.plan().arena_bytes.div_ceil(self.chunk_bytes())
     }
 
-    fn chunks(&self, pool: usize) -> u64 {
+    pub(super) fn chunks(&self, pool: usize) -> u64 {
         let Pool { object_bytes, count } = self.plan().pools[pool];
         (object_bytes * count).div_ceil(self.chunk_bytes())
     }
@@ -103,8 +103,7 @@ impl<'a> Layout<'a> {
         }
         for pool in 0..self.pools.len() {
             if !self.has_ranges(pool) {
-                let first = self.pools[pool].first_chunk;
-                self.pools[pool].address = self.map_whole(device, first, self.chunks(pool))?;
+                self.pools[pool].address = self.map_pool(device, pool)?;
             }
         }
         Ok(())
@@ -155,6 +154,15 @@ impl<'a> Layout<'a> {
         let bytes = chunks.checked_mul(self.chunk_bytes());
         let last = bytes.and_then(|bytes| at.0.checked_add(bytes.saturating_sub(1)));
         last.map(|_| at).ok_or(Fault::Addresses)
+    }
+
+    /// Maps all of a pool at a range of its own and returns its address.
+    pub(super) fn map_pool<B: Paging>(
+        &self,
+        device: &mut B,
+        pool: usize,
+    ) -> Result<u64, Fault<B::Error>> {
+        self.map_whole(device, self.pools[pool].first_chunk, self.chunks(pool))
     }
 
     /// Maps chunks at a range of their own and returns its address.

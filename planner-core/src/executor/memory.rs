@@ -94,6 +94,18 @@ impl<'a> Memory<'a> {
         }
     }
 
+    /// How many rows of consecutive chunks are mapped, at most.
+    pub(super) fn mappings(&self) -> u64 {
+        let whole = self.layout.ranges().count() as u64;
+        let rows = match &self.objects {
+            Objects::Queued(queued) => queued
+                .ranges(&self.layout)
+                .fold(0, |sum: u64, (_, chunks)| sum.saturating_add(chunks)),
+            Objects::Placed(placed) => placed.mappings(&self.layout),
+        };
+        whole.saturating_add(rows)
+    }
+
     /// Walks the rows of bytes in which a part lies on the device, which is resident. Host copies
     /// are left open.
     pub(super) fn each_row(&self, part: Part, mut see: impl FnMut(Held)) {

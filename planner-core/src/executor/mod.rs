@@ -18,6 +18,7 @@
 mod error;
 mod inputs;
 mod layout;
+mod mappings;
 mod memory;
 mod objects;
 mod placed;
@@ -42,6 +43,7 @@ use crate::verify::Verified;
 use error::Fault;
 pub use error::{ExecuteError, Moment};
 use inputs::Inputs;
+pub use mappings::{Mappings, mappings};
 use memory::Memory;
 use points::Points;
 use spares::Spares;

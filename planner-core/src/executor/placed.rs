@@ -26,9 +26,11 @@ struct Run {
 /// What is mapped once.
 ///
 /// Each tensor has a virtual range for each set of objects that it has at some launch or
-/// copy, and each workspace one for each set of its own. A chunk appears in many ranges; the
-/// verifier has proved that no two of them are ever in use at the same time. The address of a
-/// tensor changes where it gets objects, and nowhere else.
+/// copy, and each workspace one for each set of its own. Where the objects follow each other, the
+/// range is a part of one in which the whole pool is mapped: it takes no mapping of its own, and
+/// what has touched the pages before has touched them for all. A chunk appears in many other
+/// ranges; the verifier has proved that no two of them are ever in use at the same time. The
+/// address of a tensor changes where it gets objects, and nowhere else.
 #[derive(Debug)]
 pub(super) struct Placed<'a> {
     placements: Placements<'a>,
@@ -39,6 +41,17 @@ pub(super) struct Placed<'a> {
     /// The range of each allocation.
     range_of: &'a mut [u32],
     ranges: Ranges<'a>,
+    whole: &'a mut [Whole],
+}
+
+/// All of a pool, at consecutive addresses.
+#[derive(Clone, Copy, Debug, Pod, Zeroable)]
+#[repr(C)]
+struct Whole {
+    /// How many ranges are a part of it. Without any, it is not mapped.
+    ranges: u64,
+    /// Where it is mapped, once it is.
+    address: u64,
 }
 
 /// A virtual range.
@@ -75,6 +88,7 @@ impl<'a> Placed<'a> {
             words::<u64>(limits.objects),
             words::<Run>(runs),
             words::<u32>(limits.tensors.saturating_add(limits.ops)),
+            words::<Whole>(limits.pools),
             allocations::scratch_words(limits),
         ])
     }
@@ -100,6 +114,7 @@ impl<'a> Placed<'a> {
         let address = scratch.take(allocations, 0)?;
         let mapped = scratch.take(allocations, Mapped::zeroed())?;
         let last = scratch.take(graph.tensors().len() + graph.ops().len(), NONE)?;
+        let whole = scratch.take(layout.plan().pools.len(), Whole::zeroed())?;
         let limits = Limits { pieces: pieces.len(), ..Limits::default() };
         let free_words = scratch.free_words().saturating_sub(allocations::scratch_words(&limits));
         let most_runs = most_runs.min(free_words / words::<Run>(1)).min(u32::MAX as usize);
@@ -134,7 +149,12 @@ impl<'a> Placed<'a> {
                 Ok(())
             })?;
         }
-        Ok(Self { placements, next: 0, at_start, range_of, ranges })
+        for mapped in &ranges.mapped[..ranges.len] {
+            let runs = ranges.runs[mapped.runs()].iter().copied();
+            let is_in_whole = in_one_row(placements, runs).is_some();
+            whole[mapped.pool as usize].ranges += u64::from(is_in_whole);
+        }
+        Ok(Self { placements, next: 0, at_start, range_of, ranges, whole })
     }
 
     /// Reserves and maps all ranges.
@@ -143,13 +163,23 @@ impl<'a> Placed<'a> {
         layout: &Layout<'_>,
         device: &mut B,
     ) -> Result<(), Fault<B::Error>> {
+        let placements = self.placements;
+        for (pool, whole) in self.whole.iter_mut().enumerate().filter(|(_, whole)| whole.ranges > 0)
+        {
+            whole.address = layout.map_pool(device, pool)?;
+        }
         let Ranges { address, mapped, len, runs, .. } = &mut self.ranges;
         for (address, mapped) in address.iter_mut().zip(&mapped[..*len]) {
             let (runs, pool) = (runs[mapped.runs()].iter().copied(), mapped.pool as usize);
+            if let Some(first) = in_one_row(placements, runs.clone()) {
+                let offset_bytes = first * layout.object_bytes(pool);
+                *address = self.whole[pool].address.saturating_add(offset_bytes);
+                continue;
+            }
             let count: u64 = runs.clone().map(|run| u64::from(run.count)).sum();
             let mut at = layout.reserve(device, count * layout.chunks_per_object(pool))?;
             *address = at.0;
-            for (first, count) in in_a_row(objects(self.placements, runs)) {
+            for (first, count) in in_a_row(objects(placements, runs)) {
                 if let Some(first) = first {
                     layout.map(device, pool, iter::once((first, count)), at)?;
                 }
@@ -165,11 +195,13 @@ impl<'a> Placed<'a> {
         layout: &Layout<'_>,
         device: &mut B,
     ) -> Result<(), Fault<B::Error>> {
-        let Ranges { address, mapped, len, runs, .. } = &self.ranges;
-        for (&address, mapped) in address.iter().zip(&mapped[..*len]) {
-            let (runs, pool) = (runs[mapped.runs()].iter().copied(), mapped.pool as usize);
+        for (address, chunks) in self.whole_pools(layout) {
+            device.unmap(DeviceAddress(address), chunks)?;
+        }
+        for (address, mapped) in self.own_ranges() {
+            let pool = mapped.pool as usize;
             let mut at = DeviceAddress(address);
-            for (first, count) in in_a_row(objects(self.placements, runs)) {
+            for (first, count) in in_a_row(objects(self.placements, self.runs_of(mapped))) {
                 if first.is_some() {
                     device.unmap(at, count * layout.chunks_per_object(pool))?;
                 }
@@ -181,11 +213,35 @@ impl<'a> Placed<'a> {
 
     /// The address ranges: their addresses and chunks.
     pub(super) fn ranges(&self, layout: &Layout<'_>) -> impl Iterator<Item = (u64, u64)> {
-        let Ranges { address, mapped, len, runs, .. } = &self.ranges;
-        address.iter().zip(&mapped[..*len]).map(move |(&address, mapped)| {
-            let count: u64 = runs[mapped.runs()].iter().map(|run| u64::from(run.count)).sum();
+        let own = self.own_ranges().map(move |(address, mapped)| {
+            let count: u64 = self.runs_of(mapped).map(|run| u64::from(run.count)).sum();
             (address, count * layout.chunks_per_object(mapped.pool as usize))
-        })
+        });
+        self.whole_pools(layout).chain(own)
+    }
+
+    /// How many rows of consecutive chunks, or of addresses with nothing between them, the ranges have.
+    pub(super) fn mappings(&self, layout: &Layout<'_>) -> u64 {
+        let rows = |(_, mapped)| in_a_row(objects(self.placements, self.runs_of(mapped))).count();
+        let own: usize = self.own_ranges().map(rows).sum();
+        (self.whole_pools(layout).count() + own) as u64
+    }
+
+    /// The pools that are mapped as a whole: their addresses and chunks.
+    fn whole_pools(&self, layout: &Layout<'_>) -> impl Iterator<Item = (u64, u64)> {
+        let pools = self.whole.iter().enumerate().filter(|(_, whole)| whole.ranges > 0);
+        pools.map(|(pool, whole)| (whole.address, layout.chunks(pool)))
+    }
+
+    /// The ranges that lie in no pool that is mapped as a whole, with their addresses.
+    fn own_ranges(&self) -> impl Iterator<Item = (u64, Mapped)> {
+        let Ranges { address, mapped, len, .. } = &self.ranges;
+        let ranges = address.iter().copied().zip(mapped[..*len].iter().copied());
+        ranges.filter(|&(_, mapped)| in_one_row(self.placements, self.runs_of(mapped)).is_none())
+    }
+
+    fn runs_of(&self, mapped: Mapped) -> impl Iterator<Item = Run> + Clone {
+        self.ranges.runs[mapped.runs()].iter().copied()
     }
 
     /// Walks the runs of objects, each a first one and how many, that a piece has now.
@@ -292,6 +348,13 @@ impl Ranges<'_> {
         self.len += 1;
         Ok(self.last[owner])
     }
+}
+
+/// The first object of runs that have all their objects, each following the one before.
+fn in_one_row(placements: Placements<'_>, runs: impl Iterator<Item = Run>) -> Option<u64> {
+    let mut rows = in_a_row(objects(placements, runs));
+    let (first, _) = rows.next()?;
+    first.filter(|_| rows.next().is_none())
 }
 
 /// Joins objects that follow each other: the first, or none where nothing is mapped, and how

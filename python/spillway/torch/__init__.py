@@ -14,11 +14,12 @@ plans the forward and the backward pass, and leaves the optimizer outside.
 """
 
 from .capturing import capture, capture_inference
-from .errors import AllocationError, CaptureError, ChangedError, LostError
+from .errors import AllocationError, BatchError, CaptureError, ChangedError, LostError
 from .step import Compiled, Step
 
 __all__ = [
     "AllocationError",
+    "BatchError",
     "CaptureError",
     "ChangedError",
     "Compiled",

@@ -1,23 +1,46 @@
 """Captures a training step or an inference."""
 
+import traceback
+from contextlib import contextmanager
+
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
+from spillway import Error
+
+from .batches import refuse_gradients, refuse_writes
 from .checkpoints import without_checkpoints
 from .collectives import is_collective
 from .constants import Constants
+from .counting import Numbers, refuse_closures
 from .devices import device_of
-from .errors import CaptureError
+from .errors import CaptureError, is_of_user, quoted
+from .generators import PythonsGenerators, unseeded
 from .guards import Surroundings
 from .indices import checks
 from .machine import measure_copies
 from .measuring import Measurements
 from .operations import operations
+from .ownership import (
+    Substitution,
+    refuse_gradients_elsewhere,
+    refuse_parameters_elsewhere,
+    refuse_wrapped,
+)
 from .recording import Recorder
 from .processes import Processes
 from .step import Step, rate_of
-from .swapping import Fakes, initialise, swapped_module, swapped_optimizer
+from .storing import Stored
+from .swapping import (
+    Fakes,
+    initialise,
+    kept,
+    refuse_first_step,
+    swapped_module,
+    swapped_optimizer,
+)
+from .twice import Runs
 
 
 def capture(
@@ -63,91 +86,221 @@ def capture_inference(model, example_batch, forward=call, device=None):
     return _Inference(model, forward, device).capture(example_batch)
 
 
-class _Training:
-    """A training step, captured once for each shape of its batches."""
+@contextmanager
+def explained():
+    """Within it, whatever the user's code raises becomes a `CaptureError` with the line."""
+    try:
+        yield
+    except Error:
+        raise
+    except Exception as error:
+        frames = traceback.extract_tb(error.__traceback__)
+        lines = [f"{f.filename}:{f.lineno}" for f in frames if is_of_user(f.filename)]
+        raise CaptureError(
+            f"{quoted(lines[-1]) if lines else 'the step'}: raises {type(error).__name__}: {error}. While"
+            " a step is captured, it runs on tensors that have no values and stand in for yours. If"
+            " eager mode runs this line, do what it does outside of the step"
+        ) from error
+
+
+class _Source:
+    """What is captured, once for each shape of its batches."""
+
+    def capture(self, example_batch):
+        with kept(self.optimizer):
+            return self._captured(example_batch)
+
+    def _captured(self, example_batch):
+        stored, generators = Stored(**self.roots()), PythonsGenerators()
+        runs = Runs(stored, generators, lambda previous: self._record(example_batch, previous))
+        try:
+            with unseeded():
+                self._prepare(example_batch)
+                with explained():
+                    first = runs.first()
+                self._agree(first)
+                runs.compare_again(first)
+        finally:
+            runs.put_back()
+        return _step(self, first, self.returns, example_batch)
+
+    def _prepare(self, example_batch):
+        """Does what comes before the first run."""
+
+    def _agree(self, recorded):
+        """Compares the run with those of other processes."""
+
+
+class _Training(_Source):
+    """A training step."""
+
+    returns = "loss"
 
     def __init__(self, model, loss_fn, optimizer, process_group, device):
         self.model, self.loss_fn, self.optimizer = model, loss_fn, optimizer
+        refuse_wrapped(model, process_group)
+        refuse_closures(optimizer)
+        self._has_states = True  # unless it is found that the optimizer has none
         self.moves_batch = device is not None
         self.measurements = Measurements(device_of(model, device))
         self.constants = Constants()
         is_on_processor = self.measurements.device.torch_device.type == "cpu"
         if process_group is not None and not is_on_processor:
             raise CaptureError("a step of several processes runs on the processor")
+        if process_group is not None:
+            refuse_parameters_elsewhere(model, optimizer)
         self.processes = Processes(process_group, model) if process_group is not None else None
         measure = self.processes.measure_copies if self.processes else measure_copies
         self.copied_bytes_per_s = measure()
+        self.setup_costs = self.measurements.device.setup_costs()
 
-    def capture(self, example_batch):
-        model, optimizer, average = self.model, self.optimizer, None
+    def roots(self):
+        """Returns what the step's code can reach, by name."""
+        return dict(model=self.model, loss_fn=self.loss_fn, optimizer=self.optimizer)
+
+    def _prepare(self, example_batch):
         if self.processes:
-            self.processes.find_buckets(lambda ready: self._backward(example_batch, ready))
-            average = self.processes.averaging()
-        recorder, fakes, batch, loss = self._backward(example_batch, average)
-        initialise(optimizer, lambda p: fakes.has_gradient(p))
-        groups = optimizer.param_groups
-        rates = [_given(recorder, f"lr.{k}", rate_of(g)) for k, g in enumerate(groups)]
-        with recorder.fake_mode, recorder:
-            numbers = [r if g.get("fused") else r.item() for r, g in zip(rates, groups)]
-        with swapped_module(model, fakes), swapped_optimizer(optimizer, fakes, numbers):
-            with recorder.fake_mode, recorder:
-                optimizer.step()
+            self.processes.find_buckets(lambda ready: self._find_gradients(example_batch, ready))
+
+    def _agree(self, recorded):
         if self.processes:
-            self.processes.agree(recorder.calls, fakes.name)
-        return _step(self, recorder, batch, rates, "loss", loss, example_batch)
+            self.processes.agree(recorded.recorder.calls, recorded.fakes.name)
 
     def functions(self):
         """Returns the functions of the step, by name."""
         return dict(loss_fn=self.loss_fn)
 
-    def _backward(self, example_batch, on_gradient):
+    def _find_gradients(self, example_batch, on_gradient):
+        """Calls a function with each parameter whose gradient is ready, and its fake tensor."""
+        recorded = self._begin(example_batch, None)
+        with swapped_module(self.model, recorded.fakes):
+            self._backward(recorded, on_gradient)
+
+    def _record(self, example_batch, previous):
+        optimizer, recorded = self.optimizer, self._begin(example_batch, previous)
+        recorder, fakes = recorded.recorder, recorded.fakes
+        average = self.processes.averaging() if self.processes else None
+        with swapped_module(self.model, fakes):
+            self._backward(recorded, average)
+            is_initialised = initialise(optimizer, fakes.has_gradient)
+            groups = optimizer.param_groups
+            recorded.rates = [_given(recorder, f"lr.{k}", rate_of(g)) for k, g in enumerate(groups)]
+            with recorder.fake_mode, recorder:
+                numbers = [_as_captured(r, g) for r, g in zip(recorded.rates, groups)]
+            with swapped_optimizer(optimizer, fakes, numbers):
+                if is_initialised or not self._has_states:
+                    self._update(recorded)
+                    return recorded
+                self._try_update(recorded)
+                if recorded.counts:
+                    return recorded
+        self._has_states = False
+        return self._record(example_batch, previous)
+
+    def _begin(self, example_batch, previous):
+        refuse_gradients(example_batch)
+        recorded = Recorded(self, example_batch, previous)
+        recorded.fakes.of_module(self.model)
+        for k, group in enumerate(self.optimizer.param_groups):
+            for n, parameter in enumerate(group["params"]):
+                recorded.fakes.of(parameter, f"parameter {n} of group {k}")
+        return recorded
+
+    def _backward(self, recorded, on_gradient):
         """Records forward and backward pass. `on_gradient`, if there is one, is called with each
         parameter whose gradient is ready, and its fake tensor."""
-        model = self.model
-        recorder = _recorder(self.measurements)
-        fakes = Fakes(recorder)
-        batch, structure = _given_batch(recorder, example_batch, self.moves_batch)
+        recorder, fakes = recorded.recorder, recorded.fakes
         with (
             torch.enable_grad(),
             without_checkpoints(),
-            swapped_module(model, fakes),
+            Substitution(fakes),
             recorder.fake_mode,
             recorder,
         ):
             if on_gradient:
                 fakes.on_gradients(on_gradient)
-            loss = self.loss_fn(model, tree_unflatten(batch, structure))
+            loss = recorded.returned = self.loss_fn(self.model, recorded.batch_as_given())
             if not isinstance(loss, torch.Tensor) or loss.numel() != 1:
                 raise CaptureError("loss_fn must return a tensor with one element")
             # Backward passes of CUDA run in another thread otherwise, without the user's line.
             with torch.autograd.set_multithreading_enabled(False):
                 loss.backward()
-        return recorder, fakes, batch, loss
+        refuse_gradients_elsewhere(fakes, recorder.storages)
+
+    def _update(self, recorded):
+        """Records the optimizer's step, within the swapped optimizer."""
+        recorder, numbers = recorded.recorder, Numbers(self.optimizer)
+        with Substitution(recorded.fakes), recorder.fake_mode, recorder:
+            with recorder.reading_numbers():
+                self.optimizer.step()
+        recorded.fakes.replaced += numbers.replaced()
+        recorded.optimizer, recorded.counts = self.optimizer, numbers.change()
 
 
-class _Inference:
-    """An inference, captured once for each shape of its batches."""
+    def _try_update(self, recorded):
+        """Finds out what an optimizer does whose states nobody else can make."""
+        try:
+            self._update(recorded)
+            self._update(recorded)
+        except CaptureError:
+            raise
+        except Exception as error:
+            refuse_first_step(self.optimizer, error)
+        if not recorded.counts and any(self.optimizer.state.values()):
+            refuse_first_step(self.optimizer)
+
+
+def _as_captured(rate, group):
+    """Returns a learning rate as the optimizer gets it: a tensor where it is one."""
+    is_tensor = group.get("fused") or isinstance(group["lr"], torch.Tensor)
+    return rate if is_tensor else rate.item()
+
+
+class _Inference(_Source):
+    """An inference."""
 
     optimizer = processes = None
+    returns = "result"
 
     def __init__(self, model, forward, device):
         self.model, self.forward = model, forward
+        refuse_wrapped(model, None)
         self.moves_batch = device is not None
         self.measurements = Measurements(device_of(model, device))
         self.constants = Constants()
         self.copied_bytes_per_s = measure_copies()
+        self.setup_costs = self.measurements.device.setup_costs()
 
     def functions(self):
         """Returns the functions of the step, by name."""
         return dict(forward=self.forward)
 
-    def capture(self, example_batch):
-        recorder = _recorder(self.measurements)
-        fakes = Fakes(recorder)
-        batch, structure = _given_batch(recorder, example_batch, self.moves_batch)
+    def roots(self):
+        """Returns what the inference's code can reach, by name."""
+        return dict(model=self.model, forward=self.forward)
+
+    def _record(self, example_batch, previous):
+        recorded = Recorded(self, example_batch, previous)
+        recorder, fakes = recorded.recorder, recorded.fakes
         with torch.no_grad(), swapped_module(self.model, fakes), recorder.fake_mode, recorder:
-            results = self.forward(self.model, tree_unflatten(batch, structure))
-        return _step(self, recorder, batch, [], "result", results, example_batch)
+            recorded.returned = self.forward(self.model, recorded.batch_as_given())
+        return recorded
+
+
+class Recorded:
+    """One run of a step on fake tensors. `previous` is an earlier run, if there is one."""
+
+    def __init__(self, source, example_batch, previous):
+        self.recorder = recorder = _recorder(source.measurements)
+        recorder.previous = previous and previous.recorder
+        self.fakes = Fakes(recorder, previous and previous.fakes)
+        self.batch, self._structure = _given_batch(recorder, example_batch, source.moves_batch)
+        self.rates, self.returned = [], None
+        self.optimizer = self.counts = None  # `counts` is what the optimizer counts in Python
+
+    def batch_as_given(self):
+        """Returns the fake tensors of the batch, nested as the example is."""
+        return tree_unflatten(self.batch, self._structure)
 
 
 def _recorder(measurements):
@@ -172,14 +325,17 @@ def _given(recorder, name, value, device=None):
     return fake
 
 
-def _step(source, recorder, batch, rates, name, returned, example_batch):
+def _step(source, recorded, name, example_batch):
+    recorder = recorded.recorder
+    refuse_writes(recorder)
     if not source.processes:
         refuse_collectives(recorder.calls)
     source.constants.name([recorder.storages[t] for t in recorder.constants])
-    values, structure = tree_flatten(returned)
+    values, structure = tree_flatten(recorded.returned)
     results = [_result(recorder, value) for value in values]
     returns = [_form(view) if view else value for value, view in zip(values, results)]
-    batch, rates = [[recorder.view(fake) for fake in given] for given in (batch, rates)]
+    given = recorded.batch, recorded.rates
+    batch, rates = [[recorder.view(fake) for fake in fakes] for fakes in given]
     ops = operations(recorder, batch, rates, name, results)
     source.measurements.give_back()
     states = {s.name: s.value for s in recorder.storages if s.kind == "state" and s.name != "generator"}

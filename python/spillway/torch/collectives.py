@@ -1,6 +1,7 @@
 """Collectives in a step, in place or into a given tensor, whichever of PyTorch's functions asks for
 one."""
 
+import random
 from contextlib import ExitStack
 
 import torch
@@ -73,7 +74,11 @@ def record(function, args, kwargs, record_call):
         return _record_functional(name.split("::")[1], args, record_call)
     if name in C10D:
         C10D[name](record_call, *args)
-        return function(*args, **kwargs)
+        generator = random.getstate()
+        try:
+            return function(*args, **kwargs)  # whose fake draws a number
+        finally:
+            random.setstate(generator)
     raise _unknown()
 
 

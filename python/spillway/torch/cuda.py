@@ -7,6 +7,7 @@ taken from PyTorch's documentation: `torch.cuda`, "Using custom memory allocator
 """
 
 import ctypes
+import math
 from contextlib import contextmanager
 
 import torch
@@ -26,6 +27,7 @@ class Cuda:
 
     # All that PyTorch allocates while an op runs is within its workspace, or fails.
     limits_workspaces = True
+    most_mappings = math.inf  # the driver counts none
 
     def __init__(self, torch_device):
         self.torch_device = torch_device
@@ -41,6 +43,9 @@ class Cuda:
         if self._machine is None:
             self._machine = self.session_device.measure()
         return self._machine
+
+    def setup_costs(self):
+        """Returns None: they are not measured."""
 
     def pages(self, nbytes):
         """Returns memory for `part`."""

@@ -38,6 +38,7 @@ class Passes:
         self.measurements = Measurements(Processor())
         self.constants = Constants()
         self.copied_bytes_per_s = measure_copies()
+        self.setup_costs = self.measurements.device.setup_costs()
         devices = ("cpu", "cuda")
         self._autocast = [
             (d, torch.get_autocast_dtype(d), torch.is_autocast_enabled(d)) for d in devices

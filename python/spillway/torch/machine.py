@@ -1,5 +1,6 @@
 """The machine that this program runs on."""
 
+import mmap
 import os
 import time
 
@@ -7,9 +8,11 @@ import torch
 
 from spillway import Machine
 
+PAGE_BYTES = mmap.PAGESIZE
 LEAST_CHUNK_BYTES = 64 << 10
-# Linux allows a process 65530 mappings; each chunk of each tensor may take one.
 MOST_CHUNKS = 8192
+# Linux allows a process 65530 mappings. Two plans are mapped at once during a switch.
+MOST_MAPPINGS = 16384
 COPIES, COPY_BYTES = 4, 64 << 20
 
 

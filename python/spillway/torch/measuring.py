@@ -2,17 +2,20 @@
 
 import warnings
 from dataclasses import dataclass, replace
+from functools import partial
 
 import torch
 from torch.utils._pytree import tree_flatten
 
 from .collectives import is_collective
+from .errors import CaptureError
 from .launching import bind, forget_out_variant, out_variant, plain_mode
 from .memory import Memory, viewed, without_bytes
 from .recording import View
 from .scalars import Scalar
 
 GARBAGE = 0x33
+NUMBER_BYTES = 8
 
 
 @dataclass(frozen=True)
@@ -38,9 +41,8 @@ class Measurements:
         """Returns the shape and the strides of each result of the real op; None for no tensor."""
         key = _key(call)
         if key not in self._layouts:
-            memory = _Operands(storages, self._memory, self.device)
             with plain_mode(), _generator_kept(self.device):
-                out = _plain(call, memory)
+                out = self._tried(call, storages, _plain)
             outs = out if isinstance(out, (tuple, list)) else [out]
             self._layouts[key] = [
                 (tuple(t.shape), tuple(t.stride())) if isinstance(t, torch.Tensor) else None
@@ -52,9 +54,24 @@ class Measurements:
         """Returns the costs of a launch."""
         key = _key(call)
         if key not in self._measured:
-            memory = _Operands(storages, self._memory, self.device)
-            self._measured[key] = _measure(call, memory, self.device)
+            measure = partial(_measure, device=self.device)
+            self._measured[key] = self._tried(call, storages, measure)
         return self._measured[key]
+
+    def _tried(self, call, storages, run):
+        """Returns what `run` does for a call and memory of some values. An op may refuse zeros, as
+        those for factored matrices do: their pivots begin at 1. Raises `CaptureError` if it refuses
+        all."""
+        for integer in (0, 1):
+            memory = _Operands(storages, self._memory, self.device, integer)
+            try:
+                return run(call, memory)
+            except (RuntimeError, NotImplementedError, IndexError) as error:
+                refused = error
+        raise CaptureError(
+            f"{call.line}: `{call.function}` cannot be measured, and so not planned: {refused}; compute"
+            " it outside of the step, or by other ops"
+        ) from refused
 
     def give_back(self):
         """Gives back the memory in which ops were measured."""
@@ -64,10 +81,11 @@ class Measurements:
 class _Operands:
     """Memory for the tensors of one call; calling it gives the tensor of a view."""
 
-    def __init__(self, storages, memory, device):
+    def __init__(self, storages, memory, device, integer):
         self._storages = storages
         self._memory = memory
         self._device = device
+        self._integer = integer
         self._tensors = {}
         memory.take_back()
 
@@ -75,8 +93,11 @@ class _Operands:
         if view.tensor is None:
             return without_bytes(view, self._device)
         if view.tensor not in self._tensors:
-            memory = self._memory.take(self._storages[view.tensor].nbytes)
-            memory.view(view.dtype).fill_(0.5 if view.dtype.is_floating_point else 0)
+            nbytes = self._storages[view.tensor].nbytes
+            memory = self._memory.take(nbytes)
+            # A single number may be a step count, of which Python computes roots.
+            number = 2 if nbytes <= NUMBER_BYTES else 0.5
+            memory.view(view.dtype).fill_(number if view.dtype.is_floating_point else self._integer)
             self._tensors[view.tensor] = memory
         return viewed(self._tensors[view.tensor], view)
 
@@ -115,7 +136,7 @@ def _measure(call, memory, device):
         return Measured(1, 0, draws=False, repeats=True)
     with plain_mode(), _generator_kept(device) as generator:
         launch = _warmed_up(call, memory)
-        draws = generator.has_moved()
+        draws = generator.has_moved() or _may_draw(call)
         made = memory.results(call)
         first = [memory.copy(result) for result in made]
         for result in made:
@@ -125,6 +146,17 @@ def _measure(call, memory, device):
         repeats = all(map(torch.equal, first, made))
         time_ns = device.time_ns(launch, is_collective(call))
     return Measured(max(time_ns, 1), workspace_bytes, draws, repeats)
+
+
+def _may_draw(call):
+    """Returns whether a call may draw random numbers for other values than those it was measured
+    with, as `rrelu` does for negative ones alone."""
+    if torch.Tag.nondeterministic_seeded not in call.function.tags:
+        return False
+    arguments = call.function._schema.arguments
+    given = dict(zip((a.name for a in arguments), call.args)) | call.kwargs
+    defaults = {a.name: a.default_value for a in arguments if a.has_default_value()}
+    return (defaults | given).get("dropout_p") != 0.0
 
 
 def _warmed_up(call, memory):

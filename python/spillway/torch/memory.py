@@ -1,8 +1,11 @@
 """Tensors over planned addresses."""
 
+import ctypes
+
 import torch
 
 ALIGNMENT = 64
+SMALL_BYTES = 1 << 20
 LEAST_BYTES = 1 << 20
 
 
@@ -58,6 +61,14 @@ def bytes_of(tensor):
     """Returns the bytes of a tensor's storage as a writable buffer; a copy of a CUDA tensor's."""
     storage = tensor.detach().untyped_storage().cpu()
     return torch.tensor([], dtype=torch.uint8).set_(storage).numpy()
+
+
+def bytes_if_small(tensor):
+    """Returns the bytes of a tensor on the processor; None where they are many."""
+    nbytes = tensor.untyped_storage().nbytes()
+    if tensor.device.type != "cpu" or nbytes > SMALL_BYTES:
+        return None
+    return ctypes.string_at(tensor.untyped_storage().data_ptr(), nbytes)
 
 
 def set_bytes_of(tensor, buffer):

@@ -5,7 +5,6 @@ from math import prod
 
 import torch
 from torch import distributed
-from torch.nn.parallel import DistributedDataParallel
 
 from .collectives import ALL_REDUCE, is_collective
 from .errors import CaptureError
@@ -23,10 +22,6 @@ class Processes:
     """
 
     def __init__(self, group, model):
-        if any(isinstance(module, DistributedDataParallel) for module in model.modules()):
-            raise CaptureError(
-                "give capture the module that DistributedDataParallel wraps, and its process_group"
-            )
         self.group = group
         self._buckets = None
         self._agreed = None

@@ -7,8 +7,10 @@ from contextlib import nullcontext
 
 import torch
 
+from spillway import SetupCosts
+
 from .allocations import Allocations
-from .machine import this_machine
+from .machine import MOST_MAPPINGS, this_machine
 
 
 class Processor:
@@ -18,10 +20,15 @@ class Processor:
     session_device = None
     # Whether PyTorch cannot allocate more than an op's workspace while the op runs.
     limits_workspaces = False
+    most_mappings = MOST_MAPPINGS
 
     def machine(self, tensor_bytes, copied_bytes_per_s):
         """Returns the machine that plans are for, where none is given."""
         return this_machine(tensor_bytes, copied_bytes_per_s)
+
+    def setup_costs(self):
+        """Returns what it takes to set up memory, measured."""
+        return SetupCosts.measure()
 
     def pages(self, nbytes):
         """Returns memory for `part`."""

@@ -9,11 +9,14 @@ import os
 import sys
 import types
 from collections import deque
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
 from operator import itemgetter
 
 import torch
+
+from .errors import CaptureError
 
 _PLAIN = (bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.device, torch.Size)
 _CONTAINERS = (list, tuple, dict, set, frozenset, deque)
@@ -112,6 +115,7 @@ class Reached:
                 label = f"{name}.{path}" if path else name
                 self.modules.append((label, module))
                 self._watch_module(label, module)
+                self._add_class(label, type(module))
                 for kind in type(module).__mro__:
                     if not _is_of_others(sys.modules.get(kind.__module__)):
                         for method in vars(kind).values():
@@ -135,6 +139,10 @@ class Reached:
         while known != (known := (len(self._objects), len(self._attributes))):
             for found in list(self._objects.values()):
                 self._explore(*found)
+        for label, module in self.modules:
+            for n, value in vars(module).items():
+                if n in self._attributes:
+                    _refuse_iterator(f"{n} of {label}", value)
         for label, value, kind, _ in self._objects.values():
             names = [n for n in self._names_of(value, kind) if self._is_watched(vars(value)[n])]
             if names:
@@ -157,9 +165,11 @@ class Reached:
         elif isinstance(function, types.FunctionType):
             if self._is_new(function) and not _is_of_others(function.__code__):
                 self._watch_function(function.__qualname__, function)
+        elif isinstance(function, type):
+            self._add_class(name, function)
         elif not isinstance(function, _CALLABLE) and callable(function):
             self._used(name, function)
-            self.function(name, getattr(type(function), "__call__", None))
+            self._call_of(name, function)
 
     def _watch_function(self, name, function):
         used, attributes = _names(function.__code__)
@@ -188,6 +198,7 @@ class Reached:
 
     def _used(self, label, value):
         """Watches a value that a function has reached."""
+        _refuse_iterator(label, value)
         if isinstance(value, torch.nn.Module):
             self.module(label, value)
         elif isinstance(value, _CALLABLE):
@@ -195,7 +206,20 @@ class Reached:
         else:
             self._value(label, value, "refused")
             if callable(value):
-                self.function(label, getattr(type(value), "__call__", None))
+                self._call_of(label, value)
+
+    def _call_of(self, label, value):
+        """Watches what the call of an object runs: its method, or what a decorator has wrapped."""
+        for function in (getattr(type(value), "__call__", None), getattr(value, "__wrapped__", None)):
+            if isinstance(function, types.FunctionType):
+                self.function(label, function)
+
+    def _add_class(self, label, kind):
+        """Adds the classes of which the attributes are to be watched that the functions use."""
+        for base in kind.__mro__:
+            if not _is_of_others(sys.modules.get(base.__module__)) and base is not object:
+                its = label if base is kind else f"{base.__qualname__} of {label}"
+                self._objects.setdefault(id(base), (its, base, "refused", 0))
 
     def _value(self, label, value, kind, depth=0):
         if is_plain(value) or isinstance(value, torch.Tensor) or depth > _DEEPEST:
@@ -261,6 +285,16 @@ class Reached:
         is_new = id(value) not in self._seen
         self._seen[id(value)] = value
         return is_new
+
+
+def _refuse_iterator(label, value):
+    """Refuses what gives a step other items each time, in a way that cannot be watched."""
+    is_builtin = type(value).__module__ in ("builtins", "itertools")
+    if is_builtin and isinstance(value, Iterator):
+        raise CaptureError(
+            f"{label} is an iterator, whose next item a captured step would not ask for: take it"
+            " outside of the step, and put what it gives into the batch as a tensor"
+        )
 
 
 def _is_of_others(value):

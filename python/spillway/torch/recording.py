@@ -3,6 +3,7 @@
 Storages become tensors of the graph, and views vanish.
 """
 
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 import torch
@@ -15,7 +16,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 
 from . import collectives
-from .errors import CaptureError, user_line
+from .errors import CaptureError, quoted_line, user_line
+from .memory import bytes_if_small
 from .scalars import Scalar, read_tensor
 
 aten = torch.ops.aten
@@ -144,6 +146,12 @@ class Recorder(TorchDispatchMode):
         self.storages = []
         self.calls = []
         self.constants = []  # the storages of tensors of no module
+        self.reads_numbers = False  # whether `.item()` may read what the step computes
+        self.previous = None  # the recorder of an earlier run, which may have left tensors
+        self.left = {}  # those: by tensor, its number in the earlier run
+        self._left = {}  # their fake tensors, by storage
+        self.bytes_of_constants = {}  # of small ones, as they were first read
+        self._owned = {}  # fake tensors of states, by the storages of the real ones
         self._made = set()  # those that the step makes of numbers, anew in each iteration
         self._ids = {}
         self._alive = []  # keeps storages alive, so that their identities stay unique
@@ -156,6 +164,21 @@ class Recorder(TorchDispatchMode):
             self._ids[storage._cdata] = len(self.storages)
             self._alive.append(storage)
             self.storages.append(Storage(self._unique(name), storage.nbytes(), kind, value))
+
+    @contextmanager
+    def reading_numbers(self):
+        """Within it, `.item()` may read what the step computes: Python may compute with it, but not
+        branch on it."""
+        self.reads_numbers = True
+        try:
+            yield
+        finally:
+            self.reads_numbers = False
+
+    def own(self, real, fake):
+        """Has all real tensors that share memory with a state stand for it."""
+        if real.layout is torch.strided and real.untyped_storage().nbytes():
+            self._owned.setdefault(real.untyped_storage()._cdata, fake)
 
     def view(self, fake):
         """Returns the view of a fake tensor whose storage is known."""
@@ -193,17 +216,81 @@ class Recorder(TorchDispatchMode):
         if arg.layout is not torch.strided or arg.is_conj() or arg.is_neg():
             raise CaptureError(f"{user_line()}: only plain strided tensors can be captured")
         if isinstance(arg, FakeTensor):
-            return arg
+            return arg if arg.fake_mode is self.fake_mode else self._of_earlier_run(arg)
+        if arg.requires_grad and torch.is_grad_enabled():
+            raise CaptureError(
+                f"{quoted_line()}: computes gradients of a tensor of shape {tuple(arg.shape)} that"
+                " neither the model nor the optimizer has: add it to one of them, or use it under"
+                " torch.no_grad()"
+            )
+        owner = self._owned.get(arg.untyped_storage()._cdata)
+        if owner is not None:
+            return self._part(owner, arg)
         fake = self.fake_mode.from_tensor(arg)
         count = len(self.storages)
         self.adopt(fake, "state", "constant", arg)
-        self.constants += range(count, len(self.storages))
+        if len(self.storages) > count:
+            self.constants.append(count)
+            self.bytes_of_constants[count] = bytes_if_small(arg)
         return fake
+
+    def is_known(self, real):
+        """Returns whether a real tensor, or another one of its storage, has been met."""
+        storage = real.untyped_storage()
+        met = any(storage._cdata == s.value.untyped_storage()._cdata for s in self._with_values())
+        return isinstance(real, FakeTensor) or met
+
+    def _with_values(self):
+        return (s for s in self.storages if s.value is not None)
+
+    def _of_earlier_run(self, arg):
+        """Returns the fake tensor for one that an earlier run has left."""
+        storage = arg.untyped_storage()
+        if self.previous is None or not self.previous.has(arg):
+            raise CaptureError(f"{quoted_line()}: uses a tensor that an earlier capture has left")
+        state = self.previous.state_of(arg)
+        if state is not None:
+            owner = self._owned.get(state.untyped_storage()._cdata)
+            return self._part(self.known(state.detach()) if owner is None else owner, arg)
+        if storage._cdata not in self._left:
+            with self.fake_mode:
+                fake = torch.empty(storage.nbytes(), dtype=torch.uint8, device=arg.device)
+            if storage.nbytes():
+                self.left[len(self.storages)] = self.previous.view(arg).tensor
+            self.adopt(fake, "given", "left")
+            self._left[storage._cdata] = fake
+        fake = self._left[storage._cdata]
+        with self.fake_mode, torch.no_grad():
+            part = torch.empty(0, dtype=arg.dtype, device=arg.device)
+            part.set_(fake.untyped_storage(), arg.storage_offset(), arg.shape, arg.stride())
+        return part
+
+    def state_of(self, fake):
+        """Returns the real tensor of the state that a fake tensor shares memory with, or None."""
+        view = self.view(fake)
+        storage = None if view.tensor is None else self.storages[view.tensor]
+        return storage.value if storage is not None and storage.kind == "state" else None
+
+    def has(self, fake):
+        """Returns whether the storage of a fake tensor is known."""
+        storage = fake.untyped_storage()
+        return not storage.nbytes() or storage._cdata in self._ids
+
+    def _part(self, owner, arg):
+        """Returns the fake tensor of a real one that shares memory with a state."""
+        if arg.dtype != owner.dtype:
+            raise CaptureError(
+                f"{quoted_line()}: reads {self.storages[self.view(owner).tensor].name} as"
+                f" {arg.dtype}, but it is {owner.dtype}"
+            )
+        with torch.no_grad():
+            return owner.detach().as_strided(arg.shape, arg.stride(), arg.storage_offset())
 
     def _item(self, fake):
         view = self.view(fake)
         storage = self.storages[view.tensor]
-        if storage.kind == "temporary" or not fake.dtype.is_floating_point:
+        is_unknown = storage.kind == "temporary" and not self.reads_numbers
+        if is_unknown or not fake.dtype.is_floating_point:
             raise CaptureError(
                 f"{user_line()}: Python needs the value of a tensor (`.item()`, `if`, `print`),"
                 " which differs between iterations"
@@ -230,6 +317,8 @@ class Recorder(TorchDispatchMode):
         out = self._run(function, args, kwargs)
         fakes = list(out) if isinstance(out, (tuple, list)) else [out]
         fresh = [k for k, f in enumerate(fakes) if self._is_new(f)]
+        for k in fresh:
+            fakes[k] = self._apart(fakes[k], [fakes[j] for j in fresh if j < k])
         if any(self._is_elsewhere(fakes[k]) for k in fresh):
             self._check_number(function, [fakes[k] for k in fresh])
         written = self._written(function, args, kwargs)
@@ -307,8 +396,23 @@ class Recorder(TorchDispatchMode):
     def _is_new(self, result):
         if not isinstance(result, FakeTensor):
             return False
+        if result.layout is not torch.strided:
+            raise CaptureError(
+                f"{quoted_line()}: makes a sparse tensor, but only plain strided tensors can be"
+                " captured: use dense ones (`sparse=False`, `to_dense()`)"
+            )
         storage = result.untyped_storage()
         return storage.nbytes() > 0 and storage._cdata not in self._ids
+
+    def _apart(self, fake, others):
+        """Returns a tensor of its own for a result that is also another one. Fake ops return the
+        same tensor twice only when they run first."""
+        if not any(fake is other for other in others):
+            return fake
+        with self.fake_mode:
+            return torch.empty_strided(
+                fake.shape, fake.stride(), dtype=fake.dtype, device=fake.device
+            )
 
     def _with_layout(self, fake, layout):
         """Replaces a result whose shape or strides are not those of the real op, whose `layout` is
@@ -367,6 +471,7 @@ class Recorder(TorchDispatchMode):
         self.storages.append(Storage(copy.name, copy.nbytes, "state", copy.value))
         self.constants[self.constants.index(tensor)] = original
         self._made.remove(tensor)
+        self.bytes_of_constants[original] = self.bytes_of_constants.pop(tensor, None)
         copy.name, copy.kind, copy.value = self._unique("copy"), "temporary", None
         views = [View(t, (copy.nbytes,), (1,), 0, torch.uint8) for t in (tensor, original)]
         call = Call(self._unique("copy_"), aten.copy_.default, tuple(views), {}, False, [None])

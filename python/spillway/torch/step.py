@@ -5,6 +5,8 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from spillway import Graph, InfeasibleError
 
+from .errors import BatchError, CaptureError, ChangedError
+from .machine import PAGE_BYTES
 from .operations import Outside
 from .running import Compiled
 from .verifying import verify
@@ -33,6 +35,7 @@ class Step:
         self.surroundings, self._checks = surroundings, checks
         self.draws = any(s.name == "generator" and not s.writes for s in storages)
         self._settings = [_constants(g) for g in self._groups()]
+        self._tensors = [_is_tensor(g) for g in self._groups()]
         self.graph = Graph(type(source.model).__name__)
         for s in storages:
             add = self.graph.state if s.kind == "state" else self.graph.temporary
@@ -41,19 +44,47 @@ class Step:
             m = op.measured
             self.graph.op(op.name, m.time_ns, op.reads, op.writes, m.workspace_bytes, op.repeatable)
 
-    def plan(self, budget="35%", machine=None, strategy="auto", settings={}):
+    def plan(
+        self, budget="35%", machine=None, strategy="auto", settings={}, chunk_bytes=None
+    ):
         """Returns a plan for a budget: bytes, "8GiB", or a percentage of what the step needs
-        at most. `machine` is this one where none is given."""
-        machine = machine or self._this_machine()
-        return self.graph.plan(machine, budget=budget, strategy=strategy, settings=settings)
+        at most. `machine` is this one where none is given.
 
-    def least(self, machine=None, strategy="auto"):
+        `chunk_bytes` is the unit in which memory is mapped. Where neither it nor a machine is given,
+        chunks are so large that the plan needs few of the mappings that a process may have
+        (`plan.mappings`)."""
+        how = dict(budget=budget, strategy=strategy, settings=settings)
+        on = self._on(machine, chunk_bytes)
+        plan = self.graph.plan(on, **how)
+        if machine is None and chunk_bytes is None:
+            plan = self._plan_with_fewer_mappings(plan, how)
+        costs = self.source.setup_costs
+        return plan if costs is None else plan.with_setup_costs(costs)
+
+    def least(self, machine=None, strategy="auto", chunk_bytes=None):
         """Returns the smallest budget in bytes for which the strategy has a plan."""
-        return self.graph.least(machine or self._this_machine(), strategy)
+        return self.graph.least(self._on(machine, chunk_bytes), strategy)
 
-    def _this_machine(self):
-        tensor_bytes = sum(s.nbytes for s in self.storages)
-        return self.device.machine(tensor_bytes, self.source.copied_bytes_per_s)
+    def _on(self, machine, chunk_bytes):
+        """Returns a machine, or this one, with chunks of a size."""
+        if machine is None:
+            tensor_bytes = sum(s.nbytes for s in self.storages)
+            machine = self.device.machine(tensor_bytes, self.source.copied_bytes_per_s)
+        if chunk_bytes is None:
+            return machine
+        if chunk_bytes <= 0 or chunk_bytes % PAGE_BYTES:
+            raise ValueError(f"chunk_bytes is {chunk_bytes}: not whole pages of {PAGE_BYTES} bytes")
+        return machine.with_chunk_bytes(chunk_bytes)
+
+    def _plan_with_fewer_mappings(self, plan, how):
+        """Returns the plan, or one with larger chunks if it takes too many mappings."""
+        while plan.mappings > self.device.most_mappings:
+            larger = plan.machine.with_chunk_bytes(2 * plan.machine.chunk_bytes)
+            try:
+                plan = self.graph.plan(larger, **how)
+            except InfeasibleError:
+                break  # its first step says so if the process cannot have as many
+        return plan
 
     def compile(
         self, plan, strict=False, max_shapes=8, machine=None, strategy="auto", settings={}
@@ -97,19 +128,19 @@ class Step:
         return tree_unflatten(*self._example)
 
     def shapes_of(self, batch):
-        """Returns the shapes of a batch. Raises `ValueError` where more than these differs from
+        """Returns the shapes of a batch. Raises `BatchError` where more than these differs from
         the example."""
         values, structure = tree_flatten(batch)
         expected, expected_structure = self._example
         if structure != expected_structure:
-            raise ValueError(f"the batch is {structure}, but {expected_structure} was captured")
+            raise BatchError(f"the batch is {structure}, but {expected_structure} was captured")
         for k, (value, example) in enumerate(zip(values, expected)):
             if not isinstance(value, torch.Tensor):
-                raise ValueError(f"batch.{k} is no tensor but {value!r}: a batch holds tensors alone")
+                raise BatchError(f"batch.{k} is no tensor but {value!r}: a batch holds tensors alone")
             for name in ("dtype", "device", "layout"):
                 its, captured = getattr(value, name), getattr(example, name)
                 if its != captured:
-                    raise ValueError(f"batch.{k} is {its}, but {captured} was captured")
+                    raise BatchError(f"batch.{k} is {its}, but {captured} was captured")
         return tuple(tuple(value.shape) for value in values)
 
     def supplied(self, batch):
@@ -129,14 +160,20 @@ class Step:
         return tree_unflatten(results, self._returned[1])
 
     def rates(self):
-        """Returns the learning rates. Raises `ValueError` where another setting has changed."""
+        """Returns the learning rates. Raises `ChangedError` where another setting has changed."""
         for k, (group, settings) in enumerate(zip(self._groups(), self._settings)):
             for name, constant in settings.items():
                 if group[name] != constant:
-                    raise ValueError(
+                    raise ChangedError(
                         f"{name} of the optimizer's group {k} is {group[name]}, but {constant}"
                         " was captured; only learning rates may change"
                     )
+            kinds = ["a tensor" if x else "a number" for x in (_is_tensor(group), self._tensors[k])]
+            if kinds[0] != kinds[1]:
+                raise ChangedError(
+                    f"lr of the optimizer's group {k} is {kinds[0]}, but {kinds[1]} was captured:"
+                    " change its value only"
+                )
         return [rate_of(group) for group in self._groups()]
 
     def _groups(self):
@@ -146,7 +183,15 @@ class Step:
 def rate_of(group):
     """Returns the learning rate of a group of an optimizer as a tensor."""
     rate = group["lr"]
+    if not isinstance(rate, (int, float, torch.Tensor)):
+        raise CaptureError(
+            f"lr of the optimizer is {rate!r}: give it a number, which may change between iterations"
+        )
     return rate if isinstance(rate, torch.Tensor) else torch.tensor(rate, dtype=torch.float64)
+
+
+def _is_tensor(group):
+    return isinstance(group["lr"], torch.Tensor)
 
 
 def _constants(group):

@@ -1,21 +1,26 @@
 """Puts fake tensors into a model and an optimizer while a step is captured."""
 
+import copy
 import inspect
 from contextlib import contextmanager
 from functools import partial
 
 import torch
+from torch._subclasses.fake_tensor import FakeTensor
 
-from .errors import CaptureError
+from .carrying import Replaced
+from .errors import CaptureError, FirstStepError
 
 
 class Fakes:
     """Fake tensors for the parameters, buffers and optimizer states of a step."""
 
-    def __init__(self, recorder):
-        self.recorder = recorder
-        self._fakes = {}  # by identity of the real tensor
+    def __init__(self, recorder, previous=None):
+        """`previous` has the fake tensors of an earlier run, which may have left some."""
+        self.recorder, self._previous = recorder, previous
+        self._fakes, self._real_of = {}, {}  # by identity of the real and of the fake tensor
         self._real = []
+        self.replaced = []  # what the step has put in the place of buffers
 
     def of(self, tensor, name, stays=False):
         """Returns the fake tensor of a state: on the device of the step, unless it `stays`."""
@@ -25,9 +30,50 @@ class Fakes:
             if not stays and fake.device != self.recorder.measure.device.torch_device:
                 fake = self._moved(tensor, name)
             self.recorder.adopt(fake, "state", name, tensor)
+            self.recorder.own(tensor, fake)
             self._fakes[id(tensor)] = fake
+            self._real_of[id(fake)] = tensor
             self._real.append(tensor)
+            _copy_hooks(tensor, fake)
         return self._fakes[id(tensor)]
+
+    def of_module(self, model):
+        """Makes fake tensors of parameters and buffers, and returns where they are: a module, a
+        name and the real tensor."""
+        found = []
+        for path, module in model.named_modules():
+            for tensors in (module._parameters, module._buffers):
+                for name, tensor in tensors.items():
+                    if tensor is not None:
+                        self.of(tensor, f"{path}.{name}" if path else name)
+                        found.append((module, name, tensor))
+        return found
+
+    def known(self, value):
+        """Returns the fake tensor of a state, and any other value as it is."""
+        if self._previous is not None and isinstance(value, FakeTensor):
+            value = self._previous.real(value)
+        return self._fakes.get(id(value), value)
+
+    def real(self, fake):
+        """Returns the real tensor of a state's fake one, and any other value as it is."""
+        real = self._real_of.get(id(fake), fake)
+        return self._previous.real(real) if real is fake and self._previous else real
+
+    def leaves(self, module, name, tensor):
+        """Notes what a module holds in place of a state's fake tensor."""
+        own = vars(module)
+        holders = own["_parameters"], own["_buffers"], own
+        after = next((holder[name] for holder in holders if name in holder), None)
+        fake = self._fakes[id(tensor)]
+        if after is not fake:
+            view = self.recorder.view(fake)
+            name = "empty" if view.tensor is None else self.recorder.storages[view.tensor].name
+            self.replaced.append(Replaced(f"model.{name}", fake, after))
+
+    def with_gradient(self):
+        """Returns the real tensors that have gradients of the capture themselves."""
+        return [t for t in self._real if t.is_leaf and isinstance(t.grad, FakeTensor)]
 
     def _moved(self, tensor, name):
         """Returns a fake tensor on the device of the step for one that is elsewhere."""
@@ -63,22 +109,26 @@ class Fakes:
         return fake is not None and fake.grad is not None
 
 
+def _copy_hooks(tensor, fake):
+    """Gives a parameter's fake tensor the hooks of the parameter."""
+    if tensor.is_leaf and tensor.requires_grad:
+        for hook in (tensor._backward_hooks or {}).values():
+            fake.register_hook(hook)
+        for hook in (tensor._post_accumulate_grad_hooks or {}).values():
+            fake.register_post_accumulate_grad_hook(hook)
+
+
 @contextmanager
 def swapped_module(model, fakes):
     """Within it, the model's parameters and buffers are fake."""
-    real = []
-    for path, module in model.named_modules():
-        for tensors in (module._parameters, module._buffers):
-            for name, tensor in tensors.items():
-                if tensor is not None:
-                    real.append((module, name, tensor))
-                    fakes.of(tensor, f"{path}.{name}" if path else name)
+    real = fakes.of_module(model)
     try:
         for module, name, tensor in real:
             setattr(module, name, fakes.of(tensor, name))
         yield
     finally:
         for module, name, tensor in real:
+            fakes.leaves(module, name, tensor)
             setattr(module, name, tensor)
 
 
@@ -91,13 +141,17 @@ def swapped_optimizer(optimizer, fakes, rates):
     with_counts = {id(p) for group in on_device for p in group["params"]}
 
     def fake(parameter):
-        return fakes.of(parameter, "parameter")
+        # Some optimizers have states of their own, under names.
+        is_tensor = isinstance(parameter, torch.Tensor)
+        return fakes.of(parameter, "parameter") if is_tensor else parameter
 
     def fake_state(parameter, key, value):
         if not isinstance(value, torch.Tensor):
             return value
         stays = value.dim() == 0 and id(parameter) not in with_counts
-        return fakes.of(value, f"{fakes.name(parameter)}.{key}", stays)
+        is_tensor = isinstance(parameter, torch.Tensor)
+        owner = fakes.name(parameter) if is_tensor else parameter
+        return fakes.of(value, f"{owner}.{key}", stays)
 
     try:
         optimizer.param_groups = [
@@ -122,51 +176,73 @@ def choices(group):
     if group.get("foreach", False) is not None or group.get("fused") is not None:
         return group
     is_on_cuda = all(p.device.type == "cuda" for p in group["params"])
-    return dict(group, foreach=is_on_cuda and not group.get("differentiable"))
+    needs_number = isinstance(group.get("lr"), torch.Tensor) and not group.get("capturable")
+    foreach = is_on_cuda and not group.get("differentiable") and not needs_number
+    return dict(group, foreach=foreach)
+
+
+@contextmanager
+def kept(optimizer):
+    """Has an optimizer keep the states that it has now where what is within fails."""
+    before = {p: copy.copy(values) for p, values in optimizer.state.items()} if optimizer else {}
+    try:
+        yield
+    except BaseException:
+        if optimizer:
+            optimizer.state.clear()
+            optimizer.state.update(before)
+        raise
 
 
 def initialise(optimizer, has_gradient):
     """Gives an optimizer the states that its first step would make, as that step would begin.
 
-    `has_gradient` says which parameters have one.
+    `has_gradient` says which parameters have one. Returns whether it can be done.
     """
-    kept = {}
+    gradients, is_done = {}, True
     for group in optimizer.param_groups:
         for p in group["params"]:
-            kept[p] = p.grad
+            gradients[p] = p.grad
             zero = torch.zeros((), dtype=p.dtype, device=p.device)
             p.grad = zero.expand_as(p) if has_gradient(p) else None
     try:
         for group in optimizer.param_groups:
             if any(p.grad is not None and not optimizer.state.get(p) for p in group["params"]):
-                _initialise_group(optimizer, group)
+                is_done = _initialise_group(optimizer, group) and is_done
     finally:
-        for p, gradient in kept.items():
+        for p, gradient in gradients.items():
             p.grad = gradient
+    return is_done
 
 
 def _initialise_group(optimizer, group):
     if isinstance(optimizer, torch.optim.SGD):
-        _initialise_momentum(optimizer, group)
-    elif hasattr(optimizer, "_init_group"):
-        lists = list(inspect.signature(optimizer._init_group).parameters)[1:]
-        optimizer._init_group(group, *([] for _ in lists))
-    else:
-        raise NotImplementedError(
-            f"{type(optimizer).__name__} makes its states in its first step:"
-            " run one step without Spillway first"
-        )
+        return _initialise_momentum(optimizer, group)
+    if not hasattr(optimizer, "_init_group"):
+        return False
+    lists = list(inspect.signature(optimizer._init_group).parameters)[1:]
+    optimizer._init_group(group, *([] for _ in lists))
+    return True
+
+
+def refuse_first_step(optimizer, cause=None):
+    """Refuses an optimizer whose states cannot be made before its first step."""
+    raise FirstStepError(
+        f"{type(optimizer).__name__} makes its states in its first step:"
+        " run one step without Spillway first"
+    ) from cause
 
 
 def _initialise_momentum(optimizer, group):
     """Fills momentum with -0.0, to which the first gradient adds itself without any change."""
     if not group["momentum"]:
-        return
+        return True
     if group["dampening"]:
-        raise NotImplementedError(
+        raise FirstStepError(
             "the first step of SGD with dampening differs from the others:"
             " run one step without Spillway first"
         )
     for p in group["params"]:
         if p.grad is not None and optimizer.state[p].get("momentum_buffer") is None:
             optimizer.state[p]["momentum_buffer"] = torch.full_like(p, -0.0, requires_grad=False)
+    return True

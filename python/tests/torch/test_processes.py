@@ -256,6 +256,14 @@ def other_collectives(process):
     wrapped = DistributedDataParallel(model)
     with pytest.raises(spillway.torch.CaptureError, match="give capture the module"):
         captured(wrapped, classify, sgd(model), rows(24))
+    with pytest.raises(spillway.torch.CaptureError, match="model is a DistributedDataParallel"):
+        spillway.torch.capture(wrapped, classify, sgd(model), rows(24))
+    with pytest.raises(spillway.torch.CaptureError, match="has the parameters of the model"):
+        spillway.torch.capture(model, classify, sgd(model), rows(24))
+    outside = nn.Parameter(torch.ones(2))
+    optimizer = torch.optim.SGD([*model.parameters(), outside], lr=0.1)
+    with pytest.raises(spillway.torch.CaptureError, match=r"parameter 4 of .* is not the model's"):
+        captured(model, classify, optimizer, rows(24))
     distributed.barrier()
 
 
