@@ -8,6 +8,7 @@ import pytest
 import torch
 from eager import MACHINE, same_dicts
 from torch import nn
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.nn import functional as F
 
 import spillway.torch
@@ -22,7 +23,7 @@ def uncounted():
 
 
 class Model(nn.Module):
-    """Computes something else in its third forward pass, as `calls` counts them."""
+    """Computes something else in its second eager forward pass, as `calls` counts them."""
 
     def __init__(self, changes=False):
         super().__init__()
@@ -31,8 +32,8 @@ class Model(nn.Module):
 
     def forward(self, x):
         y = self.layers(x)
-        calls.count += 1
-        return y * 2 if self.changes and calls.count == 3 else y
+        calls.count += not isinstance(y, FakeTensor)
+        return y * 2 if self.changes and calls.count == 2 else y
 
 
 class Calls:
@@ -45,7 +46,6 @@ calls = Calls()
 
 
 def loss_fn(model, batch):
-    random.random(), np.random.rand()
     return F.cross_entropy(F.dropout(model(batch[0]), 0.2), batch[1])
 
 
@@ -109,10 +109,9 @@ def test_training_goes_on_after_a_verification():
 def test_the_first_tensor_that_differs_is_named():
     model = Model(changes=True)
     optimizer = adam(model)
-    calls.count = 0
     step = spillway.torch.capture(model, loss_fn, optimizer, batch())
     before = all_values(model, optimizer)
-    calls.count = 1
+    calls.count = 0
     with pytest.raises(CaptureError, match="step 2 differs from eager mode: the loss is the first"):
         step.verify()
     same_values(all_values(model, optimizer), before)
@@ -122,13 +121,13 @@ def test_a_state_that_differs_is_named():
     model = Model()
     optimizer = adam(model)
     step = spillway.torch.capture(model, loss_fn, optimizer, batch())
-    optimizer.register_step_post_hook(lambda *_: model.layers[2].weight.data.mul_(1.5))
+    step.optimizer.register_step_post_hook(lambda *_: model.layers[2].weight.data.mul_(1.5))
     with pytest.raises(CaptureError, match="step 1 differs from eager mode: layers.2.weight is the"):
         step.verify()
 
 
 def test_capture_verifies():
-    calls.count = 1  # so that an eager step is the third
+    calls.count = 1
     model = Model(changes=True)
     with pytest.raises(CaptureError, match="differs from eager mode"):
         spillway.torch.capture(model, loss_fn, adam(model), batch(), verify=True)
@@ -141,6 +140,6 @@ def test_an_inference():
     step = spillway.torch.capture_inference(model, batch()[0])
     assert step.verify() == 3
     model.changes = True
-    calls.count = 2
+    calls.count = 1
     with pytest.raises(CaptureError, match="step 1 .*result 0 is the first tensor that does"):
         step.verify()
