@@ -10,7 +10,7 @@ use crate::planning::OwnedSchedule;
 use crate::proof::{self, Proved};
 use crate::report::{Actual, Beside, Measured};
 use crate::strategy::Strategy;
-use crate::{report, switching, trace};
+use crate::{planning, report, switching, trace};
 use planner_core::Verified;
 use planner_core::executor::Mappings;
 use planner_core::planner::Request;
