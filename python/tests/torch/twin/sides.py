@@ -152,10 +152,7 @@ class Planned(Side):
         budget = self._budget
         if budget == TIGHT:  # the least, and enough for an op more after a change
             budget = step.least(MACHINE) + 4 * MACHINE.chunk_bytes
-        try:
-            plan = step.plan(budget, MACHINE, settings=dict(effort=1))
-        except spillway.InfeasibleError:
-            plan = step.plan("min", MACHINE, settings=dict(effort=1))
+        plan = step.plan(budget, MACHINE, settings=dict(effort=1))
         return _PlannedStep(self, step.compile(plan, settings=dict(effort=1)))
 
 

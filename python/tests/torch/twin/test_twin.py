@@ -16,7 +16,7 @@ def cases():
         yield pytest.param(program, id=program.name, marks=marks)
 
 
-@pytest.mark.parametrize("program", cases())
+@pytest.mark.parametrize("program", list(cases()))
 @pytest.mark.parametrize("budget", [sides.ROOMY, sides.TIGHT])
 def test_a_program_gives_the_same_bits_or_is_refused(program, budget):
     print(f"seed {program.seed}")
