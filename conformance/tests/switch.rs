@@ -2,7 +2,7 @@
 //! corrupted, and states are those of a run that goes through the host.
 #![allow(clippy::unwrap_used, reason = "what fails here fails the test")]
 
-use backend_sim::{SimDevice, SimError, SimHostKernels, Kernels, reference_digest};
+use backend_sim::{SimDevice, SimError, SimKernels, reference_digest};
 use conformance::choices::{Choices, choices};
 use conformance::ledger;
 use conformance::ledger::switch::{Between, judge};

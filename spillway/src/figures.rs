@@ -162,7 +162,8 @@ fn repeated_bytes(graph: &Graph<'_>, plan: &Plan<'_>) -> u64 {
     sum_bytes
 }
 
-/// A period that no plan can beat: of all plans, or of those that run each op once.
+/// A period that no plan can beat which runs every op on the device: of all such plans, or of those
+/// that run each op once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bound {
     /// The period.

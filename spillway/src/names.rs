@@ -109,7 +109,9 @@ impl<'n> Names<'n> {
     pub fn verify_error(&self, error: &VerifyError) -> String {
         let (step, tensor) = match *error {
             VerifyError::Plan(error) => return self.plan_error(&error),
-            VerifyError::Race { step, tensor, .. } => (step, Some(tensor)),
+            VerifyError::Race { step, tensor, .. } | VerifyError::HostTaken { step, tensor } => {
+                (step, Some(tensor))
+            }
             VerifyError::NotThisPlan { step }
             | VerifyError::BadWait { step, .. }
             | VerifyError::Memory { step, .. } => (step, None),

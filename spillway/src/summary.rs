@@ -18,7 +18,7 @@ pub fn rows(
         rows.push(("repeats", repeats(figures)));
     }
     if figures.on_host > 0 {
-        rows.push(("on the host", on_host(figures)));
+        rows.push(("host ops", on_host(figures)));
     }
     if let Some(cycle_ns) = context.cycle_ns {
         rows.push(("cycle", format!("{} as published, with a barrier at its end", time(cycle_ns))));
@@ -65,14 +65,21 @@ fn times(context: &Context, figures: &Figures) -> [(&'static str, String); 3] {
         Some(0) | None => "this plan takes no longer".to_owned(),
         Some(gap_ns) => format!("this plan is {} above it", percent(gap_ns, bound.period_ns)),
     };
-    let (that, also) = match bound.repeats {
-        false => (" that runs each op once", String::new()),
+    // Bounds know one processor.
+    let that = match (bound.repeats, figures.on_host > 0) {
+        (false, false) => " that runs each op once",
+        (false, true) => " that runs each op once, on the device,",
+        (true, false) => "",
+        (true, true) => " that runs every op on the device",
+    };
+    let also = match bound.repeats {
+        false => String::new(),
         true => {
             let once_ns = match bound.order {
                 Order::Given => context.given_order_bound_ns,
                 Order::Any => context.any_order_bound_ns,
             };
-            ("", format!(" ({} where each op runs once)", time(once_ns)))
+            format!(" ({} where each op runs once)", time(once_ns))
         }
     };
     [

@@ -1,4 +1,5 @@
-//! The memory that running in-core takes, and lower bounds on the period.
+//! The memory that running in-core takes, and lower bounds on the period of plans that run every op on
+//! the device.
 
 mod any_order;
 mod chain;

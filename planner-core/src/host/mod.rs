@@ -35,10 +35,14 @@ impl<'a> HostLayout<'a> {
         Pieces::scratch_words(limits).saturating_add(Self::words_beside_pieces(limits))
     }
 
+    /// Words that a layout holds, once it is made.
+    pub(crate) const fn kept_words(limits: &Limits) -> usize {
+        words::<[u64; 2]>(limits.tensors).saturating_add(words::<u64>(limits.tensors))
+    }
+
     pub(crate) const fn words_beside_pieces(limits: &Limits) -> usize {
         total([
-            words::<[u64; 2]>(limits.tensors),
-            words::<u64>(limits.tensors),
+            Self::kept_words(limits),
             Spans::scratch_words(limits),
             words::<u64>(limits.tensors),
             packing::scratch_words(limits.tensors),
@@ -107,6 +111,18 @@ impl<'a> HostLayout<'a> {
         let index = tensor.index();
         let start = self.slots[index][slot as usize % 2];
         start.saturating_add(byte.saturating_sub(self.from_bytes[index]))
+    }
+
+    /// Puts the slot of a tensor where that of another one is.
+    #[cfg(test)]
+    pub(crate) fn put(&mut self, tensor: TensorId, onto: TensorId) {
+        self.slots[tensor.index()] = self.slots[onto.index()];
+    }
+
+    /// Moves the slot of a tensor.
+    #[cfg(test)]
+    pub(crate) fn move_by(&mut self, tensor: TensorId, bytes: u64) {
+        self.slots[tensor.index()] = self.slots[tensor.index()].map(|start| start + bytes);
     }
 
     /// Leaves all states where another layout has them. Both have all states in front.

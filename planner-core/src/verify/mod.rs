@@ -11,8 +11,8 @@
 //!   where the plan fixes who has which),
 //! - a value is lost, or an iteration ends otherwise than it began (`values`).
 //!
-//! The machine has host memory for what moves. Host offsets are not part of a plan: they are chosen here
-//! by the same code as in the executor, which lets only temporaries share bytes whose spans are apart.
+//! The machine has host memory for what moves: host offsets are chosen here as the executor chooses them,
+//! and no byte of the host block has two owners (`slots`).
 
 mod arena;
 mod clocks;
@@ -21,6 +21,7 @@ mod grants;
 mod order;
 mod placements;
 mod races;
+mod slots;
 mod values;
 mod versions;
 
@@ -109,6 +110,18 @@ pub enum VerifyError {
         /// The tensor that both use.
         tensor: TensorId,
     },
+    /// A slot of the tensor shares bytes of the host block with another one, or reaches past its end.
+    HostBytes {
+        /// The tensor.
+        tensor: TensorId,
+    },
+    /// The step reads bytes of the host block that another tensor has taken.
+    HostTaken {
+        /// The step.
+        step: u32,
+        /// The tensor that it reads.
+        tensor: TensorId,
+    },
     /// The waits let a step take objects whose last owner may still use them.
     Memory {
         /// The step that allocates.
@@ -146,6 +159,13 @@ impl fmt::Display for VerifyError {
                 f,
                 "step {step}: nothing makes it wait for the {stream} stream, which may still \
                  use {tensor}"
+            ),
+            Self::HostBytes { tensor } => {
+                write!(f, "{tensor} shares bytes of the host block with another tensor")
+            }
+            Self::HostTaken { step, tensor } => write!(
+                f,
+                "step {step}: it reads {tensor} on the host, where another tensor has taken its bytes"
             ),
             Self::Memory { step, stream, pool } => write!(
                 f,
@@ -195,11 +215,15 @@ pub const fn scratch_words(limits: &Limits) -> usize {
     let of_schedule = total([
         Clocks::scratch_words(limits),
         races::scratch_words(limits),
-        larger(grants::scratch_words(limits), placements::scratch_words(limits)),
+        larger(
+            slots::scratch_words(limits),
+            larger(grants::scratch_words(limits), placements::scratch_words(limits)),
+        ),
     ]);
     let proof = larger(of_plan, of_schedule);
     let host = HostLayout::words_beside_pieces(limits);
-    Pieces::scratch_words(limits).saturating_add(larger(host, proof))
+    let kept = HostLayout::kept_words(limits);
+    total([Pieces::scratch_words(limits), kept, larger(host, proof)])
 }
 
 /// Proves a schedule safe. O((steps + operands) log steps), and what [`HostLayout::new`] takes.
@@ -218,9 +242,10 @@ pub fn verify<'a>(
     order::check(graph, plan, &mut scratch.reborrow())?;
     arena::check(&pieces, &mut scratch.reborrow())?;
     values::check(graph, plan, &pieces, &mut scratch.reborrow())?;
-    HostLayout::of_pieces(graph, machine, plan, &pieces, &mut scratch.reborrow())?;
+    let layout = HostLayout::of_pieces(graph, machine, plan, &pieces, &mut scratch)?;
     let clocks = Clocks::new(plan, schedule, &mut scratch)?;
     let freed = races::check(graph, &pieces, &clocks, &mut scratch)?;
+    slots::check(&pieces, &layout, &clocks, &mut scratch.reborrow())?;
     match plan.placements {
         None => grants::check(graph, plan, &pieces, &clocks, freed, &mut scratch)?,
         Some(table) => {
