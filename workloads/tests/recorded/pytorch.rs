@@ -61,6 +61,7 @@ fn assert_equals_file(graph: &OwnedGraph, file: &[u8]) {
             Kind::State => "state",
             Kind::Input => "input",
             Kind::Temporary => "temporary",
+            Kind::Output => "output",
         };
         let expected = (theirs["bytes"].as_u64().unwrap(), theirs["kind"].as_str().unwrap());
         assert_eq!((ours.bytes, kind), expected, "{}", theirs["name"]);

@@ -279,6 +279,7 @@ pub(crate) fn tensors(graph: &OwnedGraph) -> Vec<String> {
             Kind::State => "state",
             Kind::Input => "input",
             Kind::Temporary => "temporary",
+            Kind::Output => "output",
         };
         format!("{name} {kind} {}", tensor.bytes)
     };
