@@ -145,7 +145,7 @@ fn run_here(
         delay_ns,
         hears,
         phases: u64::from(schedule.iterations),
-        steps: schedule.stream_steps.map(u64::from).0,
+        steps: Stream::ON_DEVICE.map(|stream| u64::from(schedule.stream_steps[stream])),
         base: None,
         signals: [0; 3],
     };

@@ -417,7 +417,7 @@ proptest! {
 fn each_rule_is_broken() {
     let mut runner = TestRunner::deterministic();
     let mut broken = BTreeSet::new();
-    for _ in 0..2000 {
+    for _ in 0..5000 {
         let strategy = (pairs(), 0..=3u64, any::<bool>(), choices(8));
         let (pair, iterations, saved, mut choices) =
             strategy.new_tree(&mut runner).unwrap().current();

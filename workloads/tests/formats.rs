@@ -122,12 +122,17 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
         parts().prop_map(Step::Offload),
         parts().prop_map(Step::Evict),
         (0..8u32).prop_map(|op| Step::launch(OpId(op))),
+        (0..8u32).prop_map(|op| Step::Host(OpId(op))),
     ];
     proptest::collection::vec(step, 0..30).prop_map(|mut steps| {
         let mut launched = [false; 8];
         for step in &mut steps {
-            if let Step::Launch(Launched { op, is_repeat }) = step {
-                *is_repeat = std::mem::replace(&mut launched[op.index()], true);
+            match step {
+                Step::Launch(Launched { op, is_repeat }) => {
+                    *is_repeat = std::mem::replace(&mut launched[op.index()], true);
+                }
+                Step::Host(op) => launched[op.index()] = true,
+                _ => {}
             }
         }
         steps
@@ -137,7 +142,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
 prop_compose! {
     fn plans()(
         names in [name(), name(), name()],
-        numbers in any::<[u64; 9]>(),
+        numbers in any::<[u64; 10]>(),
         arena in proptest::collection::vec(any::<(u32, u64)>(), 0..5),
         pools in proptest::collection::vec(any::<(u64, u64)>(), 0..5),
         tensor_pool in proptest::collection::vec(any::<u32>(), 0..5),
@@ -147,8 +152,8 @@ prop_compose! {
         placements in proptest::option::of(placements()),
     ) -> OwnedPlan {
         let [graph, machine, strategy] = names;
-        let [budget_bytes, arena_bytes, period_ns, compute_ns, repeat_ns, peak_bytes, h2d_bytes,
-            d2h_bytes, host_bytes] = numbers;
+        let [budget_bytes, arena_bytes, period_ns, compute_ns, repeat_ns, host_ns, peak_bytes,
+            h2d_bytes, d2h_bytes, host_bytes] = numbers;
         OwnedPlan {
             graph,
             machine,
@@ -175,7 +180,7 @@ prop_compose! {
                 period_ns,
                 compute_ns,
                 repeat_ns,
-                host_ns: 0,
+                host_ns,
                 peak_bytes,
                 h2d_bytes,
                 d2h_bytes,
