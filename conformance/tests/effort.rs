@@ -1,7 +1,7 @@
 //! What more lists make of a plan.
 #![allow(clippy::unwrap_used, reason = "what fails here fails the test")]
 
-use planner_core::planner::{Auto, Order, Repeats, Request, Strategy};
+use planner_core::planner::{Auto, Host, Order, Repeats, Request, Strategy};
 use spillway::planning;
 use workloads::{OwnedPlan, machines, models};
 
@@ -14,6 +14,7 @@ fn plan(effort: u32) -> OwnedPlan {
         effort: Some(effort),
         order: Order::Given,
         repeats: Repeats::Allowed,
+        host: Host::Allowed,
     });
     let request = |budget_bytes| Request { graph: &graph, machine: &machine, budget_bytes };
     let (budget_bytes, _) = planning::min_feasible(&request(0), strategy).unwrap();

@@ -205,6 +205,9 @@ pub struct Context {
     pub min_feasible_bytes: Option<u64>,
     /// The sum of all op times, each op once.
     pub compute_ns: u64,
+    /// Where some op may run on the host, the time of the ops that may not: a period that no plan can
+    /// beat. The other bounds hold for plans that run every op on the device.
+    pub device_only_ns: Option<u64>,
     /// A period that no plan that runs each op once can beat, in any order of the ops.
     pub any_order_bound_ns: u64,
     /// A period that no plan that runs each op once can beat, in the graph's order of the ops.
@@ -247,6 +250,7 @@ impl Context {
             in_core_peak_bytes: needs.in_core_peak_bytes,
             min_feasible_bytes: needs.min_feasible_bytes,
             compute_ns: graph.compute_ns(),
+            device_only_ns: device_only_ns(&graph),
             any_order_bound_ns: bound_ns(Order::Any)?,
             given_order_bound_ns: bound_ns(Order::Given)?,
             any_order_repeats_bound_ns: repeats_bound_ns(Order::Any)?,
@@ -258,9 +262,13 @@ impl Context {
     }
 
     /// The best of the bounds that hold for a plan: the one for the given order, unless the plan
-    /// has another; and the one for plans that run each op once, unless the plan repeats some.
+    /// has another; and the one for plans that run each op once, unless the plan repeats some. With
+    /// ops on the host, no plan takes less than the ops that cannot run there.
     #[must_use]
     pub fn bound(&self, figures: &Figures) -> Bound {
+        if let Some(period_ns) = self.device_only_ns.filter(|_| figures.on_host > 0) {
+            return Bound { period_ns, order: Order::Any, repeats: true };
+        }
         let repeats = figures.repeats > 0;
         let order = if figures.reordered { Order::Any } else { Order::Given };
         let period_ns = match (order, repeats) {
@@ -271,6 +279,14 @@ impl Context {
         };
         Bound { period_ns, order, repeats }
     }
+}
+
+/// The time of the ops that cannot run on the host, where others can.
+fn device_only_ns(graph: &Graph<'_>) -> Option<u64> {
+    let ops = || graph.ops().iter();
+    let stay = ops().filter(|op| op.host_ns.is_none());
+    let stay_ns = stay.fold(0, |sum: u64, op| sum.saturating_add(op.time_ns));
+    ops().any(|op| op.host_ns.is_some()).then_some(stay_ns)
 }
 
 /// What wrote the list of a plan that a planner has just made, by a strategy of this name.

@@ -65,14 +65,8 @@ fn times(context: &Context, figures: &Figures) -> [(&'static str, String); 3] {
         Some(0) | None => "this plan takes no longer".to_owned(),
         Some(gap_ns) => format!("this plan is {} above it", percent(gap_ns, bound.period_ns)),
     };
-    // Bounds know one processor.
-    let that = match (bound.repeats, figures.on_host > 0) {
-        (false, false) => " that runs each op once",
-        (false, true) => " that runs each op once, on the device,",
-        (true, false) => "",
-        (true, true) => " that runs every op on the device",
-    };
-    let also = match bound.repeats {
+    let that = if bound.repeats { "" } else { " that runs each op once" };
+    let also = match bound.repeats && figures.on_host == 0 {
         false => String::new(),
         true => {
             let once_ns = match bound.order {

@@ -45,6 +45,7 @@ const QUICK: Auto = Auto {
     effort: Some(2),
     order: spillway::strategy::Order::Free,
     repeats: spillway::strategy::Repeats::Allowed,
+    host: spillway::strategy::Host::Allowed,
 };
 
 fn planned() -> (Graph, Plan) {
