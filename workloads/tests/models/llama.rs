@@ -196,6 +196,16 @@ fn a_tied_head_has_one_gradient_with_its_table() {
     assert_eq!(ops_where(&tied, |name| name.starts_with("head.weight")), 0);
 }
 
+/// So that iterations follow one another as tokens do.
+#[test]
+fn a_token_is_sampled_for_the_next_one() {
+    let graph = make("llama:billions=1,mode=token");
+    let token = graph.tensor_names.iter().position(|name| name == "token").unwrap();
+    assert_eq!(graph.tensors[token].kind, Kind::State);
+    assert_eq!(graph.op_names.first().map(String::as_str), Some("embed"));
+    assert_eq!(graph.op_names.last().map(String::as_str), Some("sample"));
+}
+
 /// 70 billion weights of 4.5 bits, and 8192 tokens in the cache of 80 layers.
 #[test]
 fn a_token_reads_all_weights_and_the_cache() {

@@ -117,7 +117,14 @@ impl<'t> Decoder<'t> {
 
     /// Up to the last norm.
     pub(super) fn forward(&mut self, network: &Network) -> Pass {
-        let tokens = self.indices("tokens");
+        let tokens = match self.mode {
+            // The next iteration begins with the token that this one finds.
+            Mode::Token => {
+                let bytes = self.rows.saturating_mul(INDEX_BYTES);
+                self.tape.tensor(self.name("token"), bytes, Kind::State)
+            }
+            Mode::Training | Mode::Prompt => self.indices("tokens"),
+        };
         let mut x = self.embed(network, tokens);
         let mut layers = Vec::new();
         for layer in &network.layers {
@@ -289,7 +296,7 @@ impl<'t> Decoder<'t> {
         4 * u128::from(self.batch) * pairs * u128::from(self.dimensions.width)
     }
 
-    /// The scores of each next token.
+    /// The scores of each next token; and where there is one after the other, the best of them.
     pub(super) fn scores(&mut self, network: &Network, pass: &Pass) {
         let Dimensions { width, vocabulary, .. } = self.dimensions;
         let bytes = self.batch.saturating_mul(vocabulary).saturating_mul(FLOAT_BYTES);
@@ -299,6 +306,9 @@ impl<'t> Decoder<'t> {
             .chain(network.head().iter().map(|part| part.tensor))
             .collect();
         self.op("head", product_flops(self.batch, width, vocabulary), &reads, &[scores]);
+        if self.mode == Mode::Token {
+            self.sparse_op("sample", u128::from(bytes), &[scores], &[pass.tokens]);
+        }
     }
 }
 
