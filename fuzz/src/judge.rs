@@ -7,7 +7,7 @@ use conformance::plans::Case;
 use planner_core::plan::{PlanError, Prediction};
 use planner_core::{Graph, HostLayout, Limits, Machine, Plan, Scratch, Verified};
 use spillway::planning;
-use workloads::OwnedPlan;
+use workloads::{OwnedMachine, OwnedPlan};
 
 /// The ledger keeps its books by object,
 const MOST_OBJECTS: u64 = 500;
@@ -67,6 +67,21 @@ pub fn judge(case: &Case) -> Result<Verdict, Fault> {
         returns("the run", || run(&graph, machine, &exact))??;
     }
     Ok(Verdict::Valid)
+}
+
+/// The plan of a case as an embedder has it, with exact figures; none where it is not valid.
+#[must_use]
+pub fn proved(case: &Case, machine: &OwnedMachine) -> Option<spillway::Plan> {
+    let graph = spillway::Graph::new(case.graph.clone()).ok()?;
+    let exact = prove(&graph.graph(), &machine.machine, &case.plan.plan()).ok()?;
+    let host_bytes = host_bytes(&graph.graph(), &machine.machine, &case.plan.plan()).ok()?;
+    let plan = OwnedPlan {
+        graph: graph.name().to_owned(),
+        machine: machine.name.clone(),
+        predicted: Prediction { host_bytes, ..exact },
+        ..case.plan.clone()
+    };
+    spillway::Plan::new(&graph, machine, plan).ok()
 }
 
 /// Whether the ledger has time for a plan.

@@ -6,6 +6,8 @@
 //! | target | input | what must hold |
 //! |---|---|---|
 //! | [`judge`] | [`plans`], valid or mutated | the verifier and the ledger agree; what is valid runs |
+//! | [`switches`] | two plans, a switch planned or forged | the verifier and the ledger agree; no arranged plan copies more |
+//! | [`sessions`] | two plans, what is asked of a session | host and simulation, with switches or without, answer alike |
 //! | [`calls`] | [`plans`], [`graphs`], [`machines`], sizes, schedules | every function returns |
 //! | [`texts`] | damaged files | readers and importers return |
 //!
@@ -24,4 +26,6 @@ pub mod machines;
 pub mod memory;
 pub mod numbers;
 pub mod plans;
+pub mod sessions;
+pub mod switches;
 pub mod texts;

@@ -23,11 +23,7 @@ use workloads::{OwnedMachine, OwnedPlacements, OwnedPlan};
 /// The files that `spillway check` takes, and names for them.
 #[must_use]
 pub fn files(case: &Case) -> Vec<(&'static str, Vec<u8>)> {
-    let machine = OwnedMachine {
-        name: "fuzzed".to_owned(),
-        machine: case.machine,
-        one_way_bytes_per_s: None,
-    };
+    let machine = named("fuzzed", case.machine);
     let plan = OwnedPlan {
         graph: case.graph.name.clone(),
         machine: machine.name.clone(),
@@ -39,6 +35,12 @@ pub fn files(case: &Case) -> Vec<(&'static str, Vec<u8>)> {
         ("machine.json", write_machine(&machine)),
         ("plan.json", write_plan(&plan)),
     ]
+}
+
+/// The machine with a name.
+#[must_use]
+pub fn named(name: &str, machine: Machine) -> OwnedMachine {
+    OwnedMachine { name: name.to_owned(), machine, one_way_bytes_per_s: None }
 }
 
 /// Plans that are valid, and plans that a corruption of `conformance` and mutations of this
