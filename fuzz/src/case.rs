@@ -1,7 +1,7 @@
 //! Numbered cases: one input for one target, checked, and made smaller where it fails.
 
 use crate::fault::{Fault, returns};
-use crate::{calls, judge, memory, plans, sessions, switches, texts};
+use crate::{calls, judge, layers, memory, pages, plans, sessions, switches, texts};
 use proptest::strategy::{Strategy, ValueTree};
 use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};
 use std::time::{Duration, Instant};
@@ -64,6 +64,8 @@ impl Case {
             }
             7 => self.with(checks, &switches::inputs(), switches::check, switches::files),
             8 => self.with(checks, &sessions::inputs(), sessions::check, sessions::files),
+            9 => self.with(checks, &layers::inputs(), layers::check, layers::files),
+            10 => self.with(checks, &pages::inputs(), pages::check, pages::files),
             _ => self.with(checks, &texts::texts(), texts::check, texts::files),
         }
     }
