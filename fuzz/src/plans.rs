@@ -355,7 +355,7 @@ fn each_number(plan: &mut OwnedPlan, change: &mut impl FnMut(u64) -> u64) {
     for step in &mut plan.steps {
         match step {
             Step::Launch(Launched { op: OpId(op), .. }) | Step::Host(OpId(op)) => {
-                narrow(op, change)
+                narrow(op, change);
             }
             Step::Prefetch(it) | Step::Offload(it) | Step::Evict(it) => part(it, change),
         }
