@@ -1,7 +1,7 @@
 //! Numbered cases: one input for one target, checked, and made smaller where it fails.
 
 use crate::fault::{Fault, returns};
-use crate::{calls, judge, memory, plans, texts};
+use crate::{calls, judge, layers, memory, pages, plans, sessions, switches, texts};
 use proptest::strategy::{Strategy, ValueTree};
 use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};
 use std::time::{Duration, Instant};
@@ -45,7 +45,7 @@ impl Case {
     }
 
     fn visit(self, checks: bool) -> Option<Finding> {
-        match self.number % 8 {
+        match self.number % 12 {
             0..=3 => {
                 let check = |case: &_| judge::judge(case).map(|_| ());
                 self.with(checks, &plans::plans(), check, plans::files)
@@ -62,6 +62,10 @@ impl Case {
                 let inputs = calls::plain::inputs();
                 self.with(checks, &inputs, calls::plain::check, calls::plain::files)
             }
+            7 => self.with(checks, &switches::inputs(), switches::check, switches::files),
+            8 => self.with(checks, &sessions::inputs(), sessions::check, sessions::files),
+            9 => self.with(checks, &layers::inputs(), layers::check, layers::files),
+            10 => self.with(checks, &pages::inputs(), pages::check, pages::files),
             _ => self.with(checks, &texts::texts(), texts::check, texts::files),
         }
     }

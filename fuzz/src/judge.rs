@@ -7,7 +7,7 @@ use conformance::plans::Case;
 use planner_core::plan::{PlanError, Prediction};
 use planner_core::{Graph, HostLayout, Limits, Machine, Plan, Scratch, Verified};
 use spillway::planning;
-use workloads::OwnedPlan;
+use workloads::{OwnedMachine, OwnedPlan};
 
 /// The ledger keeps its books by object,
 const MOST_OBJECTS: u64 = 500;
@@ -40,6 +40,9 @@ pub fn judge(case: &Case) -> Result<Verdict, Fault> {
     if is_for_ledger(&graph, &plan) {
         let slow = returns("the ledger", || ledger::measure(&graph, machine, &plan))?;
         compare(&fast, &slow)?;
+        if let Ok(slow) = slow {
+            compare_hosts(&graph, machine, &plan, slow.host_layout_bytes)?;
+        }
     }
     let Ok(exact) = fast else { return Ok(Verdict::Invalid) };
     let host_bytes = returns("the host layout", || host_bytes(&graph, machine, &plan))?;
@@ -64,6 +67,21 @@ pub fn judge(case: &Case) -> Result<Verdict, Fault> {
         returns("the run", || run(&graph, machine, &exact))??;
     }
     Ok(Verdict::Valid)
+}
+
+/// The plan of a case as an embedder has it, with exact figures; none where it is not valid.
+#[must_use]
+pub fn proved(case: &Case, machine: &OwnedMachine) -> Option<spillway::Plan> {
+    let graph = spillway::Graph::new(case.graph.clone()).ok()?;
+    let exact = prove(&graph.graph(), &machine.machine, &case.plan.plan()).ok()?;
+    let host_bytes = host_bytes(&graph.graph(), &machine.machine, &case.plan.plan()).ok()?;
+    let plan = OwnedPlan {
+        graph: graph.name().to_owned(),
+        machine: machine.name.clone(),
+        predicted: Prediction { host_bytes, ..exact },
+        ..case.plan.clone()
+    };
+    spillway::Plan::new(&graph, machine, plan).ok()
 }
 
 /// Whether the ledger has time for a plan.
@@ -125,6 +143,30 @@ fn compare(
         }
         (Err(_), Err(_)) => Ok(()),
     }
+}
+
+/// A host with the fewest bytes that the ledger finds is enough, and with one byte less it is not.
+fn compare_hosts(
+    graph: &Graph<'_>,
+    machine: &Machine,
+    plan: &Plan<'_>,
+    (least_bytes, _): (u64, u64),
+) -> Result<(), Fault> {
+    for host_bytes in [Some(least_bytes), least_bytes.checked_sub(1)].into_iter().flatten() {
+        let machine = machine.with_host_bytes(host_bytes);
+        let is_enough = host_bytes == least_bytes;
+        let fast = returns("the verifier", || prove(graph, &machine, plan))?;
+        let slow = returns("the ledger", || ledger::measure(graph, &machine, plan))?;
+        if (fast.is_ok(), slow.is_ok()) != (is_enough, is_enough) {
+            let detail = format!(
+                "with {host_bytes} bytes on the host, of {least_bytes}: {fast:?}, and by the \
+                 ledger {:?}",
+                slow.map(|_| ())
+            );
+            return Err(Fault::new("host memory to the byte", detail));
+        }
+    }
+    Ok(())
 }
 
 /// A sentence without its numbers.

@@ -6,6 +6,10 @@
 //! | target | input | what must hold |
 //! |---|---|---|
 //! | [`judge`] | [`plans`], valid or mutated | the verifier and the ledger agree; what is valid runs |
+//! | [`switches`] | two plans, a switch planned or forged | the verifier and the ledger agree; no arranged plan copies more |
+//! | [`sessions`] | two plans, what is asked of a session | host and simulation, with switches or without, answer alike |
+//! | [`layers`] | layers to stream, plans with fixed objects | layers lie at their addresses; all addresses lie in the slab |
+//! | [`pages`] | plans with hostile names | reports and pictures are well-formed |
 //! | [`calls`] | [`plans`], [`graphs`], [`machines`], sizes, schedules | every function returns |
 //! | [`texts`] | damaged files | readers and importers return |
 //!
@@ -20,8 +24,12 @@ pub mod case;
 pub mod fault;
 pub mod graphs;
 pub mod judge;
+pub mod layers;
 pub mod machines;
 pub mod memory;
 pub mod numbers;
+pub mod pages;
 pub mod plans;
+pub mod sessions;
+pub mod switches;
 pub mod texts;

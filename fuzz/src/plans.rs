@@ -23,11 +23,7 @@ use workloads::{OwnedMachine, OwnedPlacements, OwnedPlan};
 /// The files that `spillway check` takes, and names for them.
 #[must_use]
 pub fn files(case: &Case) -> Vec<(&'static str, Vec<u8>)> {
-    let machine = OwnedMachine {
-        name: "fuzzed".to_owned(),
-        machine: case.machine,
-        one_way_bytes_per_s: None,
-    };
+    let machine = named("fuzzed", case.machine);
     let plan = OwnedPlan {
         graph: case.graph.name.clone(),
         machine: machine.name.clone(),
@@ -39,6 +35,12 @@ pub fn files(case: &Case) -> Vec<(&'static str, Vec<u8>)> {
         ("machine.json", write_machine(&machine)),
         ("plan.json", write_plan(&plan)),
     ]
+}
+
+/// The machine with a name.
+#[must_use]
+pub fn named(name: &str, machine: Machine) -> OwnedMachine {
+    OwnedMachine { name: name.to_owned(), machine, one_way_bytes_per_s: None }
 }
 
 /// Plans that are valid, and plans that a corruption of `conformance` and mutations of this
@@ -152,6 +154,15 @@ enum Mutation {
     Number(usize, NewNumber),
     /// A copy of an input to the host, anywhere.
     OffloadInput(usize, usize),
+    /// A copy of a tensor to the host, whole or of some objects, anywhere.
+    Offload {
+        /// Where in the list.
+        at: usize,
+        /// Which tensor.
+        tensor: usize,
+        /// The first object and how many; all where there are none.
+        objects: Option<(u64, u64)>,
+    },
     /// No prefetch of some tensor.
     NoPrefetch(usize),
     /// One of the launches once more, anywhere.
@@ -192,6 +203,8 @@ fn mutations() -> impl Strategy<Value = Mutation> {
     prop_oneof![
         5 => (at, new).prop_map(|(at, new)| Mutation::Number(at, new)),
         2 => (0..64usize, 0..64usize).prop_map(|(at, tensor)| Mutation::OffloadInput(at, tensor)),
+        5 => (0..64usize, 0..64usize, prop::option::weighted(0.3, (0..3u64, 1..3u64)))
+            .prop_map(|(at, tensor, objects)| Mutation::Offload { at, tensor, objects }),
         1 => (0..64usize).prop_map(Mutation::NoPrefetch),
         2 => (0..64usize, 0..64usize)
             .prop_map(|(launch, at)| Mutation::LaunchAgain { launch, at }),
@@ -217,6 +230,12 @@ fn mutated(mut case: Case, mutation: Mutation) -> Case {
                 let step = Step::Offload(Part::whole(TensorId(id as u32)));
                 plan.steps.insert(at % (plan.steps.len() + 1), step);
             }
+        }
+        Mutation::Offload { at, tensor, objects } => {
+            let tensor = TensorId((tensor % case.graph.tensors.len().max(1)) as u32);
+            let some = |(first, count)| Part { tensor, first, count };
+            let part = objects.map_or(Part::whole(tensor), some);
+            plan.steps.insert(at % (plan.steps.len() + 1), Step::Offload(part));
         }
         Mutation::NoPrefetch(tensor) => {
             let id = TensorId((tensor % case.graph.tensors.len().max(1)) as u32);
@@ -336,7 +355,7 @@ fn each_number(plan: &mut OwnedPlan, change: &mut impl FnMut(u64) -> u64) {
     for step in &mut plan.steps {
         match step {
             Step::Launch(Launched { op: OpId(op), .. }) | Step::Host(OpId(op)) => {
-                narrow(op, change)
+                narrow(op, change);
             }
             Step::Prefetch(it) | Step::Offload(it) | Step::Evict(it) => part(it, change),
         }
