@@ -282,7 +282,7 @@ mod tests {
     #[test]
     fn unknown_parameters_are_refused_with_the_known_ones() {
         assert!(refusal(&WINDOW, &["size=1"]).ends_with("it has bytes, variant"));
-        assert!(refusal(&AUTO, &["bytes=1"]).ends_with("it has effort, order, repeats"));
+        assert!(refusal(&AUTO, &["bytes=1"]).ends_with("it has effort, order, repeats, host"));
         assert!(refusal(&WINDOW, &["bytes"]).contains("name=value"));
         assert!(refusal(&WINDOW, &["bytes=0"]).contains("--set bytes=0: bytes must be a size"));
         assert!(refusal(&WINDOW, &["bytes=1", "bytes=2"]).contains("twice"));

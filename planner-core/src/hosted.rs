@@ -111,6 +111,8 @@ impl Touched {
             return Seen::HOST;
         }
         match (device_writes.is_none(), host_writes.is_none()) {
+            // The next value of an input may come once it has been read on both sides.
+            (true, true) if kind == Kind::Input => Seen::TORN,
             (true, true) => Seen::SHARED,
             (false, false) => Seen::TORN,
             (true, false) if kind == Kind::State && device.last < host_writes.first => {
@@ -310,6 +312,9 @@ mod tests {
         // The host reads a state that launches write.
         let torn: [(bool, &[u32], &[u32]); 2] = [(false, &[0], &[0]), (true, &[0], &[1])];
         assert_eq!(hosted(&[STATE, TEMPORARY], torn), None);
+        // Both read an input.
+        let torn: [(bool, &[u32], &[u32]); 2] = [(false, &[0], &[1]), (true, &[0], &[2])];
+        assert_eq!(hosted(&[Kind::Input, STATE, STATE], torn), None);
         // The second op on the host alone is the reason; then the first may stay.
         let ops: [(bool, &[u32], &[u32]); 3] =
             [(true, &[], &[1]), (false, &[0, 1], &[0]), (true, &[0], &[2])];

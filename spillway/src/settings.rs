@@ -276,7 +276,9 @@ mod tests {
     fn unknown_parameters_are_refused_with_the_known_ones() {
         let refused = |strategy, given| read(strategy, given).unwrap_err();
         assert!(refused("window", &[("size", "1")]).ends_with("it has bytes, variant"));
-        assert!(refused("auto", &[("bytes", "1")]).ends_with("it has effort, order, repeats, host"));
+        assert!(
+            refused("auto", &[("bytes", "1")]).ends_with("it has effort, order, repeats, host")
+        );
         assert!(refused("fit", &[("bytes", "1")]).ends_with("fit has no parameters"));
         assert!(refused("window", &[("bytes", "1"), ("bytes", "2")]).contains("twice"));
     }

@@ -177,7 +177,7 @@ impl<'p> Process<'p> {
     /// The time before a launch in which compute waits.
     fn stall(&self, span: &Span) -> Event<'p> {
         let (names, steps) = (self.names(), self.steps());
-        let start_ns = (span.start_ns - span.idle_ns).max(self.from_ns);
+        let start_ns = (span.start_ns - span.idle_ns).max(self.from_ns).min(span.start_ns);
         Event {
             phase: 'X',
             name: "stall".into(),

@@ -55,7 +55,7 @@ pub(super) fn write(
     let mut scratch = scratch.reborrow();
     let cache = Cache {
         builder,
-        ahead: ahead.min(ops - 1),
+        ahead: ahead.min(ops.saturating_sub(1)),
         order: Queue::new(tensors, &mut scratch)?,
         kept_for: scratch.take(tensors, 0u32)?,
         now: 0,

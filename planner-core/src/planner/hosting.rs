@@ -15,6 +15,7 @@ use super::request::{LeastMemory, Output, Request, Task};
 use super::strategy::{Need, Strategy};
 use super::window::Window;
 use super::{auto, memory};
+use crate::bounds;
 use crate::graph::{Graph, OpId};
 use crate::hosted::Hosted;
 use crate::plan::ArenaPlacement;
@@ -167,6 +168,7 @@ pub(super) fn make<'o>(
     if host == Host::Never {
         return auto::make_with(request, None, strategy, output, scratch);
     }
+    output.check(request.graph)?;
     let mut scratch = scratch.reborrow();
     let middles = Middles::new(request.graph, &mut scratch)?;
     let mut search = Search { request, middles, best: (u64::MAX, Choice::NONE) };
@@ -180,8 +182,14 @@ pub(super) fn make<'o>(
         let choice = if host == Host::All { Choice::ALL } else { Choice::NONE };
         return search.make(choice, strategy, output, &mut scratch);
     }
-    let [none, all] = search.run(&mut output, &mut scratch)?;
+    let [mut none, all] = search.run(&mut output, &mut scratch)?;
     let (best_ns, best) = search.best;
+    if strategy.lists_with_repeats(request.graph) > 0 {
+        // No sample launches ops again, which saves most with all ops on the device.
+        let Request { graph, machine, budget_bytes } = *request;
+        let order = bounds::Order::Any;
+        none.0 = bounds::period_with_repeats_ns(graph, machine, budget_bytes, order, &mut scratch)?;
+    }
     let may_win = |&(sampled_ns, choice): &(u64, Choice)| {
         choice != best && sampled_ns - sampled_ns / GAIN <= best_ns
     };

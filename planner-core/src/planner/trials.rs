@@ -175,7 +175,7 @@ impl<'d, 'r> Trials<'d, 'r> {
                 best = Some(predicted);
             }
             let ops = self.task.sequence.len();
-            if best.is_some() && (ops >= LARGE_OPS || ops == 0) {
+            if ops == 0 || best.is_some() && ops >= LARGE_OPS {
                 break;
             }
         }
