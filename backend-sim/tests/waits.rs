@@ -100,6 +100,9 @@ fn run(verified: &Verified<'_>, deaf: &mut DeafDevice) -> Result<u64, ExecuteErr
     Ok(kernels.0.digest(&deaf.device).unwrap())
 }
 
+/// Orders in which a device runs without a wait.
+const SEEDS: u64 = 400;
+
 fn hold((work, owned): (Work, OwnedPlan)) {
     let graph = work.graph();
     let machine = machine(4);
@@ -117,7 +120,7 @@ fn hold((work, owned): (Work, OwnedPlan)) {
     );
     let waits = hears.layer.waits;
     for unheard in 1..=waits {
-        let seen = (0..50).any(|seed| {
+        let seen = (0..SEEDS).any(|seed| {
             let device = SimDevice::adversarial(machine, seed);
             run(&verified, &mut deaf(device, unheard)) != reference
         });
@@ -126,7 +129,7 @@ fn hold((work, owned): (Work, OwnedPlan)) {
 }
 
 #[test]
-fn every_wait_that_is_not_heard_is_seen_within_fifty_seeds() {
+fn every_wait_that_is_not_heard_is_seen() {
     hold(layers());
 }
 

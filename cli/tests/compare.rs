@@ -232,7 +232,7 @@ fn names_cannot_break_the_plot() {
 fn nonsense_is_refused() {
     let folder = Folder::new();
     for (more, words) in [
-        (["-s", "magic"], "checkpoint-offload, auto, swap, joint, or all"),
+        (["-s", "magic"], "optimizer-offload, auto, swap, joint, or all"),
         (["-b", "50%,x"], "a percentage"),
         (["-m", "nowhere"], "built-in machines are"),
     ] {

@@ -34,7 +34,7 @@ fn checks_are_named_before_they_run() {
     assert_eq!(named.len(), passed.len() + ignored.len());
     assert!(passed.iter().all(|name| named.contains(&name.as_str().unwrap())));
     let odd = ["conformance", "--backend", "host", "--chunk-bytes", "300"];
-    Folder::new().run(&odd).fails(1, &["host has no device"]);
+    Folder::new().run(&odd).fails_with_output(1, &["host has no device"]);
 }
 
 #[test]
