@@ -7,7 +7,6 @@ import weakref
 import torch
 
 from .capturing import capture_inference
-from .errors import CaptureError
 from .joint import Passes, plain_strides
 from .training import Training
 
@@ -104,12 +103,6 @@ class _Inference:
         self._module = module
         batch = module.batch(inputs)
         self._step = capture_inference(module, batch, lambda module, batch: module(*batch))
-        for storage in self._step.storages:
-            if storage.kind == "given" and storage.writes:
-                raise CaptureError(
-                    "the model writes into a tensor that it is given: copy it first, or use"
-                    " spillway.torch.capture_inference"
-                )
         self._compiled = device.compiled(self._step)
 
     def has(self, inputs):

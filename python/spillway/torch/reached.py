@@ -24,6 +24,11 @@ _CALLABLE = (type, types.FunctionType, types.BuiltinFunctionType, types.MethodTy
 _MOST_ITEMS = 256  # of a container that is watched
 _DEEPEST = 3
 _INTERNALS = set(vars(torch.nn.Module())) - {"training"}
+# Methods of modules that make or copy them, which a step does not call.
+_OUTSIDE_STEPS = {
+    *("__init__", "__copy__", "__deepcopy__"),
+    *("__getstate__", "__setstate__", "__reduce__", "__reduce_ex__"),
+}
 _OTHERS = tuple(
     os.path.realpath(path) + os.sep
     for path in {os.path.dirname(os.path.dirname(torch.__file__)), os.path.dirname(os.__file__)}
@@ -106,6 +111,7 @@ class Reached:
         self._tensors = {id(t) for t in tensors}
         self._seen = {}  # what was seen, by identity, which stays alive
         self._attributes = set()  # names that the functions use
+        self._read = set()  # those of them that a step may use
         self._objects = {}  # by identity, with their labels
 
     def module(self, name, root):
@@ -118,8 +124,9 @@ class Reached:
                 self._add_class(label, type(module))
                 for kind in type(module).__mro__:
                     if not _is_of_others(sys.modules.get(kind.__module__)):
-                        for method in vars(kind).values():
-                            self.function(f"{label}.{kind.__name__}", method)
+                        for n, method in vars(kind).items():
+                            is_run = n not in _OUTSIDE_STEPS
+                            self.function(f"{label}.{kind.__name__}", method, is_run)
 
     def _watch_module(self, label, module):
         own = vars(module)
@@ -136,12 +143,12 @@ class Reached:
     def finish(self):
         """Watches the objects that were reached, once the names of all attributes are known."""
         known = None
-        while known != (known := (len(self._objects), len(self._attributes))):
+        while known != (known := (len(self._objects), len(self._attributes), len(self._read))):
             for found in list(self._objects.values()):
                 self._explore(*found)
         for label, module in self.modules:
             for n, value in vars(module).items():
-                if n in self._attributes:
+                if n in self._read:
                     _refuse_iterator(f"{n} of {label}", value)
         for label, value, kind, _ in self._objects.values():
             names = [n for n in self._names_of(value, kind) if self._is_watched(vars(value)[n])]
@@ -150,8 +157,9 @@ class Reached:
                 self.sources.append(Source(read, names, label, kind))
         return self
 
-    def function(self, name, function):
-        """Watches what a function uses of its closure and of its module, and what it calls."""
+    def function(self, name, function, is_run=True):
+        """Watches what a function uses of its closure and of its module, and what it calls.
+        `is_run` is false where a step does not call it, but may call functions that it defines."""
         if isinstance(function, (staticmethod, classmethod)):
             function = function.__func__
         if isinstance(function, partial):
@@ -164,16 +172,20 @@ class Reached:
             self.module(name, function)
         elif isinstance(function, types.FunctionType):
             if self._is_new(function) and not _is_of_others(function.__code__):
-                self._watch_function(function.__qualname__, function)
+                self._watch_function(function.__qualname__, function, is_run)
         elif isinstance(function, type):
             self._add_class(name, function)
         elif not isinstance(function, _CALLABLE) and callable(function):
             self._used(name, function)
             self._call_of(name, function)
 
-    def _watch_function(self, name, function):
+    def _watch_function(self, name, function, is_run):
         used, attributes = _names(function.__code__)
+        of_step = {*used, *attributes, *function.__code__.co_freevars}
+        if not is_run:
+            of_step &= _names_within(function.__code__)
         self._attributes |= attributes
+        self._read |= attributes & of_step
         known = function.__globals__
         names = [n for n in used if n in known]
         watched = [n for n in names if self._is_watched(known[n])]
@@ -183,7 +195,7 @@ class Reached:
             read = partial(itemgetter(*watched, watched[0]), known)
             self.sources.append(Source(read, watched, label, "refused"))
         for n in names:
-            self._used(f"{n} of {label}", known[n])
+            self._used(f"{n} of {label}", known[n], n in of_step)
         for cell, n in zip(function.__closure__ or (), function.__code__.co_freevars):
             try:
                 value = cell.cell_contents
@@ -192,13 +204,14 @@ class Reached:
             if self._is_watched(value):
                 read = lambda cell=cell: (cell.cell_contents,)
                 self.sources.append(Source(read, [n], label, "refused"))
-            self._used(f"{n} of {label}", value)
+            self._used(f"{n} of {label}", value, n in of_step)
         for value in (*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()):
             self._used(label, value)
 
-    def _used(self, label, value):
-        """Watches a value that a function has reached."""
-        _refuse_iterator(label, value)
+    def _used(self, label, value, is_read=True):
+        """Watches a value that a function has reached. `is_read` tells whether a step may use it."""
+        if is_read:
+            _refuse_iterator(label, value)
         if isinstance(value, torch.nn.Module):
             self.module(label, value)
         elif isinstance(value, _CALLABLE):
@@ -262,7 +275,7 @@ class Reached:
         """Follows the attributes and the methods of an object."""
         for n in self._names_of(value, kind):
             if kind == "refused":
-                self._used(f"{n} of {label}", vars(value)[n])
+                self._used(f"{n} of {label}", vars(value)[n], n in self._read)
             else:
                 self._value(f"{label}.{n}", vars(value)[n], kind, depth + 1)
         for n in list(self._attributes) if kind == "refused" else ():
@@ -327,3 +340,13 @@ def _names(code):
                 attributes |= its_attributes
         _INSTRUCTIONS[code] = sorted(used), attributes
     return _INSTRUCTIONS[code]
+
+
+def _names_within(code):
+    """Returns all names that the functions use which code defines."""
+    names = set()
+    for inner in code.co_consts:
+        if isinstance(inner, types.CodeType):
+            used, attributes = _names(inner)
+            names.update(used, attributes, inner.co_freevars)
+    return names

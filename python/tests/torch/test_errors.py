@@ -15,7 +15,7 @@ from torch import nn
 from torch.nn import functional as F
 
 import spillway.torch
-from spillway.torch import LostError
+from spillway.torch import CaptureError, LostError
 from spillway.torch.running import _Kernels
 
 pytestmark = pytest.mark.short
@@ -166,8 +166,10 @@ def test_a_batch_of_another_rank_leaves_the_states():
     model = Words()
     train = compiled(model, adam(model))
     train(batch())
-    with pytest.raises((ValueError, RuntimeError)):
+    with pytest.raises(CaptureError, match="running_mean should contain 3 elements not 8") as raised:
         train((torch.zeros(2, 3, dtype=torch.int64), batch()[1]))
+    assert isinstance(raised.value.__cause__, RuntimeError)
+    assert "self.norm(self.embedding(x))" in str(raised.value)
     train(batch())
     assert train.sync() == 2
 

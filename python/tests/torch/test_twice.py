@@ -3,6 +3,7 @@ refusal."""
 
 import functools
 import inspect
+import itertools
 import random
 from collections import deque
 
@@ -286,6 +287,52 @@ def test_a_clock_is_refused_with_its_line():
 
     message = refused(mlp(), timed)
     assert names_line(message, timed, 2) and "the step differs when it is captured again" in message
+
+
+NUMBERS = itertools.count()
+
+
+class Numbered(nn.Module):
+    """Asks an iterator for items when it is made and when it is copied."""
+
+    def __init__(self):
+        super().__init__()
+        self.head = nn.Linear(6, 3)
+        self.items = iter([0.5] * 100)
+        self.number, self.first = next(NUMBERS), next(self.items)
+
+    def __deepcopy__(self, memo):
+        copied = Numbered()
+        copied.load_state_dict(self.state_dict())
+        next(self.items)
+        return copied
+
+    def forward(self, x):
+        return self.head(x)
+
+
+class Scaled(Numbered):
+    def forward(self, x):
+        return super().forward(x) * next(self.items)
+
+
+class ScaledByLambda(Numbered):
+    def __init__(self):
+        super().__init__()
+        self.scale = lambda: next(self.items)
+
+    def forward(self, x):
+        return super().forward(x) * self.scale()
+
+
+def test_an_iterator_that_a_step_does_not_ask():
+    compare(Numbered, loss_fn, sgd, batches)
+
+
+@pytest.mark.parametrize("make", [Scaled, ScaledByLambda])
+def test_an_iterator_that_a_step_asks_is_refused_though_its_items_are_equal(make):
+    message = refused(make(), loss_fn)
+    assert "items of model is an iterator, whose next item a captured step would not ask" in message
 
 
 def test_noise_with_a_seed_of_its_own_is_a_constant():
