@@ -242,11 +242,14 @@ mod tests {
     const TEMPORARY: Kind = Kind::Temporary;
 
     /// The ops that run on the host, each with the launches before it, and the kinds of all tensors
-    /// as the device sees them. An op may run on the host or not, and has what it reads and writes.
+    /// as the device sees them.
+    type Found = (Vec<(u32, u32)>, Vec<Kind>);
+
+    /// What is found. An op may run on the host or not, and has what it reads and writes.
     fn hosted<const OPS: usize>(
         kinds: &[Kind],
         ops: [(bool, &[u32], &[u32]); OPS],
-    ) -> Option<(Vec<(u32, u32)>, Vec<Kind>)> {
+    ) -> Option<Found> {
         let tensors: Vec<_> = kinds.iter().map(|&kind| Tensor { bytes: 8, kind }).collect();
         let mut operands = Vec::new();
         let ops = ops.map(|(may, reads, writes)| {
