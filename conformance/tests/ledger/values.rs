@@ -257,7 +257,7 @@ fn rule_6_what_claims_no_host_copy_has_none_at_start() {
 fn rule_6_temporaries_are_never_resident_at_start() {
     let steps = [launch(0)];
     let case = case(&[temporary(9)], &[(1, &[], &[0])], 9, &[stale(0)], &steps);
-    assert_refused(&case, "resident_at_start[0]: tensor 0 is a temporary");
+    assert_refused(&case, "resident_at_start[0]: tensor 0 has no value at start");
 }
 
 #[test]

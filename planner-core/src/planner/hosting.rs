@@ -44,10 +44,6 @@ const SPREADS: [u32; 3] = [4, 16, 64];
 /// Rounds in which a share is refined, each with half the step of the one before.
 const ROUNDS: u32 = 5;
 
-/// What a plan may gain over its sample, as a fraction of the period: a choice whose sample is longer
-/// by more is not planned.
-const GAIN: u64 = 10;
-
 /// What plans the rest where the optimizer is on the host.
 const BASELINES: [Strategy; 9] = [
     Strategy::InCore,
@@ -172,48 +168,47 @@ pub(super) fn make<'o>(
     let mut scratch = scratch.reborrow();
     let middles = Middles::new(request.graph, &mut scratch)?;
     let mut search = Search { request, middles, best: (u64::MAX, Choice::NONE) };
-    let made_by_it = |made| Made { by: strategy.name(), ..made };
-    match strategy {
-        Strategy::Split => return search.split(output, &mut scratch).map(made_by_it),
-        Strategy::OptimizerOffload => return search.offload(output, &mut scratch).map(made_by_it),
-        _ => {}
+    if strategy.runs_on_host() {
+        return search.make_by(Way::Baseline(strategy), strategy, output, &mut scratch);
     }
     if host == Host::All || search.middles.is_none() || strategy.takes_first() {
         let choice = if host == Host::All { Choice::ALL } else { Choice::NONE };
         return search.make(choice, strategy, output, &mut scratch);
     }
-    let [mut none, all] = search.run(&mut output, &mut scratch)?;
+    search.run(&mut output, &mut scratch)?;
     let (best_ns, best) = search.best;
-    if strategy.lists_with_repeats(request.graph) > 0 {
-        // No sample launches ops again, which saves most with all ops on the device.
-        let Request { graph, machine, budget_bytes } = *request;
-        let order = bounds::Order::Any;
-        none.0 = bounds::period_with_repeats_ns(graph, machine, budget_bytes, order, &mut scratch)?;
-    }
-    let may_win = |&(sampled_ns, choice): &(u64, Choice)| {
-        choice != best && sampled_ns - sampled_ns / GAIN <= best_ns
-    };
-    let mut winner: Option<(u64, Choice)> = None;
-    let mut shortage = None;
-    let mut written = None;
+    let [none_ns, all_ns] = search.least_ns(&mut scratch)?;
+    let baselines = [(Strategy::Split, 0), (Strategy::OptimizerOffload, all_ns)];
+    let baselines = baselines.map(|(strategy, least_ns)| (Way::Baseline(strategy), least_ns));
+    let ends = [(Choice::NONE, none_ns), (Choice::ALL, all_ns)];
+    let ends = ends.into_iter().filter(|&(choice, _)| choice != best);
+    let ends = ends.map(|(choice, least_ns)| (Way::Own(choice), least_ns));
+    let others = baselines.into_iter().chain(ends).filter(|&(_, least_ns)| least_ns <= best_ns);
+    let others = others.map(|(way, _)| way);
+    let mut winner: Option<(u64, Way)> = None;
+    let (mut written, mut shortage) = (None, None);
     // The best comes last, so that it need not be written again.
-    for (_, choice) in [none, all].into_iter().filter(may_win).chain([search.best]) {
+    for way in others.chain([Way::Own(best)]) {
         written = None;
-        match search.make(choice, strategy, output.reborrow(), &mut scratch) {
+        match search.make_by(way, strategy, output.reborrow(), &mut scratch) {
             Ok(made) => {
                 let period_ns = made.plan.predicted.period_ns;
                 if winner.is_none_or(|(least_ns, _)| period_ns <= least_ns) {
-                    winner = Some((period_ns, choice));
+                    winner = Some((period_ns, way));
                     written = Some(made.kept());
                 }
             }
-            Err(error) if error.is_of_one_list() => shortage = Some(error.less(shortage)),
+            Err(error) if error.is_of_one_list() => {
+                // If some choice fits the device, the budget is not what is too small.
+                let is_of_host = matches!(shortage, Some(PlanningError::Plan(_)));
+                shortage = if is_of_host { shortage } else { Some(error.less(shortage)) };
+            }
             Err(error) => return Err(error),
         }
     }
     let made = match (winner, written, shortage) {
         (Some(_), Some(kept), _) => kept.made(output),
-        (Some((_, choice)), None, _) => search.make(choice, strategy, output, &mut scratch)?,
+        (Some((_, way)), None, _) => search.make_by(way, strategy, output, &mut scratch)?,
         (None, _, shortage) => return Err(shortage.unwrap_or(PlanningError::Stuck)),
     };
     // Other strategies run other ops on the device.
@@ -249,6 +244,15 @@ pub(super) fn least_memory(
     }
 }
 
+/// How a plan is made.
+#[derive(Clone, Copy)]
+enum Way {
+    /// By the strategy that is asked for.
+    Own(Choice),
+    /// By a baseline, which has a choice of its own.
+    Baseline(Strategy),
+}
+
 /// A search for the choice of which a sample of lists takes least.
 struct Search<'r> {
     request: &'r Request<'r>,
@@ -258,15 +262,14 @@ struct Search<'r> {
 }
 
 impl Search<'_> {
-    /// Tries shares of the ops; returns what none and all of them come to.
+    /// Tries shares of the ops.
     fn run(
         &mut self,
         output: &mut Output<'_>,
         scratch: &mut Scratch<'_>,
-    ) -> Result<[(u64, Choice); 2], PlanningError> {
-        let mut ends = [(u64::MAX, Choice::NONE), (u64::MAX, Choice::ALL)];
-        for (sampled_ns, choice) in &mut ends {
-            *sampled_ns = self.sample(*choice, output, scratch)?;
+    ) -> Result<(), PlanningError> {
+        for choice in [Choice::NONE, Choice::ALL] {
+            self.sample(choice, output, scratch)?;
         }
         let spreads = SPREADS.map(From::Spread);
         for from in [From::First, From::Last].into_iter().chain(spreads) {
@@ -289,7 +292,39 @@ impl Search<'_> {
             let choice = self.fewest(from, output.arena, scratch)?;
             self.sample(choice, output, scratch)?;
         }
-        Ok(ends)
+        Ok(())
+    }
+
+    /// Periods that no plan beats with none of the ops on the host, and with all of them.
+    fn least_ns(&self, scratch: &mut Scratch<'_>) -> Result<[u64; 2], PlanningError> {
+        let Request { graph, machine, budget_bytes } = *self.request;
+        let order = bounds::Order::Any;
+        let none_ns = bounds::period_with_repeats_ns(graph, machine, budget_bytes, order, scratch)?;
+        let mut scratch = scratch.reborrow();
+        let hosted = self.middles.take(graph, Choice::ALL, &mut scratch)?;
+        let sequence = Sequence::as_given(graph, hosted.as_ref(), &mut scratch)?;
+        let host_ns = sequence.host_steps().iter().map(|step| graph.op(step.op).host_ns);
+        let host_ns = host_ns.fold(0, |sum: u64, ns| sum.saturating_add(ns.unwrap_or(0)));
+        Ok([none_ns, sequence.compute_ns().max(host_ns)])
+    }
+
+    fn make_by<'o>(
+        &self,
+        way: Way,
+        strategy: Strategy,
+        output: Output<'o>,
+        scratch: &mut Scratch<'_>,
+    ) -> Result<Made<'o>, PlanningError> {
+        match way {
+            Way::Own(choice) => self.make(choice, strategy, output, scratch),
+            Way::Baseline(baseline) => {
+                let made = match baseline {
+                    Strategy::Split => self.split(output, scratch)?,
+                    _ => self.offload(output, scratch)?,
+                };
+                Ok(Made { by: baseline.name(), ..made })
+            }
+        }
     }
 
     /// The period of the best of a sample of lists; the most there is where none fits.
