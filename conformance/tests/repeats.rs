@@ -14,7 +14,7 @@ use workloads::machines::builtin;
 use workloads::models::generate;
 
 const fn auto(repeats: Repeats) -> Planner {
-    Planner::Auto(Auto { effort: Some(9), order: Order::Given, repeats, host: Host::Allowed })
+    Planner::Auto(Auto { effort: Some(9), order: Order::Given, repeats, host: Host::Never })
 }
 
 /// The period of a plan that keeps every rule; none where the budget is too small.

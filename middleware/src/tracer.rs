@@ -78,7 +78,10 @@ impl<C> Tracer<C> {
     #[must_use]
     pub fn json(&self) -> Value {
         let mut events = vec![label(HOST, "host")];
-        events.extend(Stream::ALL.map(|stream| label(track(stream), &stream.to_string())));
+        events.extend(Stream::ALL.map(|stream| match stream {
+            Stream::Host => label(track(stream), "ops on the host"),
+            _ => label(track(stream), &stream.to_string()),
+        }));
         let mut resident_bytes = None;
         for record in &self.records {
             events.push(record.slice());

@@ -126,7 +126,7 @@ fn a_graph_that_the_core_rejects_is_described_by_name() {
             (
                 r#""reads": [0]"#,
                 r#""reads": [1]"#,
-                r#"op 0 ("a") reads tensor 1 ("t"), a temporary"#,
+                r#"op 0 ("a") reads tensor 1 ("t"), which has no value"#,
             ),
             (r#""reads": [0]"#, r#""reads": [0, 0]"#, r#"op 0 ("a") lists tensor 0 ("w") twice"#),
             (

@@ -171,9 +171,19 @@ pub(super) fn make<'o>(
     if strategy.runs_on_host() {
         return search.make_by(Way::Baseline(strategy), strategy, output, &mut scratch);
     }
-    if host == Host::All || search.middles.is_none() || strategy.takes_first() {
+    if host == Host::All || search.middles.is_none() {
         let choice = if host == Host::All { Choice::ALL } else { Choice::NONE };
         return search.make(choice, strategy, output, &mut scratch);
+    }
+    if strategy.takes_first() {
+        let made = search.make(Choice::NONE, strategy, output.reborrow(), &mut scratch);
+        let shortage = match made {
+            Err(error) if error.is_of_one_list() => error,
+            Err(error) => return Err(error),
+            Ok(made) => return Ok(made.kept().made(output)),
+        };
+        let made = search.make(Choice::ALL, strategy, output, &mut scratch);
+        return made.map_err(|error| error.less(Some(shortage)));
     }
     search.run(&mut output, &mut scratch)?;
     let (best_ns, best) = search.best;
