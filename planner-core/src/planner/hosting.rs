@@ -166,6 +166,13 @@ pub(super) fn make<'o>(
     }
     output.check(request.graph)?;
     let mut scratch = scratch.reborrow();
+    if let Strategy::Auto(_) = strategy {
+        let LeastMemory { bytes: min_feasible_bytes, op, .. } =
+            least_memory(request, strategy, output.arena, &mut scratch)?;
+        if request.budget_bytes < min_feasible_bytes {
+            return Err(PlanningError::Infeasible { min_feasible_bytes, op });
+        }
+    }
     let middles = Middles::new(request.graph, &mut scratch)?;
     let mut search = Search { request, middles, best: (u64::MAX, Choice::NONE) };
     if strategy.runs_on_host() {
