@@ -47,8 +47,9 @@ impl Paced<'_, '_, '_> {
         loop {
             let (end, id) = queue.top()?;
             let tensor = TensorId(id);
-            let is_back = builder.held(tensor) == builder.memory.objects(tensor);
-            if !is_back && end == gap_end[tensor.index()] {
+            let (held, objects) = (builder.held(tensor), builder.memory.objects(tensor));
+            let is_on_host = held + builder.copied(tensor) >= objects;
+            if held < objects && is_on_host && end == gap_end[tensor.index()] {
                 return Some(Due { tensor, end });
             }
             queue.pop();
