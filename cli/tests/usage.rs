@@ -19,7 +19,7 @@ fn bad_usage_has_status_2() {
         (&["plan", SMALL, "--budget", "-5%"], "--budget"),
         (
             &["plan", SMALL, "--strategy", "magic"],
-            "lms, window, weights, weights-undiscounted, layer-to-layer, checkpoint, checkpoint-offload, auto, ",
+            "lms, window, weights, weights-undiscounted, layer-to-layer, checkpoint, checkpoint-offload, split, optimizer-offload, auto, ",
         ),
         (&["plan", SMALL, "--set", "bytes=1"], "auto has no parameter"),
         (&["plan", SMALL, "-s", "window", "--set", "size=1"], "it has bytes, variant"),
