@@ -243,7 +243,7 @@ impl SimDevice {
         }
     }
 
-    /// What an op will write, from what it reads now. `segments` are those of its operands.
+    /// The bytes that an op will write, from the bytes that it reads now. `segments` belong to its operands.
     fn computed(
         &self,
         work: Point,

@@ -1,5 +1,5 @@
-//! Every picture in a renderer that is no browser: those that the program draws and those of the
-//! pages. The target folder's `tmp` holds what came of them.
+//! A renderer other than a browser draws every picture of the program and of the pages. The images lie
+//! in `tmp` of the target folder.
 #![allow(clippy::unwrap_used, reason = "what fails here fails the test")]
 
 mod common;
@@ -76,7 +76,7 @@ impl Drawn {
         texts
     }
 
-    /// Texts that leave the picture, and those that lie on another.
+    /// Texts that leave the picture, and texts that overlap.
     fn unreadable(&self) -> Vec<String> {
         let (texts, size) = (self.texts(), self.tree.size());
         let drawn = self.svg.matches("<text").count();

@@ -191,8 +191,8 @@ fn run(block: &Block) -> Result<(), Failed> {
     Err(format!("{}\n{script}\n{}", output.status, said.concat()).into())
 }
 
-/// `spillway`, and `cargo` without optimizations, so that what is built already serves: of the
-/// default member that is the program.
+/// Commands for `spillway`, and for `cargo` without optimizations, so that the program is not built
+/// again.
 fn shims(folder: &Folder, program: &Path) {
     fs::create_dir(folder.path("bin")).unwrap();
     let program = program.display();

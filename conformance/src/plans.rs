@@ -97,9 +97,9 @@ pub fn cases_on_small_hosts() -> impl Strategy<Value = Case> {
     })
 }
 
-/// A valid plan for the graph with its ops in this order, some of those that are repeatable more
-/// than once, some of those that may on the host: a walk of random legal steps that ends where it began. Pools have from just enough
-/// objects to so many that memory that is given back is not needed for several iterations.
+/// A valid plan for the graph with its ops in this order: a walk of random legal steps that ends where
+/// it began. Some repeatable ops run more than once, and some ops run on the host. Pools have from just
+/// enough objects to so many that memory that is given back is not needed for several iterations.
 #[must_use]
 pub fn random_plan(
     graph: &Graph<'_>,

@@ -231,8 +231,8 @@ impl Clock<'_> {
         self.last_end_ns(|record| matches!(record.action, Step::Host(op) if matches(op)))
     }
 
-    /// A step on the host waits for the last offload of every object of what it touches, and the
-    /// last prefetch of every object of what it writes.
+    /// A step on the host waits for the last offload of every object of the tensors that it touches, and
+    /// for the last prefetch of every object of the tensors that it writes.
     fn host_ready_ns(&self, op: OpId) -> u64 {
         let graph = self.layout.graph;
         self.last_end_ns(|record| match record.action {

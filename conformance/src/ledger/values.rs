@@ -378,8 +378,8 @@ impl<'a> Walk<'a> {
         Ok(taken)
     }
 
-    /// Rule 3 on the host: the host copies of what an op reads hold their current values, and those of
-    /// what it writes then hold what it makes. Device copies keep the value they have.
+    /// Rule 3 on the host: an op reads tensors whose host copies hold their current values. It gives the
+    /// host copies of the tensors that it writes new values. Device copies keep their values.
     fn run_on_host(&mut self, step: usize, op: OpId) -> Result<(), String> {
         let graph = self.layout.graph;
         for &tensor in graph.reads(op) {

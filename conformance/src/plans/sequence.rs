@@ -62,7 +62,7 @@ impl<'a> Sequence<'a> {
         Self { graph, read_first, launches, on_host: BTreeSet::new() }
     }
 
-    /// The same launches, some of those that may on the host. Where it is to be `safe`, repeats have
+    /// The same launches, but some ops run on the host. Where it is to be `safe`, repeats have
     /// nothing to do with the tensors of these; elsewhere there may be no plan.
     pub(super) fn with_some_on_host(mut self, safe: bool, choices: &mut Choices) -> Self {
         if !choices.one_in(2) {
