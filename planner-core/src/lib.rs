@@ -212,6 +212,7 @@ pub mod executor;
 pub mod footprint;
 pub mod graph;
 pub mod host;
+mod host_steps;
 mod hosted;
 mod index_set;
 pub mod lower;

@@ -2,9 +2,10 @@
 //! second launch of an op and every later one is a repeat.
 
 use crate::graph::{Graph, Launched, OpId, Tensor, TensorId};
+use crate::host_steps::{self, HostStep};
 use crate::hosted::Hosted;
 use crate::plan::PlanError;
-use crate::scratch::{Limits, OutOfScratch, Scratch, total, words};
+use crate::scratch::{Limits, Scratch, total, words};
 use bytemuck::{Pod, Zeroable};
 
 /// A position in a [`Sequence`]: one launch of an op.
@@ -32,15 +33,6 @@ struct Launch {
     first_write: u32,
 }
 
-/// An op on the host.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Pod, Zeroable)]
-#[repr(C)]
-pub(crate) struct HostStep {
-    /// How many launches of the iteration come before it in the list.
-    pub(crate) after: u32,
-    pub(crate) op: OpId,
-}
-
 /// Launches, and the operands of all of them. A last entry of `launches` is none: the operands of
 /// the one before it end where its own begin.
 #[derive(Clone, Copy, Debug)]
@@ -60,8 +52,7 @@ impl<'a> Sequence<'a> {
             words::<Launch>(limits.ops.saturating_add(1)),
             words::<TensorId>(limits.operands),
             words::<u8>(limits.ops),
-            words::<HostStep>(limits.ops),
-            words::<Ready>(limits.tensors),
+            host_steps::scratch_words(limits),
         ])
     }
 
@@ -117,7 +108,7 @@ impl<'a> Sequence<'a> {
         let times_ns = firsts.map(|launch| sequence.time_ns(launch));
         sequence.once_ns = times_ns.fold(0, u64::saturating_add);
         if let Some(hosted) = hosted {
-            sequence.host_steps = host_steps(&sequence, hosted, scratch)?;
+            sequence.host_steps = host_steps::new(&sequence, hosted, scratch)?;
         }
         Ok(sequence)
     }
@@ -301,59 +292,6 @@ impl<'a> Sequence<'a> {
         let tensor = self.graph.tensor(id);
         self.hosted.map_or(tensor, |hosted| hosted.tensor(id, tensor))
     }
-}
-
-/// The launches that come before the next op on the host which touches a tensor.
-#[derive(Clone, Copy, Default, Pod, Zeroable)]
-#[repr(C)]
-struct Ready {
-    /// If it reads the tensor,
-    to_read: u32,
-    /// and if it writes it.
-    to_write: u32,
-}
-
-/// The ops on the host, each as soon as the launches before it are listed, and the ops on the host
-/// that it depends on.
-fn host_steps<'a>(
-    sequence: &Sequence<'_>,
-    hosted: &Hosted<'_>,
-    scratch: &mut Scratch<'a>,
-) -> Result<&'a [HostStep], OutOfScratch> {
-    let graph = sequence.graph;
-    let ops = || graph.op_ids().filter(|&op| hosted.contains(op));
-    let steps = scratch.take(ops().count(), HostStep::zeroed())?;
-    let ready = scratch.reborrow().take(graph.tensors().len(), Ready::default())?;
-    for launch in sequence.launches() {
-        let listed = launch.0 + 1;
-        if !sequence.launched(launch).is_repeat {
-            for tensor in sequence.writes(launch) {
-                if hosted.copies(*tensor) {
-                    ready[tensor.index()].to_read = listed;
-                }
-            }
-        }
-        for tensor in sequence.operands_of(launch) {
-            if hosted.makes(*tensor) && !hosted.makes_first(*tensor) {
-                ready[tensor.index()].to_write = listed;
-            }
-        }
-    }
-    for (step, op) in steps.iter_mut().zip(ops()) {
-        let reads = graph.reads(op).iter().map(|tensor| ready[tensor.index()].to_read);
-        let writes = graph.writes(op).iter().map(|tensor| ready[tensor.index()].to_write);
-        let after = reads.chain(writes).fold(0, u32::max);
-        *step = HostStep { after, op };
-        for tensor in graph.reads(op) {
-            let to_write = &mut ready[tensor.index()].to_write;
-            *to_write = after.max(*to_write);
-        }
-        for tensor in graph.writes(op) {
-            ready[tensor.index()] = Ready { to_read: after, to_write: after };
-        }
-    }
-    steps.sort_unstable_by_key(|step| (step.after, step.op));
-    Ok(steps)
 }
 
 #[cfg(test)]

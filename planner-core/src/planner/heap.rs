@@ -4,38 +4,38 @@ use crate::scratch::{OutOfScratch, Scratch, words};
 
 /// The entry with the least key is on top; equal keys come by id.
 #[derive(Debug)]
-pub(super) struct Heap<'a> {
+pub(crate) struct Heap<'a> {
     entries: &'a mut [[u64; 2]],
     len: usize,
 }
 
 impl<'a> Heap<'a> {
-    pub(super) const fn scratch_words(capacity: usize) -> usize {
+    pub(crate) const fn scratch_words(capacity: usize) -> usize {
         words::<[u64; 2]>(capacity)
     }
 
-    pub(super) fn new(capacity: usize, scratch: &mut Scratch<'a>) -> Result<Self, OutOfScratch> {
+    pub(crate) fn new(capacity: usize, scratch: &mut Scratch<'a>) -> Result<Self, OutOfScratch> {
         Ok(Self { entries: scratch.take(capacity, [0; 2])?, len: 0 })
     }
 
     /// The entries that another held, in the same memory.
-    pub(super) const fn holding(entries: &'a mut [[u64; 2]], len: usize) -> Self {
+    pub(crate) const fn holding(entries: &'a mut [[u64; 2]], len: usize) -> Self {
         Self { entries, len }
     }
 
     /// How many entries there are.
-    pub(super) const fn len(&self) -> usize {
+    pub(crate) const fn len(&self) -> usize {
         self.len
     }
 
     /// The least key and its id.
-    pub(super) fn top(&self) -> Option<(u64, u32)> {
+    pub(crate) fn top(&self) -> Option<(u64, u32)> {
         let [key, id] = *self.entries[..self.len].first()?;
         Some((key, id as u32))
     }
 
     /// Adds an entry; false where the heap is full.
-    pub(super) fn push(&mut self, key: u64, id: u32) -> bool {
+    pub(crate) fn push(&mut self, key: u64, id: u32) -> bool {
         let Some(slot) = self.entries.get_mut(self.len) else { return false };
         *slot = [key, u64::from(id)];
         let mut at = self.len;
@@ -48,7 +48,7 @@ impl<'a> Heap<'a> {
     }
 
     /// Takes the top entry off.
-    pub(super) fn pop(&mut self) -> Option<(u64, u32)> {
+    pub(crate) fn pop(&mut self) -> Option<(u64, u32)> {
         let top = self.top()?;
         self.len -= 1;
         self.entries.swap(0, self.len);

@@ -17,10 +17,12 @@ use super::window::Window;
 use super::{auto, memory};
 use crate::bounds;
 use crate::graph::{Graph, OpId};
+use crate::host_steps::HostStep;
 use crate::hosted::Hosted;
 use crate::plan::ArenaPlacement;
 use crate::scratch::{Limits, OutOfScratch, Scratch, total, words};
 use crate::sequence::Sequence;
+use bytemuck::Zeroable;
 
 /// Which ops that [may](crate::Op::host_ns) run on the host do.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -94,6 +96,7 @@ pub(super) const fn scratch_words(limits: &Limits) -> usize {
         Hosted::scratch_words(limits).saturating_mul(2),
         Sequence::scratch_words(limits),
         words::<u32>(limits.ops),
+        words::<HostStep>(limits.ops),
     ])
 }
 
@@ -108,10 +111,12 @@ impl<'a> Middles<'a> {
         if let Some(all) = Hosted::new(graph, |_| true, &mut scratch)? {
             let sequence = Sequence::as_given(graph, Some(&all), &mut scratch)?;
             let time_ns = |op: OpId| u128::from(graph.op(op).host_ns.unwrap_or(0).max(1));
-            let steps = sequence.host_steps();
+            let steps = scratch.take(sequence.host_steps().len(), HostStep::zeroed())?;
+            steps.copy_from_slice(sequence.host_steps());
+            steps.sort_unstable_by_key(|step| (step.ready, step.op));
             let sum_ns: u128 = steps.iter().map(|step| time_ns(step.op)).sum();
             let mut before_ns = 0;
-            for step in steps {
+            for step in steps.iter() {
                 let middle_ns = before_ns + time_ns(step.op) / 2;
                 middles[step.op.index()] = (middle_ns * u128::from(WHOLE) / sum_ns.max(1)) as u32;
                 before_ns += time_ns(step.op);

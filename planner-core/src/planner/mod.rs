@@ -14,7 +14,7 @@ mod error;
 mod fit;
 mod gaps;
 mod groups;
-mod heap;
+pub(crate) mod heap;
 mod hosting;
 mod in_core;
 mod list;
