@@ -5,7 +5,7 @@ use crate::graph::{Graph, Launched, OpId, Tensor, TensorId};
 use crate::host_steps::{self, HostStep};
 use crate::hosted::Hosted;
 use crate::plan::PlanError;
-use crate::scratch::{Limits, Scratch, total, words};
+use crate::scratch::{Limits, OutOfScratch, Scratch, total, words};
 use bytemuck::{Pod, Zeroable};
 
 /// A position in a [`Sequence`]: one launch of an op.
@@ -225,6 +225,40 @@ impl<'a> Sequence<'a> {
     pub(crate) fn compute_ns(&self) -> u64 {
         let times_ns = self.launches().map(|launch| self.time_ns(launch));
         times_ns.fold(0, u64::saturating_add)
+    }
+
+    pub(crate) const fn start_words(limits: &Limits) -> usize {
+        total([words::<u64>(limits.ops.saturating_add(1)), words::<u64>(limits.tensors)])
+    }
+
+    /// When each launch starts, and when the last one ends, if nothing waits but for the launches
+    /// before it and for what the host makes in the same iteration. O(operands).
+    pub(crate) fn starts_ns<'s>(
+        &self,
+        scratch: &mut Scratch<'s>,
+    ) -> Result<&'s [u64], OutOfScratch> {
+        let starts_ns = scratch.take(self.len() + 1, 0u64)?;
+        let mut scratch = scratch.reborrow();
+        let made_ns = scratch.take(self.tensors().len(), 0u64)?;
+        let (mut free_ns, mut host_ns) = (0u64, 0u64);
+        let mut host_steps = self.host_steps.iter().peekable();
+        for launch in self.launches() {
+            while let Some(step) = host_steps.next_if(|step| step.after <= launch.0) {
+                let time_ns = self.graph.op(step.op).host_ns.unwrap_or(0);
+                host_ns = host_ns.max(free_ns).saturating_add(time_ns);
+                for tensor in self.graph.writes(step.op) {
+                    if self.is_made_first(*tensor) {
+                        made_ns[tensor.index()] = host_ns;
+                    }
+                }
+            }
+            let made_ns = self.reads(launch).iter().map(|tensor| made_ns[tensor.index()]);
+            let start_ns = made_ns.fold(free_ns, u64::max);
+            starts_ns[launch.index()] = start_ns;
+            free_ns = start_ns.saturating_add(self.time_ns(launch));
+        }
+        starts_ns[self.len()] = free_ns;
+        Ok(starts_ns)
     }
 
     /// Device memory that is held only during a launch.

@@ -65,18 +65,46 @@ pub fn plan(
     request: &Request<'_>,
     strategy: Strategy,
 ) -> Result<(OwnedPlan, Option<Unplaced>), PlanningError> {
-    let (mut buffers, mut others_ns) = (Buffers::default(), None);
+    let (mut buffers, mut least) = (Buffers::default(), None);
     let planned = plan_by(request, |request| {
         let made = buffers.make(request, strategy)?;
-        others_ns.get_or_insert(made.others_ns);
+        least.get_or_insert((made.others_ns, made.ends_ns));
         Ok(planning::owned(&made))
     })?;
-    match strategy {
-        Strategy::Auto(auto) if auto.effort != Some(0) => {
-            best_of_all(request, auto, planned, others_ns.unwrap_or(0), &mut buffers)
+    match (strategy, least) {
+        (Strategy::Auto(auto), Some((others_ns, ends_ns))) if auto.effort != Some(0) => {
+            let best = best_of_all(request, auto, planned, others_ns, &mut buffers)?;
+            best_of_ends(request, auto, best, ends_ns, &mut buffers)
         }
         _ => Ok(planned),
     }
+}
+
+/// The shorter of a finished plan and those with none of the ops on the host, and with all of them, which
+/// do not take less than `ends_ns` before their objects are fixed.
+fn best_of_ends(
+    request: &Request<'_>,
+    auto: Auto,
+    mut best: (OwnedPlan, Option<Unplaced>),
+    ends_ns: [u64; 2],
+    buffers: &mut Buffers,
+) -> Result<(OwnedPlan, Option<Unplaced>), PlanningError> {
+    for (host, end_ns) in [Host::Never, Host::All].into_iter().zip(ends_ns) {
+        let least_ns = best.0.predicted.period_ns;
+        if end_ns >= least_ns.saturating_add(least_ns / SHORTER) {
+            continue;
+        }
+        let strategy = Strategy::Auto(Auto { host, ..auto });
+        let end = plan_by(request, |request| {
+            buffers.make(request, strategy).map(|made| planning::owned(&made))
+        });
+        match end {
+            Ok(end) if end.0.predicted.period_ns < least_ns => best = end,
+            Err(PlanningError::Scratch(error)) => return Err(error.into()),
+            _ => {}
+        }
+    }
+    Ok(best)
 }
 
 /// The shorter of a finished plan and those of all other strategies, none of which beats

@@ -2,7 +2,7 @@
 
 use super::error::PlanningError;
 use super::memory::{self, Memory};
-use super::recipe::{Auto, Entrant, Order};
+use super::recipe::{Auto, Entrant, Order, Recipe, SAMPLE};
 use super::request::{LeastMemory, Lists, Output, PoolTables, Request, Task, Written};
 use super::strategy::{Need, Strategy};
 use super::trials::{Basis, Candidate, Search, Trials};
@@ -16,7 +16,10 @@ use crate::scratch::{Buffer, BufferTooShort, Scratch};
 use crate::sequence::Sequence;
 
 /// What more lists gain over a sample of them, as a fraction of the period, at most as a rule.
-const GAIN: u64 = 10;
+pub(super) const GAIN: u64 = 10;
+
+/// The [`Made::ends_ns`] of plans that no op is chosen for.
+const UNKNOWN: [u64; 2] = [u64::MAX; 2];
 
 /// A plan, and what made it.
 #[derive(Clone, Copy, Debug)]
@@ -31,6 +34,9 @@ pub struct Made<'o> {
     /// For [`Strategy::Auto`], a period that no plan of another strategy beats in the given order, unless
     /// fixed objects make it shorter.
     pub others_ns: u64,
+    /// For [`Strategy::Auto`] that chooses ops for the host, what its plans with none of them there, and
+    /// with all of them, take at least, as a rule; unless fixed objects make them shorter.
+    pub ends_ns: [u64; 2],
 }
 
 impl Made<'_> {
@@ -41,8 +47,8 @@ impl Made<'_> {
 
     /// The same without the plan, which the buffers hold.
     pub(super) const fn kept(&self) -> Kept {
-        let Self { ref plan, by, own_ns, others_ns } = *self;
-        Kept { written: Written::of(plan), by, own_ns, others_ns }
+        let Self { ref plan, by, own_ns, others_ns, ends_ns } = *self;
+        Kept { written: Written::of(plan), by, own_ns, others_ns, ends_ns }
     }
 }
 
@@ -53,13 +59,14 @@ pub(super) struct Kept {
     by: &'static str,
     own_ns: Option<u64>,
     others_ns: u64,
+    ends_ns: [u64; 2],
 }
 
 impl Kept {
     /// The plan in the buffers.
     pub(super) fn made(self, output: Output<'_>) -> Made<'_> {
-        let Self { written, by, own_ns, others_ns } = self;
-        Made { plan: output.written(written), by, own_ns, others_ns }
+        let Self { written, by, own_ns, others_ns, ends_ns } = self;
+        Made { plan: output.written(written), by, own_ns, others_ns, ends_ns }
     }
 }
 
@@ -113,7 +120,7 @@ pub(super) fn make_with<'o>(
     let (order, sampled_ns) = match strategy {
         Strategy::Auto(Auto { order: Order::Free, .. }) if !strategy.takes_first() => {
             order::best(&given, &mut scratch, |sequence, scratch| {
-                sample(&Task::new(request, sequence), output.reborrow(), scratch)
+                sample(&Task::new(request, sequence), SAMPLE, output.reborrow(), scratch)
             })?
         }
         _ => (None, u64::MAX),
@@ -265,7 +272,7 @@ fn plan_segments<'o>(
     write(task.sequence, &mut scratch)?;
     checkpoint::each(task, &memory, &mut scratch, write)?;
     let plan = written.map(|written| output.written(written)).ok_or(PlanningError::Stuck)?;
-    Ok(Made { plan, by: strategy.name(), own_ns: None, others_ns: 0 })
+    Ok(Made { plan, by: strategy.name(), own_ns: None, others_ns: 0, ends_ns: UNKNOWN })
 }
 
 /// The smallest budget that any number of segments allows; its tensors are left in the arena.
@@ -445,9 +452,13 @@ impl<'o, 't> Contest<'o, 't> {
     /// The best plan, written once more where another came after it.
     fn winner(self, scratch: &mut Scratch<'_>) -> Result<Made<'o>, PlanningError> {
         match (self.written, self.best, self.shortage) {
-            (Some(written), Some(Leading { by, .. }), _) => {
-                Ok(Made { plan: self.output.written(written), by, own_ns: None, others_ns: 0 })
-            }
+            (Some(written), Some(Leading { by, .. }), _) => Ok(Made {
+                plan: self.output.written(written),
+                by,
+                own_ns: None,
+                others_ns: 0,
+                ends_ns: UNKNOWN,
+            }),
             (_, Some(Leading { task, entrant, .. }), _) => {
                 plan_task(&task, entrant, self.output, scratch)
             }
@@ -460,6 +471,7 @@ impl<'o, 't> Contest<'o, 't> {
 /// What the best of a sample of lists comes to; none where none of them fits.
 pub(super) fn sample(
     task: &Task<'_>,
+    recipes: [Recipe<'static>; 4],
     output: Output<'_>,
     scratch: &mut Scratch<'_>,
 ) -> Result<Option<Prediction>, PlanningError> {
@@ -469,7 +481,7 @@ pub(super) fn sample(
     let memory = Memory::new(task, Need::LargestOp, arena, &mut scratch)?;
     let uses = Uses::new(task.sequence, &mut scratch)?;
     let basis = Basis { memory: &memory, uses: &uses, arena: &arena[..memory.placed] };
-    trials.sample(&basis, &mut scratch)
+    trials.sample(recipes, &basis, &mut scratch)
 }
 
 /// Plans with the ops in one order.
@@ -481,7 +493,13 @@ fn plan_task<'o>(
 ) -> Result<Made<'o>, PlanningError> {
     let made = plan_below(task, entrant, u64::MAX, output.reborrow(), scratch)?;
     if let Some((written, by)) = made.map(|made| made.written()) {
-        return Ok(Made { plan: output.written(written), by, own_ns: None, others_ns: 0 });
+        return Ok(Made {
+            plan: output.written(written),
+            by,
+            own_ns: None,
+            others_ns: 0,
+            ends_ns: UNKNOWN,
+        });
     }
     let need = entrant.need(task.sequence);
     let least = memory::smallest(task, need, output.arena, scratch)?;
@@ -550,6 +568,7 @@ fn plan_seen<'o>(
         by: best.made_by(),
         own_ns: None,
         others_ns: 0,
+        ends_ns: UNKNOWN,
     }))
 }
 

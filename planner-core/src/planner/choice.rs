@@ -13,6 +13,7 @@
 use super::gaps::{Gaps, Span};
 use super::heap::Heap;
 use super::list::Stuck;
+use super::load::Load;
 use super::memory::Memory;
 use super::pressure::{FULL, IDLE, Pressure, Pressures};
 use super::request::{POOLS, Task};
@@ -35,8 +36,20 @@ pub(super) struct Choosing {
 pub(super) enum Weight {
     /// Weight of the ops relieved, per time of transfer.
     Density,
+    /// The same; where a link carries much already, its time counts for more.
+    Spread,
     /// The longest first: what is used again last leaves first.
     Length,
+}
+
+impl Weight {
+    /// How gaps are weighed once pressures are known.
+    pub(super) const fn anew(self) -> Self {
+        match self {
+            Self::Density | Self::Length => Self::Density,
+            Self::Spread => Self::Spread,
+        }
+    }
 }
 
 /// Left over memory, as a fraction of the pool, that halves the weight of an op. A balance: weights that
@@ -56,6 +69,7 @@ pub(super) const fn scratch_words(limits: &Limits) -> usize {
         Heap::scratch_words(limits.operands),
         words::<u64>(limits.ops.saturating_mul(POOLS).saturating_add(1)),
         words::<u64>(limits.ops.saturating_add(1)).saturating_mul(3),
+        Load::scratch_words(limits),
     ])
 }
 
@@ -79,7 +93,11 @@ pub(super) fn choose(
     let positions = memory.pools() * ops;
     let scale = Scale::new(task, memory, weight, used, &slack, &mut scratch)?;
     let heap = Heap::new(gaps.len(), &mut scratch)?;
-    let mut choice = Choice { scale, gaps, slack, heap };
+    let load = match weight {
+        Weight::Spread => Some(Load::new(sequence, &mut scratch)?),
+        Weight::Density | Weight::Length => None,
+    };
+    let mut choice = Choice { scale, gaps, slack, heap, load };
     choice.cover()?;
     choice.give_back();
     for at in 0..positions {
@@ -168,6 +186,8 @@ struct Choice<'c, 'g> {
     /// Objects left at each op.
     slack: MinTree<'c>,
     heap: Heap<'c>,
+    /// What the chosen gaps load the links with, if that counts.
+    load: Option<Load<'c>>,
 }
 
 impl Choice<'_, '_> {
@@ -218,8 +238,16 @@ impl Choice<'_, '_> {
 
     fn set_moved(&mut self, slot: usize, objects: u64) {
         let change = objects as i64 - self.gaps.moved(slot) as i64;
+        let before_ns = self.load.as_ref().map(|_| self.moves_ns(slot));
         self.gaps.set_moved(slot, objects);
         let Scale { task, memory, .. } = self.scale;
+        let after_ns = self.load.as_ref().map(|_| self.moves_ns(slot));
+        let span = self.gaps.span(task.sequence, slot);
+        if let (Some(load), Some(span)) = (&mut self.load, span)
+            && let (Some(before_ns), Some(after_ns)) = (before_ns, after_ns)
+        {
+            load.change(span, [before_ns, after_ns]);
+        }
         if let Some(ranges) = self.gaps.ranges(task, memory, slot) {
             for (from, to) in ranges {
                 self.slack.add(from, to, change);
@@ -243,8 +271,10 @@ impl Choice<'_, '_> {
             return None;
         }
         let (gain, objects) = match self.scale.weight {
-            Weight::Density => {
-                self.scale.denser(self.gaps, slot, span, relief, moved..moved + objects)
+            Weight::Density | Weight::Spread => {
+                let objects = moved..moved + objects;
+                let (density, objects) = self.scale.denser(self.gaps, slot, span, relief, objects);
+                (density / self.loaded(slot, span), objects)
             }
             Weight::Length => {
                 let ranges = span.ranges(sequence.len());
@@ -272,7 +302,18 @@ impl Choice<'_, '_> {
         };
         let relief = sum(self.scale.relief, ranges);
         let density = self.scale.density(self.gaps, slot, span, relief, moved - objects..moved);
-        Some((density.to_bits(), objects))
+        Some(((density / self.loaded(slot, span)).to_bits(), objects))
+    }
+
+    /// How many times as much the transfers of a gap cost as they would on idle links.
+    fn loaded(&self, slot: usize, span: Span) -> f64 {
+        let downloads = self.gaps.version(slot) != u32::MAX;
+        self.load.as_ref().map_or(1.0, |load| load.factor(span, downloads))
+    }
+
+    /// Times of what moves in a gap, up and down.
+    fn moves_ns(&self, slot: usize) -> [u64; 2] {
+        self.scale.moves_ns(self.gaps, slot, 0..self.gaps.moved(slot))
     }
 
     fn least_slack(&self, ranges: [(usize, usize); 2]) -> i64 {
@@ -302,9 +343,26 @@ impl Scale<'_> {
         gaps: &Gaps<'_>,
         slot: usize,
         span: Span,
-        Range { start: from, end: to }: Range<u64>,
+        objects: Range<u64>,
     ) -> u64 {
-        let Self { task, memory, up, down, .. } = *self;
+        let Self { task, up, down, .. } = *self;
+        let [up_ns, down_ns] = self.moves_ns(gaps, slot, objects);
+        let ops = task.sequence.len();
+        let near = ops / NEAR + 1;
+        let at_end = mean(up, span.to, (span.to + 1).min(ops));
+        let up = at_end.max(mean(up, span.to.saturating_sub(near), span.to.min(ops)));
+        let down = mean(down, span.from.min(ops - 1), (span.from + near).min(ops));
+        up_ns.saturating_mul(up + IDLE).saturating_add(down_ns.saturating_mul(down + IDLE))
+    }
+
+    /// Link time of moving these objects up, and down unless the host holds them already.
+    fn moves_ns(
+        &self,
+        gaps: &Gaps<'_>,
+        slot: usize,
+        Range { start: from, end: to }: Range<u64>,
+    ) -> [u64; 2] {
+        let Self { task, memory, .. } = *self;
         let tensor = task.sequence.operands()[slot];
         let all = memory.objects(tensor);
         // Objects leave from the end.
@@ -317,15 +375,8 @@ impl Scale<'_> {
             0 => 0,
             bytes => task.machine.transfer_ns(direction, bytes).unwrap_or(0),
         };
-        let up_ns = time_ns(Direction::HostToDevice, from, to);
         let on_host = gaps.on_host(slot, all, from).clamp(from, to);
-        let down_ns = time_ns(Direction::DeviceToHost, on_host, to);
-        let ops = task.sequence.len();
-        let near = ops / NEAR + 1;
-        let at_end = mean(up, span.to, (span.to + 1).min(ops));
-        let up = at_end.max(mean(up, span.to.saturating_sub(near), span.to.min(ops)));
-        let down = mean(down, span.from.min(ops - 1), (span.from + near).min(ops));
-        up_ns.saturating_mul(up + IDLE).saturating_add(down_ns.saturating_mul(down + IDLE))
+        [time_ns(Direction::HostToDevice, from, to), time_ns(Direction::DeviceToHost, on_host, to)]
     }
 }
 

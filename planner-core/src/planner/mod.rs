@@ -19,6 +19,7 @@ mod hosting;
 mod in_core;
 mod list;
 mod lms;
+mod load;
 mod memory;
 mod on_demand;
 mod order;

@@ -194,7 +194,7 @@ impl Entrant {
 }
 
 /// The first paced lists, best guesses first.
-const PACED: [Choosing; 7] = [
+const PACED: [Choosing; 8] = [
     Choosing { spare_permille: 0, weight: Weight::Density },
     Choosing { spare_permille: 50, weight: Weight::Density },
     Choosing { spare_permille: 100, weight: Weight::Density },
@@ -202,7 +202,11 @@ const PACED: [Choosing; 7] = [
     Choosing { spare_permille: 200, weight: Weight::Density },
     Choosing { spare_permille: 50, weight: Weight::Length },
     Choosing { spare_permille: 0, weight: Weight::Length },
+    SPREAD,
 ];
+
+/// The best guess where tensors are alike, and links share the work with the host.
+const SPREAD: Choosing = Choosing { spare_permille: 20, weight: Weight::Spread };
 
 const fn pace(segment_latencies: u64, tails_in_time: bool) -> Pace {
     Pace { segment_latencies, tails_in_time, coarser: 0 }
@@ -225,6 +229,14 @@ pub(super) const SAMPLE: [Recipe<'static>; 4] = [
     FIRST_PACED,
     Recipe::Of(("on-demand", &OnDemand), 0),
     Recipe::Paced(Paced { choosing: PACED[1], pace: PACES[0] }),
+];
+
+/// Lists that tell choices of ops for the host apart.
+pub(super) const HOST_SAMPLE: [Recipe<'static>; 4] = [
+    Recipe::Of(("in-core", &InCore), 0),
+    FIRST_PACED,
+    Recipe::Of(("on-demand", &OnDemand), 0),
+    Recipe::Paced(Paced { choosing: SPREAD, pace: PACES[0] }),
 ];
 
 /// The best guess of all.
@@ -269,7 +281,7 @@ impl Recipe<'_> {
 impl Paced {
     /// A list to be made by shaken pressures, with much the same parameters.
     pub(super) fn nearby(self, chance: &mut Chance) -> Self {
-        let Self { choosing: Choosing { spare_permille, .. }, pace } = self;
+        let Self { choosing: Choosing { spare_permille, weight }, pace } = self;
         let spare_permille = if chance.percent(CHANGED_PERCENT) {
             let less = spare_permille.saturating_sub(5);
             chance.one_of(&[spare_permille / 2, less, spare_permille + 5, spare_permille + 20])
@@ -282,7 +294,7 @@ impl Paced {
         } else {
             pace
         };
-        Self { choosing: Choosing { spare_permille, weight: Weight::Density }, pace }
+        Self { choosing: Choosing { spare_permille, weight: weight.anew() }, pace }
     }
 }
 
@@ -365,10 +377,10 @@ mod tests {
             let auto = Strategy::Auto(Auto { effort: Some(effort), ..Auto::default() });
             auto.rounds(1).map(|Rounds { turns, shakes }| (turns, shakes))
         };
-        assert_eq!(rounds(7), [(0, 0), (0, 0)]);
-        assert_eq!(rounds(15), [(6, 0), (2, 0)]);
-        assert_eq!(rounds(32), [(19, 0), (6, 0)]);
-        assert_eq!(rounds(132), [(19, 75), (6, 25)]);
+        assert_eq!(rounds(8), [(0, 0), (0, 0)]);
+        assert_eq!(rounds(16), [(6, 0), (2, 0)]);
+        assert_eq!(rounds(33), [(19, 0), (6, 0)]);
+        assert_eq!(rounds(133), [(19, 75), (6, 25)]);
     }
 
     #[test]

@@ -2,16 +2,14 @@
 
 use super::builder::Builder;
 use super::chance::Chance;
-use super::choice::{self, Choosing, Weight};
+use super::choice::{self, Choosing};
 use super::error::PlanningError;
 use super::gaps::Gaps;
 use super::list::{Lengths, List, Stuck};
 use super::memory::Memory;
 use super::paced::{self, Pace};
 use super::pressure::Pressures;
-use super::recipe::{
-    Entrant, FIRST_PACED, LARGE_OPS, PACED_NAME, PACES, Paced, Recipe, Rounds, SAMPLE,
-};
+use super::recipe::{Entrant, FIRST_PACED, LARGE_OPS, PACED_NAME, PACES, Paced, Recipe, Rounds};
 use super::request::{Lists, PoolTables, Task};
 use super::uses::Uses;
 use crate::host::HostLayout;
@@ -106,7 +104,7 @@ impl<'s> Search<'s> {
             rounds.turns = turns;
             self.pressures.turn();
             let pace = Pace { coarser: guide.pace.coarser, ..PACES[turns % PACES.len()] };
-            let choosing = Choosing { weight: Weight::Density, ..guide.choosing };
+            let choosing = Choosing { weight: guide.choosing.weight.anew(), ..guide.choosing };
             return Some(Recipe::Paced(Paced { choosing, pace }));
         }
         rounds.shakes = rounds.shakes.checked_sub(1)?;
@@ -161,13 +159,14 @@ impl<'d, 'r> Trials<'d, 'r> {
     /// What the best of a sample of lists comes to; none where none of them fits.
     pub(super) fn sample(
         &mut self,
+        recipes: [Recipe<'static>; 4],
         basis: &Basis<'_>,
         scratch: &mut Scratch<'_>,
     ) -> Result<Option<Prediction>, PlanningError> {
         let mut scratch = scratch.reborrow();
         let mut search = Search::new(self.task.sequence, &mut scratch)?;
         let mut best: Option<Prediction> = None;
-        for recipe in SAMPLE {
+        for recipe in recipes {
             let candidate = self.try_out(recipe, u64::MAX, basis, &mut search, &mut scratch)?;
             if let Some(Candidate { predicted, .. }) = candidate
                 && best.is_none_or(|best| predicted.period_ns < best.period_ns)

@@ -5,24 +5,25 @@
 //! computes while a link brings in what the next launches need. A sample of lists tells choices
 //! apart, and the best of them is planned like any other work.
 
-use super::auto::Made;
+mod choice;
+
+use super::auto::{GAIN, Made};
 use super::error::PlanningError;
 use super::groups::Groups;
 use super::lms::Lms;
 use super::memory::Memory;
-use super::recipe::Auto;
+use super::recipe::{Auto, HOST_SAMPLE};
 use super::request::{LeastMemory, Output, Request, Task};
 use super::strategy::{Need, Strategy};
 use super::window::Window;
 use super::{auto, memory};
 use crate::bounds;
-use crate::graph::{Graph, OpId};
-use crate::host_steps::HostStep;
+use crate::graph::Graph;
 use crate::hosted::Hosted;
 use crate::plan::ArenaPlacement;
-use crate::scratch::{Limits, OutOfScratch, Scratch, total, words};
+use crate::scratch::{Limits, Scratch, total};
 use crate::sequence::Sequence;
-use bytemuck::Zeroable;
+use choice::{Choice, From, Middles, Sort, WHOLE};
 
 /// Which ops that [may](crate::Op::host_ns) run on the host do.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -35,9 +36,6 @@ pub enum Host {
     /// All.
     All,
 }
-
-/// The time of all ops that may run on the host, which shares are fractions of.
-const WHOLE: u32 = 1 << 16;
 
 /// At how many distances ops are taken. A balance: between more of them, transfers are spread more
 /// evenly; each pays its latency.
@@ -59,88 +57,13 @@ const BASELINES: [Strategy; 9] = [
     Strategy::CheckpointOffload,
 ];
 
-/// Ops that are taken for the host.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Choice {
-    /// Of the time of all of them.
-    share: u32,
-    from: From,
-}
-
-/// Where the ops are that are taken.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum From {
-    First,
-    Last,
-    /// At so many even distances.
-    Spread(u32),
-}
-
-impl Choice {
-    const NONE: Self = Self { share: 0, from: From::First };
-    const ALL: Self = Self { share: WHOLE, from: From::First };
-
-    /// Whether an op is taken, by the middle of its time.
-    const fn takes(self, middle: u32) -> bool {
-        match self.from {
-            From::First => middle < self.share,
-            From::Last => middle >= WHOLE - self.share,
-            From::Spread(count) => (middle * count) % WHOLE < self.share,
-        }
-    }
-}
-
 /// Words of scratch beside those for a plan.
 pub(super) const fn scratch_words(limits: &Limits) -> usize {
     total([
         Hosted::scratch_words(limits).saturating_mul(2),
         Sequence::scratch_words(limits),
-        words::<u32>(limits.ops),
-        words::<HostStep>(limits.ops),
+        Middles::scratch_words(limits),
     ])
-}
-
-/// When each op that may run on the host has done half of its time there, if all run one after the
-/// other as they are ready; more than the [`WHOLE`] for every other op.
-struct Middles<'a>(&'a [u32]);
-
-impl<'a> Middles<'a> {
-    fn new(graph: &Graph<'_>, scratch: &mut Scratch<'a>) -> Result<Self, PlanningError> {
-        let middles = scratch.take(graph.ops().len(), u32::MAX)?;
-        let mut scratch = scratch.reborrow();
-        if let Some(all) = Hosted::new(graph, |_| true, &mut scratch)? {
-            let sequence = Sequence::as_given(graph, Some(&all), &mut scratch)?;
-            let time_ns = |op: OpId| u128::from(graph.op(op).host_ns.unwrap_or(0).max(1));
-            let steps = scratch.take(sequence.host_steps().len(), HostStep::zeroed())?;
-            steps.copy_from_slice(sequence.host_steps());
-            steps.sort_unstable_by_key(|step| (step.ready, step.op));
-            let sum_ns: u128 = steps.iter().map(|step| time_ns(step.op)).sum();
-            let mut before_ns = 0;
-            for step in steps.iter() {
-                let middle_ns = before_ns + time_ns(step.op) / 2;
-                middles[step.op.index()] = (middle_ns * u128::from(WHOLE) / sum_ns.max(1)) as u32;
-                before_ns += time_ns(step.op);
-            }
-        }
-        Ok(Self(middles))
-    }
-
-    fn is_none(&self) -> bool {
-        self.0.iter().all(|&middle| middle > WHOLE)
-    }
-
-    fn take<'s>(
-        &self,
-        graph: &Graph<'_>,
-        choice: Choice,
-        scratch: &mut Scratch<'s>,
-    ) -> Result<Option<Hosted<'s>>, OutOfScratch> {
-        let takes = |op: OpId| {
-            let middle = self.0[op.index()];
-            middle <= WHOLE && choice.takes(middle)
-        };
-        Hosted::new(graph, takes, scratch)
-    }
 }
 
 /// What a strategy may run on the host, in a graph in which some op may; else nothing.
@@ -178,8 +101,8 @@ pub(super) fn make<'o>(
             return Err(PlanningError::Infeasible { min_feasible_bytes, op });
         }
     }
-    let middles = Middles::new(request.graph, &mut scratch)?;
-    let mut search = Search { request, middles, best: (u64::MAX, Choice::NONE) };
+    let middles = Middles::new(request, &mut scratch)?;
+    let mut search = Search { request, middles, best: (u64::MAX, Choice::NONE), all_ns: u64::MAX };
     if strategy.runs_on_host() {
         return search.make_by(Way::Baseline(strategy), strategy, output, &mut scratch);
     }
@@ -198,43 +121,7 @@ pub(super) fn make<'o>(
         return made.map_err(|error| error.less(Some(shortage)));
     }
     search.run(&mut output, &mut scratch)?;
-    let (best_ns, best) = search.best;
-    let [none_ns, all_ns] = search.least_ns(&mut scratch)?;
-    let baselines = [(Strategy::Split, 0), (Strategy::OptimizerOffload, all_ns)];
-    let baselines = baselines.map(|(strategy, least_ns)| (Way::Baseline(strategy), least_ns));
-    let ends = [(Choice::NONE, none_ns), (Choice::ALL, all_ns)];
-    let ends = ends.into_iter().filter(|&(choice, _)| choice != best);
-    let ends = ends.map(|(choice, least_ns)| (Way::Own(choice), least_ns));
-    let others = baselines.into_iter().chain(ends).filter(|&(_, least_ns)| least_ns <= best_ns);
-    let others = others.map(|(way, _)| way);
-    let mut winner: Option<(u64, Way)> = None;
-    let (mut written, mut shortage) = (None, None);
-    // The best comes last, so that it need not be written again.
-    for way in others.chain([Way::Own(best)]) {
-        written = None;
-        match search.make_by(way, strategy, output.reborrow(), &mut scratch) {
-            Ok(made) => {
-                let period_ns = made.plan.predicted.period_ns;
-                if winner.is_none_or(|(least_ns, _)| period_ns <= least_ns) {
-                    winner = Some((period_ns, way));
-                    written = Some(made.kept());
-                }
-            }
-            Err(error) if error.is_of_one_list() => {
-                // If some choice fits the device, the budget is not what is too small.
-                let is_of_host = matches!(shortage, Some(PlanningError::Plan(_)));
-                shortage = if is_of_host { shortage } else { Some(error.less(shortage)) };
-            }
-            Err(error) => return Err(error),
-        }
-    }
-    let made = match (winner, written, shortage) {
-        (Some(_), Some(kept), _) => kept.made(output),
-        (Some((_, way)), None, _) => search.make_by(way, strategy, output, &mut scratch)?,
-        (None, _, shortage) => return Err(shortage.unwrap_or(PlanningError::Stuck)),
-    };
-    // Other strategies run other ops on the device.
-    Ok(Made { others_ns: 0, ..made })
+    search.make_best(strategy, output, &mut scratch)
 }
 
 /// The smallest budget that some choice allows; its tensors are left in the arena.
@@ -267,7 +154,7 @@ pub(super) fn least_memory(
 }
 
 /// How a plan is made.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, PartialEq, Eq)]
 enum Way {
     /// By the strategy that is asked for.
     Own(Choice),
@@ -281,6 +168,8 @@ struct Search<'r> {
     middles: Middles<'r>,
     /// The period, and the choice.
     best: (u64, Choice),
+    /// The period with all ops on the host.
+    all_ns: u64,
 }
 
 impl Search<'_> {
@@ -290,24 +179,33 @@ impl Search<'_> {
         output: &mut Output<'_>,
         scratch: &mut Scratch<'_>,
     ) -> Result<(), PlanningError> {
-        for choice in [Choice::NONE, Choice::ALL] {
-            self.sample(choice, output, scratch)?;
+        self.sample(Choice::NONE, output, scratch)?;
+        self.all_ns = self.sample(Choice::ALL, output, scratch)?;
+        if self.middles.has_sorts() {
+            for share in [WHOLE, WHOLE / 2] {
+                self.sample(
+                    Choice { sort: Sort::Late, share, from: From::First },
+                    output,
+                    scratch,
+                )?;
+            }
         }
+        let (_, Choice { sort, .. }) = self.best;
         let spreads = SPREADS.map(From::Spread);
         for from in [From::First, From::Last].into_iter().chain(spreads) {
-            self.sample(Choice { share: WHOLE / 2, from }, output, scratch)?;
+            self.sample(Choice { sort, share: WHOLE / 2, from }, output, scratch)?;
         }
         let mut step = WHOLE / 4;
         for _round in 0..ROUNDS {
-            let (_, Choice { share, from }) = self.best;
+            let (_, Choice { sort, share, from }) = self.best;
             for share in [share.saturating_sub(step), (share + step).min(WHOLE)] {
-                self.sample(Choice { share, from }, output, scratch)?;
+                self.sample(Choice { sort, share, from }, output, scratch)?;
             }
             step /= 2;
         }
-        let (_, Choice { share, .. }) = self.best;
+        let (_, Choice { sort, share, .. }) = self.best;
         for from in [From::First, From::Last].into_iter().chain(spreads) {
-            self.sample(Choice { share, from }, output, scratch)?;
+            self.sample(Choice { sort, share, from }, output, scratch)?;
         }
         // No plan may be longer than a split.
         for from in [From::First, From::Last] {
@@ -317,7 +215,69 @@ impl Search<'_> {
         Ok(())
     }
 
-    /// Periods that no plan beats with none of the ops on the host, and with all of them.
+    /// Plans with the best choice, by the baselines, and with none and all of the ops on the host where
+    /// that could be shorter; keeps the best plan.
+    fn make_best<'o>(
+        &self,
+        strategy: Strategy,
+        mut output: Output<'o>,
+        scratch: &mut Scratch<'_>,
+    ) -> Result<Made<'o>, PlanningError> {
+        let (best_ns, best) = self.best;
+        let [none_ns, all_ns] = self.least_ns(scratch)?;
+        let ways = [
+            (Way::Baseline(Strategy::Split), 0),
+            (Way::Baseline(Strategy::OptimizerOffload), 0),
+            (Way::Own(Choice::NONE), none_ns),
+            (Way::Own(Choice::ALL), all_ns),
+            // The best comes last, so that it need not be written again.
+            (Way::Own(best), 0),
+        ];
+        let mut least_ns = ways.map(|(_, least_ns)| least_ns);
+        let mut winner: Option<(u64, Way)> = None;
+        let (mut written, mut shortage) = (None, None);
+        for (at, &(way, bound_ns)) in ways.iter().enumerate() {
+            if bound_ns > best_ns || way == Way::Own(best) && at + 1 < ways.len() {
+                continue;
+            }
+            written = None;
+            match self.make_by(way, strategy, output.reborrow(), scratch) {
+                Ok(made) => {
+                    let period_ns = made.plan.predicted.period_ns;
+                    least_ns[at] = period_ns;
+                    if winner.is_none_or(|(least_ns, _)| period_ns <= least_ns) {
+                        winner = Some((period_ns, way));
+                        written = Some(made.kept());
+                    }
+                }
+                Err(error) if error.is_of_one_list() => {
+                    least_ns[at] = u64::MAX;
+                    // If some choice fits the device, the budget is not what is too small.
+                    let is_of_host = matches!(shortage, Some(PlanningError::Plan(_)));
+                    shortage = if is_of_host { shortage } else { Some(error.less(shortage)) };
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        let made = match (winner, written, shortage) {
+            (Some(_), Some(kept), _) => kept.made(output),
+            (Some((_, way)), None, _) => self.make_by(way, strategy, output, scratch)?,
+            (None, _, shortage) => return Err(shortage.unwrap_or(PlanningError::Stuck)),
+        };
+        let [split_ns, offload_ns, none_ns, all_ns, best_ns] = least_ns;
+        let end_ns = |choice, least_ns| match winner {
+            Some((_, Way::Own(won))) if won == choice => u64::MAX,
+            _ if best == choice => best_ns,
+            _ => least_ns,
+        };
+        Ok(Made {
+            others_ns: split_ns.min(offload_ns).min(none_ns),
+            ends_ns: [end_ns(Choice::NONE, none_ns), end_ns(Choice::ALL, all_ns)],
+            ..made
+        })
+    }
+
+    /// Periods that no plan beats with none of the ops on the host, and, as a rule, with all of them.
     fn least_ns(&self, scratch: &mut Scratch<'_>) -> Result<[u64; 2], PlanningError> {
         let Request { graph, machine, budget_bytes } = *self.request;
         let order = bounds::Order::Any;
@@ -327,7 +287,8 @@ impl Search<'_> {
         let sequence = Sequence::as_given(graph, hosted.as_ref(), &mut scratch)?;
         let host_ns = sequence.host_steps().iter().map(|step| graph.op(step.op).host_ns);
         let host_ns = host_ns.fold(0, |sum: u64, ns| sum.saturating_add(ns.unwrap_or(0)));
-        Ok([none_ns, sequence.compute_ns().max(host_ns)])
+        let all_ns = sequence.compute_ns().max(host_ns);
+        Ok([none_ns, all_ns.max(self.all_ns - self.all_ns / GAIN)])
     }
 
     fn make_by<'o>(
@@ -361,7 +322,7 @@ impl Search<'_> {
         let hosted = self.middles.take(graph, choice, &mut scratch)?;
         let sequence = Sequence::as_given(graph, hosted.as_ref(), &mut scratch)?;
         let task = Task::new(self.request, &sequence);
-        let sampled = match auto::sample(&task, output.reborrow(), &mut scratch) {
+        let sampled = match auto::sample(&task, HOST_SAMPLE, output.reborrow(), &mut scratch) {
             Err(error) if error.is_of_one_list() => None,
             sampled => sampled?,
         };
@@ -404,18 +365,19 @@ impl Search<'_> {
         arena: &mut [ArenaPlacement],
         scratch: &mut Scratch<'_>,
     ) -> Result<Choice, PlanningError> {
-        if self.has_room(Choice { share: 0, from }, arena, scratch)? {
-            return Ok(Choice { share: 0, from });
+        let most = Choice { from, ..Choice::ALL };
+        if self.has_room(Choice { share: 0, ..most }, arena, scratch)? {
+            return Ok(Choice { share: 0, ..most });
         }
         let (mut too_few, mut enough) = (0, WHOLE);
         while too_few + 1 < enough {
             let share = u32::midpoint(too_few, enough);
-            match self.has_room(Choice { share, from }, arena, scratch)? {
+            match self.has_room(Choice { share, ..most }, arena, scratch)? {
                 true => enough = share,
                 false => too_few = share,
             }
         }
-        Ok(Choice { share: enough, from })
+        Ok(Choice { share: enough, ..most })
     }
 
     /// Whether everything fits the device that a choice leaves there.
@@ -436,7 +398,8 @@ impl Search<'_> {
         }
     }
 
-    /// The best plan of a baseline with all ops on the host that may run there.
+    /// The best plan of a baseline with the late ops on the host, or with all that may run there where
+    /// none is late.
     fn offload<'o>(
         &self,
         mut output: Output<'o>,
@@ -444,8 +407,10 @@ impl Search<'_> {
     ) -> Result<Made<'o>, PlanningError> {
         let mut best: Option<(u64, Strategy)> = None;
         let mut shortage = None;
+        let sort = if self.middles.has_sorts() { Sort::Late } else { Sort::Any };
+        let choice = Choice { sort, ..Choice::ALL };
         for strategy in BASELINES {
-            match self.make(Choice::ALL, strategy, output.reborrow(), scratch) {
+            match self.make(choice, strategy, output.reborrow(), scratch) {
                 Ok(made) => {
                     let period_ns = made.plan.predicted.period_ns;
                     if best.is_none_or(|(least_ns, _)| period_ns < least_ns) {
@@ -457,7 +422,7 @@ impl Search<'_> {
             }
         }
         match (best, shortage) {
-            (Some((_, strategy)), _) => self.make(Choice::ALL, strategy, output, scratch),
+            (Some((_, strategy)), _) => self.make(choice, strategy, output, scratch),
             (None, shortage) => Err(shortage.unwrap_or(PlanningError::Stuck)),
         }
     }

@@ -1,0 +1,180 @@
+//! Which of the ops that may run on the host are taken.
+
+use crate::graph::{Graph, OpId, TensorId};
+use crate::host_steps::HostStep;
+use crate::hosted::Hosted;
+use crate::machine::Direction;
+use crate::planner::error::PlanningError;
+use crate::planner::request::Request;
+use crate::scratch::{Limits, OutOfScratch, Scratch, total, words};
+use crate::sequence::Sequence;
+use bytemuck::Zeroable;
+
+/// The time of all ops of a sort, which shares are fractions of.
+pub(super) const WHOLE: u32 = 1 << 16;
+
+/// Ops that are taken for the host.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Choice {
+    pub(super) sort: Sort,
+    /// Of the time of all ops of the sort.
+    pub(super) share: u32,
+    pub(super) from: From,
+}
+
+/// Which ops may be taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Sort {
+    /// All that may run on the host.
+    Any,
+    /// Of these, the ops whose results no launch reads in the same iteration, so that the device need
+    /// not wait for them, and which do not take much longer there than their operands do on
+    /// the links: updates of weights, as a rule.
+    Late,
+}
+
+/// Where the ops are that are taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum From {
+    First,
+    Last,
+    /// At so many even distances.
+    Spread(u32),
+}
+
+impl Choice {
+    pub(super) const NONE: Self = Self { sort: Sort::Any, share: 0, from: From::First };
+    pub(super) const ALL: Self = Self { sort: Sort::Any, share: WHOLE, from: From::First };
+
+    /// Whether an op is taken, by the middle of its time.
+    const fn takes(self, middle: u32) -> bool {
+        match self.from {
+            From::First => middle < self.share,
+            From::Last => middle >= WHOLE - self.share,
+            From::Spread(count) => (middle * count) % WHOLE < self.share,
+        }
+    }
+}
+
+/// How many times as long as the transfers of its operands a late op may take. A balance: with
+/// less, a slow host is left idle; with more, it gets work that the device does in no time.
+const SLOWER: u64 = 4;
+
+/// No op of the sort.
+const NONE: u32 = u32::MAX;
+
+/// When each op has done half of its time on the host, if all ops of its sort run one after the other
+/// as they are ready.
+pub(super) struct Middles<'a> {
+    any: &'a [u32],
+    late: &'a [u32],
+}
+
+impl<'a> Middles<'a> {
+    pub(super) const fn scratch_words(limits: &Limits) -> usize {
+        total([
+            words::<u32>(limits.ops).saturating_mul(2),
+            words::<HostStep>(limits.ops),
+            words::<u8>(limits.tensors),
+            words::<u8>(limits.ops),
+        ])
+    }
+
+    pub(super) fn new(
+        request: &Request<'_>,
+        scratch: &mut Scratch<'a>,
+    ) -> Result<Self, PlanningError> {
+        let graph = request.graph;
+        let any = scratch.take(graph.ops().len(), NONE)?;
+        let late = scratch.take(graph.ops().len(), NONE)?;
+        let mut scratch = scratch.reborrow();
+        if let Some(all) = Hosted::new(graph, |_| true, &mut scratch)? {
+            let sequence = Sequence::as_given(graph, Some(&all), &mut scratch)?;
+            let steps = scratch.take(sequence.host_steps().len(), HostStep::zeroed())?;
+            steps.copy_from_slice(sequence.host_steps());
+            steps.sort_unstable_by_key(|step| (step.ready, step.op));
+            let is_late = find_late(request, &all, &mut scratch)?;
+            let ops = || steps.iter().map(|step| step.op);
+            fill(graph, ops(), any);
+            fill(graph, ops().filter(|op| is_late[op.index()] == 1), late);
+        }
+        Ok(Self { any, late })
+    }
+
+    /// Whether no op may be taken.
+    pub(super) fn is_none(&self) -> bool {
+        self.any.iter().all(|&middle| middle == NONE)
+    }
+
+    /// Whether some ops are late, and some are not.
+    pub(super) fn has_sorts(&self) -> bool {
+        self.late.iter().any(|&middle| middle != NONE) && self.late != self.any
+    }
+
+    /// The ops of a choice.
+    pub(super) fn take<'s>(
+        &self,
+        graph: &Graph<'_>,
+        choice: Choice,
+        scratch: &mut Scratch<'s>,
+    ) -> Result<Option<Hosted<'s>>, OutOfScratch> {
+        let middles = match choice.sort {
+            Sort::Any => self.any,
+            Sort::Late => self.late,
+        };
+        let takes = |op: OpId| {
+            let middle = middles[op.index()];
+            middle != NONE && choice.takes(middle)
+        };
+        Hosted::new(graph, takes, scratch)
+    }
+}
+
+/// Sums up the times of ops.
+fn fill(graph: &Graph<'_>, ops: impl Iterator<Item = OpId> + Clone, middles: &mut [u32]) {
+    let time_ns = |op: OpId| u128::from(graph.op(op).host_ns.unwrap_or(0).max(1));
+    let sum_ns: u128 = ops.clone().map(time_ns).sum();
+    let mut before_ns = 0;
+    for op in ops {
+        let middle_ns = before_ns + time_ns(op) / 2;
+        middles[op.index()] = (middle_ns * u128::from(WHOLE) / sum_ns.max(1)) as u32;
+        before_ns += time_ns(op);
+    }
+}
+
+/// Finds the ops of [`Sort::Late`]: what they make is read by such ops alone.
+fn find_late<'s>(
+    request: &Request<'_>,
+    all: &Hosted<'_>,
+    scratch: &mut Scratch<'s>,
+) -> Result<&'s [u8], OutOfScratch> {
+    let graph = request.graph;
+    let is_late = scratch.take(graph.ops().len(), 0u8)?;
+    // Whether an op that is not late reads the value that a tensor has at some point.
+    let is_read = scratch.take(graph.tensors().len(), 0u8)?;
+    for op in graph.op_ids().rev() {
+        let writes = || graph.writes(op).iter().map(|tensor| tensor.index());
+        let serves = all.contains(op) && writes().all(|tensor| is_read[tensor] == 0);
+        let late = serves && !is_slow(request, op);
+        is_late[op.index()] = u8::from(late);
+        writes().for_each(|tensor| is_read[tensor] = 0);
+        if !late {
+            graph.reads(op).iter().for_each(|tensor| is_read[tensor.index()] = 1);
+        }
+    }
+    Ok(is_late)
+}
+
+/// Whether an op takes much longer on the host than its operands do on the links.
+fn is_slow(request: &Request<'_>, op: OpId) -> bool {
+    let Request { graph, machine, .. } = *request;
+    let moves_ns = |direction, tensors: &[TensorId]| {
+        let bytes = tensors.iter().map(|&tensor| graph.tensor(tensor).bytes);
+        let bytes = bytes.fold(0, u64::saturating_add);
+        machine.transfer_ns(direction, bytes).unwrap_or(u64::MAX)
+    };
+    let up_ns = moves_ns(Direction::HostToDevice, graph.reads(op));
+    let down_ns = moves_ns(Direction::DeviceToHost, graph.writes(op));
+    let most_ns = up_ns.saturating_add(down_ns).saturating_mul(SLOWER);
+    graph.op(op).host_ns.is_some_and(|host_ns| host_ns > most_ns)
+}

@@ -1,0 +1,65 @@
+//! How chosen transfers load the links over an iteration.
+//!
+//! Gaps of equal density would be taken one after the other, and the link that they load would be
+//! late for a while and idle later. So what a window of time carries already counts against more of it.
+
+use super::gaps::Span;
+use crate::scratch::{Limits, OutOfScratch, Scratch, total, words};
+use crate::sequence::Sequence;
+
+/// Windows of time in an iteration. A balance: with more, transfers are spread more evenly; but each
+/// is longer than a window.
+const WINDOWS: usize = 64;
+
+/// The time that each link is loaded for, by when the gaps begin or end.
+pub(super) struct Load<'s> {
+    /// When each launch starts, and when the last one ends.
+    starts_ns: &'s [u64],
+    up_ns: &'s mut [u64],
+    down_ns: &'s mut [u64],
+}
+
+impl<'s> Load<'s> {
+    pub(super) const fn scratch_words(limits: &Limits) -> usize {
+        total([Sequence::start_words(limits), words::<u64>(WINDOWS).saturating_mul(2)])
+    }
+
+    pub(super) fn new(
+        sequence: &Sequence<'_>,
+        scratch: &mut Scratch<'s>,
+    ) -> Result<Self, OutOfScratch> {
+        Ok(Self {
+            up_ns: scratch.take(WINDOWS, 0)?,
+            down_ns: scratch.take(WINDOWS, 0)?,
+            starts_ns: sequence.starts_ns(scratch)?,
+        })
+    }
+
+    fn period_ns(&self) -> u64 {
+        self.starts_ns.last().copied().unwrap_or(0).max(1)
+    }
+
+    fn window(&self, op: usize) -> usize {
+        let start_ns = self.starts_ns.get(op).copied().unwrap_or(0);
+        let window = u128::from(start_ns) * WINDOWS as u128 / u128::from(self.period_ns());
+        (window as usize).min(WINDOWS - 1)
+    }
+
+    /// Changes what the transfers of a gap take from one time to another.
+    pub(super) fn change(&mut self, span: Span, [before_ns, after_ns]: [[u64; 2]; 2]) {
+        let (up, down) = (self.window(span.to), self.window(span.from));
+        let change = |load_ns: &mut u64, before_ns: u64, after_ns: u64| {
+            *load_ns = load_ns.saturating_add(after_ns).saturating_sub(before_ns);
+        };
+        change(&mut self.up_ns[up], before_ns[0], after_ns[0]);
+        change(&mut self.down_ns[down], before_ns[1], after_ns[1]);
+    }
+
+    /// How many times as much the transfers of a gap cost as they would on idle links.
+    pub(super) fn factor(&self, span: Span, downloads: bool) -> f64 {
+        let up_ns = self.up_ns[self.window(span.to)];
+        let down_ns = if downloads { self.down_ns[self.window(span.from)] } else { 0 };
+        let window_ns = self.period_ns() as f64 / WINDOWS as f64;
+        1.0 + up_ns.max(down_ns) as f64 / window_ns
+    }
+}
