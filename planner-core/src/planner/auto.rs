@@ -485,7 +485,7 @@ pub(super) fn sample(
 }
 
 /// Plans with the ops in one order.
-fn plan_task<'o>(
+pub(super) fn plan_task<'o>(
     task: &Task<'_>,
     entrant: Entrant,
     mut output: Output<'o>,

@@ -183,7 +183,8 @@ impl Entrant {
         // Lists with repeats have been chosen for paced lists alone.
         let in_parts = self.is_auto() && !task.sequence.has_repeats();
         let others = if let Self::Others = self { OTHERS } else { &[] };
-        let paced = PACED.into_iter().take(paced);
+        let spread = paced > 0 && !task.sequence.host_steps().is_empty();
+        let paced = PACED.into_iter().take(paced).chain(spread.then_some(SPREAD));
         first
             .into_iter()
             .flat_map(lists)
@@ -194,7 +195,7 @@ impl Entrant {
 }
 
 /// The first paced lists, best guesses first.
-const PACED: [Choosing; 8] = [
+pub(super) const PACED: [Choosing; 7] = [
     Choosing { spare_permille: 0, weight: Weight::Density },
     Choosing { spare_permille: 50, weight: Weight::Density },
     Choosing { spare_permille: 100, weight: Weight::Density },
@@ -202,7 +203,6 @@ const PACED: [Choosing; 8] = [
     Choosing { spare_permille: 200, weight: Weight::Density },
     Choosing { spare_permille: 50, weight: Weight::Length },
     Choosing { spare_permille: 0, weight: Weight::Length },
-    SPREAD,
 ];
 
 /// The best guess where tensors are alike, and links share the work with the host.
@@ -300,7 +300,7 @@ impl Paced {
 
 impl Auto {
     /// How many paced lists are tried.
-    fn paced_lists(self, ops: usize) -> usize {
+    pub(super) fn paced_lists(self, ops: usize) -> usize {
         let by_default = (OPS_PER_PLAN / ops.max(1)).clamp(2, MOST_LISTS);
         self.effort.map_or(by_default, |effort| (effort as usize).max(1))
     }
@@ -377,10 +377,10 @@ mod tests {
             let auto = Strategy::Auto(Auto { effort: Some(effort), ..Auto::default() });
             auto.rounds(1).map(|Rounds { turns, shakes }| (turns, shakes))
         };
-        assert_eq!(rounds(8), [(0, 0), (0, 0)]);
-        assert_eq!(rounds(16), [(6, 0), (2, 0)]);
-        assert_eq!(rounds(33), [(19, 0), (6, 0)]);
-        assert_eq!(rounds(133), [(19, 75), (6, 25)]);
+        assert_eq!(rounds(7), [(0, 0), (0, 0)]);
+        assert_eq!(rounds(15), [(6, 0), (2, 0)]);
+        assert_eq!(rounds(32), [(19, 0), (6, 0)]);
+        assert_eq!(rounds(132), [(19, 75), (6, 25)]);
     }
 
     #[test]

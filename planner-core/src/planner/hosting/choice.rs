@@ -46,6 +46,15 @@ impl Choice {
     pub(super) const NONE: Self = Self { sort: Sort::Any, share: 0, from: From::First };
     pub(super) const ALL: Self = Self { sort: Sort::Any, share: WHOLE, from: From::First };
 
+    /// The same ops, said in one way.
+    pub(super) fn reduced(self) -> Self {
+        match self.share {
+            0 => Self::NONE,
+            WHOLE => Self { from: From::First, ..self },
+            _ => self,
+        }
+    }
+
     /// Whether an op is taken, by the middle of its time.
     const fn takes(self, middle: u32) -> bool {
         match self.from {

@@ -12,7 +12,7 @@ use super::error::PlanningError;
 use super::groups::Groups;
 use super::lms::Lms;
 use super::memory::Memory;
-use super::recipe::{Auto, HOST_SAMPLE};
+use super::recipe::{Auto, Entrant, HOST_SAMPLE, PACED};
 use super::request::{LeastMemory, Output, Request, Task};
 use super::strategy::{Need, Strategy};
 use super::window::Window;
@@ -39,10 +39,23 @@ pub enum Host {
 
 /// At how many distances ops are taken. A balance: between more of them, transfers are spread more
 /// evenly; each pays its latency.
-const SPREADS: [u32; 3] = [4, 16, 64];
+const SPREADS: [u32; 4] = [4, 16, 64, 256];
+
+/// How many choices are told apart by more than a sample. A balance: a sample errs by some hundredths,
+/// and each takes as long as so many lists.
+const KEPT: usize = 3;
+
+/// Lists by which they are told apart, as a fraction of those of a plan.
+const TRIAL: usize = 10;
+
+/// How far from the best share others are tried then.
+const NEARBY: u32 = WHOLE / 64;
+
+/// What all lists of a plan gain over those of a trial, as a fraction of the period, at most as a rule.
+const TRIAL_GAIN: u64 = 32;
 
 /// Rounds in which a share is refined, each with half the step of the one before.
-const ROUNDS: u32 = 5;
+const ROUNDS: u32 = 6;
 
 /// What plans the rest where the optimizer is on the host.
 const BASELINES: [Strategy; 9] = [
@@ -102,7 +115,8 @@ pub(super) fn make<'o>(
         }
     }
     let middles = Middles::new(request, &mut scratch)?;
-    let mut search = Search { request, middles, best: (u64::MAX, Choice::NONE), all_ns: u64::MAX };
+    let none = (u64::MAX, Choice::NONE);
+    let mut search = Search { request, middles, kept: [none; KEPT], all_ns: u64::MAX };
     if strategy.runs_on_host() {
         return search.make_by(Way::Baseline(strategy), strategy, output, &mut scratch);
     }
@@ -121,6 +135,9 @@ pub(super) fn make<'o>(
         return made.map_err(|error| error.less(Some(shortage)));
     }
     search.run(&mut output, &mut scratch)?;
+    if let Strategy::Auto(auto) = strategy {
+        search.refine(auto, &mut output, &mut scratch)?;
+    }
     search.make_best(strategy, output, &mut scratch)
 }
 
@@ -162,13 +179,13 @@ enum Way {
     Baseline(Strategy),
 }
 
-/// A search for the choice of which a sample of lists takes least.
+/// A search for the choice whose lists take least.
 struct Search<'r> {
     request: &'r Request<'r>,
     middles: Middles<'r>,
-    /// The period, and the choice.
-    best: (u64, Choice),
-    /// The period with all ops on the host.
+    /// The best choices, each with its period; the best comes first.
+    kept: [(u64, Choice); KEPT],
+    /// What a plan with all ops on the host takes at least, as a rule.
     all_ns: u64,
 }
 
@@ -180,7 +197,8 @@ impl Search<'_> {
         scratch: &mut Scratch<'_>,
     ) -> Result<(), PlanningError> {
         self.sample(Choice::NONE, output, scratch)?;
-        self.all_ns = self.sample(Choice::ALL, output, scratch)?;
+        let all_ns = self.sample(Choice::ALL, output, scratch)?;
+        self.all_ns = all_ns - all_ns / GAIN;
         if self.middles.has_sorts() {
             for share in [WHOLE, WHOLE / 2] {
                 self.sample(
@@ -190,20 +208,20 @@ impl Search<'_> {
                 )?;
             }
         }
-        let (_, Choice { sort, .. }) = self.best;
+        let (_, Choice { sort, .. }) = self.kept[0];
         let spreads = SPREADS.map(From::Spread);
         for from in [From::First, From::Last].into_iter().chain(spreads) {
             self.sample(Choice { sort, share: WHOLE / 2, from }, output, scratch)?;
         }
         let mut step = WHOLE / 4;
         for _round in 0..ROUNDS {
-            let (_, Choice { sort, share, from }) = self.best;
+            let (_, Choice { sort, share, from }) = self.kept[0];
             for share in [share.saturating_sub(step), (share + step).min(WHOLE)] {
                 self.sample(Choice { sort, share, from }, output, scratch)?;
             }
             step /= 2;
         }
-        let (_, Choice { sort, share, .. }) = self.best;
+        let (_, Choice { sort, share, .. }) = self.kept[0];
         for from in [From::First, From::Last].into_iter().chain(spreads) {
             self.sample(Choice { sort, share, from }, output, scratch)?;
         }
@@ -215,6 +233,49 @@ impl Search<'_> {
         Ok(())
     }
 
+    /// Tells the best choices apart, and shares near the best one, by some more lists.
+    fn refine(
+        &mut self,
+        auto: Auto,
+        output: &mut Output<'_>,
+        scratch: &mut Scratch<'_>,
+    ) -> Result<(), PlanningError> {
+        let lists = auto.paced_lists(self.request.graph.ops().len()) / TRIAL;
+        let effort = Some(u32::try_from(lists.max(PACED.len())).unwrap_or(u32::MAX));
+        let auto = Auto { effort, ..auto };
+        let kept = core::mem::replace(&mut self.kept, [(u64::MAX, Choice::NONE); KEPT]);
+        for (sampled_ns, choice) in kept {
+            if sampled_ns < u64::MAX {
+                self.tell(choice, auto, output, scratch)?;
+            }
+        }
+        let (_, best) = self.kept[0];
+        for share in [best.share.saturating_sub(NEARBY), (best.share + NEARBY).min(WHOLE)] {
+            self.tell(Choice { share, ..best }, auto, output, scratch)?;
+        }
+        let [_, all_ns] = self.least_ns(scratch)?;
+        if all_ns <= self.kept[0].0 {
+            let told_ns = self.tell(Choice::ALL, auto, output, scratch)?;
+            self.all_ns = told_ns - told_ns / TRIAL_GAIN;
+        }
+        Ok(())
+    }
+
+    /// The period of the best of some lists; the most there is where none fits.
+    fn tell(
+        &mut self,
+        choice: Choice,
+        auto: Auto,
+        output: &mut Output<'_>,
+        scratch: &mut Scratch<'_>,
+    ) -> Result<u64, PlanningError> {
+        self.judge(choice, scratch, |task, scratch| {
+            let entrant = Entrant::Of(Strategy::Auto(auto));
+            let made = auto::plan_task(task, entrant, output.reborrow(), scratch)?;
+            Ok(Some(made.plan.predicted.period_ns))
+        })
+    }
+
     /// Plans with the best choice, by the baselines, and with none and all of the ops on the host where
     /// that could be shorter; keeps the best plan.
     fn make_best<'o>(
@@ -223,7 +284,7 @@ impl Search<'_> {
         mut output: Output<'o>,
         scratch: &mut Scratch<'_>,
     ) -> Result<Made<'o>, PlanningError> {
-        let (best_ns, best) = self.best;
+        let (best_ns, best) = self.kept[0];
         let [none_ns, all_ns] = self.least_ns(scratch)?;
         let ways = [
             (Way::Baseline(Strategy::Split), 0),
@@ -288,7 +349,7 @@ impl Search<'_> {
         let host_ns = sequence.host_steps().iter().map(|step| graph.op(step.op).host_ns);
         let host_ns = host_ns.fold(0, |sum: u64, ns| sum.saturating_add(ns.unwrap_or(0)));
         let all_ns = sequence.compute_ns().max(host_ns);
-        Ok([none_ns, all_ns.max(self.all_ns - self.all_ns / GAIN)])
+        Ok([none_ns, all_ns.max(self.all_ns)])
     }
 
     fn make_by<'o>(
@@ -317,18 +378,37 @@ impl Search<'_> {
         output: &mut Output<'_>,
         scratch: &mut Scratch<'_>,
     ) -> Result<u64, PlanningError> {
+        self.judge(choice, scratch, |task, scratch| {
+            let sampled = auto::sample(task, HOST_SAMPLE, output.reborrow(), scratch)?;
+            Ok(sampled.map(|sampled| sampled.period_ns))
+        })
+    }
+
+    /// Keeps a choice if it is among the best; returns its period.
+    fn judge(
+        &mut self,
+        choice: Choice,
+        scratch: &mut Scratch<'_>,
+        period_ns: impl FnOnce(&Task<'_>, &mut Scratch<'_>) -> Result<Option<u64>, PlanningError>,
+    ) -> Result<u64, PlanningError> {
+        let choice = choice.reduced();
+        if let Some(&(period_ns, _)) = self.kept.iter().find(|&&(_, kept)| kept == choice)
+            && period_ns < u64::MAX
+        {
+            return Ok(period_ns);
+        }
         let mut scratch = scratch.reborrow();
         let graph = self.request.graph;
         let hosted = self.middles.take(graph, choice, &mut scratch)?;
         let sequence = Sequence::as_given(graph, hosted.as_ref(), &mut scratch)?;
         let task = Task::new(self.request, &sequence);
-        let sampled = match auto::sample(&task, HOST_SAMPLE, output.reborrow(), &mut scratch) {
-            Err(error) if error.is_of_one_list() => None,
-            sampled => sampled?,
+        let period_ns = match period_ns(&task, &mut scratch) {
+            Err(error) if error.is_of_one_list() => u64::MAX,
+            period_ns => period_ns?.unwrap_or(u64::MAX),
         };
-        let period_ns = sampled.map_or(u64::MAX, |sampled| sampled.period_ns);
-        if period_ns < self.best.0 {
-            self.best = (period_ns, choice);
+        if let Some(at) = self.kept.iter().position(|&(kept_ns, _)| period_ns < kept_ns) {
+            self.kept[at..].rotate_right(1);
+            self.kept[at] = (period_ns, choice);
         }
         Ok(period_ns)
     }

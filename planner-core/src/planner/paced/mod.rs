@@ -104,6 +104,8 @@ struct Paced<'b, 's, 'p> {
     /// What the host has made, or will have, by when.
     made: Heap<'s>,
     made_ns: &'s mut [u64],
+    /// When the host has made what launches of the same iteration read.
+    urgent_ns: u64,
     /// Objects that stay in the gap that has begun; all where none has.
     kept: &'s mut [u64],
     /// The op that ends the gap, counted over all iterations.
@@ -155,6 +157,7 @@ pub(super) fn write(
         copied_ns: scratch.take(tensors, 0)?,
         made: Heap::new(hosted, &mut scratch)?,
         made_ns: scratch.take(hosted, 0)?,
+        urgent_ns: 0,
         kept: scratch.take(tensors, u64::MAX)?,
         gap_end: scratch.take(tensors, u64::MAX)?,
         wanted: scratch.take(tensors, 0)?,
@@ -310,6 +313,7 @@ impl<'b> Paced<'b, '_, '_> {
                     let next = self.builder.first_op(tensor);
                     self.gap_end[tensor.index()] = self.position(next, later);
                     self.made_ns[tensor.index()] = end_ns;
+                    self.urgent_ns = if later { self.urgent_ns } else { end_ns };
                     self.made.push(end_ns, tensor.0);
                 }
             }

@@ -90,7 +90,30 @@ impl Paced<'_, '_, '_> {
         }
         let body = missing - u64::from(has_tail);
         let most = if in_segments { body.min(segment) } else { body };
-        self.upload_some(op, now_ns, due, body.min(segment), most)
+        let most = self.before_urgent(tensor, now_ns, most);
+        self.upload_some(op, now_ns, due, body.min(segment).min(most), most)
+    }
+
+    /// How many of some objects arrive, to the nearest, before the host has made what the device waits
+    /// for: that must not wait for the link.
+    fn before_urgent(&self, tensor: TensorId, now_ns: u64, objects: u64) -> u64 {
+        let start_ns = self.free_ns[Stream::Upload].max(now_ns);
+        let Some(left_ns) = self.urgent_ns.checked_sub(start_ns).filter(|&left_ns| left_ns > 0)
+        else {
+            return objects;
+        };
+        let held = self.builder.held(tensor);
+        let time_ns = |count| self.transfer_ns(Direction::HostToDevice, tensor, held, held + count);
+        let (one_ns, all_ns) = (time_ns(1), time_ns(objects));
+        if all_ns <= left_ns {
+            return objects;
+        }
+        let each_ns = all_ns.saturating_sub(one_ns) / (objects - 1).max(1);
+        let left_ns = left_ns.saturating_add(each_ns / 2);
+        if left_ns < one_ns {
+            return 0;
+        }
+        (1 + (left_ns - one_ns) / each_ns.max(1)).min(objects)
     }
 
     /// Prefetches as many objects as memory allows, within limits.
@@ -103,7 +126,7 @@ impl Paced<'_, '_, '_> {
         most: u64,
     ) -> Result<bool, Stuck> {
         let spare = self.spare(op, end, self.builder.pool(tensor));
-        if spare < least {
+        if spare < least || most == 0 {
             return Ok(false);
         }
         let some = most.min(spare);
