@@ -1,6 +1,6 @@
 //! Which of the ops that may run on the host are taken.
 
-use crate::graph::{Graph, OpId, TensorId};
+use crate::graph::{Graph, Kind, OpId, TensorId};
 use crate::host_steps::HostStep;
 use crate::hosted::Hosted;
 use crate::machine::Direction;
@@ -86,6 +86,7 @@ impl<'a> Middles<'a> {
             words::<HostStep>(limits.ops),
             words::<u8>(limits.tensors),
             words::<u8>(limits.ops),
+            words::<u32>(limits.tensors),
         ])
     }
 
@@ -104,8 +105,8 @@ impl<'a> Middles<'a> {
             steps.sort_unstable_by_key(|step| (step.ready, step.op));
             let is_late = find_late(request, &all, &mut scratch)?;
             let ops = || steps.iter().map(|step| step.op);
-            fill(graph, ops(), any);
-            fill(graph, ops().filter(|op| is_late[op.index()] == 1), late);
+            fill(graph, ops(), any, &mut scratch)?;
+            fill(graph, ops().filter(|op| is_late[op.index()] == 1), late, &mut scratch)?;
         }
         Ok(Self { any, late })
     }
@@ -139,16 +140,33 @@ impl<'a> Middles<'a> {
     }
 }
 
-/// Sums up the times of ops.
-fn fill(graph: &Graph<'_>, ops: impl Iterator<Item = OpId> + Clone, middles: &mut [u32]) {
+/// Sums up the times of ops. An op that reads a state after another has written it goes where that one
+/// goes: a cache, as a rule, of which the other writes a small part.
+fn fill(
+    graph: &Graph<'_>,
+    ops: impl Iterator<Item = OpId> + Clone,
+    middles: &mut [u32],
+    scratch: &mut Scratch<'_>,
+) -> Result<(), OutOfScratch> {
+    let mut scratch = scratch.reborrow();
+    let of_writer = scratch.take(graph.tensors().len(), NONE)?;
     let time_ns = |op: OpId| u128::from(graph.op(op).host_ns.unwrap_or(0).max(1));
     let sum_ns: u128 = ops.clone().map(time_ns).sum();
     let mut before_ns = 0;
     for op in ops {
         let middle_ns = before_ns + time_ns(op) / 2;
-        middles[op.index()] = (middle_ns * u128::from(WHOLE) / sum_ns.max(1)) as u32;
+        let middle = (middle_ns * u128::from(WHOLE) / sum_ns.max(1)) as u32;
+        let writers = graph.reads(op).iter().map(|tensor| of_writer[tensor.index()]);
+        let middle = writers.fold(middle, u32::min);
+        middles[op.index()] = middle;
+        for &tensor in graph.writes(op) {
+            if graph.tensor(tensor).kind == Kind::State {
+                of_writer[tensor.index()] = middle;
+            }
+        }
         before_ns += time_ns(op);
     }
+    Ok(())
 }
 
 /// Finds the ops of [`Sort::Late`]: what they make is read by such ops alone.
