@@ -2,7 +2,7 @@
 
 use super::error::PlanningError;
 use super::memory::{self, Memory};
-use super::recipe::{Auto, Entrant, Order, Recipe, SAMPLE};
+use super::recipe::{Auto, Entrant, Order, SAMPLE, Sample};
 use super::request::{LeastMemory, Lists, Output, PoolTables, Request, Task, Written};
 use super::strategy::{Need, Strategy};
 use super::trials::{Basis, Candidate, Search, Trials};
@@ -471,7 +471,7 @@ impl<'o, 't> Contest<'o, 't> {
 /// What the best of a sample of lists comes to; none where none of them fits.
 pub(super) fn sample(
     task: &Task<'_>,
-    recipes: [Recipe<'static>; 4],
+    lists: Sample,
     output: Output<'_>,
     scratch: &mut Scratch<'_>,
 ) -> Result<Option<Prediction>, PlanningError> {
@@ -481,7 +481,7 @@ pub(super) fn sample(
     let memory = Memory::new(task, Need::LargestOp, arena, &mut scratch)?;
     let uses = Uses::new(task.sequence, &mut scratch)?;
     let basis = Basis { memory: &memory, uses: &uses, arena: &arena[..memory.placed] };
-    trials.sample(recipes, &basis, &mut scratch)
+    trials.sample(lists, &basis, &mut scratch)
 }
 
 /// Plans with the ops in one order.

@@ -162,9 +162,9 @@ impl Entrant {
     }
 
     /// How many lists are chosen anew; and how many more once memory is divided anew.
-    pub(super) fn rounds(&self, ops: usize) -> [Rounds; 2] {
+    pub(super) fn rounds(&self, sequence: &Sequence<'_>) -> [Rounds; 2] {
         match self {
-            Self::Of(strategy) => strategy.rounds(ops),
+            Self::Of(strategy) => strategy.rounds(sequence.len(), first_choosing(sequence).len()),
             Self::Others => [Rounds::default(); 2],
         }
     }
@@ -183,8 +183,7 @@ impl Entrant {
         // Lists with repeats have been chosen for paced lists alone.
         let in_parts = self.is_auto() && !task.sequence.has_repeats();
         let others = if let Self::Others = self { OTHERS } else { &[] };
-        let spread = paced > 0 && !task.sequence.host_steps().is_empty();
-        let paced = PACED.into_iter().take(paced).chain(spread.then_some(SPREAD));
+        let paced = first_choosing(task.sequence).iter().copied().take(paced);
         first
             .into_iter()
             .flat_map(lists)
@@ -195,7 +194,7 @@ impl Entrant {
 }
 
 /// The first paced lists, best guesses first.
-pub(super) const PACED: [Choosing; 7] = [
+const PACED: [Choosing; 7] = [
     Choosing { spare_permille: 0, weight: Weight::Density },
     Choosing { spare_permille: 50, weight: Weight::Density },
     Choosing { spare_permille: 100, weight: Weight::Density },
@@ -205,8 +204,25 @@ pub(super) const PACED: [Choosing; 7] = [
     Choosing { spare_permille: 0, weight: Weight::Length },
 ];
 
-/// The best guess where tensors are alike, and links share the work with the host.
-const SPREAD: Choosing = Choosing { spare_permille: 20, weight: Weight::Spread };
+/// The same where ops run on the host: links share the work with it all the time.
+const PACED_BY_HOST: [Choosing; 4] = [
+    Choosing { spare_permille: 20, weight: Weight::Spread },
+    Choosing { spare_permille: 50, weight: Weight::Spread },
+    Choosing { spare_permille: 0, weight: Weight::Density },
+    Choosing { spare_permille: 50, weight: Weight::Density },
+];
+
+const fn first_choosing(sequence: &Sequence<'_>) -> &'static [Choosing] {
+    if sequence.host_steps().is_empty() { &PACED } else { &PACED_BY_HOST }
+}
+
+/// Lists that tell some works apart.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Sample {
+    pub(super) recipes: &'static [Recipe<'static>],
+    /// Once so many have been tried, one that fits is enough.
+    pub(super) enough: usize,
+}
 
 const fn pace(segment_latencies: u64, tails_in_time: bool) -> Pace {
     Pace { segment_latencies, tails_in_time, coarser: 0 }
@@ -224,20 +240,25 @@ const CHANGED_PERCENT: u64 = 30;
 
 /// Lists that tell one order of the ops from another: what is best as a rule, and what
 /// always fits.
-pub(super) const SAMPLE: [Recipe<'static>; 4] = [
-    Recipe::Of(("in-core", &InCore), 0),
-    FIRST_PACED,
-    Recipe::Of(("on-demand", &OnDemand), 0),
-    Recipe::Paced(Paced { choosing: PACED[1], pace: PACES[0] }),
-];
+pub(super) const SAMPLE: Sample = Sample {
+    recipes: &[
+        Recipe::Of(("in-core", &InCore), 0),
+        FIRST_PACED,
+        Recipe::Of(("on-demand", &OnDemand), 0),
+        Recipe::Paced(Paced { choosing: PACED[1], pace: PACES[0] }),
+    ],
+    enough: 4,
+};
 
 /// Lists that tell choices of ops for the host apart.
-pub(super) const HOST_SAMPLE: [Recipe<'static>; 4] = [
-    Recipe::Of(("in-core", &InCore), 0),
-    FIRST_PACED,
-    Recipe::Of(("on-demand", &OnDemand), 0),
-    Recipe::Paced(Paced { choosing: SPREAD, pace: PACES[0] }),
-];
+pub(super) const HOST_SAMPLE: Sample = Sample {
+    recipes: &[
+        Recipe::Of(("in-core", &InCore), 0),
+        Recipe::Paced(Paced { choosing: PACED_BY_HOST[0], pace: PACES[0] }),
+        Recipe::Of(("on-demand", &OnDemand), 0),
+    ],
+    enough: 2,
+};
 
 /// The best guess of all.
 pub(super) const FIRST_PACED: Recipe<'static> =
@@ -321,9 +342,9 @@ impl Strategy {
     }
 
     /// How many lists are chosen anew; and how many more once memory is divided anew.
-    pub(super) fn rounds(self, ops: usize) -> [Rounds; 2] {
+    fn rounds(self, ops: usize, firsts: usize) -> [Rounds; 2] {
         let Self::Auto(auto) = self else { return [Rounds::default(); 2] };
-        let rounds = auto.paced_lists(ops).saturating_sub(PACED.len());
+        let rounds = auto.paced_lists(ops).saturating_sub(firsts);
         let turns = rounds.min(TURNS);
         let shakes = rounds - turns;
         [
@@ -375,7 +396,7 @@ mod tests {
     fn rounds_are_turns_before_they_are_shakes() {
         let rounds = |effort| {
             let auto = Strategy::Auto(Auto { effort: Some(effort), ..Auto::default() });
-            auto.rounds(1).map(|Rounds { turns, shakes }| (turns, shakes))
+            auto.rounds(1, PACED.len()).map(|Rounds { turns, shakes }| (turns, shakes))
         };
         assert_eq!(rounds(7), [(0, 0), (0, 0)]);
         assert_eq!(rounds(15), [(6, 0), (2, 0)]);

@@ -9,7 +9,9 @@ use super::list::{Lengths, List, Stuck};
 use super::memory::Memory;
 use super::paced::{self, Pace};
 use super::pressure::Pressures;
-use super::recipe::{Entrant, FIRST_PACED, LARGE_OPS, PACED_NAME, PACES, Paced, Recipe, Rounds};
+use super::recipe::{
+    Entrant, FIRST_PACED, LARGE_OPS, PACED_NAME, PACES, Paced, Recipe, Rounds, Sample,
+};
 use super::request::{Lists, PoolTables, Task};
 use super::uses::Uses;
 use crate::host::HostLayout;
@@ -159,23 +161,24 @@ impl<'d, 'r> Trials<'d, 'r> {
     /// What the best of a sample of lists comes to; none where none of them fits.
     pub(super) fn sample(
         &mut self,
-        recipes: [Recipe<'static>; 4],
+        sample: Sample,
         basis: &Basis<'_>,
         scratch: &mut Scratch<'_>,
     ) -> Result<Option<Prediction>, PlanningError> {
         let mut scratch = scratch.reborrow();
         let mut search = Search::new(self.task.sequence, &mut scratch)?;
         let mut best: Option<Prediction> = None;
-        for recipe in recipes {
+        let ops = self.task.sequence.len();
+        let enough = if ops >= LARGE_OPS { 0 } else { sample.enough };
+        for (tried, &recipe) in sample.recipes.iter().enumerate() {
+            if best.is_some() && (ops == 0 || tried >= enough) {
+                break;
+            }
             let candidate = self.try_out(recipe, u64::MAX, basis, &mut search, &mut scratch)?;
             if let Some(Candidate { predicted, .. }) = candidate
                 && best.is_none_or(|best| predicted.period_ns < best.period_ns)
             {
                 best = Some(predicted);
-            }
-            let ops = self.task.sequence.len();
-            if ops == 0 || best.is_some() && ops >= LARGE_OPS {
-                break;
             }
         }
         Ok(best)
@@ -200,7 +203,7 @@ impl<'d, 'r> Trials<'d, 'r> {
         search: &mut Search<'_>,
         scratch: &mut Scratch<'_>,
     ) -> Result<Option<Candidate<'s>>, PlanningError> {
-        let [rounds, _] = entrant.rounds(self.task.sequence.len());
+        let [rounds, _] = entrant.rounds(self.task.sequence);
         let choices = Choices { recipes: entrant.recipes(self.task), rounds, to_beat: None };
         self.best_of(choices, entrant.takes_first(), basis, search, scratch)
     }
@@ -232,7 +235,7 @@ impl<'d, 'r> Trials<'d, 'r> {
         search: &mut Search<'_>,
         scratch: &mut Scratch<'_>,
     ) -> Result<Option<Candidate<'s>>, PlanningError> {
-        let [_, rounds] = entrant.rounds(self.task.sequence.len());
+        let [_, rounds] = entrant.rounds(self.task.sequence);
         let rounds = if than.is_ideal { Rounds::default() } else { rounds };
         let choices = Choices { recipes: iter::once(than.recipe), rounds, to_beat: Some(than) };
         search.pressures.recall();

@@ -12,7 +12,7 @@ use super::error::PlanningError;
 use super::groups::Groups;
 use super::lms::Lms;
 use super::memory::Memory;
-use super::recipe::{Auto, Entrant, HOST_SAMPLE, PACED};
+use super::recipe::{Auto, Entrant, HOST_SAMPLE};
 use super::request::{LeastMemory, Output, Request, Task};
 use super::strategy::{Need, Strategy};
 use super::window::Window;
@@ -45,11 +45,15 @@ const SPREADS: [u32; 4] = [4, 16, 64, 256];
 /// and each takes as long as so many lists.
 const KEPT: usize = 3;
 
-/// Lists by which they are told apart, as a fraction of those of a plan.
-const TRIAL: usize = 10;
+/// Lists by which they are told apart: the first ones, and some by the pressures that these show.
+const TRIAL: u32 = 12;
 
 /// How far from the best share others are tried then.
 const NEARBY: u32 = WHOLE / 64;
+
+/// What a plan with repeats gains over a sample of lists without, as a fraction of the period, at most as a
+/// rule: a quarter in the tables of `docs/repeats.md`.
+const REPEATS_GAIN: u64 = 3;
 
 /// What all lists of a plan gain over those of a trial, as a fraction of the period, at most as a rule.
 const TRIAL_GAIN: u64 = 32;
@@ -116,7 +120,7 @@ pub(super) fn make<'o>(
     }
     let middles = Middles::new(request, &mut scratch)?;
     let none = (u64::MAX, Choice::NONE);
-    let mut search = Search { request, middles, kept: [none; KEPT], all_ns: u64::MAX };
+    let mut search = Search { request, middles, kept: [none; KEPT], ends_ns: [u64::MAX; 2] };
     if strategy.runs_on_host() {
         return search.make_by(Way::Baseline(strategy), strategy, output, &mut scratch);
     }
@@ -185,8 +189,8 @@ struct Search<'r> {
     middles: Middles<'r>,
     /// The best choices, each with its period; the best comes first.
     kept: [(u64, Choice); KEPT],
-    /// What a plan with all ops on the host takes at least, as a rule.
-    all_ns: u64,
+    /// What plans with none of the ops on the host, and with all of them, take at least, as a rule.
+    ends_ns: [u64; 2],
 }
 
 impl Search<'_> {
@@ -196,9 +200,12 @@ impl Search<'_> {
         output: &mut Output<'_>,
         scratch: &mut Scratch<'_>,
     ) -> Result<(), PlanningError> {
-        self.sample(Choice::NONE, output, scratch)?;
+        let none_ns = self.sample(Choice::NONE, output, scratch)?;
         let all_ns = self.sample(Choice::ALL, output, scratch)?;
-        self.all_ns = all_ns - all_ns / GAIN;
+        let repeatable = self.request.graph.ops().iter().any(|op| op.repeatable);
+        self.ends_ns = [none_ns, all_ns].map(|sampled_ns| {
+            sampled_ns - sampled_ns / if repeatable { REPEATS_GAIN } else { GAIN }
+        });
         if self.middles.has_sorts() {
             for share in [WHOLE, WHOLE / 2] {
                 self.sample(
@@ -240,9 +247,9 @@ impl Search<'_> {
         output: &mut Output<'_>,
         scratch: &mut Scratch<'_>,
     ) -> Result<(), PlanningError> {
-        let lists = auto.paced_lists(self.request.graph.ops().len()) / TRIAL;
-        let effort = Some(u32::try_from(lists.max(PACED.len())).unwrap_or(u32::MAX));
-        let auto = Auto { effort, ..auto };
+        let lists = auto.paced_lists(self.request.graph.ops().len());
+        let effort = u32::try_from(lists).unwrap_or(u32::MAX).min(TRIAL);
+        let auto = Auto { effort: Some(effort), ..auto };
         let kept = core::mem::replace(&mut self.kept, [(u64::MAX, Choice::NONE); KEPT]);
         for (sampled_ns, choice) in kept {
             if sampled_ns < u64::MAX {
@@ -256,7 +263,7 @@ impl Search<'_> {
         let [_, all_ns] = self.least_ns(scratch)?;
         if all_ns <= self.kept[0].0 {
             let told_ns = self.tell(Choice::ALL, auto, output, scratch)?;
-            self.all_ns = told_ns - told_ns / TRIAL_GAIN;
+            self.ends_ns[1] = told_ns - told_ns / TRIAL_GAIN;
         }
         Ok(())
     }
@@ -338,7 +345,7 @@ impl Search<'_> {
         })
     }
 
-    /// Periods that no plan beats with none of the ops on the host, and, as a rule, with all of them.
+    /// The same, and no less than bounds.
     fn least_ns(&self, scratch: &mut Scratch<'_>) -> Result<[u64; 2], PlanningError> {
         let Request { graph, machine, budget_bytes } = *self.request;
         let order = bounds::Order::Any;
@@ -349,7 +356,8 @@ impl Search<'_> {
         let host_ns = sequence.host_steps().iter().map(|step| graph.op(step.op).host_ns);
         let host_ns = host_ns.fold(0, |sum: u64, ns| sum.saturating_add(ns.unwrap_or(0)));
         let all_ns = sequence.compute_ns().max(host_ns);
-        Ok([none_ns, all_ns.max(self.all_ns)])
+        let [sampled_none_ns, sampled_all_ns] = self.ends_ns;
+        Ok([none_ns.max(sampled_none_ns), all_ns.max(sampled_all_ns)])
     }
 
     fn make_by<'o>(
