@@ -277,7 +277,9 @@ impl Search<'_> {
         scratch: &mut Scratch<'_>,
     ) -> Result<u64, PlanningError> {
         self.judge(choice, scratch, |task, scratch| {
-            let entrant = Entrant::Of(Strategy::Auto(auto));
+            let is_idle = task.sequence.len() == 0;
+            let strategy = if is_idle { Strategy::InCore } else { Strategy::Auto(auto) };
+            let entrant = Entrant::Of(strategy);
             let made = auto::plan_task(task, entrant, output.reborrow(), scratch)?;
             Ok(Some(made.plan.predicted.period_ns))
         })
