@@ -202,6 +202,14 @@ impl<D: Transfers + Paging, K: Kernels<D>> Session<D, K> {
         Ok(())
     }
 
+    /// Waits until all iterations so far have ended, with all copies for the next one.
+    ///
+    /// # Errors
+    /// Those of [`Executor::await_all`]: work that has failed is reported here at the latest.
+    pub fn wait(&mut self) -> Result<(), SessionError<D::Error>> {
+        Ok(self.running.borrow_dependent().await_all(&mut self.device)?)
+    }
+
     /// Reads the value that a state has after all iterations so far, and waits for these to end.
     ///
     /// # Errors

@@ -534,6 +534,17 @@ impl<'a> Executor<'a> {
         self.number(self.iterations)
     }
 
+    /// Blocks until everything that is enqueued has ended.
+    ///
+    /// # Errors
+    /// [`ExecuteError::Failed`] after an error of an earlier call, and those of the device.
+    pub fn await_all<B: Streams>(&self, device: &mut B) -> Result<(), ExecuteError<B::Error>> {
+        if self.failed {
+            return Err(ExecuteError::Failed);
+        }
+        self.finish(device).map_err(|error| Fault::Device(error).at(Moment::Save))
+    }
+
     /// Blocks until all iterations have ended.
     fn finish<B: Streams>(&self, device: &mut B) -> Result<(), B::Error> {
         let mut streams = self.points.streams();
