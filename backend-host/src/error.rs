@@ -1,11 +1,11 @@
 //! The errors of a device of host memory.
 
-use backend_checks::Refused;
+use backend_checks::{HostFailure, Refused};
 use planner_core::backend::{BackendError, ErrorKind};
 use std::fmt;
 
 /// What can go wrong on a device of host memory.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum HostError {
     /// More chunks are wanted than the device holds.
     OutOfDeviceMemory,
@@ -34,6 +34,8 @@ pub enum HostError {
     },
     /// The embedder's kernels failed; they know why.
     Kernels,
+    /// An op failed on the host.
+    HostOp(HostFailure),
     /// The arguments of the call are wrong.
     Refused(Refused),
 }
@@ -57,6 +59,7 @@ impl fmt::Display for HostError {
                 write!(f, "{call}: {}", std::io::Error::from_raw_os_error(*code))
             }
             Self::Kernels => f.write_str("the kernels failed"),
+            Self::HostOp(failure) => failure.fmt(f),
             Self::Refused(refused) => refused.fmt(f),
         }
     }
@@ -70,6 +73,12 @@ impl From<Refused> for HostError {
     }
 }
 
+impl From<HostFailure> for HostError {
+    fn from(failure: HostFailure) -> Self {
+        Self::HostOp(failure)
+    }
+}
+
 impl BackendError for HostError {
     fn kind(&self) -> ErrorKind {
         match self {
@@ -80,6 +89,7 @@ impl BackendError for HostError {
             | Self::Mappings
             | Self::System { .. }
             | Self::Kernels
+            | Self::HostOp(_)
             | Self::Refused(_) => ErrorKind::Other,
         }
     }

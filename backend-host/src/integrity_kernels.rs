@@ -4,9 +4,13 @@
 use crate::MappedDevice;
 use crate::{HostDevice, HostError};
 use backend_checks::{check_host_launch, check_launch};
-use integrity::{Backend, Found, Passes, Read, Reading, Write, fill_inputs, fill_states, value};
+use integrity::{
+    Backend, Found, HostArithmetic, Passes, Read, Reading, Write, fill_inputs, fill_states, value,
+};
 use planner_core::backend::{HostKernels, HostLaunch, Kernels, Launch, Transfers};
 use planner_core::{Graph, HostLayout, Machine, MachineParameters};
+#[cfg(target_os = "linux")]
+use std::convert::Infallible;
 
 /// Kernels for every op of a graph, with the arithmetic of the crate `integrity`.
 #[derive(Clone, Copy, Debug)]
@@ -61,36 +65,53 @@ macro_rules! kernels {
                 fill_inputs(&self.graph, device, iteration, layout)
             }
         }
-
-        impl HostKernels<$device> for IntegrityKernels<'_> {
-            fn launch_on_host(
-                &mut self,
-                device: &mut $device,
-                launch: &HostLaunch<'_>,
-            ) -> Result<(), HostError> {
-                check_host_launch(&self.graph, launch)?;
-                let Passes { reads, repeated, writes } = Passes::on_host(&self.graph, launch);
-                let mut readings = Vec::new();
-                for Read { at, bytes, .. } in reads {
-                    let mut read = vec![0; bytes as usize];
-                    device.read_host(at.0, &mut read)?;
-                    readings.push(Reading::of(&read));
-                }
-                let results = value::op_results(launch.op, repeated, readings.into_iter());
-                for Write { kind, position, at, bytes, .. } in writes {
-                    let mut written = vec![0; bytes as usize];
-                    value::written(results.of(kind), position, bytes).fill(0, &mut written);
-                    device.write_host(at.0, &written)?;
-                }
-                Ok(())
-            }
-        }
     };
 }
 
 kernels!(HostDevice);
 #[cfg(target_os = "linux")]
 kernels!(MappedDevice);
+
+impl HostKernels<HostDevice> for IntegrityKernels<'_> {
+    fn launch_on_host(
+        &mut self,
+        device: &mut HostDevice,
+        launch: &HostLaunch<'_>,
+    ) -> Result<(), HostError> {
+        check_host_launch(&self.graph, launch)?;
+        let Passes { reads, repeated, writes } = Passes::on_host(&self.graph, launch);
+        let mut readings = Vec::new();
+        for Read { at, bytes, .. } in reads {
+            let mut read = vec![0; bytes as usize];
+            device.read_host(at.0, &mut read)?;
+            readings.push(Reading::of(&read));
+        }
+        let results = value::op_results(launch.op, repeated, readings.into_iter());
+        for Write { kind, position, at, bytes, .. } in writes {
+            let mut written = vec![0; bytes as usize];
+            value::written(results.of(kind), position, bytes).fill(0, &mut written);
+            device.write_host(at.0, &written)?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(target_os = "linux")]
+impl HostKernels<MappedDevice> for IntegrityKernels<'_> {
+    fn launch_on_host(
+        &mut self,
+        device: &mut MappedDevice,
+        launch: &HostLaunch<'_>,
+    ) -> Result<(), HostError> {
+        check_host_launch(&self.graph, launch)?;
+        let arithmetic = HostArithmetic::new(&self.graph, launch.op);
+        device.launch_on_host(launch, move |mut run| {
+            let values = arithmetic.values(|position| Reading::of(run.read(position)));
+            run.writes.iter_mut().zip(values).for_each(|(bytes, value)| value.fill(0, bytes));
+            Ok::<_, Infallible>(())
+        })
+    }
+}
 
 /// A machine of 1 GiB in chunks of 4 KiB.
 fn machine() -> Result<Machine, String> {

@@ -70,8 +70,10 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
+//! Ops that run on the host do so on the calling thread, like everything else.
+//!
 //! [`MappedDevice`] is for kernels that work on memory: its addresses are those of the process, and
-//! copies run while kernels do.
+//! copies and ops on the host run while kernels do.
 
 mod error;
 mod integrity_kernels;
@@ -81,6 +83,7 @@ mod paging;
 mod stream;
 mod transfer;
 
+pub use backend_checks::{HostFailure, HostRead, HostRun};
 pub use error::HostError;
 
 pub use integrity_kernels::{Host, IntegrityKernels};

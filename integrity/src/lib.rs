@@ -13,12 +13,14 @@
 #![forbid(unsafe_code)]
 
 mod backend;
+mod host;
 mod kernels;
 mod passes;
 mod reference;
 pub mod value;
 
 pub use backend::{Backend, Exemption, Found, Graphs, RUN_WORDS};
+pub use host::HostArithmetic;
 pub use kernels::{fill_inputs, fill_states, slots, states_digest};
 pub use passes::{FoldOrder, Passes, Read, Write};
 pub use reference::{reference_digest, reference_values};

@@ -88,7 +88,8 @@ fn find_ready(
             }
         }
         for tensor in sequence.operands_of(launch) {
-            if hosted.makes(*tensor) && !hosted.makes_first(*tensor) {
+            let is_renewed = hosted.makes(*tensor) && !hosted.makes_first(*tensor);
+            if is_renewed || hosted.copies(*tensor) {
                 before[tensor.index()].to_write = listed;
             }
         }
@@ -131,7 +132,7 @@ fn find_needed(
         }
         for tensor in sequence.writes(launch) {
             if hosted.copies(*tensor) {
-                after[tensor.index()].to_read = next;
+                after[tensor.index()] = Around { to_read: next, to_write: next };
             }
         }
     }

@@ -21,6 +21,8 @@ pub(crate) struct Hosted<'a> {
     on_host: &'a [u8],
     /// All tensors, with the kinds that the device sees.
     tensors: &'a [Seen],
+    /// The last op on the host that writes each tensor, in every order that keeps the dependencies.
+    last_writes: &'a [u32],
 }
 
 /// How the device sees a tensor.
@@ -35,7 +37,8 @@ impl Seen {
     const HOST: Self = Self(1);
     /// Host ops and launches read it, and nothing writes it.
     const SHARED: Self = Self(2);
-    /// Launches write it before host ops read it.
+    /// Launches write it before host ops read it, which may update their copy after the last launch that
+    /// touches it.
     const COPIED: Self = Self(3);
     /// Host ops write it after the launches that read it: launches see the value of the iteration
     /// before.
@@ -114,6 +117,13 @@ impl Touched {
             // The next value of an input may come once it has been read on both sides.
             (true, true) if kind == Kind::Input => Seen::TORN,
             (true, true) => Seen::SHARED,
+            (false, false)
+                if kind.is_made()
+                    && device_writes.last < host_reads.first
+                    && device.last < host_writes.first =>
+            {
+                Seen::COPIED
+            }
             (false, false) => Seen::TORN,
             (true, false) if kind == Kind::State && device.last < host_writes.first => {
                 Seen::RENEWED
@@ -133,6 +143,7 @@ impl<'a> Hosted<'a> {
         total([
             words::<u8>(limits.ops),
             words::<Seen>(limits.tensors),
+            words::<u32>(limits.tensors),
             words::<Touched>(limits.tensors),
         ])
     }
@@ -146,6 +157,7 @@ impl<'a> Hosted<'a> {
     ) -> Result<Option<Self>, OutOfScratch> {
         let on_host = scratch.take(graph.ops().len(), 0u8)?;
         let tensors = scratch.take(graph.tensors().len(), Seen::DEVICE)?;
+        let last_writes = scratch.take(tensors.len(), NEVER)?;
         let mut scratch = scratch.reborrow();
         let touched = scratch.take(tensors.len(), Touched::NONE)?;
         for op in graph.op_ids() {
@@ -156,7 +168,10 @@ impl<'a> Hosted<'a> {
             look(graph, on_host, touched, tensors);
             if !send_back(graph, on_host, tensors) {
                 let any = on_host.contains(&1);
-                return Ok(any.then_some(Self { on_host, tensors }));
+                for (last, touched) in last_writes.iter_mut().zip(touched) {
+                    *last = touched.host_writes.last;
+                }
+                return Ok(any.then_some(Self { on_host, tensors, last_writes }));
             }
         }
         Ok(None)
@@ -186,6 +201,11 @@ impl<'a> Hosted<'a> {
     /// Whether launches read what an op on the host writes.
     pub(crate) fn makes(&self, tensor: TensorId) -> bool {
         matches!(self.tensors[tensor.index()], Seen::RENEWED | Seen::MADE)
+    }
+
+    /// Whether launches read what an op on the host writes, and no other one there writes it later.
+    pub(crate) fn completes(&self, op: OpId, tensor: TensorId) -> bool {
+        self.makes(tensor) && self.last_writes[tensor.index()] == op.0
     }
 
     /// Whether launches read what an op on the host has written in the same iteration.
@@ -304,6 +324,21 @@ mod tests {
         let (steps, kinds) = hosted(&[TEMPORARY; 3], ops).unwrap();
         assert_eq!(steps, [(1, 1)]);
         assert_eq!(kinds, [Kind::Output, Kind::Input, TEMPORARY]);
+    }
+
+    /// A gradient that is clipped in place, once the device has read it for the last time.
+    #[test]
+    fn the_host_updates_its_copy_of_what_launches_have_made() {
+        let ops: [(bool, &[u32], &[u32]); 5] = [
+            (false, &[1], &[0]),
+            (true, &[0], &[2]),
+            (false, &[0], &[3]),
+            (true, &[0, 2], &[0]),
+            (true, &[0, 1], &[1]),
+        ];
+        let (steps, kinds) = hosted(&[TEMPORARY, STATE, TEMPORARY, STATE], ops).unwrap();
+        assert_eq!(steps, [(1, 1), (2, 3), (2, 4)]);
+        assert_eq!(kinds, [Kind::Output, Kind::Input, TEMPORARY, STATE]);
     }
 
     #[test]

@@ -154,6 +154,12 @@ impl<'a> Sequence<'a> {
         self.hosted.is_some_and(|hosted| hosted.makes(tensor))
     }
 
+    /// Whether launches read the value that an op on the host gives a tensor: no other one there
+    /// writes it later.
+    pub(crate) fn is_completed_by(&self, op: OpId, tensor: TensorId) -> bool {
+        self.hosted.is_some_and(|hosted| hosted.completes(op, tensor))
+    }
+
     /// Whether launches read what an op on the host has written in the same iteration.
     pub(crate) fn is_made_first(&self, tensor: TensorId) -> bool {
         self.hosted.is_some_and(|hosted| hosted.makes_first(tensor))

@@ -36,10 +36,10 @@ impl Work {
     }
 }
 
-/// A training step: layers of a weight, whose update reads and writes six times as many bytes.
-fn training(layers: usize, mib: u64, host_gb_s: u64) -> Work {
+/// The passes of a training step of layers, and of each its weight, its moments of six times as many
+/// bytes, and its gradient.
+fn passes(layers: usize, bytes: u64) -> (Work, Vec<[u32; 3]>) {
     let mut work = Work::default();
-    let bytes = mib << 20;
     let weights: Vec<_> = (0..layers).map(|_| work.tensor(Kind::State, bytes)).collect();
     let moments: Vec<_> = (0..layers).map(|_| work.tensor(Kind::State, 6 * bytes)).collect();
     let mut x = work.tensor(Kind::Input, 64 << 20);
@@ -53,23 +53,46 @@ fn training(layers: usize, mib: u64, host_gb_s: u64) -> Work {
     }
     let mut gradient = work.tensor(Kind::Temporary, 64 << 20);
     work.op(1_000_000, None, &[x], &[gradient]);
-    let mut updates = Vec::new();
+    let mut updated = Vec::new();
     for (layer, (x, keep)) in saved.into_iter().enumerate().rev() {
         let (next, of_weight) =
             (work.tensor(Kind::Temporary, 64 << 20), work.tensor(Kind::Temporary, bytes));
         work.op(60_000_000, None, &[gradient, x, keep, weights[layer]], &[next, of_weight]);
         gradient = next;
-        updates.push((layer, of_weight));
+        updated.push([weights[layer], moments[layer], of_weight]);
     }
-    for (layer, of_weight) in updates {
+    (work, updated)
+}
+
+/// A training step whose updates may run on the host.
+fn training(layers: usize, mib: u64, host_gb_s: u64) -> Work {
+    let bytes = mib << 20;
+    let (mut work, updated) = passes(layers, bytes);
+    for [weight, moments, gradient] in updated {
         let touched = bytes / 2 * 28;
-        let host_ns = touched / host_gb_s;
-        work.op(
-            touched / 800,
-            Some(host_ns),
-            &[of_weight, weights[layer], moments[layer]],
-            &[weights[layer], moments[layer]],
-        );
+        let reads = [gradient, weight, moments];
+        work.op(touched / 800, Some(touched / host_gb_s), &reads, &[weight, moments]);
+    }
+    work
+}
+
+/// The same with weights that decay in place, and gradients that are clipped in place by the norm of all.
+fn clipped(layers: usize, mib: u64, host_gb_s: u64) -> Work {
+    let bytes = mib << 20;
+    let (mut work, updated) = passes(layers, bytes);
+    let mut norms = Vec::new();
+    for &[_, _, gradient] in &updated {
+        norms.push(work.tensor(Kind::Temporary, 4));
+        work.op(bytes / 800, Some(bytes / host_gb_s), &[gradient], &norms[norms.len() - 1..]);
+    }
+    let norm = work.tensor(Kind::Temporary, 4);
+    work.op(1000, Some(1000), &norms, &[norm]);
+    for [weight, moments, gradient] in updated {
+        work.op(bytes / 400, Some(2 * bytes / host_gb_s), &[gradient, norm], &[gradient]);
+        work.op(bytes / 400, Some(2 * bytes / host_gb_s), &[weight], &[weight]);
+        let touched = bytes / 2 * 28;
+        let reads = [gradient, weight, moments];
+        work.op(touched / 800, Some(touched / host_gb_s), &reads, &[weight, moments]);
     }
     work
 }
@@ -187,6 +210,20 @@ fn an_optimizer_on_the_host_leaves_the_device_to_the_passes() {
         println!("{budget_gib} GiB, {host_gb_s} and {link_gb_s} GB/s: {:.3}", planned.ratio());
         assert!(planned.ratio() <= most, "{} is more than {most}", planned.ratio());
         assert!(planned.hosted > 0);
+    }
+}
+
+/// The device gets a weight once the host has done all that it does with it.
+#[test]
+fn an_optimizer_that_updates_in_place_runs_on_the_host() {
+    let work = clipped(12, 416, 60);
+    let may = work.ops.iter().filter(|op| op.host_ns.is_some()).count();
+    for budget_gib in [6, 12, 24] {
+        for host in [Host::Allowed, Host::All] {
+            let planned = plan(&work, &machine(25), budget_gib << 30, auto(host)).unwrap();
+            println!("{budget_gib} GiB, {host:?}: {:.3}, {}", planned.ratio(), planned.hosted);
+            assert!(planned.hosted == may || host != Host::All);
+        }
     }
 }
 

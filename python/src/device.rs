@@ -1,11 +1,11 @@
 //! The devices that sessions run on, as one backend.
 
 use backend_cuda::{CudaDevice, CudaError};
-use backend_host::{HostError, MappedDevice};
+use backend_host::{HostError, HostFailure, HostRun, MappedDevice};
 use spillway::core::Stream;
 use spillway::core::backend::{
-    BackendError, Chunks, DeviceAddress, ErrorKind, ErrorType, HostRange, Paging, Point, Streams,
-    Transfers,
+    BackendError, Chunks, DeviceAddress, ErrorKind, ErrorType, HostLaunch, HostRange, Paging,
+    Point, Streams, Transfers,
 };
 use std::fmt;
 
@@ -22,6 +22,18 @@ pub(crate) enum DeviceError {
     Cuda(CudaError),
     /// The Python kernels, whose exception is kept elsewhere.
     Raised,
+    /// The device runs no ops on the host.
+    NoHostStream,
+}
+
+impl DeviceError {
+    /// The op that failed on the host, if that is the error.
+    pub(crate) const fn of_host(&self) -> Option<&HostFailure> {
+        match self {
+            Self::Mapped(HostError::HostOp(failure)) => Some(failure),
+            _ => None,
+        }
+    }
 }
 
 impl From<HostError> for DeviceError {
@@ -42,6 +54,7 @@ impl fmt::Display for DeviceError {
             Self::Mapped(error) => error.fmt(f),
             Self::Cuda(error) => error.fmt(f),
             Self::Raised => f.write_str("the kernels failed"),
+            Self::NoHostStream => f.write_str("the device runs no ops on the host"),
         }
     }
 }
@@ -53,7 +66,7 @@ impl BackendError for DeviceError {
         match self {
             Self::Mapped(error) => error.kind(),
             Self::Cuda(error) => error.kind(),
-            Self::Raised => ErrorKind::Other,
+            Self::Raised | Self::NoHostStream => ErrorKind::Other,
         }
     }
 }
@@ -83,6 +96,18 @@ impl Device {
         either!(self.host_address(range))
     }
 
+    /// Enqueues an op on the host.
+    pub(crate) fn launch_on_host(
+        &mut self,
+        launch: &HostLaunch<'_>,
+        work: impl FnMut(HostRun<'_>) -> Result<(), String> + Send + 'static,
+    ) -> Result<(), DeviceError> {
+        match self {
+            Self::Mapped(device) => Ok(device.launch_on_host(launch, work)?),
+            Self::Cuda(_) => Err(DeviceError::NoHostStream),
+        }
+    }
+
     /// The bytes of all chunks that were created.
     pub(crate) const fn created_bytes(&self) -> u64 {
         match self {
@@ -97,6 +122,13 @@ impl ErrorType for Device {
 }
 
 impl Streams for Device {
+    fn has_host_stream(&self) -> bool {
+        match self {
+            Self::Mapped(device) => device.has_host_stream(),
+            Self::Cuda(device) => device.has_host_stream(),
+        }
+    }
+
     fn wait(&mut self, stream: Stream, point: Point) -> Result<(), DeviceError> {
         either!(self.wait(stream, point))
     }

@@ -1,10 +1,14 @@
 //! The embedder's kernels, as a Python object has them.
 
 use crate::device::{Device, DeviceError};
+use backend_host::HostRun;
 use pyo3::exceptions::PyMemoryError;
 use pyo3::prelude::*;
 use spillway::TensorId;
-use spillway::core::backend::{HostRange, Kernels, Launch, Transfers as _};
+use spillway::core::backend::{
+    HostKernels, HostLaunch, HostRange, Kernels, Launch, Transfers as _,
+};
+use spillway::core::plan::Step;
 use spillway::core::{HostLayout, Kind};
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -18,43 +22,68 @@ impl Raised {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 
-    /// Keeps the exception of a call.
-    fn keep<T>(&self, called: PyResult<T>) -> Result<T, DeviceError> {
-        called.map_err(|error| {
-            *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(error);
-            DeviceError::Raised
-        })
+    /// Keeps an exception.
+    fn keep(&self, error: PyErr) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(error);
     }
 }
 
-/// An object with the methods `launch` and, where the graph has inputs, `fill_input`.
+/// An object with the methods `launch`; `fill_input`, where the graph has inputs; and `launch_on_host`,
+/// where the plan runs ops on the host.
 pub(crate) struct PyKernels {
     pub(crate) object: Py<PyAny>,
     pub(crate) launch: Py<PyAny>,
     pub(crate) fill_input: Option<Py<PyAny>>,
+    pub(crate) on_host: Option<OnHost>,
     /// The inputs of the graph, with their sizes.
     inputs: Vec<(TensorId, u64)>,
     /// First values of states, until the host block has them.
     pub(crate) states: HashMap<TensorId, Vec<u8>>,
+    /// What `launch` or `fill_input` has raised.
+    pub(crate) raised: Raised,
+}
+
+/// The method `launch_on_host`, which a thread of the session calls.
+#[derive(Clone)]
+pub(crate) struct OnHost {
+    pub(crate) launch: Arc<Py<PyAny>>,
+    /// What it has raised.
     pub(crate) raised: Raised,
 }
 
 impl PyKernels {
-    pub(crate) fn new(object: &Bound<'_, PyAny>, graph: &spillway::Graph) -> PyResult<Self> {
-        let tensors = (0..).map(TensorId).zip(&graph.owned().tensors);
+    pub(crate) fn new(object: &Bound<'_, PyAny>, plan: &spillway::Plan) -> PyResult<Self> {
+        let tensors = (0..).map(TensorId).zip(&plan.graph().owned().tensors);
         let inputs = tensors.filter(|(_, tensor)| tensor.kind == Kind::Input);
         let inputs: Vec<_> = inputs.map(|(id, tensor)| (id, tensor.bytes)).collect();
         let fill_input = match inputs.is_empty() {
             true => None,
             false => Some(object.getattr("fill_input")?.unbind()),
         };
+        let is_on_host = |step: &Step| matches!(step, Step::Host(_));
+        let on_host = match plan.owned().steps.iter().any(is_on_host) {
+            true => {
+                let launch = Arc::new(object.getattr("launch_on_host")?.unbind());
+                Some(OnHost { launch, raised: Raised::default() })
+            }
+            false => None,
+        };
         Ok(Self {
             object: object.clone().unbind(),
             launch: object.getattr("launch")?.unbind(),
             fill_input,
+            on_host,
             inputs,
             states: HashMap::new(),
             raised: Raised::default(),
+        })
+    }
+
+    /// Keeps what a call has raised.
+    fn kept(&self, called: PyResult<()>) -> Result<(), DeviceError> {
+        called.map_err(|error| {
+            self.raised.keep(error);
+            DeviceError::Raised
         })
     }
 }
@@ -67,7 +96,11 @@ impl Kernels<Device> for PyKernels {
         let writes: Vec<u64> = launch.writes.iter().map(|address| address.0).collect();
         let workspace = launch.workspace.map_or(0, |address| address.0);
         let arguments = (launch.op.0, launch.iteration, launch.is_repeat, reads, writes, workspace);
-        self.raised.keep(Python::attach(|py| self.launch.call1(py, arguments).map(drop)))
+        self.kept(Python::attach(|py| self.launch.call1(py, arguments).map(drop)))
+    }
+
+    fn on_host(&mut self) -> Option<&mut dyn HostKernels<Device>> {
+        self.on_host.as_mut().map(|kernels| kernels as _)
     }
 
     fn fill_states(
@@ -94,9 +127,34 @@ impl Kernels<Device> for PyKernels {
             let offset_bytes = layout.offset_bytes(input, slot, 0);
             let address = device.host_address(HostRange { offset_bytes, bytes })?;
             let arguments = (input.0, iteration, address, bytes);
-            self.raised.keep(Python::attach(|py| fill_input.call1(py, arguments).map(drop)))?;
+            self.kept(Python::attach(|py| fill_input.call1(py, arguments).map(drop)))?;
         }
         Ok(())
+    }
+}
+
+impl HostKernels<Device> for OnHost {
+    fn launch_on_host(
+        &mut self,
+        device: &mut Device,
+        launch: &HostLaunch<'_>,
+    ) -> Result<(), DeviceError> {
+        let Self { launch: callback, raised } = self.clone();
+        device.launch_on_host(launch, move |mut run: HostRun<'_>| {
+            let reads = (0..run.reads.len()).map(|position| run.read(position).as_ptr() as u64);
+            let reads: Vec<_> = reads.collect();
+            let writes = run.writes.iter_mut().map(|bytes| bytes.as_mut_ptr() as u64);
+            let arguments = (run.op.0, run.iteration, reads, writes.collect::<Vec<_>>());
+            match Python::try_attach(|py| callback.call1(py, arguments).map(drop)) {
+                Some(Ok(())) => Ok(()),
+                Some(Err(error)) => {
+                    let reason = error.to_string();
+                    raised.keep(error);
+                    Err(reason)
+                }
+                None => Err("Python is ending".to_owned()),
+            }
+        })
     }
 }
 

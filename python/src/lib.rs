@@ -8,6 +8,7 @@
 mod cuda;
 mod device;
 mod error;
+mod exit;
 mod graph;
 mod kernels;
 mod machine;
@@ -40,4 +41,9 @@ mod _core {
     use crate::setup::SetupCosts;
     #[pymodule_export]
     use crate::switch::PredictedSwitch;
+
+    #[pymodule_init]
+    fn init(module: &pyo3::Bound<'_, pyo3::types::PyModule>) -> pyo3::PyResult<()> {
+        crate::exit::register(module.py())
+    }
 }

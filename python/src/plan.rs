@@ -131,6 +131,16 @@ impl Plan {
             && steps.find(|step| launch(before)(step) || is_moved(step)).is_some_and(launch(before))
     }
 
+    /// The ops that run on the host, in their order there.
+    #[getter]
+    fn host_ops(&self) -> Vec<u32> {
+        let on_host = |step: &Step| match step {
+            Step::Host(op) => Some(op.0),
+            _ => None,
+        };
+        self.plan.owned().steps.iter().filter_map(on_host).collect()
+    }
+
     /// How many mappings a session makes before the first iteration, or if the plan maps as it runs, has
     /// at most: rows of addresses with consecutive chunks behind them. On host memory the system limits
     /// how many a process has.

@@ -3,6 +3,7 @@
 use crate::cuda::Cuda;
 use crate::device::{Device, DeviceError};
 use crate::error::{self, SessionError, SwitchError};
+use crate::exit;
 use crate::kernels::{PyKernels, copied};
 use crate::plan::Plan;
 use crate::switch::PredictedSwitch;
@@ -11,11 +12,11 @@ use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyMemoryView};
 use spillway::TensorId;
-use spillway::core::Kind;
 use spillway::core::switch::Capacity;
+use spillway::core::{ExecuteError, Kind};
 use spillway::names::Mentions;
 use std::mem;
-use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
+use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
 
 /// A plan that runs on a device. Without one, it runs on host memory: one file of pages as large as
 /// the plan's memory, mapped at the addresses that kernels get. Copies run in threads of their own.
@@ -30,6 +31,9 @@ use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 /// - `fill_input(tensor, iteration, address, bytes)` writes the value that an input has in an
 ///   iteration, counted from 1; needed if the graph has inputs. The first step asks for the values
 ///   of iteration 1, and each step for those of the next iteration.
+/// - `launch_on_host(op, iteration, reads, writes)` computes an op over host memory; needed if the plan
+///   runs ops on the host. A thread of the session calls it, one op after the other, while `launch`
+///   may be called by `step`. What the op updates in place has one address in both lists.
 ///
 /// On host memory, addresses hold until the call returns. On CUDA, those of a launch are the device's;
 /// `launch` enqueues the op on `stream`, and the addresses hold for what is enqueued there before it
@@ -41,18 +45,24 @@ use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 /// these. The host block is also enough for all other plans of the same graph, except on CUDA.
 #[pyclass(frozen, module = "spillway")]
 pub(crate) struct Session {
-    state: Mutex<State>,
+    shared: Arc<Shared>,
     stream: Option<u64>,
+}
+
+/// What a session has, for Python's objects and for its end.
+pub(crate) struct Shared {
+    state: Mutex<State>,
     /// The process that made it. Its threads, and its driver, are not there in a forked child.
     process: u32,
 }
 
 impl Drop for Session {
     fn drop(&mut self) {
-        if self.is_foreign() {
-            // Even where a step was under way in another thread when the process forked.
-            let state = self.state.get_mut().unwrap_or_else(PoisonError::into_inner);
-            mem::forget(mem::replace(state, State::Closed));
+        // Even where a step was under way in another thread when the process forked.
+        if self.shared.is_foreign() {
+            mem::forget(Arc::clone(&self.shared));
+        } else {
+            Python::attach(|py| self.shared.close(py));
         }
     }
 }
@@ -103,24 +113,31 @@ impl State {
         }
     }
 
-    /// Checks that a tensor is a state, and that a buffer for it has its size.
-    fn check_buffer(&self, tensor: u32, buffer_bytes: usize) -> PyResult<()> {
+    /// Checks that a tensor is of a kind, and that a buffer for it has its size.
+    fn check_buffer(&self, tensor: u32, kind: Kind, buffer_bytes: usize) -> PyResult<()> {
         let graph = self.graph()?.owned();
         let found = graph.tensors.get(TensorId(tensor).index());
         let found = found.ok_or_else(|| {
             SessionError::new_err(format!("the graph {:?} has no tensor {tensor}", graph.name))
         })?;
         let name = || spillway::names::Names::new(graph, &[]).tensor(TensorId(tensor));
-        match found.kind {
-            Kind::State if found.bytes == buffer_bytes as u64 => Ok(()),
-            Kind::State => Err(SessionError::new_err(format!(
+        if found.kind != kind {
+            let kind = if kind == Kind::Output { "output" } else { "state" };
+            return Err(SessionError::new_err(format!("{} is no {kind}", name())));
+        }
+        if found.bytes != buffer_bytes as u64 {
+            return Err(SessionError::new_err(format!(
                 "the buffer for {} has {buffer_bytes} bytes, not {}",
                 name(),
                 found.bytes
-            ))),
-            _ => Err(SessionError::new_err(format!("{} is no state", name()))),
+            )));
         }
+        Ok(())
     }
+}
+
+fn in_step() -> PyErr {
+    SessionError::new_err("the session is in a step, which has not ended")
 }
 
 fn closed() -> PyErr {
@@ -130,9 +147,10 @@ fn closed() -> PyErr {
 /// The exception for an error of a session.
 fn of_session(plan: &spillway::Plan, error: &spillway::SessionError<DeviceError>) -> PyErr {
     let message = match error {
-        spillway::SessionError::Execute(error) => {
-            plan.names().execute_error(error, |_| Mentions::default())
-        }
+        spillway::SessionError::Execute(error) => plan.names().execute_error(error, |error| {
+            let op = error.of_host().map(|failure| failure.op);
+            Mentions { op, ..Mentions::default() }
+        }),
         error => error.to_string(),
     };
     match error {
@@ -143,22 +161,67 @@ fn of_session(plan: &spillway::Plan, error: &spillway::SessionError<DeviceError>
     }
 }
 
-impl Session {
+/// The exception for an error of a running session: what its kernels have raised, or one that says why.
+fn failed(session: &Running, error: &spillway::SessionError<DeviceError>) -> PyErr {
+    let kernels = session.kernels();
+    let on_host = match error {
+        spillway::SessionError::Execute(ExecuteError::Device { error, .. }) => error.of_host(),
+        _ => None,
+    };
+    let raised = match (on_host, &kernels.on_host) {
+        (Some(failure), Some(on_host)) => {
+            let op = session.plan().names().op(failure.op);
+            on_host.raised.take().inspect(|error| note_place(error, &op, failure.iteration))
+        }
+        _ => kernels.raised.take(),
+    };
+    raised.unwrap_or_else(|| of_session(session.plan(), error))
+}
+
+/// Notes where an op has failed: its exception may come out of a later step.
+fn note_place(error: &PyErr, op: &str, iteration: u64) {
+    let note = format!("{op} has raised it on the host, in iteration {iteration}");
+    // Exceptions have notes since Python 3.11.
+    let _ = Python::attach(|py| error.value(py).call_method1("add_note", (note,)).map(drop));
+}
+
+/// Has a session read a value of that many bytes, without the interpreter's lock: what it waits for may
+/// need that.
+fn read<'py>(
+    py: Python<'py>,
+    session: &mut Running,
+    bytes: usize,
+    read: impl FnOnce(&mut Running, &mut [u8]) -> Result<(), spillway::SessionError<DeviceError>> + Send,
+) -> PyResult<Bound<'py, PyBytes>> {
+    PyBytes::new_with(py, bytes, |into| {
+        py.detach(|| read(session, into).map_err(|error| failed(session, &error)))
+    })
+}
+
+impl Shared {
     /// Whether this process is a forked child of the one that made the session.
     fn is_foreign(&self) -> bool {
         self.process != std::process::id()
     }
 
-    /// Leaves everything to the process that made it.
-    fn forget(&self) {
-        match self.state.try_lock() {
-            Ok(mut state) => mem::forget(mem::replace(&mut *state, State::Closed)),
-            // A step was under way in another thread when the process forked, and never ends here.
-            Err(TryLockError::WouldBlock) => {}
+    /// Gives all memory back, and returns whether it has: not within a step. What is under way on the device and on the
+    /// host ends first, for which the interpreter's lock is released. In a forked child, leaves
+    /// everything to the process that made it.
+    pub(crate) fn close(&self, py: Python<'_>) -> bool {
+        let state = match self.state.try_lock() {
+            Ok(mut state) => mem::replace(&mut *state, State::Closed),
+            // In a forked child, it never ends.
+            Err(TryLockError::WouldBlock) => return self.is_foreign(),
             Err(TryLockError::Poisoned(state)) => {
-                mem::forget(mem::replace(&mut *state.into_inner(), State::Closed));
+                mem::replace(&mut *state.into_inner(), State::Closed)
             }
+        };
+        if self.is_foreign() {
+            mem::forget(state);
+        } else {
+            py.detach(|| drop(state));
         }
+        true
     }
 
     /// The state, unless a step is under way.
@@ -171,10 +234,14 @@ impl Session {
         match self.state.try_lock() {
             Ok(state) => Ok(state),
             Err(TryLockError::Poisoned(state)) => Ok(state.into_inner()),
-            Err(TryLockError::WouldBlock) => {
-                Err(SessionError::new_err("the session is in a step, which has not ended"))
-            }
+            Err(TryLockError::WouldBlock) => Err(in_step()),
         }
+    }
+}
+
+impl Session {
+    fn state(&self) -> PyResult<MutexGuard<'_, State>> {
+        self.shared.state()
     }
 }
 
@@ -242,9 +309,11 @@ impl Session {
                 .map_err(|error| refused(error.into()))?,
         };
         let stream = device.stream().map_err(refused)?;
-        let kernels = PyKernels::new(kernels, plan.graph())?;
+        let kernels = PyKernels::new(kernels, plan)?;
         let ready = State::Ready(Box::new((plan.clone(), device, kernels, capacity)));
-        Ok(Self { state: Mutex::new(ready), stream, process: std::process::id() })
+        let shared = Arc::new(Shared { state: Mutex::new(ready), process: std::process::id() });
+        exit::close_at_exit(Arc::downgrade(&shared));
+        Ok(Self { shared, stream })
     }
 
     /// Sets the value of a state, with which the next step begins, from a buffer of its size, which
@@ -252,7 +321,7 @@ impl Session {
     fn write_state(&self, py: Python<'_>, tensor: u32, buffer: &Bound<'_, PyAny>) -> PyResult<()> {
         let value = copied(buffer)?;
         let mut state = self.state()?;
-        state.check_buffer(tensor, value.len())?;
+        state.check_buffer(tensor, Kind::State, value.len())?;
         match &mut *state {
             State::Ready(parts) => {
                 parts.2.states.insert(TensorId(tensor), value);
@@ -260,7 +329,7 @@ impl Session {
             }
             State::Running(session) => py.detach(|| {
                 let written = session.write_state(TensorId(tensor), &value);
-                written.map_err(|error| of_session(session.plan(), &error))
+                written.map_err(|error| failed(session, &error))
             }),
             State::Closed => Err(closed()),
         }
@@ -270,7 +339,7 @@ impl Session {
     fn read_state(&self, py: Python<'_>, tensor: u32, buffer: &Bound<'_, PyAny>) -> PyResult<()> {
         let view = PyMemoryView::from(buffer)?.call_method1("cast", ("B",))?;
         let mut state = self.state()?;
-        state.check_buffer(tensor, view.len()?)?;
+        state.check_buffer(tensor, Kind::State, view.len()?)?;
         let session = match &mut *state {
             // The start would ask for inputs, so what is not started yet is not started here.
             State::Ready(parts) => {
@@ -282,31 +351,58 @@ impl Session {
             }
             started => started.running()?,
         };
-        let mut failed = None;
-        let value = PyBytes::new_with(py, view.len()?, |into| {
-            failed = session.read_state(TensorId(tensor), into).err();
-            Ok(())
+        let value = read(py, session, view.len()?, |session, into| {
+            session.read_state(TensorId(tensor), into)
         })?;
-        if let Some(error) = failed {
-            return Err(of_session(session.plan(), &error));
-        }
         drop(state);
         view.set_item(pyo3::types::PySlice::full(py), value)
     }
 
-    /// Runs one iteration. On host memory its ops have run when it returns, and copies may still be
-    /// under way. On CUDA both are enqueued, and may not have begun.
+    /// Reads the value that an iteration has left in an output into a buffer of its size, and waits until
+    /// that iteration has ended. It is that of the last step where none is given. The value of the step
+    /// before can be read too, while the last one runs; there are no others.
+    #[pyo3(signature = (tensor, buffer, iteration=None))]
+    fn read_output(
+        &self,
+        py: Python<'_>,
+        tensor: u32,
+        buffer: &Bound<'_, PyAny>,
+        iteration: Option<u64>,
+    ) -> PyResult<()> {
+        let view = PyMemoryView::from(buffer)?.call_method1("cast", ("B",))?;
+        let mut state = self.state()?;
+        state.check_buffer(tensor, Kind::Output, view.len()?)?;
+        if let State::Ready(_) = &*state {
+            return Err(SessionError::new_err("there are no outputs before the first step"));
+        }
+        let value = read(py, state.running()?, view.len()?, |session, into| match iteration {
+            Some(iteration) => session.read_output_of(iteration, TensorId(tensor), into),
+            None => session.read_output(TensorId(tensor), into),
+        })?;
+        drop(state);
+        view.set_item(pyo3::types::PySlice::full(py), value)
+    }
+
+    /// Runs one iteration. On host memory its ops on the device have run when it returns; ops on the
+    /// host and copies may still be under way. On CUDA all are enqueued, and may not have begun.
     ///
-    /// What a method of the kernels raises comes out unchanged. Then, and after any other error,
+    /// What a method of the kernels raises comes out unchanged. What `launch_on_host` raises may come out
+    /// of a later call, with a note that names the op and the iteration. Then, and after any other error,
     /// the session cannot go on.
     fn step(&self, py: Python<'_>) -> PyResult<()> {
         py.detach(|| {
             let mut state = self.state()?;
             let session = state.running()?;
-            session.step().map_err(|error| {
-                let raised = session.kernels().raised.take();
-                raised.unwrap_or_else(|| of_session(session.plan(), &error))
-            })
+            session.step().map_err(|error| failed(session, &error))
+        })
+    }
+
+    /// Waits until all steps so far have ended, on the device and on the host, with all copies.
+    fn wait(&self, py: Python<'_>) -> PyResult<()> {
+        py.detach(|| match &mut *self.state()? {
+            State::Running(session) => session.wait().map_err(|error| failed(session, &error)),
+            State::Ready(_) => Ok(()),
+            State::Closed => Err(closed()),
         })
     }
 
@@ -337,14 +433,14 @@ impl Session {
             Some(object) => object.clone(),
             None => self.state()?.kernels().ok_or_else(closed)?.object.bind(py).clone(),
         };
-        let next = PyKernels::new(&object, plan.graph())?;
+        let next = PyKernels::new(&object, plan)?;
         py.detach(|| {
             let mut state = self.state()?;
             let session = state.running()?;
             let switched = session.switch(plan.clone(), |kernels| *kernels = next);
-            switched.map(PredictedSwitch::from).map_err(|error| {
-                let raised = session.kernels().raised.take();
-                raised.unwrap_or_else(|| of_session(plan, &error))
+            switched.map(PredictedSwitch::from).map_err(|error| match &error {
+                spillway::SessionError::Execute(_) => failed(session, &error),
+                _ => of_session(plan, &error),
             })
         })
     }
@@ -379,14 +475,7 @@ impl Session {
     /// Gives all memory back. Nothing else works afterwards, and closing again does nothing. In a forked
     /// child, only forgets the session, which belongs to the process that made it.
     fn close(&self, py: Python<'_>) -> PyResult<()> {
-        if self.is_foreign() {
-            self.forget();
-            return Ok(());
-        }
-        let state = mem::replace(&mut *self.state()?, State::Closed);
-        // What is under way ends first.
-        py.detach(|| drop(state));
-        Ok(())
+        if self.shared.close(py) { Ok(()) } else { Err(in_step()) }
     }
 
     fn __enter__(this: Py<Self>) -> Py<Self> {
@@ -405,18 +494,17 @@ impl Session {
 
     fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
         // A session in a step is in use, and so are its kernels.
-        let Ok(state) = self.state.try_lock() else { return Ok(()) };
+        let Ok(state) = self.shared.state.try_lock() else { return Ok(()) };
         let Some(kernels) = state.kernels() else { return Ok(()) };
         visit.call(&kernels.object)?;
         visit.call(&kernels.launch)?;
+        if let Some(on_host) = &kernels.on_host {
+            visit.call(&*on_host.launch)?;
+        }
         kernels.fill_input.as_ref().map_or(Ok(()), |fill_input| visit.call(fill_input))
     }
 
-    fn __clear__(&self) {
-        if self.is_foreign() {
-            self.forget();
-        } else if let Ok(mut state) = self.state.try_lock() {
-            *state = State::Closed;
-        }
+    fn __clear__(&self, py: Python<'_>) {
+        self.shared.close(py);
     }
 }

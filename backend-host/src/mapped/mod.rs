@@ -1,38 +1,41 @@
 //! A device whose memory is one file of pages, mapped at the addresses that kernels get.
 
-mod copier;
 mod costs;
 mod limit;
 mod memory;
 mod paging;
+mod progress;
 mod transfer;
+mod worker;
 
 pub use costs::SetUpCosts;
 pub use limit::MappingLimit;
 
 use crate::HostError;
 use backend_checks::{AddressMap, Refused};
-use copier::{Copier, Progress};
 use memory::AddressRange;
 use planner_core::backend::{DeviceAddress, ErrorType, Point, Streams};
 use planner_core::{PerStream, Stream};
+use progress::Progress;
 use std::fs::File;
 use std::sync::Arc;
+use worker::Worker;
 
 /// A device of host memory whose addresses are those of the process, so that kernels are plain
 /// functions on memory. For Linux.
 ///
 /// Its chunks are pages of one file in memory, set aside when they are created: what a plan
-/// holds on the device takes that many bytes and no more. Kernels run on the calling thread,
-/// uploads and downloads on a thread each, at the same time.
+/// holds on the device takes that many bytes and no more. Kernels run on the calling thread;
+/// uploads, downloads and ops on the host on a thread each, at the same time.
 ///
 /// The system limits how many mappings a process has (`vm.max_map_count`); larger chunks
 /// take fewer.
 #[derive(Debug)]
 pub struct MappedDevice {
     // Dropped first: their threads use all that follows.
-    uploads: Copier,
-    downloads: Copier,
+    uploads: Worker,
+    downloads: Worker,
+    host: Worker,
     progress: Arc<Progress>,
     /// Signals of each stream.
     signals: PerStream<u64>,
@@ -56,15 +59,16 @@ impl MappedDevice {
             return Err(HostError::ChunkBytes { chunk_bytes, page_bytes });
         }
         let progress = Arc::new(Progress::new());
-        let copier = |stream| {
-            Copier::start(stream, Arc::clone(&progress)).map_err(|error| HostError::System {
+        let worker = |stream| {
+            Worker::start(stream, Arc::clone(&progress)).map_err(|error| HostError::System {
                 call: "starting a thread",
                 code: error.raw_os_error().unwrap_or(0),
             })
         };
         Ok(Self {
-            uploads: copier(Stream::Upload)?,
-            downloads: copier(Stream::Download)?,
+            uploads: worker(Stream::Upload)?,
+            downloads: worker(Stream::Download)?,
+            host: worker(Stream::Host)?,
             progress,
             signals: PerStream::all(0),
             device_bytes,
@@ -107,12 +111,13 @@ impl MappedDevice {
         Ok(())
     }
 
-    /// The copying thread of a stream; kernels run on the calling one, those on the host too.
-    const fn copier(&self, stream: Stream) -> Option<&Copier> {
+    /// The thread of a stream; kernels of the device run on the calling one.
+    const fn worker(&self, stream: Stream) -> Option<&Worker> {
         match stream {
-            Stream::Compute | Stream::Host => None,
+            Stream::Compute => None,
             Stream::Upload => Some(&self.uploads),
             Stream::Download => Some(&self.downloads),
+            Stream::Host => Some(&self.host),
         }
     }
 
@@ -135,37 +140,38 @@ impl Streams for MappedDevice {
 
     fn wait(&mut self, stream: Stream, point: Point) -> Result<(), HostError> {
         self.check_signalled(point)?;
-        match self.copier(stream) {
-            Some(copier) => copier.wait(point),
-            None => self.progress.block_until(point),
+        self.progress.check()?;
+        match self.worker(stream) {
+            Some(worker) => worker.wait(point),
+            None => self.progress.block_until(point)?,
         }
         Ok(())
     }
 
     fn signal(&mut self, stream: Stream) -> Result<Point, HostError> {
+        self.progress.check()?;
         self.signals[stream] += 1;
-        let value = self.signals[stream];
-        match self.copier(stream) {
-            Some(copier) => copier.signal(value),
-            None => self.progress.reach(Point { stream, value }),
+        let point = Point { stream, value: self.signals[stream] };
+        match self.worker(stream) {
+            Some(worker) => worker.signal(point),
+            None => self.progress.reach(point),
         }
-        Ok(Point { stream, value })
+        Ok(point)
     }
 
     fn reached(&mut self, point: Point) -> Result<bool, HostError> {
         self.check_signalled(point)?;
-        Ok(self.progress.has_reached(point))
+        Ok(self.progress.has_reached(point)?)
     }
 
     fn block_until(&mut self, point: Point) -> Result<(), HostError> {
         self.check_signalled(point)?;
-        self.progress.block_until(point);
-        Ok(())
+        Ok(self.progress.block_until(point)?)
     }
 }
 
 impl Drop for MappedDevice {
     fn drop(&mut self) {
-        self.progress.drop_copies();
+        self.progress.drop_work();
     }
 }

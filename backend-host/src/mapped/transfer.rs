@@ -1,11 +1,12 @@
-//! The host block, and copies that threads carry out.
+//! The host block, and copies and ops over it that threads carry out.
 #![allow(unsafe_code, reason = "bytes are copied between addresses")]
 
 use super::MappedDevice;
 use super::memory::{self, AddressRange};
 use crate::HostError;
-use backend_checks::Refused;
-use planner_core::backend::{DeviceAddress, HostRange, Transfers};
+use backend_checks::{HostOp, HostRun, Refused};
+use planner_core::backend::{DeviceAddress, HostLaunch, HostRange, Transfers};
+use std::fmt;
 
 impl MappedDevice {
     /// The address of bytes of the host block.
@@ -17,6 +18,34 @@ impl MappedDevice {
         let end = range.offset_bytes.checked_add(range.bytes).ok_or(none)?;
         let (block, bytes) = self.block.as_ref().ok_or(none)?;
         if end > *bytes { Err(none.into()) } else { Ok(block.start + range.offset_bytes) }
+    }
+
+    /// Enqueues an op on [`Stream::Host`](planner_core::Stream::Host), for
+    /// [`HostKernels`](planner_core::backend::HostKernels): `work` runs on the thread of that stream,
+    /// after all that the stream waits for, over the bytes that the launch names. The waits of a proved
+    /// plan keep copies and other ops away from these bytes meanwhile; nothing else may touch them.
+    ///
+    /// If `work` fails or panics, no copy and no op on the host starts any more, and this and all later
+    /// calls of [`Streams`](planner_core::backend::Streams) and copies report
+    /// [`HostError::HostOp`]. If the device is dropped, work that has not begun is left out, and work
+    /// that has begun is waited for.
+    ///
+    /// # Errors
+    /// Ranges outside the block or in each other, and failures of earlier work.
+    pub fn launch_on_host<E: fmt::Display>(
+        &mut self,
+        launch: &HostLaunch<'_>,
+        work: impl FnMut(HostRun<'_>) -> Result<(), E> + Send + 'static,
+    ) -> Result<(), HostError> {
+        self.progress.check()?;
+        let mut ranges = launch.reads.iter().chain(launch.writes.iter());
+        ranges.try_for_each(|range| self.host_address(range).map(drop))?;
+        let op = HostOp::new(launch, work)?;
+        let block = self.block.as_ref().map_or(0, |(block, _)| block.start);
+        // SAFETY: the ranges are in the block, which lives as long as the thread; the waits of the
+        // plan keep other work on them apart.
+        unsafe { self.host.run(op, launch.iteration, block) };
+        Ok(())
     }
 }
 
@@ -46,6 +75,7 @@ impl Transfers for MappedDevice {
     }
 
     fn upload(&mut self, from: HostRange, to: DeviceAddress) -> Result<(), HostError> {
+        self.progress.check()?;
         let host = self.host_address(from)?;
         self.addresses.check_mapped(to, from.bytes)?;
         // SAFETY: both ranges are there, and stay until the next signal is reached; the waits of
@@ -55,6 +85,7 @@ impl Transfers for MappedDevice {
     }
 
     fn download(&mut self, from: DeviceAddress, to: HostRange) -> Result<(), HostError> {
+        self.progress.check()?;
         let host = self.host_address(to)?;
         self.addresses.check_mapped(from, to.bytes)?;
         // SAFETY: as for an upload.

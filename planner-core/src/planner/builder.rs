@@ -304,7 +304,7 @@ impl<'b> Builder<'b> {
         self.list.push(Step::Host(op));
         self.host_steps += 1;
         for &tensor in sequence.graph().writes(op) {
-            if sequence.is_made_by_host(tensor) {
+            if sequence.is_completed_by(op, tensor) {
                 self.copied[tensor.index()] = self.memory.objects(tensor);
             }
         }

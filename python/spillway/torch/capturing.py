@@ -231,7 +231,7 @@ class _Training(_Source):
         """Records the optimizer's step, within the swapped optimizer."""
         recorder, numbers = recorded.recorder, Numbers(self.optimizer)
         with Substitution(recorded.fakes), recorder.fake_mode, recorder:
-            with recorder.reading_numbers():
+            with recorder.updating():
                 self.optimizer.step()
         recorded.fakes.replaced += numbers.replaced()
         recorded.optimizer, recorded.counts = self.optimizer, numbers.change()

@@ -11,10 +11,11 @@ import torch
 from torch.utils._pytree import tree_map
 
 from .collectives import UnderWay, is_collective
+from .hosting import may_run_on_host
 from .indices import may_fail_by_values
 from .launching import bind, leaves_states_alone
 from .measuring import Measured
-from .recording import Storage, View, unique
+from .recording import Call, Storage, View, unique
 
 # Some bytes of their results are undefined; they may be the same by chance when they are measured.
 PARTLY_UNDEFINED = {"aten::mkldnn_rnn_layer"}
@@ -36,6 +37,7 @@ class Operation:
     line: str = ""
     start: Operation | None = None  # that of the collective that this op waits for
     may_fail: bool = False  # because of the values that it reads
+    host_call: Call | None = None  # what it does, if it may run on the host
 
 
 @dataclass
@@ -106,7 +108,7 @@ def _plain(call, measured, repeatable):
 
     may_fail = may_fail_by_values(call)
     operation = Operation(call.name, call.reads, call.writes, bound, measured, repeatable, call.line)
-    return replace(operation, may_fail=may_fail)
+    return replace(operation, may_fail=may_fail, host_call=call if may_run_on_host(call) else None)
 
 
 def _is_repeatable(call, storages):

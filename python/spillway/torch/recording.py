@@ -134,6 +134,7 @@ class Call:
     writes: list = field(default_factory=list)
     line: str = ""
     in_backward: bool = False
+    by_optimizer: bool = False
 
 
 class Recorder(TorchDispatchMode):
@@ -146,7 +147,7 @@ class Recorder(TorchDispatchMode):
         self.storages = []
         self.calls = []
         self.constants = []  # the storages of tensors of no module
-        self.reads_numbers = False  # whether `.item()` may read what the step computes
+        self.is_updating = False  # whether the optimizer's step runs
         self.previous = None  # the recorder of an earlier run, which may have left tensors
         self.left = {}  # those: by tensor, its number in the earlier run
         self._left = {}  # their fake tensors, by storage
@@ -166,14 +167,14 @@ class Recorder(TorchDispatchMode):
             self.storages.append(Storage(self._unique(name), storage.nbytes(), kind, value))
 
     @contextmanager
-    def reading_numbers(self):
-        """Within it, `.item()` may read what the step computes: Python may compute with it, but not
-        branch on it."""
-        self.reads_numbers = True
+    def updating(self):
+        """Within it, the optimizer's step runs. There `.item()` may read what the step computes: Python
+        may compute with it, but not branch on it."""
+        self.is_updating = True
         try:
             yield
         finally:
-            self.reads_numbers = False
+            self.is_updating = False
 
     def own(self, real, fake):
         """Has all real tensors that share memory with a state stand for it."""
@@ -289,7 +290,7 @@ class Recorder(TorchDispatchMode):
     def _item(self, fake):
         view = self.view(fake)
         storage = self.storages[view.tensor]
-        is_unknown = storage.kind == "temporary" and not self.reads_numbers
+        is_unknown = storage.kind == "temporary" and not self.is_updating
         if is_unknown or not fake.dtype.is_floating_point:
             raise CaptureError(
                 f"{user_line()}: Python needs the value of a tensor (`.item()`, `if`, `print`),"
@@ -329,6 +330,7 @@ class Recorder(TorchDispatchMode):
         call = Call(name, function, call_args, call_kwargs, torch.is_grad_enabled())
         call.line = user_line()
         call.in_backward = torch._C._current_graph_task_id() != -1
+        call.by_optimizer = self.is_updating
         if fresh and function not in FACTORIES:
             layouts = self.measure.layouts(call, self.storages)
             for k, fake in enumerate(fakes):

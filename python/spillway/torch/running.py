@@ -10,9 +10,11 @@ from spillway import Session, SwitchError
 from .allocations import Allocations
 from .errors import AllocationError, ChangedError, LostError
 from .holding import Changes, States
+from .hosting import on_host
 from .interrupts import Deferred
 from .launching import plain_mode
 from .memory import bytes_of, set_bytes_of, tensors_at, viewed
+from .processor import Processor
 from .recording import View
 from .undoing import Undo
 
@@ -216,7 +218,10 @@ class Compiled:
 
     def _plan_like_first(self, step):
         """Returns a plan for another shape, to which a switch from the first plan is cheap."""
-        how = self._how | dict(machine=self._how["machine"] or self._plan.machine)
+        how = self._how | dict(
+            machine=self._how["machine"] or self._plan.machine,
+            host="optimizer" if self._plan.host_ops else None,
+        )
         plan = step.plan(self._plan.budget_bytes, **how)
         try:
             return min(
@@ -334,6 +339,8 @@ class Compiled:
         try:
             with plain_mode(), self._device.stepping(self._session.stream):
                 self._session.step()
+                if self._kernels.waits_for_host:
+                    self._session.wait()
         finally:
             self._kernels.outside.under_way.wait_for_all()
 
@@ -396,7 +403,8 @@ def _written_states(step):
 
 
 class _Kernels:
-    """What a session calls. Each op is bound once to the addresses at which it is launched.
+    """What a session calls. Each op is bound once to the addresses at which it runs, on the device or on
+    the host.
 
     After an error, which `error` keeps, the ops of the iteration that are left do nothing, where the
     step `keeps_states`: so the session goes on, and `undo` has what has to be put back.
@@ -410,38 +418,54 @@ class _Kernels:
         self._written, self.overwritten = _written_states(step)
         # Ops of other devices may run later than their launches.
         runs_at_once = step.device.torch_device.type == "cpu" and step.keeps_states
+        self.waits_for_host = runs_at_once and bool(plan.host_ops)
         ops = enumerate(step.operations) if runs_at_once else ()
         self._may_fail = {number for number, op in ops if op.may_fail}
         self.outside = None
         self.allocations = None
+        self._host = Processor()
         self.begin()
 
     def begin(self):
         """Begins an iteration."""
         self.error = self.failed = None
         self._to_come = set(self._may_fail)
+        self._threads = torch.get_num_threads()
 
     def launch(self, op, iteration, is_repeat, reads, writes, workspace):
         if self.error is not None:
             return
         try:
-            self._launch(op, is_repeat, reads, writes, workspace)
+            self._launch(op, self._step.device, is_repeat, reads, writes, workspace)
         except BaseException as error:
             if not self._step.keeps_states:
                 raise
             self.error, self.failed = error, self._step.operations[op]
 
-    def _launch(self, op, is_repeat, reads, writes, workspace):
+    def launch_on_host(self, op, iteration, reads, writes):
+        """Runs an op on the host, in a thread of the session."""
+        if self.error is not None:
+            return
+        try:
+            with on_host(self._threads):
+                self._launch(op, self._host, False, reads, writes)
+        except BaseException as error:
+            if not self.waits_for_host:  # the iteration may have ended for its caller
+                raise
+            self.error, self.failed = error, self._step.operations[op]
+
+    def _launch(self, op, device, is_repeat, reads, writes, workspace=0):
         written = () if is_repeat else self._written.get(op, ())
         for place, tensor in written:
             copies = self._to_come and tensor not in self.overwritten
-            memory = partial(self._memory, tensor, writes[place]) if copies else None
+            memory = partial(self._memory, device, tensor, writes[place]) if copies else None
             self._undo.before(self._step.storages[tensor], memory)
-        key = op, is_repeat, workspace, *reads, *writes
+        key = op, device, is_repeat, workspace, *reads, *writes
         run = self._bound.get(key)
         if run is None:
-            run = self._bound[key] = self._bind(op, is_repeat, reads, writes, workspace)
-        with nullcontext() if self.allocations is None else self.allocations.of(op):
+            run = self._bound[key] = self._bind(op, device, is_repeat, reads, writes, workspace)
+        counts = self.allocations is not None and device is not self._host
+        with self.allocations.of(op) if counts else nullcontext():
             run(self.outside)
         if op in self._waits_at_once:
             self.outside.under_way.wait_for_all()
@@ -449,16 +473,15 @@ class _Kernels:
             self._to_come.discard(op)
         for place, tensor in written:
             if tensor in self.overwritten and self._may_fail:
-                memory = self._memory(tensor, writes[place])
+                memory = self._memory(device, tensor, writes[place])
                 self._undo.overwritten(self._step.storages[tensor], memory)
 
-    def _memory(self, tensor, address):
-        return self._step.device.at(address, self._step.storages[tensor].nbytes)
+    def _memory(self, device, tensor, address):
+        return device.at(address, self._step.storages[tensor].nbytes)
 
-    def _bind(self, op, is_repeat, reads, writes, workspace):
+    def _bind(self, op, device, is_repeat, reads, writes, workspace):
         operation = self._step.operations[op]
         addresses = dict(zip(operation.reads, reads)) | dict(zip(operation.writes, writes))
-        device = self._step.device
         tensor_of = tensors_at(addresses, self._step.storages, device)
         return device.bound(operation.bind(tensor_of, is_repeat), operation, workspace)
 

@@ -6,6 +6,7 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 from spillway import Graph, InfeasibleError
 
 from .errors import BatchError, CaptureError, ChangedError
+from .hosting import host_times, settings_for
 from .machine import PAGE_BYTES
 from .operations import Outside
 from .running import Compiled
@@ -36,34 +37,70 @@ class Step:
         self.draws = any(s.name == "generator" and not s.writes for s in storages)
         self._settings = [_constants(g) for g in self._groups()]
         self._tensors = [_is_tensor(g) for g in self._groups()]
-        self.graph = Graph(type(source.model).__name__)
-        for s in storages:
-            add = self.graph.state if s.kind == "state" else self.graph.temporary
+        self.graph, self._hosted = self._graph([None] * len(ops)), None
+
+    def _graph(self, host_times):
+        """Returns a graph, given the times of ops on the host."""
+        graph = Graph(type(self.source.model).__name__)
+        for s in self.storages:
+            add = graph.state if s.kind == "state" else graph.temporary
             add(s.name, s.nbytes)
-        for op in ops:
+        for op, host_ns in zip(self.operations, host_times):
             m = op.measured
-            self.graph.op(op.name, m.time_ns, op.reads, op.writes, m.workspace_bytes, op.repeatable)
+            costs = m.time_ns, op.reads, op.writes, m.workspace_bytes, op.repeatable, host_ns
+            graph.op(op.name, *costs)
+        return graph
+
+    def graph_for(self, host=None):
+        """Returns the graph that is planned: `graph`, or with `host="optimizer"` one in which the ops of
+        the optimizer may run on the host. Their times there are measured once."""
+        if host is None:
+            return self.graph
+        if host != "optimizer":
+            raise ValueError(f"host is {host!r}: it is 'optimizer' or None")
+        if self.optimizer is None:
+            raise CaptureError(
+                "the step has no optimizer that could run on the host: capture a training step by"
+                " spillway.torch.capture"
+            )
+        if self._hosted is None:
+            self._hosted = self._graph(host_times(self))
+        return self._hosted
 
     def plan(
-        self, budget="35%", machine=None, strategy="auto", settings={}, chunk_bytes=None
+        self,
+        budget="35%",
+        machine=None,
+        strategy="auto",
+        settings={},
+        chunk_bytes=None,
+        host=None,
     ):
         """Returns a plan for a budget: bytes, "8GiB", or a percentage of what the step needs
         at most. `machine` is this one where none is given.
 
         `chunk_bytes` is the unit in which memory is mapped. Where neither it nor a machine is given,
         chunks are so large that the plan needs few of the mappings that a process may have
-        (`plan.mappings`)."""
+        (`plan.mappings`).
+
+        With `host="optimizer"`, the ops of the optimizer may run on the host, by PyTorch's kernels for
+        the processor, beside the device's ops. Which of them do, the plan decides (`plan.host_ops`). If
+        the device is not the processor, all of them do."""
+        graph = self.graph_for(host)
+        settings = settings if host is None else settings_for(self, strategy, settings)
         how = dict(budget=budget, strategy=strategy, settings=settings)
         on = self._on(machine, chunk_bytes)
-        plan = self.graph.plan(on, **how)
+        plan = graph.plan(on, **how)
         if machine is None and chunk_bytes is None:
-            plan = self._plan_with_fewer_mappings(plan, how)
+            plan = self._plan_with_fewer_mappings(graph, plan, how)
         costs = self.source.setup_costs
         return plan if costs is None else plan.with_setup_costs(costs)
 
-    def least(self, machine=None, strategy="auto", chunk_bytes=None):
-        """Returns the smallest budget in bytes for which the strategy has a plan."""
-        return self.graph.least(self._on(machine, chunk_bytes), strategy)
+    def least(self, machine=None, strategy="auto", chunk_bytes=None, host=None):
+        """Returns the smallest budget in bytes for which the strategy has a plan. `host` is as for
+        `plan`."""
+        settings = {} if host is None else settings_for(self, strategy, {})
+        return self.graph_for(host).least(self._on(machine, chunk_bytes), strategy, settings)
 
     def _on(self, machine, chunk_bytes):
         """Returns a machine, or this one, with chunks of a size."""
@@ -76,12 +113,12 @@ class Step:
             raise ValueError(f"chunk_bytes is {chunk_bytes}: not whole pages of {PAGE_BYTES} bytes")
         return machine.with_chunk_bytes(chunk_bytes)
 
-    def _plan_with_fewer_mappings(self, plan, how):
+    def _plan_with_fewer_mappings(self, graph, plan, how):
         """Returns the plan, or one with larger chunks if it takes too many mappings."""
         while plan.mappings > self.device.most_mappings:
             larger = plan.machine.with_chunk_bytes(2 * plan.machine.chunk_bytes)
             try:
-                plan = self.graph.plan(larger, **how)
+                plan = graph.plan(larger, **how)
             except InfeasibleError:
                 break  # its first step says so if the process cannot have as many
         return plan
@@ -93,7 +130,8 @@ class Step:
 
         A batch of another shape is captured when it first comes, and planned for the bytes of the
         plan's budget; `machine`, which is the plan's where none is given, `strategy` and
-        `settings` are for these plans. More than `max_shapes` shapes, that of the example
+        `settings` are for these plans. Ops of the optimizer may run on the host where some of the plan's
+        do. More than `max_shapes` shapes, that of the example
         included, are refused.
 
         With `strict`, each iteration counts what its ops allocate, and raises `AllocationError`

@@ -16,11 +16,12 @@ MACHINE = spillway.Machine("test", 8 << 30, 8 << 30, 4096, 10**9, 10**9)
 
 
 def compare(
-    make, loss_fn, make_optimizer, batches, between=None, budget=None, steps=STEPS, seed=7
+    make, loss_fn, make_optimizer, batches, between=None, budget=None, steps=STEPS, seed=7, **how
 ):
     """Trains twice from the same seed. `make()` returns the model, `batches(k)` a batch and
     `between(optimizer)` the function called after each step. Without a budget (a percentage),
-    each tensor has memory of its own. Returns the captured step."""
+    each tensor has memory of its own; `how` are further options of its plan. Returns the captured step,
+    and what runs it."""
     torch.manual_seed(seed)
     eager_model = make()
     planned_model = copy.deepcopy(eager_model)
@@ -43,7 +44,7 @@ def compare(
     torch.set_rng_state(state)
     step = spillway.torch.capture(planned_model, loss_fn, planned, data[0])
     assert torch.equal(torch.get_rng_state(), state), "capture draws random numbers"
-    train = compiled_within(step, budget)
+    train = compiled_within(step, budget, **how)
     after = between(planned) if between else lambda: None
     losses = []
     for batch in data:
@@ -83,23 +84,24 @@ def compare_inference(model, batches, forward=call, budget="35%"):
     return step, results[-1]
 
 
-def compiled_within(step, budget):
+def compiled_within(step, budget, **how):
     if budget is not None:
-        plan = planned_within(step, budget)
+        plan = planned_within(step, budget, **how)
         return step.compile(plan, strict=True, machine=MACHINE, settings=dict(effort=1))
     with in_core.sessions():
         return step.compile(step, strict=True)
 
 
-def planned_within(step, budget):
+def planned_within(step, budget, host=None, settings={}):
     """Returns a plan for a percentage, or for the least that will do where that is more."""
     # Each page of each tensor may take several of the 65530 mappings of a process.
     small = sum(s.nbytes for s in step.storages) < 16 << 20
     machine = MACHINE if small else None
+    settings = dict(effort=1) | settings
     try:
-        return step.plan(budget, machine, settings=dict(effort=1))
+        return step.plan(budget, machine, settings=settings, host=host)
     except spillway.InfeasibleError:
-        return step.plan(step.least(machine), machine, settings=dict(effort=1))
+        return step.plan(step.least(machine), machine, settings=settings, host=host)
 
 
 def same(a, b, name):

@@ -15,7 +15,10 @@ GARBAGE = 0xA5
 @contextmanager
 def sessions():
     """Within it, captured steps run in such sessions; a step takes the place of its plan."""
-    with mock.patch("spillway.torch.running.Session", Session):
+    with (
+        mock.patch("spillway.torch.running.Session", Session),
+        mock.patch("spillway.torch.step.Step.host_ops", (), create=True),
+    ):
         yield
 
 

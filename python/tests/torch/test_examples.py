@@ -52,6 +52,23 @@ def test_train_gpt2(folder):
     assert "<html" in (folder / "r.html").read_text()
 
 
+@pytest.mark.parametrize("clip", [(), ("--clip", 0.5)], ids=["", "clipped"])
+def test_train_gpt2_on_host(tmp_path, clip):
+    pytest.importorskip("transformers")
+    (tmp_path / "text").write_text(TEXT)
+    options = "text --layers 2 --width 64 --length 32 --steps 3 --budget 35%"
+    printed = run(tmp_path, "train_gpt2_on_host.py", *options.split(), *clip)
+    assert len(losses(printed)) == 3 and "3 steps have the bits of eager mode" in printed
+    pattern = r"device memory: (.*) MiB, where .* takes (.*) MiB: (.*) MiB saved \((.*)%\)"
+    taken, whole, saved, percent = map(float, re.search(pattern, printed).groups())
+    assert abs(whole - taken - saved) < 0.2 and percent > 60
+    parameters = sum(p.nbytes for p in gpt2(tmp_path / "gpt2").parameters())
+    on_host = float(re.search(r"states that stay on the host: (.*) MiB", printed)[1])
+    assert on_host * 2**20 >= 1.9 * parameters
+    least, without = re.search(r"least budget: (.*) MiB, and (.*) MiB", printed).groups()
+    assert float(least) < float(without)
+
+
 def test_fine_tune_gpt2(folder):
     options = "gpt2 text --layers 1 --length 32 --steps 2 --budget 50%"
     assert len(losses(run(folder, "fine_tune_gpt2.py", *options.split()))) == 2

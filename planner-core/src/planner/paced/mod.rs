@@ -308,7 +308,7 @@ impl<'b> Paced<'b, '_, '_> {
             let end_ns = start_ns.saturating_add(graph.op(op).host_ns.unwrap_or(0));
             self.free_ns[Stream::Host] = end_ns;
             for &tensor in graph.writes(op) {
-                if sequence.is_made_by_host(tensor) {
+                if sequence.is_completed_by(op, tensor) {
                     let later = !sequence.is_made_first(tensor);
                     let next = self.builder.first_op(tensor);
                     self.gap_end[tensor.index()] = self.position(next, later);

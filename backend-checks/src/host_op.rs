@@ -1,0 +1,159 @@
+//! An op that waits on the host's stream, and the bytes that it gets when it runs.
+
+use crate::Refused;
+use planner_core::OpId;
+use planner_core::backend::{HostLaunch, HostRange};
+use std::any::Any;
+use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+/// One run of an op on the host, with the bytes of the host block that are its own while it runs.
+#[derive(Debug)]
+pub struct HostRun<'a> {
+    /// The op.
+    pub op: OpId,
+    /// The iteration, counted as in [`HostLaunch::iteration`]. Where a backend captures work and runs
+    /// it again, this is the iteration that runs.
+    pub iteration: u64,
+    /// What it reads, in the op's order.
+    pub reads: Vec<HostRead<'a>>,
+    /// What it writes, in the op's order. What it updates in place holds the old value.
+    pub writes: Vec<&'a mut [u8]>,
+}
+
+/// A tensor that an op on the host reads.
+#[derive(Debug)]
+pub enum HostRead<'a> {
+    /// It is only read.
+    Only(&'a [u8]),
+    /// It is updated in place: the position among [`HostRun::writes`].
+    InPlace(usize),
+}
+
+impl HostRun<'_> {
+    /// The bytes of what the op reads at a position, also where it is updated in place.
+    ///
+    /// # Panics
+    /// The op reads less.
+    #[must_use]
+    pub fn read(&self, position: usize) -> &[u8] {
+        match self.reads[position] {
+            HostRead::Only(bytes) => bytes,
+            HostRead::InPlace(position) => self.writes[position],
+        }
+    }
+}
+
+/// Why an op on the host failed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HostFailure {
+    /// The op.
+    pub op: OpId,
+    /// The iteration, counted as in [`HostRun::iteration`].
+    pub iteration: u64,
+    /// What its work said.
+    pub reason: String,
+}
+
+impl fmt::Display for HostFailure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { op, iteration, reason } = self;
+        write!(f, "{op} failed on the host in iteration {iteration}: {reason}")
+    }
+}
+
+impl std::error::Error for HostFailure {}
+
+type Work = dyn FnMut(HostRun<'_>) -> Result<(), String> + Send;
+
+/// An op on the stream of the host: ranges of the host block, none of which is written and used twice,
+/// and the embedder's work over them.
+pub struct HostOp {
+    op: OpId,
+    reads: Vec<HostRange>,
+    writes: Vec<HostRange>,
+    work: Box<Work>,
+}
+
+impl fmt::Debug for HostOp {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("HostOp").field("op", &self.op).finish_non_exhaustive()
+    }
+}
+
+impl HostOp {
+    /// Takes what a launch names. Whether the ranges are in the block is for the backend to check.
+    /// O(n log n) in operands.
+    ///
+    /// # Errors
+    /// [`Refused::Operands`] where what is written overlaps other operands; one range may be both read
+    /// and written.
+    pub fn new<E: fmt::Display>(
+        launch: &HostLaunch<'_>,
+        mut work: impl FnMut(HostRun<'_>) -> Result<(), E> + Send + 'static,
+    ) -> Result<Self, Refused> {
+        let (reads, writes): (Vec<_>, Vec<_>) =
+            (launch.reads.iter().collect(), launch.writes.iter().collect());
+        if !are_apart(&reads, &writes) {
+            return Err(Refused::Operands(launch.op));
+        }
+        let work = Box::new(move |run: HostRun<'_>| work(run).map_err(|error| error.to_string()));
+        Ok(Self { op: launch.op, reads, writes, work })
+    }
+
+    /// Runs the work. `read` and `write` give the bytes of ranges; no range of `write` overlaps another
+    /// range.
+    ///
+    /// # Errors
+    /// Those of the work, and its panic.
+    pub fn run<'a>(
+        &mut self,
+        iteration: u64,
+        read: impl Fn(HostRange) -> &'a [u8],
+        write: impl Fn(HostRange) -> &'a mut [u8],
+    ) -> Result<(), HostFailure> {
+        let op = self.op;
+        let written = |range: &HostRange| self.writes.iter().position(|write| write == range);
+        let reads = self.reads.iter().map(|range| {
+            written(range).map_or_else(|| HostRead::Only(read(*range)), HostRead::InPlace)
+        });
+        let run = HostRun {
+            op,
+            iteration,
+            reads: reads.collect(),
+            writes: self.writes.iter().map(|&range| write(range)).collect(),
+        };
+        // Whoever launches work that has panicked hears of it, and runs nothing more.
+        let outcome = catch_unwind(AssertUnwindSafe(|| (self.work)(run)));
+        let reason = match outcome {
+            Ok(Ok(())) => return Ok(()),
+            Ok(Err(reason)) => reason,
+            Err(panic) => panic_text(&*panic),
+        };
+        Err(HostFailure { op, iteration, reason })
+    }
+}
+
+/// Whether no range that is written overlaps another; one that is read may be the same.
+fn are_apart(reads: &[HostRange], writes: &[HostRange]) -> bool {
+    let only_read = reads.iter().filter(|read| !writes.contains(read)).map(|range| (range, false));
+    let mut ranges: Vec<_> = writes.iter().map(|range| (range, true)).chain(only_read).collect();
+    ranges.sort_unstable_by_key(|(range, _)| range.offset_bytes);
+    // The furthest end so far, of what is written and of all.
+    let (mut written_end, mut end) = (0, 0);
+    ranges.into_iter().all(|(range, is_written)| {
+        let is_apart = range.offset_bytes >= if is_written { end } else { written_end };
+        let range_end = range.offset_bytes.saturating_add(range.bytes);
+        end = end.max(range_end);
+        if is_written {
+            written_end = written_end.max(range_end);
+        }
+        is_apart
+    })
+}
+
+fn panic_text(panic: &(dyn Any + Send)) -> String {
+    let text = panic.downcast_ref::<&str>().copied();
+    let text = text.or_else(|| panic.downcast_ref::<String>().map(String::as_str));
+    format!("it panicked: {}", text.unwrap_or("without a message"))
+}

@@ -1,0 +1,114 @@
+//! How far each stream has come, and what went wrong on one of them.
+
+use backend_checks::HostFailure;
+use planner_core::PerStream;
+use planner_core::backend::Point;
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+
+/// What the threads of a device and its caller know of each other.
+#[derive(Debug)]
+pub(crate) struct Progress {
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+#[derive(Debug)]
+struct State {
+    /// The last signal that each stream has reached.
+    reached: PerStream<u64>,
+    /// Copies and ops on the host under way.
+    running: u32,
+    /// The first op on the host that failed; nothing starts after it.
+    failure: Option<HostFailure>,
+    /// Whether work is left out, since the device is about to be dropped.
+    is_dropped: bool,
+}
+
+impl Progress {
+    pub(crate) fn new() -> Self {
+        let state =
+            State { reached: PerStream::all(0), running: 0, failure: None, is_dropped: false };
+        Self { state: Mutex::new(state), changed: Condvar::new() }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn wait_while<'a>(
+        &self,
+        state: MutexGuard<'a, State>,
+        is_waiting: impl FnMut(&mut State) -> bool,
+    ) -> MutexGuard<'a, State> {
+        self.changed.wait_while(state, is_waiting).unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Carries out work of a stream, unless work has failed or the device is being dropped.
+    pub(crate) fn carry_out(&self, work: impl FnOnce() -> Result<(), HostFailure>) {
+        let mut state = self.lock();
+        if state.is_dropped || state.failure.is_some() {
+            return;
+        }
+        state.running += 1;
+        drop(state);
+        let outcome = work();
+        let mut state = self.lock();
+        state.running -= 1;
+        if let Err(failure) = outcome {
+            state.failure.get_or_insert(failure);
+        }
+        self.changed.notify_all();
+    }
+
+    /// Notes a signal, unless work has failed.
+    pub(crate) fn reach(&self, Point { stream, value }: Point) {
+        let mut state = self.lock();
+        if state.failure.is_none() {
+            state.reached[stream] = value;
+            self.changed.notify_all();
+        }
+    }
+
+    /// Blocks until a point is reached.
+    ///
+    /// # Errors
+    /// Work has failed; then no copy and no op on the host runs any more.
+    pub(crate) fn block_until(&self, point: Point) -> Result<(), HostFailure> {
+        let state = self.wait_while(self.lock(), |state| {
+            state.failure.is_none() && state.reached[point.stream] < point.value
+        });
+        self.check_state(state)
+    }
+
+    /// Whether a point has been reached.
+    ///
+    /// # Errors
+    /// Those of [`block_until`](Self::block_until).
+    pub(crate) fn has_reached(&self, point: Point) -> Result<bool, HostFailure> {
+        let state = self.lock();
+        let is_reached = state.reached[point.stream] >= point.value;
+        self.check_state(state).map(|()| is_reached)
+    }
+
+    /// Fails where work has.
+    ///
+    /// # Errors
+    /// Those of [`block_until`](Self::block_until).
+    pub(crate) fn check(&self) -> Result<(), HostFailure> {
+        self.check_state(self.lock())
+    }
+
+    fn check_state(&self, state: MutexGuard<'_, State>) -> Result<(), HostFailure> {
+        if state.failure.is_none() {
+            return Ok(());
+        }
+        // Whoever hears of the failure may read the host block.
+        let state = self.wait_while(state, |state| state.running > 0);
+        state.failure.clone().map_or(Ok(()), Err)
+    }
+
+    /// Leaves out all work that has not begun.
+    pub(crate) fn drop_work(&self) {
+        self.lock().is_dropped = true;
+    }
+}
