@@ -117,8 +117,9 @@ impl HostKernels<MappedDevice> for IntegrityKernels<'_> {
             if failing == Some((run.op, run.iteration)) {
                 return Err(FAILS);
             }
-            let values = arithmetic.values(|position| Reading::of(run.read(position)));
-            run.writes.iter_mut().zip(values).for_each(|(bytes, value)| value.fill(0, bytes));
+            let values = arithmetic.values(|position| arithmetic.reading(run.read(position)));
+            let written = run.writes.iter_mut().zip(values);
+            written.for_each(|(bytes, value)| arithmetic.write(value, bytes));
             Ok(())
         })
     }

@@ -218,6 +218,8 @@ pub fn graph_checks<T: Graphs>() -> Vec<Check<T>> {
         OnRig graphs: [
             kernels_find_their_iteration,
             graphs_copy_over_mappings_and_aliases,
+            graphs_run_ops_on_the_host,
+            host_ops_find_their_iteration,
         ],
         OnBench graphs: [
             foreign_and_late_graphs_are_refused,

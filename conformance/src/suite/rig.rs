@@ -164,6 +164,13 @@ impl<'g, T: Backend> Rig<'g, T> {
         }
     }
 
+    /// Lets an op fail when it runs on the host in an iteration.
+    pub(super) fn fail_host_op(&mut self, op: OpId, iteration: u64) -> Outcome {
+        let backend = self.backend;
+        let kernels = self.kernels()?.1;
+        backend.fail_host_op(kernels, op, iteration).map_err(Failure::unsupported)
+    }
+
     /// The device itself.
     pub fn device(&mut self) -> &mut T::Device {
         &mut self.device
@@ -385,12 +392,23 @@ impl<'g, T: Backend> Rig<'g, T> {
         reads: &[HostRange],
         writes: &[HostRange],
     ) -> Outcome {
+        self.launch_on_host_in(1, op, reads, writes)
+    }
+
+    /// The same, in an iteration.
+    pub(super) fn launch_on_host_in(
+        &mut self,
+        iteration: u64,
+        op: OpId,
+        reads: &[HostRange],
+        writes: &[HostRange],
+    ) -> Outcome {
         let numbers = |ranges: &[HostRange]| {
             ranges.iter().map(|range| [range.offset_bytes, range.bytes]).collect()
         };
         let (reads, writes): (Vec<_>, Vec<_>) = (numbers(reads), numbers(writes));
         let (reads, writes) = (HostRanges::new(&reads), HostRanges::new(&writes));
-        let launch = HostLaunch { op, iteration: 1, reads, writes };
+        let launch = HostLaunch { op, iteration, reads, writes };
         let (device, kernels) = self.kernels()?;
         let none = || Failure::new("the integrity kernels have no ops for the host any more");
         Ok(kernels.on_host().ok_or_else(none)?.launch_on_host(device, &launch)?)
