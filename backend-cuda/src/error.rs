@@ -3,7 +3,7 @@
 pub use backend_checks::Unavailable;
 
 use crate::driver;
-use backend_checks::Refused;
+use backend_checks::{HostFailure, Refused};
 use planner_core::backend::{BackendError, ErrorKind, Point};
 use std::fmt;
 
@@ -14,7 +14,7 @@ impl From<CudaError> for Unavailable {
 }
 
 /// An error of an open device.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum CudaError {
     /// The driver refuses a call, or reports that work has failed.
@@ -62,6 +62,8 @@ pub enum CudaError {
     ForeignGraph,
     /// A graph is launched, but memory has been unmapped since it was captured.
     LateGraph,
+    /// An op failed on the host.
+    HostOp(HostFailure),
 }
 
 /// `CUDA_ERROR_OUT_OF_MEMORY`.
@@ -128,7 +130,8 @@ impl fmt::Display for CudaError {
             Self::AddressSpace { chunks } => {
                 write!(f, "no addresses are left for {chunks} chunks")
             }
-            Self::Refused(refused) => refused.fmt(f),
+            Self::Refused(ref refused) => refused.fmt(f),
+            Self::HostOp(ref failure) => failure.fmt(f),
             Self::Captured(Point { stream, value }) => write!(
                 f,
                 "the host asks for signal {value} of the {stream:?} stream, which belongs to a graph that \

@@ -1,11 +1,12 @@
 //! Work that is captured once and launched as often as wanted.
 
 use crate::CudaDevice;
-use crate::driver::{self, Event, Executable};
+use crate::driver::{self, Event, Executable, HostTask};
 use crate::error::CudaError;
 use crate::stream::Queued;
 use planner_core::Stream;
 use std::fmt;
+use std::sync::Arc;
 
 /// Captured work of one device. Only that device launches it, and no longer once memory has been
 /// unmapped.
@@ -17,6 +18,8 @@ pub struct Graph {
     unmap_calls: u64,
     /// Whether a kernel reads the number of its iteration.
     shows_iteration: bool,
+    /// Its ops on the host, each with the iteration that was captured.
+    host_tasks: Vec<(u64, Arc<HostTask>)>,
 }
 
 impl fmt::Debug for Graph {
@@ -24,6 +27,9 @@ impl fmt::Debug for Graph {
         f.debug_struct("Graph").field("device", &self.device).finish_non_exhaustive()
     }
 }
+
+/// The streams beside compute, where graphs begin and end.
+const OTHERS: [Stream; 3] = [Stream::Upload, Stream::Download, Stream::Host];
 
 impl CudaDevice {
     /// From now on, what is enqueued on any stream is captured instead of done, until
@@ -49,16 +55,14 @@ impl CudaDevice {
         self.fork()
     }
 
-    /// What uploads and downloads do next follows compute.
+    /// What all other streams do next follows compute.
     fn fork(&mut self) -> Result<(), CudaError> {
-        self.follow(Stream::Upload, Stream::Compute)?;
-        self.follow(Stream::Download, Stream::Compute)
+        OTHERS.into_iter().try_for_each(|stream| self.follow(stream, Stream::Compute))
     }
 
-    /// What compute does next follows all three streams.
+    /// What compute does next follows all streams.
     fn join(&mut self) -> Result<(), CudaError> {
-        self.follow(Stream::Compute, Stream::Upload)?;
-        self.follow(Stream::Compute, Stream::Download)
+        OTHERS.into_iter().try_for_each(|stream| self.follow(Stream::Compute, stream))
     }
 
     /// Ends a capture.
@@ -73,10 +77,12 @@ impl CudaDevice {
         let ended = Executable::end_capture(self.queued[Stream::Compute as usize].stream());
         self.captured_from = None;
         self.queued.iter_mut().for_each(Queued::forget_captured);
+        let host_tasks = self.host_ops.end_capture();
         let shows_iteration = self.iteration_shown.take().is_some();
         joined?;
         let unmap_calls = self.counters.unmap_calls;
-        Ok(Graph { captured: ended?, device: self.number, unmap_calls, shows_iteration })
+        let (captured, device) = (ended?, self.number);
+        Ok(Graph { captured, device, unmap_calls, shows_iteration, host_tasks })
     }
 
     /// Fails for graphs that this device cannot launch.
@@ -94,19 +100,26 @@ impl CudaDevice {
     /// be. The last point of each stream is reached when it has run.
     ///
     /// Kernels that read [`CudaDevice::iteration`] find the number that they were captured with, and
-    /// `iterations_later` added to it.
+    /// `iterations_later` added to it; so do ops on the host.
     ///
     /// # Errors
     /// A graph of another device, memory that has been unmapped since the capture, a capture that
     /// is under way, and errors of the driver.
     pub fn launch_graph(&mut self, graph: &Graph, iterations_later: u64) -> Result<(), CudaError> {
         self.check_graph(graph)?;
+        self.check_host_ops()?;
         self.allow_access()?;
         self.join()?;
         if graph.shows_iteration {
             self.set_first_iteration(iterations_later)?;
         }
-        graph.captured.launch(self.queued[Stream::Compute as usize].stream())?;
+        let tasks = &graph.host_tasks;
+        tasks.iter().for_each(|(captured, task)| task.expect(captured + iterations_later));
+        let launched = graph.captured.launch(self.queued[Stream::Compute as usize].stream());
+        if launched.is_err() {
+            tasks.iter().for_each(|(_, task)| task.expect_one_less());
+        }
+        launched?;
         self.counters.graph_launches += 1;
         self.iteration_shown = None;
         self.fork()?;

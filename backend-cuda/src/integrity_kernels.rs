@@ -3,10 +3,13 @@
 use crate::driver::{self, Argument::Long, Argument::Word};
 use crate::error::{CudaError, Unavailable};
 use crate::{Cuda, CudaDevice, Options};
-use backend_checks::{Refused, check_launch};
-use integrity::{Backend, Found, Graphs, Passes, RUN_WORDS, Read, Write, fill_inputs, fill_states};
-use planner_core::backend::{DeviceAddress, Kernels, Launch};
-use planner_core::{Graph, HostLayout, Kind, Machine, MachineParameters, Stream};
+use backend_checks::{Refused, check_host_launch, check_launch};
+use integrity::{
+    Backend, Found, Graphs, HostArithmetic, Passes, RUN_WORDS, Read, Write, fill_inputs,
+    fill_states,
+};
+use planner_core::backend::{DeviceAddress, HostKernels, HostLaunch, Kernels, Launch};
+use planner_core::{Graph, HostLayout, Kind, Machine, MachineParameters, OpId, Stream};
 use std::path::PathBuf;
 
 /// Threads of a block.
@@ -33,6 +36,8 @@ pub struct IntegrityKernels<'g> {
     results: u64,
     /// Words between the starts of the runs that are touched.
     spread_words: u64,
+    /// The op that fails on the host, and the iteration.
+    failing: Option<(OpId, u64)>,
 }
 
 impl<'g> IntegrityKernels<'g> {
@@ -46,7 +51,8 @@ impl<'g> IntegrityKernels<'g> {
         let bytes = most_reads.unwrap_or(0) as u64 * READING_BYTES;
         let readings = device.working_memory(bytes + 2 * RESULT_BYTES)?;
         let spread_words = RUN_WORDS;
-        Ok(Self { graph, readings, results: readings + bytes, spread_words })
+        let results = readings + bytes;
+        Ok(Self { graph, readings, results, spread_words, failing: None })
     }
 }
 
@@ -81,6 +87,10 @@ impl Kernels<CudaDevice> for IntegrityKernels<'_> {
         Ok(())
     }
 
+    fn on_host(&mut self) -> Option<&mut dyn HostKernels<CudaDevice>> {
+        Some(self)
+    }
+
     fn fill_states(
         &mut self,
         device: &mut CudaDevice,
@@ -96,6 +106,27 @@ impl Kernels<CudaDevice> for IntegrityKernels<'_> {
         layout: &HostLayout<'_>,
     ) -> Result<(), CudaError> {
         fill_inputs(&self.graph, device, iteration, layout)
+    }
+}
+
+impl HostKernels<CudaDevice> for IntegrityKernels<'_> {
+    fn launch_on_host(
+        &mut self,
+        device: &mut CudaDevice,
+        launch: &HostLaunch<'_>,
+    ) -> Result<(), CudaError> {
+        check_host_launch(&self.graph, launch)?;
+        let arithmetic = HostArithmetic::new(&self.graph, launch.op).sparse(self.spread_words);
+        let failing = self.failing;
+        device.launch_on_host(launch, move |mut run| {
+            if failing == Some((run.op, run.iteration)) {
+                return Err("it was made to fail");
+            }
+            let values = arithmetic.values(|position| arithmetic.reading(run.read(position)));
+            let written = run.writes.iter_mut().zip(values);
+            written.for_each(|(bytes, value)| arithmetic.write(value, bytes));
+            Ok(())
+        })
     }
 }
 
@@ -197,6 +228,16 @@ impl Backend for Integrity {
     ) -> Result<IntegrityKernels<'g>, String> {
         let kernels = IntegrityKernels::new(device, graph).map_err(|error| error.to_string())?;
         Ok(IntegrityKernels { spread_words: spread_words.max(RUN_WORDS), ..kernels })
+    }
+
+    fn fail_host_op(
+        &self,
+        kernels: &mut IntegrityKernels<'_>,
+        op: OpId,
+        iteration: u64,
+    ) -> Result<(), String> {
+        kernels.failing = Some((op, iteration));
+        Ok(())
     }
 }
 

@@ -16,6 +16,7 @@ mod driver;
 mod error;
 mod graph;
 mod host_memory;
+mod host_op;
 mod integrity_kernels;
 mod iteration;
 mod kernel;
@@ -27,6 +28,7 @@ mod timestamp;
 mod transfer;
 
 pub use adapter::{Cuda, DeviceInfo, Options};
+pub use backend_checks::{HostFailure, HostRead, HostRun};
 pub use cudarc;
 pub use error::{CudaError, Unavailable};
 pub use graph::Graph;
@@ -39,6 +41,7 @@ use adapter::Opened;
 use cudarc::driver::sys::CUstream;
 use cudarc::driver::{CudaContext, CudaStream};
 use driver::{Context, Working};
+use host_op::HostOps;
 use kernel::Kernels;
 use paging::Space;
 use planner_core::Stream;
@@ -83,13 +86,14 @@ pub struct Counters {
 /// still uses its memory: then mappings, chunks and the host block are leaked, and a line on the
 /// standard error says so.
 pub struct CudaDevice {
-    /// The three streams.
-    queued: [Queued; 3],
+    /// The four streams.
+    queued: [Queued; 4],
     /// How many signals of each stream came before the capture that is under way, if one is.
-    captured_from: Option<[u64; 3]>,
+    captured_from: Option<[u64; 4]>,
     space: Space,
     /// The host block, once it is created.
     host: Option<HostBlock>,
+    host_ops: HostOps,
     /// Loaded when one is launched first.
     kernels: Option<Kernels>,
     /// Memory beside the chunks.
@@ -111,10 +115,11 @@ impl CudaDevice {
     fn new(Opened { context, chunk_bytes, memory_bytes }: Opened) -> Result<Self, CudaError> {
         let queued = || Queued::new(context);
         Ok(Self {
-            queued: [queued()?, queued()?, queued()?],
+            queued: [queued()?, queued()?, queued()?, queued()?],
             captured_from: None,
             space: Space::new(context, chunk_bytes, memory_bytes),
             host: None,
+            host_ops: HostOps::default(),
             kernels: None,
             working: Vec::new(),
             iteration_words: None,
@@ -158,19 +163,25 @@ impl CudaDevice {
         self.queued[Stream::Compute as usize].stream().current()
     }
 
-    /// Blocks until everything that is enqueued has ended, on all three streams even if one of
+    /// Blocks until everything that is enqueued has ended, on all four streams even if one of
     /// them reports an error.
     ///
     /// # Errors
-    /// The first of the driver.
+    /// The first of the driver, and that of an op on the host.
     pub fn wait_idle(&mut self) -> Result<(), CudaError> {
+        self.synchronize()?;
+        self.check_host_ops()
+    }
+
+    fn synchronize(&self) -> Result<(), CudaError> {
         self.queued.each_ref().map(Queued::synchronize).into_iter().collect()
     }
 
     /// Gives up all memory without freeing it: work may still use it.
     fn leak(&mut self) {
         self.space.leak();
-        mem::forget((self.host.take(), self.kernels.take(), mem::take(&mut self.working)));
+        let host = (self.host.take(), mem::take(&mut self.host_ops));
+        mem::forget((host, self.kernels.take(), mem::take(&mut self.working)));
     }
 }
 
@@ -200,7 +211,7 @@ impl Drop for CudaDevice {
     fn drop(&mut self) {
         // What is enqueued uses what is dropped next.
         let _ = self.end_capture();
-        if let Err(error) = self.wait_idle() {
+        if let Err(error) = self.synchronize() {
             let host_bytes = self.host.as_ref().map_or(0, HostBlock::bytes);
             eprintln!(
                 "a CUDA device is dropped, but its work cannot be waited for ({error}); its memory \

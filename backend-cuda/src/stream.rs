@@ -58,6 +58,11 @@ impl Queued {
         self.signalled
     }
 
+    /// The last signal that is known to be reached.
+    pub(crate) const fn reached(&self) -> u64 {
+        self.reached
+    }
+
     pub(crate) fn synchronize(&self) -> Result<(), CudaError> {
         self.stream.synchronize()
     }
@@ -190,7 +195,6 @@ impl CudaDevice {
 
     /// Fails for points that nothing has signalled.
     fn check_signalled(&self, point: Point) -> Result<(), CudaError> {
-        check_stream(point.stream)?;
         if point.value > self.queued[point.stream as usize].signalled {
             return Err(Refused::Unsignalled(point).into());
         }
@@ -207,15 +211,14 @@ impl CudaDevice {
     }
 }
 
-/// Refuses the stream for ops on the host, which the device does not have.
-fn check_stream(stream: Stream) -> Result<(), Refused> {
-    if stream == Stream::Host { Err(Refused::NoHostStream) } else { Ok(()) }
-}
-
 impl Streams for CudaDevice {
+    fn has_host_stream(&self) -> bool {
+        true
+    }
+
     fn wait(&mut self, stream: Stream, point: Point) -> Result<(), CudaError> {
-        check_stream(stream)?;
         self.check_signalled(point)?;
+        self.check_host_ops()?;
         let of = &self.queued[point.stream as usize];
         // A stream runs in its own order, and a graph after all that came before it.
         if point.stream == stream
@@ -230,7 +233,7 @@ impl Streams for CudaDevice {
     }
 
     fn signal(&mut self, stream: Stream) -> Result<Point, CudaError> {
-        check_stream(stream)?;
+        self.check_host_ops()?;
         let is_captured = self.captured_from.is_some();
         let value = self.queued[stream as usize].signal(is_captured)?;
         Ok(Point { stream, value })
@@ -238,7 +241,8 @@ impl Streams for CudaDevice {
 
     fn reached(&mut self, point: Point) -> Result<bool, CudaError> {
         self.check_asked(point)?;
-        self.queued[point.stream as usize].has_reached(point.value)
+        let is_reached = self.queued[point.stream as usize].has_reached(point.value)?;
+        self.check_host_ops().map(|()| is_reached)
     }
 
     fn block_until(&mut self, point: Point) -> Result<(), CudaError> {
@@ -246,6 +250,6 @@ impl Streams for CudaDevice {
         let start = Instant::now();
         let reached = self.queued[point.stream as usize].block_until(point.value);
         self.counters.blocked_ns += start.elapsed().as_nanos() as u64;
-        reached
+        reached.and_then(|()| self.check_host_ops())
     }
 }

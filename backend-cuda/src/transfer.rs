@@ -95,6 +95,7 @@ impl Transfers for CudaDevice {
     }
 
     fn upload(&mut self, from: HostRange, to: DeviceAddress) -> Result<(), CudaError> {
+        self.check_host_ops()?;
         self.allow_access()?;
         let host = self.checked_copy(from, to)?;
         driver::upload(self.queued[Stream::Upload as usize].stream(), host, to.0)?;
@@ -103,6 +104,7 @@ impl Transfers for CudaDevice {
     }
 
     fn download(&mut self, from: DeviceAddress, to: HostRange) -> Result<(), CudaError> {
+        self.check_host_ops()?;
         self.allow_access()?;
         let host = self.checked_copy(to, from)?;
         driver::download(self.queued[Stream::Download as usize].stream(), from.0, host)?;

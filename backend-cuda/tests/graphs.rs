@@ -16,7 +16,7 @@ use emulated_cuda::Emulated;
 use integrity::{Backend, reference_digest, states_digest};
 use planner_core::backend::{Chunks, Kernels, Launch, Paging, Streams};
 use planner_core::planner::{Auto, Host, Order, Repeats, Strategy};
-use planner_core::{Graph, HostLayout, Kind, Machine, Stream};
+use planner_core::{Graph, HostLayout, Kind, Machine, OpId, Step, Stream};
 use spillway::planning;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -142,6 +142,30 @@ fn repeats_are_captured_as_launches_are() {
         let mut plans = (0..16).map(|spare| common::placed(&graph, &bench.2, auto, spare));
         let plan = plans.find(|plan| plan.predicted.repeat_ns > 0);
         hold_plan(&bench, &graph, &plan.expect("an op is repeated"));
+    }
+}
+
+#[test]
+fn ops_on_the_host_are_captured_as_launches_are() {
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let bench = common::emulated();
+    bench.0.delay_all();
+    let all = Strategy::Auto(Auto {
+        effort: Some(4),
+        order: Order::Given,
+        repeats: Repeats::Never,
+        host: Host::All,
+    });
+    for reads in [Kind::Input, Kind::State] {
+        let mut work = common::training_step(bench.2.chunk_bytes, reads);
+        // The backward ops of the last and of the first layer, which update weights.
+        for op in [4, 6].map(OpId) {
+            work.set_host_ns(op, 1000);
+        }
+        let graph = work.graph().unwrap();
+        let plan = common::placed(&graph, &bench.2, all, 2);
+        assert!(plan.steps.iter().any(|step| matches!(step, Step::Host(_))));
+        hold_plan(&bench, &graph, &plan);
     }
 }
 

@@ -3,20 +3,23 @@
 #[cfg(target_os = "linux")]
 use crate::MappedDevice;
 use crate::{HostDevice, HostError};
-use backend_checks::{check_host_launch, check_launch};
+use backend_checks::{HostFailure, check_host_launch, check_launch};
 use integrity::{
     Backend, Found, HostArithmetic, Passes, Read, Reading, Write, fill_inputs, fill_states, value,
 };
 use planner_core::backend::{HostKernels, HostLaunch, Kernels, Launch, Transfers};
-use planner_core::{Graph, HostLayout, Machine, MachineParameters};
-#[cfg(target_os = "linux")]
-use std::convert::Infallible;
+use planner_core::{Graph, HostLayout, Machine, MachineParameters, OpId};
 
 /// Kernels for every op of a graph, with the arithmetic of the crate `integrity`.
 #[derive(Clone, Copy, Debug)]
 pub struct IntegrityKernels<'g> {
     graph: Graph<'g>,
+    /// The op that fails on the host, and the iteration.
+    failing: Option<(OpId, u64)>,
 }
+
+/// What an op says that is made to fail.
+const FAILS: &str = "it was made to fail";
 
 /// Implements the kernels for a device with `read` and `write`.
 macro_rules! kernels {
@@ -78,7 +81,11 @@ impl HostKernels<HostDevice> for IntegrityKernels<'_> {
         device: &mut HostDevice,
         launch: &HostLaunch<'_>,
     ) -> Result<(), HostError> {
+        let HostLaunch { op, iteration, .. } = *launch;
         check_host_launch(&self.graph, launch)?;
+        if self.failing == Some((op, iteration)) {
+            return Err(HostFailure { op, iteration, reason: FAILS.to_owned() }.into());
+        }
         let Passes { reads, repeated, writes } = Passes::on_host(&self.graph, launch);
         let mut readings = Vec::new();
         for Read { at, bytes, .. } in reads {
@@ -105,10 +112,15 @@ impl HostKernels<MappedDevice> for IntegrityKernels<'_> {
     ) -> Result<(), HostError> {
         check_host_launch(&self.graph, launch)?;
         let arithmetic = HostArithmetic::new(&self.graph, launch.op);
+        let failing = self.failing;
         device.launch_on_host(launch, move |mut run| {
-            let values = arithmetic.values(|position| Reading::of(run.read(position)));
-            run.writes.iter_mut().zip(values).for_each(|(bytes, value)| value.fill(0, bytes));
-            Ok::<_, Infallible>(())
+            if failing == Some((run.op, run.iteration)) {
+                return Err(FAILS);
+            }
+            let values = arithmetic.values(|position| arithmetic.reading(run.read(position)));
+            let written = run.writes.iter_mut().zip(values);
+            written.for_each(|(bytes, value)| arithmetic.write(value, bytes));
+            Ok(())
         })
     }
 }
@@ -154,7 +166,17 @@ impl Backend for Host {
         _device: &mut HostDevice,
         graph: Graph<'g>,
     ) -> Result<IntegrityKernels<'g>, HostError> {
-        Ok(IntegrityKernels { graph })
+        Ok(IntegrityKernels { graph, failing: None })
+    }
+
+    fn fail_host_op(
+        &self,
+        kernels: &mut IntegrityKernels<'_>,
+        op: OpId,
+        iteration: u64,
+    ) -> Result<(), String> {
+        kernels.failing = Some((op, iteration));
+        Ok(())
     }
 }
 
@@ -187,6 +209,16 @@ impl Backend for Mapped {
         _device: &mut MappedDevice,
         graph: Graph<'g>,
     ) -> Result<IntegrityKernels<'g>, HostError> {
-        Ok(IntegrityKernels { graph })
+        Ok(IntegrityKernels { graph, failing: None })
+    }
+
+    fn fail_host_op(
+        &self,
+        kernels: &mut IntegrityKernels<'_>,
+        op: OpId,
+        iteration: u64,
+    ) -> Result<(), String> {
+        kernels.failing = Some((op, iteration));
+        Ok(())
     }
 }

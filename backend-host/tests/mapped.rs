@@ -2,7 +2,7 @@
 
 #[cfg(target_os = "linux")]
 fn main() -> std::process::ExitCode {
-    conformance::suite::main(backend_host::Mapped)
+    conformance::suite::main_in_chunks(backend_host::Mapped, &[64 << 10])
 }
 
 #[cfg(not(target_os = "linux"))]

@@ -2,7 +2,7 @@
 
 use crate::{SimDevice, SimError, SimKernels};
 use integrity::{Backend, Found};
-use planner_core::{Graph, Machine, MachineParameters};
+use planner_core::{Graph, Machine, MachineParameters, OpId};
 
 /// Simulated devices with real bytes, which take as much memory as is written to them.
 #[derive(Clone, Copy, Debug)]
@@ -64,6 +64,16 @@ impl Backend for Sim {
         graph: Graph<'g>,
     ) -> Result<SimKernels<'g>, SimError> {
         Ok(SimKernels::new(graph))
+    }
+
+    fn fail_host_op(
+        &self,
+        kernels: &mut SimKernels<'_>,
+        op: OpId,
+        iteration: u64,
+    ) -> Result<(), String> {
+        kernels.fail_on_host(op, iteration);
+        Ok(())
     }
 
     fn orders(&self) -> u64 {

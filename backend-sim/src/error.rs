@@ -24,6 +24,14 @@ pub enum SimError {
     },
     /// A copy failed, and left garbage: a [fault](crate::Fault::Copies).
     CopyFailed(Point),
+    /// An op failed on the host, and left garbage: see
+    /// [`SimKernels::fail_on_host`](crate::SimKernels::fail_on_host).
+    HostOpFailed {
+        /// The op.
+        op: OpId,
+        /// The iteration.
+        iteration: u64,
+    },
     /// The device is gone: a [fault](crate::Fault::Loss).
     Lost,
     /// No virtual addresses are left for this many chunks.
@@ -121,6 +129,9 @@ impl fmt::Display for SimError {
                 write!(f, "the {} has no memory left", if on_host { "host" } else { "device" })
             }
             Self::CopyFailed(work) => write!(f, "{} failed", Work(work)),
+            Self::HostOpFailed { op, iteration } => {
+                write!(f, "{op} failed on the host in iteration {iteration}")
+            }
             Self::Lost => write!(f, "the device is lost"),
             Self::AddressSpace { chunks } => {
                 write!(f, "no addresses are left for {chunks} chunks")

@@ -6,7 +6,7 @@ use crate::work::Work;
 use backend_checks::{Refused, check_launch};
 use integrity::{Passes, slots, value};
 use planner_core::backend::{HostKernels, HostLaunch, HostRange, Kernels, Launch};
-use planner_core::{Graph, HostLayout, Kind, Stream, TensorId};
+use planner_core::{Graph, HostLayout, Kind, OpId, Stream, TensorId};
 
 /// Kernels for every op of a graph: an op reads all bytes of what it reads, and the values
 /// that it writes follow from what it read and from nothing else.
@@ -15,13 +15,20 @@ pub struct SimKernels<'g> {
     graph: Graph<'g>,
     /// Where the host copy of each state lies, once they are filled.
     states: Vec<(TensorId, HostRange)>,
+    /// The op that fails on the host, and the iteration.
+    failing: Option<(OpId, u64)>,
 }
 
 impl<'g> SimKernels<'g> {
     /// The kernels of a graph.
     #[must_use]
     pub const fn new(graph: Graph<'g>) -> Self {
-        Self { graph, states: Vec::new() }
+        Self { graph, states: Vec::new(), failing: None }
+    }
+
+    /// Lets an op fail when it runs on the host in an iteration.
+    pub const fn fail_on_host(&mut self, op: OpId, iteration: u64) {
+        self.failing = Some((op, iteration));
     }
 
     /// The graph.
@@ -81,7 +88,8 @@ impl HostKernels<SimDevice> for SimKernels<'_> {
         device: &mut SimDevice,
         launch: &HostLaunch<'_>,
     ) -> Result<(), SimError> {
-        device.launch_on_host(&self.graph, launch)
+        let fails = self.failing == Some((launch.op, launch.iteration));
+        device.enqueue_on_host(&self.graph, launch, fails)
     }
 }
 
@@ -97,6 +105,15 @@ impl SimDevice {
         graph: &Graph<'_>,
         launch: &HostLaunch<'_>,
     ) -> Result<(), SimError> {
+        self.enqueue_on_host(graph, launch, false)
+    }
+
+    fn enqueue_on_host(
+        &mut self,
+        graph: &Graph<'_>,
+        launch: &HostLaunch<'_>,
+        fails: bool,
+    ) -> Result<(), SimError> {
         self.check_failure()?;
         let op = launch.op;
         let time_ns = backend_checks::check_host_launch(graph, launch)?;
@@ -105,7 +122,8 @@ impl SimDevice {
             .iter()
             .chain(launch.writes.iter())
             .try_for_each(|range| self.check_copy(range))?;
-        let work = Work::Host { op, passes: Passes::on_host(graph, launch) };
+        let fails_in = fails.then_some(launch.iteration);
+        let work = Work::Host { op, passes: Passes::on_host(graph, launch), fails_in };
         self.clock.op(Stream::Host, time_ns, launch.iteration);
         self.submit(Stream::Host, work)
     }

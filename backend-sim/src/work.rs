@@ -35,6 +35,8 @@ pub(crate) enum Work {
     Host {
         op: OpId,
         passes: Passes,
+        /// The iteration in which it fails.
+        fails_in: Option<u64>,
     },
 }
 
@@ -210,15 +212,23 @@ impl SimDevice {
 
     /// Ends work: its writes become visible.
     pub(crate) fn end(&mut self, running: Running) -> Result<(), SimError> {
-        let fails = running.work.is_copy() && self.copy_fails();
+        let failure = match running.work {
+            Work::Host { op, fails_in: Some(iteration), .. } => {
+                Some(SimError::HostOpFailed { op, iteration })
+            }
+            _ if running.work.is_copy() && self.copy_fails() => {
+                Some(SimError::CopyFailed(running.point))
+            }
+            _ => None,
+        };
         for effect in running.effects {
-            if fails {
+            if failure.is_some() {
                 self.contents.spoil(effect.to);
             } else {
                 self.contents.apply(effect);
             }
         }
-        if fails { Err(SimError::CopyFailed(running.point)) } else { Ok(()) }
+        failure.map_or(Ok(()), Err)
     }
 
     /// What work will change, from what it reads now. `segments` are those of its spans.
@@ -233,7 +243,7 @@ impl SimDevice {
             &Work::Download { host, .. } => {
                 Ok(self.contents.copy(device, &[Segment::of_host(host)]))
             }
-            Work::Host { op, passes } => {
+            Work::Host { op, passes, .. } => {
                 let on_host = running.work.host().into_iter();
                 let segments: Vec<_> =
                     on_host.map(|span| vec![Segment::of_host(span.range)]).collect();

@@ -2,7 +2,7 @@
 
 use integrity::{Backend, Exemption, Found, Graphs};
 use planner_core::backend::{DeviceAddress, Launch};
-use planner_core::{Graph, Machine, MachineParameters};
+use planner_core::{Graph, Machine, MachineParameters, OpId};
 use std::sync::Arc;
 
 /// Orders in which devices with other chunks run: that of submission, and another.
@@ -75,6 +75,15 @@ impl<T: Backend> Backend for Chunked<T> {
 
     fn fail_next_wait(&self, device: &mut Self::Device) -> Result<(), String> {
         self.backend.fail_next_wait(device)
+    }
+
+    fn fail_host_op(
+        &self,
+        kernels: &mut Self::Kernels<'_>,
+        op: OpId,
+        iteration: u64,
+    ) -> Result<(), String> {
+        self.backend.fail_host_op(kernels, op, iteration)
     }
 
     fn orders(&self) -> u64 {

@@ -3,7 +3,7 @@
 use integrity::{Backend, Exemption, Found};
 use middleware::{Layer, Layered, LayeredKernels};
 use planner_core::backend::BackendError;
-use planner_core::{Graph, Machine};
+use planner_core::{Graph, Machine, OpId};
 
 /// A backend whose devices have a layer each.
 #[derive(Clone, Copy, Debug)]
@@ -68,6 +68,15 @@ where
 
     fn fail_next_wait(&self, device: &mut Self::Device) -> Result<(), String> {
         self.backend.fail_next_wait(&mut device.device)
+    }
+
+    fn fail_host_op(
+        &self,
+        kernels: &mut Self::Kernels<'_>,
+        op: OpId,
+        iteration: u64,
+    ) -> Result<(), String> {
+        self.backend.fail_host_op(&mut kernels.0, op, iteration)
     }
 
     fn orders(&self) -> u64 {

@@ -27,6 +27,8 @@ pub mod devices;
 mod failure;
 pub mod graphs;
 mod harness;
+pub mod host;
+pub mod host_plans;
 pub mod kernels;
 pub mod large;
 pub mod paging;
@@ -143,6 +145,27 @@ pub fn checks<T: Backend>() -> Vec<Check<T>> {
             blocking_waits_for_the_work,
             streams_do_not_disturb_each_other,
         ],
+        OnRig host: [
+            points_are_counted_from_one,
+            unsignalled_points_are_refused,
+            ops_run_in_order,
+            every_byte_counts,
+            ops_leave_the_rest_alone,
+            bytes_outside_the_block_are_refused,
+            uploads_wait_for_the_host,
+            the_host_waits_for_uploads,
+            the_host_waits_for_downloads,
+            downloads_wait_for_the_host,
+            compute_waits_for_the_host,
+            the_host_waits_for_compute,
+            waits_imply_what_they_waited_for,
+            waits_hold_for_all_that_follows,
+            the_host_may_wait_for_itself,
+            a_thousand_ops_may_be_pending,
+            what_is_reached_has_been_done,
+            blocking_waits_for_the_op,
+            streams_do_not_disturb_each_other,
+        ],
         OnRig kernels: [
             states_lie_in_their_slots,
             inputs_take_their_slots_in_turn,
@@ -176,6 +199,13 @@ pub fn checks<T: Backend>() -> Vec<Check<T>> {
             with_placements,
         ],
         OnBench repeats: [plans_with_repeats],
+        OnBench host: [a_device_may_be_dropped_at_any_time],
+        OnBench host_plans: [
+            random_plans,
+            random_plans_with_repeats,
+            switches_between_plans,
+            a_failed_op_ends_the_run,
+        ],
         OnBench large: [offsets_and_sizes_exceed_32_bits, kernels_take_offsets_beyond_32_bits],
         Alone plans: [ten_thousand_iterations],
     }
@@ -188,6 +218,8 @@ pub fn graph_checks<T: Graphs>() -> Vec<Check<T>> {
         OnRig graphs: [
             kernels_find_their_iteration,
             graphs_copy_over_mappings_and_aliases,
+            graphs_run_ops_on_the_host,
+            host_ops_find_their_iteration,
         ],
         OnBench graphs: [
             foreign_and_late_graphs_are_refused,

@@ -72,6 +72,10 @@ macro_rules! driver_functions {
         #[unsafe(no_mangle)]
         #[allow(unused_variables, reason = "some need only one of the two")]
         unsafe extern "C" fn $name($($argument: $type),*) -> u32 {
+            // Functions of the host must not call the driver (CUDA Driver API, `cuLaunchHostFunc`).
+            if crate::task::in_host_function() {
+                return cudarc::driver::sys::CUresult::CUDA_ERROR_NOT_PERMITTED as u32;
+            }
             crate::api::call(|$driver, $caller| {
                 $caller.injected(stringify!($name)).unwrap_or_else(|| {
                     let body = || -> crate::outcome::Outcome {

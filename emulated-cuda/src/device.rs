@@ -24,6 +24,8 @@ pub(crate) struct Device {
     /// The first error of work, or zero.
     error: AtomicU32,
     explanation: Mutex<String>,
+    /// Held while a stream calls a function of the host.
+    pub(crate) host_functions: Mutex<()>,
 }
 
 impl Device {
@@ -41,6 +43,7 @@ impl Device {
             timer_zero: Instant::now(),
             error: AtomicU32::new(0),
             explanation: Mutex::default(),
+            host_functions: Mutex::default(),
         }
     }
 

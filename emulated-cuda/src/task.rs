@@ -8,8 +8,10 @@ use crate::ptx::Launch;
 use crate::space::{AddressSpace, SharedSpace};
 use crate::usage::InUse;
 use cudarc::driver::sys::CUresult::CUDA_ERROR_ILLEGAL_ADDRESS;
+use std::cell::Cell;
+use std::ffi::c_void;
 use std::ops::Range;
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError};
 
 /// What is copied at once.
 const PIECE_BYTES: u64 = 256 << 10;
@@ -27,6 +29,20 @@ pub(crate) enum Task {
     Launch(Arc<Launch>),
     /// Frees memory.
     Free { at: u64, bytes: u64 },
+    /// Calls a function of the host.
+    Host { function: HostFunction, data: usize },
+}
+
+/// A function of the host that a stream calls.
+pub(crate) type HostFunction = unsafe extern "C" fn(*mut c_void);
+
+thread_local! {
+    static IN_HOST_FUNCTION: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Whether this thread is in a function of the host that a stream has called.
+pub(crate) fn in_host_function() -> bool {
+    IN_HOST_FUNCTION.get()
 }
 
 impl Task {
@@ -38,7 +54,7 @@ impl Task {
                 vec![range(host as u64, bytes), range(device, bytes)]
             }
             Self::Fill { device, bytes, .. } => vec![range(device, bytes)],
-            Self::Launch(_) | Self::Free { .. } => Vec::new(),
+            Self::Launch(_) | Self::Free { .. } | Self::Host { .. } => Vec::new(),
         }
     }
 
@@ -82,6 +98,15 @@ impl Task {
                 on.check_unused(at, bytes)?;
                 // It may have been freed since.
                 space.free(at).map_err(|_| CUDA_ERROR_ILLEGAL_ADDRESS)
+            }
+            Self::Host { function, data } => {
+                // A driver may call such functions one after the other, whatever their streams.
+                let _alone = on.host_functions.lock().unwrap_or_else(PoisonError::into_inner);
+                IN_HOST_FUNCTION.set(true);
+                // SAFETY: whoever enqueued it promises that.
+                unsafe { function(data as *mut c_void) };
+                IN_HOST_FUNCTION.set(false);
+                Ok(())
             }
             Self::Launch(ref launch) => {
                 return launch.run(&on.space, clock).map_err(|fault| {

@@ -14,7 +14,9 @@ use cudarc::driver::{
     CudaContext, CudaEvent, CudaStream, DriverError, LaunchConfig, PushKernelArg,
 };
 use emulated_cuda::Emulated;
+use std::ffi::c_void;
 use std::ptr;
+use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 const PAGE: usize = 4096;
@@ -503,6 +505,55 @@ fn memory_of_a_pool_that_another_stream_uses_ends_the_context() {
     }
     device.stream.synchronize().unwrap();
     assert_eq!(other.synchronize().unwrap_err().0, CUDA_ERROR_ILLEGAL_ADDRESS);
+    device.emulated.restart();
+}
+
+/// What a function of the host notes: the code of a call of the driver in it.
+static IN_FUNCTION: Mutex<Vec<u32>> = Mutex::new(Vec::new());
+
+unsafe extern "C" fn synchronize(stream: *mut c_void) {
+    // SAFETY: the stream lives; the call is refused.
+    let code = unsafe { sys::cuStreamSynchronize(stream.cast()) };
+    IN_FUNCTION.lock().unwrap().push(code as u32);
+}
+
+fn call_on_host(device: &Device) {
+    let stream = device.stream.cu_stream();
+    // SAFETY: the function takes a stream.
+    unsafe { sys::cuLaunchHostFunc(stream, Some(synchronize), stream.cast()) }.result().unwrap();
+}
+
+#[test]
+fn functions_of_the_host_run_in_order_and_call_no_driver() {
+    let device = device();
+    occupy(&device, &device.stream, 20_000_000);
+    call_on_host(&device);
+    assert!(IN_FUNCTION.lock().unwrap().is_empty(), "the stream is busy");
+    device.stream.synchronize().unwrap();
+    let refused = CUDA_ERROR_NOT_PERMITTED as u32;
+    assert_eq!(*IN_FUNCTION.lock().unwrap(), [refused]);
+    // In a graph it is a node, which is called in every launch.
+    device.stream.begin_capture(RELAXED).unwrap();
+    call_on_host(&device);
+    let flags = sys::CUgraphInstantiate_flags(0);
+    let graph = device.stream.end_capture(flags).unwrap().unwrap();
+    assert_eq!(IN_FUNCTION.lock().unwrap().len(), 1);
+    graph.launch().unwrap();
+    graph.launch().unwrap();
+    device.stream.synchronize().unwrap();
+    assert_eq!(*IN_FUNCTION.lock().unwrap(), [refused; 3]);
+    // A context in error calls none.
+    device.emulated.set_faults(1, 0, 1);
+    let failing = device.context.new_stream().unwrap();
+    device.emulated.set_seed(None);
+    occupy(&device, &failing, 1);
+    assert!(failing.synchronize().is_err());
+    // SAFETY: it is refused.
+    let call = unsafe {
+        sys::cuLaunchHostFunc(device.stream.cu_stream(), Some(synchronize), ptr::null_mut())
+    };
+    assert_ne!(call, CUDA_SUCCESS);
+    assert_eq!(IN_FUNCTION.lock().unwrap().len(), 3);
     device.emulated.restart();
 }
 

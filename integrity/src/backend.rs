@@ -3,7 +3,7 @@
 use planner_core::backend::{
     BackendError, DeviceAddress, ErrorType, Kernels, Launch, Paging, Transfers,
 };
-use planner_core::{Graph, Machine};
+use planner_core::{Graph, Machine, OpId};
 
 /// Words of a run that [`Backend::sparse_kernels`] touch.
 pub const RUN_WORDS: u64 = 256;
@@ -87,6 +87,20 @@ pub trait Backend: Send + Sync + 'static {
     /// Why that cannot be done here, for a person. Then the suite ignores the check that needs it.
     fn fail_next_wait(&self, _device: &mut Self::Device) -> Result<(), String> {
         Err("no wait of this backend can be made to fail".to_owned())
+    }
+
+    /// Lets an op fail when it runs on the host in an iteration. The device's error then names the op and
+    /// the iteration, as [`OpId`] is displayed and as `iteration 3`.
+    ///
+    /// # Errors
+    /// Why that cannot be done here, for a person. Then the suite ignores the check that needs it.
+    fn fail_host_op(
+        &self,
+        _kernels: &mut Self::Kernels<'_>,
+        _op: OpId,
+        _iteration: u64,
+    ) -> Result<(), String> {
+        Err("no op on the host of this backend can be made to fail".to_owned())
     }
 
     /// In how many orders each check of the suite runs; more than one only on devices that can

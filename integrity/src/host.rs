@@ -1,5 +1,6 @@
 //! What an op writes where it runs on the host.
 
+use crate::backend::RUN_WORDS;
 use crate::passes::FoldOrder;
 use crate::value::{self, Reading, Value};
 use planner_core::{Graph, Kind, OpId};
@@ -12,6 +13,8 @@ pub struct HostArithmetic {
     order: FoldOrder,
     /// Kind and size of what the op writes.
     writes: Vec<(Kind, u64)>,
+    /// Words between the starts of the runs that are touched.
+    spread_words: u64,
 }
 
 impl HostArithmetic {
@@ -25,7 +28,34 @@ impl HostArithmetic {
             let tensor = graph.tensor(tensor);
             (tensor.kind, tensor.bytes)
         });
-        Self { op, order: FoldOrder::new(graph, op), writes: writes.collect() }
+        let (order, writes) = (FoldOrder::new(graph, op), writes.collect());
+        Self { op, order, writes, spread_words: RUN_WORDS }
+    }
+
+    /// The same, of runs of [`RUN_WORDS`] words that begin so far apart, as
+    /// [`sparse_kernels`](crate::Backend::sparse_kernels) have it.
+    #[must_use]
+    pub fn sparse(self, spread_words: u64) -> Self {
+        Self { spread_words: spread_words.max(RUN_WORDS), ..self }
+    }
+
+    /// Reads the bytes of a tensor.
+    #[must_use]
+    pub fn reading(&self, bytes: &[u8]) -> Reading {
+        Reading::of_words(bytes, |word| self.touches(word))
+    }
+
+    /// Writes a value into the bytes of a tensor.
+    pub fn write(&self, value: Value, bytes: &mut [u8]) {
+        for (word, bytes) in (0..).zip(bytes.chunks_mut(4)) {
+            if self.touches(word) {
+                value.fill(4 * word, bytes);
+            }
+        }
+    }
+
+    const fn touches(&self, word: u64) -> bool {
+        word % self.spread_words < RUN_WORDS
     }
 
     /// The value of each tensor that the op writes, from the readings of what it reads, both by their

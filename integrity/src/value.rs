@@ -119,6 +119,11 @@ impl Reading {
     /// Reads the bytes of a tensor.
     #[must_use]
     pub fn of(bytes: &[u8]) -> Self {
+        Self::of_words(bytes, |_| true)
+    }
+
+    /// Reads the bytes of a tensor, of which only the first two words and some others count.
+    pub(crate) fn of_words(bytes: &[u8], counts: impl Fn(u64) -> bool) -> Self {
         let words = || {
             bytes.chunks(4).map(|bytes| {
                 let mut word = [0; 4];
@@ -129,7 +134,8 @@ impl Reading {
         let mut first = words();
         let [low, high] = [(); 2].map(|()| first.next().unwrap_or(0));
         let value = Value { low, high };
-        let deviations = words().zip(0u64..).map(|(word, index)| {
+        let counted = words().zip(0u64..).filter(|&(_, index)| counts(index));
+        let deviations = counted.map(|(word, index)| {
             let left = (bytes.len() as u64).saturating_sub(4 * index);
             scramble(word ^ first_bytes(value.word(index as u32), left))
         });

@@ -116,6 +116,11 @@ driver_functions! {
     fn cuStreamDestroy_v2(stream: CUstream);
     fn cuStreamSynchronize(stream: CUstream);
     fn cuStreamWaitEvent(stream: CUstream, event: CUevent, flags: c_uint);
+    fn cuLaunchHostFunc(
+        stream: CUstream,
+        function: unsafe extern "C" fn(*mut c_void),
+        data: *mut c_void,
+    );
     fn cuEventCreate(event: *mut CUevent, flags: c_uint);
     fn cuEventDestroy_v2(event: CUevent);
     fn cuEventRecord(event: CUevent, stream: CUstream);

@@ -5,7 +5,7 @@ use backend_cuda::{CudaDevice, CudaError, Graph as CudaGraph, Integrity, Integri
 use emulated_cuda::Emulated;
 use integrity::{Backend, Found, Graphs};
 use planner_core::backend::{Chunks, DeviceAddress, HostRange, Launch, Paging, Transfers};
-use planner_core::{Graph, Machine};
+use planner_core::{Graph, Machine, OpId};
 
 /// What is wrong with a backend.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -86,6 +86,15 @@ impl Backend for Watched {
         drop(device);
         let freed = self.emulated.counters().freed_in_use - before;
         if freed == 0 { Ok(()) } else { Err(format!("{freed} ranges were freed while in use")) }
+    }
+
+    fn fail_host_op(
+        &self,
+        kernels: &mut IntegrityKernels<'_>,
+        op: OpId,
+        iteration: u64,
+    ) -> Result<(), String> {
+        self.integrity.fail_host_op(kernels, op, iteration)
     }
 
     fn fail_next_wait(&self, _: &mut CudaDevice) -> Result<(), String> {

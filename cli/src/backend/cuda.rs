@@ -117,6 +117,7 @@ impl Real for Integrity {
     fn mentioned(error: &CudaError) -> Mentions {
         match error {
             CudaError::Refused(refused) => names::refused_mentions(refused),
+            CudaError::HostOp(failure) => Mentions { op: Some(failure.op), ..Mentions::default() },
             _ => Mentions::default(),
         }
     }

@@ -138,6 +138,7 @@ fn mentioned(error: &SimError) -> Mentions {
         SimError::WrongContent { op, tensor, .. } | SimError::MixedVersions { op, tensor, .. } => {
             (Some(op), Some(tensor))
         }
+        SimError::HostOpFailed { op, .. } => (Some(op), None),
         SimError::HostCopy { tensor, .. } => (None, Some(tensor)),
         // The others name only addresses and chunks.
         _ => (None, None),

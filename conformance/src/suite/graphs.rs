@@ -1,7 +1,7 @@
 //! Graphs: what is captured once runs in every launch as if it had been enqueued.
 
 use super::failure::{Failure, Outcome, ensure};
-use super::rig::{A, B, C, COPY};
+use super::rig::{A, B, C, COPY, COUNT, D, TICK, UPDATE};
 use super::{Bench, Rig, rig};
 use integrity::Graphs;
 use planner_core::Stream;
@@ -98,6 +98,62 @@ pub fn graphs_copy_over_mappings_and_aliases<T: Graphs>(rig: &mut Rig<'_, T>) ->
         rig.finish(Stream::Download)?;
         rig.expect(fetched, &rig.computed(COPY, &[&sent]), "what a graph computed")?;
     }
+    Ok(())
+}
+
+/// A graph runs ops on the host between downloads and uploads, and each launch sees what lies there by
+/// then.
+pub fn graphs_run_ops_on_the_host<T: Graphs>(rig: &mut Rig<'_, T>) -> Outcome {
+    rig.needs_host_stream()?;
+    rig.set_up()?;
+    let [from, to] = [rig.range(3)?, rig.range(3)?];
+    let [sent, fetched, other] = [rig.slot(A), rig.slot(C), rig.slot(D)];
+    let kept = rig.fill(other, 9)?;
+    let graph = captured(rig, |rig| {
+        rig.device().upload(sent, from)?;
+        rig.order(Stream::Upload, Stream::Download)?;
+        rig.device().download(from, fetched)?;
+        rig.order(Stream::Download, Stream::Host)?;
+        rig.launch_on_host(UPDATE, &[fetched, other], &[fetched])?;
+        rig.order(Stream::Host, Stream::Upload)?;
+        rig.device().upload(fetched, to)?;
+        rig.signal(Stream::Upload).map(drop)
+    })?;
+    for seed in 1..4 {
+        let sent = rig.fill(sent, seed)?;
+        launch(rig, &graph, 0)?;
+        rig.finish(Stream::Upload)?;
+        rig.get(to, rig.slot(B))?;
+        let computed = rig.computed(UPDATE, &[&sent, &kept]);
+        rig.expect(rig.slot(B), &computed, "what a graph computed on the host")?;
+    }
+    Ok(())
+}
+
+/// An op on the host runs in the iteration of the launch, not in that of the capture: one that fails in
+/// a later iteration fails in the launch of that iteration, and the error names it.
+pub fn host_ops_find_their_iteration<T: Graphs>(rig: &mut Rig<'_, T>) -> Outcome {
+    rig.needs_host_stream()?;
+    rig.set_up()?;
+    rig.fail_host_op(TICK, 7)?;
+    let count = rig.slot(COUNT);
+    let mut value = rig.fill(count, 1)?;
+    let graph = captured(rig, |rig| {
+        rig.launch_on_host_in(2, TICK, &[count], &[count])?;
+        rig.signal(Stream::Host).map(drop)
+    })?;
+    for later in [0, 1, 4, 40] {
+        launch(rig, &graph, later)?;
+        rig.finish(Stream::Host)?;
+        value = rig.computed(TICK, &[&value]);
+        rig.expect(count, &value, "what an op on the host made in a graph")?;
+    }
+    let failed = launch(rig, &graph, 5).and_then(|()| rig.finish(Stream::Host));
+    let said = failed.err().map(|failure| failure.to_string()).unwrap_or_default();
+    ensure!(
+        said.contains(&TICK.to_string()) && said.contains("iteration 7"),
+        "an op fails in iteration 7, and the device says: {said}"
+    );
     Ok(())
 }
 

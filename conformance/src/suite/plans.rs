@@ -3,9 +3,10 @@
 
 use super::Bench;
 use super::failure::{Failure, Outcome, ensure};
+use super::rig::filled;
 use crate::chains::chains;
 use crate::graphs::{graphs, training_graphs};
-use integrity::{Backend, RUN_WORDS, reference_values, slots};
+use integrity::{Backend, RUN_WORDS, Value, reference_values, slots};
 use planner_core::backend::Transfers;
 use planner_core::planner::swap::Threshold;
 use planner_core::planner::{
@@ -30,7 +31,7 @@ const MANY_ITERATIONS: [u64; 2] = [1000, 10_000];
 const GENERATED_CHUNK_BYTES: u64 = 256;
 /// Larger chunks take long to fill. With them, each planner has [`FEW_GRAPHS`], tensors have no more
 /// than [`MOST_CHUNKS`], and kernels touch [`RUNS`] runs of words in each chunk, where the backend has such kernels.
-const FILLED_CHUNK_BYTES: u64 = 64 << 10;
+pub(super) const FILLED_CHUNK_BYTES: u64 = 64 << 10;
 const FEW_GRAPHS: usize = 2;
 const MOST_CHUNKS: u64 = 2;
 const RUNS: u64 = 8;
@@ -242,6 +243,18 @@ fn generated(
     machine: &Machine,
     count: usize,
 ) -> Outcome<Vec<OwnedGraph>> {
+    let mut runner = TestRunner::deterministic();
+    let mut graph = || {
+        let tree = graphs.new_tree(&mut runner).map_err(Failure::new)?;
+        Ok::<_, Failure>(tree.current())
+    };
+    let mut graphs = (0..count).map(|_| graph()).collect::<Outcome<Vec<_>>>()?;
+    graphs.iter_mut().for_each(|graph| stretch(graph, machine));
+    Ok(graphs)
+}
+
+/// Makes the tensors of a generated graph as much larger as chunks are.
+pub(super) fn stretch(graph: &mut OwnedGraph, machine: &Machine) {
     let factor = (machine.chunk_bytes / GENERATED_CHUNK_BYTES).max(1);
     let is_filled = machine.chunk_bytes <= FILLED_CHUNK_BYTES;
     let most_chunks = if is_filled { u64::MAX } else { MOST_CHUNKS - 1 };
@@ -250,18 +263,9 @@ fn generated(
         let bytes = chunks * GENERATED_CHUNK_BYTES + bytes % GENERATED_CHUNK_BYTES;
         if bytes <= 64 { bytes } else { bytes * factor - factor / 2 }
     };
-    let mut runner = TestRunner::deterministic();
-    let mut graph = || {
-        let tree = graphs.new_tree(&mut runner).map_err(Failure::new)?;
-        Ok::<_, Failure>(tree.current())
-    };
-    let mut graphs = (0..count).map(|_| graph()).collect::<Outcome<Vec<_>>>()?;
-    for graph in &mut graphs {
-        for tensor in &mut graph.tensors {
-            tensor.bytes = stretched(tensor.bytes).next_multiple_of(if factor > 1 { 4 } else { 1 });
-        }
+    for tensor in &mut graph.tensors {
+        tensor.bytes = stretched(tensor.bytes).next_multiple_of(if factor > 1 { 4 } else { 1 });
     }
-    Ok(graphs)
 }
 
 /// Runs plans of generated graphs for the least memory, and for half of what they could use.
@@ -290,8 +294,8 @@ fn hold<T: Backend>(
     Ok(())
 }
 
-/// Runs a plan on a fresh device, and compares all states with what the graph says, in between
-/// and at the end.
+/// Runs a plan on a fresh device, and compares all states and outputs with what the graph says, in
+/// between and at the end.
 pub(super) fn run<T: Backend>(
     bench: &Bench<'_, T>,
     graph: &Graph<'_>,
@@ -302,16 +306,7 @@ pub(super) fn run<T: Backend>(
     let schedule = planning::schedule(graph, &machine, plan)?;
     let schedule = schedule.schedule();
     let verified = planning::prove(graph, &machine, plan, &schedule)?;
-    let mut device = bench.backend.open(bench.machine, bench.order).map_err(Failure::new)?;
-    let spread_words = machine.chunk_bytes / 4 / RUNS;
-    let sparse = (machine.chunk_bytes > FILLED_CHUNK_BYTES)
-        .then(|| bench.backend.sparse_kernels(&mut device, *graph, spread_words).ok())
-        .flatten();
-    let runs = sparse.as_ref().map(|_| spread_words);
-    let mut kernels = match sparse {
-        Some(kernels) => kernels,
-        None => bench.backend.kernels(&mut device, *graph)?,
-    };
+    let (mut device, mut kernels, runs) = opened(bench, *graph)?;
     let is_long = length == Length::Long;
     planning::with_executor(
         &verified,
@@ -336,8 +331,25 @@ pub(super) fn run<T: Backend>(
     bench.backend.close(device).map_err(Failure::new)
 }
 
-/// Fails unless the host block holds all states as they are after some iterations; or what kernels
-/// touch of them, runs of words that begin so far apart.
+/// A fresh device, and the kernels of a graph; and how far apart the runs of words begin that these
+/// touch, if they do not touch all.
+pub(super) fn opened<'g, T: Backend>(
+    bench: &Bench<'_, T>,
+    graph: Graph<'g>,
+) -> Outcome<(T::Device, T::Kernels<'g>, Option<u64>)> {
+    let mut device = bench.backend.open(bench.machine, bench.order).map_err(Failure::new)?;
+    let spread_words = bench.machine.chunk_bytes / 4 / RUNS;
+    if bench.machine.chunk_bytes > FILLED_CHUNK_BYTES
+        && let Ok(kernels) = bench.backend.sparse_kernels(&mut device, graph, spread_words)
+    {
+        return Ok((device, kernels, Some(spread_words)));
+    }
+    let kernels = bench.backend.kernels(&mut device, graph)?;
+    Ok((device, kernels, None))
+}
+
+/// Fails unless the host block holds all states as they are after some iterations, and the outputs of
+/// the last one; or what kernels touch of them, runs of words that begin so far apart.
 fn compare<D: Transfers>(
     graph: &Graph<'_>,
     device: &mut D,
@@ -345,25 +357,32 @@ fn compare<D: Transfers>(
     iterations: u64,
     spread_words: Option<u64>,
 ) -> Outcome {
-    let is_touched = |byte: usize| {
-        spread_words.is_none_or(|spread_words| byte as u64 / 4 % spread_words < RUN_WORDS)
-    };
     let values = reference_values(graph, iterations);
-    for (state, slot) in slots(graph, layout, Kind::State, 0) {
-        let mut expected = vec![0; slot.bytes as usize];
-        values[state.index()].fill(0, &mut expected);
-        let mut found = vec![0; expected.len()];
+    let states = slots(graph, layout, Kind::State, 0);
+    let outputs = slots(graph, layout, Kind::Output, HostLayout::slot(iterations));
+    for (tensor, slot) in states.chain(outputs) {
+        let mut found = vec![0; slot.bytes as usize];
         device.read_host(slot.offset_bytes, &mut found)?;
-        let bytes = found.iter().zip(&expected).enumerate();
-        let wrong = bytes.filter(|(_, (found, expected))| found != expected);
-        let wrong = wrong.map(|(byte, _)| byte).find(|&byte| is_touched(byte));
+        let wrong = first_wrong(&found, values[tensor.index()], spread_words);
         ensure!(
             wrong.is_none(),
-            "after {iterations} iterations {state} is wrong from byte {} on",
+            "after {iterations} iterations {tensor} is wrong from byte {} on",
             wrong.unwrap_or(0)
         );
     }
     Ok(())
+}
+
+/// The first byte that is not that of a tensor's value; where kernels touch only runs of words that
+/// begin so far apart, of what they touch.
+pub(super) fn first_wrong(found: &[u8], value: Value, spread_words: Option<u64>) -> Option<usize> {
+    let expected = filled(value, found.len() as u64);
+    let is_touched = |byte: usize| {
+        spread_words.is_none_or(|spread_words| byte as u64 / 4 % spread_words < RUN_WORDS)
+    };
+    let mut bytes = found.iter().zip(&expected).enumerate();
+    let wrong = bytes.find(|&(byte, (found, expected))| found != expected && is_touched(byte));
+    wrong.map(|(byte, _)| byte)
 }
 
 /// What this process uses.

@@ -4,7 +4,8 @@ use super::Bench;
 use super::failure::{Failure, Outcome, ensure};
 use integrity::{Backend, FoldOrder, Reading, Value, value};
 use planner_core::backend::{
-    Addresses, Chunks, DeviceAddress, HostRange, Kernels, Launch, Paging, Point, Streams, Transfers,
+    Addresses, Chunks, DeviceAddress, HostLaunch, HostRange, HostRanges, Kernels, Launch, Paging,
+    Point, Streams, Transfers,
 };
 use planner_core::planner::{Request, Strategy};
 use planner_core::{
@@ -25,6 +26,13 @@ pub(super) const C: TensorId = TensorId(2);
 pub(super) const D: TensorId = TensorId(3);
 /// A state as large as a link copies in a millisecond.
 const LOAD: TensorId = TensorId(4);
+
+/// What ops on the host work on while others wait.
+const HOST_LOAD: TensorId = TensorId(15);
+/// A state of nine bytes.
+pub(super) const COUNT: TensorId = TensorId(16);
+/// The most bytes of [`HOST_LOAD`]: an op on the host takes about a tenth of a millisecond for them.
+const HOST_LOAD_BYTES: u64 = 64 << 10;
 
 /// Reads [`A`], writes [`B`].
 pub(super) const COPY: OpId = OpId(0);
@@ -54,6 +62,10 @@ pub(super) const INPUT: TensorId = TensorId(12);
 pub(super) const NORM: OpId = OpId(11);
 /// Repeatable: updates [`MADE`] in place, and reads [`D`].
 pub(super) const GROW: OpId = OpId(12);
+/// Reads and writes [`HOST_LOAD`].
+const HOST_WORK: OpId = OpId(13);
+/// Reads and writes [`COUNT`].
+pub(super) const TICK: OpId = OpId(14);
 /// A temporary.
 pub(super) const MADE: TensorId = TensorId(13);
 /// An input that an op updates in place.
@@ -85,6 +97,13 @@ pub(super) fn work(machine: &Machine) -> OwnedGraph {
     graph.push_op("grow", 1, 0, &[MADE, D], &[MADE]);
     graph.set_repeatable(NORM);
     graph.set_repeatable(GROW);
+    graph.push_tensor("host load", load_bytes.min(HOST_LOAD_BYTES), Kind::State);
+    graph.push_tensor("count", 9, Kind::State);
+    graph.push_op("host work", 1, 0, &[HOST_LOAD], &[HOST_LOAD]);
+    graph.push_op("tick", 1, 0, &[COUNT], &[COUNT]);
+    for op in [COPY, UPDATE, HOST_WORK, TICK] {
+        graph.set_host_ns(op, 1);
+    }
     graph
 }
 
@@ -132,6 +151,24 @@ impl<'g, T: Backend> Rig<'g, T> {
     /// Lets the next wait of the device for all work of a stream fail.
     pub(super) fn fail_next_wait(&mut self) -> Outcome {
         self.backend.fail_next_wait(&mut self.device).map_err(Failure::unsupported)
+    }
+
+    /// Ends a check of ops on the host where the device has no stream, or its kernels no ops for it.
+    pub(super) fn needs_host_stream(&mut self) -> Outcome {
+        if !self.device.has_host_stream() {
+            return Err(Failure::unsupported("the device has no stream for ops on the host"));
+        }
+        match self.kernels()?.1.on_host() {
+            Some(_) => Ok(()),
+            None => Err(Failure::unsupported("the integrity kernels have no ops for the host")),
+        }
+    }
+
+    /// Lets an op fail when it runs on the host in an iteration.
+    pub(super) fn fail_host_op(&mut self, op: OpId, iteration: u64) -> Outcome {
+        let backend = self.backend;
+        let kernels = self.kernels()?.1;
+        backend.fail_host_op(kernels, op, iteration).map_err(Failure::unsupported)
     }
 
     /// The device itself.
@@ -348,6 +385,41 @@ impl<'g, T: Backend> Rig<'g, T> {
         self.enqueue(Launched::first(op), reads, writes, workspace)
     }
 
+    /// Enqueues an op on the host, over these ranges of the block.
+    pub(super) fn launch_on_host(
+        &mut self,
+        op: OpId,
+        reads: &[HostRange],
+        writes: &[HostRange],
+    ) -> Outcome {
+        self.launch_on_host_in(1, op, reads, writes)
+    }
+
+    /// The same, in an iteration.
+    pub(super) fn launch_on_host_in(
+        &mut self,
+        iteration: u64,
+        op: OpId,
+        reads: &[HostRange],
+        writes: &[HostRange],
+    ) -> Outcome {
+        let numbers = |ranges: &[HostRange]| {
+            ranges.iter().map(|range| [range.offset_bytes, range.bytes]).collect()
+        };
+        let (reads, writes): (Vec<_>, Vec<_>) = (numbers(reads), numbers(writes));
+        let (reads, writes) = (HostRanges::new(&reads), HostRanges::new(&writes));
+        let launch = HostLaunch { op, iteration, reads, writes };
+        let (device, kernels) = self.kernels()?;
+        let none = || Failure::new("the integrity kernels have no ops for the host any more");
+        Ok(kernels.on_host().ok_or_else(none)?.launch_on_host(device, &launch)?)
+    }
+
+    /// Enqueues on the host that a state is copied.
+    pub(super) fn copy_on_host(&mut self, from: TensorId, to: TensorId) -> Outcome {
+        let (from, to) = (self.slot(from), self.slot(to));
+        self.launch_on_host(COPY, &[from], &[to])
+    }
+
     /// Enqueues a repeat of an op.
     pub(super) fn repeat(
         &mut self,
@@ -405,6 +477,11 @@ impl<'g, T: Backend> Rig<'g, T> {
     /// Enqueues work on a stream that takes a real device a while, on memory of its own, so
     /// that what is enqueued there next is late.
     pub(super) fn keep_busy(&mut self, stream: Stream) -> Outcome {
+        if stream == Stream::Host {
+            let slot = self.slot(HOST_LOAD);
+            return (0..BUSY_STEPS)
+                .try_for_each(|_| self.launch_on_host(HOST_WORK, &[slot], &[slot]));
+        }
         let slot = self.slot(LOAD);
         let load = match self.load {
             Some(load) => load,
@@ -420,7 +497,7 @@ impl<'g, T: Backend> Rig<'g, T> {
                 Stream::Compute => self.launch(WORK, &[load], &[load])?,
                 Stream::Upload => self.device.upload(slot, load)?,
                 Stream::Download => self.device.download(load, slot)?,
-                Stream::Host => return Ok(()),
+                Stream::Host => {}
             }
         }
         Ok(())

@@ -128,6 +128,20 @@ pub(crate) enum Bug {
     RepeatsTrustTheFirst,
     /// Repeats are lost.
     LosesRepeats,
+    /// Every other op on the host is lost.
+    LosesHostOps,
+    /// Ops on the host beyond the thousandth are lost.
+    LosesLateHostOps,
+    /// An op on the host reads its first operand wherever it writes.
+    HostOpsReadElsewhere,
+    /// An op on the host spoils a byte of the block that is not its own.
+    HostOpsOverrun,
+    /// Ops on the host may have operands anywhere, and then do nothing.
+    HostOpsRunNowhere,
+    /// If an op fails on the host, the device does not say which.
+    BlursHostFailures,
+    /// If an op fails on the host, that is an op of another iteration.
+    FailsLate,
     /// A device with work under way cannot be dropped.
     DropsBadly,
     /// Memory is lost with every signal.

@@ -6,7 +6,8 @@ use backend_checks::Refused;
 use backend_sim::{SimDevice, SimError};
 use middleware::Layer;
 use planner_core::backend::{
-    Addresses, Chunks, DeviceAddress, HostRange, Launch, Paging, Point, Streams, Transfers,
+    Addresses, Chunks, DeviceAddress, HostLaunch, HostRange, HostRanges, Launch, Paging, Point,
+    Streams, Transfers,
 };
 use planner_core::{HostLayout, OpId, PerStream, Stream, TensorId};
 use std::cell::Cell;
@@ -140,6 +141,17 @@ impl Buggy {
         }
     }
 
+    /// What the device says of a failure.
+    fn blurred<R>(&self, result: Result<R, SimError>) -> Result<R, SimError> {
+        result.map_err(|error| match (self.bug, error) {
+            (Bug::BlursHostFailures, SimError::HostOpFailed { .. }) => SimError::Lost,
+            (Bug::FailsLate, SimError::HostOpFailed { op, iteration }) => {
+                SimError::HostOpFailed { op, iteration: iteration + 1 }
+            }
+            (_, error) => error,
+        })
+    }
+
     /// The chunk that a bug takes for another.
     fn served(&mut self, chunk: u64) -> u64 {
         let is_mapped = self
@@ -256,7 +268,7 @@ impl Layer<SimDevice> for Buggy {
                 Err(Refused::Unsignalled(point).into())
             }
             Bug::WaitsForAnything => device.wait(stream, point).or(Ok(())),
-            _ => device.wait(stream, point),
+            _ => self.blurred(device.wait(stream, point)),
         }
     }
 
@@ -273,7 +285,7 @@ impl Layer<SimDevice> for Buggy {
             }
             _ => {}
         }
-        let point = device.signal(stream)?;
+        let point = self.blurred(device.signal(stream))?;
         let ahead = match self.bug {
             Bug::CountsFromTwo => 1,
             Bug::CountsOtherDevices => DEVICES.get() - 1,
@@ -286,7 +298,7 @@ impl Layer<SimDevice> for Buggy {
         match self.bug {
             Bug::AsksForAnything => Ok(device.reached(point).unwrap_or(false)),
             Bug::ReachesAtOnce => device.reached(point).map(|_| true),
-            _ => device.reached(point),
+            _ => self.blurred(device.reached(point)),
         }
     }
 
@@ -298,7 +310,7 @@ impl Layer<SimDevice> for Buggy {
                 Err(SimError::Refused(Refused::Unsignalled(_))) => Ok(()),
                 blocked => blocked,
             },
-            _ => device.block_until(point),
+            _ => self.blurred(device.block_until(point)),
         }
     }
 
@@ -558,6 +570,44 @@ impl Layer<SimDevice> for Buggy {
                 run(device, &Launch { workspace, reads: Addresses::new(&reads), ..*launch })
             }
             _ => run(device, launch),
+        }
+    }
+
+    fn launch_on_host(
+        &mut self,
+        device: &mut SimDevice,
+        launch: &HostLaunch<'_>,
+        run: impl FnOnce(&mut SimDevice, &HostLaunch<'_>) -> Result<(), SimError>,
+    ) -> Result<(), SimError> {
+        self.before_work(device, Stream::Host)?;
+        if matches!(self.bug, Bug::LosesHostOps | Bug::LosesLateHostOps) {
+            self.calls += 1;
+        }
+        let launched = match self.bug {
+            Bug::LosesHostOps if self.calls.is_multiple_of(2) => Ok(()),
+            Bug::LosesLateHostOps if self.calls > 1000 => Ok(()),
+            Bug::HostOpsReadElsewhere => {
+                let written = launch.writes.iter().next();
+                let reads: Vec<[u64; 2]> = launch
+                    .reads
+                    .iter()
+                    .map(|range| {
+                        let written = written.filter(|written| written.bytes == range.bytes);
+                        let range = written.unwrap_or(range);
+                        [range.offset_bytes, range.bytes]
+                    })
+                    .collect();
+                run(device, &HostLaunch { reads: HostRanges::new(&reads), ..*launch })
+            }
+            Bug::HostOpsOverrun => {
+                run(device, launch)?;
+                device.write_host(0, &[0])
+            }
+            _ => run(device, launch),
+        };
+        match (self.bug, self.blurred(launched)) {
+            (Bug::HostOpsRunNowhere, Err(SimError::Refused(Refused::NoHostRange(_)))) => Ok(()),
+            (_, launched) => launched,
         }
     }
 

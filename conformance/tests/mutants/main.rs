@@ -11,7 +11,7 @@ use conformance::layered::LayeredBackend;
 use conformance::suite::{Bench, Check, Outcome, checks};
 use integrity::Backend;
 use libtest_mimic::{Arguments, Completion, Failed, Trial};
-use planner_core::Stream::{Compute, Download, Upload};
+use planner_core::Stream::{Compute, Download, Host, Upload};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::process::ExitCode;
 
@@ -35,18 +35,54 @@ const MUTANTS: &[(Bug, &[&str])] = &[
     (Bug::Deaf(Upload, Download), &["streams::uploads_wait_for_downloads"]),
     (Bug::Deaf(Download, Compute), &["streams::downloads_wait_for_compute", "plans::lms"]),
     (Bug::Deaf(Download, Upload), &["streams::downloads_wait_for_uploads"]),
+    (Bug::Deaf(Host, Compute), &["host::the_host_waits_for_compute"]),
+    (Bug::Deaf(Host, Upload), &["host::the_host_waits_for_uploads", "host_plans::random_plans"]),
+    (
+        Bug::Deaf(Host, Download),
+        &["host::the_host_waits_for_downloads", "host_plans::random_plans"],
+    ),
+    (Bug::Deaf(Compute, Host), &["host::compute_waits_for_the_host"]),
+    (Bug::Deaf(Upload, Host), &["host::uploads_wait_for_the_host", "host_plans::random_plans"]),
+    (Bug::Deaf(Download, Host), &["host::downloads_wait_for_the_host", "host_plans::random_plans"]),
     (Bug::WaitsForTheOneBefore, &["streams::compute_waits_for_uploads", "plans::auto"]),
-    (Bug::HearsTheLastWait, &["streams::waits_hold_for_all_that_follows"]),
-    (Bug::SignalsPastWaits, &["streams::waits_imply_what_they_waited_for"]),
-    (Bug::RefusesOwnPoints, &["streams::a_stream_may_wait_for_itself"]),
-    (Bug::WaitsForAnything, &["streams::unsignalled_points_are_refused"]),
-    (Bug::AsksForAnything, &["streams::unsignalled_points_are_refused"]),
-    (Bug::ReachesAtOnce, &["streams::what_is_reached_has_been_done"]),
+    (
+        Bug::HearsTheLastWait,
+        &["streams::waits_hold_for_all_that_follows", "host::waits_hold_for_all_that_follows"],
+    ),
+    (
+        Bug::SignalsPastWaits,
+        &["streams::waits_imply_what_they_waited_for", "host::waits_imply_what_they_waited_for"],
+    ),
+    (
+        Bug::RefusesOwnPoints,
+        &["streams::a_stream_may_wait_for_itself", "host::the_host_may_wait_for_itself"],
+    ),
+    (
+        Bug::WaitsForAnything,
+        &["streams::unsignalled_points_are_refused", "host::unsignalled_points_are_refused"],
+    ),
+    (
+        Bug::AsksForAnything,
+        &["streams::unsignalled_points_are_refused", "host::unsignalled_points_are_refused"],
+    ),
+    (
+        Bug::ReachesAtOnce,
+        &["streams::what_is_reached_has_been_done", "host::what_is_reached_has_been_done"],
+    ),
     (
         Bug::BlocksForNothing,
-        &["streams::blocking_waits_for_the_work", "plans::weights", "plans::layer_to_layer"],
+        &[
+            "streams::blocking_waits_for_the_work",
+            "host::blocking_waits_for_the_op",
+            "plans::weights",
+            "plans::layer_to_layer",
+            "host_plans::switches_between_plans",
+        ],
     ),
-    (Bug::CountsFromTwo, &["streams::points_are_counted_from_one"]),
+    (
+        Bug::CountsFromTwo,
+        &["streams::points_are_counted_from_one", "host::points_are_counted_from_one"],
+    ),
     (Bug::CountsOtherDevices, &["devices::two_devices_do_not_disturb_each_other"]),
     (
         Bug::UploadsTooLittle,
@@ -124,8 +160,36 @@ const MUTANTS: &[(Bug, &[&str])] = &[
     ),
     (Bug::RepeatsUseTheFirstWorkspace, &["repeats::the_workspace_is_used_again"]),
     (Bug::RepeatsTrustTheFirst, &["repeats::earlier_values_come_back"]),
-    (Bug::LosesRepeats, &["repeats::earlier_values_come_back", "repeats::plans_with_repeats"]),
-    (Bug::DropsBadly, &["devices::a_device_may_be_dropped_at_any_time"]),
+    (
+        Bug::LosesRepeats,
+        &[
+            "repeats::earlier_values_come_back",
+            "repeats::plans_with_repeats",
+            "host_plans::random_plans_with_repeats",
+        ],
+    ),
+    (
+        Bug::LosesHostOps,
+        &[
+            "host::ops_run_in_order",
+            "host::streams_do_not_disturb_each_other",
+            "host_plans::random_plans",
+            "host_plans::random_plans_with_repeats",
+        ],
+    ),
+    (Bug::LosesLateHostOps, &["host::a_thousand_ops_may_be_pending"]),
+    (Bug::HostOpsReadElsewhere, &["host::every_byte_counts"]),
+    (Bug::HostOpsOverrun, &["host::ops_leave_the_rest_alone"]),
+    (Bug::HostOpsRunNowhere, &["host::bytes_outside_the_block_are_refused"]),
+    (Bug::BlursHostFailures, &["host_plans::a_failed_op_ends_the_run"]),
+    (Bug::FailsLate, &["host_plans::a_failed_op_ends_the_run"]),
+    (
+        Bug::DropsBadly,
+        &[
+            "devices::a_device_may_be_dropped_at_any_time",
+            "host::a_device_may_be_dropped_at_any_time",
+        ],
+    ),
     (Bug::LeaksMemory, &["plans::ten_thousand_iterations"]),
     (Bug::LeaksHandles, &["plans::ten_thousand_iterations"]),
 ];

@@ -5,7 +5,7 @@ use crate::driver::Driver;
 use crate::event::Event;
 use crate::outcome::Outcome;
 use crate::ptx::{Kernel, Launch};
-use crate::task::Task;
+use crate::task::{HostFunction, Task};
 use cudarc::driver::sys::CUresult::*;
 use cudarc::driver::sys::{CUevent, CUfunction, CUmodule, CUstream};
 use std::ffi::{CStr, c_char, c_uint, c_void};
@@ -51,6 +51,14 @@ driver_functions! {
             return Err(CUDA_ERROR_INVALID_VALUE);
         }
         driver.wait(caller, stream as usize, event as usize)?;
+    }
+
+    fn cuLaunchHostFunc(stream: CUstream, function: Option<HostFunction>, data: *mut c_void) {
+        driver.check_context(caller)?;
+        let function = function.ok_or(CUDA_ERROR_INVALID_VALUE)?;
+        driver.counters().enqueued += 1;
+        caller.refuse(CUDA_ERROR_OUT_OF_MEMORY)?;
+        driver.enqueue(caller, stream as usize, Task::Host { function, data: data as usize })?;
     }
 
     fn cuEventCreate(event: *mut CUevent, flags: c_uint) {

@@ -1,0 +1,84 @@
+//! Ops on the host: the driver calls them in their stream.
+
+use crate::CudaDevice;
+use crate::driver::{self, Failures, HostTask};
+use crate::error::CudaError;
+use backend_checks::{HostOp, HostRun};
+use planner_core::Stream;
+use planner_core::backend::HostLaunch;
+use std::collections::VecDeque;
+use std::fmt;
+use std::sync::Arc;
+
+/// Ops that the driver may still call.
+#[derive(Debug, Default)]
+pub(crate) struct HostOps {
+    failures: Failures,
+    /// With the signal that is reached once they have run.
+    pending: VecDeque<(u64, Arc<HostTask>)>,
+    /// Of the capture that is under way, each with its iteration.
+    captured: Vec<(u64, Arc<HostTask>)>,
+    /// Of all graphs. A graph may go while it runs.
+    of_graphs: Vec<Arc<HostTask>>,
+}
+
+impl HostOps {
+    /// Ends a capture, and returns its ops.
+    pub(crate) fn end_capture(&mut self) -> Vec<(u64, Arc<HostTask>)> {
+        let captured = std::mem::take(&mut self.captured);
+        self.of_graphs.extend(captured.iter().map(|(_, task)| Arc::clone(task)));
+        captured
+    }
+}
+
+impl CudaDevice {
+    /// Enqueues an op on [`Stream::Host`], for
+    /// [`HostKernels`](planner_core::backend::HostKernels): the driver calls `work` on a thread of its
+    /// own, after all that the stream waits for, over the bytes that the launch names. In a capture it
+    /// becomes a node, which is called in every launch of the graph; [`HostRun::iteration`] is then
+    /// the iteration that runs.
+    ///
+    /// `work` must not call CUDA, nor wait for work of a device that nothing orders before it; the
+    /// driver may call the host ops of all devices one after the other, and calls none once the
+    /// context is in error (CUDA Driver API, `cuLaunchHostFunc`). It is dropped on the thread that has
+    /// the device.
+    ///
+    /// If `work` fails or panics, no op on the host runs any more, and this and all later calls of
+    /// [`Streams`](planner_core::backend::Streams), of copies and of graphs report
+    /// [`CudaError::HostOp`]. What is enqueued on the device still runs: nothing takes it back.
+    ///
+    /// # Errors
+    /// Ranges outside the block or in each other, failures of earlier work, and those of the driver.
+    pub fn launch_on_host<E: fmt::Display>(
+        &mut self,
+        launch: &HostLaunch<'_>,
+        work: impl FnMut(HostRun<'_>) -> Result<(), E> + Send + 'static,
+    ) -> Result<(), CudaError> {
+        self.check_host_ops()?;
+        let mut block = 0;
+        for range in launch.reads.iter().chain(launch.writes.iter()) {
+            block = self.host_address(range)? - range.offset_bytes;
+        }
+        let op = HostOp::new(launch, work)?;
+        let queued = &self.queued[Stream::Host as usize];
+        let ops = &mut self.host_ops;
+        while ops.pending.front().is_some_and(|&(value, _)| value <= queued.reached()) {
+            ops.pending.pop_front();
+        }
+        let task = Arc::new(HostTask::new(op, block, ops.failures.clone()));
+        if self.captured_from.is_some() {
+            driver::launch_on_host(queued.stream(), &task)?;
+            ops.captured.push((launch.iteration, task));
+        } else {
+            task.expect(launch.iteration);
+            driver::launch_on_host(queued.stream(), &task)?;
+            ops.pending.push_back((queued.signalled() + 1, task));
+        }
+        Ok(())
+    }
+
+    /// Fails once an op on the host has.
+    pub(crate) fn check_host_ops(&self) -> Result<(), CudaError> {
+        self.host_ops.failures.check()
+    }
+}
