@@ -7,7 +7,7 @@ use crate::planning::{executor_words, switch_words};
 use crate::switching;
 use planner_core::backend::{ErrorType, Kernels, Paging, Transfers};
 use planner_core::switch::{Capacity, SwitchError, SwitchPrediction};
-use planner_core::{ExecuteError, Executor, Kind, Scratch, TensorId, Verified};
+use planner_core::{ExecuteError, Executor, HostLayout, Kind, Scratch, TensorId, Verified};
 use self_cell::{MutBorrow, self_cell};
 use std::fmt;
 use std::ops::ControlFlow::{Break, Continue};
@@ -49,6 +49,8 @@ pub enum SessionError<E> {
     Execute(ExecuteError<E>),
     /// The graph has no such tensor, or it is no state.
     NotAState(TensorId),
+    /// The graph has no such tensor, or it is no output.
+    NotAnOutput(TensorId),
     /// The buffer does not have the size of the tensor.
     BufferSize {
         /// The size of the tensor.
@@ -64,6 +66,7 @@ impl<E: fmt::Display> fmt::Display for SessionError<E> {
             Self::Plan(error) => error.fmt(f),
             Self::Execute(error) => error.fmt(f),
             Self::NotAState(tensor) => write!(f, "{tensor} is not a state of the graph"),
+            Self::NotAnOutput(tensor) => write!(f, "{tensor} is not an output of the graph"),
             Self::BufferSize { tensor_bytes, buffer_bytes } => {
                 write!(f, "the buffer has {buffer_bytes} bytes, but the tensor has {tensor_bytes}")
             }
@@ -209,11 +212,47 @@ impl<D: Transfers + Paging, K: Kernels<D>> Session<D, K> {
         state: TensorId,
         into: &mut [u8],
     ) -> Result<(), SessionError<D::Error>> {
-        self.check_buffer(state, into.len() as u64)?;
+        self.check_buffer(state, Kind::State, into.len() as u64)?;
         self.save_states()?;
         let offset_bytes = self.running.borrow_dependent().host_layout().offset_bytes(state, 0, 0);
         let read = self.device.read_host(offset_bytes, into);
         let at = planner_core::executor::Moment::Save;
+        Ok(read.map_err(|error| ExecuteError::Device { at, error })?)
+    }
+
+    /// Reads the value that an output has after all iterations so far, and waits for these to end.
+    ///
+    /// # Errors
+    /// Those of [`Session::read_output_of`].
+    pub fn read_output(
+        &mut self,
+        output: TensorId,
+        into: &mut [u8],
+    ) -> Result<(), SessionError<D::Error>> {
+        let last = self.running.borrow_dependent().last_iteration();
+        self.read_output_of(last, output, into)
+    }
+
+    /// Reads the value that an iteration left in an output, and waits for that iteration to end. It is
+    /// the last one that was enqueued, or the one before, whose outputs can be read while the last one
+    /// runs. Iterations are counted from 1, over all plans.
+    ///
+    /// # Errors
+    /// A tensor that is no output, a buffer of another size, and those of
+    /// [`Executor::await_outputs`].
+    pub fn read_output_of(
+        &mut self,
+        iteration: u64,
+        output: TensorId,
+        into: &mut [u8],
+    ) -> Result<(), SessionError<D::Error>> {
+        self.check_buffer(output, Kind::Output, into.len() as u64)?;
+        let executor = self.running.borrow_dependent();
+        executor.await_outputs(&mut self.device, iteration)?;
+        let slot = HostLayout::slot(iteration);
+        let offset_bytes = executor.host_layout().offset_bytes(output, slot, 0);
+        let read = self.device.read_host(offset_bytes, into);
+        let at = planner_core::executor::Moment::Outputs(iteration);
         Ok(read.map_err(|error| ExecuteError::Device { at, error })?)
     }
 
@@ -228,21 +267,26 @@ impl<D: Transfers + Paging, K: Kernels<D>> Session<D, K> {
         state: TensorId,
         value: &[u8],
     ) -> Result<(), SessionError<D::Error>> {
-        self.check_buffer(state, value.len() as u64)?;
+        self.check_buffer(state, Kind::State, value.len() as u64)?;
         let Self { device, running, .. } = self;
         running.with_dependent_mut(|_, executor| executor.write_state(device, state, value))?;
         Ok(())
     }
 
-    /// Checks that a tensor is a state, and that a buffer for it has its size.
+    /// Checks that a tensor is a state or an output, and that a buffer for it has its size.
     fn check_buffer(
         &self,
-        state: TensorId,
+        tensor: TensorId,
+        kind: Kind,
         buffer_bytes: u64,
     ) -> Result<(), SessionError<D::Error>> {
         let tensors = &self.plan().graph().owned().tensors;
-        let tensor = tensors.get(state.index()).filter(|tensor| tensor.kind == Kind::State);
-        let tensor_bytes = tensor.ok_or(SessionError::NotAState(state))?.bytes;
+        let found = tensors.get(tensor.index()).filter(|tensor| tensor.kind == kind);
+        let tensor_bytes = match (found, kind) {
+            (Some(found), _) => found.bytes,
+            (None, Kind::Output) => return Err(SessionError::NotAnOutput(tensor)),
+            (None, _) => return Err(SessionError::NotAState(tensor)),
+        };
         if buffer_bytes != tensor_bytes {
             return Err(SessionError::BufferSize { tensor_bytes, buffer_bytes });
         }

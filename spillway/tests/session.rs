@@ -3,8 +3,10 @@
 #![allow(clippy::unwrap_used, reason = "what fails here fails the test")]
 
 use backend_host::{HostDevice, HostError};
-use spillway::core::backend::{Kernels, Launch, Transfers};
+use spillway::core::backend::{HostKernels, HostLaunch, Kernels, Launch, Transfers};
+use spillway::core::plan::Step;
 use spillway::core::{ExecuteError, HostLayout, Machine, MachineParameters, OpId};
+use spillway::strategy::{Auto, Host};
 use spillway::{GraphBuilder, OwnedMachine, Plan, Session, SessionError, TensorId};
 use std::thread;
 
@@ -64,6 +66,11 @@ fn planned() -> (Plan, Adder, TensorId) {
     graph.op("add", 1000).reads([sum, x]).writes([sum]);
     graph.op("count", 1000).reads([large]).writes([large]);
     graph.op("count others", 1000).reads([other]).writes([other]);
+    let plan = graph.build().unwrap().plan(&machine()).budget("min").run().unwrap();
+    (plan, Adder { sum, large, x }, other)
+}
+
+fn machine() -> OwnedMachine {
     let machine = Machine::new(MachineParameters {
         device_bytes: 1 << 16,
         host_bytes: 1 << 16,
@@ -74,13 +81,7 @@ fn planned() -> (Plan, Adder, TensorId) {
         map_ns_per_chunk: 0,
         unmap_ns_per_chunk: 0,
     });
-    let machine = OwnedMachine {
-        name: "host".to_owned(),
-        machine: machine.unwrap(),
-        one_way_bytes_per_s: None,
-    };
-    let plan = graph.build().unwrap().plan(&machine).budget("min").run().unwrap();
-    (plan, Adder { sum, large, x }, other)
+    OwnedMachine { name: "host".to_owned(), machine: machine.unwrap(), one_way_bytes_per_s: None }
 }
 
 fn device() -> HostDevice {
@@ -216,4 +217,112 @@ fn no_state_is_read_after_a_run_has_failed() {
         let error = session.read_state(large, &mut [0; LARGE_BYTES]).unwrap_err();
         assert!(matches!(error, SessionError::Execute(ExecuteError::Failed)), "{left}: {error}");
     }
+}
+
+/// Doubles its input on the device, and adds one to that on the host. Both results are outputs.
+struct Doubler {
+    x: TensorId,
+}
+
+impl Kernels<HostDevice> for Doubler {
+    fn launch(&mut self, device: &mut HostDevice, launch: &Launch<'_>) -> Result<(), HostError> {
+        let mut x = [0; 8];
+        device.read(launch.reads.get(0).unwrap(), &mut x)?;
+        let doubled = 2 * u64::from_le_bytes(x);
+        device.write(launch.writes.get(0).unwrap(), &doubled.to_le_bytes())
+    }
+
+    fn on_host(&mut self) -> Option<&mut dyn HostKernels<HostDevice>> {
+        Some(self)
+    }
+
+    fn fill_states(
+        &mut self,
+        _device: &mut HostDevice,
+        _layout: &HostLayout<'_>,
+    ) -> Result<(), HostError> {
+        Ok(())
+    }
+
+    fn fill_inputs(
+        &mut self,
+        device: &mut HostDevice,
+        iteration: u64,
+        layout: &HostLayout<'_>,
+    ) -> Result<(), HostError> {
+        let offset_bytes = layout.offset_bytes(self.x, HostLayout::slot(iteration), 0);
+        device.write_host(offset_bytes, &iteration.to_le_bytes())
+    }
+}
+
+impl HostKernels<HostDevice> for Doubler {
+    fn launch_on_host(
+        &mut self,
+        device: &mut HostDevice,
+        launch: &HostLaunch<'_>,
+    ) -> Result<(), HostError> {
+        let mut doubled = [0; 8];
+        device.read_host(launch.reads.iter().next().unwrap().offset_bytes, &mut doubled)?;
+        let next = u64::from_le_bytes(doubled) + 1;
+        device.write_host(launch.writes.iter().next().unwrap().offset_bytes, &next.to_le_bytes())
+    }
+}
+
+/// A session, and its outputs: one of the device, and one of the host.
+fn doubler() -> (Session<HostDevice, Doubler>, TensorId, [TensorId; 2]) {
+    let mut graph = GraphBuilder::new("doubles");
+    let x = graph.input("x", 8);
+    let [doubled, next] = ["doubled", "next"].map(|name| graph.output(name, 8));
+    graph.op("double", 1000).reads([x]).writes([doubled]);
+    graph.op("add", 1000).reads([doubled]).writes([next]).host_ns(1000);
+    let all_on_host = Auto { host: Host::All, ..Auto::default() };
+    let plan = graph.build().unwrap().plan(&machine()).strategy(all_on_host).run().unwrap();
+    assert!(plan.owned().steps.contains(&Step::Host(OpId(1))), "an op runs on the host");
+    (Session::new(plan, device(), Doubler { x }).unwrap(), x, [doubled, next])
+}
+
+#[test]
+fn outputs_of_the_last_two_iterations_are_read() {
+    let (mut session, _, outputs) = doubler();
+    let read = |session: &mut Session<_, _>, iteration, output| {
+        let mut value = [0; 8];
+        session.read_output_of(iteration, output, &mut value).map(|()| u64::from_le_bytes(value))
+    };
+    let error = session.read_output(outputs[0], &mut [0; 8]).unwrap_err().to_string();
+    assert_eq!(
+        error,
+        "the host has no outputs of iteration 0: this plan has enqueued no iteration yet"
+    );
+    for last in 1..=5 {
+        session.step().unwrap();
+        for (output, more) in outputs.into_iter().zip([0, 1]) {
+            let mut value = [0; 8];
+            session.read_output(output, &mut value).unwrap();
+            assert_eq!(u64::from_le_bytes(value), 2 * last + more);
+            for iteration in 0..=last + 1 {
+                let value = read(&mut session, iteration, output);
+                match iteration == 0 || iteration > last || last - iteration > 1 {
+                    true => drop(value.unwrap_err()),
+                    false => assert_eq!(value.unwrap(), 2 * iteration + more),
+                }
+            }
+        }
+    }
+    let error = read(&mut session, 3, outputs[0]).unwrap_err().to_string();
+    assert_eq!(
+        error,
+        "the host has no outputs of iteration 3: it holds those of iterations 4 and 5"
+    );
+}
+
+#[test]
+fn only_outputs_are_read_as_such() {
+    let (mut session, x, [output, _]) = doubler();
+    session.step().unwrap();
+    for id in [x, TensorId(77)] {
+        let error = session.read_output(id, &mut [0; 8]).unwrap_err();
+        assert!(matches!(error, SessionError::NotAnOutput(of) if of == id), "{error}");
+    }
+    let error = session.read_output(output, &mut [0; 9]).unwrap_err().to_string();
+    assert_eq!(error, "the buffer has 9 bytes, but the tensor has 8");
 }

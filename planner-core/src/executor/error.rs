@@ -5,6 +5,7 @@ use crate::plan::PlanError;
 use crate::schedule::Stream;
 use crate::scratch::OutOfScratch;
 use crate::switch::SwitchError;
+use core::cmp::Ordering;
 use core::fmt;
 
 /// When something went wrong.
@@ -28,6 +29,8 @@ pub enum Moment {
     },
     /// While all work was waited for and states were saved.
     Save,
+    /// While the outputs of this iteration were waited for and read.
+    Outputs(u64),
     /// While this step of a switch was enqueued.
     Switch(u32),
     /// While the memory of the plan before was unmapped.
@@ -45,8 +48,30 @@ impl fmt::Display for Moment {
             Self::Inputs(iteration) => write!(f, "filling the inputs of iteration {iteration}"),
             Self::Step { iteration, step } => write!(f, "step {step} of iteration {iteration}"),
             Self::Save => write!(f, "waiting for all work and saving the states"),
+            Self::Outputs(iteration) => write!(f, "reading the outputs of iteration {iteration}"),
             Self::Switch(step) => write!(f, "step {step} of a switch"),
             Self::TakeDown => write!(f, "unmapping the memory of the plan before"),
+        }
+    }
+}
+
+/// The iterations of whose outputs the host holds the values, or will hold them when they have ended: the
+/// last two that a plan has enqueued. None if `first` is greater than `last`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HeldOutputs {
+    /// The first of them.
+    pub first: u64,
+    /// The last of them.
+    pub last: u64,
+}
+
+impl fmt::Display for HeldOutputs {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { first, last } = self;
+        match first.cmp(last) {
+            Ordering::Greater => write!(f, "this plan has enqueued no iteration yet"),
+            Ordering::Equal => write!(f, "it holds those of iteration {last}"),
+            Ordering::Less => write!(f, "it holds those of iterations {first} and {last}"),
         }
     }
 }
@@ -96,6 +121,13 @@ pub enum ExecuteError<E> {
     NoHostStream,
     /// The plan runs ops on the host, for which there are no kernels.
     NoHostKernels,
+    /// The host does not hold the outputs of this iteration.
+    NoOutputs {
+        /// The iteration.
+        iteration: u64,
+        /// Those whose outputs it holds.
+        held: HeldOutputs,
+    },
     /// A switch was planned for another plan, or for another time of this one.
     OtherHolding,
     /// The plan cannot be switched to.
@@ -161,6 +193,9 @@ impl<E: fmt::Display> fmt::Display for ExecuteError<E> {
                 "the plan runs ops on the host, and these kernels have none for it: bring kernels \
                  for the host, or make a plan that runs every op on the device"
             ),
+            Self::NoOutputs { iteration, held } => {
+                write!(f, "the host has no outputs of iteration {iteration}: {held}")
+            }
             Self::OtherHolding => write!(
                 f,
                 "the switch was planned for other contents of the device: plan it after the last \

@@ -41,7 +41,7 @@ use crate::scratch::{Limits, Scratch, total, words};
 use crate::switch::{Capacity, ChunkMap, ChunkRun};
 use crate::verify::Verified;
 use error::Fault;
-pub use error::{ExecuteError, Moment};
+pub use error::{ExecuteError, HeldOutputs, Moment};
 use inputs::Inputs;
 pub use mappings::{Mappings, mappings};
 use memory::Memory;
@@ -501,21 +501,31 @@ impl<'a> Executor<'a> {
         self.starts_saved && self.iterations == 0
     }
 
-    /// Blocks until the outputs of all iterations so far are on the host. Those of the last
-    /// iteration lie at [`HostLayout::offset_bytes`] in the [slot](HostLayout::slot) of
-    /// [`Executor::last_iteration`], until the one after the next is enqueued.
+    /// Blocks until the outputs of an iteration are on the host: the last one that is enqueued, or the
+    /// one before. They lie at [`HostLayout::offset_bytes`] in the [slot](HostLayout::slot) of that
+    /// iteration, until the one after the next is enqueued.
     ///
     /// # Errors
-    /// Those of the device.
-    pub fn await_outputs<B: Streams>(&self, device: &mut B) -> Result<(), ExecuteError<B::Error>> {
-        let mut streams = self.points.streams();
-        // Before the first iteration there is nothing to wait for.
-        let is_done = |stream: &Stream| self.iterations > 0 && *stream != Stream::Upload;
+    /// [`ExecuteError::NoOutputs`] for any other iteration, [`ExecuteError::Failed`] after an error of
+    /// an earlier call, and those of the device.
+    pub fn await_outputs<B: Streams>(
+        &self,
+        device: &mut B,
+        iteration: u64,
+    ) -> Result<(), ExecuteError<B::Error>> {
+        if self.failed {
+            return Err(ExecuteError::Failed);
+        }
+        let last = self.last_iteration();
+        let held = HeldOutputs { first: last.saturating_sub(1).max(self.number(1)), last };
+        if !(held.first..=last).contains(&iteration) {
+            return Err(ExecuteError::NoOutputs { iteration, held });
+        }
+        let own = iteration - self.before;
+        let mut streams = self.points.streams().filter(|&stream| stream != Stream::Upload);
         streams
-            .by_ref()
-            .filter(is_done)
-            .try_for_each(|stream| device.block_until(self.points.end(stream, self.iterations)))
-            .map_err(|error| Fault::Device(error).at(Moment::Save))
+            .try_for_each(|stream| device.block_until(self.points.end(stream, own)))
+            .map_err(|error| Fault::Device(error).at(Moment::Outputs(iteration)))
     }
 
     /// The number of the last iteration that is enqueued, over all plans; 0 before the first.
