@@ -8,8 +8,8 @@
 //! | [`judge`] | [`plans`], valid or mutated | the verifier and the ledger agree; what is valid runs |
 //! | [`switches`] | two plans, a switch planned or forged | the verifier and the ledger agree; no arranged plan copies more |
 //! | [`sessions`] | two plans, what is asked of a session | host and simulation, with switches or without, answer alike |
-//! | [`layers`] | layers to stream, plans with fixed objects | layers lie at their addresses; all addresses lie in the slab |
-//! | [`pages`] | plans with hostile names | reports and pictures are well-formed |
+//! | [`layers`] | layers to stream, plans with fixed objects | run at their addresses in one [`slab`], each op finds the bytes that it reads |
+//! | [`pages`] | plans with hostile names, and measured times | reports, pictures and traces are well-formed; times of no run are refused |
 //! | [`calls`] | [`plans`], [`graphs`], [`machines`], sizes, schedules | every function returns |
 //! | [`texts`] | damaged files | readers and importers return |
 //!
@@ -31,5 +31,6 @@ pub mod numbers;
 pub mod pages;
 pub mod plans;
 pub mod sessions;
+pub mod slab;
 pub mod switches;
 pub mod texts;

@@ -1,18 +1,19 @@
-//! Reports and pictures of plans with names of any characters: all are well-formed.
+//! Reports, pictures and traces of plans with names of any characters, beside measured times: all are
+//! well-formed. Times that are not those of a run are refused.
 
 use crate::case::Files;
 use crate::fault::{Fault, returns};
 use crate::numbers::numbers;
 use crate::{judge, plans};
 use conformance::plans::Case;
-use planner_core::PerStream;
+use planner_core::{Part, PerStream, Step, Stream};
 use proptest::collection::vec;
 use proptest::prelude::*;
 use proptest::sample::select;
 use roxmltree::Document;
 use serde_json::Value;
-use spillway::Plan;
 use spillway::report::{Actual, Beside, Budgeted};
+use spillway::{Error, OwnedPlan, Plan};
 
 /// Texts that end or open something in a page, a script, a picture or a file.
 const HOSTILE: [&str; 14] = [
@@ -39,8 +40,64 @@ pub struct Input {
     names: Vec<String>,
     curve: Vec<(u64, u64)>,
     first_iteration: u64,
-    /// Starts and ends, dealt to the streams in turn.
-    steps_ns: Vec<[u64; 2]>,
+    times: Times,
+}
+
+/// Measured times, made for a plan once it is known.
+#[derive(Clone, Debug)]
+struct Times {
+    iterations: usize,
+    /// How long streams are idle and busy, in turn.
+    ns: Vec<u64>,
+    /// How many times are taken off the end of each stream.
+    missing: [usize; 4],
+    /// Times in the place of others: the stream, the step, start and end; none for its own, exchanged.
+    wrong: Vec<(usize, usize, Option<[u64; 2]>)>,
+}
+
+impl Times {
+    /// The times of a run of a plan, or what the damage makes of them.
+    fn of(&self, plan: &Plan) -> PerStream<Vec<[u64; 2]>> {
+        let mut at = self.ns.iter().cycle();
+        let mut after = |ns: u64| ns.saturating_add(at.next().copied().unwrap_or(0));
+        let mut steps_ns = PerStream::from_fn(|stream| {
+            let is_there = |step: &&Step| Stream::of(step) == Some(stream);
+            let steps = plan.owned().steps.iter().filter(is_there).count();
+            let mut free_ns = 0;
+            let mut step = |_| {
+                let start_ns = after(free_ns);
+                free_ns = after(start_ns);
+                [start_ns, free_ns]
+            };
+            (0..self.iterations * steps).map(&mut step).collect::<Vec<_>>()
+        });
+        for (stream, missing) in Stream::ALL.into_iter().zip(self.missing) {
+            let len = steps_ns[stream].len();
+            steps_ns[stream].truncate(len - missing.min(len));
+        }
+        for &(stream, step, ns) in &self.wrong {
+            let of_stream = &mut steps_ns.0[stream];
+            match (of_stream.len(), ns) {
+                (0, ns) => of_stream.extend(ns),
+                (len, Some(ns)) => of_stream[step % len] = ns,
+                (len, None) => of_stream[step % len].reverse(),
+            }
+        }
+        steps_ns
+    }
+}
+
+fn times() -> impl Strategy<Value = Times> {
+    let ns = vec(prop_oneof![4 => 0..=1u64 << 40, 1 => numbers()], 1..=40);
+    let missing = prop_oneof![3 => Just([0; 4]), 1 => [0..=9usize, 0..=9, 0..=9, 0..=9]];
+    let wrong = (0..4usize, any::<usize>(), prop::option::of([numbers(), numbers()]));
+    let wrong = prop_oneof![1 => Just(Vec::new()), 1 => vec(wrong, 1..=3)];
+    (0..=9usize, ns, missing, wrong).prop_map(|(iterations, ns, missing, wrong)| Times {
+        iterations,
+        ns,
+        missing,
+        wrong,
+    })
 }
 
 /// Any input.
@@ -52,19 +109,17 @@ pub fn inputs() -> impl Strategy<Value = Input> {
         1 => any(),
         1 => (hostile(), 0..=300usize).prop_map(|(text, times)| text.repeat(times)),
     ];
-    // A device's clock goes forward.
-    let spans = vec(0..=1u64 << 40, 0..=120).prop_map(|mut times_ns| {
-        times_ns.sort_unstable();
-        times_ns.chunks_exact(2).map(|pair| [pair[0], pair[1]]).collect::<Vec<_>>()
-    });
-    (plans::plans(), vec(name, 1..=6), vec((numbers(), numbers()), 0..=4), 0..=1u64 << 40, spans)
-        .prop_map(|(case, names, curve, first_iteration, steps_ns)| Input {
+    let first_iteration = prop_oneof![4 => 0..=1u64 << 40, 1 => numbers()];
+    let curve = vec((numbers(), numbers()), 0..=4);
+    (plans::plans(), vec(name, 1..=6), curve, first_iteration, times()).prop_map(
+        |(case, names, curve, first_iteration, times)| Input {
             case,
             names,
             curve,
             first_iteration,
-            steps_ns,
-        })
+            times,
+        },
+    )
 }
 
 /// The plan's files, and all of the input in words.
@@ -78,7 +133,7 @@ pub fn files(input: &Input) -> Files {
 /// Writes and parses all.
 ///
 /// # Errors
-/// A panic, or what no parser reads.
+/// A panic, what no parser reads, or times of a run that are refused.
 pub fn check(input: &Input) -> Result<(), Fault> {
     let name = |number: usize| input.names[number % input.names.len()].clone();
     let mut case = input.case.clone();
@@ -89,28 +144,54 @@ pub fn check(input: &Input) -> Result<(), Fault> {
     let proved = returns("proving", || judge::proved(&case, &machine))?;
     let Some(plan) = proved else { return Ok(()) };
     check_file(&plan)?;
-    let streams = [0, 1, 2, 3]
-        .map(|stream| input.steps_ns.iter().skip(stream).step_by(4).copied().collect::<Vec<_>>());
     let actual = Actual {
         device: name(2),
         first_iteration: input.first_iteration,
-        steps_ns: PerStream(streams),
+        steps_ns: input.times.of(&plan),
     };
-    let budgeted = |&(budget_bytes, period_ns): &(u64, u64)| Budgeted { budget_bytes, period_ns };
-    let curve: Vec<_> = input.curve.iter().map(budgeted).collect();
-    let beside = Beside { curve, actual: Some(actual) };
+    let is_run = input.times.wrong.is_empty() && input.first_iteration <= 1 << 40;
     let fault = |what: &str, error: String| {
         Fault::new(format!("{what} is malformed"), format!("{what}: {error}"))
     };
     let picture = returns("picture", || plan.picture())?;
     let picture = picture.map_err(|error| fault("a picture", error.to_string()))?;
     Document::parse(&picture).map_err(|error| fault("a picture", error.to_string()))?;
-    for beside in [Beside::default(), beside] {
+    let trace = returns("trace", || plan.trace())?;
+    check_trace(trace, true)?;
+    let trace = returns("trace beside", || plan.trace_beside(&actual))?;
+    check_trace(trace, is_run)?;
+    let budgeted = |&(budget_bytes, period_ns): &(u64, u64)| Budgeted { budget_bytes, period_ns };
+    let curve: Vec<_> = input.curve.iter().map(budgeted).collect();
+    let beside = Beside { curve, actual: Some(actual) };
+    for (beside, is_run) in [(Beside::default(), true), (beside, is_run)] {
         let page = returns("report", || plan.report_beside(&beside))?;
-        let page = page.map_err(|error| fault("a report", error.to_string()))?;
-        check_page(&page).map_err(|error| fault("a report", error))?;
+        if let Some(page) = drawn("a report", page, is_run)? {
+            check_page(&page).map_err(|error| fault("a report", error))?;
+        }
     }
     Ok(())
+}
+
+/// What is drawn; none where the times are not those of a run, and are refused.
+fn drawn<T>(what: &str, drawn: Result<T, Error>, is_run: bool) -> Result<Option<T>, Fault> {
+    match drawn {
+        Ok(drawn) => Ok(Some(drawn)),
+        Err(Error::Measured(_)) if !is_run => Ok(None),
+        Err(error) => Err(Fault::new(format!("{what} is refused"), format!("{what}: {error}"))),
+    }
+}
+
+/// A trace is JSON, and no time in it is negative.
+fn check_trace(trace: Result<Vec<u8>, Error>, is_run: bool) -> Result<(), Fault> {
+    let Some(trace) = drawn("a trace", trace, is_run)? else { return Ok(()) };
+    let fault = |error: String| Fault::new("a trace is malformed", format!("a trace: {error}"));
+    let trace: Value = serde_json::from_slice(&trace).map_err(|error| fault(error.to_string()))?;
+    let events = trace["traceEvents"].as_array().ok_or_else(|| fault("no events".to_owned()))?;
+    let is_time = |time: &Value| time.is_null() || time.as_f64().is_some_and(|time| time >= 0.0);
+    match events.iter().find(|event| !is_time(&event["ts"]) || !is_time(&event["dur"])) {
+        None => Ok(()),
+        Some(event) => Err(fault(format!("a negative time: {event}"))),
+    }
 }
 
 /// What is written of a plan is read as the same plan.
@@ -119,12 +200,30 @@ fn check_file(plan: &Plan) -> Result<(), Fault> {
         Plan::from_json(&plan.to_json(), plan.graph(), plan.machine())
     })?;
     match read {
-        Ok(read) if read.owned() == plan.owned() => Ok(()),
+        Ok(read) if *read.owned() == with_whole_parts(plan.owned()) => Ok(()),
         other => {
             let detail = format!("{:?}", other.map(|read| read.owned().clone()));
             Err(Fault::new("a plan file is another plan", detail))
         }
     }
+}
+
+/// The plan as it is read: a whole tensor has no first object.
+fn with_whole_parts(plan: &OwnedPlan) -> OwnedPlan {
+    let canonical = |part: Part| if part.is_whole() { Part::whole(part.tensor) } else { part };
+    let mut plan = plan.clone();
+    for entry in &mut plan.resident_at_start {
+        entry.part = canonical(entry.part);
+    }
+    for step in &mut plan.steps {
+        match step {
+            Step::Prefetch(part) | Step::Offload(part) | Step::Evict(part) => {
+                *part = canonical(*part);
+            }
+            Step::Launch(_) | Step::Host(_) => {}
+        }
+    }
+    plan
 }
 
 /// A page without its scripts is XML, and the names among these are JSON.

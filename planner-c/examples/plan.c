@@ -26,10 +26,10 @@ static SpillwayGraph *training_step(void) {
         [G1] = {"g1", 8 * MIB, SPILLWAY_TEMPORARY},
     };
     const SpillwayOp ops[] = {
-        {"forward 1", 5000000, 0, (const uint32_t[]){X, W1}, 2, (const uint32_t[]){H}, 1, 1},
-        {"forward 2", 5000000, 0, (const uint32_t[]){H, W2}, 2, (const uint32_t[]){G2}, 1, 1},
-        {"backward 2", 10000000, 0, (const uint32_t[]){G2, H, W2}, 3, (const uint32_t[]){W2, G1}, 2, 0},
-        {"backward 1", 10000000, 0, (const uint32_t[]){G1, X, W1}, 3, (const uint32_t[]){W1}, 1, 0},
+        {"forward 1", 5000000, 0, (const uint32_t[]){X, W1}, 2, (const uint32_t[]){H}, 1, 1, 0},
+        {"forward 2", 5000000, 0, (const uint32_t[]){H, W2}, 2, (const uint32_t[]){G2}, 1, 1, 0},
+        {"backward 2", 10000000, 0, (const uint32_t[]){G2, H, W2}, 3, (const uint32_t[]){W2, G1}, 2, 0, 0},
+        {"backward 1", 10000000, 0, (const uint32_t[]){G1, X, W1}, 3, (const uint32_t[]){W1}, 1, 0, 0},
     };
     SpillwayGraph *graph;
     check(spillway_graph_new("step", tensors, TENSORS, ops, 4, &graph, &error));
@@ -57,12 +57,13 @@ int main(void) {
     spillway_plan_steps(plan, NULL, 0, &count, NULL, &error);
     SpillwayStep *steps = malloc(count * sizeof *steps);
     check(spillway_plan_steps(plan, steps, count, &count, &iterations, &error));
-    const char *const kinds[] = {"prefetch", "launch", "offload", "evict"};
-    const char *const streams[] = {"compute", "upload", "download"};
+    const char *const kinds[] = {"prefetch", "launch", "offload", "evict", "host run"};
+    const char *const streams[] = {"compute", "upload", "download", "host"};
     for (size_t i = 0; i < count / iterations; i++) {
         printf("%-8s %s %u", kinds[steps[i].kind],
-               steps[i].kind == SPILLWAY_LAUNCH ? "op" : "tensor", steps[i].id);
-        for (int s = 0; s < 3; s++) {
+               steps[i].kind == SPILLWAY_LAUNCH || steps[i].kind == SPILLWAY_HOST_RUN ? "op" : "tensor",
+               steps[i].id);
+        for (int s = 0; s < 4; s++) {
             const SpillwayWait wait = steps[i].waits[s];
             if (wait.index != SPILLWAY_NONE) {
                 printf(", after %s step %u", streams[s], wait.index);

@@ -1,5 +1,6 @@
 // Fits a line through points, one layer with its own optimizer, in less memory than it needs, on a
-// device of host memory. All work is done when it is enqueued, so streams are three counters.
+// device of host memory; then with its optimizer on the host. All work is done when it is enqueued, so
+// streams are four counters.
 #include "spillway.h"
 #include <stdio.h>
 #include <stdlib.h>
@@ -23,7 +24,7 @@ typedef struct {
     uint64_t *mapped;      // the chunk at each chunk of addresses
     uint64_t addresses;    // chunks of addresses that are reserved
     unsigned char *host;
-    uint64_t signals[3];
+    uint64_t signals[4];
 } Device;
 
 // Address 0 stands for none, so addresses begin with the second chunk.
@@ -125,8 +126,9 @@ static int32_t block_until(void *context, uint32_t stream, uint64_t signal) {
 
 // ---- the kernels ----
 
-// Tensors: the input, then a weight and an activation for each layer.
-enum { X = 0, TENSORS = 1 + 2 * LAYERS };
+// Tensors: the input, then a weight and an activation for each layer, and the loss. Ops: each layer
+// forward, the loss, and the step of each weight, the last layer first.
+enum { X = 0, LOSS = 1 + 2 * LAYERS, TENSORS, OPS = 2 * LAYERS + 1 };
 static uint32_t weight(uint32_t layer) { return 1 + layer; }
 static uint32_t activation(uint32_t layer) { return 1 + LAYERS + layer; }
 
@@ -144,11 +146,30 @@ static double update(double w, double y) { return w - 0.01 * y; }
 
 static int32_t launch(void *context, const SpillwayLaunch *launch) {
     Device *device = context;
+    if (launch->op == LAYERS) {
+        double *loss = number(device, launch->writes[0], 0);
+        *loss = 0.0;
+        for (uint32_t i = 0; i < NUMBERS; i++) {
+            *loss += *number(device, launch->reads[0], i);
+        }
+        return 0;
+    }
     for (uint32_t i = 0; i < NUMBERS; i++) {
         const double first = *number(device, launch->reads[0], i);
         const double second = *number(device, launch->reads[1], i);
         *number(device, launch->writes[0], i) =
             launch->op < LAYERS ? forward(first, second) : update(first, second);
+    }
+    return 0;
+}
+
+// Steps alone run on the host. Each tensor lies in one piece in the host block.
+static int32_t launch_on_host(void *context, const SpillwayHostLaunch *launch) {
+    unsigned char *host = ((Device *)context)->host;
+    const double *y = (const double *)(host + launch->reads[1].offset_bytes);
+    double *w = (double *)(host + launch->writes[0].offset_bytes); // It is read there, too.
+    for (uint32_t i = 0; i < NUMBERS; i++) {
+        w[i] = update(w[i], y[i]);
     }
     return 0;
 }
@@ -172,24 +193,28 @@ static int32_t fill_inputs(void *context, uint64_t iteration, const SpillwaySlot
 
 // ---- the program ----
 
-static SpillwayPlan *make_plan(const char *budget) {
-    SpillwayTensor tensors[TENSORS] = {{"x", NUMBERS * sizeof(double), SPILLWAY_INPUT}};
-    SpillwayOp ops[2 * LAYERS] = {{0}};
-    uint32_t operands[2 * LAYERS][3];
+static SpillwayPlan *make_plan(const char *budget, const char *strategy) {
+    SpillwayTensor tensors[TENSORS] = {
+        [X] = {"x", NUMBERS * sizeof(double), SPILLWAY_INPUT},
+        [LOSS] = {"loss", sizeof(double), SPILLWAY_OUTPUT},
+    };
+    const uint32_t last = activation(LAYERS - 1), loss = LOSS;
+    SpillwayOp ops[OPS] = {[LAYERS] = {"loss", 5000, 0, &last, 1, &loss, 1, 0, 0}};
+    uint32_t operands[OPS][3];
     for (uint32_t layer = 0; layer < LAYERS; layer++) {
         const uint32_t w = weight(layer), y = activation(layer);
         tensors[w] = (SpillwayTensor){"weight", NUMBERS * sizeof(double), SPILLWAY_STATE};
         tensors[y] = (SpillwayTensor){"activation", NUMBERS * sizeof(double), SPILLWAY_TEMPORARY};
         uint32_t *const forward = operands[layer];
         forward[0] = layer == 0 ? X : activation(layer - 1), forward[1] = w, forward[2] = y;
-        ops[layer] = (SpillwayOp){"forward", 20000, 0, forward, 2, forward + 2, 1, 1};
-        // Backward, the last layer first.
-        const uint32_t op = 2 * LAYERS - 1 - layer;
+        ops[layer] = (SpillwayOp){"forward", 20000, 0, forward, 2, forward + 2, 1, 1, 0};
+        const uint32_t op = 2 * LAYERS - layer;
         operands[op][0] = w, operands[op][1] = y;
-        ops[op] = (SpillwayOp){"update", 20000, 0, operands[op], 2, operands[op], 1, 0};
+        // On the host it takes twice as long.
+        ops[op] = (SpillwayOp){"update", 20000, 0, operands[op], 2, operands[op], 1, 0, 40000};
     }
     SpillwayGraph *graph;
-    check(spillway_graph_new("layers", tensors, TENSORS, ops, 2 * LAYERS, &graph, &error));
+    check(spillway_graph_new("layers", tensors, TENSORS, ops, OPS, &graph, &error));
     const SpillwayMachineDescription description = {
         .device_bytes = 1 << 30, .host_bytes = 1 << 30, .chunk_bytes = CHUNK,
         .h2d_bytes_per_s = 10000000000, .d2h_bytes_per_s = 10000000000,
@@ -197,22 +222,24 @@ static SpillwayPlan *make_plan(const char *budget) {
     SpillwayMachine *machine;
     check(spillway_machine_new("host", &description, &machine, &error));
     SpillwayPlan *plan;
-    const SpillwayPlanOptions options = {.budget = budget};
+    const SpillwayPlanOptions options = {.budget = budget, .strategy = strategy};
     check(spillway_plan_new(graph, machine, &options, &plan, &error));
     spillway_machine_free(machine);
     spillway_graph_free(graph);
     return plan;
 }
 
-// The weights after all steps, worked out with all of them in memory.
-static void expect(double weights[LAYERS][NUMBERS]) {
+// The weights after all steps, and the loss of each, worked out with all of them in memory.
+static void expect(double weights[LAYERS][NUMBERS], double losses[STEPS + 1]) {
     memset(weights, 0, LAYERS * sizeof *weights);
     for (uint64_t iteration = 1; iteration <= STEPS; iteration++) {
+        losses[iteration] = 0.0;
         for (uint32_t i = 0; i < NUMBERS; i++) {
             double y[LAYERS], x = input(iteration, i);
             for (uint32_t layer = 0; layer < LAYERS; layer++) {
                 x = y[layer] = forward(x, weights[layer][i]);
             }
+            losses[iteration] += x;
             for (uint32_t layer = 0; layer < LAYERS; layer++) {
                 weights[layer][i] = update(weights[layer][i], y[layer]);
             }
@@ -221,28 +248,39 @@ static void expect(double weights[LAYERS][NUMBERS]) {
 }
 
 int main(void) {
-    SpillwayPlan *plan = make_plan("50%"), *more = make_plan("80%");
-    SpillwayFigures figures;
+    SpillwayPlan *plan = make_plan("50%", NULL), *more = make_plan("80%", NULL);
+    SpillwayPlan *hosted = make_plan("50%", "optimizer-offload");
+    SpillwayFigures figures, on_host;
     check(spillway_plan_figures(plan, &figures, &error));
+    check(spillway_plan_figures(hosted, &on_host, &error));
     Device memory = {0};
     const SpillwayDevice device = {
         &memory,   CHUNK,  create,   reserve,  map,       unmap,   create_host,
-        write_host, read_host, upload, download, wait_for, signal_on, reached, block_until,
+        write_host, read_host, upload, download, wait_for, signal_on, reached, block_until, 1,
     };
-    const SpillwayKernels kernels = {&memory, launch, fill_states, fill_inputs};
+    const SpillwayKernels kernels = {&memory, launch, fill_states, fill_inputs, launch_on_host};
     SpillwaySession *session;
-    const SpillwayPlan *others[] = {more};
-    check(spillway_session_new_for(plan, others, 1, &device, &kernels, &session, &error));
+    const SpillwayPlan *others[] = {more, hosted};
+    check(spillway_session_new_for(plan, others, 2, &device, &kernels, &session, &error));
     check(spillway_session_run(session, STEPS / 2, &error));
     // Half of the steps in more memory: what both plans hold on the device stays there.
     SpillwaySwitchFigures moved;
     check(spillway_session_switch(session, more, NULL, &moved, &error));
-    spillway_plan_free(plan), spillway_plan_free(more);
-    check(spillway_session_run(session, STEPS - STEPS / 2, &error));
+    check(spillway_session_run(session, STEPS / 4, &error));
+    check(spillway_session_switch(session, hosted, NULL, NULL, &error));
+    spillway_plan_free(plan), spillway_plan_free(more), spillway_plan_free(hosted);
+    check(spillway_session_run(session, STEPS / 4, &error));
 
-    static double expected[LAYERS][NUMBERS], trained[NUMBERS];
-    expect(expected);
-    int is_same = 1;
+    static double expected[LAYERS][NUMBERS], losses[STEPS + 1], trained[NUMBERS];
+    expect(expected, losses);
+    int is_same = on_host.host_ns == LAYERS * 40000;
+    // The losses of the last two steps are there.
+    for (uint64_t iteration = STEPS - 1; iteration <= STEPS; iteration++) {
+        double loss;
+        check(spillway_session_read_output(session, LOSS, iteration, (uint8_t *)&loss, sizeof loss,
+                                           &error));
+        is_same &= loss == losses[iteration];
+    }
     for (uint32_t layer = 0; layer < LAYERS; layer++) {
         check(spillway_session_read_state(session, weight(layer), (uint8_t *)trained,
                                           sizeof trained, &error));

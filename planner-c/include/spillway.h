@@ -50,6 +50,10 @@
 // Gives back the device memory of a range of a tensor.
 #define SPILLWAY_EVICT 3
 
+// Runs an op on the host: on the host's copies of its tensors, and without device memory. Of an input,
+// that is the value of this iteration.
+#define SPILLWAY_HOST_RUN 4
+
 // Ops run on this stream.
 #define SPILLWAY_COMPUTE 0
 
@@ -58,6 +62,9 @@
 
 // Offloads run on this stream.
 #define SPILLWAY_DOWNLOAD 2
+
+// Ops that run on the host run on this stream.
+#define SPILLWAY_HOST 3
 
 // No step: there is nothing to wait for.
 #define SPILLWAY_NONE UINT32_MAX
@@ -145,6 +152,9 @@ typedef struct {
   // first time: 1, or 0. It then writes the same bytes into its temporaries, and neither reads
   // nor writes the states and inputs that it writes.
   uint8_t is_repeatable;
+  // How long it takes on the host, where plans may run it instead. 0: on the device alone, as an op
+  // that writes an input must.
+  uint64_t host_ns;
 } SpillwayOp;
 
 // Why a call failed. A function that succeeds leaves it as it was.
@@ -208,6 +218,8 @@ typedef struct {
   uint64_t download_bytes;
   // Pinned host memory.
   uint64_t host_bytes;
+  // Time of the ops that run on the host, there.
+  uint64_t host_ns;
 } SpillwayFigures;
 
 // A layer, whose weights only it reads.
@@ -232,13 +244,14 @@ typedef struct {
 
 // One step. Steps are enqueued in the order of the list, each on the stream of its kind.
 typedef struct {
-  // `SPILLWAY_PREFETCH`, `SPILLWAY_LAUNCH`, `SPILLWAY_OFFLOAD` or `SPILLWAY_EVICT`.
+  // `SPILLWAY_PREFETCH`, `SPILLWAY_LAUNCH`, `SPILLWAY_OFFLOAD`, `SPILLWAY_EVICT` or
+  // `SPILLWAY_HOST_RUN`.
   uint32_t kind;
-  // The op of a launch, else the tensor.
+  // The op of a launch or of a host run, else the tensor.
   uint32_t id;
-  // The first object of the range; 0 of a launch.
+  // The first object of the range; 0 of an op.
   uint64_t first_object;
-  // How many objects, or `SPILLWAY_ALL`; 0 of a launch. `spillway_plan_addresses` has the bytes.
+  // How many objects, or `SPILLWAY_ALL`; 0 of an op. `spillway_plan_addresses` has the bytes.
   uint64_t object_count;
   // Whether the op has been launched before in this iteration: 1, or 0.
   uint8_t is_repeat;
@@ -247,7 +260,7 @@ typedef struct {
   uint32_t index;
   // What it waits for on each stream, by number. For an evict: what must have ended before its
   // memory is free.
-  SpillwayWait waits[3];
+  SpillwayWait waits[4];
 } SpillwayStep;
 
 // Bytes that a step touches and that lie at consecutive offsets.
@@ -268,8 +281,8 @@ typedef struct {
   uint64_t bytes;
 } SpillwayRun;
 
-// A device: three streams of work, a block of host memory, and device memory that consists of
-// chunks which are mapped at addresses. A session calls these functions from the thread that calls
+// A device: three streams of work, or four where ops run on the host too, a block of host memory, and
+// device memory that consists of chunks which are mapped at addresses. A session calls these functions from the thread that calls
 // the session. Each gets `context` first.
 //
 // Functions that return `int32_t` return 0, or a `SpillwayCode` that says why they failed:
@@ -311,6 +324,9 @@ typedef struct {
   int32_t (*reached)(void *context, uint32_t stream, uint64_t signal, uint8_t *is_reached);
   // Blocks the calling thread until a signal is reached.
   int32_t (*block_until)(void *context, uint32_t stream, uint64_t signal);
+  // Whether there is a stream for ops that run on the host, `SPILLWAY_HOST`, beside the others: 1,
+  // or 0. Without it, no session starts whose plan runs ops on the host.
+  uint8_t has_host_stream;
 } SpillwayDevice;
 
 // One launch of an op.
@@ -345,8 +361,34 @@ typedef struct {
   uint64_t bytes;
 } SpillwaySlot;
 
+// Bytes of the host block.
+typedef struct {
+  // The first of them.
+  uint64_t offset_bytes;
+  // How many there are.
+  uint64_t bytes;
+} SpillwayHostRange;
+
+// One run of an op on the host.
+typedef struct {
+  // The op.
+  uint32_t op;
+  // The iteration, counted from 1.
+  uint64_t iteration;
+  // Where in the host block lies what it reads, in the op's order, each a whole tensor.
+  const SpillwayHostRange *reads;
+  // How many it reads.
+  size_t read_count;
+  // Where lies what it writes, in the op's order, each a whole tensor. What it updates in place lies
+  // where it is read.
+  const SpillwayHostRange *writes;
+  // How many it writes.
+  size_t write_count;
+} SpillwayHostLaunch;
+
 // What ops compute, and the values of states and inputs. Each function gets `context` first, and
-// returns 0, or a number as the functions of a device do. None may be null, and none may unwind.
+// returns 0, or a number as the functions of a device do. None but `launch_on_host` may be null, and
+// none may unwind.
 typedef struct {
   // What the functions get first. It must live as long as the session.
   void *context;
@@ -359,6 +401,10 @@ typedef struct {
                          uint64_t iteration,
                          const SpillwaySlot *slots,
                          size_t slot_count);
+  // Enqueues an op on the stream for the host. It may touch exactly the bytes of the host block that
+  // the launch names, which is valid during this call alone. If it is null, no session starts whose plan
+  // runs ops on the host.
+  int32_t (*launch_on_host)(void *context, const SpillwayHostLaunch *launch);
 } SpillwayKernels;
 
 // What a switch from one plan to another takes.
@@ -631,6 +677,19 @@ SpillwayCode spillway_session_read_state(SpillwaySession *session,
                                          uint8_t *into,
                                          size_t bytes,
                                          SpillwayError *error);
+
+// Waits for an iteration, and reads the value that it left in an output. `bytes` is its size.
+// Iterations are counted from 1 over all plans. Those of the last two that were enqueued can be read,
+// and 0 stands for the last.
+//
+// # Safety
+// The pointers are as `spillway.h` says.
+SpillwayCode spillway_session_read_output(SpillwaySession *session,
+                                          uint32_t tensor,
+                                          uint64_t iteration,
+                                          uint8_t *into,
+                                          size_t bytes,
+                                          SpillwayError *error);
 
 // Frees a session. Null does nothing. The device must have ended all work before its own memory
 // goes.

@@ -9,8 +9,8 @@ use planner_core::backend::{
 use std::ffi::c_void;
 use std::fmt;
 
-/// A device: three streams of work, a block of host memory, and device memory that consists of
-/// chunks which are mapped at addresses. A session calls these functions from the thread that calls
+/// A device: three streams of work, or four where ops run on the host too, a block of host memory, and
+/// device memory that consists of chunks which are mapped at addresses. A session calls these functions from the thread that calls
 /// the session. Each gets `context` first.
 ///
 /// Functions that return `int32_t` return 0, or a `SpillwayCode` that says why they failed:
@@ -73,6 +73,9 @@ pub struct Device {
     >,
     /// Blocks the calling thread until a signal is reached.
     pub block_until: Option<extern "C" fn(context: *mut c_void, stream: u32, signal: u64) -> i32>,
+    /// Whether there is a stream for ops that run on the host, `SPILLWAY_HOST`, beside the others: 1,
+    /// or 0. Without it, no session starts whose plan runs ops on the host.
+    pub has_host_stream: u8,
 }
 
 /// A callback that failed.
@@ -170,6 +173,10 @@ impl ErrorType for Callbacks {
 }
 
 impl Streams for Callbacks {
+    fn has_host_stream(&self) -> bool {
+        self.0.has_host_stream != 0
+    }
+
     fn wait(&mut self, stream: Stream, point: Point) -> Result<(), Failed> {
         call!(self, wait, stream as u32, point.stream as u32, point.value)
     }

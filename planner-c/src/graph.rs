@@ -53,6 +53,9 @@ pub struct OpDescription {
     /// first time: 1, or 0. It then writes the same bytes into its temporaries, and neither reads
     /// nor writes the states and inputs that it writes.
     pub is_repeatable: u8,
+    /// How long it takes on the host, where plans may run it instead. 0: on the device alone, as an op
+    /// that writes an input must.
+    pub host_ns: u64,
 }
 
 /// Makes a graph of `tensor_count` tensors and `op_count` ops. `name` may be null.
@@ -133,6 +136,9 @@ unsafe fn push_op(owned: &mut OwnedGraph, at: usize, op: &OpDescription) -> Resu
     let id = owned.push_op(name, op.time_ns, op.workspace_bytes, &ids(reads), &ids(writes));
     if op.is_repeatable != 0 {
         owned.set_repeatable(id);
+    }
+    if op.host_ns != 0 {
+        owned.set_host_ns(id, op.host_ns);
     }
     Ok(())
 }

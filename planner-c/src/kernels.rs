@@ -2,7 +2,7 @@
 
 use crate::device::{Callbacks, Failed, check};
 use crate::error::Failure;
-use planner_core::backend::{Kernels as CoreKernels, Launch};
+use planner_core::backend::{HostKernels, HostLaunch, Kernels as CoreKernels, Launch};
 use planner_core::{HostLayout, Kind, TensorId};
 use std::ffi::c_void;
 
@@ -29,6 +29,35 @@ pub struct LaunchDescription {
     pub workspace: u64,
 }
 
+/// Bytes of the host block.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HostRange {
+    /// The first of them.
+    pub offset_bytes: u64,
+    /// How many there are.
+    pub bytes: u64,
+}
+
+/// One run of an op on the host.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct HostLaunchDescription {
+    /// The op.
+    pub op: u32,
+    /// The iteration, counted from 1.
+    pub iteration: u64,
+    /// Where in the host block lies what it reads, in the op's order, each a whole tensor.
+    pub reads: *const HostRange,
+    /// How many it reads.
+    pub read_count: usize,
+    /// Where lies what it writes, in the op's order, each a whole tensor. What it updates in place lies
+    /// where it is read.
+    pub writes: *const HostRange,
+    /// How many it writes.
+    pub write_count: usize,
+}
+
 /// Where the value of a tensor lies in the host block.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
@@ -43,7 +72,8 @@ pub struct Slot {
 }
 
 /// What ops compute, and the values of states and inputs. Each function gets `context` first, and
-/// returns 0, or a number as the functions of a device do. None may be null, and none may unwind.
+/// returns 0, or a number as the functions of a device do. None but `launch_on_host` may be null, and
+/// none may unwind.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct Kernels {
@@ -64,6 +94,11 @@ pub struct Kernels {
             slot_count: usize,
         ) -> i32,
     >,
+    /// Enqueues an op on the stream for the host. It may touch exactly the bytes of the host block that
+    /// the launch names, which is valid during this call alone. If it is null, no session starts whose plan
+    /// runs ops on the host.
+    pub launch_on_host:
+        Option<extern "C" fn(context: *mut c_void, launch: *const HostLaunchDescription) -> i32>,
 }
 
 /// Kernels of which all callbacks are there.
@@ -75,6 +110,7 @@ pub(crate) struct Launcher {
     /// Buffers for callbacks, which are used again.
     slots: Vec<Slot>,
     addresses: Vec<u64>,
+    ranges: Vec<HostRange>,
 }
 
 // SAFETY: as for the callbacks of a device.
@@ -101,6 +137,7 @@ impl Launcher {
             inputs: of(Kind::Input),
             slots: Vec::new(),
             addresses: Vec::new(),
+            ranges: Vec::new(),
         })
     }
 }
@@ -127,7 +164,39 @@ fn find_slots(
     }));
 }
 
+impl HostKernels<Callbacks> for Launcher {
+    fn launch_on_host(&mut self, _: &mut Callbacks, launch: &HostLaunch<'_>) -> Result<(), Failed> {
+        let of = |range: planner_core::backend::HostRange| HostRange {
+            offset_bytes: range.offset_bytes,
+            bytes: range.bytes,
+        };
+        self.ranges.clear();
+        self.ranges.extend(launch.reads.iter().chain(launch.writes.iter()).map(of));
+        let (reads, writes) = self.ranges.split_at(launch.reads.iter().len());
+        let description = HostLaunchDescription {
+            op: launch.op.0,
+            iteration: launch.iteration,
+            reads: reads.as_ptr(),
+            read_count: reads.len(),
+            writes: writes.as_ptr(),
+            write_count: writes.len(),
+        };
+        let Kernels { context, launch_on_host, .. } = self.kernels;
+        let launch = |launch: extern "C" fn(*mut c_void, *const HostLaunchDescription) -> i32| {
+            launch(context, &raw const description)
+        };
+        check("launch_on_host", launch_on_host.map_or(-1, launch))
+    }
+}
+
 impl CoreKernels<Callbacks> for Launcher {
+    fn on_host(&mut self) -> Option<&mut dyn HostKernels<Callbacks>> {
+        match self.kernels.launch_on_host {
+            Some(_) => Some(self),
+            None => None,
+        }
+    }
+
     fn launch(&mut self, _: &mut Callbacks, launch: &Launch<'_>) -> Result<(), Failed> {
         let operands = launch.reads.iter().chain(launch.writes.iter());
         self.addresses.clear();

@@ -48,6 +48,8 @@ pub struct Figures {
     pub download_bytes: u64,
     /// Pinned host memory.
     pub host_bytes: u64,
+    /// Time of the ops that run on the host, there.
+    pub host_ns: u64,
 }
 
 /// Plans a graph for a machine, and proves the plan. `options` may be null.
@@ -229,6 +231,7 @@ pub unsafe extern "C" fn spillway_plan_figures(
             upload_bytes: of.upload_bytes,
             download_bytes: of.download_bytes,
             host_bytes: of.host_bytes,
+            host_ns: of.host_ns,
         });
         Ok(())
     };

@@ -28,8 +28,14 @@ impl From<SessionError<Failed>> for Failure {
                 | ExecuteError::Failed,
             ) => Code::Device,
             SessionError::NotAState(_)
+            | SessionError::NotAnOutput(_)
             | SessionError::BufferSize { .. }
-            | SessionError::Execute(ExecuteError::ChunkBytes { .. }) => Code::Argument,
+            | SessionError::Execute(
+                ExecuteError::ChunkBytes { .. }
+                | ExecuteError::NoHostStream
+                | ExecuteError::NoHostKernels
+                | ExecuteError::NoOutputs { .. },
+            ) => Code::Argument,
             _ => Code::Internal,
         };
         Self::new(code, error)
@@ -220,16 +226,53 @@ pub unsafe extern "C" fn spillway_session_read_state(
 ) -> Code {
     let body = || {
         // SAFETY: the caller's promise.
-        let Session(session) = unsafe { given_mut(session, "session") }?;
-        if into.is_null() || isize::try_from(bytes).is_err() {
-            return Err(Failure::argument("the buffer is null, or larger than memory can be"));
-        }
-        // SAFETY: it points to so many bytes, which `spillway.h` asks to be initialised.
-        let into = unsafe { slice::from_raw_parts_mut(into, bytes) };
+        let (Session(session), into) =
+            unsafe { (given_mut(session, "session")?, buffer(into, bytes)?) };
         session.read_state(TensorId(tensor), into).map_err(|error| named(session.plan(), error))
     };
     // SAFETY: the caller's promise.
     unsafe { call(error, body) }
+}
+
+/// Waits for an iteration, and reads the value that it left in an output. `bytes` is its size.
+/// Iterations are counted from 1 over all plans. Those of the last two that were enqueued can be read,
+/// and 0 stands for the last.
+///
+/// # Safety
+/// The pointers are as `spillway.h` says.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn spillway_session_read_output(
+    session: *mut Session,
+    tensor: u32,
+    iteration: u64,
+    into: *mut u8,
+    bytes: usize,
+    error: *mut Error,
+) -> Code {
+    let body = || {
+        // SAFETY: the caller's promise.
+        let (Session(session), into) =
+            unsafe { (given_mut(session, "session")?, buffer(into, bytes)?) };
+        let read = match iteration {
+            0 => session.read_output(TensorId(tensor), into),
+            _ => session.read_output_of(iteration, TensorId(tensor), into),
+        };
+        read.map_err(|error| named(session.plan(), error))
+    };
+    // SAFETY: the caller's promise.
+    unsafe { call(error, body) }
+}
+
+/// A buffer of the caller's.
+///
+/// # Safety
+/// Null, or so many bytes, which nobody else uses during the call.
+unsafe fn buffer<'a>(into: *mut u8, bytes: usize) -> Result<&'a mut [u8], Failure> {
+    if into.is_null() || isize::try_from(bytes).is_err() {
+        return Err(Failure::argument("the buffer is null, or larger than memory can be"));
+    }
+    // SAFETY: it points to so many bytes, which `spillway.h` asks to be initialised.
+    Ok(unsafe { slice::from_raw_parts_mut(into, bytes) })
 }
 
 /// Frees a session. Null does nothing. The device must have ended all work before its own memory

@@ -1,10 +1,10 @@
 //! The steps of a plan, for those who have an executor of their own.
 
 use crate::boundary::{call, fill, given};
-use crate::error::{Code, Error, Failure};
+use crate::error::{Code, Error};
 use crate::plan::Plan;
 use planner_core::schedule::Scheduled;
-use planner_core::{Launched, Part, PerStream, Step, Stream};
+use planner_core::{Launched, Part, PerStream, Step};
 
 /// Allocates device memory for a range of a tensor, and copies its value in. Of an input, after the
 /// last launch of the list that reads it: the value of the next iteration.
@@ -15,6 +15,9 @@ pub const SPILLWAY_LAUNCH: u32 = 1;
 pub const SPILLWAY_OFFLOAD: u32 = 2;
 /// Gives back the device memory of a range of a tensor.
 pub const SPILLWAY_EVICT: u32 = 3;
+/// Runs an op on the host: on the host's copies of its tensors, and without device memory. Of an input,
+/// that is the value of this iteration.
+pub const SPILLWAY_HOST_RUN: u32 = 4;
 
 /// Ops run on this stream.
 pub const SPILLWAY_COMPUTE: u32 = 0;
@@ -22,6 +25,8 @@ pub const SPILLWAY_COMPUTE: u32 = 0;
 pub const SPILLWAY_UPLOAD: u32 = 1;
 /// Offloads run on this stream.
 pub const SPILLWAY_DOWNLOAD: u32 = 2;
+/// Ops that run on the host run on this stream.
+pub const SPILLWAY_HOST: u32 = 3;
 
 /// No step: there is nothing to wait for.
 pub const SPILLWAY_NONE: u32 = u32::MAX;
@@ -44,13 +49,14 @@ pub struct Wait {
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StepDescription {
-    /// `SPILLWAY_PREFETCH`, `SPILLWAY_LAUNCH`, `SPILLWAY_OFFLOAD` or `SPILLWAY_EVICT`.
+    /// `SPILLWAY_PREFETCH`, `SPILLWAY_LAUNCH`, `SPILLWAY_OFFLOAD`, `SPILLWAY_EVICT` or
+    /// `SPILLWAY_HOST_RUN`.
     pub kind: u32,
-    /// The op of a launch, else the tensor.
+    /// The op of a launch or of a host run, else the tensor.
     pub id: u32,
-    /// The first object of the range; 0 of a launch.
+    /// The first object of the range; 0 of an op.
     pub first_object: u64,
-    /// How many objects, or `SPILLWAY_ALL`; 0 of a launch. `spillway_plan_addresses` has the bytes.
+    /// How many objects, or `SPILLWAY_ALL`; 0 of an op. `spillway_plan_addresses` has the bytes.
     pub object_count: u64,
     /// Whether the op has been launched before in this iteration: 1, or 0.
     pub is_repeat: u8,
@@ -59,7 +65,7 @@ pub struct StepDescription {
     pub index: u32,
     /// What it waits for on each stream, by number. For an evict: what must have ended before its
     /// memory is free.
-    pub waits: [Wait; 3],
+    pub waits: [Wait; 4],
 }
 
 /// Writes the steps of a plan into a buffer, and their number into `needed`. Where the buffer is
@@ -81,11 +87,6 @@ pub unsafe extern "C" fn spillway_plan_steps(
         // SAFETY: the caller's promise.
         let Plan(plan) = unsafe { given(plan, "plan") }?;
         let schedule = plan.schedule().schedule();
-        if schedule.stream_steps[Stream::Host] > 0 {
-            let sentence = "the plan runs ops on the host, which steps in C do not describe: make one \
-                            that runs every op on the device";
-            return Err(Failure::new(Code::NoPlan, sentence));
-        }
         let steps = plan.owned().steps.iter().cycle().zip(schedule.steps);
         let steps: Vec<_> = steps.map(|(step, entry)| describe(step, entry)).collect();
         // SAFETY: the same. Null, or one value that may be uninitialised.
@@ -102,8 +103,7 @@ pub unsafe extern "C" fn spillway_plan_steps(
 }
 
 fn describe(step: &Step, entry: &Scheduled) -> StepDescription {
-    // Nothing runs on the host.
-    let PerStream([waits @ .., _]) = entry.waits().map(|wait| match wait {
+    let PerStream(waits) = entry.waits().map(|wait| match wait {
         Some(wait) => Wait { index: wait.index, iterations_back: wait.iterations_back },
         None => Wait { index: SPILLWAY_NONE, iterations_back: 0 },
     });
@@ -112,7 +112,7 @@ fn describe(step: &Step, entry: &Scheduled) -> StepDescription {
         Step::Prefetch(part) => of_part(SPILLWAY_PREFETCH, part),
         Step::Offload(part) => of_part(SPILLWAY_OFFLOAD, part),
         Step::Evict(part) => of_part(SPILLWAY_EVICT, part),
-        Step::Host(op) => (SPILLWAY_NONE, op.0, [0, 0], false),
+        Step::Host(op) => (SPILLWAY_HOST_RUN, op.0, [0, 0], false),
         Step::Launch(Launched { op, is_repeat }) => (SPILLWAY_LAUNCH, op.0, [0, 0], is_repeat),
     };
     let is_repeat = u8::from(is_repeat);

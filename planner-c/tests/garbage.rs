@@ -49,7 +49,8 @@ fn ids() -> impl Strategy<Value = Vec<u32>> {
 
 #[derive(Clone, Debug)]
 struct OddOp {
-    times_and_bytes: [u64; 2],
+    /// On the device, its workspace, and on the host.
+    times_and_bytes: [u64; 3],
     operands: [Vec<u32>; 2],
     is_repeatable: u8,
 }
@@ -64,21 +65,23 @@ struct Garbage {
 }
 
 fn garbage() -> impl Strategy<Value = Garbage> {
-    let tensor = (number(), prop_oneof![9 => Just(0), 9 => 0..3u32, 1 => any::<u32>()]);
+    let tensor = (number(), prop_oneof![9 => Just(0), 9 => 0..4u32, 1 => any::<u32>()]);
     let workspace = prop_oneof![3 => Just(0), 1 => number()];
-    let op = (number(), workspace, ids(), ids(), any::<u8>());
-    let op = op.prop_map(|(time_ns, workspace_bytes, reads, writes, is_repeatable)| OddOp {
-        times_and_bytes: [time_ns, workspace_bytes],
-        operands: [reads, writes],
-        is_repeatable,
-    });
+    let host = prop_oneof![2 => Just(0), 1 => number()];
+    let op = (number(), workspace, ids(), ids(), any::<u8>(), host);
+    let op =
+        op.prop_map(|(time_ns, workspace_bytes, reads, writes, is_repeatable, host_ns)| OddOp {
+            times_and_bytes: [time_ns, workspace_bytes, host_ns],
+            operands: [reads, writes],
+            is_repeatable,
+        });
     let text = |texts: &'static [&'static str]| {
         let known = prop::sample::select(texts).prop_map(|text| CString::new(text).unwrap());
         let odd = vec(1..=255u8, 0..9).prop_map(|bytes| CString::new(bytes).unwrap());
         prop::option::of(prop_oneof![8 => known, 1 => odd])
     };
     let budget = text(&["min", "35%", "1MiB", "0", "100%", "1e9"]);
-    let strategy = text(&["auto", "on-demand", "window", "swap", "joint"]);
+    let strategy = text(&["auto", "on-demand", "window", "swap", "optimizer-offload", "joint"]);
     let machine = prop::array::uniform8(number()).prop_map(|[device, host, chunk, rest @ ..]| {
         let [h2d, d2h, latency, map, unmap] = rest;
         [device.saturating_mul(64), host.saturating_mul(64), chunk, h2d, d2h, latency, map, unmap]
@@ -101,7 +104,8 @@ fn graph_of(garbage: &Garbage) -> Result<*mut Graph, Code> {
         .map(|&(bytes, kind)| TensorDescription { name, bytes, kind })
         .collect();
     let op = |op: &OddOp| {
-        let ([time_ns, workspace_bytes], [reads, writes]) = (op.times_and_bytes, &op.operands);
+        let ([time_ns, workspace_bytes, host_ns], [reads, writes]) =
+            (op.times_and_bytes, &op.operands);
         OpDescription {
             name,
             time_ns,
@@ -111,6 +115,7 @@ fn graph_of(garbage: &Garbage) -> Result<*mut Graph, Code> {
             writes: writes.as_ptr(),
             write_count: writes.len(),
             is_repeatable: op.is_repeatable,
+            host_ns,
         }
     };
     let ops: Vec<_> = garbage.ops.iter().map(op).collect();
@@ -166,6 +171,8 @@ fn read(plan: *const Plan) {
         steps(list.as_mut_ptr(), needed, &raw mut needed, &raw mut iterations, ptr::null_mut());
     assert_eq!(code, Code::Ok);
     assert!(iterations > 0 && needed.is_multiple_of(iterations as usize));
+    unsafe { list.set_len(needed) };
+    assert!(list.iter().all(|step| step.kind <= SPILLWAY_HOST_RUN));
     let addresses = |into, capacity, needed, slab_bytes| unsafe {
         spillway_plan_addresses(plan, into, capacity, needed, slab_bytes, ptr::null_mut())
     };
@@ -317,6 +324,9 @@ fn null_is_an_error() {
             Code::Argument
         );
         assert_eq!(spillway_session_run(ptr::null_mut(), 1, ptr::null_mut()), Code::Argument);
+        let (mut byte, error) = (0, ptr::null_mut());
+        let code = spillway_session_read_output(ptr::null_mut(), 0, 0, &raw mut byte, 1, error);
+        assert_eq!(code, Code::Argument);
         let (none, figures, error) = (ptr::null(), ptr::null_mut(), ptr::null_mut());
         let code = spillway_session_switch(ptr::null_mut(), none, ptr::null(), figures, error);
         assert_eq!(code, Code::Argument);
@@ -403,12 +413,14 @@ fn refusing(status: i32) -> (Device, Kernels) {
         signal: Some(refuse_signal),
         reached: Some(refuse_reached),
         block_until: Some(refuse_block),
+        has_host_stream: 0,
     };
     let kernels = Kernels {
         context,
         launch: Some(refuse_launch),
         fill_states: Some(refuse_states),
         fill_inputs: Some(refuse_inputs),
+        launch_on_host: None,
     };
     (device, kernels)
 }
@@ -418,7 +430,7 @@ fn what_a_device_says_is_the_code() {
     let garbage = Garbage {
         tensors: vec![(4096, SPILLWAY_STATE)],
         ops: vec![OddOp {
-            times_and_bytes: [1000, 0],
+            times_and_bytes: [1000, 0, 0],
             operands: [vec![0], vec![0]],
             is_repeatable: 0,
         }],

@@ -46,6 +46,7 @@ fn graph(time_ns: u64, value_bytes: u64) -> *mut Graph {
         writes: writes.as_ptr(),
         write_count: writes.len(),
         is_repeatable: 0,
+        host_ns: 0,
     };
     let ops: Vec<_> = operands.iter().map(op).collect();
     let (tensors, ops) = ((tensors.as_ptr(), tensors.len()), (ops.as_ptr(), ops.len()));

@@ -4,6 +4,7 @@
 mod measured;
 mod memory;
 
+pub(crate) use measured::check as check_measured;
 pub(crate) use memory::{Content, Held};
 
 use crate::growth::buffer;

@@ -71,6 +71,8 @@ pub enum Error {
     File(FormatError),
     /// The plan does not fix its objects, so it has no addresses.
     NotPlaced,
+    /// Measured times are not those of a run of the plan.
+    Measured(String),
     /// The process has too little memory.
     OutOfMemory(OutOfScratch),
 }
@@ -109,7 +111,8 @@ impl fmt::Display for Error {
             | Self::Infeasible { message, .. }
             | Self::Planning { message, .. }
             | Self::Invalid { message, .. }
-            | Self::States(message) => f.write_str(message),
+            | Self::States(message)
+            | Self::Measured(message) => f.write_str(message),
             Self::Switch(error) => error.fmt(f),
             Self::Budget(error) => error.fmt(f),
             Self::OtherGraph { planned, given } => {

@@ -263,10 +263,13 @@ impl Plan {
     /// A report that also shows plans for other budgets, or how this plan ran.
     ///
     /// # Errors
-    /// [`Error::OutOfMemory`].
+    /// [`Error::Measured`] where the times are not those of a run; [`Error::OutOfMemory`].
     pub fn report_beside(&self, beside: &Beside) -> Result<String, Error> {
         let proved = self.proved()?;
-        Ok(report::render(&proved, &self.course(&proved)?, &self.context, beside))
+        let measured = beside.actual.as_ref().map(|actual| Measured::of(&proved, actual));
+        let measured = measured.transpose()?.flatten();
+        let course = self.course(&proved)?;
+        Ok(report::render(&proved, &course, &self.context, &beside.curve, measured.as_ref()))
     }
 
     /// One iteration as an SVG image of its own: the three streams, and device memory by what it
@@ -291,10 +294,10 @@ impl Plan {
     /// The same with tracks of how the plan ran.
     ///
     /// # Errors
-    /// [`Error::OutOfMemory`].
+    /// [`Error::Measured`] where the times are not those of a run; [`Error::OutOfMemory`].
     pub fn trace_beside(&self, actual: &Actual) -> Result<Vec<u8>, Error> {
         let proved = self.proved()?;
-        let measured = Measured::of(&proved.verified, actual);
+        let measured = Measured::of(&proved, actual)?;
         Ok(trace::render(&proved, &self.course(&proved)?, measured.as_ref()))
     }
 

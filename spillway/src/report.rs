@@ -10,13 +10,15 @@ mod text;
 
 pub use text::{fitted, width_px};
 
-use crate::course::Course;
+use crate::course::{self, Course};
+use crate::error::Error;
 use crate::figures::{Context, Figures};
+use crate::names::Names;
 use crate::proof::Proved;
 use crate::summary;
 use crate::units::{bytes, percent, ratio, time};
+use planner_core::PerStream;
 use planner_core::bounds::Order;
-use planner_core::{PerStream, Verified};
 use workloads::Shown;
 use workloads::shown::is_hidden;
 
@@ -43,14 +45,16 @@ pub struct Budgeted {
     pub period_ns: u64,
 }
 
-/// When the steps of a plan ran on a device, by the device's own clock.
+/// When the steps of a plan ran on a device, by the device's own clock. A stream runs one step after
+/// the other: none ends before it starts, or starts before the previous one ends.
 #[derive(Clone, Debug, Default)]
 pub struct Actual {
     /// The name of the device.
     pub device: String,
     /// How many iterations ran before the first one here.
     pub first_iteration: u64,
-    /// The start and the end of each step of each stream, one iteration after the other.
+    /// The start and the end of each step of each stream, one iteration after the other. An
+    /// iteration of which some steps have no times is not shown.
     pub steps_ns: PerStream<Vec<[u64; 2]>>,
 }
 
@@ -62,10 +66,16 @@ pub(crate) struct Measured<'m> {
 
 impl<'m> Measured<'m> {
     /// None where no iteration was measured as a whole.
-    pub(crate) fn of(verified: &Verified<'_>, actual: &'m Actual) -> Option<Self> {
+    ///
+    /// # Errors
+    /// [`Error::Measured`].
+    pub(crate) fn of(proved: &Proved<'_>, actual: &'m Actual) -> Result<Option<Self>, Error> {
+        let verified = &proved.verified;
+        let names = Names::new(proved.work, verified.plan().steps);
+        course::check_measured(&names, verified, actual).map_err(Error::Measured)?;
         let course = Course::measured(verified, actual);
         let is_any = !course.iteration_ends_ns.is_empty();
-        is_any.then_some(Self { device: &actual.device, course })
+        Ok(is_any.then_some(Self { device: &actual.device, course }))
     }
 }
 
@@ -74,15 +84,14 @@ pub(crate) fn render(
     proved: &Proved<'_>,
     course: &Course,
     context: &Context,
-    beside: &Beside,
+    curve: &[Budgeted],
+    measured: Option<&Measured<'_>>,
 ) -> String {
-    let actual = beside.actual.as_ref();
-    let measured = actual.and_then(|actual| Measured::of(&proved.verified, actual));
     let figures = Figures::of(proved);
     let name = escape(&Shown::name(&context.graph).to_string());
-    let chart = chart::render(proved, course, measured.as_ref());
-    let curve = curve::render(&beside.curve, context, &figures);
-    let differences = measured.map(|measured| differences::render(proved, course, &measured));
+    let chart = chart::render(proved, course, measured);
+    let curve = curve::render(curve, context, &figures);
+    let differences = measured.map(|measured| differences::render(proved, course, measured));
     let differences = differences.unwrap_or_default();
     let facts: String = summary::rows(context, &figures, proved.machine)
         .iter()

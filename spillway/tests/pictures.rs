@@ -5,9 +5,9 @@ use serde_json::Value;
 use spillway::core::machine::Direction;
 use spillway::core::plan::{Part, Pool, Prediction};
 use spillway::core::planner::Strategy;
-use spillway::core::{OpId, PerStream, Step};
+use spillway::core::{OpId, PerStream, Step, Stream};
 use spillway::report::{Actual, Beside, Budgeted};
-use spillway::{Graph, GraphBuilder, OwnedPlan, Plan, machines};
+use spillway::{Error, Graph, GraphBuilder, OwnedPlan, Plan, machines};
 
 const MIB: u64 = 1 << 20;
 
@@ -330,6 +330,48 @@ fn differences_are_named_the_largest_first() {
     assert_eq!(bars(&page), 2 * bars(&plan.report().unwrap()));
     let none = Beside { actual: Some(Actual::default()), ..Beside::default() };
     assert!(!plan.report_beside(&none).unwrap().contains("Predicted and measured"));
+}
+
+#[test]
+fn times_that_are_not_those_of_a_run_are_refused_with_their_place() {
+    let plan = one_at_a_time();
+    let refused = |damage: fn(&mut Actual)| {
+        let mut actual = slow_uploads(&plan, 3_000_000);
+        damage(&mut actual);
+        let traced = plan.trace_beside(&actual).unwrap_err();
+        let reported = plan.report_beside(&Beside { actual: Some(actual), ..Beside::default() });
+        assert_eq!(reported.unwrap_err(), traced);
+        assert!(matches!(traced, Error::Measured(_)));
+        traced.to_string()
+    };
+    let upload = |error: String, reason: &str| {
+        let place = "of iteration 9, the prefetch of tensor 1 (\"w\"), was measured wrongly: it ";
+        assert!(error.contains(place) && error.ends_with(reason), "{error}");
+    };
+    let backwards = refused(|actual| actual.steps_ns[Stream::Upload][2] = [1 << 40, 5]);
+    upload(backwards, "starts at 1099511627776 ns, but ends at 5 ns");
+    let overlapping = refused(|actual| {
+        let uploads = &mut actual.steps_ns[Stream::Upload];
+        uploads[1][1] = u64::MAX;
+    });
+    upload(overlapping, "ends at 18446744073709551615 ns");
+    let error = refused(|actual| actual.steps_ns[Stream::Host] = vec![[1, 2]; 3]);
+    assert_eq!(error, "3 steps were measured on the host stream, where the plan has none");
+    let error = refused(|actual| actual.first_iteration = u64::MAX);
+    assert!(error.contains("no iteration can follow iteration 18446744073709551615"), "{error}");
+}
+
+#[test]
+fn an_iteration_that_was_not_measured_to_its_end_is_not_drawn() {
+    let plan = one_at_a_time();
+    let whole = slow_uploads(&plan, 3_000_000);
+    let mut short = whole.clone();
+    short.steps_ns[Stream::Download].pop();
+    let mut two = whole;
+    two.steps_ns[Stream::Compute].truncate(4);
+    two.steps_ns[Stream::Upload].pop();
+    two.steps_ns[Stream::Download].pop();
+    assert_eq!(plan.trace_beside(&short), plan.trace_beside(&two));
 }
 
 #[test]

@@ -78,7 +78,7 @@ static const SpillwayCoreTensor tensors[TENSORS] = {
     [G2] = {8 * MIB, SPILLWAY_CORE_TEMPORARY},  [G1] = {8 * MIB, SPILLWAY_CORE_TEMPORARY},
 };
 static const SpillwayCoreOp ops[] = {
-    {5000000, 0, 2, 1, 0}, {5000000, 0, 2, 1, 0}, {10000000, 0, 3, 2, 0}, {10000000, 0, 3, 1, 0},
+    {5000000, 0, 2, 1, 0, 0}, {5000000, 0, 2, 1, 0, 0}, {10000000, 0, 3, 2, 0, 0}, {10000000, 0, 3, 1, 0, 0},
 };
 static const uint32_t operands[] = {X, W1, H, H, W2, G2, G2, H, W2, W2, G1, G1, X, W1, W1};
 enum { OPS = sizeof ops / sizeof *ops, OPERANDS = sizeof operands / sizeof *operands };
@@ -110,7 +110,7 @@ static int run(void) {
         print(error.message);
         return 1;
     }
-    static const char *const kinds[] = {"prefetch tensor ", "launch op ", "offload tensor ", "evict tensor "};
+    static const char *const kinds[] = {"prefetch tensor ", "launch op ", "offload tensor ", "evict tensor ", "host run of op "};
     for (size_t i = 0; i < plan.step_count; i++) {
         print(kinds[plan.steps[i].kind]);
         print_number(plan.steps[i].id);

@@ -48,6 +48,10 @@
 // Gives back the device memory of a range of a tensor.
 #define SPILLWAY_CORE_EVICT 3
 
+// Runs an op on the host: on the host's copies of its tensors, and without device memory. Of an input,
+// that is the value of this iteration.
+#define SPILLWAY_CORE_HOST_RUN 4
+
 // No step: there is nothing to wait for.
 #define SPILLWAY_CORE_NONE UINT32_MAX
 
@@ -92,6 +96,9 @@ typedef struct {
   uint32_t writes;
   // Whether plans may launch it again in the same iteration: 1, or 0.
   uint8_t is_repeatable;
+  // How long it takes on the host, where plans may run it instead. 0: on the device alone, as an op
+  // that writes an input must.
+  uint64_t host_ns;
 } SpillwayCoreOp;
 
 // A device, its host, and the links between them.
@@ -146,15 +153,15 @@ typedef struct {
 } SpillwayCoreWait;
 
 // One step. Steps are enqueued in the order of the list: launches on stream 0, prefetches on stream 1,
-// offloads on stream 2.
+// offloads on stream 2, host runs on stream 3.
 typedef struct {
-  // `SPILLWAY_CORE_PREFETCH`, `_LAUNCH`, `_OFFLOAD` or `_EVICT`.
+  // `SPILLWAY_CORE_PREFETCH`, `_LAUNCH`, `_OFFLOAD`, `_EVICT` or `_HOST_RUN`.
   uint32_t kind;
-  // The op of a launch, else the tensor.
+  // The op of a launch or of a host run, else the tensor.
   uint32_t id;
-  // The first object of the range; 0 of a launch.
+  // The first object of the range; 0 of an op.
   uint64_t first_object;
-  // How many objects, or `SPILLWAY_CORE_ALL`; 0 of a launch.
+  // How many objects, or `SPILLWAY_CORE_ALL`; 0 of an op.
   uint64_t object_count;
   // Whether the op has been launched before in this iteration: 1, or 0.
   uint8_t is_repeat;
@@ -162,7 +169,7 @@ typedef struct {
   uint32_t index;
   // What it waits for on each stream, by number. For an evict: what must have ended before its
   // memory is free.
-  SpillwayCoreWait waits[3];
+  SpillwayCoreWait waits[4];
 } SpillwayCoreStep;
 
 // What is on the device when an iteration starts.

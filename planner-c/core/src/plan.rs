@@ -20,6 +20,9 @@ pub const SPILLWAY_CORE_LAUNCH: u32 = 1;
 pub const SPILLWAY_CORE_OFFLOAD: u32 = 2;
 /// Gives back the device memory of a range of a tensor.
 pub const SPILLWAY_CORE_EVICT: u32 = 3;
+/// Runs an op on the host: on the host's copies of its tensors, and without device memory. Of an input,
+/// that is the value of this iteration.
+pub const SPILLWAY_CORE_HOST_RUN: u32 = 4;
 
 /// No step: there is nothing to wait for.
 pub const SPILLWAY_CORE_NONE: u32 = u32::MAX;
@@ -38,17 +41,17 @@ pub struct WaitDescription {
 }
 
 /// One step. Steps are enqueued in the order of the list: launches on stream 0, prefetches on stream 1,
-/// offloads on stream 2.
+/// offloads on stream 2, host runs on stream 3.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StepDescription {
-    /// `SPILLWAY_CORE_PREFETCH`, `_LAUNCH`, `_OFFLOAD` or `_EVICT`.
+    /// `SPILLWAY_CORE_PREFETCH`, `_LAUNCH`, `_OFFLOAD`, `_EVICT` or `_HOST_RUN`.
     pub kind: u32,
-    /// The op of a launch, else the tensor.
+    /// The op of a launch or of a host run, else the tensor.
     pub id: u32,
-    /// The first object of the range; 0 of a launch.
+    /// The first object of the range; 0 of an op.
     pub first_object: u64,
-    /// How many objects, or `SPILLWAY_CORE_ALL`; 0 of a launch.
+    /// How many objects, or `SPILLWAY_CORE_ALL`; 0 of an op.
     pub object_count: u64,
     /// Whether the op has been launched before in this iteration: 1, or 0.
     pub is_repeat: u8,
@@ -56,7 +59,7 @@ pub struct StepDescription {
     pub index: u32,
     /// What it waits for on each stream, by number. For an evict: what must have ended before its
     /// memory is free.
-    pub waits: [WaitDescription; 3],
+    pub waits: [WaitDescription; 4],
 }
 
 /// What is on the device when an iteration starts.
@@ -286,7 +289,7 @@ impl<'m> Lists<'m> {
             object_count: 0,
             is_repeat: 0,
             index: 0,
-            waits: [WAIT; 3],
+            waits: [WAIT; 4],
         };
         let none = ResidentDescription { tensor: 0, first_object: 0, object_count: 0 };
         let part = Part::whole(TensorId(0));
@@ -372,8 +375,7 @@ impl Described<'_> {
 }
 
 fn of_step(step: &Step, entry: &Scheduled) -> StepDescription {
-    // No op has a time on the host here, so nothing runs there.
-    let PerStream([waits @ .., _]) = entry.waits().map(|wait| match wait {
+    let PerStream(waits) = entry.waits().map(|wait| match wait {
         Some(wait) => WaitDescription { index: wait.index, iterations_back: wait.iterations_back },
         None => WaitDescription { index: SPILLWAY_CORE_NONE, iterations_back: 0 },
     });
@@ -383,7 +385,7 @@ fn of_step(step: &Step, entry: &Scheduled) -> StepDescription {
         Step::Prefetch(part) => of_part(SPILLWAY_CORE_PREFETCH, part),
         Step::Offload(part) => of_part(SPILLWAY_CORE_OFFLOAD, part),
         Step::Evict(part) => of_part(SPILLWAY_CORE_EVICT, part),
-        Step::Host(op) => (SPILLWAY_CORE_NONE, op.0, [0, 0], false),
+        Step::Host(op) => (SPILLWAY_CORE_HOST_RUN, op.0, [0, 0], false),
         Step::Launch(Launched { op, is_repeat }) => (SPILLWAY_CORE_LAUNCH, op.0, [0, 0], is_repeat),
     };
     let is_repeat = u8::from(is_repeat);

@@ -42,6 +42,9 @@ pub struct OpDescription {
     pub writes: u32,
     /// Whether plans may launch it again in the same iteration: 1, or 0.
     pub is_repeatable: u8,
+    /// How long it takes on the host, where plans may run it instead. 0: on the device alone, as an op
+    /// that writes an input must.
+    pub host_ns: u64,
 }
 
 /// A device, its host, and the links between them.
@@ -176,7 +179,7 @@ impl Arrays<'_> {
                 reads: from.reads,
                 writes: from.writes,
                 repeatable: from.is_repeatable != 0,
-                host_ns: None,
+                host_ns: (from.host_ns != 0).then_some(from.host_ns),
             };
             let next = first_operand.checked_add(from.reads);
             first_operand =

@@ -39,13 +39,15 @@ fn tensor() -> impl Strategy<Value = TensorDescription> {
 
 fn op() -> impl Strategy<Value = OpDescription> {
     let few = || prop_oneof![20 => 0..3u32, 1 => any::<u32>()];
-    (number(), prop_oneof![3 => Just(0), 1 => number()], few(), few(), any::<u8>()).prop_map(
-        |(time_ns, workspace_bytes, reads, writes, is_repeatable)| OpDescription {
+    let some = || prop_oneof![3 => Just(0), 1 => number()];
+    (number(), some(), few(), few(), any::<u8>(), some()).prop_map(
+        |(time_ns, workspace_bytes, reads, writes, is_repeatable, host_ns)| OpDescription {
             time_ns,
             workspace_bytes,
             reads,
             writes,
             is_repeatable,
+            host_ns,
         },
     )
 }
@@ -95,7 +97,7 @@ proptest! {
         operands in vec(prop_oneof![20 => 0..6u32, 1 => any::<u32>()], 0..12),
         machine in machine(),
         budget in prop::option::of(number()),
-        strategy in prop::option::of(prop::sample::select(vec!["auto", "on-demand", "window", "none"])),
+        strategy in prop::option::of(prop::sample::select(vec!["auto", "on-demand", "window", "optimizer-offload", "none"])),
         offset in 0..9usize,
     ) {
         let name = strategy.map(|name| CString::new(name).unwrap());
@@ -106,9 +108,11 @@ proptest! {
         if let Ok((made, memory)) = plan(&work, bytes, offset) {
             prop_assert!(memory.as_ptr_range().contains(&made.steps.cast()));
             let steps = unsafe { slice::from_raw_parts(made.steps, made.step_count) };
-            let launches = steps.iter().filter(|step| step.kind == SPILLWAY_CORE_LAUNCH);
-            prop_assert!(launches.count() >= ops.len());
-            prop_assert!(made.period_ns >= made.compute_ns);
+            let of_kind = |kind| steps.iter().filter(move |step| step.kind == kind);
+            let on_host = of_kind(SPILLWAY_CORE_HOST_RUN).count();
+            prop_assert!(of_kind(SPILLWAY_CORE_LAUNCH).count() + on_host >= ops.len());
+            prop_assert!(of_kind(SPILLWAY_CORE_HOST_RUN).all(|it| ops[it.id as usize].host_ns > 0));
+            prop_assert!(on_host > 0 || made.period_ns >= made.compute_ns);
         }
         let short = plan(&work, bytes - 1, 0);
         prop_assert!(short.is_err());
@@ -141,10 +145,36 @@ fn null_is_an_error() {
 }
 
 #[test]
+fn ops_that_may_run_on_the_host_do() {
+    let tensors = [TensorDescription { bytes: 8192, kind: SPILLWAY_CORE_STATE }; 2];
+    let op = |host_ns| OpDescription {
+        time_ns: 9000,
+        workspace_bytes: 0,
+        reads: 1,
+        writes: 1,
+        is_repeatable: 0,
+        host_ns,
+    };
+    let (ops, operands) = ([op(0), op(500)], [0, 0, 1, 1]);
+    let strategy = c"optimizer-offload".as_ptr();
+    let work = Work { strategy, ..work(&tensors, &ops, &operands, MACHINE) };
+    let (made, _memory) = plan(&work, spillway_core_memory_bytes(2, 2, 4), 0).unwrap();
+    let steps = unsafe { slice::from_raw_parts(made.steps, made.step_count) };
+    let of_kind = |kind| steps.iter().filter(move |step| step.kind == kind).map(|step| step.id);
+    assert!(of_kind(SPILLWAY_CORE_LAUNCH).eq([0]) && of_kind(SPILLWAY_CORE_HOST_RUN).eq([1]));
+}
+
+#[test]
 fn layers_that_do_not_fit_come_and_go() {
     let tensors = [TensorDescription { bytes: 8192, kind: SPILLWAY_CORE_STATE }; 3];
-    let op =
-        OpDescription { time_ns: 9000, workspace_bytes: 0, reads: 1, writes: 0, is_repeatable: 0 };
+    let op = OpDescription {
+        time_ns: 9000,
+        workspace_bytes: 0,
+        reads: 1,
+        writes: 0,
+        is_repeatable: 0,
+        host_ns: 0,
+    };
     let (ops, operands) = ([op; 3], [0, 1, 2]);
     let work = Work { budget_bytes: 16384, ..work(&tensors, &ops, &operands, MACHINE) };
     let (made, _memory) = plan(&work, spillway_core_memory_bytes(3, 3, 3), 3).unwrap();

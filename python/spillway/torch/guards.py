@@ -1,9 +1,10 @@
 """What a capture depends on beside its batch, checked in each call.
 
-A check compares identities alone, in loops that Python runs in C. Only where one differs are values
-compared, and the change is named.
+A check compares versions of dicts and identities alone, in loops that Python runs in C. Only where
+one differs are values compared, and the change is named.
 """
 
+from collections import defaultdict
 from functools import partial
 from itertools import chain
 from operator import is_, itemgetter
@@ -13,6 +14,11 @@ from torch.nn.modules import module as every_module
 from torch.utils.hooks import RemovableHandle
 
 from .reached import Change, Reached, Source, difference
+
+try:  # A number that every write to a dict changes, as TorchDynamo has it.
+    from torch._C._dynamo.guards import dict_version
+except ImportError:  # then the values of all dicts are compared
+    dict_version = None
 
 _HOOKS = (
     "_forward_pre_hooks",
@@ -66,24 +72,39 @@ class Surroundings:
         self._hook_counts = [*map(len, self._with_hooks)]
         self._handles = RemovableHandle.next_id
         self._requires_grad = [p.requires_grad for p in self._may_require]
-        self._addresses = [t.data_ptr() for t in self._tensors]
+        self._addresses = [*map(torch.Tensor.data_ptr, self._tensors)]
         self._autocast = _autocast()
         self._flatten()
 
     def _flatten(self):
-        self._reads = [source.read for source in self._sources if source.values]
-        self._expected = list(chain.from_iterable(source.values for source in self._sources))
-        self._sized = [s.sized for s in self._sources if s.sized is not None]
-        self._lengths = [*map(len, self._sized)]
+        # A dict of another type may change its order without a write.
+        kinds = () if dict_version is None else (dict, defaultdict)
+        has_version = lambda source: type(source.within) in kinds
+        versioned = [source for source in self._sources if has_version(source)]
+        self._dicts = list({id(s.within): s.within for s in versioned}.values())
+        self._of_dicts = _Identities(versioned)
+        self._of_others = _Identities(s for s in self._sources if not has_version(s))
+        self._versions = [*map(dict_version, self._dicts)]
+
+    def _same_values(self):
+        """Returns whether all values are the objects that were taken."""
+        if not self._of_others.are_same():
+            return False
+        versions = [*map(dict_version, self._dicts)]
+        if versions == self._versions:
+            return True
+        if not self._of_dicts.are_same():
+            return False
+        self._versions = versions  # what was written is not watched, or is as before
+        return True
 
     def change(self):
         """Returns the first `Change` since, or None."""
         try:
             is_same = (
-                all(map(is_, chain.from_iterable([read() for read in self._reads]), self._expected))
-                and [*map(len, self._sized)] == self._lengths
+                self._same_values()
                 and [p.requires_grad for p in self._may_require] == self._requires_grad
-                and [t.data_ptr() for t in self._tensors] == self._addresses
+                and [*map(torch.Tensor.data_ptr, self._tensors)] == self._addresses
                 and RemovableHandle.next_id == self._handles
                 and [*map(len, self._with_hooks)] == self._hook_counts
                 and _autocast() == self._autocast
@@ -120,7 +141,6 @@ class Surroundings:
         kinds = ("refused", "replaced", "changed")
         return min(found, key=lambda change: kinds.index(change.kind), default=None)
 
-
     def _name_of(self, tensor):
         return next(name for name, t in zip(self._names, self._tensors) if t is tensor)
 
@@ -134,6 +154,24 @@ class Surroundings:
                     sentence = f"{name} of the model is another tensor than that of the optimizer"
                     return [Change("refused", sentence, "Make the optimizer again, and capture again")]
         return []
+
+
+class _Identities:
+    """The objects that some sources have, to be compared at once."""
+
+    def __init__(self, sources):
+        sources = list(sources)
+        self._reads = [source.read for source in sources if source.values]
+        self._expected = list(chain.from_iterable(source.values for source in sources))
+        self._sized = [s.sized for s in sources if s.sized is not None]
+        self._lengths = [*map(len, self._sized)]
+
+    def are_same(self):
+        """Returns whether they are as they were. A `KeyError` or `ValueError` says that one is gone."""
+        return (
+            all(map(is_, chain.from_iterable([read() for read in self._reads]), self._expected))
+            and [*map(len, self._sized)] == self._lengths
+        )
 
 
 class _HooksOf:
@@ -166,13 +204,13 @@ def _sources_of(optimizer):
         rate = lambda group=group: (type(group["lr"]),)
         sources.append(Source(rate, ["the type of lr"], label, "changed"))
     state = optimizer.state
-    sources.append(Source(state.values, ["states"], "the optimizer", "changed", state))
+    sources.append(Source(state.values, ["states"], "the optimizer", "changed", state, state))
     for values in state.values():
         items = values.items() if isinstance(values, dict) else ()
         names = [n for n, v in items if torch.is_tensor(v)]
         if names:
             read = partial(itemgetter(*names, names[0]), values)
-            sources.append(Source(read, names, "the optimizer's state", "replaced"))
+            sources.append(Source(read, names, "the optimizer's state", "replaced", within=values))
     return sources
 
 

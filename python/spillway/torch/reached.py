@@ -52,10 +52,11 @@ class Change:
 
 class Source:
     """Some values of one owner: `read` returns them, `names` has what they are called. `sized`
-    tells whether there are more."""
+    tells whether there are more. `within` is the dict that they are read from, None if there is none."""
 
-    def __init__(self, read, names, owner, kind, sized=None):
+    def __init__(self, read, names, owner, kind, sized=None, within=None):
         self.read, self.names, self.owner, self.kind, self.sized = read, names, owner, kind, sized
+        self.within = within
         self.take()
 
     def take(self):
@@ -133,10 +134,11 @@ class Reached:
         names = [n for n, v in own.items() if n not in _INTERNALS and self._is_watched(v)]
         # One more name has `itemgetter` return a tuple always.
         read = partial(itemgetter(*names, "_modules"), own)
-        self.sources.append(Source(read, [*names, "_modules"], label, "changed", own))
+        self.sources.append(Source(read, [*names, "_modules"], label, "changed", own, own))
         for kind in ("_parameters", "_buffers", "_modules"):
             members, replaces = own[kind], "changed" if kind == "_modules" else "replaced"
-            self.sources.append(Source(members.values, list(members), label, replaces, members))
+            source = Source(members.values, list(members), label, replaces, members, members)
+            self.sources.append(source)
         for n in names:
             self._value(f"{label}.{n}", own[n], "changed")
 
@@ -154,7 +156,7 @@ class Reached:
             names = [n for n in self._names_of(value, kind) if self._is_watched(vars(value)[n])]
             if names:
                 read = partial(itemgetter(*names, names[0]), vars(value))
-                self.sources.append(Source(read, names, label, kind))
+                self.sources.append(Source(read, names, label, kind, within=vars(value)))
         return self
 
     def function(self, name, function, is_run=True):

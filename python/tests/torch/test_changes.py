@@ -3,6 +3,7 @@
 import copy
 import types
 
+import numpy as np
 import pytest
 import torch
 from eager import MACHINE, same, same_dicts
@@ -11,7 +12,7 @@ from torch.nn import functional as F
 from torch.nn.utils import prune
 
 import spillway.torch
-from spillway.torch import ChangedError
+from spillway.torch import ChangedError, guards, holding
 
 pytestmark = pytest.mark.short
 
@@ -342,3 +343,34 @@ def test_evaluation_between_the_steps_changes_nothing():
             model(batch()[0])
         model.train()
     assert len(train._variants) == 1
+
+
+@pytest.mark.parametrize("has_versions", [True, False])
+def test_a_value_is_compared_once_its_dict_was_written(has_versions, monkeypatch):
+    if not has_versions:
+        monkeypatch.setattr(guards, "dict_version", None)
+    model = perceptron()
+    step = spillway.torch.capture(model, loss_fn, sgd(model), batch())
+    around = step.surroundings
+    model[1].p = model[1].p
+    assert around.change() is None
+    model[1].p = 0.25
+    assert around.change().sentence == "p of model.1 is 0.25, but 0.5 was captured"
+    model[1].p = 0.5
+    assert around.change() is None
+    del model._modules["1"]
+    assert around.change().sentence == "model has other members"
+
+
+def test_words_are_read_where_they_are():
+    sizes = [(1, torch.uint8), (3, torch.uint8), (5, torch.int16), (1, torch.float32), (999, torch.float32)]
+    tensors = [torch.zeros(size, dtype=dtype) for size, dtype in sizes]
+    helds = [holding.held(tensor) for tensor in tensors]
+    words = holding._Words(helds)
+    assert np.array_equal(words.now(), words.seen())
+    for tensor, held in zip(tensors, helds):
+        tensor.data[0] = 1
+        assert not np.array_equal(words.now(), words.seen())
+        held.look()
+        assert np.array_equal(words.now(), words.seen())
+    assert holding._Words([]).now().size == 0

@@ -1,11 +1,58 @@
 //! The same steps as they ran on a device.
 
 use super::{Course, Span, positions};
+use crate::names::Names;
 use crate::report::Actual;
 use planner_core::{Scheduled, Stream, Verified};
 
+/// Checks that each stream ran one step after the other.
+///
+/// # Errors
+/// A sentence that names the step and the iteration.
+pub(crate) fn check(
+    names: &Names<'_>,
+    verified: &Verified<'_>,
+    actual: &Actual,
+) -> Result<(), String> {
+    let (steps, first) = (verified.plan().steps, actual.first_iteration);
+    for (stream, positions) in Stream::ALL.into_iter().zip(positions(verified).0) {
+        let steps_ns = &actual.steps_ns[stream];
+        let mut free_ns = 0;
+        for (at, &[start_ns, end_ns]) in steps_ns.iter().enumerate() {
+            let Some(iteration) = at.checked_div(positions.len()) else {
+                return Err(format!(
+                    "{} steps were measured on the {stream} stream, where the plan has none",
+                    steps_ns.len()
+                ));
+            };
+            let Some(iteration) = first.checked_add(iteration as u64) else {
+                return Err(format!(
+                    "no iteration can follow iteration {first}, but more were measured"
+                ));
+            };
+            let reason = if start_ns < free_ns {
+                format!(
+                    "starts at {start_ns} ns, but the step before it on its stream ends at {free_ns} ns"
+                )
+            } else if end_ns < start_ns {
+                format!("starts at {start_ns} ns, but ends at {end_ns} ns")
+            } else {
+                free_ns = end_ns;
+                continue;
+            };
+            let step = positions[at % positions.len()];
+            return Err(format!(
+                "step {step} of iteration {iteration}, the {}, was measured wrongly: it {reason}",
+                names.step(&steps[step])
+            ));
+        }
+    }
+    Ok(())
+}
+
 impl Course {
-    /// The iterations of which all steps were measured. Memory is not measured.
+    /// The iterations of which all steps were measured. Memory is not measured. The times have
+    /// been checked.
     pub(crate) fn measured(verified: &Verified<'_>, actual: &Actual) -> Self {
         let schedule = verified.schedule();
         let counts = schedule.stream_steps.map(|count| count as usize);

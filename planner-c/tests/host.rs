@@ -1,0 +1,344 @@
+//! Ops on the host and outputs in a session: what is missing, what fails, and which outputs are there.
+
+#![allow(clippy::unwrap_used)]
+// SAFETY: throughout, arrays are passed with their lengths, and handles and contexts are alive.
+#![allow(clippy::undocumented_unsafe_blocks)]
+
+use spillway_c::device::Device;
+use spillway_c::error::{Code, Error, SPILLWAY_MESSAGE_BYTES};
+use spillway_c::graph::*;
+use spillway_c::kernels::{HostLaunchDescription, HostRange, Kernels, LaunchDescription, Slot};
+use spillway_c::machine::*;
+use spillway_c::plan::*;
+use spillway_c::session::*;
+use spillway_c::steps::*;
+use std::ffi::{CStr, c_void};
+use std::ptr;
+
+const CHUNK_BYTES: u64 = 64;
+const X: u32 = 0;
+const SUM: u32 = 3;
+
+/// A device of numbers: a chunk holds one tensor, of one number. All work is done when it is enqueued.
+#[derive(Default)]
+struct Memory {
+    chunks: Vec<u64>,
+    /// The chunk at each chunk of addresses.
+    mapped: Vec<u64>,
+    host: Vec<u64>,
+    signals: [u64; 4],
+    fails_in_iteration: u64,
+}
+
+impl Memory {
+    fn at(&mut self, address: u64) -> &mut u64 {
+        let chunk = self.mapped[(address / CHUNK_BYTES) as usize];
+        &mut self.chunks[chunk as usize]
+    }
+
+    fn host(&mut self, offset_bytes: u64) -> &mut u64 {
+        &mut self.host[(offset_bytes / 8) as usize]
+    }
+}
+
+fn memory<'m>(context: *mut c_void) -> &'m mut Memory {
+    unsafe { &mut *context.cast() }
+}
+
+extern "C" fn create(context: *mut c_void, chunks: u64) -> i32 {
+    memory(context).chunks = vec![0; chunks as usize];
+    0
+}
+extern "C" fn reserve(context: *mut c_void, chunks: u64, address: *mut u64) -> i32 {
+    let mapped = &mut memory(context).mapped;
+    let first = mapped.len().max(1);
+    mapped.resize(first + chunks as usize, 0);
+    unsafe { address.write(first as u64 * CHUNK_BYTES) };
+    0
+}
+extern "C" fn map(context: *mut c_void, address: u64, first: u64, chunks: u64) -> i32 {
+    for at in 0..chunks {
+        memory(context).mapped[(address / CHUNK_BYTES + at) as usize] = first + at;
+    }
+    0
+}
+extern "C" fn unmap(_: *mut c_void, _: u64, _: u64) -> i32 {
+    0
+}
+extern "C" fn create_host(context: *mut c_void, bytes: u64) -> i32 {
+    memory(context).host = vec![0; (bytes / 8) as usize];
+    0
+}
+extern "C" fn write_host(_: *mut c_void, _: u64, _: *const u8, _: usize) -> i32 {
+    1 // Nothing asks for it.
+}
+extern "C" fn read_host(context: *mut c_void, offset: u64, into: *mut u8, bytes: usize) -> i32 {
+    let number = memory(context).host(offset).to_ne_bytes();
+    unsafe { ptr::copy_nonoverlapping(number.as_ptr(), into, bytes) };
+    0
+}
+extern "C" fn upload(context: *mut c_void, offset: u64, _: u64, address: u64) -> i32 {
+    *memory(context).at(address) = *memory(context).host(offset);
+    0
+}
+extern "C" fn download(context: *mut c_void, address: u64, offset: u64, _: u64) -> i32 {
+    *memory(context).host(offset) = *memory(context).at(address);
+    0
+}
+extern "C" fn wait(context: *mut c_void, _: u32, stream: u32, signal: u64) -> i32 {
+    i32::from(memory(context).signals[stream as usize] < signal)
+}
+extern "C" fn signal(context: *mut c_void, stream: u32, signal: *mut u64) -> i32 {
+    memory(context).signals[stream as usize] += 1;
+    unsafe { signal.write(memory(context).signals[stream as usize]) };
+    0
+}
+extern "C" fn reached(_: *mut c_void, _: u32, _: u64, is_reached: *mut u8) -> i32 {
+    unsafe { is_reached.write(1) };
+    0
+}
+extern "C" fn block_until(context: *mut c_void, stream: u32, signal: u64) -> i32 {
+    wait(context, stream, stream, signal)
+}
+
+/// Doubles the input.
+extern "C" fn launch(context: *mut c_void, launch: *const LaunchDescription) -> i32 {
+    let launch = unsafe { &*launch };
+    let (from, to) = unsafe { (*launch.reads, *launch.writes) };
+    *memory(context).at(to) = 2 * *memory(context).at(from);
+    0
+}
+/// Adds what was doubled to a state, which is an output, too.
+extern "C" fn launch_on_host(context: *mut c_void, launch: *const HostLaunchDescription) -> i32 {
+    let launch = unsafe { &*launch };
+    assert_eq!((launch.op, launch.read_count, launch.write_count), (1, 2, 2));
+    if launch.iteration == memory(context).fails_in_iteration {
+        return 77;
+    }
+    let range = |of: *const HostRange, at| unsafe { *of.add(at) };
+    let (doubled, total) = (range(launch.reads, 0), range(launch.reads, 1));
+    assert_eq!((range(launch.writes, 0), total.bytes), (total, 8), "it is updated in place");
+    let sum =
+        *memory(context).host(total.offset_bytes) + *memory(context).host(doubled.offset_bytes);
+    *memory(context).host(total.offset_bytes) = sum;
+    *memory(context).host(range(launch.writes, 1).offset_bytes) = sum;
+    0
+}
+extern "C" fn fill_states(_: *mut c_void, _: *const Slot, _: usize) -> i32 {
+    0
+}
+extern "C" fn fill_inputs(
+    context: *mut c_void,
+    iteration: u64,
+    slots: *const Slot,
+    _: usize,
+) -> i32 {
+    *memory(context).host(unsafe { (*slots).offset_bytes }) = iteration;
+    0
+}
+
+fn made<T>(call: impl FnOnce(*mut *mut T, *mut Error) -> Code) -> *mut T {
+    let mut handle = ptr::null_mut();
+    assert_eq!(call(&raw mut handle, ptr::null_mut()), Code::Ok);
+    handle
+}
+
+/// What a call returns, with its sentence.
+fn said(call: impl FnOnce(*mut Error) -> Code) -> (Code, String) {
+    let mut error = Error { code: Code::Ok, message: [0; SPILLWAY_MESSAGE_BYTES] };
+    let code = call(&raw mut error);
+    let message = unsafe { CStr::from_ptr(error.message.as_ptr()) };
+    (code, message.to_str().unwrap().to_owned())
+}
+
+/// A plan whose second op runs on the host.
+fn plan() -> *mut Plan {
+    let kinds = [SPILLWAY_INPUT, SPILLWAY_TEMPORARY, SPILLWAY_STATE, SPILLWAY_OUTPUT];
+    let tensors = kinds.map(|kind| TensorDescription { name: ptr::null(), bytes: 8, kind });
+    let op = |name: &'static CStr, reads: &'static [u32], writes: &'static [u32], host_ns| {
+        OpDescription {
+            name: name.as_ptr(),
+            time_ns: 1000,
+            workspace_bytes: 0,
+            reads: reads.as_ptr(),
+            read_count: reads.len(),
+            writes: writes.as_ptr(),
+            write_count: writes.len(),
+            is_repeatable: 0,
+            host_ns,
+        }
+    };
+    let ops = [op(c"double", &[X], &[1], 0), op(c"add", &[1, 2], &[2, SUM], 500)];
+    let description = MachineDescription {
+        device_bytes: 1 << 20,
+        host_bytes: 1 << 20,
+        chunk_bytes: CHUNK_BYTES,
+        h2d_bytes_per_s: 1 << 30,
+        d2h_bytes_per_s: 1 << 30,
+        transfer_latency_ns: 10,
+        map_ns_per_chunk: 0,
+        unmap_ns_per_chunk: 0,
+    };
+    let strategy = c"optimizer-offload".as_ptr();
+    let options = PlanOptions { budget: ptr::null(), strategy, maps_as_it_runs: 0 };
+    unsafe {
+        let (tensors, ops) = ((tensors.as_ptr(), tensors.len()), (ops.as_ptr(), ops.len()));
+        let graph = made(|to, error| {
+            spillway_graph_new(ptr::null(), tensors.0, tensors.1, ops.0, ops.1, to, error)
+        });
+        let machine =
+            made(|to, error| spillway_machine_new(ptr::null(), &raw const description, to, error));
+        let plan =
+            made(|to, error| spillway_plan_new(graph, machine, &raw const options, to, error));
+        spillway_graph_free(graph);
+        spillway_machine_free(machine);
+        plan
+    }
+}
+
+fn tables(memory: &mut Memory) -> (Device, Kernels) {
+    let context = ptr::from_mut(memory).cast();
+    let device = Device {
+        context,
+        chunk_bytes: CHUNK_BYTES,
+        create: Some(create),
+        reserve: Some(reserve),
+        map: Some(map),
+        unmap: Some(unmap),
+        create_host: Some(create_host),
+        write_host: Some(write_host),
+        read_host: Some(read_host),
+        upload: Some(upload),
+        download: Some(download),
+        wait: Some(wait),
+        signal: Some(signal),
+        reached: Some(reached),
+        block_until: Some(block_until),
+        has_host_stream: 1,
+    };
+    let kernels = Kernels {
+        context,
+        launch: Some(launch),
+        fill_states: Some(fill_states),
+        fill_inputs: Some(fill_inputs),
+        launch_on_host: Some(launch_on_host),
+    };
+    (device, kernels)
+}
+
+fn start(plan: *const Plan, (device, kernels): &(Device, Kernels)) -> *mut Session {
+    made(|to, error| unsafe { spillway_session_new(plan, device, kernels, to, error) })
+}
+
+#[test]
+fn steps_on_the_host_have_their_waits() {
+    let plan = plan();
+    let mut steps = [const {
+        let wait = Wait { index: 0, iterations_back: 0 };
+        let (kind, id, is_repeat, index) = (0, 0, 0, 0);
+        let (first_object, object_count) = (0, 0);
+        StepDescription { kind, id, first_object, object_count, is_repeat, index, waits: [wait; 4] }
+    }; 64];
+    let (mut needed, into) = (0, steps.as_mut_ptr());
+    let (code, _) = said(|error| unsafe {
+        spillway_plan_steps(plan, into, steps.len(), &raw mut needed, ptr::null_mut(), error)
+    });
+    assert_eq!(code, Code::Ok);
+    let on_host = steps[..needed].iter().filter(|step| step.kind == SPILLWAY_HOST_RUN);
+    let on_host: Vec<_> = on_host.collect();
+    assert!(!on_host.is_empty());
+    for step in on_host {
+        assert_eq!((step.id, step.index, step.is_repeat), (1, 0, 0));
+        let wait = step.waits[SPILLWAY_DOWNLOAD as usize];
+        assert_eq!((wait.index, wait.iterations_back), (0, 0), "what it reads is downloaded");
+    }
+    let mut figures = unsafe { std::mem::zeroed::<Figures>() };
+    let (code, _) = said(|error| unsafe { spillway_plan_figures(plan, &raw mut figures, error) });
+    assert_eq!((code, figures.host_ns), (Code::Ok, 500));
+    unsafe { spillway_plan_free(plan) };
+}
+
+#[test]
+fn outputs_of_the_last_two_iterations_are_read() {
+    let (plan, mut memory) = (plan(), Memory::default());
+    let session = start(plan, &tables(&mut memory));
+    let read = |tensor, iteration| {
+        let mut value = [0; 8];
+        let (code, message) = said(|error| unsafe {
+            spillway_session_read_output(session, tensor, iteration, value.as_mut_ptr(), 8, error)
+        });
+        (code, message, u64::from_ne_bytes(value))
+    };
+    let (code, message, _) = read(SUM, 0);
+    assert_eq!(code, Code::Argument);
+    assert!(message.ends_with("this plan has enqueued no iteration yet"), "{message}");
+    let (code, _) = said(|error| unsafe { spillway_session_run(session, 10, error) });
+    assert_eq!(code, Code::Ok);
+    // Twice the sum of the numbers up to 10.
+    for (iteration, value) in [(0, 110), (10, 110), (9, 90)] {
+        assert_eq!(read(SUM, iteration), (Code::Ok, String::new(), value));
+    }
+    for iteration in [8, 11, u64::MAX] {
+        assert_eq!(read(SUM, iteration).0, Code::Argument, "{iteration}");
+    }
+    for tensor in [X, 1, 2, 4, u32::MAX] {
+        let (code, message, _) = read(tensor, 0);
+        assert_eq!(code, Code::Argument);
+        assert!(message.contains("is not an output"), "{message}");
+    }
+    let (code, message) = said(|error| unsafe {
+        spillway_session_read_output(session, SUM, 0, [0; 7].as_mut_ptr(), 7, error)
+    });
+    assert_eq!(code, Code::Argument);
+    assert!(message.contains("the tensor has 8"), "{message}");
+    let (code, _) = said(|error| unsafe {
+        spillway_session_read_output(session, SUM, 0, ptr::null_mut(), 8, error)
+    });
+    assert_eq!(code, Code::Argument);
+    unsafe {
+        spillway_session_free(session);
+        spillway_plan_free(plan);
+    }
+}
+
+#[test]
+fn a_kernel_that_fails_on_the_host_is_named_with_its_iteration() {
+    let plan = plan();
+    let mut memory = Memory { fails_in_iteration: 3, ..Memory::default() };
+    let session = start(plan, &tables(&mut memory));
+    let (code, message) = said(|error| unsafe { spillway_session_run(session, 5, error) });
+    assert_eq!(code, Code::Device);
+    for part in ["of iteration 3", "the host run of op 1 (\"add\")", "launch_on_host returned 77"] {
+        assert!(message.contains(part), "{message}");
+    }
+    unsafe {
+        spillway_session_free(session);
+        spillway_plan_free(plan);
+    }
+}
+
+#[test]
+fn no_session_starts_where_ops_cannot_run_on_the_host() {
+    let (plan, mut memory) = (plan(), Memory::default());
+    let (device, kernels) = tables(&mut memory);
+    let without_stream = Device { has_host_stream: 0, ..device };
+    let without_kernels = Kernels { launch_on_host: None, ..kernels };
+    for (tables, reason) in [
+        ((without_stream, kernels), "stream"),
+        ((device, without_kernels), "bring kernels for the host"),
+    ] {
+        let mut session = ptr::null_mut();
+        let (code, message) = said(|error| unsafe {
+            spillway_session_new(
+                plan,
+                &raw const tables.0,
+                &raw const tables.1,
+                &raw mut session,
+                error,
+            )
+        });
+        assert_eq!((code, session.is_null()), (Code::Argument, true), "{message}");
+        assert!(message.contains(reason), "{message}");
+    }
+    unsafe { spillway_plan_free(plan) };
+}
