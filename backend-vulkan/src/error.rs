@@ -3,7 +3,7 @@
 use ash::vk;
 pub use backend_checks::Unavailable;
 
-use backend_checks::Refused;
+use backend_checks::{HostFailure, Refused};
 use planner_core::backend::{BackendError, ErrorKind};
 use std::fmt;
 
@@ -14,7 +14,7 @@ impl From<VulkanError> for Unavailable {
 }
 
 /// An error of an open device.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum VulkanError {
     /// The driver refuses a call.
@@ -68,6 +68,8 @@ pub enum VulkanError {
     },
     /// The device was not opened for wgpu.
     WithoutWgpu,
+    /// An op failed on the host.
+    HostOp(HostFailure),
 }
 
 impl VulkanError {
@@ -101,7 +103,8 @@ impl fmt::Display for VulkanError {
                 "no addresses are left for {chunks} chunks; the device has {space_bytes} bytes of \
                  sparse addresses in all"
             ),
-            Self::Refused(refused) => refused.fmt(f),
+            Self::Refused(ref refused) => refused.fmt(f),
+            Self::HostOp(ref failure) => failure.fmt(f),
             Self::Foreign => {
                 write!(
                     f,

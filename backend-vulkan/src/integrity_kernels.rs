@@ -4,10 +4,10 @@ use crate::driver::BufferRange;
 use crate::error::VulkanError;
 use crate::kernel::{Compute, Kernel, KernelError};
 use crate::{Options, Vulkan, VulkanDevice};
-use backend_checks::{Refused, check_launch};
-use integrity::{Backend, Found, fill_inputs, fill_states};
-use planner_core::backend::{DeviceAddress, Kernels, Launch};
-use planner_core::{Graph, HostLayout, Kind, Machine, MachineParameters};
+use backend_checks::{Refused, check_host_launch, check_launch};
+use integrity::{Backend, Found, HostArithmetic, fill_inputs, fill_states};
+use planner_core::backend::{DeviceAddress, HostKernels, HostLaunch, Kernels, Launch};
+use planner_core::{Graph, HostLayout, Kind, Machine, MachineParameters, OpId};
 
 const SOURCE: &str = include_str!("integrity.wgsl");
 
@@ -21,6 +21,8 @@ const MOST_GROUPS: u64 = 4096;
 pub struct IntegrityKernels<'g> {
     graph: Graph<'g>,
     passes: Passes,
+    /// The op that fails on the host, and the iteration.
+    failing: Option<(OpId, u64)>,
 }
 
 /// The three passes, and where readings and the results lie between them.
@@ -151,7 +153,8 @@ impl<'g> IntegrityKernels<'g> {
         let [read, combine, write] = [compiled("take")?, compiled("combine")?, compiled("put")?];
         let slots = most_reads.unwrap_or(0) as u64 + 1;
         let readings = device.working_memory(slots * stride_bytes)?;
-        Ok(Self { graph, passes: Passes { read, combine, write, readings, stride_bytes } })
+        let passes = Passes { read, combine, write, readings, stride_bytes };
+        Ok(Self { graph, passes, failing: None })
     }
 }
 
@@ -178,6 +181,10 @@ impl Kernels<VulkanDevice> for IntegrityKernels<'_> {
         self.passes.launch(&mut device.compute()?, &op, most_bytes)
     }
 
+    fn on_host(&mut self) -> Option<&mut dyn HostKernels<VulkanDevice>> {
+        Some(self)
+    }
+
     fn fill_states(
         &mut self,
         device: &mut VulkanDevice,
@@ -193,6 +200,27 @@ impl Kernels<VulkanDevice> for IntegrityKernels<'_> {
         layout: &HostLayout<'_>,
     ) -> Result<(), VulkanError> {
         fill_inputs(&self.graph, device, iteration, layout)
+    }
+}
+
+impl HostKernels<VulkanDevice> for IntegrityKernels<'_> {
+    fn launch_on_host(
+        &mut self,
+        device: &mut VulkanDevice,
+        launch: &HostLaunch<'_>,
+    ) -> Result<(), VulkanError> {
+        check_host_launch(&self.graph, launch)?;
+        let arithmetic = HostArithmetic::new(&self.graph, launch.op);
+        let failing = self.failing;
+        device.launch_on_host(launch, move |mut run| {
+            if failing == Some((run.op, run.iteration)) {
+                return Err("it was made to fail");
+            }
+            let values = arithmetic.values(|position| arithmetic.reading(run.read(position)));
+            let written = run.writes.iter_mut().zip(values);
+            written.for_each(|(bytes, value)| arithmetic.write(value, bytes));
+            Ok(())
+        })
     }
 }
 
@@ -317,6 +345,16 @@ impl Backend for Integrity {
         graph: Graph<'g>,
     ) -> Result<IntegrityKernels<'g>, VulkanError> {
         IntegrityKernels::new(device, graph)
+    }
+
+    fn fail_host_op(
+        &self,
+        kernels: &mut IntegrityKernels<'_>,
+        op: OpId,
+        iteration: u64,
+    ) -> Result<(), String> {
+        kernels.failing = Some((op, iteration));
+        Ok(())
     }
 
     fn close(&self, device: VulkanDevice) -> Result<(), String> {

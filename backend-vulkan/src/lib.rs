@@ -25,6 +25,7 @@ mod wgpu;
 
 pub use adapter::{DeviceInfo, Options, Vulkan, default_chunk_bytes};
 pub use ash;
+pub use backend_checks::{HostFailure, HostRead, HostRun};
 pub use driver::BufferRange;
 pub use error::{Unavailable, VulkanError};
 pub use integrity_kernels::{Integrity, IntegrityKernels};
@@ -32,7 +33,7 @@ pub use kernel::{Compute, Kernel, KernelError};
 pub use queues::{QueueIndex, Queues};
 
 use adapter::Opened;
-use driver::{Buffer, Device, Memory};
+use driver::{Buffer, Device, HostStream, Memory};
 use kernel::Compiled;
 use paging::Space;
 use planner_core::backend::{BackendError, ErrorKind, ErrorType};
@@ -77,10 +78,12 @@ pub struct VulkanDevice {
     /// The same device as wgpu sees it, where it was opened for that.
     #[cfg(feature = "wgpu")]
     wgpu_device: Option<wgpu::WgpuDevice>,
-    /// The three streams.
-    queued: [Queued; 3],
+    /// The four streams.
+    queued: [Queued; 4],
     /// Their queues.
     shared: Vec<Shared>,
+    /// The thread of ops on the host.
+    host_stream: HostStream,
     space: Space,
     /// The host block, once it is created.
     host: Option<HostBlock>,
@@ -108,6 +111,8 @@ impl VulkanDevice {
             wgpu_device: None,
             queued,
             shared,
+            host_stream: HostStream::start()
+                .map_err(|error| Unavailable(format!("starting a thread: {error}")))?,
             space: Space::new(&opened, chunk_bytes)?,
             host: None,
             kernels: Vec::new(),
@@ -132,7 +137,8 @@ impl VulkanDevice {
         let submitted = self.submit_all();
         let errors = self.device.wait_idle();
         submitted?;
-        errors.first().map_or(Ok(()), |&error| Err(error))
+        errors.into_iter().next().map_or(Ok(()), Err)?;
+        self.host_stream.check()
     }
 }
 
@@ -151,6 +157,8 @@ impl fmt::Debug for VulkanDevice {
 
 impl Drop for VulkanDevice {
     fn drop(&mut self) {
+        // What is submitted may wait for the host's thread, which waits only for what is submitted.
+        self.host_stream.end();
         // What is submitted uses what is dropped next. A queue of a lost device uses nothing any
         // more once it has said so (Vulkan, "Lost Device").
         let errors = self.device.wait_idle();

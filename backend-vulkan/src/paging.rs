@@ -118,12 +118,12 @@ impl Space {
     /// Reserves addresses in the first block with enough free bytes, or in a new one.
     fn reserve(&mut self, chunks: u64) -> Result<DeviceAddress, VulkanError> {
         let space_bytes = self.device.limits().sparse_address_space_size;
-        let exhausted = VulkanError::AddressSpace { chunks, space_bytes };
-        let bytes = self.addresses.bytes(chunks).ok_or(exhausted)?;
+        let exhausted = || VulkanError::AddressSpace { chunks, space_bytes };
+        let bytes = self.addresses.bytes(chunks).ok_or_else(exhausted)?;
         let has_bytes = |block: &Block| block.buffer.bytes - block.used_bytes >= bytes;
         let block = match self.blocks.iter().position(has_bytes) {
             Some(block) => block,
-            None => self.add_block(bytes, space_bytes)?.ok_or(exhausted)?,
+            None => self.add_block(bytes, space_bytes)?.ok_or_else(exhausted)?,
         };
         let Block { address, used_bytes, .. } = &mut self.blocks[block];
         let at = DeviceAddress(*address + *used_bytes);

@@ -5,6 +5,9 @@
 //! iteration, when the host is about to wait or asks for one of them, when a stream on another queue
 //! has to wait for one of them, or when they are many. What a queue is given therefore waits only for
 //! what some queue has been given before.
+//!
+//! The stream for ops on the host has a thread instead of a queue. Queues may be given what waits for
+//! that thread, and the thread waits only for what queues have been given.
 
 use crate::VulkanDevice;
 use crate::driver::{Commands, Device, Queue, Semaphore, Submit};
@@ -29,7 +32,7 @@ pub(crate) struct Queued {
     queue: usize,
     /// Of the queue.
     family: u32,
-    semaphore: Semaphore,
+    semaphore: Arc<Semaphore>,
     /// Signals enqueued.
     signalled: u64,
     /// The last signal that is submitted.
@@ -37,7 +40,7 @@ pub(crate) struct Queued {
     /// The last signal that is known to be reached.
     reached: u64,
     /// What the next work waits for, by stream; 0 for nothing.
-    waits: [u64; 3],
+    waits: [u64; 4],
     recording: Option<Commands>,
     /// Commands that have been submitted, each with the signal after it.
     in_flight: VecDeque<(u64, Commands)>,
@@ -60,7 +63,7 @@ pub(crate) struct Shared {
 struct Work {
     stream: Stream,
     /// What it waits for, by stream; 0 for nothing.
-    waits: [u64; 3],
+    waits: [u64; 4],
     commands: Option<Commands>,
     /// The first signal after it, which comes at once if `signals`.
     next: u64,
@@ -79,11 +82,11 @@ impl Queued {
         Ok(Self {
             queue,
             family,
-            semaphore: Semaphore::new(device)?,
+            semaphore: Arc::new(Semaphore::new(device)?),
             signalled: 0,
             submitted: 0,
             reached: 0,
-            waits: [0; 3],
+            waits: [0; 4],
             recording: None,
             in_flight: VecDeque::new(),
             spare: Vec::new(),
@@ -133,11 +136,14 @@ impl Queued {
     }
 }
 
-/// The three streams, each on its queue, and these queues, each once.
+/// The place of the host's thread among queues.
+const NO_QUEUE: usize = usize::MAX;
+
+/// The streams, each on its queue but that of the host, and these queues, each once.
 pub(crate) fn streams(
     device: &Arc<Device>,
     queues: [Queue; 3],
-) -> Result<([Queued; 3], Vec<Shared>), VulkanError> {
+) -> Result<([Queued; 4], Vec<Shared>), VulkanError> {
     let mut shared: Vec<Shared> = Vec::new();
     let mut queued = |queue: Queue| {
         let known = shared.iter().position(|shared| shared.queue == queue);
@@ -148,7 +154,8 @@ pub(crate) fn streams(
         Queued::new(device, index, queue.family)
     };
     let [compute, upload, download] = queues;
-    Ok(([queued(compute)?, queued(upload)?, queued(download)?], shared))
+    let host = Queued::new(device, NO_QUEUE, compute.family)?;
+    Ok(([queued(compute)?, queued(upload)?, queued(download)?, host], shared))
 }
 
 impl VulkanDevice {
@@ -167,6 +174,9 @@ impl VulkanDevice {
                 }
             };
             commands.begin()?;
+            if stream == Stream::Upload {
+                commands.barrier_from_host();
+            }
             queued.recording = Some(commands);
         }
         let commands = self.queued[stream as usize].recording();
@@ -221,7 +231,7 @@ impl VulkanDevice {
             commands: work.commands.as_ref(),
             signal: work
                 .signals
-                .then_some((&self.queued[work.stream as usize].semaphore, work.next)),
+                .then_some((&*self.queued[work.stream as usize].semaphore, work.next)),
         });
         submits.collect()
     }
@@ -236,9 +246,9 @@ impl VulkanDevice {
     }
 
     /// Signals of the streams.
-    fn points(&self, values: [u64; 3]) -> impl Iterator<Item = (&Semaphore, u64)> {
+    fn points(&self, values: [u64; 4]) -> impl Iterator<Item = (&Semaphore, u64)> {
         let streams = self.queued.iter().zip(values).filter(|&(_, value)| value > 0);
-        streams.map(|(queued, value)| (&queued.semaphore, value))
+        streams.map(|(queued, value)| (&*queued.semaphore, value))
     }
 
     /// The last bind of pages, if the queue has not waited for it.
@@ -254,7 +264,6 @@ impl VulkanDevice {
     }
 
     fn check_signalled(&self, point: Point) -> Result<(), VulkanError> {
-        check_stream(point.stream)?;
         if point.value > self.queued[point.stream as usize].signalled {
             return Err(Refused::Unsignalled(point).into());
         }
@@ -288,21 +297,20 @@ impl VulkanDevice {
     /// It has been submitted.
     pub(crate) fn compute_has_waited(&mut self) {
         let queued = &mut self.queued[Stream::Compute as usize];
-        queued.waits = [0; 3];
+        queued.waits = [0; 4];
         let queue = queued.queue;
         self.has_submitted(queue);
     }
 }
 
-/// Refuses the stream for ops on the host, which the device does not have.
-fn check_stream(stream: Stream) -> Result<(), Refused> {
-    if stream == Stream::Host { Err(Refused::NoHostStream) } else { Ok(()) }
-}
-
 impl Streams for VulkanDevice {
+    fn has_host_stream(&self) -> bool {
+        true
+    }
+
     fn wait(&mut self, stream: Stream, point: Point) -> Result<(), VulkanError> {
-        check_stream(stream)?;
         self.check_signalled(point)?;
+        self.host_stream.check()?;
         // A stream runs in its own order.
         if point.stream == stream || point.value == 0 {
             return Ok(());
@@ -314,14 +322,26 @@ impl Streams for VulkanDevice {
         if of.queue != waiting.queue && point.value > of.submitted {
             self.submit_queue(of.queue)?;
         }
+        if stream == Stream::Host {
+            let semaphore = &self.queued[point.stream as usize].semaphore;
+            self.host_stream.wait(semaphore, point.value);
+            return Ok(());
+        }
         let wait = &mut self.queued[stream as usize].waits[point.stream as usize];
         *wait = point.value.max(*wait);
         Ok(())
     }
 
     fn signal(&mut self, stream: Stream) -> Result<Point, VulkanError> {
-        check_stream(stream)?;
-        self.gather(stream, true)?;
+        self.host_stream.check()?;
+        if stream == Stream::Host {
+            let queued = &mut self.queued[stream as usize];
+            queued.signalled += 1;
+            queued.submitted = queued.signalled;
+            self.host_stream.signal(&queued.semaphore, queued.signalled);
+        } else {
+            self.gather(stream, true)?;
+        }
         Ok(Point { stream, value: self.queued[stream as usize].signalled })
     }
 
@@ -331,14 +351,22 @@ impl Streams for VulkanDevice {
         if point.value > submitted {
             self.submit_queue(queue)?;
         }
-        self.queued[point.stream as usize].has_reached(point.value)
+        let is_reached = match point.stream {
+            Stream::Host => self.host_stream.reached() >= point.value,
+            stream => self.queued[stream as usize].has_reached(point.value)?,
+        };
+        self.host_stream.check().map(|()| is_reached)
     }
 
     fn block_until(&mut self, point: Point) -> Result<(), VulkanError> {
         self.check_signalled(point)?;
         // The device is not to wait for the host.
         self.submit_all()?;
-        self.queued[point.stream as usize].block_until(point.value)
+        match point.stream {
+            Stream::Host => self.host_stream.block_until(point.value),
+            stream => self.queued[stream as usize].block_until(point.value)?,
+        }
+        self.host_stream.check()
     }
 
     fn submit(&mut self) -> Result<(), VulkanError> {

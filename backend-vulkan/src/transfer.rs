@@ -1,11 +1,12 @@
 //! The host block, and copies between it and the device.
 
 use crate::VulkanDevice;
-use crate::driver::{Buffer, BufferRange, Device, Memory};
+use crate::driver::{Buffer, BufferRange, Device, HostTask, Memory, Segments};
 use crate::error::VulkanError;
-use backend_checks::Refused;
+use backend_checks::{HostOp, HostRun, Refused};
 use planner_core::Stream;
-use planner_core::backend::{DeviceAddress, HostRange, Transfers};
+use planner_core::backend::{DeviceAddress, HostLaunch, HostRange, Transfers};
+use std::fmt;
 use std::sync::Arc;
 
 /// Size of a segment of the block. Drivers bound the size of one allocation.
@@ -17,6 +18,8 @@ pub(crate) struct HostBlock {
     bytes: u64,
     segment_bytes: u64,
     segments: Vec<(Buffer, Memory)>,
+    /// The same, for ops on the host.
+    addresses: Arc<Segments>,
 }
 
 impl HostBlock {
@@ -27,16 +30,19 @@ impl HostBlock {
         if bytes > device.physical.host_memory_bytes() {
             return Err(VulkanError::OutOfHostMemory { bytes });
         }
-        let mut block = Self { bytes, segment_bytes, segments: Vec::new() };
+        let (mut segments, mut starts) = (Vec::new(), Vec::new());
         let mut left = bytes;
         while left > 0 {
             let bytes = left.min(segment_bytes);
             let memory_type = |bits| device.physical.memory_type_of_host(bits);
             let segment = Buffer::with_memory(device, bytes, true, memory_type);
-            block.segments.push(segment.map_err(|error| error.on_host(bytes))?);
+            let (buffer, memory) = segment.map_err(|error| error.on_host(bytes))?;
+            starts.push(memory.address());
+            segments.push((buffer, memory));
             left -= bytes;
         }
-        Ok(block)
+        let addresses = Arc::new(Segments { starts, bytes: segment_bytes });
+        Ok(Self { bytes, segment_bytes, segments, addresses })
     }
 
     pub(crate) const fn bytes(&self) -> u64 {
@@ -106,6 +112,41 @@ impl VulkanDevice {
     }
 }
 
+impl VulkanDevice {
+    /// Enqueues an op on [`Stream::Host`], for
+    /// [`HostKernels`](planner_core::backend::HostKernels): `work` runs on the thread of that stream,
+    /// after all that the stream waits for, over the bytes that the launch names. The waits of a proved
+    /// plan keep copies and other ops away from these bytes meanwhile; nothing else may touch them.
+    /// An operand that lies in several segments of the block is copied together for it, and back.
+    ///
+    /// If `work` fails or panics, no op on the host runs any more, and this and all later calls of
+    /// [`Streams`](planner_core::backend::Streams) and copies report [`VulkanError::HostOp`]. What is
+    /// enqueued on the device still runs. If the device is dropped, ops that have not begun are left out,
+    /// and one that has begun is waited for.
+    ///
+    /// # Errors
+    /// Ranges outside the block or in each other, and failures of earlier work.
+    pub fn launch_on_host<E: fmt::Display>(
+        &mut self,
+        launch: &HostLaunch<'_>,
+        work: impl FnMut(HostRun<'_>) -> Result<(), E> + Send + 'static,
+    ) -> Result<(), VulkanError> {
+        self.host_stream.check()?;
+        let reads = launch.reads.iter().map(|range| (range, false));
+        let ranges = reads.chain(launch.writes.iter().map(|range| (range, true)));
+        let ranges: Vec<(HostRange, bool)> = ranges.collect();
+        ranges.iter().try_for_each(|&(range, _)| self.block(range).map(drop))?;
+        let op = HostOp::new(launch, work)?;
+        let Some(block) = &self.host else {
+            return Err(Refused::NoHostRange(HostRange { offset_bytes: 0, bytes: 0 }).into());
+        };
+        let segments = Arc::clone(&block.addresses);
+        let iteration = launch.iteration;
+        self.host_stream.run(HostTask { op, iteration, ranges, segments });
+        Ok(())
+    }
+}
+
 /// Bytes that are copied, at both ends.
 type Pair = [BufferRange; 2];
 
@@ -133,6 +174,7 @@ impl Transfers for VulkanDevice {
     }
 
     fn upload(&mut self, from: HostRange, to: DeviceAddress) -> Result<(), VulkanError> {
+        self.host_stream.check()?;
         let copies = self.copies(from, to)?;
         let commands = self.record(Stream::Upload)?;
         for [host, device] in copies {
@@ -143,6 +185,7 @@ impl Transfers for VulkanDevice {
     }
 
     fn download(&mut self, from: DeviceAddress, to: HostRange) -> Result<(), VulkanError> {
+        self.host_stream.check()?;
         let copies = self.copies(to, from)?;
         let commands = self.record(Stream::Download)?;
         for [host, device] in copies {

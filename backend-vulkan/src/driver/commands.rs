@@ -104,6 +104,17 @@ impl Commands {
         self.memory_barrier(barrier);
     }
 
+    /// Copies see what the host has written since the commands were submitted, before it signalled what
+    /// they wait for.
+    pub(crate) fn barrier_from_host(&mut self) {
+        let barrier = vk::MemoryBarrier2::default()
+            .src_stage_mask(vk::PipelineStageFlags2::HOST)
+            .src_access_mask(vk::AccessFlags2::HOST_WRITE)
+            .dst_stage_mask(vk::PipelineStageFlags2::COPY)
+            .dst_access_mask(vk::AccessFlags2::TRANSFER_READ);
+        self.memory_barrier(barrier);
+    }
+
     fn memory_barrier(&mut self, barrier: vk::MemoryBarrier2<'_>) {
         let barriers = [barrier];
         let info = vk::DependencyInfo::default().memory_barriers(&barriers);

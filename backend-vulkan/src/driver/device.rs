@@ -334,6 +334,13 @@ impl Semaphore {
         named("vkGetSemaphoreCounterValue", value)
     }
 
+    /// Lets it reach a value, larger than all that it has been given, which nothing else signals.
+    pub(crate) fn signal(&self, value: u64) -> Result<(), VulkanError> {
+        let info = vk::SemaphoreSignalInfo::default().semaphore(self.raw).value(value);
+        // SAFETY: the semaphore is a timeline, and only the thread of the host's stream signals it.
+        named("vkSignalSemaphore", unsafe { self.device.raw.signal_semaphore(&info) })
+    }
+
     /// Blocks until it reaches a value.
     pub(crate) fn block_until(&self, value: u64) -> Result<(), VulkanError> {
         let (semaphores, values) = ([self.raw], [value]);

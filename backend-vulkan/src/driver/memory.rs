@@ -82,6 +82,11 @@ impl Memory {
         unsafe { from.copy_to_nonoverlapping(NonNull::from(&mut *into).cast(), into.len()) };
     }
 
+    /// Where the host sees it.
+    pub(crate) fn address(&self) -> u64 {
+        self.host_bytes(0, 0).as_ptr() as u64
+    }
+
     fn host_bytes(&self, offset_bytes: u64, len: usize) -> NonNull<u8> {
         let end = offset_bytes.checked_add(len as u64);
         assert!(end.is_some_and(|end| end <= self.bytes), "the range is inside the memory");

@@ -8,6 +8,7 @@
 
 mod commands;
 mod device;
+mod host;
 mod instance;
 mod memory;
 mod pipeline;
@@ -15,6 +16,7 @@ mod pipeline;
 pub use commands::BufferRange;
 pub(crate) use commands::Commands;
 pub(crate) use device::{Also, Device, Queue, Semaphore, Submit};
+pub(crate) use host::{HostStream, HostTask, Segments};
 #[cfg(feature = "wgpu")]
 pub(crate) use instance::loader;
 pub(crate) use instance::{Instance, Messages, Physical};

@@ -130,6 +130,9 @@ impl Real for Integrity {
     fn mentioned(error: &VulkanError) -> Mentions {
         match error {
             VulkanError::Refused(refused) => names::refused_mentions(refused),
+            VulkanError::HostOp(failure) => {
+                Mentions { op: Some(failure.op), ..Mentions::default() }
+            }
             _ => Mentions::default(),
         }
     }
