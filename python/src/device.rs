@@ -125,7 +125,9 @@ impl Streams for Device {
     fn has_host_stream(&self) -> bool {
         match self {
             Self::Mapped(device) => device.has_host_stream(),
-            Self::Cuda(device) => device.has_host_stream(),
+            // What the driver calls must not wait for the interpreter's lock: whoever holds that may
+            // wait for the device.
+            Self::Cuda(_) => false,
         }
     }
 

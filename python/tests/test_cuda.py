@@ -5,6 +5,8 @@ import ctypes
 import emulated
 import pytest
 from perceptron import Perceptron, machine, train_plainly
+from test_host import Layers, loss_of
+from test_host import train_plainly as train_layers
 from test_session import Chain
 
 import spillway
@@ -33,6 +35,17 @@ def test_repeats_are_launched_and_change_nothing():
     chain.session = emulated.session
     assert chain.run(budget="min", strategy="checkpoint") == in_core
     assert chain.repeats > 0
+
+
+def test_ops_on_the_host_are_refused():
+    layers = Layers()
+    with emulated.session(layers.plan("no"), layers) as session:
+        layers.write_weights(session)
+        session.step()
+        assert loss_of(layers, session) == train_layers(1)[1][0]
+    session = spillway.Session(layers.plan("all"), layers, device=emulated.device())
+    with pytest.raises(spillway.SessionError, match="on the host, and this device has no stream"):
+        session.step()
 
 
 def test_only_cuda_has_a_stream():

@@ -103,9 +103,12 @@ class Layers:
 
     def session(self, plan):
         session = spillway.Session(plan, self)
+        self.write_weights(session)
+        return session
+
+    def write_weights(self, session):
         for n, tensor in enumerate(self.weights):
             session.write_state(tensor, first(n))
-        return session
 
     def read(self, session):
         weights = [array("I", bytes(BYTES)) for _ in self.weights]
@@ -224,8 +227,7 @@ def test_a_session_switches_between_plans_with_and_without_ops_on_the_host(plain
     layers = Layers()
     on_host, on_device = layers.plan("all", "100%"), layers.plan("no", "100%")
     session = spillway.Session(on_host, layers, others=[on_device])
-    for n, tensor in enumerate(layers.weights):
-        session.write_state(tensor, first(n))
+    layers.write_weights(session)
     for plan in (on_device, on_host, on_device, on_host):
         session.step()
         session.switch(plan)

@@ -1,6 +1,7 @@
 """The optimizer on the host: the same bits as eager PyTorch, wherever its ops run."""
 
 import copy
+import itertools
 import threading
 from types import SimpleNamespace
 
@@ -92,9 +93,23 @@ def test_sums_on_the_host_take_as_many_threads_as_the_caller():
     def large():
         return nn.Linear(300, 300)
 
-    torch.set_num_threads(2)
-    how = dict(budget="100%", host="optimizer", settings=ALL)
-    compare(large, reconstruct, clipping, lambda k: torch.randn(16, 300), **how)
+    def summing(model):
+        optimizer = sgd(model)
+
+        def divide(*_):
+            for p in model.parameters():
+                p.grad.div_(p.grad.sum().abs() + 1)
+
+        optimizer.register_step_pre_hook(divide)
+        return optimizer
+
+    def between(_):
+        torch.set_num_threads(1)
+        counts = itertools.cycle([2, 1])
+        return lambda: torch.set_num_threads(next(counts))
+
+    how = dict(between=between, budget="100%", host="optimizer", settings=ALL)
+    compare(large, reconstruct, summing, lambda k: torch.randn(16, 300), **how)
 
 
 def test_ops_of_the_optimizer_alone_run_on_the_host_in_one_thread_of_their_own(monkeypatch):
