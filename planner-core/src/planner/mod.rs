@@ -4,6 +4,7 @@
 //! the `builder`, which keeps residency, host copies and occupancy, decides whether an evict
 //! needs an offload, and closes the cycle.
 
+mod anew;
 mod auto;
 mod builder;
 mod cache;
