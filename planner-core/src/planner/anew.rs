@@ -8,7 +8,7 @@ use super::slabs;
 use super::trials::{Basis, Candidate, Search, Trials};
 use super::uses::Uses;
 use crate::plan::ArenaPlacement;
-use crate::scratch::Scratch;
+use crate::scratch::{Limits, Scratch, words};
 
 /// The sizes in chunks, as numerators and denominators, below which tensors go to the arena instead.
 /// The largest comes first: what lies in the arena fills no chunk in part.
@@ -16,6 +16,12 @@ const SIZES: [(u64, u64); 6] = [(4, 1), (2, 1), (1, 1), (1, 2), (1, 4), (0, 1)];
 
 /// Not in the arena.
 const NOWHERE: u64 = u64::MAX;
+
+/// Words that are kept beside the memory that is divided anew: the objects of tensors where more lie in
+/// the arena and twice where states settle; and while others are tried, the offsets of the first.
+pub(super) const fn scratch_words(limits: &Limits) -> usize {
+    words::<u64>(limits.tensors).saturating_mul(4)
+}
 
 /// The best list so far, and the memory that it is for.
 pub(super) struct Divided<'s, 'm> {

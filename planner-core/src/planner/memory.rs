@@ -36,10 +36,8 @@ pub(super) const SLABS: usize = 1;
 const MOST_OBJECTS: u64 = i64::MAX as u64 / 4;
 
 pub(super) const fn scratch_words(limits: &Limits) -> usize {
-    // Five times: once more where more lies in the arena, with what lay there before, and each time
-    // that states settle.
     total([
-        words::<u64>(limits.tensors).saturating_mul(5),
+        words::<u64>(limits.tensors),
         Lifetimes::scratch_words(limits),
         arena::scratch_words(limits),
         threshold::scratch_words(limits),

@@ -88,6 +88,7 @@ pub const fn scratch_words(limits: &Limits) -> usize {
     let write = larger(write, slabs::scratch_words(limits));
     let list = total([
         memory::scratch_words(limits),
+        anew::scratch_words(limits),
         Uses::scratch_words(limits),
         Search::scratch_words(limits),
         larger(write, judge),
