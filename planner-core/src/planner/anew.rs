@@ -127,7 +127,8 @@ impl<'s> Divider<'_, 's, '_, '_, '_> {
         let fuller = Memory::with_arena(self.trials.task, below_bytes, self.arena, &mut scratch)?;
         let Some(memory) = &fuller else { return Ok(None) };
         let basis = Basis { memory, uses: self.uses, arena: &self.arena[..memory.placed] };
-        self.trials.better(self.entrant, best, &basis, self.search, &mut scratch)
+        let [_, rounds] = self.entrant.rounds(self.trials.task.sequence.len());
+        self.trials.better(rounds.fewer(), best, &basis, self.search, &mut scratch)
     }
 
     /// The same once what is small has slabs of its own. Only where no op waits for memory anyway:

@@ -216,7 +216,8 @@ impl<'d, 'r> Trials<'d, 'r> {
         search: &mut Search<'_>,
         scratch: &mut Scratch<'_>,
     ) -> Result<(Candidate<'s>, bool), PlanningError> {
-        if let Some(better) = self.better(entrant, best, &other, search, scratch)? {
+        let [_, rounds] = entrant.rounds(self.task.sequence.len());
+        if let Some(better) = self.better(rounds, best, &other, search, scratch)? {
             return Ok((better, true));
         }
         let again = self.again(best, &own, search, scratch)?;
@@ -227,13 +228,12 @@ impl<'d, 'r> Trials<'d, 'r> {
     /// where none is found.
     pub(super) fn better<'s>(
         &mut self,
-        entrant: &'s Entrant,
+        rounds: Rounds,
         than: Candidate<'s>,
         basis: &Basis<'_>,
         search: &mut Search<'_>,
         scratch: &mut Scratch<'_>,
     ) -> Result<Option<Candidate<'s>>, PlanningError> {
-        let [_, rounds] = entrant.rounds(self.task.sequence.len());
         let rounds = if than.is_ideal { Rounds::default() } else { rounds };
         let choices = Choices { recipes: iter::once(than.recipe), rounds, to_beat: Some(than) };
         search.pressures.recall();
