@@ -1,4 +1,4 @@
-//! What takes less than half a chunk gets slabs of its own, where that costs no time.
+//! What fills chunks in part gets slabs of its own, or lies in the arena, where that costs no time.
 #![allow(clippy::unwrap_used, reason = "what fails here fails the test")]
 
 use backend_sim::{SimDevice, SimKernels, reference_digest};
@@ -7,7 +7,7 @@ use planner_core::planner::{Auto, Host, Order, Repeats, Request, Strategy as Pla
 use planner_core::{Kind, Machine, MachineParameters};
 use proptest::prelude::*;
 use spillway::planning;
-use workloads::{OwnedGraph, OwnedPlan};
+use workloads::{OwnedGraph, OwnedPlan, machines, models};
 
 const AUTO: Planner = Planner::Auto(Auto {
     effort: None,
@@ -93,6 +93,22 @@ fn slabs_are_aligned() {
     let pools = plan(&graph, &machine(1_000_000_000), 20 * CHUNK_BYTES).pools;
     let named: Vec<_> = pools.iter().map(|pool| pool.object_bytes).collect();
     assert_eq!(named, [CHUNK_BYTES, CHUNK_BYTES / 2 - 64]);
+}
+
+/// Activations of 6.125 MiB and weights of 1 and 2.25 MiB, in chunks of 2 MiB.
+#[test]
+fn little_of_the_budget_is_wasted() {
+    let graph = models::generate("resnet50:batch=32").unwrap();
+    let graph = graph.graph().unwrap();
+    let machine = &machines::builtin("v100-pcie3").unwrap().machine;
+    let budget_bytes = planning::in_core_peak_bytes(&graph, machine).unwrap() / 2;
+    let request = Request { graph: &graph, machine, budget_bytes };
+    let plan = planning::plan(&request, Planner::Auto(Auto::default())).unwrap();
+    let plan = plan.plan();
+    let schedule = planning::schedule(&graph, machine, &plan).unwrap();
+    let checked = planning::check_prediction(&graph, machine, &plan, &schedule.schedule());
+    let mean_bytes = checked.unwrap().1.mean_internal_waste_bytes;
+    assert!(mean_bytes <= budget_bytes / 100 * 3, "{mean_bytes} of {budget_bytes}");
 }
 
 proptest! {

@@ -42,8 +42,8 @@ pub(crate) struct Sequence<'a> {
     operands: &'a [TensorId],
     hosted: Option<&'a Hosted<'a>>,
     host_steps: &'a [HostStep],
-    /// The time of all launches but repeats.
-    once_ns: u64,
+    /// How long all launches take together.
+    launches_ns: u64,
 }
 
 impl<'a> Sequence<'a> {
@@ -103,10 +103,10 @@ impl<'a> Sequence<'a> {
         }
         launches[len].first_slot = slot as u32;
         let operands = &operands[..slot];
-        let mut sequence = Self { graph, launches, operands, hosted, host_steps: &[], once_ns: 0 };
-        let firsts = sequence.launches().filter(|&launch| !sequence.launched(launch).is_repeat);
-        let times_ns = firsts.map(|launch| sequence.time_ns(launch));
-        sequence.once_ns = times_ns.fold(0, u64::saturating_add);
+        let mut sequence =
+            Self { graph, launches, operands, hosted, host_steps: &[], launches_ns: 0 };
+        sequence.launches_ns =
+            sequence.launches().fold(0, |sum, launch| sum.saturating_add(sequence.time_ns(launch)));
         if let Some(hosted) = hosted {
             sequence.host_steps = host_steps::new(&sequence, hosted, scratch)?;
         }
@@ -222,15 +222,14 @@ impl<'a> Sequence<'a> {
         self.graph.op(self.op(launch)).time_ns
     }
 
-    /// Whether no plan of these ops is shorter: it takes no longer than each launch once.
+    /// Whether no plan of these launches is shorter, since no op waits.
     pub(crate) const fn is_ideal(&self, period_ns: u64) -> bool {
-        period_ns <= self.once_ns
+        period_ns <= self.launches_ns
     }
 
     /// How long all launches take together.
-    pub(crate) fn compute_ns(&self) -> u64 {
-        let times_ns = self.launches().map(|launch| self.time_ns(launch));
-        times_ns.fold(0, u64::saturating_add)
+    pub(crate) const fn compute_ns(&self) -> u64 {
+        self.launches_ns
     }
 
     pub(crate) const fn start_words(limits: &Limits) -> usize {

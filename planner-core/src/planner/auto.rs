@@ -1,5 +1,6 @@
 //! Plans: by one strategy, or by all of them in the better of several orders of the ops.
 
+use super::anew::{Divided, Divider};
 use super::error::PlanningError;
 use super::memory::{self, Memory};
 use super::recipe::{Auto, Entrant, Order, SAMPLE, Sample};
@@ -7,7 +8,7 @@ use super::request::{LeastMemory, Lists, Output, PoolTables, Request, Task, Writ
 use super::strategy::{Need, Strategy};
 use super::trials::{Basis, Candidate, Search, Trials};
 use super::uses::Uses;
-use super::{checkpoint, hosting, order, repeats, slabs};
+use super::{checkpoint, hosting, order, repeats};
 use crate::bounds;
 use crate::host::HostLayout;
 use crate::hosted::Hosted;
@@ -158,11 +159,24 @@ pub(super) fn make_with<'o>(
     if compares {
         contest.enter_others(orders, below_ns, &mut scratch)?;
     }
-    if let (Some(_), Some(half)) = (&order, half) {
-        contest.enter(&given, Entrant::Of(half), &mut scratch)?;
-    }
     let strategy = order.as_ref().and(half).unwrap_or(strategy);
-    contest.enter(&best, Entrant::Of(strategy), &mut scratch)?;
+    let in_given = if order.is_some() { half } else { None };
+    let once = [in_given.map(|half| (&given, half)), Some((&best, strategy))];
+    let once_ns = match compares && hosted.is_none() && below_ns < sampled_ns {
+        true => bounds::period_ns(
+            request.graph,
+            request.machine,
+            budget_bytes,
+            bounds::Order::Any,
+            &mut scratch,
+        )?,
+        false => 0,
+    };
+    // Where the bound says that plans with each op once are longer, they need not be made.
+    let is_longer_once = |best_ns: Option<u64>| best_ns.is_some_and(|best_ns| best_ns <= once_ns);
+    if !is_longer_once(Some(below_ns)) {
+        contest.enter_each(once, &mut scratch)?;
+    }
     if strategy.takes_first() && contest.best.is_none() {
         contest.enter(&best, Entrant::Of(Strategy::OnDemand), &mut scratch)?;
     }
@@ -171,6 +185,10 @@ pub(super) fn make_with<'o>(
             let entrant = Entrant::Of(half.unwrap_or(strategy));
             contest.enter(&task(repeated), entrant, &mut scratch)?;
         }
+    }
+    let best_ns = contest.best.map(|best| best.period_ns);
+    if is_longer_once(Some(below_ns)) && !is_longer_once(best_ns) {
+        contest.enter_each(once, &mut scratch)?;
     }
     if compares && contest.best.is_some_and(|best| best.period_ns > below_ns) {
         contest.enter_others(orders, u64::MAX, &mut scratch)?;
@@ -403,6 +421,18 @@ impl<'o, 't> Contest<'o, 't> {
         Ok(())
     }
 
+    /// The same for several strategies.
+    fn enter_each(
+        &mut self,
+        entrants: [Option<(&Task<'t>, Strategy)>; 2],
+        scratch: &mut Scratch<'_>,
+    ) -> Result<(), PlanningError> {
+        for (task, strategy) in entrants.into_iter().flatten() {
+            self.enter(task, Entrant::Of(strategy), scratch)?;
+        }
+        Ok(())
+    }
+
     /// Keeps a plan that was written last, if it is better.
     fn offer(&mut self, (written, by): (Written, &'static str), task: &Task<'t>, entrant: Entrant) {
         let Prediction { period_ns, repeat_ns, .. } = written.predicted();
@@ -548,14 +578,15 @@ fn plan_seen<'o>(
         }
         return Ok(None);
     };
-    let mut divided = Divided { best, memory };
-    if entrant.is_auto() && !entrant.takes_first() {
-        divided =
-            with_slabs(&mut trials, &entrant, divided, &uses, arena, &mut search, &mut scratch)?;
-    }
-    if entrant.is_of_auto() && !entrant.takes_first() {
-        divided = settle(&mut trials, &entrant, divided, &uses, arena, &mut search, &mut scratch)?;
-    }
+    let divided = match entrant.is_of_auto() && !entrant.takes_first() {
+        true => {
+            let trials = &mut trials;
+            let mut divider =
+                Divider { trials, entrant: &entrant, uses: &uses, search: &mut search, arena };
+            divider.divide(Divided { best, memory }, &mut scratch)?
+        }
+        false => Divided { best, memory },
+    };
     let Divided { best, memory } = divided;
     let Trials { steps, resident, tables, .. } = trials;
     let Candidate { lengths, predicted, .. } = best;
@@ -570,57 +601,4 @@ fn plan_seen<'o>(
         others_ns: 0,
         ends_ns: UNKNOWN,
     }))
-}
-
-/// The best list so far, and the memory that it is for.
-struct Divided<'s, 'm> {
-    best: Candidate<'s>,
-    memory: Memory<'m>,
-}
-
-/// A list and its memory once what is small has slabs of its own; or the same again, written,
-/// where that is no better. Only where no op waits for memory anyway: chunks serve all
-/// tensors in turn, so where memory is short a part of it for some alone costs more time than
-/// their half-empty chunks do (0.5 to 3 % on recorded training steps).
-fn with_slabs<'m, 's>(
-    trials: &mut Trials<'_, '_>,
-    entrant: &'s Entrant,
-    Divided { best, memory }: Divided<'s, 'm>,
-    uses: &Uses<'_>,
-    arena: &[ArenaPlacement],
-    search: &mut Search<'_>,
-    scratch: &mut Scratch<'_>,
-) -> Result<Divided<'s, 'm>, PlanningError> {
-    if !best.is_ideal {
-        return Ok(Divided { best, memory });
-    }
-    let Some(divided) = slabs::divide(trials.task, &memory, trials.lists(best.lengths), scratch)?
-    else {
-        return Ok(Divided { best, memory });
-    };
-    let bases =
-        [&memory, &divided].map(|memory| Basis { memory, uses, arena: &arena[..memory.placed] });
-    let (best, is_other) = trials.keep_better(entrant, best, bases, search, scratch)?;
-    Ok(Divided { best, memory: if is_other { divided } else { memory } })
-}
-
-/// A list and its memory once the states that stay for good lie in the arena; or the same
-/// again, written, where that is no better.
-fn settle<'m, 's>(
-    trials: &mut Trials<'_, '_>,
-    entrant: &'s Entrant,
-    Divided { best, memory }: Divided<'s, 'm>,
-    uses: &Uses<'_>,
-    arena: &mut [ArenaPlacement],
-    search: &mut Search<'_>,
-    scratch: &mut Scratch<'m>,
-) -> Result<Divided<'s, 'm>, PlanningError> {
-    let lists = trials.lists(best.lengths);
-    let Some(settled) = memory.settle(trials.task, lists, arena, scratch)? else {
-        return Ok(Divided { best, memory });
-    };
-    let bases =
-        [&memory, &settled].map(|memory| Basis { memory, uses, arena: &arena[..memory.placed] });
-    let (best, is_other) = trials.keep_better(entrant, best, bases, search, scratch)?;
-    Ok(Divided { best, memory: if is_other { settled } else { memory } })
 }

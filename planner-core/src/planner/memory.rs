@@ -10,6 +10,7 @@ use crate::graph::{Kind, TensorId};
 use crate::plan::{ArenaPlacement, Location, Plan, PlanError, Pool, Prediction, Resident};
 use crate::scratch::{Buffer, Limits, OutOfScratch, Scratch, total, words};
 use crate::sequence::LaunchId;
+use core::ops::Range;
 
 /// The memory of a plan.
 #[derive(Debug)]
@@ -17,6 +18,8 @@ pub(super) struct Memory<'m> {
     /// Tensors placed in the arena.
     pub(super) placed: usize,
     arena_bytes: u64,
+    /// Tensors of this size and larger ones were not let into it.
+    below_bytes: u64,
     /// Objects of each tensor in its pool; none for those in the arena.
     objects: &'m [u64],
     /// Chunks, and slabs; of those there may be none.
@@ -33,9 +36,8 @@ pub(super) const SLABS: usize = 1;
 const MOST_OBJECTS: u64 = i64::MAX as u64 / 4;
 
 pub(super) const fn scratch_words(limits: &Limits) -> usize {
-    // Twice: once more where states settle.
     total([
-        words::<u64>(limits.tensors).saturating_mul(2),
+        words::<u64>(limits.tensors),
         Lifetimes::scratch_words(limits),
         arena::scratch_words(limits),
         threshold::scratch_words(limits),
@@ -152,14 +154,46 @@ impl<'m> Memory<'m> {
             let min_feasible_bytes = division.needed_bytes;
             return Err(PlanningError::Infeasible { min_feasible_bytes, op });
         }
-        let below_bytes = division.threshold.below_bytes;
+        let Division { placed, arena_bytes, .. } = division;
+        let arena = (division.threshold.below_bytes, placed, arena_bytes);
+        Ok(Self::beside(task, &lifetimes, arena, objects)?)
+    }
+
+    /// The memory in which all tensors of less than `below_bytes` that may lie in the arena do; none
+    /// where they leave no chunk.
+    pub(super) fn with_arena(
+        task: &Task<'_>,
+        below_bytes: u64,
+        arena: &mut [ArenaPlacement],
+        scratch: &mut Scratch<'m>,
+    ) -> Result<Option<Self>, PlanningError> {
+        let Task { sequence, machine, budget_bytes } = *task;
+        let objects = scratch.take(sequence.tensors().len(), 0u64)?;
+        let mut scratch = scratch.reborrow();
+        let lifetimes = Lifetimes::new(sequence, &mut scratch)?;
+        let (placed, arena_bytes) =
+            arena::pack(sequence, machine, &lifetimes, below_bytes, arena, &mut scratch)?;
+        if objects_of(task, arena_bytes) >= budget_bytes / machine.chunk_bytes {
+            return Ok(None);
+        }
+        Ok(Some(Self::beside(task, &lifetimes, (below_bytes, placed, arena_bytes), objects)?))
+    }
+
+    /// The memory with a packed arena, where chunks are all else.
+    fn beside(
+        task: &Task<'_>,
+        lifetimes: &Lifetimes<'_>,
+        (below_bytes, placed, arena_bytes): (u64, usize, u64),
+        objects: &'m mut [u64],
+    ) -> Result<Self, PlanError> {
+        let Task { sequence, machine, budget_bytes } = *task;
         for tensor in sequence.tensor_ids() {
-            if !admits(sequence, &lifetimes, below_bytes, tensor) {
+            if !admits(sequence, lifetimes, below_bytes, tensor) {
                 objects[tensor.index()] = objects_of(task, sequence.tensor(tensor).bytes);
             }
         }
         check_objects(task, objects)?;
-        let arena_chunks = objects_of(task, division.arena_bytes);
+        let arena_chunks = objects_of(task, arena_bytes);
         let count = (budget_bytes / machine.chunk_bytes).saturating_sub(arena_chunks);
         // More than everything takes is of no use.
         let count = count.min(MOST_OBJECTS);
@@ -169,8 +203,21 @@ impl<'m> Memory<'m> {
             count.saturating_add(arena_chunks).saturating_mul(machine.chunk_bytes) <= budget_bytes,
             "arena and pool fit in the budget"
         );
-        let Division { placed, arena_bytes, .. } = division;
-        Ok(Self { placed, arena_bytes, objects, pools })
+        Ok(Self { placed, arena_bytes, below_bytes, objects, pools })
+    }
+
+    /// The size below which tensors were let into the arena.
+    pub(super) const fn below_bytes(&self) -> u64 {
+        self.below_bytes
+    }
+
+    /// Whether some tensor of such a size fills a chunk in part.
+    pub(super) fn fills_in_part(&self, task: &Task<'_>, sizes_bytes: Range<u64>) -> bool {
+        let tensors = task.sequence.tensor_ids();
+        tensors.filter(|&tensor| !self.in_arena(tensor)).any(|tensor| {
+            let bytes = task.sequence.tensor(tensor).bytes;
+            sizes_bytes.contains(&bytes) && !bytes.is_multiple_of(task.machine.chunk_bytes)
+        })
     }
 
     /// The same memory with some of its chunks made into slabs of `object_bytes`.
@@ -178,6 +225,7 @@ impl<'m> Memory<'m> {
         let Self {
             placed,
             arena_bytes,
+            below_bytes,
             objects,
             pools: [Pool { object_bytes: chunk_bytes, count }, _],
         } = *self;
@@ -191,7 +239,7 @@ impl<'m> Memory<'m> {
         );
         let chunks = Pool { object_bytes: chunk_bytes, count: count - chunks };
         let pools = [chunks, Pool { object_bytes, count: slabs }];
-        Memory { placed, arena_bytes, objects, pools }
+        Memory { placed, arena_bytes, below_bytes, objects, pools }
     }
 
     /// The memory in which states that a list never moves lie in the arena too, where they
@@ -238,7 +286,8 @@ impl<'m> Memory<'m> {
         let more = objects_of(task, arena_bytes) - objects_of(task, self.arena_bytes);
         let mut pools = self.pools;
         pools[CHUNKS].count = pools[CHUNKS].count.saturating_sub(more);
-        let memory = Memory { placed, arena_bytes, objects, pools };
+        let below_bytes = self.below_bytes;
+        let memory = Memory { placed, arena_bytes, below_bytes, objects, pools };
         Ok((more < chunks).then_some(memory))
     }
 

@@ -4,6 +4,7 @@
 //! the `builder`, which keeps residency, host copies and occupancy, decides whether an evict
 //! needs an offload, and closes the cycle.
 
+mod anew;
 mod auto;
 mod builder;
 mod cache;
@@ -88,6 +89,7 @@ pub const fn scratch_words(limits: &Limits) -> usize {
     let write = larger(write, slabs::scratch_words(limits));
     let list = total([
         memory::scratch_words(limits),
+        anew::scratch_words(limits),
         Uses::scratch_words(limits),
         Search::scratch_words(limits),
         larger(write, judge),

@@ -287,6 +287,13 @@ pub(super) struct Rounds {
     pub(super) shakes: usize,
 }
 
+impl Rounds {
+    /// As many as are worth it for each of several memories. A balance: most of the gain comes first.
+    pub(super) const fn fewer(self) -> Self {
+        Self { turns: self.turns / 2, shakes: self.shakes / 4 }
+    }
+}
+
 impl Recipe<'_> {
     /// The same in larger segments, so that a list of `needed` steps fits into the room for them;
     /// none where segments are as large as can be, or the list has none.

@@ -62,7 +62,7 @@ struct Choices<'r, R> {
     recipes: R,
     /// How many more are chosen anew.
     rounds: Rounds,
-    /// A list that the best has to be no worse than.
+    /// A list that the best has to be no longer than.
     to_beat: Option<Candidate<'r>>,
 }
 
@@ -208,7 +208,7 @@ impl<'d, 'r> Trials<'d, 'r> {
         self.best_of(choices, entrant.takes_first(), basis, search, scratch)
     }
 
-    /// A list that is no worse than the best on another basis, written, and that it is on that;
+    /// A list that is no longer than the best on another basis, written, and that it is on that;
     /// or the best on its own basis, written once more.
     pub(super) fn keep_better<'s>(
         &mut self,
@@ -218,24 +218,24 @@ impl<'d, 'r> Trials<'d, 'r> {
         search: &mut Search<'_>,
         scratch: &mut Scratch<'_>,
     ) -> Result<(Candidate<'s>, bool), PlanningError> {
-        if let Some(better) = self.better(entrant, best, &other, search, scratch)? {
+        let [_, rounds] = entrant.rounds(self.task.sequence);
+        if let Some(better) = self.better(rounds, best, &other, search, scratch)? {
             return Ok((better, true));
         }
         let again = self.again(best, &own, search, scratch)?;
         Ok((again.unwrap_or(best), false))
     }
 
-    /// A list that is no worse than another on a basis that has changed since, written; none
+    /// A list that is no longer than another on a basis that has changed since, written; none
     /// where none is found.
-    fn better<'s>(
+    pub(super) fn better<'s>(
         &mut self,
-        entrant: &'s Entrant,
+        rounds: Rounds,
         than: Candidate<'s>,
         basis: &Basis<'_>,
         search: &mut Search<'_>,
         scratch: &mut Scratch<'_>,
     ) -> Result<Option<Candidate<'s>>, PlanningError> {
-        let [_, rounds] = entrant.rounds(self.task.sequence);
         let rounds = if than.is_ideal { Rounds::default() } else { rounds };
         let choices = Choices { recipes: iter::once(than.recipe), rounds, to_beat: Some(than) };
         search.pressures.recall();
@@ -263,7 +263,7 @@ impl<'d, 'r> Trials<'d, 'r> {
             let candidate = self.try_out(recipe, below_ns, basis, search, scratch)?;
             let is_better = |candidate: &Candidate| match (best, choices.to_beat) {
                 (Some(best), _) => candidate.predicted.cost() < best.predicted.cost(),
-                (None, Some(other)) => candidate.predicted.cost() <= other.predicted.cost(),
+                (None, Some(other)) => candidate.predicted.period_ns <= other.predicted.period_ns,
                 (None, None) => true,
             };
             let better = candidate.filter(is_better);
@@ -286,7 +286,7 @@ impl<'d, 'r> Trials<'d, 'r> {
     }
 
     /// The best list so far, written once more.
-    fn again<'s>(
+    pub(super) fn again<'s>(
         &mut self,
         best: Candidate<'s>,
         basis: &Basis<'_>,
