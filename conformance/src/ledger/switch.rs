@@ -212,6 +212,11 @@ impl<'b> Ledger<'b> {
         let TensorBytes { tensor, first_byte, bytes } = range;
         let end = first_byte.checked_add(bytes).filter(|_| bytes > 0 && bytes < 1 << 24);
         let end = end.ok_or("an empty or endless range")?;
+        // A range beyond all rows is not listed byte by byte.
+        let last = (tensor, end - 1);
+        if !self.held.contains_key(&last) && !self.wanted.contains_key(&last) {
+            return Err("not a row of either plan".into());
+        }
         let all: Vec<Byte> = (first_byte..end).map(|byte| (tensor, byte)).collect();
         let held: BTreeSet<_> = all.iter().map(|of| self.held.get(of).map(|it| it.1)).collect();
         let wanted: BTreeSet<_> =
