@@ -37,8 +37,6 @@ pub enum Refused {
     Operands(OpId),
     /// The launch repeats an op that is not repeatable.
     NotRepeatable(OpId),
-    /// The device has no stream for ops on the host.
-    NoHostStream,
     /// The op has no time on the host, and is launched there.
     NotOnHost(OpId),
 }
@@ -72,7 +70,6 @@ impl fmt::Display for Refused {
             Self::NotRepeatable(op) => {
                 write!(f, "{op} is launched as a repeat, but it is not repeatable")
             }
-            Self::NoHostStream => write!(f, "this device has no stream for ops on the host"),
             Self::NotOnHost(op) => write!(f, "{op} is launched on the host, but has no time there"),
         }
     }

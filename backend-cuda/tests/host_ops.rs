@@ -53,13 +53,15 @@ fn a_failure_ends_all_that_follows() {
     let _alone = locked(&ALONE);
     let (_, mut device) = opened();
     let seen = Seen::default();
+    // All are enqueued before the first notes its iteration.
+    let gate = locked(&seen);
     launch(&mut device, 4, &seen, Ok(())).unwrap();
     device.signal(Stream::Host).unwrap();
     launch(&mut device, 5, &seen, Err("the disk is full")).unwrap();
-    // By then the driver may have called it.
-    let _ = launch(&mut device, 6, &seen, Ok(()));
-    let error = device.signal(Stream::Host).and_then(|point| device.block_until(point));
-    let error = error.unwrap_err();
+    launch(&mut device, 6, &seen, Ok(())).unwrap();
+    let point = device.signal(Stream::Host).unwrap();
+    drop(gate);
+    let error = device.block_until(point).unwrap_err();
     assert_eq!(error.to_string(), "op 2 failed on the host in iteration 5: the disk is full");
     assert_eq!(device.signal(Stream::Compute).unwrap_err(), error);
     assert_eq!(launch(&mut device, 7, &seen, Ok(())).unwrap_err(), error);
@@ -95,23 +97,25 @@ fn what_has_run_is_freed_and_what_a_graph_holds_is_kept() {
 #[test]
 fn nothing_is_called_once_the_context_is_in_error() {
     let _alone = locked(&ALONE);
-    let (emulated, backend, machine) = common::emulated();
+    let (emulated, mut device) = opened();
+    let (first, second) = (Seen::default(), Seen::default());
+    // The first op is under way and the second is enqueued when other work fails.
+    let gate = locked(&first);
+    launch(&mut device, 1, &first, Ok(())).unwrap();
+    launch(&mut device, 1, &second, Ok(())).unwrap();
     emulated.set_faults(1, 0, 1);
-    let mut device = backend.open(machine, 0).unwrap();
-    device.create_host(2 * BYTES).unwrap();
-    device.create(1).unwrap();
-    let at = device.reserve(1).unwrap();
-    device.map(at, Chunks { first: 0, count: 1 }).unwrap();
-    device.upload(HostRange { offset_bytes: 0, bytes: BYTES }, at).unwrap();
-    let point = device.signal(Stream::Upload).unwrap();
-    let seen = Seen::default();
-    device.wait(Stream::Host, point).unwrap();
-    // The driver may refuse it by then.
-    let launched = launch(&mut device, 1, &seen, Ok(()));
-    assert!(device.block_until(point).is_err());
+    let mut failing = opened().1;
     emulated.set_seed(None);
-    drop(device);
-    assert!(locked(&seen).is_empty());
-    assert_eq!(Arc::strong_count(&seen), 1 + usize::from(launched.is_ok()));
+    failing.create(1).unwrap();
+    let at = failing.reserve(1).unwrap();
+    failing.map(at, Chunks { first: 0, count: 1 }).unwrap();
+    failing.upload(HostRange { offset_bytes: 0, bytes: BYTES }, at).unwrap();
+    assert!(failing.wait_idle().is_err());
+    assert!(launch(&mut device, 2, &second, Ok(())).is_err());
+    drop(gate);
+    drop((device, failing));
+    // It waits for the work of streams that are gone.
     emulated.restart();
+    assert!(locked(&second).is_empty());
+    assert_eq!(Arc::strong_count(&second), 2, "it is kept");
 }

@@ -112,3 +112,36 @@ impl Progress {
         self.lock().is_dropped = true;
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use planner_core::{OpId, Stream};
+    use std::sync::atomic::{AtomicBool, Ordering};
+    use std::sync::mpsc;
+    use std::thread;
+    use std::time::Duration;
+
+    #[test]
+    fn whoever_hears_of_a_failure_finds_nothing_under_way() {
+        let (progress, has_ended) = (Progress::new(), AtomicBool::new(false));
+        let (started, has_started) = mpsc::channel();
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                progress.carry_out(|| {
+                    started.send(()).expect("it is awaited");
+                    thread::sleep(Duration::from_millis(50));
+                    has_ended.store(true, Ordering::SeqCst);
+                    Ok(())
+                });
+            });
+            has_started.recv().expect("it starts");
+            let reason = String::from("the disk is full");
+            let failure = HostFailure { op: OpId(1), iteration: 2, reason };
+            progress.carry_out(|| Err(failure.clone()));
+            let told = progress.block_until(Point { stream: Stream::Host, value: 1 });
+            assert_eq!(told, Err(failure));
+            assert!(has_ended.load(Ordering::SeqCst));
+        });
+    }
+}

@@ -1,7 +1,7 @@
 //! Plans that run ops on the host, drawn at random, with the bytes that the graphs themselves say.
 
 use super::failure::{Failure, Outcome, ensure};
-use super::plans::{FILLED_CHUNK_BYTES, Length, first_wrong, machine, opened, run, stretch};
+use super::plans::{Length, first_wrong, machine, opened, run, stretch};
 use super::{Bench, Rig, rig};
 use crate::choices::choices;
 use crate::graphs::{checked, graphs, legal_order};
@@ -19,6 +19,7 @@ use workloads::{OwnedGraph, OwnedPlan};
 /// Plans for each check, and with chunks so large that their bytes take long.
 const PLANS: usize = 16;
 const FEW_PLANS: usize = 3;
+const SMALL_CHUNK_BYTES: u64 = 4 << 10;
 /// Plans to draw until there are as many of the wanted kind.
 const MOST_DRAWN: usize = 4000;
 /// Plans that need more memory are left out.
@@ -84,7 +85,7 @@ fn drawn(
     let mut runner = TestRunner::deterministic();
     let keys = proptest::collection::vec(any::<u16>(), 12);
     let generator = (graphs(), keys, choices(1200));
-    let wanted = if machine.chunk_bytes > FILLED_CHUNK_BYTES { FEW_PLANS } else { PLANS };
+    let wanted = if machine.chunk_bytes > SMALL_CHUNK_BYTES { FEW_PLANS } else { PLANS };
     let mut plans = Vec::new();
     for _ in 0..MOST_DRAWN {
         let tree = generator.new_tree(&mut runner).map_err(Failure::new)?;

@@ -31,7 +31,7 @@ const MANY_ITERATIONS: [u64; 2] = [1000, 10_000];
 const GENERATED_CHUNK_BYTES: u64 = 256;
 /// Larger chunks take long to fill. With them, each planner has [`FEW_GRAPHS`], tensors have no more
 /// than [`MOST_CHUNKS`], and kernels touch [`RUNS`] runs of words in each chunk, where the backend has such kernels.
-pub(super) const FILLED_CHUNK_BYTES: u64 = 64 << 10;
+const FILLED_CHUNK_BYTES: u64 = 64 << 10;
 const FEW_GRAPHS: usize = 2;
 const MOST_CHUNKS: u64 = 2;
 const RUNS: u64 = 8;
