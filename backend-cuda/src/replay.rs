@@ -70,10 +70,13 @@ fn makespan_ns(verified: &Verified<'_>, last: usize, memory: &mut [u64]) -> Resu
 #[must_use]
 pub fn cycle(graph: &planner_core::Graph<'_>, plan: &Plan<'_>) -> Option<Cycle> {
     let period = u64::from(plan.placements?.iterations);
-    let fills_inputs = graph.tensors().iter().any(|tensor| tensor.kind == Kind::Input);
+    let has = |kind| graph.tensors().iter().any(|tensor| tensor.kind == kind);
+    let fills_inputs = has(Kind::Input);
+    // Inputs and outputs have two slots on the host, which they take in turn.
+    let takes_turns = fills_inputs || has(Kind::Output);
+    let period = if takes_turns && !period.is_multiple_of(2) { 2 * period } else { period };
     Some(if fills_inputs {
-        let graphs = if period.is_multiple_of(2) { period } else { 2 * period };
-        Cycle { iterations: 1, graphs, fills_inputs }
+        Cycle { iterations: 1, graphs: period, fills_inputs }
     } else {
         // As many as a prediction looks at.
         Cycle {

@@ -42,7 +42,7 @@ pub(super) struct Uses<'a> {
     first: &'a mut [u32],
     /// The last op that reads each tensor.
     last_read: &'a mut [u32],
-    /// The last op that writes each tensor.
+    /// The last op that writes each tensor, but for repeats.
     last_write: &'a mut [u32],
 }
 
@@ -73,7 +73,9 @@ impl<'a> Uses<'a> {
             for &tensor in sequence.writes(op) {
                 first[tensor.index()] = Use::new(op, false).0;
                 let last = &mut last_write[tensor.index()];
-                *last = if *last == none { op.0 } else { *last };
+                // A repeat makes what the host has read by then.
+                let is_last = *last == none && !sequence.launched(op).is_repeat;
+                *last = if is_last { op.0 } else { *last };
             }
             for &tensor in sequence.reads(op) {
                 first[tensor.index()] = Use::new(op, true).0;

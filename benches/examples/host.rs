@@ -1,0 +1,142 @@
+//! Plans a training step and a token on two processors, and writes a page in Markdown.
+//!
+//! `host PAGE`.
+
+use planner_core::planner::{Auto, Host, Request, Strategy};
+use planner_core::{Machine, MachineParameters};
+use spillway::placing;
+use std::error::Error;
+use std::fmt::Write;
+use workloads::{OwnedGraph, models};
+
+const LINKS_GB_S: [u64; 3] = [12, 25, 55];
+const BUDGETS_GIB: [u64; 4] = [4, 8, 16, 22];
+const TRAINING_HOSTS: [u64; 2] = [60, 200];
+const TOKEN_HOSTS: [u64; 3] = [60, 80, 200];
+
+fn main() -> Result<(), Box<dyn Error>> {
+    let page = std::env::args().nth(1).ok_or("usage: host PAGE")?;
+    let mut text = include_str!("host.md").to_owned();
+    training(&mut text)?;
+    token(&mut text)?;
+    Ok(std::fs::write(page, text)?)
+}
+
+fn auto(host: Host) -> Strategy {
+    Strategy::Auto(Auto { host, ..Auto::default() })
+}
+
+fn machine(link_gb_s: u64) -> Result<Machine, Box<dyn Error>> {
+    Ok(Machine::new(MachineParameters {
+        device_bytes: 24 << 30,
+        host_bytes: 1 << 40,
+        chunk_bytes: 8 << 20,
+        h2d_bytes_per_s: link_gb_s * 1_000_000_000,
+        d2h_bytes_per_s: link_gb_s * 1_000_000_000,
+        transfer_latency_ns: 10_000,
+        map_ns_per_chunk: 0,
+        unmap_ns_per_chunk: 0,
+    })?)
+}
+
+/// A period; none where there is no plan.
+fn period_ns(
+    work: &OwnedGraph,
+    link_gb_s: u64,
+    budget_gib: u64,
+    strategy: Strategy,
+) -> Result<Option<u64>, Box<dyn Error>> {
+    let (graph, machine) = (work.graph()?, machine(link_gb_s)?);
+    let request = Request { graph: &graph, machine: &machine, budget_bytes: budget_gib << 30 };
+    let planned = placing::plan(&request, strategy);
+    let period_ns = planned.ok().map(|(plan, _)| plan.predicted.period_ns);
+    eprintln!("{} at {budget_gib} GiB, {link_gb_s} GB/s: {period_ns:?} ns", work.name);
+    Ok(period_ns)
+}
+
+fn compute_ns(work: &OwnedGraph) -> Result<u64, Box<dyn Error>> {
+    Ok(work.graph()?.ops().iter().map(|op| op.time_ns).sum())
+}
+
+fn training(text: &mut String) -> Result<(), Box<dyn Error>> {
+    let work = |host| models::generate(&format!("llama:billions=8,host_gb_s={host}"));
+    let works = TRAINING_HOSTS.map(work);
+    text.push_str(
+        "\n## A training step of 8 billion parameters\n\n\
+         One sequence of 8,192 tokens, weights of bfloat16, AdamW of float32, 105 GiB of states. The period over \
+         compute, which is that of\na device with room for everything:\n\n\
+         | link | budget | `host=no` | host of 60 GB/s: `optimizer-offload` | **auto** | 200 GB/s: \
+         `optimizer-offload` | **auto** |\n|--:|--:|--:|--:|--:|--:|--:|\n",
+    );
+    for link in LINKS_GB_S {
+        for budget in BUDGETS_GIB {
+            write!(text, "| {link} GB/s | {budget} GiB")?;
+            for (at, work) in works.iter().enumerate() {
+                let work = work.as_ref().map_err(ToString::to_string)?;
+                let compute_ns = compute_ns(work)? as f64;
+                let mut cell = |strategy, mark: &str| -> Result<(), Box<dyn Error>> {
+                    match period_ns(work, link, budget, strategy)? {
+                        Some(ns) => write!(text, " | {mark}{:.2}{mark}", ns as f64 / compute_ns)?,
+                        None => write!(text, " | –")?,
+                    }
+                    Ok(())
+                };
+                if at == 0 {
+                    cell(auto(Host::Never), "")?;
+                }
+                cell(Strategy::OptimizerOffload, "")?;
+                cell(auto(Host::Allowed), "**")?;
+            }
+            text.push_str(" |\n");
+        }
+    }
+    Ok(())
+}
+
+fn token(text: &mut String) -> Result<(), Box<dyn Error>> {
+    text.push_str(
+        "\n## A token of 70 billion parameters\n\n\
+         Weights of 4.5 bits and a cache of 8,192 tokens, 39.5 GiB together; the host computes 2 TFLOP/s. \
+         Milliseconds. *Ideal*: the bytes\nthat do not fit are divided between host and link so that both are \
+         busy all the time but for what the device takes, with no\nmemory for transfers under way.\n\n\
+         | host | link | budget | `host=no` | `split` | **auto** | ideal |\n|--:|--:|--:|--:|--:|--:|--:|\n",
+    );
+    for host in TOKEN_HOSTS {
+        let work = format!("llama:billions=70,mode=token,bits=4.5,host_gb_s={host},host_tflops=2");
+        let work = models::generate(&work)?;
+        for link in LINKS_GB_S {
+            for budget in BUDGETS_GIB {
+                write!(text, "| {host} GB/s | {link} GB/s | {budget} GiB")?;
+                let columns =
+                    [(auto(Host::Never), ""), (Strategy::Split, ""), (auto(Host::Allowed), "**")];
+                for (strategy, mark) in columns {
+                    match period_ns(&work, link, budget, strategy)? {
+                        Some(ns) => write!(text, " | {mark}{:.0}{mark}", ns as f64 / 1e6)?,
+                        None => write!(text, " | –")?,
+                    }
+                }
+                let ideal_s = ideal_s(&work, host as f64 * 1e9, link as f64 * 1e9, budget)?;
+                writeln!(text, " | {:.0} |", ideal_s * 1e3)?;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// The time of a chain of ops whose states beyond the budget are computed on the host or cross the
+/// link meanwhile: with `x` seconds on the host, the device computes the rest of the bytes.
+fn ideal_s(
+    work: &OwnedGraph,
+    host: f64,
+    link: f64,
+    budget_gib: u64,
+) -> Result<f64, Box<dyn Error>> {
+    let graph = work.graph()?;
+    let bytes: u64 = graph.tensors().iter().map(|tensor| tensor.bytes).sum();
+    let (bytes, budget) = (bytes as f64, (budget_gib << 30) as f64);
+    let compute_s = compute_ns(work)? as f64 / 1e9;
+    // Of a period, what the host takes is not taken by the device.
+    let longer = 1.0 - compute_s * host / bytes;
+    let host_s = (bytes - budget - link * compute_s) / (host + link * longer);
+    Ok(compute_s + host_s.max(0.0) * longer)
+}
