@@ -153,8 +153,8 @@ const SPLIT: Entry = Entry {
 
 const OPTIMIZER_OFFLOAD: Entry = Entry {
     name: "optimizer-offload",
-    help: "Run all ops on the host that may run there, as ZeRO-Offload does with the optimizer, and plan \
-           the rest by the best of the strategies above",
+    help: "Run all updates on the host that may run there, as ZeRO-Offload does with the optimizer, and \
+           plan the rest by the best of the strategies above",
     compared: Compared::WithHost,
 };
 

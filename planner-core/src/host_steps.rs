@@ -38,9 +38,15 @@ struct Around {
 /// Iterations that are followed. In the first, the host has nothing left to do from the one before.
 const ITERATIONS: u32 = 3;
 
+/// Words that the order takes.
 pub(crate) const fn scratch_words(limits: &Limits) -> usize {
+    words::<HostStep>(limits.ops)
+}
+
+/// Words that it takes to find it.
+pub(crate) const fn working_words(limits: &Limits) -> usize {
     total([
-        words::<HostStep>(limits.ops).saturating_mul(2),
+        words::<HostStep>(limits.ops),
         words::<Around>(limits.tensors),
         words::<u64>(limits.ops.saturating_add(1)),
         Heap::scratch_words(limits.ops),

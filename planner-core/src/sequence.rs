@@ -47,6 +47,7 @@ pub(crate) struct Sequence<'a> {
 }
 
 impl<'a> Sequence<'a> {
+    /// Words that a sequence takes.
     pub(crate) const fn scratch_words(limits: &Limits) -> usize {
         total([
             words::<Launch>(limits.ops.saturating_add(1)),
@@ -54,6 +55,11 @@ impl<'a> Sequence<'a> {
             words::<u8>(limits.ops),
             host_steps::scratch_words(limits),
         ])
+    }
+
+    /// Words that it takes to make one, once however many there are.
+    pub(crate) const fn working_words(limits: &Limits) -> usize {
+        host_steps::working_words(limits)
     }
 
     /// Launches ops of a graph in some order that keeps its dependencies, except for the ops that

@@ -73,7 +73,7 @@ pub use window::Window;
 
 /// Words of scratch that [`plan`] and its kin ask for, by the [limits of the
 /// graph](Limits::of_graph) with as many [steps](Limits::with_steps) as the output has. At most
-/// 79 per op, 6 per operand and 44 per tensor, or what lowering or predicting a list or its
+/// 237 per op, 25 per operand and 57 per tensor, or what lowering or predicting a list or its
 /// host layout take beside it.
 #[must_use]
 pub const fn scratch_words(limits: &Limits) -> usize {
@@ -101,7 +101,7 @@ pub const fn scratch_words(limits: &Limits) -> usize {
     let repeats = found.saturating_add(repeats);
     let list = found.saturating_mul(2).saturating_add(larger(list, bounds::scratch_words(limits)));
     let work = larger(list_schedule_words(limits), larger(list, repeats));
-    total([hosting::scratch_words(limits), sequences, work])
+    total([hosting::scratch_words(limits), sequences, Sequence::working_words(limits), work])
 }
 
 /// The smallest budget with which a strategy can plan at all, and the op that needs it:

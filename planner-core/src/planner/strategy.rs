@@ -61,8 +61,9 @@ pub enum Strategy {
     /// Everything on the device, and as few ops as will do on the host: the first or the last of
     /// them, as inference programs split layers between the two processors.
     Split,
-    /// All ops that may run on the host do, and the best of the other baselines plans the rest:
-    /// the optimizer on the host (ZeRO-Offload; Ren et al., 2021).
+    /// All ops that may run on the host do whose results wait for the next iteration, or all ops if there
+    /// are none, and the best of the other baselines plans the rest: the optimizer on the host
+    /// (ZeRO-Offload; Ren et al., 2021).
     OptimizerOffload,
     /// Gaps chosen by density and paced by the clock, in several variants and rounds, and all
     /// other strategies: the best of them by the timeline. Ops may run in another order.

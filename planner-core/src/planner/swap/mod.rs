@@ -77,6 +77,7 @@ pub const fn scratch_words(limits: &Limits) -> usize {
     let write = larger(belady::scratch_words(limits), timing::scratch_words(limits));
     let write = total([
         Sequence::scratch_words(limits),
+        Sequence::working_words(limits),
         Uses::scratch_words(limits),
         Choice::scratch_words(limits),
         write,
