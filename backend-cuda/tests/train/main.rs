@@ -136,8 +136,9 @@ fn gradients_and_updates_are_those_of_a_reference() {
     }
 }
 
-/// Trains in-core and in a third of that, call by call and as graphs; what is left.
-fn assert_the_same(settings: &[&str]) -> Trained {
+/// Trains in-core and in a third of that, call by call and as graphs; what is left. `repeats`: whether
+/// the plan is known to launch ops again.
+fn assert_the_same(settings: &[&str], repeats: bool) -> Trained {
     let (emulated, trainer, model) = set_up(settings);
     let (need_bytes, _) = trainer.in_core(&model).unwrap();
     // Plans are made without these times, and so are the same in each run.
@@ -156,7 +157,7 @@ fn assert_the_same(settings: &[&str]) -> Trained {
     for way in &ways[1..] {
         let predicted = way.plan.predicted;
         assert!(predicted.peak_bytes <= need_bytes / 3 && predicted.d2h_bytes > 0);
-        assert!(predicted.repeat_ns > 0, "{}: no op is repeated", way.name);
+        assert!(!repeats || predicted.repeat_ns > 0, "{}: no op is repeated", way.name);
         assert_eq!(train(way).difference(&in_core), None, "{}", way.name);
     }
     in_core
@@ -166,7 +167,7 @@ fn assert_the_same(settings: &[&str]) -> Trained {
 fn in_a_third_of_the_memory_it_learns_the_same() {
     let settings = ["width=32", "layers=3", "heads=2", "context=24", "batch=3", "rate=0.003"];
     let settings = [&settings[..], &["iterations=16", "budget=33%", "matmul=own"]].concat();
-    let losses = assert_the_same(&settings).losses;
+    let losses = assert_the_same(&settings, true).losses;
     assert_eq!(losses.len(), 16);
     let [early, late] = [&losses[..4], &losses[12..]].map(|some| some.iter().sum::<f32>());
     assert!(late < 0.9 * early, "{losses:?}");
@@ -179,7 +180,7 @@ fn so_it_does_with_products_by_a_library() {
     let settings = [&settings[..], &["iterations=16", "budget=33%"]].concat();
     let (_, trainer, model) = set_up(&[&settings[..], &["matmul=own"]].concat());
     let own = in_core(&trainer, &model, 16);
-    let library = assert_the_same(&[&settings[..], &["matmul=cublas"]].concat());
+    let library = assert_the_same(&[&settings[..], &["matmul=cublas"]].concat(), false);
     assert_eq!(own.products, "the kernel of this example");
     assert!(library.products.starts_with("cuBLAS 0.1.0 ("), "{}", library.products);
     for (own, library) in own.losses.into_iter().zip(library.losses) {
