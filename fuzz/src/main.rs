@@ -60,7 +60,7 @@ fn run(arguments: &Arguments, seed: u64) -> io::Result<usize> {
     let begin = Instant::now();
     let time = Duration::from_secs(60 * arguments.minutes);
     let current = AtomicU64::new(arguments.first);
-    let mut kinds = BTreeSet::new();
+    let (mut kinds, mut cases) = (BTreeSet::new(), 0);
     let end = arguments.first.saturating_add(arguments.cases);
     fs::create_dir_all(&arguments.out)?;
     thread::scope(|scope| {
@@ -72,12 +72,13 @@ fn run(arguments: &Arguments, seed: u64) -> io::Result<usize> {
             current.store(number, Ordering::Relaxed);
             // What is left of a run that dies.
             fs::write(arguments.out.join("current"), number.to_string())?;
+            cases += 1;
             let Some(finding) = (Case { seed, number }).check() else { continue };
             if kinds.insert(finding.fault.kind.clone()) {
                 report(seed, number, &finding, &arguments.out)?;
             }
         }
-        let cases = current.swap(u64::MAX, Ordering::Relaxed) - arguments.first;
+        current.store(u64::MAX, Ordering::Relaxed);
         fs::remove_file(arguments.out.join("current"))?;
         let seconds = begin.elapsed().as_secs();
         eprintln!("{cases} cases in {seconds} s, {} kinds of faults", kinds.len());
