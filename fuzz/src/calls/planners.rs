@@ -59,7 +59,8 @@ pub fn inputs() -> impl Strategy<Value = Input> {
         2 => Just([1000; 8]),
         1 => proptest::array::uniform8(permille())
     ];
-    let join = select(vec![Join::Light, Join::All]);
+    let by_states = Join::ByStates { set_bytes: 1 << 20 };
+    let join = select(vec![Join::Light, Join::All, by_states]);
     let sizes = (permille(), buffer_permille);
     (graphs, machines, strategies(), budget, sizes, classes(), join).prop_map(
         |(graph, machine, how, budget, (permille, buffer_permille), classes, join)| Input {

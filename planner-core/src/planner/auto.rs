@@ -3,12 +3,13 @@
 use super::anew::{Divided, Divider};
 use super::error::PlanningError;
 use super::memory::{self, Memory};
+use super::order::{self, Orders};
 use super::recipe::{Auto, Entrant, Order, SAMPLE, Sample};
 use super::request::{LeastMemory, Lists, Output, PoolTables, Request, Task, Written};
 use super::strategy::{Need, Strategy};
 use super::trials::{Basis, Candidate, Search, Trials};
 use super::uses::Uses;
-use super::{checkpoint, hosting, order, repeats};
+use super::{checkpoint, hosting, repeats};
 use crate::bounds;
 use crate::host::HostLayout;
 use crate::hosted::Hosted;
@@ -122,22 +123,28 @@ pub(super) fn make_with<'o>(
     if given.len() == 0 {
         return plan_task(&task(&given), Entrant::Of(strategy), output, &mut scratch);
     }
-    let (order, sampled_ns) = match strategy {
+    let orders = match strategy {
         Strategy::Auto(Auto { order: Order::Free, .. }) if !strategy.takes_first() => {
-            order::best(&given, &mut scratch, |sequence, scratch| {
+            order::best(&given, budget_bytes, &mut scratch, |sequence, scratch| {
                 sample(&Task::new(request, sequence), SAMPLE, output.reborrow(), scratch)
             })?
         }
-        _ => (None, u64::MAX),
+        _ => Orders::given(),
     };
     if strategy.rule().has_segments() {
         return plan_segments(&task(&given), (strategy, u64::MAX), output, &mut scratch);
     }
-    let best = order.as_ref().unwrap_or(&given);
+    let (order, sampled_ns) = (orders.best(), orders.sampled_ns());
+    let best = order.unwrap_or(&given);
     let lists = strategy.lists_with_repeats(request.graph);
     let repeated = match lists {
         0 => None,
-        _ => repeats::search::best(&task(best), lists, &mut output, &mut scratch)?,
+        _ => repeats::search::best(
+            orders.each(&given).map(|order| order.map(task)),
+            lists,
+            &mut output,
+            &mut scratch,
+        )?,
     };
     let repeated_ns = repeated.as_ref().map_or(u64::MAX, |(_, sampled)| sampled.period_ns);
     let (segments, segments_ns) = match lists {
@@ -163,7 +170,7 @@ pub(super) fn make_with<'o>(
     if compares {
         contest.enter_others(orders, below_ns, &mut scratch)?;
     }
-    let strategy = order.as_ref().and(half).unwrap_or(strategy);
+    let strategy = order.and(half).unwrap_or(strategy);
     let in_given = if order.is_some() { half } else { None };
     let once = [in_given.map(|half| (&given, half)), Some((&best, strategy))];
     let once_ns = match compares && hosted.is_none() && below_ns < sampled_ns {

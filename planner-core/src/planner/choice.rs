@@ -361,7 +361,7 @@ impl Scale<'_> {
     }
 
     /// Link time of moving these objects up, and down unless the host holds them already.
-    fn moves_ns(
+    pub(super) fn moves_ns(
         &self,
         gaps: &Gaps<'_>,
         slot: usize,

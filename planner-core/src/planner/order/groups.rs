@@ -12,7 +12,7 @@ const NONE: u32 = u32::MAX;
 /// More than one op.
 const MANY: u32 = u32::MAX - 1;
 
-/// Which of the ops that only one other waits for join it.
+/// Which of the ops that only one other waits for join it, and what runs next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Join {
     /// Those that update a state, or release no more memory than they allocate: running them
@@ -21,6 +21,13 @@ pub enum Join {
     /// All: the shares of a gradient are computed when they are added up, though until then
     /// what they are computed from stays.
     All,
+    /// As [`Light`](Self::Light); and what reads the same states runs together, as far as
+    /// dependencies allow: of all micro-batches one layer after the other. States are taken up
+    /// in sets of so many bytes.
+    ByStates {
+        /// The bytes of a set. One op may read more.
+        set_bytes: u64,
+    },
 }
 
 /// The ops of each group, in the given order.
@@ -57,7 +64,7 @@ impl<'a> Groups<'a> {
         for op in graph.op_ids().rev() {
             let Found { successor, updates, allocated_bytes, released_bytes } = uses.enter(op);
             let joins = match join {
-                Join::Light => updates || released_bytes <= allocated_bytes,
+                Join::Light | Join::ByStates { .. } => updates || released_bytes <= allocated_bytes,
                 Join::All => true,
             };
             let group =

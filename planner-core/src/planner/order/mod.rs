@@ -1,10 +1,11 @@
-//! Another order of the ops, in which values die sooner.
+//! Another order of the ops, in which values die sooner or states are read together.
 //!
 //! The order of a graph is one of many that keep its dependencies: a value is written before
 //! it is read, and read before it is overwritten. A trace often has the updates of all
 //! parameters at its end, where every gradient has to wait for them. Here ops that only
 //! matter to each other run together ([`groups`]), and groups that free memory run first
-//! ([`schedule`]).
+//! ([`schedule`]). Micro-batches of a training step each read all weights, so that weights which do not
+//! stay cross the link as often; where one layer runs for all micro-batches, they cross it once.
 
 mod groups;
 mod schedule;
@@ -19,9 +20,9 @@ use groups::Groups;
 
 pub use groups::Join;
 
-/// Words of scratch that [`arrange`] keeps.
+/// Words of scratch that [`best`] keeps, and one order that it tries.
 pub(super) const fn kept_words(limits: &Limits) -> usize {
-    words::<OpId>(limits.ops).saturating_add(Sequence::scratch_words(limits))
+    words::<OpId>(limits.ops).saturating_add(Sequence::scratch_words(limits)).saturating_mul(3)
 }
 
 /// Words of scratch that [`list_schedule`] asks for, by [`Limits::of_graph`].
@@ -30,7 +31,7 @@ pub const fn list_schedule_words(limits: &Limits) -> usize {
     Groups::scratch_words(limits).saturating_add(schedule::scratch_words(limits))
 }
 
-/// Writes an order that keeps the dependencies and in which values die soon: the given op at
+/// Writes an order that keeps the dependencies, in which values die soon or states are read together: the given op at
 /// each position of `order`, which has one for each op. O(ops × log + operands).
 ///
 /// # Errors
@@ -43,7 +44,7 @@ pub fn list_schedule(
 ) -> Result<(), OutOfScratch> {
     let mut scratch = scratch.reborrow();
     let groups = Groups::new(graph, join, &mut scratch)?;
-    schedule::write(graph, &groups, order, &mut scratch)
+    schedule::write(graph, &groups, join, order, &mut scratch)
 }
 
 /// The launches of a graph in the order that a way to join ops leads to; none where that is
@@ -62,38 +63,89 @@ pub(super) fn arrange<'s>(
     given.in_order(order.iter().copied(), scratch).map(Some)
 }
 
-/// The best order to be had, by what a sample of lists comes to in each, none unless another
-/// is better than the given one; and what the sample comes to in it.
+/// Shares of the budget that states which are read together take. A balance: fewer of them leave more
+/// memory to what waits, more of them let it wait less often.
+const SETS: [u64; 2] = [64, 16];
+
+/// The orders that plans are made for.
+pub(super) struct Orders<'s> {
+    /// The best one in which values die soon; none where that is the given one.
+    soon: Option<Sequence<'s>>,
+    /// The best one in which states are read together, if there is another one.
+    by_states: Option<Sequence<'s>>,
+    /// What a sample of lists comes to in each; the most there is where none is known.
+    soon_ns: u64,
+    by_states_ns: u64,
+}
+
+impl<'s> Orders<'s> {
+    /// The given order alone.
+    pub(super) const fn given() -> Self {
+        Self { soon: None, by_states: None, soon_ns: u64::MAX, by_states_ns: u64::MAX }
+    }
+
+    /// What a sample of lists comes to in the best order.
+    pub(super) fn sampled_ns(&self) -> u64 {
+        self.soon_ns.min(self.by_states_ns)
+    }
+
+    /// The best order, if that is not the given one.
+    pub(super) fn best(&self) -> Option<&Sequence<'s>> {
+        match self.by_states_ns < self.soon_ns {
+            true => self.by_states.as_ref(),
+            false => self.soon.as_ref(),
+        }
+    }
+
+    /// The best order of each kind.
+    pub(super) fn each<'o>(&'o self, given: &'o Sequence<'s>) -> [Option<&'o Sequence<'s>>; 2] {
+        [Some(self.soon.as_ref().unwrap_or(given)), self.by_states.as_ref()]
+    }
+}
+
+/// The best orders to be had, by what a sample of lists comes to in each.
 pub(super) fn best<'s>(
     given: &Sequence<'s>,
+    budget_bytes: u64,
     scratch: &mut Scratch<'s>,
     mut sample: impl FnMut(&Sequence<'_>, &mut Scratch<'_>) -> Result<Option<Prediction>, PlanningError>,
-) -> Result<(Option<Sequence<'s>>, u64), PlanningError> {
-    let mut least = sample(given, scratch)?;
-    let mut best = None;
-    for join in [Join::Light, Join::All] {
-        if least.is_some_and(|least| given.is_ideal(least.period_ns)) {
+) -> Result<Orders<'s>, PlanningError> {
+    let soon_ns = sample(given, scratch)?.map_or(u64::MAX, |sampled| sampled.period_ns);
+    let mut best = [(soon_ns, None), (u64::MAX, None)];
+    let mut tried: heapless::Vec<u64, { 2 + SETS.len() }> = heapless::Vec::new();
+    let sets = SETS.map(|share| Join::ByStates { set_bytes: budget_bytes / share });
+    let soon = [Join::Light, Join::All].map(|join| (0, join));
+    for (kind, join) in soon.into_iter().chain(sets.map(|join| (1, join))) {
+        if best.iter().any(|&(least_ns, _)| given.is_ideal(least_ns)) {
             break;
         }
         let mut scratch = scratch.reborrow();
         let Some(sequence) = arrange(given, join, &mut scratch)? else { continue };
-        let predicted = match sample(&sequence, &mut scratch) {
+        let hash = hash(&sequence);
+        if tried.contains(&hash) || tried.push(hash).is_err() {
+            continue;
+        }
+        let sampled = match sample(&sequence, &mut scratch) {
             Err(PlanningError::Infeasible { .. }) => None,
-            other => other?,
+            sampled => sampled?,
         };
-        let is_better = predicted.is_some_and(|predicted| {
-            least.is_none_or(|least| predicted.period_ns < least.period_ns)
-        });
-        if is_better {
-            (least, best) = (predicted, Some(join));
+        let (least_ns, _) = best[kind];
+        if let Some(sampled) = sampled.filter(|sampled| sampled.period_ns < least_ns) {
+            best[kind] = (sampled.period_ns, Some(join));
         }
     }
-    let least_ns = least.map_or(u64::MAX, |least| least.period_ns);
-    let best = match best {
-        Some(join) => arrange(given, join, scratch)?,
-        None => None,
+    let [(soon_ns, soon), (by_states_ns, by_states)] = best;
+    let mut arranged = |join: Option<Join>| match join {
+        Some(join) => arrange(given, join, scratch),
+        None => Ok(None),
     };
-    Ok((best, least_ns))
+    Ok(Orders { soon: arranged(soon)?, by_states: arranged(by_states)?, soon_ns, by_states_ns })
+}
+
+/// A number that two orders share next to never.
+fn hash(sequence: &Sequence<'_>) -> u64 {
+    let ops = sequence.launches().map(|launch| u64::from(sequence.op(launch).0));
+    ops.fold(0, |hash: u64, op| (hash ^ op).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(23))
 }
 
 #[cfg(test)]
@@ -213,9 +265,38 @@ mod tests {
     }
 
     #[test]
+    fn micro_batches_run_layer_by_layer() {
+        const GRADIENTS: [Tensor; 2] = [TEMPORARY; 2];
+        let tensors: [Tensor; 16] = core::array::from_fn(|at| match at {
+            0..2 => INPUT,
+            2..4 => STATE,
+            4..6 => GRADIENTS[at - 4],
+            _ => TEMPORARY,
+        });
+        // Two micro-batches forward and backward through two layers, then the updates.
+        let step: [(&[u32], &[u32]); 10] = [
+            (&[0, 2], &[6]),
+            (&[6, 3], &[7]),
+            (&[7, 6, 3], &[8, 5]),
+            (&[8, 0, 2], &[4]),
+            (&[1, 2], &[9]),
+            (&[9, 3], &[10]),
+            (&[10, 9, 3, 5], &[11, 5]),
+            (&[11, 1, 2, 4], &[4]),
+            (&[4, 2], &[2]),
+            (&[5, 3], &[3]),
+        ];
+        let by_states = |set_bytes| order(Join::ByStates { set_bytes }, &tensors, step);
+        // A set is one layer: the update follows the last gradient of its weight.
+        assert_eq!(by_states(10_000), Some([0, 4, 1, 2, 5, 6, 9, 3, 7, 8]));
+        // All states are one set: the first micro-batch goes first, as given.
+        assert_eq!(by_states(20_000), Some([0, 1, 2, 3, 4, 5, 6, 9, 7, 8]));
+    }
+
+    #[test]
     fn a_chain_keeps_its_order() {
         let chain: [(&[u32], &[u32]); 3] = [(&[0, 1], &[3]), (&[3, 1], &[4]), (&[4, 1], &[5])];
-        for join in [Join::Light, Join::All] {
+        for join in [Join::Light, Join::All, Join::ByStates { set_bytes: 1 }] {
             assert_eq!(order(join, &TENSORS, chain), None);
         }
     }

@@ -1,14 +1,20 @@
-//! A list schedule that frees memory early.
+//! A list schedule that frees memory early, or that reads states together.
 //!
 //! Of the first few groups that are ready, in the given order, the one runs next that
 //! releases most: bytes of temporaries that no other group has still to touch, less those of
 //! temporaries that none has touched before. Where none releases any, the first that allocates
 //! next to nothing, since others may wait for it: the correction of Adam's moments, which all
 //! updates share. Else the first.
+//!
+//! To read states together, they are taken up in sets. The first group that is ready and reads no state
+//! outside of the set runs next, or adds its states while the set has room. If there is no such group, a
+//! new set begins. So the first micro-batch goes ahead as far as one set allows, and the others
+//! follow. An update that releases more than it allocates runs at once: the last gradient of
+//! its weight is there.
 
-use super::groups::Groups;
+use super::groups::{Groups, Join};
 use super::touches::Touches;
-use crate::graph::{Graph, OpId, TensorId};
+use crate::graph::{Graph, Kind, OpId, TensorId};
 use crate::planner::heap::Heap;
 use crate::scratch::{Limits, OutOfScratch, Scratch, total, words};
 
@@ -27,7 +33,7 @@ pub(super) const fn scratch_words(limits: &Limits) -> usize {
         Touches::scratch_words(limits),
         words::<u32>(limits.ops),
         words::<i64>(limits.ops),
-        words::<u32>(limits.tensors).saturating_mul(3),
+        words::<u32>(limits.tensors).saturating_mul(4),
         Heap::scratch_words(limits.ops),
     ])
 }
@@ -36,6 +42,7 @@ pub(super) const fn scratch_words(limits: &Limits) -> usize {
 pub(super) fn write(
     graph: &Graph<'_>,
     groups: &Groups<'_>,
+    join: Join,
     order: &mut [OpId],
     scratch: &mut Scratch<'_>,
 ) -> Result<(), OutOfScratch> {
@@ -51,10 +58,15 @@ pub(super) fn write(
         left: scratch.take(tensors, 0u32)?,
         mixed: scratch.take(tensors, 0u32)?,
         ready: Ready { first: heapless::Vec::new(), rest: Heap::new(ops, &mut scratch)? },
+        set: Set { of: scratch.take(tensors, 0u32)?, number: 1, bytes: 0 },
     };
     schedule.start();
     let mut order = order.iter_mut();
-    while let Some(group) = schedule.next() {
+    let next = |schedule: &mut Schedule<'_, '_>| match join {
+        Join::Light | Join::All => schedule.next(),
+        Join::ByStates { set_bytes } => schedule.next_by_states(set_bytes),
+    };
+    while let Some(group) = next(&mut schedule) {
         for (op, slot) in groups.ops(group).zip(&mut order) {
             *slot = op;
         }
@@ -78,6 +90,15 @@ struct Schedule<'s, 'g> {
     left: &'s mut [u32],
     mixed: &'s mut [u32],
     ready: Ready<'s>,
+    set: Set<'s>,
+}
+
+/// The states that are read together.
+struct Set<'s> {
+    /// The last set that each state belonged to, counted from 1.
+    of: &'s mut [u32],
+    number: u32,
+    bytes: u64,
 }
 
 impl Schedule<'_, '_> {
@@ -150,6 +171,54 @@ impl Schedule<'_, '_> {
             _ => ready.find(|&at| gain_bytes(at) >= -SMALL_BYTES).unwrap_or(0),
         };
         Some(self.ready.take(next))
+    }
+
+    /// Takes the group that is to run next where states are read together.
+    fn next_by_states(&mut self, set_bytes: u64) -> Option<u32> {
+        let ready = &self.ready.first;
+        if let Some(update) = ready.iter().position(|&group| self.is_update(group)) {
+            return Some(self.ready.take(update));
+        }
+        let has_room = |&group: &u32| {
+            let added_bytes = self.added_bytes(group);
+            added_bytes == 0 || self.set.bytes.saturating_add(added_bytes) <= set_bytes
+        };
+        let next = ready.iter().position(has_room);
+        if next.is_none() {
+            (self.set.number, self.set.bytes) = (self.set.number + 1, 0);
+        }
+        let next = next.unwrap_or(0);
+        self.add_states(*ready.get(next)?);
+        Some(self.ready.take(next))
+    }
+
+    /// The states that a group reads, each op's in turn.
+    fn states(&self, group: u32) -> impl Iterator<Item = TensorId> {
+        let reads = self.groups.ops(group).flat_map(|op| self.graph.reads(op));
+        reads.copied().filter(|&tensor| self.graph.tensor(tensor).kind == Kind::State)
+    }
+
+    /// The bytes of the states that a group would add to the set, at most.
+    fn added_bytes(&self, group: u32) -> u64 {
+        let is_new = |tensor: &TensorId| self.set.of[tensor.index()] != self.set.number;
+        let bytes = self.states(group).filter(is_new).map(|tensor| self.graph.tensor(tensor).bytes);
+        bytes.fold(0, u64::saturating_add)
+    }
+
+    fn add_states(&mut self, group: u32) {
+        self.set.bytes = self.set.bytes.saturating_add(self.added_bytes(group));
+        for op in self.groups.ops(group) {
+            for &tensor in self.graph.reads(op) {
+                self.set.of[tensor.index()] = self.set.number;
+            }
+        }
+    }
+
+    /// Whether a group writes a state, and releases memory.
+    fn is_update(&self, group: u32) -> bool {
+        let mut written = self.groups.ops(group).flat_map(|op| self.graph.writes(op));
+        self.gain_bytes[group as usize] > 0
+            && written.any(|&tensor| self.graph.tensor(tensor).kind == Kind::State)
     }
 
     fn run(&mut self, group: u32) {

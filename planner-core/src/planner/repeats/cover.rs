@@ -10,6 +10,7 @@ use crate::graph::Kind;
 use crate::planner::choice::{Scale, sum};
 use crate::planner::gaps::{Gaps, Span};
 use crate::planner::heap::Heap;
+use crate::planner::load::Load;
 use crate::planner::tree::MinTree;
 use crate::scratch::{Limits, OutOfScratch, Scratch, words};
 use crate::sequence::LaunchId;
@@ -74,6 +75,8 @@ pub(super) struct Cover<'c, 'g, 'v> {
     pub(super) slack: MinTree<'c>,
     /// Moves by slot, and drops after all of them.
     pub(super) heap: Heap<'c>,
+    /// What the moves load the links with.
+    pub(super) load: Load<'c>,
     /// What a nanosecond of compute costs, where one of a link that is fully pressed costs 255.
     pub(super) compute_price: u64,
 }
@@ -170,6 +173,10 @@ impl Cover<'_, '_, '_> {
 
     fn set_moved(&mut self, slot: usize, objects: u64) {
         let change = objects as i64 - self.gaps.moved(slot) as i64;
+        if let Some(span) = self.span(slot) {
+            let moves_ns = |objects| self.scale.moves_ns(self.gaps, slot, 0..objects);
+            self.load.change(span, [moves_ns(self.gaps.moved(slot)), moves_ns(objects)]);
+        }
         self.gaps.set_moved(slot, objects);
         self.add(slot, change);
     }
@@ -193,7 +200,9 @@ impl Cover<'_, '_, '_> {
         if id < slots {
             let (gain, objects) =
                 self.scale.denser(self.gaps, slot, span, relief, moved..moved + objects);
-            return Some((!gain.to_bits(), objects));
+            let downloads = self.gaps.version(slot) != NONE;
+            let factor = self.load.factor(span, downloads);
+            return Some((!(gain / factor).to_bits(), objects));
         }
         let gain = relief as f64 * objects as f64;
         let closure = self.closure(slot, span, gain)?;

@@ -14,6 +14,7 @@ mod values;
 use super::choice::{self, Scale};
 use super::gaps::Gaps;
 use super::heap::Heap;
+use super::load::Load;
 use super::memory::Memory;
 use super::pressure::Pressure;
 use super::request::Task;
@@ -57,8 +58,9 @@ pub(super) fn launches(
         let slack = gaps.slack(task, memory, 0, &mut scratch)?;
         let scale = Scale::new(task, memory, choice::Weight::Density, used, &slack, &mut scratch)?;
         let heap = Heap::new(2 * gaps.len(), &mut scratch)?;
+        let load = Load::new(task.sequence, &mut scratch)?;
         let (values, dropped) = (&mut values, &mut dropped);
-        let mut cover = Cover { scale, gaps, values, dropped, slack, heap, compute_price };
+        let mut cover = Cover { scale, gaps, values, dropped, slack, heap, load, compute_price };
         cover.cover();
         cover.give_back();
     }

@@ -1,15 +1,14 @@
 //! The search for the repeats that make the shortest plan.
 //!
-//! One price of compute leads to one list of launches. Prices are tried from a coarse grid; where
-//! links limit and compute idles, far lower ones, by bisection on what limits; then
-//! near the best one, then with the pressures that the lists so far showed. In the next round the
+//! One price of compute leads to one list of launches. Where links limit and compute idles, the best price
+//! is a hundredth of that where compute limits, so the search finds its own scale; then it goes on
+//! with the pressures that the lists so far showed. In the next round the
 //! best list replaces the sequence, so that what was made again may be dropped again. Where memory is
 //! so short that much has to be made again, no price leads to lists as good as the segments of
 //! [checkpointing](checkpoint), so that there is a search from these too.
 
 use super::Unrolled;
 use crate::graph::OpId;
-use crate::machine::transmission_ns;
 use crate::plan::Prediction;
 use crate::planner::checkpoint;
 use crate::planner::error::PlanningError;
@@ -23,36 +22,34 @@ use crate::planner::uses::Uses;
 use crate::scratch::{Limits, Scratch, larger, total, words};
 use crate::sequence::Sequence;
 
-/// What a nanosecond of compute costs where one of a link that is fully pressed costs 255, best
-/// guess first. Most works have their best price between 3000 and 7000.
-const COARSE: [u64; 7] = [4700, 3300, 6600, 2300, 9300, 1200, 16_000];
-
-/// Where links limit and compute idles, compute is cheap, and the grid above is far off. How far down
-/// the next price is then, until compute limits.
-const DESCENT: u64 = 4;
-
-/// Below this, all that can run again does.
+/// Prices, in octaves above the least, of which each has [`RUNGS`]. What a nanosecond of compute costs where
+/// one of a link that is fully pressed costs 255.
+const OCTAVES: usize = 12;
 const LEAST_PRICE: u64 = 16;
 
-/// Prices this close, in percent, are the same.
-const SAME: u64 = 130;
+/// Prices within an octave, in thousandths of the first. Closer ones lead to the same lists, as a rule.
+const RUNGS: [u64; 8] = [1000, 1091, 1189, 1297, 1414, 1542, 1682, 1834];
 
-/// Of a period, in percent, what a link takes that limits, and what launches take at most then.
-const BUSY: u64 = 90;
-const IDLE: u64 = 85;
+/// Prices that are tried before the others. There may be a good one in several of their valleys.
+const COARSE: [usize; 9] = [66, 50, 34, 58, 74, 62, 70, 18, 82];
 
-/// Factors, in percent, of the best price so far.
-const FINE: [u64; 6] = [119, 84, 109, 92, 104, 96];
+/// How many of them tell two orders of the ops apart.
+const TELLING: usize = 3;
 
-/// The same while the pressures of the lists before are learned.
+/// How far from the best price so far others are tried then: half of it, and twice as much.
+const STRIDE: usize = RUNGS.len();
+
+/// Prices that a round tries at most, as a rule.
+const CLIMBED: usize = 20;
+
+/// Factors, in percent, of the best price, while the pressures of the lists before are learned.
 const LEARNING: [u64; 8] = [100, 90, 110, 80, 125, 100, 90, 110];
 
 /// Rounds beyond which no work gained more than 0.1 % of its period.
 const ROUNDS: usize = 3;
 
 /// Lists that are tried at most.
-pub(in crate::planner) const MOST_LISTS: usize =
-    ROUNDS * (COARSE.len() + FINE.len() + LEARNING.len());
+pub(in crate::planner) const MOST_LISTS: usize = ROUNDS * (CLIMBED + LEARNING.len());
 
 /// Words of scratch that [`best`] and [`best_of_segments`] keep, each.
 pub(in crate::planner) const fn kept_words(limits: &Limits) -> usize {
@@ -127,16 +124,41 @@ impl<'l> Leader<'l> {
 }
 
 /// The best sequence with repeats of `lists` that are tried, and what a plan of it comes to; none
-/// where none is found.
+/// where none is found. If the ops may be in either of two orders, a few lists of each tell which is better.
 pub(in crate::planner) fn best<'s>(
-    task: &Task<'s>,
+    orders: [Option<Task<'s>>; 2],
     lists: usize,
     output: &mut Output<'_>,
     scratch: &mut Scratch<'s>,
 ) -> Result<Option<(Sequence<'s>, Prediction)>, PlanningError> {
-    let mut leader = Leader::new(task, scratch)?;
-    extend(task, &mut leader, lists, output, scratch)?;
-    leader.sequence(task, scratch)
+    let [Some(mut task), other] = orders else { return Ok(None) };
+    if let Some(other) = other
+        && is_better(&other, &task, lists, output, scratch)?
+    {
+        task = other;
+    }
+    let mut leader = Leader::new(&task, scratch)?;
+    extend(&task, &mut leader, lists, output, scratch)?;
+    leader.sequence(&task, scratch)
+}
+
+/// Whether a few lists with repeats are shorter in one order of the ops than in another.
+fn is_better(
+    one: &Task<'_>,
+    other: &Task<'_>,
+    lists: usize,
+    output: &mut Output<'_>,
+    scratch: &mut Scratch<'_>,
+) -> Result<bool, PlanningError> {
+    let mut cost = |task: &Task<'_>| -> Result<(u64, u64), PlanningError> {
+        let mut scratch = scratch.reborrow();
+        let mut leader = Leader::new(task, &mut scratch)?;
+        let mut left = lists.min(TELLING);
+        add_repeats(task, &mut leader, &mut left, output, &mut scratch)?;
+        Ok(leader.cost().unwrap_or((u64::MAX, u64::MAX)))
+    };
+    let other = cost(other)?;
+    Ok(cost(one)? < other)
 }
 
 /// The same from the segments of checkpointing, as far as a plan of these is shorter than `than_ns`;
@@ -219,49 +241,52 @@ fn try_segments(
     Ok(least_launches_ns)
 }
 
-/// The tries of a round.
-struct Tries<'t> {
-    left: &'t mut usize,
-    /// The mean pressure of the links before any was learned.
-    at_rest: u64,
-    /// The best price so far.
-    top: Option<((u64, u64), u64)>,
+/// The number of prices.
+const PRICES: usize = OCTAVES * RUNGS.len();
+
+/// A search for the price whose list costs least, wherever on the scale it is: from the best price so far to
+/// those a stride below and above, which is halved where neither is better.
+struct Climb {
+    is_tried: [bool; PRICES],
+    /// The best price, and what its list costs.
+    best: (usize, (u64, u64)),
+    stride: usize,
 }
 
-/// Between which prices the best one is, by what limits.
-#[derive(Clone, Copy, Debug, Default)]
-struct Scale {
-    /// The highest at which compute limits, as far as it is below the other.
-    low: Option<u64>,
-    /// The least at which compute idles.
-    high: Option<u64>,
-    /// Whether the coarse prices are left for lower ones.
-    has_descended: bool,
-}
-
-impl Scale {
-    /// The next price: of the coarse ones; where the first is too high, a lower one, then one between
-    /// those on both sides.
-    fn next(&mut self, coarse: &mut impl Iterator<Item = u64>) -> Option<u64> {
-        let next = match (self.low, self.high) {
-            (None, Some(high)) => high / DESCENT,
-            (Some(low), Some(high)) if self.has_descended => {
-                let is_same = high.saturating_mul(100) <= low.saturating_mul(SAME);
-                if is_same { 0 } else { low.saturating_mul(high).isqrt() }
-            }
-            _ => return coarse.next(),
-        };
-        self.has_descended = true;
-        (next >= LEAST_PRICE).then_some(next)
+impl Climb {
+    const fn new() -> Self {
+        Self { is_tried: [false; PRICES], best: (COARSE[0], (u64::MAX, u64::MAX)), stride: STRIDE }
     }
 
-    fn see(&mut self, price: u64, is_idle: bool) {
-        if is_idle {
-            self.high = Some(self.high.map_or(price, |high| high.min(price)));
-            self.low = self.low.filter(|&low| Some(low) < self.high);
-        } else if self.high.is_none_or(|high| price < high) {
-            self.low = Some(self.low.map_or(price, |low| low.max(price)));
+    /// The next price; none after the last.
+    fn next(&mut self) -> Option<usize> {
+        if let Some(&next) = COARSE.iter().find(|&&at| !self.is_tried[at]) {
+            return Some(next);
         }
+        let (best, _) = self.best;
+        while self.stride > 0 {
+            let near = [best.checked_sub(self.stride), best.checked_add(self.stride)];
+            let untried = |at: &usize| self.is_tried.get(*at) == Some(&false);
+            if let Some(next) = near.into_iter().flatten().find(untried) {
+                return Some(next);
+            }
+            self.stride /= 2;
+        }
+        None
+    }
+
+    /// Keeps a price if its list costs less, or the same with cheaper compute.
+    fn see(&mut self, at: usize, cost: (u64, u64)) {
+        self.is_tried[at] = true;
+        let (best, least) = self.best;
+        if (cost, at) <= (least, best) {
+            self.best = (at, cost);
+        }
+    }
+
+    /// What a nanosecond of compute costs.
+    fn price(at: usize) -> u64 {
+        (LEAST_PRICE << (at / RUNGS.len())) * RUNGS[at % RUNGS.len()] / 1000
     }
 }
 
@@ -291,56 +316,30 @@ impl<'r, 'l, 'o> Round<'r, 'l, 'o> {
 
     /// Tries one price after the other, as long as there are lists left.
     fn run(&mut self, left: &mut usize, scratch: &mut Scratch<'_>) -> Result<(), PlanningError> {
-        let mut tries = Tries { left, at_rest: self.used.mean_of_links(), top: None };
-        let (mut scale, mut coarse) = (Scale::default(), COARSE.iter().copied());
-        while let Some(price) = scale.next(&mut coarse) {
-            let Some(predicted) = self.try_price(price, 100, false, &mut tries, scratch)? else {
-                return Ok(());
-            };
-            scale.see(price, predicted.is_some_and(|found| self.is_idle(&found)));
+        let at_rest = self.used.mean_of_links();
+        let mut climb = Climb::new();
+        while let Some(at) = climb.next() {
+            let Some(fewer) = left.checked_sub(1) else { return Ok(()) };
+            *left = fewer;
+            let found = self.probe(Climb::price(at), false, scratch)?;
+            climb.see(at, found.map_or((u64::MAX, u64::MAX), |found| found.cost()));
         }
-        let fine = FINE.iter().map(|&percent| (percent, false));
-        for (percent, learns) in fine.chain(LEARNING.iter().map(|&percent| (percent, true))) {
-            let Some((_, price)) = tries.top else { return Ok(()) };
-            if self.try_price(price, percent, learns, &mut tries, scratch)?.is_none() {
-                return Ok(());
+        let (best, mut least) = climb.best;
+        let mut price = Climb::price(best);
+        for percent in LEARNING {
+            let Some(fewer) = left.checked_sub(1) else { return Ok(()) };
+            *left = fewer;
+            // Where links are pressed less, a nanosecond of theirs costs less.
+            let scale = self.used.mean_of_links();
+            let tried = price.saturating_mul(percent) / 100;
+            let found = self.probe(tried.saturating_mul(scale) / at_rest, true, scratch)?;
+            if let Some(found) = found
+                && found.cost() < least
+            {
+                (price, least) = (tried, found.cost());
             }
         }
         Ok(())
-    }
-
-    /// Tries a price, of which so many percent are taken; none where no list is left to be tried.
-    fn try_price(
-        &mut self,
-        price: u64,
-        percent: u64,
-        learns: bool,
-        tries: &mut Tries<'_>,
-        scratch: &mut Scratch<'_>,
-    ) -> Result<Option<Option<Prediction>>, PlanningError> {
-        let Some(fewer) = tries.left.checked_sub(1) else { return Ok(None) };
-        *tries.left = fewer;
-        // Where links are pressed less, a nanosecond of theirs costs less.
-        let scale = self.used.mean_of_links();
-        let price = price.saturating_mul(percent) / 100;
-        let predicted = self.probe(price.saturating_mul(scale) / tries.at_rest, learns, scratch)?;
-        if let Some(predicted) = predicted
-            && tries.top.is_none_or(|(least, _)| predicted.cost() < least)
-        {
-            tries.top = Some((predicted.cost(), price));
-        }
-        Ok(Some(predicted))
-    }
-
-    /// Whether a link limits, and compute idles.
-    fn is_idle(&self, found: &Prediction) -> bool {
-        let machine = self.base.machine;
-        let link_ns = |bytes, bytes_per_s| transmission_ns(bytes, bytes_per_s).unwrap_or(u64::MAX);
-        let up_ns = link_ns(found.h2d_bytes, machine.h2d_bytes_per_s);
-        let down_ns = link_ns(found.d2h_bytes, machine.d2h_bytes_per_s);
-        let launches_ns = found.compute_ns.saturating_add(found.repeat_ns);
-        let share = |percent| found.period_ns / 100 * percent;
-        up_ns.max(down_ns) >= share(BUSY) && launches_ns <= share(IDLE)
     }
 
     /// What the list that a price leads to comes to. It is kept if it is the best so far.
@@ -400,12 +399,13 @@ fn judge(
 mod tests {
     use super::*;
 
-    /// The prices that are tried where compute idles from one on.
-    fn tried(idle_from: u64) -> heapless::Vec<u64, 16> {
-        let (mut scale, mut coarse) = (Scale::default(), COARSE.iter().copied());
+    /// The prices that are tried where a list costs more the farther its price is from the best.
+    fn tried(best: u64) -> heapless::Vec<u64, 32> {
+        let mut climb = Climb::new();
         let next = || {
-            let price = scale.next(&mut coarse)?;
-            scale.see(price, price >= idle_from);
+            let at = climb.next()?;
+            let price = Climb::price(at);
+            climb.see(at, (price.max(best) * 1000 / price.min(best), 0));
             Some(price)
         };
         core::iter::from_fn(next).collect()
@@ -413,9 +413,20 @@ mod tests {
 
     #[test]
     fn prices_find_their_scale() {
-        assert_eq!(tried(u64::MAX), COARSE);
-        assert_eq!(tried(4800), COARSE);
-        assert_eq!(tried(100), [4700, 1175, 293, 73, 146, 103, 86]);
-        assert_eq!(tried(0), [4700, 1175, 293, 73, 18]);
+        for best in [16, 20, 73, 300, 1200, 4700, 16_000, 60_000] {
+            let tried = tried(best);
+            let nearest = tried.iter().map(|&price| price.abs_diff(best)).min().unwrap();
+            assert!(nearest * 20 <= best, "{best}: {tried:?}");
+            assert!(tried.len() <= CLIMBED, "{best}: {tried:?}");
+        }
+    }
+
+    #[test]
+    fn where_all_prices_cost_the_same_compute_is_cheap() {
+        let mut climb = Climb::new();
+        while let Some(at) = climb.next() {
+            climb.see(at, (7, 7));
+        }
+        assert_eq!(Climb::price(climb.best.0), LEAST_PRICE);
     }
 }
