@@ -124,6 +124,8 @@ pub(super) struct Trials<'d, 'r> {
     pub(super) tables: PoolTables<'d>,
     /// The least host memory of the lists that need more than there is.
     pub(super) host_shortage_bytes: Option<u64>,
+    /// Whether the host is known to have too little memory for some lists.
+    pub(super) is_host_short: bool,
     /// Of the lists for which there are too few steps, what the shortest needs.
     pub(super) steps_needed: Option<usize>,
     /// Lists of rules whose links alone take this long need not be judged.
@@ -146,9 +148,18 @@ impl<'d, 'r> Trials<'d, 'r> {
             resident,
             tables,
             host_shortage_bytes: None,
+            is_host_short: false,
             steps_needed: None,
             below_ns: u64::MAX,
             least_ns: u64::MAX,
+        }
+    }
+
+    /// A recipe of which there is no list yet, where lists may have shown that the host is short.
+    fn within_host<'s>(&self, recipe: Recipe<'s>) -> Recipe<'s> {
+        match self.is_host_short {
+            true => recipe.within_host(self.task.machine.host_bytes),
+            false => recipe,
         }
     }
 
@@ -174,6 +185,7 @@ impl<'d, 'r> Trials<'d, 'r> {
             if best.is_some() && (ops == 0 || tried >= enough) {
                 break;
             }
+            let recipe = self.within_host(recipe);
             let candidate = self.try_out(recipe, u64::MAX, basis, &mut search, &mut scratch)?;
             if let Some(Candidate { predicted, .. }) = candidate
                 && best.is_none_or(|best| predicted.period_ns < best.period_ns)
@@ -191,7 +203,8 @@ impl<'d, 'r> Trials<'d, 'r> {
         search: &mut Search<'_>,
         scratch: &mut Scratch<'_>,
     ) -> Result<Option<Prediction>, PlanningError> {
-        let first = self.try_out(FIRST_PACED, u64::MAX, basis, search, scratch)?;
+        let recipe = self.within_host(FIRST_PACED);
+        let first = self.try_out(recipe, u64::MAX, basis, search, scratch)?;
         Ok(first.map(|candidate| candidate.predicted))
     }
 
@@ -257,7 +270,7 @@ impl<'d, 'r> Trials<'d, 'r> {
         while !best.is_some_and(|best| takes_first || best.is_ideal) {
             let recipe =
                 choices.recipes.next().or_else(|| search.anew(guide?.recipe, &mut choices.rounds));
-            let Some(recipe) = recipe else { break };
+            let Some(recipe) = recipe.map(|recipe| self.within_host(recipe)) else { break };
             let least_ns = best.map_or(u64::MAX, |best| best.predicted.period_ns.saturating_add(1));
             let below_ns = least_ns.min(self.below_ns);
             let candidate = self.try_out(recipe, below_ns, basis, search, scratch)?;
@@ -298,8 +311,35 @@ impl<'d, 'r> Trials<'d, 'r> {
     }
 
     /// Writes a list and judges it; none where it does not fit the budget, the
-    /// host, or the output, or where a rule's list is seen to take `below_ns` or longer.
+    /// host, or the output, or where a rule's list is seen to take `below_ns` or longer. A paced list
+    /// that does not fit the host is written for less of it.
     fn try_out<'s>(
+        &mut self,
+        mut recipe: Recipe<'s>,
+        below_ns: u64,
+        basis: &Basis<'_>,
+        search: &mut Search<'_>,
+        scratch: &mut Scratch<'_>,
+    ) -> Result<Option<Candidate<'s>>, PlanningError> {
+        let host_bytes = self.task.machine.host_bytes;
+        loop {
+            match self.try_once(recipe, below_ns, basis, search, scratch) {
+                Err(PlanningError::Plan(PlanError::HostMemory { needed_bytes, .. })) => {
+                    let least = self.host_shortage_bytes.get_or_insert(needed_bytes);
+                    *least = needed_bytes.min(*least);
+                    self.is_host_short = true;
+                    match recipe.on_less_host(needed_bytes, host_bytes) {
+                        Some(less) => recipe = less,
+                        None => return Ok(None),
+                    }
+                }
+                tried => return tried,
+            }
+        }
+    }
+
+    /// The same for a list that the host may have too little memory for.
+    fn try_once<'s>(
         &mut self,
         mut recipe: Recipe<'s>,
         below_ns: u64,
@@ -350,14 +390,7 @@ impl<'d, 'r> Trials<'d, 'r> {
             predict_pieces(graph, machine, &plan, &pieces, &schedule, &mut scratch)?;
         if predicted.host_bytes > machine.host_bytes {
             // Temporaries may share host offsets, but that takes time to find out.
-            match HostLayout::of_pieces(graph, machine, &plan, &pieces, &mut scratch) {
-                Err(PlanError::HostMemory { needed_bytes, .. }) => {
-                    let least = self.host_shortage_bytes.get_or_insert(needed_bytes);
-                    *least = needed_bytes.min(*least);
-                    return Ok(None);
-                }
-                layout => layout.map(|_| ())?,
-            }
+            HostLayout::of_pieces(graph, machine, &plan, &pieces, &mut scratch)?;
         }
         if is_of_rule {
             self.least_ns = self.least_ns.min(predicted.period_ns);

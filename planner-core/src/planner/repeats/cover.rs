@@ -10,6 +10,7 @@ use crate::graph::Kind;
 use crate::planner::choice::{Scale, sum};
 use crate::planner::gaps::{Gaps, Span};
 use crate::planner::heap::Heap;
+use crate::planner::host_memory::HostMemory;
 use crate::planner::tree::MinTree;
 use crate::scratch::{Limits, OutOfScratch, Scratch, words};
 use crate::sequence::LaunchId;
@@ -76,6 +77,10 @@ pub(super) struct Cover<'c, 'g, 'v> {
     pub(super) heap: Heap<'c>,
     /// What a nanosecond of compute costs, where one of a link that is fully pressed costs 255.
     pub(super) compute_price: u64,
+    /// What moves leave of the host's memory, if that is short.
+    pub(super) host: Option<HostMemory<'c>>,
+    /// Whether more would have moved if the host had more memory.
+    pub(super) is_host_full: bool,
 }
 
 /// What a gap should do next: a key (the least is taken first), and how many objects leave.
@@ -171,6 +176,9 @@ impl Cover<'_, '_, '_> {
     fn set_moved(&mut self, slot: usize, objects: u64) {
         let change = objects as i64 - self.gaps.moved(slot) as i64;
         self.gaps.set_moved(slot, objects);
+        if let Some(host) = &mut self.host {
+            host.update(self.gaps, slot);
+        }
         self.add(slot, change);
     }
 
@@ -191,6 +199,12 @@ impl Cover<'_, '_, '_> {
             return None;
         }
         if id < slots {
+            let most = self.host.as_ref().map_or(all, |host| host.most_objects(self.gaps, slot));
+            self.is_host_full |= most - moved < objects;
+            let objects = objects.min(most - moved);
+            if objects == 0 {
+                return None;
+            }
             let (gain, objects) =
                 self.scale.denser(self.gaps, slot, span, relief, moved..moved + objects);
             return Some((!gain.to_bits(), objects));

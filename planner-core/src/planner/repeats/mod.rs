@@ -14,6 +14,7 @@ mod values;
 use super::choice::{self, Scale};
 use super::gaps::Gaps;
 use super::heap::Heap;
+use super::host_memory::HostMemory;
 use super::memory::Memory;
 use super::pressure::Pressure;
 use super::request::Task;
@@ -24,43 +25,65 @@ pub(super) use cover::Dropped;
 pub(super) use unroll::{Unrolled, scratch_words as unroll_words, unroll};
 pub(super) use values::Values;
 
+/// What gaps are chosen by.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Prices {
+    /// What a nanosecond of compute costs, where one of a link that is fully pressed costs 255.
+    pub(super) compute_price: u64,
+    /// What may be taken of the host's memory, if that is short.
+    pub(super) host_bytes: Option<u64>,
+}
+
 /// Words of scratch that [`launches`] asks for.
 pub(super) const fn scratch_words(limits: &Limits) -> usize {
     total([
         Values::scratch_words(limits),
         Dropped::scratch_words(limits),
         larger(
-            choice::scratch_words(limits).saturating_add(cover::scratch_words(limits)),
+            total([
+                choice::scratch_words(limits),
+                cover::scratch_words(limits),
+                HostMemory::scratch_words(limits),
+            ]),
             unroll::scratch_words(limits),
         ),
     ])
 }
 
 /// Writes the ops to launch, some of them again, where a nanosecond of compute costs `compute_price` and
-/// one of a link that is fully pressed costs 255. Returns how many launches there are; none where
-/// no choice is found.
+/// one of a link that is fully pressed costs 255, and, where that is short, so many bytes of the
+/// host's memory may be taken. Returns how many launches there are, none where no choice is found; and
+/// whether more would have moved if the host had more memory.
 pub(super) fn launches(
     task: &Task<'_>,
     memory: &Memory<'_>,
     gaps: &mut Gaps<'_>,
     used: &Pressure<'_>,
-    compute_price: u64,
+    Prices { compute_price, host_bytes }: Prices,
     lists: Unrolled<'_>,
     scratch: &mut Scratch<'_>,
-) -> Result<Option<usize>, OutOfScratch> {
+) -> Result<(Option<usize>, bool), OutOfScratch> {
     let mut scratch = scratch.reborrow();
     let mut values = Values::new(task.sequence, gaps, &mut scratch)?;
     let mut dropped = Dropped::new(gaps.len(), &mut scratch)?;
-    {
+    let is_host_full = {
         let mut scratch = scratch.reborrow();
         gaps.clear();
         let slack = gaps.slack(task, memory, 0, &mut scratch)?;
         let scale = Scale::new(task, memory, choice::Weight::Density, used, &slack, &mut scratch)?;
         let heap = Heap::new(2 * gaps.len(), &mut scratch)?;
         let (values, dropped) = (&mut values, &mut dropped);
-        let mut cover = Cover { scale, gaps, values, dropped, slack, heap, compute_price };
+        let host = match host_bytes {
+            Some(bytes) => Some(HostMemory::new(task, memory, bytes, &mut scratch)?),
+            None => None,
+        };
+        let is_host_full = false;
+        let mut cover =
+            Cover { scale, gaps, values, dropped, slack, heap, compute_price, host, is_host_full };
         cover.cover();
         cover.give_back();
-    }
-    unroll(task.sequence, gaps, memory, &values, &dropped, lists, &mut scratch)
+        cover.is_host_full
+    };
+    let launches = unroll(task.sequence, gaps, memory, &values, &dropped, lists, &mut scratch)?;
+    Ok((launches, is_host_full))
 }

@@ -7,7 +7,7 @@
 //! so short that much has to be made again, no price leads to lists as good as the segments of
 //! [checkpointing](checkpoint), so that there is a search from these too.
 
-use super::Unrolled;
+use super::{Prices, Unrolled};
 use crate::graph::OpId;
 use crate::machine::transmission_ns;
 use crate::plan::Prediction;
@@ -87,12 +87,15 @@ struct Leader<'l> {
     predicted: Option<Prediction>,
     launches: &'l mut [OpId],
     len: usize,
+    /// Whether some list did not fit the host.
+    is_host_short: bool,
 }
 
 impl<'l> Leader<'l> {
     fn new(task: &Task<'_>, scratch: &mut Scratch<'l>) -> Result<Self, PlanningError> {
         let most = task.sequence.graph().ops().len().saturating_mul(2);
-        Ok(Self { predicted: None, launches: scratch.take(most, OpId(0))?, len: 0 })
+        let launches = scratch.take(most, OpId(0))?;
+        Ok(Self { predicted: None, launches, len: 0, is_host_short: false })
     }
 
     /// The list as a sequence, and what a plan of it comes to.
@@ -209,7 +212,8 @@ fn try_segments(
         least_launches_ns = least_launches_ns.min(launches_ns);
         if launches_ns < least_ns {
             let task = Task { sequence, ..*task };
-            let predicted = judge(&task, output.reborrow(), None, scratch)?;
+            let is_host_short = &mut leader.is_host_short;
+            let predicted = judge(&task, output.reborrow(), None, is_host_short, scratch)?;
             if let Some(predicted) = predicted.filter(|found| found.period_ns < least_ns) {
                 leader.offer(sequence, predicted);
             }
@@ -265,6 +269,14 @@ impl Scale {
     }
 }
 
+/// What the list that a price leads to comes to, and whether more would have moved if the host had
+/// more memory.
+#[derive(Clone, Copy, Debug)]
+struct Probed {
+    predicted: Option<Prediction>,
+    is_host_full: bool,
+}
+
 /// Lists that add repeats to one sequence.
 struct Round<'r, 'l, 'o> {
     base: &'r Task<'r>,
@@ -294,10 +306,11 @@ impl<'r, 'l, 'o> Round<'r, 'l, 'o> {
         let mut tries = Tries { left, at_rest: self.used.mean_of_links(), top: None };
         let (mut scale, mut coarse) = (Scale::default(), COARSE.iter().copied());
         while let Some(price) = scale.next(&mut coarse) {
-            let Some(predicted) = self.try_price(price, 100, false, &mut tries, scratch)? else {
+            let Some(probed) = self.try_price(price, 100, false, &mut tries, scratch)? else {
                 return Ok(());
             };
-            scale.see(price, predicted.is_some_and(|found| self.is_idle(&found)));
+            let is_idle = probed.predicted.is_some_and(|found| self.is_idle(&found));
+            scale.see(price, is_idle || probed.is_host_full);
         }
         let fine = FINE.iter().map(|&percent| (percent, false));
         for (percent, learns) in fine.chain(LEARNING.iter().map(|&percent| (percent, true))) {
@@ -317,19 +330,24 @@ impl<'r, 'l, 'o> Round<'r, 'l, 'o> {
         learns: bool,
         tries: &mut Tries<'_>,
         scratch: &mut Scratch<'_>,
-    ) -> Result<Option<Option<Prediction>>, PlanningError> {
+    ) -> Result<Option<Probed>, PlanningError> {
         let Some(fewer) = tries.left.checked_sub(1) else { return Ok(None) };
         *tries.left = fewer;
         // Where links are pressed less, a nanosecond of theirs costs less.
         let scale = self.used.mean_of_links();
         let price = price.saturating_mul(percent) / 100;
-        let predicted = self.probe(price.saturating_mul(scale) / tries.at_rest, learns, scratch)?;
-        if let Some(predicted) = predicted
+        let scaled = price.saturating_mul(scale) / tries.at_rest;
+        let was_short = self.leader.is_host_short;
+        let mut probed = self.probe(scaled, learns, scratch)?;
+        if self.leader.is_host_short && !was_short {
+            probed = self.probe(scaled, learns, scratch)?;
+        }
+        if let Some(predicted) = probed.predicted
             && tries.top.is_none_or(|(least, _)| predicted.cost() < least)
         {
             tries.top = Some((predicted.cost(), price));
         }
-        Ok(Some(predicted))
+        Ok(Some(probed))
     }
 
     /// Whether a link limits, and compute idles.
@@ -349,38 +367,45 @@ impl<'r, 'l, 'o> Round<'r, 'l, 'o> {
         price: u64,
         learns: bool,
         scratch: &mut Scratch<'_>,
-    ) -> Result<Option<Prediction>, PlanningError> {
+    ) -> Result<Probed, PlanningError> {
         let mut scratch = scratch.reborrow();
         let base = self.base.sequence;
         let list = scratch.take(self.leader.launches.len(), OpId(0))?;
         let positions = scratch.take(base.len(), 0u32)?;
         let lists = Unrolled { launches: &mut *list, positions: &mut *positions };
         let (memory, gaps, used) = (&self.memory, &mut self.gaps, &self.used);
-        let launches = super::launches(self.base, memory, gaps, used, price, lists, &mut scratch)?;
-        let Some(launches) = launches else { return Ok(None) };
+        let host_bytes = self.leader.is_host_short.then_some(self.base.machine.host_bytes);
+        let prices = Prices { compute_price: price, host_bytes };
+        let (launches, is_host_full) =
+            super::launches(self.base, memory, gaps, used, prices, lists, &mut scratch)?;
+        let Some(launches) = launches else { return Ok(Probed { predicted: None, is_host_full }) };
         let order = list[..launches].iter().copied();
         let sequence = base.in_order(order, &mut scratch)?;
         let task = Task { sequence: &sequence, ..*self.base };
         let learner = learns.then_some((&mut self.used, &*positions));
-        let predicted = judge(&task, self.output.reborrow(), learner, &mut scratch)?;
+        let is_host_short = &mut self.leader.is_host_short;
+        let predicted = judge(&task, self.output.reborrow(), learner, is_host_short, &mut scratch)?;
         if let Some(predicted) = predicted {
             self.leader.offer(&sequence, predicted);
         }
-        Ok(predicted)
+        Ok(Probed { predicted, is_host_full })
     }
 }
 
 /// What a paced list of a sequence comes to; none where it does not fit. The pressures that it
-/// shows are learned, for the launches of the base by their positions.
+/// shows are learned, for the launches of the base by their positions. Whether the host is short
+/// is known, or found out.
 fn judge(
     task: &Task<'_>,
     output: Output<'_>,
     learner: Option<(&mut Pressure<'_>, &[u32])>,
+    is_host_short: &mut bool,
     scratch: &mut Scratch<'_>,
 ) -> Result<Option<Prediction>, PlanningError> {
     let mut scratch = scratch.reborrow();
     let Output { steps, resident, arena, pools, tensor_pool } = output;
     let mut trials = Trials::new(task, steps, resident, PoolTables { pools, tensor_pool });
+    trials.is_host_short = *is_host_short;
     let memory = match Memory::new(task, Need::LargestOp, arena, &mut scratch) {
         // More of what is small lies in the arena for longer.
         Err(PlanningError::Infeasible { .. }) => return Ok(None),
@@ -390,6 +415,7 @@ fn judge(
     let basis = Basis { memory: &memory, uses: &uses, arena: &arena[..memory.placed] };
     let mut search = Search::new(task.sequence, &mut scratch)?;
     let predicted = trials.sample_paced(&basis, &mut search, &mut scratch)?;
+    *is_host_short = trials.is_host_short;
     if let (Some(_), Some((used, positions))) = (predicted, learner) {
         used.learn(&search.pressures.seen, positions);
     }
