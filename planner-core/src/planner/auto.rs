@@ -1,6 +1,7 @@
 //! Plans: by one strategy, or by all of them in the better of several orders of the ops.
 
 use super::anew::{Divided, Divider};
+use super::checkpoint::{self, Staying};
 use super::error::PlanningError;
 use super::memory::{self, Memory};
 use super::recipe::{Auto, Entrant, Order, SAMPLE, Sample};
@@ -8,7 +9,7 @@ use super::request::{LeastMemory, Lists, Output, PoolTables, Request, Task, Writ
 use super::strategy::{Need, Strategy};
 use super::trials::{Basis, Candidate, Search, Trials};
 use super::uses::Uses;
-use super::{checkpoint, hosting, order, repeats};
+use super::{hosting, order, repeats};
 use crate::bounds;
 use crate::host::HostLayout;
 use crate::hosted::Hosted;
@@ -120,9 +121,7 @@ pub(super) fn make_with<'o>(
     }
     let (order, sampled_ns) = match strategy {
         Strategy::Auto(Auto { order: Order::Free, .. }) if !strategy.takes_first() => {
-            order::best(&given, &mut scratch, |sequence, scratch| {
-                sample(&Task::new(request, sequence), SAMPLE, output.reborrow(), scratch)
-            })?
+            best_order(request, &given, &mut output, &mut scratch)?
         }
         _ => (None, u64::MAX),
     };
@@ -136,12 +135,17 @@ pub(super) fn make_with<'o>(
         _ => repeats::search::best(&task(best), lists, &mut output, &mut scratch)?,
     };
     let repeated_ns = repeated.as_ref().map_or(u64::MAX, |(_, sampled)| sampled.period_ns);
+    // Where nothing has fitted so far, what cannot be made again is no reason for no segments.
+    let staying = match sampled_ns.min(repeated_ns) {
+        u64::MAX => Staying::Needed,
+        _ => Staying::Crossing,
+    };
     let (segments, segments_ns) = match lists {
         0 => (None, u64::MAX),
         _ if strategy.takes_first() => (None, u64::MAX),
         _ => repeats::search::best_of_segments(
             &task(&given),
-            if lists > 1 { repeated_ns } else { 0 },
+            (if lists > 1 { repeated_ns } else { 0 }, staying),
             lists,
             &mut output,
             &mut scratch,
@@ -202,6 +206,29 @@ pub(super) fn make_with<'o>(
         None => contest.winner(&mut scratch)?,
     };
     Ok(Made { own_ns, others_ns: others_ns.min(segments_ns), ..made })
+}
+
+/// The best order of the ops, if it is another than the given one, and what a sample of lists comes
+/// to in it.
+fn best_order<'s>(
+    request: &Request<'_>,
+    given: &Sequence<'s>,
+    output: &mut Output<'_>,
+    scratch: &mut Scratch<'s>,
+) -> Result<(Option<Sequence<'s>>, u64), PlanningError> {
+    let mut best = |request: &Request<'_>, scratch: &mut Scratch<'s>| {
+        order::best(given, scratch, |sequence, scratch| {
+            sample(&Task::new(request, sequence), SAMPLE, output.reborrow(), scratch)
+        })
+    };
+    match best(request, scratch)? {
+        // Lists that tell orders apart need not fit the host.
+        (None, u64::MAX) => {
+            let machine = &request.machine.with_host_bytes(u64::MAX);
+            Ok((best(&Request { machine, ..*request }, scratch)?.0, u64::MAX))
+        }
+        found => Ok(found),
+    }
 }
 
 /// Plans by a strategy other than [`Strategy::Auto`] where only plans that take less than `below_ns`
@@ -273,7 +300,7 @@ fn plan_segments<'o>(
         Ok(())
     };
     look(task.sequence, &mut scratch)?;
-    checkpoint::each(task, &memory, &mut scratch, look)?;
+    checkpoint::each(task, &memory, Staying::Needed, &mut scratch, look)?;
     let Some((_, best)) = best else {
         return Err(shortage.unwrap_or(PlanningError::Stuck));
     };
@@ -288,7 +315,7 @@ fn plan_segments<'o>(
         Ok(())
     };
     write(task.sequence, &mut scratch)?;
-    checkpoint::each(task, &memory, &mut scratch, write)?;
+    checkpoint::each(task, &memory, Staying::Needed, &mut scratch, write)?;
     let plan = written.map(|written| output.written(written)).ok_or(PlanningError::Stuck)?;
     Ok(Made { plan, by: strategy.name(), own_ns: None, others_ns: 0, ends_ns: UNKNOWN })
 }
@@ -304,7 +331,7 @@ pub(super) fn least_with_segments(
     let memory = checkpoint::memory(task, arena, &mut scratch)?;
     let mut least =
         memory::smallest(task, strategy.rule().need(task.sequence), arena, &mut scratch)?;
-    checkpoint::each(task, &memory, &mut scratch, |sequence, scratch| {
+    checkpoint::each(task, &memory, Staying::Needed, &mut scratch, |sequence, scratch| {
         let task = Task { sequence, ..*task };
         let segments =
             memory::smallest(&task, strategy.rule().need(task.sequence), arena, scratch)?;

@@ -310,13 +310,6 @@ impl Recipe<'_> {
         is_coarser.then_some(Self::Paced(Paced { choosing, pace: Pace { coarser, ..pace } }))
     }
 
-    /// The same where the host is known to be short.
-    pub(super) fn within_host(self, host_bytes: u64) -> Self {
-        let Self::Paced(Paced { choosing, pace }) = self else { return self };
-        let host_bytes = choosing.host_bytes.min(host_bytes);
-        Self::Paced(Paced { choosing: Choosing { host_bytes, ..choosing }, pace })
-    }
-
     /// The same with less of the host's memory, where a list took `needed_bytes` of `host_bytes`; none
     /// where that is of no use, or the list does not know how much it takes.
     pub(super) fn on_less_host(self, needed_bytes: u64, host_bytes: u64) -> Option<Self> {

@@ -124,8 +124,6 @@ pub(super) struct Trials<'d, 'r> {
     pub(super) tables: PoolTables<'d>,
     /// The least host memory of the lists that need more than there is.
     pub(super) host_shortage_bytes: Option<u64>,
-    /// Whether the host is known to have too little memory for some lists.
-    pub(super) is_host_short: bool,
     /// Of the lists for which there are too few steps, what the shortest needs.
     pub(super) steps_needed: Option<usize>,
     /// Lists of rules whose links alone take this long need not be judged.
@@ -148,18 +146,9 @@ impl<'d, 'r> Trials<'d, 'r> {
             resident,
             tables,
             host_shortage_bytes: None,
-            is_host_short: false,
             steps_needed: None,
             below_ns: u64::MAX,
             least_ns: u64::MAX,
-        }
-    }
-
-    /// A recipe of which there is no list yet, where lists may have shown that the host is short.
-    fn within_host<'s>(&self, recipe: Recipe<'s>) -> Recipe<'s> {
-        match self.is_host_short {
-            true => recipe.within_host(self.task.machine.host_bytes),
-            false => recipe,
         }
     }
 
@@ -185,7 +174,6 @@ impl<'d, 'r> Trials<'d, 'r> {
             if best.is_some() && (ops == 0 || tried >= enough) {
                 break;
             }
-            let recipe = self.within_host(recipe);
             let candidate = self.try_out(recipe, u64::MAX, basis, &mut search, &mut scratch)?;
             if let Some(Candidate { predicted, .. }) = candidate
                 && best.is_none_or(|best| predicted.period_ns < best.period_ns)
@@ -203,8 +191,7 @@ impl<'d, 'r> Trials<'d, 'r> {
         search: &mut Search<'_>,
         scratch: &mut Scratch<'_>,
     ) -> Result<Option<Prediction>, PlanningError> {
-        let recipe = self.within_host(FIRST_PACED);
-        let first = self.try_out(recipe, u64::MAX, basis, search, scratch)?;
+        let first = self.try_out(FIRST_PACED, u64::MAX, basis, search, scratch)?;
         Ok(first.map(|candidate| candidate.predicted))
     }
 
@@ -270,7 +257,7 @@ impl<'d, 'r> Trials<'d, 'r> {
         while !best.is_some_and(|best| takes_first || best.is_ideal) {
             let recipe =
                 choices.recipes.next().or_else(|| search.anew(guide?.recipe, &mut choices.rounds));
-            let Some(recipe) = recipe.map(|recipe| self.within_host(recipe)) else { break };
+            let Some(recipe) = recipe else { break };
             let least_ns = best.map_or(u64::MAX, |best| best.predicted.period_ns.saturating_add(1));
             let below_ns = least_ns.min(self.below_ns);
             let candidate = self.try_out(recipe, below_ns, basis, search, scratch)?;
@@ -327,7 +314,6 @@ impl<'d, 'r> Trials<'d, 'r> {
                 Err(PlanningError::Plan(PlanError::HostMemory { needed_bytes, .. })) => {
                     let least = self.host_shortage_bytes.get_or_insert(needed_bytes);
                     *least = needed_bytes.min(*least);
-                    self.is_host_short = true;
                     match recipe.on_less_host(needed_bytes, host_bytes) {
                         Some(less) => recipe = less,
                         None => return Ok(None),

@@ -79,8 +79,6 @@ pub(super) struct Cover<'c, 'g, 'v> {
     pub(super) compute_price: u64,
     /// What moves leave of the host's memory, if that is short.
     pub(super) host: Option<HostMemory<'c>>,
-    /// Whether more would have moved if the host had more memory.
-    pub(super) is_host_full: bool,
 }
 
 /// What a gap should do next: a key (the least is taken first), and how many objects leave.
@@ -200,7 +198,6 @@ impl Cover<'_, '_, '_> {
         }
         if id < slots {
             let most = self.host.as_ref().map_or(all, |host| host.most_objects(self.gaps, slot));
-            self.is_host_full |= most - moved < objects;
             let objects = objects.min(most - moved);
             if objects == 0 {
                 return None;

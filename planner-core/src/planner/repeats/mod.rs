@@ -52,8 +52,7 @@ pub(super) const fn scratch_words(limits: &Limits) -> usize {
 
 /// Writes the ops to launch, some of them again, where a nanosecond of compute costs `compute_price` and
 /// one of a link that is fully pressed costs 255, and, where that is short, so many bytes of the
-/// host's memory may be taken. Returns how many launches there are, none where no choice is found; and
-/// whether more would have moved if the host had more memory.
+/// host's memory may be taken. Returns how many launches there are; none where no choice is found.
 pub(super) fn launches(
     task: &Task<'_>,
     memory: &Memory<'_>,
@@ -62,11 +61,11 @@ pub(super) fn launches(
     Prices { compute_price, host_bytes }: Prices,
     lists: Unrolled<'_>,
     scratch: &mut Scratch<'_>,
-) -> Result<(Option<usize>, bool), OutOfScratch> {
+) -> Result<Option<usize>, OutOfScratch> {
     let mut scratch = scratch.reborrow();
     let mut values = Values::new(task.sequence, gaps, &mut scratch)?;
     let mut dropped = Dropped::new(gaps.len(), &mut scratch)?;
-    let is_host_full = {
+    {
         let mut scratch = scratch.reborrow();
         gaps.clear();
         let slack = gaps.slack(task, memory, 0, &mut scratch)?;
@@ -77,13 +76,9 @@ pub(super) fn launches(
             Some(bytes) => Some(HostMemory::new(task, memory, bytes, &mut scratch)?),
             None => None,
         };
-        let is_host_full = false;
-        let mut cover =
-            Cover { scale, gaps, values, dropped, slack, heap, compute_price, host, is_host_full };
+        let mut cover = Cover { scale, gaps, values, dropped, slack, heap, compute_price, host };
         cover.cover();
         cover.give_back();
-        cover.is_host_full
-    };
-    let launches = unroll(task.sequence, gaps, memory, &values, &dropped, lists, &mut scratch)?;
-    Ok((launches, is_host_full))
+    }
+    unroll(task.sequence, gaps, memory, &values, &dropped, lists, &mut scratch)
 }

@@ -11,7 +11,7 @@ use super::{Prices, Unrolled};
 use crate::graph::OpId;
 use crate::machine::transmission_ns;
 use crate::plan::Prediction;
-use crate::planner::checkpoint;
+use crate::planner::checkpoint::{self, Staying};
 use crate::planner::error::PlanningError;
 use crate::planner::gaps::Gaps;
 use crate::planner::memory::{self, Memory};
@@ -82,20 +82,21 @@ pub(in crate::planner) const fn scratch_words(limits: &Limits) -> usize {
     kept_words(limits).saturating_add(larger(round, segments))
 }
 
-/// The best list of launches so far, and what a plan of it comes to.
+/// The best list of launches so far, and what a plan of it comes to: if there is none, the list that
+/// needs least of the host, to which more repeats may be added.
 struct Leader<'l> {
     predicted: Option<Prediction>,
+    /// What the host has too little, if there is no plan.
+    excess_bytes: u64,
     launches: &'l mut [OpId],
     len: usize,
-    /// Whether some list did not fit the host.
-    is_host_short: bool,
 }
 
 impl<'l> Leader<'l> {
     fn new(task: &Task<'_>, scratch: &mut Scratch<'l>) -> Result<Self, PlanningError> {
         let most = task.sequence.graph().ops().len().saturating_mul(2);
         let launches = scratch.take(most, OpId(0))?;
-        Ok(Self { predicted: None, launches, len: 0, is_host_short: false })
+        Ok(Self { predicted: None, excess_bytes: u64::MAX, launches, len: 0 })
     }
 
     /// The list as a sequence, and what a plan of it comes to.
@@ -108,8 +109,9 @@ impl<'l> Leader<'l> {
         Ok(Some((task.sequence.in_order(self.launches(), scratch)?, predicted)))
     }
 
-    fn cost(&self) -> Option<(u64, u64)> {
-        self.predicted.map(|predicted| predicted.cost())
+    /// What there is less of, the better the list is.
+    fn rank(&self) -> Rank {
+        Judged { predicted: self.predicted, excess_bytes: self.excess_bytes }.rank()
     }
 
     fn launches(&self) -> impl Iterator<Item = OpId> + Clone {
@@ -117,11 +119,11 @@ impl<'l> Leader<'l> {
     }
 
     /// Keeps a list if it is better.
-    fn offer(&mut self, sequence: &Sequence<'_>, predicted: Prediction) {
-        if self.cost().is_some_and(|least| least <= predicted.cost()) {
+    fn offer(&mut self, sequence: &Sequence<'_>, judged: Judged) {
+        if self.rank() <= judged.rank() {
             return;
         }
-        self.predicted = Some(predicted);
+        Judged { predicted: self.predicted, excess_bytes: self.excess_bytes } = judged;
         self.len = sequence.len();
         for (kept, launch) in self.launches.iter_mut().zip(sequence.launches()) {
             *kept = sequence.op(launch);
@@ -146,14 +148,14 @@ pub(in crate::planner) fn best<'s>(
 /// and the least time of the launches of any segments.
 pub(in crate::planner) fn best_of_segments<'s>(
     task: &Task<'s>,
-    than_ns: u64,
+    (than_ns, staying): (u64, Staying),
     lists: usize,
     output: &mut Output<'_>,
     scratch: &mut Scratch<'s>,
 ) -> Result<(Option<(Sequence<'s>, Prediction)>, u64), PlanningError> {
     let mut leader = Leader::new(task, scratch)?;
-    let launches_ns = try_segments(task, than_ns, &mut leader, output, scratch)?;
-    if leader.predicted.is_some() {
+    let launches_ns = try_segments(task, (than_ns, staying), &mut leader, output, scratch)?;
+    if leader.len > 0 {
         extend(task, &mut leader, lists, output, scratch)?;
     }
     Ok((leader.sequence(task, scratch)?, launches_ns))
@@ -169,9 +171,9 @@ fn extend(
 ) -> Result<(), PlanningError> {
     let mut left = lists;
     for _round in 0..ROUNDS {
-        let before = leader.cost();
+        let before = leader.rank();
         add_repeats(task, leader, &mut left, output, scratch)?;
-        if left == 0 || leader.cost() == before {
+        if left == 0 || leader.rank() == before {
             break;
         }
     }
@@ -187,9 +189,9 @@ fn add_repeats(
     scratch: &mut Scratch<'_>,
 ) -> Result<(), PlanningError> {
     let mut scratch = scratch.reborrow();
-    let extended = match leader.predicted {
-        Some(_) => Some(first.sequence.in_order(leader.launches(), &mut scratch)?),
-        None => None,
+    let extended = match leader.len {
+        0 => None,
+        _ => Some(first.sequence.in_order(leader.launches(), &mut scratch)?),
     };
     let base = Task { sequence: extended.as_ref().unwrap_or(first.sequence), ..*first };
     Round::new(&base, leader, output.reborrow(), &mut scratch)?.run(left, &mut scratch)
@@ -199,23 +201,22 @@ fn add_repeats(
 /// of one. No plan takes less than its launches.
 fn try_segments(
     task: &Task<'_>,
-    than_ns: u64,
+    (than_ns, staying): (u64, Staying),
     leader: &mut Leader<'_>,
     output: &mut Output<'_>,
     scratch: &mut Scratch<'_>,
 ) -> Result<u64, PlanningError> {
     let (mut scratch, mut least_launches_ns) = (scratch.reborrow(), u64::MAX);
     let memory = checkpoint::memory(task, output.arena, &mut scratch)?;
-    checkpoint::each(task, &memory, &mut scratch, |sequence, scratch| {
+    checkpoint::each(task, &memory, staying, &mut scratch, |sequence, scratch| {
         let least_ns = leader.predicted.map_or(than_ns, |predicted| predicted.period_ns);
         let launches_ns = sequence.compute_ns();
         least_launches_ns = least_launches_ns.min(launches_ns);
         if launches_ns < least_ns {
             let task = Task { sequence, ..*task };
-            let is_host_short = &mut leader.is_host_short;
-            let predicted = judge(&task, output.reborrow(), None, is_host_short, scratch)?;
-            if let Some(predicted) = predicted.filter(|found| found.period_ns < least_ns) {
-                leader.offer(sequence, predicted);
+            let judged = judge(&task, output.reborrow(), None, scratch)?;
+            if judged.predicted.is_none_or(|found| found.period_ns < least_ns) {
+                leader.offer(sequence, judged);
             }
         }
         Ok(())
@@ -269,12 +270,25 @@ impl Scale {
     }
 }
 
-/// What the list that a price leads to comes to, and whether more would have moved if the host had
-/// more memory.
-#[derive(Clone, Copy, Debug)]
-struct Probed {
+/// The host's bytes that are missing, the period and the repeats.
+type Rank = (u64, (u64, u64));
+
+/// What a paced list comes to, if it fits.
+#[derive(Clone, Copy, Debug, Default)]
+struct Judged {
     predicted: Option<Prediction>,
-    is_host_full: bool,
+    /// What the host had too little before less was moved.
+    excess_bytes: u64,
+}
+
+impl Judged {
+    fn rank(&self) -> Rank {
+        match (self.predicted, self.excess_bytes) {
+            (Some(predicted), _) => (0, predicted.cost()),
+            (None, 0) => (u64::MAX, (0, 0)),
+            (None, excess_bytes) => (excess_bytes, (0, 0)),
+        }
+    }
 }
 
 /// Lists that add repeats to one sequence.
@@ -306,11 +320,11 @@ impl<'r, 'l, 'o> Round<'r, 'l, 'o> {
         let mut tries = Tries { left, at_rest: self.used.mean_of_links(), top: None };
         let (mut scale, mut coarse) = (Scale::default(), COARSE.iter().copied());
         while let Some(price) = scale.next(&mut coarse) {
-            let Some(probed) = self.try_price(price, 100, false, &mut tries, scratch)? else {
+            let Some(judged) = self.try_price(price, 100, false, &mut tries, scratch)? else {
                 return Ok(());
             };
-            let is_idle = probed.predicted.is_some_and(|found| self.is_idle(&found));
-            scale.see(price, is_idle || probed.is_host_full);
+            let is_idle = judged.predicted.is_some_and(|found| self.is_idle(&found));
+            scale.see(price, is_idle || judged.excess_bytes > 0);
         }
         let fine = FINE.iter().map(|&percent| (percent, false));
         for (percent, learns) in fine.chain(LEARNING.iter().map(|&percent| (percent, true))) {
@@ -330,24 +344,26 @@ impl<'r, 'l, 'o> Round<'r, 'l, 'o> {
         learns: bool,
         tries: &mut Tries<'_>,
         scratch: &mut Scratch<'_>,
-    ) -> Result<Option<Probed>, PlanningError> {
+    ) -> Result<Option<Judged>, PlanningError> {
         let Some(fewer) = tries.left.checked_sub(1) else { return Ok(None) };
         *tries.left = fewer;
         // Where links are pressed less, a nanosecond of theirs costs less.
         let scale = self.used.mean_of_links();
         let price = price.saturating_mul(percent) / 100;
         let scaled = price.saturating_mul(scale) / tries.at_rest;
-        let was_short = self.leader.is_host_short;
-        let mut probed = self.probe(scaled, learns, scratch)?;
-        if self.leader.is_host_short && !was_short {
-            probed = self.probe(scaled, learns, scratch)?;
+        let mut judged = self.probe(scaled, learns, None, scratch)?;
+        if judged.excess_bytes > 0 {
+            let host_bytes = Some(self.base.machine.host_bytes);
+            let within = self.probe(scaled, learns, host_bytes, scratch)?;
+            let both = within.predicted.into_iter().chain(judged.predicted);
+            judged.predicted = both.min_by_key(|predicted| predicted.cost());
         }
-        if let Some(predicted) = probed.predicted
+        if let Some(predicted) = judged.predicted
             && tries.top.is_none_or(|(least, _)| predicted.cost() < least)
         {
             tries.top = Some((predicted.cost(), price));
         }
-        Ok(Some(probed))
+        Ok(Some(judged))
     }
 
     /// Whether a link limits, and compute idles.
@@ -364,62 +380,57 @@ impl<'r, 'l, 'o> Round<'r, 'l, 'o> {
     /// What the list that a price leads to comes to. It is kept if it is the best so far.
     fn probe(
         &mut self,
-        price: u64,
+        compute_price: u64,
         learns: bool,
+        host_bytes: Option<u64>,
         scratch: &mut Scratch<'_>,
-    ) -> Result<Probed, PlanningError> {
+    ) -> Result<Judged, PlanningError> {
         let mut scratch = scratch.reborrow();
         let base = self.base.sequence;
         let list = scratch.take(self.leader.launches.len(), OpId(0))?;
         let positions = scratch.take(base.len(), 0u32)?;
         let lists = Unrolled { launches: &mut *list, positions: &mut *positions };
         let (memory, gaps, used) = (&self.memory, &mut self.gaps, &self.used);
-        let host_bytes = self.leader.is_host_short.then_some(self.base.machine.host_bytes);
-        let prices = Prices { compute_price: price, host_bytes };
-        let (launches, is_host_full) =
-            super::launches(self.base, memory, gaps, used, prices, lists, &mut scratch)?;
-        let Some(launches) = launches else { return Ok(Probed { predicted: None, is_host_full }) };
+        let prices = Prices { compute_price, host_bytes };
+        let launches = super::launches(self.base, memory, gaps, used, prices, lists, &mut scratch)?;
+        let Some(launches) = launches else { return Ok(Judged::default()) };
         let order = list[..launches].iter().copied();
         let sequence = base.in_order(order, &mut scratch)?;
         let task = Task { sequence: &sequence, ..*self.base };
         let learner = learns.then_some((&mut self.used, &*positions));
-        let is_host_short = &mut self.leader.is_host_short;
-        let predicted = judge(&task, self.output.reborrow(), learner, is_host_short, &mut scratch)?;
-        if let Some(predicted) = predicted {
-            self.leader.offer(&sequence, predicted);
-        }
-        Ok(Probed { predicted, is_host_full })
+        let judged = judge(&task, self.output.reborrow(), learner, &mut scratch)?;
+        self.leader.offer(&sequence, judged);
+        Ok(judged)
     }
 }
 
 /// What a paced list of a sequence comes to; none where it does not fit. The pressures that it
-/// shows are learned, for the launches of the base by their positions. Whether the host is short
-/// is known, or found out.
+/// shows are learned, for the launches of the base by their positions.
 fn judge(
     task: &Task<'_>,
     output: Output<'_>,
     learner: Option<(&mut Pressure<'_>, &[u32])>,
-    is_host_short: &mut bool,
     scratch: &mut Scratch<'_>,
-) -> Result<Option<Prediction>, PlanningError> {
+) -> Result<Judged, PlanningError> {
     let mut scratch = scratch.reborrow();
     let Output { steps, resident, arena, pools, tensor_pool } = output;
     let mut trials = Trials::new(task, steps, resident, PoolTables { pools, tensor_pool });
-    trials.is_host_short = *is_host_short;
     let memory = match Memory::new(task, Need::LargestOp, arena, &mut scratch) {
         // More of what is small lies in the arena for longer.
-        Err(PlanningError::Infeasible { .. }) => return Ok(None),
+        Err(PlanningError::Infeasible { .. }) => return Ok(Judged::default()),
         memory => memory?,
     };
     let uses = Uses::new(task.sequence, &mut scratch)?;
     let basis = Basis { memory: &memory, uses: &uses, arena: &arena[..memory.placed] };
     let mut search = Search::new(task.sequence, &mut scratch)?;
     let predicted = trials.sample_paced(&basis, &mut search, &mut scratch)?;
-    *is_host_short = trials.is_host_short;
+    let excess_bytes = trials
+        .host_shortage_bytes
+        .map_or(0, |needed_bytes| needed_bytes.saturating_sub(task.machine.host_bytes).max(1));
     if let (Some(_), Some((used, positions))) = (predicted, learner) {
         used.learn(&search.pressures.seen, positions);
     }
-    Ok(predicted)
+    Ok(Judged { predicted, excess_bytes })
 }
 
 #[cfg(test)]
