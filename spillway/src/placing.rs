@@ -98,13 +98,21 @@ fn best_of_ends(
         let end = plan_by(request, |request| {
             buffers.make(request, strategy).map(|made| planning::owned(&made))
         });
-        match end {
-            Ok(end) if end.0.predicted.period_ns < least_ns => best = end,
-            Err(PlanningError::Scratch(error)) => return Err(error.into()),
-            _ => {}
-        }
+        best = shorter_plan(best, end)?;
     }
     Ok(best)
+}
+
+/// The shorter of a finished plan and another, if there is another.
+fn shorter_plan(
+    best: (OwnedPlan, Option<Unplaced>),
+    other: Result<(OwnedPlan, Option<Unplaced>), PlanningError>,
+) -> Result<(OwnedPlan, Option<Unplaced>), PlanningError> {
+    match other {
+        Ok(other) if other.0.predicted.period_ns < best.0.predicted.period_ns => Ok(other),
+        Err(PlanningError::Scratch(error)) => Err(error.into()),
+        _ => Ok(best),
+    }
 }
 
 /// The shorter of a finished plan and those of all other strategies, none of which beats
@@ -143,11 +151,7 @@ fn best_of_all(
             Some(plan) => Ok(plan),
             None => buffers.make(request, strategy).map(|made| planning::owned(&made)),
         });
-        match other {
-            Ok(other) if other.0.predicted.period_ns < least_ns => best = other,
-            Err(PlanningError::Scratch(error)) => return Err(error.into()),
-            _ => {}
-        }
+        best = shorter_plan(best, other)?;
     }
     Ok(best)
 }

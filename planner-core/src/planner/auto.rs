@@ -41,7 +41,12 @@ pub struct Made<'o> {
     pub ends_ns: [u64; 2],
 }
 
-impl Made<'_> {
+impl<'o> Made<'o> {
+    /// A plan that was compared with no other.
+    const fn of(plan: Plan<'o>, by: &'static str) -> Self {
+        Self { plan, by, own_ns: None, others_ns: 0, ends_ns: UNKNOWN }
+    }
+
     /// How far the buffers hold the plan, and what made it.
     const fn written(&self) -> (Written, &'static str) {
         (Written::of(&self.plan), self.by)
@@ -116,8 +121,7 @@ pub(super) fn make_with<'o>(
     strategy.rule().check(&given, &mut scratch)?;
     let task = |sequence| Task::new(request, sequence);
     if given.len() == 0 {
-        // The host runs everything.
-        return plan_task(&task(&given), Entrant::Of(Strategy::InCore), output, &mut scratch);
+        return plan_task(&task(&given), Entrant::Of(strategy), output, &mut scratch);
     }
     let (order, sampled_ns) = match strategy {
         Strategy::Auto(Auto { order: Order::Free, .. }) if !strategy.takes_first() => {
@@ -177,8 +181,8 @@ pub(super) fn make_with<'o>(
         false => 0,
     };
     // Where the bound says that plans with each op once are longer, they need not be made.
-    let is_longer_once = |best_ns: Option<u64>| best_ns.is_some_and(|best_ns| best_ns <= once_ns);
-    if !is_longer_once(Some(below_ns)) {
+    let makes_once = once_ns < below_ns;
+    if makes_once {
         contest.enter_each(once, &mut scratch)?;
     }
     if strategy.takes_first() && contest.best.is_none() {
@@ -190,8 +194,7 @@ pub(super) fn make_with<'o>(
             contest.enter(&task(repeated), entrant, &mut scratch)?;
         }
     }
-    let best_ns = contest.best.map(|best| best.period_ns);
-    if is_longer_once(Some(below_ns)) && !is_longer_once(best_ns) {
+    if !makes_once && contest.best.is_none_or(|best| once_ns < best.period_ns) {
         contest.enter_each(once, &mut scratch)?;
     }
     if compares && contest.best.is_some_and(|best| best.period_ns > below_ns) {
@@ -300,7 +303,7 @@ fn plan_segments<'o>(
         Ok(())
     };
     look(task.sequence, &mut scratch)?;
-    checkpoint::each(task, &memory, Staying::Needed, &mut scratch, look)?;
+    checkpoint::each(task, &memory, Staying::Crossing, &mut scratch, look)?;
     let Some((_, best)) = best else {
         return Err(shortage.unwrap_or(PlanningError::Stuck));
     };
@@ -315,9 +318,9 @@ fn plan_segments<'o>(
         Ok(())
     };
     write(task.sequence, &mut scratch)?;
-    checkpoint::each(task, &memory, Staying::Needed, &mut scratch, write)?;
+    checkpoint::each(task, &memory, Staying::Crossing, &mut scratch, write)?;
     let plan = written.map(|written| output.written(written)).ok_or(PlanningError::Stuck)?;
-    Ok(Made { plan, by: strategy.name(), own_ns: None, others_ns: 0, ends_ns: UNKNOWN })
+    Ok(Made::of(plan, strategy.name()))
 }
 
 /// The smallest budget that any number of segments allows; its tensors are left in the arena.
@@ -331,7 +334,7 @@ pub(super) fn least_with_segments(
     let memory = checkpoint::memory(task, arena, &mut scratch)?;
     let mut least =
         memory::smallest(task, strategy.rule().need(task.sequence), arena, &mut scratch)?;
-    checkpoint::each(task, &memory, Staying::Needed, &mut scratch, |sequence, scratch| {
+    checkpoint::each(task, &memory, Staying::Crossing, &mut scratch, |sequence, scratch| {
         let task = Task { sequence, ..*task };
         let segments =
             memory::smallest(&task, strategy.rule().need(task.sequence), arena, scratch)?;
@@ -509,13 +512,9 @@ impl<'o, 't> Contest<'o, 't> {
     /// The best plan, written once more where another came after it.
     fn winner(self, scratch: &mut Scratch<'_>) -> Result<Made<'o>, PlanningError> {
         match (self.written, self.best, self.shortage) {
-            (Some(written), Some(Leading { by, .. }), _) => Ok(Made {
-                plan: self.output.written(written),
-                by,
-                own_ns: None,
-                others_ns: 0,
-                ends_ns: UNKNOWN,
-            }),
+            (Some(written), Some(Leading { by, .. }), _) => {
+                Ok(Made::of(self.output.written(written), by))
+            }
             (_, Some(Leading { task, entrant, .. }), _) => {
                 plan_task(&task, entrant, self.output, scratch)
             }
@@ -548,15 +547,12 @@ pub(super) fn plan_task<'o>(
     mut output: Output<'o>,
     scratch: &mut Scratch<'_>,
 ) -> Result<Made<'o>, PlanningError> {
+    // If the host runs everything, there is nothing to choose.
+    let nothing = Entrant::Of(Strategy::InCore);
+    let entrant = if task.sequence.len() == 0 { nothing } else { entrant };
     let made = plan_below(task, entrant, u64::MAX, output.reborrow(), scratch)?;
     if let Some((written, by)) = made.map(|made| made.written()) {
-        return Ok(Made {
-            plan: output.written(written),
-            by,
-            own_ns: None,
-            others_ns: 0,
-            ends_ns: UNKNOWN,
-        });
+        return Ok(Made::of(output.written(written), by));
     }
     let need = entrant.need(task.sequence);
     let least = memory::smallest(task, need, output.arena, scratch)?;
@@ -621,11 +617,5 @@ fn plan_seen<'o>(
     let plan = memory.plan(task, &arena[..memory.placed], lists, tables)?;
     let host = HostLayout::new(task.sequence.graph(), task.machine, &plan, &mut scratch)?;
     let predicted = Prediction { host_bytes: host.moved_bytes(), ..predicted };
-    Ok(Some(Made {
-        plan: Plan { predicted, ..plan },
-        by: best.made_by(),
-        own_ns: None,
-        others_ns: 0,
-        ends_ns: UNKNOWN,
-    }))
+    Ok(Some(Made::of(Plan { predicted, ..plan }, best.made_by())))
 }

@@ -248,23 +248,28 @@ impl Choice<'_, '_> {
 
     fn set_moved(&mut self, slot: usize, objects: u64) {
         let change = objects as i64 - self.gaps.moved(slot) as i64;
-        let before_ns = self.load.as_ref().map(|_| self.moves_ns(slot));
+        let Scale { task, memory, .. } = self.scale;
+        if self.load.is_some() {
+            self.change_load(slot, objects);
+        }
         self.gaps.set_moved(slot, objects);
         if let Some(host) = &mut self.host {
             host.update(self.gaps, slot);
-        }
-        let Scale { task, memory, .. } = self.scale;
-        let after_ns = self.load.as_ref().map(|_| self.moves_ns(slot));
-        let span = self.gaps.span(task.sequence, slot);
-        if let (Some(load), Some(span)) = (&mut self.load, span)
-            && let (Some(before_ns), Some(after_ns)) = (before_ns, after_ns)
-        {
-            load.change(span, [before_ns, after_ns]);
         }
         if let Some(ranges) = self.gaps.ranges(task, memory, slot) {
             for (from, to) in ranges {
                 self.slack.add(from, to, change);
             }
+        }
+    }
+
+    /// Counts on the links what changes where other objects move in a gap.
+    fn change_load(&mut self, slot: usize, objects: u64) {
+        let before_ns = self.moves_ns(slot, self.gaps.moved(slot));
+        let after_ns = self.moves_ns(slot, objects);
+        let span = self.gaps.span(self.scale.task.sequence, slot);
+        if let (Some(load), Some(span)) = (&mut self.load, span) {
+            load.change(span, [before_ns, after_ns]);
         }
     }
 
@@ -325,9 +330,9 @@ impl Choice<'_, '_> {
         self.load.as_ref().map_or(1.0, |load| load.factor(span, downloads))
     }
 
-    /// Times of what moves in a gap, up and down.
-    fn moves_ns(&self, slot: usize) -> [u64; 2] {
-        self.scale.moves_ns(self.gaps, slot, 0..self.gaps.moved(slot))
+    /// Times of objects that move in a gap, up and down.
+    fn moves_ns(&self, slot: usize, objects: u64) -> [u64; 2] {
+        self.scale.moves_ns(self.gaps, slot, 0..objects)
     }
 
     fn least_slack(&self, ranges: [(usize, usize); 2]) -> i64 {

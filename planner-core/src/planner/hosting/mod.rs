@@ -120,7 +120,8 @@ pub(super) fn make<'o>(
     }
     let middles = Middles::new(request, &mut scratch)?;
     let none = (u64::MAX, Choice::NONE);
-    let mut search = Search { request, middles, kept: [none; KEPT], ends_ns: [u64::MAX; 2] };
+    let mut search =
+        Search { request, middles, kept: [none; KEPT], bounds_ns: [0; 2], ends_ns: [0; 2] };
     if strategy.runs_on_host() {
         return search.make_by(Way::Baseline(strategy), strategy, output, &mut scratch);
     }
@@ -189,7 +190,9 @@ struct Search<'r> {
     middles: Middles<'r>,
     /// The best choices, each with its period; the best comes first.
     kept: [(u64, Choice); KEPT],
-    /// What plans with none of the ops on the host, and with all of them, take at least, as a rule.
+    /// Periods that no plan beats with none of the ops on the host, or with all of them there,
+    bounds_ns: [u64; 2],
+    /// and that, as a rule, none does.
     ends_ns: [u64; 2],
 }
 
@@ -203,9 +206,11 @@ impl Search<'_> {
         let none_ns = self.sample(Choice::NONE, output, scratch)?;
         let all_ns = self.sample(Choice::ALL, output, scratch)?;
         let repeatable = self.request.graph.ops().iter().any(|op| op.repeatable);
-        self.ends_ns = [none_ns, all_ns].map(|sampled_ns| {
-            sampled_ns - sampled_ns / if repeatable { REPEATS_GAIN } else { GAIN }
-        });
+        let gain = if repeatable { REPEATS_GAIN } else { GAIN };
+        self.bounds_ns = self.find_bounds_ns(scratch)?;
+        for (at, sampled_ns) in [none_ns, all_ns].into_iter().enumerate() {
+            self.ends_ns[at] = self.bounds_ns[at].max(sampled_ns - sampled_ns / gain);
+        }
         if self.middles.has_sorts() {
             for share in [WHOLE, WHOLE / 2] {
                 self.sample(
@@ -260,10 +265,10 @@ impl Search<'_> {
         for share in [best.share.saturating_sub(NEARBY), (best.share + NEARBY).min(WHOLE)] {
             self.tell(Choice { share, ..best }, auto, output, scratch)?;
         }
-        let [_, all_ns] = self.least_ns(scratch)?;
+        let [_, all_ns] = self.ends_ns;
         if all_ns <= self.kept[0].0 {
             let told_ns = self.tell(Choice::ALL, auto, output, scratch)?;
-            self.ends_ns[1] = told_ns - told_ns / TRIAL_GAIN;
+            self.ends_ns[1] = self.bounds_ns[1].max(told_ns - told_ns / TRIAL_GAIN);
         }
         Ok(())
     }
@@ -277,9 +282,7 @@ impl Search<'_> {
         scratch: &mut Scratch<'_>,
     ) -> Result<u64, PlanningError> {
         self.judge(choice, scratch, |task, scratch| {
-            let is_idle = task.sequence.len() == 0;
-            let strategy = if is_idle { Strategy::InCore } else { Strategy::Auto(auto) };
-            let entrant = Entrant::Of(strategy);
+            let entrant = Entrant::Of(Strategy::Auto(auto));
             let made = auto::plan_task(task, entrant, output.reborrow(), scratch)?;
             Ok(Some(made.plan.predicted.period_ns))
         })
@@ -294,7 +297,7 @@ impl Search<'_> {
         scratch: &mut Scratch<'_>,
     ) -> Result<Made<'o>, PlanningError> {
         let (best_ns, best) = self.kept[0];
-        let [none_ns, all_ns] = self.least_ns(scratch)?;
+        let [none_ns, all_ns] = self.ends_ns;
         let ways = [
             (Way::Baseline(Strategy::Split), 0),
             (Way::Baseline(Strategy::OptimizerOffload), 0),
@@ -347,8 +350,8 @@ impl Search<'_> {
         })
     }
 
-    /// The same, and no less than bounds.
-    fn least_ns(&self, scratch: &mut Scratch<'_>) -> Result<[u64; 2], PlanningError> {
+    /// Finds the periods of [`Self::bounds_ns`].
+    fn find_bounds_ns(&self, scratch: &mut Scratch<'_>) -> Result<[u64; 2], PlanningError> {
         let Request { graph, machine, budget_bytes } = *self.request;
         let order = bounds::Order::Any;
         let none_ns = bounds::period_with_repeats_ns(graph, machine, budget_bytes, order, scratch)?;
@@ -357,9 +360,7 @@ impl Search<'_> {
         let sequence = Sequence::as_given(graph, hosted.as_ref(), &mut scratch)?;
         let host_ns = sequence.host_steps().iter().map(|step| graph.op(step.op).host_ns);
         let host_ns = host_ns.fold(0, |sum: u64, ns| sum.saturating_add(ns.unwrap_or(0)));
-        let all_ns = sequence.compute_ns().max(host_ns);
-        let [sampled_none_ns, sampled_all_ns] = self.ends_ns;
-        Ok([none_ns.max(sampled_none_ns), all_ns.max(sampled_all_ns)])
+        Ok([none_ns, sequence.compute_ns().max(host_ns)])
     }
 
     fn make_by<'o>(
