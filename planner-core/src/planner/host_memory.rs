@@ -221,3 +221,86 @@ fn objects_within(task: &Task<'_>, memory: &Memory<'_>, tensor: TensorId, bytes:
         None => 0,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::graph::{Graph, Op, Tensor};
+    use crate::machine::{Machine, MachineParameters};
+    use crate::plan::ArenaPlacement;
+    use crate::planner::strategy::Need;
+
+    #[test]
+    fn limits_fall_to_the_host_and_then_a_little_below() {
+        assert_eq!(lower(UNLIMITED, 5000, 1280), Some(1280));
+        assert_eq!(lower(1280, 1300, 1280), Some(1260));
+        // A list that exceeds the host by less than a step.
+        assert_eq!(lower(1260, 1281, 1280), Some(1249));
+        assert_eq!(lower(1280, 5000, 1280), None);
+        assert_eq!(lower(1, u64::MAX, 0), Some(0));
+        assert_eq!(lower(0, u64::MAX, 0), None);
+    }
+
+    const CHUNK: u64 = 4096;
+
+    /// What 9 chunks, or others, of the host leave: `check` gets the tensors A and B, which wait in the gaps
+    /// after operands 2 and 4, with a state that lives on after operand 9. A takes bytes up to the third
+    /// launch, B from the second one to the last.
+    fn with_host(chunks: u64, check: impl FnOnce(HostMemory<'_>, &mut Gaps<'_>)) {
+        let tensor = |chunks, kind| Tensor { bytes: chunks * CHUNK, kind };
+        let a = tensor(4, Kind::Temporary);
+        let tensors = [a, a, a, tensor(1, Kind::Input), tensor(2, Kind::State)];
+        let mut first_operand = 0;
+        let ops = [(2, 1), (1, 1), (1, 1), (2, 1)].map(|(reads, writes)| {
+            let op = Op { time_ns: 1, first_operand, reads, writes, ..Op::default() };
+            first_operand += reads + writes;
+            op
+        });
+        let operands = [3, 4, 0, 3, 1, 0, 2, 1, 2, 4].map(TensorId);
+        let mut words = [0; 8192];
+        let mut scratch = Scratch::new(&mut words);
+        let graph = Graph::new(&tensors, &ops, &operands, &mut scratch.reborrow()).unwrap();
+        let machine = Machine::new(MachineParameters {
+            device_bytes: 64 * CHUNK,
+            host_bytes: 64 * CHUNK,
+            chunk_bytes: CHUNK,
+            h2d_bytes_per_s: 1,
+            d2h_bytes_per_s: 1,
+            transfer_latency_ns: 0,
+            map_ns_per_chunk: 0,
+            unmap_ns_per_chunk: 0,
+        })
+        .unwrap();
+        let sequence = Sequence::as_given(&graph, None, &mut scratch).unwrap();
+        let task = Task { sequence: &sequence, machine: &machine, budget_bytes: 32 * CHUNK };
+        let mut arena = [ArenaPlacement { tensor: TensorId(0), offset_bytes: 0 }; 5];
+        let memory = Memory::new(&task, Need::LargestOp, &mut arena, &mut scratch).unwrap();
+        let mut gaps = Gaps::new(&sequence, &mut scratch).unwrap();
+        let host = HostMemory::new(&task, &memory, chunks * CHUNK, &mut scratch).unwrap();
+        check(host, &mut gaps);
+    }
+
+    #[test]
+    fn a_value_takes_the_host_from_its_first_launch_to_its_last() {
+        with_host(9, |mut host, gaps| {
+            let mut set = |gaps: &mut Gaps<'_>, slot, objects| {
+                gaps.set_moved(slot, objects);
+                host.update(gaps, slot);
+                [2, 4].map(|slot| host.most_objects(gaps, slot))
+            };
+            // The input and the state leave 6 chunks.
+            assert_eq!(set(gaps, 2, 0), [4, 4]);
+            assert_eq!(set(gaps, 2, 4), [4, 2]);
+            assert_eq!(set(gaps, 4, 2), [4, 2]);
+            assert_eq!(set(gaps, 2, 1), [4, 4]);
+            assert_eq!(set(gaps, 4, 4), [2, 4]);
+        });
+    }
+
+    #[test]
+    fn a_state_takes_all_of_its_bytes_or_none() {
+        for (chunks, most) in [(2, 0), (3, 2)] {
+            with_host(chunks, |host, gaps| assert_eq!(host.most_objects(gaps, 9), most));
+        }
+    }
+}

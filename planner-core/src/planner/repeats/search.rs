@@ -356,7 +356,7 @@ impl<'r, 'l, 'o> Round<'r, 'l, 'o> {
             let host_bytes = Some(self.base.machine.host_bytes);
             let within = self.probe(scaled, learns, host_bytes, scratch)?;
             let both = within.predicted.into_iter().chain(judged.predicted);
-            judged.predicted = both.min_by_key(|predicted| predicted.cost());
+            judged.predicted = both.min_by_key(Prediction::cost);
         }
         if let Some(predicted) = judged.predicted
             && tries.top.is_none_or(|(least, _)| predicted.cost() < least)
