@@ -313,7 +313,8 @@ fn a_plan_needs_no_more_than_the_hosts_memory() {
     assert_eq!((&just["host_bytes"], &just["digests_match"]), (&json!(packed_bytes), &json!(true)));
     let shown = plan(packed_bytes, &[]).done().stdout;
     assert!(shown.contains(" pinned; ") && shown.contains("a whole slot for each tensor"));
-    plan(1000, &[]).fails(1, &["bytes of pinned host memory, the machine has 1000"]);
+    plan(1000, &[])
+        .fails(1, &["bytes) of pinned host memory, the machine has 1000 B (1000 bytes)"]);
 }
 
 #[test]

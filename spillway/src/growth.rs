@@ -4,6 +4,9 @@ use planner_core::planner::PlanningError;
 use planner_core::scratch::{Limits, OutOfScratch, words};
 use std::ops::ControlFlow::{self, Break, Continue};
 
+/// Steps beyond which a list is of no use: predicting it takes minutes.
+const MOST_STEPS: usize = 1 << 26;
+
 /// Calls `attempt` with a size, and again with at least twice the size as long as it asks for
 /// more. An attempt that fails returns `state` for the next one, and the size that it needs, if
 /// known.
@@ -33,7 +36,10 @@ pub(crate) fn grow_steps<T>(
     mut attempt: impl FnMut(&Limits) -> Result<T, PlanningError>,
 ) -> Result<T, PlanningError> {
     grow(steps, (), |(), steps| match attempt(&limits.with_steps(steps)) {
-        Err(PlanningError::BufferTooShort(short)) if steps < limits.max_steps() => {
+        // Lists that launch ops again may have more steps than those of any one strategy.
+        Err(PlanningError::BufferTooShort(short))
+            if steps < limits.max_steps().max(short.needed).min(MOST_STEPS) =>
+        {
             Continue(((), short.needed))
         }
         done => Break(done),

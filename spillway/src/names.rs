@@ -148,6 +148,13 @@ impl<'n> Names<'n> {
                     exactly(device_bytes)
                 )
             }
+            PlanningError::Plan(PlanError::HostMemory { needed_bytes, host_bytes }) => format!(
+                "the host has too little memory: of the plans that were tried, the one that needs \
+                 least takes {} of pinned host memory, the machine has {}; a host with that much is \
+                 enough, one with less may be, and a larger budget leaves less to move",
+                exactly(needed_bytes),
+                exactly(host_bytes)
+            ),
             PlanningError::Plan(error) => self.plan_error(&error),
             PlanningError::NoChain { op } => {
                 let mentions = Mentions { op: Some(op), ..Mentions::default() };

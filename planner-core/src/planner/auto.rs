@@ -1,6 +1,7 @@
 //! Plans: by one strategy, or by all of them in the better of several orders of the ops.
 
 use super::anew::{Divided, Divider};
+use super::checkpoint::{self, Staying};
 use super::error::PlanningError;
 use super::memory::{self, Memory};
 use super::order::{self, Orders};
@@ -9,7 +10,7 @@ use super::request::{LeastMemory, Lists, Output, PoolTables, Request, Task, Writ
 use super::strategy::{Need, Strategy};
 use super::trials::{Basis, Candidate, Search, Trials};
 use super::uses::Uses;
-use super::{checkpoint, hosting, repeats};
+use super::{hosting, repeats};
 use crate::bounds;
 use crate::host::HostLayout;
 use crate::hosted::Hosted;
@@ -125,9 +126,7 @@ pub(super) fn make_with<'o>(
     }
     let orders = match strategy {
         Strategy::Auto(Auto { order: Order::Free, .. }) if !strategy.takes_first() => {
-            order::best(&given, budget_bytes, &mut scratch, |sequence, scratch| {
-                sample(&Task::new(request, sequence), SAMPLE, output.reborrow(), scratch)
-            })?
+            best_orders(request, &given, &mut output, &mut scratch)?
         }
         _ => Orders::given(),
     };
@@ -147,12 +146,17 @@ pub(super) fn make_with<'o>(
         )?,
     };
     let repeated_ns = repeated.as_ref().map_or(u64::MAX, |(_, sampled)| sampled.period_ns);
+    // Where nothing has fitted so far, what cannot be made again is no reason for no segments.
+    let staying = match sampled_ns.min(repeated_ns) {
+        u64::MAX => Staying::Needed,
+        _ => Staying::Crossing,
+    };
     let (segments, segments_ns) = match lists {
         0 => (None, u64::MAX),
         _ if strategy.takes_first() => (None, u64::MAX),
         _ => repeats::search::best_of_segments(
             &task(&given),
-            if lists > 1 { repeated_ns } else { 0 },
+            (if lists > 1 { repeated_ns } else { 0 }, staying),
             lists,
             &mut output,
             &mut scratch,
@@ -212,6 +216,27 @@ pub(super) fn make_with<'o>(
         None => contest.winner(&mut scratch)?,
     };
     Ok(Made { own_ns, others_ns: others_ns.min(segments_ns), ..made })
+}
+
+/// The best orders of the ops.
+fn best_orders<'s>(
+    request: &Request<'_>,
+    given: &Sequence<'s>,
+    output: &mut Output<'_>,
+    scratch: &mut Scratch<'s>,
+) -> Result<Orders<'s>, PlanningError> {
+    let mut best = |request: &Request<'_>, scratch: &mut Scratch<'s>| {
+        order::best(given, request.budget_bytes, scratch, |sequence, scratch| {
+            sample(&Task::new(request, sequence), SAMPLE, output.reborrow(), scratch)
+        })
+    };
+    let found = best(request, scratch)?;
+    if found.sampled_ns() < u64::MAX {
+        return Ok(found);
+    }
+    // Lists that tell orders apart need not fit the host.
+    let machine = &request.machine.with_host_bytes(u64::MAX);
+    Ok(best(&Request { machine, ..*request }, scratch)?.without_a_list())
 }
 
 /// Plans by a strategy other than [`Strategy::Auto`] where only plans that take less than `below_ns`
@@ -283,7 +308,7 @@ fn plan_segments<'o>(
         Ok(())
     };
     look(task.sequence, &mut scratch)?;
-    checkpoint::each(task, &memory, &mut scratch, look)?;
+    checkpoint::each(task, &memory, Staying::Crossing, &mut scratch, look)?;
     let Some((_, best)) = best else {
         return Err(shortage.unwrap_or(PlanningError::Stuck));
     };
@@ -298,7 +323,7 @@ fn plan_segments<'o>(
         Ok(())
     };
     write(task.sequence, &mut scratch)?;
-    checkpoint::each(task, &memory, &mut scratch, write)?;
+    checkpoint::each(task, &memory, Staying::Crossing, &mut scratch, write)?;
     let plan = written.map(|written| output.written(written)).ok_or(PlanningError::Stuck)?;
     Ok(Made::of(plan, strategy.name()))
 }
@@ -314,7 +339,7 @@ pub(super) fn least_with_segments(
     let memory = checkpoint::memory(task, arena, &mut scratch)?;
     let mut least =
         memory::smallest(task, strategy.rule().need(task.sequence), arena, &mut scratch)?;
-    checkpoint::each(task, &memory, &mut scratch, |sequence, scratch| {
+    checkpoint::each(task, &memory, Staying::Crossing, &mut scratch, |sequence, scratch| {
         let task = Task { sequence, ..*task };
         let segments =
             memory::smallest(&task, strategy.rule().need(task.sequence), arena, scratch)?;

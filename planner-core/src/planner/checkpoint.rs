@@ -122,11 +122,22 @@ pub(super) fn memory<'m>(
     Memory::new(&unlimited, Need::LargestOp, arena, scratch)
 }
 
+/// What of the forward pass stays, beside what segments begin with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Staying {
+    /// Nothing.
+    Crossing,
+    /// If something cannot be made again otherwise, what ops read that run once, such as updates:
+    /// these change what a repeat would need.
+    Needed,
+}
+
 /// Calls `see` with the sequence that each number of segments leads to, but for those in which
 /// something cannot be made again.
 pub(super) fn each(
     task: &Task<'_>,
     memory: &Memory<'_>,
+    staying: Staying,
     scratch: &mut Scratch<'_>,
     mut see: impl FnMut(&Sequence<'_>, &mut Scratch<'_>) -> Result<(), PlanningError>,
 ) -> Result<(), PlanningError> {
@@ -143,14 +154,18 @@ pub(super) fn each(
         let mut scratch = scratch.reborrow();
         let launches = scratch.take(most, OpId(0))?;
         let positions = scratch.take(sequence.len(), 0u32)?;
-        let made = {
+        let mut make = |staying| -> Result<Option<usize>, OutOfScratch> {
             let mut scratch = scratch.reborrow();
             let mut values = Values::new(sequence, &gaps, &mut scratch)?;
             let mut dropped = Dropped::new(gaps.len(), &mut scratch)?;
             let cuts = cuts(task, &gaps, turn, segments, &mut scratch)?;
-            drop_between(task, &gaps, &mut values, &mut dropped, turn, cuts);
-            let lists = Unrolled { launches: &mut *launches, positions };
-            repeats::unroll(sequence, &gaps, memory, &values, &dropped, lists, &mut scratch)?
+            drop_between(task, &gaps, (&mut values, &mut dropped), staying, turn, cuts);
+            let lists = Unrolled { launches: &mut *launches, positions: &mut *positions };
+            repeats::unroll(sequence, &gaps, memory, &values, &dropped, lists, &mut scratch)
+        };
+        let made = match make(Staying::Crossing)? {
+            None if staying == Staying::Needed => make(Staying::Needed)?,
+            made => made,
         };
         if let Some(len) = made.filter(|&len| len > sequence.len()) {
             let order = launches[..len].iter().copied();
@@ -237,8 +252,8 @@ fn cuts<'s>(
 fn drop_between(
     task: &Task<'_>,
     gaps: &Gaps<'_>,
-    values: &mut Values<'_>,
-    dropped: &mut Dropped<'_>,
+    (values, dropped): (&mut Values<'_>, &mut Dropped<'_>),
+    staying: Staying,
     turn: usize,
     cuts: &[u32],
 ) {
@@ -255,7 +270,8 @@ fn drop_between(
             values.hold(value, end);
         }
         let waits = from <= turn && turn < to;
-        if waits && !is_cut(maker, from - 1) && sequence.is_repeatable(maker) {
+        let is_kept = staying == Staying::Needed && !sequence.is_repeatable(LaunchId(to as u32));
+        if waits && !is_kept && !is_cut(maker, from - 1) && sequence.is_repeatable(maker) {
             dropped.drop_after(slot);
         }
     }

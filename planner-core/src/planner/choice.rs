@@ -12,6 +12,7 @@
 
 use super::gaps::{Gaps, Span};
 use super::heap::Heap;
+use super::host_memory::{HostMemory, UNLIMITED};
 use super::list::Stuck;
 use super::load::Load;
 use super::memory::Memory;
@@ -29,6 +30,8 @@ pub(super) struct Choosing {
     /// The share of each pool that is kept free for transfers under way.
     pub(super) spare_permille: u64,
     pub(super) weight: Weight,
+    /// What may be taken of the host's memory.
+    pub(super) host_bytes: u64,
 }
 
 /// How gaps are weighed against each other.
@@ -70,6 +73,7 @@ pub(super) const fn scratch_words(limits: &Limits) -> usize {
         words::<u64>(limits.ops.saturating_mul(POOLS).saturating_add(1)),
         words::<u64>(limits.ops.saturating_add(1)).saturating_mul(3),
         Load::scratch_words(limits),
+        HostMemory::scratch_words(limits),
     ])
 }
 
@@ -80,7 +84,7 @@ pub(super) fn choose(
     task: &Task<'_>,
     memory: &Memory<'_>,
     gaps: &mut Gaps<'_>,
-    Choosing { spare_permille, weight }: Choosing,
+    Choosing { spare_permille, weight, host_bytes }: Choosing,
     pressures: &mut Pressures<'_>,
     scratch: &mut Scratch<'_>,
 ) -> Result<(), Stuck> {
@@ -97,7 +101,11 @@ pub(super) fn choose(
         Weight::Spread => Some(Load::new(sequence, &mut scratch)?),
         Weight::Density | Weight::Length => None,
     };
-    let mut choice = Choice { scale, gaps, slack, heap, load };
+    let host = match host_bytes {
+        UNLIMITED => None,
+        _ => Some(HostMemory::new(task, memory, host_bytes, &mut scratch)?),
+    };
+    let mut choice = Choice { scale, gaps, slack, heap, load, host };
     choice.cover()?;
     choice.give_back();
     for at in 0..positions {
@@ -188,6 +196,8 @@ struct Choice<'c, 'g> {
     heap: Heap<'c>,
     /// What the chosen gaps load the links with, if that counts.
     load: Option<Load<'c>>,
+    /// What they leave of the host's memory, if that is short.
+    host: Option<HostMemory<'c>>,
 }
 
 impl Choice<'_, '_> {
@@ -243,6 +253,9 @@ impl Choice<'_, '_> {
             self.change_load(slot, objects);
         }
         self.gaps.set_moved(slot, objects);
+        if let Some(host) = &mut self.host {
+            host.update(self.gaps, slot);
+        }
         if let Some(ranges) = self.gaps.ranges(task, memory, slot) {
             for (from, to) in ranges {
                 self.slack.add(from, to, change);
@@ -269,7 +282,8 @@ impl Choice<'_, '_> {
         let ranges = self.gaps.ranges(task, memory, slot)?;
         let moved = self.gaps.moved(slot);
         let tensor = sequence.operands()[slot];
-        let left = memory.objects(tensor) - moved;
+        let most = self.host.as_ref().map(|host| host.most_objects(self.gaps, slot));
+        let left = most.unwrap_or(memory.objects(tensor)) - moved;
         let objects = left.min(u64::try_from(-self.least_slack(ranges)).ok()?);
         let relief = sum(self.scale.relief, ranges);
         if objects == 0 || relief == 0 {

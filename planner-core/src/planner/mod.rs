@@ -16,6 +16,7 @@ mod fit;
 mod gaps;
 mod groups;
 pub(crate) mod heap;
+mod host_memory;
 mod hosting;
 mod in_core;
 mod list;

@@ -6,6 +6,7 @@ use super::choice::{Choosing, Weight};
 use super::error::PlanningError;
 use super::fit::Fit;
 use super::groups::Groups;
+use super::host_memory::{UNLIMITED, lower};
 use super::hosting::Host;
 use super::in_core::InCore;
 use super::list::{Lengths, Stuck};
@@ -193,23 +194,27 @@ impl Entrant {
     }
 }
 
+const fn choosing(spare_permille: u64, weight: Weight) -> Choosing {
+    Choosing { spare_permille, weight, host_bytes: UNLIMITED }
+}
+
 /// The first paced lists, best guesses first.
 const PACED: [Choosing; 7] = [
-    Choosing { spare_permille: 0, weight: Weight::Density },
-    Choosing { spare_permille: 50, weight: Weight::Density },
-    Choosing { spare_permille: 100, weight: Weight::Density },
-    Choosing { spare_permille: 20, weight: Weight::Density },
-    Choosing { spare_permille: 200, weight: Weight::Density },
-    Choosing { spare_permille: 50, weight: Weight::Length },
-    Choosing { spare_permille: 0, weight: Weight::Length },
+    choosing(0, Weight::Density),
+    choosing(50, Weight::Density),
+    choosing(100, Weight::Density),
+    choosing(20, Weight::Density),
+    choosing(200, Weight::Density),
+    choosing(50, Weight::Length),
+    choosing(0, Weight::Length),
 ];
 
 /// The same where ops run on the host: links share the work with it all the time.
 const PACED_BY_HOST: [Choosing; 4] = [
-    Choosing { spare_permille: 20, weight: Weight::Spread },
-    Choosing { spare_permille: 50, weight: Weight::Spread },
-    Choosing { spare_permille: 0, weight: Weight::Density },
-    Choosing { spare_permille: 50, weight: Weight::Density },
+    choosing(20, Weight::Spread),
+    choosing(50, Weight::Spread),
+    choosing(0, Weight::Density),
+    choosing(50, Weight::Density),
 ];
 
 const fn first_choosing(sequence: &Sequence<'_>) -> &'static [Choosing] {
@@ -304,12 +309,20 @@ impl Recipe<'_> {
         let is_coarser = coarser > pace.coarser;
         is_coarser.then_some(Self::Paced(Paced { choosing, pace: Pace { coarser, ..pace } }))
     }
+
+    /// The same with less of the host's memory, where a list took `needed_bytes` of `host_bytes`; none
+    /// where that is of no use, or the list does not know how much it takes.
+    pub(super) fn on_less_host(self, needed_bytes: u64, host_bytes: u64) -> Option<Self> {
+        let Self::Paced(Paced { choosing, pace }) = self else { return None };
+        let host_bytes = lower(choosing.host_bytes, needed_bytes, host_bytes)?;
+        Some(Self::Paced(Paced { choosing: Choosing { host_bytes, ..choosing }, pace }))
+    }
 }
 
 impl Paced {
     /// A list to be made by shaken pressures, with much the same parameters.
     pub(super) fn nearby(self, chance: &mut Chance) -> Self {
-        let Self { choosing: Choosing { spare_permille, weight }, pace } = self;
+        let Self { choosing: choosing @ Choosing { spare_permille, weight, .. }, pace } = self;
         let spare_permille = if chance.percent(CHANGED_PERCENT) {
             let less = spare_permille.saturating_sub(5);
             chance.one_of(&[spare_permille / 2, less, spare_permille + 5, spare_permille + 20])
@@ -322,7 +335,7 @@ impl Paced {
         } else {
             pace
         };
-        Self { choosing: Choosing { spare_permille, weight: weight.anew() }, pace }
+        Self { choosing: Choosing { spare_permille, weight: weight.anew(), ..choosing }, pace }
     }
 }
 

@@ -298,8 +298,34 @@ impl<'d, 'r> Trials<'d, 'r> {
     }
 
     /// Writes a list and judges it; none where it does not fit the budget, the
-    /// host, or the output, or where a rule's list is seen to take `below_ns` or longer.
+    /// host, or the output, or where a rule's list is seen to take `below_ns` or longer. A paced list
+    /// that does not fit the host is written for less of it.
     fn try_out<'s>(
+        &mut self,
+        mut recipe: Recipe<'s>,
+        below_ns: u64,
+        basis: &Basis<'_>,
+        search: &mut Search<'_>,
+        scratch: &mut Scratch<'_>,
+    ) -> Result<Option<Candidate<'s>>, PlanningError> {
+        let host_bytes = self.task.machine.host_bytes;
+        loop {
+            match self.try_once(recipe, below_ns, basis, search, scratch) {
+                Err(PlanningError::Plan(PlanError::HostMemory { needed_bytes, .. })) => {
+                    let least = self.host_shortage_bytes.get_or_insert(needed_bytes);
+                    *least = needed_bytes.min(*least);
+                    match recipe.on_less_host(needed_bytes, host_bytes) {
+                        Some(less) => recipe = less,
+                        None => return Ok(None),
+                    }
+                }
+                tried => return tried,
+            }
+        }
+    }
+
+    /// The same for a list that the host may have too little memory for.
+    fn try_once<'s>(
         &mut self,
         mut recipe: Recipe<'s>,
         below_ns: u64,
@@ -350,14 +376,7 @@ impl<'d, 'r> Trials<'d, 'r> {
             predict_pieces(graph, machine, &plan, &pieces, &schedule, &mut scratch)?;
         if predicted.host_bytes > machine.host_bytes {
             // Temporaries may share host offsets, but that takes time to find out.
-            match HostLayout::of_pieces(graph, machine, &plan, &pieces, &mut scratch) {
-                Err(PlanError::HostMemory { needed_bytes, .. }) => {
-                    let least = self.host_shortage_bytes.get_or_insert(needed_bytes);
-                    *least = needed_bytes.min(*least);
-                    return Ok(None);
-                }
-                layout => layout.map(|_| ())?,
-            }
+            HostLayout::of_pieces(graph, machine, &plan, &pieces, &mut scratch)?;
         }
         if is_of_rule {
             self.least_ns = self.least_ns.min(predicted.period_ns);

@@ -76,17 +76,30 @@ pub(super) struct Orders<'s> {
     /// What a sample of lists comes to in each; the most there is where none is known.
     soon_ns: u64,
     by_states_ns: u64,
+    /// Whether one of these lists can be carried out.
+    has_list: bool,
 }
 
 impl<'s> Orders<'s> {
     /// The given order alone.
     pub(super) const fn given() -> Self {
-        Self { soon: None, by_states: None, soon_ns: u64::MAX, by_states_ns: u64::MAX }
+        Self {
+            soon: None,
+            by_states: None,
+            soon_ns: u64::MAX,
+            by_states_ns: u64::MAX,
+            has_list: false,
+        }
     }
 
-    /// What a sample of lists comes to in the best order.
+    /// The same orders, whose lists only told them apart.
+    pub(super) const fn without_a_list(self) -> Self {
+        Self { has_list: false, ..self }
+    }
+
+    /// What a sample of lists comes to in the best order; the most there is if there is none.
     pub(super) fn sampled_ns(&self) -> u64 {
-        self.soon_ns.min(self.by_states_ns)
+        if self.has_list { self.soon_ns.min(self.by_states_ns) } else { u64::MAX }
     }
 
     /// The best order, if that is not the given one.
@@ -139,7 +152,8 @@ pub(super) fn best<'s>(
         Some(join) => arrange(given, join, scratch),
         None => Ok(None),
     };
-    Ok(Orders { soon: arranged(soon)?, by_states: arranged(by_states)?, soon_ns, by_states_ns })
+    let (soon, by_states) = (arranged(soon)?, arranged(by_states)?);
+    Ok(Orders { soon, by_states, soon_ns, by_states_ns, has_list: true })
 }
 
 /// A number that two orders share next to never.

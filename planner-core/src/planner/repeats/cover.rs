@@ -10,6 +10,7 @@ use crate::graph::Kind;
 use crate::planner::choice::{Scale, sum};
 use crate::planner::gaps::{Gaps, Span};
 use crate::planner::heap::Heap;
+use crate::planner::host_memory::HostMemory;
 use crate::planner::load::Load;
 use crate::planner::tree::MinTree;
 use crate::scratch::{Limits, OutOfScratch, Scratch, words};
@@ -79,6 +80,8 @@ pub(super) struct Cover<'c, 'g, 'v> {
     pub(super) load: Load<'c>,
     /// What a nanosecond of compute costs, where one of a link that is fully pressed costs 255.
     pub(super) compute_price: u64,
+    /// What moves leave of the host's memory, if that is short.
+    pub(super) host: Option<HostMemory<'c>>,
 }
 
 /// What a gap should do next: a key (the least is taken first), and how many objects leave.
@@ -178,6 +181,9 @@ impl Cover<'_, '_, '_> {
             self.load.change(span, [moves_ns(self.gaps.moved(slot)), moves_ns(objects)]);
         }
         self.gaps.set_moved(slot, objects);
+        if let Some(host) = &mut self.host {
+            host.update(self.gaps, slot);
+        }
         self.add(slot, change);
     }
 
@@ -198,6 +204,11 @@ impl Cover<'_, '_, '_> {
             return None;
         }
         if id < slots {
+            let most = self.host.as_ref().map_or(all, |host| host.most_objects(self.gaps, slot));
+            let objects = objects.min(most - moved);
+            if objects == 0 {
+                return None;
+            }
             let (gain, objects) =
                 self.scale.denser(self.gaps, slot, span, relief, moved..moved + objects);
             let downloads = self.gaps.version(slot) != NONE;

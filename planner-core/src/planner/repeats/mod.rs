@@ -14,6 +14,7 @@ mod values;
 use super::choice::{self, Scale};
 use super::gaps::Gaps;
 use super::heap::Heap;
+use super::host_memory::HostMemory;
 use super::load::Load;
 use super::memory::Memory;
 use super::pressure::Pressure;
@@ -25,27 +26,40 @@ pub(super) use cover::Dropped;
 pub(super) use unroll::{Unrolled, scratch_words as unroll_words, unroll};
 pub(super) use values::Values;
 
+/// What gaps are chosen by.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Prices {
+    /// What a nanosecond of compute costs, where one of a link that is fully pressed costs 255.
+    pub(super) compute_price: u64,
+    /// What may be taken of the host's memory, if that is short.
+    pub(super) host_bytes: Option<u64>,
+}
+
 /// Words of scratch that [`launches`] asks for.
 pub(super) const fn scratch_words(limits: &Limits) -> usize {
     total([
         Values::scratch_words(limits),
         Dropped::scratch_words(limits),
         larger(
-            choice::scratch_words(limits).saturating_add(cover::scratch_words(limits)),
+            total([
+                choice::scratch_words(limits),
+                cover::scratch_words(limits),
+                HostMemory::scratch_words(limits),
+            ]),
             unroll::scratch_words(limits),
         ),
     ])
 }
 
 /// Writes the ops to launch, some of them again, where a nanosecond of compute costs `compute_price` and
-/// one of a link that is fully pressed costs 255. Returns how many launches there are; none where
-/// no choice is found.
+/// one of a link that is fully pressed costs 255, and, where that is short, so many bytes of the
+/// host's memory may be taken. Returns how many launches there are; none where no choice is found.
 pub(super) fn launches(
     task: &Task<'_>,
     memory: &Memory<'_>,
     gaps: &mut Gaps<'_>,
     used: &Pressure<'_>,
-    compute_price: u64,
+    Prices { compute_price, host_bytes }: Prices,
     lists: Unrolled<'_>,
     scratch: &mut Scratch<'_>,
 ) -> Result<Option<usize>, OutOfScratch> {
@@ -60,7 +74,12 @@ pub(super) fn launches(
         let heap = Heap::new(2 * gaps.len(), &mut scratch)?;
         let load = Load::new(task.sequence, &mut scratch)?;
         let (values, dropped) = (&mut values, &mut dropped);
-        let mut cover = Cover { scale, gaps, values, dropped, slack, heap, load, compute_price };
+        let host = match host_bytes {
+            Some(bytes) => Some(HostMemory::new(task, memory, bytes, &mut scratch)?),
+            None => None,
+        };
+        let mut cover =
+            Cover { scale, gaps, values, dropped, slack, heap, load, compute_price, host };
         cover.cover();
         cover.give_back();
     }

@@ -7,10 +7,10 @@
 //! so short that much has to be made again, no price leads to lists as good as the segments of
 //! [checkpointing](checkpoint), so that there is a search from these too.
 
-use super::Unrolled;
+use super::{Prices, Unrolled};
 use crate::graph::OpId;
 use crate::plan::Prediction;
-use crate::planner::checkpoint;
+use crate::planner::checkpoint::{self, Staying};
 use crate::planner::error::PlanningError;
 use crate::planner::gaps::Gaps;
 use crate::planner::memory::{self, Memory};
@@ -79,9 +79,12 @@ pub(in crate::planner) const fn scratch_words(limits: &Limits) -> usize {
     kept_words(limits).saturating_add(larger(round, segments))
 }
 
-/// The best list of launches so far, and what a plan of it comes to.
+/// The best list of launches so far, and what a plan of it comes to: if there is none, the list that
+/// needs least of the host, to which more repeats may be added.
 struct Leader<'l> {
     predicted: Option<Prediction>,
+    /// What the host has too little, if there is no plan.
+    excess_bytes: u64,
     launches: &'l mut [OpId],
     len: usize,
 }
@@ -89,7 +92,8 @@ struct Leader<'l> {
 impl<'l> Leader<'l> {
     fn new(task: &Task<'_>, scratch: &mut Scratch<'l>) -> Result<Self, PlanningError> {
         let most = task.sequence.graph().ops().len().saturating_mul(2);
-        Ok(Self { predicted: None, launches: scratch.take(most, OpId(0))?, len: 0 })
+        let launches = scratch.take(most, OpId(0))?;
+        Ok(Self { predicted: None, excess_bytes: u64::MAX, launches, len: 0 })
     }
 
     /// The list as a sequence, and what a plan of it comes to.
@@ -102,8 +106,9 @@ impl<'l> Leader<'l> {
         Ok(Some((task.sequence.in_order(self.launches(), scratch)?, predicted)))
     }
 
-    fn cost(&self) -> Option<(u64, u64)> {
-        self.predicted.map(|predicted| predicted.cost())
+    /// What there is less of, the better the list is.
+    fn rank(&self) -> Rank {
+        Judged { predicted: self.predicted, excess_bytes: self.excess_bytes }.rank()
     }
 
     fn launches(&self) -> impl Iterator<Item = OpId> + Clone {
@@ -111,11 +116,11 @@ impl<'l> Leader<'l> {
     }
 
     /// Keeps a list if it is better.
-    fn offer(&mut self, sequence: &Sequence<'_>, predicted: Prediction) {
-        if self.cost().is_some_and(|least| least <= predicted.cost()) {
+    fn offer(&mut self, sequence: &Sequence<'_>, judged: Judged) {
+        if self.rank() <= judged.rank() {
             return;
         }
-        self.predicted = Some(predicted);
+        Judged { predicted: self.predicted, excess_bytes: self.excess_bytes } = judged;
         self.len = sequence.len();
         for (kept, launch) in self.launches.iter_mut().zip(sequence.launches()) {
             *kept = sequence.op(launch);
@@ -150,29 +155,29 @@ fn is_better(
     output: &mut Output<'_>,
     scratch: &mut Scratch<'_>,
 ) -> Result<bool, PlanningError> {
-    let mut cost = |task: &Task<'_>| -> Result<(u64, u64), PlanningError> {
+    let mut rank = |task: &Task<'_>| -> Result<Rank, PlanningError> {
         let mut scratch = scratch.reborrow();
         let mut leader = Leader::new(task, &mut scratch)?;
         let mut left = lists.min(TELLING);
         add_repeats(task, &mut leader, &mut left, output, &mut scratch)?;
-        Ok(leader.cost().unwrap_or((u64::MAX, u64::MAX)))
+        Ok(leader.rank())
     };
-    let other = cost(other)?;
-    Ok(cost(one)? < other)
+    let other = rank(other)?;
+    Ok(rank(one)? < other)
 }
 
 /// The same from the segments of checkpointing, as far as a plan of these is shorter than `than_ns`;
 /// and the least time of the launches of any segments.
 pub(in crate::planner) fn best_of_segments<'s>(
     task: &Task<'s>,
-    than_ns: u64,
+    (than_ns, staying): (u64, Staying),
     lists: usize,
     output: &mut Output<'_>,
     scratch: &mut Scratch<'s>,
 ) -> Result<(Option<(Sequence<'s>, Prediction)>, u64), PlanningError> {
     let mut leader = Leader::new(task, scratch)?;
-    let launches_ns = try_segments(task, than_ns, &mut leader, output, scratch)?;
-    if leader.predicted.is_some() {
+    let launches_ns = try_segments(task, (than_ns, staying), &mut leader, output, scratch)?;
+    if leader.len > 0 {
         extend(task, &mut leader, lists, output, scratch)?;
     }
     Ok((leader.sequence(task, scratch)?, launches_ns))
@@ -188,9 +193,9 @@ fn extend(
 ) -> Result<(), PlanningError> {
     let mut left = lists;
     for _round in 0..ROUNDS {
-        let before = leader.cost();
+        let before = leader.rank();
         add_repeats(task, leader, &mut left, output, scratch)?;
-        if left == 0 || leader.cost() == before {
+        if left == 0 || leader.rank() == before {
             break;
         }
     }
@@ -206,9 +211,9 @@ fn add_repeats(
     scratch: &mut Scratch<'_>,
 ) -> Result<(), PlanningError> {
     let mut scratch = scratch.reborrow();
-    let extended = match leader.predicted {
-        Some(_) => Some(first.sequence.in_order(leader.launches(), &mut scratch)?),
-        None => None,
+    let extended = match leader.len {
+        0 => None,
+        _ => Some(first.sequence.in_order(leader.launches(), &mut scratch)?),
     };
     let base = Task { sequence: extended.as_ref().unwrap_or(first.sequence), ..*first };
     Round::new(&base, leader, output.reborrow(), &mut scratch)?.run(left, &mut scratch)
@@ -218,22 +223,22 @@ fn add_repeats(
 /// of one. No plan takes less than its launches.
 fn try_segments(
     task: &Task<'_>,
-    than_ns: u64,
+    (than_ns, staying): (u64, Staying),
     leader: &mut Leader<'_>,
     output: &mut Output<'_>,
     scratch: &mut Scratch<'_>,
 ) -> Result<u64, PlanningError> {
     let (mut scratch, mut least_launches_ns) = (scratch.reborrow(), u64::MAX);
     let memory = checkpoint::memory(task, output.arena, &mut scratch)?;
-    checkpoint::each(task, &memory, &mut scratch, |sequence, scratch| {
+    checkpoint::each(task, &memory, staying, &mut scratch, |sequence, scratch| {
         let least_ns = leader.predicted.map_or(than_ns, |predicted| predicted.period_ns);
         let launches_ns = sequence.compute_ns();
         least_launches_ns = least_launches_ns.min(launches_ns);
         if launches_ns < least_ns {
             let task = Task { sequence, ..*task };
-            let predicted = judge(&task, output.reborrow(), None, scratch)?;
-            if let Some(predicted) = predicted.filter(|found| found.period_ns < least_ns) {
-                leader.offer(sequence, predicted);
+            let judged = judge(&task, output.reborrow(), None, scratch)?;
+            if judged.predicted.is_none_or(|found| found.period_ns < least_ns) {
+                leader.offer(sequence, judged);
             }
         }
         Ok(())
@@ -249,13 +254,13 @@ const PRICES: usize = OCTAVES * RUNGS.len();
 struct Climb {
     is_tried: [bool; PRICES],
     /// The best price, and what its list costs.
-    best: (usize, (u64, u64)),
+    best: (usize, Rank),
     stride: usize,
 }
 
 impl Climb {
     const fn new() -> Self {
-        Self { is_tried: [false; PRICES], best: (COARSE[0], (u64::MAX, u64::MAX)), stride: STRIDE }
+        Self { is_tried: [false; PRICES], best: (COARSE[0], (u64::MAX, (0, 0))), stride: STRIDE }
     }
 
     /// The next price; none after the last.
@@ -276,7 +281,7 @@ impl Climb {
     }
 
     /// Keeps a price if its list costs less, or the same with cheaper compute.
-    fn see(&mut self, at: usize, cost: (u64, u64)) {
+    fn see(&mut self, at: usize, cost: Rank) {
         self.is_tried[at] = true;
         let (best, least) = self.best;
         if (cost, at) <= (least, best) {
@@ -287,6 +292,27 @@ impl Climb {
     /// What a nanosecond of compute costs.
     fn price(at: usize) -> u64 {
         (LEAST_PRICE << (at / RUNGS.len())) * RUNGS[at % RUNGS.len()] / 1000
+    }
+}
+
+/// The host's bytes that are missing, the period and the repeats.
+type Rank = (u64, (u64, u64));
+
+/// What a paced list comes to, if it fits.
+#[derive(Clone, Copy, Debug, Default)]
+struct Judged {
+    predicted: Option<Prediction>,
+    /// What the host had too little before less was moved.
+    excess_bytes: u64,
+}
+
+impl Judged {
+    fn rank(&self) -> Rank {
+        match (self.predicted, self.excess_bytes) {
+            (Some(predicted), _) => (0, predicted.cost()),
+            (None, 0) => (u64::MAX, (0, 0)),
+            (None, excess_bytes) => (excess_bytes, (0, 0)),
+        }
     }
 }
 
@@ -321,8 +347,8 @@ impl<'r, 'l, 'o> Round<'r, 'l, 'o> {
         while let Some(at) = climb.next() {
             let Some(fewer) = left.checked_sub(1) else { return Ok(()) };
             *left = fewer;
-            let found = self.probe(Climb::price(at), false, scratch)?;
-            climb.see(at, found.map_or((u64::MAX, u64::MAX), |found| found.cost()));
+            let judged = self.try_price(Climb::price(at), false, scratch)?;
+            climb.see(at, judged.rank());
         }
         let (best, mut least) = climb.best;
         let mut price = Climb::price(best);
@@ -332,40 +358,56 @@ impl<'r, 'l, 'o> Round<'r, 'l, 'o> {
             // Where links are pressed less, a nanosecond of theirs costs less.
             let scale = self.used.mean_of_links();
             let tried = price.saturating_mul(percent) / 100;
-            let found = self.probe(tried.saturating_mul(scale) / at_rest, true, scratch)?;
-            if let Some(found) = found
-                && found.cost() < least
-            {
-                (price, least) = (tried, found.cost());
+            let found = self.try_price(tried.saturating_mul(scale) / at_rest, true, scratch)?;
+            if found.rank() < least {
+                (price, least) = (tried, found.rank());
             }
         }
         Ok(())
     }
 
-    /// What the list that a price leads to comes to. It is kept if it is the best so far.
-    fn probe(
+    /// What the list that a price leads to comes to; if the host has too little memory for it, one that takes no
+    /// more than there is.
+    fn try_price(
         &mut self,
         price: u64,
         learns: bool,
         scratch: &mut Scratch<'_>,
-    ) -> Result<Option<Prediction>, PlanningError> {
+    ) -> Result<Judged, PlanningError> {
+        let mut judged = self.probe(price, learns, None, scratch)?;
+        if judged.excess_bytes > 0 {
+            let host_bytes = Some(self.base.machine.host_bytes);
+            let within = self.probe(price, learns, host_bytes, scratch)?;
+            let both = within.predicted.into_iter().chain(judged.predicted);
+            judged.predicted = both.min_by_key(Prediction::cost);
+        }
+        Ok(judged)
+    }
+
+    /// What the list that a price leads to comes to. It is kept if it is the best so far.
+    fn probe(
+        &mut self,
+        compute_price: u64,
+        learns: bool,
+        host_bytes: Option<u64>,
+        scratch: &mut Scratch<'_>,
+    ) -> Result<Judged, PlanningError> {
         let mut scratch = scratch.reborrow();
         let base = self.base.sequence;
         let list = scratch.take(self.leader.launches.len(), OpId(0))?;
         let positions = scratch.take(base.len(), 0u32)?;
         let lists = Unrolled { launches: &mut *list, positions: &mut *positions };
         let (memory, gaps, used) = (&self.memory, &mut self.gaps, &self.used);
-        let launches = super::launches(self.base, memory, gaps, used, price, lists, &mut scratch)?;
-        let Some(launches) = launches else { return Ok(None) };
+        let prices = Prices { compute_price, host_bytes };
+        let launches = super::launches(self.base, memory, gaps, used, prices, lists, &mut scratch)?;
+        let Some(launches) = launches else { return Ok(Judged::default()) };
         let order = list[..launches].iter().copied();
         let sequence = base.in_order(order, &mut scratch)?;
         let task = Task { sequence: &sequence, ..*self.base };
         let learner = learns.then_some((&mut self.used, &*positions));
-        let predicted = judge(&task, self.output.reborrow(), learner, &mut scratch)?;
-        if let Some(predicted) = predicted {
-            self.leader.offer(&sequence, predicted);
-        }
-        Ok(predicted)
+        let judged = judge(&task, self.output.reborrow(), learner, &mut scratch)?;
+        self.leader.offer(&sequence, judged);
+        Ok(judged)
     }
 }
 
@@ -376,23 +418,26 @@ fn judge(
     output: Output<'_>,
     learner: Option<(&mut Pressure<'_>, &[u32])>,
     scratch: &mut Scratch<'_>,
-) -> Result<Option<Prediction>, PlanningError> {
+) -> Result<Judged, PlanningError> {
     let mut scratch = scratch.reborrow();
     let Output { steps, resident, arena, pools, tensor_pool } = output;
     let mut trials = Trials::new(task, steps, resident, PoolTables { pools, tensor_pool });
     let memory = match Memory::new(task, Need::LargestOp, arena, &mut scratch) {
         // More of what is small lies in the arena for longer.
-        Err(PlanningError::Infeasible { .. }) => return Ok(None),
+        Err(PlanningError::Infeasible { .. }) => return Ok(Judged::default()),
         memory => memory?,
     };
     let uses = Uses::new(task.sequence, &mut scratch)?;
     let basis = Basis { memory: &memory, uses: &uses, arena: &arena[..memory.placed] };
     let mut search = Search::new(task.sequence, &mut scratch)?;
     let predicted = trials.sample_paced(&basis, &mut search, &mut scratch)?;
+    let excess_bytes = trials
+        .host_shortage_bytes
+        .map_or(0, |needed_bytes| needed_bytes.saturating_sub(task.machine.host_bytes).max(1));
     if let (Some(_), Some((used, positions))) = (predicted, learner) {
         used.learn(&search.pressures.seen, positions);
     }
-    Ok(predicted)
+    Ok(Judged { predicted, excess_bytes })
 }
 
 #[cfg(test)]
@@ -405,7 +450,7 @@ mod tests {
         let next = || {
             let at = climb.next()?;
             let price = Climb::price(at);
-            climb.see(at, (price.max(best) * 1000 / price.min(best), 0));
+            climb.see(at, (0, (price.max(best) * 1000 / price.min(best), 0)));
             Some(price)
         };
         core::iter::from_fn(next).collect()
@@ -425,7 +470,7 @@ mod tests {
     fn where_all_prices_cost_the_same_compute_is_cheap() {
         let mut climb = Climb::new();
         while let Some(at) = climb.next() {
-            climb.see(at, (7, 7));
+            climb.see(at, (0, (7, 7)));
         }
         assert_eq!(Climb::price(climb.best.0), LEAST_PRICE);
     }

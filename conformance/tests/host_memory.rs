@@ -1,0 +1,131 @@
+//! `auto` finds plans where the host is short: decoders whose states, inputs and outputs leave little
+//! of it to what an iteration makes.
+#![allow(clippy::unwrap_used, reason = "what fails here fails the test")]
+
+use conformance::planners;
+use planner_core::planner::{Auto, Host, Order, Repeats, Request, Strategy as Planner};
+use planner_core::{Graph, Kind, Machine, MachineParameters};
+use proptest::prelude::*;
+use spillway::planning;
+use workloads::OwnedGraph;
+use workloads::models::generate;
+
+const AUTO: Planner = Planner::Auto(Auto {
+    effort: Some(16),
+    order: Order::Free,
+    repeats: Repeats::Allowed,
+    host: Host::Allowed,
+});
+
+/// A training step of a small decoder, and what it runs on.
+#[derive(Clone, Debug)]
+struct Case {
+    layers: u32,
+    width: u32,
+    vocabulary: u32,
+    batch: u32,
+    sequence: u32,
+    budget_percent: u64,
+    link_gb_s: u64,
+    latency_ns: u64,
+}
+
+impl Case {
+    fn graph(&self) -> OwnedGraph {
+        let Self { layers, width, vocabulary, batch, sequence, .. } = self;
+        let (heads, hidden) = (width / 64, 4 * width);
+        let spec = format!(
+            "llama:billions=1,layers={layers},width={width},heads={heads},kv_heads={heads},\
+             hidden={hidden},vocabulary={vocabulary},batch={batch},sequence={sequence}"
+        );
+        generate(&spec).unwrap()
+    }
+
+    fn machine(&self, host_bytes: u64) -> Machine {
+        Machine::new(MachineParameters {
+            device_bytes: 1 << 42,
+            host_bytes,
+            chunk_bytes: 8 << 20,
+            h2d_bytes_per_s: self.link_gb_s * 1_000_000_000,
+            d2h_bytes_per_s: self.link_gb_s * 1_000_000_000,
+            transfer_latency_ns: self.latency_ns,
+            map_ns_per_chunk: 0,
+            unmap_ns_per_chunk: 0,
+        })
+        .unwrap()
+    }
+}
+
+fn cases() -> impl Strategy<Value = Case> {
+    let model = (
+        4..9u32,
+        prop_oneof![Just(512u32), Just(768), Just(1024), Just(1536)],
+        prop_oneof![Just(8192u32), Just(32_000)],
+        prop_oneof![Just(1u32), Just(2), Just(4), Just(8)],
+        prop_oneof![Just(1024u32), Just(2048), Just(3072)],
+    );
+    let machine = (15..60u64, 6..200u64, prop_oneof![Just(0u64), Just(10_000)]);
+    (model, machine).prop_map(|(model, machine)| {
+        let (layers, width, vocabulary, batch, sequence) = model;
+        let (budget_percent, link_gb_s, latency_ns) = machine;
+        Case { layers, width, vocabulary, batch, sequence, budget_percent, link_gb_s, latency_ns }
+    })
+}
+
+/// The bytes that the host needs of a graph for the values that no iteration makes, and for its results.
+fn kept_bytes(graph: &Graph<'_>) -> u64 {
+    let kept = graph.tensors().iter().filter(|tensor| tensor.kind != Kind::Temporary);
+    kept.map(|tensor| tensor.bytes).sum()
+}
+
+/// A plan with such a host keeps every rule; its period and the host's memory that it takes.
+fn plan(case: &Case, host_bytes: u64) -> Result<(u64, u64), String> {
+    let owned = case.graph();
+    let graph = owned.graph().unwrap();
+    let machine = case.machine(host_bytes);
+    let peak_bytes = planning::in_core_peak_bytes(&graph, &machine).unwrap();
+    let budget_bytes = peak_bytes / 100 * case.budget_percent;
+    let request = Request { graph: &graph, machine: &machine, budget_bytes };
+    let (least_bytes, _) = planning::min_feasible(&request, AUTO).unwrap();
+    let request = Request { budget_bytes: budget_bytes.max(least_bytes), ..request };
+    let plan = planners::check(&request, least_bytes, |request| planning::plan(request, AUTO))?;
+    let predicted = plan.unwrap().predicted;
+    Ok((predicted.period_ns, predicted.host_bytes))
+}
+
+proptest! {
+    // A case takes seconds.
+    #![proptest_config(ProptestConfig::with_cases(8))]
+    #[test]
+    fn a_decoder_is_planned_where_the_host_holds_little_beside_its_states(case in cases()) {
+        let host_bytes = kept_bytes(&case.graph().graph().unwrap()) / 10 * 13;
+        let (_, taken_bytes) = plan(&case, host_bytes).map_err(TestCaseError::fail)?;
+        prop_assert!(taken_bytes <= host_bytes, "{taken_bytes} of {host_bytes}");
+    }
+}
+
+/// Transfers alone need more of the host than it has, by far.
+const DEEP: Case = Case {
+    layers: 8,
+    width: 1024,
+    vocabulary: 8192,
+    batch: 8,
+    sequence: 2048,
+    budget_percent: 20,
+    link_gb_s: 100,
+    latency_ns: 10_000,
+};
+
+#[test]
+fn less_host_memory_makes_a_plan_longer_and_does_not_end_planning() {
+    let kept_bytes = kept_bytes(&DEEP.graph().graph().unwrap());
+    let (any_ns, any_bytes) = plan(&DEEP, u64::MAX / 4).unwrap();
+    assert!(any_bytes > 2 * kept_bytes, "{any_bytes} beside {kept_bytes}");
+    for percent in [110, 160] {
+        let host_bytes = kept_bytes / 100 * percent;
+        let (period_ns, taken_bytes) = plan(&DEEP, host_bytes).unwrap();
+        assert!(taken_bytes <= host_bytes, "{taken_bytes} of {host_bytes}");
+        // As long as with any amount of host memory, and all of the forward pass once more.
+        assert!(period_ns < any_ns / 10 * 15, "{period_ns} where {any_ns} is possible");
+    }
+}
