@@ -147,10 +147,11 @@ pub(super) fn make_with<'o>(
     };
     let repeated_ns = repeated.as_ref().map_or(u64::MAX, |(_, sampled)| sampled.period_ns);
     // Where nothing has fitted so far, what cannot be made again is no reason for no segments.
-    let staying = match sampled_ns.min(repeated_ns) {
-        u64::MAX => Staying::Needed,
-        _ => Staying::Crossing,
+    let fitted_ns = match strategy {
+        Strategy::Auto(Auto { order: Order::Free, .. }) => sampled_ns,
+        _ => repeated_ns,
     };
+    let staying = if fitted_ns == u64::MAX { Staying::Needed } else { Staying::Crossing };
     let (segments, segments_ns) = match lists {
         0 => (None, u64::MAX),
         _ if strategy.takes_first() => (None, u64::MAX),

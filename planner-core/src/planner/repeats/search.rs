@@ -176,8 +176,13 @@ pub(in crate::planner) fn best_of_segments<'s>(
     scratch: &mut Scratch<'s>,
 ) -> Result<(Option<(Sequence<'s>, Prediction)>, u64), PlanningError> {
     let mut leader = Leader::new(task, scratch)?;
+    if staying == Staying::Needed {
+        // Memory is so short that another order than the best of those with each op once may do better.
+        extend(task, &mut leader, lists, output, scratch)?;
+    }
+    let before = leader.rank();
     let launches_ns = try_segments(task, (than_ns, staying), &mut leader, output, scratch)?;
-    if leader.len > 0 {
+    if leader.rank() != before {
         extend(task, &mut leader, lists, output, scratch)?;
     }
     Ok((leader.sequence(task, scratch)?, launches_ns))
