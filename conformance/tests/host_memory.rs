@@ -107,12 +107,12 @@ proptest! {
 /// Transfers alone need more of the host than it has, by far.
 const DEEP: Case = Case {
     layers: 8,
-    width: 1024,
+    width: 768,
     vocabulary: 8192,
     batch: 8,
-    sequence: 2048,
-    budget_percent: 20,
-    link_gb_s: 100,
+    sequence: 4096,
+    budget_percent: 16,
+    link_gb_s: 120,
     latency_ns: 10_000,
 };
 

@@ -294,6 +294,8 @@ mod tests {
             assert_eq!(set(gaps, 4, 2), [4, 2]);
             assert_eq!(set(gaps, 2, 1), [4, 4]);
             assert_eq!(set(gaps, 4, 4), [2, 4]);
+            let left = [0, 1, 2, 3].map(|at| host.left.min(at, at + 1) / CHUNK as i64);
+            assert_eq!(left, [5, 1, 1, 2]);
         });
     }
 
