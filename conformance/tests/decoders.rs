@@ -192,6 +192,7 @@ fn many_cells() {
     assert_eq!(failed, 0, "of {all} cells");
 }
 
+/// Two hundred, from the one that the environment's FROM gives, or from 0.
 fn seeds() -> std::ops::Range<u64> {
     let from = std::env::var("FROM").map_or(0, |from| from.parse().unwrap());
     from..from + 200
