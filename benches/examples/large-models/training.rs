@@ -23,9 +23,9 @@ const ROWS: [Row; 9] = [
     Row { billions: 8, card: RTX_5090, host_gb: 0, budgets_gib: &[8, 16, 30] },
     Row { billions: 14, card: RTX_4090, host_gb: 0, budgets_gib: &[22] },
     Row { billions: 14, card: RTX_5090, host_gb: 0, budgets_gib: &[30] },
-    Row { billions: 32, card: RTX_5090, host_gb: 512, budgets_gib: &[30] },
-    Row { billions: 32, card: GH200, host_gb: 0, budgets_gib: &[40, 80] },
-    Row { billions: 70, card: GH200, host_gb: 1100, budgets_gib: &[80] },
+    Row { billions: 32, card: RTX_5090, host_gb: 768, budgets_gib: &[30] },
+    Row { billions: 32, card: GH200, host_gb: 768, budgets_gib: &[80] },
+    Row { billions: 70, card: GH200, host_gb: 1536, budgets_gib: &[80] },
 ];
 
 pub(super) fn table(text: &mut String) -> Done<()> {
