@@ -37,7 +37,8 @@ On the simulated device, the measured period is the prediction's where there are
 fourth to the eighth, by four), else the mean over those after the first. It includes what
 mapping memory costs, which a prediction leaves out; a plan with placements maps everything
 before the first iteration. The simulated device has just the
-memory of the budget.";
+memory of the budget. It knows what each part of memory should hold, and keeps no bytes: work of any size
+can be rehearsed on it.";
 
 /// Rehearse a plan, and compare its results with those of an in-core run.
 #[derive(Args, Debug)]

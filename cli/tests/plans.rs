@@ -6,6 +6,7 @@ mod common;
 use common::{Folder, Ran, SMALL};
 use serde_json::{Value, json};
 use std::fs;
+use std::process::Command;
 
 /// Plans some small work at half of what it needs.
 fn planned(folder: &Folder, strategy: &str) -> Value {
@@ -291,6 +292,20 @@ fn a_run_measures_what_was_predicted() {
         let ran = folder.run(&arguments).done().json();
         assert_eq!(ran["measured_period_ns"], ran["period_ns"], "{strategy}");
     }
+}
+
+/// The simulated device knows what memory should hold, and holds no bytes.
+#[test]
+fn work_is_rehearsed_that_is_larger_than_the_memory_of_the_machine() {
+    let program = env!("CARGO_BIN_EXE_spillway");
+    let arguments = "run llama:billions=70,layers=2,micro=2 -m rtx4090 -b 16GiB --set effort=0 \
+                     --iterations 2 --json";
+    let limited = format!("ulimit -v 2000000 && exec {program} {arguments}");
+    let output = Command::new("sh").args(["-c", &limited]).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let ran: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert!(ran["in_core_peak_bytes"].as_u64() > Some(60 << 30), "{}", ran["in_core_peak_bytes"]);
+    assert_eq!((&ran["digest"], &ran["digests_match"]), (&ran["in_core_digest"], &json!(true)));
 }
 
 #[test]

@@ -8,9 +8,10 @@
 //! the fast code of `planner-core` has something independent to be compared with.
 //! [`planners`] holds planners to it; [`graphs`], [`chains`] and
 //! [`plans`] make the graphs, machines and plans to compare them on. [`shortest`] tries all
-//! schedules of a small chain.
+//! schedules of a small chain. [`by_hand`] writes checkpointing into a decoder, as a plan to compare with.
 #![forbid(unsafe_code)]
 
+pub mod by_hand;
 pub mod chains;
 pub mod choices;
 pub mod chunked;

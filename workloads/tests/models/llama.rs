@@ -43,7 +43,9 @@ fn presets_have_the_published_parameters() {
 #[test]
 fn adamw_keeps_14_bytes_a_parameter_and_moves_28() {
     let count = 8_030_261_248;
-    for (optimizer, kept, moved) in [("adamw", 14, 28), ("sgd", 2, 6), ("none", 2, 0)] {
+    for (optimizer, kept, moved) in
+        [("adamw", 14, 28), ("adamw16", 6, 14), ("sgd", 2, 6), ("none", 2, 0)]
+    {
         let graph =
             make(&format!("llama:sequence=2,optimizer={optimizer},tflops=1000000,memory_gb_s=1"));
         assert_eq!(bytes_where(&graph, |_, kind| kind == Kind::State), kept * count);

@@ -146,8 +146,8 @@ const MODES: Parameter = Parameter {
 const OPTIMIZER: Parameter = Parameter {
     name: "optimizer",
     default: "adamw",
-    domain: Domain::OneOf(&["adamw", "sgd", "none"]),
-    about: "the update in training; AdamW with weights and moments in float32",
+    domain: Domain::OneOf(&["adamw", "sgd", "none", "adamw16"]),
+    about: "the update in training; AdamW with weights and moments in float32, or all in bfloat16",
 };
 const RANK: Parameter = Parameter {
     name: "rank",
@@ -245,6 +245,7 @@ fn decode(arguments: &Arguments, tape: &mut Tape, [experts, active]: [u64; 2]) {
         match arguments.get(&OPTIMIZER) {
             0 => network.update(tape, Rule::AdamW),
             1 => network.update(tape, Rule::Sgd),
+            3 => network.update(tape, Rule::AdamW16),
             _ => {}
         }
     }

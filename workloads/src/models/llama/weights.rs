@@ -22,6 +22,8 @@ pub(super) enum Rule {
     /// I. Loshchilov, F. Hutter: Decoupled weight decay regularization, 2019; with a float32 copy
     /// of the weights, from which it writes the others.
     AdamW,
+    /// The same on the bfloat16 weights, with moments of bfloat16.
+    AdamW16,
     /// Stochastic gradient descent on the bfloat16 weights.
     Sgd,
 }
@@ -244,24 +246,37 @@ impl Network {
 }
 
 impl Rule {
+    /// The name of the op, and its states with the bytes of each number.
+    const fn states(self) -> (&'static str, &'static [(&'static str, u64)]) {
+        match self {
+            Self::AdamW => (
+                "adamw",
+                &[("master", FLOAT_BYTES), ("exp_avg", FLOAT_BYTES), ("exp_avg_sq", FLOAT_BYTES)],
+            ),
+            Self::AdamW16 => {
+                ("adamw16", &[("exp_avg", BFLOAT_BYTES), ("exp_avg_sq", BFLOAT_BYTES)])
+            }
+            Self::Sgd => ("sgd", &[]),
+        }
+    }
+
     /// One op for those of the weights that are trained, if any is.
     fn update(self, tape: &mut Tape, name: &str, weights: &[Weight]) {
+        let (rule, states) = self.states();
         let (mut reads, mut writes) = (Vec::new(), Vec::new());
         for weight in weights.iter().filter(|weight| weight.trained) {
             reads.push(weight.gradient.expect("the backward pass has made all gradients"));
             writes.push(weight.tensor);
-            if self == Self::AdamW {
-                let bytes = weight.elements.saturating_mul(FLOAT_BYTES);
-                let states = ["master", "exp_avg", "exp_avg_sq"].map(|state| {
-                    tape.tensor(format!("{}.{state}", weight.name), bytes, Kind::State)
-                });
-                reads.extend(states);
-                writes.extend(states);
-            } else {
+            if self != Self::AdamW {
                 reads.push(weight.tensor);
             }
+            for (state, number_bytes) in states {
+                let bytes = weight.elements.saturating_mul(*number_bytes);
+                let state = tape.tensor(format!("{}.{state}", weight.name), bytes, Kind::State);
+                reads.push(state);
+                writes.push(state);
+            }
         }
-        let rule = if self == Self::AdamW { "adamw" } else { "sgd" };
         if !writes.is_empty() {
             tape.update(format!("{name}.{rule}"), &reads, &writes);
         }
