@@ -20,10 +20,10 @@ use relaxed::{Point, Relaxed};
 use workloads::{OwnedCertificate, OwnedGraph, OwnedMachine, Shown};
 
 /// Work of the search: entries that are computed for a byte on its way. A second or less.
-const WORK: usize = 20_000_000;
+const WORK: usize = 40_000_000;
 
 /// Steps of the search.
-const STEPS: std::ops::RangeInclusive<usize> = 40..=400;
+const STEPS: std::ops::RangeInclusive<usize> = 40..=800;
 
 /// Finds a certificate that proves much of the plans with first launches in an order, with repeats or
 /// without.

@@ -277,7 +277,6 @@ impl Walk<'_> {
                 price.map_or(0, |price| u64::try_from(price).unwrap_or(NEVER))
             }
         };
-        // States that no op writes are on the host from the start.
         row[DEVICE] = row[DEVICE].min(row[NOWHERE].saturating_add(again));
         row[BOTH] = row[BOTH]
             .min(row[DEVICE].saturating_add(price.download))
