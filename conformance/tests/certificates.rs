@@ -14,6 +14,7 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 use spillway::certificate::{find, prove};
 use spillway::planning;
+use workloads::format::{read_certificate, write_certificate};
 use workloads::{OwnedCertificate, OwnedGraph, OwnedMachine, OwnedPlan, machines};
 
 const KINDS: [(Order, bool); 4] =
@@ -73,6 +74,7 @@ fn check(
     let period_ns = plan.predicted.period_ns;
     for (order, repeats) in KINDS {
         let found = find(graph, &named, plan.budget_bytes, (order, repeats)).unwrap();
+        prop_assert_eq!(read_certificate(&write_certificate(&found)).as_ref(), Ok(&found));
         if !includes(&found, plan) {
             continue;
         }
