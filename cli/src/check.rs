@@ -1,32 +1,41 @@
 //! `spillway check`.
 
+use crate::certificate::Proof;
 use crate::failure::Failure;
 use crate::figures::Figures;
 use crate::work::{self, Setting, Work};
-use crate::{output, plan_file, proof, summary};
+use crate::{certificate, output, plan_file, proof, summary};
 use clap::Args;
 use serde::Serialize;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use workloads::{OwnedPlan, Shown};
 
 const EXAMPLES: &str = "\
 Examples:
   spillway check resnet50:batch=512 plan.json
   spillway check step.graph.json.gz plan.json.gz --machine my-machine.json
+  spillway check llama:billions=8 --certificate bound.json
 
 Nothing in the plan is believed: its structure, the waits between its steps, the proof that
-no step can go wrong, and its prediction are all worked out again.";
+no step can go wrong, and its prediction are all worked out again. Of a certificate, the prices
+are added up again in whole numbers: they prove a bound, however they were found.";
 
-/// Prove that a plan is safe for some work, and that its predictions are exact.
+/// Prove that a plan is safe for some work, and that its predictions are exact; or that no plan
+/// can be faster than a certificate says.
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Arguments {
     /// A graph or chain file (.json, .json.gz), - for standard input, or a model spec
     work: String,
     /// The plan file (- for standard input)
-    plan: PathBuf,
+    #[arg(required_unless_present = "certificate")]
+    plan: Option<PathBuf>,
+    /// A certificate of a bound on the period, as `plan --certificate` writes it: add up what it
+    /// proves, and, with a plan, how far that is above it
+    #[arg(long, value_name = "FILE")]
+    certificate: Option<PathBuf>,
     /// A machine file or the name of a built-in machine [default: the machine that the
-    /// plan names]
+    /// plan or the certificate names]
     #[arg(short, long, value_name = "M")]
     machine: Option<String>,
     /// Print one JSON object and nothing else
@@ -41,28 +50,87 @@ struct Verdict {
     reason: Option<String>,
     #[serde(flatten)]
     figures: Figures,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    certificate: Option<Proof>,
+}
+
+/// The verdict on a certificate alone.
+#[derive(Serialize)]
+struct Certified<'c> {
+    valid: bool,
+    graph: &'c str,
+    machine: &'c str,
+    certificate: Proof,
 }
 
 /// Runs the command.
 pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
-    plan_file::check_inputs(&arguments.work, &arguments.plan)?;
-    let Work { graph: work, machine: own } = work::load(&arguments.work)?;
-    let plan = plan_file::load(&arguments.plan)?;
-    let machine = plan_file::machine_for(&plan, arguments.machine.as_deref(), own)?;
+    let Arguments { work, plan, certificate, machine, json } = arguments;
+    let inputs = [Some(Path::new(work)), plan.as_deref(), certificate.as_deref()];
+    if inputs.iter().flatten().filter(|path| **path == Path::new("-")).count() > 1 {
+        return Err(Failure::bad_input(
+            "only one of WORK, PLAN and the certificate can be standard input",
+        ));
+    }
+    let Work { graph: work, machine: own } = work::load(work)?;
+    let certificate = certificate.as_deref().map(|path| Ok((path, certificate::load(path)?)));
+    let certificate = certificate.transpose()?;
+    let plan = plan.as_deref().map(|path| Ok((path, plan_file::load(path)?))).transpose()?;
+    let named = plan.as_ref().map(|(_, plan)| &plan.machine);
+    let named = named.or(certificate.as_ref().map(|(_, certificate)| &certificate.machine));
+    let named = named.map_or("", String::as_str);
+    let machine = plan_file::machine_for(named, machine.as_deref(), own)?;
     let setting = Setting { work: &work, machine: &machine };
-    let figures = Figures::of_file(setting, &plan)?;
-    let figures = match figures_of(setting, &plan, &figures) {
-        Ok(figures) => figures,
-        Err(reason) => {
-            let failure = Failure::cannot(format!("{}: {reason}", Shown::path(&arguments.plan)));
-            return Err(failure.with(&Verdict { valid: false, reason: Some(reason), figures }));
-        }
+    let Some((path, plan)) = plan else {
+        return match certificate {
+            Some((path, certificate)) => {
+                print_certified(setting, Proof::of(setting, &certificate, path)?, *json)
+            }
+            // The usage demands one of them.
+            None => Ok(()),
+        };
     };
-    if arguments.json {
-        return output::print_json(&Verdict { valid: true, reason: None, figures });
+    let figures = check_plan(setting, path, &plan)?;
+    let proof = certificate.map(|(path, certificate)| {
+        let proof = Proof::of(setting, &certificate, path)?;
+        match proof.objection(&figures) {
+            None => Ok(proof),
+            Some(objection) => Err(Failure::cannot(format!(
+                "{}: it proves nothing of this plan: {objection}",
+                Shown::path(path)
+            ))),
+        }
+    });
+    let proof = proof.transpose().map_err(|failure| failure.with(&figures))?;
+    if *json {
+        let verdict = Verdict { valid: true, reason: None, figures, certificate: proof };
+        return output::print_json(&verdict);
     }
     output::print("valid: safe in every order that its waits allow; the prediction is exact\n")?;
+    if let Some(proof) = proof {
+        let gap = proof.gap(figures.period_ns().unwrap_or(0));
+        output::print(format!("proved: {}{gap}\n", proof.sentence()))?;
+    }
     output::print(summary::of(&figures, &machine))
+}
+
+fn print_certified(setting: Setting<'_>, proof: Proof, json: bool) -> Result<(), Failure> {
+    if json {
+        let (graph, machine) = (&setting.work.name, &setting.machine.name);
+        let certified = Certified { valid: true, graph, machine, certificate: proof };
+        return output::print_json(&certified);
+    }
+    output::print(format!("proved: {}\n", proof.sentence()))
+}
+
+/// The figures of a plan that is valid.
+fn check_plan(setting: Setting<'_>, path: &Path, plan: &OwnedPlan) -> Result<Figures, Failure> {
+    let figures = Figures::of_file(setting, plan)?;
+    figures_of(setting, plan, &figures).map_err(|reason| {
+        let failure = Failure::cannot(format!("{}: {reason}", Shown::path(path)));
+        let (valid, certificate) = (false, None);
+        failure.with(&Verdict { valid, reason: Some(reason), figures, certificate })
+    })
 }
 
 fn figures_of(setting: Setting<'_>, plan: &OwnedPlan, known: &Figures) -> Result<Figures, String> {

@@ -112,6 +112,7 @@ struct Record<'f> {
     compute_ns: u64,
     lower_bound_ns: u64,
     lower_bound_order: &'static str,
+    lower_bound_repeats: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
     lp_bound_ns: Option<u64>,
     gap: Option<f64>,
@@ -160,6 +161,7 @@ impl Serialize for Figures {
                 Order::Given => "given",
                 Order::Any => "any",
             },
+            lower_bound_repeats: bound.repeats,
             lp_bound_ns: *lp_bound_ns,
             gap: self.gap(),
             period_ns: planned.map(|plan| plan.period_ns),

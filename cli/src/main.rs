@@ -1,6 +1,7 @@
 //! Plans, checks and runs computations that need more memory than the device has.
 
 mod backend;
+mod certificate;
 mod check;
 mod compare;
 mod conformance;

@@ -14,7 +14,7 @@ use spillway::report::Beside;
 use spillway::{Budget, Error, Graph, Plan};
 use std::path::PathBuf;
 use std::time::Instant;
-use workloads::OwnedPlan;
+use workloads::{OwnedPlan, format};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -22,6 +22,7 @@ Examples:
   spillway plan step.graph.json.gz --budget 35% --strategy window -o plan.json
   spillway plan step.graph.json.gz --strategy window --set bytes=512MiB
   spillway plan resnet50:batch=256 --budget min --report report.html --trace trace.json
+  spillway plan llama:billions=8 --machine rtx4090 --budget 22GiB --certificate bound.json
   spillway model resnet50 | spillway plan - --json
 
 The trace opens in https://ui.perfetto.dev or chrome://tracing.";
@@ -51,6 +52,10 @@ pub(crate) struct Arguments {
     /// Write the predicted timeline to this file, for Perfetto or Chrome's tracing page
     #[arg(long, value_name = "F.json")]
     trace: Option<PathBuf>,
+    /// Write a certificate of a bound on the period to this file: prices that prove it, which
+    /// `check` adds up
+    #[arg(long, value_name = "FILE")]
+    certificate: Option<PathBuf>,
     /// Print one JSON object and nothing else
     #[arg(long)]
     pub(crate) json: bool,
@@ -102,8 +107,8 @@ pub(crate) struct MemoryOptions<'d> {
 /// Runs the command.
 pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
     let machine_file = arguments.choices.machine.as_deref().and_then(machine::file);
-    let Arguments { output, report, picture, trace, .. } = arguments;
-    let outputs = [output, report, picture, trace];
+    let Arguments { output, report, picture, trace, certificate, .. } = arguments;
+    let outputs = [output, report, picture, trace, certificate];
     let inputs = [work::file(&arguments.work), machine_file];
     let stdout_is_taken = output::check(&inputs, &outputs, arguments.json)?;
     let Work { graph: work, machine } = work::load(&arguments.work)?;
@@ -112,9 +117,15 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
     let setting = Setting { work: graph.owned(), machine: &machine };
     let (figures, plan) = choose(setting, &arguments.choices)?;
     let context = figures.context.clone();
-    let plan = Plan::in_context(graph, machine, plan, context)
+    let mut plan = Plan::in_context(graph, machine, plan, context)
         .map_err(|error| defect(&figures.context.strategy, &error.to_string()).with(&figures))?;
-    let figures = figures.with_figures(*plan.figures());
+    let certificate = plan.certify().map_err(|error| Failure::cannot(error.to_string()))?;
+    let mut figures = figures.with_figures(*plan.figures());
+    figures.context.certified = plan.context().certified;
+    if let Some(path) = &arguments.certificate {
+        let bytes = format::write_certificate(&certificate);
+        output::save(path, &bytes).map_err(|failure| failure.with(&figures))?;
+    }
     save(arguments, &plan).map_err(|failure| failure.with(&figures))?;
     if arguments.json {
         return output::print_json(&figures);

@@ -19,15 +19,15 @@ pub(crate) fn load(path: &Path) -> Result<OwnedPlan, Failure> {
     format::read_plan(&bytes).map_err(|error| Failure::reading(&error.in_file(path)))
 }
 
-/// The machine that is given, else the built-in one that the plan names, else the one that the
+/// The machine that is given, else the built-in one that a plan or a certificate names, else the one that the
 /// work brings, else the default.
 pub(crate) fn machine_for(
-    plan: &OwnedPlan,
+    named: &str,
     given: Option<&str>,
     own: Option<OwnedMachine>,
 ) -> Result<OwnedMachine, Failure> {
-    let of_work = own.as_ref().is_some_and(|own| own.name == plan.machine);
-    match (given, machines::builtin(&plan.machine)) {
+    let of_work = own.as_ref().is_some_and(|own| own.name == named);
+    match (given, machines::builtin(named)) {
         (None, Some(builtin)) if !of_work => Ok(builtin),
         _ => machine::choose(given, own),
     }

@@ -208,7 +208,7 @@ fn read(
     own: Option<OwnedMachine>,
 ) -> Result<(OwnedMachine, Planned), Failure> {
     let plan = plan_file::load(path)?;
-    let machine = plan_file::machine_for(&plan, machine, own)?;
+    let machine = plan_file::machine_for(&plan.machine, machine, own)?;
     let setting = Setting { work, machine: &machine };
     let figures = Figures::of_file(setting, &plan)?;
     let invalid = |reason: String| invalid(path, &reason, &figures);

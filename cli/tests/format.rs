@@ -35,5 +35,5 @@ fn the_examples_of_the_format_get_the_verdicts_beside_them() {
             verdicts[usize::from(is_refused)] += 1;
         }
     }
-    assert_eq!((files, verdicts), (18, [7, 4]));
+    assert_eq!((files, verdicts), (21, [8, 5]));
 }

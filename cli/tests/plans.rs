@@ -548,3 +548,45 @@ fn a_bound_is_for_the_order_of_its_plan() {
     });
     assert_eq!(order(), "any");
 }
+
+/// What `plan` finds, `check` adds up again, with a plan and without.
+#[test]
+fn a_certificate_is_checked() {
+    let folder = Folder::new();
+    let arguments = ["plan", SMALL, "-b", "50%", "-o", "plan.json", "--certificate", "bound.json"];
+    folder.run(&arguments).done();
+    let figures = folder.run(&["plan", SMALL, "-b", "50%", "--json"]).done().json();
+    let alone = ["check", SMALL, "--certificate", "bound.json"];
+    assert!(folder.run(&alone).done().stdout.starts_with("proved: no plan"));
+    let proved = folder.run(&[&alone[..], &["--json"]].concat()).done().json();
+    let bound_ns = proved["certificate"]["bound_ns"].as_u64().unwrap();
+    assert!(figures["compute_ns"].as_u64().unwrap() <= bound_ns);
+    assert!(bound_ns <= figures["lower_bound_ns"].as_u64().unwrap());
+    let both = ["check", SMALL, "plan.json", "--certificate", "bound.json"];
+    let text = folder.run(&both).done().stdout;
+    assert!(text.starts_with("valid: ") && text.contains("\nproved: "), "{text}");
+    let with_plan = folder.run(&[&both[..], &["--json"]].concat()).done().json();
+    assert_eq!(with_plan["certificate"], proved["certificate"]);
+
+    let certificate: Value =
+        serde_json::from_slice(&fs::read(folder.path("bound.json")).unwrap()).unwrap();
+    let refused = |field: &str, value: Value, status, text: &str| {
+        let mut changed = certificate.clone();
+        changed[field] = value;
+        folder.write("changed.json", serde_json::to_vec(&changed).unwrap());
+        let arguments = ["check", SMALL, "plan.json", "--certificate", "changed.json"];
+        folder.run(&arguments).fails(status, &["changed.json", text]);
+    };
+    refused("bound_ns", json!(bound_ns + 1), 1, "it claims that no plan takes less than");
+    refused("graph", json!("other"), 1, "the certificate is for the graph");
+    refused("machine", json!("other"), 1, "the certificate is for the machine");
+    refused("marks", json!([]), 2, "0 marks need 1 intervals");
+    refused("order", json!("none"), 2, "order");
+    refused("intervals", json!([{"memory": 0, "upload": -1, "download": 0}]), 2, "intervals[0]");
+    // What holds for less memory says nothing of a plan that has more.
+    let less = ["plan", SMALL, "-b", "40%", "--certificate", "less.json"];
+    folder.run(&less).done();
+    let arguments = ["check", SMALL, "plan.json", "--certificate", "less.json"];
+    folder.run(&arguments).fails(1, &["it proves nothing of this plan: its budget is smaller"]);
+    folder.run(&["check", SMALL]).fails(2, &["<PLAN>"]);
+}

@@ -67,6 +67,8 @@ pub enum Error {
     States(String),
     /// There is no switch from one plan to another for another reason.
     Switch(SwitchError),
+    /// A certificate is for something else, or proves less than it claims.
+    Certificate(String),
     /// A file cannot be read or written, or is malformed.
     File(FormatError),
     /// The plan does not fix its objects, so it has no addresses.
@@ -112,6 +114,7 @@ impl fmt::Display for Error {
             | Self::Planning { message, .. }
             | Self::Invalid { message, .. }
             | Self::States(message)
+            | Self::Certificate(message)
             | Self::Measured(message) => f.write_str(message),
             Self::Switch(error) => error.fmt(f),
             Self::Budget(error) => error.fmt(f),

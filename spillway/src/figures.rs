@@ -133,6 +133,15 @@ impl Figures {
     }
 }
 
+impl Figures {
+    /// The order and the repeats of the plans whose bounds hold for this plan, and are the longest.
+    #[must_use]
+    pub const fn bounded_by(&self) -> (Order, bool) {
+        let order = if self.reordered { Order::Any } else { Order::Given };
+        (order, self.repeats > 0)
+    }
+}
+
 /// The launches of a plan in list order, on the device and on the host.
 fn launches(plan: &Plan<'_>) -> impl Iterator<Item = Launched> {
     plan.steps.iter().filter_map(Step::launched)
@@ -175,6 +184,13 @@ pub struct Bound {
 }
 
 impl Bound {
+    /// Whether it holds for a plan with these figures.
+    #[must_use]
+    pub const fn holds_for(&self, figures: &Figures) -> bool {
+        let order = matches!(self.order, Order::Any) || !figures.reordered;
+        figures.on_host == 0 && order && (self.repeats || figures.repeats == 0)
+    }
+
     /// How much longer a period is, relative to the bound. `None` where the bound is 0.
     #[must_use]
     pub fn gap(&self, period_ns: u64) -> Option<f64> {
@@ -216,6 +232,8 @@ pub struct Context {
     pub any_order_repeats_bound_ns: u64,
     /// A period that no plan can beat in the graph's order of the ops, whatever it repeats.
     pub given_order_repeats_bound_ns: u64,
+    /// The bound of a certificate, where one has been found.
+    pub certified: Option<Bound>,
     /// Wall-clock time of planning; `None` for a plan that was read.
     pub planning_ns: Option<u64>,
     /// The length of a chain strategy's own schedule of one cycle, as published.
@@ -255,6 +273,7 @@ impl Context {
             given_order_bound_ns: bound_ns(Order::Given)?,
             any_order_repeats_bound_ns: repeats_bound_ns(Order::Any)?,
             given_order_repeats_bound_ns: repeats_bound_ns(Order::Given)?,
+            certified: None,
             planning_ns: None,
             cycle_ns: None,
             unplaced: None,
@@ -269,15 +288,16 @@ impl Context {
         if let Some(period_ns) = self.device_only_ns.filter(|_| figures.on_host > 0) {
             return Bound { period_ns, order: Order::Any, repeats: true };
         }
-        let repeats = figures.repeats > 0;
-        let order = if figures.reordered { Order::Any } else { Order::Given };
+        let (order, repeats) = figures.bounded_by();
         let period_ns = match (order, repeats) {
             (Order::Any, false) => self.any_order_bound_ns,
             (Order::Given, false) => self.given_order_bound_ns,
             (Order::Any, true) => self.any_order_repeats_bound_ns,
             (Order::Given, true) => self.given_order_repeats_bound_ns,
         };
-        Bound { period_ns, order, repeats }
+        let certified = self.certified.filter(|bound| bound.holds_for(figures));
+        let bound = Bound { period_ns, order, repeats };
+        certified.filter(|certified| certified.period_ns > period_ns).unwrap_or(bound)
     }
 }
 

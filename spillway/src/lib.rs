@@ -76,6 +76,7 @@
 
 pub mod addresses;
 pub mod budget;
+pub mod certificate;
 mod course;
 pub mod error;
 pub mod figures;
@@ -110,4 +111,4 @@ pub use planner_core::switch::{Capacity, SwitchPrediction};
 pub use planner_core::{OpId, TensorId};
 pub use session::{Session, SessionError};
 pub use strategy::Strategy;
-pub use workloads::{OwnedGraph, OwnedMachine, OwnedPlan, machines};
+pub use workloads::{OwnedCertificate, OwnedGraph, OwnedMachine, OwnedPlan, machines};

@@ -1,6 +1,7 @@
 //! Errors and steps by the names of ops and tensors: `op 17 ("conv1")`.
 
 use crate::units;
+use planner_core::bounds::priced::PriceError;
 use planner_core::executor::Moment;
 use planner_core::plan::{Location, Part, PlanError, Step};
 use planner_core::planner::PlanningError;
@@ -96,6 +97,16 @@ impl<'n> Names<'n> {
     #[must_use]
     pub fn graph_error(&self, error: &GraphError) -> String {
         self.translate(&error.to_string(), &graph_mentions(error))
+    }
+
+    /// Why prices prove nothing.
+    #[must_use]
+    pub fn price_error(&self, error: &PriceError) -> String {
+        let op = match *error {
+            PriceError::MarkOutOfOrder(op) => Some(op),
+            _ => None,
+        };
+        self.translate(&error.to_string(), &Mentions { op, ..Mentions::default() })
     }
 
     /// Why a plan breaks the format's rules.

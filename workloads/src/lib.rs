@@ -1,5 +1,6 @@
 //! Where work comes from: file formats, importers, and generators of model graphs.
 
+pub mod certificate;
 pub mod chain;
 pub mod format;
 pub mod graph;
@@ -11,6 +12,7 @@ pub mod pytorch;
 pub mod renaming;
 pub mod shown;
 
+pub use certificate::OwnedCertificate;
 pub use chain::OwnedChain;
 pub use graph::OwnedGraph;
 pub use machines::OwnedMachine;

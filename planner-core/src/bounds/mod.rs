@@ -4,6 +4,7 @@
 mod any_order;
 mod chain;
 mod given_order;
+pub mod priced;
 mod reached;
 mod repeats;
 mod windows;

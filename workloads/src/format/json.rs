@@ -12,7 +12,7 @@ use std::fmt;
 /// Most arrays and objects that may lie within each other.
 pub const MAX_DEPTH: usize = 100;
 
-/// The four formats.
+/// The five formats.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Document {
     /// `spillway.graph.v1`
@@ -23,10 +23,12 @@ pub enum Document {
     Plan,
     /// `spillway.chain.v1`
     Chain,
+    /// `spillway.certificate.v1`
+    Certificate,
 }
 
 impl Document {
-    const ALL: [Self; 4] = [Self::Graph, Self::Machine, Self::Plan, Self::Chain];
+    const ALL: [Self; 5] = [Self::Graph, Self::Machine, Self::Plan, Self::Chain, Self::Certificate];
 
     /// The value of the field `format`.
     #[must_use]
@@ -36,6 +38,7 @@ impl Document {
             Self::Machine => "spillway.machine.v1",
             Self::Plan => "spillway.plan.v1",
             Self::Chain => "spillway.chain.v1",
+            Self::Certificate => "spillway.certificate.v1",
         }
     }
 }

@@ -14,6 +14,7 @@
 //! Unknown fields are ignored. Repeated fields, numbers that are not integers of 64 bits,
 //! arrays in place of objects, and anything after the closing brace are errors.
 
+mod certificate;
 mod chain;
 mod error;
 mod file;
@@ -25,6 +26,7 @@ mod render;
 mod save;
 mod step;
 
+pub use certificate::{read_certificate, write_certificate};
 pub use chain::{read_chain, write_chain};
 pub use error::{ErrorKind, FormatError};
 pub use file::{

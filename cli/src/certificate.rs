@@ -1,0 +1,100 @@
+//! Certificates of bounds: what they prove, and of which plans.
+
+use crate::failure::Failure;
+use crate::figures::Figures;
+use crate::work::Setting;
+use planner_core::bounds::Order;
+use serde::Serialize;
+use spillway::certificate;
+use spillway::figures::Bound;
+use spillway::units::{percent, time};
+use std::path::Path;
+use workloads::{OwnedCertificate, Shown, format};
+
+/// Reads a certificate. Only its form is checked.
+pub(crate) fn load(path: &Path) -> Result<OwnedCertificate, Failure> {
+    let bytes = format::load(path).map_err(|error| Failure::reading(&error))?;
+    format::read_certificate(&bytes).map_err(|error| Failure::reading(&error.in_file(path)))
+}
+
+/// What a certificate proves, as `--json` prints it.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub(crate) struct Proof {
+    bound_ns: u64,
+    budget_bytes: u64,
+    order: &'static str,
+    repeats: bool,
+    #[serde(skip)]
+    bound: Bound,
+}
+
+impl Proof {
+    /// Adds up what a certificate proves.
+    ///
+    /// # Errors
+    /// It is for something else, or claims more.
+    pub(crate) fn of(
+        Setting { work, machine }: Setting<'_>,
+        certificate: &OwnedCertificate,
+        path: &Path,
+    ) -> Result<Self, Failure> {
+        let proved = certificate::prove(work, machine, certificate);
+        let bound_ns = proved.map_err(|error| {
+            let failure = Failure::cannot(format!("{}: {error}", Shown::path(path)));
+            failure.with(&serde_json::json!({ "valid": false }))
+        })?;
+        let OwnedCertificate { budget_bytes, order, repeats, .. } = *certificate;
+        let bound = Bound { period_ns: bound_ns, order, repeats };
+        let order = match order {
+            Order::Given => "given",
+            Order::Any => "any",
+        };
+        Ok(Self { bound_ns, budget_bytes, order, repeats, bound })
+    }
+
+    /// Why it says nothing of a plan.
+    pub(crate) fn objection(&self, figures: &Figures) -> Option<&'static str> {
+        let planned = figures.planned?;
+        if figures.context.budget_bytes > self.budget_bytes {
+            return Some("its budget is smaller than that of the plan");
+        }
+        if planned.on_host > 0 {
+            return Some("it is for plans that run every op on the device, and the plan does not");
+        }
+        if self.bound.holds_for(&planned) {
+            return None;
+        }
+        Some(match self.bound.order {
+            Order::Given if planned.reordered => {
+                "it is for plans that run the ops in the given order, and the plan does not"
+            }
+            _ => "it is for plans that run each op once, and the plan repeats some",
+        })
+    }
+
+    /// In one line.
+    pub(crate) fn sentence(&self) -> String {
+        let Bound { order, repeats, .. } = self.bound;
+        let that = if repeats { "" } else { " that runs each op once" };
+        let order = match order {
+            Order::Given => "the given order",
+            Order::Any => "any order",
+        };
+        let (exact, rounded) = (self.bound_ns, time(self.bound_ns));
+        let budget = spillway::units::bytes(self.budget_bytes);
+        format!(
+            "no plan{that} on the device alone can beat {rounded} ({exact} ns) in {order} within \
+             {budget}"
+        )
+    }
+
+    /// How far a plan is above it.
+    pub(crate) fn gap(&self, period_ns: u64) -> String {
+        match period_ns.checked_sub(self.bound_ns) {
+            Some(above_ns) if above_ns > 0 => {
+                format!("; this plan is {} above it", percent(above_ns, self.bound_ns))
+            }
+            _ => "; this plan takes no longer".to_owned(),
+        }
+    }
+}

@@ -1,0 +1,300 @@
+//! No valid plan beats what prices prove, whatever the prices.
+#![allow(clippy::unwrap_used, reason = "what fails here fails the test")]
+
+use conformance::chains::chains_in_microseconds;
+use conformance::graphs::{graphs, machines};
+use conformance::plans::cases;
+use conformance::shortest::shortest_period_units;
+use planner_core::bounds::Order;
+use planner_core::bounds::priced::{ONE, Price};
+use planner_core::plan::Step;
+use planner_core::planner::{self, Auto, Host, Repeats, Request, Strategy as Planner, Window};
+use planner_core::{Kind, Machine, MachineParameters, OpId};
+use proptest::collection::vec;
+use proptest::prelude::*;
+use spillway::certificate::{find, prove};
+use spillway::planning;
+use workloads::format::{read_certificate, write_certificate};
+use workloads::{OwnedCertificate, OwnedGraph, OwnedMachine, OwnedPlan, machines};
+
+const KINDS: [(Order, bool); 4] =
+    [(Order::Given, true), (Order::Given, false), (Order::Any, true), (Order::Any, false)];
+
+/// Random prices: of each interval, the memory for up to some uploads, and any shares.
+fn prices() -> impl Strategy<Value = Vec<[u64; 3]>> {
+    let share = || prop_oneof![Just(0), Just(ONE), 0..=ONE];
+    vec((0..=8u64, share(), share()).prop_map(|(memory, up, down)| [memory, up, down]), 1..12)
+}
+
+fn named(machine: &Machine) -> OwnedMachine {
+    OwnedMachine { machine: *machine, ..machines::builtin("v100-pcie3").unwrap() }
+}
+
+/// The same certificate with other prices and, in the given order, other marks.
+fn with_prices(
+    found: &OwnedCertificate,
+    machine: &Machine,
+    ops: u32,
+    random: &[[u64; 3]],
+) -> OwnedCertificate {
+    let mut certificate = found.clone();
+    if certificate.order == Order::Given {
+        let step = (ops as usize / random.len()).max(1);
+        certificate.marks = (0..ops).step_by(step).map(OpId).collect();
+    }
+    let byte = ONE * 1_000_000_000 / machine.h2d_bytes_per_s.max(1);
+    let price = |at: usize| {
+        let [memory, upload, download] = random[at % random.len()];
+        Price { memory: memory * byte / 4, upload, download: download.min(ONE - upload) }
+    };
+    certificate.intervals = (0..=certificate.marks.len()).map(price).collect();
+    certificate.bound_ns = 0;
+    certificate
+}
+
+/// Whether the plans of a certificate include one.
+fn includes(certificate: &OwnedCertificate, plan: &OwnedPlan) -> bool {
+    let launched = || plan.steps.iter().filter_map(Step::launched);
+    let first = launched().filter(|launched| !launched.is_repeat);
+    let in_order = first.map(|launched| launched.op.0).is_sorted();
+    let once = !launched().any(|launched| launched.is_repeat);
+    (in_order || certificate.order == Order::Any) && (once || certificate.repeats)
+}
+
+fn check(
+    graph: &OwnedGraph,
+    machine: &Machine,
+    plan: &OwnedPlan,
+    random: &[[u64; 3]],
+) -> Result<(), TestCaseError> {
+    // Certificates are for plans that run every op on the device.
+    prop_assume!(!plan.steps.iter().any(|step| matches!(step, Step::Host(_))));
+    let ops = graph.ops.len() as u32;
+    let named = named(machine);
+    let period_ns = plan.predicted.period_ns;
+    for (order, repeats) in KINDS {
+        let found = find(graph, &named, plan.budget_bytes, (order, repeats)).unwrap();
+        prop_assert_eq!(read_certificate(&write_certificate(&found)).as_ref(), Ok(&found));
+        if !includes(&found, plan) {
+            continue;
+        }
+        for certificate in [with_prices(&found, machine, ops, random), found] {
+            let bound_ns = prove(graph, &named, &certificate).unwrap();
+            prop_assert!(bound_ns <= period_ns, "{bound_ns} > {period_ns}: {certificate:?}");
+        }
+    }
+    Ok(())
+}
+
+/// A byte a nanosecond each way.
+fn machine() -> OwnedMachine {
+    let of = machines::builtin("v100-pcie3").unwrap();
+    let parameters = MachineParameters {
+        device_bytes: 1 << 40,
+        host_bytes: 1 << 40,
+        chunk_bytes: 1,
+        h2d_bytes_per_s: 1_000_000_000,
+        d2h_bytes_per_s: 1_000_000_000,
+        transfer_latency_ns: 0,
+        map_ns_per_chunk: 0,
+        unmap_ns_per_chunk: 0,
+    };
+    OwnedMachine { machine: Machine::new(parameters).unwrap(), ..of }
+}
+
+/// A certificate that claims nothing. Prices are in eighths: of a nanosecond a byte of memory, and of the
+/// time for uploads and for downloads.
+fn certificate(
+    (order, repeats): (Order, bool),
+    budget_bytes: u64,
+    marks: &[u32],
+    eighths: &[[u64; 3]],
+) -> OwnedCertificate {
+    let price = |&[memory, upload, download]: &[u64; 3]| Price {
+        memory: memory * ONE / 8,
+        upload: upload * ONE / 8,
+        download: download * ONE / 8,
+    };
+    OwnedCertificate {
+        graph: "graph".to_owned(),
+        machine: machine().name,
+        budget_bytes,
+        order,
+        repeats,
+        bound_ns: 0,
+        marks: marks.iter().map(|&op| OpId(op)).collect(),
+        intervals: eighths.iter().map(price).collect(),
+    }
+}
+
+const GIVEN: (Order, bool) = (Order::Given, true);
+
+/// The state moves once, or stays over the second op: 1 ns a byte either way. At the first op it is an
+/// operand, and pays there whatever it does.
+#[test]
+fn a_mark_pays_for_its_operands_and_its_workspace() {
+    let mut graph = OwnedGraph::new("graph");
+    let state = graph.push_tensor("state", 100, Kind::State);
+    graph.push_op("reads", 10, 0, &[state], &[]);
+    graph.push_op("works", 10, 7, &[], &[]);
+    let prices = [[0, 8, 0], [24, 0, 0], [8, 8, 0]];
+    let moves = certificate(GIVEN, 50, &[0, 1], &prices);
+    // Compute is charged in the interval of the first op alone.
+    let sum_ns = 100 + 10 + 3 * 100 + 7 - (3 + 1) * 50;
+    assert_eq!(prove(&graph, &machine(), &moves), Ok(sum_ns));
+    // Uploads always cost something, and to stay costs nothing more than what an operand pays.
+    let stays = certificate(GIVEN, 50, &[0], &[[0, 8, 0], [24, 8, 0]]);
+    assert_eq!(prove(&graph, &machine(), &stays), Ok(3 * 100 - 3 * 50));
+}
+
+#[test]
+fn a_byte_stays_or_moves_or_is_made_again() {
+    let mut graph = OwnedGraph::new("graph");
+    let value = graph.push_tensor("value", 600, Kind::Temporary);
+    let make = graph.push_op("make", 500, 0, &[], &[value]);
+    graph.set_repeatable(make);
+    graph.push_op("other", 100, 0, &[], &[]);
+    graph.push_op("use", 100, 0, &[value], &[]);
+    // Around the second op: 1 ns a byte to stay, half a nanosecond to come back, and half the time
+    // of a repeat for all bytes.
+    let prices = [[0; 3], [0; 3], [8, 4, 0], [0; 3]];
+    let proved =
+        |kind| prove(&graph, &machine(), &certificate(kind, 200, &[0, 1, 2], &prices)).unwrap();
+    let launched_ns = 500 + 100 / 2 + 100;
+    assert_eq!(proved((Order::Given, false)), launched_ns + 600 / 2 - 200);
+    // The price of a byte is rounded down.
+    assert_eq!(proved((Order::Given, true)), launched_ns + 500 / 2 - 200 - 1);
+}
+
+/// A value is away three times. It is downloaded once, for nothing; comes back from the host; is made
+/// again for nothing, which keeps the copy on the host; and comes back from the host.
+#[test]
+fn a_copy_on_the_host_lasts() {
+    let mut graph = OwnedGraph::new("graph");
+    let value = graph.push_tensor("value", 1000, Kind::Temporary);
+    let make = graph.push_op("make", 4000, 0, &[], &[value]);
+    graph.set_repeatable(make);
+    for _ in 0..3 {
+        graph.push_op("other", 0, 0, &[], &[]);
+        graph.push_op("use", 0, 0, &[value], &[]);
+    }
+    let prices =
+        [[0, 0, 0], [0, 0, 0], [64, 2, 0], [0, 0, 8], [64, 5, 3], [0, 0, 8], [64, 1, 3], [0, 0, 0]];
+    let marks: Vec<u32> = (0..7).collect();
+    let certificate = certificate(GIVEN, 0, &marks, &prices);
+    let sum_ns = 4000 + 1000 * (2 + 1) / 8;
+    assert_eq!(prove(&graph, &machine(), &certificate), Ok(sum_ns));
+}
+
+/// Its update runs at any time after the first op, and is charged where that costs nothing.
+#[test]
+fn an_op_that_may_run_at_any_time_is_charged_where_it_is_cheapest() {
+    let mut graph = OwnedGraph::new("graph");
+    let state = graph.push_tensor("state", 1000, Kind::State);
+    let [one, two] = ["one", "two"].map(|name| graph.push_tensor(name, 1, Kind::Temporary));
+    graph.push_op("first", 100, 0, &[], &[one]);
+    graph.push_op("update", 100, 0, &[one, state], &[state]);
+    graph.push_op("second", 100, 0, &[one], &[two]);
+    graph.push_op("third", 100, 0, &[two], &[]);
+    let prices = [[0; 3], [0; 3], [8, 0, 0], [0, 8, 0]];
+    let marks = [0, 2, 3];
+    let proved =
+        |order| prove(&graph, &machine(), &certificate((order, true), 0, &marks, &prices)).unwrap();
+    // The operands of the second mark, and the launches but the last, which the uploads are charged for.
+    let others_ns = 2 + 100 + 100;
+    // The state has to be there at the start of the update, and is dirty after it. So it stays over the
+    // second mark, or is downloaded for nothing.
+    assert_eq!(proved(Order::Given), others_ns + 100);
+    assert_eq!(proved(Order::Any), others_ns);
+}
+
+#[test]
+fn what_proves_nothing_is_refused() {
+    let mut graph = OwnedGraph::new("graph");
+    let [one, two] = ["one", "two"].map(|name| graph.push_tensor(name, 1, Kind::Temporary));
+    graph.push_op("first", 100, 0, &[], &[one]);
+    graph.push_op("second", 100, 0, &[], &[two]);
+    let refused = |certificate: &OwnedCertificate| {
+        prove(&graph, &machine(), certificate).unwrap_err().to_string()
+    };
+    let free = [[0; 3]; 3];
+    // Nothing keeps the two ops in their order, but the given order.
+    let any = certificate((Order::Any, true), 0, &[0, 1], &free);
+    assert!(refused(&any).contains("op 1 (\"second\") is a mark, but does not come after"));
+    assert_eq!(prove(&graph, &machine(), &certificate(GIVEN, 0, &[0, 1], &free)), Ok(200));
+    for marks in [&[1, 0], &[1, 1]] {
+        assert!(refused(&certificate(GIVEN, 0, marks, &free)).contains("does not come after"));
+    }
+    assert!(refused(&certificate(GIVEN, 0, &[0, 2], &free)).contains("no such op"));
+    assert!(refused(&certificate(GIVEN, 0, &[0], &free)).contains("there must be 2 intervals"));
+    let shares = certificate(GIVEN, 0, &[0], &[[0; 3], [0, 5, 4]]);
+    assert!(refused(&shares).contains("in interval 1 add up to more than 2^32"));
+    let mut high = certificate(GIVEN, u64::MAX, &[0], &[[0; 3]; 2]);
+    high.intervals.iter_mut().for_each(|price| price.memory = u64::MAX);
+    assert!(refused(&high).contains("too high"));
+    let mut more = certificate(GIVEN, 0, &[], &[[0; 3]]);
+    more.bound_ns = 201;
+    assert!(refused(&more).contains("no plan takes less than 201 ns, but its prices prove 200 ns"));
+    let other = OwnedCertificate { graph: "other".to_owned(), ..more.clone() };
+    assert!(refused(&other).contains("is for the graph \"other\", but the graph is \"graph\""));
+    let other = OwnedCertificate { machine: "other".to_owned(), ..more };
+    assert!(refused(&other).contains("is for the machine \"other\""));
+}
+
+const STRATEGIES: [Planner; 6] = [
+    Planner::OnDemand,
+    Planner::Window(Window { bytes: None, published: false }),
+    auto(planner::Order::Given, Repeats::Never),
+    auto(planner::Order::Free, Repeats::Never),
+    auto(planner::Order::Free, Repeats::Allowed),
+    Planner::CheckpointOffload,
+];
+
+const fn auto(order: planner::Order, repeats: Repeats) -> Planner {
+    Planner::Auto(Auto { effort: Some(9), order, repeats, host: Host::Never })
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(48))]
+    #[test]
+    fn no_random_plan_beats_a_certificate(case in cases(), random in prices()) {
+        check(&case.graph, &case.machine, &case.plan, &random)?;
+    }
+
+    /// The optimum of all schedules that move whole weights.
+    #[test]
+    fn the_shortest_schedule_of_a_chain_does_not(
+        chain in chains_in_microseconds(),
+        random in prices(),
+    ) {
+        let shortest_ns = 1000 * shortest_period_units(&chain, 1000);
+        let (graph, machine) = (chain.graph(), chain.machine().unwrap());
+        let found = find(&graph, &machine, chain.device_bytes, (Order::Given, true)).unwrap();
+        let ops = graph.ops.len() as u32;
+        for certificate in [with_prices(&found, &machine.machine, ops, &random), found] {
+            let bound_ns = prove(&graph, &machine, &certificate).unwrap();
+            prop_assert!(bound_ns <= shortest_ns, "{bound_ns} > {shortest_ns}: {certificate:?}");
+        }
+    }
+
+    #[test]
+    fn no_planner_beats_a_certificate(
+        mut owned in graphs(),
+        machine in machines(),
+        spare_bytes in 0..4096u64,
+        random in prices(),
+        is_repeatable in any::<bool>(),
+    ) {
+        owned.ops.iter_mut().for_each(|op| op.host_ns = None);
+        if is_repeatable {
+            owned.ops.iter_mut().for_each(|op| op.repeatable = true);
+        }
+        let graph = owned.graph().unwrap();
+        for strategy in STRATEGIES {
+            let request = |budget_bytes| Request { graph: &graph, machine: &machine, budget_bytes };
+            let (least_bytes, _) = planning::min_feasible(&request(0), strategy).unwrap();
+            let plan = planning::plan(&request(least_bytes + spare_bytes), strategy).unwrap();
+            check(&owned, &machine, &plan, &random)?;
+        }
+    }
+}

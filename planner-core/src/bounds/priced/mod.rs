@@ -1,0 +1,307 @@
+//! A bound on the period from prices for memory, links and compute; `docs/bounds.md` has the proof.
+//!
+//! Whatever the prices, what they add up to is a bound. So nothing depends on how they were found.
+
+mod visits;
+
+pub use visits::{Visit, Visits};
+
+use super::Order;
+use crate::graph::{Graph, Kind, OpId, TensorId};
+use crate::machine::Machine;
+use crate::scratch::{Limits, OutOfScratch, Scratch, total, words};
+use core::fmt;
+
+/// One, as a share of time or as a nanosecond for a byte.
+pub const ONE: u64 = 1 << 32;
+
+/// What things cost from one mark to the next.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Price {
+    /// Price of a byte of device memory when the interval begins, in 2^-32 ns.
+    pub memory: u64,
+    /// The share of the interval's time that its uploads are charged, in 2^-32.
+    pub upload: u64,
+    /// The share that its downloads are charged, in 2^-32. What remains is that of its launches.
+    pub download: u64,
+}
+
+/// Prices for one graph, and the plans that they are for: those that run every op on the device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Prices<'a> {
+    /// In which order these plans run ops for the first time.
+    pub order: Order,
+    /// Whether they may launch repeatable ops again.
+    pub repeats: bool,
+    /// Ops that all these plans run in this order.
+    pub marks: &'a [OpId],
+    /// Prices of the intervals: the first one begins with the iteration, and the others with the start
+    /// of a mark each.
+    pub intervals: &'a [Price],
+}
+
+/// Why prices prove nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum PriceError {
+    /// There is not one interval more than marks.
+    Intervals {
+        /// How many there should be.
+        needed: usize,
+        /// How many there are.
+        found: usize,
+    },
+    /// A mark is no op of the graph.
+    UnknownOp(OpId),
+    /// Not all of the plans run this mark after those that are listed before it.
+    MarkOutOfOrder(OpId),
+    /// The shares of an interval add up to more than one.
+    Shares(usize),
+    /// The prices are too high to be added up in 128 bits.
+    Overflow,
+    /// The working memory is too small.
+    Scratch(OutOfScratch),
+}
+
+impl From<OutOfScratch> for PriceError {
+    fn from(error: OutOfScratch) -> Self {
+        Self::Scratch(error)
+    }
+}
+
+impl fmt::Display for PriceError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Intervals { needed, found } => write!(
+                f,
+                "there must be {needed} intervals, one more than there are marks, and there are \
+                 {found}"
+            ),
+            Self::UnknownOp(op) => write!(f, "{op} is a mark, but the graph has no such op"),
+            Self::MarkOutOfOrder(op) => write!(
+                f,
+                "{op} is a mark, but does not come after the mark before it in every plan that the \
+                 bound is for"
+            ),
+            Self::Shares(interval) => write!(
+                f,
+                "the shares of upload and download in interval {interval} add up to more than 2^32"
+            ),
+            Self::Overflow => write!(f, "the prices are too high to be added up"),
+            Self::Scratch(error) => error.fmt(f),
+        }
+    }
+}
+
+impl core::error::Error for PriceError {}
+
+/// Words of scratch that [`priced_period_ns`] needs for so many intervals, by [`Limits::of_graph`].
+#[must_use]
+pub const fn priced_scratch_words(limits: &Limits, intervals: usize) -> usize {
+    let visits = limits.operands.saturating_add(limits.tensors).saturating_add(1);
+    total([Visits::scratch_words(limits), words::<PerByte>(intervals), words::<Bytes>(visits)])
+}
+
+/// Returns the period that prices prove: no plan that they are for can beat it, in the mean over many
+/// iterations. O(operands log operands + tensors * intervals), and more where the order is free.
+///
+/// # Errors
+/// Prices that prove nothing, whatever the plan; or scratch that is too small.
+pub fn priced_period_ns(
+    graph: &Graph<'_>,
+    machine: &Machine,
+    budget_bytes: u64,
+    prices: &Prices<'_>,
+    scratch: &mut Scratch<'_>,
+) -> Result<u64, PriceError> {
+    let needed = prices.marks.len().saturating_add(1);
+    if prices.intervals.len() != needed {
+        return Err(PriceError::Intervals { needed, found: prices.intervals.len() });
+    }
+    let mut scratch = scratch.reborrow();
+    let visits = Visits::new(graph, prices, &mut scratch)?;
+    let per_byte = PerByte::all(machine, prices.intervals, &mut scratch)?;
+    let rows = graph.tensor_ids().map(|tensor| visits.of(tensor).len()).max().unwrap_or(0);
+    let rows = scratch.take(rows + 1, [NEVER; 4])?;
+    let add = |sum: u128, factors: [u64; 2]| -> Result<u128, PriceError> {
+        let [one, other] = factors.map(u128::from);
+        sum.checked_add(one * other).ok_or(PriceError::Overflow)
+    };
+    let mut charged = 0u128;
+    for tensor in graph.tensor_ids() {
+        let walk = Walk { graph, visits: &visits, per_byte, tensor };
+        charged = add(charged, [graph.tensor(tensor).bytes, walk.cheapest(rows)])?;
+    }
+    for op in graph.op_ids() {
+        let [first, last] = visits.runs(op).map(|interval| interval as usize);
+        let least = per_byte[first..=last].iter().map(|price| price.compute).min();
+        charged = add(charged, [graph.op(op).time_ns, least.unwrap_or(0)])?;
+    }
+    let mut paid = 0u128;
+    for (number, price) in prices.intervals.iter().enumerate() {
+        paid = add(paid, [budget_bytes, price.memory])?;
+        let Some(&mark) = number.checked_sub(1).and_then(|at| prices.marks.get(at)) else {
+            continue;
+        };
+        charged = add(charged, [graph.op(mark).workspace_bytes, price.memory])?;
+    }
+    for tensor in graph.tensor_ids() {
+        for &number in visits.marks_of(tensor) {
+            let memory = per_byte[number as usize].memory;
+            charged = add(charged, [graph.tensor(tensor).bytes, memory])?;
+        }
+    }
+    // Rounded down, as is the format's mean.
+    Ok(u64::try_from(charged.saturating_sub(paid) >> 32).unwrap_or(u64::MAX))
+}
+
+/// Prices of an interval in 2^-32 ns, rounded down: of a byte, and of a nanosecond of launches.
+#[derive(Clone, Copy, Debug, Default, bytemuck::Pod, bytemuck::Zeroable)]
+#[repr(C)]
+struct PerByte {
+    memory: u64,
+    upload: u64,
+    download: u64,
+    compute: u64,
+}
+
+impl PerByte {
+    fn all<'a>(
+        machine: &Machine,
+        intervals: &[Price],
+        scratch: &mut Scratch<'a>,
+    ) -> Result<&'a [Self], PriceError> {
+        let all = scratch.take(intervals.len(), Self::default())?;
+        let per_byte = |share: u64, bytes_per_s: u64| {
+            let price = u128::from(share) * 1_000_000_000 / u128::from(bytes_per_s.max(1));
+            u64::try_from(price).unwrap_or(u64::MAX)
+        };
+        for (at, (price, per)) in intervals.iter().zip(all.iter_mut()).enumerate() {
+            let links = price.upload.checked_add(price.download);
+            let compute = links.and_then(|links| ONE.checked_sub(links));
+            *per = Self {
+                memory: price.memory,
+                upload: per_byte(price.upload, machine.h2d_bytes_per_s),
+                download: per_byte(price.download, machine.d2h_bytes_per_s),
+                compute: compute.ok_or(PriceError::Shares(at))?,
+            };
+        }
+        Ok(all)
+    }
+}
+
+/// What it has cost, at least, that a byte is now
+/// on the device alone, on both sides, on the host alone, or nowhere.
+type Bytes = [u64; 4];
+const DEVICE: usize = 0;
+const BOTH: usize = 1;
+const HOST: usize = 2;
+const NOWHERE: usize = 3;
+
+/// The price of what is impossible.
+const NEVER: u64 = u64::MAX;
+
+/// The way of a byte of one tensor through an iteration.
+struct Walk<'w> {
+    graph: &'w Graph<'w>,
+    visits: &'w Visits<'w>,
+    per_byte: &'w [PerByte],
+    tensor: TensorId,
+}
+
+impl Walk<'_> {
+    /// The price of the cheapest way. `rows[n]` is for a byte that has made `n` visits.
+    fn cheapest(&self, rows: &mut [Bytes]) -> u64 {
+        let visits = self.visits.of(self.tensor);
+        let (Some(first), Some(last)) = (visits.first(), visits.last()) else { return 0 };
+        rows[..=visits.len()].fill([NEVER; 4]);
+        let mut begin = first.first;
+        rows[0][NOWHERE] = 0;
+        if self.graph.tensor(self.tensor).kind == Kind::Input {
+            // It may have been uploaded in the iteration before.
+            let early = self.per_byte.iter().map(|price| price.upload).min();
+            (begin, rows[0]) = (0, [NEVER, early.unwrap_or(0), 0, NEVER]);
+        }
+        // Visits that have been made in any case, and that may have been made.
+        let (mut least, mut most) = (0, 0);
+        let mut cheapest = NEVER;
+        for position in begin..=last.last {
+            let interval = position as usize % self.per_byte.len();
+            if position > begin && !self.is_operand(interval) {
+                let memory = self.per_byte[interval].memory;
+                rows[least..=most].iter_mut().for_each(|row| stay(row, memory));
+            }
+            let mut made = least;
+            while made <= most {
+                self.moves(&mut rows[made], visits, made, interval);
+                let visit = visits[made];
+                if (visit.first..=visit.last).contains(&position) {
+                    let after = visited(rows[made], visit.kind);
+                    if made + 1 == visits.len() {
+                        cheapest = after.iter().copied().fold(cheapest, Ord::min);
+                    } else {
+                        most = most.max(made + 1);
+                        let next = &mut rows[made + 1];
+                        next.iter_mut()
+                            .zip(after)
+                            .for_each(|(next, after)| *next = after.min(*next));
+                    }
+                }
+                made += 1;
+            }
+            while visits.get(least).is_some_and(|visit| visit.last <= position) {
+                least += 1;
+            }
+            if least == visits.len() || least > most {
+                break;
+            }
+        }
+        cheapest
+    }
+
+    /// Whether the mark with which an interval begins touches the tensor.
+    fn is_operand(&self, interval: usize) -> bool {
+        self.visits.marks_of(self.tensor).binary_search(&(interval as u32)).is_ok()
+    }
+
+    /// Lets a byte move within an interval, and be made again.
+    fn moves(&self, row: &mut Bytes, visits: &[Visit], made: usize, interval: usize) {
+        let price = self.per_byte[interval];
+        let maker = made.checked_sub(1).map_or(Visit::NONE, |at| visits[at].maker);
+        let again = match maker {
+            Visit::NONE => NEVER,
+            op => {
+                let time_ns = u128::from(self.graph.op(OpId(op)).time_ns);
+                let price = time_ns * u128::from(price.compute);
+                let price = price.checked_div(u128::from(self.visits.made_bytes(OpId(op))));
+                price.map_or(0, |price| u64::try_from(price).unwrap_or(NEVER))
+            }
+        };
+        row[DEVICE] = row[DEVICE].min(row[NOWHERE].saturating_add(again));
+        row[BOTH] = row[BOTH]
+            .min(row[DEVICE].saturating_add(price.download))
+            .min(row[HOST].saturating_add(price.upload.min(again)));
+        row[HOST] = row[HOST].min(row[BOTH]);
+        row[NOWHERE] = row[NOWHERE].min(row[DEVICE]);
+    }
+}
+
+/// A byte on the device pays for its memory.
+fn stay(row: &mut Bytes, memory: u64) {
+    row[DEVICE] = row[DEVICE].saturating_add(memory);
+    row[BOTH] = row[BOTH].saturating_add(memory);
+}
+
+/// What a visit leaves.
+fn visited(row: Bytes, kind: u32) -> Bytes {
+    let mut after = [NEVER; 4];
+    let least = row.iter().copied().fold(NEVER, Ord::min);
+    match kind {
+        Visit::READ => (after[DEVICE], after[BOTH]) = (row[DEVICE], row[BOTH]),
+        Visit::UPDATE => after[DEVICE] = row[DEVICE].min(row[BOTH]),
+        Visit::FETCHED => after[BOTH] = least,
+        Visit::SAVED => after[HOST] = row[BOTH].min(row[HOST]),
+        _ => after[DEVICE] = least,
+    }
+    after
+}

@@ -1,0 +1,306 @@
+//! When the ops that touch a tensor run, relative to the marks.
+
+use super::{PriceError, Prices};
+use crate::bounds::Reads;
+use crate::bounds::reached::Reached;
+use crate::graph::{Graph, Kind, OpId, TensorId};
+use crate::scratch::{Limits, OutOfScratch, Scratch, total, words};
+use bytemuck::{Pod, Zeroable};
+use core::cmp::Reverse;
+
+/// What happens to a byte of a tensor, at some time within a range of intervals.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Pod, Zeroable)]
+#[repr(C)]
+pub struct Visit {
+    /// One of the constants of this type.
+    pub kind: u32,
+    /// From then on, the op that makes the byte again if it is launched again; [`Visit::NONE`] if
+    /// there is none.
+    pub maker: u32,
+    /// The first interval in which it may happen. Those of the next iteration follow the last.
+    pub first: u32,
+    /// The last one.
+    pub last: u32,
+}
+
+impl Visit {
+    /// An op reads the byte.
+    pub const READ: u32 = 0;
+    /// An op reads and writes the byte.
+    pub const UPDATE: u32 = 1;
+    /// An op writes the byte without reading it.
+    pub const OVERWRITE: u32 = 2;
+    /// The byte is on both sides: where the walk through a state that no op writes begins.
+    pub const FETCHED: u32 = 3;
+    /// The byte has to be on the host.
+    pub const SAVED: u32 = 4;
+    /// No op.
+    pub const NONE: u32 = u32::MAX;
+}
+
+/// The visits of all tensors, and what else of a graph the sum depends on.
+#[derive(Debug)]
+pub struct Visits<'a> {
+    /// For each op, the first and the last interval in which it may run.
+    runs: &'a mut [[u32; 2]],
+    visits: &'a mut [Visit],
+    /// For each tensor, its run of visits.
+    visits_of: &'a mut [[u32; 2]],
+    /// The numbers of the marks that touch a tensor.
+    marks: &'a mut [u32],
+    marks_of: &'a mut [[u32; 2]],
+    /// For each op, the bytes of what a repeat of it may be launched for.
+    made_bytes: &'a mut [u64],
+}
+
+impl<'a> Visits<'a> {
+    pub(super) const fn scratch_words(limits: &Limits) -> usize {
+        let operands = limits.operands.saturating_add(limits.tensors);
+        total([
+            words::<[u32; 2]>(limits.ops),
+            words::<Visit>(operands),
+            words::<[u32; 2]>(limits.tensors).saturating_mul(2),
+            words::<u32>(limits.operands),
+            words::<u64>(limits.ops),
+            words::<u32>(limits.ops),
+            Reached::<u32>::scratch_words(limits),
+            Reads::scratch_words(limits).saturating_mul(2),
+        ])
+    }
+
+    /// Finds when the ops run, and checks the marks. O(operands log operands).
+    ///
+    /// # Errors
+    /// Marks that some plan runs in another order, or scratch that is too small.
+    pub fn new(
+        graph: &Graph<'_>,
+        prices: &Prices<'_>,
+        scratch: &mut Scratch<'a>,
+    ) -> Result<Self, PriceError> {
+        let (tensors, ops) = (graph.tensors().len(), graph.ops().len());
+        let operands = graph.operands().len();
+        let mut visits = Self {
+            runs: scratch.take(ops, [0u32; 2])?,
+            visits: scratch.take(operands + tensors, Visit::zeroed())?,
+            visits_of: scratch.take(tensors, [0u32; 2])?,
+            marks: scratch.take(operands, 0u32)?,
+            marks_of: scratch.take(tensors, [0u32; 2])?,
+            made_bytes: scratch.take(ops, 0u64)?,
+        };
+        let mut scratch = scratch.reborrow();
+        let mark_of = scratch.take(ops, 0u32)?;
+        visits.find_runs(graph, prices, mark_of, &mut scratch.reborrow())?;
+        visits.divide(graph);
+        visits.note(graph, mark_of, &mut scratch)?;
+        for tensor in graph.tensor_ids() {
+            visits.finish(graph, tensor, prices);
+        }
+        Ok(visits)
+    }
+
+    /// The first and the last interval in which an op may run.
+    #[must_use]
+    pub fn runs(&self, op: OpId) -> [u32; 2] {
+        self.runs[op.index()]
+    }
+
+    /// The visits of a tensor, in an order in which every plan may be taken to make them.
+    #[must_use]
+    pub fn of(&self, tensor: TensorId) -> &[Visit] {
+        let [first, end] = self.visits_of[tensor.index()];
+        &self.visits[first as usize..end as usize]
+    }
+
+    /// The numbers of the marks that touch a tensor, in order.
+    #[must_use]
+    pub fn marks_of(&self, tensor: TensorId) -> &[u32] {
+        let [first, end] = self.marks_of[tensor.index()];
+        &self.marks[first as usize..end as usize]
+    }
+
+    /// The bytes of what an op may be launched again for: they share its time.
+    #[must_use]
+    pub fn made_bytes(&self, op: OpId) -> u64 {
+        self.made_bytes[op.index()]
+    }
+
+    fn find_runs(
+        &mut self,
+        graph: &Graph<'_>,
+        prices: &Prices<'_>,
+        mark_of: &mut [u32],
+        scratch: &mut Scratch<'_>,
+    ) -> Result<(), PriceError> {
+        let last = prices.marks.len() as u32;
+        for (number, &mark) in (1..).zip(prices.marks) {
+            let of = mark_of.get_mut(mark.index()).ok_or(PriceError::UnknownOp(mark))?;
+            if core::mem::replace(of, number) != 0 {
+                return Err(PriceError::MarkOutOfOrder(mark));
+            }
+        }
+        let mut before = Reached::new(graph, prices.order, 0u32, Ord::max, scratch)?;
+        for op in graph.op_ids() {
+            let (number, mut previous) = (mark_of[op.index()], 0);
+            self.runs[op.index()][0] = before.step(graph, op, |reached| {
+                previous = reached;
+                reached.max(number)
+            });
+            if number > 0 && previous + 1 != number {
+                return Err(PriceError::MarkOutOfOrder(op));
+            }
+        }
+        let mut after = Reached::new(graph, prices.order, last + 1, Ord::min, scratch)?;
+        for op in graph.op_ids().rev() {
+            let number = mark_of[op.index()];
+            let reached = after.step(graph, op, |reached| match number {
+                0 => reached,
+                number => number,
+            });
+            self.runs[op.index()][1] = if number > 0 { number } else { reached - 1 };
+        }
+        Ok(())
+    }
+
+    /// Gives each tensor room for a visit for each time that an op names it, and one more.
+    fn divide(&mut self, graph: &Graph<'_>) {
+        for tensor in graph.operands() {
+            self.visits_of[tensor.index()][1] += 1;
+        }
+        let (mut visits, mut marks) = (0, 0);
+        for (of, marks_of) in self.visits_of.iter_mut().zip(self.marks_of.iter_mut()) {
+            let count = of[1];
+            (*of, *marks_of) = ([visits; 2], [marks; 2]);
+            (visits, marks) = (visits + count + 1, marks + count);
+        }
+    }
+
+    fn note(
+        &mut self,
+        graph: &Graph<'_>,
+        mark_of: &[u32],
+        scratch: &mut Scratch<'_>,
+    ) -> Result<(), OutOfScratch> {
+        let mut reads = Reads::new(graph, scratch)?;
+        let written_by = scratch.take(graph.tensors().len(), u32::MAX)?;
+        for op in graph.op_ids() {
+            reads.note(graph, op);
+            graph.writes(op).iter().for_each(|tensor| written_by[tensor.index()] = op.0);
+            let [first, last] = self.runs[op.index()];
+            let number = mark_of[op.index()];
+            let visit = |kind, [first, last]: [u32; 2]| Visit { kind, maker: op.0, first, last };
+            for tensor in reads.touches(graph, op) {
+                if number > 0 {
+                    let [_, end] = &mut self.marks_of[tensor.index()];
+                    self.marks[*end as usize] = number;
+                    *end += 1;
+                }
+            }
+            for &tensor in graph.reads(op) {
+                // What a mark reads is there when it starts, so in the interval before.
+                if number > 0 {
+                    self.push(tensor, visit(Visit::READ, [number - 1; 2]));
+                } else if written_by[tensor.index()] != op.0 {
+                    self.push(tensor, visit(Visit::READ, [first, last]));
+                }
+            }
+            for &tensor in graph.writes(op) {
+                let is_read = reads.by[tensor.index()] == op.0;
+                let kind = if is_read && number == 0 { Visit::UPDATE } else { Visit::OVERWRITE };
+                self.push(tensor, visit(kind, [first, last]));
+            }
+        }
+        Ok(())
+    }
+
+    fn push(&mut self, tensor: TensorId, visit: Visit) {
+        let [_, end] = &mut self.visits_of[tensor.index()];
+        self.visits[*end as usize] = visit;
+        *end += 1;
+    }
+
+    /// Leaves out the reads that say no more than others, finds the makers, and closes the cycle.
+    fn finish(&mut self, graph: &Graph<'_>, tensor: TensorId, prices: &Prices<'_>) {
+        let [first, end] = self.visits_of[tensor.index()].map(|at| at as usize);
+        let kind = graph.tensor(tensor).kind;
+        let mut count = keep_reads(&mut self.visits[first..end]);
+        let visits = &mut self.visits[first..first + count];
+        let mut maker = Visit::NONE;
+        for at in 0..visits.len() {
+            let visit = visits[at];
+            if visit.kind != Visit::READ {
+                let op = OpId(visit.maker);
+                let is_made = prices.repeats && kind == Kind::Temporary && graph.op(op).repeatable;
+                maker = match is_made && is_read_later(&visits[at..]) {
+                    true => op.0,
+                    false => Visit::NONE,
+                };
+                if maker != Visit::NONE {
+                    self.made_bytes[op.index()] += graph.tensor(tensor).bytes;
+                }
+            }
+            visits[at].maker = maker;
+        }
+        let intervals = prices.marks.len() as u32 + 1;
+        if matches!(kind, Kind::State | Kind::Output) && count > 0 {
+            count += 1;
+            close(&mut self.visits[first..first + count], kind, intervals);
+        }
+        self.visits_of[tensor.index()][1] = (first + count) as u32;
+    }
+}
+
+/// Of the reads between two writes, keeps those whose range contains no other's, in order. Returns how many
+/// visits are left.
+fn keep_reads(visits: &mut [Visit]) -> usize {
+    let (mut kept, mut at) = (0, 0);
+    while at < visits.len() {
+        let reads = visits[at..].iter().take_while(|visit| visit.kind == Visit::READ).count();
+        if reads == 0 {
+            visits[kept] = visits[at];
+            (kept, at) = (kept + 1, at + 1);
+            continue;
+        }
+        visits[at..at + reads].sort_unstable_by_key(|visit| (visit.last, Reverse(visit.first)));
+        let mut latest = None;
+        for read in at..at + reads {
+            if latest.is_none_or(|latest| visits[read].first > latest) {
+                latest = Some(visits[read].first);
+                visits[kept] = visits[read];
+                kept += 1;
+            }
+        }
+        at += reads;
+    }
+    kept
+}
+
+/// Whether the value of the first visit, a write, may be read in a later interval.
+fn is_read_later(visits: &[Visit]) -> bool {
+    let Some((write, later)) = visits.split_first() else { return false };
+    for visit in later {
+        if visit.kind != Visit::OVERWRITE && visit.last > write.first {
+            return true;
+        }
+        if visit.kind != Visit::READ {
+            return false;
+        }
+    }
+    false
+}
+
+/// The walk through a state or an output begins with its first write, and ends with the same write in
+/// the next iteration. Without a write, it begins and ends with the first read. The last entry is
+/// free.
+fn close(visits: &mut [Visit], kind: Kind, intervals: u32) {
+    let Some(end) = visits.len().checked_sub(1) else { return };
+    let written = visits[..end].iter().position(|visit| visit.kind != Visit::READ);
+    let start = written.unwrap_or(0);
+    visits[..end].rotate_left(start);
+    for visit in &mut visits[end - start..end] {
+        (visit.first, visit.last) = (visit.first + intervals, visit.last + intervals);
+    }
+    let Visit { kind: own, maker, first, last } = visits[0];
+    visits[0].kind = if written.is_some() { Visit::OVERWRITE } else { Visit::FETCHED };
+    let kind = if kind == Kind::Output { Visit::SAVED } else { own };
+    visits[end] = Visit { kind, maker, first: first + intervals, last: last + intervals };
+}

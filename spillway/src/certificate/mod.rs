@@ -1,0 +1,179 @@
+//! Certificates: prices that prove a bound on the period; see `docs/bounds.md`.
+//!
+//! How they are found does not matter to the bound: the core adds the prices up in exact
+//! arithmetic, and whoever reads them can do so again.
+
+mod ascent;
+mod marks;
+mod relaxed;
+
+use crate::error::Error;
+use crate::growth::buffer;
+use crate::names::Names;
+use planner_core::bounds::Order;
+use planner_core::bounds::priced::{
+    ONE, Price, PriceError, priced_period_ns, priced_scratch_words,
+};
+use planner_core::scratch::{Limits, Scratch};
+use planner_core::{Graph, Machine};
+use relaxed::{Point, Relaxed};
+use workloads::{OwnedCertificate, OwnedGraph, OwnedMachine, Shown};
+
+/// Work of the search: entries that are computed for a byte on its way. A second or less.
+const WORK: usize = 40_000_000;
+
+/// Steps of the search.
+const STEPS: std::ops::RangeInclusive<usize> = 40..=800;
+
+/// Finds a certificate that proves much of the plans with first launches in an order, with repeats or
+/// without.
+///
+/// # Errors
+/// [`Error::Graph`], [`Error::OutOfMemory`].
+pub fn find(
+    work: &OwnedGraph,
+    machine: &OwnedMachine,
+    budget_bytes: u64,
+    (order, repeats): (Order, bool),
+) -> Result<OwnedCertificate, Error> {
+    let graph = work.graph().map_err(|error| Error::graph(work, error))?;
+    let marks = marks::marks(&graph, order);
+    // These charge compute alone.
+    let intervals = vec![Price::default(); marks.len() + 1];
+    let mut certificate = OwnedCertificate {
+        graph: work.name.clone(),
+        machine: machine.name.clone(),
+        budget_bytes,
+        order,
+        repeats,
+        bound_ns: 0,
+        marks,
+        intervals,
+    };
+    let refused = |error| refused(work, error);
+    let found = search(&graph, &machine.machine, &certificate).map_err(refused)?;
+    let simple = std::mem::replace(&mut certificate.intervals, found);
+    certificate.bound_ns = match proved_ns(&graph, &machine.machine, &certificate) {
+        Err(PriceError::Overflow) => {
+            certificate.intervals = simple;
+            proved_ns(&graph, &machine.machine, &certificate)
+        }
+        proved => proved,
+    }
+    .map_err(refused)?;
+    Ok(certificate)
+}
+
+/// Adds up what a certificate proves, and makes sure that it claims no more. Returns what it proves, in ns;
+/// see [`priced_period_ns`].
+///
+/// # Errors
+/// [`Error::Certificate`] if it is for something else, or claims more; [`Error::Graph`],
+/// [`Error::OutOfMemory`].
+pub fn prove(
+    work: &OwnedGraph,
+    machine: &OwnedMachine,
+    certificate: &OwnedCertificate,
+) -> Result<u64, Error> {
+    for (what, named, given) in [
+        ("graph", &certificate.graph, &work.name),
+        ("machine", &certificate.machine, &machine.name),
+    ] {
+        if named != given {
+            let (named, given) = (Shown::name(named), Shown::name(given));
+            return Err(Error::Certificate(format!(
+                "the certificate is for the {what} {named:?}, but the {what} is {given:?}"
+            )));
+        }
+    }
+    let graph = work.graph().map_err(|error| Error::graph(work, error))?;
+    let proved_ns =
+        proved_ns(&graph, &machine.machine, certificate).map_err(|error| refused(work, error))?;
+    if proved_ns < certificate.bound_ns {
+        return Err(Error::Certificate(format!(
+            "it claims that no plan takes less than {} ns, but its prices prove {proved_ns} ns",
+            certificate.bound_ns
+        )));
+    }
+    Ok(proved_ns)
+}
+
+fn refused(work: &OwnedGraph, error: PriceError) -> Error {
+    match error {
+        PriceError::Scratch(error) => Error::OutOfMemory(error),
+        error => Error::Certificate(Names::new(work, &[]).price_error(&error)),
+    }
+}
+
+fn proved_ns(
+    graph: &Graph<'_>,
+    machine: &Machine,
+    certificate: &OwnedCertificate,
+) -> Result<u64, PriceError> {
+    let (prices, budget_bytes) = (certificate.prices(), certificate.budget_bytes);
+    let words = priced_scratch_words(&Limits::of_graph(graph), prices.intervals.len());
+    let mut memory = buffer(words, 0u64)?;
+    priced_period_ns(graph, machine, budget_bytes, &prices, &mut Scratch::new(&mut memory))
+}
+
+/// Prices that add up to much.
+fn search(
+    graph: &Graph<'_>,
+    machine: &Machine,
+    certificate: &OwnedCertificate,
+) -> Result<Vec<Price>, PriceError> {
+    let prices = certificate.prices();
+    let mut relaxed = Relaxed::new(graph, machine, certificate.budget_bytes, &prices)?;
+    let intervals = prices.intervals.len();
+    let byte_ns = 1e9 / machine.h2d_bytes_per_s.max(1) as f64;
+    let sums = WORK / relaxed.work().max(1);
+    let start = best_cut(&mut relaxed, intervals, byte_ns, sums / 2);
+    let steps = (sums / 2).clamp(*STEPS.start(), *STEPS.end());
+    // A byte that stays pays at some of the marks.
+    let memory_ns = byte_ns * 5.0 / intervals as f64;
+    let found = ascent::climb(&mut relaxed, start, memory_ns, steps as u32);
+    Ok(found.iter().map(rounded).collect())
+}
+
+/// In whole numbers, so that shares add up to at most one.
+fn rounded(point: &Point) -> Price {
+    let whole = |number: f64| (number * ONE as f64) as u64;
+    let upload = whole(point.shares[0]).min(ONE);
+    let download = whole(point.shares[1]).min(ONE - upload);
+    Price { memory: whole(point.memory), upload, download }
+}
+
+/// The best prices for memory at one mark alone, with one resource charged before the mark and one
+/// after it.
+fn best_cut(relaxed: &mut Relaxed, intervals: usize, byte_ns: f64, sums: usize) -> Vec<Point> {
+    let [upload, download, compute] = [[1.0, 0.0, 0.0], [0.0, 1.0, 0.0], [0.0, 0.0, 1.0]];
+    let pairs = [
+        [compute, upload],
+        [download, upload],
+        [download, compute],
+        [compute, download],
+        [upload, upload],
+        [compute, compute],
+    ];
+    let mut change = vec![Point::default(); intervals];
+    let (mut best_ns, mut best) = (f64::NEG_INFINITY, Vec::new());
+    let cuts = (sums / (2 * pairs.len())).clamp(1, intervals);
+    for cut in (0..cuts).map(|cut| cut * intervals / cuts) {
+        for [before, after] in pairs {
+            // What follows the second range is charged as the first one is.
+            for end in [intervals, usize::midpoint(cut, intervals)] {
+                let point = |at| {
+                    let memory = if at == cut { byte_ns } else { 0.0 };
+                    let shares = if (cut..end).contains(&at) { after } else { before };
+                    Point { memory, shares }
+                };
+                let at: Vec<Point> = (0..intervals).map(point).collect();
+                let sum_ns = relaxed.sum_ns(&at, &mut change);
+                if sum_ns > best_ns {
+                    (best_ns, best) = (sum_ns, at);
+                }
+            }
+        }
+    }
+    best
+}

@@ -1,0 +1,343 @@
+//! The sum that prices add up to, in floating point, and how it changes with them.
+
+use crate::growth::buffer;
+use planner_core::bounds::priced::{PriceError, Prices, Visit, Visits, priced_scratch_words};
+use planner_core::scratch::{Limits, Scratch};
+use planner_core::{Graph, Kind, Machine, OpId};
+use std::collections::{BTreeMap, HashMap};
+
+/// Prices of an interval, or the change of the sum with them.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Point {
+    /// ns a byte.
+    pub(super) memory: f64,
+    /// Shares of the time of an interval: upload, download, launches.
+    pub(super) shares: [f64; 3],
+}
+
+/// Bytes that take the same way whatever the prices.
+struct Group {
+    visits: Vec<Visit>,
+    /// For each interval, whether its mark touches them.
+    is_operand: Vec<bool>,
+    is_input: bool,
+    /// For each visit, the time of a repeat for a byte, after it.
+    again_ns: Vec<f64>,
+    bytes: f64,
+}
+
+/// What the sum depends on beside the prices.
+pub(super) struct Relaxed {
+    groups: Vec<Group>,
+    /// Times of ops by the intervals in which they may run.
+    launches: Vec<([usize; 2], f64)>,
+    /// For each interval, the bytes of its mark's operands and workspace, less the budget.
+    spare: Vec<f64>,
+    /// ns a byte.
+    link_ns: [f64; 2],
+    /// Where each byte came from, by position and visit.
+    steps: Vec<Step>,
+}
+
+type Bytes = [f64; 4];
+const DEVICE: usize = 0;
+const BOTH: usize = 1;
+const HOST: usize = 2;
+const NOWHERE: usize = 3;
+const NEVER: f64 = f64::INFINITY;
+
+/// Where a byte came from.
+#[derive(Clone, Copy, Default)]
+struct Step {
+    /// For each of the four, the visit before brought it, rather than the interval before.
+    visited: [bool; 4],
+    /// Where it was before the visit after which it is here.
+    from: [u8; 4],
+    made_device: bool,
+    /// 0: it was there; else downloaded, uploaded, made again.
+    both: u8,
+    host: bool,
+    nowhere: bool,
+}
+
+impl Relaxed {
+    pub(super) fn new(
+        graph: &Graph<'_>,
+        machine: &Machine,
+        budget_bytes: u64,
+        prices: &Prices<'_>,
+    ) -> Result<Self, PriceError> {
+        let words = priced_scratch_words(&Limits::of_graph(graph), prices.intervals.len());
+        let mut memory = buffer(words, 0u64)?;
+        let visits = Visits::new(graph, prices, &mut Scratch::new(&mut memory))?;
+        let intervals = prices.intervals.len();
+        let mut spare = vec![-(budget_bytes as f64); intervals];
+        for (number, &mark) in (1..).zip(prices.marks) {
+            spare[number] += graph.op(mark).workspace_bytes as f64;
+        }
+        let mut known = HashMap::new();
+        let mut groups: Vec<Group> = Vec::new();
+        for tensor in graph.tensor_ids() {
+            let bytes = graph.tensor(tensor).bytes as f64;
+            let (of, marks) = (visits.of(tensor), visits.marks_of(tensor));
+            marks.iter().for_each(|&number| spare[number as usize] += bytes);
+            if of.is_empty() {
+                continue;
+            }
+            let again_ns = |visit: &Visit| match visit.maker {
+                Visit::NONE => NEVER,
+                op => {
+                    let made_bytes = visits.made_bytes(OpId(op)) as f64;
+                    graph.op(OpId(op)).time_ns as f64 / made_bytes
+                }
+            };
+            let again_ns: Vec<f64> = of.iter().map(again_ns).collect();
+            let is_input = graph.tensor(tensor).kind == Kind::Input;
+            let way: Vec<_> =
+                of.iter().map(|visit| (visit.kind, visit.first, visit.last)).collect();
+            let again: Vec<_> = again_ns.iter().map(|ns| ns.to_bits()).collect();
+            let group = *known.entry((way, marks, again, is_input)).or_insert_with(|| {
+                let mut is_operand = vec![false; intervals];
+                marks.iter().for_each(|&number| is_operand[number as usize] = true);
+                let visits = of.to_vec();
+                groups.push(Group { visits, is_operand, is_input, again_ns, bytes: 0.0 });
+                groups.len() - 1
+            });
+            groups[group].bytes += bytes;
+        }
+        leave_out_small(&mut groups, budget_bytes);
+        let mut launches = BTreeMap::new();
+        for op in graph.op_ids() {
+            let runs = visits.runs(op).map(|interval| interval as usize);
+            *launches.entry(runs).or_insert(0.0) += graph.op(op).time_ns as f64;
+        }
+        let link_ns = [machine.h2d_bytes_per_s, machine.d2h_bytes_per_s]
+            .map(|bytes_per_s| 1e9 / bytes_per_s.max(1) as f64);
+        let launches = launches.into_iter().collect();
+        Ok(Self { groups, launches, spare, link_ns, steps: Vec::new() })
+    }
+
+    /// How many entries a sum takes.
+    pub(super) fn work(&self) -> usize {
+        let entries = |group: &Group| {
+            let visits = group.visits.iter();
+            visits.map(|visit| (visit.last - visit.first + 1) as usize).sum::<usize>()
+                + group.visits.last().map_or(0, |last| last.last as usize)
+        };
+        self.groups.iter().map(entries).sum()
+    }
+
+    /// The sum, in ns. Adds its change with each price to `change`.
+    pub(super) fn sum_ns(&mut self, prices: &[Point], change: &mut [Point]) -> f64 {
+        change.fill(Point::default());
+        let mut sum_ns = 0.0;
+        for (at, (price, spare)) in prices.iter().zip(&self.spare).enumerate() {
+            sum_ns += price.memory * spare;
+            change[at].memory += spare;
+        }
+        for &([first, last], time_ns) in &self.launches {
+            let cheapest = (first..=last)
+                .min_by(|&one, &other| prices[one].shares[2].total_cmp(&prices[other].shares[2]));
+            let at = cheapest.unwrap_or(first);
+            sum_ns += time_ns * prices[at].shares[2];
+            change[at].shares[2] += time_ns;
+        }
+        for group in &self.groups {
+            let mut walk = Walk { group, prices, link_ns: self.link_ns, steps: &mut self.steps };
+            sum_ns += group.bytes * walk.cheapest(change);
+        }
+        sum_ns
+    }
+}
+
+/// The part of the budget that all bytes together may take which are left out.
+const LEFT_OUT: f64 = 2000.0;
+
+/// Many tensors are so small that all of them together matter little.
+fn leave_out_small(groups: &mut Vec<Group>, budget_bytes: u64) {
+    groups.sort_by(|one, other| other.bytes.total_cmp(&one.bytes));
+    let mut left = budget_bytes as f64 / LEFT_OUT;
+    while let Some(last) = groups.last()
+        && last.bytes <= left
+    {
+        left -= last.bytes;
+        groups.pop();
+    }
+}
+
+struct Walk<'w> {
+    group: &'w Group,
+    prices: &'w [Point],
+    link_ns: [f64; 2],
+    steps: &'w mut Vec<Step>,
+}
+
+impl Walk<'_> {
+    /// The cheapest way of a byte, as in the core, and what it uses.
+    fn cheapest(&mut self, change: &mut [Point]) -> f64 {
+        let group = self.group;
+        let (visits, intervals) = (&group.visits, self.prices.len());
+        let width = visits.len();
+        let begin = if group.is_input { 0 } else { visits[0].first as usize };
+        let end = visits[width - 1].last as usize;
+        self.steps.clear();
+        self.steps.resize((end + 1 - begin) * width, Step::default());
+        let mut rows = vec![[NEVER; 4]; width];
+        rows[0][NOWHERE] = 0.0;
+        let mut early = 0;
+        if group.is_input {
+            let price = |at: usize| self.prices[at].shares[0];
+            early = (0..intervals).min_by(|&a, &b| price(a).total_cmp(&price(b))).unwrap_or(0);
+            rows[0] = [NEVER, price(early) * self.link_ns[0], 0.0, NEVER];
+        }
+        let (mut least, mut most) = (0, 0);
+        let mut best = (NEVER, 0, 0);
+        for position in begin..=end {
+            let interval = position % intervals;
+            let price = self.prices[interval];
+            if position > begin && !group.is_operand[interval] {
+                for row in &mut rows[least..=most] {
+                    row[DEVICE] += price.memory;
+                    row[BOTH] += price.memory;
+                }
+            }
+            let [upload, download] =
+                [price.shares[0] * self.link_ns[0], price.shares[1] * self.link_ns[1]];
+            let mut made = least;
+            while made <= most {
+                let step = (position - begin) * width + made;
+                let again = match made {
+                    0 => NEVER,
+                    _ if group.again_ns[made - 1] < NEVER => {
+                        group.again_ns[made - 1] * price.shares[2]
+                    }
+                    _ => NEVER,
+                };
+                let row = &mut rows[made];
+                moves(row, upload, download, again, &mut self.steps[step]);
+                let visit = visits[made];
+                if (visit.first as usize..=visit.last as usize).contains(&position) {
+                    let (after, from) = visited(*row, visit.kind);
+                    if made + 1 == width {
+                        for (state, &cost) in after.iter().enumerate() {
+                            if cost < best.0 {
+                                best = (cost, position, usize::from(from[state]));
+                            }
+                        }
+                    } else {
+                        most = most.max(made + 1);
+                        let step = &mut self.steps[step + 1];
+                        for state in 0..4 {
+                            if after[state] < rows[made + 1][state] {
+                                rows[made + 1][state] = after[state];
+                                (step.visited[state], step.from[state]) = (true, from[state]);
+                            }
+                        }
+                    }
+                }
+                made += 1;
+            }
+            while least < width && visits[least].last as usize <= position {
+                least += 1;
+            }
+            if least == width || least > most {
+                break;
+            }
+        }
+        let (cost, position, state) = best;
+        if cost < NEVER {
+            self.follow(begin, early, (position, width - 1, state), change);
+        }
+        cost
+    }
+
+    /// Walks back, and adds what each move uses.
+    fn follow(
+        &self,
+        begin: usize,
+        early: usize,
+        (mut position, mut made, mut state): (usize, usize, usize),
+        change: &mut [Point],
+    ) {
+        let group = self.group;
+        let (width, bytes) = (group.visits.len(), group.bytes);
+        let [upload, download] = self.link_ns.map(|ns| ns * bytes);
+        loop {
+            let step = self.steps[(position - begin) * width + made];
+            let used = &mut change[position % self.prices.len()];
+            if state == NOWHERE && step.nowhere {
+                state = DEVICE;
+            }
+            if state == HOST && step.host {
+                state = BOTH;
+            }
+            if state == BOTH {
+                match step.both {
+                    1 => (state, used.shares[1]) = (DEVICE, used.shares[1] + download),
+                    2 => (state, used.shares[0]) = (HOST, used.shares[0] + upload),
+                    3 => {
+                        used.shares[2] += group.again_ns[made - 1] * bytes;
+                        state = HOST;
+                    }
+                    _ => {}
+                }
+            }
+            if state == DEVICE && step.made_device {
+                used.shares[2] += group.again_ns[made - 1] * bytes;
+                state = NOWHERE;
+            }
+            if step.visited[state] {
+                (made, state) = (made - 1, usize::from(step.from[state]));
+                continue;
+            }
+            if position == begin {
+                break;
+            }
+            if (state == DEVICE || state == BOTH) && !group.is_operand[position % self.prices.len()]
+            {
+                used.memory += bytes;
+            }
+            position -= 1;
+        }
+        if group.is_input && state == BOTH {
+            change[early].shares[0] += upload;
+        }
+    }
+}
+
+/// Lets a byte move within an interval, and be made again.
+fn moves(row: &mut Bytes, upload: f64, download: f64, again: f64, step: &mut Step) {
+    if row[NOWHERE] + again < row[DEVICE] {
+        (row[DEVICE], step.made_device) = (row[NOWHERE] + again, true);
+    }
+    for (from, price, how) in [(DEVICE, download, 1), (HOST, upload, 2), (HOST, again, 3)] {
+        if row[from] + price < row[BOTH] {
+            (row[BOTH], step.both) = (row[from] + price, how);
+        }
+    }
+    if row[BOTH] < row[HOST] {
+        (row[HOST], step.host) = (row[BOTH], true);
+    }
+    if row[DEVICE] < row[NOWHERE] {
+        (row[NOWHERE], step.nowhere) = (row[DEVICE], true);
+    }
+}
+
+/// What a visit leaves, and where each byte was before.
+fn visited(row: Bytes, kind: u32) -> (Bytes, [u8; 4]) {
+    let least = |states: &[usize]| {
+        let cheaper = |&&one: &&usize, &&other: &&usize| row[one].total_cmp(&row[other]);
+        let state = states.iter().min_by(cheaper).copied().unwrap_or(0);
+        (row[state], state as u8)
+    };
+    let (mut after, mut from) = ([NEVER; 4], [0u8, 1, 2, 3]);
+    let all = [DEVICE, BOTH, HOST, NOWHERE];
+    match kind {
+        Visit::READ => (after[DEVICE], after[BOTH]) = (row[DEVICE], row[BOTH]),
+        Visit::UPDATE => (after[DEVICE], from[DEVICE]) = least(&[DEVICE, BOTH]),
+        Visit::FETCHED => (after[BOTH], from[BOTH]) = least(&all),
+        Visit::SAVED => (after[HOST], from[HOST]) = least(&[BOTH, HOST]),
+        _ => (after[DEVICE], from[DEVICE]) = least(&all),
+    }
+    (after, from)
+}

@@ -1,0 +1,100 @@
+//! `spillway.certificate.v1`.
+
+use super::error::FormatError;
+use super::json::{Document, Object, parse};
+use super::render::render;
+use crate::certificate::OwnedCertificate;
+use planner_core::OpId;
+use planner_core::bounds::Order;
+use planner_core::bounds::priced::{ONE, Price};
+use serde::{Deserialize, Serialize};
+use std::borrow::Cow;
+
+#[derive(Serialize, Deserialize)]
+struct CertificateRecord<'a> {
+    format: Cow<'a, str>,
+    graph: Cow<'a, str>,
+    machine: Cow<'a, str>,
+    budget_bytes: u64,
+    order: OrderRecord,
+    repeats: bool,
+    bound_ns: u64,
+    marks: Cow<'a, [u32]>,
+    intervals: Vec<Object<PriceRecord>>,
+}
+
+#[derive(Clone, Copy, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum OrderRecord {
+    Given,
+    Any,
+}
+
+#[derive(Serialize, Deserialize)]
+struct PriceRecord {
+    memory: u64,
+    upload: u64,
+    download: u64,
+}
+
+/// Reads a certificate, gzip or plain. Only its form is checked: what it proves depends on the graph and on
+/// the machine.
+///
+/// # Errors
+/// The bytes are no certificate file.
+pub fn read_certificate(bytes: &[u8]) -> Result<OwnedCertificate, FormatError> {
+    let record: CertificateRecord<'static> = parse(bytes, Document::Certificate)?;
+    if record.intervals.len() != record.marks.len() + 1 {
+        return Err(FormatError::malformed(format!(
+            "intervals: {} marks need {} intervals, and there are {}",
+            record.marks.len(),
+            record.marks.len() + 1,
+            record.intervals.len()
+        )));
+    }
+    let price = |(at, Object(record)): (usize, Object<PriceRecord>)| {
+        let PriceRecord { memory, upload, download } = record;
+        match upload.checked_add(download) {
+            Some(shares) if shares <= ONE => Ok(Price { memory, upload, download }),
+            _ => Err(FormatError::malformed(format!(
+                "intervals[{at}]: upload and download add up to more than {ONE}"
+            ))),
+        }
+    };
+    Ok(OwnedCertificate {
+        graph: record.graph.into_owned(),
+        machine: record.machine.into_owned(),
+        budget_bytes: record.budget_bytes,
+        order: match record.order {
+            OrderRecord::Given => Order::Given,
+            OrderRecord::Any => Order::Any,
+        },
+        repeats: record.repeats,
+        bound_ns: record.bound_ns,
+        marks: record.marks.iter().map(|&op| OpId(op)).collect(),
+        intervals: record.intervals.into_iter().enumerate().map(price).collect::<Result<_, _>>()?,
+    })
+}
+
+/// Writes a certificate as JSON.
+#[must_use]
+pub fn write_certificate(certificate: &OwnedCertificate) -> Vec<u8> {
+    let intervals = certificate.intervals.iter().map(|price| {
+        let Price { memory, upload, download } = *price;
+        Object(PriceRecord { memory, upload, download })
+    });
+    render(&CertificateRecord {
+        format: Document::Certificate.format().into(),
+        graph: certificate.graph.as_str().into(),
+        machine: certificate.machine.as_str().into(),
+        budget_bytes: certificate.budget_bytes,
+        order: match certificate.order {
+            Order::Given => OrderRecord::Given,
+            Order::Any => OrderRecord::Any,
+        },
+        repeats: certificate.repeats,
+        bound_ns: certificate.bound_ns,
+        marks: certificate.marks.iter().map(|op| op.0).collect(),
+        intervals: intervals.collect(),
+    })
+}
