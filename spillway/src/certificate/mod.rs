@@ -50,17 +50,17 @@ pub fn find(
         marks,
         intervals,
     };
-    let refused = |error| refused(work, error);
-    let found = search(&graph, &machine.machine, &certificate).map_err(refused)?;
-    let simple = std::mem::replace(&mut certificate.intervals, found);
-    certificate.bound_ns = match proved_ns(&graph, &machine.machine, &certificate) {
-        Err(PriceError::Overflow) => {
-            certificate.intervals = simple;
-            proved_ns(&graph, &machine.machine, &certificate)
+    let (on, refused) = (&machine.machine, |error| refused(work, error));
+    certificate.bound_ns = proved_ns(&graph, on, &certificate).map_err(refused)?;
+    let mut found = certificate.clone();
+    found.intervals = search(&graph, on, &certificate).map_err(refused)?;
+    match proved_ns(&graph, on, &found) {
+        Ok(bound_ns) if bound_ns > certificate.bound_ns => {
+            certificate = OwnedCertificate { bound_ns, ..found };
         }
-        proved => proved,
+        Ok(_) | Err(PriceError::Overflow) => {}
+        Err(error) => return Err(refused(error)),
     }
-    .map_err(refused)?;
     Ok(certificate)
 }
 
