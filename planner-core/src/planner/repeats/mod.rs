@@ -41,11 +41,7 @@ pub(super) const fn scratch_words(limits: &Limits) -> usize {
         Values::scratch_words(limits),
         Dropped::scratch_words(limits),
         larger(
-            total([
-                choice::scratch_words(limits),
-                cover::scratch_words(limits),
-                HostMemory::scratch_words(limits),
-            ]),
+            choice::scratch_words(limits).saturating_add(cover::scratch_words(limits)),
             unroll::scratch_words(limits),
         ),
     ])
