@@ -61,7 +61,7 @@ pub(super) fn improved(layers: &Layers, guessed: Vec<Streamed>) -> Vec<Streamed>
             if rank < CHANGED {
                 better.extend(improve(layers, from, &[exchanged, moved], looks / CHANGED));
             }
-            better.extend(improve(layers, from, &[moved], looks / REORDERED));
+            better.extend(reordered(layers, from, looks / REORDERED));
         }
     }
     by_cost(guessed.into_iter().chain(better))
@@ -134,6 +134,11 @@ fn evenly(layers: &Layers, most_bytes: u64, bytes: u64, by_time: bool) -> Vec<us
         }
     }
     order(layers.len(), |layer| is_streamed[layer])
+}
+
+/// A better choice of the same layers in another order, if one is found by so many estimates.
+pub(super) fn reordered(layers: &Layers, from: &Streamed, looks: usize) -> Option<Streamed> {
+    improve(layers, from, &[moved], looks)
 }
 
 /// A better choice that differs by some changes, if one is found by so many estimates.

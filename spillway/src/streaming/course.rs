@@ -62,11 +62,10 @@ impl Layers {
                     clock.now_ns = clock.now_ns.saturating_add(ns);
                 }
                 Some((Direction::HostToDevice, ns)) => {
-                    let is_awaited = clock.granted.iter().any(|granted| granted.layer == layer);
-                    let yields = self.yields && !is_awaited;
+                    // An upload that this layer waits for too is not in its way.
                     while let Some(upload) = clock.next_upload(self)
                         && upload.start_ns < clock.now_ns
-                        && (!yields || upload.end_ns <= clock.now_ns)
+                        && (!self.yields || upload.end_ns <= clock.now_ns || clock.is_due(layer))
                     {
                         see(Event::Upload(clock.upload(upload)));
                     }
@@ -74,7 +73,7 @@ impl Layers {
                     clock.uploaded_ns = clock.now_ns;
                 }
             }
-            while clock.granted.iter().any(|granted| granted.layer == layer)
+            while clock.is_due(layer)
                 && let Some(upload) = clock.next_upload(self)
             {
                 see(Event::Upload(clock.upload(upload)));
@@ -119,6 +118,11 @@ impl Clock {
         let ready_ns = vec![0; layers.len()];
         let granted = VecDeque::new();
         Self { launches: 0, now_ns: 0, uploaded_ns: 0, freed_ns: 0, ready_ns, granted }
+    }
+
+    /// Whether a layer waits for the link.
+    fn is_due(&self, layer: usize) -> bool {
+        self.granted.iter().any(|granted| granted.layer == layer)
     }
 
     /// The next upload, if the link has nothing else to do.

@@ -3,7 +3,7 @@
 //! Device, host and link take turns: layers on the host lie in runs at even distances, and the layers
 //! behind a run are those that come over the link meanwhile.
 
-use super::candidates::{by_cost, subsets};
+use super::candidates::{by_cost, reordered, subsets};
 use super::streamed::{Layers, Shape, Streamed};
 use std::collections::HashSet;
 
@@ -29,6 +29,9 @@ const BEHIND: [u64; 5] = [1, 2, 3, 4, 8];
 /// Choices that are changed layer by layer.
 const CHANGED: usize = 4;
 
+/// Choices of which only the order is changed.
+const REORDERED: usize = 32;
+
 /// Layers that estimates of changed choices look at together: some milliseconds' worth.
 const LOOKS: usize = 50_000;
 
@@ -48,9 +51,15 @@ pub(super) fn choices(layers: &Layers) -> Vec<Streamed> {
         ..=FEW => every(layers),
         _ => Search::new(layers).run(),
     };
-    let looks = LOOKS / CHANGED / layers.len().max(1);
-    let better: Vec<_> =
-        guessed.iter().take(CHANGED).filter_map(|from| improve(layers, from, looks)).collect();
+    let looks = LOOKS / 2 / layers.len().max(1);
+    let best = guessed.iter().take(CHANGED);
+    let better: Vec<_> = best.filter_map(|from| improve(layers, from, looks / CHANGED)).collect();
+    let guessed = by_cost(guessed.into_iter().chain(better));
+    let reordered = |from: &Streamed| {
+        let layers = layers.with_host(&from.on_host, from.yields);
+        reordered(&layers, from, looks / REORDERED)
+    };
+    let better: Vec<_> = guessed.iter().take(REORDERED).filter_map(reordered).collect();
     by_cost(guessed.into_iter().chain(better))
 }
 
