@@ -72,7 +72,7 @@ impl Work<'_> {
         if from == order.len() {
             let count = self.layers.len();
             let is_back = |&at: &usize| {
-                on_host >> at & 1 == 0 && on_host >> (at + count - 1) % count & 1 == 1
+                on_host >> at & 1 == 0 && on_host >> ((at + count - 1) % count) & 1 == 1
             };
             let choices = BEFORE.pow((0..count).filter(is_back).count() as u32);
             let all = (0..choices).map(|before| self.period_ns(&Choice { on_host, order, before }));

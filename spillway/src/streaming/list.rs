@@ -2,7 +2,7 @@
 
 use super::course::Upload;
 use super::streamed::{Layers, Shape, Slots, Streamed};
-use super::{candidates, hosts, knobs, layout};
+use super::{bound, candidates, hosts, knobs, layout};
 use crate::placing;
 use crate::planning;
 use planner_core::bounds::Order;
@@ -103,8 +103,12 @@ fn with_host(
     graph: &Graph<'_>,
     machine: &Machine,
 ) -> Result<Option<OwnedPlan>, PlanningError> {
+    let least_ns = bound::period_ns(graph, machine, layers.budget_bytes);
+    if best.as_ref().is_some_and(|best| period_ns(best) <= least_ns) {
+        return Ok(best);
+    }
     let mut attempt = Attempt::new(layers, graph, machine);
-    let best = attempt.best_of(hosts::choices(layers).iter(), best, 0)?;
+    let best = attempt.best_of(hosts::choices(layers).iter(), best, least_ns)?;
     let split = knobs::split(layers, graph, machine)?;
     Ok(best.into_iter().chain(split).min_by_key(period_ns))
 }

@@ -31,6 +31,7 @@
 //! # Ok::<(), spillway::Error>(())
 //! ```
 
+mod bound;
 mod candidates;
 mod course;
 mod hosts;
@@ -38,6 +39,7 @@ mod knobs;
 mod layout;
 mod list;
 mod streamed;
+mod turns;
 
 use crate::budget::Budget;
 use crate::error::Error;
@@ -210,8 +212,12 @@ where
         strategy: STRATEGY.to_owned(),
         ..plan
     };
-    let context =
-        Context { planning_ns: u64::try_from(started.elapsed().as_nanos()).ok(), ..context };
+    let bound_ns = bound::period_ns(&core, on, budget_bytes);
+    let context = Context {
+        planning_ns: u64::try_from(started.elapsed().as_nanos()).ok(),
+        host_bound_ns: context.host_bound_ns.map(|_| bound_ns),
+        ..context
+    };
     Plan::in_context(graph, machine.clone(), plan, context)
 }
 

@@ -32,7 +32,7 @@ pub(super) struct Layers {
     /// The sum of the sizes, which may exceed 64 bits.
     total_bytes: u128,
     /// What divides all sizes, or nearly.
-    unit_bytes: u64,
+    pub(super) unit_bytes: u64,
     pub(super) chunk_bytes: u64,
 }
 
