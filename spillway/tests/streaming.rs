@@ -196,6 +196,22 @@ fn what_is_handed_on_crosses_the_links_to_the_host_and_back() {
     run_in_a_slab(&plan, 5);
 }
 
+/// Host and link share what does not fit, which is 8 chunks of 20: the host would take three tenths of a layer,
+/// and the link the rest while all layers run.
+#[test]
+fn the_bound_divides_layers_between_host_and_link() {
+    let layers = with_host(&vec![Layer::new(10 * CHUNK, 100); 2], 1100, &[0, 1]);
+    let plan = streaming::plan(&layers, &machine(100), 12 * CHUNK).unwrap();
+    assert_eq!((plan.figures().on_host, plan.bound().period_ns), (1, 500));
+    // With room for all but a chunk, which the link brings meanwhile.
+    let plan = streaming::plan(&layers, &machine(100), 19 * CHUNK).unwrap();
+    assert_eq!((plan.figures().on_host, plan.bound().period_ns), (1, 200));
+    // The host is faster than the device.
+    let layers = with_host(&vec![Layer::new(10 * CHUNK, 100); 2], 60, &[0, 1]);
+    let plan = streaming::plan(&layers, &machine(100), 12 * CHUNK).unwrap();
+    assert_eq!((plan.figures().period_ns, plan.bound().period_ns), (120, 120));
+}
+
 /// A host that is slower than the link is not asked.
 #[test]
 fn a_slow_host_is_left_out() {
