@@ -178,8 +178,8 @@ fn hands_nothing_on(name: &str, other: &str, layer: &Layer) -> String {
 /// something on, the budget is for that too: three times the largest activation. Addresses are multiples
 /// of the machine's `chunk_bytes`, which may be as small as the device's alignment.
 ///
-/// Takes a few milliseconds for 100 layers. `docs/streaming.md` compares the period with those of the
-/// settings that inference servers have.
+/// Takes a few milliseconds for 100 layers, and a tenth of a second where layers may run on the host.
+/// `docs/streaming.md` compares the period with those of the settings that inference servers have.
 ///
 /// # Errors
 /// [`Error::Infeasible`] names the layers for which the budget is too small; those of [`graph`]; a
