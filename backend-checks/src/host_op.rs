@@ -86,8 +86,8 @@ impl HostOp {
     /// O(n log n) in operands.
     ///
     /// # Errors
-    /// [`Refused::Operands`] where what is written overlaps other operands; one range may be both read
-    /// and written.
+    /// [`Refused::Operands`]: a range that the op writes overlaps another range. The op may read and
+    /// write the same range.
     pub fn new<E: fmt::Display>(
         launch: &HostLaunch<'_>,
         mut work: impl FnMut(HostRun<'_>) -> Result<(), E> + Send + 'static,
@@ -105,7 +105,7 @@ impl HostOp {
     /// range.
     ///
     /// # Errors
-    /// Those of the work, and its panic.
+    /// The work fails or panics.
     pub fn run<'a>(
         &mut self,
         iteration: u64,
@@ -123,7 +123,7 @@ impl HostOp {
             reads: reads.collect(),
             writes: self.writes.iter().map(|&range| write(range)).collect(),
         };
-        // Whoever launches work that has panicked hears of it, and runs nothing more.
+        // A panic becomes a failure, after which the device runs nothing more.
         let outcome = catch_unwind(AssertUnwindSafe(|| (self.work)(run)));
         let reason = match outcome {
             Ok(Ok(())) => return Ok(()),
@@ -139,7 +139,7 @@ fn are_apart(reads: &[HostRange], writes: &[HostRange]) -> bool {
     let only_read = reads.iter().filter(|read| !writes.contains(read)).map(|range| (range, false));
     let mut ranges: Vec<_> = writes.iter().map(|range| (range, true)).chain(only_read).collect();
     ranges.sort_unstable_by_key(|(range, _)| range.offset_bytes);
-    // The furthest end so far, of what is written and of all.
+    // The furthest end so far of the ranges that the op writes, and of all ranges.
     let (mut written_end, mut end) = (0, 0);
     ranges.into_iter().all(|(range, is_written)| {
         let is_apart = range.offset_bytes >= if is_written { end } else { written_end };

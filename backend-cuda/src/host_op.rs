@@ -45,10 +45,10 @@ impl CudaDevice {
     ///
     /// If `work` fails or panics, no op on the host runs any more, and this and all later calls of
     /// [`Streams`](planner_core::backend::Streams), of copies and of graphs report
-    /// [`CudaError::HostOp`]. What is enqueued on the device still runs: nothing takes it back.
+    /// [`CudaError::HostOp`]. Work that is enqueued on the device still runs: nothing takes it back.
     ///
     /// # Errors
-    /// Ranges outside the block or in each other, failures of earlier work, and those of the driver.
+    /// A range lies outside the block, or two ranges overlap; earlier work has failed; the driver fails.
     pub fn launch_on_host<E: fmt::Display>(
         &mut self,
         launch: &HostLaunch<'_>,

@@ -93,7 +93,8 @@ fn what_has_run_is_freed_and_what_a_graph_holds_is_kept() {
     assert_eq!(Arc::strong_count(&captured), 1);
 }
 
-/// In a context that is in error the driver calls nothing, and what it might call is not freed.
+/// If a context is in error, the driver calls no op, and the ops are not freed: it might still call
+/// them.
 #[test]
 fn nothing_is_called_once_the_context_is_in_error() {
     let _alone = locked(&ALONE);

@@ -18,9 +18,6 @@ pub struct IntegrityKernels<'g> {
     failing: Option<(OpId, u64)>,
 }
 
-/// What an op says that is made to fail.
-const FAILS: &str = "it was made to fail";
-
 /// Implements the kernels for a device with `read` and `write`.
 macro_rules! kernels {
     ($device:ty) => {
@@ -84,7 +81,9 @@ impl HostKernels<HostDevice> for IntegrityKernels<'_> {
         let HostLaunch { op, iteration, .. } = *launch;
         check_host_launch(&self.graph, launch)?;
         if self.failing == Some((op, iteration)) {
-            return Err(HostFailure { op, iteration, reason: FAILS.to_owned() }.into());
+            return Err(
+                HostFailure { op, iteration, reason: "it was made to fail".to_owned() }.into()
+            );
         }
         let Passes { reads, repeated, writes } = Passes::on_host(&self.graph, launch);
         let mut readings = Vec::new();
@@ -111,16 +110,10 @@ impl HostKernels<MappedDevice> for IntegrityKernels<'_> {
         launch: &HostLaunch<'_>,
     ) -> Result<(), HostError> {
         check_host_launch(&self.graph, launch)?;
-        let arithmetic = HostArithmetic::new(&self.graph, launch.op);
-        let failing = self.failing;
+        let arithmetic = HostArithmetic::new(&self.graph, launch.op).failing(self.failing);
         device.launch_on_host(launch, move |mut run| {
-            if failing == Some((run.op, run.iteration)) {
-                return Err(FAILS);
-            }
-            let values = arithmetic.values(|position| arithmetic.reading(run.read(position)));
-            let written = run.writes.iter_mut().zip(values);
-            written.for_each(|(bytes, value)| arithmetic.write(value, bytes));
-            Ok(())
+            let values = arithmetic.values(run.iteration, |position| run.read(position));
+            values.map(|values| arithmetic.write(values, &mut run.writes))
         })
     }
 }

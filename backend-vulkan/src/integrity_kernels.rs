@@ -210,16 +210,10 @@ impl HostKernels<VulkanDevice> for IntegrityKernels<'_> {
         launch: &HostLaunch<'_>,
     ) -> Result<(), VulkanError> {
         check_host_launch(&self.graph, launch)?;
-        let arithmetic = HostArithmetic::new(&self.graph, launch.op);
-        let failing = self.failing;
+        let arithmetic = HostArithmetic::new(&self.graph, launch.op).failing(self.failing);
         device.launch_on_host(launch, move |mut run| {
-            if failing == Some((run.op, run.iteration)) {
-                return Err("it was made to fail");
-            }
-            let values = arithmetic.values(|position| arithmetic.reading(run.read(position)));
-            let written = run.writes.iter_mut().zip(values);
-            written.for_each(|(bytes, value)| arithmetic.write(value, bytes));
-            Ok(())
+            let values = arithmetic.values(run.iteration, |position| run.read(position));
+            values.map(|values| arithmetic.write(values, &mut run.writes))
         })
     }
 }

@@ -157,7 +157,7 @@ impl fmt::Debug for VulkanDevice {
 
 impl Drop for VulkanDevice {
     fn drop(&mut self) {
-        // What is submitted may wait for the host's thread, which waits only for what is submitted.
+        // Submitted work may wait for the host's thread, which waits only for submitted work.
         self.host_stream.end();
         // What is submitted uses what is dropped next. A queue of a lost device uses nothing any
         // more once it has said so (Vulkan, "Lost Device").

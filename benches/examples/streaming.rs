@@ -1,10 +1,10 @@
-//! Writes the table of `docs/streaming.md` about lists of layers: streaming against the knobs of
-//! inference servers.
+//! Writes the tables of `docs/streaming.md` about lists of layers: streaming against the knobs of
+//! inference servers, and with layers on the host against splits.
 
 use planner_core::planner::{Groups, PlanningError, Request, Strategy};
 use planner_core::{Machine, MachineParameters};
 use spillway::streaming::{self, Layer};
-use spillway::{Error, OwnedMachine, planning};
+use spillway::{Error, OwnedMachine, Plan, placing, planning};
 use std::time::{Duration, Instant};
 
 /// A decoder: its name, its layers, their width, that of the inner layer of a block, the width of keys
@@ -47,6 +47,15 @@ fn machine(gigabytes_per_s: u64) -> OwnedMachine {
     OwnedMachine { name: "link".to_owned(), machine, one_way_bytes_per_s: None }
 }
 
+/// Layers of a token step, each of so many bytes, on a device and a host that read so many bytes a second.
+const COUNT: usize = 80;
+const LAYER_BYTES: u64 = 500_000_000;
+const CARD_GB_PER_S: u64 = 900;
+const HANDED_ON_BYTES: u64 = 16_384;
+const HOSTS_GB_PER_S: [u64; 2] = [60, 80];
+const LINKS_GB_PER_S: [u64; 3] = [12, 25, 55];
+const BUDGETS_GIB: [u64; 2] = [8, 22];
+
 fn main() -> Result<(), Error> {
     println!("| model | step | link | budget | groups | fit | **streaming** | bound | planning |");
     println!("|---|---|--:|--:|--:|--:|--:|--:|--:|");
@@ -61,19 +70,65 @@ fn main() -> Result<(), Error> {
             }
         }
     }
+    println!();
+    println!(
+        "| host | link | budget | device alone | split | **streaming** | on the host | streamed | bound |"
+    );
+    println!("|--:|--:|--:|--:|--:|--:|--:|--:|--:|");
+    for host in HOSTS_GB_PER_S {
+        for link in LINKS_GB_PER_S {
+            for gib in BUDGETS_GIB {
+                row_with_host(host, link, gib)?;
+            }
+        }
+    }
     Ok(())
 }
 
-fn row(label: &str, layers: &[Layer], machine: &OwnedMachine, percent: u64) -> Result<(), Error> {
-    let all_bytes: u64 = layers.iter().map(|layer| layer.bytes).sum();
-    let budget_bytes = all_bytes * percent / 100;
+fn row_with_host(host: u64, link: u64, gib: u64) -> Result<(), Error> {
+    let layer = Layer::new(LAYER_BYTES, LAYER_BYTES / CARD_GB_PER_S);
+    let alone = vec![layer.activation_bytes(HANDED_ON_BYTES); COUNT];
+    let layers: Vec<_> =
+        alone.iter().map(|layer| layer.clone().host_ns(LAYER_BYTES / host)).collect();
+    let (machine, budget_bytes) = (machine(link), gib << 30);
+    let plan = streaming::plan(&layers, &machine, budget_bytes)?;
+    let alone_ns = streaming::plan(&alone, &machine, budget_bytes)?.figures().period_ns;
+    let graph = streaming::graph(&layers)?;
+    let graph = graph.graph();
+    let request = Request { graph: &graph, machine: &machine.machine, budget_bytes };
+    let split = placing::plan(&request, Strategy::Split);
+    let split = split.map_or("—".to_owned(), |(plan, _)| milliseconds(plan.predicted.period_ns));
+    let figures = plan.figures();
+    println!(
+        "| {host} GB/s | {link} GB/s | {gib} GiB | {} | {split} | **{}** | {} | {} | {} |",
+        milliseconds(alone_ns),
+        milliseconds(figures.period_ns),
+        figures.on_host,
+        figures.upload_bytes / LAYER_BYTES,
+        milliseconds(plan.bound().period_ns),
+    );
+    Ok(())
+}
+
+/// A plan, and the least time that it takes.
+fn planned(
+    layers: &[Layer],
+    machine: &OwnedMachine,
+    budget_bytes: u64,
+) -> Result<(Plan, Duration), Error> {
     let mut least = Duration::MAX;
     for _ in 1..PLANNINGS {
         let started = Instant::now();
         streaming::plan(layers, machine, budget_bytes)?;
         least = least.min(started.elapsed());
     }
-    let plan = streaming::plan(layers, machine, budget_bytes)?;
+    Ok((streaming::plan(layers, machine, budget_bytes)?, least))
+}
+
+fn row(label: &str, layers: &[Layer], machine: &OwnedMachine, percent: u64) -> Result<(), Error> {
+    let all_bytes: u64 = layers.iter().map(|layer| layer.bytes).sum();
+    let budget_bytes = all_bytes * percent / 100;
+    let (plan, least) = planned(layers, machine, budget_bytes)?;
     let graph = streaming::graph(layers)?;
     let graph = graph.graph();
     let request = Request { graph: &graph, machine: &machine.machine, budget_bytes };

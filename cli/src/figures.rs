@@ -84,8 +84,8 @@ impl Figures {
     /// The best bound that is quick to compute and holds for this plan; without one, for all
     /// that run each op once.
     fn bound(&self) -> Bound {
-        let Context { device_only_ns, any_order_bound_ns, .. } = self.context;
-        let period_ns = device_only_ns.unwrap_or(any_order_bound_ns);
+        let Context { host_bound_ns, any_order_bound_ns, .. } = self.context;
+        let period_ns = host_bound_ns.unwrap_or(any_order_bound_ns);
         let any = Bound { period_ns, order: Order::Any, repeats: false };
         self.planned.map_or(any, |planned| self.context.bound(&planned))
     }

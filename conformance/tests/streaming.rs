@@ -1,12 +1,17 @@
 //! Weights that are streamed for inference.
 #![allow(clippy::unwrap_used, reason = "what fails here fails the test")]
 
+use backend_sim::{SimDevice, SimKernels, reference_digest};
+use conformance::ledger::judge;
 use planner_core::planner::{Auto, Groups, Request, Strategy as Planner};
 use planner_core::{Kind, Machine, MachineParameters};
 use proptest::collection::vec;
 use proptest::prelude::*;
 use spillway::planning;
-use workloads::OwnedGraph;
+use spillway::streaming::{self, Layer};
+use workloads::{OwnedGraph, OwnedMachine};
+
+const ITERATIONS: u64 = 4;
 
 /// Layers, each with its time and the chunks of its weight and of what it hands on.
 fn inference(layers: &[(u64, u64, u64)]) -> OwnedGraph {
@@ -36,6 +41,17 @@ fn machine(ns_per_chunk: u64) -> Machine {
     Machine::new(parameters).unwrap()
 }
 
+/// Layers that hand something on; some may run on the host.
+fn lists() -> impl Strategy<Value = Vec<Layer>> {
+    let host_ns = prop_oneof![1 => Just(None), 3 => (1..4000u64).prop_map(Some)];
+    let layer = (1..9 * 256u64, 1..2000u64, host_ns, 1..400u64);
+    let layer = layer.prop_map(|(bytes, time_ns, host_ns, activation_bytes)| Layer {
+        host_ns,
+        ..Layer::new(bytes, time_ns).activation_bytes(activation_bytes)
+    });
+    vec(layer, 1..20)
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(96))]
 
@@ -61,5 +77,35 @@ proptest! {
         let auto_ns = period_ns(Planner::Auto(Auto { effort: Some(16), ..Auto::default() }));
         let groups_ns = period_ns(Planner::Groups(Groups::default()));
         prop_assert!(auto_ns <= groups_ns, "auto {auto_ns} ns, groups {groups_ns} ns");
+    }
+
+    /// The ledger agrees with the verifier, and every byte is right on an adversarial device.
+    #[test]
+    fn lists_with_the_host_leave_the_digest_of_their_layers(
+        layers in lists(),
+        ns_per_chunk in 1..3000u64,
+        share in 0..=100u64,
+        order in any::<u64>(),
+    ) {
+        let on = OwnedMachine {
+            name: "drawn".to_owned(),
+            machine: machine(ns_per_chunk),
+            one_way_bytes_per_s: None,
+        };
+        let all_bytes: u64 = layers.iter().map(|layer| layer.bytes).sum();
+        let budget_bytes = streaming::least(&layers, &on).bytes + all_bytes * share / 100;
+        let plan = streaming::plan(&layers, &on, budget_bytes).unwrap();
+        let (graph, plan) = (plan.graph().graph(), plan.owned().plan());
+        if let Err(violation) = judge(&graph, &on.machine, &plan) {
+            return Err(TestCaseError::fail(format!("{violation:?}")));
+        }
+        let schedule = planning::schedule(&graph, &on.machine, &plan).unwrap();
+        let schedule = schedule.schedule();
+        let verified = planning::prove(&graph, &on.machine, &plan, &schedule).unwrap();
+        let mut device = SimDevice::adversarial(on.machine, order);
+        let mut kernels = SimKernels::new(graph);
+        planning::execute(&verified, &mut device, &mut kernels, ITERATIONS).unwrap();
+        let digest = kernels.digest(&device).unwrap();
+        prop_assert_eq!(digest, reference_digest(&graph, ITERATIONS));
     }
 }

@@ -30,11 +30,22 @@ pub struct Input {
 /// Any input.
 pub fn inputs() -> impl Strategy<Value = Input> {
     let small = (1..=5000u64, 0..=5000u64);
-    let layer = prop_oneof![6 => small, 1 => (numbers(), numbers())]
+    let layer = prop_oneof![6 => small.clone(), 1 => (numbers(), numbers())]
         .prop_map(|(bytes, time_ns)| Layer::new(bytes, time_ns));
+    // Layers that hand something on, of which some may run on the host.
+    let host_ns = prop_oneof![3 => Just(None), 6 => (0..=5000u64).prop_map(Some), 1 => numbers().prop_map(Some)];
+    let activation_bytes = prop_oneof![20 => 1..=600u64, 1 => numbers()];
+    let handing = (small, host_ns, activation_bytes).prop_map(
+        |((bytes, time_ns), host_ns, activation_bytes)| Layer {
+            host_ns,
+            activation_bytes,
+            ..Layer::new(bytes, time_ns)
+        },
+    );
+    let layers = prop_oneof![vec(layer, 0..=12), vec(handing, 0..=12)];
     let machine = prop_oneof![conformance::graphs::machines().boxed(), machines().boxed()];
     let budget = prop_oneof![3 => 0..=20_000u64, 1 => numbers()];
-    (vec(layer, 0..=12), machine, budget, any::<bool>(), placed_cases()).prop_map(
+    (layers, machine, budget, any::<bool>(), placed_cases()).prop_map(
         |(layers, machine, budget_bytes, is_more, case)| Input {
             layers,
             machine,
@@ -62,7 +73,9 @@ pub fn check(input: &Input) -> Result<(), Fault> {
     let least = returns("streaming::least", || streaming::least(&input.layers, &machine))?;
     let more_bytes = if input.is_more { least.bytes } else { 0 };
     let budget_bytes = input.budget_bytes.saturating_add(more_bytes);
-    let chunks = input.layers.iter().map(|it| it.bytes.div_ceil(machine.machine.chunk_bytes));
+    let chunk_bytes = machine.machine.chunk_bytes;
+    let chunks_of = |bytes: u64| bytes.div_ceil(chunk_bytes);
+    let chunks = input.layers.iter().flat_map(|it| [it.bytes, it.activation_bytes]).map(chunks_of);
     let is_small = chunks.fold(0, u64::saturating_add) <= MOST_CHUNKS;
     let plan = || is_small.then(|| streaming::plan(&input.layers, &machine, budget_bytes));
     if let Some(Ok(plan)) = returns("streaming::plan", plan)? {

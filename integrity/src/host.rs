@@ -15,6 +15,8 @@ pub struct HostArithmetic {
     writes: Vec<(Kind, u64)>,
     /// Words between the starts of the runs that are touched.
     spread_words: u64,
+    /// The iteration in which the op fails.
+    fails_in: Option<u64>,
 }
 
 impl HostArithmetic {
@@ -29,7 +31,7 @@ impl HostArithmetic {
             (tensor.kind, tensor.bytes)
         });
         let (order, writes) = (FoldOrder::new(graph, op), writes.collect());
-        Self { op, order, writes, spread_words: RUN_WORDS }
+        Self { op, order, writes, spread_words: RUN_WORDS, fails_in: None }
     }
 
     /// The same, of runs of [`RUN_WORDS`] words that begin so far apart, as
@@ -39,17 +41,20 @@ impl HostArithmetic {
         Self { spread_words: spread_words.max(RUN_WORDS), ..self }
     }
 
-    /// Reads the bytes of a tensor.
+    /// The same, which fails if the op is this one, in that iteration.
     #[must_use]
-    pub fn reading(&self, bytes: &[u8]) -> Reading {
-        Reading::of_words(bytes, |word| self.touches(word))
+    pub fn failing(self, at: Option<(OpId, u64)>) -> Self {
+        let of_op = at.filter(|&(op, _)| op == self.op);
+        Self { fails_in: of_op.map(|(_, iteration)| iteration), ..self }
     }
 
-    /// Writes a value into the bytes of a tensor.
-    pub fn write(&self, value: Value, bytes: &mut [u8]) {
-        for (word, bytes) in (0..).zip(bytes.chunks_mut(4)) {
-            if self.touches(word) {
-                value.fill(4 * word, bytes);
+    /// Writes the values of an op into the bytes of the tensors that it writes.
+    pub fn write(&self, values: Vec<Value>, writes: &mut [&mut [u8]]) {
+        for (value, bytes) in values.into_iter().zip(writes) {
+            for (word, bytes) in (0..).zip(bytes.chunks_mut(4)) {
+                if self.touches(word) {
+                    value.fill(4 * word, bytes);
+                }
             }
         }
     }
@@ -58,13 +63,24 @@ impl HostArithmetic {
         word % self.spread_words < RUN_WORDS
     }
 
-    /// The value of each tensor that the op writes, from the readings of what it reads, both by their
-    /// positions in the op's order.
-    #[must_use]
-    pub fn values(&self, read: impl FnMut(usize) -> Reading) -> Vec<Value> {
-        let readings = self.order.reads.iter().copied().map(read);
+    /// The value of each tensor that the op writes in an iteration, from the bytes of the tensors that it
+    /// reads, both by their positions in the op's order.
+    ///
+    /// # Errors
+    /// The op [fails](Self::failing) in this iteration.
+    pub fn values<'a>(
+        &self,
+        iteration: u64,
+        read: impl Fn(usize) -> &'a [u8],
+    ) -> Result<Vec<Value>, &'static str> {
+        if self.fails_in == Some(iteration) {
+            return Err("it was made to fail");
+        }
+        let reading = |&at: &usize| Reading::of_words(read(at), |word| self.touches(word));
+        let readings = self.order.reads.iter().map(reading);
         let results = value::op_results(self.op, self.order.repeated, readings);
         let written = (0..).zip(&self.writes);
-        written.map(|(at, &(kind, bytes))| value::written(results.of(kind), at, bytes)).collect()
+        let value = |(at, &(kind, bytes))| value::written(results.of(kind), at, bytes);
+        Ok(written.map(value).collect())
     }
 }

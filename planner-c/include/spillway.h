@@ -228,8 +228,14 @@ typedef struct {
   const char *name;
   // The size of its weights, not zero. They lie at consecutive addresses.
   uint64_t bytes;
-  // How long it computes.
+  // How long it computes on the device.
   uint64_t time_ns;
+  // How long it computes on the host. 0: it cannot run there.
+  uint64_t host_ns;
+  // The size of what it hands on to the next layer: the last one to the first, for the next
+  // iteration. 0, of all layers: the plan knows nothing of it. Where a layer may run on the host, no
+  // layer has 0.
+  uint64_t activation_bytes;
 } SpillwayLayer;
 
 // What must have ended on a stream before a step starts.
@@ -553,11 +559,13 @@ SpillwayCode spillway_plan_figures(const SpillwayPlan *plan,
 // The pointer is as `spillway.h` says.
 void spillway_plan_free(SpillwayPlan *plan);
 
-// Plans which layers stay on the device, and when and where the others come. The result is a plan
-// like any other, in which a layer, its op and its tensor have the same number; it has addresses, and
-// each layer lies in one piece. `budget` is as in `SpillwayPlanOptions`, for weights alone;
-// percentages are of all weights, and `"min"` is the size of the largest layer. Addresses are multiples
-// of the machine's `chunk_bytes`, which may be as small as the device's alignment.
+// Plans which layers stay on the device, when and where others come, and which run on the host. The
+// result is a plan like any other, in which a layer, its op and its tensor have the same number, and
+// what a layer hands on is the tensor `layer_count` numbers behind; it has addresses, and each tensor
+// lies in one piece. `budget` is as in `SpillwayPlanOptions`, for weights, and for three times the
+// largest activation where layers hand something on; percentages are of all weights, and `"min"` is the
+// size of the largest layer that cannot run on the host. Addresses are multiples of the machine's
+// `chunk_bytes`, which may be as small as the device's alignment.
 //
 // # Safety
 // The pointers are as `spillway.h` says.

@@ -15,15 +15,23 @@ pub struct Layer {
     pub name: *const c_char,
     /// The size of its weights, not zero. They lie at consecutive addresses.
     pub bytes: u64,
-    /// How long it computes.
+    /// How long it computes on the device.
     pub time_ns: u64,
+    /// How long it computes on the host. 0: it cannot run there.
+    pub host_ns: u64,
+    /// The size of what it hands on to the next layer: the last one to the first, for the next
+    /// iteration. 0, of all layers: the plan knows nothing of it. Where a layer may run on the host, no
+    /// layer has 0.
+    pub activation_bytes: u64,
 }
 
-/// Plans which layers stay on the device, and when and where the others come. The result is a plan
-/// like any other, in which a layer, its op and its tensor have the same number; it has addresses, and
-/// each layer lies in one piece. `budget` is as in `SpillwayPlanOptions`, for weights alone;
-/// percentages are of all weights, and `"min"` is the size of the largest layer. Addresses are multiples
-/// of the machine's `chunk_bytes`, which may be as small as the device's alignment.
+/// Plans which layers stay on the device, when and where others come, and which run on the host. The
+/// result is a plan like any other, in which a layer, its op and its tensor have the same number, and
+/// what a layer hands on is the tensor `layer_count` numbers behind; it has addresses, and each tensor
+/// lies in one piece. `budget` is as in `SpillwayPlanOptions`, for weights, and for three times the
+/// largest activation where layers hand something on; percentages are of all weights, and `"min"` is the
+/// size of the largest layer that cannot run on the host. Addresses are multiples of the machine's
+/// `chunk_bytes`, which may be as small as the device's alignment.
 ///
 /// # Safety
 /// The pointers are as `spillway.h` says.
@@ -100,7 +108,9 @@ unsafe fn owned(layers: *const Layer, count: usize) -> Result<Vec<streaming::Lay
     let owned = layers.iter().map(|layer| {
         // SAFETY: the same.
         let name = unsafe { text(layer.name, "the name of a layer") }?.unwrap_or_default();
-        Ok(streaming::Layer { name: name.to_owned(), bytes: layer.bytes, time_ns: layer.time_ns })
+        let Layer { bytes, time_ns, host_ns, activation_bytes, .. } = *layer;
+        let host_ns = Some(host_ns).filter(|&host_ns| host_ns > 0);
+        Ok(streaming::Layer { name: name.to_owned(), bytes, time_ns, host_ns, activation_bytes })
     });
     owned.collect()
 }

@@ -108,7 +108,7 @@ extern "C" fn launch(context: *mut c_void, launch: *const LaunchDescription) -> 
     *memory(context).at(to) = 2 * *memory(context).at(from);
     0
 }
-/// Adds what was doubled to a state, which is an output, too.
+/// Adds the doubled number to a state, and writes it to an output too.
 extern "C" fn launch_on_host(context: *mut c_void, launch: *const HostLaunchDescription) -> i32 {
     let launch = unsafe { &*launch };
     assert_eq!((launch.op, launch.read_count, launch.write_count), (1, 2, 2));

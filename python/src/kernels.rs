@@ -47,7 +47,7 @@ pub(crate) struct PyKernels {
 #[derive(Clone)]
 pub(crate) struct OnHost {
     pub(crate) launch: Arc<Py<PyAny>>,
-    /// What it has raised.
+    /// The exception that it has raised.
     pub(crate) raised: Raised,
 }
 

@@ -221,9 +221,9 @@ pub struct Context {
     pub min_feasible_bytes: Option<u64>,
     /// The sum of all op times, each op once.
     pub compute_ns: u64,
-    /// Where some op may run on the host, the time of the ops that may not: a period that no plan can
-    /// beat. The other bounds hold for plans that run every op on the device.
-    pub device_only_ns: Option<u64>,
+    /// Where some op may run on the host, a period that no plan can beat: the time of the ops that may not,
+    /// or more. The other bounds hold for plans that run every op on the device.
+    pub host_bound_ns: Option<u64>,
     /// A period that no plan that runs each op once can beat, in any order of the ops.
     pub any_order_bound_ns: u64,
     /// A period that no plan that runs each op once can beat, in the graph's order of the ops.
@@ -268,7 +268,7 @@ impl Context {
             in_core_peak_bytes: needs.in_core_peak_bytes,
             min_feasible_bytes: needs.min_feasible_bytes,
             compute_ns: graph.compute_ns(),
-            device_only_ns: device_only_ns(&graph),
+            host_bound_ns: device_only_ns(&graph),
             any_order_bound_ns: bound_ns(Order::Any)?,
             given_order_bound_ns: bound_ns(Order::Given)?,
             any_order_repeats_bound_ns: repeats_bound_ns(Order::Any)?,
@@ -282,10 +282,10 @@ impl Context {
 
     /// The best of the bounds that hold for a plan: the one for the given order, unless the plan
     /// has another; and the one for plans that run each op once, unless the plan repeats some. With
-    /// ops on the host, no plan takes less than the ops that cannot run there.
+    /// ops on the host, the one that knows of these.
     #[must_use]
     pub fn bound(&self, figures: &Figures) -> Bound {
-        if let Some(period_ns) = self.device_only_ns.filter(|_| figures.on_host > 0) {
+        if let Some(period_ns) = self.host_bound_ns.filter(|_| figures.on_host > 0) {
             return Bound { period_ns, order: Order::Any, repeats: true };
         }
         let (order, repeats) = figures.bounded_by();

@@ -63,7 +63,16 @@ fn run_in_a_slab(plan: &Plan, iterations: u64) {
                     }
                     host.insert(part.tensor, value[part.tensor.index()]);
                 }
-                Step::Host(_) => panic!("layers run on the device"),
+                Step::Host(op) => {
+                    for tensor in graph.reads(op) {
+                        assert_eq!(host[tensor], value[tensor.index()], "{tensor} at {op}");
+                    }
+                    for &tensor in graph.writes(op) {
+                        next = next.wrapping_add(1);
+                        value[tensor.index()] = next;
+                        host.insert(tensor, next);
+                    }
+                }
                 Step::Launch(Launched { op, .. }) => {
                     let of = |tensor: TensorId| {
                         runs.iter().filter(move |run| run.holder == Holder::Tensor(tensor))
@@ -94,7 +103,7 @@ fn run_in_a_slab(plan: &Plan, iterations: u64) {
 
 #[test]
 fn a_budget_that_is_too_small_names_the_layers_that_need_more() {
-    let named = |name: &str, bytes| Layer { name: name.to_owned(), bytes, time_ns: 1 };
+    let named = |name: &str, bytes| Layer { name: name.to_owned(), ..Layer::new(bytes, 1) };
     let layers = [named("small", 100), named("large", 1000), named("as large", 900)];
     let least = streaming::least(&layers, &machine(1));
     assert_eq!((least.bytes, least.layers), (1024, vec![1, 2]));
@@ -135,6 +144,99 @@ fn odd_lists_of_layers_are_errors() {
     assert!(streaming::plan(&layers, &machine(1), "most").is_err());
 }
 
+/// Layers that hand on a value; those at the numbers may run on the host for so long.
+fn with_host(layers: &[Layer], host_ns: u64, may: &[usize]) -> Vec<Layer> {
+    let handed_on = layers.iter().map(|layer| layer.clone().activation_bytes(100)).enumerate();
+    handed_on
+        .map(|(at, layer)| if may.contains(&at) { layer.host_ns(host_ns) } else { layer })
+        .collect()
+}
+
+#[test]
+fn layers_on_the_host_are_errors_unless_all_say_what_they_hand_on() {
+    let mut layers = vec![Layer::new(1000, 10); 3];
+    layers[1] = Layer::new(1000, 10).host_ns(20).activation_bytes(1);
+    let error = streaming::graph(&layers).unwrap_err().to_string();
+    assert_eq!(
+        error,
+        "\"layer 0\" hands on 0 bytes, but \"layer 1\" may run on the host: then each layer needs \
+         activation_bytes"
+    );
+    layers[1].host_ns = None;
+    let error = streaming::graph(&layers).unwrap_err().to_string();
+    assert!(error.contains("\"layer 1\" hands something on"), "{error}");
+    layers[1].activation_bytes = 0;
+    assert!(streaming::graph(&layers).is_ok());
+}
+
+/// Layers that cannot run on the host need memory, and so does what is handed on.
+#[test]
+fn the_least_is_that_of_layers_on_the_device() {
+    let layers = [2000, 9000, 3000].map(|bytes| Layer::new(bytes, 100));
+    let layers = with_host(&layers, 500, &[1]);
+    let least = streaming::least(&layers, &machine(1));
+    assert_eq!((least.bytes, &least.layers[..]), (3072 + 3 * CHUNK, &[2][..]));
+    let plan = streaming::plan(&layers, &machine(1), least.bytes).unwrap();
+    assert_eq!(plan.figures().on_host, 1);
+    run_in_a_slab(&plan, 5);
+    let error = streaming::plan(&layers, &machine(1), least.bytes - 1).unwrap_err().to_string();
+    assert!(error.contains("\"layer 2\" needs"), "{error}");
+}
+
+/// The times of one iteration by hand: two layers on the device, one on the host, whose values cross
+/// the links, and nothing is streamed.
+#[test]
+fn what_is_handed_on_crosses_the_links_to_the_host_and_back() {
+    let layers = with_host(&vec![Layer::new(10 * CHUNK, 1000); 3], 3000, &[1]);
+    let plan = streaming::plan(&layers, &machine(100_000), 20 * CHUNK + 3 * CHUNK).unwrap();
+    // A link takes 10 ns and 100 bytes of 256 in 100 us.
+    let crossing_ns = 10 + 39_063;
+    assert_eq!(plan.figures().on_host, 1);
+    assert_eq!(plan.figures().period_ns, 2 * 1000 + 3000 + 2 * crossing_ns);
+    run_in_a_slab(&plan, 5);
+}
+
+/// Host and link share what does not fit, which is 8 chunks of 20: the host would take three tenths of a layer,
+/// and the link the rest while all layers run.
+#[test]
+fn the_bound_divides_layers_between_host_and_link() {
+    let layers = with_host(&vec![Layer::new(10 * CHUNK, 100); 2], 1100, &[0, 1]);
+    let plan = streaming::plan(&layers, &machine(100), 12 * CHUNK).unwrap();
+    assert_eq!((plan.figures().on_host, plan.bound().period_ns), (1, 500));
+    // With room for all but a chunk, which the link brings meanwhile.
+    let plan = streaming::plan(&layers, &machine(100), 19 * CHUNK).unwrap();
+    assert_eq!((plan.figures().on_host, plan.bound().period_ns), (1, 200));
+    // The host is faster than the device.
+    let layers = with_host(&vec![Layer::new(10 * CHUNK, 100); 2], 60, &[0, 1]);
+    let plan = streaming::plan(&layers, &machine(100), 12 * CHUNK).unwrap();
+    assert_eq!((plan.figures().period_ns, plan.bound().period_ns), (120, 120));
+}
+
+/// A host that is slower than the link is not asked.
+#[test]
+fn a_slow_host_is_left_out() {
+    let layers = with_host(&vec![Layer::new(10 * CHUNK, 1000); 12], 1_000_000, &[0, 3, 4, 11]);
+    let plan = streaming::plan(&layers, &machine(90), 23 * CHUNK).unwrap();
+    assert_eq!((plan.figures().on_host, plan.figures().stall_ns), (0, 0));
+}
+
+/// While the host computes, the link brings layers, and more of them than if the host had none.
+#[test]
+fn the_host_computes_while_layers_come() {
+    let layers = vec![Layer::new(10 * CHUNK, 100); 40];
+    let may: Vec<_> = (0..40).collect();
+    let machine = machine(500);
+    let of = |layers: &[Layer]| {
+        let plan = streaming::plan(layers, &machine, 203 * CHUNK).unwrap();
+        run_in_a_slab(&plan, 5);
+        *plan.figures()
+    };
+    let (alone, joint) = (of(&with_host(&layers, 0, &[])), of(&with_host(&layers, 3000, &may)));
+    assert!(joint.on_host > 5 && joint.upload_bytes > 0, "{joint:?}");
+    // The host alone would take 60 us for what does not fit, and the link alone 100 us.
+    assert!(joint.period_ns < 50_000 && alone.period_ns > 95_000, "{joint:?} {alone:?}");
+}
+
 /// Offsets in the arena are multiples of 256, and chunks need not be.
 #[test]
 fn chunks_may_have_any_size() {
@@ -147,6 +249,14 @@ fn chunks_may_have_any_size() {
             let budgets = [0, chunk_bytes, 5 * chunk_bytes].map(|more| least_bytes + more);
             let budgets = budgets.map(|bytes| bytes.to_string());
             for budget in budgets.iter().map(String::as_str).chain(["80%", "100%"]) {
+                let (activations, half) =
+                    (with_host(layers, 150, &[]), with_host(layers, 150, &[1, 2]));
+                let least_bytes = streaming::least(&activations, &machine).bytes;
+                for layers in [&activations, &half] {
+                    let budget_bytes = least_bytes + 2 * chunk_bytes;
+                    let plan = streaming::plan(layers, &machine, budget_bytes).unwrap();
+                    run_in_a_slab(&plan, 8);
+                }
                 let plan = streaming::plan(layers, &machine, budget);
                 let plan = plan.unwrap_or_else(|error| panic!("{chunk_bytes} {budget}: {error}"));
                 run_in_a_slab(&plan, 8);
@@ -242,6 +352,62 @@ fn layers() -> impl Strategy<Value = Vec<Layer>> {
         |most| (1..=most, 1..2000u64).prop_map(|(chunks, ns)| Layer::new(chunks * CHUNK, ns));
     prop_oneof![Just(1u64), Just(2), Just(9), Just(40)]
         .prop_flat_map(move |most| vec(layer(most), 2..24))
+}
+
+/// Layers of which some may run on the host, and the most that they hand on.
+fn layers_with_host() -> impl Strategy<Value = Vec<Layer>> {
+    let host_ns = prop_oneof![1 => Just(None), 3 => (1..4000u64).prop_map(Some)];
+    (layers(), vec((host_ns, 1..400u64), 24)).prop_map(|(layers, of_host)| {
+        let pairs = layers.into_iter().zip(of_host);
+        let with = |(layer, (host_ns, bytes)): (Layer, _)| Layer {
+            host_ns,
+            ..layer.activation_bytes(bytes)
+        };
+        pairs.map(with).collect()
+    })
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(128))]
+
+    /// With the host, a plan is never longer than without, nor than a split of the layers.
+    #[test]
+    fn the_host_is_never_a_loss(
+        layers in layers_with_host(),
+        ns_per_chunk in prop_oneof![1..100u64, 1..1000u64, 1..3000u64],
+        share in 0..=100u64,
+    ) {
+        let machine = machine(ns_per_chunk);
+        let alone: Vec<_> =
+            layers.iter().map(|layer| Layer { host_ns: None, ..layer.clone() }).collect();
+        let least = streaming::least(&layers, &machine).bytes;
+        let all: u64 = layers.iter().map(|layer| layer.bytes).sum();
+        let budget_bytes = least + all * share / 100;
+        let plan = streaming::plan(&layers, &machine, budget_bytes).unwrap();
+        let ours_ns = plan.figures().period_ns;
+        prop_assert!(ours_ns >= plan.bound().period_ns);
+        let addresses = plan.addresses().unwrap();
+        prop_assert!(plan.graph().graph().tensor_ids().all(|tensor| addresses.is_contiguous(tensor)));
+        run_in_a_slab(&plan, 4);
+
+        match streaming::plan(&alone, &machine, budget_bytes) {
+            Ok(alone) => prop_assert!(ours_ns <= alone.figures().period_ns),
+            Err(error) => {
+                let is_short = matches!(error, Error::Infeasible { .. });
+                prop_assert!(is_short && plan.figures().on_host > 0, "{}", error);
+            }
+        }
+        let work = streaming::graph(&layers).unwrap();
+        let graph = work.graph();
+        let request = Request { graph: &graph, machine: &machine.machine, budget_bytes };
+        let Ok(split) = planning::plan(&request, Planner::Split) else { return Ok(()) };
+        let split = (1..=4).filter_map(|iterations| {
+            let on = &machine.machine;
+            placing::place_contiguously(&graph, on, &split, iterations, 1 << 14).ok()
+        });
+        let split_ns = split.map(|split| split.predicted.period_ns).min();
+        prop_assert!(split_ns.is_none_or(|split_ns| ours_ns <= split_ns), "{} ns", ours_ns);
+    }
 }
 
 proptest! {

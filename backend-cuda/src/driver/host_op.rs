@@ -57,8 +57,8 @@ impl HostTask {
         let start = |range: HostRange| (self.block + range.offset_bytes) as *mut u8;
         let outcome = locked(&self.op).run(
             iteration,
-            // SAFETY: the ranges lie in the block, which outlives what is enqueued; the waits of the
-            // plan keep other work on them apart, and what is written is apart from the rest.
+            // SAFETY: the ranges lie in the block, which outlives all enqueued work. The waits of the plan
+            // keep other work away from them, and a written range overlaps no other range.
             |range| unsafe { slice::from_raw_parts(start(range), range.bytes as usize) },
             // SAFETY: the same.
             |range| unsafe { slice::from_raw_parts_mut(start(range), range.bytes as usize) },
@@ -78,9 +78,9 @@ unsafe extern "C" fn call(task: *mut c_void) {
     unsafe { &*task.cast::<HostTask>() }.run();
 }
 
-/// Enqueues an op. Whoever has the task keeps it until it has run, or for as long as a graph that
-/// holds it may run: where the context is in error, the driver does not call it (CUDA Driver API,
-/// `cuLaunchHostFunc`), so it cannot be freed by the call.
+/// Enqueues an op. The caller keeps the task until it has run, or for as long as a graph that holds it
+/// may run. The driver's call cannot free the task: if the context is in error, the driver makes no call (CUDA
+/// Driver API, `cuLaunchHostFunc`).
 pub(crate) fn launch_on_host(stream: &Stream, task: &Arc<HostTask>) -> Result<(), CudaError> {
     make_current(stream.context())?;
     // SAFETY: the stream lives, and so does the task: `CudaDevice` keeps it.

@@ -136,8 +136,8 @@ fn gradients_and_updates_are_those_of_a_reference() {
     }
 }
 
-/// Trains in-core and in a third of that, call by call and as graphs; what is left. `repeats`: whether
-/// the plan is known to launch ops again.
+/// Trains with all of the memory and with a third of it, call by call and as graphs. Returns the trained
+/// model. `repeats`: whether the plan is known to launch ops again.
 fn assert_the_same(settings: &[&str], repeats: bool) -> Trained {
     let (emulated, trainer, model) = set_up(settings);
     let (need_bytes, _) = trainer.in_core(&model).unwrap();

@@ -102,7 +102,7 @@ impl Progress {
         if state.failure.is_none() {
             return Ok(());
         }
-        // Whoever hears of the failure may read the host block.
+        // A caller that gets the failure may read the host block: no work may still use it.
         let state = self.wait_while(state, |state| state.running > 0);
         state.failure.clone().map_or(Ok(()), Err)
     }

@@ -39,8 +39,8 @@ impl Worker {
     /// Enqueues a copy.
     ///
     /// # Safety
-    /// Until the next signal is reached, both ranges can be accessed; and once the tasks before are
-    /// done, nothing writes what is read or uses what is written.
+    /// Until the next signal is reached, both ranges can be accessed. Once the tasks before are done, no
+    /// other work writes the range `from` or uses the range `to`.
     pub(crate) unsafe fn copy(&self, from: u64, to: u64, bytes: u64) {
         self.enqueue(Task::Copy { from, to, bytes });
     }
@@ -72,7 +72,7 @@ impl Worker {
 fn carry_out(task: Task, progress: &Progress) {
     match task {
         Task::Copy { from, to, bytes } => progress.carry_out(|| {
-            // SAFETY: whoever enqueued it promises that.
+            // SAFETY: the caller of `copy` promises it.
             unsafe { memory::copy(from, to, bytes) };
             Ok(())
         }),
@@ -81,7 +81,7 @@ fn carry_out(task: Task, progress: &Progress) {
             progress.carry_out(|| {
                 op.run(
                     iteration,
-                    // SAFETY: whoever enqueued it promises that; what is written is apart.
+                    // SAFETY: the caller of `run` promises it. A written range overlaps no other.
                     |range| unsafe { slice::from_raw_parts(start(range), range.bytes as usize) },
                     // SAFETY: the same.
                     |range| unsafe {

@@ -81,7 +81,7 @@ impl HostTask {
     /// Runs the op. What lies in several segments is copied together before, and back after it.
     ///
     /// # Safety
-    /// Nothing else writes what the op reads, or uses what it writes.
+    /// No other work writes the ranges that the op reads, or uses the ranges that it writes.
     unsafe fn run(self) -> Result<(), VulkanError> {
         let Self { mut op, iteration, ranges, segments } = self;
         let split = ranges.into_iter().filter(|(range, _)| segments.is_split(*range));
@@ -89,7 +89,7 @@ impl HostTask {
             // SAFETY: as the caller promises.
             .map(|(range, is_written)| (range, is_written, unsafe { segments.read(range) }))
             .collect();
-        // An update in place is there twice: what is written counts.
+        // A range that is updated in place is there twice: the written one counts.
         copied.sort_by_key(|&(_, is_written, _)| !is_written);
         let starts: Vec<(HostRange, *mut u8)> =
             copied.iter_mut().map(|(range, _, bytes)| (*range, bytes.as_mut_ptr())).collect();
@@ -99,8 +99,8 @@ impl HostTask {
         };
         let ran = op.run(
             iteration,
-            // SAFETY: the bytes are in one segment or copied, as many as the range has; what is
-            // written is apart from the rest.
+            // SAFETY: the bytes are in one segment or copied, as many as the range has; a written range
+            // overlaps no other range.
             |range| unsafe { slice::from_raw_parts(start(range), range.bytes as usize) },
             // SAFETY: the same.
             |range| unsafe { slice::from_raw_parts_mut(start(range), range.bytes as usize) },

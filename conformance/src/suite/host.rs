@@ -26,7 +26,8 @@ pub fn points_are_counted_from_one<T: Backend>(rig: &mut Rig<'_, T>) -> Outcome 
     Ok(())
 }
 
-/// To wait for a point that has not been signalled is an error, whoever waits, and changes nothing.
+/// A wait for a point that has not been signalled, on a stream or by the caller, is an error and changes
+/// nothing.
 pub fn unsignalled_points_are_refused<T: Backend>(rig: &mut Rig<'_, T>) -> Outcome {
     rig.needs_host_stream()?;
     rig.set_up()?;
@@ -86,7 +87,7 @@ pub fn every_byte_counts<T: Backend>(rig: &mut Rig<'_, T>) -> Outcome {
     Ok(())
 }
 
-/// An op writes what it is launched with and nothing else of the block.
+/// An op writes the ranges of its launch and no other bytes of the block.
 pub fn ops_leave_the_rest_alone<T: Backend>(rig: &mut Rig<'_, T>) -> Outcome {
     rig.needs_host_stream()?;
     rig.set_up()?;
@@ -160,7 +161,7 @@ pub fn the_host_waits_for_uploads<T: Backend>(rig: &mut Rig<'_, T>) -> Outcome {
     rig.expect(rig.slot(C), &sent, "what was sent before the host overwrote it")
 }
 
-/// An op on the host that waits for a download reads what was fetched.
+/// An op on the host that waits for a download reads the downloaded bytes.
 pub fn the_host_waits_for_downloads<T: Backend>(rig: &mut Rig<'_, T>) -> Outcome {
     rig.needs_host_stream()?;
     rig.set_up()?;
@@ -301,8 +302,8 @@ pub fn a_thousand_ops_may_be_pending<T: Backend>(rig: &mut Rig<'_, T>) -> Outcom
     rig.expect(count, &value, "what many ops on the host made")
 }
 
-/// Whoever asks whether a point is reached, and hears that it is, finds what the op before it wrote.
-/// Asking does not block.
+/// If a query says that a point is reached, the op before it has written its results. A query does not
+/// block.
 pub fn what_is_reached_has_been_done<T: Backend>(rig: &mut Rig<'_, T>) -> Outcome {
     /// Then one may block as well: a host need not be fast.
     const MOST_QUESTIONS: usize = 10_000;
@@ -322,7 +323,7 @@ pub fn what_is_reached_has_been_done<T: Backend>(rig: &mut Rig<'_, T>) -> Outcom
     rig.expect(rig.slot(B), &rig.computed(COPY, &[&read]), "what an op wrote that is reached")
 }
 
-/// Whoever has blocked until a point finds what the op before it wrote.
+/// After a block until a point, the op before it has written its results.
 pub fn blocking_waits_for_the_op<T: Backend>(rig: &mut Rig<'_, T>) -> Outcome {
     rig.needs_host_stream()?;
     rig.set_up()?;
@@ -403,7 +404,7 @@ pub fn a_device_may_be_dropped_at_any_time<T: Backend>(bench: &Bench<'_, T>) -> 
     rig.close()
 }
 
-/// Fails unless the host still computes what it is asked, between a download and an upload.
+/// Fails unless the host still computes an op between a download and an upload.
 fn works<T: Backend>(rig: &mut Rig<'_, T>) -> Outcome {
     rig.works()?;
     let read = rig.fill(rig.slot(A), 78)?;

@@ -34,7 +34,7 @@ const NEAR: usize = 3;
 pub(super) fn guessed(layers: &Layers) -> Vec<Streamed> {
     let count = layers.len();
     let mut chosen: Vec<_> = match count {
-        ..=FEW => (0..1 << count).map(|set| order(count, |layer| set >> layer & 1 == 1)).collect(),
+        ..=FEW => subsets(count).collect(),
         _ => {
             let some = || (0..count).step_by(count.div_ceil(MOST));
             let but_first = some().map(|first| (first..count).collect());
@@ -61,13 +61,18 @@ pub(super) fn improved(layers: &Layers, guessed: Vec<Streamed>) -> Vec<Streamed>
             if rank < CHANGED {
                 better.extend(improve(layers, from, &[exchanged, moved], looks / CHANGED));
             }
-            better.extend(improve(layers, from, &[moved], looks / REORDERED));
+            better.extend(reordered(layers, from, looks / REORDERED));
         }
     }
     by_cost(guessed.into_iter().chain(better))
 }
 
-fn by_cost(choices: impl Iterator<Item = Streamed>) -> Vec<Streamed> {
+/// All sets of so many layers.
+pub(super) fn subsets(layers: usize) -> impl Iterator<Item = Vec<usize>> {
+    (0..1 << layers).map(move |set| order(layers, |layer| set >> layer & 1 == 1))
+}
+
+pub(super) fn by_cost(choices: impl Iterator<Item = Streamed>) -> Vec<Streamed> {
     let mut all: Vec<_> = choices.collect();
     all.sort_by_key(Streamed::cost);
     all.dedup();
@@ -87,15 +92,15 @@ fn groups(layers: usize) -> impl Iterator<Item = Vec<usize>> {
 
 /// As few bytes as leave some slots free, spread evenly over the time of all layers or over their
 /// number, of layers up to some sizes.
-fn spread(layers: &Layers) -> impl Iterator<Item = Vec<usize>> {
-    let mut sizes = layers.bytes.clone();
+pub(super) fn spread(layers: &Layers) -> impl Iterator<Item = Vec<usize>> {
+    let mut sizes: Vec<_> = layers.bytes.iter().copied().filter(|&bytes| bytes > 0).collect();
     sizes.sort_unstable();
     let quantiles = (1..=QUANTILES).map(|at| (sizes.len() * at).div_ceil(QUANTILES));
     let mut most: Vec<_> =
         quantiles.filter_map(|at| sizes.get(at.checked_sub(1)?).copied()).collect();
     most.dedup();
     let total_bytes = sizes.iter().copied().fold(0, u64::saturating_add);
-    let excess_bytes = total_bytes.saturating_sub(layers.budget_bytes);
+    let excess_bytes = total_bytes.saturating_sub(layers.weight_bytes());
     most.into_iter().flat_map(move |most_bytes| {
         FREE.into_iter().flat_map(move |free| {
             let bytes = excess_bytes.saturating_add(most_bytes.saturating_mul(free));
@@ -117,16 +122,23 @@ fn evenly(layers: &Layers, most_bytes: u64, bytes: u64, by_time: bool) -> Vec<us
         passed += weight(layer);
         let due = (u128::from(bytes) * passed).div_ceil(whole);
         let size = layers.bytes[layer];
-        *is_streamed = size <= most_bytes && u128::from(taken.saturating_add(size / 2)) < due;
+        *is_streamed =
+            size > 0 && size <= most_bytes && u128::from(taken.saturating_add(size / 2)) < due;
         taken = taken.saturating_add(if *is_streamed { size } else { 0 });
     }
     for layer in (0..layers.len()).rev() {
-        if taken < bytes && layers.bytes[layer] <= most_bytes && !is_streamed[layer] {
+        let may_be = layers.bytes[layer] > 0 && layers.bytes[layer] <= most_bytes;
+        if taken < bytes && may_be && !is_streamed[layer] {
             is_streamed[layer] = true;
             taken = taken.saturating_add(layers.bytes[layer]);
         }
     }
     order(layers.len(), |layer| is_streamed[layer])
+}
+
+/// A better choice of the same layers in another order, if one is found by so many estimates.
+pub(super) fn reordered(layers: &Layers, from: &Streamed, looks: usize) -> Option<Streamed> {
+    improve(layers, from, &[moved], looks)
 }
 
 /// A better choice that differs by some changes, if one is found by so many estimates.
@@ -142,6 +154,9 @@ fn improve(layers: &Layers, from: &Streamed, changes: &[Change], looks: usize) -
         }
         unchanged += 1;
         let Some(order) = change(count, &best.order, at, distance) else { continue };
+        if order.iter().any(|&layer| layers.on_host[layer]) {
+            continue;
+        }
         looks -= 1;
         let changed = layers.judge_below(order, best.shape, best.period_ns);
         if let Some(changed) = changed.filter(|changed| changed.cost() < best.cost()) {

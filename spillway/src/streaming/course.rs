@@ -1,6 +1,8 @@
 //! What happens while layers are launched one after the other: which are on the device, and when.
 
 use super::streamed::{Layers, Slots};
+use planner_core::machine::Direction;
+use std::collections::VecDeque;
 use std::mem;
 
 /// Iterations that an estimate follows. The last one is like all that come after it, as a rule.
@@ -29,11 +31,15 @@ impl Layers {
     pub(super) fn times(&self, order: &[usize], slots: &Slots) -> Option<Times> {
         let (mut course, mut clock) = (Course::new(self.len(), order, slots), Clock::new(self));
         let mut times = Times::default();
+        let mut see = |event| match event {
+            Event::Upload(upload) => times.uploads.push(upload),
+            Event::Launch { end_ns } => times.launch_ends_ns.push(end_ns),
+        };
         for _ in 0..TIMED {
-            self.iterate(&mut course, &mut clock, |event| match event {
-                Event::Upload(upload) => times.uploads.push(upload),
-                Event::Launch { end_ns } => times.launch_ends_ns.push(end_ns),
-            })?;
+            self.iterate(&mut course, &mut clock, &mut see)?;
+        }
+        while let Some(upload) = clock.next_upload(self) {
+            see(Event::Upload(clock.upload(upload)));
         }
         Some(times)
     }
@@ -47,16 +53,30 @@ impl Layers {
         for (layer, &time_ns) in self.time_ns.iter().enumerate() {
             while let Some(next) = course.next() {
                 course.upload(next);
-                let start_ns = clock.uploaded_ns.max(clock.freed_ns);
-                clock.uploaded_ns = start_ns.saturating_add(self.upload_ns[next]);
-                clock.ready_ns[next] = clock.uploaded_ns;
-                let end_ns = clock.uploaded_ns;
-                see(Event::Upload(Upload {
-                    layer: next,
-                    launches: clock.launches,
-                    start_ns,
-                    end_ns,
-                }));
+                let (launches, granted_ns) = (clock.launches, clock.freed_ns);
+                clock.granted.push_back(Granted { layer: next, launches, granted_ns });
+            }
+            match self.crossing(layer) {
+                None => {}
+                Some((Direction::DeviceToHost, ns)) => {
+                    clock.now_ns = clock.now_ns.saturating_add(ns);
+                }
+                Some((Direction::HostToDevice, ns)) => {
+                    // An upload that this layer waits for too is not in its way.
+                    while let Some(upload) = clock.next_upload(self)
+                        && upload.start_ns < clock.now_ns
+                        && (!self.yields || upload.end_ns <= clock.now_ns || clock.is_due(layer))
+                    {
+                        see(Event::Upload(clock.upload(upload)));
+                    }
+                    clock.now_ns = clock.now_ns.max(clock.uploaded_ns).saturating_add(ns);
+                    clock.uploaded_ns = clock.now_ns;
+                }
+            }
+            while clock.is_due(layer)
+                && let Some(upload) = clock.next_upload(self)
+            {
+                see(Event::Upload(clock.upload(upload)));
             }
             let start_ns = clock.now_ns.max(clock.ready_ns[layer]);
             clock.now_ns = start_ns.saturating_add(time_ns);
@@ -73,7 +93,7 @@ impl Layers {
 #[derive(Debug)]
 struct Clock {
     launches: usize,
-    /// When the last launch ended.
+    /// When the last launch ended, on the device or on the host.
     now_ns: u64,
     /// When the last upload ended.
     uploaded_ns: u64,
@@ -81,12 +101,44 @@ struct Clock {
     freed_ns: u64,
     /// When the last upload of each layer ended.
     ready_ns: Vec<u64>,
+    /// Layers that have memory and wait for the link.
+    granted: VecDeque<Granted>,
+}
+
+/// A layer that has memory.
+#[derive(Clone, Copy, Debug)]
+struct Granted {
+    layer: usize,
+    launches: usize,
+    granted_ns: u64,
 }
 
 impl Clock {
     fn new(layers: &Layers) -> Self {
         let ready_ns = vec![0; layers.len()];
-        Self { launches: 0, now_ns: 0, uploaded_ns: 0, freed_ns: 0, ready_ns }
+        let granted = VecDeque::new();
+        Self { launches: 0, now_ns: 0, uploaded_ns: 0, freed_ns: 0, ready_ns, granted }
+    }
+
+    /// Whether a layer waits for the link.
+    fn is_due(&self, layer: usize) -> bool {
+        self.granted.iter().any(|granted| granted.layer == layer)
+    }
+
+    /// The next upload, if the link has nothing else to do.
+    fn next_upload(&self, layers: &Layers) -> Option<Upload> {
+        let &Granted { layer, launches, granted_ns } = self.granted.front()?;
+        let start_ns = self.uploaded_ns.max(granted_ns);
+        let end_ns = start_ns.saturating_add(layers.upload_ns[layer]);
+        Some(Upload { layer, launches, start_ns, end_ns })
+    }
+
+    /// Carries out the upload that [`next_upload`](Self::next_upload) named.
+    fn upload(&mut self, upload: Upload) -> Upload {
+        self.granted.pop_front();
+        self.uploaded_ns = upload.end_ns;
+        self.ready_ns[upload.layer] = upload.end_ns;
+        upload
     }
 }
 

@@ -48,13 +48,31 @@ pub(super) fn shorter(
         let is_near = paged_ns >= best_ns && near > 0 && paged_ns - paged_ns / 16 < best_ns;
         near -= usize::from(is_near);
         if paged_ns < best_ns || is_near {
-            let paged = OwnedPlan::from(&paged);
-            let placed = (1..=MOST_ITERATIONS).filter_map(|iterations| {
-                placing::place_contiguously(graph, machine, &paged, iterations, STEPS).ok()
-            });
+            let placed = in_one_piece(graph, machine, &OwnedPlan::from(&paged));
             best =
                 iter::once(best).chain(placed).min_by_key(period_ns).ok_or(PlanningError::Stuck)?;
         }
     }
     Ok(best)
+}
+
+/// The first or the last layers on the device, as many as fit, and the others on the host.
+pub(super) fn split(
+    layers: &Layers,
+    graph: &Graph<'_>,
+    machine: &Machine,
+) -> Result<Option<OwnedPlan>, PlanningError> {
+    let request = Request { graph, machine, budget_bytes: layers.budget_bytes };
+    match planning::plan(&request, Strategy::Split) {
+        Err(PlanningError::Infeasible { .. }) => Ok(None),
+        paged => Ok(in_one_piece(graph, machine, &paged?)),
+    }
+}
+
+/// The shortest plan in which each tensor lies in one piece, if there is one.
+fn in_one_piece(graph: &Graph<'_>, machine: &Machine, paged: &OwnedPlan) -> Option<OwnedPlan> {
+    let placed = (1..=MOST_ITERATIONS).filter_map(|iterations| {
+        placing::place_contiguously(graph, machine, paged, iterations, STEPS).ok()
+    });
+    placed.min_by_key(period_ns)
 }

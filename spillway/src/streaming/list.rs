@@ -2,10 +2,11 @@
 
 use super::course::Upload;
 use super::streamed::{Layers, Shape, Slots, Streamed};
-use super::{candidates, knobs, layout};
+use super::{bound, candidates, hosts, knobs, layout};
 use crate::placing;
 use crate::planning;
 use planner_core::bounds::Order;
+use planner_core::machine::Direction;
 use planner_core::placement::Over;
 use planner_core::plan::{ArenaPlacement, Part, PlanError, Pool, Prediction, Resident, Step};
 use planner_core::planner::PlanningError;
@@ -61,17 +62,30 @@ const WHEN: [When; 6] = [
     When::Ahead(1),
 ];
 
-/// The best plan: choices are carried out in the order of their estimates, which their plans hardly
-/// ever beat. If those without an estimate above the bound do not reach it, better ones are looked for,
-/// and the knobs of servers are tried.
+/// The best plan: with all layers on the device, or with some on the host if that is shorter.
 pub(super) fn best(
     layers: &Layers,
     graph: &Graph<'_>,
     machine: &Machine,
 ) -> Result<OwnedPlan, PlanningError> {
+    let on_device = on_device(layers, graph, machine)?;
+    let best = match layers.host_ns.iter().any(Option::is_some) {
+        true => with_host(on_device, layers, graph, machine)?,
+        false => on_device,
+    };
+    best.ok_or(PlanningError::Stuck)
+}
+
+/// The best plan with all layers on the device: choices are carried out in the order of their
+/// estimates, which their plans hardly ever beat. If those without an estimate above the bound do not reach
+/// it, better ones are looked for, and the knobs of servers are tried. None where a layer does not fit.
+fn on_device(
+    layers: &Layers,
+    graph: &Graph<'_>,
+    machine: &Machine,
+) -> Result<Option<OwnedPlan>, PlanningError> {
     let least_ns = planning::lower_bound_ns(graph, machine, layers.budget_bytes, Order::Given)?;
-    let mut attempt =
-        Attempt { layers, graph, machine, looks: LOOKS, fixed: FIXED, placed: PLACED };
+    let mut attempt = Attempt::new(layers, graph, machine);
     let guessed = candidates::guessed(layers);
     let ideal = guessed.iter().take_while(|streamed| streamed.period_ns <= least_ns);
     let mut best = attempt.best_of(ideal.take(IDEAL), None, least_ns)?;
@@ -79,7 +93,24 @@ pub(super) fn best(
         let all = candidates::improved(layers, guessed);
         best = attempt.best_of(all.iter(), best, least_ns)?;
     }
-    knobs::shorter(best.ok_or(PlanningError::Stuck)?, layers, graph, machine, least_ns)
+    best.map(|best| knobs::shorter(best, layers, graph, machine, least_ns)).transpose()
+}
+
+/// The shorter of a plan and those with some layers on the host. A split is always carried out.
+fn with_host(
+    best: Option<OwnedPlan>,
+    layers: &Layers,
+    graph: &Graph<'_>,
+    machine: &Machine,
+) -> Result<Option<OwnedPlan>, PlanningError> {
+    let least_ns = bound::period_ns(graph, machine, layers.budget_bytes);
+    if best.as_ref().is_some_and(|best| period_ns(best) <= least_ns) {
+        return Ok(best);
+    }
+    let mut attempt = Attempt::new(layers, graph, machine);
+    let best = attempt.best_of(hosts::choices(layers).iter(), best, least_ns)?;
+    let split = knobs::split(layers, graph, machine)?;
+    Ok(best.into_iter().chain(split).min_by_key(period_ns))
 }
 
 /// What choices are carried out for, and the effort that is left.
@@ -92,7 +123,11 @@ struct Attempt<'a, 'g> {
     placed: usize,
 }
 
-impl Attempt<'_, '_> {
+impl<'a, 'g> Attempt<'a, 'g> {
+    const fn new(layers: &'a Layers, graph: &'a Graph<'g>, machine: &'a Machine) -> Self {
+        Self { layers, graph, machine, looks: LOOKS, fixed: FIXED, placed: PLACED }
+    }
+
     /// Carries out choices while their estimates are better than the best plan.
     fn best_of<'s>(
         &mut self,
@@ -113,8 +148,9 @@ impl Attempt<'_, '_> {
 
     /// Plans for a choice; none where its layers cannot be laid out.
     fn carry_out(&mut self, streamed: &Streamed) -> Result<Option<OwnedPlan>, PlanningError> {
-        let Streamed { order, shape, period_ns: estimate_ns, .. } = streamed;
-        let Some(slots) = self.layers.slots(order, *shape) else { return Ok(None) };
+        let Streamed { order, shape, on_host, yields, period_ns: estimate_ns, .. } = streamed;
+        let layers = &self.layers.with_host(on_host, *yields);
+        let Some(slots) = layers.slots(order, *shape) else { return Ok(None) };
         let mut best = None;
         let keep = self.placed - self.placed / SHARE;
         let is_good = |best: &Option<OwnedPlan>| {
@@ -124,17 +160,17 @@ impl Attempt<'_, '_> {
             if *shape == Shape::Slots || is_good(&best) {
                 break;
             }
-            let Some(left) = self.fixed.checked_sub(self.layers.len() * iterations) else { break };
+            let Some(left) = self.fixed.checked_sub(layers.len() * iterations) else { break };
             self.fixed = left;
-            let fixed = self.fix(order, &slots, *estimate_ns, iterations)?;
+            let fixed = self.fix(layers, order, &slots, *estimate_ns, iterations)?;
             best = best.into_iter().chain(fixed).min_by_key(period_ns);
         }
         for when in WHEN {
-            let is_spent = *shape == Shape::Packed && self.placed < keep + self.layers.len();
+            let is_spent = *shape == Shape::Packed && self.placed < keep + layers.len();
             if is_good(&best) || is_spent {
                 break;
             }
-            let Some(mut plan) = list(self.layers, order, &slots, when, 1) else { continue };
+            let Some(mut plan) = list(layers, order, &slots, when, 1) else { continue };
             plan.predicted = predict(self.graph, self.machine, &plan)?;
             best = best.into_iter().chain(self.lay_out(&plan, *shape, keep)).min_by_key(period_ns);
         }
@@ -144,12 +180,13 @@ impl Attempt<'_, '_> {
     /// Gives each layer its own offset in each of some iterations.
     fn fix(
         &mut self,
+        one: &Layers,
         order: &[usize],
         slots: &Slots,
         least_ns: u64,
         iterations: usize,
     ) -> Result<Option<OwnedPlan>, PlanningError> {
-        let (count, layers) = (self.layers.len(), self.layers.repeated(iterations));
+        let (count, layers) = (one.len(), one.repeated(iterations));
         let numbers =
             (0..iterations).flat_map(|at| order.iter().map(move |layer| layer + at * count));
         let numbers: Vec<_> = numbers.collect();
@@ -163,7 +200,7 @@ impl Attempt<'_, '_> {
         let Some(mut plan) = list(&layers, &numbers, &slots, When::InTime, iterations) else {
             return Ok(None);
         };
-        plan.placements = Some(objects(self.layers, order, &plan, &slots, iterations));
+        plan.placements = Some(objects(one, order, &plan, &slots, iterations));
         plan.predicted = predict(self.graph, self.machine, &plan)?;
         Ok(Some(plan))
     }
@@ -251,7 +288,8 @@ fn list(
     let mut uploads = uploads.into_iter().peekable();
     let part = |layer: usize| Part::whole(TensorId(layer as u32));
     let (mut steps, mut is_there) = (Vec::new(), vec![false; count]);
-    let mut resident: Vec<_> = (0..count).filter(|&layer| !is_streamed[layer]).map(part).collect();
+    let stays = |&layer: &usize| !is_streamed[layer] && !layers.on_host[layer];
+    let mut resident: Vec<_> = (0..count).filter(stays).map(part).collect();
     let mut pools = vec![Pool { object_bytes: slots.object_bytes, count: slots.count }];
     let (mut arena, mut arena_bytes, mut tensor_pool) = (Vec::new(), 0, Vec::new());
     if layers.stay_in_arena() {
@@ -262,18 +300,37 @@ fn list(
         pools.push(Pool { object_bytes, count: staying.sum() });
         tensor_pool = is_streamed.iter().map(|&is_streamed| u32::from(!is_streamed)).collect();
     }
+    if let Some(pool) = layers.activations {
+        tensor_pool.resize(count, 0);
+        tensor_pool.resize(2 * count, pools.len() as u32);
+        pools.push(pool);
+        let last = layers.before(0) % count;
+        resident.extend((!layers.on_host[last]).then(|| part(count + last)));
+    }
     for launched in 0..count {
+        let (before, op) = (part(count + layers.before(launched) % count), OpId(launched as u32));
+        let crossing = layers.crossing(launched).map(|(direction, _)| direction);
+        // What the device waits for comes before what it will need later.
+        steps.extend((crossing == Some(Direction::HostToDevice)).then_some(Step::Prefetch(before)));
         while let Some((.., layer)) = uploads.next_if(|&(before, ..)| before == launched) {
             steps.push(Step::Prefetch(part(layer)));
             is_there[layer] = true;
         }
-        steps.push(Step::launch(OpId(launched as u32)));
+        if crossing == Some(Direction::DeviceToHost) {
+            steps.extend([Step::Offload(before), Step::Evict(before)]);
+        }
+        steps.push(if layers.on_host[launched] { Step::Host(op) } else { Step::launch(op) });
+        if layers.activations.is_some() && count > 1 && !layers.on_host[launched] {
+            steps.push(Step::Evict(before));
+        }
         if is_streamed[launched] {
             steps.push(Step::Evict(part(launched)));
             resident.extend((!is_there[launched]).then(|| part(launched)));
         }
     }
-    let resident = resident.into_iter().map(|part| Resident { part, host_copy: true });
+    // Of what the last layer handed on, only the device has the value.
+    let host_copy = |part: Part| part.tensor.index() < count;
+    let resident = resident.into_iter().map(|part| Resident { part, host_copy: host_copy(part) });
     Some(OwnedPlan {
         resident_at_start: resident.collect(),
         steps,
@@ -300,13 +357,14 @@ fn objects(
     let mut placements = OwnedPlacements { iterations: iterations as u32, objects, ends };
     let mut place = |tensor: TensorId, iteration: usize| {
         let position = order.iter().position(|&layer| layer == tensor.index());
-        let (first, count) = match position {
-            Some(at) => {
+        let (first, count) = match (tensor.index().checked_sub(layers.len()), position) {
+            (Some(layer), _) => (layers.activation_object(layer), 1),
+            (None, Some(at)) => {
                 let at = at + iteration % iterations * order.len();
                 (slots.first.as_ref().map_or(0, |first| first[at]), slots.taken[at])
             }
-            None if layers.stay_in_arena() => return,
-            None => {
+            (None, None) if layers.stay_in_arena() => return,
+            (None, None) => {
                 let count = layers.bytes[tensor.index()] / layers.chunk_bytes;
                 stays += count;
                 (stays - count, count)
@@ -319,21 +377,28 @@ fn objects(
     at_start.clone().for_each(|tensor| place(tensor, 0));
     for iteration in 0..iterations {
         for step in &plan.steps {
-            if let Step::Prefetch(part) = step {
-                let is_for_next = at_start.clone().any(|tensor| tensor == part.tensor);
-                place(part.tensor, iteration + usize::from(is_for_next));
+            match *step {
+                Step::Prefetch(part) => {
+                    let is_for_next = at_start.clone().any(|tensor| tensor == part.tensor);
+                    place(part.tensor, iteration + usize::from(is_for_next));
+                }
+                // A single layer updates its activation in place.
+                Step::Launch(launched) if layers.activations.is_some() && layers.len() > 1 => {
+                    place(TensorId((layers.len() + launched.op.index()) as u32), iteration);
+                }
+                _ => {}
             }
         }
     }
     placements
 }
 
-/// The layers that stay, one after the other, and the bytes that they take.
+/// The layers that stay, one after the other, and the bytes that they take. Those on the host take none.
 fn arena_of(layers: &Layers, is_streamed: &[bool]) -> (Vec<ArenaPlacement>, u64) {
     let mut end_bytes = 0;
     let mut placements = Vec::new();
     for ((layer, &bytes), &is_streamed) in layers.bytes.iter().enumerate().zip(is_streamed) {
-        if !is_streamed {
+        if !is_streamed && bytes > 0 {
             let tensor = TensorId(layer as u32);
             placements.push(ArenaPlacement { tensor, offset_bytes: end_bytes });
             // They fit in the budget.

@@ -1,7 +1,7 @@
 //! Weight streaming: layers in a row whose weights are more than the device holds.
 //!
 //! Some layers stay on the device. The others come over the link for their turn, each into a slot
-//! at a fixed address.
+//! at a fixed address, or run on the host, if they [may](Layer::host_ns).
 //!
 //! [`plan`] takes the layers as a plain list. Its result is a [`Plan`] like any other: layer, op and
 //! tensor have the same number, [`Plan::addresses`] says where each layer lies, and
@@ -31,12 +31,15 @@
 //! # Ok::<(), spillway::Error>(())
 //! ```
 
+mod bound;
 mod candidates;
 mod course;
+mod hosts;
 mod knobs;
 mod layout;
 mod list;
 mod streamed;
+mod turns;
 
 use crate::budget::Budget;
 use crate::error::Error;
@@ -44,7 +47,7 @@ use crate::figures::{Context, Needs};
 use crate::graph::Graph;
 use crate::names::{Names, exactly};
 use crate::plan::Plan;
-use planner_core::{Kind, OpId};
+use planner_core::{GraphError, Kind, OpId, TensorId};
 use std::time::Instant;
 use streamed::Layers;
 use workloads::{OwnedGraph, OwnedMachine, OwnedPlan, Shown};
@@ -62,19 +65,38 @@ pub struct Layer {
     pub name: String,
     /// The size of its weights, which lie at consecutive addresses.
     pub bytes: u64,
-    /// How long it computes.
+    /// How long it computes on the device.
     pub time_ns: u64,
+    /// How long it computes on the host; `None` if it cannot run there.
+    pub host_ns: Option<u64>,
+    /// The size of what it hands on to the next layer: the last one to the first, for the next
+    /// iteration. 0, of all layers: the plan knows nothing of it. Where a layer may run on the host, no
+    /// layer has 0.
+    pub activation_bytes: u64,
 }
 
 impl Layer {
-    /// A layer without a name.
+    /// A layer without a name, which runs on the device.
     #[must_use]
     pub const fn new(bytes: u64, time_ns: u64) -> Self {
-        Self { name: String::new(), bytes, time_ns }
+        Self { name: String::new(), bytes, time_ns, host_ns: None, activation_bytes: 0 }
+    }
+
+    /// The same layer, which may run on the host for so long.
+    #[must_use]
+    pub fn host_ns(self, time_ns: u64) -> Self {
+        Self { host_ns: Some(time_ns), ..self }
+    }
+
+    /// The same layer, which hands on so many bytes.
+    #[must_use]
+    pub fn activation_bytes(self, bytes: u64) -> Self {
+        Self { activation_bytes: bytes, ..self }
     }
 }
 
-/// The least device memory with which layers can be streamed: that of the largest.
+/// The least device memory with which layers can be streamed: that of the largest which cannot run on
+/// the host, and [room for activations](plan).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Least {
     /// How many bytes.
@@ -86,34 +108,78 @@ pub struct Least {
 /// Returns the least device memory, and which layers need it. O(layers).
 #[must_use]
 pub fn least(layers: &[Layer], machine: &OwnedMachine) -> Least {
-    let rounded = |layer: &Layer| machine.machine.round_up_to_chunks(layer.bytes);
+    let on_device = |layer: &Layer| if layer.host_ns.is_none() { layer.bytes } else { 0 };
+    let rounded = |layer: &Layer| machine.machine.round_up_to_chunks(on_device(layer));
     let bytes_of = |layer: &Layer| rounded(layer).unwrap_or(u64::MAX);
     let bytes = layers.iter().map(bytes_of).max().unwrap_or(0);
     let numbers = (0..).zip(layers);
     let largest = numbers.filter(|(_, layer)| bytes_of(layer) == bytes);
-    Least { bytes, layers: largest.map(|(number, _)| number).collect() }
+    let activations = layers.iter().map(|layer| layer.activation_bytes);
+    let activations = streamed::activations(activations, &machine.machine);
+    Least {
+        bytes: bytes.saturating_add(streamed::pool_bytes(activations)),
+        layers: largest.map(|(number, _)| number).collect(),
+    }
 }
 
-/// The graph of layers: each is an op that reads a state, with its number.
+/// The graph of layers: each is an op that reads a state, with its number. Where layers hand something
+/// on, each also reads the activation of the layer before and writes its own: a temporary, or a
+/// state of the last layer.
 ///
 /// # Errors
-/// [`Error::Graph`]: there is no layer, one has no bytes, or bytes or times exceed 64 bits.
+/// [`Error::Graph`]: there is no layer, one has no bytes, or bytes or times exceed 64 bits; one hands
+/// nothing on, though some layer may run on the host or others hand something on.
 pub fn graph(layers: &[Layer]) -> Result<Graph, Error> {
     let mut graph = OwnedGraph::new("layers");
-    for (number, Layer { name, bytes, time_ns }) in layers.iter().enumerate() {
-        let name = if name.is_empty() { format!("layer {number}") } else { name.clone() };
-        let weights = graph.push_tensor(name.clone(), *bytes, Kind::State);
-        graph.push_op(name, *time_ns, 0, &[weights], &[]);
+    let name = |number: usize| match &*layers[number].name {
+        "" => format!("layer {number}"),
+        name => name.to_owned(),
+    };
+    for (number, layer) in layers.iter().enumerate() {
+        graph.push_tensor(name(number), layer.bytes, Kind::State);
+    }
+    let hands_on = |layer: &Layer| layer.activation_bytes > 0;
+    let why = layers.iter().position(|layer| layer.host_ns.is_some() || hands_on(layer));
+    let handed_on = if why.is_some() { layers } else { &[] };
+    for (number, layer) in handed_on.iter().enumerate() {
+        let kind = if number + 1 == layers.len() { Kind::State } else { Kind::Temporary };
+        let activation = format!("{}, activation", name(number));
+        let tensor = graph.push_tensor(activation, layer.activation_bytes, kind);
+        if let Some(other) = why.filter(|_| !hands_on(layer)) {
+            let message = hands_nothing_on(&name(number), &name(other), &layers[other]);
+            return Err(Error::Graph { error: GraphError::EmptyTensor(tensor), message });
+        }
+    }
+    for (number, layer) in layers.iter().enumerate() {
+        let (weights, count) = (TensorId(number as u32), layers.len() as u32);
+        let activation = |number: usize| TensorId(count + (number % layers.len()) as u32);
+        let (before, own) = (activation(number + layers.len() - 1), activation(number));
+        let op = match why {
+            None => graph.push_op(name(number), layer.time_ns, 0, &[weights], &[]),
+            Some(_) => graph.push_op(name(number), layer.time_ns, 0, &[weights, before], &[own]),
+        };
+        if let Some(host_ns) = layer.host_ns {
+            graph.set_host_ns(op, host_ns);
+        }
     }
     Graph::new(graph)
 }
 
-/// Plans which layers stay, and when and where the others come. The budget is for weights alone:
-/// bytes, a [`Budget`], or a text; percentages are of all weights. Addresses are multiples of the
-/// machine's `chunk_bytes`, which may be as small as the device's alignment.
+fn hands_nothing_on(name: &str, other: &str, layer: &Layer) -> String {
+    let (name, other) = (Shown::name(name), Shown::name(other));
+    let why = if layer.host_ns.is_some() { "may run on the host" } else { "hands something on" };
+    format!(
+        "{name:?} hands on 0 bytes, but {other:?} {why}: then each layer needs activation_bytes"
+    )
+}
+
+/// Plans which layers stay, when and where others come, and which run on the host. The budget is for
+/// weights: bytes, a [`Budget`], or a text; percentages are of all weights. Where layers hand
+/// something on, the budget is for that too: three times the largest activation. Addresses are multiples
+/// of the machine's `chunk_bytes`, which may be as small as the device's alignment.
 ///
-/// Takes a few milliseconds for 100 layers. `docs/streaming.md` compares the period with those of the
-/// settings that inference servers have.
+/// Takes a few milliseconds for 100 layers, and a tenth of a second where layers may run on the host.
+/// `docs/streaming.md` compares the period with those of the settings that inference servers have.
 ///
 /// # Errors
 /// [`Error::Infeasible`] names the layers for which the budget is too small; those of [`graph`]; a
@@ -146,8 +212,12 @@ where
         strategy: STRATEGY.to_owned(),
         ..plan
     };
-    let context =
-        Context { planning_ns: u64::try_from(started.elapsed().as_nanos()).ok(), ..context };
+    let bound_ns = bound::period_ns(&core, on, budget_bytes);
+    let context = Context {
+        planning_ns: u64::try_from(started.elapsed().as_nanos()).ok(),
+        host_bound_ns: context.host_bound_ns.map(|_| bound_ns),
+        ..context
+    };
     Plan::in_context(graph, machine.clone(), plan, context)
 }
 

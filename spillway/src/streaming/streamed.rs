@@ -1,25 +1,38 @@
 //! Which layers are streamed, through what memory, and an estimate of the period.
 
 use planner_core::machine::Direction;
+use planner_core::plan::Pool;
 use planner_core::{Graph, Machine};
 
 /// Objects that all layers together take at most, unless chunks are larger: a balance. More of them
 /// waste less memory where sizes differ, and planning takes longer.
 const MOST_OBJECTS: u64 = 4096;
 
-/// The layers, as numbers.
-#[derive(Debug)]
+/// Most activations that are on the device at a time, with that of the last layer.
+const ACTIVATIONS: u64 = 3;
+
+/// The layers, as numbers. Those that run on the host have no bytes there.
+#[derive(Clone, Debug)]
 pub(super) struct Layers {
     /// Sizes in whole chunks.
     pub(super) bytes: Vec<u64>,
     pub(super) time_ns: Vec<u64>,
     /// How long the upload of each takes.
     pub(super) upload_ns: Vec<u64>,
+    /// How long each takes on the host, if it may run there.
+    pub(super) host_ns: Vec<Option<u64>>,
+    pub(super) on_host: Vec<bool>,
+    /// How long what each hands on takes to the host, and to the device.
+    handed_ns: Vec<(u64, u64)>,
+    /// Whether what is handed on from the host comes before uploads that would end after it is there.
+    pub(super) yields: bool,
     pub(super) budget_bytes: u64,
+    /// Memory for what layers hand on, if the plan knows of it.
+    pub(super) activations: Option<Pool>,
     /// The sum of the sizes, which may exceed 64 bits.
     total_bytes: u128,
     /// What divides all sizes, or nearly.
-    unit_bytes: u64,
+    pub(super) unit_bytes: u64,
     pub(super) chunk_bytes: u64,
 }
 
@@ -49,6 +62,8 @@ pub(super) struct Streamed {
     /// The layers that are streamed, in the order in which they come.
     pub(super) order: Vec<usize>,
     pub(super) shape: Shape,
+    pub(super) on_host: Vec<bool>,
+    pub(super) yields: bool,
     /// At least the period.
     pub(super) period_ns: u64,
     pub(super) upload_ns: u64,
@@ -65,17 +80,25 @@ impl Layers {
     /// Reads the layers of a checked graph.
     pub(super) fn new(graph: &Graph<'_>, machine: &Machine, budget_bytes: u64) -> Self {
         let rounded = |bytes| machine.round_up_to_chunks(bytes).unwrap_or(u64::MAX);
-        let upload_ns = |bytes| machine.transfer_ns(Direction::HostToDevice, bytes);
-        let tensors = graph.tensors().iter();
-        let bytes: Vec<_> = tensors.clone().map(|tensor| rounded(tensor.bytes)).collect();
+        let transfer_ns =
+            |direction, bytes| machine.transfer_ns(direction, bytes).unwrap_or(u64::MAX);
+        let (weights, handed_on) = graph.tensors().split_at(graph.ops().len());
+        let upload_ns = |bytes| transfer_ns(Direction::HostToDevice, bytes);
+        let handed_ns = |bytes| (transfer_ns(Direction::DeviceToHost, bytes), upload_ns(bytes));
+        let bytes: Vec<_> = weights.iter().map(|tensor| rounded(tensor.bytes)).collect();
         let whole = bytes.iter().copied().fold(0, gcd).max(1);
         let total_bytes = bytes.iter().map(|&bytes| u128::from(bytes)).sum();
         let total = u64::try_from(total_bytes).unwrap_or(u64::MAX);
         let coarse = rounded(total / MOST_OBJECTS);
         Self {
             time_ns: graph.ops().iter().map(|op| op.time_ns).collect(),
-            upload_ns: tensors.map(|tensor| upload_ns(tensor.bytes).unwrap_or(u64::MAX)).collect(),
+            upload_ns: weights.iter().map(|tensor| upload_ns(tensor.bytes)).collect(),
+            host_ns: graph.ops().iter().map(|op| op.host_ns).collect(),
+            on_host: vec![false; bytes.len()],
+            handed_ns: handed_on.iter().map(|tensor| handed_ns(tensor.bytes)).collect(),
+            yields: false,
             budget_bytes,
+            activations: activations(handed_on.iter().map(|tensor| tensor.bytes), machine),
             total_bytes,
             unit_bytes: if total / whole > MOST_OBJECTS { coarse } else { whole },
             chunk_bytes: machine.chunk_bytes,
@@ -89,8 +112,47 @@ impl Layers {
             bytes: self.bytes.repeat(iterations),
             time_ns: self.time_ns.repeat(iterations),
             upload_ns: self.upload_ns.repeat(iterations),
+            host_ns: self.host_ns.repeat(iterations),
+            on_host: self.on_host.repeat(iterations),
+            handed_ns: self.handed_ns.repeat(iterations),
             ..*self
         }
+    }
+
+    /// The same layers, of which these run on the host, as they all may.
+    pub(super) fn with_host(&self, on_host: &[bool], yields: bool) -> Self {
+        let mut layers = Self { yields, ..self.clone() };
+        for (layer, _) in on_host.iter().enumerate().filter(|(_, on_host)| **on_host) {
+            layers.total_bytes -= u128::from(layers.bytes[layer]);
+            (layers.bytes[layer], layers.upload_ns[layer]) = (0, 0);
+            layers.time_ns[layer] = layers.host_ns[layer].unwrap_or(u64::MAX);
+            layers.on_host[layer] = true;
+        }
+        layers
+    }
+
+    /// The layer before another, in the cycle.
+    pub(super) const fn before(&self, layer: usize) -> usize {
+        (if layer == 0 { self.on_host.len() } else { layer }) - 1
+    }
+
+    /// What a layer waits for if the one before it runs elsewhere: which way that one's activation
+    /// goes, and for how long.
+    pub(super) fn crossing(&self, layer: usize) -> Option<(Direction, u64)> {
+        let before = self.before(layer);
+        let &(down_ns, up_ns) = self.handed_ns.get(before)?;
+        match (self.on_host[before], self.on_host[layer]) {
+            (false, true) => Some((Direction::DeviceToHost, down_ns)),
+            (true, false) => Some((Direction::HostToDevice, up_ns)),
+            _ => None,
+        }
+    }
+
+    /// The object of a layer's activation: two of them in turn, and one for that of the last layer, which
+    /// lasts until the next iteration.
+    pub(super) fn activation_object(&self, layer: usize) -> u64 {
+        let last = self.activations.map_or(0, |pool| pool.count.saturating_sub(1));
+        if layer + 1 == self.len() { last } else { layer as u64 % 2 }
     }
 
     /// Whether layers that stay lie in the arena: its offsets are multiples of 256, or of a smaller
@@ -108,15 +170,20 @@ impl Layers {
         layers.iter().fold(0, |sum, &layer| sum.saturating_add(of[layer]))
     }
 
+    /// The budget without the memory for activations.
+    pub(super) fn weight_bytes(&self) -> u64 {
+        self.budget_bytes.saturating_sub(pool_bytes(self.activations))
+    }
+
     /// What is left for the layers that are streamed, if that is enough for the largest of them.
     pub(super) fn slots(&self, order: &[usize], shape: Shape) -> Option<Slots> {
         let streamed = || order.iter().map(|&layer| self.bytes[layer]);
         let streamed_bytes: u128 = streamed().map(u128::from).sum();
         let resident_bytes = u64::try_from(self.total_bytes - streamed_bytes).ok()?;
-        let left_bytes = self.budget_bytes.checked_sub(resident_bytes)?;
+        let left_bytes = self.weight_bytes().checked_sub(resident_bytes)?;
         let largest = streamed().max().unwrap_or(0);
         let object_bytes = match shape {
-            Shape::Slots => largest.max(1),
+            Shape::Slots => largest.max(self.chunk_bytes),
             Shape::Packed => self.unit_bytes,
         };
         let taken: Vec<_> = streamed().map(|bytes| bytes.div_ceil(object_bytes)).collect();
@@ -145,16 +212,33 @@ impl Layers {
         let upload_ns = Self::sum(&self.upload_ns, &order);
         let slots = (upload_ns <= most_ns).then(|| self.slots(&order, shape)).flatten()?;
         let period_ns = self.period_ns(&order, &slots)?;
-        Some(Streamed { order, shape, period_ns, upload_ns })
+        let (on_host, yields) = (self.on_host.clone(), self.yields);
+        Some(Streamed { order, shape, on_host, yields, period_ns, upload_ns })
     }
 
     /// The shapes that differ.
     pub(super) fn shapes(&self) -> &'static [Shape] {
-        match self.bytes.iter().all(|&bytes| bytes == self.unit_bytes) {
+        match self.bytes.iter().all(|&bytes| bytes == 0 || bytes == self.unit_bytes) {
             true => &[Shape::Slots],
             false => &[Shape::Slots, Shape::Packed],
         }
     }
+}
+
+/// Memory for what layers hand on, if they do.
+pub(super) fn activations(
+    bytes: impl ExactSizeIterator<Item = u64>,
+    machine: &Machine,
+) -> Option<Pool> {
+    let count = ACTIVATIONS.min(bytes.len() as u64);
+    let largest = bytes.max().filter(|&bytes| bytes > 0)?;
+    let object_bytes = machine.round_up_to_chunks(largest).unwrap_or(u64::MAX);
+    Some(Pool { object_bytes, count })
+}
+
+/// The bytes of a pool, if there is one.
+pub(super) fn pool_bytes(pool: Option<Pool>) -> u64 {
+    pool.map_or(0, |pool| pool.object_bytes.saturating_mul(pool.count))
 }
 
 const fn gcd(mut one: u64, mut other: u64) -> u64 {

@@ -1,0 +1,57 @@
+//! A period that no plan can beat, wherever layers run.
+
+use planner_core::{Graph, Machine};
+
+const NS_PER_S: i128 = 1_000_000_000;
+
+/// A layer, as what it changes if it runs on the host.
+struct Move {
+    /// How much longer it takes there.
+    more_ns: u64,
+    bytes: u64,
+}
+
+/// A period that no plan can beat.
+///
+/// Layers run one after the other, on the device or on the host, so a period is at least the sum of their
+/// times. Of the layers on the device, what the budget does not hold crosses the link in each
+/// period. The bound is the least of the larger of these two, if the host may also take parts of layers: it
+/// takes the layer with the most bytes for its time first. O(layers log layers).
+pub(super) fn period_ns(graph: &Graph<'_>, machine: &Machine, budget_bytes: u64) -> u64 {
+    let (mut sum_ns, mut left_bytes) = (0, -i128::from(budget_bytes));
+    let mut moves = Vec::new();
+    for (op, tensor) in graph.ops().iter().zip(graph.tensors()) {
+        let (time_ns, bytes) = (op.time_ns, tensor.bytes);
+        match op.host_ns {
+            Some(host_ns) if host_ns <= time_ns => sum_ns += i128::from(host_ns),
+            host_ns => {
+                sum_ns += i128::from(time_ns);
+                left_bytes += i128::from(bytes);
+                moves.extend(host_ns.map(|host_ns| Move { more_ns: host_ns - time_ns, bytes }));
+            }
+        }
+    }
+    let product = |one: u64, other: u64| u128::from(one) * u128::from(other);
+    moves.sort_by(|one, other| {
+        product(one.more_ns, other.bytes).cmp(&product(other.more_ns, one.bytes))
+    });
+    let link = i128::from(machine.h2d_bytes_per_s);
+    for Move { more_ns, bytes } in moves {
+        let (more_ns, bytes) = (i128::from(more_ns), i128::from(bytes));
+        // By how much the link takes longer than the layers, multiplied by its speed.
+        let beyond = (left_bytes * NS_PER_S).saturating_sub(sum_ns.saturating_mul(link));
+        if beyond <= 0 {
+            break;
+        }
+        let change = more_ns.checked_mul(link).and_then(|ns| ns.checked_add(bytes * NS_PER_S));
+        if change.is_some_and(|change| change <= beyond) {
+            (sum_ns, left_bytes) = (sum_ns + more_ns, left_bytes - bytes);
+            continue;
+        }
+        // A part of the layer balances both. Beyond 128 bits, the bound is less without it.
+        let part_ns = change.and_then(|change| Some(more_ns.checked_mul(beyond)? / change));
+        return u64::try_from(sum_ns + part_ns.unwrap_or(0)).unwrap_or(u64::MAX);
+    }
+    let link_ns = left_bytes.max(0) * NS_PER_S / link.max(1);
+    u64::try_from(sum_ns.max(link_ns)).unwrap_or(u64::MAX)
+}
