@@ -13,9 +13,9 @@ use spillway::planning::{self, Buffers};
 use std::time::Instant;
 use workloads::models;
 
-/// Checkpointing by hand is shorter than `auto` by less than this part of its period. In [`many_cells`] it is
-/// shorter in 119 of 200, and by 0.204 at most.
-const SHORTER_BY_HAND: f64 = 0.21;
+/// Checkpointing by hand is shorter than `auto` by less than this part of its period. In the first 44 of
+/// [`many_cells`] it is shorter in 15, and by 0.095 at most; in half of them it is longer by a ninth or more.
+const SHORTER_BY_HAND: f64 = 0.15;
 
 /// What writes lists of `auto`'s own.
 const OWN: [&str; 2] = ["paced", "weights in parts"];
