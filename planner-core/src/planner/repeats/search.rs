@@ -28,10 +28,12 @@ const OCTAVES: usize = 12;
 const LEAST_PRICE: u64 = 16;
 
 /// Prices within an octave, in thousandths of the first. Closer ones lead to the same lists, as a rule.
-const RUNGS: [u64; 8] = [1000, 1091, 1189, 1297, 1414, 1542, 1682, 1834];
+const RUNGS: [u64; 16] = [
+    1000, 1044, 1091, 1139, 1189, 1242, 1297, 1354, 1414, 1477, 1542, 1610, 1682, 1756, 1834, 1915,
+];
 
 /// Prices that are tried before the others. There may be a good one in several of their valleys.
-const COARSE: [usize; 9] = [66, 50, 34, 58, 74, 62, 70, 18, 82];
+const COARSE: [usize; 9] = [132, 100, 68, 116, 148, 124, 140, 36, 164];
 
 /// How many of them tell two orders of the ops apart.
 const TELLING: usize = 3;
@@ -40,7 +42,7 @@ const TELLING: usize = 3;
 const STRIDE: usize = RUNGS.len();
 
 /// Prices that a round tries at most, as a rule.
-const CLIMBED: usize = 20;
+const CLIMBED: usize = 22;
 
 /// Factors, in percent, of the best price, while the pressures of the lists before are learned.
 const LEARNING: [u64; 8] = [100, 90, 110, 80, 125, 100, 90, 110];
