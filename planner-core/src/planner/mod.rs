@@ -74,7 +74,7 @@ pub use window::Window;
 
 /// Words of scratch that [`plan`] and its kin ask for, by the [limits of the
 /// graph](Limits::of_graph) with as many [steps](Limits::with_steps) as the output has. At most
-/// 253 per op, 25 per operand and 60 per tensor, or what lowering or predicting a list or its
+/// 289 per op, 35 per operand and 83 per tensor, or what lowering or predicting a list or its
 /// host layout take beside it.
 #[must_use]
 pub const fn scratch_words(limits: &Limits) -> usize {
