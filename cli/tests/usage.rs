@@ -32,7 +32,7 @@ fn bad_usage_has_status_2() {
         (&["conformance", "--backend", "abacus"], "[possible values: sim, host, vulkan, cuda]"),
         (&["run", SMALL, "--plan", "p.json", "--budget", "min"], "cannot be used with"),
         (&["run", "-", "--plan", "-"], "only one of WORK and PLAN"),
-        (&["check", "-", "-"], "only one of WORK and PLAN"),
+        (&["check", "-", "-"], "only one of WORK, PLAN and the certificate"),
         (&["check", SMALL], "<PLAN>"),
         (&["model", "resnet51"], "known are resnet50"),
         (&["model", "resnet50:batch=0"], "batch must be an integer"),

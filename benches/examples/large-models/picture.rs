@@ -4,6 +4,7 @@ use super::{Done, RTX_4090, Ways};
 use planner_core::Machine;
 use plotters::prelude::*;
 use spillway::{OwnedMachine, planning};
+use std::cell::Cell;
 use std::path::Path;
 
 /// Up to what fits in-core, on a device with so much memory.
@@ -61,12 +62,18 @@ pub(super) fn draw(path: &Path, curve: &[(f64, Ways)]) -> Done<()> {
         .x_label_area_size(36)
         .y_label_area_size(52)
         .build_cartesian_2d((first..last).log_scale(), LEAST..MOST)?;
+    // A logarithmic axis may name its last point twice.
+    let named = Cell::new(f64::NAN);
+    let name = |gib: &f64| match named.replace(*gib) == *gib {
+        true => String::new(),
+        false => format!("{gib:.0}"),
+    };
     chart
         .configure_mesh()
         .light_line_style(TRANSPARENT)
         .x_desc("device memory, GiB")
         .y_desc("period over compute")
-        .x_label_formatter(&|gib| format!("{gib:.0}"))
+        .x_label_formatter(&name)
         .draw()?;
     let points = |period_ns: fn(&Ways) -> Option<u64>| {
         curve.iter().filter_map(move |(gib, ways)| {
