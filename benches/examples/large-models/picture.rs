@@ -63,8 +63,8 @@ pub(super) fn draw(path: &Path, curve: &[(f64, Ways)]) -> Done<()> {
         .y_label_area_size(52)
         .build_cartesian_2d((first..last).log_scale(), LEAST..MOST)?;
     // A logarithmic axis may name its last point twice.
-    let named = Cell::new(f64::NAN);
-    let name = |gib: &f64| match named.replace(*gib) == *gib {
+    let named = Cell::new(0);
+    let name = |gib: &f64| match named.replace(gib.to_bits()) == gib.to_bits() {
         true => String::new(),
         false => format!("{gib:.0}"),
     };
