@@ -1,4 +1,4 @@
-//! Certificates of bounds: what they prove, and of which plans.
+//! Certificates: the bound that a certificate proves, and the plans that the bound holds for.
 
 use crate::failure::Failure;
 use crate::figures::Figures;

@@ -30,8 +30,8 @@ pub(crate) struct Arguments {
     /// The plan file (- for standard input)
     #[arg(required_unless_present = "certificate")]
     plan: Option<PathBuf>,
-    /// A certificate of a bound on the period, as `plan --certificate` writes it: add up what it
-    /// proves, and, with a plan, how far that is above it
+    /// A certificate of a bound on the period, as `plan --certificate` writes it. The bound is added
+    /// up again; with a plan, the plan's distance from the bound is printed too
     #[arg(long, value_name = "FILE")]
     certificate: Option<PathBuf>,
     /// A machine file or the name of a built-in machine [default: the machine that the

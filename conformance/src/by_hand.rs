@@ -168,8 +168,8 @@ mod tests {
     use std::hash::{DefaultHasher, Hash, Hasher};
     use workloads::models;
 
-    /// What each state and output holds in the end, where what an op writes follows from its name and
-    /// from what it reads.
+    /// The last value of each state and output. An op writes values that follow from its name and from
+    /// the values that it reads.
     fn results(graph: &OwnedGraph) -> Vec<(String, u64)> {
         let hash = |value: &dyn Fn(&mut DefaultHasher)| {
             let mut hasher = DefaultHasher::new();

@@ -89,7 +89,7 @@ struct Outcome {
     auto_ns: u64,
     /// What made the plan of `auto`.
     method: &'static str,
-    /// The best of `auto`'s own lists, none where none fits.
+    /// The period of the best list of `auto`'s own; none if no such list fits.
     own_ns: Option<u64>,
     others: Vec<(&'static str, u64)>,
     /// The plan of `auto` where checkpointing is in the model.

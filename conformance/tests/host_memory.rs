@@ -17,7 +17,7 @@ const AUTO: Planner = Planner::Auto(Auto {
     host: Host::Allowed,
 });
 
-/// A training step of a small decoder, and what it runs on.
+/// A training step of a small decoder, a budget and a link.
 #[derive(Clone, Debug)]
 struct Case {
     layers: u32,

@@ -51,7 +51,7 @@ static unsigned char *host(uint32_t tensor) {
 }
 
 // A kernel, on the device or on the host: all bytes of the layer's weights must be its own, and each layer
-// adds its number to what it is given.
+// adds its number to each byte of its input.
 static void run_layer(uint32_t layer, const unsigned char *weight, uint64_t weight_bytes,
                       const unsigned char *given, unsigned char *handed_on) {
     for (uint64_t i = 0; i < weight_bytes; i++) {
@@ -65,7 +65,7 @@ static void run_layer(uint32_t layer, const unsigned char *weight, uint64_t weig
     }
 }
 
-// A launch finds its operands in the slab: its weights, what it is given, and where it hands on.
+// A launch finds its operands in the slab: the layer's weights, its input and its output.
 static void launch(unsigned char *slab, uint32_t layer, const SpillwayRun *runs) {
     const unsigned char *weight = NULL, *given = NULL;
     unsigned char *handed_on = NULL;

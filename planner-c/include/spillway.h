@@ -232,9 +232,9 @@ typedef struct {
   uint64_t time_ns;
   // How long it computes on the host. 0: it cannot run there.
   uint64_t host_ns;
-  // The size of what it hands on to the next layer: the last one to the first, for the next
-  // iteration. 0, of all layers: the plan knows nothing of it. Where a layer may run on the host, no
-  // layer has 0.
+  // The size of the activation that the next layer reads. After the last layer comes the first, in the
+  // next iteration. If all layers have 0, the plan moves no activations. If a layer may run on the
+  // host, no layer may have 0.
   uint64_t activation_bytes;
 } SpillwayLayer;
 
@@ -561,9 +561,9 @@ void spillway_plan_free(SpillwayPlan *plan);
 
 // Plans which layers stay on the device, when and where others come, and which run on the host. The
 // result is a plan like any other, in which a layer, its op and its tensor have the same number, and
-// what a layer hands on is the tensor `layer_count` numbers behind; it has addresses, and each tensor
-// lies in one piece. `budget` is as in `SpillwayPlanOptions`, for weights, and for three times the
-// largest activation where layers hand something on; percentages are of all weights, and `"min"` is the
+// a layer's activation is the tensor `layer_count` numbers behind. The plan has addresses, and each
+// tensor lies in one piece. `budget` is as in `SpillwayPlanOptions`, for weights and, if layers have
+// activations, for three times the largest of these; percentages are of all weights, and `"min"` is the
 // size of the largest layer that cannot run on the host. Addresses are multiples of the machine's
 // `chunk_bytes`, which may be as small as the device's alignment.
 //

@@ -32,7 +32,7 @@ pub struct Made<'o> {
     /// What wrote the list: the name of a strategy, or for lists that [`Strategy::Auto`] alone
     /// writes, `paced` or `weights in parts`.
     pub by: &'static str,
-    /// For [`Strategy::Auto`], the period of the best of its own lists; none where none fits.
+    /// For [`Strategy::Auto`], the period of the best list of its own; none if no such list fits.
     pub own_ns: Option<u64>,
     /// For [`Strategy::Auto`], a period that no plan of another strategy beats in the given order, unless
     /// fixed objects make it shorter.
@@ -146,7 +146,7 @@ pub(super) fn make_with<'o>(
         )?,
     };
     let repeated_ns = repeated.as_ref().map_or(u64::MAX, |(_, sampled)| sampled.period_ns);
-    // Where nothing has fitted so far, what cannot be made again is no reason for no segments.
+    // If no list has fitted so far, segments may keep the values that updates read.
     let fitted_ns = match strategy {
         Strategy::Auto(Auto { order: Order::Free, .. }) => sampled_ns,
         _ => repeated_ns,

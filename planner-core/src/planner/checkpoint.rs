@@ -122,13 +122,13 @@ pub(super) fn memory<'m>(
     Memory::new(&unlimited, Need::LargestOp, arena, scratch)
 }
 
-/// What of the forward pass stays, beside what segments begin with.
+/// The values of the forward pass that stay, beside those that segments begin with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Staying {
-    /// Nothing.
+    /// None.
     Crossing,
-    /// If something cannot be made again otherwise, what ops read that run once, such as updates:
-    /// these change what a repeat would need.
+    /// If some value could not be made again otherwise: the values that updates read, and other ops that
+    /// run once. Such an op changes the states that a repeat would read.
     Needed,
 }
 

@@ -69,9 +69,9 @@ pub struct Layer {
     pub time_ns: u64,
     /// How long it computes on the host; `None` if it cannot run there.
     pub host_ns: Option<u64>,
-    /// The size of what it hands on to the next layer: the last one to the first, for the next
-    /// iteration. 0, of all layers: the plan knows nothing of it. Where a layer may run on the host, no
-    /// layer has 0.
+    /// The size of the activation that the next layer reads. After the last layer comes the first, in the
+    /// next iteration. If all layers have 0, the plan moves no activations. If a layer may run on the
+    /// host, no layer may have 0.
     pub activation_bytes: u64,
 }
 
