@@ -1,4 +1,5 @@
-//! What fills chunks in part gets slabs of its own, or lies in the arena, where that costs no time.
+//! What fills chunks in part gets slabs of its own, or lies in the arena, where that costs no time; and
+//! where there are many chunks, several make an object.
 #![allow(clippy::unwrap_used, reason = "what fails here fails the test")]
 
 use backend_sim::{SimDevice, SimKernels, reference_digest};
@@ -84,6 +85,22 @@ fn slabs_save_transfers() {
     // Where the ops wait for the link, chunks serve all.
     let slow = plan(&graph, &slow, 12 * CHUNK_BYTES);
     assert_eq!(slow.pools.len(), 1);
+}
+
+#[test]
+fn large_budgets_have_objects_of_several_chunks() {
+    let graph = layers(100, 64 * CHUNK_BYTES, 10_000);
+    let of = |budget_chunks| {
+        let plan = plan(&graph, &machine(1_000_000_000), budget_chunks * CHUNK_BYTES);
+        let objects: Vec<_> = plan.pools.iter().map(|pool| pool.object_bytes).collect();
+        (objects, plan.arena_bytes + plan.pools[0].object_bytes * plan.pools[0].count)
+    };
+    assert_eq!(of(2000).0, [CHUNK_BYTES]);
+    let (objects, bytes) = of(4200);
+    assert_eq!(objects, [4 * CHUNK_BYTES]);
+    assert!((4190 * CHUNK_BYTES..=4200 * CHUNK_BYTES).contains(&bytes), "{bytes}");
+    // Where everything fits, nothing moves.
+    assert_eq!(of(8000).0, [CHUNK_BYTES]);
 }
 
 /// Kernels cannot bind a tensor at any odd address.

@@ -88,6 +88,13 @@ impl Machine {
         Self(MachineParameters { device_bytes, ..self.0 })
     }
 
+    /// The same machine with chunks of this size; of one byte if it is zero.
+    #[must_use]
+    pub(crate) const fn with_chunk_bytes(self, chunk_bytes: u64) -> Self {
+        let chunk_bytes = if chunk_bytes == 0 { 1 } else { chunk_bytes };
+        Self(MachineParameters { chunk_bytes, ..self.0 })
+    }
+
     /// The same machine with this much host memory that may be pinned.
     #[must_use]
     pub const fn with_host_bytes(self, host_bytes: u64) -> Self {

@@ -12,7 +12,7 @@
 
 use super::gaps::{Gaps, Span};
 use super::heap::Heap;
-use super::host_memory::{HostMemory, UNLIMITED};
+use super::host_memory::HostMemory;
 use super::list::Stuck;
 use super::load::Load;
 use super::memory::Memory;
@@ -98,13 +98,10 @@ pub(super) fn choose(
     let scale = Scale::new(task, memory, weight, used, &slack, &mut scratch)?;
     let heap = Heap::new(gaps.len(), &mut scratch)?;
     let load = match weight {
-        Weight::Spread => Some(Load::new(sequence, &mut scratch)?),
+        Weight::Spread => Some(Load::new(sequence, 100, &mut scratch)?),
         Weight::Density | Weight::Length => None,
     };
-    let host = match host_bytes {
-        UNLIMITED => None,
-        _ => Some(HostMemory::new(task, memory, host_bytes, &mut scratch)?),
-    };
+    let host = HostMemory::within(host_bytes, task, memory, &mut scratch)?;
     let mut choice = Choice { scale, gaps, slack, heap, load, host };
     choice.cover()?;
     choice.give_back();
@@ -249,8 +246,9 @@ impl Choice<'_, '_> {
     fn set_moved(&mut self, slot: usize, objects: u64) {
         let change = objects as i64 - self.gaps.moved(slot) as i64;
         let Scale { task, memory, .. } = self.scale;
-        if self.load.is_some() {
-            self.change_load(slot, objects);
+        let span = self.gaps.span(task.sequence, slot);
+        if let (Some(load), Some(span)) = (&mut self.load, span) {
+            load.set_moved(&self.scale, self.gaps, (slot, span), objects);
         }
         self.gaps.set_moved(slot, objects);
         if let Some(host) = &mut self.host {
@@ -260,16 +258,6 @@ impl Choice<'_, '_> {
             for (from, to) in ranges {
                 self.slack.add(from, to, change);
             }
-        }
-    }
-
-    /// Counts on the links what changes where other objects move in a gap.
-    fn change_load(&mut self, slot: usize, objects: u64) {
-        let before_ns = self.moves_ns(slot, self.gaps.moved(slot));
-        let after_ns = self.moves_ns(slot, objects);
-        let span = self.gaps.span(self.scale.task.sequence, slot);
-        if let (Some(load), Some(span)) = (&mut self.load, span) {
-            load.change(span, [before_ns, after_ns]);
         }
     }
 
@@ -326,13 +314,7 @@ impl Choice<'_, '_> {
 
     /// How many times as much the transfers of a gap cost as they would on idle links.
     fn loaded(&self, slot: usize, span: Span) -> f64 {
-        let downloads = self.gaps.version(slot) != u32::MAX;
-        self.load.as_ref().map_or(1.0, |load| load.factor(span, downloads))
-    }
-
-    /// Times of objects that move in a gap, up and down.
-    fn moves_ns(&self, slot: usize, objects: u64) -> [u64; 2] {
-        self.scale.moves_ns(self.gaps, slot, 0..objects)
+        self.load.as_ref().map_or(1.0, |load| load.factor(self.gaps, slot, span))
     }
 
     fn least_slack(&self, ranges: [(usize, usize); 2]) -> i64 {

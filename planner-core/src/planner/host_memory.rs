@@ -67,11 +67,24 @@ impl<'s> HostMemory<'s> {
         ])
     }
 
-    /// What `limit_bytes` leave where nothing moves in gaps. O(operands).
-    pub(super) fn new(
+    /// What `limit_bytes` leave where nothing moves in gaps; nothing to count if they are
+    /// [`UNLIMITED`]. O(operands).
+    pub(super) fn within(
+        limit_bytes: u64,
         task: &'s Task<'s>,
         memory: &'s Memory<'s>,
+        scratch: &mut Scratch<'s>,
+    ) -> Result<Option<Self>, OutOfScratch> {
+        match limit_bytes {
+            UNLIMITED => Ok(None),
+            _ => Self::new(limit_bytes, task, memory, scratch).map(Some),
+        }
+    }
+
+    fn new(
         limit_bytes: u64,
+        task: &'s Task<'s>,
+        memory: &'s Memory<'s>,
         scratch: &mut Scratch<'s>,
     ) -> Result<Self, OutOfScratch> {
         let sequence = task.sequence;
@@ -276,7 +289,7 @@ mod tests {
         let mut arena = [ArenaPlacement { tensor: TensorId(0), offset_bytes: 0 }; 5];
         let memory = Memory::new(&task, Need::LargestOp, &mut arena, &mut scratch).unwrap();
         let mut gaps = Gaps::new(&sequence, &mut scratch).unwrap();
-        let host = HostMemory::new(&task, &memory, chunks * CHUNK, &mut scratch).unwrap();
+        let host = HostMemory::new(chunks * CHUNK, &task, &memory, &mut scratch).unwrap();
         check(host, &mut gaps);
     }
 

@@ -3,7 +3,8 @@
 //! Gaps of equal density would be taken one after the other, and the link that they load would be
 //! late for a while and idle later. So what a window of time carries already counts against more of it.
 
-use super::gaps::Span;
+use super::choice::Scale;
+use super::gaps::{Gaps, Span};
 use crate::scratch::{Limits, OutOfScratch, Scratch, total, words};
 use crate::sequence::Sequence;
 
@@ -13,6 +14,9 @@ const WINDOWS: usize = 64;
 
 /// The time that each link is loaded for, by when the gaps begin or end.
 pub(super) struct Load<'s> {
+    /// By how much what a window carries raises the cost of more transfers in it, in percent of its share
+    /// of the window.
+    weight_percent: u64,
     /// When each launch starts, and when the last one ends.
     starts_ns: &'s [u64],
     up_ns: &'s mut [u64],
@@ -26,9 +30,11 @@ impl<'s> Load<'s> {
 
     pub(super) fn new(
         sequence: &Sequence<'_>,
+        weight_percent: u64,
         scratch: &mut Scratch<'s>,
     ) -> Result<Self, OutOfScratch> {
         Ok(Self {
+            weight_percent,
             up_ns: scratch.take(WINDOWS, 0)?,
             down_ns: scratch.take(WINDOWS, 0)?,
             starts_ns: sequence.starts_ns(scratch)?,
@@ -45,8 +51,16 @@ impl<'s> Load<'s> {
         (window as usize).min(WINDOWS - 1)
     }
 
-    /// Changes what the transfers of a gap take from one time to another.
-    pub(super) fn change(&mut self, span: Span, [before_ns, after_ns]: [[u64; 2]; 2]) {
+    /// Changes how many objects move in a gap, from those that do so far.
+    pub(super) fn set_moved(
+        &mut self,
+        scale: &Scale<'_>,
+        gaps: &Gaps<'_>,
+        (slot, span): (usize, Span),
+        objects: u64,
+    ) {
+        let moves_ns = |objects| scale.moves_ns(gaps, slot, 0..objects);
+        let (before_ns, after_ns) = (moves_ns(gaps.moved(slot)), moves_ns(objects));
         let (up, down) = (self.window(span.to), self.window(span.from));
         let change = |load_ns: &mut u64, before_ns: u64, after_ns: u64| {
             *load_ns = load_ns.saturating_add(after_ns).saturating_sub(before_ns);
@@ -56,10 +70,11 @@ impl<'s> Load<'s> {
     }
 
     /// How many times as much the transfers of a gap cost as they would on idle links.
-    pub(super) fn factor(&self, span: Span, downloads: bool) -> f64 {
+    pub(super) fn factor(&self, gaps: &Gaps<'_>, slot: usize, span: Span) -> f64 {
         let up_ns = self.up_ns[self.window(span.to)];
+        let downloads = gaps.version(slot) != u32::MAX;
         let down_ns = if downloads { self.down_ns[self.window(span.from)] } else { 0 };
         let window_ns = self.period_ns() as f64 / WINDOWS as f64;
-        1.0 + up_ns.max(down_ns) as f64 / window_ns
+        1.0 + up_ns.max(down_ns) as f64 / window_ns * (self.weight_percent as f64 / 100.0)
     }
 }

@@ -23,6 +23,7 @@ mod list;
 mod lms;
 mod load;
 mod memory;
+mod objects;
 mod on_demand;
 mod order;
 mod paced;

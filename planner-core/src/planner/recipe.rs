@@ -292,6 +292,10 @@ pub(super) struct Rounds {
     pub(super) shakes: usize,
 }
 
+/// Those that tell two sequences apart whose first lists take nearly the same time. A balance: more tell
+/// them apart more surely, and each takes as long as any list.
+pub(super) const SAMPLED_ROUNDS: Rounds = Rounds { turns: 2, shakes: 0 };
+
 impl Rounds {
     /// As many as are worth it for each of several memories. A balance: most of the gain comes first.
     pub(super) const fn fewer(self) -> Self {
@@ -380,7 +384,7 @@ impl Strategy {
                 if auto.repeats == Repeats::Allowed
                     && graph.ops().iter().any(|op| op.repeatable) =>
             {
-                (auto.paced_lists(graph.ops().len()) / 2).clamp(1, MOST_REPEATED)
+                (auto.paced_lists(graph.ops().len()) * 3 / 2).clamp(1, MOST_REPEATED)
             }
             _ => 0,
         }

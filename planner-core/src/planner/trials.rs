@@ -10,7 +10,8 @@ use super::memory::Memory;
 use super::paced::{self, Pace};
 use super::pressure::Pressures;
 use super::recipe::{
-    Entrant, FIRST_PACED, LARGE_OPS, PACED_NAME, PACES, Paced, Recipe, Rounds, Sample,
+    Entrant, FIRST_PACED, LARGE_OPS, PACED_NAME, PACES, Paced, Recipe, Rounds, SAMPLED_ROUNDS,
+    Sample,
 };
 use super::request::{Lists, PoolTables, Task};
 use super::uses::Uses;
@@ -184,15 +185,28 @@ impl<'d, 'r> Trials<'d, 'r> {
         Ok(best)
     }
 
-    /// What the first paced list comes to; none where it does not fit.
+    /// What the first paced list comes to; if it takes `near_ns` at most, the best of it and a few
+    /// lists that are chosen anew. None where it does not fit.
     pub(super) fn sample_paced(
         &mut self,
+        near_ns: u64,
         basis: &Basis<'_>,
         search: &mut Search<'_>,
         scratch: &mut Scratch<'_>,
     ) -> Result<Option<Prediction>, PlanningError> {
         let first = self.try_out(FIRST_PACED, u64::MAX, basis, search, scratch)?;
-        Ok(first.map(|candidate| candidate.predicted))
+        let Some(Candidate { predicted: mut best, is_ideal, .. }) = first else { return Ok(None) };
+        let is_near = best.period_ns <= near_ns && !is_ideal;
+        let mut rounds = if is_near { SAMPLED_ROUNDS } else { Rounds::default() };
+        while let Some(recipe) = search.anew(FIRST_PACED, &mut rounds) {
+            let next = self.try_out(recipe, u64::MAX, basis, search, scratch)?;
+            if let Some(Candidate { predicted, .. }) = next
+                && predicted.cost() < best.cost()
+            {
+                best = predicted;
+            }
+        }
+        Ok(Some(best))
     }
 
     /// The best list of an entrant, written; none where no recipe fits the budget.

@@ -101,7 +101,7 @@ struct Set<'s> {
     bytes: u64,
 }
 
-impl Schedule<'_, '_> {
+impl<'s, 'g> Schedule<'s, 'g> {
     /// Before any group has run.
     fn start(&mut self) {
         let Self { graph, groups, .. } = *self;
@@ -193,9 +193,10 @@ impl Schedule<'_, '_> {
     }
 
     /// The states that a group reads, each op's in turn.
-    fn states(&self, group: u32) -> impl Iterator<Item = TensorId> {
-        let reads = self.groups.ops(group).flat_map(|op| self.graph.reads(op));
-        reads.copied().filter(|&tensor| self.graph.tensor(tensor).kind == Kind::State)
+    fn states(&self, group: u32) -> impl Iterator<Item = TensorId> + use<'s, 'g> {
+        let Self { graph, groups, .. } = *self;
+        let reads = groups.ops(group).flat_map(|op| graph.reads(op));
+        reads.copied().filter(|&tensor| graph.tensor(tensor).kind == Kind::State)
     }
 
     /// The bytes of the states that a group would add to the set, at most.
@@ -207,10 +208,8 @@ impl Schedule<'_, '_> {
 
     fn add_states(&mut self, group: u32) {
         self.set.bytes = self.set.bytes.saturating_add(self.added_bytes(group));
-        for op in self.groups.ops(group) {
-            for &tensor in self.graph.reads(op) {
-                self.set.of[tensor.index()] = self.set.number;
-            }
+        for tensor in self.states(group) {
+            self.set.of[tensor.index()] = self.set.number;
         }
     }
 

@@ -177,8 +177,7 @@ impl Cover<'_, '_, '_> {
     fn set_moved(&mut self, slot: usize, objects: u64) {
         let change = objects as i64 - self.gaps.moved(slot) as i64;
         if let Some(span) = self.span(slot) {
-            let moves_ns = |objects| self.scale.moves_ns(self.gaps, slot, 0..objects);
-            self.load.change(span, [moves_ns(self.gaps.moved(slot)), moves_ns(objects)]);
+            self.load.set_moved(&self.scale, self.gaps, (slot, span), objects);
         }
         self.gaps.set_moved(slot, objects);
         if let Some(host) = &mut self.host {
@@ -211,8 +210,7 @@ impl Cover<'_, '_, '_> {
             }
             let (gain, objects) =
                 self.scale.denser(self.gaps, slot, span, relief, moved..moved + objects);
-            let downloads = self.gaps.version(slot) != NONE;
-            let factor = self.load.factor(span, downloads);
+            let factor = self.load.factor(self.gaps, slot, span);
             return Some((!(gain / factor).to_bits(), objects));
         }
         let gain = relief as f64 * objects as f64;

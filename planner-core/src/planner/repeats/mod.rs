@@ -31,8 +31,10 @@ pub(super) use values::Values;
 pub(super) struct Prices {
     /// What a nanosecond of compute costs, where one of a link that is fully pressed costs 255.
     pub(super) compute_price: u64,
-    /// What may be taken of the host's memory, if that is short.
-    pub(super) host_bytes: Option<u64>,
+    /// What the transfers that a link carries already add to the cost of more at that time, in percent.
+    pub(super) load_percent: u64,
+    /// What may be taken of the host's memory.
+    pub(super) host_bytes: u64,
 }
 
 /// Words of scratch that [`launches`] asks for.
@@ -47,15 +49,14 @@ pub(super) const fn scratch_words(limits: &Limits) -> usize {
     ])
 }
 
-/// Writes the ops to launch, some of them again, where a nanosecond of compute costs `compute_price` and
-/// one of a link that is fully pressed costs 255, and, where that is short, so many bytes of the
-/// host's memory may be taken. Returns how many launches there are; none where no choice is found.
+/// Writes the ops to launch, some of them again, by these prices. Returns how many launches there
+/// are; none where no choice is found.
 pub(super) fn launches(
     task: &Task<'_>,
     memory: &Memory<'_>,
     gaps: &mut Gaps<'_>,
     used: &Pressure<'_>,
-    Prices { compute_price, host_bytes }: Prices,
+    Prices { compute_price, load_percent, host_bytes }: Prices,
     lists: Unrolled<'_>,
     scratch: &mut Scratch<'_>,
 ) -> Result<Option<usize>, OutOfScratch> {
@@ -68,12 +69,9 @@ pub(super) fn launches(
         let slack = gaps.slack(task, memory, 0, &mut scratch)?;
         let scale = Scale::new(task, memory, choice::Weight::Density, used, &slack, &mut scratch)?;
         let heap = Heap::new(2 * gaps.len(), &mut scratch)?;
-        let load = Load::new(task.sequence, &mut scratch)?;
+        let load = Load::new(task.sequence, load_percent, &mut scratch)?;
         let (values, dropped) = (&mut values, &mut dropped);
-        let host = match host_bytes {
-            Some(bytes) => Some(HostMemory::new(task, memory, bytes, &mut scratch)?),
-            None => None,
-        };
+        let host = HostMemory::within(host_bytes, task, memory, &mut scratch)?;
         let mut cover =
             Cover { scale, gaps, values, dropped, slack, heap, load, compute_price, host };
         cover.cover();

@@ -13,6 +13,7 @@ use crate::plan::Prediction;
 use crate::planner::checkpoint::{self, Staying};
 use crate::planner::error::PlanningError;
 use crate::planner::gaps::Gaps;
+use crate::planner::host_memory::UNLIMITED;
 use crate::planner::memory::{self, Memory};
 use crate::planner::pressure::Pressure;
 use crate::planner::request::{Output, PoolTables, Task};
@@ -44,14 +45,26 @@ const STRIDE: usize = RUNGS.len();
 /// Prices that a round tries at most, as a rule.
 const CLIMBED: usize = 22;
 
-/// Factors, in percent, of the best price, while the pressures of the lists before are learned.
+/// Factors, in percent, of the best price, while the pressures of the lists before are learned; taken in
+/// turn for so many lists.
 const LEARNING: [u64; 8] = [100, 90, 110, 80, 125, 100, 90, 110];
+const LEARNED: usize = 24;
+
+/// The [`load_percent`](Prices::load_percent) of the first lists, and that of lists by learned pressures,
+/// which tell themselves where a link carries much.
+const LOAD_PERCENT: [u64; 2] = [100, 20];
+
+/// What a list takes at most longer than the best one so far, as a fraction, to be [judged] by more than
+/// one list.
+///
+/// [judged]: Trials::sample_paced
+const NEAR: u64 = 200;
 
 /// Rounds beyond which no work gained more than 0.1 % of its period.
 const ROUNDS: usize = 3;
 
 /// Lists that are tried at most.
-pub(in crate::planner) const MOST_LISTS: usize = ROUNDS * (CLIMBED + LEARNING.len());
+pub(in crate::planner) const MOST_LISTS: usize = ROUNDS * (CLIMBED + LEARNED);
 
 /// Words of scratch that [`best`] and [`best_of_segments`] keep, each.
 pub(in crate::planner) const fn kept_words(limits: &Limits) -> usize {
@@ -111,6 +124,12 @@ impl<'l> Leader<'l> {
     /// What there is less of, the better the list is.
     fn rank(&self) -> Rank {
         Judged { predicted: self.predicted, excess_bytes: self.excess_bytes }.rank()
+    }
+
+    /// Lists that take longer than this need not be judged closely.
+    fn near_ns(&self) -> u64 {
+        let least_ns = self.predicted.map_or(u64::MAX, |predicted| predicted.period_ns);
+        least_ns.saturating_add(least_ns / NEAR)
     }
 
     fn launches(&self) -> impl Iterator<Item = OpId> + Clone {
@@ -243,7 +262,7 @@ fn try_segments(
         least_launches_ns = least_launches_ns.min(launches_ns);
         if launches_ns < least_ns {
             let task = Task { sequence, ..*task };
-            let judged = judge(&task, output.reborrow(), None, scratch)?;
+            let judged = judge(&task, output.reborrow(), leader.near_ns(), None, scratch)?;
             if judged.predicted.is_none_or(|found| found.period_ns < least_ns) {
                 leader.offer(sequence, judged);
             }
@@ -352,20 +371,18 @@ impl<'r, 'l, 'o> Round<'r, 'l, 'o> {
         let at_rest = self.used.mean_of_links();
         let mut climb = Climb::new();
         while let Some(at) = climb.next() {
-            let Some(fewer) = left.checked_sub(1) else { return Ok(()) };
-            *left = fewer;
-            let judged = self.try_price(Climb::price(at), false, scratch)?;
+            let price = (Climb::price(at), false);
+            let Some(judged) = self.try_price(price, left, scratch)? else { return Ok(()) };
             climb.see(at, judged.rank());
         }
         let (best, mut least) = climb.best;
         let mut price = Climb::price(best);
-        for percent in LEARNING {
-            let Some(fewer) = left.checked_sub(1) else { return Ok(()) };
-            *left = fewer;
+        for percent in LEARNING.into_iter().cycle().take(LEARNED) {
             // Where links are pressed less, a nanosecond of theirs costs less.
             let scale = self.used.mean_of_links();
             let tried = price.saturating_mul(percent) / 100;
-            let found = self.try_price(tried.saturating_mul(scale) / at_rest, true, scratch)?;
+            let scaled = (tried.saturating_mul(scale) / at_rest, true);
+            let Some(found) = self.try_price(scaled, left, scratch)? else { return Ok(()) };
             if found.rank() < least {
                 (price, least) = (tried, found.rank());
             }
@@ -373,30 +390,33 @@ impl<'r, 'l, 'o> Round<'r, 'l, 'o> {
         Ok(())
     }
 
-    /// What the list that a price leads to comes to; if the host has too little memory for it, one that takes no
-    /// more than there is.
+    /// What the list that a price leads to comes to, by learned pressures or not; if the host has too little
+    /// memory for it, one that takes no more than there is; none if there are no lists left.
     fn try_price(
         &mut self,
-        price: u64,
-        learns: bool,
+        (compute_price, learns): (u64, bool),
+        left: &mut usize,
         scratch: &mut Scratch<'_>,
-    ) -> Result<Judged, PlanningError> {
-        let mut judged = self.probe(price, learns, None, scratch)?;
+    ) -> Result<Option<Judged>, PlanningError> {
+        let Some(fewer) = left.checked_sub(1) else { return Ok(None) };
+        *left = fewer;
+        let load_percent = LOAD_PERCENT[usize::from(learns)];
+        let prices = Prices { compute_price, load_percent, host_bytes: UNLIMITED };
+        let mut judged = self.probe(prices, learns, scratch)?;
         if judged.excess_bytes > 0 {
-            let host_bytes = Some(self.base.machine.host_bytes);
-            let within = self.probe(price, learns, host_bytes, scratch)?;
+            let prices = Prices { host_bytes: self.base.machine.host_bytes, ..prices };
+            let within = self.probe(prices, learns, scratch)?;
             let both = within.predicted.into_iter().chain(judged.predicted);
             judged.predicted = both.min_by_key(Prediction::cost);
         }
-        Ok(judged)
+        Ok(Some(judged))
     }
 
-    /// What the list that a price leads to comes to. It is kept if it is the best so far.
+    /// What the list that prices lead to comes to. It is kept if it is the best so far.
     fn probe(
         &mut self,
-        compute_price: u64,
+        prices: Prices,
         learns: bool,
-        host_bytes: Option<u64>,
         scratch: &mut Scratch<'_>,
     ) -> Result<Judged, PlanningError> {
         let mut scratch = scratch.reborrow();
@@ -405,24 +425,25 @@ impl<'r, 'l, 'o> Round<'r, 'l, 'o> {
         let positions = scratch.take(base.len(), 0u32)?;
         let lists = Unrolled { launches: &mut *list, positions: &mut *positions };
         let (memory, gaps, used) = (&self.memory, &mut self.gaps, &self.used);
-        let prices = Prices { compute_price, host_bytes };
         let launches = super::launches(self.base, memory, gaps, used, prices, lists, &mut scratch)?;
         let Some(launches) = launches else { return Ok(Judged::default()) };
         let order = list[..launches].iter().copied();
         let sequence = base.in_order(order, &mut scratch)?;
         let task = Task { sequence: &sequence, ..*self.base };
         let learner = learns.then_some((&mut self.used, &*positions));
-        let judged = judge(&task, self.output.reborrow(), learner, &mut scratch)?;
+        let near_ns = self.leader.near_ns();
+        let judged = judge(&task, self.output.reborrow(), near_ns, learner, &mut scratch)?;
         self.leader.offer(&sequence, judged);
         Ok(judged)
     }
 }
 
-/// What a paced list of a sequence comes to; none where it does not fit. The pressures that it
-/// shows are learned, for the launches of the base by their positions.
+/// What paced lists of a sequence come to; none where none fits. The pressures that they
+/// show are learned, for the launches of the base by their positions.
 fn judge(
     task: &Task<'_>,
     output: Output<'_>,
+    near_ns: u64,
     learner: Option<(&mut Pressure<'_>, &[u32])>,
     scratch: &mut Scratch<'_>,
 ) -> Result<Judged, PlanningError> {
@@ -437,7 +458,7 @@ fn judge(
     let uses = Uses::new(task.sequence, &mut scratch)?;
     let basis = Basis { memory: &memory, uses: &uses, arena: &arena[..memory.placed] };
     let mut search = Search::new(task.sequence, &mut scratch)?;
-    let predicted = trials.sample_paced(&basis, &mut search, &mut scratch)?;
+    let predicted = trials.sample_paced(near_ns, &basis, &mut search, &mut scratch)?;
     let excess_bytes = trials
         .host_shortage_bytes
         .map_or(0, |needed_bytes| needed_bytes.saturating_sub(task.machine.host_bytes).max(1));

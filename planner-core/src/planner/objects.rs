@@ -1,0 +1,79 @@
+//! The size of objects: a chunk, or several where a budget has many chunks.
+//!
+//! Planning, mapping and fixed placements take time for each object, and memory that is divided
+//! into a thousand of them is divided finely enough.
+
+use super::request::Request;
+use crate::machine::Machine;
+
+/// Objects that a budget has at least. A balance: with fewer, a part of a tensor that moves is larger
+/// than what is missing.
+const FEWEST: u64 = 1024;
+
+/// The share of all large tensors, as a fraction, by which larger objects may round them up.
+const ROUNDED: u64 = 1024;
+
+/// The machine with chunks as large as the objects of a plan should be; none where these are chunks.
+/// O(tensors) for each size.
+pub(super) fn coarser(request: &Request<'_>) -> Option<Machine> {
+    let Request { graph, machine, budget_bytes } = *request;
+    // Smaller tensors lie in the arena, as a rule.
+    let sizes_bytes = graph.tensors().iter().map(|tensor| tensor.bytes);
+    let large_bytes = sizes_bytes.filter(|&bytes| bytes >= machine.chunk_bytes);
+    let sum =
+        |bytes: &dyn Fn(u64) -> u64| large_bytes.clone().map(bytes).fold(0, u64::saturating_add);
+    let in_objects = |object_bytes: u64| {
+        sum(&|bytes| bytes.checked_next_multiple_of(object_bytes).unwrap_or(u64::MAX))
+    };
+    let most_bytes = in_objects(machine.chunk_bytes).saturating_add(sum(&|bytes| bytes / ROUNDED));
+    let doublings = (budget_bytes / machine.chunk_bytes / FEWEST).checked_ilog2()?;
+    let sizes = (1..=doublings).rev().map(|doublings| machine.chunk_bytes << doublings);
+    let object_bytes = sizes.into_iter().find(|&size| in_objects(size) <= most_bytes)?;
+    Some(machine.with_chunk_bytes(object_bytes))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::graph::{Graph, Kind, Op, Tensor, TensorId};
+    use crate::machine::MachineParameters;
+    use crate::scratch::Scratch;
+
+    const CHUNK_BYTES: u64 = 1 << 20;
+
+    /// The objects, in chunks, for a weight of so many bytes and a bias.
+    fn chunks(weight_bytes: u64, budget_bytes: u64) -> Option<u64> {
+        let tensors = [weight_bytes, 100].map(|bytes| Tensor { bytes, kind: Kind::State });
+        let operands = [0, 1].map(TensorId);
+        let ops = [Op { time_ns: 1, reads: 2, ..Op::default() }];
+        let mut memory = [0; 64];
+        let graph = Graph::new(&tensors, &ops, &operands, &mut Scratch::new(&mut memory)).unwrap();
+        let machine = Machine::new(MachineParameters {
+            device_bytes: u64::MAX,
+            host_bytes: u64::MAX,
+            chunk_bytes: CHUNK_BYTES,
+            h2d_bytes_per_s: 1,
+            d2h_bytes_per_s: 1,
+            transfer_latency_ns: 0,
+            map_ns_per_chunk: 0,
+            unmap_ns_per_chunk: 0,
+        });
+        let request = Request { graph: &graph, machine: &machine.unwrap(), budget_bytes };
+        coarser(&request).map(|machine| machine.chunk_bytes / CHUNK_BYTES)
+    }
+
+    #[test]
+    fn large_budgets_have_large_objects() {
+        assert_eq!(chunks(64 << 20, 1 << 30), None);
+        assert_eq!(chunks(64 << 20, 2 << 30), Some(2));
+        assert_eq!(chunks(64 << 20, 31 << 30), Some(16));
+        assert_eq!(chunks(64 << 20, 0), None);
+    }
+
+    #[test]
+    fn objects_waste_next_to_nothing() {
+        // Of 1,000 MiB, 8 divides all and 16 would waste 8.
+        assert_eq!(chunks(1000 << 20, 31 << 30), Some(8));
+        assert_eq!(chunks(1001 << 20, 31 << 30), None);
+    }
+}
