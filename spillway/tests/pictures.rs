@@ -293,6 +293,28 @@ fn the_curve_has_the_plan_on_it() {
     assert!(!report(vec![flat, flat]).contains("NaN"));
 }
 
+/// Nothing of the state needs to be on the device.
+#[test]
+fn a_share_of_next_to_nothing_ends_no_tag() {
+    let mut graph = GraphBuilder::new("idle");
+    graph.state("w", 16 * MIB);
+    graph.op("op", 1);
+    let machine = machines::builtin("v100-pcie3").unwrap();
+    let plan = OwnedPlan {
+        graph: "idle".to_owned(),
+        machine: machine.name.clone(),
+        pools: vec![Pool { object_bytes: 2 * MIB, count: 0 }],
+        steps: vec![Step::launch(OpId(0))],
+        predicted: Prediction { period_ns: 1, compute_ns: 1, ..Prediction::default() },
+        ..OwnedPlan::default()
+    };
+    let plan = Plan::new(&graph.build().unwrap(), &machine, plan).unwrap();
+    let point = |budget_bytes| Budgeted { budget_bytes, period_ns: 1 };
+    let curve = vec![point(1), point(2)];
+    let page = plan.report_beside(&Beside { curve, ..Beside::default() }).unwrap();
+    assert!(page.contains("&lt; 0.1 %") && !page.contains("< 0.1 %"));
+}
+
 /// Three iterations of [`one_at_a_time`] on a device whose uploads take longer.
 fn slow_uploads(plan: &Plan, by_ns: u64) -> Actual {
     let transfer_ns = (plan.figures().period_ns - 2_000_000) / 2;

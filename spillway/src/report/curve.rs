@@ -96,7 +96,7 @@ fn grid(scale: &Scale, context: &Context, figures: &Figures) -> String {
              <text class=\"mid\" x=\"{x:.1}\" y=\"{}\">{}</text>",
             bytes(budget_bytes),
             below + 14.0,
-            percent(budget_bytes, context.in_core_peak_bytes),
+            escape(&percent(budget_bytes, context.in_core_peak_bytes)),
         );
     }
     svg

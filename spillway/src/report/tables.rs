@@ -55,7 +55,7 @@ pub(super) fn moved(proved: &Proved<'_>) -> String {
          <p class=\"note\">{} of {} tensors that move; {} of the traffic.</p>\n",
         moving.len().min(ROWS),
         moving.len(),
-        percent(shown_bytes, all_bytes)
+        escape(&percent(shown_bytes, all_bytes))
     )
 }
 
@@ -107,7 +107,7 @@ pub(super) fn stalls(proved: &Proved<'_>, course: &Course) -> String {
          </table>\n<p class=\"note\">{} of {} ops that wait; {} of the {} of this iteration.</p>\n",
         stalled.len().min(ROWS),
         stalled.len(),
-        percent(shown_ns, all_ns),
+        escape(&percent(shown_ns, all_ns)),
         time(all_ns)
     )
 }
@@ -146,7 +146,7 @@ pub(super) fn repeats(proved: &Proved<'_>) -> String {
          <p class=\"note\">{} of {} ops that run again; {} of the {} that this takes.</p></section>\n",
         repeated.len().min(ROWS),
         repeated.len(),
-        percent(shown_ns, all_ns),
+        escape(&percent(shown_ns, all_ns)),
         time(all_ns)
     )
 }
