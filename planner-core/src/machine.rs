@@ -137,6 +137,23 @@ pub fn transmission_ns(bytes: u64, bytes_per_s: u64) -> Option<u64> {
 }
 
 #[cfg(test)]
+impl Machine {
+    /// A large machine, for tests of what depends on its chunks alone.
+    pub(crate) const fn of_chunks(chunk_bytes: u64) -> Self {
+        Self(MachineParameters {
+            device_bytes: u64::MAX,
+            host_bytes: u64::MAX,
+            chunk_bytes,
+            h2d_bytes_per_s: 1,
+            d2h_bytes_per_s: 1,
+            transfer_latency_ns: 0,
+            map_ns_per_chunk: 0,
+            unmap_ns_per_chunk: 0,
+        })
+    }
+}
+
+#[cfg(test)]
 mod tests {
     use super::*;
 

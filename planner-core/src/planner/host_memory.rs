@@ -239,7 +239,7 @@ fn objects_within(task: &Task<'_>, memory: &Memory<'_>, tensor: TensorId, bytes:
 mod tests {
     use super::*;
     use crate::graph::{Graph, Op, Tensor};
-    use crate::machine::{Machine, MachineParameters};
+    use crate::machine::Machine;
     use crate::plan::ArenaPlacement;
     use crate::planner::strategy::Need;
 
@@ -273,17 +273,7 @@ mod tests {
         let mut words = [0; 8192];
         let mut scratch = Scratch::new(&mut words);
         let graph = Graph::new(&tensors, &ops, &operands, &mut scratch.reborrow()).unwrap();
-        let machine = Machine::new(MachineParameters {
-            device_bytes: 64 * CHUNK,
-            host_bytes: 64 * CHUNK,
-            chunk_bytes: CHUNK,
-            h2d_bytes_per_s: 1,
-            d2h_bytes_per_s: 1,
-            transfer_latency_ns: 0,
-            map_ns_per_chunk: 0,
-            unmap_ns_per_chunk: 0,
-        })
-        .unwrap();
+        let machine = Machine::of_chunks(CHUNK).with_host_bytes(64 * CHUNK);
         let sequence = Sequence::as_given(&graph, None, &mut scratch).unwrap();
         let task = Task { sequence: &sequence, machine: &machine, budget_bytes: 32 * CHUNK };
         let mut arena = [ArenaPlacement { tensor: TensorId(0), offset_bytes: 0 }; 5];

@@ -36,7 +36,6 @@ pub(super) fn coarser(request: &Request<'_>) -> Option<Machine> {
 mod tests {
     use super::*;
     use crate::graph::{Graph, Kind, Op, Tensor, TensorId};
-    use crate::machine::MachineParameters;
     use crate::scratch::Scratch;
 
     const CHUNK_BYTES: u64 = 1 << 20;
@@ -48,17 +47,8 @@ mod tests {
         let ops = [Op { time_ns: 1, reads: 2, ..Op::default() }];
         let mut memory = [0; 64];
         let graph = Graph::new(&tensors, &ops, &operands, &mut Scratch::new(&mut memory)).unwrap();
-        let machine = Machine::new(MachineParameters {
-            device_bytes: u64::MAX,
-            host_bytes: u64::MAX,
-            chunk_bytes: CHUNK_BYTES,
-            h2d_bytes_per_s: 1,
-            d2h_bytes_per_s: 1,
-            transfer_latency_ns: 0,
-            map_ns_per_chunk: 0,
-            unmap_ns_per_chunk: 0,
-        });
-        let request = Request { graph: &graph, machine: &machine.unwrap(), budget_bytes };
+        let machine = Machine::of_chunks(CHUNK_BYTES);
+        let request = Request { graph: &graph, machine: &machine, budget_bytes };
         coarser(&request).map(|machine| machine.chunk_bytes / CHUNK_BYTES)
     }
 

@@ -310,7 +310,7 @@ impl Tally {
 mod tests {
     use super::*;
     use crate::graph::{Graph, Op, Tensor};
-    use crate::machine::{Machine, MachineParameters};
+    use crate::machine::Machine;
     use crate::sequence::Sequence;
 
     const CHUNK_BYTES: u64 = 1024;
@@ -335,17 +335,7 @@ mod tests {
         let mut memory = [0; 256];
         let mut scratch = Scratch::new(&mut memory);
         let graph = Graph::new(&tensors, &ops, &operands, &mut scratch.reborrow()).unwrap();
-        let machine = Machine::new(MachineParameters {
-            device_bytes: 1 << 20,
-            host_bytes: 1 << 20,
-            chunk_bytes: CHUNK_BYTES,
-            h2d_bytes_per_s: 1,
-            d2h_bytes_per_s: 1,
-            transfer_latency_ns: 0,
-            map_ns_per_chunk: 0,
-            unmap_ns_per_chunk: 0,
-        })
-        .unwrap();
+        let machine = Machine::of_chunks(CHUNK_BYTES);
         let sequence = &Sequence::as_given(&graph, None, &mut scratch).unwrap();
         let lifetimes = Lifetimes::new(sequence, &mut scratch).unwrap();
         let task = Task { sequence, machine: &machine, budget_bytes: 0 };

@@ -238,7 +238,7 @@ impl<'w, 'a> Owners<'w, 'a> {
 mod tests {
     use super::*;
     use crate::graph::{Graph, Op, OpId, Tensor};
-    use crate::machine::{Machine, MachineParameters};
+    use crate::machine::Machine;
     use crate::plan::{Part, Plan, Pool, Prediction};
     use crate::schedule::{Schedule, Scheduled};
 
@@ -261,17 +261,7 @@ mod tests {
         let mut memory = [0; 2000];
         let mut scratch = Scratch::new(&mut memory);
         let graph = Graph::new(&MADE, &ops, &operands, &mut scratch.reborrow()).unwrap();
-        let machine = Machine::new(MachineParameters {
-            device_bytes: 16,
-            host_bytes: 16,
-            chunk_bytes: 8,
-            h2d_bytes_per_s: 1,
-            d2h_bytes_per_s: 1,
-            transfer_latency_ns: 0,
-            map_ns_per_chunk: 0,
-            unmap_ns_per_chunk: 0,
-        })
-        .unwrap();
+        let machine = Machine::of_chunks(8).with_host_bytes(16);
         let plan = Plan {
             budget_bytes: 16,
             arena_bytes: 0,
