@@ -11,7 +11,7 @@
 //! | [`layers`] | layers to stream, plans with fixed objects | run at their addresses in one [`slab`], each op finds the bytes that it reads |
 //! | [`pages`] | plans with hostile names, and measured times | reports, pictures and traces are well-formed; times of no run are refused |
 //! | [`calls`] | [`plans`], [`graphs`], [`machines`], sizes, schedules | every function returns |
-//! | [`texts`] | damaged files | readers and importers return |
+//! | [`texts`] | damaged files; [`certificates`] with any prices | readers and importers return; a certificate proves no more than a valid plan takes |
 //!
 //! A short run is the crate's test. A long one, in which [`memory`] is watched as well:
 //!
@@ -21,6 +21,7 @@
 
 pub mod calls;
 pub mod case;
+pub mod certificates;
 pub mod fault;
 pub mod graphs;
 pub mod judge;

@@ -2,15 +2,15 @@
 
 use crate::case::Files;
 use crate::fault::{Fault, returns};
-use crate::{judge, plans};
+use crate::{certificates, judge, plans};
 use conformance::chains::chains;
-use conformance::plans::Case;
+use conformance::plans::{Case, cases};
 use proptest::collection::vec;
 use proptest::prelude::*;
 use proptest::sample::select;
 use workloads::format::{
-    compress, decompress, document, read_chain, read_graph, read_machine, read_plan, write_chain,
-    write_graph, write_plan,
+    compress, decompress, document, read_certificate, read_chain, read_graph, read_machine,
+    read_plan, write_certificate, write_chain, write_graph, write_plan,
 };
 use workloads::pytorch::{Device, import_with_report};
 
@@ -32,6 +32,7 @@ enum Reader {
     Graph,
     Machine,
     Plan,
+    Certificate,
     Chain,
     Trace,
     Kineto,
@@ -44,19 +45,28 @@ pub fn texts() -> impl Strategy<Value = Text> {
         Reader::Machine,
         Reader::Plan,
         Reader::Plan,
+        Reader::Certificate,
+        Reader::Certificate,
         Reader::Chain,
         Reader::Trace,
         Reader::Kineto,
     ]);
     let gzip = prop::option::weighted(0.1, vec(damages(), 0..=2));
     let trace = select(TRACES.to_vec());
-    (reader, plans::plans(), chains(4), trace, vec(damages(), 0..=4), gzip).prop_map(
-        |(reader, case, chain, trace, damages, gzip)| {
+    let drawn = certificates::drawn();
+    let case = reader.prop_flat_map(|reader| match reader {
+        // Certificates say nothing about plans that are not valid.
+        Reader::Certificate => (Just(reader), cases().boxed()),
+        _ => (Just(reader), plans::plans().boxed()),
+    });
+    (case, chains(4), drawn, trace, vec(damages(), 0..=4), gzip).prop_map(
+        |((reader, case), chain, drawn, trace, damages, gzip)| {
             let files = plans::files(&case);
             let mut bytes = match reader {
                 Reader::Graph => files[0].1.clone(),
                 Reader::Machine => files[1].1.clone(),
                 Reader::Plan => files[2].1.clone(),
+                Reader::Certificate => write_certificate(&certificates::certificate(&case, &drawn)),
                 Reader::Chain => write_chain(&chain),
                 Reader::Trace => trace.to_vec(),
                 Reader::Kineto => KINETO.to_vec(),
@@ -157,6 +167,7 @@ pub fn files(text: &Text) -> Files {
         Reader::Graph => "graph.json",
         Reader::Machine => "machine.json",
         Reader::Plan => "plan.json",
+        Reader::Certificate => "certificate.json",
         Reader::Chain => "chain.json",
         Reader::Trace => "trace.json",
         Reader::Kineto => "kineto.json",
@@ -169,7 +180,8 @@ pub fn files(text: &Text) -> Files {
 /// Reads the file, and uses what it holds.
 ///
 /// # Errors
-/// A panic; a graph that is none; a plan that is written otherwise than it was read.
+/// A panic; a graph that is none; a file that is written otherwise than it was read; a certificate
+/// that proves too much.
 pub fn check(text: &Text) -> Result<(), Fault> {
     let Ok(bytes) = returns("decompress", || decompress(&text.bytes))? else { return Ok(()) };
     let _ = returns("document", || document(&bytes).map_err(|error| error.to_string()))?;
@@ -192,6 +204,16 @@ pub fn check(text: &Text) -> Result<(), Fault> {
             let Ok(plan) = read else { return Ok(()) };
             is_same("plan", &read_plan(&write_plan(&plan)), &plan)?;
             judge::judge(&Case { plan, ..text.case.clone() }).map(|_| ())
+        }
+        Reader::Certificate => {
+            let read = returns("read_certificate", || read_certificate(&bytes))?;
+            let Ok(certificate) = read else { return Ok(()) };
+            is_same(
+                "certificate",
+                &read_certificate(&write_certificate(&certificate)),
+                &certificate,
+            )?;
+            certificates::check(&text.case, &certificate)
         }
         Reader::Chain => {
             let read = returns("read_chain", || read_chain(&bytes))?;
