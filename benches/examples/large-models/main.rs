@@ -9,9 +9,10 @@ mod tokens;
 mod training;
 
 use conformance::by_hand;
+use planner_core::bounds;
 use planner_core::planner::{Auto, Groups, Host, Order, Repeats, Request, Strategy};
 use spillway::figures::{Context, Needs};
-use spillway::{Graph, OwnedGraph, OwnedMachine, Plan, machines, placing, planning};
+use spillway::{Graph, OwnedGraph, OwnedMachine, Plan, certificate, machines, placing, planning};
 use std::error::Error;
 use std::path::PathBuf;
 use std::time::Instant;
@@ -114,7 +115,7 @@ fn period_ns(
     Ok(plan.map(|plan| plan.figures().period_ns))
 }
 
-/// The ways to run a training step that the page compares: periods, and the bound of [`Ways::auto`].
+/// The ways to run a training step that the page compares: periods, and a bound for the device alone.
 struct Ways {
     compute_ns: u64,
     /// Checkpointing in the model, and states streamed one op ahead, as many as do not fit.
@@ -146,6 +147,8 @@ impl Ways {
         std::thread::scope(|scope| {
             let in_model = scope.spawn(in_model);
             let auto = plan(work, machine, budget_bytes, AUTO)?;
+            let kind = (bounds::Order::Any, true);
+            let bound = certificate::find(work, machine, budget_bytes, kind)?.bound_ns;
             let zero_offload = period_ns(hosted, Strategy::OptimizerOffload)?;
             let auto_with_host = period_ns(hosted, AUTO)?;
             let (streamed, by_hand) = in_model.join().map_err(|_| "a planner panicked")??;
@@ -153,7 +156,7 @@ impl Ways {
                 compute_ns: work.graph()?.compute_ns(),
                 streamed,
                 by_hand,
-                bound: auto.as_ref().map(|plan| plan.bound().period_ns),
+                bound: auto.as_ref().map(|_| bound),
                 auto: auto.map(|plan| plan.figures().period_ns),
                 zero_offload,
                 auto_with_host,

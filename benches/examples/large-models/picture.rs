@@ -24,7 +24,7 @@ const LINES: [Line; 5] = [
     ("auto, with the host", RGBColor(0, 158, 115), 4, |ways| ways.auto_with_host),
 ];
 
-const BOUND: Line = ("bound of auto", BLACK, 1, |ways| ways.bound);
+const BOUND: Line = ("bound", BLACK, 1, |ways| ways.bound);
 
 /// Each budget in GiB, with its plans.
 pub(super) fn curve() -> Done<Vec<(f64, Ways)>> {

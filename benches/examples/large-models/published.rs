@@ -37,7 +37,7 @@ fn accumulated(text: &mut String) -> Done<()> {
         Ok(writeln!(text, "| {name} | {s:.2} | {:.0} |", TOKENS / s)?)
     };
     row("compute alone", Some(ways.compute_ns))?;
-    row("bound of the plan of `auto`", ways.bound)?;
+    row("bound on the device alone", ways.bound)?;
     row("**`auto`**", ways.auto)?;
     row("checkpointing in the model, `auto`", ways.by_hand)?;
     row("checkpointing in the model, streamed", ways.streamed)?;
