@@ -4,10 +4,12 @@
 
 use backend_sim::{SimDevice, SimKernels, reference_digest};
 use conformance::planners;
-use planner_core::planner::{Auto, Host, Order, Repeats, Request, Strategy as Planner};
+use planner_core::planner::{
+    Auto, Host, Order, PlanningError, Repeats, Request, Strategy as Planner,
+};
 use planner_core::{Kind, Machine, MachineParameters};
 use proptest::prelude::*;
-use spillway::planning;
+use spillway::{placing, planning};
 use workloads::{OwnedGraph, OwnedPlan, machines, models};
 
 const AUTO: Planner = Planner::Auto(Auto {
@@ -54,9 +56,23 @@ fn machine(bytes_per_s: u64) -> Machine {
 
 /// Plans, has the ledger judge it, and runs it in an adversarial order.
 fn plan(graph: &OwnedGraph, machine: &Machine, budget_bytes: u64) -> OwnedPlan {
+    plan_by(graph, machine, budget_bytes, |request| planning::plan(request, AUTO))
+}
+
+/// The same with fixed objects.
+fn place(graph: &OwnedGraph, machine: &Machine, budget_bytes: u64) -> OwnedPlan {
+    plan_by(graph, machine, budget_bytes, |request| Ok(placing::plan(request, AUTO)?.0))
+}
+
+fn plan_by(
+    graph: &OwnedGraph,
+    machine: &Machine,
+    budget_bytes: u64,
+    planner: impl Fn(&Request<'_>) -> Result<OwnedPlan, PlanningError>,
+) -> OwnedPlan {
     let graph = graph.graph().unwrap();
     let request = Request { graph: &graph, machine, budget_bytes };
-    let plan = planners::check(&request, 0, |request| planning::plan(request, AUTO));
+    let plan = planners::check(&request, 0, planner);
     let owned = plan.unwrap().unwrap();
     let plan = owned.plan();
     let schedule = planning::schedule(&graph, machine, &plan).unwrap();
@@ -91,7 +107,7 @@ fn slabs_save_transfers() {
 fn large_budgets_have_objects_of_several_chunks() {
     let graph = layers(100, 64 * CHUNK_BYTES, 10_000);
     let of = |budget_chunks| {
-        let plan = plan(&graph, &machine(1_000_000_000), budget_chunks * CHUNK_BYTES);
+        let plan = place(&graph, &machine(1_000_000_000), budget_chunks * CHUNK_BYTES);
         let objects: Vec<_> = plan.pools.iter().map(|pool| pool.object_bytes).collect();
         (objects, plan.arena_bytes + plan.pools[0].object_bytes * plan.pools[0].count)
     };

@@ -4,7 +4,7 @@ use crate::growth::buffer;
 use crate::planning::{self, Buffers};
 use crate::units::time;
 use planner_core::placement::{self, Over, PlacementError};
-use planner_core::planner::{Auto, Host, PlanningError, Repeats, Request, Strategy};
+use planner_core::planner::{self, Auto, Host, PlanningError, Repeats, Request, Strategy};
 use planner_core::{Graph, Limits, Machine, Plan, Scratch};
 use std::fmt;
 use workloads::{OwnedPlacements, OwnedPlan};
@@ -53,6 +53,8 @@ impl fmt::Display for Unplaced {
     }
 }
 
+/// The objects of `auto` are several chunks where a budget has thousands of these.
+///
 /// Plans with fixed physical objects if that lengthens the period by at most a hundredth, or if
 /// the period is no longer than the host's mapping time without. If there are too few objects,
 /// or waiting for them takes longer, tries smaller budgets, whose plans leave more objects free.
@@ -65,7 +67,40 @@ pub fn plan(
     request: &Request<'_>,
     strategy: Strategy,
 ) -> Result<(OwnedPlan, Option<Unplaced>), PlanningError> {
-    let (mut buffers, mut least) = (Buffers::default(), None);
+    let mut buffers = Buffers::default();
+    let machine = larger_objects(request, strategy)?;
+    let larger = machine.as_ref().map(|machine| Request { machine, ..*request });
+    if let Some(larger) = larger {
+        match plan_on(&larger, request, strategy, &mut buffers) {
+            Err(PlanningError::Infeasible { .. }) => {}
+            planned => return planned,
+        }
+    }
+    plan_on(request, request, strategy, &mut buffers)
+}
+
+/// The machine with chunks of the size that `auto` gives objects; none if it gives them single chunks, as
+/// it does where everything fits, and for other strategies.
+fn larger_objects(
+    request: &Request<'_>,
+    strategy: Strategy,
+) -> Result<Option<Machine>, PlanningError> {
+    let (Strategy::Auto(_), Some(machine)) = (strategy, planner::with_larger_objects(request))
+    else {
+        return Ok(None);
+    };
+    let (in_core_bytes, _) = planning::min_feasible(request, Strategy::InCore)?;
+    Ok((in_core_bytes > request.budget_bytes).then_some(machine))
+}
+
+/// Plans with the objects of one request. The other strategies plan with those of another.
+fn plan_on(
+    request: &Request<'_>,
+    others: &Request<'_>,
+    strategy: Strategy,
+    buffers: &mut Buffers,
+) -> Result<(OwnedPlan, Option<Unplaced>), PlanningError> {
+    let mut least = None;
     let planned = plan_by(request, |request| {
         let made = buffers.make(request, strategy)?;
         least.get_or_insert((made.others_ns, made.ends_ns));
@@ -73,8 +108,11 @@ pub fn plan(
     })?;
     match (strategy, least) {
         (Strategy::Auto(auto), Some((others_ns, ends_ns))) if auto.effort != Some(0) => {
-            let best = best_of_all(request, auto, planned, others_ns, &mut buffers)?;
-            best_of_ends(request, auto, best, ends_ns, &mut buffers)
+            // What others take in objects of another size is not known.
+            let is_known = request.machine.chunk_bytes == others.machine.chunk_bytes;
+            let others_ns = if is_known { others_ns } else { 0 };
+            let best = best_of_all(others, auto, planned, others_ns, buffers)?;
+            best_of_ends(request, auto, best, ends_ns, buffers)
         }
         _ => Ok(planned),
     }

@@ -73,13 +73,13 @@ impl Strategy {
         request: &Request<'_>,
         placed: bool,
     ) -> Result<(OwnedPlan, Option<Unplaced>), PlanningError> {
-        let plan = |request: &Request<'_>| match self {
-            Self::Core(strategy) => planning::plan(request, *strategy),
-            Self::Swap(swap) => swapping::plan(request, swap),
-        };
-        match placed {
-            true => placing::plan_by(request, plan),
-            false => plan(request).map(|plan| (plan, None)),
+        match (self, placed) {
+            (Self::Core(strategy), true) => placing::plan(request, *strategy),
+            (Self::Core(strategy), false) => Ok((planning::plan(request, *strategy)?, None)),
+            (Self::Swap(swap), true) => {
+                placing::plan_by(request, |request| swapping::plan(request, swap))
+            }
+            (Self::Swap(swap), false) => Ok((swapping::plan(request, swap)?, None)),
         }
     }
 

@@ -10,11 +10,10 @@ use super::request::{LeastMemory, Lists, Output, PoolTables, Request, Task, Writ
 use super::strategy::{Need, Strategy};
 use super::trials::{Basis, Candidate, Search, Trials};
 use super::uses::Uses;
-use super::{hosting, least_memory, objects, repeats};
+use super::{hosting, repeats};
 use crate::bounds;
 use crate::host::HostLayout;
 use crate::hosted::Hosted;
-use crate::machine::Machine;
 use crate::plan::{ArenaPlacement, Plan, PlanError, Prediction};
 use crate::scratch::{Buffer, BufferTooShort, Scratch};
 use crate::sequence::Sequence;
@@ -99,34 +98,10 @@ pub fn plan<'o>(
 pub fn make<'o>(
     request: &Request<'_>,
     strategy: Strategy,
-    mut output: Output<'o>,
+    output: Output<'o>,
     scratch: &mut Scratch<'_>,
 ) -> Result<Made<'o>, PlanningError> {
-    if let Some(machine) = coarser(request, strategy, &mut output, scratch)? {
-        let request = Request { machine: &machine, ..*request };
-        match hosting::make(&request, strategy, output.reborrow(), scratch) {
-            Err(PlanningError::Infeasible { .. }) => {}
-            made => return made.map(|made| made.kept()).map(|kept| kept.made(output)),
-        }
-    }
     hosting::make(request, strategy, output, scratch)
-}
-
-/// The machine with chunks of the size that [`Strategy::Auto`] gives objects; none for other strategies,
-/// and where everything fits.
-fn coarser(
-    request: &Request<'_>,
-    strategy: Strategy,
-    output: &mut Output<'_>,
-    scratch: &mut Scratch<'_>,
-) -> Result<Option<Machine>, PlanningError> {
-    if !matches!(strategy, Strategy::Auto(_)) {
-        return Ok(None);
-    }
-    let Some(machine) = objects::coarser(request) else { return Ok(None) };
-    output.check(request.graph)?;
-    let in_core = least_memory(request, Strategy::InCore, output.arena, scratch)?;
-    Ok((in_core.bytes > request.budget_bytes).then_some(machine))
 }
 
 /// Plans with some of the ops on the host.

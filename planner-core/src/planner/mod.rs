@@ -66,6 +66,7 @@ pub use error::PlanningError;
 pub use groups::Groups;
 pub use hosting::Host;
 pub use lms::Lms;
+pub use objects::with_larger_objects;
 pub use order::{Join, list_schedule, list_schedule_words};
 pub use recipe::{Auto, Order, Repeats};
 pub use request::{LeastMemory, Output, Request};

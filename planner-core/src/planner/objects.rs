@@ -13,9 +13,10 @@ const FEWEST: u64 = 1024;
 /// The share of all large tensors, as a fraction, by which larger objects may round them up.
 const ROUNDED: u64 = 1024;
 
-/// The machine with chunks as large as the objects of a plan should be; none where these are chunks.
-/// O(tensors) for each size.
-pub(super) fn coarser(request: &Request<'_>) -> Option<Machine> {
+/// The machine with larger chunks, for plans with objects of several chunks that are valid plans for the
+/// machine itself; none if the objects should be single chunks. O(tensors) for each size.
+#[must_use]
+pub fn with_larger_objects(request: &Request<'_>) -> Option<Machine> {
     let Request { graph, machine, budget_bytes } = *request;
     // Smaller tensors lie in the arena, as a rule.
     let sizes_bytes = graph.tensors().iter().map(|tensor| tensor.bytes);
@@ -49,7 +50,7 @@ mod tests {
         let graph = Graph::new(&tensors, &ops, &operands, &mut Scratch::new(&mut memory)).unwrap();
         let machine = Machine::of_chunks(CHUNK_BYTES);
         let request = Request { graph: &graph, machine: &machine, budget_bytes };
-        coarser(&request).map(|machine| machine.chunk_bytes / CHUNK_BYTES)
+        with_larger_objects(&request).map(|machine| machine.chunk_bytes / CHUNK_BYTES)
     }
 
     #[test]
