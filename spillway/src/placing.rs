@@ -23,6 +23,9 @@ const LONGER: u64 = 100;
 /// Fixed objects shorten the plan of another strategy by one part in this many at most: seldom at all, and
 /// then by some waits that they save.
 const SHORTER: u64 = 32;
+/// How many times the least memory it takes that larger objects cost next to nothing. A balance: in less,
+/// each byte that they round up counts, and with single chunks planning takes longer.
+const TIGHT: u64 = 2;
 /// Plans that are tried, each for a smaller budget than the one before: planning takes longer than
 /// all that follows, and `docs/placements.md` needs no more.
 const ATTEMPTS: usize = 4;
@@ -80,7 +83,7 @@ pub fn plan(
 }
 
 /// The machine with chunks of the size that `auto` gives objects; none if it gives them single chunks, as
-/// it does where everything fits, and for other strategies.
+/// it does where everything fits or hardly anything does, and for other strategies.
 fn larger_objects(
     request: &Request<'_>,
     strategy: Strategy,
@@ -89,8 +92,10 @@ fn larger_objects(
     else {
         return Ok(None);
     };
-    let (in_core_bytes, _) = planning::min_feasible(request, Strategy::InCore)?;
-    Ok((in_core_bytes > request.budget_bytes).then_some(machine))
+    let least = |strategy| planning::min_feasible(request, strategy).map(|(bytes, _)| bytes);
+    let (in_core_bytes, least_bytes) = (least(Strategy::InCore)?, least(strategy)?);
+    let some_bytes = least_bytes.saturating_mul(TIGHT)..in_core_bytes;
+    Ok(some_bytes.contains(&request.budget_bytes).then_some(machine))
 }
 
 /// Plans with the objects of one request. The other strategies plan with those of another.
