@@ -2,6 +2,7 @@
 
 use super::{Done, RTX_4090, Ways};
 use planner_core::Machine;
+use plotters::coord::Shift;
 use plotters::prelude::*;
 use spillway::{OwnedMachine, planning};
 use std::cell::Cell;
@@ -45,7 +46,22 @@ pub(super) fn curve() -> Done<Vec<(f64, Ways)>> {
 }
 
 pub(super) fn draw(path: &Path, curve: &[(f64, Ways)]) -> Done<()> {
-    let root = SVGBackend::new(path, (960, 460)).into_drawing_area();
+    let mut svg = String::new();
+    draw_curve(&SVGBackend::with_string(&mut svg, (960, 460)).into_drawing_area(), curve)?;
+    Ok(std::fs::write(path, without_blank_texts(&svg))?)
+}
+
+/// The picture without the names that were left blank.
+fn without_blank_texts(svg: &str) -> String {
+    let texts = svg.split_inclusive("</text>\n");
+    let shown = texts.map(|piece| match piece.strip_suffix(">\n\n</text>\n") {
+        Some(opening) => &piece[..opening.rfind("<text ").unwrap_or(0)],
+        None => piece,
+    });
+    shown.collect()
+}
+
+fn draw_curve(root: &DrawingArea<SVGBackend<'_>, Shift>, curve: &[(f64, Ways)]) -> Done<()> {
     root.fill(&WHITE)?;
     let (legend, panel) = root.split_vertically(56);
     for (at, (text, colour, width, _)) in LINES.into_iter().chain([BOUND]).enumerate() {
