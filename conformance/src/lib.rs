@@ -12,6 +12,7 @@
 #![forbid(unsafe_code)]
 
 pub mod by_hand;
+pub mod certificates;
 pub mod chains;
 pub mod choices;
 pub mod chunked;

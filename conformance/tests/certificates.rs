@@ -1,6 +1,7 @@
 //! No valid plan beats what prices prove, whatever the prices.
 #![allow(clippy::unwrap_used, reason = "what fails here fails the test")]
 
+use conformance::certificates::{includes, prices, with_prices};
 use conformance::chains::chains_in_microseconds;
 use conformance::graphs::{graphs, machines};
 use conformance::plans::cases;
@@ -10,7 +11,6 @@ use planner_core::bounds::priced::{ONE, Price};
 use planner_core::plan::Step;
 use planner_core::planner::{self, Auto, Host, Repeats, Request, Strategy as Planner, Window};
 use planner_core::{Kind, Machine, MachineParameters, OpId};
-use proptest::collection::vec;
 use proptest::prelude::*;
 use spillway::certificate::{find, prove};
 use spillway::planning;
@@ -20,45 +20,8 @@ use workloads::{OwnedCertificate, OwnedGraph, OwnedMachine, OwnedPlan, machines}
 const KINDS: [(Order, bool); 4] =
     [(Order::Given, true), (Order::Given, false), (Order::Any, true), (Order::Any, false)];
 
-/// Random prices: of each interval, the memory for up to some uploads, and any shares.
-fn prices() -> impl Strategy<Value = Vec<[u64; 3]>> {
-    let share = || prop_oneof![Just(0), Just(ONE), 0..=ONE];
-    vec((0..=8u64, share(), share()).prop_map(|(memory, up, down)| [memory, up, down]), 1..12)
-}
-
 fn named(machine: &Machine) -> OwnedMachine {
     OwnedMachine { machine: *machine, ..machines::builtin("v100-pcie3").unwrap() }
-}
-
-/// The same certificate with other prices and, in the given order, other marks.
-fn with_prices(
-    found: &OwnedCertificate,
-    machine: &Machine,
-    ops: u32,
-    random: &[[u64; 3]],
-) -> OwnedCertificate {
-    let mut certificate = found.clone();
-    if certificate.order == Order::Given {
-        let step = (ops as usize / random.len()).max(1);
-        certificate.marks = (0..ops).step_by(step).map(OpId).collect();
-    }
-    let byte = ONE * 1_000_000_000 / machine.h2d_bytes_per_s.max(1);
-    let price = |at: usize| {
-        let [memory, upload, download] = random[at % random.len()];
-        Price { memory: memory * byte / 4, upload, download: download.min(ONE - upload) }
-    };
-    certificate.intervals = (0..=certificate.marks.len()).map(price).collect();
-    certificate.bound_ns = 0;
-    certificate
-}
-
-/// Whether the plans of a certificate include one.
-fn includes(certificate: &OwnedCertificate, plan: &OwnedPlan) -> bool {
-    let launched = || plan.steps.iter().filter_map(Step::launched);
-    let first = launched().filter(|launched| !launched.is_repeat);
-    let in_order = first.map(|launched| launched.op.0).is_sorted();
-    let once = !launched().any(|launched| launched.is_repeat);
-    (in_order || certificate.order == Order::Any) && (once || certificate.repeats)
 }
 
 fn check(

@@ -1,5 +1,5 @@
-//! What fills chunks in part gets slabs of its own, or lies in the arena, where that costs no time; and
-//! where there are many chunks, several make an object.
+//! Tensors that fill chunks in part get slabs, or lie in the arena, if that costs no time. If a budget has
+//! many chunks, an object is several of them.
 #![allow(clippy::unwrap_used, reason = "what fails here fails the test")]
 
 use backend_sim::{SimDevice, SimKernels, reference_digest};

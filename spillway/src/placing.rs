@@ -23,8 +23,8 @@ const LONGER: u64 = 100;
 /// Fixed objects shorten the plan of another strategy by one part in this many at most: seldom at all, and
 /// then by some waits that they save.
 const SHORTER: u64 = 32;
-/// How many times the least memory it takes that larger objects cost next to nothing. A balance: in less,
-/// each byte that they round up counts, and with single chunks planning takes longer.
+/// Budgets of less than so many times the least memory get single chunks. A balance: in tight memory, each
+/// byte of rounding counts; in more memory, larger objects save planning time.
 const TIGHT: u64 = 2;
 /// Plans that are tried, each for a smaller budget than the one before: planning takes longer than
 /// all that follows, and `docs/placements.md` needs no more.
@@ -56,7 +56,7 @@ impl fmt::Display for Unplaced {
     }
 }
 
-/// The objects of `auto` are several chunks where a budget has thousands of these.
+/// Plans with objects of several chunks if the strategy is `auto` and the budget has thousands of chunks.
 ///
 /// Plans with fixed physical objects if that lengthens the period by at most a hundredth, or if
 /// the period is no longer than the host's mapping time without. If there are too few objects,
@@ -82,8 +82,8 @@ pub fn plan(
     plan_on(request, request, strategy, &mut buffers)
 }
 
-/// The machine with chunks of the size that `auto` gives objects; none if it gives them single chunks, as
-/// it does where everything fits or hardly anything does, and for other strategies.
+/// The machine with larger chunks, for plans with larger objects. Returns `None` for strategies other than
+/// `auto`, if everything fits, and in tight memory.
 fn larger_objects(
     request: &Request<'_>,
     strategy: Strategy,
@@ -98,7 +98,8 @@ fn larger_objects(
     Ok(some_bytes.contains(&request.budget_bytes).then_some(machine))
 }
 
-/// Plans with the objects of one request. The other strategies plan with those of another.
+/// Plans `request`, whose machine may have larger chunks. The strategies that `auto` is compared with plan
+/// `others`, the same request with single chunks.
 fn plan_on(
     request: &Request<'_>,
     others: &Request<'_>,
@@ -113,7 +114,7 @@ fn plan_on(
     })?;
     match (strategy, least) {
         (Strategy::Auto(auto), Some((others_ns, ends_ns))) if auto.effort != Some(0) => {
-            // What others take in objects of another size is not known.
+            // With other objects, the others may take less.
             let is_known = request.machine.chunk_bytes == others.machine.chunk_bytes;
             let others_ns = if is_known { others_ns } else { 0 };
             let best = best_of_all(others, auto, planned, others_ns, buffers)?;

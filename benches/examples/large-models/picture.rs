@@ -5,7 +5,6 @@ use planner_core::Machine;
 use plotters::coord::Shift;
 use plotters::prelude::*;
 use spillway::{OwnedMachine, planning};
-use std::cell::Cell;
 use std::path::Path;
 
 /// Up to what fits in-core, on a device with so much memory.
@@ -48,15 +47,16 @@ pub(super) fn curve() -> Done<Vec<(f64, Ways)>> {
 pub(super) fn draw(path: &Path, curve: &[(f64, Ways)]) -> Done<()> {
     let mut svg = String::new();
     draw_curve(&SVGBackend::with_string(&mut svg, (960, 460)).into_drawing_area(), curve)?;
-    Ok(std::fs::write(path, without_blank_texts(&svg))?)
+    Ok(std::fs::write(path, without_repeated_texts(&svg))?)
 }
 
-/// The picture without the names that were left blank.
-fn without_blank_texts(svg: &str) -> String {
-    let texts = svg.split_inclusive("</text>\n");
-    let shown = texts.map(|piece| match piece.strip_suffix(">\n\n</text>\n") {
-        Some(opening) => &piece[..opening.rfind("<text ").unwrap_or(0)],
-        None => piece,
+/// The picture with each text once: a logarithmic axis may name its last point twice.
+fn without_repeated_texts(svg: &str) -> String {
+    let mut last = "";
+    let shown = svg.split_inclusive("</text>\n").map(|piece| {
+        let (before, text) = piece.split_at(piece.rfind("<text ").unwrap_or(piece.len()));
+        let is_repeated = text == core::mem::replace(&mut last, text);
+        if is_repeated { before } else { piece }
     });
     shown.collect()
 }
@@ -78,18 +78,12 @@ fn draw_curve(root: &DrawingArea<SVGBackend<'_>, Shift>, curve: &[(f64, Ways)]) 
         .x_label_area_size(36)
         .y_label_area_size(52)
         .build_cartesian_2d((first..last).log_scale(), LEAST..MOST)?;
-    // A logarithmic axis may name its last point twice.
-    let named = Cell::new(0);
-    let name = |gib: &f64| match named.replace(gib.to_bits()) == gib.to_bits() {
-        true => String::new(),
-        false => format!("{gib:.0}"),
-    };
     chart
         .configure_mesh()
         .light_line_style(TRANSPARENT)
         .x_desc("device memory, GiB")
         .y_desc("period over compute")
-        .x_label_formatter(&name)
+        .x_label_formatter(&|gib| format!("{gib:.0}"))
         .draw()?;
     let points = |period_ns: fn(&Ways) -> Option<u64>| {
         curve.iter().filter_map(move |(gib, ways)| {

@@ -122,7 +122,7 @@ pub(super) fn memory<'m>(
     Memory::new(&unlimited, Need::LargestOp, arena, scratch)
 }
 
-/// The values of the forward pass that stay, beside those that segments begin with.
+/// Which values of the forward pass stay, in addition to the first value of each segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Staying {
     /// None.

@@ -67,7 +67,7 @@ impl<'s> HostMemory<'s> {
         ])
     }
 
-    /// What `limit_bytes` leave where nothing moves in gaps; nothing to count if they are
+    /// The host memory that is left of `limit_bytes` if nothing moves in gaps, or `None` if the limit is
     /// [`UNLIMITED`]. O(operands).
     pub(super) fn within(
         limit_bytes: u64,

@@ -14,8 +14,8 @@ const WINDOWS: usize = 64;
 
 /// The time that each link is loaded for, by when the gaps begin or end.
 pub(super) struct Load<'s> {
-    /// By how much what a window carries raises the cost of more transfers in it, in percent of its share
-    /// of the window.
+    /// A window that is full of transfers raises the cost of another one by so many percent; a window that is
+    /// half full, by half as many.
     weight_percent: u64,
     /// When each launch starts, and when the last one ends.
     starts_ns: &'s [u64],
@@ -51,7 +51,7 @@ impl<'s> Load<'s> {
         (window as usize).min(WINDOWS - 1)
     }
 
-    /// Changes how many objects move in a gap, from those that do so far.
+    /// Replaces the transfers of a gap: from now on, `objects` objects move in it.
     pub(super) fn set_moved(
         &mut self,
         scale: &Scale<'_>,

@@ -1,20 +1,20 @@
 //! The size of objects: a chunk, or several where a budget has many chunks.
 //!
-//! Planning, mapping and fixed placements take time for each object, and memory that is divided
-//! into a thousand of them is divided finely enough.
+//! Planning, mapping and fixed placements take time for each object. A thousand objects divide the memory
+//! finely enough.
 
 use super::request::Request;
 use crate::machine::Machine;
 
-/// Objects that a budget has at least. A balance: with fewer, a part of a tensor that moves is larger
-/// than what is missing.
+/// The least number of objects in a budget. A balance: larger objects move more bytes than an op needs,
+/// smaller ones take more time to plan.
 const FEWEST: u64 = 1024;
 
-/// The share of all large tensors, as a fraction, by which larger objects may round them up.
+/// Larger objects may add this fraction of the bytes of all large tensors, by rounding them up.
 const ROUNDED: u64 = 1024;
 
-/// The machine with larger chunks, for plans with objects of several chunks that are valid plans for the
-/// machine itself; none if the objects should be single chunks. O(tensors) for each size.
+/// The same machine with larger chunks. A plan for it has objects of several chunks, and is a plan for the
+/// machine itself. Returns `None` if single chunks are the better objects. O(tensors) for each size.
 #[must_use]
 pub fn with_larger_objects(request: &Request<'_>) -> Option<Machine> {
     let Request { graph, machine, budget_bytes } = *request;

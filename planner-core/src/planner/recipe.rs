@@ -292,8 +292,8 @@ pub(super) struct Rounds {
     pub(super) shakes: usize,
 }
 
-/// Those that tell two sequences apart whose first lists take nearly the same time. A balance: more tell
-/// them apart more surely, and each takes as long as any list.
+/// The further lists of a sequence whose first list is nearly as short as the best. A balance: more lists
+/// judge it more surely, and each takes as long as any list.
 pub(super) const SAMPLED_ROUNDS: Rounds = Rounds { turns: 2, shakes: 0 };
 
 impl Rounds {

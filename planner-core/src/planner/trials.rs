@@ -185,8 +185,8 @@ impl<'d, 'r> Trials<'d, 'r> {
         Ok(best)
     }
 
-    /// What the first paced list comes to; if it takes `near_ns` at most, the best of it and a few
-    /// lists that are chosen anew. None where it does not fit.
+    /// Predicts the first paced list. If that takes `near_ns` at most, a few more lists are chosen anew,
+    /// and the shortest prediction counts. Returns `None` if the first list does not fit.
     pub(super) fn sample_paced(
         &mut self,
         near_ns: u64,

@@ -31,9 +31,9 @@ pub(super) use values::Values;
 pub(super) struct Prices {
     /// What a nanosecond of compute costs, where one of a link that is fully pressed costs 255.
     pub(super) compute_price: u64,
-    /// What the transfers that a link carries already add to the cost of more at that time, in percent.
+    /// A link that is full of transfers at some time raises the cost of another one then by so many percent.
     pub(super) load_percent: u64,
-    /// What may be taken of the host's memory.
+    /// The host memory that moved values may take.
     pub(super) host_bytes: u64,
 }
 
@@ -49,8 +49,8 @@ pub(super) const fn scratch_words(limits: &Limits) -> usize {
     ])
 }
 
-/// Writes the ops to launch, some of them again, by these prices. Returns how many launches there
-/// are; none where no choice is found.
+/// Chooses repeats by these prices, and writes the list of launches. Returns the number of launches, or
+/// `None` if it finds no choice.
 pub(super) fn launches(
     task: &Task<'_>,
     memory: &Memory<'_>,

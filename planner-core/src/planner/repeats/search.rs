@@ -45,19 +45,19 @@ const STRIDE: usize = RUNGS.len();
 /// Prices that a round tries at most, as a rule.
 const CLIMBED: usize = 22;
 
-/// Factors, in percent, of the best price, while the pressures of the lists before are learned; taken in
-/// turn for so many lists.
+/// Factors of the best price, in percent. Lists that learn from the pressures of earlier lists take them in
+/// turn.
 const LEARNING: [u64; 8] = [100, 90, 110, 80, 125, 100, 90, 110];
+
+/// The number of lists in a round that learn.
 const LEARNED: usize = 24;
 
-/// The [`load_percent`](Prices::load_percent) of the first lists, and that of lists by learned pressures,
-/// which tell themselves where a link carries much.
+/// The [`load_percent`](Prices::load_percent) of the first lists, and of lists that learn: learned pressures
+/// already tell where a link carries much.
 const LOAD_PERCENT: [u64; 2] = [100, 20];
 
-/// What a list takes at most longer than the best one so far, as a fraction, to be [judged] by more than
-/// one list.
-///
-/// [judged]: Trials::sample_paced
+/// A sequence is [judged](Trials::sample_paced) by several lists if its first list is longer than the best
+/// period so far by at most this fraction.
 const NEAR: u64 = 200;
 
 /// Rounds beyond which no work gained more than 0.1 % of its period.
@@ -126,7 +126,7 @@ impl<'l> Leader<'l> {
         Judged { predicted: self.predicted, excess_bytes: self.excess_bytes }.rank()
     }
 
-    /// Lists that take longer than this need not be judged closely.
+    /// A sequence whose first list takes longer than this is judged by that list alone.
     fn near_ns(&self) -> u64 {
         let least_ns = self.predicted.map_or(u64::MAX, |predicted| predicted.period_ns);
         least_ns.saturating_add(least_ns / NEAR)
@@ -390,8 +390,8 @@ impl<'r, 'l, 'o> Round<'r, 'l, 'o> {
         Ok(())
     }
 
-    /// What the list that a price leads to comes to, by learned pressures or not; if the host has too little
-    /// memory for it, one that takes no more than there is; none if there are no lists left.
+    /// Judges the list that a price leads to, by learned pressures or not. If the host has too little memory
+    /// for that list, also judges one that fits the host. Returns `None` if no lists are left.
     fn try_price(
         &mut self,
         (compute_price, learns): (u64, bool),
@@ -412,7 +412,7 @@ impl<'r, 'l, 'o> Round<'r, 'l, 'o> {
         Ok(Some(judged))
     }
 
-    /// What the list that prices lead to comes to. It is kept if it is the best so far.
+    /// Judges the list that prices lead to, and keeps it if it is the best so far.
     fn probe(
         &mut self,
         prices: Prices,
@@ -438,8 +438,8 @@ impl<'r, 'l, 'o> Round<'r, 'l, 'o> {
     }
 }
 
-/// What paced lists of a sequence come to; none where none fits. The pressures that they
-/// show are learned, for the launches of the base by their positions.
+/// Writes paced lists of a sequence, and returns the prediction of the best one, or none if no list fits.
+/// The learner learns the pressures of the last list, for the launches of the base by their positions.
 fn judge(
     task: &Task<'_>,
     output: Output<'_>,

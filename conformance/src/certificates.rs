@@ -1,0 +1,54 @@
+//! Certificates of a bound with random prices, and the plans that they hold for.
+
+use planner_core::bounds::Order;
+use planner_core::bounds::priced::{ONE, Price};
+use planner_core::plan::Step;
+use planner_core::{Machine, OpId};
+use proptest::collection::vec;
+use proptest::prelude::*;
+use workloads::{OwnedCertificate, OwnedPlan};
+
+/// Random prices of some intervals: memory in quarters of the price of an upload, and the shares of the two
+/// links.
+pub fn prices() -> impl Strategy<Value = Vec<[u64; 3]>> {
+    let share = || prop_oneof![Just(0), Just(ONE), 0..=ONE];
+    vec((0..=8u64, share(), share()).prop_map(|(memory, up, down)| [memory, up, down]), 1..12)
+}
+
+/// The same certificate with these prices in turn, which claims nothing. In the given order, its marks are
+/// ops at even distances.
+#[must_use]
+pub fn with_prices(
+    of: &OwnedCertificate,
+    machine: &Machine,
+    ops: u32,
+    prices: &[[u64; 3]],
+) -> OwnedCertificate {
+    let mut certificate = of.clone();
+    if certificate.order == Order::Given {
+        let step = (ops as usize / prices.len()).max(1);
+        certificate.marks = (0..ops).step_by(step).map(OpId).collect();
+    }
+    let byte = ONE.saturating_mul(1_000_000_000) / machine.h2d_bytes_per_s;
+    let price = |at: usize| {
+        let [memory, upload, download] = prices[at % prices.len()];
+        let memory = memory.saturating_mul(byte) / 4;
+        Price { memory, upload, download: download.min(ONE - upload) }
+    };
+    certificate.intervals = (0..=certificate.marks.len()).map(price).collect();
+    certificate.bound_ns = 0;
+    certificate
+}
+
+/// Whether a certificate holds for a plan.
+#[must_use]
+pub fn includes(certificate: &OwnedCertificate, plan: &OwnedPlan) -> bool {
+    let launched = || plan.steps.iter().filter_map(Step::launched);
+    let first = launched().filter(|launched| !launched.is_repeat);
+    let in_order = first.map(|launched| launched.op.0).is_sorted();
+    let once = !launched().any(|launched| launched.is_repeat);
+    plan.budget_bytes <= certificate.budget_bytes
+        && (in_order || certificate.order == Order::Any)
+        && (once || certificate.repeats)
+        && !plan.steps.iter().any(|step| matches!(step, Step::Host(_)))
+}
