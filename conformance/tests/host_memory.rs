@@ -117,6 +117,22 @@ const DEEP: Case = Case {
 };
 
 #[test]
+fn a_plan_is_found_where_one_round_of_repeats_still_lacks_host_memory() {
+    let case = Case {
+        layers: 4,
+        width: 512,
+        vocabulary: 8192,
+        batch: 8,
+        sequence: 2048,
+        budget_percent: 15,
+        link_gb_s: 6,
+        latency_ns: 0,
+    };
+    let host_bytes = kept_bytes(&case.graph().graph().unwrap()) / 10 * 13;
+    plan(&case, host_bytes).unwrap();
+}
+
+#[test]
 fn less_host_memory_makes_a_plan_longer_and_does_not_end_planning() {
     let kept_bytes = kept_bytes(&DEEP.graph().graph().unwrap());
     let (any_ns, any_bytes) = plan(&DEEP, u64::MAX / 4).unwrap();

@@ -218,12 +218,15 @@ fn extend(
     scratch: &mut Scratch<'_>,
 ) -> Result<(), PlanningError> {
     let mut left = lists;
-    for _round in 0..ROUNDS {
+    let mut rounds = 0;
+    while rounds < ROUNDS {
         let before = leader.rank();
         add_repeats(task, leader, &mut left, output, scratch)?;
         if left == 0 || leader.rank() == before {
             break;
         }
+        // Rounds before the first plan only come closer to one.
+        rounds += usize::from(leader.predicted.is_some());
     }
     Ok(())
 }
@@ -306,6 +309,11 @@ impl Climb {
         None
     }
 
+    /// Whether all of [`COARSE`] have been tried.
+    fn tried_coarse(&self) -> bool {
+        COARSE.iter().all(|&at| self.is_tried[at])
+    }
+
     /// Keeps a price if its list costs less, or the same with cheaper compute.
     fn see(&mut self, at: usize, cost: Rank) {
         self.is_tried[at] = true;
@@ -368,12 +376,18 @@ impl<'r, 'l, 'o> Round<'r, 'l, 'o> {
 
     /// Tries one price after the other, as long as there are lists left.
     fn run(&mut self, left: &mut usize, scratch: &mut Scratch<'_>) -> Result<(), PlanningError> {
+        let before = self.leader.rank();
         let at_rest = self.used.mean_of_links();
         let mut climb = Climb::new();
         while let Some(at) = climb.next() {
             let price = (Climb::price(at), false);
             let Some(judged) = self.try_price(price, left, scratch)? else { return Ok(()) };
             climb.see(at, judged.rank());
+            let lacks_less = self.leader.predicted.is_none() && self.leader.rank() < before;
+            if lacks_less && climb.tried_coarse() {
+                // More repeats on top of the list that lacks least lead to a plan sooner than other prices.
+                return Ok(());
+            }
         }
         let (best, mut least) = climb.best;
         let mut price = Climb::price(best);
