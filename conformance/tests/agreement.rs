@@ -1,12 +1,19 @@
 //! The fast code against the ledger: same verdict, same figures, on the same plans.
 #![allow(clippy::unwrap_used, reason = "what fails here fails the test")]
 
+use conformance::choices::choices;
 use conformance::ledger::{judge, measure};
-use conformance::plans::{Case, cases, cases_on_small_hosts, misplaced_cases, mutated_cases};
+use conformance::plans::{
+    Case, cases, cases_on_small_hosts, misplaced_cases, mutate, mutated_cases,
+};
 use planner_core::pieces::Pieces;
+use planner_core::plan::Step;
 use planner_core::timeline::{self, Timeline};
 use planner_core::{Limits, Plan, Scratch, Stream, VerifyError};
+use proptest::collection::vec;
 use proptest::prelude::*;
+use proptest::strategy::ValueTree;
+use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};
 use spillway::planning;
 
 /// What lowering, verifying and predicting say of a plan, whatever it predicts itself.
@@ -29,6 +36,64 @@ fn fast_verdict(case: &Case, plan: &Plan<'_>) -> Result<(), String> {
     planning::check_prediction(&graph, machine, plan, &schedule)
         .map(|_| ())
         .map_err(|e| e.to_string())
+}
+
+/// Whether the plan is valid, which verifier and ledger have to agree on.
+fn same_verdict(case: &Case) -> Result<bool, String> {
+    let graph = case.graph.graph().unwrap();
+    let (machine, plan) = (&case.machine, case.plan.plan());
+    let (slow, fast) = (measure(&graph, machine, &plan), fast_safety(case));
+    if slow.is_ok() != fast.is_ok() {
+        return Err(format!("safety: {slow:?} {fast:?}"));
+    }
+    let (slow, fast) = (judge(&graph, machine, &plan), fast_verdict(case, &plan));
+    if slow.is_ok() != fast.is_ok() {
+        return Err(format!("verdict: {slow:?} {fast:?}"));
+    }
+    Ok(fast.is_ok())
+}
+
+/// The number in a variable of the environment, or a default.
+fn setting(name: &str, default: u64) -> u64 {
+    std::env::var(name).map_or(default, |text| text.parse().unwrap())
+}
+
+/// How many corruptions of each plan are judged in [`a_million_plans_with_host_ops_get_the_same_verdict`].
+const CORRUPTIONS: usize = 19;
+
+/// A plan and corruptions of it, which seldom are valid.
+fn families() -> impl Strategy<Value = Vec<Case>> {
+    (cases(), vec(choices(8), CORRUPTIONS)).prop_map(|(case, corruptions)| {
+        let graph = case.graph.graph().unwrap();
+        let corrupt = |mut choices| mutate(&graph, &case.machine, &case.plan, &mut choices);
+        let corrupted = corruptions.into_iter().map(corrupt);
+        let plans = std::iter::once(case.plan.clone()).chain(corrupted);
+        plans.map(|plan| Case { plan, ..case.clone() }).collect()
+    })
+}
+
+/// Draws `PLANS` plans with host ops, from the seed `FROM`; most of them are corrupted.
+#[test]
+#[ignore = "takes long: cargo test --release -p spillway-conformance --test agreement -- --ignored --nocapture"]
+fn a_million_plans_with_host_ops_get_the_same_verdict() {
+    let (from, plans) = (setting("FROM", 0), setting("PLANS", 1_000_000));
+    let mut seed = [0; 32];
+    seed[..8].copy_from_slice(&from.to_le_bytes());
+    let rng = TestRng::from_seed(RngAlgorithm::ChaCha, &seed);
+    let mut runner = TestRunner::new_with_rng(Config::default(), rng);
+    let runs_on_host =
+        |case: &Case| case.plan.plan().steps.iter().any(|step| matches!(step, Step::Host(_)));
+    let (mut judged, mut valid) = (0, 0);
+    while judged < plans {
+        let family = families().new_tree(&mut runner).unwrap().current();
+        for case in family.iter().filter(|case| runs_on_host(case)) {
+            valid += u64::from(same_verdict(case).unwrap_or_else(|why| panic!("{why}: {case:?}")));
+            judged += 1;
+            if judged % 10_000 == 0 {
+                println!("seed {from}: {judged} plans with host ops, {valid} of them valid");
+            }
+        }
+    }
 }
 
 proptest! {
@@ -83,12 +148,7 @@ proptest! {
 
     #[test]
     fn corrupted_plans_get_the_same_verdict(case in mutated_cases()) {
-        let slow = measure(&case.graph.graph().unwrap(), &case.machine, &case.plan.plan());
-        let fast = fast_safety(&case);
-        prop_assert_eq!(slow.is_ok(), fast.is_ok(), "{:?} {:?}", slow, fast);
-        let slow = judge(&case.graph.graph().unwrap(), &case.machine, &case.plan.plan());
-        let fast = fast_verdict(&case, &case.plan.plan());
-        prop_assert_eq!(slow.is_ok(), fast.is_ok(), "{:?} {:?}", slow, fast);
+        same_verdict(&case).map_err(TestCaseError::fail)?;
     }
 
     /// Between these bounds only the verifier, which packs, can tell.
