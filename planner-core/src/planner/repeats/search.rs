@@ -60,6 +60,9 @@ const LOAD_PERCENT: [u64; 2] = [100, 20];
 /// period so far by at most this fraction.
 const NEAR: u64 = 200;
 
+/// The least lists in a round. A balance: with fewer, prices are too far apart.
+const LEAST_ROUND: usize = 24;
+
 /// Rounds beyond which no work gained more than 0.1 % of its period.
 const ROUNDS: usize = 3;
 
@@ -180,7 +183,7 @@ fn is_better(
         let mut scratch = scratch.reborrow();
         let mut leader = Leader::new(task, &mut scratch)?;
         let mut left = lists.min(TELLING);
-        add_repeats(task, &mut leader, &mut left, output, &mut scratch)?;
+        add_repeats(task, &mut leader, (usize::MAX, &mut left), output, &mut scratch)?;
         Ok(leader.rank())
     };
     let other = rank(other)?;
@@ -219,9 +222,11 @@ fn extend(
 ) -> Result<(), PlanningError> {
     let mut left = lists;
     let mut rounds = 0;
+    // With fewer lists, rounds are shorter: repeats upon repeats gain more than better prices.
+    let round = (lists / ROUNDS).max(LEAST_ROUND);
     while rounds < ROUNDS {
         let before = leader.rank();
-        add_repeats(task, leader, &mut left, output, scratch)?;
+        add_repeats(task, leader, (round, &mut left), output, scratch)?;
         if left == 0 || leader.rank() == before {
             break;
         }
@@ -235,7 +240,7 @@ fn extend(
 fn add_repeats(
     first: &Task<'_>,
     leader: &mut Leader<'_>,
-    left: &mut usize,
+    (round, left): (usize, &mut usize),
     output: &mut Output<'_>,
     scratch: &mut Scratch<'_>,
 ) -> Result<(), PlanningError> {
@@ -245,7 +250,7 @@ fn add_repeats(
         _ => Some(first.sequence.in_order(leader.launches(), &mut scratch)?),
     };
     let base = Task { sequence: extended.as_ref().unwrap_or(first.sequence), ..*first };
-    Round::new(&base, leader, output.reborrow(), &mut scratch)?.run(left, &mut scratch)
+    Round::new(&base, leader, output.reborrow(), &mut scratch)?.run(round, left, &mut scratch)
 }
 
 /// Tries the lists that each number of segments leads to, and returns the least time of the launches
@@ -374,12 +379,19 @@ impl<'r, 'l, 'o> Round<'r, 'l, 'o> {
         Ok(Self { base, memory, gaps, used, output, leader })
     }
 
-    /// Tries one price after the other, as long as there are lists left.
-    fn run(&mut self, left: &mut usize, scratch: &mut Scratch<'_>) -> Result<(), PlanningError> {
+    /// Tries one price after the other, then lists that learn, as long as there are lists left. Each takes
+    /// about half of `lists`.
+    fn run(
+        &mut self,
+        lists: usize,
+        left: &mut usize,
+        scratch: &mut Scratch<'_>,
+    ) -> Result<(), PlanningError> {
+        let for_later = left.saturating_sub(lists / 2);
         let before = self.leader.rank();
         let at_rest = self.used.mean_of_links();
         let mut climb = Climb::new();
-        while let Some(at) = climb.next() {
+        while let Some(at) = climb.next().filter(|_| *left > for_later) {
             let price = (Climb::price(at), false);
             let Some(judged) = self.try_price(price, left, scratch)? else { return Ok(()) };
             climb.see(at, judged.rank());
@@ -391,7 +403,7 @@ impl<'r, 'l, 'o> Round<'r, 'l, 'o> {
         }
         let (best, mut least) = climb.best;
         let mut price = Climb::price(best);
-        for percent in LEARNING.into_iter().cycle().take(LEARNED) {
+        for percent in LEARNING.into_iter().cycle().take(LEARNED.min(lists / 2)) {
             // Where links are pressed less, a nanosecond of theirs costs less.
             let scale = self.used.mean_of_links();
             let tried = price.saturating_mul(percent) / 100;
