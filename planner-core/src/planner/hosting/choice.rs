@@ -1,6 +1,6 @@
 //! Which of the ops that may run on the host are taken.
 
-use crate::graph::{Graph, Kind, OpId, TensorId};
+use crate::graph::{Graph, Kind, Op, OpId, TensorId};
 use crate::host_steps::HostStep;
 use crate::hosted::Hosted;
 use crate::machine::Direction;
@@ -40,6 +40,8 @@ pub(super) enum From {
     Last,
     /// At so many even distances.
     Spread(u32),
+    /// Where the host is done sooner than a device that waits for this share of the states; see [`Turns`].
+    Ahead,
 }
 
 impl Choice {
@@ -55,12 +57,13 @@ impl Choice {
         }
     }
 
-    /// Whether an op is taken, by the middle of its time.
+    /// Whether an op is taken, by the middle of its time; not for [`From::Ahead`].
     const fn takes(self, middle: u32) -> bool {
         match self.from {
             From::First => middle < self.share,
             From::Last => middle >= WHOLE - self.share,
             From::Spread(count) => (middle * count) % WHOLE < self.share,
+            From::Ahead => false,
         }
     }
 }
@@ -85,8 +88,9 @@ impl<'a> Middles<'a> {
             words::<u32>(limits.ops).saturating_mul(2),
             words::<HostStep>(limits.ops),
             words::<u8>(limits.tensors),
-            words::<u8>(limits.ops),
+            words::<u8>(limits.ops).saturating_mul(2),
             words::<u32>(limits.tensors),
+            words::<u8>(limits.tensors),
         ])
     }
 
@@ -124,10 +128,15 @@ impl<'a> Middles<'a> {
     /// The ops of a choice.
     pub(super) fn take<'s>(
         &self,
-        graph: &Graph<'_>,
+        request: &Request<'_>,
         choice: Choice,
         scratch: &mut Scratch<'s>,
     ) -> Result<Option<Hosted<'s>>, OutOfScratch> {
+        let graph = request.graph;
+        if choice.from == From::Ahead {
+            let taken = Turns::all(request, choice.share, scratch)?;
+            return Hosted::new(graph, |op| taken[op.index()] == 1, scratch);
+        }
         let middles = match choice.sort {
             Sort::Any => self.any,
             Sort::Late => self.late,
@@ -167,6 +176,98 @@ fn fill(
         before_ns += time_ns(op);
     }
     Ok(())
+}
+
+/// The part of the budget, as a fraction, that the link may fill before it is needed. A balance: with more,
+/// the device gets whole layers in a row, which need memory at once; with less, the link rests.
+const FILLED: u64 = 8;
+
+/// Bits for the processors that made a value.
+const DEVICE: u8 = 1;
+const HOST: u8 = 2;
+
+/// Two processors that run one op after the other. Before the device runs an op, the link brings in a share of
+/// each state that the op reads; the rest has stayed. The link goes on while the host computes.
+struct Turns<'t> {
+    request: &'t Request<'t>,
+    share: u32,
+    /// The processor that made the value of each tensor in this iteration.
+    made_by: &'t mut [u8],
+    /// When the last op ended, and when the link has brought in what it needed.
+    now_ns: u64,
+    link_ns: u64,
+}
+
+impl Turns<'_> {
+    /// Whether each op is done sooner on the host, in its turn: 1 where it is.
+    fn all<'s>(
+        request: &Request<'_>,
+        share: u32,
+        scratch: &mut Scratch<'s>,
+    ) -> Result<&'s [u8], OutOfScratch> {
+        let graph = request.graph;
+        let taken = scratch.take(graph.ops().len(), 0u8)?;
+        let made_by = scratch.take(graph.tensors().len(), 0u8)?;
+        let mut turns = Turns { request, share, made_by, now_ns: 0, link_ns: 0 };
+        // The second iteration begins as it ends.
+        for _iteration in 0..2 {
+            turns.made_by.fill(0);
+            for op in graph.op_ids() {
+                taken[op.index()] = u8::from(turns.is_on_host(op));
+            }
+        }
+        Ok(taken)
+    }
+
+    /// Runs an op where it is done sooner; an op that reads an updated state runs where that was updated.
+    fn is_on_host(&mut self, op: OpId) -> bool {
+        let graph = self.request.graph;
+        let Op { time_ns, host_ns, .. } = graph.op(op);
+        let makers = |kind| {
+            let read = graph.reads(op).iter().filter(|tensor| graph.tensor(**tensor).kind == kind);
+            read.fold(0, |makers, tensor| makers | self.made_by[tensor.index()])
+        };
+        let (of_states, of_values) = (makers(Kind::State), makers(Kind::Temporary));
+        let enters_ns = |from, direction, bytes| match of_values & from {
+            0 => 0,
+            _ => self.moves_ns(direction, bytes),
+        };
+        // A value that comes from the host waits for half a chunk that is under way, as a rule.
+        let half_bytes = self.request.machine.chunk_bytes / 2;
+        let up_ns = enters_ns(HOST, Direction::HostToDevice, half_bytes);
+        let down_ns = enters_ns(DEVICE, Direction::DeviceToHost, 1);
+        let brought_ns = self.link_ns.saturating_add(self.brings_ns(op));
+        let start_ns = self.now_ns.saturating_add(up_ns).max(brought_ns);
+        let device_ns = start_ns.saturating_add(time_ns);
+        let host_ns = host_ns.filter(|_| of_states != DEVICE);
+        let host_ns = host_ns.map(|ns| self.now_ns.saturating_add(down_ns).saturating_add(ns));
+        let sooner = host_ns.filter(|&host_ns| of_states == HOST || host_ns < device_ns);
+        self.now_ns = sooner.unwrap_or(device_ns);
+        self.link_ns = if sooner.is_some() { self.link_ns } else { brought_ns };
+        let filled_ns = self.moves_ns(Direction::HostToDevice, self.request.budget_bytes / FILLED);
+        self.link_ns = self.link_ns.max(self.now_ns.saturating_sub(filled_ns));
+        for tensor in graph.writes(op) {
+            self.made_by[tensor.index()] = if sooner.is_some() { HOST } else { DEVICE };
+        }
+        sooner.is_some()
+    }
+
+    /// The time in which the link brings in the share of the states that an op reads.
+    fn brings_ns(&self, op: OpId) -> u64 {
+        let graph = self.request.graph;
+        let tensors = graph.reads(op).iter().map(|&tensor| graph.tensor(tensor));
+        let states = tensors.filter(|tensor| tensor.kind == Kind::State);
+        let bytes = states.fold(0u64, |sum, state| sum.saturating_add(state.bytes));
+        match u128::from(bytes) * u128::from(self.share) / u128::from(WHOLE) {
+            0 => 0,
+            // No more than before, since a share is at most the whole.
+            bytes => self.moves_ns(Direction::HostToDevice, bytes as u64),
+        }
+    }
+
+    fn moves_ns(&self, direction: Direction, bytes: u64) -> u64 {
+        self.request.machine.transfer_ns(direction, bytes).unwrap_or(u64::MAX)
+    }
 }
 
 /// Finds the ops of [`Sort::Late`]: what they make is read by such ops alone.

@@ -60,14 +60,17 @@ const LOAD_PERCENT: [u64; 2] = [100, 20];
 /// period so far by at most this fraction.
 const NEAR: u64 = 200;
 
-/// The least lists in a round. A balance: with fewer, prices are too far apart.
-const LEAST_ROUND: usize = 24;
+/// Lists in a round.
+const ROUND: usize = CLIMBED + LEARNED;
+
+/// Lists in a round where there are too few for a whole one. A balance: with fewer, prices are too far apart.
+const SHORT_ROUND: usize = 24;
 
 /// Rounds beyond which no work gained more than 0.1 % of its period.
 const ROUNDS: usize = 3;
 
 /// Lists that are tried at most.
-pub(in crate::planner) const MOST_LISTS: usize = ROUNDS * (CLIMBED + LEARNED);
+pub(in crate::planner) const MOST_LISTS: usize = ROUNDS * ROUND;
 
 /// Words of scratch that [`best`] and [`best_of_segments`] keep, each.
 pub(in crate::planner) const fn kept_words(limits: &Limits) -> usize {
@@ -222,8 +225,8 @@ fn extend(
 ) -> Result<(), PlanningError> {
     let mut left = lists;
     let mut rounds = 0;
-    // With fewer lists, rounds are shorter: repeats upon repeats gain more than better prices.
-    let round = (lists / ROUNDS).max(LEAST_ROUND);
+    // Repeats upon repeats gain more than the best price.
+    let round = if lists < ROUND { SHORT_ROUND } else { ROUND };
     while rounds < ROUNDS {
         let before = leader.rank();
         add_repeats(task, leader, (round, &mut left), output, scratch)?;
