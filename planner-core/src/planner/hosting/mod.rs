@@ -46,15 +46,11 @@ const SPREADS: [u32; 4] = [4, 16, 64, 256];
 /// and each takes as long as so many lists.
 const KEPT: usize = 3;
 
-/// Judged choices that are remembered.
-const JUDGED: usize = 64;
-
 /// Lists by which they are told apart: the first ones, and some by the pressures that these show.
-const TRIAL: u32 = 20;
+const TRIAL: u32 = 12;
 
-/// How far from the best share others are tried then; half as far where they are no better. How often.
-const NEARBY: u32 = WHOLE / 32;
-const CLIMBED: usize = 6;
+/// How far from the best share others are tried then.
+const NEARBY: u32 = WHOLE / 64;
 
 /// What a plan with repeats gains over a sample of lists without, as a fraction of the period, at most as a
 /// rule: a quarter in the tables of `docs/repeats.md`.
@@ -63,9 +59,8 @@ const REPEATS_GAIN: u64 = 3;
 /// What all lists of a plan gain over those of a trial, as a fraction of the period, at most as a rule.
 const TRIAL_GAIN: u64 = 32;
 
-/// The steps by which a share is refined: the first ones find its scale.
-const SHARE_STEPS: [&[u32]; 2] =
-    [&[WHOLE / 4, WHOLE / 8], &[WHOLE / 8, WHOLE / 16, WHOLE / 32, WHOLE / 64, WHOLE / 128]];
+/// Rounds in which a share is refined, each with half the step of the one before.
+const ROUNDS: u32 = 6;
 
 /// What plans the rest where the optimizer is on the host.
 const BASELINES: [Strategy; 9] = [
@@ -126,14 +121,8 @@ pub(super) fn make<'o>(
     }
     let middles = Middles::new(request, &mut scratch)?;
     let none = (u64::MAX, Choice::NONE);
-    let mut search = Search {
-        request,
-        middles,
-        kept: [none; KEPT],
-        judged: heapless::Vec::new(),
-        bounds_ns: [0; 2],
-        ends_ns: [0; 2],
-    };
+    let mut search =
+        Search { request, middles, kept: [none; KEPT], bounds_ns: [0; 2], ends_ns: [0; 2] };
     if strategy.runs_on_host() {
         return search.make_by(Way::Baseline(strategy), strategy, output, &mut scratch);
     }
@@ -200,10 +189,8 @@ enum Way {
 struct Search<'r> {
     request: &'r Request<'r>,
     middles: Middles<'r>,
-    /// The best choices of some of the ops, each with its period; the best comes first.
+    /// The best choices, each with its period; the best comes first.
     kept: [(u64, Choice); KEPT],
-    /// The choices that have been judged in the same way.
-    judged: heapless::Vec<(u64, Choice), JUDGED>,
     /// Periods that no plan beats with none of the ops on the host, or with all of them there,
     bounds_ns: [u64; 2],
     /// and that, as a rule, none does.
@@ -225,29 +212,34 @@ impl Search<'_> {
         for (at, sampled_ns) in [none_ns, all_ns].into_iter().enumerate() {
             self.ends_ns[at] = self.bounds_ns[at].max(sampled_ns - sampled_ns / gain);
         }
-        let mut late_ns = u64::MAX;
         if self.middles.has_sorts() {
             for share in [WHOLE, WHOLE / 2] {
-                let late = Choice { sort: Sort::Late, share, from: From::First };
-                late_ns = late_ns.min(self.sample(late, output, scratch)?);
+                self.sample(
+                    Choice { sort: Sort::Late, share, from: From::First },
+                    output,
+                    scratch,
+                )?;
             }
         }
-        let sort = if late_ns < none_ns.min(all_ns) { Sort::Late } else { Sort::Any };
+        let (_, Choice { sort, .. }) = self.kept[0];
         let spreads = SPREADS.map(From::Spread);
-        let mut share = WHOLE / 2;
-        // Where ops are taken from and how many are best depend on each other.
-        for steps in SHARE_STEPS {
-            for from in [From::First, From::Last].into_iter().chain(spreads) {
+        for from in [From::First, From::Last].into_iter().chain(spreads) {
+            self.sample(Choice { sort, share: WHOLE / 2, from }, output, scratch)?;
+        }
+        let mut step = WHOLE / 4;
+        for _round in 0..ROUNDS {
+            let (_, Choice { sort, share, from }) = self.kept[0];
+            for share in [share.saturating_sub(step), (share + step).min(WHOLE)] {
                 self.sample(Choice { sort, share, from }, output, scratch)?;
             }
-            let (_, best) = self.kept[0];
-            share = self.climb(best, steps, output, scratch)?;
+            step /= 2;
+        }
+        let (_, Choice { sort, share, .. }) = self.kept[0];
+        for from in [From::First, From::Last].into_iter().chain(spreads) {
+            self.sample(Choice { sort, share, from }, output, scratch)?;
         }
         if sort == Sort::Any {
-            let mut ahead = Choice { sort, share: WHOLE / 2, from: From::Ahead };
-            for steps in SHARE_STEPS {
-                ahead.share = self.climb(ahead, steps, output, scratch)?;
-            }
+            self.climb_ahead(output, scratch)?;
         }
         // No plan may be longer than a split.
         for from in [From::First, From::Last] {
@@ -257,23 +249,26 @@ impl Search<'_> {
         Ok(())
     }
 
-    /// Samples shares near the best one of a sort, by these steps; returns the best then.
-    fn climb(
+    /// Tries shares of [`From::Ahead`], which say little of the other choices.
+    fn climb_ahead(
         &mut self,
-        from: Choice,
-        steps: &[u32],
         output: &mut Output<'_>,
         scratch: &mut Scratch<'_>,
-    ) -> Result<u32, PlanningError> {
-        let mut best = (self.sample(from, output, scratch)?, from.share);
-        for &step in steps {
+    ) -> Result<(), PlanningError> {
+        let mut sample = |share| {
+            let choice = Choice { sort: Sort::Any, share, from: From::Ahead };
+            self.sample(choice, output, scratch).map(|period_ns| (period_ns, share))
+        };
+        let mut best = sample(WHOLE / 2)?;
+        let mut step = WHOLE / 4;
+        for _round in 0..ROUNDS {
             let (_, share) = best;
             for share in [share.saturating_sub(step), (share + step).min(WHOLE)] {
-                best = best.min((self.sample(Choice { share, ..from }, output, scratch)?, share));
+                best = best.min(sample(share)?);
             }
+            step /= 2;
         }
-        let (_, share) = best;
-        Ok(share)
+        Ok(())
     }
 
     /// Tells the best choices apart, and shares near the best one, by some more lists.
@@ -286,25 +281,15 @@ impl Search<'_> {
         let lists = auto.paced_lists(self.request.graph.ops().len());
         let effort = u32::try_from(lists).unwrap_or(u32::MAX).min(TRIAL);
         let auto = Auto { effort: Some(effort), ..auto };
-        self.judged.clear();
         let kept = core::mem::replace(&mut self.kept, [(u64::MAX, Choice::NONE); KEPT]);
         for (sampled_ns, choice) in kept {
             if sampled_ns < u64::MAX {
                 self.tell(choice, auto, output, scratch)?;
             }
         }
-        let mut step = NEARBY;
-        for _turn in 0..CLIMBED {
-            let (_, best) = self.kept[0];
-            for share in [best.share.saturating_sub(step), (best.share + step).min(WHOLE)] {
-                self.tell(Choice { share, ..best }, auto, output, scratch)?;
-                if self.kept[0].1 != best {
-                    break;
-                }
-            }
-            if self.kept[0].1 == best {
-                step /= 2;
-            }
+        let (_, best) = self.kept[0];
+        for share in [best.share.saturating_sub(NEARBY), (best.share + NEARBY).min(WHOLE)] {
+            self.tell(Choice { share, ..best }, auto, output, scratch)?;
         }
         let [_, all_ns] = self.ends_ns;
         if all_ns <= self.kept[0].0 {
@@ -436,7 +421,7 @@ impl Search<'_> {
         })
     }
 
-    /// Keeps a choice of some of the ops if it is among the best; returns its period.
+    /// Keeps a choice if it is among the best; returns its period.
     fn judge(
         &mut self,
         choice: Choice,
@@ -444,7 +429,9 @@ impl Search<'_> {
         period_ns: impl FnOnce(&Task<'_>, &mut Scratch<'_>) -> Result<Option<u64>, PlanningError>,
     ) -> Result<u64, PlanningError> {
         let choice = choice.reduced();
-        if let Some(&(period_ns, _)) = self.judged.iter().find(|&&(_, judged)| judged == choice) {
+        if let Some(&(period_ns, _)) = self.kept.iter().find(|&&(_, kept)| kept == choice)
+            && period_ns < u64::MAX
+        {
             return Ok(period_ns);
         }
         let mut scratch = scratch.reborrow();
@@ -456,18 +443,9 @@ impl Search<'_> {
             Err(error) if error.is_of_one_list() => u64::MAX,
             period_ns => period_ns?.unwrap_or(u64::MAX),
         };
-        // Beyond this many, choices are judged anew.
-        let _is_full = self.judged.push((period_ns, choice));
-        let is_end = choice == Choice::NONE || choice == Choice::ALL;
-        if is_end {
-            return Ok(period_ns);
-        }
-        let is_alike =
-            |&(_, kept): &(u64, Choice)| Choice { share: choice.share, ..kept } == choice;
-        let last = self.kept.iter().position(is_alike).unwrap_or(KEPT - 1);
-        if period_ns < self.kept[last].0 {
-            self.kept[last] = (period_ns, choice);
-            self.kept[..=last].sort_unstable_by_key(|&(kept_ns, _)| kept_ns);
+        if let Some(at) = self.kept.iter().position(|&(kept_ns, _)| period_ns < kept_ns) {
+            self.kept[at..].rotate_right(1);
+            self.kept[at] = (period_ns, choice);
         }
         Ok(period_ns)
     }
