@@ -306,3 +306,74 @@ fn is_slow(request: &Request<'_>, op: OpId) -> bool {
     let most_ns = up_ns.saturating_add(down_ns).saturating_mul(SLOWER);
     graph.op(op).host_ns.is_some_and(|host_ns| host_ns > most_ns)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::graph::Tensor;
+    use crate::machine::Machine;
+
+    const S: u64 = 1_000_000_000;
+
+    /// Whether each of eight layers is done sooner on the host. The device takes a second for one, the link 100
+    /// seconds for all of its weights; the link may be two layers ahead.
+    fn layers_on_host(share: u32, host_s: u64) -> [bool; 8] {
+        let weights = Tensor { bytes: 100, kind: Kind::State };
+        let value = Tensor { bytes: 1, kind: Kind::Temporary };
+        let mut tensors = [weights; 16];
+        tensors[8..].fill(value);
+        let mut operands = [TensorId(0); 23];
+        let mut ops = [Op { time_ns: S, host_ns: Some(host_s * S), ..Op::default() }; 8];
+        let mut at = 0;
+        for layer in 0..8u32 {
+            let reads = if layer == 0 { &[0][..] } else { &[layer, 7 + layer] };
+            let touched = reads.iter().copied().chain([8 + layer]);
+            let op = &mut ops[layer as usize];
+            (op.first_operand, op.reads, op.writes) = (at as u32, reads.len() as u32, 1);
+            for tensor in touched {
+                operands[at] = TensorId(tensor);
+                at += 1;
+            }
+        }
+        let mut words = [0; 1024];
+        let mut scratch = Scratch::new(&mut words);
+        let graph = Graph::new(&tensors, &ops, &operands, &mut scratch.reborrow()).unwrap();
+        let machine = Machine::of_chunks(1);
+        let request = Request { graph: &graph, machine: &machine, budget_bytes: 200 * FILLED };
+        let taken = Turns::all(&request, share, &mut scratch).unwrap();
+        core::array::from_fn(|layer| taken[layer] == 1)
+    }
+
+    #[test]
+    fn host_and_device_take_turns_where_the_host_is_little_faster_than_the_link() {
+        let on_host = layers_on_host(WHOLE, 60);
+        assert_eq!(on_host.iter().filter(|&&on_host| on_host).count(), 4, "{on_host:?}");
+        assert!(on_host.windows(2).all(|pair| pair[0] != pair[1]), "{on_host:?}");
+    }
+
+    #[test]
+    fn a_slow_host_gets_nothing_nor_does_one_whose_device_waits_for_nothing() {
+        assert_eq!(layers_on_host(WHOLE, 1000), [false; 8]);
+        assert_eq!(layers_on_host(0, 100), [false; 8]);
+    }
+
+    #[test]
+    fn who_reads_an_updated_state_runs_where_it_was_updated() {
+        let tensor = |bytes, kind| Tensor { bytes, kind };
+        let tensors = [tensor(100, Kind::State), tensor(1, Kind::State)];
+        let op = |first_operand, reads, writes, host_s| {
+            let (time_ns, host_ns) = (S, Some(host_s * S));
+            Op { time_ns, first_operand, reads, writes, host_ns, ..Op::default() }
+        };
+        let operands = [0, 1, 1].map(TensorId);
+        for (host_s, side) in [(5, 1), (5000, 0)] {
+            let ops = [op(0, 1, 1, host_s), op(2, 1, 0, 10_000)];
+            let mut words = [0; 1024];
+            let mut scratch = Scratch::new(&mut words);
+            let graph = Graph::new(&tensors, &ops, &operands, &mut scratch.reborrow()).unwrap();
+            let machine = Machine::of_chunks(1);
+            let request = Request { graph: &graph, machine: &machine, budget_bytes: 100 };
+            assert_eq!(Turns::all(&request, WHOLE, &mut scratch).unwrap(), [side; 2]);
+        }
+    }
+}
