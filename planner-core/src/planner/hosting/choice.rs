@@ -366,8 +366,8 @@ mod tests {
             Op { time_ns, first_operand, reads, writes, host_ns, ..Op::default() }
         };
         let operands = [0, 1, 1].map(TensorId);
-        for (host_s, side) in [(5, 1), (5000, 0)] {
-            let ops = [op(0, 1, 1, host_s), op(2, 1, 0, 10_000)];
+        for (host_s, reader_host_s, side) in [(5, 10_000, 1), (5000, 0, 0)] {
+            let ops = [op(0, 1, 1, host_s), op(2, 1, 0, reader_host_s)];
             let mut words = [0; 1024];
             let mut scratch = Scratch::new(&mut words);
             let graph = Graph::new(&tensors, &ops, &operands, &mut scratch.reborrow()).unwrap();
