@@ -78,6 +78,11 @@ fn kept_bytes(graph: &Graph<'_>) -> u64 {
     kept.map(|tensor| tensor.bytes).sum()
 }
 
+/// A host that holds little beside these.
+fn short_host_bytes(case: &Case) -> u64 {
+    kept_bytes(&case.graph().graph().unwrap()) / 10 * 13
+}
+
 /// A plan with such a host keeps every rule; its period and the host's memory that it takes.
 fn plan(case: &Case, host_bytes: u64) -> Result<(u64, u64), String> {
     let owned = case.graph();
@@ -98,7 +103,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(8))]
     #[test]
     fn a_decoder_is_planned_where_the_host_holds_little_beside_its_states(case in cases()) {
-        let host_bytes = kept_bytes(&case.graph().graph().unwrap()) / 10 * 13;
+        let host_bytes = short_host_bytes(&case);
         let (_, taken_bytes) = plan(&case, host_bytes).map_err(TestCaseError::fail)?;
         prop_assert!(taken_bytes <= host_bytes, "{taken_bytes} of {host_bytes}");
     }
@@ -128,8 +133,7 @@ fn a_plan_is_found_where_one_round_of_repeats_still_lacks_host_memory() {
         link_gb_s: 6,
         latency_ns: 0,
     };
-    let host_bytes = kept_bytes(&case.graph().graph().unwrap()) / 10 * 13;
-    plan(&case, host_bytes).unwrap();
+    plan(&case, short_host_bytes(&case)).unwrap();
 }
 
 #[test]

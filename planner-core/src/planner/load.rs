@@ -14,8 +14,8 @@ const WINDOWS: usize = 64;
 
 /// The time that each link is loaded for, by when the gaps begin or end.
 pub(super) struct Load<'s> {
-    /// A window that is full of transfers raises the cost of another one by so many percent; a window that is
-    /// half full, by half as many.
+    /// The percentage by which a full window raises the cost of one more transfer. A window that is half full
+    /// raises it by half of that.
     weight_percent: u64,
     /// When each launch starts, and when the last one ends.
     starts_ns: &'s [u64],

@@ -40,7 +40,8 @@ pub(super) enum From {
     Last,
     /// At so many even distances.
     Spread(u32),
-    /// Where the host is done sooner than a device that waits for this share of the states; see [`Turns`].
+    /// The ops that the host ends sooner than the device, if the device waits until the link has brought in
+    /// the share of the op's states; see [`Turns`].
     Ahead,
 }
 
@@ -55,6 +56,12 @@ impl Choice {
             WHOLE => Self { from: From::First, ..self },
             _ => self,
         }
+    }
+
+    /// The same with a smaller and a larger share.
+    pub(super) fn around(self, step: u32) -> [Self; 2] {
+        let shares = [self.share.saturating_sub(step), (self.share + step).min(WHOLE)];
+        shares.map(|share| Self { share, ..self })
     }
 
     /// Whether an op is taken, by the middle of its time; not for [`From::Ahead`].
@@ -193,13 +200,19 @@ struct Turns<'t> {
     share: u32,
     /// The processor that made the value of each tensor in this iteration.
     made_by: &'t mut [u8],
-    /// When the last op ended, and when the link has brought in what it needed.
+    /// When the last op ended.
     now_ns: u64,
+    /// When the link has brought in all states of the ops so far.
     link_ns: u64,
+    /// The longest time that the link may be ahead of the ops.
+    filled_ns: u64,
+    /// The time in which a value reaches the other processor.
+    to_device_ns: u64,
+    to_host_ns: u64,
 }
 
 impl Turns<'_> {
-    /// Whether each op is done sooner on the host, in its turn: 1 where it is.
+    /// Returns 1 for each op that the host ends sooner, and 0 for every other op.
     fn all<'s>(
         request: &Request<'_>,
         share: u32,
@@ -208,8 +221,19 @@ impl Turns<'_> {
         let graph = request.graph;
         let taken = scratch.take(graph.ops().len(), 0u8)?;
         let made_by = scratch.take(graph.tensors().len(), 0u8)?;
-        let mut turns = Turns { request, share, made_by, now_ns: 0, link_ns: 0 };
-        // The second iteration begins as it ends.
+        let moves_ns = |direction, bytes| moves_ns(request, direction, bytes);
+        let mut turns = Turns {
+            request,
+            share,
+            made_by,
+            now_ns: 0,
+            link_ns: 0,
+            filled_ns: moves_ns(Direction::HostToDevice, request.budget_bytes / FILLED),
+            // On average, a value waits for half of a chunk that the link is moving.
+            to_device_ns: moves_ns(Direction::HostToDevice, request.machine.chunk_bytes / 2),
+            to_host_ns: moves_ns(Direction::DeviceToHost, 1),
+        };
+        // The first iteration shows how far the link is ahead when the second one begins.
         for _iteration in 0..2 {
             turns.made_by.fill(0);
             for op in graph.op_ids() {
@@ -219,7 +243,8 @@ impl Turns<'_> {
         Ok(taken)
     }
 
-    /// Runs an op where it is done sooner; an op that reads an updated state runs where that was updated.
+    /// Runs an op on the processor that ends it sooner, and returns whether that is the host. An op that
+    /// reads an updated state runs on the processor that updated the state.
     fn is_on_host(&mut self, op: OpId) -> bool {
         let graph = self.request.graph;
         let Op { time_ns, host_ns, .. } = graph.op(op);
@@ -228,14 +253,8 @@ impl Turns<'_> {
             read.fold(0, |makers, tensor| makers | self.made_by[tensor.index()])
         };
         let (of_states, of_values) = (makers(Kind::State), makers(Kind::Temporary));
-        let enters_ns = |from, direction, bytes| match of_values & from {
-            0 => 0,
-            _ => self.moves_ns(direction, bytes),
-        };
-        // A value that comes from the host waits for half a chunk that is under way, as a rule.
-        let half_bytes = self.request.machine.chunk_bytes / 2;
-        let up_ns = enters_ns(HOST, Direction::HostToDevice, half_bytes);
-        let down_ns = enters_ns(DEVICE, Direction::DeviceToHost, 1);
+        let up_ns = if of_values & HOST == 0 { 0 } else { self.to_device_ns };
+        let down_ns = if of_values & DEVICE == 0 { 0 } else { self.to_host_ns };
         let brought_ns = self.link_ns.saturating_add(self.brings_ns(op));
         let start_ns = self.now_ns.saturating_add(up_ns).max(brought_ns);
         let device_ns = start_ns.saturating_add(time_ns);
@@ -244,8 +263,7 @@ impl Turns<'_> {
         let sooner = host_ns.filter(|&host_ns| of_states == HOST || host_ns < device_ns);
         self.now_ns = sooner.unwrap_or(device_ns);
         self.link_ns = if sooner.is_some() { self.link_ns } else { brought_ns };
-        let filled_ns = self.moves_ns(Direction::HostToDevice, self.request.budget_bytes / FILLED);
-        self.link_ns = self.link_ns.max(self.now_ns.saturating_sub(filled_ns));
+        self.link_ns = self.link_ns.max(self.now_ns.saturating_sub(self.filled_ns));
         for tensor in graph.writes(op) {
             self.made_by[tensor.index()] = if sooner.is_some() { HOST } else { DEVICE };
         }
@@ -260,14 +278,15 @@ impl Turns<'_> {
         let bytes = states.fold(0u64, |sum, state| sum.saturating_add(state.bytes));
         match u128::from(bytes) * u128::from(self.share) / u128::from(WHOLE) {
             0 => 0,
-            // No more than before, since a share is at most the whole.
-            bytes => self.moves_ns(Direction::HostToDevice, bytes as u64),
+            // A share is at most the whole, so the quotient is at most `bytes`.
+            bytes => moves_ns(self.request, Direction::HostToDevice, bytes as u64),
         }
     }
+}
 
-    fn moves_ns(&self, direction: Direction, bytes: u64) -> u64 {
-        self.request.machine.transfer_ns(direction, bytes).unwrap_or(u64::MAX)
-    }
+/// The time of a transfer; the longest time if it overflows.
+fn moves_ns(request: &Request<'_>, direction: Direction, bytes: u64) -> u64 {
+    request.machine.transfer_ns(direction, bytes).unwrap_or(u64::MAX)
 }
 
 /// Finds the ops of [`Sort::Late`]: what they make is read by such ops alone.
@@ -295,14 +314,14 @@ fn find_late<'s>(
 
 /// Whether an op takes much longer on the host than its operands do on the links.
 fn is_slow(request: &Request<'_>, op: OpId) -> bool {
-    let Request { graph, machine, .. } = *request;
-    let moves_ns = |direction, tensors: &[TensorId]| {
+    let graph = request.graph;
+    let operands_ns = |direction, tensors: &[TensorId]| {
         let bytes = tensors.iter().map(|&tensor| graph.tensor(tensor).bytes);
         let bytes = bytes.fold(0, u64::saturating_add);
-        machine.transfer_ns(direction, bytes).unwrap_or(u64::MAX)
+        moves_ns(request, direction, bytes)
     };
-    let up_ns = moves_ns(Direction::HostToDevice, graph.reads(op));
-    let down_ns = moves_ns(Direction::DeviceToHost, graph.writes(op));
+    let up_ns = operands_ns(Direction::HostToDevice, graph.reads(op));
+    let down_ns = operands_ns(Direction::DeviceToHost, graph.writes(op));
     let most_ns = up_ns.saturating_add(down_ns).saturating_mul(SLOWER);
     graph.op(op).host_ns.is_some_and(|host_ns| host_ns > most_ns)
 }

@@ -2,8 +2,8 @@
 //!
 //! The ops that may run there are taken in the order in which they would be ready. A choice takes a
 //! share of their time: the first of them, the last, or some at even distances, so that the host
-//! computes while a link brings in what the next launches need; or the ops that the host finishes
-//! sooner than a device which waits for the link. A sample of lists tells choices
+//! computes while a link brings in what the next launches need. Another choice takes the ops that the host
+//! ends sooner than a device that waits for the link. A sample of lists tells choices
 //! apart, and the best of them is planned like any other work.
 
 mod choice;
@@ -228,9 +228,9 @@ impl Search<'_> {
         }
         let mut step = WHOLE / 4;
         for _round in 0..ROUNDS {
-            let (_, Choice { sort, share, from }) = self.kept[0];
-            for share in [share.saturating_sub(step), (share + step).min(WHOLE)] {
-                self.sample(Choice { sort, share, from }, output, scratch)?;
+            let (_, best) = self.kept[0];
+            for choice in best.around(step) {
+                self.sample(choice, output, scratch)?;
             }
             step /= 2;
         }
@@ -249,23 +249,20 @@ impl Search<'_> {
         Ok(())
     }
 
-    /// Tries shares of [`From::Ahead`], which say little of the other choices.
+    /// Tries shares of [`From::Ahead`]. The best share of other choices does not tell which is best here.
     fn climb_ahead(
         &mut self,
         output: &mut Output<'_>,
         scratch: &mut Scratch<'_>,
     ) -> Result<(), PlanningError> {
-        let mut sample = |share| {
-            let choice = Choice { sort: Sort::Any, share, from: From::Ahead };
-            self.sample(choice, output, scratch).map(|period_ns| (period_ns, share))
-        };
-        let mut best = sample(WHOLE / 2)?;
+        let mut best = Choice { sort: Sort::Any, share: WHOLE / 2, from: From::Ahead };
+        let mut least = (self.sample(best, output, scratch)?, best.share);
         let mut step = WHOLE / 4;
         for _round in 0..ROUNDS {
-            let (_, share) = best;
-            for share in [share.saturating_sub(step), (share + step).min(WHOLE)] {
-                best = best.min(sample(share)?);
+            for choice in best.around(step) {
+                least = least.min((self.sample(choice, output, scratch)?, choice.share));
             }
+            (_, best.share) = least;
             step /= 2;
         }
         Ok(())
@@ -288,8 +285,8 @@ impl Search<'_> {
             }
         }
         let (_, best) = self.kept[0];
-        for share in [best.share.saturating_sub(NEARBY), (best.share + NEARBY).min(WHOLE)] {
-            self.tell(Choice { share, ..best }, auto, output, scratch)?;
+        for choice in best.around(NEARBY) {
+            self.tell(choice, auto, output, scratch)?;
         }
         let [_, all_ns] = self.ends_ns;
         if all_ns <= self.kept[0].0 {

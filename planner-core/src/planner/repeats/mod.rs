@@ -31,7 +31,7 @@ pub(super) use values::Values;
 pub(super) struct Prices {
     /// What a nanosecond of compute costs, where one of a link that is fully pressed costs 255.
     pub(super) compute_price: u64,
-    /// A link that is full of transfers at some time raises the cost of another one then by so many percent.
+    /// The percentage by which a full link raises the cost of one more transfer at that time.
     pub(super) load_percent: u64,
     /// The host memory that moved values may take.
     pub(super) host_bytes: u64,

@@ -225,7 +225,7 @@ fn extend(
 ) -> Result<(), PlanningError> {
     let mut left = lists;
     let mut rounds = 0;
-    // Repeats upon repeats gain more than the best price.
+    // If lists are few, another round gains more than better prices in the first one.
     let round = if lists < ROUND { SHORT_ROUND } else { ROUND };
     while rounds < ROUNDS {
         let before = leader.rank();
@@ -233,7 +233,7 @@ fn extend(
         if left == 0 || leader.rank() == before {
             break;
         }
-        // Rounds before the first plan only come closer to one.
+        // Rounds that end without a plan do not count.
         rounds += usize::from(leader.predicted.is_some());
     }
     Ok(())
@@ -400,7 +400,8 @@ impl<'r, 'l, 'o> Round<'r, 'l, 'o> {
             climb.see(at, judged.rank());
             let lacks_less = self.leader.predicted.is_none() && self.leader.rank() < before;
             if lacks_less && climb.tried_coarse() {
-                // More repeats on top of the list that lacks least lead to a plan sooner than other prices.
+                // The next round adds repeats to the list that lacks least. It finds a plan with fewer lists than
+                // more prices do.
                 return Ok(());
             }
         }
