@@ -21,5 +21,6 @@ pub mod layered;
 pub mod ledger;
 pub mod planners;
 pub mod plans;
+pub mod seeds;
 pub mod shortest;
 pub mod suite;

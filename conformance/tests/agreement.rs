@@ -6,6 +6,7 @@ use conformance::ledger::{judge, measure};
 use conformance::plans::{
     Case, cases, cases_on_small_hosts, misplaced_cases, mutate, mutated_cases,
 };
+use conformance::seeds;
 use planner_core::pieces::Pieces;
 use planner_core::plan::Step;
 use planner_core::timeline::{self, Timeline};
@@ -13,7 +14,6 @@ use planner_core::{Limits, Plan, Scratch, Stream, VerifyError};
 use proptest::collection::vec;
 use proptest::prelude::*;
 use proptest::strategy::ValueTree;
-use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};
 use spillway::planning;
 
 /// What lowering, verifying and predicting say of a plan, whatever it predicts itself.
@@ -53,11 +53,6 @@ fn same_verdict(case: &Case) -> Result<bool, String> {
     Ok(fast.is_ok())
 }
 
-/// The number in a variable of the environment, or a default.
-fn setting(name: &str, default: u64) -> u64 {
-    std::env::var(name).map_or(default, |text| text.parse().unwrap())
-}
-
 /// How many corruptions of each plan are judged in [`a_million_plans_with_host_ops_get_the_same_verdict`].
 const CORRUPTIONS: usize = 19;
 
@@ -76,11 +71,8 @@ fn families() -> impl Strategy<Value = Vec<Case>> {
 #[test]
 #[ignore = "takes long: cargo test --release -p spillway-conformance --test agreement -- --ignored --nocapture"]
 fn a_million_plans_with_host_ops_get_the_same_verdict() {
-    let (from, plans) = (setting("FROM", 0), setting("PLANS", 1_000_000));
-    let mut seed = [0; 32];
-    seed[..8].copy_from_slice(&from.to_le_bytes());
-    let rng = TestRng::from_seed(RngAlgorithm::ChaCha, &seed);
-    let mut runner = TestRunner::new_with_rng(Config::default(), rng);
+    let (from, plans) = (seeds::setting("FROM", 0), seeds::setting("PLANS", 1_000_000));
+    let mut runner = seeds::runner(from);
     let runs_on_host =
         |case: &Case| case.plan.plan().steps.iter().any(|step| matches!(step, Step::Host(_)));
     let (mut judged, mut valid) = (0, 0);

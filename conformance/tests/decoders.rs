@@ -2,13 +2,12 @@
 //! checkpointing that is written into the model is at most a little shorter, and plans say what made them.
 #![allow(clippy::unwrap_used, reason = "what fails here fails the test")]
 
-use conformance::by_hand;
+use conformance::{by_hand, seeds};
 use planner_core::planner::{Auto, Request, Strategy as Planner};
 use planner_core::{Machine, MachineParameters};
 use proptest::prelude::*;
 use proptest::sample::select;
 use proptest::strategy::ValueTree;
-use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};
 use spillway::planning::{self, Buffers};
 use std::time::Instant;
 use workloads::models;
@@ -58,11 +57,7 @@ fn cells() -> impl Strategy<Value = Cell> {
 impl Cell {
     /// The cell of a seed, the same on every machine.
     fn drawn(seed: u64) -> Self {
-        let mut bytes = [0; 32];
-        bytes[..8].copy_from_slice(&seed.to_le_bytes());
-        let rng = TestRng::from_seed(RngAlgorithm::ChaCha, &bytes);
-        let mut runner = TestRunner::new_with_rng(Config::default(), rng);
-        cells().new_tree(&mut runner).unwrap().current()
+        cells().new_tree(&mut seeds::runner(seed)).unwrap().current()
     }
 
     fn machine(&self) -> Machine {
@@ -194,6 +189,6 @@ fn many_cells() {
 
 /// Two hundred, from the one that the environment's FROM gives, or from 0.
 fn seeds() -> std::ops::Range<u64> {
-    let from = std::env::var("FROM").map_or(0, |from| from.parse().unwrap());
+    let from = seeds::setting("FROM", 0);
     from..from + 200
 }

@@ -1,0 +1,23 @@
+//! Random values that are the same on every machine, and settings of long tests.
+
+use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};
+
+/// Draws the same values for the same seed.
+#[must_use]
+pub fn runner(seed: u64) -> TestRunner {
+    let mut bytes = [0; 32];
+    bytes[..8].copy_from_slice(&seed.to_le_bytes());
+    let rng = TestRng::from_seed(RngAlgorithm::ChaCha, &bytes);
+    TestRunner::new_with_rng(Config::default(), rng)
+}
+
+/// The number in a variable of the environment, or a default.
+///
+/// # Panics
+/// If the variable holds anything but a number.
+#[must_use]
+pub fn setting(name: &str, default: u64) -> u64 {
+    std::env::var(name).map_or(default, |text| {
+        text.parse().unwrap_or_else(|_| panic!("{name} must be a number, not {text:?}"))
+    })
+}
