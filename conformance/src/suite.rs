@@ -37,6 +37,7 @@ pub mod repeats;
 mod rig;
 pub mod streams;
 pub mod transfers;
+mod usage;
 
 pub use failure::{Failure, Outcome};
 pub use harness::{Verdict, judge, main, main_in_chunks, main_with_graphs};
@@ -232,7 +233,7 @@ impl<T: Backend> Check<T> {
     /// Why the check cannot measure everything on this system; `None` if it can.
     #[must_use]
     pub fn blind_spot(&self) -> Option<&'static str> {
-        let is_blind = matches!(self.run, Run::Alone(_)) && plans::Usage::now().is_none();
+        let is_blind = matches!(self.run, Run::Alone(_)) && usage::Usage::now().is_none();
         is_blind.then_some("this system does not report what a process uses")
     }
 
