@@ -22,7 +22,7 @@ const MOST_SLOTS: usize = 1 << 22;
 const LONGER: u64 = 100;
 /// Fixed objects shorten the plan of another strategy by one part in this many at most: seldom at all, and
 /// then by some waits that they save.
-const SHORTER: u64 = 32;
+const SHORTER: u64 = 128;
 /// Budgets of less than so many times the least memory get single chunks. A balance: in tight memory, each
 /// byte of rounding counts; in more memory, larger objects save planning time.
 const TIGHT: u64 = 2;
@@ -134,8 +134,7 @@ fn best_of_ends(
     buffers: &mut Buffers,
 ) -> Result<(OwnedPlan, Option<Unplaced>), PlanningError> {
     for (host, end_ns) in [Host::Never, Host::All].into_iter().zip(ends_ns) {
-        let least_ns = best.0.predicted.period_ns;
-        if end_ns >= least_ns.saturating_add(least_ns / SHORTER) {
+        if end_ns >= best.0.predicted.period_ns {
             continue;
         }
         let strategy = Strategy::Auto(Auto { host, ..auto });

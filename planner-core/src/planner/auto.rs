@@ -112,11 +112,6 @@ pub(super) fn make_with<'o>(
     mut output: Output<'o>,
     scratch: &mut Scratch<'_>,
 ) -> Result<Made<'o>, PlanningError> {
-    let (budget_bytes, device_bytes) = (request.budget_bytes, request.machine.device_bytes);
-    if budget_bytes > device_bytes {
-        return Err(PlanningError::BudgetAboveDevice { budget_bytes, device_bytes });
-    }
-    output.check(request.graph)?;
     let mut scratch = scratch.reborrow();
     let given = Sequence::as_given(request.graph, hosted, &mut scratch)?;
     strategy.rule().check(&given, &mut scratch)?;
@@ -178,17 +173,18 @@ pub(super) fn make_with<'o>(
     let strategy = order.and(half).unwrap_or(strategy);
     let in_given = if order.is_some() { half } else { None };
     let once = [in_given.map(|half| (&given, half)), Some((&best, strategy))];
-    let once_ns = match compares && hosted.is_none() && below_ns < sampled_ns {
-        true => bounds::period_ns(
+    let once_ns = match (compares && below_ns < sampled_ns, hosted) {
+        (false, _) => 0,
+        (true, None) => bounds::period_ns(
             request.graph,
             request.machine,
-            budget_bytes,
+            request.budget_bytes,
             bounds::Order::Any,
             &mut scratch,
         )?,
-        false => 0,
+        (true, Some(_)) => sampled_ns - sampled_ns / GAIN,
     };
-    // Where the bound says that plans with each op once are longer, they need not be made.
+    // If plans with each op once are longer, they need not be made.
     let makes_once = once_ns < below_ns;
     if makes_once {
         contest.enter_each(once, &mut scratch)?;
@@ -255,17 +251,14 @@ pub fn make_below<'o>(
     output.check(request.graph)?;
     let mut scratch = scratch.reborrow();
     let given = Sequence::as_given(request.graph, None, &mut scratch)?;
-    let task = Task::new(request, &given);
-    let entrant = Entrant::Of(strategy);
-    let planned = match entrant.check(&given, &mut scratch) {
+    let planned = match strategy.rule().check(&given, &mut scratch) {
         Err(error) => Err(error),
         Ok(()) if strategy.runs_on_host() => {
-            hosting::make(request, strategy, output, &mut scratch).map(Some)
+            hosting::make_below(request, strategy, below_ns, output, &mut scratch)
         }
-        Ok(()) if strategy.rule().has_segments() => {
-            plan_segments(&task, (strategy, below_ns), output, &mut scratch).map(Some)
+        Ok(()) => {
+            plan_task_below(&Task::new(request, &given), strategy, below_ns, output, &mut scratch)
         }
-        Ok(()) => plan_below(&task, entrant, below_ns, output, &mut scratch),
     };
     match planned {
         Err(error) if error.is_of_one_list() => Ok(None),
@@ -273,6 +266,30 @@ pub fn make_below<'o>(
             PlanningError::NoChain { .. } | PlanningError::NothingOnHost | PlanningError::Stuck,
         ) => Ok(None),
         planned => planned,
+    }
+}
+
+/// Plans by a strategy that is not [`Strategy::Auto`], in the order of the task, where only plans that take
+/// less than `below_ns` are of use; none if there is no such plan.
+pub(super) fn plan_task_below<'o>(
+    task: &Task<'_>,
+    strategy: Strategy,
+    below_ns: u64,
+    output: Output<'o>,
+    scratch: &mut Scratch<'_>,
+) -> Result<Option<Made<'o>>, PlanningError> {
+    // If the host runs everything, there is nothing to choose.
+    let strategy = if task.sequence.len() == 0 { Strategy::InCore } else { strategy };
+    let entrant = Entrant::Of(strategy);
+    if strategy.rule().has_segments() {
+        return match plan_segments(task, (strategy, below_ns), output, scratch) {
+            Err(PlanningError::Stuck) => Ok(None),
+            made => made.map(Some),
+        };
+    }
+    match below_ns {
+        u64::MAX => plan_task(task, entrant, output, scratch).map(Some),
+        _ => plan_below(task, entrant, below_ns, output, scratch),
     }
 }
 
@@ -292,13 +309,17 @@ fn plan_segments<'o>(
     let mut tried = 0;
     let mut look = |sequence: &Sequence<'_>, scratch: &mut Scratch<'_>| {
         let task = Task { sequence, ..*task };
-        let planned = match sequence.compute_ns() < below_ns {
-            true => plan_task(&task, entrant, output.reborrow(), scratch),
-            false => Err(PlanningError::Stuck),
+        // One that takes as long may be better otherwise.
+        let best_ns = best.map_or(u64::MAX, |((period_ns, _), _)| period_ns.saturating_add(1));
+        let below_ns = below_ns.min(best_ns);
+        let planned = match (sequence.compute_ns() < below_ns, below_ns) {
+            (false, _) => Ok(None),
+            (true, u64::MAX) => plan_task(&task, entrant, output.reborrow(), scratch).map(Some),
+            (true, _) => plan_below(&task, entrant, below_ns, output.reborrow(), scratch),
         };
         match planned {
-            Err(PlanningError::Stuck) => {}
-            Ok(made) => {
+            Ok(None) => {}
+            Ok(Some(made)) => {
                 let cost = made.plan.predicted.cost();
                 best = best.filter(|&(least, _)| least <= cost).or(Some((cost, tried)));
             }
@@ -544,6 +565,30 @@ pub(super) fn sample(
     let uses = Uses::new(task.sequence, &mut scratch)?;
     let basis = Basis { memory: &memory, uses: &uses, arena: &arena[..memory.placed] };
     trials.sample(lists, &basis, &mut scratch)
+}
+
+/// The period of the best of some lists of [`Strategy::Auto`] with the ops in one order, or with repeats; none
+/// if no such list fits.
+pub(super) fn tell(
+    task: &Task<'_>,
+    auto: Auto,
+    output: &mut Output<'_>,
+    scratch: &mut Scratch<'_>,
+) -> Result<Option<u64>, PlanningError> {
+    // If the host runs everything, there is nothing to choose.
+    let is_idle = task.sequence.len() == 0;
+    let strategy = if is_idle { Strategy::InCore } else { Strategy::Auto(auto) };
+    let entrant = Entrant::Of(strategy);
+    let once = plan_below(task, entrant, u64::MAX, output.reborrow(), scratch)?;
+    let once_ns = once.map(|made| made.plan.predicted.period_ns);
+    let lists = strategy.lists_with_repeats(task.sequence.graph());
+    if lists == 0 {
+        return Ok(once_ns);
+    }
+    let mut scratch = scratch.reborrow();
+    let repeated = repeats::search::best([Some(*task), None], lists, output, &mut scratch)?;
+    let repeated_ns = repeated.map(|(_, sampled)| sampled.period_ns);
+    Ok(once_ns.into_iter().chain(repeated_ns).min())
 }
 
 /// Plans with the ops in one order.

@@ -365,6 +365,14 @@ impl Strategy {
         matches!(self, Self::Auto(Auto { effort: Some(0), .. }))
     }
 
+    /// Whether ops may run again in what this strategy is compared with.
+    pub(super) const fn repeats(self) -> Repeats {
+        match self {
+            Self::Auto(Auto { repeats, .. }) => repeats,
+            _ => Repeats::Allowed,
+        }
+    }
+
     /// How many lists are chosen anew; and how many more once memory is divided anew.
     fn rounds(self, ops: usize, firsts: usize) -> [Rounds; 2] {
         let Self::Auto(auto) = self else { return [Rounds::default(); 2] };

@@ -67,6 +67,9 @@ pub(super) fn arrange<'s>(
 /// memory to what waits, more of them let it wait less often.
 const SETS: [u64; 2] = [64, 16];
 
+/// Ways to join ops after which values die soon.
+const SOON: [Join; 2] = [Join::Light, Join::All];
+
 /// The orders that plans are made for.
 pub(super) struct Orders<'s> {
     /// The best one in which values die soon; none where that is the given one.
@@ -116,6 +119,13 @@ impl<'s> Orders<'s> {
     }
 }
 
+/// The ways to join ops that are worth a try: first [`SOON`], then those after which states are read
+/// together.
+pub(super) fn joins(budget_bytes: u64) -> impl Iterator<Item = Join> {
+    let sets = SETS.map(|share| Join::ByStates { set_bytes: budget_bytes / share });
+    SOON.into_iter().chain(sets)
+}
+
 /// The best orders to be had, by what a sample of lists comes to in each.
 pub(super) fn best<'s>(
     given: &Sequence<'s>,
@@ -125,16 +135,15 @@ pub(super) fn best<'s>(
 ) -> Result<Orders<'s>, PlanningError> {
     let soon_ns = sample(given, scratch)?.map_or(u64::MAX, |sampled| sampled.period_ns);
     let mut best = [(soon_ns, None), (u64::MAX, None)];
-    let mut tried: heapless::Vec<u64, { 2 + SETS.len() }> = heapless::Vec::new();
-    let sets = SETS.map(|share| Join::ByStates { set_bytes: budget_bytes / share });
-    let soon = [Join::Light, Join::All].map(|join| (0, join));
-    for (kind, join) in soon.into_iter().chain(sets.map(|join| (1, join))) {
+    let mut tried: heapless::Vec<u64, { SOON.len() + SETS.len() }> = heapless::Vec::new();
+    for (at, join) in joins(budget_bytes).enumerate() {
+        let kind = usize::from(at >= SOON.len());
         if best.iter().any(|&(least_ns, _)| given.is_ideal(least_ns)) {
             break;
         }
         let mut scratch = scratch.reborrow();
         let Some(sequence) = arrange(given, join, &mut scratch)? else { continue };
-        let hash = hash(&sequence);
+        let hash = hash(sequence.launches().map(|launch| sequence.op(launch)));
         if tried.contains(&hash) || tried.push(hash).is_err() {
             continue;
         }
@@ -156,10 +165,11 @@ pub(super) fn best<'s>(
     Ok(Orders { soon, by_states, soon_ns, by_states_ns, has_list: true })
 }
 
-/// A number that two orders share next to never.
-fn hash(sequence: &Sequence<'_>) -> u64 {
-    let ops = sequence.launches().map(|launch| u64::from(sequence.op(launch).0));
-    ops.fold(0, |hash: u64, op| (hash ^ op).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(23))
+/// A number that two lists of ops share next to never.
+pub(super) fn hash(ops: impl Iterator<Item = OpId>) -> u64 {
+    ops.fold(1, |hash: u64, op| {
+        (hash ^ u64::from(op.0)).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(23)
+    })
 }
 
 #[cfg(test)]

@@ -1,0 +1,150 @@
+//! What others do with two processors.
+
+use super::choice::{Choice, From, Sort, WHOLE};
+use super::work::Work;
+use crate::plan::ArenaPlacement;
+use crate::planner::auto::{self, Made};
+use crate::planner::error::PlanningError;
+use crate::planner::groups::Groups;
+use crate::planner::lms::Lms;
+use crate::planner::memory::Memory;
+use crate::planner::recipe::Repeats;
+use crate::planner::request::Output;
+use crate::planner::strategy::{Need, Strategy};
+use crate::planner::window::Window;
+use crate::scratch::Scratch;
+
+/// What plans the rest where the optimizer is on the host.
+const BASELINES: [Strategy; 9] = [
+    Strategy::InCore,
+    Strategy::OnDemand,
+    Strategy::Fit,
+    Strategy::Groups(Groups { size: None, leaving: None, ahead: None }),
+    Strategy::Vdnn,
+    Strategy::Lms(Lms { threshold: None, ahead: None }),
+    Strategy::Window(Window { bytes: None, published: false }),
+    Strategy::Checkpoint,
+    Strategy::CheckpointOffload,
+];
+
+impl Work<'_> {
+    /// Plans by a strategy that chooses ops for the host itself, where only plans that take less than
+    /// `below_ns` are of use; none if there is no such plan.
+    pub(super) fn make_baseline<'o>(
+        &self,
+        (strategy, repeats): (Strategy, Repeats),
+        below_ns: u64,
+        output: Output<'o>,
+        scratch: &mut Scratch<'_>,
+    ) -> Result<Option<Made<'o>>, PlanningError> {
+        let made = match strategy {
+            Strategy::Split => Some(self.split(output, scratch)?),
+            _ => self.offload(repeats, below_ns, output, scratch)?,
+        };
+        Ok(made.map(|made| Made { by: strategy.name(), ..made }))
+    }
+
+    /// The best plan with everything on the device but the first or the last ops.
+    fn split<'o>(
+        &self,
+        mut output: Output<'o>,
+        scratch: &mut Scratch<'_>,
+    ) -> Result<Made<'o>, PlanningError> {
+        let mut best: Option<(u64, Choice)> = None;
+        for from in [From::First, From::Last] {
+            let choice = self.fewest(from, output.arena, scratch)?;
+            match self.make(choice, Strategy::InCore, output.reborrow(), scratch) {
+                Ok(made) => {
+                    let period_ns = made.plan.predicted.period_ns;
+                    if best.is_none_or(|(least_ns, _)| period_ns < least_ns) {
+                        best = Some((period_ns, choice));
+                    }
+                }
+                Err(error) if error.is_of_one_list() => {}
+                Err(error) => return Err(error),
+            }
+        }
+        let choice = best.map_or(Choice::ALL, |(_, choice)| choice);
+        self.make(choice, Strategy::InCore, output, scratch)
+    }
+
+    /// As few of the first or the last ops as leave room for everything else on the device; all
+    /// if even that is not enough. More of them on the host need less of the device.
+    pub(super) fn fewest(
+        &self,
+        from: From,
+        arena: &mut [ArenaPlacement],
+        scratch: &mut Scratch<'_>,
+    ) -> Result<Choice, PlanningError> {
+        let most = Choice { from, ..Choice::ALL };
+        if self.has_room(Choice { share: 0, ..most }, arena, scratch)? {
+            return Ok(Choice { share: 0, ..most });
+        }
+        let (mut too_few, mut enough) = (0, WHOLE);
+        while too_few + 1 < enough {
+            let share = u32::midpoint(too_few, enough);
+            match self.has_room(Choice { share, ..most }, arena, scratch)? {
+                true => enough = share,
+                false => too_few = share,
+            }
+        }
+        Ok(Choice { share: enough, ..most })
+    }
+
+    /// Whether everything fits the device that a choice leaves there.
+    fn has_room(
+        &self,
+        choice: Choice,
+        arena: &mut [ArenaPlacement],
+        scratch: &mut Scratch<'_>,
+    ) -> Result<bool, PlanningError> {
+        self.with(choice, scratch, |task, scratch| {
+            match Memory::new(task, Need::Everything, arena, scratch) {
+                Err(PlanningError::Infeasible { .. }) => Ok(false),
+                memory => memory.map(|_| true),
+            }
+        })
+    }
+
+    /// The late ops, or all that may run on the host if none is late.
+    pub(super) fn offloaded(&self) -> Choice {
+        let sort = if self.middles.has_sorts() { Sort::Late } else { Sort::Any };
+        Choice { sort, ..Choice::ALL }
+    }
+
+    /// The best plan of a baseline with these ops on the host.
+    fn offload<'o>(
+        &self,
+        repeats: Repeats,
+        below_ns: u64,
+        mut output: Output<'o>,
+        scratch: &mut Scratch<'_>,
+    ) -> Result<Option<Made<'o>>, PlanningError> {
+        let may =
+            |strategy: &Strategy| repeats == Repeats::Allowed || !strategy.rule().has_segments();
+        self.with(self.offloaded(), scratch, |task, scratch| {
+            let (mut best, mut shortage) = (None, None);
+            let mut below = below_ns;
+            for strategy in BASELINES.into_iter().filter(may) {
+                match auto::plan_task_below(task, strategy, below, output.reborrow(), scratch) {
+                    Ok(None) => {}
+                    Ok(Some(made)) if made.plan.predicted.period_ns < below => {
+                        below = made.plan.predicted.period_ns;
+                        best = Some(strategy);
+                    }
+                    Ok(Some(_)) => {}
+                    Err(error) if error.is_of_one_list() => shortage = Some(error.less(shortage)),
+                    Err(error) => return Err(error),
+                }
+            }
+            match (best, shortage) {
+                (Some(strategy), _) => {
+                    let below = below.saturating_add(1);
+                    auto::plan_task_below(task, strategy, below, output, scratch)
+                }
+                (None, Some(shortage)) if below_ns == u64::MAX => Err(shortage),
+                (None, _) => Ok(None),
+            }
+        })
+    }
+}

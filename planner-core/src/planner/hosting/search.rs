@@ -1,0 +1,518 @@
+//! The search for the ops that make the plan shortest on the host.
+
+use super::choice::{Choice, From, Sort, WHOLE};
+use super::work::{Work, as_given};
+use crate::bounds;
+use crate::graph::OpId;
+use crate::planner::auto::{self, GAIN, Made};
+use crate::planner::error::PlanningError;
+use crate::planner::order;
+use crate::planner::recipe::{Auto, HOST_SAMPLE, Repeats};
+use crate::planner::request::{Output, Request, Task};
+use crate::planner::strategy::Strategy;
+use crate::scratch::{Limits, Scratch, words};
+
+/// Where ops are taken, by how many lists a plan has: at even distances, for example. A balance: between
+/// more distances, transfers are spread more evenly; each transfer pays its latency.
+const FROMS: [From; 7] = [
+    From::First,
+    From::Last,
+    From::Ahead,
+    From::Spread(16),
+    From::Spread(256),
+    From::Spread(4),
+    From::Spread(64),
+];
+const FEW_FROMS: usize = 4;
+
+/// A plan of fewer lists gets [`FEW_FROMS`].
+const FEW_LISTS: usize = 40;
+
+/// The steps by which shares are found: the first one for each kind of choice, the others for the best kinds.
+const STEPS: [u32; 6] = [WHOLE / 4, WHOLE / 8, WHOLE / 16, WHOLE / 32, WHOLE / 64, WHOLE / 128];
+
+/// How many choices are told apart by more than a sample. A balance: a sample errs by some hundredths,
+/// and each takes as long as so many lists.
+const KEPT: usize = 3;
+
+/// Judged choices that are remembered.
+const JUDGED: usize = 128;
+
+/// The most lists by which the best choices are told apart, and which part of those of a plan.
+const TRIAL: usize = 12;
+const TRIAL_PART: usize = 6;
+
+/// How far from the best share others are tried then.
+const NEARBY: [u32; 2] = [WHOLE / 64, WHOLE / 128];
+
+/// What a plan with repeats gains over a sample of lists without, as a fraction of the period, at most as a
+/// rule: a quarter in the tables of `docs/repeats.md`.
+const REPEATS_GAIN: u64 = 3;
+
+/// What all lists of a plan gain over those of a trial, as a fraction of the period, at most as a rule: with
+/// none of the ops on the host, and with some or all of them there.
+const NONE_GAIN: u64 = 25;
+const TRIAL_GAIN: u64 = 100;
+
+/// What repeats gain more with one choice than with another, as a fraction of the period, at most as a rule.
+const REPEATS_DIFFER: u64 = 32;
+
+/// With none or all of the ops on the host, the plan is taken for the best if its trial is longer than that
+/// of the best choice by less than one part in this many.
+const ALIKE: u64 = 200;
+
+/// What is at one end of all choices: none of the ops on the host, or all of them.
+#[derive(Clone, Copy)]
+struct End {
+    choice: Choice,
+    /// What lists gain over those of a trial, as for [`TRIAL_GAIN`].
+    gain: u64,
+    /// A period that no plan beats,
+    bound_ns: u64,
+    /// and one that, as a rule, none does.
+    least_ns: u64,
+}
+
+impl End {
+    const fn of(choice: Choice, gain: u64) -> Self {
+        Self { choice, gain, bound_ns: 0, least_ns: 0 }
+    }
+}
+
+/// A search for the choice whose lists take least.
+pub(super) struct Search<'w> {
+    /// The request in orders that are best for none, all, and some of the ops on the host.
+    works: &'w [Work<'w>; 3],
+    /// The best choices, each with its period; the best comes first.
+    kept: [(u64, Choice); KEPT],
+    /// Whether one choice of each kind is kept.
+    keeps_kinds: bool,
+    /// The periods of all choices so far, by their ops.
+    judged: heapless::Vec<(u64, u64), JUDGED>,
+    ends: [End; 2],
+}
+
+impl<'w> Search<'w> {
+    pub(super) const fn new(works: &'w [Work<'w>; 3]) -> Self {
+        Self {
+            works,
+            kept: [(u64::MAX, Choice::NONE); KEPT],
+            keeps_kinds: true,
+            judged: heapless::Vec::new(),
+            ends: [End::of(Choice::NONE, NONE_GAIN), End::of(Choice::ALL, TRIAL_GAIN)],
+        }
+    }
+
+    const fn some(&self) -> &'w Work<'w> {
+        let [_, _, some] = self.works;
+        some
+    }
+
+    const fn request(&self) -> &'w Request<'w> {
+        self.some().request
+    }
+
+    /// Plans with the best choice that is found.
+    pub(super) fn run<'o>(
+        mut self,
+        strategy: Strategy,
+        mut output: Output<'o>,
+        scratch: &mut Scratch<'_>,
+    ) -> Result<Made<'o>, PlanningError> {
+        if let Strategy::Auto(auto) = strategy {
+            let lists = auto.paced_lists(self.request().graph.ops().len());
+            self.sample_all(lists, &mut output, scratch)?;
+            self.tell_best(auto, lists, &mut output, scratch)?;
+        }
+        self.make_best(strategy, output, scratch)
+    }
+
+    /// Judges choices of each kind by samples of lists.
+    fn sample_all(
+        &mut self,
+        lists: usize,
+        output: &mut Output<'_>,
+        scratch: &mut Scratch<'_>,
+    ) -> Result<(), PlanningError> {
+        self.sample_ends(output, scratch)?;
+        let is_short = lists < FEW_LISTS;
+        let froms = if is_short { &FROMS[..FEW_FROMS] } else { &FROMS };
+        let sorts = if self.some().middles.has_sorts() {
+            &[Sort::Any, Sort::Late][..]
+        } else {
+            &[Sort::Any]
+        };
+        for &sort in sorts {
+            for &from in froms {
+                let steps = match (from, sort) {
+                    (From::Ahead, Sort::Late) => continue,
+                    // The best share differs more than that of other kinds.
+                    (From::Ahead, Sort::Any) if !is_short => &STEPS[..],
+                    _ => &STEPS[..1],
+                };
+                self.climb(Choice { sort, share: WHOLE / 2, from }, steps, output, scratch)?;
+            }
+            self.sample(Choice { sort, ..Choice::ALL }, output, scratch)?;
+        }
+        let most = if is_short { 1 } else { KEPT };
+        for (sampled_ns, choice) in self.kept.into_iter().take(most) {
+            if sampled_ns < u64::MAX {
+                self.climb(choice, &STEPS[1..], output, scratch)?;
+            }
+        }
+        // No plan may be longer than a split.
+        for from in [From::First, From::Last] {
+            let choice = self.some().fewest(from, output.arena, scratch)?;
+            self.sample(choice, output, scratch)?;
+        }
+        Ok(())
+    }
+
+    /// Finds what plans with none and with all of the ops on the host take at least.
+    fn sample_ends(
+        &mut self,
+        output: &mut Output<'_>,
+        scratch: &mut Scratch<'_>,
+    ) -> Result<(), PlanningError> {
+        let Request { graph, machine, budget_bytes } = *self.request();
+        let order = bounds::Order::Any;
+        let none_ns = bounds::period_with_repeats_ns(graph, machine, budget_bytes, order, scratch)?;
+        let all_ns = self.some().with(Choice::ALL, scratch, |task, _| {
+            let steps = task.sequence.host_steps().iter();
+            let host_ns = steps.map(|step| graph.op(step.op).host_ns.unwrap_or(0));
+            Ok(task.sequence.compute_ns().max(host_ns.fold(0, u64::saturating_add)))
+        })?;
+        let repeatable = graph.ops().iter().any(|op| op.repeatable);
+        let gain = if repeatable { REPEATS_GAIN } else { GAIN };
+        for (at, bound_ns) in [none_ns, all_ns].into_iter().enumerate() {
+            let sampled_ns = self.sample(self.ends[at].choice, output, scratch)?;
+            let least_ns = bound_ns.max(sampled_ns - sampled_ns / gain);
+            self.ends[at] = End { bound_ns, least_ns, ..self.ends[at] };
+        }
+        Ok(())
+    }
+
+    /// Samples shares around the best one of a kind, by these steps.
+    fn climb(
+        &mut self,
+        from: Choice,
+        steps: &[u32],
+        output: &mut Output<'_>,
+        scratch: &mut Scratch<'_>,
+    ) -> Result<(), PlanningError> {
+        let mut best = (self.sample(from, output, scratch)?, from.share);
+        for &step in steps {
+            let (_, share) = best;
+            for choice in (Choice { share, ..from }).around(step) {
+                best = best.min((self.sample(choice, output, scratch)?, choice.share));
+            }
+        }
+        Ok(())
+    }
+
+    /// Tells the best choices apart, and shares near the best one, by some more lists.
+    fn tell_best(
+        &mut self,
+        auto: Auto,
+        lists: usize,
+        output: &mut Output<'_>,
+        scratch: &mut Scratch<'_>,
+    ) -> Result<(), PlanningError> {
+        let (sampled_ns, _) = self.kept[0];
+        let effort = (lists / TRIAL_PART).clamp(1, TRIAL) as u32;
+        let once = Auto { effort: Some(effort), repeats: Repeats::Never, ..auto };
+        for (_, choice) in self.start_anew() {
+            self.tell(choice, once, output, scratch)?;
+        }
+        let (_, best) = self.kept[0];
+        for choice in NEARBY.into_iter().flat_map(|step| best.around(step)) {
+            self.tell(choice, once, output, scratch)?;
+        }
+        // Repeats gain more where links are what limits.
+        let auto = Auto { effort: Some(effort), ..auto };
+        let [first, second, ..] = self.start_anew();
+        let best_ns = self.tell(first.1, auto, output, scratch)?;
+        if second.0 - second.0 / REPEATS_DIFFER <= first.0 {
+            self.tell(second.1, auto, output, scratch)?;
+        }
+        for at in 0..self.ends.len() {
+            let End { choice, gain, bound_ns, least_ns } = self.ends[at];
+            if least_ns <= best_ns.max(sampled_ns) {
+                let told_ns = self.tell(choice, auto, output, scratch)?;
+                self.ends[at].least_ns = bound_ns.max(told_ns - told_ns / gain);
+                if told_ns - told_ns / ALIKE <= self.kept[0].0 {
+                    self.kept[0].1 = choice;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Forgets what choices take; returns the best ones.
+    fn start_anew(&mut self) -> [(u64, Choice); KEPT] {
+        self.keeps_kinds = false;
+        self.judged.clear();
+        core::mem::replace(&mut self.kept, [(u64::MAX, Choice::NONE); KEPT])
+    }
+
+    /// The period of the best of a sample of lists; the most there is where none fits.
+    fn sample(
+        &mut self,
+        choice: Choice,
+        output: &mut Output<'_>,
+        scratch: &mut Scratch<'_>,
+    ) -> Result<u64, PlanningError> {
+        self.judge(choice, scratch, |task, scratch| sample(task, output, scratch))
+    }
+
+    /// The period of the best of some lists; the most there is where none fits.
+    fn tell(
+        &mut self,
+        choice: Choice,
+        auto: Auto,
+        output: &mut Output<'_>,
+        scratch: &mut Scratch<'_>,
+    ) -> Result<u64, PlanningError> {
+        self.judge(choice, scratch, |task, scratch| {
+            Ok(auto::tell(task, auto, output, scratch)?.unwrap_or(u64::MAX))
+        })
+    }
+
+    /// Keeps a choice if it is among the best; returns its period.
+    fn judge(
+        &mut self,
+        choice: Choice,
+        scratch: &mut Scratch<'_>,
+        period_ns: impl FnOnce(&Task<'_>, &mut Scratch<'_>) -> Result<u64, PlanningError>,
+    ) -> Result<u64, PlanningError> {
+        let choice = choice.reduced();
+        let judged = &self.judged;
+        let [none, all, some] = self.works;
+        let work = match choice {
+            Choice::NONE => none,
+            Choice::ALL => all,
+            _ => some,
+        };
+        let (ops, known) = work.with(choice, scratch, |task, scratch| {
+            let ops = order::hash(task.sequence.host_steps().iter().map(|step| step.op));
+            let known = judged.iter().find(|&&(judged, _)| judged == ops);
+            let period_ns = match known {
+                Some(&(_, period_ns)) => period_ns,
+                None => period_ns(task, scratch).or_else(without_a_plan)?,
+            };
+            Ok((ops, (period_ns, known.is_some())))
+        })?;
+        let (period_ns, is_known) = known;
+        if !is_known {
+            // Beyond this many, choices are judged anew.
+            let _is_full = self.judged.push((ops, period_ns));
+            self.keep(period_ns, choice);
+        }
+        Ok(period_ns)
+    }
+
+    fn keep(&mut self, period_ns: u64, choice: Choice) {
+        let is_alike = |&(_, kept): &(u64, Choice)| {
+            self.keeps_kinds && Choice { share: choice.share, ..kept } == choice
+        };
+        let last = self.kept.iter().position(is_alike).unwrap_or(KEPT - 1);
+        if period_ns < self.kept[last].0 {
+            self.kept[last] = (period_ns, choice);
+            self.kept[..=last].sort_unstable_by_key(|&(kept_ns, _)| kept_ns);
+        }
+    }
+
+    /// Plans with the best choice, by the baselines, and with none and all of the ops on the host if that
+    /// could be shorter; keeps the best plan.
+    fn make_best<'o>(
+        &self,
+        strategy: Strategy,
+        mut output: Output<'o>,
+        scratch: &mut Scratch<'_>,
+    ) -> Result<Made<'o>, PlanningError> {
+        let (best_ns, best) = self.kept[0];
+        let [none, all] = self.ends;
+        let ways = [
+            (Way::Baseline(Strategy::Split), 0),
+            (Way::Baseline(Strategy::OptimizerOffload), 0),
+            (Way::Own(Choice::NONE), none.least_ns),
+            (Way::Own(Choice::ALL), all.least_ns),
+            // The best comes last, so that it need not be written again.
+            (Way::Own(best), 0),
+        ];
+        let mut least_ns = ways.map(|(_, least_ns)| least_ns);
+        let mut winner: Option<(u64, Way)> = None;
+        let (mut written, mut shortage) = (None, None);
+        for (at, &(way, bound_ns)) in ways.iter().enumerate() {
+            let is_own = match way {
+                Way::Own(choice) => choice == best && at + 1 < ways.len(),
+                // The plan of all these ops is compared with the baselines.
+                Way::Baseline(baseline) => {
+                    baseline == Strategy::OptimizerOffload && best == self.some().offloaded()
+                }
+            };
+            if bound_ns > best_ns || is_own {
+                continue;
+            }
+            written = None;
+            let below_ns = winner.map_or(best_ns, |(period_ns, _)| period_ns.min(best_ns));
+            match self.make_by(way, strategy, below_ns, output.reborrow(), scratch) {
+                Ok(None) => least_ns[at] = below_ns,
+                Ok(Some(made)) => {
+                    let period_ns = made.plan.predicted.period_ns;
+                    least_ns[at] = period_ns;
+                    if winner.is_none_or(|(least_ns, _)| period_ns <= least_ns) {
+                        winner = Some((period_ns, way));
+                        written = Some(made.kept());
+                    }
+                }
+                Err(error) if error.is_of_one_list() => {
+                    least_ns[at] = u64::MAX;
+                    // If some choice fits the device, the budget is not what is too small.
+                    let is_of_host = matches!(shortage, Some(PlanningError::Plan(_)));
+                    shortage = if is_of_host { shortage } else { Some(error.less(shortage)) };
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        let made = match (winner, written) {
+            (Some(_), Some(kept)) => Some(kept.made(output)),
+            (Some((period_ns, way)), None) => {
+                let below_ns = period_ns.saturating_add(1);
+                self.make_by(way, strategy, below_ns, output, scratch)?
+            }
+            (None, _) => None,
+        };
+        let made = made.ok_or_else(|| shortage.unwrap_or(PlanningError::Stuck))?;
+        let [split_ns, offload_ns, none_ns, all_ns, best_ns] = least_ns;
+        let end_ns = |choice, least_ns| match winner {
+            Some((_, Way::Own(won))) if won == choice => u64::MAX,
+            _ if best == choice => best_ns,
+            _ => least_ns,
+        };
+        Ok(Made {
+            others_ns: split_ns.min(offload_ns).min(none_ns),
+            ends_ns: [end_ns(Choice::NONE, none_ns), end_ns(Choice::ALL, all_ns)],
+            ..made
+        })
+    }
+
+    /// Plans in a way; by a baseline, only if its plan takes less than `below_ns`.
+    fn make_by<'o>(
+        &self,
+        way: Way,
+        strategy: Strategy,
+        below_ns: u64,
+        output: Output<'o>,
+        scratch: &mut Scratch<'_>,
+    ) -> Result<Option<Made<'o>>, PlanningError> {
+        match way {
+            Way::Own(choice) => self.some().make(choice, strategy, output, scratch).map(Some),
+            Way::Baseline(baseline) => {
+                let mut scratch = scratch.reborrow();
+                let given = Work::as_given(self.request(), &mut scratch)?;
+                let how = (baseline, strategy.repeats());
+                given.make_baseline(how, below_ns, output, &mut scratch)
+            }
+        }
+    }
+}
+
+/// How a plan is made.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Way {
+    /// By the strategy that is asked for.
+    Own(Choice),
+    /// By a baseline, which has a choice of its own.
+    Baseline(Strategy),
+}
+
+/// The orders in which a sample of lists is shortest with none of the ops on the host, and with all that may
+/// run there. Plans are made in the best order, so choices are told apart in it.
+pub(super) struct Orders<'s> {
+    /// With none, and with all.
+    of_ends: [&'s [OpId]; 2],
+    least_ns: [u64; 2],
+}
+
+impl<'s> Orders<'s> {
+    pub(super) const fn scratch_words(limits: &Limits) -> usize {
+        words::<OpId>(limits.ops).saturating_mul(3)
+    }
+
+    pub(super) fn new(
+        request: &Request<'_>,
+        output: &mut Output<'_>,
+        scratch: &mut Scratch<'s>,
+    ) -> Result<Self, PlanningError> {
+        let mut of_ends = [as_given(request, scratch)?, as_given(request, scratch)?];
+        let mut scratch = scratch.reborrow();
+        let order = as_given(request, &mut scratch)?;
+        let mut least_ns = sample_ends(request, order, output, &mut scratch)?;
+        for join in order::joins(request.budget_bytes) {
+            order::list_schedule(request.graph, join, order, &mut scratch)?;
+            if order.is_sorted() || of_ends.iter().any(|best| **best == *order) {
+                continue;
+            }
+            let sampled_ns = sample_ends(request, order, output, &mut scratch)?;
+            for ((best, least_ns), sampled_ns) in
+                of_ends.iter_mut().zip(&mut least_ns).zip(sampled_ns)
+            {
+                if sampled_ns < *least_ns {
+                    *least_ns = sampled_ns;
+                    best.copy_from_slice(order);
+                }
+            }
+        }
+        Ok(Self { of_ends: of_ends.map(|order| &*order), least_ns })
+    }
+
+    /// The request in each of the orders, the best one last.
+    pub(super) fn works(
+        &self,
+        request: &'s Request<'s>,
+        scratch: &mut Scratch<'s>,
+    ) -> Result<[Work<'s>; 3], PlanningError> {
+        let [none_ns, all_ns] = self.least_ns;
+        let [none, all] = self.of_ends;
+        let best = if none_ns < all_ns { none } else { all };
+        Ok([
+            Work::new(request, none, scratch)?,
+            Work::new(request, all, scratch)?,
+            Work::new(request, best, scratch)?,
+        ])
+    }
+}
+
+/// The periods of the best of a sample of lists with none and with all of the ops on the host.
+fn sample_ends(
+    request: &Request<'_>,
+    order: &[OpId],
+    output: &mut Output<'_>,
+    scratch: &mut Scratch<'_>,
+) -> Result<[u64; 2], PlanningError> {
+    let mut scratch = scratch.reborrow();
+    let work = Work::new(request, order, &mut scratch)?;
+    let mut sampled_ns = [0; 2];
+    for (sampled_ns, choice) in sampled_ns.iter_mut().zip([Choice::NONE, Choice::ALL]) {
+        *sampled_ns = work.with(choice, &mut scratch, |task, scratch| {
+            sample(task, output, scratch).or_else(without_a_plan)
+        })?;
+    }
+    Ok(sampled_ns)
+}
+
+/// The period of the best of a sample of lists; the most there is where none fits.
+fn sample(
+    task: &Task<'_>,
+    output: &mut Output<'_>,
+    scratch: &mut Scratch<'_>,
+) -> Result<u64, PlanningError> {
+    let sampled = auto::sample(task, HOST_SAMPLE, output.reborrow(), scratch)?;
+    Ok(sampled.map_or(u64::MAX, |sampled| sampled.period_ns))
+}
+
+/// The most there is where there is no plan.
+fn without_a_plan(error: PlanningError) -> Result<u64, PlanningError> {
+    if error.is_of_one_list() { Ok(u64::MAX) } else { Err(error) }
+}

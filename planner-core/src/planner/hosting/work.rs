@@ -1,0 +1,79 @@
+//! A request with its ops in one order, of which some run on the host.
+
+use super::choice::{Choice, Middles};
+use crate::graph::OpId;
+use crate::planner::auto::{self, Made};
+use crate::planner::error::PlanningError;
+use crate::planner::request::{Output, Request, Task};
+use crate::planner::strategy::Strategy;
+use crate::scratch::{Limits, Scratch, words};
+use crate::sequence::Sequence;
+
+/// A request, and an order of its ops.
+pub(super) struct Work<'w> {
+    pub(super) request: &'w Request<'w>,
+    order: &'w [OpId],
+    pub(super) middles: Middles<'w>,
+}
+
+impl<'w> Work<'w> {
+    pub(super) const fn scratch_words(limits: &Limits) -> usize {
+        words::<OpId>(limits.ops).saturating_add(Middles::scratch_words(limits))
+    }
+
+    /// With the ops in an order that keeps the dependencies.
+    pub(super) fn new(
+        request: &'w Request<'w>,
+        order: &'w [OpId],
+        scratch: &mut Scratch<'w>,
+    ) -> Result<Self, PlanningError> {
+        let middles = Middles::new(request, order, scratch)?;
+        Ok(Self { request, order, middles })
+    }
+
+    /// With the ops as the graph has them.
+    pub(super) fn as_given(
+        request: &'w Request<'w>,
+        scratch: &mut Scratch<'w>,
+    ) -> Result<Self, PlanningError> {
+        let order = as_given(request, scratch)?;
+        Self::new(request, order, scratch)
+    }
+
+    /// Calls a function with the launches that a choice leaves to the device.
+    pub(super) fn with<T>(
+        &self,
+        choice: Choice,
+        scratch: &mut Scratch<'_>,
+        look: impl FnOnce(&Task<'_>, &mut Scratch<'_>) -> Result<T, PlanningError>,
+    ) -> Result<T, PlanningError> {
+        let mut scratch = scratch.reborrow();
+        let hosted = self.middles.take(self.request, (choice, self.order), &mut scratch)?;
+        let order = self.order.iter().copied();
+        let sequence = Sequence::new(self.request.graph, hosted.as_ref(), order, &mut scratch)?;
+        look(&Task::new(self.request, &sequence), &mut scratch)
+    }
+
+    /// Plans with a choice of ops on the host. The others may run in another order.
+    pub(super) fn make<'o>(
+        &self,
+        choice: Choice,
+        strategy: Strategy,
+        output: Output<'o>,
+        scratch: &mut Scratch<'_>,
+    ) -> Result<Made<'o>, PlanningError> {
+        let mut scratch = scratch.reborrow();
+        let hosted = self.middles.take(self.request, (choice, self.order), &mut scratch)?;
+        auto::make_with(self.request, hosted.as_ref(), strategy, output, &mut scratch)
+    }
+}
+
+/// The ops in the order of the graph.
+pub(super) fn as_given<'s>(
+    request: &Request<'_>,
+    scratch: &mut Scratch<'s>,
+) -> Result<&'s mut [OpId], PlanningError> {
+    let order = scratch.take(request.graph.ops().len(), OpId(0))?;
+    order.iter_mut().zip(request.graph.op_ids()).for_each(|(slot, op)| *slot = op);
+    Ok(order)
+}
