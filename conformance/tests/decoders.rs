@@ -3,8 +3,8 @@
 #![allow(clippy::unwrap_used, reason = "what fails here fails the test")]
 
 use conformance::{by_hand, seeds};
-use planner_core::planner::{Auto, Request, Strategy as Planner};
-use planner_core::{Machine, MachineParameters};
+use planner_core::planner::{Auto, Host, Repeats, Request, Strategy as Planner};
+use planner_core::{Machine, MachineParameters, Step};
 use proptest::prelude::*;
 use proptest::sample::select;
 use proptest::strategy::ValueTree;
@@ -54,12 +54,21 @@ fn cells() -> impl Strategy<Value = Cell> {
     })
 }
 
-impl Cell {
-    /// The cell of a seed, the same on every machine.
-    fn drawn(seed: u64) -> Self {
-        cells().new_tree(&mut seeds::runner(seed)).unwrap().current()
-    }
+/// The same beside a host that runs updates, and maybe all ops.
+fn cells_beside_hosts() -> impl Strategy<Value = Cell> {
+    let hosts = (select(vec![30u64, 80, 200, 400]), select(vec![0u64, 0, 2]));
+    (cells(), hosts).prop_map(|(cell, (host_gb_s, host_tflops))| {
+        let spec = format!("{},host_gb_s={host_gb_s},host_tflops={host_tflops}", cell.spec);
+        Cell { spec, ..cell }
+    })
+}
 
+/// The cell of a seed, the same on every machine.
+fn drawn(cells: impl Strategy<Value = Cell>, seed: u64) -> Cell {
+    cells.new_tree(&mut seeds::runner(seed)).unwrap().current()
+}
+
+impl Cell {
     fn machine(&self) -> Machine {
         Machine::new(MachineParameters {
             device_bytes: 1 << 42,
@@ -95,6 +104,9 @@ impl Outcome {
     fn of(cell: Cell, auto: Auto) -> Self {
         let (owned, machine) = (models::generate(&cell.spec).unwrap(), cell.machine());
         let graph = owned.graph().unwrap();
+        let ends = [("host=no", Host::Never), ("host=all", Host::All)];
+        let ends = ends.map(|(name, host)| (name, Planner::Auto(Auto { host, ..auto })));
+        let has_host = graph.ops().iter().any(|op| op.host_ns.is_some());
         let auto = Planner::Auto(auto);
         let in_core_bytes = planning::in_core_peak_bytes(&graph, &machine).unwrap();
         let all = Request { graph: &graph, machine: &machine, budget_bytes: machine.device_bytes };
@@ -106,8 +118,10 @@ impl Outcome {
             buffers.plan(request, strategy).ok().map(|plan| plan.predicted.period_ns)
         };
         let others = Planner::all().into_iter().filter(|other| other.name() != "auto");
+        let others = others.map(|other| (other.name(), other));
+        let others = others.chain(ends.into_iter().filter(|_| has_host));
         let others =
-            others.filter_map(|other| Some((other.name(), period_ns(&request, other)?))).collect();
+            others.filter_map(|(name, other)| Some((name, period_ns(&request, other)?))).collect();
         let by_hand = by_hand::checkpointed(&owned);
         let by_hand = Request { graph: &by_hand.graph().unwrap(), ..request };
         let by_hand_ns = period_ns(&by_hand, auto);
@@ -150,24 +164,69 @@ impl Outcome {
     }
 }
 
-/// Few of the cells that [`many_cells`] goes through, with few plans tried.
-#[test]
-fn auto_is_hardly_longer_than_any_other_way() {
+/// Plans the first cells with few lists.
+fn hold(cells: fn(u64) -> Cell) {
     for seed in 0..3 {
-        let outcome = Outcome::of(Cell::drawn(seed), Auto { effort: Some(8), ..Auto::default() });
+        let outcome = Outcome::of(cells(seed), Auto { effort: Some(8), ..Auto::default() });
         let broken = outcome.broken();
         assert!(broken.is_empty(), "seed {seed}: {broken:?}: {outcome:?}");
     }
 }
 
-/// Prints how much longer each other way is.
+/// Few of the cells that [`many_cells`] goes through, with few plans tried.
 #[test]
-#[ignore = "takes many minutes: cargo test --release -p spillway-conformance --test decoders -- --ignored --nocapture"]
+fn auto_is_hardly_longer_than_any_other_way() {
+    hold(|seed| drawn(cells(), seed));
+}
+
+/// Few of the cells of [`many_cells_beside_hosts`].
+#[test]
+fn auto_is_hardly_longer_beside_a_host() {
+    hold(|seed| drawn(cells_beside_hosts(), seed));
+}
+
+/// Judged in the given order and without repeats, other ops for the host seemed better.
+#[test]
+fn micro_batches_take_no_longer_than_with_all_updates_on_the_host() {
+    let spec = "llama:billions=1,host_gb_s=120,micro=2,sequence=1024".to_owned();
+    let cell = Cell { spec, link_mb_s: 25_000, latency_ns: 10_000, budget_percent: 12 };
+    let outcome = Outcome::of(cell, Auto { effort: Some(60), ..Auto::default() });
+    assert!(outcome.broken().is_empty(), "{outcome:?}");
+}
+
+/// The best plan of `optimizer-offload` is one of checkpointing here.
+#[test]
+fn a_plan_without_repeats_runs_no_op_again_beside_a_host() {
+    let owned = models::generate("llama:billions=1,host_gb_s=30").unwrap();
+    let cell =
+        Cell { spec: String::new(), link_mb_s: 6_000, latency_ns: 10_000, budget_percent: 0 };
+    let (graph, machine) = (owned.graph().unwrap(), cell.machine());
+    let request = Request { graph: &graph, machine: &machine, budget_bytes: 7 << 30 };
+    let auto = Auto { effort: Some(8), repeats: Repeats::Never, ..Auto::default() };
+    let mut buffers = Buffers::default();
+    let plan = buffers.plan(&request, Planner::Auto(auto)).unwrap();
+    let runs = |step: &&Step| matches!(step, Step::Launch(_) | Step::Host(_));
+    assert_eq!(plan.steps.iter().filter(runs).count(), graph.ops().len());
+}
+
+#[test]
+#[ignore = "takes many minutes: cargo test --release -p spillway-conformance --test decoders -- --ignored --nocapture many_cells"]
 fn many_cells() {
+    print_all(|seed| drawn(cells(), seed));
+}
+
+#[test]
+#[ignore = "takes many minutes: cargo test --release -p spillway-conformance --test decoders -- --ignored --nocapture many_cells_beside_hosts"]
+fn many_cells_beside_hosts() {
+    print_all(|seed| drawn(cells_beside_hosts(), seed));
+}
+
+/// Prints how much longer each other way is.
+fn print_all(cells: fn(u64) -> Cell) {
     let (mut all, mut failed) = (0, 0);
     for seed in seeds() {
         let started = Instant::now();
-        let outcome = Outcome::of(Cell::drawn(seed), Auto::default());
+        let outcome = Outcome::of(cells(seed), Auto::default());
         let ratio = |ns: u64| ns as f64 / outcome.auto_ns as f64;
         let broken = outcome.broken();
         let other = outcome.best_other();

@@ -177,7 +177,10 @@ fn best_of_all(
         if others_ns >= below_ns {
             break;
         }
-        let repeats = matches!(strategy, Strategy::Checkpoint | Strategy::CheckpointOffload);
+        let repeats = matches!(
+            strategy,
+            Strategy::Checkpoint | Strategy::CheckpointOffload | Strategy::OptimizerOffload
+        );
         let on_host = strategy.runs_on_host();
         let is_other = !matches!(strategy, Strategy::Auto(_))
             && (!repeats || auto.repeats == Repeats::Allowed)
