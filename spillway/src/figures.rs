@@ -221,8 +221,8 @@ pub struct Context {
     pub min_feasible_bytes: Option<u64>,
     /// The sum of all op times, each op once.
     pub compute_ns: u64,
-    /// Where some op may run on the host, a period that no plan can beat: the time of the ops that may not,
-    /// or more. The other bounds hold for plans that run every op on the device.
+    /// Where some op may run on the host, a period that no plan can beat: the time of two processors that share
+    /// the ops and never wait, or more. The other bounds hold for plans that run every op on the device.
     pub host_bound_ns: Option<u64>,
     /// A period that no plan that runs each op once can beat, in any order of the ops.
     pub any_order_bound_ns: u64,
@@ -268,7 +268,7 @@ impl Context {
             in_core_peak_bytes: needs.in_core_peak_bytes,
             min_feasible_bytes: needs.min_feasible_bytes,
             compute_ns: graph.compute_ns(),
-            host_bound_ns: device_only_ns(&graph),
+            host_bound_ns: two_processors_ns(&graph),
             any_order_bound_ns: bound_ns(Order::Any)?,
             given_order_bound_ns: bound_ns(Order::Given)?,
             any_order_repeats_bound_ns: repeats_bound_ns(Order::Any)?,
@@ -301,12 +301,28 @@ impl Context {
     }
 }
 
-/// The time of the ops that cannot run on the host, where others can.
-fn device_only_ns(graph: &Graph<'_>) -> Option<u64> {
-    let ops = || graph.ops().iter();
-    let stay = ops().filter(|op| op.host_ns.is_none());
-    let stay_ns = stay.fold(0, |sum: u64, op| sum.saturating_add(op.time_ns));
-    ops().any(|op| op.host_ns.is_some()).then_some(stay_ns)
+/// The least period of two processors that share the ops and never wait, if some ops may run on the host. As
+/// each op may be divided between both, the host takes what saves the device most time for its own.
+fn two_processors_ns(graph: &Graph<'_>) -> Option<u64> {
+    let ops = graph.ops();
+    if ops.iter().all(|op| op.host_ns.is_none()) {
+        return None;
+    }
+    let (mut device_ns, mut host_ns) = (graph.compute_ns(), 0u64);
+    let both = ops.iter().filter_map(|op| Some((op.time_ns, op.host_ns?)));
+    let mut both: Vec<_> = both.filter(|&(time_ns, _)| time_ns > 0).collect();
+    let product = |one: u64, other: u64| u128::from(one) * u128::from(other);
+    both.sort_unstable_by(|one, other| product(one.1, other.0).cmp(&product(other.1, one.0)));
+    for (time_ns, on_host_ns) in both {
+        let left_ns = device_ns.saturating_sub(time_ns);
+        if host_ns.saturating_add(on_host_ns) > left_ns {
+            let both_ns = u128::from(time_ns) + u128::from(on_host_ns);
+            let saved_ns = product(time_ns, device_ns.saturating_sub(host_ns)) / both_ns;
+            return Some(device_ns.saturating_sub(u64::try_from(saved_ns).unwrap_or(u64::MAX)));
+        }
+        (device_ns, host_ns) = (left_ns, host_ns + on_host_ns);
+    }
+    Some(device_ns)
 }
 
 /// What wrote the list of a plan that a planner has just made, by a strategy of this name.
@@ -342,5 +358,33 @@ impl Needs {
         let (in_core_least_bytes, _) = planning::min_feasible(&request, Strategy::InCore)?;
         let in_core_peak_bytes = planning::in_core_peak_bytes(graph, machine)?;
         Ok(Self { in_core_peak_bytes, in_core_least_bytes, min_feasible_bytes })
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "what fails here fails the test")]
+mod tests {
+    use super::*;
+
+    /// The bound for ops with these times on the device and on the host.
+    fn bound_ns(ops: &[(u64, Option<u64>)]) -> Option<u64> {
+        let mut work = OwnedGraph::new("two processors");
+        for &(time_ns, host_ns) in ops {
+            let op = work.push_op("op", time_ns, 0, &[], &[]);
+            if let Some(host_ns) = host_ns {
+                work.set_host_ns(op, host_ns);
+            }
+        }
+        two_processors_ns(&work.graph().unwrap())
+    }
+
+    #[test]
+    fn two_processors_share_the_ops_that_may_run_on_both() {
+        assert_eq!(bound_ns(&[(100, None)]), None);
+        // Three quarters of the second op on the host: both take 15 ns.
+        assert_eq!(bound_ns(&[(10, Some(30)), (20, Some(20))]), Some(15));
+        // Both ops on the host, which waits for the device.
+        assert_eq!(bound_ns(&[(10, Some(30)), (20, Some(20)), (100, None)]), Some(100));
+        assert_eq!(bound_ns(&[(7, Some(0)), (0, Some(0))]), Some(0));
     }
 }
