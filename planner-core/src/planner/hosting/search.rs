@@ -12,8 +12,8 @@ use crate::planner::request::{Output, Request, Task};
 use crate::planner::strategy::Strategy;
 use crate::scratch::{Limits, Scratch, words};
 
-/// Where ops are taken, by how many lists a plan has: at even distances, for example. A balance: between
-/// more distances, transfers are spread more evenly; each transfer pays its latency.
+/// Where the ops of a choice are: all that is tried, the most useful first. A balance: between more even
+/// distances, transfers are spread more evenly; each transfer pays its latency.
 const FROMS: [From; 7] = [
     From::First,
     From::Last,
@@ -25,7 +25,7 @@ const FROMS: [From; 7] = [
 ];
 const FEW_FROMS: usize = 4;
 
-/// A plan of fewer lists gets [`FEW_FROMS`].
+/// If a plan has fewer lists than this, only [`FEW_FROMS`] are tried.
 const FEW_LISTS: usize = 40;
 
 /// The steps by which shares are found: the first one for each kind of choice, the others for the best kinds.
@@ -221,7 +221,7 @@ impl<'w> Search<'w> {
         let (sampled_ns, _) = self.kept[0];
         let effort = (lists / TRIAL_PART).clamp(1, TRIAL) as u32;
         let once = Auto { effort: Some(effort), repeats: Repeats::Never, ..auto };
-        for (_, choice) in self.start_anew() {
+        for (_, choice) in self.start_anew().into_iter().filter(|&(ns, _)| ns < u64::MAX) {
             self.tell(choice, once, output, scratch)?;
         }
         let (_, best) = self.kept[0];
