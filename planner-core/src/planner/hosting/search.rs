@@ -51,7 +51,7 @@ const REPEATS_GAIN: u64 = 3;
 
 /// What all lists of a plan gain over those of a trial, as a fraction of the period, at most as a rule: with
 /// none of the ops on the host, and with some or all of them there.
-const NONE_GAIN: u64 = 25;
+const NONE_GAIN: u64 = 16;
 const TRIAL_GAIN: u64 = 100;
 
 /// What repeats gain more with one choice than with another, as a fraction of the period, at most as a rule.
