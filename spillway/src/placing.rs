@@ -187,7 +187,8 @@ fn best_of_all(
             && match auto.host {
                 Host::Never => !on_host,
                 Host::Allowed => true,
-                Host::All => strategy == Strategy::OptimizerOffload,
+                // The others leave some ops on the device.
+                Host::All => false,
             };
         if !is_other {
             continue;
