@@ -101,6 +101,15 @@ fn period_ns(device: &SimDevice) -> u64 {
     device.period_ns(PREDICTED_ITERATIONS / 2, PREDICTED_ITERATIONS).unwrap()
 }
 
+/// How much longer than predicted a period may be if the host never blocks.
+///
+/// A prediction has all residents at the start; an execution uploads them first, and its
+/// eighth iteration ends later by at most these uploads, its fourth no earlier.
+fn late_ns(verified: &Verified<'_>) -> u64 {
+    let uploads_ns = end_ns(run(verified, NeverBlocks, 0));
+    uploads_ns.div_ceil(PREDICTED_ITERATIONS - PREDICTED_ITERATIONS / 2)
+}
+
 fn with_verified(
     graph: Graph<'_>,
     machine: Machine,
@@ -131,7 +140,11 @@ fn is_as_predicted(
             with_verified(graph, machine, &plan, |verified| {
                 let measured_ns = period_ns(&run(verified, Blocks, PREDICTED_ITERATIONS));
                 let context = format!("{strategy:?} in {budget_bytes} bytes");
-                prop_assert!(measured_ns <= plan.predicted.period_ns, "{}", context);
+                // Planners leave nothing resident that no op waits for, but ops on the host may
+                // hide how late those on the device are.
+                let uses_host = plan.steps.iter().any(|step| matches!(step, Step::Host(_)));
+                let late_ns = if uses_host { late_ns(verified) } else { 0 };
+                prop_assert!(measured_ns <= plan.predicted.period_ns + late_ns, "{}", context);
                 Ok(())
             })?;
         }
@@ -169,7 +182,9 @@ proptest! {
             let least_ns = growth_ns(verified, NeverBlocks, ITERATIONS).max(predicted_ns);
             // One iteration more, since iterations differ.
             prop_assert!(measured_ns <= least_ns + least_ns / ITERATIONS, "above {}", least_ns);
-            prop_assert!(period_ns(&run(verified, NeverBlocks, PREDICTED_ITERATIONS)) <= case.plan.predicted.period_ns);
+            let unblocked_ns = period_ns(&run(verified, NeverBlocks, PREDICTED_ITERATIONS));
+            let longest_ns = case.plan.predicted.period_ns + late_ns(verified);
+            prop_assert!(unblocked_ns <= longest_ns, "{} above {}", unblocked_ns, longest_ns);
             Ok(())
         })?;
     }
