@@ -236,8 +236,8 @@ fn best_orders<'s>(
     Ok(best(&Request { machine, ..*request }, scratch)?.without_a_list())
 }
 
-/// Plans by a strategy other than [`Strategy::Auto`] where only plans that take less than `below_ns`
-/// are of use; none where it has none. Lists that are seen to take longer are not judged.
+/// Plans by a strategy other than [`Strategy::Auto`]. Only plans that take less than `below_ns` are of
+/// use; returns none if there is no such plan. Lists that are seen to take longer are not judged.
 ///
 /// # Errors
 /// Those of [`make`], but for an infeasible budget.
@@ -269,8 +269,7 @@ pub fn make_below<'o>(
     }
 }
 
-/// Plans by a strategy that is not [`Strategy::Auto`], in the order of the task, where only plans that take
-/// less than `below_ns` are of use; none if there is no such plan.
+/// The same in the order of the task, for a strategy that chooses no ops for the host.
 pub(super) fn plan_task_below<'o>(
     task: &Task<'_>,
     strategy: Strategy,
@@ -611,7 +610,7 @@ pub(super) fn plan_task<'o>(
     Err(PlanningError::Infeasible { min_feasible_bytes, op })
 }
 
-/// The same where only plans that take less than `below_ns` are of use; none where no list fits
+/// The same if only plans that take less than `below_ns` are of use; returns none if no list fits
 /// the budget or takes less.
 fn plan_below<'o>(
     task: &Task<'_>,

@@ -45,7 +45,7 @@ pub(super) const fn scratch_words(limits: &Limits) -> usize {
         Hosted::scratch_words(limits).saturating_mul(2),
         Sequence::scratch_words(limits),
         Orders::scratch_words(limits),
-        Work::scratch_words(limits).saturating_mul(4),
+        Work::scratch_words(limits).saturating_mul(3),
     ])
 }
 
@@ -103,11 +103,11 @@ pub(super) fn make<'o>(
     }
     let orders = Orders::new(request, &mut output, &mut scratch)?;
     let works = orders.works(request, &mut scratch)?;
-    Search::new(&works).run(strategy, output, &mut scratch)
+    Search::new(&works, orders.best(&works)).run(strategy, output, &mut scratch)
 }
 
-/// Plans by a strategy that chooses ops for the host itself, where only plans that take less than `below_ns`
-/// are of use; none if there is no such plan.
+/// Plans by a strategy that chooses ops for the host itself. Only plans that take less than `below_ns`
+/// are of use; returns none if there is no such plan.
 pub(super) fn make_below<'o>(
     request: &Request<'_>,
     strategy: Strategy,

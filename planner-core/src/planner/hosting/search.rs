@@ -38,34 +38,37 @@ const KEPT: usize = 3;
 /// Judged choices that are remembered.
 const JUDGED: usize = 128;
 
-/// The most lists by which the best choices are told apart, and which part of those of a plan.
+/// A trial of one of the best choices takes so many lists, or this part of the plan's lists if
+/// they are fewer.
 const TRIAL: usize = 12;
 const TRIAL_PART: usize = 6;
 
-/// How far from the best share others are tried then.
+/// How far the shares are from the best one that are tried along with it.
 const NEARBY: [u32; 2] = [WHOLE / 64, WHOLE / 128];
 
-/// What a plan with repeats gains over a sample of lists without, as a fraction of the period, at most as a
-/// rule: a quarter in the tables of `docs/repeats.md`.
+// Each gain is one part of the period in so many, rarely more.
+
+/// A plan with repeats is shorter by this than a sample of lists without them: a quarter of the period
+/// in the tables of `docs/repeats.md`.
 const REPEATS_GAIN: u64 = 3;
 
-/// What all lists of a plan gain over those of a trial, as a fraction of the period, at most as a rule: with
-/// none of the ops on the host, and with some or all of them there.
+/// A plan with no op on the host is shorter by this than its trial.
 const NONE_GAIN: u64 = 16;
+
+/// A plan with some or all ops on the host is shorter by this than its trial.
 const TRIAL_GAIN: u64 = 100;
 
-/// What repeats gain more with one choice than with another, as a fraction of the period, at most as a rule.
+/// Repeats shorten the plan of one choice by this much more than the plan of another.
 const REPEATS_DIFFER: u64 = 32;
 
-/// With none or all of the ops on the host, the plan is taken for the best if its trial is longer than that
-/// of the best choice by less than one part in this many.
+/// An end is taken for the best choice if its trial is longer by less than one part in this many.
 const ALIKE: u64 = 200;
 
-/// What is at one end of all choices: none of the ops on the host, or all of them.
+/// One of the two ends of all choices: none of the ops on the host, or all of them.
 #[derive(Clone, Copy)]
 struct End {
     choice: Choice,
-    /// What lists gain over those of a trial, as for [`TRIAL_GAIN`].
+    /// How much shorter its plan is than its trial: [`NONE_GAIN`] or [`TRIAL_GAIN`].
     gain: u64,
     /// A period that no plan beats,
     bound_ns: u64,
@@ -81,8 +84,10 @@ impl End {
 
 /// A search for the choice whose lists take least.
 pub(super) struct Search<'w> {
-    /// The request in orders that are best for none, all, and some of the ops on the host.
-    works: &'w [Work<'w>; 3],
+    /// The request in the orders that are best with none and with all of the ops on the host.
+    works: &'w [Work<'w>; 2],
+    /// The one of these orders that is best with some ops on the host.
+    some: &'w Work<'w>,
     /// The best choices, each with its period; the best comes first.
     kept: [(u64, Choice); KEPT],
     /// Whether one choice of each kind is kept.
@@ -93,9 +98,10 @@ pub(super) struct Search<'w> {
 }
 
 impl<'w> Search<'w> {
-    pub(super) const fn new(works: &'w [Work<'w>; 3]) -> Self {
+    pub(super) const fn new(works: &'w [Work<'w>; 2], some: &'w Work<'w>) -> Self {
         Self {
             works,
+            some,
             kept: [(u64::MAX, Choice::NONE); KEPT],
             keeps_kinds: true,
             judged: heapless::Vec::new(),
@@ -103,13 +109,8 @@ impl<'w> Search<'w> {
         }
     }
 
-    const fn some(&self) -> &'w Work<'w> {
-        let [_, _, some] = self.works;
-        some
-    }
-
     const fn request(&self) -> &'w Request<'w> {
-        self.some().request
+        self.some.request
     }
 
     /// Plans with the best choice that is found.
@@ -137,11 +138,8 @@ impl<'w> Search<'w> {
         self.sample_ends(output, scratch)?;
         let is_short = lists < FEW_LISTS;
         let froms = if is_short { &FROMS[..FEW_FROMS] } else { &FROMS };
-        let sorts = if self.some().middles.has_sorts() {
-            &[Sort::Any, Sort::Late][..]
-        } else {
-            &[Sort::Any]
-        };
+        let sorts =
+            if self.some.middles.has_sorts() { &[Sort::Any, Sort::Late][..] } else { &[Sort::Any] };
         for &sort in sorts {
             for &from in froms {
                 let steps = match (from, sort) {
@@ -162,7 +160,7 @@ impl<'w> Search<'w> {
         }
         // No plan may be longer than a split.
         for from in [From::First, From::Last] {
-            let choice = self.some().fewest(from, output.arena, scratch)?;
+            let choice = self.some.fewest(from, output.arena, scratch)?;
             self.sample(choice, output, scratch)?;
         }
         Ok(())
@@ -177,7 +175,7 @@ impl<'w> Search<'w> {
         let Request { graph, machine, budget_bytes } = *self.request();
         let order = bounds::Order::Any;
         let none_ns = bounds::period_with_repeats_ns(graph, machine, budget_bytes, order, scratch)?;
-        let all_ns = self.some().with(Choice::ALL, scratch, |task, _| {
+        let all_ns = self.some.with(Choice::ALL, scratch, |task, _| {
             let steps = task.sequence.host_steps().iter();
             let host_ns = steps.map(|step| graph.op(step.op).host_ns.unwrap_or(0));
             Ok(task.sequence.compute_ns().max(host_ns.fold(0, u64::saturating_add)))
@@ -287,22 +285,21 @@ impl<'w> Search<'w> {
     ) -> Result<u64, PlanningError> {
         let choice = choice.reduced();
         let judged = &self.judged;
-        let [none, all, some] = self.works;
+        let [none, all] = self.works;
         let work = match choice {
             Choice::NONE => none,
             Choice::ALL => all,
-            _ => some,
+            _ => self.some,
         };
-        let (ops, known) = work.with(choice, scratch, |task, scratch| {
+        let (ops, period_ns, is_known) = work.with(choice, scratch, |task, scratch| {
             let ops = order::hash(task.sequence.host_steps().iter().map(|step| step.op));
             let known = judged.iter().find(|&&(judged, _)| judged == ops);
             let period_ns = match known {
                 Some(&(_, period_ns)) => period_ns,
                 None => period_ns(task, scratch).or_else(without_a_plan)?,
             };
-            Ok((ops, (period_ns, known.is_some())))
+            Ok((ops, period_ns, known.is_some()))
         })?;
-        let (period_ns, is_known) = known;
         if !is_known {
             // Beyond this many, choices are judged anew.
             let _is_full = self.judged.push((ops, period_ns));
@@ -363,7 +360,7 @@ impl<'w> Search<'w> {
                 }
                 Err(error) if error.is_of_one_list() => {
                     least_ns[at] = u64::MAX;
-                    // If some choice fits the device, the budget is not what is too small.
+                    // If the lists of one choice fit the device, host memory is too small, not the budget.
                     let is_of_host = matches!(shortage, Some(PlanningError::Plan(_)));
                     shortage = if is_of_host { shortage } else { Some(error.less(shortage)) };
                 }
@@ -402,7 +399,7 @@ impl<'w> Search<'w> {
         scratch: &mut Scratch<'_>,
     ) -> Result<Option<Made<'o>>, PlanningError> {
         match way {
-            Way::Own(choice) => self.some().make(choice, strategy, output, scratch).map(Some),
+            Way::Own(choice) => self.some.make(choice, strategy, output, scratch).map(Some),
             Way::Baseline(baseline) => {
                 let mut scratch = scratch.reborrow();
                 let given = Work::as_given(self.request(), &mut scratch)?;
@@ -462,20 +459,20 @@ impl<'s> Orders<'s> {
         Ok(Self { of_ends: of_ends.map(|order| &*order), least_ns })
     }
 
-    /// The request in each of the orders, the best one last.
+    /// The request in each of the orders.
     pub(super) fn works(
         &self,
         request: &'s Request<'s>,
         scratch: &mut Scratch<'s>,
-    ) -> Result<[Work<'s>; 3], PlanningError> {
-        let [none_ns, all_ns] = self.least_ns;
+    ) -> Result<[Work<'s>; 2], PlanningError> {
         let [none, all] = self.of_ends;
-        let best = if none_ns < all_ns { none } else { all };
-        Ok([
-            Work::new(request, none, scratch)?,
-            Work::new(request, all, scratch)?,
-            Work::new(request, best, scratch)?,
-        ])
+        Ok([Work::new(request, none, scratch)?, Work::new(request, all, scratch)?])
+    }
+
+    /// Of two works, the one in the order whose sample is shorter.
+    pub(super) const fn best<'w>(&self, [none, all]: &'w [Work<'w>; 2]) -> &'w Work<'w> {
+        let [none_ns, all_ns] = self.least_ns;
+        if none_ns < all_ns { none } else { all }
     }
 }
 
