@@ -19,7 +19,7 @@ pub(crate) use context::{
     Context, attribute, context, device_count, device_name, error_name, memory_bytes, version,
 };
 pub(crate) use host::{Pinned, download, upload};
-pub(crate) use host_op::{Failures, HostTask, launch_on_host};
+pub(crate) use host_op::{HandedTask, HostEnd, HostTask, HostThread, capture};
 pub(crate) use library::load;
 pub(crate) use memory::{
     Addresses, Physical, Working, fill, granularity_bytes, map, set_access, unmap,

@@ -64,6 +64,8 @@ pub enum CudaError {
     LateGraph,
     /// An op failed on the host.
     HostOp(HostFailure),
+    /// The system starts no thread for ops on the host, for this reason.
+    Thread(String),
 }
 
 /// `CUDA_ERROR_OUT_OF_MEMORY`.
@@ -132,6 +134,9 @@ impl fmt::Display for CudaError {
             }
             Self::Refused(ref refused) => refused.fmt(f),
             Self::HostOp(ref failure) => failure.fmt(f),
+            Self::Thread(ref error) => {
+                write!(f, "the thread for ops on the host does not start: {error}")
+            }
             Self::Captured(Point { stream, value }) => write!(
                 f,
                 "the host asks for signal {value} of the {stream:?} stream, which belongs to a graph that \

@@ -1,7 +1,7 @@
-//! Ops on the host: the driver calls them in their stream.
+//! Ops on the host, in the order of their stream.
 
 use crate::CudaDevice;
-use crate::driver::{self, Failures, HostTask};
+use crate::driver::{self, HandedTask, HostEnd, HostTask, HostThread};
 use crate::error::CudaError;
 use backend_checks::{HostOp, HostRun};
 use planner_core::Stream;
@@ -13,9 +13,11 @@ use std::sync::Arc;
 /// Ops that the driver may still call.
 #[derive(Debug, Default)]
 pub(crate) struct HostOps {
-    failures: Failures,
+    end: HostEnd,
+    /// Runs all ops but those of graphs. It starts with the first of them.
+    thread: Option<HostThread>,
     /// With the signal that is reached once they have run.
-    pending: VecDeque<(u64, Arc<HostTask>)>,
+    pending: VecDeque<(u64, Arc<HandedTask>)>,
     /// Of the capture that is under way, each with its iteration.
     captured: Vec<(u64, Arc<HostTask>)>,
     /// Of all graphs. A graph may go while it runs.
@@ -29,26 +31,32 @@ impl HostOps {
         self.of_graphs.extend(captured.iter().map(|(_, task)| Arc::clone(task)));
         captured
     }
+
+    /// Ops that have not begun are left out from now on.
+    pub(crate) fn leave_out(&self) {
+        self.end.leave_out();
+    }
 }
 
 impl CudaDevice {
     /// Enqueues an op on [`Stream::Host`], for
-    /// [`HostKernels`](planner_core::backend::HostKernels): the driver calls `work` on a thread of its
-    /// own, after all that the stream waits for, over the bytes that the launch names. In a capture it
-    /// becomes a node, which is called in every launch of the graph; [`HostRun::iteration`] is then
-    /// the iteration that runs.
+    /// [`HostKernels`](planner_core::backend::HostKernels): a thread of the device calls `work`, after
+    /// all that the stream waits for, over the bytes that the launch names. No op is called once the context
+    /// is in error (CUDA Driver API, `cuLaunchHostFunc`), and none that has not begun when the device
+    /// is dropped. `work` must not wait for work of a device that nothing orders before it. It is dropped on
+    /// the thread that has the device.
     ///
-    /// `work` must not call CUDA, nor wait for work of a device that nothing orders before it; the
-    /// driver may call the host ops of all devices one after the other, and calls none once the
-    /// context is in error (CUDA Driver API, `cuLaunchHostFunc`). It is dropped on the thread that has
-    /// the device.
+    /// In a capture it becomes a node, which the driver calls on a thread of its own in every launch of the
+    /// graph; [`HostRun::iteration`] is then the iteration that runs. There `work` must not call CUDA, and
+    /// calls of CUDA by other threads may wait until it returns.
     ///
     /// If `work` fails or panics, no op on the host runs any more, and this and all later calls of
     /// [`Streams`](planner_core::backend::Streams), of copies and of graphs report
     /// [`CudaError::HostOp`]. Work that is enqueued on the device still runs: nothing takes it back.
     ///
     /// # Errors
-    /// A range lies outside the block, or two ranges overlap; earlier work has failed; the driver fails.
+    /// A range lies outside the block, or two ranges overlap; earlier work has failed; the driver fails;
+    /// the thread does not start.
     pub fn launch_on_host<E: fmt::Display>(
         &mut self,
         launch: &HostLaunch<'_>,
@@ -65,20 +73,25 @@ impl CudaDevice {
         while ops.pending.front().is_some_and(|&(value, _)| value <= queued.reached()) {
             ops.pending.pop_front();
         }
-        let task = Arc::new(HostTask::new(op, block, ops.failures.clone()));
+        let task = HostTask::new(op, block, ops.end.clone());
         if self.captured_from.is_some() {
-            driver::launch_on_host(queued.stream(), &task)?;
+            let task = Arc::new(task);
+            driver::capture(queued.stream(), &task)?;
             ops.captured.push((launch.iteration, task));
-        } else {
-            task.expect(launch.iteration);
-            driver::launch_on_host(queued.stream(), &task)?;
-            ops.pending.push_back((queued.signalled() + 1, task));
+            return Ok(());
         }
+        let thread = match &ops.thread {
+            Some(thread) => thread,
+            None => ops.thread.insert(HostThread::start(queued.stream())?),
+        };
+        task.expect(launch.iteration);
+        let task = thread.launch(queued.stream(), task)?;
+        ops.pending.push_back((queued.signalled() + 1, task));
         Ok(())
     }
 
     /// Fails once an op on the host has.
     pub(crate) fn check_host_ops(&self) -> Result<(), CudaError> {
-        self.host_ops.failures.check()
+        self.host_ops.end.check()
     }
 }

@@ -91,9 +91,10 @@ pub struct CudaDevice {
     /// How many signals of each stream came before the capture that is under way, if one is.
     captured_from: Option<[u64; 4]>,
     space: Space,
+    /// Dropped before the host block, which they use.
+    host_ops: HostOps,
     /// The host block, once it is created.
     host: Option<HostBlock>,
-    host_ops: HostOps,
     /// Loaded when one is launched first.
     kernels: Option<Kernels>,
     /// Memory beside the chunks.
@@ -209,6 +210,7 @@ impl fmt::Debug for CudaDevice {
 
 impl Drop for CudaDevice {
     fn drop(&mut self) {
+        self.host_ops.leave_out();
         // What is enqueued uses what is dropped next.
         let _ = self.end_capture();
         if let Err(error) = self.synchronize() {

@@ -77,6 +77,7 @@ macro_rules! driver_functions {
                 return cudarc::driver::sys::CUresult::CUDA_ERROR_NOT_PERMITTED as u32;
             }
             crate::api::call(|$driver, $caller| {
+                $driver.device.let_host_function_end();
                 $caller.injected(stringify!($name)).unwrap_or_else(|| {
                     let body = || -> crate::outcome::Outcome {
                         $body

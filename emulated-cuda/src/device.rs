@@ -57,6 +57,11 @@ impl Device {
         is_unused
     }
 
+    /// Blocks while a stream calls a function of the host, since a driver may hold a lock meanwhile.
+    pub(crate) fn let_host_function_end(&self) {
+        drop(self.host_functions.lock().unwrap_or_else(PoisonError::into_inner));
+    }
+
     /// Fails once work has failed, with the error of that work.
     pub(crate) fn check(&self) -> Outcome {
         match self.error.load(Ordering::SeqCst) {

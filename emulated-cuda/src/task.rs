@@ -11,7 +11,10 @@ use cudarc::driver::sys::CUresult::CUDA_ERROR_ILLEGAL_ADDRESS;
 use std::cell::Cell;
 use std::ffi::c_void;
 use std::ops::Range;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, PoisonError};
+use std::thread;
+use std::time::Duration;
 
 /// What is copied at once.
 const PIECE_BYTES: u64 = 256 << 10;
@@ -31,7 +34,12 @@ pub(crate) enum Task {
     Free { at: u64, bytes: u64 },
     /// Calls a function of the host.
     Host { function: HostFunction, data: usize },
+    /// Waits until pinned memory holds a value.
+    WaitValue { host: usize, value: u32 },
 }
+
+/// How often memory is looked at for a value.
+const LOOK_EVERY: Duration = Duration::from_micros(20);
 
 /// A function of the host that a stream calls.
 pub(crate) type HostFunction = unsafe extern "C" fn(*mut c_void);
@@ -54,6 +62,7 @@ impl Task {
                 vec![range(host as u64, bytes), range(device, bytes)]
             }
             Self::Fill { device, bytes, .. } => vec![range(device, bytes)],
+            Self::WaitValue { host, .. } => vec![range(host as u64, 4)],
             Self::Launch(_) | Self::Free { .. } | Self::Host { .. } => Vec::new(),
         }
     }
@@ -64,9 +73,14 @@ impl Task {
     pub(crate) fn run<'d>(&self, on: &'d Device, clock: &mut Clock) -> Outcome<Vec<InUse<'d>>> {
         let ranges = self.ranges().into_iter();
         let used = ranges.map(|range| on.space.usage.begin(range)).collect();
-        if let Self::CopyH2D { host, bytes, .. } | Self::CopyD2H { host, bytes, .. } = *self {
-            // It may have been freed since the copy was enqueued.
-            on.pinned.check(host, bytes).map_err(|_| CUDA_ERROR_ILLEGAL_ADDRESS)?;
+        let pinned = match *self {
+            Self::CopyH2D { host, bytes, .. } | Self::CopyD2H { host, bytes, .. } => (host, bytes),
+            Self::WaitValue { host, .. } => (host, 4),
+            _ => (0, 0),
+        };
+        if pinned.1 > 0 {
+            // It may have been freed since the task was enqueued.
+            on.pinned.check(pinned.0, pinned.1).map_err(|_| CUDA_ERROR_ILLEGAL_ADDRESS)?;
         }
         match *self {
             Self::CopyH2D { host, device, bytes } => on.h2d.transfer(&on.d2h, bytes, clock, || {
@@ -106,6 +120,15 @@ impl Task {
                 // SAFETY: whoever enqueued it promises that.
                 unsafe { function(data as *mut c_void) };
                 IN_HOST_FUNCTION.set(false);
+                Ok(())
+            }
+            Self::WaitValue { host, value } => {
+                // SAFETY: four bytes are pinned there, aligned, and not freed while they are in use.
+                let word = unsafe { AtomicU32::from_ptr(host as *mut u32) };
+                while word.load(Ordering::Acquire) != value {
+                    on.check()?;
+                    thread::sleep(LOOK_EVERY);
+                }
                 Ok(())
             }
             Self::Launch(ref launch) => {

@@ -17,6 +17,7 @@ use emulated_cuda::Emulated;
 use std::ffi::c_void;
 use std::ptr;
 use std::sync::Mutex;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 const PAGE: usize = 4096;
@@ -555,6 +556,63 @@ fn functions_of_the_host_run_in_order_and_call_no_driver() {
     assert_ne!(call, CUDA_SUCCESS);
     assert_eq!(IN_FUNCTION.lock().unwrap().len(), 3);
     device.emulated.restart();
+}
+
+#[test]
+fn a_stream_waits_for_a_value_in_pinned_memory() {
+    const EQUAL: u32 = 1;
+    let device = device();
+    let stream = device.stream.cu_stream();
+    let mut pinned = ptr::null_mut();
+    // SAFETY: the memory is used while it is there.
+    let word = unsafe {
+        sys::cuMemHostAlloc(&raw mut pinned, PAGE, 0).result().unwrap();
+        AtomicU32::from_ptr(pinned.cast())
+    };
+    let wait = |offset, flags| {
+        // SAFETY: the memory is there until the stream has ended.
+        unsafe { sys::cuStreamWaitValue32_v2(stream, pinned as u64 + offset, 1, flags) }
+    };
+    assert_eq!(wait(2, EQUAL), CUDA_ERROR_INVALID_VALUE, "no word begins there");
+    assert_eq!(wait(PAGE as u64, EQUAL), CUDA_ERROR_INVALID_VALUE, "not pinned");
+    assert_eq!(wait(0, 0), CUDA_ERROR_INVALID_VALUE, "a condition that is not emulated");
+    assert_eq!(wait(0, EQUAL), CUDA_SUCCESS);
+    let end = device.stream.record_event(None).unwrap();
+    std::thread::sleep(Duration::from_millis(20));
+    assert!(!end.is_complete());
+    word.store(1, Ordering::Release);
+    end.synchronize().unwrap();
+    device.stream.begin_capture(RELAXED).unwrap();
+    assert_eq!(wait(0, EQUAL), CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
+    assert!(device.stream.end_capture(sys::CUgraphInstantiate_flags(0)).is_err());
+    // SAFETY: nothing uses it any more.
+    unsafe { sys::cuMemFreeHost(pinned) }.result().unwrap();
+}
+
+unsafe extern "C" fn wait_until_set(word: *mut c_void) {
+    // SAFETY: a word that lives.
+    let word = unsafe { AtomicU32::from_ptr(word.cast()) };
+    while word.swap(2, Ordering::SeqCst) != 1 {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    std::thread::sleep(Duration::from_millis(50));
+    word.store(3, Ordering::SeqCst);
+}
+
+#[test]
+fn calls_wait_while_a_function_of_the_host_runs() {
+    let device = device();
+    let word = AtomicU32::new(0);
+    let stream = device.stream.cu_stream();
+    // SAFETY: the function takes a word, which outlives it.
+    let call = unsafe { sys::cuLaunchHostFunc(stream, Some(wait_until_set), word.as_ptr().cast()) };
+    call.result().unwrap();
+    while word.load(Ordering::SeqCst) != 2 {
+        std::thread::yield_now();
+    }
+    word.store(1, Ordering::SeqCst);
+    device.context.bind_to_thread().unwrap();
+    assert_eq!(word.load(Ordering::SeqCst), 3);
 }
 
 #[test]

@@ -23,9 +23,10 @@ fn unavailable(error: Unavailable) -> PyErr {
 
 impl Cuda {
     /// Opens the device, with chunks of a size.
-    pub(crate) fn open(&self, chunk_bytes: u64) -> PyResult<CudaDevice> {
+    pub(crate) fn open(&self, py: Python<'_>, chunk_bytes: u64) -> PyResult<CudaDevice> {
         let options = Options { ordinal: self.ordinal, chunk_bytes: Some(chunk_bytes) };
-        self.cuda.open(&options).map_err(unavailable)
+        // The driver may wait for work of another session, whose ops on the host need the lock.
+        py.detach(|| self.cuda.open(&options)).map_err(unavailable)
     }
 }
 

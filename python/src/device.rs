@@ -22,15 +22,15 @@ pub(crate) enum DeviceError {
     Cuda(CudaError),
     /// The Python kernels, whose exception is kept elsewhere.
     Raised,
-    /// The device runs no ops on the host.
-    NoHostStream,
 }
 
 impl DeviceError {
     /// The op that failed on the host, if that is the error.
     pub(crate) const fn of_host(&self) -> Option<&HostFailure> {
         match self {
-            Self::Mapped(HostError::HostOp(failure)) => Some(failure),
+            Self::Mapped(HostError::HostOp(failure)) | Self::Cuda(CudaError::HostOp(failure)) => {
+                Some(failure)
+            }
             _ => None,
         }
     }
@@ -54,7 +54,6 @@ impl fmt::Display for DeviceError {
             Self::Mapped(error) => error.fmt(f),
             Self::Cuda(error) => error.fmt(f),
             Self::Raised => f.write_str("the kernels failed"),
-            Self::NoHostStream => f.write_str("the device runs no ops on the host"),
         }
     }
 }
@@ -66,7 +65,7 @@ impl BackendError for DeviceError {
         match self {
             Self::Mapped(error) => error.kind(),
             Self::Cuda(error) => error.kind(),
-            Self::Raised | Self::NoHostStream => ErrorKind::Other,
+            Self::Raised => ErrorKind::Other,
         }
     }
 }
@@ -102,10 +101,7 @@ impl Device {
         launch: &HostLaunch<'_>,
         work: impl FnMut(HostRun<'_>) -> Result<(), String> + Send + 'static,
     ) -> Result<(), DeviceError> {
-        match self {
-            Self::Mapped(device) => Ok(device.launch_on_host(launch, work)?),
-            Self::Cuda(_) => Err(DeviceError::NoHostStream),
-        }
+        either!(self.launch_on_host(launch, work))
     }
 
     /// The bytes of all chunks that were created.
@@ -125,9 +121,7 @@ impl Streams for Device {
     fn has_host_stream(&self) -> bool {
         match self {
             Self::Mapped(device) => device.has_host_stream(),
-            // What the driver calls must not wait for the interpreter's lock: whoever holds that may
-            // wait for the device.
-            Self::Cuda(_) => false,
+            Self::Cuda(device) => device.has_host_stream(),
         }
     }
 

@@ -33,7 +33,8 @@ use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
 ///   of iteration 1, and each step for those of the next iteration.
 /// - `launch_on_host(op, iteration, reads, writes)` computes an op over host memory; needed if the plan
 ///   runs ops on the host. A thread of the session calls it, one op after the other, while `launch`
-///   may be called by `step`. What the op updates in place has one address in both lists.
+///   may be called by `step`. What the op updates in place has one address in both lists. On CUDA,
+///   nothing may wait for the device while it holds the interpreter's lock, which the op needs.
 ///
 /// On host memory, addresses hold until the call returns. On CUDA, those of a launch are the device's;
 /// `launch` enqueues the op on `stream`, and the addresses hold for what is enqueued there before it
@@ -303,7 +304,7 @@ impl Session {
         let chunk_bytes = plan.machine().machine.chunk_bytes;
         let refused = |error: DeviceError| SessionError::new_err(error.to_string());
         let mut device = match device {
-            Some(cuda) => Device::Cuda(Box::new(cuda.open(chunk_bytes)?)),
+            Some(cuda) => Device::Cuda(Box::new(cuda.open(py, chunk_bytes)?)),
             None => MappedDevice::new(chunk_bytes, budget_bytes)
                 .map(|device| Device::Mapped(Box::new(device)))
                 .map_err(|error| refused(error.into()))?,

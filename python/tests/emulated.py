@@ -46,10 +46,10 @@ def device():
     return spillway.Cuda(driver=library())
 
 
-def session(plan, kernels):
+def session(plan, kernels, others=()):
     """Opens a session whose kernels compute in the process."""
     waiting = _Waiting(kernels)
-    opened = spillway.Session(plan, waiting, device=device())
+    opened = spillway.Session(plan, waiting, others, device=device())
     waiting.stream = opened.stream
     return opened
 
@@ -64,7 +64,9 @@ class _Waiting:
 
     def __init__(self, kernels):
         self._kernels = kernels
-        self.fill_input = getattr(kernels, "fill_input", None)
+        for name in "fill_input", "launch_on_host":
+            if hasattr(kernels, name):
+                setattr(self, name, getattr(kernels, name))
 
     def launch(self, *arguments):
         synchronize(self.stream)

@@ -5,8 +5,7 @@ import ctypes
 import emulated
 import pytest
 from perceptron import Perceptron, machine, train_plainly
-from test_host import Layers, loss_of
-from test_host import train_plainly as train_layers
+from test_host import run
 from test_session import Chain
 
 import spillway
@@ -37,15 +36,26 @@ def test_repeats_are_launched_and_change_nothing():
     assert chain.repeats > 0
 
 
-def test_ops_on_the_host_are_refused():
-    layers = Layers()
-    with emulated.session(layers.plan("no"), layers) as session:
-        layers.write_weights(session)
-        session.step()
-        assert loss_of(layers, session) == train_layers(1)[1][0]
-    session = spillway.Session(layers.plan("all"), layers, device=emulated.device())
-    with pytest.raises(spillway.SessionError, match="on the host, and this device has no stream"):
-        session.step()
+def test_the_driver_may_be_called_while_ops_run_on_the_host():
+    """By the ops, and with the interpreter's lock: the garbage that Python collects may call it."""
+    ended = run("""
+        layers, codes, count = Layers("cuda"), [], ctypes.c_int()
+
+        def counting(launch, library):
+            def counted(*arguments):
+                codes.append(library(emulated.library()).cuDeviceGetCount(ctypes.byref(count)))
+                launch(*arguments)
+
+            return counted
+
+        layers.launch_on_host = counting(layers.launch_on_host, ctypes.CDLL)
+        layers.launch = counting(layers.launch, ctypes.PyDLL)
+        with layers.session(layers.plan()) as session:
+            for _ in range(20):
+                session.step()
+        assert set(codes) == {0} and len(codes) > 100
+    """)
+    assert (ended.returncode, ended.stderr) == (0, "")
 
 
 def test_only_cuda_has_a_stream():

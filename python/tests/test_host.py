@@ -12,6 +12,7 @@ import weakref
 from array import array
 from pathlib import Path
 
+import emulated
 import pytest
 
 import spillway
@@ -60,7 +61,8 @@ def train_plainly(iterations):
 class Layers:
     """A graph whose updates may run on the host, and the kernels of its ops."""
 
-    def __init__(self):
+    def __init__(self, device="host memory"):
+        self.open = {"host memory": spillway.Session, "cuda": emulated.session}[device]
         graph = self.graph = spillway.Graph("layers")
         x = self.x = graph.input("x", BYTES)
         self.weights = [graph.state(f"weight {n}", BYTES) for n in range(LAYERS)]
@@ -101,14 +103,11 @@ class Layers:
         assert tensor == self.x
         ctypes.memmove(address, batch(iteration).tobytes(), bytes)
 
-    def session(self, plan):
-        session = spillway.Session(plan, self)
-        self.write_weights(session)
-        return session
-
-    def write_weights(self, session):
+    def session(self, plan, others=()):
+        session = self.open(plan, self, others)
         for n, tensor in enumerate(self.weights):
             session.write_state(tensor, first(n))
+        return session
 
     def read(self, session):
         weights = [array("I", bytes(BYTES)) for _ in self.weights]
@@ -132,10 +131,14 @@ def plain():
     return train_plainly(ITERATIONS)
 
 
+on_each_device = pytest.mark.parametrize("device", ["host memory", "cuda"])
+
+
+@on_each_device
 @pytest.mark.parametrize("budget", ["min", "60%", "100%"])
 @pytest.mark.parametrize("host", ["all", "yes", "no"])
-def test_training_with_updates_on_the_host_is_bit_identical(plain, host, budget):
-    layers = Layers()
+def test_training_with_updates_on_the_host_is_bit_identical(plain, host, budget, device):
+    layers = Layers(device)
     plan = layers.plan(host, budget)
     assert host == "yes" or (plan.predicted.host_ns > 0) == (host == "all")
     with layers.session(plan) as session:
@@ -153,8 +156,9 @@ def test_training_with_updates_on_the_host_is_bit_identical(plain, host, budget)
     assert threading.get_ident() not in threads and len(threads) <= 1
 
 
-def test_the_output_of_the_step_before_is_read_while_the_last_one_runs(plain):
-    layers = Layers()
+@on_each_device
+def test_the_output_of_the_step_before_is_read_while_the_last_one_runs(plain, device):
+    layers = Layers(device)
     held, update_with = threading.Event(), layers.update
     with layers.session(layers.plan()) as session:
         session.step()
@@ -187,19 +191,21 @@ def test_only_outputs_are_read_as_such():
         session.read_output(layers.loss, bytearray(5))
 
 
-def test_a_plan_with_ops_on_the_host_needs_kernels_for_it():
-    layers = Layers()
+@on_each_device
+def test_a_plan_with_ops_on_the_host_needs_kernels_for_it(device):
+    layers = Layers(device)
 
     class OnDevice:
         launch, fill_input = layers.launch, layers.fill_input
 
     with pytest.raises(AttributeError, match="launch_on_host"):
-        spillway.Session(layers.plan("all"), OnDevice())
-    spillway.Session(layers.plan("no"), OnDevice()).close()
+        layers.open(layers.plan("all"), OnDevice())
+    layers.open(layers.plan("no"), OnDevice()).close()
 
 
-def test_what_an_op_on_the_host_raises_comes_out_with_op_and_iteration():
-    layers = Layers()
+@on_each_device
+def test_what_an_op_on_the_host_raises_comes_out_with_op_and_iteration(device):
+    layers = Layers(device)
     error = LookupError("of the embedder")
 
     def fail(op, iteration, reads, writes):
@@ -223,11 +229,11 @@ def test_what_an_op_on_the_host_raises_comes_out_with_op_and_iteration():
     session.close()
 
 
-def test_a_session_switches_between_plans_with_and_without_ops_on_the_host(plain):
-    layers = Layers()
+@on_each_device
+def test_a_session_switches_between_plans_with_and_without_ops_on_the_host(plain, device):
+    layers = Layers(device)
     on_host, on_device = layers.plan("all", "100%"), layers.plan("no", "100%")
-    session = spillway.Session(on_host, layers, others=[on_device])
-    layers.write_weights(session)
+    session = layers.session(on_host, [on_device])
     for plan in (on_device, on_host, on_device, on_host):
         session.step()
         session.switch(plan)
@@ -247,7 +253,7 @@ def run(script):
 
 
 SLOW = """
-    layers = Layers()
+    layers = Layers({device!r})
     begun, update_with = threading.Event(), layers.update
 
     def slowly(*operands):
@@ -257,7 +263,7 @@ SLOW = """
         print("updated")
 
     layers.update = slowly
-    session = layers.session(layers.plan())
+    session = layers.session(layers.plan(), [layers.plan("no")])
     session.step()
     begun.wait()
 """
@@ -274,22 +280,25 @@ SLOW = """
         "session.switch(layers.plan('no'))",
     ],
 )
-def test_whoever_waits_lets_ops_on_the_host_run(waiting):
-    ended = run(SLOW + f"    {waiting}\n")
+@on_each_device
+def test_whoever_waits_lets_ops_on_the_host_run(waiting, device):
+    ended = run(SLOW.format(device=device) + f"    {waiting}\n")
     assert (ended.returncode, ended.stderr) == (0, "")
     assert ended.stdout.count("updated") >= LAYERS
 
 
 @pytest.mark.parametrize("end", ["session.close()", "del session; gc.collect()", "sys.exit()"])
-def test_what_runs_on_the_host_ends_before_the_session_and_python_do(end):
-    ended = run(SLOW + f"    {end}\n")
+@on_each_device
+def test_what_runs_on_the_host_ends_before_the_session_and_python_do(end, device):
+    ended = run(SLOW.format(device=device) + f"    {end}\n")
     assert (ended.returncode, ended.stderr) == (0, "")
     # What has begun ends, and the rest is left out.
     assert 1 <= ended.stdout.count("updated") < LAYERS
 
 
-def test_a_session_with_ops_on_the_host_that_its_kernels_hold_is_collected():
-    layers = Layers()
+@on_each_device
+def test_a_session_with_ops_on_the_host_that_its_kernels_hold_is_collected(device):
+    layers = Layers(device)
     layers.held = layers.session(layers.plan())
     layers.held.step()
     layers.held.wait()

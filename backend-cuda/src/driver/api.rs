@@ -116,6 +116,7 @@ driver_functions! {
     fn cuStreamDestroy_v2(stream: CUstream);
     fn cuStreamSynchronize(stream: CUstream);
     fn cuStreamWaitEvent(stream: CUstream, event: CUevent, flags: c_uint);
+    fn cuStreamWaitValue32_v2(stream: CUstream, at: CUdeviceptr, value: c_uint, flags: c_uint);
     fn cuLaunchHostFunc(
         stream: CUstream,
         function: unsafe extern "C" fn(*mut c_void),

@@ -1,23 +1,55 @@
-//! Ops that the driver calls on the host.
+//! Ops on the host: a thread of the device's runs them when the driver says so.
+//!
+//! A driver may hold a lock while it calls a function of the host, so that calls of other threads
+//! wait until it returns. And the function must not call CUDA (CUDA Driver API, `cuLaunchHostFunc`).
+//! So the function only hands the op to the thread, and the stream waits until the thread raises a
+//! flag (`cuStreamWaitValue32`). In a graph the function itself runs the op.
 
 use super::api;
-use super::context::make_current;
+use super::context::{Context, make_current};
+use super::host::Pinned;
 use super::stream::Stream;
 use crate::error::CudaError;
 use backend_checks::{HostFailure, HostOp};
 use planner_core::backend::HostRange;
 use std::collections::VecDeque;
-use std::ffi::c_void;
+use std::ffi::{c_uint, c_void};
+use std::mem;
 use std::slice;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::mpsc::{self, Sender};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::{self, JoinHandle};
 
-/// The first failure of an op on the host; no op runs after it.
+/// `CU_STREAM_WAIT_VALUE_EQ`.
+const EQUAL: c_uint = 1;
+
+#[derive(Debug, Default)]
+struct Ended {
+    /// The first failure; no op runs after it.
+    failure: Option<HostFailure>,
+    /// Whether ops are left out, since the device is about to be dropped.
+    is_dropped: bool,
+}
+
+/// Why no op on the host runs any more, if none does.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Failures(Arc<Mutex<Option<HostFailure>>>);
+pub(crate) struct HostEnd(Arc<Mutex<Ended>>);
 
-impl Failures {
+impl HostEnd {
+    /// Fails once an op has.
     pub(crate) fn check(&self) -> Result<(), CudaError> {
-        locked(&self.0).clone().map_or(Ok(()), |failure| Err(CudaError::HostOp(failure)))
+        locked(&self.0).failure.clone().map_or(Ok(()), |failure| Err(CudaError::HostOp(failure)))
+    }
+
+    /// Ops that have not begun are left out.
+    pub(crate) fn leave_out(&self) {
+        locked(&self.0).is_dropped = true;
+    }
+
+    fn has_come(&self) -> bool {
+        let ended = locked(&self.0);
+        ended.is_dropped || ended.failure.is_some()
     }
 }
 
@@ -28,7 +60,7 @@ pub(crate) struct HostTask {
     iterations: Mutex<VecDeque<u64>>,
     /// The address of the host block.
     block: u64,
-    failures: Failures,
+    end: HostEnd,
 }
 
 fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -37,8 +69,8 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 impl HostTask {
     /// An op over ranges of the block at an address.
-    pub(crate) fn new(op: HostOp, block: u64, failures: Failures) -> Self {
-        Self { op: Mutex::new(op), iterations: Mutex::default(), block, failures }
+    pub(crate) fn new(op: HostOp, block: u64, end: HostEnd) -> Self {
+        Self { op: Mutex::new(op), iterations: Mutex::default(), block, end }
     }
 
     /// Notes that it will be called once more, in an iteration.
@@ -53,7 +85,7 @@ impl HostTask {
 
     fn run(&self) {
         let iteration = locked(&self.iterations).pop_front();
-        let Some(iteration) = iteration.filter(|_| self.failures.check().is_ok()) else { return };
+        let Some(iteration) = iteration.filter(|_| !self.end.has_come()) else { return };
         let start = |range: HostRange| (self.block + range.offset_bytes) as *mut u8;
         let outcome = locked(&self.op).run(
             iteration,
@@ -64,25 +96,154 @@ impl HostTask {
             |range| unsafe { slice::from_raw_parts_mut(start(range), range.bytes as usize) },
         );
         if let Err(failure) = outcome {
-            locked(&self.failures.0).get_or_insert(failure);
+            locked(&self.end.0).failure.get_or_insert(failure);
         }
     }
+}
+
+/// A number that the device reads: 1 once the op that was handed over last has run.
+#[derive(Debug)]
+struct Flag(Pinned);
+
+// SAFETY: only atomic operations use the memory.
+unsafe impl Sync for Flag {}
+
+impl Flag {
+    fn new(context: Context) -> Result<Self, CudaError> {
+        let flag = Self(Pinned::new(context, size_of::<AtomicU32>() as u64)?);
+        flag.set(1);
+        Ok(flag)
+    }
+
+    fn address(&self) -> u64 {
+        self.0.address(&(0..size_of::<AtomicU32>() as u64))
+    }
+
+    fn set(&self, value: u32) {
+        // SAFETY: the memory has this size, lies on a page of its own, and lives as long as this.
+        let flag = unsafe { AtomicU32::from_ptr(self.address() as *mut u32) };
+        // What the op has written comes before.
+        flag.store(value, Ordering::Release);
+    }
+
+    /// What the stream does from now on waits until the flag is raised.
+    fn hold(&self, stream: &Stream) -> Result<(), CudaError> {
+        make_current(stream.context())?;
+        // SAFETY: the stream lives. With unified addresses, the address is the device's as well, and
+        // the device keeps the memory until its streams have ended.
+        unsafe { api::cuStreamWaitValue32_v2(stream.raw(), self.address(), 1, EQUAL) }
+    }
+}
+
+/// Tasks for a thread, and the end of them.
+type Queue = Sender<Option<Arc<HostTask>>>;
+
+/// A thread that runs the ops of one stream.
+#[derive(Debug)]
+pub(crate) struct HostThread {
+    queue: Queue,
+    flag: Arc<Flag>,
+    thread: Option<JoinHandle<()>>,
+}
+
+/// A task that the driver hands to a thread.
+#[derive(Debug)]
+pub(crate) struct HandedTask {
+    task: Arc<HostTask>,
+    queue: Queue,
+    flag: Arc<Flag>,
+}
+
+impl HandedTask {
+    fn hand_over(&self) {
+        self.flag.set(0);
+        if self.queue.send(Some(Arc::clone(&self.task))).is_err() {
+            // The thread has ended, so the device is about to be dropped.
+            self.flag.set(1);
+        }
+    }
+}
+
+impl HostThread {
+    /// Starts a thread for the ops of a stream.
+    ///
+    /// # Errors
+    /// There is no thread, no pinned memory, or the stream cannot wait for values.
+    pub(crate) fn start(stream: &Stream) -> Result<Self, CudaError> {
+        let flag = Arc::new(Flag::new(stream.context())?);
+        // No op is enqueued unless the stream can wait for its end.
+        flag.hold(stream)?;
+        let (queue, tasks) = mpsc::channel::<Option<Arc<HostTask>>>();
+        let raised = Arc::clone(&flag);
+        let run = move || {
+            for task in tasks.into_iter().map_while(|task| task) {
+                task.run();
+                // The device drops the op.
+                drop(task);
+                raised.set(1);
+            }
+        };
+        let thread = thread::Builder::new().name("host ops".to_owned()).spawn(run);
+        let thread = thread.map_err(|error| CudaError::Thread(error.to_string()))?;
+        Ok(Self { queue, flag, thread: Some(thread) })
+    }
+
+    /// Enqueues an op. The caller keeps what is returned until the stream has come so far. The driver's
+    /// call cannot free it: if the context is in error, the driver makes no call (CUDA Driver API,
+    /// `cuLaunchHostFunc`).
+    ///
+    /// # Errors
+    /// Those of the driver. Then the op may still run.
+    pub(crate) fn launch(
+        &self,
+        stream: &Stream,
+        task: HostTask,
+    ) -> Result<Arc<HandedTask>, CudaError> {
+        let (queue, flag) = (self.queue.clone(), Arc::clone(&self.flag));
+        let task = Arc::new(HandedTask { task: Arc::new(task), queue, flag });
+        make_current(stream.context())?;
+        let data = Arc::as_ptr(&task).cast_mut().cast();
+        // SAFETY: the stream lives, and so does the task: the caller keeps it, or it is leaked.
+        unsafe { api::cuLaunchHostFunc(stream.raw(), hand_over, data) }?;
+        if let Err(error) = self.flag.hold(stream) {
+            mem::forget(task);
+            return Err(error);
+        }
+        Ok(task)
+    }
+}
+
+/// Captures an op, which the driver runs in every launch of the graph. The caller keeps the task for as
+/// long as the graph may run.
+pub(crate) fn capture(stream: &Stream, task: &Arc<HostTask>) -> Result<(), CudaError> {
+    make_current(stream.context())?;
+    let data = Arc::as_ptr(task).cast_mut().cast();
+    // SAFETY: the stream lives, and so does the task: `CudaDevice` keeps it.
+    unsafe { api::cuLaunchHostFunc(stream.raw(), run, data) }
 }
 
 /// What the driver calls.
 ///
 /// # Safety
+/// `task` is a [`HandedTask`] that lives.
+unsafe extern "C" fn hand_over(task: *mut c_void) {
+    // SAFETY: as the caller promises.
+    unsafe { &*task.cast::<HandedTask>() }.hand_over();
+}
+
+/// What the driver calls in a graph.
+///
+/// # Safety
 /// `task` is a [`HostTask`] that lives.
-unsafe extern "C" fn call(task: *mut c_void) {
+unsafe extern "C" fn run(task: *mut c_void) {
     // SAFETY: as the caller promises.
     unsafe { &*task.cast::<HostTask>() }.run();
 }
 
-/// Enqueues an op. The caller keeps the task until it has run, or for as long as a graph that holds it
-/// may run. The driver's call cannot free the task: if the context is in error, the driver makes no call (CUDA
-/// Driver API, `cuLaunchHostFunc`).
-pub(crate) fn launch_on_host(stream: &Stream, task: &Arc<HostTask>) -> Result<(), CudaError> {
-    make_current(stream.context())?;
-    // SAFETY: the stream lives, and so does the task: `CudaDevice` keeps it.
-    unsafe { api::cuLaunchHostFunc(stream.raw(), call, Arc::as_ptr(task).cast_mut().cast()) }
+impl Drop for HostThread {
+    fn drop(&mut self) {
+        let _ = self.queue.send(None);
+        // A thread that has panicked has ended as well.
+        let _ = self.thread.take().map(JoinHandle::join);
+    }
 }

@@ -7,7 +7,7 @@ use crate::outcome::Outcome;
 use crate::ptx::{Kernel, Launch};
 use crate::task::{HostFunction, Task};
 use cudarc::driver::sys::CUresult::*;
-use cudarc::driver::sys::{CUevent, CUfunction, CUmodule, CUstream};
+use cudarc::driver::sys::{CUdeviceptr, CUevent, CUfunction, CUmodule, CUstream};
 use std::ffi::{CStr, c_char, c_uint, c_void};
 use std::sync::Arc;
 
@@ -16,6 +16,8 @@ const NON_BLOCKING: c_uint = 1;
 /// The flags of events: waits that block, no time, shared with other processes.
 const DISABLE_TIMING: c_uint = 2;
 const ALL_EVENT_FLAGS: c_uint = 1 | DISABLE_TIMING | 4;
+/// The condition of waits for a value: that it is equal (`CU_STREAM_WAIT_VALUE_EQ`).
+const WAIT_EQUAL: c_uint = 1;
 /// The most threads of a block, and the most blocks in the directions y and z.
 const MAX_THREADS: u64 = 1024;
 const MAX_THREADS_Z: u32 = 64;
@@ -51,6 +53,20 @@ driver_functions! {
             return Err(CUDA_ERROR_INVALID_VALUE);
         }
         driver.wait(caller, stream as usize, event as usize)?;
+    }
+
+    fn cuStreamWaitValue32_v2(stream: CUstream, at: CUdeviceptr, value: c_uint, flags: c_uint) {
+        driver.check_context(caller)?;
+        // Other conditions, and values in the memory of the device, are not emulated.
+        let host = at as usize;
+        if flags != WAIT_EQUAL || !host.is_multiple_of(4) {
+            return Err(CUDA_ERROR_INVALID_VALUE);
+        }
+        driver.device.pinned.check(host, 4)?;
+        driver.streams.get(stream as usize)?.check_uncaptured()?;
+        driver.counters().enqueued += 1;
+        caller.refuse(CUDA_ERROR_OUT_OF_MEMORY)?;
+        driver.enqueue(caller, stream as usize, Task::WaitValue { host, value })?;
     }
 
     fn cuLaunchHostFunc(stream: CUstream, function: Option<HostFunction>, data: *mut c_void) {

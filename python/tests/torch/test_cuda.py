@@ -5,6 +5,7 @@ from unittest import mock
 import emulated
 import models
 import pytest
+import test_host
 import test_mlp
 import torch
 from eager import MACHINE, compare, same
@@ -50,6 +51,16 @@ def test_a_perceptron_trains_bit_identically(device):
     step, train = compare(test_mlp.mlp, test_mlp.loss_fn, make, test_mlp.batches, budget="50%")
     assert device.launches >= 5 * len(step.operations)
     assert train._session.stream and train._plan.predicted.h2d_bytes > 0
+
+
+@pytest.mark.short
+@pytest.mark.parametrize("host", ["all", "yes"])
+@pytest.mark.parametrize("make", [test_host.adamw, test_host.clipping])
+def test_a_model_whose_optimizer_runs_on_the_host_trains_bit_identically(device, make, host):
+    how = dict(budget="60%", host="optimizer", settings=dict(host=host))
+    step, train = compare(test_host.wide, test_host.reconstruct, make, test_host.vectors, **how)
+    assert train._session.stream and train._plan.host_ops
+    assert device.launches >= 5 * (len(step.operations) - len(train._plan.host_ops))
 
 
 @pytest.mark.parametrize("name", ["lstm", "unet", "gpt2"])
