@@ -10,7 +10,7 @@ use std::collections::VecDeque;
 use std::fmt;
 use std::sync::Arc;
 
-/// Ops that the driver may still call.
+/// Ops that may still run.
 #[derive(Debug, Default)]
 pub(crate) struct HostOps {
     end: HostEnd,

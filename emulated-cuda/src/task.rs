@@ -74,13 +74,15 @@ impl Task {
         let ranges = self.ranges().into_iter();
         let used = ranges.map(|range| on.space.usage.begin(range)).collect();
         let pinned = match *self {
-            Self::CopyH2D { host, bytes, .. } | Self::CopyD2H { host, bytes, .. } => (host, bytes),
-            Self::WaitValue { host, .. } => (host, 4),
-            _ => (0, 0),
+            Self::CopyH2D { host, bytes, .. } | Self::CopyD2H { host, bytes, .. } => {
+                Some((host, bytes))
+            }
+            Self::WaitValue { host, .. } => Some((host, 4)),
+            _ => None,
         };
-        if pinned.1 > 0 {
+        if let Some((host, bytes)) = pinned {
             // It may have been freed since the task was enqueued.
-            on.pinned.check(pinned.0, pinned.1).map_err(|_| CUDA_ERROR_ILLEGAL_ADDRESS)?;
+            on.pinned.check(host, bytes).map_err(|_| CUDA_ERROR_ILLEGAL_ADDRESS)?;
         }
         match *self {
             Self::CopyH2D { host, device, bytes } => on.h2d.transfer(&on.d2h, bytes, clock, || {

@@ -1,7 +1,7 @@
-//! Ops on the host: a thread of the device's runs them when the driver says so.
+//! Ops on the host: a thread of the device runs them when the driver calls.
 //!
 //! A driver may hold a lock while it calls a function of the host, so that calls of other threads
-//! wait until it returns. And the function must not call CUDA (CUDA Driver API, `cuLaunchHostFunc`).
+//! wait until it returns. The function must not call CUDA either (CUDA Driver API, `cuLaunchHostFunc`).
 //! So the function only hands the op to the thread, and the stream waits until the thread raises a
 //! flag (`cuStreamWaitValue32`). In a graph the function itself runs the op.
 
@@ -32,7 +32,7 @@ struct Ended {
     is_dropped: bool,
 }
 
-/// Why no op on the host runs any more, if none does.
+/// Knows whether ops on the host still run: none does after a failure, or while the device is dropped.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct HostEnd(Arc<Mutex<Ended>>);
 
@@ -47,7 +47,7 @@ impl HostEnd {
         locked(&self.0).is_dropped = true;
     }
 
-    fn has_come(&self) -> bool {
+    fn is_reached(&self) -> bool {
         let ended = locked(&self.0);
         ended.is_dropped || ended.failure.is_some()
     }
@@ -85,7 +85,7 @@ impl HostTask {
 
     fn run(&self) {
         let iteration = locked(&self.iterations).pop_front();
-        let Some(iteration) = iteration.filter(|_| !self.end.has_come()) else { return };
+        let Some(iteration) = iteration.filter(|_| !self.end.is_reached()) else { return };
         let start = |range: HostRange| (self.block + range.offset_bytes) as *mut u8;
         let outcome = locked(&self.op).run(
             iteration,

@@ -26,8 +26,8 @@ use crate::sequence::Sequence;
 use crate::timeline::predict_pieces;
 use core::iter;
 
-/// A second list judges a sequence if its first list is longer than what is near the best by at most this
-/// fraction. A balance: the lists of one sequence differ by some hundredths, and each takes time.
+/// The second list that judges a sequence is tried if the first one is longer than what counts as near by at
+/// most this fraction. A balance: the two differ by some hundredths, and each takes time.
 const FAR: u64 = 16;
 
 /// What all lists of one task stand on.
