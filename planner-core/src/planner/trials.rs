@@ -30,6 +30,10 @@ use core::iter;
 /// most this fraction. A balance: the two differ by some hundredths, and each takes time.
 const FAR: u64 = 16;
 
+/// The second list is tried only if ops of the first one wait for at least this fraction of compute: otherwise
+/// there is nothing to gain.
+const WAITING: u64 = 256;
+
 /// What all lists of one task stand on.
 #[derive(Clone, Copy)]
 pub(super) struct Basis<'g> {
@@ -202,7 +206,9 @@ impl<'d, 'r> Trials<'d, 'r> {
         let first = self.try_out(FIRST_PACED, u64::MAX, basis, search, scratch)?;
         let Some(mut best) = first else { return Ok(None) };
         let far_ns = near_ns.saturating_add(near_ns / FAR);
-        let tries_second = best.predicted.period_ns <= far_ns && !best.is_ideal;
+        let compute_ns = self.task.sequence.compute_ns();
+        let waits_ns = best.predicted.period_ns.saturating_sub(compute_ns);
+        let tries_second = best.predicted.period_ns <= far_ns && waits_ns > compute_ns / WAITING;
         // With ops on the host, the second list is no shorter, as a rule.
         if tries_second
             && self.task.sequence.host_steps().is_empty()
