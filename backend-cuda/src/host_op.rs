@@ -14,13 +14,13 @@ use std::sync::Arc;
 #[derive(Debug, Default)]
 pub(crate) struct HostOps {
     end: HostEnd,
-    /// Runs all ops but those of graphs. It starts with the first of them.
+    /// The thread that runs the ops outside of graphs. The first such op starts it.
     thread: Option<HostThread>,
-    /// With the signal that is reached once they have run.
+    /// Ops of the thread. The stream reaches the signal of an op after the op has run.
     pending: VecDeque<(u64, Arc<HandedTask>)>,
-    /// Of the capture that is under way, each with its iteration.
+    /// Ops of the capture that is under way, each with its iteration.
     captured: Vec<(u64, Arc<HostTask>)>,
-    /// Of all graphs. A graph may go while it runs.
+    /// Ops of all graphs. A graph may be dropped while it runs.
     of_graphs: Vec<Arc<HostTask>>,
 }
 
@@ -32,7 +32,7 @@ impl HostOps {
         captured
     }
 
-    /// Ops that have not begun are left out from now on.
+    /// From now on, no op begins.
     pub(crate) fn leave_out(&self) {
         self.end.leave_out();
     }

@@ -140,8 +140,8 @@ fn is_as_predicted(
             with_verified(graph, machine, &plan, |verified| {
                 let measured_ns = period_ns(&run(verified, Blocks, PREDICTED_ITERATIONS));
                 let context = format!("{strategy:?} in {budget_bytes} bytes");
-                // Planners leave nothing resident that no op waits for, but ops on the host may
-                // hide how late those on the device are.
+                // An op waits for every resident of a planner's plan. But a prediction whose
+                // iterations end with ops on the host does not show that launches are late.
                 let uses_host = plan.steps.iter().any(|step| matches!(step, Step::Host(_)));
                 let late_ns = if uses_host { late_ns(verified) } else { 0 };
                 prop_assert!(measured_ns <= plan.predicted.period_ns + late_ns, "{}", context);

@@ -32,7 +32,7 @@ struct Ended {
     is_dropped: bool,
 }
 
-/// Knows whether ops on the host still run: none does after a failure, or while the device is dropped.
+/// Tells whether ops on the host still run. After a failure, or while the device is dropped, no op begins.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct HostEnd(Arc<Mutex<Ended>>);
 
@@ -101,7 +101,7 @@ impl HostTask {
     }
 }
 
-/// A number that the device reads: 1 once the op that was handed over last has run.
+/// A number that the device reads. It is 0 while the thread has an op to run, and 1 otherwise.
 #[derive(Debug)]
 struct Flag(Pinned);
 
@@ -126,7 +126,7 @@ impl Flag {
         flag.store(value, Ordering::Release);
     }
 
-    /// What the stream does from now on waits until the flag is raised.
+    /// The stream waits here until the flag is raised.
     fn hold(&self, stream: &Stream) -> Result<(), CudaError> {
         make_current(stream.context())?;
         // SAFETY: the stream lives. With unified addresses, the address is the device's as well, and
@@ -171,8 +171,6 @@ impl HostThread {
     /// There is no thread, no pinned memory, or the stream cannot wait for values.
     pub(crate) fn start(stream: &Stream) -> Result<Self, CudaError> {
         let flag = Arc::new(Flag::new(stream.context())?);
-        // No op is enqueued unless the stream can wait for its end.
-        flag.hold(stream)?;
         let (queue, tasks) = mpsc::channel::<Option<Arc<HostTask>>>();
         let raised = Arc::clone(&flag);
         let run = move || {
@@ -185,15 +183,18 @@ impl HostThread {
         };
         let thread = thread::Builder::new().name("host ops".to_owned()).spawn(run);
         let thread = thread.map_err(|error| CudaError::Thread(error.to_string()))?;
-        Ok(Self { queue, flag, thread: Some(thread) })
+        let started = Self { queue, flag, thread: Some(thread) };
+        // A stream that cannot wait for the end of an op refuses this wait, so that no op is enqueued.
+        started.flag.hold(stream)?;
+        Ok(started)
     }
 
-    /// Enqueues an op. The caller keeps what is returned until the stream has come so far. The driver's
-    /// call cannot free it: if the context is in error, the driver makes no call (CUDA Driver API,
+    /// Enqueues an op. The caller must keep the returned task until the stream has run the op. The driver's
+    /// call cannot free the task: if the context is in error, the driver makes no call (CUDA Driver API,
     /// `cuLaunchHostFunc`).
     ///
     /// # Errors
-    /// Those of the driver. Then the op may still run.
+    /// Those of the driver. The op may run even after an error.
     pub(crate) fn launch(
         &self,
         stream: &Stream,
@@ -213,7 +214,7 @@ impl HostThread {
     }
 }
 
-/// Captures an op, which the driver runs in every launch of the graph. The caller keeps the task for as
+/// Captures an op. The driver runs it in every launch of the graph. The caller must keep the task for as
 /// long as the graph may run.
 pub(crate) fn capture(stream: &Stream, task: &Arc<HostTask>) -> Result<(), CudaError> {
     make_current(stream.context())?;

@@ -26,12 +26,12 @@ use crate::sequence::Sequence;
 use crate::timeline::predict_pieces;
 use core::iter;
 
-/// The second list that judges a sequence is tried if the first one is longer than what counts as near by at
-/// most this fraction. A balance: the two differ by some hundredths, and each takes time.
+/// The second list is written only if the first one takes at most this fraction longer than a list that is
+/// near the best. A balance: the two differ by some hundredths, and each takes time.
 const FAR: u64 = 16;
 
-/// The second list is tried only if ops of the first one wait for at least this fraction of compute: otherwise
-/// there is nothing to gain.
+/// The second list is written only if the ops of the first one wait for more than this fraction of compute.
+/// Otherwise the second list gains nothing.
 const WAITING: u64 = 256;
 
 /// What all lists of one task stand on.
