@@ -205,14 +205,31 @@ pub(super) fn make_with<'o>(
         contest.enter_others(orders, u64::MAX, &mut scratch)?;
     }
     let Contest { own_ns, others_ns, .. } = contest;
-    let better = contest.beaten_by_segments(&given, segments_ns, &mut scratch)?;
-    let made = match better {
-        Some(segments) => {
-            plan_segments(&given, (segments, u64::MAX), contest.output, &mut scratch)?
-        }
-        None => contest.winner(&mut scratch)?,
-    };
+    let better = contest.beaten_by_segments(&given, segments_ns, u64::MAX, &mut scratch)?;
+    let made = contest.winner((&given, better), &mut scratch)?;
     Ok(Made { own_ns, others_ns: others_ns.min(segments_ns), ..made })
+}
+
+/// Plans by the best of the strategies that a strategy is compared with and that run nothing on the
+/// host. Only plans that take less than `below_ns` are of use; returns none if there is no such plan.
+pub(super) fn make_other<'o>(
+    request: &Request<'_>,
+    strategy: Strategy,
+    below_ns: u64,
+    output: Output<'o>,
+    scratch: &mut Scratch<'_>,
+) -> Result<Option<Made<'o>>, PlanningError> {
+    let mut scratch = scratch.reborrow();
+    let given = Sequence::as_given(request.graph, None, &mut scratch)?;
+    let given = Task::new(request, &given);
+    let mut contest = Contest::new(output);
+    contest.enter_others([Some(&given), None], below_ns, &mut scratch)?;
+    let launches_ns = if strategy.lists_with_repeats(request.graph) == 0 { u64::MAX } else { 0 };
+    let better = contest.beaten_by_segments(&given, launches_ns, below_ns, &mut scratch)?;
+    match (better, contest.best) {
+        (None, None) => Ok(None),
+        _ => contest.winner((&given, better), &mut scratch).map(Some),
+    }
 }
 
 /// The best orders of the ops.
@@ -509,14 +526,16 @@ impl<'o, 't> Contest<'o, 't> {
     }
 
     /// The strategy of checkpointing that has a better plan, if one has. Few works come so far
-    /// that it has to be planned: no plan takes less than its launches.
+    /// that it has to be planned: no plan takes less than its launches. If there is no plan yet,
+    /// only one that takes less than `below_ns` is better.
     fn beaten_by_segments(
         &mut self,
         task: &Task<'_>,
         launches_ns: u64,
+        below_ns: u64,
         scratch: &mut Scratch<'_>,
     ) -> Result<Option<Strategy>, PlanningError> {
-        let mut least_ns = self.best.map_or(u64::MAX, |best| best.period_ns);
+        let mut least_ns = self.best.map_or(below_ns, |best| best.period_ns);
         let mut better = None;
         for strategy in [Strategy::Checkpoint, Strategy::CheckpointOffload] {
             if launches_ns >= least_ns {
@@ -535,8 +554,16 @@ impl<'o, 't> Contest<'o, 't> {
         Ok(better)
     }
 
-    /// The best plan, written once more where another came after it.
-    fn winner(self, scratch: &mut Scratch<'_>) -> Result<Made<'o>, PlanningError> {
+    /// The best plan, written once more if another came after it: of the given task, by the strategy
+    /// of checkpointing that is better than all that were entered, if one is.
+    fn winner(
+        self,
+        (given, better): (&Task<'_>, Option<Strategy>),
+        scratch: &mut Scratch<'_>,
+    ) -> Result<Made<'o>, PlanningError> {
+        if let Some(segments) = better {
+            return plan_segments(given, (segments, u64::MAX), self.output, scratch);
+        }
         match (self.written, self.best, self.shortage) {
             (Some(written), Some(Leading { by, .. }), _) => {
                 Ok(Made::of(self.output.written(written), by))

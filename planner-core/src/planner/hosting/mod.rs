@@ -8,6 +8,7 @@
 
 mod baselines;
 mod choice;
+mod contest;
 mod search;
 mod turns;
 mod work;

@@ -1,6 +1,7 @@
 //! The search for the ops that make the plan shortest on the host.
 
 use super::choice::{Choice, From, Sort, WHOLE};
+use super::contest::{Contest, Way};
 use super::work::{Work, as_given};
 use crate::bounds;
 use crate::graph::OpId;
@@ -319,104 +320,39 @@ impl<'w> Search<'w> {
         }
     }
 
-    /// Plans with the best choice, by the baselines, and with none and all of the ops on the host if that
-    /// could be shorter; keeps the best plan.
+    /// Plans with the best choice, by all other strategies, and with none and all of the ops on the host if
+    /// that could be shorter; keeps the best plan.
     fn make_best<'o>(
         &self,
         strategy: Strategy,
-        mut output: Output<'o>,
+        output: Output<'o>,
         scratch: &mut Scratch<'_>,
     ) -> Result<Made<'o>, PlanningError> {
         let (best_ns, best) = self.kept[0];
-        let [none, all] = self.ends;
-        let ways = [
-            (Way::Baseline(Strategy::Split), 0),
-            (Way::Baseline(Strategy::OptimizerOffload), 0),
-            (Way::Own(Choice::NONE), none.least_ns),
-            (Way::Own(Choice::ALL), all.least_ns),
-            // The best comes last, so that it need not be written again.
-            (Way::Own(best), 0),
-        ];
-        let mut least_ns = ways.map(|(_, least_ns)| least_ns);
-        let mut winner: Option<(u64, Way)> = None;
-        let (mut written, mut shortage) = (None, None);
-        for (at, &(way, bound_ns)) in ways.iter().enumerate() {
-            if bound_ns > best_ns || way == Way::Own(best) && at + 1 < ways.len() {
-                continue;
-            }
-            written = None;
-            // The best plan may be a little longer than its trial.
-            let trial_ns = best_ns.saturating_add(best_ns / TRIAL_GAIN);
-            let below_ns = winner.map_or(trial_ns, |(period_ns, _)| period_ns.min(trial_ns));
-            match self.make_by(way, strategy, below_ns, output.reborrow(), scratch) {
-                Ok(None) => least_ns[at] = below_ns,
-                Ok(Some(made)) => {
-                    let period_ns = made.plan.predicted.period_ns;
-                    least_ns[at] = period_ns;
-                    if winner.is_none_or(|(least_ns, _)| period_ns <= least_ns) {
-                        winner = Some((period_ns, way));
-                        written = Some(made.kept());
-                    }
-                }
-                Err(error) if error.is_of_one_list() => {
-                    least_ns[at] = u64::MAX;
-                    // If the lists of one choice fit the device, host memory is too small, not the budget.
-                    let is_of_host = matches!(shortage, Some(PlanningError::Plan(_)));
-                    shortage = if is_of_host { shortage } else { Some(error.less(shortage)) };
-                }
-                Err(error) => return Err(error),
+        let mut contest = Contest::new(self.some, strategy, output);
+        // The best plan may be a little longer than its trial.
+        let trial_ns = best_ns.saturating_add(best_ns / TRIAL_GAIN);
+        let mut others_ns = contest.enter_others(trial_ns, scratch)?;
+        let mut ends_ns = self.ends.map(|end| end.least_ns);
+        for (End { choice, .. }, end_ns) in self.ends.into_iter().zip(&mut ends_ns) {
+            if choice != best && *end_ns <= best_ns {
+                *end_ns = contest.enter(Way::Own(choice), u64::MAX, scratch)?;
             }
         }
-        let made = match (winner, written) {
-            (Some(_), Some(kept)) => Some(kept.made(output)),
-            (Some((period_ns, way)), None) => {
-                let below_ns = period_ns.saturating_add(1);
-                self.make_by(way, strategy, below_ns, output, scratch)?
-            }
-            (None, _) => None,
-        };
-        let made = made.ok_or_else(|| shortage.unwrap_or(PlanningError::Stuck))?;
-        let [split_ns, offload_ns, none_ns, all_ns, best_ns] = least_ns;
-        let end_ns = |choice, least_ns| match winner {
-            Some((_, Way::Own(won))) if won == choice => u64::MAX,
-            _ if best == choice => best_ns,
-            _ => least_ns,
-        };
-        Ok(Made {
-            others_ns: split_ns.min(offload_ns).min(none_ns),
-            ends_ns: [end_ns(Choice::NONE, none_ns), end_ns(Choice::ALL, all_ns)],
-            ..made
-        })
-    }
-
-    /// Plans in a way; by a baseline, only if its plan takes less than `below_ns`.
-    fn make_by<'o>(
-        &self,
-        way: Way,
-        strategy: Strategy,
-        below_ns: u64,
-        output: Output<'o>,
-        scratch: &mut Scratch<'_>,
-    ) -> Result<Option<Made<'o>>, PlanningError> {
-        match way {
-            Way::Own(choice) => self.some.make(choice, strategy, output, scratch).map(Some),
-            Way::Baseline(baseline) => {
-                let mut scratch = scratch.reborrow();
-                let given = Work::as_given(self.request(), &mut scratch)?;
-                let how = (baseline, strategy.repeats());
-                given.make_baseline(how, below_ns, output, &mut scratch)
-            }
+        // The best comes last, so that it need not be written again.
+        let own_ns = contest.enter(Way::Own(best), u64::MAX, scratch)?;
+        if !contest.is_within(trial_ns) {
+            others_ns = contest.enter_others(u64::MAX, scratch)?;
         }
+        for (End { choice, .. }, end_ns) in self.ends.into_iter().zip(&mut ends_ns) {
+            *end_ns = match choice == best {
+                _ if contest.is_won_by(choice) => u64::MAX,
+                true => own_ns,
+                false => *end_ns,
+            };
+        }
+        Ok(Made { others_ns, ends_ns, ..contest.finish(scratch)? })
     }
-}
-
-/// How a plan is made.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Way {
-    /// By the strategy that is asked for.
-    Own(Choice),
-    /// By a baseline, which has a choice of its own.
-    Baseline(Strategy),
 }
 
 /// The orders in which a sample of lists is shortest with none of the ops on the host, and with all that may

@@ -1,0 +1,133 @@
+//! The plan of the best choice, and the plans that it is compared with.
+
+use super::choice::Choice;
+use super::work::Work;
+use crate::planner::auto::{self, Kept, Made};
+use crate::planner::error::PlanningError;
+use crate::planner::request::Output;
+use crate::planner::strategy::Strategy;
+use crate::scratch::Scratch;
+
+/// How a plan is made.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Way {
+    /// By the strategy that is asked for.
+    Own(Choice),
+    /// By a strategy that chooses ops for the host itself.
+    Baseline(Strategy),
+    /// By the best of the strategies that run nothing on the host.
+    OnDevice,
+}
+
+impl Way {
+    /// The strategies that the one that is asked for is compared with.
+    const OTHERS: [Self; 3] = [
+        Self::Baseline(Strategy::Split),
+        Self::Baseline(Strategy::OptimizerOffload),
+        Self::OnDevice,
+    ];
+}
+
+/// Plans with different ops on the host, of which the best is kept.
+pub(super) struct Contest<'w, 'o> {
+    work: &'w Work<'w>,
+    strategy: Strategy,
+    output: Output<'o>,
+    /// The period of the best plan, and how it is made.
+    winner: Option<(u64, Way)>,
+    /// The plan that was written last, if that is the best.
+    written: Option<Kept>,
+    shortage: Option<PlanningError>,
+}
+
+impl<'w, 'o> Contest<'w, 'o> {
+    pub(super) const fn new(work: &'w Work<'w>, strategy: Strategy, output: Output<'o>) -> Self {
+        Self { work, strategy, output, winner: None, written: None, shortage: None }
+    }
+
+    /// Whether a plan that takes so long, or less, has been found.
+    pub(super) fn is_within(&self, period_ns: u64) -> bool {
+        self.winner.is_some_and(|(least_ns, _)| least_ns <= period_ns)
+    }
+
+    /// Whether the best plan is that of a choice.
+    pub(super) fn is_won_by(&self, choice: Choice) -> bool {
+        self.winner.is_some_and(|(_, way)| way == Way::Own(choice))
+    }
+
+    /// Enters all other strategies; returns a period that none of them beats. Only plans that take less
+    /// than `below_ns` are of use.
+    pub(super) fn enter_others(
+        &mut self,
+        below_ns: u64,
+        scratch: &mut Scratch<'_>,
+    ) -> Result<u64, PlanningError> {
+        let mut least_ns = u64::MAX;
+        for way in Way::OTHERS {
+            least_ns = least_ns.min(self.enter(way, below_ns, scratch)?);
+        }
+        Ok(least_ns)
+    }
+
+    /// Plans in a way, and keeps the plan if it is the best; returns a period that no plan of that way
+    /// beats. Only plans that take less than `below_ns` are of use, but for those of a choice.
+    pub(super) fn enter(
+        &mut self,
+        way: Way,
+        below_ns: u64,
+        scratch: &mut Scratch<'_>,
+    ) -> Result<u64, PlanningError> {
+        let below_ns = self.winner.map_or(below_ns, |(least_ns, _)| least_ns.min(below_ns));
+        self.written = None;
+        match self.make(way, below_ns, scratch) {
+            Ok(None) => Ok(below_ns),
+            Ok(Some((period_ns, kept))) => {
+                if self.winner.is_none_or(|(least_ns, _)| period_ns <= least_ns) {
+                    self.winner = Some((period_ns, way));
+                    self.written = Some(kept);
+                }
+                Ok(period_ns)
+            }
+            Err(error) if error.is_of_one_list() => {
+                // If the lists of one choice fit the device, host memory is too small, not the budget.
+                let is_of_host = matches!(self.shortage, Some(PlanningError::Plan(_)));
+                if !is_of_host {
+                    self.shortage = Some(error.less(self.shortage));
+                }
+                Ok(u64::MAX)
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    fn make(
+        &mut self,
+        way: Way,
+        below_ns: u64,
+        scratch: &mut Scratch<'_>,
+    ) -> Result<Option<(u64, Kept)>, PlanningError> {
+        let Self { work, strategy, .. } = *self;
+        let output = self.output.reborrow();
+        let made = match way {
+            Way::Own(choice) => Some(work.make(choice, strategy, output, scratch)?),
+            Way::Baseline(baseline) => {
+                let mut scratch = scratch.reborrow();
+                let given = Work::as_given(work.request, &mut scratch)?;
+                let how = (baseline, strategy.repeats());
+                given.make_baseline(how, below_ns, output, &mut scratch)?
+            }
+            Way::OnDevice => auto::make_other(work.request, strategy, below_ns, output, scratch)?,
+        };
+        Ok(made.map(|made| (made.plan.predicted.period_ns, made.kept())))
+    }
+
+    /// The best plan, written once more if another came after it.
+    pub(super) fn finish(mut self, scratch: &mut Scratch<'_>) -> Result<Made<'o>, PlanningError> {
+        if let (None, Some((period_ns, way))) = (self.written, self.winner) {
+            let made = self.make(way, period_ns.saturating_add(1), scratch)?;
+            self.written = made.map(|(_, kept)| kept);
+        }
+        let shortage = self.shortage.unwrap_or(PlanningError::Stuck);
+        Ok(self.written.ok_or(shortage)?.made(self.output))
+    }
+}
