@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "what fails here fails the test")]
 
 use conformance::{by_hand, seeds};
-use planner_core::planner::{Auto, Host, Repeats, Request, Strategy as Planner};
+use planner_core::planner::{Auto, Host, Order, Repeats, Request, Strategy as Planner};
 use planner_core::{Machine, MachineParameters, Step};
 use proptest::prelude::*;
 use proptest::sample::select;
@@ -192,6 +192,38 @@ fn micro_batches_take_no_longer_than_with_all_updates_on_the_host() {
     let cell = Cell { spec, link_mb_s: 25_000, latency_ns: 10_000, budget_percent: 12 };
     let outcome = Outcome::of(cell, Auto { effort: Some(60), ..Auto::default() });
     assert!(outcome.broken().is_empty(), "{outcome:?}");
+}
+
+/// One micro-batch at a time, the weights cross the link four times; with all four together, the
+/// activations do.
+#[test]
+fn some_of_the_micro_batches_run_together() {
+    let spec = "llama:layers=9,width=512,vocabulary=8000,batch=8,sequence=512,micro=4,optimizer=sgd,\
+                tflops=100,memory_gb_s=2000";
+    let owned = models::generate(spec).unwrap();
+    let cell =
+        Cell { spec: String::new(), link_mb_s: 6_000, latency_ns: 10_000, budget_percent: 22 };
+    let (graph, machine) = (owned.graph().unwrap(), cell.machine());
+    let budget_bytes = planning::in_core_peak_bytes(&graph, &machine).unwrap() / 100 * 22;
+    let request = Request { graph: &graph, machine: &machine, budget_bytes };
+    let plan = |order| {
+        let auto = Auto { effort: Some(20), order, ..Auto::default() };
+        planning::plan(&request, Planner::Auto(auto)).unwrap()
+    };
+    let (given, free) = (plan(Order::Given), plan(Order::Free));
+    let [given_ns, free_ns] = [&given, &free].map(|plan| plan.predicted.period_ns);
+    assert!(free_ns < given_ns / 100 * 90, "{free_ns} ns, in the given order {given_ns} ns");
+    let launches = || {
+        let launches = free.steps.iter().filter_map(|step| match *step {
+            Step::Launch(launched) => Some(owned.op_names[launched.op.index()].as_str()),
+            _ => None,
+        });
+        launches.enumerate()
+    };
+    let first = |op: &str| launches().find(|&(_, name)| name == op).unwrap().0;
+    let last = |op: &str| launches().filter(|&(_, name)| name == op).last().unwrap().0;
+    assert!(first("micro1.layers.0.mlp.down") < first("micro0.layers.8.mlp.down"));
+    assert!(first("micro2.layers.0.mlp.down") > last("micro1.layers.0.mlp.down.backward.weight"));
 }
 
 /// The best plan of `optimizer-offload` is one of checkpointing here.

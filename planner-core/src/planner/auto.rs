@@ -17,6 +17,7 @@ use crate::hosted::Hosted;
 use crate::plan::{ArenaPlacement, Plan, PlanError, Prediction};
 use crate::scratch::{Buffer, BufferTooShort, Scratch};
 use crate::sequence::Sequence;
+use core::iter;
 
 /// What more lists gain over a sample of them, as a fraction of the period, at most as a rule.
 pub(super) const GAIN: u64 = 10;
@@ -119,11 +120,11 @@ pub(super) fn make_with<'o>(
     if given.len() == 0 {
         return plan_task(&task(&given), Entrant::Of(strategy), output, &mut scratch);
     }
-    let orders = match strategy {
-        Strategy::Auto(Auto { order: Order::Free, .. }) if !strategy.takes_first() => {
-            best_orders(request, &given, &mut output, &mut scratch)?
-        }
-        _ => Orders::given(),
+    let is_free = matches!(strategy, Strategy::Auto(Auto { order: Order::Free, .. }))
+        && !strategy.takes_first();
+    let orders = match is_free {
+        true => best_orders(request, &given, &mut output, &mut scratch)?,
+        false => Orders::given(),
     };
     if strategy.rule().has_segments() {
         return plan_segments(&task(&given), (strategy, u64::MAX), output, &mut scratch);
@@ -133,12 +134,19 @@ pub(super) fn make_with<'o>(
     let lists = strategy.lists_with_repeats(request.graph);
     let repeated = match lists {
         0 => None,
-        _ => repeats::search::best(
-            orders.each(&given).map(|order| order.map(task)),
-            lists,
-            &mut output,
-            &mut scratch,
-        )?,
+        _ => {
+            let (graph, budget_bytes) = (request.graph, request.budget_bytes);
+            let joins = match is_free {
+                true => Some(order::in_batches(graph, budget_bytes, &mut scratch)?),
+                false => None,
+            };
+            repeats::search::best(
+                (orders.each(&given).map(|order| order.map(task)), joins.into_iter().flatten()),
+                lists,
+                &mut output,
+                &mut scratch,
+            )?
+        }
     };
     let repeated_ns = repeated.as_ref().map_or(u64::MAX, |(_, sampled)| sampled.period_ns);
     // If no list has fitted so far, segments may keep the values that updates read.
@@ -612,7 +620,8 @@ pub(super) fn tell(
         return Ok(once_ns);
     }
     let mut scratch = scratch.reborrow();
-    let repeated = repeats::search::best([Some(*task), None], lists, output, &mut scratch)?;
+    let repeated =
+        repeats::search::best(([Some(*task), None], iter::empty()), lists, output, &mut scratch)?;
     let repeated_ns = repeated.map(|(_, sampled)| sampled.period_ns);
     Ok(once_ns.into_iter().chain(repeated_ns).min())
 }

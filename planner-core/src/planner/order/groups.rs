@@ -27,6 +27,8 @@ pub enum Join {
     ByStates {
         /// The bytes of a set. One op may read more.
         set_bytes: u64,
+        /// How many micro-batches run together at most. The next ones wait until these are done.
+        batches: u32,
     },
 }
 

@@ -5,8 +5,11 @@
 //! parameters at its end, where every gradient has to wait for them. Here ops that only
 //! matter to each other run together ([`groups`]), and groups that free memory run first
 //! ([`schedule`]). Micro-batches of a training step each read all weights, so that weights which do not
-//! stay cross the link as often; where one layer runs for all micro-batches, they cross it once.
+//! stay cross the link as often; where one layer runs for all [micro-batches](batches), they cross it once, but
+//! what each of them keeps for its backward pass waits at the same time. A few lists with repeats tell how
+//! many of them to run together.
 
+mod batches;
 mod groups;
 mod schedule;
 mod touches;
@@ -16,13 +19,19 @@ use crate::graph::{Graph, OpId};
 use crate::plan::{PlanError, Prediction};
 use crate::scratch::{Limits, OutOfScratch, Scratch, words};
 use crate::sequence::Sequence;
+use batches::Batches;
 use groups::Groups;
 
 pub use groups::Join;
 
 /// Words of scratch that [`best`] keeps, and one order that it tries.
 pub(super) const fn kept_words(limits: &Limits) -> usize {
-    words::<OpId>(limits.ops).saturating_add(Sequence::scratch_words(limits)).saturating_mul(3)
+    arranged_words(limits).saturating_mul(3)
+}
+
+/// Words of scratch that [`arrange`] keeps.
+pub(super) const fn arranged_words(limits: &Limits) -> usize {
+    words::<OpId>(limits.ops).saturating_add(Sequence::scratch_words(limits))
 }
 
 /// Words of scratch that [`list_schedule`] asks for, by [`Limits::of_graph`].
@@ -66,6 +75,9 @@ pub(super) fn arrange<'s>(
 /// Shares of the budget that states which are read together take. A balance: fewer of them leave more
 /// memory to what waits, more of them let it wait less often.
 const SETS: [u64; 2] = [64, 16];
+
+/// All micro-batches, however many there are.
+const ALL_BATCHES: u32 = u32::MAX;
 
 /// Ways to join ops after which values die soon.
 const SOON: [Join; 2] = [Join::Light, Join::All];
@@ -122,8 +134,22 @@ impl<'s> Orders<'s> {
 /// The ways to join ops that are worth a try: first [`SOON`], then those after which states are read
 /// together.
 pub(super) fn joins(budget_bytes: u64) -> impl Iterator<Item = Join> {
-    let sets = SETS.map(|share| Join::ByStates { set_bytes: budget_bytes / share });
+    let sets =
+        SETS.map(|share| Join::ByStates { set_bytes: budget_bytes / share, batches: ALL_BATCHES });
     SOON.into_iter().chain(sets)
+}
+
+/// The ways in which some of the micro-batches read states together, if there are several: 1, 2, 4, and so on.
+/// O(operands).
+pub(super) fn in_batches(
+    graph: &Graph<'_>,
+    budget_bytes: u64,
+    scratch: &mut Scratch<'_>,
+) -> Result<impl Iterator<Item = Join> + use<>, OutOfScratch> {
+    let all = Batches::new(graph, &mut scratch.reborrow())?.count();
+    let some = (0..u32::BITS).map(|log| 1 << log).take_while(move |&batches| batches < all);
+    let set_bytes = budget_bytes / SETS[1];
+    Ok(some.map(move |batches| Join::ByStates { set_bytes, batches }))
 }
 
 /// The best orders to be had, by what a sample of lists comes to in each.
@@ -310,17 +336,20 @@ mod tests {
             (&[4, 2], &[2]),
             (&[5, 3], &[3]),
         ];
-        let by_states = |set_bytes| order(Join::ByStates { set_bytes }, &tensors, step);
+        let by_states =
+            |set_bytes, batches| order(Join::ByStates { set_bytes, batches }, &tensors, step);
         // A set is one layer: the update follows the last gradient of its weight.
-        assert_eq!(by_states(10_000), Some([0, 4, 1, 2, 5, 6, 9, 3, 7, 8]));
-        // All states are one set: the first micro-batch goes first, as given.
-        assert_eq!(by_states(20_000), Some([0, 1, 2, 3, 4, 5, 6, 9, 7, 8]));
+        assert_eq!(by_states(10_000, ALL_BATCHES), Some([0, 4, 1, 2, 5, 6, 9, 3, 7, 8]));
+        // All states are one set, or one micro-batch runs at a time: the first one goes first, as given.
+        let one_by_one = Some([0, 1, 2, 3, 4, 5, 6, 9, 7, 8]);
+        assert_eq!(by_states(20_000, ALL_BATCHES), one_by_one);
+        assert_eq!(by_states(10_000, 1), one_by_one);
     }
 
     #[test]
     fn a_chain_keeps_its_order() {
         let chain: [(&[u32], &[u32]); 3] = [(&[0, 1], &[3]), (&[3, 1], &[4]), (&[4, 1], &[5])];
-        for join in [Join::Light, Join::All, Join::ByStates { set_bytes: 1 }] {
+        for join in [Join::Light, Join::All, Join::ByStates { set_bytes: 1, batches: 1 }] {
             assert_eq!(order(join, &TENSORS, chain), None);
         }
     }

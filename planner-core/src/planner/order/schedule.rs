@@ -12,6 +12,7 @@
 //! follow. An update that releases more than it allocates runs at once: the last gradient of
 //! its weight is there.
 
+use super::batches::Batches;
 use super::groups::{Groups, Join};
 use super::touches::Touches;
 use crate::graph::{Graph, Kind, OpId, TensorId};
@@ -31,6 +32,7 @@ const NONE: u32 = u32::MAX;
 pub(super) const fn scratch_words(limits: &Limits) -> usize {
     total([
         Touches::scratch_words(limits),
+        Batches::scratch_words(limits),
         words::<u32>(limits.ops),
         words::<i64>(limits.ops),
         words::<u32>(limits.tensors).saturating_mul(4),
@@ -59,12 +61,13 @@ pub(super) fn write(
         mixed: scratch.take(tensors, 0u32)?,
         ready: Ready { first: heapless::Vec::new(), rest: Heap::new(ops, &mut scratch)? },
         set: Set { of: scratch.take(tensors, 0u32)?, number: 1, bytes: 0 },
+        batches: Batches::new(graph, &mut scratch)?,
     };
     schedule.start();
     let mut order = order.iter_mut();
     let next = |schedule: &mut Schedule<'_, '_>| match join {
         Join::Light | Join::All => schedule.next(),
-        Join::ByStates { set_bytes } => schedule.next_by_states(set_bytes),
+        Join::ByStates { set_bytes, batches } => schedule.next_by_states(set_bytes, batches.max(1)),
     };
     while let Some(group) = next(&mut schedule) {
         for (op, slot) in groups.ops(group).zip(&mut order) {
@@ -91,6 +94,7 @@ struct Schedule<'s, 'g> {
     mixed: &'s mut [u32],
     ready: Ready<'s>,
     set: Set<'s>,
+    batches: Batches<'s>,
 }
 
 /// The states that are read together.
@@ -173,22 +177,25 @@ impl<'s, 'g> Schedule<'s, 'g> {
         Some(self.ready.take(next))
     }
 
-    /// Takes the group that is to run next where states are read together.
-    fn next_by_states(&mut self, set_bytes: u64) -> Option<u32> {
+    /// Takes the group that is to run next where so many micro-batches read states together.
+    fn next_by_states(&mut self, set_bytes: u64, together: u32) -> Option<u32> {
         let ready = &self.ready.first;
         if let Some(update) = ready.iter().position(|&group| self.is_update(group)) {
             return Some(self.ready.take(update));
         }
+        let turn = |group: u32| self.batches.of(group) / together;
+        let first = ready.iter().map(|&group| turn(group)).min()?;
+        let is_among = |&group: &u32| turn(group) == first;
         let has_room = |&group: &u32| {
             let added_bytes = self.added_bytes(group);
             added_bytes == 0 || self.set.bytes.saturating_add(added_bytes) <= set_bytes
         };
-        let next = ready.iter().position(has_room);
+        let next = ready.iter().position(|group| is_among(group) && has_room(group));
         if next.is_none() {
             (self.set.number, self.set.bytes) = (self.set.number + 1, 0);
         }
-        let next = next.unwrap_or(0);
-        self.add_states(*ready.get(next)?);
+        let next = next.or_else(|| ready.iter().position(is_among))?;
+        self.add_states(ready[next]);
         Some(self.ready.take(next))
     }
 

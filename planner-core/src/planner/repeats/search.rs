@@ -15,6 +15,7 @@ use crate::planner::error::PlanningError;
 use crate::planner::gaps::Gaps;
 use crate::planner::host_memory::UNLIMITED;
 use crate::planner::memory::{self, Memory};
+use crate::planner::order::{self, Join};
 use crate::planner::pressure::Pressure;
 use crate::planner::request::{Output, PoolTables, Task};
 use crate::planner::strategy::Need;
@@ -38,6 +39,9 @@ const COARSE: [usize; 9] = [132, 100, 68, 116, 148, 124, 140, 36, 164];
 
 /// How many of them tell two orders of the ops apart.
 const TELLING: usize = 3;
+
+/// They err by one part in so many, rarely more.
+const TELLING_ERROR: u64 = 128;
 
 /// How far from the best price so far others are tried then: half of it, and twice as much.
 const STRIDE: usize = RUNGS.len();
@@ -97,7 +101,10 @@ pub(in crate::planner) const fn scratch_words(limits: &Limits) -> usize {
         probe,
     ]);
     let segments = total([memory::scratch_words(limits), checkpoint::scratch_words(limits), judge]);
-    kept_words(limits).saturating_add(larger(round, segments))
+    let round = words::<OpId>(limits.ops).saturating_add(round);
+    let arranged = order::arranged_words(limits)
+        .saturating_add(larger(order::list_schedule_words(limits), round));
+    kept_words(limits).saturating_add(larger(arranged, segments))
 }
 
 /// The best list of launches so far, and what a plan of it comes to: if there is none, the list that
@@ -142,6 +149,16 @@ impl<'l> Leader<'l> {
         self.launches[..self.len].iter().copied()
     }
 
+    /// Keeps the list of another search if it is better.
+    fn offer_that_of(&mut self, other: &Leader<'_>) {
+        if self.rank() <= other.rank() {
+            return;
+        }
+        let Leader { predicted, excess_bytes, ref launches, len } = *other;
+        (self.predicted, self.excess_bytes, self.len) = (predicted, excess_bytes, len);
+        self.launches[..len].copy_from_slice(&launches[..len]);
+    }
+
     /// Keeps a list if it is better.
     fn offer(&mut self, sequence: &Sequence<'_>, judged: Judged) {
         if self.rank() <= judged.rank() {
@@ -156,44 +173,84 @@ impl<'l> Leader<'l> {
 }
 
 /// The best sequence with repeats of `lists` that are tried, and what a plan of it comes to; none
-/// where none is found. If the ops may be in either of two orders, a few lists of each tell which is better.
+/// where none is found. If the ops may be in one of several orders, a few lists of each tell which is best:
+/// some orders are given, others are ways to join ops.
 pub(in crate::planner) fn best<'s>(
-    orders: [Option<Task<'s>>; 2],
+    (orders, joins): ([Option<Task<'s>>; 2], impl Iterator<Item = Join>),
     lists: usize,
     output: &mut Output<'_>,
     scratch: &mut Scratch<'s>,
 ) -> Result<Option<(Sequence<'s>, Prediction)>, PlanningError> {
     let [Some(mut task), other] = orders else { return Ok(None) };
-    if let Some(other) = other
-        && is_better(&other, &task, lists, output, scratch)?
-    {
-        task = other;
+    let mut joins = joins.peekable();
+    let mut join = None;
+    if other.is_some() || joins.peek().is_some() {
+        let mut least = rank(&task, lists, output, scratch)?;
+        if let Some(other) = other {
+            let rank = rank(&other, lists, output, scratch)?;
+            if rank < least {
+                (task, least) = (other, rank);
+            }
+        }
+        join = best_join(&task, (least, joins), lists, output, scratch)?;
     }
     let mut leader = Leader::new(&task, scratch)?;
-    extend(&task, &mut leader, lists, output, scratch)?;
+    // The few lists of a rank do not tell what more repeats gain in either order.
+    let fewer = if join.is_some() { lists.div_ceil(2) } else { lists };
+    extend(&task, &mut leader, fewer, output, scratch)?;
+    if let Some(join) = join {
+        let mut scratch = scratch.reborrow();
+        if let Some(sequence) = order::arrange(task.sequence, join, &mut scratch)? {
+            let task = Task { sequence: &sequence, ..task };
+            let mut joined = Leader::new(&task, &mut scratch)?;
+            extend(&task, &mut joined, lists, output, &mut scratch)?;
+            leader.offer_that_of(&joined);
+        }
+    }
     leader.sequence(&task, scratch)
 }
 
-/// Whether a few lists with repeats are shorter in one order of the ops than in another.
-fn is_better(
-    one: &Task<'_>,
-    other: &Task<'_>,
+/// The best of some ways to join ops, if its rank is surely less.
+fn best_join(
+    task: &Task<'_>,
+    (least, joins): (Rank, impl Iterator<Item = Join>),
     lists: usize,
     output: &mut Output<'_>,
     scratch: &mut Scratch<'_>,
-) -> Result<bool, PlanningError> {
-    let mut rank = |task: &Task<'_>| -> Result<Rank, PlanningError> {
+) -> Result<Option<Join>, PlanningError> {
+    let mut best: Option<(Rank, Join)> = None;
+    for join in joins {
         let mut scratch = scratch.reborrow();
-        let mut leader = Leader::new(task, &mut scratch)?;
-        let mut left = lists.min(TELLING);
-        add_repeats(task, &mut leader, (usize::MAX, &mut left), output, &mut scratch)?;
-        Ok(leader.rank())
-    };
-    let other = rank(other)?;
-    Ok(rank(one)? < other)
+        let Some(sequence) = order::arrange(task.sequence, join, &mut scratch)? else { continue };
+        let joined = Task { sequence: &sequence, ..*task };
+        let rank = rank(&joined, lists, output, &mut scratch)?;
+        if best.is_none_or(|(least, _)| rank < least) {
+            best = Some((rank, join));
+        }
+    }
+    Ok(best.filter(|&(rank, _)| is_surely_less(rank, least)).map(|(_, join)| join))
 }
 
-/// The same from the segments of checkpointing, as far as a plan of these is shorter than `than_ns`;
+/// Whether one of two ranks by a few lists is less by more than these lists err, as a rule.
+const fn is_surely_less((lacks, (one_ns, _)): Rank, (other_lacks, (other_ns, _)): Rank) -> bool {
+    lacks < other_lacks || lacks == other_lacks && one_ns < other_ns - other_ns / TELLING_ERROR
+}
+
+/// What a few lists with repeats come to.
+fn rank(
+    task: &Task<'_>,
+    lists: usize,
+    output: &mut Output<'_>,
+    scratch: &mut Scratch<'_>,
+) -> Result<Rank, PlanningError> {
+    let mut scratch = scratch.reborrow();
+    let mut leader = Leader::new(task, &mut scratch)?;
+    let mut left = lists.min(TELLING);
+    add_repeats(task, &mut leader, (usize::MAX, &mut left), output, &mut scratch)?;
+    Ok(leader.rank())
+}
+
+/// The best sequence that is found from the segments of checkpointing, as far as its plan is shorter than `than_ns`;
 /// and the least time of the launches of any segments.
 pub(in crate::planner) fn best_of_segments<'s>(
     task: &Task<'s>,

@@ -1,0 +1,147 @@
+//! Which micro-batch each op belongs to.
+//!
+//! A micro-batch begins where an op reads an input and nothing that was made from another input.
+//! What is made from several, as a sum of gradients is, belongs to the last one of them.
+
+use crate::graph::{Graph, Kind};
+use crate::scratch::{Limits, OutOfScratch, Scratch, total, words};
+
+/// No micro-batch.
+const NONE: u32 = u32::MAX;
+
+/// The micro-batches of a graph, in the given order.
+#[derive(Debug)]
+pub(super) struct Batches<'a> {
+    of: &'a mut [u32],
+    count: u32,
+}
+
+impl<'a> Batches<'a> {
+    pub(super) const fn scratch_words(limits: &Limits) -> usize {
+        total([
+            words::<u32>(limits.ops).saturating_mul(2),
+            words::<u64>(limits.ops),
+            words::<u32>(limits.tensors),
+        ])
+    }
+
+    /// Finds them. O(operands).
+    pub(super) fn new(graph: &Graph<'_>, scratch: &mut Scratch<'a>) -> Result<Self, OutOfScratch> {
+        let of = scratch.take(graph.ops().len(), NONE)?;
+        let mut scratch = scratch.reborrow();
+        let starts = find_starts(graph, of, &mut scratch)?;
+        let times_ns = scratch.take(starts, 0u64)?;
+        for (op, &start) in graph.ops().iter().zip(&*of).filter(|&(_, &start)| start != NONE) {
+            // The times of all ops fit into 64 bits.
+            times_ns[start as usize] += op.time_ns;
+        }
+        // A mask that all micro-batches share, or the rate of an update, is none.
+        let least_ns = times_ns.iter().sum::<u64>() / times_ns.len().max(1) as u64 / 2;
+        let number = scratch.take(starts, 0u32)?;
+        let mut count = 0;
+        for (number, &time_ns) in number.iter_mut().zip(&*times_ns) {
+            *number = count;
+            count += u32::from(time_ns >= least_ns);
+        }
+        for start in &mut *of {
+            *start = number.get(*start as usize).map_or(0, |&at| at.min(count.saturating_sub(1)));
+        }
+        Ok(Self { of, count })
+    }
+
+    /// How many there are.
+    pub(super) const fn count(&self) -> u32 {
+        self.count
+    }
+
+    /// The micro-batch of an op; the first if it depends on none.
+    pub(super) fn of(&self, op: u32) -> u32 {
+        self.of[op as usize]
+    }
+}
+
+/// Numbers the ops with which inputs come in; gives each op the last one that it depends on, or [`NONE`].
+/// Returns their number.
+fn find_starts(
+    graph: &Graph<'_>,
+    of: &mut [u32],
+    scratch: &mut Scratch<'_>,
+) -> Result<usize, OutOfScratch> {
+    let made_in = scratch.reborrow().take(graph.tensors().len(), NONE)?;
+    let mut starts = 0;
+    for (op, start) in graph.op_ids().zip(of) {
+        let is_input = |tensor| graph.tensor(tensor).kind == Kind::Input;
+        let reads = || graph.reads(op).iter().copied();
+        let made =
+            reads().filter(|&tensor| !is_input(tensor)).map(|tensor| made_in[tensor.index()]);
+        *start = made.filter(|&start| start != NONE).max().unwrap_or(NONE);
+        if *start == NONE && reads().any(is_input) {
+            *start = starts;
+            starts += 1;
+        }
+        for &tensor in graph.writes(op) {
+            made_in[tensor.index()] = *start;
+        }
+    }
+    Ok(starts as usize)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::graph::{Op, Tensor, TensorId};
+
+    #[test]
+    fn what_is_made_of_several_inputs_belongs_to_the_last() {
+        const KINDS: [Kind; 11] = [
+            // A mask, two batches, the rate of the update, a weight.
+            Kind::Input,
+            Kind::Input,
+            Kind::Input,
+            Kind::Input,
+            Kind::State,
+            // What is made of the mask; a value and a gradient each; the sum; a step.
+            Kind::Temporary,
+            Kind::Temporary,
+            Kind::Temporary,
+            Kind::Temporary,
+            Kind::Temporary,
+            Kind::Temporary,
+        ];
+        let tensors = KINDS.map(|kind| Tensor { bytes: 4, kind });
+        // Of each op, what it reads and then one tensor that it writes.
+        const OPS: [&[u32]; 10] = [
+            &[0, 5],
+            &[1, 4, 6],
+            &[6, 5, 6],
+            &[6, 9],
+            &[4, 7],
+            &[2, 4, 8],
+            &[8, 5, 8],
+            &[8, 9, 9],
+            &[3, 10],
+            &[10, 4, 4],
+        ];
+        let mut operands = heapless::Vec::<TensorId, 32>::new();
+        let ops = OPS.map(|touched| {
+            let first_operand = operands.len() as u32;
+            operands.extend(touched.iter().map(|&id| TensorId(id)));
+            // The mask and the update take next to no time.
+            let time_ns = if matches!(touched[0], 0 | 3 | 10) { 1 } else { 10 };
+            Op {
+                time_ns,
+                first_operand,
+                reads: touched.len() as u32 - 1,
+                writes: 1,
+                ..Op::default()
+            }
+        });
+        let mut memory = [0; 1024];
+        let mut scratch = Scratch::new(&mut memory);
+        let graph = Graph::new(&tensors, &ops, &operands, &mut scratch.reborrow()).unwrap();
+        let batches = Batches::new(&graph, &mut scratch).unwrap();
+        assert_eq!(batches.count(), 2);
+        let of: [u32; OPS.len()] = core::array::from_fn(|op| batches.of(op as u32));
+        assert_eq!(of, [0, 0, 0, 0, 0, 1, 1, 1, 1, 1]);
+    }
+}
