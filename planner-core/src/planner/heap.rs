@@ -28,6 +28,11 @@ impl<'a> Heap<'a> {
         self.len
     }
 
+    /// Takes all entries off.
+    pub(crate) const fn clear(&mut self) {
+        self.len = 0;
+    }
+
     /// The least key and its id.
     pub(crate) fn top(&self) -> Option<(u64, u32)> {
         let [key, id] = *self.entries[..self.len].first()?;

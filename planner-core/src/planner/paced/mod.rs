@@ -7,6 +7,7 @@
 //! slack of all ops up to the one that needs it. The last of a few iterations is kept.
 
 mod upload;
+mod victims;
 
 use super::builder::Builder;
 use super::gaps::Gaps;
@@ -21,6 +22,7 @@ use crate::machine::{Direction, Machine, MachineParameters};
 use crate::schedule::{PerStream, Stream};
 use crate::scratch::{Limits, Scratch, total, words};
 use crate::sequence::{LaunchId, Sequence};
+use victims::Victims;
 
 /// Iterations that are followed. A balance: with more, the list begins more like it ends, and planning
 /// takes longer in proportion.
@@ -70,6 +72,7 @@ pub(super) const fn scratch_words(limits: &Limits) -> usize {
         Heap::scratch_words(limits.tensors.saturating_mul(3)).saturating_mul(3),
         Heap::scratch_words(limits.tensors),
         words::<u64>(limits.tensors).saturating_mul(6),
+        Victims::scratch_words(limits),
     ])
 }
 
@@ -114,6 +117,7 @@ struct Paced<'b, 's, 'p> {
     wanted: &'s mut [u64],
     /// Memory that had to be freed by force comes at this time.
     forced_ns: u64,
+    victims: Victims<'s>,
     iteration: u32,
     /// How hard pressed the links were in the last iteration.
     seen: &'s mut Pressure<'p>,
@@ -162,6 +166,7 @@ pub(super) fn write(
         gap_end: scratch.take(tensors, u64::MAX)?,
         wanted: scratch.take(tensors, 0)?,
         forced_ns: 0,
+        victims: Victims::new(tensors, &mut scratch)?,
         iteration: 0,
         seen,
         pace,
@@ -255,6 +260,9 @@ impl<'b> Paced<'b, '_, '_> {
         self.leave_outputs(op);
         self.give_back(op);
         self.run_on_host();
+        for &tensor in self.sequence().operands_of(op) {
+            self.enter_victim(tensor);
+        }
         // The next time around, nothing has come early yet.
         for pool in 0..self.builder.memory.pools() {
             let at = pool * self.sequence().len() + op.index();
@@ -480,15 +488,8 @@ impl<'b> Paced<'b, '_, '_> {
 
     /// Evicts the tensor that is used again last of those of a pool that an op does not touch.
     fn evict_any(&mut self, op: LaunchId, pool: usize) -> Result<(), Stuck> {
-        let sequence = self.sequence();
-        let next = |tensor: TensorId| self.builder.next_position(tensor);
-        let victim = sequence
-            .tensor_ids()
-            .filter(|&tensor| self.builder.held(tensor) > 0 && self.builder.pool(tensor) == pool)
-            .filter(|tensor| !sequence.operands_of(op).contains(tensor))
-            .max_by_key(|&tensor| next(tensor))
-            .ok_or(Stuck::NoMemory)?;
-        let (later, next) = next(victim);
+        let victim = self.victim(op, pool).ok_or(Stuck::NoMemory)?;
+        let (later, next) = self.builder.next_position(victim);
         self.gap_end[victim.index()] = self.position(next, later);
         self.kept[victim.index()] = 0;
         let end_ns = self.copy(victim, 0, self.forced_ns)?;

@@ -164,6 +164,7 @@ impl Paced<'_, '_, '_> {
         let held = self.builder.held(tensor);
         let duration_ns = self.transfer_ns(Direction::HostToDevice, tensor, held, held + objects);
         self.builder.prefetch_to(tensor, held + objects)?;
+        self.enter_victim(tensor);
         let free_ns = &mut self.free_ns[Stream::Upload];
         *free_ns = now_ns.max(made_ns).max(*free_ns).saturating_add(duration_ns);
         self.arrived_ns[tensor.index()] = *free_ns;
