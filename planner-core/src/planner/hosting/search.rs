@@ -341,7 +341,7 @@ impl<'w> Search<'w> {
         }
         // The best comes last, so that it need not be written again.
         let own_ns = contest.enter(Way::Own(best), u64::MAX, scratch)?;
-        if !contest.is_within(trial_ns) {
+        if trial_ns < u64::MAX && !contest.is_within(trial_ns) {
             others_ns = contest.enter_others(u64::MAX, scratch)?;
         }
         for (End { choice, .. }, end_ns) in self.ends.into_iter().zip(&mut ends_ns) {

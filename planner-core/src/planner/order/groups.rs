@@ -27,7 +27,7 @@ pub enum Join {
     ByStates {
         /// The bytes of a set. One op may read more.
         set_bytes: u64,
-        /// How many micro-batches run together at most. The next ones wait until these are done.
+        /// How many micro-batches run together at most; 0 counts as 1. The next ones wait until these are done.
         batches: u32,
     },
 }
