@@ -194,8 +194,8 @@ fn micro_batches_take_no_longer_than_with_all_updates_on_the_host() {
     assert!(outcome.broken().is_empty(), "{outcome:?}");
 }
 
-/// One micro-batch at a time, the weights cross the link four times; with all four together, the
-/// activations do.
+/// If the micro-batches run one by one, the weights cross the link four times. If all four run together,
+/// their activations wait at the same time and cross it.
 #[test]
 fn some_of_the_micro_batches_run_together() {
     let spec = "llama:layers=9,width=512,vocabulary=8000,batch=8,sequence=512,micro=4,optimizer=sgd,\

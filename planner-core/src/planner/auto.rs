@@ -218,8 +218,8 @@ pub(super) fn make_with<'o>(
     Ok(Made { own_ns, others_ns: others_ns.min(segments_ns), ..made })
 }
 
-/// Plans by the best of the strategies that a strategy is compared with and that run nothing on the
-/// host. Only plans that take less than `below_ns` are of use; returns none if there is no such plan.
+/// Compares the strategies that run nothing on the host, but for `auto`, and plans by the best one. Returns
+/// none if no plan takes less than `below_ns`. Ops run again only if `strategy` allows it.
 pub(super) fn make_other<'o>(
     request: &Request<'_>,
     strategy: Strategy,
@@ -562,8 +562,8 @@ impl<'o, 't> Contest<'o, 't> {
         Ok(better)
     }
 
-    /// The best plan, written once more if another came after it: of the given task, by the strategy
-    /// of checkpointing that is better than all that were entered, if one is.
+    /// The plan of the better strategy of checkpointing, if there is one; else the best plan that was
+    /// entered, written once more if another came after it.
     fn winner(
         self,
         (given, better): (&Task<'_>, Option<Strategy>),

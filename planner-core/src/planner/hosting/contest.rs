@@ -55,8 +55,8 @@ impl<'w, 'o> Contest<'w, 'o> {
         self.winner.is_some_and(|(_, way)| way == Way::Own(choice))
     }
 
-    /// Enters all other strategies; returns a period that none of them beats. Only plans that take less
-    /// than `below_ns` are of use.
+    /// Enters all other strategies, and returns a period that none of them beats. A plan counts only if it
+    /// takes less than `below_ns`.
     pub(super) fn enter_others(
         &mut self,
         below_ns: u64,
@@ -69,8 +69,8 @@ impl<'w, 'o> Contest<'w, 'o> {
         Ok(least_ns)
     }
 
-    /// Plans in a way, and keeps the plan if it is the best; returns a period that no plan of that way
-    /// beats. Only plans that take less than `below_ns` are of use, but for those of a choice.
+    /// Plans in a way, and keeps the plan if it is the best. Returns a period that no plan of that way
+    /// beats. A plan of another strategy counts only if it takes less than `below_ns`.
     pub(super) fn enter(
         &mut self,
         way: Way,

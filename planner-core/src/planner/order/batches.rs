@@ -1,7 +1,7 @@
 //! Which micro-batch each op belongs to.
 //!
 //! A micro-batch begins where an op reads an input and nothing that was made from another input.
-//! What is made from several, as a sum of gradients is, belongs to the last one of them.
+//! A value that is made from several micro-batches, such as a sum of gradients, belongs to the last of them.
 
 use crate::graph::{Graph, Kind};
 use crate::scratch::{Limits, OutOfScratch, Scratch, total, words};
@@ -35,7 +35,7 @@ impl<'a> Batches<'a> {
             // The times of all ops fit into 64 bits.
             times_ns[start as usize] += op.time_ns;
         }
-        // A mask that all micro-batches share, or the rate of an update, is none.
+        // A short one is no micro-batch: it makes a mask that all of them share, or the rate of an update.
         let least_ns = times_ns.iter().sum::<u64>() / times_ns.len().max(1) as u64 / 2;
         let number = scratch.take(starts, 0u32)?;
         let mut count = 0;
@@ -60,8 +60,8 @@ impl<'a> Batches<'a> {
     }
 }
 
-/// Numbers the ops with which inputs come in; gives each op the last one that it depends on, or [`NONE`].
-/// Returns their number.
+/// Numbers the ops that begin micro-batches. Gives each op the number of the last one that it depends on, or
+/// [`NONE`]. Returns how many there are.
 fn find_starts(
     graph: &Graph<'_>,
     of: &mut [u32],
@@ -109,7 +109,7 @@ mod tests {
             Kind::Temporary,
         ];
         let tensors = KINDS.map(|kind| Tensor { bytes: 4, kind });
-        // Of each op, what it reads and then one tensor that it writes.
+        // Each op: the tensors that it reads, then the one that it writes.
         const OPS: [&[u32]; 10] = [
             &[0, 5],
             &[1, 4, 6],

@@ -488,9 +488,8 @@ impl<'b> Paced<'b, '_, '_> {
 
     /// Evicts the tensor that is used again last of those of a pool that an op does not touch.
     fn evict_any(&mut self, op: LaunchId, pool: usize) -> Result<(), Stuck> {
-        let victim = self.victim(op, pool).ok_or(Stuck::NoMemory)?;
-        let (later, next) = self.builder.next_position(victim);
-        self.gap_end[victim.index()] = self.position(next, later);
+        let (victim, next) = self.victim(op, pool).ok_or(Stuck::NoMemory)?;
+        self.gap_end[victim.index()] = next;
         self.kept[victim.index()] = 0;
         let end_ns = self.copy(victim, 0, self.forced_ns)?;
         self.forced_ns = self.forced_ns.max(end_ns);

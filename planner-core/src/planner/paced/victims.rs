@@ -7,15 +7,15 @@ use crate::planner::request::POOLS;
 use crate::scratch::{Limits, OutOfScratch, Scratch};
 use crate::sequence::LaunchId;
 
-/// The tensors of each pool on the device, the one that is used again last on top. They are gathered when
-/// the first one is asked for, since few lists evict by force. Entries that are no longer true stay until
-/// they come to the top.
+/// The tensors on the device, by pool; the tensor whose next use comes last is on top. They are gathered when
+/// a list evicts by force for the first time, since few lists do. An entry that is out of date stays until it
+/// comes to the top.
 pub(super) struct Victims<'s> {
     by_next_use: [Heap<'s>; POOLS],
     is_gathered: bool,
 }
 
-/// Entries for each tensor, true or not. A balance: with fewer, they are gathered again more often.
+/// Entries for each tensor, with those out of date. A balance: with fewer, tensors are gathered again more often.
 const ENTRIES: usize = 3;
 
 impl<'s> Victims<'s> {
@@ -30,9 +30,9 @@ impl<'s> Victims<'s> {
 }
 
 impl Paced<'_, '_, '_> {
-    /// The tensor of a pool that is used again last of those that an op does not touch. O(log tensors),
-    /// amortized.
-    pub(super) fn victim(&mut self, op: LaunchId, pool: usize) -> Option<TensorId> {
+    /// Takes the tensor of a pool whose next use comes last, and the position of that use. Leaves out the
+    /// tensors that the op touches. O(log tensors), amortized.
+    pub(super) fn victim(&mut self, op: LaunchId, pool: usize) -> Option<(TensorId, u64)> {
         if !self.victims.is_gathered {
             self.gather_victims();
         }
@@ -41,9 +41,10 @@ impl Paced<'_, '_, '_> {
             let (key, id) = self.victims.by_next_use[pool].pop()?;
             let tensor = TensorId(u32::MAX - id);
             // What the op touches is entered again after it.
-            let is_true = self.builder.held(tensor) > 0 && key == self.until_next_use(tensor);
-            if is_true && !touched.contains(&tensor) {
-                return Some(tensor);
+            let next = self.next_use(tensor);
+            let is_current = self.builder.held(tensor) > 0 && key == u64::MAX - next;
+            if is_current && !touched.contains(&tensor) {
+                return Some((tensor, next));
             }
         }
     }
@@ -59,16 +60,16 @@ impl Paced<'_, '_, '_> {
     /// Notes that a tensor is on the device, or is used next by another op than before.
     pub(super) fn enter_victim(&mut self, tensor: TensorId) {
         if self.victims.is_gathered && self.builder.held(tensor) > 0 {
-            let key = self.until_next_use(tensor);
+            let key = u64::MAX - self.next_use(tensor);
             let pool = self.builder.pool(tensor);
             self.victims.is_gathered =
                 self.victims.by_next_use[pool].push(key, u32::MAX - tensor.0);
         }
     }
 
-    /// The less, the later a tensor is used again.
-    fn until_next_use(&self, tensor: TensorId) -> u64 {
+    /// The position of the next use of a tensor over all iterations.
+    fn next_use(&self, tensor: TensorId) -> u64 {
         let (later, next) = self.builder.next_position(tensor);
-        u64::MAX - self.position(next, later)
+        self.position(next, later)
     }
 }

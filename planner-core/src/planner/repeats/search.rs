@@ -40,7 +40,7 @@ const COARSE: [usize; 9] = [132, 100, 68, 116, 148, 124, 140, 36, 164];
 /// How many of them tell two orders of the ops apart.
 const TELLING: usize = 3;
 
-/// They err by one part in so many, rarely more.
+/// The error of these lists: one part of the period in so many, rarely more.
 const TELLING_ERROR: u64 = 128;
 
 /// How far from the best price so far others are tried then: half of it, and twice as much.
@@ -136,7 +136,11 @@ impl<'l> Leader<'l> {
 
     /// What there is less of, the better the list is.
     fn rank(&self) -> Rank {
-        Judged { predicted: self.predicted, excess_bytes: self.excess_bytes }.rank()
+        self.judged().rank()
+    }
+
+    const fn judged(&self) -> Judged {
+        Judged { predicted: self.predicted, excess_bytes: self.excess_bytes }
     }
 
     /// A sequence whose first list takes longer than this is judged by that list alone.
@@ -149,25 +153,16 @@ impl<'l> Leader<'l> {
         self.launches[..self.len].iter().copied()
     }
 
-    /// Keeps the list of another search if it is better.
-    fn offer_that_of(&mut self, other: &Leader<'_>) {
-        if self.rank() <= other.rank() {
-            return;
-        }
-        let Leader { predicted, excess_bytes, ref launches, len } = *other;
-        (self.predicted, self.excess_bytes, self.len) = (predicted, excess_bytes, len);
-        self.launches[..len].copy_from_slice(&launches[..len]);
-    }
-
     /// Keeps a list if it is better.
-    fn offer(&mut self, sequence: &Sequence<'_>, judged: Judged) {
+    fn offer(&mut self, judged: Judged, launches: impl Iterator<Item = OpId>) {
         if self.rank() <= judged.rank() {
             return;
         }
         Judged { predicted: self.predicted, excess_bytes: self.excess_bytes } = judged;
-        self.len = sequence.len();
-        for (kept, launch) in self.launches.iter_mut().zip(sequence.launches()) {
-            *kept = sequence.op(launch);
+        self.len = 0;
+        for (kept, op) in self.launches.iter_mut().zip(launches) {
+            *kept = op;
+            self.len += 1;
         }
     }
 }
@@ -195,7 +190,7 @@ pub(in crate::planner) fn best<'s>(
         join = best_join(&task, (least, joins), lists, output, scratch)?;
     }
     let mut leader = Leader::new(&task, scratch)?;
-    // The few lists of a rank do not tell what more repeats gain in either order.
+    // A rank comes from few lists: with more repeats, the other order may be better.
     let fewer = if join.is_some() { lists.div_ceil(2) } else { lists };
     extend(&task, &mut leader, fewer, output, scratch)?;
     if let Some(join) = join {
@@ -204,7 +199,7 @@ pub(in crate::planner) fn best<'s>(
             let task = Task { sequence: &sequence, ..task };
             let mut joined = Leader::new(&task, &mut scratch)?;
             extend(&task, &mut joined, lists, output, &mut scratch)?;
-            leader.offer_that_of(&joined);
+            leader.offer(joined.judged(), joined.launches());
         }
     }
     leader.sequence(&task, scratch)
@@ -231,7 +226,7 @@ fn best_join(
     Ok(best.filter(|&(rank, _)| is_surely_less(rank, least)).map(|(_, join)| join))
 }
 
-/// Whether one of two ranks by a few lists is less by more than these lists err, as a rule.
+/// Whether a rank is less than another by more than the error of the lists that both come from.
 const fn is_surely_less((lacks, (one_ns, _)): Rank, (other_lacks, (other_ns, _)): Rank) -> bool {
     lacks < other_lacks || lacks == other_lacks && one_ns < other_ns - other_ns / TELLING_ERROR
 }
@@ -250,8 +245,8 @@ fn rank(
     Ok(leader.rank())
 }
 
-/// The best sequence that is found from the segments of checkpointing, as far as its plan is shorter than `than_ns`;
-/// and the least time of the launches of any segments.
+/// The best sequence that the search finds from the segments of checkpointing, if its plan is shorter than
+/// `than_ns`; and the least time of the launches of any segments.
 pub(in crate::planner) fn best_of_segments<'s>(
     task: &Task<'s>,
     (than_ns, staying): (u64, Staying),
@@ -332,7 +327,7 @@ fn try_segments(
             let task = Task { sequence, ..*task };
             let judged = judge(&task, output.reborrow(), leader.near_ns(), None, scratch)?;
             if judged.predicted.is_none_or(|found| found.period_ns < least_ns) {
-                leader.offer(sequence, judged);
+                leader.offer(judged, sequence.launches().map(|launch| sequence.op(launch)));
             }
         }
         Ok(())
@@ -520,7 +515,7 @@ impl<'r, 'l, 'o> Round<'r, 'l, 'o> {
         let learner = learns.then_some((&mut self.used, &*positions));
         let near_ns = self.leader.near_ns();
         let judged = judge(&task, self.output.reborrow(), near_ns, learner, &mut scratch)?;
-        self.leader.offer(&sequence, judged);
+        self.leader.offer(judged, list[..launches].iter().copied());
         Ok(judged)
     }
 }
