@@ -76,7 +76,7 @@ fn compare(request: &Request<'_>, auto: Auto) -> Result<(), TestCaseError> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(256))]
+    #![proptest_config(ProptestConfig::with_cases(128))]
 
     #[test]
     fn no_strategy_is_shorter_on_small_graphs(
@@ -90,7 +90,7 @@ proptest! {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(24))]
+    #![proptest_config(ProptestConfig::with_cases(12))]
 
     #[test]
     fn no_strategy_is_shorter_on_models(
