@@ -46,7 +46,7 @@ fn parts(setting: Setting<'_>, strategy: Strategy) -> Result<Vec<Part>, String> 
     let (least, in_arena) = least.map_err(|error| names.planning_error(&error, 0))?;
     let in_arena: HashSet<TensorId> = in_arena.into_iter().collect();
     let in_chunks = |bytes| machine.round_up_to_chunks(bytes).unwrap_or(u64::MAX);
-    let LeastMemory { op, arena_bytes, placed, .. } = least;
+    let LeastMemory { op, arena_bytes, placed, bytes: least_bytes } = least;
     let tensors = match strategy {
         Strategy::InCore => alive(&graph, op),
         Strategy::Weights(weights) if weights.moves_activations() => operands(&graph, op),
@@ -74,7 +74,12 @@ fn parts(setting: Setting<'_>, strategy: Strategy) -> Result<Vec<Part>, String> 
         bytes: in_chunks(arena_bytes),
         what: format!("the arena of the {} small tensors", count(placed as u64)),
     };
-    parts.extend([workspace, arena].into_iter().filter(|part| part.bytes > 0));
+    parts.extend([workspace, arena]);
+    let listed_bytes = parts.iter().map(|part| part.bytes).sum();
+    let bytes = least_bytes.saturating_sub(listed_bytes);
+    let what = "other states, for which the host has no memory".to_owned();
+    parts.push(Part { bytes, what });
+    parts.retain(|part| part.bytes > 0);
     // Stable: what is equally large stays in the order of the op's operands.
     parts.sort_by_key(|part| std::cmp::Reverse(part.bytes));
     Ok(parts)
@@ -105,21 +110,32 @@ fn alive(graph: &Graph<'_>, op: OpId) -> Vec<TensorId> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use workloads::{machines, models};
+    use workloads::machines::{self, OwnedMachine};
+    use workloads::models;
 
     #[test]
     fn the_parts_make_up_the_least_memory() {
         for spec in ["resnet50:batch=2,image=64", "resnet50:batch=16"] {
             let work = models::generate(spec).unwrap();
             let machine = machines::builtin("v100-pcie3").unwrap();
-            let setting = Setting { work: &work, machine: &machine };
             let graph = work.graph().unwrap();
-            let request = Request { graph: &graph, machine: &machine.machine, budget_bytes: 0 };
-            for strategy in [Strategy::InCore, Strategy::Fit] {
+            let short = OwnedMachine {
+                machine: machine.machine.with_host_bytes(1 << 20),
+                ..machine.clone()
+            };
+            for (machine, strategy, beside_host) in [
+                (&machine, Strategy::InCore, false),
+                (&machine, Strategy::Fit, false),
+                (&short, Strategy::Fit, true),
+            ] {
+                let setting = Setting { work: &work, machine };
+                let request = Request { graph: &graph, machine: &machine.machine, budget_bytes: 0 };
                 let (least_bytes, _) = planning::min_feasible(&request, strategy).unwrap();
                 let parts = parts(setting, strategy).unwrap();
                 assert_eq!(parts.iter().map(|part| part.bytes).sum::<u64>(), least_bytes);
                 assert!(parts.is_sorted_by(|one, next| one.bytes >= next.bytes));
+                let is_beside_host = |part: &Part| part.what.contains("the host has no memory");
+                assert_eq!(parts.iter().any(is_beside_host), beside_host);
                 let lines = list(setting, strategy).unwrap().lines().count();
                 let more = usize::from(parts.len() > LISTED);
                 assert_eq!(lines, 1 + parts.len().min(LISTED) + more, "the first line is empty");

@@ -30,7 +30,8 @@ pub(super) struct Threshold {
     everything: (u64, LaunchId),
     /// The same without the states that the op does not touch.
     layer: (u64, LaunchId),
-    /// The most chunks of the pool that an op touches, and the op.
+    /// The most chunks of the pool that an op touches, with the states that it does not touch and
+    /// for which the host has no memory, and the op.
     largest_op: (u64, LaunchId),
 }
 
@@ -108,14 +109,16 @@ pub(super) fn thresholds(
     let by_value = need == Need::Everything && sequence.has_repeats();
     let dies = find_deaths(sequence, by_value, &mut scratch)?;
     let is_alive = scratch.take(sequence.tensors().len(), 0u8)?;
-    let (mut alive, mut states) = (Tally::default(), Tally::default());
+    let (mut alive, mut states, mut states_bytes) = (Tally::default(), Tally::default(), 0u64);
     for tensor in sequence.tensor_ids().filter(|&tensor| lifetimes.touches(tensor).is_some()) {
         let kind = sequence.tensor(tensor).kind;
         alive.add(size(tensor).when_idle(kind));
         if kind == Kind::State {
             states.add(size(tensor));
+            states_bytes = states_bytes.saturating_add(sequence.tensor(tensor).bytes);
         }
     }
+    let beside_host_bytes = states_bytes.saturating_sub(task.machine.host_bytes);
     let none = (0, LaunchId(0));
     let mut thresholds = below_bytes.map(|below_bytes| Threshold {
         below_bytes,
@@ -147,8 +150,8 @@ pub(super) fn thresholds(
                 is_alive[tensor.index()] = 0;
             }
         }
-        let others = states.pool().into_iter().zip(own.pool()).map(|(all, own)| all - own);
-        raise(&mut thresholds, task, op, [&alive, &touched], others);
+        let others = Others { states: &states, own: &own, beside_host_bytes };
+        raise(&mut thresholds, task, op, [&alive, &touched], &others);
         alive.remove(&over);
     }
     // In bytes so far: a division at each op takes time.
@@ -185,6 +188,26 @@ fn find_deaths<'s>(
     Ok(dies)
 }
 
+/// The states that an op does not touch.
+struct Others<'t> {
+    states: &'t Tally,
+    own: &'t Tally,
+    /// Bytes of states that the host has no memory for: they never leave the device.
+    beside_host_bytes: u64,
+}
+
+impl Others<'_> {
+    /// With each threshold, all of them in chunks of the pool, and how many of these never leave the
+    /// device at least.
+    fn chunks(&self, chunk_bytes: u64) -> impl Iterator<Item = (u64, u64)> {
+        let pools = self.states.pool().into_iter().zip(self.own.pool());
+        pools.zip(self.states.arena()).map(move |((all, own), arena_bytes)| {
+            let staying = self.beside_host_bytes.saturating_sub(arena_bytes).div_ceil(chunk_bytes);
+            (all - own, staying.saturating_sub(own))
+        })
+    }
+}
+
 /// Raises what the thresholds lead to by what is alive at an op, and what it touches; beside
 /// the states that it does not.
 fn raise(
@@ -192,7 +215,7 @@ fn raise(
     task: &Task<'_>,
     op: LaunchId,
     [alive, touched]: [&Tally; 2],
-    other_states: impl Iterator<Item = u64>,
+    others: &Others<'_>,
 ) {
     let chunk_bytes = task.machine.chunk_bytes;
     let workspace = task.sequence.workspace_bytes(op).div_ceil(chunk_bytes);
@@ -203,12 +226,14 @@ fn raise(
         }
     };
     let loads = alive.pool().into_iter().zip(alive.arena()).zip(touched.pool());
-    let loads = loads.zip(other_states);
-    for (threshold, (((alive, arena_bytes), touched), others)) in thresholds.iter_mut().zip(loads) {
+    let loads = loads.zip(others.chunks(chunk_bytes));
+    for (threshold, (((alive, arena_bytes), touched), (others, staying))) in
+        thresholds.iter_mut().zip(loads)
+    {
         threshold.arena = threshold.arena.max(arena_bytes);
         raise(&mut threshold.everything, alive);
         raise(&mut threshold.layer, alive.saturating_sub(others));
-        raise(&mut threshold.largest_op, touched);
+        raise(&mut threshold.largest_op, touched.saturating_add(staying));
     }
 }
 
@@ -318,6 +343,10 @@ mod tests {
     /// A weight and a bias; an input, two small values and a large one, each made of the one
     /// before.
     fn found() -> [Threshold; COUNT] {
+        found_beside(1 << 40)
+    }
+
+    fn found_beside(host_bytes: u64) -> [Threshold; COUNT] {
         let tensor = |bytes, kind| Tensor { bytes, kind };
         let [weight, bias] = [4096, 100].map(|bytes| tensor(bytes, Kind::State));
         let [small, large] = [300, 2048].map(|bytes| tensor(bytes, Kind::Temporary));
@@ -335,7 +364,7 @@ mod tests {
         let mut memory = [0; 256];
         let mut scratch = Scratch::new(&mut memory);
         let graph = Graph::new(&tensors, &ops, &operands, &mut scratch.reborrow()).unwrap();
-        let machine = Machine::of_chunks(CHUNK_BYTES);
+        let machine = Machine::of_chunks(CHUNK_BYTES).with_host_bytes(host_bytes);
         let sequence = &Sequence::as_given(&graph, None, &mut scratch).unwrap();
         let lifetimes = Lifetimes::new(sequence, &mut scratch).unwrap();
         let task = Task { sequence, machine: &machine, budget_bytes: 0 };
@@ -365,6 +394,18 @@ mod tests {
         // The last op touches the bias and not the weight, of four chunks.
         let layers = found().map(|threshold| threshold.layer);
         assert_eq!((layers[0], layers[7]), ((4, LaunchId(0)), (7, LaunchId(0))));
+    }
+
+    #[test]
+    fn states_that_the_host_has_no_memory_for_stay_beside_each_op() {
+        let [first, last] = [LaunchId(0), LaunchId(2)];
+        let largest = |host_bytes| found_beside(host_bytes).map(|found| found.largest_op);
+        assert_eq!(largest(4196), largest(1 << 40), "there is memory for both");
+        // The last op touches 3 chunks with its workspace, and the weight stays beside them; the bias lies in the arena.
+        assert_eq!(largest(0)[0], (7, last));
+        assert_eq!(largest(3096)[0], (4, first), "with one chunk of the weight, it needs no more");
+        // The bias is in the pool.
+        assert_eq!(largest(0)[4], (9, last));
     }
 
     #[test]
