@@ -39,6 +39,9 @@ from ._core import (
     SetupCosts,
     SwitchError,
 )
+from .pickling import register as _register
+
+_register()
 
 __all__ = [
     "BudgetError",

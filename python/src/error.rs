@@ -14,7 +14,7 @@ macro_rules! exceptions {
 pyo3::create_exception!(spillway, Error, PyException, "Base of all exceptions of this package.");
 exceptions! {
     GraphError: "The graph is malformed.",
-    BudgetError: "The text is not a budget.",
+    BudgetError: "The value is not a budget.",
     InfeasibleError: "The budget is too small. `op` names the op that needs more, `least_bytes` is \
         the smallest budget with which the strategy can plan, `budget_bytes` the one that was given.",
     PlanningError: "There is no plan for another reason, or no such strategy or setting.",

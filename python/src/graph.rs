@@ -1,6 +1,6 @@
 //! Graphs, and how to plan them.
 
-use crate::error::{self, FormatError, GraphError, PlanningError};
+use crate::error::{self, BudgetError, FormatError, GraphError, PlanningError};
 use crate::machine::Machine;
 use crate::plan::Plan;
 use crate::strategy::{self, Setting};
@@ -20,11 +20,38 @@ pub(crate) struct Graph {
     owned: OwnedGraph,
 }
 
+impl From<OwnedGraph> for Graph {
+    fn from(owned: OwnedGraph) -> Self {
+        Self { owned }
+    }
+}
+
 /// A budget: bytes, or a text such as "35%".
 #[derive(FromPyObject)]
-pub(crate) enum BudgetArgument {
+enum BudgetArgument<'py> {
     Bytes(u64),
     Text(String),
+    Other(Bound<'py, PyAny>),
+}
+
+impl BudgetArgument<'_> {
+    fn parse(self) -> PyResult<Budget> {
+        let refuse = |given: String, hint: &str| {
+            let way = "give bytes (8589934592), a size (\"8GiB\"), a percentage of what the work \
+                       needs in-core (\"35%\"), or \"min\"";
+            Err(BudgetError::new_err(format!("budget is {given}: {way}{hint}")))
+        };
+        match self {
+            Self::Bytes(bytes) => Ok(Budget::Bytes(bytes)),
+            Self::Text(text) => text.parse().or_else(|_| refuse(format!("{text:?}"), "")),
+            Self::Other(value) => {
+                let share = value.extract::<f64>().ok().filter(|share| (0.0..=1.0).contains(share));
+                let hint =
+                    share.map(|share| format!("; the share {share} is \"{}%\"", 100.0 * share));
+                refuse(value.repr()?.to_string(), &hint.unwrap_or_default())
+            }
+        }
+    }
 }
 
 impl Graph {
@@ -149,17 +176,13 @@ impl Graph {
         &self,
         py: Python<'_>,
         machine: &Machine,
-        budget: BudgetArgument,
+        budget: BudgetArgument<'_>,
         strategy: &str,
         settings: BTreeMap<String, Setting>,
     ) -> PyResult<Plan> {
         let graph = self.checked(py)?;
         let strategy = strategy::named(strategy, settings)?;
-        let budget = match budget {
-            BudgetArgument::Bytes(bytes) => Ok(Budget::Bytes(bytes)),
-            BudgetArgument::Text(text) => text.parse(),
-        };
-        let budget = budget.map_err(|error| self.error(py, &error.into()))?;
+        let budget = budget.parse()?;
         let builder = graph.plan(machine.owned()).budget(budget).strategy(strategy);
         let plan = py.detach(|| builder.run());
         Ok(Plan::new(plan.map_err(|error| self.error(py, &error))?))

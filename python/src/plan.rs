@@ -176,6 +176,12 @@ impl Plan {
         Machine::from(self.plan.machine().clone())
     }
 
+    /// A copy of the graph that it is for.
+    #[getter]
+    fn graph(&self) -> Graph {
+        Graph::from(self.plan.graph().owned().clone())
+    }
+
     /// The device memory that the plan may use.
     #[getter]
     fn budget_bytes(&self) -> u64 {

@@ -1,6 +1,8 @@
 """Graphs, machines and plans: what they give, and what they refuse."""
 
+import copy
 import json
+import pickle
 
 import pytest
 from perceptron import Perceptron, machine
@@ -55,6 +57,28 @@ def test_an_unknown_tensor_is_refused():
         graph.check()
     with pytest.raises(OverflowError):
         graph.op("use", 1, [-1], [])
+
+
+def test_pickles_hold_the_same(graph):
+    plan = graph.plan(machine(), budget="50%", strategy="fit")
+    for read in [pickle.loads(pickle.dumps(plan)), copy.copy(plan), copy.deepcopy(plan)]:
+        assert read.to_json() == plan.to_json()
+        assert read.graph.to_json() == plan.graph.to_json() == graph.to_json()
+        assert read.machine.to_json() == machine().to_json()
+    promised = b'"h2d_bytes":%d' % plan.predicted.h2d_bytes
+    assert promised in plan.to_json()
+    broken = plan.to_json().replace(promised, promised[:-1] + b"7")
+    with pytest.raises(spillway.InvalidPlanError):
+        pickle.loads(pickle.dumps(plan).replace(plan.to_json(), broken))
+
+
+@pytest.mark.parametrize("budget", [0.5, None, -5, "half", [1], "-1GiB", float("nan")])
+def test_what_is_no_budget_is_refused_with_the_ways_that_work(graph, budget):
+    with pytest.raises(spillway.BudgetError) as raised:
+        graph.plan(machine(), budget=budget)
+    text = str(raised.value)
+    assert text.startswith(f"budget is {budget!r}".replace("'", '"')) and '"8GiB"' in text
+    assert ('is "50%"' in text) == (budget == 0.5)
 
 
 def test_files_hold_the_same(graph):

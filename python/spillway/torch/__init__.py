@@ -2,10 +2,9 @@
 
     step = spillway.torch.capture(model, loss_fn, optimizer, example_batch)
     plan = step.plan(budget="8GiB")
-    train = step.compile(plan)
-    for batch in data:
-        loss = train(batch)
-    train.sync()
+    with step.compile(plan) as train:
+        for batch in data:
+            loss = train(batch)
 
 `capture_inference(model, example_batch)` returns such a step of a model without gradients.
 

@@ -22,6 +22,8 @@ from .undoing import Undo
 class Compiled:
     """Runs a step within a plan. Calling it runs one iteration and returns what the step does.
 
+    As a context, it ends with `sync` and `close`, also where the loop within it ends in an error.
+
     There is one session, which switches to the plan for each batch's shape. `switched` is what
     the last switch was predicted to cost, and None if there was none or the states went through
     the model. `iterations` counts those that are complete.
@@ -55,6 +57,19 @@ class Compiled:
         if self._excess is not None:
             raise self._excess
         return self._step.returned(outside.results)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, kind, error, traceback):
+        try:
+            if error is None or self._lost is None:
+                self.sync()
+        finally:
+            self.close()
+
+    def __repr__(self):
+        return f"Compiled({self._example!r}, {self._plan!r}, {self.iterations} iterations)"
 
     def beside(self, batch):
         """Runs an iteration while others write the model and the optimizer, which is not looked at."""

@@ -39,6 +39,11 @@ class Step:
         self._tensors = [_is_tensor(g) for g in self._groups()]
         self.graph, self._hosted = self._graph([None] * len(ops)), None
 
+    def __repr__(self):
+        values = [list(shape) for shape in self.shapes]
+        model = type(self.source.model).__name__
+        return f"Step({model}, {len(self.operations)} ops, batch of {values})"
+
     def _graph(self, host_times):
         """Returns a graph, given the times of ops on the host."""
         graph = Graph(type(self.source.model).__name__)

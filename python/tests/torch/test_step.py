@@ -121,6 +121,34 @@ def test_training_goes_on_eagerly_from_a_checkpoint():
     same_dicts(resumed_optimizer.state_dict(), expected_optimizer.state_dict(), "optimizer")
 
 
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_context_hands_back_what_was_trained(fails):
+    trained, optimizer, step = captured()
+    expected, _, other = captured()
+    b = batch()
+    torch.manual_seed(5)
+    train = other.compile(planned_within(other, "35%"))
+    for _ in range(2):
+        train(b)
+    train.sync()
+
+    torch.manual_seed(5)
+    try:
+        with step.compile(planned_within(step, "35%")) as train:
+            train(b)
+            train(b)
+            assert repr(train).startswith("Compiled(Step(Sequential, ")
+            assert "2 iterations" in repr(train)
+            if fails:
+                raise ZeroDivisionError
+    except ZeroDivisionError:
+        assert fails
+    same_dicts(trained.state_dict(), expected.state_dict(), "model")
+    same_dicts(optimizer.state_dict(), other.optimizer.state_dict(), "optimizer")
+    with torch.no_grad():
+        trained[3].weight.zero_()  # nothing has newer values
+
+
 def test_values_that_are_loaded_into_the_model_are_taken_over():
     trained, _, step = captured()
     train = step.compile(planned_within(step, "35%"))
