@@ -5,11 +5,20 @@ from contextlib import contextmanager
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
-from torch.utils._pytree import tree_flatten, tree_unflatten
+from torch.utils._pytree import tree_flatten
 
 from spillway import Error
 
-from .batches import refuse_gradients, refuse_writes
+from .arguments import refuse_no_optimizer, refuse_others
+from .batches import (
+    flatten,
+    loss_of,
+    refuse_gradients,
+    refuse_layouts,
+    refuse_other_results,
+    refuse_writes,
+    unflatten,
+)
 from .checkpoints import without_checkpoints
 from .collectives import is_collective
 from .constants import Constants
@@ -48,8 +57,10 @@ def capture(
 ):
     """Captures one training step: forward, backward and the optimizer's update.
 
-    `loss_fn(model, batch)` returns the loss, a tensor with one element. A batch is any nesting
-    of tensors in tuples, lists and dicts. The model is not run on real values, and keeps its
+    `loss_fn(model, batch)` returns the loss, a tensor with one element; or a tuple that begins with
+    it, or a mapping in which it is "loss": then each iteration returns all of that. A batch is any
+    nesting of tensors in tuples, lists, mappings and dataclasses. Numbers and texts in it are fixed:
+    other ones are captured as another shape is. The model is not run on real values, and keeps its
     values; the optimizer gets the states that its first step would make.
 
     The step runs on the device of the model. With a `device`, such as "cuda", it runs there, for
@@ -137,6 +148,8 @@ class _Training(_Source):
     returns = "loss"
 
     def __init__(self, model, loss_fn, optimizer, process_group, device):
+        refuse_others(model, loss_fn)
+        refuse_no_optimizer(optimizer)
         self.model, self.loss_fn, self.optimizer = model, loss_fn, optimizer
         refuse_wrapped(model, process_group)
         refuse_closures(optimizer)
@@ -219,9 +232,8 @@ class _Training(_Source):
         ):
             if on_gradient:
                 fakes.on_gradients(on_gradient)
-            loss = recorded.returned = self.loss_fn(self.model, recorded.batch_as_given())
-            if not isinstance(loss, torch.Tensor) or loss.numel() != 1:
-                raise CaptureError("loss_fn must return a tensor with one element")
+            recorded.returned = self.loss_fn(self.model, recorded.batch_as_given())
+            loss = loss_of(recorded.returned)
             # Backward passes of CUDA run in another thread otherwise, without the user's line.
             with torch.autograd.set_multithreading_enabled(False):
                 loss.backward()
@@ -263,6 +275,7 @@ class _Inference(_Source):
     returns = "result"
 
     def __init__(self, model, forward, device):
+        refuse_others(model, forward)
         self.model, self.forward = model, forward
         refuse_wrapped(model, None)
         self.moves_batch = device is not None
@@ -294,13 +307,13 @@ class Recorded:
         self.recorder = recorder = _recorder(source.measurements)
         recorder.previous = previous and previous.recorder
         self.fakes = Fakes(recorder, previous and previous.fakes)
-        self.batch, self._structure = _given_batch(recorder, example_batch, source.moves_batch)
+        self.batch, self._nesting = _given_batch(recorder, example_batch, source.moves_batch)
         self.rates, self.returned = [], None
         self.optimizer = self.counts = None  # `counts` is what the optimizer counts in Python
 
     def batch_as_given(self):
         """Returns the fake tensors of the batch, nested as the example is."""
-        return tree_unflatten(self.batch, self._structure)
+        return unflatten(self.batch, self._nesting)
 
 
 def _recorder(measurements):
@@ -309,16 +322,15 @@ def _recorder(measurements):
 
 def _given_batch(recorder, example_batch, moves):
     """Returns the fake tensors for those of an example, and how they are nested."""
-    values, structure = tree_flatten(example_batch)
+    tensors, nesting = flatten(example_batch)
+    refuse_layouts(tensors)
     device = recorder.measure.device.torch_device if moves else None
-    return [_given(recorder, f"batch.{k}", v, device) for k, v in enumerate(values)], structure
+    return [_given(recorder, f"batch.{k}", t, device) for k, t in enumerate(tensors)], nesting
 
 
 def _given(recorder, name, value, device=None):
     """Returns the fake tensor of what the caller supplies in each iteration, on a device if it is
     copied there."""
-    if not isinstance(value, torch.Tensor):
-        raise CaptureError(f"{name} is no tensor but {value!r}: a batch holds tensors alone")
     with recorder.fake_mode:
         fake = torch.empty_like(value, device=device or value.device)
     recorder.adopt(fake, "given", name)
@@ -333,6 +345,7 @@ def _step(source, recorded, name, example_batch):
     source.constants.name([recorder.storages[t] for t in recorder.constants])
     values, structure = tree_flatten(recorded.returned)
     results = [_result(recorder, value) for value in values]
+    refuse_other_results(values)
     returns = [_form(view) if view else value for value, view in zip(values, results)]
     given = recorded.batch, recorded.rates
     batch, rates = [[recorder.view(fake) for fake in fakes] for fakes in given]

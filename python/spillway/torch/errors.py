@@ -9,6 +9,7 @@ import torch
 from spillway import Error
 
 _TORCH = os.path.dirname(torch.__file__) + os.sep
+_DISTRIBUTIONS = os.path.join(_TORCH, "distributions", "")
 _PYTHON = os.path.dirname(os.__file__) + os.sep
 _HERE = os.path.dirname(__file__) + os.sep
 UNKNOWN_LINE = "an unknown line"
@@ -46,6 +47,14 @@ def user_line():
             return f"{frame.f_code.co_filename}:{frame.f_lineno}"
         frame = frame.f_back
     return UNKNOWN_LINE
+
+
+def advice():
+    """Returns what to do where a distribution of PyTorch needs the value of a tensor, and nothing elsewhere."""
+    frame = sys._getframe(1)
+    while frame is not None and not frame.f_code.co_filename.startswith(_DISTRIBUTIONS):
+        frame = frame.f_back
+    return "" if frame is None else ": give the distribution `validate_args=False`"
 
 
 def is_of_user(file):

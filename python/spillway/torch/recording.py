@@ -16,7 +16,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 
 from . import collectives
-from .errors import CaptureError, quoted_line, user_line
+from .errors import CaptureError, advice, quoted_line, user_line
 from .memory import bytes_if_small
 from .scalars import Scalar, read_tensor
 
@@ -294,7 +294,7 @@ class Recorder(TorchDispatchMode):
         if is_unknown or not fake.dtype.is_floating_point:
             raise CaptureError(
                 f"{user_line()}: Python needs the value of a tensor (`.item()`, `if`, `print`),"
-                " which differs between iterations"
+                f" which differs between iterations{advice()}"
             )
         return torch.SymFloat(Scalar(read_tensor, (view, storage.writes)))
 

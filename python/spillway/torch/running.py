@@ -228,7 +228,8 @@ class Compiled:
             )
         raise ValueError(
             f"{shapes} would be one shape more than the {self._max_shapes} that a step may"
-            " have: pad batches to fewer shapes, or raise max_shapes"
+            " have: pad batches to fewer shapes, give numbers that change as tensors, or raise"
+            " max_shapes"
         )
 
     def _plan_like_first(self, step):

@@ -6,7 +6,7 @@ recorded and done again, in the same order and in double precision, before each 
 
 import operator
 
-from .errors import CaptureError, user_line
+from .errors import CaptureError, advice, user_line
 
 
 class Scalar:
@@ -90,6 +90,7 @@ class Scalar:
     def guard_float(self, file="", line=0):
         raise CaptureError(
             f"{user_line()}: Python needs the value of a tensor, which differs between iterations"
+            f"{advice()}"
         )
 
     guard_int = guard_bool = bool_ = int_ = _graph_repr = str = guard_float

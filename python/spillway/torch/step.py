@@ -1,10 +1,11 @@
 """What is captured: a training step or an inference, which can be planned."""
 
 import torch
-from torch.utils._pytree import tree_flatten, tree_unflatten
+from torch.utils._pytree import tree_unflatten
 
 from spillway import Graph, InfeasibleError
 
+from .batches import flatten, refuse_other, unflatten
 from .errors import BatchError, CaptureError, ChangedError
 from .hosting import host_times, settings_for
 from .machine import PAGE_BYTES
@@ -28,7 +29,7 @@ class Step:
         self.storages = storages
         self.operations = ops
         self.optimizer = source.optimizer
-        self._example = tree_flatten(example_batch)
+        self._example = flatten(example_batch)
         self.shapes = self.shapes_of(example_batch)
         self._layouts = [torch.empty_like(v, device="meta") for v in self._example[0]]
         self.device = source.measurements.device
@@ -40,7 +41,7 @@ class Step:
         self.graph, self._hosted = self._graph([None] * len(ops)), None
 
     def __repr__(self):
-        values = [list(shape) for shape in self.shapes]
+        values = [s if isinstance(s, str) else list(s) for s in self.shapes]
         model = type(self.source.model).__name__
         return f"Step({model}, {len(self.operations)} ops, batch of {values})"
 
@@ -168,28 +169,25 @@ class Step:
 
     def example(self):
         """Returns the batch that was captured."""
-        return tree_unflatten(*self._example)
+        return unflatten(*self._example)
 
     def shapes_of(self, batch):
-        """Returns the shapes of a batch. Raises `BatchError` where more than these differs from
-        the example."""
-        values, structure = tree_flatten(batch)
-        expected, expected_structure = self._example
-        if structure != expected_structure:
-            raise BatchError(f"the batch is {structure}, but {expected_structure} was captured")
+        """Returns the shapes of a batch, and its fixed values as texts. Raises `BatchError` where more
+        than these differs from the example."""
+        values, nesting = flatten(batch)
+        expected, expected_nesting = self._example
+        refuse_other(nesting, expected_nesting)
         for k, (value, example) in enumerate(zip(values, expected)):
-            if not isinstance(value, torch.Tensor):
-                raise BatchError(f"batch.{k} is no tensor but {value!r}: a batch holds tensors alone")
             for name in ("dtype", "device", "layout"):
                 its, captured = getattr(value, name), getattr(example, name)
                 if its != captured:
                     raise BatchError(f"batch.{k} is {its}, but {captured} was captured")
-        return tuple(tuple(value.shape) for value in values)
+        return (*(tuple(value.shape) for value in values), *nesting.fixed())
 
     def supplied(self, batch):
         """Returns what an iteration gets: the tensors of a batch and the learning rates. Raises
         `IndexError` where an index in the batch is beyond what an op takes."""
-        values = tree_flatten(batch)[0]
+        values = flatten(batch)[0]
         for check in self._checks:
             check.check(values[check.number], self._layouts[check.number])
         results = [

@@ -6,8 +6,9 @@ from itertools import islice, repeat
 
 import numpy as np
 import torch
-from torch.utils._pytree import tree_flatten
+from torch.utils._pytree import tree_leaves
 
+from .batches import loss_of
 from .errors import CaptureError
 from .holding import overlook
 from .memory import bytes_of, set_bytes_of
@@ -47,16 +48,17 @@ def _eager(step, batch):
             return source.forward(source.model, batch)
     optimizer.zero_grad(set_to_none=True)
     with torch.enable_grad():
-        loss = source.loss_fn(source.model, batch)
-        loss.backward()
+        returned = source.loss_fn(source.model, batch)
+        loss_of(returned).backward()
     optimizer.step()
-    return loss.detach()
+    return returned
 
 
 def _compare(number, expected, result, generator, train):
-    for k, (a, b) in enumerate(zip(tree_flatten(result)[0], tree_flatten(expected)[0])):
+    for k, (a, b) in enumerate(zip(tree_leaves(result), tree_leaves(expected))):
         if isinstance(b, torch.Tensor):
-            name = f"result {k}" if train.is_inference else "the loss"
+            is_loss = isinstance(expected, torch.Tensor) and not train.is_inference
+            name = "the loss" if is_loss else f"result {k}"
             _compare_tensors(number, name, a, b.detach())
     for name, value, tensor in train.values():
         _compare_tensors(number, name, value, tensor)

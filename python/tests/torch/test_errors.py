@@ -150,7 +150,7 @@ def test_indices_that_are_copied_first_are_checked_too(monkeypatch):
     "wrong, message",
     [
         ((torch.zeros(6), torch.zeros(6)), "batch.0 is torch.float32, but torch.int64"),
-        ((3, torch.zeros(6)), "batch.0 is no tensor but 3"),
+        ((3, torch.zeros(6)), "the batch is .3, tensor., but .tensor, tensor. was captured"),
         ((torch.zeros(6, dtype=torch.int64, device="meta"), batch()[1]), "batch.0 is meta, but cpu"),
     ],
 )

@@ -1,5 +1,6 @@
 """What a captured step refuses, checks and hands back."""
 
+import collections
 import copy
 import dataclasses
 import inspect
@@ -32,10 +33,10 @@ def batch():
     return {"x": torch.randn(6, 8), "y": torch.randn(6, 4)}
 
 
-def captured(loss_fn=loss_fn):
+def captured(loss_fn=loss_fn, example=None):
     trained = model()
     optimizer = adam(trained)
-    step = spillway.torch.capture(trained, loss_fn, optimizer, batch())
+    step = spillway.torch.capture(trained, loss_fn, optimizer, example or batch())
     return trained, optimizer, step
 
 
@@ -119,6 +120,110 @@ def test_training_goes_on_eagerly_from_a_checkpoint():
     eagerly(resumed, resumed_optimizer, data[3:])
     same_dicts(resumed.state_dict(), expected.state_dict(), "model")
     same_dicts(resumed_optimizer.state_dict(), expected_optimizer.state_dict(), "optimizer")
+
+
+class Encoding(collections.UserDict):
+    """As tokenizers return it."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Example:
+    x: torch.Tensor
+    y: torch.Tensor
+    scale: float = 2.0
+
+    def __getitem__(self, name):
+        return getattr(self, name)
+
+
+def scaled(model, batch):
+    return loss_fn(model, batch) * batch["scale"]
+
+
+@pytest.mark.parametrize(
+    "nested",
+    [
+        lambda b: Encoding(b, scale=2.0),
+        lambda b: Example(**b),
+        lambda b: Encoding(x=b["x"], y=b["y"], scale=2.0, more=[Example(**b), ("a", None)]),
+    ],
+)
+def test_batches_are_mappings_and_dataclasses_with_fixed_values(nested):
+    _, _, step = captured(scaled, nested(batch()))
+    batches = [nested(batch()) for _ in range(3)]
+    assert step.verify(batches, plan=planned_within(step, "min")) == 3
+
+
+def test_another_fixed_value_is_captured_as_another_shape():
+    _, _, step = captured(scaled, dict(batch(), scale=2))
+    train = step.compile(planned_within(step, "50%"), max_shapes=3)
+    b = batch()
+    losses = []
+    for scale in (2, 3, 3, 2.0):
+        train.load()
+        torch.manual_seed(1)
+        losses.append(train(dict(b, scale=scale)))
+    torch.testing.assert_close(losses[1], 1.5 * losses[0])
+    assert torch.equal(losses[1], losses[2]) and torch.equal(losses[0], losses[3])
+    with pytest.raises(ValueError, match="int 4.* give numbers that change as tensors"):
+        train(dict(b, scale=4))
+    with pytest.raises(spillway.torch.BatchError, match="'scale': tensor}, but .*'scale': 2} was"):
+        train(dict(b, scale=torch.tensor(2.0)))
+
+
+@pytest.mark.parametrize(
+    ("form", "kind"),
+    [
+        (lambda loss, y: (loss, y), tuple),
+        (lambda loss, y: [loss, {"y": y}], list),
+        (lambda loss, y: {"loss": loss, "logits": y, "count": 3}, dict),
+    ],
+)
+def test_outputs_are_handed_back_beside_the_loss(form, kind):
+    def with_outputs(model, batch):
+        y = model(batch["x"])
+        return form(F.mse_loss(y, batch["y"]), y)
+
+    trained, _, step = captured(with_outputs)
+    assert step.verify([batch() for _ in range(3)], plan=planned_within(step, "min")) == 3
+    returned = step.compile(planned_within(step, "min"))(batch())
+    assert isinstance(returned, kind)
+    assert "loss" not in returned or returned["count"] == 3
+
+
+def nested_tensor():
+    return torch.nested.nested_tensor([torch.randn(3, 8), torch.randn(2, 8)])
+
+
+def drawn(model, batch):
+    return -torch.distributions.Categorical(logits=model(batch["x"])).sample().mean()
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (dict(model=len), "the model is of type builtin_function_or_method: give a torch.nn.Module"),
+        (dict(loss_fn=3), "int cannot be called"),
+        (dict(optimizer=None), "of type NoneType: .* use capture_inference"),
+        (dict(optimizer=[]), "of type list: give one, with a group"),
+        (
+            dict(optimizer=torch.optim.lr_scheduler.StepLR(adam(model()), 1)),
+            "of type StepLR: give its optimizer",
+        ),
+        (dict(loss_fn=lambda m, b: m(b["x"])), r"the loss is a tensor of shape \[6, 4\]: "),
+        (dict(loss_fn=lambda m, b: {"y": m(b["x"])}), "the loss is NoneType"),
+        (dict(loss_fn=drawn), "test_step.py:.*: give the distribution `validate_args=False`"),
+        (dict(batch={"x": torch.randn(6, 8).to_sparse()}), r"batch.0 is a sparse tensor.*to_dense\(\)"),
+        (dict(batch={"x": nested_tensor()}), "batch.0 is a nested tensor.* pad it"),
+        (dict(batch={"x": [torch.randn(6, 8).numpy()]}), r"batch\['x'\]\[0\] is of type ndarray"),
+    ],
+)
+def test_what_is_not_given_to_capture_is_named_with_what_is(change, message):
+    trained = model()
+    given = dict(model=trained, loss_fn=loss_fn, optimizer=adam(trained), batch=batch()) | change
+    with pytest.raises(spillway.torch.CaptureError, match=message) as raised:
+        spillway.torch.capture(*given.values())
+    assert "tensor([" not in str(raised.value)
 
 
 @pytest.mark.parametrize("fails", [False, True])

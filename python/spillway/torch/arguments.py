@@ -1,0 +1,34 @@
+"""What `capture` is not given."""
+
+import torch
+
+from .errors import CaptureError
+
+
+def refuse_others(model, function):
+    """Refuses what is no model, and what cannot be called with it."""
+    if not isinstance(model, torch.nn.Module):
+        raise CaptureError(
+            f"the model is of type {type(model).__name__}: give a torch.nn.Module; for several models, a"
+            " torch.nn.ModuleList of them"
+        )
+    if not callable(function):
+        raise CaptureError(
+            f"{type(function).__name__} cannot be called: give a function that takes the model and a batch"
+        )
+
+
+def refuse_no_optimizer(optimizer):
+    """Refuses what is no optimizer."""
+    if hasattr(optimizer, "param_groups") and hasattr(optimizer, "step"):
+        return
+    kind = type(optimizer).__name__
+    if optimizer is None:
+        way = "for a step without one, use capture_inference"
+    elif isinstance(optimizer, (list, tuple, dict)):
+        way = "give one, with a group of parameters for each that you have, or capture a step for each"
+    elif isinstance(optimizer, torch.optim.lr_scheduler.LRScheduler):
+        way = "give its optimizer, and call the scheduler between the iterations"
+    else:
+        way = "give a torch.optim.Optimizer"
+    raise CaptureError(f"the optimizer is of type {kind}: {way}")
