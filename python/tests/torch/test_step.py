@@ -195,8 +195,9 @@ def nested_tensor():
     return torch.nested.nested_tensor([torch.randn(3, 8), torch.randn(2, 8)])
 
 
-def drawn(model, batch):
-    return -torch.distributions.Categorical(logits=model(batch["x"])).sample().mean()
+def draws_from_distribution(model, batch):
+    drawn = torch.distributions.Categorical(logits=model(batch["x"]), validate_args=True)
+    return -drawn.sample().mean()
 
 
 @pytest.mark.parametrize(
@@ -212,7 +213,7 @@ def drawn(model, batch):
         ),
         (dict(loss_fn=lambda m, b: m(b["x"])), r"the loss is a tensor of shape \[6, 4\]: "),
         (dict(loss_fn=lambda m, b: {"y": m(b["x"])}), "the loss is NoneType"),
-        (dict(loss_fn=drawn), "test_step.py:.*: give the distribution `validate_args=False`"),
+        (dict(loss_fn=draws_from_distribution), "test_step.py:.*: give the distribution `validate_args=False`"),
         (dict(batch={"x": torch.randn(6, 8).to_sparse()}), r"batch.0 is a sparse tensor.*to_dense\(\)"),
         (dict(batch={"x": nested_tensor()}), "batch.0 is a nested tensor.* pad it"),
         (dict(batch={"x": [torch.randn(6, 8).numpy()]}), r"batch\['x'\]\[0\] is of type ndarray"),
