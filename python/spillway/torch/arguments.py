@@ -1,4 +1,4 @@
-"""What `capture` is not given."""
+"""Refuses arguments of `capture` that have the wrong type."""
 
 import torch
 
@@ -6,7 +6,7 @@ from .errors import CaptureError
 
 
 def refuse_others(model, function):
-    """Refuses what is no model, and what cannot be called with it."""
+    """Refuses a model that is no module, and a function that cannot be called."""
     if not isinstance(model, torch.nn.Module):
         raise CaptureError(
             f"the model is of type {type(model).__name__}: give a torch.nn.Module; for several models, a"
@@ -19,7 +19,7 @@ def refuse_others(model, function):
 
 
 def refuse_no_optimizer(optimizer):
-    """Refuses what is no optimizer."""
+    """Refuses a missing optimizer, several of them, and a scheduler."""
     if hasattr(optimizer, "param_groups") and hasattr(optimizer, "step"):
         return
     kind = type(optimizer).__name__
