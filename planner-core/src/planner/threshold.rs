@@ -105,20 +105,20 @@ pub(super) fn thresholds(
         *size = Size::new(task, lifetimes, &below_bytes, tensor);
     }
     let size = |tensor: TensorId| sizes[tensor.index()];
+    let kept_bytes = kept_bytes(sequence, lifetimes, &mut scratch)?;
+    let beside_host_bytes = kept_bytes.saturating_sub(task.machine.host_bytes);
     let seen_by = scratch.take(sequence.tensors().len(), u32::MAX)?;
     let by_value = need == Need::Everything && sequence.has_repeats();
     let dies = find_deaths(sequence, by_value, &mut scratch)?;
     let is_alive = scratch.take(sequence.tensors().len(), 0u8)?;
-    let (mut alive, mut states, mut states_bytes) = (Tally::default(), Tally::default(), 0u64);
+    let (mut alive, mut states) = (Tally::default(), Tally::default());
     for tensor in sequence.tensor_ids().filter(|&tensor| lifetimes.touches(tensor).is_some()) {
         let kind = sequence.tensor(tensor).kind;
         alive.add(size(tensor).when_idle(kind));
         if kind == Kind::State {
             states.add(size(tensor));
-            states_bytes = states_bytes.saturating_add(sequence.tensor(tensor).bytes);
         }
     }
-    let beside_host_bytes = states_bytes.saturating_sub(task.machine.host_bytes);
     let none = (0, LaunchId(0));
     let mut thresholds = below_bytes.map(|below_bytes| Threshold {
         below_bytes,
@@ -188,11 +188,45 @@ fn find_deaths<'s>(
     Ok(dies)
 }
 
+/// Bytes of states whose values are needed all the time, on the device or on the host: no launch
+/// replaces them without reading them. States that the host touches have memory there. O(operands).
+fn kept_bytes(
+    sequence: &Sequence<'_>,
+    lifetimes: &Lifetimes<'_>,
+    scratch: &mut Scratch<'_>,
+) -> Result<u64, OutOfScratch> {
+    const REPLACED: u32 = u32::MAX - 1;
+    let mut scratch = scratch.reborrow();
+    let read_by = scratch.take(sequence.tensors().len(), u32::MAX)?;
+    for launch in sequence.launches() {
+        for tensor in sequence.reads(launch) {
+            let read_by = &mut read_by[tensor.index()];
+            if *read_by != REPLACED {
+                *read_by = launch.0;
+            }
+        }
+        for &tensor in sequence.writes(launch) {
+            let read_by = &mut read_by[tensor.index()];
+            if *read_by != launch.0 {
+                *read_by = REPLACED;
+            }
+        }
+    }
+    let is_kept = |tensor: &TensorId| {
+        sequence.tensor(*tensor).kind == Kind::State
+            && read_by[tensor.index()] != REPLACED
+            && lifetimes.touches(*tensor).is_some()
+            && !sequence.is_touched_by_host(*tensor)
+    };
+    let kept = sequence.tensor_ids().filter(is_kept);
+    Ok(kept.fold(0, |sum, tensor| sum.saturating_add(sequence.tensor(tensor).bytes)))
+}
+
 /// The states that an op does not touch.
 struct Others<'t> {
     states: &'t Tally,
     own: &'t Tally,
-    /// Bytes of states that the host has no memory for: they never leave the device.
+    /// Bytes of kept states that the host has no memory for: they never leave the device.
     beside_host_bytes: u64,
 }
 
