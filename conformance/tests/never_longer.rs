@@ -4,7 +4,7 @@
 use conformance::graphs::{graphs, machines};
 use planner_core::plan::{ArenaPlacement, Part, Pool, Resident, Step};
 use planner_core::planner::{
-    self, Auto, Host, Made, Order, Output, PlanningError, Repeats, Request, Strategy as Planner,
+    self, Auto, Made, Output, PlanningError, Request, Strategy as Planner,
 };
 use planner_core::{Graph, Limits, Machine, MachineParameters, OpId, Scratch, TensorId};
 use proptest::prelude::*;
@@ -90,18 +90,9 @@ proptest! {
     }
 }
 
-/// How `auto` plans models, in few lists.
-const BRIEF: Auto =
-    Auto { effort: Some(8), order: Order::Free, repeats: Repeats::Allowed, host: Host::Allowed };
-
-/// A case takes seconds, and the seeds that are kept are those of small graphs.
-fn few(cases: u32) -> ProptestConfig {
-    ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(cases) }
-}
-
-// Two tests, so that they run beside each other.
 proptest! {
-    #![proptest_config(few(8))]
+    // Few cases, since each takes seconds. No saved seeds are replayed: the file has seeds of small graphs.
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(8) })]
 
     #[test]
     fn no_strategy_is_shorter_on_decoders(
@@ -109,12 +100,8 @@ proptest! {
         machine in links(),
         share in 0..=100u64,
     ) {
-        check(&models::generate(&spec).unwrap(), &machine, share, BRIEF)?;
+        check_model(&spec, &machine, share)?;
     }
-}
-
-proptest! {
-    #![proptest_config(few(4))]
 
     #[test]
     fn no_strategy_is_shorter_on_convolutional_networks(
@@ -122,8 +109,13 @@ proptest! {
         machine in links(),
         share in 0..=100u64,
     ) {
-        check(&models::generate(&spec).unwrap(), &machine, share, BRIEF)?;
+        check_model(&spec, &machine, share)?;
     }
+}
+
+fn check_model(spec: &str, machine: &Machine, share: u64) -> Result<(), TestCaseError> {
+    let graph = models::generate(spec).unwrap();
+    check(&graph, machine, share, Auto { effort: Some(8), ..Auto::default() })
 }
 
 /// Compares within a share of the memory.

@@ -26,7 +26,7 @@ impl From<OwnedGraph> for Graph {
     }
 }
 
-/// A budget: bytes, or a text such as "35%".
+/// A budget: bytes, or a text such as "35%". Other values are refused.
 #[derive(FromPyObject)]
 enum BudgetArgument<'py> {
     Bytes(u64),

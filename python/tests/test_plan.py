@@ -73,7 +73,7 @@ def test_pickles_hold_the_same(graph):
 
 
 @pytest.mark.parametrize("budget", [0.5, None, -5, "half", [1], "-1GiB", float("nan")])
-def test_what_is_no_budget_is_refused_with_the_ways_that_work(graph, budget):
+def test_wrong_budgets_are_refused_with_the_ways_that_work(graph, budget):
     with pytest.raises(spillway.BudgetError) as raised:
         graph.plan(machine(), budget=budget)
     text = str(raised.value)

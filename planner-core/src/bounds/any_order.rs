@@ -241,6 +241,20 @@ pub(super) fn flags<'a>(
     Ok(flags)
 }
 
+/// Bytes of the given states that hold a value all the time: some op reads them, and none overwrites them
+/// unread. O(operands).
+pub(crate) fn living_bytes(
+    graph: &Graph<'_>,
+    states: impl Iterator<Item = TensorId>,
+    scratch: &mut Scratch<'_>,
+) -> Result<u64, OutOfScratch> {
+    let mut scratch = scratch.reborrow();
+    let mut reads = Reads::new(graph, &mut scratch)?;
+    let flags = flags(graph, &mut reads, &mut scratch)?;
+    let lives = |tensor: &TensorId| flags[tensor.index()] & (READ | OVERWRITTEN) == READ;
+    Ok(sum_bytes(graph, states.filter(lives)))
+}
+
 fn sum_bytes(graph: &Graph<'_>, tensors: impl Iterator<Item = TensorId>) -> u64 {
     tensors.fold(0, |sum, tensor| sum.saturating_add(graph.tensor(tensor).bytes))
 }

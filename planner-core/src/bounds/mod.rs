@@ -9,6 +9,8 @@ mod reached;
 mod repeats;
 mod windows;
 
+pub(crate) use any_order::living_bytes;
+
 use crate::graph::{Graph, Kind, OpId, TensorId};
 use crate::machine::{Machine, transmission_ns};
 use crate::scratch::{Limits, OutOfScratch, Scratch, larger, words};

@@ -6,6 +6,7 @@
 use super::request::Task;
 use super::strategy::Need;
 use crate::arena::{Lifetimes, admits, size_bytes};
+use crate::bounds;
 use crate::graph::{Kind, TensorId};
 use crate::scratch::{Limits, OutOfScratch, Scratch, total, words};
 use crate::sequence::{LaunchId, Sequence};
@@ -30,8 +31,8 @@ pub(super) struct Threshold {
     everything: (u64, LaunchId),
     /// The same without the states that the op does not touch.
     layer: (u64, LaunchId),
-    /// The most chunks of the pool that an op touches, with the states that it does not touch and
-    /// for which the host has no memory, and the op.
+    /// The most chunks of the pool that an op needs, and the op: for what it touches, and for other
+    /// states that never leave the device.
     largest_op: (u64, LaunchId),
 }
 
@@ -105,8 +106,7 @@ pub(super) fn thresholds(
         *size = Size::new(task, lifetimes, &below_bytes, tensor);
     }
     let size = |tensor: TensorId| sizes[tensor.index()];
-    let kept_bytes = kept_bytes(sequence, lifetimes, &mut scratch)?;
-    let beside_host_bytes = kept_bytes.saturating_sub(task.machine.host_bytes);
+    let beside_host_bytes = beside_host_bytes(task, &mut scratch)?;
     let seen_by = scratch.take(sequence.tensors().len(), u32::MAX)?;
     let by_value = need == Need::Everything && sequence.has_repeats();
     let dies = find_deaths(sequence, by_value, &mut scratch)?;
@@ -119,6 +119,7 @@ pub(super) fn thresholds(
             states.add(size(tensor));
         }
     }
+    let states = States::new(&states, beside_host_bytes, task.machine.chunk_bytes);
     let none = (0, LaunchId(0));
     let mut thresholds = below_bytes.map(|below_bytes| Threshold {
         below_bytes,
@@ -150,8 +151,7 @@ pub(super) fn thresholds(
                 is_alive[tensor.index()] = 0;
             }
         }
-        let others = Others { states: &states, own: &own, beside_host_bytes };
-        raise(&mut thresholds, task, op, [&alive, &touched], &others);
+        raise(&mut thresholds, task, op, [&alive, &touched], states.without(own.pool()));
         alive.remove(&over);
     }
     // In bytes so far: a division at each op takes time.
@@ -188,57 +188,42 @@ fn find_deaths<'s>(
     Ok(dies)
 }
 
-/// Bytes of states whose values are needed all the time, on the device or on the host: no launch
-/// replaces them without reading them. States that the host touches have memory there. O(operands).
-fn kept_bytes(
-    sequence: &Sequence<'_>,
-    lifetimes: &Lifetimes<'_>,
-    scratch: &mut Scratch<'_>,
-) -> Result<u64, OutOfScratch> {
-    const REPLACED: u32 = u32::MAX - 1;
-    let mut scratch = scratch.reborrow();
-    let read_by = scratch.take(sequence.tensors().len(), u32::MAX)?;
-    for launch in sequence.launches() {
-        for tensor in sequence.reads(launch) {
-            let read_by = &mut read_by[tensor.index()];
-            if *read_by != REPLACED {
-                *read_by = launch.0;
-            }
-        }
-        for &tensor in sequence.writes(launch) {
-            let read_by = &mut read_by[tensor.index()];
-            if *read_by != launch.0 {
-                *read_by = REPLACED;
-            }
-        }
-    }
-    let is_kept = |tensor: &TensorId| {
-        sequence.tensor(*tensor).kind == Kind::State
-            && read_by[tensor.index()] != REPLACED
-            && lifetimes.touches(*tensor).is_some()
-            && !sequence.is_touched_by_host(*tensor)
+/// Bytes of states that never leave the device, since they always hold a value, and the host has no
+/// memory for them. States that the host touches have memory there. O(operands).
+fn beside_host_bytes(task: &Task<'_>, scratch: &mut Scratch<'_>) -> Result<u64, OutOfScratch> {
+    let Task { sequence, machine, .. } = *task;
+    let graph = sequence.graph();
+    let is_state = |tensor: &TensorId| {
+        graph.tensor(*tensor).kind == Kind::State && !sequence.is_touched_by_host(*tensor)
     };
-    let kept = sequence.tensor_ids().filter(is_kept);
-    Ok(kept.fold(0, |sum, tensor| sum.saturating_add(sequence.tensor(tensor).bytes)))
+    let states = || graph.tensor_ids().filter(is_state);
+    let bytes = states().fold(0u64, |sum, id| sum.saturating_add(graph.tensor(id).bytes));
+    if bytes <= machine.host_bytes {
+        return Ok(0);
+    }
+    let living_bytes = bounds::living_bytes(graph, states(), scratch)?;
+    Ok(living_bytes.saturating_sub(machine.host_bytes))
 }
 
-/// The states that an op does not touch.
-struct Others<'t> {
-    states: &'t Tally,
-    own: &'t Tally,
-    /// Bytes of kept states that the host has no memory for: they never leave the device.
-    beside_host_bytes: u64,
+/// The states with each threshold, in chunks of the pool.
+struct States {
+    all: [u64; COUNT],
+    /// How many of them never leave the device, at least.
+    staying: [u64; COUNT],
 }
 
-impl Others<'_> {
-    /// With each threshold, all of them in chunks of the pool, and how many of these never leave the
-    /// device at least.
-    fn chunks(&self, chunk_bytes: u64) -> impl Iterator<Item = (u64, u64)> {
-        let pools = self.states.pool().into_iter().zip(self.own.pool());
-        pools.zip(self.states.arena()).map(move |((all, own), arena_bytes)| {
-            let staying = self.beside_host_bytes.saturating_sub(arena_bytes).div_ceil(chunk_bytes);
-            (all - own, staying.saturating_sub(own))
-        })
+impl States {
+    fn new(states: &Tally, beside_host_bytes: u64, chunk_bytes: u64) -> Self {
+        let staying = states
+            .arena()
+            .map(|arena_bytes| beside_host_bytes.saturating_sub(arena_bytes).div_ceil(chunk_bytes));
+        Self { all: states.pool(), staying }
+    }
+
+    /// The same for all states but some: how many there are, and how many of them stay at least.
+    fn without(&self, own: [u64; COUNT]) -> impl Iterator<Item = (u64, u64)> {
+        let states = self.all.into_iter().zip(self.staying).zip(own);
+        states.map(|((all, staying), own)| (all - own, staying.saturating_sub(own)))
     }
 }
 
@@ -249,7 +234,7 @@ fn raise(
     task: &Task<'_>,
     op: LaunchId,
     [alive, touched]: [&Tally; 2],
-    others: &Others<'_>,
+    other_states: impl Iterator<Item = (u64, u64)>,
 ) {
     let chunk_bytes = task.machine.chunk_bytes;
     let workspace = task.sequence.workspace_bytes(op).div_ceil(chunk_bytes);
@@ -260,7 +245,7 @@ fn raise(
         }
     };
     let loads = alive.pool().into_iter().zip(alive.arena()).zip(touched.pool());
-    let loads = loads.zip(others.chunks(chunk_bytes));
+    let loads = loads.zip(other_states);
     for (threshold, (((alive, arena_bytes), touched), (others, staying))) in
         thresholds.iter_mut().zip(loads)
     {
@@ -435,7 +420,8 @@ mod tests {
         let [first, last] = [LaunchId(0), LaunchId(2)];
         let largest = |host_bytes| found_beside(host_bytes).map(|found| found.largest_op);
         assert_eq!(largest(4196), largest(1 << 40), "there is memory for both");
-        // The last op touches 3 chunks with its workspace, and the weight stays beside them; the bias lies in the arena.
+        // The last op takes 3 chunks with its workspace. The weight stays beside them, and the bias
+        // lies in the arena.
         assert_eq!(largest(0)[0], (7, last));
         assert_eq!(largest(3096)[0], (4, first), "with one chunk of the weight, it needs no more");
         // The bias is in the pool.

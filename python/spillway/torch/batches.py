@@ -5,7 +5,7 @@ import enum
 from collections.abc import Mapping
 
 import torch
-from torch.utils._pytree import keystr, tree_flatten_with_path, tree_unflatten
+from torch.utils._pytree import keystr, tree_flatten, tree_flatten_with_path, tree_unflatten
 
 from .errors import BatchError, CaptureError, quoted
 
@@ -14,84 +14,86 @@ _FIXED = (type(None), bool, int, float, complex, str, bytes, enum.Enum, torch.dt
 
 @dataclasses.dataclass(frozen=True)
 class _Fixed:
-    """A value that a batch has beside its tensors; another value is another capture."""
+    """A number, a text or the like. Another value is another capture, and the same nesting."""
 
     value: object = dataclasses.field(compare=False)
 
+    def whole(self, tensors):
+        return self.value
+
+    def fixed(self):
+        yield f"{type(self.value).__name__} {self.value!r}"
+
 
 @dataclasses.dataclass(frozen=True)
-class _Mapped:
-    """A mapping that PyTorch does not look into, such as a `BatchEncoding`."""
+class _Container:
+    """A container that PyTorch does not look into, with the nesting of its items."""
 
     cls: type
     nesting: "Nesting"
 
-    def whole(self, values):
-        return self.cls(self.nesting.whole(values))
+    def fixed(self):
+        return self.nesting.fixed()
 
 
-@dataclasses.dataclass(frozen=True)
-class _Fields:
+class _Mapping(_Container):
+    """A mapping, such as a `BatchEncoding`."""
+
+    def whole(self, tensors):
+        return self.cls(self.nesting.whole(tensors))
+
+
+class _Dataclass(_Container):
     """An instance of a dataclass."""
 
-    cls: type
-    nesting: "Nesting"
-
-    def whole(self, values):
+    def whole(self, tensors):
         instance = object.__new__(self.cls)
-        for name, value in self.nesting.whole(values).items():
+        for name, value in self.nesting.whole(tensors).items():
             object.__setattr__(instance, name, value)
         return instance
 
 
 @dataclasses.dataclass(frozen=True)
 class Nesting:
-    """All of a batch but its tensors. In batches of equal nestings the tensors have the same places;
-    fixed values may differ."""
+    """The containers and the fixed values of a batch, without its tensors. Two nestings are equal if they
+    have containers and tensors at the same places; fixed values may differ."""
 
     structure: object
     leaves: tuple  # None is a tensor
 
     def whole(self, tensors):
         """Returns the batch with these tensors, an iterator."""
-
-        def leaf(of):
-            match of:
-                case None:
-                    return next(tensors)
-                case _Fixed():
-                    return of.value
-            return of.whole(tensors)
-
-        return tree_unflatten([leaf(of) for of in self.leaves], self.structure)
+        values = [next(tensors) if leaf is None else leaf.whole(tensors) for leaf in self.leaves]
+        return tree_unflatten(values, self.structure)
 
     def fixed(self):
-        """Returns the fixed values, as text."""
-        for of in self.leaves:
-            match of:
-                case _Fixed():
-                    yield f"{type(of.value).__name__} {of.value!r}"
-                case _Mapped() | _Fields():
-                    yield from of.nesting.fixed()
+        """Yields the fixed values, as text."""
+        for leaf in self.leaves:
+            if leaf is not None:
+                yield from leaf.fixed()
 
 
-def flatten(batch, path="batch"):
-    """Returns the tensors of a batch, and its nesting. Raises `CaptureError` where it has another
-    value than tensors and fixed ones."""
+def flatten(batch, path=lambda: "batch"):
+    """Returns the tensors of a batch, and its nesting. Raises `CaptureError` if it has a value that is
+    neither a tensor, nor fixed, nor a container of these. `path` returns the batch's name."""
     tensors, leaves = [], []
-    entries, structure = tree_flatten_with_path(batch)
-    for keys, leaf in entries:
-        if isinstance(leaf, torch.Tensor):
-            tensors.append(leaf)
+    values, structure = tree_flatten(batch)
+    for k, value in enumerate(values):
+        if isinstance(value, torch.Tensor):
+            tensors.append(value)
             leaves.append(None)
             continue
-        if isinstance(leaf, _FIXED):
-            leaves.append(_Fixed(leaf))
+        if isinstance(value, _FIXED):
+            leaves.append(_Fixed(value))
             continue
-        nested, items = _container(leaf, path + keystr(keys))
-        its_tensors, nesting = flatten(items, path + keystr(keys))
+
+        def path_of_value(k=k):
+            return path() + keystr(tree_flatten_with_path(batch)[0][k][0])
+
+        kind, items = _kind_and_items(value, path_of_value)
+        its_tensors, nesting = flatten(items, path_of_value)
         tensors += its_tensors
-        leaves.append(nested(type(leaf), nesting))
+        leaves.append(kind(type(value), nesting))
     return tensors, Nesting(structure, tuple(leaves))
 
 
@@ -100,26 +102,26 @@ def unflatten(tensors, nesting):
     return nesting.whole(iter(tensors))
 
 
-def _container(leaf, path):
-    """Returns the kind of a container that PyTorch does not know, and its items."""
-    if isinstance(leaf, Mapping):
-        return _Mapped, dict(leaf)
-    name = type(leaf).__name__
-    if not dataclasses.is_dataclass(leaf) or isinstance(leaf, type):
+def _kind_and_items(value, path):
+    """Returns the kind of a container that PyTorch does not look into, and its items."""
+    if isinstance(value, Mapping):
+        return _Mapping, dict(value)
+    name = type(value).__name__
+    if not dataclasses.is_dataclass(value) or isinstance(value, type):
         raise CaptureError(
-            f"{path} is of type {name}: a batch holds tensors, numbers and texts, in lists, tuples,"
+            f"{path()} is of type {name}: a batch holds tensors, numbers and texts, in lists, tuples,"
             " mappings and dataclasses"
         )
-    fields = [field.name for field in dataclasses.fields(leaf)]
-    if others := set(getattr(leaf, "__dict__", ())).difference(fields):
+    fields = [field.name for field in dataclasses.fields(value)]
+    if others := set(getattr(value, "__dict__", ())).difference(fields):
         raise CaptureError(
-            f"{path} of type {name} has {min(others)}, which is no field of the dataclass: make it one"
+            f"{path()} of type {name} has {min(others)}, which is no field of the dataclass: make it one"
         )
-    return _Fields, {name: getattr(leaf, name) for name in fields}
+    return _Dataclass, {name: getattr(value, name) for name in fields}
 
 
 def refuse_other(nesting, expected):
-    """Refuses a batch whose tensors have other places than those of the example."""
+    """Refuses a batch whose tensors lie at other places than in the example."""
     if nesting == expected:
         return
     its, captured = (unflatten(_Places(), one) for one in (nesting, expected))
@@ -157,7 +159,8 @@ def loss_of(returned):
 
 
 def refuse_other_results(values):
-    """Refuses what a step returns beside tensors and fixed values: it may hold tensors without values."""
+    """Refuses a result that is neither a tensor nor a fixed value: it may hold tensors of the capture,
+    which have no values."""
     for value in values:
         if not isinstance(value, (torch.Tensor, *_FIXED)):
             raise CaptureError(

@@ -50,7 +50,7 @@ def user_line():
 
 
 def advice():
-    """Returns what to do where a distribution of PyTorch needs the value of a tensor, and nothing elsewhere."""
+    """Returns advice if a distribution of PyTorch asks for the value of a tensor, and else an empty text."""
     frame = sys._getframe(1)
     while frame is not None and not frame.f_code.co_filename.startswith(_DISTRIBUTIONS):
         frame = frame.f_back

@@ -22,7 +22,7 @@ from .undoing import Undo
 class Compiled:
     """Runs a step within a plan. Calling it runs one iteration and returns what the step does.
 
-    As a context, it ends with `sync` and `close`, also where the loop within it ends in an error.
+    The end of a `with` block calls `sync` and `close`, also after an error in the block.
 
     There is one session, which switches to the plan for each batch's shape. `switched` is what
     the last switch was predicted to cost, and None if there was none or the states went through

@@ -55,9 +55,9 @@ def _eager(step, batch):
 
 
 def _compare(number, expected, result, generator, train):
+    is_loss = isinstance(expected, torch.Tensor) and not train.is_inference
     for k, (a, b) in enumerate(zip(tree_leaves(result), tree_leaves(expected))):
         if isinstance(b, torch.Tensor):
-            is_loss = isinstance(expected, torch.Tensor) and not train.is_inference
             name = "the loss" if is_loss else f"result {k}"
             _compare_tensors(number, name, a, b.detach())
     for name, value, tensor in train.values():

@@ -219,7 +219,7 @@ def draws_from_distribution(model, batch):
         (dict(batch={"x": [torch.randn(6, 8).numpy()]}), r"batch\['x'\]\[0\] is of type ndarray"),
     ],
 )
-def test_what_is_not_given_to_capture_is_named_with_what_is(change, message):
+def test_wrong_arguments_of_capture_are_refused_with_a_way_that_works(change, message):
     trained = model()
     given = dict(model=trained, loss_fn=loss_fn, optimizer=adam(trained), batch=batch()) | change
     with pytest.raises(spillway.torch.CaptureError, match=message) as raised:
