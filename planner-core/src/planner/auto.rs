@@ -155,16 +155,22 @@ pub(super) fn make_with<'o>(
         _ => repeated_ns,
     };
     let staying = if fitted_ns == u64::MAX { Staying::Needed } else { Staying::Crossing };
-    let (segments, segments_ns) = match lists {
-        0 => (None, u64::MAX),
-        _ if strategy.takes_first() => (None, u64::MAX),
+    let segments = match lists {
+        0 => None,
+        _ if strategy.takes_first() => None,
         _ => repeats::search::best_of_segments(
-            &task(&given),
+            // Where memory is so short that no list has fitted, another order may do better.
+            &task(if staying == Staying::Needed { &given } else { best }),
             (if lists > 1 { repeated_ns } else { 0 }, staying),
             lists,
             &mut output,
             &mut scratch,
         )?,
+    };
+    let segments_ns = match lists {
+        0 => u64::MAX,
+        _ if strategy.takes_first() => u64::MAX,
+        _ => repeats::search::least_of_segments(&task(&given), &mut output, &mut scratch)?,
     };
     let found = [&segments, &repeated];
     let mut contest = Contest::new(output);

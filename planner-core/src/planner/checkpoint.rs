@@ -271,7 +271,8 @@ fn drop_between(
         }
         let waits = from <= turn && turn < to;
         let is_kept = staying == Staying::Needed && !sequence.is_repeatable(LaunchId(to as u32));
-        if waits && !is_kept && !is_cut(maker, from - 1) && sequence.is_repeatable(maker) {
+        let can_run_again = values.can_run_again(sequence, maker, LaunchId(to as u32));
+        if waits && !is_kept && !is_cut(maker, from - 1) && can_run_again {
             dropped.drop_after(slot);
         }
     }
@@ -289,5 +290,64 @@ fn move_over(builder: &Builder<'_>, gaps: &mut Gaps<'_>, launch: LaunchId) {
         if waits && sequence.tensor(tensor).kind == Kind::Temporary {
             gaps.set_moved(slot, builder.memory.objects(tensor));
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::graph::{Graph, Op, Tensor, TensorId};
+    use crate::machine::Machine;
+
+    const LAYERS: usize = 6;
+    const HEAD: OpId = OpId(LAYERS as u32);
+
+    /// Layers forward, a head that makes its gradients too, its update, and the layers backward.
+    #[test]
+    fn what_an_update_makes_impossible_to_run_again_stays() {
+        let tensor = |kind| Tensor { bytes: 4096, kind };
+        let mut tensors = [tensor(Kind::Temporary); 3 * LAYERS + 4];
+        let [weight, forward, backward] = [0, LAYERS, 2 * LAYERS];
+        let [input, head, gradient, of_head] = core::array::from_fn(|at| 3 * LAYERS + at);
+        tensors[..LAYERS].fill(tensor(Kind::State));
+        tensors[input] = tensor(Kind::Input);
+        tensors[head] = tensor(Kind::State);
+        let mut operands: heapless::Vec<TensorId, 128> = heapless::Vec::new();
+        let mut ops: heapless::Vec<Op, 32> = heapless::Vec::new();
+        let mut push = |reads: &[usize], writes: &[usize], repeatable| {
+            let first_operand = operands.len() as u32;
+            operands.extend(reads.iter().chain(writes).map(|&id| TensorId(id as u32)));
+            let [reads, writes] = [reads, writes].map(|operands| operands.len() as u32);
+            let op = Op { time_ns: 1, first_operand, reads, writes, repeatable, ..Op::default() };
+            ops.push(op).unwrap();
+        };
+        push(&[input, weight], &[forward], true);
+        for at in 1..LAYERS {
+            push(&[forward + at - 1, weight + at], &[forward + at], true);
+        }
+        push(&[forward + LAYERS - 1, head], &[gradient, of_head], true);
+        push(&[of_head, head], &[head], false);
+        let mut from = gradient;
+        for at in (1..LAYERS).rev() {
+            push(&[from, forward + at - 1, weight + at], &[backward + at], false);
+            from = backward + at;
+        }
+        let mut words = [0; 1 << 15];
+        let mut scratch = Scratch::new(&mut words);
+        let graph = Graph::new(&tensors, &ops, &operands, &mut scratch.reborrow()).unwrap();
+        let sequence = &Sequence::as_given(&graph, None, &mut scratch).unwrap();
+        let machine = &Machine::of_chunks(4096).with_host_bytes(1 << 30);
+        let task = Task { sequence, machine, budget_bytes: 1 << 20 };
+        let mut arena = [ArenaPlacement { tensor: TensorId(0), offset_bytes: 0 }; 32];
+        let memory = memory(&task, &mut arena, &mut scratch).unwrap();
+        let mut found = 0;
+        each(&task, &memory, Staying::Crossing, &mut scratch, |repeated, _| {
+            let of_head = repeated.launches().filter(|&launch| repeated.op(launch) == HEAD);
+            assert_eq!(of_head.count(), 1, "its update has changed what it would read");
+            found += 1;
+            Ok(())
+        })
+        .unwrap();
+        assert!(found > 0);
     }
 }

@@ -3,9 +3,9 @@
 //! One price of compute leads to one list of launches. Where links limit and compute idles, the best price
 //! is a hundredth of that where compute limits, so the search finds its own scale; then it goes on
 //! with the pressures that the lists so far showed. In the next round the
-//! best list replaces the sequence, so that what was made again may be dropped again. Where memory is
-//! so short that much has to be made again, no price leads to lists as good as the segments of
-//! [checkpointing](checkpoint), so that there is a search from these too.
+//! best list replaces the sequence, so that what was made again may be dropped again. Where much has to be made
+//! again, no price leads to lists as good as the segments of [checkpointing](checkpoint), so that there is a
+//! search from these too.
 
 use super::{Prices, Unrolled};
 use crate::graph::OpId;
@@ -72,6 +72,13 @@ const SHORT_ROUND: usize = 24;
 
 /// Rounds beyond which no work gained more than 0.1 % of its period.
 const ROUNDS: usize = 3;
+
+/// The search goes on from segments of checkpointing whose plan is longer than the best one by at most this
+/// fraction: its few lists tell the two apart no better.
+const NEAR_SEGMENTS: u64 = 64;
+
+/// If their plan is longer, that search has one list in so many.
+const SHARE_OF_SEGMENTS: usize = 4;
 
 /// Lists that are tried at most.
 pub(in crate::planner) const MOST_LISTS: usize = ROUNDS * ROUND;
@@ -245,26 +252,44 @@ fn rank(
     Ok(leader.rank())
 }
 
-/// The best sequence that the search finds from the segments of checkpointing, if its plan is shorter than
-/// `than_ns`; and the least time of the launches of any segments.
+/// The best sequence that the search finds from the segments of checkpointing, if their plan is shorter than
+/// `than_ns`, or hardly longer.
 pub(in crate::planner) fn best_of_segments<'s>(
     task: &Task<'s>,
     (than_ns, staying): (u64, Staying),
     lists: usize,
     output: &mut Output<'_>,
     scratch: &mut Scratch<'s>,
-) -> Result<(Option<(Sequence<'s>, Prediction)>, u64), PlanningError> {
+) -> Result<Option<(Sequence<'s>, Prediction)>, PlanningError> {
     let mut leader = Leader::new(task, scratch)?;
     if staying == Staying::Needed {
         // Memory is so short that another order than the best of those with each op once may do better.
         extend(task, &mut leader, lists, output, scratch)?;
     }
     let before = leader.rank();
-    let launches_ns = try_segments(task, (than_ns, staying), &mut leader, output, scratch)?;
+    let near_ns = than_ns.saturating_add(than_ns / NEAR_SEGMENTS);
+    try_segments(task, (near_ns, staying), &mut leader, output, scratch)?;
     if leader.rank() != before {
+        let is_shorter = leader.predicted.is_none_or(|best| best.period_ns < than_ns);
+        let lists = if is_shorter { lists } else { lists.div_ceil(SHARE_OF_SEGMENTS) };
         extend(task, &mut leader, lists, output, scratch)?;
     }
-    Ok((leader.sequence(task, scratch)?, launches_ns))
+    leader.sequence(task, scratch)
+}
+
+/// The least time of the launches that any number of segments leads to. No plan takes less than its launches.
+pub(in crate::planner) fn least_of_segments(
+    task: &Task<'_>,
+    output: &mut Output<'_>,
+    scratch: &mut Scratch<'_>,
+) -> Result<u64, PlanningError> {
+    let (mut scratch, mut least_ns) = (scratch.reborrow(), u64::MAX);
+    let memory = checkpoint::memory(task, output.arena, &mut scratch)?;
+    checkpoint::each(task, &memory, Staying::Crossing, &mut scratch, |sequence, _| {
+        least_ns = least_ns.min(sequence.compute_ns());
+        Ok(())
+    })?;
+    Ok(least_ns)
 }
 
 /// Adds repeats in rounds, as long as that gains anything and there are lists left.
@@ -308,22 +333,19 @@ fn add_repeats(
     Round::new(&base, leader, output.reborrow(), &mut scratch)?.run(round, left, &mut scratch)
 }
 
-/// Tries the lists that each number of segments leads to, and returns the least time of the launches
-/// of one. No plan takes less than its launches.
+/// Tries the lists that each number of segments leads to.
 fn try_segments(
     task: &Task<'_>,
     (than_ns, staying): (u64, Staying),
     leader: &mut Leader<'_>,
     output: &mut Output<'_>,
     scratch: &mut Scratch<'_>,
-) -> Result<u64, PlanningError> {
-    let (mut scratch, mut least_launches_ns) = (scratch.reborrow(), u64::MAX);
+) -> Result<(), PlanningError> {
+    let mut scratch = scratch.reborrow();
     let memory = checkpoint::memory(task, output.arena, &mut scratch)?;
     checkpoint::each(task, &memory, staying, &mut scratch, |sequence, scratch| {
         let least_ns = leader.predicted.map_or(than_ns, |predicted| predicted.period_ns);
-        let launches_ns = sequence.compute_ns();
-        least_launches_ns = least_launches_ns.min(launches_ns);
-        if launches_ns < least_ns {
+        if sequence.compute_ns() < least_ns {
             let task = Task { sequence, ..*task };
             let judged = judge(&task, output.reborrow(), leader.near_ns(), None, scratch)?;
             if judged.predicted.is_none_or(|found| found.period_ns < least_ns) {
@@ -331,8 +353,7 @@ fn try_segments(
             }
         }
         Ok(())
-    })?;
-    Ok(least_launches_ns)
+    })
 }
 
 /// The number of prices.

@@ -151,10 +151,7 @@ impl Unrolling<'_, '_> {
                 self.wait_for(slot, &mut depth)?;
                 continue;
             }
-            let reads_now = repeat_reads(self.sequence, maker)
-                .filter(|&slot| !self.is_temporary(slot))
-                .all(|slot| self.values.is_unchanged(slot, launch));
-            if !reads_now || !self.sequence.is_repeatable(maker) {
+            if !self.values.can_run_again(self.sequence, maker, launch) {
                 return None;
             }
             depth -= 1;

@@ -77,6 +77,20 @@ impl<'a> Values<'a> {
         self.overwritten[slot] >= at.0
     }
 
+    /// Whether an op may run again just before a launch, if the temporaries that it reads are there.
+    pub(in crate::planner) fn can_run_again(
+        &self,
+        sequence: &Sequence<'_>,
+        maker: LaunchId,
+        at: LaunchId,
+    ) -> bool {
+        let is_temporary =
+            |slot: usize| sequence.tensor(sequence.operands()[slot]).kind == Kind::Temporary;
+        sequence.is_repeatable(maker)
+            && repeat_reads(sequence, maker)
+                .all(|slot| is_temporary(slot) || self.is_unchanged(slot, at))
+    }
+
     /// The last launch that reads a value.
     pub(super) fn last_read(&self, value: u32) -> Option<LaunchId> {
         let last = self.last_read[value as usize];
