@@ -14,6 +14,7 @@ plans the forward and the backward pass, and leaves the optimizer outside.
 
 from .capturing import capture, capture_inference
 from .errors import AllocationError, BatchError, CaptureError, ChangedError, LostError
+from .optimizing import optimizer
 from .step import Compiled, Step
 
 __all__ = [
@@ -26,4 +27,5 @@ __all__ = [
     "Step",
     "capture",
     "capture_inference",
+    "optimizer",
 ]

@@ -8,6 +8,7 @@ import torch
 
 from .capturing import capture_inference
 from .joint import Passes, plain_strides
+from .optimizing import optimizer_of
 from .training import Training
 
 MAX_SHAPES = 8
@@ -73,9 +74,12 @@ class _Graph:
 
     def _train(self, inputs):
         with self._device.lock:
+            optimizer = optimizer_of(inputs[k] for k in self._own if inputs[k].requires_grad)
+            if self._passes is None or not self._passes.serve(optimizer):
+                self._passes = Passes(self._graph, self._names, self._own, optimizer)
+                self._trainings = {}
             training, shapes = self._planned(self._trainings, inputs)
             if training is None:
-                self._passes = self._passes or Passes(self._graph, self._names, self._own)
                 training = self._trainings[shapes] = Training(self._passes, self._device)
         return training(inputs)
 

@@ -39,10 +39,12 @@ from .ownership import (
 )
 from .recording import Recorder
 from .processes import Processes
-from .step import Step, rate_of
+from .step import Step
 from .storing import Stored
 from .swapping import (
     Fakes,
+    given,
+    given_rates,
     initialise,
     kept,
     refuse_first_step,
@@ -196,10 +198,7 @@ class _Training(_Source):
         with swapped_module(self.model, fakes):
             self._backward(recorded, average)
             is_initialised = initialise(optimizer, fakes.has_gradient)
-            groups = optimizer.param_groups
-            recorded.rates = [_given(recorder, f"lr.{k}", rate_of(g)) for k, g in enumerate(groups)]
-            with recorder.fake_mode, recorder:
-                numbers = [_as_captured(r, g) for r, g in zip(recorded.rates, groups)]
+            recorded.rates, numbers = given_rates(recorder, optimizer)
             with swapped_optimizer(optimizer, fakes, numbers):
                 if is_initialised or not self._has_states:
                     self._update(recorded)
@@ -262,12 +261,6 @@ class _Training(_Source):
             refuse_first_step(self.optimizer)
 
 
-def _as_captured(rate, group):
-    """Returns a learning rate as the optimizer gets it: a tensor where it is one."""
-    is_tensor = group.get("fused") or isinstance(group["lr"], torch.Tensor)
-    return rate if is_tensor else rate.item()
-
-
 class _Inference(_Source):
     """An inference."""
 
@@ -325,16 +318,7 @@ def _given_batch(recorder, example_batch, moves):
     tensors, nesting = flatten(example_batch)
     refuse_layouts(tensors)
     device = recorder.measure.device.torch_device if moves else None
-    return [_given(recorder, f"batch.{k}", t, device) for k, t in enumerate(tensors)], nesting
-
-
-def _given(recorder, name, value, device=None):
-    """Returns the fake tensor of what the caller supplies in each iteration, on a device if it is
-    copied there."""
-    with recorder.fake_mode:
-        fake = torch.empty_like(value, device=device or value.device)
-    recorder.adopt(fake, "given", name)
-    return fake
+    return [given(recorder, f"batch.{k}", t, device) for k, t in enumerate(tensors)], nesting
 
 
 def _step(source, recorded, name, example_batch):

@@ -1,9 +1,13 @@
-"""Captures the forward and the backward pass of a graph as one step.
+"""Captures the forward and the backward pass of a graph as one step, with the step of an optimizer that
+has joined.
 
-Between the two an op waits: it has handed out the results, and gets their gradients. Parameters,
-buffers and other inputs are copied from the caller's tensors, as often as the plan needs them.
+Between them ops wait. The first has handed out the results, and gets their gradients; the second has
+handed out the gradients of parameters, and goes on when the optimizer steps. Parameters, buffers and
+other inputs are copied from the caller's tensors, as often as the plan needs them. Before the update,
+parameters and gradients are copied again, since the caller may have written them.
 """
 
+import weakref
 from collections import defaultdict
 from contextlib import ExitStack, contextmanager
 
@@ -19,22 +23,26 @@ from .machine import measure_copies
 from .measuring import Measured, Measurements
 from .operations import Operation, Order, recorded
 from .processor import Processor
-from .recording import Recorder
+from .recording import Recorder, Storage
 from .results import Results
 from .step import Step
 from .swapping import Fakes, swapped_module
+from .updating import record_update
 
 
 class Passes:
     """The two passes of a graph, captured for each shape and each pattern of gradients.
 
-    `names` are those of the graph's inputs; `own` has the positions of parameters and buffers.
+    `names` are those of the graph's inputs; `own` has the positions of parameters and buffers. The
+    `optimizer` is one that has joined, or None.
     """
 
-    optimizer = processes = None
+    processes = None
 
-    def __init__(self, graph, names, own):
+    def __init__(self, graph, names, own, optimizer):
         self.model, self._names, self._own = graph, names, own
+        # The threads of iterations, which may wait for ever, must not keep it.
+        self._optimizer = optimizer and weakref.ref(optimizer)
         self.measurements = Measurements(Processor())
         self.constants = Constants()
         self.copied_bytes_per_s = measure_copies()
@@ -44,11 +52,19 @@ class Passes:
             (d, torch.get_autocast_dtype(d), torch.is_autocast_enabled(d)) for d in devices
         ]
 
-    def capture(self, inputs, pattern=None):
+    @property
+    def optimizer(self):
+        return self._optimizer and self._optimizer()
+
+    def serve(self, optimizer):
+        """Returns whether these are the passes for an optimizer, or for None."""
+        return self._optimizer == (optimizer and weakref.ref(optimizer))
+
+    def capture(self, inputs, pattern=None, updated=None):
         """Returns the joint step for inputs like these.
 
-        A pattern has the strides of each result's gradient, or None where it gets none. Without
-        one, a likely one is taken.
+        A pattern has the strides of each result's gradient, or None where it gets none. `updated` are
+        the positions of the parameters that the optimizer updates. Without them, likely ones are taken.
         """
         recorder = Recorder(FakeTensorMode(allow_non_fake_inputs=True), self.measurements)
         given = [self._given(recorder, k, value) for k, value in enumerate(inputs)]
@@ -67,17 +83,34 @@ class Passes:
         refuse_collectives(recorder.calls)
         # The backward pass may have put copies of constants before all other calls.
         boundary = next((k for k, c in enumerate(recorder.calls, 1) if [c] == last), 0)
+        written = self._written(recorder, given, boundary)
+        end, update = len(recorder.calls), self._update(recorder, inputs, gradients, updated)
         self.constants.name([recorder.storages[t] for t in recorder.constants])
-        updated = self._updated(recorder, given, boundary)
-        ops = _Ops(recorder, boundary, self.copied_bytes_per_s)
+        ops = _Ops(recorder, (boundary, end), self.copied_bytes_per_s)
         ops.pause(tangents)
         ops.hand_out("result", "results", results.views(), before_pause=True)
-        ops.hand_out("update", "updates", updated, before_pause=True)
+        ops.hand_out("update", "updates", written, before_pause=True)
         views = [None if g is None else recorder.view(g) for g in gradients]
         ops.hand_out("gradient", "gradients", views)
-        ops.take(given, updated)
+        ops.take(given, written)
+        if update:
+            ops.update(update)
         self.measurements.give_back()
-        return Joint(self, recorder.storages, ops, pattern, results, structure)
+        return Joint(self, recorder.storages, ops, pattern, results, structure, update)
+
+    def _update(self, recorder, inputs, gradients, positions):
+        """Records the optimizer's step for the parameters at some positions, if there are any."""
+        if self.optimizer is None:
+            return None
+        first = {id(x): k for k, x in reversed([*enumerate(inputs)])}
+        own = {first.get(id(p)): p for group in self.optimizer.param_groups for p in group["params"]}
+        if positions is None:
+            positions = {k for k, p in own.items() if k is not None and p.requires_grad}
+            positions = {k for k in positions if gradients[k] is not None or own[k].grad is not None}
+        parameters = {k: own[k] for k in sorted(positions)}
+        if not parameters:
+            return None
+        return record_update(recorder, self.optimizer, self._names, parameters)
 
     def _given(self, recorder, k, value):
         if not isinstance(value, torch.Tensor):
@@ -101,7 +134,7 @@ class Passes:
             with torch.enable_grad(), without_checkpoints(), recorder.fake_mode, recorder:
                 yield
 
-    def _updated(self, recorder, given, boundary):
+    def _written(self, recorder, given, boundary):
         """Returns the view of each input that the forward pass writes, and None for the others.
         Their storages become states. Refuses those that are not the module's own."""
         late = {tensor for call in recorder.calls[boundary:] for tensor in call.writes}
@@ -122,16 +155,39 @@ class Passes:
 
 
 class Joint(Step):
-    """The forward and the backward pass of a graph. An iteration takes the place of a batch."""
+    """The forward and the backward pass of a graph, and the update of the parameters at the positions
+    `updated_parameters`. An iteration takes the place of a batch.
 
-    keeps_states = False  # the caller's tensors have them
+    `update_ops` are the ops of the update, from the one that waits for it.
+    """
 
-    def __init__(self, source, storages, ops, pattern, results, structure):
+    ways_to_write = "read optimizer.state again whenever you read or write its tensors between steps"
+    way_to_overwrite = ""
+    way_after_loss = (
+        "the optimizer's states are lost. Go on from a checkpoint of the model and the optimizer"
+        " (load_state_dict)"
+    )
+
+    def __init__(self, source, storages, ops, pattern, results, structure, update):
         self.pattern = pattern
+        self.keeps_states = update is not None  # the caller's tensors have all others
+        self.updated_parameters = frozenset(update.parameters if update else ())
+        self._states = update.states if update else {}
         self.updated = [k for k, view in enumerate(ops.handed("updates")) if view]
         self._handed = {name: ops.handed(name) for name in ("results", "updates", "gradients")}
+        for k in self.updated:  # the caller has their values between iterations, and after errors
+            storages[self._handed["updates"][k].tensor].writes = 0
         self._results, self._structure = results, structure
-        super().__init__(source, storages, ops.ordered(), (), ((), None))
+        ordered = ops.ordered()
+        waiting = next((k for k, op in enumerate(ordered) if op.name == "step"), len(ordered))
+        self.update_ops = range(waiting, len(ordered))
+        super().__init__(source, storages, ordered, (), ((), None))
+        self.draws = False  # so that nobody but the caller puts the generator back after an error
+
+    def has_current_states(self):
+        """Returns whether the optimizer has the states that the update was captured with."""
+        states = vars(self.optimizer)["state"] if self._states else {}
+        return all(_is_same(states.get(p, {}), captured) for p, captured in self._states.items())
 
     def shapes_of(self, batch):
         return ()
@@ -163,15 +219,23 @@ class _Ops:
     Recorded ops have whole numbers as positions, the others come between them.
     """
 
-    def __init__(self, recorder, boundary, copied_bytes_per_s):
+    def __init__(self, recorder, ends, copied_bytes_per_s):
+        """`ends` has how many calls there are up to the end of the forward pass, and of the backward
+        pass."""
         self._recorder, self._copied_bytes_per_s = recorder, copied_bytes_per_s
         self._placed, self._handed = [], {}
         self._writes, self._uses = defaultdict(list), defaultdict(list)  # positions by tensor
+        boundary, end = ends
         first, body, last = recorded(recorder, slice(boundary))
         self._append(first + body)
         self._append(last, in_order=True)
         self._boundary = len(self._placed) - 0.5
-        first, body, last = recorded(recorder, slice(boundary, None))
+        first, body, last = recorded(recorder, slice(boundary, end))
+        self._append(first, in_order=True)
+        self._append(body)
+        self._append(last, in_order=True)
+        self._end = len(self._placed) - 0.5
+        first, body, last = recorded(recorder, slice(end, None))
         self._append(first, in_order=True)
         self._append(body + last)
 
@@ -197,7 +261,7 @@ class _Ops:
 
             def run(iteration):
                 if not is_repeat:
-                    iteration.pause()
+                    iteration.pause("backward")
                 for k, target in targets:
                     _copy(iteration.tangents[k], target)
 
@@ -219,7 +283,7 @@ class _Ops:
             else:
                 last = max([self._boundary, *writes])
             op = self._copy(f"{name}.{k}", view, lambda i, k=k: getattr(i, to)[k])
-            self._place(last + 0.25, op, in_order=before_pause)
+            self._place(last + 0.25, op, in_order=True)
 
     def take(self, given, updated):
         """Adds an op for each input, just before its first use."""
@@ -231,6 +295,33 @@ class _Ops:
                 op = self._copy(name, view, lambda i, k=k: i.input(k), into=True)
                 op.repeatable = not updated[k]
                 self._place(min(uses) - 0.25, op)
+
+    def update(self, update):
+        """Adds the op that waits for the optimizer's step, and those that copy for it."""
+        storages = self._recorder.storages
+        storages.append(Storage("step", 1, "temporary"))
+        token = len(storages) - 1
+
+        def wait(tensor_of, is_repeat):
+            return lambda iteration: iteration.pause("update")
+
+        self._place(self._end, self._operation("step", [], [token], wait), in_order=True)
+        for k, view in enumerate(update.rates):
+            self._take_after(token, f"lr.{k}", view, lambda i, k=k: i.rates[k])
+        for k, view in update.parameters.items():
+            self._take_after(token, f"take {k} again", view, lambda i, k=k: i.update[k][0])
+            self._take_after(token, f"take gradient.{k}", update.gradients[k], lambda i, k=k: i.update[k][1])
+            op = self._copy(f"parameter.{k}", view, lambda i, k=k: i.update[k][0])
+            self._place(max(self._writes[view.tensor]) + 0.25, op)
+
+    def _take_after(self, token, name, view, outside):
+        """Adds the op that copies a tensor of the caller, just before its first use, once there is a
+        token."""
+        if view.tensor is None:
+            return
+        op = self._copy(name, view, outside, into=True)
+        op.reads, op.repeatable = [token], True
+        self._place(min(self._uses[view.tensor], default=self._end + 0.1) - 0.25, op)
 
     def _append(self, ops, in_order=False):
         for op in ops:
@@ -300,6 +391,11 @@ def _copy(source, target):
     """Copies each element that is in memory once."""
     once = tuple(slice(0, 1) if stride == 0 else slice(None) for stride in target.stride())
     target[once].copy_(source[once])
+
+
+def _is_same(values, captured):
+    """Returns whether a parameter has the states that were captured, the same tensors."""
+    return values.keys() == captured.keys() and all(values[n] is v for n, v in captured.items())
 
 
 def _is_tensor(value):

@@ -49,6 +49,7 @@ class Outside:
     rates: list
     results: list
     generator: torch.Tensor | None = None
+    only: range | None = None  # the ops that run, if not all do
     under_way: UnderWay = field(default_factory=UnderWay)
 
 

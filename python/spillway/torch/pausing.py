@@ -1,4 +1,5 @@
-"""Runs forward and backward pass of a graph as one iteration that pauses between them."""
+"""Runs the passes of a graph, and the step of an optimizer that has joined them, as one iteration that
+pauses between them."""
 
 import threading
 from queue import SimpleQueue
@@ -12,13 +13,16 @@ from .errors import CaptureError
 class Iteration:
     """One iteration of a joint step, in a thread of its own.
 
-    The thread waits after the forward pass until the backward pass begins, or until the iteration
-    is abandoned. What the iteration exchanges with its caller are attributes, as for other steps.
+    The thread waits after the forward pass until the backward pass begins, and after that until the
+    optimizer steps, or until the iteration is abandoned. What the iteration exchanges with its caller
+    are attributes, as for other steps.
     """
 
     rates = ()
     generator = None  # what the last pass has made of the generator's state
     tangents = None
+    update = None  # the parameters that the optimizer updates, by their position, and their gradients
+    only = None  # the ops that run from now on, if not all do
 
     def __init__(self, step, compiled, inputs, versions):
         self._inputs, self._versions = inputs, versions
@@ -27,7 +31,7 @@ class Iteration:
         self.gradients = None
         self.under_way = UnderWay()
         self._reports, self._orders = SimpleQueue(), SimpleQueue()
-        self.is_paused = False
+        self.waits_for = None  # "backward" or "update"
         self._thread = threading.Thread(
             target=self._run, args=(compiled,), name="spillway iteration", daemon=True
         )
@@ -43,14 +47,23 @@ class Iteration:
 
     def backward(self, tangents):
         """Runs the backward pass with the gradients of the results. Returns those of the inputs."""
-        self.is_paused = False
         self.tangents, self.gradients = tangents, self._step.memory("gradients")
-        self._threads = torch.get_num_threads()
-        self._orders.put(True)
-        self._wait()
+        self._go_on()
         gradients = self.gradients
-        self.gradients = self.tangents = self._inputs = None
+        self.gradients = self.tangents = None
         return gradients
+
+    def step(self, update, rates):
+        """Runs the optimizer's step, with its learning rates: after the passes if the iteration waits
+        there, and without them otherwise."""
+        self.update, self.rates, self.only = update, rates, self._step.update_ops
+        if self.waits_for is None:
+            self._threads = torch.get_num_threads()
+            self._thread.start()
+            self._wait()
+        else:
+            self._go_on()
+        self.update = None
 
     def abandon(self):
         """Has the thread end where it waits, and give the memory of the session back."""
@@ -60,11 +73,13 @@ class Iteration:
         """Abandons the iteration, if it has not ended, and waits until the thread has."""
         self.abandon()
         self._thread.join()
-        self.is_paused = False
+        self.waits_for = None
 
-    def pause(self):
-        """Waits until the backward pass begins; called by the thread."""
-        self.is_paused = True
+    def pause(self, event):
+        """Waits until the backward pass or the update begins; called by the thread."""
+        if self.update is not None:
+            return
+        self.waits_for = event
         self._reports.put(None)
         if not self._orders.get():
             raise _Abandoned
@@ -81,6 +96,13 @@ class Iteration:
             )
         return value
 
+    def _go_on(self):
+        """Has the thread go on, and waits until it ends or waits again."""
+        self.waits_for = None
+        self._threads = torch.get_num_threads()
+        self._orders.put(True)
+        self._wait()
+
     def _use_threads(self):
         """Computes with as many threads as the caller, which some results depend on. A new thread
         would begin with another number."""
@@ -96,10 +118,13 @@ class Iteration:
             self._use_threads()
             compiled(self)
         except BaseException as error:
-            compiled.close()
+            if not self._step.keeps_states:
+                compiled.close()
             self._reports.put(error)
         else:
             self._reports.put(None)
+        finally:
+            self._inputs = None
 
 
 class _Abandoned(Exception):

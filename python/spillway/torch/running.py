@@ -90,6 +90,11 @@ class Compiled:
             yield storage.name, viewed(torch.from_numpy(buffer), view), tensor
 
     @property
+    def holds(self):
+        """Whether the session has newer values of states than their tensors."""
+        return self._session is not None and any(self._states.held_by(self))
+
+    @property
     def is_inference(self):
         """Whether there is no optimizer."""
         return self._example.optimizer is None
@@ -184,9 +189,8 @@ class Compiled:
             what = change.sentence if replaced else f"{written[0]} was written"
             raise ChangedError(
                 f"{what} while sessions have newer values of the model and the optimizer than these"
-                " themselves: call sync() before you read or write them between steps; load() goes"
-                " on with what they hold now"
-                + ("" if replaced else ", and sync(overwrite=True) with what the sessions have")
+                f" themselves: {self._example.ways_to_write}"
+                + ("" if replaced else self._example.way_to_overwrite)
             )
         return written
 
@@ -333,7 +337,8 @@ class Compiled:
         except BaseException:
             self._lose(error)
             raise
-        _note(error, f"the states are those after iteration {self.iterations}: sync() hands them back")
+        if self._step.surroundings is not None:
+            _note(error, f"the states are those after iteration {self.iterations}: sync() hands them back")
 
     def _before_iteration(self):
         states = [(n, s, h.holder is self) for n, s, h in self._states.all]
@@ -346,8 +351,7 @@ class Compiled:
         if were_held and self._step.keeps_states:
             self._lost = (
                 f"iteration {self.iterations + 1} failed, and its states cannot be put back"
-                f" ({type(error).__name__}: {error}): the values since the last sync() are lost."
-                " load() begins again with those that the model and the optimizer hold"
+                f" ({type(error).__name__}: {error}): {self._step.way_after_loss}"
             )
             _note(error, self._lost)
 
@@ -440,16 +444,16 @@ class _Kernels:
         self.outside = None
         self.allocations = None
         self._host = Processor()
-        self.begin()
+        self.error = self.failed = None
 
     def begin(self):
         """Begins an iteration."""
         self.error = self.failed = None
-        self._to_come = set(self._may_fail)
+        self._to_come = {op for op in self._may_fail if not self._is_left_out(op)}
         self._threads = torch.get_num_threads()
 
     def launch(self, op, iteration, is_repeat, reads, writes, workspace):
-        if self.error is not None:
+        if self._is_left_out(op):
             return
         try:
             self._launch(op, self._step.device, is_repeat, reads, writes, workspace)
@@ -460,7 +464,7 @@ class _Kernels:
 
     def launch_on_host(self, op, iteration, reads, writes):
         """Runs an op on the host, in a thread of the session."""
-        if self.error is not None:
+        if self._is_left_out(op):
             return
         try:
             with on_host(self._threads):
@@ -469,6 +473,10 @@ class _Kernels:
             if not self.waits_for_host:  # the iteration may have ended for its caller
                 raise
             self.error, self.failed = error, self._step.operations[op]
+
+    def _is_left_out(self, op):
+        only = self.outside.only
+        return self.error is not None or only is not None and op not in only
 
     def _launch(self, op, device, is_repeat, reads, writes, workspace=0):
         written = () if is_repeat else self._written.get(op, ())

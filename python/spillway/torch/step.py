@@ -21,6 +21,14 @@ class Step:
     `surroundings` is what a call compares, and `checks` are those of indices in its batch."""
 
     keeps_states = True  # after an error of an op
+    ways_to_write = (
+        "call sync() before you read or write them between steps; load() goes on with what they hold now"
+    )
+    way_to_overwrite = ", and sync(overwrite=True) with what the sessions have"
+    way_after_loss = (
+        "the values since the last sync() are lost. load() begins again with those that the model and"
+        " the optimizer hold"
+    )
 
     def __init__(
         self, source, storages, ops, example_batch, returned, surroundings=None, checks=()
@@ -28,7 +36,6 @@ class Step:
         self.source = source
         self.storages = storages
         self.operations = ops
-        self.optimizer = source.optimizer
         self._example = flatten(example_batch)
         self.shapes = self.shapes_of(example_batch)
         self._layouts = [torch.empty_like(v, device="meta") for v in self._example[0]]
@@ -39,6 +46,11 @@ class Step:
         self._settings = [_constants(g) for g in self._groups()]
         self._tensors = [_is_tensor(g) for g in self._groups()]
         self.graph, self._hosted = self._graph([None] * len(ops)), None
+
+    @property
+    def optimizer(self):
+        """The optimizer that the step runs, or None."""
+        return self.source.optimizer
 
     def __repr__(self):
         values = [s if isinstance(s, str) else list(s) for s in self.shapes]

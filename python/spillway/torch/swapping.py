@@ -10,6 +10,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 
 from .carrying import Replaced
 from .errors import CaptureError, FirstStepError
+from .step import rate_of
 
 
 class Fakes:
@@ -20,6 +21,7 @@ class Fakes:
         self.recorder, self._previous = recorder, previous
         self._fakes, self._real_of = {}, {}  # by identity of the real and of the fake tensor
         self._real = []
+        self._names = {}  # of the tensors that have been given fake ones
         self.replaced = []  # what the step has put in the place of buffers
 
     def of(self, tensor, name, stays=False):
@@ -36,6 +38,13 @@ class Fakes:
             self._real.append(tensor)
             _copy_hooks(tensor, fake)
         return self._fakes[id(tensor)]
+
+    def give(self, tensor, fake, name):
+        """Has a fake tensor stand for a real one that is no state of the step."""
+        self.recorder.own(tensor, fake)
+        self._fakes[id(tensor)], self._real_of[id(fake)] = fake, tensor
+        self._real.append(tensor)
+        self._names[id(tensor)] = name
 
     def of_module(self, model):
         """Makes fake tensors of parameters and buffers, and returns where they are: a module, a
@@ -92,7 +101,9 @@ class Fakes:
         return fake.requires_grad_(tensor.requires_grad)
 
     def name(self, tensor):
-        """Returns the name in the graph of a state that has a fake tensor."""
+        """Returns the name in the graph of a tensor that has a fake one."""
+        if id(tensor) in self._names:
+            return self._names[id(tensor)]
         number = self.recorder.view(self._fakes[id(tensor)]).tensor
         return "empty" if number is None else self.recorder.storages[number].name
 
@@ -130,6 +141,28 @@ def swapped_module(model, fakes):
         for module, name, tensor in real:
             fakes.leaves(module, name, tensor)
             setattr(module, name, tensor)
+
+
+def given(recorder, name, value, device=None):
+    """Returns the fake tensor of what the caller supplies in each iteration, on a device if it is
+    copied there."""
+    with recorder.fake_mode:
+        fake = torch.empty_like(value, device=device or value.device)
+    recorder.adopt(fake, "given", name)
+    return fake
+
+
+def given_rates(recorder, optimizer):
+    """Returns the fake tensors of an optimizer's learning rates, and the rates as its groups get them:
+    tensors where they are."""
+    groups = optimizer.param_groups
+    rates = [given(recorder, f"lr.{k}", rate_of(group)) for k, group in enumerate(groups)]
+    with recorder.fake_mode, recorder:
+        numbers = [
+            rate if group.get("fused") or isinstance(group["lr"], torch.Tensor) else rate.item()
+            for rate, group in zip(rates, groups)
+        ]
+    return rates, numbers
 
 
 @contextmanager

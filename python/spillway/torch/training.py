@@ -1,4 +1,5 @@
-"""Trains a graph: its two passes, which one plan has, as a function of autograd."""
+"""Trains a graph: its two passes, as a function of autograd, and the step of an optimizer that has joined
+them. One plan has all."""
 
 import weakref
 
@@ -10,51 +11,104 @@ from .pausing import Iteration, version
 
 
 class Training:
-    """A graph with gradients, for one shape: a plan for each pattern of gradients."""
+    """A graph with gradients, for one shape: a plan for each pattern of gradients, and for each set of
+    parameters that the optimizer updates."""
+
+    turn = 0  # of the last call, among those of all graphs
 
     def __init__(self, passes, device):
         self._passes, self.device = passes, device
         self._joined = {}
         self.pattern = None  # of the last backward pass
+        self._updated = None  # the parameters that the last step has updated, by their positions
+        self._inputs = None  # those of the last call, which the optimizer's step may follow
 
-    def joined(self, pattern, inputs):
-        """Returns the passes for a pattern, which have the device's memory from now on."""
-        joined = self._joined.get(pattern)
+    def joined(self, pattern, inputs, updated=None):
+        """Returns the passes for a pattern, and for an update, which have the device's memory from now
+        on. Without an update, it is the last one, or a likely one."""
+        updated = self._updated if updated is None else updated
+        joined = self._joined.get((pattern, updated))
+        if joined is not None and not joined.step.has_current_states():
+            joined.release()
+            joined = None
         if joined is None:
             self.device.use(None)
-            joined = _Joined(self._passes.capture(inputs, pattern), self.device)
-            self._joined[joined.step.pattern] = joined
-        self.pattern = joined.step.pattern
+            joined = _Joined(self._passes.capture(inputs, pattern, updated), self.device)
+            self._joined[joined.step.pattern, joined.step.updated_parameters] = joined
+        self.pattern, self._updated = joined.step.pattern, joined.step.updated_parameters
         self.device.use(joined)
         return joined
 
+    def positions_of(self, parameters):
+        """Removes the parameters that are inputs of the graph from a dict, in which they are by identity,
+        and returns their positions."""
+        found = ((k, parameters.pop(id(x), None)) for k, x in enumerate(self._inputs))
+        return frozenset(k for k, p in found if p is not None)
+
+    def update(self, positions):
+        """Runs the optimizer's step for the parameters at some positions."""
+        with self.device.lock:
+            joined = self.joined(self.pattern, self._inputs, positions)
+            joined.update({k: (self._inputs[k], self._inputs[k].grad) for k in positions})
+
     def __call__(self, inputs):
         """Returns what the graph does."""
+        if self._passes.optimizer is not None:
+            self._inputs = inputs
+            self._passes.optimizer.joining.called(self)
         call = _Call(self, inputs)
         handed = _Run.apply(call, *inputs)
         return call.step.assembled(handed, inputs)
 
 
 class _Joined:
-    """Forward and backward pass in one plan. At most one iteration is under way."""
+    """The passes and the update in one plan. At most one iteration is under way."""
 
     def __init__(self, step, device):
         self.step = step
+        self._device = device
         self._compiled = device.compiled(step)
-        self._iteration = None
+        self._iteration = self._abandons = None
 
     def iteration(self, inputs, versions):
         """Returns a new iteration. One that is under way ends."""
         self._end()
         self._iteration = Iteration(self.step, self._compiled, inputs, versions)
+        self._abandons = _abandoned_with(self, self._iteration)
         return self._iteration
+
+    def update(self, parameters):
+        """Runs the optimizer's step. `parameters` has those that it updates, with their gradients, by
+        position."""
+        iteration, rates = self._iteration, self.step.rates()
+        if iteration is None or iteration.waits_for != "update":
+            iteration = self.iteration([], [])
+        # From now on the session has newer values than the optimizer's states.
+        self.step.optimizer.joining.holders.add(self)
+        state, iteration.generator = torch.get_rng_state(), None
+        try:
+            iteration.step(parameters, rates)
+        finally:
+            self._end()
+            torch.set_rng_state(state if iteration.generator is None else iteration.generator)
+
+    def hand_back(self):
+        """Gives the optimizer's states the values that the session has."""
+        with self._device.lock:
+            if self._compiled.holds:
+                self._end()
+                self._compiled.sync()
+            self.step.optimizer.joining.holders.discard(self)
 
     def release(self):
         self._end()
+        if self.step.optimizer is not None:
+            self.hand_back()
         self._compiled.close()
 
     def _end(self):
         if self._iteration is not None:
+            self._abandons.detach()
             self._iteration.end()
         self._iteration = None
 
@@ -96,6 +150,7 @@ class _Call:
                 iteration = self._paused(gradients)
                 iteration.generator = None
                 inputs = iteration.backward(gradients)
+                self._abandons.detach()  # the optimizer may still step
                 state = state if iteration.generator is None else iteration.generator
             finally:
                 torch.set_rng_state(state)
@@ -104,7 +159,7 @@ class _Call:
     def _paused(self, gradients):
         """Returns an iteration that waits for such gradients."""
         pattern = tuple(None if g is None else g.stride() for g in gradients)
-        if not self._iteration.is_paused or pattern != self.step.pattern:
+        if self._iteration.waits_for != "backward" or pattern != self.step.pattern:
             joined = self._training.joined(pattern, self._inputs)
             self.step = joined.step
             now = torch.get_rng_state()
@@ -115,8 +170,7 @@ class _Call:
 
     def _begin(self, joined):
         self._iteration = joined.iteration(self._inputs, self._versions)
-        abandons = weakref.finalize(self, self._iteration.abandon)
-        abandons.atexit = False  # its thread must not run while Python ends
+        self._abandons = _abandoned_with(self, self._iteration)
         return self._iteration.forward()
 
 
@@ -145,6 +199,13 @@ class _Run(torch.autograd.Function):
                 " use spillway.torch.capture for the whole step"
             )
         return (None, *ctx.call.backward([g if g is None else _plain(g) for g in gradients]))
+
+
+def _abandoned_with(owner, iteration):
+    """Has an iteration be abandoned when its owner is dropped. Returns what keeps that from happening."""
+    abandons = weakref.finalize(owner, iteration.abandon)
+    abandons.atexit = False  # its thread must not run while Python ends
+    return abandons
 
 
 def _plain(gradient):

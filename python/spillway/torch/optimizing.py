@@ -1,0 +1,170 @@
+"""Optimizers whose steps join the plans of `torch.compile(model, backend="spillway")`."""
+
+import functools
+import weakref
+from itertools import count
+
+import torch
+from torch.optim import Optimizer
+from torch.utils.weak import WeakTensorKeyDictionary
+
+from .arguments import refuse_no_optimizer
+from .counting import refuse_closures
+from .errors import CaptureError
+
+_OPTIMIZERS = WeakTensorKeyDictionary()  # by parameter, those that have joined, as weak references
+_TURNS = count()
+
+
+def optimizer(optimizer):
+    """Has the states and the step of an optimizer join the plan of the model that
+    `torch.compile(model, backend="spillway")` returns. Returns the same optimizer.
+
+    `optimizer.step()` then runs within the budget, as the last part of the iteration that the forward
+    pass began. Everything else about the optimizer stays as it is. Its states are brought up to date
+    when somebody reads `optimizer.state`, as `state_dict()` does.
+
+    Raises `CaptureError` for what is no optimizer, and for one that calls a closure several times in a
+    step.
+    """
+    refuse_no_optimizer(optimizer)
+    refuse_closures(optimizer)
+    if isinstance(optimizer, _Joined):
+        return optimizer
+    # GradScaler hands the scale to the step of some optimizers. It scales the gradients for all others.
+    optimizer._step_supports_amp_scaling = False
+    optimizer.joining = Joining(optimizer)
+    optimizer.__class__ = _joined(type(optimizer))
+    optimizer.joining.register()
+    return optimizer
+
+
+def optimizer_of(parameters):
+    """Returns the optimizer that has joined with some of the parameters, or None."""
+    found = []
+    for p in parameters:
+        reference = _OPTIMIZERS.get(p)
+        one = reference and reference()
+        if one is not None and all(one is not other for other in found):
+            found.append(one)
+    if len(found) > 1:
+        names = " and ".join(type(one).__name__ for one in found)
+        raise CaptureError(
+            f"the parameters of one graph have several optimizers that join its plan ({names}): give one"
+            " optimizer several groups, or join only one of them"
+        )
+    return found[0] if found else None
+
+
+class Joining:
+    """What an optimizer that has joined knows: the graphs that its parameters were called in, and the
+    plans that hold its states."""
+
+    def __init__(self, optimizer):
+        self._optimizer = weakref.ref(optimizer)
+        self._trainings = weakref.WeakSet()
+        self.holders = set()  # compiled passes whose sessions have newer values of states
+
+    def register(self):
+        """Has the graphs of all its parameters find the optimizer."""
+        optimizer = self._optimizer()
+        for group in optimizer.param_groups:
+            for p in group["params"]:
+                _OPTIMIZERS[p] = weakref.ref(optimizer)
+
+    def called(self, training):
+        """Notes that a graph of the optimizer's parameters is called."""
+        training.turn = next(_TURNS)
+        self._trainings.add(training)
+
+    def hand_back(self):
+        """Gives the states their values."""
+        for holder in list(self.holders):
+            holder.hand_back()
+
+    def step(self):
+        """Updates the parameters that have gradients: each as a part of the graph that used it last."""
+        groups = self._optimizer().param_groups
+        left = {id(p): p for group in groups for p in group["params"] if p.grad is not None}
+        parts = []
+        for training in sorted(self._trainings, key=lambda t: t.turn, reverse=True):
+            positions = training.positions_of(left)
+            if positions:
+                parts.append((training, positions))
+        for p in left.values():
+            self._refuse(p)
+        if len(parts) > 1:
+            self._refuse_parts()
+        for training, positions in parts:
+            training.update(positions)
+
+    def _refuse_parts(self):
+        """Refuses to update the parameters of several graphs one after the other, unless the optimizer is
+        known to update each parameter by itself."""
+        cls = type(self._optimizer()).__mro__[2]
+        if not cls.__module__.startswith("torch.optim."):
+            raise CaptureError(
+                f"the parameters of {cls.__name__} are used in several graphs, but its step may compute with"
+                " all of them together: compile one module that has them (fullgraph=True names what breaks"
+                " a graph), or leave the optimizer outside of the plan"
+            )
+
+    def _refuse(self, parameter):
+        """Refuses a gradient of a parameter that no graph has."""
+        groups = self._optimizer().param_groups
+        places = (
+            f"parameter {n} of group {k}"
+            for k, group in enumerate(groups)
+            for n, p in enumerate(group["params"])
+            if p is parameter
+        )
+        raise CaptureError(
+            f"{next(places)}, of shape {tuple(parameter.shape)}, has a gradient, but no graph of"
+            " torch.compile(model, backend='spillway') has used it with gradients: compile the module that"
+            " has it, or give it an optimizer of its own"
+        )
+
+
+class _Joined:
+    """Mixed into the class of an optimizer that joins a plan."""
+
+    @property
+    def state(self):
+        self.joining.hand_back()
+        return self.__dict__["state"]
+
+    @state.setter
+    def state(self, state):
+        self.__dict__["state"] = state
+
+    def step(self, closure=None):
+        """Performs a single optimization step. Returns what the closure does, if there is one."""
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        self.joining.step()
+        return loss
+
+    def plain_step(self):
+        """Performs the step of the optimizer's own class, without hooks."""
+        step = super().step.__func__
+        getattr(step, "__wrapped__", step)(self) if getattr(step, "hooked", False) else step(self)
+
+    def add_param_group(self, group):
+        super().add_param_group(group)
+        self.joining.register()
+
+    def __reduce_ex__(self, protocol):
+        # A copy has not joined.
+        cls = type(self).__mro__[2]
+        return cls.__new__, (cls,), self.__getstate__()
+
+
+@functools.cache
+def _joined(cls):
+    """Returns the class of optimizers of a class that have joined."""
+    joined = type(cls.__name__, (_Joined, cls), {"__module__": cls.__module__})
+    joined.step = Optimizer.profile_hook_step(_Joined.step)
+    joined.step.hooked = True
+    return joined

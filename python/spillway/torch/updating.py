@@ -1,0 +1,84 @@
+"""Records the step of an optimizer behind the passes of a graph."""
+
+from dataclasses import dataclass
+
+import torch
+
+from .carrying import carry
+from .counting import Numbers, refuse
+from .ownership import Substitution
+from .swapping import (
+    Fakes,
+    given_rates,
+    initialise,
+    kept,
+    refuse_first_step,
+    swapped_optimizer,
+)
+
+
+@dataclass
+class Update:
+    """A recorded step of an optimizer: the views of what its caller supplies. `parameters` and
+    `gradients` are by the positions of the graph's inputs. `states` are those of the optimizer that the
+    step was recorded with, by parameter."""
+
+    parameters: dict
+    gradients: dict
+    rates: list
+    states: dict
+
+
+def record_update(recorder, optimizer, names, parameters):
+    """Records the step that an optimizer makes where `parameters`, by position, have gradients and no
+    others do. `names` has the names of positions."""
+    updated = {id(p) for p in parameters.values()}
+    with kept(optimizer):
+        is_initialised = initialise(optimizer, lambda p: id(p) in updated)
+        fakes, views, gradients = Fakes(recorder), {}, {}
+        for k, p in parameters.items():
+            views[k], gradients[k] = _stand_in(recorder, fakes, p, names[k])
+        _pass_by(recorder, fakes, optimizer, updated)
+        rates, numbers = given_rates(recorder, optimizer)
+        with swapped_optimizer(optimizer, fakes, numbers):
+            _step(recorder, fakes, optimizer)
+            if not is_initialised and any(optimizer.state.values()):
+                refuse_first_step(optimizer)
+    states = {p: dict(optimizer.state.get(p, {})) for p in parameters.values()}
+    return Update(views, gradients, [recorder.view(rate) for rate in rates], states)
+
+
+def _stand_in(recorder, fakes, parameter, name):
+    """Gives a parameter a fake tensor with a gradient. Returns the views of both."""
+    made = []
+    for kind in name, f"gradient of {name}":
+        with recorder.fake_mode, torch.no_grad():
+            made.append(torch.empty_like(parameter, memory_format=torch.preserve_format))
+        recorder.adopt(made[-1], "given", kind)
+    fake, gradient = made
+    fakes.give(parameter, fake.requires_grad_(), name)
+    fake.grad = gradient
+    return recorder.view(fake), recorder.view(gradient)
+
+
+def _pass_by(recorder, fakes, optimizer, updated):
+    """Gives fake tensors without memory to what the step leaves alone: parameters without gradients, and
+    their states."""
+    for k, group in enumerate(optimizer.param_groups):
+        for n, p in enumerate(group["params"]):
+            if id(p) not in updated:
+                states = optimizer.state.get(p, {}).values()
+                for tensor in (p, *(v for v in states if isinstance(v, torch.Tensor))):
+                    fake = recorder.fake_mode.from_tensor(tensor.detach())
+                    fakes.give(tensor, fake, f"parameter {n} of group {k}")
+
+
+def _step(recorder, fakes, optimizer):
+    """Records the step, within the swapped optimizer."""
+    numbers = Numbers(optimizer)
+    with Substitution(fakes), recorder.fake_mode, recorder, recorder.updating():
+        optimizer.plain_step()
+    change = numbers.change()
+    if change:
+        refuse(optimizer, change[1], None)
+    carry(recorder, numbers.replaced())

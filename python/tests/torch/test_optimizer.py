@@ -1,0 +1,464 @@
+"""`spillway.torch.optimizer`: steps of optimizers that join the plan of `torch.compile`."""
+
+import copy
+import gc
+import pickle
+
+import pytest
+import torch
+from eager import same, same_dicts
+from models import adamw, classify, images, sgd
+from test_compiled_training import (
+    STEPS,
+    Broken,
+    compiled,
+    compiled_anew,  # noqa: F401
+    convolutional,
+    language_model,
+    large_perceptron,
+    next_word,
+    perceptron,
+    plans,  # noqa: F401
+    rows,
+    squares,
+)
+from torch import nn
+
+import spillway.torch
+from spillway.torch import CaptureError, ChangedError, Step
+from spillway.torch.pausing import Iteration
+
+pytestmark = pytest.mark.short
+
+
+def fused(model):
+    return torch.optim.AdamW(model.parameters(), lr=1e-3, fused=True)
+
+
+OPTIMIZERS = {
+    "adamw": adamw,
+    "fused": fused,
+    "momentum": sgd,
+    "sgd": lambda model: torch.optim.SGD(model.parameters(), lr=0.05),
+    "amsgrad": lambda model: torch.optim.Adam(model.parameters(), lr=1e-3, amsgrad=True, foreach=True),
+    "adagrad": lambda model: torch.optim.Adagrad(model.parameters()),
+    "rate": lambda model: torch.optim.AdamW(model.parameters(), lr=torch.tensor(1e-3), fused=True),
+}
+
+
+class Pair:
+    """An eager model and a planned one, each with its optimizer."""
+
+    def __init__(self, make=perceptron, make_optimizer=fused, **settings):
+        torch.manual_seed(7)
+        self.eager = make()
+        self.model = copy.deepcopy(self.eager)
+        self.planned = compiled(self.model, **settings)
+        self.eager_optimizer = make_optimizer(self.eager)
+        self.optimizer = spillway.torch.optimizer(make_optimizer(self.model))
+
+    def both(self, use, seed=0):
+        """Calls `use(called, model, optimizer)` for both, and compares what it returns."""
+        torch.manual_seed(seed)
+        expected, state = use(self.eager, self.eager, self.eager_optimizer), torch.get_rng_state()
+        torch.manual_seed(seed)
+        result = use(self.planned, self.model, self.optimizer)
+        assert torch.equal(torch.get_rng_state(), state), "the generators differ"
+        if isinstance(expected, torch.Tensor):
+            same(result, expected, "result")
+
+    def train(self, x, steps=2):
+        for k in range(steps):
+            self.both(lambda called, model, optimizer: step(called, optimizer, x), seed=k)
+
+    def check(self):
+        same_dicts(self.model.state_dict(), self.eager.state_dict(), "model")
+        for p, q in zip(self.model.parameters(), self.eager.parameters()):
+            assert (p.grad is None) == (q.grad is None)
+            if p.grad is not None:
+                same(p.grad, q.grad, "gradient")
+        same_dicts(self.optimizer.state_dict(), self.eager_optimizer.state_dict(), "optimizer")
+
+
+def step(called, optimizer, x):
+    loss = squares(called(x))
+    loss.backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    return loss
+
+
+@pytest.fixture
+def updates(monkeypatch):
+    """Counts updates, and those that go on from a backward pass."""
+    counts, run = dict(all=0, joined=0), Iteration.step
+
+    def counted(iteration, *args):
+        counts["all"] += 1
+        counts["joined"] += iteration.waits_for == "update"
+        run(iteration, *args)
+
+    monkeypatch.setattr(Iteration, "step", counted)
+    return counts
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_optimizers(name, plans, updates):  # noqa: F811
+    pair = Pair(make_optimizer=OPTIMIZERS[name])
+    x = rows()
+    pair.train(x, STEPS)
+    pair.check()
+    (plan,) = plans
+    assert updates == dict(all=STEPS, joined=STEPS)
+
+
+MODELS = {
+    "perceptron": (
+        large_perceptron, classify, lambda k: (rows(256), torch.randint(4, (256,)))
+    ),
+    "gpt2": (language_model, next_word, lambda k: torch.randint(50, (8, 16))),
+    "convolutional": (convolutional, classify, images),
+}
+
+
+@pytest.mark.parametrize("budget", ["100%", "50%", "min"])
+@pytest.mark.parametrize("name", MODELS)
+def test_models(name, budget, plans, updates):  # noqa: F811
+    make, loss_fn, batches = MODELS[name]
+    pair = Pair(make, budget=budget, fullgraph=True)
+    data = [batches(k) for k in range(STEPS)]
+
+    def use(called, model, optimizer):
+        losses = []
+        for batch in data:
+            loss = loss_fn(called, batch)
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            losses.append(loss.detach())
+        return torch.stack(losses)
+
+    pair.both(use)
+    pair.check()
+    (plan,) = plans
+    assert plan.predicted.peak_bytes <= plan.budget_bytes
+    assert updates == dict(all=STEPS, joined=STEPS)
+
+
+def test_states_are_within_the_plan():
+    steps, plan = [], Step.plan
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Step, "plan", lambda step, **how: steps.append(step) or plan(step, **how))
+        pair = Pair()
+        pair.train(rows(), 1)
+    (captured,) = steps
+    states = {id(s.value) for s in captured.storages if s.kind == "state"}
+    for values in vars(pair.optimizer)["state"].values():
+        assert {id(v) for v in values.values()} <= states
+
+
+def test_gradients_accumulate_and_are_clipped(updates):
+    pair, batches = Pair(), [rows() for _ in range(3)]
+
+    def use(called, model, optimizer):
+        for _ in range(2):
+            for x in batches:
+                (squares(called(x)) / 3).backward()
+            nn.utils.clip_grad_norm_(model.parameters(), 0.1)
+            optimizer.step()
+            optimizer.zero_grad(set_to_none=False)
+
+    pair.both(use)
+    pair.check()
+    assert updates == dict(all=2, joined=2)
+
+
+def test_hooks_closures_and_schedules():
+    pair, x, calls = Pair(), rows(), []
+
+    def use(called, model, optimizer):
+        def clip(*_):
+            nn.utils.clip_grad_norm_(model.parameters(), 0.1)
+
+        handles = [optimizer.register_step_pre_hook(clip)]
+        handles.append(optimizer.register_step_post_hook(lambda *_: calls.append(model)))
+        schedule = torch.optim.lr_scheduler.StepLR(optimizer, 1, 0.5)
+
+        def closure():
+            optimizer.zero_grad()
+            loss = squares(called(x))
+            loss.backward()
+            return loss
+
+        losses = []
+        for _ in range(3):
+            losses.append(optimizer.step(closure).detach())
+            schedule.step()
+        for handle in handles:
+            handle.remove()
+        return torch.stack(losses)
+
+    pair.both(use)
+    pair.check()
+    assert calls == [pair.eager] * 3 + [pair.model] * 3
+
+
+@pytest.mark.parametrize("scale", [2.0**10, 2.0**127])
+def test_a_scaler(scale):
+    """The second scale is so large that gradients are infinite and steps are left out."""
+    pair, x = Pair(), rows()
+
+    def use(called, model, optimizer):
+        scaler = torch.amp.GradScaler("cpu", init_scale=scale)
+        for _ in range(3):
+            scaler.scale(squares(called(x))).backward()
+            scaler.step(optimizer)
+            scaler.update()
+            optimizer.zero_grad()
+        return torch.tensor(scaler.get_scale())
+
+    pair.both(use)
+    pair.check()
+
+
+def test_weights_and_gradients_may_be_written_at_any_time(updates):
+    pair, x = Pair(), rows()
+
+    def use(called, model, optimizer):
+        for k in range(3):
+            loss = squares(called(x))
+            loss.backward()
+            for p in model.parameters():
+                p.data.mul_(0.999)  # which no version counts
+                p.grad.data.clamp_(-0.01, 0.01)
+            optimizer.step()
+            for p in model.parameters():
+                p.data.clamp_(-0.3, 0.3)
+            model[0].weight.grad = None
+        return loss
+
+    pair.both(use)
+    pair.check()
+
+
+def test_states_are_read_and_written_between_steps():
+    pair, x = Pair(), rows()
+
+    def use(called, model, optimizer):
+        for k in range(4):
+            loss = squares(called(x))
+            if k == 1:
+                sums = [v["exp_avg"].sum() for v in optimizer.state.values()]
+            loss.backward()
+            if k == 2:
+                for values in optimizer.state.values():
+                    values["exp_avg"].mul_(0.5)
+            optimizer.step()
+            optimizer.zero_grad()
+        return torch.stack(sums)
+
+    pair.both(use)
+    pair.check()
+    pair.train(x)
+    pair.check()
+
+
+def test_saving_and_resuming(plans):  # noqa: F811
+    pair, x = Pair(), rows()
+    pair.train(x)
+    saved = []
+
+    def save(called, model, optimizer):
+        saved.append(copy.deepcopy((model.state_dict(), optimizer.state_dict())))
+
+    def load(called, model, optimizer):
+        weights, states = saved[model is pair.model]
+        model.load_state_dict(weights)
+        optimizer.load_state_dict(states)
+
+    pair.both(save)
+    pair.train(x)
+    pair.both(load)
+    pair.check()
+    pair.train(x)
+    pair.check()
+    assert len(plans) == 2  # the states are other tensors
+
+
+def test_other_parameters_get_gradients(updates):
+    pair, x = Pair(), rows()
+
+    def use(called, model, optimizer):
+        for k in range(4):
+            loss = squares(called(x))
+            loss.backward()
+            if k % 2:
+                model[0].bias.grad = None
+            optimizer.step()
+            optimizer.zero_grad()
+
+    pair.both(use)
+    pair.check()
+    assert updates["all"] == 4
+
+
+def test_several_steps_after_one_backward_pass(updates):
+    pair, x = Pair(), rows()
+
+    def use(called, model, optimizer):
+        for _ in range(2):
+            loss = squares(called(x))
+            loss.backward()
+            optimizer.step()
+            optimizer.step()
+            optimizer.zero_grad()
+            optimizer.step()  # has nothing to do
+        return loss
+
+    pair.both(use)
+    pair.check()
+    assert updates == dict(all=4, joined=2)
+
+
+def test_evaluation_and_other_shapes_between(updates):
+    pair = Pair(language_model)
+    long, short = torch.randint(50, (4, 12)), torch.randint(50, (2, 7))
+
+    def use(called, model, optimizer):
+        for x in (long, short, long):
+            next_word(called, x).backward()
+            with torch.no_grad():
+                result = next_word(called, short)
+            optimizer.step()
+            optimizer.zero_grad()
+        return result
+
+    pair.both(use)
+    pair.check()
+
+
+def test_a_model_of_several_graphs(updates):
+    pair, x = Pair(Broken), rows()
+    pair.train(x, 3)
+    pair.check()
+    assert updates["all"] == 6
+
+
+def test_two_models_with_an_optimizer_each():
+    """A generator and a critic."""
+    makers, x = (perceptron, lambda: nn.Sequential(nn.Linear(4, 8), nn.GELU(), nn.Linear(8, 1))), rows()
+    torch.manual_seed(7)
+    eager = [make() for make in makers]
+    models = copy.deepcopy(eager)
+    planned = [compiled(m) for m in models]
+
+    def train(called, optimizers):
+        torch.manual_seed(3)
+        (maker, critic), (ours, its) = called, optimizers
+        for _ in range(3):
+            its.zero_grad()
+            (critic(maker(x).detach()).mean() - critic(torch.randn(6, 4)).mean()).backward()
+            its.step()
+            ours.zero_grad()
+            critic(maker(x)).mean().neg().backward()
+            ours.step()
+
+    eager_optimizers = [fused(m) for m in eager]
+    optimizers = [spillway.torch.optimizer(fused(m)) for m in models]
+    train(eager, eager_optimizers)
+    train(planned, optimizers)
+    for k in range(2):
+        same_dicts(models[k].state_dict(), eager[k].state_dict(), f"model {k}")
+        same_dicts(optimizers[k].state_dict(), eager_optimizers[k].state_dict(), f"optimizer {k}")
+
+
+def test_frozen_parameters_and_groups_that_are_added():
+    def make_optimizer(model):
+        return torch.optim.AdamW(model[3].parameters(), lr=1e-3)
+
+    def make():
+        model = perceptron()
+        model[0].requires_grad_(False)
+        return model
+
+    pair, x = Pair(make, make_optimizer), rows()
+    pair.train(x)
+    pair.check()
+
+    def thaw(called, model, optimizer):
+        model[0].requires_grad_(True)
+        optimizer.add_param_group(dict(params=list(model[0].parameters()), lr=1e-2))
+
+    pair.both(thaw)
+    pair.train(x)
+    pair.check()
+
+
+def test_copies_have_not_joined():
+    pair, x = Pair(), rows()
+    pair.train(x)
+    pair.check()
+    for one in (copy.deepcopy(pair.optimizer), pickle.loads(pickle.dumps(pair.optimizer))):
+        assert type(one) is torch.optim.AdamW
+        same_dicts(one.state_dict(), pair.optimizer.state_dict(), "optimizer")
+    assert isinstance(pair.optimizer, torch.optim.AdamW)
+    assert spillway.torch.optimizer(pair.optimizer) is pair.optimizer
+
+
+def test_the_states_outlive_the_graphs():
+    pair, x = Pair(), rows()
+    pair.train(x)
+    torch.compiler.reset()
+    pair.planned = compiled(pair.model)
+    gc.collect()
+    pair.train(x)
+    pair.check()
+
+
+def test_an_error_of_an_op_leaves_the_states():
+    def make():
+        return nn.Sequential(nn.Embedding(5, 8), nn.Dropout(), nn.Linear(8, 4))
+
+    pair, x = Pair(make), torch.randint(5, (6,))
+    pair.train(x)
+    with pytest.raises(IndexError):
+        pair.planned(torch.full((6,), 7))
+    pair.train(x)
+    pair.check()
+
+
+def test_what_is_refused():
+    model, x = perceptron(), rows()
+    with pytest.raises(CaptureError, match="LBFGS calls a closure"):
+        spillway.torch.optimizer(torch.optim.LBFGS(model.parameters()))
+    with pytest.raises(CaptureError, match="the optimizer is of type list"):
+        spillway.torch.optimizer([fused(model)])
+    one = spillway.torch.optimizer(fused(model))
+    squares(model(x)).backward()
+    with pytest.raises(CaptureError, match="parameter 0 of group 0, of shape .16, 8., has a gradient, but"):
+        one.step()
+    planned = compiled(model)
+    squares(planned(x)).backward()
+    one.step()
+    one.param_groups[0]["weight_decay"] = 0.5
+    squares(planned(x)).backward()
+    with pytest.raises(ChangedError, match="weight_decay of the optimizer's group 0 is 0.5"):
+        one.step()
+
+
+def test_two_optimizers_of_one_graph_are_refused():
+    model = perceptron()
+    ones = [spillway.torch.optimizer(fused(m)) for m in (model[0], model[3])]
+    with pytest.raises(Exception, match=r"several optimizers .* \(AdamW and AdamW\)"):
+        compiled(model)(rows())
+    del ones
+
+
+def test_tensors_of_states_that_were_kept_are_refused():
+    pair, x = Pair(), rows()
+    pair.train(x)
+    kept = next(iter(pair.optimizer.state.values()))["exp_avg"]
+    pair.train(x)
+    kept.mul_(2)
+    with pytest.raises(ChangedError, match="read optimizer.state again"):
+        pair.train(x)
