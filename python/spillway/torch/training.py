@@ -68,13 +68,14 @@ class _Joined:
         self.step = step
         self._device = device
         self._compiled = device.compiled(step)
-        self._iteration = self._abandons = None
+        self._iteration, self._abandons = None, []
 
     def iteration(self, inputs, versions):
         """Returns a new iteration. One that is under way ends."""
         self._end()
         self._iteration = Iteration(self.step, self._compiled, inputs, versions)
-        self._abandons = _abandoned_with(self, self._iteration)
+        owners = self, self.step.optimizer
+        self._abandons = [_abandoned_with(o, self._iteration) for o in owners if o is not None]
         return self._iteration
 
     def update(self, parameters):
@@ -108,7 +109,8 @@ class _Joined:
 
     def _end(self):
         if self._iteration is not None:
-            self._abandons.detach()
+            for abandons in self._abandons:
+                abandons.detach()
             self._iteration.end()
         self._iteration = None
 
@@ -202,7 +204,8 @@ class _Run(torch.autograd.Function):
 
 
 def _abandoned_with(owner, iteration):
-    """Has an iteration be abandoned when its owner is dropped. Returns what keeps that from happening."""
+    """Has an iteration abandoned when its owner is dropped, until the finalizer that it returns is
+    detached."""
     abandons = weakref.finalize(owner, iteration.abandon)
     abandons.atexit = False  # its thread must not run while Python ends
     return abandons
