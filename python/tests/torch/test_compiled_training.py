@@ -58,8 +58,8 @@ def plans(monkeypatch):
     return made
 
 
-def compiled(model, budget="min", **settings):
-    options = dict(budget=budget, machine=MACHINE, settings=dict(effort=1))
+def compiled(model, budget="min", machine=MACHINE, **settings):
+    options = dict(budget=budget, machine=machine, settings=dict(effort=1))
     return torch.compile(model, backend="spillway", options=options, **settings)
 
 

@@ -31,8 +31,8 @@ from spillway.torch.pausing import Iteration
 pytestmark = pytest.mark.short
 
 
-def fused(model):
-    return torch.optim.AdamW(model.parameters(), lr=1e-3, fused=True)
+def fused(model, parameters=None):
+    return torch.optim.AdamW(parameters or model.parameters(), lr=1e-3, fused=True)
 
 
 OPTIMIZERS = {
