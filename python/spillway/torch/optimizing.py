@@ -24,19 +24,50 @@ def optimizer(optimizer):
     pass began. Everything else about the optimizer stays as it is. Its states are brought up to date
     when somebody reads `optimizer.state`, as `state_dict()` does.
 
+    One that Accelerate or Lightning has wrapped may be given too.
+
     Raises `CaptureError` for what is no optimizer, and for one that calls a closure several times in a
     step.
     """
     refuse_no_optimizer(optimizer)
-    refuse_closures(optimizer)
+    wrapped = getattr(optimizer, "optimizer", None)
+    if isinstance(wrapped, Optimizer):
+        _refuse_scaler(optimizer)
+    _join(wrapped if isinstance(wrapped, Optimizer) else optimizer)
+    return optimizer
+
+
+def _refuse_scaler(wrapper):
+    """Refuses a wrapper that keeps the step which its optimizer had, for a scaler of gradients."""
+    if getattr(wrapper, "scaler", None) is not None:
+        raise CaptureError(
+            f"{type(wrapper).__name__} scales gradients, and keeps the step that its optimizer had: give"
+            " the optimizer to spillway.torch.optimizer before it is wrapped"
+        )
+
+
+def _join(optimizer):
     if isinstance(optimizer, _Joined):
-        return optimizer
+        return
+    if not isinstance(optimizer, Optimizer):
+        raise CaptureError(
+            f"the optimizer is of type {type(optimizer).__name__}: give one that is derived from"
+            " torch.optim.Optimizer"
+        )
+    refuse_closures(optimizer)
+    # Schedulers put a step of their own before that of the class.
+    own = vars(optimizer).get("step")
+    if own is not None and not hasattr(own, "_wrapped_by_lr_sched"):
+        raise CaptureError(
+            f"the step of {type(optimizer).__name__} has been replaced by another one: give the optimizer"
+            " to spillway.torch.optimizer before that"
+        )
+    vars(optimizer).pop("step", None)
     # GradScaler hands the scale to the step of some optimizers. It scales the gradients for all others.
     optimizer._step_supports_amp_scaling = False
     optimizer.joining = Joining(optimizer)
     optimizer.__class__ = _joined(type(optimizer))
     optimizer.joining.register()
-    return optimizer
 
 
 def optimizer_of(parameters):
@@ -144,6 +175,7 @@ class _Joined:
             with torch.enable_grad():
                 loss = closure()
         self.joining.step()
+        self._opt_called = True  # schedulers look at it
         return loss
 
     def plain_step(self):
@@ -166,5 +198,5 @@ def _joined(cls):
     """Returns the class of optimizers of a class that have joined."""
     joined = type(cls.__name__, (_Joined, cls), {"__module__": cls.__module__})
     joined.step = Optimizer.profile_hook_step(_Joined.step)
-    joined.step.hooked = True
+    joined.step.hooked = joined.step._wrapped_by_lr_sched = True
     return joined

@@ -111,3 +111,25 @@ def test_the_lines_of_the_readme(tmp_path, monkeypatch, capsys):
     exec(lines.replace("50257", "64"), {})
     assert capsys.readouterr().out.count("tensor(") == 3
     assert "<html" in (tmp_path / "report.html").read_text()
+
+
+def same_losses(folder, name, *options):
+    """Runs an example in eager mode and within a budget, which must print the same losses."""
+    eager, planned = (run(folder, name, *options, "--budget", b) for b in ("none", "60%"))
+    assert losses(planned) == losses(eager) and len(set(losses(eager))) > 2
+
+
+@pytest.mark.parametrize("lora", [(), ("--lora",)], ids=["", "lora"])
+def test_train_with_trainer(tmp_path, lora):
+    for package in ("transformers", "accelerate", "peft"):
+        pytest.importorskip(package)
+    (tmp_path / "text").write_text(TEXT)
+    options = "text --layers 2 --width 128 --length 32 --steps 4"
+    same_losses(tmp_path, "train_with_trainer.py", *options.split(), *lora)
+    assert any(tmp_path.glob("llama/*.safetensors"))
+
+
+@pytest.mark.parametrize("package", ["accelerate", "lightning"])
+def test_train_with(package, tmp_path):
+    pytest.importorskip(package)
+    same_losses(tmp_path, f"train_with_{package}.py", "--steps", 2, "--width", 128)

@@ -3,6 +3,7 @@
 import copy
 import gc
 import pickle
+import warnings
 
 import pytest
 import torch
@@ -427,12 +428,60 @@ def test_an_error_of_an_op_leaves_the_states():
     pair.check()
 
 
+def test_an_optimizer_that_has_a_scheduler_joins(updates):
+    def make_optimizer(model):
+        optimizer = fused(model)
+        optimizer.schedule = torch.optim.lr_scheduler.StepLR(optimizer, 1, 0.5)
+        return optimizer
+
+    pair, x = Pair(make_optimizer=make_optimizer), rows()
+
+    def use(called, model, optimizer):
+        for _ in range(3):
+            loss = step(called, optimizer, x)
+            optimizer.schedule.step()
+        return loss
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        pair.both(use)
+    pair.check()
+    assert updates["joined"] == 3
+
+
+class Wrapper:
+    """As Accelerate wraps an optimizer."""
+
+    def __init__(self, optimizer, scaler=None):
+        self.optimizer, self.scaler = optimizer, scaler
+
+    param_groups = property(lambda self: self.optimizer.param_groups)
+
+    def step(self):
+        self.optimizer.step()
+
+
+def test_an_optimizer_that_is_wrapped_joins(updates):
+    model = perceptron()
+    wrapper = Wrapper(fused(model))
+    assert spillway.torch.optimizer(wrapper) is wrapper
+    squares(compiled(model)(rows())).backward()
+    wrapper.step()
+    assert updates["joined"] == 1
+    with pytest.raises(CaptureError, match="Wrapper scales gradients"):
+        spillway.torch.optimizer(Wrapper(fused(model), scaler=object()))
+
+
 def test_what_is_refused():
     model, x = perceptron(), rows()
     with pytest.raises(CaptureError, match="LBFGS calls a closure"):
         spillway.torch.optimizer(torch.optim.LBFGS(model.parameters()))
     with pytest.raises(CaptureError, match="the optimizer is of type list"):
         spillway.torch.optimizer([fused(model)])
+    replaced = fused(model)
+    replaced.step = lambda: None
+    with pytest.raises(CaptureError, match="the step of AdamW has been replaced"):
+        spillway.torch.optimizer(replaced)
     one = spillway.torch.optimizer(fused(model))
     squares(model(x)).backward()
     with pytest.raises(CaptureError, match="parameter 0 of group 0, of shape .16, 8., has a gradient, but"):

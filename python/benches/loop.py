@@ -1,0 +1,79 @@
+"""CPU time of the usual training loop with its optimizer in the plan, over that of eager mode:
+`OMP_NUM_THREADS=1 python3 python/benches/loop.py`. `docs/pytorch-training.md` shows the rows."""
+
+import copy
+import sys
+import time
+from statistics import median
+
+import torch
+import torchvision
+import transformers
+from torch.nn import functional as F
+
+import spillway.torch
+
+STEPS = 7
+BUDGETS = "100%", "50%", "35%", "25%"
+
+
+def gpt2():
+    config = transformers.GPT2Config(n_layer=6, n_embd=384, n_head=6, use_cache=False)
+    return transformers.GPT2LMHeadModel(config).train(), torch.randint(50257, (4, 128))
+
+
+def vision(name):
+    model = getattr(torchvision.models, name)(num_classes=10).train()
+    return model, (torch.randn(8, 3, 64, 64), torch.randint(10, (8,)))
+
+
+MODELS = {"gpt2": gpt2} | {
+    name: lambda name=name: vision(name) for name in ("resnet50", "convnext_tiny", "swin_t")
+}
+
+
+def loss_of(model, batch):
+    if isinstance(batch, tuple):
+        return F.cross_entropy(model(batch[0]), batch[1])
+    return F.cross_entropy(model(batch).logits[:, :-1].flatten(0, 1), batch[:, 1:].flatten())
+
+
+def step(model, optimizer, batch):
+    """Trains one step. Returns its CPU time in seconds."""
+    start = time.process_time()
+    loss_of(model, batch).backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    return time.process_time() - start
+
+
+def main():
+    torch.set_num_threads(1)
+    for name in sys.argv[1:] or MODELS:
+        torch.manual_seed(0)
+        eager, batch = MODELS[name]()
+        models = {"eager": eager} | {budget: copy.deepcopy(eager) for budget in BUDGETS}
+        optimizers = {
+            k: torch.optim.AdamW(m.parameters(), lr=1e-4, fused=True) for k, m in models.items()
+        }
+        called = dict(models)
+        for budget in BUDGETS:
+            spillway.torch.optimizer(optimizers[budget])
+            options = {"budget": budget}
+            called[budget] = torch.compile(models[budget], backend="spillway", options=options)
+        times = {k: [] for k in models}
+        for _ in range(STEPS + 3):  # the first three map memory
+            for k in list(called):
+                try:
+                    times[k].append(step(called[k], optimizers[k], batch))
+                except spillway.InfeasibleError as error:
+                    print(f"{name}, {k}: {error}", file=sys.stderr)
+                    del called[k]
+        medians = {k: median(t[3:]) for k, t in times.items() if t}
+        base = medians["eager"]
+        ratios = " | ".join(f"{medians[k] / base:.2f}" if k in medians else "" for k in BUDGETS)
+        print(f"| {name} | {1000 * base:.0f} ms | {ratios} |", flush=True)
+
+
+if __name__ == "__main__":
+    main()
