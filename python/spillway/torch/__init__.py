@@ -1,15 +1,18 @@
 """Training and inference of PyTorch models within a budget of device memory.
 
+    model = torch.compile(model, backend="spillway", options={"budget": "8GiB"})
+    optimizer = spillway.torch.optimizer(torch.optim.AdamW(model.parameters(), fused=True))
+
+keeps the training loop: forward pass, backward pass and the optimizer's step are one plan.
+
     step = spillway.torch.capture(model, loss_fn, optimizer, example_batch)
     plan = step.plan(budget="8GiB")
     with step.compile(plan) as train:
         for batch in data:
             loss = train(batch)
 
-`capture_inference(model, example_batch)` returns such a step of a model without gradients.
-
-`torch.compile(model, backend="spillway", options={"budget": "8GiB"})` keeps the training loop: it
-plans the forward and the backward pass, and leaves the optimizer outside.
+captures a whole step. `capture_inference(model, example_batch)` returns such a step of a model without
+gradients.
 """
 
 from .capturing import capture, capture_inference

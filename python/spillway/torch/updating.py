@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 import torch
 
+from .capturing import explained
 from .carrying import carry
 from .counting import Numbers, refuse
 from .ownership import Substitution
@@ -76,7 +77,7 @@ def _pass_by(recorder, fakes, optimizer, updated):
 def _step(recorder, fakes, optimizer):
     """Records the step, within the swapped optimizer."""
     numbers = Numbers(optimizer)
-    with Substitution(fakes), recorder.fake_mode, recorder, recorder.updating():
+    with explained(), Substitution(fakes), recorder.fake_mode, recorder, recorder.updating():
         optimizer.plain_step()
     change = numbers.change()
     if change:

@@ -158,6 +158,14 @@ def test_states_are_within_the_plan():
         assert {id(v) for v in values.values()} <= states
 
 
+def test_the_optimizer_may_run_on_the_host(plans):  # noqa: F811
+    pair, x = Pair(large_perceptron, host="optimizer"), rows(64)
+    pair.train(x, STEPS)
+    pair.check()
+    (plan,) = plans
+    assert plan.host_ops
+
+
 def test_gradients_accumulate_and_are_clipped(updates):
     pair, batches = Pair(), [rows() for _ in range(3)]
 
@@ -447,6 +455,65 @@ def test_an_optimizer_that_has_a_scheduler_joins(updates):
         pair.both(use)
     pair.check()
     assert updates["joined"] == 3
+
+
+class Counting(torch.optim.SGD):
+    def step(self, closure=None):
+        for group in self.param_groups:
+            group["weight_decay"] += 0.1
+        super().step(closure)
+
+
+class Branching(torch.optim.Optimizer):
+    def __init__(self, parameters):
+        super().__init__(parameters, dict(lr=0.1))
+
+    @torch.no_grad()
+    def step(self, closure=None):
+        for p in self.param_groups[0]["params"]:
+            if p.grad.norm() > 1:
+                p.sub_(p.grad)
+
+
+class Stateless(Branching):
+    @torch.no_grad()
+    def step(self, closure=None):
+        for p in self.param_groups[0]["params"]:
+            if p.grad is not None:
+                p.sub_(p.grad.sign() * self.param_groups[0]["lr"])
+
+
+class Failing(Branching):
+    def step(self, closure=None):
+        self.param_groups[0]["rate"]
+
+
+def test_optimizers_of_ones_own():
+    pair, x = Pair(make_optimizer=lambda model: Stateless(model.parameters())), rows()
+    pair.train(x)
+    pair.check()
+    pair = Pair(Broken, make_optimizer=lambda model: Stateless(model.parameters()))
+    squares(pair.planned(x)).backward()
+    with pytest.raises(CaptureError, match="Stateless are used in several graphs"):
+        pair.optimizer.step()
+
+
+@pytest.mark.parametrize(
+    ("make_optimizer", "message"),
+    [
+        (lambda p: Counting(p, lr=0.1), "Counting counts in Python: 'weight_decay' of group 0"),
+        (Branching, "Python needs the value of a tensor"),
+        (lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9, dampening=0.1), "SGD with dampening"),
+        (Failing, r"test_optimizer.py:\d+ .*raises KeyError: 'rate'"),
+    ],
+)
+def test_optimizers_that_are_refused(make_optimizer, message):
+    model = perceptron()
+    one = spillway.torch.optimizer(make_optimizer(model.parameters()))
+    before = copy.deepcopy(one.state_dict())
+    with pytest.raises(CaptureError, match=message):
+        compiled(model)(rows())
+    same_dicts(one.state_dict(), before, "optimizer")
 
 
 class Wrapper:
