@@ -146,16 +146,32 @@ def test_models(name, budget, plans, updates):  # noqa: F811
     assert updates == dict(all=STEPS, joined=STEPS)
 
 
-def test_states_are_within_the_plan():
+@pytest.fixture
+def captured():
+    """The step that is captured of a perceptron and its optimizer."""
     steps, plan = [], Step.plan
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Step, "plan", lambda step, **how: steps.append(step) or plan(step, **how))
         pair = Pair()
         pair.train(rows(), 1)
-    (captured,) = steps
+        yield steps[0]
+
+
+def test_states_are_within_the_plan(captured):
     states = {id(s.value) for s in captured.storages if s.kind == "state"}
-    for values in vars(pair.optimizer)["state"].values():
+    for values in vars(captured.optimizer)["state"].values():
         assert {id(v) for v in values.values()} <= states
+
+
+def test_no_plan_moves_gradients_behind_the_pause_or_copies_before_it(captured):
+    numbers = {s.name: k for k, s in enumerate(captured.storages)}
+    step = next(op for op in captured.operations if op.name == "step")
+    assert numbers["order"] in step.reads and numbers["step"] in step.writes
+    for k, op in enumerate(captured.operations):
+        if op.name.startswith("gradient."):
+            assert numbers["order"] in op.writes and k not in captured.update_ops
+        if op.name.startswith(("lr.", "take gradient.")) or op.name.endswith(" again"):
+            assert op.reads == [numbers["step"]] and k in captured.update_ops
 
 
 def test_the_optimizer_may_run_on_the_host(plans):  # noqa: F811
@@ -504,7 +520,7 @@ def test_optimizers_of_ones_own():
         (lambda p: Counting(p, lr=0.1), "Counting counts in Python: 'weight_decay' of group 0"),
         (Branching, "Python needs the value of a tensor"),
         (lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9, dampening=0.1), "SGD with dampening"),
-        (Failing, r"test_optimizer.py:\d+ .*raises KeyError: 'rate'"),
+        (Failing, r"test_optimizer.py:\d+: .*raises KeyError: 'rate'"),
     ],
 )
 def test_optimizers_that_are_refused(make_optimizer, message):
