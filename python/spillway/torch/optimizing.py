@@ -15,6 +15,11 @@ from .errors import CaptureError
 _OPTIMIZERS = WeakTensorKeyDictionary()  # by parameter, those that have joined, as weak references
 _TURNS = count()
 
+NO_GRAPH = (
+    "has a gradient, but no graph of torch.compile(model, backend='spillway') has used it with gradients:"
+    " compile the module that has it, or give it an optimizer of its own"
+)
+
 
 def optimizer(optimizer):
     """Has the states and the step of an optimizer join the plan of the model that
@@ -47,7 +52,7 @@ def _refuse_scaler(wrapper):
 
 
 def _join(optimizer):
-    if isinstance(optimizer, _Joined):
+    if isinstance(optimizer, _JoinedOptimizer):
         return
     if not isinstance(optimizer, Optimizer):
         raise CaptureError(
@@ -66,7 +71,7 @@ def _join(optimizer):
     # GradScaler hands the scale to the step of some optimizers. It scales the gradients for all others.
     optimizer._step_supports_amp_scaling = False
     optimizer.joining = Joining(optimizer)
-    optimizer.__class__ = _joined(type(optimizer))
+    optimizer.__class__ = _joined_class(type(optimizer))
     optimizer.joining.register()
 
 
@@ -117,13 +122,16 @@ class Joining:
         """Updates the parameters that have gradients: each as a part of the graph that used it last."""
         groups = self._optimizer().param_groups
         left = {id(p): p for group in groups for p in group["params"] if p.grad is not None}
+        for p in left.values():
+            if p.grad.layout is not torch.strided:
+                self._refuse(p, "has a sparse gradient: use a dense one (sparse=False)")
         parts = []
         for training in sorted(self._trainings, key=lambda t: t.turn, reverse=True):
             positions = training.positions_of(left)
             if positions:
                 parts.append((training, positions))
         for p in left.values():
-            self._refuse(p)
+            self._refuse(p, NO_GRAPH)
         if len(parts) > 1:
             self._refuse_parts()
         for training, positions in parts:
@@ -140,8 +148,8 @@ class Joining:
                 " a graph), or leave the optimizer outside of the plan"
             )
 
-    def _refuse(self, parameter):
-        """Refuses a gradient of a parameter that no graph has."""
+    def _refuse(self, parameter, why):
+        """Refuses a step because of a parameter."""
         groups = self._optimizer().param_groups
         places = (
             f"parameter {n} of group {k}"
@@ -149,14 +157,10 @@ class Joining:
             for n, p in enumerate(group["params"])
             if p is parameter
         )
-        raise CaptureError(
-            f"{next(places)}, of shape {tuple(parameter.shape)}, has a gradient, but no graph of"
-            " torch.compile(model, backend='spillway') has used it with gradients: compile the module that"
-            " has it, or give it an optimizer of its own"
-        )
+        raise CaptureError(f"{next(places)}, of shape {tuple(parameter.shape)}, {why}")
 
 
-class _Joined:
+class _JoinedOptimizer:
     """Mixed into the class of an optimizer that joins a plan."""
 
     @property
@@ -194,9 +198,9 @@ class _Joined:
 
 
 @functools.cache
-def _joined(cls):
+def _joined_class(cls):
     """Returns the class of optimizers of a class that have joined."""
-    joined = type(cls.__name__, (_Joined, cls), {"__module__": cls.__module__})
-    joined.step = Optimizer.profile_hook_step(_Joined.step)
+    joined = type(cls.__name__, (_JoinedOptimizer, cls), {"__module__": cls.__module__})
+    joined.step = Optimizer.profile_hook_step(_JoinedOptimizer.step)
     joined.step.hooked = joined.step._wrapped_by_lr_sched = True
     return joined

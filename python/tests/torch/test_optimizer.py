@@ -572,6 +572,10 @@ def test_what_is_refused():
     planned = compiled(model)
     squares(planned(x)).backward()
     one.step()
+    dense, model[0].weight.grad = model[0].weight.grad, torch.eye(16, 8).to_sparse()
+    with pytest.raises(CaptureError, match="parameter 0 of group 0, of shape .16, 8., has a sparse gradient"):
+        one.step()
+    model[0].weight.grad = dense
     one.param_groups[0]["weight_decay"] = 0.5
     squares(planned(x)).backward()
     with pytest.raises(ChangedError, match="weight_decay of the optimizer's group 0 is 0.5"):
