@@ -28,6 +28,7 @@ from .errors import CaptureError, is_of_user, quoted
 from .generators import PythonsGenerators, unseeded
 from .guards import Surroundings
 from .indices import checks
+from .logs import timed
 from .machine import measure_copies
 from .measuring import Measurements
 from .operations import operations
@@ -120,8 +121,10 @@ class _Source:
     """What is captured, once for each shape of its batches."""
 
     def capture(self, example_batch):
-        with kept(self.optimizer):
-            return self._captured(example_batch)
+        with kept(self.optimizer), timed(f"capture {type(self.model).__name__}") as found:
+            step = self._captured(example_batch)
+            found.append(f"{len(step.operations)} ops")
+            return step
 
     def _captured(self, example_batch):
         stored, generators = Stored(**self.roots()), PythonsGenerators()

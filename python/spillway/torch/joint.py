@@ -19,6 +19,7 @@ from .capturing import refuse_collectives
 from .checkpoints import without_checkpoints
 from .constants import Constants
 from .errors import CaptureError
+from .logs import timed
 from .machine import measure_copies
 from .measuring import Measured, Measurements
 from .operations import Operation, Order, recorded
@@ -61,6 +62,13 @@ class Passes:
         return self._optimizer == (optimizer and weakref.ref(optimizer))
 
     def capture(self, inputs, pattern=None, updated=None):
+        """Returns the joint step for inputs like these, as `_captured` does."""
+        with timed("capture a graph of torch.compile") as found:
+            step = self._captured(inputs, pattern, updated)
+            found.append(f"{len(step.operations)} ops")
+            return step
+
+    def _captured(self, inputs, pattern, updated):
         """Returns the joint step for inputs like these.
 
         A pattern has the strides of each result's gradient, or None where it gets none. `updated` are

@@ -8,6 +8,7 @@ from spillway import Graph, InfeasibleError
 from .batches import flatten, refuse_other, unflatten
 from .errors import BatchError, CaptureError, ChangedError
 from .hosting import host_times, settings_for
+from .logs import timed
 from .machine import PAGE_BYTES
 from .operations import Outside
 from .running import Compiled
@@ -104,13 +105,15 @@ class Step:
         With `host="optimizer"`, the ops of the optimizer may run on the host, by PyTorch's kernels for
         the processor, beside the device's ops. Which of them do, the plan decides (`plan.host_ops`). If
         the device is not the processor, all of them do."""
-        graph = self.graph_for(host)
-        settings = settings if host is None else settings_for(self, strategy, settings)
-        how = dict(budget=budget, strategy=strategy, settings=settings)
-        on = self._on(machine, chunk_bytes)
-        plan = graph.plan(on, **how)
-        if machine is None and chunk_bytes is None:
-            plan = self._plan_with_fewer_mappings(graph, plan, how)
+        with timed(f"plan for {budget}") as found:
+            graph = self.graph_for(host)
+            settings = settings if host is None else settings_for(self, strategy, settings)
+            how = dict(budget=budget, strategy=strategy, settings=settings)
+            on = self._on(machine, chunk_bytes)
+            plan = graph.plan(on, **how)
+            if machine is None and chunk_bytes is None:
+                plan = self._plan_with_fewer_mappings(graph, plan, how)
+            found.append(f"{plan.predicted.period_ns / 1e6:.0f} ms an iteration predicted")
         costs = self.source.setup_costs
         return plan if costs is None else plan.with_setup_costs(costs)
 

@@ -3,6 +3,7 @@
 import copy
 import gc
 import pickle
+import re
 import warnings
 
 import pytest
@@ -598,3 +599,13 @@ def test_tensors_of_states_that_were_kept_are_refused():
     kept.mul_(2)
     with pytest.raises(ChangedError, match="read optimizer.state again"):
         pair.train(x)
+
+
+def test_a_log_tells_what_takes_long(caplog):
+    with caplog.at_level("INFO", logger="spillway"):
+        pair = Pair()
+        pair.train(rows(), 1)
+    (start, captured, _, planned) = [r.getMessage() for r in caplog.records if r.name == "spillway"]
+    assert start == "capture a graph of torch.compile ..."
+    assert re.fullmatch(r"capture a graph of torch.compile: [\d.]+ s, \d+ ops", captured)
+    assert re.fullmatch(r"plan for min: [\d.]+ s, \d+ ms an iteration predicted", planned)
