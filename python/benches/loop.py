@@ -20,8 +20,8 @@ BUDGETS = "100%", "50%", "35%", "25%"
 
 
 def gpt2():
-    config = transformers.GPT2Config(n_layer=6, n_embd=384, n_head=6, use_cache=False)
-    return transformers.GPT2LMHeadModel(config).train(), torch.randint(50257, (4, 128))
+    config = transformers.GPT2Config(use_cache=False)
+    return transformers.GPT2LMHeadModel(config).train(), torch.randint(50257, (2, 128))
 
 
 def vision(name):

@@ -3,16 +3,20 @@ gradients."""
 
 import threading
 import weakref
+from difflib import get_close_matches
+from inspect import signature
 
 import torch
 
 from .capturing import capture_inference
 from .joint import Passes, plain_strides
 from .optimizing import optimizer_of
+from .step import Step
 from .training import Training
 
 MAX_SHAPES = 8
 
+_OPTIONS = list(signature(Step.plan).parameters)[1:]
 _DEVICES = weakref.WeakValueDictionary()  # by identity of the options
 
 
@@ -22,10 +26,20 @@ def compile_graph(graph, inputs, *, options=None):
     The function captures and plans when a shape first comes. It raises `CaptureError` for a graph
     that writes into a tensor of its caller.
     """
+    _refuse_others(options or {})
     device = _DEVICES.get(id(options))
     if device is None:
         device = _DEVICES[id(options)] = _Device(options)
     return _Graph(graph, inputs, device)
+
+
+def _refuse_others(options):
+    """Refuses options that `Step.plan` does not have."""
+    for name in options:
+        if name not in _OPTIONS:
+            close = get_close_matches(name, _OPTIONS, 1)
+            meant = f", perhaps {close[0]!r}" if close else ""
+            raise ValueError(f"{name!r} is no option of spillway{meant}: they are {', '.join(_OPTIONS)}")
 
 
 class _Device:

@@ -72,7 +72,7 @@ def test_each_shape_has_a_plan(captured):
     ("options", "message"),
     [
         (dict(budget=4096), "the budget of 4.00 KiB .* is too small: op"),
-        (dict(bugdet="8GiB"), "unexpected keyword argument 'bugdet'"),
+        (dict(bugdet="8GiB"), "'bugdet' is no option of spillway, perhaps 'budget': they are budget, machine"),
     ],
 )
 def test_options_are_those_of_a_plan(options, message):
