@@ -313,7 +313,9 @@ class _Ops:
         def wait(tensor_of, is_repeat):
             return lambda iteration: iteration.pause("update")
 
-        self._place(self._end, self._operation("step", [], [token], wait), in_order=True)
+        waits = self._operation("step", [], [token], wait)
+        waits.may_fail = True  # where the iteration is abandoned
+        self._place(self._end, waits, in_order=True)
         for k, view in enumerate(update.rates):
             self._take_after(token, f"lr.{k}", view, lambda i, k=k: i.rates[k])
         for k, view in update.parameters.items():

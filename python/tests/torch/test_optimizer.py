@@ -500,6 +500,34 @@ class Stateless(Branching):
                 p.sub_(p.grad.sign() * self.param_groups[0]["lr"])
 
 
+class Overwriting(Branching):
+    """Keeps each gradient as it is."""
+
+    def __init__(self, parameters):
+        super().__init__(parameters)
+        for p in self.param_groups[0]["params"]:
+            self.state[p]["last"] = torch.zeros_like(p)
+
+    @torch.no_grad()
+    def step(self, closure=None):
+        for p in self.param_groups[0]["params"]:
+            if p.grad is not None:
+                p.sub_(p.grad * self.param_groups[0]["lr"])
+                self.state[p]["last"].copy_(p.grad)
+
+
+def test_states_that_a_step_overwrites_outlive_an_iteration_that_is_abandoned():
+    pair, x = Pair(make_optimizer=lambda model: Overwriting(model.parameters())), rows()
+    pair.train(x)
+
+    def use(called, model, optimizer):
+        squares(called(x)).backward()
+        return squares(called(x))
+
+    pair.both(use)
+    pair.check()
+
+
 class Failing(Branching):
     def step(self, closure=None):
         self.param_groups[0]["rate"]
