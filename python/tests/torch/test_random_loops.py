@@ -1,0 +1,119 @@
+"""Random training loops, with whatever a loop may do between forward pass, backward pass and step: the bits
+of eager mode. `SPILLWAY_LOOPS=100` draws more."""
+
+import copy
+import os
+import random
+
+import pytest
+import torch
+from test_compiled_training import compiled_anew, squares  # noqa: F401
+from test_optimizer import OPTIMIZERS, Pair
+from torch import nn
+
+pytestmark = pytest.mark.short
+
+SEEDS = range(int(os.environ.get("SPILLWAY_LOOPS", 8)))
+
+
+def model(draw):
+    """Returns the maker of a model of random layers, for rows of 8 numbers."""
+    seed = draw.random()
+
+    def make():
+        own, width, layers = random.Random(seed), 8, []
+        for _ in range(own.randint(1, 4)):
+            before, width = width, own.choice((4, 8, 16))
+            layers.append(nn.Linear(before, width, bias=own.random() < 0.7))
+            kinds = nn.GELU(), nn.Dropout(0.2), nn.BatchNorm1d(width), nn.LayerNorm(width)
+            layers += own.sample(kinds, own.randint(1, 2))
+        return nn.Sequential(*layers)
+
+    return make
+
+
+def forward(s, called, model, optimizer, draw):
+    s["loss"] = squares(called(s["x"]))
+
+
+def backward(s, called, model, optimizer, draw):
+    forward(s, called, model, optimizer, draw)
+    s["loss"].backward(retain_graph=draw.random() < 0.2)
+
+
+def step(s, called, model, optimizer, draw):
+    optimizer.step()
+
+
+def train(s, called, model, optimizer, draw):
+    optimizer.zero_grad(set_to_none=draw.random() < 0.7)
+    backward(s, called, model, optimizer, draw)
+    optimizer.step()
+
+
+def evaluate(s, called, model, optimizer, draw):
+    with torch.no_grad():
+        s["seen"].append(called(s["x"]).clone())
+
+
+def another_shape(s, called, model, optimizer, draw):
+    s["x"] = torch.randn(draw.choice((4, 6)), 8)
+
+
+def read_states(s, called, model, optimizer, draw):
+    s["seen"] += [v.clone() for values in optimizer.state.values() for v in values.values()]
+
+
+def write_weights(s, called, model, optimizer, draw):
+    for p in model.parameters():
+        p.data.mul_(0.99)
+
+
+def write_gradients(s, called, model, optimizer, draw):
+    nn.utils.clip_grad_norm_(model.parameters(), 0.5)
+
+
+def drop_a_gradient(s, called, model, optimizer, draw):
+    draw.choice(list(model.parameters())).grad = None
+
+
+def change_the_rate(s, called, model, optimizer, draw):
+    for group in optimizer.param_groups:
+        if not isinstance(group["lr"], torch.Tensor):
+            group["lr"] *= 0.9
+
+
+def save(s, called, model, optimizer, draw):
+    s["saved"] = copy.deepcopy((model.state_dict(), optimizer.state_dict()))
+
+
+def load(s, called, model, optimizer, draw):
+    if "saved" in s:
+        model.load_state_dict(s["saved"][0])
+        optimizer.load_state_dict(s["saved"][1])
+
+
+EVENTS = {
+    train: 6, backward: 3, step: 2, forward: 1, evaluate: 1, another_shape: 1, read_states: 1,
+    write_weights: 1, write_gradients: 1, drop_a_gradient: 1, change_the_rate: 1, save: 1, load: 1,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_random_loops(seed):
+    draw = random.Random(seed)
+    budget = draw.choice(("min", "64KiB", "1MiB"))
+    pair = Pair(model(draw), OPTIMIZERS[draw.choice(list(OPTIMIZERS))], budget=budget)
+    # Before the first step an eager optimizer has no states, but a captured one does.
+    events = [train, *draw.choices(list(EVENTS), list(EVENTS.values()), k=20)]
+    print(f"seed {seed}: {budget}, {[e.__name__ for e in events]}")
+
+    def use(called, model, optimizer):
+        own = random.Random(seed)
+        s = dict(x=torch.randn(6, 8), seen=[])
+        for event in events:
+            event(s, called, model, optimizer, own)
+        return torch.cat([t.detach().double().flatten() for t in (*s["seen"], torch.zeros(1))])
+
+    pair.both(use, seed)
+    pair.check()
