@@ -9,6 +9,8 @@ from .errors import CaptureError
 from .joint import plain_strides
 from .pausing import Iteration, version
 
+MOST = 8  # plans of a graph for one shape, of which the oldest gives way
+
 
 class Training:
     """A graph with gradients, for one shape: a plan for each pattern of gradients, and for each set of
@@ -33,6 +35,8 @@ class Training:
             joined = None
         if joined is None:
             self.device.use(None)
+            while len(self._joined) >= MOST:
+                del self._joined[next(iter(self._joined))]
             joined = _Joined(self._passes.capture(inputs, pattern, updated), self.device)
             self._joined[joined.step.pattern, joined.step.updated_parameters] = joined
         self.pattern, self._updated = joined.step.pattern, joined.step.updated_parameters

@@ -27,7 +27,7 @@ from test_compiled_training import (
 from torch import nn
 
 import spillway.torch
-from spillway.torch import CaptureError, ChangedError, Step
+from spillway.torch import CaptureError, ChangedError, Step, training
 from spillway.torch.pausing import Iteration
 
 pytestmark = pytest.mark.short
@@ -326,6 +326,23 @@ def test_other_parameters_get_gradients(updates):
     pair.both(use)
     pair.check()
     assert updates["all"] == 4
+
+
+def test_old_plans_give_way(monkeypatch, plans):  # noqa: F811
+    monkeypatch.setattr(training, "MOST", 1)
+    pair, x = Pair(), rows()
+
+    def use(called, model, optimizer):
+        for k in range(4):
+            squares(called(x)).backward()
+            if k % 2:
+                model[0].bias.grad = None
+            optimizer.step()
+            optimizer.zero_grad()
+
+    pair.both(use)
+    pair.check()
+    assert len(plans) == 4
 
 
 def test_several_steps_after_one_backward_pass(updates):
