@@ -154,7 +154,9 @@ class Unmeasured:
 def cuda(monkeypatch):
     """Lets steps be captured for a CUDA device."""
     device = SimpleNamespace(
-        torch_device=torch.device("cuda", 0), random_state=lambda: torch.zeros(16)
+        torch_device=torch.device("cuda", 0),
+        random_state=lambda: torch.zeros(16),
+        setup_costs=lambda: None,
     )
     monkeypatch.setattr("spillway.torch.capturing.device_of", lambda model, given: device)
     monkeypatch.setattr("spillway.torch.capturing.Measurements", Unmeasured)

@@ -125,7 +125,7 @@ class _EagerStep:
     def __call__(self, batch):
         self._model.zero_grad()
         self._optimizer.zero_grad()
-        loss = self._loss_fn(self._model, batch)
+        loss = loss_of(self._loss_fn(self._model, batch))
         loss.backward()
         closure = [lambda: loss] if isinstance(self._optimizer, torch.optim.LBFGS) else []
         self._optimizer.step(*closure)
@@ -161,11 +161,15 @@ class _PlannedStep:
         self._side, self._train = side, train
 
     def __call__(self, batch):
-        self._side.losses.append(self._train(batch).detach().clone())
+        self._side.losses.append(loss_of(self._train(batch)).detach().clone())
         return self._side.losses[-1].clone()
 
     def __getattr__(self, name):
         return getattr(self._train, name)
+
+
+def loss_of(returned):
+    return returned["loss"] if isinstance(returned, dict) else returned
 
 
 @dataclass

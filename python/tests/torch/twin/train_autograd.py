@@ -222,16 +222,13 @@ def a_loss_of_one_element_with_a_shape(side):
     side.train(model, lambda m, b: classify(m, b).view(1), sgd(model), rows())
 
 
-@refused("loss_fn must return a tensor", names_line=False)
-def a_loss_that_is_a_dictionary(side):
+@same
+def a_loss_in_a_dictionary(side):
     model = mlp()
-    data = rows()
-    train = side.capture(model, lambda m, b: dict(loss=classify(m, b)), sgd(model), data[0])
-    if side.is_planned:
-        train(data[0])
+    side.train(model, lambda m, b: dict(loss=classify(m, b)), sgd(model), rows())
 
 
-@refused("a batch holds tensors alone", names_line=False)
+@same
 def a_number_in_the_batch(side):
     model = mlp()
     data = [(*batch, 0.5 + k) for k, batch in enumerate(rows())]
