@@ -7,8 +7,13 @@ import torch
 
 from .errors import CaptureError
 from .joint import plain_strides
+from .logs import LOG
 from .pausing import Iteration, version
 
+AGAIN = (
+    "a forward pass runs again for its backward pass, since something else has run in between or other"
+    " results get gradients: with fullgraph=True, torch.compile names what breaks a model into graphs"
+)
 MOST = 8  # plans of a graph for one shape, of which the oldest gives way
 
 
@@ -166,6 +171,7 @@ class _Call:
         """Returns an iteration that waits for such gradients."""
         pattern = tuple(None if g is None else g.stride() for g in gradients)
         if self._iteration.waits_for != "backward" or pattern != self.step.pattern:
+            LOG.info(AGAIN)
             joined = self._training.joined(pattern, self._inputs)
             self.step = joined.step
             now = torch.get_rng_state()

@@ -380,11 +380,13 @@ def test_evaluation_and_other_shapes_between(updates):
     pair.check()
 
 
-def test_a_model_of_several_graphs(updates):
+def test_a_model_of_several_graphs(updates, caplog):
     pair, x = Pair(Broken), rows()
-    pair.train(x, 3)
+    with caplog.at_level("INFO", logger="spillway"):
+        pair.train(x, 3)
     pair.check()
     assert updates["all"] == 6
+    assert sum("fullgraph=True" in r.getMessage() for r in caplog.records) >= 3
 
 
 def test_two_models_with_an_optimizer_each():
