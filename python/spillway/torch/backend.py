@@ -4,19 +4,17 @@ gradients."""
 import threading
 import weakref
 from difflib import get_close_matches
-from inspect import signature
 
 import torch
 
 from .capturing import capture_inference
 from .joint import Passes, plain_strides
 from .optimizing import optimizer_of
-from .step import Step
+from .step import PLAN_OPTIONS
 from .training import Training
 
 MAX_SHAPES = 8
 
-_OPTIONS = list(signature(Step.plan).parameters)[1:]
 _DEVICES = weakref.WeakValueDictionary()  # by identity of the options
 
 
@@ -34,12 +32,12 @@ def compile_graph(graph, inputs, *, options=None):
 
 
 def _refuse_others(options):
-    """Refuses options that `Step.plan` does not have."""
+    """Refuses options that a plan does not have."""
     for name in options:
-        if name not in _OPTIONS:
-            close = get_close_matches(name, _OPTIONS, 1)
+        if name not in PLAN_OPTIONS:
+            close = get_close_matches(name, PLAN_OPTIONS, 1)
             meant = f", perhaps {close[0]!r}" if close else ""
-            raise ValueError(f"{name!r} is no option of spillway{meant}: they are {', '.join(_OPTIONS)}")
+            raise ValueError(f"{name!r} is no option of spillway{meant}: they are {', '.join(PLAN_OPTIONS)}")
 
 
 class _Device:

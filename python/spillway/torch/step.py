@@ -1,5 +1,7 @@
 """What is captured: a training step or an inference, which can be planned."""
 
+from inspect import signature
+
 import torch
 from torch.utils._pytree import tree_unflatten
 
@@ -234,6 +236,9 @@ class Step:
 
     def _groups(self):
         return self.optimizer.param_groups if self.optimizer else []
+
+
+PLAN_OPTIONS = tuple(signature(Step.plan).parameters)[1:]
 
 
 def rate_of(group):
