@@ -54,6 +54,7 @@ def test_a_perceptron_trains_bit_identically(device):
 
 
 @pytest.mark.short
+@pytest.mark.usefixtures("fast_host")
 @pytest.mark.parametrize("host", ["all", "yes"])
 @pytest.mark.parametrize("make", [test_host.adamw, test_host.clipping])
 def test_a_model_whose_optimizer_runs_on_the_host_trains_bit_identically(device, make, host):

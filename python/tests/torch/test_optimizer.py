@@ -175,6 +175,7 @@ def test_no_plan_moves_gradients_behind_the_pause_or_copies_before_it(captured):
             assert op.reads == [numbers["step"]] and k in captured.update_ops
 
 
+@pytest.mark.usefixtures("fast_host")
 def test_the_optimizer_may_run_on_the_host(plans):  # noqa: F811
     pair, x = Pair(large_perceptron, host="optimizer"), rows(64)
     pair.train(x, STEPS)
