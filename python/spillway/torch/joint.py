@@ -242,7 +242,7 @@ class _Ops:
         self._append(first, in_order=True)
         self._append(body)
         self._append(last, in_order=True)
-        self._end = len(self._placed) - 0.5
+        self._end = len(self._placed) - 0.1  # also behind what is handed out at the boundary
         first, body, last = recorded(recorder, slice(end, None))
         self._append(first, in_order=True)
         self._append(body + last)
@@ -331,7 +331,7 @@ class _Ops:
             return
         op = self._copy(name, view, outside, into=True)
         op.reads, op.repeatable = [token], True
-        self._place(min(self._uses[view.tensor], default=self._end + 0.1) - 0.25, op)
+        self._place(max(self._end, min(self._uses[view.tensor], default=0) - 0.25), op)
 
     def _append(self, ops, in_order=False):
         for op in ops:

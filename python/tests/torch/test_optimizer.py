@@ -75,11 +75,14 @@ class Pair:
 
     def check(self):
         same_dicts(self.model.state_dict(), self.eager.state_dict(), "model")
+        self.check_gradients()
+        same_dicts(self.optimizer.state_dict(), self.eager_optimizer.state_dict(), "optimizer")
+
+    def check_gradients(self):
         for p, q in zip(self.model.parameters(), self.eager.parameters()):
             assert (p.grad is None) == (q.grad is None)
             if p.grad is not None:
                 same(p.grad, q.grad, "gradient")
-        same_dicts(self.optimizer.state_dict(), self.eager_optimizer.state_dict(), "optimizer")
 
 
 def step(called, optimizer, x):
@@ -182,6 +185,27 @@ def test_the_optimizer_may_run_on_the_host(plans):  # noqa: F811
     pair.check()
     (plan,) = plans
     assert plan.host_ops
+
+
+class Shift(nn.Module):
+    """Its backward pass has no ops: the gradient of its result is that of its parameter."""
+
+    def __init__(self):
+        super().__init__()
+        self.shift = nn.Parameter(torch.zeros(6, 8))
+
+    def forward(self, x):
+        return x + self.shift
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_a_backward_pass_without_ops(name, updates):
+    pair = Pair(Shift, OPTIMIZERS[name])
+    pair.both(lambda called, model, optimizer: squares(called(torch.ones(6, 8))).backward())
+    pair.check_gradients()
+    pair.train(rows(), STEPS)
+    pair.check()
+    assert updates["joined"] == STEPS
 
 
 def test_gradients_accumulate_and_are_clipped(updates):
