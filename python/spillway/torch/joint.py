@@ -42,7 +42,7 @@ class Passes:
 
     def __init__(self, graph, names, own, optimizer):
         self.model, self._names, self._own = graph, names, own
-        # The threads of iterations, which may wait for ever, must not keep it.
+        # A thread that waits for an optimizer must not keep it alive.
         self._optimizer = optimizer and weakref.ref(optimizer)
         self.measurements = Measurements(Processor())
         self.constants = Constants()
@@ -58,7 +58,7 @@ class Passes:
         return self._optimizer and self._optimizer()
 
     def serve(self, optimizer):
-        """Returns whether these are the passes for an optimizer, or for None."""
+        """Returns whether the passes were made for this optimizer, or for None."""
         return self._optimizer == (optimizer and weakref.ref(optimizer))
 
     def capture(self, inputs, pattern=None, updated=None):

@@ -1,4 +1,4 @@
-"""What the package tells a log, which is silent unless its user asks: `logging.getLogger("spillway")`."""
+"""The package's log, `logging.getLogger("spillway")`, which is silent by default."""
 
 import logging
 import time
@@ -9,8 +9,8 @@ LOG = logging.getLogger("spillway")
 
 @contextmanager
 def timed(what):
-    """Logs that something begins, and how long it took. Within it, what is appended to the list that it
-    gives stands behind that."""
+    """Logs that something begins, and how long it took. Yields a list: texts that are appended to it are
+    logged behind the time."""
     LOG.info("%s ...", what)
     start, found = time.perf_counter(), []
     yield found

@@ -22,23 +22,24 @@ NO_GRAPH = (
 
 
 def optimizer(optimizer):
-    """Has the states and the step of an optimizer join the plan of the model that
+    """Makes the states and the step of an optimizer a part of the plan of the model that
     `torch.compile(model, backend="spillway")` returns. Returns the same optimizer.
 
     `optimizer.step()` then runs within the budget, as the last part of the iteration that the forward
-    pass began. Everything else about the optimizer stays as it is. Its states are brought up to date
-    when somebody reads `optimizer.state`, as `state_dict()` does.
+    pass began. Everything else about the optimizer stays as it is. Reading `optimizer.state`, as
+    `state_dict()` does, copies the session's values into the states.
 
-    One that Accelerate or Lightning has wrapped may be given too.
+    The optimizer may be wrapped by Accelerate or Lightning.
 
-    Raises `CaptureError` for what is no optimizer, and for one that calls a closure several times in a
-    step.
+    Raises `CaptureError` if the argument is no optimizer, or calls a closure several times in a step.
     """
     refuse_no_optimizer(optimizer)
     wrapped = getattr(optimizer, "optimizer", None)
     if isinstance(wrapped, Optimizer):
         _refuse_scaler(optimizer)
-    _join(wrapped if isinstance(wrapped, Optimizer) else optimizer)
+        _join(wrapped)
+    else:
+        _join(optimizer)
     return optimizer
 
 
@@ -140,7 +141,7 @@ class Joining:
     def _refuse_parts(self):
         """Refuses to update the parameters of several graphs one after the other, unless the optimizer is
         known to update each parameter by itself."""
-        cls = type(self._optimizer()).__mro__[2]
+        cls = _own_class(self._optimizer())
         if not cls.__module__.startswith("torch.optim."):
             raise CaptureError(
                 f"the parameters of {cls.__name__} are used in several graphs, but its step may compute with"
@@ -185,7 +186,9 @@ class _JoinedOptimizer:
     def plain_step(self):
         """Performs the step of the optimizer's own class, without hooks."""
         step = super().step.__func__
-        getattr(step, "__wrapped__", step)(self) if getattr(step, "hooked", False) else step(self)
+        if getattr(step, "hooked", False):
+            step = step.__wrapped__
+        step(self)
 
     def add_param_group(self, group):
         super().add_param_group(group)
@@ -193,8 +196,13 @@ class _JoinedOptimizer:
 
     def __reduce_ex__(self, protocol):
         # A copy has not joined.
-        cls = type(self).__mro__[2]
+        cls = _own_class(self)
         return cls.__new__, (cls,), self.__getstate__()
+
+
+def _own_class(optimizer):
+    """Returns the class that an optimizer had before it joined."""
+    return type(optimizer).__mro__[2]
 
 
 @functools.cache

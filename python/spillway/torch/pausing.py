@@ -38,9 +38,7 @@ class Iteration:
 
     def forward(self):
         """Runs the forward pass. Returns the results, and the new values of written inputs."""
-        self._threads = torch.get_num_threads()
-        self._thread.start()
-        self._wait()
+        self._go_on()
         results, updates = self.results, self.updates
         self.results = self.updates = None
         return results, updates
@@ -57,16 +55,11 @@ class Iteration:
         """Runs the optimizer's step, with its learning rates: after the passes if the iteration waits
         there, and without them otherwise."""
         self.update, self.rates, self.only = update, rates, self._step.update_ops
-        if self.waits_for is None:
-            self._threads = torch.get_num_threads()
-            self._thread.start()
-            self._wait()
-        else:
-            self._go_on()
+        self._go_on()
         self.update = None
 
     def abandon(self):
-        """Has the thread end where it waits, and give the memory of the session back."""
+        """Has the thread end where it waits. The session gives its memory back, unless it holds states."""
         self._orders.put(False)
 
     def end(self):
@@ -97,21 +90,21 @@ class Iteration:
         return value
 
     def _go_on(self):
-        """Has the thread go on, and waits until it ends or waits again."""
+        """Has the thread begin or go on, and waits until it ends or waits again."""
         self.waits_for = None
         self._threads = torch.get_num_threads()
-        self._orders.put(True)
-        self._wait()
+        if self._thread.ident is None:
+            self._thread.start()
+        else:
+            self._orders.put(True)
+        error = self._reports.get()
+        if error is not None:
+            raise error
 
     def _use_threads(self):
         """Computes with as many threads as the caller, which some results depend on. A new thread
         would begin with another number."""
         torch.set_num_threads(self._threads)
-
-    def _wait(self):
-        error = self._reports.get()
-        if error is not None:
-            raise error
 
     def _run(self, compiled):
         try:

@@ -10,6 +10,7 @@ from .counting import Numbers, refuse
 from .ownership import Substitution
 from .swapping import (
     Fakes,
+    given,
     given_rates,
     initialise,
     kept,
@@ -51,12 +52,7 @@ def record_update(recorder, optimizer, names, parameters):
 
 def _stand_in(recorder, fakes, parameter, name):
     """Gives a parameter a fake tensor with a gradient. Returns the views of both."""
-    made = []
-    for kind in name, f"gradient of {name}":
-        with recorder.fake_mode, torch.no_grad():
-            made.append(torch.empty_like(parameter, memory_format=torch.preserve_format))
-        recorder.adopt(made[-1], "given", kind)
-    fake, gradient = made
+    fake, gradient = (given(recorder, n, parameter) for n in (name, f"gradient of {name}"))
     fakes.give(parameter, fake.requires_grad_(), name)
     fake.grad = gradient
     return recorder.view(fake), recorder.view(gradient)

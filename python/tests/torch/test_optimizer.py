@@ -73,6 +73,21 @@ class Pair:
         for k in range(steps):
             self.both(lambda called, model, optimizer: step(called, optimizer, x), seed=k)
 
+    def loop(self, loss_fn, data):
+        """Trains both on some batches, and compares all losses."""
+
+        def use(called, model, optimizer):
+            losses = []
+            for batch in data:
+                loss = loss_fn(called, batch)
+                loss.backward()
+                optimizer.step()
+                optimizer.zero_grad()
+                losses.append(loss.detach())
+            return torch.stack(losses)
+
+        self.both(use)
+
     def check(self):
         same_dicts(self.model.state_dict(), self.eager.state_dict(), "model")
         self.check_gradients()
@@ -133,17 +148,7 @@ def test_models(name, budget, plans, updates):  # noqa: F811
     pair = Pair(make, budget=budget, fullgraph=True)
     data = [batches(k) for k in range(STEPS)]
 
-    def use(called, model, optimizer):
-        losses = []
-        for batch in data:
-            loss = loss_fn(called, batch)
-            loss.backward()
-            optimizer.step()
-            optimizer.zero_grad()
-            losses.append(loss.detach())
-        return torch.stack(losses)
-
-    pair.both(use)
+    pair.loop(loss_fn, data)
     pair.check()
     (plan,) = plans
     assert plan.predicted.peak_bytes <= plan.budget_bytes
@@ -336,7 +341,8 @@ def test_saving_and_resuming(plans):  # noqa: F811
     assert len(plans) == 2  # the states are other tensors
 
 
-def test_other_parameters_get_gradients(updates):
+def train_two_sets_in_turn():
+    """Trains four steps, of which every second leaves a parameter without a gradient."""
     pair, x = Pair(), rows()
 
     def use(called, model, optimizer):
@@ -350,23 +356,16 @@ def test_other_parameters_get_gradients(updates):
 
     pair.both(use)
     pair.check()
+
+
+def test_other_parameters_get_gradients(updates):
+    train_two_sets_in_turn()
     assert updates["all"] == 4
 
 
 def test_old_plans_give_way(monkeypatch, plans):  # noqa: F811
     monkeypatch.setattr(training, "MOST", 1)
-    pair, x = Pair(), rows()
-
-    def use(called, model, optimizer):
-        for k in range(4):
-            squares(called(x)).backward()
-            if k % 2:
-                model[0].bias.grad = None
-            optimizer.step()
-            optimizer.zero_grad()
-
-    pair.both(use)
-    pair.check()
+    train_two_sets_in_turn()
     assert len(plans) == 4
 
 

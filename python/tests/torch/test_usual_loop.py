@@ -55,17 +55,7 @@ def test_within_35_percent(name, plans, updates):  # noqa: F811
     pair = Pair(make, trained, budget="35%", machine=None, fullgraph=True)
     data = [batch() for _ in range(3)]
 
-    def use(called, model, optimizer):
-        losses = []
-        for x in data:
-            loss = loss_fn(called, x)
-            loss.backward()
-            optimizer.step()
-            optimizer.zero_grad()
-            losses.append(loss.detach())
-        return torch.stack(losses)
-
-    pair.both(use)
+    pair.loop(loss_fn, data)
     pair.check()
     (plan,) = plans
     assert plan.predicted.peak_bytes <= plan.budget_bytes
