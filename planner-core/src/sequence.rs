@@ -9,7 +9,8 @@ use crate::scratch::{Limits, OutOfScratch, Scratch, total, words};
 use bytemuck::{Pod, Zeroable};
 
 /// A position in a [`Sequence`]: one launch of an op.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Pod, Zeroable)]
+#[repr(transparent)]
 pub(crate) struct LaunchId(pub(crate) u32);
 
 impl LaunchId {

@@ -20,7 +20,7 @@ use super::repeats::{self, Dropped, Unrolled, Values};
 use super::request::Task;
 use super::strategy::{Need, Rule};
 use super::trials::Search;
-use crate::graph::{Kind, OpId};
+use crate::graph::{Kind, OpId, TensorId};
 use crate::plan::ArenaPlacement;
 use crate::scratch::{Limits, OutOfScratch, Scratch, larger, total, words};
 use crate::sequence::{LaunchId, Sequence};
@@ -221,7 +221,7 @@ fn cuts<'s>(
     segments: usize,
     scratch: &mut Scratch<'s>,
 ) -> Result<&'s [u32], OutOfScratch> {
-    let cuts = scratch.take(segments - 1, 0u32)?;
+    let cuts = scratch.take(segments, 0u32)?;
     let mut scratch = scratch.reborrow();
     let crossing = scratch.take(turn + 1, 0u64)?;
     for (slot, from, to) in gaps_of_temporaries(task, gaps) {
@@ -238,7 +238,9 @@ fn cuts<'s>(
         *bytes = sum;
     }
     let near = turn / segments / NEAR;
-    for (at, cut) in cuts.iter_mut().enumerate() {
+    let (first, others) = cuts.split_at_mut(1);
+    first[0] = first_cut(task, crossing, near).unwrap_or(0) as u32;
+    for (at, cut) in others.iter_mut().enumerate() {
         let equal = (at + 1) * turn / segments;
         let range = equal.saturating_sub(near).max(1)..=(equal + near).min(turn);
         let best = range.min_by_key(|&at| (crossing[at], at.abs_diff(equal)));
@@ -246,6 +248,23 @@ fn cuts<'s>(
     }
     cuts.sort_unstable();
     Ok(cuts)
+}
+
+/// A cut after launches that read more bytes of states than they leave: an embedding is not looked up again
+/// at the end of the backward pass, which uses its table no more.
+fn first_cut(task: &Task<'_>, crossing: &[u64], near: usize) -> Option<usize> {
+    let sequence = task.sequence;
+    let is_state = |tensor: &&TensorId| sequence.tensor(**tensor).kind == Kind::State;
+    let mut read_bytes = 0u64;
+    let cuts = sequence.launches().take(near.max(1)).filter_map(|launch| {
+        let states = sequence.reads(launch).iter().filter(is_state);
+        let bytes = states.map(|&tensor| sequence.tensor(tensor).bytes);
+        read_bytes = bytes.fold(read_bytes, u64::saturating_add);
+        let cut = launch.index() + 1;
+        let left_bytes = crossing.get(cut).copied()?;
+        (0 < left_bytes && left_bytes < read_bytes).then_some((left_bytes, cut))
+    });
+    cuts.min().map(|(_, cut)| cut)
 }
 
 /// Drops what waits over the turn and crosses no cut, and holds what does for repeats.
@@ -303,13 +322,14 @@ mod tests {
     const HEAD: OpId = OpId(LAYERS as u32);
 
     /// Layers forward, a head that makes its gradients too, its update, and the layers backward.
-    #[test]
-    fn what_an_update_makes_impossible_to_run_again_stays() {
+    /// Calls `see` with the number of launches of each op, for each number of segments.
+    fn each_count(first_weight_bytes: u64, mut see: impl FnMut([usize; 2 * LAYERS + 2])) {
         let tensor = |kind| Tensor { bytes: 4096, kind };
         let mut tensors = [tensor(Kind::Temporary); 3 * LAYERS + 4];
         let [weight, forward, backward] = [0, LAYERS, 2 * LAYERS];
         let [input, head, gradient, of_head] = core::array::from_fn(|at| 3 * LAYERS + at);
         tensors[..LAYERS].fill(tensor(Kind::State));
+        tensors[0].bytes = first_weight_bytes;
         tensors[input] = tensor(Kind::Input);
         tensors[head] = tensor(Kind::State);
         let mut operands: heapless::Vec<TensorId, 128> = heapless::Vec::new();
@@ -340,14 +360,32 @@ mod tests {
         let task = Task { sequence, machine, budget_bytes: 1 << 20 };
         let mut arena = [ArenaPlacement { tensor: TensorId(0), offset_bytes: 0 }; 32];
         let memory = memory(&task, &mut arena, &mut scratch).unwrap();
-        let mut found = 0;
         each(&task, &memory, Staying::Crossing, &mut scratch, |repeated, _| {
-            let of_head = repeated.launches().filter(|&launch| repeated.op(launch) == HEAD);
-            assert_eq!(of_head.count(), 1, "its update has changed what it would read");
-            found += 1;
+            let of =
+                |op| repeated.launches().filter(move |&launch| repeated.op(launch).index() == op);
+            see(core::array::from_fn(|op| of(op).count()));
             Ok(())
         })
         .unwrap();
+    }
+
+    #[test]
+    fn what_an_update_makes_impossible_to_run_again_stays() {
+        let mut found = 0;
+        each_count(4096, |launches| {
+            assert_eq!(launches[HEAD.index()], 1, "its update has changed what it would read");
+            found += 1;
+        });
         assert!(found > 0);
+    }
+
+    #[test]
+    fn a_large_table_is_not_read_again() {
+        let most = |bytes| {
+            let mut most = 0;
+            each_count(bytes, |launches| most = most.max(launches[0]));
+            most
+        };
+        assert_eq!((most(4096), most(4097)), (2, 1));
     }
 }

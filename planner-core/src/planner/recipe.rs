@@ -199,12 +199,13 @@ const fn choosing(spare_permille: u64, weight: Weight) -> Choosing {
 }
 
 /// The first paced lists, best guesses first.
-const PACED: [Choosing; 7] = [
+const PACED: [Choosing; 8] = [
     choosing(0, Weight::Density),
     choosing(50, Weight::Density),
     choosing(100, Weight::Density),
     choosing(20, Weight::Density),
     choosing(200, Weight::Density),
+    choosing(400, Weight::Density),
     choosing(50, Weight::Length),
     choosing(0, Weight::Length),
 ];
@@ -250,7 +251,7 @@ pub(super) const SAMPLE: Sample = Sample {
         Recipe::Of(("in-core", &InCore), 0),
         FIRST_PACED,
         Recipe::Of(("on-demand", &OnDemand), 0),
-        SECOND_PACED,
+        SPARING[0],
     ],
     enough: 4,
 };
@@ -269,10 +270,13 @@ pub(super) const HOST_SAMPLE: Sample = Sample {
 pub(super) const FIRST_PACED: Recipe<'static> =
     Recipe::Paced(Paced { choosing: PACED[0], pace: PACES[0] });
 
-/// The second best guess, which keeps a part of the memory free. In some works it is shorter by several
-/// hundredths.
-pub(super) const SECOND_PACED: Recipe<'static> =
-    Recipe::Paced(Paced { choosing: PACED[1], pace: PACES[0] });
+/// Lists that keep more and more of the memory free. In some works they are shorter by several hundredths.
+pub(super) const SPARING: [Recipe<'static>; 4] =
+    [sparing(PACED[1]), sparing(PACED[2]), sparing(PACED[4]), sparing(PACED[5])];
+
+const fn sparing(choosing: Choosing) -> Recipe<'static> {
+    Recipe::Paced(Paced { choosing, pace: PACES[0] })
+}
 
 /// From this many ops on, the first list of the sample that fits is enough. A balance: the others tell
 /// orders apart more surely, and each takes as long as any list.
@@ -435,10 +439,10 @@ mod tests {
             let auto = Strategy::Auto(Auto { effort: Some(effort), ..Auto::default() });
             auto.rounds(1, PACED.len()).map(|Rounds { turns, shakes }| (turns, shakes))
         };
-        assert_eq!(rounds(7), [(0, 0), (0, 0)]);
-        assert_eq!(rounds(15), [(6, 0), (2, 0)]);
-        assert_eq!(rounds(32), [(19, 0), (6, 0)]);
-        assert_eq!(rounds(132), [(19, 75), (6, 25)]);
+        assert_eq!(rounds(8), [(0, 0), (0, 0)]);
+        assert_eq!(rounds(16), [(6, 0), (2, 0)]);
+        assert_eq!(rounds(33), [(19, 0), (6, 0)]);
+        assert_eq!(rounds(133), [(19, 75), (6, 25)]);
     }
 
     #[test]

@@ -11,7 +11,7 @@ use super::paced::{self, Pace};
 use super::pressure::Pressures;
 use super::recipe::{
     Entrant, FIRST_PACED, LARGE_OPS, PACED_NAME, PACES, Paced, Recipe, Rounds, SAMPLED_ROUNDS,
-    SECOND_PACED, Sample,
+    Sample,
 };
 use super::request::{Lists, PoolTables, Task};
 use super::uses::Uses;
@@ -26,12 +26,12 @@ use crate::sequence::Sequence;
 use crate::timeline::predict_pieces;
 use core::iter;
 
-/// The second list is written only if the first one takes at most this fraction longer than a list that is
+/// Sparing lists are written only if the first one takes at most this fraction longer than a list that is
 /// near the best. A balance: the two differ by some hundredths, and each takes time.
 const FAR: u64 = 16;
 
-/// The second list is written only if the ops of the first one wait for more than this fraction of compute.
-/// Otherwise the second list gains nothing.
+/// Sparing lists are written only if the ops of the first one wait for more than this fraction of compute.
+/// Otherwise they gain nothing.
 const WAITING: u64 = 256;
 
 /// What all lists of one task stand on.
@@ -40,6 +40,15 @@ pub(super) struct Basis<'g> {
     pub(super) memory: &'g Memory<'g>,
     pub(super) uses: &'g Uses<'g>,
     pub(super) arena: &'g [ArenaPlacement],
+}
+
+/// How closely a sequence is judged.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Judging {
+    /// If a list takes no longer than this, a few more are chosen anew.
+    pub(super) near_ns: u64,
+    /// What is tried after the first list, as long as each list is shorter than the one before.
+    pub(super) sparing: &'static [Recipe<'static>],
 }
 
 /// A list that has been written and judged.
@@ -193,12 +202,12 @@ impl<'d, 'r> Trials<'d, 'r> {
         Ok(best)
     }
 
-    /// Predicts the first paced list, and the second one if the first is not much longer than `near_ns`. If
-    /// one takes `near_ns` at most, a few more lists are chosen anew. The shortest prediction counts. Returns
-    /// `None` if the first list does not fit.
+    /// Predicts the first paced list, sparing ones if the first is not much longer than `near_ns`, and a few
+    /// more if one takes `near_ns` at most. The shortest prediction counts. Returns `None` if the first list
+    /// does not fit.
     pub(super) fn sample_paced(
         &mut self,
-        near_ns: u64,
+        Judging { near_ns, sparing }: Judging,
         basis: &Basis<'_>,
         search: &mut Search<'_>,
         scratch: &mut Scratch<'_>,
@@ -208,19 +217,21 @@ impl<'d, 'r> Trials<'d, 'r> {
         let far_ns = near_ns.saturating_add(near_ns / FAR);
         let compute_ns = self.task.sequence.compute_ns();
         let waits_ns = best.predicted.period_ns.saturating_sub(compute_ns);
-        let tries_second = best.predicted.period_ns <= far_ns && waits_ns > compute_ns / WAITING;
-        // With ops on the host, the second list is no shorter, as a rule.
-        if tries_second
-            && self.task.sequence.host_steps().is_empty()
-            && let Some(second) = self.try_out(SECOND_PACED, u64::MAX, basis, search, scratch)?
-            && second.predicted.cost() < best.predicted.cost()
-        {
-            best = second;
+        let tries_sparing = best.predicted.period_ns <= far_ns && waits_ns > compute_ns / WAITING;
+        // With ops on the host, sparing lists are no shorter, as a rule.
+        if tries_sparing && self.task.sequence.host_steps().is_empty() {
+            for &recipe in sparing {
+                let is_better =
+                    |next: &Candidate<'_>| next.predicted.cost() < best.predicted.cost();
+                let next = self.try_out(recipe, u64::MAX, basis, search, scratch)?;
+                let Some(better) = next.filter(is_better) else { break };
+                best = better;
+            }
         }
         let is_near = best.predicted.period_ns <= near_ns && !best.is_ideal;
         let mut rounds = if is_near { SAMPLED_ROUNDS } else { Rounds::default() };
-        let judging = best.recipe;
-        while let Some(recipe) = search.anew(judging, &mut rounds) {
+        let guide = best.recipe;
+        while let Some(recipe) = search.anew(guide, &mut rounds) {
             if let Some(next) = self.try_out(recipe, u64::MAX, basis, search, scratch)?
                 && next.predicted.cost() < best.predicted.cost()
             {

@@ -3,7 +3,8 @@
 //! A micro-batch begins where an op reads an input and nothing that was made from another input.
 //! A value that is made from several micro-batches, such as a sum of gradients, belongs to the last of them.
 
-use crate::graph::{Graph, Kind};
+use super::versions::Versions;
+use crate::graph::Kind;
 use crate::scratch::{Limits, OutOfScratch, Scratch, total, words};
 
 /// No micro-batch.
@@ -21,22 +22,27 @@ impl<'a> Batches<'a> {
         total([
             words::<u32>(limits.ops).saturating_mul(2),
             words::<u64>(limits.ops),
-            words::<u32>(limits.tensors),
+            words::<u32>(Versions::most(limits)),
         ])
     }
 
     /// Finds them. O(operands).
-    pub(super) fn new(graph: &Graph<'_>, scratch: &mut Scratch<'a>) -> Result<Self, OutOfScratch> {
-        let of = scratch.take(graph.ops().len(), NONE)?;
+    pub(super) fn new(
+        versions: &Versions<'_>,
+        scratch: &mut Scratch<'a>,
+    ) -> Result<Self, OutOfScratch> {
+        let of = scratch.take(versions.sequence().len(), NONE)?;
         let mut scratch = scratch.reborrow();
-        let starts = find_starts(graph, of, &mut scratch)?;
+        let starts = find_starts(versions, of, &mut scratch)?;
         let times_ns = scratch.take(starts, 0u64)?;
-        for (op, &start) in graph.ops().iter().zip(&*of).filter(|&(_, &start)| start != NONE) {
-            // The times of all ops fit into 64 bits.
-            times_ns[start as usize] += op.time_ns;
+        let sequence = versions.sequence();
+        for (launch, &start) in sequence.launches().zip(&*of).filter(|&(_, &start)| start != NONE) {
+            let time_ns = &mut times_ns[start as usize];
+            *time_ns = time_ns.saturating_add(sequence.time_ns(launch));
         }
         // A short one is no micro-batch: it makes a mask that all of them share, or the rate of an update.
-        let least_ns = times_ns.iter().sum::<u64>() / times_ns.len().max(1) as u64 / 2;
+        let sum_ns = times_ns.iter().fold(0, |sum: u64, &time_ns| sum.saturating_add(time_ns));
+        let least_ns = sum_ns / times_ns.len().max(1) as u64 / 2;
         let number = scratch.take(starts, 0u32)?;
         let mut count = 0;
         for (number, &time_ns) in number.iter_mut().zip(&*times_ns) {
@@ -55,32 +61,32 @@ impl<'a> Batches<'a> {
     }
 
     /// The micro-batch of an op; the first if it depends on none.
-    pub(super) fn of(&self, op: u32) -> u32 {
-        self.of[op as usize]
+    pub(super) fn of(&self, launch: u32) -> u32 {
+        self.of[launch as usize]
     }
 }
 
 /// Numbers the ops that begin micro-batches. Gives each op the number of the last one that it depends on, or
 /// [`NONE`]. Returns how many there are.
 fn find_starts(
-    graph: &Graph<'_>,
+    versions: &Versions<'_>,
     of: &mut [u32],
     scratch: &mut Scratch<'_>,
 ) -> Result<usize, OutOfScratch> {
-    let made_in = scratch.reborrow().take(graph.tensors().len(), NONE)?;
+    let made_in = scratch.reborrow().take(versions.len(), NONE)?;
     let mut starts = 0;
-    for (op, start) in graph.op_ids().zip(of) {
-        let is_input = |tensor| graph.tensor(tensor).kind == Kind::Input;
-        let reads = || graph.reads(op).iter().copied();
+    for (launch, start) in versions.sequence().launches().zip(of) {
+        let is_input = |version| versions.tensor(version).kind == Kind::Input;
+        let reads = || versions.reads(launch).iter().copied();
         let made =
-            reads().filter(|&tensor| !is_input(tensor)).map(|tensor| made_in[tensor.index()]);
+            reads().filter(|&version| !is_input(version)).map(|version| made_in[version.index()]);
         *start = made.filter(|&start| start != NONE).max().unwrap_or(NONE);
         if *start == NONE && reads().any(is_input) {
             *start = starts;
             starts += 1;
         }
-        for &tensor in graph.writes(op) {
-            made_in[tensor.index()] = *start;
+        for &version in versions.writes(launch) {
+            made_in[version.index()] = *start;
         }
     }
     Ok(starts as usize)
@@ -89,7 +95,8 @@ fn find_starts(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::graph::{Op, Tensor, TensorId};
+    use crate::graph::{Graph, Op, Tensor, TensorId};
+    use crate::sequence::Sequence;
 
     #[test]
     fn what_is_made_of_several_inputs_belongs_to_the_last() {
@@ -139,7 +146,9 @@ mod tests {
         let mut memory = [0; 1024];
         let mut scratch = Scratch::new(&mut memory);
         let graph = Graph::new(&tensors, &ops, &operands, &mut scratch.reborrow()).unwrap();
-        let batches = Batches::new(&graph, &mut scratch).unwrap();
+        let given = Sequence::as_given(&graph, None, &mut scratch).unwrap();
+        let versions = Versions::new(&given, &mut scratch).unwrap();
+        let batches = Batches::new(&versions, &mut scratch).unwrap();
         assert_eq!(batches.count(), 2);
         let of: [u32; OPS.len()] = core::array::from_fn(|op| batches.of(op as u32));
         assert_eq!(of, [0, 0, 0, 0, 0, 1, 1, 1, 1, 1]);

@@ -4,8 +4,10 @@
 //! comes back. So the ops of an optimizer's update become one group, and all of them run as
 //! soon as the gradient is there.
 
-use crate::graph::{Graph, Kind, OpId, TensorId};
+use super::versions::{Version, Versions};
+use crate::graph::Kind;
 use crate::scratch::{Limits, OutOfScratch, Scratch, words};
+use crate::sequence::LaunchId;
 
 /// No op.
 const NONE: u32 = u32::MAX;
@@ -47,51 +49,52 @@ impl<'a> Groups<'a> {
     pub(super) const fn scratch_words(limits: &Limits) -> usize {
         words::<u32>(limits.ops)
             .saturating_mul(3)
-            .saturating_add(words::<u32>(limits.tensors).saturating_mul(3))
+            .saturating_add(words::<u32>(Versions::most(limits)).saturating_mul(3))
     }
 
     /// Forms the groups. O(operands).
     pub(super) fn new(
-        graph: &Graph<'_>,
+        versions: &Versions<'_>,
         join: Join,
         scratch: &mut Scratch<'a>,
     ) -> Result<Self, OutOfScratch> {
-        let ops = graph.ops().len();
+        let launches = versions.sequence().len();
         let groups = Self {
-            of: scratch.take(ops, NONE)?,
-            first: scratch.take(ops, NONE)?,
-            next: scratch.take(ops, NONE)?,
+            of: scratch.take(launches, NONE)?,
+            first: scratch.take(launches, NONE)?,
+            next: scratch.take(launches, NONE)?,
         };
-        let mut uses = LaterUses::new(graph, &mut scratch.reborrow())?;
-        for op in graph.op_ids().rev() {
-            let Found { successor, updates, allocated_bytes, released_bytes } = uses.enter(op);
+        let mut uses = LaterUses::new(versions, &mut scratch.reborrow())?;
+        for launch in versions.sequence().launches().rev() {
+            let Found { successor, updates, allocated_bytes, released_bytes } = uses.enter(launch);
             let joins = match join {
                 Join::Light | Join::ByStates { .. } => updates || released_bytes <= allocated_bytes,
                 Join::All => true,
             };
             let group =
-                if joins && successor < MANY { groups.of[successor as usize] } else { op.0 };
-            groups.of[op.index()] = group;
-            groups.next[op.index()] = core::mem::replace(&mut groups.first[group as usize], op.0);
+                if joins && successor < MANY { groups.of[successor as usize] } else { launch.0 };
+            groups.of[launch.index()] = group;
+            groups.next[launch.index()] =
+                core::mem::replace(&mut groups.first[group as usize], launch.0);
         }
         Ok(groups)
     }
 
     /// The group of an op.
-    pub(super) fn of(&self, op: OpId) -> u32 {
-        self.of[op.index()]
+    pub(super) fn of(&self, launch: LaunchId) -> u32 {
+        self.of[launch.index()]
     }
 
     /// All groups, in the order of their last ops.
     pub(super) fn all(&self) -> impl Iterator<Item = u32> {
-        (0..).zip(&*self.of).filter(|&(op, &group)| op == group).map(|(op, _)| op)
+        (0..).zip(&*self.of).filter(|&(launch, &group)| launch == group).map(|(launch, _)| launch)
     }
 
     /// The ops of a group.
-    pub(super) fn ops(&self, group: u32) -> impl Iterator<Item = OpId> {
-        let some = |op: u32| (op != NONE).then_some(OpId(op));
+    pub(super) fn ops(&self, group: u32) -> impl Iterator<Item = LaunchId> {
+        let some = |launch: u32| (launch != NONE).then_some(LaunchId(launch));
         let first = some(self.first[group as usize]);
-        core::iter::successors(first, move |op| some(self.next[op.index()]))
+        core::iter::successors(first, move |launch| some(self.next[launch.index()]))
     }
 }
 
@@ -105,61 +108,61 @@ struct Found {
     released_bytes: u64,
 }
 
-/// The uses of each tensor after an op, from the last op to the first.
+/// The uses of each version after an op, from the last op to the first.
 struct LaterUses<'a, 'g> {
-    graph: &'g Graph<'g>,
-    /// The first op of all that touches a tensor.
+    versions: &'g Versions<'g>,
+    /// The first op of all that touches a version.
     first: &'a mut [u32],
-    /// The next op that writes a tensor.
+    /// The next op that writes a version.
     writer: &'a mut [u32],
-    /// The op that reads a tensor before that; `NONE`, or `MANY`.
+    /// The op that reads a version before that; `NONE`, or `MANY`.
     reader: &'a mut [u32],
 }
 
 impl<'a, 'g> LaterUses<'a, 'g> {
-    fn new(graph: &'g Graph<'g>, scratch: &mut Scratch<'a>) -> Result<Self, OutOfScratch> {
-        let tensors = graph.tensors().len();
-        let first = scratch.take(tensors, NONE)?;
-        for op in graph.op_ids() {
-            for &tensor in graph.operands_of(op) {
-                first[tensor.index()] = op.0.min(first[tensor.index()]);
+    fn new(versions: &'g Versions<'g>, scratch: &mut Scratch<'a>) -> Result<Self, OutOfScratch> {
+        let count = versions.len();
+        let first = scratch.take(count, NONE)?;
+        for launch in versions.sequence().launches() {
+            for &version in versions.operands_of(launch) {
+                first[version.index()] = launch.0.min(first[version.index()]);
             }
         }
-        let (writer, reader) = (scratch.take(tensors, NONE)?, scratch.take(tensors, NONE)?);
-        Ok(Self { graph, first, writer, reader })
+        let (writer, reader) = (scratch.take(count, NONE)?, scratch.take(count, NONE)?);
+        Ok(Self { versions, first, writer, reader })
     }
 
     /// Looks at what follows an op, and adds its own uses.
-    fn enter(&mut self, op: OpId) -> Found {
+    fn enter(&mut self, launch: LaunchId) -> Found {
         let mut found =
             Found { successor: NONE, updates: false, allocated_bytes: 0, released_bytes: 0 };
-        for &tensor in self.graph.writes(op) {
-            let (writer, reader) = (self.writer[tensor.index()], self.reader[tensor.index()]);
+        for &version in self.versions.writes(launch) {
+            let (writer, reader) = (self.writer[version.index()], self.reader[version.index()]);
             found.successor = either(found.successor, if reader == NONE { writer } else { reader });
-            found.updates |= self.graph.tensor(tensor).kind == Kind::State;
-            self.weigh(&mut found, op, tensor);
-            (self.writer[tensor.index()], self.reader[tensor.index()]) = (op.0, NONE);
+            found.updates |= self.versions.tensor(version).kind == Kind::State;
+            self.weigh(&mut found, launch, version);
+            (self.writer[version.index()], self.reader[version.index()]) = (launch.0, NONE);
         }
-        for &tensor in self.graph.reads(op) {
-            let writer = self.writer[tensor.index()];
+        for &version in self.versions.reads(launch) {
+            let writer = self.writer[version.index()];
             // Its own write has been weighed, and is no successor.
-            if writer != op.0 {
+            if writer != launch.0 {
                 found.successor = either(found.successor, writer);
-                self.weigh(&mut found, op, tensor);
+                self.weigh(&mut found, launch, version);
             }
-            self.reader[tensor.index()] = either(self.reader[tensor.index()], op.0);
+            self.reader[version.index()] = either(self.reader[version.index()], launch.0);
         }
         found
     }
 
-    fn weigh(&self, found: &mut Found, op: OpId, tensor: TensorId) {
-        let data = self.graph.tensor(tensor);
+    fn weigh(&self, found: &mut Found, launch: LaunchId, version: Version) {
+        let data = self.versions.tensor(version);
         if data.kind.is_made() {
-            // All tensors together fit into 64 bits.
-            if self.first[tensor.index()] == op.0 {
+            // What one op touches fits into 64 bits.
+            if self.first[version.index()] == launch.0 {
                 found.allocated_bytes += data.bytes;
             }
-            if self.writer[tensor.index()] == NONE && self.reader[tensor.index()] == NONE {
+            if self.writer[version.index()] == NONE && self.reader[version.index()] == NONE {
                 found.released_bytes += data.bytes;
             }
         }
@@ -169,7 +172,7 @@ impl<'a, 'g> LaterUses<'a, 'g> {
 /// The one op of two sets of ops, if it is one.
 fn either(one: u32, other: u32) -> u32 {
     match (one, other) {
-        (NONE, op) | (op, NONE) => op,
+        (NONE, launch) | (launch, NONE) => launch,
         _ if one == other => one,
         _ => MANY,
     }

@@ -7,20 +7,23 @@
 //! ([`schedule`]). Micro-batches of a training step each read all weights, so that weights which do not
 //! stay cross the link as often; where one layer runs for all [micro-batches](batches), they cross it once, but
 //! what each of them keeps for its backward pass waits at the same time. A few lists with repeats tell how
-//! many of them to run together.
+//! many of them to run together. Launches with repeats are put in order in the same way: what a repeat makes is
+//! a [version](versions) of its own.
 
 mod batches;
 mod groups;
 mod schedule;
 mod touches;
+mod versions;
 
 use super::error::PlanningError;
 use crate::graph::{Graph, OpId};
 use crate::plan::{PlanError, Prediction};
-use crate::scratch::{Limits, OutOfScratch, Scratch, words};
-use crate::sequence::Sequence;
+use crate::scratch::{Limits, OutOfScratch, Scratch, total, words};
+use crate::sequence::{LaunchId, Sequence};
 use batches::Batches;
 use groups::Groups;
+use versions::Versions;
 
 pub use groups::Join;
 
@@ -37,23 +40,47 @@ pub(super) const fn arranged_words(limits: &Limits) -> usize {
 /// Words of scratch that [`list_schedule`] asks for, by [`Limits::of_graph`].
 #[must_use]
 pub const fn list_schedule_words(limits: &Limits) -> usize {
-    Groups::scratch_words(limits).saturating_add(schedule::scratch_words(limits))
+    total([
+        arranged_words(limits),
+        words::<LaunchId>(limits.ops),
+        Versions::scratch_words(limits),
+        Groups::scratch_words(limits),
+        schedule::scratch_words(limits),
+    ])
 }
 
 /// Writes an order that keeps the dependencies, in which values die soon or states are read together: the given op at
 /// each position of `order`, which has one for each op. O(ops × log + operands).
 ///
 /// # Errors
-/// Scratch that is too small.
+/// Scratch that is too small; a graph with more operands than a list of launches can have.
 pub fn list_schedule(
     graph: &Graph<'_>,
     join: Join,
     order: &mut [OpId],
     scratch: &mut Scratch<'_>,
-) -> Result<(), OutOfScratch> {
+) -> Result<(), PlanError> {
     let mut scratch = scratch.reborrow();
-    let groups = Groups::new(graph, join, &mut scratch)?;
-    schedule::write(graph, &groups, join, order, &mut scratch)
+    let given = Sequence::as_given(graph, None, &mut scratch)?;
+    let launches = schedule_launches(&given, join, &mut scratch)?;
+    for (op, &launch) in order.iter_mut().zip(launches) {
+        *op = given.op(launch);
+    }
+    Ok(())
+}
+
+/// The launches of a sequence in the order that a way to join them leads to.
+fn schedule_launches<'s>(
+    sequence: &Sequence<'_>,
+    join: Join,
+    scratch: &mut Scratch<'s>,
+) -> Result<&'s [LaunchId], OutOfScratch> {
+    let order = scratch.take(sequence.len(), LaunchId(0))?;
+    let mut scratch = scratch.reborrow();
+    let versions = Versions::new(sequence, &mut scratch)?;
+    let groups = Groups::new(&versions, join, &mut scratch)?;
+    schedule::write(&versions, &groups, join, order, &mut scratch)?;
+    Ok(order)
 }
 
 /// The launches of a graph in the order that a way to join ops leads to; none where that is
@@ -70,6 +97,37 @@ pub(super) fn arrange<'s>(
         return Ok(None);
     }
     given.in_order(order.iter().copied(), scratch).map(Some)
+}
+
+/// The same launches, repeats among them, in the order that a way to join them leads to; none if that is their
+/// order, or if ops run on the host. O(launches × log + operands).
+pub(super) fn arrange_launches<'s>(
+    sequence: &Sequence<'s>,
+    join: Join,
+    scratch: &mut Scratch<'s>,
+) -> Result<Option<Sequence<'s>>, PlanError> {
+    if !sequence.host_steps().is_empty() {
+        return Ok(None);
+    }
+    let order = scratch.take(sequence.len(), OpId(0))?;
+    {
+        let mut scratch = scratch.reborrow();
+        let launches = schedule_launches(sequence, join, &mut scratch)?;
+        if launches.is_sorted() {
+            return Ok(None);
+        }
+        // The first launch of an op stays the first one, since it alone writes states.
+        let first = scratch.take(sequence.graph().ops().len(), 0u8)?;
+        for (slot, &launch) in order.iter_mut().zip(launches) {
+            let launched = sequence.launched(launch);
+            let seen = core::mem::replace(&mut first[launched.op.index()], 1) == 1;
+            if seen != launched.is_repeat {
+                return Ok(None);
+            }
+            *slot = launched.op;
+        }
+    }
+    sequence.in_order(order.iter().copied(), scratch).map(Some)
 }
 
 /// Shares of the budget that states which are read together take. A balance: fewer of them leave more
@@ -145,8 +203,11 @@ pub(super) fn in_batches(
     graph: &Graph<'_>,
     budget_bytes: u64,
     scratch: &mut Scratch<'_>,
-) -> Result<impl Iterator<Item = Join> + use<>, OutOfScratch> {
-    let all = Batches::new(graph, &mut scratch.reborrow())?.count();
+) -> Result<impl Iterator<Item = Join> + use<>, PlanError> {
+    let mut scratch = scratch.reborrow();
+    let given = Sequence::as_given(graph, None, &mut scratch)?;
+    let versions = Versions::new(&given, &mut scratch)?;
+    let all = Batches::new(&versions, &mut scratch)?.count();
     let some = (0..u32::BITS).map(|log| 1 << log).take_while(move |&batches| batches < all);
     let set_bytes = budget_bytes / SETS[1];
     Ok(some.map(move |batches| Join::ByStates { set_bytes, batches }))
@@ -208,13 +269,10 @@ mod tests {
     const TEMPORARY: Tensor = Tensor { bytes: 10_000, kind: Kind::Temporary };
     const SCALAR: Tensor = Tensor { bytes: 4, kind: Kind::Temporary };
 
-    /// The given op at each position of the order that joining ops leads to; none where that
-    /// is the given one. An op is what it reads, and what it writes.
-    fn order<const OPS: usize>(
-        join: Join,
-        tensors: &[Tensor],
+    /// Ops that each read and write some tensors, and their operands.
+    fn ops_of<const OPS: usize>(
         reads_and_writes: [(&[u32], &[u32]); OPS],
-    ) -> Option<[u32; OPS]> {
+    ) -> ([Op; OPS], [TensorId; 256]) {
         let mut operands = [TensorId(0); 256];
         let mut first_operand = 0;
         let ops = reads_and_writes.map(|(reads, writes)| {
@@ -230,6 +288,17 @@ mod tests {
             first_operand += reads.len() + writes.len();
             op
         });
+        (ops, operands)
+    }
+
+    /// The given op at each position of the order that joining ops leads to; none where that
+    /// is the given one.
+    fn order<const OPS: usize>(
+        join: Join,
+        tensors: &[Tensor],
+        reads_and_writes: [(&[u32], &[u32]); OPS],
+    ) -> Option<[u32; OPS]> {
+        let (ops, operands) = ops_of(reads_and_writes);
         let mut memory = [0; 4096];
         let mut scratch = Scratch::new(&mut memory);
         let graph = Graph::new(tensors, &ops, &operands, &mut scratch.reborrow()).unwrap();
@@ -259,6 +328,30 @@ mod tests {
         let [second_back, first_back] = BACKWARD;
         let step = [first, second, second_back, first_back, (&[6, 2], &[2]), (&[7, 1], &[1])];
         assert_eq!(order(Join::Light, &TENSORS, step), Some([0, 1, 2, 4, 3, 5]));
+    }
+
+    #[test]
+    fn an_update_follows_its_gradient_before_an_op_runs_again() {
+        let [first, second] = FORWARD;
+        let [second_back, (_, written)] = BACKWARD;
+        let (ops, operands) = ops_of([
+            first,
+            second,
+            second_back,
+            (&[5, 3, 0], written),
+            (&[6, 2], &[2]),
+            (&[7, 1], &[1]),
+        ]);
+        let mut memory = [0; 4096];
+        let mut scratch = Scratch::new(&mut memory);
+        let graph = Graph::new(&TENSORS, &ops, &operands, &mut scratch.reborrow()).unwrap();
+        let launches = [0, 1, 2, 0, 3, 4, 5].map(OpId);
+        let given = Sequence::new(&graph, None, launches.into_iter(), &mut scratch).unwrap();
+        let arranged = arrange_launches(&given, Join::Light, &mut scratch).unwrap().unwrap();
+        let ops: heapless::Vec<u32, 7> =
+            arranged.launches().map(|launch| arranged.op(launch).0).collect();
+        assert_eq!(ops, [0, 1, 2, 4, 0, 3, 5]);
+        assert!(arrange_launches(&arranged, Join::Light, &mut scratch).unwrap().is_none());
     }
 
     #[test]

@@ -15,9 +15,11 @@
 use super::batches::Batches;
 use super::groups::{Groups, Join};
 use super::touches::Touches;
-use crate::graph::{Graph, Kind, OpId, TensorId};
+use super::versions::{Version, Versions};
+use crate::graph::Kind;
 use crate::planner::heap::Heap;
 use crate::scratch::{Limits, OutOfScratch, Scratch, total, words};
+use crate::sequence::LaunchId;
 
 /// Ready groups that are compared: a balance of what is found and the time of each choice.
 const COMPARED: usize = 64;
@@ -35,33 +37,33 @@ pub(super) const fn scratch_words(limits: &Limits) -> usize {
         Batches::scratch_words(limits),
         words::<u32>(limits.ops),
         words::<i64>(limits.ops),
-        words::<u32>(limits.tensors).saturating_mul(4),
+        words::<u32>(Versions::most(limits)).saturating_mul(4),
         Heap::scratch_words(limits.ops),
     ])
 }
 
-/// Writes the given op at each position. O(ops × log + operands).
+/// Writes the given launch at each position. O(launches × log + operands).
 pub(super) fn write(
-    graph: &Graph<'_>,
+    versions: &Versions<'_>,
     groups: &Groups<'_>,
     join: Join,
-    order: &mut [OpId],
+    order: &mut [LaunchId],
     scratch: &mut Scratch<'_>,
 ) -> Result<(), OutOfScratch> {
-    let (ops, tensors) = (graph.ops().len(), graph.tensors().len());
+    let (launches, count) = (versions.sequence().len(), versions.len());
     let mut scratch = scratch.reborrow();
     let mut schedule = Schedule {
-        graph,
+        versions,
         groups,
-        touches: Touches::new(graph, &mut scratch)?,
-        waits: scratch.take(ops, 0u32)?,
-        gain_bytes: scratch.take(ops, 0i64)?,
-        seen_by: scratch.take(tensors, NONE)?,
-        left: scratch.take(tensors, 0u32)?,
-        mixed: scratch.take(tensors, 0u32)?,
-        ready: Ready { first: heapless::Vec::new(), rest: Heap::new(ops, &mut scratch)? },
-        set: Set { of: scratch.take(tensors, 0u32)?, number: 1, bytes: 0 },
-        batches: Batches::new(graph, &mut scratch)?,
+        touches: Touches::new(versions, &mut scratch)?,
+        waits: scratch.take(launches, 0u32)?,
+        gain_bytes: scratch.take(launches, 0i64)?,
+        seen_by: scratch.take(count, NONE)?,
+        left: scratch.take(count, 0u32)?,
+        mixed: scratch.take(count, 0u32)?,
+        ready: Ready { first: heapless::Vec::new(), rest: Heap::new(launches, &mut scratch)? },
+        set: Set { of: scratch.take(count, 0u32)?, number: 1, bytes: 0 },
+        batches: Batches::new(versions, &mut scratch)?,
     };
     schedule.start();
     let mut order = order.iter_mut();
@@ -70,8 +72,8 @@ pub(super) fn write(
         Join::ByStates { set_bytes, batches } => schedule.next_by_states(set_bytes, batches.max(1)),
     };
     while let Some(group) = next(&mut schedule) {
-        for (op, slot) in groups.ops(group).zip(&mut order) {
-            *slot = op;
+        for (launch, slot) in groups.ops(group).zip(&mut order) {
+            *slot = launch;
         }
         schedule.run(group);
     }
@@ -79,16 +81,16 @@ pub(super) fn write(
 }
 
 struct Schedule<'s, 'g> {
-    graph: &'g Graph<'g>,
+    versions: &'g Versions<'g>,
     groups: &'g Groups<'g>,
     touches: Touches<'s>,
     /// What each group has still to wait for.
     waits: &'s mut [u32],
     /// What each group would release, less what it would allocate.
     gain_bytes: &'s mut [i64],
-    /// The last group that was seen to touch a tensor.
+    /// The last group that was seen to touch a version.
     seen_by: &'s mut [u32],
-    /// How many groups have still to touch a tensor, and the exclusive or of them: of one
+    /// How many groups have still to touch a version, and the exclusive or of them: of one
     /// alone, that one.
     left: &'s mut [u32],
     mixed: &'s mut [u32],
@@ -108,27 +110,27 @@ struct Set<'s> {
 impl<'s, 'g> Schedule<'s, 'g> {
     /// Before any group has run.
     fn start(&mut self) {
-        let Self { graph, groups, .. } = *self;
-        for op in graph.op_ids() {
-            self.touches.pass(graph, op, |other| {
-                if groups.of(other) != groups.of(op) {
+        let Self { versions, groups, .. } = *self;
+        for launch in versions.sequence().launches() {
+            self.touches.pass(versions, launch, |other| {
+                if groups.of(other) != groups.of(launch) {
                     self.waits[groups.of(other) as usize] += 1;
                 }
             });
         }
-        self.touches.rewind(graph);
+        self.touches.rewind(versions);
         for group in groups.all() {
-            self.visit(group, |schedule, tensor| {
-                schedule.left[tensor.index()] += 1;
-                schedule.mixed[tensor.index()] ^= group;
+            self.visit(group, |schedule, version| {
+                schedule.left[version.index()] += 1;
+                schedule.mixed[version.index()] ^= group;
             });
         }
         self.seen_by.fill(NONE);
-        for tensor in graph.tensor_ids() {
-            if let Some(first) = self.touches.first(tensor) {
-                self.gain(groups.of(first), tensor, -1);
+        for version in versions.all() {
+            if let Some(first) = self.touches.first(version) {
+                self.gain(groups.of(first), version, -1);
             }
-            self.settle(tensor);
+            self.settle(version);
         }
         for group in groups.all() {
             if self.waits[group as usize] == 0 {
@@ -137,26 +139,26 @@ impl<'s, 'g> Schedule<'s, 'g> {
         }
     }
 
-    /// Visits each tensor that a group touches once.
-    fn visit(&mut self, group: u32, mut look: impl FnMut(&mut Self, TensorId)) {
-        for op in self.groups.ops(group) {
-            for &tensor in self.graph.operands_of(op) {
-                if core::mem::replace(&mut self.seen_by[tensor.index()], group) != group {
-                    look(self, tensor);
+    /// Visits each version that a group touches once.
+    fn visit(&mut self, group: u32, mut look: impl FnMut(&mut Self, Version)) {
+        for launch in self.groups.ops(group) {
+            for &version in self.versions.operands_of(launch) {
+                if core::mem::replace(&mut self.seen_by[version.index()], group) != group {
+                    look(self, version);
                 }
             }
         }
     }
 
-    /// The last group to touch a tensor releases it.
-    fn settle(&mut self, tensor: TensorId) {
-        if self.left[tensor.index()] == 1 {
-            self.gain(self.mixed[tensor.index()], tensor, 1);
+    /// The last group to touch a version releases it.
+    fn settle(&mut self, version: Version) {
+        if self.left[version.index()] == 1 {
+            self.gain(self.mixed[version.index()], version, 1);
         }
     }
 
-    fn gain(&mut self, group: u32, tensor: TensorId, sign: i64) {
-        let data = self.graph.tensor(tensor);
+    fn gain(&mut self, group: u32, version: Version, sign: i64) {
+        let data = self.versions.tensor(version);
         if data.kind.is_made() {
             let bytes = i64::try_from(data.bytes).unwrap_or(i64::MAX);
             let gain_bytes = &mut self.gain_bytes[group as usize];
@@ -200,42 +202,43 @@ impl<'s, 'g> Schedule<'s, 'g> {
     }
 
     /// The states that a group reads, each op's in turn.
-    fn states(&self, group: u32) -> impl Iterator<Item = TensorId> + use<'s, 'g> {
-        let Self { graph, groups, .. } = *self;
-        let reads = groups.ops(group).flat_map(|op| graph.reads(op));
-        reads.copied().filter(|&tensor| graph.tensor(tensor).kind == Kind::State)
+    fn states(&self, group: u32) -> impl Iterator<Item = Version> + use<'s, 'g> {
+        let Self { versions, groups, .. } = *self;
+        let reads = groups.ops(group).flat_map(|launch| versions.reads(launch));
+        reads.copied().filter(|&version| versions.tensor(version).kind == Kind::State)
     }
 
     /// The bytes of the states that a group would add to the set, at most.
     fn added_bytes(&self, group: u32) -> u64 {
-        let is_new = |tensor: &TensorId| self.set.of[tensor.index()] != self.set.number;
-        let bytes = self.states(group).filter(is_new).map(|tensor| self.graph.tensor(tensor).bytes);
+        let is_new = |version: &Version| self.set.of[version.index()] != self.set.number;
+        let bytes =
+            self.states(group).filter(is_new).map(|version| self.versions.tensor(version).bytes);
         bytes.fold(0, u64::saturating_add)
     }
 
     fn add_states(&mut self, group: u32) {
         self.set.bytes = self.set.bytes.saturating_add(self.added_bytes(group));
-        for tensor in self.states(group) {
-            self.set.of[tensor.index()] = self.set.number;
+        for version in self.states(group) {
+            self.set.of[version.index()] = self.set.number;
         }
     }
 
     /// Whether a group writes a state, and releases memory.
     fn is_update(&self, group: u32) -> bool {
-        let mut written = self.groups.ops(group).flat_map(|op| self.graph.writes(op));
+        let mut written = self.groups.ops(group).flat_map(|launch| self.versions.writes(launch));
         self.gain_bytes[group as usize] > 0
-            && written.any(|&tensor| self.graph.tensor(tensor).kind == Kind::State)
+            && written.any(|&version| self.versions.tensor(version).kind == Kind::State)
     }
 
     fn run(&mut self, group: u32) {
-        let Self { graph, groups, .. } = *self;
-        self.visit(group, |schedule, tensor| {
-            schedule.left[tensor.index()] -= 1;
-            schedule.mixed[tensor.index()] ^= group;
-            schedule.settle(tensor);
+        let Self { versions, groups, .. } = *self;
+        self.visit(group, |schedule, version| {
+            schedule.left[version.index()] -= 1;
+            schedule.mixed[version.index()] ^= group;
+            schedule.settle(version);
         });
-        for op in groups.ops(group) {
-            self.touches.pass(graph, op, |other| {
+        for launch in groups.ops(group) {
+            self.touches.pass(versions, launch, |other| {
                 let other = groups.of(other);
                 if other != group {
                     let waits = &mut self.waits[other as usize];

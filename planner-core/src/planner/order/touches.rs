@@ -1,16 +1,17 @@
 //! Which op touches which tensor when, and what must wait for it.
 
-use crate::graph::{Graph, OpId, TensorId};
+use super::versions::{Version, Versions};
 use crate::scratch::{Limits, OutOfScratch, Scratch, total, words};
+use crate::sequence::LaunchId;
 
-/// The touches of each tensor, in the given order, followed by a cursor.
+/// The touches of each version, in the given order, followed by a cursor.
 #[derive(Debug)]
 pub(super) struct Touches<'a> {
-    /// The position of each tensor's first touch, and the number of all.
+    /// The position of each version's first touch, and the number of all.
     start: &'a mut [u32],
     /// The op of each touch, and in the lowest bit whether it writes.
     touch: &'a mut [u32],
-    /// The position of each tensor's next write; the end where there is none.
+    /// The position of each version's next write; the end where there is none.
     write: &'a mut [u32],
 }
 
@@ -18,80 +19,89 @@ impl<'a> Touches<'a> {
     pub(super) const fn scratch_words(limits: &Limits) -> usize {
         total([
             words::<u32>(limits.operands),
-            words::<u32>(limits.tensors.saturating_add(1)),
-            words::<u32>(limits.tensors),
+            words::<u32>(Versions::most(limits).saturating_add(1)),
+            words::<u32>(Versions::most(limits)),
         ])
     }
 
-    /// Sorts all operands by tensor. O(operands).
-    pub(super) fn new(graph: &Graph<'_>, scratch: &mut Scratch<'a>) -> Result<Self, OutOfScratch> {
-        let tensors = graph.tensors().len();
-        let start = scratch.take(tensors + 1, 0u32)?;
-        let operands = || graph.op_ids().flat_map(|op| graph.operands_of(op));
-        for tensor in operands() {
-            start[tensor.index() + 1] += 1;
+    /// Sorts all operands by version. O(operands).
+    pub(super) fn new(
+        versions: &Versions<'_>,
+        scratch: &mut Scratch<'a>,
+    ) -> Result<Self, OutOfScratch> {
+        let count = versions.len();
+        let start = scratch.take(count + 1, 0u32)?;
+        let operands =
+            || versions.sequence().launches().flat_map(|launch| versions.operands_of(launch));
+        for version in operands() {
+            start[version.index() + 1] += 1;
         }
-        for tensor in 0..tensors {
-            start[tensor + 1] += start[tensor];
+        for version in 0..count {
+            start[version + 1] += start[version];
         }
-        let touch = scratch.take(start[tensors] as usize, 0u32)?;
-        let write = scratch.take(tensors, 0u32)?;
-        write.copy_from_slice(&start[..tensors]);
-        for op in graph.op_ids() {
-            let writes = |at: usize| u32::from(at >= graph.reads(op).len());
-            for (at, tensor) in graph.operands_of(op).iter().enumerate() {
-                let end = &mut write[tensor.index()];
-                touch[*end as usize] = op.0 << 1 | writes(at);
+        let touch = scratch.take(start[count] as usize, 0u32)?;
+        let write = scratch.take(count, 0u32)?;
+        write.copy_from_slice(&start[..count]);
+        for launch in versions.sequence().launches() {
+            let writes = |at: usize| u32::from(at >= versions.reads(launch).len());
+            for (at, version) in versions.operands_of(launch).iter().enumerate() {
+                let end = &mut write[version.index()];
+                touch[*end as usize] = launch.0 << 1 | writes(at);
                 *end += 1;
             }
         }
         let mut touches = Self { start, touch, write };
-        touches.rewind(graph);
+        touches.rewind(versions);
         Ok(touches)
     }
 
     /// Puts the cursor before the first op.
-    pub(super) fn rewind(&mut self, graph: &Graph<'_>) {
-        for tensor in graph.tensor_ids() {
-            self.write[tensor.index()] = self.next_write(tensor, self.start[tensor.index()]);
+    pub(super) fn rewind(&mut self, versions: &Versions<'_>) {
+        for version in versions.all() {
+            self.write[version.index()] = self.next_write(version, self.start[version.index()]);
         }
     }
 
-    /// The first op that touches a tensor.
-    pub(super) fn first(&self, tensor: TensorId) -> Option<OpId> {
-        let at = self.start[tensor.index()];
-        (at < self.end(tensor)).then(|| self.op(at))
+    /// The first op that touches a version.
+    pub(super) fn first(&self, version: Version) -> Option<LaunchId> {
+        let at = self.start[version.index()];
+        (at < self.end(version)).then(|| self.launch(at))
     }
 
-    fn end(&self, tensor: TensorId) -> u32 {
-        self.start[tensor.index() + 1]
+    fn end(&self, version: Version) -> u32 {
+        self.start[version.index() + 1]
     }
 
-    fn op(&self, at: u32) -> OpId {
-        OpId(self.touch[at as usize] >> 1)
+    fn launch(&self, at: u32) -> LaunchId {
+        LaunchId(self.touch[at as usize] >> 1)
     }
 
-    /// The first write of a tensor from a position on.
-    fn next_write(&self, tensor: TensorId, from: u32) -> u32 {
+    /// The first write of a version from a position on.
+    fn next_write(&self, version: Version, from: u32) -> u32 {
         let writes = |&at: &u32| self.touch[at as usize] & 1 == 1;
-        (from..self.end(tensor)).find(writes).unwrap_or(self.end(tensor))
+        (from..self.end(version)).find(writes).unwrap_or(self.end(version))
     }
 
     /// Moves the cursor over an op, and visits the ops that had to wait for it: each reader
     /// of what it writes, and the writer of what it, or no one, reads.
-    pub(super) fn pass(&mut self, graph: &Graph<'_>, op: OpId, mut waited: impl FnMut(OpId)) {
-        for &tensor in graph.reads(op) {
-            let write = self.write[tensor.index()];
-            if write < self.end(tensor) {
-                waited(self.op(write));
+    pub(super) fn pass(
+        &mut self,
+        versions: &Versions<'_>,
+        launch: LaunchId,
+        mut waited: impl FnMut(LaunchId),
+    ) {
+        for &version in versions.reads(launch) {
+            let write = self.write[version.index()];
+            if write < self.end(version) {
+                waited(self.launch(write));
             }
         }
-        for &tensor in graph.writes(op) {
-            let readers = self.write[tensor.index()].saturating_add(1);
-            let write = self.next_write(tensor, readers);
-            self.write[tensor.index()] = write;
-            let unread = readers >= write && write < self.end(tensor);
-            (readers..write + u32::from(unread)).for_each(|at| waited(self.op(at)));
+        for &version in versions.writes(launch) {
+            let readers = self.write[version.index()].saturating_add(1);
+            let write = self.next_write(version, readers);
+            self.write[version.index()] = write;
+            let unread = readers >= write && write < self.end(version);
+            (readers..write + u32::from(unread)).for_each(|at| waited(self.launch(at)));
         }
     }
 }

@@ -17,9 +17,10 @@ use crate::planner::host_memory::UNLIMITED;
 use crate::planner::memory::{self, Memory};
 use crate::planner::order::{self, Join};
 use crate::planner::pressure::Pressure;
+use crate::planner::recipe::SPARING;
 use crate::planner::request::{Output, PoolTables, Task};
 use crate::planner::strategy::Need;
-use crate::planner::trials::{Basis, Search, Trials};
+use crate::planner::trials::{Basis, Judging, Search, Trials};
 use crate::planner::uses::Uses;
 use crate::scratch::{Limits, Scratch, larger, total, words};
 use crate::sequence::Sequence;
@@ -74,8 +75,8 @@ const SHORT_ROUND: usize = 24;
 const ROUNDS: usize = 3;
 
 /// The search goes on from segments of checkpointing whose plan is longer than the best one by at most this
-/// fraction: its few lists tell the two apart no better.
-const NEAR_SEGMENTS: u64 = 64;
+/// fraction, and segments are judged by more lists if the first one is: a few lists tell no better.
+const NEAR_SEGMENTS: u64 = 32;
 
 /// If their plan is longer, that search has one list in so many.
 const SHARE_OF_SEGMENTS: usize = 4;
@@ -107,7 +108,15 @@ pub(in crate::planner) const fn scratch_words(limits: &Limits) -> usize {
         Pressure::scratch_words(limits),
         probe,
     ]);
-    let segments = total([memory::scratch_words(limits), checkpoint::scratch_words(limits), judge]);
+    let segments = total([
+        memory::scratch_words(limits),
+        checkpoint::scratch_words(limits),
+        words::<OpId>(limits.ops),
+        larger(
+            order::list_schedule_words(limits),
+            Sequence::scratch_words(limits).saturating_add(judge),
+        ),
+    ]);
     let round = words::<OpId>(limits.ops).saturating_add(round);
     let arranged = order::arranged_words(limits)
         .saturating_add(larger(order::list_schedule_words(limits), round));
@@ -344,16 +353,40 @@ fn try_segments(
     let mut scratch = scratch.reborrow();
     let memory = checkpoint::memory(task, output.arena, &mut scratch)?;
     checkpoint::each(task, &memory, staying, &mut scratch, |sequence, scratch| {
-        let least_ns = leader.predicted.map_or(than_ns, |predicted| predicted.period_ns);
-        if sequence.compute_ns() < least_ns {
-            let task = Task { sequence, ..*task };
-            let judged = judge(&task, output.reborrow(), leader.near_ns(), None, scratch)?;
-            if judged.predicted.is_none_or(|found| found.period_ns < least_ns) {
-                leader.offer(judged, sequence.launches().map(|launch| sequence.op(launch)));
+        try_segmented(&Task { sequence, ..*task }, than_ns, leader, output, scratch)?;
+        let mut scratch = scratch.reborrow();
+        match order::arrange_launches(sequence, Join::Light, &mut scratch)? {
+            Some(sequence) => {
+                let task = Task { sequence: &sequence, ..*task };
+                try_segmented(&task, than_ns, leader, output, &mut scratch)
             }
+            None => Ok(()),
         }
-        Ok(())
     })
+}
+
+/// Judges launches in segments, which may take less than the best list, or than `than_ns` if there is none. Keeps
+/// them if they do.
+fn try_segmented(
+    task: &Task<'_>,
+    than_ns: u64,
+    leader: &mut Leader<'_>,
+    output: &mut Output<'_>,
+    scratch: &mut Scratch<'_>,
+) -> Result<(), PlanningError> {
+    let sequence = task.sequence;
+    let least_ns = leader.predicted.map_or(than_ns, |predicted| predicted.period_ns);
+    if sequence.compute_ns() >= least_ns {
+        return Ok(());
+    }
+    // There are few of them, so each is judged closely.
+    let near_ns = least_ns.saturating_add(least_ns / NEAR_SEGMENTS);
+    let judging = Judging { near_ns, sparing: &SPARING };
+    let judged = judge(task, output.reborrow(), judging, None, scratch)?;
+    if judged.predicted.is_none_or(|found| found.period_ns < least_ns) {
+        leader.offer(judged, sequence.launches().map(|launch| sequence.op(launch)));
+    }
+    Ok(())
 }
 
 /// The number of prices.
@@ -534,8 +567,8 @@ impl<'r, 'l, 'o> Round<'r, 'l, 'o> {
         let sequence = base.in_order(order, &mut scratch)?;
         let task = Task { sequence: &sequence, ..*self.base };
         let learner = learns.then_some((&mut self.used, &*positions));
-        let near_ns = self.leader.near_ns();
-        let judged = judge(&task, self.output.reborrow(), near_ns, learner, &mut scratch)?;
+        let judging = Judging { near_ns: self.leader.near_ns(), sparing: &SPARING[..1] };
+        let judged = judge(&task, self.output.reborrow(), judging, learner, &mut scratch)?;
         self.leader.offer(judged, list[..launches].iter().copied());
         Ok(judged)
     }
@@ -546,7 +579,7 @@ impl<'r, 'l, 'o> Round<'r, 'l, 'o> {
 fn judge(
     task: &Task<'_>,
     output: Output<'_>,
-    near_ns: u64,
+    judging: Judging,
     learner: Option<(&mut Pressure<'_>, &[u32])>,
     scratch: &mut Scratch<'_>,
 ) -> Result<Judged, PlanningError> {
@@ -561,7 +594,7 @@ fn judge(
     let uses = Uses::new(task.sequence, &mut scratch)?;
     let basis = Basis { memory: &memory, uses: &uses, arena: &arena[..memory.placed] };
     let mut search = Search::new(task.sequence, &mut scratch)?;
-    let predicted = trials.sample_paced(near_ns, &basis, &mut search, &mut scratch)?;
+    let predicted = trials.sample_paced(judging, &basis, &mut search, &mut scratch)?;
     let excess_bytes = trials
         .host_shortage_bytes
         .map_or(0, |needed_bytes| needed_bytes.saturating_sub(task.machine.host_bytes).max(1));

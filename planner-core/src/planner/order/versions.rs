@@ -1,0 +1,150 @@
+//! The launches of a sequence as if each repeat wrote tensors of its own.
+//!
+//! What a repeat writes was dropped before. So it waits for no op that used the value then, and takes memory anew.
+
+use crate::graph::{Tensor, TensorId};
+use crate::scratch::{Limits, OutOfScratch, Scratch, total, words};
+use crate::sequence::{LaunchId, Sequence};
+use bytemuck::{Pod, Zeroable};
+
+/// What a tensor holds from the first launch that writes it, or from a repeat, up to the next repeat.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Pod, Zeroable)]
+#[repr(transparent)]
+pub(super) struct Version(u32);
+
+impl Version {
+    pub(super) const fn index(self) -> usize {
+        self.0 as usize
+    }
+}
+
+/// The versions that each launch touches.
+#[derive(Debug)]
+pub(super) struct Versions<'a> {
+    sequence: &'a Sequence<'a>,
+    /// By slot.
+    touched: &'a [Version],
+    /// The tensor of each version.
+    tensors: &'a [TensorId],
+}
+
+impl<'a> Versions<'a> {
+    pub(super) const fn scratch_words(limits: &Limits) -> usize {
+        total([
+            words::<Version>(limits.operands),
+            words::<TensorId>(Self::most(limits)),
+            words::<Version>(limits.tensors),
+        ])
+    }
+
+    /// Versions at most.
+    pub(super) const fn most(limits: &Limits) -> usize {
+        limits.tensors.saturating_add(limits.operands)
+    }
+
+    /// Numbers the versions: first what is not of a repeat, by tensor. O(operands).
+    pub(super) fn new(
+        sequence: &'a Sequence<'a>,
+        scratch: &mut Scratch<'a>,
+    ) -> Result<Self, OutOfScratch> {
+        let repeats = sequence.launches().filter(|&launch| sequence.launched(launch).is_repeat);
+        let anew: usize = repeats.map(|launch| sequence.writes(launch).len()).sum();
+        let tensors = scratch.take(sequence.tensors().len() + anew, TensorId(0))?;
+        let touched = scratch.take(sequence.operands().len(), Version(0))?;
+        let mut scratch = scratch.reborrow();
+        let now = scratch.take(sequence.tensors().len(), Version(0))?;
+        let mut count = 0;
+        let mut add = |tensor: TensorId| {
+            tensors[count] = tensor;
+            count += 1;
+            Version(count as u32 - 1)
+        };
+        for (tensor, version) in sequence.tensor_ids().zip(&mut *now) {
+            *version = add(tensor);
+        }
+        for launch in sequence.launches() {
+            let (is_repeat, reads) = (sequence.launched(launch).is_repeat, sequence.reads(launch));
+            for &tensor in sequence.writes(launch) {
+                if is_repeat && !reads.contains(&tensor) {
+                    now[tensor.index()] = add(tensor);
+                }
+            }
+            let first = sequence.first_slot(launch);
+            for (slot, tensor) in (first..).zip(sequence.operands_of(launch)) {
+                touched[slot] = now[tensor.index()];
+            }
+        }
+        Ok(Self { sequence, touched, tensors: &tensors[..count] })
+    }
+
+    pub(super) const fn sequence(&self) -> &'a Sequence<'a> {
+        self.sequence
+    }
+
+    /// How many there are.
+    pub(super) const fn len(&self) -> usize {
+        self.tensors.len()
+    }
+
+    pub(super) fn all(&self) -> impl Iterator<Item = Version> + use<> {
+        (0..self.len() as u32).map(Version)
+    }
+
+    /// The tensor that a version is of.
+    pub(super) fn tensor(&self, version: Version) -> Tensor {
+        self.sequence.tensor(self.tensors[version.index()])
+    }
+
+    pub(super) fn reads(&self, launch: LaunchId) -> &'a [Version] {
+        &self.touched[self.sequence.first_slot(launch)..self.sequence.first_write(launch)]
+    }
+
+    pub(super) fn writes(&self, launch: LaunchId) -> &'a [Version] {
+        let end = self.sequence.first_slot(launch) + self.sequence.operands_of(launch).len();
+        &self.touched[self.sequence.first_write(launch)..end]
+    }
+
+    /// What a launch reads, then what it writes.
+    pub(super) fn operands_of(&self, launch: LaunchId) -> &'a [Version] {
+        let first = self.sequence.first_slot(launch);
+        &self.touched[first..first + self.sequence.operands_of(launch).len()]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::graph::{Graph, Kind, Op, OpId};
+
+    #[test]
+    fn a_repeat_writes_a_version_of_its_own() {
+        let tensors = [Kind::State, Kind::Temporary, Kind::Temporary];
+        let tensors = tensors.map(|kind| Tensor { bytes: 8, kind });
+        // A value is made of a state, then changed in place, then read.
+        let operands = [0, 1, 1, 1, 1, 2].map(TensorId);
+        let op = |first_operand| Op { first_operand, reads: 1, writes: 1, ..Op::default() };
+        let ops = [op(0), op(2), op(4)];
+        let mut memory = [0; 256];
+        let mut scratch = Scratch::new(&mut memory);
+        let graph = Graph::new(&tensors, &ops, &operands, &mut scratch.reborrow()).unwrap();
+        let launches = [0, 1, 2, 0, 1, 2].map(OpId);
+        let sequence = Sequence::new(&graph, None, launches.into_iter(), &mut scratch).unwrap();
+        let versions = Versions::new(&sequence, &mut scratch).unwrap();
+        let touched: heapless::Vec<u32, 12> = sequence
+            .launches()
+            .flat_map(|launch| versions.operands_of(launch))
+            .map(|version| version.0)
+            .collect();
+        assert_eq!(touched, [0, 1, 1, 1, 1, 2, 0, 3, 3, 3, 3, 4]);
+        assert_eq!(
+            versions.all().map(|version| versions.tensor(version).kind).last(),
+            Some(Kind::Temporary)
+        );
+        assert_eq!(versions.len(), 5);
+        let last = LaunchId(5);
+        assert_eq!(
+            (versions.reads(last), versions.writes(last)),
+            (&[Version(3)][..], &[Version(4)][..])
+        );
+    }
+}
