@@ -19,6 +19,11 @@ tensors and ops that it is about. `Session` runs a plan on host memory or on a C
 with kernels of your own.
 """
 
+import sys
+
+if sys.version_info < (3, 10):
+    raise ImportError(f"spillway needs Python 3.10 or later, and this is Python {sys.version.split()[0]}")
+
 from ._core import (
     BudgetError,
     Cuda,

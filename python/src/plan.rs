@@ -161,6 +161,12 @@ impl Plan {
         Self { plan, mapped, costs: Some(costs.costs()) }
     }
 
+    /// The costs that `with_setup_costs` was given, or None.
+    #[getter]
+    fn setup_costs(&self) -> Option<SetupCosts> {
+        self.costs.map(SetupCosts::from)
+    }
+
     /// The predicted time, once for a session, to create the memory, to map it, and to touch each page of
     /// each mapping first: the first iterations take so much longer in all. None without costs.
     #[getter]

@@ -12,6 +12,10 @@ pub(crate) struct SetupCosts {
 }
 
 impl SetupCosts {
+    pub(crate) const fn from(costs: SetUpCosts) -> Self {
+        Self { costs }
+    }
+
     pub(crate) const fn costs(&self) -> SetUpCosts {
         self.costs
     }
@@ -19,12 +23,17 @@ impl SetupCosts {
 
 #[pymethods]
 impl SetupCosts {
+    #[new]
+    const fn new(create_ns_per_page: u64, map_ns: u64, touch_ns_per_page: u64) -> Self {
+        Self { costs: SetUpCosts { create_ns_per_page, map_ns, touch_ns_per_page } }
+    }
+
     /// Measures the machine, in some milliseconds. Raises `SessionError`.
     #[staticmethod]
     fn measure(py: Python<'_>) -> PyResult<Self> {
         let costs = py.detach(SetUpCosts::measure);
         let costs = costs.map_err(|error| SessionError::new_err(error.to_string()))?;
-        Ok(Self { costs })
+        Ok(Self::from(costs))
     }
 
     /// Time to set a page of memory aside.

@@ -65,6 +65,11 @@ def test_pickles_hold_the_same(graph):
         assert read.to_json() == plan.to_json()
         assert read.graph.to_json() == plan.graph.to_json() == graph.to_json()
         assert read.machine.to_json() == machine().to_json()
+        assert read.setup_costs is read.setup_ns is None
+    measured = plan.with_setup_costs(spillway.SetupCosts(11, 2200, 33))
+    for read in [pickle.loads(pickle.dumps(measured)), copy.copy(measured)]:
+        assert repr(read.setup_costs) == repr(measured.setup_costs)
+        assert read.setup_ns == measured.setup_ns > 0
     promised = b'"h2d_bytes":%d' % plan.predicted.h2d_bytes
     assert promised in plan.to_json()
     broken = plan.to_json().replace(promised, promised[:-1] + b"7")

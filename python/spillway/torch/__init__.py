@@ -15,10 +15,15 @@ captures a whole step. `capture_inference(model, example_batch)` returns such a 
 gradients.
 """
 
+from .versions import refuse_older
+
+refuse_older()  # before a module that needs what older ones lack
+
 from .capturing import capture, capture_inference
 from .errors import AllocationError, BatchError, CaptureError, ChangedError, LostError
 from .optimizing import optimizer
-from .step import Compiled, Step
+from .running import Compiled
+from .step import Step
 
 __all__ = [
     "AllocationError",

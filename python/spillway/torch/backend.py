@@ -3,7 +3,9 @@ gradients."""
 
 import threading
 import weakref
+from collections.abc import Callable, Mapping, Sequence
 from difflib import get_close_matches
+from typing import Any
 
 import torch
 
@@ -15,10 +17,13 @@ from .training import Training
 
 MAX_SHAPES = 8
 
-_DEVICES = weakref.WeakValueDictionary()  # by identity of the options
+# By identity of the options.
+_DEVICES: weakref.WeakValueDictionary[int, "_Device"] = weakref.WeakValueDictionary()
 
 
-def compile_graph(graph, inputs, *, options=None):
+def compile_graph(
+    graph: torch.fx.GraphModule, inputs: Sequence[Any], *, options: Mapping[str, Any] | None = None
+) -> Callable[..., Any]:
     """Returns the function that runs a graph within a plan. `options` are those of `Step.plan`.
 
     The function captures and plans when a shape first comes. It raises `CaptureError` for a graph
@@ -68,7 +73,7 @@ class _Graph:
         self._names = [node.name for node in graph.graph.find_nodes(op="placeholder")]
         self._own = {k for k, x in enumerate(inputs) if hasattr(x, "_dynamo_static_input_type")}
         self._passes = None
-        self._inferences, self._trainings = {}, {}
+        self._inferences, self._trainings = {}, {}  # the trainings by what requires gradients, too
 
     def __call__(self, *inputs):
         if torch.is_grad_enabled() and any(getattr(x, "requires_grad", False) for x in inputs):
@@ -90,10 +95,20 @@ class _Graph:
             if self._passes is None or not self._passes.serve(optimizer):
                 self._passes = Passes(self._graph, self._names, self._own, optimizer)
                 self._trainings = {}
-            training, shapes = self._planned(self._trainings, inputs)
+            trainings = self._trainings_of(inputs)
+            training, shapes = self._planned(trainings, inputs)
             if training is None:
-                training = self._trainings[shapes] = Training(self._passes, self._device)
+                training = trainings[shapes] = Training(self._passes, self._device)
         return training(inputs)
+
+    def _trainings_of(self, inputs):
+        """Returns the trainings for those of the inputs that require gradients. TorchDynamo compiles no graph
+        anew for others in PyTorch 2.11."""
+        pattern = tuple(isinstance(x, torch.Tensor) and x.requires_grad for x in inputs)
+        trainings = self._trainings.setdefault(pattern, {})
+        if len(self._trainings) > MAX_SHAPES:
+            del self._trainings[next(iter(self._trainings))]
+        return trainings
 
     def _planned(self, by_shapes, inputs):
         """Returns what there is for the shapes of inputs, or None, and the shapes."""

@@ -3,6 +3,7 @@
 import dataclasses
 import enum
 from collections.abc import Mapping
+from typing import Any
 
 import torch
 from torch.utils._pytree import keystr, tree_flatten, tree_flatten_with_path, tree_unflatten
@@ -71,6 +72,11 @@ class Nesting:
         for leaf in self.leaves:
             if leaf is not None:
                 yield from leaf.fixed()
+
+
+def call(model: torch.nn.Module, batch: Any) -> Any:
+    """Returns `model(batch)`."""
+    return model(batch)
 
 
 def flatten(batch, path=lambda: "batch"):

@@ -1,7 +1,9 @@
 """Captures a training step or an inference."""
 
 import traceback
+from collections.abc import Callable, Mapping
 from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
@@ -11,6 +13,7 @@ from spillway import Error
 
 from .arguments import refuse_no_optimizer, refuse_others
 from .batches import (
+    call,
     flatten,
     loss_of,
     refuse_gradients,
@@ -54,10 +57,25 @@ from .swapping import (
 )
 from .twice import Runs
 
+if TYPE_CHECKING:
+    from torch.distributed import ProcessGroup
+
+Model = TypeVar("Model", bound=torch.nn.Module)
+Batch = TypeVar("Batch")
+Result = TypeVar("Result")
+Loss = TypeVar("Loss", bound=torch.Tensor | tuple[Any, ...] | list[Any] | Mapping[str, Any])
+Device = torch.device | str | int
+
 
 def capture(
-    model, loss_fn, optimizer, example_batch, process_group=None, device=None, verify=False
-):
+    model: Model,
+    loss_fn: Callable[[Model, Batch], Loss],
+    optimizer: torch.optim.Optimizer,
+    example_batch: Batch,
+    process_group: "ProcessGroup | None" = None,
+    device: Device | None = None,
+    verify: bool = False,
+) -> Step[Batch, Loss]:
     """Captures one training step: forward, backward and the optimizer's update.
 
     `loss_fn(model, batch)` returns the loss, a tensor with one element; or a tuple that begins with
@@ -78,18 +96,34 @@ def capture(
     Raises `CaptureError` where the step depends on the values of tensors, and where processes
     would run different collectives.
     """
-    step = _Training(model, loss_fn, optimizer, process_group, device).capture(example_batch)
+    source = _Training(model, loss_fn, optimizer, process_group, device)
+    step: Step[Batch, Loss] = source.capture(example_batch)
     if verify:
         step.verify()
     return step
 
 
-def call(model, batch):
-    """Returns `model(batch)`."""
-    return model(batch)
+@overload
+def capture_inference(
+    model: torch.nn.Module, example_batch: Batch, *, device: Device | None = None
+) -> Step[Batch, Any]: ...
 
 
-def capture_inference(model, example_batch, forward=call, device=None):
+@overload
+def capture_inference(
+    model: Model,
+    example_batch: Batch,
+    forward: Callable[[Model, Batch], Result],
+    device: Device | None = None,
+) -> Step[Batch, Result]: ...
+
+
+def capture_inference(
+    model: torch.nn.Module,
+    example_batch: Any,
+    forward: Callable[[Any, Any], Any] = call,
+    device: Device | None = None,
+) -> Step[Any, Any]:
     """Captures one inference: `forward(model, batch)`, without gradients.
 
     It returns any nesting of tensors. The model is not run on real values, and keeps its values.
@@ -139,6 +173,10 @@ class _Source:
         finally:
             runs.put_back()
         return _step(self, first, self.returns, example_batch)
+
+    def evaluation(self, step, forward):
+        """Returns the source of inferences beside a step that has been captured of this one."""
+        return _Evaluation(step, forward)
 
     def _prepare(self, example_batch):
         """Does what comes before the first run."""
@@ -294,6 +332,23 @@ class _Inference(_Source):
         with torch.no_grad(), swapped_module(self.model, fakes), recorder.fake_mode, recorder:
             recorded.returned = self.forward(self.model, recorded.batch_as_given())
         return recorded
+
+
+class _Evaluation(_Inference):
+    """Inferences that share a session with a step: their graphs have all of its states."""
+
+    def __init__(self, step, forward):
+        source = step.source
+        refuse_others(source.model, forward)
+        self.model, self.forward, self._beside = source.model, forward, step
+        self.moves_batch, self.measurements = source.moves_batch, source.measurements
+        self.constants = source.constants
+        self.copied_bytes_per_s, self.setup_costs = source.copied_bytes_per_s, source.setup_costs
+
+    def capture(self, example_batch):
+        step = super().capture(example_batch)
+        step.add_states_of(self._beside)
+        return step
 
 
 class Recorded:

@@ -137,6 +137,11 @@ def _group(boxed):
 
 def _reduction(boxed):
     """Returns the name of a reduction."""
+    if not hasattr(torch.distributed.ReduceOp, "unbox"):  # since PyTorch 2.15
+        raise CaptureError(
+            f"{user_line()}: PyTorch {torch.__version__} does not tell which reduction torch.distributed"
+            " is asked for: use torch.distributed._functional_collectives, or PyTorch 2.15 or later"
+        )
     reduction = torch.distributed.ReduceOp.unbox(boxed)
     for name in REDUCTIONS:
         if reduction == getattr(torch.distributed.ReduceOp, name.upper()):

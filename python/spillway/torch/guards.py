@@ -18,7 +18,7 @@ from .reached import Change, Reached, Source, difference
 try:  # A number that every write to a dict changes, as TorchDynamo has it.
     from torch._C._dynamo.guards import dict_version
 except ImportError:  # then the values of all dicts are compared
-    dict_version = None
+    dict_version = None  # type: ignore[assignment]
 
 _HOOKS = (
     "_forward_pre_hooks",

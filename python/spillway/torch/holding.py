@@ -12,7 +12,8 @@ import numpy as np
 from .memory import bytes_of
 from .pausing import version
 
-_HELD = weakref.WeakValueDictionary()  # by identity of storages
+# By identity of storages.
+_HELD: weakref.WeakValueDictionary[int, "Held"] = weakref.WeakValueDictionary()
 _SAMPLES = 8  # words of a state that each call looks at
 
 

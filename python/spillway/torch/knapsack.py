@@ -16,9 +16,11 @@ memory at the worst moment.
 
 import random
 import time
+from typing import Any
 
 import torch
 from torch._functorch import partitioners
+from torch._functorch._activation_checkpointing.knapsack import dp_knapsack
 from torch._inductor.custom_graph_pass import CustomKnapsackSolver, get_hash_for_files
 from torch.utils._pytree import tree_leaves, tree_map
 
@@ -28,20 +30,27 @@ CUTS = 60
 class KnapsackSolver(CustomKnapsackSolver):
     """Tries `cuts` choices, which takes most of its time."""
 
-    def __init__(self, cuts=CUTS):
+    def __init__(self, cuts: int = CUTS) -> None:
         self.cuts = cuts
         self.times = Times()
 
-    def __call__(self, memory, joint_graph, max_memory, node_info, nodes):
+    def __call__(
+        self,
+        memory: list[float],
+        joint_graph: torch.fx.Graph,
+        max_memory: float,
+        node_info: Any,
+        nodes: list[torch.fx.Node],
+    ) -> tuple[list[int], list[int]]:
         """Returns the numbers of the nodes that are saved, and of those that may run again."""
         times_ns = [self.times.of(node) for node in nodes]
-        first = frozenset(partitioners.dp_knapsack(memory, times_ns, max_memory)[2])
+        first = frozenset(dp_knapsack(memory, times_ns, max_memory)[2])
         search = _Search(_Cuts(joint_graph, node_info, nodes, self.times), first)
         search.save_more(sorted(first, key=lambda k: -times_ns[k]), self.cuts // 2)
         search.exchange(len(nodes), self.cuts)
         return [k for k in range(len(nodes)) if k not in search.best], sorted(search.best)
 
-    def uuid(self):
+    def uuid(self) -> Any:
         return get_hash_for_files((__file__,)), self.cuts
 
 

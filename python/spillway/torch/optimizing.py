@@ -3,6 +3,7 @@
 import functools
 import weakref
 from itertools import count
+from typing import Protocol, TypeVar
 
 import torch
 from torch.optim import Optimizer
@@ -21,7 +22,17 @@ NO_GRAPH = (
 )
 
 
-def optimizer(optimizer):
+class Wrapper(Protocol):
+    """Has an optimizer, as Lightning's does that is no `torch.optim.Optimizer` itself."""
+
+    @property
+    def optimizer(self) -> Optimizer: ...
+
+
+Joined = TypeVar("Joined", bound=Optimizer | Wrapper)
+
+
+def optimizer(optimizer: Joined) -> Joined:
     """Makes the states and the step of an optimizer a part of the plan of the model that
     `torch.compile(model, backend="spillway")` returns. Returns the same optimizer.
 

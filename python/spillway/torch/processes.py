@@ -10,7 +10,7 @@ from .collectives import ALL_REDUCE, is_collective
 from .errors import CaptureError
 from .machine import measure_copies
 
-FIRST_BUCKET_BYTES = distributed._DEFAULT_FIRST_BUCKET_BYTES
+FIRST_BUCKET_BYTES = distributed._DEFAULT_FIRST_BUCKET_BYTES  # type: ignore[attr-defined]
 BUCKET_BYTES = 25 << 20
 
 

@@ -164,7 +164,9 @@ class Recorder(TorchDispatchMode):
         if storage.nbytes() and storage._cdata not in self._ids:
             self._ids[storage._cdata] = len(self.storages)
             self._alive.append(storage)
-            self.storages.append(Storage(self._unique(name), storage.nbytes(), kind, value))
+            # In PyTorch 2.11, the storage of a fake tensor may be smaller than that of the real one.
+            nbytes = (storage if value is None else value.untyped_storage()).nbytes()
+            self.storages.append(Storage(self._unique(name), nbytes, kind, value))
 
     @contextmanager
     def updating(self):

@@ -1,13 +1,18 @@
 """Runs a step within its plans, one for each shape of its batches."""
 
+from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from functools import partial
+from types import TracebackType
+from typing import Any, Generic, TypeVar, overload
 
 import torch
 
-from spillway import Session, SwitchError
+from spillway import Plan, PredictedSwitch, Session, SwitchError
 
 from .allocations import Allocations
+from .batches import call
+from .captures import Captures
 from .errors import AllocationError, ChangedError, LostError
 from .holding import Changes, States
 from .hosting import on_host
@@ -18,16 +23,25 @@ from .processor import Processor
 from .recording import View
 from .undoing import Undo
 
+Batch = TypeVar("Batch")
+Result = TypeVar("Result")
+Given = TypeVar("Given")  # by an evaluation
+Returned = TypeVar("Returned")
 
-class Compiled:
+
+class Compiled(Generic[Batch, Result]):
     """Runs a step within a plan. Calling it runs one iteration and returns what the step does.
 
-    The end of a `with` block calls `sync` and `close`, also after an error in the block.
+    The end of a `with` block calls `sync` and `close`, also after an error in the block. That error comes
+    out even if `sync` fails.
 
     There is one session, which switches to the plan for each batch's shape. `switched` is what
     the last switch was predicted to cost, and None if there was none or the states went through
     the model. `iterations` counts those that are complete.
     """
+
+    iterations: int
+    switched: PredictedSwitch | None
 
     def __init__(self, step, plan, strict, max_shapes, how):
         self._example = step
@@ -36,20 +50,41 @@ class Compiled:
         self._max_shapes = max_shapes
         self._how = how
         self.iterations = 0
-        self._variant = _Variant(None)
-        self._variant.example = self._variant.steps[step.shapes] = step
-        self._variants = [self._variant]
+        self._captures = Captures(step.source, max_shapes, self._plan_like_first)
+        self._captures.begin(step)
+        self._evaluations = []  # the captures of each function
         self._session = self._states = self.switched = self._lost = self._excess = None
         self.use(plan)
         self._start(step, plan)
 
-    def __call__(self, batch):
+    def __call__(self, batch: Batch) -> Result:
+        return self._call(self._captures, batch)
+
+    @overload
+    def evaluate(self) -> Callable[[Any], Any]: ...
+
+    @overload
+    def evaluate(self, forward: Callable[[Any, Given], Returned]) -> Callable[[Given], Returned]: ...
+
+    def evaluate(self, forward: Callable[[Any, Any], Any] = call) -> Callable[[Any], Any]:
+        """Returns the function that runs `forward(model, batch)` without gradients, with the values that the
+        iterations have reached: `results = evaluate(batch)`.
+
+        It runs in the session's memory, within the same budget, to which the session switches. Each shape of
+        a batch is captured when it first comes; `max_shapes` counts those of each function.
+        """
+        source = self._example.source.evaluation(self._example, forward)
+        captures = Captures(source, self._max_shapes, self._plan_like_first)
+        self._evaluations.append(captures)
+        return partial(self._call, captures)
+
+    def _call(self, captures, batch):
         if self._lost is not None:
             raise LostError(self._lost)
-        shapes = self._example.shapes_of(batch)
-        self._follow()
-        if self._session is None or self._plans.get(shapes) is not self._running:
-            self._switch(*self._planned(shapes, batch))
+        shapes = captures.shapes_of(batch)
+        self._follow(captures)
+        if self._session is None or captures.plans.get(shapes) is not self._running:
+            self._switch(*captures.planned(shapes, batch))
         outside = self._step.supplied(batch)  # checks the batch
         with Deferred(self._give_up):
             self._take_over()
@@ -58,29 +93,39 @@ class Compiled:
             raise self._excess
         return self._step.returned(outside.results)
 
-    def __enter__(self):
+    def __enter__(self) -> "Compiled[Batch, Result]":
         return self
 
-    def __exit__(self, kind, error, traceback):
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
         try:
-            if error is None or self._lost is None:
-                self.sync()
-        finally:
-            self.close()
+            try:
+                if error is None or self._lost is None:
+                    self.sync()
+            finally:
+                self.close()
+        except Exception as second:
+            if error is None:
+                raise
+            _note(error, f"the values since the last sync() are lost, as sync() failed: {second}")
 
-    def __repr__(self):
+    def __repr__(self) -> str:
         return f"Compiled({self._example!r}, {self._plan!r}, {self.iterations} iterations)"
 
-    def beside(self, batch):
+    def beside(self, batch: Batch) -> Result:
         """Runs an iteration while others write the model and the optimizer, which is not looked at."""
-        shapes = self._example.shapes_of(batch)
+        shapes = self._captures.shapes_of(batch)
         if self._plans.get(shapes) is not self._running:
-            self._switch(*self._planned(shapes, batch))
+            self._switch(*self._captures.planned(shapes, batch))
         outside = self._step.supplied(batch)
         self._iterate(outside)
         return self._step.returned(outside.results)
 
-    def values(self):
+    def values(self) -> Iterator[tuple[str, torch.Tensor, torch.Tensor]]:
         """Yields the name, the value and the tensor of each state that the step writes."""
         for number, storage, h in self._states.held_by(self):
             tensor = storage.value.detach()
@@ -90,40 +135,40 @@ class Compiled:
             yield storage.name, viewed(torch.from_numpy(buffer), view), tensor
 
     @property
-    def holds(self):
+    def holds(self) -> bool:
         """Whether the session has newer values of states than their tensors."""
         return self._session is not None and any(self._states.held_by(self))
 
     @property
-    def is_inference(self):
+    def is_inference(self) -> bool:
         """Whether there is no optimizer."""
         return self._example.optimizer is None
 
-    def use(self, plan):
+    def use(self, plan: Plan) -> None:
         """Goes on with another plan of the captured step from the next iteration on. Other shapes
         are planned again, for its budget."""
         self._plan = plan
-        for variant in self._variants:
-            is_first = variant.example is self._example
-            variant.plans = {self._example.shapes: plan} if is_first else {}
+        self._captures.use(plan)
+        for captures in self._evaluations:
+            captures.use(None)
 
-    def load(self):
+    def load(self) -> None:
         """Begins again with the values that the model and the optimizer hold now."""
         self._lost = None
         if self._states is not None:
             self._states.release(self)
             self._states.accept_edited()
             self._states.forget()
-        change = self._variant.change()
+        change = self._captures.change()
         if change is not None:
-            self._vary(change)
+            self._vary(self._captures, change)
             self.close()
         elif self._session is None:
             self._start(self._step, self._running)
         else:
             self._take_over()
 
-    def sync(self, overwrite=False):
+    def sync(self, overwrite: bool = False) -> int:
         """Gives the model and the optimizer the values that the iterations have reached, and returns
         how many there were. The next iteration begins with what they hold then.
 
@@ -132,13 +177,13 @@ class Compiled:
         if self._lost is not None:
             raise LostError(self._lost)
         if not overwrite:
-            self._refuse_conflicts(self._variant.change())
+            self._refuse_conflicts(self._captures.change())
         with Deferred(lambda: None):
             self.hand_back()
             self._states.reread()
         return self.iterations
 
-    def close(self):
+    def close(self) -> None:
         """Gives the memory back, without `sync`. The next call begins again, as `load` does."""
         if self._states is not None:
             self._states.release(self)
@@ -147,7 +192,7 @@ class Compiled:
             self._session.close()
         self._session = self._kernels = None
 
-    def hand_over(self, h):
+    def hand_over(self, h: Any) -> None:
         """Gives one tensor the value that the session has. Raises `ChangedError` where it was written
         meanwhile."""
         if h.is_edited():
@@ -158,7 +203,7 @@ class Compiled:
         h.holder = None
         Changes.count += 1
 
-    def hand_back(self):
+    def hand_back(self) -> None:
         """Gives the tensors the values that the session has, as `sync` does, without any check."""
         if self._session is None:
             return  # the tensors have the values
@@ -172,13 +217,13 @@ class Compiled:
         set_bytes_of(storage.value, buffer)
         h.look()
 
-    def _follow(self):
-        """Follows what has changed around the step. Raises `ChangedError` where that cannot be."""
-        change = self._variant.change()
+    def _follow(self, captures):
+        """Follows what has changed around captures. Raises `ChangedError` where that cannot be."""
+        change = captures.change()
         if self._refuse_conflicts(change):
             self._states.accept_edited()
         if change is not None:
-            self._vary(change)
+            self._vary(captures, change)
 
     def _refuse_conflicts(self, change):
         """Refuses tensors that were written or replaced while a session has newer values. Returns
@@ -194,53 +239,18 @@ class Compiled:
             )
         return written
 
-    def _vary(self, change):
+    def _vary(self, captures, change):
         """Goes on with the captures of other surroundings, in which the next call captures."""
         if change.kind == "refused":
             raise ChangedError(f"{change.sentence}. {change.advice}")
         self.hand_back()
-        changes = [(variant, variant.change()) for variant in self._variants]
-        same = [variant for variant, its in changes if its is None]
-        self._variants = [v for v, its in changes if v.steps and (not its or its.kind != "replaced")]
-        if not same:
-            same = [_Variant(next((its for v, its in changes if v.steps), change))]
-            self._variants += same
-        self._variant = same[0]
-
-    def _planned(self, shapes, batch):
-        """Returns the step and the plan for a batch's shapes. An error changes nothing."""
-        variant = self._variant
-        if shapes not in variant.steps:
-            count = sum(len(v.steps) for v in self._variants)
-            if count >= self._max_shapes:
-                self._refuse_one_more(shapes)
-        if shapes not in variant.plans:
-            if variant.example is not None:
-                variant.example.rates()  # refuses changed settings
-            step = variant.steps.get(shapes) or self._example.source.capture(batch)
-            variant.plans[shapes] = self._plan_like_first(step)
-            variant.steps[shapes] = step
-            variant.example = variant.example or step
-        return variant.steps[shapes], variant.plans[shapes]
-
-    def _refuse_one_more(self, shapes):
-        if self._variant.example is None:
-            raise ChangedError(
-                f"{self._variant.because.sentence}: that would be one capture more than the"
-                f" {self._max_shapes} that a step may have; put what changes into the batch as a"
-                " tensor, or raise max_shapes"
-            )
-        raise ValueError(
-            f"{shapes} would be one shape more than the {self._max_shapes} that a step may"
-            " have: pad batches to fewer shapes, give numbers that change as tensors, or raise"
-            " max_shapes"
-        )
+        captures.vary(change)
 
     def _plan_like_first(self, step):
-        """Returns a plan for another shape, to which a switch from the first plan is cheap."""
+        """Returns a plan for another capture, to which a switch from the first plan is cheap."""
         how = self._how | dict(
             machine=self._how["machine"] or self._plan.machine,
-            host="optimizer" if self._plan.host_ops else None,
+            host="optimizer" if self._plan.host_ops and step.optimizer else None,
         )
         plan = step.plan(self._plan.budget_bytes, **how)
         try:
@@ -280,7 +290,8 @@ class Compiled:
         self._step, self._running, self._started = step, plan, plan
         self._known = {}
         self._states = States(step, self._known)
-        plans, device = list(self._plans.values()), self._device.session_device
+        captures, device = [self._captures, *self._evaluations], self._device.session_device
+        plans = [plan for one in captures for plan in one.plans.values()]
         self._session = Session(plan, self._kernels, plans, device=device)
         self._take_over()
 
@@ -302,8 +313,8 @@ class Compiled:
                 self._step_counted()
             else:
                 self._step_once()
-        except BaseException as error:
-            self._lose(error)
+        except BaseException as raised:
+            self._lose(raised)
             raise
         error = self._kernels.error
         if error is not None:
@@ -313,7 +324,7 @@ class Compiled:
             raise error
         self._undo.commit()
         self._states.claim(self)
-        self.iterations += 1
+        self.iterations += self._step.source is self._example.source
         if self._step.optimizer:
             self._step.optimizer._opt_called = True  # schedulers of learning rates look at it
         if outside.generator is not None:
@@ -378,27 +389,11 @@ class Compiled:
 
     @property
     def _steps(self):
-        return self._variant.steps
+        return self._captures.steps
 
     @property
     def _plans(self):
-        return self._variant.plans
-
-
-class _Variant:
-    """The captures of one state of the model, the optimizer and the functions: one for each shape.
-    There are none yet where a change, `because` of which it began, has not been captured."""
-
-    def __init__(self, because):
-        self.because, self.example = because, None
-        self.steps, self.plans = {}, {}
-
-    def change(self):
-        """Returns what has changed since the captures, or None."""
-        if self.example is None:
-            return self.because
-        surroundings = self.example.surroundings
-        return surroundings and surroundings.change()
+        return self._captures.plans
 
 
 def _note(error, text):

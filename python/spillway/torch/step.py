@@ -1,11 +1,14 @@
 """What is captured: a training step or an inference, which can be planned."""
 
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from inspect import signature
+from typing import Any, Generic, Literal
 
 import torch
 from torch.utils._pytree import tree_unflatten
 
-from spillway import Graph, InfeasibleError
+from spillway import Graph, InfeasibleError, Machine, Plan
 
 from .batches import flatten, refuse_other, unflatten
 from .errors import BatchError, CaptureError, ChangedError
@@ -13,16 +16,20 @@ from .hosting import host_times, settings_for
 from .logs import timed
 from .machine import PAGE_BYTES
 from .operations import Outside
-from .running import Compiled
+from .running import Batch, Compiled, Result
 from .verifying import verify
 
+Settings = Mapping[str, bool | int | str]
+Host = Literal["optimizer"]
 
-class Step:
+
+class Step(Generic[Batch, Result]):
     """A captured training step, or an inference, which has no optimizer. `graph` is what is
     planned, `source.capture` captures it for another batch.
 
     `surroundings` is what a call compares, and `checks` are those of indices in its batch."""
 
+    graph: Graph
     keeps_states = True  # after an error of an op
     ways_to_write = (
         "call sync() before you read or write them between steps; load() goes on with what they hold now"
@@ -51,11 +58,11 @@ class Step:
         self.graph, self._hosted = self._graph([None] * len(ops)), None
 
     @property
-    def optimizer(self):
+    def optimizer(self) -> torch.optim.Optimizer | None:
         """The optimizer that the step runs, or None."""
         return self.source.optimizer
 
-    def __repr__(self):
+    def __repr__(self) -> str:
         values = [s if isinstance(s, str) else list(s) for s in self.shapes]
         model = type(self.source.model).__name__
         return f"Step({model}, {len(self.operations)} ops, batch of {values})"
@@ -72,7 +79,15 @@ class Step:
             graph.op(op.name, *costs)
         return graph
 
-    def graph_for(self, host=None):
+    def add_states_of(self, other: "Step[Any, Any]") -> None:
+        """Adds the states of another step that this one does not have, so that a session can switch
+        between the two."""
+        names = {s.name for s in self.storages if s.kind == "state"}
+        others = [s for s in other.storages if s.kind == "state" and s.name not in names]
+        self.storages += [replace(s, writes=0) for s in others]
+        self.graph = self._graph([None] * len(self.operations))
+
+    def graph_for(self, host: Host | None = None) -> Graph:
         """Returns the graph that is planned: `graph`, or with `host="optimizer"` one in which the ops of
         the optimizer may run on the host. Their times there are measured once."""
         if host is None:
@@ -90,13 +105,13 @@ class Step:
 
     def plan(
         self,
-        budget="35%",
-        machine=None,
-        strategy="auto",
-        settings={},
-        chunk_bytes=None,
-        host=None,
-    ):
+        budget: int | str = "35%",
+        machine: Machine | None = None,
+        strategy: str = "auto",
+        settings: Settings = {},
+        chunk_bytes: int | None = None,
+        host: Host | None = None,
+    ) -> Plan:
         """Returns a plan for a budget: bytes, "8GiB", or a percentage of what the step needs
         at most. `machine` is this one where none is given.
 
@@ -110,7 +125,7 @@ class Step:
         with timed(f"plan for {budget}") as found:
             graph = self.graph_for(host)
             settings = settings if host is None else settings_for(self, strategy, settings)
-            how = dict(budget=budget, strategy=strategy, settings=settings)
+            how: dict[str, Any] = dict(budget=budget, strategy=strategy, settings=settings)
             on = self._on(machine, chunk_bytes)
             plan = graph.plan(on, **how)
             if machine is None and chunk_bytes is None:
@@ -119,7 +134,13 @@ class Step:
         costs = self.source.setup_costs
         return plan if costs is None else plan.with_setup_costs(costs)
 
-    def least(self, machine=None, strategy="auto", chunk_bytes=None, host=None):
+    def least(
+        self,
+        machine: Machine | None = None,
+        strategy: str = "auto",
+        chunk_bytes: int | None = None,
+        host: Host | None = None,
+    ) -> int:
         """Returns the smallest budget in bytes for which the strategy has a plan. `host` is as for
         `plan`."""
         settings = {} if host is None else settings_for(self, strategy, {})
@@ -147,8 +168,14 @@ class Step:
         return plan
 
     def compile(
-        self, plan, strict=False, max_shapes=8, machine=None, strategy="auto", settings={}
-    ):
+        self,
+        plan: Plan,
+        strict: bool = False,
+        max_shapes: int = 8,
+        machine: Machine | None = None,
+        strategy: str = "auto",
+        settings: Settings = {},
+    ) -> Compiled[Batch, Result]:
         """Returns the function that runs the step within a plan: `loss = train(batch)`.
 
         A batch of another shape is captured when it first comes, and planned for the bytes of the
@@ -163,7 +190,9 @@ class Step:
         how = dict(machine=machine, strategy=strategy, settings=settings)
         return Compiled(self, plan, strict, max_shapes, how)
 
-    def verify(self, batches=None, steps=3, plan=None):
+    def verify(
+        self, batches: Iterable[Batch] | None = None, steps: int = 3, plan: Plan | None = None
+    ) -> int:
         """Runs a few steps beside eager mode, and compares losses and states bit by bit after each.
         Returns how many steps ran; the model and the optimizer keep their values.
 
@@ -184,11 +213,11 @@ class Step:
         except InfeasibleError:
             return self.plan("min")
 
-    def example(self):
+    def example(self) -> Batch:
         """Returns the batch that was captured."""
         return unflatten(*self._example)
 
-    def shapes_of(self, batch):
+    def shapes_of(self, batch: Batch) -> tuple[Any, ...]:
         """Returns the shapes of a batch, and its fixed values as texts. Raises `BatchError` where more
         than these differs from the example."""
         values, nesting = flatten(batch)
@@ -201,7 +230,7 @@ class Step:
                     raise BatchError(f"batch.{k} is {its}, but {captured} was captured")
         return (*(tuple(value.shape) for value in values), *nesting.fixed())
 
-    def supplied(self, batch):
+    def supplied(self, batch: Batch) -> Outside:
         """Returns what an iteration gets: the tensors of a batch and the learning rates. Raises
         `IndexError` where an index in the batch is beyond what an op takes."""
         values = flatten(batch)[0]
@@ -213,11 +242,11 @@ class Step:
         ]
         return Outside(values, self.rates(), results)
 
-    def returned(self, results):
+    def returned(self, results: list[Any]) -> Result:
         """Returns what the captured function would: the loss, or the results of an inference."""
         return tree_unflatten(results, self._returned[1])
 
-    def rates(self):
+    def rates(self) -> list[torch.Tensor]:
         """Returns the learning rates. Raises `ChangedError` where another setting has changed."""
         for k, (group, settings) in enumerate(zip(self._groups(), self._settings)):
             for name, constant in settings.items():

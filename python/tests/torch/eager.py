@@ -7,7 +7,7 @@ import torch
 from torch.utils._pytree import tree_flatten
 
 import spillway.torch
-from spillway.torch.capturing import call
+from spillway.torch.batches import call
 
 STEPS = 5
 

@@ -138,12 +138,12 @@ def decays_rate(k, model, optimizer):
 def test_a_change_is_captured_when_it_comes(change, captures):
     first = (lambda m: sgd(m[:3])) if change is adds_group else sgd
     train = compare(change, make_optimizer=first)
-    assert sum(len(v.steps) for v in train._variants) == captures
+    assert sum(len(v.steps) for v in train._captures.variants) == captures
 
 
 def test_what_returns_to_an_earlier_state_is_not_captured_again():
     train = compare(evaluates, steps=12)
-    assert sum(len(v.steps) for v in train._variants) == 2
+    assert sum(len(v.steps) for v in train._captures.variants) == 2
 
 
 def edits_weights(k, model, optimizer):
@@ -342,7 +342,7 @@ def test_evaluation_between_the_steps_changes_nothing():
         with torch.no_grad():
             model(batch()[0])
         model.train()
-    assert len(train._variants) == 1
+    assert len(train._captures.variants) == 1
 
 
 @pytest.mark.parametrize("has_versions", [True, False])

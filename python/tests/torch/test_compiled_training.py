@@ -19,6 +19,7 @@ from torch.utils.checkpoint import checkpoint
 
 import spillway
 from spillway.torch import CaptureError, Step
+from spillway.torch.backend import compile_graph
 from spillway.torch.running import _Kernels
 
 STEPS = 5
@@ -679,3 +680,17 @@ raise SystemExit(7)
     package = Path(spillway.__file__).parents[1]
     ended = subprocess.run([sys.executable, "-c", program], cwd=package, timeout=120)
     assert ended.returncode == 7
+
+
+@pytest.mark.short
+def test_one_graph_serves_whichever_inputs_require_gradients():
+    torch.manual_seed(7)
+    x, w, b = torch.randn(6, 8), torch.randn(4, 8), torch.zeros(4, requires_grad=True)
+    graph = torch.fx.symbolic_trace(lambda x, w, b: (torch.tanh(F.linear(x, w, b)),))
+    run = compile_graph(graph, [x, w, b], options=dict(budget="min", machine=MACHINE))
+    for is_trained in (False, True, False):
+        w.requires_grad_(is_trained)
+        wanted = (w, b) if is_trained else (b,)
+        gradients = [torch.autograd.grad(squares(f(x, w, b)[0]), wanted) for f in (run, graph)]
+        for gradient, expected in zip(*gradients):
+            same(gradient, expected, "gradient")

@@ -14,6 +14,10 @@ from torch.nn.parallel import DistributedDataParallel
 import spillway.torch
 from spillway.torch.running import _Kernels
 
+tells_reductions = pytest.mark.skipif(
+    not hasattr(distributed.ReduceOp, "unbox"), reason="PyTorch 2.15 tells the reduction first"
+)
+
 
 def run(function, count, folder):
     """Runs a function of a process's number in so many processes, which form a group."""
@@ -151,6 +155,7 @@ def collectives_of_the_users(process):
     assert len(collectives(step)) == 4 and launched == 3 * collectives(step)
 
 
+@tells_reductions
 def test_collectives_of_the_users(tmp_path):
     run(collectives_of_the_users, 2, tmp_path)
 
@@ -179,6 +184,7 @@ def other_kinds(process):
     assert not any(op.repeatable for op in starts)
 
 
+@tells_reductions
 def test_other_kinds_of_collectives(tmp_path):
     run(other_kinds, 2, tmp_path)
 
@@ -240,13 +246,17 @@ def perceptron(width=8):
     return nn.Sequential(nn.Linear(20, width), nn.ReLU(), nn.Linear(width, 5))
 
 
+def summed(tensor):
+    return distributed._functional_collectives.all_reduce(tensor, "sum", distributed.group.WORLD)
+
+
 def other_collectives(process):
     """Each process is refused, and none waits for ever."""
 
     def loss_fn(model, batch):
         loss = classify(model, batch)
         if process == 1:
-            distributed.all_reduce(loss.detach())
+            summed(loss.detach())
         return loss
 
     model = perceptron()
@@ -271,7 +281,7 @@ def other_collectives_later(process):
     def loss_fn(model, batch):
         loss = classify(model, batch)
         if len(batch[0]) == 7:
-            distributed.all_reduce(loss.detach())
+            summed(loss.detach())
         return loss
 
     model = perceptron()
@@ -296,7 +306,11 @@ def what_is_refused(process):
     with pytest.raises(spillway.torch.CaptureError, match="test_processes.py:.*only all_reduce"):
         captured(model, gathers, sgd(model), rows(24))
     with pytest.raises(spillway.torch.CaptureError, match="needs capture.*process_group"):
-        spillway.torch.capture(model, shared_statistics, sgd(model), rows(24))
+        spillway.torch.capture(model, lambda m, b: summed(classify(m, b)), sgd(model), rows(24))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.delattr(distributed.ReduceOp, "unbox", raising=False)
+        with pytest.raises(spillway.torch.CaptureError, match="does not tell which reduction"):
+            captured(model, shared_statistics, sgd(model), rows(24))
 
 
 @pytest.mark.short

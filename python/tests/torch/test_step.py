@@ -4,6 +4,7 @@ import collections
 import copy
 import dataclasses
 import inspect
+import sys
 
 import pytest
 import torch
@@ -253,6 +254,29 @@ def test_a_context_hands_back_what_was_trained(fails):
     same_dicts(optimizer.state_dict(), other.optimizer.state_dict(), "optimizer")
     with torch.no_grad():
         trained[3].weight.zero_()  # nothing has newer values
+
+
+def test_an_error_in_a_context_comes_out_even_if_the_values_cannot_be_handed_back():
+    trained, _, step = captured()
+
+    def write():
+        with torch.no_grad():
+            trained[3].weight.zero_()
+
+    with pytest.raises(ZeroDivisionError) as raised:
+        with step.compile(planned_within(step, "35%")) as train:
+            train(batch())
+            write()
+            raise ZeroDivisionError
+    if sys.version_info >= (3, 11):
+        assert "sync() failed: " in raised.value.__notes__[0]
+    write()  # nothing has newer values
+
+    with pytest.raises(spillway.torch.ChangedError, match="3.weight was written"):
+        with step.compile(planned_within(step, "35%")) as train:
+            train(batch())
+            write()
+    write()
 
 
 def test_values_that_are_loaded_into_the_model_are_taken_over():

@@ -1,0 +1,131 @@
+"""A program that uses all public names of spillway.torch, for `mypy --strict`: never run. Where a comment
+ignores an error, the line is a wrong use, which must be refused: a needless one is an error itself."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from typing_extensions import assert_type
+
+import spillway
+import spillway.torch
+from spillway.torch.backend import compile_graph
+from spillway.torch.knapsack import KnapsackSolver
+
+
+@dataclass
+class Pairs:
+    x: Tensor
+    y: Tensor
+
+
+class Perceptron(nn.Module):
+    def predict(self, x: Tensor) -> Tensor:
+        return x
+
+
+def loss_fn(model: Perceptron, batch: Pairs) -> Tensor:
+    return (model.predict(batch.x) - batch.y).square().mean()
+
+
+def loss_and_prediction(model: nn.Module, batch: Mapping[str, Tensor]) -> tuple[Tensor, int]:
+    return batch["x"].mean(), 3
+
+
+def correct(model: Perceptron, batch: Tensor) -> int:
+    return 1
+
+
+def no_loss(model: nn.Module, batch: Pairs) -> float:
+    return 0.0
+
+
+def train(data: list[Pairs]) -> None:
+    model = Perceptron()
+    adam = torch.optim.AdamW(model.parameters())
+    step = spillway.torch.capture(model, loss_fn, adam, data[0], device="cuda", verify=True)
+    assert_type(step, spillway.torch.Step[Pairs, Tensor])
+    assert_type(step.graph, spillway.Graph)
+    assert_type(step.optimizer, torch.optim.Optimizer | None)
+    assert_type(step.example(), Pairs)
+    assert_type(step.least(host="optimizer"), int)
+    assert_type(step.verify(data, steps=2), int)
+    plan = step.plan("8GiB", settings={"effort": 50, "repeats": False}, chunk_bytes=1 << 21)
+    assert_type(plan, spillway.Plan)
+    with step.compile(plan, strict=True, max_shapes=4) as run:
+        assert_type(run, spillway.torch.Compiled[Pairs, Tensor])
+        for batch in data:
+            assert_type(run(batch), Tensor)
+        run.use(step.plan(1 << 30))
+        run.load()
+        assert_type(run.sync(overwrite=True), int)
+        assert_type(run.iterations, int)
+        assert_type(run.switched, spillway.PredictedSwitch | None)
+        evaluate = run.evaluate(correct)
+        assert_type(evaluate(data[0].y), int)
+        assert_type(run.evaluate()(data[0].y), Any)
+    run.close()
+
+    evaluate(data[0])  # type: ignore[arg-type]
+
+    run({"x": data[0].x})  # type: ignore[arg-type]
+    run.sink()  # type: ignore[attr-defined]
+    step.plan(0.5)  # type: ignore[arg-type]
+    step.plan(host="optimiser")  # type: ignore[arg-type]
+    step.compile("8GiB")  # type: ignore[arg-type]
+    step.verify(data[0])  # type: ignore[arg-type]
+    spillway.torch.capture(model, loss_fn, adam, data)  # type: ignore[arg-type]
+    spillway.torch.capture(model, no_loss, adam, data[0])  # type: ignore[type-var]
+    spillway.torch.capture(model, loss_fn, model, data[0])  # type: ignore[arg-type]
+    spillway.torch.capture(nn.Linear(3, 3), loss_fn, adam, data[0])  # type: ignore[arg-type]
+
+
+def train_on_mappings(batch: dict[str, Tensor]) -> None:
+    model = nn.Linear(3, 3)
+    sgd = torch.optim.SGD(model.parameters(), lr=0.1)
+    step = spillway.torch.capture(model, loss_and_prediction, sgd, batch)
+    loss, number = step.compile(step.plan("min"))(batch)
+    assert_type(loss, Tensor)
+    assert_type(number, int)
+
+
+def infer(x: Tensor) -> None:
+    model = Perceptron()
+    step = spillway.torch.capture_inference(model, x, device=torch.device("cpu"))
+    assert_type(step, spillway.torch.Step[Tensor, Any])
+    own = spillway.torch.capture_inference(model, x, Perceptron.predict)
+    assert_type(own, spillway.torch.Step[Tensor, Tensor])
+    spillway.torch.capture_inference(model, Pairs(x, x), Perceptron.predict)  # type: ignore[arg-type]
+    spillway.torch.capture_inference(model)  # type: ignore[call-overload]
+
+
+class Wrapper:
+    """As Lightning has it."""
+
+    def __init__(self, optimizer: torch.optim.AdamW) -> None:
+        self.optimizer = optimizer
+
+
+def join(model: nn.Module) -> None:
+    adam = torch.optim.AdamW(model.parameters())
+    assert_type(spillway.torch.optimizer(adam), torch.optim.AdamW)
+    assert_type(spillway.torch.optimizer(Wrapper(adam)), Wrapper)
+    spillway.torch.optimizer(model.parameters())  # type: ignore[type-var]
+
+
+def partition(model: nn.Module, graph: torch.fx.GraphModule) -> None:
+    compile_graph(graph, [], options={"budget": "8GiB"})
+    KnapsackSolver(cuts=30)
+    KnapsackSolver("dp")  # type: ignore[arg-type]
+
+
+def error_of(work: Exception) -> str:
+    if isinstance(work, (spillway.torch.CaptureError, spillway.torch.AllocationError)):
+        return str(work)
+    if isinstance(work, (spillway.torch.ChangedError, spillway.torch.BatchError)):
+        assert_type(work.args, tuple[Any, ...])
+    if isinstance(work, spillway.torch.LostError):
+        raise work
+    return ""

@@ -1,0 +1,115 @@
+"""A program that uses all public names of spillway, for `mypy --strict`: never run. Where a comment ignores
+an error, the line is a wrong use, which must be refused: a needless one is an error itself."""
+
+import pickle
+from pathlib import Path
+
+from typing_extensions import assert_type
+
+import spillway
+
+
+class Kernels:
+    def launch(
+        self,
+        op: int,
+        iteration: int,
+        is_repeat: bool,
+        reads: list[int],
+        writes: list[int],
+        workspace: int,
+    ) -> None: ...
+
+
+class OneArgument:
+    def launch(self, op: int) -> None: ...
+
+
+def plan_of(text: bytes) -> spillway.Plan:
+    graph = spillway.Graph("step")
+    x = graph.input("x", 4096)
+    w = graph.state("w", 1 << 20)
+    y = graph.temporary("y", 4096)
+    z = graph.output("z", 4096)
+    assert_type(x, int)
+    graph.op("matmul", 20_000, reads=[x, w], writes=[y], repeatable=True, host_ns=50_000)
+    assert_type(graph.op("update", 10_000, (y, w), (w, z), workspace_bytes=64), int)
+    graph.check()
+    machine = spillway.Machine(graph.name, 1 << 34, 1 << 36, 1 << 21, 10**10, 10**10)
+    machine = spillway.Machine.builtin("v100-pcie3").with_chunk_bytes(machine.chunk_bytes)
+    assert_type(graph.least(machine, strategy="auto", settings={"effort": 50}), int)
+    assert_type(machine.name + str(machine.device_bytes), str)
+    same = spillway.Graph.from_json(graph.to_json()), spillway.Machine.from_json(machine.to_json())
+    assert_type(same, tuple[spillway.Graph, spillway.Machine])
+    assert_type(pickle.dumps(graph.plan(machine, "35%")), bytes)
+
+    graph.state("w")  # type: ignore[call-arg]
+    graph.input("x", 4096.0)  # type: ignore[arg-type]
+    graph.op("matmul", 20_000, reads=x, writes=[y])  # type: ignore[arg-type]
+    graph.plan(machine, 0.5)  # type: ignore[arg-type]
+    graph.plan("v100-pcie3")  # type: ignore[arg-type]
+    machine.chunk_bytes = 1 << 20  # type: ignore[misc]
+    return spillway.Plan.from_json(text, graph, machine)
+
+
+def numbers(plan: spillway.Plan) -> list[int | None]:
+    plan.check()
+    plan = plan.with_setup_costs(spillway.SetupCosts.measure())
+    assert_type(plan.report() + plan.summary() + plan.strategy, str)
+    assert_type(plan.host_ops, list[int])
+    assert_type(plan.leaves_alone(1, after=0, before=2), bool)
+    assert_type(plan.arranged_after(plan).graph, spillway.Graph)
+    assert_type(plan.machine, spillway.Machine)
+    assert_type(plan.setup_costs, spillway.SetupCosts | None)
+    costs = spillway.SetupCosts(1, map_ns=2, touch_ns_per_page=3)
+    assert_type(costs.create_ns_per_page + costs.map_ns + costs.touch_ns_per_page, int)
+    p, s = plan.predicted, plan.switch_to(plan)
+    assert_type(p, spillway.Predicted)
+    assert_type(s, spillway.PredictedSwitch)
+    times = p.period_ns, p.compute_ns, p.repeat_ns, p.host_ns, s.time_ns, plan.setup_ns
+    sizes = p.peak_bytes, p.h2d_bytes, p.d2h_bytes, p.host_bytes, s.kept_bytes
+    return [*times, *sizes, s.h2d_bytes, s.d2h_bytes, plan.budget_bytes, plan.mapped_bytes, plan.mappings]
+
+
+def run(plan: spillway.Plan, weights: bytearray) -> None:
+    plan.lower_bound_ns.bit_length()
+    with spillway.Session(plan, Kernels(), others=[plan]) as session:
+        session.write_state(1, weights)
+        session.step()
+        session.wait()
+        session.read_state(1, memoryview(weights))
+        session.read_output(3, weights, iteration=1)
+        assert_type(session.switch(plan, Kernels()).time_ns, int)
+        assert_type(session.iterations + session.device_bytes, int)
+        assert_type(session.stream, int | None)
+    session.close()
+
+    spillway.Session(plan, OneArgument())  # type: ignore[arg-type]
+    spillway.Session(plan)  # type: ignore[call-arg]
+    session.run()  # type: ignore[attr-defined]
+    session.write_state("w", weights)  # type: ignore[arg-type]
+
+
+def run_on_cuda(graph: spillway.Graph) -> None:
+    device = spillway.Cuda(0, driver=Path("libcuda.so.1"))
+    assert_type(device.name, str)
+    plan = graph.plan(device.measure(chunk_bytes=1 << 21), "8GiB")
+    spillway.Session(plan, Kernels(), device=device)
+    spillway.Session(plan, Kernels(), device="cuda")  # type: ignore[arg-type]
+
+
+def least_bytes(work: Exception) -> int:
+    if isinstance(work, spillway.InfeasibleError):
+        assert_type(work.op, str)
+        return work.least_bytes - work.budget_bytes
+    known = (
+        spillway.BudgetError,
+        spillway.DeviceError,
+        spillway.FormatError,
+        spillway.GraphError,
+        spillway.InvalidPlanError,
+        spillway.PlanningError,
+        spillway.SessionError,
+        spillway.SwitchError,
+    )
+    raise work if isinstance(work, (spillway.Error, *known)) else TypeError
