@@ -27,7 +27,8 @@ pub struct Pages {
 }
 
 impl Pages {
-    /// As the planners here divide memory: tensors smaller than a chunk may lie in the arena.
+    /// Pages are chunks, and all tensors of at least a chunk lie in pools of chunks. Plans with larger
+    /// tensors in the arena or with slabs do not keep to this.
     #[must_use]
     pub fn of(machine: &Machine) -> Self {
         Self { page_bytes: machine.chunk_bytes, least_bytes: machine.chunk_bytes }

@@ -4,24 +4,23 @@ use super::grid::Column;
 use crate::failure::Failure;
 use crate::work::Setting;
 
-/// For each budget the least period of plans on pages that keep the order of the ops; none
-/// where one op alone needs more.
+/// For each budget the least period of plans that keep the order of the ops; none where one op alone
+/// needs more. Pages are not counted, since plans may keep large tensors in the arena or in slabs.
 #[cfg(feature = "lp")]
 pub(super) fn period_ns(
     setting: Setting<'_>,
     budgets: &[Column],
 ) -> Result<Vec<Option<u64>>, Failure> {
-    use lp_bound::{Error, Options, Pages};
+    use lp_bound::{Error, Options};
     use std::time::Duration;
 
     let graph = crate::proof::graph(setting.work).map_err(Failure::cannot)?;
     let machine = &setting.machine.machine;
-    let options = Options { pages: Some(Pages::of(machine)) };
     let bar = super::grid::progress("solving", budgets.len());
     bar.enable_steady_tick(Duration::from_secs(1));
     let bound_ns = |column: &Column| {
         bar.set_message(format!("for {}", column.budget));
-        let bound = lp_bound::period_ns(&graph, machine, column.budget_bytes, options);
+        let bound = lp_bound::period_ns(&graph, machine, column.budget_bytes, Options::default());
         bar.inc(1);
         match bound {
             Ok(bound) => Ok(Some(bound.period_ns)),

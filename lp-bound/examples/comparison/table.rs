@@ -24,8 +24,9 @@ This program makes every plan below, proves it safe, and reads the bounds from
 - Each op runs once: `auto` means `auto` with `--set repeats=no`. [repeats.md](repeats.md) has plans
   that launch ops again.
 - *Bound* is the linear program of [bounds.md](bounds.md) for the given order of the ops, with
-  pages. No plan that keeps this order and runs each op once has a shorter period. Some bounds cannot be
-  reached, since the program ignores latency and moves single bytes.
+  pages. No plan has a shorter period that keeps this order, runs each op once, and keeps all tensors of
+  at least a page in pools of pages. Some bounds cannot be reached, since the program ignores latency
+  and moves single bytes.
 - *Gap* is how far the period to its left is above the bound.
 - `auto` may run the ops in another order. Its period can then be below the bound.
 - `auto` is never slower with more memory: it reuses the plan for a smaller budget if that plan is
