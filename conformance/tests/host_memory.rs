@@ -137,6 +137,21 @@ fn a_plan_is_found_where_one_round_of_repeats_still_lacks_host_memory() {
 }
 
 #[test]
+fn a_repeat_does_not_overwrite_a_gradient_that_changes_in_place() {
+    let case = Case {
+        layers: 6,
+        width: 512,
+        vocabulary: 8192,
+        batch: 1,
+        sequence: 3072,
+        budget_percent: 22,
+        link_gb_s: 11,
+        latency_ns: 0,
+    };
+    plan(&case, short_host_bytes(&case)).unwrap();
+}
+
+#[test]
 fn less_host_memory_makes_a_plan_longer_and_does_not_end_planning() {
     let kept_bytes = kept_bytes(&DEEP.graph().graph().unwrap());
     let (any_ns, any_bytes) = plan(&DEEP, u64::MAX / 4).unwrap();

@@ -1,7 +1,8 @@
 //! Which ops run together.
 //!
 //! An op that only one other must wait for may join that one: no path leaves the two and
-//! comes back. So the ops of an optimizer's update become one group, and all of them run as
+//! comes back. A repeat that takes the place of what the op used waits too. It does not matter if it comes after
+//! the group. So the ops of an optimizer's update become one group, and all of them run as
 //! soon as the gradient is there.
 
 use super::versions::{Version, Versions};
@@ -66,13 +67,16 @@ impl<'a> Groups<'a> {
         };
         let mut uses = LaterUses::new(versions, &mut scratch.reborrow())?;
         for launch in versions.sequence().launches().rev() {
-            let Found { successor, updates, allocated_bytes, released_bytes } = uses.enter(launch);
+            let Found { successor, repeat, updates, allocated_bytes, released_bytes } =
+                uses.enter(launch);
             let joins = match join {
                 Join::Light | Join::ByStates { .. } => updates || released_bytes <= allocated_bytes,
                 Join::All => true,
             };
-            let group =
-                if joins && successor < MANY { groups.of[successor as usize] } else { launch.0 };
+            let group = match groups.of.get(successor as usize) {
+                Some(&group) if joins && group < repeat => group,
+                _ => launch.0,
+            };
             groups.of[launch.index()] = group;
             groups.next[launch.index()] =
                 core::mem::replace(&mut groups.first[group as usize], launch.0);
@@ -102,6 +106,8 @@ impl<'a> Groups<'a> {
 struct Found {
     /// The op that waits for it; `NONE`, or `MANY`.
     successor: u32,
+    /// The first repeat that ends a version which it touches; `NONE` if there is no such repeat.
+    repeat: u32,
     /// Whether it writes a state.
     updates: bool,
     allocated_bytes: u64,
@@ -134,8 +140,16 @@ impl<'a, 'g> LaterUses<'a, 'g> {
 
     /// Looks at what follows an op, and adds its own uses.
     fn enter(&mut self, launch: LaunchId) -> Found {
-        let mut found =
-            Found { successor: NONE, updates: false, allocated_bytes: 0, released_bytes: 0 };
+        let ends = self.versions.operands_of(launch).iter();
+        let ends = ends.filter_map(|&version| self.versions.end(version));
+        let repeat = ends.map(|end| end.0).min().unwrap_or(NONE);
+        let mut found = Found {
+            successor: NONE,
+            repeat,
+            updates: false,
+            allocated_bytes: 0,
+            released_bytes: 0,
+        };
         for &version in self.versions.writes(launch) {
             let (writer, reader) = (self.writer[version.index()], self.reader[version.index()]);
             found.successor = either(found.successor, if reader == NONE { writer } else { reader });

@@ -116,15 +116,9 @@ pub(super) fn arrange_launches<'s>(
         if launches.is_sorted() {
             return Ok(None);
         }
-        // The first launch of an op stays the first one, since it alone writes states.
-        let first = scratch.take(sequence.graph().ops().len(), 0u8)?;
+        // Repeats wait for the first launch of their op, which used the same tensors.
         for (slot, &launch) in order.iter_mut().zip(launches) {
-            let launched = sequence.launched(launch);
-            let seen = core::mem::replace(&mut first[launched.op.index()], 1) == 1;
-            if seen != launched.is_repeat {
-                return Ok(None);
-            }
-            *slot = launched.op;
+            *slot = sequence.op(launch);
         }
     }
     sequence.in_order(order.iter().copied(), scratch).map(Some)
@@ -352,6 +346,28 @@ mod tests {
             arranged.launches().map(|launch| arranged.op(launch).0).collect();
         assert_eq!(ops, [0, 1, 2, 4, 0, 3, 5]);
         assert!(arrange_launches(&arranged, Join::Light, &mut scratch).unwrap().is_none());
+    }
+
+    #[test]
+    fn a_repeat_waits_for_what_reads_the_tensor_that_it_overwrites() {
+        const LARGE: Tensor = Tensor { bytes: 40_000, ..TEMPORARY };
+        let tensors = [INPUT, STATE, STATE, LARGE, TEMPORARY, TEMPORARY, SCALAR];
+        let (ops, operands) = ops_of([
+            (&[0, 1], &[3]),
+            // A gradient, which changes in place, and another one, which is made again for its update.
+            (&[3, 2], &[4, 5]),
+            (&[4, 1], &[4, 6]),
+            (&[4, 1], &[1]),
+            (&[5, 6, 2], &[2]),
+        ]);
+        let mut memory = [0; 4096];
+        let mut scratch = Scratch::new(&mut memory);
+        let graph = Graph::new(&tensors, &ops, &operands, &mut scratch.reborrow()).unwrap();
+        let launches = [0, 1, 2, 3, 1, 4].map(OpId);
+        let given = Sequence::new(&graph, None, launches.into_iter(), &mut scratch).unwrap();
+        for join in [Join::Light, Join::All] {
+            assert!(arrange_launches(&given, join, &mut scratch).unwrap().is_none());
+        }
     }
 
     #[test]

@@ -82,8 +82,13 @@ impl<'a> Touches<'a> {
         (from..self.end(version)).find(writes).unwrap_or(self.end(version))
     }
 
+    /// The op of a write of a version, or after its last write the repeat that ends it.
+    fn writer(&self, versions: &Versions<'_>, version: Version, write: u32) -> Option<LaunchId> {
+        if write < self.end(version) { Some(self.launch(write)) } else { versions.end(version) }
+    }
+
     /// Moves the cursor over an op, and visits the ops that had to wait for it: each reader
-    /// of what it writes, and the writer of what it, or no one, reads.
+    /// of what it writes, and the [writer](Self::writer) of what it, or no one, reads.
     pub(super) fn pass(
         &mut self,
         versions: &Versions<'_>,
@@ -92,16 +97,16 @@ impl<'a> Touches<'a> {
     ) {
         for &version in versions.reads(launch) {
             let write = self.write[version.index()];
-            if write < self.end(version) {
-                waited(self.launch(write));
-            }
+            self.writer(versions, version, write).into_iter().for_each(&mut waited);
         }
         for &version in versions.writes(launch) {
             let readers = self.write[version.index()].saturating_add(1);
             let write = self.next_write(version, readers);
             self.write[version.index()] = write;
-            let unread = readers >= write && write < self.end(version);
-            (readers..write + u32::from(unread)).for_each(|at| waited(self.launch(at)));
+            (readers..write).for_each(|at| waited(self.launch(at)));
+            if readers >= write {
+                self.writer(versions, version, write).into_iter().for_each(&mut waited);
+            }
         }
     }
 }

@@ -1,11 +1,15 @@
 //! The launches of a sequence as if each repeat wrote tensors of its own.
 //!
-//! What a repeat writes was dropped before. So it waits for no op that used the value then, and takes memory anew.
+//! No launch from a repeat on reads what the tensor held before. So the tensor takes memory anew there. Still it has
+//! one place: the repeat waits for every launch that touches what the tensor held.
 
 use crate::graph::{Tensor, TensorId};
 use crate::scratch::{Limits, OutOfScratch, Scratch, total, words};
 use crate::sequence::{LaunchId, Sequence};
 use bytemuck::{Pod, Zeroable};
+
+/// No launch.
+const NONE: u32 = u32::MAX;
 
 /// What a tensor holds from the first launch that writes it, or from a repeat, up to the next repeat.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Pod, Zeroable)]
@@ -26,6 +30,8 @@ pub(super) struct Versions<'a> {
     touched: &'a [Version],
     /// The tensor of each version.
     tensors: &'a [TensorId],
+    /// The repeat that begins the tensor's next version; [`NONE`] for the last one.
+    ends: &'a [u32],
 }
 
 impl<'a> Versions<'a> {
@@ -33,6 +39,7 @@ impl<'a> Versions<'a> {
         total([
             words::<Version>(limits.operands),
             words::<TensorId>(Self::most(limits)),
+            words::<u32>(Self::most(limits)),
             words::<Version>(limits.tensors),
         ])
     }
@@ -49,7 +56,9 @@ impl<'a> Versions<'a> {
     ) -> Result<Self, OutOfScratch> {
         let repeats = sequence.launches().filter(|&launch| sequence.launched(launch).is_repeat);
         let anew: usize = repeats.map(|launch| sequence.writes(launch).len()).sum();
-        let tensors = scratch.take(sequence.tensors().len() + anew, TensorId(0))?;
+        let most = sequence.tensors().len() + anew;
+        let tensors = scratch.take(most, TensorId(0))?;
+        let ends = scratch.take(most, NONE)?;
         let touched = scratch.take(sequence.operands().len(), Version(0))?;
         let mut scratch = scratch.reborrow();
         let now = scratch.take(sequence.tensors().len(), Version(0))?;
@@ -66,7 +75,8 @@ impl<'a> Versions<'a> {
             let (is_repeat, reads) = (sequence.launched(launch).is_repeat, sequence.reads(launch));
             for &tensor in sequence.writes(launch) {
                 if is_repeat && !reads.contains(&tensor) {
-                    now[tensor.index()] = add(tensor);
+                    let before = core::mem::replace(&mut now[tensor.index()], add(tensor));
+                    ends[before.index()] = launch.0;
                 }
             }
             let first = sequence.first_slot(launch);
@@ -74,7 +84,7 @@ impl<'a> Versions<'a> {
                 touched[slot] = now[tensor.index()];
             }
         }
-        Ok(Self { sequence, touched, tensors: &tensors[..count] })
+        Ok(Self { sequence, touched, tensors: &tensors[..count], ends: &ends[..count] })
     }
 
     pub(super) const fn sequence(&self) -> &'a Sequence<'a> {
@@ -93,6 +103,12 @@ impl<'a> Versions<'a> {
     /// The tensor that a version is of.
     pub(super) fn tensor(&self, version: Version) -> Tensor {
         self.sequence.tensor(self.tensors[version.index()])
+    }
+
+    /// The repeat that writes the tensor anew, which ends a version.
+    pub(super) fn end(&self, version: Version) -> Option<LaunchId> {
+        let end = self.ends[version.index()];
+        (end != NONE).then_some(LaunchId(end))
     }
 
     pub(super) fn reads(&self, launch: LaunchId) -> &'a [Version] {
@@ -141,6 +157,8 @@ mod tests {
             Some(Kind::Temporary)
         );
         assert_eq!(versions.len(), 5);
+        let ends = [None, Some(LaunchId(3)), Some(LaunchId(5)), None, None];
+        assert!(versions.all().map(|version| versions.end(version)).eq(ends));
         let last = LaunchId(5);
         assert_eq!(
             (versions.reads(last), versions.writes(last)),
