@@ -36,17 +36,6 @@ def loss_fn(model, tokens):
     return model(input_ids=tokens, labels=tokens).loss
 
 
-def make_optimizer(model, clip):
-    optimizer = torch.optim.AdamW(model.parameters(), lr=3e-4, fused=True)
-
-    def clip_gradients(*_):
-        torch.nn.utils.clip_grad_norm_(model.parameters(), clip)
-
-    if clip is not None:
-        optimizer.register_step_pre_hook(clip_gradients)
-    return optimizer
-
-
 def bytes_on_host(step, plan):
     """Returns the bytes of states that no op on the device touches."""
     launched = set(range(len(step.operations))) - set(plan.host_ops)
@@ -83,9 +72,9 @@ def main():
         vocab_size=256, n_layer=args.layers, n_embd=args.width, n_head=max(args.width // 64, 1)
     )
     model = transformers.GPT2LMHeadModel(config).train()
-    optimizer = make_optimizer(model, args.clip)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=3e-4, fused=True)
 
-    step = spillway.torch.capture(model, loss_fn, optimizer, batch())
+    step = spillway.torch.capture(model, loss_fn, optimizer, batch(), clip_grad=args.clip)
     plan = step.plan(args.budget, settings=dict(host="all"), host="optimizer")
     print(plan.summary())
     print_memory(step, plan)

@@ -23,6 +23,7 @@ from .batches import (
     unflatten,
 )
 from .checkpoints import without_checkpoints
+from .clipping import Clipping
 from .collectives import is_collective
 from .constants import Constants
 from .counting import Numbers, refuse_closures
@@ -75,6 +76,7 @@ def capture(
     process_group: "ProcessGroup | None" = None,
     device: Device | None = None,
     verify: bool = False,
+    clip_grad: float | Callable[[list[torch.Tensor]], object] | None = None,
 ) -> Step[Batch, Loss]:
     """Captures one training step: forward, backward and the optimizer's update.
 
@@ -91,12 +93,15 @@ def capture(
     same time, each for a batch of its own. Parameters and buffers become those of process 0, and
     gradients are averaged in each iteration.
 
+    `clip_grad` is the largest norm of all gradients together, as `torch.nn.utils.clip_grad_norm_`
+    takes it; or a function that is called with the optimizer's parameters after the backward pass.
+
     With `verify`, a few steps run beside eager mode first, as `Step.verify` has them.
 
     Raises `CaptureError` where the step depends on the values of tensors, and where processes
     would run different collectives.
     """
-    source = _Training(model, loss_fn, optimizer, process_group, device)
+    source = _Training(model, loss_fn, optimizer, process_group, device, Clipping(clip_grad))
     step: Step[Batch, Loss] = source.capture(example_batch)
     if verify:
         step.verify()
@@ -190,10 +195,11 @@ class _Training(_Source):
 
     returns = "loss"
 
-    def __init__(self, model, loss_fn, optimizer, process_group, device):
+    def __init__(self, model, loss_fn, optimizer, process_group, device, clipping):
         refuse_others(model, loss_fn)
         refuse_no_optimizer(optimizer)
         self.model, self.loss_fn, self.optimizer = model, loss_fn, optimizer
+        self.clipping = clipping
         refuse_wrapped(model, process_group)
         refuse_closures(optimizer)
         self._has_states = True  # unless it is found that the optimizer has none
@@ -212,7 +218,7 @@ class _Training(_Source):
 
     def roots(self):
         """Returns what the step's code can reach, by name."""
-        return dict(model=self.model, loss_fn=self.loss_fn, optimizer=self.optimizer)
+        return dict(model=self.model, optimizer=self.optimizer, **self.functions())
 
     def _prepare(self, example_batch):
         if self.processes:
@@ -224,7 +230,7 @@ class _Training(_Source):
 
     def functions(self):
         """Returns the functions of the step, by name."""
-        return dict(loss_fn=self.loss_fn)
+        return dict(loss_fn=self.loss_fn, **self.clipping.functions())
 
     def _find_gradients(self, example_batch, on_gradient):
         """Calls a function with each parameter whose gradient is ready, and its fake tensor."""
@@ -280,14 +286,14 @@ class _Training(_Source):
         refuse_gradients_elsewhere(fakes, recorder.storages)
 
     def _update(self, recorded):
-        """Records the optimizer's step, within the swapped optimizer."""
+        """Records clipping and the optimizer's step, within the swapped optimizer."""
         recorder, numbers = recorded.recorder, Numbers(self.optimizer)
         with Substitution(recorded.fakes), recorder.fake_mode, recorder:
             with recorder.updating():
+                self.clipping.clip(self.optimizer)
                 self.optimizer.step()
         recorded.fakes.replaced += numbers.replaced()
         recorded.optimizer, recorded.counts = self.optimizer, numbers.change()
-
 
     def _try_update(self, recorded):
         """Finds out what an optimizer does whose states nobody else can make."""

@@ -50,6 +50,7 @@ def _eager(step, batch):
     with torch.enable_grad():
         returned = source.loss_fn(source.model, batch)
         loss_of(returned).backward()
+    source.clipping.clip(optimizer)
     optimizer.step()
     return returned
 

@@ -16,10 +16,21 @@ MACHINE = spillway.Machine("test", 8 << 30, 8 << 30, 4096, 10**9, 10**9)
 
 
 def compare(
-    make, loss_fn, make_optimizer, batches, between=None, budget=None, steps=STEPS, seed=7, **how
+    make,
+    loss_fn,
+    make_optimizer,
+    batches,
+    between=None,
+    clip=None,
+    clip_grad=None,
+    budget=None,
+    steps=STEPS,
+    seed=7,
+    **how,
 ):
     """Trains twice from the same seed. `make()` returns the model, `batches(k)` a batch and
-    `between(optimizer)` the function called after each step. Without a budget (a percentage),
+    `between(optimizer)` the function called after each step. In eager mode, `clip(parameters)` is called
+    after each backward pass; `clip_grad` asks `capture` for the same. Without a budget (a percentage),
     each tensor has memory of its own; `how` are further options of its plan. Returns the captured step,
     and what runs it."""
     torch.manual_seed(seed)
@@ -36,13 +47,15 @@ def compare(
         eager.zero_grad()
         loss = loss_fn(eager_model, batch)
         loss.backward()
+        if clip is not None:
+            clip(list(eager_model.parameters()))
         eager.step()
         after()
         eager_losses.append(loss.detach())
     eager_state = torch.get_rng_state()
 
     torch.set_rng_state(state)
-    step = spillway.torch.capture(planned_model, loss_fn, planned, data[0])
+    step = spillway.torch.capture(planned_model, loss_fn, planned, data[0], clip_grad=clip_grad)
     assert torch.equal(torch.get_rng_state(), state), "capture draws random numbers"
     train = compiled_within(step, budget, **how)
     after = between(planned) if between else lambda: None

@@ -1,5 +1,7 @@
 """A perceptron with every optimizer: the same bits as eager PyTorch."""
 
+from functools import partial
+
 import pytest
 import torch
 from eager import compare
@@ -185,3 +187,35 @@ class Checkpointed(nn.Module):
 def test_checkpoints_are_left_to_the_plan(use_reentrant):
     sgd = lambda m: torch.optim.SGD(m.parameters(), lr=0.1)
     compare(lambda: Checkpointed(use_reentrant), loss_fn, sgd, batches, budget="50%")
+
+
+def clip_norm(parameters):
+    nn.utils.clip_grad_norm_(parameters, 0.05)
+
+
+clip_values = partial(nn.utils.clip_grad_value_, clip_value=1e-3)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        dict(clip=clip_norm, clip_grad=0.05),
+        dict(clip=clip_values, clip_grad=clip_values),
+        dict(clip=clip_norm, clip_grad=0.05, budget="60%", host="optimizer"),
+    ],
+    ids=["norm", "function", "on the host"],
+)
+def test_gradients_are_clipped(settings):
+    def adamw(model):
+        return torch.optim.AdamW(model.parameters(), lr=0.01)
+
+    step, _ = compare(mlp, loss_fn, adamw, batches, **settings)
+    step.verify()
+
+
+@pytest.mark.parametrize("clip_grad", [True, 0, -1.0, float("nan"), float("inf"), "1.0"], ids=repr)
+def test_a_norm_to_clip_to_is_a_positive_number(clip_grad):
+    model = mlp()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with pytest.raises(spillway.torch.CaptureError, match="clip_grad.*give the largest norm"):
+        spillway.torch.capture(model, loss_fn, optimizer, batches(0), clip_grad=clip_grad)

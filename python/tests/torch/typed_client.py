@@ -42,10 +42,17 @@ def no_loss(model: nn.Module, batch: Pairs) -> float:
     return 0.0
 
 
+def halve(parameters: list[Tensor]) -> None:
+    torch.nn.utils.clip_grad_value_(parameters, 0.5)
+
+
 def train(data: list[Pairs]) -> None:
     model = Perceptron()
     adam = torch.optim.AdamW(model.parameters())
     step = spillway.torch.capture(model, loss_fn, adam, data[0], device="cuda", verify=True)
+    spillway.torch.capture(model, loss_fn, adam, data[0], clip_grad=1.0)
+    spillway.torch.capture(model, loss_fn, adam, data[0], clip_grad=halve)
+    spillway.torch.capture(model, loss_fn, adam, data[0], clip_grad="1.0")  # type: ignore[arg-type]
     assert_type(step, spillway.torch.Step[Pairs, Tensor])
     assert_type(step.graph, spillway.Graph)
     assert_type(step.optimizer, torch.optim.Optimizer | None)
