@@ -213,12 +213,12 @@ impl<'n> Names<'n> {
 }
 
 /// What may have been meant by so few bytes.
-fn share_hint(budget_bytes: u64) -> String {
+const fn share_hint(budget_bytes: u64) -> &'static str {
     match budget_bytes {
-        1..=100 => format!(
-            " (a number is bytes: {budget_bytes}% is that share of what the work needs in-core)"
-        ),
-        _ => String::new(),
+        1..=100 => {
+            " (a number is bytes; 35% is a share of what the work needs in-core, min the least that a plan needs)"
+        }
+        _ => "",
     }
 }
 

@@ -2,6 +2,7 @@
 
 import dataclasses
 import enum
+import inspect
 from collections.abc import Mapping
 from typing import Any
 
@@ -77,6 +78,33 @@ class Nesting:
 def call(model: torch.nn.Module, batch: Any) -> Any:
     """Returns `model(batch)`."""
     return model(batch)
+
+
+def call_on(function, model, batch):
+    """Returns `function(model, batch)`; `function(model, *batch)` if the batch is a tuple or a list and the
+    function takes several arguments after the model."""
+    if isinstance(batch, (tuple, list)) and _takes_several(function, batch):
+        return function(model, *batch)
+    return function(model, batch)
+
+
+def _takes_several(function, batch):
+    try:
+        signature = inspect.signature(function)
+    except (TypeError, ValueError):  # a function in C
+        return False
+    kinds = [parameter.kind for parameter in signature.parameters.values()]
+    if kinds[1:2] == [inspect.Parameter.VAR_POSITIONAL]:
+        return True
+    return not _binds(signature, batch) and _binds(signature, *batch)
+
+
+def _binds(signature, *batch):
+    try:
+        signature.bind(None, *batch)
+    except TypeError:
+        return False
+    return True
 
 
 def flatten(batch, path=lambda: "batch"):

@@ -8,12 +8,14 @@ from typing import TYPE_CHECKING, Any, TypeVar, overload
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._pytree import tree_flatten
+from typing_extensions import TypeVarTuple, Unpack
 
 from spillway import Error
 
 from .arguments import refuse_no_optimizer, refuse_others
 from .batches import (
     call,
+    call_on,
     flatten,
     loss_of,
     refuse_gradients,
@@ -63,11 +65,16 @@ if TYPE_CHECKING:
 
 Model = TypeVar("Model", bound=torch.nn.Module)
 Batch = TypeVar("Batch")
+Items = TypeVarTuple("Items")
 Result = TypeVar("Result")
 Loss = TypeVar("Loss", bound=torch.Tensor | tuple[Any, ...] | list[Any] | Mapping[str, Any])
 Device = torch.device | str | int
 
 
+Clip = float | Callable[[list[torch.Tensor]], object]
+
+
+@overload
 def capture(
     model: Model,
     loss_fn: Callable[[Model, Batch], Loss],
@@ -76,12 +83,38 @@ def capture(
     process_group: "ProcessGroup | None" = None,
     device: Device | None = None,
     verify: bool = False,
-    clip_grad: float | Callable[[list[torch.Tensor]], object] | None = None,
-) -> Step[Batch, Loss]:
+    clip_grad: Clip | None = None,
+) -> Step[Batch, Loss]: ...
+
+
+@overload
+def capture(
+    model: Model,
+    loss_fn: Callable[[Model, Unpack[Items]], Loss],
+    optimizer: torch.optim.Optimizer,
+    example_batch: tuple[Unpack[Items]],
+    process_group: "ProcessGroup | None" = None,
+    device: Device | None = None,
+    verify: bool = False,
+    clip_grad: Clip | None = None,
+) -> Step[tuple[Unpack[Items]], Loss]: ...
+
+
+def capture(
+    model: torch.nn.Module,
+    loss_fn: Callable[..., Any],
+    optimizer: torch.optim.Optimizer,
+    example_batch: Any,
+    process_group: "ProcessGroup | None" = None,
+    device: Device | None = None,
+    verify: bool = False,
+    clip_grad: Clip | None = None,
+) -> Step[Any, Any]:
     """Captures one training step: forward, backward and the optimizer's update.
 
     `loss_fn(model, batch)` returns the loss, a tensor with one element; or a tuple that begins with
-    it, or a mapping in which it is "loss": then each iteration returns all of that. A batch is any
+    it, or a mapping in which it is "loss": then each iteration returns all of that. Of a tuple or a list, a
+    `loss_fn` that takes several arguments after the model gets each item: `loss_fn(model, *batch)`. A batch is any
     nesting of tensors in tuples, lists, mappings and dataclasses. Numbers and texts in it are fixed:
     other ones are captured as another shape is. The model is not run on real values, and keeps its
     values; the optimizer gets the states that its first step would make.
@@ -102,7 +135,7 @@ def capture(
     would run different collectives.
     """
     source = _Training(model, loss_fn, optimizer, process_group, device, Clipping(clip_grad))
-    step: Step[Batch, Loss] = source.capture(example_batch)
+    step: Step[Any, Any] = source.capture(example_batch)
     if verify:
         step.verify()
     return step
@@ -123,13 +156,23 @@ def capture_inference(
 ) -> Step[Batch, Result]: ...
 
 
+@overload
+def capture_inference(
+    model: Model,
+    example_batch: tuple[Unpack[Items]],
+    forward: Callable[[Model, Unpack[Items]], Result],
+    device: Device | None = None,
+) -> Step[tuple[Unpack[Items]], Result]: ...
+
+
 def capture_inference(
     model: torch.nn.Module,
     example_batch: Any,
-    forward: Callable[[Any, Any], Any] = call,
+    forward: Callable[..., Any] = call,
     device: Device | None = None,
 ) -> Step[Any, Any]:
-    """Captures one inference: `forward(model, batch)`, without gradients.
+    """Captures one inference: `forward(model, batch)`, or `forward(model, *batch)` as for `capture`, without
+    gradients.
 
     It returns any nesting of tensors. The model is not run on real values, and keeps its values.
     `device` is as for `capture`.
@@ -278,7 +321,7 @@ class _Training(_Source):
         ):
             if on_gradient:
                 fakes.on_gradients(on_gradient)
-            recorded.returned = self.loss_fn(self.model, recorded.batch_as_given())
+            recorded.returned = call_on(self.loss_fn, self.model, recorded.batch_as_given())
             loss = loss_of(recorded.returned)
             # Backward passes of CUDA run in another thread otherwise, without the user's line.
             with torch.autograd.set_multithreading_enabled(False):
@@ -336,7 +379,7 @@ class _Inference(_Source):
         recorded = Recorded(self, example_batch, previous)
         recorder, fakes = recorded.recorder, recorded.fakes
         with torch.no_grad(), swapped_module(self.model, fakes), recorder.fake_mode, recorder:
-            recorded.returned = self.forward(self.model, recorded.batch_as_given())
+            recorded.returned = call_on(self.forward, self.model, recorded.batch_as_given())
         return recorded
 
 

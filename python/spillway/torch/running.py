@@ -7,6 +7,7 @@ from types import TracebackType
 from typing import Any, Generic, TypeVar, overload
 
 import torch
+from typing_extensions import TypeVarTuple, Unpack
 
 from spillway import Plan, PredictedSwitch, Session, SwitchError
 
@@ -26,6 +27,7 @@ from .undoing import Undo
 Batch = TypeVar("Batch")
 Result = TypeVar("Result")
 Given = TypeVar("Given")  # by an evaluation
+Items = TypeVarTuple("Items")
 Returned = TypeVar("Returned")
 
 
@@ -66,8 +68,13 @@ class Compiled(Generic[Batch, Result]):
     @overload
     def evaluate(self, forward: Callable[[Any, Given], Returned]) -> Callable[[Given], Returned]: ...
 
-    def evaluate(self, forward: Callable[[Any, Any], Any] = call) -> Callable[[Any], Any]:
-        """Returns the function that runs `forward(model, batch)` without gradients, with the values that the
+    @overload
+    def evaluate(
+        self, forward: Callable[[Any, Unpack[Items]], Returned]
+    ) -> Callable[[tuple[Unpack[Items]]], Returned]: ...
+
+    def evaluate(self, forward: Callable[..., Any] = call) -> Callable[[Any], Any]:
+        """Returns the function that runs `forward(model, batch)`, or `forward(model, *batch)`, without gradients, with the values that the
         iterations have reached: `results = evaluate(batch)`.
 
         It runs in the session's memory, within the same budget, to which the session switches. Each shape of

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch.utils._pytree import tree_leaves
 
-from .batches import loss_of
+from .batches import call_on, loss_of
 from .errors import CaptureError
 from .holding import overlook
 from .memory import bytes_of, set_bytes_of
@@ -45,10 +45,10 @@ def _eager(step, batch):
     source, optimizer = step.source, step.optimizer
     if optimizer is None:
         with torch.no_grad():
-            return source.forward(source.model, batch)
+            return call_on(source.forward, source.model, batch)
     optimizer.zero_grad(set_to_none=True)
     with torch.enable_grad():
-        returned = source.loss_fn(source.model, batch)
+        returned = call_on(source.loss_fn, source.model, batch)
         loss_of(returned).backward()
     source.clipping.clip(optimizer)
     optimizer.step()

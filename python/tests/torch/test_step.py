@@ -3,6 +3,7 @@
 import collections
 import copy
 import dataclasses
+import functools
 import inspect
 import sys
 
@@ -153,6 +154,34 @@ def test_batches_are_mappings_and_dataclasses_with_fixed_values(nested):
     _, _, step = captured(scaled, nested(batch()))
     batches = [nested(batch()) for _ in range(3)]
     assert step.verify(batches, plan=planned_within(step, "min")) == 3
+
+
+def of_items(model, x, y, scale=2.0):
+    return scale * F.mse_loss(model(x), y)
+
+
+def of_all_items(model, *items):
+    return of_items(model, *items)
+
+
+@pytest.mark.parametrize("takes_items", [of_items, of_all_items, functools.partial(of_items, scale=3.0)])
+@pytest.mark.parametrize("container", [tuple, list])
+def test_a_function_of_several_arguments_gets_the_items_of_a_batch(takes_items, container):
+    def items():
+        return container(batch().values())
+
+    _, _, step = captured(takes_items, items())
+    assert step.verify([items() for _ in range(3)], plan=planned_within(step, "min")) == 3
+    given = items()
+    with torch.no_grad():
+        expected = takes_items(model().eval(), *given)
+    inferred = spillway.torch.capture_inference(model().eval(), given, takes_items)
+    assert torch.equal(inferred.compile(planned_within(inferred, "min"))(given), expected)
+
+
+def test_a_function_of_one_argument_gets_a_tuple_whole():
+    _, _, step = captured(lambda model, pair: of_items(model, *pair), tuple(batch().values()))
+    assert step.verify(steps=2) == 2
 
 
 def test_another_fixed_value_is_captured_as_another_shape():

@@ -52,7 +52,7 @@ def train(data: list[Pairs]) -> None:
     step = spillway.torch.capture(model, loss_fn, adam, data[0], device="cuda", verify=True)
     spillway.torch.capture(model, loss_fn, adam, data[0], clip_grad=1.0)
     spillway.torch.capture(model, loss_fn, adam, data[0], clip_grad=halve)
-    spillway.torch.capture(model, loss_fn, adam, data[0], clip_grad="1.0")  # type: ignore[arg-type]
+    spillway.torch.capture(model, loss_fn, adam, data[0], clip_grad="1.0")  # type: ignore[call-overload]
     assert_type(step, spillway.torch.Step[Pairs, Tensor])
     assert_type(step.graph, spillway.Graph)
     assert_type(step.optimizer, torch.optim.Optimizer | None)
@@ -85,7 +85,7 @@ def train(data: list[Pairs]) -> None:
     step.verify(data[0])  # type: ignore[arg-type]
     spillway.torch.capture(model, loss_fn, adam, data)  # type: ignore[arg-type]
     spillway.torch.capture(model, no_loss, adam, data[0])  # type: ignore[type-var]
-    spillway.torch.capture(model, loss_fn, model, data[0])  # type: ignore[arg-type]
+    spillway.torch.capture(model, loss_fn, model, data[0])  # type: ignore[call-overload]
     spillway.torch.capture(nn.Linear(3, 3), loss_fn, adam, data[0])  # type: ignore[arg-type]
 
 
@@ -106,6 +106,25 @@ def infer(x: Tensor) -> None:
     assert_type(own, spillway.torch.Step[Tensor, Tensor])
     spillway.torch.capture_inference(model, Pairs(x, x), Perceptron.predict)  # type: ignore[arg-type]
     spillway.torch.capture_inference(model)  # type: ignore[call-overload]
+
+
+def masked_loss(model: nn.Module, x: Tensor, scale: float) -> Tensor:
+    loss: Tensor = (model(x) * scale).mean()
+    return loss
+
+
+def train_on_tuples(x: Tensor) -> None:
+    model = nn.Linear(3, 3)
+    sgd = torch.optim.SGD(model.parameters(), lr=0.1)
+    step = spillway.torch.capture(model, masked_loss, sgd, (x, 0.5))
+    assert_type(step, spillway.torch.Step[tuple[Tensor, float], Tensor])
+    spillway.torch.capture(model, masked_loss, sgd, (x, x))  # type: ignore[arg-type]
+    train = step.compile(step.plan("min"))
+    assert_type(train((x, 0.5)), Tensor)
+    evaluate = train.evaluate(masked_loss)
+    assert_type(evaluate((x, 2.0)), Tensor)
+    infer = spillway.torch.capture_inference(model, (x, 0.5), masked_loss)
+    assert_type(infer, spillway.torch.Step[tuple[Tensor, float], Tensor])
 
 
 class Wrapper:
