@@ -415,7 +415,9 @@ fn all_of_the_memory_is_enough_for_small_work() {
 #[test]
 fn a_share_without_its_sign_is_explained() {
     let folder = Folder::new();
-    folder.run(&["plan", SMALL, "-b", "35"]).fails(1, &["the budget of 35 B", "35% is a share", "min the least"]);
+    folder
+        .run(&["plan", SMALL, "-b", "35"])
+        .fails(1, &["the budget of 35 B", "35% is a share", "min the least"]);
 }
 
 #[test]

@@ -6,6 +6,7 @@ use super::error::PlanningError;
 use super::memory::{self, Memory};
 use super::order::{self, Orders};
 use super::recipe::{Auto, Entrant, Order, SAMPLE, Sample};
+use super::repeats::search::Segments;
 use super::request::{LeastMemory, Lists, Output, PoolTables, Request, Task, Written};
 use super::strategy::{Need, Strategy};
 use super::trials::{Basis, Candidate, Search, Trials};
@@ -161,7 +162,11 @@ pub(super) fn make_with<'o>(
         _ => repeats::search::best_of_segments(
             // Where memory is so short that no list has fitted, another order may do better.
             &task(if staying == Staying::Needed { &given } else { best }),
-            (if lists > 1 { repeated_ns } else { 0 }, staying),
+            Segments {
+                than_ns: if lists > 1 { repeated_ns } else { 0 },
+                staying,
+                order: if is_free { Order::Free } else { Order::Given },
+            },
             lists,
             &mut output,
             &mut scratch,

@@ -17,7 +17,7 @@ use crate::planner::host_memory::UNLIMITED;
 use crate::planner::memory::{self, Memory};
 use crate::planner::order::{self, Join};
 use crate::planner::pressure::Pressure;
-use crate::planner::recipe::SPARING;
+use crate::planner::recipe::{Order, SPARING};
 use crate::planner::request::{Output, PoolTables, Task};
 use crate::planner::strategy::Need;
 use crate::planner::trials::{Basis, Judging, Search, Trials};
@@ -261,15 +261,26 @@ fn rank(
     Ok(leader.rank())
 }
 
-/// The best sequence that the search finds from the segments of checkpointing, if their plan is shorter than
-/// `than_ns`, or hardly longer.
+/// Which lists of launches in segments are worth a try.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::planner) struct Segments {
+    /// The period of the plan to beat. Lists whose plans are hardly longer may lead to shorter ones.
+    pub(in crate::planner) than_ns: u64,
+    /// The values that stay.
+    pub(in crate::planner) staying: Staying,
+    /// Whether the launches may also be arranged in another order.
+    pub(in crate::planner) order: Order,
+}
+
+/// The best sequence that the search finds from the segments of checkpointing.
 pub(in crate::planner) fn best_of_segments<'s>(
     task: &Task<'s>,
-    (than_ns, staying): (u64, Staying),
+    segments: Segments,
     lists: usize,
     output: &mut Output<'_>,
     scratch: &mut Scratch<'s>,
 ) -> Result<Option<(Sequence<'s>, Prediction)>, PlanningError> {
+    let Segments { than_ns, staying, .. } = segments;
     let mut leader = Leader::new(task, scratch)?;
     if staying == Staying::Needed {
         // Memory is so short that another order than the best of those with each op once may do better.
@@ -277,7 +288,8 @@ pub(in crate::planner) fn best_of_segments<'s>(
     }
     let before = leader.rank();
     let near_ns = than_ns.saturating_add(than_ns / NEAR_SEGMENTS);
-    try_segments(task, (near_ns, staying), &mut leader, output, scratch)?;
+    let near = Segments { than_ns: near_ns, ..segments };
+    try_segments(task, near, &mut leader, output, scratch)?;
     if leader.rank() != before {
         let is_shorter = leader.predicted.is_none_or(|best| best.period_ns < than_ns);
         let lists = if is_shorter { lists } else { lists.div_ceil(SHARE_OF_SEGMENTS) };
@@ -345,7 +357,7 @@ fn add_repeats(
 /// Tries the lists that each number of segments leads to.
 fn try_segments(
     task: &Task<'_>,
-    (than_ns, staying): (u64, Staying),
+    Segments { than_ns, staying, order }: Segments,
     leader: &mut Leader<'_>,
     output: &mut Output<'_>,
     scratch: &mut Scratch<'_>,
@@ -354,6 +366,9 @@ fn try_segments(
     let memory = checkpoint::memory(task, output.arena, &mut scratch)?;
     checkpoint::each(task, &memory, staying, &mut scratch, |sequence, scratch| {
         try_segmented(&Task { sequence, ..*task }, than_ns, leader, output, scratch)?;
+        if order == Order::Given {
+            return Ok(());
+        }
         let mut scratch = scratch.reborrow();
         match order::arrange_launches(sequence, Join::Light, &mut scratch)? {
             Some(sequence) => {
