@@ -6,7 +6,7 @@ use conformance::planners;
 use planner_core::planner::{
     Auto, Host, Order, PlanningError, Repeats, Request, Strategy as Planner,
 };
-use planner_core::{Graph, Kind, Machine, MachineParameters};
+use planner_core::{Graph, Kind, Machine, MachineParameters, Step};
 use proptest::prelude::*;
 use spillway::planning;
 use workloads::OwnedGraph;
@@ -17,14 +17,21 @@ const fn auto(repeats: Repeats) -> Planner {
     Planner::Auto(Auto { effort: Some(9), order: Order::Given, repeats, host: Host::Never })
 }
 
-/// The period of a plan that keeps every rule; none where the budget is too small.
+/// The period of a plan that keeps every rule and the given order of the ops; none where the budget is too
+/// small.
 fn period_ns(
     request: &Request<'_>,
     strategy: Planner,
     least_bytes: u64,
 ) -> Result<Option<u64>, TestCaseError> {
     let plan = planners::check(request, least_bytes, |request| planning::plan(request, strategy));
-    Ok(plan.map_err(TestCaseError::fail)?.map(|plan| plan.predicted.period_ns))
+    let Some(plan) = plan.map_err(TestCaseError::fail)? else { return Ok(None) };
+    let firsts = plan.steps.iter().filter_map(|step| match step {
+        Step::Launch(launched) => (!launched.is_repeat).then_some(launched.op),
+        _ => None,
+    });
+    prop_assert!(firsts.is_sorted(), "{} changes the order", strategy.name());
+    Ok(Some(plan.predicted.period_ns))
 }
 
 proptest! {
