@@ -1,8 +1,7 @@
 //! Which ops run together.
 //!
 //! An op that only one other must wait for may join that one: no path leaves the two and
-//! comes back. A repeat that takes the place of what the op used waits too. It does not matter if it comes after
-//! the group. So the ops of an optimizer's update become one group, and all of them run as
+//! comes back. What ends a version that the op touches waits too. It does not matter if it comes after the group. So the ops of an optimizer's update become one group, and all of them run as
 //! soon as the gradient is there.
 
 use super::versions::{Version, Versions};
@@ -67,14 +66,14 @@ impl<'a> Groups<'a> {
         };
         let mut uses = LaterUses::new(versions, &mut scratch.reborrow())?;
         for launch in versions.sequence().launches().rev() {
-            let Found { successor, repeat, updates, allocated_bytes, released_bytes } =
+            let Found { successor, end, updates, allocated_bytes, released_bytes } =
                 uses.enter(launch);
             let joins = match join {
                 Join::Light | Join::ByStates { .. } => updates || released_bytes <= allocated_bytes,
                 Join::All => true,
             };
             let group = match groups.of.get(successor as usize) {
-                Some(&group) if joins && group < repeat => group,
+                Some(&group) if joins && group < end => group,
                 _ => launch.0,
             };
             groups.of[launch.index()] = group;
@@ -106,8 +105,8 @@ impl<'a> Groups<'a> {
 struct Found {
     /// The op that waits for it; `NONE`, or `MANY`.
     successor: u32,
-    /// The first repeat that ends a version which it touches; `NONE` if there is no such repeat.
-    repeat: u32,
+    /// The first launch that ends a version which it touches; or `NONE`.
+    end: u32,
     /// Whether it writes a state.
     updates: bool,
     allocated_bytes: u64,
@@ -142,14 +141,9 @@ impl<'a, 'g> LaterUses<'a, 'g> {
     fn enter(&mut self, launch: LaunchId) -> Found {
         let ends = self.versions.operands_of(launch).iter();
         let ends = ends.filter_map(|&version| self.versions.end(version));
-        let repeat = ends.map(|end| end.0).min().unwrap_or(NONE);
-        let mut found = Found {
-            successor: NONE,
-            repeat,
-            updates: false,
-            allocated_bytes: 0,
-            released_bytes: 0,
-        };
+        let end = ends.map(|end| end.0).min().unwrap_or(NONE);
+        let mut found =
+            Found { successor: NONE, end, updates: false, allocated_bytes: 0, released_bytes: 0 };
         for &version in self.versions.writes(launch) {
             let (writer, reader) = (self.writer[version.index()], self.reader[version.index()]);
             found.successor = either(found.successor, if reader == NONE { writer } else { reader });

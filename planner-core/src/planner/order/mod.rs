@@ -116,9 +116,15 @@ pub(super) fn arrange_launches<'s>(
         if launches.is_sorted() {
             return Ok(None);
         }
-        // Repeats wait for the first launch of their op, which used the same tensors.
+        // The first launch of an op stays the first one, since it alone writes states.
+        let first = scratch.take(sequence.graph().ops().len(), 0u8)?;
         for (slot, &launch) in order.iter_mut().zip(launches) {
-            *slot = sequence.op(launch);
+            let launched = sequence.launched(launch);
+            let seen = core::mem::replace(&mut first[launched.op.index()], 1) == 1;
+            if seen != launched.is_repeat {
+                return Ok(None);
+            }
+            *slot = launched.op;
         }
     }
     sequence.in_order(order.iter().copied(), scratch).map(Some)

@@ -82,7 +82,7 @@ impl<'a> Touches<'a> {
         (from..self.end(version)).find(writes).unwrap_or(self.end(version))
     }
 
-    /// The op of a write of a version, or after its last write the repeat that ends it.
+    /// The op of a write of a version, or after its last write what ends it.
     fn writer(&self, versions: &Versions<'_>, version: Version, write: u32) -> Option<LaunchId> {
         if write < self.end(version) { Some(self.launch(write)) } else { versions.end(version) }
     }

@@ -1,7 +1,8 @@
 //! The launches of a sequence as if each repeat wrote tensors of its own.
 //!
-//! No launch from a repeat on reads what the tensor held before. So the tensor takes memory anew there. Still it has
-//! one place: the repeat waits for every launch that touches what the tensor held.
+//! What a repeat writes was dropped before. So it takes memory anew. Still the tensor has one place: a launch that
+//! writes another value there waits for every launch that reads the value before. Launches of one op write the same
+//! value, so a repeat need not wait for launches that read what the op wrote.
 
 use crate::graph::{Tensor, TensorId};
 use crate::scratch::{Limits, OutOfScratch, Scratch, total, words};
@@ -30,7 +31,7 @@ pub(super) struct Versions<'a> {
     touched: &'a [Version],
     /// The tensor of each version.
     tensors: &'a [TensorId],
-    /// The repeat that begins the tensor's next version; [`NONE`] for the last one.
+    /// The first launch after each version that writes another value than its last one; or [`NONE`].
     ends: &'a [u32],
 }
 
@@ -41,6 +42,7 @@ impl<'a> Versions<'a> {
             words::<TensorId>(Self::most(limits)),
             words::<u32>(Self::most(limits)),
             words::<Version>(limits.tensors),
+            words::<[u32; 3]>(limits.tensors),
         ])
     }
 
@@ -75,8 +77,7 @@ impl<'a> Versions<'a> {
             let (is_repeat, reads) = (sequence.launched(launch).is_repeat, sequence.reads(launch));
             for &tensor in sequence.writes(launch) {
                 if is_repeat && !reads.contains(&tensor) {
-                    let before = core::mem::replace(&mut now[tensor.index()], add(tensor));
-                    ends[before.index()] = launch.0;
+                    now[tensor.index()] = add(tensor);
                 }
             }
             let first = sequence.first_slot(launch);
@@ -84,7 +85,28 @@ impl<'a> Versions<'a> {
                 touched[slot] = now[tensor.index()];
             }
         }
-        Ok(Self { sequence, touched, tensors: &tensors[..count], ends: &ends[..count] })
+        let versions = Self { sequence, touched, tensors: &tensors[..count], ends: &[] };
+        versions.find_ends(ends, &mut scratch)?;
+        Ok(Self { ends, ..versions })
+    }
+
+    /// Walks the launches backwards. O(operands).
+    fn find_ends(&self, ends: &mut [u32], scratch: &mut Scratch<'_>) -> Result<(), OutOfScratch> {
+        // Of each tensor's next write: the launch, the version, and what ends its value.
+        let next = scratch.take(self.sequence.tensors().len(), [NONE; 3])?;
+        for launch in self.sequence.launches().rev() {
+            for (&tensor, version) in self.sequence.writes(launch).iter().zip(self.writes(launch)) {
+                let [later, its_version, its_end] = next[tensor.index()];
+                let is_same =
+                    later == NONE || self.sequence.op(LaunchId(later)) == self.sequence.op(launch);
+                let end = if is_same { its_end } else { later };
+                if its_version != version.0 {
+                    ends[version.index()] = end;
+                }
+                next[tensor.index()] = [launch.0, version.0, end];
+            }
+        }
+        Ok(())
     }
 
     pub(super) const fn sequence(&self) -> &'a Sequence<'a> {
@@ -105,7 +127,7 @@ impl<'a> Versions<'a> {
         self.sequence.tensor(self.tensors[version.index()])
     }
 
-    /// The repeat that writes the tensor anew, which ends a version.
+    /// The first launch after a version that writes another value than its last one.
     pub(super) fn end(&self, version: Version) -> Option<LaunchId> {
         let end = self.ends[version.index()];
         (end != NONE).then_some(LaunchId(end))
@@ -157,7 +179,8 @@ mod tests {
             Some(Kind::Temporary)
         );
         assert_eq!(versions.len(), 5);
-        let ends = [None, Some(LaunchId(3)), Some(LaunchId(5)), None, None];
+        // What is changed in place is made anew; the last value stays the same.
+        let ends = [None, Some(LaunchId(3)), None, None, None];
         assert!(versions.all().map(|version| versions.end(version)).eq(ends));
         let last = LaunchId(5);
         assert_eq!(
