@@ -113,10 +113,13 @@ def capture(
     """Captures one training step: forward, backward and the optimizer's update.
 
     `loss_fn(model, batch)` returns the loss, a tensor with one element; or a tuple that begins with
-    it, or a mapping in which it is "loss": then each iteration returns all of that. Of a tuple or a list, a
-    `loss_fn` that takes several arguments after the model gets each item: `loss_fn(model, *batch)`. A batch is any
-    nesting of tensors in tuples, lists, mappings and dataclasses. Numbers and texts in it are fixed:
-    other ones are captured as another shape is. The model is not run on real values, and keeps its
+    it, or a mapping in which it is "loss": then each iteration returns all of that. If it takes several
+    arguments after the model, it gets each item of a batch that is a tuple or a list: `loss_fn(model, *batch)`.
+    It may run backward passes itself, such as one for each micro-batch; if it then returns a detached loss, no
+    other pass follows.
+
+    A batch is any nesting of tensors in tuples, lists, mappings and dataclasses. Numbers and texts in it are
+    fixed: other ones are captured as another shape is. The model is not run on real values, and keeps its
     values; the optimizer gets the states that its first step would make.
 
     The step runs on the device of the model. With a `device`, such as "cuda", it runs there, for
@@ -318,15 +321,29 @@ class _Training(_Source):
             Substitution(fakes),
             recorder.fake_mode,
             recorder,
+            # Backward passes of CUDA run in another thread otherwise, without the user's line.
+            torch.autograd.set_multithreading_enabled(False),
         ):
             if on_gradient:
                 fakes.on_gradients(on_gradient)
             recorded.returned = call_on(self.loss_fn, self.model, recorded.batch_as_given())
             loss = loss_of(recorded.returned)
-            # Backward passes of CUDA run in another thread otherwise, without the user's line.
-            with torch.autograd.set_multithreading_enabled(False):
+            if self._has_backward(loss, fakes):
                 loss.backward()
         refuse_gradients_elsewhere(fakes, recorder.storages)
+
+    def _has_backward(self, loss, fakes):
+        """Returns whether the step runs a backward pass, as it does unless `loss_fn` has run all of them."""
+        groups = self.optimizer.param_groups
+        parameters = (p for group in groups for p in group["params"])
+        if loss.requires_grad or not any(map(fakes.has_gradient, parameters)):
+            return True
+        if self.processes:
+            raise CaptureError(
+                "loss_fn runs the backward pass itself, but the processes average each gradient once: return"
+                " the mean of all losses"
+            )
+        return False
 
     def _update(self, recorded):
         """Records clipping and the optimizer's step, within the swapped optimizer."""

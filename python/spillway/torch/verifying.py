@@ -49,7 +49,8 @@ def _eager(step, batch):
     optimizer.zero_grad(set_to_none=True)
     with torch.enable_grad():
         returned = call_on(source.loss_fn, source.model, batch)
-        loss_of(returned).backward()
+        if loss_of(returned).requires_grad:
+            loss_of(returned).backward()
     source.clipping.clip(optimizer)
     optimizer.step()
     return returned

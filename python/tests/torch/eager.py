@@ -46,7 +46,8 @@ def compare(
     for batch in data:
         eager.zero_grad()
         loss = loss_fn(eager_model, batch)
-        loss.backward()
+        if loss.requires_grad:
+            loss.backward()
         if clip is not None:
             clip(list(eager_model.parameters()))
         eager.step()

@@ -105,6 +105,36 @@ def test_gradients_are_accumulated_in_the_loss():
     compare(mlp, accumulated, lambda m: torch.optim.SGD(m.parameters(), lr=0.1), batches)
 
 
+def in_micro_batches(model, batch):
+    loss = torch.zeros(())
+    for x, y in zip(batch["x"].chunk(4), batch["y"].chunk(4)):
+        part = F.cross_entropy(model(x), y) / 4
+        part.backward()
+        loss += part.detach()
+    return loss
+
+
+@pytest.mark.parametrize("budget", [None, "60%"])
+def test_gradients_are_accumulated_by_backward_passes_in_the_loss(budget):
+    def adamw(model):
+        return torch.optim.AdamW(model.parameters(), lr=0.01)
+
+    settings = dict(clip=clip_norm, clip_grad=0.05, budget=budget)
+    step, _ = compare(mlp, in_micro_batches, adamw, batches, **settings)
+    step.verify()
+
+
+def test_a_loss_without_a_gradient_is_refused():
+    model = mlp()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+    def detached(model, batch):
+        return loss_fn(model, batch).detach()
+
+    with pytest.raises(spillway.torch.CaptureError, match="does not require grad"):
+        spillway.torch.capture(model, detached, optimizer, batches(0))
+
+
 def test_a_loss_may_take_the_batch_apart():
     model = mlp()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)

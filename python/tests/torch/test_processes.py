@@ -299,12 +299,20 @@ def gathers(model, batch):
     return classify(model, batch) + sum(every).sum()
 
 
+def has_backward(model, batch):
+    loss = classify(model, batch)
+    loss.backward()
+    return loss.detach()
+
+
 def what_is_refused(process):
     other_collectives(process)
     other_collectives_later(process)
     model = perceptron()
     with pytest.raises(spillway.torch.CaptureError, match="test_processes.py:.*only all_reduce"):
         captured(model, gathers, sgd(model), rows(24))
+    with pytest.raises(spillway.torch.CaptureError, match="average each gradient once: return the mean"):
+        captured(model, has_backward, sgd(model), rows(24))
     with pytest.raises(spillway.torch.CaptureError, match="needs capture.*process_group"):
         spillway.torch.capture(model, lambda m, b: summed(classify(m, b)), sgd(model), rows(24))
     with pytest.MonkeyPatch.context() as patch:

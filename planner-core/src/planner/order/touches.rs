@@ -87,8 +87,9 @@ impl<'a> Touches<'a> {
         if write < self.end(version) { Some(self.launch(write)) } else { versions.end(version) }
     }
 
-    /// Moves the cursor over an op, and visits the ops that had to wait for it: each reader
-    /// of what it writes, and the [writer](Self::writer) of what it, or no one, reads.
+    /// Moves the cursor over an op, and visits each op that had to wait for it: the readers of the values that it
+    /// writes, and the next [writer](Self::writer) of a tensor if the op reads the tensor, or writes a value that no
+    /// op reads.
     pub(super) fn pass(
         &mut self,
         versions: &Versions<'_>,
