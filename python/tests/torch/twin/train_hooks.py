@@ -201,3 +201,27 @@ def saved_tensors_packed_by_hooks(side):
 
     model = nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 4))
     side.train(model, lambda m, b: classify(m, b), sgd(model), rows())
+
+
+@same
+def an_average_of_the_weights_after_the_step(side):
+    model, average = mlp(), mlp()
+    optimizer = adamw(model)
+
+    @torch.no_grad()
+    def follow(*_):
+        for mine, its in zip(average.parameters(), model.parameters()):
+            mine.lerp_(its, 0.1)
+
+    optimizer.register_step_post_hook(follow)
+    side.train(model, classify, optimizer, rows())
+    side.show(average=average.state_dict())
+
+
+@refused("the step differs when it is captured again")
+def a_scaler_of_the_loss(side):
+    model, scaler = mlp(), torch.amp.GradScaler("cpu")
+    optimizer = sgd(model)
+    optimizer.register_step_pre_hook(lambda *_: scaler.unscale_(optimizer))
+    optimizer.register_step_post_hook(lambda *_: scaler.update())
+    side.train(model, lambda m, batch: scaler.scale(classify(m, batch)), optimizer, rows())
