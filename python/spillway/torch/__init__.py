@@ -11,7 +11,8 @@ keeps the training loop: forward pass, backward pass and the optimizer's step ar
         for batch in data:
             loss = train(batch)
 
-captures a whole step. `capture_inference(model, example_batch)` returns such a step of a model without
+captures a whole step. `estimate(model, loss_fn, optimizer, example_batch, machine="rtx4090")` tells what it takes on
+a device that is not there. `capture_inference(model, example_batch)` returns such a step of a model without
 gradients.
 """
 
@@ -21,7 +22,9 @@ refuse_older()  # before a module that needs what older ones lack
 
 from .capturing import capture, capture_inference
 from .errors import AllocationError, BatchError, CaptureError, ChangedError, LostError
+from .estimating import Estimate, estimate
 from .optimizing import optimizer
+from .roofline import Speeds
 from .running import Compiled
 from .step import Step
 
@@ -31,9 +34,12 @@ __all__ = [
     "CaptureError",
     "ChangedError",
     "Compiled",
+    "Estimate",
     "LostError",
+    "Speeds",
     "Step",
     "capture",
     "capture_inference",
+    "estimate",
     "optimizer",
 ]

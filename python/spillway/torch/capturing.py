@@ -33,6 +33,7 @@ from .devices import device_of
 from .errors import CaptureError, is_of_user, quoted
 from .generators import PythonsGenerators, unseeded
 from .guards import Surroundings
+from .hosting import host_times
 from .indices import checks
 from .logs import timed
 from .machine import measure_copies
@@ -137,7 +138,7 @@ def capture(
     Raises `CaptureError` where the step depends on the values of tensors, and where processes
     would run different collectives.
     """
-    source = _Training(model, loss_fn, optimizer, process_group, device, Clipping(clip_grad))
+    source = Training(model, loss_fn, optimizer, process_group, device, Clipping(clip_grad))
     step: Step[Any, Any] = source.capture(example_batch)
     if verify:
         step.verify()
@@ -225,6 +226,10 @@ class _Source:
             runs.put_back()
         return _step(self, first, self.returns, example_batch)
 
+    def host_times(self, step):
+        """Returns the time of each op on the host, and None for ops that may not run there."""
+        return host_times(step)
+
     def evaluation(self, step, forward):
         """Returns the source of inferences beside a step that has been captured of this one."""
         return _Evaluation(step, forward)
@@ -236,22 +241,15 @@ class _Source:
         """Compares the run with those of other processes."""
 
 
-class _Training(_Source):
+class Training(_Source):
     """A training step."""
 
     returns = "loss"
 
     def __init__(self, model, loss_fn, optimizer, process_group, device, clipping):
-        refuse_others(model, loss_fn)
-        refuse_no_optimizer(optimizer)
-        self.model, self.loss_fn, self.optimizer = model, loss_fn, optimizer
-        self.clipping = clipping
-        refuse_wrapped(model, process_group)
-        refuse_closures(optimizer)
-        self._has_states = True  # unless it is found that the optimizer has none
+        self._begin_with(model, loss_fn, optimizer, process_group, clipping)
         self.moves_batch = device is not None
         self.measurements = Measurements(device_of(model, device))
-        self.constants = Constants()
         is_on_processor = self.measurements.device.torch_device.type == "cpu"
         if process_group is not None and not is_on_processor:
             raise CaptureError("a step of several processes runs on the processor")
@@ -261,6 +259,17 @@ class _Training(_Source):
         measure = self.processes.measure_copies if self.processes else measure_copies
         self.copied_bytes_per_s = measure()
         self.setup_costs = self.measurements.device.setup_costs()
+
+    def _begin_with(self, model, loss_fn, optimizer, process_group, clipping):
+        """Checks and keeps what the user gives."""
+        refuse_others(model, loss_fn)
+        refuse_no_optimizer(optimizer)
+        self.model, self.loss_fn, self.optimizer = model, loss_fn, optimizer
+        self.clipping = clipping
+        refuse_wrapped(model, process_group)
+        refuse_closures(optimizer)
+        self._has_states = True  # unless it is found that the optimizer has none
+        self.constants = Constants()
 
     def roots(self):
         """Returns what the step's code can reach, by name."""

@@ -37,9 +37,9 @@ class Measurements:
         self._measured = {}
         self._memory = Memory(device)
 
-    def layouts(self, call, storages):
+    def layouts(self, call, storages, fakes):
         """Returns the shape and the strides of each result of the real op; None for no tensor."""
-        key = _key(call)
+        key = costs_key(call)
         if key not in self._layouts:
             with plain_mode(), _generator_kept(self.device):
                 out = self._tried(call, storages, _plain)
@@ -52,7 +52,7 @@ class Measurements:
 
     def measure(self, call, storages):
         """Returns the costs of a launch."""
-        key = _key(call)
+        key = costs_key(call)
         if key not in self._measured:
             measure = partial(_measure, device=self.device)
             self._measured[key] = self._tried(call, storages, measure)
@@ -136,7 +136,7 @@ def _measure(call, memory, device):
         return Measured(1, 0, draws=False, repeats=True)
     with plain_mode(), _generator_kept(device) as generator:
         launch = _warmed_up(call, memory)
-        draws = generator.has_moved() or _may_draw(call)
+        draws = generator.has_moved() or may_draw(call)
         made = memory.results(call)
         first = [memory.copy(result) for result in made]
         for result in made:
@@ -148,7 +148,7 @@ def _measure(call, memory, device):
     return Measured(max(time_ns, 1), workspace_bytes, draws, repeats)
 
 
-def _may_draw(call):
+def may_draw(call):
     """Returns whether a call may draw random numbers for other values than those it was measured
     with, as `rrelu` does for negative ones alone."""
     if torch.Tag.nondeterministic_seeded not in call.function.tags:
@@ -184,7 +184,7 @@ def _plain(call, memory):
     return made[0]
 
 
-def _key(call):
+def costs_key(call):
     """Returns what decides the costs of a call: its function, shapes, strides and constants."""
     numbers = {}
     leaves, structure = tree_flatten((call.args, call.kwargs, call.results))

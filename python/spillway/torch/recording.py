@@ -334,7 +334,7 @@ class Recorder(TorchDispatchMode):
         call.in_backward = torch._C._current_graph_task_id() != -1
         call.by_optimizer = self.is_updating
         if fresh and function not in FACTORIES:
-            layouts = self.measure.layouts(call, self.storages)
+            layouts = self.measure.layouts(call, self.storages, fakes)
             for k, fake in enumerate(fakes):
                 if k in fresh or is_empty(fake):
                     fakes[k] = self._with_layout(fake, layouts[k])

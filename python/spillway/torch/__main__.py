@@ -1,0 +1,83 @@
+"""Estimates from the configuration of a language model: `python -m spillway.torch estimate config.json`."""
+
+import argparse
+import json
+import sys
+from pathlib import Path
+
+import torch
+
+from spillway import Error
+
+from .estimating import estimate
+from .roofline import SPEEDS
+
+OPTIMIZERS = {
+    "adamw": lambda parameters: torch.optim.AdamW(parameters, lr=1e-4),
+    "adam": lambda parameters: torch.optim.Adam(parameters, lr=1e-4),
+    "sgd": lambda parameters: torch.optim.SGD(parameters, lr=1e-4, momentum=0.9),
+}
+
+
+def main(arguments=None):
+    """Runs the program; returns its exit status."""
+    parser = argparse.ArgumentParser(prog="python -m spillway.torch", description=__doc__)
+    commands = parser.add_subparsers(dest="command", required=True)
+    about = "Estimate the training step of a causal language model on a machine that is not there."
+    command = commands.add_parser("estimate", help=about, description=about)
+    add = command.add_argument
+    add("config", type=Path, help="config.json of a model, as transformers writes it")
+    add("--batch", type=int, default=1, metavar="ROWS", help="rows of a batch [1]")
+    add("--sequence", type=int, default=2048, metavar="TOKENS", help="tokens of a row [2048]")
+    add("--optimizer", choices=OPTIMIZERS, default="adamw", help="[adamw]; sgd has momentum")
+    help = "of weights, gradients and moments; mixed: float32, computed with in bfloat16 [bf16]"
+    add("--precision", choices=["bf16", "mixed", "float32"], default="bf16", help=help)
+    add("--machine", choices=SPEEDS, default="rtx4090", help="[rtx4090]")
+    help = "a size (16GiB), a percentage (35%%), or min; may be given several times [min and quarters]"
+    add("--budget", action="append", metavar="B", help=help)
+    add("--host-optimizer", action="store_true", help="run the optimizer on the host")
+    add("--graph", type=Path, metavar="FILE", help="write the graph, for `spillway plan FILE`")
+    options = parser.parse_args(arguments)
+    try:
+        found = _estimate(options)
+    except (Error, OSError, ValueError, ImportError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    print(found)
+    if options.graph:
+        options.graph.write_bytes(found.graph.to_json())
+    return 0
+
+
+def _estimate(options):
+    model = _model(options.config, options.precision)
+    tokens = torch.zeros(options.batch, options.sequence, dtype=torch.long, device="meta")
+    optimizer = OPTIMIZERS[options.optimizer](model.parameters())
+
+    def loss_fn(model, tokens):
+        with torch.autocast("cpu", torch.bfloat16, enabled=options.precision == "mixed"):
+            return model(input_ids=tokens, labels=tokens).loss
+
+    host = "optimizer" if options.host_optimizer else None
+    how = dict(machine=options.machine, budgets=options.budget, host=host)
+    return estimate(model, loss_fn, optimizer, tokens, **how)
+
+
+def _model(path, precision):
+    """Returns a model that has no memory."""
+    try:
+        import transformers
+    except ImportError as error:
+        raise ImportError("estimates of a configuration need the package transformers") from error
+    settings = json.loads(path.read_text())
+    if "model_type" not in settings:
+        raise ValueError(f'{path} has no "model_type": give the config.json of a model')
+    kind = settings.pop("model_type")
+    config = transformers.AutoConfig.for_model(kind, **{**settings, "use_cache": False})
+    with torch.device("meta"):
+        model = transformers.AutoModelForCausalLM.from_config(config)
+    return model.to(torch.bfloat16 if precision == "bf16" else torch.float32).train()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,168 @@
+"""Estimates a training step on a device that is not there: the least memory, times, and what limits them."""
+
+import json
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from spillway import Graph, InfeasibleError, Machine, Plan
+
+from .capturing import Clip, Training
+from .clipping import Clipping
+from .roofline import SPEEDS, Roofline, Speeds
+from .step import Host
+
+QUARTERS = 4
+
+
+def estimate(
+    model: torch.nn.Module,
+    loss_fn: Callable[..., Any],
+    optimizer: torch.optim.Optimizer,
+    example_batch: Any,
+    machine: Machine | str = "rtx4090",
+    *,
+    speeds: Speeds | None = None,
+    budgets: Iterable[int | str] | None = None,
+    host: Host | None = None,
+    clip_grad: Clip | None = None,
+) -> "Estimate":
+    """Estimates one training step on a machine that is not there.
+
+    The first four arguments are those of `capture`. Nothing runs, and no memory is taken: model and batch may
+    lie on PyTorch's device "meta". `machine` is a `spillway.Machine`, or the name of one that is built in. The
+    time of each op is the longer of its arithmetic and its bytes, by the `speeds` of the device, and 5 µs.
+    Without `speeds`, the machine is one of `rtx4090`, `rtx5090`, `gh200` and `laptop-8gb`, whose speeds are
+    their vendors': kernels attain less. Workspaces of ops count as 0.
+
+    `budgets` are as for `Step.plan`; without them, the least budget, and quarters of the device's memory as far as
+    more memory makes the step shorter. With
+    `host="optimizer"`, the optimizer runs on the host.
+
+    Raises `CaptureError` where the step cannot be captured.
+    """
+    machine, speeds = _known(machine, speeds)
+    if host is not None and speeds.host_gb_s is None:
+        raise ValueError("host='optimizer' needs the speed of the host's memory: Speeds(..., host_gb_s=60)")
+    source = _Estimated(model, loss_fn, optimizer, Roofline(speeds), Clipping(clip_grad))
+    step = source.capture(example_batch)
+    settings = {} if host is None else {"host": "all"}
+    graph = step.graph_for(host)
+    least_bytes = graph.least(machine, settings=settings)
+    times_ns = [op.measured.time_ns for op in step.operations]
+    found = Estimate(graph, machine, least_bytes, _items(example_batch), [], times_ns)
+    if budgets is not None:
+        found.plans.extend(graph.plan(machine, budget, settings=settings) for budget in budgets)
+        return found
+    for budget_bytes in _budgets(machine, least_bytes):
+        plan = graph.plan(machine, budget_bytes, settings=settings)
+        if not found.plans or plan.predicted.period_ns < found.plans[-1].predicted.period_ns:
+            found.plans.append(plan)
+        if _keeps_all(plan):
+            break
+    return found
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """What a training step takes on a machine that is not there. `str` returns a table."""
+
+    graph: Graph
+    machine: Machine
+    least_bytes: int  # of device memory
+    items: tuple[int, str]  # how many an iteration has, and what they are
+    plans: list[Plan]  # for each budget
+    times_ns: list[int]  # of each op on the device
+
+    def items_per_s(self, plan: Plan) -> float:
+        """Returns the rows, or tokens, of the batch in a second."""
+        return self.items[0] * 1e9 / plan.predicted.period_ns
+
+    def shares(self, plan: Plan) -> dict[str, float]:
+        """Returns the share of the period for which the device, each link and the host are busy."""
+        speeds, predicted = json.loads(self.machine.to_json()), plan.predicted
+        elsewhere_ns = sum(self.times_ns[op] for op in plan.host_ops)
+        busy_ns = {
+            "device": predicted.compute_ns + predicted.repeat_ns - elsewhere_ns,
+            "upload": predicted.h2d_bytes * 1e9 / speeds["h2d_bytes_per_s"],
+            "download": predicted.d2h_bytes * 1e9 / speeds["d2h_bytes_per_s"],
+            "host": predicted.host_ns,
+        }
+        return {name: ns / predicted.period_ns for name, ns in busy_ns.items()}
+
+    def limit(self, plan: Plan) -> str:
+        """Returns what is busy longest: the device, a link or the host; "memory" if the device computes again
+        what it had no memory to keep."""
+        shares = self.shares(plan)
+        most = max(shares, key=shares.__getitem__)
+        return "memory" if most == "device" and plan.predicted.repeat_ns else most
+
+    def __str__(self) -> str:
+        _, unit = self.items
+        has_gib = f"{self.machine.name} has {_gib(self.machine.device_bytes)}"
+        lines = [f"least device memory {_gib(self.least_bytes)}; {has_gib}"]
+        if not self.plans:
+            return lines[0] + ": the step does not fit"
+        lines.append(
+            f"{'budget':>10} {'iteration':>11} {unit + '/s':>9} {'on the host':>11}"
+            f" {'device':>7} {'upload':>7} {'download':>8} {'host':>5}  limited by"
+        )
+        for plan in self.plans:
+            shares = "{device:7.0%} {upload:7.0%} {download:8.0%} {host:5.0%}".format(**self.shares(plan))
+            lines.append(
+                f"{_gib(plan.budget_bytes):>10} {plan.predicted.period_ns / 1e6:8.0f} ms"
+                f" {self.items_per_s(plan):9,.0f} {_gib(plan.predicted.host_bytes):>11} {shares}"
+                f"  {self.limit(plan)}"
+            )
+        return "\n".join(lines)
+
+
+class _Estimated(Training):
+    """A training step on a device that is not there."""
+
+    def __init__(self, model, loss_fn, optimizer, roofline, clipping):
+        self._begin_with(model, loss_fn, optimizer, None, clipping)
+        self.moves_batch, self.measurements = True, roofline
+        self.processes = self.copied_bytes_per_s = self.setup_costs = None
+
+    def host_times(self, step):
+        calls = (op.host_call for op in step.operations)
+        return [None if call is None else self.measurements.host_ns(call) for call in calls]
+
+
+def _known(machine, speeds):
+    """Returns a machine and its speeds."""
+    name = machine if isinstance(machine, str) else machine.name
+    if isinstance(machine, str):
+        machine = Machine.builtin(machine)
+    if speeds is None and name not in SPEEDS:
+        raise ValueError(f"the speeds of {name} are not known: give speeds=spillway.torch.Speeds(...)")
+    return machine, speeds or SPEEDS[name]
+
+
+def _budgets(machine, least_bytes):
+    """Returns the least budget, and quarters of the device's memory."""
+    quarters = [machine.device_bytes * k // QUARTERS for k in range(1, QUARTERS + 1)]
+    return [b for b in (least_bytes, *quarters) if least_bytes <= b <= machine.device_bytes]
+
+
+def _keeps_all(plan):
+    """Returns whether more memory is of no use."""
+    predicted = plan.predicted
+    return not predicted.repeat_ns and predicted.period_ns <= predicted.compute_ns
+
+
+def _items(batch):
+    """Returns how many rows a batch has; tokens if its first tensor has a number for each place of a row."""
+    first = next((t for t in torch.utils._pytree.tree_leaves(batch) if torch.is_tensor(t)), None)
+    if first is None or not first.dim():
+        return 1, "steps"
+    if first.dim() == 2 and not first.dtype.is_floating_point:
+        return first.numel(), "tokens"
+    return len(first), "rows"
+
+
+def _gib(nbytes):
+    return f"{nbytes / 2**30:.2f} GiB"

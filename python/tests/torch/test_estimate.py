@@ -1,0 +1,171 @@
+"""Estimates of training steps on devices that are not there."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+import torch
+from models import classify
+from torch import nn
+
+import spillway
+import spillway.torch
+from spillway.torch import Speeds, capture, estimate
+
+pytestmark = pytest.mark.short
+
+SPEEDS = Speeds(tflops=100, float32_tflops=10, memory_gb_s=1000, host_gb_s=50)
+LLAMA = dict(
+    model_type="llama",
+    hidden_size=4096,
+    intermediate_size=14336,
+    num_hidden_layers=32,
+    num_attention_heads=32,
+    num_key_value_heads=8,
+    vocab_size=128256,
+)
+
+
+def perceptron():
+    return nn.Sequential(nn.Linear(20, 64), nn.ReLU(), nn.Dropout(), nn.Linear(64, 5))
+
+
+def rows():
+    return torch.randn(16, 20), torch.randint(5, (16,))
+
+
+def adamw(model):
+    return torch.optim.AdamW(model.parameters())
+
+
+def without_costs(graph):
+    found = json.loads(graph.to_json())
+    for op in found["ops"]:
+        op["time_ns"] = op["workspace_bytes"] = 0
+    return found
+
+
+@pytest.mark.parametrize("device", ["cpu", "meta"])
+def test_the_graph_is_that_of_a_capture(device):
+    captured = perceptron()
+    step = capture(captured, classify, adamw(captured), rows())
+    model = perceptron().to(device)
+    found = estimate(model, classify, adamw(model), [t.to(device) for t in rows()], speeds=SPEEDS)
+    assert without_costs(found.graph) == without_costs(step.graph)
+    assert all(p.device.type == device for p in model.parameters())
+
+
+def times(dtype, size=1024):
+    """Returns the time of each op by its name."""
+    with torch.device("meta"):
+        model = nn.Linear(size, size, bias=False, dtype=dtype)
+        x = torch.zeros(4 * size, size, dtype=dtype)
+    sgd = torch.optim.SGD(model.parameters(), lr=0.1)
+    found = estimate(model, lambda m, x: m(x).sum(), sgd, x, speeds=SPEEDS)
+    return {op["name"]: op["time_ns"] for op in json.loads(found.graph.to_json())["ops"]}
+
+
+@pytest.mark.parametrize(("dtype", "tflops"), [(torch.bfloat16, 100), (torch.float32, 10)])
+def test_a_product_takes_its_arithmetic(dtype, tflops):
+    assert times(dtype)["mm"] == round(5000 + 2 * 4 * 1024**3 / (tflops * 1e3))
+
+
+def test_other_ops_take_their_bytes():
+    found = times(torch.float32)
+    assert found["sum"] == round(5000 + (4 * 1024**2 * 4 + 4) / 1000)
+    # Reads the gradient, reads and writes the weight.
+    assert found["add_"] == round(5000 + 3 * 1024**2 * 4 / 1000)
+
+
+def test_an_embedding_reads_its_rows_alone():
+    with torch.device("meta"):
+        model, x = nn.Embedding(100_000, 512), torch.zeros(1, 10, dtype=torch.long)
+    sgd = torch.optim.SGD(model.parameters(), lr=0.1)
+    found = estimate(model, lambda m, x: m(x).sum(), sgd, x, speeds=SPEEDS)
+    ops = {op["name"]: op["time_ns"] for op in json.loads(found.graph.to_json())["ops"]}
+    assert ops["embedding"] < 5100 < 100_000 < ops["add_"]
+
+
+def wide():
+    with torch.device("meta"):
+        return nn.Sequential(*(nn.Linear(4096, 4096) for _ in range(16))), torch.zeros(64, 4096)
+
+
+def of_wide(**how):
+    model, x = wide()
+    return estimate(model, lambda m, x: m(x).square().mean(), adamw(model), x, speeds=SPEEDS, **how)
+
+
+def test_more_memory_makes_steps_shorter_until_all_of_it_stays():
+    machine = spillway.Machine("small", 6 << 30, 64 << 30, 2 << 20, 10**10, 10**10)
+    found = of_wide(machine=machine)
+    periods_ns = [plan.predicted.period_ns for plan in found.plans]
+    assert found.plans[0].budget_bytes == found.least_bytes and len(periods_ns) >= 3
+    assert periods_ns == sorted(periods_ns, reverse=True)
+    assert found.limit(found.plans[0]) in ("upload", "download")
+    assert found.limit(found.plans[-1]) == "device"
+    shares = [share for plan in found.plans for share in found.shares(plan).values()]
+    assert all(0 <= share <= 1.001 for share in shares)
+    first, header, *lines = str(found).splitlines()
+    assert first.endswith("small has 6.00 GiB") and "rows/s" in header and len(lines) == len(periods_ns)
+
+
+def test_the_optimizer_runs_on_the_host():
+    with_host = of_wide(budgets=["min"], host="optimizer")
+    (plan,) = with_host.plans
+    assert plan.host_ops and with_host.least_bytes < of_wide(budgets=[]).least_bytes
+    shares = with_host.shares(plan)
+    assert 0 < shares["host"] <= 1.001 and 0 < shares["device"] <= 1.001
+    assert with_host.limit(plan) == "host"
+
+
+def test_a_step_that_does_not_fit():
+    machine = spillway.Machine("tiny", 64 << 20, 64 << 30, 2 << 20, 10**10, 10**10)
+    found = of_wide(machine=machine)
+    assert not found.plans and str(found).endswith("tiny has 0.06 GiB: the step does not fit")
+
+
+def test_what_is_not_known_is_refused():
+    machine = spillway.Machine("own", 1 << 30, 1 << 30, 2 << 20, 10**10, 10**10)
+    model = perceptron()
+    given = model, classify, adamw(model), rows()
+    with pytest.raises(ValueError, match="the speeds of own are not known: give speeds="):
+        estimate(*given, machine=machine)
+    with pytest.raises(ValueError, match="host='optimizer' needs the speed of the host's memory"):
+        estimate(*given, speeds=Speeds(1, 1, 1), host="optimizer")
+    with pytest.raises(spillway.Error, match="rtx9999"):
+        estimate(*given, machine="rtx9999", speeds=SPEEDS)
+
+
+def run(*arguments):
+    command = sys.executable, "-m", "spillway.torch", "estimate", *map(str, arguments)
+    return subprocess.run(command, capture_output=True, text=True, timeout=240)
+
+
+@pytest.mark.parametrize("machine", ["rtx4090", "gh200"])
+def test_a_decoder_of_8_billion_parameters_from_its_configuration(machine, tmp_path):
+    pytest.importorskip("transformers")
+    config, graph = tmp_path / "config.json", tmp_path / "graph.json"
+    config.write_text(json.dumps(LLAMA))
+    budgets = "--budget", "min", "--budget", "20GiB"
+    done = run(config, "--batch", 4, "--machine", machine, *budgets, "--graph", graph)
+    assert not done.returncode, done.stderr
+    first, header, *lines = done.stdout.splitlines()
+    assert first.startswith("least device memory 11.7") and "tokens/s" in header and len(lines) == 2
+    tokens_per_s = [float(line.split()[4].replace(",", "")) for line in lines]
+    # 6 operations for each of 8 billion parameters, and those of attention.
+    most = {"rtx4090": 165e12, "gh200": 989e12}[machine] / (6 * 8e9)
+    assert most / 4 < tokens_per_s[0] < tokens_per_s[1] < most
+    assert len(spillway.Graph.from_json(graph.read_bytes()).name) > 0
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [('{"hidden_size": 8}', 'has no "model_type"'), ("{", "Expecting property name"), (None, "No such file")],
+)
+def test_a_configuration_that_is_none(text, message, tmp_path):
+    if text is not None:
+        (tmp_path / "config.json").write_text(text)
+    done = run(tmp_path / "config.json")
+    assert done.returncode == 1 and done.stderr.startswith("error: ") and message in done.stderr
