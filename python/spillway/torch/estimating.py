@@ -58,7 +58,7 @@ def estimate(
         return found
     for budget_bytes in _budgets(machine, least_bytes):
         plan = graph.plan(machine, budget_bytes, settings=settings)
-        if not found.plans or plan.predicted.period_ns < found.plans[-1].predicted.period_ns:
+        if not found.plans or _is_shorter(plan, found.plans[-1]):
             found.plans.append(plan)
         if _keeps_all(plan):
             break
@@ -132,7 +132,7 @@ class _Estimated(Training):
         return [None if call is None else self.measurements.host_ns(call) for call in calls]
 
 
-def _known(machine, speeds):
+def _known(machine: Machine | str, speeds: Speeds | None) -> tuple[Machine, Speeds]:
     """Returns a machine and its speeds."""
     name = machine if isinstance(machine, str) else machine.name
     if isinstance(machine, str):
@@ -146,6 +146,11 @@ def _budgets(machine, least_bytes):
     """Returns the least budget, and quarters of the device's memory."""
     quarters = [machine.device_bytes * k // QUARTERS for k in range(1, QUARTERS + 1)]
     return [b for b in (least_bytes, *quarters) if least_bytes <= b <= machine.device_bytes]
+
+
+def _is_shorter(plan, other):
+    """Returns whether a plan is shorter by a thousandth or more."""
+    return plan.predicted.period_ns <= other.predicted.period_ns * 0.999
 
 
 def _keeps_all(plan):

@@ -12,6 +12,7 @@ from .processor import Processor
 from .recording import View
 
 LAUNCH_NS = 5_000
+HALVES = torch.bfloat16, torch.float16
 
 # They read few of the rows of their first tensor.
 SELECT_ROWS = {"aten::embedding", "aten::index_select", "aten::gather", "aten::index"}
@@ -26,11 +27,6 @@ class Speeds:
     float32_tflops: float  # of matrices in other types
     memory_gb_s: float
     host_gb_s: float | None = None  # the memory of the host, for an optimizer that runs there
-
-    def time_ns(self, flops, nbytes, dtype):
-        """Returns the time of a launch: the longer of its arithmetic and its copies."""
-        tflops = self.tflops if dtype in (torch.bfloat16, torch.float16) else self.float32_tflops
-        return round(LAUNCH_NS + max(flops / (1e3 * tflops), nbytes / self.memory_gb_s))
 
 
 def _memory(gb_s, host_gb_s):
@@ -81,9 +77,13 @@ class Roofline:
         views = [v for v in tree_leaves((call.args, call.kwargs, call.results)) if isinstance(v, View)]
         dtype = next((v.dtype for v in views if v.dtype.is_floating_point), None)
         flops = _flops(call)
-        time_ns = self._speeds.time_ns(flops, _bytes(call), dtype)
-        draws = may_draw(call)
-        return Measured(time_ns, 0, draws, repeats=True)
+        return Measured(self._time_ns(flops, _bytes(call), dtype), 0, may_draw(call), repeats=True)
+
+    def _time_ns(self, flops, nbytes, dtype):
+        """Returns the longer of the times of arithmetic and bytes."""
+        speeds = self._speeds
+        tflops = speeds.tflops if dtype in HALVES else speeds.float32_tflops
+        return round(LAUNCH_NS + max(flops / (1e3 * tflops), nbytes / speeds.memory_gb_s))
 
 
 def _flops(call):

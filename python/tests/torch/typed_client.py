@@ -98,6 +98,23 @@ def train_on_mappings(batch: dict[str, Tensor]) -> None:
     assert_type(number, int)
 
 
+def compare_devices(x: Tensor) -> None:
+    model = Perceptron()
+    given = model, loss_fn, torch.optim.SGD(model.parameters()), Pairs(x, x)
+    found = spillway.torch.estimate(*given, machine="gh200", budgets=["min", 1 << 30])
+    assert_type(found, spillway.torch.Estimate)
+    own = spillway.torch.Speeds(tflops=100, float32_tflops=50, memory_gb_s=900, host_gb_s=60)
+    machine = spillway.Machine.builtin("rtx4090")
+    found = spillway.torch.estimate(*given, machine=machine, speeds=own, host="optimizer")
+    for plan in found.plans:
+        assert_type(plan, spillway.Plan)
+        assert_type(found.items_per_s(plan), float)
+        assert_type(found.limit(plan), str)
+        assert_type(found.shares(plan)["upload"], float)
+    assert_type(found.least_bytes, int)
+    spillway.torch.estimate(*given, host="optimiser")  # type: ignore[arg-type]
+
+
 def infer(x: Tensor) -> None:
     model = Perceptron()
     step = spillway.torch.capture_inference(model, x, device=torch.device("cpu"))
