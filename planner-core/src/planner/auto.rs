@@ -180,8 +180,9 @@ pub(super) fn make_with<'o>(
     let found = [&segments, &repeated];
     let mut contest = Contest::new(output);
     let half = strategy.shared(request.graph.ops().len());
+    let rival = orders.rival().map(task);
     let (given, best) = (task(&given), task(best));
-    let orders = [Some(&given), order.is_some().then_some(&best)];
+    let orders = [Some(&given), rival.as_ref()];
     let compares = matches!(strategy, Strategy::Auto(_)) && !strategy.takes_first();
     // What was sampled will be planned, as a rule, so that longer plans need not be.
     let found_ns = found.into_iter().flatten().map(|(_, sampled)| sampled.period_ns);
