@@ -183,7 +183,7 @@ def capture_inference(
 
     Raises `CaptureError` where the inference depends on the values of tensors.
     """
-    return _Inference(model, forward, device).capture(example_batch)
+    return Inference(model, forward, device).capture(example_batch)
 
 
 @contextmanager
@@ -377,25 +377,28 @@ class Training(_Source):
             refuse_first_step(self.optimizer)
 
 
-class _Inference(_Source):
+class Inference(_Source):
     """An inference."""
 
     optimizer = processes = None
     returns = "result"
 
     def __init__(self, model, forward, device):
-        refuse_others(model, forward)
-        self.model, self.forward = model, forward
-        refuse_wrapped(model, None)
+        self._begin_with(model, forward)
         self.moves_batch = device is not None
         self.measurements = Measurements(device_of(model, device))
-        self.constants = Constants()
         self.copied_bytes_per_s = measure_copies()
         self.setup_costs = self.measurements.device.setup_costs()
 
     def functions(self):
         """Returns the functions of the step, by name."""
         return dict(forward=self.forward)
+
+    def _begin_with(self, model, forward):
+        """Checks and keeps what the user gives."""
+        refuse_others(model, forward)
+        refuse_wrapped(model, None)
+        self.model, self.forward, self.constants = model, forward, Constants()
 
     def roots(self):
         """Returns what the inference's code can reach, by name."""
@@ -409,7 +412,7 @@ class _Inference(_Source):
         return recorded
 
 
-class _Evaluation(_Inference):
+class _Evaluation(Inference):
     """Inferences that share a session with a step: their graphs have all of its states."""
 
     def __init__(self, step, forward):

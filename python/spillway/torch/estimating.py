@@ -1,4 +1,4 @@
-"""Estimates a training step on a device that is not there: the least memory, times, and what limits them."""
+"""Estimates a training step, or an inference, on a device that is not there: the least memory, times, and what limits them."""
 
 import json
 from collections.abc import Callable, Iterable
@@ -9,10 +9,10 @@ import torch
 
 from spillway import Graph, InfeasibleError, Machine, Plan
 
-from .capturing import Clip, Training
+from .capturing import Clip, Inference, Training
 from .clipping import Clipping
 from .roofline import SPEEDS, Roofline, Speeds
-from .step import Host
+from .step import Host, Step
 
 QUARTERS = 4
 
@@ -20,7 +20,7 @@ QUARTERS = 4
 def estimate(
     model: torch.nn.Module,
     loss_fn: Callable[..., Any],
-    optimizer: torch.optim.Optimizer,
+    optimizer: torch.optim.Optimizer | None,
     example_batch: Any,
     machine: Machine | str = "rtx4090",
     *,
@@ -31,7 +31,8 @@ def estimate(
 ) -> "Estimate":
     """Estimates one training step on a machine that is not there.
 
-    The first four arguments are those of `capture`. Nothing runs, and no memory is taken: model and batch may
+    The first four arguments are those of `capture`. Without an optimizer, the step is an inference, and `loss_fn`
+    returns its results. Nothing runs, and no memory is taken: model and batch may
     lie on PyTorch's device "meta". `machine` is a `spillway.Machine`, or the name of one that is built in. The
     time of each op is the longer of its arithmetic and its bytes, by the `speeds` of the device, and 5 µs.
     Without `speeds`, the machine is one of `rtx4090`, `rtx5090`, `gh200` and `laptop-8gb`, whose speeds are
@@ -46,8 +47,7 @@ def estimate(
     machine, speeds = _known(machine, speeds)
     if host is not None and speeds.host_gb_s is None:
         raise ValueError("host='optimizer' needs the speed of the host's memory: Speeds(..., host_gb_s=60)")
-    source = _Estimated(model, loss_fn, optimizer, Roofline(speeds), Clipping(clip_grad))
-    step = source.capture(example_batch)
+    step = _captured(model, loss_fn, optimizer, example_batch, Roofline(speeds), Clipping(clip_grad))
     settings = {} if host is None else {"host": "all"}
     graph = step.graph_for(host)
     least_bytes = graph.least(machine, settings=settings)
@@ -65,9 +65,22 @@ def estimate(
     return found
 
 
+def _captured(
+    model: torch.nn.Module,
+    loss_fn: Callable[..., Any],
+    optimizer: torch.optim.Optimizer | None,
+    example_batch: Any,
+    roofline: Roofline,
+    clipping: Clipping,
+) -> Step[Any, Any]:
+    if optimizer is None:
+        return _EstimatedInference(model, loss_fn, roofline).capture(example_batch)
+    return _EstimatedTraining(model, loss_fn, optimizer, roofline, clipping).capture(example_batch)
+
+
 @dataclass(frozen=True)
 class Estimate:
-    """What a training step takes on a machine that is not there. `str` returns a table."""
+    """What a step takes on a machine that is not there. `str` returns a table."""
 
     graph: Graph
     machine: Machine
@@ -119,17 +132,30 @@ class Estimate:
         return "\n".join(lines)
 
 
-class _Estimated(Training):
+class _EstimatedTraining(Training):
     """A training step on a device that is not there."""
+
+    processes = copied_bytes_per_s = setup_costs = None
+    moves_batch = True
 
     def __init__(self, model, loss_fn, optimizer, roofline, clipping):
         self._begin_with(model, loss_fn, optimizer, None, clipping)
-        self.moves_batch, self.measurements = True, roofline
-        self.processes = self.copied_bytes_per_s = self.setup_costs = None
+        self.measurements = roofline
 
     def host_times(self, step):
         calls = (op.host_call for op in step.operations)
         return [None if call is None else self.measurements.host_ns(call) for call in calls]
+
+
+class _EstimatedInference(Inference):
+    """An inference on a device that is not there."""
+
+    copied_bytes_per_s = setup_costs = None
+    moves_batch = True
+
+    def __init__(self, model, forward, roofline):
+        self._begin_with(model, forward)
+        self.measurements = roofline
 
 
 def _known(machine: Machine | str, speeds: Speeds | None) -> tuple[Machine, Speeds]:

@@ -56,6 +56,14 @@ def test_the_graph_is_that_of_a_capture(device):
     assert all(p.device.type == device for p in model.parameters())
 
 
+def test_without_an_optimizer_the_step_is_an_inference():
+    model = perceptron().eval()
+    step = spillway.torch.capture_inference(model, rows()[0])
+    found = estimate(model.to("meta"), spillway.torch.batches.call, None, rows()[0], speeds=SPEEDS)
+    assert without_costs(found.graph) == without_costs(step.graph)
+    assert found.plans[0].predicted.d2h_bytes == 0
+
+
 def times(dtype, size=1024):
     """Returns the time of each op by its name."""
     with torch.device("meta"):
