@@ -27,8 +27,8 @@ def main(arguments=None):
     command = commands.add_parser("estimate", help=about, description=about)
     add = command.add_argument
     add("config", type=Path, help="config.json of a model, as transformers writes it")
-    add("--batch", type=int, default=1, metavar="ROWS", help="rows of a batch [1]")
-    add("--sequence", type=int, default=2048, metavar="TOKENS", help="tokens of a row [2048]")
+    add("--batch", type=_count, default=1, metavar="ROWS", help="rows of a batch [1]")
+    add("--sequence", type=_count, default=2048, metavar="TOKENS", help="tokens of a row [2048]")
     add("--optimizer", choices=OPTIMIZERS, default="adamw", help="[adamw]; sgd has momentum")
     help = "of weights, gradients and moments; mixed: float32, computed with in bfloat16 [bf16]"
     add("--precision", choices=["bf16", "mixed", "float32"], default="bf16", help=help)
@@ -40,13 +40,19 @@ def main(arguments=None):
     options = parser.parse_args(arguments)
     try:
         found = _estimate(options)
+        print(found)
+        if options.graph:
+            options.graph.write_bytes(found.graph.to_json())
     except (Error, OSError, ValueError, ImportError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
-    print(found)
-    if options.graph:
-        options.graph.write_bytes(found.graph.to_json())
     return 0
+
+
+def _count(text):
+    if not text.isdecimal() or not int(text):
+        raise argparse.ArgumentTypeError(f"{text} is not a whole number from 1 on")
+    return int(text)
 
 
 def _estimate(options):

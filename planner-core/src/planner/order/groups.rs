@@ -1,7 +1,8 @@
 //! Which ops run together.
 //!
 //! An op that only one other must wait for may join that one: no path leaves the two and
-//! comes back. What ends a version that the op touches waits too. It does not matter if it comes after the group. So the ops of an optimizer's update become one group, and all of them run as
+//! comes back. What ends a version that the op touches waits too. It does not matter if it comes
+//! after the group. So the ops of an optimizer's update become one group, and all of them run as
 //! soon as the gradient is there.
 
 use super::versions::{Version, Versions};
