@@ -114,8 +114,8 @@ class Estimate:
 
     def __str__(self) -> str:
         _, unit = self.items
-        has_gib = f"{self.machine.name} has {_gib(self.machine.device_bytes)}"
-        lines = [f"least device memory {_gib(self.least_bytes)}; {has_gib}"]
+        has_gib = f"{self.machine.name} has {_size(self.machine.device_bytes)}"
+        lines = [f"least device memory {_size(self.least_bytes)}; {has_gib}"]
         if not self.plans:
             return lines[0] + ": the step does not fit"
         lines.append(
@@ -125,8 +125,8 @@ class Estimate:
         for plan in self.plans:
             shares = "{device:7.0%} {upload:7.0%} {download:8.0%} {host:5.0%}".format(**self.shares(plan))
             lines.append(
-                f"{_gib(plan.budget_bytes):>10} {plan.predicted.period_ns / 1e6:8.0f} ms"
-                f" {self.items_per_s(plan):9,.0f} {_gib(plan.predicted.host_bytes):>11} {shares}"
+                f"{_size(plan.budget_bytes):>10} {plan.predicted.period_ns / 1e6:8.0f} ms"
+                f" {self.items_per_s(plan):9,.0f} {_size(plan.predicted.host_bytes):>11} {shares}"
                 f"  {self.limit(plan)}"
             )
         return "\n".join(lines)
@@ -195,5 +195,5 @@ def _items(batch):
     return len(first), "rows"
 
 
-def _gib(nbytes):
-    return f"{nbytes / 2**30:.2f} GiB"
+def _size(nbytes):
+    return f"{nbytes / 2**30:.2f} GiB" if nbytes >= 1 << 30 else f"{nbytes / 2**20:.1f} MiB"

@@ -131,7 +131,7 @@ def test_the_optimizer_runs_on_the_host():
 def test_a_step_that_does_not_fit():
     machine = spillway.Machine("tiny", 64 << 20, 64 << 30, 2 << 20, 10**10, 10**10)
     found = of_wide(machine=machine)
-    assert not found.plans and str(found).endswith("tiny has 0.06 GiB: the step does not fit")
+    assert not found.plans and str(found).endswith("tiny has 64.0 MiB: the step does not fit")
 
 
 def test_what_is_not_known_is_refused():
