@@ -12,6 +12,7 @@ from typing_extensions import TypeVarTuple, Unpack
 
 from spillway import Error
 
+from . import hosting
 from .arguments import refuse_no_optimizer, refuse_others
 from .batches import (
     call,
@@ -33,7 +34,6 @@ from .devices import device_of
 from .errors import CaptureError, is_of_user, quoted
 from .generators import PythonsGenerators, unseeded
 from .guards import Surroundings
-from .hosting import host_times
 from .indices import checks
 from .logs import timed
 from .machine import measure_copies
@@ -228,7 +228,7 @@ class _Source:
 
     def host_times(self, step):
         """Returns the time of each op on the host, and None for ops that may not run there."""
-        return host_times(step)
+        return hosting.host_times(step)
 
     def evaluation(self, step, forward):
         """Returns the source of inferences beside a step that has been captured of this one."""

@@ -20,8 +20,8 @@ def one_thread():
 @pytest.fixture
 def fast_host(monkeypatch):
     """Has each op that may run on the host take a microsecond there, however busy the machine is."""
-    from spillway.torch import capturing
+    from spillway.torch import hosting
 
-    measured = capturing.host_times
+    measured = hosting.host_times
     fast = lambda captured: [ns and 1000 for ns in measured(captured)]
-    monkeypatch.setattr(capturing, "host_times", fast)
+    monkeypatch.setattr(hosting, "host_times", fast)
