@@ -8,11 +8,10 @@ from typing import TYPE_CHECKING, Any, TypeVar, overload
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._pytree import tree_flatten
-from typing_extensions import TypeVarTuple, Unpack
+from typing_extensions import Unpack
 
 from spillway import Error
 
-from . import hosting
 from .arguments import refuse_no_optimizer, refuse_others
 from .batches import (
     call,
@@ -47,6 +46,7 @@ from .ownership import (
 )
 from .recording import Recorder
 from .processes import Processes
+from .running import Items
 from .step import Step
 from .storing import Stored
 from .swapping import (
@@ -66,7 +66,6 @@ if TYPE_CHECKING:
 
 Model = TypeVar("Model", bound=torch.nn.Module)
 Batch = TypeVar("Batch")
-Items = TypeVarTuple("Items")
 Result = TypeVar("Result")
 Loss = TypeVar("Loss", bound=torch.Tensor | tuple[Any, ...] | list[Any] | Mapping[str, Any])
 Device = torch.device | str | int
@@ -225,10 +224,6 @@ class _Source:
         finally:
             runs.put_back()
         return _step(self, first, self.returns, example_batch)
-
-    def host_times(self, step):
-        """Returns the time of each op on the host, and None for ops that may not run there."""
-        return hosting.host_times(step)
 
     def evaluation(self, step, forward):
         """Returns the source of inferences beside a step that has been captured of this one."""

@@ -1,4 +1,4 @@
-"""Estimates a training step, or an inference, on a device that is not there: the least memory, times, and what limits them."""
+"""Estimates a training step or an inference on a device that is not there: least memory, times, and limits."""
 
 import json
 from collections.abc import Callable, Iterable
@@ -7,8 +7,9 @@ from typing import Any
 
 import torch
 
-from spillway import Graph, InfeasibleError, Machine, Plan
+from spillway import Graph, Machine, Plan
 
+from .batches import flatten
 from .capturing import Clip, Inference, Training
 from .clipping import Clipping
 from .roofline import SPEEDS, Roofline, Speeds
@@ -29,18 +30,19 @@ def estimate(
     host: Host | None = None,
     clip_grad: Clip | None = None,
 ) -> "Estimate":
-    """Estimates one training step on a machine that is not there.
+    """Estimates one step on a machine that is not there.
 
-    The first four arguments are those of `capture`. Without an optimizer, the step is an inference, and `loss_fn`
-    returns its results. Nothing runs, and no memory is taken: model and batch may
-    lie on PyTorch's device "meta". `machine` is a `spillway.Machine`, or the name of one that is built in. The
-    time of each op is the longer of its arithmetic and its bytes, by the `speeds` of the device, and 5 µs.
-    Without `speeds`, the machine is one of `rtx4090`, `rtx5090`, `gh200` and `laptop-8gb`, whose speeds are
-    their vendors': kernels attain less. Workspaces of ops count as 0.
+    The first four arguments are those of `capture`. If the optimizer is None, the step is an inference, and
+    `loss_fn` returns the results. No op runs and no memory is taken, so the model and the batch may lie on
+    PyTorch's device "meta".
 
-    `budgets` are as for `Step.plan`; without them, the least budget, and quarters of the device's memory as far as
-    more memory makes the step shorter. With
-    `host="optimizer"`, the optimizer runs on the host.
+    `machine` is a `spillway.Machine` or the name of a built-in one. An op takes 5 µs and the longer of two
+    times: of its arithmetic and of its bytes, by `speeds`. `rtx4090`, `rtx5090`, `gh200` and `laptop-8gb` have
+    speeds, which are their vendors': kernels attain less. Other machines need `speeds`. Workspaces count as 0.
+
+    `budgets` are as for `Step.plan`. Without them, there is a plan for the least budget, and one for each
+    quarter of the device's memory that makes the step shorter. With `host="optimizer"`, the optimizer runs on
+    the host.
 
     Raises `CaptureError` where the step cannot be captured.
     """
@@ -142,10 +144,6 @@ class _EstimatedTraining(Training):
         self._begin_with(model, loss_fn, optimizer, None, clipping)
         self.measurements = roofline
 
-    def host_times(self, step):
-        calls = (op.host_call for op in step.operations)
-        return [None if call is None else self.measurements.host_ns(call) for call in calls]
-
 
 class _EstimatedInference(Inference):
     """An inference on a device that is not there."""
@@ -186,8 +184,9 @@ def _keeps_all(plan):
 
 
 def _items(batch):
-    """Returns how many rows a batch has; tokens if its first tensor has a number for each place of a row."""
-    first = next((t for t in torch.utils._pytree.tree_leaves(batch) if torch.is_tensor(t)), None)
+    """Returns the number of tokens in a batch whose first tensor is a matrix of whole numbers, and the number
+    of rows in any other batch."""
+    first = next(iter(flatten(batch)[0]), None)
     if first is None or not first.dim():
         return 1, "steps"
     if first.dim() == 2 and not first.dtype.is_floating_point:

@@ -1,18 +1,13 @@
 """Ops of the optimizer that may run on the host, by PyTorch's kernels for the processor, and how long they
 take there."""
 
-import threading
 from contextlib import contextmanager
 
-import numpy as np
 import torch
 from torch.utils._pytree import tree_leaves
 
 from .launching import plain_mode
-from .measuring import Measurements
-from .processor import Processor
 
-COPY_BYTES = 16 << 20
 STRATEGIES = "auto", "optimizer-offload", "split"  # those that know the host
 
 
@@ -26,10 +21,8 @@ def may_run_on_host(call):
 
 
 def host_times(step):
-    """Returns the time of each op of a step on the host, measured while both links copy, and None for
-    ops that may not run there."""
-    measurements = Measurements(Processor())
-    with _copying():
+    """Returns the time of each op of a step on the host, and None for ops that may not run there."""
+    with step.source.measurements.on_host() as measurements:
         return [
             None if op.host_call is None else measurements.measure(op.host_call, step.storages).time_ns
             for op in step.operations
@@ -51,27 +44,6 @@ def settings_for(step, strategy, settings):
             " 'host'"
         )
     return {**settings, "host": "all"} if strategy == "auto" else settings
-
-
-@contextmanager
-def _copying():
-    """Within it, two threads copy memory without pause, as uploads and downloads may."""
-    ends = threading.Event()
-
-    def copy():
-        source, target = (np.ones(COPY_BYTES, np.uint8) for _ in range(2))
-        while not ends.is_set():
-            np.copyto(target, source)
-
-    threads = [threading.Thread(target=copy, daemon=True) for _ in range(2)]
-    for thread in threads:
-        thread.start()
-    try:
-        yield
-    finally:
-        ends.set()
-        for thread in threads:
-            thread.join()
 
 
 @contextmanager

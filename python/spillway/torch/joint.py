@@ -15,7 +15,6 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
-from . import hosting
 from .capturing import refuse_collectives
 from .checkpoints import without_checkpoints
 from .constants import Constants
@@ -57,10 +56,6 @@ class Passes:
     @property
     def optimizer(self):
         return self._optimizer and self._optimizer()
-
-    def host_times(self, step):
-        """Returns the time of each op on the host, and None for ops that may not run there."""
-        return hosting.host_times(step)
 
     def serve(self, optimizer):
         """Returns whether the passes were made for this optimizer, or for None."""

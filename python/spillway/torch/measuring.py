@@ -1,9 +1,12 @@
 """Runs each kind of op once on real memory: its results' layouts, time, workspace, randomness."""
 
+import threading
 import warnings
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 
+import numpy as np
 import torch
 from torch.utils._pytree import tree_flatten
 
@@ -11,9 +14,11 @@ from .collectives import is_collective
 from .errors import CaptureError
 from .launching import bind, forget_out_variant, out_variant, plain_mode
 from .memory import Memory, viewed, without_bytes
+from .processor import Processor
 from .recording import View
 from .scalars import Scalar
 
+COPY_BYTES = 16 << 20
 GARBAGE = 0x33
 NUMBER_BYTES = 8
 
@@ -39,7 +44,7 @@ class Measurements:
 
     def layouts(self, call, storages, fakes):
         """Returns the shape and the strides of each result of the real op; None for no tensor."""
-        key = costs_key(call)
+        key = _key(call)
         if key not in self._layouts:
             with plain_mode(), _generator_kept(self.device):
                 out = self._tried(call, storages, _plain)
@@ -52,11 +57,17 @@ class Measurements:
 
     def measure(self, call, storages):
         """Returns the costs of a launch."""
-        key = costs_key(call)
+        key = _key(call)
         if key not in self._measured:
             measure = partial(_measure, device=self.device)
             self._measured[key] = self._tried(call, storages, measure)
         return self._measured[key]
+
+    @contextmanager
+    def on_host(self):
+        """Within it, the result measures ops on the host while both links copy."""
+        with _copying():
+            yield Measurements(Processor())
 
     def _tried(self, call, storages, run):
         """Returns what `run` does for a call and memory of some values. An op may refuse zeros, as
@@ -109,6 +120,27 @@ class _Operands:
     def copy(self, tensor):
         """Returns a copy of bytes."""
         return self._memory.take(tensor.numel()).copy_(tensor)
+
+
+@contextmanager
+def _copying():
+    """Within it, two threads copy memory without pause, as uploads and downloads may."""
+    ends = threading.Event()
+
+    def copy():
+        source, target = (np.ones(COPY_BYTES, np.uint8) for _ in range(2))
+        while not ends.is_set():
+            np.copyto(target, source)
+
+    threads = [threading.Thread(target=copy, daemon=True) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    try:
+        yield
+    finally:
+        ends.set()
+        for thread in threads:
+            thread.join()
 
 
 class _generator_kept:
@@ -184,7 +216,7 @@ def _plain(call, memory):
     return made[0]
 
 
-def costs_key(call):
+def _key(call):
     """Returns what decides the costs of a call: its function, shapes, strides and constants."""
     numbers = {}
     leaves, structure = tree_flatten((call.args, call.kwargs, call.results))

@@ -74,8 +74,8 @@ class Compiled(Generic[Batch, Result]):
     ) -> Callable[[tuple[Unpack[Items]]], Returned]: ...
 
     def evaluate(self, forward: Callable[..., Any] = call) -> Callable[[Any], Any]:
-        """Returns the function that runs `forward(model, batch)`, or `forward(model, *batch)`, without gradients, with the values that the
-        iterations have reached: `results = evaluate(batch)`.
+        """Returns the function that runs `forward(model, batch)`, or `forward(model, *batch)`, without
+        gradients, with the values that the iterations have reached: `results = evaluate(batch)`.
 
         It runs in the session's memory, within the same budget, to which the session switches. Each shape of
         a batch is captured when it first comes; `max_shapes` counts those of each function.

@@ -12,7 +12,7 @@ from spillway import Graph, InfeasibleError, Machine, Plan
 
 from .batches import flatten, refuse_other, unflatten
 from .errors import BatchError, CaptureError, ChangedError
-from .hosting import settings_for
+from .hosting import host_times, settings_for
 from .logs import timed
 from .machine import PAGE_BYTES
 from .operations import Outside
@@ -100,7 +100,7 @@ class Step(Generic[Batch, Result]):
                 " spillway.torch.capture"
             )
         if self._hosted is None:
-            self._hosted = self._graph(self.source.host_times(self))
+            self._hosted = self._graph(host_times(self))
         return self._hosted
 
     def plan(

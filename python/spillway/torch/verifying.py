@@ -49,8 +49,9 @@ def _eager(step, batch):
     optimizer.zero_grad(set_to_none=True)
     with torch.enable_grad():
         returned = call_on(source.loss_fn, source.model, batch)
-        if loss_of(returned).requires_grad:
-            loss_of(returned).backward()
+        loss = loss_of(returned)
+        if loss.requires_grad:
+            loss.backward()
     source.clipping.clip(optimizer)
     optimizer.step()
     return returned

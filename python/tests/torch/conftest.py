@@ -20,8 +20,8 @@ def one_thread():
 @pytest.fixture
 def fast_host(monkeypatch):
     """Has each op that may run on the host take a microsecond there, however busy the machine is."""
-    from spillway.torch import hosting
+    from spillway.torch import step
 
-    measured = hosting.host_times
+    measured = step.host_times
     fast = lambda captured: [ns and 1000 for ns in measured(captured)]
-    monkeypatch.setattr(hosting, "host_times", fast)
+    monkeypatch.setattr(step, "host_times", fast)

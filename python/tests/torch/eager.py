@@ -21,7 +21,6 @@ def compare(
     make_optimizer,
     batches,
     between=None,
-    clip=None,
     clip_grad=None,
     budget=None,
     steps=STEPS,
@@ -29,8 +28,7 @@ def compare(
     **how,
 ):
     """Trains twice from the same seed. `make()` returns the model, `batches(k)` a batch and
-    `between(optimizer)` the function called after each step. In eager mode, `clip(parameters)` is called
-    after each backward pass; `clip_grad` asks `capture` for the same. Without a budget (a percentage),
+    `between(optimizer)` the function called after each step. `clip_grad` is as for `capture`. Without a budget (a percentage),
     each tensor has memory of its own; `how` are further options of its plan. Returns the captured step,
     and what runs it."""
     torch.manual_seed(seed)
@@ -48,8 +46,7 @@ def compare(
         loss = loss_fn(eager_model, batch)
         if loss.requires_grad:
             loss.backward()
-        if clip is not None:
-            clip(list(eager_model.parameters()))
+        clip(list(eager_model.parameters()), clip_grad)
         eager.step()
         after()
         eager_losses.append(loss.detach())
@@ -73,6 +70,14 @@ def compare(
     same_dicts(planned.state_dict(), eager.state_dict(), "optimizer")
     assert torch.equal(torch.get_rng_state(), eager_state), "the generators differ"
     return step, train
+
+
+def clip(parameters, clip_grad):
+    """Clips gradients as an ordinary loop does."""
+    if callable(clip_grad):
+        clip_grad(parameters)
+    elif clip_grad is not None:
+        torch.nn.utils.clip_grad_norm_(parameters, clip_grad)
 
 
 def compare_inference(model, batches, forward=call, budget="35%"):

@@ -12,6 +12,7 @@ from torch import nn
 import spillway
 import spillway.torch
 from spillway.torch import Speeds, capture, estimate
+from spillway.torch.batches import call
 
 pytestmark = pytest.mark.short
 
@@ -59,7 +60,7 @@ def test_the_graph_is_that_of_a_capture(device):
 def test_without_an_optimizer_the_step_is_an_inference():
     model = perceptron().eval()
     step = spillway.torch.capture_inference(model, rows()[0])
-    found = estimate(model.to("meta"), spillway.torch.batches.call, None, rows()[0], speeds=SPEEDS)
+    found = estimate(model.to("meta"), call, None, rows()[0], speeds=SPEEDS)
     assert without_costs(found.graph) == without_costs(step.graph)
     assert found.plans[0].predicted.d2h_bytes == 0
 
@@ -82,7 +83,7 @@ def test_a_product_takes_its_arithmetic(dtype, tflops):
 def test_other_ops_take_their_bytes():
     found = times(torch.float32)
     assert found["sum"] == round(5000 + (4 * 1024**2 * 4 + 4) / 1000)
-    # Reads the gradient, reads and writes the weight.
+    # The op reads the gradient and the weight, and writes the weight.
     assert found["add_"] == round(5000 + 3 * 1024**2 * 4 / 1000)
 
 
@@ -162,7 +163,7 @@ def test_a_decoder_of_8_billion_parameters_from_its_configuration(machine, tmp_p
     first, header, *lines = done.stdout.splitlines()
     assert first.startswith("least device memory 11.7") and "tokens/s" in header and len(lines) == 2
     tokens_per_s = [float(line.split()[4].replace(",", "")) for line in lines]
-    # 6 operations for each of 8 billion parameters, and those of attention.
+    # A token takes 6 operations for each parameter. Attention takes more.
     most = {"rtx4090": 165e12, "gh200": 989e12}[machine] / (6 * 8e9)
     assert most / 4 < tokens_per_s[0] < tokens_per_s[1] < most
     assert len(spillway.Graph.from_json(graph.read_bytes()).name) > 0
