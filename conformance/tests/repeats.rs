@@ -17,8 +17,8 @@ const fn auto(repeats: Repeats) -> Planner {
     Planner::Auto(Auto { effort: Some(9), order: Order::Given, repeats, host: Host::Never })
 }
 
-/// The period of a plan that keeps every rule and the given order of the ops; none where the budget is too
-/// small.
+/// Returns the period of a plan, or none if the budget is too small. Fails if the plan breaks a rule or changes
+/// the order of the ops.
 fn period_ns(
     request: &Request<'_>,
     strategy: Planner,

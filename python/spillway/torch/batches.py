@@ -81,8 +81,8 @@ def call(model: torch.nn.Module, batch: Any) -> Any:
 
 
 def call_on(function, model, batch):
-    """Returns `function(model, batch)`; `function(model, *batch)` if the batch is a tuple or a list and the
-    function takes several arguments after the model."""
+    """Calls a function with a model and a batch. If the batch is a tuple or a list, and the function takes several
+    arguments after the model, it gets each item as an argument."""
     if isinstance(batch, (tuple, list)) and _takes_several(function, batch):
         return function(model, *batch)
     return function(model, batch)

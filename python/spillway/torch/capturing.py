@@ -337,7 +337,7 @@ class Training(_Source):
         refuse_gradients_elsewhere(fakes, recorder.storages)
 
     def _has_backward(self, loss, fakes):
-        """Returns whether the step runs a backward pass, as it does unless `loss_fn` has run all of them."""
+        """Returns whether the step runs a backward pass. It does not if `loss_fn` has run all of them itself."""
         groups = self.optimizer.param_groups
         parameters = (p for group in groups for p in group["params"])
         if loss.requires_grad or not any(map(fakes.has_gradient, parameters)):

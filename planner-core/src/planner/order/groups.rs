@@ -1,9 +1,9 @@
 //! Which ops run together.
 //!
 //! An op that only one other must wait for may join that one: no path leaves the two and
-//! comes back. What ends a version that the op touches waits too. It does not matter if it comes
-//! after the group. So the ops of an optimizer's update become one group, and all of them run as
-//! soon as the gradient is there.
+//! comes back. A launch that ends a version which the op touches waits for the op as well. The op may
+//! still join if that launch comes after the group. So the ops of an optimizer's update become one
+//! group, and all of them run as soon as the gradient is there.
 
 use super::versions::{Version, Versions};
 use crate::graph::Kind;
@@ -106,7 +106,7 @@ impl<'a> Groups<'a> {
 struct Found {
     /// The op that waits for it; `NONE`, or `MANY`.
     successor: u32,
-    /// The first launch that ends a version which it touches; or `NONE`.
+    /// The first launch that ends a version which the op touches; or `NONE`.
     end: u32,
     /// Whether it writes a state.
     updates: bool,

@@ -140,20 +140,20 @@ const ALL_BATCHES: u32 = u32::MAX;
 /// Ways to join ops after which values die soon.
 const SOON: [Join; 2] = [Join::Light, Join::All];
 
-/// What a sample of lists says of an order, as a rule: a period that is off by less than one part in so many.
+/// The error of a sampled period, as a rule: less than one part in so many.
 const SAMPLE_ERROR: u64 = 16;
 
 /// The orders that plans are made for.
 pub(super) struct Orders<'s> {
-    /// The best other one in which values die soon, if a sample of lists comes to hardly more in it than in the
-    /// given one.
+    /// The best order in which values die soon, other than the given one. None if its sampled period is longer than
+    /// that of the given order by more than the error.
     soon: Option<Sequence<'s>>,
-    /// Whether a sample comes to less in it.
+    /// Whether its sampled period is shorter than that of the given order.
     is_soon_better: bool,
     /// The best one in which states are read together, if there is another one.
     by_states: Option<Sequence<'s>>,
-    /// What a sample of lists comes to in the better of that and the given one, and in the other one; the most
-    /// there is where none is known.
+    /// The shorter of the sampled periods of `soon` and of the given order; `u64::MAX` if none is known. The
+    /// same for `by_states` alone.
     soon_ns: u64,
     by_states_ns: u64,
     /// Whether one of these lists can be carried out.
@@ -191,8 +191,8 @@ impl<'s> Orders<'s> {
         }
     }
 
-    /// The best order, or if that is the given one, another in which some strategy's plan may still be shorter: a
-    /// sample is not exact.
+    /// The best order. If the given order is best, another order whose plans may still be shorter, since samples
+    /// have errors.
     pub(super) fn rival(&self) -> Option<&Sequence<'s>> {
         self.best().or(self.soon.as_ref())
     }
@@ -407,7 +407,8 @@ mod tests {
         let tensors = [INPUT, STATE, STATE, LARGE, TEMPORARY, TEMPORARY, SCALAR];
         let (ops, operands) = ops_of([
             (&[0, 1], &[3]),
-            // A gradient, which changes in place, and another one, which is made again for its update.
+            // This op makes two gradients. The next op changes the first one in place, and the list makes the
+            // second one again for its update.
             (&[3, 2], &[4, 5]),
             (&[4, 1], &[4, 6]),
             (&[4, 1], &[1]),

@@ -82,14 +82,13 @@ impl<'a> Touches<'a> {
         (from..self.end(version)).find(writes).unwrap_or(self.end(version))
     }
 
-    /// The op of a write of a version, or after its last write what ends it.
+    /// The launch of a write; after the last write of a version, the launch that ends the version.
     fn writer(&self, versions: &Versions<'_>, version: Version, write: u32) -> Option<LaunchId> {
         if write < self.end(version) { Some(self.launch(write)) } else { versions.end(version) }
     }
 
-    /// Moves the cursor over an op, and visits each op that had to wait for it: the readers of the values that it
-    /// writes, and the next [writer](Self::writer) of a tensor if the op reads the tensor, or writes a value that no
-    /// op reads.
+    /// Moves the cursor over an op, and visits the ops that had to wait for it. If the op writes a value, its readers
+    /// waited. If the op reads a value, or writes one without readers, the next [writer](Self::writer) waited.
     pub(super) fn pass(
         &mut self,
         versions: &Versions<'_>,

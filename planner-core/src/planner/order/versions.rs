@@ -1,8 +1,8 @@
 //! The launches of a sequence as if each repeat wrote tensors of its own.
 //!
-//! What a repeat writes was dropped before. So it takes memory anew. Still the tensor has one place: a launch that
-//! writes another value there waits for every launch that reads the value before. Launches of one op write the same
-//! value, so a repeat need not wait for launches that read what the op wrote.
+//! A repeat makes a value that was dropped, so the value takes memory anew. But all versions of a tensor share one
+//! place. A launch that writes another value there waits for every launch that reads the earlier value. All launches
+//! of one op write the same value, so a repeat does not wait for the readers of its op's value.
 
 use crate::graph::{Tensor, TensorId};
 use crate::scratch::{Limits, OutOfScratch, Scratch, total, words};
@@ -31,7 +31,7 @@ pub(super) struct Versions<'a> {
     touched: &'a [Version],
     /// The tensor of each version.
     tensors: &'a [TensorId],
-    /// The first launch after each version that writes another value than its last one; or [`NONE`].
+    /// For each version, the first later launch that replaces its last value by another one; or [`NONE`].
     ends: &'a [u32],
 }
 
@@ -90,9 +90,9 @@ impl<'a> Versions<'a> {
         Ok(Self { ends, ..versions })
     }
 
-    /// Walks the launches backwards. O(operands).
+    /// Finds the [end](Self::end) of each version. O(operands).
     fn find_ends(&self, ends: &mut [u32], scratch: &mut Scratch<'_>) -> Result<(), OutOfScratch> {
-        // Of each tensor's next write: the launch, the version, and what ends its value.
+        // The next write of each tensor: its launch, its version, and the launch that ends its value.
         let next = scratch.take(self.sequence.tensors().len(), [NONE; 3])?;
         for launch in self.sequence.launches().rev() {
             for (&tensor, version) in self.sequence.writes(launch).iter().zip(self.writes(launch)) {
@@ -127,7 +127,7 @@ impl<'a> Versions<'a> {
         self.sequence.tensor(self.tensors[version.index()])
     }
 
-    /// The first launch after a version that writes another value than its last one.
+    /// The first later launch that replaces the last value of a version by another one.
     pub(super) fn end(&self, version: Version) -> Option<LaunchId> {
         let end = self.ends[version.index()];
         (end != NONE).then_some(LaunchId(end))
@@ -179,7 +179,7 @@ mod tests {
             Some(Kind::Temporary)
         );
         assert_eq!(versions.len(), 5);
-        // What is changed in place is made anew; the last value stays the same.
+        // The repeat of op 0 replaces the value that op 1 changed in place. Op 2 writes the same value twice.
         let ends = [None, Some(LaunchId(3)), None, None, None];
         assert!(versions.all().map(|version| versions.end(version)).eq(ends));
         let last = LaunchId(5);

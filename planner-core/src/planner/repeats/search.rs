@@ -266,7 +266,7 @@ fn rank(
 pub(in crate::planner) struct Segments {
     /// The period of the plan to beat. Lists whose plans are hardly longer may lead to shorter ones.
     pub(in crate::planner) than_ns: u64,
-    /// The values that stay.
+    /// Which values stay between segments.
     pub(in crate::planner) staying: Staying,
     /// Whether the launches may also be arranged in another order.
     pub(in crate::planner) order: Order,
