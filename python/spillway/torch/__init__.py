@@ -26,6 +26,7 @@ from .estimating import Estimate, estimate
 from .optimizing import optimizer
 from .roofline import Speeds
 from .running import Compiled
+from .sharding import full_state_dict
 from .step import Step
 
 __all__ = [
@@ -41,5 +42,6 @@ __all__ = [
     "capture",
     "capture_inference",
     "estimate",
+    "full_state_dict",
     "optimizer",
 ]

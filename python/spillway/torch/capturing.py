@@ -2,7 +2,7 @@
 
 import traceback
 from collections.abc import Callable, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 import torch
@@ -47,6 +47,7 @@ from .ownership import (
 from .recording import Recorder
 from .processes import Processes
 from .running import Items
+from .sharding import Shards
 from .step import Step
 from .storing import Stored
 from .swapping import (
@@ -56,6 +57,7 @@ from .swapping import (
     initialise,
     kept,
     refuse_first_step,
+    rows_in_module,
     swapped_module,
     swapped_optimizer,
 )
@@ -81,6 +83,7 @@ def capture(
     optimizer: torch.optim.Optimizer,
     example_batch: Batch,
     process_group: "ProcessGroup | None" = None,
+    shard: bool = False,
     device: Device | None = None,
     verify: bool = False,
     clip_grad: Clip | None = None,
@@ -94,6 +97,7 @@ def capture(
     optimizer: torch.optim.Optimizer,
     example_batch: tuple[Unpack[Items]],
     process_group: "ProcessGroup | None" = None,
+    shard: bool = False,
     device: Device | None = None,
     verify: bool = False,
     clip_grad: Clip | None = None,
@@ -106,6 +110,7 @@ def capture(
     optimizer: torch.optim.Optimizer,
     example_batch: Any,
     process_group: "ProcessGroup | None" = None,
+    shard: bool = False,
     device: Device | None = None,
     verify: bool = False,
     clip_grad: Clip | None = None,
@@ -129,6 +134,10 @@ def capture(
     same time, each for a batch of its own. Parameters and buffers become those of process 0, and
     gradients are averaged in each iteration.
 
+    With `shard`, each of these processes keeps some rows of each parameter, of its gradient and of what the
+    optimizer keeps for it: the model's parameters become these rows, and `full_state_dict` returns whole
+    ones. All processes have one plan, which also says when a parameter is gathered, and gathered again.
+
     `clip_grad` is the largest norm of all gradients together, as `torch.nn.utils.clip_grad_norm_`
     takes it; or a function that is called with the optimizer's parameters after the backward pass.
 
@@ -137,7 +146,7 @@ def capture(
     Raises `CaptureError` where the step depends on the values of tensors, and where processes
     would run different collectives.
     """
-    source = Training(model, loss_fn, optimizer, process_group, device, Clipping(clip_grad))
+    source = Training(model, loss_fn, optimizer, process_group, shard, device, Clipping(clip_grad))
     step: Step[Any, Any] = source.capture(example_batch)
     if verify:
         step.verify()
@@ -206,7 +215,8 @@ class _Source:
     """What is captured, once for each shape of its batches."""
 
     def capture(self, example_batch):
-        with kept(self.optimizer), timed(f"capture {type(self.model).__name__}") as found:
+        cut = self.processes.cut() if self.processes else nullcontext()
+        with kept(self.optimizer), cut, timed(f"capture {type(self.model).__name__}") as found:
             step = self._captured(example_batch)
             found.append(f"{len(step.operations)} ops")
             return step
@@ -241,7 +251,7 @@ class Training(_Source):
 
     returns = "loss"
 
-    def __init__(self, model, loss_fn, optimizer, process_group, device, clipping):
+    def __init__(self, model, loss_fn, optimizer, process_group, shard, device, clipping):
         self._begin_with(model, loss_fn, optimizer, process_group, clipping)
         self.moves_batch = device is not None
         self.measurements = Measurements(device_of(model, device))
@@ -250,7 +260,7 @@ class Training(_Source):
             raise CaptureError("a step of several processes runs on the processor")
         if process_group is not None:
             refuse_parameters_elsewhere(model, optimizer)
-        self.processes = Processes(process_group, model) if process_group is not None else None
+        self.processes = _processes(process_group, shard, model, optimizer, clipping)
         measure = self.processes.measure_copies if self.processes else measure_copies
         self.copied_bytes_per_s = measure()
         self.setup_costs = self.measurements.device.setup_costs()
@@ -291,7 +301,7 @@ class Training(_Source):
     def _record(self, example_batch, previous):
         optimizer, recorded = self.optimizer, self._begin(example_batch, previous)
         recorder, fakes = recorded.recorder, recorded.fakes
-        average = self.processes.averaging() if self.processes else None
+        average = self.processes.averaging(fakes) if self.processes else None
         with swapped_module(self.model, fakes):
             self._backward(recorded, average)
             is_initialised = initialise(optimizer, fakes.has_gradient)
@@ -313,6 +323,8 @@ class Training(_Source):
         for k, group in enumerate(self.optimizer.param_groups):
             for n, parameter in enumerate(group["params"]):
                 recorded.fakes.of(parameter, f"parameter {n} of group {k}")
+        if self.processes:
+            self.processes.begin(recorded.recorder, recorded.fakes)
         return recorded
 
     def _backward(self, recorded, on_gradient):
@@ -352,12 +364,27 @@ class Training(_Source):
     def _update(self, recorded):
         """Records clipping and the optimizer's step, within the swapped optimizer."""
         recorder, numbers = recorded.recorder, Numbers(self.optimizer)
-        with Substitution(recorded.fakes), recorder.fake_mode, recorder:
-            with recorder.updating():
-                self.clipping.clip(self.optimizer)
-                self.optimizer.step()
+        with (
+            rows_in_module(self.model, recorded.fakes),
+            Substitution(recorded.fakes),
+            recorder.fake_mode,
+            recorder,
+            recorder.updating(),
+        ):
+            self._clip()
+            before = {id(call) for call in recorder.calls}
+            self.optimizer.step()
+        if self.processes:
+            calls = [call for call in recorder.calls if id(call) not in before]
+            self.processes.refuse_mixing(calls, recorder.storages)
         recorded.fakes.replaced += numbers.replaced()
         recorded.optimizer, recorded.counts = self.optimizer, numbers.change()
+
+    def _clip(self):
+        if self.processes:
+            self.processes.clip(self.clipping, self.optimizer)
+        else:
+            self.clipping.clip(self.optimizer)
 
     def _try_update(self, recorded):
         """Finds out what an optimizer does whose states nobody else can make."""
@@ -370,6 +397,20 @@ class Training(_Source):
             refuse_first_step(self.optimizer, error)
         if not recorded.counts and any(self.optimizer.state.values()):
             refuse_first_step(self.optimizer)
+
+
+def _processes(group, shard, model, optimizer, clipping):
+    """Returns the processes that run the step, or None if it is one."""
+    if not shard:
+        return group and Processes(group, [*model.parameters(), *model.buffers()])
+    if group is None:
+        raise CaptureError("shard=True needs capture(..., process_group=...)")
+    if clipping.functions():
+        raise CaptureError(
+            "clip_grad is a function, which would get rows of the gradients: give the largest norm of all"
+            " gradients together, such as 1.0, or capture without shard"
+        )
+    return Shards(group, model, optimizer)
 
 
 class Inference(_Source):
@@ -465,6 +506,8 @@ def _step(source, recorded, name, example_batch):
     given = recorded.batch, recorded.rates
     batch, rates = [[recorder.view(fake) for fake in fakes] for fakes in given]
     ops = operations(recorder, batch, rates, name, results)
+    if source.processes:
+        source.processes.share(ops, recorder.storages)
     source.measurements.give_back()
     states = {s.name: s.value for s in recorder.storages if s.kind == "state" and s.name != "generator"}
     around = Surroundings(source.model, source.functions(), source.optimizer, states)
@@ -488,4 +531,12 @@ def _result(recorder, value):
     """Returns the view of a tensor that the step returns, and None for what is no tensor."""
     if isinstance(value, torch.SymFloat):
         raise CaptureError("the step returns a number that it reads from a tensor")
-    return recorder.view(recorder.known(value)) if isinstance(value, torch.Tensor) else None
+    if not isinstance(value, torch.Tensor):
+        return None
+    view = recorder.view(recorder.known(value))
+    if view.tensor in recorder.gathered:
+        raise CaptureError(
+            f"the step returns {recorder.gathered[view.tensor]}, of which each process keeps only rows:"
+            " return what is computed from it"
+        )
+    return view

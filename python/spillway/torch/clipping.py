@@ -12,9 +12,9 @@ class Clipping:
 
     def __init__(self, clip_grad):
         self._function = clip_grad if callable(clip_grad) else None
-        self._max_norm = None if callable(clip_grad) else clip_grad
-        if self._max_norm is not None:
-            _refuse_others(self._max_norm)
+        self.max_norm = None if callable(clip_grad) else clip_grad
+        if self.max_norm is not None:
+            _refuse_others(self.max_norm)
 
     def functions(self):
         """Returns the user's function, by name, if there is one."""
@@ -25,10 +25,10 @@ class Clipping:
         parameters = [p for group in optimizer.param_groups for p in group["params"]]
         if self._function is not None:
             self._function(parameters)
-        elif self._max_norm is not None:
+        elif self.max_norm is not None:
             # PyTorch chooses so for real tensors, but not for fake ones.
             on_cuda = all(p.device.type == "cuda" for p in parameters)
-            clip_grad_norm_(parameters, self._max_norm, foreach=on_cuda or None)
+            clip_grad_norm_(parameters, self.max_norm, foreach=on_cuda or None)
 
 
 def _refuse_others(max_norm):

@@ -16,7 +16,12 @@ MOST_MAPPINGS = 16384
 COPIES, COPY_BYTES = 4, 64 << 20
 
 
-def this_machine(tensor_bytes, copied_bytes_per_s):
+def memory_bytes():
+    """Returns the bytes of this machine's memory."""
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
+def this_machine(tensor_bytes, copied_bytes_per_s, memory_bytes):
     """Returns this machine's processor as a device: its memory, and its speed of copying.
 
     `tensor_bytes` is the sum of the bytes of all tensors, which decides how large chunks are.
@@ -24,8 +29,7 @@ def this_machine(tensor_bytes, copied_bytes_per_s):
     chunk_bytes = LEAST_CHUNK_BYTES
     while chunk_bytes * MOST_CHUNKS < tensor_bytes:
         chunk_bytes *= 2
-    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    speed = copied_bytes_per_s
+    memory, speed = memory_bytes, copied_bytes_per_s
     return Machine("cpu", memory, memory, chunk_bytes, speed, speed)
 
 

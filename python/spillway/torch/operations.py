@@ -10,7 +10,7 @@ from typing import Callable
 import torch
 from torch.utils._pytree import tree_map
 
-from .collectives import UnderWay, is_collective
+from .collectives import ALL_GATHER, UnderWay, is_collective
 from .hosting import may_run_on_host
 from .indices import may_fail_by_values
 from .launching import bind, leaves_states_alone
@@ -80,6 +80,8 @@ def recorded(recorder, part=slice(None)):
         repeatable = measured.repeats and _is_repeatable(call, recorder.storages)
         if measured.draws:
             body += random.operations(call, measured, repeatable)
+        elif is_collective(call) and recorder.is_common:
+            body.append(_plain(call, measured, _may_be_launched_again(call, recorder.storages)))
         elif is_collective(call):
             body.append(collectives.start(call, measured))
         else:
@@ -126,6 +128,13 @@ def _is_repeatable(call, storages):
         and call.function._schema.name not in PARTLY_UNDEFINED
         and torch.Tag.nondeterministic_bitwise not in call.function.tags
     )
+
+
+def _may_be_launched_again(call, storages):
+    """Returns whether a collective is repeatable where all processes run one plan, and so repeat it
+    together."""
+    are_temporaries = all(storages[t].kind == "temporary" for t in call.writes)
+    return call.function is ALL_GATHER and are_temporaries and not {*call.reads} & {*call.writes}
 
 
 class Order:

@@ -1,5 +1,6 @@
 """Training by several processes: gradients are averaged as `DistributedDataParallel` does it."""
 
+from contextlib import nullcontext
 from itertools import zip_longest
 from math import prod
 
@@ -8,7 +9,7 @@ from torch import distributed
 
 from .collectives import ALL_REDUCE, is_collective
 from .errors import CaptureError
-from .machine import measure_copies
+from .machine import measure_copies, memory_bytes, this_machine
 
 FIRST_BUCKET_BYTES = distributed._DEFAULT_FIRST_BUCKET_BYTES  # type: ignore[attr-defined]
 BUCKET_BYTES = 25 << 20
@@ -21,16 +22,22 @@ class Processes:
     that comes to all processes at the same time.
     """
 
-    def __init__(self, group, model):
+    def __init__(self, group, tensors):
+        """All get the values of process 0 for tensors."""
         self.group = group
+        self.memory_bytes = memory_bytes()
         self._buckets = None
         self._agreed = None
-        for tensor in (*model.parameters(), *model.buffers()):
+        for tensor in tensors:
             distributed.broadcast(tensor.detach(), group=group, group_src=0)
 
     def measure_copies(self):
         """Returns the bytes that each process copies in a second while all do."""
         return measure_copies(lambda: distributed.barrier(self.group))
+
+    def machine(self, tensor_bytes, copied_bytes_per_s):
+        """Returns the machine that plans are for, where none is given."""
+        return this_machine(tensor_bytes, copied_bytes_per_s, self.memory_bytes)
 
     def find_buckets(self, backward):
         """Puts the parameters into buckets in the order in which their gradients are ready.
@@ -47,7 +54,14 @@ class Processes:
             buckets, _ = assign(ready, limits, are_sparse, numbers)
             self._buckets = [[ready[k] for k in bucket] for bucket in buckets]
 
-    def averaging(self):
+    def cut(self):
+        """Returns a context in which nothing is cut: each process has all parameters."""
+        return nullcontext()
+
+    def begin(self, recorder, fakes):
+        """Begins a run of the step on fake tensors."""
+
+    def averaging(self, fakes):
         """Returns the function that averages a gradient when it is ready."""
         scale = 1 / distributed.get_world_size(self.group)
         return _Averaging(self._buckets, self._sum, scale)
@@ -62,15 +76,40 @@ class Processes:
         two differ.
         """
         sequence = [f"averages {', '.join(map(name_of, bucket))}" for bucket in self._buckets]
-        sequence += [self._described(call) for call in calls if is_collective(call)]
+        sequence += self._sequence(calls)
         if self._agreed is not None:
-            _compare(sequence, self._agreed, "with this batch", "with the first one")
+            compare(sequence, self._agreed, "with this batch", "with the first one")
             return
         everyone = [None] * distributed.get_world_size(self.group)
         distributed.all_gather_object(everyone, sequence, self.group)
         for process, other in enumerate(everyone):
-            _compare(other, everyone[0], f"process {process}", "process 0")
+            compare(other, everyone[0], f"process {process}", "process 0")
         self._agreed = sequence
+
+    def share(self, ops, storages):
+        """Each process keeps its own costs."""
+
+    def longest(self, times):
+        """Returns the times of ops: each process has its own."""
+        return times
+
+    def planned(self, how, make):
+        """Returns a plan: each process makes its own."""
+        return make()
+
+    def together(self):
+        """Returns a context in which each process may do something else."""
+        return nullcontext([])
+
+    def clip(self, clipping, optimizer):
+        """Clips gradients, which all processes have."""
+        clipping.clip(optimizer)
+
+    def refuse_mixing(self, calls, storages):
+        """Any optimizer does."""
+
+    def _sequence(self, calls):
+        return [self._described(call) for call in calls if is_collective(call)]
 
     def _described(self, call):
         view, *how, group_name = call.args
@@ -81,7 +120,8 @@ class Processes:
         return f"{name} ({how}) of {prod(view.shape)} values of {view.dtype}"
 
 
-def _compare(sequence, agreed, who, whom):
+def compare(sequence, agreed, who, whom):
+    """Refuses a sequence of collectives that differs from the one agreed on."""
     for k, (one, other) in enumerate(zip_longest(sequence, agreed, fillvalue="nothing more")):
         if one != other:
             raise CaptureError(

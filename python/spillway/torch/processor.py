@@ -10,7 +10,7 @@ import torch
 from spillway import SetupCosts
 
 from .allocations import Allocations
-from .machine import MOST_MAPPINGS, this_machine
+from .machine import MOST_MAPPINGS, memory_bytes, this_machine
 
 
 class Processor:
@@ -24,7 +24,7 @@ class Processor:
 
     def machine(self, tensor_bytes, copied_bytes_per_s):
         """Returns the machine that plans are for, where none is given."""
-        return this_machine(tensor_bytes, copied_bytes_per_s)
+        return this_machine(tensor_bytes, copied_bytes_per_s, memory_bytes())
 
     def setup_costs(self):
         """Returns what it takes to set up memory, measured."""

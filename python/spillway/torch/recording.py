@@ -152,6 +152,10 @@ class Recorder(TorchDispatchMode):
         self.left = {}  # those: by tensor, its number in the earlier run
         self._left = {}  # their fake tensors, by storage
         self.bytes_of_constants = {}  # of small ones, as they were first read
+        self.is_common = False  # whether all processes run one plan
+        self.gathered = {}  # names of the tensors that hold whole parameters
+        self._gathers = {}  # the calls that gather those, until they are used
+        self.refuse_former = lambda storage: None
         self._owned = {}  # fake tensors of states, by the storages of the real ones
         self._made = set()  # those that the step makes of numbers, anew in each iteration
         self._ids = {}
@@ -167,6 +171,12 @@ class Recorder(TorchDispatchMode):
             # In PyTorch 2.11, the storage of a fake tensor may be smaller than that of the real one.
             nbytes = (storage if value is None else value.untyped_storage()).nbytes()
             self.storages.append(Storage(self._unique(name), nbytes, kind, value))
+
+    def gather_later(self, call, name):
+        """Has a whole parameter gathered by a call, before its first use."""
+        (tensor,) = call.writes
+        call.name = self._unique(call.name)
+        self.gathered[tensor], self._gathers[tensor] = name, call
 
     @contextmanager
     def updating(self):
@@ -229,6 +239,7 @@ class Recorder(TorchDispatchMode):
         owner = self._owned.get(arg.untyped_storage()._cdata)
         if owner is not None:
             return self._part(owner, arg)
+        self.refuse_former(arg.untyped_storage())
         fake = self.fake_mode.from_tensor(arg)
         count = len(self.storages)
         self.adopt(fake, "state", "constant", arg)
@@ -350,8 +361,23 @@ class Recorder(TorchDispatchMode):
         self._find_operands(call, written)
         if function in FACTORIES:
             call.results = []
+        self._gather(call)
         self.calls.append(call)
         return type(out)(fakes) if isinstance(out, (tuple, list)) else fakes[0]
+
+    def _gather(self, call):
+        """Adds the gathers of what a call is the first to use."""
+        for tensor in call.writes:
+            if tensor in self.gathered:
+                raise CaptureError(
+                    f"{quoted_line()}: writes {self.gathered[tensor]}, of which each process keeps only"
+                    " rows: let the optimizer alone write it, or capture without shard"
+                )
+        for tensor in call.reads:
+            if tensor in self._gathers:
+                gather = self._gathers.pop(tensor)
+                gather.line = call.line
+                self.calls.append(gather)
 
     def _run(self, function, args, kwargs):
         """Runs an op on fake tensors, with any numbers in place of those read from tensors."""

@@ -88,17 +88,26 @@ class Compiled(Generic[Batch, Result]):
     def _call(self, captures, batch):
         if self._lost is not None:
             raise LostError(self._lost)
-        shapes = captures.shapes_of(batch)
-        self._follow(captures)
-        if self._session is None or captures.plans.get(shapes) is not self._running:
+        with self._together() as said:
+            shapes = captures.shapes_of(batch)
+            self._follow(captures)
+            goes_on = self._session is not None and captures.plans.get(shapes) is self._running
+            said.append(f"has shapes {shapes}, {'as before' if goes_on else 'for which it switches'}")
+            outside = self._step.supplied(batch) if goes_on else None  # checks the batch
+        if outside is None:
             self._switch(*captures.planned(shapes, batch))
-        outside = self._step.supplied(batch)  # checks the batch
+            with self._together():
+                outside = self._step.supplied(batch)
         with Deferred(self._give_up):
             self._take_over()
             self._iterate(outside)
         if self._excess is not None:
             raise self._excess
         return self._step.returned(outside.results)
+
+    def _together(self):
+        processes = self._example.source.processes
+        return processes.together() if processes else nullcontext([])
 
     def __enter__(self) -> "Compiled[Batch, Result]":
         return self

@@ -100,7 +100,8 @@ class Step(Generic[Batch, Result]):
                 " spillway.torch.capture"
             )
         if self._hosted is None:
-            self._hosted = self._graph(host_times(self))
+            times, processes = host_times(self), self.source.processes
+            self._hosted = self._graph(processes.longest(times) if processes else times)
         return self._hosted
 
     def plan(
@@ -122,17 +123,21 @@ class Step(Generic[Batch, Result]):
         With `host="optimizer"`, the ops of the optimizer may run on the host, by PyTorch's kernels for
         the processor, beside the device's ops. Which of them do, the plan decides (`plan.host_ops`). If
         the device is not the processor, all of them do."""
+        settings = settings if host is None else settings_for(self, strategy, settings)
+        how: dict[str, Any] = dict(budget=budget, strategy=strategy, settings=settings)
         with timed(f"plan for {budget}") as found:
-            graph = self.graph_for(host)
-            settings = settings if host is None else settings_for(self, strategy, settings)
-            how: dict[str, Any] = dict(budget=budget, strategy=strategy, settings=settings)
-            on = self._on(machine, chunk_bytes)
-            plan = graph.plan(on, **how)
-            if machine is None and chunk_bytes is None:
-                plan = self._plan_with_fewer_mappings(graph, plan, how)
+            graph, processes = self.graph_for(host), self.source.processes
+            make = lambda: self._planned(graph, machine, chunk_bytes, how)
+            plan = processes.planned(how | dict(host=host), make) if processes else make()
             found.append(f"{plan.predicted.period_ns / 1e6:.0f} ms an iteration predicted")
         costs = self.source.setup_costs
         return plan if costs is None else plan.with_setup_costs(costs)
+
+    def _planned(self, graph, machine, chunk_bytes, how):
+        plan = graph.plan(self._on(machine, chunk_bytes), **how)
+        if machine is None and chunk_bytes is None:
+            plan = self._plan_with_fewer_mappings(graph, plan, how)
+        return plan
 
     def least(
         self,
@@ -150,7 +155,7 @@ class Step(Generic[Batch, Result]):
         """Returns a machine, or this one, with chunks of a size."""
         if machine is None:
             tensor_bytes = sum(s.nbytes for s in self.storages)
-            machine = self.device.machine(tensor_bytes, self.source.copied_bytes_per_s)
+            machine = (self.source.processes or self.device).machine(tensor_bytes, self.source.copied_bytes_per_s)
         if chunk_bytes is None:
             return machine
         if chunk_bytes <= 0 or chunk_bytes % PAGE_BYTES:

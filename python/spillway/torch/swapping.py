@@ -21,6 +21,7 @@ class Fakes:
         self.recorder, self._previous = recorder, previous
         self._fakes, self._real_of = {}, {}  # by identity of the real and of the fake tensor
         self._real = []
+        self._whole = {}  # gathered parameters, by identity of the real ones
         self._names = {}  # of the tensors that have been given fake ones
         self.replaced = []  # what the step has put in the place of buffers
 
@@ -38,6 +39,29 @@ class Fakes:
             self._real.append(tensor)
             _copy_hooks(tensor, fake)
         return self._fakes[id(tensor)]
+
+    def gather(self, tensor, whole):
+        """Has the model hold a whole parameter for one of which this process has rows."""
+        self._whole[id(tensor)], self._real_of[id(whole)] = whole, tensor
+
+    def gathered_in(self, model):
+        """Returns where a model holds whole parameters: a module, a name, the fake tensor, and that of
+        the rows."""
+        wholes = {id(whole): self._fakes[real] for real, whole in self._whole.items()}
+        return [
+            (module, name, whole, wholes[id(whole)])
+            for module in model.modules()
+            for name, whole in module._parameters.items()
+            if id(whole) in wholes
+        ]
+
+    def rows(self, tensor):
+        """Returns the fake tensor of a state, which has only rows of a sharded parameter."""
+        return self._fakes[id(tensor)]
+
+    def in_model(self, tensor):
+        """Returns the fake tensor that the model holds for a state."""
+        return self._whole.get(id(tensor), self._fakes[id(tensor)])
 
     def give(self, tensor, fake, name):
         """Has a fake tensor stand for a real one that is no state of the step."""
@@ -62,6 +86,8 @@ class Fakes:
         """Returns the fake tensor of a state, and any other value as it is."""
         if self._previous is not None and isinstance(value, FakeTensor):
             value = self._previous.real(value)
+        if id(value) in self._whole and not self.recorder.is_updating:
+            return self._whole[id(value)]
         return self._fakes.get(id(value), value)
 
     def real(self, fake):
@@ -74,7 +100,7 @@ class Fakes:
         own = vars(module)
         holders = own["_parameters"], own["_buffers"], own
         after = next((holder[name] for holder in holders if name in holder), None)
-        fake = self._fakes[id(tensor)]
+        fake = self.in_model(tensor)
         if after is not fake:
             view = self.recorder.view(fake)
             name = "empty" if view.tensor is None else self.recorder.storages[view.tensor].name
@@ -112,7 +138,7 @@ class Fakes:
         for real in self._real:
             if real.requires_grad:
                 hook = partial(function, real)
-                self._fakes[id(real)].register_post_accumulate_grad_hook(hook)
+                self.in_model(real).register_post_accumulate_grad_hook(hook)
 
     def has_gradient(self, parameter):
         """Returns whether the captured backward pass gave a parameter a gradient."""
@@ -135,12 +161,25 @@ def swapped_module(model, fakes):
     real = fakes.of_module(model)
     try:
         for module, name, tensor in real:
-            setattr(module, name, fakes.of(tensor, name))
+            setattr(module, name, fakes.in_model(tensor))
         yield
     finally:
         for module, name, tensor in real:
             fakes.leaves(module, name, tensor)
             setattr(module, name, tensor)
+
+
+@contextmanager
+def rows_in_module(model, fakes):
+    """Within it, sharded parameters of a swapped model are the rows that this process has."""
+    held = fakes.gathered_in(model)
+    try:
+        for module, name, _, rows in held:
+            setattr(module, name, rows)
+        yield
+    finally:
+        for module, name, whole, _ in held:
+            setattr(module, name, whole)
 
 
 def given(recorder, name, value, device=None):

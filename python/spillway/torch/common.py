@@ -1,0 +1,124 @@
+"""One plan for all processes of a group: from the longest of their times and the least of their memory."""
+
+import zlib
+from contextlib import contextmanager
+from dataclasses import replace
+
+import torch
+from torch import distributed
+
+from spillway import Error
+
+from .errors import CaptureError, ChangedError
+from .processes import Processes, compare
+
+
+class Common(Processes):
+    """The processes of a group, all of which run one plan."""
+
+    def __init__(self, group, tensors):
+        super().__init__(group, tensors)
+        self.memory_bytes = min(self._everyones(self.memory_bytes))
+
+    def measure_copies(self):
+        """Returns the bytes that the slowest process copies in a second while all do."""
+        return min(self._everyones(super().measure_copies()))
+
+    def agree(self, calls, name_of):
+        """Checks that all processes run the same collectives, in the same order."""
+        sequence = self._sequence(calls)
+        for process, other in enumerate(self._everyones(sequence)):
+            compare(other, sequence, f"process {process}", f"process {self.group.rank()}")
+
+    def share(self, ops, storages):
+        """Gives ops the largest costs that a process has measured. Raises `CaptureError` in all
+        processes where the graphs of two differ."""
+        tensors = [f"{s.kind} {s.name} of {s.nbytes} bytes" for s in storages]
+        form = tensors + [f"{op.name} from {op.reads} to {op.writes}" for op in ops]
+        costs = [(op.measured, op.repeatable) for op in ops]
+        everyone = self._everyones((form, costs))
+        for process, (other, _) in enumerate(everyone):
+            _compare_forms(process, other, everyone[0][0])
+        for k, op in enumerate(ops):
+            found = [costs[k] for _, costs in everyone]
+            op.measured = _largest([measured for measured, _ in found])
+            op.repeatable = all(repeatable for _, repeatable in found)
+
+    def longest(self, times):
+        """Returns the longest of the processes' times of each op."""
+        columns = zip(*self._everyones(times))
+        return [None if None in column else max(column) for column in columns]
+
+    def planned(self, how, make):
+        """Returns the plan that process 0 makes. `how` is what it is asked for, in all processes alike."""
+        for process, other in enumerate(self._everyones(repr(how))):
+            if other != repr(how):
+                raise ChangedError(
+                    f"process {process} plans with {other}, but process {self.group.rank()} with"
+                    f" {how!r}: all processes run one plan, so give them the same"
+                )
+        outcome = [None]
+        if not self.group.rank():
+            try:
+                outcome = [make()]
+            except (Error, ValueError) as error:
+                outcome = [error]
+        distributed.broadcast_object_list(outcome, group=self.group, group_src=0)
+        if isinstance(outcome[0], Exception):
+            raise outcome[0]
+        return outcome[0]
+
+    @contextmanager
+    def together(self):
+        """Checks that all processes do the same. Within it, each adds what it does to a list; where one
+        fails, all do."""
+        said, failed = [], None
+        try:
+            yield said
+        except Exception as error:
+            failed = error
+        self._compare_said(f"fails: {failed}" if failed else repr(said), bool(failed))
+        if failed is not None:
+            raise failed
+
+    def _compare_said(self, text, is_failure):
+        digest = zlib.crc32(text.encode()) - is_failure * (1 << 40)
+        ends = torch.tensor([digest, -digest])
+        distributed.all_reduce(ends, distributed.ReduceOp.MAX, self.group)
+        if ends[0] == -ends[1] and not is_failure:
+            return
+        others = self._everyones(text)
+        if not is_failure:
+            process = next(k for k, other in enumerate(others) if other != text)
+            raise ChangedError(
+                f"process {process} {others[process]}, but process {self.group.rank()} {text}: all"
+                " processes of a sharded step call it with batches of the same shapes"
+            )
+
+    def _everyones(self, value):
+        """Returns what each process gives."""
+        everyone = [None] * self.group.size()
+        distributed.all_gather_object(everyone, value, self.group)
+        return everyone
+
+
+def _compare_forms(process, other, first):
+    for one, its in zip(first, other):
+        if one != its:
+            raise CaptureError(
+                f"process {process} captures {its!r} where process 0 captures {one!r}, but all processes"
+                " of a sharded step run one plan: give them batches of the same shapes"
+            )
+    if len(other) != len(first):
+        raise CaptureError(
+            f"process {process} captures {len(other)} tensors and ops, but process 0 {len(first)}: give"
+            " all processes of a sharded step batches of the same shapes"
+        )
+
+
+def _largest(costs):
+    return replace(
+        costs[0],
+        time_ns=max(c.time_ns for c in costs),
+        workspace_bytes=max(c.workspace_bytes for c in costs),
+    )

@@ -1,0 +1,247 @@
+"""Parameters of which each process keeps some rows: gathered while a step needs them, as `fully_shard` has
+it."""
+
+from contextlib import contextmanager
+from math import prod
+
+import torch
+from torch import distributed
+from torch.multiprocessing.reductions import StorageWeakRef
+from torch.utils._pytree import tree_leaves
+from torch.utils.weak import WeakIdKeyDictionary
+
+from .collectives import ALL_GATHER, ALL_REDUCE, REDUCE_SCATTER
+from .common import Common
+from .errors import CaptureError, ChangedError
+from .recording import Call, View
+
+_ROWS = WeakIdKeyDictionary()  # of the parameters that are sharded
+
+# These compute each element alone, but have no tag that says so.
+_ELEMENTWISE = {
+    f"aten::{name}"
+    for name in (
+        "copy_ clone _to_copy zero_ fill_"
+        " _fused_sgd_ _fused_adam_ _fused_adamw_ _fused_adagrad_"
+    ).split()
+}
+
+
+class Rows:
+    """The rows of a parameter that this process keeps: as many in each process, with zeros behind the
+    last ones."""
+
+    def __init__(self, parameter, group):
+        self.group = group
+        self.shape = tuple(parameter.shape)
+        self._row_elements = prod(self.shape[1:])
+        self.stride = (self._row_elements, *parameter.stride()[1:])
+        self.kept = -(-self.shape[0] // group.size())
+        self.elements = self.kept * self._row_elements
+
+    def of(self, whole):
+        """Returns a copy of the rows of a tensor of the parameter's shape."""
+        start = self.group.rank() * self.kept
+        some = whole[start : start + self.kept]
+        rows = self.shaped(whole.new_zeros(self.elements))
+        rows[: len(some)].copy_(some)
+        return rows
+
+    def shaped(self, flat):
+        """Returns flat elements as rows."""
+        return flat.as_strided((self.kept, *self.shape[1:]), self.stride)
+
+    def whole(self, flat):
+        """Returns the flat elements of all processes as a tensor of the parameter's shape."""
+        return flat.as_strided(self.shape, self.stride)
+
+    def padded(self, whole):
+        """Returns a tensor of the parameter's shape as flat elements of all processes."""
+        elements = self.elements * self.group.size()
+        if whole.stride()[1:] == self.stride[1:] and whole.numel() == elements:
+            if self.shape[0] == 1 or whole.stride()[0] == self.stride[0]:
+                return whole.as_strided((elements,), (1,), whole.storage_offset())
+        flat = whole.new_empty(elements)
+        if elements > whole.numel():
+            flat[whole.numel() :].zero_()
+        self.whole(flat).copy_(whole)
+        return flat
+
+    def gathered(self, rows):
+        """Returns the whole parameter, from the rows of all processes."""
+        flat = rows.new_empty(self.elements * self.group.size())
+        own = rows.detach().as_strided((self.elements,), (1,))
+        distributed.all_gather_into_tensor(flat, own, group=self.group)
+        return self.whole(flat)
+
+
+def full_state_dict(model: torch.nn.Module) -> dict[str, object]:
+    """Returns the state dict of a sharded model with whole parameters, in process 0 of its group, and an
+    empty one elsewhere. All processes call it at the same time, after `sync`."""
+    found: dict[str, object] = {}
+    is_first = True
+    for name, value in model.state_dict(keep_vars=True).items():
+        rows = _ROWS.get(value)
+        if isinstance(value, torch.Tensor):
+            is_first = rows.group.rank() == 0 if rows else is_first
+            value = rows.gathered(value) if rows else value.detach().clone()
+        found[name] = value
+    return found if is_first else {}
+
+
+class Shards(Common):
+    """The processes of a group, each of which keeps some rows of each parameter and of what the optimizer
+    keeps for it."""
+
+    def __init__(self, group, model, optimizer):
+        self._model, self._optimizer = model, optimizer
+        self._parameters = [(n, p) for n, p in model.named_parameters() if p.numel()]
+        self._former = {}  # names of what has been cut, by storages that others may still have
+        new = [(n, p) for n, p in self._parameters if p not in _ROWS]
+        _refuse_others(new, model)
+        super().__init__(group, [*(p for _, p in new), *model.buffers()])
+        self._new = new
+
+    @contextmanager
+    def cut(self):
+        """Has each process keep its rows alone, and all again where what is within fails."""
+        whole = [(p, p.data, p.grad) for _, p in self._new]
+        try:
+            for name, parameter in self._new:
+                self._cut(name, parameter)
+            yield
+            self._new = []
+        except BaseException:
+            for parameter, data, gradient in whole:
+                parameter.grad, parameter.data = None, data
+                parameter.grad = gradient
+                _ROWS.pop(parameter, None)
+            raise
+
+    def _cut(self, name, parameter):
+        _ROWS[parameter] = rows = Rows(parameter, self.group)
+        storage = StorageWeakRef(parameter.untyped_storage())
+        self._former[storage.cdata] = name, storage
+        parameter.grad, parameter.data = None, rows.of(parameter.detach())
+        states = self._optimizer.state.get(parameter, {})
+        for key, value in states.items():
+            if isinstance(value, torch.Tensor) and value.dim():
+                if tuple(value.shape) != rows.shape:
+                    _refuse_state(name, key, value)
+                states[key] = rows.of(value)
+
+    def _refuse_former(self, storage):
+        """Refuses memory of parameters from before they were cut."""
+        name, former = self._former.get(storage._cdata, (None, None))
+        if name is not None and not former.expired():
+            raise CaptureError(
+                f"the step uses memory that {name} had before capture(..., shard=True): use the"
+                " parameter itself, or a copy from before"
+            )
+
+    def begin(self, recorder, fakes):
+        """Has the model hold whole parameters, each of which is gathered before its first use."""
+        recorder.is_common, recorder.refuse_former = True, self._refuse_former
+        for _, parameter in self._parameters:
+            if parameter not in _ROWS or parameter.shape[0] != _ROWS[parameter].kept:
+                raise ChangedError("a sharded parameter has other rows: capture the step again")
+            fakes.gather(parameter, self._gathered(fakes, parameter, _ROWS[parameter]))
+
+    def _gathered(self, fakes, parameter, rows):
+        recorder, name, own = fakes.recorder, fakes.name(parameter), fakes.rows(parameter)
+        count = self.group.size()
+        with recorder.fake_mode, torch.no_grad():
+            flat = torch.empty(count * rows.elements, dtype=parameter.dtype)
+            own = own.detach().as_strided((rows.elements,), (1,))
+            whole = torch.nn.Parameter(rows.whole(flat), parameter.requires_grad)
+        recorder.adopt(flat, "temporary", f"{name} gathered")
+        args = recorder.view(own), count, self.group.group_name
+        gather = Call(f"gather {name}", ALL_GATHER, args, {"out": recorder.view(flat)}, False)
+        gather.reads, gather.writes = [args[0].tensor], [recorder.view(flat).tensor]
+        recorder.gather_later(gather, name)
+        return whole
+
+    def find_buckets(self, backward):
+        """There are none: each gradient is averaged alone."""
+
+    def averaging(self, fakes):
+        """Returns the function that has each process keep its rows of the mean of a gradient."""
+
+        @torch.no_grad()
+        def average(parameter, whole):
+            if parameter not in _ROWS:
+                return  # it is empty
+            rows, count = _ROWS[parameter], self.group.size()
+            given = rows.padded(whole.grad)
+            own = given.new_empty(rows.elements)
+            REDUCE_SCATTER(given, "avg", count, self.group.group_name, out=own)
+            fakes.rows(parameter).grad, whole.grad = rows.shaped(own), None
+
+        return average
+
+    def clip(self, clipping, optimizer):
+        """Clips gradients, of which each process has rows."""
+        if clipping.max_norm is None:
+            return
+        parameters = [p for group in optimizer.param_groups for p in group["params"]]
+        gradients = [p.grad for p in parameters if p.grad is not None]
+        norms = torch.stack([torch.linalg.vector_norm(g) for g in gradients]) ** 2.0
+        ALL_REDUCE(norms, "sum", self.group.group_name)
+        norm = torch.linalg.vector_norm(norms**0.5)
+        torch.nn.utils.clip_grads_with_norm_(parameters, clipping.max_norm, norm, foreach=False)
+
+    def refuse_mixing(self, calls, storages):
+        """Refuses an optimizer that does not update each element alone."""
+        for call in calls:
+            leaves = tree_leaves((call.args, call.kwargs, call.results))
+            views = [v for v in leaves if isinstance(v, View) and v.tensor is not None]
+            of_many = [v for v in views if storages[v.tensor].nbytes > v.dtype.itemsize]
+            if call.function is not None and of_many and not _is_elementwise(call, of_many, storages):
+                raise CaptureError(
+                    f"{call.line}: the optimizer calls `{call.function}`, which does not compute each"
+                    " element alone, but each process has only rows of the parameters: use an"
+                    " optimizer such as SGD, Adam or AdamW, clip gradients by capture(...,"
+                    " clip_grad=1.0), or capture without shard"
+                )
+
+
+def _is_elementwise(call, views, storages):
+    function, first = call.function, views[0]
+    is_known = torch.Tag.pointwise in function.tags or function._schema.name in _ELEMENTWISE
+    draws = torch.Tag.nondeterministic_seeded in function.tags
+    are_whole = all(v.fills(storages[v.tensor].nbytes) and v.shape == first.shape for v in views)
+    return is_known and not draws and are_whole
+
+
+def _refuse_others(parameters, model):
+    """Refuses parameters that cannot be cut into rows."""
+    tensors = [*(p for _, p in parameters), *model.buffers()]
+    storages = [t.untyped_storage()._cdata for t in tensors if t.numel()]
+    for name, p in parameters:
+        way = None
+        if not p.dim():
+            way = "has no dimension: give it one, by torch.nn.Parameter(value.reshape(1))"
+        elif p.layout is not torch.strided or type(p.data) is not torch.Tensor:
+            way = f"is a {type(p.data).__name__} of layout {p.layout}: make it a plain tensor"
+        elif storages.count(p.untyped_storage()._cdata) > 1:
+            way = "shares memory with another parameter or buffer: make it that parameter itself, or copy it"
+        elif not _has_rows_in_turn(p):
+            way = "does not have its rows one after the other: make it contiguous"
+        elif p._backward_hooks or getattr(p, "_post_accumulate_grad_hooks", None):
+            way = "has a hook, which would get gradients of one process: remove it"
+        if way is not None:
+            raise CaptureError(f"{name} cannot be sharded, as it {way}")
+
+
+def _has_rows_in_turn(parameter):
+    """Returns whether the memory of a parameter is its rows, one after the other."""
+    view = View(None, parameter.shape, parameter.stride(), 0, parameter.dtype)
+    in_turn = len(parameter) == 1 or parameter.stride(0) == parameter[0].numel()
+    return in_turn and view.fills(parameter.nbytes)
+
+
+def _refuse_state(name, key, value):
+    raise CaptureError(
+        f"the optimizer keeps {key} of shape {tuple(value.shape)} for {name}, which has another shape, so"
+        " that it has no rows: use an optimizer such as SGD, Adam or AdamW, or capture without shard"
+    )
