@@ -47,7 +47,7 @@ def compare(process, make, loss_fn, make_optimizer, batches, budget, steps=3):
     planned_model = copy.deepcopy(model)
     parallel = DistributedDataParallel(model, broadcast_buffers=False)
     data = [batches(k) for k in range(steps)]
-    _order_buckets(parallel, loss_fn, data[0])
+    order_buckets(parallel, loss_fn, data[0])
     eager, planned = make_optimizer(model), make_optimizer(planned_model)
 
     torch.manual_seed(10 + process)
@@ -72,7 +72,7 @@ def compare(process, make, loss_fn, make_optimizer, batches, budget, steps=3):
     return step
 
 
-def _order_buckets(parallel, loss_fn, batch):
+def order_buckets(parallel, loss_fn, batch):
     """Has `DistributedDataParallel` order its buckets, as it does after the first iteration."""
     buffers = copy.deepcopy(dict(parallel.named_buffers()))
     loss_fn(parallel, batch).backward()
