@@ -21,7 +21,14 @@ from .versions import refuse_older
 refuse_older()  # before a module that needs what older ones lack
 
 from .capturing import capture, capture_inference
-from .errors import AllocationError, BatchError, CaptureError, ChangedError, LostError
+from .errors import (
+    AllocationError,
+    BatchError,
+    CaptureError,
+    ChangedError,
+    LostError,
+    ProcessError,
+)
 from .estimating import Estimate, estimate
 from .optimizing import optimizer
 from .roofline import Speeds
@@ -37,6 +44,7 @@ __all__ = [
     "Compiled",
     "Estimate",
     "LostError",
+    "ProcessError",
     "Speeds",
     "Step",
     "capture",

@@ -47,7 +47,7 @@ from .ownership import (
 from .recording import Recorder
 from .processes import Processes
 from .running import Items
-from .sharding import Shards
+from .sharding import Shards, refuse_rows
 from .step import Step
 from .storing import Stored
 from .swapping import (
@@ -227,13 +227,16 @@ class _Source:
         try:
             with unseeded():
                 self._prepare(example_batch)
-                with explained():
+                with self._together(), explained():
                     first = runs.first()
                 self._agree(first)
                 runs.compare_again(first)
         finally:
             runs.put_back()
         return _step(self, first, self.returns, example_batch)
+
+    def _together(self):
+        return self.processes.together() if self.processes else nullcontext()
 
     def evaluation(self, step, forward):
         """Returns the source of inferences beside a step that has been captured of this one."""
@@ -244,6 +247,8 @@ class _Source:
 
     def _agree(self, recorded):
         """Compares the run with those of other processes."""
+        if self.processes:
+            self.processes.agree(recorded.recorder.calls, recorded.fakes.name)
 
 
 class Training(_Source):
@@ -283,10 +288,6 @@ class Training(_Source):
     def _prepare(self, example_batch):
         if self.processes:
             self.processes.find_buckets(lambda ready: self._find_gradients(example_batch, ready))
-
-    def _agree(self, recorded):
-        if self.processes:
-            self.processes.agree(recorded.recorder.calls, recorded.fakes.name)
 
     def functions(self):
         """Returns the functions of the step, by name."""
@@ -402,6 +403,7 @@ class Training(_Source):
 def _processes(group, shard, model, optimizer, clipping):
     """Returns the processes that run the step, or None if it is one."""
     if not shard:
+        refuse_rows(model)
         return group and Processes(group, [*model.parameters(), *model.buffers()])
     if group is None:
         raise CaptureError("shard=True needs capture(..., process_group=...)")
@@ -420,6 +422,7 @@ class Inference(_Source):
     returns = "result"
 
     def __init__(self, model, forward, device):
+        refuse_rows(model)
         self._begin_with(model, forward)
         self.moves_batch = device is not None
         self.measurements = Measurements(device_of(model, device))
@@ -443,6 +446,9 @@ class Inference(_Source):
     def _record(self, example_batch, previous):
         recorded = Recorded(self, example_batch, previous)
         recorder, fakes = recorded.recorder, recorded.fakes
+        if self.processes:
+            fakes.of_module(self.model)
+            self.processes.begin(recorder, fakes)
         with torch.no_grad(), swapped_module(self.model, fakes), recorder.fake_mode, recorder:
             recorded.returned = call_on(self.forward, self.model, recorded.batch_as_given())
         return recorded
@@ -457,6 +463,8 @@ class _Evaluation(Inference):
         self.model, self.forward, self._beside = source.model, forward, step
         self.moves_batch, self.measurements = source.moves_batch, source.measurements
         self.constants = source.constants
+        if source.processes and source.processes.have_one_plan:
+            self.processes = source.processes
         self.copied_bytes_per_s, self.setup_costs = source.copied_bytes_per_s, source.setup_costs
 
     def capture(self, example_batch):

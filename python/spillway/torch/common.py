@@ -9,12 +9,15 @@ from torch import distributed
 
 from spillway import Error
 
-from .errors import CaptureError, ChangedError
+from .errors import CaptureError, ProcessError
+from .machine import MOST_MAPPINGS, memory_bytes
 from .processes import Processes, compare
 
 
 class Common(Processes):
     """The processes of a group, all of which run one plan."""
+
+    have_one_plan = True
 
     def __init__(self, group, tensors):
         super().__init__(group, tensors)
@@ -53,7 +56,7 @@ class Common(Processes):
         """Returns the plan that process 0 makes. `how` is what it is asked for, in all processes alike."""
         for process, other in enumerate(self._everyones(repr(how))):
             if other != repr(how):
-                raise ChangedError(
+                raise ProcessError(
                     f"process {process} plans with {other}, but process {self.group.rank()} with"
                     f" {how!r}: all processes run one plan, so give them the same"
                 )
@@ -67,6 +70,19 @@ class Common(Processes):
         if isinstance(outcome[0], Exception):
             raise outcome[0]
         return outcome[0]
+
+    def check(self, plan):
+        """Refuses a plan in all processes where one has another, or cannot run it."""
+        own = zlib.crc32(plan.to_json())
+        everyone = self._everyones((own, _lack(plan)))
+        for process, (other, lack) in enumerate(everyone):
+            if other != everyone[0][0]:
+                raise ProcessError(
+                    f"process {process} has another plan than process 0: use what step.plan(...) returns"
+                    " in all processes"
+                )
+            if lack:
+                raise ProcessError(f"process {process} cannot run the plan: {lack}")
 
     @contextmanager
     def together(self):
@@ -90,7 +106,7 @@ class Common(Processes):
         others = self._everyones(text)
         if not is_failure:
             process = next(k for k, other in enumerate(others) if other != text)
-            raise ChangedError(
+            raise ProcessError(
                 f"process {process} {others[process]}, but process {self.group.rank()} {text}: all"
                 " processes of a sharded step call it with batches of the same shapes"
             )
@@ -100,6 +116,16 @@ class Common(Processes):
         everyone = [None] * self.group.size()
         distributed.all_gather_object(everyone, value, self.group)
         return everyone
+
+
+def _lack(plan):
+    """Returns what this process lacks to run a plan, or an empty text."""
+    needed, has = plan.budget_bytes + plan.predicted.host_bytes, memory_bytes()
+    if needed > has:
+        return f"its budget and the states outside of it take {needed} bytes, but its machine has {has}"
+    if plan.mappings > MOST_MAPPINGS:
+        return f"it takes {plan.mappings} mappings, but a process has {MOST_MAPPINGS}"
+    return ""
 
 
 def _compare_forms(process, other, first):

@@ -35,6 +35,10 @@ class BatchError(Error, ValueError):
     """A batch is not like the one that was captured; the message says in what."""
 
 
+class ProcessError(Error):
+    """The processes of a sharded step do not do the same, or one cannot; the message names it."""
+
+
 class LostError(Error):
     """An iteration failed after it had written states whose last values nobody has."""
 

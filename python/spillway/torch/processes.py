@@ -22,6 +22,8 @@ class Processes:
     that comes to all processes at the same time.
     """
 
+    have_one_plan = False
+
     def __init__(self, group, tensors):
         """All get the values of process 0 for tensors."""
         self.group = group
@@ -96,6 +98,9 @@ class Processes:
     def planned(self, how, make):
         """Returns a plan: each process makes its own."""
         return make()
+
+    def check(self, plan):
+        """Each process has a plan of its own."""
 
     def together(self):
         """Returns a context in which each process may do something else."""

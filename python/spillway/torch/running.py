@@ -163,6 +163,8 @@ class Compiled(Generic[Batch, Result]):
     def use(self, plan: Plan) -> None:
         """Goes on with another plan of the captured step from the next iteration on. Other shapes
         are planned again, for its budget."""
+        if self._example.source.processes:
+            self._example.source.processes.check(plan)
         self._plan = plan
         self._captures.use(plan)
         for captures in self._evaluations:

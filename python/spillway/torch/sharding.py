@@ -81,12 +81,23 @@ def full_state_dict(model: torch.nn.Module) -> dict[str, object]:
     found: dict[str, object] = {}
     is_first = True
     for name, value in model.state_dict(keep_vars=True).items():
-        rows = _ROWS.get(value)
         if isinstance(value, torch.Tensor):
+            rows = _ROWS.get(value)
             is_first = rows.group.rank() == 0 if rows else is_first
             value = rows.gathered(value) if rows else value.detach().clone()
         found[name] = value
     return found if is_first else {}
+
+
+def refuse_rows(model):
+    """Refuses a model whose parameters are rows, for a step that needs whole ones."""
+    for name, parameter in model.named_parameters():
+        if parameter in _ROWS:
+            raise CaptureError(
+                f"{name} has only the rows that this process keeps, since capture(..., shard=True): capture"
+                " with shard=True again, evaluate by train.evaluate(), or load full_state_dict(model) into"
+                " another model"
+            )
 
 
 class Shards(Common):
@@ -98,6 +109,8 @@ class Shards(Common):
         self._parameters = [(n, p) for n, p in model.named_parameters() if p.numel()]
         self._former = {}  # names of what has been cut, by storages that others may still have
         new = [(n, p) for n, p in self._parameters if p not in _ROWS]
+        if any(_ROWS[p].group is not group for _, p in self._parameters if p in _ROWS):
+            raise CaptureError("the model is sharded over other processes: give their process_group")
         _refuse_others(new, model)
         super().__init__(group, [*(p for _, p in new), *model.buffers()])
         self._new = new

@@ -1,6 +1,7 @@
 """Sharded training by several processes: the same bits as `fully_shard`, by one plan."""
 
 import copy
+from contextlib import contextmanager
 from unittest import mock
 
 import models
@@ -19,7 +20,7 @@ from spillway.torch.running import _Kernels
 
 
 # Its links take longer than a gather.
-SLOW_LINK = spillway.Machine("slow", 8 << 30, 8 << 30, 4096, 10**6, 10**6)
+SLOW_LINK = spillway.Machine("slow", 8 << 30, 8 << 30, 4096, 10**5, 10**5)
 
 
 def sharded(model, loss_fn, optimizer, batch, **how):
@@ -107,9 +108,9 @@ def compare(
         optimizer = make_optimizer(planned)
         step = sharded(planned, loss_fn, optimizer, data[0], clip_grad=clip)
         plan = planned_within(step, budget, machine)
-        train = step.compile(plan, strict=True, settings=dict(effort=1))
         torch.manual_seed(10 + process)
         with gathers_again() as found:
+            train = step.compile(plan, strict=True, settings=dict(effort=1))
             for k, batch in enumerate(data):
                 same(train(batch), losses[k], f"loss {k} at {budget}")
         again.append(found)
@@ -124,8 +125,9 @@ def compare(
     return again
 
 
+@contextmanager
 def gathers_again():
-    """Within it, counts the repeats of gathers, by name."""
+    """Within it, sessions count the repeats of gathers, by name."""
     launch, launched = _Kernels.launch, []
 
     def watched(self, op, iteration, is_repeat, *addresses):
@@ -133,16 +135,8 @@ def gathers_again():
             launched.append(self._step.operations[op].name)
         launch(self, op, iteration, is_repeat, *addresses)
 
-    class Within:
-        def __enter__(self):
-            self._patch = mock.patch.object(_Kernels, "launch", watched)
-            self._patch.__enter__()
-            return launched
-
-        def __exit__(self, *error):
-            return self._patch.__exit__(*error)
-
-    return Within()
+    with mock.patch.object(_Kernels, "launch", watched):
+        yield launched
 
 
 def _keeps_its_part(planned, optimizer, model):
@@ -180,9 +174,68 @@ def llamas(process):
     again = compare(process, *llama(), budgets, beside)
     assert not any(again), "gathers take longer than copies"
     again = compare(process, *llama(), budgets[1:], beside, machine=SLOW_LINK)
-    assert all(again)
+    assert all(again), again
 
 
 @pytest.mark.parametrize("count", [2, 4])
 def test_llama(count, tmp_path):
     run(llamas, count, tmp_path)
+
+
+def perceptron(width=8):
+    return nn.Sequential(nn.Linear(20, width), nn.ReLU(), nn.Linear(width, 5))
+
+
+def linears(model):
+    return [module for module in model.modules() if isinstance(module, nn.Linear)]
+
+
+def without_biases():
+    sizes = 20, 64, 64, 8
+    pairs = zip(sizes, sizes[1:])
+    return nn.Sequential(*(nn.Sequential(nn.Linear(a, b, bias=False), nn.ReLU()) for a, b in pairs))
+
+
+def several_models(process):
+    compare(process, perceptron, classify, sgd, even, ["100%", "35%"], by_units(linears))
+    compare(process, wide, classify, adamw, even, ["50%"], by_units(linears), clip=0.1)
+    compare(process, *models.model("gpt2"), ["35%"], by_units(lambda m: m.transformer.h))
+
+
+@pytest.mark.short
+def test_two_processes(tmp_path):
+    run(several_models, 2, tmp_path)
+
+
+def four_processes(process):
+    compare(process, without_biases, classify, adamw, even, ["100%", "35%"], by_units(linears))
+
+
+def test_four_processes(tmp_path):
+    run(four_processes, 4, tmp_path)
+
+
+def evaluations(process):
+    torch.manual_seed(0)
+    model = perceptron()
+    whole = copy.deepcopy(model)
+    step = sharded(model, classify, adamw(model), rows(24))
+    train = step.compile(planned_within(step, "50%", MACHINE))
+    evaluate = train.evaluate()
+    torch.manual_seed(process)
+    for _ in range(2):
+        train(rows(24))
+        x, _ = rows(7)
+        result = evaluate(x)
+        train.sync()
+        values = [spillway.torch.full_state_dict(model)]
+        distributed.broadcast_object_list(values)
+        whole.load_state_dict(values[0])
+        with torch.no_grad():
+            same(result, whole(x), "result")
+    with pytest.raises(spillway.torch.CaptureError, match="0.weight has only the rows"):
+        spillway.torch.capture_inference(model, x)
+
+
+def test_evaluations(tmp_path):
+    run(evaluations, 2, tmp_path)
