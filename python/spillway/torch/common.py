@@ -93,7 +93,7 @@ class Common(Processes):
             yield said
         except Exception as error:
             failed = error
-        self._compare_said(f"fails: {failed}" if failed else repr(said), bool(failed))
+        self._compare_said(f"fails: {failed}" if failed else ", ".join(said), bool(failed))
         if failed is not None:
             raise failed
 

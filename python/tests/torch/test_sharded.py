@@ -1,6 +1,8 @@
 """Sharded training by several processes: the same bits as `fully_shard`, by one plan."""
 
 import copy
+import random
+import time
 from contextlib import contextmanager
 from unittest import mock
 
@@ -9,7 +11,7 @@ import pytest
 import torch
 from eager import MACHINE, same, same_dicts
 from models import adamw, classify, sgd
-from test_processes import even, order_buckets, rows, run, wide
+from test_processes import clipped, even, order_buckets, rows, run, wide
 from torch import distributed, nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
@@ -239,3 +241,142 @@ def evaluations(process):
 
 def test_evaluations(tmp_path):
     run(evaluations, 2, tmp_path)
+
+
+def refused(sentence, model=None, optimizer=None, batch=None, **how):
+    model = model or perceptron()
+    optimizer = optimizer or sgd(model)
+    before = copy.deepcopy(model.state_dict())
+    with pytest.raises(spillway.torch.CaptureError, match=sentence):
+        sharded(model, classify, optimizer, batch or rows(24), **how)
+    same_dicts(model.state_dict(), before, "model")
+
+
+class Scaled(nn.Module):
+    """Has a parameter without a dimension, or one that it writes."""
+
+    def __init__(self, scale, writes=False):
+        super().__init__()
+        self.linear, self.scale, self.writes = nn.Linear(20, 5), nn.Parameter(scale), writes
+
+    def forward(self, x):
+        if self.writes:
+            with torch.no_grad():
+                self.scale.clamp_(0, 1)
+        return self.linear(x) * self.scale
+
+
+class Normalised(torch.optim.SGD):
+    """Divides each gradient by its norm."""
+
+    @torch.no_grad()
+    def step(self, closure=None):
+        for group in self.param_groups:
+            for p in group["params"]:
+                p.grad /= p.grad.norm()
+        super().step()
+
+
+def with_hook(model):
+    model[0].weight.register_hook(lambda gradient: 2 * gradient)
+    return model
+
+
+def shares_memory():
+    model = perceptron(20)
+    model[0].bias = nn.Parameter(model[0].weight.detach()[0])
+    return model
+
+
+def turned():
+    model = perceptron()
+    model[0].weight = nn.Parameter(torch.randn(20, 8).t())
+    return model
+
+
+def models_and_optimizers():
+    torch.manual_seed(0)
+    refused("scale cannot be sharded, as it has no dimension", Scaled(torch.tensor(1.0)))
+    refused("writes scale, of which each process keeps only rows", Scaled(torch.ones(5), True))
+    refused("0.weight cannot be sharded, as it shares memory", shares_memory())
+    refused("0.weight cannot be sharded, as it does not have its rows one after", turned())
+    refused("0.weight cannot be sharded, as it has a hook", with_hook(perceptron()))
+    refused("clip_grad is a function", clip_grad=lambda parameters: None)
+    model = perceptron()
+    optimizer = Normalised(model.parameters())
+    refused(r"test_sharded.py:\d+: the optimizer calls `aten.linalg_vector_norm", model, optimizer)
+    model = perceptron()
+    refused("the optimizer calls `aten.linalg_vector_norm", model, clipped(model))
+    model = without_biases()
+    refused("the optimizer calls", model, torch.optim.Muon(model.parameters()))
+    model, memory = perceptron(), []
+    memory.append(model[0].weight.data)
+    with pytest.raises(spillway.torch.CaptureError, match="memory that 0.weight had before"):
+        loss_fn = lambda m, batch: classify(m, batch) + memory[0].sum()
+        sharded(model, loss_fn, sgd(model), rows(24))
+    with pytest.raises(spillway.torch.CaptureError, match="returns 2.bias, of which each"):
+        sharded(model, lambda m, batch: (classify(m, batch), m[2].bias), sgd(model), rows(24))
+    with pytest.raises(spillway.torch.CaptureError, match="shard=True needs.*process_group"):
+        spillway.torch.capture(model, classify, sgd(model), rows(24), shard=True)
+    with pytest.raises(spillway.torch.CaptureError, match="of several processes"):
+        sharded(model, classify, sgd(model), rows(24), verify=True)
+
+
+def processes_that_differ(process):
+    """Where one process cannot go on or does something else, all are refused, and none waits for ever."""
+    error, other = spillway.torch.ProcessError, 1 - process
+    with pytest.raises(spillway.torch.CaptureError, match="process 1 captures .* batches of the same"):
+        sharded(model := perceptron(), classify, sgd(model), rows(24 - process))
+
+    def fails_in_one(model, batch):
+        return classify(model, batch) if process else model.missing(batch)
+
+    kind = error if process else spillway.torch.CaptureError
+    with pytest.raises(kind, match="process 0 fails.*missing" if process else "missing"):
+        sharded(model := perceptron(), fails_in_one, sgd(model), rows(24))
+    step = sharded(model := perceptron(), classify, sgd(model), rows(24))
+    with pytest.raises(error, match=f"process {other} plans with .*'{90 - other}KiB'"):
+        step.plan(f"{90 - process}KiB", MACHINE)
+    with pytest.raises(spillway.InfeasibleError):
+        step.plan(4096, MACHINE)
+    plan, least = step.plan("256KiB", MACHINE), step.plan("64KiB", MACHINE)
+    with pytest.raises(error, match="process 1 has another plan than process 0"):
+        step.compile(least if process else plan)
+    with mock.patch("spillway.torch.common.memory_bytes", lambda: 1 << (40 - 30 * process)):
+        with pytest.raises(error, match="process 1 cannot run the plan: its budget .* has 1024"):
+            step.compile(plan)
+    train = step.compile(plan)
+    with pytest.raises(error, match=f"process {other} has shapes"):
+        train(rows(24 - process))
+    x, y = rows(24)
+    with pytest.raises(IndexError if process else error):
+        train((x, y + 9 * process))
+    for count in (24, 7, 24):  # a shape that comes to all
+        train(rows(count))
+    assert train.iterations == 3
+
+
+@pytest.mark.short
+def test_what_is_refused(tmp_path):
+    run(what_is_refused, 2, tmp_path)
+
+
+def what_is_refused(process):
+    models_and_optimizers()
+    processes_that_differ(process)
+
+
+def slow_at_random(process):
+    """The order of the list is the order of all collectives: no plan waits for ever."""
+    launch, generator = _Kernels.launch, random.Random(process)
+
+    def slow(self, *arguments):
+        time.sleep(generator.random() ** 8 / 50)
+        launch(self, *arguments)
+
+    with mock.patch.object(_Kernels, "launch", slow):
+        compare(process, *llama(), ["35%"], by_units(layers), machine=SLOW_LINK)
+
+
+def test_slow_at_random(tmp_path):
+    run(slow_at_random, 2, tmp_path)
