@@ -2,8 +2,10 @@
 
 import copy
 import random
+import re
 import time
 from contextlib import contextmanager
+from pathlib import Path
 from unittest import mock
 
 import models
@@ -380,3 +382,24 @@ def slow_at_random(process):
 
 def test_slow_at_random(tmp_path):
     run(slow_at_random, 2, tmp_path)
+
+
+PAGE = Path(__file__).parents[3] / "docs" / "pytorch-sharded.md"
+
+
+def programs_of_the_page(process):
+    models = []
+    for program in re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL):
+        names = {}
+        with mock.patch.object(distributed, "init_process_group"):
+            exec(program, names)
+        models.append(names["model"])
+    theirs, ours = models
+    expected = {name: _whole(value) for name, value in theirs.state_dict().items()}
+    whole = spillway.torch.full_state_dict(ours)
+    if not process:
+        same_dicts(whole, expected, "model")
+
+
+def test_the_page(tmp_path):
+    run(programs_of_the_page, 2, tmp_path)
