@@ -22,9 +22,10 @@ const SMALLER: [(&str, &str); 7] = [
 ];
 
 /// Pages and commands without a place for a comment.
-const NOT_RUN: [(&str, &str, &str); 6] = [
+const NOT_RUN: [(&str, &str, &str); 7] = [
     ("docs/format.md", "$ spillway check", "cli/tests/format runs it"),
     ("docs/pytorch-estimate.md", "", "it needs PyTorch; python/test-torch has the tests"),
+    ("docs/pytorch-sharded.md", "", "it needs PyTorch; python/test-torch has the tests"),
     ("docs/pytorch-training.md", "", "it measures the page; python/test-torch has the tests"),
     ("README.md", "spillway import", "it needs a trace; cli/tests/traces has some"),
     ("README.md", "spillway measure", "it needs a CUDA device; cli/tests/cuda has an emulated one"),

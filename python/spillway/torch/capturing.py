@@ -83,10 +83,10 @@ def capture(
     optimizer: torch.optim.Optimizer,
     example_batch: Batch,
     process_group: "ProcessGroup | None" = None,
-    shard: bool = False,
     device: Device | None = None,
     verify: bool = False,
     clip_grad: Clip | None = None,
+    shard: bool = False,
 ) -> Step[Batch, Loss]: ...
 
 
@@ -97,10 +97,10 @@ def capture(
     optimizer: torch.optim.Optimizer,
     example_batch: tuple[Unpack[Items]],
     process_group: "ProcessGroup | None" = None,
-    shard: bool = False,
     device: Device | None = None,
     verify: bool = False,
     clip_grad: Clip | None = None,
+    shard: bool = False,
 ) -> Step[tuple[Unpack[Items]], Loss]: ...
 
 
@@ -110,10 +110,10 @@ def capture(
     optimizer: torch.optim.Optimizer,
     example_batch: Any,
     process_group: "ProcessGroup | None" = None,
-    shard: bool = False,
     device: Device | None = None,
     verify: bool = False,
     clip_grad: Clip | None = None,
+    shard: bool = False,
 ) -> Step[Any, Any]:
     """Captures one training step: forward, backward and the optimizer's update.
 
