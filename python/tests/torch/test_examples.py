@@ -16,9 +16,9 @@ TEXT = "abcdefgh" * 200
 pytestmark = pytest.mark.short
 
 
-def run(folder, name, *options):
+def run(folder, name, *options, launcher=()):
     """Runs an example. Returns what it prints."""
-    program = [sys.executable, PYTHON / "examples" / name, *map(str, options)]
+    program = [sys.executable, *launcher, PYTHON / "examples" / name, *map(str, options)]
     environment = os.environ | {"PYTHONPATH": str(PYTHON), "OMP_NUM_THREADS": "1"}
     done = subprocess.run(program, cwd=folder, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
@@ -67,6 +67,19 @@ def test_train_gpt2_on_host(tmp_path, clip):
     assert on_host * 2**20 >= 1.9 * parameters
     least, without = re.search(r"least budget: (.*) MiB, and (.*) MiB", printed).groups()
     assert float(least) < float(without)
+
+
+def test_train_sharded_llama(tmp_path):
+    pytest.importorskip("transformers")
+    (tmp_path / "text").write_text(TEXT)
+    options = "text --layers 2 --width 128 --length 32 --steps 3 --budget 2MiB --clip 1 --out llama.pt"
+    launcher = "-m torch.distributed.run --standalone --nproc-per-node 2".split()
+    printed = run(tmp_path, "train_sharded_llama.py", *options.split(), launcher=launcher)
+    assert len(losses(printed)) == 3
+    whole, own = map(float, re.search(r"states: (.*) MiB, of .* keeps (.*) MiB", printed).groups())
+    assert abs(own - whole / 2) < 0.1 and own > 2
+    weights = torch.load(tmp_path / "llama.pt")
+    assert weights["model.layers.1.mlp.up_proj.weight"].shape == (512, 128)
 
 
 def test_fine_tune_gpt2(folder):

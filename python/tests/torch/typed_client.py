@@ -172,6 +172,6 @@ def error_of(work: Exception) -> str:
         return str(work)
     if isinstance(work, (spillway.torch.ChangedError, spillway.torch.BatchError)):
         assert_type(work.args, tuple[Any, ...])
-    if isinstance(work, spillway.torch.LostError):
+    if isinstance(work, (spillway.torch.LostError, spillway.torch.ProcessError)):
         raise work
     return ""
