@@ -5,6 +5,7 @@
 `docs/pytorch-sharded.md` shows the rows. Each row has processes of its own.
 """
 
+import json
 import sys
 import tempfile
 import time
@@ -113,8 +114,6 @@ def planned(model, batch, option):
 
 def repeats(step, plan):
     """Returns how many gathers a plan launches again."""
-    import json
-
     launched = [s[1] for s in json.loads(plan.to_json())["steps"] if s[0] == "launch"]
     gathers = [op for op in launched if step.operations[op].name.startswith("gather ")]
     return len(gathers) - len(set(gathers))
