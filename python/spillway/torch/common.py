@@ -7,8 +7,6 @@ from dataclasses import replace
 import torch
 from torch import distributed
 
-from spillway import Error
-
 from .errors import CaptureError, ProcessError
 from .machine import MOST_MAPPINGS, memory_bytes
 from .processes import Processes, compare
@@ -64,7 +62,7 @@ class Common(Processes):
         if not self.group.rank():
             try:
                 outcome = [make()]
-            except (Error, ValueError) as error:
+            except Exception as error:
                 outcome = [error]
         distributed.broadcast_object_list(outcome, group=self.group, group_src=0)
         if isinstance(outcome[0], Exception):

@@ -92,7 +92,7 @@ class Compiled(Generic[Batch, Result]):
             shapes = captures.shapes_of(batch)
             self._follow(captures)
             goes_on = self._session is not None and captures.plans.get(shapes) is self._running
-            said.append(f"has shapes {shapes}, {'as before' if goes_on else 'for which it switches'}")
+            said.append(f"{self._what(captures)} shapes {shapes}{'' if goes_on else ' anew'}")
             outside = self._step.supplied(batch) if goes_on else None  # checks the batch
         if outside is None:
             self._switch(*captures.planned(shapes, batch))
@@ -104,6 +104,11 @@ class Compiled(Generic[Batch, Result]):
         if self._excess is not None:
             raise self._excess
         return self._step.returned(outside.results)
+
+    def _what(self, captures):
+        if captures is self._captures:
+            return "trains with"
+        return f"evaluates function {self._evaluations.index(captures)} with"
 
     def _together(self):
         processes = self._example.source.processes

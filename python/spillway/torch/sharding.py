@@ -13,6 +13,7 @@ from torch.utils.weak import WeakIdKeyDictionary
 from .collectives import ALL_GATHER, ALL_REDUCE, REDUCE_SCATTER
 from .common import Common
 from .errors import CaptureError, ChangedError
+from .holding import held
 from .recording import Call, View
 
 _ROWS = WeakIdKeyDictionary()  # of the parameters that are sharded
@@ -83,6 +84,8 @@ def full_state_dict(model: torch.nn.Module) -> dict[str, object]:
     for name, value in model.state_dict(keep_vars=True).items():
         if isinstance(value, torch.Tensor):
             rows = _ROWS.get(value)
+            if rows and held(value).holder is not None:
+                raise ChangedError(f"the session has a newer value of {name}: call sync() first")
             is_first = rows.group.rank() == 0 if rows else is_first
             value = rows.gathered(value) if rows else value.detach().clone()
         found[name] = value
@@ -185,6 +188,11 @@ class Shards(Common):
             if parameter not in _ROWS:
                 return  # it is empty
             rows, count = _ROWS[parameter], self.group.size()
+            if fakes.rows(parameter).grad is not None:
+                raise CaptureError(
+                    "loss_fn runs a backward pass itself, but the processes average each gradient once:"
+                    " return the mean of all losses"
+                )
             given = rows.padded(whole.grad)
             own = given.new_empty(rows.elements)
             REDUCE_SCATTER(given, "avg", count, self.group.group_name, out=own)

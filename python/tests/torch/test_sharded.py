@@ -5,6 +5,7 @@ import random
 import re
 import time
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from unittest import mock
 
@@ -13,13 +14,14 @@ import pytest
 import torch
 from eager import MACHINE, same, same_dicts
 from models import adamw, classify, sgd
-from test_processes import clipped, even, order_buckets, rows, run, wide
+from test_processes import clipped, even, has_backward, order_buckets, rows, run, wide
 from torch import distributed, nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
 import spillway.torch
+from spillway.torch.measuring import Measurements
 from spillway.torch.running import _Kernels
 
 
@@ -296,6 +298,11 @@ def turned():
     return model
 
 
+def two_passes(model, batch):
+    classify(model, batch).backward()
+    return classify(model, batch)
+
+
 def models_and_optimizers():
     torch.manual_seed(0)
     refused("scale cannot be sharded, as it has no dimension", Scaled(torch.tensor(1.0)))
@@ -318,6 +325,10 @@ def models_and_optimizers():
         sharded(model, loss_fn, sgd(model), rows(24))
     with pytest.raises(spillway.torch.CaptureError, match="returns 2.bias, of which each"):
         sharded(model, lambda m, batch: (classify(m, batch), m[2].bias), sgd(model), rows(24))
+    with pytest.raises(spillway.torch.CaptureError, match="average each gradient once"):
+        sharded(model, has_backward, sgd(model), rows(24))
+    with pytest.raises(spillway.torch.CaptureError, match="average each gradient once"):
+        sharded(model, two_passes, sgd(model), rows(24))
     with pytest.raises(spillway.torch.CaptureError, match="shard=True needs.*process_group"):
         spillway.torch.capture(model, classify, sgd(model), rows(24), shard=True)
     with pytest.raises(spillway.torch.CaptureError, match="of several processes"):
@@ -348,14 +359,34 @@ def processes_that_differ(process):
         with pytest.raises(error, match="process 1 cannot run the plan: its budget .* has 1024"):
             step.compile(plan)
     train = step.compile(plan)
-    with pytest.raises(error, match=f"process {other} has shapes"):
+    with pytest.raises(error, match=f"process {other} trains with shapes"):
         train(rows(24 - process))
     x, y = rows(24)
     with pytest.raises(IndexError if process else error):
         train((x, y + 9 * process))
+    evaluate = train.evaluate(classify)
+    evaluate(rows(24))
+    with pytest.raises(error, match="evaluates function 0 with"):
+        (evaluate if process else train)(rows(24))
     for count in (24, 7, 24):  # a shape that comes to all
         train(rows(count))
+    with pytest.raises(spillway.torch.ChangedError, match=r"newer value of 0.weight: call sync\(\)"):
+        spillway.torch.full_state_dict(model)
     assert train.iterations == 3
+
+
+def costs_of_all(process):
+    """Each op has the longest time of all processes."""
+    measure = Measurements.measure
+
+    def measured(self, call, storages):
+        slow = len(call.name) % 2 == process
+        return replace(measure(self, call, storages), time_ns=3000 if slow else 2000)
+
+    with mock.patch.object(Measurements, "measure", measured):
+        step = sharded(model := perceptron(), classify, sgd(model), rows(24))
+    times = {op.measured.time_ns for op in step.operations if op.line}
+    assert times == {3000}
 
 
 @pytest.mark.short
@@ -366,6 +397,7 @@ def test_what_is_refused(tmp_path):
 def what_is_refused(process):
     models_and_optimizers()
     processes_that_differ(process)
+    costs_of_all(process)
 
 
 def slow_at_random(process):
