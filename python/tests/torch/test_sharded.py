@@ -435,3 +435,15 @@ def programs_of_the_page(process):
 
 def test_the_page(tmp_path):
     run(programs_of_the_page, 2, tmp_path)
+
+
+def more_models(process):
+    for name in ("lstm", "experts", "t5"):
+        compare(process, *models.model(name), ["50%"], by_averaging)
+    make, loss_fn, _, batches = models.model("unet")
+    last = lambda: make().to(memory_format=torch.channels_last)
+    compare(process, last, loss_fn, sgd, batches, ["50%"], by_averaging)
+
+
+def test_more_models(tmp_path):
+    run(more_models, 2, tmp_path)
