@@ -111,7 +111,6 @@ def _refuse(what, wrapper, group):
         )
     else:
         advice = (
-            "give capture the whole module, and process_group: the budget takes the place of"
-            " sharding"
+            "give capture the module before it is sharded, with process_group and shard=True"
         )
     raise CaptureError(f"{what}: {advice}")

@@ -155,7 +155,8 @@ class Step(Generic[Batch, Result]):
         """Returns a machine, or this one, with chunks of a size."""
         if machine is None:
             tensor_bytes = sum(s.nbytes for s in self.storages)
-            machine = (self.source.processes or self.device).machine(tensor_bytes, self.source.copied_bytes_per_s)
+            of = self.source.processes or self.device
+            machine = of.machine(tensor_bytes, self.source.copied_bytes_per_s)
         if chunk_bytes is None:
             return machine
         if chunk_bytes <= 0 or chunk_bytes % PAGE_BYTES:

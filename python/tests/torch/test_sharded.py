@@ -310,6 +310,10 @@ def models_and_optimizers():
     refused("0.weight cannot be sharded, as it shares memory", shares_memory())
     refused("0.weight cannot be sharded, as it does not have its rows one after", turned())
     refused("0.weight cannot be sharded, as it has a hook", with_hook(perceptron()))
+    theirs, _ = by_units(linears)(perceptron(), None, None)
+    group = dict(process_group=distributed.group.WORLD)
+    with pytest.raises(spillway.torch.CaptureError, match="FSDPModule: give .* before it is sharded"):
+        spillway.torch.capture(theirs, classify, sgd(theirs), rows(24), **group)
     refused("clip_grad is a function", clip_grad=lambda parameters: None)
     model = perceptron()
     optimizer = Normalised(model.parameters())
