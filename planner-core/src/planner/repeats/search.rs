@@ -185,7 +185,7 @@ impl<'l> Leader<'l> {
 
 /// The best sequence with repeats of `lists` that are tried, and what a plan of it comes to; none
 /// where none is found. If the ops may be in one of several orders, a few lists of each tell which is best:
-/// some orders are given, others are ways to join ops.
+/// some orders are given, others are ways to join ops, of which the two best are searched.
 pub(in crate::planner) fn best<'s>(
     (orders, joins): ([Option<Task<'s>>; 2], impl Iterator<Item = Join>),
     lists: usize,
@@ -194,7 +194,7 @@ pub(in crate::planner) fn best<'s>(
 ) -> Result<Option<(Sequence<'s>, Prediction)>, PlanningError> {
     let [Some(mut task), other] = orders else { return Ok(None) };
     let mut joins = joins.peekable();
-    let mut join = None;
+    let mut ways = [None; 2];
     if other.is_some() || joins.peek().is_some() {
         let mut least = rank(&task, lists, output, scratch)?;
         if let Some(other) = other {
@@ -203,13 +203,13 @@ pub(in crate::planner) fn best<'s>(
                 (task, least) = (other, rank);
             }
         }
-        join = best_join(&task, (least, joins), lists, output, scratch)?;
+        ways = best_joins(&task, (least, joins), lists, output, scratch)?;
     }
     let mut leader = Leader::new(&task, scratch)?;
     // A rank comes from few lists: with more repeats, the other order may be better.
-    let fewer = if join.is_some() { lists.div_ceil(2) } else { lists };
+    let fewer = if ways[0].is_some() { lists.div_ceil(2) } else { lists };
     extend(&task, &mut leader, fewer, output, scratch)?;
-    if let Some(join) = join {
+    for join in ways.into_iter().flatten() {
         let mut scratch = scratch.reborrow();
         if let Some(sequence) = order::arrange(task.sequence, join, &mut scratch)? {
             let task = Task { sequence: &sequence, ..task };
@@ -221,25 +221,31 @@ pub(in crate::planner) fn best<'s>(
     leader.sequence(&task, scratch)
 }
 
-/// The best of some ways to join ops, if its rank is surely less.
-fn best_join(
+/// The two best of some ways to join ops, as far as their ranks are surely less: a few lists do not tell these two
+/// apart.
+fn best_joins(
     task: &Task<'_>,
     (least, joins): (Rank, impl Iterator<Item = Join>),
     lists: usize,
     output: &mut Output<'_>,
     scratch: &mut Scratch<'_>,
-) -> Result<Option<Join>, PlanningError> {
-    let mut best: Option<(Rank, Join)> = None;
+) -> Result<[Option<Join>; 2], PlanningError> {
+    let mut best: [Option<(Rank, Join)>; 2] = [None; 2];
     for join in joins {
         let mut scratch = scratch.reborrow();
         let Some(sequence) = order::arrange(task.sequence, join, &mut scratch)? else { continue };
         let joined = Task { sequence: &sequence, ..*task };
         let rank = rank(&joined, lists, output, &mut scratch)?;
-        if best.is_none_or(|(least, _)| rank < least) {
-            best = Some((rank, join));
+        let [first, second] = best;
+        if !is_surely_less(rank, least) {
+            continue;
+        } else if first.is_none_or(|(first, _)| rank < first) {
+            best = [Some((rank, join)), first];
+        } else if second.is_none_or(|(second, _)| rank < second) {
+            best = [first, Some((rank, join))];
         }
     }
-    Ok(best.filter(|&(rank, _)| is_surely_less(rank, least)).map(|(_, join)| join))
+    Ok(best.map(|best| best.map(|(_, join)| join)))
 }
 
 /// Whether a rank is less than another by more than the error of the lists that both come from.
