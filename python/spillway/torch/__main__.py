@@ -3,6 +3,7 @@
 import argparse
 import json
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -35,10 +36,14 @@ def main(arguments=None):
     add("--machine", choices=SPEEDS, default="rtx4090", help="[rtx4090]")
     help = "a size (16GiB), a percentage (35%%), or min; may be given several times [min and quarters]"
     add("--budget", action="append", metavar="B", help=help)
+    add("--devices", type=_count, default=1, metavar="N", help="shard the model among N machines [1]")
+    add("--network", type=float, metavar="GB_S", help="what each of them sends while it receives as much")
     add("--host-optimizer", action="store_true", help="run the optimizer on the host")
     add("--graph", type=Path, metavar="FILE", help="write the graph, for `spillway plan FILE`")
     options = parser.parse_args(arguments)
     try:
+        if options.devices > 1 and (options.network or 0) <= 0:
+            raise ValueError("several devices need the speed of their network: --network GB_S")
         found = _estimate(options)
         print(found)
         if options.graph:
@@ -65,7 +70,9 @@ def _estimate(options):
             return model(input_ids=tokens, labels=tokens).loss
 
     host = "optimizer" if options.host_optimizer else None
+    speeds = replace(SPEEDS[options.machine], network_gb_s=options.network)
     how = dict(machine=options.machine, budgets=options.budget, host=host)
+    how |= dict(speeds=speeds, devices=options.devices)
     return estimate(model, loss_fn, optimizer, tokens, **how)
 
 

@@ -47,7 +47,7 @@ from .ownership import (
 from .recording import Recorder
 from .processes import Processes
 from .running import Items
-from .sharding import Shards, refuse_rows
+from .sharding import Shards, refuse_function, refuse_rows
 from .step import Step
 from .storing import Stored
 from .swapping import (
@@ -407,11 +407,7 @@ def _processes(group, shard, model, optimizer, clipping):
         return group and Processes(group, [*model.parameters(), *model.buffers()])
     if group is None:
         raise CaptureError("shard=True needs capture(..., process_group=...)")
-    if clipping.functions():
-        raise CaptureError(
-            "clip_grad is a function, which would get rows of the gradients: give the largest norm of all"
-            " gradients together, such as 1.0, or capture without shard"
-        )
+    refuse_function(clipping)
     return Shards(group, model, optimizer)
 
 

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable, Iterable
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,7 +14,9 @@ from .batches import flatten
 from .capturing import Clip, Inference, Training
 from .clipping import Clipping
 from .roofline import SPEEDS, Roofline, Speeds
-from .step import Host, Step
+from .sharding import Shards, refuse_function
+from .step import Host
+from .swapping import kept
 
 QUARTERS = 4
 
@@ -29,8 +32,9 @@ def estimate(
     budgets: Iterable[int | str] | None = None,
     host: Host | None = None,
     clip_grad: Clip | None = None,
+    devices: int = 1,
 ) -> "Estimate":
-    """Estimates one step on a machine that is not there.
+    """Estimates one step on a machine that is not there, or on several.
 
     The first four arguments are those of `capture`. If the optimizer is None, the step is an inference, and
     `loss_fn` returns the results. No op runs and no memory is taken, so the model and the batch may lie on
@@ -44,17 +48,32 @@ def estimate(
     quarter of the device's memory that makes the step shorter. With `host="optimizer"`, the optimizer runs on
     the host.
 
+    With several `devices`, the step is that of `capture(..., shard=True)`: each device has a machine's memory,
+    host and links to itself, a batch of its own, and 1/n of all states. What they exchange takes the time of a
+    ring over a network of `Speeds(..., network_gb_s=...)`, while nothing is computed.
+
     Raises `CaptureError` where the step cannot be captured.
     """
     machine, speeds = _known(machine, speeds)
+    _refuse_devices(devices, optimizer, speeds)
     if host is not None and speeds.host_gb_s is None:
         raise ValueError("host='optimizer' needs the speed of the host's memory: Speeds(..., host_gb_s=60)")
-    step = _captured(model, loss_fn, optimizer, example_batch, Roofline(speeds), Clipping(clip_grad))
+    roofline, clipping = Roofline(speeds, devices), Clipping(clip_grad)
+    if optimizer is None:
+        step = _EstimatedInference(model, loss_fn, roofline).capture(example_batch)
+    else:
+        processes = None if devices == 1 else _Devices(devices, model, optimizer, clipping)
+        source = _EstimatedTraining(model, loss_fn, optimizer, roofline, clipping, processes)
+        with kept(optimizer, always=True):
+            step = source.capture(example_batch)
     settings = {} if host is None else {"host": "all"}
     graph = step.graph_for(host)
     least_bytes = graph.least(machine, settings=settings)
     times_ns = [op.measured.time_ns for op in step.operations]
-    found = Estimate(graph, machine, least_bytes, _items(example_batch), [], times_ns)
+    exchanges = {k for k, op in enumerate(step.operations) if op.exchanges}
+    count, unit = _items(example_batch)
+    items = count * devices, unit
+    found = Estimate(graph, machine, least_bytes, items, [], times_ns, exchanges)
     if budgets is not None:
         found.plans.extend(graph.plan(machine, budget, settings=settings) for budget in budgets)
         return found
@@ -67,19 +86,6 @@ def estimate(
     return found
 
 
-def _captured(
-    model: torch.nn.Module,
-    loss_fn: Callable[..., Any],
-    optimizer: torch.optim.Optimizer | None,
-    example_batch: Any,
-    roofline: Roofline,
-    clipping: Clipping,
-) -> Step[Any, Any]:
-    if optimizer is None:
-        return _EstimatedInference(model, loss_fn, roofline).capture(example_batch)
-    return _EstimatedTraining(model, loss_fn, optimizer, roofline, clipping).capture(example_batch)
-
-
 @dataclass(frozen=True)
 class Estimate:
     """What a step takes on a machine that is not there. `str` returns a table."""
@@ -87,29 +93,33 @@ class Estimate:
     graph: Graph
     machine: Machine
     least_bytes: int  # of device memory
-    items: tuple[int, str]  # how many an iteration has, and what they are
+    items: tuple[int, str]  # how many an iteration of all devices has, and what they are
     plans: list[Plan]  # for each budget
     times_ns: list[int]  # of each op on the device
+    exchanges: set[int]  # ops by which devices exchange data
 
     def items_per_s(self, plan: Plan) -> float:
         """Returns the rows, or tokens, of the batch in a second."""
         return self.items[0] * 1e9 / plan.predicted.period_ns
 
     def shares(self, plan: Plan) -> dict[str, float]:
-        """Returns the share of the period for which the device, each link and the host are busy."""
+        """Returns the share of the period for which the device computes, and for which each link and the host
+        are busy; with several devices, also the share for which they exchange data and do not compute."""
         speeds, predicted = json.loads(self.machine.to_json()), plan.predicted
         elsewhere_ns = sum(self.times_ns[op] for op in plan.host_ops)
+        network_ns = sum(self.times_ns[op] for op in _launched(plan) if op in self.exchanges)
         busy_ns = {
-            "device": predicted.compute_ns + predicted.repeat_ns - elsewhere_ns,
+            "device": predicted.compute_ns + predicted.repeat_ns - elsewhere_ns - network_ns,
             "upload": predicted.h2d_bytes * 1e9 / speeds["h2d_bytes_per_s"],
             "download": predicted.d2h_bytes * 1e9 / speeds["d2h_bytes_per_s"],
             "host": predicted.host_ns,
+            **({"network": network_ns} if self.exchanges else {}),
         }
         return {name: ns / predicted.period_ns for name, ns in busy_ns.items()}
 
     def limit(self, plan: Plan) -> str:
-        """Returns what is busy longest: the device, a link or the host; "memory" if the device computes again
-        what it had no memory to keep."""
+        """Returns what is busy longest: the device, a link, the host or the network; "memory" if the device
+        computes again what it had no memory to keep."""
         shares = self.shares(plan)
         most = max(shares, key=shares.__getitem__)
         return "memory" if most == "device" and plan.predicted.repeat_ns else most
@@ -120,12 +130,15 @@ class Estimate:
         lines = [f"least device memory {_size(self.least_bytes)}; {has_gib}"]
         if not self.plans:
             return lines[0] + ": the step does not fit"
+        columns = ["device", "upload", "download", "host", *(["network"] if self.exchanges else [])]
+        widths = {name: max(len(name), 5) for name in columns} | dict(device=7, upload=7)
+        busy = " ".join(f"{name:>{widths[name]}}" for name in columns)
         lines.append(
-            f"{'budget':>10} {'iteration':>11} {unit + '/s':>9} {'on the host':>11}"
-            f" {'device':>7} {'upload':>7} {'download':>8} {'host':>5}  limited by"
+            f"{'budget':>10} {'iteration':>11} {unit + '/s':>9} {'on the host':>11} {busy}  limited by"
         )
         for plan in self.plans:
-            shares = "{device:7.0%} {upload:7.0%} {download:8.0%} {host:5.0%}".format(**self.shares(plan))
+            found = self.shares(plan)
+            shares = " ".join(f"{found[name]:{widths[name]}.0%}" for name in columns)
             lines.append(
                 f"{_size(plan.budget_bytes):>10} {plan.predicted.period_ns / 1e6:8.0f} ms"
                 f" {self.items_per_s(plan):9,.0f} {_size(plan.predicted.host_bytes):>11} {shares}"
@@ -137,12 +150,12 @@ class Estimate:
 class _EstimatedTraining(Training):
     """A training step on a device that is not there."""
 
-    processes = copied_bytes_per_s = setup_costs = None
+    copied_bytes_per_s = setup_costs = None
     moves_batch = True
 
-    def __init__(self, model, loss_fn, optimizer, roofline, clipping):
+    def __init__(self, model, loss_fn, optimizer, roofline, clipping, processes):
         self._begin_with(model, loss_fn, optimizer, None, clipping)
-        self.measurements = roofline
+        self.measurements, self.processes = roofline, processes
 
 
 class _EstimatedInference(Inference):
@@ -154,6 +167,61 @@ class _EstimatedInference(Inference):
     def __init__(self, model, forward, roofline):
         self._begin_with(model, forward)
         self.measurements = roofline
+
+
+@dataclass(frozen=True)
+class _Group:
+    """A group of devices that are not there."""
+
+    count: int
+    group_name = "devices"
+
+    def size(self):
+        return self.count
+
+    def rank(self):
+        return 0
+
+
+class _Devices(Shards):
+    """Devices among which a step is cut. All are alike, so this process captures it for each of them."""
+
+    def __init__(self, count, model, optimizer, clipping):
+        refuse_function(clipping)
+        super().__init__(_Group(count), model, optimizer)
+
+    @contextmanager
+    def cut(self):
+        """Cuts the model, and makes it whole again."""
+        whole = self._values()
+        try:
+            self._cut_new()
+            yield
+        finally:
+            self._put_back(whole)
+
+    def together(self):
+        return nullcontext([])
+
+    def _receive(self, tensors):
+        """They have the values."""
+
+    def _everyones(self, value):
+        return [value]
+
+
+def _refuse_devices(devices, optimizer, speeds):
+    if devices < 1:
+        raise ValueError(f"devices is {devices}: give a number from 1 on")
+    if devices > 1 and optimizer is None:
+        raise ValueError("an inference is estimated for one device: leave out devices")
+    if devices > 1 and (speeds.network_gb_s or 0) <= 0:
+        raise ValueError("several devices need the speed of their network: Speeds(..., network_gb_s=25)")
+
+
+def _launched(plan):
+    """Returns the op of each launch of a plan."""
+    return [step[1] for step in json.loads(plan.to_json())["steps"] if step[0] == "launch"]
 
 
 def _known(machine: Machine | str, speeds: Speeds | None) -> tuple[Machine, Speeds]:

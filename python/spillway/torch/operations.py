@@ -38,6 +38,7 @@ class Operation:
     start: Operation | None = None  # that of the collective that this op waits for
     may_fail: bool = False  # because of the values that it reads
     host_call: Call | None = None  # what it does, if it may run on the host
+    exchanges: bool = False  # with other processes
 
 
 @dataclass
@@ -111,7 +112,9 @@ def _plain(call, measured, repeatable):
 
     may_fail = may_fail_by_values(call)
     operation = Operation(call.name, call.reads, call.writes, bound, measured, repeatable, call.line)
-    return replace(operation, may_fail=may_fail, host_call=call if may_run_on_host(call) else None)
+    host_call = call if may_run_on_host(call) else None
+    exchanges = is_collective(call)
+    return replace(operation, may_fail=may_fail, host_call=host_call, exchanges=exchanges)
 
 
 def _is_repeatable(call, storages):

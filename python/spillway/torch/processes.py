@@ -30,8 +30,11 @@ class Processes:
         self.memory_bytes = memory_bytes()
         self._buckets = None
         self._agreed = None
+        self._receive(tensors)
+
+    def _receive(self, tensors):
         for tensor in tensors:
-            distributed.broadcast(tensor.detach(), group=group, group_src=0)
+            distributed.broadcast(tensor.detach(), group=self.group, group_src=0)
 
     def measure_copies(self):
         """Returns the bytes that each process copies in a second while all do."""

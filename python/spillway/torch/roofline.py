@@ -8,6 +8,7 @@ import torch
 from torch.utils._pytree import tree_leaves, tree_map
 from torch.utils.flop_counter import flop_registry
 
+from .collectives import ALL_REDUCE, is_collective
 from .measuring import Measured, may_draw
 from .processor import Processor
 from .recording import View
@@ -28,6 +29,7 @@ class Speeds:
     float32_tflops: float  # of matrices in other types
     memory_gb_s: float
     host_gb_s: float | None = None  # the memory of the host, for an optimizer that runs there
+    network_gb_s: float | None = None  # what a device sends to the others, and receives at the same time
 
 
 # The device's figures are its vendor's: dense matrices, and nine tenths of the memory speed. The host has two
@@ -41,11 +43,11 @@ SPEEDS = {
 
 
 class Roofline:
-    """Estimates ops instead of measuring them."""
+    """Estimates ops instead of measuring them, for a step that several devices may share."""
 
-    def __init__(self, speeds):
+    def __init__(self, speeds, devices=1):
         self.device = Processor()
-        self._speeds = speeds
+        self._speeds, self._devices = speeds, devices
 
     def layouts(self, call, storages, fakes):
         """Returns the shape and the strides of each result, as PyTorch says without running the op."""
@@ -58,6 +60,8 @@ class Roofline:
         if call.function is None:
             return Measured(1, 0, draws=False, repeats=True)
         views = _views((call.args, call.kwargs, call.results))
+        if is_collective(call):
+            return Measured(self._exchange_ns(call, views), 0, draws=False, repeats=True)
         dtype = next((v.dtype for v in views if v.dtype.is_floating_point), None)
         time_ns = self._time_ns(_flops(call), _bytes(call), dtype)
         return Measured(time_ns, 0, may_draw(call), repeats=True)
@@ -69,6 +73,13 @@ class Roofline:
 
     def give_back(self):
         """Does nothing: an estimate takes no memory."""
+
+    def _exchange_ns(self, call, views):
+        """Returns the time of a collective around a ring: each device sends all parts of the largest tensor but
+        one, and twice as many where all get the sum."""
+        turns = 2 if call.function is ALL_REDUCE else 1
+        nbytes = max(_bytes_of(view) for view in views) * (self._devices - 1) / self._devices
+        return round(LAUNCH_NS + turns * nbytes / self._speeds.network_gb_s)
 
     def _time_ns(self, flops, nbytes, dtype):
         """Returns the longer of the times of arithmetic and bytes."""
@@ -102,4 +113,8 @@ def _bytes(call):
     if call.function._schema.name in SELECT_ROWS:
         given = given[1:] + made
     written = [v for v in given if v.tensor in call.writes]
-    return sum(prod(v.shape) * v.dtype.itemsize for v in (*given, *made, *written))
+    return sum(map(_bytes_of, (*given, *made, *written)))
+
+
+def _bytes_of(view):
+    return prod(view.shape) * view.dtype.itemsize

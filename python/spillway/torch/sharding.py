@@ -92,6 +92,15 @@ def full_state_dict(model: torch.nn.Module) -> dict[str, object]:
     return found if is_first else {}
 
 
+def refuse_function(clipping):
+    """Refuses clipping by a function, for a step whose gradients are rows."""
+    if clipping.functions():
+        raise CaptureError(
+            "clip_grad is a function, which would get rows of the gradients: give the largest norm of all"
+            " gradients together, such as 1.0, or capture without shard"
+        )
+
+
 def refuse_rows(model):
     """Refuses a model whose parameters are rows, for a step that needs whole ones."""
     for name, parameter in model.named_parameters():
@@ -121,18 +130,27 @@ class Shards(Common):
     @contextmanager
     def cut(self):
         """Has each process keep its rows alone, and all again where what is within fails."""
-        whole = [(p, p.data, p.grad) for _, p in self._new]
+        whole = self._values()
         try:
-            for name, parameter in self._new:
-                self._cut(name, parameter)
+            self._cut_new()
             yield
             self._new = []
         except BaseException:
-            for parameter, data, gradient in whole:
-                parameter.grad, parameter.data = None, data
-                parameter.grad = gradient
-                _ROWS.pop(parameter, None)
+            self._put_back(whole)
             raise
+
+    def _values(self):
+        return [(p, p.data, p.grad) for _, p in self._new]
+
+    def _put_back(self, whole):
+        for parameter, data, gradient in whole:
+            parameter.grad, parameter.data = None, data
+            parameter.grad = gradient
+            _ROWS.pop(parameter, None)
+
+    def _cut_new(self):
+        for name, parameter in self._new:
+            self._cut(name, parameter)
 
     def _cut(self, name, parameter):
         _ROWS[parameter] = rows = Rows(parameter, self.group)

@@ -254,16 +254,17 @@ def choices(group):
 
 
 @contextmanager
-def kept(optimizer):
-    """Has an optimizer keep the states that it has now where what is within fails."""
+def kept(optimizer, always=False):
+    """Has an optimizer keep the states that it has now where what is within fails, or always."""
     before = {p: copy.copy(values) for p, values in optimizer.state.items()} if optimizer else {}
+    is_done = False
     try:
         yield
-    except BaseException:
-        if optimizer:
+        is_done = True
+    finally:
+        if optimizer and (always or not is_done):
             optimizer.state.clear()
             optimizer.state.update(before)
-        raise
 
 
 def initialise(optimizer, has_gradient):

@@ -1,11 +1,14 @@
 """Estimates of training steps on devices that are not there."""
 
+import copy
 import json
 import subprocess
 import sys
+from dataclasses import replace
 
 import pytest
 import torch
+from eager import same_dicts
 from models import classify
 from torch import nn
 
@@ -147,6 +150,80 @@ def test_what_is_not_known_is_refused():
         estimate(*given, machine="rtx9999", speeds=SPEEDS)
 
 
+NETWORKED = replace(SPEEDS, network_gb_s=10)
+
+
+def of_devices(devices, optimizer=None, **how):
+    model, x = wide()
+    optimizer = optimizer or adamw
+    loss_fn = lambda m, x: m(x).square().mean()
+    return estimate(model, loss_fn, optimizer(model), x, speeds=NETWORKED, devices=devices, **how)
+
+
+@pytest.mark.parametrize("devices", [2, 4])
+def test_devices_share_states_and_exchange_them(devices):
+    one, several = of_devices(1, clip_grad=1.0), of_devices(devices, clip_grad=1.0)
+    assert several.least_bytes < one.least_bytes
+    state_bytes = [sum(_states(found)) for found in (one, several)]
+    assert state_bytes[1] == pytest.approx(state_bytes[0] / devices, rel=1e-3)
+    assert several.items == (64 * devices, "rows")
+    plan = several.plans[-1]
+    shares = several.shares(plan)
+    assert 0 < shares["network"] and shares["network"] + shares["device"] <= 1.001
+    assert several.limit(plan) == "network" and "network" in str(several) and "network" not in str(one)
+    ops = {op["name"]: op["time_ns"] for op in json.loads(several.graph.to_json())["ops"]}
+    exchanged = 4096 * 4096 * 4 * (devices - 1) / devices
+    assert ops["gather 3.weight"] == round(5000 + exchanged / 10)
+    scattered = sorted(ns for name, ns in ops.items() if name.startswith("reduce_scatter"))
+    assert len(scattered) == 32 and scattered[-1] == ops["gather 3.weight"]
+    assert ops["all_reduce_"] == round(5000 + 2 * 32 * 4 * (devices - 1) / devices / 10)
+
+
+def _states(found):
+    return [t["bytes"] for t in json.loads(found.graph.to_json())["tensors"] if t["kind"] == "state"]
+
+
+def test_a_gather_that_is_launched_again_counts_again():
+    found = of_devices(2, budgets=["min"])
+    (plan,) = found.plans
+    exchanges = [op for op in plan_launches(plan) if op in found.exchanges]
+    network_ns = sum(found.times_ns[op] for op in exchanges)
+    assert len(exchanges) > len(set(exchanges)), "the plan gathers weights again"
+    assert found.shares(plan)["network"] == pytest.approx(network_ns / plan.predicted.period_ns)
+
+
+def plan_launches(plan):
+    return [step[1] for step in json.loads(plan.to_json())["steps"] if step[0] == "launch"]
+
+
+def test_the_model_and_the_optimizer_stay_as_they_were():
+    model = perceptron()
+    optimizer = adamw(model)
+    classify(model, rows()).backward()
+    optimizer.step()
+    before = copy.deepcopy((model.state_dict(), optimizer.state_dict()))
+    places = [p.data_ptr() for p in model.parameters()]
+    for devices in (1, 3):
+        estimate(model, classify, optimizer, rows(), speeds=NETWORKED, devices=devices)
+        same_dicts(model.state_dict(), before[0], "model")
+        for index, state in optimizer.state_dict()["state"].items():
+            same_dicts(state, before[1]["state"][index], f"state {index}")
+        assert places == [p.data_ptr() for p in model.parameters()]
+    capture(model, classify, optimizer, rows())
+
+
+def test_steps_that_devices_cannot_share_are_refused():
+    given = (model := perceptron()), classify, adamw(model), rows()
+    with pytest.raises(ValueError, match="need the speed of their network: Speeds"):
+        estimate(*given, speeds=SPEEDS, devices=2)
+    with pytest.raises(ValueError, match="devices is 0"):
+        estimate(*given, speeds=NETWORKED, devices=0)
+    with pytest.raises(ValueError, match="an inference is estimated for one device"):
+        estimate(model, call, None, rows()[0], speeds=NETWORKED, devices=2)
+    with pytest.raises(spillway.torch.CaptureError, match="clip_grad is a function"):
+        estimate(*given, speeds=NETWORKED, devices=2, clip_grad=lambda parameters: None)
+
+
 def run(*arguments):
     command = sys.executable, "-m", "spillway.torch", "estimate", *map(str, arguments)
     return subprocess.run(command, capture_output=True, text=True, timeout=240)
@@ -167,6 +244,18 @@ def test_a_decoder_of_8_billion_parameters_from_its_configuration(machine, tmp_p
     most = {"rtx4090": 165e12, "gh200": 989e12}[machine] / (6 * 8e9)
     assert most / 4 < tokens_per_s[0] < tokens_per_s[1] < most
     assert len(spillway.Graph.from_json(graph.read_bytes()).name) > 0
+
+
+def test_a_decoder_on_several_devices(tmp_path):
+    pytest.importorskip("transformers")
+    config = tmp_path / "config.json"
+    config.write_text(json.dumps(LLAMA | dict(num_hidden_layers=2)))
+    done = run(config, "--devices", 2)
+    assert done.returncode == 1 and "need the speed of their network: --network" in done.stderr
+    done = run(config, "--devices", 2, "--network", 25, "--budget", "20GiB")
+    assert not done.returncode, done.stderr
+    _, header, line = done.stdout.splitlines()
+    assert "network" in header and line.count("%") == 5
 
 
 @pytest.mark.parametrize(

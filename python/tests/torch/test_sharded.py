@@ -1,6 +1,7 @@
 """Sharded training by several processes: the same bits as `fully_shard`, by one plan."""
 
 import copy
+import json
 import random
 import re
 import time
@@ -245,6 +246,28 @@ def evaluations(process):
 
 def test_evaluations(tmp_path):
     run(evaluations, 2, tmp_path)
+
+
+def estimates(process):
+    """An estimate of devices that are not there has the graph of a capture by as many processes."""
+    for make, loss_fn, optimizer, batches in [(wide, classify, adamw, even), llama()]:
+        model, batch = make(), batches(0)
+        speeds = spillway.torch.Speeds(100, 10, 1000, network_gb_s=1)
+        how = dict(speeds=speeds, devices=2, clip_grad=1.0)
+        found = spillway.torch.estimate(model, loss_fn, optimizer(model), batch, **how)
+        step = sharded(model, loss_fn, optimizer(model), batch, clip_grad=1.0)
+        assert _without_costs(found.graph) == _without_costs(step.graph)
+
+
+def _without_costs(graph):
+    found = json.loads(graph.to_json())
+    for op in found["ops"]:
+        op["time_ns"] = op["workspace_bytes"] = 0
+    return found
+
+
+def test_estimates(tmp_path):
+    run(estimates, 2, tmp_path)
 
 
 def refused(sentence, model=None, optimizer=None, batch=None, **how):

@@ -114,6 +114,7 @@ def compare_devices(x: Tensor) -> None:
         assert_type(found.limit(plan), str)
         assert_type(found.shares(plan)["upload"], float)
     assert_type(found.least_bytes, int)
+    spillway.torch.estimate(*given, speeds=spillway.torch.Speeds(1, 1, 1, network_gb_s=1), devices=4)
     spillway.torch.estimate(model, Perceptron.predict, None, x)
     spillway.torch.estimate(*given, host="optimiser")  # type: ignore[arg-type]
 
