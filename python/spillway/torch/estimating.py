@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Callable, Iterable
-from contextlib import contextmanager, nullcontext
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -186,19 +186,11 @@ class _Group:
 class _Devices(Shards):
     """Devices among which a step is cut. All are alike, so this process captures it for each of them."""
 
+    stays_cut = False
+
     def __init__(self, count, model, optimizer, clipping):
         refuse_function(clipping)
         super().__init__(_Group(count), model, optimizer)
-
-    @contextmanager
-    def cut(self):
-        """Cuts the model, and makes it whole again."""
-        whole = self._values()
-        try:
-            self._cut_new()
-            yield
-        finally:
-            self._put_back(whole)
 
     def together(self):
         return nullcontext([])

@@ -116,8 +116,10 @@ class Shards(Common):
     """The processes of a group, each of which keeps some rows of each parameter and of what the optimizer
     keeps for it."""
 
+    stays_cut = True  # the model, after the capture
+
     def __init__(self, group, model, optimizer):
-        self._model, self._optimizer = model, optimizer
+        self._optimizer = optimizer
         self._parameters = [(n, p) for n, p in model.named_parameters() if p.numel()]
         self._former = {}  # names of what has been cut, by storages that others may still have
         new = [(n, p) for n, p in self._parameters if p not in _ROWS]
@@ -130,27 +132,20 @@ class Shards(Common):
     @contextmanager
     def cut(self):
         """Has each process keep its rows alone, and all again where what is within fails."""
-        whole = self._values()
+        whole = [(p, p.data, p.grad) for _, p in self._new]
+        is_captured = False
         try:
-            self._cut_new()
+            for name, parameter in self._new:
+                self._cut(name, parameter)
             yield
-            self._new = []
-        except BaseException:
-            self._put_back(whole)
-            raise
-
-    def _values(self):
-        return [(p, p.data, p.grad) for _, p in self._new]
-
-    def _put_back(self, whole):
-        for parameter, data, gradient in whole:
-            parameter.grad, parameter.data = None, data
-            parameter.grad = gradient
-            _ROWS.pop(parameter, None)
-
-    def _cut_new(self):
-        for name, parameter in self._new:
-            self._cut(name, parameter)
+            is_captured = True
+        finally:
+            if is_captured and self.stays_cut:
+                whole, self._new = [], []
+            for parameter, data, gradient in whole:
+                parameter.grad, parameter.data = None, data
+                parameter.grad = gradient
+                _ROWS.pop(parameter, None)
 
     def _cut(self, name, parameter):
         _ROWS[parameter] = rows = Rows(parameter, self.group)

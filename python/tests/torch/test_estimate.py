@@ -196,6 +196,14 @@ def plan_launches(plan):
     return [step[1] for step in json.loads(plan.to_json())["steps"] if step[0] == "launch"]
 
 
+def test_each_device_has_a_host():
+    found = of_devices(2, budgets=["min"], host="optimizer")
+    (plan,) = found.plans
+    assert plan.host_ops and not found.exchanges & {*plan.host_ops}
+    alone = of_devices(1, budgets=["min"], host="optimizer")
+    assert plan.predicted.host_ns < 0.6 * alone.plans[0].predicted.host_ns
+
+
 def test_the_model_and_the_optimizer_stay_as_they_were():
     model = perceptron()
     optimizer = adamw(model)
