@@ -5,7 +5,6 @@
 `docs/pytorch-sharded.md` shows the rows. Each row has processes of its own.
 """
 
-import json
 import sys
 import tempfile
 import time
@@ -20,6 +19,7 @@ from torch.distributed.fsdp import CPUOffloadPolicy, OffloadPolicy, fully_shard
 import spillway
 import spillway.torch
 from spillway.torch.allocations import Allocations
+from spillway.torch.estimating import launched
 
 LAYERS, WIDTH, BATCH, LENGTH, WARM, STEPS = 4, 512, 2, 128, 2, 9
 MIB = 1 << 20
@@ -114,8 +114,7 @@ def planned(model, batch, option):
 
 def repeats(step, plan):
     """Returns how many gathers a plan launches again."""
-    launched = [s[1] for s in json.loads(plan.to_json())["steps"] if s[0] == "launch"]
-    gathers = [op for op in launched if step.operations[op].name.startswith("gather ")]
+    gathers = [op for op in launched(plan) if step.operations[op].name.startswith("gather ")]
     return len(gathers) - len(set(gathers))
 
 

@@ -2,7 +2,7 @@
 
 import traceback
 from collections.abc import Callable, Mapping
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 import torch
@@ -45,7 +45,7 @@ from .ownership import (
     refuse_wrapped,
 )
 from .recording import Recorder
-from .processes import Processes
+from .processes import Alone, Processes, averaged_twice
 from .running import Items
 from .sharding import Shards, refuse_function, refuse_rows
 from .step import Step
@@ -134,9 +134,9 @@ def capture(
     same time, each for a batch of its own. Parameters and buffers become those of process 0, and
     gradients are averaged in each iteration.
 
-    With `shard`, each of these processes keeps some rows of each parameter, of its gradient and of what the
-    optimizer keeps for it: the model's parameters become these rows, and `full_state_dict` returns whole
-    ones. All processes have one plan, which also says when a parameter is gathered, and gathered again.
+    With `shard`, each process keeps some rows of each parameter, of its gradient and of its optimizer states.
+    The model's parameters become these rows; `full_state_dict` returns whole parameters. All processes run
+    one plan, which decides when to gather a parameter.
 
     `clip_grad` is the largest norm of all gradients together, as `torch.nn.utils.clip_grad_norm_`
     takes it; or a function that is called with the optimizer's parameters after the backward pass.
@@ -215,8 +215,7 @@ class _Source:
     """What is captured, once for each shape of its batches."""
 
     def capture(self, example_batch):
-        cut = self.processes.cut() if self.processes else nullcontext()
-        with kept(self.optimizer), cut, timed(f"capture {type(self.model).__name__}") as found:
+        with kept(self.optimizer), self.processes.cut(), timed(f"capture {type(self.model).__name__}") as found:
             step = self._captured(example_batch)
             found.append(f"{len(step.operations)} ops")
             return step
@@ -227,16 +226,13 @@ class _Source:
         try:
             with unseeded():
                 self._prepare(example_batch)
-                with self._together(), explained():
+                with self.processes.together(), explained():
                     first = runs.first()
                 self._agree(first)
                 runs.compare_again(first)
         finally:
             runs.put_back()
         return _step(self, first, self.returns, example_batch)
-
-    def _together(self):
-        return self.processes.together() if self.processes else nullcontext()
 
     def evaluation(self, step, forward):
         """Returns the source of inferences beside a step that has been captured of this one."""
@@ -247,8 +243,7 @@ class _Source:
 
     def _agree(self, recorded):
         """Compares the run with those of other processes."""
-        if self.processes:
-            self.processes.agree(recorded.recorder.calls, recorded.fakes.name)
+        self.processes.agree(recorded.recorder.calls, recorded.fakes.name)
 
 
 class Training(_Source):
@@ -266,8 +261,7 @@ class Training(_Source):
         if process_group is not None:
             refuse_parameters_elsewhere(model, optimizer)
         self.processes = _processes(process_group, shard, model, optimizer, clipping)
-        measure = self.processes.measure_copies if self.processes else measure_copies
-        self.copied_bytes_per_s = measure()
+        self.copied_bytes_per_s = self.processes.measure_copies()
         self.setup_costs = self.measurements.device.setup_costs()
 
     def _begin_with(self, model, loss_fn, optimizer, process_group, clipping):
@@ -286,8 +280,7 @@ class Training(_Source):
         return dict(model=self.model, optimizer=self.optimizer, **self.functions())
 
     def _prepare(self, example_batch):
-        if self.processes:
-            self.processes.find_buckets(lambda ready: self._find_gradients(example_batch, ready))
+        self.processes.find_buckets(lambda ready: self._find_gradients(example_batch, ready))
 
     def functions(self):
         """Returns the functions of the step, by name."""
@@ -302,7 +295,7 @@ class Training(_Source):
     def _record(self, example_batch, previous):
         optimizer, recorded = self.optimizer, self._begin(example_batch, previous)
         recorder, fakes = recorded.recorder, recorded.fakes
-        average = self.processes.averaging(fakes) if self.processes else None
+        average = self.processes.averaging(fakes)
         with swapped_module(self.model, fakes):
             self._backward(recorded, average)
             is_initialised = initialise(optimizer, fakes.has_gradient)
@@ -324,8 +317,7 @@ class Training(_Source):
         for k, group in enumerate(self.optimizer.param_groups):
             for n, parameter in enumerate(group["params"]):
                 recorded.fakes.of(parameter, f"parameter {n} of group {k}")
-        if self.processes:
-            self.processes.begin(recorded.recorder, recorded.fakes)
+        self.processes.begin(recorded.recorder, recorded.fakes)
         return recorded
 
     def _backward(self, recorded, on_gradient):
@@ -355,11 +347,8 @@ class Training(_Source):
         parameters = (p for group in groups for p in group["params"])
         if loss.requires_grad or not any(map(fakes.has_gradient, parameters)):
             return True
-        if self.processes:
-            raise CaptureError(
-                "loss_fn runs the backward pass itself, but the processes average each gradient once: return"
-                " the mean of all losses"
-            )
+        if self.processes.group is not None:
+            raise averaged_twice()
         return False
 
     def _update(self, recorded):
@@ -372,20 +361,13 @@ class Training(_Source):
             recorder,
             recorder.updating(),
         ):
-            self._clip()
+            self.processes.clip(self.clipping, self.optimizer)
             before = {id(call) for call in recorder.calls}
             self.optimizer.step()
-        if self.processes:
-            calls = [call for call in recorder.calls if id(call) not in before]
-            self.processes.refuse_mixing(calls, recorder.storages)
+        calls = [call for call in recorder.calls if id(call) not in before]
+        self.processes.refuse_mixing(calls, recorder.storages)
         recorded.fakes.replaced += numbers.replaced()
         recorded.optimizer, recorded.counts = self.optimizer, numbers.change()
-
-    def _clip(self):
-        if self.processes:
-            self.processes.clip(self.clipping, self.optimizer)
-        else:
-            self.clipping.clip(self.optimizer)
 
     def _try_update(self, recorded):
         """Finds out what an optimizer does whose states nobody else can make."""
@@ -401,10 +383,11 @@ class Training(_Source):
 
 
 def _processes(group, shard, model, optimizer, clipping):
-    """Returns the processes that run the step, or None if it is one."""
+    """Returns the processes that run the step."""
     if not shard:
         refuse_rows(model)
-        return group and Processes(group, [*model.parameters(), *model.buffers()])
+        tensors = [*model.parameters(), *model.buffers()]
+        return Alone() if group is None else Processes(group, tensors)
     if group is None:
         raise CaptureError("shard=True needs capture(..., process_group=...)")
     refuse_function(clipping)
@@ -414,7 +397,7 @@ def _processes(group, shard, model, optimizer, clipping):
 class Inference(_Source):
     """An inference."""
 
-    optimizer = processes = None
+    optimizer, processes = None, Alone()
     returns = "result"
 
     def __init__(self, model, forward, device):
@@ -442,7 +425,7 @@ class Inference(_Source):
     def _record(self, example_batch, previous):
         recorded = Recorded(self, example_batch, previous)
         recorder, fakes = recorded.recorder, recorded.fakes
-        if self.processes:
+        with torch.no_grad():
             fakes.of_module(self.model)
             self.processes.begin(recorder, fakes)
         with torch.no_grad(), swapped_module(self.model, fakes), recorder.fake_mode, recorder:
@@ -459,7 +442,7 @@ class _Evaluation(Inference):
         self.model, self.forward, self._beside = source.model, forward, step
         self.moves_batch, self.measurements = source.moves_batch, source.measurements
         self.constants = source.constants
-        if source.processes and source.processes.have_one_plan:
+        if source.processes.have_one_plan:
             self.processes = source.processes
         self.copied_bytes_per_s, self.setup_costs = source.copied_bytes_per_s, source.setup_costs
 
@@ -500,7 +483,7 @@ def _given_batch(recorder, example_batch, moves):
 def _step(source, recorded, name, example_batch):
     recorder = recorded.recorder
     refuse_writes(recorder)
-    if not source.processes:
+    if source.processes.group is None:
         refuse_collectives(recorder.calls)
     source.constants.name([recorder.storages[t] for t in recorder.constants])
     values, structure = tree_flatten(recorded.returned)
@@ -510,8 +493,7 @@ def _step(source, recorded, name, example_batch):
     given = recorded.batch, recorded.rates
     batch, rates = [[recorder.view(fake) for fake in fakes] for fakes in given]
     ops = operations(recorder, batch, rates, name, results)
-    if source.processes:
-        source.processes.share(ops, recorder.storages)
+    source.processes.share(ops, recorder.storages)
     source.measurements.give_back()
     states = {s.name: s.value for s in recorder.storages if s.kind == "state" and s.name != "generator"}
     around = Surroundings(source.model, source.functions(), source.optimizer, states)

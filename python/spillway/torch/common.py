@@ -8,7 +8,7 @@ import torch
 from torch import distributed
 
 from .errors import CaptureError, ProcessError
-from .machine import MOST_MAPPINGS, memory_bytes
+from .machine import MOST_MAPPINGS, memory_bytes, this_machine
 from .processes import Processes, compare
 
 
@@ -19,11 +19,15 @@ class Common(Processes):
 
     def __init__(self, group, tensors):
         super().__init__(group, tensors)
-        self.memory_bytes = min(self._everyones(self.memory_bytes))
+        self._memory_bytes = min(self._everyones(memory_bytes()))
 
     def measure_copies(self):
         """Returns the bytes that the slowest process copies in a second while all do."""
         return min(self._everyones(super().measure_copies()))
+
+    def machine(self, device, tensor_bytes, copied_bytes_per_s):
+        """Returns a machine with the memory that every process has."""
+        return this_machine(tensor_bytes, copied_bytes_per_s, self._memory_bytes)
 
     def agree(self, calls, name_of):
         """Checks that all processes run the same collectives, in the same order."""
@@ -84,8 +88,8 @@ class Common(Processes):
 
     @contextmanager
     def together(self):
-        """Checks that all processes do the same. Within it, each adds what it does to a list; where one
-        fails, all do."""
+        """Checks that all processes do the same. In its body, each process adds to a list what it does. If one
+        process fails, all processes do."""
         said, failed = [], None
         try:
             yield said
@@ -110,7 +114,7 @@ class Common(Processes):
             )
 
     def _everyones(self, value):
-        """Returns what each process gives."""
+        """Returns the values of all processes."""
         everyone = [None] * self.group.size()
         distributed.all_gather_object(everyone, value, self.group)
         return everyone

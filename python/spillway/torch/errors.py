@@ -36,7 +36,8 @@ class BatchError(Error, ValueError):
 
 
 class ProcessError(Error):
-    """The processes of a sharded step do not do the same, or one cannot; the message names it."""
+    """The processes of a sharded step do different things, or one cannot run the plan. The message names
+    it."""
 
 
 class LostError(Error):

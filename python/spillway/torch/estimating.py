@@ -13,6 +13,7 @@ from spillway import Graph, Machine, Plan
 from .batches import flatten
 from .capturing import Clip, Inference, Training
 from .clipping import Clipping
+from .processes import Alone
 from .roofline import SPEEDS, Roofline, Speeds
 from .sharding import Shards, refuse_function
 from .step import Host
@@ -49,8 +50,8 @@ def estimate(
     the host.
 
     With several `devices`, the step is that of `capture(..., shard=True)`: each device has a machine's memory,
-    host and links to itself, a batch of its own, and 1/n of all states. What they exchange takes the time of a
-    ring over a network of `Speeds(..., network_gb_s=...)`, while nothing is computed.
+    host and links to itself, a batch of its own, and 1/n of all states. Collectives run around a ring, at the
+    speed of `Speeds(..., network_gb_s=...)`. Devices do not compute meanwhile.
 
     Raises `CaptureError` where the step cannot be captured.
     """
@@ -62,7 +63,7 @@ def estimate(
     if optimizer is None:
         step = _EstimatedInference(model, loss_fn, roofline).capture(example_batch)
     else:
-        processes = None if devices == 1 else _Devices(devices, model, optimizer, clipping)
+        processes = Alone() if devices == 1 else _Devices(devices, model, optimizer, clipping)
         source = _EstimatedTraining(model, loss_fn, optimizer, roofline, clipping, processes)
         with kept(optimizer, always=True):
             step = source.capture(example_batch)
@@ -107,7 +108,8 @@ class Estimate:
         are busy; with several devices, also the share for which they exchange data and do not compute."""
         speeds, predicted = json.loads(self.machine.to_json()), plan.predicted
         elsewhere_ns = sum(self.times_ns[op] for op in plan.host_ops)
-        network_ns = sum(self.times_ns[op] for op in _launched(plan) if op in self.exchanges)
+        launches = launched(plan) if self.exchanges else []
+        network_ns = sum(self.times_ns[op] for op in launches if op in self.exchanges)
         busy_ns = {
             "device": predicted.compute_ns + predicted.repeat_ns - elsewhere_ns - network_ns,
             "upload": predicted.h2d_bytes * 1e9 / speeds["h2d_bytes_per_s"],
@@ -196,7 +198,7 @@ class _Devices(Shards):
         return nullcontext([])
 
     def _receive(self, tensors):
-        """They have the values."""
+        """Leaves tensors alone: all devices have the same values."""
 
     def _everyones(self, value):
         return [value]
@@ -211,7 +213,7 @@ def _refuse_devices(devices, optimizer, speeds):
         raise ValueError("several devices need the speed of their network: Speeds(..., network_gb_s=25)")
 
 
-def _launched(plan):
+def launched(plan):
     """Returns the op of each launch of a plan."""
     return [step[1] for step in json.loads(plan.to_json())["steps"] if step[0] == "launch"]
 

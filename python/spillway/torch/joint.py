@@ -27,6 +27,7 @@ from .processor import Processor
 from .recording import Recorder, Storage
 from .results import Results
 from .step import Step
+from .processes import Alone
 from .swapping import Fakes, swapped_module
 from .updating import record_update
 
@@ -38,7 +39,7 @@ class Passes:
     `optimizer` is one that has joined, or None.
     """
 
-    processes = None
+    processes = Alone()
 
     def __init__(self, graph, names, own, optimizer):
         self.model, self._names, self._own = graph, names, own

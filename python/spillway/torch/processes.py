@@ -9,25 +9,78 @@ from torch import distributed
 
 from .collectives import ALL_REDUCE, is_collective
 from .errors import CaptureError
-from .machine import measure_copies, memory_bytes, this_machine
+from .machine import measure_copies
 
 FIRST_BUCKET_BYTES = distributed._DEFAULT_FIRST_BUCKET_BYTES  # type: ignore[attr-defined]
 BUCKET_BYTES = 25 << 20
 
 
-class Processes:
+class Alone:
+    """One process, which runs the step by itself."""
+
+    group = None
+    have_one_plan = False
+
+    def measure_copies(self):
+        """Returns the bytes that it copies in a second."""
+        return measure_copies()
+
+    def machine(self, device, tensor_bytes, copied_bytes_per_s):
+        """Returns the machine that plans are for, where none is given."""
+        return device.machine(tensor_bytes, copied_bytes_per_s)
+
+    def find_buckets(self, backward):
+        """Finds which gradients are averaged together."""
+
+    def cut(self):
+        """Returns a context in which a process keeps only its part of the parameters."""
+        return nullcontext()
+
+    def begin(self, recorder, fakes):
+        """Begins a run of the step on fake tensors."""
+
+    def averaging(self, fakes):
+        """Returns the function that averages a gradient when it is ready, if there is one."""
+
+    def agree(self, calls, name_of):
+        """Compares the collectives of all processes."""
+
+    def clip(self, clipping, optimizer):
+        """Clips the gradients of an optimizer's parameters."""
+        clipping.clip(optimizer)
+
+    def refuse_mixing(self, calls, storages):
+        """Refuses an optimizer that would need more than a process has."""
+
+    def share(self, ops, storages):
+        """Compares the graphs of all processes, and gives ops the costs that plans are made with."""
+
+    def longest(self, times):
+        """Returns the times of ops on the host that plans are made with."""
+        return times
+
+    def planned(self, how, make):
+        """Returns the plan that `make` makes. `how` is what it is asked for."""
+        return make()
+
+    def check(self, plan):
+        """Checks that all processes run a plan."""
+
+    def together(self):
+        """Returns a context that compares what the processes do: each adds it to a list."""
+        return nullcontext([])
+
+
+class Processes(Alone):
     """The processes of a group, each of which captures the same step.
 
     What is exchanged while a step is captured is exchanged for its first shape alone, since only
     that comes to all processes at the same time.
     """
 
-    have_one_plan = False
-
     def __init__(self, group, tensors):
         """All get the values of process 0 for tensors."""
         self.group = group
-        self.memory_bytes = memory_bytes()
         self._buckets = None
         self._agreed = None
         self._receive(tensors)
@@ -39,10 +92,6 @@ class Processes:
     def measure_copies(self):
         """Returns the bytes that each process copies in a second while all do."""
         return measure_copies(lambda: distributed.barrier(self.group))
-
-    def machine(self, tensor_bytes, copied_bytes_per_s):
-        """Returns the machine that plans are for, where none is given."""
-        return this_machine(tensor_bytes, copied_bytes_per_s, self.memory_bytes)
 
     def find_buckets(self, backward):
         """Puts the parameters into buckets in the order in which their gradients are ready.
@@ -58,13 +107,6 @@ class Processes:
             assign = distributed._compute_bucket_assignment_by_size
             buckets, _ = assign(ready, limits, are_sparse, numbers)
             self._buckets = [[ready[k] for k in bucket] for bucket in buckets]
-
-    def cut(self):
-        """Returns a context in which nothing is cut: each process has all parameters."""
-        return nullcontext()
-
-    def begin(self, recorder, fakes):
-        """Begins a run of the step on fake tensors."""
 
     def averaging(self, fakes):
         """Returns the function that averages a gradient when it is ready."""
@@ -91,31 +133,6 @@ class Processes:
             compare(other, everyone[0], f"process {process}", "process 0")
         self._agreed = sequence
 
-    def share(self, ops, storages):
-        """Each process keeps its own costs."""
-
-    def longest(self, times):
-        """Returns the times of ops: each process has its own."""
-        return times
-
-    def planned(self, how, make):
-        """Returns a plan: each process makes its own."""
-        return make()
-
-    def check(self, plan):
-        """Each process has a plan of its own."""
-
-    def together(self):
-        """Returns a context in which each process may do something else."""
-        return nullcontext([])
-
-    def clip(self, clipping, optimizer):
-        """Clips gradients, which all processes have."""
-        clipping.clip(optimizer)
-
-    def refuse_mixing(self, calls, storages):
-        """Any optimizer does."""
-
     def _sequence(self, calls):
         return [self._described(call) for call in calls if is_collective(call)]
 
@@ -126,6 +143,13 @@ class Processes:
         name = call.function._schema.name.split("::")[1].removesuffix("_out").rstrip("_")
         how = ", ".join(map(str, how))
         return f"{name} ({how}) of {prod(view.shape)} values of {view.dtype}"
+
+
+def averaged_twice():
+    return CaptureError(
+        "loss_fn runs the backward pass itself, but the processes average each gradient once: return"
+        " the mean of all losses"
+    )
 
 
 def compare(sequence, agreed, who, whom):

@@ -173,7 +173,7 @@ class Recorder(TorchDispatchMode):
             self.storages.append(Storage(self._unique(name), nbytes, kind, value))
 
     def gather_later(self, call, name):
-        """Has a whole parameter gathered by a call, before its first use."""
+        """Keeps a call that gathers a whole parameter, until an op uses the parameter."""
         (tensor,) = call.writes
         call.name = self._unique(call.name)
         self.gathered[tensor], self._gathers[tensor] = name, call
@@ -366,7 +366,7 @@ class Recorder(TorchDispatchMode):
         return type(out)(fakes) if isinstance(out, (tuple, list)) else fakes[0]
 
     def _gather(self, call):
-        """Adds the gathers of what a call is the first to use."""
+        """Records the gather of each whole parameter that a call is the first to read."""
         for tensor in call.writes:
             if tensor in self.gathered:
                 raise CaptureError(

@@ -75,8 +75,8 @@ class Roofline:
         """Does nothing: an estimate takes no memory."""
 
     def _exchange_ns(self, call, views):
-        """Returns the time of a collective around a ring: each device sends all parts of the largest tensor but
-        one, and twice as many where all get the sum."""
+        """Returns the time of a collective around a ring. Each device sends the largest tensor but for its own
+        part; in an all-reduce, it sends twice as much."""
         turns = 2 if call.function is ALL_REDUCE else 1
         nbytes = max(_bytes_of(view) for view in views) * (self._devices - 1) / self._devices
         return round(LAUNCH_NS + turns * nbytes / self._speeds.network_gb_s)

@@ -88,7 +88,7 @@ class Compiled(Generic[Batch, Result]):
     def _call(self, captures, batch):
         if self._lost is not None:
             raise LostError(self._lost)
-        with self._together() as said:
+        with self._processes.together() as said:
             shapes = captures.shapes_of(batch)
             self._follow(captures)
             goes_on = self._session is not None and captures.plans.get(shapes) is self._running
@@ -96,7 +96,7 @@ class Compiled(Generic[Batch, Result]):
             outside = self._step.supplied(batch) if goes_on else None  # checks the batch
         if outside is None:
             self._switch(*captures.planned(shapes, batch))
-            with self._together():
+            with self._processes.together():
                 outside = self._step.supplied(batch)
         with Deferred(self._give_up):
             self._take_over()
@@ -110,9 +110,9 @@ class Compiled(Generic[Batch, Result]):
             return "trains with"
         return f"evaluates function {self._evaluations.index(captures)} with"
 
-    def _together(self):
-        processes = self._example.source.processes
-        return processes.together() if processes else nullcontext([])
+    @property
+    def _processes(self):
+        return self._example.source.processes
 
     def __enter__(self) -> "Compiled[Batch, Result]":
         return self
@@ -168,8 +168,7 @@ class Compiled(Generic[Batch, Result]):
     def use(self, plan: Plan) -> None:
         """Goes on with another plan of the captured step from the next iteration on. Other shapes
         are planned again, for its budget."""
-        if self._example.source.processes:
-            self._example.source.processes.check(plan)
+        self._processes.check(plan)
         self._plan = plan
         self._captures.use(plan)
         for captures in self._evaluations:

@@ -1,6 +1,6 @@
-"""Parameters of which each process keeps some rows: gathered while a step needs them, as `fully_shard` has
-it."""
+"""Sharded parameters: each process keeps some rows. A step gathers whole parameters when it needs them."""
 
+from collections import Counter
 from contextlib import contextmanager
 from math import prod
 
@@ -14,6 +14,7 @@ from .collectives import ALL_GATHER, ALL_REDUCE, REDUCE_SCATTER
 from .common import Common
 from .errors import CaptureError, ChangedError
 from .holding import held
+from .processes import averaged_twice
 from .recording import Call, View
 
 _ROWS = WeakIdKeyDictionary()  # of the parameters that are sharded
@@ -29,8 +30,7 @@ _ELEMENTWISE = {
 
 
 class Rows:
-    """The rows of a parameter that this process keeps: as many in each process, with zeros behind the
-    last ones."""
+    """The rows of a parameter that this process keeps. All processes keep equally many, padded with zeros."""
 
     def __init__(self, parameter, group):
         self.group = group
@@ -52,6 +52,10 @@ class Rows:
         """Returns flat elements as rows."""
         return flat.as_strided((self.kept, *self.shape[1:]), self.stride)
 
+    def flat(self, rows):
+        """Returns rows as flat elements."""
+        return rows.detach().as_strided((self.elements,), (1,))
+
     def whole(self, flat):
         """Returns the flat elements of all processes as a tensor of the parameter's shape."""
         return flat.as_strided(self.shape, self.stride)
@@ -71,8 +75,7 @@ class Rows:
     def gathered(self, rows):
         """Returns the whole parameter, from the rows of all processes."""
         flat = rows.new_empty(self.elements * self.group.size())
-        own = rows.detach().as_strided((self.elements,), (1,))
-        distributed.all_gather_into_tensor(flat, own, group=self.group)
+        distributed.all_gather_into_tensor(flat, self.flat(rows), group=self.group)
         return self.whole(flat)
 
 
@@ -131,7 +134,8 @@ class Shards(Common):
 
     @contextmanager
     def cut(self):
-        """Has each process keep its rows alone, and all again where what is within fails."""
+        """Replaces parameters by their rows. Puts whole parameters back if the body fails, or if the model
+        does not stay cut."""
         whole = [(p, p.data, p.grad) for _, p in self._new]
         is_captured = False
         try:
@@ -169,7 +173,7 @@ class Shards(Common):
             )
 
     def begin(self, recorder, fakes):
-        """Has the model hold whole parameters, each of which is gathered before its first use."""
+        """Gives the model whole parameters. The recorder gathers each one before its first use."""
         recorder.is_common, recorder.refuse_former = True, self._refuse_former
         for _, parameter in self._parameters:
             if parameter not in _ROWS or parameter.shape[0] != _ROWS[parameter].kept:
@@ -181,7 +185,7 @@ class Shards(Common):
         count = self.group.size()
         with recorder.fake_mode, torch.no_grad():
             flat = torch.empty(count * rows.elements, dtype=parameter.dtype)
-            own = own.detach().as_strided((rows.elements,), (1,))
+            own = rows.flat(own)
             whole = torch.nn.Parameter(rows.whole(flat), parameter.requires_grad)
         recorder.adopt(flat, "temporary", f"{name} gathered")
         args = recorder.view(own), count, self.group.group_name
@@ -194,7 +198,7 @@ class Shards(Common):
         """There are none: each gradient is averaged alone."""
 
     def averaging(self, fakes):
-        """Returns the function that has each process keep its rows of the mean of a gradient."""
+        """Returns a function that averages a gradient over the processes, and keeps the rows of this one."""
 
         @torch.no_grad()
         def average(parameter, whole):
@@ -202,10 +206,7 @@ class Shards(Common):
                 return  # it is empty
             rows, count = _ROWS[parameter], self.group.size()
             if fakes.rows(parameter).grad is not None:
-                raise CaptureError(
-                    "loss_fn runs a backward pass itself, but the processes average each gradient once:"
-                    " return the mean of all losses"
-                )
+                raise averaged_twice()
             given = rows.padded(whole.grad)
             own = given.new_empty(rows.elements)
             REDUCE_SCATTER(given, "avg", count, self.group.group_name, out=own)
@@ -250,14 +251,14 @@ def _is_elementwise(call, views, storages):
 def _refuse_others(parameters, model):
     """Refuses parameters that cannot be cut into rows."""
     tensors = [*(p for _, p in parameters), *model.buffers()]
-    storages = [t.untyped_storage()._cdata for t in tensors if t.numel()]
+    storages = Counter(t.untyped_storage()._cdata for t in tensors if t.numel())
     for name, p in parameters:
         way = None
         if not p.dim():
             way = "has no dimension: give it one, by torch.nn.Parameter(value.reshape(1))"
         elif p.layout is not torch.strided or type(p.data) is not torch.Tensor:
             way = f"is a {type(p.data).__name__} of layout {p.layout}: make it a plain tensor"
-        elif storages.count(p.untyped_storage()._cdata) > 1:
+        elif storages[p.untyped_storage()._cdata] > 1:
             way = "shares memory with another parameter or buffer: make it that parameter itself, or copy it"
         elif not _has_rows_in_turn(p):
             way = "does not have its rows one after the other: make it contiguous"

@@ -100,8 +100,7 @@ class Step(Generic[Batch, Result]):
                 " spillway.torch.capture"
             )
         if self._hosted is None:
-            times, processes = host_times(self), self.source.processes
-            self._hosted = self._graph(processes.longest(times) if processes else times)
+            self._hosted = self._graph(self.source.processes.longest(host_times(self)))
         return self._hosted
 
     def plan(
@@ -126,9 +125,9 @@ class Step(Generic[Batch, Result]):
         settings = settings if host is None else settings_for(self, strategy, settings)
         how: dict[str, Any] = dict(budget=budget, strategy=strategy, settings=settings)
         with timed(f"plan for {budget}") as found:
-            graph, processes = self.graph_for(host), self.source.processes
+            graph = self.graph_for(host)
             make = lambda: self._planned(graph, machine, chunk_bytes, how)
-            plan = processes.planned(how | dict(host=host), make) if processes else make()
+            plan = self.source.processes.planned(how | dict(host=host), make)
             found.append(f"{plan.predicted.period_ns / 1e6:.0f} ms an iteration predicted")
         costs = self.source.setup_costs
         return plan if costs is None else plan.with_setup_costs(costs)
@@ -155,8 +154,8 @@ class Step(Generic[Batch, Result]):
         """Returns a machine, or this one, with chunks of a size."""
         if machine is None:
             tensor_bytes = sum(s.nbytes for s in self.storages)
-            of = self.source.processes or self.device
-            machine = of.machine(tensor_bytes, self.source.copied_bytes_per_s)
+            speed = self.source.copied_bytes_per_s
+            machine = self.source.processes.machine(self.device, tensor_bytes, speed)
         if chunk_bytes is None:
             return machine
         if chunk_bytes <= 0 or chunk_bytes % PAGE_BYTES:

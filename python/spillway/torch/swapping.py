@@ -41,12 +41,12 @@ class Fakes:
         return self._fakes[id(tensor)]
 
     def gather(self, tensor, whole):
-        """Has the model hold a whole parameter for one of which this process has rows."""
+        """Gives the model a whole parameter in place of the rows of this process."""
         self._whole[id(tensor)], self._real_of[id(whole)] = whole, tensor
 
     def gathered_in(self, model):
-        """Returns where a model holds whole parameters: a module, a name, the fake tensor, and that of
-        the rows."""
+        """Returns each place where a model holds a whole parameter: the module, the name, the whole fake
+        tensor, and the fake tensor of the rows."""
         wholes = {id(whole): self._fakes[real] for real, whole in self._whole.items()}
         return [
             (module, name, whole, wholes[id(whole)])
@@ -255,7 +255,7 @@ def choices(group):
 
 @contextmanager
 def kept(optimizer, always=False):
-    """Has an optimizer keep the states that it has now where what is within fails, or always."""
+    """Puts an optimizer's present states back if the body fails, or in any case if `always` is set."""
     before = {p: copy.copy(values) for p, values in optimizer.state.items()} if optimizer else {}
     is_done = False
     try:

@@ -21,7 +21,7 @@ def verify(step, batches, steps, train):
     """Runs steps eagerly and by a function that is compiled from the step, for the same batches and
     random numbers, and returns how many. The model and the optimizer keep their values. Without
     `batches`, each step has that of the example."""
-    if step.source.processes or step.source.moves_batch:
+    if step.source.processes.group is not None or step.source.moves_batch:
         raise CaptureError(
             "a step of several processes, or on another device than its model, has no eager step"
             " beside it: verify one of one process where the model is"

@@ -16,6 +16,7 @@ import spillway
 import spillway.torch
 from spillway.torch import Speeds, capture, estimate
 from spillway.torch.batches import call
+from spillway.torch.estimating import launched
 
 pytestmark = pytest.mark.short
 
@@ -104,9 +105,9 @@ def wide():
         return nn.Sequential(*(nn.Linear(4096, 4096) for _ in range(16))), torch.zeros(64, 4096)
 
 
-def of_wide(**how):
+def of_wide(speeds=SPEEDS, **how):
     model, x = wide()
-    return estimate(model, lambda m, x: m(x).square().mean(), adamw(model), x, speeds=SPEEDS, **how)
+    return estimate(model, lambda m, x: m(x).square().mean(), adamw(model), x, speeds=speeds, **how)
 
 
 def test_more_memory_makes_steps_shorter_until_all_of_it_stays():
@@ -153,11 +154,8 @@ def test_what_is_not_known_is_refused():
 NETWORKED = replace(SPEEDS, network_gb_s=10)
 
 
-def of_devices(devices, optimizer=None, **how):
-    model, x = wide()
-    optimizer = optimizer or adamw
-    loss_fn = lambda m, x: m(x).square().mean()
-    return estimate(model, loss_fn, optimizer(model), x, speeds=NETWORKED, devices=devices, **how)
+def of_devices(devices, **how):
+    return of_wide(NETWORKED, devices=devices, **how)
 
 
 @pytest.mark.parametrize("devices", [2, 4])
@@ -186,14 +184,10 @@ def _states(found):
 def test_a_gather_that_is_launched_again_counts_again():
     found = of_devices(2, budgets=["min"])
     (plan,) = found.plans
-    exchanges = [op for op in plan_launches(plan) if op in found.exchanges]
+    exchanges = [op for op in launched(plan) if op in found.exchanges]
     network_ns = sum(found.times_ns[op] for op in exchanges)
     assert len(exchanges) > len(set(exchanges)), "the plan gathers weights again"
     assert found.shares(plan)["network"] == pytest.approx(network_ns / plan.predicted.period_ns)
-
-
-def plan_launches(plan):
-    return [step[1] for step in json.loads(plan.to_json())["steps"] if step[0] == "launch"]
 
 
 def test_each_device_has_a_host():

@@ -6,7 +6,7 @@ from unittest import mock
 import models
 import pytest
 import torch
-from eager import MACHINE, planned_within, same, same_dicts
+from eager import MACHINE, clip, planned_within, same, same_dicts
 from models import adamw, classify, sgd
 from torch import distributed, nn
 from torch.nn.parallel import DistributedDataParallel
@@ -51,13 +51,7 @@ def compare(process, make, loss_fn, make_optimizer, batches, budget, steps=3):
     eager, planned = make_optimizer(model), make_optimizer(planned_model)
 
     torch.manual_seed(10 + process)
-    losses = []
-    for batch in data:
-        eager.zero_grad()
-        loss = loss_fn(parallel, batch)
-        loss.backward()
-        eager.step()
-        losses.append(loss.detach())
+    losses = eager_losses(parallel, loss_fn, eager, data)
 
     step = captured(planned_model, loss_fn, planned, data[0])
     plan = planned_within(step, budget)
@@ -70,6 +64,19 @@ def compare(process, make, loss_fn, make_optimizer, batches, budget, steps=3):
     same_dicts(planned_model.state_dict(), model.state_dict(), "model")
     same_dicts(planned.state_dict(), eager.state_dict(), "optimizer")
     return step
+
+
+def eager_losses(model, loss_fn, optimizer, data, clip_grad=None):
+    """Trains eagerly, one step for each batch. Returns the losses."""
+    losses = []
+    for batch in data:
+        optimizer.zero_grad()
+        loss = loss_fn(model, batch)
+        loss.backward()
+        clip(model.parameters(), clip_grad)
+        optimizer.step()
+        losses.append(loss.detach())
+    return losses
 
 
 def order_buckets(parallel, loss_fn, batch):

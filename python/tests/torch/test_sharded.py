@@ -1,7 +1,6 @@
 """Sharded training by several processes: the same bits as `fully_shard`, by one plan."""
 
 import copy
-import json
 import random
 import re
 import time
@@ -15,7 +14,8 @@ import pytest
 import torch
 from eager import MACHINE, same, same_dicts
 from models import adamw, classify, sgd
-from test_processes import clipped, even, has_backward, order_buckets, rows, run, wide
+from test_estimate import without_costs
+from test_processes import clipped, eager_losses, even, has_backward, order_buckets, rows, run, wide
 from torch import distributed, nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
@@ -66,16 +66,7 @@ def train_eagerly(process, model, beside, loss_fn, make_optimizer, data, clip):
     model, values = beside(model, loss_fn, data[0])
     optimizer = make_optimizer(model)
     torch.manual_seed(10 + process)
-    losses = []
-    for batch in data:
-        optimizer.zero_grad()
-        loss = loss_fn(model, batch)
-        loss.backward()
-        if clip is not None:
-            nn.utils.clip_grad_norm_(model.parameters(), clip)
-        optimizer.step()
-        losses.append(loss.detach())
-    return losses, values()
+    return eager_losses(model, loss_fn, optimizer, data, clip), values()
 
 
 def planned_within(step, budget, machine):
@@ -256,14 +247,7 @@ def estimates(process):
         how = dict(speeds=speeds, devices=2, clip_grad=1.0)
         found = spillway.torch.estimate(model, loss_fn, optimizer(model), batch, **how)
         step = sharded(model, loss_fn, optimizer(model), batch, clip_grad=1.0)
-        assert _without_costs(found.graph) == _without_costs(step.graph)
-
-
-def _without_costs(graph):
-    found = json.loads(graph.to_json())
-    for op in found["ops"]:
-        op["time_ns"] = op["workspace_bytes"] = 0
-    return found
+        assert without_costs(found.graph) == without_costs(step.graph)
 
 
 def test_estimates(tmp_path):
