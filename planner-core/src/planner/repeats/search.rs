@@ -185,7 +185,7 @@ impl<'l> Leader<'l> {
 
 /// The best sequence with repeats of `lists` that are tried, and what a plan of it comes to; none
 /// where none is found. If the ops may be in one of several orders, a few lists of each tell which is best:
-/// some orders are given, others are ways to join ops, of which the two best are searched.
+/// some orders are given, others are ways to join ops. The search continues with the two best ways.
 pub(in crate::planner) fn best<'s>(
     (orders, joins): ([Option<Task<'s>>; 2], impl Iterator<Item = Join>),
     lists: usize,
@@ -221,8 +221,8 @@ pub(in crate::planner) fn best<'s>(
     leader.sequence(&task, scratch)
 }
 
-/// The two best of some ways to join ops, as far as their ranks are surely less: a few lists do not tell these two
-/// apart.
+/// Ranks ways to join ops, and returns the best two that are surely better than the given order. Two are returned
+/// because a few lists cannot tell which of them leads to the shorter plan.
 fn best_joins(
     task: &Task<'_>,
     (least, joins): (Rank, impl Iterator<Item = Join>),
