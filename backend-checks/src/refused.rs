@@ -1,7 +1,7 @@
 //! Why a call with wrong arguments is refused.
 
 use planner_core::OpId;
-use planner_core::backend::{DeviceAddress, HostRange, Point};
+use planner_core::backend::{DeviceAddress, ErrorIds, HostRange, Point};
 use std::fmt;
 
 /// Why a call with wrong arguments is refused. Its kind is
@@ -39,6 +39,20 @@ pub enum Refused {
     NotRepeatable(OpId),
     /// The op has no time on the host, and is launched there.
     NotOnHost(OpId),
+}
+
+impl Refused {
+    /// The op that it names.
+    #[must_use]
+    pub fn ids(&self) -> ErrorIds {
+        match *self {
+            Self::Operands(op) | Self::NotRepeatable(op) | Self::NotOnHost(op) => {
+                ErrorIds::of_op(op)
+            }
+            // The others name only addresses and chunks.
+            _ => ErrorIds::default(),
+        }
+    }
 }
 
 impl fmt::Display for Refused {

@@ -4,7 +4,7 @@ pub use backend_checks::Unavailable;
 
 use crate::driver;
 use backend_checks::{HostFailure, Refused};
-use planner_core::backend::{BackendError, ErrorKind, Point};
+use planner_core::backend::{BackendError, ErrorIds, ErrorKind, Point};
 use std::fmt;
 
 impl From<CudaError> for Unavailable {
@@ -178,6 +178,14 @@ impl BackendError for CudaError {
             Self::OutOfHostMemory { .. } => ErrorKind::OutOfHostMemory,
             Self::Driver { code, .. } if LOST.contains(&code) => ErrorKind::Lost,
             _ => ErrorKind::Other,
+        }
+    }
+
+    fn ids(&self) -> ErrorIds {
+        match self {
+            Self::HostOp(failure) => ErrorIds::of_op(failure.op),
+            Self::Refused(refused) => refused.ids(),
+            _ => ErrorIds::default(),
         }
     }
 }

@@ -1,7 +1,7 @@
 //! The errors of a device of host memory.
 
 use backend_checks::{HostFailure, Refused};
-use planner_core::backend::{BackendError, ErrorKind};
+use planner_core::backend::{BackendError, ErrorIds, ErrorKind};
 use std::fmt;
 
 /// What can go wrong on a device of host memory.
@@ -91,6 +91,14 @@ impl BackendError for HostError {
             | Self::Kernels
             | Self::HostOp(_)
             | Self::Refused(_) => ErrorKind::Other,
+        }
+    }
+
+    fn ids(&self) -> ErrorIds {
+        match self {
+            Self::HostOp(failure) => ErrorIds::of_op(failure.op),
+            Self::Refused(refused) => refused.ids(),
+            _ => ErrorIds::default(),
         }
     }
 }

@@ -1,7 +1,7 @@
 //! What can go wrong on the simulated device.
 
 use backend_checks::Refused;
-use planner_core::backend::{BackendError, DeviceAddress, ErrorKind, HostRange, Point};
+use planner_core::backend::{BackendError, DeviceAddress, ErrorIds, ErrorKind, HostRange, Point};
 use planner_core::{OpId, Stream, TensorId};
 use std::fmt;
 
@@ -195,6 +195,19 @@ impl BackendError for SimError {
             Self::AllocationFailed { on_host: true } => ErrorKind::OutOfHostMemory,
             Self::Lost => ErrorKind::Lost,
             _ => ErrorKind::Other,
+        }
+    }
+
+    fn ids(&self) -> ErrorIds {
+        match *self {
+            Self::Refused(ref refused) => refused.ids(),
+            Self::WrongContent { op, tensor, .. } | Self::MixedVersions { op, tensor, .. } => {
+                ErrorIds { op: Some(op), tensor: Some(tensor) }
+            }
+            Self::HostOpFailed { op, .. } => ErrorIds::of_op(op),
+            Self::HostCopy { tensor, .. } => ErrorIds { op: None, tensor: Some(tensor) },
+            // The others name only addresses and chunks.
+            _ => ErrorIds::default(),
         }
     }
 }

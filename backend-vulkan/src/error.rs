@@ -4,7 +4,7 @@ use ash::vk;
 pub use backend_checks::Unavailable;
 
 use backend_checks::{HostFailure, Refused};
-use planner_core::backend::{BackendError, ErrorKind};
+use planner_core::backend::{BackendError, ErrorIds, ErrorKind};
 use std::fmt;
 
 impl From<VulkanError> for Unavailable {
@@ -152,6 +152,14 @@ impl BackendError for VulkanError {
             }
             Self::Driver { code: vk::Result::ERROR_DEVICE_LOST, .. } => ErrorKind::Lost,
             _ => ErrorKind::Other,
+        }
+    }
+
+    fn ids(&self) -> ErrorIds {
+        match self {
+            Self::HostOp(failure) => ErrorIds::of_op(failure.op),
+            Self::Refused(refused) => refused.ids(),
+            _ => ErrorIds::default(),
         }
     }
 }

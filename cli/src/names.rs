@@ -1,10 +1,9 @@
 //! Errors of planners and backends, with names of ops and tensors.
 
-use backend_checks::Refused;
+use planner_core::backend::BackendError;
 use planner_core::planner::PlanningError;
 use planner_core::{ExecuteError, Step};
-use spillway::names::{self, Mentions};
-use std::error::Error;
+use spillway::names;
 use workloads::OwnedGraph;
 
 /// The names of a graph, and the steps of a plan for it.
@@ -28,32 +27,13 @@ impl<'n> Names<'n> {
         }
     }
 
-    /// Why a device refuses or fails; `mentioned` finds the ids in its error.
-    pub(crate) fn device_error<E: Error>(
-        &self,
-        error: &E,
-        mentioned: impl Fn(&E) -> Mentions,
-    ) -> String {
-        self.0.translate(&error.to_string(), &mentioned(error))
+    /// Why a device refuses or fails.
+    pub(crate) fn device_error<E: BackendError>(&self, error: &E) -> String {
+        self.0.device_error(error)
     }
 
-    /// Why a plan did not run to its end; `mentioned` finds the ids in a device's error.
-    pub(crate) fn execute_error<E: Error>(
-        &self,
-        error: &ExecuteError<E>,
-        mentioned: impl Fn(&E) -> Mentions,
-    ) -> String {
-        self.0.execute_error(error, mentioned)
-    }
-}
-
-/// The ids in the reason for which a backend refuses a call.
-pub(crate) fn refused_mentions(refused: &Refused) -> Mentions {
-    match *refused {
-        Refused::Operands(op) | Refused::NotRepeatable(op) => {
-            Mentions { op: Some(op), ..Mentions::default() }
-        }
-        // The others name only addresses and chunks.
-        _ => Mentions::default(),
+    /// Why a plan did not run to its end.
+    pub(crate) fn execute_error<E: BackendError>(&self, error: &ExecuteError<E>) -> String {
+        self.0.execute_error(error)
     }
 }

@@ -133,7 +133,7 @@ fn with_session<B: Backend>(
 }
 
 /// The digest of all states, as the session reads them.
-fn states<D: Transfers + Paging, K: Kernels<D>>(session: &mut Session<D, K>) -> u64 {
+fn states_digest<D: Transfers + Paging, K: Kernels<D>>(session: &mut Session<D, K>) -> u64 {
     let tensors = (0..).map(TensorId).zip(session.plan().graph().owned().tensors.clone());
     let states = tensors.filter(|(_, tensor)| tensor.kind == Kind::State);
     let readings: Vec<Reading> = states
@@ -160,12 +160,45 @@ fn copies_what_it_predicts<B: Backend>(backend: &B) {
             assert!(predicted.kept_bytes > 0);
             // The host lacks what stayed, until states are read.
             if iterations == 1 {
-                assert_eq!(states(session), reference(8));
+                assert_eq!(states_digest(session), reference(8));
             }
         }
         session.run(2).unwrap();
         assert_eq!(session.iterations(), 10);
-        assert_eq!(states(session), reference(10));
+        assert_eq!(states_digest(session), reference(10));
+    });
+}
+
+/// Reading or writing a part of one state copies that part and nothing else.
+fn copies_what_is_read_and_written<B: Backend>(backend: &B) {
+    with_session(backend, |session, counter, _| {
+        session.run(2).unwrap();
+        let graph = session.plan().graph().clone();
+        let resident = session.plan().owned().resident_at_start.clone();
+        let on_device = |state: TensorId| {
+            let mut entries = resident.iter().filter(|entry| entry.part.tensor == state);
+            entries.any(|entry| entry.part.is_whole() && !entry.host_copy)
+        };
+        let tensors = (0..).map(TensorId).zip(&graph.owned().tensors);
+        let states = tensors.filter(|(id, data)| data.kind == Kind::State && on_device(*id));
+        let states: Vec<_> = states.map(|(id, data)| (id, data.bytes)).collect();
+        assert!(!states.is_empty(), "states stay on the device");
+        for &(state, bytes) in &states {
+            let mut whole = vec![0; bytes as usize];
+            let _ = counter.take();
+            session.read_state(state, &mut whole).unwrap();
+            assert_eq!(counter.take(), [0, bytes]);
+            let (first, count) = (bytes / 4 * 2 + 1, bytes / 4 + 1);
+            let mut part = vec![0; count as usize];
+            session.read_state_at(state, first, &mut part).unwrap();
+            assert_eq!(counter.take(), [0, count]);
+            assert_eq!(part, whole[first as usize..][..count as usize]);
+            // The same bytes, so that what is computed afterwards stays the same.
+            session.write_state_at(state, first, &part).unwrap();
+            assert_eq!(counter.take(), [count, 0]);
+        }
+        session.run(1).unwrap();
+        assert_eq!(states_digest(session), reference_digest(&graph.graph(), 3));
     });
 }
 
@@ -175,7 +208,8 @@ fn a_failed_copy_ends_it<B: Backend>(backend: &B) {
         counter.fails_in.set(2);
         let error = session.switch(little.clone(), |_| {}).unwrap_err();
         assert!(error.to_string().ends_with("of a switch: the copy failed"), "{error}");
-        let failed = |error| matches!(error, SessionError::Execute(ExecuteError::Failed));
+        let failed =
+            |error| matches!(error, SessionError::Execute { error: ExecuteError::Failed, .. });
         assert!(failed(session.run(1).unwrap_err()));
         assert!(failed(session.switch(little.clone(), |_| {}).unwrap_err()));
         let state = TensorId(1);
@@ -186,6 +220,7 @@ fn a_failed_copy_ends_it<B: Backend>(backend: &B) {
 #[test]
 fn on_host_memory() {
     copies_what_it_predicts(&Host);
+    copies_what_is_read_and_written(&Host);
     a_failed_copy_ends_it(&Host);
 }
 
@@ -193,11 +228,13 @@ fn on_host_memory() {
 #[test]
 fn on_mapped_memory() {
     copies_what_it_predicts(&Mapped);
+    copies_what_is_read_and_written(&Mapped);
     a_failed_copy_ends_it(&Mapped);
 }
 
 #[test]
 fn on_the_simulated_device() {
+    copies_what_is_read_and_written(&Sim::default());
     copies_what_it_predicts(&Sim::default());
     a_failed_copy_ends_it(&Sim::default());
 }

@@ -256,7 +256,8 @@ int main(void) {
     Device memory = {0};
     const SpillwayDevice device = {
         &memory,   CHUNK,  create,   reserve,  map,       unmap,   create_host,
-        write_host, read_host, upload, download, wait_for, signal_on, reached, block_until, 1,
+        write_host, read_host, upload, download, wait_for, signal_on, reached, block_until, NULL,
+        1,
     };
     const SpillwayKernels kernels = {&memory, launch, fill_states, fill_inputs, launch_on_host};
     SpillwaySession *session;
@@ -282,7 +283,7 @@ int main(void) {
         is_same &= loss == losses[iteration];
     }
     for (uint32_t layer = 0; layer < LAYERS; layer++) {
-        check(spillway_session_read_state(session, weight(layer), (uint8_t *)trained,
+        check(spillway_session_read_state(session, weight(layer), 0, (uint8_t *)trained,
                                           sizeof trained, &error));
         is_same &= memcmp(trained, expected[layer], sizeof trained) == 0;
     }

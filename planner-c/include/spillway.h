@@ -80,7 +80,7 @@ typedef enum {
   SPILLWAY_CODE_ARGUMENT = 1,
   // The graph or the machine is malformed.
   SPILLWAY_CODE_GRAPH = 2,
-  // The bytes of a file are malformed.
+  // A file cannot be read or written, or its bytes are malformed.
   SPILLWAY_CODE_FILE = 3,
   // The budget is too small; the sentence names the least that will do.
   SPILLWAY_CODE_INFEASIBLE = 4,
@@ -293,7 +293,7 @@ typedef struct {
 //
 // Functions that return `int32_t` return 0, or a `SpillwayCode` that says why they failed:
 // `SPILLWAY_CODE_OUT_OF_DEVICE_MEMORY`, `SPILLWAY_CODE_OUT_OF_HOST_MEMORY`, `SPILLWAY_CODE_DEVICE_LOST`, or any
-// other number, which becomes `SPILLWAY_CODE_DEVICE`. A function that fails changes nothing. None may be null, and none may unwind.
+// other number, which becomes `SPILLWAY_CODE_DEVICE`. A function that fails changes nothing. Only `submit` may be null, and none may unwind.
 //
 // The promises of each are those of `docs/backends.md`.
 typedef struct {
@@ -330,6 +330,10 @@ typedef struct {
   int32_t (*reached)(void *context, uint32_t stream, uint64_t signal, uint8_t *is_reached);
   // Blocks the calling thread until a signal is reached.
   int32_t (*block_until)(void *context, uint32_t stream, uint64_t signal);
+  // Hands over what has been enqueued so far, if the device gathers work before it does so. Called
+  // at the end of each iteration; a device that hands work over at once may leave it null. Other
+  // functions may hand work over too, and `block_until` must.
+  int32_t (*submit)(void *context);
   // Whether there is a stream for ops that run on the host, `SPILLWAY_HOST`, beside the others: 1,
   // or 0. Without it, no session starts whose plan runs ops on the host.
   uint8_t has_host_stream;
@@ -676,15 +680,60 @@ SpillwayCode spillway_session_run(SpillwaySession *session,
                                   uint64_t iterations,
                                   SpillwayError *error);
 
-// Waits for all iterations, and reads the value that a state then has. `bytes` is its size.
+// Waits until all iterations so far have ended, with all copies for the next one.
+//
+// # Safety
+// The pointers are as `spillway.h` says.
+SpillwayCode spillway_session_wait(SpillwaySession *session, SpillwayError *error);
+
+// Waits for all iterations, and reads bytes of the value that a state then has, from `first_byte` on.
+// Copies these from the device if only the device has them, and nothing else.
 //
 // # Safety
 // The pointers are as `spillway.h` says.
 SpillwayCode spillway_session_read_state(SpillwaySession *session,
                                          uint32_t tensor,
+                                         uint64_t first_byte,
                                          uint8_t *into,
                                          size_t bytes,
                                          SpillwayError *error);
+
+// Waits for all iterations, and gives bytes of a state another value, from `first_byte` on. The next
+// iteration begins with it.
+//
+// # Safety
+// The pointers are as `spillway.h` says.
+SpillwayCode spillway_session_write_state(SpillwaySession *session,
+                                          uint32_t tensor,
+                                          uint64_t first_byte,
+                                          const uint8_t *value,
+                                          size_t bytes,
+                                          SpillwayError *error);
+
+// Waits for all iterations, and writes the value of every state into a file in the format
+// safetensors: each state is a tensor of bytes (`U8`) under its name, and the metadata
+// `spillway.iterations` says how many iterations had run. An older file of the name is replaced once
+// all is written.
+//
+// # Safety
+// The pointers are as `spillway.h` says.
+SpillwayCode spillway_session_save_states(SpillwaySession *session,
+                                          const char *path,
+                                          SpillwayError *error);
+
+// Waits for all iterations, and gives states the values that a file in the format safetensors holds.
+// The tensors in it may have any type, and must have the names and sizes of states. If `all` is not 0,
+// every state must be in the file; otherwise states that the file lacks keep their values. Nothing is
+// written if something in the file does not fit. `iterations` may be null; it becomes the number of
+// iterations that had run when the file was saved, or 0 if the file does not say so.
+//
+// # Safety
+// The pointers are as `spillway.h` says.
+SpillwayCode spillway_session_load_states(SpillwaySession *session,
+                                          const char *path,
+                                          uint8_t all,
+                                          uint64_t *iterations,
+                                          SpillwayError *error);
 
 // Waits for an iteration, and reads the value that it left in an output. `bytes` is its size.
 // Iterations are counted from 1 over all plans. Those of the last two that were enqueued can be read,

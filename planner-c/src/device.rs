@@ -15,7 +15,7 @@ use std::fmt;
 ///
 /// Functions that return `int32_t` return 0, or a `SpillwayCode` that says why they failed:
 /// `SPILLWAY_CODE_OUT_OF_DEVICE_MEMORY`, `SPILLWAY_CODE_OUT_OF_HOST_MEMORY`, `SPILLWAY_CODE_DEVICE_LOST`, or any
-/// other number, which becomes `SPILLWAY_CODE_DEVICE`. A function that fails changes nothing. None may be null, and none may unwind.
+/// other number, which becomes `SPILLWAY_CODE_DEVICE`. A function that fails changes nothing. Only `submit` may be null, and none may unwind.
 ///
 /// The promises of each are those of `docs/backends.md`.
 #[repr(C)]
@@ -73,6 +73,10 @@ pub struct Device {
     >,
     /// Blocks the calling thread until a signal is reached.
     pub block_until: Option<extern "C" fn(context: *mut c_void, stream: u32, signal: u64) -> i32>,
+    /// Hands over what has been enqueued so far, if the device gathers work before it does so. Called
+    /// at the end of each iteration; a device that hands work over at once may leave it null. Other
+    /// functions may hand work over too, and `block_until` must.
+    pub submit: Option<extern "C" fn(context: *mut c_void) -> i32>,
     /// Whether there is a stream for ops that run on the host, `SPILLWAY_HOST`, beside the others: 1,
     /// or 0. Without it, no session starts whose plan runs ops on the host.
     pub has_host_stream: u8,
@@ -191,6 +195,10 @@ impl Streams for Callbacks {
         let mut is_reached = 0;
         call!(self, reached, point.stream as u32, point.value, &raw mut is_reached)?;
         Ok(is_reached != 0)
+    }
+
+    fn submit(&mut self) -> Result<(), Failed> {
+        if self.0.submit.is_some() { call!(self, submit) } else { Ok(()) }
     }
 
     fn block_until(&mut self, point: Point) -> Result<(), Failed> {

@@ -13,7 +13,7 @@ pub enum Code {
     Argument = 1,
     /// The graph or the machine is malformed.
     Graph = 2,
-    /// The bytes of a file are malformed.
+    /// A file cannot be read or written, or its bytes are malformed.
     File = 3,
     /// The budget is too small; the sentence names the least that will do.
     Infeasible = 4,

@@ -1,13 +1,13 @@
 //! Sessions: a plan under way on a device.
 
-use crate::boundary::{self, Out, array, call, given, given_mut, hand_out};
+use crate::boundary::{self, Out, array, call, given, given_mut, hand_out, text};
 use crate::device::{Callbacks, Device, Failed};
 use crate::error::{Code, Error, Failure};
 use crate::kernels::{Kernels, Launcher};
 use crate::plan::Plan;
 use planner_core::{ExecuteError, TensorId};
-use spillway::names::Mentions;
 use spillway::{Error as SpillwayError, SessionError, SwitchPrediction};
+use std::ffi::c_char;
 use std::{ptr, slice};
 
 /// A plan, the device that runs it, and the kernels that compute its ops.
@@ -20,38 +20,24 @@ impl From<SessionError<Failed>> for Failure {
                 Code::NoSwitch
             }
             SessionError::Plan(_) => Code::OutOfMemory,
-            SessionError::Execute(ExecuteError::Device { error, .. }) => error.code(),
-            SessionError::Execute(ExecuteError::Scratch(_)) => Code::OutOfMemory,
-            SessionError::Execute(
+            SessionError::File { .. } => Code::File,
+            SessionError::Tensor { .. } | SessionError::Bytes { .. } => Code::Argument,
+            SessionError::Execute { error, .. } => match error {
+                ExecuteError::Device { error, .. } => error.code(),
+                ExecuteError::Scratch(_) => Code::OutOfMemory,
                 ExecuteError::ForeignSignal { .. }
                 | ExecuteError::Addresses(_)
-                | ExecuteError::Failed,
-            ) => Code::Device,
-            SessionError::NotAState(_)
-            | SessionError::NotAnOutput(_)
-            | SessionError::BufferSize { .. }
-            | SessionError::Execute(
+                | ExecuteError::Failed => Code::Device,
                 ExecuteError::ChunkBytes { .. }
                 | ExecuteError::NoHostStream
                 | ExecuteError::NoHostKernels
-                | ExecuteError::NoOutputs { .. },
-            ) => Code::Argument,
+                | ExecuteError::NoOutputs { .. } => Code::Argument,
+                _ => Code::Internal,
+            },
             _ => Code::Internal,
         };
         Self::new(code, error)
     }
-}
-
-/// The same with the names of what was under way in a plan.
-fn named(plan: &spillway::Plan, error: SessionError<Failed>) -> Failure {
-    let message = match &error {
-        SessionError::Execute(error) => {
-            Some(plan.names().execute_error(error, |_| Mentions::default()))
-        }
-        _ => None,
-    };
-    let failure = Failure::from(error);
-    Failure { message: message.unwrap_or(failure.message), ..failure }
 }
 
 /// Sets up device and host memory for a plan, fills states and the first inputs, and uploads what is
@@ -104,8 +90,7 @@ pub unsafe extern "C" fn spillway_session_new_for(
             capacity = capacity.max(other.capacity()?);
         }
         let (device, kernels) = (Callbacks::new(device)?, Launcher::new(kernels, plan.graph())?);
-        let session = spillway::Session::with_capacity(plan.clone(), capacity, device, kernels)
-            .map_err(|error| named(plan, error))?;
+        let session = spillway::Session::with_capacity(plan.clone(), capacity, device, kernels)?;
         hand_out(out, Session(session));
         Ok(())
     };
@@ -206,13 +191,29 @@ pub unsafe extern "C" fn spillway_session_run(
     let body = || {
         // SAFETY: the caller's promise.
         let Session(session) = unsafe { given_mut(session, "session") }?;
-        session.run(iterations).map_err(|error| named(session.plan(), error))
+        Ok(session.run(iterations)?)
     };
     // SAFETY: the caller's promise.
     unsafe { call(error, body) }
 }
 
-/// Waits for all iterations, and reads the value that a state then has. `bytes` is its size.
+/// Waits until all iterations so far have ended, with all copies for the next one.
+///
+/// # Safety
+/// The pointers are as `spillway.h` says.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn spillway_session_wait(session: *mut Session, error: *mut Error) -> Code {
+    let body = || {
+        // SAFETY: the caller's promise.
+        let Session(session) = unsafe { given_mut(session, "session") }?;
+        Ok(session.wait()?)
+    };
+    // SAFETY: the caller's promise.
+    unsafe { call(error, body) }
+}
+
+/// Waits for all iterations, and reads bytes of the value that a state then has, from `first_byte` on.
+/// Copies these from the device if only the device has them, and nothing else.
 ///
 /// # Safety
 /// The pointers are as `spillway.h` says.
@@ -220,6 +221,7 @@ pub unsafe extern "C" fn spillway_session_run(
 pub unsafe extern "C" fn spillway_session_read_state(
     session: *mut Session,
     tensor: u32,
+    first_byte: u64,
     into: *mut u8,
     bytes: usize,
     error: *mut Error,
@@ -228,7 +230,85 @@ pub unsafe extern "C" fn spillway_session_read_state(
         // SAFETY: the caller's promise.
         let (Session(session), into) =
             unsafe { (given_mut(session, "session")?, buffer(into, bytes)?) };
-        session.read_state(TensorId(tensor), into).map_err(|error| named(session.plan(), error))
+        Ok(session.read_state_at(TensorId(tensor), first_byte, into)?)
+    };
+    // SAFETY: the caller's promise.
+    unsafe { call(error, body) }
+}
+
+/// Waits for all iterations, and gives bytes of a state another value, from `first_byte` on. The next
+/// iteration begins with it.
+///
+/// # Safety
+/// The pointers are as `spillway.h` says.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn spillway_session_write_state(
+    session: *mut Session,
+    tensor: u32,
+    first_byte: u64,
+    value: *const u8,
+    bytes: usize,
+    error: *mut Error,
+) -> Code {
+    let body = || {
+        // SAFETY: the caller's promise.
+        let (Session(session), value) =
+            unsafe { (given_mut(session, "session")?, array(value, bytes, "value")?) };
+        Ok(session.write_state_at(TensorId(tensor), first_byte, value)?)
+    };
+    // SAFETY: the caller's promise.
+    unsafe { call(error, body) }
+}
+
+/// Waits for all iterations, and writes the value of every state into a file in the format
+/// safetensors: each state is a tensor of bytes (`U8`) under its name, and the metadata
+/// `spillway.iterations` says how many iterations had run. An older file of the name is replaced once
+/// all is written.
+///
+/// # Safety
+/// The pointers are as `spillway.h` says.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn spillway_session_save_states(
+    session: *mut Session,
+    path: *const c_char,
+    error: *mut Error,
+) -> Code {
+    let body = || {
+        // SAFETY: the caller's promise.
+        let (Session(session), path) =
+            unsafe { (given_mut(session, "session")?, file_name(path)?) };
+        Ok(session.save_states(path, |_| ())?)
+    };
+    // SAFETY: the caller's promise.
+    unsafe { call(error, body) }
+}
+
+/// Waits for all iterations, and gives states the values that a file in the format safetensors holds.
+/// The tensors in it may have any type, and must have the names and sizes of states. If `all` is not 0,
+/// every state must be in the file; otherwise states that the file lacks keep their values. Nothing is
+/// written if something in the file does not fit. `iterations` may be null; it becomes the number of
+/// iterations that had run when the file was saved, or 0 if the file does not say so.
+///
+/// # Safety
+/// The pointers are as `spillway.h` says.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn spillway_session_load_states(
+    session: *mut Session,
+    path: *const c_char,
+    all: u8,
+    iterations: *mut u64,
+    error: *mut Error,
+) -> Code {
+    let body = || {
+        // SAFETY: the caller's promise.
+        let (Session(session), path) =
+            unsafe { (given_mut(session, "session")?, file_name(path)?) };
+        let saved = session.load_states(path, all != 0, |_| ())?;
+        if !iterations.is_null() {
+            // SAFETY: the caller's promise.
+            unsafe { Out::new(iterations, "iterations") }?.put(saved.unwrap_or(0));
+        }
+        Ok(())
     };
     // SAFETY: the caller's promise.
     unsafe { call(error, body) }
@@ -253,14 +333,23 @@ pub unsafe extern "C" fn spillway_session_read_output(
         // SAFETY: the caller's promise.
         let (Session(session), into) =
             unsafe { (given_mut(session, "session")?, buffer(into, bytes)?) };
-        let read = match iteration {
-            0 => session.read_output(TensorId(tensor), into),
-            _ => session.read_output_of(iteration, TensorId(tensor), into),
-        };
-        read.map_err(|error| named(session.plan(), error))
+        match iteration {
+            0 => session.read_output(TensorId(tensor), into)?,
+            _ => session.read_output_of(iteration, TensorId(tensor), into)?,
+        }
+        Ok(())
     };
     // SAFETY: the caller's promise.
     unsafe { call(error, body) }
+}
+
+/// The name of a file.
+///
+/// # Safety
+/// The pointer is as `spillway.h` says.
+unsafe fn file_name<'a>(path: *const c_char) -> Result<&'a str, Failure> {
+    // SAFETY: the caller's promise.
+    unsafe { text(path, "path") }?.ok_or_else(|| Failure::argument("path is null"))
 }
 
 /// A buffer of the caller's.

@@ -332,6 +332,15 @@ fn null_is_an_error() {
         );
         assert_eq!(spillway_session_run(ptr::null_mut(), 1, ptr::null_mut()), Code::Argument);
         let (mut byte, error) = (0, ptr::null_mut());
+        let code = spillway_session_read_state(ptr::null_mut(), 0, 0, &raw mut byte, 1, error);
+        assert_eq!(code, Code::Argument);
+        let code = spillway_session_write_state(ptr::null_mut(), 0, 0, &raw const byte, 1, error);
+        assert_eq!(code, Code::Argument);
+        let code = spillway_session_save_states(ptr::null_mut(), ptr::null(), error);
+        assert_eq!(code, Code::Argument);
+        let code =
+            spillway_session_load_states(ptr::null_mut(), ptr::null(), 1, ptr::null_mut(), error);
+        assert_eq!(code, Code::Argument);
         let code = spillway_session_read_output(ptr::null_mut(), 0, 0, &raw mut byte, 1, error);
         assert_eq!(code, Code::Argument);
         let (none, figures, error) = (ptr::null(), ptr::null_mut(), ptr::null_mut());
@@ -420,6 +429,7 @@ fn refusing(status: i32) -> (Device, Kernels) {
         signal: Some(refuse_signal),
         reached: Some(refuse_reached),
         block_until: Some(refuse_block),
+        submit: None,
         has_host_stream: 0,
     };
     let kernels = Kernels {

@@ -12,11 +12,12 @@ use spillway_c::machine::*;
 use spillway_c::plan::*;
 use spillway_c::session::*;
 use spillway_c::steps::*;
-use std::ffi::{CStr, c_void};
-use std::ptr;
+use std::ffi::{CStr, CString, c_void};
+use std::{env, fs, process, ptr};
 
 const CHUNK_BYTES: u64 = 64;
 const X: u32 = 0;
+const TOTAL: u32 = 2;
 const SUM: u32 = 3;
 
 /// A device of numbers: a chunk holds one tensor, of one number. All work is done when it is enqueued.
@@ -28,6 +29,7 @@ struct Memory {
     host: Vec<u64>,
     signals: [u64; 4],
     fails_in_iteration: u64,
+    submits: u64,
 }
 
 impl Memory {
@@ -69,8 +71,10 @@ extern "C" fn create_host(context: *mut c_void, bytes: u64) -> i32 {
     memory(context).host = vec![0; (bytes / 8) as usize];
     0
 }
-extern "C" fn write_host(_: *mut c_void, _: u64, _: *const u8, _: usize) -> i32 {
-    1 // Nothing asks for it.
+extern "C" fn write_host(context: *mut c_void, offset: u64, from: *const u8, bytes: usize) -> i32 {
+    assert_eq!(bytes, 8, "whole numbers");
+    *memory(context).host(offset) = unsafe { from.cast::<u64>().read_unaligned() };
+    0
 }
 extern "C" fn read_host(context: *mut c_void, offset: u64, into: *mut u8, bytes: usize) -> i32 {
     let number = memory(context).host(offset).to_ne_bytes();
@@ -95,6 +99,10 @@ extern "C" fn signal(context: *mut c_void, stream: u32, signal: *mut u64) -> i32
 }
 extern "C" fn reached(_: *mut c_void, _: u32, _: u64, is_reached: *mut u8) -> i32 {
     unsafe { is_reached.write(1) };
+    0
+}
+extern "C" fn submit(context: *mut c_void) -> i32 {
+    memory(context).submits += 1;
     0
 }
 extern "C" fn block_until(context: *mut c_void, stream: u32, signal: u64) -> i32 {
@@ -214,6 +222,7 @@ fn tables(memory: &mut Memory) -> (Device, Kernels) {
         signal: Some(signal),
         reached: Some(reached),
         block_until: Some(block_until),
+        submit: Some(submit),
         has_host_stream: 1,
     };
     let kernels = Kernels {
@@ -274,6 +283,7 @@ fn outputs_of_the_last_two_iterations_are_read() {
     assert!(message.ends_with("this plan has enqueued no iteration yet"), "{message}");
     let (code, _) = said(|error| unsafe { spillway_session_run(session, 10, error) });
     assert_eq!(code, Code::Ok);
+    assert_eq!(memory.submits, 10, "once an iteration");
     // Twice the sum of the numbers up to 10.
     for (iteration, value) in [(0, 110), (10, 110), (9, 90)] {
         assert_eq!(read(SUM, iteration), (Code::Ok, String::new(), value));
@@ -290,11 +300,69 @@ fn outputs_of_the_last_two_iterations_are_read() {
         spillway_session_read_output(session, SUM, 0, [0; 7].as_mut_ptr(), 7, error)
     });
     assert_eq!(code, Code::Argument);
-    assert!(message.contains("the tensor has 8"), "{message}");
+    assert!(message.ends_with("has 8"), "{message}");
     let (code, _) = said(|error| unsafe {
         spillway_session_read_output(session, SUM, 0, ptr::null_mut(), 8, error)
     });
     assert_eq!(code, Code::Argument);
+    unsafe {
+        spillway_session_free(session);
+        spillway_plan_free(plan);
+    }
+}
+
+#[test]
+fn states_are_written_saved_and_loaded() {
+    let (plan, mut memory) = (plan(), Memory::default());
+    let session = start(plan, &tables(&mut memory));
+    let run = |count| {
+        let (code, message) = said(|error| unsafe { spillway_session_run(session, count, error) });
+        assert_eq!((code, message), (Code::Ok, String::new()));
+    };
+    let read = || {
+        let mut value = [0; 8];
+        let (code, message) = said(|error| unsafe {
+            spillway_session_read_state(session, TOTAL, 0, value.as_mut_ptr(), 8, error)
+        });
+        assert_eq!((code, message), (Code::Ok, String::new()));
+        u64::from_ne_bytes(value)
+    };
+    let write = |first_byte, value: &[u8]| {
+        let (value, bytes) = (value.as_ptr(), value.len());
+        said(|error| unsafe {
+            spillway_session_write_state(session, TOTAL, first_byte, value, bytes, error)
+        })
+    };
+    run(2);
+    let (code, _) = said(|error| unsafe { spillway_session_wait(session, error) });
+    assert_eq!(code, Code::Ok);
+    assert_eq!(read(), 2 + 4);
+    assert_eq!(write(0, &1000u64.to_ne_bytes()).0, Code::Ok);
+    assert_eq!(read(), 1000);
+    let (code, message) = write(1, &[0; 8]);
+    assert_eq!(code, Code::Argument);
+    assert!(message.starts_with("8 bytes from byte 1 on are not all in tensor 2"), "{message}");
+
+    let path = env::temp_dir().join(format!("spillway-c-{}.safetensors", process::id()));
+    let name = CString::new(path.to_str().unwrap()).unwrap();
+    let save =
+        || said(|error| unsafe { spillway_session_save_states(session, name.as_ptr(), error) });
+    assert_eq!(save(), (Code::Ok, String::new()));
+    run(1);
+    assert_eq!(read(), 1000 + 6);
+    let mut iterations = 0;
+    let mut load = || {
+        said(|error| unsafe {
+            spillway_session_load_states(session, name.as_ptr(), 1, &raw mut iterations, error)
+        })
+    };
+    assert_eq!(load(), (Code::Ok, String::new()));
+    fs::remove_file(path).unwrap();
+    let (code, message) = load();
+    assert_eq!((code, iterations), (Code::File, 2), "{message}");
+    assert_eq!(read(), 1000);
+    run(1);
+    assert_eq!(read(), 1000 + 8);
     unsafe {
         spillway_session_free(session);
         spillway_plan_free(plan);

@@ -1,4 +1,4 @@
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from os import PathLike
 from typing import Any, Optional, Protocol, Union, final
 
@@ -217,8 +217,23 @@ class Session:
         others: Sequence[Plan] = (),
         device: Optional[Cuda] = None,
     ) -> Session: ...
-    def write_state(self, tensor: int, buffer: _Buffer) -> None: ...
-    def read_state(self, tensor: int, buffer: _Buffer) -> None: ...
+    def write_state(
+        self, tensor: int, buffer: _Buffer, first_byte: Optional[int] = None
+    ) -> None: ...
+    def read_state(
+        self, tensor: int, buffer: _Buffer, first_byte: Optional[int] = None
+    ) -> None: ...
+    def save_states(
+        self,
+        path: Union[str, PathLike[str]],
+        progress: Optional[Callable[[int, int], object]] = None,
+    ) -> None: ...
+    def load_states(
+        self,
+        path: Union[str, PathLike[str]],
+        all: bool = True,
+        progress: Optional[Callable[[int, int], object]] = None,
+    ) -> Optional[int]: ...
     def read_output(
         self, tensor: int, buffer: _Buffer, iteration: Optional[int] = None
     ) -> None: ...

@@ -4,8 +4,8 @@ use backend_cuda::{CudaDevice, CudaError};
 use backend_host::{HostError, HostFailure, HostRun, MappedDevice};
 use spillway::core::Stream;
 use spillway::core::backend::{
-    BackendError, Chunks, DeviceAddress, ErrorKind, ErrorType, HostLaunch, HostRange, Paging,
-    Point, Streams, Transfers,
+    BackendError, Chunks, DeviceAddress, ErrorIds, ErrorKind, ErrorType, HostLaunch, HostRange,
+    Paging, Point, Streams, Transfers,
 };
 use std::fmt;
 
@@ -66,6 +66,14 @@ impl BackendError for DeviceError {
             Self::Mapped(error) => error.kind(),
             Self::Cuda(error) => error.kind(),
             Self::Raised => ErrorKind::Other,
+        }
+    }
+
+    fn ids(&self) -> ErrorIds {
+        match self {
+            Self::Mapped(error) => error.ids(),
+            Self::Cuda(error) => error.ids(),
+            Self::Raised => ErrorIds::default(),
         }
     }
 }

@@ -14,9 +14,9 @@ use pyo3::types::{PyBytes, PyMemoryView};
 use spillway::TensorId;
 use spillway::core::switch::Capacity;
 use spillway::core::{ExecuteError, Kind};
-use spillway::names::Mentions;
 use std::mem;
-use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 
 /// A plan that runs on a device. Without one, it runs on host memory: one file of pages as large as
 /// the plan's memory, mapped at the addresses that kernels get. Copies run in threads of their own.
@@ -85,10 +85,9 @@ impl State {
             if let Self::Ready(parts) = mem::replace(self, Self::Closed) {
                 let (plan, device, kernels, capacity) = *parts;
                 let raised = kernels.raised.clone();
+                let session = spillway::Session::with_capacity(plan, capacity, device, kernels);
                 let session =
-                    spillway::Session::with_capacity(plan.clone(), capacity, device, kernels);
-                let session = session
-                    .map_err(|error| raised.take().unwrap_or_else(|| of_session(&plan, &error)))?;
+                    session.map_err(|error| raised.take().unwrap_or_else(|| of_session(&error)))?;
                 *self = Self::Running(Box::new(session));
             }
         }
@@ -114,8 +113,15 @@ impl State {
         }
     }
 
-    /// Checks that a tensor is of a kind, and that a buffer for it has its size.
-    fn check_buffer(&self, tensor: u32, kind: Kind, buffer_bytes: usize) -> PyResult<()> {
+    /// Checks that a tensor is of a kind, and that a buffer for it has its size or, with a first byte,
+    /// is within it. Returns its size.
+    fn check_buffer(
+        &self,
+        tensor: u32,
+        kind: Kind,
+        buffer_bytes: usize,
+        first_byte: Option<u64>,
+    ) -> PyResult<u64> {
         let graph = self.graph()?.owned();
         let found = graph.tensors.get(TensorId(tensor).index());
         let found = found.ok_or_else(|| {
@@ -126,14 +132,22 @@ impl State {
             let kind = if kind == Kind::Output { "output" } else { "state" };
             return Err(SessionError::new_err(format!("{} is no {kind}", name())));
         }
-        if found.bytes != buffer_bytes as u64 {
-            return Err(SessionError::new_err(format!(
-                "the buffer for {} has {buffer_bytes} bytes, not {}",
+        let bytes = buffer_bytes as u64;
+        match first_byte {
+            None if bytes != found.bytes => Err(SessionError::new_err(format!(
+                "the buffer for {} has {bytes} bytes, not {}",
                 name(),
                 found.bytes
-            )));
+            ))),
+            Some(first) if first.checked_add(bytes).is_none_or(|end| end > found.bytes) => {
+                Err(SessionError::new_err(format!(
+                    "{bytes} bytes from byte {first} on are not all in {}, which has {} bytes",
+                    name(),
+                    found.bytes
+                )))
+            }
+            _ => Ok(found.bytes),
         }
-        Ok(())
     }
 }
 
@@ -146,14 +160,8 @@ fn closed() -> PyErr {
 }
 
 /// The exception for an error of a session.
-fn of_session(plan: &spillway::Plan, error: &spillway::SessionError<DeviceError>) -> PyErr {
-    let message = match error {
-        spillway::SessionError::Execute(error) => plan.names().execute_error(error, |error| {
-            let op = error.of_host().map(|failure| failure.op);
-            Mentions { op, ..Mentions::default() }
-        }),
-        error => error.to_string(),
-    };
+fn of_session(error: &spillway::SessionError<DeviceError>) -> PyErr {
+    let message = error.to_string();
     match error {
         spillway::SessionError::Plan(spillway::Error::States(_) | spillway::Error::Switch(_)) => {
             SwitchError::new_err(message)
@@ -166,7 +174,9 @@ fn of_session(plan: &spillway::Plan, error: &spillway::SessionError<DeviceError>
 fn failed(session: &Running, error: &spillway::SessionError<DeviceError>) -> PyErr {
     let kernels = session.kernels();
     let on_host = match error {
-        spillway::SessionError::Execute(ExecuteError::Device { error, .. }) => error.of_host(),
+        spillway::SessionError::Execute { error: ExecuteError::Device { error, .. }, .. } => {
+            error.of_host()
+        }
         _ => None,
     };
     let raised = match (on_host, &kernels.on_host) {
@@ -176,7 +186,7 @@ fn failed(session: &Running, error: &spillway::SessionError<DeviceError>) -> PyE
         }
         _ => kernels.raised.take(),
     };
-    raised.unwrap_or_else(|| of_session(session.plan(), error))
+    raised.unwrap_or_else(|| of_session(error))
 }
 
 /// Notes where an op has failed: its exception may come out of a later step.
@@ -197,6 +207,33 @@ fn read<'py>(
     PyBytes::new_with(py, bytes, |into| {
         py.detach(|| read(session, into).map_err(|error| failed(session, &error)))
     })
+}
+
+/// A callback for progress, and what it has raised.
+struct Progress {
+    callback: Option<Py<PyAny>>,
+    raised: Mutex<Option<PyErr>>,
+}
+
+impl Progress {
+    fn new(callback: Option<&Bound<'_, PyAny>>) -> Self {
+        Self { callback: callback.map(|it| it.clone().unbind()), raised: Mutex::new(None) }
+    }
+
+    /// Calls it, unless it has raised something.
+    fn report(&self, copied: spillway::Copied) {
+        let Some(callback) = &self.callback else { return };
+        let mut raised = self.raised.lock().unwrap_or_else(PoisonError::into_inner);
+        if raised.is_none() {
+            let called = Python::attach(|py| callback.call1(py, (copied.bytes, copied.of_bytes)));
+            *raised = called.err();
+        }
+    }
+
+    fn raised(&self) -> PyResult<()> {
+        let mut raised = self.raised.lock().unwrap_or_else(PoisonError::into_inner);
+        raised.take().map_or(Ok(()), Err)
+    }
 }
 
 impl Shared {
@@ -264,7 +301,9 @@ fn check_mappings(py: Python<'_>, plan: &Plan, refuse: fn(String) -> PyErr) -> P
     }
     let MappingLimit { used, most } = limit;
     Err(refuse(format!(
-        "the plan takes {needed} mappings, but this process can have only {} more: it has {used} of the          {most} that the system allows (vm.max_map_count), and {} stay free for its other memory; plan          with larger chunks (chunk_bytes) than {} bytes",
+        "the plan takes {needed} mappings, but this process can have only {} more: it has {used} of the \
+         {most} that the system allows (vm.max_map_count), and {} stay free for its other memory; plan \
+         with larger chunks (chunk_bytes) than {} bytes",
         limit.left(),
         MappingLimit::KEPT,
         plan.plan().machine().machine.chunk_bytes,
@@ -318,45 +357,115 @@ impl Session {
     }
 
     /// Sets the value of a state, with which the next step begins, from a buffer of its size, which
-    /// is copied. Waits for all steps so far.
-    fn write_state(&self, py: Python<'_>, tensor: u32, buffer: &Bound<'_, PyAny>) -> PyResult<()> {
+    /// is copied. With `first_byte`, sets as many bytes of it as the buffer has, from that one on, and
+    /// copies nothing else. Waits for all steps so far.
+    #[pyo3(signature = (tensor, buffer, first_byte=None))]
+    fn write_state(
+        &self,
+        py: Python<'_>,
+        tensor: u32,
+        buffer: &Bound<'_, PyAny>,
+        first_byte: Option<u64>,
+    ) -> PyResult<()> {
         let value = copied(buffer)?;
         let mut state = self.state()?;
-        state.check_buffer(tensor, Kind::State, value.len())?;
+        let bytes = state.check_buffer(tensor, Kind::State, value.len(), first_byte)?;
+        let first = first_byte.unwrap_or(0);
         match &mut *state {
             State::Ready(parts) => {
-                parts.2.states.insert(TensorId(tensor), value);
+                let states = &mut parts.2.states;
+                let whole =
+                    states.entry(TensorId(tensor)).or_insert_with(|| vec![0; bytes as usize]);
+                whole[first as usize..][..value.len()].copy_from_slice(&value);
                 Ok(())
             }
             State::Running(session) => py.detach(|| {
-                let written = session.write_state(TensorId(tensor), &value);
+                let written = session.write_state_at(TensorId(tensor), first, &value);
                 written.map_err(|error| failed(session, &error))
             }),
             State::Closed => Err(closed()),
         }
     }
 
-    /// Reads the value that a state has after all steps so far into a buffer of its size.
-    fn read_state(&self, py: Python<'_>, tensor: u32, buffer: &Bound<'_, PyAny>) -> PyResult<()> {
+    /// Reads the value that a state has after all steps so far into a buffer of its size. With
+    /// `first_byte`, reads as many bytes of it as the buffer has, from that one on. Copies from the
+    /// device what only the device has of these, and nothing else.
+    #[pyo3(signature = (tensor, buffer, first_byte=None))]
+    fn read_state(
+        &self,
+        py: Python<'_>,
+        tensor: u32,
+        buffer: &Bound<'_, PyAny>,
+        first_byte: Option<u64>,
+    ) -> PyResult<()> {
         let view = PyMemoryView::from(buffer)?.call_method1("cast", ("B",))?;
         let mut state = self.state()?;
-        state.check_buffer(tensor, Kind::State, view.len()?)?;
+        let len = view.len()?;
+        state.check_buffer(tensor, Kind::State, len, first_byte)?;
+        let first = first_byte.unwrap_or(0);
         let session = match &mut *state {
             // The start would ask for inputs, so what is not started yet is not started here.
             State::Ready(parts) => {
-                let zeros = || vec![0; view.len().unwrap_or(0)];
-                let value = parts.2.states.get(&TensorId(tensor)).cloned();
-                let value = PyBytes::new(py, &value.unwrap_or_else(zeros));
+                let value = match parts.2.states.get(&TensorId(tensor)) {
+                    Some(whole) => PyBytes::new(py, &whole[first as usize..][..len]),
+                    None => PyBytes::new(py, &vec![0; len]),
+                };
                 drop(state);
                 return view.set_item(pyo3::types::PySlice::full(py), value);
             }
             started => started.running()?,
         };
-        let value = read(py, session, view.len()?, |session, into| {
-            session.read_state(TensorId(tensor), into)
+        let value = read(py, session, len, |session, into| {
+            session.read_state_at(TensorId(tensor), first, into)
         })?;
         drop(state);
         view.set_item(pyo3::types::PySlice::full(py), value)
+    }
+
+    /// Writes the value that every state has after all steps so far into a file, and starts the
+    /// session if need be. The file is in the format safetensors: each state is a tensor of bytes
+    /// (`U8`) under its name, and the metadata `spillway.iterations` says how many steps had run. An
+    /// older file of the name is replaced once all is written. `progress` is called after each copy,
+    /// with the bytes so far and in all; what it raises comes out once the copies have ended.
+    #[pyo3(signature = (path, progress=None))]
+    fn save_states(
+        &self,
+        py: Python<'_>,
+        path: PathBuf,
+        progress: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<()> {
+        let progress = Progress::new(progress);
+        py.detach(|| {
+            let mut state = self.state()?;
+            let session = state.running()?;
+            let saved = session.save_states(path, |copied| progress.report(copied));
+            progress.raised()?;
+            saved.map_err(|error| failed(session, &error))
+        })
+    }
+
+    /// Gives states the values that a file in the format safetensors holds, with which the next step
+    /// begins, and starts the session if need be. The tensors in the file may have any type, and must
+    /// have the names and sizes of states. With `all`, every state must be in the file; without it,
+    /// states that the file lacks keep their values. Nothing is written if something in the file does
+    /// not fit. Returns how many steps had run when the file was saved, or None if it does not say so.
+    /// `progress` is called after each copy, with the bytes so far and in all.
+    #[pyo3(signature = (path, all=true, progress=None))]
+    fn load_states(
+        &self,
+        py: Python<'_>,
+        path: PathBuf,
+        all: bool,
+        progress: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<Option<u64>> {
+        let progress = Progress::new(progress);
+        py.detach(|| {
+            let mut state = self.state()?;
+            let session = state.running()?;
+            let loaded = session.load_states(path, all, |copied| progress.report(copied));
+            let loaded = loaded.map_err(|error| failed(session, &error))?;
+            progress.raised().map(|()| loaded)
+        })
     }
 
     /// Reads the value that an iteration has left in an output into a buffer of its size, and waits until
@@ -372,7 +481,7 @@ impl Session {
     ) -> PyResult<()> {
         let view = PyMemoryView::from(buffer)?.call_method1("cast", ("B",))?;
         let mut state = self.state()?;
-        state.check_buffer(tensor, Kind::Output, view.len()?)?;
+        state.check_buffer(tensor, Kind::Output, view.len()?, None)?;
         if let State::Ready(_) = &*state {
             return Err(SessionError::new_err("there are no outputs before the first step"));
         }
@@ -440,8 +549,8 @@ impl Session {
             let session = state.running()?;
             let switched = session.switch(plan.clone(), |kernels| *kernels = next);
             switched.map(PredictedSwitch::from).map_err(|error| match &error {
-                spillway::SessionError::Execute(_) => failed(session, &error),
-                _ => of_session(plan, &error),
+                spillway::SessionError::Execute { .. } => failed(session, &error),
+                _ => of_session(&error),
             })
         })
     }

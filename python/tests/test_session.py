@@ -2,6 +2,7 @@
 
 import ctypes
 import gc
+import json
 import os
 import threading
 import weakref
@@ -163,6 +164,63 @@ def test_states_are_written_between_steps():
             session.read_state(adder.sum, into)
             assert into == written
             session.step()
+
+
+def test_parts_of_states_are_read_and_written():
+    adder = Adder()
+    for has_started in [False, True]:
+        session = adder.session()
+        if has_started:
+            session.step()
+        session.write_state(adder.sum, b"12345678")
+        session.write_state(adder.sum, b"xy", first_byte=3)
+        for first_byte, expected in [(0, b"123xy678"), (4, b"y678"), (7, b"8")]:
+            into = bytearray(len(expected))
+            session.read_state(adder.sum, into, first_byte=first_byte)
+            assert into == expected
+        for first_byte in [7, 2**64 - 1]:
+            message = f"2 bytes from byte {first_byte} on are not all in .*sum"
+            with pytest.raises(spillway.SessionError, match=message):
+                session.write_state(adder.sum, bytes(2), first_byte=first_byte)
+            with pytest.raises(spillway.SessionError, match=message):
+                session.read_state(adder.sum, bytearray(2), first_byte)
+
+
+def test_states_are_saved_and_loaded(tmp_path):
+    adder = Adder()
+    session, path = adder.session(), tmp_path / "states.safetensors"
+    session.write_state(adder.sum, b"12345678")
+    session.step()
+    seen = []
+    session.save_states(path, progress=lambda *copied: seen.append(copied))
+    assert seen == [(8, 8)]
+    # The format: the size of the header, the header, and the bytes.
+    data = path.read_bytes()
+    size = int.from_bytes(data[:8], "little")
+    header = json.loads(data[8 : 8 + size])
+    assert header.pop("__metadata__") == {"spillway.iterations": "1"}
+    assert header == {"sum": {"dtype": "U8", "shape": [8], "data_offsets": [0, 8]}}
+    assert data[8 + size :] == b"12345678"
+
+    # A session that has not started yet starts.
+    other = adder.session()
+    assert other.load_states(str(path)) == 1
+    into = bytearray(8)
+    other.read_state(adder.sum, into)
+    assert into == b"12345678"
+    path.write_bytes(data[:-1])
+    with pytest.raises(spillway.SessionError, match="cannot read the states in .*states.safe"):
+        other.load_states(path)
+    with pytest.raises(spillway.SessionError, match="cannot write the states in"):
+        session.save_states(tmp_path / "missing" / "states.safetensors")
+    error = KeyError("stop")
+
+    def stop(*_):
+        raise error
+
+    with pytest.raises(KeyError) as raised:
+        session.save_states(path, progress=stop)
+    assert raised.value is error
 
 
 def test_a_closed_session_does_nothing():

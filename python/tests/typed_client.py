@@ -79,6 +79,8 @@ def run(plan: spillway.Plan, weights: bytearray) -> None:
         session.wait()
         session.read_state(1, memoryview(weights))
         session.read_output(3, weights, iteration=1)
+        session.save_states(Path("states"), progress=lambda done, of: done / of)
+        assert_type(session.load_states("states", all=False), int | None)
         assert_type(session.switch(plan, Kernels()).time_ns, int)
         assert_type(session.iterations + session.device_bytes, int)
         assert_type(session.stream, int | None)

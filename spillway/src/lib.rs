@@ -109,6 +109,6 @@ pub use plan_builder::PlanBuilder;
 pub use planner_core as core;
 pub use planner_core::switch::{Capacity, SwitchPrediction};
 pub use planner_core::{OpId, TensorId};
-pub use session::{Session, SessionError};
+pub use session::{Copied, Session, SessionError};
 pub use strategy::Strategy;
 pub use workloads::{OwnedCertificate, OwnedGraph, OwnedMachine, OwnedPlan, machines};

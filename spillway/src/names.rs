@@ -1,12 +1,12 @@
 //! Errors and steps by the names of ops and tensors: `op 17 ("conv1")`.
 
 use crate::units;
+use planner_core::backend::{BackendError, ErrorIds};
 use planner_core::bounds::priced::PriceError;
 use planner_core::executor::Moment;
 use planner_core::plan::{Location, Part, PlanError, Step};
 use planner_core::planner::PlanningError;
 use planner_core::{ExecuteError, GraphError, Launched, OpId, TensorId, VerifyError};
-use std::error::Error;
 use workloads::{OwnedGraph, Shown};
 
 /// The names of a graph, and the steps of a plan for it.
@@ -175,16 +175,18 @@ impl<'n> Names<'n> {
         }
     }
 
-    /// Why a plan did not run to its end; `mentioned` finds the ids in a backend's error.
+    /// Why a device refuses or fails.
     #[must_use]
-    pub fn execute_error<E: Error>(
-        &self,
-        error: &ExecuteError<E>,
-        mentioned: impl Fn(&E) -> Mentions,
-    ) -> String {
+    pub fn device_error<E: BackendError>(&self, error: &E) -> String {
+        self.translate(&error.to_string(), &device_mentions(error))
+    }
+
+    /// Why a plan did not run to its end.
+    #[must_use]
+    pub fn execute_error<E: BackendError>(&self, error: &ExecuteError<E>) -> String {
         let (at, mut mentions) = match error {
             ExecuteError::Plan(error) => return self.plan_error(error),
-            ExecuteError::Device { at, error } => (at, mentioned(error)),
+            ExecuteError::Device { at, error } => (at, device_mentions(error)),
             ExecuteError::Fragmented(at)
             | ExecuteError::Addresses(at)
             | ExecuteError::PoolEmpty { at, .. }
@@ -193,7 +195,7 @@ impl<'n> Names<'n> {
         };
         match *at {
             Moment::Step { step, .. } => mentions.location = Some(Location::Step(step)),
-            Moment::Start(tensor) => mentions.tensors[1] = Some(tensor),
+            Moment::Start(tensor) | Moment::State(tensor) => mentions.tensors[1] = Some(tensor),
             _ => {}
         }
         self.translate(&error.to_string(), &mentions)
@@ -316,6 +318,11 @@ fn mentions(error: &PlanError) -> Mentions {
     }
 }
 
+fn device_mentions<E: BackendError>(error: &E) -> Mentions {
+    let ErrorIds { op, tensor } = error.ids();
+    Mentions { location: None, op, tensors: [tensor, None] }
+}
+
 fn graph_mentions(error: &GraphError) -> Mentions {
     let (op, tensor) = match *error {
         GraphError::EmptyTensor(tensor) | GraphError::NeverWritten(tensor) => (None, Some(tensor)),
@@ -333,6 +340,8 @@ fn graph_mentions(error: &GraphError) -> Mentions {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use backend_checks::HostFailure;
+    use backend_host::HostError;
     use planner_core::{Kind, Stream};
 
     fn graph() -> OwnedGraph {
@@ -393,14 +402,18 @@ mod tests {
         let steps = [Step::launch(OpId(0))];
         let names = Names::new(&graph, &steps);
         let message = |at| {
-            let error = ExecuteError::Device { at, error: PlanError::TooManySteps };
-            names.execute_error(&error, |_| Mentions::default())
+            let failure =
+                HostFailure { op: OpId(0), iteration: 2, reason: "no tensor 0".to_owned() };
+            names.execute_error(&ExecuteError::Device { at, error: HostError::HostOp(failure) })
         };
         let step = message(Moment::Step { iteration: 3, step: 0 });
         assert!(
-            step.starts_with("step 0, the launch of op 0 (\"conv1\") of iteration 3: "),
+            step.starts_with(
+                "step 0, the launch of op 0 (\"conv1\") of iteration 3: op 0 (\"conv1\") failed on the host"
+            ),
             "{step}"
         );
+        assert!(step.ends_with("no tensor 0"), "{step}");
         let start = message(Moment::Start(TensorId(0)));
         assert!(start.starts_with("bringing tensor 0 (\"w\") to the device "), "{start}");
     }

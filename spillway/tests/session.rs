@@ -135,7 +135,39 @@ fn states_are_written_between_iterations() {
         assert_eq!(first(&mut session, other, LARGE_BYTES), 9 * round + 1);
     }
     let error = session.write_state(sum, &[0; 9]).unwrap_err().to_string();
-    assert_eq!(error, "the buffer has 9 bytes, but the tensor has 8");
+    assert_eq!(error, "the buffer has 9 bytes, but tensor 0 (\"sum\") has 8");
+}
+
+/// Of a state that stays, and of one that leaves.
+#[test]
+fn parts_of_states_are_read_and_written() {
+    let (plan, adder, other) = planned();
+    let (sum, large) = (adder.sum, adder.large);
+    let mut session = Session::new(plan, device(), adder).unwrap();
+    let last = LARGE_BYTES as u64 - 3;
+    for round in 1..=3u64 {
+        session.run(2).unwrap();
+        for state in [large, other] {
+            session.write_state_at(state, last, &[round as u8, 2, 3]).unwrap();
+        }
+        session.write_state_at(sum, 1, &[0]).unwrap();
+        session.run(2).unwrap();
+        for state in [large, other] {
+            let mut end = [0; 4];
+            session.read_state_at(state, last - 1, &mut end).unwrap();
+            assert_eq!(end, [0, round as u8, 2, 3]);
+            assert_eq!(first(&mut session, state, LARGE_BYTES), 4 * round);
+        }
+    }
+    for first_byte in [last + 1, LARGE_BYTES as u64, u64::MAX] {
+        let error = session.read_state_at(large, first_byte, &mut [0; 3]).unwrap_err().to_string();
+        let expected = format!(
+            "3 bytes from byte {first_byte} on are not all in tensor 1 (\"large\"), which has 4096 bytes"
+        );
+        assert_eq!(error, expected);
+        let error = session.write_state_at(large, first_byte, &[0; 3]).unwrap_err().to_string();
+        assert_eq!(error, expected);
+    }
 }
 
 /// As a field of a struct, on another thread.
@@ -160,16 +192,19 @@ fn misuse_is_an_error() {
     let (plan, adder, _) = planned();
     let other_chunks = HostDevice::new(4096, 1 << 16);
     let error = Session::new(plan, other_chunks, adder).unwrap_err();
-    assert!(matches!(error, SessionError::Execute(ExecuteError::ChunkBytes { .. })), "{error}");
+    assert!(
+        matches!(error, SessionError::Execute { error: ExecuteError::ChunkBytes { .. }, .. }),
+        "{error}"
+    );
     let (plan, adder, _) = planned();
     let (sum, x) = (adder.sum, adder.x);
     let mut session = Session::new(plan, device(), adder).unwrap();
     for id in [x, TensorId(77)] {
         let error = session.read_state(id, &mut [0; 8]).unwrap_err();
-        assert!(matches!(error, SessionError::NotAState(of) if of == id), "{error}");
+        assert!(matches!(error, SessionError::Tensor { tensor: of, .. } if of == id), "{error}");
     }
     let error = session.read_state(sum, &mut [0; 9]).unwrap_err().to_string();
-    assert_eq!(error, "the buffer has 9 bytes, but the tensor has 8");
+    assert_eq!(error, "the buffer has 9 bytes, but tensor 0 (\"sum\") has 8");
 }
 
 /// Kernels whose launches fail once `left` is used up.
@@ -213,9 +248,14 @@ fn no_state_is_read_after_a_run_has_failed() {
             session.step().unwrap();
             assert_eq!(first(&mut session, other, LARGE_BYTES), u64::from(iteration));
         }
-        session.step().unwrap_err();
+        let error = session.step().unwrap_err().to_string();
+        let op = ["add", "count", "count others"][left as usize % 3];
+        assert!(error.contains(&format!("the launch of op {} ({op:?})", left % 3)), "{error}");
         let error = session.read_state(large, &mut [0; LARGE_BYTES]).unwrap_err();
-        assert!(matches!(error, SessionError::Execute(ExecuteError::Failed)), "{left}: {error}");
+        assert!(
+            matches!(error, SessionError::Execute { error: ExecuteError::Failed, .. }),
+            "{left}: {error}"
+        );
     }
 }
 
@@ -321,8 +361,8 @@ fn only_outputs_are_read_as_such() {
     session.step().unwrap();
     for id in [x, TensorId(77)] {
         let error = session.read_output(id, &mut [0; 8]).unwrap_err();
-        assert!(matches!(error, SessionError::NotAnOutput(of) if of == id), "{error}");
+        assert!(matches!(error, SessionError::Tensor { tensor: of, .. } if of == id), "{error}");
     }
     let error = session.read_output(output, &mut [0; 9]).unwrap_err().to_string();
-    assert_eq!(error, "the buffer has 9 bytes, but the tensor has 8");
+    assert_eq!(error, "the buffer has 9 bytes, but tensor 1 (\"doubled\") has 8");
 }

@@ -4,14 +4,13 @@ use super::entry::{Device, Entry, Job, Outcome, Runner, Runs, Stopped};
 use super::real::{self, Mapping, Measured, Real};
 use super::suite;
 use crate::failure::Failure;
-use crate::names::{self, Names};
+use crate::names::Names;
 use backend_checks::Unavailable;
 use backend_cuda::{
     Counters, Cuda, CudaDevice, CudaError, Cycle, Integrity, IntegrityKernels, Replay, Timestamp,
 };
 use planner_core::{ExecuteError, Stream, Verified};
 use serde_json::json;
-use spillway::names::Mentions;
 use spillway::planning;
 use spillway::units::bytes;
 use std::time::Instant;
@@ -112,14 +111,6 @@ impl Real for Integrity {
 
     fn wait_idle(device: &mut CudaDevice) -> Result<(), CudaError> {
         device.wait_idle()
-    }
-
-    fn mentioned(error: &CudaError) -> Mentions {
-        match error {
-            CudaError::Refused(refused) => names::refused_mentions(refused),
-            CudaError::HostOp(failure) => Mentions { op: Some(failure.op), ..Mentions::default() },
-            _ => Mentions::default(),
-        }
     }
 
     fn lacks_addresses(error: &CudaError) -> bool {

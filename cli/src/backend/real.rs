@@ -9,7 +9,6 @@ use middleware::{Layered, LayeredKernels};
 use planner_core::backend::{BackendError, ErrorKind, ErrorType, Paging, Transfers};
 use planner_core::executor::Moment;
 use planner_core::{ExecuteError, Executor, Stream, Verified};
-use spillway::names::Mentions;
 use spillway::planning;
 use std::time::{Duration, Instant};
 use workloads::Shown;
@@ -45,9 +44,6 @@ pub(super) trait Real: Backend {
 
     /// Blocks until a device has done everything.
     fn wait_idle(device: &mut Self::Device) -> Result<(), Self::Error>;
-
-    /// The ids in an error.
-    fn mentioned(error: &Self::Error) -> Mentions;
 
     /// Whether a device has too few addresses.
     fn lacks_addresses(error: &Self::Error) -> bool;
@@ -118,7 +114,7 @@ fn stopped<B: Real>(names: &Names<'_>, error: &ExecuteError<B::Error>) -> Stoppe
         }
         _ => false,
     };
-    Stopped { reason: names.execute_error(error, B::mentioned), too_large }
+    Stopped { reason: names.execute_error(error), too_large }
 }
 
 /// One number for all states, which it saves.

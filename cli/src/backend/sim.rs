@@ -3,11 +3,10 @@
 use super::entry::{Entry, Job, Outcome, Runner, Runs, StepTimes, Stopped};
 use super::suite;
 use crate::failure::Failure;
-use crate::names::{self, Names};
+use crate::names::Names;
 use backend_sim::{Counters, Fault, Sim, SimDevice, SimError, SimKernels};
 use planner_core::timeline::PREDICTED_ITERATIONS;
 use planner_core::{ExecuteError, PerStream, Stream, Verified};
-use spillway::names::Mentions;
 use spillway::planning;
 
 pub(super) const ENTRY: Entry = Entry {
@@ -63,8 +62,8 @@ fn run(
     let mut kernels = SimKernels::new(*verified.graph());
     let ran = iterate(verified, &mut device, &mut kernels, job);
     let Measured { set_up, period_ns, map_calls, steps_ns } =
-        ran.map_err(|error| names.execute_error(&error, mentioned))?;
-    let digest = kernels.digest(&device).map_err(|error| names.device_error(&error, mentioned))?;
+        ran.map_err(|error| names.execute_error(&error))?;
+    let digest = kernels.digest(&device).map_err(|error| names.device_error(&error))?;
     let Counters { ranges, map_calls: set_up_maps, mapping_ns, .. } = set_up;
     Ok(Outcome { ranges, set_up_maps, mapping_ns, period_ns, map_calls, digest, steps_ns })
 }
@@ -129,19 +128,4 @@ fn period_ns(device: &SimDevice, iterations: u64) -> u64 {
         .filter(|_| iterations >= PREDICTED_ITERATIONS);
     let period_ns = steady.or_else(|| device.period_ns(1, iterations));
     period_ns.unwrap_or_else(|| device.iteration_ends_ns().last().copied().unwrap_or(0))
-}
-
-/// The ids in an error.
-fn mentioned(error: &SimError) -> Mentions {
-    let (op, tensor) = match *error {
-        SimError::Refused(ref refused) => return names::refused_mentions(refused),
-        SimError::WrongContent { op, tensor, .. } | SimError::MixedVersions { op, tensor, .. } => {
-            (Some(op), Some(tensor))
-        }
-        SimError::HostOpFailed { op, .. } => (Some(op), None),
-        SimError::HostCopy { tensor, .. } => (None, Some(tensor)),
-        // The others name only addresses and chunks.
-        _ => (None, None),
-    };
-    Mentions { location: None, op, tensors: [tensor, None] }
 }

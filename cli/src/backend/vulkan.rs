@@ -3,14 +3,12 @@
 use super::entry::{Device, Entry, Runs};
 use super::real::{Mapping, Real};
 use super::suite;
-use crate::names;
 use backend_checks::Unavailable;
 use backend_vulkan::{
     DeviceInfo, Integrity, QueueIndex, Queues, Vulkan, VulkanDevice, VulkanError,
 };
 use planner_core::Stream;
 use serde_json::json;
-use spillway::names::Mentions;
 use spillway::units::bytes;
 use std::convert::Infallible;
 use workloads::Shown;
@@ -125,16 +123,6 @@ impl Real for Integrity {
 
     fn wait_idle(device: &mut VulkanDevice) -> Result<(), VulkanError> {
         device.wait_idle()
-    }
-
-    fn mentioned(error: &VulkanError) -> Mentions {
-        match error {
-            VulkanError::Refused(refused) => names::refused_mentions(refused),
-            VulkanError::HostOp(failure) => {
-                Mentions { op: Some(failure.op), ..Mentions::default() }
-            }
-            _ => Mentions::default(),
-        }
     }
 
     fn lacks_addresses(error: &VulkanError) -> bool {

@@ -101,6 +101,8 @@
 //!
 //! [`HostLayout`]: crate::HostLayout
 
+use crate::graph::{OpId, TensorId};
+
 mod kernel;
 mod paging;
 mod stream;
@@ -129,6 +131,29 @@ pub enum ErrorKind {
 pub trait BackendError: core::error::Error {
     /// The kind.
     fn kind(&self) -> ErrorKind;
+
+    /// The op and the tensor that the error's text names by number, so that those who know the graph
+    /// can add their names.
+    fn ids(&self) -> ErrorIds {
+        ErrorIds::default()
+    }
+}
+
+/// What an error's text names by number, as [`OpId`] and [`TensorId`] are printed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ErrorIds {
+    /// The op.
+    pub op: Option<OpId>,
+    /// The tensor.
+    pub tensor: Option<TensorId>,
+}
+
+impl ErrorIds {
+    /// Those of an error that names an op alone.
+    #[must_use]
+    pub const fn of_op(op: OpId) -> Self {
+        Self { op: Some(op), tensor: None }
+    }
 }
 
 /// The error type that all traits of one backend share.

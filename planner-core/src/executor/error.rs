@@ -20,6 +20,8 @@ pub enum Moment {
     States,
     /// While the inputs of this iteration were put into their slots.
     Inputs(u64),
+    /// While this state was read or written between two iterations.
+    State(TensorId),
     /// While this step was enqueued.
     Step {
         /// The iteration, counted from 1.
@@ -45,6 +47,7 @@ impl fmt::Display for Moment {
                 write!(f, "bringing {tensor} to the device before the first step")
             }
             Self::States => write!(f, "filling the states"),
+            Self::State(tensor) => write!(f, "reading or writing {tensor}"),
             Self::Inputs(iteration) => write!(f, "filling the inputs of iteration {iteration}"),
             Self::Step { iteration, step } => write!(f, "step {step} of iteration {iteration}"),
             Self::Save => write!(f, "waiting for all work and saving the states"),

@@ -40,6 +40,7 @@ use crate::schedule::{PerStream, Scheduled, Stream};
 use crate::scratch::{Limits, Scratch, total, words};
 use crate::switch::{Capacity, ChunkMap, ChunkRun};
 use crate::verify::Verified;
+use core::ops::Range;
 use error::Fault;
 pub use error::{ExecuteError, HeldOutputs, Moment};
 use inputs::Inputs;
@@ -448,14 +449,37 @@ impl<'a> Executor<'a> {
             return Err(ExecuteError::Failed);
         }
         if !self.is_saved() {
-            self.download_states(device).map_err(|fault| fault.at(Moment::Save))?;
+            self.download_states(device, None).map_err(|fault| fault.at(Moment::Save))?;
         }
         self.failed = false;
         Ok(())
     }
 
-    /// Gives a state another value between two iterations: on the host, and wherever the device
-    /// holds it. Waits for everything that is enqueued. O(entries of `resident_at_start`).
+    /// Does the same for some bytes of one state, and copies nothing else. O(entries of
+    /// `resident_at_start`).
+    ///
+    /// # Errors
+    /// Those of [`Executor::save_states`].
+    pub fn save_state<B: Transfers + Paging>(
+        &mut self,
+        device: &mut B,
+        state: TensorId,
+        bytes: &Range<u64>,
+    ) -> Result<(), ExecuteError<B::Error>> {
+        if core::mem::replace(&mut self.failed, true) {
+            return Err(ExecuteError::Failed);
+        }
+        if !self.is_saved() {
+            let only = Some((state, bytes));
+            self.download_states(device, only).map_err(|fault| fault.at(Moment::State(state)))?;
+        }
+        self.failed = false;
+        Ok(())
+    }
+
+    /// Gives bytes of a state another value between two iterations, from `first_byte` on: on the
+    /// host, and wherever the device holds them. Waits for everything that is enqueued. O(entries of
+    /// `resident_at_start`).
     ///
     /// # Errors
     /// Those of the device; afterwards nothing more can be run or saved. And
@@ -464,12 +488,14 @@ impl<'a> Executor<'a> {
         &mut self,
         device: &mut B,
         state: TensorId,
+        first_byte: u64,
         value: &[u8],
     ) -> Result<(), ExecuteError<B::Error>> {
         if core::mem::replace(&mut self.failed, true) {
             return Err(ExecuteError::Failed);
         }
-        self.replace_state(device, state, value).map_err(|fault| fault.at(Moment::States))?;
+        let replaced = self.replace_state(device, state, first_byte, value);
+        replaced.map_err(|fault| fault.at(Moment::State(state)))?;
         self.failed = false;
         Ok(())
     }
@@ -478,21 +504,46 @@ impl<'a> Executor<'a> {
         &mut self,
         device: &mut B,
         state: TensorId,
+        first_byte: u64,
         value: &[u8],
     ) -> Result<(), Fault<B::Error>> {
         self.finish(device)?;
         self.memory.reclaim(device)?;
-        device.write_host(self.host.offset_bytes(state, 0, 0), value)?;
-        for &Resident { part, .. } in self.verified.plan().resident_at_start {
-            if part.tensor == state {
-                device.upload(self.host_range(part, 0), self.address(part))?;
+        device.write_host(self.host.offset_bytes(state, 0, first_byte), value)?;
+        let bytes = first_byte..first_byte.saturating_add(value.len() as u64);
+        for resident in self.verified.plan().resident_at_start {
+            if resident.part.tensor == state
+                && let Some((on_host, on_device)) = self.within(resident.part, &bytes)
+            {
+                device.upload(on_host, on_device)?;
             }
         }
-        let point = device.signal(Stream::Upload)?;
+        self.end_copies(device, Stream::Upload)
+    }
+
+    /// Blocks until copies between two iterations have ended.
+    fn end_copies<B: Streams>(
+        &mut self,
+        device: &mut B,
+        stream: Stream,
+    ) -> Result<(), Fault<B::Error>> {
+        let point = device.signal(stream)?;
         device.block_until(point)?;
-        self.points.skip_signal(point.stream);
-        self.enqueued[point.stream] = point.value;
+        self.points.skip_signal(stream);
+        self.enqueued[stream] = point.value;
         Ok(())
+    }
+
+    /// Where the bytes of a state's part lie that are in a range of the state, if any are.
+    fn within(&self, part: Part, bytes: &Range<u64>) -> Option<(HostRange, DeviceAddress)> {
+        let pieces = self.memory.pieces();
+        let first = pieces.offset_bytes(part);
+        let end = first.saturating_add(pieces.part_bytes(self.verified.graph(), part));
+        let (first, end) = (first.max(bytes.start), end.min(bytes.end));
+        let count = end.checked_sub(first).filter(|&count| count > 0)?;
+        let offset_bytes = self.host.offset_bytes(part.tensor, 0, first);
+        let address = self.memory.address(part.tensor, first);
+        Some((HostRange { offset_bytes, bytes: count }, address))
     }
 
     /// Whether the host block holds the last value of every state because nothing has run. What
@@ -551,26 +602,33 @@ impl<'a> Executor<'a> {
         streams.try_for_each(|stream| device.block_until(self.points.end(stream, self.iterations)))
     }
 
+    /// Downloads what only the device has of the states, or of some bytes of one.
     fn download_states<B: Transfers + Paging>(
         &mut self,
         device: &mut B,
+        only: Option<(TensorId, &Range<u64>)>,
     ) -> Result<(), Fault<B::Error>> {
         self.finish(device)?;
         self.memory.reclaim(device)?;
+        let all = 0..u64::MAX;
         for resident in self.verified.plan().resident_at_start {
             let tensor = resident.part.tensor;
+            let bytes = match only {
+                Some((state, _)) if state != tensor => continue,
+                Some((_, bytes)) => bytes,
+                None => &all,
+            };
             let kind = self.verified.graph().tensor(tensor).kind;
             // What the host wrote last it still holds, and the device may hold an older value.
             let is_on_host = resident.host_copy || self.verified.is_last_written_on_host(tensor);
-            if kind == Kind::State && !is_on_host {
-                self.download(device, resident.part)?;
+            if kind == Kind::State
+                && !is_on_host
+                && let Some((on_host, on_device)) = self.within(resident.part, bytes)
+            {
+                device.download(on_device, on_host)?;
             }
         }
-        let point = device.signal(Stream::Download)?;
-        device.block_until(point)?;
-        self.points.skip_signal(point.stream);
-        self.enqueued[point.stream] = point.value;
-        Ok(())
+        self.end_copies(device, Stream::Download)
     }
 }
 

@@ -6,8 +6,7 @@ mod device;
 use device::{CHUNK_BYTES, Device, Fault};
 use spillway::core::backend::{Kernels, Launch, Transfers};
 use spillway::core::{HostLayout, Machine, MachineParameters, Stream};
-use spillway::names::Mentions;
-use spillway::{Error, Graph, GraphBuilder, OwnedMachine, Plan, Session, SessionError, TensorId};
+use spillway::{Error, Graph, GraphBuilder, OwnedMachine, Plan, Session, TensorId};
 
 const LAYERS: usize = 8;
 /// Numbers in a weight.
@@ -129,22 +128,13 @@ fn run(plan: Plan, network: Network) -> Result<Vec<Vec<u32>>, Box<dyn std::error
     let weights = network.weights.clone();
     let device = Device::new(plan.owned().budget_bytes);
     let mut session = Session::new(plan, device, network)?;
-    session.run(20).map_err(|error| explained(session.plan(), &error))?;
+    session.run(20)?;
     let read = |weight| {
         let mut value = vec![0; WEIGHT_BYTES as usize];
         session.read_state(weight, &mut value)?;
         Ok(words(&value))
     };
     weights.into_iter().map(read).collect()
-}
-
-/// The error with the names of ops and tensors.
-fn explained(plan: &Plan, error: &SessionError<Fault>) -> String {
-    match error {
-        // Faults of this device hold no ids of ops or tensors that would have names.
-        SessionError::Execute(error) => plan.names().execute_error(error, |_| Mentions::default()),
-        other => other.to_string(),
-    }
 }
 
 /// The weights after that many iterations, with everything in memory.

@@ -1,12 +1,19 @@
 //! A plan under way on a device.
 
+mod error;
+mod file;
+
 use crate::error::Error;
 use crate::growth::grow;
 use crate::plan::Plan;
 use crate::planning::{executor_words, switch_words};
 use crate::switching;
-use planner_core::backend::{ErrorType, Kernels, Paging, Transfers};
-use planner_core::switch::{Capacity, SwitchError, SwitchPrediction};
+pub use error::SessionError;
+use error::{Failure, Wanted, check};
+pub use file::Copied;
+use planner_core::backend::{BackendError, ErrorType, Kernels, Paging, Transfers};
+use planner_core::executor::Moment;
+use planner_core::switch::{Capacity, SwitchPrediction};
 use planner_core::{ExecuteError, Executor, HostLayout, Kind, Scratch, TensorId, Verified};
 use self_cell::{MutBorrow, self_cell};
 use std::fmt;
@@ -39,64 +46,6 @@ self_cell!(
     }
 );
 
-/// Why a session does not start or does not go on.
-#[derive(Debug)]
-#[non_exhaustive]
-pub enum SessionError<E> {
-    /// The process has too little memory, or there is no switch to the plan.
-    Plan(Error),
-    /// The device or the kernels failed, or the plan is for a device of other chunks.
-    Execute(ExecuteError<E>),
-    /// The graph has no such tensor, or it is no state.
-    NotAState(TensorId),
-    /// The graph has no such tensor, or it is no output.
-    NotAnOutput(TensorId),
-    /// The buffer does not have the size of the tensor.
-    BufferSize {
-        /// The size of the tensor.
-        tensor_bytes: u64,
-        /// The size of the buffer.
-        buffer_bytes: u64,
-    },
-}
-
-impl<E: fmt::Display> fmt::Display for SessionError<E> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Plan(error) => error.fmt(f),
-            Self::Execute(error) => error.fmt(f),
-            Self::NotAState(tensor) => write!(f, "{tensor} is not a state of the graph"),
-            Self::NotAnOutput(tensor) => write!(f, "{tensor} is not an output of the graph"),
-            Self::BufferSize { tensor_bytes, buffer_bytes } => {
-                write!(f, "the buffer has {buffer_bytes} bytes, but the tensor has {tensor_bytes}")
-            }
-        }
-    }
-}
-
-impl<E: std::error::Error> std::error::Error for SessionError<E> {}
-
-impl<E> From<Error> for SessionError<E> {
-    fn from(error: Error) -> Self {
-        Self::Plan(error)
-    }
-}
-
-impl<E> From<SwitchError> for SessionError<E> {
-    fn from(error: SwitchError) -> Self {
-        Self::Plan(error.into())
-    }
-}
-
-impl<E> From<ExecuteError<E>> for SessionError<E> {
-    fn from(error: ExecuteError<E>) -> Self {
-        match error {
-            ExecuteError::Switch(error) => error.into(),
-            error => Self::Execute(error),
-        }
-    }
-}
-
 impl<D: Transfers + Paging, K: Kernels<D>> Session<D, K> {
     /// Sets up device and host memory, fills states and the first inputs, and uploads what is
     /// resident at the start of an iteration.
@@ -126,7 +75,8 @@ impl<D: Transfers + Paging, K: Kernels<D>> Session<D, K> {
         let running = start(plan, words, |verified, scratch| {
             let (device, kernels) = (&mut device, &mut kernels);
             Ok(Executor::start_with(verified, capacity, device, kernels, scratch)?)
-        })?;
+        });
+        let running = running.map_err(|unstarted| unstarted.1.named(&unstarted.0))?;
         Ok(Self { device, kernels, running, iterations: 0, saved: true })
     }
 
@@ -154,8 +104,9 @@ impl<D: Transfers + Paging, K: Kernels<D>> Session<D, K> {
         let (planned, words) = {
             let (to, mut held) = (plan.verified()?, Vec::new());
             let executor = running.borrow_dependent();
-            let holding = switching::holding(executor, &mut held)?;
-            let planned = switching::plan(&holding, &to, &states)?;
+            let planned = switching::holding(executor, &mut held)
+                .and_then(|holding| switching::plan(&holding, &to, &states))
+                .map_err(Error::from)?;
             let words = switch_words(executor, &to, planned.chunks.len());
             (planned, words)
         };
@@ -175,8 +126,14 @@ impl<D: Transfers + Paging, K: Kernels<D>> Session<D, K> {
                 };
                 Ok(executor.switch(&proved, device, changed, scratch)?)
             })
+        });
+        *running = next.map_err(|unstarted| match *unstarted {
+            // An iteration of the old plan has failed.
+            (_, failure @ Failure::Execute(ExecuteError::Device { at: Moment::Save, .. })) => {
+                failure.named(&running.borrow_owner().plan)
+            }
+            (plan, failure) => failure.named(&plan),
         })?;
-        *running = next;
         self.saved = false;
         Ok(planned.predicted)
     }
@@ -197,7 +154,9 @@ impl<D: Transfers + Paging, K: Kernels<D>> Session<D, K> {
         // Also if it fails: the host copies may then belong to different iterations.
         self.saved = false;
         let Self { device, kernels, running, .. } = self;
-        running.with_dependent_mut(|_, executor| executor.run(device, kernels, iterations))?;
+        running
+            .with_dependent_mut(|_, executor| executor.run(device, kernels, iterations))
+            .map_err(|error| SessionError::of(&running.borrow_owner().plan, error))?;
         self.iterations = self.iterations.saturating_add(iterations);
         Ok(())
     }
@@ -207,25 +166,46 @@ impl<D: Transfers + Paging, K: Kernels<D>> Session<D, K> {
     /// # Errors
     /// Those of [`Executor::await_all`]: work that has failed is reported here at the latest.
     pub fn wait(&mut self) -> Result<(), SessionError<D::Error>> {
-        Ok(self.running.borrow_dependent().await_all(&mut self.device)?)
+        self.execute(|executor, device| executor.await_all(device))
     }
 
-    /// Reads the value that a state has after all iterations so far, and waits for these to end.
+    /// Reads the value that a state has after all iterations so far, and waits for these to end. Copies
+    /// from the device what only the device has of this state, and nothing else.
     ///
     /// # Errors
-    /// A tensor that is no state, a buffer of another size, and those of
-    /// [`Executor::save_states`].
+    /// A tensor that is no state, a buffer of another size, and those of [`Executor::save_state`].
     pub fn read_state(
         &mut self,
         state: TensorId,
         into: &mut [u8],
     ) -> Result<(), SessionError<D::Error>> {
-        self.check_buffer(state, Kind::State, into.len() as u64)?;
-        self.save_states()?;
-        let offset_bytes = self.running.borrow_dependent().host_layout().offset_bytes(state, 0, 0);
-        let read = self.device.read_host(offset_bytes, into);
-        let at = planner_core::executor::Moment::Save;
-        Ok(read.map_err(|error| ExecuteError::Device { at, error })?)
+        self.read(state, Wanted::All(into.len() as u64), into)
+    }
+
+    /// The same for some bytes of the state, from `first_byte` on: only these are copied.
+    ///
+    /// # Errors
+    /// A tensor that is no state, bytes outside of it, and those of [`Executor::save_state`].
+    pub fn read_state_at(
+        &mut self,
+        state: TensorId,
+        first_byte: u64,
+        into: &mut [u8],
+    ) -> Result<(), SessionError<D::Error>> {
+        self.read(state, Wanted::From(first_byte, into.len() as u64), into)
+    }
+
+    fn read(
+        &mut self,
+        state: TensorId,
+        wanted: Wanted,
+        into: &mut [u8],
+    ) -> Result<(), SessionError<D::Error>> {
+        let bytes = check(self.plan(), state, Kind::State, wanted)?;
+        if !self.saved {
+            self.execute(|executor, device| executor.save_state(device, state, &bytes))?;
+        }
+        self.read_host(Moment::State(state), state, 0, bytes.start, into)
     }
 
     /// Reads the value that an output has after all iterations so far, and waits for these to end.
@@ -254,14 +234,10 @@ impl<D: Transfers + Paging, K: Kernels<D>> Session<D, K> {
         output: TensorId,
         into: &mut [u8],
     ) -> Result<(), SessionError<D::Error>> {
-        self.check_buffer(output, Kind::Output, into.len() as u64)?;
-        let executor = self.running.borrow_dependent();
-        executor.await_outputs(&mut self.device, iteration)?;
+        check(self.plan(), output, Kind::Output, Wanted::All(into.len() as u64))?;
+        self.execute(|executor, device| executor.await_outputs(device, iteration))?;
         let slot = HostLayout::slot(iteration);
-        let offset_bytes = executor.host_layout().offset_bytes(output, slot, 0);
-        let read = self.device.read_host(offset_bytes, into);
-        let at = planner_core::executor::Moment::Outputs(iteration);
-        Ok(read.map_err(|error| ExecuteError::Device { at, error })?)
+        self.read_host(Moment::Outputs(iteration), output, slot, 0, into)
     }
 
     /// Gives a state another value, with which the next iteration begins. Waits for all iterations
@@ -275,53 +251,83 @@ impl<D: Transfers + Paging, K: Kernels<D>> Session<D, K> {
         state: TensorId,
         value: &[u8],
     ) -> Result<(), SessionError<D::Error>> {
-        self.check_buffer(state, Kind::State, value.len() as u64)?;
-        let Self { device, running, .. } = self;
-        running.with_dependent_mut(|_, executor| executor.write_state(device, state, value))?;
-        Ok(())
+        self.write(state, Wanted::All(value.len() as u64), value)
     }
 
-    /// Checks that a tensor is a state or an output, and that a buffer for it has its size.
-    fn check_buffer(
-        &self,
-        tensor: TensorId,
-        kind: Kind,
-        buffer_bytes: u64,
+    /// The same for some bytes of the state, from `first_byte` on: only these are copied.
+    ///
+    /// # Errors
+    /// A tensor that is no state, bytes outside of it, and those of [`Executor::write_state`].
+    pub fn write_state_at(
+        &mut self,
+        state: TensorId,
+        first_byte: u64,
+        value: &[u8],
     ) -> Result<(), SessionError<D::Error>> {
-        let tensors = &self.plan().graph().owned().tensors;
-        let found = tensors.get(tensor.index()).filter(|tensor| tensor.kind == kind);
-        let tensor_bytes = match (found, kind) {
-            (Some(found), _) => found.bytes,
-            (None, Kind::Output) => return Err(SessionError::NotAnOutput(tensor)),
-            (None, _) => return Err(SessionError::NotAState(tensor)),
-        };
-        if buffer_bytes != tensor_bytes {
-            return Err(SessionError::BufferSize { tensor_bytes, buffer_bytes });
-        }
-        Ok(())
+        self.write(state, Wanted::From(first_byte, value.len() as u64), value)
+    }
+
+    fn write(
+        &mut self,
+        state: TensorId,
+        wanted: Wanted,
+        value: &[u8],
+    ) -> Result<(), SessionError<D::Error>> {
+        let first_byte = check(self.plan(), state, Kind::State, wanted)?.start;
+        self.execute(|executor, device| executor.write_state(device, state, first_byte, value))
+    }
+
+    /// Reads from the host block what a tensor has there.
+    fn read_host(
+        &mut self,
+        at: Moment,
+        tensor: TensorId,
+        slot: u32,
+        first_byte: u64,
+        into: &mut [u8],
+    ) -> Result<(), SessionError<D::Error>> {
+        self.execute(|executor, device| {
+            let offset_bytes = executor.host_layout().offset_bytes(tensor, slot, first_byte);
+            let read = device.read_host(offset_bytes, into);
+            read.map_err(|error| ExecuteError::Device { at, error })
+        })
     }
 
     /// Waits for all iterations, and downloads each state of which only the device has the last
     /// value.
-    fn save_states(&mut self) -> Result<(), SessionError<D::Error>> {
+    fn save(&mut self) -> Result<(), SessionError<D::Error>> {
         if !self.saved {
-            let Self { device, running, .. } = self;
-            running.with_dependent_mut(|_, executor| executor.save_states(device))?;
+            #[expect(
+                clippy::redundant_closure_for_method_calls,
+                reason = "the method is for one lifetime of the executor, the closure for all"
+            )]
+            self.execute(|executor, device| executor.save_states(device))?;
             self.saved = true;
         }
         Ok(())
     }
+
+    /// Has the executor do something with the device, and names what fails.
+    fn execute(
+        &mut self,
+        body: impl FnOnce(&mut Executor<'_>, &mut D) -> Result<(), ExecuteError<D::Error>>,
+    ) -> Result<(), SessionError<D::Error>> {
+        let Self { device, running, .. } = self;
+        let done = running.with_dependent_mut(|_, executor| body(executor, device));
+        done.map_err(|error| SessionError::of(self.plan(), error))
+    }
 }
 
-/// Makes an executor in memory of its own, of so many words or of more.
-fn start<E>(
+/// Makes an executor in memory of its own, of so many words or of more. Gives the plan back where there
+/// is none.
+fn start<E: BackendError>(
     plan: Plan,
     words: usize,
     mut executor: impl for<'a> FnMut(
         &Verified<'a>,
         &mut Scratch<'a>,
-    ) -> Result<Executor<'a>, SessionError<E>>,
-) -> Result<Running, SessionError<E>> {
+    ) -> Result<Executor<'a>, Failure<E>>,
+) -> Result<Running, Box<(Plan, Failure<E>)>> {
     let owner = Owner { plan, memory: MutBorrow::new(Vec::new()) };
     grow(words, owner, |mut owner, words| {
         owner.memory = MutBorrow::new(vec![0; words]);
@@ -331,8 +337,8 @@ fn start<E>(
         });
         match started {
             // Memory is split into more runs than usual. The device has not been called.
-            Err((owner, SessionError::Execute(ExecuteError::Scratch(_)))) => Continue((owner, 0)),
-            Err((_, error)) => Break(Err(error)),
+            Err((owner, Failure::Execute(ExecuteError::Scratch(_)))) => Continue((owner, 0)),
+            Err((owner, failure)) => Break(Err(Box::new((owner.plan, failure)))),
             Ok(running) => Break(Ok(running)),
         }
     })
