@@ -1,4 +1,4 @@
-//! The suite, as in any project with a backend.
+//! Every promise of the traits, each as a test of its own.
 
 fn main() -> std::process::ExitCode {
     conformance::suite::main(my_backend::MyBackend)
