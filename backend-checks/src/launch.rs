@@ -1,10 +1,10 @@
-//! What a launch brings: addresses for all operands, and a workspace if the op has one.
+//! What a launch brings: ranges for all operands, and a workspace if the op has one.
 
 use crate::Refused;
 use planner_core::Graph;
 use planner_core::backend::{DeviceAddress, HostLaunch, Launch};
 
-/// Checks that a launch has an address for each operand, a workspace where the op wants one,
+/// Checks that a launch has a range of the right size for each operand and for the op's workspace,
 /// and, where it is a repeat, a repeatable op and the address 0 for what the repeat leaves alone.
 /// Whether addresses are mapped is for the backend to check. O(reads times writes).
 ///
@@ -19,13 +19,15 @@ pub fn check_launch(graph: &Graph<'_>, launch: &Launch<'_>) -> Result<(), Refuse
     let (reads, writes) = (graph.reads(launch.op), graph.writes(launch.op));
     let has_all = launch.reads.len() == reads.len()
         && launch.writes.len() == writes.len()
-        && launch.workspace.is_some() == (op.workspace_bytes > 0);
+        && launch.workspace.map_or(0, |workspace| workspace.bytes) == op.workspace_bytes;
     let mut operands =
         reads.iter().zip(launch.reads.iter()).chain(writes.iter().zip(launch.writes.iter()));
-    let leaves_alone = operands.all(|(&tensor, at)| {
-        at == DeviceAddress(0) || !graph.leaves_alone(launch.launched(), tensor)
+    let fits = operands.all(|(&tensor, range)| {
+        let is_none = range.address == DeviceAddress(0);
+        range.bytes == graph.tensor(tensor).bytes
+            && (is_none || !graph.leaves_alone(launch.launched(), tensor))
     });
-    if has_all && leaves_alone { Ok(()) } else { Err(wrong) }
+    if has_all && fits { Ok(()) } else { Err(wrong) }
 }
 
 /// Checks that an op on the host may run there, and has a range of the right size for each operand,

@@ -31,9 +31,9 @@ pub enum Refused {
     NoHostRange(HostRange),
     /// An address is not a multiple of 4 bytes, and kernels work on words.
     Misaligned(DeviceAddress),
-    /// The launch names an op that the graph does not have, has more or fewer addresses than the
-    /// op has operands, lacks the op's workspace, or, as a repeat, has the address of a state,
-    /// input or output that the op writes; or, on the host, ranges that do not fit them.
+    /// The launch names an op that the graph does not have, has ranges that do not fit
+    /// the op's operands or workspace, or, as a repeat, has the address of a state, input or output
+    /// that the op writes.
     Operands(OpId),
     /// The launch repeats an op that is not repeatable.
     NotRepeatable(OpId),

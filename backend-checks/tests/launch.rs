@@ -2,7 +2,7 @@
 #![allow(clippy::unwrap_used, reason = "what fails here fails the test")]
 
 use backend_checks::{Refused, check_launch};
-use planner_core::backend::{Addresses, DeviceAddress, Launch};
+use planner_core::backend::{DeviceAddress, DeviceRange, DeviceRanges, Launch};
 use planner_core::{Graph, Kind, Op, OpId, Scratch, Tensor, TensorId};
 
 /// Repeatable: updates a state in place, and writes a temporary in a workspace.
@@ -35,10 +35,26 @@ fn checked(
     writes: &[u64],
     workspace: Option<u64>,
 ) -> Result<(), Refused> {
+    let [reads, writes] = [reads, writes].map(|addresses| with_bytes(addresses, 8));
+    checked_ranges(op, is_repeat, &reads, &writes, workspace.map(|address| [address, 8]))
+}
+
+fn with_bytes(addresses: &[u64], bytes: u64) -> Vec<[u64; 2]> {
+    addresses.iter().map(|&address| [address, bytes]).collect()
+}
+
+fn checked_ranges(
+    op: OpId,
+    is_repeat: bool,
+    reads: &[[u64; 2]],
+    writes: &[[u64; 2]],
+    workspace: Option<[u64; 2]>,
+) -> Result<(), Refused> {
     let mut memory = vec![0; Graph::scratch_words(TENSORS.len())];
     let graph = Graph::new(&TENSORS, &OPS, &OPERANDS, &mut Scratch::new(&mut memory)).unwrap();
-    let (reads, writes) = (Addresses::new(reads), Addresses::new(writes));
-    let workspace = workspace.map(DeviceAddress);
+    let (reads, writes) = (DeviceRanges::new(reads), DeviceRanges::new(writes));
+    let workspace =
+        workspace.map(|[address, bytes]| DeviceRange { address: DeviceAddress(address), bytes });
     check_launch(&graph, &Launch { op, is_repeat, iteration: 1, reads, writes, workspace })
 }
 
@@ -51,6 +67,18 @@ fn a_launch_brings_what_its_op_has() {
     assert_eq!(checked(NORM, false, &[64], &[64, 128], None), refused);
     assert_eq!(checked(UPDATE, false, &[64, 0], &[0], Some(0)), Err(Refused::Operands(UPDATE)));
     assert_eq!(checked(OpId(2), false, &[], &[], None), Err(Refused::Operands(OpId(2))));
+}
+
+#[test]
+fn ranges_have_the_sizes_of_tensors() {
+    let sizes = |read, written, temporary, workspace| {
+        let writes = [[64, written], [128, temporary]];
+        checked_ranges(NORM, false, &[[64, read]], &writes, Some([192, workspace]))
+    };
+    assert_eq!(sizes(8, 8, 8, 8), Ok(()));
+    for found in [sizes(7, 8, 8, 8), sizes(8, 9, 8, 8), sizes(8, 8, 0, 8), sizes(8, 8, 8, 16)] {
+        assert_eq!(found, Err(Refused::Operands(NORM)));
+    }
 }
 
 #[test]

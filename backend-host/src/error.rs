@@ -32,6 +32,13 @@ pub enum HostError {
         /// The system's code.
         code: i32,
     },
+    /// Values have another size than their range.
+    Size {
+        /// The size of the range.
+        range_bytes: u64,
+        /// The size of the values.
+        value_bytes: u64,
+    },
     /// The embedder's kernels failed; they know why.
     Kernels,
     /// An op failed on the host.
@@ -57,6 +64,9 @@ impl fmt::Display for HostError {
             ),
             Self::System { call, code } => {
                 write!(f, "{call}: {}", std::io::Error::from_raw_os_error(*code))
+            }
+            Self::Size { range_bytes, value_bytes } => {
+                write!(f, "the range has {range_bytes} bytes, and the values have {value_bytes}")
             }
             Self::Kernels => f.write_str("the kernels failed"),
             Self::HostOp(failure) => failure.fmt(f),
@@ -88,6 +98,7 @@ impl BackendError for HostError {
             | Self::ChunkBytes { .. }
             | Self::Mappings
             | Self::System { .. }
+            | Self::Size { .. }
             | Self::Kernels
             | Self::HostOp(_)
             | Self::Refused(_) => ErrorKind::Other,

@@ -7,7 +7,7 @@ use backend_checks::{HostFailure, check_host_launch, check_launch};
 use integrity::{
     Backend, Found, HostArithmetic, Passes, Read, Reading, Write, fill_inputs, fill_states, value,
 };
-use planner_core::backend::{HostKernels, HostLaunch, Kernels, Launch, Transfers};
+use planner_core::backend::{DeviceRange, HostKernels, HostLaunch, Kernels, Launch, Transfers};
 use planner_core::{Graph, HostLayout, Machine, MachineParameters, OpId};
 
 /// Kernels for every op of a graph, with the arithmetic of the crate `integrity`.
@@ -32,14 +32,14 @@ macro_rules! kernels {
                 let mut readings = Vec::new();
                 for Read { at, bytes, .. } in reads {
                     let mut read = vec![0; bytes as usize];
-                    device.read(at, &mut read)?;
+                    device.read(DeviceRange { address: at, bytes }, &mut read)?;
                     readings.push(Reading::of(&read));
                 }
                 let results = value::op_results(launch.op, repeated, readings.into_iter());
                 for Write { kind, position, at, bytes, .. } in writes {
                     let mut written = vec![0; bytes as usize];
                     value::written(results.of(kind), position, bytes).fill(0, &mut written);
-                    device.write(at, &written)?;
+                    device.write(DeviceRange { address: at, bytes }, &written)?;
                 }
                 Ok(())
             }

@@ -1,7 +1,8 @@
 //! The smallest backend: a device made of host memory, as an example for other authors.
 //!
 //! All work is done when it is enqueued, in that order. So whatever a wait might wait for has
-//! been done, and streams are three numbers. `docs/backends.md` walks through it.
+//! been done, and streams are numbers. `docs/backends.md` explains the traits, and `templates/backend` is a
+//! backend to begin with, which has threads.
 //!
 //! An embedder's kernels read and write device memory by [`HostDevice::read`] and
 //! [`HostDevice::write`]. These add an input to a sum:
@@ -18,13 +19,13 @@
 //!
 //! impl Kernels<HostDevice> for Adder {
 //!     fn launch(&mut self, device: &mut HostDevice, launch: &Launch<'_>) -> Result<(), HostError> {
-//!         let mut total = 0;
-//!         for address in launch.reads.iter() {
-//!             let mut number = [0; 8];
-//!             device.read(address, &mut number)?;
-//!             total += u64::from_le_bytes(number);
+//!         let mut total = 0u64;
+//!         for from in launch.reads.iter() {
+//!             let mut number = [0];
+//!             device.read(from, &mut number)?;
+//!             total += number[0];
 //!         }
-//!         launch.writes.iter().try_for_each(|address| device.write(address, &total.to_le_bytes()))
+//!         launch.writes.iter().try_for_each(|to| device.write(to, &[total]))
 //!     }
 //!     fn fill_states(
 //!         &mut self, device: &mut HostDevice, layout: &HostLayout<'_>,
@@ -93,9 +94,10 @@ pub use {
     mapped::{MappedDevice, MappingLimit, SetUpCosts},
 };
 
+use bytemuck::{NoUninit, Pod};
 use paging::Pages;
 use planner_core::PerStream;
-use planner_core::backend::{DeviceAddress, ErrorType};
+use planner_core::backend::{DeviceRange, ErrorType};
 
 /// A device of host memory.
 #[derive(Debug)]
@@ -122,21 +124,32 @@ impl HostDevice {
         }
     }
 
-    /// Reads device memory, for kernels.
+    /// Reads values from device memory, for kernels.
     ///
     /// # Errors
-    /// A range that is not all mapped.
-    pub fn read(&self, address: DeviceAddress, into: &mut [u8]) -> Result<(), HostError> {
-        Ok(self.pages.read(address, into)?)
+    /// A range that is not all mapped, or has another size than the values.
+    pub fn read<T: Pod>(&self, from: DeviceRange, into: &mut [T]) -> Result<(), HostError> {
+        check_size(from, into)?;
+        Ok(self.pages.read(from.address, bytemuck::cast_slice_mut(into))?)
     }
 
-    /// Writes device memory, for kernels.
+    /// Writes values to device memory, for kernels.
     ///
     /// # Errors
-    /// A range that is not all mapped; then nothing is written.
-    pub fn write(&mut self, address: DeviceAddress, from: &[u8]) -> Result<(), HostError> {
-        Ok(self.pages.write(address, from)?)
+    /// A range that is not all mapped, or has another size than the values; then nothing is written.
+    pub fn write<T: NoUninit>(&mut self, to: DeviceRange, values: &[T]) -> Result<(), HostError> {
+        check_size(to, values)?;
+        Ok(self.pages.write(to.address, bytemuck::cast_slice(values))?)
     }
+}
+
+/// Checks that values have the size of a range.
+fn check_size<T>(range: DeviceRange, values: &[T]) -> Result<(), HostError> {
+    let value_bytes = size_of_val(values) as u64;
+    if value_bytes == range.bytes {
+        return Ok(());
+    }
+    Err(HostError::Size { range_bytes: range.bytes, value_bytes })
 }
 
 impl ErrorType for HostDevice {

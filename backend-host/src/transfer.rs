@@ -35,13 +35,13 @@ impl Transfers for HostDevice {
 
     fn upload(&mut self, from: HostRange, to: DeviceAddress) -> Result<(), HostError> {
         let bytes = self.block(from)?.to_vec();
-        self.write(to, &bytes)
+        Ok(self.pages.write(to, &bytes)?)
     }
 
     fn download(&mut self, from: DeviceAddress, to: HostRange) -> Result<(), HostError> {
         self.block(to)?;
         let mut bytes = vec![0; to.bytes as usize];
-        self.read(from, &mut bytes)?;
+        self.pages.read(from, &mut bytes)?;
         self.block(to)?.copy_from_slice(&bytes);
         Ok(())
     }

@@ -9,7 +9,7 @@ use backend_sim::{SimDevice, SimError, reference_digest};
 use common::{Work, machine};
 use integrity::value;
 use planner_core::backend::{
-    Addresses, BackendError, Chunks, DeviceAddress, ErrorKind, HostRange, Launch, Paging, Point,
+    BackendError, Chunks, DeviceAddress, DeviceRanges, ErrorKind, HostRange, Launch, Paging, Point,
     Streams, Transfers,
 };
 use planner_core::{HostLayout, Kind, Machine, MachineParameters, OpId, Stream, TensorId};
@@ -67,8 +67,9 @@ fn set_up(device: &mut SimDevice) -> [DeviceAddress; 2] {
 
 fn launch(device: &mut SimDevice, [state, input]: [DeviceAddress; 2]) -> Result<(), SimError> {
     let work = work();
-    let (reads, writes) = ([state.0, input.0], [state.0]);
-    let (reads, writes) = (Addresses::new(&reads), Addresses::new(&writes));
+    let range = |at: DeviceAddress, tensor| [at.0, work.graph().tensor(TensorId(tensor)).bytes];
+    let (reads, writes) = ([range(state, 0), range(input, 1)], [range(state, 0)]);
+    let (reads, writes) = (DeviceRanges::new(&reads), DeviceRanges::new(&writes));
     device.launch(
         &work.graph(),
         &Launch { op: OP, is_repeat: false, iteration: 1, reads, writes, workspace: None },

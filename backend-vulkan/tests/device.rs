@@ -9,8 +9,8 @@ use backend_vulkan::{
 };
 use integrity::{Backend, Reading, value};
 use planner_core::backend::{
-    Addresses, BackendError, Chunks, DeviceAddress, ErrorKind, HostRange, Kernels, Launch, Paging,
-    Streams, Transfers,
+    BackendError, Chunks, DeviceAddress, DeviceRanges, ErrorKind, HostRange, Kernels, Launch,
+    Paging, Streams, Transfers,
 };
 use planner_core::{Kind, OpId, Stream, TensorId};
 use std::process::ExitCode;
@@ -63,16 +63,16 @@ fn work(bytes: u64) -> OwnedGraph {
 fn launch(
     device: &mut VulkanDevice,
     kernels: &mut IntegrityKernels<'_>,
-    from: DeviceAddress,
-    to: DeviceAddress,
+    [from, to]: [DeviceAddress; 2],
+    bytes: u64,
 ) {
-    let (reads, writes) = ([from.0], [to.0]);
+    let (reads, writes) = ([[from.0, bytes]], [[to.0, bytes]]);
     let launch = Launch {
         op: OpId(0),
         is_repeat: false,
         iteration: 1,
-        reads: Addresses::new(&reads),
-        writes: Addresses::new(&writes),
+        reads: DeviceRanges::new(&reads),
+        writes: DeviceRanges::new(&writes),
         workspace: None,
     };
     kernels.launch(device, &launch).unwrap();
@@ -121,7 +121,7 @@ fn what_exceeds_a_binding_is_split(vulkan: &Vulkan, options: &Options<'_>) {
     });
     let whole = device.range(DeviceAddress(from.0 - 4), count * chunk_bytes).unwrap();
     device.compute().unwrap().fill(whole, 7).unwrap();
-    launch(device, kernels, from, to);
+    launch(device, kernels, [from, to], bytes);
     let mut expected = vec![0; bytes as usize];
     expected.iter_mut().step_by(4).for_each(|byte| *byte = 7);
     let result = value::op_results(OpId(0), 1, [Reading::of(&expected)].into_iter()).all;
@@ -129,7 +129,7 @@ fn what_exceeds_a_binding_is_split(vulkan: &Vulkan, options: &Options<'_>) {
     let result = value::op_results(OpId(0), 1, [between].into_iter()).all;
     value::written(result, 0, bytes).fill(0, &mut expected);
     // Back, so that what was written is read.
-    launch(device, kernels, to, from);
+    launch(device, kernels, [to, from], bytes);
     finish(device, Stream::Compute);
     assert_eq!(read_back(device, from, bytes), expected);
 }

@@ -1,6 +1,8 @@
 //! How an op or a repeat is computed: the order of its readings, and passes over what it writes.
 
-use planner_core::backend::{Addresses, DeviceAddress, HostLaunch, Launch};
+use planner_core::backend::{
+    DeviceAddress, DeviceRange, DeviceRanges, HostLaunch, HostRange, Launch,
+};
 use planner_core::{Graph, Kind, Launched, OpId, TensorId};
 
 /// What an op reads, in the order in which readings are folded.
@@ -76,9 +78,10 @@ impl Passes {
     #[must_use]
     pub fn on_host(graph: &Graph<'_>, launch: &HostLaunch<'_>) -> Self {
         let HostLaunch { op, iteration, .. } = *launch;
-        let reads: Vec<u64> = launch.reads.iter().map(|range| range.offset_bytes).collect();
-        let writes: Vec<u64> = launch.writes.iter().map(|range| range.offset_bytes).collect();
-        let (reads, writes) = (Addresses::new(&reads), Addresses::new(&writes));
+        let pair = |range: HostRange| [range.offset_bytes, range.bytes];
+        let reads: Vec<_> = launch.reads.iter().map(pair).collect();
+        let writes: Vec<_> = launch.writes.iter().map(pair).collect();
+        let (reads, writes) = (DeviceRanges::new(&reads), DeviceRanges::new(&writes));
         let is_repeat = false;
         Self::new(graph, &Launch { op, is_repeat, iteration, reads, writes, workspace: None })
     }
@@ -93,22 +96,23 @@ impl Passes {
         let launched = launch.launched();
         let FoldOrder { reads, repeated } = FoldOrder::new(graph, launch.op);
         let read = |position: usize| {
-            let (tensor, at) = (graph.reads(launch.op)[position], launch.reads.get(position)?);
-            let read = Read { tensor, at, bytes: graph.tensor(tensor).bytes };
+            let tensor = graph.reads(launch.op)[position];
+            let DeviceRange { address: at, bytes } = launch.reads.get(position)?;
+            let read = Read { tensor, at, bytes };
             Some(read).filter(|_| !graph.leaves_alone(launched, tensor))
         };
         let written = graph.writes(launch.op);
         let writes =
-            (0..).zip(written).zip(launch.writes.iter()).map(|((position, &tensor), at)| {
-                let (kind, bytes) = (graph.tensor(tensor).kind, graph.tensor(tensor).bytes);
-                Write { tensor: Some(tensor), kind, position, at, bytes }
+            (0..).zip(written).zip(launch.writes.iter()).map(|((position, &tensor), range)| {
+                let DeviceRange { address: at, bytes } = range;
+                Write { tensor: Some(tensor), kind: graph.tensor(tensor).kind, position, at, bytes }
             });
-        let workspace = launch.workspace.map(|at| Write {
+        let workspace = launch.workspace.map(|DeviceRange { address: at, bytes }| Write {
             tensor: None,
             kind: Kind::Temporary,
             position: written.len() as u32,
             at,
-            bytes: graph.op(launch.op).workspace_bytes,
+            bytes,
         });
         let is_written = |write: &Write| !launch.is_repeat || write.kind == Kind::Temporary;
         Self {

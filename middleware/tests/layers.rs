@@ -4,7 +4,7 @@
 use backend_sim::{SimDevice, SimKernels, reference_digest};
 use middleware::{Layer, Layered, LayeredKernels, SlowLink, Tracer};
 use planner_core::backend::{
-    Addresses, Chunks, HostRange, Kernels, Launch, Paging, Streams, Transfers,
+    Chunks, DeviceRanges, HostRange, Kernels, Launch, Paging, Streams, Transfers,
 };
 use planner_core::planner::{Request, Strategy};
 use planner_core::{Kind, Machine, MachineParameters, Stream};
@@ -144,8 +144,8 @@ fn repeats_are_traced_as_repeats() {
     let at = device.reserve(1).unwrap();
     device.map(at, Chunks { first: 0, count: 1 }).unwrap();
     for is_repeat in [false, true] {
-        let (reads, writes, iteration) = (Addresses::new(&[]), [at.0], 1);
-        let writes = Addresses::new(&writes);
+        let (reads, writes, iteration) = (DeviceRanges::new(&[]), [[at.0, 8]], 1);
+        let writes = DeviceRanges::new(&writes);
         let launch = Launch { op, is_repeat, iteration, reads, writes, workspace: None };
         kernels.launch(&mut device, &launch).unwrap();
     }

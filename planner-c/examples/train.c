@@ -147,17 +147,17 @@ static double update(double w, double y) { return w - 0.01 * y; }
 static int32_t launch(void *context, const SpillwayLaunch *launch) {
     Device *device = context;
     if (launch->op == LAYERS) {
-        double *loss = number(device, launch->writes[0], 0);
+        double *loss = number(device, launch->writes[0].address, 0);
         *loss = 0.0;
         for (uint32_t i = 0; i < NUMBERS; i++) {
-            *loss += *number(device, launch->reads[0], i);
+            *loss += *number(device, launch->reads[0].address, i);
         }
         return 0;
     }
     for (uint32_t i = 0; i < NUMBERS; i++) {
-        const double first = *number(device, launch->reads[0], i);
-        const double second = *number(device, launch->reads[1], i);
-        *number(device, launch->writes[0], i) =
+        const double first = *number(device, launch->reads[0].address, i);
+        const double second = *number(device, launch->reads[1].address, i);
+        *number(device, launch->writes[0].address, i) =
             launch->op < LAYERS ? forward(first, second) : update(first, second);
     }
     return 0;

@@ -339,6 +339,14 @@ typedef struct {
   uint8_t has_host_stream;
 } SpillwayDevice;
 
+// Bytes at an address of the device.
+typedef struct {
+  // The address of the first of them.
+  uint64_t address;
+  // How many there are.
+  uint64_t bytes;
+} DeviceRange;
+
 // One launch of an op.
 typedef struct {
   // The op.
@@ -348,16 +356,16 @@ typedef struct {
   uint8_t is_repeat;
   // The iteration, counted from 1.
   uint64_t iteration;
-  // Addresses of what it reads, in the op's order, each a whole tensor.
-  const uint64_t *reads;
+  // Where lies what it reads, in the op's order, each a whole tensor.
+  const DeviceRange *reads;
   // How many it reads.
   size_t read_count;
-  // Addresses of what it writes, in the op's order, each a whole tensor.
-  const uint64_t *writes;
+  // Where lies what it writes, in the op's order, each a whole tensor.
+  const DeviceRange *writes;
   // How many it writes.
   size_t write_count;
-  // The address of its workspace; 0 where it has none.
-  uint64_t workspace;
+  // Its workspace; of 0 bytes if it has none.
+  DeviceRange workspace;
 } SpillwayLaunch;
 
 // Where the value of a tensor lies in the host block.

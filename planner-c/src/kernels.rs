@@ -17,16 +17,32 @@ pub struct LaunchDescription {
     pub is_repeat: u8,
     /// The iteration, counted from 1.
     pub iteration: u64,
-    /// Addresses of what it reads, in the op's order, each a whole tensor.
-    pub reads: *const u64,
+    /// Where lies what it reads, in the op's order, each a whole tensor.
+    pub reads: *const DeviceRange,
     /// How many it reads.
     pub read_count: usize,
-    /// Addresses of what it writes, in the op's order, each a whole tensor.
-    pub writes: *const u64,
+    /// Where lies what it writes, in the op's order, each a whole tensor.
+    pub writes: *const DeviceRange,
     /// How many it writes.
     pub write_count: usize,
-    /// The address of its workspace; 0 where it has none.
-    pub workspace: u64,
+    /// Its workspace; of 0 bytes if it has none.
+    pub workspace: DeviceRange,
+}
+
+/// Bytes at an address of the device.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DeviceRange {
+    /// The address of the first of them.
+    pub address: u64,
+    /// How many there are.
+    pub bytes: u64,
+}
+
+impl From<planner_core::backend::DeviceRange> for DeviceRange {
+    fn from(range: planner_core::backend::DeviceRange) -> Self {
+        Self { address: range.address.0, bytes: range.bytes }
+    }
 }
 
 /// Bytes of the host block.
@@ -109,7 +125,7 @@ pub(crate) struct Launcher {
     inputs: Vec<(TensorId, u64)>,
     /// Buffers for callbacks, which are used again.
     slots: Vec<Slot>,
-    addresses: Vec<u64>,
+    operands: Vec<DeviceRange>,
     ranges: Vec<HostRange>,
 }
 
@@ -136,7 +152,7 @@ impl Launcher {
             states: of(Kind::State),
             inputs: of(Kind::Input),
             slots: Vec::new(),
-            addresses: Vec::new(),
+            operands: Vec::new(),
             ranges: Vec::new(),
         })
     }
@@ -199,9 +215,9 @@ impl CoreKernels<Callbacks> for Launcher {
 
     fn launch(&mut self, _: &mut Callbacks, launch: &Launch<'_>) -> Result<(), Failed> {
         let operands = launch.reads.iter().chain(launch.writes.iter());
-        self.addresses.clear();
-        self.addresses.extend(operands.map(|address| address.0));
-        let (reads, writes) = self.addresses.split_at(launch.reads.len());
+        self.operands.clear();
+        self.operands.extend(operands.map(DeviceRange::from));
+        let (reads, writes) = self.operands.split_at(launch.reads.len());
         let description = LaunchDescription {
             op: launch.op.0,
             is_repeat: u8::from(launch.is_repeat),
@@ -210,7 +226,9 @@ impl CoreKernels<Callbacks> for Launcher {
             read_count: reads.len(),
             writes: writes.as_ptr(),
             write_count: writes.len(),
-            workspace: launch.workspace.map_or(0, |address| address.0),
+            workspace: launch
+                .workspace
+                .map_or(DeviceRange { address: 0, bytes: 0 }, DeviceRange::from),
         };
         let Kernels { context, launch, .. } = self.kernels;
         check("launch", launch.map_or(-1, |launch| launch(context, &raw const description)))

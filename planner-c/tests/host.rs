@@ -113,7 +113,8 @@ extern "C" fn block_until(context: *mut c_void, stream: u32, signal: u64) -> i32
 extern "C" fn launch(context: *mut c_void, launch: *const LaunchDescription) -> i32 {
     let launch = unsafe { &*launch };
     let (from, to) = unsafe { (*launch.reads, *launch.writes) };
-    *memory(context).at(to) = 2 * *memory(context).at(from);
+    assert_eq!((from.bytes, to.bytes), (8, 8));
+    *memory(context).at(to.address) = 2 * *memory(context).at(from.address);
     0
 }
 /// Adds the doubled number to a state, and writes it to an output too.

@@ -92,9 +92,9 @@ impl Kernels<Device> for PyKernels {
     fn launch(&mut self, device: &mut Device, launch: &Launch<'_>) -> Result<(), DeviceError> {
         // A stream that is asked for may use all that is mapped by now.
         device.stream()?;
-        let reads: Vec<u64> = launch.reads.iter().map(|address| address.0).collect();
-        let writes: Vec<u64> = launch.writes.iter().map(|address| address.0).collect();
-        let workspace = launch.workspace.map_or(0, |address| address.0);
+        let reads: Vec<u64> = launch.reads.iter().map(|range| range.address.0).collect();
+        let writes: Vec<u64> = launch.writes.iter().map(|range| range.address.0).collect();
+        let workspace = launch.workspace.map_or(0, |range| range.address.0);
         let arguments = (launch.op.0, launch.iteration, launch.is_repeat, reads, writes, workspace);
         self.kept(Python::attach(|py| self.launch.call1(py, arguments).map(drop)))
     }

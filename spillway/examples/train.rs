@@ -22,11 +22,10 @@ impl Kernels<HostDevice> for Network {
         let op = launch.op.0 as usize;
         // Activations and gradients come first, weights last.
         let mut read = Vec::new();
-        for (position, address) in launch.reads.iter().enumerate() {
-            let has_weights = op != LAYERS && position + 1 == launch.reads.len();
-            let mut bytes = vec![0; 4 * WIDTH * if has_weights { WIDTH } else { 1 }];
-            device.read(address, &mut bytes)?;
-            read.push(floats(&bytes));
+        for range in launch.reads.iter() {
+            let mut values = vec![0f32; range.bytes as usize / 4];
+            device.read(range, &mut values)?;
+            read.push(values);
         }
         let written = match &mut read[..] {
             [y, x] if op == LAYERS => {
@@ -51,7 +50,7 @@ impl Kernels<HostDevice> for Network {
             _ => unreachable!("each op reads two or three tensors"),
         };
         let mut writes = launch.writes.iter().zip(written);
-        writes.try_for_each(|(address, floats)| device.write(address, &bytes(&floats)))
+        writes.try_for_each(|(range, floats)| device.write(range, &floats))
     }
 
     fn fill_states(

@@ -21,19 +21,14 @@ const LARGE_BYTES: usize = 4096;
 
 impl Kernels<HostDevice> for Adder {
     fn launch(&mut self, device: &mut HostDevice, launch: &Launch<'_>) -> Result<(), HostError> {
-        let len = if launch.op == OpId(0) { 8 } else { LARGE_BYTES };
-        let mut total = vec![0; len];
-        device.read(launch.reads.get(0).unwrap(), &mut total)?;
-        let added = match launch.op {
-            OpId(0) => {
-                let mut x = [0; 8];
-                device.read(launch.reads.get(1).unwrap(), &mut x)?;
-                u64::from_le_bytes(x)
-            }
-            _ => 1,
-        };
-        let first = u64::from_le_bytes(total[..8].try_into().unwrap()) + added;
-        total[..8].copy_from_slice(&first.to_le_bytes());
+        let from = launch.reads.get(0).unwrap();
+        let mut total = vec![0u64; from.bytes as usize / 8];
+        device.read(from, &mut total)?;
+        let mut added = [1];
+        if launch.op == OpId(0) {
+            device.read(launch.reads.get(1).unwrap(), &mut added)?;
+        }
+        total[0] += added[0];
         device.write(launch.writes.get(0).unwrap(), &total)
     }
 
@@ -266,10 +261,9 @@ struct Doubler {
 
 impl Kernels<HostDevice> for Doubler {
     fn launch(&mut self, device: &mut HostDevice, launch: &Launch<'_>) -> Result<(), HostError> {
-        let mut x = [0; 8];
+        let mut x = [0u64];
         device.read(launch.reads.get(0).unwrap(), &mut x)?;
-        let doubled = 2 * u64::from_le_bytes(x);
-        device.write(launch.writes.get(0).unwrap(), &doubled.to_le_bytes())
+        device.write(launch.writes.get(0).unwrap(), &[2 * x[0]])
     }
 
     fn on_host(&mut self) -> Option<&mut dyn HostKernels<HostDevice>> {

@@ -5,7 +5,7 @@
 use backend_host::{HostDevice, HostError};
 use safetensors::SafeTensors;
 use safetensors::tensor::{Dtype, TensorView, serialize_to_file};
-use spillway::core::backend::{Kernels, Launch};
+use spillway::core::backend::{DeviceRange, Kernels, Launch};
 use spillway::core::{HostLayout, Machine, MachineParameters};
 use spillway::{Copied, GraphBuilder, OwnedMachine, Session, SessionError, TensorId};
 use std::path::PathBuf;
@@ -20,8 +20,8 @@ struct Counter;
 
 impl Kernels<HostDevice> for Counter {
     fn launch(&mut self, device: &mut HostDevice, launch: &Launch<'_>) -> Result<(), HostError> {
-        let at = launch.writes.get(0).unwrap();
-        let mut first = [0];
+        let at = DeviceRange { bytes: 1, ..launch.writes.get(0).unwrap() };
+        let mut first = [0u8];
         device.read(at, &mut first)?;
         device.write(at, &[first[0] + 1])
     }

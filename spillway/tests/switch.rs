@@ -2,7 +2,7 @@
 #![allow(clippy::unwrap_used, reason = "what fails here fails the test")]
 
 use backend_host::{HostDevice, HostError};
-use spillway::core::backend::{DeviceAddress, Kernels, Launch, Transfers};
+use spillway::core::backend::{DeviceRange, Kernels, Launch, Transfers};
 use spillway::core::switch::SwitchError;
 use spillway::core::{HostLayout, Machine, MachineParameters};
 use spillway::strategy::Groups;
@@ -23,15 +23,18 @@ struct Sums {
 
 impl Kernels<HostDevice> for Sums {
     fn launch(&mut self, device: &mut HostDevice, launch: &Launch<'_>) -> Result<(), HostError> {
-        let first = |address: DeviceAddress, device: &HostDevice| {
+        let first = |range: DeviceRange, device: &HostDevice| {
             let mut byte = [0];
-            device.read(address, &mut byte).map(|()| byte[0])
+            device.read(DeviceRange { bytes: 1, ..range }, &mut byte).map(|()| byte[0])
         };
         let mut sum = 0u8;
-        for address in launch.reads.iter() {
-            sum = sum.wrapping_add(first(address, device)?);
+        for range in launch.reads.iter() {
+            sum = sum.wrapping_add(first(range, device)?);
         }
-        launch.writes.iter().try_for_each(|address| device.write(address, &[sum]))
+        launch
+            .writes
+            .iter()
+            .try_for_each(|range| device.write(DeviceRange { bytes: 1, ..range }, &[sum]))
     }
 
     fn fill_states(

@@ -224,14 +224,14 @@ impl Kernels<CudaDevice> for Training<'_> {
         let writes = self.graph.writes(op).iter().zip(launch.writes.iter());
         let operands: Vec<_> = reads.chain(writes).collect();
         let address = |location: Location| {
-            let at = match location.tensor {
+            let range = match location.tensor {
                 None => launch.workspace,
                 Some(tensor) => {
                     let operand = operands.iter().find(|(operand, _)| **operand == tensor);
-                    operand.map(|(_, at)| *at)
+                    operand.map(|(_, range)| *range)
                 }
             };
-            at.expect("an op launches what works on its operands").0 + 4 * location.first
+            range.expect("an op launches what works on its operands").address.0 + 4 * location.first
         };
         let start = self.timestamp(device)?;
         let stream = device.raw_stream()?;

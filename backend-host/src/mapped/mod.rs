@@ -11,10 +11,11 @@ mod worker;
 pub use costs::SetUpCosts;
 pub use limit::MappingLimit;
 
-use crate::HostError;
+use crate::{HostError, check_size};
 use backend_checks::{AddressMap, Refused};
+use bytemuck::{NoUninit, Pod};
 use memory::AddressRange;
-use planner_core::backend::{DeviceAddress, ErrorType, Point, Streams};
+use planner_core::backend::{DeviceRange, ErrorType, Point, Streams};
 use planner_core::{PerStream, Stream};
 use progress::Progress;
 use std::fs::File;
@@ -85,29 +86,29 @@ impl MappedDevice {
         self.created_bytes
     }
 
-    /// Reads device memory, for kernels.
+    /// Reads values from device memory, for kernels.
     ///
     /// # Errors
-    /// A range that is not all mapped.
+    /// A range that is not all mapped, or has another size than the values.
     #[allow(unsafe_code, reason = "bytes are copied from an address")]
-    pub fn read(&self, address: DeviceAddress, into: &mut [u8]) -> Result<(), HostError> {
-        let bytes = into.len() as u64;
-        self.addresses.check_mapped(address, bytes)?;
+    pub fn read<T: Pod>(&self, from: DeviceRange, into: &mut [T]) -> Result<(), HostError> {
+        check_size(from, into)?;
+        self.addresses.check_mapped(from.address, from.bytes)?;
         // SAFETY: the range is mapped; the plan's waits keep copies of it apart from kernels.
-        unsafe { memory::copy(address.0, into.as_mut_ptr() as u64, bytes) };
+        unsafe { memory::copy(from.address.0, into.as_mut_ptr() as u64, from.bytes) };
         Ok(())
     }
 
-    /// Writes device memory, for kernels.
+    /// Writes values to device memory, for kernels.
     ///
     /// # Errors
-    /// A range that is not all mapped; then nothing is written.
+    /// A range that is not all mapped, or has another size than the values; then nothing is written.
     #[allow(unsafe_code, reason = "bytes are copied to an address")]
-    pub fn write(&mut self, address: DeviceAddress, from: &[u8]) -> Result<(), HostError> {
-        let bytes = from.len() as u64;
-        self.addresses.check_mapped(address, bytes)?;
+    pub fn write<T: NoUninit>(&mut self, to: DeviceRange, values: &[T]) -> Result<(), HostError> {
+        check_size(to, values)?;
+        self.addresses.check_mapped(to.address, to.bytes)?;
         // SAFETY: the range is mapped; the plan's waits keep copies of it apart from kernels.
-        unsafe { memory::copy(from.as_ptr() as u64, address.0, bytes) };
+        unsafe { memory::copy(values.as_ptr() as u64, to.address.0, to.bytes) };
         Ok(())
     }
 

@@ -5,7 +5,7 @@ use super::failure::{Failure, Outcome, ensure};
 use super::rig::{filled, written};
 use integrity::{Backend, RUN_WORDS, Reading, value};
 use planner_core::backend::{
-    Addresses, Chunks, DeviceAddress, HostRange, Kernels, Launch, Paging, Streams, Transfers,
+    Chunks, DeviceAddress, DeviceRanges, HostRange, Kernels, Launch, Paging, Streams, Transfers,
 };
 use planner_core::{Kind, Machine, MachineParameters, OpId, Stream, TensorId};
 use workloads::OwnedGraph;
@@ -58,8 +58,8 @@ pub fn offsets_and_sizes_exceed_32_bits<T: Backend>(bench: &Bench<'_, T>) -> Out
     // From one to another.
     let [near, _, read, write] = marks;
     let mut kernels = bench.backend.kernels(&mut large.device, graph)?;
-    let addresses = [read, write].map(|mark| [large.at.0 + mark]);
-    let [reads, writes] = addresses.each_ref().map(|address| Addresses::new(address));
+    let ranges = [read, write].map(|mark| [[large.at.0 + mark, MARK_BYTES]]);
+    let [reads, writes] = ranges.each_ref().map(|range| DeviceRanges::new(range));
     let launch = Launch { op: OP, is_repeat: false, iteration: 1, reads, writes, workspace: None };
     kernels.launch(&mut large.device, &launch)?;
     large.finish(Stream::Compute)?;
@@ -89,8 +89,11 @@ pub fn kernels_take_offsets_beyond_32_bits<T: Backend>(bench: &Bench<'_, T>) -> 
     let seeds = large.fill(&[0], 1)?;
     large.upload(HostRange { offset_bytes: 0, bytes: MARK_BYTES }, seed)?;
     for (op, from, to) in [(make, seed, 0), (read, 0, sum)] {
-        let [reads, writes] = [from, to].map(|offset_bytes| [large.at.0 + offset_bytes]);
-        let [reads, writes] = [&reads, &writes].map(|address| Addresses::new(address));
+        let range = |tensor: TensorId, offset_bytes| {
+            [[large.at.0 + offset_bytes, graph.tensor(tensor).bytes]]
+        };
+        let (reads, writes) = (range(graph.reads(op)[0], from), range(graph.writes(op)[0], to));
+        let (reads, writes) = (DeviceRanges::new(&reads), DeviceRanges::new(&writes));
         let launch = Launch { op, is_repeat: false, iteration: 1, reads, writes, workspace: None };
         kernels.launch(&mut large.device, &launch)?;
     }

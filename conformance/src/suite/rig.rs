@@ -4,14 +4,15 @@ use super::Bench;
 use super::failure::{Failure, Outcome, ensure};
 use integrity::{Backend, FoldOrder, Reading, Value, value};
 use planner_core::backend::{
-    Addresses, Chunks, DeviceAddress, HostLaunch, HostRange, HostRanges, Kernels, Launch, Paging,
-    Point, Streams, Transfers,
+    Chunks, DeviceAddress, DeviceRange, DeviceRanges, HostLaunch, HostRange, HostRanges, Kernels,
+    Launch, Paging, Point, Streams, Transfers,
 };
 use planner_core::planner::{Request, Strategy};
 use planner_core::{
     Graph, HostLayout, Kind, Launched, Limits, Machine, OpId, Scratch, Stream, TensorId,
 };
 use spillway::planning;
+use std::iter;
 use std::ops::Range;
 use workloads::OwnedGraph;
 
@@ -437,7 +438,7 @@ impl<'g, T: Backend> Rig<'g, T> {
         iteration: u64,
         then: impl FnOnce(&T, &mut T::Device, &Launch<'_>) -> Result<(), T::Error>,
     ) -> Outcome {
-        let [reads, writes] = [(); 2].map(|()| Addresses::new(&[]));
+        let [reads, writes] = [(); 2].map(|()| DeviceRanges::new(&[]));
         let op = COPY;
         let launch = Launch { op, is_repeat: false, iteration, reads, writes, workspace: None };
         Ok(then(self.backend, &mut self.device, &launch)?)
@@ -455,9 +456,18 @@ impl<'g, T: Backend> Rig<'g, T> {
         writes: &[DeviceAddress],
         workspace: Option<DeviceAddress>,
     ) -> Outcome {
-        let numbers = |addresses: &[DeviceAddress]| addresses.iter().map(|at| at.0).collect();
-        let (reads, writes): (Vec<_>, Vec<_>) = (numbers(reads), numbers(writes));
-        let (reads, writes) = (Addresses::new(&reads), Addresses::new(&writes));
+        let graph = self.graph;
+        // Operands that the op does not have are of no bytes.
+        let ranges = |addresses: &[DeviceAddress], tensors: &[TensorId]| {
+            let bytes = tensors.iter().map(|&tensor| graph.tensor(tensor).bytes);
+            let bytes = bytes.chain(iter::repeat(0));
+            addresses.iter().zip(bytes).map(|(at, bytes)| [at.0, bytes]).collect()
+        };
+        let reads: Vec<_> = ranges(reads, graph.reads(op));
+        let writes: Vec<_> = ranges(writes, graph.writes(op));
+        let (reads, writes) = (DeviceRanges::new(&reads), DeviceRanges::new(&writes));
+        let bytes = graph.op(op).workspace_bytes;
+        let workspace = workspace.map(|address| DeviceRange { address, bytes });
         let launch = Launch { op, is_repeat, iteration: 1, reads, writes, workspace };
         let (device, kernels) = self.kernels()?;
         Ok(kernels.launch(device, &launch)?)

@@ -6,8 +6,8 @@ use backend_checks::Refused;
 use backend_sim::{SimDevice, SimError};
 use middleware::Layer;
 use planner_core::backend::{
-    Addresses, Chunks, DeviceAddress, HostLaunch, HostRange, HostRanges, Launch, Paging, Point,
-    Streams, Transfers,
+    Chunks, DeviceAddress, DeviceRange, DeviceRanges, HostLaunch, HostRange, HostRanges, Launch,
+    Paging, Point, Streams, Transfers,
 };
 use planner_core::{HostLayout, OpId, PerStream, Stream, TensorId};
 use std::cell::Cell;
@@ -49,21 +49,26 @@ pub(crate) struct Buggy {
 /// The addresses of a launch.
 #[derive(Clone, Debug)]
 struct FirstLaunch {
-    reads: Vec<u64>,
-    writes: Vec<u64>,
-    workspace: Option<DeviceAddress>,
+    reads: Vec<[u64; 2]>,
+    writes: Vec<[u64; 2]>,
+    workspace: Option<DeviceRange>,
+}
+
+/// Ranges as pairs of an address and a size.
+fn numbers(ranges: DeviceRanges<'_>) -> Vec<[u64; 2]> {
+    ranges.iter().map(|range| [range.address.0, range.bytes]).collect()
 }
 
 impl FirstLaunch {
     fn of(launch: &Launch<'_>) -> Self {
-        let numbers = |addresses: Addresses<'_>| addresses.iter().map(|at| at.0).collect();
         let Launch { reads, writes, workspace, .. } = *launch;
         Self { reads: numbers(reads), writes: numbers(writes), workspace }
     }
 
     /// The addresses of a repeat, with those of the first launch where the repeat has none.
-    fn filled(of: Addresses<'_>, own: &[u64]) -> Vec<u64> {
-        of.iter().zip(own).map(|(at, &first)| if at.0 == 0 { first } else { at.0 }).collect()
+    fn filled(of: DeviceRanges<'_>, own: &[[u64; 2]]) -> Vec<[u64; 2]> {
+        let of = numbers(of).into_iter();
+        of.zip(own).map(|(range, &first)| if range[0] == 0 { first } else { range }).collect()
     }
 }
 
@@ -179,7 +184,7 @@ impl Buggy {
         run: impl FnOnce(&mut SimDevice, &Launch<'_>) -> Result<(), SimError>,
     ) -> Result<(), SimError> {
         let Some(first) = self.first.get(&launch.op) else { return run(device, launch) };
-        let made = launch.writes.iter().find(|at| at.0 != 0);
+        let made = launch.writes.iter().map(|range| range.address).find(|at| at.0 != 0);
         match self.bug {
             Bug::LosesRepeats => Ok(()),
             Bug::RepeatsTrustTheFirst => {
@@ -187,7 +192,7 @@ impl Buggy {
                     .writes
                     .iter()
                     .zip(&first.writes)
-                    .all(|(at, &first)| at.0 == 0 || at.0 == first);
+                    .all(|(range, &[first, _])| [0, first].contains(&range.address.0));
                 if is_there { Ok(()) } else { run(device, launch) }
             }
             Bug::RepeatsDrawAnew => {
@@ -197,14 +202,17 @@ impl Buggy {
             }
             Bug::RepeatsWriteToTheFirst => {
                 let writes = launch.writes.iter().zip(&first.writes);
-                let writes: Vec<u64> =
-                    writes.map(|(at, &first)| if at.0 == 0 { 0 } else { first }).collect();
-                run(device, &Launch { writes: Addresses::new(&writes), ..*launch })
+                let writes: Vec<_> = writes
+                    .map(|(range, &[first, bytes])| {
+                        [if range.address.0 == 0 { 0 } else { first }, bytes]
+                    })
+                    .collect();
+                run(device, &Launch { writes: DeviceRanges::new(&writes), ..*launch })
             }
             Bug::RepeatsUpdateStates => {
                 let reads = FirstLaunch::filled(launch.reads, &first.reads);
                 let writes = FirstLaunch::filled(launch.writes, &first.writes);
-                let (reads, writes) = (Addresses::new(&reads), Addresses::new(&writes));
+                let (reads, writes) = (DeviceRanges::new(&reads), DeviceRanges::new(&writes));
                 run(device, &Launch { is_repeat: false, reads, writes, ..*launch })
             }
             Bug::RepeatsUseTheFirstWorkspace => {
@@ -543,31 +551,34 @@ impl Layer<SimDevice> for Buggy {
             Bug::ClobbersOperands => {
                 run(device, launch)?;
                 let last = launch.reads.get(launch.reads.len().wrapping_sub(1));
-                last.map_or(Ok(()), |last| device.upload(host, last))
+                last.map_or(Ok(()), |last| device.upload(host, last.address))
             }
             Bug::LeavesAByte => {
                 run(device, launch)?;
-                launch.writes.get(0).map_or(Ok(()), |first| device.upload(host, first))
+                launch.writes.get(0).map_or(Ok(()), |first| device.upload(host, first.address))
             }
             Bug::Overruns => {
                 run(device, launch)?;
-                let after = launch.writes.get(0).map(|at| at.0 + 2 * device.chunk_bytes());
+                let after =
+                    launch.writes.get(0).map(|range| range.address.0 + 2 * device.chunk_bytes());
                 let after = after.map(|at| DeviceAddress(at + device.chunk_bytes() / 2 + 4));
                 // Where that is not mapped nothing is hit.
                 after.map_or(Ok(()), |after| device.upload(host, after)).or(Ok(()))
             }
             Bug::CutsOperands => {
-                let cut = |addresses: Addresses<'_>| -> Vec<u64> {
-                    addresses.iter().map(|at| at.0 % (1 << 32)).collect()
+                let cut = |ranges| -> Vec<[u64; 2]> {
+                    let ranges = numbers(ranges).into_iter();
+                    ranges.map(|[address, bytes]| [address % (1 << 32), bytes]).collect()
                 };
                 let (reads, writes) = (cut(launch.reads), cut(launch.writes));
-                let (reads, writes) = (Addresses::new(&reads), Addresses::new(&writes));
+                let (reads, writes) = (DeviceRanges::new(&reads), DeviceRanges::new(&writes));
                 run(device, &Launch { reads, writes, ..*launch })
             }
             Bug::SharesTheWorkspace => {
-                let workspace = launch.workspace.and(launch.reads.get(0));
-                let reads: Vec<u64> = launch.reads.iter().map(|at| at.0).collect();
-                run(device, &Launch { workspace, reads: Addresses::new(&reads), ..*launch })
+                let workspace = launch.workspace.zip(launch.reads.get(0));
+                let workspace = workspace
+                    .map(|(workspace, read)| DeviceRange { address: read.address, ..workspace });
+                run(device, &Launch { workspace, ..*launch })
             }
             _ => run(device, launch),
         }

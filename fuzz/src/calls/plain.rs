@@ -6,7 +6,9 @@ use crate::fault::{Fault, returns};
 use crate::graphs::{Arrays, arrays};
 use crate::numbers::{numbers, numbers_u32, numbers_usize};
 use backend_checks::{AddressMap, Refused, Unavailable, check_launch};
-use planner_core::backend::{Addresses, Chunks, DeviceAddress, HostRange, Launch, Point};
+use planner_core::backend::{
+    Chunks, DeviceAddress, DeviceRange, DeviceRanges, HostRange, Launch, Point,
+};
 use planner_core::machine::{Direction, transmission_ns};
 use planner_core::packing::{self, Item};
 use planner_core::pieces::Pieces;
@@ -108,14 +110,15 @@ fn check_graph(input: &Input) -> Result<(), Fault> {
         let graph = Graph::new(tensors, ops, operands, scratch)?;
         for op in graph.op_ids() {
             let _ = (graph.op(op), graph.reads(op), graph.writes(op), graph.operands_of(op));
-            let addresses = [one, two, three];
+            let ranges = [[one, two], [two, three], [three, one]];
             let launch = Launch {
                 op: OpId(two as u32),
                 is_repeat: two % 3 == 0,
                 iteration: three,
-                reads: Addresses::new(&addresses[..(one % 4) as usize]),
-                writes: Addresses::new(&addresses[..(two % 4) as usize]),
-                workspace: (three % 2 == 0).then_some(DeviceAddress(one)),
+                reads: DeviceRanges::new(&ranges[..(one % 4) as usize]),
+                writes: DeviceRanges::new(&ranges[..(two % 4) as usize]),
+                workspace: (three % 2 == 0)
+                    .then_some(DeviceRange { address: DeviceAddress(one), bytes: two }),
             };
             for launch in [launch, Launch { op, ..launch }] {
                 let _ = check_launch(&graph, &launch);
@@ -124,9 +127,9 @@ fn check_graph(input: &Input) -> Result<(), Fault> {
         }
         Ok::<_, planner_core::GraphError>(graph.compute_ns())
     })?;
-    let addresses = [one, two];
-    let addresses = Addresses::new(&addresses);
-    let _ = (addresses.len(), addresses.is_empty(), addresses.get(three as usize));
+    let ranges = [[one, two]];
+    let ranges = DeviceRanges::new(&ranges);
+    let _ = (ranges.len(), ranges.is_empty(), ranges.get(three as usize));
     Ok(())
 }
 

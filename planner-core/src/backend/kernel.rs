@@ -1,6 +1,6 @@
 //! What computes: the ops of a graph on a device.
 
-use super::{Addresses, DeviceAddress, ErrorType, HostRanges};
+use super::{DeviceRange, DeviceRanges, ErrorType, HostRanges};
 use crate::graph::{Launched, OpId};
 use crate::host::HostLayout;
 
@@ -14,15 +14,16 @@ pub struct Launch<'a> {
     /// states, inputs and outputs that the op writes have the address 0; the kernel neither reads nor
     /// writes them.
     pub is_repeat: bool,
-    /// The iteration, counted from 1 over all plans that an executor has switched to. Where a backend captures launches and runs them again, this is
-    /// the captured one; such a backend offers the number in device memory.
+    /// The iteration, counted from 1 over all plans that an executor has switched to. Where a backend
+    /// captures launches and runs them again, this is the captured one; such a backend offers the
+    /// number in device memory.
     pub iteration: u64,
-    /// Addresses of what it reads, in the op's order, each a whole tensor.
-    pub reads: Addresses<'a>,
-    /// Addresses of what it writes, in the op's order, each a whole tensor.
-    pub writes: Addresses<'a>,
-    /// Address of its workspace, where it has one.
-    pub workspace: Option<DeviceAddress>,
+    /// Where lies what it reads, in the op's order, each a whole tensor.
+    pub reads: DeviceRanges<'a>,
+    /// Where lies what it writes, in the op's order, each a whole tensor.
+    pub writes: DeviceRanges<'a>,
+    /// Its workspace, if it has one.
+    pub workspace: Option<DeviceRange>,
 }
 
 impl Launch<'_> {

@@ -109,7 +109,7 @@ mod stream;
 mod transfer;
 
 pub use kernel::{HostKernels, HostLaunch, Kernels, Launch};
-pub use paging::{Addresses, Chunks, DeviceAddress, Paging};
+pub use paging::{Chunks, DeviceAddress, DeviceRange, DeviceRanges, Paging};
 pub use stream::{Point, Streams};
 pub use transfer::{HostRange, HostRanges, Transfers};
 

@@ -6,15 +6,24 @@ use super::ErrorType;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct DeviceAddress(pub u64);
 
-/// Device addresses, one after the other.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Addresses<'a>(&'a [u64]);
+/// Bytes at a virtual address on the device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct DeviceRange {
+    /// The address of the first byte.
+    pub address: DeviceAddress,
+    /// Number of bytes.
+    pub bytes: u64,
+}
 
-impl<'a> Addresses<'a> {
-    /// Takes plain numbers, as they lie in working memory, for addresses.
+/// Ranges on the device, one after the other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DeviceRanges<'a>(&'a [[u64; 2]]);
+
+impl<'a> DeviceRanges<'a> {
+    /// Takes pairs of an address and a size, as they lie in working memory, for ranges.
     #[must_use]
-    pub const fn new(addresses: &'a [u64]) -> Self {
-        Self(addresses)
+    pub const fn new(ranges: &'a [[u64; 2]]) -> Self {
+        Self(ranges)
     }
 
     /// How many there are.
@@ -31,14 +40,18 @@ impl<'a> Addresses<'a> {
 
     /// One of them.
     #[must_use]
-    pub fn get(&self, position: usize) -> Option<DeviceAddress> {
-        self.0.get(position).copied().map(DeviceAddress)
+    pub fn get(&self, position: usize) -> Option<DeviceRange> {
+        self.0.get(position).copied().map(range)
     }
 
     /// All of them, in order.
-    pub fn iter(&self) -> impl ExactSizeIterator<Item = DeviceAddress> + use<'a> {
-        self.0.iter().copied().map(DeviceAddress)
+    pub fn iter(&self) -> impl ExactSizeIterator<Item = DeviceRange> + use<'a> {
+        self.0.iter().copied().map(range)
     }
+}
+
+const fn range([address, bytes]: [u64; 2]) -> DeviceRange {
+    DeviceRange { address: DeviceAddress(address), bytes }
 }
 
 /// Consecutive physical chunks, by number.

@@ -30,8 +30,8 @@ mod switch;
 mod unmaps;
 
 use crate::backend::{
-    Addresses, DeviceAddress, HostLaunch, HostRange, HostRanges, Kernels, Launch, Paging, Point,
-    Streams, Transfers,
+    DeviceAddress, DeviceRange, DeviceRanges, HostLaunch, HostRange, HostRanges, Kernels, Launch,
+    Paging, Point, Streams, Transfers,
 };
 use crate::graph::{Graph, Kind, Launched, OpId, TensorId};
 use crate::host::HostLayout;
@@ -59,7 +59,7 @@ pub const fn scratch_words(limits: &Limits, runs: usize) -> usize {
     total([
         HostLayout::scratch_words(limits),
         Inputs::scratch_words(limits),
-        words::<u64>(limits.operands),
+        words::<[u64; 2]>(limits.operands),
         words::<[u64; 2]>(limits.operands),
         words::<ChunkRun>(1),
         Memory::scratch_words(limits, runs),
@@ -77,8 +77,8 @@ pub struct Executor<'a> {
     /// The last value that each stream signals, of what is enqueued; 0 before the first
     /// iteration.
     enqueued: PerStream<u64>,
-    /// The addresses of one launch.
-    operands: &'a mut [u64],
+    /// The device ranges of one launch.
+    operands: &'a mut [[u64; 2]],
     /// The host ranges of one op on the host.
     host_operands: &'a mut [[u64; 2]],
     /// Iterations enqueued.
@@ -155,7 +155,7 @@ impl<'a> Executor<'a> {
         let most_operands = graph.ops().iter().map(|op| op.reads as usize + op.writes as usize);
         Ok(Self {
             inputs: Inputs::new(verified, scratch)?,
-            operands: scratch.take(most_operands.clone().max().unwrap_or(0), 0)?,
+            operands: scratch.take(most_operands.clone().max().unwrap_or(0), [0; 2])?,
             host_operands: scratch.take(most_operands.max().unwrap_or(0), [0; 2])?,
             // The last: it takes what is left.
             memory: Memory::new(verified, chunk_map, scratch)?,
@@ -357,6 +357,8 @@ impl<'a> Executor<'a> {
         }
         let Launched { op, is_repeat } = launched;
         let workspace = self.memory.allocate_workspace(device, op)?;
+        let workspace_bytes = graph.op(op).workspace_bytes;
+        let workspace = workspace.map(|address| DeviceRange { address, bytes: workspace_bytes });
         self.wait(device, Stream::Compute, waits)?;
         let iteration = self.number(self.iterations);
         let (reads, writes) = operands(self.operands, &self.memory, &graph, launched);
@@ -656,24 +658,27 @@ fn check_host_kernels<B: Streams, K: Kernels<B>>(
     Ok(())
 }
 
-/// Writes the addresses of an op's operands into `out`: reads, and writes; 0 for those that a
-/// repeat leaves alone.
+/// Writes the ranges of an op's operands into `out`: reads, and writes. The address is 0 for those
+/// that a repeat leaves alone.
 fn operands<'o>(
-    out: &'o mut [u64],
+    out: &'o mut [[u64; 2]],
     memory: &Memory<'_>,
     graph: &Graph<'_>,
     launched: Launched,
-) -> (Addresses<'o>, Addresses<'o>) {
-    let (op, writes) = (graph.op(launched.op), graph.writes(launched.op));
-    let (out_reads, rest) = out.split_at_mut(op.reads as usize);
-    let out_writes = &mut rest[..writes.len()];
-    out_reads.fill(0);
+) -> (DeviceRanges<'o>, DeviceRanges<'o>) {
+    let (op, all) = (graph.op(launched.op), graph.operands_of(launched.op));
+    let out = &mut out[..all.len()];
+    for (out, &tensor) in out.iter_mut().zip(all) {
+        *out = [0, graph.tensor(tensor).bytes];
+    }
+    let (out_reads, out_writes) = out.split_at_mut(op.reads as usize);
     for (at, tensor) in memory.pieces().reads_at(launched) {
-        out_reads[at - op.first_operand as usize] = memory.address(tensor, 0).0;
+        out_reads[at - op.first_operand as usize][0] = memory.address(tensor, 0).0;
     }
-    for (out, &tensor) in out_writes.iter_mut().zip(writes) {
-        let is_written = graph.is_written_by(launched, tensor);
-        *out = if is_written { memory.address(tensor, 0).0 } else { 0 };
+    for (out, &tensor) in out_writes.iter_mut().zip(graph.writes(launched.op)) {
+        if graph.is_written_by(launched, tensor) {
+            out[0] = memory.address(tensor, 0).0;
+        }
     }
-    (Addresses::new(out_reads), Addresses::new(out_writes))
+    (DeviceRanges::new(out_reads), DeviceRanges::new(out_writes))
 }

@@ -1,8 +1,8 @@
 //! A device of host memory: each stream is a thread, and memory is chunks behind locks.
 
 use spillway::core::backend::{
-    BackendError, Chunks, DeviceAddress, ErrorKind, ErrorType, HostRange, Paging, Point, Streams,
-    Transfers,
+    BackendError, Chunks, DeviceAddress, DeviceRange, ErrorKind, ErrorType, HostRange, Paging,
+    Point, Streams, Transfers,
 };
 use spillway::core::{PerStream, Stream};
 use std::fmt;
@@ -139,8 +139,7 @@ impl Device {
     /// Looks up where a range of addresses lies now.
     pub(crate) fn locate(
         &self,
-        DeviceAddress(start): DeviceAddress,
-        bytes: u64,
+        DeviceRange { address: DeviceAddress(start), bytes }: DeviceRange,
     ) -> Result<Located, Fault> {
         let mut pieces: Vec<Piece> = Vec::new();
         let mut at = start;
@@ -223,14 +222,16 @@ impl Transfers for Device {
 
     fn upload(&mut self, from: HostRange, to: DeviceAddress) -> Result<(), Fault> {
         let range = self.block_range(from.offset_bytes, from.bytes)?;
-        let (to, host) = (self.locate(to, from.bytes)?, Arc::clone(&self.host));
+        let to = self.locate(DeviceRange { address: to, bytes: from.bytes })?;
+        let host = Arc::clone(&self.host);
         self.enqueue(Stream::Upload, move || to.store(&lock(&host)[range]));
         Ok(())
     }
 
     fn download(&mut self, from: DeviceAddress, to: HostRange) -> Result<(), Fault> {
         let range = self.block_range(to.offset_bytes, to.bytes)?;
-        let (from, host) = (self.locate(from, to.bytes)?, Arc::clone(&self.host));
+        let from = self.locate(DeviceRange { address: from, bytes: to.bytes })?;
+        let host = Arc::clone(&self.host);
         self.enqueue(Stream::Download, move || lock(&host)[range].copy_from_slice(&from.load()));
         Ok(())
     }

@@ -60,11 +60,9 @@ fn machine() -> Result<OwnedMachine, Box<dyn std::error::Error>> {
 impl Kernels<Device> for Network {
     fn launch(&mut self, device: &mut Device, launch: &Launch<'_>) -> Result<(), Fault> {
         let (op, iteration) = (launch.op.index(), launch.iteration);
-        // In the order of the op's operands: values, and a weight as the second.
-        let bytes = [VALUE_BYTES, WEIGHT_BYTES, VALUE_BYTES];
-        let locate = |(address, bytes)| device.locate(address, bytes);
-        let reads = launch.reads.iter().zip(bytes).map(locate).collect::<Result<Vec<_>, _>>()?;
-        let writes = launch.writes.iter().zip(bytes).map(locate).collect::<Result<Vec<_>, _>>()?;
+        let locate = |range| device.locate(range);
+        let reads = launch.reads.iter().map(locate).collect::<Result<Vec<_>, _>>()?;
+        let writes = launch.writes.iter().map(locate).collect::<Result<Vec<_>, _>>()?;
         device.enqueue(Stream::Compute, move || {
             let read: Vec<_> = reads.iter().map(|tensor| words(&tensor.load())).collect();
             let results = compute(op, iteration, &read);
