@@ -104,7 +104,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
     let proof = proof.transpose().map_err(|failure| failure.with(&figures))?;
     if *json {
         let verdict = Verdict { valid: true, reason: None, figures, certificate: proof };
-        return output::print_json(&verdict);
+        return output::print_json("check", &verdict);
     }
     output::print("valid: safe in every order that its waits allow; the prediction is exact\n")?;
     if let Some(proof) = proof {
@@ -118,7 +118,7 @@ fn print_certified(setting: Setting<'_>, proof: Proof, json: bool) -> Result<(),
     if json {
         let (graph, machine) = (&setting.work.name, &setting.machine.name);
         let certified = Certified { valid: true, graph, machine, certificate: proof };
-        return output::print_json(&certified);
+        return output::print_json("check", &certified);
     }
     output::print(format!("proved: {}\n", proof.sentence()))
 }

@@ -135,7 +135,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
         saved.map_err(|failure| failure.with(&grid))?;
     }
     if arguments.json {
-        return output::print_json(&grid);
+        return output::print_json("compare", &grid);
     }
     output::summarize(&table::render(&grid), stdout_is_taken)
 }

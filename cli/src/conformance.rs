@@ -48,7 +48,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
     }
     let reason = match (&report.device, report.failed.len()) {
         (None, _) => format!("{} has no device", report.backend),
-        (Some(_), 0) if arguments.json => return output::print_json(&report),
+        (Some(_), 0) if arguments.json => return output::print_json("conformance", &report),
         (Some(_), 0) => return Ok(()),
         (Some(_), failed) => format!("{failed} checks failed"),
     };

@@ -34,7 +34,7 @@ struct Missing {
 /// Runs the command.
 pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
     let report = report();
-    if arguments.json { output::print_json(&report) } else { output::print(report.text) }
+    if arguments.json { output::print_json("devices", &report) } else { output::print(report.text) }
 }
 
 fn report() -> Report {

@@ -4,6 +4,7 @@ mod backend;
 mod certificate;
 mod check;
 mod compare;
+mod completions;
 mod conformance;
 mod curve;
 mod devices;
@@ -13,6 +14,7 @@ mod figures;
 mod graph_file;
 mod import;
 mod machine;
+mod man;
 mod measure;
 mod method;
 mod model;
@@ -29,7 +31,7 @@ mod summary;
 mod usage;
 mod work;
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, Parser, Subcommand};
 use failure::Failure;
 use std::process::ExitCode;
 
@@ -71,41 +73,50 @@ enum Command {
     Measure(measure::Arguments),
     Export(export::Arguments),
     Conformance(conformance::Arguments),
+    Completions(completions::Arguments),
+    Man(man::Arguments),
 }
 
 fn main() -> ExitCode {
     signals::catch(method::interrupt);
     let done = output::check_stdout();
     if done.is_err() || machine::list_is_asked_for(std::env::args_os().skip(1)) {
-        return exit(done.and_then(|()| machine::print_list()), false);
+        return exit(done.and_then(|()| machine::print_list()), None);
     }
     match Cli::try_parse() {
-        Ok(Cli { command }) => exit(execute(&command), wants_json(&command)),
-        Err(error) => exit(usage::answer(error), false),
+        Ok(Cli { command }) => exit(execute(&command), json_command(&command)),
+        Err(error) => exit(usage::answer(error), None),
     }
 }
 
-fn exit(done: Result<(), Failure>, json: bool) -> ExitCode {
+/// Ends the program; `json` names the command if its result is to be JSON.
+fn exit(done: Result<(), Failure>, json: Option<&str>) -> ExitCode {
     let Err(failure) = done else { return ExitCode::SUCCESS };
-    if let Some(report) = failure.report().filter(|_| json) {
+    if let Some((command, report)) = json.zip(failure.report()) {
         // If standard output is closed, only the sentence below is shown.
-        let _ = output::print_json(&report);
+        let _ = output::print_json(command, &report);
     }
     output::note(&format!("error: {}", failure.message));
     ExitCode::from(failure.status)
 }
 
-const fn wants_json(command: &Command) -> bool {
-    match command {
-        Command::Plan(arguments) => arguments.json,
-        Command::Run(arguments) => arguments.json,
-        Command::Check(arguments) => arguments.json,
-        Command::Compare(arguments) => arguments.json,
-        Command::Devices(arguments) => arguments.json,
-        Command::Measure(arguments) => arguments.json,
-        Command::Conformance(arguments) => arguments.json,
-        Command::Model(_) | Command::Import(_) | Command::Export(_) => false,
-    }
+/// The name of a command that is asked for JSON.
+const fn json_command(command: &Command) -> Option<&'static str> {
+    let (name, json) = match command {
+        Command::Plan(arguments) => ("plan", arguments.json),
+        Command::Run(arguments) => ("run", arguments.json),
+        Command::Check(arguments) => ("check", arguments.json),
+        Command::Compare(arguments) => ("compare", arguments.json),
+        Command::Devices(arguments) => ("devices", arguments.json),
+        Command::Measure(arguments) => ("measure", arguments.json),
+        Command::Conformance(arguments) => ("conformance", arguments.json),
+        Command::Model(_)
+        | Command::Import(_)
+        | Command::Export(_)
+        | Command::Completions(_)
+        | Command::Man(_) => return None,
+    };
+    if json { Some(name) } else { None }
 }
 
 fn execute(command: &Command) -> Result<(), Failure> {
@@ -120,5 +131,7 @@ fn execute(command: &Command) -> Result<(), Failure> {
         Command::Import(arguments) => import::run(arguments),
         Command::Export(arguments) => export::run(arguments),
         Command::Conformance(arguments) => conformance::run(arguments),
+        Command::Completions(arguments) => completions::run(arguments, Cli::command()),
+        Command::Man(arguments) => man::run(arguments, Cli::command()),
     }
 }

@@ -83,7 +83,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
         saved.map_err(|failure| failure.with(&report(&machine, &measured)))?;
     }
     if arguments.json {
-        return output::print_json(&report(&machine, &measured));
+        return output::print_json("measure", &report(&machine, &measured));
     }
     output::summarize(&shown(&machine, &measured), is_taken)
 }

@@ -56,9 +56,15 @@ pub(crate) fn printed(written: io::Result<()>) -> Result<(), Failure> {
     }
 }
 
-/// Prints a JSON object on a line of its own.
-pub(crate) fn print_json(object: &impl Serialize) -> Result<(), Failure> {
-    print(format::render(object))
+/// Prints the JSON object of a command on a line of its own; `docs/json.md` has its fields.
+pub(crate) fn print_json(command: &str, object: &impl Serialize) -> Result<(), Failure> {
+    #[derive(Serialize)]
+    struct Named<'o, T> {
+        format: String,
+        #[serde(flatten)]
+        object: &'o T,
+    }
+    print(format::render(&Named { format: format!("spillway.cli.{command}.v1"), object }))
 }
 
 /// Tells the user something on standard error, where that still exists.

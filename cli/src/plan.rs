@@ -128,7 +128,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
     }
     save(arguments, &plan).map_err(|failure| failure.with(&figures))?;
     if arguments.json {
-        return output::print_json(&figures);
+        return output::print_json("plan", &figures);
     }
     output::summarize(&summary::of(&figures, plan.machine()), stdout_is_taken)
 }

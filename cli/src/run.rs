@@ -148,7 +148,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
         output::summarize(&text, stdout_is_taken)?;
     }
     if report.digests_match {
-        return if arguments.json { output::print_json(&report) } else { Ok(()) };
+        return if arguments.json { output::print_json("run", &report) } else { Ok(()) };
     }
     let failure = Failure::cannot(format!(
         "the results differ: digest {}, in-core {}, from the graph alone {}",

@@ -44,7 +44,8 @@ fn rows_are_those_of_plan() {
     ]) {
         let arguments = ["plan", SMALL, "-s", strategy, "-b", budget, "--json"];
         let planned = folder.run(&arguments).done().json();
-        for (field, value) in planned.as_object().unwrap() {
+        let fields = planned.as_object().unwrap().iter();
+        for (field, value) in fields.filter(|(field, _)| *field != "format") {
             assert!(row.get(field).is_some(), "{field}");
             assert!(field == "planning_ns" || &row[field] == value, "{strategy} {budget} {field}");
         }

@@ -26,8 +26,8 @@
 //! ```
 //! use core::fmt;
 //! use planner_core::backend::{
-//!     BackendError, Chunks, DeviceAddress, ErrorKind, ErrorType, HostRange, Kernels, Launch, Paging,
-//!     Point, Streams, Transfers,
+//!     BackendError, Chunks, DeviceAddress, DeviceRange, ErrorKind, ErrorType, HostRange, Kernels,
+//!     Launch, Paging, Point, Streams, Transfers,
 //! };
 //! use planner_core::plan::{ArenaPlacement, Part, Pool, Resident};
 //! use planner_core::planner::{self, Auto, Output, Request, Strategy};
@@ -98,9 +98,9 @@
 //! impl Kernels<Device> for Layers {
 //!     fn launch(&mut self, device: &mut Device, launch: &Launch<'_>) -> Result<(), Never> {
 //!         for at in 0..CHUNK {
-//!             let read = |address: DeviceAddress| *device.byte(address.0 + at);
+//!             let read = |from: DeviceRange| *device.byte(from.address.0 + at);
 //!             let total = launch.reads.iter().map(read).sum();
-//!             launch.writes.iter().for_each(|address| *device.byte(address.0 + at) = total);
+//!             launch.writes.iter().for_each(|to| *device.byte(to.address.0 + at) = total);
 //!         }
 //!         Ok(())
 //!     }

@@ -6,7 +6,7 @@ use std::fs;
 use std::path::Path;
 
 /// A page, a language, the files that its blocks quote, and how many blocks there are at least.
-const QUOTES: [(&str, &str, &[&str], usize); 2] = [
+const QUOTES: [(&str, &str, &[&str], usize); 3] = [
     (
         "docs/embedding.md",
         "rust",
@@ -18,6 +18,12 @@ const QUOTES: [(&str, &str, &[&str], usize); 2] = [
         11,
     ),
     ("docs/embedding.md", "c", &["planner-c/examples/train.c"], 5),
+    (
+        "docs/serving.md",
+        "rust",
+        &["spillway/examples/serve/main.rs", "spillway/examples/serve/decoder.rs"],
+        5,
+    ),
 ];
 
 fn read(path: &str) -> String {

@@ -2,9 +2,12 @@
 //! Markdown, and a picture of the same name beside it.
 //!
 //!     cargo run --release -p spillway-benches --example large-models -- docs/large-models.md
+//!
+//! With `serving` in place of the page, prints the table of `docs/serving.md`.
 
 mod picture;
 mod published;
+mod serving;
 mod tokens;
 mod training;
 
@@ -27,7 +30,12 @@ const fn auto(host: Host) -> Strategy {
 }
 
 fn main() -> Done<()> {
-    let page = PathBuf::from(std::env::args().nth(1).ok_or("usage: large-models PAGE")?);
+    let page =
+        std::env::args().nth(1).ok_or("usage: large-models PAGE, or large-models serving")?;
+    if page == "serving" {
+        return serving::print();
+    }
+    let page = PathBuf::from(page);
     let started = Instant::now();
     let mut text = include_str!("page.md").to_owned();
     let curve = picture::curve()?;
