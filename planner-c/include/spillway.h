@@ -557,6 +557,18 @@ SpillwayCode spillway_plan_arranged_after(const SpillwayPlan *plan,
                                           SpillwayPlan **arranged,
                                           SpillwayError *error);
 
+// Makes a plan of the same work in the same budget for one iteration between two iterations of `other`,
+// such as a prompt between tokens. States that `other` holds may stay on the device for it. Of the
+// plans that are tried, and of `plan`, it is the one for which the period and the copies of both
+// switches take the least time. Plans the work up to six times.
+//
+// # Safety
+// The pointers are as `spillway.h` says.
+SpillwayCode spillway_plan_between(const SpillwayPlan *plan,
+                                   const SpillwayPlan *other,
+                                   SpillwayPlan **between,
+                                   SpillwayError *error);
+
 // Gives the figures of a plan.
 //
 // # Safety

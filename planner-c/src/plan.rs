@@ -206,6 +206,32 @@ pub unsafe extern "C" fn spillway_plan_arranged_after(
     unsafe { call(error, body) }
 }
 
+/// Makes a plan of the same work in the same budget for one iteration between two iterations of `other`,
+/// such as a prompt between tokens. States that `other` holds may stay on the device for it. Of the
+/// plans that are tried, and of `plan`, it is the one for which the period and the copies of both
+/// switches take the least time. Plans the work up to six times.
+///
+/// # Safety
+/// The pointers are as `spillway.h` says.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn spillway_plan_between(
+    plan: *const Plan,
+    other: *const Plan,
+    between: *mut *mut Plan,
+    error: *mut Error,
+) -> Code {
+    let body = || {
+        // SAFETY: the caller's promise.
+        let (Plan(plan), Plan(other), out) = unsafe {
+            (given(plan, "plan")?, given(other, "other")?, Out::new(between, "between")?)
+        };
+        hand_out(out, Plan(plan.between(other)?));
+        Ok(())
+    };
+    // SAFETY: the caller's promise.
+    unsafe { call(error, body) }
+}
+
 /// Gives the figures of a plan.
 ///
 /// # Safety

@@ -97,8 +97,11 @@ fn a_switch_to_an_arranged_plan_copies_less() {
     let (plain, kept) = (switch(prompt, token), switch(prompt, arranged));
     assert!(kept.upload_bytes < plain.upload_bytes, "{kept:?} {plain:?}");
     assert!(kept.kept_bytes > plain.kept_bytes, "{kept:?} {plain:?}");
+    let between = made(|to, error| unsafe { spillway_plan_between(prompt, token, to, error) });
+    let there_and_back = |plan| switch(token, plan).upload_bytes + switch(plan, token).upload_bytes;
+    assert!(there_and_back(between) < there_and_back(prompt));
     unsafe {
-        [prompt, token, arranged].into_iter().for_each(|plan| spillway_plan_free(plan));
+        [prompt, token, arranged, between].into_iter().for_each(|plan| spillway_plan_free(plan));
         graphs.into_iter().for_each(|graph| spillway_graph_free(graph));
         spillway_machine_free(machine);
     }

@@ -120,6 +120,20 @@ impl Plan {
             .map_err(|error| self.error(py, &error))
     }
 
+    /// A plan of the same work in the same budget for one step between two steps of another plan, such as a
+    /// prompt between tokens. States that the other plan holds may stay on the device for it. Of the
+    /// plans that are tried, and of this one, it is the one for which the period and the copies of both
+    /// switches take the least time. Plans the work up to six times.
+    ///
+    /// Raises `SwitchError` where the states of the graphs differ.
+    fn between(&self, py: Python<'_>, other: &Self) -> PyResult<Self> {
+        let between = py.detach(|| self.plan.between(&other.plan));
+        let costs = self.costs;
+        between
+            .map(|plan| Self { costs, ..Self::new(plan) })
+            .map_err(|error| self.error(py, &error))
+    }
+
     /// Whether a tensor stays where it is between two ops: no step between their first launches
     /// copies it or gives its memory back. False where they are not launched in this order.
     fn leaves_alone(&self, tensor: u32, after: u32, before: u32) -> bool {

@@ -59,6 +59,7 @@ def numbers(plan: spillway.Plan) -> list[int | None]:
     assert_type(plan.host_ops, list[int])
     assert_type(plan.leaves_alone(1, after=0, before=2), bool)
     assert_type(plan.arranged_after(plan).graph, spillway.Graph)
+    assert_type(plan.between(plan).graph, spillway.Graph)
     assert_type(plan.machine, spillway.Machine)
     assert_type(plan.setup_costs, spillway.SetupCosts | None)
     costs = spillway.SetupCosts(1, map_ns=2, touch_ns_per_page=3)

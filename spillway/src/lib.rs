@@ -75,6 +75,7 @@
 #![forbid(unsafe_code)]
 
 pub mod addresses;
+mod between;
 pub mod budget;
 pub mod certificate;
 mod course;

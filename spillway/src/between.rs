@@ -1,0 +1,243 @@
+//! Plans for an iteration between iterations of another plan, such as a prompt between tokens.
+//!
+//! A plan alone does not know what another one holds, so a switch may replace all that is on the device.
+//! Here, some states that the other plan holds stay where they are: the work is planned without them, in
+//! the memory that they leave, and they are added to the plan.
+
+use crate::error::Error;
+use crate::graph::Graph;
+use crate::placing;
+use crate::plan::Plan;
+use crate::planning;
+use crate::switching;
+use planner_core::plan::{ArenaPlacement, Part, Pool, Resident};
+use planner_core::planner::{Auto, Request, Strategy};
+use planner_core::switch::SharedState;
+use planner_core::{Op, TensorId};
+use std::collections::{HashMap, HashSet};
+use workloads::{OwnedGraph, OwnedPlan};
+
+/// Eighths of the states that could stay in objects, from all on; several, since what stays takes memory
+/// in which other states could come ahead.
+const EIGHTHS: [usize; 6] = [8, 7, 6, 4, 2, 0];
+
+/// Objects that may stay: their numbers are listed one by one.
+const MOST_OBJECTS: u64 = 1 << 24;
+
+/// The states that another plan holds between its iterations, by their numbers here.
+#[derive(Debug, Default)]
+struct Held {
+    /// In objects, in the order of the graph.
+    in_objects: Vec<TensorId>,
+    /// In its arena, at its offsets.
+    in_arena: Vec<ArenaPlacement>,
+    /// The bytes of the arena up to the end of these, in whole chunks.
+    arena_bytes: u64,
+}
+
+impl Plan {
+    /// A plan of the same work in the same budget for one iteration between two iterations of `other`,
+    /// such as a prompt between tokens: of those that are tried, and of this plan, the one for which the
+    /// period and the copies of both [switches](crate::Session::switch) take the least time. States that
+    /// `other` holds may stay on the device for it.
+    ///
+    /// Plans the work up to six times.
+    ///
+    /// # Errors
+    /// [`Error::States`], where the graphs have other states; [`Error::OutOfMemory`].
+    pub fn between(&self, other: &Self) -> Result<Self, Error> {
+        let mut held = self.held_by(other)?;
+        let all = std::mem::take(&mut held.in_objects);
+        let own = self.arranged_after(other)?;
+        let mut best = (own.time_between(other)?, own);
+        let mut tried = None;
+        for eighths in EIGHTHS {
+            let count = all.len() * eighths / 8;
+            if tried == Some(count) || count == 0 && held.in_arena.is_empty() {
+                continue;
+            }
+            tried = Some(count);
+            held.in_objects = spread(&all, count);
+            let Some(plan) = self.holding(&held)? else { continue };
+            let time_ns = plan.time_between(other)?;
+            if time_ns < best.0 {
+                best = (time_ns, plan);
+            }
+        }
+        Ok(best.1)
+    }
+
+    /// The period, and both switches.
+    fn time_between(&self, other: &Self) -> Result<u64, Error> {
+        let switches = [other.switch_to(self)?.time_ns, self.switch_to(other)?.time_ns];
+        Ok(switches.into_iter().fold(self.figures().period_ns, u64::saturating_add))
+    }
+
+    fn held_by(&self, other: &Self) -> Result<Held, Error> {
+        let resident = other.owned().resident_at_start.iter();
+        let resident: HashSet<TensorId> =
+            resident.filter(|entry| entry.part.is_whole()).map(|entry| entry.part.tensor).collect();
+        let offsets = other.owned().arena.iter().map(|placed| (placed.tensor, placed.offset_bytes));
+        let offsets: HashMap<TensorId, u64> = offsets.collect();
+        let chunk_bytes = self.machine().machine.chunk_bytes;
+        let mut held = Held::default();
+        let mut shared = switching::shared_states(other.graph(), self.graph())?;
+        shared.sort_unstable_by_key(|state| state.to);
+        for SharedState { from, to } in shared {
+            let bytes = self.graph().owned().tensors[to.index()].bytes;
+            match offsets.get(&from) {
+                Some(&offset_bytes) => {
+                    held.in_arena.push(ArenaPlacement { tensor: to, offset_bytes });
+                    let end = offset_bytes.saturating_add(bytes).div_ceil(chunk_bytes);
+                    held.arena_bytes = held.arena_bytes.max(end.saturating_mul(chunk_bytes));
+                }
+                None if resident.contains(&from) && bytes >= chunk_bytes => {
+                    held.in_objects.push(to);
+                }
+                None => {}
+            }
+        }
+        Ok(held)
+    }
+
+    /// A plan in which these states stay; none if the rest does not fit beside them, or depends on them
+    /// in another way than by their values at the start.
+    fn holding(&self, held: &Held) -> Result<Option<Self>, Error> {
+        let machine = &self.machine().machine;
+        let objects = |state: TensorId| {
+            self.graph().owned().tensors[state.index()].bytes.div_ceil(machine.chunk_bytes)
+        };
+        let in_objects: Vec<_> =
+            held.in_objects.iter().map(|&state| (state, objects(state))).collect();
+        let count = in_objects.iter().fold(0, |sum: u64, (_, count)| sum.saturating_add(*count));
+        if count > MOST_OBJECTS {
+            return Ok(None);
+        }
+        let held_bytes = count.saturating_mul(machine.chunk_bytes).saturating_add(held.arena_bytes);
+        let Some(budget_bytes) = self.owned().budget_bytes.checked_sub(held_bytes) else {
+            return Ok(None);
+        };
+        let rest = Graph::new(without(self.graph().owned(), held))?;
+        let graph = rest.graph();
+        let request = Request { graph: &graph, machine, budget_bytes };
+        let Ok((plan, _)) = placing::plan(&request, Strategy::Auto(Auto::default())) else {
+            return Ok(None);
+        };
+        let pool = Pool { object_bytes: machine.chunk_bytes, count };
+        let plan = self.with_states(plan, held, &in_objects, pool);
+        self.proved_with(OwnedPlan { budget_bytes: self.owned().budget_bytes, ..plan })
+    }
+
+    /// A plan of the rest, with states in an arena before its own, and with states and their numbers of
+    /// objects in a pool of their own, where they stay.
+    fn with_states(
+        &self,
+        mut plan: OwnedPlan,
+        held: &Held,
+        in_objects: &[(TensorId, u64)],
+        pool: Pool,
+    ) -> OwnedPlan {
+        let arena: HashSet<TensorId> = plan.arena.iter().map(|placed| placed.tensor).collect();
+        for placed in &mut plan.arena {
+            placed.offset_bytes += held.arena_bytes;
+        }
+        plan.arena.extend(&held.in_arena);
+        plan.arena_bytes += held.arena_bytes;
+        let allocated = |entry: &&Resident| !arena.contains(&entry.part.tensor);
+        let before = plan.resident_at_start.iter().filter(allocated).count();
+        let written = self.written();
+        plan.resident_at_start.extend(held.states().map(|state| Resident {
+            part: Part::whole(state),
+            host_copy: !written.contains(&state),
+        }));
+        if in_objects.is_empty() {
+            return plan;
+        }
+        let number = plan.pools.len() as u32;
+        plan.pools.push(pool);
+        plan.tensor_pool.resize(self.graph().owned().tensors.len(), 0);
+        let (mut objects, mut ends) = (Vec::new(), Vec::new());
+        for &(state, count) in in_objects {
+            plan.tensor_pool[state.index()] = number;
+            objects.extend(objects.len() as u64..objects.len() as u64 + count);
+            ends.push(objects.len() as u32);
+        }
+        if let Some(placements) = &mut plan.placements {
+            // What is resident outside of the arena comes first, in the order of its list.
+            let first = before.checked_sub(1).map_or(0, |last| placements.ends[last]);
+            let more = objects.len() as u32;
+            placements.objects.splice(first as usize..first as usize, objects);
+            placements.ends[before..].iter_mut().for_each(|end| *end += more);
+            placements.ends.splice(before..before, ends.into_iter().map(|end| first + end));
+        }
+        plan
+    }
+
+    /// The tensors that ops of this work write.
+    fn written(&self) -> HashSet<TensorId> {
+        let core = self.graph().graph();
+        core.op_ids().flat_map(|op| core.writes(op).iter().copied()).collect()
+    }
+
+    /// A list for this work, predicted, lowered and proved; none if it is no plan.
+    fn proved_with(&self, mut plan: OwnedPlan) -> Result<Option<Self>, Error> {
+        let (core, machine) = (self.graph().graph(), &self.machine().machine);
+        let Ok(schedule) = planning::schedule(&core, machine, &plan.plan()) else {
+            return Ok(None);
+        };
+        let predicted = planning::predict(&core, machine, &plan.plan(), &schedule.schedule());
+        let Ok((predicted, _)) = predicted else { return Ok(None) };
+        plan.predicted = predicted;
+        let own = self.owned();
+        let plan = OwnedPlan {
+            graph: own.graph.clone(),
+            machine: own.machine.clone(),
+            strategy: own.strategy.clone(),
+            ..plan
+        };
+        let (graph, machine) = (self.graph().clone(), self.machine().clone());
+        match Self::in_context(graph, machine, plan, self.context().clone()) {
+            Ok(plan) => Ok(Some(plan)),
+            Err(Error::Invalid { .. }) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+}
+
+impl Held {
+    /// All of them, in the order in which a plan lists them.
+    fn states(&self) -> impl Iterator<Item = TensorId> {
+        let in_arena = self.in_arena.iter().map(|placed| placed.tensor);
+        self.in_objects.iter().copied().chain(in_arena)
+    }
+}
+
+/// So many of some states, at even distances.
+fn spread(states: &[TensorId], count: usize) -> Vec<TensorId> {
+    (0..count).map(|at| states[at * states.len() / count]).collect()
+}
+
+/// The same work with ops that do not touch some states. An op on the host could not read the arena, and
+/// would change a state behind the device's back.
+fn without(graph: &OwnedGraph, held: &Held) -> OwnedGraph {
+    let states: HashSet<TensorId> = held.states().collect();
+    let arena: HashSet<TensorId> = held.in_arena.iter().map(|placed| placed.tensor).collect();
+    let mut rest = OwnedGraph { ops: Vec::new(), operands: Vec::new(), ..graph.clone() };
+    for op in &graph.ops {
+        let operands = &graph.operands[op.first_operand as usize..];
+        let (reads, operands) = operands.split_at(op.reads as usize);
+        let writes = &operands[..op.writes as usize];
+        let first_operand = rest.operands.len() as u32;
+        let touched = |tensor: &&TensorId| !states.contains(tensor);
+        rest.operands.extend(reads.iter().filter(touched));
+        let left_reads = rest.operands.len() as u32 - first_operand;
+        rest.operands.extend(writes.iter().filter(touched));
+        let left_writes = rest.operands.len() as u32 - first_operand - left_reads;
+        let needs_device = reads.iter().any(|tensor| arena.contains(tensor))
+            || writes.iter().any(|tensor| states.contains(tensor));
+        let host_ns = op.host_ns.filter(|_| !needs_device);
+        let (reads, writes) = (left_reads, left_writes);
+        rest.ops.push(Op { first_operand, reads, writes, host_ns, ..*op });
+    }
+    rest
+}
