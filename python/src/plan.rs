@@ -123,7 +123,7 @@ impl Plan {
     /// A plan of the same work in the same budget for one step between two steps of another plan, such as a
     /// prompt between tokens. States that the other plan holds may stay on the device for it. Of the
     /// plans that are tried, and of this one, it is the one for which the period and the copies of both
-    /// switches take the least time. Plans the work up to six times.
+    /// switches take the least time. Plans the work up to ten times.
     ///
     /// Raises `SwitchError` where the states of the graphs differ.
     fn between(&self, py: Python<'_>, other: &Self) -> PyResult<Self> {

@@ -14,12 +14,15 @@ use planner_core::plan::{ArenaPlacement, Part, Pool, Resident};
 use planner_core::planner::{Auto, Request, Strategy};
 use planner_core::switch::SharedState;
 use planner_core::{Op, TensorId};
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use workloads::{OwnedGraph, OwnedPlan};
 
-/// Eighths of the states that could stay in objects, from all on; several, since what stays takes memory
-/// in which other states could come ahead.
+/// Eighths of the weights that could stay, from all on; several, since what stays takes memory in which
+/// other weights could come ahead.
 const EIGHTHS: [usize; 6] = [8, 7, 6, 4, 2, 0];
+
+/// How often the numbers between the best one and its neighbours are tried then.
+const CLOSER: usize = 2;
 
 /// Objects that may stay: their numbers are listed one by one.
 const MOST_OBJECTS: u64 = 1 << 24;
@@ -41,27 +44,44 @@ impl Plan {
     /// period and the copies of both [switches](crate::Session::switch) take the least time. States that
     /// `other` holds may stay on the device for it.
     ///
-    /// Plans the work up to six times.
+    /// Plans the work up to ten times.
     ///
     /// # Errors
     /// [`Error::States`], where the graphs have other states; [`Error::OutOfMemory`].
     pub fn between(&self, other: &Self) -> Result<Self, Error> {
         let mut held = self.held_by(other)?;
-        let all = std::mem::take(&mut held.in_objects);
+        let written = self.written();
+        let (always, weights): (Vec<_>, Vec<_>) =
+            held.in_objects.iter().partition(|state| written.contains(state));
         let own = self.arranged_after(other)?;
         let mut best = (own.time_between(other)?, own);
-        let mut tried = None;
-        for eighths in EIGHTHS {
-            let count = all.len() * eighths / 8;
-            if tried == Some(count) || count == 0 && held.in_arena.is_empty() {
-                continue;
+        // The times for numbers of weights that stay, where there is a plan.
+        let mut times = BTreeMap::new();
+        let mut attempt = |count: usize, times: &mut BTreeMap<usize, u64>| -> Result<(), Error> {
+            if times.contains_key(&count) {
+                return Ok(());
             }
-            tried = Some(count);
-            held.in_objects = spread(&all, count);
-            let Some(plan) = self.holding(&held)? else { continue };
-            let time_ns = plan.time_between(other)?;
-            if time_ns < best.0 {
+            held.in_objects = always.iter().copied().chain(spread(&weights, count)).collect();
+            let plan = self.holding(&held)?;
+            let time_ns = plan.as_ref().map_or(Ok(u64::MAX), |plan| plan.time_between(other))?;
+            times.insert(count, time_ns);
+            if let Some(plan) = plan.filter(|_| time_ns < best.0) {
                 best = (time_ns, plan);
+            }
+            Ok(())
+        };
+        for eighths in EIGHTHS {
+            attempt(weights.len() * eighths / 8, &mut times)?;
+        }
+        for _ in 0..CLOSER {
+            let shortest = times.iter().min_by_key(|(_, time_ns)| **time_ns);
+            let Some((&count, _)) = shortest.filter(|(_, time_ns)| **time_ns < u64::MAX) else {
+                break;
+            };
+            let below = times.range(..count).next_back().map(|(below, _)| below.midpoint(count));
+            let above = times.range(count + 1..).next().map(|(above, _)| above.midpoint(count));
+            for count in below.into_iter().chain(above) {
+                attempt(count, &mut times)?;
             }
         }
         Ok(best.1)

@@ -274,6 +274,25 @@ fn chunks_may_have_any_size() {
     }
 }
 
+/// Objects are larger than chunks where these would be millions, each with a number in the plan.
+#[test]
+fn small_chunks_make_no_more_objects_and_no_longer_plans() {
+    let times = [2, 48, 61, 50, 57, 52, 66, 45, 58, 55, 49, 60, 53, 1];
+    let bytes = [76_127_232].into_iter().chain([14_196_736; 12]).chain([6144]);
+    let layers: Vec<_> =
+        bytes.zip(times).map(|(bytes, ms)| Layer::new(bytes, ms * 1_000_000)).collect();
+    let plan = |chunk_bytes| {
+        let machine = machine_of(64 << 10, 37_880);
+        let parameters = MachineParameters { chunk_bytes, ..*machine.machine };
+        let machine = OwnedMachine { machine: Machine::new(parameters).unwrap(), ..machine };
+        streaming::plan(&layers, &machine, 83_763_200u64).unwrap()
+    };
+    let [fine, large] = [64, 64 << 10].map(plan);
+    assert_eq!(fine.figures().period_ns, large.figures().period_ns);
+    let objects = fine.owned().pools.iter().map(|pool| pool.count).sum::<u64>();
+    assert!(objects < 1 << 16, "{objects}");
+}
+
 #[test]
 fn a_layer_at_a_time_needs_only_the_largest() {
     let layers: Vec<_> = (1..=5).map(|layer| Layer::new(layer * 700, 100)).collect();

@@ -408,7 +408,7 @@ fn arena_of(layers: &Layers, is_streamed: &[bool]) -> (Vec<ArenaPlacement>, u64)
     (placements, end_bytes)
 }
 
-fn predict(
+pub(super) fn predict(
     graph: &Graph<'_>,
     machine: &Machine,
     plan: &OwnedPlan,

@@ -47,7 +47,7 @@ use crate::figures::{Context, Needs};
 use crate::graph::Graph;
 use crate::names::{Names, exactly};
 use crate::plan::Plan;
-use planner_core::{GraphError, Kind, OpId, TensorId};
+use planner_core::{GraphError, Kind, Machine, MachineParameters, OpId, TensorId};
 use std::time::Instant;
 use streamed::Layers;
 use workloads::{OwnedGraph, OwnedMachine, OwnedPlan, Shown};
@@ -204,7 +204,13 @@ where
         return Err(too_small(&graph, budget_bytes, &least));
     }
     let context = Context::new(graph.owned(), machine, STRATEGY, budget_bytes, needs)?;
-    let plan = list::best(&Layers::new(&core, on, budget_bytes), &core, on)
+    let best = |on: &Machine| list::best(&Layers::new(&core, on, budget_bytes), &core, on);
+    let coarse = coarse(layers, on).and_then(|coarse| {
+        let plan = best(&coarse).ok()?;
+        Some(OwnedPlan { predicted: list::predict(&core, on, &plan).ok()?, ..plan })
+    });
+    let plan = coarse
+        .map_or_else(|| best(on), Ok)
         .map_err(|error| Error::planning(&Names::new(graph.owned(), &[]), error, budget_bytes))?;
     let plan = OwnedPlan {
         graph: graph.name().to_owned(),
@@ -219,6 +225,20 @@ where
         ..context
     };
     Plan::in_context(graph, machine.clone(), plan, context)
+}
+
+/// Objects of all layers up to which an object is a chunk. Each object has a number in the plan, so with
+/// more of them planning would take seconds.
+const MOST_OBJECTS: u64 = 1 << 16;
+
+/// The machine with chunks so much larger that the layers have few enough of them; none if they have few.
+fn coarse(layers: &[Layer], machine: &Machine) -> Option<Machine> {
+    let bytes = layers.iter().fold(0, |sum: u64, layer| sum.saturating_add(layer.bytes));
+    let chunks = bytes / machine.chunk_bytes;
+    let several = (chunks / (MOST_OBJECTS / 2)).checked_next_power_of_two()?;
+    let chunk_bytes = machine.chunk_bytes.checked_mul(several)?;
+    let coarse = Machine::new(MachineParameters { chunk_bytes, ..**machine });
+    coarse.ok().filter(|_| chunks > MOST_OBJECTS)
 }
 
 fn too_small(graph: &Graph, budget_bytes: u64, least: &Least) -> Error {
