@@ -12,10 +12,10 @@ const CARDS: [(Card, u64, &str); 4] =
 
 pub(super) fn print() -> Done<()> {
     println!(
-        "| billions | bits | machine | budget | prompt: `fit` | **`auto`** | switch | token: `fit` | `split` \
-         | **`auto`** | tokens/s |"
+        "| billions | bits | machine | budget | prompt: `fit` | `auto` | with switches: `fit` | `auto` \
+         | **`between`** | token: `fit` | `split` | **`auto`** | tokens/s |"
     );
-    println!("|--:|--:|---|--:|--:|--:|--:|--:|--:|--:|--:|");
+    println!("|--:|--:|---|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|");
     for billions in [8, 70] {
         for bits in ["4.5", "16"] {
             for (card, budget_gib, host_tflops) in CARDS {
@@ -33,12 +33,13 @@ pub(super) fn print() -> Done<()> {
                 declare_states(&prompt, &mut token);
                 let prompt = Ways::of(&prompt, &machine, budget_gib)?;
                 let token = Ways::of(&token, &machine, budget_gib)?;
+                let [fit, alone, between] = with_switches(&prompt, &token)?;
                 println!(
-                    "| {billions} | {bits} | {} | {budget_gib} GiB | {} | **{}** | {} | {} | {} | **{}** | {} |",
+                    "| {billions} | {bits} | {} | {budget_gib} GiB | {} | {} | {fit} | {alone} \
+                     | **{between}** | {} | {} | **{}** | {} |",
                     card.machine,
                     cell(prompt.fit.as_ref()),
                     cell(prompt.auto.as_ref()),
-                    switched(&prompt, &token)?,
                     cell(token.fit.as_ref()),
                     cell(token.split.as_ref()),
                     cell(token.auto.as_ref()),
@@ -77,11 +78,22 @@ fn cell(plan: Option<&Plan>) -> String {
     plan.map_or_else(none, |plan| ms(period(plan)))
 }
 
-/// The time to go from the plan of a prompt to that of a token.
-fn switched(prompt: &Ways, token: &Ways) -> Done<String> {
-    let (Some(prompt), Some(token)) = (&prompt.auto, &token.auto) else { return Ok(none()) };
-    let switch = prompt.switch_to(&token.arranged_after(prompt)?)?;
-    Ok(ms(switch.time_ns as f64))
+/// A prompt between tokens, with both switches: by `fit`, by `auto`, and by a plan that knows of the tokens.
+fn with_switches(prompt: &Ways, token: &Ways) -> Done<[String; 3]> {
+    let whole = |plan: &Plan, token: &Plan| -> Done<String> {
+        let switches = [token.switch_to(plan)?.time_ns, plan.switch_to(token)?.time_ns];
+        let switches_ns: u64 = switches.iter().sum();
+        Ok(ms(period(plan) + switches_ns as f64))
+    };
+    let fit = match (&prompt.fit, &token.fit) {
+        (Some(prompt), Some(token)) => whole(&prompt.arranged_after(token)?, token)?,
+        _ => none(),
+    };
+    let (Some(prompt), Some(token)) = (&prompt.auto, &token.auto) else {
+        return Ok([fit, none(), none()]);
+    };
+    let alone = whole(&prompt.arranged_after(token)?, token)?;
+    Ok([fit, alone, whole(&prompt.between(token)?, token)?])
 }
 
 fn period(plan: &Plan) -> f64 {
