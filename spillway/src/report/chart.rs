@@ -274,7 +274,7 @@ impl Canvas<'_> {
 }
 
 /// 1, 2 or 5 times a power of ten, at least as large.
-fn round_step(ns: u64) -> u64 {
+pub(super) fn round_step(ns: u64) -> u64 {
     let mut power = 1u64;
     loop {
         for factor in [1, 2, 5] {

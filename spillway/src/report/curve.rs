@@ -1,5 +1,6 @@
 //! The period over the budget, with the plan on it.
 
+use super::chart::round_step;
 use super::{Budgeted, escape};
 use crate::figures::{Context, Figures};
 use crate::units::{bytes, percent, ratio, time};
@@ -11,7 +12,7 @@ const LEFT: f64 = 66.0;
 const RIGHT: f64 = WIDTH - 34.0;
 const TOP: f64 = 16.0;
 const BOTTOM: f64 = HEIGHT - 40.0;
-/// The gaps between lines of the grid.
+/// About as many gaps are between lines of the grid.
 const LINES: u64 = 4;
 
 /// The axes, from 0 to the largest budget, and from compute alone to the longest period.
@@ -75,28 +76,42 @@ pub(super) fn render(curve: &[Budgeted], context: &Context, figures: &Figures) -
     )
 }
 
+/// Lines at round shares of what is needed in-core, and at round multiples of compute.
 fn grid(scale: &Scale, context: &Context, figures: &Figures) -> String {
     let mut svg = String::new();
-    for line in 0..=LINES {
-        let share = line as f64 / LINES as f64;
-        let budget_bytes = (scale.most_bytes * share) as u64;
-        let period_ns = (scale.least_ns + (scale.most_ns - scale.least_ns) * share) as u64;
-        let (x, y) = (scale.x(budget_bytes), scale.y(period_ns));
-        let (label_x, label_y) = (LEFT - 6.0, y + 4.0);
-        let times = ratio(period_ns, figures.compute_ns)
-            .map_or_else(|| time(period_ns), |ratio| format!("{ratio:.2} ×"));
-        let below = BOTTOM + 16.0;
+    let in_core_bytes = context.in_core_peak_bytes;
+    // In thousandths, and in percent.
+    let most_share = scale.most_bytes * 1000.0 / in_core_bytes.max(1) as f64;
+    let step = round_step((most_share as u64 / (LINES + 1)).max(1));
+    for share in (0..=most_share as u64).step_by(step as usize) {
+        let budget_bytes = (in_core_bytes as f64 * share as f64 / 1000.0) as u64;
+        let (x, below) = (scale.x(budget_bytes), BOTTOM + 16.0);
         // A string takes every write.
         let _ = writeln!(
             svg,
             "<line class=\"grid\" x1=\"{x:.1}\" x2=\"{x:.1}\" y1=\"{TOP}\" y2=\"{BOTTOM}\"/>\
-             <line class=\"grid\" x1=\"{LEFT}\" x2=\"{RIGHT}\" y1=\"{y:.1}\" y2=\"{y:.1}\"/>\
-             <text class=\"right\" x=\"{label_x}\" y=\"{label_y:.1}\">{times}</text>\
              <text class=\"mid\" x=\"{x:.1}\" y=\"{below}\">{}</text>\
              <text class=\"mid\" x=\"{x:.1}\" y=\"{}\">{}</text>",
             bytes(budget_bytes),
             below + 14.0,
-            escape(&percent(budget_bytes, context.in_core_peak_bytes)),
+            escape(&percent(budget_bytes, in_core_bytes)),
+        );
+    }
+    // Without compute, of a microsecond.
+    let unit_ns = figures.compute_ns.max(1000) as f64 / 1000.0;
+    let [least, most] = [scale.least_ns, scale.most_ns].map(|ns| (ns / unit_ns) as u64);
+    let step = round_step(((most - least) / LINES).max(1));
+    let first = least.checked_next_multiple_of(step).unwrap_or(most);
+    for thousandths in (first..=most).step_by(step as usize) {
+        let period_ns = (thousandths as f64 * unit_ns) as u64;
+        let y = scale.y(period_ns);
+        let (label_x, label_y) = (LEFT - 6.0, y + 4.0);
+        let times = ratio(period_ns, figures.compute_ns)
+            .map_or_else(|| time(period_ns), |ratio| format!("{ratio:.2} ×"));
+        let _ = writeln!(
+            svg,
+            "<line class=\"grid\" x1=\"{LEFT}\" x2=\"{RIGHT}\" y1=\"{y:.1}\" y2=\"{y:.1}\"/>\
+             <text class=\"right\" x=\"{label_x}\" y=\"{label_y:.1}\">{times}</text>"
         );
     }
     svg

@@ -42,10 +42,13 @@ impl Canvas<'_> {
         let top = MEMORY_TOP - 6.0;
         self.draw(format_args!("<text class=\"label\" x=\"0\" y=\"{top}\">memory</text>"));
         let most_held = self.areas(course, y);
-        for quarter in 0..=4 {
-            let tick_bytes = budget_bytes / 4 * quarter;
+        // Powers of two, as sizes are written; none so near the budget that its label would be hidden.
+        let step_bytes = (budget_bytes / 5).max(1).checked_next_power_of_two().unwrap_or(u64::MAX);
+        let ticks = (0..=budget_bytes / step_bytes).map(|tick| tick * step_bytes);
+        let ticks = ticks.filter(|tick_bytes| budget_bytes - tick_bytes > budget_bytes / 12);
+        for tick_bytes in ticks.chain([budget_bytes]) {
             let (at, text_at, text_x) = (y(tick_bytes), y(tick_bytes) + 4.0, LEFT - 6.0);
-            let class = if quarter == 4 { "budget" } else { "grid" };
+            let class = if tick_bytes == budget_bytes { "budget" } else { "grid" };
             self.draw(format_args!(
                 "<line class=\"{class}\" x1=\"{LEFT}\" x2=\"{RIGHT}\" y1=\"{at:.1}\" y2=\"{at:.1}\"/>"
             ));
