@@ -148,9 +148,9 @@ impl Kernels<VulkanDevice> for Training<'_> {
         launch: &Launch<'_>,
     ) -> Result<(), VulkanError> {
         let op = launch.op;
-        let mut addresses: Vec<_> = launch.reads.iter().map(|at| at.0).collect();
+        let mut addresses: Vec<_> = launch.reads.iter().map(|range| range.address.0).collect();
         // A tensor that is updated in place has one address.
-        let written = launch.writes.iter().map(|at| at.0);
+        let written = launch.writes.iter().map(|range| range.address.0);
         let written: Vec<_> = written.filter(|at| !addresses.contains(at)).collect();
         addresses.extend(written);
         self.bind(device, op, &addresses)?;
