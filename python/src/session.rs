@@ -403,21 +403,16 @@ impl Session {
         let len = view.len()?;
         state.check_buffer(tensor, Kind::State, len, first_byte)?;
         let first = first_byte.unwrap_or(0);
-        let session = match &mut *state {
+        let value = match &mut *state {
             // The start would ask for inputs, so what is not started yet is not started here.
-            State::Ready(parts) => {
-                let value = match parts.2.states.get(&TensorId(tensor)) {
-                    Some(whole) => PyBytes::new(py, &whole[first as usize..][..len]),
-                    None => PyBytes::new(py, &vec![0; len]),
-                };
-                drop(state);
-                return view.set_item(pyo3::types::PySlice::full(py), value);
-            }
-            started => started.running()?,
+            State::Ready(parts) => match parts.2.states.get(&TensorId(tensor)) {
+                Some(whole) => PyBytes::new(py, &whole[first as usize..][..len]),
+                None => PyBytes::new(py, &vec![0; len]),
+            },
+            started => read(py, started.running()?, len, |session, into| {
+                session.read_state_at(TensorId(tensor), first, into)
+            })?,
         };
-        let value = read(py, session, len, |session, into| {
-            session.read_state_at(TensorId(tensor), first, into)
-        })?;
         drop(state);
         view.set_item(pyo3::types::PySlice::full(py), value)
     }

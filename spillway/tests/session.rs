@@ -154,6 +154,10 @@ fn parts_of_states_are_read_and_written() {
             assert_eq!(first(&mut session, state, LARGE_BYTES), 4 * round);
         }
     }
+    for first_byte in [0, LARGE_BYTES as u64] {
+        session.read_state_at(large, first_byte, &mut []).unwrap();
+        session.write_state_at(large, first_byte, &[]).unwrap();
+    }
     for first_byte in [last + 1, LARGE_BYTES as u64, u64::MAX] {
         let error = session.read_state_at(large, first_byte, &mut [0; 3]).unwrap_err().to_string();
         let expected = format!(

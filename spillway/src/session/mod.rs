@@ -202,6 +202,9 @@ impl<D: Transfers + Paging, K: Kernels<D>> Session<D, K> {
         into: &mut [u8],
     ) -> Result<(), SessionError<D::Error>> {
         let bytes = check(self.plan(), state, Kind::State, wanted)?;
+        if bytes.is_empty() {
+            return Ok(());
+        }
         if !self.saved {
             self.execute(|executor, device| executor.save_state(device, state, &bytes))?;
         }
@@ -274,6 +277,9 @@ impl<D: Transfers + Paging, K: Kernels<D>> Session<D, K> {
         value: &[u8],
     ) -> Result<(), SessionError<D::Error>> {
         let first_byte = check(self.plan(), state, Kind::State, wanted)?.start;
+        if value.is_empty() {
+            return Ok(());
+        }
         self.execute(|executor, device| executor.write_state(device, state, first_byte, value))
     }
 
