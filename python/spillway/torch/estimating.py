@@ -74,7 +74,8 @@ def estimate(
     exchanges = {k for k, op in enumerate(step.operations) if op.exchanges}
     count, unit = _items(example_batch)
     items = count * devices, unit
-    found = Estimate(graph, machine, least_bytes, items, [], times_ns, exchanges)
+    parts = _parts(model, step)
+    found = Estimate(graph, machine, least_bytes, items, [], times_ns, exchanges, parts)
     if budgets is not None:
         found.plans.extend(graph.plan(machine, budget, settings=settings) for budget in budgets)
         return found
@@ -98,6 +99,7 @@ class Estimate:
     plans: list[Plan]  # for each budget
     times_ns: list[int]  # of each op on the device
     exchanges: set[int]  # ops by which devices exchange data
+    parts: dict[str, int]  # bytes that each part of the step has; of what states are not, the most at once
 
     def items_per_s(self, plan: Plan) -> float:
         """Returns the rows, or tokens, of the batch in a second."""
@@ -129,9 +131,10 @@ class Estimate:
     def __str__(self) -> str:
         _, unit = self.items
         has_gib = f"{self.machine.name} has {_size(self.machine.device_bytes)}"
-        lines = [f"least device memory {_size(self.least_bytes)}; {has_gib}"]
+        parts = ", ".join(f"{name} {_size(nbytes)}" for name, nbytes in self.parts.items())
+        lines = [parts, f"least device memory {_size(self.least_bytes)}; {has_gib}"]
         if not self.plans:
-            return lines[0] + ": the step does not fit"
+            return "\n".join(lines) + ": the step does not fit"
         columns = ["device", "upload", "download", "host", *(["network"] if self.exchanges else [])]
         widths = {name: max(len(name), 5) for name in columns} | dict(device=7, upload=7)
         busy = " ".join(f"{name:>{widths[name]}}" for name in columns)
@@ -213,6 +216,38 @@ def _refuse_devices(devices, optimizer, speeds):
         raise ValueError("several devices need the speed of their network: Speeds(..., network_gb_s=25)")
 
 
+def _parts(model, step):
+    """Returns the bytes of each part of a step, by name."""
+    trained = {name: tensor.requires_grad for name, tensor in model.named_parameters()}
+    buffers = {name for name, _ in model.named_buffers()}
+    parts = dict.fromkeys(["parameters", "frozen parameters", "buffers", "optimizer"], 0)
+    for storage in step.storages:
+        if storage.kind != "state":
+            continue
+        is_trained, is_buffer = trained.get(storage.name), storage.name in buffers
+        part = {True: "parameters", False: "frozen parameters", None: "optimizer"}[is_trained]
+        parts["buffers" if is_buffer else part] += storage.nbytes
+    parts["gradients and activations"] = _most_beside_states(step.graph)
+    return {name: nbytes for name, nbytes in parts.items() if nbytes}
+
+
+def _most_beside_states(graph):
+    """Returns the most bytes that inputs, temporaries and workspaces have at once, if each lives from its
+    first to its last use in the given order."""
+    graph = json.loads(graph.to_json())
+    tensors, ops = graph["tensors"], graph["ops"]
+    last = {k: at for at, op in enumerate(ops) for k in (*op["reads"], *op["writes"])}
+    alive, held, most = set(), 0, 0
+    for at, op in enumerate(ops):
+        used = {k for k in (*op["reads"], *op["writes"]) if tensors[k]["kind"] != "state"}
+        held += sum(tensors[k]["bytes"] for k in used - alive)
+        most = max(most, held + op.get("workspace_bytes", 0))
+        ended = {k for k in used if last[k] == at}
+        held -= sum(tensors[k]["bytes"] for k in ended)
+        alive = (alive | used) - ended
+    return most
+
+
 def launched(plan):
     """Returns the op of each launch of a plan."""
     return [step[1] for step in json.loads(plan.to_json())["steps"] if step[0] == "launch"]
@@ -257,4 +292,6 @@ def _items(batch):
 
 
 def _size(nbytes):
-    return f"{nbytes / 2**30:.2f} GiB" if nbytes >= 1 << 30 else f"{nbytes / 2**20:.1f} MiB"
+    if nbytes >= 1 << 30:
+        return f"{nbytes / 2**30:.2f} GiB"
+    return f"{nbytes / 2**20:.1f} MiB" if nbytes >= 1 << 20 else f"{nbytes / 2**10:.1f} KiB"

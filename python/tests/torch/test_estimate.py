@@ -120,8 +120,23 @@ def test_more_memory_makes_steps_shorter_until_all_of_it_stays():
     assert found.limit(found.plans[-1]) == "device"
     shares = [share for plan in found.plans for share in found.shares(plan).values()]
     assert all(0 <= share <= 1.001 for share in shares)
-    first, header, *lines = str(found).splitlines()
+    _, first, header, *lines = str(found).splitlines()
     assert first.endswith("small has 6.00 GiB") and "rows/s" in header and len(lines) == len(periods_ns)
+
+
+def test_the_parts_of_a_fine_tuning():
+    with torch.device("meta"):
+        model = nn.Sequential(nn.Linear(64, 64), nn.BatchNorm1d(64), nn.Linear(64, 8))
+    model[0].requires_grad_(False)
+    optimizer = torch.optim.AdamW(p for p in model.parameters() if p.requires_grad)
+    x = torch.zeros(16, 64, device="meta")
+    parts = estimate(model, lambda m, x: m(x).sum(), optimizer, x, speeds=SPEEDS).parts
+    trained = 64 + 64 + 64 * 8 + 8
+    assert parts["parameters"] == 4 * trained and parts["frozen parameters"] == 4 * (64 * 64 + 64)
+    # Means, variances and a number of batches; two moments and a number of steps for each tensor.
+    assert parts["buffers"] == 4 * (64 + 64) + 8 and parts["optimizer"] == 4 * (2 * trained + 4)
+    # The batch and the first result are held at once, and not all results of all layers.
+    assert 4 * 2 * 16 * 64 <= parts["gradients and activations"] < 4 * 8 * 16 * 64
 
 
 def test_the_optimizer_runs_on_the_host():
@@ -239,7 +254,8 @@ def test_a_decoder_of_8_billion_parameters_from_its_configuration(machine, tmp_p
     budgets = "--budget", "min", "--budget", "20GiB"
     done = run(config, "--batch", 4, "--machine", machine, *budgets, "--graph", graph)
     assert not done.returncode, done.stderr
-    first, header, *lines = done.stdout.splitlines()
+    parts, first, header, *lines = done.stdout.splitlines()
+    assert parts.startswith("parameters 14.96 GiB, buffers 0.2 KiB, optimizer 29.92 GiB, gradients and ")
     assert first.startswith("least device memory 11.7") and "tokens/s" in header and len(lines) == 2
     tokens_per_s = [float(line.split()[4].replace(",", "")) for line in lines]
     # A token takes 6 operations for each parameter. Attention takes more.
@@ -256,7 +272,7 @@ def test_a_decoder_on_several_devices(tmp_path):
     assert done.returncode == 1 and "need the speed of their network: --network" in done.stderr
     done = run(config, "--devices", 2, "--network", 25, "--budget", "20GiB")
     assert not done.returncode, done.stderr
-    _, header, line = done.stdout.splitlines()
+    _, _, header, line = done.stdout.splitlines()
     assert "network" in header and line.count("%") == 5
 
 
