@@ -34,6 +34,10 @@ enum Action {
     Read(u32, i64),
     /// The same, of this byte.
     Write(u32, i64, u8),
+    /// Of a tensor, from a byte on, so many.
+    ReadAt(u32, u64, usize),
+    /// The same, of this byte.
+    WriteAt(u32, u64, usize, u8),
     /// To the other plan.
     Switch,
     /// To a plan for another graph.
@@ -44,11 +48,16 @@ enum Action {
 pub fn inputs() -> impl Strategy<Value = Input> {
     let tensor = || prop_oneof![6 => 0..10u32, 1 => numbers_u32()];
     let size = || prop_oneof![6 => Just(0i64), 1 => -2..=2i64];
+    let first = || prop_oneof![6 => 0..100u64, 1 => numbers()];
     let action = prop_oneof![
         3 => (0..=3u64).prop_map(Action::Run),
         4 => (tensor(), size()).prop_map(|(tensor, more)| Action::Read(tensor, more)),
         3 => (tensor(), size(), any::<u8>())
             .prop_map(|(tensor, more, byte)| Action::Write(tensor, more, byte)),
+        3 => (tensor(), first(), 0..40usize)
+            .prop_map(|(tensor, first, len)| Action::ReadAt(tensor, first, len)),
+        3 => (tensor(), first(), 0..40usize, any::<u8>())
+            .prop_map(|(tensor, first, len, byte)| Action::WriteAt(tensor, first, len, byte)),
         2 => Just(Action::Switch),
         1 => Just(Action::SwitchAway),
     ];
@@ -137,7 +146,10 @@ impl Play<'_> {
             match (action, &done) {
                 (Action::Run(count), _) => (iterations, written) = (iterations + count, None),
                 (Action::Write(tensor, _, byte), Ok(_)) => written = Some((tensor, byte)),
-                (Action::Read(tensor, _), Ok(bytes)) => {
+                (Action::WriteAt(tensor, _, len, _), Ok(_)) => {
+                    written = written.filter(|&(of, _)| of != tensor || len == 0);
+                }
+                (Action::Read(tensor, _) | Action::ReadAt(tensor, ..), Ok(bytes)) => {
                     let is_other = |&(of, byte): &(u32, u8)| {
                         of == tensor && bytes.iter().any(|&read| read != byte)
                     };
@@ -173,6 +185,13 @@ impl Play<'_> {
                 let bytes = vec![byte; self.buffer_len(tensor, more)];
                 session.write_state(TensorId(tensor), &bytes).map(none)
             }
+            Action::ReadAt(tensor, first, len) => {
+                let mut bytes = vec![0xaa; len];
+                session.read_state_at(TensorId(tensor), first, &mut bytes).map(|()| bytes)
+            }
+            Action::WriteAt(tensor, first, len, byte) => {
+                session.write_state_at(TensorId(tensor), first, &vec![byte; len]).map(none)
+            }
             Action::Switch => {
                 let is_first = session.plan().owned() == self.plans[0].owned();
                 let next = self.plans[usize::from(is_first)].clone();
@@ -206,6 +225,12 @@ impl Play<'_> {
                 let state = tensors.get(tensor as usize).filter(|it| it.kind == Kind::State);
                 let len = self.buffer_len(tensor, more) as u64;
                 state.is_none_or(|state| state.bytes != len)
+            }
+            Action::ReadAt(tensor, first, len) | Action::WriteAt(tensor, first, len, _) => {
+                let tensors = &self.plans[0].graph().owned().tensors;
+                let state = tensors.get(tensor as usize).filter(|it| it.kind == Kind::State);
+                let end = first.checked_add(len as u64);
+                state.is_none_or(|state| end.is_none_or(|end| end > state.bytes))
             }
             Action::SwitchAway => true,
         }
