@@ -560,7 +560,7 @@ SpillwayCode spillway_plan_arranged_after(const SpillwayPlan *plan,
 // Makes a plan of the same work in the same budget for one iteration between two iterations of `other`,
 // such as a prompt between tokens. States that `other` holds may stay on the device for it. Of the
 // plans that are tried, and of `plan`, it is the one for which the period and the copies of both
-// switches take the least time. Plans the work up to six times.
+// switches take the least time. Plans the work up to ten times.
 //
 // # Safety
 // The pointers are as `spillway.h` says.
