@@ -98,6 +98,31 @@ def test_an_arranged_plan_is_the_same_but_copies_less():
         other.arranged_after(Layers().plan("50%"))
 
 
+def weights(name, bytes, time_ns):
+    """Returns a graph of layers with weights that its ops only read, and results of a size."""
+    graph = spillway.Graph(name)
+    for n in range(2 * LAYERS):
+        weight, result = graph.state(f"weight {n}", BYTES), graph.temporary(f"result {n}", bytes)
+        graph.op(f"layer {n}", time_ns, [weight], [result])
+    return graph
+
+
+def test_a_plan_between_steps_of_another_is_never_longer_with_both_switches():
+    prompt, token = (
+        weights(*given).plan(machine(), LAYERS * BYTES + 8192)
+        for given in [("prompt", 2000, 9000), ("token", 20, 1000)]
+    )
+    between = prompt.between(token)
+
+    def there_and_back(plan):
+        return plan.predicted.period_ns + token.switch_to(plan).time_ns + plan.switch_to(token).time_ns
+
+    assert there_and_back(between) <= there_and_back(prompt)
+    assert between.budget_bytes == prompt.budget_bytes
+    with pytest.raises(spillway.SwitchError, match="is a state of the graph"):
+        prompt.between(Layers().plan("60%"))
+
+
 def test_a_session_that_has_not_begun_is_started_by_a_switch():
     layers, other = Layers(), Layers("backward", reverse=True, step=10)
     with spillway.Session(layers.plan("80%"), layers) as session:
