@@ -2,7 +2,7 @@
 
 use crate::failure::Failure;
 use crate::method::Method;
-use crate::names::Names;
+use crate::names;
 use crate::proof::{self, Proved};
 use crate::strategy;
 use crate::work::Setting;
@@ -32,9 +32,8 @@ pub(crate) fn needs(setting: Setting<'_>, method: Option<&Method>) -> Result<Nee
     let request = Request { graph: &graph, machine, budget_bytes };
     let least = method.map(|method| method.min_feasible(&request)).transpose();
     let needs = least.and_then(|least| Needs::of(&graph, machine, least.map(|(bytes, _)| bytes)));
-    needs.map_err(|error| {
-        Failure::cannot(Names::new(setting.work, &[]).planning_error(&error, budget_bytes))
-    })
+    needs
+        .map_err(|error| Failure::cannot(names::planning_error(setting.work, &error, budget_bytes)))
 }
 
 impl Figures {

@@ -2,7 +2,7 @@
 
 use crate::failure::Failure;
 use crate::figures::{self, Figures};
-use crate::names::Names;
+use crate::names;
 use crate::strategy::{self, Chosen};
 use crate::work::{self, Setting, Work};
 use crate::{curve, machine, output, proof, shortage, summary};
@@ -187,7 +187,7 @@ fn choose(setting: Setting<'_>, choices: &Choices) -> Result<(Figures, OwnedPlan
     match plan {
         Ok(plan) => Ok((figures, plan)),
         Err(error) => {
-            let mut reason = Names::new(setting.work, &[]).planning_error(&error, budget_bytes);
+            let mut reason = names::planning_error(setting.work, &error, budget_bytes);
             if matches!(error, PlanningError::Infeasible { min_feasible_bytes, .. }
                 if min_feasible_bytes > budget_bytes)
             {

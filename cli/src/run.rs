@@ -3,7 +3,6 @@
 use crate::backend::{self, Entry, Job, Options, Outcome, Runner, Stopped};
 use crate::failure::Failure;
 use crate::figures::Figures;
-use crate::names::Names;
 use crate::plan::{self, Choices};
 use crate::proof::Proved;
 use crate::work::{self, Setting, Work};
@@ -13,6 +12,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use integrity::reference_digest;
 use planner_core::planner::{Request, Strategy};
 use serde::Serialize;
+use spillway::names::Names;
 use spillway::planning::{self, OwnedSchedule};
 use spillway::report::{Actual, Beside};
 use spillway::units::{bytes, count, time};

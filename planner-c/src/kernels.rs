@@ -55,6 +55,12 @@ pub struct HostRange {
     pub bytes: u64,
 }
 
+impl From<planner_core::backend::HostRange> for HostRange {
+    fn from(range: planner_core::backend::HostRange) -> Self {
+        Self { offset_bytes: range.offset_bytes, bytes: range.bytes }
+    }
+}
+
 /// One run of an op on the host.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
@@ -182,12 +188,8 @@ fn find_slots(
 
 impl HostKernels<Callbacks> for Launcher {
     fn launch_on_host(&mut self, _: &mut Callbacks, launch: &HostLaunch<'_>) -> Result<(), Failed> {
-        let of = |range: planner_core::backend::HostRange| HostRange {
-            offset_bytes: range.offset_bytes,
-            bytes: range.bytes,
-        };
         self.ranges.clear();
-        self.ranges.extend(launch.reads.iter().chain(launch.writes.iter()).map(of));
+        self.ranges.extend(launch.reads.iter().chain(launch.writes.iter()).map(HostRange::from));
         let (reads, writes) = self.ranges.split_at(launch.reads.iter().len());
         let description = HostLaunchDescription {
             op: launch.op.0,

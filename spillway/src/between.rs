@@ -34,8 +34,10 @@ struct Held {
     in_objects: Vec<TensorId>,
     /// In its arena, at its offsets.
     in_arena: Vec<ArenaPlacement>,
-    /// The bytes of the arena up to the end of these, in whole chunks.
+    /// The bytes of the arena up to the end of these states, in whole chunks.
     arena_bytes: u64,
+    /// Every tensor that an op of this work writes.
+    written: HashSet<TensorId>,
 }
 
 impl Plan {
@@ -50,10 +52,12 @@ impl Plan {
     /// [`Error::States`], where the graphs have other states; [`Error::OutOfMemory`].
     pub fn between(&self, other: &Self) -> Result<Self, Error> {
         let mut held = self.held_by(other)?;
-        let written = self.written();
-        let (always, weights): (Vec<_>, Vec<_>) =
-            held.in_objects.iter().partition(|state| written.contains(state));
         let own = self.arranged_after(other)?;
+        if held.states().next().is_none() {
+            return Ok(own);
+        }
+        let (always, weights): (Vec<_>, Vec<_>) =
+            held.in_objects.iter().partition(|state| held.written.contains(state));
         let mut best = (own.time_between(other)?, own);
         // The times for numbers of weights that stay, where there is a plan.
         let mut times = BTreeMap::new();
@@ -100,7 +104,7 @@ impl Plan {
         let offsets = other.owned().arena.iter().map(|placed| (placed.tensor, placed.offset_bytes));
         let offsets: HashMap<TensorId, u64> = offsets.collect();
         let chunk_bytes = self.machine().machine.chunk_bytes;
-        let mut held = Held::default();
+        let mut held = Held { written: self.written(), ..Held::default() };
         let mut shared = switching::shared_states(other.graph(), self.graph())?;
         shared.sort_unstable_by_key(|state| state.to);
         for SharedState { from, to } in shared {
@@ -165,10 +169,9 @@ impl Plan {
         plan.arena_bytes += held.arena_bytes;
         let allocated = |entry: &&Resident| !arena.contains(&entry.part.tensor);
         let before = plan.resident_at_start.iter().filter(allocated).count();
-        let written = self.written();
         plan.resident_at_start.extend(held.states().map(|state| Resident {
             part: Part::whole(state),
-            host_copy: !written.contains(&state),
+            host_copy: !held.written.contains(&state),
         }));
         if in_objects.is_empty() {
             return plan;

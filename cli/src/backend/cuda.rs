@@ -4,13 +4,13 @@ use super::entry::{Device, Entry, Job, Outcome, Runner, Runs, Stopped};
 use super::real::{self, Mapping, Measured, Real};
 use super::suite;
 use crate::failure::Failure;
-use crate::names::Names;
 use backend_checks::Unavailable;
 use backend_cuda::{
     Counters, Cuda, CudaDevice, CudaError, Cycle, Integrity, IntegrityKernels, Replay, Timestamp,
 };
 use planner_core::{ExecuteError, Stream, Verified};
 use serde_json::json;
+use spillway::names::Names;
 use spillway::planning;
 use spillway::units::bytes;
 use std::time::Instant;

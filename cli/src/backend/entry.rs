@@ -2,11 +2,11 @@
 
 use super::suite;
 use crate::failure::Failure;
-use crate::names::Names;
 use backend_checks::Unavailable;
 use indicatif::ProgressBar;
 use planner_core::timeline::PREDICTED_ITERATIONS;
 use planner_core::{PerStream, Verified};
+use spillway::names::Names;
 
 /// A backend.
 #[derive(Debug)]

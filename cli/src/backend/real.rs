@@ -3,12 +3,12 @@
 use super::entry::{Job, Outcome, Runner, StepTimes, Stopped};
 use super::stopwatch::Stopwatch;
 use crate::failure::Failure;
-use crate::names::Names;
 use integrity::{Backend, states_digest};
 use middleware::{Layered, LayeredKernels};
 use planner_core::backend::{BackendError, ErrorKind, ErrorType, Paging, Transfers};
 use planner_core::executor::Moment;
 use planner_core::{ExecuteError, Executor, Stream, Verified};
+use spillway::names::Names;
 use spillway::planning;
 use std::time::{Duration, Instant};
 use workloads::Shown;

@@ -3,10 +3,10 @@
 use super::entry::{Entry, Job, Outcome, Runner, Runs, StepTimes, Stopped};
 use super::suite;
 use crate::failure::Failure;
-use crate::names::Names;
 use backend_sim::{Counters, Fault, Sim, SimDevice, SimError, SimKernels};
 use planner_core::timeline::PREDICTED_ITERATIONS;
 use planner_core::{ExecuteError, PerStream, Stream, Verified};
+use spillway::names::Names;
 use spillway::planning;
 
 pub(super) const ENTRY: Entry = Entry {

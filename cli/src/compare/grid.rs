@@ -3,7 +3,7 @@
 use super::{Bound as Bounds, lp};
 use crate::failure::Failure;
 use crate::figures::{self, Figures};
-use crate::names::Names;
+use crate::names;
 use crate::plan::{self, Draft, MemoryOptions};
 use crate::proof;
 use crate::strategy::{self, Chosen};
@@ -184,7 +184,7 @@ fn cell(
         }
         Err(error) => {
             let budget_bytes = figures.context.budget_bytes;
-            let reason = Names::new(setting.work, &[]).planning_error(error, budget_bytes);
+            let reason = names::planning_error(setting.work, error, budget_bytes);
             Ok(Cell { figures, reason: Some(reason) })
         }
     }

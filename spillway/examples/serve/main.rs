@@ -61,15 +61,17 @@ fn machine() -> Result<OwnedMachine, Box<dyn Error>> {
 fn plans(budget: &str) -> Result<HashMap<Step, (Plan, Work)>, Box<dyn Error>> {
     let machine = machine()?;
     let mut plans = HashMap::new();
-    let first_token = work(Step::Token { pages: 1 })?.graph.plan(&machine).budget(budget).run()?;
     for step in steps() {
         let work = work(step)?;
         let plan = work.graph.plan(&machine).budget(budget).run()?;
-        let plan = match step {
+        plans.insert(step, (plan, work));
+    }
+    let first_token = plans[&Step::Token { pages: 1 }].0.clone();
+    for (step, (plan, _)) in &mut plans {
+        *plan = match step {
             Step::Prompt { .. } => plan.between(&first_token)?,
             Step::Token { .. } => plan.arranged_after(&first_token)?,
         };
-        plans.insert(step, (plan, work));
     }
     Ok(plans)
 }
