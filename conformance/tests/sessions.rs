@@ -196,7 +196,7 @@ fn copies_what_is_read_and_written<B: Backend>(backend: &B) {
             session.read_state_at(state, first, &mut part).unwrap();
             assert_eq!(counter.take(), [0, count]);
             assert_eq!(part, whole[first as usize..][..count as usize]);
-            // The same bytes, so that what is computed afterwards stays the same.
+            // The state keeps its value, so later iterations compute the same.
             session.write_state_at(state, first, &part).unwrap();
             assert_eq!(counter.take(), [count, 0]);
         }

@@ -356,15 +356,15 @@ typedef struct {
   uint8_t is_repeat;
   // The iteration, counted from 1.
   uint64_t iteration;
-  // Where lies what it reads, in the op's order, each a whole tensor.
+  // The ranges of the tensors that the op reads, in the op's order. Each is a whole tensor.
   const DeviceRange *reads;
   // How many it reads.
   size_t read_count;
-  // Where lies what it writes, in the op's order, each a whole tensor.
+  // The ranges of the tensors that the op writes, in the op's order. Each is a whole tensor.
   const DeviceRange *writes;
   // How many it writes.
   size_t write_count;
-  // Its workspace; of 0 bytes if it has none.
+  // The workspace of the op. It has 0 bytes if the op needs none.
   DeviceRange workspace;
 } SpillwayLaunch;
 
@@ -393,12 +393,12 @@ typedef struct {
   uint32_t op;
   // The iteration, counted from 1.
   uint64_t iteration;
-  // Where in the host block lies what it reads, in the op's order, each a whole tensor.
+  // The ranges of the host block that the op reads, in the op's order. Each is a whole tensor.
   const SpillwayHostRange *reads;
   // How many it reads.
   size_t read_count;
-  // Where lies what it writes, in the op's order, each a whole tensor. What it updates in place lies
-  // where it is read.
+  // The ranges of the host block that the op writes, in the op's order. Each is a whole tensor. A
+  // tensor that it updates in place has one range in both lists.
   const SpillwayHostRange *writes;
   // How many it writes.
   size_t write_count;

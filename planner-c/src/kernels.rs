@@ -17,15 +17,15 @@ pub struct LaunchDescription {
     pub is_repeat: u8,
     /// The iteration, counted from 1.
     pub iteration: u64,
-    /// Where lies what it reads, in the op's order, each a whole tensor.
+    /// The ranges of the tensors that the op reads, in the op's order. Each is a whole tensor.
     pub reads: *const DeviceRange,
     /// How many it reads.
     pub read_count: usize,
-    /// Where lies what it writes, in the op's order, each a whole tensor.
+    /// The ranges of the tensors that the op writes, in the op's order. Each is a whole tensor.
     pub writes: *const DeviceRange,
     /// How many it writes.
     pub write_count: usize,
-    /// Its workspace; of 0 bytes if it has none.
+    /// The workspace of the op. It has 0 bytes if the op needs none.
     pub workspace: DeviceRange,
 }
 
@@ -69,12 +69,12 @@ pub struct HostLaunchDescription {
     pub op: u32,
     /// The iteration, counted from 1.
     pub iteration: u64,
-    /// Where in the host block lies what it reads, in the op's order, each a whole tensor.
+    /// The ranges of the host block that the op reads, in the op's order. Each is a whole tensor.
     pub reads: *const HostRange,
     /// How many it reads.
     pub read_count: usize,
-    /// Where lies what it writes, in the op's order, each a whole tensor. What it updates in place lies
-    /// where it is read.
+    /// The ranges of the host block that the op writes, in the op's order. Each is a whole tensor. A
+    /// tensor that it updates in place has one range in both lists.
     pub writes: *const HostRange,
     /// How many it writes.
     pub write_count: usize,

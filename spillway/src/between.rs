@@ -17,11 +17,11 @@ use planner_core::{Op, TensorId};
 use std::collections::{BTreeMap, HashMap, HashSet};
 use workloads::{OwnedGraph, OwnedPlan};
 
-/// Eighths of the weights that could stay, from all on; several, since what stays takes memory in which
-/// other weights could come ahead.
+/// Shares of the weights to keep on the device, in eighths. Weights that stay take memory that prefetches of
+/// other weights need, so several shares are tried.
 const EIGHTHS: [usize; 6] = [8, 7, 6, 4, 2, 0];
 
-/// How often the numbers between the best one and its neighbours are tried then.
+/// Rounds that try the numbers halfway between the best number of weights and its neighbours.
 const CLOSER: usize = 2;
 
 /// Objects that may stay: their numbers are listed one by one.
@@ -41,10 +41,10 @@ struct Held {
 }
 
 impl Plan {
-    /// A plan of the same work in the same budget for one iteration between two iterations of `other`,
-    /// such as a prompt between tokens: of those that are tried, and of this plan, the one for which the
-    /// period and the copies of both [switches](crate::Session::switch) take the least time. States that
-    /// `other` holds may stay on the device for it.
+    /// Returns a plan of the same work in the same budget, for one iteration that runs between two
+    /// iterations of `other`, such as a prompt between tokens. In the plan, states that `other` holds may
+    /// stay on the device. Several plans are tried, and this plan too. The result is the plan with the
+    /// shortest sum of its period and the copies of both [switches](crate::Session::switch).
     ///
     /// Plans the work up to ten times.
     ///
@@ -124,8 +124,8 @@ impl Plan {
         Ok(held)
     }
 
-    /// A plan in which these states stay; none if the rest does not fit beside them, or depends on them
-    /// in another way than by their values at the start.
+    /// A plan in which these states stay. There is none if the rest of the work does not fit beside them, or
+    /// if the rest cannot run in the planned order with them.
     fn holding(&self, held: &Held) -> Result<Option<Self>, Error> {
         let machine = &self.machine().machine;
         let objects = |state: TensorId| {

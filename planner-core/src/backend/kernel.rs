@@ -18,9 +18,9 @@ pub struct Launch<'a> {
     /// captures launches and runs them again, this is the captured one; such a backend offers the
     /// number in device memory.
     pub iteration: u64,
-    /// Where lies what it reads, in the op's order, each a whole tensor.
+    /// The ranges of the tensors that the op reads, in the op's order. Each is a whole tensor.
     pub reads: DeviceRanges<'a>,
-    /// Where lies what it writes, in the op's order, each a whole tensor.
+    /// The ranges of the tensors that the op writes, in the op's order. Each is a whole tensor.
     pub writes: DeviceRanges<'a>,
     /// Its workspace, if it has one.
     pub workspace: Option<DeviceRange>,
@@ -41,9 +41,10 @@ pub struct HostLaunch<'a> {
     pub op: OpId,
     /// The iteration, counted as in [`Launch::iteration`].
     pub iteration: u64,
-    /// Where in the host block lies what it reads, in the op's order, each a whole tensor.
+    /// The ranges of the host block that the op reads, in the op's order. Each is a whole tensor.
     pub reads: HostRanges<'a>,
-    /// Where lies what it writes, in the op's order; what it updates in place lies where it is read.
+    /// The ranges that the op writes, in the op's order. A tensor that it updates in place has one
+    /// range in both lists.
     pub writes: HostRanges<'a>,
 }
 

@@ -12,7 +12,7 @@ const LEFT: f64 = 66.0;
 const RIGHT: f64 = WIDTH - 34.0;
 const TOP: f64 = 16.0;
 const BOTTOM: f64 = HEIGHT - 40.0;
-/// About as many gaps are between lines of the grid.
+/// The grid has about this many gaps.
 const LINES: u64 = 4;
 
 /// The axes, from 0 to the largest budget, and from compute alone to the longest period.
@@ -97,7 +97,7 @@ fn grid(scale: &Scale, context: &Context, figures: &Figures) -> String {
             escape(&percent(budget_bytes, in_core_bytes)),
         );
     }
-    // Without compute, of a microsecond.
+    // If the work has no compute time, the unit is a nanosecond.
     let unit_ns = figures.compute_ns.max(1000) as f64 / 1000.0;
     let [least, most] = [scale.least_ns, scale.most_ns].map(|ns| (ns / unit_ns) as u64);
     let step = round_step(((most - least) / LINES).max(1));

@@ -28,7 +28,7 @@ pub enum SessionError<E> {
         /// The same with its name.
         message: String,
     },
-    /// The bytes that a call is for are not in the tensor, or not all of it where they must be.
+    /// The bytes of a call are not all in the tensor, or a buffer for a whole tensor has another size.
     Bytes {
         /// The tensor.
         tensor: TensorId,
@@ -109,9 +109,9 @@ impl<E> From<ExecuteError<E>> for Failure<E> {
 /// Bytes of a tensor that a call is for.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Wanted {
-    /// So many, which must be all.
+    /// The whole tensor, which must have this size.
     All(u64),
-    /// So many, from a first one on.
+    /// The first byte, and the number of bytes.
     From(u64, u64),
 }
 

@@ -49,7 +49,7 @@ impl<D: Transfers + Paging, K: Kernels<D>> Session<D, K> {
             fs::rename(&partial, path).map_err(|error| cannot("write", path, &error))
         });
         if written.is_err() {
-            // What is left of it is of no use, and that it stays would be no new error.
+            // The first error matters, not that the unfinished file stays.
             let _ = fs::remove_file(&partial);
         }
         written
@@ -79,7 +79,7 @@ impl<D: Transfers + Paging, K: Kernels<D>> Session<D, K> {
         file.sync_all().map_err(cannot_write)
     }
 
-    /// Gives states the values that a file holds, with which the next iteration begins. Waits for all
+    /// Reads the values of states from a file. The next iteration begins with them. Waits for all
     /// iterations so far. The file is in the format safetensors; the tensors in it may have any type,
     /// and must have the names and sizes of states. With `all`, every state must be in the file;
     /// without it, states that the file lacks keep their values. Nothing is written if something in
