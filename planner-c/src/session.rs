@@ -6,7 +6,7 @@ use crate::error::{Code, Error, Failure};
 use crate::kernels::{Kernels, Launcher};
 use crate::plan::Plan;
 use planner_core::{ExecuteError, TensorId};
-use spillway::{Error as SpillwayError, SessionError, SwitchPrediction};
+use spillway::{Error as SpillwayError, SessionError};
 use std::ffi::c_char;
 use std::{ptr, slice};
 
@@ -110,12 +110,19 @@ pub struct SwitchFigures {
     pub download_bytes: u64,
     /// Time of all copies.
     pub time_ns: u64,
+    /// Time to map and unmap memory, before the copies. Ahead of a run, the most that it can be.
+    pub mapping_ns: u64,
 }
 
-impl From<SwitchPrediction> for SwitchFigures {
-    fn from(predicted: SwitchPrediction) -> Self {
-        let SwitchPrediction { kept_bytes, h2d_bytes, d2h_bytes, time_ns } = predicted;
-        Self { kept_bytes, upload_bytes: h2d_bytes, download_bytes: d2h_bytes, time_ns }
+impl From<spillway::SwitchFigures> for SwitchFigures {
+    fn from(figures: spillway::SwitchFigures) -> Self {
+        Self {
+            kept_bytes: figures.kept_bytes,
+            upload_bytes: figures.h2d_bytes,
+            download_bytes: figures.d2h_bytes,
+            time_ns: figures.time_ns,
+            mapping_ns: figures.mapping_ns,
+        }
     }
 }
 
@@ -166,10 +173,10 @@ pub unsafe extern "C" fn spillway_session_switch(
             unsafe { (given_mut(session, "session")?, given(plan, "plan")?, kernels.as_ref()) };
         let kernels = kernels.copied().unwrap_or_else(|| session.kernels().callbacks());
         let launcher = Launcher::new(&kernels, plan.graph())?;
-        let predicted = session.switch(plan.clone(), |old| *old = launcher)?;
+        let moved = session.switch(plan.clone(), |old| *old = launcher)?;
         if !figures.is_null() {
             // SAFETY: the caller's promise.
-            unsafe { Out::new(figures, "figures") }?.put(predicted.into());
+            unsafe { Out::new(figures, "figures") }?.put(moved.into());
         }
         Ok(())
     };

@@ -196,8 +196,13 @@ fn read(plan: *const Plan) {
 }
 
 fn switch(from: *const Plan, to: *const Plan) -> SwitchFigures {
-    let mut figures =
-        SwitchFigures { kept_bytes: 0, upload_bytes: 0, download_bytes: 1, time_ns: 0 };
+    let mut figures = SwitchFigures {
+        kept_bytes: 0,
+        upload_bytes: 0,
+        download_bytes: 1,
+        time_ns: 0,
+        mapping_ns: 0,
+    };
     let code = unsafe { spillway_switch_figures(from, to, &raw mut figures, ptr::null_mut()) };
     assert_eq!(code, Code::Ok);
     figures
@@ -494,8 +499,13 @@ fn what_a_device_says_is_the_code() {
     let figures = ptr::null_mut();
     let code = unsafe { spillway_switch_figures(plan, other_plan, figures, ptr::null_mut()) };
     assert_eq!(code, Code::Argument, "figures are null");
-    let mut figures =
-        SwitchFigures { kept_bytes: 0, upload_bytes: 0, download_bytes: 0, time_ns: 0 };
+    let mut figures = SwitchFigures {
+        kept_bytes: 0,
+        upload_bytes: 0,
+        download_bytes: 0,
+        time_ns: 0,
+        mapping_ns: 0,
+    };
     let code =
         unsafe { spillway_switch_figures(plan, other_plan, &raw mut figures, ptr::null_mut()) };
     assert_eq!(code, Code::NoSwitch);

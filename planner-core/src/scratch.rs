@@ -242,6 +242,7 @@ mod tests {
             iterations: MOST,
             objects: MOST,
         };
+        let ranges = executor::AddressRanges { count: MOST, rows: MOST };
         for needed_words in [
             crate::Graph::scratch_words(MOST),
             crate::arena::scratch_words(&limits),
@@ -259,7 +260,7 @@ mod tests {
             planner::scratch_words(&limits),
             swap::scratch_words(&limits),
             swap::Classes::needs_scratch_words(&limits),
-            executor::switch_scratch_words(&limits, MOST, MOST, MOST),
+            executor::switch_scratch_words(&limits, MOST, MOST, ranges),
             switch::Holding::scratch_words(&limits),
             switch::keep_offsets_scratch_words(&limits, &limits),
             switch::scratch_words(&limits, &limits, MOST),

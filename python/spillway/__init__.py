@@ -38,11 +38,11 @@ from ._core import (
     Plan,
     PlanningError,
     Predicted,
-    PredictedSwitch,
     Session,
     SessionError,
     SetupCosts,
     SwitchError,
+    SwitchFigures,
 )
 from .pickling import register as _register
 
@@ -62,9 +62,9 @@ __all__ = [
     "Plan",
     "PlanningError",
     "Predicted",
-    "PredictedSwitch",
     "Session",
     "SessionError",
     "SetupCosts",
     "SwitchError",
+    "SwitchFigures",
 ]

@@ -40,7 +40,7 @@ mod _core {
     #[pymodule_export]
     use crate::setup::SetupCosts;
     #[pymodule_export]
-    use crate::switch::PredictedSwitch;
+    use crate::switch::SwitchFigures;
 
     #[pymodule_init]
     fn init(module: &pyo3::Bound<'_, pyo3::types::PyModule>) -> pyo3::PyResult<()> {

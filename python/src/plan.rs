@@ -4,7 +4,7 @@ use crate::error;
 use crate::graph::Graph;
 use crate::machine::Machine;
 use crate::setup::SetupCosts;
-use crate::switch::PredictedSwitch;
+use crate::switch::SwitchFigures;
 use backend_host::SetUpCosts;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
@@ -103,9 +103,9 @@ impl Plan {
     /// run. Where tensors have objects smaller than a chunk, a session may keep other bytes.
     ///
     /// Raises `SwitchError` where the states of the graphs differ.
-    fn switch_to(&self, py: Python<'_>, next: &Self) -> PyResult<PredictedSwitch> {
+    fn switch_to(&self, py: Python<'_>, next: &Self) -> PyResult<SwitchFigures> {
         let predicted = py.detach(|| self.plan.switch_to(&next.plan));
-        predicted.map(PredictedSwitch::from).map_err(|error| self.error(py, &error))
+        predicted.map(SwitchFigures::from).map_err(|error| self.error(py, &error))
     }
 
     /// The same plan with its memory laid out after that of an earlier one, so that a switch from that

@@ -6,7 +6,7 @@ use crate::error::{self, SessionError, SwitchError};
 use crate::exit;
 use crate::kernels::{PyKernels, copied};
 use crate::plan::Plan;
-use crate::switch::PredictedSwitch;
+use crate::switch::SwitchFigures;
 use backend_host::{MappedDevice, MappingLimit};
 use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::prelude::*;
@@ -529,7 +529,7 @@ impl Session {
         py: Python<'_>,
         plan: &Plan,
         kernels: Option<&Bound<'_, PyAny>>,
-    ) -> PyResult<PredictedSwitch> {
+    ) -> PyResult<SwitchFigures> {
         if self.stream.is_none() {
             check_mappings(py, plan, SwitchError::new_err)?;
         }
@@ -543,7 +543,7 @@ impl Session {
             let mut state = self.state()?;
             let session = state.running()?;
             let switched = session.switch(plan.clone(), |kernels| *kernels = next);
-            switched.map(PredictedSwitch::from).map_err(|error| match &error {
+            switched.map(SwitchFigures::from).map_err(|error| match &error {
                 spillway::SessionError::Execute { .. } => failed(session, &error),
                 _ => of_session(&error),
             })

@@ -1,12 +1,12 @@
 //! What switches from plan to plan cost.
 
 use pyo3::prelude::*;
-use spillway::core::switch::SwitchPrediction;
+use spillway::SwitchFigures as Figures;
 
 /// What a switch from one plan to another costs.
 #[pyclass(frozen, eq, get_all, module = "spillway")]
 #[derive(PartialEq)]
-pub(crate) struct PredictedSwitch {
+pub(crate) struct SwitchFigures {
     /// Bytes of states that stay on the device.
     kept_bytes: u64,
     /// Bytes copied to the device, of states and of inputs.
@@ -15,22 +15,24 @@ pub(crate) struct PredictedSwitch {
     d2h_bytes: u64,
     /// Time of all copies.
     time_ns: u64,
+    /// Time to map and unmap memory, before the copies. Ahead of a run, the most that it can be.
+    mapping_ns: u64,
 }
 
-impl From<SwitchPrediction> for PredictedSwitch {
-    fn from(predicted: SwitchPrediction) -> Self {
-        let SwitchPrediction { kept_bytes, h2d_bytes, d2h_bytes, time_ns } = predicted;
-        Self { kept_bytes, h2d_bytes, d2h_bytes, time_ns }
+impl From<Figures> for SwitchFigures {
+    fn from(figures: Figures) -> Self {
+        let Figures { kept_bytes, h2d_bytes, d2h_bytes, time_ns, mapping_ns, .. } = figures;
+        Self { kept_bytes, h2d_bytes, d2h_bytes, time_ns, mapping_ns }
     }
 }
 
 #[pymethods]
-impl PredictedSwitch {
+impl SwitchFigures {
     fn __repr__(&self) -> String {
-        let Self { kept_bytes, h2d_bytes, d2h_bytes, time_ns } = self;
+        let Self { kept_bytes, h2d_bytes, d2h_bytes, time_ns, mapping_ns } = self;
         format!(
-            "PredictedSwitch(kept_bytes={kept_bytes}, h2d_bytes={h2d_bytes}, \
-             d2h_bytes={d2h_bytes}, time_ns={time_ns})"
+            "SwitchFigures(kept_bytes={kept_bytes}, h2d_bytes={h2d_bytes}, \
+             d2h_bytes={d2h_bytes}, time_ns={time_ns}, mapping_ns={mapping_ns})"
         )
     }
 }

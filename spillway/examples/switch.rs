@@ -1,7 +1,7 @@
 //! What a switch between the prompt and the token steps of a decoder costs:
 //! `cargo run --release -p spillway --example switch`. `docs/streaming.md` shows the figures.
 
-use spillway::core::switch::SwitchPrediction;
+use spillway::SwitchFigures;
 use spillway::core::{Machine, MachineParameters};
 use spillway::strategy::{Auto, Groups, Strategy};
 use spillway::{Error, Graph, OwnedMachine, Plan};
@@ -50,7 +50,7 @@ fn milliseconds(ns: u64) -> String {
 
 /// What the second plan holds at its start, which is what a start afresh uploads.
 fn held_bytes(plan: &Plan) -> Result<u64, Error> {
-    let SwitchPrediction { kept_bytes, h2d_bytes, .. } = plan.switch_to(plan)?;
+    let SwitchFigures { kept_bytes, h2d_bytes, .. } = plan.switch_to(plan)?;
     Ok(kept_bytes + h2d_bytes)
 }
 
@@ -73,7 +73,7 @@ fn main() -> Result<(), Error> {
             let second = plan(&token, &first.owned().budget_bytes.to_string())?;
             let mut row = format!("| {name} | {budget} | {}", megabytes(held_bytes(&second)?));
             for second in [&second, &second.arranged_after(&first)?] {
-                let SwitchPrediction { kept_bytes, h2d_bytes, d2h_bytes, time_ns } =
+                let SwitchFigures { kept_bytes, h2d_bytes, d2h_bytes, time_ns, .. } =
                     first.switch_to(second)?;
                 let (kept, copied) = (megabytes(kept_bytes), megabytes(h2d_bytes + d2h_bytes));
                 row += &format!(" | {kept} | {copied} | {}", milliseconds(time_ns));

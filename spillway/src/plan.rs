@@ -11,12 +11,13 @@ use crate::planning::OwnedSchedule;
 use crate::proof::{self, Proved};
 use crate::report::{Actual, Beside, Measured};
 use crate::strategy::Strategy;
+use crate::switching::SwitchFigures;
 use crate::{planning, report, switching, trace};
 use planner_core::Verified;
 use planner_core::bounds::Order;
 use planner_core::executor::Mappings;
 use planner_core::planner::Request;
-use planner_core::switch::{Capacity, SwitchPrediction};
+use planner_core::switch::Capacity;
 use std::path::Path;
 use workloads::{OwnedCertificate, OwnedMachine, OwnedPlan, format};
 
@@ -218,12 +219,12 @@ impl Plan {
     }
 
     /// What a [switch](crate::Session::switch) from this plan to `next` costs between two iterations,
-    /// ahead of a run. Where tensors have objects smaller than a chunk, a running session
-    /// may keep other bytes.
+    /// ahead of a run, if `next` has not run before. Where tensors have objects smaller than a
+    /// chunk, a running session may keep other bytes.
     ///
     /// # Errors
     /// [`Error::States`], [`Error::Switch`], [`Error::OutOfMemory`].
-    pub fn switch_to(&self, next: &Self) -> Result<SwitchPrediction, Error> {
+    pub fn switch_to(&self, next: &Self) -> Result<SwitchFigures, Error> {
         let states = switching::shared_states(&self.graph, &next.graph)?;
         let capacity = self.capacity()?.max(next.capacity()?);
         let (from, to) = (self.verified()?, next.verified()?);
@@ -231,7 +232,8 @@ impl Plan {
         let holding = switching::holding_of(&from, capacity, &mut held)?;
         let planned = switching::plan(&holding, &to, &states)?;
         switching::prove(&holding, &to, &states, &planned.switch())?;
-        Ok(planned.predicted)
+        let set_up = next.mappings()?.set_up(to.machine());
+        Ok(SwitchFigures::new(planned.predicted, set_up, to.machine()))
     }
 
     /// The same plan with its arena laid out after that of `earlier`: states in both arenas have the same

@@ -5,15 +5,44 @@ use crate::graph::Graph;
 use crate::growth::{buffer, lengthen};
 use crate::names::Names;
 use crate::planning;
+use planner_core::executor::SetUp;
 use planner_core::plan::Prediction;
 use planner_core::scratch::Buffer;
 use planner_core::switch::{
     self, Capacity, ChunkRun, Held, Holding, Output, SharedState, Switch, SwitchError,
     SwitchPrediction, SwitchStep, TensorBytes, VerifiedSwitch,
 };
-use planner_core::{Executor, HostLayout, Kind, Limits, PlanError, Scratch, TensorId, Verified};
+use planner_core::{
+    Executor, HostLayout, Kind, Limits, Machine, PlanError, Scratch, TensorId, Verified,
+};
 use std::collections::HashMap;
 use workloads::{OwnedGraph, OwnedPlan, Shown};
+
+/// What a switch costs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct SwitchFigures {
+    /// Bytes of states that stay on the device.
+    pub kept_bytes: u64,
+    /// Bytes copied to the device, of states and of inputs.
+    pub h2d_bytes: u64,
+    /// Bytes copied to the host.
+    pub d2h_bytes: u64,
+    /// Time of all copies, with both links in use at the same time.
+    pub time_ns: u64,
+    /// Time to map and unmap chunks, by the [machine](planner_core::Machine). The copies come after it.
+    /// Ahead of a run, the most that it can be.
+    pub mapping_ns: u64,
+}
+
+impl SwitchFigures {
+    /// What is copied and mapped.
+    pub(crate) fn new(copied: SwitchPrediction, set_up: SetUp, machine: &Machine) -> Self {
+        let SwitchPrediction { kept_bytes, h2d_bytes, d2h_bytes, time_ns } = copied;
+        let mapping_ns = set_up.time_ns(machine);
+        Self { kept_bytes, h2d_bytes, d2h_bytes, time_ns, mapping_ns }
+    }
+}
 
 /// A switch that owns its lists.
 #[derive(Clone, Debug, PartialEq, Eq)]

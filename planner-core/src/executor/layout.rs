@@ -1,6 +1,7 @@
 //! Where the plan's memory lies: chunks, pools, and the address of every tensor.
 
 use super::Fault;
+use super::spares::{Mapper, Row, joined};
 use crate::backend::{Chunks, DeviceAddress, Paging};
 use crate::graph::TensorId;
 use crate::pieces::Pieces;
@@ -95,34 +96,43 @@ impl<'a> Layout<'a> {
     }
 
     /// Maps the arena and the pools that are mapped as a whole.
-    pub(super) fn set_up<B: Paging>(&mut self, device: &mut B) -> Result<(), Fault<B::Error>> {
-        self.arena_address = self.map_whole(device, 0, self.arena_chunks())?;
+    pub(super) fn set_up<B: Paging>(
+        &mut self,
+        mapper: &mut Mapper<'_, '_, B>,
+    ) -> Result<(), Fault<B::Error>> {
+        self.arena_address =
+            self.map_whole(mapper, Chunks { first: 0, count: self.arena_chunks() })?;
         for placement in self.plan().arena {
             self.address[placement.tensor.index()] =
                 self.arena_address.saturating_add(placement.offset_bytes);
         }
         for pool in 0..self.pools.len() {
             if !self.has_ranges(pool) {
-                self.pools[pool].address = self.map_pool(device, pool)?;
+                self.pools[pool].address = self.map_pool(mapper, pool)?;
             }
         }
         Ok(())
     }
 
-    /// Unmaps the arena and the pools that are mapped as a whole.
-    pub(super) fn take_down<B: Paging>(&self, device: &mut B) -> Result<(), Fault<B::Error>> {
-        for (address, chunks) in self.ranges() {
-            device.unmap(DeviceAddress(address), chunks)?;
-        }
-        Ok(())
+    /// The address ranges of the arena and of those pools: their addresses, and what is in them.
+    pub(super) fn ranges(&self) -> impl Iterator<Item = (u64, Chunks)> {
+        let arena = (self.arena_address, Chunks { first: 0, count: self.arena_chunks() });
+        let pools = (0..self.pools.len()).filter(|&pool| !self.has_ranges(pool));
+        let pools = pools.map(|pool| (self.pools[pool].address, self.chunks_of(pool)));
+        iter::once(arena).chain(pools).filter(|(_, chunks)| chunks.count > 0)
     }
 
-    /// The address ranges of the arena and of those pools: their addresses and chunks.
-    pub(super) fn ranges(&self) -> impl Iterator<Item = (u64, u64)> {
-        let arena = (self.arena_address, self.arena_chunks());
-        let pools = (0..self.pools.len()).filter(|&pool| !self.has_ranges(pool));
-        let pools = pools.map(|pool| (self.pools[pool].address, self.chunks(pool)));
-        iter::once(arena).chain(pools).filter(|&(_, chunks)| chunks > 0)
+    /// The chunks of a pool.
+    pub(super) fn chunks_of(&self, pool: usize) -> Chunks {
+        Chunks { first: self.pools[pool].first_chunk, count: self.chunks(pool) }
+    }
+
+    /// The rows of the device's chunks that chunks of the plan are.
+    pub(super) fn rows(
+        &self,
+        Chunks { first, count }: Chunks,
+    ) -> impl Iterator<Item = Row> + Clone + use<'a> {
+        joined(self.chunk_map.on_device(first, count).map(Row::from))
     }
 
     /// Where objects of a pool lie in the plan's chunks, in bytes.
@@ -144,54 +154,48 @@ impl<'a> Layout<'a> {
         self.chunk_map.bytes_on_device(at, bytes, self.chunk_bytes())
     }
 
-    /// Reserves addresses, the last of which must fit into 64 bits.
-    pub(super) fn reserve<B: Paging>(
-        &self,
-        device: &mut B,
-        chunks: u64,
-    ) -> Result<DeviceAddress, Fault<B::Error>> {
-        let at = device.reserve(chunks)?;
-        let bytes = chunks.checked_mul(self.chunk_bytes());
-        let last = bytes.and_then(|bytes| at.0.checked_add(bytes.saturating_sub(1)));
-        last.map(|_| at).ok_or(Fault::Addresses)
-    }
-
     /// Maps all of a pool at a range of its own and returns its address.
     pub(super) fn map_pool<B: Paging>(
         &self,
-        device: &mut B,
+        mapper: &mut Mapper<'_, '_, B>,
         pool: usize,
     ) -> Result<u64, Fault<B::Error>> {
-        self.map_whole(device, self.pools[pool].first_chunk, self.chunks(pool))
+        self.map_whole(mapper, self.chunks_of(pool))
     }
 
     /// Maps chunks at a range of their own and returns its address.
     fn map_whole<B: Paging>(
         &self,
-        device: &mut B,
-        first: u64,
-        count: u64,
+        mapper: &mut Mapper<'_, '_, B>,
+        chunks: Chunks,
     ) -> Result<u64, Fault<B::Error>> {
-        if count == 0 {
-            return Ok(0);
+        match chunks.count {
+            0 => Ok(0),
+            _ => mapper.map(self.rows(chunks)).map(|at| at.0),
         }
-        let at = self.reserve(device, count)?;
-        self.map_chunks(device, at, Chunks { first, count })?;
-        Ok(at.0)
     }
 
-    /// Maps chunks of the plan.
-    fn map_chunks<B: Paging>(
+    /// The chunks of consecutive objects.
+    fn chunks_of_objects(&self, pool: usize, first: u64, count: u64) -> Chunks {
+        let chunks_per_object = self.chunks_per_object(pool);
+        let first = self.pools[pool].first_chunk + first * chunks_per_object;
+        Chunks { first, count: count * chunks_per_object }
+    }
+
+    /// The rows of objects that follow one another, each a first one and how many; without a first
+    /// one nothing is mapped.
+    pub(super) fn rows_of_objects(
         &self,
-        device: &mut B,
-        mut at: DeviceAddress,
-        Chunks { first, count }: Chunks,
-    ) -> Result<(), Fault<B::Error>> {
-        for chunks in self.chunk_map.on_device(first, count) {
-            device.map(at, chunks)?;
-            at.0 = at.0.saturating_add(chunks.count * self.chunk_bytes());
-        }
-        Ok(())
+        pool: usize,
+        runs: impl Iterator<Item = (Option<u64>, u64)> + Clone,
+    ) -> impl Iterator<Item = Row> + Clone {
+        joined(runs.flat_map(move |(first, count)| {
+            let nothing =
+                first.is_none().then(|| Row::nothing(count * self.chunks_per_object(pool)));
+            let chunks = first.map(|first| self.chunks_of_objects(pool, first, count));
+            let mapped = chunks.into_iter().flat_map(|chunks| self.rows(chunks));
+            nothing.into_iter().chain(mapped)
+        }))
     }
 
     /// Whether nothing in the pool takes more than one object.
@@ -237,12 +241,12 @@ impl<'a> Layout<'a> {
         runs: impl Iterator<Item = (u64, u64)>,
         mut at: DeviceAddress,
     ) -> Result<(), Fault<B::Error>> {
-        let chunks_per_object = self.chunks_per_object(pool);
         for (first, count) in runs {
-            let first = self.pools[pool].first_chunk + first * chunks_per_object;
-            let chunks = Chunks { first, count: count * chunks_per_object };
-            self.map_chunks(device, at, chunks)?;
-            at.0 = at.0.saturating_add(chunks.count * self.chunk_bytes());
+            let Chunks { first, count } = self.chunks_of_objects(pool, first, count);
+            for chunks in self.chunk_map.on_device(first, count) {
+                device.map(at, chunks)?;
+                at.0 = at.0.saturating_add(chunks.count * self.chunk_bytes());
+            }
         }
         Ok(())
     }

@@ -1,6 +1,8 @@
 //! What a plan maps, counted ahead of a run.
 
 use super::memory::Memory;
+use super::spares::SetUp;
+use crate::machine::Machine;
 use crate::plan::PlanError;
 use crate::scratch::Scratch;
 use crate::switch::{ChunkMap, ChunkRun};
@@ -16,6 +18,16 @@ pub struct Mappings {
     pub bytes: u64,
 }
 
+impl Mappings {
+    /// Everything is mapped, and nothing unmapped.
+    #[must_use]
+    pub fn set_up(self, machine: &Machine) -> SetUp {
+        // A machine's chunk has bytes.
+        let mapped_chunks = self.bytes.checked_div(machine.chunk_bytes).unwrap_or(0);
+        SetUp { mapped_chunks, unmapped_chunks: 0 }
+    }
+}
+
 /// Counts what an executor maps, in as much scratch as the executor has. O(objects).
 ///
 /// # Errors
@@ -28,7 +40,7 @@ pub fn mappings<'a>(
     let all = scratch.take(1, ChunkRun { first: 0, device_first: 0, count })?;
     let memory = Memory::new(verified, ChunkMap(all), scratch)?;
     let mut chunks = 0u64;
-    memory.each_range(|_, its_chunks| chunks = chunks.saturating_add(its_chunks));
+    memory.each_range(|_, its_chunks, _| chunks = chunks.saturating_add(its_chunks));
     let bytes = chunks.saturating_mul(verified.machine().chunk_bytes);
     Ok(Mappings { count: memory.mappings(), bytes })
 }

@@ -4,6 +4,7 @@ use super::Fault;
 use super::layout::Layout;
 use super::placed::Placed;
 use super::queued::Queued;
+use super::spares::{Mapper, Row};
 use crate::backend::{DeviceAddress, Paging, Streams};
 use crate::graph::{OpId, TensorId};
 use crate::pieces::Pieces;
@@ -12,6 +13,7 @@ use crate::schedule::PerStream;
 use crate::scratch::{Limits, Scratch, larger};
 use crate::switch::{ChunkMap, Held};
 use crate::verify::Verified;
+use core::iter;
 use core::ops::Range;
 
 /// Where everything lies.
@@ -62,48 +64,52 @@ impl<'a> Memory<'a> {
     }
 
     /// Maps what is mapped for good, and reserves the ranges of the rest.
-    pub(super) fn set_up<B: Paging>(&mut self, device: &mut B) -> Result<(), Fault<B::Error>> {
-        self.layout.set_up(device)?;
+    pub(super) fn set_up<B: Paging>(
+        &mut self,
+        mapper: &mut Mapper<'_, '_, B>,
+    ) -> Result<(), Fault<B::Error>> {
+        self.layout.set_up(mapper)?;
         match &mut self.objects {
-            Objects::Queued(queued) => queued.set_up(&mut self.layout, device),
-            Objects::Placed(placed) => placed.set_up(&self.layout, device),
+            Objects::Queued(queued) => queued.set_up(&mut self.layout, mapper),
+            Objects::Placed(placed) => placed.set_up(&self.layout, mapper),
         }
     }
 
-    /// Unmaps everything, once all work has ended.
+    /// Unmaps what is not mapped for good, once all work has ended.
     pub(super) fn take_down<B: Streams + Paging>(
         &mut self,
-        device: &mut B,
+        mapper: &mut Mapper<'_, '_, B>,
     ) -> Result<(), Fault<B::Error>> {
         match &mut self.objects {
-            Objects::Queued(queued) => queued.take_down(&self.layout, device)?,
-            Objects::Placed(placed) => placed.take_down(&self.layout, device)?,
+            Objects::Queued(queued) => queued.take_down(&self.layout, mapper),
+            Objects::Placed(_) => Ok(()),
         }
-        self.layout.take_down(device)
     }
 
-    /// All address ranges: their addresses and chunks.
-    pub(super) fn each_range(&self, mut see: impl FnMut(u64, u64)) {
-        let mut see_all = |ranges: &mut dyn Iterator<Item = (u64, u64)>| {
-            ranges.for_each(|(address, chunks)| see(address, chunks));
-        };
-        see_all(&mut self.layout.ranges());
+    /// All address ranges: their addresses and chunks, and the rows that are mapped for good.
+    pub(super) fn each_range(&self, mut see: impl FnMut(u64, u64, &mut dyn Iterator<Item = Row>)) {
+        for (address, chunks) in self.layout.ranges() {
+            see(address, chunks.count, &mut self.layout.rows(chunks));
+        }
         match &self.objects {
-            Objects::Queued(queued) => see_all(&mut queued.ranges(&self.layout)),
-            Objects::Placed(placed) => see_all(&mut placed.ranges(&self.layout)),
+            Objects::Queued(queued) => {
+                for (address, chunks) in queued.ranges(&self.layout) {
+                    see(address, chunks, &mut iter::empty());
+                }
+            }
+            Objects::Placed(placed) => placed.each_range(&self.layout, see),
         }
     }
 
     /// How many rows of consecutive chunks are mapped, at most.
     pub(super) fn mappings(&self) -> u64 {
-        let whole = self.layout.ranges().count() as u64;
-        let rows = match &self.objects {
-            Objects::Queued(queued) => queued
-                .ranges(&self.layout)
-                .fold(0, |sum: u64, (_, chunks)| sum.saturating_add(chunks)),
-            Objects::Placed(placed) => placed.mappings(&self.layout),
-        };
-        whole.saturating_add(rows)
+        let mut rows = 0u64;
+        self.each_range(|_, _, mapped| rows = rows.saturating_add(mapped.count() as u64));
+        if let Objects::Queued(queued) = &self.objects {
+            let chunks = queued.ranges(&self.layout).map(|(_, chunks)| chunks);
+            rows = chunks.fold(rows, u64::saturating_add);
+        }
+        rows
     }
 
     /// Walks the rows of bytes in which a part lies on the device, which is resident. Host copies

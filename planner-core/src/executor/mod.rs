@@ -47,7 +47,8 @@ use inputs::Inputs;
 pub use mappings::{Mappings, mappings};
 use memory::Memory;
 use points::Points;
-use spares::Spares;
+pub use spares::{AddressRanges, SetUp};
+use spares::{Mapper, Spares};
 pub use switch::switch_scratch_words;
 
 /// Words of scratch that an executor asks for, by [`Limits::of_plan`]. `runs` bounds into how many
@@ -89,6 +90,8 @@ pub struct Executor<'a> {
     capacity: Capacity,
     /// Addresses of the plans that ran before.
     spares: Spares<'a>,
+    /// What was mapped for this plan.
+    set_up: SetUp,
     /// Whether the host block held the last value of every state when this plan started.
     starts_saved: bool,
     failed: bool,
@@ -134,7 +137,10 @@ impl<'a> Executor<'a> {
         executor.capacity = capacity.max(Capacity { chunks, host_bytes: executor.host.bytes() });
         let set_up = |error| Fault::Device(error).at(Moment::SetUp);
         device.create(executor.capacity.chunks).map_err(set_up)?;
-        executor.memory.set_up(device).map_err(|fault| fault.at(Moment::SetUp))?;
+        let mut none = Spares::none();
+        let mut mapper = Mapper::new(&mut *device, &mut none);
+        executor.memory.set_up(&mut mapper).map_err(|fault| fault.at(Moment::SetUp))?;
+        executor.set_up = mapper.done;
         device.create_host(executor.capacity.host_bytes).map_err(set_up)?;
         kernels
             .fill_states(device, &executor.host)
@@ -170,6 +176,7 @@ impl<'a> Executor<'a> {
             before: 0,
             capacity: Capacity::default(),
             spares: Spares::none(),
+            set_up: SetUp::default(),
             starts_saved: true,
             failed: false,
         })

@@ -2,8 +2,9 @@
 
 use super::Fault;
 use super::layout::Layout;
+use super::spares::{Mapper, Row};
 use crate::allocations::{self, Event, NO_SLOT, Taker, walk};
-use crate::backend::{DeviceAddress, Paging};
+use crate::backend::{Chunks, DeviceAddress, Paging};
 use crate::graph::TensorId;
 use crate::plan::{Part, Placements, PlanError};
 use crate::scratch::{Limits, OutOfScratch, Scratch, total, words};
@@ -161,12 +162,12 @@ impl<'a> Placed<'a> {
     pub(super) fn set_up<B: Paging>(
         &mut self,
         layout: &Layout<'_>,
-        device: &mut B,
+        mapper: &mut Mapper<'_, '_, B>,
     ) -> Result<(), Fault<B::Error>> {
         let placements = self.placements;
         for (pool, whole) in self.whole.iter_mut().enumerate().filter(|(_, whole)| whole.ranges > 0)
         {
-            whole.address = layout.map_pool(device, pool)?;
+            whole.address = layout.map_pool(mapper, pool)?;
         }
         let Ranges { address, mapped, len, runs, .. } = &mut self.ranges;
         for (address, mapped) in address.iter_mut().zip(&mapped[..*len]) {
@@ -176,61 +177,32 @@ impl<'a> Placed<'a> {
                 *address = self.whole[pool].address.saturating_add(offset_bytes);
                 continue;
             }
-            let count: u64 = runs.clone().map(|run| u64::from(run.count)).sum();
-            let mut at = layout.reserve(device, count * layout.chunks_per_object(pool))?;
-            *address = at.0;
-            for (first, count) in in_a_row(objects(placements, runs)) {
-                if let Some(first) = first {
-                    layout.map(device, pool, iter::once((first, count)), at)?;
-                }
-                at.0 = at.0.saturating_add(count * layout.object_bytes(pool));
-            }
+            *address = mapper.map(rows(layout, placements, pool, runs))?.0;
         }
         Ok(())
     }
 
-    /// Unmaps all ranges.
-    pub(super) fn take_down<B: Paging>(
+    /// The address ranges: their addresses and chunks, and the rows that are mapped there.
+    pub(super) fn each_range(
         &self,
         layout: &Layout<'_>,
-        device: &mut B,
-    ) -> Result<(), Fault<B::Error>> {
+        mut see: impl FnMut(u64, u64, &mut dyn Iterator<Item = Row>),
+    ) {
         for (address, chunks) in self.whole_pools(layout) {
-            device.unmap(DeviceAddress(address), chunks)?;
+            see(address, chunks.count, &mut layout.rows(chunks));
         }
         for (address, mapped) in self.own_ranges() {
-            let pool = mapped.pool as usize;
-            let mut at = DeviceAddress(address);
-            for (first, count) in in_a_row(objects(self.placements, self.runs_of(mapped))) {
-                if first.is_some() {
-                    device.unmap(at, count * layout.chunks_per_object(pool))?;
-                }
-                at.0 = at.0.saturating_add(count * layout.object_bytes(pool));
-            }
+            let (runs, pool) = (self.runs_of(mapped), mapped.pool as usize);
+            let count: u64 = runs.clone().map(|run| u64::from(run.count)).sum();
+            let chunks = count * layout.chunks_per_object(pool);
+            see(address, chunks, &mut rows(layout, self.placements, pool, runs));
         }
-        Ok(())
-    }
-
-    /// The address ranges: their addresses and chunks.
-    pub(super) fn ranges(&self, layout: &Layout<'_>) -> impl Iterator<Item = (u64, u64)> {
-        let own = self.own_ranges().map(move |(address, mapped)| {
-            let count: u64 = self.runs_of(mapped).map(|run| u64::from(run.count)).sum();
-            (address, count * layout.chunks_per_object(mapped.pool as usize))
-        });
-        self.whole_pools(layout).chain(own)
-    }
-
-    /// How many rows of consecutive chunks, or of addresses with nothing between them, the ranges have.
-    pub(super) fn mappings(&self, layout: &Layout<'_>) -> u64 {
-        let rows = |(_, mapped)| in_a_row(objects(self.placements, self.runs_of(mapped))).count();
-        let own: usize = self.own_ranges().map(rows).sum();
-        (self.whole_pools(layout).count() + own) as u64
     }
 
     /// The pools that are mapped as a whole: their addresses and chunks.
-    fn whole_pools(&self, layout: &Layout<'_>) -> impl Iterator<Item = (u64, u64)> {
+    fn whole_pools(&self, layout: &Layout<'_>) -> impl Iterator<Item = (u64, Chunks)> {
         let pools = self.whole.iter().enumerate().filter(|(_, whole)| whole.ranges > 0);
-        pools.map(|(pool, whole)| (whole.address, layout.chunks(pool)))
+        pools.map(|(pool, whole)| (whole.address, layout.chunks_of(pool)))
     }
 
     /// The ranges that lie in no pool that is mapped as a whole, with their addresses.
@@ -351,17 +323,27 @@ impl Ranges<'_> {
 }
 
 /// The first object of runs that have all their objects, each following the one before.
-fn in_one_row(placements: Placements<'_>, runs: impl Iterator<Item = Run>) -> Option<u64> {
+fn in_one_row(placements: Placements<'_>, runs: impl Iterator<Item = Run> + Clone) -> Option<u64> {
     let mut rows = in_a_row(objects(placements, runs));
     let (first, _) = rows.next()?;
     first.filter(|_| rows.next().is_none())
 }
 
+/// The rows of the device's chunks that some runs are.
+fn rows(
+    layout: &Layout<'_>,
+    placements: Placements<'_>,
+    pool: usize,
+    runs: impl Iterator<Item = Run> + Clone,
+) -> impl Iterator<Item = Row> + Clone {
+    layout.rows_of_objects(pool, in_a_row(objects(placements, runs)))
+}
+
 /// Joins objects that follow each other: the first, or none where nothing is mapped, and how
 /// many.
 fn in_a_row(
-    objects: impl Iterator<Item = Option<u64>>,
-) -> impl Iterator<Item = (Option<u64>, u64)> {
+    objects: impl Iterator<Item = Option<u64>> + Clone,
+) -> impl Iterator<Item = (Option<u64>, u64)> + Clone {
     let mut objects = objects.peekable();
     iter::from_fn(move || {
         let first = objects.next()?;
@@ -376,8 +358,8 @@ fn in_a_row(
 /// The objects of runs, one by one.
 fn objects(
     placements: Placements<'_>,
-    runs: impl Iterator<Item = Run>,
-) -> impl Iterator<Item = Option<u64>> {
+    runs: impl Iterator<Item = Run> + Clone,
+) -> impl Iterator<Item = Option<u64>> + Clone {
     runs.flat_map(move |Run { first_slot, count }| {
         (0..count).map(move |at| {
             let slot = first_slot.checked_add(at).filter(|_| first_slot != NO_SLOT)?;

@@ -5,6 +5,7 @@ use super::layout::Layout;
 use super::memory::Workspace;
 use super::objects::{EMPTY, List, Objects, Shortage};
 use super::ranges::{ITERATIONS_AHEAD, Owner, Ranges};
+use super::spares::Mapper;
 use super::unmaps::Unmaps;
 use crate::backend::{DeviceAddress, Paging, Streams};
 use crate::graph::TensorId;
@@ -79,18 +80,18 @@ impl<'a> Queued<'a> {
     pub(super) fn set_up<B: Paging>(
         &mut self,
         layout: &mut Layout<'_>,
-        device: &mut B,
+        mapper: &mut Mapper<'_, '_, B>,
     ) -> Result<(), Fault<B::Error>> {
-        self.ranges.set_up(layout, device)
+        self.ranges.set_up(layout, mapper)
     }
 
     /// Unmaps all ranges, once all work has ended.
     pub(super) fn take_down<B: Streams + Paging>(
         &mut self,
         layout: &Layout<'_>,
-        device: &mut B,
+        mapper: &mut Mapper<'_, '_, B>,
     ) -> Result<(), Fault<B::Error>> {
-        self.unmaps.finish(device, self.unmaps.put_off_so_far())?;
+        self.unmaps.finish(mapper.device, self.unmaps.put_off_so_far())?;
         for tensor in layout.verified.graph().tensor_ids() {
             let pool = layout.pieces.pool(tensor);
             if layout.pieces.in_arena(tensor) || !layout.has_ranges(pool) {
@@ -102,7 +103,7 @@ impl<'a> Queued<'a> {
                     let chunks = count * layout.chunks_per_object(pool);
                     for range in self.mapped_in(tensor, piece) {
                         let at = range.0 + first * layout.object_bytes(pool);
-                        device.unmap(DeviceAddress(at), chunks)?;
+                        mapper.unmap(DeviceAddress(at), chunks)?;
                     }
                 }
             }

@@ -2,6 +2,7 @@
 
 use super::Fault;
 use super::layout::Layout;
+use super::spares::Mapper;
 use crate::backend::{DeviceAddress, Paging};
 use crate::graph::{Graph, OpId, TensorId};
 use crate::plan::Step;
@@ -91,12 +92,12 @@ impl<'a> Ranges<'a> {
     pub(super) fn set_up<B: Paging>(
         &mut self,
         layout: &mut Layout<'_>,
-        device: &mut B,
+        mapper: &mut Mapper<'_, '_, B>,
     ) -> Result<(), Fault<B::Error>> {
         let graph = *layout.verified.graph();
         for owner in owners(&graph) {
             for range in self.of(owner) {
-                self.ranges[range].address = layout.reserve(device, chunks(layout, owner))?.0;
+                self.ranges[range].address = mapper.reserve(chunks(layout, owner))?.0;
                 if let Owner::Tensor(tensor) = owner {
                     layout.address[tensor.index()] = self.current(owner).0;
                 }

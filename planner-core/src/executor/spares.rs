@@ -1,16 +1,57 @@
-//! Address ranges of plans that have ended, which the plans after them use again: a backend gives no
-//! addresses back.
+//! Address ranges of plans that have ended. They stay mapped: a plan that comes again finds its
+//! ranges as they were, and maps nothing. A backend takes no addresses back.
 
-use crate::backend::{Chunks, DeviceAddress, ErrorType, Paging};
-use crate::scratch::{OutOfScratch, Scratch, words};
+use super::Fault;
+use crate::backend::{Chunks, DeviceAddress, Paging};
+use crate::machine::Machine;
+use crate::scratch::{OutOfScratch, Scratch, total, words};
 use bytemuck::{Pod, Zeroable};
+use core::iter;
 
-/// A range with nothing mapped in it.
+/// After so many switches without use, a range is given to any plan that needs addresses. So the
+/// ranges of five plans that take turns stay mapped, and the number of ranges is bounded.
+const SWITCHES_KEPT: u64 = 4;
+
+/// No chunk.
+const NOTHING: u64 = u64::MAX;
+
+/// What is mapped in a part of a range: consecutive chunks of the device, or nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Pod, Zeroable)]
+#[repr(C)]
+pub(super) struct Row {
+    /// The first of the device's chunks, or [`NOTHING`].
+    first: u64,
+    count: u64,
+}
+
+impl Row {
+    pub(super) const fn nothing(count: u64) -> Self {
+        Self { first: NOTHING, count }
+    }
+
+    fn chunks(self) -> Option<Chunks> {
+        let Self { first, count } = self;
+        (first != NOTHING && count > 0).then_some(Chunks { first, count })
+    }
+}
+
+impl From<Chunks> for Row {
+    fn from(Chunks { first, count }: Chunks) -> Self {
+        Self { first, count }
+    }
+}
+
+/// A range of a plan that has ended.
 #[derive(Clone, Copy, Debug, Pod, Zeroable)]
 #[repr(C)]
 struct Range {
     address: u64,
     chunks: u64,
+    /// Its rows in the list of all rows; none if nothing is mapped.
+    first_row: u64,
+    rows: u64,
+    /// Switches since it was in use.
+    unused: u64,
 }
 
 /// All such ranges.
@@ -18,84 +59,202 @@ struct Range {
 pub(super) struct Spares<'a> {
     ranges: &'a mut [Range],
     len: usize,
+    rows: &'a mut [Row],
+    rows_len: usize,
+}
+
+/// How many address ranges there are, and how many rows of chunks are mapped in them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct AddressRanges {
+    /// Ranges.
+    pub count: usize,
+    /// Rows of consecutive chunks, or of addresses with nothing mapped between two of them.
+    pub rows: usize,
+}
+
+/// What an executor maps and unmaps before the first iteration of a plan.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct SetUp {
+    /// Chunks mapped. A chunk counts at each address.
+    pub mapped_chunks: u64,
+    /// Chunks unmapped.
+    pub unmapped_chunks: u64,
+}
+
+impl SetUp {
+    /// How long the calls take on a machine.
+    #[must_use]
+    pub fn time_ns(self, machine: &Machine) -> u64 {
+        let mapped_ns = self.mapped_chunks.saturating_mul(machine.map_ns_per_chunk);
+        mapped_ns.saturating_add(self.unmapped_chunks.saturating_mul(machine.unmap_ns_per_chunk))
+    }
 }
 
 impl Spares<'_> {
-    pub(super) const fn scratch_words(ranges: usize) -> usize {
-        words::<Range>(ranges)
+    pub(super) const fn scratch_words(ranges: AddressRanges) -> usize {
+        total([words::<Range>(ranges.count), words::<Row>(ranges.rows)])
     }
 
     /// No ranges.
     pub(super) const fn none() -> Self {
-        Self { ranges: &mut [], len: 0 }
+        Self { ranges: &mut [], len: 0, rows: &mut [], rows_len: 0 }
     }
 
-    /// The same ranges, with capacity for so many more.
+    /// The same ranges one switch later, with capacity for more.
     pub(super) fn with_more<'b>(
         &self,
-        more: usize,
+        more: AddressRanges,
         scratch: &mut Scratch<'b>,
     ) -> Result<Spares<'b>, OutOfScratch> {
-        let ranges = scratch.take(self.len.saturating_add(more), Range::zeroed())?;
-        ranges[..self.len].copy_from_slice(&self.ranges[..self.len]);
-        Ok(Spares { ranges, len: self.len })
+        let AddressRanges { count, rows } = self.count();
+        let mut next = Spares {
+            ranges: scratch.take(count.saturating_add(more.count), Range::zeroed())?,
+            len: 0,
+            rows: scratch.take(rows.saturating_add(more.rows), Row::zeroed())?,
+            rows_len: 0,
+        };
+        for range in &self.ranges[..self.len] {
+            next.push(range.address, range.chunks, self.rows_of(range).iter().copied());
+            next.ranges[next.len - 1].unused = range.unused.saturating_add(1);
+        }
+        Ok(next)
     }
 
-    pub(super) const fn len(&self) -> usize {
-        self.len
+    pub(super) fn count(&self) -> AddressRanges {
+        let rows = self.ranges[..self.len].iter().map(|range| range.rows as usize);
+        AddressRanges { count: self.len, rows: rows.sum() }
     }
 
-    /// Adds a range, for which there is capacity.
-    pub(super) fn push(&mut self, address: u64, chunks: u64) {
+    fn rows_of(&self, range: &Range) -> &[Row] {
+        &self.rows[range.first_row as usize..][..range.rows as usize]
+    }
+
+    /// Adds a range with what is mapped in it. There is capacity for both.
+    pub(super) fn push(&mut self, address: u64, chunks: u64, rows: impl Iterator<Item = Row>) {
+        let first_row = self.rows_len;
+        for (slot, row) in self.rows[first_row..].iter_mut().zip(rows) {
+            *slot = row;
+            self.rows_len += 1;
+        }
+        let rows = (self.rows_len - first_row) as u64;
         if let Some(slot) = self.ranges.get_mut(self.len) {
-            *slot = Range { address, chunks };
+            let first_row = first_row as u64;
+            *slot = Range { address, chunks, first_row, rows, unused: 0 };
             self.len += 1;
         }
     }
 
-    /// Takes the smallest range of at least so many chunks. O(ranges).
-    fn take(&mut self, chunks: u64) -> Option<u64> {
+    /// Takes the range in which just this is mapped. O(ranges + rows).
+    fn take_alike(&mut self, chunks: u64, rows: impl Iterator<Item = Row> + Clone) -> Option<u64> {
+        let is_alike = |range: &Range| {
+            range.chunks == chunks && self.rows_of(range).iter().copied().eq(rows.clone())
+        };
+        let at = self.ranges[..self.len].iter().position(is_alike)?;
+        Some(self.remove(at).address)
+    }
+
+    /// Takes the smallest range of at least so many chunks that is mapped for no plan, or for one
+    /// that has not run for long. O(ranges).
+    fn take_any(&mut self, chunks: u64) -> Option<Range> {
+        let is_free = |range: &Range| range.rows == 0 || range.unused >= SWITCHES_KEPT;
         let ranges = self.ranges[..self.len].iter().enumerate();
-        let fitting = ranges.filter(|(_, range)| range.chunks >= chunks);
-        let (at, &Range { address, .. }) = fitting.min_by_key(|(_, range)| range.chunks)?;
+        let fitting = ranges.filter(|(_, range)| range.chunks >= chunks && is_free(range));
+        let (at, _) = fitting.min_by_key(|(_, range)| (range.chunks, range.rows))?;
+        Some(self.remove(at))
+    }
+
+    /// Its rows stay in the list until the next switch.
+    fn remove(&mut self, at: usize) -> Range {
         self.len -= 1;
-        self.ranges[at] = self.ranges[self.len];
-        Some(address)
+        self.ranges.swap(at, self.len);
+        self.ranges[self.len]
     }
 }
 
-/// A device that hands out spare ranges before it reserves new ones.
+/// Maps a plan's ranges on a device, and uses those of earlier plans again.
 #[derive(Debug)]
-pub(super) struct Recycling<'r, 'a, B> {
-    pub(super) device: &'r mut B,
-    pub(super) spares: &'r mut Spares<'a>,
+pub(super) struct Mapper<'m, 'a, B> {
+    pub(super) device: &'m mut B,
+    pub(super) spares: &'m mut Spares<'a>,
+    /// What it has mapped and unmapped so far.
+    pub(super) done: SetUp,
 }
 
-impl<B: ErrorType> ErrorType for Recycling<'_, '_, B> {
-    type Error = B::Error;
-}
-
-impl<B: Paging> Paging for Recycling<'_, '_, B> {
-    fn chunk_bytes(&self) -> u64 {
-        self.device.chunk_bytes()
+impl<'m, 'a, B: Paging> Mapper<'m, 'a, B> {
+    pub(super) const fn new(device: &'m mut B, spares: &'m mut Spares<'a>) -> Self {
+        Self { device, spares, done: SetUp { mapped_chunks: 0, unmapped_chunks: 0 } }
     }
 
-    fn create(&mut self, count: u64) -> Result<(), Self::Error> {
-        self.device.create(count)
+    /// Addresses with nothing mapped there. The last must fit into 64 bits.
+    pub(super) fn reserve(&mut self, chunks: u64) -> Result<DeviceAddress, Fault<B::Error>> {
+        let at = match self.spares.take_any(chunks) {
+            Some(range) => {
+                self.clear(&range)?;
+                DeviceAddress(range.address)
+            }
+            None => self.device.reserve(chunks)?,
+        };
+        let bytes = chunks.checked_mul(self.device.chunk_bytes());
+        let last = bytes.and_then(|bytes| at.0.checked_add(bytes.saturating_sub(1)));
+        last.map(|_| at).ok_or(Fault::Addresses)
     }
 
-    fn reserve(&mut self, chunks: u64) -> Result<DeviceAddress, Self::Error> {
-        match self.spares.take(chunks) {
-            Some(address) => Ok(DeviceAddress(address)),
-            None => self.device.reserve(chunks),
+    /// Addresses at which some rows are mapped, one after the other.
+    pub(super) fn map(
+        &mut self,
+        rows: impl Iterator<Item = Row> + Clone,
+    ) -> Result<DeviceAddress, Fault<B::Error>> {
+        let chunks = rows.clone().fold(0u64, |sum, row| sum.saturating_add(row.count));
+        if let Some(address) = self.spares.take_alike(chunks, rows.clone()) {
+            return Ok(DeviceAddress(address));
         }
+        let first = self.reserve(chunks)?;
+        let mut at = first;
+        for row in rows {
+            if let Some(chunks) = row.chunks() {
+                self.device.map(at, chunks)?;
+                self.done.mapped_chunks = self.done.mapped_chunks.saturating_add(chunks.count);
+            }
+            at.0 = at.0.saturating_add(row.count.saturating_mul(self.device.chunk_bytes()));
+        }
+        Ok(first)
     }
 
-    fn map(&mut self, at: DeviceAddress, chunks: Chunks) -> Result<(), Self::Error> {
-        self.device.map(at, chunks)
+    /// Unmaps chunks at an address.
+    pub(super) fn unmap(&mut self, at: DeviceAddress, chunks: u64) -> Result<(), Fault<B::Error>> {
+        self.done.unmapped_chunks = self.done.unmapped_chunks.saturating_add(chunks);
+        Ok(self.device.unmap(at, chunks)?)
     }
 
-    fn unmap(&mut self, at: DeviceAddress, chunks: u64) -> Result<(), Self::Error> {
-        self.device.unmap(at, chunks)
+    /// Unmaps what is mapped in a range.
+    fn clear(&mut self, range: &Range) -> Result<(), Fault<B::Error>> {
+        let mut at = DeviceAddress(range.address);
+        for number in 0..range.rows {
+            let row = self.spares.rows[(range.first_row + number) as usize];
+            if let Some(chunks) = row.chunks() {
+                self.unmap(at, chunks.count)?;
+            }
+            at.0 = at.0.saturating_add(row.count.saturating_mul(self.device.chunk_bytes()));
+        }
+        Ok(())
     }
+}
+
+/// Joins rows that follow one another, so that the same mapping is always the same list.
+pub(super) fn joined(rows: impl Iterator<Item = Row> + Clone) -> impl Iterator<Item = Row> + Clone {
+    let mut rows = rows.peekable();
+    iter::from_fn(move || {
+        let mut joined = rows.next()?;
+        let follows = |joined: Row, next: &Row| match (joined.chunks(), next.chunks()) {
+            (Some(chunks), Some(next)) => {
+                chunks.first.checked_add(chunks.count) == Some(next.first)
+            }
+            (None, None) => true,
+            _ => false,
+        };
+        while let Some(next) = rows.next_if(|next| follows(joined, next)) {
+            joined.count = joined.count.saturating_add(next.count);
+        }
+        Some(joined)
+    })
 }

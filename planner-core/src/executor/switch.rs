@@ -2,7 +2,7 @@
 
 use super::Executor;
 use super::error::{ExecuteError, Fault, Moment};
-use super::spares::{Recycling, Spares};
+use super::spares::{AddressRanges, Mapper, SetUp, Spares};
 use crate::backend::{HostRange, Kernels, Paging, Streams, Transfers};
 use crate::graph::{Kind, TensorId};
 use crate::plan::Resident;
@@ -22,7 +22,7 @@ pub const fn switch_scratch_words(
     limits: &Limits,
     runs: usize,
     chunks: usize,
-    address_ranges: usize,
+    address_ranges: AddressRanges,
 ) -> usize {
     total([
         super::scratch_words(limits, runs),
@@ -49,10 +49,27 @@ impl<'a> Executor<'a> {
 
     /// Address ranges that have been reserved for this plan and those before it.
     #[must_use]
-    pub fn address_ranges(&self) -> usize {
-        let mut ranges = self.spares.len();
-        self.memory.each_range(|_, _| ranges += 1);
-        ranges
+    pub fn address_ranges(&self) -> AddressRanges {
+        let AddressRanges { count, rows } = self.own_ranges();
+        let spare = self.spares.count();
+        AddressRanges { count: count + spare.count, rows: rows + spare.rows }
+    }
+
+    /// The ranges of this plan.
+    fn own_ranges(&self) -> AddressRanges {
+        let mut own = AddressRanges::default();
+        self.memory.each_range(|_, _, rows| {
+            own.count += 1;
+            own.rows += rows.count();
+        });
+        own
+    }
+
+    /// What was mapped and unmapped to start this plan. A plan that comes again after a few
+    /// switches finds its chunks mapped.
+    #[must_use]
+    pub const fn set_up(&self) -> SetUp {
+        self.set_up
     }
 
     fn each_held(&self, mut see: impl FnMut(Held)) {
@@ -95,8 +112,7 @@ impl<'a> Executor<'a> {
         }
         let chunks = scratch.take(switch.switch.chunks.len(), ChunkRun::zeroed())?;
         chunks.copy_from_slice(switch.switch.chunks);
-        let more = self.address_ranges() - self.spares.len();
-        let mut spares = self.spares.with_more(more, scratch)?;
+        let mut spares = self.spares.with_more(self.own_ranges(), scratch)?;
         let mut next = Executor::lay_out(&switch.to, ChunkMap(chunks), scratch)?;
         next.host.take_states(&self.host, switch.states);
         let (needed_bytes, created_bytes) = (next.host.bytes(), self.capacity.host_bytes);
@@ -109,18 +125,33 @@ impl<'a> Executor<'a> {
         self.failed = true;
         let at = |moment| move |error| ExecuteError::Device { at: moment, error };
         self.finish(device).map_err(at(Moment::Save))?;
-        let recycling = &mut Recycling { device: &mut *device, spares: &mut spares };
-        next.memory.set_up(recycling).map_err(|fault| fault.at(Moment::SetUp))?;
+        // Ranges that are mapped for good do not change, so both plans can have them.
+        self.hand_over(&mut spares, true);
+        let mut mapper = Mapper::new(&mut *device, &mut spares);
+        next.memory.set_up(&mut mapper).map_err(|fault| fault.at(Moment::SetUp))?;
+        let mapped = mapper.done;
         next.allocate_residents(device)?;
         let mut kernels = kernels();
         super::check_host_kernels(&switch.to, &mut kernels)?;
         next.fill_first(device, &mut kernels)?;
         self.carry_out(switch.switch.steps, from_ids, &next, device)?;
         next.points.start(device).map_err(at(Moment::SetUp))?;
-        self.memory.take_down(device).map_err(|fault| fault.at(Moment::TakeDown))?;
-        self.memory.each_range(|address, chunks| spares.push(address, chunks));
+        let mut mapper = Mapper { done: mapped, ..Mapper::new(device, &mut spares) };
+        self.memory.take_down(&mut mapper).map_err(|fault| fault.at(Moment::TakeDown))?;
+        next.set_up = mapper.done;
+        self.hand_over(&mut spares, false);
         next.spares = spares;
         Ok(next)
+    }
+
+    /// Makes the ranges with chunks that are mapped for good spare ones, or the others.
+    fn hand_over(&self, spares: &mut Spares<'_>, mapped: bool) {
+        self.memory.each_range(|address, chunks, rows| {
+            let mut rows = rows.peekable();
+            if rows.peek().is_some() == mapped {
+                spares.push(address, chunks, rows);
+            }
+        });
     }
 
     /// Whether this is what the plan holds now.

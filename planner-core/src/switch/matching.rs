@@ -113,9 +113,13 @@ fn join(matches: &mut [Match]) -> &[Match] {
         }
     }
     let matches = &mut matches[..len];
-    matches.sort_unstable_by(|one, other| {
-        other.chunk_bytes.cmp(&one.chunk_bytes).then(one.run.first.cmp(&other.run.first))
-    });
+    // Of equals, a chunk that keeps its number comes first: a plan that comes again then finds its
+    // chunks mapped as before.
+    let key = |found: &Match| {
+        let ChunkRun { first, device_first, .. } = found.run;
+        (core::cmp::Reverse(found.chunk_bytes), first != device_first, first, device_first)
+    };
+    matches.sort_unstable_by_key(key);
     matches
 }
 

@@ -9,7 +9,7 @@ from typing import Any, Generic, TypeVar, overload
 import torch
 from typing_extensions import TypeVarTuple, Unpack
 
-from spillway import Plan, PredictedSwitch, Session, SwitchError
+from spillway import Plan, SwitchFigures, Session, SwitchError
 
 from .allocations import Allocations
 from .batches import call
@@ -43,7 +43,7 @@ class Compiled(Generic[Batch, Result]):
     """
 
     iterations: int
-    switched: PredictedSwitch | None
+    switched: SwitchFigures | None
 
     def __init__(self, step, plan, strict, max_shapes, how):
         self._example = step

@@ -71,7 +71,7 @@ def train(data: list[Pairs]) -> None:
         run.load()
         assert_type(run.sync(overwrite=True), int)
         assert_type(run.iterations, int)
-        assert_type(run.switched, spillway.PredictedSwitch | None)
+        assert_type(run.switched, spillway.SwitchFigures | None)
         evaluate = run.evaluate(correct)
         assert_type(evaluate(data[0].y), int)
         assert_type(run.evaluate()(data[0].y), Any)

@@ -7,13 +7,13 @@ use crate::error::Error;
 use crate::growth::grow;
 use crate::plan::Plan;
 use crate::planning::{executor_words, switch_words};
-use crate::switching;
+use crate::switching::{self, SwitchFigures};
 pub use error::SessionError;
 use error::{Failure, Wanted, check};
 pub use file::Copied;
 use planner_core::backend::{BackendError, ErrorType, Kernels, Paging, Transfers};
 use planner_core::executor::Moment;
-use planner_core::switch::{Capacity, SwitchPrediction};
+use planner_core::switch::Capacity;
 use planner_core::{ExecuteError, Executor, HostLayout, Kind, Scratch, TensorId, Verified};
 use self_cell::{MutBorrow, self_cell};
 use std::fmt;
@@ -83,7 +83,8 @@ impl<D: Transfers + Paging, K: Kernels<D>> Session<D, K> {
     /// Ends the plan and starts another between two iterations. States that both hold on the
     /// device stay there where the new plan can have their memory; the others go to the host if it
     /// lacks them, and come from there if the new plan wants them. The switch is planned and proved
-    /// first; its figures are returned.
+    /// first; its figures are returned. A plan that comes again after at most four other plans finds its memory
+    /// mapped.
     ///
     /// The graphs may differ in all but their states: names and sizes of these must be the same.
     /// `change` is called once all iterations have ended, to make the kernels those of the new graph.
@@ -98,7 +99,7 @@ impl<D: Transfers + Paging, K: Kernels<D>> Session<D, K> {
         &mut self,
         plan: Plan,
         change: impl FnOnce(&mut K),
-    ) -> Result<SwitchPrediction, SessionError<D::Error>> {
+    ) -> Result<SwitchFigures, SessionError<D::Error>> {
         let Self { device, kernels, running, .. } = self;
         let states = switching::shared_states(running.borrow_owner().plan.graph(), plan.graph())?;
         let (planned, words) = {
@@ -135,7 +136,8 @@ impl<D: Transfers + Paging, K: Kernels<D>> Session<D, K> {
             (plan, failure) => failure.named(&plan),
         })?;
         self.saved = false;
-        Ok(planned.predicted)
+        let next = running.borrow_dependent();
+        Ok(SwitchFigures::new(planned.predicted, next.set_up(), next.verified().machine()))
     }
 
     /// Enqueues one iteration.
