@@ -9,9 +9,11 @@ use conformance::ledger::switch::{Between, judge};
 use conformance::plans::{Pair, pairs, pairs_of_one_graph};
 use planner_core::backend::{HostKernels, Kernels, Launch, Transfers};
 use planner_core::executor::{AddressRanges, SetUp, switch_scratch_words};
+use planner_core::machine::Direction;
+use planner_core::placement::Holder;
 use planner_core::plan::ArenaPlacement;
 use planner_core::switch::{
-    Capacity, Holding, SwitchError, SwitchPrediction, SwitchStep, TensorBytes,
+    Capacity, Held, Holding, Memory, SwitchError, SwitchPrediction, SwitchStep, TensorBytes,
 };
 use planner_core::{
     ExecuteError, Executor, Graph, HostLayout, Kind, Limits, Part, Scratch, TensorId, Verified,
@@ -21,6 +23,7 @@ use proptest::strategy::ValueTree;
 use proptest::test_runner::TestRunner;
 use spillway::planning;
 use spillway::switching::{self, OwnedSwitch};
+use spillway::{Error, OwnedMachine, Plan, SlabCopy};
 use std::collections::BTreeSet;
 use workloads::OwnedPlan;
 
@@ -73,7 +76,7 @@ fn with_planned<T>(
     let mut held = Vec::new();
     let holding = switching::holding(executor, &mut held).unwrap();
     // The way back has the pairs the other way round, which are the same for one graph.
-    let planned = switching::plan(&holding, to, &pair.states).unwrap();
+    let planned = switching::plan(&holding, to, &pair.states, Memory::Chunks).unwrap();
     let between = Between {
         machine: to.machine(),
         from: holding.verified().graph(),
@@ -414,6 +417,102 @@ fn arrange(pair: &Pair) -> Result<(), TestCaseError> {
     })
 }
 
+/// Both plans, with the same names for the same states.
+fn named(pair: &Pair) -> [Plan; 2] {
+    let machine =
+        OwnedMachine { name: String::new(), machine: pair.machine, one_way_bytes_per_s: None };
+    let sides = [(&pair.from, 0), (&pair.to, 1)];
+    sides.map(|((graph, plan), side)| {
+        let mut graph = graph.clone();
+        for (number, name) in graph.tensor_names.iter_mut().enumerate() {
+            *name = format!("other {number}");
+        }
+        for (number, state) in pair.states.iter().enumerate() {
+            let id = [state.from, state.to][side];
+            graph.tensor_names[id.index()] = format!("state {number}");
+        }
+        let graph = spillway::Graph::new(graph).unwrap();
+        Plan::new(&graph, &machine, plan.clone()).unwrap()
+    })
+}
+
+/// What each byte of a state is to be, by its number among the states.
+fn expected(state: usize, byte: u64) -> u8 {
+    (state as u64 * 131 + byte * 7 + byte / 256) as u8
+}
+
+/// Carries the copies of a switch out over a slab of bytes: all that the second plan expects is
+/// there. The placed plans hold after some iterations what an executor says.
+fn in_a_slab(pair: &Pair, iterations: u64, device: &mut SimDevice) -> Result<(), TestCaseError> {
+    let [from, to] = named(pair);
+    let switch = match from.slab_switch_to(iterations, &to) {
+        Err(Error::NotPlaced) => return Ok(()),
+        switch => switch.unwrap(),
+    };
+    let mut slab = vec![0xaa; switch.slab_bytes as usize];
+    let sizes = pair.states.iter().map(|state| pair.to.0.tensors[state.to.index()].bytes);
+    let mut host: Vec<Vec<u8>> = sizes.map(|bytes| vec![0xbb; bytes as usize]).collect();
+    let fill = |bytes: &mut [u8], state: usize, first: u64| {
+        bytes.iter_mut().zip(first..).for_each(|(slot, byte)| *slot = expected(state, byte));
+    };
+    with_both(pair, |plans| {
+        let mut ahead = Vec::new();
+        let room = capacity(&plans);
+        let ahead = switching::holding_of(&plans[0], iterations, room, &mut ahead).unwrap();
+        with_first(&plans, device, iterations, |executor, _, _| {
+            let mut held = Vec::new();
+            let holding = switching::holding(executor, &mut held).unwrap();
+            let places = |holding: &Holding<'_>| -> BTreeSet<_> {
+                let each_byte = |held: &Held| {
+                    let Held { tensor, first_byte, bytes, at, .. } = *held;
+                    (0..bytes).map(move |byte| (tensor, first_byte + byte, at + byte))
+                };
+                holding.entries().iter().flat_map(each_byte).collect()
+            };
+            prop_assert_eq!(places(&ahead), places(&holding), "after {} iterations", iterations);
+            Ok(())
+        })?;
+        let number = |id| pair.states.iter().position(|state| state.from == id).unwrap();
+        // The host has what the plan says, and of what is not on the device all.
+        for (state, host) in host.iter_mut().enumerate() {
+            fill(host, state, 0);
+        }
+        for held in ahead.entries() {
+            let state = number(held.tensor);
+            fill(&mut slab[held.at as usize..][..held.bytes as usize], state, held.first_byte);
+            if !held.host_copy {
+                host[state][held.first_byte as usize..][..held.bytes as usize].fill(0xbb);
+            }
+        }
+        Ok::<(), TestCaseError>(())
+    })?;
+    let state_of = |id| pair.states.iter().position(|state| state.to == id);
+    // Uploads that do not wait may come first, others at the time of the list.
+    let (early, late): (Vec<&SlabCopy>, Vec<&SlabCopy>) = switch.copies.iter().partition(|copy| {
+        let list = switch.copies.iter();
+        let waits = list.take_while(|other| other != copy).any(|other| other.waits);
+        copy.direction == Direction::HostToDevice && !copy.waits && !waits
+    });
+    for copy in early.into_iter().chain(late) {
+        let Some(state) = state_of(copy.tensor) else { continue };
+        let on_device = copy.offset_bytes as usize..(copy.offset_bytes + copy.bytes) as usize;
+        let on_host = copy.first_byte as usize..(copy.first_byte + copy.bytes) as usize;
+        match copy.direction {
+            Direction::HostToDevice => slab[on_device].copy_from_slice(&host[state][on_host]),
+            _ => host[state][on_host].copy_from_slice(&slab[on_device]),
+        }
+    }
+    for run in to.addresses().unwrap().at_start() {
+        let Holder::Tensor(tensor) = run.holder else { continue };
+        let Some(state) = state_of(tensor) else { continue };
+        let bytes = &slab[run.offset_bytes as usize..][..run.bytes as usize];
+        for (&byte, at) in bytes.iter().zip(run.first_byte..) {
+            prop_assert_eq!(byte, expected(state, at), "byte {} of state {}", at, state);
+        }
+    }
+    Ok(())
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: 500, ..ProptestConfig::default() })]
 
@@ -425,6 +524,11 @@ proptest! {
         mut choices in choices(8),
     ) {
         verdicts(&pair, iterations, saved, &mut choices)?;
+    }
+
+    #[test]
+    fn plans_switch_in_a_slab(pair in pairs(), iterations in 0..=7u64) {
+        in_a_slab(&pair, iterations, &mut SimDevice::new(pair.machine))?;
     }
 
     #[test]

@@ -8,13 +8,13 @@ use crate::{judge, plans};
 use conformance::ledger::switch::{Between, judge as judge_switch};
 use conformance::plans::{Case, Pair, pairs, pairs_of_one_graph};
 use planner_core::switch::{
-    self, ChunkRun, Holding, Output, SharedState, SwitchPrediction, SwitchStep, TensorBytes,
+    self, ChunkRun, Holding, Memory, Output, SharedState, SwitchPrediction, SwitchStep, TensorBytes,
 };
 use planner_core::{Limits, Scratch, TensorId, Verified};
 use proptest::collection::vec;
 use proptest::prelude::*;
 use spillway::switching::{self, OwnedSwitch};
-use spillway::{Error, Plan};
+use spillway::{Error, Plan, SwitchFigures};
 use workloads::OwnedGraph;
 
 /// Two plans, and what is done to the switch between them.
@@ -26,6 +26,9 @@ pub struct Input {
     strangers: Vec<SharedState>,
     /// How much of the working memory that is enough is lent.
     permille: usize,
+    /// Iterations of the first plan.
+    iterations: u64,
+    memory: Memory,
 }
 
 /// What is changed in a switch.
@@ -49,8 +52,17 @@ pub fn inputs() -> impl Strategy<Value = Input> {
         .prop_map(|(from, to)| SharedState { from: TensorId(from), to: TensorId(to) });
     let permille = prop_oneof![3 => Just(1000usize), 1 => 0..=1000usize];
     let pair = prop_oneof![pairs().boxed(), pairs_of_one_graph().boxed()];
-    (pair, vec(forgeries(), 0..=2), vec(state, 0..=6), permille).prop_map(
-        |(pair, forgeries, strangers, permille)| Input { pair, forgeries, strangers, permille },
+    let memory = prop_oneof![Just(Memory::Chunks), Just(Memory::Slab)];
+    let iterations = prop_oneof![0..9u64, numbers()];
+    (pair, vec(forgeries(), 0..=2), vec(state, 0..=6), permille, iterations, memory).prop_map(
+        |(pair, forgeries, strangers, permille, iterations, memory)| Input {
+            pair,
+            forgeries,
+            strangers,
+            permille,
+            iterations,
+            memory,
+        },
     )
 }
 
@@ -121,7 +133,7 @@ pub fn check(input: &Input) -> Result<(), Fault> {
 }
 
 /// Bytes that a switch copies.
-const fn copied_bytes(switch: &SwitchPrediction) -> u128 {
+const fn copied_bytes(switch: &SwitchFigures) -> u128 {
     switch.h2d_bytes as u128 + switch.d2h_bytes as u128
 }
 
@@ -158,11 +170,14 @@ fn check_switch(
     let capacity = |plan: &Plan| plan.capacity().map_err(|error| fault(error.to_string()));
     let capacity = capacity(from)?.max(capacity(to)?);
     let mut held = Vec::new();
-    let holding = returns("holding_of", || switching::holding_of(one, capacity, &mut held))?;
+    let holding = returns("holding_of", || {
+        switching::holding_of(one, input.iterations, capacity, &mut held)
+    })?;
     let holding = holding.map_err(|error| fault(error.to_string()))?;
     let states = switching::shared_states(from.graph(), to.graph());
     let states = states.map_err(|error| fault(error.to_string()))?;
-    let planned = returns("switching::plan", || switching::plan(&holding, other, &states))?;
+    let planned =
+        returns("switching::plan", || switching::plan(&holding, other, &states, input.memory))?;
     let planned = planned.map_err(|error| fault(error.to_string()))?;
     let mut forged = planned.clone();
     input.forgeries.iter().for_each(|forgery| forge(&mut forged, forgery));
@@ -204,7 +219,9 @@ fn check_garbage(
     planned: &OwnedSwitch,
 ) -> Result<(), Fault> {
     let strangers = &input.strangers;
-    returns("a switch of strangers", || switching::plan(holding, other, strangers).is_ok())?;
+    returns("a switch of strangers", || {
+        switching::plan(holding, other, strangers, input.memory).is_ok()
+    })?;
     returns("a proof for strangers", || {
         switching::prove(holding, other, strangers, &planned.switch()).is_ok()
     })?;
@@ -223,7 +240,7 @@ fn check_garbage(
     let output = Output { chunks: &mut chunks, steps: &mut steps };
     let short = returns("switch::plan", || {
         let scratch = &mut Scratch::new(&mut memory);
-        switch::plan(holding, other, states, output, scratch).map(|it| it.predicted)
+        switch::plan(holding, other, states, input.memory, output, scratch).map(|it| it.predicted)
     })?;
     if input.permille == 1000 && short != Ok(planned.predicted) {
         let detail = format!("{short:?} for {:?}", planned.predicted);

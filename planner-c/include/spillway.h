@@ -287,6 +287,36 @@ typedef struct {
   uint64_t bytes;
 } SpillwayRun;
 
+// A copy between the slab and the host's copy of a tensor.
+typedef struct {
+  // The tensor, by its number in the graph of the second plan.
+  uint32_t tensor;
+  // Whether it goes to the device: 1; 0 if it goes to the host.
+  uint8_t is_upload;
+  // Whether it waits for all copies before it: 1, or 0. Only uploads do.
+  uint8_t waits;
+  // Where the bytes begin in the tensor.
+  uint64_t first_byte;
+  // Where they begin in the slab.
+  uint64_t offset_bytes;
+  // How many there are.
+  uint64_t bytes;
+} SlabCopy;
+
+// What a switch from one plan to another takes.
+typedef struct {
+  // Bytes of states that stay on the device.
+  uint64_t kept_bytes;
+  // Bytes copied to the device.
+  uint64_t upload_bytes;
+  // Bytes copied to the host.
+  uint64_t download_bytes;
+  // Time of all copies.
+  uint64_t time_ns;
+  // Time to map and unmap memory, before the copies. Ahead of a run, the most that it can be.
+  uint64_t mapping_ns;
+} SpillwaySwitchFigures;
+
 // A device: three streams of work, or four where ops run on the host too, a block of host memory, and
 // device memory that consists of chunks which are mapped at addresses. A session calls these functions from the thread that calls
 // the session. Each gets `context` first.
@@ -424,18 +454,6 @@ typedef struct {
   // runs ops on the host.
   int32_t (*launch_on_host)(void *context, const SpillwayHostLaunch *launch);
 } SpillwayKernels;
-
-// What a switch from one plan to another takes.
-typedef struct {
-  // Bytes of states that stay on the device.
-  uint64_t kept_bytes;
-  // Bytes copied to the device.
-  uint64_t upload_bytes;
-  // Bytes copied to the host.
-  uint64_t download_bytes;
-  // Time of all copies.
-  uint64_t time_ns;
-} SpillwaySwitchFigures;
 
 #ifdef __cplusplus
 extern "C" {
@@ -640,6 +658,24 @@ SpillwayCode spillway_plan_addresses(const SpillwayPlan *plan,
                                      size_t *needed,
                                      uint64_t *slab_bytes,
                                      SpillwayError *error);
+
+// Writes the copies of a switch from one plan, after so many iterations, to another into a buffer, and
+// their number into `needed`; if the buffer is too short, only the number. Both plans have the same
+// states and lie in one slab, each at its `spillway_plan_addresses`; `slab_bytes` becomes the larger
+// size. What both hold at the same offset stays. Downloads go in order on one stream and uploads on another.
+// `figures`, which may be null, becomes what the copies take.
+//
+// # Safety
+// The pointers are as `spillway.h` says.
+SpillwayCode spillway_plan_slab_switch(const SpillwayPlan *from,
+                                       uint64_t iterations,
+                                       const SpillwayPlan *to,
+                                       SlabCopy *into,
+                                       size_t capacity,
+                                       size_t *needed,
+                                       uint64_t *slab_bytes,
+                                       SpillwaySwitchFigures *figures,
+                                       SpillwayError *error);
 
 // Sets up device and host memory for a plan, fills states and the first inputs, and uploads what is
 // resident at the start of an iteration. The tables of callbacks are copied.

@@ -3,7 +3,9 @@
 use crate::boundary::{call, fill, given};
 use crate::error::{Code, Error};
 use crate::plan::Plan;
+use crate::session::SwitchFigures;
 use crate::steps::SPILLWAY_NONE;
+use planner_core::machine::Direction;
 use planner_core::placement::{Holder, Run as CoreRun};
 
 /// Bytes that a step touches and that lie at consecutive offsets.
@@ -61,6 +63,78 @@ pub unsafe extern "C" fn spillway_plan_addresses(
     };
     // SAFETY: the caller's promise.
     unsafe { call(error, body) }
+}
+
+/// A copy between the slab and the host's copy of a tensor.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SlabCopy {
+    /// The tensor, by its number in the graph of the second plan.
+    pub tensor: u32,
+    /// Whether it goes to the device: 1; 0 if it goes to the host.
+    pub is_upload: u8,
+    /// Whether it waits for all copies before it: 1, or 0. Only uploads do.
+    pub waits: u8,
+    /// Where the bytes begin in the tensor.
+    pub first_byte: u64,
+    /// Where they begin in the slab.
+    pub offset_bytes: u64,
+    /// How many there are.
+    pub bytes: u64,
+}
+
+/// Writes the copies of a switch from one plan, after so many iterations, to another into a buffer, and
+/// their number into `needed`; if the buffer is too short, only the number. Both plans have the same
+/// states and lie in one slab, each at its `spillway_plan_addresses`; `slab_bytes` becomes the larger
+/// size. What both hold at the same offset stays. Downloads go in order on one stream and uploads on another.
+/// `figures`, which may be null, becomes what the copies take.
+///
+/// # Safety
+/// The pointers are as `spillway.h` says.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn spillway_plan_slab_switch(
+    from: *const Plan,
+    iterations: u64,
+    to: *const Plan,
+    into: *mut SlabCopy,
+    capacity: usize,
+    needed: *mut usize,
+    slab_bytes: *mut u64,
+    figures: *mut SwitchFigures,
+    error: *mut Error,
+) -> Code {
+    let body = || {
+        // SAFETY: the caller's promise.
+        let (Plan(from), Plan(to)) = unsafe { (given(from, "from")?, given(to, "to")?) };
+        let switch = from.slab_switch_to(iterations, to)?;
+        let copies: Vec<_> = switch.copies.iter().map(describe_copy).collect();
+        // SAFETY: the same. Null, or one value that may be uninitialised.
+        unsafe {
+            fill(into, capacity, needed, &copies)?;
+            if !slab_bytes.is_null() {
+                slab_bytes.write(switch.slab_bytes);
+            }
+            if !figures.is_null() {
+                figures.write(switch.figures.into());
+            }
+        }
+        Ok(())
+    };
+    // SAFETY: the caller's promise.
+    unsafe { call(error, body) }
+}
+
+fn describe_copy(copy: &spillway::SlabCopy) -> SlabCopy {
+    let spillway::SlabCopy { direction, waits, tensor, first_byte, offset_bytes, bytes } = *copy;
+    let is_upload = u8::from(direction == Direction::HostToDevice);
+    SlabCopy {
+        tensor: tensor.0,
+        is_upload,
+        waits: u8::from(waits),
+        first_byte,
+        offset_bytes,
+        bytes,
+    }
 }
 
 fn describe(run: &CoreRun) -> Run {

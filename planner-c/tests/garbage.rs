@@ -7,6 +7,7 @@
 
 use proptest::collection::vec;
 use proptest::prelude::*;
+use spillway_c::addresses::spillway_plan_slab_switch;
 use spillway_c::addresses::{Run, spillway_plan_addresses};
 use spillway_c::device::Device;
 use spillway_c::error::{Code, Error, SPILLWAY_MESSAGE_BYTES};
@@ -348,6 +349,22 @@ fn null_is_an_error() {
         assert_eq!(code, Code::Argument);
         let code = spillway_session_read_output(ptr::null_mut(), 0, 0, &raw mut byte, 1, error);
         assert_eq!(code, Code::Argument);
+        let (needed, bytes, figures) = (ptr::null_mut(), ptr::null_mut(), ptr::null_mut());
+        let into = ptr::null_mut();
+        assert_eq!(
+            spillway_plan_slab_switch(
+                ptr::null(),
+                0,
+                ptr::null(),
+                into,
+                0,
+                needed,
+                bytes,
+                figures,
+                error
+            ),
+            Code::Argument
+        );
         let (none, figures, error) = (ptr::null(), ptr::null_mut(), ptr::null_mut());
         let code = spillway_session_switch(ptr::null_mut(), none, ptr::null(), figures, error);
         assert_eq!(code, Code::Argument);

@@ -5,6 +5,7 @@
 // those that the library gave.
 #![allow(clippy::undocumented_unsafe_blocks)]
 
+use spillway_c::addresses::*;
 use spillway_c::error::{Code, Error};
 use spillway_c::graph::*;
 use spillway_c::machine::*;
@@ -56,11 +57,37 @@ fn graph(time_ns: u64, value_bytes: u64) -> *mut Graph {
 }
 
 fn switch(from: *const Plan, to: *const Plan) -> SwitchFigures {
-    let mut figures =
-        SwitchFigures { kept_bytes: 0, upload_bytes: 0, download_bytes: 0, time_ns: 0 };
+    let mut figures = SwitchFigures {
+        kept_bytes: 0,
+        upload_bytes: 0,
+        download_bytes: 0,
+        time_ns: 0,
+        mapping_ns: 0,
+    };
     let code = unsafe { spillway_switch_figures(from, to, &raw mut figures, ptr::null_mut()) };
     assert_eq!(code, Code::Ok);
     figures
+}
+
+/// The copies of a switch in a slab, with what they take.
+fn slab_switch(from: *const Plan, to: *const Plan) -> (Vec<SlabCopy>, SwitchFigures) {
+    let (mut needed, mut slab_bytes) = (0, 0);
+    let mut figures = switch(from, to);
+    let (iterations, error) = (1, ptr::null_mut());
+    let mut write = |into, capacity| unsafe {
+        let (needed, slab_bytes) = (&raw mut needed, &raw mut slab_bytes);
+        let figures = &raw mut figures;
+        spillway_plan_slab_switch(
+            from, iterations, to, into, capacity, needed, slab_bytes, figures, error,
+        )
+    };
+    assert_eq!(write(ptr::null_mut(), 0), Code::BufferTooShort);
+    let mut copies = Vec::with_capacity(1000);
+    assert_eq!(write(copies.as_mut_ptr(), 1000), Code::Ok);
+    // SAFETY: the library has written so many.
+    unsafe { copies.set_len(needed) };
+    assert!(copies.iter().all(|copy| copy.offset_bytes + copy.bytes <= slab_bytes));
+    (copies, figures)
 }
 
 /// The values of a prompt take more of the arena than those of a token, so that small states have other
@@ -97,6 +124,12 @@ fn a_switch_to_an_arranged_plan_copies_less() {
     let (plain, kept) = (switch(prompt, token), switch(prompt, arranged));
     assert!(kept.upload_bytes < plain.upload_bytes, "{kept:?} {plain:?}");
     assert!(kept.kept_bytes > plain.kept_bytes, "{kept:?} {plain:?}");
+    // In a slab nothing is mapped, and no more stays than with chunks.
+    let (copies, in_slab) = slab_switch(prompt, arranged);
+    assert_eq!(in_slab.mapping_ns, 0);
+    assert!(in_slab.upload_bytes >= kept.upload_bytes && in_slab.kept_bytes > 0, "{in_slab:?}");
+    let uploads = copies.iter().filter(|copy| copy.is_upload == 1).map(|copy| copy.bytes);
+    assert_eq!(uploads.sum::<u64>(), in_slab.upload_bytes);
     let between = made(|to, error| unsafe { spillway_plan_between(prompt, token, to, error) });
     let there_and_back = |plan| switch(token, plan).upload_bytes + switch(plan, token).upload_bytes;
     assert!(there_and_back(between) < there_and_back(prompt));

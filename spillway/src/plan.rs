@@ -10,6 +10,7 @@ use crate::names::Names;
 use crate::planning::OwnedSchedule;
 use crate::proof::{self, Proved};
 use crate::report::{Actual, Beside, Measured};
+use crate::slab::SlabSwitch;
 use crate::strategy::Strategy;
 use crate::switching::SwitchFigures;
 use crate::{planning, report, switching, trace};
@@ -17,7 +18,7 @@ use planner_core::Verified;
 use planner_core::bounds::Order;
 use planner_core::executor::Mappings;
 use planner_core::planner::Request;
-use planner_core::switch::Capacity;
+use planner_core::switch::{Capacity, Memory};
 use std::path::Path;
 use workloads::{OwnedCertificate, OwnedMachine, OwnedPlan, format};
 
@@ -225,15 +226,10 @@ impl Plan {
     /// # Errors
     /// [`Error::States`], [`Error::Switch`], [`Error::OutOfMemory`].
     pub fn switch_to(&self, next: &Self) -> Result<SwitchFigures, Error> {
-        let states = switching::shared_states(&self.graph, &next.graph)?;
-        let capacity = self.capacity()?.max(next.capacity()?);
-        let (from, to) = (self.verified()?, next.verified()?);
-        let mut held = Vec::new();
-        let holding = switching::holding_of(&from, capacity, &mut held)?;
-        let planned = switching::plan(&holding, &to, &states)?;
-        switching::prove(&holding, &to, &states, &planned.switch())?;
-        let set_up = next.mappings()?.set_up(to.machine());
-        Ok(SwitchFigures::new(planned.predicted, set_up, to.machine()))
+        let set_up = next.mappings()?.set_up(next.verified()?.machine());
+        switching::between(self, 0, next, Memory::Chunks, |_, planned| {
+            SwitchFigures::new(planned.predicted, set_up, &next.machine().machine)
+        })
     }
 
     /// The same plan with its arena laid out after that of `earlier`: states in both arenas have the same
@@ -272,6 +268,16 @@ impl Plan {
     /// [`Error::NotPlaced`] where the plan does not fix its objects; [`Error::OutOfMemory`].
     pub fn addresses(&self) -> Result<Addresses, Error> {
         Addresses::of(&self.verified()?)
+    }
+
+    /// The copies of a switch from this plan, after so many iterations, to `next`, if both lie in one
+    /// slab, each at its [addresses](Self::addresses). What both hold at the same offset stays;
+    /// [`arranged_after`](Self::arranged_after) finds such offsets for states in the arena.
+    ///
+    /// # Errors
+    /// Those of [`Plan::switch_to`]; [`Error::NotPlaced`] where a plan does not fix its objects.
+    pub fn slab_switch_to(&self, iterations: u64, next: &Self) -> Result<SlabSwitch, Error> {
+        SlabSwitch::between(self, iterations, next)
     }
 
     /// A report: one self-contained page of HTML.

@@ -4,12 +4,13 @@ use crate::error::Error;
 use crate::graph::Graph;
 use crate::growth::{buffer, lengthen};
 use crate::names::Names;
+use crate::plan::Plan;
 use crate::planning;
 use planner_core::executor::SetUp;
 use planner_core::plan::Prediction;
 use planner_core::scratch::Buffer;
 use planner_core::switch::{
-    self, Capacity, ChunkRun, Held, Holding, Output, SharedState, Switch, SwitchError,
+    self, Capacity, ChunkRun, Held, Holding, Memory, Output, SharedState, Switch, SwitchError,
     SwitchPrediction, SwitchStep, TensorBytes, VerifiedSwitch,
 };
 use planner_core::{
@@ -137,24 +138,25 @@ pub fn holding<'h>(
     Ok(executor.holding(out)?)
 }
 
-/// What a plan holds between two iterations, ahead of a run, in `out`; see
+/// What a plan holds after so many iterations, ahead of a run, in `out`; see
 /// [`Holding::between_iterations`].
 ///
 /// # Errors
 /// No memory.
 pub fn holding_of<'h>(
     verified: &Verified<'h>,
+    iterations: u64,
     capacity: Capacity,
     out: &'h mut Vec<Held>,
 ) -> Result<Holding<'h>, SwitchError> {
     let mut memory = buffer(Holding::scratch_words(&limits(verified)), 0)?;
     let scratch = &mut Scratch::new(&mut memory);
-    match Holding::between_iterations(verified, capacity, out, scratch) {
+    match Holding::between_iterations(verified, iterations, capacity, out, scratch) {
         Err(SwitchError::BufferTooShort(short)) => lengthen(out, short.needed, Held::EMPTY)?,
         Err(error) => return Err(error),
         Ok(_) => {}
     }
-    Holding::between_iterations(verified, capacity, out, scratch)
+    Holding::between_iterations(verified, iterations, capacity, out, scratch)
 }
 
 /// The memory that a plan needs on the device and on the host; see [`Capacity::of`].
@@ -217,6 +219,25 @@ fn take_unused(plan: &mut OwnedPlan, bytes: u64) -> bool {
     }
 }
 
+/// Plans a switch after so many iterations of a plan, proves it, and shows `see` what the plan holds
+/// and the switch.
+pub(crate) fn between<T>(
+    from: &Plan,
+    iterations: u64,
+    to: &Plan,
+    on_device: Memory,
+    see: impl FnOnce(&Holding<'_>, &OwnedSwitch) -> T,
+) -> Result<T, Error> {
+    let states = shared_states(from.graph(), to.graph())?;
+    let capacity = from.capacity()?.max(to.capacity()?);
+    let (from, to) = (from.verified()?, to.verified()?);
+    let mut held = Vec::new();
+    let holding = holding_of(&from, iterations, capacity, &mut held)?;
+    let planned = plan(&holding, &to, &states, on_device)?;
+    prove(&holding, &to, &states, &planned.switch())?;
+    Ok(see(&holding, &planned))
+}
+
 /// Plans a switch; see [`switch::plan`].
 ///
 /// # Errors
@@ -225,6 +246,7 @@ pub fn plan(
     holding: &Holding<'_>,
     to: &Verified<'_>,
     states: &[SharedState],
+    on_device: Memory,
 ) -> Result<OwnedSwitch, SwitchError> {
     const CHUNK: ChunkRun = ChunkRun { first: 0, device_first: 0, count: 0 };
     const STEP: SwitchStep =
@@ -235,7 +257,8 @@ pub fn plan(
     let (mut chunks, mut steps) = (Vec::new(), Vec::new());
     loop {
         let output = Output { chunks: &mut chunks, steps: &mut steps };
-        let planned = switch::plan(holding, to, states, output, &mut Scratch::new(&mut memory));
+        let scratch = &mut Scratch::new(&mut memory);
+        let planned = switch::plan(holding, to, states, on_device, output, scratch);
         match planned.map(|it| (it.chunks.len(), it.steps.len(), it.predicted)) {
             Err(SwitchError::BufferTooShort(short)) => match short.buffer {
                 Buffer::Chunks => lengthen(&mut chunks, short.needed, CHUNK)?,

@@ -67,7 +67,7 @@ fn machine() -> OwnedMachine {
         h2d_bytes_per_s: 1_000_000_000,
         d2h_bytes_per_s: 1_000_000_000,
         transfer_latency_ns: 100,
-        map_ns_per_chunk: 0,
+        map_ns_per_chunk: 5,
         unmap_ns_per_chunk: 0,
     });
     OwnedMachine { name: "host".to_owned(), machine: machine.unwrap(), one_way_bytes_per_s: None }
@@ -125,6 +125,28 @@ fn states_keep_their_names_and_iterations_go_on() {
         assert_eq!(first(&mut session, &format!("sum {layer}")), 1 + 2 + 3 + 1 + 1);
     }
     assert_eq!(first(&mut session, "scale"), 0);
+}
+
+/// Two plans that take turns map their memory once each.
+#[test]
+fn plans_that_come_again_are_mapped() {
+    let ((forward, sums), (backward, _)) = (graph(false), graph(true));
+    let (one, two) = (plan(&forward, "60%"), plan(&backward, "80%"));
+    let capacity = one.capacity().unwrap().max(two.capacity().unwrap());
+    let most_ns = one.switch_to(&two).unwrap().mapping_ns;
+    assert_eq!(most_ns, two.mappings().unwrap().bytes / 1024 * 5);
+    let device = HostDevice::new(1024, 1 << 16);
+    let mut session = Session::with_capacity(one.clone(), capacity, device, sums).unwrap();
+    let mut mapping_ns = |to: &Plan, backward| {
+        session.run(2).unwrap();
+        let change = move |kernels: &mut Sums| *kernels = graph(backward).1;
+        session.switch(to.clone(), change).unwrap().mapping_ns
+    };
+    let first_ns = mapping_ns(&two, true);
+    assert!((1..=most_ns).contains(&first_ns), "{first_ns} of {most_ns}");
+    for _ in 0..3 {
+        assert_eq!([mapping_ns(&one, false), mapping_ns(&two, true)], [0, 0]);
+    }
 }
 
 /// A plan that is refused leaves the session as it is.

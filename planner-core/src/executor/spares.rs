@@ -145,7 +145,11 @@ impl Spares<'_> {
     }
 
     /// Takes the range in which just this is mapped. O(ranges + rows).
-    fn take_alike(&mut self, chunks: u64, rows: impl Iterator<Item = Row> + Clone) -> Option<u64> {
+    fn take_alike(
+        &mut self,
+        chunks: u64,
+        rows: &(impl Iterator<Item = Row> + Clone),
+    ) -> Option<u64> {
         let is_alike = |range: &Range| {
             range.chunks == chunks && self.rows_of(range).iter().copied().eq(rows.clone())
         };
@@ -205,7 +209,7 @@ impl<'m, 'a, B: Paging> Mapper<'m, 'a, B> {
         rows: impl Iterator<Item = Row> + Clone,
     ) -> Result<DeviceAddress, Fault<B::Error>> {
         let chunks = rows.clone().fold(0u64, |sum, row| sum.saturating_add(row.count));
-        if let Some(address) = self.spares.take_alike(chunks, rows.clone()) {
+        if let Some(address) = self.spares.take_alike(chunks, &rows) {
             return Ok(DeviceAddress(address));
         }
         let first = self.reserve(chunks)?;

@@ -4,9 +4,10 @@
 use crate::graph::{Graph, Launched, OpId, TensorId};
 use crate::machine::Machine;
 use crate::pieces::Pieces;
-use crate::plan::{Part, Placements, Plan, PlanError, Step};
+use crate::plan::{Part, Placements, Plan, PlanError, Resident, Step};
 use crate::scratch::{Limits, OutOfScratch, Scratch, total, words};
 use crate::verify::Verified;
+use core::cell::Cell;
 use core::fmt;
 
 /// No number of the placements; no step.
@@ -103,30 +104,37 @@ pub fn addresses(
     see: impl FnMut(Run),
 ) -> Result<u64, AddressError> {
     let mut scratch = scratch.reborrow();
-    let (graph, machine, plan) = (verified.graph(), verified.machine(), verified.plan());
-    let placements = plan.placements.ok_or(AddressError::NotPlaced)?;
-    let pieces = Pieces::new(graph, machine, plan, &mut scratch)?;
-    let base_bytes = scratch.take(plan.pools.len(), 0u64)?;
-    let slab_bytes = lay_out(machine, plan, base_bytes);
-    let mut walk = Walk {
-        graph,
-        pieces: &pieces,
-        placements,
-        base_bytes,
-        number: scratch.take(pieces.len(), NONE)?,
-        seen_at: scratch.take(graph.tensors().len(), NONE)?,
-        next: 0,
-        see,
-    };
-    for resident in plan.resident_at_start {
-        walk.take(resident.part);
+    let mut walk = Walk::new(verified, &mut scratch, see)?;
+    walk.start();
+    walk.iterate(u32::MAX);
+    Ok(walk.slab_bytes)
+}
+
+/// Hands `see` the offsets of what is resident after so many iterations, which is the same as at the
+/// start. O(pieces + object numbers) for each step.
+///
+/// # Errors
+/// Those of [`addresses`].
+pub(crate) fn resident_after(
+    verified: &Verified<'_>,
+    iterations: u64,
+    scratch: &mut Scratch<'_>,
+    mut see: impl FnMut(Resident, Run),
+) -> Result<(), AddressError> {
+    let mut scratch = scratch.reborrow();
+    let seen = Cell::new(None);
+    let mut walk = Walk::new(verified, &mut scratch, |run| {
+        if let Some(resident) = seen.get() {
+            see(resident, run);
+        }
+    })?;
+    walk.start();
+    walk.iterate((iterations % u64::from(walk.placements.iterations.max(1))) as u32);
+    for &resident in verified.plan().resident_at_start {
+        seen.set(Some(resident));
         walk.see_part(None, resident.part);
     }
-    let steps = (0..placements.iterations).flat_map(|_| plan.steps);
-    for (entry, step) in (0..).zip(steps) {
-        walk.step(entry, step);
-    }
-    Ok(slab_bytes)
+    Ok(())
 }
 
 /// Finds where each pool begins in the slab, and the size of the slab. The plan is within its budget,
@@ -142,9 +150,10 @@ fn lay_out(machine: &Machine, plan: &Plan<'_>, base_bytes: &mut [u64]) -> u64 {
     end_bytes
 }
 
-struct Walk<'w, S> {
-    graph: &'w Graph<'w>,
-    pieces: &'w Pieces<'w>,
+struct Walk<'w, 'v, S> {
+    graph: &'w Graph<'v>,
+    pieces: Pieces<'w>,
+    slab_bytes: u64,
     placements: Placements<'w>,
     /// Where each pool begins.
     base_bytes: &'w [u64],
@@ -157,7 +166,50 @@ struct Walk<'w, S> {
     see: S,
 }
 
-impl<S: FnMut(Run)> Walk<'_, S> {
+impl<'w, 'v, S: FnMut(Run)> Walk<'w, 'v, S> {
+    fn new(
+        verified: &'w Verified<'v>,
+        scratch: &mut Scratch<'w>,
+        see: S,
+    ) -> Result<Self, AddressError> {
+        let (graph, machine, plan) = (verified.graph(), verified.machine(), verified.plan());
+        let placements = plan.placements.ok_or(AddressError::NotPlaced)?;
+        let pieces = Pieces::new(graph, machine, plan, scratch)?;
+        let base_bytes = scratch.take(plan.pools.len(), 0u64)?;
+        let slab_bytes = lay_out(machine, plan, base_bytes);
+        let number = scratch.take(pieces.len(), NONE)?;
+        let seen_at = scratch.take(graph.tensors().len(), NONE)?;
+        Ok(Self {
+            graph,
+            pieces,
+            slab_bytes,
+            placements,
+            base_bytes,
+            number,
+            seen_at,
+            next: 0,
+            see,
+        })
+    }
+
+    fn start(&mut self) {
+        let resident_at_start = self.pieces.plan().resident_at_start;
+        for resident in resident_at_start {
+            self.take(resident.part);
+            self.see_part(None, resident.part);
+        }
+    }
+
+    /// Goes through so many iterations, or as many as have placements of their own.
+    fn iterate(&mut self, iterations: u32) {
+        let iterations = iterations.min(self.placements.iterations);
+        let plan_steps = self.pieces.plan().steps;
+        let steps = (0..iterations).flat_map(|_| plan_steps);
+        for (entry, step) in (0..).zip(steps) {
+            self.step(entry, step);
+        }
+    }
+
     fn step(&mut self, entry: u32, step: &Step) {
         match *step {
             Step::Prefetch(part) => {

@@ -7,6 +7,7 @@ mod free;
 mod place;
 mod sweep;
 
+pub(crate) use addresses::resident_after;
 pub use addresses::{AddressError, Holder, Run, addresses, addresses_scratch_words};
 pub use place::{
     Output, Over, PlacementError, contiguous_scratch_words, place, place_contiguously,

@@ -4,8 +4,9 @@ use super::error::SwitchError;
 use crate::graph::{Kind, TensorId};
 use crate::host::HostLayout;
 use crate::pieces::Pieces;
-use crate::plan::{Part, PlanError};
-use crate::scratch::{Buffer, BufferTooShort, Limits, Scratch, total, words};
+use crate::placement::{self, AddressError, Run};
+use crate::plan::{Part, PlanError, Resident};
+use crate::scratch::{Buffer, BufferTooShort, Limits, Scratch, larger, total, words};
 use crate::verify::Verified;
 
 /// Consecutive bytes of a tensor that lie in device memory one after the other.
@@ -83,24 +84,28 @@ impl<'h> Holding<'h> {
     /// Words of scratch that [`Holding::between_iterations`] asks for, by [`Limits::of_plan`].
     #[must_use]
     pub const fn scratch_words(limits: &Limits) -> usize {
-        total([Pieces::scratch_words(limits), words::<u64>(limits.pools).saturating_mul(2)])
+        larger(
+            placement::addresses_scratch_words(limits),
+            total([Pieces::scratch_words(limits), words::<u64>(limits.pools).saturating_mul(2)]),
+        )
     }
 
-    /// What a plan holds after an iteration, for a prediction ahead of a run; `out` has an entry
-    /// for each row of objects. Where each object lies is only known of a running plan; here it
-    /// lies where it does at the start. So the figures of a switch may differ for what has objects
-    /// smaller than a chunk.
+    /// What a plan holds after so many iterations, for a prediction ahead of a run; `out` has an
+    /// entry for each row of objects. Where each object of a plan without placements lies is only
+    /// known of a running plan; here it lies where it does at the start. So the figures of a switch
+    /// may differ for what has objects smaller than a chunk.
     ///
     /// # Errors
     /// Scratch or output that is too small.
     pub fn between_iterations(
         verified: &Verified<'h>,
+        iterations: u64,
         capacity: Capacity,
         out: &'h mut [Held],
         scratch: &mut Scratch<'_>,
     ) -> Result<Self, SwitchError> {
         let mut rows = Rows::new(out);
-        at_start(verified, scratch, |held| {
+        after(verified, iterations, scratch, |held| {
             let is_state = verified.graph().tensor(held.tensor).kind == Kind::State;
             // What the host wrote last comes from there: the device may hold an older value.
             if is_state && !verified.is_last_written_on_host(held.tensor) {
@@ -150,6 +155,26 @@ impl<'h> Rows<'h> {
     pub(crate) fn finish(self) -> Result<&'h [Held], BufferTooShort> {
         let Self { out, len } = self;
         Buffer::Held.first(out, len).map(|entries| &*entries)
+    }
+}
+
+/// Walks what a plan holds after some iterations; without placements, as [`at_start`].
+fn after(
+    verified: &Verified<'_>,
+    iterations: u64,
+    scratch: &mut Scratch<'_>,
+    mut see: impl FnMut(Held),
+) -> Result<(), PlanError> {
+    let walked = placement::resident_after(verified, iterations, scratch, |resident, run| {
+        let Resident { part: Part { tensor, .. }, host_copy } = resident;
+        let Run { first_byte, bytes, offset_bytes: at, .. } = run;
+        see(Held { tensor, first_byte, bytes, at, host_copy });
+    });
+    match walked {
+        Err(AddressError::NotPlaced) => at_start(verified, scratch, see),
+        Err(AddressError::Scratch(error)) => Err(error.into()),
+        Err(AddressError::Plan(error)) => Err(error),
+        Ok(()) => Ok(()),
     }
 }
 

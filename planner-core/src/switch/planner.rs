@@ -8,10 +8,19 @@ use super::states::{self, SharedState};
 use super::{Switch, SwitchPrediction, SwitchStep, list, matching};
 use crate::graph::TensorId;
 use crate::pieces::Pieces;
-use crate::scratch::{Limits, OutOfScratch, Scratch, larger, total, words};
+use crate::scratch::{Buffer, Limits, OutOfScratch, Scratch, larger, total, words};
 use crate::verify::Verified;
 use bytemuck::{Pod, Zeroable};
 use core::iter;
+
+/// How the device's memory is addressed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Memory {
+    /// In chunks, which are mapped where a plan needs them.
+    Chunks,
+    /// As one slab, in which nothing is mapped: what stays has the same offset in both plans.
+    Slab,
+}
 
 /// The caller's buffers for a switch.
 #[derive(Debug)]
@@ -167,6 +176,7 @@ pub fn plan<'a>(
     holding: &Holding<'_>,
     to: &Verified<'_>,
     states: &[SharedState],
+    memory: Memory,
     output: Output<'a>,
     scratch: &mut Scratch<'_>,
 ) -> Result<Switch<'a>, SwitchError> {
@@ -176,8 +186,17 @@ pub fn plan<'a>(
     let rows = Rows::new(holding, to, states, &mut scratch)?;
     let counts = [held::chunks(to), holding.capacity.chunks];
     let Output { chunks, steps } = output;
-    let chunks =
-        matching::number(&rows, machine.chunk_bytes, counts, chunks, &mut scratch.reborrow())?;
+    let chunks = match memory {
+        Memory::Chunks => {
+            matching::number(&rows, machine.chunk_bytes, counts, chunks, &mut scratch.reborrow())?
+        }
+        Memory::Slab => {
+            let [count, _] = counts;
+            let all = Buffer::Chunks.first(chunks, usize::from(count > 0))?;
+            all.fill(ChunkRun { first: 0, device_first: 0, count });
+            all
+        }
+    };
     let steps = list::write(&rows, ChunkMap(chunks), machine.chunk_bytes, steps, &mut scratch)?;
     let predicted = SwitchPrediction::of(steps, machine).ok_or(SwitchError::Overflow)?;
     Ok(Switch { chunks, steps, predicted })

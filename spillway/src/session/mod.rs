@@ -13,7 +13,7 @@ use error::{Failure, Wanted, check};
 pub use file::Copied;
 use planner_core::backend::{BackendError, ErrorType, Kernels, Paging, Transfers};
 use planner_core::executor::Moment;
-use planner_core::switch::Capacity;
+use planner_core::switch::{Capacity, Memory};
 use planner_core::{ExecuteError, Executor, HostLayout, Kind, Scratch, TensorId, Verified};
 use self_cell::{MutBorrow, self_cell};
 use std::fmt;
@@ -106,7 +106,7 @@ impl<D: Transfers + Paging, K: Kernels<D>> Session<D, K> {
             let (to, mut held) = (plan.verified()?, Vec::new());
             let executor = running.borrow_dependent();
             let planned = switching::holding(executor, &mut held)
-                .and_then(|holding| switching::plan(&holding, &to, &states))
+                .and_then(|holding| switching::plan(&holding, &to, &states, Memory::Chunks))
                 .map_err(Error::from)?;
             let words = switch_words(executor, &to, planned.chunks.len());
             (planned, words)

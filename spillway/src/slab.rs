@@ -1,0 +1,99 @@
+//! The copies of a switch between two plans in one slab, for runtimes that map nothing.
+
+use crate::error::Error;
+use crate::plan::Plan;
+use crate::switching::{self, SwitchFigures};
+use planner_core::TensorId;
+use planner_core::executor::SetUp;
+use planner_core::machine::Direction;
+use planner_core::placement::Holder;
+use planner_core::switch::{Held, Memory, SwitchStep, TensorBytes};
+
+/// What a runtime copies between the last iteration of one plan and the first of another.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SlabSwitch {
+    /// The size of the slab: the larger of what the two plans need.
+    pub slab_bytes: u64,
+    /// In order: downloads on one stream, and uploads on another.
+    pub copies: Vec<SlabCopy>,
+    /// What they cost.
+    pub figures: SwitchFigures,
+}
+
+/// A copy between the slab and the host's copy of a tensor.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SlabCopy {
+    /// Where it goes.
+    pub direction: Direction,
+    /// Whether it waits for all copies before it in the list: an upload to where a download reads.
+    pub waits: bool,
+    /// The tensor, by its id in the graph of the second plan.
+    pub tensor: TensorId,
+    /// The first byte in the tensor.
+    pub first_byte: u64,
+    /// Where it lies in the slab.
+    pub offset_bytes: u64,
+    /// How many bytes.
+    pub bytes: u64,
+}
+
+impl SlabSwitch {
+    pub(crate) fn between(from: &Plan, iterations: u64, to: &Plan) -> Result<Self, Error> {
+        let (old, new) = (from.addresses()?, to.addresses()?);
+        let arriving = new.at_start().iter().filter_map(|run| match run.holder {
+            Holder::Tensor(tensor) => Some((tensor, run.first_byte, run.offset_bytes)),
+            Holder::Workspace(_) => None,
+        });
+        let mut to_ids = vec![None; from.graph().owned().tensors.len()];
+        for pair in switching::shared_states(from.graph(), to.graph())? {
+            to_ids[pair.from.index()] = Some(pair.to);
+        }
+        let machine = &to.machine().machine;
+        switching::between(from, iterations, to, Memory::Slab, |holding, planned| {
+            let leaving =
+                holding.entries().iter().filter_map(|&Held { tensor, first_byte, at, .. }| {
+                    to_ids[tensor.index()].map(|tensor| (tensor, first_byte, at))
+                });
+            let (leaving, arriving) = (Rows::new(leaving), Rows::new(arriving));
+            let mut is_behind = false;
+            let copied = planned.steps.iter().filter_map(|step| match *step {
+                SwitchStep::Keep(_) | SwitchStep::Evict(_) => None,
+                SwitchStep::Offload(bytes) => Some((Direction::DeviceToHost, &leaving, bytes)),
+                SwitchStep::Prefetch(bytes) => Some((Direction::HostToDevice, &arriving, bytes)),
+            });
+            let copies =
+                copied.map(|(direction, rows, TensorBytes { tensor, first_byte, bytes })| {
+                    let is_download = direction == Direction::DeviceToHost;
+                    let waits = !is_download && is_behind;
+                    is_behind = is_download;
+                    // The switch is proved: each copy is within a row.
+                    let offset_bytes =
+                        rows.offset_of(tensor, first_byte).ok_or(Error::NotPlaced)?;
+                    Ok(SlabCopy { direction, waits, tensor, first_byte, offset_bytes, bytes })
+                });
+            let copies = copies.collect::<Result<_, Error>>()?;
+            let slab_bytes = old.slab_bytes().max(new.slab_bytes());
+            let figures = SwitchFigures::new(planned.predicted, SetUp::default(), machine);
+            Ok(Self { slab_bytes, copies, figures })
+        })?
+    }
+}
+
+/// Where bytes of tensors begin in the slab, sorted.
+struct Rows(Vec<(TensorId, u64, u64)>);
+
+impl Rows {
+    fn new(rows: impl IntoIterator<Item = (TensorId, u64, u64)>) -> Self {
+        let mut rows: Vec<_> = rows.into_iter().collect();
+        rows.sort_unstable();
+        Self(rows)
+    }
+
+    /// The offset of a byte, which lies in the row that begins last before it.
+    fn offset_of(&self, tensor: TensorId, byte: u64) -> Option<u64> {
+        let Self(rows) = self;
+        let after = rows.partition_point(|&(other, first, _)| (other, first) <= (tensor, byte));
+        let &(_, first_byte, offset_bytes) = rows.get(after.checked_sub(1)?)?;
+        Some(offset_bytes + (byte - first_byte))
+    }
+}
