@@ -124,6 +124,10 @@ pub fn check(input: &Input) -> Result<(), Fault> {
         return Ok(());
     };
     check_arranged(&from, &to)?;
+    match returns("slab_switch_to", || from.slab_switch_to(input.iterations, &to))? {
+        Ok(_) | Err(Error::NotPlaced) => {}
+        Err(error) => return Err(Fault::new("no switch in a slab", error.to_string())),
+    }
     let verified = |plan: &Plan| plan.verified().map(|_| ());
     if verified(&from).is_err() || verified(&to).is_err() {
         return Err(Fault::new("proof", "a plan is proved once and not again"));
