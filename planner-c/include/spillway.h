@@ -206,7 +206,7 @@ typedef struct {
   uint64_t compute_ns;
   // Time of the ops that run again.
   uint64_t repeat_ns;
-  // Time of a period in which no op runs.
+  // Time of a period in which no op runs on the device: the period less the launches there, repeats included.
   uint64_t stall_ns;
   // A period that no plan can beat; the report says among which plans.
   uint64_t bound_ns;
