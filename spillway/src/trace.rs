@@ -138,9 +138,14 @@ impl<'p> Process<'p> {
             let args = sorted(track);
             events.push(Event { args, ..self.label("thread_sort_index", track, "".into()) });
         }
-        events.extend(self.course.within(&window).map(|span| self.slice(span)));
         let stalls = self.course.stalls_within(&window);
-        events.extend(stalls.map(|(within, span)| self.stall(&within, span)));
+        let stalls = stalls.map(|(at, span)| ((at.start, at.end), self.stall(&at, span)));
+        let steps = self.course.within(&window);
+        let steps = steps.map(|span| ((span.start_ns, span.end_ns), self.slice(span)));
+        // Readers may expect the slices of a track in the order of time.
+        let mut slices: Vec<_> = stalls.chain(steps).collect();
+        slices.sort_by_key(|&(at, _)| at);
+        events.extend(slices.into_iter().map(|(_, slice)| slice));
         for (arrow, span) in self.course.stalled_within(&window).enumerate() {
             if let Some(awaited) = self.course.awaited(span) {
                 events.extend(self.arrow_ends(arrow, awaited, span));
