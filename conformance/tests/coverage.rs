@@ -163,6 +163,16 @@ fn iterations(case: &Case) -> Option<u32> {
     case.plan.placements.as_ref().map(|placements| placements.iterations)
 }
 
+/// The time of all launches on the device: the rest of a period is the stall.
+fn launches_ns(case: &Case) -> u64 {
+    let steps = case.plan.steps.iter();
+    let launched = steps.filter_map(|step| match step {
+        Step::Launch(launched) => Some(case.graph.ops[launched.op.index()].time_ns),
+        _ => None,
+    });
+    launched.sum()
+}
+
 fn longest_lag(judgement: &Judgement) -> u32 {
     judgement.timeline.iter().filter_map(|event| event.memory_lag).max().unwrap_or(0)
 }
@@ -338,13 +348,11 @@ const CLASSES: &[Class] = &[
     ("memory granted at once", |_, judgement| {
         judgement.timeline.iter().all(|event| event.memory_lag.is_none())
     }),
-    ("stall", |_, Judgement { prediction, .. }| {
-        prediction.period_ns > prediction.compute_ns + prediction.repeat_ns
-    }),
+    ("stall", |case, judgement| judgement.prediction.period_ns > launches_ns(case)),
     ("no stall", |case, judgement| {
         judgement.prediction.h2d_bytes > 0
             && judgement.prediction.repeat_ns == 0
-            && judgement.prediction.period_ns == judgement.prediction.compute_ns
+            && judgement.prediction.period_ns == launches_ns(case)
             && case.plan.steps.len() > case.graph.ops.len()
     }),
     ("placements for one iteration", |case, _| iterations(case) == Some(1)),

@@ -41,15 +41,23 @@ fn machine(ns_per_chunk: u64) -> Machine {
     Machine::new(parameters).unwrap()
 }
 
-/// Layers that hand something on; some may run on the host.
+/// Layers with caches and outputs, and without. All hand something on and some may run on the host, or none.
 fn lists() -> impl Strategy<Value = Vec<Layer>> {
     let host_ns = prop_oneof![1 => Just(None), 3 => (1..4000u64).prop_map(Some)];
-    let layer = (1..9 * 256u64, 1..2000u64, host_ns, 1..400u64);
-    let layer = layer.prop_map(|(bytes, time_ns, host_ns, activation_bytes)| Layer {
+    let some = |most: u64| prop_oneof![1 => Just(0), 1 => 1..most];
+    let layer = (1..9 * 256u64, 1..2000u64, host_ns, 1..400u64, some(1500), some(600));
+    let layer = layer.prop_map(|(bytes, time_ns, host_ns, activation, cache, output)| Layer {
         host_ns,
-        ..Layer::new(bytes, time_ns).activation_bytes(activation_bytes)
+        cache_bytes: cache,
+        output_bytes: output,
+        ..Layer::new(bytes, time_ns).activation_bytes(activation)
     });
-    vec(layer, 1..20)
+    let on_device = |layers: Vec<Layer>| {
+        let alone = |layer| Layer { host_ns: None, activation_bytes: 0, ..layer };
+        layers.into_iter().map(alone).collect()
+    };
+    let lists = || vec(layer.clone(), 1..20);
+    prop_oneof![2 => lists(), 1 => lists().prop_map(on_device)]
 }
 
 proptest! {
@@ -81,7 +89,7 @@ proptest! {
 
     /// The ledger agrees with the verifier, and every byte is right on an adversarial device.
     #[test]
-    fn lists_with_the_host_leave_the_digest_of_their_layers(
+    fn lists_leave_the_digest_of_their_layers(
         layers in lists(),
         ns_per_chunk in 1..3000u64,
         share in 0..=100u64,
@@ -95,6 +103,8 @@ proptest! {
         let all_bytes: u64 = layers.iter().map(|layer| layer.bytes).sum();
         let budget_bytes = streaming::least(&layers, &on).bytes + all_bytes * share / 100;
         let plan = streaming::plan(&layers, &on, budget_bytes).unwrap();
+        prop_assert!(plan.figures().peak_bytes <= budget_bytes);
+        prop_assert!(plan.addresses().unwrap().slab_bytes() <= budget_bytes);
         let (graph, plan) = (plan.graph().graph(), plan.owned().plan());
         if let Err(violation) = judge(&graph, &on.machine, &plan) {
             return Err(TestCaseError::fail(format!("{violation:?}")));

@@ -42,7 +42,11 @@ pub fn inputs() -> impl Strategy<Value = Input> {
             ..Layer::new(bytes, time_ns)
         },
     );
-    let layers = prop_oneof![vec(layer, 0..=12), vec(handing, 0..=12)];
+    let some = || prop_oneof![4 => Just(0), 2 => 1..=3000u64, 1 => numbers()];
+    let keeping = (prop_oneof![layer.clone(), handing.clone()], some(), some()).prop_map(
+        |(layer, cache_bytes, output_bytes)| Layer { cache_bytes, output_bytes, ..layer },
+    );
+    let layers = prop_oneof![vec(layer, 0..=12), vec(handing, 0..=12), vec(keeping, 0..=12)];
     let machine = prop_oneof![conformance::graphs::machines().boxed(), machines().boxed()];
     let budget = prop_oneof![3 => 0..=20_000u64, 1 => numbers()];
     (layers, machine, budget, any::<bool>(), placed_cases()).prop_map(
@@ -75,7 +79,8 @@ pub fn check(input: &Input) -> Result<(), Fault> {
     let budget_bytes = input.budget_bytes.saturating_add(more_bytes);
     let chunk_bytes = machine.machine.chunk_bytes;
     let chunks_of = |bytes: u64| bytes.div_ceil(chunk_bytes);
-    let chunks = input.layers.iter().flat_map(|it| [it.bytes, it.activation_bytes]).map(chunks_of);
+    let all_bytes = |it: &Layer| [it.bytes, it.activation_bytes, it.cache_bytes, it.output_bytes];
+    let chunks = input.layers.iter().flat_map(all_bytes).map(chunks_of);
     let is_small = chunks.fold(0, u64::saturating_add) <= MOST_CHUNKS;
     let plan = || is_small.then(|| streaming::plan(&input.layers, &machine, budget_bytes));
     if let Some(Ok(plan)) = returns("streaming::plan", plan)? {

@@ -206,7 +206,7 @@ typedef struct {
   uint64_t compute_ns;
   // Time of the ops that run again.
   uint64_t repeat_ns;
-  // Time of a period in which no op runs.
+  // Time of a period in which no op runs on the device: the period less the launches there, repeats included.
   uint64_t stall_ns;
   // A period that no plan can beat; the report says among which plans.
   uint64_t bound_ns;
@@ -236,6 +236,12 @@ typedef struct {
   // next iteration. If all layers have 0, the plan moves no activations. If a layer may run on the
   // host, no layer may have 0.
   uint64_t activation_bytes;
+  // The size of what it reads and writes in each iteration, as a KV cache. 0: there is none. It stays where
+  // the layer runs: at one address of the device, or on the host.
+  uint64_t cache_bytes;
+  // The size of what it leaves on the host after each iteration, as the last layer its logits. 0: there is
+  // none.
+  uint64_t output_bytes;
 } SpillwayLayer;
 
 // What must have ended on a stream before a step starts.
@@ -603,10 +609,11 @@ void spillway_plan_free(SpillwayPlan *plan);
 
 // Plans which layers stay on the device, when and where others come, and which run on the host. The
 // result is a plan like any other, in which a layer, its op and its tensor have the same number, and
-// a layer's activation is the tensor `layer_count` numbers behind. The plan has addresses, and each
-// tensor lies in one piece. `budget` is as in `SpillwayPlanOptions`, for weights and, if layers have
-// activations, for three times the largest of these; percentages are of all weights, and `"min"` is the
-// size of the largest layer that cannot run on the host. Addresses are multiples of the machine's
+// a layer's activation is the tensor `layer_count` numbers behind. Behind all these are the caches, in the
+// order of the layers that have one, and then the outputs. The plan has addresses, and each
+// tensor lies in one piece. `budget` is as in `SpillwayPlanOptions`, for weights, caches, outputs and, if
+// layers have activations, for three times the largest of these; percentages are of all but the last, and
+// `"min"` is what `spillway_layers_least` gives. Addresses are multiples of the machine's
 // `chunk_bytes`, which may be as small as the device's alignment.
 //
 // # Safety
@@ -618,7 +625,8 @@ SpillwayCode spillway_plan_layers(const SpillwayLayer *layers,
                                   SpillwayPlan **plan,
                                   SpillwayError *error);
 
-// Gives the least budget with which layers can be streamed, and the first layer that needs it.
+// Gives the least budget with which layers can be streamed, and the first layer that needs it: the size of the
+// largest layer that cannot run on the host, of the caches and outputs of all these, and of activations.
 //
 // # Safety
 // The pointers are as `spillway.h` says.

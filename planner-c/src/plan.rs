@@ -36,7 +36,7 @@ pub struct Figures {
     pub compute_ns: u64,
     /// Time of the ops that run again.
     pub repeat_ns: u64,
-    /// Time of a period in which no op runs.
+    /// Time of a period in which no op runs on the device: the period less the launches there, repeats included.
     pub stall_ns: u64,
     /// A period that no plan can beat; the report says among which plans.
     pub bound_ns: u64,

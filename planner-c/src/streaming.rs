@@ -23,14 +23,21 @@ pub struct Layer {
     /// next iteration. If all layers have 0, the plan moves no activations. If a layer may run on the
     /// host, no layer may have 0.
     pub activation_bytes: u64,
+    /// The size of what it reads and writes in each iteration, as a KV cache. 0: there is none. It stays where
+    /// the layer runs: at one address of the device, or on the host.
+    pub cache_bytes: u64,
+    /// The size of what it leaves on the host after each iteration, as the last layer its logits. 0: there is
+    /// none.
+    pub output_bytes: u64,
 }
 
 /// Plans which layers stay on the device, when and where others come, and which run on the host. The
 /// result is a plan like any other, in which a layer, its op and its tensor have the same number, and
-/// a layer's activation is the tensor `layer_count` numbers behind. The plan has addresses, and each
-/// tensor lies in one piece. `budget` is as in `SpillwayPlanOptions`, for weights and, if layers have
-/// activations, for three times the largest of these; percentages are of all weights, and `"min"` is the
-/// size of the largest layer that cannot run on the host. Addresses are multiples of the machine's
+/// a layer's activation is the tensor `layer_count` numbers behind. Behind all these are the caches, in the
+/// order of the layers that have one, and then the outputs. The plan has addresses, and each
+/// tensor lies in one piece. `budget` is as in `SpillwayPlanOptions`, for weights, caches, outputs and, if
+/// layers have activations, for three times the largest of these; percentages are of all but the last, and
+/// `"min"` is what `spillway_layers_least` gives. Addresses are multiples of the machine's
 /// `chunk_bytes`, which may be as small as the device's alignment.
 ///
 /// # Safety
@@ -65,7 +72,8 @@ pub unsafe extern "C" fn spillway_plan_layers(
     unsafe { call(error, body) }
 }
 
-/// Gives the least budget with which layers can be streamed, and the first layer that needs it.
+/// Gives the least budget with which layers can be streamed, and the first layer that needs it: the size of the
+/// largest layer that cannot run on the host, of the caches and outputs of all these, and of activations.
 ///
 /// # Safety
 /// The pointers are as `spillway.h` says.
@@ -108,9 +116,17 @@ unsafe fn owned(layers: *const Layer, count: usize) -> Result<Vec<streaming::Lay
     let owned = layers.iter().map(|layer| {
         // SAFETY: the same.
         let name = unsafe { text(layer.name, "the name of a layer") }?.unwrap_or_default();
-        let Layer { bytes, time_ns, host_ns, activation_bytes, .. } = *layer;
-        let host_ns = Some(host_ns).filter(|&host_ns| host_ns > 0);
-        Ok(streaming::Layer { name: name.to_owned(), bytes, time_ns, host_ns, activation_bytes })
+        let Layer { bytes, time_ns, host_ns, activation_bytes, cache_bytes, output_bytes, .. } =
+            *layer;
+        Ok(streaming::Layer {
+            name: name.to_owned(),
+            bytes,
+            time_ns,
+            host_ns: Some(host_ns).filter(|&host_ns| host_ns > 0),
+            activation_bytes,
+            cache_bytes,
+            output_bytes,
+        })
     });
     owned.collect()
 }

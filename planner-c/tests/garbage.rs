@@ -264,12 +264,14 @@ proptest! {
         garbage in garbage(),
         times_ns in vec(number(), 6),
         hosts in prop_oneof![Just(vec![(0, 0); 6]), vec((number(), number()), 6)],
+        kept in prop_oneof![Just(vec![(0, 0); 6]), vec((number(), number()), 6)],
     ) {
-        let tensors = garbage.tensors.iter().zip(times_ns).zip(hosts);
+        let tensors = garbage.tensors.iter().zip(times_ns).zip(hosts.into_iter().zip(kept));
         let name = ptr::null();
         let layers: Vec<_> = tensors
-            .map(|((&(bytes, _), time_ns), (host_ns, activation_bytes))| {
-                Layer { name, bytes, time_ns, host_ns, activation_bytes }
+            .map(|((&(bytes, _), time_ns), (of_host, (cache_bytes, output_bytes)))| {
+                let (host_ns, activation_bytes) = of_host;
+                Layer { name, bytes, time_ns, host_ns, activation_bytes, cache_bytes, output_bytes }
             })
             .collect();
         if let Ok(machine) = machine_of(garbage.machine) {

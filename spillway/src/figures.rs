@@ -56,8 +56,9 @@ pub struct Figures {
     pub host_ns: u64,
     /// Ops that run on the host.
     pub on_host: u64,
-    /// Time of a period in which no op runs on the device: the period less the launches there,
-    /// repeats included.
+    /// The stall: the time of a period in which no op runs on the device. It is the period less all launches
+    /// there, repeats included. What the device waits before each launch adds up to it: reports and traces
+    /// show these shares.
     pub stall_ns: u64,
     /// Device memory: the arena, and the most bytes of objects held after any step.
     pub peak_bytes: u64,

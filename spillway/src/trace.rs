@@ -7,6 +7,7 @@ use crate::report::Measured;
 use planner_core::{Launched, Step, Stream};
 use serde::Serialize;
 use std::borrow::Cow;
+use std::ops::Range;
 use workloads::{Shown, format};
 
 #[derive(Serialize)]
@@ -137,12 +138,14 @@ impl<'p> Process<'p> {
             let args = sorted(track);
             events.push(Event { args, ..self.label("thread_sort_index", track, "".into()) });
         }
-        for span in self.course.within(&window) {
-            if span.is_stalled() {
-                events.push(self.stall(span));
-            }
-            events.push(self.slice(span));
-        }
+        let stalls = self.course.stalls_within(&window);
+        let stalls = stalls.map(|(at, span)| ((at.start, at.end), self.stall(&at, span)));
+        let steps = self.course.within(&window);
+        let steps = steps.map(|span| ((span.start_ns, span.end_ns), self.slice(span)));
+        // Readers may expect the slices of a track in the order of time.
+        let mut slices: Vec<_> = stalls.chain(steps).collect();
+        slices.sort_by_key(|&(at, _)| at);
+        events.extend(slices.into_iter().map(|(_, slice)| slice));
         for (arrow, span) in self.course.stalled_within(&window).enumerate() {
             if let Some(awaited) = self.course.awaited(span) {
                 events.extend(self.arrow_ends(arrow, awaited, span));
@@ -174,10 +177,9 @@ impl<'p> Process<'p> {
         self.proved.verified.plan().steps
     }
 
-    /// The time before a launch in which compute waits.
-    fn stall(&self, span: &Span) -> Event<'p> {
+    /// The time before a launch in which compute waits, as far as it is drawn.
+    fn stall(&self, within: &Range<u64>, span: &Span) -> Event<'p> {
         let (names, steps) = (self.names(), self.steps());
-        let start_ns = (span.start_ns - span.idle_ns).max(self.from_ns).min(span.start_ns);
         Event {
             phase: 'X',
             name: "stall".into(),
@@ -185,8 +187,8 @@ impl<'p> Process<'p> {
             colour: Some("terrible"),
             pid: self.pid,
             tid: track(Stream::Compute),
-            start_us: Some(self.at_us(start_ns)),
-            duration_us: Some(micros(span.start_ns - start_ns)),
+            start_us: Some(self.at_us(within.start)),
+            duration_us: Some(micros(within.end - within.start)),
             args: Details {
                 iteration: Some(span.iteration + 1),
                 what: Some(format!("stall before the {}", names.step(&steps[span.step]))),

@@ -7,6 +7,7 @@ use spillway::core::plan::{Part, Pool, Prediction};
 use spillway::core::planner::Strategy;
 use spillway::core::{OpId, PerStream, Step, Stream};
 use spillway::report::{Actual, Beside, Budgeted};
+use spillway::strategy::{Auto, Host};
 use spillway::{Error, Graph, GraphBuilder, OwnedPlan, Plan, machines};
 
 const MIB: u64 = 1 << 20;
@@ -75,6 +76,36 @@ fn one_at_a_time() -> Plan {
 fn span_ns(slice: &Value) -> (u64, u64) {
     let ns = |field: &str| (slice[field].as_f64().unwrap_or(0.0) * 1e3).round() as u64;
     (ns("ts"), ns("ts") + ns("dur"))
+}
+
+/// An op on the host ends each iteration, and the next one begins with its result.
+fn host_last() -> Plan {
+    let mut graph = GraphBuilder::new("host last");
+    let (value, weight) = (graph.temporary("y", 16 * MIB), graph.state("w", 16 * MIB));
+    graph.op("step", 1_000_000).reads([weight]).writes([value]);
+    graph.op("update", 1_000_000).reads([value, weight]).writes([weight]).host_ns(3_000_000);
+    let all_on_host = Auto { host: Host::All, ..Auto::default() };
+    let machine = machines::builtin("v100-pcie3").unwrap();
+    graph.build().unwrap().plan(&machine).strategy(all_on_host).run().unwrap()
+}
+
+/// One quantity, whole and in parts: the time in which no op runs on the device.
+#[test]
+fn stalls_before_launches_add_up_to_the_stall() {
+    for plan in [planned(), one_at_a_time(), host_last()] {
+        let figures = plan.figures();
+        let trace: Value = serde_json::from_slice(&plan.trace().unwrap()).unwrap();
+        let events = trace["traceEvents"].as_array().unwrap();
+        let stalls = events.iter().filter(|event| event["cat"] == "stall");
+        let sum_ns: u64 = stalls.map(|stall| span_ns(stall).1 - span_ns(stall).0).sum();
+        assert_eq!(sum_ns, 4 * figures.stall_ns);
+        let page = plan.report().unwrap();
+        let stall = spillway::units::time(figures.stall_ns);
+        assert!(page.contains(&format!("of the {stall} of this iteration")), "{stall}");
+        assert!(page.contains(&format!("an iteration, {stall} stalled")), "{stall}");
+        let drawn = between(&page, "<rect class=\"b stall\"", "</rect>");
+        assert!(drawn.count() > 0);
+    }
 }
 
 #[test]

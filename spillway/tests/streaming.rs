@@ -1,14 +1,19 @@
 //! Weight streaming, and plans run in one plain allocation.
 #![allow(clippy::unwrap_used, reason = "what fails here fails the test")]
 
+use backend_host::{HostDevice, HostError};
 use proptest::collection::vec;
 use proptest::prelude::*;
 use proptest::test_runner::RngSeed;
-use spillway::core::placement::{Holder, PlacementError};
+use spillway::core::backend::{Kernels, Launch, Transfers};
+use spillway::core::machine::Direction;
+use spillway::core::placement::{Holder, PlacementError, Run};
 use spillway::core::planner::{Groups, Request, Strategy as Planner};
-use spillway::core::{Launched, Machine, MachineParameters, Step, TensorId};
+use spillway::core::{HostLayout, Kind, Launched, Machine, MachineParameters, Step, TensorId};
 use spillway::streaming::{self, Layer};
-use spillway::{Error, GraphBuilder, OwnedMachine, OwnedPlan, Plan, machines, placing, planning};
+use spillway::{
+    Error, GraphBuilder, OwnedMachine, OwnedPlan, Plan, Session, machines, placing, planning,
+};
 use std::collections::HashMap;
 
 const CHUNK: u64 = 256;
@@ -97,6 +102,10 @@ fn run_in_a_slab(plan: &Plan, iterations: u64) {
                     }
                 }
             }
+        }
+        for tensor in graph.tensor_ids() {
+            let is_output = graph.tensor(tensor).kind == Kind::Output;
+            assert!(!is_output || host[&tensor] == value[tensor.index()], "{tensor}");
         }
     }
 }
@@ -210,6 +219,133 @@ fn the_bound_divides_layers_between_host_and_link() {
     let layers = with_host(&vec![Layer::new(10 * CHUNK, 100); 2], 60, &[0, 1]);
     let plan = streaming::plan(&layers, &machine(100), 12 * CHUNK).unwrap();
     assert_eq!((plan.figures().period_ns, plan.bound().period_ns), (120, 120));
+}
+
+/// Caches and outputs: the error says how much of the budget they take, and they lie beside the weights.
+#[test]
+fn caches_and_outputs_are_in_the_budget() {
+    let mut layers = vec![Layer::new(10 * CHUNK, 1000).cache_bytes(CHUNK + 1); 4];
+    layers[1].cache_bytes = 0;
+    layers[3].output_bytes = 300;
+    let least = streaming::least(&layers, &machine(1));
+    assert_eq!((least.bytes, least.kept_bytes), (18 * CHUNK, 8 * CHUNK));
+    let error = streaming::plan(&layers, &machine(1), 18 * CHUNK - 1).unwrap_err().to_string();
+    assert!(
+        error.ends_with(
+            "need 4.50 KiB (4608 bytes) each, of which caches and outputs take 2.00 KiB (2048 bytes)"
+        ),
+        "{error}"
+    );
+    let caches = [0, 1, 2, 3].map(|layer| streaming::cache(&layers, layer));
+    assert_eq!(caches, [Some(TensorId(4)), None, Some(TensorId(5)), Some(TensorId(6))]);
+    let outputs = [0, 3, 4].map(|layer| streaming::output(&layers, layer));
+    assert_eq!(outputs, [None, Some(TensorId(7)), None]);
+
+    let plan = streaming::plan(&layers, &machine(1), 18 * CHUNK).unwrap();
+    let names = &plan.graph().owned().tensor_names;
+    assert_eq!((&*names[5], &*names[7]), ("layer 2, cache", "layer 3, output"));
+    assert_eq!(plan.figures().download_bytes, 300);
+    let (addresses, offset) = (plan.addresses().unwrap(), |run: &Run| run.offset_bytes / CHUNK);
+    let at_start = addresses.at_start();
+    let kept =
+        at_start.iter().filter(|run| (4..8).any(|at| run.holder == Holder::Tensor(TensorId(at))));
+    assert_eq!(kept.map(offset).collect::<Vec<_>>(), [0, 2, 4]);
+    run_in_a_slab(&plan, 5);
+}
+
+/// Each layer counts its iterations in a cache, and adds the count and its weights to what it leaves.
+struct Counts {
+    layers: Vec<Layer>,
+}
+
+impl Kernels<HostDevice> for Counts {
+    fn launch(&mut self, device: &mut HostDevice, launch: &Launch<'_>) -> Result<(), HostError> {
+        let [mut weights, mut count] = [0, 0u64];
+        device.read(launch.reads.get(0).unwrap(), std::slice::from_mut(&mut weights))?;
+        device.read(launch.reads.get(1).unwrap(), std::slice::from_mut(&mut count))?;
+        count += 1;
+        device.write(launch.writes.get(0).unwrap(), &[count])?;
+        match launch.writes.get(1) {
+            Some(output) => device.write(output, &[weights + count]),
+            None => Ok(()),
+        }
+    }
+
+    fn fill_states(
+        &mut self,
+        device: &mut HostDevice,
+        layout: &HostLayout<'_>,
+    ) -> Result<(), HostError> {
+        for layer in 0..self.layers.len() {
+            let weights = layout.offset_bytes(TensorId(layer as u32), 0, 0);
+            device.write_host(weights, &(1000 * layer as u64).to_le_bytes())?;
+            let cache = streaming::cache(&self.layers, layer).unwrap();
+            device.write_host(layout.offset_bytes(cache, 0, 0), &10u64.to_le_bytes())?;
+        }
+        Ok(())
+    }
+
+    fn fill_inputs(
+        &mut self,
+        _: &mut HostDevice,
+        _: u64,
+        _: &HostLayout<'_>,
+    ) -> Result<(), HostError> {
+        Ok(())
+    }
+}
+
+#[test]
+fn a_session_reads_the_outputs_of_layers_and_their_caches() {
+    let mut layers = vec![Layer::new(8, 1000).cache_bytes(8); 6];
+    (layers[2].output_bytes, layers[5].output_bytes) = (8, 8);
+    let plan = streaming::plan(&layers, &machine(500), "min").unwrap();
+    assert!(plan.figures().upload_bytes > 0);
+    let device = HostDevice::new(CHUNK, plan.owned().budget_bytes);
+    let mut session = Session::new(plan, device, Counts { layers: layers.clone() }).unwrap();
+    for iteration in 1..=4 {
+        session.step().unwrap();
+        for (layer, weights) in [(2, 2000), (5, 5000)] {
+            let (mut left, output) = ([0; 8], streaming::output(&layers, layer).unwrap());
+            session.read_output(output, &mut left).unwrap();
+            assert_eq!(u64::from_le_bytes(left), weights + 10 + iteration);
+        }
+    }
+    let mut count = [0; 8];
+    session.read_state(streaming::cache(&layers, 1).unwrap(), &mut count).unwrap();
+    assert_eq!(u64::from_le_bytes(count), 14);
+}
+
+/// A cache lies where its layer runs: on the host, it takes no memory of the device.
+#[test]
+fn a_cache_on_the_host_takes_no_device_memory() {
+    let layers = with_host(&vec![Layer::new(10 * CHUNK, 1000); 3], 3000, &[1]);
+    let mut layers = layers;
+    layers[1].cache_bytes = 100 * CHUNK;
+    layers[2] = layers[2].clone().cache_bytes(CHUNK).output_bytes(1);
+    let least = streaming::least(&layers, &machine(1));
+    assert_eq!(least.bytes, (10 + 2 + 3) * CHUNK);
+    let plan = streaming::plan(&layers, &machine(100_000), 60 * CHUNK).unwrap();
+    assert_eq!((plan.figures().on_host, plan.figures().upload_bytes), (1, 100));
+    run_in_a_slab(&plan, 5);
+    // The device keeps the cache where that is faster.
+    let plan = streaming::plan(&layers, &machine(1), 135 * CHUNK).unwrap();
+    assert_eq!((plan.figures().on_host, plan.figures().stall_ns), (0, 0));
+    run_in_a_slab(&plan, 5);
+}
+
+/// With the least budget, the host has to take all layers with a cache that it may, whatever the search for
+/// shares finds.
+#[test]
+fn the_least_is_enough_with_caches_that_the_host_has_to_take() {
+    let of = [(1, 1), (1, 6), (1, 0), (2, 1), (1, 0), (2, 0), (1, 1)];
+    let layers =
+        of.map(|(bytes, cache)| Layer::new(bytes * CHUNK, 1000).cache_bytes(cache * CHUNK));
+    let layers = with_host(&layers, 2000, &[0, 1, 2, 3, 4, 5]);
+    let plan = streaming::plan(&layers, &machine(240), "min").unwrap();
+    assert_eq!(plan.owned().budget_bytes, 5 * CHUNK);
+    assert!(plan.figures().on_host >= 3, "as many have caches");
+    run_in_a_slab(&plan, 4);
 }
 
 /// A host that is slower than the link is not asked.
@@ -386,13 +522,66 @@ fn layers_with_host() -> impl Strategy<Value = Vec<Layer>> {
     })
 }
 
+/// The same layers, of which some have caches and outputs.
+fn keeping(layers: impl Strategy<Value = Vec<Layer>>) -> impl Strategy<Value = Vec<Layer>> {
+    let some = |most: u64| prop_oneof![1 => Just(0), 1 => 1..most];
+    (layers, vec((some(4000), prop_oneof![4 => Just(0), 1 => 1..900u64]), 24)).prop_map(
+        |(layers, kept)| {
+            let pairs = layers.into_iter().zip(kept);
+            let with = |(layer, (cache, output)): (Layer, _)| {
+                layer.cache_bytes(cache).output_bytes(output)
+            };
+            pairs.map(with).collect()
+        },
+    )
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(96))]
+
+    /// Caches and outputs take their bytes of the budget, and change nothing else but for the time of downloads.
+    #[test]
+    fn plans_with_caches_are_those_of_what_the_caches_leave(
+        layers in keeping(layers()),
+        ns_per_chunk in prop_oneof![1..100u64, 1..1000u64, 1..3000u64],
+        chunk_bytes in prop_oneof![Just(CHUNK), Just(64), Just(300), Just(4096)],
+        share in 0..=100u64,
+    ) {
+        let machine = machine_of(chunk_bytes, ns_per_chunk);
+        let bare = |layer: &Layer| Layer { cache_bytes: 0, output_bytes: 0, ..layer.clone() };
+        let bare: Vec<_> = layers.iter().map(bare).collect();
+        let least = streaming::least(&layers, &machine);
+        let all: u64 = layers.iter().map(|layer| layer.bytes).sum();
+        let budget_bytes = least.bytes + all * share / 100;
+        let plan = streaming::plan(&layers, &machine, budget_bytes).unwrap();
+        run_in_a_slab(&plan, 4);
+        let addresses = plan.addresses().unwrap();
+        let is_kept = |run: &&Run| matches!(run.holder, Holder::Tensor(tensor) if tensor.index() >= layers.len());
+        for run in addresses.all().iter().filter(is_kept) {
+            prop_assert_eq!(run.offset_bytes % chunk_bytes, 0);
+        }
+        let bare = streaming::plan(&bare, &machine, budget_bytes - least.kept_bytes).unwrap();
+        let transfer_ns = |bytes| machine.machine.transfer_ns(Direction::DeviceToHost, bytes).unwrap();
+        let outputs = layers.iter().filter(|layer| layer.output_bytes > 0);
+        let busy_ns = outputs.clone().map(|layer| layer.time_ns + transfer_ns(layer.output_bytes));
+        let downloads_ns: u64 = outputs.map(|layer| transfer_ns(layer.output_bytes)).sum();
+        let least_ns = bare.figures().period_ns.max(downloads_ns);
+        let ours_ns = plan.figures().period_ns;
+        let least_ns = least_ns.max(busy_ns.max().unwrap_or(0));
+        prop_assert!(ours_ns >= least_ns);
+        if layers.iter().filter(|layer| layer.output_bytes > 0).count() <= 1 {
+            prop_assert_eq!(ours_ns, least_ns);
+        }
+    }
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(128))]
 
     /// With the host, a plan is never longer than without, nor than a split of the layers.
     #[test]
     fn the_host_is_never_a_loss(
-        layers in layers_with_host(),
+        layers in prop_oneof![layers_with_host(), keeping(layers_with_host())],
         ns_per_chunk in prop_oneof![1..100u64, 1..1000u64, 1..3000u64],
         share in 0..=100u64,
     ) {

@@ -104,7 +104,9 @@ impl Work<'_> {
         let is_on_host = |layer: usize| on_host >> layer & 1 == 1;
         let staying = (0..count).filter(|layer| !is_on_host(*layer) && !order.contains(layer));
         let staying_bytes: u64 = staying.map(|layer| self.layers[layer].bytes).sum();
-        let all_bytes = staying_bytes + self.handed_on_bytes();
+        let launched = self.layers.iter().enumerate().filter(|&(layer, _)| !is_on_host(layer));
+        let kept_bytes: u64 = launched.map(|(_, layer)| layer.cache_bytes).sum();
+        let all_bytes = staying_bytes + kept_bytes + self.handed_on_bytes();
         let Some(mut free_bytes) = self.budget_bytes.checked_sub(all_bytes) else {
             return u64::MAX;
         };
@@ -176,7 +178,7 @@ impl Work<'_> {
 fn check(layers: &[Layer], ns_per_chunk: u64, share: u64) -> Result<(), TestCaseError> {
     let machine = machine(ns_per_chunk);
     let least_bytes = streaming::least(layers, &machine).bytes;
-    let all_bytes: u64 = layers.iter().map(|layer| layer.bytes).sum();
+    let all_bytes: u64 = layers.iter().map(|layer| layer.bytes + layer.cache_bytes).sum();
     let budget_bytes = least_bytes + all_bytes.saturating_sub(least_bytes) * share / 100;
     let plan = streaming::plan(layers, &machine, budget_bytes).unwrap();
     let shortest_ns = Work { layers, machine: &machine.machine, budget_bytes }.shortest_ns();
@@ -221,14 +223,16 @@ fn layers(count: usize, most_chunks: u64) -> impl Strategy<Value = Vec<Layer>> {
     vec(layer.prop_map(|(chunks, ns)| Layer::new(chunks * CHUNK, ns)), 2..=count)
 }
 
-/// Layers of which some may run on the host.
+/// Layers of which some may run on the host, and some have a cache.
 fn hosted(count: usize, most_chunks: u64) -> impl Strategy<Value = Vec<Layer>> {
     let host_ns = prop_oneof![1 => Just(None), 4 => (1..6000u64).prop_map(Some)];
-    (layers(count, most_chunks), vec((host_ns, 1..=CHUNK), count)).prop_map(|(layers, of_host)| {
-        let pairs = layers.into_iter().zip(of_host);
-        let with = |(layer, (host_ns, bytes)): (Layer, _)| Layer {
+    let cache_chunks = prop_oneof![3 => Just(0), 1 => 1..=most_chunks];
+    let beside = (host_ns, 1..=CHUNK, cache_chunks);
+    (layers(count, most_chunks), vec(beside, count)).prop_map(|(layers, beside)| {
+        let pairs = layers.into_iter().zip(beside);
+        let with = |(layer, (host_ns, bytes, cache_chunks)): (Layer, _)| Layer {
             host_ns,
-            ..layer.activation_bytes(bytes)
+            ..layer.activation_bytes(bytes).cache_bytes(cache_chunks * CHUNK)
         };
         pairs.map(with).collect()
     })

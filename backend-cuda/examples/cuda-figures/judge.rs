@@ -4,7 +4,8 @@
 #[derive(Clone, Debug)]
 pub(crate) struct Timed {
     pub(crate) name: String,
-    pub(crate) compute_ns: f64,
+    /// Of all launches on the device in an iteration, repeats included.
+    pub(crate) launches_ns: f64,
     pub(crate) predicted_ns: f64,
     pub(crate) measured_ns: f64,
     /// Time of the host in an iteration: for mapping, and blocked until something has ended.
@@ -12,9 +13,14 @@ pub(crate) struct Timed {
 }
 
 impl Timed {
+    /// The predicted period less all launches on the device.
+    fn stall_ns(&self) -> f64 {
+        self.predicted_ns - self.launches_ns
+    }
+
     /// What a prediction may be wrong by: the larger of 5 % of the stall and 1 % of the period.
     fn tolerance_ns(&self) -> f64 {
-        (0.05 * (self.predicted_ns - self.compute_ns)).max(0.01 * self.predicted_ns)
+        (0.05 * self.stall_ns()).max(0.01 * self.predicted_ns)
     }
 
     pub(crate) fn error_ns(&self) -> f64 {
@@ -36,7 +42,7 @@ impl Timed {
 
     /// The error, of the stall.
     pub(crate) fn error_of_stall(&self) -> String {
-        match self.predicted_ns - self.compute_ns {
+        match self.stall_ns() {
             stall_ns if stall_ns > 0.0 => format!("{:+.1} %", 100.0 * self.error_ns() / stall_ns),
             _ => "no stall".to_owned(),
         }
@@ -96,8 +102,8 @@ mod tests {
     use super::*;
 
     fn timed(predicted_ns: f64, measured_ns: f64) -> Timed {
-        let (name, compute_ns) = (String::new(), 1000.0);
-        Timed { name, compute_ns, predicted_ns, measured_ns, host_ns: [0.0; 2] }
+        let (name, launches_ns) = (String::new(), 1000.0);
+        Timed { name, launches_ns, predicted_ns, measured_ns, host_ns: [0.0; 2] }
     }
 
     #[test]

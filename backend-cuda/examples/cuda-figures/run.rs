@@ -5,7 +5,7 @@ use crate::judge::Timed;
 use crate::kernels::Recorded;
 use backend_cuda::{Counters, CudaDevice, CudaError, Cycle, Options, Replay, cycle};
 use planner_core::executor::Moment;
-use planner_core::{ExecuteError, Graph, Plan, Stream, Verified};
+use planner_core::{ExecuteError, Graph, Plan, Step, Stream, Verified};
 use spillway::planning;
 
 /// Iterations before those that are timed, as a prediction has them.
@@ -44,9 +44,13 @@ pub(crate) fn timed(
         None => plan.predicted.period_ns,
     };
     let iterations = (TIMED_NS / predicted_ns.max(1)).clamp(FEWEST, MOST);
-    let compute_ns = plan.predicted.compute_ns as f64;
+    let launches = plan.steps.iter().filter_map(|step| match step {
+        Step::Launch(launched) => Some(graph.op(launched.op).time_ns),
+        _ => None,
+    });
+    let launches_ns = launches.sum::<u64>() as f64;
     let (measured_ns, host_ns) = period_ns(bench, &verified, as_graph, iterations)?;
-    Ok(Timed { name, compute_ns, predicted_ns: predicted_ns as f64, measured_ns, host_ns })
+    Ok(Timed { name, launches_ns, predicted_ns: predicted_ns as f64, measured_ns, host_ns })
 }
 
 /// The time from the end of an iteration's last op to that of a later one, and what the host

@@ -1,6 +1,7 @@
 //! A period that no plan can beat, wherever layers run.
 
-use planner_core::{Graph, Machine};
+use super::Layer;
+use planner_core::Machine;
 
 const NS_PER_S: i128 = 1_000_000_000;
 
@@ -14,15 +15,16 @@ struct Move {
 /// A period that no plan can beat.
 ///
 /// Layers run one after the other, on the device or on the host, so a period is at least the sum of their
-/// times. Of the layers on the device, what the budget does not hold crosses the link in each
-/// period. The bound is the least of the larger of these two, if the host may also take parts of layers: it
+/// times. Of the weights and caches of layers on the device, what the budget does not hold crosses the link in
+/// each period. The bound is the least of the larger of these two, if the host may also take parts of layers: it
 /// takes the layer with the most bytes for its time first. O(layers log layers).
-pub(super) fn period_ns(graph: &Graph<'_>, machine: &Machine, budget_bytes: u64) -> u64 {
+pub(super) fn period_ns(layers: &[Layer], machine: &Machine, budget_bytes: u64) -> u64 {
     let (mut sum_ns, mut left_bytes) = (0, -i128::from(budget_bytes));
     let mut moves = Vec::new();
-    for (op, tensor) in graph.ops().iter().zip(graph.tensors()) {
-        let (time_ns, bytes) = (op.time_ns, tensor.bytes);
-        match op.host_ns {
+    for &Layer { bytes, time_ns, host_ns, cache_bytes, .. } in layers {
+        // The sum of all bytes is known not to exceed 64 bits.
+        let bytes = bytes + cache_bytes;
+        match host_ns {
             Some(host_ns) if host_ns <= time_ns => sum_ns += i128::from(host_ns),
             host_ns => {
                 sum_ns += i128::from(time_ns);

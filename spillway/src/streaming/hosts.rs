@@ -117,6 +117,9 @@ impl<'a> Search<'a> {
                 self.share(bytes.saturating_add(step_bytes));
             }
         }
+        if self.found.is_empty() {
+            return by_cost(judged(self.layers, &least_memory(self.layers)).into_iter());
+        }
         by_cost(self.found.into_iter().map(|(_, streamed)| streamed))
     }
 
@@ -135,6 +138,12 @@ impl<'a> Search<'a> {
             }
         }
     }
+}
+
+/// The roles that take the least memory of the device.
+fn least_memory(layers: &Layers) -> Vec<Role> {
+    let role = |host_ns: &Option<u64>| host_ns.map_or(Role::Streamed, |_| Role::OnHost);
+    layers.host_ns.iter().map(role).collect()
 }
 
 fn roles(from: &Streamed) -> Vec<Role> {

@@ -28,7 +28,7 @@ pub(super) fn shorter(
     let is_tried = layers.len() <= FEW && layers.shapes().len() > 1;
     let settings = Groups::settings(layers.len()).map(Strategy::Groups);
     let strategies = iter::once(Strategy::Fit).chain(settings).filter(|_| is_tried);
-    let request = Request { graph, machine, budget_bytes: layers.budget_bytes };
+    let request = Request { graph, machine, budget_bytes: layers.bare_budget_bytes() };
     let (mut near, mut buffers) = (NEAR, planning::Buffers::default());
     // Many settings have the same plan.
     let mut seen = HashSet::new();
@@ -58,11 +58,11 @@ pub(super) fn shorter(
 
 /// The first or the last layers on the device, as many as fit, and the others on the host.
 pub(super) fn split(
-    layers: &Layers,
     graph: &Graph<'_>,
     machine: &Machine,
+    budget_bytes: u64,
 ) -> Result<Option<OwnedPlan>, PlanningError> {
-    let request = Request { graph, machine, budget_bytes: layers.budget_bytes };
+    let request = Request { graph, machine, budget_bytes };
     match planning::plan(&request, Strategy::Split) {
         Err(PlanningError::Infeasible { .. }) => Ok(None),
         paged => Ok(in_one_piece(graph, machine, &paged?)),

@@ -1,6 +1,7 @@
 //! From the layers to stream to a plan: its list, which the core places and times.
 
 use super::course::Upload;
+use super::kept::Kept;
 use super::streamed::{Layers, Shape, Slots, Streamed};
 use super::{bound, candidates, hosts, knobs, layout};
 use crate::placing;
@@ -62,18 +63,30 @@ const WHEN: [When; 6] = [
     When::Ahead(1),
 ];
 
-/// The best plan: with all layers on the device, or with some on the host if that is shorter.
+/// The best plan: with all layers on the device, or with some on the host if that is shorter. The graph
+/// is without what layers keep beside their weights.
 pub(super) fn best(
     layers: &Layers,
     graph: &Graph<'_>,
     machine: &Machine,
+    kept: &Kept<'_>,
 ) -> Result<OwnedPlan, PlanningError> {
-    let on_device = on_device(layers, graph, machine)?;
-    let best = match layers.host_ns.iter().any(Option::is_some) {
-        true => with_host(on_device, layers, graph, machine)?,
-        false => on_device,
-    };
-    best.ok_or(PlanningError::Stuck)
+    let complete = |plan: OwnedPlan| kept.complete(plan);
+    let bare = on_device(layers, graph, machine)?;
+    let alone = bare.clone().map(complete).transpose()?;
+    let least_ns = bound::period_ns(kept.layers, machine, kept.budget_bytes);
+    let is_shortest = |plan: &OwnedPlan| period_ns(plan) <= least_ns;
+    let may_be_on_host = layers.host_ns.iter().any(Option::is_some);
+    if !may_be_on_host || alone.as_ref().is_some_and(is_shortest) {
+        return alone.ok_or(PlanningError::Stuck);
+    }
+    let mut attempt = Attempt::new(layers, graph, machine);
+    let joint = attempt.best_of(hosts::choices(layers).iter(), bare, least_ns)?;
+    let joint = joint.map(complete).transpose()?;
+    let split = knobs::split(kept.graph, machine, kept.budget_bytes)?;
+    // Downloads of outputs may change which is shorter. A split is always carried out.
+    let plans = [joint, alone, split].into_iter().flatten();
+    plans.min_by_key(period_ns).ok_or(PlanningError::Stuck)
 }
 
 /// The best plan with all layers on the device: choices are carried out in the order of their
@@ -84,7 +97,8 @@ fn on_device(
     graph: &Graph<'_>,
     machine: &Machine,
 ) -> Result<Option<OwnedPlan>, PlanningError> {
-    let least_ns = planning::lower_bound_ns(graph, machine, layers.budget_bytes, Order::Given)?;
+    let least_ns =
+        planning::lower_bound_ns(graph, machine, layers.bare_budget_bytes(), Order::Given)?;
     let mut attempt = Attempt::new(layers, graph, machine);
     let guessed = candidates::guessed(layers);
     let ideal = guessed.iter().take_while(|streamed| streamed.period_ns <= least_ns);
@@ -94,23 +108,6 @@ fn on_device(
         best = attempt.best_of(all.iter(), best, least_ns)?;
     }
     best.map(|best| knobs::shorter(best, layers, graph, machine, least_ns)).transpose()
-}
-
-/// The shorter of a plan and those with some layers on the host. A split is always carried out.
-fn with_host(
-    best: Option<OwnedPlan>,
-    layers: &Layers,
-    graph: &Graph<'_>,
-    machine: &Machine,
-) -> Result<Option<OwnedPlan>, PlanningError> {
-    let least_ns = bound::period_ns(graph, machine, layers.budget_bytes);
-    if best.as_ref().is_some_and(|best| period_ns(best) <= least_ns) {
-        return Ok(best);
-    }
-    let mut attempt = Attempt::new(layers, graph, machine);
-    let best = attempt.best_of(hosts::choices(layers).iter(), best, least_ns)?;
-    let split = knobs::split(layers, graph, machine)?;
-    Ok(best.into_iter().chain(split).min_by_key(period_ns))
 }
 
 /// What choices are carried out for, and the effort that is left.
@@ -336,7 +333,7 @@ fn list(
         steps,
         pools,
         tensor_pool,
-        budget_bytes: layers.budget_bytes,
+        budget_bytes: layers.bare_budget_bytes(),
         arena,
         arena_bytes,
         ..OwnedPlan::default()

@@ -1,7 +1,8 @@
 //! Weight streaming: layers in a row whose weights are more than the device holds.
 //!
 //! Some layers stay on the device. The others come over the link for their turn, each into a slot
-//! at a fixed address, or run on the host, if they [may](Layer::host_ns).
+//! at a fixed address, or run on the host, if they [may](Layer::host_ns). [Caches](Layer::cache_bytes) stay
+//! where their layers run, and [outputs](Layer::output_bytes) come to the host.
 //!
 //! [`plan`] takes the layers as a plain list. Its result is a [`Plan`] like any other: layer, op and
 //! tensor have the same number, [`Plan::addresses`] says where each layer lies, and
@@ -35,11 +36,13 @@ mod bound;
 mod candidates;
 mod course;
 mod hosts;
+mod kept;
 mod knobs;
 mod layout;
 mod list;
 mod streamed;
 mod turns;
+mod work;
 
 use crate::budget::Budget;
 use crate::error::Error;
@@ -47,10 +50,13 @@ use crate::figures::{Context, Needs};
 use crate::graph::Graph;
 use crate::names::{Names, exactly};
 use crate::plan::Plan;
-use planner_core::{GraphError, Kind, Machine, MachineParameters, OpId, TensorId};
+use kept::Kept;
+use planner_core::{Machine, MachineParameters, OpId};
 use std::time::Instant;
 use streamed::Layers;
-use workloads::{OwnedGraph, OwnedMachine, OwnedPlan, Shown};
+use workloads::{OwnedMachine, OwnedPlan, Shown};
+
+pub use work::{cache, graph, output};
 
 /// Most layers that an error names.
 const MOST_NAMED: usize = 3;
@@ -73,13 +79,27 @@ pub struct Layer {
     /// next iteration. If all layers have 0, the plan moves no activations. If a layer may run on the
     /// host, no layer may have 0.
     pub activation_bytes: u64,
+    /// The size of what it reads and writes in each iteration, as a KV cache; 0 if there is none. It stays where
+    /// the layer runs: at one address of the device, or on the host.
+    pub cache_bytes: u64,
+    /// The size of what it leaves on the host after each iteration, as the last layer its logits; 0 if
+    /// there is none.
+    pub output_bytes: u64,
 }
 
 impl Layer {
     /// A layer without a name, which runs on the device.
     #[must_use]
     pub const fn new(bytes: u64, time_ns: u64) -> Self {
-        Self { name: String::new(), bytes, time_ns, host_ns: None, activation_bytes: 0 }
+        Self {
+            name: String::new(),
+            bytes,
+            time_ns,
+            host_ns: None,
+            activation_bytes: 0,
+            cache_bytes: 0,
+            output_bytes: 0,
+        }
     }
 
     /// The same layer, which may run on the host for so long.
@@ -93,14 +113,28 @@ impl Layer {
     pub fn activation_bytes(self, bytes: u64) -> Self {
         Self { activation_bytes: bytes, ..self }
     }
+
+    /// The same layer with so many bytes of cache.
+    #[must_use]
+    pub fn cache_bytes(self, bytes: u64) -> Self {
+        Self { cache_bytes: bytes, ..self }
+    }
+
+    /// The same layer, which leaves so many bytes on the host.
+    #[must_use]
+    pub fn output_bytes(self, bytes: u64) -> Self {
+        Self { output_bytes: bytes, ..self }
+    }
 }
 
 /// The least device memory with which layers can be streamed: that of the largest which cannot run on
-/// the host, and [room for activations](plan).
+/// the host, the caches and outputs of all these, and [room for activations](plan).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Least {
     /// How many bytes.
     pub bytes: u64,
+    /// Of these, the bytes of caches and outputs.
+    pub kept_bytes: u64,
     /// The layers that need them, by number.
     pub layers: Vec<usize>,
 }
@@ -116,67 +150,21 @@ pub fn least(layers: &[Layer], machine: &OwnedMachine) -> Least {
     let largest = numbers.filter(|(_, layer)| bytes_of(layer) == bytes);
     let activations = layers.iter().map(|layer| layer.activation_bytes);
     let activations = streamed::activations(activations, &machine.machine);
+    let kept = layers.iter().map(|layer| kept::bytes_on_device(layer, &machine.machine));
+    let kept_bytes = kept.fold(0, u64::saturating_add);
+    let beside_bytes = kept_bytes.saturating_add(streamed::pool_bytes(activations));
     Least {
-        bytes: bytes.saturating_add(streamed::pool_bytes(activations)),
+        bytes: bytes.saturating_add(beside_bytes),
+        kept_bytes,
         layers: largest.map(|(number, _)| number).collect(),
     }
 }
 
-/// The graph of layers: each is an op that reads a state, with its number. Where layers hand something
-/// on, each also reads the activation of the layer before and writes its own: a temporary, or a
-/// state of the last layer.
-///
-/// # Errors
-/// [`Error::Graph`]: there is no layer, one has no bytes, or bytes or times exceed 64 bits; one hands
-/// nothing on, though some layer may run on the host or others hand something on.
-pub fn graph(layers: &[Layer]) -> Result<Graph, Error> {
-    let mut graph = OwnedGraph::new("layers");
-    let name = |number: usize| match &*layers[number].name {
-        "" => format!("layer {number}"),
-        name => name.to_owned(),
-    };
-    for (number, layer) in layers.iter().enumerate() {
-        graph.push_tensor(name(number), layer.bytes, Kind::State);
-    }
-    let hands_on = |layer: &Layer| layer.activation_bytes > 0;
-    let why = layers.iter().position(|layer| layer.host_ns.is_some() || hands_on(layer));
-    let handed_on = if why.is_some() { layers } else { &[] };
-    for (number, layer) in handed_on.iter().enumerate() {
-        let kind = if number + 1 == layers.len() { Kind::State } else { Kind::Temporary };
-        let activation = format!("{}, activation", name(number));
-        let tensor = graph.push_tensor(activation, layer.activation_bytes, kind);
-        if let Some(other) = why.filter(|_| !hands_on(layer)) {
-            let message = hands_nothing_on(&name(number), &name(other), &layers[other]);
-            return Err(Error::Graph { error: GraphError::EmptyTensor(tensor), message });
-        }
-    }
-    for (number, layer) in layers.iter().enumerate() {
-        let (weights, count) = (TensorId(number as u32), layers.len() as u32);
-        let activation = |number: usize| TensorId(count + (number % layers.len()) as u32);
-        let (before, own) = (activation(number + layers.len() - 1), activation(number));
-        let op = match why {
-            None => graph.push_op(name(number), layer.time_ns, 0, &[weights], &[]),
-            Some(_) => graph.push_op(name(number), layer.time_ns, 0, &[weights, before], &[own]),
-        };
-        if let Some(host_ns) = layer.host_ns {
-            graph.set_host_ns(op, host_ns);
-        }
-    }
-    Graph::new(graph)
-}
-
-fn hands_nothing_on(name: &str, other: &str, layer: &Layer) -> String {
-    let (name, other) = (Shown::name(name), Shown::name(other));
-    let why = if layer.host_ns.is_some() { "may run on the host" } else { "hands something on" };
-    format!(
-        "{name:?} hands on 0 bytes, but {other:?} {why}: then each layer needs activation_bytes"
-    )
-}
-
 /// Plans which layers stay, when and where others come, and which run on the host. The budget is for
-/// weights: bytes, a [`Budget`], or a text; percentages are of all weights. Where layers hand
-/// something on, the budget is for that too: three times the largest activation. Addresses are multiples
-/// of the machine's `chunk_bytes`, which may be as small as the device's alignment.
+/// weights, caches and outputs: bytes, a [`Budget`], or a text; percentages are of all these. Where layers
+/// hand something on, the budget is for that too: three times the largest activation. The caches and outputs
+/// of all layers on the device stay there, and never move. Addresses are multiples of the machine's
+/// `chunk_bytes`, which may be as small as the device's alignment.
 ///
 /// Takes a few milliseconds for 100 layers, and a tenth of a second where layers may run on the host.
 /// `docs/streaming.md` compares the period with those of the settings that inference servers have.
@@ -204,7 +192,14 @@ where
         return Err(too_small(&graph, budget_bytes, &least));
     }
     let context = Context::new(graph.owned(), machine, STRATEGY, budget_bytes, needs)?;
-    let best = |on: &Machine| list::best(&Layers::new(&core, on, budget_bytes), &core, on);
+    let bare = work::graph(&kept::without(layers))?;
+    let bare = bare.graph();
+    let kept = Kept { layers, graph: &core, machine: on, budget_bytes };
+    let best = |machine: &Machine| {
+        let kept_bytes = layers.iter().map(|layer| kept::bytes(layer, on)).collect();
+        let layers = Layers::new(&bare, machine, budget_bytes, kept_bytes);
+        list::best(&layers, &bare, machine, &kept)
+    };
     let coarse = coarse(layers, on).and_then(|coarse| {
         let plan = best(&coarse).ok()?;
         Some(OwnedPlan { predicted: list::predict(&core, on, &plan).ok()?, ..plan })
@@ -218,7 +213,7 @@ where
         strategy: STRATEGY.to_owned(),
         ..plan
     };
-    let bound_ns = bound::period_ns(&core, on, budget_bytes);
+    let bound_ns = bound::period_ns(layers, on, budget_bytes);
     let context = Context {
         planning_ns: u64::try_from(started.elapsed().as_nanos()).ok(),
         host_bound_ns: context.host_bound_ns.map(|_| bound_ns),
@@ -242,7 +237,7 @@ fn coarse(layers: &[Layer], machine: &Machine) -> Option<Machine> {
 }
 
 fn too_small(graph: &Graph, budget_bytes: u64, least: &Least) -> Error {
-    let Least { bytes: least_bytes, layers } = least;
+    let Least { bytes: least_bytes, kept_bytes, layers } = least;
     let names = &graph.owned().op_names;
     let quoted = |&number: &usize| format!("{:?}", Shown::name(&*names[number]));
     let named: Vec<_> = layers.iter().take(MOST_NAMED).map(quoted).collect();
@@ -251,8 +246,12 @@ fn too_small(graph: &Graph, budget_bytes: u64, least: &Least) -> Error {
         others => format!(" and {others} more"),
     };
     let each = if layers.len() > 1 { " each" } else { "" };
+    let kept = match kept_bytes {
+        0 => String::new(),
+        &bytes => format!(", of which caches and outputs take {}", exactly(bytes)),
+    };
     let message = format!(
-        "the budget of {} is too small: {}{others} need{} {}{each}",
+        "the budget of {} is too small: {}{others} need{} {}{each}{kept}",
         exactly(budget_bytes),
         named.join(", "),
         if layers.len() > 1 { "" } else { "s" },

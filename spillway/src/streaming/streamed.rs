@@ -26,7 +26,11 @@ pub(super) struct Layers {
     handed_ns: Vec<(u64, u64)>,
     /// Whether what is handed on from the host comes before uploads that would end after it is there.
     pub(super) yields: bool,
-    pub(super) budget_bytes: u64,
+    /// For weights, activations, and what is kept beside them.
+    budget_bytes: u64,
+    /// What each keeps beside its weights on the device, and all together, which may exceed 64 bits.
+    pub(super) kept_bytes: Vec<u64>,
+    kept_total_bytes: u128,
     /// Memory for what layers hand on, if the plan knows of it.
     pub(super) activations: Option<Pool>,
     /// The sum of the sizes, which may exceed 64 bits.
@@ -77,8 +81,13 @@ impl Streamed {
 }
 
 impl Layers {
-    /// Reads the layers of a checked graph.
-    pub(super) fn new(graph: &Graph<'_>, machine: &Machine, budget_bytes: u64) -> Self {
+    /// Reads the layers of a checked graph without what they keep beside their weights: so many bytes each.
+    pub(super) fn new(
+        graph: &Graph<'_>,
+        machine: &Machine,
+        budget_bytes: u64,
+        kept_bytes: Vec<u64>,
+    ) -> Self {
         let rounded = |bytes| machine.round_up_to_chunks(bytes).unwrap_or(u64::MAX);
         let transfer_ns =
             |direction, bytes| machine.transfer_ns(direction, bytes).unwrap_or(u64::MAX);
@@ -98,6 +107,8 @@ impl Layers {
             handed_ns: handed_on.iter().map(|tensor| handed_ns(tensor.bytes)).collect(),
             yields: false,
             budget_bytes,
+            kept_total_bytes: kept_bytes.iter().map(|&bytes| u128::from(bytes)).sum(),
+            kept_bytes,
             activations: activations(handed_on.iter().map(|tensor| tensor.bytes), machine),
             total_bytes,
             unit_bytes: if total / whole > MOST_OBJECTS { coarse } else { whole },
@@ -115,6 +126,8 @@ impl Layers {
             host_ns: self.host_ns.repeat(iterations),
             on_host: self.on_host.repeat(iterations),
             handed_ns: self.handed_ns.repeat(iterations),
+            // The same in all iterations, so that its sum is still right.
+            kept_bytes: self.kept_bytes.clone(),
             ..*self
         }
     }
@@ -124,6 +137,8 @@ impl Layers {
         let mut layers = Self { yields, ..self.clone() };
         for (layer, _) in on_host.iter().enumerate().filter(|(_, on_host)| **on_host) {
             layers.total_bytes -= u128::from(layers.bytes[layer]);
+            layers.kept_total_bytes -= u128::from(layers.kept_bytes[layer]);
+            layers.kept_bytes[layer] = 0;
             (layers.bytes[layer], layers.upload_ns[layer]) = (0, 0);
             layers.time_ns[layer] = layers.host_ns[layer].unwrap_or(u64::MAX);
             layers.on_host[layer] = true;
@@ -170,9 +185,24 @@ impl Layers {
         layers.iter().fold(0, |sum, &layer| sum.saturating_add(of[layer]))
     }
 
-    /// The budget without the memory for activations.
+    /// The budget without what is kept beside the weights of layers on the device.
+    pub(super) fn bare_budget_bytes(&self) -> u64 {
+        let left_bytes = u128::from(self.budget_bytes).saturating_sub(self.kept_total_bytes);
+        // At most the budget.
+        left_bytes as u64
+    }
+
+    /// The budget for weights.
     pub(super) fn weight_bytes(&self) -> u64 {
-        self.budget_bytes.saturating_sub(pool_bytes(self.activations))
+        self.bare_budget_bytes().saturating_sub(pool_bytes(self.activations))
+    }
+
+    /// What does not fit, in whole units.
+    pub(super) fn excess_bytes(&self) -> u64 {
+        let fits = self.budget_bytes.saturating_sub(pool_bytes(self.activations));
+        let fits = fits / self.unit_bytes * self.unit_bytes;
+        let bytes = self.total_bytes + self.kept_total_bytes;
+        u64::try_from(bytes).unwrap_or(u64::MAX).saturating_sub(fits)
     }
 
     /// What is left for the layers that are streamed, if that is enough for the largest of them.

@@ -56,6 +56,8 @@ pub(super) struct Whole<'a> {
     pub(super) most_bytes: u64,
     /// How long these take there.
     host_ns: u128,
+    /// What these keep on the device beside their weights, if they run there.
+    kept_bytes: u128,
 }
 
 impl<'a> Whole<'a> {
@@ -64,14 +66,23 @@ impl<'a> Whole<'a> {
         let pairs = layers.bytes.iter().zip(&layers.host_ns);
         let may = pairs.filter_map(|(&bytes, host_ns)| host_ns.map(|_| bytes));
         let bytes = sum(&mut layers.bytes.iter().copied());
-        let weight_bytes = layers.weight_bytes() / layers.unit_bytes * layers.unit_bytes;
+        let kept = layers.kept_bytes.iter().zip(&layers.host_ns);
+        let kept = kept.filter_map(|(&bytes, host_ns)| host_ns.map(|_| u128::from(bytes)));
         Self {
             layers,
             bytes,
-            excess_bytes: bytes.saturating_sub(weight_bytes),
+            excess_bytes: layers.excess_bytes(),
             most_bytes: sum(&mut may.into_iter()),
             host_ns: layers.host_ns.iter().flatten().map(|&ns| u128::from(ns)).sum(),
+            kept_bytes: kept.sum(),
         }
+    }
+
+    /// What does not fit if so many bytes of weights are on the host.
+    fn missing_bytes(&self, host_bytes: u64) -> u64 {
+        let kept_bytes = self.of_host(self.kept_bytes, u128::from(host_bytes));
+        let kept_bytes = u64::try_from(kept_bytes).unwrap_or(u64::MAX);
+        self.excess_bytes.saturating_sub(host_bytes.saturating_add(kept_bytes))
     }
 
     /// Roles of which the host takes about so many bytes.
@@ -125,7 +136,7 @@ impl<'w> Walk<'w> {
         let Turns { free, behind, pace } = turns;
         let layers = whole.layers;
         let largest = layers.bytes.iter().copied().max().unwrap_or(0).max(1);
-        let streamed_bytes = match whole.excess_bytes.saturating_sub(host_bytes) {
+        let streamed_bytes = match whole.missing_bytes(host_bytes) {
             0 => 0,
             missing_bytes => missing_bytes.saturating_add(largest.saturating_mul(free)),
         };

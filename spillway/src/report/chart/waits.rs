@@ -4,6 +4,7 @@ use super::{Canvas, LANE_TOP};
 use crate::course::{Course, Span};
 use crate::report::escape;
 use crate::units::time;
+use std::ops::Range;
 
 /// An arrow to a stall narrower than this would hide it.
 const NARROW: f64 = 3.0;
@@ -14,8 +15,8 @@ impl Canvas<'_> {
     /// Draws all stalls, then all arrows over them.
     pub(super) fn waits(&mut self, course: &Course) {
         let window = self.window.clone();
-        for span in course.stalled_within(&window) {
-            self.stall(course, span);
+        for (within, span) in course.stalls_within(&window) {
+            self.stall(course, &within, span);
         }
         for span in course.stalled_within(&window) {
             if let Some(awaited) = course.awaited(span) {
@@ -24,8 +25,8 @@ impl Canvas<'_> {
         }
     }
 
-    fn stall(&mut self, course: &Course, span: &Span) {
-        let (from, to) = (self.x(span.start_ns - span.idle_ns), self.x(span.start_ns));
+    fn stall(&mut self, course: &Course, within: &Range<u64>, span: &Span) {
+        let (from, to) = (self.x(within.start), self.x(within.end));
         let width = to - from;
         let reason = course.awaited(span).map_or_else(String::new, |awaited| {
             format!(", waiting for the {}", self.names().step(self.step(awaited)))

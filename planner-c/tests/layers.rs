@@ -1,0 +1,59 @@
+//! Layers with caches and outputs, through C.
+
+#![allow(clippy::unwrap_used, reason = "what fails here fails the test")]
+// SAFETY: throughout, arrays are passed with their lengths, texts end with a zero, and handles are
+// those that the library gave.
+#![allow(clippy::undocumented_unsafe_blocks)]
+
+use spillway_c::error::Code;
+use spillway_c::machine::{MachineDescription, spillway_machine_free, spillway_machine_new};
+use spillway_c::plan::{spillway_plan_figures, spillway_plan_free};
+use spillway_c::streaming::{Layer, spillway_layers_least, spillway_plan_layers};
+use std::{mem, ptr};
+
+const CHUNK: u64 = 256;
+
+fn layer(cache_bytes: u64, output_bytes: u64) -> Layer {
+    Layer {
+        name: ptr::null(),
+        bytes: 4 * CHUNK,
+        time_ns: 1000,
+        host_ns: 0,
+        activation_bytes: 0,
+        cache_bytes,
+        output_bytes,
+    }
+}
+
+#[test]
+fn caches_stay_and_outputs_are_downloaded() {
+    let layers = [layer(3 * CHUNK, 0), layer(0, 0), layer(CHUNK, 300)];
+    let description = MachineDescription {
+        device_bytes: 1 << 30,
+        host_bytes: 1 << 30,
+        chunk_bytes: CHUNK,
+        h2d_bytes_per_s: 1 << 30,
+        d2h_bytes_per_s: 1 << 30,
+        ..unsafe { mem::zeroed() }
+    };
+    let (mut machine, mut plan, error) = (ptr::null_mut(), ptr::null_mut(), ptr::null_mut());
+    let (mut least_bytes, mut first) = (0, 0);
+    unsafe {
+        let code =
+            spillway_machine_new(c"link".as_ptr(), &raw const description, &raw mut machine, error);
+        assert_eq!(code, Code::Ok);
+        let (at, count) = (layers.as_ptr(), layers.len());
+        let (least, layer) = (&raw mut least_bytes, &raw mut first);
+        let code = spillway_layers_least(at, count, machine, least, layer, error);
+        assert_eq!((code, least_bytes, first), (Code::Ok, (4 + 3 + 1 + 2) * CHUNK, 0));
+        let budget = c"min".as_ptr();
+        let code = spillway_plan_layers(at, count, machine, budget, &raw mut plan, error);
+        assert_eq!(code, Code::Ok);
+        let mut figures = mem::zeroed();
+        assert_eq!(spillway_plan_figures(plan, &raw mut figures, error), Code::Ok);
+        assert_eq!((figures.upload_bytes, figures.download_bytes), (3 * 4 * CHUNK, 300));
+        assert_eq!(figures.peak_bytes, least_bytes);
+        spillway_plan_free(plan);
+        spillway_machine_free(machine);
+    }
+}

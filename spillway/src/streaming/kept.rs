@@ -1,0 +1,128 @@
+//! What layers keep on the device beside their weights: caches and outputs, at fixed offsets.
+
+use super::Layer;
+use super::list::predict;
+use super::work::{cache, output};
+use planner_core::plan::{ArenaPlacement, Part, PlanError, Resident, Step};
+use planner_core::{Graph, Machine, TensorId};
+use std::mem;
+use workloads::OwnedPlan;
+
+/// Offsets in the arena are multiples of so many bytes, or of a smaller chunk.
+const ARENA_STEP_BYTES: u64 = 256;
+
+/// The device memory that the cache and the output of a layer take: each begins at a chunk.
+pub(super) fn bytes(layer: &Layer, machine: &Machine) -> u64 {
+    sizes(layer, machine).into_iter().fold(0, u64::saturating_add)
+}
+
+/// The same without what the host keeps for a layer that may run there.
+pub(super) fn bytes_on_device(layer: &Layer, machine: &Machine) -> u64 {
+    if layer.host_ns.is_none() { bytes(layer, machine) } else { 0 }
+}
+
+fn sizes(layer: &Layer, machine: &Machine) -> [u64; 2] {
+    let rounded = |bytes: u64| {
+        let step_bytes = step_bytes(machine)?;
+        bytes.checked_next_multiple_of(step_bytes)
+    };
+    [layer.cache_bytes, layer.output_bytes].map(|bytes| match bytes {
+        0 => 0,
+        bytes => rounded(bytes).unwrap_or(u64::MAX),
+    })
+}
+
+/// Multiples of this are offsets in an arena and of chunks.
+fn step_bytes(machine: &Machine) -> Option<u64> {
+    let (mut chunk, mut arena) = (machine.chunk_bytes, ARENA_STEP_BYTES.min(machine.chunk_bytes));
+    let product = u128::from(chunk) * u128::from(arena);
+    while arena > 0 {
+        (chunk, arena) = (arena, chunk % arena);
+    }
+    u64::try_from(product / u128::from(chunk)).ok()
+}
+
+/// Whether layers have anything of that kind.
+pub(super) fn is_any(layers: &[Layer]) -> bool {
+    layers.iter().any(|layer| layer.cache_bytes > 0 || layer.output_bytes > 0)
+}
+
+/// Layers without caches and outputs.
+pub(super) fn without(layers: &[Layer]) -> Vec<Layer> {
+    let without = |layer: &Layer| Layer { cache_bytes: 0, output_bytes: 0, ..layer.clone() };
+    layers.iter().map(without).collect()
+}
+
+/// What completes plans of layers without caches and outputs.
+#[derive(Clone, Copy)]
+pub(super) struct Kept<'a> {
+    pub(super) layers: &'a [Layer],
+    /// With caches and outputs.
+    pub(super) graph: &'a Graph<'a>,
+    pub(super) machine: &'a Machine,
+    pub(super) budget_bytes: u64,
+}
+
+impl Kept<'_> {
+    /// The plan with caches and outputs before all else in the arena, for layers that it launches. Caches
+    /// stay, so only the downloads of outputs change its times.
+    pub(super) fn complete(&self, mut plan: OwnedPlan) -> Result<OwnedPlan, PlanError> {
+        if !is_any(self.layers) {
+            return Ok(plan);
+        }
+        let mut arena = Vec::new();
+        let mut end_bytes = 0;
+        for number in launched(&plan) {
+            let layer = &self.layers[number];
+            let tensors = [cache(self.layers, number), output(self.layers, number)];
+            for (tensor, bytes) in tensors.into_iter().zip(sizes(layer, self.machine)) {
+                let Some(tensor) = tensor else { continue };
+                arena.push(ArenaPlacement { tensor, offset_bytes: end_bytes });
+                // They fit in the budget.
+                end_bytes += bytes;
+            }
+            let states = cache(self.layers, number).map(Part::whole);
+            let states = states.map(|part| Resident { part, host_copy: false });
+            plan.resident_at_start.extend(states);
+        }
+        let behind = mem::take(&mut plan.arena).into_iter().map(|placed| ArenaPlacement {
+            offset_bytes: placed.offset_bytes + end_bytes,
+            ..placed
+        });
+        plan.arena = arena.into_iter().chain(behind).collect();
+        plan.arena_bytes += end_bytes;
+        if !plan.tensor_pool.is_empty() {
+            plan.tensor_pool.resize(self.graph.tensors().len(), 0);
+        }
+        plan.steps = self.with_downloads(&plan.steps);
+        plan.budget_bytes = self.budget_bytes;
+        plan.predicted = predict(self.graph, self.machine, &plan)?;
+        Ok(plan)
+    }
+
+    /// The steps with the download of each output that the device writes, behind what the next layer
+    /// waits for.
+    fn with_downloads(&self, steps: &[Step]) -> Vec<Step> {
+        let (mut all, mut due): (Vec<_>, Option<TensorId>) = (Vec::new(), None);
+        for &step in steps {
+            if step.launched().is_some() {
+                all.extend(due.take().map(|tensor| Step::Offload(Part::whole(tensor))));
+            }
+            if let Step::Launch(launched) = step {
+                due = output(self.layers, launched.op.index());
+            }
+            all.push(step);
+        }
+        all.extend(due.map(|tensor| Step::Offload(Part::whole(tensor))));
+        all
+    }
+}
+
+/// The layers that a plan launches on the device.
+fn launched(plan: &OwnedPlan) -> Vec<usize> {
+    let launches = plan.steps.iter().filter_map(|step| match step {
+        Step::Launch(launched) => Some(launched.op.index()),
+        _ => None,
+    });
+    launches.collect()
+}
