@@ -25,20 +25,20 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 /// `kernels` is an object with these methods, which are called by `step`, in its thread:
 ///
 /// - `launch(op, iteration, is_repeat, reads, writes, workspace)` computes an op. `reads` and
-///   `writes` are the addresses of its operands in the op's order, each a whole tensor;
-///   `workspace` is that of its workspace, or 0. A repeat gets 0 for the states and inputs that
-///   the op writes, and neither reads nor writes them.
-/// - `fill_input(tensor, iteration, address, bytes)` writes the value that an input has in an
-///   iteration, counted from 1; needed if the graph has inputs. The first step asks for the values
-///   of iteration 1, and each step for those of the next iteration.
+///   `writes` have a `MemoryRange` for each operand in the op's order, a whole tensor; `workspace` is one
+///   too, or None. A repeat gets None for the states, inputs and outputs that the op writes, and neither
+///   reads nor writes them.
+/// - `fill_input(tensor, iteration, memory)` writes the value that an input has in an iteration, counted
+///   from 1, into a `MemoryRange`; needed if the graph has inputs. The first step asks for the values of
+///   iterations 1 and 2, and each later step for those of the next iteration.
 /// - `launch_on_host(op, iteration, reads, writes)` computes an op over host memory; needed if the plan
 ///   runs ops on the host. A thread of the session calls it, one op after the other, while `launch`
-///   may be called by `step`. What the op updates in place has one address in both lists. On CUDA,
+///   may be called by `step`. What the op updates in place is equal in `reads` and `writes`. On CUDA,
 ///   nothing may wait for the device while it holds the interpreter's lock, which the op needs.
 ///
-/// On host memory, addresses hold until the call returns. On CUDA, those of a launch are the device's;
-/// `launch` enqueues the op on `stream`, and the addresses hold for what is enqueued there before it
-/// returns. The address of an input is the host's on both.
+/// On host memory, what a call gets is its until it returns. On CUDA, the memory of a launch is the
+/// device's; `launch` enqueues the op on `stream`, and addresses hold for what is enqueued there before it
+/// returns. The memory of an input is the host's on both.
 ///
 /// States are zeros until they are written.
 ///

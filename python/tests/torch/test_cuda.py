@@ -26,7 +26,7 @@ class Emulated(Processor):
         return super().stepping(stream)
 
     def bound(self, run, operation, workspace):
-        assert (workspace == 0) == (operation.measured.workspace_bytes == 0)
+        assert (workspace.bytes if workspace else 0) == operation.measured.workspace_bytes
 
         def launch(outside):
             emulated.synchronize(self.stream)

@@ -128,8 +128,9 @@ def test_an_op_that_needs_more_than_its_workspace_is_named(monkeypatch):
     operation = SimpleNamespace(
         name="mm", line="model.py:7", measured=SimpleNamespace(workspace_bytes=2 << 20)
     )
+    workspace = SimpleNamespace(address=1 << 30, bytes=2 << 20)
     with pytest.raises(AllocationError, match="mm .line model.py:7.* 2097152 bytes"):
-        device.bound(fail, operation, 1 << 30)(None)
+        device.bound(fail, operation, workspace)(None)
     assert entered == [("allocator", torch.device("cuda", 0))]
     assert allocate(1) is None
 
