@@ -35,6 +35,11 @@ def without_bytes(view, device):
     )
 
 
+def form(view):
+    """Returns a tensor without memory of the shape and strides of a view."""
+    return torch.empty_strided(view.shape, view.stride, dtype=view.dtype, device="meta")
+
+
 class Memory:
     """Memory that is handed out again and again, since touching fresh pages takes long."""
 

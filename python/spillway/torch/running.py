@@ -394,6 +394,8 @@ class Compiled(Generic[Batch, Result]):
                 self._session.step()
                 if self._kernels.waits_for_host:
                     self._session.wait()
+                if self._step.outputs is not None and self._kernels.error is None:
+                    self._step.outputs.read(self._session, self._kernels.outside.results)
         finally:
             self._kernels.outside.under_way.wait_for_all()
 

@@ -49,6 +49,10 @@ class Session:
     def read_state(self, tensor, buffer):
         memoryview(buffer).cast("B")[:] = self._bytes(tensor)
 
+    def read_output(self, tensor, buffer):
+        assert self.tensors[tensor].kind == "output"
+        self.read_state(tensor, buffer)
+
     def step(self):
         self.iteration += 1
         for tensor in range(len(self.tensors)):
@@ -74,7 +78,7 @@ class Session:
 
     def _launch(self, number, op, is_repeat):
         def memory(t):
-            alone = is_repeat and t in op.writes and self.tensors[t].kind == "state"
+            alone = is_repeat and t in op.writes and self.tensors[t].kind in ("state", "output")
             return None if alone else _Memory(self.addresses[t], self.tensors[t].nbytes)
 
         reads, writes = tuple(map(memory, op.reads)), tuple(map(memory, op.writes))

@@ -210,5 +210,5 @@ def test_an_inference_of_a_model_on_the_processor_is_captured_for_cuda(cuda, nam
     model, batch = make(), batches(0)
     forward = (lambda m, x: m(x, use_cache=False).logits) if name in ("gpt2", "llama") else capturing.call
     step = spillway.torch.capture_inference(model, batch, forward, device="cuda")
-    assert {s.kind for s in step.storages} == {"state", "given", "temporary"}
+    assert {s.kind for s in step.storages} == {"state", "given", "temporary", "output"}
     step.plan("min", MACHINE)
