@@ -1,4 +1,4 @@
-//! The memory that a call of the kernels gets.
+//! The memory that a call of the kernels gets, and that of buffers.
 #![allow(unsafe_code, reason = "Python views memory that is not its own")]
 
 use crate::error::SessionError;
@@ -8,6 +8,7 @@ use pyo3::types::{PyMemoryView, PySlice};
 use std::ffi::c_int;
 use std::mem;
 use std::ptr;
+use std::slice;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// `PyBUF_WRITE`, which pyo3 does not have for Python 3.10.
@@ -150,5 +151,33 @@ impl MemoryRange {
 
     fn __repr__(&self) -> String {
         format!("MemoryRange(address={:#x}, bytes={})", self.address, self.bytes)
+    }
+}
+
+/// The bytes of a writable buffer, which stay as long as this is there.
+pub(crate) struct Buffer<'py> {
+    _exported: Bound<'py, PyAny>,
+    address: usize,
+    len: usize,
+}
+
+impl<'py> Buffer<'py> {
+    /// Gets them by `ctypes`: the stable interface of Python 3.10 has no buffers.
+    pub(crate) fn new(buffer: &Bound<'py, PyAny>) -> PyResult<Self> {
+        let view = PyMemoryView::from(buffer)?.call_method1("cast", ("B",))?;
+        let (ctypes, len) = (buffer.py().import("ctypes")?, view.len()?);
+        let array = ctypes.getattr("c_char")?.mul(len)?.call_method1("from_buffer", (view,))?;
+        let address = ctypes.call_method1("addressof", (&array,))?.extract()?;
+        Ok(Self { _exported: array, address, len })
+    }
+
+    /// The bytes. As with `readinto`, what other threads do to them meanwhile is theirs to order.
+    pub(crate) fn bytes(&mut self) -> &mut [u8] {
+        if self.len == 0 {
+            return &mut [];
+        }
+        let start = ptr::with_exposed_provenance_mut(self.address);
+        // SAFETY: the buffer is writable, has this size, and is exported, so that it stays.
+        unsafe { slice::from_raw_parts_mut(start, self.len) }
     }
 }

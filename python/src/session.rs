@@ -5,12 +5,12 @@ use crate::device::{Device, DeviceError};
 use crate::error::{self, SessionError, SwitchError};
 use crate::exit;
 use crate::kernels::{PyKernels, copied};
+use crate::memory::Buffer;
 use crate::plan::Plan;
 use crate::switch::PredictedSwitch;
 use backend_host::{MappedDevice, MappingLimit};
 use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::prelude::*;
-use pyo3::types::{PyBytes, PyMemoryView};
 use spillway::TensorId;
 use spillway::core::switch::Capacity;
 use spillway::core::{ExecuteError, Kind};
@@ -196,17 +196,14 @@ fn note_place(error: &PyErr, op: &str, iteration: u64) {
     let _ = Python::attach(|py| error.value(py).call_method1("add_note", (note,)).map(drop));
 }
 
-/// Has a session read a value of that many bytes, without the interpreter's lock: what it waits for may
-/// need that.
-fn read<'py>(
-    py: Python<'py>,
+/// Has a session read a value, without the interpreter's lock: what it waits for may need that.
+fn read(
+    py: Python<'_>,
     session: &mut Running,
-    bytes: usize,
+    into: &mut [u8],
     read: impl FnOnce(&mut Running, &mut [u8]) -> Result<(), spillway::SessionError<DeviceError>> + Send,
-) -> PyResult<Bound<'py, PyBytes>> {
-    PyBytes::new_with(py, bytes, |into| {
-        py.detach(|| read(session, into).map_err(|error| failed(session, &error)))
-    })
+) -> PyResult<()> {
+    py.detach(|| read(session, into).map_err(|error| failed(session, &error)))
 }
 
 /// A callback for progress, and what it has raised.
@@ -398,23 +395,22 @@ impl Session {
         buffer: &Bound<'_, PyAny>,
         first_byte: Option<u64>,
     ) -> PyResult<()> {
-        let view = PyMemoryView::from(buffer)?.call_method1("cast", ("B",))?;
+        let mut buffer = Buffer::new(buffer)?;
+        let into = buffer.bytes();
         let mut state = self.state()?;
-        let len = view.len()?;
-        state.check_buffer(tensor, Kind::State, len, first_byte)?;
+        state.check_buffer(tensor, Kind::State, into.len(), first_byte)?;
         let first = first_byte.unwrap_or(0);
-        let value = match &mut *state {
+        match &mut *state {
             // The start would ask for inputs, so what is not started yet is not started here.
             State::Ready(parts) => match parts.2.states.get(&TensorId(tensor)) {
-                Some(whole) => PyBytes::new(py, &whole[first as usize..][..len]),
-                None => PyBytes::new(py, &vec![0; len]),
+                Some(whole) => into.copy_from_slice(&whole[first as usize..][..into.len()]),
+                None => into.fill(0),
             },
-            started => read(py, started.running()?, len, |session, into| {
+            started => read(py, started.running()?, into, |session, into| {
                 session.read_state_at(TensorId(tensor), first, into)
             })?,
-        };
-        drop(state);
-        view.set_item(pyo3::types::PySlice::full(py), value)
+        }
+        Ok(())
     }
 
     /// Writes the value that every state has after all steps so far into a file, and starts the
@@ -474,18 +470,17 @@ impl Session {
         buffer: &Bound<'_, PyAny>,
         iteration: Option<u64>,
     ) -> PyResult<()> {
-        let view = PyMemoryView::from(buffer)?.call_method1("cast", ("B",))?;
+        let mut buffer = Buffer::new(buffer)?;
+        let into = buffer.bytes();
         let mut state = self.state()?;
-        state.check_buffer(tensor, Kind::Output, view.len()?, None)?;
+        state.check_buffer(tensor, Kind::Output, into.len(), None)?;
         if let State::Ready(_) = &*state {
             return Err(SessionError::new_err("there are no outputs before the first step"));
         }
-        let value = read(py, state.running()?, view.len()?, |session, into| match iteration {
+        read(py, state.running()?, into, |session, into| match iteration {
             Some(iteration) => session.read_output_of(iteration, TensorId(tensor), into),
             None => session.read_output(TensorId(tensor), into),
-        })?;
-        drop(state);
-        view.set_item(pyo3::types::PySlice::full(py), value)
+        })
     }
 
     /// Runs one iteration. On host memory its ops on the device have run when it returns; ops on the

@@ -225,6 +225,23 @@ def test_states_are_saved_and_loaded(tmp_path):
     assert raised.value is error
 
 
+def test_states_are_read_into_writable_buffers_which_are_free_afterwards():
+    adder = Adder()
+    with adder.session() as session:
+        for begin in (lambda: None, session.step):
+            begin()
+            session.write_state(adder.sum, b"12345678")
+            with pytest.raises(TypeError, match="not writable"):
+                session.read_state(adder.sum, bytes(8))
+            with pytest.raises(TypeError, match="contiguous"):
+                session.read_state(adder.sum, memoryview(bytearray(16))[::2])
+            session.read_state(adder.sum, bytearray(), first_byte=8)
+            into = bytearray(8)
+            session.read_state(adder.sum, into)
+            into.append(ord("9"))
+            assert into == b"123456789"
+
+
 def test_a_closed_session_does_nothing():
     adder = Adder()
     with adder.session() as session:

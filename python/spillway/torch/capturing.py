@@ -188,8 +188,8 @@ def capture_inference(
     """Captures one inference: `forward(model, batch)`, or `forward(model, *batch)` as for `capture`, without
     gradients.
 
-    It returns any nesting of tensors. The model is not run on real values, and keeps its values.
-    `device` is as for `capture`.
+    It returns any nesting of tensors, which are on the device of the model's own tensors. The model is not run
+    on real values, and keeps its values. `device` is as for `capture`.
 
     Raises `CaptureError` where the inference depends on the values of tensors.
     """
@@ -214,8 +214,8 @@ def explained():
 
 
 class _Source:
-    """What is captured, once for each shape of its batches. Its results are outputs of the graph, or an op
-    copies them to the caller's tensors, which are on the device."""
+    """What is captured, once for each shape of its batches. Where `has_outputs`, its results are outputs of the
+    graph. Otherwise an op copies each to a tensor of the caller's on the device."""
 
     has_outputs = False
 
