@@ -16,6 +16,7 @@ __all__ = [
     "InfeasibleError",
     "InvalidPlanError",
     "Machine",
+    "MemoryRange",
     "Plan",
     "PlanningError",
     "Predicted",
@@ -186,19 +187,32 @@ class SwitchFigures:
     @property
     def mapping_ns(self) -> int: ...
 
+@final
+class MemoryRange:
+    @property
+    def address(self) -> int: ...
+    @property
+    def bytes(self) -> int: ...
+    def view(self, format: str = "B") -> memoryview: ...
+    def write(self, buffer: _Buffer) -> None: ...
+    def __eq__(self, other: object, /) -> bool: ...
+    def __hash__(self) -> int: ...
+
 class _Kernels(Protocol):
     # A graph with inputs also needs
-    # fill_input(self, tensor: int, iteration: int, address: int, bytes: int) -> None
+    # fill_input(self, tensor: int, iteration: int, memory: MemoryRange) -> None
     # and a plan that runs ops on the host
-    # launch_on_host(self, op: int, iteration: int, reads: list[int], writes: list[int]) -> None
+    # launch_on_host(
+    #     self, op: int, iteration: int, reads: tuple[MemoryRange, ...], writes: tuple[MemoryRange, ...]
+    # ) -> None
     def launch(
         self,
         op: int,
         iteration: int,
         is_repeat: bool,
-        reads: list[int],
-        writes: list[int],
-        workspace: int,
+        reads: tuple[Optional[MemoryRange], ...],
+        writes: tuple[Optional[MemoryRange], ...],
+        workspace: Optional[MemoryRange],
         /,
     ) -> None: ...
 

@@ -1,15 +1,19 @@
 //! The embedder's kernels, as a Python object has them.
 
 use crate::device::{Device, DeviceError};
+use crate::memory::Lent;
+use crate::operands::Operands;
 use backend_host::HostRun;
 use pyo3::exceptions::PyMemoryError;
 use pyo3::prelude::*;
+use pyo3::types::PyTuple;
 use spillway::TensorId;
 use spillway::core::backend::{
     HostKernels, HostLaunch, HostRange, Kernels, Launch, Transfers as _,
 };
 use spillway::core::plan::Step;
 use spillway::core::{HostLayout, Kind};
+use spillway::names::Names;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -35,8 +39,10 @@ pub(crate) struct PyKernels {
     pub(crate) launch: Py<PyAny>,
     pub(crate) fill_input: Option<Py<PyAny>>,
     pub(crate) on_host: Option<OnHost>,
-    /// The inputs of the graph, with their sizes.
-    inputs: Vec<(TensorId, u64)>,
+    /// The inputs of the graph, with their sizes and what messages call them.
+    inputs: Vec<(TensorId, u64, Arc<str>)>,
+    /// What each op got at its last launch, and at its last repeat.
+    operands: Vec<[Option<Operands>; 2]>,
     /// First values of states, until the host block has them.
     pub(crate) states: HashMap<TensorId, Vec<u8>>,
     /// What `launch` or `fill_input` has raised.
@@ -53,9 +59,12 @@ pub(crate) struct OnHost {
 
 impl PyKernels {
     pub(crate) fn new(object: &Bound<'_, PyAny>, plan: &spillway::Plan) -> PyResult<Self> {
-        let tensors = (0..).map(TensorId).zip(&plan.graph().owned().tensors);
+        let graph = plan.graph().owned();
+        let names = Names::new(graph, &[]);
+        let tensors = (0..).map(TensorId).zip(&graph.tensors);
         let inputs = tensors.filter(|(_, tensor)| tensor.kind == Kind::Input);
-        let inputs: Vec<_> = inputs.map(|(id, tensor)| (id, tensor.bytes)).collect();
+        let inputs: Vec<_> =
+            inputs.map(|(id, tensor)| (id, tensor.bytes, names.tensor(id).into())).collect();
         let fill_input = match inputs.is_empty() {
             true => None,
             false => Some(object.getattr("fill_input")?.unbind()),
@@ -74,6 +83,7 @@ impl PyKernels {
             fill_input,
             on_host,
             inputs,
+            operands: graph.ops.iter().map(|_| [None, None]).collect(),
             states: HashMap::new(),
             raised: Raised::default(),
         })
@@ -91,12 +101,19 @@ impl PyKernels {
 impl Kernels<Device> for PyKernels {
     fn launch(&mut self, device: &mut Device, launch: &Launch<'_>) -> Result<(), DeviceError> {
         // A stream that is asked for may use all that is mapped by now.
-        device.stream()?;
-        let reads: Vec<u64> = launch.reads.iter().map(|range| range.address.0).collect();
-        let writes: Vec<u64> = launch.writes.iter().map(|range| range.address.0).collect();
-        let workspace = launch.workspace.map_or(0, |range| range.address.0);
-        let arguments = (launch.op.0, launch.iteration, launch.is_repeat, reads, writes, workspace);
-        self.kept(Python::attach(|py| self.launch.call1(py, arguments).map(drop)))
+        let is_on_host = device.stream()?.is_none();
+        let Launch { op, iteration, is_repeat, .. } = *launch;
+        let called = Python::attach(|py| {
+            let kept = &mut self.operands[op.index()][usize::from(is_repeat)];
+            let operands = match kept.take() {
+                Some(operands) if operands.are_those_of(launch) => operands,
+                _ => Operands::new(py, launch)?,
+            };
+            let Operands { reads, writes, workspace, lent, .. } = kept.insert(operands);
+            let arguments = (op.0, iteration, is_repeat, &*reads, &*writes, &*workspace);
+            lent.during(py, is_on_host, || self.launch.call1(py, arguments).map(drop))
+        });
+        self.kept(called)
     }
 
     fn on_host(&mut self) -> Option<&mut dyn HostKernels<Device>> {
@@ -123,11 +140,15 @@ impl Kernels<Device> for PyKernels {
     ) -> Result<(), DeviceError> {
         let Some(fill_input) = &self.fill_input else { return Ok(()) };
         let slot = HostLayout::slot(iteration);
-        for &(input, bytes) in &self.inputs {
+        for &(input, bytes, ref name) in &self.inputs {
             let offset_bytes = layout.offset_bytes(input, slot, 0);
             let address = device.host_address(HostRange { offset_bytes, bytes })?;
-            let arguments = (input.0, iteration, address, bytes);
-            self.kept(Python::attach(|py| fill_input.call1(py, arguments).map(drop)))?;
+            self.kept(Python::attach(|py| {
+                let lent = Lent::new();
+                let memory = lent.range(py, address, bytes, Some(name))?;
+                let arguments = (input.0, iteration, memory);
+                lent.during(py, true, || fill_input.call1(py, arguments).map(drop))
+            }))?;
         }
         Ok(())
     }
@@ -141,11 +162,7 @@ impl HostKernels<Device> for OnHost {
     ) -> Result<(), DeviceError> {
         let Self { launch: callback, raised } = self.clone();
         device.launch_on_host(launch, move |mut run: HostRun<'_>| {
-            let reads = (0..run.reads.len()).map(|position| run.read(position).as_ptr() as u64);
-            let reads: Vec<_> = reads.collect();
-            let writes = run.writes.iter_mut().map(|bytes| bytes.as_mut_ptr() as u64);
-            let arguments = (run.op.0, run.iteration, reads, writes.collect::<Vec<_>>());
-            match Python::try_attach(|py| callback.call1(py, arguments).map(drop)) {
+            match Python::try_attach(|py| called_on_host(py, &callback, &mut run)) {
                 Some(Ok(())) => Ok(()),
                 Some(Err(error)) => {
                     let reason = error.to_string();
@@ -156,6 +173,19 @@ impl HostKernels<Device> for OnHost {
             }
         })
     }
+}
+
+/// Calls `launch_on_host`.
+fn called_on_host(py: Python<'_>, callback: &Py<PyAny>, run: &mut HostRun<'_>) -> PyResult<()> {
+    let lent = Lent::new();
+    let range = |at: *const u8, bytes: usize| lent.range(py, at as u64, bytes as u64, None);
+    let reads = (0..run.reads.len()).map(|position| run.read(position));
+    let reads = reads.map(|read| range(read.as_ptr(), read.len())).collect::<PyResult<Vec<_>>>()?;
+    let writes = run.writes.iter_mut().map(|write| range(write.as_mut_ptr(), write.len()));
+    let writes = writes.collect::<PyResult<Vec<_>>>()?;
+    let (reads, writes) = (PyTuple::new(py, reads)?, PyTuple::new(py, writes)?);
+    let arguments = (run.op.0, run.iteration, reads, writes);
+    lent.during(py, true, || callback.call1(py, arguments).map(drop))
 }
 
 /// Copies a buffer.

@@ -12,6 +12,8 @@ mod exit;
 mod graph;
 mod kernels;
 mod machine;
+mod memory;
+mod operands;
 mod plan;
 mod session;
 mod setup;
@@ -33,6 +35,8 @@ mod _core {
     use crate::graph::Graph;
     #[pymodule_export]
     use crate::machine::Machine;
+    #[pymodule_export]
+    use crate::memory::MemoryRange;
     #[pymodule_export]
     use crate::plan::{Plan, Predicted};
     #[pymodule_export]

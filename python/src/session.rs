@@ -5,12 +5,12 @@ use crate::device::{Device, DeviceError};
 use crate::error::{self, SessionError, SwitchError};
 use crate::exit;
 use crate::kernels::{PyKernels, copied};
+use crate::memory::Buffer;
 use crate::plan::Plan;
 use crate::switch::SwitchFigures;
 use backend_host::{MappedDevice, MappingLimit};
 use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::prelude::*;
-use pyo3::types::{PyBytes, PyMemoryView};
 use spillway::TensorId;
 use spillway::core::switch::Capacity;
 use spillway::core::{ExecuteError, Kind};
@@ -25,20 +25,20 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 /// `kernels` is an object with these methods, which are called by `step`, in its thread:
 ///
 /// - `launch(op, iteration, is_repeat, reads, writes, workspace)` computes an op. `reads` and
-///   `writes` are the addresses of its operands in the op's order, each a whole tensor;
-///   `workspace` is that of its workspace, or 0. A repeat gets 0 for the states and inputs that
-///   the op writes, and neither reads nor writes them.
-/// - `fill_input(tensor, iteration, address, bytes)` writes the value that an input has in an
-///   iteration, counted from 1; needed if the graph has inputs. The first step asks for the values
-///   of iteration 1, and each step for those of the next iteration.
+///   `writes` have a `MemoryRange` for each operand in the op's order, a whole tensor; `workspace` is one
+///   too, or None. A repeat gets None for the states, inputs and outputs that the op writes, and neither
+///   reads nor writes them.
+/// - `fill_input(tensor, iteration, memory)` writes the value that an input has in an iteration, counted
+///   from 1, into a `MemoryRange`; needed if the graph has inputs. The first step asks for the values of
+///   iterations 1 and 2, and each later step for those of the next iteration.
 /// - `launch_on_host(op, iteration, reads, writes)` computes an op over host memory; needed if the plan
 ///   runs ops on the host. A thread of the session calls it, one op after the other, while `launch`
-///   may be called by `step`. What the op updates in place has one address in both lists. On CUDA,
+///   may be called by `step`. What the op updates in place is equal in `reads` and `writes`. On CUDA,
 ///   nothing may wait for the device while it holds the interpreter's lock, which the op needs.
 ///
-/// On host memory, addresses hold until the call returns. On CUDA, those of a launch are the device's;
-/// `launch` enqueues the op on `stream`, and the addresses hold for what is enqueued there before it
-/// returns. The address of an input is the host's on both.
+/// On host memory, what a call gets is its until it returns. On CUDA, the memory of a launch is the
+/// device's; `launch` enqueues the op on `stream`, and addresses hold for what is enqueued there before it
+/// returns. The memory of an input is the host's on both.
 ///
 /// States are zeros until they are written.
 ///
@@ -196,17 +196,14 @@ fn note_place(error: &PyErr, op: &str, iteration: u64) {
     let _ = Python::attach(|py| error.value(py).call_method1("add_note", (note,)).map(drop));
 }
 
-/// Has a session read a value of that many bytes, without the interpreter's lock: what it waits for may
-/// need that.
-fn read<'py>(
-    py: Python<'py>,
+/// Has a session read a value, without the interpreter's lock: what it waits for may need that.
+fn read(
+    py: Python<'_>,
     session: &mut Running,
-    bytes: usize,
+    into: &mut [u8],
     read: impl FnOnce(&mut Running, &mut [u8]) -> Result<(), spillway::SessionError<DeviceError>> + Send,
-) -> PyResult<Bound<'py, PyBytes>> {
-    PyBytes::new_with(py, bytes, |into| {
-        py.detach(|| read(session, into).map_err(|error| failed(session, &error)))
-    })
+) -> PyResult<()> {
+    py.detach(|| read(session, into).map_err(|error| failed(session, &error)))
 }
 
 /// A callback for progress, and what it has raised.
@@ -398,23 +395,22 @@ impl Session {
         buffer: &Bound<'_, PyAny>,
         first_byte: Option<u64>,
     ) -> PyResult<()> {
-        let view = PyMemoryView::from(buffer)?.call_method1("cast", ("B",))?;
+        let mut buffer = Buffer::new(buffer)?;
+        let into = buffer.bytes();
         let mut state = self.state()?;
-        let len = view.len()?;
-        state.check_buffer(tensor, Kind::State, len, first_byte)?;
+        state.check_buffer(tensor, Kind::State, into.len(), first_byte)?;
         let first = first_byte.unwrap_or(0);
-        let value = match &mut *state {
+        match &mut *state {
             // The start would ask for inputs, so what is not started yet is not started here.
             State::Ready(parts) => match parts.2.states.get(&TensorId(tensor)) {
-                Some(whole) => PyBytes::new(py, &whole[first as usize..][..len]),
-                None => PyBytes::new(py, &vec![0; len]),
+                Some(whole) => into.copy_from_slice(&whole[first as usize..][..into.len()]),
+                None => into.fill(0),
             },
-            started => read(py, started.running()?, len, |session, into| {
+            started => read(py, started.running()?, into, |session, into| {
                 session.read_state_at(TensorId(tensor), first, into)
             })?,
-        };
-        drop(state);
-        view.set_item(pyo3::types::PySlice::full(py), value)
+        }
+        Ok(())
     }
 
     /// Writes the value that every state has after all steps so far into a file, and starts the
@@ -474,18 +470,17 @@ impl Session {
         buffer: &Bound<'_, PyAny>,
         iteration: Option<u64>,
     ) -> PyResult<()> {
-        let view = PyMemoryView::from(buffer)?.call_method1("cast", ("B",))?;
+        let mut buffer = Buffer::new(buffer)?;
+        let into = buffer.bytes();
         let mut state = self.state()?;
-        state.check_buffer(tensor, Kind::Output, view.len()?, None)?;
+        state.check_buffer(tensor, Kind::Output, into.len(), None)?;
         if let State::Ready(_) = &*state {
             return Err(SessionError::new_err("there are no outputs before the first step"));
         }
-        let value = read(py, state.running()?, view.len()?, |session, into| match iteration {
+        read(py, state.running()?, into, |session, into| match iteration {
             Some(iteration) => session.read_output_of(iteration, TensorId(tensor), into),
             None => session.read_output(TensorId(tensor), into),
-        })?;
-        drop(state);
-        view.set_item(pyo3::types::PySlice::full(py), value)
+        })
     }
 
     /// Runs one iteration. On host memory its ops on the device have run when it returns; ops on the

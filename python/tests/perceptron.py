@@ -87,14 +87,13 @@ class Perceptron:
             error = back
 
     def launch(self, op, iteration, is_repeat, reads, writes, workspace):
-        assert not is_repeat and workspace == 0 and 0 not in reads + writes
+        assert not is_repeat and workspace is None
         self.iterations.add(iteration)
-        reads, writes = [floats(a) for a in reads], [floats(a) for a in writes]
-        self.functions[op](reads, writes)
+        self.functions[op](list(map(floats, reads)), list(map(floats, writes)))
 
-    def fill_input(self, tensor, iteration, address, bytes):
-        assert tensor == self.x and bytes == WIDTH * FLOAT_BYTES
-        ctypes.memmove(address, batch(iteration).tobytes(), bytes)
+    def fill_input(self, tensor, iteration, memory):
+        assert tensor == self.x and memory.bytes == WIDTH * FLOAT_BYTES
+        memory.write(batch(iteration))
 
     def train(self, plan, iterations, session=spillway.Session):
         """Returns the weights after training within a plan, and the size of the device."""
@@ -109,8 +108,9 @@ class Perceptron:
             return weights, session.device_bytes
 
 
-def floats(address):
-    return (ctypes.c_float * (WIDTH * WIDTH)).from_address(address)
+def floats(memory):
+    """Returns the floats in memory, also in that of the emulated device."""
+    return (ctypes.c_float * (memory.bytes // FLOAT_BYTES)).from_address(memory.address)
 
 
 def machine(chunk_bytes=4096):

@@ -119,9 +119,9 @@ def test_memory_that_is_mapped_last_is_there_for_an_op():
 
     class Kernels:
         def launch(self, op, iteration, is_repeat, reads, writes, workspace):
-            for address in writes:
-                ctypes.memset(address, iteration, 4096)
-            seen.extend(ctypes.string_at(address, 4096) for address in reads)
+            for memory in writes:
+                ctypes.memset(memory.address, iteration, memory.bytes)
+            seen.extend(ctypes.string_at(memory.address, memory.bytes) for memory in reads)
 
     with emulated.session(graph.plan(machine(), budget=1 << 20), Kernels()) as session:
         session.step()

@@ -86,12 +86,12 @@ class Layers:
         if op < LAYERS:
             words(writes[0])[:] = product(words(reads[0]), words(reads[1]))
         elif op == LAYERS:
-            (ctypes.c_uint32).from_address(writes[0]).value = sum(words(reads[0])) & MASK
+            words(writes[0])[0] = sum(words(reads[0])) & MASK
         else:
             self.update(reads, writes)
 
     def launch_on_host(self, op, iteration, reads, writes):
-        assert op > LAYERS and writes == [reads[0], reads[2]]
+        assert op > LAYERS and writes == (reads[0], reads[2])
         self.on_host.append((op, iteration, threading.get_ident()))
         self.update(reads, writes)
 
@@ -99,9 +99,9 @@ class Layers:
         w, m = update(*map(words, reads))
         words(writes[0])[:], words(writes[1])[:] = w, m
 
-    def fill_input(self, tensor, iteration, address, bytes):
+    def fill_input(self, tensor, iteration, memory):
         assert tensor == self.x
-        ctypes.memmove(address, batch(iteration).tobytes(), bytes)
+        memory.write(batch(iteration))
 
     def session(self, plan, others=()):
         session = self.open(plan, self, others)
@@ -116,8 +116,9 @@ class Layers:
         return weights
 
 
-def words(address):
-    return (ctypes.c_uint32 * WORDS).from_address(address)
+def words(memory):
+    """Returns the words in memory, also in that of the emulated device."""
+    return (ctypes.c_uint32 * (memory.bytes // 4)).from_address(memory.address)
 
 
 def loss_of(layers, session, iteration=None):

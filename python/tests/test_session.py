@@ -59,10 +59,11 @@ class Chain:
             graph.op(f"backward {n}", 1000, reads, [gradient])
 
     def launch(self, op, iteration, is_repeat, reads, writes, workspace):
-        assert workspace == 0 and len(writes) == 1
+        assert workspace is None and len(writes) == 1
         self.repeats += is_repeat
-        sums = map(sum, zip(*(ctypes.string_at(address, self.BYTES) for address in reads)))
-        ctypes.memmove(writes[0], bytes((3 * s + op) % 256 for s in sums), self.BYTES)
+        sums = map(sum, zip(*(ctypes.string_at(m.address, m.bytes) for m in reads)))
+        made = bytes((3 * s + op) % 256 for s in sums)
+        ctypes.memmove(writes[0].address, made, writes[0].bytes)
 
     def run(self, **how):
         with self.session(self.graph.plan(machine(), **how), self) as session:
@@ -99,13 +100,14 @@ class Adder:
         return spillway.Session(self.graph.plan(machine(), 1 << 16), self)
 
 
-def test_a_launch_brings_addresses_and_workspace():
+def test_a_launch_brings_operands_and_workspace():
     adder = Adder()
     session = adder.session()
     session.step()
     (make, add) = adder.launches
-    assert make[:4] == (0, 1, False, []) and len(make[4]) == 1 and make[5] > 0
-    assert add[:3] == (1, 1, False) and add[3] == [add[4][0], make[4][0]] and add[5] == 0
+    assert make[:4] == (0, 1, False, ()) and [m.bytes for m in make[4]] == [8]
+    assert make[5].address > 0 and make[5].bytes == 16
+    assert add[:3] == (1, 1, False) and add[3] == (add[4][0], make[4][0]) and add[5] is None
 
 
 @pytest.mark.parametrize("failing", ["launch", "fill_input"])
@@ -221,6 +223,23 @@ def test_states_are_saved_and_loaded(tmp_path):
     with pytest.raises(KeyError) as raised:
         session.save_states(path, progress=stop)
     assert raised.value is error
+
+
+def test_states_are_read_into_writable_buffers_which_are_free_afterwards():
+    adder = Adder()
+    with adder.session() as session:
+        for begin in (lambda: None, session.step):
+            begin()
+            session.write_state(adder.sum, b"12345678")
+            with pytest.raises(TypeError, match="not writable"):
+                session.read_state(adder.sum, bytes(8))
+            with pytest.raises(TypeError, match="contiguous"):
+                session.read_state(adder.sum, memoryview(bytearray(16))[::2])
+            session.read_state(adder.sum, bytearray(), first_byte=8)
+            into = bytearray(8)
+            session.read_state(adder.sum, into)
+            into.append(ord("9"))
+            assert into == b"123456789"
 
 
 def test_a_closed_session_does_nothing():

@@ -24,13 +24,12 @@ class Layers:
 
     def launch(self, op, iteration, is_repeat, reads, writes, workspace):
         self.launched += 1
-        total = ctypes.c_uint64.from_address(reads[0])
-        total.value += ctypes.c_uint64.from_address(reads[1]).value
+        reads[0].view("Q")[0] += reads[1].view("Q")[0]
 
-    def fill_input(self, tensor, iteration, address, bytes):
-        assert (tensor, bytes) == (self.x, 8)
+    def fill_input(self, tensor, iteration, memory):
+        assert (tensor, memory.bytes) == (self.x, 8)
         self.filled.append(iteration)
-        ctypes.c_uint64.from_address(address).value = self.step
+        memory.view("Q")[0] = self.step
 
     def plan(self, budget):
         return self.graph.plan(machine(), budget)

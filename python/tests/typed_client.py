@@ -15,9 +15,22 @@ class Kernels:
         op: int,
         iteration: int,
         is_repeat: bool,
-        reads: list[int],
-        writes: list[int],
-        workspace: int,
+        reads: tuple[spillway.MemoryRange | None, ...],
+        writes: tuple[spillway.MemoryRange | None, ...],
+        workspace: spillway.MemoryRange | None,
+    ) -> None:
+        for memory in filter(None, [*reads, *writes, workspace]):
+            assert_type(memory.address + memory.bytes, int)
+            memory.view("f")[0] = memory.view()[1]
+            memory.bytes = 8  # type: ignore[misc]
+
+    def fill_input(self, tensor: int, iteration: int, memory: spillway.MemoryRange) -> None:
+        memory.write(bytes(memory.bytes))
+
+
+class Addresses:
+    def launch(
+        self, op: int, iteration: int, is_repeat: bool, reads: tuple[int, ...], writes: tuple[int, ...], workspace: int
     ) -> None: ...
 
 
@@ -88,6 +101,8 @@ def run(plan: spillway.Plan, weights: bytearray) -> None:
     session.close()
 
     spillway.Session(plan, OneArgument())  # type: ignore[arg-type]
+    spillway.Session(plan, Addresses())  # type: ignore[arg-type]
+    spillway.MemoryRange(0, 8)  # type: ignore[call-arg]
     spillway.Session(plan)  # type: ignore[call-arg]
     session.run()  # type: ignore[attr-defined]
     session.write_state("w", weights)  # type: ignore[arg-type]

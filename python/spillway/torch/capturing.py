@@ -37,7 +37,9 @@ from .indices import checks
 from .logs import timed
 from .machine import measure_copies
 from .measuring import Measurements
+from .memory import form
 from .operations import operations
+from .outputs import Outputs
 from .ownership import (
     Substitution,
     refuse_gradients_elsewhere,
@@ -186,8 +188,8 @@ def capture_inference(
     """Captures one inference: `forward(model, batch)`, or `forward(model, *batch)` as for `capture`, without
     gradients.
 
-    It returns any nesting of tensors. The model is not run on real values, and keeps its values.
-    `device` is as for `capture`.
+    It returns any nesting of tensors, which are on the device of the model's own tensors. The model is not run
+    on real values, and keeps its values. `device` is as for `capture`.
 
     Raises `CaptureError` where the inference depends on the values of tensors.
     """
@@ -212,7 +214,10 @@ def explained():
 
 
 class _Source:
-    """What is captured, once for each shape of its batches."""
+    """What is captured, once for each shape of its batches. Where `has_outputs`, its results are outputs of the
+    graph. Otherwise an op copies each to a tensor of the caller's on the device."""
+
+    has_outputs = False
 
     def capture(self, example_batch):
         with kept(self.optimizer), self.processes.cut(), timed(f"capture {type(self.model).__name__}") as found:
@@ -399,12 +404,15 @@ class Inference(_Source):
 
     optimizer, processes = None, Alone()
     returns = "result"
+    has_outputs = True
 
     def __init__(self, model, forward, device):
         refuse_rows(model)
         self._begin_with(model, forward)
         self.moves_batch = device is not None
         self.measurements = Measurements(device_of(model, device))
+        # Results are where the model is.
+        self.has_outputs = all(t.device.type == "cpu" for t in (*model.parameters(), *model.buffers()))
         self.copied_bytes_per_s = measure_copies()
         self.setup_costs = self.measurements.device.setup_costs()
 
@@ -442,6 +450,8 @@ class _Evaluation(Inference):
         self.model, self.forward, self._beside = source.model, forward, step
         self.moves_batch, self.measurements = source.moves_batch, source.measurements
         self.constants = source.constants
+        # On another device, the session's host block has no memory for them.
+        self.has_outputs = self.measurements.device.session_device is None
         if source.processes.have_one_plan:
             self.processes = source.processes
         self.copied_bytes_per_s, self.setup_costs = source.copied_bytes_per_s, source.setup_costs
@@ -489,28 +499,24 @@ def _step(source, recorded, name, example_batch):
     values, structure = tree_flatten(recorded.returned)
     results = [_result(recorder, value) for value in values]
     refuse_other_results(values)
-    returns = [_form(view) if view else value for value, view in zip(values, results)]
+    returns = [form(view) if view else value for value, view in zip(values, results)]
     given = recorded.batch, recorded.rates
     batch, rates = [[recorder.view(fake) for fake in fakes] for fakes in given]
-    ops = operations(recorder, batch, rates, name, results)
+    outputs = Outputs(recorder.storages, results, name) if source.has_outputs else None
+    ops = operations(recorder, batch, rates, name, results, outputs)
     source.processes.share(ops, recorder.storages)
     source.measurements.give_back()
     states = {s.name: s.value for s in recorder.storages if s.kind == "state" and s.name != "generator"}
     around = Surroundings(source.model, source.functions(), source.optimizer, states)
     found = checks(recorder, batch)
     return Step(
-        source, recorder.storages, ops, example_batch, (returns, structure), around, found
+        source, recorder.storages, ops, example_batch, (returns, structure), around, found, outputs
     )
 
 
 def refuse_collectives(calls):
     for call in filter(is_collective, calls):
         raise CaptureError(f"{call.line}: a collective needs capture(..., process_group=...)")
-
-
-def _form(view):
-    """Returns a tensor without memory of the shape and strides of a result."""
-    return torch.empty_strided(view.shape, view.stride, dtype=view.dtype, device="meta")
 
 
 def _result(recorder, value):

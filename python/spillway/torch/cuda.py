@@ -55,9 +55,9 @@ class Cuda:
         """Returns bytes of pages as a tensor that PyTorch cannot resize, and that keeps the pages."""
         return self._tensor(_Bytes(pages.data_ptr() + start, nbytes, pages))
 
-    def at(self, address, nbytes):
-        """Returns the bytes at a planned address as a tensor that PyTorch cannot resize."""
-        return self._tensor(_Bytes(address, nbytes, None))
+    def at(self, planned):
+        """Returns planned memory as a tensor that PyTorch cannot resize."""
+        return self._tensor(_Bytes(planned.address, planned.bytes, None))
 
     def _tensor(self, memory):
         return torch.as_tensor(memory, device=self.torch_device)
@@ -110,13 +110,13 @@ class Cuda:
         torch.addmm(square[0], square, square)
 
     def bound(self, run, operation, workspace):
-        """Returns the function that runs a bound op within its workspace, given its address."""
-        workspace_bytes = operation.measured.workspace_bytes
+        """Returns the function that runs a bound op within its workspace, or None for none."""
+        address, workspace_bytes = (workspace.address, workspace.bytes) if workspace else (0, 0)
 
         def launch(outside):
             # A pool of its own, so that what PyTorch keeps of it is not used at other addresses.
             pool = torch.cuda.MemPool(self._allocator)
-            _LIBRARY.spillway_workspace(workspace, workspace_bytes)
+            _LIBRARY.spillway_workspace(address, workspace_bytes)
             try:
                 with torch.cuda.use_mem_pool(pool, self.torch_device):
                     run(outside)

@@ -1,4 +1,4 @@
-"""Tensors over planned addresses."""
+"""Tensors over planned memory."""
 
 import ctypes
 
@@ -9,15 +9,15 @@ SMALL_BYTES = 1 << 20
 LEAST_BYTES = 1 << 20
 
 
-def tensors_at(addresses, storages, device):
-    """Returns the function from views to tensors over the addresses of their storages; it gives
-    None where the address is 0."""
+def tensors_over(memory, device):
+    """Returns the function from views to tensors over the memory of their storages; it gives None
+    where a repeat leaves that alone."""
 
     def tensor_of(view):
         if view.tensor is None:
             return without_bytes(view, device)
-        address = addresses[view.tensor]
-        return viewed(device.at(address, storages[view.tensor].nbytes), view) if address else None
+        at = memory[view.tensor]
+        return viewed(device.at(at), view) if at else None
 
     return tensor_of
 
@@ -33,6 +33,11 @@ def without_bytes(view, device):
     return torch.empty_strided(
         view.shape, view.stride, dtype=view.dtype, device=device.torch_device
     )
+
+
+def form(view):
+    """Returns a tensor without memory of the shape and strides of a view."""
+    return torch.empty_strided(view.shape, view.stride, dtype=view.dtype, device="meta")
 
 
 class Memory:

@@ -54,16 +54,16 @@ class Outside:
     under_way: UnderWay = field(default_factory=UnderWay)
 
 
-def operations(recorder, batch, rates, name, results):
+def operations(recorder, batch, rates, name, results, outputs):
     """Returns the ops of one iteration, in order. May add tensors to the recorder's storages.
 
     `batch` and `rates` are the views of what the caller supplies, `results` of what it gets, where
-    that is a tensor; `name` is for the ops that hand these out.
+    that is a tensor; `name` is for the ops that hand these out, if they are no `outputs`.
     """
     ops = [_supply("batch", batch, lambda outside: outside.batch)]
     if rates:
         ops.append(_supply("learning rates", rates, lambda outside: outside.rates))
-    handed = [_result(name, k, view) for k, view in enumerate(results) if view]
+    handed = _results(name, results) if outputs is None else outputs.copies
     first, body, last = recorded(recorder)
     return ops + first + body + handed + last
 
@@ -119,7 +119,9 @@ def _plain(call, measured, repeatable):
 
 def _is_repeatable(call, storages):
     """Returns whether a repeat is defined: not by a library that may do anything, and possible
-    without the states that the call writes."""
+    without the states and outputs that the call writes."""
+    if any(storages[t].kind == "output" for t in call.writes):
+        return False
     if call.function is None:
         return True
     if all(storages[t].kind == "state" for t in call.writes):
@@ -296,6 +298,10 @@ def _supply(name, views, values):
         return run
 
     return Operation(name, [], [view.tensor for _, view in pairs], copy, repeatable=True)
+
+
+def _results(name, views):
+    return [_result(name, k, view) for k, view in enumerate(views) if view]
 
 
 def _result(name, k, view):

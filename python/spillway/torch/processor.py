@@ -38,9 +38,10 @@ class Processor:
         """Returns bytes of pages as a tensor that PyTorch cannot resize, and that keeps the pages."""
         return torch.frombuffer(pages, dtype=torch.uint8, count=nbytes, offset=start)
 
-    def at(self, address, nbytes):
-        """Returns the bytes at a planned address as a tensor that PyTorch cannot resize."""
-        memory = (ctypes.c_char * nbytes).from_address(address)
+    def at(self, planned):
+        """Returns planned memory as a tensor that PyTorch cannot resize. It outlives the launch, as the
+        next launch at that address uses it again."""
+        memory = (ctypes.c_char * planned.bytes).from_address(planned.address)
         return torch.frombuffer(memory, dtype=torch.uint8)
 
     def time_ns(self, launch, is_collective):
@@ -71,5 +72,5 @@ class Processor:
         return nullcontext()
 
     def bound(self, run, operation, workspace):
-        """Returns the function that runs a bound op within its workspace, given its address."""
+        """Returns the function that runs a bound op within its workspace, or None for none."""
         return run

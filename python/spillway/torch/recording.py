@@ -112,7 +112,7 @@ class Storage:
 
     name: str
     nbytes: int
-    kind: str  # "state", "given" (a temporary that the caller fills) or "temporary"
+    kind: str  # "state", "given" (a temporary that the caller fills), "temporary" or "output"
     value: torch.Tensor | None = None  # a state's own tensor
     writes: int = 0
 

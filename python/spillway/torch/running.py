@@ -19,7 +19,7 @@ from .holding import Changes, States
 from .hosting import on_host
 from .interrupts import Deferred
 from .launching import plain_mode
-from .memory import bytes_of, set_bytes_of, tensors_at, viewed
+from .memory import bytes_of, set_bytes_of, tensors_over, viewed
 from .processor import Processor
 from .recording import View
 from .undoing import Undo
@@ -394,6 +394,8 @@ class Compiled(Generic[Batch, Result]):
                 self._session.step()
                 if self._kernels.waits_for_host:
                     self._session.wait()
+                if self._step.outputs is not None and self._kernels.error is None:
+                    self._step.outputs.read(self._session, self._kernels.outside.results)
         finally:
             self._kernels.outside.under_way.wait_for_all()
 
@@ -495,13 +497,13 @@ class _Kernels:
         only = self.outside.only
         return self.error is not None or only is not None and op not in only
 
-    def _launch(self, op, device, is_repeat, reads, writes, workspace=0):
+    def _launch(self, op, device, is_repeat, reads, writes, workspace=None):
         written = () if is_repeat else self._written.get(op, ())
         for place, tensor in written:
             copies = self._to_come and tensor not in self.overwritten
-            memory = partial(self._memory, device, tensor, writes[place]) if copies else None
+            memory = partial(device.at, writes[place]) if copies else None
             self._undo.before(self._step.storages[tensor], memory)
-        key = op, device, is_repeat, workspace, *reads, *writes
+        key = op, device, is_repeat, workspace, reads, writes
         run = self._bound.get(key)
         if run is None:
             run = self._bound[key] = self._bind(op, device, is_repeat, reads, writes, workspace)
@@ -514,16 +516,12 @@ class _Kernels:
             self._to_come.discard(op)
         for place, tensor in written:
             if tensor in self.overwritten and self._may_fail:
-                memory = self._memory(device, tensor, writes[place])
-                self._undo.overwritten(self._step.storages[tensor], memory)
-
-    def _memory(self, device, tensor, address):
-        return device.at(address, self._step.storages[tensor].nbytes)
+                self._undo.overwritten(self._step.storages[tensor], device.at(writes[place]))
 
     def _bind(self, op, device, is_repeat, reads, writes, workspace):
         operation = self._step.operations[op]
-        addresses = dict(zip(operation.reads, reads)) | dict(zip(operation.writes, writes))
-        tensor_of = tensors_at(addresses, self._step.storages, device)
+        memory = dict(zip(operation.reads, reads)) | dict(zip(operation.writes, writes))
+        tensor_of = tensors_over(memory, device)
         return device.bound(operation.bind(tensor_of, is_repeat), operation, workspace)
 
 

@@ -27,7 +27,8 @@ class Step(Generic[Batch, Result]):
     """A captured training step, or an inference, which has no optimizer. `graph` is what is
     planned, `source.capture` captures it for another batch.
 
-    `surroundings` is what a call compares, and `checks` are those of indices in its batch."""
+    `surroundings` is what a call compares, and `checks` are those of indices in its batch. `outputs` has the
+    results, unless ops copy them to the caller."""
 
     graph: Graph
     keeps_states = True  # after an error of an op
@@ -41,7 +42,7 @@ class Step(Generic[Batch, Result]):
     )
 
     def __init__(
-        self, source, storages, ops, example_batch, returned, surroundings=None, checks=()
+        self, source, storages, ops, example_batch, returned, surroundings=None, checks=(), outputs=None
     ):
         self.source = source
         self.storages = storages
@@ -50,7 +51,7 @@ class Step(Generic[Batch, Result]):
         self.shapes = self.shapes_of(example_batch)
         self._layouts = [torch.empty_like(v, device="meta") for v in self._example[0]]
         self.device = source.measurements.device
-        self._returned = returned
+        self._returned, self.outputs = returned, outputs
         self.surroundings, self._checks = surroundings, checks
         self.draws = any(s.name == "generator" and not s.writes for s in storages)
         self._settings = [_constants(g) for g in self._groups()]
@@ -71,7 +72,7 @@ class Step(Generic[Batch, Result]):
         """Returns a graph, given the times of ops on the host."""
         graph = Graph(type(self.source.model).__name__)
         for s in self.storages:
-            add = graph.state if s.kind == "state" else graph.temporary
+            add = dict(state=graph.state, output=graph.output).get(s.kind, graph.temporary)
             add(s.name, s.nbytes)
         for op, host_ns in zip(self.operations, host_times):
             m = op.measured
@@ -241,8 +242,9 @@ class Step(Generic[Batch, Result]):
         values = flatten(batch)[0]
         for check in self._checks:
             check.check(values[check.number], self._layouts[check.number])
+        device = self.device.torch_device if self.outputs is None else "cpu"
         results = [
-            torch.empty_like(r, device=self.device.torch_device) if torch.is_tensor(r) else r
+            torch.empty_like(r, device=device) if torch.is_tensor(r) else r
             for r in self._returned[0]
         ]
         return Outside(values, self.rates(), results)

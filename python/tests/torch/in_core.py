@@ -6,6 +6,7 @@ wrong reads, wrong writes and wrong marks show.
 
 import ctypes
 from contextlib import contextmanager
+from dataclasses import dataclass
 from unittest import mock
 
 ALIGNMENT = 256
@@ -48,6 +49,10 @@ class Session:
     def read_state(self, tensor, buffer):
         memoryview(buffer).cast("B")[:] = self._bytes(tensor)
 
+    def read_output(self, tensor, buffer):
+        assert self.tensors[tensor].kind == "output"
+        self.read_state(tensor, buffer)
+
     def step(self):
         self.iteration += 1
         for tensor in range(len(self.tensors)):
@@ -72,12 +77,20 @@ class Session:
             ctypes.memset(self.addresses[tensor], GARBAGE, self.tensors[tensor].nbytes)
 
     def _launch(self, number, op, is_repeat):
-        def address(t):
-            alone = is_repeat and t in op.writes and self.tensors[t].kind == "state"
-            return 0 if alone else self.addresses[t]
+        def memory(t):
+            alone = is_repeat and t in op.writes and self.tensors[t].kind in ("state", "output")
+            return None if alone else _Memory(self.addresses[t], self.tensors[t].nbytes)
 
-        reads, writes = [address(t) for t in op.reads], [address(t) for t in op.writes]
-        self.kernels.launch(number, self.iteration, is_repeat, reads, writes, 0)
+        reads, writes = tuple(map(memory, op.reads)), tuple(map(memory, op.writes))
+        self.kernels.launch(number, self.iteration, is_repeat, reads, writes, None)
 
     def _bytes(self, tensor):
         return ctypes.string_at(self.addresses[tensor], self.tensors[tensor].nbytes)
+
+
+@dataclass(frozen=True)
+class _Memory:
+    """What a launch gets in place of a `MemoryRange`."""
+
+    address: int
+    bytes: int

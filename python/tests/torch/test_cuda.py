@@ -26,7 +26,7 @@ class Emulated(Processor):
         return super().stepping(stream)
 
     def bound(self, run, operation, workspace):
-        assert (workspace == 0) == (operation.measured.workspace_bytes == 0)
+        assert (workspace.bytes if workspace else 0) == operation.measured.workspace_bytes
 
         def launch(outside):
             emulated.synchronize(self.stream)
@@ -69,6 +69,19 @@ def test_a_model_trains_bit_identically(device, name):
     make, loss_fn, make_optimizer, batches = models.model(name)
     step, _ = compare(make, loss_fn, make_optimizer, batches, budget="35%", steps=3)
     assert device.launches >= 3 * len(step.operations)
+
+
+def test_results_of_an_evaluation_stay_on_the_device(device):
+    model, make = test_mlp.mlp(), lambda model: torch.optim.Adam(model.parameters(), lr=0.01)
+    batch = test_mlp.batches(0)
+    step = spillway.torch.capture(model, test_mlp.loss_fn, make(model), batch)
+    train = step.compile(step.plan("100%", MACHINE))
+    evaluate = train.evaluate(lambda m, batch: m(batch["x"]))
+    train(batch)
+    session, result = train._session, evaluate(batch)
+    assert train._session is session and train._step.outputs is None
+    train.sync()
+    same(result, model(batch["x"]).detach(), "result")
 
 
 def test_results_of_an_inference_are_the_callers(device):

@@ -128,8 +128,9 @@ def test_an_op_that_needs_more_than_its_workspace_is_named(monkeypatch):
     operation = SimpleNamespace(
         name="mm", line="model.py:7", measured=SimpleNamespace(workspace_bytes=2 << 20)
     )
+    workspace = SimpleNamespace(address=1 << 30, bytes=2 << 20)
     with pytest.raises(AllocationError, match="mm .line model.py:7.* 2097152 bytes"):
-        device.bound(fail, operation, 1 << 30)(None)
+        device.bound(fail, operation, workspace)(None)
     assert entered == [("allocator", torch.device("cuda", 0))]
     assert allocate(1) is None
 
@@ -209,5 +210,5 @@ def test_an_inference_of_a_model_on_the_processor_is_captured_for_cuda(cuda, nam
     model, batch = make(), batches(0)
     forward = (lambda m, x: m(x, use_cache=False).logits) if name in ("gpt2", "llama") else capturing.call
     step = spillway.torch.capture_inference(model, batch, forward, device="cuda")
-    assert {s.kind for s in step.storages} == {"state", "given", "temporary"}
+    assert {s.kind for s in step.storages} == {"state", "given", "temporary", "output"}
     step.plan("min", MACHINE)

@@ -98,6 +98,17 @@ def test_bits_and_session(make_optimizer, budget):
     same_dicts(planned.state_dict(), eager.state_dict(), "model")
 
 
+def test_an_evaluation_has_outputs_and_the_training_beside_it_has_none():
+    eager, _, optimizer, train = trained(sgd, "100%")
+    evaluate = train.evaluate(measured)
+    batch = rows(64)
+    compare_after_same_seed(0, lambda: train(batch), lambda: run(eager, optimizer, batch))
+    kinds = {s.kind for s in train._step.storages}
+    compare_after_same_seed(1, lambda: evaluate(batch), lambda: evaluated(eager, batch))
+    assert "output" not in kinds
+    assert [s.nbytes for s in train._step.storages if s.kind == "output"] == [4, 8]
+
+
 def test_the_model_itself_by_default():
     eager, planned, _, train = trained(sgd, "100%")
     eager.eval(), planned.eval()

@@ -7,6 +7,7 @@ import pytest
 import torch
 from eager import compare_inference, planned_within, same, same_dicts
 from torch import nn
+from torch.utils._pytree import tree_leaves
 
 import spillway.torch
 
@@ -35,6 +36,61 @@ def test_results_may_be_nested_views_states_and_constants():
     _, result = compare_inference(Nested(), lambda k: {"x": torch.randn(5, 4)}, budget=None)
     assert result["none"] is None and result["number"] == 3
     compare_inference(Nested(), lambda k: {"x": torch.randn(5, 4)})
+
+
+class Wide(nn.Module):
+    """Layers of which all, or parts, are returned."""
+
+    def __init__(self, count=6):
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(64, 64) for _ in range(count))
+
+    def forward(self, x):
+        hidden = [x]
+        for layer in self.layers:
+            hidden.append(layer(hidden[-1]).relu())
+        return hidden
+
+
+RETURNED = {
+    "whole": (lambda m, x: m(x)[-1], 1),
+    "all": (lambda m, x: tuple(m(x)[1:]), 6),
+    "most": (lambda m, x: m(x)[-1][:-1].t(), 1),
+    "a small part": (lambda m, x: m(x)[-1][:, -1], 1 / 64),
+    "twice": (lambda m, x: (m(x)[-1], m(x)[-1].t(), m(x)[-1][0]), 2 + 1 / 512),
+    "one of it": (lambda m, x: (y := m(x)[-1], y.t(), y[0].expand(9, 64)), 1),
+    "the batch and a weight": (lambda m, x: (x, m.layers[0].weight, m(x)[-1]), 2 + 1 / 8),
+}
+
+
+@pytest.mark.parametrize("budget", ["min", "60%", "100%"])
+@pytest.mark.parametrize("forward, times", RETURNED.values(), ids=RETURNED)
+def test_results_are_outputs_whose_downloads_are_planned(forward, times, budget):
+    torch.manual_seed(7)
+    make = lambda k: torch.randn(512, 64)
+    model = Wide()
+    step, _ = compare_inference(model, make, forward, budget)
+    plan = planned_within(step, budget)
+    assert plan.predicted.d2h_bytes == times * 512 * 64 * 4
+    infer = step.compile(plan)
+    with torch.inference_mode():
+        x = make(0)
+        for result, expected in zip(tree_leaves(infer(x)), tree_leaves(forward(model, x)), strict=True):
+            same(result, expected, "result")
+    assert infer._session.device_bytes <= plan.budget_bytes
+
+
+def test_ops_that_make_results_are_not_repeated():
+    forward = lambda m, x: (m(x), sum(m(x)[1:]))
+    step, _ = compare_inference(Wide(12), lambda k: torch.randn(64, 64), forward, "min")
+    kinds = lambda op: {step.storages[tensor].kind for tensor in op.writes}
+    assert not [op for op in step.operations if op.repeatable and "output" in kinds(op)]
+
+
+def test_results_have_the_strides_of_eager_mode():
+    forward = lambda m, x: (m(x)[-1].t(), m(x)[-1].view(8, 8, 64).permute(2, 0, 1))
+    _, results = compare_inference(Wide(), lambda k: torch.randn(64, 64), forward)
+    assert [r.stride() for r in results] == [(1, 64), (1, 512, 64)]
 
 
 def test_results_are_the_callers():
