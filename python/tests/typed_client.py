@@ -80,7 +80,7 @@ def numbers(plan: spillway.Plan) -> list[int | None]:
     p, s = plan.predicted, plan.switch_to(plan)
     assert_type(p, spillway.Predicted)
     assert_type(s, spillway.SwitchFigures)
-    times = p.period_ns, p.compute_ns, p.repeat_ns, p.host_ns, s.time_ns, plan.setup_ns
+    times = p.period_ns, p.compute_ns, p.repeat_ns, p.host_ns, s.time_ns + s.mapping_ns, plan.setup_ns
     sizes = p.peak_bytes, p.h2d_bytes, p.d2h_bytes, p.host_bytes, s.kept_bytes
     return [*times, *sizes, s.h2d_bytes, s.d2h_bytes, plan.budget_bytes, plan.mapped_bytes, plan.mappings]
 
