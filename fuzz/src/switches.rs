@@ -15,7 +15,6 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 use spillway::switching::{self, OwnedSwitch};
 use spillway::{Error, Plan, SwitchFigures};
-use workloads::OwnedGraph;
 
 /// Two plans, and what is done to the switch between them.
 #[derive(Clone, Debug)]
@@ -94,25 +93,10 @@ pub fn files(input: &Input) -> Files {
 /// Both plans of a pair, with the same names for the same states; none where one is not valid.
 #[must_use]
 pub fn proved(pair: &Pair) -> Option<[Plan; 2]> {
-    let (mut from, mut to) = (pair.from.clone(), pair.to.clone());
-    rename(&mut from.0, pair.states.iter().map(|state| state.from));
-    rename(&mut to.0, pair.states.iter().map(|state| state.to));
-    let machine = plans::named("fuzzed", pair.machine);
-    let proved =
-        |(graph, plan)| judge::proved(&Case { graph, machine: pair.machine, plan }, &machine);
+    let Pair { machine, from, to, .. } = pair.clone().named();
+    let named = plans::named("fuzzed", machine);
+    let proved = |(graph, plan)| judge::proved(&Case { graph, machine, plan }, &named);
     Some([proved(from)?, proved(to)?])
-}
-
-/// Names all tensors, shared states by their number.
-fn rename(graph: &mut OwnedGraph, states: impl Iterator<Item = TensorId>) {
-    for (number, name) in graph.tensor_names.iter_mut().enumerate() {
-        *name = format!("other {number}");
-    }
-    for (number, state) in states.enumerate() {
-        if let Some(name) = graph.tensor_names.get_mut(state.index()) {
-            *name = format!("state {number}");
-        }
-    }
 }
 
 /// Plans, forges and proves.

@@ -21,6 +21,28 @@ pub struct Pair {
     pub states: Vec<SharedState>,
 }
 
+impl Pair {
+    /// The same with names for all tensors: equal ones for the two tensors of a shared state.
+    #[must_use]
+    pub fn named(mut self) -> Self {
+        name(&mut self.from.0, self.states.iter().map(|state| state.from));
+        name(&mut self.to.0, self.states.iter().map(|state| state.to));
+        self
+    }
+}
+
+/// Names all tensors, shared states by their number.
+fn name(graph: &mut OwnedGraph, states: impl Iterator<Item = TensorId>) {
+    for (number, name) in graph.tensor_names.iter_mut().enumerate() {
+        *name = format!("other {number}");
+    }
+    for (number, state) in states.enumerate() {
+        if let Some(name) = graph.tensor_names.get_mut(state.index()) {
+            *name = format!("state {number}");
+        }
+    }
+}
+
 /// Plans for two graphs with the same states, each in its own order; some are the states of no op.
 /// One plan in three has fixed objects.
 pub fn pairs() -> impl Strategy<Value = Pair> {
