@@ -236,11 +236,11 @@ typedef struct {
   // next iteration. If all layers have 0, the plan moves no activations. If a layer may run on the
   // host, no layer may have 0.
   uint64_t activation_bytes;
-  // The size of what it reads and writes in each iteration, as a KV cache. 0: there is none. It stays where
-  // the layer runs: at one address of the device, or on the host.
+  // The size of its cache, such as a KV cache, which each iteration reads and writes; 0 if it has none. The
+  // cache stays at one address of the device or, if the layer runs on the host, there.
   uint64_t cache_bytes;
-  // The size of what it leaves on the host after each iteration, as the last layer its logits. 0: there is
-  // none.
+  // The size of its output, such as the logits of the last layer, which each iteration leaves on the
+  // host; 0 if it has none.
   uint64_t output_bytes;
 } SpillwayLayer;
 
@@ -609,11 +609,11 @@ void spillway_plan_free(SpillwayPlan *plan);
 
 // Plans which layers stay on the device, when and where others come, and which run on the host. The
 // result is a plan like any other, in which a layer, its op and its tensor have the same number, and
-// a layer's activation is the tensor `layer_count` numbers behind. Behind all these are the caches, in the
+// a layer's activation is the tensor `layer_count` numbers behind. The caches have the next numbers, in the
 // order of the layers that have one, and then the outputs. The plan has addresses, and each
 // tensor lies in one piece. `budget` is as in `SpillwayPlanOptions`, for weights, caches, outputs and, if
 // layers have activations, for three times the largest of these; percentages are of all but the last, and
-// `"min"` is what `spillway_layers_least` gives. Addresses are multiples of the machine's
+// `"min"` is the size that `spillway_layers_least` returns. Addresses are multiples of the machine's
 // `chunk_bytes`, which may be as small as the device's alignment.
 //
 // # Safety
@@ -626,7 +626,7 @@ SpillwayCode spillway_plan_layers(const SpillwayLayer *layers,
                                   SpillwayError *error);
 
 // Gives the least budget with which layers can be streamed, and the first layer that needs it: the size of the
-// largest layer that cannot run on the host, of the caches and outputs of all these, and of activations.
+// largest layer that cannot run on the host, of the caches and outputs of all such layers, and of activations.
 //
 // # Safety
 // The pointers are as `spillway.h` says.
@@ -670,8 +670,8 @@ SpillwayCode spillway_plan_addresses(const SpillwayPlan *plan,
 // Writes the copies of a switch from one plan, after so many iterations, to another into a buffer, and
 // their number into `needed`; if the buffer is too short, only the number. Both plans have the same
 // states and lie in one slab, each at its `spillway_plan_addresses`; `slab_bytes` becomes the larger
-// size. What both hold at the same offset stays. Downloads go in order on one stream and uploads on another.
-// `figures`, which may be null, becomes what the copies take.
+// size. Bytes that both hold at the same offset stay. Downloads go in order on one stream and uploads on another.
+// `figures` may be null; it becomes the cost of the copies.
 //
 // # Safety
 // The pointers are as `spillway.h` says.

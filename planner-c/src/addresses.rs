@@ -86,8 +86,8 @@ pub struct SlabCopy {
 /// Writes the copies of a switch from one plan, after so many iterations, to another into a buffer, and
 /// their number into `needed`; if the buffer is too short, only the number. Both plans have the same
 /// states and lie in one slab, each at its `spillway_plan_addresses`; `slab_bytes` becomes the larger
-/// size. What both hold at the same offset stays. Downloads go in order on one stream and uploads on another.
-/// `figures`, which may be null, becomes what the copies take.
+/// size. Bytes that both hold at the same offset stay. Downloads go in order on one stream and uploads on another.
+/// `figures` may be null; it becomes the cost of the copies.
 ///
 /// # Safety
 /// The pointers are as `spillway.h` says.

@@ -100,7 +100,7 @@ pub unsafe extern "C" fn spillway_session_new_for(
 
 /// What a switch from one plan to another takes.
 #[repr(C)]
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub struct SwitchFigures {
     /// Bytes of states that stay on the device.
     pub kept_bytes: u64,

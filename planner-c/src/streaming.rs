@@ -23,21 +23,21 @@ pub struct Layer {
     /// next iteration. If all layers have 0, the plan moves no activations. If a layer may run on the
     /// host, no layer may have 0.
     pub activation_bytes: u64,
-    /// The size of what it reads and writes in each iteration, as a KV cache. 0: there is none. It stays where
-    /// the layer runs: at one address of the device, or on the host.
+    /// The size of its cache, such as a KV cache, which each iteration reads and writes; 0 if it has none. The
+    /// cache stays at one address of the device or, if the layer runs on the host, there.
     pub cache_bytes: u64,
-    /// The size of what it leaves on the host after each iteration, as the last layer its logits. 0: there is
-    /// none.
+    /// The size of its output, such as the logits of the last layer, which each iteration leaves on the
+    /// host; 0 if it has none.
     pub output_bytes: u64,
 }
 
 /// Plans which layers stay on the device, when and where others come, and which run on the host. The
 /// result is a plan like any other, in which a layer, its op and its tensor have the same number, and
-/// a layer's activation is the tensor `layer_count` numbers behind. Behind all these are the caches, in the
+/// a layer's activation is the tensor `layer_count` numbers behind. The caches have the next numbers, in the
 /// order of the layers that have one, and then the outputs. The plan has addresses, and each
 /// tensor lies in one piece. `budget` is as in `SpillwayPlanOptions`, for weights, caches, outputs and, if
 /// layers have activations, for three times the largest of these; percentages are of all but the last, and
-/// `"min"` is what `spillway_layers_least` gives. Addresses are multiples of the machine's
+/// `"min"` is the size that `spillway_layers_least` returns. Addresses are multiples of the machine's
 /// `chunk_bytes`, which may be as small as the device's alignment.
 ///
 /// # Safety
@@ -73,7 +73,7 @@ pub unsafe extern "C" fn spillway_plan_layers(
 }
 
 /// Gives the least budget with which layers can be streamed, and the first layer that needs it: the size of the
-/// largest layer that cannot run on the host, of the caches and outputs of all these, and of activations.
+/// largest layer that cannot run on the host, of the caches and outputs of all such layers, and of activations.
 ///
 /// # Safety
 /// The pointers are as `spillway.h` says.

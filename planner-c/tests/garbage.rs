@@ -2,7 +2,7 @@
 
 #![allow(clippy::unwrap_used)]
 // SAFETY: throughout, arrays are passed with their lengths, texts end with a zero, and handles are
-// those that the library gave.
+// from the library.
 #![allow(clippy::undocumented_unsafe_blocks)]
 
 use proptest::collection::vec;
@@ -197,13 +197,7 @@ fn read(plan: *const Plan) {
 }
 
 fn switch(from: *const Plan, to: *const Plan) -> SwitchFigures {
-    let mut figures = SwitchFigures {
-        kept_bytes: 0,
-        upload_bytes: 0,
-        download_bytes: 1,
-        time_ns: 0,
-        mapping_ns: 0,
-    };
+    let mut figures = SwitchFigures { download_bytes: 1, ..SwitchFigures::default() };
     let code = unsafe { spillway_switch_figures(from, to, &raw mut figures, ptr::null_mut()) };
     assert_eq!(code, Code::Ok);
     figures

@@ -2,7 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "what fails here fails the test")]
 // SAFETY: throughout, arrays are passed with their lengths, texts end with a zero, and handles are
-// those that the library gave.
+// from the library.
 #![allow(clippy::undocumented_unsafe_blocks)]
 
 use spillway_c::error::Code;

@@ -2,7 +2,7 @@
 
 #![allow(clippy::unwrap_used)]
 // SAFETY: throughout, arrays are passed with their lengths, texts end with a zero, and handles are
-// those that the library gave.
+// from the library.
 #![allow(clippy::undocumented_unsafe_blocks)]
 
 use spillway_c::addresses::*;
@@ -57,19 +57,13 @@ fn graph(time_ns: u64, value_bytes: u64) -> *mut Graph {
 }
 
 fn switch(from: *const Plan, to: *const Plan) -> SwitchFigures {
-    let mut figures = SwitchFigures {
-        kept_bytes: 0,
-        upload_bytes: 0,
-        download_bytes: 0,
-        time_ns: 0,
-        mapping_ns: 0,
-    };
+    let mut figures = SwitchFigures::default();
     let code = unsafe { spillway_switch_figures(from, to, &raw mut figures, ptr::null_mut()) };
     assert_eq!(code, Code::Ok);
     figures
 }
 
-/// The copies of a switch in a slab, with what they take.
+/// The copies of a switch in a slab, and its figures.
 fn slab_switch(from: *const Plan, to: *const Plan) -> (Vec<SlabCopy>, SwitchFigures) {
     let (mut needed, mut slab_bytes) = (0, 0);
     let mut figures = switch(from, to);
@@ -84,7 +78,6 @@ fn slab_switch(from: *const Plan, to: *const Plan) -> (Vec<SlabCopy>, SwitchFigu
     assert_eq!(write(ptr::null_mut(), 0), Code::BufferTooShort);
     let mut copies = Vec::with_capacity(1000);
     assert_eq!(write(copies.as_mut_ptr(), 1000), Code::Ok);
-    // SAFETY: the library has written so many.
     unsafe { copies.set_len(needed) };
     assert!(copies.iter().all(|copy| copy.offset_bytes + copy.bytes <= slab_bytes));
     (copies, figures)

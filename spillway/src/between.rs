@@ -93,7 +93,7 @@ impl Plan {
 
     /// The period, and both switches.
     fn time_between(&self, other: &Self) -> Result<u64, Error> {
-        let switches = [other.switch_to(self)?.time_ns, self.switch_to(other)?.time_ns];
+        let switches = [other.copies_to(self)?.time_ns, self.copies_to(other)?.time_ns];
         Ok(switches.into_iter().fold(self.figures().period_ns, u64::saturating_add))
     }
 

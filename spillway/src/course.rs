@@ -115,18 +115,20 @@ impl Course {
     /// iteration, so that their idle times add up to [`Figures::stall_ns`](crate::Figures::stall_ns).
     pub(crate) fn stalled_within(&self, window: &Range<u64>) -> impl Iterator<Item = &Span> {
         let (from, to) = (window.start, window.end);
-        let stalled = self.spans.iter().filter(|span| span.is_stalled());
-        stalled.filter(move |span| from <= span.start_ns && span.start_ns < to)
+        self.stalled().filter(move |span| from <= span.start_ns && span.start_ns < to)
     }
 
-    /// The stalls as far as they lie within a window, each with the launch that it ends with.
+    fn stalled(&self) -> impl Iterator<Item = &Span> {
+        self.spans.iter().filter(|span| span.is_stalled())
+    }
+
+    /// The parts of stalls that lie within a window, each with the launch that ends the stall.
     pub(crate) fn stalls_within(
         &self,
         window: &Range<u64>,
     ) -> impl Iterator<Item = (Range<u64>, &Span)> {
         let (from, to) = (window.start, window.end);
-        let stalled = self.spans.iter().filter(|span| span.is_stalled());
-        stalled.filter_map(move |span| {
+        self.stalled().filter_map(move |span| {
             let begin_ns = span.start_ns.saturating_sub(span.idle_ns).max(from);
             let end_ns = span.start_ns.min(to);
             (begin_ns < end_ns).then_some((begin_ns..end_ns, span))

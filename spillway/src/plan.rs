@@ -18,7 +18,7 @@ use planner_core::Verified;
 use planner_core::bounds::Order;
 use planner_core::executor::Mappings;
 use planner_core::planner::Request;
-use planner_core::switch::{Capacity, Memory};
+use planner_core::switch::{Capacity, Memory, SwitchPrediction};
 use std::path::Path;
 use workloads::{OwnedCertificate, OwnedMachine, OwnedPlan, format};
 
@@ -226,10 +226,13 @@ impl Plan {
     /// # Errors
     /// [`Error::States`], [`Error::Switch`], [`Error::OutOfMemory`].
     pub fn switch_to(&self, next: &Self) -> Result<SwitchFigures, Error> {
-        let set_up = next.mappings()?.set_up(next.verified()?.machine());
-        switching::between(self, 0, next, Memory::Chunks, |_, planned| {
-            SwitchFigures::new(planned.predicted, set_up, &next.machine().machine)
-        })
+        let (copies, machine) = (self.copies_to(next)?, &next.machine.machine);
+        Ok(SwitchFigures::new(copies, next.mappings()?.set_up(machine), machine))
+    }
+
+    /// The part of [`Plan::switch_to`] that is no mapping.
+    pub(crate) fn copies_to(&self, next: &Self) -> Result<SwitchPrediction, Error> {
+        switching::ahead(self, 0, next, Memory::Chunks, |ahead| Ok(ahead.planned.predicted))
     }
 
     /// The same plan with its arena laid out after that of `earlier`: states in both arenas have the same
@@ -247,7 +250,7 @@ impl Plan {
         let Some(plan) = arranged else { return Ok(self.clone()) };
         let arranged =
             Self::in_context(self.graph.clone(), self.machine.clone(), plan, self.context.clone())?;
-        let copied_bytes = |to: &Self| match earlier.switch_to(to) {
+        let copied_bytes = |to: &Self| match earlier.copies_to(to) {
             Ok(switch) => Ok(u128::from(switch.h2d_bytes) + u128::from(switch.d2h_bytes)),
             Err(error @ Error::OutOfMemory(_)) => Err(error),
             // There is no such switch.
@@ -271,7 +274,7 @@ impl Plan {
     }
 
     /// The copies of a switch from this plan, after so many iterations, to `next`, if both lie in one
-    /// slab, each at its [addresses](Self::addresses). What both hold at the same offset stays;
+    /// slab, each at its [addresses](Self::addresses). Bytes that both hold at the same offset stay;
     /// [`arranged_after`](Self::arranged_after) finds such offsets for states in the arena.
     ///
     /// # Errors

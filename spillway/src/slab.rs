@@ -1,8 +1,9 @@
 //! The copies of a switch between two plans in one slab, for runtimes that map nothing.
 
+use crate::addresses::Addresses;
 use crate::error::Error;
 use crate::plan::Plan;
-use crate::switching::{self, SwitchFigures};
+use crate::switching::{self, Ahead, SwitchFigures};
 use planner_core::TensorId;
 use planner_core::executor::SetUp;
 use planner_core::machine::Direction;
@@ -14,7 +15,7 @@ use planner_core::switch::{Held, Memory, SwitchStep, TensorBytes};
 pub struct SlabSwitch {
     /// The size of the slab: the larger of what the two plans need.
     pub slab_bytes: u64,
-    /// In order: downloads on one stream, and uploads on another.
+    /// The copies in order. Downloads run on one stream, and uploads on another.
     pub copies: Vec<SlabCopy>,
     /// What they cost.
     pub figures: SwitchFigures,
@@ -25,7 +26,7 @@ pub struct SlabSwitch {
 pub struct SlabCopy {
     /// Where it goes.
     pub direction: Direction,
-    /// Whether it waits for all copies before it in the list: an upload to where a download reads.
+    /// Whether it waits for all copies before it in the list. Only uploads wait.
     pub waits: bool,
     /// The tensor, by its id in the graph of the second plan.
     pub tensor: TensorId,
@@ -39,21 +40,21 @@ pub struct SlabCopy {
 
 impl SlabSwitch {
     pub(crate) fn between(from: &Plan, iterations: u64, to: &Plan) -> Result<Self, Error> {
-        let (old, new) = (from.addresses()?, to.addresses()?);
-        let arriving = new.at_start().iter().filter_map(|run| match run.holder {
-            Holder::Tensor(tensor) => Some((tensor, run.first_byte, run.offset_bytes)),
-            Holder::Workspace(_) => None,
-        });
-        let mut to_ids = vec![None; from.graph().owned().tensors.len()];
-        for pair in switching::shared_states(from.graph(), to.graph())? {
-            to_ids[pair.from.index()] = Some(pair.to);
-        }
-        let machine = &to.machine().machine;
-        switching::between(from, iterations, to, Memory::Slab, |holding, planned| {
+        switching::ahead(from, iterations, to, Memory::Slab, |ahead| {
+            let Ahead { holding, to, states, planned } = ahead;
+            let (old, new) = (Addresses::of(holding.verified())?, Addresses::of(to)?);
+            let mut to_ids = vec![None; holding.verified().graph().tensors().len()];
+            for pair in *states {
+                to_ids[pair.from.index()] = Some(pair.to);
+            }
             let leaving =
                 holding.entries().iter().filter_map(|&Held { tensor, first_byte, at, .. }| {
                     to_ids[tensor.index()].map(|tensor| (tensor, first_byte, at))
                 });
+            let arriving = new.at_start().iter().filter_map(|run| match run.holder {
+                Holder::Tensor(tensor) => Some((tensor, run.first_byte, run.offset_bytes)),
+                Holder::Workspace(_) => None,
+            });
             let (leaving, arriving) = (Rows::new(leaving), Rows::new(arriving));
             let mut is_behind = false;
             let copied = planned.steps.iter().filter_map(|step| match *step {
@@ -73,9 +74,9 @@ impl SlabSwitch {
                 });
             let copies = copies.collect::<Result<_, Error>>()?;
             let slab_bytes = old.slab_bytes().max(new.slab_bytes());
-            let figures = SwitchFigures::new(planned.predicted, SetUp::default(), machine);
+            let figures = SwitchFigures::new(planned.predicted, SetUp::default(), to.machine());
             Ok(Self { slab_bytes, copies, figures })
-        })?
+        })
     }
 }
 

@@ -219,23 +219,31 @@ fn take_unused(plan: &mut OwnedPlan, bytes: u64) -> bool {
     }
 }
 
-/// Plans a switch after so many iterations of a plan, proves it, and shows `see` what the plan holds
-/// and the switch.
-pub(crate) fn between<T>(
+/// A switch that is proved ahead of a run, and what it goes from and to.
+pub(crate) struct Ahead<'a> {
+    pub(crate) holding: Holding<'a>,
+    pub(crate) to: &'a Verified<'a>,
+    pub(crate) states: &'a [SharedState],
+    pub(crate) planned: &'a OwnedSwitch,
+}
+
+/// Plans and proves a switch from one plan, after so many iterations, to another. Hands it to `see`.
+pub(crate) fn ahead<T>(
     from: &Plan,
     iterations: u64,
     to: &Plan,
     on_device: Memory,
-    see: impl FnOnce(&Holding<'_>, &OwnedSwitch) -> T,
+    see: impl FnOnce(&Ahead<'_>) -> Result<T, Error>,
 ) -> Result<T, Error> {
-    let states = shared_states(from.graph(), to.graph())?;
-    let capacity = from.capacity()?.max(to.capacity()?);
-    let (from, to) = (from.verified()?, to.verified()?);
+    let states = &shared_states(from.graph(), to.graph())?;
+    let (from, to) = (&from.verified()?, &to.verified()?);
+    let [from_needs, to_needs] = [from, to].map(|plan| capacity(plan).map_err(SwitchError::from));
+    let both_need = from_needs?.max(to_needs?);
     let mut held = Vec::new();
-    let holding = holding_of(&from, iterations, capacity, &mut held)?;
-    let planned = plan(&holding, &to, &states, on_device)?;
-    prove(&holding, &to, &states, &planned.switch())?;
-    Ok(see(&holding, &planned))
+    let holding = holding_of(from, iterations, both_need, &mut held)?;
+    let planned = &plan(&holding, to, states, on_device)?;
+    prove(&holding, to, states, &planned.switch())?;
+    see(&Ahead { holding, to, states, planned })
 }
 
 /// Plans a switch; see [`switch::plan`].

@@ -69,7 +69,7 @@ impl<'a> Layout<'a> {
             address: scratch.take(tensors, 0)?,
             resident: scratch.take(tensors, 0)?,
         };
-        let mut first_chunk = layout.arena_chunks();
+        let mut first_chunk = layout.arena().count;
         for pool in 0..plan.pools.len() {
             let has_ranges = u64::from(!layout.takes_one_object(pool));
             layout.pools[pool] = PoolMemory { first_chunk, address: 0, has_ranges };
@@ -86,8 +86,9 @@ impl<'a> Layout<'a> {
         self.verified.machine().chunk_bytes
     }
 
-    fn arena_chunks(&self) -> u64 {
-        self.plan().arena_bytes.div_ceil(self.chunk_bytes())
+    /// The chunks of the arena.
+    fn arena(&self) -> Chunks {
+        Chunks { first: 0, count: self.plan().arena_bytes.div_ceil(self.chunk_bytes()) }
     }
 
     pub(super) fn chunks(&self, pool: usize) -> u64 {
@@ -100,8 +101,7 @@ impl<'a> Layout<'a> {
         &mut self,
         mapper: &mut Mapper<'_, '_, B>,
     ) -> Result<(), Fault<B::Error>> {
-        self.arena_address =
-            self.map_whole(mapper, Chunks { first: 0, count: self.arena_chunks() })?;
+        self.arena_address = self.map_whole(mapper, self.arena())?;
         for placement in self.plan().arena {
             self.address[placement.tensor.index()] =
                 self.arena_address.saturating_add(placement.offset_bytes);
@@ -114,9 +114,10 @@ impl<'a> Layout<'a> {
         Ok(())
     }
 
-    /// The address ranges of the arena and of those pools: their addresses, and what is in them.
+    /// The ranges of the arena and of the pools that are mapped as a whole: addresses, and the plan's
+    /// chunks there.
     pub(super) fn ranges(&self) -> impl Iterator<Item = (u64, Chunks)> {
-        let arena = (self.arena_address, Chunks { first: 0, count: self.arena_chunks() });
+        let arena = (self.arena_address, self.arena());
         let pools = (0..self.pools.len()).filter(|&pool| !self.has_ranges(pool));
         let pools = pools.map(|pool| (self.pools[pool].address, self.chunks_of(pool)));
         iter::once(arena).chain(pools).filter(|(_, chunks)| chunks.count > 0)
@@ -127,7 +128,7 @@ impl<'a> Layout<'a> {
         Chunks { first: self.pools[pool].first_chunk, count: self.chunks(pool) }
     }
 
-    /// The rows of the device's chunks that chunks of the plan are.
+    /// The device's chunks behind chunks of the plan, as rows.
     pub(super) fn rows(
         &self,
         Chunks { first, count }: Chunks,
@@ -182,8 +183,8 @@ impl<'a> Layout<'a> {
         Chunks { first, count: count * chunks_per_object }
     }
 
-    /// The rows of objects that follow one another, each a first one and how many; without a first
-    /// one nothing is mapped.
+    /// The device's chunks behind runs of objects, as rows. A run is its first object, or none if
+    /// nothing is mapped there, and the number of objects.
     pub(super) fn rows_of_objects(
         &self,
         pool: usize,

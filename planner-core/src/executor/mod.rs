@@ -137,8 +137,7 @@ impl<'a> Executor<'a> {
         executor.capacity = capacity.max(Capacity { chunks, host_bytes: executor.host.bytes() });
         let set_up = |error| Fault::Device(error).at(Moment::SetUp);
         device.create(executor.capacity.chunks).map_err(set_up)?;
-        let mut none = Spares::none();
-        let mut mapper = Mapper::new(&mut *device, &mut none);
+        let mut mapper = Mapper::new(&mut *device, &mut executor.spares);
         executor.memory.set_up(&mut mapper).map_err(|fault| fault.at(Moment::SetUp))?;
         executor.set_up = mapper.done;
         device.create_host(executor.capacity.host_bytes).map_err(set_up)?;

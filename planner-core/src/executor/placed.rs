@@ -329,7 +329,7 @@ fn in_one_row(placements: Placements<'_>, runs: impl Iterator<Item = Run> + Clon
     first.filter(|_| rows.next().is_none())
 }
 
-/// The rows of the device's chunks that some runs are.
+/// The device's chunks behind runs, as rows.
 fn rows(
     layout: &Layout<'_>,
     placements: Placements<'_>,

@@ -144,7 +144,7 @@ impl<'a> Executor<'a> {
         Ok(next)
     }
 
-    /// Makes the ranges with chunks that are mapped for good spare ones, or the others.
+    /// Adds this plan's ranges to the spare ones: the ranges that are mapped for good, or all other ranges.
     fn hand_over(&self, spares: &mut Spares<'_>, mapped: bool) {
         self.memory.each_range(|address, chunks, rows| {
             let mut rows = rows.peekable();

@@ -18,7 +18,7 @@ use core::iter;
 pub enum Memory {
     /// In chunks, which are mapped where a plan needs them.
     Chunks,
-    /// As one slab, in which nothing is mapped: what stays has the same offset in both plans.
+    /// As one slab, in which nothing is mapped: bytes that stay have the same offset in both plans.
     Slab,
 }
 

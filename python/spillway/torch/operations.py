@@ -4,7 +4,6 @@ results go out, and the generator's state is a tensor."""
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from math import prod
 from typing import Callable
 
 import torch
@@ -312,7 +311,6 @@ def _result(name, k, view):
 
         return lambda outside: outside.results[k].copy_(result)
 
-    nbytes = prod(view.shape) * view.dtype.itemsize
-    costs = Measured(max(nbytes, 1000), 0, draws=False, repeats=False)
+    costs = Measured(max(view.nbytes, 1000), 0, draws=False, repeats=False)
     reads = [] if view.tensor is None else [view.tensor]
     return Operation(f"{name}.{k}" if k else name, reads, [], hand_out, costs)

@@ -1,7 +1,6 @@
 """What an inference returns as outputs of its graph, whose values each iteration leaves on the host."""
 
 from dataclasses import replace
-from math import prod
 
 import torch
 
@@ -25,7 +24,7 @@ class Outputs:
         views = [(k, view) for k, view in enumerate(results) if view and view.tensor is not None]
         for _, view in views:
             storage = storages[view.tensor]
-            if storage.kind == "temporary" and 2 * _bytes_of(view) >= storage.nbytes:
+            if storage.kind == "temporary" and 2 * view.nbytes >= storage.nbytes:
                 storage.kind = "output"
         for k, view in views:
             if storages[view.tensor].kind != "output":
@@ -34,7 +33,7 @@ class Outputs:
 
     def _copied(self, name, view):
         """Adds an output for a result, and returns the view of it."""
-        self.storages.append(Storage(name, _bytes_of(view), "output"))
+        self.storages.append(Storage(name, view.nbytes, "output"))
         stride = torch.empty_like(form(view)).stride()
         target = replace(view, tensor=len(self.storages) - 1, stride=stride, offset=0)
 
@@ -42,7 +41,7 @@ class Outputs:
             source, copy = tensor_of(view), tensor_of(target)
             return lambda outside: copy.copy_(source)
 
-        costs = Measured(max(_bytes_of(view), 1000), 0, draws=False, repeats=False)
+        costs = Measured(max(view.nbytes, 1000), 0, draws=False, repeats=False)
         self.copies.append(Operation(name, [view.tensor], [target.tensor], bind, costs))
         return target
 
@@ -57,7 +56,3 @@ class Outputs:
             for k, view in views:
                 if k != whole:
                     results[k].copy_(viewed(source, view))
-
-
-def _bytes_of(view):
-    return prod(view.shape) * view.dtype.itemsize

@@ -5,6 +5,7 @@ Storages become tensors of the graph, and views vanish.
 
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from math import prod
 
 import torch
 from torch._subclasses.fake_tensor import (
@@ -94,6 +95,10 @@ class View:
     offset: int
     dtype: torch.dtype
     is_host_number: bool = False
+
+    @property
+    def nbytes(self):
+        return prod(self.shape) * self.dtype.itemsize
 
     def fills(self, nbytes):
         """Returns whether the view covers all bytes of a storage of `nbytes` bytes."""

@@ -2,7 +2,7 @@
 
 from contextlib import contextmanager
 from dataclasses import dataclass
-from math import inf, prod
+from math import inf
 
 import torch
 from torch.utils._pytree import tree_leaves, tree_map
@@ -78,7 +78,7 @@ class Roofline:
         """Returns the time of a collective around a ring. Each device sends the largest tensor but for its own
         part; in an all-reduce, it sends twice as much."""
         turns = 2 if call.function is ALL_REDUCE else 1
-        nbytes = max(_bytes_of(view) for view in views) * (self._devices - 1) / self._devices
+        nbytes = max(view.nbytes for view in views) * (self._devices - 1) / self._devices
         return round(LAUNCH_NS + turns * nbytes / self._speeds.network_gb_s)
 
     def _time_ns(self, flops, nbytes, dtype):
@@ -113,8 +113,4 @@ def _bytes(call):
     if call.function._schema.name in SELECT_ROWS:
         given = given[1:] + made
     written = [v for v in given if v.tensor in call.writes]
-    return sum(map(_bytes_of, (*given, *made, *written)))
-
-
-def _bytes_of(view):
-    return prod(view.shape) * view.dtype.itemsize
+    return sum(view.nbytes for view in (*given, *made, *written))

@@ -83,8 +83,8 @@ impl<D: Transfers + Paging, K: Kernels<D>> Session<D, K> {
     /// Ends the plan and starts another between two iterations. States that both hold on the
     /// device stay there where the new plan can have their memory; the others go to the host if it
     /// lacks them, and come from there if the new plan wants them. The switch is planned and proved
-    /// first; its figures are returned. A plan that comes again after at most four other plans finds its memory
-    /// mapped.
+    /// first; its figures are returned. The memory of the old plan stays mapped for four more switches, so
+    /// that a plan that comes again maps only what has changed.
     ///
     /// The graphs may differ in all but their states: names and sizes of these must be the same.
     /// `change` is called once all iterations have ended, to make the kernels those of the new graph.

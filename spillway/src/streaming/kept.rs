@@ -2,21 +2,19 @@
 
 use super::Layer;
 use super::list::predict;
+use super::streamed::{arena_step_bytes, gcd};
 use super::work::{cache, output};
 use planner_core::plan::{ArenaPlacement, Part, PlanError, Resident, Step};
 use planner_core::{Graph, Machine, TensorId};
 use std::mem;
 use workloads::OwnedPlan;
 
-/// Offsets in the arena are multiples of so many bytes, or of a smaller chunk.
-const ARENA_STEP_BYTES: u64 = 256;
-
 /// The device memory that the cache and the output of a layer take: each begins at a chunk.
 pub(super) fn bytes(layer: &Layer, machine: &Machine) -> u64 {
     sizes(layer, machine).into_iter().fold(0, u64::saturating_add)
 }
 
-/// The same without what the host keeps for a layer that may run there.
+/// The same for a layer that cannot run on the host; 0 for any other.
 pub(super) fn bytes_on_device(layer: &Layer, machine: &Machine) -> u64 {
     if layer.host_ns.is_none() { bytes(layer, machine) } else { 0 }
 }
@@ -34,15 +32,12 @@ fn sizes(layer: &Layer, machine: &Machine) -> [u64; 2] {
 
 /// Multiples of this are offsets in an arena and of chunks.
 fn step_bytes(machine: &Machine) -> Option<u64> {
-    let (mut chunk, mut arena) = (machine.chunk_bytes, ARENA_STEP_BYTES.min(machine.chunk_bytes));
-    let product = u128::from(chunk) * u128::from(arena);
-    while arena > 0 {
-        (chunk, arena) = (arena, chunk % arena);
-    }
-    u64::try_from(product / u128::from(chunk)).ok()
+    let chunk_bytes = machine.chunk_bytes;
+    let arena_bytes = arena_step_bytes(chunk_bytes);
+    chunk_bytes.checked_mul(arena_bytes / gcd(chunk_bytes, arena_bytes))
 }
 
-/// Whether layers have anything of that kind.
+/// Whether any layer has a cache or an output.
 pub(super) fn is_any(layers: &[Layer]) -> bool {
     layers.iter().any(|layer| layer.cache_bytes > 0 || layer.output_bytes > 0)
 }
@@ -81,9 +76,9 @@ impl Kept<'_> {
                 // They fit in the budget.
                 end_bytes += bytes;
             }
-            let states = cache(self.layers, number).map(Part::whole);
-            let states = states.map(|part| Resident { part, host_copy: false });
-            plan.resident_at_start.extend(states);
+            let [cache, _] = tensors;
+            let resident = |tensor| Resident { part: Part::whole(tensor), host_copy: false };
+            plan.resident_at_start.extend(cache.map(resident));
         }
         let behind = mem::take(&mut plan.arena).into_iter().map(|placed| ArenaPlacement {
             offset_bytes: placed.offset_bytes + end_bytes,

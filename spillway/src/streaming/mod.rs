@@ -79,11 +79,11 @@ pub struct Layer {
     /// next iteration. If all layers have 0, the plan moves no activations. If a layer may run on the
     /// host, no layer may have 0.
     pub activation_bytes: u64,
-    /// The size of what it reads and writes in each iteration, as a KV cache; 0 if there is none. It stays where
-    /// the layer runs: at one address of the device, or on the host.
+    /// The size of its cache, such as a KV cache, which each iteration reads and writes; 0 if it has none. The
+    /// cache stays at one address of the device or, if the layer runs on the host, there.
     pub cache_bytes: u64,
-    /// The size of what it leaves on the host after each iteration, as the last layer its logits; 0 if
-    /// there is none.
+    /// The size of its output, such as the logits of the last layer, which each iteration leaves on the
+    /// host; 0 if it has none.
     pub output_bytes: u64,
 }
 
@@ -128,7 +128,7 @@ impl Layer {
 }
 
 /// The least device memory with which layers can be streamed: that of the largest which cannot run on
-/// the host, the caches and outputs of all these, and [room for activations](plan).
+/// the host, the caches and outputs of all such layers, and [room for activations](plan).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Least {
     /// How many bytes.

@@ -173,7 +173,7 @@ impl Layers {
     /// Whether layers that stay lie in the arena: its offsets are multiples of 256, or of a smaller
     /// chunk. Otherwise they have a pool of chunks.
     pub(super) const fn stay_in_arena(&self) -> bool {
-        self.chunk_bytes.is_multiple_of(if self.chunk_bytes < 256 { self.chunk_bytes } else { 256 })
+        self.chunk_bytes.is_multiple_of(arena_step_bytes(self.chunk_bytes))
     }
 
     pub(super) fn len(&self) -> usize {
@@ -271,7 +271,12 @@ pub(super) fn pool_bytes(pool: Option<Pool>) -> u64 {
     pool.map_or(0, |pool| pool.object_bytes.saturating_mul(pool.count))
 }
 
-const fn gcd(mut one: u64, mut other: u64) -> u64 {
+/// Offsets in an arena are multiples of this: 256, or a smaller chunk.
+pub(super) const fn arena_step_bytes(chunk_bytes: u64) -> u64 {
+    if chunk_bytes < 256 { chunk_bytes } else { 256 }
+}
+
+pub(super) const fn gcd(mut one: u64, mut other: u64) -> u64 {
     while other > 0 {
         (one, other) = (other, one % other);
     }
