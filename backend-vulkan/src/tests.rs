@@ -15,7 +15,8 @@ use spillway::{placing, planning};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
-use workloads::{machines, models};
+use workloads::machines;
+use zoo::models;
 
 const CHUNK_BYTES: u64 = 64 << 10;
 

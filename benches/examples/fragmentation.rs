@@ -8,7 +8,8 @@ use plotters::coord::Shift;
 use plotters::prelude::*;
 use spillway_benches::fragmentation::{Largest, Manager, largest_budget};
 use std::error::Error;
-use workloads::{machines, models};
+use workloads::machines;
+use zoo::models;
 
 const STEP_BYTES: u64 = 128 << 20;
 

@@ -7,7 +7,8 @@ use planner_core::{Machine, MachineParameters};
 use spillway::placing;
 use std::error::Error;
 use std::fmt::Write;
-use workloads::{OwnedGraph, models};
+use workloads::OwnedGraph;
+use zoo::models;
 
 const LINKS_GB_S: [u64; 3] = [12, 25, 55];
 const BUDGETS_GIB: [u64; 4] = [4, 8, 16, 22];

@@ -10,7 +10,8 @@ use spillway::{placing, planning};
 use std::error::Error;
 use std::fmt::Write;
 use std::path::Path;
-use workloads::{OwnedGraph, OwnedPlan, format, machines, models};
+use workloads::{OwnedGraph, OwnedPlan, format, machines};
+use zoo::models;
 
 const STRATEGY: Strategy = Strategy::Auto(Auto {
     effort: None,

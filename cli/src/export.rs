@@ -6,7 +6,8 @@ use clap::{Args, Subcommand};
 use spillway::units::{bytes, count, time};
 use std::path::{Path, PathBuf};
 use workloads::chain::Layer;
-use workloads::{OwnedChain, Shown, format, layers};
+use workloads::{OwnedChain, Shown, format};
+use zoo::layers;
 
 const EXAMPLES: &str = "\
 Examples:

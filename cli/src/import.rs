@@ -6,8 +6,8 @@ use crate::output;
 use clap::{Args, Subcommand, ValueEnum};
 use spillway::units::{count, percent};
 use std::path::{Path, PathBuf};
-use workloads::pytorch::{self, ImportError, Nodes, Report, Source};
 use workloads::{OwnedGraph, Shown, format, renaming};
+use zoo::pytorch::{self, ImportError, Nodes, Report, Source};
 
 const EXAMPLES: &str = "\
 Examples:

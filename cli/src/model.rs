@@ -6,7 +6,7 @@ use crate::output;
 use crate::work;
 use clap::Args;
 use std::path::PathBuf;
-use workloads::models;
+use zoo::models;
 
 const EXAMPLES: &str = "\
 Examples:

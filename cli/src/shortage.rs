@@ -111,7 +111,7 @@ fn alive(graph: &Graph<'_>, op: OpId) -> Vec<TensorId> {
 mod tests {
     use super::*;
     use workloads::machines::{self, OwnedMachine};
-    use workloads::models;
+    use zoo::models;
 
     #[test]
     fn the_parts_make_up_the_least_memory() {

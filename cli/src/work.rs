@@ -3,8 +3,8 @@
 use crate::failure::Failure;
 use std::path::Path;
 use workloads::format::{self, Document};
-use workloads::models::{self, SpecError};
 use workloads::{OwnedGraph, OwnedMachine, Shown};
+use zoo::models::{self, SpecError};
 
 /// Whether an argument that may be a file or a name means a file.
 pub(crate) fn is_file(argument: &str) -> bool {

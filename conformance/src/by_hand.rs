@@ -166,7 +166,7 @@ impl Rewriting<'_> {
 mod tests {
     use super::*;
     use std::hash::{DefaultHasher, Hash, Hasher};
-    use workloads::models;
+    use zoo::models;
 
     /// The last value of each state and output. An op writes values that follow from its name and from
     /// the values that it reads.

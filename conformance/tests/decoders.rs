@@ -10,7 +10,7 @@ use proptest::sample::select;
 use proptest::strategy::ValueTree;
 use spillway::planning::{self, Buffers};
 use std::time::Instant;
-use workloads::models;
+use zoo::models;
 
 /// Checkpointing by hand is shorter than `auto` by less than this part of its period. In the first 44 of
 /// [`many_cells`] it is shorter in 15, and by 0.095 at most; in half of them it is longer by a ninth or more.

@@ -3,7 +3,8 @@
 
 use planner_core::planner::{Auto, Host, Order, Repeats, Request, Strategy};
 use spillway::planning;
-use workloads::{OwnedPlan, machines, models};
+use workloads::{OwnedPlan, machines};
+use zoo::models;
 
 /// A request of a classifier, with the least memory that will do.
 fn plan(effort: u32) -> OwnedPlan {

@@ -8,7 +8,7 @@ use planner_core::{Graph, Kind, Machine, MachineParameters};
 use proptest::prelude::*;
 use spillway::planning;
 use workloads::OwnedGraph;
-use workloads::models::generate;
+use zoo::models::generate;
 
 const AUTO: Planner = Planner::Auto(Auto {
     effort: Some(16),

@@ -10,7 +10,8 @@ use planner_core::{Graph, Limits, Machine, MachineParameters, OpId, Scratch, Ten
 use proptest::prelude::*;
 use proptest::sample::select;
 use spillway::{placing, planning};
-use workloads::{OwnedGraph, OwnedPlan, models};
+use workloads::{OwnedGraph, OwnedPlan};
+use zoo::models;
 
 /// Decoders small enough for a test, whose states are most of their memory.
 fn decoders() -> impl Strategy<Value = String> {

@@ -11,7 +11,7 @@ use proptest::prelude::*;
 use spillway::planning;
 use workloads::OwnedGraph;
 use workloads::machines::builtin;
-use workloads::models::generate;
+use zoo::models::generate;
 
 const fn auto(repeats: Repeats) -> Planner {
     Planner::Auto(Auto { effort: Some(9), order: Order::Given, repeats, host: Host::Never })

@@ -10,7 +10,8 @@ use planner_core::planner::{
 use planner_core::{Kind, Machine, MachineParameters};
 use proptest::prelude::*;
 use spillway::{placing, planning};
-use workloads::{OwnedGraph, OwnedPlan, machines, models};
+use workloads::{OwnedGraph, OwnedPlan, machines};
+use zoo::models;
 
 const AUTO: Planner = Planner::Auto(Auto {
     effort: None,

@@ -162,7 +162,7 @@ mod tests {
     use proptest::prelude::*;
     use rand::SeedableRng;
     use rand_chacha::ChaCha8Rng;
-    use workloads::models;
+    use zoo::models;
 
     /// Returns nothing if memory is too small.
     fn has_a_plan(request: &Request<'_>, rng: &mut ChaCha8Rng) -> Result<(), String> {

@@ -83,7 +83,7 @@ proptest! {
 /// Another generation is never worse, and an interrupt returns the best plan so far.
 #[test]
 fn an_interrupt_hands_over_the_best_so_far() {
-    let work = workloads::models::generate("rnn:batch=8,layers=3,steps=6,width=256").unwrap();
+    let work = zoo::models::generate("rnn:batch=8,layers=3,steps=6,width=256").unwrap();
     let graph = work.graph().unwrap();
     let machine = workloads::machines::builtin("v100-pcie3").unwrap().machine;
     let request = Request { graph: &graph, machine: &machine, budget_bytes: 12 << 20 };

@@ -5,7 +5,7 @@ use spillway::SwitchFigures;
 use spillway::core::{Machine, MachineParameters};
 use spillway::strategy::{Auto, Groups, Strategy};
 use spillway::{Error, Graph, OwnedMachine, Plan};
-use workloads::models::generate;
+use zoo::models::generate;
 
 /// A decoder of 12 layers of width 1024, in 32-bit weights, for so many tokens at a time.
 fn decoder(tokens: u32) -> Result<Graph, Error> {

@@ -225,7 +225,8 @@ mod tests {
     use crate::proof;
     use planner_core::Kind;
     use planner_core::planner::{Request, Strategy};
-    use workloads::{OwnedGraph, OwnedMachine, OwnedPlan, machines, models};
+    use workloads::{OwnedGraph, OwnedMachine, OwnedPlan, machines};
+    use zoo::models;
 
     /// A plan within twice the least budget, and its course.
     fn course(work: &OwnedGraph, machine: &OwnedMachine) -> (OwnedPlan, Course) {

@@ -13,7 +13,7 @@ const QUOTES: [(&str, &str, &[&str], usize); 3] = [
         &[
             "spillway/examples/runtime/main.rs",
             "spillway/examples/runtime/device.rs",
-            "bare-metal/src/lib.rs",
+            "testing/bare-metal/src/lib.rs",
         ],
         11,
     ),

@@ -1,14 +1,11 @@
-//! Where work comes from: file formats, importers, and generators of model graphs.
+//! Graphs, chains, plans and machines that own their data, and their file formats.
 
 pub mod certificate;
 pub mod chain;
 pub mod format;
 pub mod graph;
-pub mod layers;
 pub mod machines;
-pub mod models;
 pub mod plan;
-pub mod pytorch;
 pub mod renaming;
 pub mod shown;
 

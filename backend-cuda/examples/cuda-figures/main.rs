@@ -14,7 +14,8 @@ use backend_cuda::{Cuda, Integrity, Measured, Options};
 use kernels::Occupying;
 use planner_core::Graph;
 use std::process::ExitCode;
-use workloads::{OwnedGraph, format, models};
+use workloads::{OwnedGraph, format};
+use zoo::models;
 
 /// Where plans run, and what is known of it.
 struct Bench {

@@ -19,7 +19,7 @@ use spillway::{Graph, OwnedGraph, OwnedMachine, Plan, certificate, machines, pla
 use std::error::Error;
 use std::path::PathBuf;
 use std::time::Instant;
-use workloads::models;
+use zoo::models;
 
 type Done<T> = Result<T, Box<dyn Error + Send + Sync>>;
 

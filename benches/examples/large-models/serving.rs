@@ -4,7 +4,7 @@ use super::{AUTO, Card, Done, GH200, LAPTOP, RTX_4090, RTX_5090, plan};
 use planner_core::Kind;
 use planner_core::planner::Strategy;
 use spillway::{OwnedGraph, OwnedMachine, Plan};
-use workloads::models;
+use zoo::models;
 
 /// A card, the memory for a plan, and what the host computes.
 const CARDS: [(Card, u64, &str); 4] =

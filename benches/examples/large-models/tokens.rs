@@ -3,7 +3,7 @@
 use super::{AUTO, Card, Done, LAPTOP, RTX_4090, RTX_5090, auto, period_ns};
 use planner_core::planner::{Host, Strategy};
 use std::fmt::Write;
-use workloads::models;
+use zoo::models;
 
 /// A model on a card within some memory, and what the host computes.
 struct Row {

@@ -8,7 +8,7 @@ use search::genetic::Settings;
 use search::order::Dependencies;
 use spillway::planning;
 use std::time::Instant;
-use workloads::models;
+use zoo::models;
 
 /// A model with the speeds that it is given, its batches, and the published shares of the ideal, where the text gives one.
 pub(crate) const MODELS: [(&str, &str, &[u64], &str); 5] = [

@@ -7,7 +7,7 @@ use planner_core::scratch::Scratch;
 use planner_core::{Graph, Kind, Machine, TensorId};
 use search::genetic::Settings;
 use spillway::planning;
-use workloads::models;
+use zoo::models;
 
 pub(crate) fn run(seconds: f64) -> Result<()> {
     let machine = machine(MACHINE)?.machine;

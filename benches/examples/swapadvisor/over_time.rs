@@ -6,7 +6,8 @@ use planner_core::planner::Request;
 use search::Limit;
 use search::genetic::{Generation, Settings};
 use search::pool::Mapping;
-use workloads::{OwnedGraph, models};
+use workloads::OwnedGraph;
+use zoo::models;
 
 const RNN: &str = "rnn:layers=8,width=8192,batch=256";
 const INCEPTION: &str = "inception4:widen=4,tflops=9,batch=64";

@@ -7,7 +7,7 @@ use planner_core::planner::{PlanningError, Repeats, Request, Strategy};
 use search::{Limit, joint};
 use spillway::planning;
 use std::time::Instant;
-use workloads::models;
+use zoo::models;
 
 /// The model of figure 7.
 const FIGURE_7: (&str, &str, &[u64]) =

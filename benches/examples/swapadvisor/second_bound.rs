@@ -10,7 +10,7 @@ use planner_core::planner::Request;
 use planner_core::scratch::Scratch;
 use planner_core::{Graph, Launched, Plan};
 use std::time::Instant;
-use workloads::models;
+use zoo::models;
 
 pub(crate) fn run(seconds: f64, only: Option<&str>) -> Result<()> {
     let machine = machine(MACHINE)?;

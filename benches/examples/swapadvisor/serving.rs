@@ -16,7 +16,8 @@ use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
 use spillway::planning;
 use std::path::Path;
-use workloads::{OwnedGraph, OwnedPlan, models};
+use workloads::{OwnedGraph, OwnedPlan};
+use zoo::models;
 
 const BATCH: u64 = 16;
 const MODEL: &str = "resnet152:mode=inference,batch=16,tflops=15.7,memory_gb_s=1000";

@@ -2,7 +2,7 @@
 
 use super::{Result, machine, ours};
 use planner_core::planner::{PlanningError, Request};
-use workloads::models;
+use zoo::models;
 
 const MIB: [u64; 5] = [64, 128, 192, 512, 640];
 

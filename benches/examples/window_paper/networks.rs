@@ -12,7 +12,8 @@ use crate::work::{largest, v100};
 use planner_core::planner::Request;
 use spillway::planning;
 use std::path::Path;
-use workloads::{OwnedGraph, models};
+use workloads::OwnedGraph;
+use zoo::models;
 
 /// A network, and the largest published batch in-core; by schedule, it is this many times as
 /// large.

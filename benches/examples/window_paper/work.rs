@@ -2,7 +2,8 @@
 
 use crate::Result;
 use planner_core::{Machine, MachineParameters};
-use workloads::{OwnedGraph, machines, models};
+use workloads::{OwnedGraph, machines};
+use zoo::models;
 
 /// Batches of table 1.
 pub(crate) const BATCHES: [u64; 9] = [64, 128, 190, 256, 512, 928, 1120, 1248, 1440];

@@ -13,7 +13,8 @@ use std::error::Error;
 use std::fs;
 use std::path::PathBuf;
 use std::str::FromStr;
-use workloads::{OwnedGraph, format, machines, models};
+use workloads::{OwnedGraph, format, machines};
+use zoo::models;
 
 /// Built-in models to plan in addition to the graph files.
 const MODELS: [&str; 3] =

@@ -15,7 +15,8 @@ use std::fmt::Write as _;
 use std::fs;
 use std::path::PathBuf;
 use workloads::machines::OwnedMachine;
-use workloads::{OwnedGraph, format, machines, models};
+use workloads::{OwnedGraph, format, machines};
+use zoo::models;
 
 /// A built-in model to plan in addition to the graph files.
 const MODEL: &str = "resnet50:batch=64";

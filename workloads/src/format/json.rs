@@ -130,7 +130,7 @@ const VALUE_BYTES: usize = 128;
 /// Checks that the text is UTF-8, and that it is nested no deeper than `MAX_DEPTH`: serde_json
 /// checks neither in what it ignores. Checks that there is memory for its values, each of which
 /// takes at most `value_bytes`: without, serde_json would abort the process.
-pub(crate) fn checked_text(bytes: &[u8], value_bytes: usize) -> Result<&str, FormatError> {
+pub fn checked_text(bytes: &[u8], value_bytes: usize) -> Result<&str, FormatError> {
     if bytes.iter().all(u8::is_ascii_whitespace) {
         return Err(FormatError::malformed("the file is empty"));
     }

@@ -33,7 +33,7 @@ pub use file::{
     FREE_INFLATION_BYTES, MAX_BYTES, MAX_INFLATION, compress, decompress, load, load_graphs,
 };
 pub use graph::{read_graph, write_graph};
-pub(crate) use json::checked_text;
+pub use json::checked_text;
 pub use json::{Document, MAX_DEPTH, document};
 pub use machine::{read_machine, write_machine};
 pub use plan::{read_plan, write_plan};
