@@ -2,14 +2,14 @@
 
 use crate::failure::Failure;
 use crate::figures::Figures;
-use crate::work::Setting;
 use planner_core::bounds::Order;
 use serde::Serialize;
+use spillway::Graph;
 use spillway::certificate;
 use spillway::figures::Bound;
 use spillway::units::{percent, time};
 use std::path::Path;
-use workloads::{OwnedCertificate, Shown, format};
+use workloads::{OwnedCertificate, OwnedMachine, Shown, format};
 
 /// Reads a certificate. Only its form is checked.
 pub(crate) fn load(path: &Path) -> Result<OwnedCertificate, Failure> {
@@ -34,11 +34,12 @@ impl Proof {
     /// # Errors
     /// It is for something else, or claims more.
     pub(crate) fn of(
-        Setting { work, machine }: Setting<'_>,
+        graph: &Graph,
+        machine: &OwnedMachine,
         certificate: &OwnedCertificate,
         path: &Path,
     ) -> Result<Self, Failure> {
-        let proved = certificate::prove(work, machine, certificate);
+        let proved = certificate::prove(graph.owned(), machine, certificate);
         let bound_ns = proved.map_err(|error| {
             let failure = Failure::cannot(format!("{}: {error}", Shown::path(path)));
             failure.with(&serde_json::json!({ "valid": false }))

@@ -3,12 +3,13 @@
 use crate::certificate::Proof;
 use crate::failure::Failure;
 use crate::figures::Figures;
-use crate::work::{self, Setting, Work};
-use crate::{certificate, output, plan_file, proof, summary};
+use crate::work::{self, Work};
+use crate::{certificate, output, plan_file, summary};
 use clap::Args;
 use serde::Serialize;
+use spillway::Graph;
 use std::path::{Path, PathBuf};
-use workloads::{OwnedPlan, Shown};
+use workloads::{OwnedMachine, OwnedPlan, Shown};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -72,7 +73,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
             "only one of WORK, PLAN and the certificate can be standard input",
         ));
     }
-    let Work { graph: work, machine: own } = work::load(work)?;
+    let Work { graph, machine: own } = work::load(work)?;
     let certificate = certificate.as_deref().map(|path| Ok((path, certificate::load(path)?)));
     let certificate = certificate.transpose()?;
     let plan = plan.as_deref().map(|path| Ok((path, plan_file::load(path)?))).transpose()?;
@@ -80,19 +81,19 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
     let named = named.or(certificate.as_ref().map(|(_, certificate)| &certificate.machine));
     let named = named.map_or("", String::as_str);
     let machine = plan_file::machine_for(named, machine.as_deref(), own)?;
-    let setting = Setting { work: &work, machine: &machine };
     let Some((path, plan)) = plan else {
         return match certificate {
             Some((path, certificate)) => {
-                print_certified(setting, Proof::of(setting, &certificate, path)?, *json)
+                let proof = Proof::of(&graph, &machine, &certificate, path)?;
+                print_certified(graph.name(), &machine.name, proof, *json)
             }
             // The usage demands one of them.
             None => Ok(()),
         };
     };
-    let figures = check_plan(setting, path, &plan)?;
+    let figures = check_plan(&graph, &machine, path, plan)?;
     let proof = certificate.map(|(path, certificate)| {
-        let proof = Proof::of(setting, &certificate, path)?;
+        let proof = Proof::of(&graph, &machine, &certificate, path)?;
         match proof.objection(&figures) {
             None => Ok(proof),
             Some(objection) => Err(Failure::cannot(format!(
@@ -114,9 +115,8 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
     output::print(summary::of(&figures, &machine))
 }
 
-fn print_certified(setting: Setting<'_>, proof: Proof, json: bool) -> Result<(), Failure> {
+fn print_certified(graph: &str, machine: &str, proof: Proof, json: bool) -> Result<(), Failure> {
     if json {
-        let (graph, machine) = (&setting.work.name, &setting.machine.name);
         let certified = Certified { valid: true, graph, machine, certificate: proof };
         return output::print_json("check", &certified);
     }
@@ -124,18 +124,15 @@ fn print_certified(setting: Setting<'_>, proof: Proof, json: bool) -> Result<(),
 }
 
 /// The figures of a plan that is valid.
-fn check_plan(setting: Setting<'_>, path: &Path, plan: &OwnedPlan) -> Result<Figures, Failure> {
-    let figures = Figures::of_file(setting, plan)?;
-    figures_of(setting, plan, &figures).map_err(|reason| {
-        let failure = Failure::cannot(format!("{}: {reason}", Shown::path(path)));
-        let (valid, certificate) = (false, None);
-        failure.with(&Verdict { valid, reason: Some(reason), figures, certificate })
-    })
-}
-
-fn figures_of(setting: Setting<'_>, plan: &OwnedPlan, known: &Figures) -> Result<Figures, String> {
-    plan_file::check_names(plan, setting.work, setting.machine)?;
-    let schedule = proof::lower(setting, plan)?;
-    let proved = proof::prove(setting, plan, &schedule)?;
-    Ok(known.clone().with_plan(&proved))
+fn check_plan(
+    graph: &Graph,
+    machine: &OwnedMachine,
+    path: &Path,
+    plan: OwnedPlan,
+) -> Result<Figures, Failure> {
+    let (figures, proved) = plan_file::prove(graph, machine, plan)?;
+    let Err(reason) = proved else { return Ok(figures) };
+    let failure = Failure::cannot(format!("{}: {reason}", Shown::path(path)));
+    let (valid, certificate) = (false, None);
+    Err(failure.with(&Verdict { valid, reason: Some(reason), figures, certificate }))
 }

@@ -6,15 +6,12 @@ mod plot;
 mod table;
 
 use crate::failure::Failure;
-use crate::strategy;
-use crate::work::{self, Setting, Work};
-use crate::{machine, output, proof};
+use crate::work::{self, Work};
+use crate::{attempt, machine, output};
 use clap::{Args, ValueEnum};
-pub(crate) use grid::progress;
-use grid::{Grid, Wanted};
-use planner_core::planner::{Request, Strategy};
-use spillway::Budget;
-use spillway::planning;
+use grid::Grid;
+use spillway::strategy::Planner;
+use spillway::{Budget, Error, Prepared, Strategy};
 use std::path::PathBuf;
 use std::str::FromStr;
 
@@ -72,10 +69,10 @@ enum Bound {
 }
 
 /// Which strategies to compare.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 enum Choice {
     All,
-    One(&'static strategy::Entry),
+    One(Strategy),
 }
 
 impl FromStr for Choice {
@@ -85,36 +82,37 @@ impl FromStr for Choice {
         if text == "all" {
             return Ok(Self::All);
         }
-        strategy::find(text).map(Self::One).ok_or_else(|| {
-            let names: Vec<_> = strategy::ALL.iter().map(|strategy| strategy.name).collect();
+        Strategy::named(text).map(Self::One).ok_or_else(|| {
+            let names: Vec<_> = Strategy::all().map(|strategy| strategy.name()).collect();
             format!("a strategy is one of {}, or all", names.join(", "))
         })
     }
 }
 
-/// Each strategy once, in the order asked for; all are those that can plan the work.
-fn chosen(choices: &[Choice], is_chain: bool, has_host_ops: bool) -> Vec<&'static strategy::Entry> {
-    let mut chosen: Vec<&strategy::Entry> = Vec::new();
+/// Each strategy once, in the order asked for, ready to plan. All are those that do not search and that
+/// can plan the work.
+fn chosen(
+    choices: &[Choice],
+    prepare: impl Fn(Strategy) -> Result<Prepared, Error>,
+) -> Result<Vec<Prepared>, Failure> {
+    let mut chosen: Vec<Prepared> = Vec::new();
     for choice in choices {
-        let meant = strategy::ALL.iter().filter(|strategy| match choice {
-            Choice::All => strategy.compared.holds(is_chain, has_host_ops),
-            Choice::One(one) => strategy.name == one.name,
-        });
-        for &strategy in meant {
-            if chosen.iter().all(|other| other.name != strategy.name) {
-                chosen.push(strategy);
+        let (meant, all): (Vec<_>, _) = match choice {
+            Choice::All => (Strategy::all().filter(|it| it.limit().is_none()).collect(), true),
+            Choice::One(one) => (vec![one.clone()], false),
+        };
+        for strategy in meant {
+            if chosen.iter().any(|other| other.strategy().name() == strategy.name()) {
+                continue;
+            }
+            match prepare(strategy) {
+                Ok(prepared) => chosen.push(prepared),
+                Err(Error::Planning { error, .. }) if all && error.is_refusal() => {}
+                Err(error) => return Err(Failure::cannot(attempt::reason(&error))),
             }
         }
     }
-    chosen
-}
-
-/// Whether the strategies for chains can plan the work.
-fn is_chain(setting: Setting<'_>) -> Result<bool, Failure> {
-    let graph = proof::graph(setting.work).map_err(Failure::cannot)?;
-    let machine = &setting.machine.machine;
-    let request = Request { graph: &graph, machine, budget_bytes: machine.device_bytes };
-    Ok(planning::min_feasible(&request, Strategy::LayerToLayer).is_ok())
+    Ok(chosen)
 }
 
 /// Runs the command.
@@ -122,14 +120,12 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
     let machine_file = arguments.machine.as_deref().and_then(machine::file);
     let inputs = [work::file(&arguments.work), machine_file];
     let stdout_is_taken = output::check(&inputs, &[&arguments.plot], arguments.json)?;
-    let Work { graph: work, machine } = work::load(&arguments.work)?;
+    let Work { graph, machine } = work::load(&arguments.work)?;
     let machine = machine::choose(arguments.machine.as_deref(), machine)?;
-    let setting = Setting { work: &work, machine: &machine };
-    let Arguments { strategies, budgets, bound, no_placements, .. } = arguments;
-    let wanted = Wanted { bound: *bound, placed: !no_placements };
-    let has_host_ops = work.ops.iter().any(|op| op.host_ns.is_some());
-    let strategies = chosen(strategies, is_chain(setting)?, has_host_ops);
-    let grid = Grid::plan(setting, &strategies, budgets, wanted)?;
+    let strategies = chosen(&arguments.strategies, |strategy| {
+        graph.plan(&machine).strategy(strategy).placed(!arguments.no_placements).prepare()
+    })?;
+    let grid = Grid::plan(&graph, &machine, &strategies, &arguments.budgets, arguments.bound)?;
     if let Some(path) = &arguments.plot {
         let saved = output::save(path, plot::render(&grid).as_bytes());
         saved.map_err(|failure| failure.with(&grid))?;

@@ -1,14 +1,10 @@
 //! Plans for other budgets, for the curve in a report.
 
-use crate::compare;
+use crate::attempt::Attempt;
 use crate::failure::Failure;
-use crate::figures;
-use crate::output;
-use crate::plan::{self, Choices, Draft, MemoryOptions};
-use crate::proof;
-use crate::work::Setting;
+use crate::{output, progress};
 use spillway::report::Budgeted;
-use spillway::{Budget, Plan};
+use spillway::{Budget, Plan, Prepared};
 
 /// What the curve shows unless budgets are given.
 const BUDGETS: [&str; 6] = ["100%", "75%", "50%", "35%", "25%", "min"];
@@ -30,30 +26,20 @@ pub(crate) fn budgets(wanted: Option<&[Budget]>, plan: &Plan) -> Vec<Budget> {
     BUDGETS.iter().filter_map(|text| text.parse().ok()).collect()
 }
 
-/// Plans for other budgets as for the one that was chosen. Budgets without a plan are left out, and
-/// more memory never makes a plan slower.
-pub(crate) fn points(
-    setting: Setting<'_>,
-    choices: &Choices,
-    budgets: &[Budget],
-) -> Result<Vec<Budgeted>, Failure> {
-    let chosen = choices.strategy.with(&choices.settings)?;
-    let needs = figures::needs(setting, Some(&chosen.method))?;
-    let mut budgets: Vec<_> = budgets.iter().map(|budget| budget.bytes(&needs)).collect();
+/// Plans for other budgets as for the one that was chosen. Leaves out budgets without a plan. More
+/// memory never makes a plan slower.
+pub(crate) fn points(prepared: &Prepared, budgets: &[Budget]) -> Result<Vec<Budgeted>, Failure> {
+    let mut budgets: Vec<_> = budgets.iter().map(|budget| budget.bytes(prepared.needs())).collect();
     budgets.sort_unstable();
     budgets.dedup();
-    let bar = compare::progress("planning the curve", budgets.len());
+    let bar = progress::of_pieces("planning the curve", budgets.len());
     let (mut points, mut less) = (Vec::new(), None);
     for budget_bytes in budgets {
-        let placed = !choices.no_placements;
-        let memory = MemoryOptions { budget_bytes, placed, less: less.as_ref() };
-        let draft: Draft = plan::draft(setting, &chosen, needs, memory)?;
-        if let Ok(plan) = &draft.plan {
-            let defect = |reason: String| plan::defect(chosen.name, &reason);
-            let schedule = proof::lower(setting, plan).map_err(defect)?;
-            proof::prove(setting, plan, &schedule).map_err(defect)?;
-            points.push(Budgeted { budget_bytes, period_ns: plan.predicted.period_ns });
-            less = Some(draft);
+        let within = prepared.within(budget_bytes, less.as_ref());
+        let within = within.map_err(|error| Failure::cannot(error.to_string()))?;
+        if let Ok(plan) = Attempt::make(within)?.plan {
+            points.push(Budgeted { budget_bytes, period_ns: plan.figures().period_ns });
+            less = Some(plan);
         }
         bar.inc(1);
     }

@@ -53,7 +53,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
     output::check(&inputs, &[path], false)?;
     let work = work::load(name)?;
     let on = machine::choose(machine.as_deref(), work.machine)?;
-    let chain = layers::chain(&work.graph, &on, *recompute).map_err(|error| {
+    let chain = layers::chain(work.graph.owned(), &on, *recompute).map_err(|error| {
         let (name, on) = (Shown::name(name), Shown::name(&on.name));
         Failure::cannot(format!("{name} on {on}: {error}"))
     })?;

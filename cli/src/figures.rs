@@ -1,16 +1,9 @@
 //! What is known of some work under a budget, and of a plan for it: what `--json` prints.
 
-use crate::failure::Failure;
-use crate::method::Method;
-use crate::names;
-use crate::proof::{self, Proved};
-use crate::strategy;
-use crate::work::Setting;
 use planner_core::bounds::Order;
-use planner_core::planner::Request;
 use serde::{Serialize, Serializer};
-use spillway::figures::{Bound, ByKind, Context, Needs};
-use workloads::OwnedPlan;
+use spillway::Plan;
+use spillway::figures::{Bound, ByKind, Context};
 
 /// The figures of a plan, or of the lack of one.
 #[derive(Clone, Debug)]
@@ -23,48 +16,15 @@ pub(crate) struct Figures {
     lp_bound_ns: Option<u64>,
 }
 
-/// What the work needs in-core, and under a strategy.
-pub(crate) fn needs(setting: Setting<'_>, method: Option<&Method>) -> Result<Needs, Failure> {
-    let graph = proof::graph(setting.work).map_err(Failure::cannot)?;
-    let machine = &setting.machine.machine;
-    // The budget has no influence on the smallest one.
-    let budget_bytes = machine.device_bytes;
-    let request = Request { graph: &graph, machine, budget_bytes };
-    let least = method.map(|method| method.min_feasible(&request)).transpose();
-    let needs = least.and_then(|least| Needs::of(&graph, machine, least.map(|(bytes, _)| bytes)));
-    needs
-        .map_err(|error| Failure::cannot(names::planning_error(setting.work, &error, budget_bytes)))
-}
-
 impl Figures {
-    /// The figures of a plan from a file before it is judged. Its strategy is a label: where it
-    /// is none of ours, or cannot plan this work, the least memory is not known.
-    pub(crate) fn of_file(setting: Setting<'_>, plan: &OwnedPlan) -> Result<Self, Failure> {
-        let method = strategy::of_plan(&plan.strategy);
-        let needs = needs(setting, method.as_ref()).or_else(|_| needs(setting, None))?;
-        Self::without_plan(setting, &plan.strategy, plan.budget_bytes, needs)
+    /// What is known without a plan.
+    pub(crate) const fn new(context: Context) -> Self {
+        Self { context, planned: None, lp_bound_ns: None }
     }
 
-    /// The figures without a plan.
-    pub(crate) fn without_plan(
-        Setting { work, machine }: Setting<'_>,
-        strategy: &str,
-        budget_bytes: u64,
-        needs: Needs,
-    ) -> Result<Self, Failure> {
-        let context = Context::new(work, machine, strategy, budget_bytes, needs)
-            .map_err(|error| Failure::cannot(error.to_string()))?;
-        Ok(Self { context, planned: None, lp_bound_ns: None })
-    }
-
-    /// The same with a plan.
-    pub(crate) fn with_plan(self, proved: &Proved<'_>) -> Self {
-        self.with_figures(spillway::Figures::of(proved))
-    }
-
-    /// The same with the figures of a plan.
-    pub(crate) fn with_figures(self, planned: spillway::Figures) -> Self {
-        Self { planned: Some(planned), ..self }
+    /// The figures of a plan.
+    pub(crate) fn of(plan: &Plan) -> Self {
+        Self { planned: Some(*plan.figures()), ..Self::new(plan.context().clone()) }
     }
 
     /// The same with the bound of the linear program, if that holds for this plan.

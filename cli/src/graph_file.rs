@@ -3,7 +3,6 @@
 use crate::failure::Failure;
 use crate::machine;
 use crate::output;
-use crate::proof;
 use spillway::figures::ByKind;
 use spillway::planning;
 use spillway::units::{bytes, count, time};
@@ -24,7 +23,7 @@ pub(crate) fn write(
 }
 
 fn summary(work: &OwnedGraph, more: &[(&str, String)]) -> Result<String, Failure> {
-    let graph = proof::graph(work).map_err(Failure::cannot)?;
+    let graph = work.graph().map_err(|error| Failure::cannot(error.to_string()))?;
     let (mut counts, mut sizes) = (ByKind::default(), ByKind::default());
     for tensor in &work.tensors {
         counts.add(tensor.kind, 1);

@@ -1,5 +1,6 @@
 //! Plans, checks and runs computations that need more memory than the device has.
 
+mod attempt;
 mod backend;
 mod certificate;
 mod check;
@@ -16,14 +17,13 @@ mod import;
 mod machine;
 mod man;
 mod measure;
-mod method;
 mod model;
-mod names;
 mod output;
 mod plan;
 mod plan_file;
-mod proof;
+mod progress;
 mod run;
+mod searching;
 mod shortage;
 mod signals;
 mod strategy;
@@ -78,7 +78,7 @@ enum Command {
 }
 
 fn main() -> ExitCode {
-    signals::catch(method::interrupt);
+    signals::catch(searching::interrupt);
     let done = output::check_stdout();
     if done.is_err() || machine::list_is_asked_for(std::env::args_os().skip(1)) {
         return exit(done.and_then(|()| machine::print_list()), None);

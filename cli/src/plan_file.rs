@@ -1,9 +1,12 @@
 //! Plan files, and whether they are for the given work and machine.
 
 use crate::failure::Failure;
+use crate::figures::Figures;
 use crate::machine;
+use spillway::figures::Context;
+use spillway::{Graph, Plan};
 use std::path::Path;
-use workloads::{OwnedGraph, OwnedMachine, OwnedPlan, Shown, format, machines};
+use workloads::{OwnedMachine, OwnedPlan, Shown, format, machines};
 
 /// Refuses to read work and plan from the same stream.
 pub(crate) fn check_inputs(work: &str, plan: &Path) -> Result<(), Failure> {
@@ -33,18 +36,33 @@ pub(crate) fn machine_for(
     }
 }
 
-/// Whether a plan names this work and this machine; why not.
-pub(crate) fn check_names(
-    plan: &OwnedPlan,
-    work: &OwnedGraph,
+/// Judges a plan from a file: what is known either way, and the proved plan or what is wrong with it.
+///
+/// # Errors
+/// There is too little memory.
+pub(crate) fn prove(
+    graph: &Graph,
     machine: &OwnedMachine,
-) -> Result<(), String> {
-    if plan.graph != work.name {
-        let (planned, given) = (Shown::name(&plan.graph), Shown::name(&work.name));
+    plan: OwnedPlan,
+) -> Result<(Figures, Result<Plan, String>), Failure> {
+    let context = Context::of_plan(graph, machine, &plan)
+        .map_err(|error| Failure::cannot(error.to_string()))?;
+    let proved = check_names(&plan, graph.name(), &machine.name).and_then(|()| {
+        Plan::in_context(graph.clone(), machine.clone(), plan, context.clone())
+            .map_err(|error| error.to_string())
+    });
+    let figures = proved.as_ref().map_or_else(|_| Figures::new(context), Figures::of);
+    Ok((figures, proved))
+}
+
+/// Whether a plan names this work and this machine; why not.
+fn check_names(plan: &OwnedPlan, graph: &str, machine: &str) -> Result<(), String> {
+    if plan.graph != graph {
+        let (planned, given) = (Shown::name(&plan.graph), Shown::name(graph));
         return Err(format!("it is for the graph {planned:?}, but the graph is {given:?}"));
     }
-    if plan.machine != machine.name {
-        let (planned, given) = (Shown::name(&plan.machine), Shown::name(&machine.name));
+    if plan.machine != machine {
+        let (planned, given) = (Shown::name(&plan.machine), Shown::name(machine));
         return Err(format!(
             "it is for the machine {planned:?}, and this is {given:?}; name its machine with \
              --machine"

@@ -1,24 +1,23 @@
 //! `spillway run`.
 
+use crate::attempt::Attempt;
 use crate::backend::{self, Entry, Job, Options, Outcome, Runner, Stopped};
 use crate::failure::Failure;
 use crate::figures::Figures;
-use crate::plan::{self, Choices};
-use crate::proof::Proved;
-use crate::work::{self, Setting, Work};
-use crate::{machine, output, plan_file, proof, summary};
+use crate::plan::Choices;
+use crate::work::{self, Work};
+use crate::{machine, output, plan_file, summary};
 use clap::Args;
 use indicatif::{ProgressBar, ProgressStyle};
 use integrity::reference_digest;
 use planner_core::planner::{Request, Strategy};
 use serde::Serialize;
-use spillway::names::Names;
-use spillway::planning::{self, OwnedSchedule};
+use spillway::planning;
 use spillway::report::{Actual, Beside};
 use spillway::units::{bytes, count, time};
 use spillway::{Error, Graph, Plan};
 use std::path::{Path, PathBuf};
-use workloads::{OwnedGraph, OwnedMachine, OwnedPlan, Shown};
+use workloads::{OwnedMachine, Shown};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -118,33 +117,23 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
     if let Some(path) = &arguments.plan {
         plan_file::check_inputs(&arguments.work, path)?;
     }
-    let Work { graph: work, machine: own } = work::load(&arguments.work)?;
+    let Work { graph, machine: own } = work::load(&arguments.work)?;
     let given = arguments.choices.machine.as_deref();
-    let (machine, planned) = match &arguments.plan {
-        Some(path) => read(&work, path, given, own)?,
+    let plan = match &arguments.plan {
+        Some(path) => read(&graph, path, given, own)?,
         None => {
-            let machine = machine::choose(given, own)?;
-            let setting = Setting { work: &work, machine: &machine };
-            let planned = plan::plan_for(setting, &arguments.choices)?;
-            (machine, planned)
+            let prepared = arguments.choices.prepare(&graph, &machine::choose(given, own)?)?;
+            Attempt::make(prepared.clone())?.into_plan(&prepared)?.1
         }
     };
-    let (figures, plan, schedule) = planned;
-    let setting = Setting { work: &work, machine: &machine };
-    let proved = proof::prove(setting, &plan, &schedule);
-    let proved = proved.map_err(|reason| match &arguments.plan {
-        Some(path) => invalid(path, &reason, &figures),
-        None => plan::defect(&plan.strategy, &reason).with(&figures),
-    })?;
-    let figures = figures.with_plan(&proved);
-    let (report, actual) = carry_out(setting, &figures, &proved, arguments, runner.as_ref())
+    let figures = Figures::of(&plan);
+    let (report, actual) = carry_out(&plan, &figures, arguments, runner.as_ref())
         .map_err(|failure| failure.with(&figures))?;
     if arguments.draws() {
-        draw(setting, &plan, &figures, actual, arguments)
-            .map_err(|failure| failure.with(&report))?;
+        draw(&plan, actual, arguments).map_err(|failure| failure.with(&report))?;
     }
     if !arguments.json {
-        let text = summary::of(&report.figures, &machine) + &shown(&report);
+        let text = summary::of(&report.figures, plan.machine()) + &shown(&report);
         output::summarize(&text, stdout_is_taken)?;
     }
     if report.digests_match {
@@ -167,24 +156,17 @@ impl Arguments {
 }
 
 /// Writes the report and the trace that are wanted.
-fn draw(
-    setting: Setting<'_>,
-    plan: &OwnedPlan,
-    figures: &Figures,
-    actual: Option<Actual>,
-    arguments: &Arguments,
-) -> Result<(), Failure> {
+fn draw(plan: &Plan, actual: Option<Actual>, arguments: &Arguments) -> Result<(), Failure> {
     let cannot = |error: Error| Failure::cannot(error.to_string());
     if actual.is_none() {
         output::note("note: steps have no times here; what is drawn is the prediction alone");
     }
-    let graph = Graph::new(setting.work.clone()).map_err(cannot)?;
-    let (machine, context) = (setting.machine.clone(), figures.context.clone());
-    let plan = Plan::in_context(graph, machine, plan.clone(), context).map_err(cannot)?;
     if let Some(path) = &arguments.trace {
-        let trace =
-            actual.as_ref().map_or_else(|| plan.trace(), |actual| plan.trace_beside(actual));
-        output::save(path, &trace.map_err(cannot)?)?;
+        let trace = match &actual {
+            None => plan.trace(),
+            Some(actual) => plan.trace_beside(actual).map_err(cannot)?,
+        };
+        output::save(path, &trace)?;
     }
     if let Some(path) = &arguments.report {
         let beside = Beside { actual, ..Beside::default() };
@@ -193,48 +175,38 @@ fn draw(
     Ok(())
 }
 
-/// A plan file whose plan is not valid.
-fn invalid(path: &Path, reason: &str, figures: &Figures) -> Failure {
-    Failure::cannot(format!("{}: {reason}", Shown::path(path))).with(figures)
-}
-
-type Planned = (Figures, OwnedPlan, OwnedSchedule);
-
-/// A plan from a file, with its machine.
+/// The plan of a file, on the machine that it is for.
 fn read(
-    work: &OwnedGraph,
+    graph: &Graph,
     path: &Path,
     machine: Option<&str>,
     own: Option<OwnedMachine>,
-) -> Result<(OwnedMachine, Planned), Failure> {
+) -> Result<Plan, Failure> {
     let plan = plan_file::load(path)?;
     let machine = plan_file::machine_for(&plan.machine, machine, own)?;
-    let setting = Setting { work, machine: &machine };
-    let figures = Figures::of_file(setting, &plan)?;
-    let invalid = |reason: String| invalid(path, &reason, &figures);
-    plan_file::check_names(&plan, work, &machine).map_err(invalid)?;
-    let schedule = proof::lower(setting, &plan).map_err(invalid)?;
-    Ok((machine, (figures, plan, schedule)))
+    let (figures, proved) = plan_file::prove(graph, &machine, plan)?;
+    proved.map_err(|reason| {
+        Failure::cannot(format!("{}: {reason}", Shown::path(path))).with(&figures)
+    })
 }
 
 fn carry_out(
-    setting: Setting<'_>,
+    plan: &Plan,
     figures: &Figures,
-    proved: &Proved<'_>,
     arguments: &Arguments,
     runner: &dyn Runner,
 ) -> Result<(Report, Option<Actual>), Failure> {
     let &Arguments { backend, iterations, .. } = arguments;
-    let device = runner.device(&setting.machine.name)?;
-    let names = Names::new(setting.work, proved.verified.plan().steps);
+    let device = runner.device(&plan.machine().name)?;
+    let verified = plan.verified();
     let progress = progress(iterations);
     let job = Job { iterations, progress: &progress, timed: arguments.draws() };
-    let outcome = runner.run(&proved.verified, &names, job);
+    let outcome = runner.run(verified, &plan.names(), job);
     let outcome = outcome.map_err(|stopped| Failure::cannot(stopped.reason))?;
     let in_order = backend.open(Options::default())?;
-    let in_core = in_core_digest(setting, in_order.as_ref(), Job { timed: false, ..job })?;
+    let in_core = in_core_digest(plan, in_order.as_ref(), Job { timed: false, ..job })?;
     progress.finish_and_clear();
-    let reference = reference_digest(proved.verified.graph(), iterations);
+    let reference = reference_digest(verified.graph(), iterations);
     let Outcome { ranges, set_up_maps, mapping_ns, period_ns, map_calls, digest, steps_ns } =
         outcome;
     let first_iteration = job.first_timed() - 1;
@@ -246,7 +218,7 @@ fn carry_out(
         device,
         iterations,
         measured_period_ns: period_ns,
-        graph_period_ns: runner.predicted_ns(&proved.verified, iterations),
+        graph_period_ns: runner.predicted_ns(verified, iterations),
         map_calls_per_iteration: map_calls,
         setup_virtual_ranges: ranges,
         setup_map_calls: set_up_maps,
@@ -261,29 +233,23 @@ fn carry_out(
 
 /// The digest of the same work with everything resident, on a device that is large enough.
 /// None where its sizes exceed what can be planned at all, or what a real device has.
-fn in_core_digest(
-    setting: Setting<'_>,
-    runner: &dyn Runner,
-    job: Job<'_>,
-) -> Result<Option<u64>, Failure> {
-    let graph = proof::graph(setting.work).map_err(Failure::cannot)?;
-    let unlimited = setting.machine.machine.with_host_bytes(u64::MAX);
-    let request = Request { graph: &graph, machine: &unlimited, budget_bytes: 0 };
+fn in_core_digest(plan: &Plan, runner: &dyn Runner, job: Job<'_>) -> Result<Option<u64>, Failure> {
+    let unlimited = plan.machine().machine.with_host_bytes(u64::MAX);
+    let request = Request { graph: plan.verified().graph(), machine: &unlimited, budget_bytes: 0 };
     let Ok((budget_bytes, _)) = planning::min_feasible(&request, Strategy::InCore) else {
         return Ok(None);
     };
     let machine = unlimited.with_device_bytes(budget_bytes);
-    let request = Request { graph: &graph, machine: &machine, budget_bytes };
-    let Ok(plan) = planning::plan(&request, Strategy::InCore) else { return Ok(None) };
-    let machine = OwnedMachine { machine, ..setting.machine.clone() };
-    let setting = Setting { machine: &machine, ..setting };
-    let run = || {
-        let schedule = proof::lower(setting, &plan)?;
-        let proved = proof::prove(setting, &plan, &schedule)?;
-        let names = Names::new(setting.work, &plan.steps);
-        runner.run(&proved.verified, &names, job)
+    let machine = OwnedMachine { machine, ..plan.machine().clone() };
+    let in_core = plan.graph().plan(&machine).strategy(Strategy::InCore).placed(false).run();
+    let in_core = match in_core {
+        Ok(in_core) => in_core,
+        Err(Error::Invalid { message, .. }) => {
+            return Err(Failure::cannot(format!("in-core: {message}")));
+        }
+        Err(_) => return Ok(None),
     };
-    match run() {
+    match runner.run(in_core.verified(), &in_core.names(), job) {
         Ok(outcome) => Ok(Some(outcome.digest)),
         Err(Stopped { too_large: true, .. }) => Ok(None),
         Err(Stopped { reason, .. }) => Err(Failure::cannot(format!("in-core: {reason}"))),

@@ -1,7 +1,5 @@
 //! What the smallest feasible budget is made up of.
 
-use crate::proof;
-use crate::work::Setting;
 use planner_core::planner::{LeastMemory, Request, Strategy};
 use planner_core::{Graph, Kind, OpId, TensorId};
 use spillway::names::Names;
@@ -9,6 +7,7 @@ use spillway::planning;
 use spillway::units::{bytes, count};
 use std::collections::HashSet;
 use std::fmt::Write;
+use workloads::OwnedMachine;
 
 /// Parts that are listed by name.
 const LISTED: usize = 6;
@@ -21,8 +20,12 @@ struct Part {
 }
 
 /// The parts of the least memory for a strategy, the largest first, on lines of their own.
-pub(crate) fn list(setting: Setting<'_>, strategy: Strategy) -> Result<String, String> {
-    let parts = parts(setting, strategy)?;
+pub(crate) fn list(
+    graph: &spillway::Graph,
+    machine: &OwnedMachine,
+    strategy: Strategy,
+) -> Result<String, String> {
+    let parts = parts(graph, machine, strategy)?;
     let mut text = String::new();
     for Part { bytes: part_bytes, what } in parts.iter().take(LISTED) {
         // A string takes every write.
@@ -37,10 +40,13 @@ pub(crate) fn list(setting: Setting<'_>, strategy: Strategy) -> Result<String, S
 }
 
 /// All parts, the largest first; together, they are the least memory.
-fn parts(setting: Setting<'_>, strategy: Strategy) -> Result<Vec<Part>, String> {
-    let graph = proof::graph(setting.work)?;
-    let machine = &setting.machine.machine;
-    let names = Names::new(setting.work, &[]);
+fn parts(
+    work: &spillway::Graph,
+    machine: &OwnedMachine,
+    strategy: Strategy,
+) -> Result<Vec<Part>, String> {
+    let (graph, machine) = (work.graph(), &machine.machine);
+    let names = Names::new(work.owned(), &[]);
     let request = Request { graph: &graph, machine, budget_bytes: machine.device_bytes };
     let least = planning::least_memory(&request, strategy);
     let (least, in_arena) = least.map_err(|error| names.planning_error(&error, 0))?;
@@ -110,15 +116,15 @@ fn alive(graph: &Graph<'_>, op: OpId) -> Vec<TensorId> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use workloads::machines::{self, OwnedMachine};
+    use workloads::machines;
     use zoo::models;
 
     #[test]
     fn the_parts_make_up_the_least_memory() {
         for spec in ["resnet50:batch=2,image=64", "resnet50:batch=16"] {
-            let work = models::generate(spec).unwrap();
+            let work = spillway::Graph::new(models::generate(spec).unwrap()).unwrap();
             let machine = machines::builtin("v100-pcie3").unwrap();
-            let graph = work.graph().unwrap();
+            let graph = work.graph();
             let short = OwnedMachine {
                 machine: machine.machine.with_host_bytes(1 << 20),
                 ..machine.clone()
@@ -128,15 +134,14 @@ mod tests {
                 (&machine, Strategy::Fit, false),
                 (&short, Strategy::Fit, true),
             ] {
-                let setting = Setting { work: &work, machine };
                 let request = Request { graph: &graph, machine: &machine.machine, budget_bytes: 0 };
                 let (least_bytes, _) = planning::min_feasible(&request, strategy).unwrap();
-                let parts = parts(setting, strategy).unwrap();
+                let parts = parts(&work, machine, strategy).unwrap();
                 assert_eq!(parts.iter().map(|part| part.bytes).sum::<u64>(), least_bytes);
                 assert!(parts.is_sorted_by(|one, next| one.bytes >= next.bytes));
                 let is_beside_host = |part: &Part| part.what.contains("the host has no memory");
                 assert_eq!(parts.iter().any(is_beside_host), beside_host);
-                let lines = list(setting, strategy).unwrap().lines().count();
+                let lines = list(&work, machine, strategy).unwrap().lines().count();
                 let more = usize::from(parts.len() > LISTED);
                 assert_eq!(lines, 1 + parts.len().min(LISTED) + more, "the first line is empty");
             }

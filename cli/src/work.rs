@@ -1,6 +1,7 @@
 //! The work: a graph or chain file, standard input, or a model spec.
 
 use crate::failure::Failure;
+use spillway::Graph;
 use std::path::Path;
 use workloads::format::{self, Document};
 use workloads::{OwnedGraph, OwnedMachine, Shown};
@@ -19,7 +20,7 @@ pub(crate) fn is_file(argument: &str) -> bool {
 #[derive(Clone, Debug)]
 pub(crate) struct Work {
     /// What is to be run.
-    pub(crate) graph: OwnedGraph,
+    pub(crate) graph: Graph,
     /// The machine that it brings.
     pub(crate) machine: Option<OwnedMachine>,
 }
@@ -35,7 +36,7 @@ pub(crate) fn file(work: &str) -> Option<&Path> {
 pub(crate) fn load(work: &str) -> Result<Work, Failure> {
     match file(work) {
         Some(path) => from_file(path),
-        None => generate(work).map(|graph| Work { graph, machine: None }),
+        None => Ok(Work { graph: checked(generate(work)?)?, machine: None }),
     }
 }
 
@@ -59,17 +60,12 @@ fn from_file(path: &Path) -> Result<Work, Failure> {
         let machine = chain
             .machine()
             .map_err(|error| Failure::bad_input(format!("{}: {error}", Shown::path(path))))?;
-        return Ok(Work { graph: chain.graph(), machine: Some(machine) });
+        return Ok(Work { graph: checked(chain.graph())?, machine: Some(machine) });
     }
     let graph = format::read_graph(&bytes).map_err(in_file)?;
-    Ok(Work { graph, machine: None })
+    Ok(Work { graph: checked(graph)?, machine: None })
 }
 
-/// Where work meets a machine: both with their names.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Setting<'s> {
-    /// The work.
-    pub(crate) work: &'s OwnedGraph,
-    /// Where it runs.
-    pub(crate) machine: &'s OwnedMachine,
+fn checked(graph: OwnedGraph) -> Result<Graph, Failure> {
+    Graph::new(graph).map_err(|error| Failure::cannot(error.to_string()))
 }

@@ -190,7 +190,8 @@ typedef struct {
   // Device memory for the plan: a size (`"4GiB"`), a percentage of what the work needs in-core
   // (`"35%"`), or `"min"`. Null for all of the device's memory.
   const char *budget;
-  // The name of a strategy (`docs/strategies.md`). Null for `"auto"`.
+  // The name of a strategy, with its parameters after a colon: `"window:bytes=512MiB,variant=published"`
+  // (`docs/strategies.md`). Null for `"auto"`.
   const char *strategy;
   // Whether the plan may map memory while it runs, instead of before: 1, or 0.
   uint8_t maps_as_it_runs;

@@ -18,7 +18,8 @@ pub struct PlanOptions {
     /// Device memory for the plan: a size (`"4GiB"`), a percentage of what the work needs in-core
     /// (`"35%"`), or `"min"`. Null for all of the device's memory.
     pub budget: *const c_char,
-    /// The name of a strategy (`docs/strategies.md`). Null for `"auto"`.
+    /// The name of a strategy, with its parameters after a colon: `"window:bytes=512MiB,variant=published"`
+    /// (`docs/strategies.md`). Null for `"auto"`.
     pub strategy: *const c_char,
     /// Whether the plan may map memory while it runs, instead of before: 1, or 0.
     pub maps_as_it_runs: u8,
@@ -78,13 +79,10 @@ pub unsafe extern "C" fn spillway_plan_new(
             if let Some(budget) = budget {
                 builder = builder.budget(budget);
             }
-            if let Some(name) = strategy {
-                let unknown = || {
-                    Failure::argument(format!(
-                        "there is no strategy {name:?}: docs/strategies.md lists them"
-                    ))
-                };
-                builder = builder.strategy(Strategy::named(name).ok_or_else(unknown)?);
+            if let Some(strategy) = strategy {
+                let strategy = strategy.parse::<Strategy>();
+                builder = builder
+                    .strategy(strategy.map_err(|error| Failure::argument(error.to_string()))?);
             }
             builder = builder.placed(options.maps_as_it_runs == 0);
         }
@@ -178,7 +176,7 @@ pub unsafe extern "C" fn spillway_plan_report(
     error: *mut Error,
 ) -> Code {
     // SAFETY: the caller's promise.
-    unsafe { write(plan, into, capacity, needed, error, |plan| Ok(plan.report()?.into_bytes())) }
+    unsafe { write(plan, into, capacity, needed, error, |plan| Ok(plan.report().into_bytes())) }
 }
 
 /// Makes the same plan with its arena laid out after that of `earlier`, so that a switch from that plan

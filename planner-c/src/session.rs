@@ -83,11 +83,11 @@ pub unsafe extern "C" fn spillway_session_new_for(
                 Out::new(session, "session")?,
             )
         };
-        let mut capacity = plan.capacity()?;
+        let mut capacity = plan.capacity();
         for &other in others {
             // SAFETY: the same.
             let Plan(other) = unsafe { given(other, "one of the others") }?;
-            capacity = capacity.max(other.capacity()?);
+            capacity = capacity.max(other.capacity());
         }
         let (device, kernels) = (Callbacks::new(device)?, Launcher::new(kernels, plan.graph())?);
         let session = spillway::Session::with_capacity(plan.clone(), capacity, device, kernels)?;

@@ -8,6 +8,7 @@ use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 use spillway::core::Kind;
 use spillway::core::planner::Request;
+use spillway::strategy::Planner;
 use spillway::{Budget, OwnedGraph, TensorId};
 use std::collections::BTreeMap;
 use workloads::format;

@@ -216,7 +216,7 @@ impl Plan {
 
     /// A report: one self-contained page of HTML.
     fn report(&self, py: Python<'_>) -> PyResult<String> {
-        py.detach(|| self.plan.report()).map_err(|error| self.error(py, &error))
+        Ok(py.detach(|| self.plan.report()))
     }
 
     /// The report, as notebooks show it.
@@ -235,7 +235,11 @@ impl Plan {
 
     /// Proves the plan again. Raises `InvalidPlanError`.
     fn check(&self, py: Python<'_>) -> PyResult<()> {
-        let proved = py.detach(|| self.plan.verified().map(drop));
+        let parts = self.plan.clone().into_parts();
+        let context = self.plan.context().clone();
+        let proved = py.detach(|| {
+            spillway::Plan::in_context(parts.graph, parts.machine, parts.plan, context).map(drop)
+        });
         proved.map_err(|error| self.error(py, &error))
     }
 

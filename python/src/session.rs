@@ -2,7 +2,7 @@
 
 use crate::cuda::Cuda;
 use crate::device::{Device, DeviceError};
-use crate::error::{self, SessionError, SwitchError};
+use crate::error::{SessionError, SwitchError};
 use crate::exit;
 use crate::kernels::{PyKernels, copied};
 use crate::memory::Buffer;
@@ -327,9 +327,7 @@ impl Session {
         let plan = plan.plan();
         let (mut budget_bytes, mut capacity) = (plan.owned().budget_bytes, Capacity::default());
         for other in others.iter().map(|other| other.plan()) {
-            let graph = other.graph().owned();
-            let needed = other.capacity().map_err(|error| error::of_planner(py, graph, &error))?;
-            capacity = capacity.max(needed);
+            capacity = capacity.max(other.capacity());
             budget_bytes = budget_bytes.max(other.owned().budget_bytes);
         }
         if device.is_none() {

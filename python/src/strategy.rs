@@ -3,7 +3,6 @@
 use crate::error::PlanningError;
 use pyo3::prelude::*;
 use spillway::Strategy;
-use spillway::settings::{SettingError, Settings};
 use std::collections::BTreeMap;
 
 /// The value of a setting.
@@ -30,12 +29,6 @@ pub(crate) fn named(name: &str, settings: BTreeMap<String, Setting>) -> PyResult
     let default = Strategy::named(name)
         .ok_or_else(|| PlanningError::new_err(format!("there is no strategy {name:?}")))?;
     let texts: Vec<_> = settings.into_iter().map(|(n, value)| (n, value.into_text())).collect();
-    let read = || {
-        let given = texts.iter().map(|(name, value)| (name.as_str(), value.as_str()));
-        let mut settings = Settings::new(given)?;
-        let strategy = default.with(&mut settings)?;
-        settings.check_all_known(name)?;
-        Ok(strategy)
-    };
-    read().map_err(|error: SettingError| PlanningError::new_err(error.to_string()))
+    let given = texts.iter().map(|(name, value)| (name.as_str(), value.as_str()));
+    default.with_settings(given).map_err(|error| PlanningError::new_err(error.to_string()))
 }

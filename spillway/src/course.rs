@@ -7,10 +7,9 @@ mod memory;
 pub(crate) use measured::check as check_measured;
 pub(crate) use memory::{Content, Held};
 
-use crate::growth::buffer;
 use planner_core::pieces::Pieces;
 use planner_core::timeline::{self, PREDICTED_ITERATIONS, Timeline};
-use planner_core::{Limits, PerStream, PlanError, Scratch, Stream, Verified, Wait};
+use planner_core::{Limits, PerStream, Scratch, Stream, Verified, Wait};
 use std::ops::Range;
 
 /// One step of one iteration.
@@ -53,26 +52,24 @@ pub(crate) struct Course {
 
 impl Course {
     /// Computes the timeline of a plan.
-    ///
-    /// # Errors
-    /// No memory.
-    pub(crate) fn of(verified: &Verified<'_>) -> Result<Self, PlanError> {
+    pub(crate) fn of(verified: &Verified<'_>) -> Self {
         let (graph, plan) = (verified.graph(), verified.plan());
-        let mut memory = buffer(timeline::scratch_words(&Limits::of_plan(graph, plan)), 0)?;
+        let mut memory = vec![0; timeline::scratch_words(&Limits::of_plan(graph, plan))];
         let scratch = &mut Scratch::new(&mut memory);
-        let pieces = Pieces::new(graph, verified.machine(), plan, scratch)?;
+        let proved = "the proof took the same steps";
+        let pieces = Pieces::new(graph, verified.machine(), plan, scratch).expect(proved);
         let mut durations_ns = vec![0; plan.steps.len()];
-        timeline::durations(verified.machine(), &pieces, &mut durations_ns)?;
-        let timeline = Timeline::new(verified.schedule(), &durations_ns, scratch)?;
+        timeline::durations(verified.machine(), &pieces, &mut durations_ns).expect(proved);
+        let timeline = Timeline::new(verified.schedule(), &durations_ns, scratch).expect(proved);
         let clock = Clock::new(verified, durations_ns, &timeline);
         let iterations = 0..PREDICTED_ITERATIONS as usize;
-        Ok(Self {
+        Self {
             spans: iterations.clone().flat_map(|iteration| clock.spans(iteration)).collect(),
             held: memory::held(verified, &pieces, &clock),
             iteration_ends_ns: iterations
                 .map(|iteration| clock.iteration_end_ns(iteration))
                 .collect(),
-        })
+        }
     }
 
     /// One iteration, once under way. The one after it is known too, so that what is fetched
@@ -221,8 +218,9 @@ impl<'c> Clock<'c> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Graph;
     use crate::planning;
-    use crate::proof;
+    use crate::proof::Proof;
     use planner_core::Kind;
     use planner_core::planner::{Request, Strategy};
     use workloads::{OwnedGraph, OwnedMachine, OwnedPlan, machines};
@@ -236,9 +234,9 @@ mod tests {
         let (least_bytes, _) = planning::min_feasible(&request, Strategy::OnDemand).unwrap();
         let request = Request { budget_bytes: 2 * least_bytes, ..request };
         let plan = planning::plan(&request, Strategy::OnDemand).unwrap();
-        let schedule = proof::lower(work, machine, &plan).unwrap();
-        let proved = proof::prove(work, machine, &plan, &schedule).unwrap();
-        let course = Course::of(&proved.verified).unwrap();
+        let graph = Graph::new(work.clone()).unwrap();
+        let proof = Proof::of(graph, machine.clone(), plan.clone()).unwrap();
+        let course = Course::of(&proof.borrow_dependent().verified);
         let pools = plan.pools.iter().map(|pool| pool.object_bytes * pool.count);
         let most_bytes = plan.arena_bytes + pools.sum::<u64>();
         let held_bytes = course.held.iter().map(|(_, held)| held.sum_bytes());

@@ -1,9 +1,11 @@
 //! Figures of a plan, and what they compare with.
 
 use crate::error::Error;
+use crate::names::Names;
 use crate::placing::Unplaced;
 use crate::planning;
 use crate::proof::Proved;
+use crate::strategy::Planner;
 use crate::units::ratio;
 use planner_core::bounds::Order;
 use planner_core::planner::{PlanningError, Request, Strategy};
@@ -89,7 +91,7 @@ pub struct Figures {
 impl Figures {
     /// The figures of a plan. O(steps + operands of all launches).
     #[must_use]
-    pub fn of(proved: &Proved<'_>) -> Self {
+    pub(crate) fn of(proved: &Proved<'_>) -> Self {
         let footprint = &proved.footprint;
         let plan = proved.verified.plan();
         let predicted = plan.predicted;
@@ -279,6 +281,25 @@ impl Context {
             cycle_ns: None,
             unplaced: None,
         })
+    }
+
+    /// What is known of a plan before it is proved. Its strategy is a label: of another name, or one that
+    /// cannot plan this work, the least memory is not known.
+    ///
+    /// # Errors
+    /// There is too little memory.
+    pub fn of_plan(
+        graph: &crate::Graph,
+        machine: &OwnedMachine,
+        plan: &OwnedPlan,
+    ) -> Result<Self, Error> {
+        let (work, core, on) = (graph.owned(), graph.graph(), &machine.machine);
+        let request = Request { graph: &core, machine: on, budget_bytes: on.device_bytes };
+        let least = |strategy: crate::Strategy| strategy.min_feasible(&request).ok();
+        let least = crate::Strategy::named(&plan.strategy).and_then(least);
+        let needs = Needs::of(&core, on, least.map(|(bytes, _)| bytes))
+            .map_err(|error| Error::planning(&Names::new(work, &[]), error, on.device_bytes))?;
+        Self::new(work, machine, &plan.strategy, plan.budget_bytes, needs)
     }
 
     /// The best of the bounds that hold for a plan: the one for the given order, unless the plan

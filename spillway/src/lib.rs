@@ -51,7 +51,7 @@
 //! assert!(plan.figures().peak_bytes <= plan.owned().budget_bytes);
 //! println!("{} ns an iteration", plan.figures().period_ns);
 //! println!("{} ns at the least", plan.bound().period_ns);
-//! let page = plan.report()?;
+//! let page = plan.report();
 //! # assert!(page.contains("backward 2"));
 //! # Ok::<(), spillway::Error>(())
 //! ```
@@ -67,7 +67,7 @@
 //! - [`Plan::verified`] is what an [`Executor`](core::Executor) of the core runs, for runtimes
 //!   with a loop of their own.
 //! - [`planning`], [`placing`], [`swapping`] and [`switching`] are the core's functions with memory of their
-//!   own, and [`proof`] adds names to their errors: for planners and tools of your own.
+//!   own, for planners and tools of your own.
 //! - [`core`] is the library beneath, which neither allocates nor needs an operating system.
 //! - [`OwnedGraph`], [`OwnedMachine`] and [`OwnedPlan`] come from the crate
 //!   `spillway-workloads`, which also reads files, imports traces of PyTorch, and generates
@@ -88,8 +88,10 @@ pub mod placing;
 pub mod plan;
 pub mod plan_builder;
 pub mod planning;
-pub mod proof;
+mod proof;
 pub mod report;
+#[cfg(feature = "search")]
+pub mod search;
 mod session;
 pub mod settings;
 mod slab;
@@ -106,11 +108,12 @@ pub use budget::Budget;
 pub use error::Error;
 pub use figures::Figures;
 pub use graph::{Graph, GraphBuilder, OpBuilder};
-pub use plan::{Parts, Plan};
-pub use plan_builder::PlanBuilder;
+pub use plan::Plan;
+pub use plan_builder::{PlanBuilder, Prepared};
 pub use planner_core as core;
 pub use planner_core::switch::Capacity;
 pub use planner_core::{OpId, TensorId};
+pub use proof::Parts;
 pub use session::{Copied, Session, SessionError};
 pub use slab::{SlabCopy, SlabSwitch};
 pub use strategy::Strategy;

@@ -240,23 +240,6 @@ pub fn plan_by(
     })
 }
 
-/// Like [`plan`], but no worse than `less`, which `auto` planned this way for less memory.
-///
-/// # Errors
-/// Those of [`plan`], if there is no such plan.
-pub fn plan_with_more(
-    request: &Request<'_>,
-    strategy: Strategy,
-    less: Option<&OwnedPlan>,
-) -> Result<(OwnedPlan, Option<Unplaced>), PlanningError> {
-    let planned = plan(request, strategy);
-    let plan = planned.as_ref().ok().map(|(plan, _)| plan);
-    match planning::faster_with_less(request, strategy, less, plan) {
-        Some(less) => Ok((less, None)),
-        None => planned,
-    }
-}
-
 /// Returns a plan that leaves `spare` objects unused. A single pool gets them added; several
 /// pools get the counts of `plain`.
 fn leaving(

@@ -4,50 +4,33 @@ use crate::addresses::Addresses;
 use crate::certificate;
 use crate::course::Course;
 use crate::error::Error;
-use crate::figures::{Bound, Context, Figures, Needs};
+use crate::figures::{Bound, Context, Figures};
 use crate::graph::Graph;
 use crate::names::Names;
 use crate::planning::OwnedSchedule;
-use crate::proof::{self, Proved};
+use crate::proof::{Parts, Proof, Proved};
 use crate::report::{Actual, Beside, Measured};
 use crate::slab::SlabSwitch;
-use crate::strategy::Strategy;
 use crate::switching::SwitchFigures;
 use crate::{planning, report, switching, trace};
 use planner_core::Verified;
 use planner_core::bounds::Order;
 use planner_core::executor::Mappings;
-use planner_core::planner::Request;
 use planner_core::switch::{Capacity, Memory, SwitchPrediction};
 use std::path::Path;
+use std::sync::Arc;
 use workloads::{OwnedCertificate, OwnedMachine, OwnedPlan, format};
 
 /// A plan that was proved: it is safe in every order that its waits allow, and its prediction
 /// is exact.
 ///
 /// [`Graph::plan`] makes one; [`Plan::read`] and [`Plan::new`] prove one that comes from
-/// elsewhere.
+/// elsewhere. A clone shares the plan and its proof.
 #[derive(Clone, Debug)]
 pub struct Plan {
-    graph: Graph,
-    machine: OwnedMachine,
-    plan: OwnedPlan,
-    schedule: OwnedSchedule,
+    proof: Arc<Proof>,
     context: Context,
     figures: Figures,
-}
-
-/// What a [`Plan`] is made of.
-#[derive(Clone, Debug)]
-pub struct Parts {
-    /// The graph that it runs.
-    pub graph: Graph,
-    /// The machine that it is for.
-    pub machine: OwnedMachine,
-    /// The steps.
-    pub plan: OwnedPlan,
-    /// The waits between the steps.
-    pub schedule: OwnedSchedule,
 }
 
 impl Plan {
@@ -58,14 +41,7 @@ impl Plan {
     /// [`Error::Invalid`] where it breaks a rule or its prediction is not exact.
     pub fn new(graph: &Graph, machine: &OwnedMachine, plan: OwnedPlan) -> Result<Self, Error> {
         check_names(graph, machine, &plan)?;
-        let (core, on) = (graph.graph(), &machine.machine);
-        let request = Request { graph: &core, machine: on, budget_bytes: on.device_bytes };
-        let least = |strategy: Strategy| strategy.min_feasible(&request).ok();
-        let least = Strategy::named(&plan.strategy).and_then(least).map(|(bytes, _)| bytes);
-        let work = graph.owned();
-        let needs = Needs::of(&core, on, least)
-            .map_err(|error| Error::planning(&Names::new(work, &[]), error, on.device_bytes))?;
-        let context = Context::new(work, machine, &plan.strategy, plan.budget_bytes, needs)?;
+        let context = Context::of_plan(graph, machine, &plan)?;
         Self::in_context(graph.clone(), machine.clone(), plan, context)
     }
 
@@ -80,9 +56,9 @@ impl Plan {
         plan: OwnedPlan,
         context: Context,
     ) -> Result<Self, Error> {
-        let schedule = proof::lower(graph.owned(), &machine, &plan)?;
-        let figures = Figures::of(&proof::prove(graph.owned(), &machine, &plan, &schedule)?);
-        Ok(Self { graph, machine, plan, schedule, context, figures })
+        let proof = Proof::of(graph, machine, plan)?;
+        let figures = Figures::of(proof.borrow_dependent());
+        Ok(Self { proof: Arc::new(proof), context, figures })
     }
 
     /// Reads a plan file (`spillway.plan.v1`, compressed where its name ends in `.gz`) and proves
@@ -111,7 +87,7 @@ impl Plan {
     /// The bytes of a plan file (`spillway.plan.v1`).
     #[must_use]
     pub fn to_json(&self) -> Vec<u8> {
-        format::write_plan(&self.plan)
+        format::write_plan(self.owned())
     }
 
     /// Writes a plan file whole or not at all, compressed where its name ends in `.gz`.
@@ -124,32 +100,32 @@ impl Plan {
 
     /// The graph that it runs.
     #[must_use]
-    pub const fn graph(&self) -> &Graph {
-        &self.graph
+    pub fn graph(&self) -> &Graph {
+        &self.parts().graph
     }
 
     /// The machine that it is for.
     #[must_use]
-    pub const fn machine(&self) -> &OwnedMachine {
-        &self.machine
+    pub fn machine(&self) -> &OwnedMachine {
+        &self.parts().machine
     }
 
     /// The steps.
     #[must_use]
-    pub const fn owned(&self) -> &OwnedPlan {
-        &self.plan
+    pub fn owned(&self) -> &OwnedPlan {
+        &self.parts().plan
     }
 
     /// The waits between the steps.
     #[must_use]
-    pub const fn schedule(&self) -> &OwnedSchedule {
-        &self.schedule
+    pub fn schedule(&self) -> &OwnedSchedule {
+        &self.parts().schedule
     }
 
     /// The names by which to speak of its steps and errors.
     #[must_use]
     pub fn names(&self) -> Names<'_> {
-        Names::new(self.graph.owned(), &self.plan.steps)
+        Names::new(self.graph().owned(), &self.owned().steps)
     }
 
     /// What it holds, moves and takes.
@@ -183,30 +159,25 @@ impl Plan {
             0 => self.figures.bounded_by(),
             _ => (Order::Any, true),
         };
-        let (graph, budget_bytes) = (self.graph.owned(), self.plan.budget_bytes);
-        let certificate = certificate::find(graph, &self.machine, budget_bytes, (order, repeats))?;
+        let (graph, budget_bytes) =
+            (self.proof.borrow_owner().graph.owned(), self.owned().budget_bytes);
+        let certificate = certificate::find(graph, self.machine(), budget_bytes, (order, repeats))?;
         let period_ns = certificate.bound_ns;
         self.context.certified = Some(Bound { period_ns, order, repeats });
         Ok(certificate)
     }
 
-    /// The plan as an executor takes it. It is proved again, since the core's proof borrows the
-    /// data. O((steps + operands) log steps).
-    ///
-    /// # Errors
-    /// [`Error::OutOfMemory`].
-    pub fn verified(&self) -> Result<Verified<'_>, Error> {
-        Ok(self.proved()?.verified)
+    /// The plan as an executor takes it.
+    #[must_use]
+    pub fn verified(&self) -> &Verified<'_> {
+        &self.proved().verified
     }
 
     /// The memory that it needs on the device and on the host, for sessions that switch between
     /// plans.
-    ///
-    /// # Errors
-    /// [`Error::OutOfMemory`].
-    pub fn capacity(&self) -> Result<Capacity, Error> {
-        switching::capacity(&self.verified()?)
-            .map_err(|error| Error::invalid(&self.names(), error.into()))
+    #[must_use]
+    pub fn capacity(&self) -> Capacity {
+        self.proved().capacity
     }
 
     /// What a session maps for it on a device of its own, before the first iteration if its objects are
@@ -215,7 +186,7 @@ impl Plan {
     /// # Errors
     /// [`Error::OutOfMemory`].
     pub fn mappings(&self) -> Result<Mappings, Error> {
-        planning::mappings(&self.verified()?)
+        planning::mappings(self.verified())
             .map_err(|error| Error::invalid(&self.names(), error.into()))
     }
 
@@ -226,7 +197,7 @@ impl Plan {
     /// # Errors
     /// [`Error::States`], [`Error::Switch`], [`Error::OutOfMemory`].
     pub fn switch_to(&self, next: &Self) -> Result<SwitchFigures, Error> {
-        let (copies, machine) = (self.copies_to(next)?, &next.machine.machine);
+        let (copies, machine) = (self.copies_to(next)?, &next.machine().machine);
         Ok(SwitchFigures::new(copies, next.mappings()?.set_up(machine), machine))
     }
 
@@ -242,14 +213,12 @@ impl Plan {
     /// # Errors
     /// [`Error::States`], [`Error::OutOfMemory`].
     pub fn arranged_after(&self, earlier: &Self) -> Result<Self, Error> {
-        let states = switching::shared_states(&earlier.graph, &self.graph)?;
-        let arranged = {
-            let (from, to) = (earlier.verified()?, self.verified()?);
-            switching::keep_offsets(&from, &to, &self.plan, &states)?
-        };
+        let states = switching::shared_states(earlier.graph(), self.graph())?;
+        let (from, to) = (earlier.verified(), self.verified());
+        let arranged = switching::keep_offsets(from, to, self.owned(), &states)?;
         let Some(plan) = arranged else { return Ok(self.clone()) };
-        let arranged =
-            Self::in_context(self.graph.clone(), self.machine.clone(), plan, self.context.clone())?;
+        let (graph, machine) = (self.graph().clone(), self.machine().clone());
+        let arranged = Self::in_context(graph, machine, plan, self.context.clone())?;
         let copied_bytes = |to: &Self| match earlier.copies_to(to) {
             Ok(switch) => Ok(u128::from(switch.h2d_bytes) + u128::from(switch.d2h_bytes)),
             Err(error @ Error::OutOfMemory(_)) => Err(error),
@@ -260,8 +229,12 @@ impl Plan {
         Ok(if copies_more { self.clone() } else { arranged })
     }
 
-    fn proved(&self) -> Result<Proved<'_>, Error> {
-        proof::prove(self.graph.owned(), &self.machine, &self.plan, &self.schedule)
+    fn parts(&self) -> &Parts {
+        self.proof.borrow_owner()
+    }
+
+    fn proved(&self) -> &Proved<'_> {
+        self.proof.borrow_dependent()
     }
 
     /// Where everything lies in one allocation of device memory, for runtimes that map nothing.
@@ -270,7 +243,7 @@ impl Plan {
     /// # Errors
     /// [`Error::NotPlaced`] where the plan does not fix its objects; [`Error::OutOfMemory`].
     pub fn addresses(&self) -> Result<Addresses, Error> {
-        Addresses::of(&self.verified()?)
+        Addresses::of(self.verified())
     }
 
     /// The copies of a switch from this plan, after so many iterations, to `next`, if both lie in one
@@ -284,63 +257,54 @@ impl Plan {
     }
 
     /// A report: one self-contained page of HTML.
-    ///
-    /// # Errors
-    /// [`Error::OutOfMemory`].
-    pub fn report(&self) -> Result<String, Error> {
-        self.report_beside(&Beside::default())
+    #[must_use]
+    pub fn report(&self) -> String {
+        report::render(self.proved(), &self.course(), &self.context, &[], None)
     }
 
     /// A report that also shows plans for other budgets, or how this plan ran.
     ///
     /// # Errors
-    /// [`Error::Measured`] where the times are not those of a run; [`Error::OutOfMemory`].
+    /// [`Error::Measured`]: the times are not those of a run.
     pub fn report_beside(&self, beside: &Beside) -> Result<String, Error> {
-        let proved = self.proved()?;
-        let measured = beside.actual.as_ref().map(|actual| Measured::of(&proved, actual));
+        let proved = self.proved();
+        let measured = beside.actual.as_ref().map(|actual| Measured::of(proved, actual));
         let measured = measured.transpose()?.flatten();
-        let course = self.course(&proved)?;
-        Ok(report::render(&proved, &course, &self.context, &beside.curve, measured.as_ref()))
+        let (course, curve) = (self.course(), &beside.curve);
+        Ok(report::render(proved, &course, &self.context, curve, measured.as_ref()))
     }
 
     /// One iteration as an SVG image of its own: the three streams, and device memory by what it
     /// holds.
-    ///
-    /// # Errors
-    /// [`Error::OutOfMemory`].
-    pub fn picture(&self) -> Result<String, Error> {
-        let proved = self.proved()?;
-        Ok(report::picture::render(&proved, &self.course(&proved)?, &self.context))
+    #[must_use]
+    pub fn picture(&self) -> String {
+        report::picture::render(self.proved(), &self.course(), &self.context)
     }
 
     /// The predicted timeline of four iterations as JSON, for Perfetto or Chrome's tracing page.
-    ///
-    /// # Errors
-    /// [`Error::OutOfMemory`].
-    pub fn trace(&self) -> Result<Vec<u8>, Error> {
-        let proved = self.proved()?;
-        Ok(trace::render(&proved, &self.course(&proved)?, None))
+    #[must_use]
+    pub fn trace(&self) -> Vec<u8> {
+        trace::render(self.proved(), &self.course(), None)
     }
 
     /// The same with tracks of how the plan ran.
     ///
     /// # Errors
-    /// [`Error::Measured`] where the times are not those of a run; [`Error::OutOfMemory`].
+    /// [`Error::Measured`]: the times are not those of a run.
     pub fn trace_beside(&self, actual: &Actual) -> Result<Vec<u8>, Error> {
-        let proved = self.proved()?;
-        let measured = Measured::of(&proved, actual)?;
-        Ok(trace::render(&proved, &self.course(&proved)?, measured.as_ref()))
+        let measured = Measured::of(self.proved(), actual)?;
+        Ok(trace::render(self.proved(), &self.course(), measured.as_ref()))
     }
 
-    fn course(&self, proved: &Proved<'_>) -> Result<Course, Error> {
-        Course::of(&proved.verified).map_err(|error| Error::invalid(&self.names(), error.into()))
+    fn course(&self) -> Course {
+        Course::of(self.verified())
     }
 
     /// What it is made of, by value.
     #[must_use]
     pub fn into_parts(self) -> Parts {
-        let Self { graph, machine, plan, schedule, .. } = self;
-        Parts { graph, machine, plan, schedule }
+        Arc::try_unwrap(self.proof)
+            .map_or_else(|shared| shared.borrow_owner().clone(), Proof::into_owner)
     }
 }
 

@@ -6,7 +6,8 @@ use crate::figures::{Context, Needs, method};
 use crate::graph::Graph;
 use crate::names::Names;
 use crate::plan::Plan;
-use crate::strategy::Strategy;
+use crate::planning;
+use crate::strategy::{Planned, Planner, Strategy, Watch};
 use planner_core::planner::{PlanningError, Request};
 use std::time::Instant;
 use workloads::{OwnedMachine, OwnedPlan};
@@ -61,38 +62,143 @@ impl PlanBuilder {
     /// [`Error::Budget`]; [`Error::Infeasible`] where the budget is too small;
     /// [`Error::Planning`] for any other reason why there is no plan.
     pub fn run(self) -> Result<Plan, Error> {
+        self.prepare()?.plan(&mut Watch::default())
+    }
+
+    /// Finds what is known without a plan: the budget in bytes, the least memory, and bounds.
+    ///
+    /// # Errors
+    /// Those of [`PlanBuilder::run`], except those that only the budget causes.
+    pub fn prepare(self) -> Result<Prepared, Error> {
         let Self { graph, machine, budget, strategy, placed } = self;
         let budget = budget?;
-        let work = graph.owned();
-        let core = graph.graph();
-        let fail = |error: PlanningError, budget_bytes| {
-            Error::planning(&Names::new(work, &[]), error, budget_bytes)
-        };
-        let on = &machine.machine;
+        let (core, on) = (graph.graph(), &machine.machine);
         let request = Request { graph: &core, machine: on, budget_bytes: on.device_bytes };
-        let (least_bytes, _) =
-            strategy.min_feasible(&request).map_err(|error| fail(error, on.device_bytes))?;
-        let needs = Needs::of(&core, on, Some(least_bytes))
-            .map_err(|error| fail(error, on.device_bytes))?;
-        let budget_bytes = budget.bytes(&needs);
-        let request = Request { budget_bytes, ..request };
-        let context = Context::new(work, &machine, strategy.name(), budget_bytes, needs)?;
+        let needs = strategy
+            .min_feasible(&request)
+            .and_then(|(least_bytes, _)| Needs::of(&core, on, Some(least_bytes)));
+        let needs = needs.map_err(|error| {
+            Error::planning(&Names::new(graph.owned(), &[]), error, on.device_bytes)
+        })?;
+        let work = Work { graph, machine, strategy, placed, needs };
+        let context = work.context(budget.bytes(&needs))?;
+        Ok(Prepared { work, less: None, context })
+    }
+}
+
+/// Work and how to plan it, apart from the budget.
+#[derive(Clone, Debug)]
+struct Work {
+    graph: Graph,
+    machine: OwnedMachine,
+    strategy: Strategy,
+    placed: bool,
+    needs: Needs,
+}
+
+impl Work {
+    fn context(&self, budget_bytes: u64) -> Result<Context, Error> {
+        let Self { graph, machine, strategy, needs, .. } = self;
+        let context = Context::new(graph.owned(), machine, strategy.name(), budget_bytes, *needs)?;
+        let request = Request { graph: &graph.graph(), machine: &machine.machine, budget_bytes };
+        Ok(Context { cycle_ns: strategy.cycle_ns(&request), ..context })
+    }
+}
+
+/// Work that is ready to be planned.
+#[derive(Clone, Debug)]
+pub struct Prepared {
+    work: Work,
+    less: Option<Plan>,
+    context: Context,
+}
+
+impl Prepared {
+    /// The graph.
+    #[must_use]
+    pub const fn graph(&self) -> &Graph {
+        &self.work.graph
+    }
+
+    /// The machine.
+    #[must_use]
+    pub const fn machine(&self) -> &OwnedMachine {
+        &self.work.machine
+    }
+
+    /// How to plan.
+    #[must_use]
+    pub const fn strategy(&self) -> &Strategy {
+        &self.work.strategy
+    }
+
+    /// The device memory that the work needs.
+    #[must_use]
+    pub const fn needs(&self) -> &Needs {
+        &self.work.needs
+    }
+
+    /// The same work in another budget, to be planned no slower than `less`: a plan by the same strategy
+    /// for less memory. If `less` is shorter than the new plan of `auto`, its steps are the plan for the
+    /// larger budget too, so that more memory never makes `auto` slower.
+    ///
+    /// # Errors
+    /// [`Error::OutOfMemory`].
+    pub fn within(&self, budget_bytes: u64, less: Option<&Plan>) -> Result<Self, Error> {
+        let (work, less) = (self.work.clone(), less.cloned());
+        Ok(Self { context: work.context(budget_bytes)?, work, less })
+    }
+
+    /// What is known without a plan. Once [`Prepared::plan`] has returned, also how long planning took.
+    #[must_use]
+    pub const fn context(&self) -> &Context {
+        &self.context
+    }
+
+    /// Plans, lowers the plan, proves it safe, and checks that its prediction is exact. `watch` observes
+    /// a search.
+    ///
+    /// # Errors
+    /// Those of [`PlanBuilder::run`].
+    pub fn plan(&mut self, watch: &mut Watch<'_>) -> Result<Plan, Error> {
+        let Work { graph, machine, strategy, placed, .. } = &self.work;
+        let budget_bytes = self.context.budget_bytes;
+        let core = graph.graph();
+        let request = Request { graph: &core, machine: &machine.machine, budget_bytes };
         let started = Instant::now();
-        let (plan, unplaced) =
-            strategy.plan(&request, placed).map_err(|error| fail(error, budget_bytes))?;
-        let context = Context {
-            planning_ns: u64::try_from(started.elapsed().as_nanos()).ok(),
-            cycle_ns: strategy.cycle_ns(&request),
-            unplaced,
-            method: method(&plan, strategy.name()),
-            ..context
+        let planned = match placed {
+            true => strategy.plan_placed(&request, watch),
+            false => strategy.plan(&request, watch).map(|plan| (plan, None)),
         };
+        let planned = self.or_less(&request, planned);
+        self.context.planning_ns = u64::try_from(started.elapsed().as_nanos()).ok();
+        let (plan, unplaced) = planned.map_err(|error| {
+            Error::planning(&Names::new(graph.owned(), &[]), error, budget_bytes)
+        })?;
+        let method = method(&plan, strategy.name());
+        let context = Context { unplaced, method, ..self.context.clone() };
         let plan = OwnedPlan {
-            graph: work.name.clone(),
+            graph: graph.name().to_owned(),
             machine: machine.name.clone(),
             strategy: strategy.name().to_owned(),
             ..plan
         };
-        Plan::in_context(graph, machine, plan, context)
+        Plan::in_context(graph.clone(), machine.clone(), plan, context)
+    }
+
+    /// What was planned, or the plan for less memory if that is shorter.
+    fn or_less(
+        &self,
+        request: &Request<'_>,
+        planned: Result<Planned, PlanningError>,
+    ) -> Result<Planned, PlanningError> {
+        let (Strategy::Core(strategy), Some(less)) = (&self.work.strategy, &self.less) else {
+            return planned;
+        };
+        let known = planned.as_ref().ok().map(|(plan, _)| plan);
+        match planning::faster_with_less(request, *strategy, Some(less.owned()), known) {
+            Some(plan) => Ok((plan, less.context().unplaced)),
+            None => planned,
+        }
     }
 }

@@ -164,8 +164,9 @@ pub(crate) fn owned(made: &Made<'_>) -> OwnedPlan {
     OwnedPlan { strategy: made.by.to_owned(), ..OwnedPlan::from(&made.plan) }
 }
 
-/// Plans under a larger budget than `less` was planned for by the same strategy: more memory
-/// never makes `auto` slower, since where it would, `less` is handed on.
+/// Plans under a larger budget than `less` was planned for by the same strategy. If `less` is shorter than
+/// the new plan of `auto`, it is the plan for the larger budget too, so that more memory never makes
+/// `auto` slower.
 ///
 /// # Errors
 /// Those of [`plan`] if there is no plan for less memory either, or the device is too small.

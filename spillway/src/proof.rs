@@ -4,71 +4,96 @@ use crate::error::Error;
 use crate::growth::buffer;
 use crate::names::Names;
 use crate::planning::{self, OwnedSchedule};
+use crate::switching;
 use planner_core::footprint::Footprint;
 use planner_core::pieces::Pieces;
+use planner_core::switch::Capacity;
 use planner_core::{Graph, Limits, PlanError, Scratch, Step, Stream, Verified};
+use self_cell::self_cell;
 use workloads::{OwnedGraph, OwnedMachine, OwnedPlan};
 
-/// A plan that was proved, with what the proof measured.
+/// What a [`Plan`](crate::Plan) is made of.
 #[derive(Clone, Debug)]
-pub struct Proved<'p> {
-    /// The graph, with names.
-    pub work: &'p OwnedGraph,
-    /// The machine, with its name.
-    pub machine: &'p OwnedMachine,
-    /// What an executor runs.
-    pub verified: Verified<'p>,
-    /// What the plan holds and moves.
-    pub footprint: Footprint,
-    /// The bytes that each step copies.
-    pub step_bytes: Vec<u64>,
+pub struct Parts {
+    /// The graph that it runs.
+    pub graph: crate::Graph,
+    /// The machine that it is for.
+    pub machine: OwnedMachine,
+    /// The steps.
+    pub plan: OwnedPlan,
+    /// The waits between the steps.
+    pub schedule: OwnedSchedule,
 }
 
-impl Proved<'_> {
+/// A plan that was proved, with what the proof measured.
+#[derive(Debug)]
+pub(crate) struct Proved<'p> {
+    /// The graph, with names.
+    pub(crate) work: &'p OwnedGraph,
+    /// The machine, with its name.
+    pub(crate) machine: &'p OwnedMachine,
+    /// What an executor runs.
+    pub(crate) verified: Verified<'p>,
+    /// What the plan holds and moves.
+    pub(crate) footprint: Footprint,
+    /// The memory that it needs.
+    pub(crate) capacity: Capacity,
+    /// The bytes that each step copies.
+    pub(crate) step_bytes: Vec<u64>,
+}
+
+self_cell!(
+    /// A proof with the plan that it is about.
+    pub(crate) struct Proof {
+        owner: Parts,
+        #[covariant]
+        dependent: Proved,
+    }
+
+    impl {Debug}
+);
+
+impl Proof {
+    /// Lowers a plan, proves it safe, and its prediction exact.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`]: the plan breaks a rule, lacks a wait or promises something else.
+    pub(crate) fn of(
+        graph: crate::Graph,
+        machine: OwnedMachine,
+        plan: OwnedPlan,
+    ) -> Result<Self, Error> {
+        let invalid = |error: PlanError| {
+            Error::invalid(&Names::new(graph.owned(), &plan.steps), error.into())
+        };
+        let schedule =
+            planning::schedule(&graph.graph(), &machine.machine, &plan.plan()).map_err(invalid)?;
+        Self::try_new(Parts { graph, machine, plan, schedule }, |parts| Proved::of(parts))
+    }
+}
+
+impl<'p> Proved<'p> {
+    fn of(parts: &'p Parts) -> Result<Self, Error> {
+        let Parts { graph, machine, plan, schedule } = parts;
+        let work = graph.owned();
+        let names = Names::new(work, &plan.steps);
+        let invalid = |error: PlanError| Error::invalid(&names, error.into());
+        let (graph, on): (Graph<'p>, _) = (graph.graph(), &machine.machine);
+        let (plan, schedule) = (plan.plan(), schedule.schedule());
+        let verified = planning::prove(&graph, on, &plan, &schedule)
+            .map_err(|error| Error::invalid(&names, error))?;
+        let (_, footprint) =
+            planning::check_prediction(&graph, on, &plan, &schedule).map_err(invalid)?;
+        let capacity = switching::capacity(&verified).map_err(invalid)?;
+        let step_bytes = step_bytes(&verified).map_err(invalid)?;
+        Ok(Self { work, machine, verified, footprint, capacity, step_bytes })
+    }
+
     /// The streams that are shown: that of ops on the host only where there are such ops.
     pub(crate) fn streams(&self) -> impl Iterator<Item = Stream> + use<> {
         let runs_on_host = self.verified.schedule().stream_steps[Stream::Host] > 0;
         Stream::ALL.into_iter().filter(move |&stream| stream != Stream::Host || runs_on_host)
     }
-}
-
-fn graph(work: &OwnedGraph) -> Result<Graph<'_>, Error> {
-    work.graph().map_err(|error| Error::graph(work, error))
-}
-
-/// Lowers a plan.
-///
-/// # Errors
-/// The graph is malformed, or the plan breaks a rule.
-pub fn lower(
-    work: &OwnedGraph,
-    machine: &OwnedMachine,
-    plan: &OwnedPlan,
-) -> Result<OwnedSchedule, Error> {
-    planning::schedule(&graph(work)?, &machine.machine, &plan.plan())
-        .map_err(|error| Error::invalid(&Names::new(work, &plan.steps), error.into()))
-}
-
-/// Proves a lowered plan safe, and its prediction exact.
-///
-/// # Errors
-/// The graph is malformed, or the plan breaks a rule, lacks a wait or promises something else.
-pub fn prove<'p>(
-    work: &'p OwnedGraph,
-    machine: &'p OwnedMachine,
-    plan: &'p OwnedPlan,
-    schedule: &'p OwnedSchedule,
-) -> Result<Proved<'p>, Error> {
-    let names = Names::new(work, &plan.steps);
-    let invalid = |error: PlanError| Error::invalid(&names, error.into());
-    let (graph, on) = (graph(work)?, &machine.machine);
-    let (plan, schedule) = (plan.plan(), schedule.schedule());
-    let verified = planning::prove(&graph, on, &plan, &schedule)
-        .map_err(|error| Error::invalid(&names, error))?;
-    let (_, footprint) =
-        planning::check_prediction(&graph, on, &plan, &schedule).map_err(invalid)?;
-    let step_bytes = step_bytes(&verified).map_err(invalid)?;
-    Ok(Proved { work, machine, verified, footprint, step_bytes })
 }
 
 fn step_bytes(verified: &Verified<'_>) -> Result<Vec<u64>, PlanError> {

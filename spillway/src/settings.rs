@@ -1,10 +1,10 @@
 //! Settings of strategies, by name.
 
-use crate::strategy::{Auto, Groups, Host, Lms, Order, Repeats, Strategy, Swap, Weights, Window};
+use crate::strategy::Swap;
 use crate::units::parse_bytes;
 use planner_core::plan::Pool;
-use planner_core::planner::Strategy as CoreStrategy;
 use planner_core::planner::swap::Threshold;
+use planner_core::planner::{Parameter, Strategy as CoreStrategy, Takes};
 use std::error::Error;
 use std::fmt;
 use workloads::Shown;
@@ -14,7 +14,7 @@ use workloads::Shown;
 #[derive(Debug, Default)]
 pub struct Settings<'s> {
     given: Vec<(&'s str, &'s str)>,
-    known: Vec<&'static str>,
+    known: Vec<(&'static str, String)>,
 }
 
 /// Why a setting is refused: a sentence that begins with it.
@@ -32,6 +32,15 @@ impl Error for SettingError {}
 impl SettingError {
     fn new((name, value): (&str, &str), reason: impl fmt::Display) -> Self {
         Self(format!("{}={}: {reason}", Shown::name(name), Shown::name(value)))
+    }
+
+    pub(crate) const fn because(reason: String) -> Self {
+        Self(reason)
+    }
+
+    /// A setting is not `name=value`.
+    pub(crate) fn malformed(text: &str) -> Self {
+        Self(format!("{}: it does not have the form name=value", Shown::name(text)))
     }
 }
 
@@ -62,63 +71,17 @@ impl<'s> Settings<'s> {
         rule: impl fmt::Display,
         parse: impl FnOnce(&str) -> Option<T>,
     ) -> Result<Option<T>, SettingError> {
-        self.known.push(name);
+        self.known.push((name, rule.to_string()));
         let given = self.given.iter().find(|&&(other, _)| other == name);
         let Some(&(_, value)) = given else { return Ok(None) };
         let refused = || SettingError::new((name, value), format!("{name} must be {rule}"));
         parse(value).map(Some).ok_or_else(refused)
     }
 
-    /// Whether a setting has the one value that it can have beside its default.
-    ///
-    /// # Errors
-    /// A third value.
-    pub fn is(
-        &mut self,
-        name: &'static str,
-        word: &str,
-        default: &str,
-    ) -> Result<bool, SettingError> {
-        let parse = |value: &str| [word, default].contains(&value).then_some(value == word);
-        Ok(self.get(name, format!("{word} or {default}"), parse)?.unwrap_or(false))
-    }
-
-    /// A setting that is an integer from 1 to `most`.
-    ///
-    /// # Errors
-    /// Another value.
-    pub fn number(&mut self, name: &'static str, most: u64) -> Result<Option<u64>, SettingError> {
-        self.get(name, format!("an integer from 1 to {most}"), |value| {
-            value.parse().ok().filter(|number| (1..=most).contains(number))
-        })
-    }
-
-    /// Whether ops may be launched again: the setting `repeats`.
-    ///
-    /// # Errors
-    /// A value other than `no` and `yes`.
-    pub fn repeats(&mut self) -> Result<Repeats, SettingError> {
-        Ok(if self.is("repeats", "no", "yes")? { Repeats::Never } else { Repeats::Allowed })
-    }
-
-    /// Which ops run on the host: the setting `host`.
-    ///
-    /// # Errors
-    /// A value other than `no`, `yes` and `all`.
-    pub fn host(&mut self) -> Result<Host, SettingError> {
-        let host = |value: &str| match value {
-            "no" => Some(Host::Never),
-            "yes" => Some(Host::Allowed),
-            "all" => Some(Host::All),
-            _ => None,
-        };
-        Ok(self.get("host", "no, yes or all", host)?.unwrap_or_default())
-    }
-
-    /// The names of the settings that have been read.
+    /// The settings that have been read, each with the values that it takes.
     #[must_use]
-    pub fn known(&self) -> &[&'static str] {
-        &self.known
+    pub fn into_known(self) -> Vec<(&'static str, String)> {
+        self.known
     }
 
     /// Checks that a strategy has read all that is given.
@@ -126,9 +89,10 @@ impl<'s> Settings<'s> {
     /// # Errors
     /// A setting that it does not have.
     pub fn check_all_known(&self, strategy: &str) -> Result<(), SettingError> {
-        let unknown = self.given.iter().find(|&(name, _)| !self.known.contains(name));
+        let known: Vec<_> = self.known.iter().map(|(name, _)| *name).collect();
+        let unknown = self.given.iter().find(|(name, _)| !known.contains(name));
         let Some(&setting) = unknown else { return Ok(()) };
-        let (name, known) = (Shown::name(setting.0), self.known.join(", "));
+        let (name, known) = (Shown::name(setting.0), known.join(", "));
         let reason = match known.as_str() {
             "" => format!("{strategy} has no parameters"),
             _ => format!("{strategy} has no parameter {name:?}; it has {known}"),
@@ -137,58 +101,41 @@ impl<'s> Settings<'s> {
     }
 }
 
-impl Strategy {
-    /// The same strategy with the parameters that `set` gives. Others are read too, so that
-    /// [`Settings::known`] has all.
-    ///
-    /// # Errors
-    /// A value that a parameter does not take.
-    pub fn with(self, set: &mut Settings<'_>) -> Result<Self, SettingError> {
-        let strategy = match self {
-            Self::Swap(_) => return Ok(swap(set)?.into()),
-            Self::Core(strategy) => strategy,
-        };
-        let count = |value: &str| value.parse().ok().filter(|&count| count > 0);
-        Ok(match strategy {
-            CoreStrategy::Groups(_) => {
-                let size = set.get("size", "a number of layers, 1 or more", count)?;
-                let leaving = set.get("leaving", "a number of layers, 1 or more", count)?;
-                let ahead = set.get("ahead", "a number of ops, 1 or more", count)?;
-                Groups { size, leaving, ahead }.into()
+/// The parameters of each kind of strategy.
+impl Settings<'_> {
+    /// Reads the parameters of a strategy of the core.
+    pub(crate) fn core(
+        &mut self,
+        mut strategy: CoreStrategy,
+    ) -> Result<CoreStrategy, SettingError> {
+        for Parameter { name, takes } in strategy.parameters() {
+            if let Some(value) = self.get(name, takes, |text| number(*takes, text))? {
+                strategy.set(name, value);
             }
-            CoreStrategy::Lms(_) => {
-                let threshold = set.get("threshold", "a number of ops, 1 or more", count)?;
-                let ahead = set.get("ahead", "a number of ops, 1 or more", count)?;
-                Lms { threshold, ahead }.into()
-            }
-            CoreStrategy::Window(_) => {
-                let size = |value: &str| parse_bytes(value).filter(|&bytes| bytes > 0);
-                let bytes = set.get("bytes", "a size such as 512MiB", size)?;
-                Window { bytes, published: set.is("variant", "published", "best")? }.into()
-            }
-            CoreStrategy::Weights(_) => {
-                let published = set.is("variant", "published", "best")?;
-                Weights { published, activations: set.is("activations", "yes", "no")? }.into()
-            }
-            CoreStrategy::Auto(_) => auto(set)?.into(),
-            other => other.into(),
-        })
+        }
+        Ok(strategy)
+    }
+
+    /// Reads the parameters of `swap`.
+    pub(crate) fn swap(&mut self) -> Result<Swap, SettingError> {
+        let classes = self.get("classes", "sizes and counts such as 1MiBx40+64MiBx3", classes)?;
+        let nanoseconds = |value: &str| value.parse().ok();
+        let threshold = self.get("threshold", "a number of nanoseconds", nanoseconds)?;
+        let threshold = threshold.map_or(Swap::default().threshold, Threshold::Ns);
+        Ok(Swap { classes, threshold })
     }
 }
 
-fn auto(set: &mut Settings<'_>) -> Result<Auto, SettingError> {
-    let rule = "a number of plans to try, up to 10000; 0 takes the first that fits";
-    let plans = |value: &str| value.parse().ok().filter(|&plans| plans <= 10_000);
-    let effort = set.get("effort", rule, plans)?;
-    let order = if set.is("order", "given", "free")? { Order::Given } else { Order::Free };
-    Ok(Auto { effort, order, repeats: set.repeats()?, host: set.host()? })
-}
-
-fn swap(set: &mut Settings<'_>) -> Result<Swap, SettingError> {
-    let classes = set.get("classes", "sizes and counts such as 1MiBx40+64MiBx3", classes)?;
-    let threshold = set.get("threshold", "a number of nanoseconds", |value| value.parse().ok())?;
-    let threshold = threshold.map_or(Swap::default().threshold, Threshold::Ns);
-    Ok(Swap { classes, threshold })
+/// The value of a parameter of the core, from its text.
+fn number(takes: Takes, text: &str) -> Option<u64> {
+    match takes {
+        Takes::Bytes => parse_bytes(text).filter(|&bytes| bytes > 0),
+        Takes::Count(_, least, most) => {
+            text.parse().ok().filter(|count| (least..=most).contains(count))
+        }
+        Takes::Word(words) => words.iter().position(|&word| word == text).map(|at| at as u64),
+        _ => None,
+    }
 }
 
 /// Size classes such as `1MiBx40+64MiBx3`, by ascending size.
@@ -206,12 +153,11 @@ fn classes(value: &str) -> Option<Vec<Pool>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::strategy::{Auto, Groups, Host, Lms, Order, Repeats, Strategy, Weights, Window};
 
     fn read(strategy: &str, given: &[(&'static str, &'static str)]) -> Result<Strategy, String> {
-        let mut set = Settings::new(given.iter().copied()).map_err(|error| error.to_string())?;
-        let read = Strategy::named(strategy).unwrap().with(&mut set);
-        read.and_then(|read| set.check_all_known(strategy).map(|()| read))
-            .map_err(|error| error.to_string())
+        let read = Strategy::named(strategy).unwrap().with_settings(given.iter().copied());
+        read.map_err(|error| error.to_string())
     }
 
     #[test]
@@ -258,7 +204,7 @@ mod tests {
         assert_eq!(read("auto", &given), Ok(auto.into()));
         let refused = read("auto", &[("order", "random")]).unwrap_err();
         assert_eq!(refused, "order=random: order must be given or free");
-        assert!(read("auto", &[("effort", "10001")]).unwrap_err().contains("up to 10000"));
+        assert!(read("auto", &[("effort", "10001")]).unwrap_err().contains("from 0 to 10000"));
     }
 
     #[test]

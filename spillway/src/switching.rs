@@ -236,9 +236,8 @@ pub(crate) fn ahead<T>(
     see: impl FnOnce(&Ahead<'_>) -> Result<T, Error>,
 ) -> Result<T, Error> {
     let states = &shared_states(from.graph(), to.graph())?;
-    let (from, to) = (&from.verified()?, &to.verified()?);
-    let [from_needs, to_needs] = [from, to].map(|plan| capacity(plan).map_err(SwitchError::from));
-    let both_need = from_needs?.max(to_needs?);
+    let both_need = from.capacity().max(to.capacity());
+    let (from, to) = (from.verified(), to.verified());
     let mut held = Vec::new();
     let holding = holding_of(from, iterations, both_need, &mut held)?;
     let planned = &plan(&holding, to, states, on_device)?;

@@ -117,7 +117,7 @@ impl Kernels<HostDevice> for Mixer {
 
 /// The first bytes of all states after tokens, a prompt, tokens, a prompt and a token.
 fn run(prompt: &Plan, token: &Plan) -> Vec<u8> {
-    let (one, other) = (prompt.capacity().unwrap(), token.capacity().unwrap());
+    let (one, other) = (prompt.capacity(), token.capacity());
     let capacity: Capacity = one.max(other);
     let device = HostDevice::new(CHUNK_BYTES, capacity.chunks * CHUNK_BYTES);
     let kernels = Mixer { x: TensorId(2) };

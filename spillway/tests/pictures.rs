@@ -94,12 +94,12 @@ fn host_last() -> Plan {
 fn stalls_before_launches_add_up_to_the_stall() {
     for plan in [planned(), one_at_a_time(), host_last()] {
         let figures = plan.figures();
-        let trace: Value = serde_json::from_slice(&plan.trace().unwrap()).unwrap();
+        let trace: Value = serde_json::from_slice(&plan.trace()).unwrap();
         let events = trace["traceEvents"].as_array().unwrap();
         let stalls = events.iter().filter(|event| event["cat"] == "stall");
         let sum_ns: u64 = stalls.map(|stall| span_ns(stall).1 - span_ns(stall).0).sum();
         assert_eq!(sum_ns, 4 * figures.stall_ns);
-        let page = plan.report().unwrap();
+        let page = plan.report();
         let stall = spillway::units::time(figures.stall_ns);
         assert!(page.contains(&format!("of the {stall} of this iteration")), "{stall}");
         assert!(page.contains(&format!("an iteration, {stall} stalled")), "{stall}");
@@ -115,7 +115,7 @@ fn the_trace_shows_stalls_and_what_they_wait_for() {
 }
 
 fn trace_shows_stalls(plan: &Plan) {
-    let trace: Value = serde_json::from_slice(&plan.trace().unwrap()).unwrap();
+    let trace: Value = serde_json::from_slice(&plan.trace()).unwrap();
     let events = trace["traceEvents"].as_array().unwrap();
     let of_phase = |phase: &'static str| events.iter().filter(move |event| event["ph"] == phase);
     let stalls: Vec<_> = of_phase("X").filter(|event| event["cat"] == "stall").collect();
@@ -165,7 +165,7 @@ fn number(tag: &str, name: &str) -> f64 {
 /// The page is read as XML, which browsers read alike: each element is closed, in order.
 #[test]
 fn every_element_of_the_report_is_closed() {
-    let page = planned().report().unwrap();
+    let page = planned().report();
     let mut open = Vec::new();
     for tag in between(page.strip_prefix("<!DOCTYPE html>").unwrap(), "<", ">") {
         if let Some(name) = tag.strip_prefix('/') {
@@ -180,7 +180,7 @@ fn every_element_of_the_report_is_closed() {
 
 #[test]
 fn the_report_stacks_memory_by_what_it_holds() {
-    let page = planned().report().unwrap();
+    let page = planned().report();
     let legend = between(&page, "<ul class=\"legend\">", "</ul>").next().unwrap();
     let entries: Vec<_> = between(legend, "</svg>", "</li>").collect();
     assert_eq!(
@@ -209,13 +209,13 @@ fn the_report_stacks_memory_by_what_it_holds() {
 
 #[test]
 fn arrows_of_the_report_lead_from_the_cause_to_the_stall() {
-    let page = one_at_a_time().report().unwrap();
+    let page = one_at_a_time().report();
     for cause in ["prefetch", "offload"] {
         let text = format!("waiting for the {cause} of tensor 1 (&quot;w&quot;)");
         assert_eq!(page.matches(&text).count(), 1, "{text}");
     }
     arrows_lead_to_stalls(&page);
-    arrows_lead_to_stalls(&planned().report().unwrap());
+    arrows_lead_to_stalls(&planned().report());
 }
 
 fn arrows_lead_to_stalls(page: &str) {
@@ -248,7 +248,7 @@ fn arrows_lead_to_stalls(page: &str) {
 
 #[test]
 fn the_search_knows_what_every_bar_is_about() {
-    let page = planned().report().unwrap();
+    let page = planned().report();
     let names = between(&page, "<script id=\"names\" type=\"application/json\">", "</script>");
     let names: Vec<String> = serde_json::from_str(names.last().unwrap()).unwrap();
     let graph = work();
@@ -278,14 +278,14 @@ fn a_name_cannot_end_the_script() {
     graph.op("<!--", 1_000_000).reads([weight]);
     let machine = machines::builtin("v100-pcie3").unwrap();
     let plan = graph.build().unwrap().plan(&machine).strategy(Strategy::OnDemand).run().unwrap();
-    let page = plan.report().unwrap();
+    let page = plan.report();
     assert_eq!((page.matches("<script").count(), page.matches("</script>").count()), (2, 2));
     assert!(!page.contains("<!--") && !page.contains("<i>") && !page.contains("<b>&"));
 }
 
 #[test]
 fn the_picture_is_an_image_of_its_own() {
-    let picture = planned().picture().unwrap();
+    let picture = planned().picture();
     assert!(picture.starts_with("<svg xmlns=") && picture.ends_with("</svg>\n"));
     assert_eq!(picture.matches("http").count(), 1, "only the name space");
     for class in ["compute", "upload", "stall", "state", "workspace", "budget"] {
@@ -380,7 +380,7 @@ fn differences_are_named_the_largest_first() {
     assert!(report(0).contains("Every step took as long as predicted"));
     // The same bars once more, for the iteration as it ran.
     let bars = |page: &str| page.matches("<rect class=\"b upload").count();
-    assert_eq!(bars(&page), 2 * bars(&plan.report().unwrap()));
+    assert_eq!(bars(&page), 2 * bars(&plan.report()));
     let none = Beside { actual: Some(Actual::default()), ..Beside::default() };
     assert!(!plan.report_beside(&none).unwrap().contains("Predicted and measured"));
 }

@@ -170,7 +170,7 @@ fn figures_add_up() {
     let bound = plan.bound();
     assert!((figures.compute_ns..=figures.period_ns).contains(&bound.period_ns));
     assert!(bound.gap(figures.period_ns).is_some_and(|gap| (0.0..1.0).contains(&gap)));
-    assert_eq!(plan.verified().unwrap().plan().predicted.period_ns, figures.period_ns);
+    assert_eq!(plan.verified().plan().predicted.period_ns, figures.period_ns);
 }
 
 #[test]
@@ -240,10 +240,10 @@ fn a_plan_is_for_one_graph_and_one_machine() {
 #[test]
 fn reports_and_traces_name_the_ops() {
     let (graph, plan) = planned();
-    let page = plan.report().unwrap();
+    let page = plan.report();
     assert!(page.starts_with("<!DOCTYPE html>") && page.contains("backward 0"));
     assert!(page.contains("planned in"));
-    let trace: Value = serde_json::from_slice(&plan.trace().unwrap()).unwrap();
+    let trace: Value = serde_json::from_slice(&plan.trace()).unwrap();
     let events = trace["traceEvents"].as_array().unwrap();
     let launches = events.iter().filter(|event| event["ph"] == "X" && event["tid"] == 1);
     for name in &graph.owned().op_names {
@@ -365,7 +365,7 @@ fn the_summary_says_where_the_prediction_is_pessimistic() {
     assert_eq!(links(&figures, &fast_up), Some(both.clone()));
     (figures.upload_bytes, figures.stall_ns) = (96_000_000, 0);
     assert_eq!(links(&figures, &fast_up), Some(both));
-    let page = Plan::new(&graph, &fast_up, plan.owned().clone()).unwrap().report().unwrap();
+    let page = Plan::new(&graph, &fast_up, plan.owned().clone()).unwrap().report();
     assert!(page.contains("<th>links</th>"), "the report says it too");
 }
 
@@ -373,11 +373,11 @@ fn the_summary_says_where_the_prediction_is_pessimistic() {
 fn reports_and_traces_show_repeats() {
     let (graph, machine, plan) = with_repeats();
     let plan = Plan::new(&graph, &machine, plan).unwrap();
-    let page = plan.report().unwrap();
+    let page = plan.report();
     assert_eq!(page.matches("class=\"b repeat").count(), 2, "{page}");
     assert!(page.contains("<h2>Repeats</h2>") && page.contains("2 of 2 ops that run again"));
     assert!(page.contains("<title>repeat of op 1 (&quot;relu&quot;), 1.00 ms</title>"));
-    let trace: Value = serde_json::from_slice(&plan.trace().unwrap()).unwrap();
+    let trace: Value = serde_json::from_slice(&plan.trace()).unwrap();
     let events = trace["traceEvents"].as_array().unwrap();
     let named = |name: &str| {
         let event = events.iter().find(|event| event["name"] == name).unwrap();
@@ -385,7 +385,7 @@ fn reports_and_traces_show_repeats() {
     };
     assert_eq!(named("repeat of relu"), ("repeat".into(), true));
     assert_eq!(named("relu"), ("compute".into(), false));
-    let once = planned().1.report().unwrap();
+    let once = planned().1.report();
     assert!(!once.contains("class=\"b repeat") && !once.contains("<h2>Repeats</h2>"));
 }
 

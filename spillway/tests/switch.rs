@@ -110,7 +110,7 @@ fn first(session: &mut Session<HostDevice, Sums>, name: &str) -> u8 {
 fn states_keep_their_names_and_iterations_go_on() {
     let ((forward, sums), (backward, other)) = (graph(false), graph(true));
     let (one, two) = (plan(&forward, "60%"), plan(&backward, "80%"));
-    let capacity = one.capacity().unwrap().max(two.capacity().unwrap());
+    let capacity = one.capacity().max(two.capacity());
     let device = HostDevice::new(1024, 1 << 16);
     let mut session = Session::with_capacity(one, capacity, device, sums).unwrap();
     session.run(3).unwrap();
@@ -132,7 +132,7 @@ fn states_keep_their_names_and_iterations_go_on() {
 fn plans_that_come_again_are_mapped() {
     let ((forward, sums), (backward, _)) = (graph(false), graph(true));
     let (one, two) = (plan(&forward, "60%"), plan(&backward, "80%"));
-    let capacity = one.capacity().unwrap().max(two.capacity().unwrap());
+    let capacity = one.capacity().max(two.capacity());
     let most_ns = one.switch_to(&two).unwrap().mapping_ns;
     assert_eq!(most_ns, two.mappings().unwrap().bytes / 1024 * 5);
     let device = HostDevice::new(1024, 1 << 16);
@@ -204,7 +204,7 @@ fn a_small_host_block_is_an_error() {
     let x = larger.input("x", 4000);
     larger.op("read", 1000).reads([x]);
     let two = larger.build().unwrap().plan(&machine()).budget("100%").run().unwrap();
-    let mut capacity = one.capacity().unwrap().max(two.capacity().unwrap());
+    let mut capacity = one.capacity().max(two.capacity());
     capacity.host_bytes -= 1;
     let device = HostDevice::new(1024, 1 << 16);
     let mut session = Session::with_capacity(one, capacity, device, sums).unwrap();

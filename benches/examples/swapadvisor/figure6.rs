@@ -4,9 +4,9 @@ use super::{MACHINE, Result, bound_ns, limit, machine, prove, published, share};
 use planner_core::planner::{Request, Strategy};
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::SeedableRng;
-use search::genetic::Settings;
-use search::order::Dependencies;
 use spillway::planning;
+use spillway::search::genetic::Settings;
+use spillway::search::order::Dependencies;
 use std::time::Instant;
 use zoo::models;
 
@@ -41,7 +41,7 @@ pub(crate) fn run(seconds: f64, only: Option<&str>) -> Result<()> {
             let request = Request { graph: &graph, machine, budget_bytes };
             let compute_s = graph.compute_ns() as f64 / 1e9;
             let order = Dependencies::new(&graph).random(&mut ChaCha8Rng::seed_from_u64(1));
-            let random = search::plan_in(&request, &order, Strategy::OnDemand)?;
+            let random = spillway::search::plan_in(&request, &order, Strategy::OnDemand)?;
             prove(&request, &random)?;
             let given = planning::plan(&request, Strategy::OnDemand)?;
             let settings = Settings { limit: limit(seconds, &request)?, ..Settings::default() };

@@ -5,8 +5,8 @@ use planner_core::graph::Op;
 use planner_core::planner::{Lms, Request, Strategy};
 use planner_core::scratch::Scratch;
 use planner_core::{Graph, Kind, Machine, TensorId};
-use search::genetic::Settings;
 use spillway::planning;
+use spillway::search::genetic::Settings;
 use zoo::models;
 
 pub(crate) fn run(seconds: f64) -> Result<()> {

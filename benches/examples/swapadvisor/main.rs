@@ -25,10 +25,9 @@ mod table2;
 use planner_core::Graph;
 use planner_core::bounds::Order;
 use planner_core::planner::{Repeats, Request};
-use search::{Limit, Watch, genetic, joint};
 use spillway::planning;
+use spillway::search::{Limit, Watch, genetic, joint};
 use std::error::Error;
-use std::sync::atomic::AtomicBool;
 use workloads::{OwnedMachine, OwnedPlan, machines};
 
 type Result<T> = std::result::Result<T, Box<dyn Error>>;
@@ -36,7 +35,6 @@ type Result<T> = std::result::Result<T, Box<dyn Error>>;
 /// The machine of the published experiments.
 const MACHINE: &str = "v100-pcie3-duplex";
 
-static NEVER: AtomicBool = AtomicBool::new(false);
 
 fn machine(name: &str) -> Result<OwnedMachine> {
     Ok(machines::builtin(name).ok_or("there is no such machine")?)
@@ -54,7 +52,7 @@ fn bound_ns(request: &Request<'_>) -> Result<u64> {
 }
 
 fn published(request: &Request<'_>, settings: genetic::Settings) -> Result<genetic::Found> {
-    let mut watch = Watch { interrupted: &NEVER, progress: &mut |_| {} };
+    let mut watch = Watch::default();
     let found = genetic::search(request, &settings, &mut watch)?;
     prove(request, &found.plan)?;
     Ok(found)
@@ -67,7 +65,7 @@ fn ours(request: &Request<'_>, seconds: f64) -> Result<joint::Found> {
 }
 
 fn jointly(request: &Request<'_>, settings: joint::Settings) -> Result<joint::Found> {
-    let mut watch = Watch { interrupted: &NEVER, progress: &mut |_| {} };
+    let mut watch = Watch::default();
     let found = joint::search(request, &settings, &mut watch)?;
     prove(request, &found.plan)?;
     Ok(found)

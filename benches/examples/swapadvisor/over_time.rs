@@ -3,9 +3,9 @@
 use super::figure6::MODELS;
 use super::{MACHINE, Result, limit, machine, published, share};
 use planner_core::planner::Request;
-use search::Limit;
-use search::genetic::{Generation, Settings};
-use search::pool::Mapping;
+use spillway::search::Limit;
+use spillway::search::genetic::{Generation, Settings};
+use spillway::search::pool::Mapping;
 use workloads::OwnedGraph;
 use zoo::models;
 

@@ -4,8 +4,8 @@ use super::figure6::MODELS;
 use super::{MACHINE, Result, jointly, machine, ours, prove, share};
 use planner_core::bounds::Order;
 use planner_core::planner::{PlanningError, Repeats, Request, Strategy};
-use search::{Limit, joint};
 use spillway::planning;
+use spillway::search::{Limit, joint};
 use std::time::Instant;
 use zoo::models;
 

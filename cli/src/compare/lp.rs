@@ -2,25 +2,26 @@
 
 use super::grid::Column;
 use crate::failure::Failure;
-use crate::work::Setting;
+use planner_core::Graph;
+use workloads::OwnedMachine;
 
 /// For each budget the least period of plans that keep the order of the ops; none where one op alone
 /// needs more. Pages are not counted, since plans may keep large tensors in the arena or in slabs.
 #[cfg(feature = "lp")]
 pub(super) fn period_ns(
-    setting: Setting<'_>,
+    graph: &Graph<'_>,
+    machine: &OwnedMachine,
     budgets: &[Column],
 ) -> Result<Vec<Option<u64>>, Failure> {
     use lp_bound::{Error, Options};
     use std::time::Duration;
 
-    let graph = crate::proof::graph(setting.work).map_err(Failure::cannot)?;
-    let machine = &setting.machine.machine;
-    let bar = super::grid::progress("solving", budgets.len());
+    let machine = &machine.machine;
+    let bar = crate::progress::of_pieces("solving", budgets.len());
     bar.enable_steady_tick(Duration::from_secs(1));
     let bound_ns = |column: &Column| {
         bar.set_message(format!("for {}", column.budget));
-        let bound = lp_bound::period_ns(&graph, machine, column.budget_bytes, Options::default());
+        let bound = lp_bound::period_ns(graph, machine, column.budget_bytes, Options::default());
         bar.inc(1);
         match bound {
             Ok(bound) => Ok(Some(bound.period_ns)),
@@ -35,7 +36,11 @@ pub(super) fn period_ns(
 
 /// Refuses.
 #[cfg(not(feature = "lp"))]
-pub(super) fn period_ns(_: Setting<'_>, _: &[Column]) -> Result<Vec<Option<u64>>, Failure> {
+pub(super) fn period_ns(
+    _: &Graph<'_>,
+    _: &OwnedMachine,
+    _: &[Column],
+) -> Result<Vec<Option<u64>>, Failure> {
     Err(Failure::bad_input(
         "--bound lp: this program was built without the linear program; build it with \
          `lp-bound/with-highs cargo build --release --features lp` (cmake and libclang, which \

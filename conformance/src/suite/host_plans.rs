@@ -132,7 +132,7 @@ fn switch<T: Backend>(
     let plans = [hosted?, alone?];
     let mut capacity = Capacity::default();
     for plan in &plans {
-        capacity = capacity.max(plan.capacity()?);
+        capacity = capacity.max(plan.capacity());
     }
     let view = checked(graph);
     let (device, kernels, runs) = opened(bench, view)?;

@@ -55,6 +55,12 @@ impl PlanningError {
         }
     }
 
+    /// Whether the strategy refuses this work whatever the budget.
+    #[must_use]
+    pub const fn is_refusal(&self) -> bool {
+        matches!(self, Self::NoChain { .. } | Self::NothingOnHost)
+    }
+
     /// Whether another list of launches for the same work may do with less.
     pub(super) const fn is_of_one_list(&self) -> bool {
         matches!(

@@ -16,7 +16,7 @@ use super::cache::{self, Fate, distance};
 use super::list::{Lengths, Stuck};
 use super::memory::Memory;
 use super::request::Task;
-use super::strategy::{Rule, Strategy};
+use super::strategy::{Parameter, Rule};
 use super::trials::Search;
 use crate::graph::Kind;
 use crate::machine::Direction;
@@ -27,7 +27,7 @@ pub(super) const fn scratch_words(limits: &Limits) -> usize {
     words::<u32>(limits.tensors).saturating_add(larger(least, cache::scratch_words(limits)))
 }
 
-/// Parameters of [`Strategy::Groups`]; of each that is not given, several are tried in the
+/// Parameters of [`Strategy::Groups`](super::Strategy::Groups); of each that is not given, several are tried in the
 /// timeline.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Groups {
@@ -47,12 +47,6 @@ impl Groups {
             leaving: Some(leaving),
             ahead: Some(ahead),
         })
-    }
-}
-
-impl From<Groups> for Strategy {
-    fn from(groups: Groups) -> Self {
-        Self::Groups(groups)
     }
 }
 
@@ -103,6 +97,26 @@ fn grid(groups: Groups, ops: usize) -> impl Iterator<Item = Setting> {
 }
 
 impl Rule for Groups {
+    fn parameters(&self) -> &'static [Parameter] {
+        const {
+            &[
+                Parameter::count("size", "layers"),
+                Parameter::count("leaving", "layers"),
+                Parameter::count("ahead", "ops"),
+            ]
+        }
+    }
+
+    fn set(&mut self, parameter: &str, value: u64) {
+        let value = u32::try_from(value).ok();
+        match parameter {
+            "size" => self.size = value,
+            "leaving" => self.leaving = value,
+            "ahead" => self.ahead = value,
+            _ => {}
+        }
+    }
+
     fn lists(&self, task: &Task<'_>) -> usize {
         grid(*self, task.sequence.len()).count()
     }

@@ -16,11 +16,11 @@ use super::builder::Builder;
 use super::cache::{self, Fate, distance};
 use super::list::{Lengths, Stuck};
 use super::request::Task;
-use super::strategy::{Rule, Strategy};
+use super::strategy::{Parameter, Rule};
 use super::trials::Search;
 use crate::scratch::Scratch;
 
-/// Parameters of [`Strategy::Lms`]; of each that is not given, several are tried in the
+/// Parameters of [`Strategy::Lms`](super::Strategy::Lms); of each that is not given, several are tried in the
 /// timeline.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Lms {
@@ -30,13 +30,20 @@ pub struct Lms {
     pub ahead: Option<u32>,
 }
 
-impl From<Lms> for Strategy {
-    fn from(lms: Lms) -> Self {
-        Self::Lms(lms)
-    }
-}
-
 impl Rule for Lms {
+    fn parameters(&self) -> &'static [Parameter] {
+        const { &[Parameter::count("threshold", "ops"), Parameter::count("ahead", "ops")] }
+    }
+
+    fn set(&mut self, parameter: &str, value: u64) {
+        let value = u32::try_from(value).ok();
+        match parameter {
+            "threshold" => self.threshold = value,
+            "ahead" => self.ahead = value,
+            _ => {}
+        }
+    }
+
     fn lists(&self, task: &Task<'_>) -> usize {
         grid(*self, task.sequence.len()).count()
     }

@@ -70,7 +70,7 @@ pub use objects::with_larger_objects;
 pub use order::{Join, list_schedule, list_schedule_words};
 pub use recipe::{Auto, Order, Repeats};
 pub use request::{LeastMemory, Output, Request};
-pub use strategy::Strategy;
+pub use strategy::{Parameter, Strategy, Takes};
 pub use weights::Weights;
 pub use window::Window;
 

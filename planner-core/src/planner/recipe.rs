@@ -15,7 +15,7 @@ use super::on_demand::OnDemand;
 use super::paced::{MOST_COARSER, Pace};
 use super::repeats::search::MOST_LISTS as MOST_REPEATED;
 use super::request::Task;
-use super::strategy::{Named, Need, Rule, Strategy};
+use super::strategy::{Named, Need, Parameter, Rule, Strategy, Takes};
 use super::trials::Search;
 use super::vdnn::Vdnn;
 use super::weights::{EveryWay, Weights};
@@ -60,12 +60,6 @@ pub enum Order {
     /// is best.
     #[default]
     Free,
-}
-
-impl From<Auto> for Strategy {
-    fn from(auto: Auto) -> Self {
-        Self::Auto(auto)
-    }
 }
 
 /// One list of steps that is considered.
@@ -410,6 +404,29 @@ impl Strategy {
 
 /// Before the paced lists, `auto` keeps everything on the device.
 impl Rule for Auto {
+    fn parameters(&self) -> &'static [Parameter] {
+        &[
+            Parameter { name: "effort", takes: Takes::Count("plans to try", 0, 10_000) },
+            Parameter { name: "order", takes: Takes::Word(&["given", "free"]) },
+            Parameter { name: "repeats", takes: Takes::Word(&["no", "yes"]) },
+            Parameter { name: "host", takes: Takes::Word(&["no", "yes", "all"]) },
+        ]
+    }
+
+    fn set(&mut self, parameter: &str, value: u64) {
+        match (parameter, value) {
+            ("effort", value) => self.effort = u32::try_from(value).ok(),
+            ("order", 0) => self.order = Order::Given,
+            ("order", _) => self.order = Order::Free,
+            ("repeats", 0) => self.repeats = Repeats::Never,
+            ("repeats", _) => self.repeats = Repeats::Allowed,
+            ("host", 0) => self.host = Host::Never,
+            ("host", 1) => self.host = Host::Allowed,
+            ("host", _) => self.host = Host::All,
+            _ => {}
+        }
+    }
+
     fn moves_in_gaps(&self) -> bool {
         true
     }

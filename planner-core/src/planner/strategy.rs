@@ -1,8 +1,7 @@
 //! How to plan: the table of the strategies, and what the planner asks of each.
 //!
-//! The file of a strategy has its parameters and its [`Rule`]. It is added to the table here: a
-//! variant, a line of [`Strategy::all`] and of [`Strategy::entry`], and one of [`scratch_words`] if
-//! it takes working memory that no other strategy takes.
+//! The file of a strategy has its parameters and its [`Rule`]. An entry of [`strategies`] adds it to
+//! every place that lists strategies, in the core and in the crates above.
 
 use super::builder::Builder;
 use super::checkpoint::{Checkpoint, CheckpointOffload};
@@ -23,97 +22,122 @@ use super::window::Window;
 use super::{cache, fit, groups, vdnn, weights, window};
 use crate::scratch::{Limits, OutOfScratch, Scratch, larger};
 use crate::sequence::Sequence;
-use core::fmt::Debug;
+use core::fmt::{self, Debug};
 
-/// How to plan.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum Strategy {
-    /// Everything stays on the device; only inputs move.
-    InCore,
-    /// Least recently used: evict what was not used for longest when memory is needed, and
-    /// prefetch one op ahead.
-    OnDemand,
-    /// As many states on the device as fit, the rest streamed one op ahead: the rule of thumb
-    /// of inference servers.
-    Fit,
-    /// Of each group of layers, the last ones are streamed: the knobs of inference servers.
-    Groups(Groups),
-    /// Every temporary is swapped out in the longest gap between two of its uses, from
-    /// forward to backward, and fetched one op ahead (vDNN; Rhu et al., 2016).
-    Vdnn,
-    /// What is next used far ahead is swapped out (Large Model Support; Le et al., 2019).
-    Lms(Lms),
-    /// The locally adaptive window of Hayakawa & Narihira, section 3.
-    Window(Window),
-    /// Of a chain of layers, those weights leave that relieve memory most for their transfers
-    /// (Beaumont et al., algorithms 1 and 2).
-    Weights(Weights),
-    /// The same as published, with a copy to the host each time that a weight leaves.
-    WeightsUndiscounted,
-    /// Of a chain of layers, each weight comes for an op and leaves after it.
-    LayerToLayer,
-    /// Segments of the forward pass run again in the backward pass; what they begin with stays
-    /// (Chen et al., 2016).
-    Checkpoint,
-    /// The same, with what segments begin with on the host between the passes.
-    CheckpointOffload,
-    /// Everything on the device, and as few ops as will do on the host: the first or the last of
-    /// them, as inference programs split layers between the two processors.
-    Split,
-    /// All ops that may run on the host do whose results wait for the next iteration, or all ops if there
-    /// are none, and the best of the other baselines plans the rest: the optimizer on the host
-    /// (ZeRO-Offload; Ren et al., 2021).
-    OptimizerOffload,
-    /// Gaps chosen by density and paced by the clock, in several variants and rounds, and all
-    /// other strategies: the best of them by the timeline. Ops may run in another order.
-    Auto(Auto),
+/// Makes [`Strategy`] from its table. An entry has what the strategy does, as users read it; its
+/// variant, with its parameters if it has any; its name; its rule; and the function that counts the
+/// words of scratch that the rule needs to write a list, if it needs any.
+macro_rules! strategies {
+    ($(
+        $(#[doc = $about:literal])+
+        $variant:ident $(($bound:ident: $parameters:ident))? = $name:literal => $rule:expr
+            $(, $words:path)?;
+    )+) => {
+        /// How to plan.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        #[non_exhaustive]
+        pub enum Strategy {
+            $($(#[doc = $about])+ $variant $(($parameters))?,)+
+        }
+
+        /// How many strategies there are.
+        const COUNT: usize = [$($name),+].len();
+
+        impl Strategy {
+            /// Every strategy, with default parameters.
+            #[must_use]
+            pub fn all() -> [Self; COUNT] {
+                [$(Self::$variant $((<$parameters>::default()))?),+]
+            }
+
+            /// The name of each strategy, and its rule.
+            pub(super) const fn entry(&self) -> Named<'_> {
+                match self {
+                    $(Self::$variant $(($bound))? => ($name, $rule),)+
+                }
+            }
+
+            /// What it does, in a sentence or two.
+            #[must_use]
+            pub const fn about(self) -> &'static str {
+                let about = match self {
+                    $(Self::$variant $(($bound))? => {
+                        $(let _ = $bound;)?
+                        concat!($($about),+)
+                    })+
+                };
+                about.trim_ascii()
+            }
+
+            /// Sets a parameter of [`Strategy::parameters`]. Ignores a name that the strategy does not
+            /// have.
+            pub fn set(&mut self, parameter: &str, value: u64) {
+                match self {
+                    $(Self::$variant $(($bound))? => {
+                        $($bound.set(parameter, value);)?
+                    })+
+                }
+            }
+        }
+
+        $($(
+            impl From<$parameters> for Strategy {
+                fn from($bound: $parameters) -> Self {
+                    Self::$variant($bound)
+                }
+            }
+        )?)+
+
+        /// Words of scratch that any rule asks for to write a list, beside those for [`Auto`].
+        pub(super) const fn scratch_words(limits: &Limits) -> usize {
+            let words = cache::scratch_words(limits);
+            $($(let words = larger(words, $words(limits));)?)+
+            words
+        }
+    };
+}
+
+strategies! {
+    /// Keep everything on the device; only inputs move
+    InCore = "in-core" => &InCore;
+    /// Evict the least recently used tensor when memory is needed, prefetch one op ahead
+    OnDemand = "on-demand" => &OnDemand;
+    /// Keep as many states on the device as fit, prefetch the rest one op ahead
+    Fit = "fit" => &Fit, fit::scratch_words;
+    /// Stream the last layers of each group of layers, as inference servers do
+    Groups(groups: Groups) = "groups" => groups, groups::scratch_words;
+    /// Swap each temporary out between forward and backward, prefetch one op ahead (vDNN; Rhu et al.,
+    /// 2016)
+    Vdnn = "vdnn" => &Vdnn, vdnn::scratch_words;
+    /// Swap out tensors whose next use is far ahead (Large Model Support; Le et al., 2019)
+    Lms(lms: Lms) = "lms" => lms;
+    /// The locally adaptive window (Hayakawa & Narihira, section 3)
+    Window(window: Window) = "window" => window, window::scratch_words;
+    /// For a chain of layers, move the weights and optimizer states that free the most memory for
+    /// their transfers (Beaumont et al., algorithms 1 and 2)
+    Weights(weights: Weights) = "weights" => weights, weights::scratch_words;
+    /// Weight offload as published, with a copy to the host each time that a weight leaves
+    WeightsUndiscounted = "weights-undiscounted" => &UNDISCOUNTED;
+    /// For a chain of layers, prefetch each weight for an op and evict it after the op
+    LayerToLayer = "layer-to-layer" => &LAYER_TO_LAYER;
+    /// Activation checkpointing: keep the inputs of segments of the forward pass, run the segments
+    /// again in the backward pass; nothing moves but inputs (Chen et al., 2016)
+    Checkpoint = "checkpoint" => &Checkpoint;
+    /// Activation checkpointing with the inputs of segments on the host between the passes
+    CheckpointOffload = "checkpoint-offload" => &CheckpointOffload;
+    /// Keep everything on the device but the first or the last layers, as few as possible, which
+    /// the host computes, as llama.cpp does
+    Split = "split" => &InCore;
+    /// Run all updates on the host that may run there, as ZeRO-Offload does with the optimizer, and
+    /// plan the rest by the best of the strategies above (Ren et al., 2021)
+    OptimizerOffload = "optimizer-offload" => &OnDemand;
+    /// Move parts of tensors, paced by the clock, and launch ops again where that takes less time
+    /// than a transfer, or on the host if they may run there, with the ops in the given or a better
+    /// order; the best of many plans
+    Auto(auto: Auto) = "auto" => auto;
 }
 
 impl Strategy {
-    /// Every strategy, with default parameters.
-    #[must_use]
-    pub fn all() -> [Self; 15] {
-        [
-            Self::InCore,
-            Self::OnDemand,
-            Self::Fit,
-            Self::Groups(Groups::default()),
-            Self::Vdnn,
-            Self::Lms(Lms::default()),
-            Self::Window(Window::default()),
-            Self::Weights(Weights::default()),
-            Self::WeightsUndiscounted,
-            Self::LayerToLayer,
-            Self::Checkpoint,
-            Self::CheckpointOffload,
-            Self::Split,
-            Self::OptimizerOffload,
-            Self::Auto(Auto::default()),
-        ]
-    }
-
-    /// The name of each strategy, and its rule.
-    pub(super) const fn entry(&self) -> Named<'_> {
-        match self {
-            Self::InCore => ("in-core", &InCore),
-            Self::OnDemand => ("on-demand", &OnDemand),
-            Self::Fit => ("fit", &Fit),
-            Self::Groups(groups) => ("groups", groups),
-            Self::Vdnn => ("vdnn", &Vdnn),
-            Self::Lms(lms) => ("lms", lms),
-            Self::Window(window) => ("window", window),
-            Self::Weights(weights) => ("weights", weights),
-            Self::WeightsUndiscounted => ("weights-undiscounted", &UNDISCOUNTED),
-            Self::LayerToLayer => ("layer-to-layer", &LAYER_TO_LAYER),
-            Self::Checkpoint => ("checkpoint", &Checkpoint),
-            Self::CheckpointOffload => ("checkpoint-offload", &CheckpointOffload),
-            Self::Split => ("split", &InCore),
-            Self::OptimizerOffload => ("optimizer-offload", &OnDemand),
-            Self::Auto(auto) => ("auto", auto),
-        }
-    }
-
     /// Whether it is a strategy that runs ops on the host wherever they may.
     #[must_use]
     pub const fn runs_on_host(self) -> bool {
@@ -126,19 +150,68 @@ impl Strategy {
         self.entry().0
     }
 
+    /// Its parameters, which [`Strategy::set`] sets.
+    #[must_use]
+    pub fn parameters(&self) -> &'static [Parameter] {
+        self.rule().parameters()
+    }
+
     /// The rule.
     pub(super) const fn rule(&self) -> &dyn Rule {
         self.entry().1
     }
 }
 
-/// Words of scratch that any rule asks for to write a list, beside those for [`Auto`].
-pub(super) const fn scratch_words(limits: &Limits) -> usize {
-    let words = larger(cache::scratch_words(limits), fit::scratch_words(limits));
-    let words = larger(words, groups::scratch_words(limits));
-    let words = larger(words, vdnn::scratch_words(limits));
-    let words = larger(words, window::scratch_words(limits));
-    larger(words, weights::scratch_words(limits))
+/// A parameter of a strategy.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Parameter {
+    /// Its name.
+    pub name: &'static str,
+    /// The values that it takes.
+    pub takes: Takes,
+}
+
+/// The values that a parameter takes. [`Strategy::set`] takes each as a number. Displays as "a size
+/// such as 512MiB".
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Takes {
+    /// A size in bytes, 1 or more.
+    Bytes,
+    /// A number of things, at least and at most so many.
+    Count(&'static str, u64, u64),
+    /// One of these words; its number is its position.
+    Word(&'static [&'static str]),
+}
+
+impl fmt::Display for Takes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match *self {
+            Self::Bytes => f.write_str("a size such as 512MiB"),
+            Self::Count(things, 1, most) if most >= u64::from(u32::MAX) => {
+                write!(f, "a number of {things}, 1 or more")
+            }
+            Self::Count(things, least, most) => {
+                write!(f, "a number of {things} from {least} to {most}")
+            }
+            Self::Word(words) => words.iter().enumerate().try_for_each(|(at, word)| {
+                let joint = match words.len() - at {
+                    1 => "",
+                    2 => " or ",
+                    _ => ", ",
+                };
+                write!(f, "{word}{joint}")
+            }),
+        }
+    }
+}
+
+impl Parameter {
+    /// A number of layers or ops, 1 or more.
+    pub(super) const fn count(name: &'static str, things: &'static str) -> Self {
+        // Strategies keep such numbers in 32 bits.
+        Self { name, takes: Takes::Count(things, 1, u32::MAX as u64) }
+    }
 }
 
 /// A rule, and what plans that it makes are said to be made by.
@@ -146,6 +219,14 @@ pub(super) type Named<'r> = (&'static str, &'r dyn Rule);
 
 /// A strategy as the planner sees it: numbered lists of steps, of which the best is the plan.
 pub(super) trait Rule: Debug {
+    /// Its parameters.
+    fn parameters(&self) -> &'static [Parameter] {
+        &[]
+    }
+
+    /// Sets one of its parameters.
+    fn set(&mut self, _parameter: &str, _value: u64) {}
+
     /// What must be on the device at once.
     fn need(&self, _sequence: &Sequence<'_>) -> Need {
         Need::LargestOp

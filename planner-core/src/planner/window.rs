@@ -22,7 +22,7 @@ use super::list::{Lengths, Stuck};
 use super::memory::CHUNKS;
 use super::queue::Queue;
 use super::request::Task;
-use super::strategy::{Rule, Strategy};
+use super::strategy::{Parameter, Rule, Takes};
 use super::trials::Search;
 use crate::graph::{Kind, TensorId};
 use crate::scratch::{Limits, Scratch, total, words};
@@ -32,7 +32,7 @@ use crate::sequence::{LaunchId, Sequence};
 /// the largest is bounded by memory alone.
 const FRACTIONS: [u64; 6] = [1, 4, 8, 16, 32, 64];
 
-/// Parameters of [`Strategy::Window`].
+/// Parameters of [`Strategy::Window`](super::Strategy::Window).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Window {
     /// Bytes of the sequence of variables that the window covers; when not given, several
@@ -42,13 +42,22 @@ pub struct Window {
     pub published: bool,
 }
 
-impl From<Window> for Strategy {
-    fn from(window: Window) -> Self {
-        Self::Window(window)
-    }
-}
-
 impl Rule for Window {
+    fn parameters(&self) -> &'static [Parameter] {
+        &[
+            Parameter { name: "bytes", takes: Takes::Bytes },
+            Parameter { name: "variant", takes: Takes::Word(&["best", "published"]) },
+        ]
+    }
+
+    fn set(&mut self, parameter: &str, value: u64) {
+        match parameter {
+            "bytes" => self.bytes = Some(value),
+            "variant" => self.published = value == 1,
+            _ => {}
+        }
+    }
+
     fn lists(&self, _: &Task<'_>) -> usize {
         if self.bytes.is_some() { 1 } else { FRACTIONS.len() }
     }

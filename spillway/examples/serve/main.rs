@@ -92,7 +92,7 @@ impl Server {
         let (first, work) = plans[&step].clone();
         let mut capacity = Capacity::default();
         for (plan, _) in plans.values() {
-            capacity = capacity.max(plan.capacity()?);
+            capacity = capacity.max(plan.capacity());
         }
         let device = MappedDevice::new(CHUNK_BYTES, capacity.chunks * CHUNK_BYTES)?;
         let kernels = Decoder { work, prompt: Vec::new() };

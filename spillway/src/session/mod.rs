@@ -71,7 +71,7 @@ impl<D: Transfers + Paging, K: Kernels<D>> Session<D, K> {
         mut device: D,
         mut kernels: K,
     ) -> Result<Self, SessionError<D::Error>> {
-        let words = executor_words(&plan.verified()?);
+        let words = executor_words(plan.verified());
         let running = start(plan, words, |verified, scratch| {
             let (device, kernels) = (&mut device, &mut kernels);
             Ok(Executor::start_with(verified, capacity, device, kernels, scratch)?)
@@ -102,15 +102,11 @@ impl<D: Transfers + Paging, K: Kernels<D>> Session<D, K> {
     ) -> Result<SwitchFigures, SessionError<D::Error>> {
         let Self { device, kernels, running, .. } = self;
         let states = switching::shared_states(running.borrow_owner().plan.graph(), plan.graph())?;
-        let (planned, words) = {
-            let (to, mut held) = (plan.verified()?, Vec::new());
-            let executor = running.borrow_dependent();
-            let planned = switching::holding(executor, &mut held)
-                .and_then(|holding| switching::plan(&holding, &to, &states, Memory::Chunks))
-                .map_err(Error::from)?;
-            let words = switch_words(executor, &to, planned.chunks.len());
-            (planned, words)
-        };
+        let (to, executor, mut held) = (plan.verified(), running.borrow_dependent(), Vec::new());
+        let planned = switching::holding(executor, &mut held)
+            .and_then(|holding| switching::plan(&holding, to, &states, Memory::Chunks))
+            .map_err(Error::from)?;
+        let words = switch_words(executor, to, planned.chunks.len());
         let mut change = Some(change);
         let next = running.with_dependent_mut(|_, executor| {
             start(plan, words, |to, scratch| {
@@ -340,8 +336,7 @@ fn start<E: BackendError>(
     grow(words, owner, |mut owner, words| {
         owner.memory = MutBorrow::new(vec![0; words]);
         let started = Running::try_new_or_recover(owner, |owner| {
-            let verified = owner.plan.verified()?;
-            executor(&verified, &mut Scratch::new(owner.memory.borrow_mut()))
+            executor(owner.plan.verified(), &mut Scratch::new(owner.memory.borrow_mut()))
         });
         match started {
             // Memory is split into more runs than usual. The device has not been called.

@@ -154,10 +154,9 @@ pub fn check(input: &Input) -> Result<(), Fault> {
         Fault::new(format!("{what} is malformed"), format!("{what}: {error}"))
     };
     let picture = returns("picture", || plan.picture())?;
-    let picture = picture.map_err(|error| fault("a picture", error.to_string()))?;
     Document::parse(&picture).map_err(|error| fault("a picture", error.to_string()))?;
     let trace = returns("trace", || plan.trace())?;
-    check_trace(trace, true)?;
+    check_trace(Ok(trace), true)?;
     let trace = returns("trace beside", || plan.trace_beside(&actual))?;
     check_trace(trace, is_run)?;
     let budgeted = |&(budget_bytes, period_ns): &(u64, u64)| Budgeted { budget_bytes, period_ns };

@@ -112,12 +112,7 @@ pub fn check(input: &Input) -> Result<(), Fault> {
         Ok(_) | Err(Error::NotPlaced) => {}
         Err(error) => return Err(Fault::new("no switch in a slab", error.to_string())),
     }
-    let verified = |plan: &Plan| plan.verified().map(|_| ());
-    if verified(&from).is_err() || verified(&to).is_err() {
-        return Err(Fault::new("proof", "a plan is proved once and not again"));
-    }
-    let (Ok(one), Ok(other)) = (from.verified(), to.verified()) else { return Ok(()) };
-    check_switch(input, &from, &to, [&one, &other])
+    check_switch(input, &from, &to, [from.verified(), to.verified()])
 }
 
 /// Bytes that a switch copies.
@@ -155,8 +150,7 @@ fn check_switch(
     [one, other]: [&Verified<'_>; 2],
 ) -> Result<(), Fault> {
     let fault = |error: String| Fault::new("a switch is not planned", error);
-    let capacity = |plan: &Plan| plan.capacity().map_err(|error| fault(error.to_string()));
-    let capacity = capacity(from)?.max(capacity(to)?);
+    let capacity = from.capacity().max(to.capacity());
     let mut held = Vec::new();
     let holding = returns("holding_of", || {
         switching::holding_of(one, input.iterations, capacity, &mut held)

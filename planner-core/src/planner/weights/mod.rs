@@ -24,7 +24,7 @@ use super::error::PlanningError;
 use super::list::{Lengths, Stuck};
 use super::memory::Memory;
 use super::request::Task;
-use super::strategy::{Need, Rule, Strategy};
+use super::strategy::{Need, Parameter, Rule, Strategy, Takes};
 use super::trials::Search;
 use crate::graph::{Kind, TensorId};
 use crate::scratch::{Limits, OutOfScratch, Scratch, larger, total};
@@ -59,13 +59,22 @@ impl Weights {
     }
 }
 
-impl From<Weights> for Strategy {
-    fn from(weights: Weights) -> Self {
-        Self::Weights(weights)
-    }
-}
-
 impl Rule for Weights {
+    fn parameters(&self) -> &'static [Parameter] {
+        &[
+            Parameter { name: "variant", takes: Takes::Word(&["best", "published"]) },
+            Parameter { name: "activations", takes: Takes::Word(&["no", "yes"]) },
+        ]
+    }
+
+    fn set(&mut self, parameter: &str, value: u64) {
+        match parameter {
+            "variant" => self.published = value == 1,
+            "activations" => self.activations = value == 1,
+            _ => {}
+        }
+    }
+
     fn need(&self, _: &Sequence<'_>) -> Need {
         if self.moves_activations() { Need::LargestOp } else { Need::Layer }
     }

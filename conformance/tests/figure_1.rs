@@ -12,8 +12,8 @@ use planner_core::planner::Request;
 use planner_core::planner::swap::Threshold;
 use planner_core::timeline::{self, Timeline};
 use planner_core::{Kind, Limits, Machine, MachineParameters, OpId, Scratch, Stream};
-use search::{Limit, Watch, joint};
 use spillway::planning;
+use spillway::search::{Limit, Watch, joint};
 use spillway::swapping::{self, Swap};
 use std::sync::atomic::AtomicBool;
 use workloads::{OwnedGraph, OwnedPlan};
@@ -124,7 +124,7 @@ fn joint_is_the_fastest_from_either_order() {
         let graph = graph.graph().unwrap();
         let request = Request { graph: &graph, machine: &MACHINE, budget_bytes: 10 * MB };
         let limit = Limit { seconds: None, rounds: Some(20), bound_ns: 0 };
-        let mut watch = Watch { interrupted: &interrupted, progress: &mut |_| {} };
+        let mut watch = Watch { interrupted: Some(&interrupted), progress: None };
         let settings = joint::Settings { limit, ..joint::Settings::default() };
         joint::search(&request, &settings, &mut watch).unwrap().plan.predicted.period_ns
     };

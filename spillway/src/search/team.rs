@@ -1,6 +1,6 @@
 //! The threads of a search, each with its own judge.
 
-use crate::judge::Judge;
+use super::judge::Judge;
 use rayon::prelude::*;
 use std::sync::Mutex;
 

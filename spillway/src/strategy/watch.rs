@@ -1,8 +1,9 @@
 //! When a search stops, and its observer.
 
 use std::fmt;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Instant;
+use std::sync::atomic::AtomicBool;
+#[cfg(feature = "search")]
+use std::{sync::atomic::Ordering, time::Instant};
 
 /// When a search stops: whichever comes first, or when it is interrupted.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -28,30 +29,35 @@ pub struct Progress {
     pub best_ns: Option<u64>,
 }
 
-/// The observer of a search.
+/// The observer of a search. The default observes nothing.
+#[derive(Default)]
 pub struct Watch<'w> {
     /// Set to end the search with the best plan so far.
-    pub interrupted: &'w AtomicBool,
+    pub interrupted: Option<&'w AtomicBool>,
     /// Receives progress.
-    pub progress: &'w mut (dyn FnMut(&Progress) + Send),
+    pub progress: Option<&'w mut (dyn FnMut(&Progress) + Send)>,
 }
 
 impl fmt::Debug for Watch<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Watch").field("interrupted", self.interrupted).finish_non_exhaustive()
+        f.debug_struct("Watch").field("interrupted", &self.interrupted).finish_non_exhaustive()
     }
 }
 
+#[cfg(feature = "search")]
 impl Watch<'_> {
     pub(crate) fn show(&mut self, progress: &Progress) {
-        (self.progress)(progress);
+        if let Some(show) = &mut self.progress {
+            show(progress);
+        }
     }
 }
 
+#[cfg(feature = "search")]
 impl Limit {
     /// Returns whether time is up or the search was interrupted.
-    pub(crate) fn is_over(&self, started: Instant, interrupted: &AtomicBool) -> bool {
-        interrupted.load(Ordering::Relaxed)
+    pub(crate) fn is_over(&self, started: Instant, interrupted: Option<&AtomicBool>) -> bool {
+        interrupted.is_some_and(|it| it.load(Ordering::Relaxed))
             || self.seconds.is_some_and(|most| started.elapsed().as_secs_f64() >= most)
     }
 
@@ -61,7 +67,7 @@ impl Limit {
         started: Instant,
         rounds: u64,
         best_ns: Option<u64>,
-        interrupted: &AtomicBool,
+        interrupted: Option<&AtomicBool>,
     ) -> bool {
         self.is_over(started, interrupted)
             || self.rounds.is_some_and(|most| rounds >= most)

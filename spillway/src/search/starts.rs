@@ -1,6 +1,6 @@
 //! The first orders of a search.
 
-use crate::order::Dependencies;
+use super::order::Dependencies;
 use planner_core::planner::{self, Join, Request};
 use planner_core::scratch::{Limits, Scratch};
 use planner_core::{Graph, Kind, OpId, TensorId};

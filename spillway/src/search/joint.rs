@@ -7,11 +7,11 @@
 //! At the end `auto` plans with full effort in the best orders, the given order and an order of its
 //! own; the best plan wins.
 
-use crate::judge::{Cost, IMPOSSIBLE};
-use crate::limit::{Limit, Progress, Watch};
-use crate::order::Dependencies;
-use crate::starts::starts;
-use crate::team::Team;
+use super::judge::{Cost, IMPOSSIBLE};
+use super::order::Dependencies;
+use super::starts::starts;
+use super::team::Team;
+use crate::strategy::{Limit, Progress, Watch};
 use planner_core::planner::{Auto, Host, Order, PlanningError, Repeats, Request, Strategy};
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
@@ -19,7 +19,7 @@ use std::time::Instant;
 use workloads::OwnedPlan;
 
 /// How to search.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Settings {
     /// The seed of the random numbers.
     pub seed: u64,
@@ -27,6 +27,21 @@ pub struct Settings {
     pub limit: Limit,
     /// Whether plans launch ops again.
     pub repeats: Repeats,
+}
+
+/// How long to search if no limit is given.
+pub(crate) const SECONDS: f64 = 20.0;
+
+impl Default for Settings {
+    fn default() -> Self {
+        let limit = Limit { seconds: Some(SECONDS), ..Limit::default() };
+        Self { seed: 0, limit, repeats: Repeats::default() }
+    }
+}
+
+/// The strategy that judges orders.
+pub(crate) fn judge() -> Strategy {
+    Auto::default().into()
 }
 
 impl Settings {
@@ -73,7 +88,7 @@ pub fn plan_again(
     settings: &Settings,
     found: &Found,
 ) -> Result<OwnedPlan, PlanningError> {
-    crate::plan_in(request, &found.order, settings.thorough())
+    super::plan_in(request, &found.order, settings.thorough())
 }
 
 /// Searches, on all threads of the current pool.
@@ -93,7 +108,7 @@ pub fn search(
     let mut found = search.plan_thoroughly(&ranked, given.clone())?;
     if found.plan.predicted.period_ns > settings.limit.bound_ns && !ranked.is_empty() {
         let improved = search.improve(&dependencies, ranked.swap_remove(0), found.cost(), watch);
-        if let Ok(plan) = crate::plan_in(request, &improved, settings.thorough())
+        if let Ok(plan) = super::plan_in(request, &improved, settings.thorough())
             && cost(&plan) < found.cost()
         {
             found = Found { plan, order: improved, ..found }
@@ -162,7 +177,7 @@ impl Search<'_, '_> {
                 true
             })
         };
-        let (_, planned) = rayon::join(each, || crate::plan_in(self.request, &given, free));
+        let (_, planned) = rayon::join(each, || super::plan_in(self.request, &given, free));
         let found = |order, plan| Found { plan, order, evaluations: 0, seconds: 0.0 };
         let tried = tried.into_iter().filter_map(|(order, plan)| Some(found(order, plan?)));
         // Of equals, the first.

@@ -8,11 +8,11 @@
 //! As published, a simulation judges individuals, here the swap planner's own clock. The best
 //! individuals are lowered and timed, and the search returns the best plan by the timeline.
 
-use crate::judge::Judge;
-use crate::limit::{Limit, Progress, Watch};
-use crate::order::{Dependencies, cross};
-use crate::pool::{Division, Mapping, Sizes};
-use crate::team::Team;
+use super::judge::Judge;
+use super::order::{Dependencies, cross};
+use super::pool::{Division, Mapping, Sizes};
+use super::team::Team;
+use crate::strategy::{Limit, Progress, Watch};
 use planner_core::planner::swap::Threshold;
 use planner_core::planner::{PlanningError, Request};
 use rand::{RngExt, SeedableRng};

@@ -6,8 +6,8 @@ use conformance::ledger::judge;
 use planner_core::planner::{Auto, PlanningError, Repeats, Request, Strategy as Planner};
 use planner_core::{Kind, Machine};
 use proptest::prelude::*;
-use search::{Limit, Watch, genetic, joint};
 use spillway::planning;
+use spillway::search::{Limit, Watch, genetic, joint};
 use spillway::swapping::{self, Swap};
 use std::sync::atomic::AtomicBool;
 use workloads::{OwnedGraph, OwnedPlan};
@@ -18,13 +18,13 @@ fn published(request: &Request<'_>, seed: u64) -> Result<genetic::Found, Plannin
     let settings =
         genetic::Settings { population: 8, seed, limit: ROUNDS, ..genetic::Settings::default() };
     let interrupted = AtomicBool::new(false);
-    let mut watch = Watch { interrupted: &interrupted, progress: &mut |_| {} };
+    let mut watch = Watch { interrupted: Some(&interrupted), progress: None };
     genetic::search(request, &settings, &mut watch)
 }
 
 fn ours(request: &Request<'_>, seed: u64, repeats: Repeats) -> Result<joint::Found, PlanningError> {
     let interrupted = AtomicBool::new(false);
-    let mut watch = Watch { interrupted: &interrupted, progress: &mut |_| {} };
+    let mut watch = Watch { interrupted: Some(&interrupted), progress: None };
     let settings = joint::Settings { seed, limit: ROUNDS, repeats };
     joint::search(request, &settings, &mut watch)
 }
@@ -89,8 +89,8 @@ fn an_interrupt_hands_over_the_best_so_far() {
     let request = Request { graph: &graph, machine: &machine, budget_bytes: 12 << 20 };
     let interrupted = AtomicBool::new(true);
     let mut shown = 0;
-    let mut progress = |_: &search::Progress| shown += 1;
-    let mut watch = Watch { interrupted: &interrupted, progress: &mut progress };
+    let mut progress = |_: &spillway::search::Progress| shown += 1;
+    let mut watch = Watch { interrupted: Some(&interrupted), progress: Some(&mut progress) };
     let settings = genetic::Settings { population: 8, ..genetic::Settings::default() };
     let first = genetic::search(&request, &settings, &mut watch).unwrap();
     assert_eq!((shown, first.generations.len()), (1, 1));

@@ -8,13 +8,14 @@
 pub mod genetic;
 pub mod joint;
 mod judge;
-mod limit;
 pub mod order;
+mod planners;
 pub mod pool;
+mod settings;
 mod starts;
 mod team;
 
-pub use limit::{Limit, Progress, Watch};
+pub use crate::strategy::{Limit, Progress, Watch};
 
 use planner_core::planner::{PlanningError, Request, Strategy};
 use workloads::OwnedPlan;

@@ -1,14 +1,14 @@
 //! Judges individuals: plans and times each, in buffers that are kept from one to the next.
 
-use crate::pool::{Division, Sizes};
+use super::pool::{Division, Sizes};
+use crate::planning;
+use crate::swapping::{self, OwnedClasses};
 use planner_core::graph::{Op, OpId, TensorId};
 use planner_core::plan::Step;
 use planner_core::planner::swap::{Classes, Threshold};
 use planner_core::planner::{Made, PlanningError, Request, Strategy};
 use planner_core::scratch::Scratch;
 use planner_core::{Graph, Launched, Plan};
-use spillway::planning;
-use spillway::swapping::{self, OwnedClasses};
 use workloads::OwnedPlan;
 
 /// How good a plan is: its period, and the bytes that it moves.
@@ -155,8 +155,8 @@ impl Judge {
 #[allow(clippy::unwrap_used, reason = "what fails here fails the test")]
 mod tests {
     use super::*;
-    use crate::order::Dependencies;
-    use crate::pool::Mapping;
+    use crate::search::order::Dependencies;
+    use crate::search::pool::Mapping;
     use conformance::graphs::{graphs, machines};
     use planner_core::PlanError;
     use proptest::prelude::*;

@@ -1,12 +1,12 @@
 //! How memory is divided: the second half of a chromosome, and how it is varied (section 5.3).
 
+use crate::swapping::{self, OwnedClasses};
 use planner_core::plan::Pool;
 use planner_core::planner::Request;
 use planner_core::planner::swap::Classes;
 use rand::RngExt;
 use rand_chacha::ChaCha8Rng;
 use rand_distr::{Distribution, Normal};
-use spillway::swapping::{self, OwnedClasses};
 
 /// Draws of a random division before it is taken as it is.
 const DRAWS: usize = 64;

@@ -1,0 +1,50 @@
+//! Searches in a terminal: a progress bar, and an interrupt that keeps the best plan so far.
+
+use crate::signals;
+use indicatif::{ProgressBar, ProgressStyle};
+use spillway::strategy::{Planner, Progress, Watch};
+use spillway::units::time;
+use spillway::{Error, Plan, Prepared};
+use std::sync::atomic::{AtomicBool, Ordering};
+use workloads::format;
+
+/// Whether a search is under way, and whether it has been interrupted.
+static SEARCHING: AtomicBool = AtomicBool::new(false);
+static INTERRUPTED: AtomicBool = AtomicBool::new(false);
+
+/// An interrupt by the user ends a search, which then returns the best plan so far. Another signal,
+/// or one without a search, or the second one, ends the program with this status and leaves no
+/// partial file.
+pub(crate) fn interrupt(status: i32) {
+    let keeps_best = status == signals::INTERRUPTED && SEARCHING.load(Ordering::Relaxed);
+    if !keeps_best || INTERRUPTED.swap(true, Ordering::Relaxed) {
+        format::stop_saving();
+        std::process::exit(status);
+    }
+}
+
+/// Plans, with a progress bar if the strategy searches and standard error is a terminal.
+pub(crate) fn plan(prepared: &mut Prepared) -> Result<Plan, Error> {
+    let Some(limit) = prepared.strategy().limit() else {
+        return prepared.plan(&mut Watch::default());
+    };
+    SEARCHING.store(true, Ordering::Relaxed);
+    let bar = ProgressBar::new(limit.seconds.map_or(0, |seconds| (seconds * 1000.0) as u64));
+    let style = ProgressStyle::with_template("searching {bar:40} {elapsed} {msg}");
+    // The template is a constant. Without it the bar only looks different.
+    let bar = style.map_or_else(|_| bar.clone(), |style| bar.clone().with_style(style));
+    let mut show = |progress: &Progress| {
+        let Progress { seconds, rounds, evaluations, best_ns } = *progress;
+        bar.set_position((seconds * 1000.0) as u64);
+        let best = best_ns.map_or_else(|| "none".to_owned(), time);
+        let rate = evaluations as f64 / seconds.max(1e-9);
+        bar.set_message(format!(
+            "best {best}, round {rounds}, {evaluations} judged ({rate:.0} a second)"
+        ));
+    };
+    let mut watch = Watch { interrupted: Some(&INTERRUPTED), progress: Some(&mut show) };
+    let planned = prepared.plan(&mut watch);
+    bar.finish_and_clear();
+    SEARCHING.store(false, Ordering::Relaxed);
+    planned
+}

@@ -1,0 +1,114 @@
+//! Searches as planners. With fixed objects, the result of one search is planned again in smaller
+//! budgets.
+
+use super::{genetic, joint};
+use crate::placing;
+use crate::planning;
+use crate::strategy::{Limit, Planned, Planner, Watch};
+use crate::swapping::{self, Swap};
+use planner_core::OpId;
+use planner_core::bounds::Order;
+use planner_core::planner::{PlanningError, Repeats, Request};
+use workloads::OwnedPlan;
+
+impl Planner for joint::Settings {
+    fn name(&self) -> &'static str {
+        "joint"
+    }
+
+    fn min_feasible(&self, request: &Request<'_>) -> Result<(u64, OpId), PlanningError> {
+        planning::min_feasible(request, joint::judge())
+    }
+
+    fn plan(
+        &self,
+        request: &Request<'_>,
+        watch: &mut Watch<'_>,
+    ) -> Result<OwnedPlan, PlanningError> {
+        Ok(self.search(request, watch)?.plan)
+    }
+
+    fn plan_placed(
+        &self,
+        request: &Request<'_>,
+        watch: &mut Watch<'_>,
+    ) -> Result<Planned, PlanningError> {
+        let mut found: Option<joint::Found> = None;
+        placing::plan_by(request, |request| match &found {
+            Some(found) => joint::plan_again(request, self, found),
+            None => Ok(found.insert(self.search(request, watch)?).plan.clone()),
+        })
+    }
+
+    fn limit(&self) -> Option<Limit> {
+        Some(self.limit)
+    }
+}
+
+impl joint::Settings {
+    /// Searches until a bound is reached at the latest.
+    fn search(
+        &self,
+        request: &Request<'_>,
+        watch: &mut Watch<'_>,
+    ) -> Result<joint::Found, PlanningError> {
+        let limit = Limit { bound_ns: bound_ns(request, self.repeats), ..self.limit };
+        joint::search(request, &Self { limit, ..*self }, watch)
+    }
+}
+
+impl Planner for genetic::Settings {
+    fn name(&self) -> &'static str {
+        "joint"
+    }
+
+    fn min_feasible(&self, request: &Request<'_>) -> Result<(u64, OpId), PlanningError> {
+        Ok(swapping::min_feasible(request, &Swap::default())?)
+    }
+
+    fn plan(
+        &self,
+        request: &Request<'_>,
+        watch: &mut Watch<'_>,
+    ) -> Result<OwnedPlan, PlanningError> {
+        Ok(self.search(request, watch)?.plan)
+    }
+
+    fn plan_placed(
+        &self,
+        request: &Request<'_>,
+        watch: &mut Watch<'_>,
+    ) -> Result<Planned, PlanningError> {
+        let mut found: Option<genetic::Found> = None;
+        placing::plan_by(request, |request| match &found {
+            Some(found) => genetic::plan_again(request, self, found),
+            None => Ok(found.insert(self.search(request, watch)?).plan.clone()),
+        })
+    }
+
+    fn limit(&self) -> Option<Limit> {
+        Some(self.limit)
+    }
+}
+
+impl genetic::Settings {
+    /// Searches until a bound is reached at the latest.
+    fn search(
+        &self,
+        request: &Request<'_>,
+        watch: &mut Watch<'_>,
+    ) -> Result<genetic::Found, PlanningError> {
+        let limit = Limit { bound_ns: bound_ns(request, Repeats::Never), ..self.limit };
+        genetic::search(request, &Self { limit, ..*self }, watch)
+    }
+}
+
+/// A period that no order can beat.
+fn bound_ns(request: &Request<'_>, repeats: Repeats) -> u64 {
+    let Request { graph, machine, budget_bytes } = *request;
+    let bound_ns = match repeats {
+        Repeats::Never => planning::lower_bound_ns,
+        Repeats::Allowed => planning::lower_bound_repeats_ns,
+    };
+    bound_ns(graph, machine, budget_bytes, Order::Any).unwrap_or(0)
+}

@@ -1,0 +1,313 @@
+//! How to plan: the strategies of the core, swaps in size classes, and searches.
+
+mod core;
+mod watch;
+
+use crate::placing::{self, Unplaced};
+#[cfg(feature = "search")]
+use crate::search::{genetic, joint};
+use crate::settings::{SettingError, Settings};
+use planner_core::OpId;
+use planner_core::planner::{PlanningError, Request, Strategy as CoreStrategy};
+use std::fmt::Debug;
+use std::str::FromStr;
+use workloads::{OwnedPlan, Shown};
+
+pub use crate::swapping::Swap;
+pub use planner_core::planner::{Auto, Groups, Host, Lms, Order, Repeats, Weights, Window};
+pub use watch::{Limit, Progress, Watch};
+
+/// A plan, and why it does not fix its objects, if fixed objects were wanted.
+pub type Planned = (OwnedPlan, Option<Unplaced>);
+
+/// Something that plans.
+pub trait Planner: Debug {
+    /// The name, as plan files have it.
+    fn name(&self) -> &'static str;
+
+    /// The smallest budget with which there is a plan, and the op that needs it.
+    ///
+    /// # Errors
+    /// The planner cannot plan this work at all, or there is too little memory.
+    fn min_feasible(&self, request: &Request<'_>) -> Result<(u64, OpId), PlanningError>;
+
+    /// Plans without fixed objects.
+    ///
+    /// # Errors
+    /// There is no plan.
+    fn plan(
+        &self,
+        request: &Request<'_>,
+        watch: &mut Watch<'_>,
+    ) -> Result<OwnedPlan, PlanningError>;
+
+    /// Plans with fixed objects, if that costs at most a hundredth of the period. May ask for plans in
+    /// smaller budgets.
+    ///
+    /// # Errors
+    /// Those of [`Planner::plan`].
+    fn plan_placed(
+        &self,
+        request: &Request<'_>,
+        watch: &mut Watch<'_>,
+    ) -> Result<Planned, PlanningError> {
+        placing::plan_by(request, |request| self.plan(request, watch))
+    }
+
+    /// The length of a published schedule of one cycle, for strategies that have one.
+    fn cycle_ns(&self, _request: &Request<'_>) -> Option<u64> {
+        None
+    }
+
+    /// When it stops, if it searches.
+    fn limit(&self) -> Option<Limit> {
+        None
+    }
+}
+
+/// How to plan. Made from the core's [`Strategy`](CoreStrategy), from the parameters of one of
+/// these such as [`Auto`], from [`Swap`], from the settings of a search, or from a text such as
+/// `window:bytes=512MiB`.
+#[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
+pub enum Strategy {
+    /// A strategy of the core.
+    Core(CoreStrategy),
+    /// Whole tensors in size classes.
+    Swap(Swap),
+    /// A search for an order of the ops.
+    #[cfg(feature = "search")]
+    Joint(joint::Settings),
+    /// The published search for an order and a division of memory.
+    #[cfg(feature = "search")]
+    Published(genetic::Settings),
+}
+
+impl Default for Strategy {
+    fn default() -> Self {
+        Auto::default().into()
+    }
+}
+
+impl<S: Into<CoreStrategy>> From<S> for Strategy {
+    fn from(strategy: S) -> Self {
+        Self::Core(strategy.into())
+    }
+}
+
+impl From<Swap> for Strategy {
+    fn from(swap: Swap) -> Self {
+        Self::Swap(swap)
+    }
+}
+
+#[cfg(feature = "search")]
+impl From<joint::Settings> for Strategy {
+    fn from(settings: joint::Settings) -> Self {
+        Self::Joint(settings)
+    }
+}
+
+#[cfg(feature = "search")]
+impl From<genetic::Settings> for Strategy {
+    fn from(settings: genetic::Settings) -> Self {
+        Self::Published(settings)
+    }
+}
+
+impl Strategy {
+    /// Every strategy, with default parameters.
+    pub fn all() -> impl Iterator<Item = Self> {
+        let of_core = CoreStrategy::all().into_iter().map(Self::from);
+        let all = of_core.chain([Swap::default().into()]);
+        #[cfg(feature = "search")]
+        let all = all.chain([joint::Settings::default().into()]);
+        all
+    }
+
+    /// The strategy of that name, with default parameters.
+    #[must_use]
+    pub fn named(name: &str) -> Option<Self> {
+        Self::all().find(|strategy| strategy.name() == name)
+    }
+
+    /// What it does, in a sentence or two.
+    #[must_use]
+    pub const fn about(&self) -> &'static str {
+        match self {
+            Self::Core(strategy) => strategy.about(),
+            Self::Swap(_) => {
+                "Move whole tensors in size classes: the tensor of a class with the latest next use \
+                 leaves (SwapAdvisor's planner)"
+            }
+            #[cfg(feature = "search")]
+            Self::Joint(_) | Self::Published(_) => {
+                "Search for the best order of the ops, with auto as the judge; variant=published \
+                 searches an order and size classes for swap with SwapAdvisor's genetic algorithm, \
+                 which has population, mutation and selection"
+            }
+        }
+    }
+
+    /// The same strategy with the parameters that `set` gives. All parameters are read, so that `set` knows
+    /// them.
+    ///
+    /// # Errors
+    /// A value that a parameter does not take.
+    pub fn with(self, set: &mut Settings<'_>) -> Result<Self, SettingError> {
+        match self {
+            Self::Core(strategy) => Ok(set.core(strategy)?.into()),
+            Self::Swap(_) => Ok(set.swap()?.into()),
+            #[cfg(feature = "search")]
+            Self::Joint(_) | Self::Published(_) => set.joint(),
+        }
+    }
+
+    /// The same strategy with parameters set by name.
+    ///
+    /// # Errors
+    /// A parameter that it does not have, or a value that the parameter does not take.
+    pub fn with_settings<'s>(
+        self,
+        given: impl IntoIterator<Item = (&'s str, &'s str)>,
+    ) -> Result<Self, SettingError> {
+        let name = self.name();
+        let mut settings = Settings::new(given)?;
+        let strategy = self.with(&mut settings)?;
+        settings.check_all_known(name)?;
+        Ok(strategy)
+    }
+
+    /// The name of each of its parameters, and the values that it takes, such as "a size such as
+    /// 512MiB".
+    #[must_use]
+    pub fn parameters(&self) -> Vec<(&'static str, String)> {
+        let mut settings = Settings::default();
+        // Without values, there is none to refuse.
+        let _ = self.clone().with(&mut settings);
+        settings.into_known()
+    }
+
+    /// The strategy of the core that determines the least memory of this one.
+    #[must_use]
+    pub fn of_core(&self) -> Option<CoreStrategy> {
+        match self {
+            Self::Core(strategy) => Some(*strategy),
+            Self::Swap(_) => None,
+            #[cfg(feature = "search")]
+            Self::Joint(_) => Some(joint::judge()),
+            #[cfg(feature = "search")]
+            Self::Published(_) => None,
+        }
+    }
+
+    fn planner(&self) -> &dyn Planner {
+        match self {
+            Self::Core(strategy) => strategy,
+            Self::Swap(swap) => swap,
+            #[cfg(feature = "search")]
+            Self::Joint(settings) => settings,
+            #[cfg(feature = "search")]
+            Self::Published(settings) => settings,
+        }
+    }
+}
+
+impl Planner for Strategy {
+    fn name(&self) -> &'static str {
+        self.planner().name()
+    }
+
+    fn min_feasible(&self, request: &Request<'_>) -> Result<(u64, OpId), PlanningError> {
+        self.planner().min_feasible(request)
+    }
+
+    fn plan(
+        &self,
+        request: &Request<'_>,
+        watch: &mut Watch<'_>,
+    ) -> Result<OwnedPlan, PlanningError> {
+        self.planner().plan(request, watch)
+    }
+
+    fn plan_placed(
+        &self,
+        request: &Request<'_>,
+        watch: &mut Watch<'_>,
+    ) -> Result<Planned, PlanningError> {
+        self.planner().plan_placed(request, watch)
+    }
+
+    fn cycle_ns(&self, request: &Request<'_>) -> Option<u64> {
+        self.planner().cycle_ns(request)
+    }
+
+    fn limit(&self) -> Option<Limit> {
+        self.planner().limit()
+    }
+}
+
+/// Reads a strategy from its name, and its parameters after a colon: `auto`,
+/// `window:bytes=512MiB,variant=published`.
+impl FromStr for Strategy {
+    type Err = SettingError;
+
+    fn from_str(text: &str) -> Result<Self, SettingError> {
+        let (name, settings) = text.split_once(':').unwrap_or((text, ""));
+        let strategy = Self::named(name).ok_or_else(|| SettingError::no_strategy(name))?;
+        let settings = settings.split(',').filter(|setting| !setting.is_empty());
+        let settings: Vec<_> = settings.map(split).collect::<Result<_, _>>()?;
+        strategy.with_settings(settings)
+    }
+}
+
+/// The name and the value of a setting such as `bytes=512MiB`.
+///
+/// # Errors
+/// There is no `=`.
+pub fn split(setting: &str) -> Result<(&str, &str), SettingError> {
+    setting.split_once('=').ok_or_else(|| SettingError::malformed(setting))
+}
+
+impl SettingError {
+    fn no_strategy(name: &str) -> Self {
+        let names: Vec<_> = Strategy::all().map(|strategy| strategy.name()).collect();
+        let name = Shown::name(name);
+        Self::because(format!("there is no strategy {name:?}; there are {}", names.join(", ")))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_strategy_is_found_by_its_name() {
+        for strategy in CoreStrategy::all() {
+            assert_eq!(Strategy::named(strategy.name()), Some(strategy.into()));
+        }
+        assert_eq!(Strategy::named("swap"), Some(Swap::default().into()));
+        assert_eq!(Strategy::named("joint").is_some(), cfg!(feature = "search"));
+        assert_eq!(Strategy::named("none"), None);
+    }
+
+    #[test]
+    fn a_text_names_a_strategy_and_its_parameters() {
+        let window = Window { bytes: Some(512 << 20), published: true };
+        let read = |text: &str| text.parse::<Strategy>().map_err(|error| error.to_string());
+        assert_eq!(read("window:bytes=512MiB,variant=published"), Ok(window.into()));
+        assert_eq!(read("auto"), Ok(Strategy::default()));
+        assert!(read("windows").unwrap_err().contains("there are in-core, on-demand"));
+        assert!(read("window:bytes").unwrap_err().contains("name=value"));
+        assert!(read("fit:bytes=1").unwrap_err().ends_with("fit has no parameters"));
+    }
+
+    #[test]
+    fn every_parameter_has_a_name_and_values() {
+        let auto = Strategy::default().parameters();
+        let names: Vec<_> = auto.iter().map(|(name, _)| *name).collect();
+        assert_eq!(names, ["effort", "order", "repeats", "host"]);
+        assert_eq!(auto[3].1, "no, yes or all");
+        assert_eq!(Strategy::named("fit").unwrap().parameters(), []);
+    }
+}
