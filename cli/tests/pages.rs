@@ -74,12 +74,17 @@ fn root() -> PathBuf {
 fn pages() -> Vec<String> {
     let mut pages: Vec<String> =
         ["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md"].map(str::to_owned).into();
-    for folder in ["docs", "docs/window-paper"] {
-        let entries = fs::read_dir(root().join(folder)).unwrap();
-        let names = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap());
-        pages.extend(
-            names.filter(|name| name.ends_with(".md")).map(|name| format!("{folder}/{name}")),
-        );
+    let mut folders = vec!["docs".to_owned()];
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(root().join(&folder)).unwrap() {
+            let entry = entry.unwrap();
+            let name = format!("{folder}/{}", entry.file_name().into_string().unwrap());
+            if entry.file_type().unwrap().is_dir() {
+                folders.push(name);
+            } else if name.ends_with(".md") {
+                pages.push(name);
+            }
+        }
     }
     pages.sort();
     pages

@@ -1,5 +1,5 @@
 //! A lower bound on the period in a given order of the ops, stronger than `planner_core::bounds`:
-//! a linear program in which every tensor may move in part. `docs/bounds.md` has its assumptions
+//! a linear program in which every tensor may move in part. `docs/research/bounds.md` has its assumptions
 //! and its proof.
 //!
 //! HiGHS solves it, behind the feature `highs`, since it is built from C++. The bound does not rely
