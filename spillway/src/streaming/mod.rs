@@ -9,6 +9,10 @@
 //! [`Plan::schedule`] what each upload and each launch waits for. Nothing depends on values, so
 //! an iteration can be captured into a graph of the device.
 //!
+//! `candidates` and `hosts` make choices of what streams and what runs on the host, `course` estimates their
+//! periods, `layout` and `list` make plans of the best, and `kept` adds caches and outputs.
+//! `docs/explanation/planning.md` explains the search.
+//!
 //! ```
 //! use spillway::core::placement::Holder;
 //! use spillway::streaming::{self, Layer};
