@@ -171,7 +171,7 @@ pub fn least(layers: &[Layer], machine: &OwnedMachine) -> Least {
 /// `chunk_bytes`, which may be as small as the device's alignment.
 ///
 /// Takes a few milliseconds for 100 layers, and a tenth of a second where layers may run on the host.
-/// `docs/streaming.md` compares the period with those of the settings that inference servers have.
+/// `docs/research/streaming.md` compares the period with those of the settings that inference servers have.
 ///
 /// # Errors
 /// [`Error::Infeasible`] names the layers for which the budget is too small; those of [`graph`]; a
