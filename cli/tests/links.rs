@@ -76,7 +76,7 @@ fn anchors(page: &str) -> Vec<String> {
     let mut times: HashMap<String, usize> = HashMap::new();
     let headings = prose(page)
         .filter(|line| line.starts_with('#') && line.trim_start_matches('#').starts_with(' '));
-    let mut anchor = |heading: &str| {
+    let anchor = |heading: &str| {
         let name: String = heading
             .trim_start_matches('#')
             .trim()
@@ -89,7 +89,7 @@ fn anchors(page: &str) -> Vec<String> {
         *before += 1;
         if *before == 1 { name } else { format!("{name}-{}", *before - 1) }
     };
-    headings.map(|heading| anchor(heading)).collect()
+    headings.map(anchor).collect()
 }
 
 /// A path without `.` and `..`.

@@ -5,7 +5,7 @@
 //! HiGHS solves it, behind the feature `highs`, since it is built from C++. The bound does not rely
 //! on the solver: it is computed again from its dual values.
 //!
-//! [`weights`] is the published integer program for chains. The example `comparison` writes
+//! `weights` is the published integer program for chains. The example `comparison` writes
 //! `docs/research/comparison.md`.
 #![forbid(unsafe_code)]
 
