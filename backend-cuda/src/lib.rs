@@ -10,6 +10,12 @@
 //! [`Cuda::measure`] finds what a plan has to know of a device.
 //!
 //! The driver is loaded when the program runs: it builds and starts on machines without one.
+//!
+//! Modules: `driver` has the driver's functions and all unsafe code; `adapter` opens a device; `paging`,
+//! `stream` and `transfer` implement the traits; `graph` captures and `replay` launches iterations as graphs,
+//! and `iteration` puts their number where kernels find it; `host_op` runs ops on the host in a thread of the
+//! device; `measure` makes a machine file. The examples are `cuda-figures` (predictions against the device),
+//! `train-cuda` and `hold-cuda`. `pack` builds a folder whose script `go` measures a device without Rust.
 
 mod adapter;
 mod driver;

@@ -75,6 +75,8 @@
 //!
 //! [`MappedDevice`] is for kernels that work on memory: its addresses are those of the process, and
 //! copies and ops on the host run while kernels do.
+//! Its memory is one file of pages (`mapped::memory`), with a thread for each direction and one for ops on the
+//! host (`mapped::worker`); `mapped::limit` knows how many mappings a process may have. It is for Linux alone.
 
 mod error;
 mod integrity_kernels;

@@ -7,6 +7,12 @@
 //! [`VulkanDevice::compute`]; [`Kernel`] takes WGSL.
 //!
 //! A device must have sparse binding with aliasing; others are refused with the reason.
+//!
+//! Modules: `driver` has Vulkan's objects, the thread of ops on the host, and all unsafe code but that of
+//! `wgpu`; `adapter` chooses a device, `queues` a queue for each stream; `paging`, `stream` and `transfer`
+//! implement the traits; `kernel` runs an embedder's WGSL or own commands, which `shader` translates. The
+//! feature `wgpu` shares the memory with wgpu. The example `vulkan-figures` measures what mapping, submitting and
+//! copying cost, and `train-wgpu` trains a network.
 
 mod adapter;
 mod driver;

@@ -65,7 +65,7 @@ fn training(text: &mut String) -> Result<(), Box<dyn Error>> {
     text.push_str(
         "\n## A training step of 8 billion parameters\n\n\
          One sequence of 8,192 tokens, weights of bfloat16, AdamW of float32, 105 GiB of states. The period over \
-         compute, which is that of\na device with room for everything:\n\n\
+         compute:\n\n\
          | link | budget | `host=no` | host of 60 GB/s: `optimizer-offload` | **auto** | 200 GB/s: \
          `optimizer-offload` | **auto** |\n|--:|--:|--:|--:|--:|--:|--:|\n",
     );
@@ -98,8 +98,8 @@ fn token(text: &mut String) -> Result<(), Box<dyn Error>> {
     text.push_str(
         "\n## A token of 70 billion parameters\n\n\
          Weights of 4.5 bits and a cache of 8,192 tokens, 39.5 GiB together; the host computes 2 TFLOP/s. \
-         Milliseconds. *Ideal*: the bytes\nthat do not fit are divided between host and link so that both are \
-         busy all the time but for what the device takes, with no\nmemory for transfers under way.\n\n\
+         Milliseconds. *Ideal*:\nhost and link share the bytes that do not fit; the link is always busy, the host \
+         whenever the device is not; transfers\ntake no memory.\n\n\
          | host | link | budget | `host=no` | `split` | **auto** | ideal |\n|--:|--:|--:|--:|--:|--:|--:|\n",
     );
     for host in TOKEN_HOSTS {

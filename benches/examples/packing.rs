@@ -1,4 +1,4 @@
-//! How tightly items are packed by lifetime, and how fast: writes `docs/packing.md`.
+//! How tightly items are packed by lifetime, and how fast: writes `docs/research/packing.md`.
 //!
 //! `packing PAGE [FOLDER]`; the folder holds problems in files of MiniMalloc, and is
 //! `../shared/data/minimalloc` beside the checkout where none is given.

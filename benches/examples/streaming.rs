@@ -1,4 +1,4 @@
-//! Writes the tables of `docs/streaming.md` about lists of layers: streaming against the knobs of
+//! Writes the tables of `docs/research/streaming.md` about lists of layers: streaming against the knobs of
 //! inference servers, and with layers on the host against splits.
 
 use planner_core::planner::{Groups, PlanningError, Request, Strategy};

@@ -155,7 +155,7 @@ fn middle(node: Node<'_, '_>) -> (f32, f32) {
 /// Files of the pages.
 fn shown_by_pages() -> Vec<PathBuf> {
     let docs = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs");
-    let files = [docs.clone(), docs.join("window-paper")];
+    let files = [docs.clone(), docs.join("research"), docs.join("research/window-paper")];
     let files = files.iter().flat_map(|folder| fs::read_dir(folder).unwrap());
     let mut files: Vec<_> = files.map(|entry| entry.unwrap().path()).collect();
     files.retain(|path| path.extension().is_some_and(|extension| extension == "svg"));

@@ -21,15 +21,19 @@ const SMALLER: [(&str, &str); 7] = [
     ("target/release", "target/debug"),
 ];
 
+/// The pages whose commands within lines run as well.
+const FRONT: &str = "README.md";
+const PROGRAM: &str = "docs/start/program.md";
+
 /// Pages and commands without a place for a comment.
 const NOT_RUN: [(&str, &str, &str); 7] = [
     ("docs/format.md", "$ spillway check", "cli/tests/format runs it"),
     ("docs/pytorch-estimate.md", "", "it needs PyTorch; python/test-torch has the tests"),
     ("docs/pytorch-sharded.md", "", "it needs PyTorch; python/test-torch has the tests"),
     ("docs/pytorch-training.md", "", "it measures the page; python/test-torch has the tests"),
-    ("README.md", "spillway import", "it needs a trace; cli/tests/traces has some"),
-    ("README.md", "spillway measure", "it needs a CUDA device; cli/tests/cuda has an emulated one"),
-    ("README.md", "spillway conformance", "cli/tests/conformance runs it"),
+    (PROGRAM, "spillway import", "it needs a trace; cli/tests/traces has some"),
+    (PROGRAM, "spillway measure", "it needs a CUDA device; cli/tests/cuda has an emulated one"),
+    (PROGRAM, "spillway conformance", "cli/tests/conformance runs it"),
 ];
 
 /// What commands begin with, beside paths.
@@ -73,20 +77,25 @@ fn root() -> PathBuf {
 
 fn pages() -> Vec<String> {
     let mut pages: Vec<String> =
-        ["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md"].map(str::to_owned).into();
-    for folder in ["docs", "docs/window-paper"] {
-        let entries = fs::read_dir(root().join(folder)).unwrap();
-        let names = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap());
-        pages.extend(
-            names.filter(|name| name.ends_with(".md")).map(|name| format!("{folder}/{name}")),
-        );
+        [FRONT, "ARCHITECTURE.md", "CONTRIBUTING.md"].map(str::to_owned).into();
+    let mut folders = vec!["docs".to_owned()];
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(root().join(&folder)).unwrap() {
+            let entry = entry.unwrap();
+            let name = format!("{folder}/{}", entry.file_name().into_string().unwrap());
+            if entry.file_type().unwrap().is_dir() {
+                folders.push(name);
+            } else if name.ends_with(".md") {
+                pages.push(name);
+            }
+        }
     }
     pages.sort();
     pages
 }
 
-/// The indented and fenced blocks of a page that are commands; on the front page, also those within
-/// lines.
+/// The indented and fenced blocks of a page that are commands; on the front page and that of the program, also
+/// those within lines.
 fn blocks(page: &str) -> Vec<Block> {
     let text = fs::read_to_string(root().join(page)).unwrap();
     let mut lines = text.lines().enumerate().peekable();
@@ -110,7 +119,7 @@ fn blocks(page: &str) -> Vec<Block> {
         if is_shell {
             let (page, script) = (page.to_owned(), block.join("\n"));
             found.push(Block { page, line: at + 1, script, not_run: not_run.take() });
-        } else if page == "README.md" && block.is_empty() {
+        } else if [FRONT, PROGRAM].contains(&page) && block.is_empty() {
             found.extend(inline(line).map(|script| Block {
                 page: page.to_owned(),
                 line: at + 1,

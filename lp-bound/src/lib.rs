@@ -1,9 +1,12 @@
 //! A lower bound on the period in a given order of the ops, stronger than `planner_core::bounds`:
-//! a linear program in which every tensor may move in part. `docs/bounds.md` has its assumptions
+//! a linear program in which every tensor may move in part. `docs/research/bounds.md` has its assumptions
 //! and its proof.
 //!
 //! HiGHS solves it, behind the feature `highs`, since it is built from C++. The bound does not rely
 //! on the solver: it is computed again from its dual values.
+//!
+//! `weights` is the published integer program for chains. The example `comparison` writes
+//! `docs/research/comparison.md`.
 #![forbid(unsafe_code)]
 
 #[cfg(feature = "highs")]

@@ -1,4 +1,4 @@
-//! The linear program for a given order; `docs/bounds.md` has the proof.
+//! The linear program for a given order; `docs/research/bounds.md` has the proof.
 //!
 //! Sizes are in units of 2^20 bytes and times in units of 2^20 ns, so that conversions are
 //! exact and the solver sees numbers near 1.

@@ -10,15 +10,15 @@ use std::fmt;
 use workloads::{OwnedPlacements, OwnedPlan};
 
 /// Most iterations over which objects are fixed. More of them take fewer objects but more time, and
-/// `docs/placements.md` needs no more.
+/// `docs/research/placements.md` needs no more.
 const MOST_ITERATIONS: u32 = 8;
 /// Iterations within which a period no longer than before is looked for.
 const FEW_ITERATIONS: u32 = 3;
 /// Most object numbers of all placements that are tried for one plan. The iterations of
-/// `docs/placements.md` have up to 15,000; a million take about a second.
+/// `docs/research/placements.md` have up to 15,000; a million take about a second.
 const MOST_SLOTS: usize = 1 << 22;
 /// Placements may lengthen the period by at most one part in this many; a choice, which
-/// `docs/placements.md` states.
+/// `docs/research/placements.md` states.
 const LONGER: u64 = 100;
 /// Fixed objects shorten the plan of another strategy by one part in this many at most, by some waits that
 /// they save: small graphs by a tenth and more. Of 112 random works of 300 ops and more, they shortened none.
@@ -29,7 +29,7 @@ const SMALL_OPS: usize = 256;
 /// byte of rounding counts; in more memory, larger objects save planning time.
 const TIGHT: u64 = 2;
 /// Plans that are tried, each for a smaller budget than the one before: planning takes longer than
-/// all that follows, and `docs/placements.md` needs no more.
+/// all that follows, and `docs/research/placements.md` needs no more.
 const ATTEMPTS: usize = 4;
 
 /// Why a plan has no placements.

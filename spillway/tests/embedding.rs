@@ -1,12 +1,12 @@
-//! The code in `docs/embedding.md` is that of programs that tests run, and what the page says of threads
-//! holds.
+//! The code in `docs/embedding.md` and other guides is that of programs that tests run, and what the page says
+//! of threads holds.
 #![allow(clippy::unwrap_used, reason = "what fails here fails the test")]
 
 use std::fs;
 use std::path::Path;
 
 /// A page, a language, the files that its blocks quote, and how many blocks there are at least.
-const QUOTES: [(&str, &str, &[&str], usize); 3] = [
+const QUOTES: [(&str, &str, &[&str], usize); 6] = [
     (
         "docs/embedding.md",
         "rust",
@@ -24,6 +24,9 @@ const QUOTES: [(&str, &str, &[&str], usize); 3] = [
         &["spillway/examples/serve/main.rs", "spillway/examples/serve/decoder.rs"],
         5,
     ),
+    ("docs/start/rust.md", "rust", &["spillway/examples/train.rs"], 3),
+    ("docs/start/c.md", "c", &["planner-c/examples/plan.c"], 3),
+    ("docs/start/pytorch.md", "python", &["README.md", "python/examples/train_gpt2.py"], 3),
 ];
 
 fn read(path: &str) -> String {

@@ -1,9 +1,10 @@
 //! Plans training steps and tokens of large decoders, beside other ways to run them. Writes a page in
-//! Markdown, and a picture of the same name beside it.
+//! Markdown, a picture of the same name beside it, and in the folder `research` beside it a page of that name
+//! about published figures.
 //!
 //!     cargo run --release -p spillway-benches --example large-models -- docs/large-models.md
 //!
-//! With `serving` in place of the page, prints the table of `docs/serving.md`.
+//! With `serving` in place of the page, prints the table of `docs/research/serving.md`.
 
 mod picture;
 mod published;
@@ -42,7 +43,10 @@ fn main() -> Done<()> {
     picture::draw(&page.with_extension("svg"), &curve)?;
     training::table(&mut text)?;
     tokens::table(&mut text)?;
-    published::tables(&mut text)?;
+    let mut research = String::new();
+    published::tables(&mut research)?;
+    let name = page.file_name().ok_or("the page is a folder")?;
+    std::fs::write(page.with_file_name("research").join(name), research)?;
     eprintln!("{:.0} s in all", started.elapsed().as_secs_f64());
     Ok(std::fs::write(page, text)?)
 }

@@ -1,7 +1,7 @@
 //! Weight offloading on chains of layers: the table of the paper, its study of the bandwidth,
 //! and a sweep of the memory. Writes `weights.md` and `weights.svg`.
 //!
-//!     cargo run --release -p spillway-benches --example weights -- CHAINS docs
+//!     cargo run --release -p spillway-benches --example weights -- CHAINS docs/research
 
 mod extras;
 mod partition;

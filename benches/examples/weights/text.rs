@@ -13,7 +13,7 @@ Zhao), reconstructed on its fifteen chains. This page is written by
 
 <!-- not run: it measures the whole page -->
 
-    cargo run --release -p spillway-benches --example weights -- CHAINS docs
+    cargo run --release -p spillway-benches --example weights -- CHAINS docs/research
 
 where CHAINS is a folder with the chains.
 
@@ -49,7 +49,7 @@ whole weights, no schedule that moves whole weights is as fast. The bounds need 
 <!-- not run: it measures the whole page -->
 
     lp-bound/with-highs cargo run --release -p spillway-benches --features highs \\
-        --example weights -- CHAINS docs
+        --example weights -- CHAINS docs/research
 
 ";
 

@@ -24,7 +24,8 @@ const USAGE: &str = "usage: window_paper table1|chunks|budgets|networks [FOLDER]
 fn main() -> Result<()> {
     let mut arguments = std::env::args().skip(1);
     let experiment = arguments.next().ok_or(USAGE)?;
-    let folder = PathBuf::from(arguments.next().unwrap_or_else(|| "docs/window-paper".to_owned()));
+    let folder =
+        PathBuf::from(arguments.next().unwrap_or_else(|| "docs/research/window-paper".to_owned()));
     std::fs::create_dir_all(&folder)?;
     match &experiment[..] {
         "table1" => table1::write(&folder),

@@ -36,7 +36,7 @@ struct Arguments {
     #[arg(long, value_delimiter = ',', default_value = "75%,50%,35%,25%,min")]
     budgets: Vec<Budget>,
     /// File of known bounds; newly solved bounds are added
-    #[arg(long, default_value = "docs/bounds.json")]
+    #[arg(long, default_value = "docs/research/bounds.json")]
     bounds: PathBuf,
     /// Write the table to this file [default: standard output]
     #[arg(short, long)]

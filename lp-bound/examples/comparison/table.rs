@@ -10,7 +10,7 @@ This page is written by
 
 <!-- not run: it measures the whole page -->
 
-    cargo run --release -p spillway-lp-bound --example comparison -- -o docs/comparison.md
+    cargo run --release -p spillway-lp-bound --example comparison -- -o docs/research/comparison.md
 
 This program makes every plan below, proves it safe, and reads the bounds from
 [bounds.json](bounds.json). Missing bounds are solved with HiGHS and added:

@@ -49,7 +49,7 @@ struct Arguments {
     #[arg(long, value_delimiter = ',', default_value = "75,50,35,25")]
     budgets: Vec<u64>,
     /// File of known bounds; newly solved bounds are added
-    #[arg(long, default_value = "docs/repeats-bounds.json")]
+    #[arg(long, default_value = "docs/research/repeats-bounds.json")]
     bounds: PathBuf,
     /// Write the table to this file [default: standard output]
     #[arg(short, long)]

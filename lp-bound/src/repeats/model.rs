@@ -1,4 +1,4 @@
-//! The linear program for plans that repeat ops; `docs/bounds.md` has the proof. Units are those of
+//! The linear program for plans that repeat ops; `docs/research/bounds.md` has the proof. Units are those of
 //! the program for plans that do not.
 
 use super::values::{Read, Repeat, Source, Value, Values};

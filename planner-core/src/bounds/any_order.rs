@@ -1,4 +1,4 @@
-//! The bytes that must cross each link in any order of the ops; `docs/bounds.md` has the proof.
+//! The bytes that must cross each link in any order of the ops; `docs/research/bounds.md` has the proof.
 //!
 //! Every op gives such a bound. Up to 64 are examined together, so that a word holds one bit
 //! for each.

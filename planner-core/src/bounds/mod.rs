@@ -65,7 +65,7 @@ pub enum Order {
 
 /// Returns a period that no plan in such an order can beat that runs each op once: from the bytes that must cross each link
 /// within a budget, and from what compute and the links need one after the other. Sizes count
-/// exactly, so it also holds for pages and parts of tensors. O(operands + 64 tensors); `docs/bounds.md` has the
+/// exactly, so it also holds for pages and parts of tensors. O(operands + 64 tensors); `docs/research/bounds.md` has the
 /// proof.
 ///
 /// # Errors
@@ -98,7 +98,7 @@ pub fn period_ns(
 /// Returns a period that no plan in such an order can beat, however often it launches repeatable
 /// ops again: from what must be uploaded or made again, since it does not fit while one op runs. It is
 /// at least compute; without repeatable ops it is [`period_ns`].
-/// O(operands + 64 tensors + tensors log tensors); `docs/bounds.md` has the proof.
+/// O(operands + 64 tensors + tensors log tensors); `docs/research/bounds.md` has the proof.
 ///
 /// # Errors
 /// Scratch that is too small.

@@ -1,5 +1,5 @@
 //! The least that it costs to be without what does not fit, if ops may be launched again;
-//! `docs/bounds.md` has the proof.
+//! `docs/research/bounds.md` has the proof.
 
 use super::any_order::{ARRIVES, OVERWRITTEN, READ, flags};
 use super::reached::Reached;

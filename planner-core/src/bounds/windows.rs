@@ -1,6 +1,6 @@
 //! The time that compute and the links need one after the other: ops that wait for each other cut an
 //! iteration into windows, each as long as what must be computed, downloaded or uploaded within
-//! it. `docs/bounds.md` has the proof.
+//! it. `docs/research/bounds.md` has the proof.
 
 use super::any_order::{OVERWRITTEN, flags};
 use super::chain::{Chain, LINKS};

@@ -2,7 +2,7 @@
 //!
 //! Finding the lowest packing is NP-hard (dynamic storage allocation; Garey & Johnson, SR2),
 //! so three methods look for it, each only while the packing is higher than its load:
-//! first fit in the order of beginnings; largest first; and a search. `docs/packing.md`
+//! first fit in the order of beginnings; largest first; and a search. `docs/research/packing.md`
 //! describes them and has figures.
 
 mod by_size;
@@ -56,7 +56,7 @@ const fn larger(one: usize, other: usize) -> usize {
 /// Returns the steps that make a good packing of this many items in at most tens of milliseconds.
 #[must_use]
 pub const fn default_steps(items: usize) -> u64 {
-    // About 30 ms. `docs/packing.md` compares this effort with a higher one.
+    // About 30 ms. `docs/research/packing.md` compares this effort with a higher one.
     const MOST: u64 = 1 << 25;
     let steps = (items as u64).saturating_mul(items as u64).saturating_mul(512);
     if steps < MOST { steps } else { MOST }

@@ -28,7 +28,7 @@ const NONE: u32 = u32::MAX;
 const NEVER: u32 = u32::MAX;
 
 /// Objects that are looked at: so many for each slot, and these. They bound the time to seconds for
-/// millions of slots; `docs/placements.md` was made with them.
+/// millions of slots; `docs/research/placements.md` was made with them.
 const TRIES: [u64; 2] = [256, 1 << 22];
 
 /// Due objects that are to be [spared](Over::spares_due) are due within this fraction of an iteration

@@ -1,4 +1,4 @@
-//! Certificates: prices that prove a bound on the period; see `docs/bounds.md`.
+//! Certificates: prices that prove a bound on the period; see `docs/research/bounds.md`.
 //!
 //! How they are found does not matter to the bound: the core adds the prices up in exact
 //! arithmetic, and whoever reads them can do so again.

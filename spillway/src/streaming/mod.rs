@@ -9,6 +9,10 @@
 //! [`Plan::schedule`] what each upload and each launch waits for. Nothing depends on values, so
 //! an iteration can be captured into a graph of the device.
 //!
+//! `candidates` and `hosts` make choices of what streams and what runs on the host, `course` estimates their
+//! periods, `layout` and `list` make plans of the best, and `kept` adds caches and outputs.
+//! `docs/explanation/planning.md` explains the search.
+//!
 //! ```
 //! use spillway::core::placement::Holder;
 //! use spillway::streaming::{self, Layer};
@@ -167,7 +171,7 @@ pub fn least(layers: &[Layer], machine: &OwnedMachine) -> Least {
 /// `chunk_bytes`, which may be as small as the device's alignment.
 ///
 /// Takes a few milliseconds for 100 layers, and a tenth of a second where layers may run on the host.
-/// `docs/streaming.md` compares the period with those of the settings that inference servers have.
+/// `docs/research/streaming.md` compares the period with those of the settings that inference servers have.
 ///
 /// # Errors
 /// [`Error::Infeasible`] names the layers for which the budget is too small; those of [`graph`]; a

@@ -1,4 +1,4 @@
-//! A bound on the period from prices for memory, links and compute; `docs/bounds.md` has the proof.
+//! A bound on the period from prices for memory, links and compute; `docs/research/bounds.md` has the proof.
 //!
 //! Whatever the prices, what they add up to is a bound. So nothing depends on how they were found.
 

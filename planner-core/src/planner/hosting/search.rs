@@ -50,7 +50,7 @@ const NEARBY: [u32; 2] = [WHOLE / 64, WHOLE / 128];
 // Each gain is one part of the period in so many, rarely more.
 
 /// A plan with repeats is shorter by this than a sample of lists without them: a quarter of the period
-/// in the tables of `docs/repeats.md`.
+/// in the tables of `docs/research/repeats.md`.
 const REPEATS_GAIN: u64 = 3;
 
 /// A plan with no op on the host is shorter by this than its trial.
