@@ -109,7 +109,7 @@ fn plans<B: Backend>(backend: &B) -> [Plan; 2] {
 }
 
 fn capacity(plans: &[Plan]) -> Capacity {
-    let each = plans.iter().map(|plan| plan.capacity());
+    let each = plans.iter().map(Plan::capacity);
     each.fold(Capacity::default(), Capacity::max)
 }
 

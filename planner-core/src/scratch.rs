@@ -225,7 +225,9 @@ impl Limits {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::planner::{self, swap};
+    use crate::planner;
+    #[cfg(feature = "baselines")]
+    use crate::planner::swap;
     use crate::{bounds, executor, footprint, host, lower, packing, placement, switch};
     use crate::{timeline, verify};
 
@@ -258,7 +260,9 @@ mod tests {
             placement::addresses_scratch_words(&limits),
             limits.max_steps(),
             planner::scratch_words(&limits),
+            #[cfg(feature = "baselines")]
             swap::scratch_words(&limits),
+            #[cfg(feature = "baselines")]
             swap::Classes::needs_scratch_words(&limits),
             executor::switch_scratch_words(&limits, MOST, MOST, ranges),
             switch::Holding::scratch_words(&limits),

@@ -68,6 +68,8 @@
 //!   with a loop of their own.
 //! - [`planning`], [`placing`], [`swapping`] and [`switching`] are the core's functions with memory of their
 //!   own, for planners and tools of your own.
+//! - The feature `search` adds the strategy `joint`, which searches for seconds; `baselines`, which it
+//!   includes, adds published strategies to compare with.
 //! - [`core`] is the library beneath, which neither allocates nor needs an operating system.
 //! - [`OwnedGraph`], [`OwnedMachine`] and [`OwnedPlan`] come from the crate
 //!   `spillway-workloads`, which also reads files, imports traces of PyTorch, and generates
@@ -98,6 +100,7 @@ mod slab;
 pub mod strategy;
 pub mod streaming;
 pub mod summary;
+#[cfg(feature = "baselines")]
 pub mod swapping;
 pub mod switching;
 mod trace;

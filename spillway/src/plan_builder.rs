@@ -176,7 +176,7 @@ impl Prepared {
             Error::planning(&Names::new(graph.owned(), &[]), error, budget_bytes)
         })?;
         let method = method(&plan, strategy.name());
-        let context = Context { unplaced, method, ..self.context.clone() };
+        let context = Context { method, unplaced, ..self.context.clone() };
         let plan = OwnedPlan {
             graph: graph.name().to_owned(),
             machine: machine.name.clone(),

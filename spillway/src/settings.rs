@@ -1,8 +1,11 @@
 //! Settings of strategies, by name.
 
+#[cfg(feature = "baselines")]
 use crate::strategy::Swap;
 use crate::units::parse_bytes;
+#[cfg(feature = "baselines")]
 use planner_core::plan::Pool;
+#[cfg(feature = "baselines")]
 use planner_core::planner::swap::Threshold;
 use planner_core::planner::{Parameter, Strategy as CoreStrategy, Takes};
 use std::error::Error;
@@ -117,6 +120,7 @@ impl Settings<'_> {
     }
 
     /// Reads the parameters of `swap`.
+    #[cfg(feature = "baselines")]
     pub(crate) fn swap(&mut self) -> Result<Swap, SettingError> {
         let classes = self.get("classes", "sizes and counts such as 1MiBx40+64MiBx3", classes)?;
         let nanoseconds = |value: &str| value.parse().ok();
@@ -138,6 +142,7 @@ fn number(takes: Takes, text: &str) -> Option<u64> {
     }
 }
 
+#[cfg(feature = "baselines")]
 /// Size classes such as `1MiBx40+64MiBx3`, by ascending size.
 fn classes(value: &str) -> Option<Vec<Pool>> {
     let class = |class: &str| {

@@ -1,6 +1,7 @@
 //! The swap planner with its own memory, and default size classes.
 
 use crate::growth::{buffer, grow_steps, lengthen};
+use crate::strategy::{Planner, Watch};
 use planner_core::graph::{OpId, TensorId};
 use planner_core::plan::{Part, Plan, PlanError, Pool, Resident, Step};
 use planner_core::planner::swap::{self, Classes, Threshold};
@@ -347,4 +348,18 @@ pub fn min_feasible(request: &Request<'_>, swap: &Swap) -> Result<(u64, OpId), P
             middle;
     }
     Ok((enough.saturating_mul(chunk_bytes), op))
+}
+
+impl Planner for Swap {
+    fn name(&self) -> &'static str {
+        "swap"
+    }
+
+    fn min_feasible(&self, request: &Request<'_>) -> Result<(u64, OpId), PlanningError> {
+        Ok(min_feasible(request, self)?)
+    }
+
+    fn plan(&self, request: &Request<'_>, _: &mut Watch<'_>) -> Result<OwnedPlan, PlanningError> {
+        plan(request, self)
+    }
 }

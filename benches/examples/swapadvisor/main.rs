@@ -35,7 +35,6 @@ type Result<T> = std::result::Result<T, Box<dyn Error>>;
 /// The machine of the published experiments.
 const MACHINE: &str = "v100-pcie3-duplex";
 
-
 fn machine(name: &str) -> Result<OwnedMachine> {
     Ok(machines::builtin(name).ok_or("there is no such machine")?)
 }

@@ -19,6 +19,7 @@ impl<'a> Heap<'a> {
     }
 
     /// The entries that another held, in the same memory.
+    #[cfg(feature = "baselines")]
     pub(crate) const fn holding(entries: &'a mut [[u64; 2]], len: usize) -> Self {
         Self { entries, len }
     }

@@ -20,6 +20,7 @@ mod host_memory;
 mod hosting;
 mod in_core;
 mod list;
+#[cfg(feature = "baselines")]
 mod lms;
 mod load;
 mod memory;
@@ -35,11 +36,13 @@ mod request;
 mod residents;
 mod slabs;
 mod strategy;
+#[cfg(feature = "baselines")]
 pub mod swap;
 mod threshold;
 mod tree;
 mod trials;
 mod uses;
+#[cfg(feature = "baselines")]
 mod vdnn;
 mod weights;
 mod window;
@@ -65,6 +68,7 @@ pub use auto::{Made, make, make_below, plan};
 pub use error::PlanningError;
 pub use groups::Groups;
 pub use hosting::Host;
+#[cfg(feature = "baselines")]
 pub use lms::Lms;
 pub use objects::with_larger_objects;
 pub use order::{Join, list_schedule, list_schedule_words};

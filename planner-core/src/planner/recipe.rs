@@ -10,6 +10,7 @@ use super::host_memory::{UNLIMITED, lower};
 use super::hosting::Host;
 use super::in_core::InCore;
 use super::list::{Lengths, Stuck};
+#[cfg(feature = "baselines")]
 use super::lms::Lms;
 use super::on_demand::OnDemand;
 use super::paced::{MOST_COARSER, Pace};
@@ -17,6 +18,7 @@ use super::repeats::search::MOST_LISTS as MOST_REPEATED;
 use super::request::Task;
 use super::strategy::{Named, Need, Parameter, Rule, Strategy, Takes};
 use super::trials::Search;
+#[cfg(feature = "baselines")]
 use super::vdnn::Vdnn;
 use super::weights::{EveryWay, Weights};
 use super::window::Window;
@@ -86,16 +88,20 @@ const OTHERS: &[Named<'_>] = &[
     ("on-demand", &OnDemand),
     ("fit", &Fit),
     ("groups", &Groups { size: None, leaving: None, ahead: None }),
+    #[cfg(feature = "baselines")]
     ("vdnn", &Vdnn),
+    #[cfg(feature = "baselines")]
     ("lms", &Lms { threshold: None, ahead: None }),
     ("window", &Window { bytes: None, published: false }),
 ];
 
 /// Those that divide memory by a need of their own, and of which some plan chains alone.
-const OTHER_NEEDS: [Strategy; 4] = [
+const OTHER_NEEDS: &[Strategy] = &[
     Strategy::InCore,
     Strategy::Weights(Weights { published: false, activations: false }),
+    #[cfg(feature = "baselines")]
     Strategy::WeightsUndiscounted,
+    #[cfg(feature = "baselines")]
     Strategy::LayerToLayer,
 ];
 
@@ -114,7 +120,7 @@ pub(super) enum Entrant {
 impl Entrant {
     /// What `auto` compares with.
     pub(super) fn others() -> impl Iterator<Item = Self> {
-        iter::once(Self::Others).chain(OTHER_NEEDS.map(Self::Of))
+        iter::once(Self::Others).chain(OTHER_NEEDS.iter().copied().map(Self::Of))
     }
 
     pub(super) fn need(&self, sequence: &Sequence<'_>) -> Need {

@@ -10,16 +10,22 @@ use super::fit::Fit;
 use super::groups::Groups;
 use super::in_core::InCore;
 use super::list::{Lengths, Stuck};
+#[cfg(feature = "baselines")]
 use super::lms::Lms;
 use super::memory::Memory;
 use super::on_demand::OnDemand;
 use super::recipe::Auto;
 use super::request::Task;
 use super::trials::Search;
+#[cfg(feature = "baselines")]
+use super::vdnn;
+#[cfg(feature = "baselines")]
 use super::vdnn::Vdnn;
-use super::weights::{LAYER_TO_LAYER, UNDISCOUNTED, Weights};
+use super::weights::Weights;
+#[cfg(feature = "baselines")]
+use super::weights::{LAYER_TO_LAYER, UNDISCOUNTED};
 use super::window::Window;
-use super::{cache, fit, groups, vdnn, weights, window};
+use super::{cache, fit, groups, weights, window};
 use crate::scratch::{Limits, OutOfScratch, Scratch, larger};
 use crate::sequence::Sequence;
 use core::fmt::{self, Debug};
@@ -30,6 +36,7 @@ use core::fmt::{self, Debug};
 macro_rules! strategies {
     ($(
         $(#[doc = $about:literal])+
+        $(#[cfg($($built:tt)+)])?
         $variant:ident $(($bound:ident: $parameters:ident))? = $name:literal => $rule:expr
             $(, $words:path)?;
     )+) => {
@@ -37,23 +44,23 @@ macro_rules! strategies {
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         #[non_exhaustive]
         pub enum Strategy {
-            $($(#[doc = $about])+ $variant $(($parameters))?,)+
+            $($(#[doc = $about])+ $(#[cfg($($built)+)])? $variant $(($parameters))?,)+
         }
 
         /// How many strategies there are.
-        const COUNT: usize = [$($name),+].len();
+        const COUNT: usize = [$($(#[cfg($($built)+)])? $name),+].len();
 
         impl Strategy {
             /// Every strategy, with default parameters.
             #[must_use]
             pub fn all() -> [Self; COUNT] {
-                [$(Self::$variant $((<$parameters>::default()))?),+]
+                [$($(#[cfg($($built)+)])? Self::$variant $((<$parameters>::default()))?),+]
             }
 
             /// The name of each strategy, and its rule.
             pub(super) const fn entry(&self) -> Named<'_> {
                 match self {
-                    $(Self::$variant $(($bound))? => ($name, $rule),)+
+                    $($(#[cfg($($built)+)])? Self::$variant $(($bound))? => ($name, $rule),)+
                 }
             }
 
@@ -61,7 +68,7 @@ macro_rules! strategies {
             #[must_use]
             pub const fn about(self) -> &'static str {
                 let about = match self {
-                    $(Self::$variant $(($bound))? => {
+                    $($(#[cfg($($built)+)])? Self::$variant $(($bound))? => {
                         $(let _ = $bound;)?
                         concat!($($about),+)
                     })+
@@ -73,26 +80,28 @@ macro_rules! strategies {
             /// have.
             pub fn set(&mut self, parameter: &str, value: u64) {
                 match self {
-                    $(Self::$variant $(($bound))? => {
+                    $($(#[cfg($($built)+)])? Self::$variant $(($bound))? => {
                         $($bound.set(parameter, value);)?
                     })+
                 }
             }
         }
 
-        $($(
-            impl From<$parameters> for Strategy {
+        $($(#[cfg($($built)+)])? const _: () = {
+            $(impl From<$parameters> for Strategy {
                 fn from($bound: $parameters) -> Self {
                     Self::$variant($bound)
                 }
-            }
-        )?)+
+            })?
+        };)+
 
         /// Words of scratch that any rule asks for to write a list, beside those for [`Auto`].
         pub(super) const fn scratch_words(limits: &Limits) -> usize {
-            let words = cache::scratch_words(limits);
-            $($(let words = larger(words, $words(limits));)?)+
-            words
+            let each = [
+                cache::scratch_words(limits),
+                $($(#[cfg($($built)+)])? { 0 $(+ $words(limits))? },)+
+            ];
+            most(&each)
         }
     };
 }
@@ -108,8 +117,10 @@ strategies! {
     Groups(groups: Groups) = "groups" => groups, groups::scratch_words;
     /// Swap each temporary out between forward and backward, prefetch one op ahead (vDNN; Rhu et al.,
     /// 2016)
+    #[cfg(feature = "baselines")]
     Vdnn = "vdnn" => &Vdnn, vdnn::scratch_words;
     /// Swap out tensors whose next use is far ahead (Large Model Support; Le et al., 2019)
+    #[cfg(feature = "baselines")]
     Lms(lms: Lms) = "lms" => lms;
     /// The locally adaptive window (Hayakawa & Narihira, section 3)
     Window(window: Window) = "window" => window, window::scratch_words;
@@ -117,8 +128,10 @@ strategies! {
     /// their transfers (Beaumont et al., algorithms 1 and 2)
     Weights(weights: Weights) = "weights" => weights, weights::scratch_words;
     /// Weight offload as published, with a copy to the host each time that a weight leaves
+    #[cfg(feature = "baselines")]
     WeightsUndiscounted = "weights-undiscounted" => &UNDISCOUNTED;
     /// For a chain of layers, prefetch each weight for an op and evict it after the op
+    #[cfg(feature = "baselines")]
     LayerToLayer = "layer-to-layer" => &LAYER_TO_LAYER;
     /// Activation checkpointing: keep the inputs of segments of the forward pass, run the segments
     /// again in the backward pass; nothing moves but inputs (Chen et al., 2016)
@@ -135,6 +148,14 @@ strategies! {
     /// than a transfer, or on the host if they may run there, with the ops in the given or a better
     /// order; the best of many plans
     Auto(auto: Auto) = "auto" => auto;
+}
+
+/// The largest of some numbers.
+const fn most(words: &[usize]) -> usize {
+    match words {
+        [first, rest @ ..] => larger(*first, most(rest)),
+        [] => 0,
+    }
 }
 
 impl Strategy {

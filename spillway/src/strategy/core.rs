@@ -1,7 +1,6 @@
-//! The planners that need no search.
+//! The strategies of the core as planners.
 
 use super::{Planned, Planner, Watch};
-use crate::swapping::{self, Swap};
 use crate::{placing, planning};
 use planner_core::OpId;
 use planner_core::planner::{PlanningError, Request, Strategy};
@@ -30,19 +29,5 @@ impl Planner for Strategy {
 
     fn cycle_ns(&self, request: &Request<'_>) -> Option<u64> {
         planning::cycle_ns(request, *self).ok().flatten()
-    }
-}
-
-impl Planner for Swap {
-    fn name(&self) -> &'static str {
-        "swap"
-    }
-
-    fn min_feasible(&self, request: &Request<'_>) -> Result<(u64, OpId), PlanningError> {
-        Ok(swapping::min_feasible(request, self)?)
-    }
-
-    fn plan(&self, request: &Request<'_>, _: &mut Watch<'_>) -> Result<OwnedPlan, PlanningError> {
-        swapping::plan(request, self)
     }
 }

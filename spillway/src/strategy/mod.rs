@@ -13,8 +13,11 @@ use std::fmt::Debug;
 use std::str::FromStr;
 use workloads::{OwnedPlan, Shown};
 
+#[cfg(feature = "baselines")]
 pub use crate::swapping::Swap;
-pub use planner_core::planner::{Auto, Groups, Host, Lms, Order, Repeats, Weights, Window};
+#[cfg(feature = "baselines")]
+pub use planner_core::planner::Lms;
+pub use planner_core::planner::{Auto, Groups, Host, Order, Repeats, Weights, Window};
 pub use watch::{Limit, Progress, Watch};
 
 /// A plan, and why it does not fix its objects, if fixed objects were wanted.
@@ -74,6 +77,7 @@ pub enum Strategy {
     /// A strategy of the core.
     Core(CoreStrategy),
     /// Whole tensors in size classes.
+    #[cfg(feature = "baselines")]
     Swap(Swap),
     /// A search for an order of the ops.
     #[cfg(feature = "search")]
@@ -95,6 +99,7 @@ impl<S: Into<CoreStrategy>> From<S> for Strategy {
     }
 }
 
+#[cfg(feature = "baselines")]
 impl From<Swap> for Strategy {
     fn from(swap: Swap) -> Self {
         Self::Swap(swap)
@@ -119,7 +124,9 @@ impl Strategy {
     /// Every strategy, with default parameters.
     pub fn all() -> impl Iterator<Item = Self> {
         let of_core = CoreStrategy::all().into_iter().map(Self::from);
-        let all = of_core.chain([Swap::default().into()]);
+        let all = of_core;
+        #[cfg(feature = "baselines")]
+        let all = all.chain([Swap::default().into()]);
         #[cfg(feature = "search")]
         let all = all.chain([joint::Settings::default().into()]);
         all
@@ -136,6 +143,7 @@ impl Strategy {
     pub const fn about(&self) -> &'static str {
         match self {
             Self::Core(strategy) => strategy.about(),
+            #[cfg(feature = "baselines")]
             Self::Swap(_) => {
                 "Move whole tensors in size classes: the tensor of a class with the latest next use \
                  leaves (SwapAdvisor's planner)"
@@ -157,6 +165,7 @@ impl Strategy {
     pub fn with(self, set: &mut Settings<'_>) -> Result<Self, SettingError> {
         match self {
             Self::Core(strategy) => Ok(set.core(strategy)?.into()),
+            #[cfg(feature = "baselines")]
             Self::Swap(_) => Ok(set.swap()?.into()),
             #[cfg(feature = "search")]
             Self::Joint(_) | Self::Published(_) => set.joint(),
@@ -193,6 +202,7 @@ impl Strategy {
     pub fn of_core(&self) -> Option<CoreStrategy> {
         match self {
             Self::Core(strategy) => Some(*strategy),
+            #[cfg(feature = "baselines")]
             Self::Swap(_) => None,
             #[cfg(feature = "search")]
             Self::Joint(_) => Some(joint::judge()),
@@ -204,6 +214,7 @@ impl Strategy {
     fn planner(&self) -> &dyn Planner {
         match self {
             Self::Core(strategy) => strategy,
+            #[cfg(feature = "baselines")]
             Self::Swap(swap) => swap,
             #[cfg(feature = "search")]
             Self::Joint(settings) => settings,
@@ -286,7 +297,7 @@ mod tests {
         for strategy in CoreStrategy::all() {
             assert_eq!(Strategy::named(strategy.name()), Some(strategy.into()));
         }
-        assert_eq!(Strategy::named("swap"), Some(Swap::default().into()));
+        assert_eq!(Strategy::named("swap").is_some(), cfg!(feature = "baselines"));
         assert_eq!(Strategy::named("joint").is_some(), cfg!(feature = "search"));
         assert_eq!(Strategy::named("none"), None);
     }

@@ -6,6 +6,7 @@ use crate::plan::ArenaPlacement;
 use crate::planner::auto::{self, Made};
 use crate::planner::error::PlanningError;
 use crate::planner::groups::Groups;
+#[cfg(feature = "baselines")]
 use crate::planner::lms::Lms;
 use crate::planner::memory::Memory;
 use crate::planner::recipe::Repeats;
@@ -15,12 +16,14 @@ use crate::planner::window::Window;
 use crate::scratch::Scratch;
 
 /// What plans the rest where the optimizer is on the host.
-const BASELINES: [Strategy; 9] = [
+const BASELINES: &[Strategy] = &[
     Strategy::InCore,
     Strategy::OnDemand,
     Strategy::Fit,
     Strategy::Groups(Groups { size: None, leaving: None, ahead: None }),
+    #[cfg(feature = "baselines")]
     Strategy::Vdnn,
+    #[cfg(feature = "baselines")]
     Strategy::Lms(Lms { threshold: None, ahead: None }),
     Strategy::Window(Window { bytes: None, published: false }),
     Strategy::Checkpoint,
@@ -125,7 +128,7 @@ impl Work<'_> {
         self.with(self.offloaded(), scratch, |task, scratch| {
             let (mut best, mut shortage) = (None, None);
             let mut below = below_ns;
-            for strategy in BASELINES.into_iter().filter(may) {
+            for strategy in BASELINES.iter().copied().filter(may) {
                 match auto::plan_task_below(task, strategy, below, output.reborrow(), scratch) {
                     Ok(None) => {}
                     Ok(Some(made)) if made.plan.predicted.period_ns < below => {

@@ -12,6 +12,8 @@
 //! fits beside the first op; and weights that only leave after their forward op are copied
 //! ahead of that, the smallest first, just before the copies of the backward phase.
 
+#[cfg(feature = "baselines")]
+mod baselines;
 mod chain;
 mod course;
 mod list;
@@ -26,13 +28,14 @@ use super::memory::Memory;
 use super::request::Task;
 use super::strategy::{Need, Parameter, Rule, Strategy, Takes};
 use super::trials::Search;
-use crate::graph::{Kind, TensorId};
 use crate::scratch::{Limits, OutOfScratch, Scratch, larger, total};
 use crate::sequence::Sequence;
-use chain::{Chain, Item};
+use chain::Chain;
 use course::{Course, Timing};
 use selection::{Criteria, Profit, Reserve, Selection, Tie};
 
+#[cfg(feature = "baselines")]
+pub(super) use baselines::{LAYER_TO_LAYER, UNDISCOUNTED};
 pub(super) use chain::check;
 
 /// Parameters of [`Strategy::Weights`].
@@ -102,40 +105,6 @@ impl Rule for Weights {
     }
 }
 
-/// A rule with one way.
-#[derive(Debug)]
-pub(super) struct OneWay(Way);
-
-/// As published, with a copy to the host each time that a weight leaves.
-pub(super) const UNDISCOUNTED: OneWay = OneWay(Way::published(false));
-
-/// Each weight comes for an op and leaves after it.
-pub(super) const LAYER_TO_LAYER: OneWay = OneWay(Way::LayerToLayer);
-
-impl Rule for OneWay {
-    fn need(&self, _: &Sequence<'_>) -> Need {
-        Need::Layer
-    }
-
-    fn check(
-        &self,
-        sequence: &Sequence<'_>,
-        scratch: &mut Scratch<'_>,
-    ) -> Result<(), PlanningError> {
-        check(sequence, scratch)
-    }
-
-    fn write(
-        &self,
-        _: usize,
-        builder: Builder<'_>,
-        _: &mut Search<'_>,
-        scratch: &mut Scratch<'_>,
-    ) -> Result<Lengths, Stuck> {
-        write(builder, Some(self.0), scratch)
-    }
-}
-
 /// What `auto` tries: all ways, activations included, and those in parts.
 #[derive(Debug)]
 pub(super) struct EveryWay;
@@ -168,6 +137,7 @@ pub(super) enum Way {
     /// Some of them, by the two algorithms.
     Greedy(Criteria, Timing),
     /// All of them, around every op (L2L; Pudipeddi et al., 2020).
+    #[cfg(feature = "baselines")]
     LayerToLayer,
 }
 
@@ -178,7 +148,9 @@ impl Way {
             Strategy::Weights(weights) if !weights.moves_activations() => {
                 Some(Self::published(true))
             }
+            #[cfg(feature = "baselines")]
             Strategy::WeightsUndiscounted => Some(Self::published(false)),
+            #[cfg(feature = "baselines")]
             Strategy::LayerToLayer => Some(Self::LayerToLayer),
             _ => None,
         }
@@ -254,7 +226,8 @@ fn write(
 ) -> Result<Lengths, Stuck> {
     let mut scratch = scratch.reborrow();
     let (criteria, timing) = match way.ok_or(Stuck::NoMemory)? {
-        Way::LayerToLayer => return layer_to_layer(builder),
+        #[cfg(feature = "baselines")]
+        Way::LayerToLayer => return baselines::layer_to_layer(builder),
         Way::Greedy(criteria, timing) => (criteria, timing),
     };
     let chain = Chain::new(builder.task, builder.memory, &mut scratch)?.ok_or(Stuck::NoMemory)?;
@@ -279,36 +252,12 @@ pub(super) fn cycle_ns(
     let mut scratch = scratch.reborrow();
     let Some(chain) = Chain::new(task, memory, &mut scratch)? else { return Ok(None) };
     match way {
-        Way::LayerToLayer => {
-            let up_ns = |layer, item| match chain.size(layer, item) {
-                0 => 0,
-                objects => chain.up_ns(layer, item, objects),
-            };
-            let transfers_ns = (0..chain.layers()).fold(0u64, |sum, layer| {
-                let weight_ns = up_ns(layer, Item::Weight).saturating_mul(2);
-                sum.saturating_add(weight_ns).saturating_add(up_ns(layer, Item::Optimizer))
-            });
-            Ok(Some(task.sequence.compute_ns().saturating_add(transfers_ns)))
-        }
+        #[cfg(feature = "baselines")]
+        Way::LayerToLayer => Ok(Some(baselines::cycle_ns(task, &chain))),
         Way::Greedy(criteria, timing) => {
             let selection = Selection::new(&chain, criteria, &mut scratch)?;
             let mut course = Course::new(&chain, &selection, timing, &mut scratch)?;
             Ok(course.best_cut().map(|(cycle_ns, _)| cycle_ns))
         }
     }
-}
-
-/// Each state comes for an op and leaves after it.
-fn layer_to_layer(mut builder: Builder<'_>) -> Result<Lengths, Stuck> {
-    let sequence = builder.task.sequence;
-    for (_, op) in sequence.iterations(2) {
-        builder.reach(op);
-        for &tensor in sequence.reads(op) {
-            builder.prefetch(tensor)?;
-        }
-        builder.launch(op)?;
-        let is_state = |id: &&TensorId| sequence.tensor(**id).kind == Kind::State;
-        sequence.reads(op).iter().filter(is_state).for_each(|&state| builder.evict(state));
-    }
-    builder.finish()
 }
