@@ -123,7 +123,7 @@ impl<'a> Sequence<'a> {
     /// Launches the ops of a graph in the given order.
     ///
     /// # Errors
-    /// Those of [`Sequence::new`].
+    /// The errors of [`Sequence::new`].
     pub(crate) fn as_given(
         graph: &'a Graph<'a>,
         hosted: Option<&'a Hosted<'a>>,
@@ -137,7 +137,7 @@ impl<'a> Sequence<'a> {
     /// again.
     ///
     /// # Errors
-    /// Those of [`Sequence::new`].
+    /// The errors of [`Sequence::new`].
     pub(crate) fn in_order(
         &self,
         order: impl Iterator<Item = OpId> + Clone,

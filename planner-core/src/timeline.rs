@@ -74,7 +74,7 @@ pub(crate) fn predict_pieces(
 /// moves of states and inputs, and the machine must have it.
 ///
 /// # Errors
-/// Those of [`predict`]; the first figure that is wrong.
+/// The errors of [`predict`]; the first figure that is wrong.
 pub fn check(
     graph: &Graph<'_>,
     machine: &Machine,

@@ -1,4 +1,4 @@
-//! What can go wrong while a plan is carried out.
+//! Errors of an executor.
 
 use crate::graph::TensorId;
 use crate::plan::PlanError;
@@ -8,17 +8,17 @@ use crate::switch::SwitchError;
 use core::cmp::Ordering;
 use core::fmt;
 
-/// When something went wrong.
+/// What an executor was doing when an error was reported.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Moment {
     /// While memory was set up.
     SetUp,
-    /// While memory was set up for this tensor, which is on the device when an iteration starts.
+    /// While memory was set up for this tensor, which is resident when an iteration starts.
     Start(TensorId),
-    /// While the states were put into their slots.
+    /// While the states were written into their slots.
     States,
-    /// While the inputs of this iteration were put into their slots.
+    /// While the inputs of this iteration were written into their slots.
     Inputs(u64),
     /// While this state was read or written between two iterations.
     State(TensorId),
@@ -29,13 +29,13 @@ pub enum Moment {
         /// The position in the plan's list.
         step: u32,
     },
-    /// While all work was waited for and states were saved.
+    /// While the executor waited for all work and saved the states.
     Save,
-    /// While the outputs of this iteration were waited for and read.
+    /// While the executor waited for the outputs of this iteration.
     Outputs(u64),
     /// While this step of a switch was enqueued.
     Switch(u32),
-    /// While the memory of the plan before was unmapped.
+    /// While the memory of the previous plan was unmapped.
     TakeDown,
 }
 
@@ -58,13 +58,13 @@ impl fmt::Display for Moment {
     }
 }
 
-/// The iterations of whose outputs the host holds the values, or will hold them when they have ended: the
-/// last two that a plan has enqueued. None if `first` is greater than `last`.
+/// The iterations whose outputs the host holds, or will hold once they have ended: the last two
+/// that a plan has enqueued. Empty if `first` is greater than `last`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HeldOutputs {
-    /// The first of them.
+    /// The first iteration.
     pub first: u64,
-    /// The last of them.
+    /// The last iteration.
     pub last: u64,
 }
 
@@ -79,30 +79,30 @@ impl fmt::Display for HeldOutputs {
     }
 }
 
-/// Why a plan could not be carried out. The host copies are as the last step that has ended
-/// left them: none that was valid has been overwritten.
+/// Why a plan could not be run. The host copies are as the last step that ended left them: no valid
+/// copy has been overwritten.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ExecuteError<E> {
     /// Working memory is too small for a plan of this size.
     Scratch(OutOfScratch),
-    /// The plan's pieces cannot be laid out.
+    /// The plan's pieces are invalid.
     Plan(PlanError),
-    /// The device maps memory in another unit than the machine of the plan.
+    /// The device's chunk has another size than that of the plan's machine.
     ChunkBytes {
-        /// The plan's machine.
+        /// Chunk size of the plan's machine.
         planned_bytes: u64,
-        /// The device.
+        /// Chunk size of the device.
         device_bytes: u64,
     },
-    /// The device reports an error. It may belong to work that was enqueued earlier.
+    /// The device reported an error. It may belong to work that was enqueued earlier.
     Device {
         /// When it was reported.
         at: Moment,
         /// The device's error.
         error: E,
     },
-    /// Free memory is in more runs than fit into working memory.
+    /// Free memory is in more runs than working memory has entries for.
     Fragmented(Moment),
     /// A pool has fewer free objects than the plan promised.
     PoolEmpty {
@@ -111,11 +111,11 @@ pub enum ExecuteError<E> {
         /// The pool.
         pool: u32,
     },
-    /// The device reserved addresses that do not end within 64 bits.
+    /// The device reserved addresses that end beyond 64 bits.
     Addresses(Moment),
-    /// The stream was signalled by someone else, so its values no longer name steps.
+    /// Someone else signalled the stream, so its values no longer name steps.
     ForeignSignal {
-        /// When it was noticed.
+        /// When the executor noticed it.
         at: Moment,
         /// The stream.
         stream: Stream,
@@ -128,10 +128,10 @@ pub enum ExecuteError<E> {
     NoOutputs {
         /// The iteration.
         iteration: u64,
-        /// Those whose outputs it holds.
+        /// The iterations whose outputs it holds.
         held: HeldOutputs,
     },
-    /// A switch was planned for another plan, or for another time of this one.
+    /// The switch was planned for another plan, or for another point in time of this plan.
     OtherHolding,
     /// The plan cannot be switched to.
     Switch(SwitchError),
@@ -212,7 +212,7 @@ impl<E: fmt::Display> fmt::Display for ExecuteError<E> {
 
 impl<E: core::error::Error> core::error::Error for ExecuteError<E> {}
 
-/// An error that does not know yet when it happened.
+/// An error without the time at which it happened.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Fault<E> {
     Device(E),

@@ -114,7 +114,7 @@ pub fn addresses(
 /// start. O(pieces + object numbers) for each step.
 ///
 /// # Errors
-/// Those of [`addresses`].
+/// The errors of [`addresses`].
 pub(crate) fn resident_after(
     verified: &Verified<'_>,
     iterations: u64,

@@ -167,7 +167,7 @@ pub fn place<'o>(
 /// As [`place`], but O(allocations squared) at most.
 ///
 /// # Errors
-/// Those of [`place`]; [`PlacementError::InParts`].
+/// The errors of [`place`]; [`PlacementError::InParts`].
 pub fn place_contiguously<'o>(
     graph: &Graph<'_>,
     machine: &Machine,

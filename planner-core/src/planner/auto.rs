@@ -83,7 +83,7 @@ impl Kept {
 /// Plans; see [`make`].
 ///
 /// # Errors
-/// Those of [`make`].
+/// The errors of [`make`].
 pub fn plan<'o>(
     request: &Request<'_>,
     strategy: Strategy,
@@ -277,7 +277,7 @@ fn best_orders<'s>(
 /// use; returns none if there is no such plan. Lists that are seen to take longer are not judged.
 ///
 /// # Errors
-/// Those of [`make`], but for an infeasible budget.
+/// The errors of [`make`], but for an infeasible budget.
 pub fn make_below<'o>(
     request: &Request<'_>,
     strategy: Strategy,

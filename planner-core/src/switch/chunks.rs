@@ -4,7 +4,7 @@ use crate::backend::Chunks;
 use bytemuck::{Pod, Zeroable};
 use core::iter;
 
-/// Consecutive chunks of a plan, and those of the device that they are. A plan numbers its chunks
+/// Consecutive chunks of a plan, and errors of the device that they are. A plan numbers its chunks
 /// from 0: those of its arena, of pool 0, of pool 1, ….
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Pod, Zeroable)]
 #[repr(C)]

@@ -135,7 +135,7 @@ pub fn plan<'o>(
 /// which order memory returns: nearly the period, for part of the work.
 ///
 /// # Errors
-/// Those of [`plan`], but for a host that is too small.
+/// The errors of [`plan`], but for a host that is too small.
 pub fn estimate_ns(
     request: &Request<'_>,
     classes: Classes<'_>,
