@@ -2,7 +2,8 @@
 
 #![expect(
     clippy::indexing_slicing,
-    reason = "tensor ids are those of the verified graph, and the arrays have an entry for each tensor"
+    reason = "tensor ids are those of the verified graph, and the arrays have an entry for each \
+              tensor"
 )]
 
 use super::points::Points;

@@ -2,7 +2,8 @@
 
 #![expect(
     clippy::indexing_slicing,
-    reason = "pool numbers and tensor ids are those of the verified plan, and the arrays have an entry for each pool and tensor"
+    reason = "pool numbers and tensor ids are those of the verified plan, and the arrays have an \
+              entry for each pool and tensor"
 )]
 
 use super::Fault;

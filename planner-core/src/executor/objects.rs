@@ -5,7 +5,8 @@
 
 #![expect(
     clippy::indexing_slicing,
-    reason = "runs are linked by numbers that `new_run` takes from the array itself, and pools are those of the plan"
+    reason = "runs are linked by numbers that `new_run` takes from the array itself, and pools are \
+              those of the plan"
 )]
 
 use crate::scratch::{OutOfScratch, Scratch, words};

@@ -2,7 +2,8 @@
 
 #![expect(
     clippy::indexing_slicing,
-    reason = "the verifier has checked the placements, and numbers of runs and ranges come from `find_or_add`"
+    reason = "the verifier has checked the placements, and numbers of runs and ranges come from \
+              `find_or_add`"
 )]
 
 use super::Fault;

@@ -2,7 +2,8 @@
 
 #![expect(
     clippy::indexing_slicing,
-    reason = "ids and pieces are those of the verified plan, and the arrays have an entry for each piece and tensor"
+    reason = "ids and pieces are those of the verified plan, and the arrays have an entry for each \
+              piece and tensor"
 )]
 
 use super::Fault;

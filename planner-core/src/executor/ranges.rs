@@ -2,7 +2,8 @@
 
 #![expect(
     clippy::indexing_slicing,
-    reason = "`first` has an entry for each owner and one more, and `of` yields ranges below the total"
+    reason = "`first` has an entry for each owner and one more, and `of` yields ranges below the \
+              total"
 )]
 
 use super::Fault;

@@ -3,7 +3,8 @@
 
 #![expect(
     clippy::indexing_slicing,
-    reason = "`len` and `rows_len` never exceed the lengths of their arrays, and ranges name rows below `rows_len`"
+    reason = "`len` and `rows_len` never exceed the lengths of their arrays, and ranges name rows \
+              below `rows_len`"
 )]
 
 use super::Fault;
