@@ -1,5 +1,12 @@
-//! Memory that is divided anew once a good list is known: more tensors in the arena, slabs for small
-//! ones, and states that never move in the arena. A change is kept if the plan is no longer for it.
+//! Tries other divisions of memory once a good list is known: more tensors in the arena, slabs for
+//! small tensors, and resident states in the arena. Keeps a division if the plan does not get
+//! longer.
+
+#![expect(
+    clippy::indexing_slicing,
+    reason = "the arena has an entry for each placed tensor, and tensor ids are those of the \
+              sequence"
+)]
 
 use super::error::PlanningError;
 use super::memory::Memory;
@@ -10,26 +17,27 @@ use super::uses::Uses;
 use crate::plan::ArenaPlacement;
 use crate::scratch::{Limits, Scratch, words};
 
-/// The sizes in chunks, as numerators and denominators, below which tensors go to the arena instead.
-/// The largest comes first: what lies in the arena fills no chunk in part.
+/// Sizes in chunks, as numerators and denominators; tensors below a size lie in the arena. The
+/// largest size comes first, since a tensor in the arena leaves no part of a chunk unused.
 const SIZES: [(u64, u64); 6] = [(4, 1), (2, 1), (1, 1), (1, 2), (1, 4), (0, 1)];
 
-/// Not in the arena.
+/// The tensor is not in the arena.
 const NOWHERE: u64 = u64::MAX;
 
-/// Words that are kept beside the memory that is divided anew: the objects of tensors where more lie in
-/// the arena and twice where states settle; and while others are tried, the offsets of the first.
+/// Words of scratch for further divisions: the objects of all tensors with a fuller arena and,
+/// twice, with resident states in the arena; and the offsets of the first arena while others are
+/// tried.
 pub(super) const fn scratch_words(limits: &Limits) -> usize {
     words::<u64>(limits.tensors).saturating_mul(4)
 }
 
-/// The best list so far, and the memory that it is for.
+/// The best list so far, and the memory for which it was written.
 pub(super) struct Divided<'s, 'm> {
     pub(super) best: Candidate<'s>,
     pub(super) memory: Memory<'m>,
 }
 
-/// Tries lists of an entrant in other memory.
+/// Searches divisions of memory for better lists of an entrant.
 pub(super) struct Divider<'a, 's, 'd, 'r, 'g> {
     pub(super) trials: &'a mut Trials<'d, 'r>,
     pub(super) entrant: &'s Entrant,
@@ -40,8 +48,8 @@ pub(super) struct Divider<'a, 's, 'd, 'r, 'g> {
 }
 
 impl<'s> Divider<'_, 's, '_, '_, '_> {
-    /// A list and its memory once memory is divided anew, or the same again. Rules have one list for
-    /// each memory, so that only states settle.
+    /// The best list and memory after trying other divisions, or the given ones. A rule has only
+    /// one list for each memory, so for rules only resident states move to the arena.
     pub(super) fn divide<'m>(
         &mut self,
         divided: Divided<'s, 'm>,
@@ -56,9 +64,9 @@ impl<'s> Divider<'_, 's, '_, '_, '_> {
         if is_fuller { self.settle(divided, scratch) } else { Ok(divided) }
     }
 
-    /// The same once larger tensors lie in the arena too, and whether they do. There a tensor fills no
-    /// chunk in part, but nothing else can have its bytes while it is away: only a list tells which
-    /// costs less.
+    /// Tries larger tensors in the arena; also returns whether the arena has become fuller. In the
+    /// arena a tensor leaves no part of a chunk unused, but no other tensor can use its bytes while
+    /// it is away; only a list shows which costs less.
     fn fill_arena<'m>(
         &mut self,
         Divided { best, memory }: Divided<'s, 'm>,
@@ -82,8 +90,8 @@ impl<'s> Divider<'_, 's, '_, '_, '_> {
         Ok((Divided { best: again.unwrap_or(best), memory }, false))
     }
 
-    /// Whether a size was tried; the first below which all tensors may lie in the arena, and its list.
-    /// Where there is none, the arena is as before.
+    /// Whether any size was tried, and the first size for which the tensors below it fit into the
+    /// arena without a longer list. If there is none, restores the arena.
     fn try_sizes(
         &mut self,
         best: Candidate<'s>,
@@ -99,7 +107,8 @@ impl<'s> Divider<'_, 's, '_, '_, '_> {
             SIZES.map(|(times, part)| task.machine.chunk_bytes.saturating_mul(times) / part);
         let mut has_tried = false;
         for (&below_bytes, &smaller_bytes) in sizes_bytes.iter().zip(&sizes_bytes[1..]) {
-            // Where no tensor of this size gains by it, the next smaller one is the same.
+            // If no tensor of this size leaves part of a chunk unused, the next smaller size gives
+            // the same arena.
             let added = smaller_bytes.max(memory.below_bytes())..below_bytes;
             if memory.fills_in_part(task, added) {
                 has_tried = true;
@@ -116,7 +125,7 @@ impl<'s> Divider<'_, 's, '_, '_, '_> {
         Ok((has_tried, None))
     }
 
-    /// A list that is no longer than the best where all tensors below a size lie in the arena.
+    /// A list that is not longer than the best one with all tensors below a size in the arena.
     fn try_arena(
         &mut self,
         best: Candidate<'s>,
@@ -131,9 +140,9 @@ impl<'s> Divider<'_, 's, '_, '_, '_> {
         self.trials.better(rounds.fewer(), best, &basis, self.search, &mut scratch)
     }
 
-    /// The same once what is small has slabs of its own. Only where no op waits for memory anyway:
-    /// chunks serve all tensors in turn, so where memory is short a part of it for some alone costs
-    /// more time than their half-empty chunks do (0.5 to 3 % on recorded training steps).
+    /// Tries slabs for small tensors, but only if no op waits for memory. Chunks serve all tensors
+    /// in turn, so if memory is short, a part of it that only some tensors can use costs more time
+    /// than half-empty chunks do (0.5 to 3 % on recorded training steps).
     fn with_slabs<'m>(
         &mut self,
         Divided { best, memory }: Divided<'s, 'm>,
@@ -149,7 +158,7 @@ impl<'s> Divider<'_, 's, '_, '_, '_> {
         self.keep_better(best, [memory, divided], scratch)
     }
 
-    /// The same once the states that stay for good lie in the arena.
+    /// Tries the arena for states that never leave the device.
     fn settle<'m>(
         &mut self,
         Divided { best, memory }: Divided<'s, 'm>,
@@ -161,7 +170,8 @@ impl<'s> Divider<'_, 's, '_, '_, '_> {
         self.keep_better(best, [memory, settled], scratch)
     }
 
-    /// The other memory with a list that is no longer than the best, or the same again, written.
+    /// The other memory with a list that is not longer than the best one; or the own memory, with
+    /// the best list written again.
     fn keep_better<'m>(
         &mut self,
         best: Candidate<'s>,

@@ -1,4 +1,9 @@
-//! Plans: by one strategy, or by all of them in the better of several orders of the ops.
+//! Plans by one strategy, or by all of them in the better of several orders of the ops.
+
+#![expect(
+    clippy::indexing_slicing,
+    reason = "lengths are those of lists and arenas in these buffers"
+)]
 
 use super::anew::{Divided, Divider};
 use super::checkpoint::{self, Staying};
@@ -20,27 +25,29 @@ use crate::scratch::{Buffer, BufferTooShort, Scratch};
 use crate::sequence::Sequence;
 use core::iter;
 
-/// What more lists gain over a sample of them, as a fraction of the period, at most as a rule.
+/// What more lists usually gain over a sample of them at most, as a fraction of the period.
 pub(super) const GAIN: u64 = 10;
 
-/// The [`Made::ends_ns`] of plans that no op is chosen for.
+/// The [`Made::ends_ns`] of plans without a choice of ops for the host.
 const UNKNOWN: [u64; 2] = [u64::MAX; 2];
 
-/// A plan, and what made it.
+/// A plan, and how it was made.
 #[derive(Clone, Copy, Debug)]
 pub struct Made<'o> {
     /// The plan.
     pub plan: Plan<'o>,
-    /// What wrote the list: the name of a strategy, or for lists that [`Strategy::Auto`] alone
-    /// writes, `paced` or `weights in parts`.
+    /// The name of the strategy that wrote the list; for lists that only [`Strategy::Auto`] writes,
+    /// `paced` or `weights in parts`.
     pub by: &'static str,
-    /// For [`Strategy::Auto`], the period of the best list of its own; none if no such list fits.
+    /// For [`Strategy::Auto`], the period of the best list that only it writes; none if no such
+    /// list fits.
     pub own_ns: Option<u64>,
-    /// For [`Strategy::Auto`], a period that no plan of another strategy beats in the given order, unless
-    /// fixed objects make it shorter.
+    /// For [`Strategy::Auto`], a lower bound of the periods of other strategies' plans in the given
+    /// order, unless fixed objects make a plan shorter.
     pub others_ns: u64,
-    /// For [`Strategy::Auto`] that chooses ops for the host, what its plans with none of them there, and
-    /// with all of them, take at least, as a rule; unless fixed objects make them shorter.
+    /// For [`Strategy::Auto`] with a choice of ops for the host, usual lower bounds of the periods
+    /// of plans with none and with all of these ops on the host, unless fixed objects make a plan
+    /// shorter.
     pub ends_ns: [u64; 2],
 }
 
@@ -50,19 +57,19 @@ impl<'o> Made<'o> {
         Self { plan, by, own_ns: None, others_ns: 0, ends_ns: UNKNOWN }
     }
 
-    /// How far the buffers hold the plan, and what made it.
+    /// The lengths of the plan in the buffers, and the name of what made it.
     const fn written(&self) -> (Written, &'static str) {
         (Written::of(&self.plan), self.by)
     }
 
-    /// The same without the plan, which the buffers hold.
+    /// The same without the plan, which stays in the buffers.
     pub(super) const fn kept(&self) -> Kept {
         let Self { ref plan, by, own_ns, others_ns, ends_ns } = *self;
         Kept { written: Written::of(plan), by, own_ns, others_ns, ends_ns }
     }
 }
 
-/// A [`Made`] plan that the buffers hold.
+/// A [`Made`] plan that is in the buffers.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Kept {
     written: Written,
@@ -93,7 +100,7 @@ pub fn plan<'o>(
     make(request, strategy, output, scratch).map(|made| made.plan)
 }
 
-/// Plans, and says what made the plan. The same input gives the same plan.
+/// Plans, and tells how the plan was made. The same input always gives the same plan.
 ///
 /// # Errors
 /// An infeasible budget, with the smallest feasible one; buffers or scratch that are too small.
@@ -106,7 +113,7 @@ pub fn make<'o>(
     hosting::make(request, strategy, output, scratch)
 }
 
-/// Plans with some of the ops on the host.
+/// Plans with the `hosted` ops on the host.
 pub(super) fn make_with<'o>(
     request: &Request<'_>,
     hosted: Option<&Hosted<'_>>,
@@ -160,7 +167,7 @@ pub(super) fn make_with<'o>(
         0 => None,
         _ if strategy.takes_first() => None,
         _ => repeats::search::best_of_segments(
-            // Where memory is so short that no list has fitted, another order may do better.
+            // If memory is so short that no list has fitted, another order may be better.
             &task(if staying == Staying::Needed { &given } else { best }),
             Segments {
                 than_ns: if lists > 1 { repeated_ns } else { 0 },
@@ -184,7 +191,7 @@ pub(super) fn make_with<'o>(
     let (given, best) = (task(&given), task(best));
     let orders = [Some(&given), rival.as_ref()];
     let compares = matches!(strategy, Strategy::Auto(_)) && !strategy.takes_first();
-    // What was sampled will be planned, as a rule, so that longer plans need not be.
+    // A sampled list will usually be planned, so longer plans are of no use.
     let found_ns = found.into_iter().flatten().map(|(_, sampled)| sampled.period_ns);
     let below_ns = found_ns.fold(sampled_ns, u64::min);
     if compares {
@@ -204,7 +211,7 @@ pub(super) fn make_with<'o>(
         )?,
         (true, Some(_)) => sampled_ns - sampled_ns / GAIN,
     };
-    // If plans with each op once are longer, they need not be made.
+    // If plans without repeats are longer, they need not be made.
     let makes_once = once_ns < below_ns;
     if makes_once {
         contest.enter_each(once, &mut scratch)?;
@@ -230,8 +237,8 @@ pub(super) fn make_with<'o>(
     Ok(Made { own_ns, others_ns: others_ns.min(segments_ns), ..made })
 }
 
-/// Compares the strategies that run nothing on the host, but for `auto`, and plans by the best one. Returns
-/// none if no plan takes less than `below_ns`. Ops run again only if `strategy` allows it.
+/// Compares the strategies that run nothing on the host, except `auto`, and plans by the best one.
+/// Returns none if no plan takes less than `below_ns`. Repeats ops only if `strategy` allows it.
 pub(super) fn make_other<'o>(
     request: &Request<'_>,
     strategy: Strategy,
@@ -268,16 +275,16 @@ fn best_orders<'s>(
     if found.sampled_ns() < u64::MAX {
         return Ok(found);
     }
-    // Lists that tell orders apart need not fit the host.
+    // Lists that only compare orders need not fit the host.
     let machine = &request.machine.with_host_bytes(u64::MAX);
     Ok(best(&Request { machine, ..*request }, scratch)?.without_a_list())
 }
 
-/// Plans by a strategy other than [`Strategy::Auto`]. Only plans that take less than `below_ns` are of
-/// use; returns none if there is no such plan. Lists that are seen to take longer are not judged.
+/// Plans by a strategy other than [`Strategy::Auto`]. Returns none if no plan takes less than
+/// `below_ns`. Does not judge lists that are known to take longer.
 ///
 /// # Errors
-/// The errors of [`make`], but for an infeasible budget.
+/// The errors of [`make`], except for an infeasible budget.
 pub fn make_below<'o>(
     request: &Request<'_>,
     strategy: Strategy,
@@ -306,7 +313,7 @@ pub fn make_below<'o>(
     }
 }
 
-/// The same in the order of the task, for a strategy that chooses no ops for the host.
+/// Does the same in the order of the task, for a strategy that chooses no ops for the host.
 pub(super) fn plan_task_below<'o>(
     task: &Task<'_>,
     strategy: Strategy,
@@ -314,7 +321,7 @@ pub(super) fn plan_task_below<'o>(
     output: Output<'o>,
     scratch: &mut Scratch<'_>,
 ) -> Result<Option<Made<'o>>, PlanningError> {
-    // If the host runs everything, there is nothing to choose.
+    // If the host runs all ops, there is nothing to choose.
     let strategy = if task.sequence.len() == 0 { Strategy::InCore } else { strategy };
     let entrant = Entrant::Of(strategy);
     if strategy.rule().has_segments() {
@@ -345,7 +352,7 @@ fn plan_segments<'o>(
     let mut tried = 0;
     let mut look = |sequence: &Sequence<'_>, scratch: &mut Scratch<'_>| {
         let task = Task { sequence, ..*task };
-        // One that takes as long may be better otherwise.
+        // A plan with an equal period may have a lower cost otherwise.
         let best_ns = best.map_or(u64::MAX, |((period_ns, _), _)| period_ns.saturating_add(1));
         let below_ns = below_ns.min(best_ns);
         let planned = match (sequence.compute_ns() < below_ns, below_ns) {
@@ -386,7 +393,7 @@ fn plan_segments<'o>(
     Ok(Made::of(plan, strategy.name()))
 }
 
-/// The smallest budget that any number of segments allows; its tensors are left in the arena.
+/// The smallest budget over all numbers of segments. Leaves its tensors in `arena`.
 pub(super) fn least_with_segments(
     task: &Task<'_>,
     strategy: Strategy,
@@ -409,22 +416,22 @@ pub(super) fn least_with_segments(
     Ok(least)
 }
 
-/// Plans of the same work, of which the best is kept.
+/// Compares plans of one request, and keeps the best one.
 struct Contest<'o, 't> {
     output: Output<'o>,
     /// The best plan.
     best: Option<Leading<'t>>,
-    /// The plan that was written last, if that is the best.
+    /// The plan that was written last, if it is the best one.
     written: Option<Written>,
-    /// What the first one that there is no plan of needs more of.
+    /// The error of the first attempt without a plan.
     shortage: Option<PlanningError>,
-    /// The least period of the lists of `auto` itself.
+    /// The least period of the lists that only `auto` writes.
     own_ns: Option<u64>,
-    /// A period that no other strategy beats in the given order.
+    /// A lower bound of the periods of other strategies in the given order.
     others_ns: u64,
 }
 
-/// The best plan so far: its period, what made it, and what it is a plan of.
+/// The best plan so far: its period, what made it, and its task.
 #[derive(Clone, Copy)]
 struct Leading<'t> {
     period_ns: u64,
@@ -438,8 +445,8 @@ impl<'o, 't> Contest<'o, 't> {
         Self { output, best: None, written: None, shortage: None, own_ns: None, others_ns: 0 }
     }
 
-    /// Enters all other strategies, as far as they may take less than `below_ns`, in the given order
-    /// and in another one.
+    /// Tries all other strategies that may take less than `below_ns`, in the given order and in
+    /// another one.
     fn enter_others(
         &mut self,
         [given, other]: [Option<&Task<'t>>; 2],
@@ -455,7 +462,7 @@ impl<'o, 't> Contest<'o, 't> {
         Ok(())
     }
 
-    /// The same in one order; returns a period that none of them beats.
+    /// Does the same in one order; returns a lower bound of their periods.
     fn enter_others_in(
         &mut self,
         task: &Task<'t>,
@@ -464,7 +471,7 @@ impl<'o, 't> Contest<'o, 't> {
     ) -> Result<u64, PlanningError> {
         let Task { sequence, machine, budget_bytes } = *task;
         let graph = sequence.graph();
-        // The others launch each op once.
+        // Other strategies launch each op once.
         let bound_ns =
             bounds::period_ns(graph, machine, budget_bytes, bounds::Order::Any, scratch)?;
         let least_ns = bound_ns.max(sequence.compute_ns());
@@ -490,8 +497,7 @@ impl<'o, 't> Contest<'o, 't> {
         Ok(others_ns)
     }
 
-    /// Plans, and keeps the plan if it is better than those before, or as good where it runs each
-    /// op once.
+    /// Plans, and keeps the plan if it is better than the best one, or as good and without repeats.
     fn enter(
         &mut self,
         task: &Task<'t>,
@@ -514,7 +520,7 @@ impl<'o, 't> Contest<'o, 't> {
         Ok(())
     }
 
-    /// The same for several strategies.
+    /// Does the same for several strategies.
     fn enter_each(
         &mut self,
         entrants: [Option<(&Task<'t>, Strategy)>; 2],
@@ -538,16 +544,16 @@ impl<'o, 't> Contest<'o, 't> {
         }
     }
 
-    /// Whether a plan that a sample of is known could be better than the best so far: more lists
-    /// may gain a little.
+    /// Whether a plan with a known sample could be better than the best one: more lists may gain a
+    /// little.
     fn may_lose_to(&self, sampled: &Prediction) -> bool {
         let least_ns = sampled.period_ns - sampled.period_ns / GAIN;
         self.best.is_none_or(|best| least_ns < best.period_ns)
     }
 
-    /// The strategy of checkpointing that has a better plan, if one has. Few works come so far
-    /// that it has to be planned: no plan takes less than its launches. If there is no plan yet,
-    /// only one that takes less than `below_ns` is better.
+    /// The strategy of checkpointing with a better plan, if there is one. Few works need such a
+    /// plan at all, since no plan takes less time than its launches. If there is no plan yet, a
+    /// better plan must take less than `below_ns`.
     fn beaten_by_segments(
         &mut self,
         task: &Task<'_>,
@@ -574,8 +580,8 @@ impl<'o, 't> Contest<'o, 't> {
         Ok(better)
     }
 
-    /// The plan of the better strategy of checkpointing, if there is one; else the best plan that was
-    /// entered, written once more if another came after it.
+    /// The plan of the better strategy of checkpointing, if there is one; otherwise the best plan
+    /// so far, written again if another plan was written after it.
     fn winner(
         self,
         (given, better): (&Task<'_>, Option<Strategy>),
@@ -597,7 +603,7 @@ impl<'o, 't> Contest<'o, 't> {
     }
 }
 
-/// What the best of a sample of lists comes to; none where none of them fits.
+/// The best prediction of a sample of lists; none if no list fits.
 pub(super) fn sample(
     task: &Task<'_>,
     lists: Sample,
@@ -613,15 +619,15 @@ pub(super) fn sample(
     trials.sample(lists, &basis, &mut scratch)
 }
 
-/// The period of the best of some lists of [`Strategy::Auto`] with the ops in one order, or with repeats; none
-/// if no such list fits.
+/// The period of the best of a few lists of [`Strategy::Auto`] with the ops in one order, or with
+/// repeats; none if no such list fits.
 pub(super) fn tell(
     task: &Task<'_>,
     auto: Auto,
     output: &mut Output<'_>,
     scratch: &mut Scratch<'_>,
 ) -> Result<Option<u64>, PlanningError> {
-    // If the host runs everything, there is nothing to choose.
+    // If the host runs all ops, there is nothing to choose.
     let is_idle = task.sequence.len() == 0;
     let strategy = if is_idle { Strategy::InCore } else { Strategy::Auto(auto) };
     let entrant = Entrant::Of(strategy);
@@ -645,7 +651,7 @@ pub(super) fn plan_task<'o>(
     mut output: Output<'o>,
     scratch: &mut Scratch<'_>,
 ) -> Result<Made<'o>, PlanningError> {
-    // If the host runs everything, there is nothing to choose.
+    // If the host runs all ops, there is nothing to choose.
     let nothing = Entrant::Of(Strategy::InCore);
     let entrant = if task.sequence.len() == 0 { nothing } else { entrant };
     let made = plan_below(task, entrant, u64::MAX, output.reborrow(), scratch)?;
@@ -658,8 +664,8 @@ pub(super) fn plan_task<'o>(
     Err(PlanningError::Infeasible { min_feasible_bytes, op })
 }
 
-/// The same if only plans that take less than `below_ns` are of use; returns none if no list fits
-/// the budget or takes less.
+/// Does the same if only plans that take less than `below_ns` are of use. Returns none if no list
+/// fits the budget or takes less.
 fn plan_below<'o>(
     task: &Task<'_>,
     entrant: Entrant,
@@ -670,7 +676,7 @@ fn plan_below<'o>(
     plan_seen(task, entrant, (below_ns, &mut 0), output, scratch)
 }
 
-/// The same; also lowers a period to what no list of the rules beats.
+/// Does the same; also lowers a period to the least lower bound of a rule's lists.
 fn plan_seen<'o>(
     task: &Task<'_>,
     entrant: Entrant,

@@ -1,12 +1,19 @@
 //! Activation checkpointing (Chen, Xu, Zhang and Guestrin, "Training deep nets with sublinear
-//! memory cost", 2016), as frameworks do it: the forward pass is cut into segments; what a segment
-//! takes from the ones before it stays, the rest is dropped and made again in the backward pass.
-//! Nothing moves but inputs. Or what stays is moved to the host between the passes, as the large
-//! libraries do.
+//! memory cost", 2016), as frameworks do it: the forward pass is cut into segments; the values that
+//! a segment takes from earlier ones stay, and all others are dropped and computed again in the
+//! backward pass. Only inputs move. In a variant, the values that stay are moved to the host
+//! between the passes, as large libraries do.
 //!
-//! Frameworks leave the segments to their users. Here several numbers of segments are tried, the
-//! square root of the number of ops among them, each cut near equal parts where least crosses the
-//! cut. A list of ops does not say where the forward pass ends: that is where most is alive.
+//! Frameworks leave the choice of segments to their users. Here several numbers of segments are
+//! tried, including the square root of the number of ops; each cut is placed near equal parts at
+//! the point that the fewest bytes cross. A list of ops does not tell where the forward pass ends;
+//! it is assumed to end where most bytes are alive.
+
+#![expect(
+    clippy::indexing_slicing,
+    reason = "slots, tensors and launches are those of the sequence; cuts and the peak are \
+              positions of launches"
+)]
 
 use super::builder::Builder;
 use super::error::PlanningError;
@@ -25,13 +32,14 @@ use crate::plan::ArenaPlacement;
 use crate::scratch::{Limits, OutOfScratch, Scratch, larger, total, words};
 use crate::sequence::{LaunchId, Sequence};
 
-/// Numbers of segments that are tried, beside the square root of the ops of the forward pass.
+/// The numbers of segments that are tried, in addition to the square root of the ops of the forward
+/// pass.
 const SEGMENTS: [usize; 13] = [2, 3, 4, 6, 8, 11, 16, 23, 32, 45, 64, 91, 128];
 
-/// A cut may be so far from that of equal parts, as a fraction of a segment.
+/// The distance of a cut from that of equal parts may be this fraction of a segment.
 const NEAR: usize = 3;
 
-/// The rule in which nothing but inputs moves.
+/// The rule in which only inputs move.
 #[derive(Debug)]
 pub(super) struct Checkpoint;
 
@@ -59,7 +67,7 @@ impl Rule for Checkpoint {
     }
 }
 
-/// The rule in which what stays is moved to the host. Without segments there is nothing to move.
+/// The rule in which staying values move to the host. Without segments, nothing moves.
 #[derive(Debug)]
 pub(super) struct CheckpointOffload;
 
@@ -112,7 +120,7 @@ pub(super) const fn scratch_words(limits: &Limits) -> usize {
     ])
 }
 
-/// What is small in any budget, so that the segments do not depend on it.
+/// The memory for an unlimited budget, so that the segments do not depend on the budget.
 pub(super) fn memory<'m>(
     task: &Task<'_>,
     arena: &mut [ArenaPlacement],
@@ -122,18 +130,18 @@ pub(super) fn memory<'m>(
     Memory::new(&unlimited, Need::LargestOp, arena, scratch)
 }
 
-/// Which values of the forward pass stay, in addition to the first value of each segment.
+/// The values of the forward pass that stay, in addition to those that cross a cut.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Staying {
-    /// None.
+    /// No further values.
     Crossing,
-    /// If some value could not be made again otherwise: the values that updates read, and other ops that
-    /// run once. Such an op changes the states that a repeat would read.
+    /// If some value could not be computed again otherwise: also the values that updates read, and
+    /// other ops that run once. Such an op changes the states that a repeat would read.
     Needed,
 }
 
-/// Calls `see` with the sequence that each number of segments leads to, but for those in which
-/// something cannot be made again.
+/// Calls `see` with the sequence of each number of segments, except those in which a value cannot
+/// be computed again.
 pub(super) fn each(
     task: &Task<'_>,
     memory: &Memory<'_>,
@@ -176,7 +184,7 @@ pub(super) fn each(
     Ok(())
 }
 
-/// The gaps of temporaries, each with the operand that it follows.
+/// The gaps of temporaries.
 fn gaps_of_temporaries<'g>(
     task: &'g Task<'_>,
     gaps: &'g Gaps<'_>,
@@ -213,7 +221,7 @@ fn turn(
     Ok(most.1)
 }
 
-/// The launches before which segments begin, but for the first.
+/// The launches before which segments begin, without the first segment.
 fn cuts<'s>(
     task: &Task<'_>,
     gaps: &Gaps<'_>,
@@ -225,7 +233,7 @@ fn cuts<'s>(
     let mut scratch = scratch.reborrow();
     let crossing = scratch.take(turn + 1, 0u64)?;
     for (slot, from, to) in gaps_of_temporaries(task, gaps) {
-        // Within the forward pass a value crosses the cuts between two of its uses.
+        // Within the forward pass, a value crosses the cuts between two of its uses.
         if to < turn {
             let bytes = task.sequence.tensor(task.sequence.operands()[slot]).bytes;
             crossing[from] = crossing[from].wrapping_add(bytes);
@@ -250,8 +258,8 @@ fn cuts<'s>(
     Ok(cuts)
 }
 
-/// A cut after launches that read more bytes of states than they leave: an embedding is not looked up again
-/// at the end of the backward pass, which uses its table no more.
+/// A cut after launches that read more bytes of states than they leave: this avoids a second
+/// look-up of an embedding at the end of the backward pass, which does not use its table any more.
 fn first_cut(task: &Task<'_>, crossing: &[u64], near: usize) -> Option<usize> {
     let sequence = task.sequence;
     let is_state = |tensor: &&TensorId| sequence.tensor(**tensor).kind == Kind::State;
@@ -267,7 +275,8 @@ fn first_cut(task: &Task<'_>, crossing: &[u64], near: usize) -> Option<usize> {
     cuts.min().map(|(_, cut)| cut)
 }
 
-/// Drops what waits over the turn and crosses no cut, and holds what does for repeats.
+/// Drops the values that wait across the peak and cross no cut, and holds those that cross one for
+/// repeats.
 fn drop_between(
     task: &Task<'_>,
     gaps: &Gaps<'_>,
@@ -321,8 +330,8 @@ mod tests {
     const LAYERS: usize = 6;
     const HEAD: OpId = OpId(LAYERS as u32);
 
-    /// Layers forward, a head that makes its gradients too, its update, and the layers backward.
-    /// Calls `see` with the number of launches of each op, for each number of segments.
+    /// Layers forward, a head that also computes its gradients, its update, and the layers
+    /// backward. Calls `see` with the number of launches of each op, for each number of segments.
     fn each_count(first_weight_bytes: u64, mut see: impl FnMut([usize; 2 * LAYERS + 2])) {
         let tensor = |kind| Tensor { bytes: 4096, kind };
         let mut tensors = [tensor(Kind::Temporary); 3 * LAYERS + 4];

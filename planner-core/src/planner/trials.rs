@@ -1,4 +1,6 @@
-//! Where lists are written and judged by the timeline, one at a time.
+//! Writes lists and judges each by the timeline, one at a time.
+
+#![expect(clippy::indexing_slicing, reason = "lengths are those of lists in these buffers")]
 
 use super::builder::Builder;
 use super::chance::Chance;
@@ -26,15 +28,16 @@ use crate::sequence::Sequence;
 use crate::timeline::predict_pieces;
 use core::iter;
 
-/// Sparing lists are written only if the first one takes at most this fraction longer than a list that is
-/// near the best. A balance: the two differ by some hundredths, and each takes time.
+/// Sparing lists are tried only if the first list takes at most this fraction longer than a list
+/// that is near the best. A balance: the two kinds differ by a few per cent, and each list takes
+/// time.
 const FAR: u64 = 16;
 
-/// Sparing lists are written only if the ops of the first one wait for more than this fraction of compute.
-/// Otherwise they gain nothing.
+/// Sparing lists are tried only if the ops of the first list wait for more than this fraction of
+/// the compute time. Otherwise they gain nothing.
 const WAITING: u64 = 256;
 
-/// What all lists of one task stand on.
+/// The memory, uses and arena that all lists of one task share.
 #[derive(Clone, Copy)]
 pub(super) struct Basis<'g> {
     pub(super) memory: &'g Memory<'g>,
@@ -42,16 +45,16 @@ pub(super) struct Basis<'g> {
     pub(super) arena: &'g [ArenaPlacement],
 }
 
-/// How closely a sequence is judged.
+/// How many lists judge a sequence.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Judging {
-    /// If a list takes no longer than this, a few more are chosen anew.
+    /// If a list takes no longer than this, a few more lists follow.
     pub(super) near_ns: u64,
-    /// What is tried after the first list, as long as each list is shorter than the one before.
+    /// The lists to try after the first one, as long as each is shorter than the one before.
     pub(super) sparing: &'static [Recipe<'static>],
 }
 
-/// A list that has been written and judged.
+/// A list that has been written, and its prediction.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Candidate<'r> {
     recipe: Recipe<'r>,
@@ -62,7 +65,7 @@ pub(super) struct Candidate<'r> {
 }
 
 impl Candidate<'_> {
-    /// What wrote the list.
+    /// The name of the rule that wrote the list.
     pub(super) const fn made_by(&self) -> &'static str {
         match self.recipe {
             Recipe::Of((name, _), _) => name,
@@ -75,16 +78,17 @@ impl Candidate<'_> {
     }
 }
 
-/// Lists to choose from.
+/// The lists among which the best is chosen.
 struct Choices<'r, R> {
     recipes: R,
-    /// How many more are chosen anew.
+    /// The number of lists by changed pressures that follow.
     rounds: Rounds,
-    /// A list that the best has to be no longer than.
+    /// The chosen list must not be longer than this one.
     to_beat: Option<Candidate<'r>>,
 }
 
-/// What paced lists are made of, and what one teaches the next.
+/// The gaps and pressures that paced lists are made from. Each list changes the pressures for the
+/// next.
 #[derive(Debug)]
 pub(super) struct Search<'s> {
     pub(super) gaps: Gaps<'s>,
@@ -104,7 +108,7 @@ impl<'s> Search<'s> {
         Ok(Self { gaps, pressures: Pressures::new(sequence.len(), scratch)? })
     }
 
-    /// The same for what may not look at gaps.
+    /// Does the same; without gaps if the entrant does not use them.
     pub(super) fn of_entrant(
         entrant: &Entrant,
         sequence: &Sequence<'_>,
@@ -116,8 +120,8 @@ impl<'s> Search<'s> {
         Ok(Self { gaps: Gaps::none(), pressures: Pressures::new(0, scratch)? })
     }
 
-    /// The next of the lists that are chosen anew, by the best paced one so far; none after
-    /// the last.
+    /// The next recipe by changed pressures, guided by the best paced list so far; none after the
+    /// last.
     fn anew<'r>(&mut self, guide: Recipe<'_>, rounds: &mut Rounds) -> Option<Recipe<'r>> {
         let Recipe::Paced(guide) = guide else { return None };
         if let Some(turns) = rounds.turns.checked_sub(1) {
@@ -134,20 +138,20 @@ impl<'s> Search<'s> {
     }
 }
 
-/// Where lists are written and judged, one at a time.
+/// Buffers in which lists are written and judged, one at a time.
 pub(super) struct Trials<'d, 'r> {
     pub(super) task: &'r Task<'r>,
     pub(super) steps: &'d mut [Step],
     pub(super) resident: &'d mut [Resident],
     pub(super) tables: PoolTables<'d>,
-    /// The least host memory of the lists that need more than there is.
+    /// Of the lists that need more host memory than there is, the least that one needs.
     pub(super) host_shortage_bytes: Option<u64>,
-    /// Of the lists for which there are too few steps, what the shortest needs.
+    /// Of the lists that have too many steps, the fewest that one has.
     pub(super) steps_needed: Option<usize>,
-    /// Lists of rules whose links alone take this long need not be judged.
+    /// A list of a rule need not be judged if its links alone take this long.
     pub(super) below_ns: u64,
-    /// The least period of the lists of rules; of those that are not judged, what their links and
-    /// launches take.
+    /// The least period of the lists of rules; for lists that are not judged, the time of their
+    /// links and launches.
     pub(super) least_ns: u64,
 }
 
@@ -170,13 +174,13 @@ impl<'d, 'r> Trials<'d, 'r> {
         }
     }
 
-    /// A list that was written last.
+    /// The list that was written last.
     pub(super) fn lists(&self, lengths: Lengths) -> Lists<'_> {
         let (steps, resident) = (&self.steps[..lengths.steps], &self.resident[..lengths.resident]);
         Lists { steps, resident }
     }
 
-    /// What the best of a sample of lists comes to; none where none of them fits.
+    /// The best prediction of a sample of lists; none if no list fits.
     pub(super) fn sample(
         &mut self,
         sample: Sample,
@@ -202,9 +206,9 @@ impl<'d, 'r> Trials<'d, 'r> {
         Ok(best)
     }
 
-    /// Predicts the first paced list, sparing ones if the first is not much longer than `near_ns`, and a few
-    /// more if one takes `near_ns` at most. The shortest prediction counts. Returns `None` if the first list
-    /// does not fit.
+    /// Predicts the first paced list; sparing lists if the first is not much longer than `near_ns`;
+    /// and a few more lists if one takes at most `near_ns`. Returns the shortest prediction, or
+    /// `None` if the first list does not fit.
     pub(super) fn sample_paced(
         &mut self,
         Judging { near_ns, sparing }: Judging,
@@ -218,7 +222,7 @@ impl<'d, 'r> Trials<'d, 'r> {
         let compute_ns = self.task.sequence.compute_ns();
         let waits_ns = best.predicted.period_ns.saturating_sub(compute_ns);
         let tries_sparing = best.predicted.period_ns <= far_ns && waits_ns > compute_ns / WAITING;
-        // With ops on the host, sparing lists are no shorter, as a rule.
+        // With ops on the host, sparing lists are usually no shorter.
         if tries_sparing && self.task.sequence.host_steps().is_empty() {
             for &recipe in sparing {
                 let is_better =
@@ -241,7 +245,7 @@ impl<'d, 'r> Trials<'d, 'r> {
         Ok(Some(best.predicted))
     }
 
-    /// The best list of an entrant, written; none where no recipe fits the budget.
+    /// The best list of an entrant, written; none if no recipe fits the budget.
     pub(super) fn best<'s>(
         &mut self,
         entrant: &'s Entrant,
@@ -254,8 +258,8 @@ impl<'d, 'r> Trials<'d, 'r> {
         self.best_of(choices, entrant.takes_first(), basis, search, scratch)
     }
 
-    /// A list that is no longer than the best on another basis, written, and that it is on that;
-    /// or the best on its own basis, written once more.
+    /// A list that is not longer than the best one in the other context, written, and `true`; or
+    /// the best list in its own context, written again, and `false`.
     pub(super) fn keep_better<'s>(
         &mut self,
         entrant: &'s Entrant,
@@ -272,8 +276,8 @@ impl<'d, 'r> Trials<'d, 'r> {
         Ok((again.unwrap_or(best), false))
     }
 
-    /// A list that is no longer than another on a basis that has changed since, written; none
-    /// where none is found.
+    /// A list in a changed context that is not longer than a given list, written; none if there is
+    /// none.
     pub(super) fn better<'s>(
         &mut self,
         rounds: Rounds,
@@ -297,7 +301,7 @@ impl<'d, 'r> Trials<'d, 'r> {
         scratch: &mut Scratch<'_>,
     ) -> Result<Option<Candidate<'s>>, PlanningError> {
         let mut best: Option<Candidate<'s>> = None;
-        // The best paced list, whose pressures are kept.
+        // The best paced list; its pressures are kept.
         let mut guide = choices.to_beat.filter(Candidate::is_paced);
         let mut written_last = false;
         while !best.is_some_and(|best| takes_first || best.is_ideal) {
@@ -331,7 +335,7 @@ impl<'d, 'r> Trials<'d, 'r> {
         }
     }
 
-    /// The best list so far, written once more.
+    /// Writes the best list so far again.
     pub(super) fn again<'s>(
         &mut self,
         best: Candidate<'s>,
@@ -343,9 +347,9 @@ impl<'d, 'r> Trials<'d, 'r> {
         self.try_out(best.recipe, u64::MAX, basis, search, scratch)
     }
 
-    /// Writes a list and judges it; none where it does not fit the budget, the
-    /// host, or the output, or where a rule's list is seen to take `below_ns` or longer. A paced list
-    /// that does not fit the host is written for less of it.
+    /// Writes a list and judges it. None if it does not fit the budget, the host or the output, or
+    /// if a rule's list is known to take `below_ns` or longer. A paced list that does not fit the
+    /// host is written again for less host memory.
     fn try_out<'s>(
         &mut self,
         mut recipe: Recipe<'s>,
@@ -370,7 +374,7 @@ impl<'d, 'r> Trials<'d, 'r> {
         }
     }
 
-    /// The same for a list that the host may have too little memory for.
+    /// Does the same, but fails if the host has too little memory for the list.
     fn try_once<'s>(
         &mut self,
         mut recipe: Recipe<'s>,
@@ -421,7 +425,7 @@ impl<'d, 'r> Trials<'d, 'r> {
         let (predicted, _) =
             predict_pieces(graph, machine, &plan, &pieces, &schedule, &mut scratch)?;
         if predicted.host_bytes > machine.host_bytes {
-            // Temporaries may share host offsets, but that takes time to find out.
+            // Temporaries may share host offsets, which takes time to find out.
             HostLayout::of_pieces(graph, machine, &plan, &pieces, &mut scratch)?;
         }
         if is_of_rule {
@@ -431,7 +435,7 @@ impl<'d, 'r> Trials<'d, 'r> {
         Ok(Some(Candidate { recipe, lengths, predicted, is_ideal }))
     }
 
-    /// A time that no plan of a list beats, before it is written.
+    /// A lower bound of the time of a list's plan, before the list is written.
     fn before_written_ns(
         &self,
         recipe: Recipe<'_>,
@@ -447,8 +451,8 @@ impl<'d, 'r> Trials<'d, 'r> {
         }
     }
 
-    /// The time of the launches of a list that was written, or of its transfers on the busier
-    /// link. No plan takes less. O(steps).
+    /// A lower bound of the time of a written list's plan: the time of its launches, or of its
+    /// transfers on the busier link. O(steps).
     fn written_ns(&self, Lengths { steps, .. }: Lengths, memory: &Memory<'_>) -> u64 {
         let time_ns = |direction, part: Part| {
             let to = part.first.saturating_add(part.count);
@@ -482,7 +486,7 @@ impl<'d, 'r> Trials<'d, 'r> {
         let list = List::new(self.steps, self.resident);
         let builder = Builder::new(task, memory, uses, list, &mut scratch)?;
         match recipe {
-            // Only paced lists know slabs.
+            // Only paced lists support slabs.
             Recipe::Of(..) if memory.pools() > 1 => Err(Stuck::NoMemory),
             Recipe::Of((_, rule), list) => rule.write(list, builder, search, &mut scratch),
             Recipe::Paced(Paced { choosing, pace }) => {

@@ -1,4 +1,10 @@
-//! Arena offsets that a plan shares with the plan before it.
+//! Gives a plan's arena the offsets of the previous plan's arena.
+
+#![expect(
+    clippy::indexing_slicing,
+    reason = "`pair_up` has an entry for each tensor, and a list has room for one block more than \
+              tensors"
+)]
 
 use super::error::SwitchError;
 use super::states::{self, SharedState};
@@ -12,16 +18,16 @@ use bytemuck::{Pod, Zeroable};
 /// No offset.
 const NONE: u64 = u64::MAX;
 
-/// Consecutive bytes of the arena: what is free, or what is to be placed.
+/// Consecutive bytes of the arena: a free gap, or a block to place.
 #[derive(Clone, Copy, Debug, Pod, Zeroable)]
 #[repr(C)]
 struct Block {
-    /// The first byte; of what is to be placed, its position in the plan's arena.
+    /// The first byte; for a block to place, its position in the plan's arena.
     at: u64,
     bytes: u64,
 }
 
-/// Words of scratch that [`keep_offsets`] asks for, by [`Limits::of_plan`] of both plans.
+/// Words of scratch that [`keep_offsets`] needs, by [`Limits::of_plan`] of both plans.
 #[must_use]
 pub const fn keep_offsets_scratch_words(from: &Limits, to: &Limits) -> usize {
     total([
@@ -31,11 +37,11 @@ pub const fn keep_offsets_scratch_words(from: &Limits, to: &Limits) -> usize {
     ])
 }
 
-/// Gives the states in a plan's arena the offsets that they have in the arena of the plan before,
-/// so that they stay where they are in a switch. Writes the whole arena to `out` and returns its
-/// size, which may be larger than before. Temporaries keep their distances, since those share
-/// bytes. All others go where they fit, the largest first. O(tensors log tensors + others *
-/// states).
+/// Gives the states in a plan's arena the offsets that they have in the arena of the previous plan,
+/// so that they stay in place in a switch. Writes the whole arena to `out` and returns its size in
+/// bytes, which may be larger than before. Temporaries keep their distances from each other, since
+/// they share bytes. Other tensors go to the first gap that is large enough, the largest tensor
+/// first. O(tensors log tensors + others * states).
 ///
 /// # Errors
 /// States that do not correspond, and buffers that are too short.
@@ -66,7 +72,7 @@ pub fn keep_offsets(
     let most = graph.tensors().len().saturating_add(1);
     let mut kept = List { blocks: scratch.take(most, Block::zeroed())?, len: 0 };
     let mut others = List { blocks: scratch.take(most, Block::zeroed())?, len: 0 };
-    // All temporaries are one block, which goes by the position after the last.
+    // All temporaries are one block, with the position after the last tensor.
     let mut temporaries = (NONE, 0);
     for (position, placement) in out.iter_mut().enumerate() {
         if is_temporary(placement) {
@@ -121,7 +127,7 @@ impl<'s> List<'s> {
         Ok(())
     }
 
-    /// What lies between the blocks, and after the last without an end.
+    /// The gaps between the blocks, and the gap after the last block, which has no end.
     fn into_gaps(self) -> &'s mut [Block] {
         let Self { blocks, len } = self;
         let blocks = &mut blocks[..=len];

@@ -81,9 +81,9 @@ impl Pair {
     fn after(self, change: Change) -> Self {
         let after = |change| Held::after(change, self.device, self.host);
         let changed = Self::new(after(change.device), after(change.host));
-        // If the pieces of the other copy hold different versions, some of them differ from any
-        // single version. Only if both copies keep their contents, or both get the same, is the
-        // answer known otherwise.
+        // In general the two versions are compared: a range of mixed versions differs from any
+        // single version. The exceptions are a change that keeps both copies, and one that gives
+        // both the same contents.
         let differ = match (change.device.version, change.host.version) {
             (AS_DEVICE, AS_HOST) => self.differ,
             (device, host) if device == host => 0,
@@ -165,14 +165,14 @@ impl<'a> Copies<'a> {
     }
 
     /// The copies of the pieces of a span.
-    pub(super) fn look(&mut self, span: Span) -> Pair {
+    pub(super) fn query(&mut self, span: Span) -> Pair {
         self.push_down(span);
-        let mut seen = None;
+        let mut joined = None;
         span.cover(|node| {
             let pair = self.nodes[span.slot(node)].pair;
-            seen = Some(seen.map_or(pair, |seen: Pair| seen.join(pair)));
+            joined = Some(joined.map_or(pair, |joined: Pair| joined.join(pair)));
         });
-        seen.unwrap_or(Pair::new(Held::NONE, Held::NONE))
+        joined.unwrap_or(Pair::new(Held::NONE, Held::NONE))
     }
 
     /// Applies a change to all pieces of a span.
@@ -220,7 +220,7 @@ mod tests {
             let start = of.start + draw(of.len());
             let range = start..start + 1 + draw(of.end - start);
             let seen = plain[range.clone()].iter().copied().reduce(Pair::join).unwrap();
-            assert_eq!(copies.look(Span::new(&of, &range)), seen);
+            assert_eq!(copies.query(Span::new(&of, &range)), seen);
             let version = draw(3) as u32;
             let held = Held { version, valid_until: 9 - version };
             let changes =

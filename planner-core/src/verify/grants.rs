@@ -187,7 +187,7 @@ impl<'a> Releases<'a> {
         if iteration == 0 && self.step[slot] >= at {
             return None;
         }
-        // For a release more than 2^31 iterations back, any later point within reach is also safe.
+        // A later point than the exact one is safe, so 2^32 - 1 iterations back are enough.
         let iterations_back =
             i64::try_from(-iteration).unwrap_or(i64::MAX).min(i64::from(u32::MAX));
         let earlier = seen_later(self.done[range.end - 1], iterations_back + 1, stream_steps);

@@ -46,14 +46,14 @@ impl Histories<'_> {
     }
 
     /// Calls `visit` with the history that each operand of an op finds.
-    fn visit(&mut self, graph: &Graph<'_>, op: OpId, mut look: impl FnMut(usize, TensorId, u64)) {
+    fn visit(&mut self, graph: &Graph<'_>, op: OpId, mut visit: impl FnMut(usize, TensorId, u64)) {
         let first = graph.op(op).first_operand as usize;
         let reads = graph.reads(op);
         for (at, &tensor) in (first..).zip(reads) {
-            look(at, tensor, self.read(tensor));
+            visit(at, tensor, self.read(tensor));
         }
         for (at, &tensor) in (first + reads.len()..).zip(graph.writes(op)) {
-            look(at, tensor, self.write(tensor));
+            visit(at, tensor, self.write(tensor));
         }
     }
 }

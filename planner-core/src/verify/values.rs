@@ -109,7 +109,7 @@ impl Walk<'_> {
                 return Err(PlanError::NoValueAtStart(location, tensor));
             }
             let span = self.pieces.span(entry.part);
-            let [_, any] = self.flags.look(span);
+            let [_, any] = self.flags.query(span);
             if any & AT_START != 0 {
                 return Err(PlanError::AlreadyResident(location, tensor));
             }
@@ -128,7 +128,7 @@ impl Walk<'_> {
         for placement in self.plan.arena {
             let tensor = placement.tensor;
             match self.kind(tensor) {
-                Kind::State if self.flags.look(self.pieces.whole(tensor))[0] & AT_START == 0 => {
+                Kind::State if self.flags.query(self.pieces.whole(tensor))[0] & AT_START == 0 => {
                     return Err(PlanError::ArenaStateNotResident(tensor));
                 }
                 Kind::Input if self.versions.is_unread(tensor) => {
@@ -146,11 +146,11 @@ impl Walk<'_> {
             return Err(PlanError::ArenaStep(location, tensor));
         }
         let span = self.pieces.span(part);
-        let [_, any] = self.flags.look(span);
+        let [_, any] = self.flags.query(span);
         if any & RESIDENT != 0 {
             return Err(PlanError::AlreadyResident(location, tensor));
         }
-        if self.copies.look(span).host.valid_until <= at {
+        if self.copies.query(span).host.valid_until <= at {
             return Err(PlanError::NoHostCopy(location, tensor));
         }
         self.flags.change(span, 0, RESIDENT);
@@ -188,10 +188,10 @@ impl Walk<'_> {
         version: u32,
     ) -> Result<(), PlanError> {
         let span = self.pieces.whole(tensor);
-        let [all, _] = self.flags.look(span);
+        let [all, _] = self.flags.query(span);
         let is_resident = all & RESIDENT != 0;
         let op = launched.op;
-        match is_resident && self.copies.look(span).device.version == version {
+        match is_resident && self.copies.query(span).device.version == version {
             true => Ok(()),
             false if launched.is_repeat => Err(PlanError::RepeatReads { location, op, tensor }),
             false if is_resident => Err(PlanError::NoValue(location, tensor)),
@@ -204,7 +204,7 @@ impl Walk<'_> {
     fn run_on_host(&mut self, location: Location, at: u32, op: OpId) -> Result<(), PlanError> {
         let launched = Launched::first(op);
         for (tensor, version) in self.versions.reads(launched) {
-            if self.copies.look(self.pieces.whole(tensor)).host.version != version {
+            if self.copies.query(self.pieces.whole(tensor)).host.version != version {
                 return Err(PlanError::HostReads { location, op, tensor });
             }
         }
@@ -251,7 +251,7 @@ impl Walk<'_> {
         if is_after_reads {
             return Err(PlanError::ArenaInput(tensor));
         }
-        let [all, _] = self.flags.look(self.pieces.whole(tensor));
+        let [all, _] = self.flags.query(self.pieces.whole(tensor));
         if all & RESIDENT == 0 {
             return Err(PlanError::ArenaInputAbsent(location, tensor));
         }
@@ -276,11 +276,11 @@ impl Walk<'_> {
             return Err(PlanError::NextInput(location, tensor));
         }
         let span = self.pieces.span(part);
-        let [all, _] = self.flags.look(span);
+        let [all, _] = self.flags.query(span);
         if all & RESIDENT == 0 {
             return Err(PlanError::NotResident(location, tensor));
         }
-        if self.copies.look(span).device.valid_until <= at {
+        if self.copies.query(span).device.valid_until <= at {
             return Err(PlanError::NoValue(location, tensor));
         }
         self.copies.change(span, Change::OFFLOAD);
@@ -293,11 +293,11 @@ impl Walk<'_> {
             return Err(PlanError::ArenaStep(location, tensor));
         }
         let span = self.pieces.span(part);
-        let [all, _] = self.flags.look(span);
+        let [all, _] = self.flags.query(span);
         if all & RESIDENT == 0 {
             return Err(PlanError::NotResident(location, tensor));
         }
-        let pair = self.copies.look(span);
+        let pair = self.copies.query(span);
         if pair.differ == 1 {
             let version = match pair.device.version {
                 Held::MIXED => self.on_device_only[tensor.index()],
@@ -326,7 +326,7 @@ impl Walk<'_> {
             let last = self.last(tensor);
             for piece in self.pieces.of(tensor) {
                 let span = self.pieces.span_of(tensor, piece);
-                let [flags, _] = self.flags.look(span);
+                let [flags, _] = self.flags.query(span);
                 let has = |flag| flags & flag != 0;
                 // An output in the arena stays resident.
                 let stays = kind == Kind::Output && self.pieces.in_arena(tensor);
@@ -336,7 +336,7 @@ impl Walk<'_> {
                 if has(AT_START) && !has(RESIDENT) {
                     return Err(PlanError::NotResident(Location::End, tensor));
                 }
-                let held = self.copies.look(span);
+                let held = self.copies.query(span);
                 if has(CLAIMED) && held.host.version != last {
                     return Err(PlanError::NoHostCopy(Location::End, tensor));
                 }
@@ -382,14 +382,14 @@ impl Walk<'_> {
             };
             for piece in self.pieces.of(tensor) {
                 let span = self.pieces.span_of(tensor, piece);
-                let held = self.copies.look(span);
+                let held = self.copies.query(span);
                 let host = if kind == Kind::Input { first } else { next(held.host) };
                 self.copies.change(span, Change::both(next(held.device), host));
             }
             match kind {
                 Kind::State => {
                     // If the host holds the whole tensor, no value is only on the device.
-                    let held = self.copies.look(self.pieces.whole(tensor)).host;
+                    let held = self.copies.query(self.pieces.whole(tensor)).host;
                     let is_on_host = held.version == first.version;
                     self.on_device_only[tensor.index()] =
                         if is_on_host { Held::NONE.version } else { first.version };

@@ -1,4 +1,4 @@
-//! What others do with two processors.
+//! The strategies of other systems for a device and a host that computes.
 
 use super::choice::{Choice, From, Sort, WHOLE};
 use super::work::Work;
@@ -14,7 +14,7 @@ use crate::planner::strategy::{Need, Strategy};
 use crate::planner::window::Window;
 use crate::scratch::Scratch;
 
-/// What plans the rest where the optimizer is on the host.
+/// The strategies that may plan the rest if the optimizer runs on the host.
 const BASELINES: [Strategy; 9] = [
     Strategy::InCore,
     Strategy::OnDemand,
@@ -28,8 +28,8 @@ const BASELINES: [Strategy; 9] = [
 ];
 
 impl Work<'_> {
-    /// Plans by a strategy that chooses ops for the host itself, where only plans that take less than
-    /// `below_ns` are of use; none if there is no such plan.
+    /// Plans by a strategy that chooses ops for the host by its own rule. Returns none if no plan
+    /// takes less than `below_ns`.
     pub(super) fn make_baseline<'o>(
         &self,
         (strategy, repeats): (Strategy, Repeats),
@@ -44,7 +44,7 @@ impl Work<'_> {
         Ok(made.map(|made| Made { by: strategy.name(), ..made }))
     }
 
-    /// The best plan with everything on the device but the first or the last ops.
+    /// The best plan that keeps everything on the device except the first or the last ops.
     fn split<'o>(
         &self,
         mut output: Output<'o>,
@@ -68,8 +68,8 @@ impl Work<'_> {
         self.make(choice, Strategy::InCore, output, scratch)
     }
 
-    /// As few of the first or the last ops as leave room for everything else on the device; all
-    /// if even that is not enough. More of them on the host need less of the device.
+    /// The fewest first or last ops that leave room for everything else on the device; all ops if
+    /// even that is not enough. More ops on the host need less device memory.
     pub(super) fn fewest(
         &self,
         from: From,
@@ -91,7 +91,7 @@ impl Work<'_> {
         Ok(Choice { share: enough, ..most })
     }
 
-    /// Whether everything fits the device that a choice leaves there.
+    /// Whether everything that a choice leaves to the device fits there.
     fn has_room(
         &self,
         choice: Choice,
@@ -106,7 +106,7 @@ impl Work<'_> {
         })
     }
 
-    /// The late ops, or all that may run on the host if none is late.
+    /// The late ops, or all that may run on the host if no op is late.
     pub(super) fn offloaded(&self) -> Choice {
         let sort = if self.middles.has_sorts() { Sort::Late } else { Sort::Any };
         Choice { sort, ..Choice::ALL }

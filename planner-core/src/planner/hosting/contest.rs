@@ -1,4 +1,4 @@
-//! The plan of the best choice, and the plans that it is compared with.
+//! Compares the plan of the best choice with plans by other strategies.
 
 use super::choice::Choice;
 use super::work::Work;
@@ -11,16 +11,16 @@ use crate::scratch::Scratch;
 /// How a plan is made.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Way {
-    /// By the strategy that is asked for.
+    /// By the requested strategy, with a choice of ops for the host.
     Own(Choice),
-    /// By a strategy that chooses ops for the host itself.
+    /// By a strategy that chooses ops for the host by its own rule.
     Baseline(Strategy),
     /// By the best of the strategies that run nothing on the host.
     OnDevice,
 }
 
 impl Way {
-    /// The strategies that the one that is asked for is compared with.
+    /// The strategies to compare the requested one with.
     const OTHERS: [Self; 3] = [
         Self::Baseline(Strategy::Split),
         Self::Baseline(Strategy::OptimizerOffload),
@@ -28,14 +28,14 @@ impl Way {
     ];
 }
 
-/// Plans with different ops on the host, of which the best is kept.
+/// Compares plans with different ops on the host, and keeps the best one.
 pub(super) struct Contest<'w, 'o> {
     work: &'w Work<'w>,
     strategy: Strategy,
     output: Output<'o>,
     /// The period of the best plan, and how it is made.
     winner: Option<(u64, Way)>,
-    /// The plan that was written last, if that is the best.
+    /// The plan that was written last, if it is the best one.
     written: Option<Kept>,
     shortage: Option<PlanningError>,
 }
@@ -45,18 +45,18 @@ impl<'w, 'o> Contest<'w, 'o> {
         Self { work, strategy, output, winner: None, written: None, shortage: None }
     }
 
-    /// Whether a plan that takes so long, or less, has been found.
+    /// Whether a plan with at most this period has been found.
     pub(super) fn is_within(&self, period_ns: u64) -> bool {
         self.winner.is_some_and(|(least_ns, _)| least_ns <= period_ns)
     }
 
-    /// Whether the best plan is that of a choice.
+    /// Whether the best plan is the plan of a choice.
     pub(super) fn is_won_by(&self, choice: Choice) -> bool {
         self.winner.is_some_and(|(_, way)| way == Way::Own(choice))
     }
 
-    /// Enters all other strategies, and returns a period that none of them beats. A plan counts only if it
-    /// takes less than `below_ns`.
+    /// Tries all other strategies, and returns a lower bound of their periods. A plan counts only
+    /// if it takes less than `below_ns`.
     pub(super) fn enter_others(
         &mut self,
         below_ns: u64,
@@ -69,8 +69,9 @@ impl<'w, 'o> Contest<'w, 'o> {
         Ok(least_ns)
     }
 
-    /// Plans in a way, and keeps the plan if it is the best. Returns a period that no plan of that way
-    /// beats. A plan of another strategy counts only if it takes less than `below_ns`.
+    /// Plans in one way, and keeps the plan if it is the best. Returns a lower bound of the periods
+    /// of that way's plans. A plan of another strategy counts only if it takes less than
+    /// `below_ns`.
     pub(super) fn enter(
         &mut self,
         way: Way,
@@ -89,7 +90,8 @@ impl<'w, 'o> Contest<'w, 'o> {
                 Ok(period_ns)
             }
             Err(error) if error.is_of_one_list() => {
-                // If the lists of one choice fit the device, host memory is too small, not the budget.
+                // If the lists of one choice fit the device, host memory is too small, not the
+                // budget.
                 let is_of_host = matches!(self.shortage, Some(PlanningError::Plan(_)));
                 if !is_of_host {
                     self.shortage = Some(error.less(self.shortage));
@@ -121,7 +123,7 @@ impl<'w, 'o> Contest<'w, 'o> {
         Ok(made.map(|made| (made.plan.predicted.period_ns, made.kept())))
     }
 
-    /// The best plan, written once more if another came after it.
+    /// The best plan, written again if another plan was written after it.
     pub(super) fn finish(mut self, scratch: &mut Scratch<'_>) -> Result<Made<'o>, PlanningError> {
         if let (None, Some((period_ns, way))) = (self.written, self.winner) {
             let made = self.make(way, period_ns.saturating_add(1), scratch)?;

@@ -1,4 +1,6 @@
-//! The search for the ops that make the plan shortest on the host.
+//! Searches for the ops that make the plan shortest when they run on the host.
+
+#![expect(clippy::indexing_slicing, reason = "the arrays have `KEPT` entries or one for each end")]
 
 use super::choice::{Choice, From, Sort, WHOLE};
 use super::contest::{Contest, Way};
@@ -13,8 +15,8 @@ use crate::planner::request::{Output, Request, Task};
 use crate::planner::strategy::Strategy;
 use crate::scratch::{Limits, Scratch, words};
 
-/// Where the ops of a choice are: all that is tried, the most useful first. A balance: between more even
-/// distances, transfers are spread more evenly; each transfer pays its latency.
+/// The positions of a choice's ops: all that are tried, the most useful first. A balance: with more
+/// even distances, transfers are spread more evenly; but each transfer pays its latency.
 const FROMS: [From; 7] = [
     From::First,
     From::Last,
@@ -29,51 +31,52 @@ const FEW_FROMS: usize = 4;
 /// If a plan has fewer lists than this, only [`FEW_FROMS`] are tried.
 const FEW_LISTS: usize = 40;
 
-/// The steps by which shares are found: the first one for each kind of choice, the others for the best kinds.
+/// The steps by which shares are searched: the first one for each kind of choice, the others only
+/// for the best kinds.
 const STEPS: [u32; 6] = [WHOLE / 4, WHOLE / 8, WHOLE / 16, WHOLE / 32, WHOLE / 64, WHOLE / 128];
 
-/// How many choices are told apart by more than a sample. A balance: a sample errs by some hundredths,
-/// and each takes as long as so many lists.
+/// The number of choices that are compared by more than a sample. A balance: a sample is wrong by a
+/// few per cent, and each further comparison takes several lists.
 const KEPT: usize = 3;
 
-/// Judged choices that are remembered.
+/// The number of judged choices that are remembered.
 const JUDGED: usize = 128;
 
-/// A trial of one of the best choices takes so many lists, or this part of the plan's lists if
-/// they are fewer.
+/// The number of lists in a trial of one of the best choices; or this fraction of the plan's lists,
+/// if that is fewer.
 const TRIAL: usize = 12;
 const TRIAL_PART: usize = 6;
 
-/// How far the shares are from the best one that are tried along with it.
+/// The distances from the best share at which further shares are tried.
 const NEARBY: [u32; 2] = [WHOLE / 64, WHOLE / 128];
 
-// Each gain is one part of the period in so many, rarely more.
+// Each gain is a fraction of the period, given by its denominator. It is rarely larger.
 
-/// A plan with repeats is shorter by this than a sample of lists without them: a quarter of the period
-/// in the tables of `docs/repeats.md`.
+/// The gain of a plan with repeats over a sample of lists without them: a quarter of the period in
+/// the tables of `docs/repeats.md`.
 const REPEATS_GAIN: u64 = 3;
 
-/// A plan with no op on the host is shorter by this than its trial.
+/// The gain of a plan with no op on the host over its trial.
 const NONE_GAIN: u64 = 16;
 
-/// A plan with some or all ops on the host is shorter by this than its trial.
+/// The gain of a plan with some or all ops on the host over its trial.
 const TRIAL_GAIN: u64 = 100;
 
-/// Repeats shorten the plan of one choice by this much more than the plan of another.
+/// The gain of repeats for one choice beyond their gain for another.
 const REPEATS_DIFFER: u64 = 32;
 
-/// An end is taken for the best choice if its trial is longer by less than one part in this many.
+/// An end becomes the best choice if its trial is longer by less than this fraction.
 const ALIKE: u64 = 200;
 
-/// One of the two ends of all choices: none of the ops on the host, or all of them.
+/// One of the two extreme choices: none of the ops on the host, or all of them.
 #[derive(Clone, Copy)]
 struct End {
     choice: Choice,
-    /// How much shorter its plan is than its trial: [`NONE_GAIN`] or [`TRIAL_GAIN`].
+    /// The gain of its plan over its trial: [`NONE_GAIN`] or [`TRIAL_GAIN`].
     gain: u64,
-    /// A period that no plan beats,
+    /// A proved lower bound of its plans' periods.
     bound_ns: u64,
-    /// and one that, as a rule, none does.
+    /// A usual lower bound of its plans' periods.
     least_ns: u64,
 }
 
@@ -83,17 +86,17 @@ impl End {
     }
 }
 
-/// A search for the choice whose lists take least.
+/// A search for the choice with the shortest lists.
 pub(super) struct Search<'w> {
     /// The request in the orders that are best with none and with all of the ops on the host.
     works: &'w [Work<'w>; 2],
-    /// The one of these orders that is best with some ops on the host.
+    /// The one of these orders that is better with some ops on the host.
     some: &'w Work<'w>,
-    /// The best choices, each with its period; the best comes first.
+    /// The best choices, each with its period; the best one comes first.
     kept: [(u64, Choice); KEPT],
-    /// Whether one choice of each kind is kept.
+    /// Whether only one choice of each kind is kept.
     keeps_kinds: bool,
-    /// The periods of all choices so far, by their ops.
+    /// The period of each judged choice, by a hash of its ops.
     judged: heapless::Vec<(u64, u64), JUDGED>,
     ends: [End; 2],
 }
@@ -114,7 +117,7 @@ impl<'w> Search<'w> {
         self.some.request
     }
 
-    /// Plans with the best choice that is found.
+    /// Plans with the best choice that the search finds.
     pub(super) fn run<'o>(
         mut self,
         strategy: Strategy,
@@ -145,7 +148,7 @@ impl<'w> Search<'w> {
             for &from in froms {
                 let steps = match (from, sort) {
                     (From::Ahead, Sort::Late) => continue,
-                    // The best share differs more than that of other kinds.
+                    // The best share varies more than that of other kinds.
                     (From::Ahead, Sort::Any) if !is_short => &STEPS[..],
                     _ => &STEPS[..1],
                 };
@@ -159,7 +162,7 @@ impl<'w> Search<'w> {
                 self.climb(choice, &STEPS[1..], output, scratch)?;
             }
         }
-        // No plan may be longer than a split.
+        // No plan may be longer than a split, so its choices are judged too.
         for from in [From::First, From::Last] {
             let choice = self.some.fewest(from, output.arena, scratch)?;
             self.sample(choice, output, scratch)?;
@@ -167,7 +170,7 @@ impl<'w> Search<'w> {
         Ok(())
     }
 
-    /// Finds what plans with none and with all of the ops on the host take at least.
+    /// Finds lower bounds for plans with none and with all of the ops on the host.
     fn sample_ends(
         &mut self,
         output: &mut Output<'_>,
@@ -209,7 +212,7 @@ impl<'w> Search<'w> {
         Ok(())
     }
 
-    /// Tells the best choices apart, and shares near the best one, by some more lists.
+    /// Compares the best choices, and shares near the best one, by more lists.
     fn tell_best(
         &mut self,
         auto: Auto,
@@ -227,7 +230,7 @@ impl<'w> Search<'w> {
         for choice in NEARBY.into_iter().flat_map(|step| best.around(step)) {
             self.tell(choice, once, output, scratch)?;
         }
-        // Repeats gain more where links are what limits.
+        // Repeats gain more if the links limit the plan.
         let auto = Auto { effort: Some(effort), ..auto };
         let [first, second, ..] = self.start_anew();
         let best_ns = self.tell(first.1, auto, output, scratch)?;
@@ -247,14 +250,14 @@ impl<'w> Search<'w> {
         Ok(())
     }
 
-    /// Forgets what choices take; returns the best ones.
+    /// Forgets all periods; returns the best choices.
     fn start_anew(&mut self) -> [(u64, Choice); KEPT] {
         self.keeps_kinds = false;
         self.judged.clear();
         core::mem::replace(&mut self.kept, [(u64::MAX, Choice::NONE); KEPT])
     }
 
-    /// The period of the best of a sample of lists; the most there is where none fits.
+    /// The period of the best of a sample of lists; `u64::MAX` if no list fits.
     fn sample(
         &mut self,
         choice: Choice,
@@ -264,7 +267,7 @@ impl<'w> Search<'w> {
         self.judge(choice, scratch, |task, scratch| sample(task, output, scratch))
     }
 
-    /// The period of the best of some lists; the most there is where none fits.
+    /// The period of the best of a few lists; `u64::MAX` if no list fits.
     fn tell(
         &mut self,
         choice: Choice,
@@ -277,7 +280,7 @@ impl<'w> Search<'w> {
         })
     }
 
-    /// Keeps a choice if it is among the best; returns its period.
+    /// Records a choice if it is among the best; returns its period.
     fn judge(
         &mut self,
         choice: Choice,
@@ -302,7 +305,7 @@ impl<'w> Search<'w> {
             Ok((ops, period_ns, known.is_some()))
         })?;
         if !is_known {
-            // Beyond this many, choices are judged anew.
+            // Choices beyond this number are judged again.
             let _is_full = self.judged.push((ops, period_ns));
             self.keep(period_ns, choice);
         }
@@ -320,8 +323,8 @@ impl<'w> Search<'w> {
         }
     }
 
-    /// Plans with the best choice, by all other strategies, and with none and all of the ops on the host if
-    /// that could be shorter; keeps the best plan.
+    /// Plans with the best choice and by all other strategies; also with none and with all of the
+    /// ops on the host if that could be shorter. Keeps the best plan.
     fn make_best<'o>(
         &self,
         strategy: Strategy,
@@ -339,7 +342,7 @@ impl<'w> Search<'w> {
                 *end_ns = contest.enter(Way::Own(choice), u64::MAX, scratch)?;
             }
         }
-        // The best comes last, so that it need not be written again.
+        // The best choice comes last, so that its plan need not be written again.
         let own_ns = contest.enter(Way::Own(best), u64::MAX, scratch)?;
         if trial_ns < u64::MAX && !contest.is_within(trial_ns) {
             others_ns = contest.enter_others(u64::MAX, scratch)?;
@@ -355,10 +358,10 @@ impl<'w> Search<'w> {
     }
 }
 
-/// The orders in which a sample of lists is shortest with none of the ops on the host, and with all that may
-/// run there. Plans are made in the best order, so choices are told apart in it.
+/// The orders in which a sample of lists is shortest with none of the ops on the host, and with all
+/// that may run there. Plans are made in the best order, so choices are compared in it.
 pub(super) struct Orders<'s> {
-    /// With none, and with all.
+    /// With none of the ops on the host, and with all.
     of_ends: [&'s [OpId]; 2],
     least_ns: [u64; 2],
 }
@@ -405,14 +408,14 @@ impl<'s> Orders<'s> {
         Ok([Work::new(request, none, scratch)?, Work::new(request, all, scratch)?])
     }
 
-    /// Of two works, the one in the order whose sample is shorter.
+    /// The work of the two whose order has the shorter sample.
     pub(super) const fn best<'w>(&self, [none, all]: &'w [Work<'w>; 2]) -> &'w Work<'w> {
         let [none_ns, all_ns] = self.least_ns;
         if none_ns < all_ns { none } else { all }
     }
 }
 
-/// The periods of the best of a sample of lists with none and with all of the ops on the host.
+/// The periods of the best of a sample of lists, with none and with all of the ops on the host.
 fn sample_ends(
     request: &Request<'_>,
     order: &[OpId],
@@ -430,7 +433,7 @@ fn sample_ends(
     Ok(sampled_ns)
 }
 
-/// The period of the best of a sample of lists; the most there is where none fits.
+/// The period of the best of a sample of lists; `u64::MAX` if no list fits.
 fn sample(
     task: &Task<'_>,
     output: &mut Output<'_>,
@@ -440,7 +443,7 @@ fn sample(
     Ok(sampled.map_or(u64::MAX, |sampled| sampled.period_ns))
 }
 
-/// The most there is where there is no plan.
+/// `u64::MAX` if the error means that there is no plan.
 fn without_a_plan(error: PlanningError) -> Result<u64, PlanningError> {
     if error.is_of_one_list() { Ok(u64::MAX) } else { Err(error) }
 }

@@ -1,16 +1,22 @@
-//! A list schedule that frees memory early, or that reads states together.
+//! A list schedule that frees memory early or reads states together.
 //!
-//! Of the first few groups that are ready, in the given order, the one runs next that
-//! releases most: bytes of temporaries that no other group has still to touch, less those of
-//! temporaries that none has touched before. Where none releases any, the first that allocates
-//! next to nothing, since others may wait for it: the correction of Adam's moments, which all
-//! updates share. Else the first.
+//! Among the first few clusters that are ready, in the given order, the one that frees most memory
+//! runs next: bytes of temporaries that no other cluster will still use, less bytes of temporaries
+//! that no cluster has used before. If none frees any, the first cluster that allocates next to
+//! nothing runs, since others may wait for it, such as the correction of Adam's moments, which all
+//! updates share. Otherwise the first cluster runs.
 //!
-//! To read states together, they are taken up in sets. The first group that is ready and reads no state
-//! outside of the set runs next, or adds its states while the set has room. If there is no such group, a
-//! new set begins. So the first micro-batch goes ahead as far as one set allows, and the others
-//! follow. An update that releases more than it allocates runs at once: the last gradient of
-//! its weight is there.
+//! To read states together, the schedule reads them in sets. The first ready cluster that reads no
+//! state outside of the current set runs next, or one whose states still fit into the set. If there
+//! is none, a new set begins. So the first micro-batch goes ahead as far as one set allows, and the
+//! others follow. An update that frees more memory than it allocates runs at once, since the last
+//! gradient of its weight exists.
+
+#![expect(
+    clippy::indexing_slicing,
+    reason = "clusters, launches and versions are those of the sequence, and the arrays have an \
+              entry for each"
+)]
 
 use super::batches::Batches;
 use super::groups::{Groups, Join};
@@ -21,14 +27,15 @@ use crate::planner::heap::Heap;
 use crate::scratch::{Limits, OutOfScratch, Scratch, total, words};
 use crate::sequence::LaunchId;
 
-/// Ready groups that are compared: a balance of what is found and the time of each choice.
+/// The number of ready clusters that are compared. A balance between better choices and the time of
+/// each.
 const COMPARED: usize = 64;
 
-/// Allocations that do not matter: more than the scalars that updates share, far less than a chunk of
-/// any device.
+/// Allocations of at most this size do not count: more than the scalars that updates share, far
+/// less than a chunk of any device.
 const SMALL_BYTES: i64 = 4096;
 
-/// No group.
+/// No cluster.
 const NONE: u32 = u32::MAX;
 
 pub(super) const fn scratch_words(limits: &Limits) -> usize {
@@ -42,7 +49,7 @@ pub(super) const fn scratch_words(limits: &Limits) -> usize {
     ])
 }
 
-/// Writes the given launch at each position. O(launches × log + operands).
+/// Writes the launch at each position. O(launches × log + operands).
 pub(super) fn write(
     versions: &Versions<'_>,
     groups: &Groups<'_>,
@@ -84,14 +91,14 @@ struct Schedule<'s, 'g> {
     versions: &'g Versions<'g>,
     groups: &'g Groups<'g>,
     touches: Touches<'s>,
-    /// What each group has still to wait for.
+    /// The number of accesses that each cluster still waits for.
     waits: &'s mut [u32],
-    /// What each group would release, less what it would allocate.
+    /// The bytes that each cluster would free, less the bytes that it would allocate.
     gain_bytes: &'s mut [i64],
-    /// The last group that was seen to touch a version.
+    /// The last cluster that was visited for a version.
     seen_by: &'s mut [u32],
-    /// How many groups have still to touch a version, and the exclusive or of them: of one
-    /// alone, that one.
+    /// The number of clusters that will still use a version, and the exclusive or of their numbers:
+    /// if only one is left, its number.
     left: &'s mut [u32],
     mixed: &'s mut [u32],
     ready: Ready<'s>,
@@ -108,7 +115,7 @@ struct Set<'s> {
 }
 
 impl<'s, 'g> Schedule<'s, 'g> {
-    /// Before any group has run.
+    /// Computes the state before any cluster has run.
     fn start(&mut self) {
         let Self { versions, groups, .. } = *self;
         for launch in versions.sequence().launches() {
@@ -139,7 +146,7 @@ impl<'s, 'g> Schedule<'s, 'g> {
         }
     }
 
-    /// Visits each version that a group touches once.
+    /// Visits each version that a cluster uses once.
     fn visit(&mut self, group: u32, mut look: impl FnMut(&mut Self, Version)) {
         for launch in self.groups.ops(group) {
             for &version in self.versions.operands_of(launch) {
@@ -150,7 +157,7 @@ impl<'s, 'g> Schedule<'s, 'g> {
         }
     }
 
-    /// The last group to touch a version releases it.
+    /// If only one cluster will still use a version, that cluster frees it.
     fn settle(&mut self, version: Version) {
         if self.left[version.index()] == 1 {
             self.gain(self.mixed[version.index()], version, 1);
@@ -166,11 +173,11 @@ impl<'s, 'g> Schedule<'s, 'g> {
         }
     }
 
-    /// Takes the group that is to run next.
+    /// Removes and returns the cluster to run next.
     fn next(&mut self) -> Option<u32> {
         let gain_bytes = |at: usize| self.gain_bytes[self.ready.first[at] as usize];
         let mut ready = 0..self.ready.first.len();
-        // Of equals, the first.
+        // Among equals, the first one.
         let most = ready.clone().rev().max_by_key(|&at| gain_bytes(at))?;
         let next = match gain_bytes(most) {
             1.. => most,
@@ -179,7 +186,8 @@ impl<'s, 'g> Schedule<'s, 'g> {
         Some(self.ready.take(next))
     }
 
-    /// Takes the group that is to run next where so many micro-batches read states together.
+    /// Removes and returns the cluster to run next if `together` micro-batches read states
+    /// together.
     fn next_by_states(&mut self, set_bytes: u64, together: u32) -> Option<u32> {
         let ready = &self.ready.first;
         if let Some(update) = ready.iter().position(|&group| self.is_update(group)) {
@@ -201,14 +209,14 @@ impl<'s, 'g> Schedule<'s, 'g> {
         Some(self.ready.take(next))
     }
 
-    /// The states that a group reads, each op's in turn.
+    /// The states that a cluster reads, op by op; a state may appear several times.
     fn states(&self, group: u32) -> impl Iterator<Item = Version> + use<'s, 'g> {
         let Self { versions, groups, .. } = *self;
         let reads = groups.ops(group).flat_map(|launch| versions.reads(launch));
         reads.copied().filter(|&version| versions.tensor(version).kind == Kind::State)
     }
 
-    /// The bytes of the states that a group would add to the set, at most.
+    /// An upper bound of the bytes of states that a cluster would add to the set.
     fn added_bytes(&self, group: u32) -> u64 {
         let is_new = |version: &Version| self.set.of[version.index()] != self.set.number;
         let bytes =
@@ -223,7 +231,7 @@ impl<'s, 'g> Schedule<'s, 'g> {
         }
     }
 
-    /// Whether a group writes a state, and releases memory.
+    /// Whether a cluster writes a state and frees memory.
     fn is_update(&self, group: u32) -> bool {
         let mut written = self.groups.ops(group).flat_map(|launch| self.versions.writes(launch));
         self.gain_bytes[group as usize] > 0
@@ -252,9 +260,9 @@ impl<'s, 'g> Schedule<'s, 'g> {
     }
 }
 
-/// The groups that may run next.
+/// The clusters that may run next.
 struct Ready<'a> {
-    /// The first of them, sorted.
+    /// The first ones in the given order, sorted.
     first: heapless::Vec<u32, COMPARED>,
     /// All others.
     rest: Heap<'a>,
@@ -271,11 +279,11 @@ impl Ready<'_> {
             self.rest.push(u64::from(last), last);
         }
         let at = self.first.partition_point(|&other| other < group);
-        // It is not full any more.
+        // The vector is not full any more.
         let _ = self.first.insert(at, group);
     }
 
-    /// Takes the group at a position of the first ones.
+    /// Removes and returns the cluster at a position of the first ones.
     fn take(&mut self, at: usize) -> u32 {
         let group = self.first.remove(at);
         if let Some((_, next)) = self.rest.pop() {

@@ -1,17 +1,23 @@
-//! Which op touches which tensor when, and what must wait for it.
+//! The accesses to each version, and the ops that must wait for each access.
+
+#![expect(
+    clippy::indexing_slicing,
+    reason = "versions and launches are those of the sequence, and the arrays have an entry for \
+              each"
+)]
 
 use super::versions::{Version, Versions};
 use crate::scratch::{Limits, OutOfScratch, Scratch, total, words};
 use crate::sequence::LaunchId;
 
-/// The touches of each version, in the given order, followed by a cursor.
+/// The accesses to each version, in the given order, with a cursor.
 #[derive(Debug)]
 pub(super) struct Touches<'a> {
-    /// The position of each version's first touch, and the number of all.
+    /// The index of each version's first access, and at the end the number of accesses.
     start: &'a mut [u32],
-    /// The op of each touch, and in the lowest bit whether it writes.
+    /// The op of each access, shifted left by one; the lowest bit is 1 for a write.
     touch: &'a mut [u32],
-    /// The position of each version's next write; the end where there is none.
+    /// The index of each version's next write; the end of its accesses if there is none.
     write: &'a mut [u32],
 }
 
@@ -55,14 +61,14 @@ impl<'a> Touches<'a> {
         Ok(touches)
     }
 
-    /// Puts the cursor before the first op.
+    /// Moves the cursor before the first op.
     pub(super) fn rewind(&mut self, versions: &Versions<'_>) {
         for version in versions.all() {
             self.write[version.index()] = self.next_write(version, self.start[version.index()]);
         }
     }
 
-    /// The first op that touches a version.
+    /// The first op that accesses a version.
     pub(super) fn first(&self, version: Version) -> Option<LaunchId> {
         let at = self.start[version.index()];
         (at < self.end(version)).then(|| self.launch(at))
@@ -76,7 +82,7 @@ impl<'a> Touches<'a> {
         LaunchId(self.touch[at as usize] >> 1)
     }
 
-    /// The first write of a version from a position on.
+    /// The index of the first write of a version at or after an index.
     fn next_write(&self, version: Version, from: u32) -> u32 {
         let writes = |&at: &u32| self.touch[at as usize] & 1 == 1;
         (from..self.end(version)).find(writes).unwrap_or(self.end(version))
@@ -87,8 +93,9 @@ impl<'a> Touches<'a> {
         if write < self.end(version) { Some(self.launch(write)) } else { versions.end(version) }
     }
 
-    /// Moves the cursor over an op, and visits the ops that had to wait for it. If the op writes a value, its readers
-    /// waited. If the op reads a value, or writes one without readers, the next [writer](Self::writer) waited.
+    /// Moves the cursor past an op, and calls `waited` with each op that had to wait for it. If the
+    /// op writes a value, its readers waited. If the op reads a value, or writes one without
+    /// readers, the next [writer](Self::writer) waited.
     pub(super) fn pass(
         &mut self,
         versions: &Versions<'_>,

@@ -1,11 +1,16 @@
-//! The search for the repeats that make the shortest plan.
+//! Searches for the repeats of the shortest plan.
 //!
-//! One price of compute leads to one list of launches. Where links limit and compute idles, the best price
-//! is a hundredth of that where compute limits, so the search finds its own scale; then it goes on
-//! with the pressures that the lists so far showed. In the next round the
-//! best list replaces the sequence, so that what was made again may be dropped again. Where much has to be made
-//! again, no price leads to lists as good as the segments of [checkpointing](checkpoint), so that there is a
-//! search from these too.
+//! One price of compute leads to one list of launches. If links limit the plan and compute idles,
+//! the best price is a hundredth of the best price under limiting compute, so the search must find
+//! the scale of prices. Then it goes on with the pressures of the lists so far. In the next round
+//! the best list replaces the sequence, so that repeated values may be dropped again. If many
+//! values must be repeated, no price leads to lists as good as the segments of
+//! [checkpointing](checkpoint), so a second search starts from segments.
+
+#![expect(
+    clippy::indexing_slicing,
+    reason = "prices are below `PRICES`, and lengths are those of lists in these buffers"
+)]
 
 use super::{Prices, Unrolled};
 use crate::graph::OpId;
@@ -25,71 +30,75 @@ use crate::planner::uses::Uses;
 use crate::scratch::{Limits, Scratch, larger, total, words};
 use crate::sequence::Sequence;
 
-/// Prices, in octaves above the least, of which each has [`RUNGS`]. What a nanosecond of compute costs where
-/// one of a link that is fully pressed costs 255.
+/// Prices of a nanosecond of compute, if a nanosecond of a link under full pressure costs 255. They
+/// span this number of octaves above the least price, with [`RUNGS`] in each.
 const OCTAVES: usize = 12;
 const LEAST_PRICE: u64 = 16;
 
-/// Prices within an octave, in thousandths of the first. Closer ones lead to the same lists, as a rule.
+/// Prices within an octave, in thousandths of the first. Closer prices usually lead to the same
+/// lists.
 const RUNGS: [u64; 16] = [
     1000, 1044, 1091, 1139, 1189, 1242, 1297, 1354, 1414, 1477, 1542, 1610, 1682, 1756, 1834, 1915,
 ];
 
-/// Prices that are tried before the others. There may be a good one in several of their valleys.
+/// The prices that are tried first. Costs may have several minima, and a good price near each.
 const COARSE: [usize; 9] = [132, 100, 68, 116, 148, 124, 140, 36, 164];
 
-/// How many of them tell two orders of the ops apart.
+/// The number of these prices that rank two orders of the ops.
 const TELLING: usize = 3;
 
-/// The error of these lists: one part of the period in so many, rarely more.
+/// The relative error of the rank, as a fraction of the period. It is rarely larger.
 const TELLING_ERROR: u64 = 128;
 
-/// How far from the best price so far others are tried then: half of it, and twice as much.
+/// The first distance between the best price so far and the next ones to try: an octave.
 const STRIDE: usize = RUNGS.len();
 
-/// Prices that a round tries at most, as a rule.
+/// The number of prices that a round usually tries at most.
 const CLIMBED: usize = 22;
 
-/// Factors of the best price, in percent. Lists that learn from the pressures of earlier lists take them in
-/// turn.
+/// Factors of the best price, in percent. Lists that use the pressures of earlier lists take them
+/// in turn.
 const LEARNING: [u64; 8] = [100, 90, 110, 80, 125, 100, 90, 110];
 
-/// The number of lists in a round that learn.
+/// The number of lists in a round that use learned pressures.
 const LEARNED: usize = 24;
 
-/// The [`load_percent`](Prices::load_percent) of the first lists, and of lists that learn: learned pressures
-/// already tell where a link carries much.
+/// The [`load_percent`](Prices::load_percent) of the first lists, and of lists with learned
+/// pressures, which already include the load of the links.
 const LOAD_PERCENT: [u64; 2] = [100, 20];
 
-/// A sequence is [judged](Trials::sample_paced) by several lists if its first list is longer than the best
+/// A sequence is [judged](Trials::sample_paced) by several lists if its first list exceeds the best
 /// period so far by at most this fraction.
 const NEAR: u64 = 200;
 
-/// Lists in a round.
+/// The number of lists in a round.
 const ROUND: usize = CLIMBED + LEARNED;
 
-/// Lists in a round where there are too few for a whole one. A balance: with fewer, prices are too far apart.
+/// The number of lists in a round if there are too few lists for a whole one. A balance: with fewer
+/// lists, prices are too far apart.
 const SHORT_ROUND: usize = 24;
 
-/// Rounds beyond which no work gained more than 0.1 % of its period.
+/// The most rounds with a plan. No work gained more than 0.1 % of its period by further rounds.
 const ROUNDS: usize = 3;
 
-/// The search goes on from segments of checkpointing whose plan is longer than the best one by at most this
-/// fraction, and segments are judged by more lists if the first one is: a few lists tell no better.
+/// The search goes on from segments of checkpointing if their plan exceeds the best one by at most
+/// this fraction. Segments are judged by more lists if the first list does so too, since a few
+/// lists are not more accurate.
 const NEAR_SEGMENTS: u64 = 32;
 
-/// If their plan is longer, that search has one list in so many.
+/// If the plan of segments is longer than the best one, that search gets one list in this many.
 const SHARE_OF_SEGMENTS: usize = 4;
 
-/// Lists that are tried at most.
+/// The most lists that the search tries.
 pub(in crate::planner) const MOST_LISTS: usize = ROUNDS * ROUND;
 
-/// Words of scratch that [`best`] and [`best_of_segments`] keep, each.
+/// Words of scratch that [`best`] and [`best_of_segments`] each keep.
 pub(in crate::planner) const fn kept_words(limits: &Limits) -> usize {
     words::<OpId>(limits.ops).saturating_add(Sequence::scratch_words(limits))
 }
 
-/// Words of scratch that [`best`] and [`best_of_segments`] ask for, by limits [with repeats](Limits::with_repeats).
+/// Words of scratch that [`best`] and [`best_of_segments`] need, by limits [with
+/// repeats](Limits::with_repeats).
 pub(in crate::planner) const fn scratch_words(limits: &Limits) -> usize {
     let judge = total([
         memory::scratch_words(limits),
@@ -123,11 +132,11 @@ pub(in crate::planner) const fn scratch_words(limits: &Limits) -> usize {
     kept_words(limits).saturating_add(larger(arranged, segments))
 }
 
-/// The best list of launches so far, and what a plan of it comes to: if there is none, the list that
-/// needs least of the host, to which more repeats may be added.
+/// The best list of launches so far, and the prediction of its plan. If no list has a plan yet, the
+/// list that exceeds host memory least, to which more repeats may be added.
 struct Leader<'l> {
     predicted: Option<Prediction>,
-    /// What the host has too little, if there is no plan.
+    /// The bytes that the host lacks, if there is no plan.
     excess_bytes: u64,
     launches: &'l mut [OpId],
     len: usize,
@@ -140,7 +149,7 @@ impl<'l> Leader<'l> {
         Ok(Self { predicted: None, excess_bytes: u64::MAX, launches, len: 0 })
     }
 
-    /// The list as a sequence, and what a plan of it comes to.
+    /// The list as a sequence, and the prediction of its plan.
     fn sequence<'s>(
         &self,
         task: &Task<'s>,
@@ -150,7 +159,7 @@ impl<'l> Leader<'l> {
         Ok(Some((task.sequence.in_order(self.launches(), scratch)?, predicted)))
     }
 
-    /// What there is less of, the better the list is.
+    /// The rank of the list; a better list has a smaller rank.
     fn rank(&self) -> Rank {
         self.judged().rank()
     }
@@ -183,9 +192,10 @@ impl<'l> Leader<'l> {
     }
 }
 
-/// The best sequence with repeats of `lists` that are tried, and what a plan of it comes to; none
-/// where none is found. If the ops may be in one of several orders, a few lists of each tell which is best:
-/// some orders are given, others are ways to join ops. The search continues with the two best ways.
+/// The best sequence with repeats among `lists` tried ones, and the prediction of its plan; none if
+/// none is found. There may be several orders of the ops: two given ones, and ways to join ops. A
+/// few lists of each order tell which is best; the search goes on with the best given order and the
+/// two best ways.
 pub(in crate::planner) fn best<'s>(
     (orders, joins): ([Option<Task<'s>>; 2], impl Iterator<Item = Join>),
     lists: usize,
@@ -206,7 +216,7 @@ pub(in crate::planner) fn best<'s>(
         ways = best_joins(&task, (least, joins), lists, output, scratch)?;
     }
     let mut leader = Leader::new(&task, scratch)?;
-    // A rank comes from few lists: with more repeats, the other order may be better.
+    // Ranks come from few lists: with more repeats, another order may be better.
     let fewer = if ways[0].is_some() { lists.div_ceil(2) } else { lists };
     extend(&task, &mut leader, fewer, output, scratch)?;
     for join in ways.into_iter().flatten() {
@@ -221,8 +231,9 @@ pub(in crate::planner) fn best<'s>(
     leader.sequence(&task, scratch)
 }
 
-/// Ranks ways to join ops, and returns the best two that are surely better than the given order. Two are returned
-/// because a few lists cannot tell which of them leads to the shorter plan.
+/// Ranks ways to join ops, and returns the best two that are better than the given order by more
+/// than the error of ranks. It returns two since a few lists cannot tell which one leads to the
+/// shorter plan.
 fn best_joins(
     task: &Task<'_>,
     (least, joins): (Rank, impl Iterator<Item = Join>),
@@ -253,7 +264,7 @@ const fn is_surely_less((lacks, (one_ns, _)): Rank, (other_lacks, (other_ns, _))
     lacks < other_lacks || lacks == other_lacks && one_ns < other_ns - other_ns / TELLING_ERROR
 }
 
-/// What a few lists with repeats come to.
+/// The rank of a few lists with repeats.
 fn rank(
     task: &Task<'_>,
     lists: usize,
@@ -267,10 +278,11 @@ fn rank(
     Ok(leader.rank())
 }
 
-/// Which lists of launches in segments are worth a try.
+/// The lists of launches in segments that are worth a try.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::planner) struct Segments {
-    /// The period of the plan to beat. Lists whose plans are hardly longer may lead to shorter ones.
+    /// The period of the plan to improve on. Lists with slightly longer plans may lead to shorter
+    /// ones.
     pub(in crate::planner) than_ns: u64,
     /// Which values stay between segments.
     pub(in crate::planner) staying: Staying,
@@ -289,7 +301,7 @@ pub(in crate::planner) fn best_of_segments<'s>(
     let Segments { than_ns, staying, .. } = segments;
     let mut leader = Leader::new(task, scratch)?;
     if staying == Staying::Needed {
-        // Memory is so short that another order than the best of those with each op once may do better.
+        // Memory is so short that another order than the best one without repeats may be better.
         extend(task, &mut leader, lists, output, scratch)?;
     }
     let before = leader.rank();
@@ -304,7 +316,8 @@ pub(in crate::planner) fn best_of_segments<'s>(
     leader.sequence(task, scratch)
 }
 
-/// The least time of the launches that any number of segments leads to. No plan takes less than its launches.
+/// The least time of the launches over all numbers of segments. No plan takes less time than its
+/// launches.
 pub(in crate::planner) fn least_of_segments(
     task: &Task<'_>,
     output: &mut Output<'_>,
@@ -319,7 +332,7 @@ pub(in crate::planner) fn least_of_segments(
     Ok(least_ns)
 }
 
-/// Adds repeats in rounds, as long as that gains anything and there are lists left.
+/// Adds repeats in rounds, until a round gains nothing or no lists are left.
 fn extend(
     task: &Task<'_>,
     leader: &mut Leader<'_>,
@@ -329,7 +342,7 @@ fn extend(
 ) -> Result<(), PlanningError> {
     let mut left = lists;
     let mut rounds = 0;
-    // If lists are few, another round gains more than better prices in the first one.
+    // If there are few lists, another round gains more than better prices in the first round.
     let round = if lists < ROUND { SHORT_ROUND } else { ROUND };
     while rounds < ROUNDS {
         let before = leader.rank();
@@ -337,13 +350,13 @@ fn extend(
         if left == 0 || leader.rank() == before {
             break;
         }
-        // Rounds that end without a plan do not count.
+        // A round that ends without a plan does not count.
         rounds += usize::from(leader.predicted.is_some());
     }
     Ok(())
 }
 
-/// Tries lists that add repeats to the best one so far, or to the first.
+/// Tries lists that add repeats to the best list so far, or to the first sequence.
 fn add_repeats(
     first: &Task<'_>,
     leader: &mut Leader<'_>,
@@ -360,7 +373,7 @@ fn add_repeats(
     Round::new(&base, leader, output.reborrow(), &mut scratch)?.run(round, left, &mut scratch)
 }
 
-/// Tries the lists that each number of segments leads to.
+/// Tries the lists of each number of segments.
 fn try_segments(
     task: &Task<'_>,
     Segments { than_ns, staying, order }: Segments,
@@ -386,8 +399,8 @@ fn try_segments(
     })
 }
 
-/// Judges launches in segments, which may take less than the best list, or than `than_ns` if there is none. Keeps
-/// them if they do.
+/// Judges launches in segments if their launches take less time than the best list, or than
+/// `than_ns` if there is none. Keeps them if their plan is better.
 fn try_segmented(
     task: &Task<'_>,
     than_ns: u64,
@@ -400,7 +413,7 @@ fn try_segmented(
     if sequence.compute_ns() >= least_ns {
         return Ok(());
     }
-    // There are few of them, so each is judged closely.
+    // There are few of them, so each is judged by several lists.
     let near_ns = least_ns.saturating_add(least_ns / NEAR_SEGMENTS);
     let judging = Judging { near_ns, sparing: &SPARING };
     let judged = judge(task, output.reborrow(), judging, None, scratch)?;
@@ -413,11 +426,11 @@ fn try_segmented(
 /// The number of prices.
 const PRICES: usize = OCTAVES * RUNGS.len();
 
-/// A search for the price whose list costs least, wherever on the scale it is: from the best price so far to
-/// those a stride below and above, which is halved where neither is better.
+/// A search for the price with the best list, over the whole scale: it tries prices one stride
+/// below and above the best price so far, and halves the stride if neither is better.
 struct Climb {
     is_tried: [bool; PRICES],
-    /// The best price, and what its list costs.
+    /// The best price, and the rank of its list.
     best: (usize, Rank),
     stride: usize,
 }
@@ -427,7 +440,7 @@ impl Climb {
         Self { is_tried: [false; PRICES], best: (COARSE[0], (u64::MAX, (0, 0))), stride: STRIDE }
     }
 
-    /// The next price; none after the last.
+    /// The next price to try; none after the last.
     fn next(&mut self) -> Option<usize> {
         if let Some(&next) = COARSE.iter().find(|&&at| !self.is_tried[at]) {
             return Some(next);
@@ -449,7 +462,8 @@ impl Climb {
         COARSE.iter().all(|&at| self.is_tried[at])
     }
 
-    /// Keeps a price if its list costs less, or the same with cheaper compute.
+    /// Records the rank of a price's list. Keeps the price if its rank is less, or equal with
+    /// cheaper compute.
     fn see(&mut self, at: usize, cost: Rank) {
         self.is_tried[at] = true;
         let (best, least) = self.best;
@@ -458,20 +472,20 @@ impl Climb {
         }
     }
 
-    /// What a nanosecond of compute costs.
+    /// The price of a nanosecond of compute.
     fn price(at: usize) -> u64 {
         (LEAST_PRICE << (at / RUNGS.len())) * RUNGS[at % RUNGS.len()] / 1000
     }
 }
 
-/// The host's bytes that are missing, the period and the repeats.
+/// The bytes that the host lacks, and the cost of the plan.
 type Rank = (u64, (u64, u64));
 
-/// What a paced list comes to, if it fits.
+/// The prediction of a sequence's best paced list, if a list fits.
 #[derive(Clone, Copy, Debug, Default)]
 struct Judged {
     predicted: Option<Prediction>,
-    /// What the host had too little before less was moved.
+    /// The bytes that the host lacked for the first choice.
     excess_bytes: u64,
 }
 
@@ -485,7 +499,7 @@ impl Judged {
     }
 }
 
-/// Lists that add repeats to one sequence.
+/// A round: lists that add repeats to one sequence.
 struct Round<'r, 'l, 'o> {
     base: &'r Task<'r>,
     memory: Memory<'r>,
@@ -509,8 +523,8 @@ impl<'r, 'l, 'o> Round<'r, 'l, 'o> {
         Ok(Self { base, memory, gaps, used, output, leader })
     }
 
-    /// Tries one price after the other, then lists that learn, as long as there are lists left. Each takes
-    /// about half of `lists`.
+    /// Tries prices, then lists with learned pressures, as long as there are lists left. Each of
+    /// the two gets about half of `lists`.
     fn run(
         &mut self,
         lists: usize,
@@ -527,15 +541,15 @@ impl<'r, 'l, 'o> Round<'r, 'l, 'o> {
             climb.see(at, judged.rank());
             let lacks_less = self.leader.predicted.is_none() && self.leader.rank() < before;
             if lacks_less && climb.tried_coarse() {
-                // The next round adds repeats to the list that lacks least. It finds a plan with fewer lists than
-                // more prices do.
+                // The next round adds repeats to the list that lacks least host memory. That finds
+                // a plan with fewer lists than more prices do.
                 return Ok(());
             }
         }
         let (best, mut least) = climb.best;
         let mut price = Climb::price(best);
         for percent in LEARNING.into_iter().cycle().take(LEARNED.min(lists / 2)) {
-            // Where links are pressed less, a nanosecond of theirs costs less.
+            // If links are under less pressure, a nanosecond of a link costs less.
             let scale = self.used.mean_of_links();
             let tried = price.saturating_mul(percent) / 100;
             let scaled = (tried.saturating_mul(scale) / at_rest, true);
@@ -547,7 +561,7 @@ impl<'r, 'l, 'o> Round<'r, 'l, 'o> {
         Ok(())
     }
 
-    /// Judges the list that a price leads to, by learned pressures or not. If the host has too little memory
+    /// Judges the list of a price, by learned pressures or not. If the host has too little memory
     /// for that list, also judges one that fits the host. Returns `None` if no lists are left.
     fn try_price(
         &mut self,
@@ -569,7 +583,7 @@ impl<'r, 'l, 'o> Round<'r, 'l, 'o> {
         Ok(Some(judged))
     }
 
-    /// Judges the list that prices lead to, and keeps it if it is the best so far.
+    /// Judges the list of some prices, and keeps it if it is the best so far.
     fn probe(
         &mut self,
         prices: Prices,
@@ -595,8 +609,9 @@ impl<'r, 'l, 'o> Round<'r, 'l, 'o> {
     }
 }
 
-/// Writes paced lists of a sequence, and returns the prediction of the best one, or none if no list fits.
-/// The learner learns the pressures of the last list, for the launches of the base by their positions.
+/// Writes paced lists of a sequence, and returns the prediction of the best one; none if no list
+/// fits. The learner adopts the pressures of the last list, by the positions of the base's
+/// launches.
 fn judge(
     task: &Task<'_>,
     output: Output<'_>,
@@ -608,7 +623,7 @@ fn judge(
     let Output { steps, resident, arena, pools, tensor_pool } = output;
     let mut trials = Trials::new(task, steps, resident, PoolTables { pools, tensor_pool });
     let memory = match Memory::new(task, Need::LargestOp, arena, &mut scratch) {
-        // More of what is small lies in the arena for longer.
+        // More small tensors may lie in the arena for longer, so that it does not fit.
         Err(PlanningError::Infeasible { .. }) => return Ok(Judged::default()),
         memory => memory?,
     };
@@ -629,7 +644,7 @@ fn judge(
 mod tests {
     use super::*;
 
-    /// The prices that are tried where a list costs more the farther its price is from the best.
+    /// The prices that are tried if ranks grow with the distance from the best price.
     fn tried(best: u64) -> heapless::Vec<u64, 32> {
         let mut climb = Climb::new();
         let next = || {
