@@ -1,6 +1,6 @@
-//! Least recently used, with prefetch: what an op misses is fetched one op ahead, and the
-//! least recently used leaves when memory is needed. A pager that had seen one iteration would do
-//! the same.
+//! Least recently used, with prefetch: operands that an op misses are prefetched one op ahead, and
+//! the least recently used tensor is evicted if memory is needed. A pager that has seen one
+//! iteration would do the same.
 
 use super::builder::Builder;
 use super::cache::{self, Fate};

@@ -1,8 +1,14 @@
-//! What leaves the device: Belady's choice within a size class (section 4.2).
+//! Chooses the evicts: Belady's choice within a size class (section 4.2).
 //!
-//! The ops are scanned twice. The first scan begins with an empty device, and the states that
-//! it leaves there are there when the second begins. Where the second meets pressure that the
-//! first did not, a state that no op has touched yet gives way: it is not there at the start.
+//! The ops are scanned twice. The first scan begins with an empty device; the states that it leaves
+//! there are resident at the start of the second scan. If the second scan meets pressure that the
+//! first one did not, a state that no op has used yet is evicted: it is not resident at the start.
+
+#![expect(
+    clippy::indexing_slicing,
+    reason = "tensors and slots are those of the sequence, and classes are those of the tables \
+              that `check` has checked"
+)]
 
 use super::recent::{Recent, Rested};
 use super::{Classes, Threshold};
@@ -15,17 +21,17 @@ use crate::sequence::{LaunchId, Sequence};
 
 const NONE: u32 = u32::MAX;
 
-/// What becomes of the tensor of an operand after the op.
+/// What happens to the tensor of an operand after the op.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Fate {
     Stays,
-    /// It leaves for another, and its value is needed again.
+    /// It is evicted for another tensor, and its value is needed again.
     Leaves,
     /// Its value is not needed again.
     Dies,
 }
 
-/// What leaves when, and what is there at the start.
+/// The evicts after each operand, and the states resident at the start.
 #[derive(Debug)]
 pub(super) struct Choice<'a> {
     fates: &'a mut [u8],
@@ -47,8 +53,8 @@ impl<'a> Choice<'a> {
         })
     }
 
-    /// What becomes of the tensor of an operand, given by its slot. A tensor
-    /// that an op reads and writes is judged at the write.
+    /// What happens to the tensor of an operand, given by its slot. If an op reads and writes a
+    /// tensor, the write decides.
     pub(super) fn fate(&self, slot: usize) -> Fate {
         match self.fates[slot] {
             fate if fate == Fate::Leaves as u8 => Fate::Leaves,
@@ -62,8 +68,8 @@ impl<'a> Choice<'a> {
         self.at_start[tensor.index()] == 1
     }
 
-    /// Scans twice, where each op finds enough objects.
-    /// O(operands + evictions × tensors of a class on the device).
+    /// Scans twice. Each op must find enough objects. O(operands + evictions × tensors of a class
+    /// on the device).
     pub(super) fn choose(
         &mut self,
         task: &Task<'_>,
@@ -106,18 +112,18 @@ struct Scan<'s> {
     classes: &'s Classes<'s>,
     uses: &'s Uses<'s>,
     threshold: Threshold,
-    /// Free objects of each class.
+    /// The number of free objects of each class.
     free: &'s mut [u64],
     recent: Recent<'s>,
     rested: Rested<'s>,
     present: &'s mut [u8],
     /// The next [`Use`] of each tensor.
     upcoming: &'s mut [u32],
-    /// The last operand that touched each tensor; none before the first.
+    /// The last operand that used each tensor; none before the first.
     last_slot: &'s mut [u32],
-    /// When the op of that ended, in compute time alone.
+    /// The time at which the op of that operand ended, in compute time alone.
     last_ns: &'s mut [u64],
-    /// The last op that each tensor was an operand of.
+    /// The last op that uses each tensor as an operand.
     touched_by: &'s mut [u32],
     now_ns: u64,
 }
@@ -163,9 +169,9 @@ impl<'s> Scan<'s> {
         self.present[tensor.index()] == 1
     }
 
-    /// Scans all ops, from what is there at the start. Under pressure at an operand, or at a
-    /// workspace (numbered after all operands), `spares` says whether what no op has touched yet must
-    /// give way.
+    /// Scans all ops, from the states resident at the start. Under pressure at an operand, or at a
+    /// workspace (numbered after all operands), `spares` says whether a tensor that no op has used
+    /// yet must be evicted.
     fn run(&mut self, choice: &mut Choice<'_>, mut spares: impl FnMut(usize) -> bool) {
         let sequence = self.task.sequence;
         self.start(choice);
@@ -216,7 +222,7 @@ impl<'s> Scan<'s> {
         }
     }
 
-    /// Takes an object of a class. There is one: not all are taken by the op itself.
+    /// Takes an object of a class. One can be freed, since the op itself does not take all.
     fn take(
         &mut self,
         choice: &mut Choice<'_>,
@@ -238,8 +244,8 @@ impl<'s> Scan<'s> {
         self.recent.remove(class, victim);
     }
 
-    /// Of what was used a threshold ago or earlier, what is next used latest. Where there is
-    /// none, what was used least recently.
+    /// Among tensors last used at least a threshold ago, the one whose next use is last. If there is
+    /// none, the least recently used tensor.
     fn victim(&mut self, class: usize, op: LaunchId) -> Option<TensorId> {
         self.rest(class);
         let mut rested = core::mem::take(&mut self.rested);
@@ -255,11 +261,11 @@ impl<'s> Scan<'s> {
         });
         self.rested = rested;
         let is_free = |tensor: &TensorId| self.touched_by[tensor.index()] != op.0;
-        // What the op itself touches is used next earliest of all.
+        // The op's own operands have the earliest next use of all.
         latest.filter(is_free).or_else(|| self.recent.of(class).find(is_free))
     }
 
-    /// Moves what has not been used for a threshold of time.
+    /// Moves the tensors that have not been used for a threshold of time to [`Rested`].
     fn rest(&mut self, class: usize) {
         let object_bytes = self.classes.pools[class].object_bytes;
         let threshold_ns = self.threshold.ns(self.task.machine, object_bytes);
@@ -275,7 +281,7 @@ impl<'s> Scan<'s> {
         }
     }
 
-    /// The less, the later a tensor is used next; of equals, the earlier it was used last.
+    /// A tensor with a later next use has a smaller key; among equals, one with an earlier last use.
     fn key(&self, tensor: TensorId) -> u64 {
         let latest = u64::from(u32::MAX);
         let last = match self.last_slot[tensor.index()] {
@@ -285,7 +291,7 @@ impl<'s> Scan<'s> {
         (latest.saturating_sub(self.next_use(tensor)) << 32) | last
     }
 
-    /// Of what is there from the start and not touched yet, what is used latest.
+    /// Among tensors resident at the start and not used yet, the one whose next use is last.
     fn untouched(&self, class: usize, op: LaunchId) -> Option<TensorId> {
         let untouched = self.recent.of(class);
         let untouched = untouched.take_while(|tensor| self.last_slot[tensor.index()] == NONE);
@@ -293,7 +299,7 @@ impl<'s> Scan<'s> {
         others.max_by_key(|&tensor| self.next_use(tensor))
     }
 
-    /// The position of the next use, in this iteration or the next.
+    /// The position of the next use, in this iteration or the next one.
     fn next_use(&self, tensor: TensorId) -> u64 {
         let position = |op: LaunchId| u64::from(op.0);
         let upcoming = Use(self.upcoming[tensor.index()]);
@@ -306,7 +312,7 @@ impl<'s> Scan<'s> {
         )
     }
 
-    /// After an op: what nobody needs dies, the rest has been used most recently.
+    /// Removes the operands of an op whose values are dead; the others become most recently used.
     fn leave(&mut self, choice: &mut Choice<'_>, op: LaunchId) {
         let sequence = self.task.sequence;
         self.now_ns = self.now_ns.saturating_add(sequence.time_ns(op));
