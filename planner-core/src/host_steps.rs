@@ -1,9 +1,15 @@
 //! The order of the ops on the host.
 //!
-//! Of the ops that are ready, the host runs the one whose result is needed first: the earliest
-//! deadline (Jackson, "Scheduling a production line to minimize maximum tardiness", 1955). After a
-//! backward pass, that is the update of the weights that the next forward pass begins with; those of
-//! later layers follow while that pass runs.
+//! Among the ops that are ready, the host runs the one whose result is needed first: earliest
+//! deadline first (Jackson, "Scheduling a production line to minimize maximum tardiness", 1955).
+//! After a backward pass, that is the update of the first weights of the next forward pass; the
+//! updates of later layers follow while that pass runs.
+
+#![expect(
+    clippy::indexing_slicing,
+    reason = "tensors, launches and steps are those of the sequence, and the arrays have an entry \
+              for each"
+)]
 
 use crate::graph::OpId;
 use crate::hosted::Hosted;
@@ -16,26 +22,28 @@ use bytemuck::{Pod, Zeroable};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Pod, Zeroable)]
 #[repr(C)]
 pub(crate) struct HostStep {
-    /// How many launches of the iteration come before it in the list.
+    /// The number of launches of the iteration that come before it in the list.
     pub(crate) after: u32,
-    /// How many launches it depends on, or comes after one that does.
+    /// The number of launches after which it is ready: launches that it depends on, or that come
+    /// before one of these.
     pub(crate) ready: u32,
     pub(crate) op: OpId,
-    /// The launch that needs its result, counted over all iterations.
+    /// The first launch that needs its result, counted over all iterations.
     needed: u32,
 }
 
-/// The launches around the next op on the host that touches a tensor.
+/// The launches around the next op on the host that uses a tensor.
 #[derive(Clone, Copy, Pod, Zeroable)]
 #[repr(C)]
 struct Around {
-    /// If it reads the tensor: how many come before it, or which one comes after it.
+    /// If the op reads the tensor: the number of launches before it, or the launch after it.
     to_read: u32,
-    /// If it writes it.
+    /// If the op writes the tensor.
     to_write: u32,
 }
 
-/// Iterations that are followed. In the first, the host has nothing left to do from the one before.
+/// The number of simulated iterations. In the first one, the host has no work left from the one
+/// before.
 const ITERATIONS: u32 = 3;
 
 /// Words that the order takes.
@@ -43,7 +51,7 @@ pub(crate) const fn scratch_words(limits: &Limits) -> usize {
     words::<HostStep>(limits.ops)
 }
 
-/// Words that it takes to find it.
+/// Words of scratch for finding the order.
 pub(crate) const fn working_words(limits: &Limits) -> usize {
     total([
         words::<HostStep>(limits.ops),
@@ -53,7 +61,7 @@ pub(crate) const fn working_words(limits: &Limits) -> usize {
     ])
 }
 
-/// The ops on the host, in the order in which they run. O(operands), and sorting them.
+/// The ops on the host, in the order in which they run. O(operands), plus sorting them.
 pub(crate) fn new<'a>(
     sequence: &Sequence<'_>,
     hosted: &Hosted<'_>,
@@ -68,13 +76,13 @@ pub(crate) fn new<'a>(
     }
     find_ready(sequence, hosted, found, &mut scratch)?;
     find_needed(sequence, hosted, found, &mut scratch)?;
-    // As they are ready; of those, what others depend on comes first.
+    // Sorted by readiness; among equals, an op comes after the ops it depends on.
     found.sort_unstable_by_key(|step| (step.ready, step.op));
     by_need(sequence, found, steps, &mut scratch)?;
     Ok(steps)
 }
 
-/// Finds how many launches come before each op, and before the ops that it depends on.
+/// Finds the number of launches before each op and before the ops that it depends on.
 fn find_ready(
     sequence: &Sequence<'_>,
     hosted: &Hosted<'_>,
@@ -116,8 +124,8 @@ fn find_ready(
     Ok(())
 }
 
-/// Finds the first launch that reads what each op makes, or what the ops make that depend on it; or that
-/// overwrites what they read.
+/// Finds the first launch that reads the result of each op or of an op that depends on it, or that
+/// overwrites an operand of one of these.
 fn find_needed(
     sequence: &Sequence<'_>,
     hosted: &Hosted<'_>,
@@ -158,8 +166,8 @@ fn find_needed(
     Ok(())
 }
 
-/// Follows launches and ops in time, without transfers. An op is ready no earlier than the ops that
-/// it depends on and needed no earlier, so it comes after them.
+/// Simulates launches and ops in time, without transfers. An op is ready no earlier, and needed no
+/// earlier, than the ops that it depends on, so it comes after them.
 fn by_need(
     sequence: &Sequence<'_>,
     found: &[HostStep],
@@ -176,7 +184,7 @@ fn by_need(
     let compute_ns = launched_ns[sequence.len()];
     let sum_ns = found.iter().fold(0, |sum: u64, step| sum.saturating_add(time_ns(step.op)));
     let period_ns = compute_ns.max(sum_ns);
-    // Where the host takes longer than the device, launches wait for it.
+    // If the host takes longer than the device, launches wait for it.
     let ready_ns = |step: &HostStep| {
         let launched_ns = u128::from(launched_ns[step.ready as usize]);
         (launched_ns * u128::from(period_ns) / u128::from(compute_ns.max(1))) as u64
@@ -212,8 +220,8 @@ mod tests {
     use crate::graph::{Graph, Kind, Op, Tensor, TensorId};
     use std::vec::Vec;
 
-    /// The ops on the host, each with the launches that come before it, where every op takes its time
-    /// there if it has one. States come before temporaries.
+    /// The ops on the host, each with the number of launches before it. An op with a host time runs
+    /// on the host. States come before temporaries.
     fn steps(ops: &[(Option<u64>, &[u32], &[u32])], states: u32, others: u32) -> Vec<(u32, u32)> {
         let kinds = (0..states).map(|_| Kind::State).chain((0..others).map(|_| Kind::Temporary));
         let tensors: Vec<_> = kinds.map(|kind| Tensor { bytes: 8, kind }).collect();
@@ -257,7 +265,7 @@ mod tests {
 
     #[test]
     fn what_others_depend_on_runs_first() {
-        // The last op takes what the one before it makes, and is needed first.
+        // The last op reads the result of the one before, and is needed first.
         let ops: [(Option<u64>, &[u32], &[u32]); 5] = [
             (None, &[0], &[4]),
             (None, &[1, 4], &[3]),

@@ -1,6 +1,11 @@
-//! The time that compute and the links need one after the other: ops that wait for each other cut an
-//! iteration into windows, each as long as what must be computed, downloaded or uploaded within
-//! it. `docs/bounds.md` has the proof.
+//! The work that compute and the links must do one after the other. Ops that wait for each other
+//! cut an iteration into windows, each as long as the computing, downloading or uploading that must
+//! happen within it. `docs/bounds.md` has the proof.
+
+#![expect(
+    clippy::indexing_slicing,
+    reason = "links are at most `LINKS`, and tables have a side of `SIDE`"
+)]
 
 use super::any_order::{OVERWRITTEN, flags};
 use super::chain::{Chain, LINKS};
@@ -41,15 +46,16 @@ pub(super) fn period_ns(
     Ok(windows.longest_ns(machine, budget_bytes))
 }
 
-/// The value that each tensor holds. Positions are links of the chain; 0 is the iteration's start.
+/// The value that each tensor holds. Positions are links of the chain; 0 is the start of the
+/// iteration.
 struct Lives<'a> {
-    /// The first link after its first touch; none before that.
+    /// The first link after its first use; none before that.
     from: &'a mut [u32],
-    /// The last link before its last touch, or that this is.
+    /// The last link before its last use, or the use itself.
     until: &'a mut [u32],
-    /// The last link before the op that wrote it, or that this is; none if the host has it.
+    /// The last link before the op that wrote it, or that op itself; none if the host has it.
     written: &'a mut [u32],
-    /// The last link of which it is known when what is absent comes back.
+    /// The last link for which it is known when absent bytes come back.
     returns: &'a mut [u32],
 }
 
@@ -81,16 +87,16 @@ impl<'a> Lives<'a> {
     }
 }
 
-/// Links, start, end, and one more for differences.
+/// Links, start and end, and one more for differences.
 const SIDE: usize = LINKS + 3;
 
-/// For each window, from one link (or the start of the iteration) to a later one (or its end),
-/// what lies in it.
+/// The work in each window, from a link (or the start of the iteration) to a later one (or its
+/// end).
 struct Windows<'a> {
     compute_ns: Table<'a>,
-    /// What is held at the window's end, and was written within it or cannot leave.
+    /// Bytes held at the window's end that were written within it or cannot leave.
     download_bytes: Table<'a>,
-    /// What is held at the window's start, and is read within it or cannot leave.
+    /// Bytes held at the window's start that are read within it or cannot leave.
     upload_bytes: Table<'a>,
     op_ns: [u64; SIDE],
     end: usize,
@@ -188,7 +194,7 @@ impl Windows<'_> {
         };
         hold(graph.op(op).workspace_bytes, 0);
         for tensor in reads.touches(graph, op) {
-            // In windows that its write is in, it counts already.
+            // In windows that contain its write, it is already counted.
             let written = lives.written[tensor.index()];
             let first = if written == NONE { 0 } else { written as usize + 1 };
             hold(graph.tensor(tensor).bytes, first);
@@ -201,8 +207,8 @@ impl Windows<'_> {
         for table in [&mut compute_ns, &mut download_bytes, &mut upload_bytes] {
             table.sum();
         }
-        // Nothing is downloaded before it is written, and nothing that is absent while an op
-        // runs is uploaded before that ends.
+        // No value is downloaded before it is written, and no byte that is absent while an op runs
+        // is uploaded before the op ends.
         let link_ns = |from: usize, bytes: u64, bytes_per_s| match transmission_ns(
             bytes.saturating_sub(budget_bytes),
             bytes_per_s,
@@ -224,7 +230,7 @@ impl Windows<'_> {
     }
 }
 
-/// A figure for each window: first differences, then sums, both modulo 2^64. Sums are exact,
+/// A figure for each window: at first differences, then sums, both modulo 2^64. Sums are exact,
 /// since all sizes together fit into 64 bits, and so do all times.
 struct Table<'a> {
     cells: &'a mut [u64],

@@ -1,5 +1,10 @@
-//! Device offsets of all that a plan with fixed objects touches, for runtimes that allocate once and
-//! map nothing: the arena and the pools lie one after the other in one slab.
+//! The device offsets of everything that a plan with fixed objects uses, for runtimes that allocate
+//! once and map nothing: the arena and the pools lie one after the other in one slab.
+
+#![expect(
+    clippy::indexing_slicing,
+    reason = "pieces, pools and tensors are those of the verified plan"
+)]
 
 use crate::graph::{Graph, Launched, OpId, TensorId};
 use crate::machine::Machine;
@@ -13,7 +18,7 @@ use core::fmt;
 /// No number of the placements; no step.
 const NONE: u32 = u32::MAX;
 
-/// What lies at an offset.
+/// The owner of bytes at an offset.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Holder {
     /// A tensor.
@@ -22,20 +27,20 @@ pub enum Holder {
     Workspace(OpId),
 }
 
-/// Bytes that a step touches and that lie at consecutive offsets. What a tensor has in one piece
-/// is one run.
+/// Bytes that a step uses and that lie at consecutive offsets. Consecutive objects of a tensor form
+/// one run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Run {
-    /// The position of the step in [`Schedule::steps`](crate::Schedule): of all iterations that the
-    /// placements cover, one after the other. None for what is resident at the start.
+    /// The position of the step in [`Schedule::steps`](crate::Schedule), counted over all
+    /// iterations that the placements cover. None for parts that are resident at the start.
     pub entry: Option<u32>,
-    /// What lies there.
+    /// The owner of the bytes.
     pub holder: Holder,
-    /// Where the bytes begin in the tensor or the workspace.
+    /// The offset of the bytes in the tensor or the workspace.
     pub first_byte: u64,
-    /// Where they begin in the slab.
+    /// The offset of the bytes in the slab.
     pub offset_bytes: u64,
-    /// How many there are.
+    /// The number of bytes.
     pub bytes: u64,
 }
 
@@ -47,7 +52,7 @@ pub enum AddressError {
     NotPlaced,
     /// The working memory is too small.
     Scratch(OutOfScratch),
-    /// The plan breaks a rule; no verified plan does.
+    /// The plan breaks a rule. A verified plan never does.
     Plan(PlanError),
 }
 
@@ -80,7 +85,7 @@ impl From<PlanError> for AddressError {
     }
 }
 
-/// Words of scratch that [`addresses`] asks for, by [`Limits::of_plan`].
+/// Words of scratch that [`addresses`] needs, by [`Limits::of_plan`].
 #[must_use]
 pub const fn addresses_scratch_words(limits: &Limits) -> usize {
     total([
@@ -91,13 +96,14 @@ pub const fn addresses_scratch_words(limits: &Limits) -> usize {
     ])
 }
 
-/// Hands `see` the offsets of what is resident at the start, then of what each step touches: of a copy, the part; of a launch, each tensor
-/// once, then the workspace. Steps come in order, and so do the bytes of a tensor. Returns the size
-/// of the slab, which is within the budget: the arena, then each pool, each rounded up to chunks.
-/// O(pieces + object numbers) for each step.
+/// Calls `see` with the runs of the parts resident at the start, then with the runs that each step
+/// uses: for a copy, the part; for a launch, each tensor once, then the workspace. Steps come in
+/// order, and so do the bytes of a tensor. Returns the size of the slab in bytes, which is within
+/// the budget: the arena, then each pool, each rounded up to chunks. O(pieces + object numbers) for
+/// each step.
 ///
 /// # Errors
-/// A plan without placements; scratch that is too small.
+/// A plan without placements; too little scratch.
 pub fn addresses(
     verified: &Verified<'_>,
     scratch: &mut Scratch<'_>,
@@ -110,8 +116,8 @@ pub fn addresses(
     Ok(walk.slab_bytes)
 }
 
-/// Hands `see` the offsets of what is resident after so many iterations, which is the same as at the
-/// start. O(pieces + object numbers) for each step.
+/// Calls `see` with the runs of the parts that are resident after a number of iterations, which are
+/// the same parts as at the start. O(pieces + object numbers) for each step.
 ///
 /// # Errors
 /// The errors of [`addresses`].
@@ -137,8 +143,8 @@ pub(crate) fn resident_after(
     Ok(())
 }
 
-/// Finds where each pool begins in the slab, and the size of the slab. The plan is within its budget,
-/// so nothing overflows.
+/// Finds the offset of each pool in the slab, and the size of the slab. The plan is within its
+/// budget, so nothing overflows.
 fn lay_out(machine: &Machine, plan: &Plan<'_>, base_bytes: &mut [u64]) -> u64 {
     let rounded = |bytes| machine.round_up_to_chunks(bytes).unwrap_or(u64::MAX);
     let mut end_bytes = rounded(plan.arena_bytes);
@@ -155,13 +161,13 @@ struct Walk<'w, 'v, S> {
     pieces: Pieces<'w>,
     slab_bytes: u64,
     placements: Placements<'w>,
-    /// Where each pool begins.
+    /// The offset of each pool.
     base_bytes: &'w [u64],
-    /// The first number of each piece that is resident.
+    /// The first number of each resident piece.
     number: &'w mut [u32],
-    /// The launch at which each tensor was seen last.
+    /// The last launch at which each tensor was visited.
     seen_at: &'w mut [u32],
-    /// The number of the next object that is taken.
+    /// The number of the next allocated object.
     next: u32,
     see: S,
 }
@@ -200,7 +206,7 @@ impl<'w, 'v, S: FnMut(Run)> Walk<'w, 'v, S> {
         }
     }
 
-    /// Goes through so many iterations, or as many as have placements of their own.
+    /// Walks a number of iterations, at most as many as have placements of their own.
     fn iterate(&mut self, iterations: u32) {
         let iterations = iterations.min(self.placements.iterations);
         let plan_steps = self.pieces.plan().steps;
@@ -242,7 +248,7 @@ impl<'w, 'v, S: FnMut(Run)> Walk<'w, 'v, S> {
         }
     }
 
-    /// Takes objects for those pieces of a part that have none.
+    /// Allocates objects for those pieces of a part that have none.
     fn take(&mut self, part: Part) {
         if self.pieces.in_arena(part.tensor) {
             return;
@@ -271,7 +277,8 @@ impl<'w, 'v, S: FnMut(Run)> Walk<'w, 'v, S> {
         runs.end(&mut self.see);
     }
 
-    /// Adds the objects of some numbers of the placements, which hold a tensor from an object on.
+    /// Adds the objects of consecutive numbers of the placements, which hold a tensor starting at
+    /// object `held`.
     fn see_objects(&mut self, runs: &mut Joined, pool: usize, held: u64, number: u32, count: u64) {
         let object_bytes = self.pieces.plan().pools[pool].object_bytes;
         let objects = self.placements.objects.get(number as usize..).unwrap_or_default();
