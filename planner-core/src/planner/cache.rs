@@ -29,7 +29,7 @@ pub(super) const fn scratch_words(limits: &Limits) -> usize {
 
 /// What happens to a tensor, whose value is needed again, after an op that uses it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Fate {
+pub(super) enum Retention {
     /// It stays, even if memory is needed.
     Pinned,
     /// It stays until memory is needed and it is the least recently used tensor.
@@ -54,7 +54,7 @@ pub(super) fn write(
     builder: Builder<'_>,
     ahead: u32,
     scratch: &mut Scratch<'_>,
-    fate: impl Fn(&Builder<'_>, LaunchId, TensorId) -> Fate,
+    retention: impl Fn(&Builder<'_>, LaunchId, TensorId) -> Retention,
 ) -> Result<Lengths, Stuck> {
     let sequence = builder.task.sequence;
     let (tensors, ops) = (sequence.tensors().len(), sequence.len() as u32);
@@ -66,7 +66,7 @@ pub(super) fn write(
         kept_for: scratch.take(tensors, 0u32)?,
         now: 0,
     };
-    cache.two_iterations(fate)
+    cache.two_iterations(retention)
 }
 
 /// The number of ops from one that uses a tensor to the next that does, in the cyclic sequence.
@@ -80,7 +80,7 @@ pub(super) fn distance(builder: &Builder<'_>, op: LaunchId, tensor: TensorId) ->
 impl Cache<'_, '_> {
     fn two_iterations(
         mut self,
-        fate: impl Fn(&Builder<'_>, LaunchId, TensorId) -> Fate,
+        retention: impl Fn(&Builder<'_>, LaunchId, TensorId) -> Retention,
     ) -> Result<Lengths, Stuck> {
         let sequence = self.builder.task.sequence;
         for (_, op) in sequence.iterations(2) {
@@ -90,7 +90,7 @@ impl Cache<'_, '_> {
             self.look_ahead(op)?;
             self.builder.launch(op)?;
             for &tensor in sequence.operands_of(op) {
-                self.settle(tensor, fate(&self.builder, op, tensor))?;
+                self.apply(tensor, retention(&self.builder, op, tensor))?;
             }
         }
         self.builder.finish()
@@ -107,7 +107,7 @@ impl Cache<'_, '_> {
         self.keep(op, self.now);
         for &tensor in self.builder.task.sequence.reads(op) {
             if !self.builder.is_resident(tensor) {
-                self.bring(tensor, 0)?;
+                self.prefetch_beside(tensor, 0)?;
             }
         }
         self.free(self.builder.launch_objects(op, CHUNKS))
@@ -135,7 +135,7 @@ impl Cache<'_, '_> {
                 self.keep(next, launch);
             }
             if fits || ahead == 1 {
-                self.bring_missing(next, launch_objects)?;
+                self.prefetch_missing(next, launch_objects)?;
             }
             if !fits {
                 self.disclaim(next, launch);
@@ -168,10 +168,10 @@ impl Cache<'_, '_> {
 
     /// Prefetches the operands that an op misses, as far as memory allows beside the current
     /// launch.
-    fn bring_missing(&mut self, op: LaunchId, launch_objects: u64) -> Result<(), Stuck> {
+    fn prefetch_missing(&mut self, op: LaunchId, launch_objects: u64) -> Result<(), Stuck> {
         for &tensor in self.builder.task.sequence.reads(op) {
             if self.is_missing(tensor) {
-                match self.bring(tensor, launch_objects) {
+                match self.prefetch_beside(tensor, launch_objects) {
                     Err(Stuck::NoMemory) => return Ok(()),
                     other => other?,
                 }
@@ -192,7 +192,7 @@ impl Cache<'_, '_> {
     }
 
     /// Prefetches a tensor if `beside_objects` stay free.
-    fn bring(&mut self, tensor: TensorId, beside_objects: u64) -> Result<(), Stuck> {
+    fn prefetch_beside(&mut self, tensor: TensorId, beside_objects: u64) -> Result<(), Stuck> {
         let objects = self.builder.memory.objects(tensor);
         self.free(beside_objects.saturating_add(objects))?;
         self.builder.prefetch(tensor)?;
@@ -239,15 +239,16 @@ impl Cache<'_, '_> {
         None
     }
 
-    fn settle(&mut self, tensor: TensorId, fate: Fate) -> Result<(), Stuck> {
+    /// Evicts a tensor after an op that used it, or lists it as evictable, or neither.
+    fn apply(&mut self, tensor: TensorId, retention: Retention) -> Result<(), Stuck> {
         self.order.remove(tensor);
         if !self.builder.is_resident(tensor) || self.builder.memory.in_arena(tensor) {
             return Ok(());
         }
-        match fate {
-            Fate::Pinned => {}
-            Fate::Cached => self.order.push(tensor),
-            Fate::Leaves => self.builder.evict(tensor),
+        match retention {
+            Retention::Pinned => {}
+            Retention::Cached => self.order.push(tensor),
+            Retention::Leaves => self.builder.evict(tensor),
         }
         Ok(())
     }

@@ -11,7 +11,7 @@
 //!   one is evicted.
 
 use super::builder::Builder;
-use super::cache::{self, Fate, distance};
+use super::cache::{self, Retention, distance};
 use super::list::{Lengths, Stuck};
 use super::residents::{Residents, Spans};
 use super::strategy::Rule;
@@ -49,23 +49,23 @@ impl Rule for Fit {
             residents.choose(&builder, &mut spans);
         }
         cache::write(builder, 1, &mut scratch, |builder, op, tensor| {
-            fate_of_state(builder, &residents, op, tensor).unwrap_or(Fate::Cached)
+            retention_of_state(builder, &residents, op, tensor).unwrap_or(Retention::Cached)
         })
     }
 }
 
 /// The retention of a state; none for other tensors.
-pub(super) fn fate_of_state(
+pub(super) fn retention_of_state(
     builder: &Builder<'_>,
     residents: &Residents<'_>,
     op: LaunchId,
     tensor: TensorId,
-) -> Option<Fate> {
+) -> Option<Retention> {
     (builder.task.sequence.tensor(tensor).kind == Kind::State).then(|| {
         match distance(builder, op, tensor) > 2 {
-            _ if residents.stays(tensor) => Fate::Pinned,
-            true => Fate::Leaves,
-            false => Fate::Cached,
+            _ if residents.stays(tensor) => Retention::Pinned,
+            true => Retention::Leaves,
+            false => Retention::Cached,
         }
     })
 }

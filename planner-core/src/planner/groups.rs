@@ -17,7 +17,7 @@
 )]
 
 use super::builder::Builder;
-use super::cache::{self, Fate, distance};
+use super::cache::{self, Retention, distance};
 use super::list::{Lengths, Stuck};
 use super::memory::Memory;
 use super::request::Task;
@@ -164,8 +164,8 @@ impl Rule for Groups {
             match setting.leaves(layers[tensor.index()])
                 && distance(builder, op, tensor) > ahead.saturating_add(1)
             {
-                true => Fate::Leaves,
-                false => Fate::Cached,
+                true => Retention::Leaves,
+                false => Retention::Cached,
             }
         })
     }

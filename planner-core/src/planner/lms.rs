@@ -13,7 +13,7 @@
 //! in the timeline.
 
 use super::builder::Builder;
-use super::cache::{self, Fate, distance};
+use super::cache::{self, Retention, distance};
 use super::list::{Lengths, Stuck};
 use super::request::Task;
 use super::strategy::{Rule, Strategy};
@@ -84,8 +84,8 @@ fn write(
     let threshold = threshold.max(1);
     cache::write(builder, ahead.min(threshold), scratch, |builder, op, tensor| {
         match distance(builder, op, tensor) > threshold {
-            true => Fate::Leaves,
-            false => Fate::Cached,
+            true => Retention::Leaves,
+            false => Retention::Cached,
         }
     })
 }

@@ -3,7 +3,7 @@
 //! iteration would do the same.
 
 use super::builder::Builder;
-use super::cache::{self, Fate};
+use super::cache::{self, Retention};
 use super::list::{Lengths, Stuck};
 use super::strategy::Rule;
 use super::trials::Search;
@@ -21,6 +21,6 @@ impl Rule for OnDemand {
         _: &mut Search<'_>,
         scratch: &mut Scratch<'_>,
     ) -> Result<Lengths, Stuck> {
-        cache::write(builder, 1, scratch, |_, _, _| Fate::Cached)
+        cache::write(builder, 1, scratch, |_, _, _| Retention::Cached)
     }
 }

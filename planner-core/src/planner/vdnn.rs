@@ -20,8 +20,8 @@
 )]
 
 use super::builder::Builder;
-use super::cache::{self, Fate};
-use super::fit::{self, fate_of_state};
+use super::cache::{self, Retention};
+use super::fit::{self, retention_of_state};
 use super::list::{Lengths, Stuck};
 use super::residents::{Residents, Spans};
 use super::strategy::Rule;
@@ -159,10 +159,10 @@ impl Rule for Vdnn {
             residents.choose(&builder, &mut spans);
         }
         cache::write(builder, 1, &mut scratch, |builder, op, tensor| {
-            match fate_of_state(builder, &residents, op, tensor) {
-                Some(fate) => fate,
-                None if gaps.leaves_after(tensor) == Some(op) => Fate::Leaves,
-                None => Fate::Cached,
+            match retention_of_state(builder, &residents, op, tensor) {
+                Some(retention) => retention,
+                None if gaps.leaves_after(tensor) == Some(op) => Retention::Leaves,
+                None => Retention::Cached,
             }
         })
     }

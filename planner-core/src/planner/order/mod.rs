@@ -12,10 +12,10 @@
 
 #![expect(clippy::indexing_slicing, reason = "orders have an entry for each op or launch")]
 
+mod accesses;
 mod batches;
-mod groups;
+mod clusters;
 mod schedule;
-mod touches;
 mod versions;
 
 use super::error::PlanningError;
@@ -24,10 +24,10 @@ use crate::plan::{PlanError, Prediction};
 use crate::scratch::{Limits, OutOfScratch, Scratch, total, words};
 use crate::sequence::{LaunchId, Sequence};
 use batches::Batches;
-use groups::Groups;
+use clusters::Clusters;
 use versions::Versions;
 
-pub use groups::Join;
+pub use clusters::Join;
 
 /// Words of scratch that [`best`] keeps, and one order that it tries.
 pub(super) const fn kept_words(limits: &Limits) -> usize {
@@ -46,7 +46,7 @@ pub const fn list_schedule_words(limits: &Limits) -> usize {
         arranged_words(limits),
         words::<LaunchId>(limits.ops),
         Versions::scratch_words(limits),
-        Groups::scratch_words(limits),
+        Clusters::scratch_words(limits),
         schedule::scratch_words(limits),
     ])
 }
@@ -81,8 +81,8 @@ fn schedule_launches<'s>(
     let order = scratch.take(sequence.len(), LaunchId(0))?;
     let mut scratch = scratch.reborrow();
     let versions = Versions::new(sequence, &mut scratch)?;
-    let groups = Groups::new(&versions, join, &mut scratch)?;
-    schedule::write(&versions, &groups, join, order, &mut scratch)?;
+    let clusters = Clusters::new(&versions, join, &mut scratch)?;
+    schedule::write(&versions, &clusters, join, order, &mut scratch)?;
     Ok(order)
 }
 

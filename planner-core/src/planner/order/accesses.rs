@@ -12,16 +12,16 @@ use crate::sequence::LaunchId;
 
 /// The accesses to each version, in the given order, with a cursor.
 #[derive(Debug)]
-pub(super) struct Touches<'a> {
+pub(super) struct Accesses<'a> {
     /// The index of each version's first access, and at the end the number of accesses.
     start: &'a mut [u32],
     /// The op of each access, shifted left by one; the lowest bit is 1 for a write.
-    touch: &'a mut [u32],
+    access: &'a mut [u32],
     /// The index of each version's next write; the end of its accesses if there is none.
     write: &'a mut [u32],
 }
 
-impl<'a> Touches<'a> {
+impl<'a> Accesses<'a> {
     pub(super) const fn scratch_words(limits: &Limits) -> usize {
         total([
             words::<u32>(limits.operands),
@@ -45,20 +45,20 @@ impl<'a> Touches<'a> {
         for version in 0..count {
             start[version + 1] += start[version];
         }
-        let touch = scratch.take(start[count] as usize, 0u32)?;
+        let access = scratch.take(start[count] as usize, 0u32)?;
         let write = scratch.take(count, 0u32)?;
         write.copy_from_slice(&start[..count]);
         for launch in versions.sequence().launches() {
             let writes = |at: usize| u32::from(at >= versions.reads(launch).len());
             for (at, version) in versions.operands_of(launch).iter().enumerate() {
                 let end = &mut write[version.index()];
-                touch[*end as usize] = launch.0 << 1 | writes(at);
+                access[*end as usize] = launch.0 << 1 | writes(at);
                 *end += 1;
             }
         }
-        let mut touches = Self { start, touch, write };
-        touches.rewind(versions);
-        Ok(touches)
+        let mut accesses = Self { start, access, write };
+        accesses.rewind(versions);
+        Ok(accesses)
     }
 
     /// Moves the cursor before the first op.
@@ -79,12 +79,12 @@ impl<'a> Touches<'a> {
     }
 
     fn launch(&self, at: u32) -> LaunchId {
-        LaunchId(self.touch[at as usize] >> 1)
+        LaunchId(self.access[at as usize] >> 1)
     }
 
     /// The index of the first write of a version at or after an index.
     fn next_write(&self, version: Version, from: u32) -> u32 {
-        let writes = |&at: &u32| self.touch[at as usize] & 1 == 1;
+        let writes = |&at: &u32| self.access[at as usize] & 1 == 1;
         (from..self.end(version)).find(writes).unwrap_or(self.end(version))
     }
 

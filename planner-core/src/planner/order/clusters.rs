@@ -44,7 +44,7 @@ pub enum Join {
 
 /// The ops of each cluster, in the given order.
 #[derive(Debug)]
-pub(super) struct Groups<'a> {
+pub(super) struct Clusters<'a> {
     /// The cluster of each op, named by its last op.
     of: &'a mut [u32],
     /// The first op of each cluster.
@@ -53,7 +53,7 @@ pub(super) struct Groups<'a> {
     next: &'a mut [u32],
 }
 
-impl<'a> Groups<'a> {
+impl<'a> Clusters<'a> {
     pub(super) const fn scratch_words(limits: &Limits) -> usize {
         words::<u32>(limits.ops)
             .saturating_mul(3)
@@ -67,28 +67,28 @@ impl<'a> Groups<'a> {
         scratch: &mut Scratch<'a>,
     ) -> Result<Self, OutOfScratch> {
         let launches = versions.sequence().len();
-        let groups = Self {
+        let clusters = Self {
             of: scratch.take(launches, NONE)?,
             first: scratch.take(launches, NONE)?,
             next: scratch.take(launches, NONE)?,
         };
         let mut uses = LaterUses::new(versions, &mut scratch.reborrow())?;
         for launch in versions.sequence().launches().rev() {
-            let Found { successor, end, updates, allocated_bytes, released_bytes } =
+            let LaterUse { successor, end, updates, allocated_bytes, released_bytes } =
                 uses.enter(launch);
             let joins = match join {
                 Join::Light | Join::ByStates { .. } => updates || released_bytes <= allocated_bytes,
                 Join::All => true,
             };
-            let group = match groups.of.get(successor as usize) {
-                Some(&group) if joins && group < end => group,
+            let cluster = match clusters.of.get(successor as usize) {
+                Some(&cluster) if joins && cluster < end => cluster,
                 _ => launch.0,
             };
-            groups.of[launch.index()] = group;
-            groups.next[launch.index()] =
-                core::mem::replace(&mut groups.first[group as usize], launch.0);
+            clusters.of[launch.index()] = cluster;
+            clusters.next[launch.index()] =
+                core::mem::replace(&mut clusters.first[cluster as usize], launch.0);
         }
-        Ok(groups)
+        Ok(clusters)
     }
 
     /// The cluster of an op.
@@ -98,19 +98,22 @@ impl<'a> Groups<'a> {
 
     /// All clusters, in the order of their last ops.
     pub(super) fn all(&self) -> impl Iterator<Item = u32> {
-        (0..).zip(&*self.of).filter(|&(launch, &group)| launch == group).map(|(launch, _)| launch)
+        (0..)
+            .zip(&*self.of)
+            .filter(|&(launch, &cluster)| launch == cluster)
+            .map(|(launch, _)| launch)
     }
 
     /// The ops of a cluster.
-    pub(super) fn ops(&self, group: u32) -> impl Iterator<Item = LaunchId> {
+    pub(super) fn ops(&self, cluster: u32) -> impl Iterator<Item = LaunchId> {
         let some = |launch: u32| (launch != NONE).then_some(LaunchId(launch));
-        let first = some(self.first[group as usize]);
+        let first = some(self.first[cluster as usize]);
         core::iter::successors(first, move |launch| some(self.next[launch.index()]))
     }
 }
 
 /// The successor of an op, and its effect on memory in the given order.
-struct Found {
+struct LaterUse {
     /// The only op that waits for it; or `NONE`, or `MANY`.
     successor: u32,
     /// The first launch that ends a version which the op uses; or `NONE`.
@@ -146,12 +149,17 @@ impl<'a, 'g> LaterUses<'a, 'g> {
     }
 
     /// Finds the successor of an op, and adds the op's own uses.
-    fn enter(&mut self, launch: LaunchId) -> Found {
+    fn enter(&mut self, launch: LaunchId) -> LaterUse {
         let ends = self.versions.operands_of(launch).iter();
         let ends = ends.filter_map(|&version| self.versions.end(version));
         let end = ends.map(|end| end.0).min().unwrap_or(NONE);
-        let mut found =
-            Found { successor: NONE, end, updates: false, allocated_bytes: 0, released_bytes: 0 };
+        let mut found = LaterUse {
+            successor: NONE,
+            end,
+            updates: false,
+            allocated_bytes: 0,
+            released_bytes: 0,
+        };
         for &version in self.versions.writes(launch) {
             let (writer, reader) = (self.writer[version.index()], self.reader[version.index()]);
             found.successor = either(found.successor, if reader == NONE { writer } else { reader });
@@ -171,7 +179,7 @@ impl<'a, 'g> LaterUses<'a, 'g> {
         found
     }
 
-    fn weigh(&self, found: &mut Found, launch: LaunchId, version: Version) {
+    fn weigh(&self, found: &mut LaterUse, launch: LaunchId, version: Version) {
         let data = self.versions.tensor(version);
         if data.kind.is_made() {
             // The operands of one op fit into 64 bits.
