@@ -79,7 +79,7 @@ pub fn measure(pieces: &Pieces<'_>, scratch: &mut Scratch<'_>) -> Result<Footpri
     let mut walk = Walk::new(graph, plan, pieces, &mut scratch.reborrow())?;
     for (at, step) in (0..).zip(plan.steps) {
         walk.step(at, step)?;
-        walk.look(at);
+        walk.measure_step(at);
         walk.end_step(at, step);
     }
     walk.add_temporaries();
@@ -303,7 +303,7 @@ impl<'w, 'a> Walk<'w, 'a> {
         Some(u128::from(objects) * u128::from(self.plan.pools[pool].object_bytes))
     }
 
-    fn look(&mut self, at: u32) {
+    fn measure_step(&mut self, at: u32) {
         let objects_bytes = u64::try_from(self.held_bytes).unwrap_or(u64::MAX);
         let filled_bytes = self.requested_bytes - self.arena_requested_bytes;
         let waste_bytes = objects_bytes.saturating_sub(filled_bytes);

@@ -173,7 +173,7 @@ impl<'a> Hosted<'a> {
             on_host[op.index()] = u8::from(may && wanted(op));
         }
         for _round in 0..ROUNDS {
-            look(graph, on_host, touched, tensors);
+            classify(graph, on_host, touched, tensors);
             if !send_back(graph, on_host, tensors) {
                 let any = on_host.contains(&1);
                 for (last, touched) in last_writes.iter_mut().zip(touched) {
@@ -229,7 +229,7 @@ impl<'a> Hosted<'a> {
 }
 
 /// Classifies each tensor by the ops that use it.
-fn look(graph: &Graph<'_>, on_host: &[u8], touched: &mut [Touched], tensors: &mut [Seen]) {
+fn classify(graph: &Graph<'_>, on_host: &[u8], touched: &mut [Touched], tensors: &mut [Seen]) {
     touched.fill(Touched::NONE);
     for op in graph.op_ids() {
         let is_on_host = on_host[op.index()] == 1;

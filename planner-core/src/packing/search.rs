@@ -148,13 +148,13 @@ impl<'a> Search<'a> {
                 if self.steps >= most_steps || self.decisions == self.item.len() {
                     return Outcome::CutOff;
                 }
-                match self.look(run.is_multiple_of(2)) {
+                match self.judge(run.is_multiple_of(2)) {
                     Node::Packed => return Outcome::Packed,
                     Node::Next(item) => self.place(item),
                     Node::Failed(sections) => break sections,
                 }
             };
-            if !self.turn(sections) {
+            if !self.backtrack(sections) {
                 return Outcome::Impossible(self.missed);
             }
         }
@@ -195,7 +195,7 @@ impl<'a> Search<'a> {
     /// The items of a section lie one above the other, each at or above its floor. In the order of
     /// the floors they reach the lowest height, so a section that overflows in this order overflows
     /// in any order.
-    fn look(&mut self, by_slack: bool) -> Node {
+    fn judge(&mut self, by_slack: bool) -> Node {
         if self.stack.open().is_empty() {
             return Node::Packed;
         }
@@ -269,7 +269,7 @@ impl<'a> Search<'a> {
     /// placed is postponed. Returns false if there is none.
     ///
     /// A failure within some sections does not depend on decisions about items outside of them.
-    fn turn(&mut self, mut failed: [u32; 2]) -> bool {
+    fn backtrack(&mut self, mut failed: [u32; 2]) -> bool {
         let spans = self.stack.spans;
         while self.decisions > 0 {
             self.decisions -= 1;

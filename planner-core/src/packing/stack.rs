@@ -178,7 +178,7 @@ impl<'a> Stack<'a> {
         for at in 0..self.open_len {
             let other = self.open[at];
             if self.floor(other) == top && self.spans.get(other).meets(span) {
-                self.settle(other);
+                self.update_floor(other);
             }
         }
         self.reopen(item);
@@ -191,14 +191,14 @@ impl<'a> Stack<'a> {
             let other = self.open[at];
             if self.alike(item, other) {
                 self.least[other as usize] = least;
-                self.settle(other);
+                self.update_floor(other);
             }
         }
         before
     }
 
-    /// Lowers an open item onto the placed items below it.
-    fn settle(&mut self, item: u32) {
+    /// Recomputes the floor of an open item: the top of the placed items below it.
+    fn update_floor(&mut self, item: u32) {
         let mut floor = self.least[item as usize];
         for part in self.spans.parts(self.spans.get(item)) {
             floor = self.skyline[part].iter().fold(floor, |floor, &top| floor.max(top));

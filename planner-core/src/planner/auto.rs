@@ -5,16 +5,16 @@
     reason = "lengths are those of lists and arenas in these buffers"
 )]
 
-use super::anew::{Divided, Divider};
 use super::checkpoint::{self, Staying};
 use super::error::PlanningError;
 use super::memory::{self, Memory};
+use super::memory_search::{BestList, MemorySearch};
 use super::order::{self, Orders};
 use super::recipe::{Auto, Entrant, Order, SAMPLE, Sample};
 use super::repeats::search::Segments;
 use super::request::{LeastMemory, Lists, Output, PoolTables, Request, Task, Written};
 use super::strategy::{Need, Strategy};
-use super::trials::{Basis, Candidate, Search, Trials};
+use super::trials::{Candidate, Context, Search, Trials};
 use super::uses::Uses;
 use super::{hosting, repeats};
 use crate::bounds;
@@ -129,7 +129,7 @@ pub(super) fn make_with<'o>(
         return plan_task(&task(&given), Entrant::Of(strategy), output, &mut scratch);
     }
     let is_free = matches!(strategy, Strategy::Auto(Auto { order: Order::Free, .. }))
-        && !strategy.takes_first();
+        && !strategy.stops_at_first();
     let orders = match is_free {
         true => best_orders(request, &given, &mut output, &mut scratch)?,
         false => Orders::given(),
@@ -165,7 +165,7 @@ pub(super) fn make_with<'o>(
     let staying = if fitted_ns == u64::MAX { Staying::Needed } else { Staying::Crossing };
     let segments = match lists {
         0 => None,
-        _ if strategy.takes_first() => None,
+        _ if strategy.stops_at_first() => None,
         _ => repeats::search::best_of_segments(
             // If memory is so short that no list has fitted, another order may be better.
             &task(if staying == Staying::Needed { &given } else { best }),
@@ -181,21 +181,21 @@ pub(super) fn make_with<'o>(
     };
     let segments_ns = match lists {
         0 => u64::MAX,
-        _ if strategy.takes_first() => u64::MAX,
+        _ if strategy.stops_at_first() => u64::MAX,
         _ => repeats::search::least_of_segments(&task(&given), &mut output, &mut scratch)?,
     };
     let found = [&segments, &repeated];
-    let mut contest = Contest::new(output);
+    let mut plans = BestPlan::new(output);
     let half = strategy.shared(request.graph.ops().len());
     let rival = orders.rival().map(task);
     let (given, best) = (task(&given), task(best));
     let orders = [Some(&given), rival.as_ref()];
-    let compares = matches!(strategy, Strategy::Auto(_)) && !strategy.takes_first();
+    let compares = matches!(strategy, Strategy::Auto(_)) && !strategy.stops_at_first();
     // A sampled list will usually be planned, so longer plans are of no use.
     let found_ns = found.into_iter().flatten().map(|(_, sampled)| sampled.period_ns);
     let below_ns = found_ns.fold(sampled_ns, u64::min);
     if compares {
-        contest.enter_others(orders, below_ns, &mut scratch)?;
+        plans.try_others(orders, below_ns, &mut scratch)?;
     }
     let strategy = order.and(half).unwrap_or(strategy);
     let in_given = if order.is_some() { half } else { None };
@@ -214,26 +214,26 @@ pub(super) fn make_with<'o>(
     // If plans without repeats are longer, they need not be made.
     let makes_once = once_ns < below_ns;
     if makes_once {
-        contest.enter_each(once, &mut scratch)?;
+        plans.try_each(once, &mut scratch)?;
     }
-    if strategy.takes_first() && contest.best.is_none() {
-        contest.enter(&best, Entrant::Of(Strategy::OnDemand), &mut scratch)?;
+    if strategy.stops_at_first() && plans.best.is_none() {
+        plans.try_one(&best, Entrant::Of(Strategy::OnDemand), &mut scratch)?;
     }
     for (repeated, sampled) in found.into_iter().flatten() {
-        if contest.may_lose_to(sampled) {
+        if plans.may_be_beaten_by(sampled) {
             let entrant = Entrant::Of(half.unwrap_or(strategy));
-            contest.enter(&task(repeated), entrant, &mut scratch)?;
+            plans.try_one(&task(repeated), entrant, &mut scratch)?;
         }
     }
-    if !makes_once && contest.best.is_none_or(|best| once_ns < best.period_ns) {
-        contest.enter_each(once, &mut scratch)?;
+    if !makes_once && plans.best.is_none_or(|best| once_ns < best.period_ns) {
+        plans.try_each(once, &mut scratch)?;
     }
-    if compares && contest.best.is_some_and(|best| best.period_ns > below_ns) {
-        contest.enter_others(orders, u64::MAX, &mut scratch)?;
+    if compares && plans.best.is_some_and(|best| best.period_ns > below_ns) {
+        plans.try_others(orders, u64::MAX, &mut scratch)?;
     }
-    let Contest { own_ns, others_ns, .. } = contest;
-    let better = contest.beaten_by_segments(&given, segments_ns, u64::MAX, &mut scratch)?;
-    let made = contest.winner((&given, better), &mut scratch)?;
+    let BestPlan { own_ns, others_ns, .. } = plans;
+    let better = plans.best_of_segments(&given, segments_ns, u64::MAX, &mut scratch)?;
+    let made = plans.finish((&given, better), &mut scratch)?;
     Ok(Made { own_ns, others_ns: others_ns.min(segments_ns), ..made })
 }
 
@@ -249,13 +249,13 @@ pub(super) fn make_other<'o>(
     let mut scratch = scratch.reborrow();
     let given = Sequence::as_given(request.graph, None, &mut scratch)?;
     let given = Task::new(request, &given);
-    let mut contest = Contest::new(output);
-    contest.enter_others([Some(&given), None], below_ns, &mut scratch)?;
+    let mut plans = BestPlan::new(output);
+    plans.try_others([Some(&given), None], below_ns, &mut scratch)?;
     let launches_ns = if strategy.lists_with_repeats(request.graph) == 0 { u64::MAX } else { 0 };
-    let better = contest.beaten_by_segments(&given, launches_ns, below_ns, &mut scratch)?;
-    match (better, contest.best) {
+    let better = plans.best_of_segments(&given, launches_ns, below_ns, &mut scratch)?;
+    match (better, plans.best) {
         (None, None) => Ok(None),
-        _ => contest.winner((&given, better), &mut scratch).map(Some),
+        _ => plans.finish((&given, better), &mut scratch).map(Some),
     }
 }
 
@@ -350,7 +350,7 @@ fn plan_segments<'o>(
     let mut best: Option<((u64, u64), usize)> = None;
     let mut shortage: Option<PlanningError> = None;
     let mut tried = 0;
-    let mut look = |sequence: &Sequence<'_>, scratch: &mut Scratch<'_>| {
+    let mut try_sequence = |sequence: &Sequence<'_>, scratch: &mut Scratch<'_>| {
         let task = Task { sequence, ..*task };
         // A plan with an equal period may have a lower cost otherwise.
         let best_ns = best.map_or(u64::MAX, |((period_ns, _), _)| period_ns.saturating_add(1));
@@ -372,8 +372,8 @@ fn plan_segments<'o>(
         tried += 1;
         Ok(())
     };
-    look(task.sequence, &mut scratch)?;
-    checkpoint::each(task, &memory, Staying::Crossing, &mut scratch, look)?;
+    try_sequence(task.sequence, &mut scratch)?;
+    checkpoint::each(task, &memory, Staying::Crossing, &mut scratch, try_sequence)?;
     let Some((_, best)) = best else {
         return Err(shortage.unwrap_or(PlanningError::Stuck));
     };
@@ -417,10 +417,10 @@ pub(super) fn least_with_segments(
 }
 
 /// Compares plans of one request, and keeps the best one.
-struct Contest<'o, 't> {
+struct BestPlan<'o, 't> {
     output: Output<'o>,
     /// The best plan.
-    best: Option<Leading<'t>>,
+    best: Option<Incumbent<'t>>,
     /// The plan that was written last, if it is the best one.
     written: Option<Written>,
     /// The error of the first attempt without a plan.
@@ -433,37 +433,37 @@ struct Contest<'o, 't> {
 
 /// The best plan so far: its period, what made it, and its task.
 #[derive(Clone, Copy)]
-struct Leading<'t> {
+struct Incumbent<'t> {
     period_ns: u64,
     by: &'static str,
     task: Task<'t>,
     entrant: Entrant,
 }
 
-impl<'o, 't> Contest<'o, 't> {
+impl<'o, 't> BestPlan<'o, 't> {
     const fn new(output: Output<'o>) -> Self {
         Self { output, best: None, written: None, shortage: None, own_ns: None, others_ns: 0 }
     }
 
     /// Tries all other strategies that may take less than `below_ns`, in the given order and in
     /// another one.
-    fn enter_others(
+    fn try_others(
         &mut self,
         [given, other]: [Option<&Task<'t>>; 2],
         below_ns: u64,
         scratch: &mut Scratch<'_>,
     ) -> Result<(), PlanningError> {
         if let Some(given) = given {
-            self.others_ns = self.enter_others_in(given, below_ns, scratch)?;
+            self.others_ns = self.try_others_in(given, below_ns, scratch)?;
         }
         if let Some(other) = other {
-            self.enter_others_in(other, below_ns, scratch)?;
+            self.try_others_in(other, below_ns, scratch)?;
         }
         Ok(())
     }
 
     /// Does the same in one order; returns a lower bound of their periods.
-    fn enter_others_in(
+    fn try_others_in(
         &mut self,
         task: &Task<'t>,
         below_ns: u64,
@@ -489,7 +489,7 @@ impl<'o, 't> Contest<'o, 't> {
             let plan = plan_seen(task, entrant, (below_ns, seen_ns), output, scratch);
             self.written = None;
             match plan.map(|made| made.map(|made| made.written())) {
-                Ok(Some(written)) => self.offer(written, task, entrant),
+                Ok(Some(written)) => self.keep_if_better(written, task, entrant),
                 Err(error) if !error.is_of_one_list() => return Err(error),
                 _ => {}
             }
@@ -498,7 +498,7 @@ impl<'o, 't> Contest<'o, 't> {
     }
 
     /// Plans, and keeps the plan if it is better than the best one, or as good and without repeats.
-    fn enter(
+    fn try_one(
         &mut self,
         task: &Task<'t>,
         entrant: Entrant,
@@ -516,37 +516,42 @@ impl<'o, 't> Contest<'o, 't> {
             let period_ns = written.predicted().period_ns;
             self.own_ns = Some(self.own_ns.map_or(period_ns, |own_ns| own_ns.min(period_ns)));
         }
-        self.offer((written, by), task, entrant);
+        self.keep_if_better((written, by), task, entrant);
         Ok(())
     }
 
     /// Does the same for several strategies.
-    fn enter_each(
+    fn try_each(
         &mut self,
         entrants: [Option<(&Task<'t>, Strategy)>; 2],
         scratch: &mut Scratch<'_>,
     ) -> Result<(), PlanningError> {
         for (task, strategy) in entrants.into_iter().flatten() {
-            self.enter(task, Entrant::Of(strategy), scratch)?;
+            self.try_one(task, Entrant::Of(strategy), scratch)?;
         }
         Ok(())
     }
 
     /// Keeps a plan that was written last, if it is better.
-    fn offer(&mut self, (written, by): (Written, &'static str), task: &Task<'t>, entrant: Entrant) {
+    fn keep_if_better(
+        &mut self,
+        (written, by): (Written, &'static str),
+        task: &Task<'t>,
+        entrant: Entrant,
+    ) {
         let Prediction { period_ns, repeat_ns, .. } = written.predicted();
         let is_better = self.best.is_none_or(|best| {
             period_ns < best.period_ns || (period_ns == best.period_ns && repeat_ns == 0)
         });
         if is_better {
-            self.best = Some(Leading { period_ns, by, task: *task, entrant });
+            self.best = Some(Incumbent { period_ns, by, task: *task, entrant });
             self.written = Some(written);
         }
     }
 
     /// Whether a plan with a known sample could be better than the best one: more lists may gain a
     /// little.
-    fn may_lose_to(&self, sampled: &Prediction) -> bool {
+    fn may_be_beaten_by(&self, sampled: &Prediction) -> bool {
         let least_ns = sampled.period_ns - sampled.period_ns / GAIN;
         self.best.is_none_or(|best| least_ns < best.period_ns)
     }
@@ -554,7 +559,7 @@ impl<'o, 't> Contest<'o, 't> {
     /// The strategy of checkpointing with a better plan, if there is one. Few works need such a
     /// plan at all, since no plan takes less time than its launches. If there is no plan yet, a
     /// better plan must take less than `below_ns`.
-    fn beaten_by_segments(
+    fn best_of_segments(
         &mut self,
         task: &Task<'_>,
         launches_ns: u64,
@@ -582,7 +587,7 @@ impl<'o, 't> Contest<'o, 't> {
 
     /// The plan of the better strategy of checkpointing, if there is one; otherwise the best plan
     /// so far, written again if another plan was written after it.
-    fn winner(
+    fn finish(
         self,
         (given, better): (&Task<'_>, Option<Strategy>),
         scratch: &mut Scratch<'_>,
@@ -591,10 +596,10 @@ impl<'o, 't> Contest<'o, 't> {
             return plan_segments(given, (segments, u64::MAX), self.output, scratch);
         }
         match (self.written, self.best, self.shortage) {
-            (Some(written), Some(Leading { by, .. }), _) => {
+            (Some(written), Some(Incumbent { by, .. }), _) => {
                 Ok(Made::of(self.output.written(written), by))
             }
-            (_, Some(Leading { task, entrant, .. }), _) => {
+            (_, Some(Incumbent { task, entrant, .. }), _) => {
                 plan_task(&task, entrant, self.output, scratch)
             }
             (_, None, Some(error)) => Err(error),
@@ -615,13 +620,13 @@ pub(super) fn sample(
     let mut trials = Trials::new(task, steps, resident, PoolTables { pools, tensor_pool });
     let memory = Memory::new(task, Need::LargestOp, arena, &mut scratch)?;
     let uses = Uses::new(task.sequence, &mut scratch)?;
-    let basis = Basis { memory: &memory, uses: &uses, arena: &arena[..memory.placed] };
-    trials.sample(lists, &basis, &mut scratch)
+    let context = Context { memory: &memory, uses: &uses, arena: &arena[..memory.placed] };
+    trials.sample(lists, &context, &mut scratch)
 }
 
 /// The period of the best of a few lists of [`Strategy::Auto`] with the ops in one order, or with
 /// repeats; none if no such list fits.
-pub(super) fn tell(
+pub(super) fn trial_period_ns(
     task: &Task<'_>,
     auto: Auto,
     output: &mut Output<'_>,
@@ -691,8 +696,8 @@ fn plan_seen<'o>(
     let memory = Memory::new(task, entrant.need(task.sequence), arena, &mut scratch)?;
     let uses = Uses::new(task.sequence, &mut scratch)?;
     let mut search = Search::of_entrant(&entrant, task.sequence, &mut scratch)?;
-    let basis = Basis { memory: &memory, uses: &uses, arena: &arena[..memory.placed] };
-    let best = trials.best(&entrant, &basis, &mut search, &mut scratch)?;
+    let context = Context { memory: &memory, uses: &uses, arena: &arena[..memory.placed] };
+    let best = trials.best(&entrant, &context, &mut search, &mut scratch)?;
     *seen_ns = trials.least_ns.min(*seen_ns);
     let Some(best) = best else {
         if let Some(needed) = trials.steps_needed {
@@ -705,16 +710,16 @@ fn plan_seen<'o>(
         }
         return Ok(None);
     };
-    let divided = match entrant.is_of_auto() && !entrant.takes_first() {
+    let list = match entrant.is_of_auto() && !entrant.stops_at_first() {
         true => {
             let trials = &mut trials;
-            let mut divider =
-                Divider { trials, entrant: &entrant, uses: &uses, search: &mut search, arena };
-            divider.divide(Divided { best, memory }, &mut scratch)?
+            let mut memory_search =
+                MemorySearch { trials, entrant: &entrant, uses: &uses, search: &mut search, arena };
+            memory_search.improve(BestList { best, memory }, &mut scratch)?
         }
-        false => Divided { best, memory },
+        false => BestList { best, memory },
     };
-    let Divided { best, memory } = divided;
+    let BestList { best, memory } = list;
     let Trials { steps, resident, tables, .. } = trials;
     let Candidate { lengths, predicted, .. } = best;
     let lists = Lists { steps: &steps[..lengths.steps], resident: &resident[..lengths.resident] };

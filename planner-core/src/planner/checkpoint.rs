@@ -153,10 +153,10 @@ pub(super) fn each(
     let mut scratch = scratch.reborrow();
     let most = sequence.graph().ops().len().saturating_mul(2);
     let gaps = Gaps::new(sequence, &mut scratch)?;
-    let turn = turn(task, &gaps, &mut scratch)?;
-    let root = turn.isqrt();
+    let peak = peak(task, &gaps, &mut scratch)?;
+    let root = peak.isqrt();
     for segments in SEGMENTS.into_iter().chain([root]) {
-        if segments < 2 || segments >= turn.max(2) {
+        if segments < 2 || segments >= peak.max(2) {
             continue;
         }
         let mut scratch = scratch.reborrow();
@@ -166,8 +166,8 @@ pub(super) fn each(
             let mut scratch = scratch.reborrow();
             let mut values = Values::new(sequence, &gaps, &mut scratch)?;
             let mut dropped = Dropped::new(gaps.len(), &mut scratch)?;
-            let cuts = cuts(task, &gaps, turn, segments, &mut scratch)?;
-            drop_between(task, &gaps, (&mut values, &mut dropped), staying, turn, cuts);
+            let cuts = cuts(task, &gaps, peak, segments, &mut scratch)?;
+            drop_between(task, &gaps, (&mut values, &mut dropped), staying, peak, cuts);
             let lists = Unrolled { launches: &mut *launches, positions: &mut *positions };
             repeats::unroll(sequence, &gaps, memory, &values, &dropped, lists, &mut scratch)
         };
@@ -184,29 +184,38 @@ pub(super) fn each(
     Ok(())
 }
 
+/// The time that a temporary waits for its next use within an iteration.
+struct TemporaryGap {
+    /// The operand before the gap.
+    slot: usize,
+    /// The launches of the gap: `from..to`.
+    from: usize,
+    to: usize,
+}
+
 /// The gaps of temporaries.
 fn gaps_of_temporaries<'g>(
     task: &'g Task<'_>,
     gaps: &'g Gaps<'_>,
-) -> impl Iterator<Item = (usize, usize, usize)> + 'g {
+) -> impl Iterator<Item = TemporaryGap> + 'g {
     let sequence = task.sequence;
     (0..gaps.len()).filter_map(move |slot| {
         let span = gaps.span(sequence, slot).filter(|span| !span.wraps)?;
         let tensor = sequence.operands()[slot];
         let is_temporary = sequence.tensor(tensor).kind == Kind::Temporary;
-        is_temporary.then_some((slot, span.from, span.to))
+        is_temporary.then_some(TemporaryGap { slot, from: span.from, to: span.to })
     })
 }
 
 /// The launch before which most bytes of temporaries wait for their next use.
-fn turn(
+fn peak(
     task: &Task<'_>,
     gaps: &Gaps<'_>,
     scratch: &mut Scratch<'_>,
 ) -> Result<usize, OutOfScratch> {
     let mut scratch = scratch.reborrow();
     let change = scratch.take(task.sequence.len() + 1, 0u64)?;
-    for (slot, from, to) in gaps_of_temporaries(task, gaps) {
+    for TemporaryGap { slot, from, to } in gaps_of_temporaries(task, gaps) {
         let bytes = task.sequence.tensor(task.sequence.operands()[slot]).bytes;
         change[from] = change[from].wrapping_add(bytes);
         change[to] = change[to].wrapping_sub(bytes);
@@ -225,16 +234,16 @@ fn turn(
 fn cuts<'s>(
     task: &Task<'_>,
     gaps: &Gaps<'_>,
-    turn: usize,
+    peak: usize,
     segments: usize,
     scratch: &mut Scratch<'s>,
 ) -> Result<&'s [u32], OutOfScratch> {
     let cuts = scratch.take(segments, 0u32)?;
     let mut scratch = scratch.reborrow();
-    let crossing = scratch.take(turn + 1, 0u64)?;
-    for (slot, from, to) in gaps_of_temporaries(task, gaps) {
+    let crossing = scratch.take(peak + 1, 0u64)?;
+    for TemporaryGap { slot, from, to } in gaps_of_temporaries(task, gaps) {
         // Within the forward pass, a value crosses the cuts between two of its uses.
-        if to < turn {
+        if to < peak {
             let bytes = task.sequence.tensor(task.sequence.operands()[slot]).bytes;
             crossing[from] = crossing[from].wrapping_add(bytes);
             crossing[to + 1] = crossing[to + 1].wrapping_sub(bytes);
@@ -245,12 +254,12 @@ fn cuts<'s>(
         sum = sum.wrapping_add(*bytes);
         *bytes = sum;
     }
-    let near = turn / segments / NEAR;
+    let near = peak / segments / NEAR;
     let (first, others) = cuts.split_at_mut(1);
     first[0] = first_cut(task, crossing, near).unwrap_or(0) as u32;
     for (at, cut) in others.iter_mut().enumerate() {
-        let equal = (at + 1) * turn / segments;
-        let range = equal.saturating_sub(near).max(1)..=(equal + near).min(turn);
+        let equal = (at + 1) * peak / segments;
+        let range = equal.saturating_sub(near).max(1)..=(equal + near).min(peak);
         let best = range.min_by_key(|&at| (crossing[at], at.abs_diff(equal)));
         *cut = best.unwrap_or(equal) as u32;
     }
@@ -282,7 +291,7 @@ fn drop_between(
     gaps: &Gaps<'_>,
     (values, dropped): (&mut Values<'_>, &mut Dropped<'_>),
     staying: Staying,
-    turn: usize,
+    peak: usize,
     cuts: &[u32],
 ) {
     let sequence = task.sequence;
@@ -291,13 +300,13 @@ fn drop_between(
         cuts.get(next).is_some_and(|&cut| cut as usize <= to)
     };
     let end = LaunchId(sequence.len() as u32 - 1);
-    for (slot, from, to) in gaps_of_temporaries(task, gaps) {
+    for TemporaryGap { slot, from, to } in gaps_of_temporaries(task, gaps) {
         let value = gaps.version(slot);
         let maker = gaps.launch(value as usize);
-        if to < turn && is_cut(LaunchId(from as u32 - 1), to) {
+        if to < peak && is_cut(LaunchId(from as u32 - 1), to) {
             values.hold(value, end);
         }
-        let waits = from <= turn && turn < to;
+        let waits = from <= peak && peak < to;
         let is_kept = staying == Staying::Needed && !sequence.is_repeatable(LaunchId(to as u32));
         let can_run_again = values.can_run_again(sequence, maker, LaunchId(to as u32));
         if waits && !is_kept && !is_cut(maker, from - 1) && can_run_again {

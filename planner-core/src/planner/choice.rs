@@ -47,7 +47,7 @@ pub(super) enum Weight {
 
 impl Weight {
     /// How gaps are weighed once pressures are known.
-    pub(super) const fn anew(self) -> Self {
+    pub(super) const fn with_pressures(self) -> Self {
         match self {
             Self::Density | Self::Length => Self::Density,
             Self::Spread => Self::Spread,

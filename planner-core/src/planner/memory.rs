@@ -250,7 +250,7 @@ impl<'m> Memory<'m> {
     /// The memory in which states that a list never moves lie in the arena too, after its other
     /// tensors, where they take bytes and not whole chunks; none if that saves no chunk. O(steps +
     /// tensors).
-    pub(super) fn settle<'s>(
+    pub(super) fn with_staying_states<'s>(
         &self,
         task: &Task<'_>,
         Lists { steps, resident }: Lists<'_>,

@@ -4,7 +4,6 @@
 //! the `builder`, which keeps residency, host copies and occupancy, decides whether an evict
 //! needs an offload, and closes the cycle.
 
-mod anew;
 mod auto;
 mod builder;
 mod cache;
@@ -23,6 +22,7 @@ mod list;
 mod lms;
 mod load;
 mod memory;
+mod memory_search;
 mod objects;
 mod on_demand;
 mod order;
@@ -92,7 +92,7 @@ pub const fn scratch_words(limits: &Limits) -> usize {
     let write = larger(write, slabs::scratch_words(limits));
     let list = total([
         memory::scratch_words(limits),
-        anew::scratch_words(limits),
+        memory_search::scratch_words(limits),
         Uses::scratch_words(limits),
         Search::scratch_words(limits),
         larger(write, judge),

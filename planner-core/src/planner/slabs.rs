@@ -61,7 +61,7 @@ impl Walk<'_> {
         }
     }
 
-    fn look(&mut self, workspace_chunks: u64) {
+    fn measure_step(&mut self, workspace_chunks: u64) {
         let Held { chunks, small } = self.now;
         for (at, small) in small.into_iter().enumerate() {
             let others = (chunks - small).saturating_add(workspace_chunks);
@@ -86,11 +86,11 @@ impl Walk<'_> {
                     self.set(tensor, u64::MAX);
                 }
                 let bytes = graph.op(launched.op).workspace_bytes;
-                return self.look(objects_of(self.task, bytes));
+                return self.measure_step(objects_of(self.task, bytes));
             }
             Step::Offload(_) | Step::Host(_) => {}
         }
-        self.look(0);
+        self.measure_step(0);
     }
 }
 

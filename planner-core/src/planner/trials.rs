@@ -39,7 +39,7 @@ const WAITING: u64 = 256;
 
 /// The memory, uses and arena that all lists of one task share.
 #[derive(Clone, Copy)]
-pub(super) struct Basis<'g> {
+pub(super) struct Context<'g> {
     pub(super) memory: &'g Memory<'g>,
     pub(super) uses: &'g Uses<'g>,
     pub(super) arena: &'g [ArenaPlacement],
@@ -122,19 +122,20 @@ impl<'s> Search<'s> {
 
     /// The next recipe by changed pressures, guided by the best paced list so far; none after the
     /// last.
-    fn anew<'r>(&mut self, guide: Recipe<'_>, rounds: &mut Rounds) -> Option<Recipe<'r>> {
+    fn next_recipe<'r>(&mut self, guide: Recipe<'_>, rounds: &mut Rounds) -> Option<Recipe<'r>> {
         let Recipe::Paced(guide) = guide else { return None };
         if let Some(turns) = rounds.turns.checked_sub(1) {
             rounds.turns = turns;
             self.pressures.turn();
             let pace = Pace { coarser: guide.pace.coarser, ..PACES[turns % PACES.len()] };
-            let choosing = Choosing { weight: guide.choosing.weight.anew(), ..guide.choosing };
+            let choosing =
+                Choosing { weight: guide.choosing.weight.with_pressures(), ..guide.choosing };
             return Some(Recipe::Paced(Paced { choosing, pace }));
         }
         rounds.shakes = rounds.shakes.checked_sub(1)?;
         let mut chance = Chance::new(rounds.shakes as u64);
         self.pressures.shake(&mut chance);
-        Some(Recipe::Paced(guide.nearby(&mut chance)))
+        Some(Recipe::Paced(guide.perturbed(&mut chance)))
     }
 }
 
@@ -184,7 +185,7 @@ impl<'d, 'r> Trials<'d, 'r> {
     pub(super) fn sample(
         &mut self,
         sample: Sample,
-        basis: &Basis<'_>,
+        context: &Context<'_>,
         scratch: &mut Scratch<'_>,
     ) -> Result<Option<Prediction>, PlanningError> {
         let mut scratch = scratch.reborrow();
@@ -196,7 +197,7 @@ impl<'d, 'r> Trials<'d, 'r> {
             if best.is_some() && (ops == 0 || tried >= enough) {
                 break;
             }
-            let candidate = self.try_out(recipe, u64::MAX, basis, &mut search, &mut scratch)?;
+            let candidate = self.try_out(recipe, u64::MAX, context, &mut search, &mut scratch)?;
             if let Some(Candidate { predicted, .. }) = candidate
                 && best.is_none_or(|best| predicted.period_ns < best.period_ns)
             {
@@ -212,11 +213,11 @@ impl<'d, 'r> Trials<'d, 'r> {
     pub(super) fn sample_paced(
         &mut self,
         Judging { near_ns, sparing }: Judging,
-        basis: &Basis<'_>,
+        context: &Context<'_>,
         search: &mut Search<'_>,
         scratch: &mut Scratch<'_>,
     ) -> Result<Option<Prediction>, PlanningError> {
-        let first = self.try_out(FIRST_PACED, u64::MAX, basis, search, scratch)?;
+        let first = self.try_out(FIRST_PACED, u64::MAX, context, search, scratch)?;
         let Some(mut best) = first else { return Ok(None) };
         let far_ns = near_ns.saturating_add(near_ns / FAR);
         let compute_ns = self.task.sequence.compute_ns();
@@ -227,7 +228,7 @@ impl<'d, 'r> Trials<'d, 'r> {
             for &recipe in sparing {
                 let is_better =
                     |next: &Candidate<'_>| next.predicted.cost() < best.predicted.cost();
-                let next = self.try_out(recipe, u64::MAX, basis, search, scratch)?;
+                let next = self.try_out(recipe, u64::MAX, context, search, scratch)?;
                 let Some(better) = next.filter(is_better) else { break };
                 best = better;
             }
@@ -235,8 +236,8 @@ impl<'d, 'r> Trials<'d, 'r> {
         let is_near = best.predicted.period_ns <= near_ns && !best.is_ideal;
         let mut rounds = if is_near { SAMPLED_ROUNDS } else { Rounds::default() };
         let guide = best.recipe;
-        while let Some(recipe) = search.anew(guide, &mut rounds) {
-            if let Some(next) = self.try_out(recipe, u64::MAX, basis, search, scratch)?
+        while let Some(recipe) = search.next_recipe(guide, &mut rounds) {
+            if let Some(next) = self.try_out(recipe, u64::MAX, context, search, scratch)?
                 && next.predicted.cost() < best.predicted.cost()
             {
                 best = next;
@@ -249,13 +250,13 @@ impl<'d, 'r> Trials<'d, 'r> {
     pub(super) fn best<'s>(
         &mut self,
         entrant: &'s Entrant,
-        basis: &Basis<'_>,
+        context: &Context<'_>,
         search: &mut Search<'_>,
         scratch: &mut Scratch<'_>,
     ) -> Result<Option<Candidate<'s>>, PlanningError> {
         let [rounds, _] = entrant.rounds(self.task.sequence);
         let choices = Choices { recipes: entrant.recipes(self.task), rounds, to_beat: None };
-        self.best_of(choices, entrant.takes_first(), basis, search, scratch)
+        self.best_of(choices, entrant.stops_at_first(), context, search, scratch)
     }
 
     /// A list that is not longer than the best one in the other context, written, and `true`; or
@@ -264,7 +265,7 @@ impl<'d, 'r> Trials<'d, 'r> {
         &mut self,
         entrant: &'s Entrant,
         best: Candidate<'s>,
-        [own, other]: [Basis<'_>; 2],
+        [own, other]: [Context<'_>; 2],
         search: &mut Search<'_>,
         scratch: &mut Scratch<'_>,
     ) -> Result<(Candidate<'s>, bool), PlanningError> {
@@ -282,21 +283,21 @@ impl<'d, 'r> Trials<'d, 'r> {
         &mut self,
         rounds: Rounds,
         than: Candidate<'s>,
-        basis: &Basis<'_>,
+        context: &Context<'_>,
         search: &mut Search<'_>,
         scratch: &mut Scratch<'_>,
     ) -> Result<Option<Candidate<'s>>, PlanningError> {
         let rounds = if than.is_ideal { Rounds::default() } else { rounds };
         let choices = Choices { recipes: iter::once(than.recipe), rounds, to_beat: Some(than) };
         search.pressures.recall();
-        self.best_of(choices, false, basis, search, scratch)
+        self.best_of(choices, false, context, search, scratch)
     }
 
     fn best_of<'s>(
         &mut self,
         mut choices: Choices<'s, impl Iterator<Item = Recipe<'s>>>,
-        takes_first: bool,
-        basis: &Basis<'_>,
+        stops_at_first: bool,
+        context: &Context<'_>,
         search: &mut Search<'_>,
         scratch: &mut Scratch<'_>,
     ) -> Result<Option<Candidate<'s>>, PlanningError> {
@@ -304,13 +305,15 @@ impl<'d, 'r> Trials<'d, 'r> {
         // The best paced list; its pressures are kept.
         let mut guide = choices.to_beat.filter(Candidate::is_paced);
         let mut written_last = false;
-        while !best.is_some_and(|best| takes_first || best.is_ideal) {
-            let recipe =
-                choices.recipes.next().or_else(|| search.anew(guide?.recipe, &mut choices.rounds));
+        while !best.is_some_and(|best| stops_at_first || best.is_ideal) {
+            let recipe = choices
+                .recipes
+                .next()
+                .or_else(|| search.next_recipe(guide?.recipe, &mut choices.rounds));
             let Some(recipe) = recipe else { break };
             let least_ns = best.map_or(u64::MAX, |best| best.predicted.period_ns.saturating_add(1));
             let below_ns = least_ns.min(self.below_ns);
-            let candidate = self.try_out(recipe, below_ns, basis, search, scratch)?;
+            let candidate = self.try_out(recipe, below_ns, context, search, scratch)?;
             let is_better = |candidate: &Candidate| match (best, choices.to_beat) {
                 (Some(best), _) => candidate.predicted.cost() < best.predicted.cost(),
                 (None, Some(other)) => candidate.predicted.period_ns <= other.predicted.period_ns,
@@ -330,7 +333,7 @@ impl<'d, 'r> Trials<'d, 'r> {
             }
         }
         match best {
-            Some(best) if !written_last => self.again(best, basis, search, scratch),
+            Some(best) if !written_last => self.again(best, context, search, scratch),
             best => Ok(best),
         }
     }
@@ -339,12 +342,12 @@ impl<'d, 'r> Trials<'d, 'r> {
     pub(super) fn again<'s>(
         &mut self,
         best: Candidate<'s>,
-        basis: &Basis<'_>,
+        context: &Context<'_>,
         search: &mut Search<'_>,
         scratch: &mut Scratch<'_>,
     ) -> Result<Option<Candidate<'s>>, PlanningError> {
         search.pressures.recall();
-        self.try_out(best.recipe, u64::MAX, basis, search, scratch)
+        self.try_out(best.recipe, u64::MAX, context, search, scratch)
     }
 
     /// Writes a list and judges it. None if it does not fit the budget, the host or the output, or
@@ -354,13 +357,13 @@ impl<'d, 'r> Trials<'d, 'r> {
         &mut self,
         mut recipe: Recipe<'s>,
         below_ns: u64,
-        basis: &Basis<'_>,
+        context: &Context<'_>,
         search: &mut Search<'_>,
         scratch: &mut Scratch<'_>,
     ) -> Result<Option<Candidate<'s>>, PlanningError> {
         let host_bytes = self.task.machine.host_bytes;
         loop {
-            match self.try_once(recipe, below_ns, basis, search, scratch) {
+            match self.try_once(recipe, below_ns, context, search, scratch) {
                 Err(PlanningError::Plan(PlanError::HostMemory { needed_bytes, .. })) => {
                     let least = self.host_shortage_bytes.get_or_insert(needed_bytes);
                     *least = needed_bytes.min(*least);
@@ -379,20 +382,20 @@ impl<'d, 'r> Trials<'d, 'r> {
         &mut self,
         mut recipe: Recipe<'s>,
         below_ns: u64,
-        basis: &Basis<'_>,
+        context: &Context<'_>,
         search: &mut Search<'_>,
         scratch: &mut Scratch<'_>,
     ) -> Result<Option<Candidate<'s>>, PlanningError> {
         let is_of_rule = matches!(recipe, Recipe::Of(..));
         if is_of_rule {
-            let least_ns = self.before_written_ns(recipe, basis, scratch)?;
+            let least_ns = self.before_written_ns(recipe, context, scratch)?;
             if least_ns >= below_ns {
                 self.least_ns = self.least_ns.min(least_ns);
                 return Ok(None);
             }
         }
         let lengths = loop {
-            match self.write(recipe, basis, search, &mut scratch.reborrow()) {
+            match self.write(recipe, context, search, &mut scratch.reborrow()) {
                 Ok(lengths) => break lengths,
                 Err(Stuck::Scratch(error)) => return Err(error.into()),
                 Err(Stuck::NoMemory) => return Ok(None),
@@ -407,7 +410,7 @@ impl<'d, 'r> Trials<'d, 'r> {
             }
         };
         if is_of_rule {
-            let least_ns = self.written_ns(lengths, basis.memory);
+            let least_ns = self.written_ns(lengths, context.memory);
             if least_ns >= below_ns {
                 self.least_ns = self.least_ns.min(least_ns);
                 return Ok(None);
@@ -417,7 +420,7 @@ impl<'d, 'r> Trials<'d, 'r> {
         let graph = sequence.graph();
         let (steps, resident) = (&self.steps[..lengths.steps], &self.resident[..lengths.resident]);
         let lists = Lists { steps, resident };
-        let plan = basis.memory.plan(self.task, basis.arena, lists, self.tables.reborrow())?;
+        let plan = context.memory.plan(self.task, context.arena, lists, self.tables.reborrow())?;
         let mut scratch = scratch.reborrow();
         let schedule = scratch.take(plan.steps.len(), Scheduled::EMPTY)?;
         let pieces = Pieces::new(graph, machine, &plan, &mut scratch)?;
@@ -439,13 +442,13 @@ impl<'d, 'r> Trials<'d, 'r> {
     fn before_written_ns(
         &self,
         recipe: Recipe<'_>,
-        basis: &Basis<'_>,
+        context: &Context<'_>,
         scratch: &mut Scratch<'_>,
     ) -> Result<u64, OutOfScratch> {
         let launches_ns = self.task.sequence.compute_ns();
         match recipe {
             Recipe::Of((_, rule), list) => {
-                Ok(rule.least_ns(list, (self.task, basis.memory), scratch)?.max(launches_ns))
+                Ok(rule.least_ns(list, (self.task, context.memory), scratch)?.max(launches_ns))
             }
             Recipe::Paced(_) => Ok(launches_ns),
         }
@@ -477,12 +480,12 @@ impl<'d, 'r> Trials<'d, 'r> {
     fn write(
         &mut self,
         recipe: Recipe<'_>,
-        basis: &Basis<'_>,
+        context: &Context<'_>,
         search: &mut Search<'_>,
         scratch: &mut Scratch<'_>,
     ) -> Result<Lengths, Stuck> {
         let mut scratch = scratch.reborrow();
-        let (task, Basis { memory, uses, .. }) = (self.task, *basis);
+        let (task, Context { memory, uses, .. }) = (self.task, *context);
         let list = List::new(self.steps, self.resident);
         let builder = Builder::new(task, memory, uses, list, &mut scratch)?;
         match recipe {

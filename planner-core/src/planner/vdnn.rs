@@ -58,10 +58,10 @@ impl<'a> Gaps<'a> {
         let mut gaps =
             Self { from: scratch.take(tensors, NONE)?, length: scratch.take(tensors, 0)? };
         gaps.find_longest(builder, scratch, 0..u32::MAX)?;
-        let turn = gaps.turn(builder, scratch)?;
+        let peak = gaps.peak(builder, scratch)?;
         gaps.from.fill(NONE);
         gaps.length.fill(SHORTEST);
-        gaps.find_longest(builder, scratch, turn..turn + 1)?;
+        gaps.find_longest(builder, scratch, peak..peak + 1)?;
         Ok(gaps)
     }
 
@@ -95,7 +95,7 @@ impl<'a> Gaps<'a> {
     }
 
     /// The op after which the most chunks are within their gap.
-    fn turn(&self, builder: &Builder<'_>, scratch: &mut Scratch<'_>) -> Result<u32, OutOfScratch> {
+    fn peak(&self, builder: &Builder<'_>, scratch: &mut Scratch<'_>) -> Result<u32, OutOfScratch> {
         let sequence = builder.task.sequence;
         let mut scratch = scratch.reborrow();
         let change = scratch.take(sequence.len() + 1, 0u64)?;

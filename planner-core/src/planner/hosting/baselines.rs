@@ -1,6 +1,6 @@
 //! The strategies of other systems for a device and a host that computes.
 
-use super::choice::{Choice, From, Sort, WHOLE};
+use super::choice::{Choice, OpClass, Position, WHOLE};
 use super::work::Work;
 use crate::plan::ArenaPlacement;
 use crate::planner::auto::{self, Made};
@@ -51,8 +51,8 @@ impl Work<'_> {
         scratch: &mut Scratch<'_>,
     ) -> Result<Made<'o>, PlanningError> {
         let mut best: Option<(u64, Choice)> = None;
-        for from in [From::First, From::Last] {
-            let choice = self.fewest(from, output.arena, scratch)?;
+        for position in [Position::First, Position::Last] {
+            let choice = self.fewest(position, output.arena, scratch)?;
             match self.make(choice, Strategy::InCore, output.reborrow(), scratch) {
                 Ok(made) => {
                     let period_ns = made.plan.predicted.period_ns;
@@ -72,11 +72,11 @@ impl Work<'_> {
     /// even that is not enough. More ops on the host need less device memory.
     pub(super) fn fewest(
         &self,
-        from: From,
+        position: Position,
         arena: &mut [ArenaPlacement],
         scratch: &mut Scratch<'_>,
     ) -> Result<Choice, PlanningError> {
-        let most = Choice { from, ..Choice::ALL };
+        let most = Choice { position, ..Choice::ALL };
         if self.has_room(Choice { share: 0, ..most }, arena, scratch)? {
             return Ok(Choice { share: 0, ..most });
         }
@@ -108,8 +108,8 @@ impl Work<'_> {
 
     /// The late ops, or all that may run on the host if no op is late.
     pub(super) fn offloaded(&self) -> Choice {
-        let sort = if self.middles.has_sorts() { Sort::Late } else { Sort::Any };
-        Choice { sort, ..Choice::ALL }
+        let class = if self.middles.has_classes() { OpClass::Late } else { OpClass::Any };
+        Choice { class, ..Choice::ALL }
     }
 
     /// The best plan of a baseline with these ops on the host.

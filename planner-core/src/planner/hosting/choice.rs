@@ -23,15 +23,15 @@ pub(super) const WHOLE: u32 = 1 << 16;
 /// A choice of ops for the host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Choice {
-    pub(super) sort: Sort,
+    pub(super) class: OpClass,
     /// The share of the total time of all ops of the class.
     pub(super) share: u32,
-    pub(super) from: From,
+    pub(super) position: Position,
 }
 
 /// The class of ops from which a choice takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Sort {
+pub(super) enum OpClass {
     /// All ops that may run on the host.
     Any,
     /// Of these, the ops whose results no launch reads in the same iteration, so that the device
@@ -42,7 +42,7 @@ pub(super) enum Sort {
 
 /// The position of the taken ops among all ops of the class.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum From {
+pub(super) enum Position {
     First,
     Last,
     /// At this many even distances.
@@ -53,14 +53,15 @@ pub(super) enum From {
 }
 
 impl Choice {
-    pub(super) const NONE: Self = Self { sort: Sort::Any, share: 0, from: From::First };
-    pub(super) const ALL: Self = Self { sort: Sort::Any, share: WHOLE, from: From::First };
+    pub(super) const NONE: Self = Self { class: OpClass::Any, share: 0, position: Position::First };
+    pub(super) const ALL: Self =
+        Self { class: OpClass::Any, share: WHOLE, position: Position::First };
 
     /// The canonical form of a choice with the same ops.
     pub(super) fn reduced(self) -> Self {
         match self.share {
             0 => Self::NONE,
-            WHOLE => Self { from: From::First, ..self },
+            WHOLE => Self { position: Position::First, ..self },
             _ => self,
         }
     }
@@ -71,13 +72,13 @@ impl Choice {
         shares.map(|share| Self { share, ..self })
     }
 
-    /// Whether an op is taken, by the middle of its time; not for [`From::Ahead`].
+    /// Whether an op is taken, by the middle of its time; not for [`Position::Ahead`].
     const fn takes(self, middle: u32) -> bool {
-        match self.from {
-            From::First => middle < self.share,
-            From::Last => middle >= WHOLE - self.share,
-            From::Spread(count) => (middle * count) % WHOLE < self.share,
-            From::Ahead => false,
+        match self.position {
+            Position::First => middle < self.share,
+            Position::Last => middle >= WHOLE - self.share,
+            Position::Spread(count) => (middle * count) % WHOLE < self.share,
+            Position::Ahead => false,
         }
     }
 }
@@ -132,7 +133,7 @@ impl<'a> Middles<'a> {
     }
 
     /// Whether some ops are late and some are not.
-    pub(super) fn has_sorts(&self) -> bool {
+    pub(super) fn has_classes(&self) -> bool {
         self.late.iter().any(|&middle| middle != NONE) && self.late != self.any
     }
 
@@ -144,13 +145,13 @@ impl<'a> Middles<'a> {
         scratch: &mut Scratch<'s>,
     ) -> Result<Option<Hosted<'s>>, OutOfScratch> {
         let graph = request.graph;
-        if choice.from == From::Ahead {
+        if choice.position == Position::Ahead {
             let taken = turns::ahead(request, order, choice.share, scratch)?;
             return Hosted::new(graph, |op| taken[op.index()] == 1, scratch);
         }
-        let middles = match choice.sort {
-            Sort::Any => self.any,
-            Sort::Late => self.late,
+        let middles = match choice.class {
+            OpClass::Any => self.any,
+            OpClass::Late => self.late,
         };
         let takes = |op: OpId| {
             let middle = middles[op.index()];

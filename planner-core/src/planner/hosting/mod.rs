@@ -8,8 +8,8 @@
 //! any other work.
 
 mod baselines;
+mod best_plan;
 mod choice;
-mod contest;
 mod search;
 mod turns;
 mod work;
@@ -96,7 +96,7 @@ pub(super) fn make<'o>(
         let made = work.make_baseline(how, u64::MAX, output, &mut scratch)?;
         return made.ok_or(PlanningError::Stuck);
     }
-    if host == Host::All || strategy.takes_first() {
+    if host == Host::All || strategy.stops_at_first() {
         let work = Work::as_given(request, &mut scratch)?;
         return make_end(&work, host, strategy, output, &mut scratch);
     }

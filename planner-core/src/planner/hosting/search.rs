@@ -2,8 +2,8 @@
 
 #![expect(clippy::indexing_slicing, reason = "the arrays have `KEPT` entries or one for each end")]
 
-use super::choice::{Choice, From, Sort, WHOLE};
-use super::contest::{Contest, Way};
+use super::best_plan::{BestPlan, Way};
+use super::choice::{Choice, OpClass, Position, WHOLE};
 use super::work::{Work, as_given};
 use crate::bounds;
 use crate::graph::OpId;
@@ -17,18 +17,18 @@ use crate::scratch::{Limits, Scratch, words};
 
 /// The positions of a choice's ops: all that are tried, the most useful first. A balance: with more
 /// even distances, transfers are spread more evenly; but each transfer pays its latency.
-const FROMS: [From; 7] = [
-    From::First,
-    From::Last,
-    From::Ahead,
-    From::Spread(16),
-    From::Spread(256),
-    From::Spread(4),
-    From::Spread(64),
+const POSITIONS: [Position; 7] = [
+    Position::First,
+    Position::Last,
+    Position::Ahead,
+    Position::Spread(16),
+    Position::Spread(256),
+    Position::Spread(4),
+    Position::Spread(64),
 ];
-const FEW_FROMS: usize = 4;
+const FEW_POSITIONS: usize = 4;
 
-/// If a plan has fewer lists than this, only [`FEW_FROMS`] are tried.
+/// If a plan has fewer lists than this, only [`FEW_POSITIONS`] are tried.
 const FEW_LISTS: usize = 40;
 
 /// The steps by which shares are searched: the first one for each kind of choice, the others only
@@ -127,7 +127,7 @@ impl<'w> Search<'w> {
         if let Strategy::Auto(auto) = strategy {
             let lists = auto.paced_lists(self.request().graph.ops().len());
             self.sample_all(lists, &mut output, scratch)?;
-            self.tell_best(auto, lists, &mut output, scratch)?;
+            self.compare_best(auto, lists, &mut output, scratch)?;
         }
         self.make_best(strategy, output, scratch)
     }
@@ -141,20 +141,23 @@ impl<'w> Search<'w> {
     ) -> Result<(), PlanningError> {
         self.sample_ends(output, scratch)?;
         let is_short = lists < FEW_LISTS;
-        let froms = if is_short { &FROMS[..FEW_FROMS] } else { &FROMS };
-        let sorts =
-            if self.some.middles.has_sorts() { &[Sort::Any, Sort::Late][..] } else { &[Sort::Any] };
-        for &sort in sorts {
-            for &from in froms {
-                let steps = match (from, sort) {
-                    (From::Ahead, Sort::Late) => continue,
+        let positions = if is_short { &POSITIONS[..FEW_POSITIONS] } else { &POSITIONS };
+        let classes = if self.some.middles.has_classes() {
+            &[OpClass::Any, OpClass::Late][..]
+        } else {
+            &[OpClass::Any]
+        };
+        for &class in classes {
+            for &position in positions {
+                let steps = match (position, class) {
+                    (Position::Ahead, OpClass::Late) => continue,
                     // The best share varies more than that of other kinds.
-                    (From::Ahead, Sort::Any) if !is_short => &STEPS[..],
+                    (Position::Ahead, OpClass::Any) if !is_short => &STEPS[..],
                     _ => &STEPS[..1],
                 };
-                self.climb(Choice { sort, share: WHOLE / 2, from }, steps, output, scratch)?;
+                self.climb(Choice { class, share: WHOLE / 2, position }, steps, output, scratch)?;
             }
-            self.sample(Choice { sort, ..Choice::ALL }, output, scratch)?;
+            self.sample(Choice { class, ..Choice::ALL }, output, scratch)?;
         }
         let most = if is_short { 1 } else { KEPT };
         for (sampled_ns, choice) in self.kept.into_iter().take(most) {
@@ -163,8 +166,8 @@ impl<'w> Search<'w> {
             }
         }
         // No plan may be longer than a split, so its choices are judged too.
-        for from in [From::First, From::Last] {
-            let choice = self.some.fewest(from, output.arena, scratch)?;
+        for position in [Position::First, Position::Last] {
+            let choice = self.some.fewest(position, output.arena, scratch)?;
             self.sample(choice, output, scratch)?;
         }
         Ok(())
@@ -197,15 +200,15 @@ impl<'w> Search<'w> {
     /// Samples shares around the best one of a kind, by these steps.
     fn climb(
         &mut self,
-        from: Choice,
+        start: Choice,
         steps: &[u32],
         output: &mut Output<'_>,
         scratch: &mut Scratch<'_>,
     ) -> Result<(), PlanningError> {
-        let mut best = (self.sample(from, output, scratch)?, from.share);
+        let mut best = (self.sample(start, output, scratch)?, start.share);
         for &step in steps {
             let (_, share) = best;
-            for choice in (Choice { share, ..from }).around(step) {
+            for choice in (Choice { share, ..start }).around(step) {
                 best = best.min((self.sample(choice, output, scratch)?, choice.share));
             }
         }
@@ -213,7 +216,7 @@ impl<'w> Search<'w> {
     }
 
     /// Compares the best choices, and shares near the best one, by more lists.
-    fn tell_best(
+    fn compare_best(
         &mut self,
         auto: Auto,
         lists: usize,
@@ -223,26 +226,26 @@ impl<'w> Search<'w> {
         let (sampled_ns, _) = self.kept[0];
         let effort = (lists / TRIAL_PART).clamp(1, TRIAL) as u32;
         let once = Auto { effort: Some(effort), repeats: Repeats::Never, ..auto };
-        for (_, choice) in self.start_anew().into_iter().filter(|&(ns, _)| ns < u64::MAX) {
-            self.tell(choice, once, output, scratch)?;
+        for (_, choice) in self.restart().into_iter().filter(|&(ns, _)| ns < u64::MAX) {
+            self.try_lists(choice, once, output, scratch)?;
         }
         let (_, best) = self.kept[0];
         for choice in NEARBY.into_iter().flat_map(|step| best.around(step)) {
-            self.tell(choice, once, output, scratch)?;
+            self.try_lists(choice, once, output, scratch)?;
         }
         // Repeats gain more if the links limit the plan.
         let auto = Auto { effort: Some(effort), ..auto };
-        let [first, second, ..] = self.start_anew();
-        let best_ns = self.tell(first.1, auto, output, scratch)?;
+        let [first, second, ..] = self.restart();
+        let best_ns = self.try_lists(first.1, auto, output, scratch)?;
         if second.0 - second.0 / REPEATS_DIFFER <= first.0 {
-            self.tell(second.1, auto, output, scratch)?;
+            self.try_lists(second.1, auto, output, scratch)?;
         }
         for at in 0..self.ends.len() {
             let End { choice, gain, bound_ns, least_ns } = self.ends[at];
             if least_ns <= best_ns.max(sampled_ns) {
-                let told_ns = self.tell(choice, auto, output, scratch)?;
-                self.ends[at].least_ns = bound_ns.max(told_ns - told_ns / gain);
-                if told_ns - told_ns / ALIKE <= self.kept[0].0 {
+                let trial_ns = self.try_lists(choice, auto, output, scratch)?;
+                self.ends[at].least_ns = bound_ns.max(trial_ns - trial_ns / gain);
+                if trial_ns - trial_ns / ALIKE <= self.kept[0].0 {
                     self.kept[0].1 = choice;
                 }
             }
@@ -251,7 +254,7 @@ impl<'w> Search<'w> {
     }
 
     /// Forgets all periods; returns the best choices.
-    fn start_anew(&mut self) -> [(u64, Choice); KEPT] {
+    fn restart(&mut self) -> [(u64, Choice); KEPT] {
         self.keeps_kinds = false;
         self.judged.clear();
         core::mem::replace(&mut self.kept, [(u64::MAX, Choice::NONE); KEPT])
@@ -268,7 +271,7 @@ impl<'w> Search<'w> {
     }
 
     /// The period of the best of a few lists; `u64::MAX` if no list fits.
-    fn tell(
+    fn try_lists(
         &mut self,
         choice: Choice,
         auto: Auto,
@@ -276,7 +279,7 @@ impl<'w> Search<'w> {
         scratch: &mut Scratch<'_>,
     ) -> Result<u64, PlanningError> {
         self.judge(choice, scratch, |task, scratch| {
-            Ok(auto::tell(task, auto, output, scratch)?.unwrap_or(u64::MAX))
+            Ok(auto::trial_period_ns(task, auto, output, scratch)?.unwrap_or(u64::MAX))
         })
     }
 
@@ -332,29 +335,29 @@ impl<'w> Search<'w> {
         scratch: &mut Scratch<'_>,
     ) -> Result<Made<'o>, PlanningError> {
         let (best_ns, best) = self.kept[0];
-        let mut contest = Contest::new(self.some, strategy, output);
+        let mut plans = BestPlan::new(self.some, strategy, output);
         // The best plan may be a little longer than its trial.
         let trial_ns = best_ns.saturating_add(best_ns / TRIAL_GAIN);
-        let mut others_ns = contest.enter_others(trial_ns, scratch)?;
+        let mut others_ns = plans.try_others(trial_ns, scratch)?;
         let mut ends_ns = self.ends.map(|end| end.least_ns);
         for (End { choice, .. }, end_ns) in self.ends.into_iter().zip(&mut ends_ns) {
             if choice != best && *end_ns <= best_ns {
-                *end_ns = contest.enter(Way::Own(choice), u64::MAX, scratch)?;
+                *end_ns = plans.try_way(Way::Own(choice), u64::MAX, scratch)?;
             }
         }
         // The best choice comes last, so that its plan need not be written again.
-        let own_ns = contest.enter(Way::Own(best), u64::MAX, scratch)?;
-        if trial_ns < u64::MAX && !contest.is_within(trial_ns) {
-            others_ns = contest.enter_others(u64::MAX, scratch)?;
+        let own_ns = plans.try_way(Way::Own(best), u64::MAX, scratch)?;
+        if trial_ns < u64::MAX && !plans.is_at_most(trial_ns) {
+            others_ns = plans.try_others(u64::MAX, scratch)?;
         }
         for (End { choice, .. }, end_ns) in self.ends.into_iter().zip(&mut ends_ns) {
             *end_ns = match choice == best {
-                _ if contest.is_won_by(choice) => u64::MAX,
+                _ if plans.is_best(choice) => u64::MAX,
                 true => own_ns,
                 false => *end_ns,
             };
         }
-        Ok(Made { others_ns, ends_ns, ..contest.finish(scratch)? })
+        Ok(Made { others_ns, ends_ns, ..plans.finish(scratch)? })
     }
 }
 

@@ -45,13 +45,13 @@ impl<'w> Work<'w> {
         &self,
         choice: Choice,
         scratch: &mut Scratch<'_>,
-        look: impl FnOnce(&Task<'_>, &mut Scratch<'_>) -> Result<T, PlanningError>,
+        visit: impl FnOnce(&Task<'_>, &mut Scratch<'_>) -> Result<T, PlanningError>,
     ) -> Result<T, PlanningError> {
         let mut scratch = scratch.reborrow();
         let hosted = self.middles.take(self.request, (choice, self.order), &mut scratch)?;
         let order = self.order.iter().copied();
         let sequence = Sequence::new(self.request.graph, hosted.as_ref(), order, &mut scratch)?;
-        look(&Task::new(self.request, &sequence), &mut scratch)
+        visit(&Task::new(self.request, &sequence), &mut scratch)
     }
 
     /// Plans with a choice of ops on the host. The other ops may run in another order.

@@ -245,7 +245,7 @@ impl<'b> Paced<'b, '_, '_> {
         let now_ns = self.free_ns[Stream::Compute];
         let until_ns = now_ns.saturating_add(time_ns.max(1));
         self.forced_ns = now_ns;
-        self.settle(now_ns)?;
+        self.finish_copies(now_ns)?;
         self.download(now_ns, until_ns)?;
         self.upload(op, now_ns, until_ns)?;
         self.fetch(op, now_ns)?;
@@ -255,11 +255,11 @@ impl<'b> Paced<'b, '_, '_> {
         let start_ns = self.start_ns(op);
         if start_ns > now_ns {
             // While the op waits, the links need not.
-            self.settle(start_ns)?;
+            self.finish_copies(start_ns)?;
             self.download(now_ns, start_ns.saturating_add(time_ns.max(1)))?;
             self.upload(op, start_ns, start_ns.saturating_add(time_ns.max(1)))?;
         }
-        self.look(op, now_ns, start_ns);
+        self.record_pressure(op, now_ns, start_ns);
         self.started_ns[op.index()] = start_ns;
         self.builder.launch_alone(op)?;
         self.free_ns[Stream::Compute] = start_ns.saturating_add(time_ns);
@@ -350,7 +350,7 @@ impl<'b> Paced<'b, '_, '_> {
 
     /// Records the pressure on each link at an op, if the link has work left: full if the op waits,
     /// otherwise half.
-    fn look(&mut self, op: LaunchId, now_ns: u64, start_ns: u64) {
+    fn record_pressure(&mut self, op: LaunchId, now_ns: u64, start_ns: u64) {
         let waits = start_ns > now_ns;
         let pressure = |free_ns: u64| match (free_ns > now_ns, waits) {
             (true, true) => FULL,
@@ -362,7 +362,7 @@ impl<'b> Paced<'b, '_, '_> {
     }
 
     /// Evicts the tensors whose copies have ended by `now_ns`.
-    fn settle(&mut self, now_ns: u64) -> Result<(), Stuck> {
+    fn finish_copies(&mut self, now_ns: u64) -> Result<(), Stuck> {
         while let Some(&Copying { tensor, from, .. }) =
             self.copying.front().filter(|copying| copying.end_ns <= now_ns)
         {
@@ -459,7 +459,7 @@ impl<'b> Paced<'b, '_, '_> {
             let made_ns = self.made_ns(tensor);
             if made_ns > now_ns && !self.builder.is_resident(tensor) {
                 // While the host writes it, the link need not wait.
-                self.settle(made_ns.saturating_sub(1))?;
+                self.finish_copies(made_ns.saturating_sub(1))?;
                 self.upload(op, now_ns, made_ns)?;
             }
             let missing = self.objects(tensor) - self.builder.held(tensor);

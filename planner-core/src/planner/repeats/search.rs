@@ -25,7 +25,7 @@ use crate::planner::pressure::Pressure;
 use crate::planner::recipe::{Order, SPARING};
 use crate::planner::request::{Output, PoolTables, Task};
 use crate::planner::strategy::Need;
-use crate::planner::trials::{Basis, Judging, Search, Trials};
+use crate::planner::trials::{Context, Judging, Search, Trials};
 use crate::planner::uses::Uses;
 use crate::scratch::{Limits, Scratch, larger, total, words};
 use crate::sequence::Sequence;
@@ -134,7 +134,7 @@ pub(in crate::planner) const fn scratch_words(limits: &Limits) -> usize {
 
 /// The best list of launches so far, and the prediction of its plan. If no list has a plan yet, the
 /// list that exceeds host memory least, to which more repeats may be added.
-struct Leader<'l> {
+struct Incumbent<'l> {
     predicted: Option<Prediction>,
     /// The bytes that the host lacks, if there is no plan.
     excess_bytes: u64,
@@ -142,7 +142,7 @@ struct Leader<'l> {
     len: usize,
 }
 
-impl<'l> Leader<'l> {
+impl<'l> Incumbent<'l> {
     fn new(task: &Task<'_>, scratch: &mut Scratch<'l>) -> Result<Self, PlanningError> {
         let most = task.sequence.graph().ops().len().saturating_mul(2);
         let launches = scratch.take(most, OpId(0))?;
@@ -179,7 +179,7 @@ impl<'l> Leader<'l> {
     }
 
     /// Keeps a list if it is better.
-    fn offer(&mut self, judged: Judged, launches: impl Iterator<Item = OpId>) {
+    fn keep_if_better(&mut self, judged: Judged, launches: impl Iterator<Item = OpId>) {
         if self.rank() <= judged.rank() {
             return;
         }
@@ -215,20 +215,20 @@ pub(in crate::planner) fn best<'s>(
         }
         ways = best_joins(&task, (least, joins), lists, output, scratch)?;
     }
-    let mut leader = Leader::new(&task, scratch)?;
+    let mut incumbent = Incumbent::new(&task, scratch)?;
     // Ranks come from few lists: with more repeats, another order may be better.
     let fewer = if ways[0].is_some() { lists.div_ceil(2) } else { lists };
-    extend(&task, &mut leader, fewer, output, scratch)?;
+    extend(&task, &mut incumbent, fewer, output, scratch)?;
     for join in ways.into_iter().flatten() {
         let mut scratch = scratch.reborrow();
         if let Some(sequence) = order::arrange(task.sequence, join, &mut scratch)? {
             let task = Task { sequence: &sequence, ..task };
-            let mut joined = Leader::new(&task, &mut scratch)?;
+            let mut joined = Incumbent::new(&task, &mut scratch)?;
             extend(&task, &mut joined, lists, output, &mut scratch)?;
-            leader.offer(joined.judged(), joined.launches());
+            incumbent.keep_if_better(joined.judged(), joined.launches());
         }
     }
-    leader.sequence(&task, scratch)
+    incumbent.sequence(&task, scratch)
 }
 
 /// Ranks ways to join ops, and returns the best two that are better than the given order by more
@@ -272,10 +272,10 @@ fn rank(
     scratch: &mut Scratch<'_>,
 ) -> Result<Rank, PlanningError> {
     let mut scratch = scratch.reborrow();
-    let mut leader = Leader::new(task, &mut scratch)?;
+    let mut incumbent = Incumbent::new(task, &mut scratch)?;
     let mut left = lists.min(TELLING);
-    add_repeats(task, &mut leader, (usize::MAX, &mut left), output, &mut scratch)?;
-    Ok(leader.rank())
+    add_repeats(task, &mut incumbent, (usize::MAX, &mut left), output, &mut scratch)?;
+    Ok(incumbent.rank())
 }
 
 /// The lists of launches in segments that are worth a try.
@@ -299,21 +299,21 @@ pub(in crate::planner) fn best_of_segments<'s>(
     scratch: &mut Scratch<'s>,
 ) -> Result<Option<(Sequence<'s>, Prediction)>, PlanningError> {
     let Segments { than_ns, staying, .. } = segments;
-    let mut leader = Leader::new(task, scratch)?;
+    let mut incumbent = Incumbent::new(task, scratch)?;
     if staying == Staying::Needed {
         // Memory is so short that another order than the best one without repeats may be better.
-        extend(task, &mut leader, lists, output, scratch)?;
+        extend(task, &mut incumbent, lists, output, scratch)?;
     }
-    let before = leader.rank();
+    let before = incumbent.rank();
     let near_ns = than_ns.saturating_add(than_ns / NEAR_SEGMENTS);
     let near = Segments { than_ns: near_ns, ..segments };
-    try_segments(task, near, &mut leader, output, scratch)?;
-    if leader.rank() != before {
-        let is_shorter = leader.predicted.is_none_or(|best| best.period_ns < than_ns);
+    try_segments(task, near, &mut incumbent, output, scratch)?;
+    if incumbent.rank() != before {
+        let is_shorter = incumbent.predicted.is_none_or(|best| best.period_ns < than_ns);
         let lists = if is_shorter { lists } else { lists.div_ceil(SHARE_OF_SEGMENTS) };
-        extend(task, &mut leader, lists, output, scratch)?;
+        extend(task, &mut incumbent, lists, output, scratch)?;
     }
-    leader.sequence(task, scratch)
+    incumbent.sequence(task, scratch)
 }
 
 /// The least time of the launches over all numbers of segments. No plan takes less time than its
@@ -335,7 +335,7 @@ pub(in crate::planner) fn least_of_segments(
 /// Adds repeats in rounds, until a round gains nothing or no lists are left.
 fn extend(
     task: &Task<'_>,
-    leader: &mut Leader<'_>,
+    incumbent: &mut Incumbent<'_>,
     lists: usize,
     output: &mut Output<'_>,
     scratch: &mut Scratch<'_>,
@@ -345,13 +345,13 @@ fn extend(
     // If there are few lists, another round gains more than better prices in the first round.
     let round = if lists < ROUND { SHORT_ROUND } else { ROUND };
     while rounds < ROUNDS {
-        let before = leader.rank();
-        add_repeats(task, leader, (round, &mut left), output, scratch)?;
-        if left == 0 || leader.rank() == before {
+        let before = incumbent.rank();
+        add_repeats(task, incumbent, (round, &mut left), output, scratch)?;
+        if left == 0 || incumbent.rank() == before {
             break;
         }
         // A round that ends without a plan does not count.
-        rounds += usize::from(leader.predicted.is_some());
+        rounds += usize::from(incumbent.predicted.is_some());
     }
     Ok(())
 }
@@ -359,32 +359,32 @@ fn extend(
 /// Tries lists that add repeats to the best list so far, or to the first sequence.
 fn add_repeats(
     first: &Task<'_>,
-    leader: &mut Leader<'_>,
+    incumbent: &mut Incumbent<'_>,
     (round, left): (usize, &mut usize),
     output: &mut Output<'_>,
     scratch: &mut Scratch<'_>,
 ) -> Result<(), PlanningError> {
     let mut scratch = scratch.reborrow();
-    let extended = match leader.len {
+    let extended = match incumbent.len {
         0 => None,
-        _ => Some(first.sequence.in_order(leader.launches(), &mut scratch)?),
+        _ => Some(first.sequence.in_order(incumbent.launches(), &mut scratch)?),
     };
     let base = Task { sequence: extended.as_ref().unwrap_or(first.sequence), ..*first };
-    Round::new(&base, leader, output.reborrow(), &mut scratch)?.run(round, left, &mut scratch)
+    Round::new(&base, incumbent, output.reborrow(), &mut scratch)?.run(round, left, &mut scratch)
 }
 
 /// Tries the lists of each number of segments.
 fn try_segments(
     task: &Task<'_>,
     Segments { than_ns, staying, order }: Segments,
-    leader: &mut Leader<'_>,
+    incumbent: &mut Incumbent<'_>,
     output: &mut Output<'_>,
     scratch: &mut Scratch<'_>,
 ) -> Result<(), PlanningError> {
     let mut scratch = scratch.reborrow();
     let memory = checkpoint::memory(task, output.arena, &mut scratch)?;
     checkpoint::each(task, &memory, staying, &mut scratch, |sequence, scratch| {
-        try_segmented(&Task { sequence, ..*task }, than_ns, leader, output, scratch)?;
+        try_segmented(&Task { sequence, ..*task }, than_ns, incumbent, output, scratch)?;
         if order == Order::Given {
             return Ok(());
         }
@@ -392,7 +392,7 @@ fn try_segments(
         match order::arrange_launches(sequence, Join::Light, &mut scratch)? {
             Some(sequence) => {
                 let task = Task { sequence: &sequence, ..*task };
-                try_segmented(&task, than_ns, leader, output, &mut scratch)
+                try_segmented(&task, than_ns, incumbent, output, &mut scratch)
             }
             None => Ok(()),
         }
@@ -404,12 +404,12 @@ fn try_segments(
 fn try_segmented(
     task: &Task<'_>,
     than_ns: u64,
-    leader: &mut Leader<'_>,
+    incumbent: &mut Incumbent<'_>,
     output: &mut Output<'_>,
     scratch: &mut Scratch<'_>,
 ) -> Result<(), PlanningError> {
     let sequence = task.sequence;
-    let least_ns = leader.predicted.map_or(than_ns, |predicted| predicted.period_ns);
+    let least_ns = incumbent.predicted.map_or(than_ns, |predicted| predicted.period_ns);
     if sequence.compute_ns() >= least_ns {
         return Ok(());
     }
@@ -418,7 +418,7 @@ fn try_segmented(
     let judging = Judging { near_ns, sparing: &SPARING };
     let judged = judge(task, output.reborrow(), judging, None, scratch)?;
     if judged.predicted.is_none_or(|found| found.period_ns < least_ns) {
-        leader.offer(judged, sequence.launches().map(|launch| sequence.op(launch)));
+        incumbent.keep_if_better(judged, sequence.launches().map(|launch| sequence.op(launch)));
     }
     Ok(())
 }
@@ -464,7 +464,7 @@ impl Climb {
 
     /// Records the rank of a price's list. Keeps the price if its rank is less, or equal with
     /// cheaper compute.
-    fn see(&mut self, at: usize, cost: Rank) {
+    fn record(&mut self, at: usize, cost: Rank) {
         self.is_tried[at] = true;
         let (best, least) = self.best;
         if (cost, at) <= (least, best) {
@@ -507,20 +507,20 @@ struct Round<'r, 'l, 'o> {
     used: Pressure<'r>,
     output: Output<'o>,
     /// The best list of all rounds.
-    leader: &'r mut Leader<'l>,
+    incumbent: &'r mut Incumbent<'l>,
 }
 
 impl<'r, 'l, 'o> Round<'r, 'l, 'o> {
     fn new(
         base: &'r Task<'r>,
-        leader: &'r mut Leader<'l>,
+        incumbent: &'r mut Incumbent<'l>,
         mut output: Output<'o>,
         scratch: &mut Scratch<'r>,
     ) -> Result<Self, PlanningError> {
         let memory = Memory::new(base, Need::LargestOp, output.reborrow().arena, scratch)?;
         let gaps = Gaps::new(base.sequence, scratch)?;
         let used = Pressure::new(base.sequence.len(), scratch)?;
-        Ok(Self { base, memory, gaps, used, output, leader })
+        Ok(Self { base, memory, gaps, used, output, incumbent })
     }
 
     /// Tries prices, then lists with learned pressures, as long as there are lists left. Each of
@@ -532,14 +532,14 @@ impl<'r, 'l, 'o> Round<'r, 'l, 'o> {
         scratch: &mut Scratch<'_>,
     ) -> Result<(), PlanningError> {
         let for_later = left.saturating_sub(lists / 2);
-        let before = self.leader.rank();
+        let before = self.incumbent.rank();
         let at_rest = self.used.mean_of_links();
         let mut climb = Climb::new();
         while let Some(at) = climb.next().filter(|_| *left > for_later) {
             let price = (Climb::price(at), false);
             let Some(judged) = self.try_price(price, left, scratch)? else { return Ok(()) };
-            climb.see(at, judged.rank());
-            let lacks_less = self.leader.predicted.is_none() && self.leader.rank() < before;
+            climb.record(at, judged.rank());
+            let lacks_less = self.incumbent.predicted.is_none() && self.incumbent.rank() < before;
             if lacks_less && climb.tried_coarse() {
                 // The next round adds repeats to the list that lacks least host memory. That finds
                 // a plan with fewer lists than more prices do.
@@ -592,7 +592,7 @@ impl<'r, 'l, 'o> Round<'r, 'l, 'o> {
     ) -> Result<Judged, PlanningError> {
         let mut scratch = scratch.reborrow();
         let base = self.base.sequence;
-        let list = scratch.take(self.leader.launches.len(), OpId(0))?;
+        let list = scratch.take(self.incumbent.launches.len(), OpId(0))?;
         let positions = scratch.take(base.len(), 0u32)?;
         let lists = Unrolled { launches: &mut *list, positions: &mut *positions };
         let (memory, gaps, used) = (&self.memory, &mut self.gaps, &self.used);
@@ -602,9 +602,9 @@ impl<'r, 'l, 'o> Round<'r, 'l, 'o> {
         let sequence = base.in_order(order, &mut scratch)?;
         let task = Task { sequence: &sequence, ..*self.base };
         let learner = learns.then_some((&mut self.used, &*positions));
-        let judging = Judging { near_ns: self.leader.near_ns(), sparing: &SPARING[..1] };
+        let judging = Judging { near_ns: self.incumbent.near_ns(), sparing: &SPARING[..1] };
         let judged = judge(&task, self.output.reborrow(), judging, learner, &mut scratch)?;
-        self.leader.offer(judged, list[..launches].iter().copied());
+        self.incumbent.keep_if_better(judged, list[..launches].iter().copied());
         Ok(judged)
     }
 }
@@ -628,9 +628,9 @@ fn judge(
         memory => memory?,
     };
     let uses = Uses::new(task.sequence, &mut scratch)?;
-    let basis = Basis { memory: &memory, uses: &uses, arena: &arena[..memory.placed] };
+    let context = Context { memory: &memory, uses: &uses, arena: &arena[..memory.placed] };
     let mut search = Search::new(task.sequence, &mut scratch)?;
-    let predicted = trials.sample_paced(judging, &basis, &mut search, &mut scratch)?;
+    let predicted = trials.sample_paced(judging, &context, &mut search, &mut scratch)?;
     let excess_bytes = trials
         .host_shortage_bytes
         .map_or(0, |needed_bytes| needed_bytes.saturating_sub(task.machine.host_bytes).max(1));
@@ -650,7 +650,7 @@ mod tests {
         let next = || {
             let at = climb.next()?;
             let price = Climb::price(at);
-            climb.see(at, (0, (price.max(best) * 1000 / price.min(best), 0)));
+            climb.record(at, (0, (price.max(best) * 1000 / price.min(best), 0)));
             Some(price)
         };
         core::iter::from_fn(next).collect()
@@ -670,7 +670,7 @@ mod tests {
     fn where_all_prices_cost_the_same_compute_is_cheap() {
         let mut climb = Climb::new();
         while let Some(at) = climb.next() {
-            climb.see(at, (0, (7, 7)));
+            climb.record(at, (0, (7, 7)));
         }
         assert_eq!(Climb::price(climb.best.0), LEAST_PRICE);
     }

@@ -146,7 +146,7 @@ impl<'s> Timing<'s> {
         for op in self.sequence().launches() {
             self.op(op)?;
         }
-        while self.settle_one()? {}
+        while self.finish_one()? {}
         Ok(())
     }
 
@@ -202,13 +202,13 @@ impl<'s> Timing<'s> {
     fn op(&mut self, op: LaunchId) -> Result<(), Stuck> {
         let time_ns = self.sequence().time_ns(op);
         let now_ns = self.free_ns[Stream::Compute];
-        self.settle(now_ns)?;
+        self.finish_until(now_ns)?;
         self.upload(now_ns.saturating_add(time_ns.max(1)))?;
-        let mut start_ns = now_ns.max(self.bring(op)?);
+        let mut start_ns = now_ns.max(self.prefetch_operands(op)?);
         start_ns = start_ns.max(self.free_for(op)?);
         if start_ns > now_ns {
             // While the op waits, the links need not.
-            self.settle(start_ns)?;
+            self.finish_until(start_ns)?;
             self.upload(start_ns.saturating_add(time_ns.max(1)))?;
         }
         self.list.push(Step::Launch(self.sequence().launched(op)));
@@ -217,15 +217,15 @@ impl<'s> Timing<'s> {
     }
 
     /// Evicts the tensors whose offloads have ended by `now_ns`.
-    fn settle(&mut self, now_ns: u64) -> Result<(), Stuck> {
+    fn finish_until(&mut self, now_ns: u64) -> Result<(), Stuck> {
         while self.leaving_len > 0 && self.leaving_ns[self.leaving_front] <= now_ns {
-            self.settle_one()?;
+            self.finish_one()?;
         }
         Ok(())
     }
 
     /// Evicts the first tensor in flight; returns false if there is none.
-    fn settle_one(&mut self) -> Result<bool, Stuck> {
+    fn finish_one(&mut self) -> Result<bool, Stuck> {
         if self.leaving_len == 0 {
             return Ok(false);
         }
@@ -261,7 +261,7 @@ impl<'s> Timing<'s> {
             return Ok(false);
         }
         let mut granted_ns = self.granted_ns[arrival as usize];
-        while self.presence[tensor.index()] == LEAVING && self.settle_one()? {
+        while self.presence[tensor.index()] == LEAVING && self.finish_one()? {
             granted_ns = granted_ns.max(self.freed_ns[self.classes.of_tensor(tensor)]);
         }
         let free_ns = self.free_ns[Stream::Upload].max(granted_ns);
@@ -279,10 +279,10 @@ impl<'s> Timing<'s> {
     }
 
     /// Prefetches all operands that an op reads; returns the time at which the last one arrives.
-    fn bring(&mut self, op: LaunchId) -> Result<u64, Stuck> {
+    fn prefetch_operands(&mut self, op: LaunchId) -> Result<u64, Stuck> {
         for &tensor in self.sequence().reads(op) {
             while self.presence[tensor.index()] != PRESENT {
-                if !self.upload_one()? && !self.settle_one()? {
+                if !self.upload_one()? && !self.finish_one()? {
                     return Err(Stuck::NoMemory);
                 }
             }
@@ -292,25 +292,25 @@ impl<'s> Timing<'s> {
         Ok(arrived.fold(0, u64::max))
     }
 
-    /// Evicts the next tensor in flight; returns the later one of its end time and `settled_ns`.
-    fn settle_next(&mut self, settled_ns: u64) -> Result<u64, Stuck> {
+    /// Evicts the next tensor in flight; returns the later one of its end time and `finished_ns`.
+    fn finish_next(&mut self, finished_ns: u64) -> Result<u64, Stuck> {
         let next_ns = self.leaving_ns.get(self.leaving_front).copied().unwrap_or(0);
-        match self.settle_one()? {
-            true => Ok(settled_ns.max(next_ns)),
+        match self.finish_one()? {
+            true => Ok(finished_ns.max(next_ns)),
             false => Err(Stuck::NoMemory),
         }
     }
 
     /// Frees the objects that an op takes; returns the time at which their offloads end.
     fn free_for(&mut self, op: LaunchId) -> Result<u64, Stuck> {
-        let mut settled_ns = 0;
+        let mut finished_ns = 0;
         for &tensor in self.sequence().operands_of(op) {
             let class = self.classes.of_tensor(tensor);
             self.taken[class] += u64::from(self.planned[tensor.index()] == 0);
             self.planned[tensor.index()] = 1;
             self.presence[tensor.index()] = PRESENT;
             while self.taken[class] > self.freed[class] {
-                settled_ns = self.settle_next(settled_ns)?;
+                finished_ns = self.finish_next(finished_ns)?;
             }
         }
         if let Some(class) =
@@ -318,10 +318,10 @@ impl<'s> Timing<'s> {
         {
             self.taken[class] += 1;
             while self.taken[class] > self.freed[class] {
-                settled_ns = self.settle_next(settled_ns)?;
+                finished_ns = self.finish_next(finished_ns)?;
             }
         }
-        Ok(settled_ns)
+        Ok(finished_ns)
     }
 
     /// Evicts and offloads the operands of an op that has run, as chosen.

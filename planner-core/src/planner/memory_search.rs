@@ -12,7 +12,7 @@ use super::error::PlanningError;
 use super::memory::Memory;
 use super::recipe::Entrant;
 use super::slabs;
-use super::trials::{Basis, Candidate, Search, Trials};
+use super::trials::{Candidate, Context, Search, Trials};
 use super::uses::Uses;
 use crate::plan::ArenaPlacement;
 use crate::scratch::{Limits, Scratch, words};
@@ -32,13 +32,13 @@ pub(super) const fn scratch_words(limits: &Limits) -> usize {
 }
 
 /// The best list so far, and the memory for which it was written.
-pub(super) struct Divided<'s, 'm> {
+pub(super) struct BestList<'s, 'm> {
     pub(super) best: Candidate<'s>,
     pub(super) memory: Memory<'m>,
 }
 
 /// Searches divisions of memory for better lists of an entrant.
-pub(super) struct Divider<'a, 's, 'd, 'r, 'g> {
+pub(super) struct MemorySearch<'a, 's, 'd, 'r, 'g> {
     pub(super) trials: &'a mut Trials<'d, 'r>,
     pub(super) entrant: &'s Entrant,
     pub(super) uses: &'a Uses<'a>,
@@ -47,21 +47,21 @@ pub(super) struct Divider<'a, 's, 'd, 'r, 'g> {
     pub(super) arena: &'a mut [ArenaPlacement],
 }
 
-impl<'s> Divider<'_, 's, '_, '_, '_> {
+impl<'s> MemorySearch<'_, 's, '_, '_, '_> {
     /// The best list and memory after trying other divisions, or the given ones. A rule has only
     /// one list for each memory, so for rules only resident states move to the arena.
-    pub(super) fn divide<'m>(
+    pub(super) fn improve<'m>(
         &mut self,
-        divided: Divided<'s, 'm>,
+        list: BestList<'s, 'm>,
         scratch: &mut Scratch<'m>,
-    ) -> Result<Divided<'s, 'm>, PlanningError> {
+    ) -> Result<BestList<'s, 'm>, PlanningError> {
         if !self.entrant.is_auto() {
-            return self.settle(divided, scratch);
+            return self.move_staying_to_arena(list, scratch);
         }
-        let divided = self.with_slabs(divided, scratch)?;
-        let divided = self.settle(divided, scratch)?;
-        let (divided, is_fuller) = self.fill_arena(divided, scratch)?;
-        if is_fuller { self.settle(divided, scratch) } else { Ok(divided) }
+        let list = self.with_slabs(list, scratch)?;
+        let list = self.move_staying_to_arena(list, scratch)?;
+        let (list, is_fuller) = self.fill_arena(list, scratch)?;
+        if is_fuller { self.move_staying_to_arena(list, scratch) } else { Ok(list) }
     }
 
     /// Tries larger tensors in the arena; also returns whether the arena has become fuller. In the
@@ -69,25 +69,26 @@ impl<'s> Divider<'_, 's, '_, '_, '_> {
     /// it is away; only a list shows which costs less.
     fn fill_arena<'m>(
         &mut self,
-        Divided { best, memory }: Divided<'s, 'm>,
+        BestList { best, memory }: BestList<'s, 'm>,
         scratch: &mut Scratch<'m>,
-    ) -> Result<(Divided<'s, 'm>, bool), PlanningError> {
+    ) -> Result<(BestList<'s, 'm>, bool), PlanningError> {
         let task = self.trials.task;
         if memory.pools() > 1 {
-            return Ok((Divided { best, memory }, false));
+            return Ok((BestList { best, memory }, false));
         }
         let (has_tried, fuller) = self.try_sizes(best, &memory, &mut scratch.reborrow())?;
         if let Some((below_bytes, best)) = fuller {
             let fuller = Memory::with_arena(task, below_bytes, self.arena, scratch)?;
             let memory = fuller.ok_or(PlanningError::Stuck)?;
-            return Ok((Divided { best, memory }, true));
+            return Ok((BestList { best, memory }, true));
         }
         if !has_tried {
-            return Ok((Divided { best, memory }, false));
+            return Ok((BestList { best, memory }, false));
         }
-        let basis = Basis { memory: &memory, uses: self.uses, arena: &self.arena[..memory.placed] };
-        let again = self.trials.again(best, &basis, self.search, scratch)?;
-        Ok((Divided { best: again.unwrap_or(best), memory }, false))
+        let context =
+            Context { memory: &memory, uses: self.uses, arena: &self.arena[..memory.placed] };
+        let again = self.trials.again(best, &context, self.search, scratch)?;
+        Ok((BestList { best: again.unwrap_or(best), memory }, false))
     }
 
     /// Whether any size was tried, and the first size for which the tensors below it fit into the
@@ -135,9 +136,9 @@ impl<'s> Divider<'_, 's, '_, '_, '_> {
         let mut scratch = scratch.reborrow();
         let fuller = Memory::with_arena(self.trials.task, below_bytes, self.arena, &mut scratch)?;
         let Some(memory) = &fuller else { return Ok(None) };
-        let basis = Basis { memory, uses: self.uses, arena: &self.arena[..memory.placed] };
+        let context = Context { memory, uses: self.uses, arena: &self.arena[..memory.placed] };
         let [_, rounds] = self.entrant.rounds(self.trials.task.sequence);
-        self.trials.better(rounds.fewer(), best, &basis, self.search, &mut scratch)
+        self.trials.better(rounds.fewer(), best, &context, self.search, &mut scratch)
     }
 
     /// Tries slabs for small tensors, but only if no op waits for memory. Chunks serve all tensors
@@ -145,29 +146,29 @@ impl<'s> Divider<'_, 's, '_, '_, '_> {
     /// than half-empty chunks do (0.5 to 3 % on recorded training steps).
     fn with_slabs<'m>(
         &mut self,
-        Divided { best, memory }: Divided<'s, 'm>,
+        BestList { best, memory }: BestList<'s, 'm>,
         scratch: &mut Scratch<'m>,
-    ) -> Result<Divided<'s, 'm>, PlanningError> {
+    ) -> Result<BestList<'s, 'm>, PlanningError> {
         if !best.is_ideal {
-            return Ok(Divided { best, memory });
+            return Ok(BestList { best, memory });
         }
         let lists = self.trials.lists(best.lengths);
-        let Some(divided) = slabs::divide(self.trials.task, &memory, lists, scratch)? else {
-            return Ok(Divided { best, memory });
+        let Some(with_slabs) = slabs::divide(self.trials.task, &memory, lists, scratch)? else {
+            return Ok(BestList { best, memory });
         };
-        self.keep_better(best, [memory, divided], scratch)
+        self.keep_better(best, [memory, with_slabs], scratch)
     }
 
     /// Tries the arena for states that never leave the device.
-    fn settle<'m>(
+    fn move_staying_to_arena<'m>(
         &mut self,
-        Divided { best, memory }: Divided<'s, 'm>,
+        BestList { best, memory }: BestList<'s, 'm>,
         scratch: &mut Scratch<'m>,
-    ) -> Result<Divided<'s, 'm>, PlanningError> {
+    ) -> Result<BestList<'s, 'm>, PlanningError> {
         let lists = self.trials.lists(best.lengths);
-        let settled = memory.settle(self.trials.task, lists, self.arena, scratch)?;
-        let Some(settled) = settled else { return Ok(Divided { best, memory }) };
-        self.keep_better(best, [memory, settled], scratch)
+        let other = memory.with_staying_states(self.trials.task, lists, self.arena, scratch)?;
+        let Some(other) = other else { return Ok(BestList { best, memory }) };
+        self.keep_better(best, [memory, other], scratch)
     }
 
     /// The other memory with a list that is not longer than the best one; or the own memory, with
@@ -177,12 +178,12 @@ impl<'s> Divider<'_, 's, '_, '_, '_> {
         best: Candidate<'s>,
         [own, other]: [Memory<'m>; 2],
         scratch: &mut Scratch<'_>,
-    ) -> Result<Divided<'s, 'm>, PlanningError> {
+    ) -> Result<BestList<'s, 'm>, PlanningError> {
         let (uses, arena) = (self.uses, &*self.arena);
-        let bases =
-            [&own, &other].map(|memory| Basis { memory, uses, arena: &arena[..memory.placed] });
+        let contexts =
+            [&own, &other].map(|memory| Context { memory, uses, arena: &arena[..memory.placed] });
         let (best, is_other) =
-            self.trials.keep_better(self.entrant, best, bases, self.search, scratch)?;
-        Ok(Divided { best, memory: if is_other { other } else { own } })
+            self.trials.keep_better(self.entrant, best, contexts, self.search, scratch)?;
+        Ok(BestList { best, memory: if is_other { other } else { own } })
     }
 }
