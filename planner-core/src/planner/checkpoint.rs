@@ -308,7 +308,7 @@ fn drop_between(
         }
         let waits = from <= peak && peak < to;
         let is_kept = staying == Staying::Needed && !sequence.is_repeatable(LaunchId(to as u32));
-        let can_run_again = values.can_run_again(sequence, maker, LaunchId(to as u32));
+        let can_run_again = values.can_run_again(sequence, gaps, maker, LaunchId(to as u32));
         if waits && !is_kept && !is_cut(maker, from - 1) && can_run_again {
             dropped.drop_after(slot);
         }

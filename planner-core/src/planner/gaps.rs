@@ -214,6 +214,12 @@ impl<'a> Gaps<'a> {
         (LaunchId(op), next <= slot as u32)
     }
 
+    /// Whether the op of a read also writes the tensor.
+    pub(super) fn is_overwritten_by_own_op(&self, slot: usize) -> bool {
+        let next = self.next[slot];
+        next > slot as u32 && self.op[next as usize] == self.op[slot]
+    }
+
     /// The gap after an operand in which its value survives; none if the value dies, or the same op
     /// uses it again.
     pub(super) fn span(&self, sequence: &Sequence<'_>, slot: usize) -> Option<Span> {

@@ -6,7 +6,7 @@
 
 #![expect(clippy::indexing_slicing, reason = "windows are below `WINDOWS`")]
 
-use super::choice::Scale;
+use super::densities::Densities;
 use super::gaps::{Gaps, Span};
 use crate::scratch::{Limits, OutOfScratch, Scratch, total, words};
 use crate::sequence::Sequence;
@@ -57,12 +57,12 @@ impl<'s> Load<'s> {
     /// Replaces the transfers of a gap: from now on, `objects` objects move in it.
     pub(super) fn set_moved(
         &mut self,
-        scale: &Scale<'_>,
+        densities: &Densities<'_>,
         gaps: &Gaps<'_>,
         (slot, span): (usize, Span),
         objects: u64,
     ) {
-        let moves_ns = |objects| scale.moves_ns(gaps, slot, 0..objects);
+        let moves_ns = |objects| densities.moves_ns(gaps, slot, 0..objects);
         let (before_ns, after_ns) = (moves_ns(gaps.moved(slot)), moves_ns(objects));
         let (up, down) = (self.window(span.to), self.window(span.from));
         let change = |load_ns: &mut u64, before_ns: u64, after_ns: u64| {

@@ -11,12 +11,14 @@ pub(super) mod search;
 mod unroll;
 mod values;
 
-use super::choice::{self, Scale};
+use super::choice;
+use super::densities::Densities;
 use super::gaps::Gaps;
 use super::heap::Heap;
 use super::host_memory::HostMemory;
 use super::load::Load;
 use super::memory::Memory;
+use super::moves::Moves;
 use super::pressure::Pressure;
 use super::request::Task;
 use crate::scratch::{Limits, OutOfScratch, Scratch, larger, total};
@@ -68,13 +70,14 @@ pub(super) fn launches(
         let mut scratch = scratch.reborrow();
         gaps.clear();
         let slack = gaps.slack(task, memory, 0, &mut scratch)?;
-        let scale = Scale::new(task, memory, choice::Weight::Density, used, &slack, &mut scratch)?;
+        let by = choice::Weight::Density;
+        let densities = Densities::new(task, memory, by, used, &slack, &mut scratch)?;
         let heap = Heap::new(2 * gaps.len(), &mut scratch)?;
-        let load = Load::new(task.sequence, load_percent, &mut scratch)?;
-        let (values, dropped) = (&mut values, &mut dropped);
+        let load = Some(Load::new(task.sequence, load_percent, &mut scratch)?);
         let host = HostMemory::within(host_bytes, task, memory, &mut scratch)?;
-        let mut cover =
-            Cover { scale, gaps, values, dropped, slack, heap, load, compute_price, host };
+        let moves = Moves { densities, gaps, slack, load, host };
+        let (values, dropped) = (&mut values, &mut dropped);
+        let mut cover = Cover { moves, values, dropped, heap, compute_price };
         cover.cover();
         cover.give_back();
     }

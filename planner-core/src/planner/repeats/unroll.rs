@@ -152,12 +152,12 @@ impl Unrolling<'_, '_> {
         self.wait_for(slot, &mut depth)?;
         while let Some(top) = depth.checked_sub(1) {
             let maker = LaunchId(self.stack[top]);
-            let mut reads = repeat_reads(self.sequence, maker);
+            let mut reads = repeat_reads(self.sequence, self.gaps, maker);
             if let Some(slot) = reads.find(|&slot| !self.is_there(slot)) {
                 self.wait_for(slot, &mut depth)?;
                 continue;
             }
-            if !self.values.can_run_again(self.sequence, maker, launch) {
+            if !self.values.can_run_again(self.sequence, self.gaps, maker, launch) {
                 return None;
             }
             depth -= 1;

@@ -7,7 +7,7 @@
               for each"
 )]
 
-use crate::graph::{Kind, TensorId};
+use crate::graph::Kind;
 use crate::planner::gaps::Gaps;
 use crate::planner::memory::Memory;
 use crate::scratch::{Limits, OutOfScratch, Scratch, total, words};
@@ -87,13 +87,14 @@ impl<'a> Values<'a> {
     pub(in crate::planner) fn can_run_again(
         &self,
         sequence: &Sequence<'_>,
+        gaps: &Gaps<'_>,
         maker: LaunchId,
         at: LaunchId,
     ) -> bool {
         let is_temporary =
             |slot: usize| sequence.tensor(sequence.operands()[slot]).kind == Kind::Temporary;
         sequence.is_repeatable(maker)
-            && repeat_reads(sequence, maker)
+            && repeat_reads(sequence, gaps, maker)
                 .all(|slot| is_temporary(slot) || self.is_unchanged(slot, at))
     }
 
@@ -114,7 +115,7 @@ impl<'a> Values<'a> {
     /// the value cannot be computed again.
     pub(super) fn closure(
         &mut self,
-        (sequence, gaps, memory): (&Sequence<'_>, &Gaps<'_>, &Memory<'_>),
+        Base { sequence, gaps, memory }: Base<'_>,
         value: u32,
         at: LaunchId,
         mut is_better_held: impl FnMut(&Self, u32, u64) -> bool,
@@ -131,7 +132,7 @@ impl<'a> Values<'a> {
                 return None;
             }
             closure.time_ns = closure.time_ns.saturating_add(sequence.time_ns(launch));
-            for slot in repeat_reads(sequence, launch) {
+            for slot in repeat_reads(sequence, gaps, launch) {
                 let tensor = sequence.operands()[slot];
                 let is_unchanged = self.is_unchanged(slot, at);
                 if sequence.tensor(tensor).kind != Kind::Temporary {
@@ -164,6 +165,14 @@ impl<'a> Values<'a> {
     }
 }
 
+/// The sequence whose values are computed again.
+#[derive(Clone, Copy)]
+pub(super) struct Base<'b> {
+    pub(super) sequence: &'b Sequence<'b>,
+    pub(super) gaps: &'b Gaps<'b>,
+    pub(super) memory: &'b Memory<'b>,
+}
+
 /// The launches that compute a value again.
 #[derive(Debug)]
 pub(super) struct Closure {
@@ -175,16 +184,16 @@ pub(super) struct Closure {
     pub(super) held: Vec<u32, MOST_HELD>,
 }
 
-/// The slots that a repeat of a launch would read. O(reads).
+/// The slots that a repeat of a launch would read: all reads, except of states and inputs that the
+/// launch overwrites. O(reads).
 pub(super) fn repeat_reads<'s>(
-    sequence: &Sequence<'s>,
+    sequence: &'s Sequence<'_>,
+    gaps: &'s Gaps<'_>,
     launch: LaunchId,
 ) -> impl Iterator<Item = usize> + use<'s> {
-    let sequence = *sequence;
-    let is_kept = move |tensor: TensorId| {
-        sequence.tensor(tensor).kind == Kind::Temporary
-            || !sequence.writes(launch).contains(&tensor)
+    let is_kept = move |&slot: &usize| {
+        let is_temporary = sequence.tensor(sequence.operands()[slot]).kind == Kind::Temporary;
+        is_temporary || !gaps.is_overwritten_by_own_op(slot)
     };
-    (sequence.first_slot(launch)..sequence.first_write(launch))
-        .filter(move |&slot| is_kept(sequence.operands()[slot]))
+    (sequence.first_slot(launch)..sequence.first_write(launch)).filter(is_kept)
 }
