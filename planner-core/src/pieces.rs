@@ -430,7 +430,8 @@ fn count_objects(
     Ok(())
 }
 
-/// Every op exists, and those that run on the host may, which touches nothing of the arena.
+/// Checks that every op exists, and that each op that runs on the host may run there and uses no
+/// tensor of the arena.
 fn check_ops(graph: &Graph<'_>, plan: &Plan<'_>, arena_position: &[u32]) -> Result<(), PlanError> {
     for (at, step) in plan.steps.iter().enumerate() {
         let Some(Launched { op, .. }) = step.launched() else { continue };
@@ -452,7 +453,7 @@ fn check_ops(graph: &Graph<'_>, plan: &Plan<'_>, arena_position: &[u32]) -> Resu
     Ok(())
 }
 
-/// All parts that the plan names, with their locations.
+/// All parts in a plan, with their locations.
 fn parts<'p>(plan: &Plan<'p>) -> impl Iterator<Item = (Location, Part)> + use<'p> {
     let starts = plan.resident_at_start.iter().enumerate();
     let steps = plan.steps.iter().enumerate();
@@ -461,8 +462,7 @@ fn parts<'p>(plan: &Plan<'p>) -> impl Iterator<Item = (Location, Part)> + use<'p
         .chain(steps.filter_map(|(at, step)| Some((location_of(at, Location::Step), step.part()?))))
 }
 
-/// Checks every range, then sorts and counts the cuts, and returns the first object of
-/// each piece.
+/// Checks all parts, then sorts and counts the cuts. Returns the first object of each piece.
 fn cut<'a>(
     graph: &Graph<'_>,
     plan: &Plan<'a>,
@@ -501,11 +501,11 @@ fn cut<'a>(
 }
 
 /// Writes each tensor's cuts, unsorted, after its first piece, which starts at object 0.
-/// On return `first_piece[t + 1]` is where tensor `t` ends in `starts`.
+/// Afterwards, `first_piece[t + 1]` is the end of tensor `t` in `starts`.
 fn fill_cuts(plan: &Plan<'_>, objects: &[u64], first_piece: &mut [u32], starts: &mut [u64]) {
     let mut next = 0;
     for slot in &mut first_piece[1..] {
-        // The tensor's next free slot: after its piece at object 0.
+        // The tensor's next free slot, after its piece at object 0.
         let cuts = core::mem::replace(slot, next + 1);
         next += 1 + cuts;
     }
@@ -521,8 +521,8 @@ fn fill_cuts(plan: &Plan<'_>, objects: &[u64], first_piece: &mut [u32], starts: 
     }
 }
 
-/// Sorts each tensor's cuts, drops the repeated ones and closes the holes. Returns how
-/// many pieces are left.
+/// Sorts each tensor's cuts, and removes repeated cuts and the slots that they leave. Returns the
+/// number of pieces.
 fn sort_cuts(first_piece: &mut [u32], starts: &mut [u64]) -> usize {
     let (mut from, mut used) = (0, 0);
     for slot in &mut first_piece[1..] {

@@ -139,6 +139,7 @@ struct Reads<'a> {
     by: &'a mut [u32],
 }
 
+#[expect(clippy::indexing_slicing, reason = "`by` has an entry for each tensor of the graph")]
 impl<'a> Reads<'a> {
     const fn scratch_words(limits: &Limits) -> usize {
         words::<u32>(limits.tensors)
@@ -170,6 +171,10 @@ struct Alive<'a> {
     change: &'a mut [u64],
 }
 
+#[expect(
+    clippy::indexing_slicing,
+    reason = "the arrays have an entry for each tensor, and `change` one more than there are ops"
+)]
 impl<'a> Alive<'a> {
     fn new(graph: &Graph<'_>, scratch: &mut Scratch<'a>) -> Result<Self, OutOfScratch> {
         Ok(Self { change: scratch.take(graph.ops().len() + 1, 0u64)? })

@@ -137,7 +137,7 @@ impl Windows<'_> {
                     // A state has a value from the start.
                     lives.begin(tensor, if is_state(tensor) { 1 } else { after }, NONE);
                 }
-                // Overwritten unread, a state may be dead.
+                // If an op overwrites a state without reading it, the state may be dead here.
                 if !(is_state(tensor) && flags[tensor.index()] & OVERWRITTEN != 0) {
                     self.add_read(graph, tensor, (before, after), &mut lives);
                 }
@@ -150,8 +150,8 @@ impl Windows<'_> {
         Ok(())
     }
 
-    /// What is absent at a link before a touch comes back before it. Of several touches after
-    /// a link the first of the given order counts.
+    /// If a tensor is absent at a link before an op that uses it, it is uploaded before the op. If
+    /// several ops after a link use it, the first one in the given order counts.
     fn add_read(
         &mut self,
         graph: &Graph<'_>,
@@ -161,14 +161,14 @@ impl Windows<'_> {
     ) {
         let at = tensor.index();
         let first = lives.returns[at] as usize + 1;
-        // Where the op is a link itself, nothing that it touches is absent.
+        // If the op is a link itself, none of its operands is absent there.
         let last = if before == after { before - 1 } else { before };
         self.upload_bytes.add((first, last), (after, self.end), graph.tensor(tensor).bytes);
         lives.returns[at] = lives.returns[at].max(before as u32);
         lives.until[at] = lives.until[at].max(before as u32);
     }
 
-    /// What has been written and is absent at a link has been downloaded by then.
+    /// If a written tensor is absent at a link, it has been downloaded before the link.
     fn add_written(&mut self, graph: &Graph<'_>, tensor: TensorId, lives: &Lives<'_>) {
         let at = tensor.index();
         if lives.written[at] != NONE {
@@ -178,7 +178,7 @@ impl Windows<'_> {
         }
     }
 
-    /// What a link touches is not absent there.
+    /// The operands and the workspace of a link are on the device there.
     fn add_held(
         &mut self,
         graph: &Graph<'_>,
@@ -194,7 +194,7 @@ impl Windows<'_> {
         };
         hold(graph.op(op).workspace_bytes, 0);
         for tensor in reads.touches(graph, op) {
-            // In windows that contain its write, it is already counted.
+            // Windows that contain the write count the tensor already.
             let written = lives.written[tensor.index()];
             let first = if written == NONE { 0 } else { written as usize + 1 };
             hold(graph.tensor(tensor).bytes, first);

@@ -198,6 +198,10 @@ impl<'a> Executor<'a> {
     }
 
     /// Runs the prologue.
+    #[expect(
+        clippy::indexing_slicing,
+        reason = "`verify` checked the tensor ids, and `value` has an entry for each"
+    )]
     fn upload_residents<B: Transfers + Paging>(
         &mut self,
         device: &mut B,
@@ -288,6 +292,10 @@ impl<'a> Executor<'a> {
     }
 
     /// Enqueues the step at a position of the plan's list.
+    #[expect(
+        clippy::indexing_slicing,
+        reason = "the schedule has an entry for each step of the plan"
+    )]
     fn enqueue<B: Transfers + Paging, K: Kernels<B>>(
         &mut self,
         device: &mut B,
@@ -347,6 +355,10 @@ impl<'a> Executor<'a> {
         Ok(point.value)
     }
 
+    #[expect(
+        clippy::indexing_slicing,
+        reason = "tensor ids are those of the graph, and `value` has an entry for each"
+    )]
     fn launch<B: Transfers + Paging, K: Kernels<B>>(
         &mut self,
         device: &mut B,
@@ -374,6 +386,10 @@ impl<'a> Executor<'a> {
     }
 
     /// Enqueues an op on the host, over the host copies of its tensors.
+    #[expect(
+        clippy::indexing_slicing,
+        reason = "`operands` and `host_operands` have room for the operands of any op"
+    )]
     fn launch_on_host<B: Transfers, K: Kernels<B>>(
         &mut self,
         device: &mut B,
@@ -407,6 +423,10 @@ impl<'a> Executor<'a> {
         Ok(device.upload(self.host_range(part, value), to)?)
     }
 
+    #[expect(
+        clippy::indexing_slicing,
+        reason = "`verify` checked the tensor ids, and `value` has an entry for each"
+    )]
     fn download<B: Transfers>(&self, device: &mut B, part: Part) -> Result<(), Fault<B::Error>> {
         let to = self.host_range(part, self.inputs.value[part.tensor.index()]);
         Ok(device.download(self.address(part), to)?)
@@ -669,6 +689,10 @@ fn check_host_kernels<B: Streams, K: Kernels<B>>(
 
 /// Writes the ranges of an op's operands into `out`, first reads, then writes. The address is 0 for
 /// operands that a repeat must not access.
+#[expect(
+    clippy::indexing_slicing,
+    reason = "`out` has room for the operands of any op, and `reads_at` returns reads of this op"
+)]
 fn operands<'o>(
     out: &'o mut [[u64; 2]],
     memory: &Memory<'_>,

@@ -416,7 +416,7 @@ mod tests {
 
     #[test]
     fn a_layer_needs_all_but_the_states_of_others() {
-        // The last op touches the bias and not the weight, of four chunks.
+        // The last op uses the bias but not the weight, which has four chunks.
         let layers = found().map(|threshold| threshold.layer);
         assert_eq!((layers[0], layers[7]), ((4, LaunchId(0)), (7, LaunchId(0))));
     }

@@ -2,6 +2,12 @@
 //!
 //! The sum is a bound for any prices, so its proof does not depend on how the prices were found.
 
+#![expect(
+    clippy::indexing_slicing,
+    reason = "intervals of the visits are below the number of prices, and `rows` has one more entry \
+              than a tensor has visits"
+)]
+
 mod visits;
 
 pub use visits::{Visit, Visits};
