@@ -67,7 +67,7 @@ impl<'a> Lifetimes<'a> {
     /// # Panics
     /// The graph has no such tensor.
     #[must_use]
-    pub(crate) fn touches(&self, tensor: TensorId) -> Option<(u32, u32)> {
+    pub(crate) fn uses(&self, tensor: TensorId) -> Option<(u32, u32)> {
         let first = self.first[tensor.index()];
         (first != NEVER).then(|| (first, self.last[tensor.index()]))
     }
@@ -97,7 +97,7 @@ pub(crate) fn admits(
     tensor: TensorId,
 ) -> bool {
     let data = sequence.tensor(tensor);
-    let Some((_, last)) = lifetimes.touches(tensor) else { return false };
+    let Some((_, last)) = lifetimes.uses(tensor) else { return false };
     data.bytes < below_bytes
         && !sequence.is_touched_by_host(tensor)
         && (data.kind != Kind::Input || lifetimes.last_read(tensor) == Some(last))

@@ -208,7 +208,7 @@ impl fmt::Display for GraphError {
             Self::EmptyTensor(tensor) => write!(f, "{tensor} has zero bytes"),
             Self::OperandsOutOfRange(op) => write!(f, "{op} lists operands that do not exist"),
             Self::OperandsOutOfOrder(op) => {
-                write!(f, "{op} lists operands that stand before those of an earlier op")
+                write!(f, "the operands of {op} begin before the end of an earlier op's operands")
             }
             Self::UnknownTensor { op, tensor } => {
                 write!(f, "{op} names {tensor}, which does not exist")

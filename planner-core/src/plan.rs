@@ -556,15 +556,15 @@ impl fmt::Display for PlanError {
                 write!(f, "a pool table has {length} entries; it must be empty or have {expected}")
             }
             Self::TensorWithoutPool(tensor) => {
-                write!(f, "{tensor} is put into a pool that does not exist")
+                write!(f, "{tensor} is in a pool that does not exist")
             }
             Self::WorkspaceWithoutPool(op) => {
-                write!(f, "the workspace of {op} is put into a pool that does not exist")
+                write!(f, "the workspace of {op} is in a pool that does not exist")
             }
             Self::ObjectSize(location) => write!(
                 f,
                 "{location}: object_bytes must not be zero, and must be a multiple of the chunk \
-                 where something takes more than one object"
+                 if a tensor or a workspace takes more than one object"
             ),
             Self::Range { location, tensor, objects } => {
                 write!(
@@ -630,10 +630,7 @@ impl fmt::Display for PlanError {
             ),
             Self::NeverLaunched(op) => write!(f, "{op} never runs"),
             Self::Dependency { location, op, tensor } => {
-                write!(
-                    f,
-                    "{location}: {op} runs out of order with another op that touches {tensor}"
-                )
+                write!(f, "{location}: {op} runs out of order with another op that uses {tensor}")
             }
             Self::AlreadyResident(location, tensor) => {
                 write!(f, "{location}: {tensor} is resident already, at least in part")
@@ -669,7 +666,7 @@ impl fmt::Display for PlanError {
                 Placements::MOST_ITERATIONS
             ),
             Self::PlacementTable => {
-                write!(f, "the arrays of the placements must follow one another")
+                write!(f, "the ends of the placements do not match their objects")
             }
             Self::PlacementCount { placements, allocations } => {
                 write!(f, "there are {placements} placements for {allocations} allocations")
@@ -684,7 +681,7 @@ impl fmt::Display for PlanError {
             ),
             Self::TwoHolders { location, allocation, object } => write!(
                 f,
-                "{location}: placements[{allocation}] names object {object}, which has a holder \
+                "{location}: placements[{allocation}] names object {object}, which is in use \
                  already"
             ),
             Self::PlacementEnd(tensor) => write!(

@@ -26,7 +26,7 @@ pub struct OutOfScratch {
 impl fmt::Display for OutOfScratch {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { needed_words, free_words } = self;
-        write!(f, "working memory is too small: {needed_words} words wanted, {free_words} free")
+        write!(f, "working memory is too small: {needed_words} words needed, {free_words} free")
     }
 }
 
@@ -82,7 +82,7 @@ impl fmt::Display for Buffer {
             Self::Schedule => "the schedule",
             Self::Objects => "object numbers",
             Self::Ends => "the ends of placements",
-            Self::Held => "what is held",
+            Self::Held => "the held parts",
             Self::Chunks => "the chunks of a switch",
             Self::SwitchSteps => "the steps of a switch",
         })

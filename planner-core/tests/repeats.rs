@@ -181,7 +181,7 @@ fn an_input_is_read_by_repeats_and_forgotten_after_the_last() {
     case.assert_refused(&late, PlanError::NextInput(Location::Step(4), TensorId(0)));
 }
 
-/// Op 0 makes version 1 of tensor 1, op 1 reads it, op 2 updates it in location, op 3 reads that.
+/// Op 0 makes version 1 of tensor 1, op 1 reads it, op 2 updates it in place, op 3 reads that.
 fn updated_in_place() -> Case {
     Case::new(&[STATE, TEMPORARY])
         .op(&[0], &[1])

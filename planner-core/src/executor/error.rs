@@ -44,7 +44,7 @@ impl fmt::Display for Moment {
         match self {
             Self::SetUp => write!(f, "setting up memory"),
             Self::Start(tensor) => {
-                write!(f, "bringing {tensor} to the device before the first step")
+                write!(f, "uploading {tensor} before the first step")
             }
             Self::States => write!(f, "filling the states"),
             Self::State(tensor) => write!(f, "reading or writing {tensor}"),
@@ -53,7 +53,7 @@ impl fmt::Display for Moment {
             Self::Save => write!(f, "waiting for all work and saving the states"),
             Self::Outputs(iteration) => write!(f, "reading the outputs of iteration {iteration}"),
             Self::Switch(step) => write!(f, "step {step} of a switch"),
-            Self::TakeDown => write!(f, "unmapping the memory of the plan before"),
+            Self::TakeDown => write!(f, "unmapping the memory of the previous plan"),
         }
     }
 }
@@ -173,28 +173,28 @@ impl<E: fmt::Display> fmt::Display for ExecuteError<E> {
             Self::Device { at, error } => write!(f, "{at}: {error}"),
             Self::Fragmented(at) => write!(
                 f,
-                "{at}: free memory is in too many pieces: give the executor scratch for more runs"
+                "{at}: the free chunks form too many runs: give the executor scratch for more runs"
             ),
             Self::PoolEmpty { at, pool } => {
                 write!(f, "{at}: pool {pool} has too few free objects; verify the plan again")
             }
             Self::Addresses(at) => write!(
                 f,
-                "{at}: the device reserved addresses that end beyond 64 bits: mend its `reserve`"
+                "{at}: the device reserved addresses that end beyond 64 bits: correct its `reserve`"
             ),
             Self::ForeignSignal { at, stream } => write!(
                 f,
-                "{at}: the {stream} stream was signalled by others: signal it nowhere else"
+                "{at}: the {stream} stream has signals of others: let only the executor signal it"
             ),
             Self::NoHostStream => write!(
                 f,
-                "the plan runs ops on the host, and this device has no stream for them: make a plan \
+                "the plan runs ops on the host, but the device has no stream for them: make a plan \
                  that runs every op on the device"
             ),
             Self::NoHostKernels => write!(
                 f,
-                "the plan runs ops on the host, and these kernels have none for it: bring kernels \
-                 for the host, or make a plan that runs every op on the device"
+                "the plan runs ops on the host, but there are no host kernels: add kernels for the \
+                 host, or make a plan that runs every op on the device"
             ),
             Self::NoOutputs { iteration, held } => {
                 write!(f, "the host has no outputs of iteration {iteration}: {held}")

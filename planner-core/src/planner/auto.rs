@@ -124,9 +124,9 @@ pub(super) fn make_with<'o>(
     let mut scratch = scratch.reborrow();
     let given = Sequence::as_given(request.graph, hosted, &mut scratch)?;
     strategy.rule().check(&given, &mut scratch)?;
-    let task = |sequence| Task::new(request, sequence);
+    let task = Task::new(request, &given);
     if given.len() == 0 {
-        return plan_task(&task(&given), Entrant::Of(strategy), output, &mut scratch);
+        return plan_task(&task, Entrant::Of(strategy), output, &mut scratch);
     }
     let is_free = matches!(strategy, Strategy::Auto(Auto { order: Order::Free, .. }))
         && !strategy.stops_at_first();
@@ -135,106 +135,160 @@ pub(super) fn make_with<'o>(
         false => Orders::given(),
     };
     if strategy.rule().has_segments() {
-        return plan_segments(&task(&given), (strategy, u64::MAX), output, &mut scratch);
+        return plan_segments(&task, (strategy, u64::MAX), output, &mut scratch);
     }
-    let (order, sampled_ns) = (orders.best(), orders.sampled_ns());
-    let best = order.unwrap_or(&given);
-    let lists = strategy.lists_with_repeats(request.graph);
-    let repeated = match lists {
-        0 => None,
-        _ => {
-            let (graph, budget_bytes) = (request.graph, request.budget_bytes);
-            let joins = match is_free {
-                true => Some(order::in_batches(graph, budget_bytes, &mut scratch)?),
-                false => None,
-            };
-            repeats::search::best(
-                (orders.each(&given).map(|order| order.map(task)), joins.into_iter().flatten()),
-                lists,
-                &mut output,
-                &mut scratch,
-            )?
+    let runs_on_host = hosted.is_some();
+    let (given, orders) = (&given, &orders);
+    let comparison = Comparison { request, given, orders, strategy, is_free, runs_on_host };
+    let repeated = comparison.find_repeats(&mut output, &mut scratch)?;
+    comparison.plan(&repeated, output, &mut scratch)
+}
+
+/// Compares plans of one request: in several orders, with and without repeats, and by several
+/// strategies.
+struct Comparison<'c> {
+    request: &'c Request<'c>,
+    given: &'c Sequence<'c>,
+    orders: &'c Orders<'c>,
+    strategy: Strategy,
+    /// Whether the ops may run in another order than the given one.
+    is_free: bool,
+    runs_on_host: bool,
+}
+
+/// Sequences with repeats, each with a sampled prediction.
+struct Repeated<'s> {
+    /// The best one that the search finds from sequences without repeats.
+    once: Option<(Sequence<'s>, Prediction)>,
+    /// The best one that the search finds from the segments of checkpointing.
+    segments: Option<(Sequence<'s>, Prediction)>,
+    /// The least time of the launches in segments; `u64::MAX` if segments are not tried.
+    segments_ns: u64,
+}
+
+impl Repeated<'_> {
+    const NONE: Self = Self { once: None, segments: None, segments_ns: u64::MAX };
+}
+
+impl<'c> Comparison<'c> {
+    /// Searches for the best sequences with repeats, if the strategy allows repeats.
+    fn find_repeats(
+        &self,
+        output: &mut Output<'_>,
+        scratch: &mut Scratch<'c>,
+    ) -> Result<Repeated<'c>, PlanningError> {
+        let Self { request, given, orders, strategy, is_free, .. } = *self;
+        let lists = strategy.lists_with_repeats(request.graph);
+        if lists == 0 {
+            return Ok(Repeated::NONE);
         }
-    };
-    let repeated_ns = repeated.as_ref().map_or(u64::MAX, |(_, sampled)| sampled.period_ns);
-    // If no list has fitted so far, segments may keep the values that updates read.
-    let fitted_ns = match strategy {
-        Strategy::Auto(Auto { order: Order::Free, .. }) => sampled_ns,
-        _ => repeated_ns,
-    };
-    let staying = if fitted_ns == u64::MAX { Staying::Needed } else { Staying::Crossing };
-    let segments = match lists {
-        0 => None,
-        _ if strategy.stops_at_first() => None,
-        _ => repeats::search::best_of_segments(
-            // If memory is so short that no list has fitted, another order may be better.
-            &task(if staying == Staying::Needed { &given } else { best }),
-            Segments {
-                than_ns: if lists > 1 { repeated_ns } else { 0 },
-                staying,
-                order: if is_free { Order::Free } else { Order::Given },
-            },
-            lists,
-            &mut output,
-            &mut scratch,
-        )?,
-    };
-    let segments_ns = match lists {
-        0 => u64::MAX,
-        _ if strategy.stops_at_first() => u64::MAX,
-        _ => repeats::search::least_of_segments(&task(&given), &mut output, &mut scratch)?,
-    };
-    let found = [&segments, &repeated];
-    let mut plans = BestPlan::new(output);
-    let half = strategy.shared(request.graph.ops().len());
-    let rival = orders.rival().map(task);
-    let (given, best) = (task(&given), task(best));
-    let orders = [Some(&given), rival.as_ref()];
-    let compares = matches!(strategy, Strategy::Auto(_)) && !strategy.stops_at_first();
-    // A sampled list will usually be planned, so longer plans are of no use.
-    let found_ns = found.into_iter().flatten().map(|(_, sampled)| sampled.period_ns);
-    let below_ns = found_ns.fold(sampled_ns, u64::min);
-    if compares {
-        plans.try_others(orders, below_ns, &mut scratch)?;
-    }
-    let strategy = order.and(half).unwrap_or(strategy);
-    let in_given = if order.is_some() { half } else { None };
-    let once = [in_given.map(|half| (&given, half)), Some((&best, strategy))];
-    let once_ns = match (compares && below_ns < sampled_ns, hosted) {
-        (false, _) => 0,
-        (true, None) => bounds::period_ns(
-            request.graph,
-            request.machine,
-            request.budget_bytes,
-            bounds::Order::Any,
-            &mut scratch,
-        )?,
-        (true, Some(_)) => sampled_ns - sampled_ns / GAIN,
-    };
-    // If plans without repeats are longer, they need not be made.
-    let makes_once = once_ns < below_ns;
-    if makes_once {
-        plans.try_each(once, &mut scratch)?;
-    }
-    if strategy.stops_at_first() && plans.best.is_none() {
-        plans.try_one(&best, Entrant::Of(Strategy::OnDemand), &mut scratch)?;
-    }
-    for (repeated, sampled) in found.into_iter().flatten() {
-        if plans.may_be_beaten_by(sampled) {
-            let entrant = Entrant::Of(half.unwrap_or(strategy));
-            plans.try_one(&task(repeated), entrant, &mut scratch)?;
+        let joins = match is_free {
+            true => Some(order::in_batches(request.graph, request.budget_bytes, scratch)?),
+            false => None,
+        };
+        let tasks = orders.each(given).map(|order| order.map(|order| Task::new(request, order)));
+        let starts = (tasks, joins.into_iter().flatten());
+        let once = repeats::search::best(starts, lists, output, scratch)?;
+        if strategy.stops_at_first() {
+            return Ok(Repeated { once, ..Repeated::NONE });
         }
+        let once_ns = once.as_ref().map_or(u64::MAX, |(_, sampled)| sampled.period_ns);
+        // If no list has fitted so far, segments may keep the values that updates read.
+        let fitted_ns = match strategy {
+            Strategy::Auto(Auto { order: Order::Free, .. }) => orders.sampled_ns(),
+            _ => once_ns,
+        };
+        let staying = if fitted_ns == u64::MAX { Staying::Needed } else { Staying::Crossing };
+        // If memory is so short that no list has fitted, another order may be better.
+        let order = if staying == Staying::Needed { given } else { self.best_order() };
+        let segments = Segments {
+            than_ns: if lists > 1 { once_ns } else { 0 },
+            staying,
+            order: if is_free { Order::Free } else { Order::Given },
+        };
+        let task = Task::new(request, order);
+        let segments = repeats::search::best_of_segments(&task, segments, lists, output, scratch)?;
+        let given = Task::new(request, given);
+        let segments_ns = repeats::search::least_of_segments(&given, output, scratch)?;
+        Ok(Repeated { once, segments, segments_ns })
     }
-    if !makes_once && plans.best.is_none_or(|best| once_ns < best.period_ns) {
-        plans.try_each(once, &mut scratch)?;
+
+    fn best_order(&self) -> &'c Sequence<'c> {
+        self.orders.best().unwrap_or(self.given)
     }
-    if compares && plans.best.is_some_and(|best| best.period_ns > below_ns) {
-        plans.try_others(orders, u64::MAX, &mut scratch)?;
+
+    /// Plans in all ways that may be best, and keeps the best plan.
+    fn plan<'o>(
+        &self,
+        repeated: &Repeated<'_>,
+        output: Output<'o>,
+        scratch: &mut Scratch<'_>,
+    ) -> Result<Made<'o>, PlanningError> {
+        let Self { request, orders, strategy, .. } = *self;
+        let (given, best) = (Task::new(request, self.given), Task::new(request, self.best_order()));
+        let rival = orders.rival().map(|order| Task::new(request, order));
+        let both_orders = [Some(&given), rival.as_ref()];
+        let compares = matches!(strategy, Strategy::Auto(_)) && !strategy.stops_at_first();
+        let found = || [&repeated.segments, &repeated.once].into_iter().flatten();
+        // A sampled list will usually be planned, so longer plans are of no use.
+        let found_ns = found().map(|(_, sampled)| sampled.period_ns);
+        let below_ns = found_ns.fold(orders.sampled_ns(), u64::min);
+        let mut plans = BestPlan::new(output);
+        if compares {
+            plans.try_others(both_orders, below_ns, scratch)?;
+        }
+        // Two orders share the lists, if there are enough of them.
+        let half = strategy.shared(request.graph.ops().len());
+        let (strategy, in_given) = match orders.best() {
+            Some(_) => (half.unwrap_or(strategy), half),
+            None => (strategy, None),
+        };
+        let once = [in_given.map(|half| (&given, half)), Some((&best, strategy))];
+        let once_ns = if compares { self.least_once_ns(below_ns, scratch)? } else { 0 };
+        // If plans without repeats are longer, they need not be made.
+        let makes_once = once_ns < below_ns;
+        if makes_once {
+            plans.try_each(once, scratch)?;
+        }
+        if strategy.stops_at_first() && plans.best.is_none() {
+            plans.try_one(&best, Entrant::Of(Strategy::OnDemand), scratch)?;
+        }
+        for (sequence, sampled) in found() {
+            if plans.may_be_beaten_by(sampled) {
+                let entrant = Entrant::Of(half.unwrap_or(strategy));
+                plans.try_one(&Task::new(request, sequence), entrant, scratch)?;
+            }
+        }
+        if !makes_once && plans.best.is_none_or(|best| once_ns < best.period_ns) {
+            plans.try_each(once, scratch)?;
+        }
+        if compares && plans.best.is_some_and(|best| best.period_ns > below_ns) {
+            plans.try_others(both_orders, u64::MAX, scratch)?;
+        }
+        let BestPlan { own_ns, others_ns, .. } = plans;
+        let segments_ns = repeated.segments_ns;
+        let better = plans.best_of_segments(&given, segments_ns, u64::MAX, scratch)?;
+        let made = plans.finish((&given, better), scratch)?;
+        Ok(Made { own_ns, others_ns: others_ns.min(segments_ns), ..made })
     }
-    let BestPlan { own_ns, others_ns, .. } = plans;
-    let better = plans.best_of_segments(&given, segments_ns, u64::MAX, &mut scratch)?;
-    let made = plans.finish((&given, better), &mut scratch)?;
-    Ok(Made { own_ns, others_ns: others_ns.min(segments_ns), ..made })
+
+    /// A lower bound of the periods of plans without repeats; 0 if no sampled list with repeats is
+    /// shorter than those without.
+    fn least_once_ns(
+        &self,
+        below_ns: u64,
+        scratch: &mut Scratch<'_>,
+    ) -> Result<u64, PlanningError> {
+        let sampled_ns = self.orders.sampled_ns();
+        if below_ns >= sampled_ns {
+            return Ok(0);
+        }
+        if self.runs_on_host {
+            return Ok(sampled_ns - sampled_ns / GAIN);
+        }
+        let Request { graph, machine, budget_bytes } = *self.request;
+        Ok(bounds::period_ns(graph, machine, budget_bytes, bounds::Order::Any, scratch)?)
+    }
 }
 
 /// Compares the strategies that run nothing on the host, except `auto`, and plans by the best one.

@@ -103,11 +103,13 @@ impl fmt::Display for PlanningError {
                 f,
                 "the budget of {budget_bytes} bytes is more than the device's {device_bytes}"
             ),
-            Self::Stuck => write!(f, "what is on the device cannot leave in time for the next op"),
-            Self::NothingOnHost => {
-                write!(f, "the strategy runs ops on the host, and no op has a time there (host_ns)")
+            Self::Stuck => {
+                write!(f, "the residents of the device cannot leave in time for the next op")
             }
-            Self::Order(error) => write!(f, "the order of the ops makes no graph: {error}"),
+            Self::NothingOnHost => {
+                write!(f, "the strategy runs ops on the host, but no op has a time there (host_ns)")
+            }
+            Self::Order(error) => write!(f, "the order of the ops is not valid: {error}"),
             Self::BufferTooShort(error) => error.fmt(f),
             Self::Scratch(error) => error.fmt(f),
             Self::Plan(error) => error.fmt(f),

@@ -118,7 +118,7 @@ pub(super) fn thresholds(
     let dies = find_deaths(sequence, by_value, &mut scratch)?;
     let is_alive = scratch.take(sequence.tensors().len(), 0u8)?;
     let (mut alive, mut states) = (Tally::default(), Tally::default());
-    for tensor in sequence.tensor_ids().filter(|&tensor| lifetimes.touches(tensor).is_some()) {
+    for tensor in sequence.tensor_ids().filter(|&tensor| lifetimes.uses(tensor).is_some()) {
         let kind = sequence.tensor(tensor).kind;
         alive.add(size(tensor).when_idle(kind));
         if kind == Kind::State {

@@ -77,12 +77,12 @@ pub enum SwitchError {
         /// A position in [`Switch::chunks`](super::Switch::chunks), or the end.
         run: u32,
     },
-    /// The step names bytes that the first plan does not hold as part of one row.
+    /// The step names bytes that the first plan does not hold in one contiguous range.
     NotHeld {
         /// The step.
         step: u32,
     },
-    /// The step names bytes that the second plan does not hold as part of one row at its start.
+    /// The step names bytes that the second plan does not hold in one contiguous range at its start.
     NotWanted {
         /// The step.
         step: u32,
@@ -176,7 +176,7 @@ impl fmt::Display for SwitchError {
             }
             Self::Unpaired(side, tensor) => write!(
                 f,
-                "{tensor} is a state of {side} alone: declare it in both graphs, even where no op \
+                "{tensor} is a state of {side} alone: declare it in both graphs, even if no op \
                  uses it"
             ),
             Self::StateBytes { from, from_bytes, to, to_bytes } => write!(
@@ -200,10 +200,16 @@ impl fmt::Display for SwitchError {
                  no chunk of the device twice"
             ),
             Self::NotHeld { step } => {
-                write!(f, "step {step}: the first plan does not hold these bytes as one row")
+                write!(
+                    f,
+                    "step {step}: the first plan does not hold these bytes in one contiguous range"
+                )
             }
             Self::NotWanted { step } => {
-                write!(f, "step {step}: the second plan does not hold these bytes as one row")
+                write!(
+                    f,
+                    "step {step}: the second plan does not hold these bytes in one contiguous range"
+                )
             }
             Self::Twice { step } => write!(f, "step {step}: another step does this already"),
             Self::LeftOver(tensor) => {
@@ -220,7 +226,7 @@ impl fmt::Display for SwitchError {
             }
             Self::NeedlessOffload { step } => write!(f, "step {step}: the host has these bytes"),
             Self::Overwrites { step } => {
-                write!(f, "step {step}: it overwrites what is still needed")
+                write!(f, "step {step}: it overwrites bytes that are still needed")
             }
             Self::NoHostCopy { step } => {
                 write!(f, "step {step}: the host has no copy of these bytes yet")

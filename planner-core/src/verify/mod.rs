@@ -170,7 +170,7 @@ impl fmt::Display for VerifyError {
             }
             Self::HostTaken { step, tensor } => write!(
                 f,
-                "step {step}: it reads {tensor} on the host, where another tensor has taken its bytes"
+                "step {step}: it reads {tensor} on the host, but another tensor overwrote its bytes"
             ),
             Self::Memory { step, stream, pool } => write!(
                 f,
