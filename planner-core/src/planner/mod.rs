@@ -10,6 +10,7 @@ mod cache;
 mod chance;
 mod checkpoint;
 mod choice;
+mod comparison;
 mod densities;
 mod error;
 mod fit;
