@@ -28,6 +28,14 @@ pub(super) const fn scratch_words(limits: &Limits) -> usize {
     if choice > lives { choice } else { lives }
 }
 
+/// The least bytes that cross each link in one iteration.
+pub(super) struct LinkBytes {
+    pub(super) upload_bytes: u64,
+    pub(super) download_bytes: u64,
+    /// The op around which the most bytes are held.
+    pub(super) worst: OpId,
+}
+
 /// The least bytes that cross each link in one iteration, and the op around which the most bytes
 /// are held. It finds the worst of some ops, one from each stretch of the given order; then the
 /// worst within that op's stretch, down to single ops.
@@ -35,7 +43,7 @@ pub(super) fn link_bytes(
     graph: &Graph<'_>,
     budget_bytes: u64,
     scratch: &mut Scratch<'_>,
-) -> Result<(u64, u64, OpId), OutOfScratch> {
+) -> Result<LinkBytes, OutOfScratch> {
     let (mut upload_bytes, mut download_bytes) = (0, 0);
     let (mut first, mut length) = (0, graph.ops().len());
     loop {
@@ -52,8 +60,11 @@ pub(super) fn link_bytes(
         if chosen.stretch <= 1 {
             let upload_bytes = upload_bytes.saturating_sub(budget_bytes);
             let download_bytes = download_bytes.saturating_sub(budget_bytes);
-            let worst = chosen.ops[worst.1].unwrap_or(OpId(0));
-            return Ok((upload_bytes.saturating_add(held.arriving_bytes), download_bytes, worst));
+            return Ok(LinkBytes {
+                upload_bytes: upload_bytes.saturating_add(held.arriving_bytes),
+                download_bytes,
+                worst: chosen.ops[worst.1].unwrap_or(OpId(0)),
+            });
         }
         first += worst.1 * chosen.stretch;
         length = chosen.stretch;

@@ -14,6 +14,7 @@ pub(crate) use any_order::living_bytes;
 use crate::graph::{Graph, Kind, OpId, TensorId};
 use crate::machine::{Machine, transmission_ns};
 use crate::scratch::{Limits, OutOfScratch, Scratch, larger, words};
+use any_order::LinkBytes;
 
 /// Words of scratch that each function here needs, by [`Limits::of_graph`].
 #[must_use]
@@ -78,7 +79,7 @@ pub fn period_ns(
     scratch: &mut Scratch<'_>,
 ) -> Result<u64, OutOfScratch> {
     let links = any_order::link_bytes(graph, budget_bytes, scratch)?;
-    let (mut upload_bytes, mut download_bytes, worst) = links;
+    let LinkBytes { mut upload_bytes, mut download_bytes, worst } = links;
     let windows_ns = |order, through, scratch: &mut Scratch<'_>| {
         windows::period_ns(graph, machine, budget_bytes, (order, through), scratch)
     };
@@ -112,7 +113,7 @@ pub fn period_with_repeats_ns(
     if !graph.ops().iter().any(|op| op.repeatable) {
         return period_ns(graph, machine, budget_bytes, order, scratch);
     }
-    let (_, _, worst) = any_order::link_bytes(graph, budget_bytes, scratch)?;
+    let LinkBytes { worst, .. } = any_order::link_bytes(graph, budget_bytes, scratch)?;
     let around_ns = |order, around, scratch: &mut Scratch<'_>| {
         repeats::period_ns(graph, machine, budget_bytes, (order, around), scratch)
     };

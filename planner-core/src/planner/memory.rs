@@ -134,6 +134,15 @@ fn check_objects(task: &Task<'_>, objects: &[u64]) -> Result<(), PlanError> {
     if sum > MOST_OBJECTS { Err(PlanError::Overflow(Location::End)) } else { Ok(()) }
 }
 
+/// An arena whose tensors have offsets.
+struct PackedArena {
+    /// The arena admits only tensors below this size.
+    below_bytes: u64,
+    /// The number of tensors in the arena.
+    placed: usize,
+    arena_bytes: u64,
+}
+
 impl<'m> Memory<'m> {
     /// Divides the budget by the [threshold that saves most](choose); or, if its arena is packed
     /// too loosely, by the threshold that needs least memory.
@@ -160,7 +169,8 @@ impl<'m> Memory<'m> {
             return Err(PlanningError::Infeasible { min_feasible_bytes, op });
         }
         let Division { placed, arena_bytes, .. } = division;
-        let arena = (division.threshold.below_bytes, placed, arena_bytes);
+        let below_bytes = division.threshold.below_bytes;
+        let arena = PackedArena { below_bytes, placed, arena_bytes };
         Ok(Self::beside(task, &lifetimes, arena, objects)?)
     }
 
@@ -181,14 +191,15 @@ impl<'m> Memory<'m> {
         if objects_of(task, arena_bytes) >= budget_bytes / machine.chunk_bytes {
             return Ok(None);
         }
-        Ok(Some(Self::beside(task, &lifetimes, (below_bytes, placed, arena_bytes), objects)?))
+        let arena = PackedArena { below_bytes, placed, arena_bytes };
+        Ok(Some(Self::beside(task, &lifetimes, arena, objects)?))
     }
 
     /// The memory with a packed arena and chunks for the rest of the budget.
     fn beside(
         task: &Task<'_>,
         lifetimes: &Lifetimes<'_>,
-        (below_bytes, placed, arena_bytes): (u64, usize, u64),
+        PackedArena { below_bytes, placed, arena_bytes }: PackedArena,
         objects: &'m mut [u64],
     ) -> Result<Self, PlanError> {
         let Task { sequence, machine, budget_bytes } = *task;

@@ -11,7 +11,8 @@
 
 use super::chunks::ChunkMap;
 use super::error::SwitchError;
-use super::planner::{Row, Rows, out_of_scratch, overlaps};
+use super::planner::{Row, Rows, overlaps};
+use super::push_list::PushList;
 use super::{SwitchStep, TensorBytes};
 use crate::scratch::{Buffer, BufferTooShort, OutOfScratch, Scratch, total, words};
 use bytemuck::{Pod, Zeroable};
@@ -66,14 +67,14 @@ pub(super) fn write<'a>(
     scratch: &mut Scratch<'_>,
 ) -> Result<&'a [SwitchStep], SwitchError> {
     let most = most_fragments(rows.from.len().saturating_add(rows.to.len()));
-    let mut fragments = List { entries: scratch.take(most, Fragment::zeroed())?, len: 0 };
+    let mut fragments = PushList::new(most, scratch)?;
     cut(rows, map, chunk_bytes, &mut fragments)?;
-    let fragments = &mut fragments.entries[..fragments.len];
+    let fragments = fragments.into_entries();
     number_offloads(rows, fragments);
     let most = most.saturating_add(rows.to.len());
-    let mut arrivals = List { entries: scratch.take(most, Arrival::zeroed())?, len: 0 };
+    let mut arrivals = PushList::new(most, scratch)?;
     find_arrivals(rows, fragments, &mut arrivals)?;
-    let arrivals = &mut arrivals.entries[..arrivals.len];
+    let arrivals = arrivals.into_entries();
     let by_address = scratch.take(fragments.len(), 0u32)?;
     let delays = Delays::new(rows, fragments, by_address);
     for arrival in &mut *arrivals {
@@ -83,26 +84,12 @@ pub(super) fn write<'a>(
     Ok(emit(rows, fragments, arrivals, out)?)
 }
 
-struct List<'s, T> {
-    entries: &'s mut [T],
-    len: usize,
-}
-
-impl<T> List<'_, T> {
-    fn push(&mut self, entry: T) -> Result<(), OutOfScratch> {
-        let slot = self.entries.get_mut(self.len).ok_or(out_of_scratch::<T>(self.len + 1))?;
-        *slot = entry;
-        self.len += 1;
-        Ok(())
-    }
-}
-
 /// Cuts the rows of the first plan into fragments that are kept or evicted.
 fn cut(
     rows: &Rows<'_>,
     map: ChunkMap<'_>,
     chunk_bytes: u64,
-    fragments: &mut List<'_, Fragment>,
+    fragments: &mut PushList<'_, Fragment>,
 ) -> Result<(), OutOfScratch> {
     let mut shared = overlaps(rows.from, rows.to).peekable();
     for (row, held) in (0..).zip(rows.from) {
@@ -135,7 +122,7 @@ fn cut(
 
 /// Adds a kept fragment of a row, after the fragment before it that is evicted.
 fn keep(
-    fragments: &mut List<'_, Fragment>,
+    fragments: &mut PushList<'_, Fragment>,
     row: usize,
     stays_in: usize,
     next_byte: &mut u64,
@@ -150,7 +137,7 @@ fn keep(
 
 /// Adds an evicted fragment of a row, if it is not empty.
 fn leave(
-    fragments: &mut List<'_, Fragment>,
+    fragments: &mut PushList<'_, Fragment>,
     row: usize,
     bytes: core::ops::Range<u64>,
 ) -> Result<(), OutOfScratch> {
@@ -203,7 +190,7 @@ fn number_offloads(rows: &Rows<'_>, fragments: &mut [Fragment]) {
 fn find_arrivals(
     rows: &Rows<'_>,
     fragments: &[Fragment],
-    arrivals: &mut List<'_, Arrival>,
+    arrivals: &mut PushList<'_, Arrival>,
 ) -> Result<(), OutOfScratch> {
     // Both lists are sorted by tensor and byte.
     let mut kept = fragments.iter().filter(|fragment| !fragment.goes()).peekable();

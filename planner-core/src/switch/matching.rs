@@ -8,6 +8,7 @@
 use super::chunks::ChunkRun;
 use super::error::SwitchError;
 use super::planner::{Rows, out_of_scratch, overlaps};
+use super::push_list::PushList;
 use crate::scratch::{Buffer, OutOfScratch, Scratch, total, words};
 use bytemuck::{Pod, Zeroable};
 use core::iter;
@@ -57,7 +58,7 @@ pub(super) fn number<'a>(
     let matches = join(&mut matches[..found]);
     let most = most_runs(count);
     let mut runs = Runs {
-        list: List { runs: scratch.take(most, ChunkRun::zeroed())?, len: 0 },
+        list: PushList::new(most, scratch)?,
         by_plan: scratch.take(most, ChunkRun::zeroed())?,
         by_device: scratch.take(most, ChunkRun::zeroed())?,
         counts,
@@ -134,7 +135,7 @@ fn join(matches: &mut [Match]) -> &[Match] {
 /// partly filled chunks can be taken already.
 fn take_best(
     matches: &[Match],
-    list: &mut List<'_>,
+    list: &mut PushList<'_, ChunkRun>,
     scratch: &mut Scratch<'_>,
 ) -> Result<(), OutOfScratch> {
     let keys = [|run: &ChunkRun| run.first, |run: &ChunkRun| run.device_first];
@@ -180,7 +181,7 @@ impl Gap {
 
 /// The runs that are assigned so far, in any order.
 struct Runs<'s> {
-    list: List<'s>,
+    list: PushList<'s, ChunkRun>,
     /// The same runs, sorted by the plan's chunks, and by the device's.
     by_plan: &'s mut [ChunkRun],
     by_device: &'s mut [ChunkRun],
@@ -188,26 +189,13 @@ struct Runs<'s> {
     counts: [u64; 2],
 }
 
-struct List<'s> {
-    runs: &'s mut [ChunkRun],
-    len: usize,
-}
-
-impl List<'_> {
-    fn push(&mut self, run: ChunkRun) -> Result<(), OutOfScratch> {
-        let slot = self.runs.get_mut(self.len).ok_or(out_of_scratch::<ChunkRun>(self.len + 1))?;
-        *slot = run;
-        self.len += 1;
-        Ok(())
-    }
-}
-
 impl<'s> Runs<'s> {
     /// The list, the gaps in the plan's chunks, and the gaps in the device's chunks.
-    fn gaps(&mut self) -> (&mut List<'s>, [impl Iterator<Item = Gap>; 2]) {
+    fn gaps(&mut self) -> (&mut PushList<'s, ChunkRun>, [impl Iterator<Item = Gap>; 2]) {
         let Self { list, by_plan, by_device, counts: [plan_chunks, device_chunks] } = self;
-        let (by_plan, by_device) = (&mut by_plan[..list.len], &mut by_device[..list.len]);
-        by_plan.copy_from_slice(&list.runs[..list.len]);
+        let runs = list.entries();
+        let (by_plan, by_device) = (&mut by_plan[..runs.len()], &mut by_device[..runs.len()]);
+        by_plan.copy_from_slice(runs);
         by_plan.sort_unstable_by_key(|run| run.first);
         by_device.copy_from_slice(by_plan);
         by_device.sort_unstable_by_key(|run| run.device_first);
@@ -248,7 +236,7 @@ impl<'s> Runs<'s> {
 
     /// Sorts the runs, joins consecutive runs, and writes them to `out`.
     fn write<'a>(&mut self, out: &'a mut [ChunkRun]) -> Result<&'a [ChunkRun], SwitchError> {
-        let runs = &mut self.list.runs[..self.list.len];
+        let runs = self.list.entries();
         runs.sort_unstable_by_key(|run| run.first);
         let mut len = 0usize;
         for at in 0..runs.len() {

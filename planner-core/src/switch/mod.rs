@@ -31,6 +31,7 @@ mod held;
 mod list;
 mod matching;
 mod planner;
+mod push_list;
 mod states;
 mod verify;
 

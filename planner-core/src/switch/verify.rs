@@ -295,9 +295,12 @@ impl Proof<'_> {
         ranges.sort_unstable_by_key(|range| (range.tensor, range.first_byte));
         check_tiles(
             self.held,
-            ranges
-                .iter()
-                .map(|range| (range.tensor, range.first_byte, range.end_byte(), range.step)),
+            ranges.iter().map(|range| Tile {
+                tensor: range.tensor,
+                first_byte: range.first_byte,
+                end_byte: range.end_byte(),
+                step: range.step,
+            }),
             SwitchError::LeftOver,
         )?;
         self.record_offloads(ranges)?;
@@ -388,9 +391,11 @@ impl Proof<'_> {
         tiles.sort_unstable_by_key(|tile| (tile.tensor, tile.first_byte));
         check_tiles(
             self.wanted,
-            tiles.iter().map(|tile| {
-                let end_byte = tile.first_byte.saturating_add(tile.bytes);
-                (tile.tensor, tile.first_byte, end_byte, tile.at as u32)
+            tiles.iter().map(|tile| Tile {
+                tensor: tile.tensor,
+                first_byte: tile.first_byte,
+                end_byte: tile.first_byte.saturating_add(tile.bytes),
+                step: tile.at as u32,
             }),
             SwitchError::Missing,
         )
@@ -435,11 +440,18 @@ impl Proof<'_> {
     }
 }
 
-/// Checks that sorted tiles (tensor, first byte, end, step) cover each byte of the sorted rows
-/// once. A tile must lie in one row.
+/// Bytes of a tensor that a step covers.
+struct Tile {
+    tensor: u32,
+    first_byte: u64,
+    end_byte: u64,
+    step: u32,
+}
+
+/// Checks that sorted tiles cover each byte of the sorted rows once. A tile must lie in one row.
 fn check_tiles(
     rows: &[Row],
-    tiles: impl Iterator<Item = (u32, u64, u64, u32)>,
+    tiles: impl Iterator<Item = Tile>,
     missing: fn(TensorId) -> SwitchError,
 ) -> Result<(), SwitchError> {
     let mut tiles = tiles.peekable();
@@ -447,15 +459,15 @@ fn check_tiles(
         let mut next_byte = row.first_byte;
         let end_byte = row.first_byte.saturating_add(row.bytes);
         while next_byte < end_byte {
-            match tiles.next_if(|tile| tile.0 == row.tensor && tile.1 <= next_byte) {
-                Some((_, first_byte, end, _)) if first_byte == next_byte => next_byte = end,
-                Some((_, _, _, step)) => return Err(SwitchError::Twice { step }),
+            match tiles.next_if(|tile| tile.tensor == row.tensor && tile.first_byte <= next_byte) {
+                Some(tile) if tile.first_byte == next_byte => next_byte = tile.end_byte,
+                Some(Tile { step, .. }) => return Err(SwitchError::Twice { step }),
                 None => return Err(missing(TensorId(row.tensor))),
             }
         }
     }
     match tiles.next() {
-        Some((_, _, _, step)) => Err(SwitchError::Twice { step }),
+        Some(Tile { step, .. }) => Err(SwitchError::Twice { step }),
         None => Ok(()),
     }
 }

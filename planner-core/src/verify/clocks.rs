@@ -10,6 +10,15 @@ use crate::plan::{Plan, Step};
 use crate::schedule::{PerStream, Schedule, Scheduled, Stream, Wait};
 use crate::scratch::{Limits, Scratch, words};
 
+/// A step of a plan's list.
+pub(super) struct ListedStep<'a> {
+    /// The position in the list.
+    pub(super) at: u32,
+    pub(super) step: &'a Step,
+    /// The position on its stream.
+    pub(super) index: i64,
+}
+
 /// The clocks of one schedule.
 pub(super) struct Clocks<'a> {
     plan: Plan<'a>,
@@ -154,11 +163,15 @@ impl<'a> Clocks<'a> {
         clock
     }
 
-    /// The steps of an iteration, in list order, each with its position on its stream.
-    pub(super) fn steps(&self) -> impl Iterator<Item = (u32, &'a Step, i64)> + use<'a> {
+    /// The steps of an iteration, in list order.
+    pub(super) fn steps(&self) -> impl Iterator<Item = ListedStep<'a>> + use<'a> {
         let entries = self.schedule.of_iteration(0);
         let indices = entries.iter().map(|entry| i64::from(entry.index()));
-        (0..).zip(self.plan.steps).zip(indices).map(|((at, step), index)| (at, step, index))
+        (0..).zip(self.plan.steps).zip(indices).map(|((at, step), index)| ListedStep {
+            at,
+            step,
+            index,
+        })
     }
 
     pub(super) fn stream_steps(&self) -> PerStream<u32> {

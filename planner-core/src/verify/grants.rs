@@ -8,7 +8,7 @@
               checked"
 )]
 
-use super::clocks::Clocks;
+use super::clocks::{Clocks, ListedStep};
 use super::{NEVER, Points, VerifyError, later, seen_later};
 use crate::graph::Graph;
 use crate::pieces::Pieces;
@@ -134,7 +134,7 @@ impl<'a> Releases<'a> {
         let sum = scratch.take(count, 0u64)?;
         let done = scratch.take(count, PerStream::all(NEVER))?;
         let next = scratch.take(plan.pools.len(), 0u32)?;
-        for (at, entry, now) in clocks.steps() {
+        for ListedStep { at, step: entry, index: now } in clocks.steps() {
             let Some((pool, objects)) = release(entry) else { continue };
             let slot = (first[pool] + next[pool]) as usize;
             let (mut before, mut points) = (0u64, PerStream::all(NEVER));

@@ -7,7 +7,7 @@
               step"
 )]
 
-use super::clocks::Clocks;
+use super::clocks::{Clocks, ListedStep};
 use super::{NEVER, Points, VerifyError};
 use crate::graph::{Graph, Launched, OpId, TensorId};
 use crate::pieces::Pieces;
@@ -53,12 +53,12 @@ pub(super) fn check<'a>(
     let steps = clocks.steps().count();
     let freed = scratch.take(steps, PerStream::all(NEVER))?;
     let mut uses = Uses::new(graph, pieces, scratch)?;
-    for (_, step, now) in clocks.steps() {
+    for ListedStep { step, index: now, .. } in clocks.steps() {
         uses.step(graph, pieces, step, now);
     }
     for iteration in 0..clocks.iterations() {
         uses.next_iteration(clocks.stream_steps());
-        for (at, step, now) in clocks.steps() {
+        for ListedStep { at, step, index: now } in clocks.steps() {
             let (must, tensor) = uses.step(graph, pieces, step, now);
             if let Some(stream) = clocks.missing(iteration, at, must) {
                 return Err(VerifyError::Race { step: at, stream, tensor });

@@ -12,7 +12,7 @@
     reason = "ids are those of the checked graph, and ranks are positions in `by_start`"
 )]
 
-use super::clocks::Clocks;
+use super::clocks::{Clocks, ListedStep};
 use super::{NEVER, Points, VerifyError, later};
 use crate::graph::{Kind, TensorId};
 use crate::host::HostLayout;
@@ -50,12 +50,12 @@ pub(super) fn check(
         return Ok(());
     }
     let mut owners = Owners::new(pieces, layout, bytes, scratch)?;
-    for (at, step, now) in clocks.steps() {
+    for ListedStep { at, step, index: now } in clocks.steps() {
         owners.step(at, step, now)?;
     }
     for iteration in 0..clocks.iterations() {
         owners.next_iteration(clocks.stream_steps());
-        for (at, step, now) in clocks.steps() {
+        for ListedStep { at, step, index: now } in clocks.steps() {
             let (must, tensor) = owners.step(at, step, now)?;
             if let Some(stream) = clocks.missing(iteration, at, must) {
                 return Err(VerifyError::Race { step: at, stream, tensor });
