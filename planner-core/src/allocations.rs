@@ -80,14 +80,14 @@ pub(crate) const fn scratch_words(limits: &Limits) -> usize {
 ///
 /// # Errors
 /// A list that breaks a rule of residency, more than 2^32 - 2 slots or steps in all, and errors of
-/// `see`.
+/// `visit`.
 pub(crate) fn walk(
     graph: &Graph<'_>,
     plan: &Plan<'_>,
     pieces: &Pieces<'_>,
     iterations: u32,
     scratch: &mut Scratch<'_>,
-    see: impl FnMut(Event<'_>) -> Result<(), PlanError>,
+    visit: impl FnMut(Event<'_>) -> Result<(), PlanError>,
 ) -> Result<Totals, PlanError> {
     let entries = (plan.steps.len() as u64).checked_mul(iterations.into());
     entries.and_then(slot).ok_or(PlanError::TooManySteps)?;
@@ -96,7 +96,7 @@ pub(crate) fn walk(
     let first_at_start = scratch.take(pieces.len(), NO_SLOT)?;
     let mut missing = IndexSet::new(pieces.len(), &mut scratch)?;
     (0..pieces.len()).for_each(|piece| missing.insert(piece));
-    let mut walk = Walk { graph, pieces, first, missing, totals: Totals::default(), see };
+    let mut walk = Walk { graph, pieces, first, missing, totals: Totals::default(), visit };
     for (entry, resident) in (0..).zip(plan.resident_at_start) {
         walk.bring(resident.part, Location::Start(entry), 0)?;
     }
@@ -120,7 +120,7 @@ struct Walk<'w, S> {
     /// The pieces that are not resident.
     missing: IndexSet<'w>,
     totals: Totals,
-    see: S,
+    visit: S,
 }
 
 impl<S: FnMut(Event<'_>) -> Result<(), PlanError>> Walk<'_, S> {
@@ -146,7 +146,7 @@ impl<S: FnMut(Event<'_>) -> Result<(), PlanError>> Walk<'_, S> {
         self.take_pieces(tensor, pieces, location, at)
     }
 
-    /// Allocates those of some pieces that have no objects.
+    /// Allocates objects for each of these pieces that has none.
     fn take_pieces(
         &mut self,
         tensor: TensorId,
@@ -166,7 +166,7 @@ impl<S: FnMut(Event<'_>) -> Result<(), PlanError>> Walk<'_, S> {
                 self.totals.add(count).ok_or(PlanError::Overflow(location))?;
             let (taker, pool) = (Taker::Tensor(tensor), self.pieces.pool(tensor));
             let first = &self.first[self.pieces.of(tensor)];
-            (self.see)(Event::Take { location, at, allocation, taker, pool, slots, first })?;
+            (self.visit)(Event::Take { location, at, allocation, taker, pool, slots, first })?;
         }
         Ok(())
     }
@@ -181,8 +181,8 @@ impl<S: FnMut(Event<'_>) -> Result<(), PlanError>> Walk<'_, S> {
             let (allocation, given) =
                 self.totals.add(count).ok_or(PlanError::Overflow(location))?;
             let (taker, slots, first) = (Taker::Workspace(op), given.clone(), &[given.start]);
-            (self.see)(Event::Take { location, at, allocation, taker, pool, slots, first })?;
-            (self.see)(Event::Give { at, slots: given })?;
+            (self.visit)(Event::Take { location, at, allocation, taker, pool, slots, first })?;
+            (self.visit)(Event::Give { at, slots: given })?;
         }
         Ok(())
     }
@@ -199,7 +199,7 @@ impl<S: FnMut(Event<'_>) -> Result<(), PlanError>> Walk<'_, S> {
             }
             self.missing.insert(piece);
             let slots = self.slots(tensor, piece, first);
-            (self.see)(Event::Give { at, slots })?;
+            (self.visit)(Event::Give { at, slots })?;
         }
         Ok(())
     }
@@ -221,7 +221,7 @@ impl<S: FnMut(Event<'_>) -> Result<(), PlanError>> Walk<'_, S> {
                     _ => {
                         let start = self.slots(tensor, piece, start);
                         let end = self.slots(tensor, piece, end);
-                        (self.see)(Event::End { tensor, start, end })?;
+                        (self.visit)(Event::End { tensor, start, end })?;
                     }
                 }
             }

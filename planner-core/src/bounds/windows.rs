@@ -24,7 +24,8 @@ pub(super) const fn scratch_words(limits: &Limits) -> usize {
     ])
 }
 
-/// Returns a bound on the period from windows between the ops of a chain through an op. O(operands).
+/// Returns a bound on the period from windows between the ops of a chain through an op.
+/// O(operands).
 pub(super) fn period_ns(
     graph: &Graph<'_>,
     machine: &Machine,

@@ -91,19 +91,22 @@ impl<'a> Memory<'a> {
         }
     }
 
-    /// Calls `see` with the address, the number of chunks and the permanently mapped rows of each
+    /// Calls `visit` with the address, the number of chunks and the permanently mapped rows of each
     /// address range.
-    pub(super) fn each_range(&self, mut see: impl FnMut(u64, u64, &mut dyn Iterator<Item = Row>)) {
+    pub(super) fn each_range(
+        &self,
+        mut visit: impl FnMut(u64, u64, &mut dyn Iterator<Item = Row>),
+    ) {
         for (address, chunks) in self.layout.ranges() {
-            see(address, chunks.count, &mut self.layout.rows(chunks));
+            visit(address, chunks.count, &mut self.layout.rows(chunks));
         }
         match &self.objects {
             Objects::Queued(queued) => {
                 for (address, chunks) in queued.ranges(&self.layout) {
-                    see(address, chunks, &mut iter::empty());
+                    visit(address, chunks, &mut iter::empty());
                 }
             }
-            Objects::Placed(placed) => placed.each_range(&self.layout, see),
+            Objects::Placed(placed) => placed.each_range(&self.layout, visit),
         }
     }
 
@@ -118,9 +121,9 @@ impl<'a> Memory<'a> {
         rows
     }
 
-    /// Calls `see` with each row of device bytes that holds a resident part. `host_copy` is left
+    /// Calls `visit` with each row of device bytes that holds a resident part. `host_copy` is left
     /// false.
-    pub(super) fn each_row(&self, part: Part, mut see: impl FnMut(Held)) {
+    pub(super) fn each_row(&self, part: Part, mut visit: impl FnMut(Held)) {
         let (layout, pieces, tensor) = (&self.layout, self.pieces(), part.tensor);
         let mut first_byte = pieces.offset_bytes(part);
         let mut missing = pieces.part_bytes(pieces.graph(), part);
@@ -128,7 +131,7 @@ impl<'a> Memory<'a> {
             let bytes = bytes.min(missing);
             missing -= bytes;
             for (at, bytes) in layout.on_device(at, bytes) {
-                see(Held { tensor, first_byte, bytes, at, host_copy: false });
+                visit(Held { tensor, first_byte, bytes, at, host_copy: false });
                 first_byte += bytes;
             }
         };
@@ -138,12 +141,12 @@ impl<'a> Memory<'a> {
         }
         let pool = pieces.pool(tensor);
         for piece in pieces.of_part(part) {
-            let see = |first: u64, count: u64| {
+            let visit = |first: u64, count: u64| {
                 row(layout.object_at(pool, first), count * layout.object_bytes(pool));
             };
             match &self.objects {
-                Objects::Queued(queued) => queued.each_run(piece, see),
-                Objects::Placed(placed) => placed.each_run(layout, tensor, piece, see),
+                Objects::Queued(queued) => queued.each_run(piece, visit),
+                Objects::Placed(placed) => placed.each_run(layout, tensor, piece, visit),
             }
         }
     }

@@ -188,21 +188,21 @@ impl<'a> Placed<'a> {
         Ok(())
     }
 
-    /// Calls `see` with the address, the number of chunks and the mapped rows of each address
+    /// Calls `visit` with the address, the number of chunks and the mapped rows of each address
     /// range.
     pub(super) fn each_range(
         &self,
         layout: &Layout<'_>,
-        mut see: impl FnMut(u64, u64, &mut dyn Iterator<Item = Row>),
+        mut visit: impl FnMut(u64, u64, &mut dyn Iterator<Item = Row>),
     ) {
         for (address, chunks) in self.whole_pools(layout) {
-            see(address, chunks.count, &mut layout.rows(chunks));
+            visit(address, chunks.count, &mut layout.rows(chunks));
         }
         for (address, mapped) in self.own_ranges() {
             let (runs, pool) = (self.runs_of(mapped), mapped.pool as usize);
             let count: u64 = runs.clone().map(|run| u64::from(run.count)).sum();
             let chunks = count * layout.chunks_per_object(pool);
-            see(address, chunks, &mut rows(layout, self.placements, pool, runs));
+            visit(address, chunks, &mut rows(layout, self.placements, pool, runs));
         }
     }
 
@@ -223,18 +223,19 @@ impl<'a> Placed<'a> {
         self.ranges.runs[mapped.runs()].iter().copied()
     }
 
-    /// Calls `see` with each run of objects that a piece has now, as the first object and a count.
+    /// Calls `visit` with each run of objects that a piece has now, as the first object and a
+    /// count.
     pub(super) fn each_run(
         &self,
         layout: &Layout<'_>,
         tensor: TensorId,
         piece: usize,
-        mut see: impl FnMut(u64, u64),
+        mut visit: impl FnMut(u64, u64),
     ) {
         let Ranges { address, mapped, runs, last, .. } = &self.ranges;
         let (pool, now) = (layout.pieces.pool(tensor), layout.address[tensor.index()]);
         if !layout.has_ranges(pool) {
-            return see(layout.object_of_address(pool, now), 1);
+            return visit(layout.object_of_address(pool, now), 1);
         }
         let mut range = last[tensor.index()] as usize;
         while let Some(known) = mapped.get(range).filter(|_| address[range] != now) {
@@ -244,7 +245,7 @@ impl<'a> Placed<'a> {
             let run = runs[known.runs()][piece - layout.pieces.of(tensor).start];
             for (first, count) in in_a_row(objects(self.placements, iter::once(run))) {
                 if let Some(first) = first {
-                    see(first, count);
+                    visit(first, count);
                 }
             }
         }

@@ -123,10 +123,11 @@ impl<'a> Queued<'a> {
         self.ranges.all(layout)
     }
 
-    /// Calls `see` with each run of objects that a piece has now, as the first object and a count.
-    pub(super) fn each_run(&self, piece: usize, mut see: impl FnMut(u64, u64)) {
+    /// Calls `visit` with each run of objects that a piece has now, as the first object and a
+    /// count.
+    pub(super) fn each_run(&self, piece: usize, mut visit: impl FnMut(u64, u64)) {
         for (first, count) in self.objects.runs(self.held[piece]) {
-            see(first, count);
+            visit(first, count);
         }
     }
 

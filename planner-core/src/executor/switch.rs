@@ -78,14 +78,14 @@ impl<'a> Executor<'a> {
         self.set_up
     }
 
-    fn each_held(&self, mut see: impl FnMut(Held)) {
+    fn each_held(&self, mut visit: impl FnMut(Held)) {
         let graph = self.verified.graph();
         for resident in self.verified.plan().resident_at_start {
             let tensor = resident.part.tensor;
             let is_state = graph.tensor(tensor).kind == Kind::State;
             if is_state && !self.verified.is_last_written_on_host(tensor) {
                 let host_copy = resident.host_copy || self.is_saved();
-                self.memory.each_row(resident.part, |held| see(Held { host_copy, ..held }));
+                self.memory.each_row(resident.part, |held| visit(Held { host_copy, ..held }));
             }
         }
     }

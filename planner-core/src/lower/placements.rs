@@ -57,7 +57,7 @@ pub(super) fn placed_needs(
     let order = scratch.take(placements.objects.len(), 0u32)?;
     let mut holders = Holders::new(plan, pieces, placements, &mut scratch)?;
     let iterations = placements.iterations;
-    let totals = walk(graph, plan, pieces, iterations, &mut scratch, |event| holders.see(event))?;
+    let totals = walk(graph, plan, pieces, iterations, &mut scratch, |event| holders.apply(event))?;
     let (placements, allocations) = (placements.ends.len() as u64, totals.allocations.into());
     if placements != allocations {
         return Err(PlanError::PlacementCount { placements, allocations });
@@ -112,7 +112,7 @@ impl<'a> Holders<'a> {
         })
     }
 
-    fn see(&mut self, event: Event<'_>) -> Result<(), PlanError> {
+    fn apply(&mut self, event: Event<'_>) -> Result<(), PlanError> {
         match event {
             Event::Take { location, at, allocation, pool, slots, .. } => {
                 let objects = self.placements.of(allocation);

@@ -96,28 +96,28 @@ pub const fn addresses_scratch_words(limits: &Limits) -> usize {
     ])
 }
 
-/// Calls `see` with the runs of the parts resident at the start, then with the runs that each step
-/// uses: for a copy, the part; for a launch, each tensor once, then the workspace. Steps come in
-/// order, and so do the bytes of a tensor. Returns the size of the slab in bytes, which is within
-/// the budget: the arena, then each pool, each rounded up to chunks. O(pieces + object numbers) for
-/// each step.
+/// Calls `visit` with the runs of the parts resident at the start, then with the runs that each
+/// step uses: for a copy, the part; for a launch, each tensor once, then the workspace. Steps come
+/// in order, and so do the bytes of a tensor. Returns the size of the slab in bytes, which is
+/// within the budget: the arena, then each pool, each rounded up to chunks. O(pieces + object
+/// numbers) for each step.
 ///
 /// # Errors
 /// A plan without placements; too little scratch.
 pub fn addresses(
     verified: &Verified<'_>,
     scratch: &mut Scratch<'_>,
-    see: impl FnMut(Run),
+    visit: impl FnMut(Run),
 ) -> Result<u64, AddressError> {
     let mut scratch = scratch.reborrow();
-    let mut walk = Walk::new(verified, &mut scratch, see)?;
+    let mut walk = Walk::new(verified, &mut scratch, visit)?;
     walk.start();
     walk.iterate(u32::MAX);
     Ok(walk.slab_bytes)
 }
 
-/// Calls `see` with the runs of the parts that are resident after a number of iterations, which are
-/// the same parts as at the start. O(pieces + object numbers) for each step.
+/// Calls `visit` with the runs of the parts that are resident after a number of iterations, which
+/// are the same parts as at the start. O(pieces + object numbers) for each step.
 ///
 /// # Errors
 /// The errors of [`addresses`].
@@ -125,20 +125,20 @@ pub(crate) fn resident_after(
     verified: &Verified<'_>,
     iterations: u64,
     scratch: &mut Scratch<'_>,
-    mut see: impl FnMut(Resident, Run),
+    mut visit: impl FnMut(Resident, Run),
 ) -> Result<(), AddressError> {
     let mut scratch = scratch.reborrow();
     let seen = Cell::new(None);
     let mut walk = Walk::new(verified, &mut scratch, |run| {
         if let Some(resident) = seen.get() {
-            see(resident, run);
+            visit(resident, run);
         }
     })?;
     walk.start();
     walk.iterate((iterations % u64::from(walk.placements.iterations.max(1))) as u32);
     for &resident in verified.plan().resident_at_start {
         seen.set(Some(resident));
-        walk.see_part(None, resident.part);
+        walk.visit_part(None, resident.part);
     }
     Ok(())
 }
@@ -169,14 +169,14 @@ struct Walk<'w, 'v, S> {
     seen_at: &'w mut [u32],
     /// The number of the next allocated object.
     next: u32,
-    see: S,
+    visit: S,
 }
 
 impl<'w, 'v, S: FnMut(Run)> Walk<'w, 'v, S> {
     fn new(
         verified: &'w Verified<'v>,
         scratch: &mut Scratch<'w>,
-        see: S,
+        visit: S,
     ) -> Result<Self, AddressError> {
         let (graph, machine, plan) = (verified.graph(), verified.machine(), verified.plan());
         let placements = plan.placements.ok_or(AddressError::NotPlaced)?;
@@ -194,7 +194,7 @@ impl<'w, 'v, S: FnMut(Run)> Walk<'w, 'v, S> {
             number,
             seen_at,
             next: 0,
-            see,
+            visit,
         })
     }
 
@@ -202,7 +202,7 @@ impl<'w, 'v, S: FnMut(Run)> Walk<'w, 'v, S> {
         let resident_at_start = self.pieces.plan().resident_at_start;
         for resident in resident_at_start {
             self.take(resident.part);
-            self.see_part(None, resident.part);
+            self.visit_part(None, resident.part);
         }
     }
 
@@ -220,9 +220,9 @@ impl<'w, 'v, S: FnMut(Run)> Walk<'w, 'v, S> {
         match *step {
             Step::Prefetch(part) => {
                 self.take(part);
-                self.see_part(Some(entry), part);
+                self.visit_part(Some(entry), part);
             }
-            Step::Offload(part) => self.see_part(Some(entry), part),
+            Step::Offload(part) => self.visit_part(Some(entry), part),
             Step::Evict(part) => self.number[self.pieces.of_part(part)].fill(NONE),
             Step::Launch(launched) => self.launch(entry, launched),
             Step::Host(_) => {}
@@ -235,7 +235,7 @@ impl<'w, 'v, S: FnMut(Run)> Walk<'w, 'v, S> {
         }
         for tensor in self.pieces.operands_by(launched) {
             if core::mem::replace(&mut self.seen_at[tensor.index()], entry) != entry {
-                self.see_part(Some(entry), Part::whole(tensor));
+                self.visit_part(Some(entry), Part::whole(tensor));
             }
         }
         if let Some((pool, count)) = self.pieces.workspace(self.graph, launched.op) {
@@ -243,12 +243,12 @@ impl<'w, 'v, S: FnMut(Run)> Walk<'w, 'v, S> {
             let first = self.next;
             self.next += count as u32;
             let mut runs = Joined::new(Some(entry), Holder::Workspace(launched.op), bytes);
-            self.see_objects(&mut runs, pool, 0, first, count);
-            runs.end(&mut self.see);
+            self.visit_objects(&mut runs, pool, 0, first, count);
+            runs.end(&mut self.visit);
         }
     }
 
-    /// Allocates objects for those pieces of a part that have none.
+    /// Allocates objects for each piece of a part that has none.
     fn take(&mut self, part: Part) {
         if self.pieces.in_arena(part.tensor) {
             return;
@@ -262,29 +262,36 @@ impl<'w, 'v, S: FnMut(Run)> Walk<'w, 'v, S> {
         }
     }
 
-    fn see_part(&mut self, entry: Option<u32>, part: Part) {
+    fn visit_part(&mut self, entry: Option<u32>, part: Part) {
         let tensor = part.tensor;
         let (holder, bytes) = (Holder::Tensor(tensor), self.graph.tensor(tensor).bytes);
         if let Some(offset_bytes) = self.pieces.arena_offset_bytes(tensor) {
-            return (self.see)(Run { entry, holder, first_byte: 0, offset_bytes, bytes });
+            return (self.visit)(Run { entry, holder, first_byte: 0, offset_bytes, bytes });
         }
         let mut runs = Joined::new(entry, holder, bytes);
         for piece in self.pieces.of_part(part) {
             let (first_object, count) = self.pieces.range(tensor, piece);
             let number = self.number[piece];
-            self.see_objects(&mut runs, self.pieces.pool(tensor), first_object, number, count);
+            self.visit_objects(&mut runs, self.pieces.pool(tensor), first_object, number, count);
         }
-        runs.end(&mut self.see);
+        runs.end(&mut self.visit);
     }
 
     /// Adds the objects of consecutive numbers of the placements, which hold a tensor starting at
     /// object `held`.
-    fn see_objects(&mut self, runs: &mut Joined, pool: usize, held: u64, number: u32, count: u64) {
+    fn visit_objects(
+        &mut self,
+        runs: &mut Joined,
+        pool: usize,
+        held: u64,
+        number: u32,
+        count: u64,
+    ) {
         let object_bytes = self.pieces.plan().pools[pool].object_bytes;
         let objects = self.placements.objects.get(number as usize..).unwrap_or_default();
         for (held, &object) in (held..held + count).zip(objects) {
             let offset_bytes = self.base_bytes[pool] + object * object_bytes;
-            runs.add(held * object_bytes, offset_bytes, object_bytes, &mut self.see);
+            runs.add(held * object_bytes, offset_bytes, object_bytes, &mut self.visit);
         }
     }
 }
@@ -307,7 +314,7 @@ impl Joined {
         first_byte: u64,
         offset_bytes: u64,
         object_bytes: u64,
-        see: &mut impl FnMut(Run),
+        visit: &mut impl FnMut(Run),
     ) {
         let bytes = object_bytes.min(self.whole_bytes.saturating_sub(first_byte));
         let run = &mut self.run;
@@ -318,13 +325,13 @@ impl Joined {
             run.bytes += bytes;
             return;
         }
-        self.end(see);
+        self.end(visit);
         self.run = Run { first_byte, offset_bytes, bytes, ..self.run };
     }
 
-    fn end(&self, see: &mut impl FnMut(Run)) {
+    fn end(&self, visit: &mut impl FnMut(Run)) {
         if self.run.bytes > 0 {
-            see(self.run);
+            visit(self.run);
         }
     }
 }

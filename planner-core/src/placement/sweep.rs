@@ -74,7 +74,7 @@ pub(super) fn sweep(
         if let Event::Take { pool, ref slots, .. } = event {
             in_pool[pool] += slots.len() as u32;
         }
-        arcs.see(&event);
+        arcs.apply(&event);
         Ok(())
     })?;
     let mut colours = Colours::new(plan, &arcs, in_pool, &mut scratch)?;
@@ -108,7 +108,7 @@ struct Arcs<'a> {
 }
 
 impl Arcs<'_> {
-    fn see(&mut self, event: &Event<'_>) {
+    fn apply(&mut self, event: &Event<'_>) {
         let range = |slots: &Range<u32>| slots.start as usize..slots.end as usize;
         match event {
             Event::Take { at, slots, .. } => self.taken[range(slots)].fill(*at),
@@ -248,7 +248,7 @@ impl<'w> Colours<'w> {
     }
 
     /// Among the objects that may serve until a release, the one that has been free for longest.
-    /// Unused objects are in front, so none is lacking while there are some.
+    /// Unused objects come first, so the pool is too small only if all of its objects are in use.
     fn oldest(&mut self, pool: usize, given: u32) -> Option<u32> {
         let mut next = self.free.first(pool);
         while let Some(free) = next.filter(|&free| !self.may_serve(free, given)) {

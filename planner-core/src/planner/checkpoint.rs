@@ -140,14 +140,14 @@ pub(super) enum Staying {
     Needed,
 }
 
-/// Calls `see` with the sequence of each number of segments, except those in which a value cannot
+/// Calls `visit` with the sequence of each number of segments, except those in which a value cannot
 /// be computed again.
 pub(super) fn each(
     task: &Task<'_>,
     memory: &Memory<'_>,
     staying: Staying,
     scratch: &mut Scratch<'_>,
-    mut see: impl FnMut(&Sequence<'_>, &mut Scratch<'_>) -> Result<(), PlanningError>,
+    mut visit: impl FnMut(&Sequence<'_>, &mut Scratch<'_>) -> Result<(), PlanningError>,
 ) -> Result<(), PlanningError> {
     let sequence = task.sequence;
     let mut scratch = scratch.reborrow();
@@ -178,7 +178,7 @@ pub(super) fn each(
         if let Some(len) = made.filter(|&len| len > sequence.len()) {
             let order = launches[..len].iter().copied();
             let repeated = sequence.in_order(order, &mut scratch)?;
-            see(&repeated, &mut scratch)?;
+            visit(&repeated, &mut scratch)?;
         }
     }
     Ok(())
@@ -340,8 +340,8 @@ mod tests {
     const HEAD: OpId = OpId(LAYERS as u32);
 
     /// Layers forward, a head that also computes its gradients, its update, and the layers
-    /// backward. Calls `see` with the number of launches of each op, for each number of segments.
-    fn each_count(first_weight_bytes: u64, mut see: impl FnMut([usize; 2 * LAYERS + 2])) {
+    /// backward. Calls `visit` with the number of launches of each op, for each number of segments.
+    fn each_count(first_weight_bytes: u64, mut visit: impl FnMut([usize; 2 * LAYERS + 2])) {
         let tensor = |kind| Tensor { bytes: 4096, kind };
         let mut tensors = [tensor(Kind::Temporary); 3 * LAYERS + 4];
         let [weight, forward, backward] = [0, LAYERS, 2 * LAYERS];
@@ -381,7 +381,7 @@ mod tests {
         each(&task, &memory, Staying::Crossing, &mut scratch, |repeated, _| {
             let of =
                 |op| repeated.launches().filter(move |&launch| repeated.op(launch).index() == op);
-            see(core::array::from_fn(|op| of(op).count()));
+            visit(core::array::from_fn(|op| of(op).count()));
             Ok(())
         })
         .unwrap();

@@ -107,8 +107,8 @@ impl<'s> Densities<'s> {
         relief as f64 * count / cost_ns.max(1) as f64
     }
 
-    /// The link time of moving these objects, times the pressure on the uplink at the end of the gap
-    /// and on the downlink at its start. Objects are counted from the one that leaves first.
+    /// The link time of moving these objects, times the pressure on the uplink at the end of the
+    /// gap and on the downlink at its start. Objects are counted from the one that leaves first.
     pub(super) fn cost_ns(
         &self,
         gaps: &Gaps<'_>,

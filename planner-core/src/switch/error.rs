@@ -82,7 +82,8 @@ pub enum SwitchError {
         /// The step.
         step: u32,
     },
-    /// The step names bytes that the second plan does not hold in one contiguous range at its start.
+    /// The step names bytes that the second plan does not hold in one contiguous range at its
+    /// start.
     NotWanted {
         /// The step.
         step: u32,

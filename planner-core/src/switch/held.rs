@@ -164,34 +164,34 @@ impl<'h> Rows<'h> {
     }
 }
 
-/// Calls `see` with each row that a plan holds after some iterations; for a plan without
+/// Calls `visit` with each row that a plan holds after some iterations; for a plan without
 /// placements, does the same as [`at_start`].
 fn after(
     verified: &Verified<'_>,
     iterations: u64,
     scratch: &mut Scratch<'_>,
-    mut see: impl FnMut(Held),
+    mut visit: impl FnMut(Held),
 ) -> Result<(), PlanError> {
     let walked = placement::resident_after(verified, iterations, scratch, |resident, run| {
         let Resident { part: Part { tensor, .. }, host_copy } = resident;
         let Run { first_byte, bytes, offset_bytes: at, .. } = run;
-        see(Held { tensor, first_byte, bytes, at, host_copy });
+        visit(Held { tensor, first_byte, bytes, at, host_copy });
     });
     match walked {
-        Err(AddressError::NotPlaced) => at_start(verified, scratch, see),
+        Err(AddressError::NotPlaced) => at_start(verified, scratch, visit),
         Err(AddressError::Scratch(error)) => Err(error.into()),
         Err(AddressError::Plan(error)) => Err(error),
         Ok(()) => Ok(()),
     }
 }
 
-/// Calls `see` with each row that a plan holds at the start of its first iteration, inputs
+/// Calls `visit` with each row that a plan holds at the start of its first iteration, inputs
 /// included, in the order of `resident_at_start`. Offsets are those in the plan's own chunks;
 /// `host_copy` is the plan's claim. O(entries + their object numbers).
 pub(super) fn at_start(
     verified: &Verified<'_>,
     scratch: &mut Scratch<'_>,
-    mut see: impl FnMut(Held),
+    mut visit: impl FnMut(Held),
 ) -> Result<(), PlanError> {
     let (graph, machine, plan) = (verified.graph(), verified.machine(), verified.plan());
     let mut scratch = scratch.reborrow();
@@ -211,7 +211,7 @@ pub(super) fn at_start(
             (pieces.offset_bytes(resident.part), pieces.part_bytes(graph, resident.part));
         let host_copy = resident.host_copy;
         if let Some(at) = pieces.arena_offset_bytes(tensor) {
-            see(Held { tensor, first_byte, bytes, at, host_copy });
+            visit(Held { tensor, first_byte, bytes, at, host_copy });
             continue;
         }
         let (pool, objects) = (pieces.pool(tensor), pieces.part_objects(resident.part));
@@ -219,7 +219,7 @@ pub(super) fn at_start(
         let mut row = |first: u64, count: u64| {
             let at = pool_at[pool] + first * object_bytes;
             let row_bytes = (count * object_bytes).min(bytes);
-            see(Held { tensor, first_byte, bytes: row_bytes, at, host_copy });
+            visit(Held { tensor, first_byte, bytes: row_bytes, at, host_copy });
             first_byte += row_bytes;
             bytes -= row_bytes;
         };

@@ -56,11 +56,11 @@ pub(super) fn check(
     let ranks = ranks(&mut list, scratch)?;
     let owners = scratch.take(ranks.len(), FRESH)?;
     let mut objects = Objects { plan, placements, clocks, freed, ranks, owners };
-    list.start(&mut |event| objects.see(&event, 0).map(|_| ()))?;
+    list.start(&mut |event| objects.apply(&event, 0).map(|_| ()))?;
     let (at_start, first) = (scratch.take(pieces.len(), NOWHERE)?, list.next);
     at_start.copy_from_slice(list.numbers);
     for iteration in 0..iterations {
-        list.iteration(&mut |event| objects.see(&event, iteration).map(|_| ()))?;
+        list.iteration(&mut |event| objects.apply(&event, iteration).map(|_| ()))?;
     }
     for tensor in graph.tensor_ids() {
         for piece in pieces.of(tensor).filter(|&piece| at_start[piece] != NOWHERE) {
@@ -75,7 +75,7 @@ pub(super) fn check(
     list.next = first;
     for iteration in 0..iterations {
         list.iteration(&mut |event| {
-            let must = objects.see(&event, iterations.saturating_add(iteration))?;
+            let must = objects.apply(&event, iterations.saturating_add(iteration))?;
             let Event::Take { location: Location::Step(step), pool, .. } = event else {
                 return Ok(());
             };
@@ -152,7 +152,7 @@ struct Objects<'w> {
 impl Objects<'_> {
     /// Applies an event. Returns the steps that must have ended before the objects have their new
     /// owner.
-    fn see(&mut self, event: &Event, iteration: u32) -> Result<Points, VerifyError> {
+    fn apply(&mut self, event: &Event, iteration: u32) -> Result<Points, VerifyError> {
         let mut must = PerStream::all(NEVER);
         match *event {
             Event::Take { location, allocation, ref numbers, .. } => {
@@ -216,29 +216,29 @@ impl List<'_> {
 
     fn start(
         &mut self,
-        see: &mut impl FnMut(Event) -> Result<(), VerifyError>,
+        visit: &mut impl FnMut(Event) -> Result<(), VerifyError>,
     ) -> Result<(), VerifyError> {
         for (entry, resident) in (0..).zip(self.plan.resident_at_start) {
-            self.take_missing(resident.part, Location::Start(entry), see)?;
+            self.take_missing(resident.part, Location::Start(entry), visit)?;
         }
         Ok(())
     }
 
     fn iteration(
         &mut self,
-        see: &mut impl FnMut(Event) -> Result<(), VerifyError>,
+        visit: &mut impl FnMut(Event) -> Result<(), VerifyError>,
     ) -> Result<(), VerifyError> {
         for (step, action) in (0..).zip(self.plan.steps) {
             let location = Location::Step(step);
             match *action {
-                Step::Prefetch(part) => self.take_missing(part, location, see)?,
+                Step::Prefetch(part) => self.take_missing(part, location, visit)?,
                 Step::Launch(launched) => {
                     for tensor in self.graph.written_by(launched) {
-                        self.take_missing(Part::whole(tensor), location, see)?;
+                        self.take_missing(Part::whole(tensor), location, visit)?;
                     }
                     if let Some((pool, count)) = self.pieces.workspace(self.graph, launched.op) {
-                        let numbers = self.take(location, pool, count, see)?;
-                        see(Event::Give { step, numbers })?;
+                        let numbers = self.take(location, pool, count, visit)?;
+                        visit(Event::Give { step, numbers })?;
                     }
                 }
                 Step::Evict(part) => {
@@ -246,7 +246,7 @@ impl List<'_> {
                         let count = self.pieces.pool_objects(part.tensor, piece) as usize;
                         let first = core::mem::replace(&mut self.numbers[piece], NOWHERE) as usize;
                         self.missing.insert(piece);
-                        see(Event::Give { step, numbers: first..first + count })?;
+                        visit(Event::Give { step, numbers: first..first + count })?;
                     }
                 }
                 Step::Offload(_) | Step::Host(_) => {}
@@ -260,7 +260,7 @@ impl List<'_> {
         &mut self,
         part: Part,
         location: Location,
-        see: &mut impl FnMut(Event) -> Result<(), VerifyError>,
+        visit: &mut impl FnMut(Event) -> Result<(), VerifyError>,
     ) -> Result<(), VerifyError> {
         let Part { tensor, .. } = part;
         let pieces = self.pieces;
@@ -272,7 +272,7 @@ impl List<'_> {
         if count == 0 {
             return Ok(());
         }
-        let taken = self.take(location, pieces.pool(tensor), count, see)?;
+        let taken = self.take(location, pieces.pool(tensor), count, visit)?;
         let mut first = taken.start as u32;
         while let Some(piece) = self.missing.first(pieces.of_part(part)) {
             self.numbers[piece] = first;
@@ -288,7 +288,7 @@ impl List<'_> {
         location: Location,
         pool: usize,
         count: u64,
-        see: &mut impl FnMut(Event) -> Result<(), VerifyError>,
+        visit: &mut impl FnMut(Event) -> Result<(), VerifyError>,
     ) -> Result<Range<usize>, VerifyError> {
         let allocation = self.next;
         let named = self.placements.of(allocation).len() as u64;
@@ -300,7 +300,7 @@ impl List<'_> {
         // The allocation names at least one object, so it has an end.
         let end = self.placements.ends[allocation as usize] as usize;
         let numbers = end - count as usize..end;
-        see(Event::Take { location, allocation, pool, numbers: numbers.clone() })?;
+        visit(Event::Take { location, allocation, pool, numbers: numbers.clone() })?;
         Ok(numbers)
     }
 }

@@ -1,9 +1,10 @@
 //! Chooses which values leave between two uses by a copy, and which are dropped and computed again,
-//! so that every op fits: the [choice](crate::planner::choice) of gaps, with drops as well as moves.
+//! so that every op fits: the [choice](crate::planner::choice) of gaps, with drops as well as
+//! moves.
 //!
 //! To compute a value again takes the time of its [closure](Values::closure) on the compute stream.
-//! The inputs of the closure must be on the device by then, so their gaps are *cut* where the repeat
-//! needs them.
+//! The inputs of the closure must be on the device by then, so their gaps are *cut* where the
+//! repeat needs them.
 
 #![expect(
     clippy::indexing_slicing,
@@ -290,8 +291,8 @@ impl Cover<'_, '_, '_> {
         reads.filter(moves).filter_map(move |read| self.gap_over(gaps.version(read), at))
     }
 
-    /// Drops the value of a gap, which is computed again at the end of the gap, and cuts the gaps of
-    /// the inputs.
+    /// Drops the value of a gap, which is computed again at the end of the gap, and cuts the gaps
+    /// of the inputs.
     fn drop_value(&mut self, slot: usize) {
         self.set_moved(slot, 0);
         let ranges = self.span(slot).map(|span| self.moves.ranges(slot, span));

@@ -244,8 +244,8 @@ impl<'s> Scan<'s> {
         self.recent.remove(class, victim);
     }
 
-    /// Among tensors last used at least a threshold ago, the one whose next use is last. If there is
-    /// none, the least recently used tensor.
+    /// Among tensors last used at least a threshold ago, the one whose next use is last. If there
+    /// is none, the least recently used tensor.
     fn victim(&mut self, class: usize, op: LaunchId) -> Option<TensorId> {
         self.rest(class);
         let mut rested = core::mem::take(&mut self.rested);
@@ -281,7 +281,8 @@ impl<'s> Scan<'s> {
         }
     }
 
-    /// A tensor with a later next use has a smaller key; among equals, one with an earlier last use.
+    /// A tensor with a later next use has a smaller key; among equals, one with an earlier last
+    /// use.
     fn key(&self, tensor: TensorId) -> u64 {
         let latest = u64::from(u32::MAX);
         let last = match self.last_slot[tensor.index()] {
