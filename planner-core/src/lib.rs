@@ -1,9 +1,10 @@
 //! Plans every memory transfer of a computation that is larger than its device.
 //!
 //! ```text
-//! Graph ──► planner ──► Plan ──► lower ──► Schedule ──► verify ──► Verified ──► Executor ──►
-//! backend checked                steps in           the waits               no race,     one loop
-//! once                   list order         between steps           in budget ```
+//! Graph ──► planner ──► Plan ──► lower ──► Schedule ──► verify ──► Verified ──► Executor ──► backend
+//! checked                steps in           the waits               no race,     one loop
+//! once                   list order         between steps           in budget
+//! ```
 //!
 //! Data moves from left to right and never back. A [`Graph`] and a [`Machine`] are
 //! checked by their constructors. A [`Plan`] is untrusted, wherever it comes from. [`lower()`]
@@ -67,7 +68,7 @@
 //! let request = Request { graph: &graph, machine: &machine, budget_bytes: 4 * CHUNK };
 //! let output = Output {
 //!     steps: &mut vec![Step::launch(OpId(0)); limits.steps],
-//! resident: &mut vec![Resident { part: Part::whole(X), host_copy: false }; 2 * limits.tensors],
+//!     resident: &mut vec![Resident { part: Part::whole(X), host_copy: false }; 2 * limits.tensors],
 //!     arena: &mut vec![ArenaPlacement { tensor: X, offset_bytes: 0 }; limits.tensors],
 //!     pools: &mut [Pool { object_bytes: 1, count: 0 }; 2],
 //!     tensor_pool: &mut vec![0; limits.tensors],
