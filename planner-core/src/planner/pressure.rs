@@ -22,11 +22,11 @@ pub(super) const IDLE: u64 = 8;
 
 /// The number of parts of an iteration whose pressures are perturbed alike. A balance: neighbouring
 /// pressures must move together, but few parts give few different lists.
-const SHAKEN_ALIKE: usize = 16;
+const PERTURBED_PARTS: usize = 16;
 
 /// The largest factor of a perturbation. A balance: a smaller one finds the same list again, a
 /// larger one loses the best list.
-const SHAKEN_BY: f32 = 1.4;
+const PERTURBED_BY: f32 = 1.4;
 
 /// Added to a link's pressure before it is perturbed, so that a pressure of 0 may change too.
 const AT_REST: f32 = 8.0;
@@ -96,17 +96,17 @@ impl<'a> Pressure<'a> {
     }
 
     /// Raises or lowers each pressure a little; neighbouring ones by the same factor.
-    fn shake(&mut self, chance: &mut Chance) {
-        let near = self.up.len().div_ceil(SHAKEN_ALIKE).max(1);
+    fn perturb(&mut self, chance: &mut Chance) {
+        let near = self.up.len().div_ceil(PERTURBED_PARTS).max(1);
         for part in self.memory.chunks_mut(near) {
-            let factor = chance.factor(SHAKEN_BY);
+            let factor = chance.factor(PERTURBED_BY);
             part.iter_mut().for_each(|memory| *memory = (*memory * factor).min(1.0));
         }
         for part in self.up.chunks_mut(near).chain(self.down.chunks_mut(near)) {
-            let factor = chance.factor(SHAKEN_BY);
+            let factor = chance.factor(PERTURBED_BY);
             // The cast saturates.
-            let shaken = |link: u8| ((f32::from(link) + AT_REST) * factor - AT_REST) as u8;
-            part.iter_mut().for_each(|link| *link = shaken(*link));
+            let perturbed = |link: u8| ((f32::from(link) + AT_REST) * factor - AT_REST) as u8;
+            part.iter_mut().for_each(|link| *link = perturbed(*link));
         }
     }
 }
@@ -146,14 +146,14 @@ impl<'a> Pressures<'a> {
     }
 
     /// Moves the pressures for the next list halfway to those that the last list showed.
-    pub(super) fn turn(&mut self) {
+    pub(super) fn update(&mut self) {
         self.used.approach(&self.seen);
     }
 
     /// Perturbs the pressures of the best list for the next list.
-    pub(super) fn shake(&mut self, chance: &mut Chance) {
+    pub(super) fn perturb(&mut self, chance: &mut Chance) {
         self.recall();
-        self.used.shake(chance);
+        self.used.perturb(chance);
     }
 }
 
@@ -162,14 +162,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_near_is_shaken_alike() {
+    fn neighbouring_pressures_change_by_one_factor() {
         let mut memory = [0; 1024];
         let mut pressures = Pressures::new(160, &mut Scratch::new(&mut memory)).unwrap();
         pressures.used.memory.fill(0.5);
         pressures.used.up.fill(0);
         pressures.keep();
         for seed in 0..50 {
-            pressures.shake(&mut Chance::new(seed));
+            pressures.perturb(&mut Chance::new(seed));
             let Pressure { up, down, memory } = &pressures.used;
             for at in (0..160).step_by(10) {
                 assert!(up[at..at + 10].iter().all(|&other| other == up[at]));

@@ -126,7 +126,7 @@ impl<'s> Search<'s> {
         let Recipe::Paced(guide) = guide else { return None };
         if let Some(turns) = rounds.turns.checked_sub(1) {
             rounds.turns = turns;
-            self.pressures.turn();
+            self.pressures.update();
             let pace = Pace { coarser: guide.pace.coarser, ..PACES[turns % PACES.len()] };
             let choosing =
                 Choosing { weight: guide.choosing.weight.with_pressures(), ..guide.choosing };
@@ -134,7 +134,7 @@ impl<'s> Search<'s> {
         }
         rounds.shakes = rounds.shakes.checked_sub(1)?;
         let mut chance = Chance::new(rounds.shakes as u64);
-        self.pressures.shake(&mut chance);
+        self.pressures.perturb(&mut chance);
         Some(Recipe::Paced(guide.perturbed(&mut chance)))
     }
 }

@@ -193,9 +193,9 @@ impl<'s, 'g> Schedule<'s, 'g> {
         if let Some(update) = ready.iter().position(|&cluster| self.is_update(cluster)) {
             return Some(self.ready.take(update));
         }
-        let turn = |cluster: u32| self.batches.of(cluster) / together;
-        let first = ready.iter().map(|&cluster| turn(cluster)).min()?;
-        let is_among = |&cluster: &u32| turn(cluster) == first;
+        let round = |cluster: u32| self.batches.of(cluster) / together;
+        let first = ready.iter().map(|&cluster| round(cluster)).min()?;
+        let is_among = |&cluster: &u32| round(cluster) == first;
         let has_room = |&cluster: &u32| {
             let added_bytes = self.added_bytes(cluster);
             added_bytes == 0 || self.set.bytes.saturating_add(added_bytes) <= set_bytes

@@ -36,7 +36,7 @@ impl Version {
 pub(super) struct Versions<'a> {
     sequence: &'a Sequence<'a>,
     /// The version of each slot.
-    touched: &'a [Version],
+    operands: &'a [Version],
     /// The tensor of each version.
     tensors: &'a [TensorId],
     /// For each version, the first later launch that replaces its last value by another one; or
@@ -66,11 +66,11 @@ impl<'a> Versions<'a> {
         scratch: &mut Scratch<'a>,
     ) -> Result<Self, OutOfScratch> {
         let repeats = sequence.launches().filter(|&launch| sequence.launched(launch).is_repeat);
-        let anew: usize = repeats.map(|launch| sequence.writes(launch).len()).sum();
-        let most = sequence.tensors().len() + anew;
+        let rewritten: usize = repeats.map(|launch| sequence.writes(launch).len()).sum();
+        let most = sequence.tensors().len() + rewritten;
         let tensors = scratch.take(most, TensorId(0))?;
         let ends = scratch.take(most, NONE)?;
-        let touched = scratch.take(sequence.operands().len(), Version(0))?;
+        let operands = scratch.take(sequence.operands().len(), Version(0))?;
         let mut scratch = scratch.reborrow();
         let now = scratch.take(sequence.tensors().len(), Version(0))?;
         let mut count = 0;
@@ -91,10 +91,10 @@ impl<'a> Versions<'a> {
             }
             let first = sequence.first_slot(launch);
             for (slot, tensor) in (first..).zip(sequence.operands_of(launch)) {
-                touched[slot] = now[tensor.index()];
+                operands[slot] = now[tensor.index()];
             }
         }
-        let versions = Self { sequence, touched, tensors: &tensors[..count], ends: &[] };
+        let versions = Self { sequence, operands, tensors: &tensors[..count], ends: &[] };
         versions.find_ends(ends, &mut scratch)?;
         Ok(Self { ends, ..versions })
     }
@@ -144,18 +144,18 @@ impl<'a> Versions<'a> {
     }
 
     pub(super) fn reads(&self, launch: LaunchId) -> &'a [Version] {
-        &self.touched[self.sequence.first_slot(launch)..self.sequence.first_write(launch)]
+        &self.operands[self.sequence.first_slot(launch)..self.sequence.first_write(launch)]
     }
 
     pub(super) fn writes(&self, launch: LaunchId) -> &'a [Version] {
         let end = self.sequence.first_slot(launch) + self.sequence.operands_of(launch).len();
-        &self.touched[self.sequence.first_write(launch)..end]
+        &self.operands[self.sequence.first_write(launch)..end]
     }
 
     /// The versions that a launch reads, then those that it writes.
     pub(super) fn operands_of(&self, launch: LaunchId) -> &'a [Version] {
         let first = self.sequence.first_slot(launch);
-        &self.touched[first..first + self.sequence.operands_of(launch).len()]
+        &self.operands[first..first + self.sequence.operands_of(launch).len()]
     }
 }
 
@@ -179,12 +179,12 @@ mod tests {
         let launches = [0, 1, 2, 0, 1, 2].map(OpId);
         let sequence = Sequence::new(&graph, None, launches.into_iter(), &mut scratch).unwrap();
         let versions = Versions::new(&sequence, &mut scratch).unwrap();
-        let touched: heapless::Vec<u32, 12> = sequence
+        let operands: heapless::Vec<u32, 12> = sequence
             .launches()
             .flat_map(|launch| versions.operands_of(launch))
             .map(|version| version.0)
             .collect();
-        assert_eq!(touched, [0, 1, 1, 1, 1, 2, 0, 3, 3, 3, 3, 4]);
+        assert_eq!(operands, [0, 1, 1, 1, 1, 2, 0, 3, 3, 3, 3, 4]);
         assert_eq!(
             versions.all().map(|version| versions.tensor(version).kind).last(),
             Some(Kind::Temporary)

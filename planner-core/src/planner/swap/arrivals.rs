@@ -7,7 +7,7 @@
 )]
 
 use super::Classes;
-use super::belady::{Choice, Fate};
+use super::belady::{AfterUse, Choice};
 use crate::graph::TensorId;
 use crate::scratch::{Limits, OutOfScratch, Scratch, total, words};
 use crate::sequence::Sequence;
@@ -75,7 +75,7 @@ impl<'a> Arrivals<'a> {
             }
             let first = sequence.first_slot(op);
             for (slot, &tensor) in (first..).zip(sequence.operands_of(op)) {
-                if choice.fate(slot) != Fate::Stays {
+                if choice.after_use(slot) != AfterUse::Stays {
                     present[tensor.index()] = 0;
                 }
             }

@@ -23,7 +23,7 @@ const NONE: u32 = u32::MAX;
 
 /// What happens to the tensor of an operand after the op.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Fate {
+pub(super) enum AfterUse {
     Stays,
     /// It is evicted for another tensor, and its value is needed again.
     Leaves,
@@ -34,7 +34,7 @@ pub(super) enum Fate {
 /// The evicts after each operand, and the states resident at the start.
 #[derive(Debug)]
 pub(super) struct Choice<'a> {
-    fates: &'a mut [u8],
+    after_use: &'a mut [u8],
     at_start: &'a mut [u8],
 }
 
@@ -48,18 +48,18 @@ impl<'a> Choice<'a> {
         scratch: &mut Scratch<'a>,
     ) -> Result<Self, OutOfScratch> {
         Ok(Self {
-            fates: scratch.take(sequence.operands().len(), Fate::Stays as u8)?,
+            after_use: scratch.take(sequence.operands().len(), AfterUse::Stays as u8)?,
             at_start: scratch.take(sequence.tensors().len(), 0u8)?,
         })
     }
 
     /// What happens to the tensor of an operand, given by its slot. If an op reads and writes a
     /// tensor, the write decides.
-    pub(super) fn fate(&self, slot: usize) -> Fate {
-        match self.fates[slot] {
-            fate if fate == Fate::Leaves as u8 => Fate::Leaves,
-            fate if fate == Fate::Dies as u8 => Fate::Dies,
-            _ => Fate::Stays,
+    pub(super) fn after_use(&self, slot: usize) -> AfterUse {
+        match self.after_use[slot] {
+            after_use if after_use == AfterUse::Leaves as u8 => AfterUse::Leaves,
+            after_use if after_use == AfterUse::Dies as u8 => AfterUse::Dies,
+            _ => AfterUse::Stays,
         }
     }
 
@@ -94,7 +94,7 @@ impl<'a> Choice<'a> {
             let stays = self.is_at_start(tensor) && scan.is_present(tensor);
             self.at_start[tensor.index()] = u8::from(stays);
             if scan.is_present(tensor) && !stays {
-                self.fates[scan.last_slot[tensor.index()] as usize] = Fate::Leaves as u8;
+                self.after_use[scan.last_slot[tensor.index()] as usize] = AfterUse::Leaves as u8;
             }
         }
         Ok(())
@@ -201,7 +201,7 @@ impl<'s> Scan<'s> {
     }
 
     fn start(&mut self, choice: &mut Choice<'_>) {
-        choice.fates.fill(Fate::Stays as u8);
+        choice.after_use.fill(AfterUse::Stays as u8);
         for (free, &Pool { count, .. }) in self.free.iter_mut().zip(self.classes.pools) {
             *free = count;
         }
@@ -238,7 +238,7 @@ impl<'s> Scan<'s> {
         let Some(victim) = untouched.or_else(|| self.victim(class, op)) else { return };
         match self.last_slot[victim.index()] {
             NONE => choice.at_start[victim.index()] = 0,
-            slot => choice.fates[slot as usize] = Fate::Leaves as u8,
+            slot => choice.after_use[slot as usize] = AfterUse::Leaves as u8,
         }
         self.present[victim.index()] = 0;
         self.recent.remove(class, victim);
@@ -334,7 +334,7 @@ impl<'s> Scan<'s> {
             if upcoming.reads() || (upcoming.is_none() && is_state) {
                 self.recent.push(class, tensor);
             } else {
-                choice.fates[self.last_slot[tensor.index()] as usize] = Fate::Dies as u8;
+                choice.after_use[self.last_slot[tensor.index()] as usize] = AfterUse::Dies as u8;
                 self.present[tensor.index()] = 0;
                 self.free[class] += 1;
                 let count = self.classes.pools[class].count;

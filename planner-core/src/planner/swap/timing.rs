@@ -15,7 +15,7 @@
 
 use super::Classes;
 use super::arrivals::{Arrivals, NONE};
-use super::belady::{Choice, Fate};
+use super::belady::{AfterUse, Choice};
 use crate::graph::{Kind, TensorId};
 use crate::machine::Direction;
 use crate::plan::{Part, Resident, Step};
@@ -347,14 +347,14 @@ impl<'s> Timing<'s> {
         }
         let first = sequence.first_slot(op);
         for (slot, &tensor) in (first..).zip(sequence.operands_of(op)) {
-            let fate = self.choice.fate(slot);
-            if fate != Fate::Stays {
+            let after_use = self.choice.after_use(slot);
+            if after_use != AfterUse::Stays {
                 self.planned[tensor.index()] = 0;
             }
-            match fate {
-                Fate::Stays => {}
-                Fate::Leaves if self.copied[tensor.index()] == 0 => self.copy(tensor)?,
-                Fate::Leaves | Fate::Dies => self.evict(tensor, now_ns)?,
+            match after_use {
+                AfterUse::Stays => {}
+                AfterUse::Leaves if self.copied[tensor.index()] == 0 => self.copy(tensor)?,
+                AfterUse::Leaves | AfterUse::Dies => self.evict(tensor, now_ns)?,
             }
         }
         Ok(())
