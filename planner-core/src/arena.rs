@@ -99,7 +99,7 @@ pub(crate) fn admits(
     let data = sequence.tensor(tensor);
     let Some((_, last)) = lifetimes.uses(tensor) else { return false };
     data.bytes < below_bytes
-        && !sequence.is_touched_by_host(tensor)
+        && !sequence.is_used_by_host(tensor)
         && (data.kind != Kind::Input || lifetimes.last_read(tensor) == Some(last))
 }
 

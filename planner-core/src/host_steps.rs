@@ -35,7 +35,7 @@ pub(crate) struct HostStep {
 /// The launches around the next op on the host that uses a tensor.
 #[derive(Clone, Copy, Pod, Zeroable)]
 #[repr(C)]
-struct Around {
+struct Neighbours {
     /// If the op reads the tensor: the number of launches before it, or the launch after it.
     to_read: u32,
     /// If the op writes the tensor.
@@ -55,7 +55,7 @@ pub(crate) const fn scratch_words(limits: &Limits) -> usize {
 pub(crate) const fn working_words(limits: &Limits) -> usize {
     total([
         words::<HostStep>(limits.ops),
-        words::<Around>(limits.tensors),
+        words::<Neighbours>(limits.tensors),
         words::<u64>(limits.ops.saturating_add(1)),
         Heap::scratch_words(limits.ops),
     ])
@@ -91,7 +91,7 @@ fn find_ready(
 ) -> Result<(), OutOfScratch> {
     let graph = sequence.graph();
     let mut scratch = scratch.reborrow();
-    let before = scratch.take(graph.tensors().len(), Around { to_read: 0, to_write: 0 })?;
+    let before = scratch.take(graph.tensors().len(), Neighbours { to_read: 0, to_write: 0 })?;
     for launch in sequence.launches() {
         let listed = launch.0 + 1;
         if !sequence.launched(launch).is_repeat {
@@ -118,7 +118,7 @@ fn find_ready(
             *to_write = ready.max(*to_write);
         }
         for tensor in graph.writes(step.op) {
-            before[tensor.index()] = Around { to_read: ready, to_write: ready };
+            before[tensor.index()] = Neighbours { to_read: ready, to_write: ready };
         }
     }
     Ok(())
@@ -135,7 +135,8 @@ fn find_needed(
     const NEVER: u32 = u32::MAX;
     let graph = sequence.graph();
     let mut scratch = scratch.reborrow();
-    let after = scratch.take(graph.tensors().len(), Around { to_read: NEVER, to_write: NEVER })?;
+    let after =
+        scratch.take(graph.tensors().len(), Neighbours { to_read: NEVER, to_write: NEVER })?;
     for launch in sequence.launches().rev() {
         let next = launch.0.saturating_add(sequence.len() as u32);
         for tensor in sequence.reads(launch) {
@@ -146,7 +147,7 @@ fn find_needed(
         }
         for tensor in sequence.writes(launch) {
             if hosted.copies(*tensor) {
-                after[tensor.index()] = Around { to_read: next, to_write: next };
+                after[tensor.index()] = Neighbours { to_read: next, to_write: next };
             }
         }
     }
@@ -156,7 +157,7 @@ fn find_needed(
         let needed = reads.chain(writes).fold(NEVER, u32::min);
         step.needed = needed;
         for tensor in graph.writes(step.op) {
-            after[tensor.index()] = Around { to_read: needed, to_write: needed };
+            after[tensor.index()] = Neighbours { to_read: needed, to_write: needed };
         }
         for tensor in graph.reads(step.op) {
             let to_write = &mut after[tensor.index()].to_write;
@@ -244,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_needed_first_runs_first() {
+    fn the_op_that_is_needed_first_runs_first() {
         // A forward pass over three weights, a backward pass, and updates.
         let ops: [(Option<u64>, &[u32], &[u32]); 9] = [
             (None, &[0], &[3]),
@@ -264,7 +265,7 @@ mod tests {
     }
 
     #[test]
-    fn what_others_depend_on_runs_first() {
+    fn ops_run_after_their_dependencies() {
         // The last op reads the result of the one before, and is needed first.
         let ops: [(Option<u64>, &[u32], &[u32]); 5] = [
             (None, &[0], &[4]),

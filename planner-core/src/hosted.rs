@@ -28,7 +28,7 @@ const NEVER: u32 = u32::MAX;
 pub(crate) struct Hosted<'a> {
     on_host: &'a [u8],
     /// All tensors, with the kinds that the device sees.
-    tensors: &'a [Seen],
+    tensors: &'a [DeviceUse],
     /// The last op on the host that writes each tensor, in every order that keeps the dependencies.
     last_writes: &'a [u32],
 }
@@ -36,9 +36,9 @@ pub(crate) struct Hosted<'a> {
 /// How the device sees a tensor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Pod, Zeroable)]
 #[repr(transparent)]
-struct Seen(u8);
+struct DeviceUse(u8);
 
-impl Seen {
+impl DeviceUse {
     /// No op on the host uses it.
     const DEVICE: Self = Self(0);
     /// No launch uses it.
@@ -113,35 +113,35 @@ impl Touched {
         some.add(op);
     }
 
-    fn seen(self, kind: Kind) -> Seen {
+    fn seen(self, kind: Kind) -> DeviceUse {
         let Self { device, device_reads, device_writes, host, host_reads, host_writes } = self;
         if host.is_none() {
-            return Seen::DEVICE;
+            return DeviceUse::DEVICE;
         }
         if device.is_none() {
-            return Seen::HOST;
+            return DeviceUse::HOST;
         }
         match (device_writes.is_none(), host_writes.is_none()) {
             // The next value of an input must not come before both sides have read the current one.
-            (true, true) if kind == Kind::Input => Seen::TORN,
-            (true, true) => Seen::SHARED,
+            (true, true) if kind == Kind::Input => DeviceUse::TORN,
+            (true, true) => DeviceUse::SHARED,
             (false, false)
                 if kind.is_made()
                     && device_writes.last < host_reads.first
                     && device.last < host_writes.first =>
             {
-                Seen::COPIED
+                DeviceUse::COPIED
             }
-            (false, false) => Seen::TORN,
+            (false, false) => DeviceUse::TORN,
             (true, false) if kind == Kind::State && device.last < host_writes.first => {
-                Seen::RENEWED
+                DeviceUse::RENEWED
             }
-            (true, false) if host_writes.last < device_reads.first => Seen::MADE,
+            (true, false) if host_writes.last < device_reads.first => DeviceUse::MADE,
             // The host's copies of states and inputs are older than a value that a launch writes.
             (false, true) if kind.is_made() && device_writes.last < host_reads.first => {
-                Seen::COPIED
+                DeviceUse::COPIED
             }
-            _ => Seen::TORN,
+            _ => DeviceUse::TORN,
         }
     }
 }
@@ -150,7 +150,7 @@ impl<'a> Hosted<'a> {
     pub(crate) const fn scratch_words(limits: &Limits) -> usize {
         total([
             words::<u8>(limits.ops),
-            words::<Seen>(limits.tensors),
+            words::<DeviceUse>(limits.tensors),
             words::<u32>(limits.tensors),
             words::<Touched>(limits.tensors),
         ])
@@ -164,7 +164,7 @@ impl<'a> Hosted<'a> {
         scratch: &mut Scratch<'a>,
     ) -> Result<Option<Self>, OutOfScratch> {
         let on_host = scratch.take(graph.ops().len(), 0u8)?;
-        let tensors = scratch.take(graph.tensors().len(), Seen::DEVICE)?;
+        let tensors = scratch.take(graph.tensors().len(), DeviceUse::DEVICE)?;
         let last_writes = scratch.take(tensors.len(), NEVER)?;
         let mut scratch = scratch.reborrow();
         let touched = scratch.take(tensors.len(), Touched::NONE)?;
@@ -193,9 +193,9 @@ impl<'a> Hosted<'a> {
     /// A tensor as the device sees it.
     pub(crate) fn tensor(&self, id: TensorId, tensor: Tensor) -> Tensor {
         let kind = match self.tensors[id.index()] {
-            Seen::HOST => Kind::Temporary,
-            Seen::COPIED => Kind::Output,
-            Seen::RENEWED | Seen::MADE => Kind::Input,
+            DeviceUse::HOST => Kind::Temporary,
+            DeviceUse::COPIED => Kind::Output,
+            DeviceUse::RENEWED | DeviceUse::MADE => Kind::Input,
             _ => tensor.kind,
         };
         Tensor { kind, ..tensor }
@@ -203,12 +203,12 @@ impl<'a> Hosted<'a> {
 
     /// Whether an op on the host uses a tensor.
     pub(crate) fn touches(&self, tensor: TensorId) -> bool {
-        self.tensors[tensor.index()] != Seen::DEVICE
+        self.tensors[tensor.index()] != DeviceUse::DEVICE
     }
 
     /// Whether launches read a value that an op on the host writes.
     pub(crate) fn makes(&self, tensor: TensorId) -> bool {
-        matches!(self.tensors[tensor.index()], Seen::RENEWED | Seen::MADE)
+        matches!(self.tensors[tensor.index()], DeviceUse::RENEWED | DeviceUse::MADE)
     }
 
     /// Whether launches read the value that this op on the host writes, and no later op there
@@ -219,17 +219,17 @@ impl<'a> Hosted<'a> {
 
     /// Whether launches read a value that an op on the host has written in the same iteration.
     pub(crate) fn makes_first(&self, tensor: TensorId) -> bool {
-        self.tensors[tensor.index()] == Seen::MADE
+        self.tensors[tensor.index()] == DeviceUse::MADE
     }
 
     /// Whether ops on the host read a value that launches write.
     pub(crate) fn copies(&self, tensor: TensorId) -> bool {
-        self.tensors[tensor.index()] == Seen::COPIED
+        self.tensors[tensor.index()] == DeviceUse::COPIED
     }
 }
 
 /// Classifies each tensor by the ops that use it.
-fn classify(graph: &Graph<'_>, on_host: &[u8], touched: &mut [Touched], tensors: &mut [Seen]) {
+fn classify(graph: &Graph<'_>, on_host: &[u8], touched: &mut [Touched], tensors: &mut [DeviceUse]) {
     touched.fill(Touched::NONE);
     for op in graph.op_ids() {
         let is_on_host = on_host[op.index()] == 1;
@@ -246,10 +246,10 @@ fn classify(graph: &Graph<'_>, on_host: &[u8], touched: &mut [Touched], tensors:
 }
 
 /// Moves ops back to the device that make a tensor cross too often; returns whether there were any.
-fn send_back(graph: &Graph<'_>, on_host: &mut [u8], tensors: &[Seen]) -> bool {
+fn send_back(graph: &Graph<'_>, on_host: &mut [u8], tensors: &[DeviceUse]) -> bool {
     let mut any = false;
     for op in graph.op_ids() {
-        let is_torn = |tensor: &TensorId| tensors[tensor.index()] == Seen::TORN;
+        let is_torn = |tensor: &TensorId| tensors[tensor.index()] == DeviceUse::TORN;
         if on_host[op.index()] == 1 && graph.operands_of(op).iter().any(is_torn) {
             on_host[op.index()] = 0;
             any = true;

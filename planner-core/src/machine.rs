@@ -170,7 +170,7 @@ mod tests {
     };
 
     #[test]
-    fn what_is_divided_by_is_not_zero() {
+    fn divisors_are_not_zero() {
         assert_eq!(Machine::new(SOUND).map(|machine| *machine), Ok(SOUND));
         let refused = |parameters| Machine::new(parameters).unwrap_err();
         let no_chunk = MachineParameters { chunk_bytes: 0, ..SOUND };
@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn other_memory_leaves_the_rest_as_it_is() {
+    fn with_device_bytes_changes_nothing_else() {
         let machine = Machine::new(SOUND).unwrap().with_device_bytes(2).with_host_bytes(3);
         assert_eq!(*machine, MachineParameters { device_bytes: 2, host_bytes: 3, ..SOUND });
     }

@@ -90,7 +90,7 @@ impl<T: Copy> PerStream<T> {
 impl PerStream<u32> {
     /// If the steps of all streams follow one another in an array, the index at which those of each
     /// stream begin; and the number of all steps.
-    pub(crate) fn firsts(self) -> (PerStream<usize>, usize) {
+    pub(crate) fn first_indices(self) -> (PerStream<usize>, usize) {
         let mut sum = 0usize;
         let firsts = PerStream::from_fn(|stream| {
             let first = sum;
@@ -140,7 +140,7 @@ pub struct Wait {
 
 impl Wait {
     #[inline]
-    const fn there(self) -> Option<Self> {
+    const fn or_none(self) -> Option<Self> {
         if self.index == NO_WAIT.index { None } else { Some(self) }
     }
 }
@@ -199,14 +199,14 @@ impl Scheduled {
     #[must_use]
     #[inline]
     pub fn wait(&self, stream: Stream) -> Option<Wait> {
-        self.waits[stream].there()
+        self.waits[stream].or_none()
     }
 
     /// The waits for all streams.
     #[must_use]
     #[inline]
     pub fn waits(&self) -> PerStream<Option<Wait>> {
-        self.waits.map(Wait::there)
+        self.waits.map(Wait::or_none)
     }
 
     /// Sets or clears the step's wait on a stream. No stream has a step `u32::MAX`.

@@ -157,7 +157,7 @@ impl<'a> Sequence<'a> {
     }
 
     /// Whether an op on the host uses a tensor.
-    pub(crate) fn is_touched_by_host(&self, tensor: TensorId) -> bool {
+    pub(crate) fn is_used_by_host(&self, tensor: TensorId) -> bool {
         self.hosted.is_some_and(|hosted| hosted.touches(tensor))
     }
 

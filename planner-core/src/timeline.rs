@@ -174,7 +174,7 @@ struct Slots {
 
 impl Slots {
     fn new(stream_steps: PerStream<u32>) -> Self {
-        let (first, per_iteration) = stream_steps.firsts();
+        let (first, per_iteration) = stream_steps.first_indices();
         Self { first, per_iteration }
     }
 

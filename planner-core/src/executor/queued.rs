@@ -182,7 +182,7 @@ impl<'a> Queued<'a> {
         let owner = Owner::Tensor(tensor);
         let pieces = layout.pieces.of(tensor);
         for piece in pieces.clone() {
-            if self.goes_along(piece) {
+            if self.moves_with_tensor(piece) {
                 let (at, chunks) = mapping(layout, tensor, piece..piece + 1);
                 self.unmaps.put_off(device, enqueued, at, chunks)?;
             }
@@ -191,14 +191,14 @@ impl<'a> Queued<'a> {
         self.ranges.advance(owner);
         self.unmaps.finish(device, self.ranges.unmaps(owner))?;
         layout.address[tensor.index()] = self.ranges.current(owner).0;
-        for piece in pieces.filter(|&piece| self.goes_along(piece)) {
+        for piece in pieces.filter(|&piece| self.moves_with_tensor(piece)) {
             self.map(layout, device, tensor, piece)?;
         }
         Ok(())
     }
 
     /// Whether a piece is resident and may leave, so that it moves with its tensor.
-    fn goes_along(&self, piece: usize) -> bool {
+    fn moves_with_tensor(&self, piece: usize) -> bool {
         self.leaves[piece] == 1 && self.held[piece] != EMPTY
     }
 

@@ -40,7 +40,7 @@ impl<'a> Clocks<'a> {
     ) -> Result<Self, OutOfScratch> {
         let ended = scratch.take(out.len(), PerStream::all(NEVER))?;
         let outlives = scratch.take(out.len(), 0u8)?;
-        let (first, steps) = stream_steps.firsts();
+        let (first, steps) = stream_steps.first_indices();
         let mut clocks = Self { ended, outlives, stream_steps, first, steps, iterations };
         clocks.sweep(out, needs);
         while clocks.sweep(out, needs) {}

@@ -272,7 +272,9 @@ pub(super) fn plan_segments<'o>(
                 let cost = made.plan.predicted.cost();
                 best = best.filter(|&(least, _)| least <= cost).or(Some((cost, tried)));
             }
-            Err(error) if error.is_of_one_list() => shortage = Some(error.less(shortage)),
+            Err(error) if error.is_of_one_list() => {
+                shortage = Some(error.with_least_need(shortage))
+            }
             Err(error) => return Err(error),
         }
         tried += 1;

@@ -388,7 +388,7 @@ mod tests {
     }
 
     #[test]
-    fn what_an_update_makes_impossible_to_run_again_stays() {
+    fn a_value_that_cannot_be_computed_after_an_update_stays() {
         let mut found = 0;
         each_count(4096, |launches| {
             assert_eq!(launches[HEAD.index()], 1, "its update has changed what it would read");

@@ -45,7 +45,7 @@ pub enum PlanningError {
 
 impl PlanningError {
     /// The one of two errors that asks for less memory.
-    pub(super) fn less(self, other: Option<Self>) -> Self {
+    pub(super) fn with_least_need(self, other: Option<Self>) -> Self {
         match (self, other) {
             (
                 Self::Infeasible { min_feasible_bytes: one, .. },

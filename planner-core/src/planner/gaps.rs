@@ -24,7 +24,7 @@ const NONE: u32 = u32::MAX;
 
 /// The most gaps of a value that are searched for the one that moves most. It bounds the time for
 /// values that many ops read.
-const LOOKED_AT: usize = 64;
+const MOST_SEARCHED: usize = 64;
 
 /// The gap after each operand, and the objects that move in it.
 #[derive(Debug)]
@@ -165,7 +165,7 @@ impl<'a> Gaps<'a> {
     fn most_of_others(&self, slot: usize) -> u64 {
         let version = self.version[slot];
         let (mut most, mut at) = (0, version);
-        for _gap in 0..LOOKED_AT {
+        for _gap in 0..MOST_SEARCHED {
             if at as usize != slot {
                 most = self.moved[at as usize].max(most);
             }

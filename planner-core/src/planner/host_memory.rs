@@ -31,7 +31,7 @@ const LOWERED: u64 = 128;
 const MOST_LOWERED: u64 = 8;
 
 /// The most gaps of a tensor that are visited, which bounds the time for tensors with many uses.
-const LOOKED_AT: usize = 64;
+const MOST_SEARCHED: usize = 64;
 
 /// The next limit after a list took `needed_bytes` under `limit_bytes`; none if lower limits are of
 /// no use.
@@ -108,7 +108,7 @@ impl<'s> HostMemory<'s> {
         let mut states_bytes = 0u64;
         for tensor in sequence.tensor_ids() {
             let kind = sequence.graph().tensor(tensor).kind;
-            let always = kind.has_two_slots() || sequence.is_touched_by_host(tensor);
+            let always = kind.has_two_slots() || sequence.is_used_by_host(tensor);
             if always {
                 left_bytes = left_bytes.saturating_sub(bytes(tensor));
                 ends[tensor.index()] = 0;
@@ -203,7 +203,7 @@ fn taken(
     let tensor = sequence.operands()[slot];
     let (mut from, mut most, mut at) = (u64::MAX, 0, slot);
     let mut is_whole = false;
-    for _gap in 0..LOOKED_AT {
+    for _gap in 0..MOST_SEARCHED {
         let moved = gaps.moved(at);
         if moved > 0 {
             most = moved.max(most);

@@ -289,7 +289,7 @@ impl<'m> Memory<'m> {
             let is_state = sequence.tensor(tensor).kind == Kind::State;
             let is_idle = its_chunks == 0
                 || self.pool(task, tensor) == SLABS
-                || sequence.is_touched_by_host(tensor);
+                || sequence.is_used_by_host(tensor);
             if !is_state || is_idle || staying[tensor.index()] != its_chunks {
                 continue;
             }

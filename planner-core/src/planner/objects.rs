@@ -63,7 +63,7 @@ mod tests {
     }
 
     #[test]
-    fn objects_waste_next_to_nothing() {
+    fn objects_waste_little() {
         // Of 1,000 MiB, 8 divides all and 16 would waste 8.
         assert_eq!(chunks(1000 << 20, 31 << 30), Some(8));
         assert_eq!(chunks(1001 << 20, 31 << 30), None);

@@ -63,7 +63,7 @@ impl<'a> Spans<'a> {
     }
 
     /// Adds each temporary and input only for the ops that use it.
-    fn set_touches(&mut self, builder: &Builder<'_>) {
+    fn set_uses(&mut self, builder: &Builder<'_>) {
         self.change.fill(0);
         self.last.fill(NONE);
         let sequence = builder.task.sequence;
@@ -138,7 +138,7 @@ impl<'a> Residents<'a> {
     pub(super) fn choose(&mut self, builder: &Builder<'_>, spans: &mut Spans<'_>) {
         self.staying = 0;
         if !self.fit(builder, spans) {
-            spans.set_touches(builder);
+            spans.set_uses(builder);
         }
         let (mut fitting, mut too_many) = (0, self.ranked + 1);
         while too_many - fitting > 1 {

@@ -148,7 +148,7 @@ pub(super) fn thresholds(
             if sequence.tensor(tensor).kind == Kind::State {
                 own.add(size);
             }
-            let passing = size.less(size.when_idle(sequence.tensor(tensor).kind));
+            let passing = size.minus(size.when_idle(sequence.tensor(tensor).kind));
             if core::mem::replace(&mut is_alive[tensor.index()], 1) == 0 {
                 alive.add(passing);
             }
@@ -200,7 +200,7 @@ fn beside_host_bytes(task: &Task<'_>, scratch: &mut Scratch<'_>) -> Result<u64, 
     let Task { sequence, machine, .. } = *task;
     let graph = sequence.graph();
     let is_state = |tensor: &TensorId| {
-        graph.tensor(*tensor).kind == Kind::State && !sequence.is_touched_by_host(*tensor)
+        graph.tensor(*tensor).kind == Kind::State && !sequence.is_used_by_host(*tensor)
     };
     let states = || graph.tensor_ids().filter(is_state);
     let bytes = states().fold(0u64, |sum, id| sum.saturating_add(graph.tensor(id).bytes));
@@ -306,7 +306,7 @@ impl Size {
         }
     }
 
-    const fn less(self, other: Self) -> Self {
+    const fn minus(self, other: Self) -> Self {
         Self { chunks: self.chunks - other.chunks, bytes: self.bytes - other.bytes, ..self }
     }
 }
@@ -422,7 +422,7 @@ mod tests {
     }
 
     #[test]
-    fn states_that_the_host_has_no_memory_for_stay_beside_each_op() {
+    fn states_without_host_memory_stay_beside_each_op() {
         let [first, last] = [LaunchId(0), LaunchId(2)];
         let largest = |host_bytes| found_beside(host_bytes).map(|found| found.largest_op);
         assert_eq!(largest(4196), largest(1 << 40), "there is memory for both");
@@ -435,7 +435,7 @@ mod tests {
     }
 
     #[test]
-    fn it_is_lower_where_the_budget_is_tight() {
+    fn the_threshold_is_lower_if_the_budget_is_tight() {
         let chosen = |need, budget_chunks| choose(&found(), need, budget_chunks).below_bytes;
         // Everything fits.
         assert_eq!(chosen(Need::LargestOp, 9), 1024);

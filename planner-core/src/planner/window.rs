@@ -203,7 +203,7 @@ impl Slide<'_, '_> {
                 return Ok(false);
             }
             let reads = (operand as usize) < sequence.reads(op).len();
-            self.bring(tensor, reads)?;
+            self.swap_in(tensor, reads)?;
             self.covered_bytes = self.covered_bytes.saturating_add(bytes);
             self.entries[tensor.index()] += 1;
             self.entered_by[tensor.index()] = entrance;
@@ -213,7 +213,7 @@ impl Slide<'_, '_> {
     }
 
     /// Swaps a variable in, or reserves memory for the op that writes it.
-    fn bring(&mut self, tensor: TensorId, reads: bool) -> Result<(), Stuck> {
+    fn swap_in(&mut self, tensor: TensorId, reads: bool) -> Result<(), Stuck> {
         if self.builder.is_resident(tensor) {
             if self.entries[tensor.index()] == 0 {
                 self.stay(tensor);
@@ -277,7 +277,7 @@ impl Slide<'_, '_> {
                 (true, true) | (false, false) => {}
                 (true, false) => self.swap_out(tensor),
                 // Its value is dead, and an op in the window needs the next one.
-                (false, true) => self.bring_again(tensor)?,
+                (false, true) => self.swap_in_next(tensor)?,
             }
         }
         Ok(())
@@ -294,10 +294,10 @@ impl Slide<'_, '_> {
 
     /// Reserves the memory of a dead value for the next one, or prefetches the next iteration's
     /// input into it at once.
-    fn bring_again(&mut self, tensor: TensorId) -> Result<(), Stuck> {
+    fn swap_in_next(&mut self, tensor: TensorId) -> Result<(), Stuck> {
         let is_input = self.sequence().tensor(tensor).kind == Kind::Input;
         let next_iteration = self.builder.upcoming(tensor).is_none();
         let reads = is_input && next_iteration && self.builder.reads_first(tensor);
-        self.bring(tensor, reads)
+        self.swap_in(tensor, reads)
     }
 }

@@ -23,7 +23,7 @@ use bytemuck::{Pod, Zeroable};
 struct Fragment {
     /// The row of the first plan.
     row: u64,
-    /// The row of the second plan in which the bytes stay, or [`GOES`].
+    /// The row of the second plan in which the bytes stay, or [`EVICTED`].
     stays_in: u64,
     first_byte: u64,
     bytes: u64,
@@ -31,7 +31,7 @@ struct Fragment {
     offload: u64,
 }
 
-const GOES: u64 = u64::MAX;
+const EVICTED: u64 = u64::MAX;
 
 /// Bytes to prefetch, and the number of offloads that must come before.
 #[derive(Clone, Copy, Debug, Pod, Zeroable)]
@@ -145,12 +145,12 @@ fn leave(
         return Ok(());
     }
     let (first_byte, bytes) = (bytes.start, bytes.end - bytes.start);
-    fragments.push(Fragment { row: row as u64, stays_in: GOES, first_byte, bytes, offload: 0 })
+    fragments.push(Fragment { row: row as u64, stays_in: EVICTED, first_byte, bytes, offload: 0 })
 }
 
 impl Fragment {
-    const fn goes(&self) -> bool {
-        self.stays_in == GOES
+    const fn is_evicted(&self) -> bool {
+        self.stays_in == EVICTED
     }
 
     const fn end_byte(&self) -> u64 {
@@ -176,7 +176,7 @@ const fn named(row: &Row, first_byte: u64, bytes: u64) -> TensorBytes {
 fn number_offloads(rows: &Rows<'_>, fragments: &mut [Fragment]) {
     let mut offloads = 0;
     for goes in [true, false] {
-        for fragment in fragments.iter_mut().filter(|fragment| fragment.goes() == goes) {
+        for fragment in fragments.iter_mut().filter(|fragment| fragment.is_evicted() == goes) {
             let is_wanted = goes || rows.to[fragment.stays_in as usize].has_host_copy();
             if is_wanted && !rows.from[fragment.row as usize].has_host_copy() {
                 offloads += 1;
@@ -193,7 +193,7 @@ fn find_arrivals(
     arrivals: &mut PushList<'_, Arrival>,
 ) -> Result<(), OutOfScratch> {
     // Both lists are sorted by tensor and byte.
-    let mut kept = fragments.iter().filter(|fragment| !fragment.goes()).peekable();
+    let mut kept = fragments.iter().filter(|fragment| !fragment.is_evicted()).peekable();
     for (row, wanted) in (0u64..).zip(rows.to) {
         let mut first_byte = wanted.first_byte;
         let mut push = |first_byte: u64, end_byte: u64| match end_byte.saturating_sub(first_byte) {
@@ -243,7 +243,7 @@ impl<'f> Delays<'f> {
         let there = map.bytes_on_device(to_at, arrival.bytes, chunk_bytes);
         let there = there.flat_map(|(at, bytes)| self.lies_in(at, bytes));
         // Kept fragments delay no prefetch, even if they are offloaded too.
-        let delays = same.chain(there).filter(|fragment| fragment.goes());
+        let delays = same.chain(there).filter(|fragment| fragment.is_evicted());
         delays.map(|fragment| fragment.offload).max().unwrap_or(0)
     }
 
@@ -268,10 +268,12 @@ fn emit<'a>(
     out: &'a mut [SwitchStep],
 ) -> Result<&'a [SwitchStep], BufferTooShort> {
     let mut steps = Steps { out, len: 0 };
-    for fragment in fragments.iter().filter(|fragment| !fragment.goes()) {
+    for fragment in fragments.iter().filter(|fragment| !fragment.is_evicted()) {
         steps.push(SwitchStep::Keep(fragment.named(rows)));
     }
-    for fragment in fragments.iter().filter(|fragment| fragment.goes() && fragment.offload == 0) {
+    for fragment in
+        fragments.iter().filter(|fragment| fragment.is_evicted() && fragment.offload == 0)
+    {
         steps.push(SwitchStep::Evict(fragment.named(rows)));
     }
     let mut arrivals = arrivals.iter().peekable();
@@ -283,7 +285,7 @@ fn emit<'a>(
     };
     arrive(&mut steps, 0);
     for goes in [true, false] {
-        let of_this = fragments.iter().filter(|fragment| fragment.goes() == goes);
+        let of_this = fragments.iter().filter(|fragment| fragment.is_evicted() == goes);
         for fragment in of_this.filter(|fragment| fragment.offload > 0) {
             steps.push(SwitchStep::Offload(fragment.named(rows)));
             if goes {

@@ -46,7 +46,7 @@ impl<'a> Clocks<'a> {
     ) -> Result<Self, VerifyError> {
         let ended = scratch.take(schedule.steps.len(), PerStream::all(NEVER))?;
         let position = scratch.take(plan.steps.len(), 0u32)?;
-        let (first, _) = schedule.stream_steps.firsts();
+        let (first, _) = schedule.stream_steps.first_indices();
         let mut clocks = Self { plan: *plan, schedule: *schedule, ended, position, first };
         let entries = plan.steps.len().checked_mul(plan.iterations() as usize);
         if schedule.iterations != plan.iterations() || Some(schedule.steps.len()) != entries {

@@ -133,7 +133,9 @@ impl Work<'_> {
                         best = Some(strategy);
                     }
                     Ok(Some(_)) => {}
-                    Err(error) if error.is_of_one_list() => shortage = Some(error.less(shortage)),
+                    Err(error) if error.is_of_one_list() => {
+                        shortage = Some(error.with_least_need(shortage))
+                    }
                     Err(error) => return Err(error),
                 }
             }

@@ -94,7 +94,7 @@ impl<'w, 'o> BestPlan<'w, 'o> {
                 // budget.
                 let is_of_host = matches!(self.shortage, Some(PlanningError::Plan(_)));
                 if !is_of_host {
-                    self.shortage = Some(error.less(self.shortage));
+                    self.shortage = Some(error.with_least_need(self.shortage));
                 }
                 Ok(u64::MAX)
             }

@@ -142,7 +142,7 @@ fn make_end<'o>(
         },
     };
     let made = work.make(Choice::ALL, strategy, output, scratch);
-    made.map_err(|error| error.less(shortage))
+    made.map_err(|error| error.with_least_need(shortage))
 }
 
 /// The smallest budget over all choices. Leaves its tensors in `arena`.

@@ -83,7 +83,7 @@ impl Turns<'_> {
         let (of_states, of_values) = (makers(Kind::State), makers(Kind::Temporary));
         let up_ns = if of_values & HOST == 0 { 0 } else { self.to_device_ns };
         let down_ns = if of_values & DEVICE == 0 { 0 } else { self.to_host_ns };
-        let brought_ns = self.link_ns.saturating_add(self.brings_ns(op));
+        let brought_ns = self.link_ns.saturating_add(self.states_upload_ns(op));
         let start_ns = self.now_ns.saturating_add(up_ns).max(brought_ns);
         let device_ns = start_ns.saturating_add(time_ns);
         let host_ns = host_ns.filter(|_| of_states != DEVICE);
@@ -99,7 +99,7 @@ impl Turns<'_> {
     }
 
     /// The time in which the link uploads the share of the states that an op reads.
-    fn brings_ns(&self, op: OpId) -> u64 {
+    fn states_upload_ns(&self, op: OpId) -> u64 {
         let graph = self.request.graph;
         let tensors = graph.reads(op).iter().map(|&tensor| graph.tensor(tensor));
         let states = tensors.filter(|tensor| tensor.kind == Kind::State);
@@ -169,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn who_reads_an_updated_state_runs_where_it_was_updated() {
+    fn readers_of_a_state_run_on_the_side_that_updated_it() {
         let tensor = |bytes, kind| Tensor { bytes, kind };
         let tensors = [tensor(100, Kind::State), tensor(1, Kind::State)];
         let op = |first_operand, reads, writes, host_s| {

@@ -107,7 +107,7 @@ mod tests {
     use crate::sequence::Sequence;
 
     #[test]
-    fn what_is_made_of_several_inputs_belongs_to_the_last() {
+    fn an_op_with_several_inputs_belongs_to_the_last_batch() {
         const KINDS: [Kind; 11] = [
             // A mask, two batches, the rate of the update, a weight.
             Kind::Input,

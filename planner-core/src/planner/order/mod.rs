@@ -141,7 +141,7 @@ const SETS: [u64; 2] = [64, 16];
 const ALL_BATCHES: u32 = u32::MAX;
 
 /// Ways to join ops after which values die soon.
-const SOON: [Join; 2] = [Join::Light, Join::All];
+const JOINS: [Join; 2] = [Join::Light, Join::All];
 
 /// The usual bound of the error of a sampled period, as a fraction.
 const SAMPLE_ERROR: u64 = 16;
@@ -210,12 +210,12 @@ impl<'s> Orders<'s> {
     }
 }
 
-/// The ways to join ops that are worth a try: first [`SOON`], then those after which states are
+/// The ways to join ops that are worth a try: first [`JOINS`], then those after which states are
 /// read together.
 pub(super) fn joins(budget_bytes: u64) -> impl Iterator<Item = Join> {
     let sets =
         SETS.map(|share| Join::ByStates { set_bytes: budget_bytes / share, batches: ALL_BATCHES });
-    SOON.into_iter().chain(sets)
+    JOINS.into_iter().chain(sets)
 }
 
 /// If there are several micro-batches, the ways in which 1, 2, 4, … of them read states together.
@@ -244,9 +244,9 @@ pub(super) fn best<'s>(
     let given_ns = sample(given, scratch)?.map_or(u64::MAX, |sampled| sampled.period_ns);
     let near_ns = given_ns.saturating_add(given_ns / SAMPLE_ERROR);
     let mut best = [(near_ns, None), (u64::MAX, None)];
-    let mut tried: heapless::Vec<u64, { SOON.len() + SETS.len() }> = heapless::Vec::new();
+    let mut tried: heapless::Vec<u64, { JOINS.len() + SETS.len() }> = heapless::Vec::new();
     for (at, join) in joins(budget_bytes).enumerate() {
-        let kind = usize::from(at >= SOON.len());
+        let kind = usize::from(at >= JOINS.len());
         if best.iter().any(|&(least_ns, _)| given.is_ideal(least_ns.min(given_ns))) {
             break;
         }
@@ -445,7 +445,7 @@ mod tests {
     }
 
     #[test]
-    fn a_small_allocation_keeps_no_one_waiting() {
+    fn a_small_allocation_blocks_no_other() {
         let [first, second] = FORWARD;
         let [second_back, first_back] = BACKWARD;
         let step = [

@@ -22,7 +22,7 @@ use crate::sequence::LaunchId;
 use heapless::Vec;
 
 /// The most gaps of a value that are searched for the one that spans a launch.
-const LOOKED_AT: usize = 64;
+const MOST_SEARCHED: usize = 64;
 
 /// The most gaps that are cut for one closure. The launches of other inputs are repeated as well.
 const MOST_CUTS: usize = 256;
@@ -262,14 +262,14 @@ impl Cover<'_, '_, '_> {
             {
                 let rest = Span { from: at.index(), ..span };
                 let relief = sum(densities.relief, self.moves.ranges(gap, rest));
-                lost += self.away(gap) as f64 * relief as f64;
+                lost += self.leaving_objects(gap) as f64 * relief as f64;
             }
         }
         lost
     }
 
     /// The objects that leave in a gap, by moves or by a drop.
-    fn away(&self, slot: usize) -> u64 {
+    fn leaving_objects(&self, slot: usize) -> u64 {
         let is_dropped = self.dropped.is_dropped(slot);
         if is_dropped { self.moves.objects(slot) } else { self.moves.gaps.moved(slot) }
     }
@@ -337,7 +337,7 @@ impl Cover<'_, '_, '_> {
     /// The gap of a value that spans a launch.
     fn gap_over(&self, value: u32, at: LaunchId) -> Option<usize> {
         let mut slot = value as usize;
-        for _gap in 0..LOOKED_AT {
+        for _gap in 0..MOST_SEARCHED {
             let (next, later) = self.moves.gaps.next_use(slot);
             let next_slot = self.moves.gaps.next_slot(slot);
             if later || self.moves.gaps.version(next_slot) != value && next >= at {
@@ -357,10 +357,10 @@ impl Cover<'_, '_, '_> {
         if span.wraps || span.to <= at.index() || span.from > at.index() {
             return false;
         }
-        let away = self.away(slot);
-        self.add_slack(slot, -(away as i64));
+        let leaving = self.leaving_objects(slot);
+        self.add_slack(slot, -(leaving as i64));
         self.dropped.cut[slot] = at.0;
-        self.add_slack(slot, away as i64);
+        self.add_slack(slot, leaving as i64);
         true
     }
 

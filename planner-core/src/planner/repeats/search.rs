@@ -45,10 +45,10 @@ const RUNGS: [u64; 16] = [
 const COARSE: [usize; 9] = [132, 100, 68, 116, 148, 124, 140, 36, 164];
 
 /// The number of these prices that rank two orders of the ops.
-const TELLING: usize = 3;
+const RANK_LISTS: usize = 3;
 
 /// The relative error of the rank, as a fraction of the period. It is rarely larger.
-const TELLING_ERROR: u64 = 128;
+const RANK_ERROR: u64 = 128;
 
 /// The first distance between the best price so far and the next ones to try: an octave.
 const STRIDE: usize = RUNGS.len();
@@ -261,7 +261,7 @@ fn best_joins(
 
 /// Whether a rank is less than another by more than the error of the lists that both come from.
 const fn is_surely_less((lacks, (one_ns, _)): Rank, (other_lacks, (other_ns, _)): Rank) -> bool {
-    lacks < other_lacks || lacks == other_lacks && one_ns < other_ns - other_ns / TELLING_ERROR
+    lacks < other_lacks || lacks == other_lacks && one_ns < other_ns - other_ns / RANK_ERROR
 }
 
 /// The rank of a few lists with repeats.
@@ -273,7 +273,7 @@ fn rank(
 ) -> Result<Rank, PlanningError> {
     let mut scratch = scratch.reborrow();
     let mut incumbent = Incumbent::new(task, &mut scratch)?;
-    let mut left = lists.min(TELLING);
+    let mut left = lists.min(RANK_LISTS);
     add_repeats(task, &mut incumbent, (usize::MAX, &mut left), output, &mut scratch)?;
     Ok(incumbent.rank())
 }
@@ -667,7 +667,7 @@ mod tests {
     }
 
     #[test]
-    fn where_all_prices_cost_the_same_compute_is_cheap() {
+    fn if_all_prices_cost_the_same_compute_is_cheap() {
         let mut climb = Climb::new();
         while let Some(at) = climb.next() {
             climb.record(at, (0, (7, 7)));

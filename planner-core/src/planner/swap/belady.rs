@@ -10,7 +10,7 @@
               that `check` has checked"
 )]
 
-use super::recent::{Recent, Rested};
+use super::recent::{Recent, Unused};
 use super::{Classes, Threshold};
 use crate::graph::{Kind, TensorId};
 use crate::plan::Pool;
@@ -115,7 +115,7 @@ struct Scan<'s> {
     /// The number of free objects of each class.
     free: &'s mut [u64],
     recent: Recent<'s>,
-    rested: Rested<'s>,
+    rested: Unused<'s>,
     present: &'s mut [u8],
     /// The next [`Use`] of each tensor.
     upcoming: &'s mut [u32],
@@ -133,7 +133,7 @@ impl<'s> Scan<'s> {
         total([
             words::<u64>(limits.pools),
             Recent::scratch_words(limits),
-            Rested::scratch_words(limits),
+            Unused::scratch_words(limits),
             words::<u8>(limits.tensors),
             words::<u32>(limits.tensors).saturating_mul(3),
             words::<u64>(limits.tensors),
@@ -155,7 +155,7 @@ impl<'s> Scan<'s> {
             threshold,
             free: scratch.take(pools, 0u64)?,
             recent: Recent::new(tensors, pools, scratch)?,
-            rested: Rested::new(task.sequence, classes, scratch)?,
+            rested: Unused::new(task.sequence, classes, scratch)?,
             present: scratch.take(tensors, 0u8)?,
             upcoming: scratch.take(tensors, 0u32)?,
             last_slot: scratch.take(tensors, NONE)?,
@@ -247,7 +247,7 @@ impl<'s> Scan<'s> {
     /// Among tensors last used at least a threshold ago, the one whose next use is last. If there
     /// is none, the least recently used tensor.
     fn victim(&mut self, class: usize, op: LaunchId) -> Option<TensorId> {
-        self.rest(class);
+        self.collect_unused(class);
         let mut rested = core::mem::take(&mut self.rested);
         let latest = rested.with(class, |heap| {
             while let Some((key, tensor)) = heap.top() {
@@ -265,13 +265,13 @@ impl<'s> Scan<'s> {
         latest.filter(is_free).or_else(|| self.recent.of(class).find(is_free))
     }
 
-    /// Moves the tensors that have not been used for a threshold of time to [`Rested`].
-    fn rest(&mut self, class: usize) {
+    /// Moves the tensors that have not been used for a threshold of time to [`Unused`].
+    fn collect_unused(&mut self, class: usize) {
         let object_bytes = self.classes.pools[class].object_bytes;
         let threshold_ns = self.threshold.ns(self.task.machine, object_bytes);
         loop {
             let (slots, times, now_ns) = (&*self.last_slot, &*self.last_ns, self.now_ns);
-            let rests = self.recent.rest(class, |tensor| {
+            let rests = self.recent.next_unused(class, |tensor| {
                 let at = tensor.index();
                 slots[at] == NONE || times[at].saturating_add(threshold_ns) <= now_ns
             });

@@ -17,7 +17,7 @@ use crate::sequence::Sequence;
 pub(super) struct Recent<'a> {
     before: &'a mut [u32],
     after: &'a mut [u32],
-    /// The first tensor of each class that has not been moved to [`Rested`] yet.
+    /// The first tensor of each class that has not been moved to [`Unused`] yet.
     fresh: &'a mut [u32],
     tensors: usize,
 }
@@ -74,8 +74,9 @@ impl<'a> Recent<'a> {
         core::iter::successors(first, move |&at| Some(next(at)).filter(tensor)).map(TensorId)
     }
 
-    /// The first tensor that has not been moved to [`Rested`] yet, if it has rested by now.
-    pub(super) fn rest(
+    /// The first tensor that has not been moved to [`Unused`] yet, if it has been unused for a
+    /// threshold of time by now.
+    pub(super) fn next_unused(
         &mut self,
         class: usize,
         has_rested: impl FnOnce(TensorId) -> bool,
@@ -93,14 +94,14 @@ impl<'a> Recent<'a> {
 /// The tensors of each class that have not been used for a threshold of time; the one whose next
 /// use is last is on top. Outdated entries of tensors that were used since, or evicted, remain.
 #[derive(Default)]
-pub(super) struct Rested<'a> {
+pub(super) struct Unused<'a> {
     entries: &'a mut [[u64; 2]],
     /// The index at which the entries of each class begin, and at the end the number of entries.
     start: &'a mut [u32],
     len: &'a mut [u32],
 }
 
-impl<'a> Rested<'a> {
+impl<'a> Unused<'a> {
     pub(super) const fn scratch_words(limits: &Limits) -> usize {
         total([
             words::<[u64; 2]>(limits.operands.saturating_add(limits.tensors)),

@@ -31,7 +31,7 @@ use crate::scratch::{Limits, OutOfScratch, Scratch, larger, total};
 use crate::sequence::Sequence;
 use chain::{Chain, Item};
 use course::{Course, Timing};
-use selection::{Criteria, Profit, Reserve, Selection, Tie};
+use selection::{Criteria, Profit, Reserve, Selection, TieBreak};
 
 pub(super) use chain::check;
 
@@ -220,7 +220,7 @@ impl Way {
     fn cyclic(reserves: &[Reserve], activations: bool, parts: u64) -> impl Iterator<Item = Self> {
         reserves.iter().flat_map(move |&reserve| {
             [Profit::Ops, Profit::Time].into_iter().flat_map(move |profit| {
-                [Tie::Last, Tie::First].into_iter().flat_map(move |tie| {
+                [TieBreak::Last, TieBreak::First].into_iter().flat_map(move |tie| {
                     let criteria = Criteria { reserve, tie, profit, activations, parts };
                     [false, true].map(|ahead| Self::Greedy(criteria, Timing::Cyclic { ahead }))
                 })

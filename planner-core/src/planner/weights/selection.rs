@@ -56,7 +56,7 @@ pub(in crate::planner) enum Reserve {
 
 /// The choice among equally profitable ones.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::planner) enum Tie {
+pub(in crate::planner) enum TieBreak {
     Last,
     First,
 }
@@ -74,7 +74,7 @@ pub(in crate::planner) enum Profit {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::planner) struct Criteria {
     pub(super) reserve: Reserve,
-    pub(super) tie: Tie,
+    pub(super) tie: TieBreak,
     pub(super) profit: Profit,
     /// Whether activations may leave too.
     pub(super) activations: bool,
@@ -85,7 +85,7 @@ pub(in crate::planner) struct Criteria {
 impl Criteria {
     pub(super) const PUBLISHED: Self = Self {
         reserve: Reserve::Sixteenths(0),
-        tie: Tie::Last,
+        tie: TieBreak::Last,
         profit: Profit::Ops,
         activations: false,
         parts: 1,
@@ -205,8 +205,8 @@ impl<'s> Selection<'s> {
             let cost = u128::from(objects) * transfers;
             let choice = Choice { layer, span, objects, benefit, cost };
             let is_better = best.is_none_or(|best| match criteria.tie {
-                Tie::Last => !choice.is_below(&best),
-                Tie::First => best.is_below(&choice),
+                TieBreak::Last => !choice.is_below(&best),
+                TieBreak::First => best.is_below(&choice),
             });
             if choice.benefit > 0 && is_better {
                 best = Some(choice);
