@@ -273,7 +273,7 @@ pub(super) fn plan_segments<'o>(
                 best = best.filter(|&(least, _)| least <= cost).or(Some((cost, tried)));
             }
             Err(error) if error.is_of_one_list() => {
-                shortage = Some(error.with_least_need(shortage))
+                shortage = Some(error.with_least_need(shortage));
             }
             Err(error) => return Err(error),
         }

@@ -134,7 +134,7 @@ impl Work<'_> {
                     }
                     Ok(Some(_)) => {}
                     Err(error) if error.is_of_one_list() => {
-                        shortage = Some(error.with_least_need(shortage))
+                        shortage = Some(error.with_least_need(shortage));
                     }
                     Err(error) => return Err(error),
                 }
