@@ -1,7 +1,12 @@
-//! What a plan takes and gives back, allocation by allocation, over several iterations.
+//! The allocations and releases of a plan over several iterations.
 //!
-//! The object numbers of all allocations form one array, and a *slot* is a position there.
-//! A piece holds consecutive slots, so that a walk keeps no more than one number a piece.
+//! The object numbers of all allocations form one array; a *slot* is a position in it. A piece
+//! holds consecutive slots, so a walk keeps only one number for each piece.
+
+#![expect(
+    clippy::indexing_slicing,
+    reason = "pieces are those of the table, and the arrays have an entry for each"
+)]
 
 use crate::graph::{Graph, Launched, OpId, TensorId};
 use crate::index_set::IndexSet;
@@ -13,40 +18,40 @@ use core::ops::Range;
 /// No slot.
 pub(crate) const NO_SLOT: u32 = u32::MAX;
 
-/// What takes objects.
+/// The owner of an allocation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Taker {
     Tensor(TensorId),
     Workspace(OpId),
 }
 
-/// What happens to the objects of some slots. Positions count the steps of all iterations
-/// from 1; 0 is the start.
+/// An event of the objects of some slots. Positions count the steps of all iterations from 1; 0 is
+/// the start.
 #[derive(Clone, Debug)]
 pub(crate) enum Event<'e> {
     /// An allocation takes them.
     Take {
-        /// Where it is listed.
+        /// The place of the allocation in the plan.
         location: Location,
-        /// Its position.
+        /// The position of the step.
         at: u32,
-        /// Its number.
+        /// The number of the allocation.
         allocation: u32,
         taker: Taker,
         pool: usize,
         slots: Range<u32>,
-        /// The first slot of each piece of the tensor after this, or [`NO_SLOT`]; that of the
-        /// workspace.
+        /// The first slot of each piece of the tensor after this event, or [`NO_SLOT`]; for a
+        /// workspace, its first slot.
         first: &'e [u32],
     },
-    /// They are free again from this position on.
+    /// The objects are free from this position on.
     Give { at: u32, slots: Range<u32> },
-    /// A piece that lay in the objects of `start` lies in those of `end` after the last
+    /// A piece that was in the objects of `start` at first is in those of `end` after the last
     /// iteration.
     End { tensor: TensorId, start: Range<u32>, end: Range<u32> },
 }
 
-/// How much a plan allocates.
+/// The number of allocations and slots of a plan.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Totals {
     pub(crate) allocations: u32,
@@ -54,7 +59,7 @@ pub(crate) struct Totals {
 }
 
 impl Totals {
-    /// One more allocation, of so many objects: its number, and its slots.
+    /// Adds an allocation of `count` objects; returns its number and its slots.
     fn add(&mut self, count: u64) -> Option<(u32, Range<u32>)> {
         let first = self.slots;
         self.slots = u64::from(first).checked_add(count).and_then(slot)?;
@@ -63,26 +68,26 @@ impl Totals {
     }
 }
 
-/// Words of scratch that [`walk`] asks for.
+/// Words of scratch that [`walk`] needs.
 pub(crate) const fn scratch_words(limits: &Limits) -> usize {
     words::<u32>(limits.pieces)
         .saturating_mul(2)
         .saturating_add(IndexSet::scratch_words(limits.pieces))
 }
 
-/// Walks the list so many times. O(steps + operands + log pieces for each piece that is taken),
+/// Walks the list a number of times. O(steps + operands + log pieces for each allocated piece),
 /// times the iterations.
 ///
 /// # Errors
-/// A list whose residency is broken, more than 2^32 - 2 slots or steps in all, and errors of
-/// `see`.
+/// A list that breaks a rule of residency, more than 2^32 - 2 slots or steps in all, and errors of
+/// `visit`.
 pub(crate) fn walk(
     graph: &Graph<'_>,
     plan: &Plan<'_>,
     pieces: &Pieces<'_>,
     iterations: u32,
     scratch: &mut Scratch<'_>,
-    see: impl FnMut(Event<'_>) -> Result<(), PlanError>,
+    visit: impl FnMut(Event<'_>) -> Result<(), PlanError>,
 ) -> Result<Totals, PlanError> {
     let entries = (plan.steps.len() as u64).checked_mul(iterations.into());
     entries.and_then(slot).ok_or(PlanError::TooManySteps)?;
@@ -91,7 +96,7 @@ pub(crate) fn walk(
     let first_at_start = scratch.take(pieces.len(), NO_SLOT)?;
     let mut missing = IndexSet::new(pieces.len(), &mut scratch)?;
     (0..pieces.len()).for_each(|piece| missing.insert(piece));
-    let mut walk = Walk { graph, pieces, first, missing, totals: Totals::default(), see };
+    let mut walk = Walk { graph, pieces, first, missing, totals: Totals::default(), visit };
     for (entry, resident) in (0..).zip(plan.resident_at_start) {
         walk.bring(resident.part, Location::Start(entry), 0)?;
     }
@@ -110,12 +115,12 @@ pub(crate) fn walk(
 struct Walk<'w, S> {
     graph: &'w Graph<'w>,
     pieces: &'w Pieces<'w>,
-    /// The first slot of each piece that is resident.
+    /// The first slot of each resident piece.
     first: &'w mut [u32],
-    /// The pieces that are not.
+    /// The pieces that are not resident.
     missing: IndexSet<'w>,
     totals: Totals,
-    see: S,
+    visit: S,
 }
 
 impl<S: FnMut(Event<'_>) -> Result<(), PlanError>> Walk<'_, S> {
@@ -128,7 +133,7 @@ impl<S: FnMut(Event<'_>) -> Result<(), PlanError>> Walk<'_, S> {
         }
     }
 
-    /// Takes objects for all of a part, of which nothing may be resident.
+    /// Allocates a part; none of its pieces may be resident.
     fn bring(&mut self, part: Part, location: Location, at: u32) -> Result<(), PlanError> {
         let tensor = part.tensor;
         if self.pieces.in_arena(tensor) {
@@ -141,7 +146,7 @@ impl<S: FnMut(Event<'_>) -> Result<(), PlanError>> Walk<'_, S> {
         self.take_pieces(tensor, pieces, location, at)
     }
 
-    /// Takes objects for those of some pieces that have none.
+    /// Allocates objects for each of these pieces that has none.
     fn take_pieces(
         &mut self,
         tensor: TensorId,
@@ -161,7 +166,7 @@ impl<S: FnMut(Event<'_>) -> Result<(), PlanError>> Walk<'_, S> {
                 self.totals.add(count).ok_or(PlanError::Overflow(location))?;
             let (taker, pool) = (Taker::Tensor(tensor), self.pieces.pool(tensor));
             let first = &self.first[self.pieces.of(tensor)];
-            (self.see)(Event::Take { location, at, allocation, taker, pool, slots, first })?;
+            (self.visit)(Event::Take { location, at, allocation, taker, pool, slots, first })?;
         }
         Ok(())
     }
@@ -176,8 +181,8 @@ impl<S: FnMut(Event<'_>) -> Result<(), PlanError>> Walk<'_, S> {
             let (allocation, given) =
                 self.totals.add(count).ok_or(PlanError::Overflow(location))?;
             let (taker, slots, first) = (Taker::Workspace(op), given.clone(), &[given.start]);
-            (self.see)(Event::Take { location, at, allocation, taker, pool, slots, first })?;
-            (self.see)(Event::Give { at, slots: given })?;
+            (self.visit)(Event::Take { location, at, allocation, taker, pool, slots, first })?;
+            (self.visit)(Event::Give { at, slots: given })?;
         }
         Ok(())
     }
@@ -194,17 +199,17 @@ impl<S: FnMut(Event<'_>) -> Result<(), PlanError>> Walk<'_, S> {
             }
             self.missing.insert(piece);
             let slots = self.slots(tensor, piece, first);
-            (self.see)(Event::Give { at, slots })?;
+            (self.visit)(Event::Give { at, slots })?;
         }
         Ok(())
     }
 
-    /// The slots of a piece from the first one on; they have been counted.
+    /// The slots of a piece, starting at the first one; they have been counted.
     fn slots(&self, tensor: TensorId, piece: usize, first: u32) -> Range<u32> {
         first..first + self.pieces.range(tensor, piece).1 as u32
     }
 
-    /// The end of the list is its start.
+    /// Checks that the end of the list matches its start.
     fn end(&mut self, first_at_start: &[u32]) -> Result<(), PlanError> {
         for tensor in self.graph.tensor_ids() {
             for piece in self.pieces.of(tensor) {
@@ -216,7 +221,7 @@ impl<S: FnMut(Event<'_>) -> Result<(), PlanError>> Walk<'_, S> {
                     _ => {
                         let start = self.slots(tensor, piece, start);
                         let end = self.slots(tensor, piece, end);
-                        (self.see)(Event::End { tensor, start, end })?;
+                        (self.visit)(Event::End { tensor, start, end })?;
                     }
                 }
             }
@@ -225,7 +230,7 @@ impl<S: FnMut(Event<'_>) -> Result<(), PlanError>> Walk<'_, S> {
     }
 }
 
-/// A slot's number, which is never [`NO_SLOT`].
+/// The number of a slot, which is never [`NO_SLOT`].
 fn slot(number: u64) -> Option<u32> {
     u32::try_from(number).ok().filter(|&number| number != NO_SLOT)
 }

@@ -1,5 +1,10 @@
-//! The arena: small tensors at fixed offsets, so that a thousand biases do not cost a
-//! thousand chunks.
+//! The arena: small tensors at fixed offsets, so that a thousand biases do not cost a thousand
+//! chunks.
+
+#![expect(
+    clippy::indexing_slicing,
+    reason = "tensors are those of the sequence, and the arrays have an entry for each"
+)]
 
 use crate::graph::{Graph, Kind, TensorId};
 use crate::machine::Machine;
@@ -8,29 +13,29 @@ use crate::plan::{ArenaPlacement, PlanError};
 use crate::scratch::{Buffer, BufferTooShort, Limits, OutOfScratch, Scratch, words};
 use crate::sequence::Sequence;
 
-/// Where each tensor's life begins and ends, in launches.
+/// The first and last use of each tensor, as launches.
 #[derive(Debug)]
 pub(crate) struct Lifetimes<'a> {
     first: &'a mut [u32],
     last: &'a mut [u32],
     last_read: &'a mut [u32],
-    /// The touched tensors in the order of their first touch.
+    /// The used tensors in the order of their first use.
     by_first: &'a [u32],
 }
 
 const NEVER: u32 = u32::MAX;
 
 impl<'a> Lifetimes<'a> {
-    /// Words of scratch that [`Lifetimes::new`] asks for.
+    /// Words of scratch that [`Lifetimes::new`] needs.
     #[must_use]
     pub(crate) const fn scratch_words(limits: &Limits) -> usize {
         words::<u32>(limits.tensors).saturating_mul(4)
     }
 
-    /// Finds the first and last touch of every tensor. O(operands).
+    /// Finds the first and last use of every tensor. O(operands).
     ///
     /// # Errors
-    /// Scratch that is too small.
+    /// Too little scratch.
     pub(crate) fn new(
         sequence: &Sequence<'_>,
         scratch: &mut Scratch<'a>,
@@ -57,12 +62,12 @@ impl<'a> Lifetimes<'a> {
         Ok(Self { first, last, last_read, by_first: &by_first[..touched] })
     }
 
-    /// The first and the last launch that touch a tensor, if any does.
+    /// The first and the last launch that use a tensor, if any does.
     ///
     /// # Panics
     /// The graph has no such tensor.
     #[must_use]
-    pub(crate) fn touches(&self, tensor: TensorId) -> Option<(u32, u32)> {
+    pub(crate) fn uses(&self, tensor: TensorId) -> Option<(u32, u32)> {
         let first = self.first[tensor.index()];
         (first != NEVER).then(|| (first, self.last[tensor.index()]))
     }
@@ -78,8 +83,9 @@ impl<'a> Lifetimes<'a> {
     }
 }
 
-/// Whether a tensor may lie in the arena, and deserves it: it is touched, but not by an op on the
-/// host, smaller than `below_bytes`, and no input that is unread or written after its last read.
+/// Whether a tensor may lie in the arena and should: a launch uses it, no op on the host does, it
+/// is smaller than `below_bytes`, and it is not an input that is unread or written after its last
+/// read.
 ///
 /// # Panics
 /// The graph has no such tensor, or `lifetimes` are of another graph.
@@ -91,31 +97,31 @@ pub(crate) fn admits(
     tensor: TensorId,
 ) -> bool {
     let data = sequence.tensor(tensor);
-    let Some((_, last)) = lifetimes.touches(tensor) else { return false };
+    let Some((_, last)) = lifetimes.uses(tensor) else { return false };
     data.bytes < below_bytes
-        && !sequence.is_touched_by_host(tensor)
+        && !sequence.is_used_by_host(tensor)
         && (data.kind != Kind::Input || lifetimes.last_read(tensor) == Some(last))
 }
 
-/// What a tensor takes of the arena: offsets are multiples of 256, or of a chunk where that is
-/// smaller.
+/// The bytes of the arena that a tensor takes: offsets are multiples of 256, or of a smaller chunk.
 pub(crate) fn size_bytes(graph: &Graph<'_>, machine: &Machine, tensor: TensorId) -> u64 {
     let bytes = graph.tensor(tensor).bytes;
     bytes.checked_next_multiple_of(machine.chunk_bytes.min(256)).unwrap_or(u64::MAX)
 }
 
-/// Words of scratch that [`pack`] asks for.
+/// Words of scratch that [`pack`] needs.
 #[must_use]
 pub(crate) const fn scratch_words(limits: &Limits) -> usize {
     words::<u64>(limits.tensors).saturating_add(packing::scratch_words(limits.tensors))
 }
 
-/// Gives every admitted tensor its offset: states and inputs side by side, then temporaries packed by
-/// lifetime, with [effort](packing::default_steps) only where that may save a chunk. Returns
-/// how many were placed, and the arena's bytes. O(operands), and packing.
+/// Assigns an offset to every admitted tensor: states, inputs and outputs side by side, then
+/// temporaries packed by lifetime, with [effort](packing::default_steps) only if that may save a
+/// chunk. Returns the number of placed tensors and the arena's size in bytes. O(operands), plus
+/// packing.
 ///
 /// # Errors
-/// Scratch or output that is too small.
+/// Too little scratch or output.
 ///
 /// # Panics
 /// `lifetimes` are of another graph.
@@ -142,7 +148,7 @@ pub(crate) fn pack(
     let mut own_bytes = 0u64;
     for tensor in of_kind(false) {
         placed.push(tensor, own_bytes)?;
-        // Admitted tensors are small: all of them stay far below 2^64.
+        // Admitted tensors are small: their sum stays far below 2^64.
         own_bytes = own_bytes.saturating_add(size_bytes(graph, machine, tensor));
     }
     let items = of_kind(true).map(|tensor| Item {
@@ -163,11 +169,11 @@ pub(crate) fn pack(
     Ok((placed.len, own_bytes.saturating_add(packing.height_bytes)))
 }
 
-/// The output so far.
+/// The placements written so far.
 struct Placed<'a> {
     out: &'a mut [ArenaPlacement],
     len: usize,
-    /// How many there may be.
+    /// The most placements.
     most: usize,
 }
 

@@ -1,4 +1,10 @@
-//! Requested, mapped and wasted bytes: three numbers kept apart everywhere.
+//! Requested, mapped and wasted bytes, which are always kept apart.
+
+#![expect(
+    clippy::indexing_slicing,
+    reason = "tensors, pools and pieces are those of the checked plan, and the arrays have an \
+              entry for each"
+)]
 
 use crate::graph::{Graph, Kind, Launched, OpId, TensorId};
 use crate::pieces::Pieces;
@@ -6,20 +12,20 @@ use crate::plan::{Location, Part, Plan, PlanError, Step};
 use crate::residency::Residency;
 use crate::scratch::{Limits, Scratch, total, words};
 
-/// Device memory of a plan, in list order, and what it moves.
+/// Device memory of a plan, in list order, and the bytes that it moves.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Footprint {
-    /// The arena, and the most bytes of objects held after any step (a launch counts its
-    /// workspace).
+    /// Bytes of the arena, and the maximum over the steps of the bytes of objects held after a
+    /// step; a launch counts with its workspace.
     pub peak_bytes: u64,
     /// The first step after which the peak is reached.
     pub peak_step: u32,
-    /// Bytes of the tensors that are live there.
+    /// Bytes of the tensors that are live then.
     pub requested_bytes: u64,
-    /// Tensors (or workspaces) that hold objects there, at least in part.
+    /// The number of tensors and workspaces that hold objects then, at least in part.
     pub allocations: u64,
-    /// Internal fragmentation: bytes of objects that are held and not filled, at most after
-    /// any step.
+    /// Internal fragmentation: the maximum over the steps of the bytes of objects that are held but
+    /// not filled.
     pub most_internal_waste_bytes: u64,
     /// The mean over all steps.
     pub mean_internal_waste_bytes: u64,
@@ -27,33 +33,32 @@ pub struct Footprint {
     pub h2d_bytes: u64,
     /// Bytes copied to the host in one iteration.
     pub d2h_bytes: u64,
-    /// Host bytes for every state, input and output that moves or that an op on the host touches.
+    /// Host bytes for every state, input and output that moves or that an op on the host uses.
     pub host_lasting_bytes: u64,
     /// The parts of states and inputs that move.
     pub host_parts_bytes: u64,
-    /// Host bytes for every temporary that moves or that an op on the host touches, each with a slot
+    /// Host bytes for every temporary that moves or that an op on the host uses, each with a slot
     /// of its own.
     pub host_temporary_bytes: u64,
 }
 
 impl Footprint {
-    /// Pinned host memory with a slot of its own for every tensor that moves;
-    /// a [`HostLayout`](crate::HostLayout) may need less.
+    /// Pinned host memory with a slot of its own for every tensor that moves; a
+    /// [`HostLayout`](crate::HostLayout) may need less.
     #[must_use]
     pub const fn host_bytes(&self) -> u64 {
-        // Cannot overflow: all tensors together fit into 64 bits.
+        // All tensors together fit into 64 bits, so the sum cannot overflow.
         self.host_lasting_bytes.saturating_add(self.host_temporary_bytes)
     }
 
-    /// The peak less the requested bytes: idle arena, and half-filled objects.
+    /// The peak less the requested bytes: unused arena, and unfilled objects.
     #[must_use]
     pub const fn waste_bytes(&self) -> u64 {
         self.peak_bytes.saturating_sub(self.requested_bytes)
     }
 }
 
-/// Words of scratch that [`measure`] asks for, by [`Limits::of_plan`], the table of
-/// pieces apart.
+/// Words of scratch that [`measure`] needs, by [`Limits::of_plan`], without the table of pieces.
 #[must_use]
 pub const fn scratch_words(limits: &Limits) -> usize {
     total([
@@ -68,26 +73,26 @@ pub const fn scratch_words(limits: &Limits) -> usize {
 /// Walks the list three times. O(steps + operands).
 ///
 /// # Errors
-/// A list whose residency is broken.
+/// A list that breaks a rule of residency.
 pub fn measure(pieces: &Pieces<'_>, scratch: &mut Scratch<'_>) -> Result<Footprint, PlanError> {
     let (graph, plan) = (pieces.graph(), pieces.plan());
     let mut walk = Walk::new(graph, plan, pieces, &mut scratch.reborrow())?;
     for (at, step) in (0..).zip(plan.steps) {
         walk.step(at, step)?;
-        walk.look(at);
+        walk.measure_step(at);
         walk.end_step(at, step);
     }
     walk.add_temporaries();
     let mean_bytes = walk.wasted_bytes.checked_div(plan.steps.len() as u128).unwrap_or(0);
-    // A mean of 64-bit numbers.
+    // A mean of 64-bit numbers fits into 64 bits.
     walk.footprint.mean_internal_waste_bytes = mean_bytes as u64;
     Ok(walk.footprint)
 }
 
-/// It moves, or an op on the host touches it.
+/// The tensor moves, or an op on the host uses it.
 const ON_HOST: u8 = 1;
 const LIVE: u8 = 2;
-/// The launch at hand reads the tensor.
+/// The current launch reads the tensor.
 const READ: u8 = 4;
 
 struct Walk<'w, 'a> {
@@ -96,19 +101,19 @@ struct Walk<'w, 'a> {
     pieces: &'w Pieces<'w>,
     residency: Residency<'a>,
     flags: &'a mut [u8],
-    /// For each piece, a later one, or itself, before which all have been copied.
+    /// For each piece, a later piece, or itself, such that all pieces before it have been copied.
     next_uncopied: &'a mut [u32],
     /// The step of each tensor's last read.
     last_read: &'a mut [u32],
     /// Bytes of objects held.
     held_bytes: u128,
-    /// Bytes that are resident, by tensor.
+    /// The resident bytes of each tensor.
     resident_bytes: &'a mut [u64],
     requested_bytes: u64,
-    /// Of these, in the arena.
+    /// The requested bytes in the arena.
     arena_requested_bytes: u64,
     allocations: u64,
-    /// Internal waste, summed up over the steps so far.
+    /// The internal waste, summed over the steps so far.
     wasted_bytes: u128,
     footprint: Footprint,
 }
@@ -166,7 +171,7 @@ impl<'w, 'a> Walk<'w, 'a> {
         }
     }
 
-    /// A state, input or output in the arena comes to life, if it has not already.
+    /// Marks a state, input or output in the arena as live, if it is not yet.
     fn live(&mut self, tensor: TensorId) {
         let flags = &mut self.flags[tensor.index()];
         if *flags & LIVE == 0 {
@@ -176,13 +181,13 @@ impl<'w, 'a> Walk<'w, 'a> {
         }
     }
 
-    /// What some objects of a tensor's pool take.
+    /// The bytes of some objects of a tensor's pool.
     fn object_bytes(&self, tensor: TensorId, objects: u64) -> u128 {
         let pool = self.plan.pools[self.pieces.pool(tensor)];
         u128::from(objects) * u128::from(pool.object_bytes)
     }
 
-    /// Bytes of a tensor, if any, become resident.
+    /// Adds resident bytes of a tensor, if any.
     fn grow(&mut self, tensor: TensorId, bytes: u64) {
         self.requested_bytes += bytes;
         let resident_bytes = &mut self.resident_bytes[tensor.index()];
@@ -228,12 +233,12 @@ impl<'w, 'a> Walk<'w, 'a> {
         Ok(())
     }
 
-    /// Counts the host bytes of a tensor that moves, or that an op on the host touches.
+    /// Counts the host bytes of a tensor that moves or that an op on the host uses.
     fn needs_host(&mut self, tensor: TensorId) {
         let flags = &mut self.flags[tensor.index()];
         if *flags & ON_HOST == 0 {
             *flags |= ON_HOST;
-            // Cannot overflow: each tensor is counted once.
+            // Each tensor is counted once, so the sum cannot overflow.
             let tensor = self.graph.tensor(tensor);
             match tensor.kind {
                 Kind::Temporary => self.footprint.host_temporary_bytes += tensor.bytes,
@@ -259,10 +264,10 @@ impl<'w, 'a> Walk<'w, 'a> {
         sum_bytes.checked_add(bytes).ok_or(PlanError::Overflow(location))
     }
 
-    /// The first piece from `piece` on that has not been copied.
+    /// The first piece at or after `piece` that has not been copied.
     fn uncopied_from(&mut self, mut piece: usize) -> usize {
         while let Some(&next) = self.next_uncopied.get(piece).filter(|&&n| n as usize != piece) {
-            // Halving the path makes many such walks take hardly longer than one step each.
+            // Path halving: many such walks take hardly longer than one step each.
             if let Some(&after) = self.next_uncopied.get(next as usize) {
                 self.next_uncopied[piece] = after;
             }
@@ -292,13 +297,13 @@ impl<'w, 'a> Walk<'w, 'a> {
         }
     }
 
-    /// Bytes of the objects of an op's workspace; none where it has none.
+    /// Bytes of the objects of an op's workspace; none if it has no workspace.
     fn workspace_held_bytes(&self, op: OpId) -> Option<u128> {
         let (pool, objects) = self.pieces.workspace(self.graph, op)?;
         Some(u128::from(objects) * u128::from(self.plan.pools[pool].object_bytes))
     }
 
-    fn look(&mut self, at: u32) {
+    fn measure_step(&mut self, at: u32) {
         let objects_bytes = u64::try_from(self.held_bytes).unwrap_or(u64::MAX);
         let filled_bytes = self.requested_bytes - self.arena_requested_bytes;
         let waste_bytes = objects_bytes.saturating_sub(filled_bytes);
@@ -314,7 +319,7 @@ impl<'w, 'a> Walk<'w, 'a> {
         }
     }
 
-    /// Takes back what a launch holds only while it runs.
+    /// Removes memory that a launch holds only while it runs.
     fn end_step(&mut self, at: u32, step: &Step) {
         let Step::Launch(launched) = *step else { return };
         let op = launched.op;
@@ -335,10 +340,10 @@ impl<'w, 'a> Walk<'w, 'a> {
         }
     }
 
-    /// Counts the temporaries in the arena of which a span covers the peak.
+    /// Counts the temporaries in the arena with a span that covers the peak.
     fn add_temporaries(&mut self) {
         let peak = self.footprint.peak_step;
-        // Where the last span of each tensor begins; reads are over.
+        // The start of the last span of each tensor; reads are no longer needed.
         let begin = &mut *self.last_read;
         begin.fill(u32::MAX);
         for (at, step) in (0..).zip(self.plan.steps) {

@@ -1,5 +1,10 @@
-//! The work: tensors, and the operations of one iteration that is repeated for ever
-//! (`docs/format.md`, 1).
+//! A graph: tensors, and the ops of one iteration, which repeats for ever (`docs/format.md`, 1).
+
+#![expect(
+    clippy::indexing_slicing,
+    reason = "`Graph::new` checks all ids of the graph; functions that take an id panic on a \
+              foreign one"
+)]
 
 use crate::scratch::{Limits, OutOfScratch, Scratch, words};
 use bytemuck::{Pod, Zeroable};
@@ -46,13 +51,14 @@ impl fmt::Display for OpId {
 /// Where a tensor's value comes from, and how long it lasts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Kind {
-    /// Kept from iteration to iteration; its value after the last one is a result.
+    /// The value is kept from iteration to iteration; the value after the last iteration is a
+    /// result.
     State,
-    /// A fresh value lies on the host before each iteration and is forgotten after it.
+    /// The host has a fresh value before each iteration. The value is dropped after it.
     Input,
-    /// Written before it is read, in each iteration, and forgotten after it.
+    /// An op writes it before any op reads it, in each iteration. The value is dropped after it.
     Temporary,
-    /// Written before it is read, in each iteration; its last value is left on the host.
+    /// An op writes it before any op reads it, in each iteration. The host gets the last value.
     Output,
 }
 
@@ -64,7 +70,7 @@ impl Kind {
         matches!(self, Self::Temporary | Self::Output)
     }
 
-    /// Whether a tensor has two slots on the host, which iterations use in turn: an input or an
+    /// Whether a tensor has two slots on the host, which iterations use alternately: an input or an
     /// output.
     #[must_use]
     pub const fn has_two_slots(self) -> bool {
@@ -75,19 +81,20 @@ impl Kind {
 /// One tensor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Tensor {
-    /// Size, not zero.
+    /// Size in bytes, not zero.
     pub bytes: u64,
     /// Where its value comes from.
     pub kind: Kind,
 }
 
-/// One operation. Its operands are a run of the graph's operand array, after those of the ops
-/// before it: first what it reads, then what it writes; a tensor in both is updated in place.
+/// One operation. Its operands are consecutive in the graph's operand array, after the operands of
+/// the ops before it: first the tensors it reads, then the tensors it writes. A tensor in both
+/// lists is updated in place.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Op {
     /// Time on the compute stream.
     pub time_ns: u64,
-    /// Device memory held only while the operation runs.
+    /// Device memory that is taken only while the op runs.
     pub workspace_bytes: u64,
     /// Position of its first operand.
     pub first_operand: u32,
@@ -95,15 +102,15 @@ pub struct Op {
     pub reads: u32,
     /// Number of tensors written.
     pub writes: u32,
-    /// Whether it may be launched again: on the values that it read the first time, it writes the
-    /// same bytes into its temporaries (`docs/format.md`, 1).
+    /// Whether the op may be launched again: if it reads the same values as the first time, it
+    /// writes the same bytes into its temporaries (`docs/format.md`, 1).
     pub repeatable: bool,
-    /// Time on the host, where the op may run there instead.
+    /// Time on the host, if the op may run there instead.
     pub host_ns: Option<u64>,
 }
 
-/// A launch of an op: the first one of an iteration, or a repeat, which neither reads nor writes
-/// the states, inputs and outputs that the op writes.
+/// A launch of an op: the first of an iteration, or a repeat. A repeat neither reads nor writes the
+/// states, inputs and outputs that the op writes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Launched {
     /// The op.
@@ -126,7 +133,7 @@ impl Launched {
     }
 }
 
-/// A checked graph: every id is in range and every value that is read exists.
+/// A checked graph: every id is in range, and every value that is read has been written.
 #[derive(Clone, Copy, Debug)]
 pub struct Graph<'a> {
     tensors: &'a [Tensor],
@@ -138,28 +145,28 @@ pub struct Graph<'a> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum GraphError {
-    /// There is nothing to run.
+    /// The graph has no ops.
     NoOps,
     /// More tensors, ops or operands than ids can name.
     TooManyIds,
     /// The tensor has no bytes.
     EmptyTensor(TensorId),
-    /// The op's run of operands reaches past the end of the array.
+    /// The op's operands reach past the end of the array.
     OperandsOutOfRange(OpId),
-    /// The op's run of operands begins before the end of that of an earlier op.
+    /// The op's operands begin before the end of an earlier op's operands.
     OperandsOutOfOrder(OpId),
     /// The op names a tensor that does not exist.
     UnknownTensor {
         /// The op.
         op: OpId,
-        /// The id it names.
+        /// The unknown id.
         tensor: TensorId,
     },
     /// The op reads the tensor twice, or writes it twice.
     RepeatedOperand {
         /// The op.
         op: OpId,
-        /// The tensor that it repeats.
+        /// The repeated tensor.
         tensor: TensorId,
     },
     /// The op reads a temporary or an output that no earlier op writes.
@@ -169,8 +176,8 @@ pub enum GraphError {
         /// The tensor without a value.
         tensor: TensorId,
     },
-    /// The times, or the sizes of workspaces and tensors, of inputs twice, add up to more than 64
-    /// bits.
+    /// The sum of all times, or of the sizes of workspaces and tensors (inputs and outputs twice),
+    /// exceeds 64 bits.
     Overflow,
     /// No op writes the output.
     NeverWritten(TensorId),
@@ -201,7 +208,7 @@ impl fmt::Display for GraphError {
             Self::EmptyTensor(tensor) => write!(f, "{tensor} has zero bytes"),
             Self::OperandsOutOfRange(op) => write!(f, "{op} lists operands that do not exist"),
             Self::OperandsOutOfOrder(op) => {
-                write!(f, "{op} lists operands that stand before those of an earlier op")
+                write!(f, "the operands of {op} begin before the end of an earlier op's operands")
             }
             Self::UnknownTensor { op, tensor } => {
                 write!(f, "{op} names {tensor}, which does not exist")
@@ -227,7 +234,7 @@ impl fmt::Display for GraphError {
 impl core::error::Error for GraphError {}
 
 impl<'a> Graph<'a> {
-    /// Words of scratch that [`Graph::new`] asks for.
+    /// Words of scratch that [`Graph::new`] needs.
     #[must_use]
     pub const fn scratch_words(tensors: usize) -> usize {
         words::<u32>(tensors).saturating_mul(2)
@@ -236,7 +243,7 @@ impl<'a> Graph<'a> {
     /// Checks a graph. O(tensors + operands).
     ///
     /// # Errors
-    /// The first defect found, in the order of the ops.
+    /// The first defect, in the order of the ops.
     pub fn new(
         tensors: &'a [Tensor],
         ops: &'a [Op],
@@ -253,7 +260,7 @@ impl<'a> Graph<'a> {
         if self.ops.is_empty() {
             return Err(GraphError::NoOps);
         }
-        // So that an id with a flag, or twice as many of them, fit into 32 bits.
+        // An id with a flag, or twice the number of ids, must fit into 32 bits.
         let most = i32::MAX as usize;
         if self.tensors.len() > most || self.ops.len() > most || self.operands.len() > most {
             return Err(GraphError::TooManyIds);
@@ -263,7 +270,7 @@ impl<'a> Graph<'a> {
             if tensor.bytes == 0 {
                 return Err(GraphError::EmptyTensor(id));
             }
-            // The host holds two values of an input, and of an output.
+            // The host holds two values of an input or an output.
             let values = if tensor.kind.has_two_slots() { 2 } else { 1 };
             bytes = tensor
                 .bytes
@@ -295,7 +302,7 @@ impl<'a> Graph<'a> {
             let operands =
                 self.operands.get(first..end).ok_or(GraphError::OperandsOutOfRange(id))?;
             if !operands.is_empty() {
-                // All ops together list at most as many operands as there are.
+                // The operands of all ops together must fit into the array.
                 if first < end_before {
                     return Err(GraphError::OperandsOutOfOrder(id));
                 }
@@ -380,7 +387,7 @@ impl<'a> Graph<'a> {
         self.ops[id.index()]
     }
 
-    /// What an op reads.
+    /// The tensors that an op reads.
     ///
     /// # Panics
     /// There is no such op.
@@ -391,7 +398,7 @@ impl<'a> Graph<'a> {
         &self.operands[first..first + op.reads as usize]
     }
 
-    /// What an op writes.
+    /// The tensors that an op writes.
     ///
     /// # Panics
     /// There is no such op.
@@ -402,7 +409,8 @@ impl<'a> Graph<'a> {
         &self.operands[first..first + op.writes as usize]
     }
 
-    /// What an op reads, then what it writes; a tensor updated in place comes twice.
+    /// The tensors that an op reads, then those that it writes. A tensor updated in place appears
+    /// twice.
     ///
     /// # Panics
     /// There is no such op.
@@ -413,7 +421,8 @@ impl<'a> Graph<'a> {
         &self.operands[first..first + op.reads as usize + op.writes as usize]
     }
 
-    /// Every tensor an op touches: its reads, then what it writes without reading.
+    /// Every tensor that an op reads or writes, each once: its reads, then the tensors that it only
+    /// writes.
     ///
     /// # Panics
     /// There is no such op.
@@ -423,8 +432,8 @@ impl<'a> Graph<'a> {
         reads.iter().chain(only_written).copied()
     }
 
-    /// Whether a launch leaves an operand of its op alone: a repeat does so with the states, inputs
-    /// and outputs that the op writes. O(writes).
+    /// Whether a launch does not access an operand of its op. A repeat does not access the states,
+    /// inputs and outputs that the op writes. O(writes).
     ///
     /// # Panics
     /// There is no such op or tensor.
@@ -435,7 +444,8 @@ impl<'a> Graph<'a> {
             && self.writes(launched.op).contains(&operand)
     }
 
-    /// What a launch reads: of a repeat, without the states, inputs and outputs that the op writes.
+    /// The tensors that a launch reads. A repeat does not read the states, inputs and outputs that
+    /// the op writes.
     ///
     /// # Panics
     /// There is no such op.
@@ -448,7 +458,7 @@ impl<'a> Graph<'a> {
         reads.filter(move |&tensor| !graph.leaves_alone(launched, tensor))
     }
 
-    /// What a launch writes: of a repeat, the temporaries alone.
+    /// The tensors that a launch writes. A repeat writes only temporaries.
     ///
     /// # Panics
     /// There is no such op.
@@ -466,7 +476,8 @@ impl<'a> Graph<'a> {
         !launched.is_repeat || self.tensor(tensor).kind == Kind::Temporary
     }
 
-    /// What a launch reads, then what it writes; a tensor updated in place comes twice.
+    /// The tensors that a launch reads, then those that it writes. A tensor updated in place
+    /// appears twice.
     ///
     /// # Panics
     /// There is no such op.
@@ -480,14 +491,14 @@ impl<'a> Graph<'a> {
     /// The sum of all op times.
     #[must_use]
     pub fn compute_ns(&self) -> u64 {
-        // Cannot overflow: the constructor has checked it.
+        // The constructor has checked that the sum does not overflow.
         self.ops.iter().map(|op| op.time_ns).sum()
     }
 }
 
 impl Limits {
-    /// The sizes of a graph, for planning it: steps and pieces are enough for every strategy.
-    /// A fraction of the steps is enough for most plans; see [`Limits::with_steps`]. O(ops).
+    /// The sizes of a graph, for planning: enough steps and pieces for every strategy. A fraction
+    /// of the steps is enough for most plans; see [`Limits::with_steps`]. O(ops).
     #[must_use]
     pub fn of_graph(graph: &Graph<'_>) -> Self {
         let count = |op: &Op| (op.reads as usize).saturating_add(op.writes as usize);

@@ -1,9 +1,15 @@
 //! The order of the ops on the host.
 //!
-//! Of the ops that are ready, the host runs the one whose result is needed first: the earliest
-//! deadline (Jackson, "Scheduling a production line to minimize maximum tardiness", 1955). After a
-//! backward pass, that is the update of the weights that the next forward pass begins with; those of
-//! later layers follow while that pass runs.
+//! Among the ops that are ready, the host runs the one whose result is needed first: earliest
+//! deadline first (Jackson, "Scheduling a production line to minimize maximum tardiness", 1955).
+//! After a backward pass, that is the update of the first weights of the next forward pass; the
+//! updates of later layers follow while that pass runs.
+
+#![expect(
+    clippy::indexing_slicing,
+    reason = "tensors, launches and steps are those of the sequence, and the arrays have an entry \
+              for each"
+)]
 
 use crate::graph::OpId;
 use crate::hosted::Hosted;
@@ -16,26 +22,28 @@ use bytemuck::{Pod, Zeroable};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Pod, Zeroable)]
 #[repr(C)]
 pub(crate) struct HostStep {
-    /// How many launches of the iteration come before it in the list.
+    /// The number of launches of the iteration that come before it in the list.
     pub(crate) after: u32,
-    /// How many launches it depends on, or comes after one that does.
+    /// The number of launches after which it is ready: launches that it depends on, or that come
+    /// before one of these.
     pub(crate) ready: u32,
     pub(crate) op: OpId,
-    /// The launch that needs its result, counted over all iterations.
+    /// The first launch that needs its result, counted over all iterations.
     needed: u32,
 }
 
-/// The launches around the next op on the host that touches a tensor.
+/// The launches around the next op on the host that uses a tensor.
 #[derive(Clone, Copy, Pod, Zeroable)]
 #[repr(C)]
-struct Around {
-    /// If it reads the tensor: how many come before it, or which one comes after it.
+struct Neighbours {
+    /// If the op reads the tensor: the number of launches before it, or the launch after it.
     to_read: u32,
-    /// If it writes it.
+    /// If the op writes the tensor.
     to_write: u32,
 }
 
-/// Iterations that are followed. In the first, the host has nothing left to do from the one before.
+/// The number of simulated iterations. In the first one, the host has no work left from the one
+/// before.
 const ITERATIONS: u32 = 3;
 
 /// Words that the order takes.
@@ -43,17 +51,17 @@ pub(crate) const fn scratch_words(limits: &Limits) -> usize {
     words::<HostStep>(limits.ops)
 }
 
-/// Words that it takes to find it.
+/// Words of scratch for finding the order.
 pub(crate) const fn working_words(limits: &Limits) -> usize {
     total([
         words::<HostStep>(limits.ops),
-        words::<Around>(limits.tensors),
+        words::<Neighbours>(limits.tensors),
         words::<u64>(limits.ops.saturating_add(1)),
         Heap::scratch_words(limits.ops),
     ])
 }
 
-/// The ops on the host, in the order in which they run. O(operands), and sorting them.
+/// The ops on the host, in the order in which they run. O(operands), plus sorting them.
 pub(crate) fn new<'a>(
     sequence: &Sequence<'_>,
     hosted: &Hosted<'_>,
@@ -68,13 +76,13 @@ pub(crate) fn new<'a>(
     }
     find_ready(sequence, hosted, found, &mut scratch)?;
     find_needed(sequence, hosted, found, &mut scratch)?;
-    // As they are ready; of those, what others depend on comes first.
+    // Sorted by readiness; among equals, an op comes after the ops it depends on.
     found.sort_unstable_by_key(|step| (step.ready, step.op));
     by_need(sequence, found, steps, &mut scratch)?;
     Ok(steps)
 }
 
-/// Finds how many launches come before each op, and before the ops that it depends on.
+/// Finds the number of launches before each op and before the ops that it depends on.
 fn find_ready(
     sequence: &Sequence<'_>,
     hosted: &Hosted<'_>,
@@ -83,7 +91,7 @@ fn find_ready(
 ) -> Result<(), OutOfScratch> {
     let graph = sequence.graph();
     let mut scratch = scratch.reborrow();
-    let before = scratch.take(graph.tensors().len(), Around { to_read: 0, to_write: 0 })?;
+    let before = scratch.take(graph.tensors().len(), Neighbours { to_read: 0, to_write: 0 })?;
     for launch in sequence.launches() {
         let listed = launch.0 + 1;
         if !sequence.launched(launch).is_repeat {
@@ -110,14 +118,14 @@ fn find_ready(
             *to_write = ready.max(*to_write);
         }
         for tensor in graph.writes(step.op) {
-            before[tensor.index()] = Around { to_read: ready, to_write: ready };
+            before[tensor.index()] = Neighbours { to_read: ready, to_write: ready };
         }
     }
     Ok(())
 }
 
-/// Finds the first launch that reads what each op makes, or what the ops make that depend on it; or that
-/// overwrites what they read.
+/// Finds the first launch that reads the result of each op or of an op that depends on it, or that
+/// overwrites an operand of one of these.
 fn find_needed(
     sequence: &Sequence<'_>,
     hosted: &Hosted<'_>,
@@ -127,7 +135,8 @@ fn find_needed(
     const NEVER: u32 = u32::MAX;
     let graph = sequence.graph();
     let mut scratch = scratch.reborrow();
-    let after = scratch.take(graph.tensors().len(), Around { to_read: NEVER, to_write: NEVER })?;
+    let after =
+        scratch.take(graph.tensors().len(), Neighbours { to_read: NEVER, to_write: NEVER })?;
     for launch in sequence.launches().rev() {
         let next = launch.0.saturating_add(sequence.len() as u32);
         for tensor in sequence.reads(launch) {
@@ -138,7 +147,7 @@ fn find_needed(
         }
         for tensor in sequence.writes(launch) {
             if hosted.copies(*tensor) {
-                after[tensor.index()] = Around { to_read: next, to_write: next };
+                after[tensor.index()] = Neighbours { to_read: next, to_write: next };
             }
         }
     }
@@ -148,7 +157,7 @@ fn find_needed(
         let needed = reads.chain(writes).fold(NEVER, u32::min);
         step.needed = needed;
         for tensor in graph.writes(step.op) {
-            after[tensor.index()] = Around { to_read: needed, to_write: needed };
+            after[tensor.index()] = Neighbours { to_read: needed, to_write: needed };
         }
         for tensor in graph.reads(step.op) {
             let to_write = &mut after[tensor.index()].to_write;
@@ -158,8 +167,8 @@ fn find_needed(
     Ok(())
 }
 
-/// Follows launches and ops in time, without transfers. An op is ready no earlier than the ops that
-/// it depends on and needed no earlier, so it comes after them.
+/// Simulates launches and ops in time, without transfers. An op is ready no earlier, and needed no
+/// earlier, than the ops that it depends on, so it comes after them.
 fn by_need(
     sequence: &Sequence<'_>,
     found: &[HostStep],
@@ -176,7 +185,7 @@ fn by_need(
     let compute_ns = launched_ns[sequence.len()];
     let sum_ns = found.iter().fold(0, |sum: u64, step| sum.saturating_add(time_ns(step.op)));
     let period_ns = compute_ns.max(sum_ns);
-    // Where the host takes longer than the device, launches wait for it.
+    // If the host takes longer than the device, launches wait for it.
     let ready_ns = |step: &HostStep| {
         let launched_ns = u128::from(launched_ns[step.ready as usize]);
         (launched_ns * u128::from(period_ns) / u128::from(compute_ns.max(1))) as u64
@@ -212,8 +221,8 @@ mod tests {
     use crate::graph::{Graph, Kind, Op, Tensor, TensorId};
     use std::vec::Vec;
 
-    /// The ops on the host, each with the launches that come before it, where every op takes its time
-    /// there if it has one. States come before temporaries.
+    /// The ops on the host, each with the number of launches before it. An op with a host time runs
+    /// on the host. States come before temporaries.
     fn steps(ops: &[(Option<u64>, &[u32], &[u32])], states: u32, others: u32) -> Vec<(u32, u32)> {
         let kinds = (0..states).map(|_| Kind::State).chain((0..others).map(|_| Kind::Temporary));
         let tensors: Vec<_> = kinds.map(|kind| Tensor { bytes: 8, kind }).collect();
@@ -236,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_needed_first_runs_first() {
+    fn the_op_that_is_needed_first_runs_first() {
         // A forward pass over three weights, a backward pass, and updates.
         let ops: [(Option<u64>, &[u32], &[u32]); 9] = [
             (None, &[0], &[3]),
@@ -256,8 +265,8 @@ mod tests {
     }
 
     #[test]
-    fn what_others_depend_on_runs_first() {
-        // The last op takes what the one before it makes, and is needed first.
+    fn ops_run_after_their_dependencies() {
+        // The last op reads the result of the one before, and is needed first.
         let ops: [(Option<u64>, &[u32], &[u32]); 5] = [
             (None, &[0], &[4]),
             (None, &[1, 4], &[3]),

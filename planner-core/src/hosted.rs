@@ -1,26 +1,34 @@
 //! Ops that run on the host, and their tensors as the device sees them.
 //!
-//! To the device, a tensor that the host makes is an input, and a tensor that the host reads is an
-//! output: so whatever plans launches and transfers need not know why. A tensor may cross once in
-//! each direction an iteration; an op that would make it cross more often stays on the device.
+//! To the device, a tensor that the host writes is an input, and a tensor that the host reads is an
+//! output, so planning launches and transfers need not know about the host. A tensor may cross once
+//! in each direction in an iteration; an op that would make it cross more often stays on the
+//! device.
+
+#![expect(
+    clippy::indexing_slicing,
+    reason = "ops and tensors are those of the checked graph, and the arrays have an entry for \
+              each"
+)]
 
 use crate::graph::{Graph, Kind, OpId, Tensor, TensorId};
 use crate::scratch::{Limits, OutOfScratch, Scratch, total, words};
 use bytemuck::{Pod, Zeroable};
 
-/// Rounds in which ops are sent back to the device. Each takes the time of a pass over the
-/// operands, and what one round sends back may be why another op cannot run on the host either.
+/// The number of rounds in which ops are moved back to the device. Each round takes a pass over the
+/// operands, and an op that one round moves back may be the reason why another op cannot run on the
+/// host either.
 const ROUNDS: usize = 16;
 
 /// No op.
 const NEVER: u32 = u32::MAX;
 
-/// Which ops run on the host.
+/// The ops that run on the host.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Hosted<'a> {
     on_host: &'a [u8],
     /// All tensors, with the kinds that the device sees.
-    tensors: &'a [Seen],
+    tensors: &'a [DeviceUse],
     /// The last op on the host that writes each tensor, in every order that keeps the dependencies.
     last_writes: &'a [u32],
 }
@@ -28,28 +36,28 @@ pub(crate) struct Hosted<'a> {
 /// How the device sees a tensor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Pod, Zeroable)]
 #[repr(transparent)]
-struct Seen(u8);
+struct DeviceUse(u8);
 
-impl Seen {
-    /// No host op touches it.
+impl DeviceUse {
+    /// No op on the host uses it.
     const DEVICE: Self = Self(0);
-    /// No launch touches it.
+    /// No launch uses it.
     const HOST: Self = Self(1);
-    /// Host ops and launches read it, and nothing writes it.
+    /// Host ops and launches read it, and no op writes it.
     const SHARED: Self = Self(2);
-    /// Launches write it before host ops read it, which may update their copy after the last launch that
-    /// touches it.
+    /// Launches write it before host ops read it. Host ops may update their copy after the last
+    /// launch that uses it.
     const COPIED: Self = Self(3);
-    /// Host ops write it after the launches that read it: launches see the value of the iteration
-    /// before.
+    /// Host ops write it after the launches that read it: launches read the value of the previous
+    /// iteration.
     const RENEWED: Self = Self(4);
     /// Host ops write it before the launches that read it.
     const MADE: Self = Self(5);
-    /// It crosses more often: the host ops that touch it cannot run there.
+    /// It would cross more often: the host ops that use it cannot run there.
     const TORN: Self = Self(6);
 }
 
-/// When a tensor is touched: the first and the last op of each sort.
+/// The first and the last op of each kind that uses a tensor.
 #[derive(Clone, Copy, Pod, Zeroable)]
 #[repr(C)]
 struct Touched {
@@ -105,35 +113,35 @@ impl Touched {
         some.add(op);
     }
 
-    fn seen(self, kind: Kind) -> Seen {
+    fn seen(self, kind: Kind) -> DeviceUse {
         let Self { device, device_reads, device_writes, host, host_reads, host_writes } = self;
         if host.is_none() {
-            return Seen::DEVICE;
+            return DeviceUse::DEVICE;
         }
         if device.is_none() {
-            return Seen::HOST;
+            return DeviceUse::HOST;
         }
         match (device_writes.is_none(), host_writes.is_none()) {
-            // The next value of an input may come once it has been read on both sides.
-            (true, true) if kind == Kind::Input => Seen::TORN,
-            (true, true) => Seen::SHARED,
+            // The next value of an input must not come before both sides have read the current one.
+            (true, true) if kind == Kind::Input => DeviceUse::TORN,
+            (true, true) => DeviceUse::SHARED,
             (false, false)
                 if kind.is_made()
                     && device_writes.last < host_reads.first
                     && device.last < host_writes.first =>
             {
-                Seen::COPIED
+                DeviceUse::COPIED
             }
-            (false, false) => Seen::TORN,
+            (false, false) => DeviceUse::TORN,
             (true, false) if kind == Kind::State && device.last < host_writes.first => {
-                Seen::RENEWED
+                DeviceUse::RENEWED
             }
-            (true, false) if host_writes.last < device_reads.first => Seen::MADE,
-            // The host's copies of states and inputs are older than what a launch writes.
+            (true, false) if host_writes.last < device_reads.first => DeviceUse::MADE,
+            // The host's copies of states and inputs are older than a value that a launch writes.
             (false, true) if kind.is_made() && device_writes.last < host_reads.first => {
-                Seen::COPIED
+                DeviceUse::COPIED
             }
-            _ => Seen::TORN,
+            _ => DeviceUse::TORN,
         }
     }
 }
@@ -142,21 +150,21 @@ impl<'a> Hosted<'a> {
     pub(crate) const fn scratch_words(limits: &Limits) -> usize {
         total([
             words::<u8>(limits.ops),
-            words::<Seen>(limits.tensors),
+            words::<DeviceUse>(limits.tensors),
             words::<u32>(limits.tensors),
             words::<Touched>(limits.tensors),
         ])
     }
 
-    /// Runs the wanted ops on the host, as far as they may and their tensors allow it; none where
-    /// no op is left. O(operands).
+    /// Runs the wanted ops on the host, as far as they may and their tensors allow it. None if no
+    /// op is left. O(operands).
     pub(crate) fn new(
         graph: &Graph<'_>,
         wanted: impl Fn(OpId) -> bool,
         scratch: &mut Scratch<'a>,
     ) -> Result<Option<Self>, OutOfScratch> {
         let on_host = scratch.take(graph.ops().len(), 0u8)?;
-        let tensors = scratch.take(graph.tensors().len(), Seen::DEVICE)?;
+        let tensors = scratch.take(graph.tensors().len(), DeviceUse::DEVICE)?;
         let last_writes = scratch.take(tensors.len(), NEVER)?;
         let mut scratch = scratch.reborrow();
         let touched = scratch.take(tensors.len(), Touched::NONE)?;
@@ -165,7 +173,7 @@ impl<'a> Hosted<'a> {
             on_host[op.index()] = u8::from(may && wanted(op));
         }
         for _round in 0..ROUNDS {
-            look(graph, on_host, touched, tensors);
+            classify(graph, on_host, touched, tensors);
             if !send_back(graph, on_host, tensors) {
                 let any = on_host.contains(&1);
                 for (last, touched) in last_writes.iter_mut().zip(touched) {
@@ -185,42 +193,43 @@ impl<'a> Hosted<'a> {
     /// A tensor as the device sees it.
     pub(crate) fn tensor(&self, id: TensorId, tensor: Tensor) -> Tensor {
         let kind = match self.tensors[id.index()] {
-            Seen::HOST => Kind::Temporary,
-            Seen::COPIED => Kind::Output,
-            Seen::RENEWED | Seen::MADE => Kind::Input,
+            DeviceUse::HOST => Kind::Temporary,
+            DeviceUse::COPIED => Kind::Output,
+            DeviceUse::RENEWED | DeviceUse::MADE => Kind::Input,
             _ => tensor.kind,
         };
         Tensor { kind, ..tensor }
     }
 
-    /// Whether an op on the host touches a tensor.
+    /// Whether an op on the host uses a tensor.
     pub(crate) fn touches(&self, tensor: TensorId) -> bool {
-        self.tensors[tensor.index()] != Seen::DEVICE
+        self.tensors[tensor.index()] != DeviceUse::DEVICE
     }
 
-    /// Whether launches read what an op on the host writes.
+    /// Whether launches read a value that an op on the host writes.
     pub(crate) fn makes(&self, tensor: TensorId) -> bool {
-        matches!(self.tensors[tensor.index()], Seen::RENEWED | Seen::MADE)
+        matches!(self.tensors[tensor.index()], DeviceUse::RENEWED | DeviceUse::MADE)
     }
 
-    /// Whether launches read what an op on the host writes, and no other one there writes it later.
+    /// Whether launches read the value that this op on the host writes, and no later op there
+    /// writes it.
     pub(crate) fn completes(&self, op: OpId, tensor: TensorId) -> bool {
         self.makes(tensor) && self.last_writes[tensor.index()] == op.0
     }
 
-    /// Whether launches read what an op on the host has written in the same iteration.
+    /// Whether launches read a value that an op on the host has written in the same iteration.
     pub(crate) fn makes_first(&self, tensor: TensorId) -> bool {
-        self.tensors[tensor.index()] == Seen::MADE
+        self.tensors[tensor.index()] == DeviceUse::MADE
     }
 
-    /// Whether ops on the host read what launches write.
+    /// Whether ops on the host read a value that launches write.
     pub(crate) fn copies(&self, tensor: TensorId) -> bool {
-        self.tensors[tensor.index()] == Seen::COPIED
+        self.tensors[tensor.index()] == DeviceUse::COPIED
     }
 }
 
-/// Sees how each tensor is touched.
-fn look(graph: &Graph<'_>, on_host: &[u8], touched: &mut [Touched], tensors: &mut [Seen]) {
+/// Classifies each tensor by the ops that use it.
+fn classify(graph: &Graph<'_>, on_host: &[u8], touched: &mut [Touched], tensors: &mut [DeviceUse]) {
     touched.fill(Touched::NONE);
     for op in graph.op_ids() {
         let is_on_host = on_host[op.index()] == 1;
@@ -236,11 +245,11 @@ fn look(graph: &Graph<'_>, on_host: &[u8], touched: &mut [Touched], tensors: &mu
     }
 }
 
-/// Sends the ops back to the device that make a tensor cross too often; whether there were any.
-fn send_back(graph: &Graph<'_>, on_host: &mut [u8], tensors: &[Seen]) -> bool {
+/// Moves ops back to the device that make a tensor cross too often; returns whether there were any.
+fn send_back(graph: &Graph<'_>, on_host: &mut [u8], tensors: &[DeviceUse]) -> bool {
     let mut any = false;
     for op in graph.op_ids() {
-        let is_torn = |tensor: &TensorId| tensors[tensor.index()] == Seen::TORN;
+        let is_torn = |tensor: &TensorId| tensors[tensor.index()] == DeviceUse::TORN;
         if on_host[op.index()] == 1 && graph.operands_of(op).iter().any(is_torn) {
             on_host[op.index()] = 0;
             any = true;
@@ -261,11 +270,11 @@ mod tests {
     const STATE: Kind = Kind::State;
     const TEMPORARY: Kind = Kind::Temporary;
 
-    /// The ops that run on the host, each with the launches before it, and the kinds of all tensors
-    /// as the device sees them.
+    /// The ops that run on the host, each with the number of launches before it; and the kinds of
+    /// all tensors as the device sees them.
     type Found = (Vec<(u32, u32)>, Vec<Kind>);
 
-    /// What is found. An op may run on the host or not, and has what it reads and writes.
+    /// The result for ops, each with whether it may run on the host, its reads and its writes.
     fn hosted<const OPS: usize>(
         kinds: &[Kind],
         ops: [(bool, &[u32], &[u32]); OPS],
@@ -326,7 +335,7 @@ mod tests {
         assert_eq!(kinds, [Kind::Output, Kind::Input, TEMPORARY]);
     }
 
-    /// A gradient that is clipped in place, once the device has read it for the last time.
+    /// A gradient that is clipped in place after the device has read it for the last time.
     #[test]
     fn the_host_updates_its_copy_of_what_launches_have_made() {
         let ops: [(bool, &[u32], &[u32]); 5] = [
@@ -343,17 +352,17 @@ mod tests {
 
     #[test]
     fn a_tensor_crosses_once_in_each_direction() {
-        // The host updates what launches write before and after it.
+        // The host updates a tensor that launches write before and after it.
         let torn: [(bool, &[u32], &[u32]); 3] =
             [(false, &[], &[0]), (true, &[0], &[0]), (false, &[0], &[0])];
         assert_eq!(hosted(&[TEMPORARY], torn), None);
         // The host reads a state that launches write.
         let torn: [(bool, &[u32], &[u32]); 2] = [(false, &[0], &[0]), (true, &[0], &[1])];
         assert_eq!(hosted(&[STATE, TEMPORARY], torn), None);
-        // Both read an input.
+        // Both sides read an input.
         let torn: [(bool, &[u32], &[u32]); 2] = [(false, &[0], &[1]), (true, &[0], &[2])];
         assert_eq!(hosted(&[Kind::Input, STATE, STATE], torn), None);
-        // The second op on the host alone is the reason; then the first may stay.
+        // Only the second op on the host is the reason; without it, the first may stay.
         let ops: [(bool, &[u32], &[u32]); 3] =
             [(true, &[], &[1]), (false, &[0, 1], &[0]), (true, &[0], &[2])];
         let (steps, _) = hosted(&[STATE, TEMPORARY, TEMPORARY], ops).unwrap();

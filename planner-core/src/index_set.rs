@@ -1,18 +1,23 @@
-//! A set of small numbers that knows the neighbours of any number.
+//! A set of small numbers with fast search for neighbours.
+
+#![expect(
+    clippy::indexing_slicing,
+    reason = "levels are below `LEVELS`, and words lie between the starts of their level"
+)]
 
 use crate::scratch::{OutOfScratch, Scratch};
 use core::ops::Range;
 
-/// Levels of 64 bits a word that number everything that a `usize` can.
+/// The number of levels, with 64 bits for each word, that covers every `usize`.
 const LEVELS: usize = 11;
 
-/// Numbers below a limit. Every operation is O(log n).
+/// A set of numbers below a limit. Every operation is O(log n).
 #[derive(Debug)]
 pub(crate) struct IndexSet<'a> {
-    /// A bit for each number, then one for each word of the level before that is not zero, and
-    /// so on up to a single word.
+    /// A bit for each number; then a bit for each non-zero word of the level before; and so on, up
+    /// to a single word.
     words: &'a mut [u64],
-    /// Where each level begins; one more closes the last.
+    /// The index at which each level begins, and at the end the number of words.
     start: [usize; LEVELS + 1],
 }
 
@@ -37,7 +42,7 @@ impl<'a> IndexSet<'a> {
         level.get(at).copied().unwrap_or(0)
     }
 
-    /// `number` is below the limit.
+    /// Adds a number, which must be below the limit.
     pub(crate) fn insert(&mut self, mut number: usize) {
         for level in 0..LEVELS {
             let at = self.start[level] + number / 64;
@@ -48,7 +53,7 @@ impl<'a> IndexSet<'a> {
         }
     }
 
-    /// `number` is below the limit.
+    /// Removes a number, which must be below the limit.
     pub(crate) fn remove(&mut self, mut number: usize) {
         for level in 0..LEVELS {
             let at = self.start[level] + number / 64;
@@ -63,7 +68,7 @@ impl<'a> IndexSet<'a> {
         }
     }
 
-    /// The least member that is not below a number.
+    /// The least member at or above a number.
     pub(crate) fn next(&self, from: usize) -> Option<usize> {
         let mut at = from;
         for level in 0..LEVELS {

@@ -8,20 +8,24 @@
 //!
 //! Data moves from left to right and never back. A [`Graph`] and a [`Machine`] are
 //! checked by their constructors. A [`Plan`] is untrusted, wherever it comes from. [`lower()`]
-//! turns it into four streams and the waits between them; [`verify()`] believes neither, and
-//! makes the only thing that an [`Executor`] runs. What a backend must provide is in
-//! [`mod@backend`].
+//! turns it into four streams and the waits between them. [`verify()`] trusts neither the plan nor
+//! the schedule, and only its result can be run by an [`Executor`]. The traits that a backend
+//! implements are in [`mod@backend`].
 //!
-//! Nothing here allocates: inputs are slices, outputs are the caller's slices, and working
-//! memory is a [`Scratch`] over words of the caller's. Beside each function that needs some
-//! stands a `const fn` that says how much. Whatever numbers a graph, a machine or a plan holds,
-//! nothing panics: there is an answer or an error. Only functions that take an id, such as
-//! [`Graph::tensor`], panic where it is that of another graph; they say so under "Panics".
+//! The crate does not allocate: inputs and outputs are slices of the caller, and working memory is
+//! a [`Scratch`] over the caller's words. Beside each function that needs scratch stands a `const
+//! fn` with the number of words.
+//!
+//! For any numbers in a graph, a machine or a plan, functions return a result or an error and do
+//! not panic. Only functions that take an id, such as [`Graph::tensor`], panic if the id is of
+//! another graph; their docs say so under "Panics". Lints deny explicit panics and index
+//! expressions in the whole crate; each module with index expressions states, at its exception from
+//! the lint, why its indices are in range.
 //!
 //! # A complete example
 //!
-//! Three layers that need seven chunks run on a device of four: plan, prove, and run. The device is
-//! a table in host memory, at the end of the example; the crates `backend-…` have real devices.
+//! Three layers that need seven chunks run on a device with four: plan, verify, and run. The device
+//! is a table in host memory, at the end of the example; the crates `backend-…` have real devices.
 //!
 //! ```
 //! use core::fmt;
@@ -41,7 +45,7 @@
 //! const WEIGHTS: [TensorId; 3] = [TensorId(1), TensorId(2), TensorId(3)];
 //! const SUM: TensorId = TensorId(4);
 //!
-//! // Each op adds a weight to the value before it. The last adds the result to a sum.
+//! // Each op adds a weight to the value before it. The last one adds the result to a sum.
 //! let tensor = |kind| Tensor { bytes: CHUNK, kind };
 //! let (state, temporary) = (tensor(Kind::State), tensor(Kind::Temporary));
 //! let tensors = [tensor(Kind::Input), state, state, state, state, temporary, temporary];
@@ -73,7 +77,7 @@
 //! let plan = planner::plan(&request, strategy, output, &mut Scratch::new(&mut memory))?;
 //! assert!(plan.predicted.peak_bytes <= 4 * CHUNK && plan.predicted.h2d_bytes > CHUNK);
 //!
-//! // Prove. From here on, the sizes follow from the plan.
+//! // Verify. From here on, the sizes follow from the plan.
 //! let limits = Limits::of_plan(&graph, &plan);
 //! let mut memory = vec![0; lower::scratch_words(&limits).max(verify::scratch_words(&limits))];
 //! let mut scratch = Scratch::new(&mut memory);
@@ -203,6 +207,19 @@
 //! ```
 #![no_std]
 #![forbid(unsafe_code)]
+// Tests may panic. Elsewhere, each exception states why it cannot.
+#![cfg_attr(
+    not(test),
+    warn(
+        clippy::expect_used,
+        clippy::indexing_slicing,
+        clippy::panic,
+        clippy::todo,
+        clippy::unimplemented,
+        clippy::unreachable,
+        clippy::unwrap_used
+    )
+)]
 
 mod allocations;
 mod arena;

@@ -1,26 +1,26 @@
-//! The machine: sizes, link speeds, and the cost of mapping calls.
+//! The machine: memory sizes, link speeds, and the cost of map and unmap calls.
 
 use core::fmt;
 use core::ops::Deref;
 
-/// What describes a device, its host, and the links between them.
+/// The parameters of a device, its host, and the links between them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MachineParameters {
-    /// Device memory.
+    /// Device memory in bytes.
     pub device_bytes: u64,
-    /// Host memory that may be pinned.
+    /// Host memory that may be pinned, in bytes.
     pub host_bytes: u64,
-    /// The unit in which device memory is mapped.
+    /// Size of a chunk, the unit in which device memory is mapped.
     pub chunk_bytes: u64,
-    /// Speed of the link from host to device.
+    /// Bandwidth from host to device.
     pub h2d_bytes_per_s: u64,
-    /// Speed of the link from device to host.
+    /// Bandwidth from device to host.
     pub d2h_bytes_per_s: u64,
     /// Fixed cost of one transfer.
     pub transfer_latency_ns: u64,
-    /// Host time to map one chunk, for executors that map as they go.
+    /// Host time to map one chunk, for executors that map while the plan runs.
     pub map_ns_per_chunk: u64,
-    /// Host time to unmap one chunk, for executors that map as they go.
+    /// Host time to unmap one chunk, for executors that map while the plan runs.
     pub unmap_ns_per_chunk: u64,
 }
 
@@ -30,7 +30,7 @@ pub struct MachineParameters {
 pub enum MachineError {
     /// A chunk has no bytes.
     NoChunk,
-    /// A link has no speed.
+    /// The bandwidth of a link is zero.
     NoBandwidth,
 }
 
@@ -45,7 +45,7 @@ impl fmt::Display for MachineError {
 
 impl core::error::Error for MachineError {}
 
-/// One of the two directions of transfer.
+/// A direction of transfer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Direction {
     /// Host to device.
@@ -54,8 +54,8 @@ pub enum Direction {
     DeviceToHost,
 }
 
-/// A device, its host, and the links between them: [parameters](MachineParameters) that were
-/// checked and do not change.
+/// A device, its host, and the links between them: checked and constant
+/// [parameters](MachineParameters).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Machine(MachineParameters);
 
@@ -68,10 +68,10 @@ impl Deref for Machine {
 }
 
 impl Machine {
-    /// Checks that the size of a chunk and the speeds can be divided by.
+    /// Checks that the chunk size and the bandwidths, which are divisors, are not zero.
     ///
     /// # Errors
-    /// The first quantity that is zero and must not be.
+    /// The first parameter that is zero and must not be.
     pub const fn new(parameters: MachineParameters) -> Result<Self, MachineError> {
         if parameters.chunk_bytes == 0 {
             return Err(MachineError::NoChunk);
@@ -88,7 +88,7 @@ impl Machine {
         Self(MachineParameters { device_bytes, ..self.0 })
     }
 
-    /// The same machine with chunks of this size; of one byte if it is zero.
+    /// The same machine with chunks of this size; a size of zero is taken as one byte.
     #[must_use]
     pub(crate) const fn with_chunk_bytes(self, chunk_bytes: u64) -> Self {
         let chunk_bytes = if chunk_bytes == 0 { 1 } else { chunk_bytes };
@@ -101,8 +101,8 @@ impl Machine {
         Self(MachineParameters { host_bytes, ..self.0 })
     }
 
-    /// Time of one transfer: the latency, and the bytes over the bandwidth, rounded up.
-    /// `None` where that exceeds 64 bits.
+    /// Time of one transfer in nanoseconds: the latency plus the bytes over the bandwidth, rounded
+    /// up. `None` if it exceeds 64 bits.
     #[must_use]
     pub fn transfer_ns(&self, direction: Direction, bytes: u64) -> Option<u64> {
         let bytes_per_s = match direction {
@@ -113,7 +113,7 @@ impl Machine {
         copy_ns.checked_add(self.transfer_latency_ns)
     }
 
-    /// Bytes rounded up to whole chunks, `None` where that exceeds 64 bits.
+    /// Rounds bytes up to whole chunks. `None` if the result exceeds 64 bits.
     #[must_use]
     pub const fn round_up_to_chunks(&self, bytes: u64) -> Option<u64> {
         let chunk_bytes = self.0.chunk_bytes;
@@ -121,10 +121,11 @@ impl Machine {
     }
 }
 
-/// `ceil(bytes * 10^9 / bytes_per_s)`, `None` where that exceeds 64 bits or the speed is 0.
+/// `ceil(bytes * 10^9 / bytes_per_s)` nanoseconds. `None` if it exceeds 64 bits or the bandwidth is
+/// 0.
 #[must_use]
 pub fn transmission_ns(bytes: u64, bytes_per_s: u64) -> Option<u64> {
-    // Nearly every transfer; a 128-bit division is some ten times slower.
+    // Covers nearly every transfer; a 128-bit division is about ten times slower.
     if let Some(product) = bytes.checked_mul(1_000_000_000)
         && bytes_per_s > 0
     {
@@ -138,7 +139,7 @@ pub fn transmission_ns(bytes: u64, bytes_per_s: u64) -> Option<u64> {
 
 #[cfg(test)]
 impl Machine {
-    /// A large machine, for tests of what depends on its chunks alone.
+    /// A large machine, for tests that depend only on the chunk size.
     pub(crate) const fn of_chunks(chunk_bytes: u64) -> Self {
         Self(MachineParameters {
             device_bytes: u64::MAX,
@@ -169,7 +170,7 @@ mod tests {
     };
 
     #[test]
-    fn what_is_divided_by_is_not_zero() {
+    fn divisors_are_not_zero() {
         assert_eq!(Machine::new(SOUND).map(|machine| *machine), Ok(SOUND));
         let refused = |parameters| Machine::new(parameters).unwrap_err();
         let no_chunk = MachineParameters { chunk_bytes: 0, ..SOUND };
@@ -181,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn other_memory_leaves_the_rest_as_it_is() {
+    fn with_device_bytes_changes_nothing_else() {
         let machine = Machine::new(SOUND).unwrap().with_device_bytes(2).with_host_bytes(3);
         assert_eq!(*machine, MachineParameters { device_bytes: 2, host_bytes: 3, ..SOUND });
     }

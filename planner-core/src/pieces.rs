@@ -1,9 +1,15 @@
-//! The table of pieces: where each tensor lies, and into which pieces a plan cuts it.
+//! The table of pieces: the place of each tensor, and the pieces into which a plan cuts it.
 //!
-//! A tensor is cut where a range of the plan begins or ends, and all state is kept per
-//! piece: a plan that moves whole tensors has one piece a tensor, however many objects
-//! that has. Building the table checks the plan's structure (ids, ranges, pools, budget,
-//! arena offsets), so that whoever walks the list afterwards can rely on it.
+//! A tensor is cut where a range of the plan begins or ends, and all state is kept for each piece:
+//! a plan that moves whole tensors has one piece for each, whatever its number of objects. Building
+//! the table checks the plan's structure (ids, ranges, pools, budget, arena offsets), so that later
+//! walks over the list can rely on it.
+
+#![expect(
+    clippy::indexing_slicing,
+    reason = "building the table checks all ids and ranges of the plan; functions on a tensor or \
+              op panic on a foreign one"
+)]
 
 use crate::graph::{Graph, Kind, Launched, OpId, TensorId};
 use crate::machine::Machine;
@@ -12,35 +18,36 @@ use crate::ranges::Span;
 use crate::scratch::{Limits, OutOfScratch, Scratch, total, words};
 use core::ops::Range;
 
-/// No position in the arena.
+/// The tensor is not in the arena.
 const NOT_IN_ARENA: u32 = u32::MAX;
-/// Operands in a word of flags.
+/// The number of operands in a word of flags.
 const BITS: usize = u64::BITS as usize;
 
 /// The pieces of all tensors under one plan.
 ///
-/// # Panics
-/// Functions that take a tensor, an op or a part, where the [graph](Self::graph) has no such
-/// tensor or op; [`range`](Self::range) and [`pool_objects`](Self::pool_objects), where there is
+/// Functions that take a tensor, an op or a part panic if the [graph](Self::graph) has no such
+/// tensor or op; [`range`](Self::range) and [`pool_objects`](Self::pool_objects) panic if there is
+/// no such piece.
 /// no such piece.
 #[derive(Debug)]
 pub struct Pieces<'a> {
     graph: Graph<'a>,
     plan: Plan<'a>,
-    /// Position in the plan's arena, by tensor.
+    /// The position of each tensor in the plan's arena.
     arena_position: &'a [u32],
-    /// The first piece of each tensor, and the number of all pieces.
+    /// The first piece of each tensor, and at the end the number of pieces.
     first_piece: &'a [u32],
     /// The first object of each piece.
     first_object: &'a [u64],
-    /// The objects of each tensor; an arena tensor counts as one.
+    /// The number of objects of each tensor; an arena tensor counts as one.
     objects: &'a [u64],
-    /// A bit for each operand: whether repeats leave it alone. None is set in a plan without repeats.
+    /// A bit for each operand, set if repeats do not access it. No bit is set in a plan without
+    /// repeats.
     left_alone: &'a [u64],
 }
 
 impl<'a> Pieces<'a> {
-    /// Words of scratch that [`Pieces::new`] asks for, by [`Limits::of_plan`].
+    /// Words of scratch that [`Pieces::new`] needs, by [`Limits::of_plan`].
     #[must_use]
     pub const fn scratch_words(limits: &Limits) -> usize {
         total([
@@ -56,7 +63,7 @@ impl<'a> Pieces<'a> {
     /// Checks the plan's structure and cuts the tensors. O(steps log steps + operands).
     ///
     /// # Errors
-    /// The first defect found.
+    /// The first defect.
     pub fn new(
         graph: &Graph<'a>,
         machine: &Machine,
@@ -72,7 +79,7 @@ impl<'a> Pieces<'a> {
             return Err(PlanError::PlacementTable);
         }
         if plan.steps.is_empty() {
-            // A graph has ops. Below, every iteration takes its time.
+            // A graph has ops. After this check, every iteration takes time.
             return Err(PlanError::NeverLaunched(OpId(0)));
         }
         check_budget(machine, plan)?;
@@ -115,7 +122,7 @@ impl<'a> Pieces<'a> {
         &self.plan
     }
 
-    /// What [`Graph::read_by`] gives, each with its position in [`Graph::operands`]; O(1) each.
+    /// The tensors of [`Graph::read_by`], each with its position in [`Graph::operands`]; O(1) each.
     pub(crate) fn reads_at(
         &self,
         launched: Launched,
@@ -128,17 +135,17 @@ impl<'a> Pieces<'a> {
             .filter(move |&(at, _)| !(launched.is_repeat && is_left_alone(at)))
     }
 
-    /// What [`Graph::read_by`] gives, in O(1) each.
+    /// The tensors of [`Graph::read_by`], in O(1) each.
     pub fn read_by(&self, launched: Launched) -> impl Iterator<Item = TensorId> + use<'a> {
         self.reads_at(launched).map(|(_, tensor)| tensor)
     }
 
-    /// What [`Graph::operands_by`] gives, in O(1) each.
+    /// The tensors of [`Graph::operands_by`], in O(1) each.
     pub fn operands_by(&self, launched: Launched) -> impl Iterator<Item = TensorId> + use<'a> {
         self.read_by(launched).chain(self.graph.written_by(launched))
     }
 
-    /// Number of pieces of all tensors together.
+    /// The number of pieces of all tensors together.
     #[must_use]
     pub const fn len(&self) -> usize {
         self.first_object.len()
@@ -150,7 +157,7 @@ impl<'a> Pieces<'a> {
         self.first_object.is_empty()
     }
 
-    /// Offset in the arena, for a tensor that lies there.
+    /// The offset in the arena of a tensor that lies there.
     #[must_use]
     pub fn arena_offset_bytes(&self, tensor: TensorId) -> Option<u64> {
         let position = self.arena_position[tensor.index()];
@@ -163,20 +170,21 @@ impl<'a> Pieces<'a> {
         self.arena_position[tensor.index()] != NOT_IN_ARENA
     }
 
-    /// Objects of a tensor; an arena tensor counts as one, though it takes none of a pool.
+    /// The number of objects of a tensor. An arena tensor counts as one, though it takes none of a
+    /// pool.
     #[must_use]
     pub fn objects(&self, tensor: TensorId) -> u64 {
         self.objects[tensor.index()]
     }
 
-    /// The pool of a tensor, where it is not in the arena.
+    /// The pool of a tensor that is not in the arena.
     #[must_use]
     pub fn pool(&self, tensor: TensorId) -> usize {
         self.plan.tensor_pool.get(tensor.index()).map_or(0, |&pool| pool as usize)
     }
 
-    /// The pool of a workspace, and how many objects it takes there; none where the op has
-    /// no workspace.
+    /// The pool of an op's workspace, and the number of objects that it takes there; none if the op
+    /// has no workspace.
     #[must_use]
     pub fn workspace(&self, graph: &Graph<'_>, op: OpId) -> Option<(usize, u64)> {
         let bytes = graph.op(op).workspace_bytes;
@@ -213,7 +221,7 @@ impl<'a> Pieces<'a> {
         all.start + from..all.start + to
     }
 
-    /// The pieces of a part, among those of its tensor.
+    /// The pieces of a part, as a span of its tensor's pieces.
     #[inline]
     pub(crate) fn span(&self, part: Part) -> Span {
         match part.is_whole() {
@@ -228,12 +236,12 @@ impl<'a> Pieces<'a> {
         Span::whole(&self.of(tensor))
     }
 
-    /// One piece, among those of its tensor.
+    /// One piece, as a span of its tensor's pieces.
     pub(crate) fn span_of(&self, tensor: TensorId, piece: usize) -> Span {
         Span::new(&self.of(tensor), &(piece..piece + 1))
     }
 
-    /// The objects of one piece of a tensor: the first, and how many.
+    /// The objects of one piece of a tensor: the first one, and their number.
     #[must_use]
     pub fn range(&self, tensor: TensorId, piece: usize) -> (u64, u64) {
         let first = self.first_object[piece];
@@ -245,26 +253,26 @@ impl<'a> Pieces<'a> {
         (first, end - first)
     }
 
-    /// How many objects of its pool one piece of a tensor takes; none in the arena.
+    /// The number of pool objects that one piece of a tensor takes; zero in the arena.
     #[must_use]
     pub fn pool_objects(&self, tensor: TensorId, piece: usize) -> u64 {
         if self.in_arena(tensor) { 0 } else { self.range(tensor, piece).1 }
     }
 
-    /// The objects of a part.
+    /// The number of objects of a part.
     #[must_use]
     pub fn part_objects(&self, part: Part) -> u64 {
         if part.is_whole() { self.objects(part.tensor) } else { part.count }
     }
 
-    /// Whether a part is every object of its tensor.
+    /// Whether a part has every object of its tensor.
     #[must_use]
     pub fn covers_tensor(&self, part: Part) -> bool {
         part.is_whole() || (part.first == 0 && part.count == self.objects(part.tensor))
     }
 
-    /// Whether a prefetch may arrive while the last value is still read: a whole input
-    /// outside the arena, which has two address ranges.
+    /// Whether a prefetch may arrive while the last value is still read: this holds for a whole
+    /// input outside the arena, which has two address ranges.
     #[must_use]
     pub fn arrives_beside(&self, graph: &Graph<'_>, part: Part) -> bool {
         graph.tensor(part.tensor).kind == Kind::Input
@@ -272,7 +280,7 @@ impl<'a> Pieces<'a> {
             && self.covers_tensor(part)
     }
 
-    /// Where a part begins in its tensor.
+    /// The offset of a part in its tensor.
     #[must_use]
     pub fn offset_bytes(&self, part: Part) -> u64 {
         if self.covers_tensor(part) {
@@ -281,7 +289,7 @@ impl<'a> Pieces<'a> {
         part.first.saturating_mul(self.plan.pools[self.pool(part.tensor)].object_bytes)
     }
 
-    /// The bytes of a tensor that a part really fills.
+    /// The bytes of a tensor that a part holds.
     #[must_use]
     pub fn part_bytes(&self, graph: &Graph<'_>, part: Part) -> u64 {
         let bytes = graph.tensor(part.tensor).bytes;
@@ -299,7 +307,8 @@ fn location_of(position: usize, make: impl Fn(u32) -> Location) -> Location {
     make(u32::try_from(position).unwrap_or(u32::MAX))
 }
 
-/// Arena and pools, each rounded up to chunks, inside the budget, inside the device.
+/// Checks that arena and pools, each rounded up to chunks, fit into the budget, and the budget into
+/// the device.
 fn check_budget(machine: &Machine, plan: &Plan<'_>) -> Result<(), PlanError> {
     let Plan { budget_bytes, arena_bytes, .. } = *plan;
     if budget_bytes > machine.device_bytes {
@@ -421,7 +430,8 @@ fn count_objects(
     Ok(())
 }
 
-/// Every op exists, and those that run on the host may, which touches nothing of the arena.
+/// Checks that every op exists, and that each op that runs on the host may run there and uses no
+/// tensor of the arena.
 fn check_ops(graph: &Graph<'_>, plan: &Plan<'_>, arena_position: &[u32]) -> Result<(), PlanError> {
     for (at, step) in plan.steps.iter().enumerate() {
         let Some(Launched { op, .. }) = step.launched() else { continue };
@@ -443,7 +453,7 @@ fn check_ops(graph: &Graph<'_>, plan: &Plan<'_>, arena_position: &[u32]) -> Resu
     Ok(())
 }
 
-/// All parts that the plan names, with their locations.
+/// All parts in a plan, with their locations.
 fn parts<'p>(plan: &Plan<'p>) -> impl Iterator<Item = (Location, Part)> + use<'p> {
     let starts = plan.resident_at_start.iter().enumerate();
     let steps = plan.steps.iter().enumerate();
@@ -452,8 +462,7 @@ fn parts<'p>(plan: &Plan<'p>) -> impl Iterator<Item = (Location, Part)> + use<'p
         .chain(steps.filter_map(|(at, step)| Some((location_of(at, Location::Step), step.part()?))))
 }
 
-/// Checks every range, then sorts and counts the cuts, and returns the first object of
-/// each piece.
+/// Checks all parts, then sorts and counts the cuts. Returns the first object of each piece.
 fn cut<'a>(
     graph: &Graph<'_>,
     plan: &Plan<'a>,
@@ -492,11 +501,11 @@ fn cut<'a>(
 }
 
 /// Writes each tensor's cuts, unsorted, after its first piece, which starts at object 0.
-/// On return `first_piece[t + 1]` is where tensor `t` ends in `starts`.
+/// Afterwards, `first_piece[t + 1]` is the end of tensor `t` in `starts`.
 fn fill_cuts(plan: &Plan<'_>, objects: &[u64], first_piece: &mut [u32], starts: &mut [u64]) {
     let mut next = 0;
     for slot in &mut first_piece[1..] {
-        // The tensor's next free slot: after its piece at object 0.
+        // The tensor's next free slot, after its piece at object 0.
         let cuts = core::mem::replace(slot, next + 1);
         next += 1 + cuts;
     }
@@ -512,8 +521,8 @@ fn fill_cuts(plan: &Plan<'_>, objects: &[u64], first_piece: &mut [u32], starts: 
     }
 }
 
-/// Sorts each tensor's cuts, drops the repeated ones and closes the holes. Returns how
-/// many pieces are left.
+/// Sorts each tensor's cuts, and removes repeated cuts and the slots that they leave. Returns the
+/// number of pieces.
 fn sort_cuts(first_piece: &mut [u32], starts: &mut [u64]) -> usize {
     let (mut from, mut used) = (0, 0);
     for slot in &mut first_piece[1..] {

@@ -1,24 +1,24 @@
-//! What a plan says. A plan is untrusted: planners, files and embedders make it, and only
-//! [`verify`](crate::verify()) turns it into something that may run. `docs/format.md`
-//! says what each field means, and when a plan is valid.
+//! Plans. A plan is untrusted: planners, files and embedders make plans, and only
+//! [`verify`](crate::verify()) turns one into something that may run. `docs/format.md` says what
+//! each field means, and when a plan is valid.
 
 use crate::graph::{Graph, Launched, OpId, TensorId};
 use crate::scratch::{BufferTooShort, Limits, OutOfScratch};
 use core::fmt;
 
-/// A tensor, or a range of its objects.
+/// A tensor, or a range of a tensor's objects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Part {
     /// The tensor.
     pub tensor: TensorId,
     /// The first object of the range.
     pub first: u64,
-    /// Objects in the range, or [`Part::ALL`].
+    /// Number of objects in the range, or [`Part::ALL`].
     pub count: u64,
 }
 
 impl Part {
-    /// The count that stands for every object of the tensor.
+    /// The count that stands for all objects of the tensor.
     pub const ALL: u64 = u64::MAX;
 
     /// The whole tensor.
@@ -27,28 +27,28 @@ impl Part {
         Self { tensor, first: 0, count: Self::ALL }
     }
 
-    /// Whether the whole tensor is meant, however many objects it has.
+    /// Whether this is the whole tensor, whatever its number of objects.
     #[must_use]
     pub const fn is_whole(&self) -> bool {
         self.count == Self::ALL
     }
 }
 
-/// One step of the list that repeats for ever.
+/// One step of the list, which repeats for ever.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Step {
-    /// Allocate device memory, then copy the host value in. Of an input, after the last launch of the
-    /// list that reads it: the next iteration's value.
+    /// Allocate device memory, then copy the host value to the device. For an input, after the last
+    /// launch in the list that reads it, copies the next iteration's value.
     Prefetch(Part),
-    /// Run an op, for the first time in an iteration or again; allocates what is not resident of
-    /// what the launch writes, and the op's workspace.
+    /// Run an op on the device, for the first time in an iteration or again. Allocates the written
+    /// tensors that are not resident, and the op's workspace.
     Launch(Launched),
-    /// Run an op on the host, for the first and only time in an iteration: it reads and writes the
+    /// Run an op on the host, for the first and only time in an iteration. It reads and writes the
     /// host copies of its tensors, and takes no device memory.
     Host(OpId),
-    /// Copy to the host; the device copy stays.
+    /// Copy from the device to the host. The part stays resident.
     Offload(Part),
-    /// Give back the device memory.
+    /// Free the device memory.
     Evict(Part),
 }
 
@@ -65,7 +65,7 @@ impl Step {
         Self::Launch(Launched::repeat(op))
     }
 
-    /// What a step moves or gives back; none where it runs an op.
+    /// The part that a step moves or frees; none if the step runs an op.
     #[must_use]
     pub const fn part(&self) -> Option<Part> {
         match *self {
@@ -74,8 +74,8 @@ impl Step {
         }
     }
 
-    /// What a step runs, on the device or on the host; none where it moves something. On the host
-    /// an op runs for the first time.
+    /// The launch of a step that runs an op, on the device or on the host; none for other steps. An
+    /// op on the host always runs for the first time.
     #[must_use]
     pub const fn launched(&self) -> Option<Launched> {
         match *self {
@@ -86,7 +86,7 @@ impl Step {
     }
 }
 
-/// What is on the device when an iteration starts.
+/// A part that is on the device when an iteration starts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Resident {
     /// The tensor, or the part of it.
@@ -95,36 +95,37 @@ pub struct Resident {
     pub host_copy: bool,
 }
 
-/// Device memory in objects of one size.
+/// A pool of device memory, in objects of one size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pool {
-    /// Size of an object, not zero.
+    /// Size of an object in bytes, not zero.
     pub object_bytes: u64,
     /// Number of objects.
     pub count: u64,
 }
 
-/// A small tensor's fixed offset in the arena.
+/// The fixed offset of a small tensor in the arena.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ArenaPlacement {
     /// The tensor.
     pub tensor: TensorId,
-    /// Its offset, from the start of the arena.
+    /// The offset from the start of the arena.
     pub offset_bytes: u64,
 }
 
-/// What a plan promises of itself; see [`predict`](crate::timeline::predict).
+/// The figures that a plan predicts for itself; see [`predict`](crate::timeline::predict).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Prediction {
-    /// Time from one iteration to the next, once under way.
+    /// Time from one iteration to the next in the steady state.
     pub period_ns: u64,
-    /// The sum of all op times on the device, each op once, wherever it runs.
+    /// The sum of all op times on the device, each op once, also for ops that run on the host.
     pub compute_ns: u64,
     /// The time of all repeats.
     pub repeat_ns: u64,
-    /// The time of the ops that run on the host, there.
+    /// The sum of the host times of the ops that run on the host.
     pub host_ns: u64,
-    /// The arena, and the most bytes of objects held after any step.
+    /// Bytes of the arena, and the maximum over the steps of the bytes of objects held after a
+    /// step.
     pub peak_bytes: u64,
     /// Bytes copied to the device in one iteration.
     pub h2d_bytes: u64,
@@ -135,42 +136,42 @@ pub struct Prediction {
 }
 
 impl Prediction {
-    /// What makes one plan better than another: the period, then the bytes over both links.
+    /// The cost that makes one plan better than another: the period, then the bytes over both
+    /// links.
     #[must_use]
     pub const fn cost(&self) -> (u64, u64) {
         (self.period_ns, self.h2d_bytes.saturating_add(self.d2h_bytes))
     }
 }
 
-/// One iteration of a schedule that repeats for ever.
+/// A plan: one iteration, which repeats for ever.
 #[derive(Clone, Copy, Debug)]
 pub struct Plan<'a> {
     /// Device memory that arena and pools may take together.
     pub budget_bytes: u64,
-    /// Size of the arena.
+    /// Size of the arena in bytes.
     pub arena_bytes: u64,
-    /// What lies in the arena.
+    /// The tensors in the arena and their offsets.
     pub arena: &'a [ArenaPlacement],
     /// The pools.
     pub pools: &'a [Pool],
-    /// The pool of each tensor; empty when all are in pool 0.
+    /// The pool of each tensor; empty if all are in pool 0.
     pub tensor_pool: &'a [u32],
-    /// The pool of each op's workspace; empty when all are in pool 0.
+    /// The pool of each op's workspace; empty if all are in pool 0.
     pub workspace_pool: &'a [u32],
-    /// What is on the device when an iteration starts.
+    /// The parts on the device when an iteration starts.
     pub resident_at_start: &'a [Resident],
     /// The steps, in list order.
     pub steps: &'a [Step],
-    /// Fixed physical objects for every allocation; without them, memory is handed out in
-    /// list order.
+    /// Fixed physical objects for every allocation. Without them, memory is assigned in list order.
     pub placements: Option<Placements<'a>>,
-    /// What the plan promises.
+    /// The predicted figures.
     pub predicted: Prediction,
 }
 
 impl Plan<'_> {
-    /// The figures alone: budget, size of the arena, and prediction, with empty lists. Whoever owns
-    /// the buffers of a plan can put its lists back.
+    /// The figures alone: budget, arena size and prediction, with empty lists. The owner of a
+    /// plan's buffers can put the lists back.
     #[must_use]
     pub const fn without_lists(&self) -> Plan<'static> {
         let Self { budget_bytes, arena_bytes, predicted, .. } = *self;
@@ -188,8 +189,8 @@ impl Plan<'_> {
         }
     }
 
-    /// Checks over how many iterations the placements go, which bounds the scratch that working
-    /// with the plan takes.
+    /// Checks the number of iterations that the placements cover. This number bounds the scratch
+    /// that functions on the plan take.
     ///
     /// # Errors
     /// [`PlanError::PlacementIterations`].
@@ -197,35 +198,34 @@ impl Plan<'_> {
         Placements::check_iterations(self.iterations())
     }
 
-    /// Iterations after which everything repeats, its placements included.
+    /// The number of iterations after which everything repeats, placements included.
     #[must_use]
     pub fn iterations(&self) -> u32 {
         self.placements.map_or(1, |placements| placements.iterations)
     }
 }
 
-/// The objects of every allocation of a plan, over one or more iterations. Allocations are
-/// numbered in list order: first one for each entry of `resident_at_start`, then, iteration
-/// after iteration, one for each prefetch and, at a launch, one for each written tensor of
-/// which something is not resident, in the op's order, and one for its workspace. Arena
-/// tensors have none.
+/// The objects of every allocation of a plan, over one or more iterations. Allocations are numbered
+/// in list order. First comes one for each entry of `resident_at_start`; then, iteration by
+/// iteration, one for each prefetch, and for each launch one for each written tensor that is not
+/// fully resident, in the op's order, and one for its workspace. Arena tensors have no allocations.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Placements<'a> {
-    /// Iterations that the objects are given for before they repeat: 1 to
+    /// The number of iterations that the objects cover before they repeat: 1 to
     /// [`Placements::MOST_ITERATIONS`].
     pub iterations: u32,
-    /// Object numbers within their pools, one allocation after the other; the first of an
-    /// allocation holds its first newly allocated object, and so on.
+    /// Object numbers within their pools, allocation by allocation. The first number of an
+    /// allocation belongs to its first newly allocated object, and so on.
     pub objects: &'a [u64],
-    /// For each allocation, where its numbers end in `objects`.
+    /// For each allocation, the index in `objects` after its last number.
     pub ends: &'a [u32],
 }
 
 impl<'a> Placements<'a> {
-    /// Most iterations that placements may cover.
+    /// The most iterations that placements may cover.
     pub const MOST_ITERATIONS: u32 = 64;
 
-    /// Checks that objects may be given for this many iterations.
+    /// Checks that placements may cover this many iterations.
     pub(crate) fn check_iterations(iterations: u32) -> Result<(), PlanError> {
         match iterations {
             1..=Self::MOST_ITERATIONS => Ok(()),
@@ -233,7 +233,7 @@ impl<'a> Placements<'a> {
         }
     }
 
-    /// The objects of one allocation; none where there is no such allocation.
+    /// The objects of one allocation; empty if there is no such allocation.
     #[must_use]
     pub fn of(&self, allocation: u32) -> &'a [u64] {
         let end = |at: u32| self.ends.get(at as usize).map_or(0, |&end| end as usize);
@@ -241,7 +241,7 @@ impl<'a> Placements<'a> {
         self.objects.get(first..end(allocation)).unwrap_or_default()
     }
 
-    /// Whether the ends are those of all numbers, one allocation after the other.
+    /// Whether the ends are sorted and the last one is the number of objects.
     pub(crate) fn is_table(&self) -> bool {
         let last = self.ends.last().map_or(0, |&end| end as usize);
         self.ends.is_sorted() && last == self.objects.len()
@@ -249,8 +249,7 @@ impl<'a> Placements<'a> {
 }
 
 impl Limits {
-    /// The sizes of a plan, for all that is done with it: lowering, predicting, verifying,
-    /// placing and running it. O(steps).
+    /// The sizes of a plan, for lowering, predicting, verifying, placing and running it. O(steps).
     #[must_use]
     pub fn of_plan(graph: &Graph<'_>, plan: &Plan<'_>) -> Self {
         let at_start = plan.resident_at_start.iter().map(|entry| entry.part);
@@ -261,7 +260,7 @@ impl Limits {
             steps: plan.steps.len(),
             pieces: graph.tensors.saturating_add(ranges.saturating_mul(2)),
             pools: plan.pools.len(),
-            // A plan with more is refused before it needs the memory.
+            // A plan with more iterations is rejected before it needs the memory.
             iterations: plan.iterations().min(Placements::MOST_ITERATIONS) as usize,
             objects: plan.placements.map_or(0, |placements| placements.objects.len()),
             ..graph
@@ -269,7 +268,7 @@ impl Limits {
     }
 }
 
-/// Where in a plan something is wrong.
+/// A position in a plan, for errors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Location {
     /// A position in [`Plan::steps`].
@@ -280,7 +279,7 @@ pub enum Location {
     Arena(u32),
     /// A position in [`Plan::pools`].
     Pool(u32),
-    /// After the last step, where the next iteration begins.
+    /// After the last step, when the next iteration begins.
     End,
 }
 
@@ -296,55 +295,55 @@ impl fmt::Display for Location {
     }
 }
 
-/// Which of the format's rules a plan breaks, where, and with what.
+/// The rule of the format that a plan breaks, and where.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum PlanError {
     /// Working memory or output is too small for a plan of this size.
     Scratch(OutOfScratch),
-    /// A buffer for output is too short.
+    /// An output buffer is too short.
     BufferTooShort(BufferTooShort),
     /// The plan has more than 2^32 - 2 steps.
     TooManySteps,
     /// A size or a time exceeds 64 bits.
     Overflow(Location),
-    /// The budget is more than the device has.
+    /// The budget exceeds the device's memory.
     BudgetAboveDevice {
         /// The plan's budget.
         budget_bytes: u64,
         /// The machine's memory.
         device_bytes: u64,
     },
-    /// Arena and pools are more than the budget.
+    /// Arena and pools exceed the budget.
     PoolsAboveBudget {
-        /// Arena and pools, each rounded up to chunks.
+        /// Bytes of arena and pools, each rounded up to chunks.
         needed_bytes: u64,
         /// The plan's budget.
         budget_bytes: u64,
     },
-    /// Pinned host memory is more than the machine allows.
+    /// The plan needs more pinned host memory than the machine allows.
     HostMemory {
-        /// What the plan needs.
+        /// Bytes that the plan needs.
         needed_bytes: u64,
-        /// What the machine has.
+        /// Bytes that the machine has.
         host_bytes: u64,
     },
-    /// The plan promises something else than it does.
+    /// A predicted figure is wrong.
     Prediction {
-        /// Which figure.
+        /// The name of the figure.
         figure: &'static str,
-        /// What the plan says.
+        /// The predicted value.
         claimed: u64,
-        /// The exact figure.
+        /// The exact value.
         exact: u64,
     },
-    /// The plan promises an impossible amount of pinned host memory.
+    /// The predicted pinned host memory is impossible.
     HostPrediction {
-        /// What the plan says.
+        /// The predicted value.
         claimed_bytes: u64,
-        /// What it cannot do without.
+        /// The least that the plan needs.
         least_bytes: u64,
-        /// The most that it can have use for.
+        /// The most that the plan can use.
         most_bytes: u64,
     },
     /// The tensor does not exist.
@@ -358,20 +357,20 @@ pub enum PlanError {
         /// The number of tensors or ops.
         expected: usize,
     },
-    /// A tensor is put into a pool that does not exist.
+    /// A tensor is in a pool that does not exist.
     TensorWithoutPool(TensorId),
-    /// A workspace is put into a pool that does not exist.
+    /// A workspace is in a pool that does not exist.
     WorkspaceWithoutPool(OpId),
-    /// A pool's objects have no bytes, or are no multiple of a chunk though something takes
-    /// more than one.
+    /// The object size of a pool is zero, or is not a multiple of the chunk although a tensor or
+    /// workspace takes more than one object.
     ObjectSize(Location),
     /// The range is empty, or reaches past the tensor's last object.
     Range {
-        /// Where it stands.
+        /// Where the range is.
         location: Location,
         /// The tensor.
         tensor: TensorId,
-        /// How many objects the tensor has.
+        /// Number of the tensor's objects.
         objects: u64,
     },
     /// The tensor is listed in the arena twice.
@@ -394,25 +393,26 @@ pub enum PlanError {
     NoValueAtStart(Location, TensorId),
     /// The op runs on the host, but has no time there.
     NotOnHost(Location, OpId),
-    /// The op runs on the host, but the tensor, which it touches, lies in the arena.
+    /// The op runs on the host, but one of its tensors lies in the arena.
     HostArena {
-        /// Where it stands.
+        /// Where the step is.
         location: Location,
         /// The op.
         op: OpId,
         /// The tensor.
         tensor: TensorId,
     },
-    /// The op runs on the host, which does not hold the current value of what it reads.
+    /// The op runs on the host, but the host does not hold the current value of a tensor that it
+    /// reads.
     HostReads {
-        /// Where it stands.
+        /// Where the step is.
         location: Location,
         /// The op.
         op: OpId,
         /// The tensor.
         tensor: TensorId,
     },
-    /// The op is launched for the first time twice.
+    /// The op has two first launches.
     LaunchedTwice(Location, OpId),
     /// The op is launched again, but it is not repeatable.
     NotRepeatable(Location, OpId),
@@ -420,68 +420,69 @@ pub enum PlanError {
     RepeatedTooEarly(Location, OpId),
     /// A repeat would read another value than the first launch of the op did.
     RepeatReads {
-        /// Where it stands.
+        /// Where the step is.
         location: Location,
         /// The op.
         op: OpId,
-        /// The tensor that holds another value, or none.
+        /// The tensor that holds another value, or no value.
         tensor: TensorId,
     },
     /// The op never runs.
     NeverLaunched(OpId),
-    /// The op runs before another one that it depends on through this tensor.
+    /// The op runs before another op that it depends on through this tensor.
     Dependency {
-        /// Where it stands.
+        /// Where the step is.
         location: Location,
-        /// The op that is too early or too late.
+        /// The op that runs too early or too late.
         op: OpId,
-        /// The tensor of which it would see or leave the wrong value.
+        /// The tensor whose value would be wrong.
         tensor: TensorId,
     },
-    /// Something is resident that must not be.
+    /// The part is resident and must not be.
     AlreadyResident(Location, TensorId),
-    /// Something must be resident and is not.
+    /// The part is not resident and must be.
     NotResident(Location, TensorId),
-    /// The device copy does not hold the current value, where an op is launched for the first time
-    /// or a part is offloaded that no later launch reads.
+    /// The device copy does not hold the value that is needed: the current value, for the first
+    /// launch of an op; or, for an offload, the current value or one that a later launch reads.
     NoValue(Location, TensorId),
-    /// An input would be offloaded with its next value, which the host has.
+    /// An offload of an input whose next value the host already has.
     NextInput(Location, TensorId),
     /// The host copy holds neither the current value nor one that a later launch reads.
     NoHostCopy(Location, TensorId),
     /// The only copy of a value that is still needed would be lost.
     ValueLost(Location, TensorId),
-    /// The pool has too few objects for what the list holds at this step.
+    /// The pool has too few objects for this step.
     PoolFull {
         /// The step.
         location: Location,
         /// The pool.
         pool: u32,
-        /// Objects held with the step's allocation.
+        /// Number of objects held, including those that the step allocates.
         held: u64,
-        /// Objects of the pool.
+        /// Number of objects of the pool.
         count: u64,
     },
-    /// The placements cover no iteration, or more than [`Placements::MOST_ITERATIONS`].
+    /// The number of iterations that the placements cover is zero, or more than
+    /// [`Placements::MOST_ITERATIONS`].
     PlacementIterations(u32),
-    /// The ends of the placements are not those of the numbers.
+    /// The ends of the placements do not match their objects.
     PlacementTable,
     /// There are more or fewer placements than allocations.
     PlacementCount {
-        /// Placements.
+        /// Number of placements.
         placements: u64,
-        /// Allocations in all iterations that they cover.
+        /// Number of allocations in all iterations that the placements cover.
         allocations: u64,
     },
-    /// A placement names more or fewer objects than its allocation takes.
+    /// A placement names another number of objects than its allocation takes.
     PlacementSize {
         /// The step that allocates.
         location: Location,
         /// The number of the allocation.
         allocation: u32,
-        /// Objects it names.
+        /// Number of objects that it names.
         named: u64,
-        /// Objects the allocation takes.
+        /// Number of objects that the allocation takes.
         taken: u64,
     },
     /// A placement names an object that the pool does not have.
@@ -492,10 +493,10 @@ pub enum PlanError {
         allocation: u32,
         /// The object.
         object: u64,
-        /// Objects of the pool.
+        /// Number of objects of the pool.
         count: u64,
     },
-    /// A placement names an object that has a holder already.
+    /// A placement names an object that already has a holder.
     TwoHolders {
         /// The step that allocates.
         location: Location,
@@ -504,8 +505,8 @@ pub enum PlanError {
         /// The object.
         object: u64,
     },
-    /// After the iterations that the placements cover, the tensor lies in other objects than
-    /// at the start.
+    /// After the iterations that the placements cover, the tensor is in other objects than at the
+    /// start.
     PlacementEnd(TensorId),
 }
 
@@ -555,15 +556,15 @@ impl fmt::Display for PlanError {
                 write!(f, "a pool table has {length} entries; it must be empty or have {expected}")
             }
             Self::TensorWithoutPool(tensor) => {
-                write!(f, "{tensor} is put into a pool that does not exist")
+                write!(f, "{tensor} is in a pool that does not exist")
             }
             Self::WorkspaceWithoutPool(op) => {
-                write!(f, "the workspace of {op} is put into a pool that does not exist")
+                write!(f, "the workspace of {op} is in a pool that does not exist")
             }
             Self::ObjectSize(location) => write!(
                 f,
                 "{location}: object_bytes must not be zero, and must be a multiple of the chunk \
-                 where something takes more than one object"
+                 if a tensor or a workspace takes more than one object"
             ),
             Self::Range { location, tensor, objects } => {
                 write!(
@@ -629,10 +630,7 @@ impl fmt::Display for PlanError {
             ),
             Self::NeverLaunched(op) => write!(f, "{op} never runs"),
             Self::Dependency { location, op, tensor } => {
-                write!(
-                    f,
-                    "{location}: {op} runs out of order with another op that touches {tensor}"
-                )
+                write!(f, "{location}: {op} runs out of order with another op that uses {tensor}")
             }
             Self::AlreadyResident(location, tensor) => {
                 write!(f, "{location}: {tensor} is resident already, at least in part")
@@ -668,7 +666,7 @@ impl fmt::Display for PlanError {
                 Placements::MOST_ITERATIONS
             ),
             Self::PlacementTable => {
-                write!(f, "the arrays of the placements must follow one another")
+                write!(f, "the ends of the placements do not match their objects")
             }
             Self::PlacementCount { placements, allocations } => {
                 write!(f, "there are {placements} placements for {allocations} allocations")
@@ -683,7 +681,7 @@ impl fmt::Display for PlanError {
             ),
             Self::TwoHolders { location, allocation, object } => write!(
                 f,
-                "{location}: placements[{allocation}] names object {object}, which has a holder \
+                "{location}: placements[{allocation}] names object {object}, which is in use \
                  already"
             ),
             Self::PlacementEnd(tensor) => write!(

@@ -1,31 +1,37 @@
-//! What holds for ranges of a tensor's pieces. A step costs O(log pieces) however finely other
-//! steps cut its tensor, where visiting each piece would make a list of n steps cost O(n^2).
+//! Segment trees over ranges of a tensor's pieces. A step costs O(log pieces), however finely other
+//! steps cut its tensor; if each step visited all pieces, a list of n steps would cost O(n^2).
 //!
 //! A tensor of many pieces has a binary tree over them: node 1 is the root, the children of node
-//! `i` are `2i` and `2i + 1`, and its `n` pieces are the nodes from `n` on. What holds for all of
-//! them is kept at the root. For a few pieces, each has its own: that takes less time than a tree.
+//! `i` are `2i` and `2i + 1`, and its `n` pieces are the nodes from `n` on. A value that holds for
+//! all pieces is stored at the root. If a tensor has only a few pieces, each stores its own value,
+//! which takes less time than a tree.
+
+#![expect(
+    clippy::indexing_slicing,
+    reason = "nodes of a span lie in the tree of its tensor, which has two nodes for each piece"
+)]
 
 use crate::scratch::{Limits, OutOfScratch, Scratch, words};
 use core::ops::Range;
 
-/// Up to so many pieces are visited one by one. Measured, by `cargo bench --bench planning`.
+/// Up to this number, pieces are visited one by one. Measured by `cargo bench --bench planning`.
 const FEW: usize = 8;
 
 const ROOT: usize = 1;
 
-/// Some pieces of a tensor, in a row.
+/// Consecutive pieces of a tensor.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Span {
-    /// Where the nodes of the tensor begin. Each piece takes two.
+    /// The index of the tensor's first node. Each piece has two nodes.
     first_node: usize,
     pieces: usize,
-    /// The pieces of the span, counted from the tensor's first.
+    /// The pieces of the span, counted from the tensor's first piece.
     from: usize,
     to: usize,
 }
 
 impl Span {
-    /// A range of the pieces of a tensor that has the pieces `of`.
+    /// A range of the pieces `of` a tensor.
     #[inline]
     pub(crate) fn new(of: &Range<usize>, range: &Range<usize>) -> Self {
         debug_assert!(of.start <= range.start && range.end <= of.end, "pieces of this tensor");
@@ -33,13 +39,13 @@ impl Span {
         Self { first_node: 2 * of.start, pieces: of.len(), from, to }
     }
 
-    /// All pieces of a tensor that has the pieces `of`.
+    /// All pieces `of` a tensor.
     #[inline]
     pub(crate) fn whole(of: &Range<usize>) -> Self {
         Self { first_node: 2 * of.start, pieces: of.len(), from: 0, to: of.len() }
     }
 
-    /// Whether a node is one piece.
+    /// Whether a node is a single piece.
     #[inline]
     pub(crate) const fn is_leaf(self, node: usize) -> bool {
         node >= self.pieces
@@ -55,19 +61,19 @@ impl Span {
         self.to - self.from == self.pieces
     }
 
-    /// Where a node is kept.
+    /// The index of a node.
     #[inline]
     pub(crate) const fn slot(self, node: usize) -> usize {
         self.first_node + node
     }
 
-    /// Where something is kept that only nodes with children have.
+    /// The index of a value that only nodes with children have.
     #[inline]
     const fn inner_slot(self, node: usize) -> usize {
         self.first_node / 2 + node
     }
 
-    /// The nodes that make up the span.
+    /// Visits the nodes that make up the span.
     #[inline]
     pub(crate) fn cover(self, mut visit: impl FnMut(usize)) {
         if self.is_few() {
@@ -95,18 +101,18 @@ impl Span {
         }
     }
 
-    /// Whether there are nodes above those that make up the span.
+    /// Whether there are nodes above the nodes that make up the span.
     #[inline]
     const fn has_above(self) -> bool {
         !self.is_few() && !self.is_whole() && self.from < self.to
     }
 
-    /// The nodes of the first and the last piece of a span that is not empty.
+    /// The nodes of the first and the last piece of a non-empty span.
     const fn ends(self) -> [usize; 2] {
         [self.from + self.pieces, self.to - 1 + self.pieces]
     }
 
-    /// The nodes above those that make up the span, each after all below it.
+    /// Visits the nodes above those that make up the span, each after all nodes below it.
     #[inline]
     pub(crate) fn bottom_up(self, mut visit: impl FnMut(usize)) {
         if self.has_above() {
@@ -124,7 +130,7 @@ impl Span {
         }
     }
 
-    /// The same nodes, each before all below it.
+    /// Visits the same nodes, each before all nodes below it.
     #[inline]
     pub(crate) fn top_down(self, mut visit: impl FnMut(usize)) {
         if self.has_above() {
@@ -142,13 +148,13 @@ impl Span {
     }
 }
 
-/// When each piece was last used. Time does not run backwards.
+/// The time of the last use of each piece. Times must not decrease.
 #[derive(Debug)]
 pub(crate) struct LastUses<'a> {
-    /// The last use of any piece below each node, but for uses of all pieces below a higher one.
-    /// The root has that of any piece, of a few ones too.
+    /// The last use of any piece below each node, except uses of all pieces below a higher node.
+    /// The root always has the last use of any piece, also for few pieces.
     any: &'a mut [i64],
-    /// The last use of all pieces below each node that has children.
+    /// The last use of all pieces below each node with children.
     all: &'a mut [i64],
 }
 
@@ -165,7 +171,7 @@ impl<'a> LastUses<'a> {
         Ok(Self { any: scratch.take(2 * pieces, never)?, all: scratch.take(pieces, never)? })
     }
 
-    /// Every use, to be moved in time.
+    /// All recorded times, for shifting them.
     pub(crate) fn points(&mut self) -> impl Iterator<Item = &mut i64> {
         self.any.iter_mut().chain(&mut *self.all)
     }
@@ -184,7 +190,7 @@ impl<'a> LastUses<'a> {
         last
     }
 
-    /// Uses a span.
+    /// Records a use of all pieces of a span.
     #[inline]
     pub(crate) fn note(&mut self, span: Span, now: i64) {
         span.cover(|node| {
@@ -204,8 +210,8 @@ pub(crate) struct Flags<'a> {
     nodes: &'a mut [Node],
 }
 
-/// Flags that all pieces below a node have, and that any has; and what is still to be done to
-/// the children: flags that they keep, and that are set then.
+/// The flags that all pieces below a node have, and that any piece has; and the pending change of
+/// the children: the flags that they keep, and the flags that are set after that.
 type Node = [u8; 4];
 
 impl<'a> Flags<'a> {
@@ -213,14 +219,14 @@ impl<'a> Flags<'a> {
         words::<Node>(limits.pieces.saturating_mul(2))
     }
 
-    /// No piece has a flag.
+    /// Creates the trees. No piece has a flag.
     pub(crate) fn new(pieces: usize, scratch: &mut Scratch<'a>) -> Result<Self, OutOfScratch> {
         Ok(Self { nodes: scratch.take(2 * pieces, [0, 0, !0, 0])? })
     }
 
-    /// The flags that all pieces of a span have, and those that any has.
+    /// The flags that all pieces of a span have, and the flags that any piece has.
     #[inline]
-    pub(crate) fn look(&mut self, span: Span) -> [u8; 2] {
+    pub(crate) fn query(&mut self, span: Span) -> [u8; 2] {
         self.push_down(span);
         let mut seen = [!0, 0];
         span.cover(|node| {
@@ -230,7 +236,7 @@ impl<'a> Flags<'a> {
         seen
     }
 
-    /// Takes flags from all pieces of a span, then gives them others.
+    /// Removes flags from all pieces of a span, then adds others.
     #[inline]
     pub(crate) fn change(&mut self, span: Span, taken: u8, given: u8) {
         self.push_down(span);
@@ -251,7 +257,7 @@ impl<'a> Flags<'a> {
         };
     }
 
-    /// Does to the children what is still to be done, above a span.
+    /// Applies the pending changes of all nodes above a span to their children.
     #[inline]
     fn push_down(&mut self, span: Span) {
         span.top_down(|node| {
@@ -305,7 +311,7 @@ mod tests {
             let (of, range) = any_range(&mut seed);
             let all = plain[range.clone()].iter().fold(!0, |all, flags| all & flags);
             let any = plain[range.clone()].iter().fold(0, |any, flags| any | flags);
-            assert_eq!(flags.look(Span::new(&of, &range)), [all, any]);
+            assert_eq!(flags.query(Span::new(&of, &range)), [all, any]);
             let (of, range) = any_range(&mut seed);
             let (taken, given) = ((step >> 3) as u8 & 7, step as u8 & 7);
             flags.change(Span::new(&of, &range), taken, given);

@@ -1,4 +1,9 @@
-//! Which pieces are on the device as a list is walked, and how many objects that takes.
+//! Tracks which pieces are on the device while a list is walked, and how many objects they take.
+
+#![expect(
+    clippy::indexing_slicing,
+    reason = "tensor ids are those of the checked graph, and `objects` has an entry for each"
+)]
 
 use crate::graph::{Graph, TensorId};
 use crate::pieces::Pieces;
@@ -12,9 +17,10 @@ const AT_START: u8 = 2;
 /// The residency of every piece outside the arena.
 #[derive(Debug)]
 pub(crate) struct Residency<'a> {
-    /// Of tensors in one piece, only what is resident at start: the count says what is now.
+    /// For tensors in one piece, only [`AT_START`] is set: their count tells whether they are
+    /// resident now.
     state: Flags<'a>,
-    /// Objects that are resident, by tensor.
+    /// The number of resident objects of each tensor.
     objects: &'a mut [u64],
 }
 
@@ -23,7 +29,7 @@ impl<'a> Residency<'a> {
         Flags::scratch_words(limits) + words::<u64>(limits.tensors)
     }
 
-    /// What is resident when an iteration starts.
+    /// The residency when an iteration starts.
     pub(crate) fn at_start(
         graph: &Graph<'_>,
         plan: &Plan<'_>,
@@ -41,7 +47,8 @@ impl<'a> Residency<'a> {
         Ok(residency)
     }
 
-    /// Makes a part resident that must not be; the objects that takes.
+    /// Makes a part resident, which must not be resident yet. Returns the number of objects that
+    /// this takes.
     pub(crate) fn allocate(
         &mut self,
         pieces: &Pieces<'_>,
@@ -55,7 +62,7 @@ impl<'a> Residency<'a> {
         let is_resident = if *resident == 0 || !pieces.is_cut(part.tensor) {
             *resident > 0
         } else {
-            let [_, any] = self.state.look(pieces.span(part));
+            let [_, any] = self.state.query(pieces.span(part));
             any & NOW != 0
         };
         if is_resident {
@@ -67,7 +74,8 @@ impl<'a> Residency<'a> {
         Ok(objects)
     }
 
-    /// Makes what is missing of a written tensor resident; the objects that takes.
+    /// Makes the missing pieces of a written tensor resident. Returns the number of objects that
+    /// this takes.
     pub(crate) fn write(&mut self, pieces: &Pieces<'_>, tensor: TensorId) -> u64 {
         let resident = &mut self.objects[tensor.index()];
         if pieces.in_arena(tensor) || *resident == pieces.objects(tensor) {
@@ -84,7 +92,7 @@ impl<'a> Residency<'a> {
         }
     }
 
-    /// Gives back a part that must be resident; the objects that frees.
+    /// Frees a part, which must be resident. Returns the number of objects that this frees.
     pub(crate) fn release(
         &mut self,
         pieces: &Pieces<'_>,
@@ -96,7 +104,7 @@ impl<'a> Residency<'a> {
         }
         let resident = &mut self.objects[part.tensor.index()];
         let is_resident = if pieces.is_cut(part.tensor) {
-            let [all, _] = self.state.look(pieces.span(part));
+            let [all, _] = self.state.query(pieces.span(part));
             all & NOW != 0
         } else {
             *resident > 0
@@ -110,7 +118,7 @@ impl<'a> Residency<'a> {
         Ok(objects)
     }
 
-    /// Whether the end of the list is its start.
+    /// Checks that the end of the list matches its start.
     pub(crate) fn check_end(
         &mut self,
         pieces: &Pieces<'_>,
@@ -119,7 +127,7 @@ impl<'a> Residency<'a> {
         for tensor in tensors {
             let is_whole = !pieces.is_cut(tensor) && self.objects[tensor.index()] > 0;
             for piece in pieces.of(tensor) {
-                let [state, _] = self.state.look(pieces.span_of(tensor, piece));
+                let [state, _] = self.state.query(pieces.span_of(tensor, piece));
                 match state | if is_whole { NOW } else { 0 } {
                     NOW => return Err(PlanError::AlreadyResident(Location::End, tensor)),
                     AT_START => return Err(PlanError::NotResident(Location::End, tensor)),

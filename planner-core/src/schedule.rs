@@ -1,11 +1,16 @@
-//! A plan lowered to four streams and the waits between them.
+//! A schedule: a plan lowered to four streams and the waits between them.
+
+#![expect(
+    clippy::indexing_slicing,
+    reason = "`of_iteration` slices within `steps`, whose length is a multiple of the iterations"
+)]
 
 use crate::plan::Step;
 use bytemuck::{Pod, Zeroable};
 use core::fmt;
 use core::ops::{Index, IndexMut};
 
-/// The four streams. Each takes its steps in list order; all run at the same time.
+/// The four streams. Each runs its steps in list order; all streams run concurrently.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Stream {
     /// Launches.
@@ -19,12 +24,12 @@ pub enum Stream {
 }
 
 impl Stream {
-    /// The streams of a device, without the one for ops that run on the host.
+    /// The streams of a device, without the stream for ops on the host.
     pub const ON_DEVICE: [Self; 3] = [Self::Compute, Self::Upload, Self::Download];
     /// All streams, in the order of their numbers.
     pub const ALL: [Self; 4] = [Self::Compute, Self::Upload, Self::Download, Self::Host];
 
-    /// The stream that takes a step; none for an evict.
+    /// The stream that runs a step; none for an evict.
     #[must_use]
     pub const fn of(step: &Step) -> Option<Self> {
         match step {
@@ -54,10 +59,10 @@ impl fmt::Display for Stream {
 pub struct PerStream<T>(pub [T; 4]);
 
 impl<T> PerStream<T> {
-    /// What `value` returns for each stream.
+    /// Calls `value` for each stream.
     #[inline]
     pub fn from_fn(mut value: impl FnMut(Stream) -> T) -> Self {
-        // Compilers inline this, but not the map of an array.
+        // Compilers inline this, but do not inline the map of an array.
         Self([
             value(Stream::Compute),
             value(Stream::Upload),
@@ -66,7 +71,7 @@ impl<T> PerStream<T> {
         ])
     }
 
-    /// What `change` makes of each value.
+    /// Applies `change` to each value.
     #[inline]
     pub fn map<U>(self, mut change: impl FnMut(T) -> U) -> PerStream<U> {
         let [compute, upload, download, host] = self.0;
@@ -83,9 +88,9 @@ impl<T: Copy> PerStream<T> {
 }
 
 impl PerStream<u32> {
-    /// How many steps of an iteration are on streams before each, where the streams follow one
-    /// another; and how many there are on all.
-    pub(crate) fn firsts(self) -> (PerStream<usize>, usize) {
+    /// If the steps of all streams follow one another in an array, the index at which those of each
+    /// stream begin; and the number of all steps.
+    pub(crate) fn first_indices(self) -> (PerStream<usize>, usize) {
         let mut sum = 0usize;
         let firsts = PerStream::from_fn(|stream| {
             let first = sum;
@@ -122,32 +127,32 @@ impl<T> IntoIterator for PerStream<T> {
     }
 }
 
-/// "Start after step `index` of that stream, `iterations_back` iterations earlier." Where that iteration
-/// lies before the first, there is nothing to wait for.
+/// A wait for step `index` of a stream, `iterations_back` iterations before the waiting step. If
+/// that iteration lies before the first one, there is nothing to wait for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Pod, Zeroable)]
 #[repr(C)]
 pub struct Wait {
-    /// Position among the steps of the awaited stream, within an iteration.
+    /// Position of the awaited step among the steps of its stream in an iteration.
     pub index: u32,
-    /// How many iterations back.
+    /// The number of iterations that the awaited step lies back.
     pub iterations_back: u32,
 }
 
 impl Wait {
     #[inline]
-    const fn there(self) -> Option<Self> {
+    const fn or_none(self) -> Option<Self> {
         if self.index == NO_WAIT.index { None } else { Some(self) }
     }
 }
 
-/// When one step of a plan runs.
+/// The stream and the waits of one step of a plan.
 #[derive(Clone, Copy, PartialEq, Eq, Pod, Zeroable)]
 #[repr(C)]
 pub struct Scheduled {
-    /// The number of a stream; `NO_STREAM` for an evict.
+    /// The number of the stream; `NO_STREAM` for an evict.
     stream: u32,
     index: u32,
-    /// `NO_WAIT` where there is none; its index alone says so.
+    /// `NO_WAIT` for a stream without a wait, which the index alone tells.
     waits: PerStream<Wait>,
 }
 
@@ -155,11 +160,11 @@ const NO_STREAM: u32 = u32::MAX;
 const NO_WAIT: Wait = Wait { index: u32::MAX, iterations_back: u32::MAX };
 
 impl Scheduled {
-    /// Fills buffers for a schedule.
+    /// The value to fill buffers with.
     pub const EMPTY: Self = Self { stream: NO_STREAM, index: 0, waits: PerStream::all(NO_WAIT) };
 
     /// A step without waits, at a position within its stream and iteration. An evict is on no
-    /// stream, and its position means nothing.
+    /// stream, and its position is ignored.
     #[must_use]
     pub const fn new(stream: Option<Stream>, index: u32) -> Self {
         let stream = match stream {
@@ -169,7 +174,7 @@ impl Scheduled {
         Self { stream, index, ..Self::EMPTY }
     }
 
-    /// The stream that takes the step; none for an evict.
+    /// The stream that runs the step; none for an evict.
     #[must_use]
     #[inline]
     pub const fn stream(&self) -> Option<Stream> {
@@ -182,29 +187,29 @@ impl Scheduled {
         }
     }
 
-    /// The step's position within its stream and iteration; for an evict, without meaning.
+    /// The step's position within its stream and iteration. Meaningless for an evict.
     #[must_use]
     #[inline]
     pub const fn index(&self) -> u32 {
         self.index
     }
 
-    /// What must have ended on a stream before the step starts. For an evict, which is on no
-    /// stream: before its memory is free.
+    /// The step of a stream that must have ended before this step starts; for an evict, before its
+    /// memory is free.
     #[must_use]
     #[inline]
     pub fn wait(&self, stream: Stream) -> Option<Wait> {
-        self.waits[stream].there()
+        self.waits[stream].or_none()
     }
 
     /// The waits for all streams.
     #[must_use]
     #[inline]
     pub fn waits(&self) -> PerStream<Option<Wait>> {
-        self.waits.map(Wait::there)
+        self.waits.map(Wait::or_none)
     }
 
-    /// Makes the step wait on a stream, or not. No stream has a step `u32::MAX`.
+    /// Sets or clears the step's wait on a stream. No stream has a step `u32::MAX`.
     pub fn set_wait(&mut self, stream: Stream, wait: Option<Wait>) {
         self.waits[stream] = wait.unwrap_or(NO_WAIT);
     }
@@ -220,27 +225,27 @@ impl fmt::Debug for Scheduled {
     }
 }
 
-/// When the steps run, in list order, which is the order of submission: those of one
-/// iteration, or of as many as the plan's placements cover, since what waits for an object
-/// differs from one to the next.
+/// The schedule of one iteration, or of as many iterations as the plan's placements cover, since
+/// the waits of an allocation differ between these. Entries are in list order, which is the order
+/// of submission.
 #[derive(Clone, Copy, Debug)]
 pub struct Schedule<'a> {
-    /// Entry `i` of an iteration says when step `i` of the plan runs; one iteration after
-    /// the other.
+    /// Entry `i` of an iteration belongs to step `i` of the plan. The iterations follow one
+    /// another.
     pub steps: &'a [Scheduled],
     /// Number of steps of each stream in an iteration.
     pub stream_steps: PerStream<u32>,
-    /// Iterations after which the entries repeat, at least 1.
+    /// Number of iterations after which the entries repeat, at least 1.
     pub iterations: u32,
 }
 
 impl<'a> Schedule<'a> {
-    /// The entries of an iteration, counted from 0.
+    /// The entries of an iteration. Iterations count from 0.
     #[must_use]
     pub fn of_iteration(&self, iteration: u64) -> &'a [Scheduled] {
         let iterations = u64::from(self.iterations.max(1));
         let steps = self.steps.len() / iterations as usize;
-        // Below the number of iterations, of which each has so many entries.
+        // Less than `iterations`, and each iteration has `steps` entries.
         let first = (iteration % iterations) as usize * steps;
         &self.steps[first..first + steps]
     }

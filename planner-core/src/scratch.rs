@@ -1,12 +1,14 @@
 //! Working memory that the caller owns.
 //!
-//! Nothing in this crate allocates: a function that needs working memory takes a
-//! [`Scratch`], and a `const fn` beside it says how many 64-bit words it will ask for.
+//! Nothing in this crate allocates: a function that needs working memory takes a [`Scratch`], and a
+//! `const fn` beside it tells how many 64-bit words it needs.
+
+#![expect(clippy::indexing_slicing, reason = "the index is below the length of the array")]
 
 use bytemuck::Pod;
 use core::fmt;
 
-/// A region of 64-bit words from which typed slices are taken, front to back.
+/// A region of 64-bit words from which typed slices are taken, from front to back.
 #[derive(Debug)]
 pub struct Scratch<'a> {
     free: &'a mut [u64],
@@ -15,7 +17,7 @@ pub struct Scratch<'a> {
 /// The caller's working memory is too small.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OutOfScratch {
-    /// Words asked for by the request that failed.
+    /// Words that the failed request needed.
     pub needed_words: usize,
     /// Words that were left.
     pub free_words: usize,
@@ -24,18 +26,18 @@ pub struct OutOfScratch {
 impl fmt::Display for OutOfScratch {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { needed_words, free_words } = self;
-        write!(f, "working memory is too small: {needed_words} words wanted, {free_words} free")
+        write!(f, "working memory is too small: {needed_words} words needed, {free_words} free")
     }
 }
 
 impl core::error::Error for OutOfScratch {}
 
-/// A buffer that the caller brings for output.
+/// A buffer for output that the caller provides.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Buffer {
     /// The steps of a plan.
     Steps,
-    /// What is resident at its start.
+    /// The parts resident at its start.
     Resident,
     /// Its arena.
     Arena,
@@ -49,7 +51,7 @@ pub enum Buffer {
     Objects,
     /// The ends of placements.
     Ends,
-    /// What a plan holds between two iterations.
+    /// The parts that a plan holds between two iterations.
     Held,
     /// The chunks of a switch.
     Chunks,
@@ -80,14 +82,14 @@ impl fmt::Display for Buffer {
             Self::Schedule => "the schedule",
             Self::Objects => "object numbers",
             Self::Ends => "the ends of placements",
-            Self::Held => "what is held",
+            Self::Held => "the held parts",
             Self::Chunks => "the chunks of a switch",
             Self::SwitchSteps => "the steps of a switch",
         })
     }
 }
 
-/// A buffer for output is too short.
+/// An output buffer is too short.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BufferTooShort {
     /// The buffer.
@@ -113,7 +115,7 @@ pub const fn words<T>(count: usize) -> usize {
     count.saturating_mul(size_of::<T>()).div_ceil(size_of::<u64>())
 }
 
-/// The sum; the most there is where that is more, which no memory has.
+/// The saturating sum. No memory has as many words as the maximum.
 pub(crate) const fn total<const N: usize>(parts: [usize; N]) -> usize {
     let (mut total, mut at) = (0usize, 0);
     while at < N {
@@ -128,7 +130,7 @@ pub(crate) const fn larger(one: usize, other: usize) -> usize {
 }
 
 impl<'a> Scratch<'a> {
-    /// Hands out slices of `memory`; what it holds is overwritten.
+    /// Takes slices from `memory` and overwrites its contents.
     pub const fn new(memory: &'a mut [u64]) -> Self {
         Self { free: memory }
     }
@@ -136,7 +138,7 @@ impl<'a> Scratch<'a> {
     /// Takes `count` values, each set to `fill`.
     ///
     /// # Errors
-    /// [`OutOfScratch`] when fewer than [`words::<T>(count)`](words) words are left.
+    /// [`OutOfScratch`] if fewer than [`words::<T>(count)`](words) words are left.
     pub fn take<T: Pod>(&mut self, count: usize, fill: T) -> Result<&'a mut [T], OutOfScratch> {
         let needed_words = words::<T>(count);
         let error = OutOfScratch { needed_words, free_words: self.free.len() };
@@ -145,7 +147,7 @@ impl<'a> Scratch<'a> {
             return Err(error);
         };
         self.free = rest;
-        // The last word may be filled in part only.
+        // The last word may be filled only in part.
         let bytes = bytemuck::cast_slice_mut::<u64, u8>(taken);
         let filled = bytes.get_mut(..count.saturating_mul(size_of::<T>())).ok_or(error)?;
         let Ok(slice) = bytemuck::try_cast_slice_mut::<u8, T>(filled) else { return Err(error) };
@@ -153,20 +155,20 @@ impl<'a> Scratch<'a> {
         Ok(slice)
     }
 
-    /// How many words are left.
+    /// The number of words that are left.
     #[must_use]
     pub const fn free_words(&self) -> usize {
         self.free.len()
     }
 
-    /// The words still free, to be used and given back when the result is dropped.
+    /// The words that are still free; they are returned when the result is dropped.
     pub const fn reborrow(&mut self) -> Scratch<'_> {
         Scratch { free: self.free }
     }
 }
 
-/// The sizes that output and working memory depend on. [`Limits::of_graph`] gives those for
-/// planning, [`Limits::of_plan`] those for everything that is done with a plan.
+/// The sizes on which output and working memory depend. [`Limits::of_graph`] gives those for
+/// planning, [`Limits::of_plan`] those for functions on a plan.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Limits {
     /// Operations of the graph.
@@ -177,26 +179,26 @@ pub struct Limits {
     pub tensors: usize,
     /// Steps of a plan.
     pub steps: usize,
-    /// Pieces that the ranges of a plan cut the tensors into; at least `tensors`, and at
-    /// most two more for each range.
+    /// Pieces into which the ranges of a plan cut the tensors; at least `tensors`, and at most two
+    /// more for each range.
     pub pieces: usize,
     /// Pools of a plan.
     pub pools: usize,
-    /// Iterations that the placements of a plan cover; 0 or 1 where it has none.
+    /// Iterations that the placements of a plan cover; 0 or 1 without placements.
     pub iterations: usize,
-    /// Object numbers in the placements of a plan; 0 where it has none.
+    /// Object numbers in the placements of a plan; 0 without placements.
     pub objects: usize,
 }
 
 impl Limits {
-    /// Steps that are enough for a plan of every strategy: of each operand, at most a prefetch,
-    /// an offload and two evicts; and as many a tensor to close the cycle.
+    /// A number of steps that suffices for a plan of every strategy: for each operand, at most a
+    /// prefetch, an offload and two evicts; and as many for each tensor to close the cycle.
     #[must_use]
     pub const fn max_steps(&self) -> usize {
         total([self.ops, self.operands.saturating_mul(4), self.tensors.saturating_mul(4)])
     }
 
-    /// The same graph, with limits for plans of so many steps.
+    /// The same graph, with limits for plans of this many steps.
     #[must_use]
     pub const fn with_steps(self, steps: usize) -> Self {
         // Two ranges of a tensor may be resident at start.
@@ -205,7 +207,7 @@ impl Limits {
         Self { steps, pieces, ..self }
     }
 
-    /// Lists in which each op may be launched twice, on average.
+    /// The limits for lists in which each op may be launched twice, on average.
     #[must_use]
     pub(crate) const fn with_repeats(self) -> Self {
         let (ops, operands) = (self.ops.saturating_mul(2), self.operands.saturating_mul(2));

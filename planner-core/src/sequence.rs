@@ -1,5 +1,11 @@
-//! The ops in the order in which they run: a list of launches, each of an op of the graph. The
-//! second launch of an op and every later one is a repeat.
+//! A sequence: the launches of ops in the order in which they run. The second launch of an op and
+//! every later one is a repeat.
+
+#![expect(
+    clippy::indexing_slicing,
+    reason = "ids are those of the sequence and the checked graph, and `launches` has one entry \
+              more"
+)]
 
 use crate::graph::{Graph, Launched, OpId, Tensor, TensorId};
 use crate::host_steps::{self, HostStep};
@@ -21,8 +27,8 @@ impl LaunchId {
     }
 }
 
-/// One launch. Its operands have slots of their own, since two launches of an op differ in
-/// what uses their tensors next.
+/// One launch. Its operands have slots of their own, since two launches of an op differ in the next
+/// uses of their tensors.
 #[derive(Clone, Copy, Debug, Pod, Zeroable)]
 #[repr(C)]
 struct Launch {
@@ -34,8 +40,8 @@ struct Launch {
     first_write: u32,
 }
 
-/// Launches, and the operands of all of them. A last entry of `launches` is none: the operands of
-/// the one before it end where its own begin.
+/// Launches, and the operands of all of them. The last entry of `launches` is not a launch: its
+/// first slot is the end of the operands of the launch before.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Sequence<'a> {
     graph: &'a Graph<'a>,
@@ -43,7 +49,7 @@ pub(crate) struct Sequence<'a> {
     operands: &'a [TensorId],
     hosted: Option<&'a Hosted<'a>>,
     host_steps: &'a [HostStep],
-    /// How long all launches take together.
+    /// The time of all launches together.
     launches_ns: u64,
 }
 
@@ -58,16 +64,16 @@ impl<'a> Sequence<'a> {
         ])
     }
 
-    /// Words that it takes to make one, once however many there are.
+    /// Words of scratch for making a sequence; they are free again afterwards.
     pub(crate) const fn working_words(limits: &Limits) -> usize {
         host_steps::working_words(limits)
     }
 
-    /// Launches ops of a graph in some order that keeps its dependencies, except for the ops that
-    /// run on the host. O(operands), and sorting the ops on the host.
+    /// Launches ops of a graph in an order that keeps its dependencies, except the ops that run on
+    /// the host. O(operands), plus sorting the ops on the host.
     ///
     /// # Errors
-    /// More launches or operands than 31 bits count; scratch that is too small.
+    /// More launches or operands than fit into 31 bits; too little scratch.
     pub(crate) fn new(
         graph: &'a Graph<'a>,
         hosted: Option<&'a Hosted<'a>>,
@@ -123,7 +129,7 @@ impl<'a> Sequence<'a> {
     /// Launches the ops of a graph in the given order.
     ///
     /// # Errors
-    /// Those of [`Sequence::new`].
+    /// The errors of [`Sequence::new`].
     pub(crate) fn as_given(
         graph: &'a Graph<'a>,
         hosted: Option<&'a Hosted<'a>>,
@@ -133,11 +139,10 @@ impl<'a> Sequence<'a> {
         Self::new(graph, hosted, ops.map(OpId), scratch)
     }
 
-    /// The same work with other launches: those of the ops in some order, in which ops may come
-    /// again.
+    /// The same work with other launches: the ops in some order, in which ops may be repeated.
     ///
     /// # Errors
-    /// Those of [`Sequence::new`].
+    /// The errors of [`Sequence::new`].
     pub(crate) fn in_order(
         &self,
         order: impl Iterator<Item = OpId> + Clone,
@@ -146,28 +151,28 @@ impl<'a> Sequence<'a> {
         Self::new(self.graph, self.hosted, order, scratch)
     }
 
-    /// The ops that run on the host, in the order in which they do.
+    /// The ops that run on the host, in the order in which they run.
     pub(crate) const fn host_steps(&self) -> &'a [HostStep] {
         self.host_steps
     }
 
-    /// Whether an op on the host touches a tensor.
-    pub(crate) fn is_touched_by_host(&self, tensor: TensorId) -> bool {
+    /// Whether an op on the host uses a tensor.
+    pub(crate) fn is_used_by_host(&self, tensor: TensorId) -> bool {
         self.hosted.is_some_and(|hosted| hosted.touches(tensor))
     }
 
-    /// Whether launches read what an op on the host writes.
+    /// Whether launches read a value that an op on the host writes.
     pub(crate) fn is_made_by_host(&self, tensor: TensorId) -> bool {
         self.hosted.is_some_and(|hosted| hosted.makes(tensor))
     }
 
-    /// Whether launches read the value that an op on the host gives a tensor: no other one there
-    /// writes it later.
+    /// Whether launches read the value that this op on the host writes, and no later op there
+    /// writes it.
     pub(crate) fn is_completed_by(&self, op: OpId, tensor: TensorId) -> bool {
         self.hosted.is_some_and(|hosted| hosted.completes(op, tensor))
     }
 
-    /// Whether launches read what an op on the host has written in the same iteration.
+    /// Whether launches read a value that an op on the host has written in the same iteration.
     pub(crate) fn is_made_first(&self, tensor: TensorId) -> bool {
         self.hosted.is_some_and(|hosted| hosted.makes_first(tensor))
     }
@@ -177,12 +182,12 @@ impl<'a> Sequence<'a> {
         self.graph
     }
 
-    /// Whether any op is launched again.
+    /// Whether any op is repeated.
     pub(crate) const fn has_repeats(&self) -> bool {
         self.len() + self.host_steps.len() > self.graph.ops().len()
     }
 
-    /// How many launches there are.
+    /// The number of launches.
     #[inline]
     pub(crate) const fn len(&self) -> usize {
         self.launches.len() - 1
@@ -223,7 +228,7 @@ impl<'a> Sequence<'a> {
         self.graph.op(self.op(launch)).repeatable
     }
 
-    /// How long a launch takes.
+    /// The time of a launch.
     #[inline]
     pub(crate) fn time_ns(&self, launch: LaunchId) -> u64 {
         self.graph.op(self.op(launch)).time_ns
@@ -234,7 +239,7 @@ impl<'a> Sequence<'a> {
         period_ns <= self.launches_ns
     }
 
-    /// How long all launches take together.
+    /// The time of all launches together.
     pub(crate) const fn compute_ns(&self) -> u64 {
         self.launches_ns
     }
@@ -243,8 +248,8 @@ impl<'a> Sequence<'a> {
         total([words::<u64>(limits.ops.saturating_add(1)), words::<u64>(limits.tensors)])
     }
 
-    /// When each launch starts, and when the last one ends, if nothing waits but for the launches
-    /// before it and for what the host makes in the same iteration. O(operands).
+    /// The start of each launch, and the end of the last one, if launches wait only for the
+    /// launches before them and for values that the host writes in the same iteration. O(operands).
     pub(crate) fn starts_ns<'s>(
         &self,
         scratch: &mut Scratch<'s>,
@@ -273,27 +278,28 @@ impl<'a> Sequence<'a> {
         Ok(starts_ns)
     }
 
-    /// Device memory that is held only during a launch.
+    /// Device memory that is held only during a launch, in bytes.
     #[inline]
     pub(crate) fn workspace_bytes(&self, launch: LaunchId) -> u64 {
         self.graph.op(self.op(launch)).workspace_bytes
     }
 
-    /// What a launch reads.
+    /// The tensors that a launch reads.
     #[inline]
     pub(crate) fn reads(&self, launch: LaunchId) -> &'a [TensorId] {
         let Launch { first_slot, first_write, .. } = self.launches[launch.index()];
         &self.operands[first_slot as usize..first_write as usize]
     }
 
-    /// What a launch writes.
+    /// The tensors that a launch writes.
     #[inline]
     pub(crate) fn writes(&self, launch: LaunchId) -> &'a [TensorId] {
         let Launch { first_write, .. } = self.launches[launch.index()];
         &self.operands[first_write as usize..self.end_slot(launch)]
     }
 
-    /// What a launch reads, then what it writes; a tensor updated in place comes twice.
+    /// The tensors that a launch reads, then those that it writes. A tensor updated in place
+    /// appears twice.
     #[inline]
     pub(crate) fn operands_of(&self, launch: LaunchId) -> &'a [TensorId] {
         &self.operands[self.first_slot(launch)..self.end_slot(launch)]
@@ -303,7 +309,7 @@ impl<'a> Sequence<'a> {
         self.launches[launch.index() + 1].first_slot as usize
     }
 
-    /// The slot of a launch's first operand; those of the others follow.
+    /// The slot of a launch's first operand; the slots of the others follow.
     #[inline]
     pub(crate) const fn first_slot(&self, launch: LaunchId) -> usize {
         self.launches[launch.index()].first_slot as usize
@@ -331,8 +337,8 @@ impl<'a> Sequence<'a> {
         self.graph.tensor_ids()
     }
 
-    /// One tensor, as the device sees it: what the host makes is an input, and what it reads an
-    /// output.
+    /// One tensor, as the device sees it: a tensor that the host writes is an input, and one that
+    /// it reads is an output.
     #[inline]
     pub(crate) fn tensor(&self, id: TensorId) -> Tensor {
         let tensor = self.graph.tensor(id);

@@ -1,5 +1,10 @@
-//! When each step runs: `start = max(end of the previous step of this stream, end of the
+//! Predicts the time of each step: `start = max(end of the previous step of this stream, end of the
 //! awaited steps)`, over eight iterations (`docs/format.md`, 4 and 7).
+
+#![expect(
+    clippy::indexing_slicing,
+    reason = "fewer than the length, since `first` is at least `steps`"
+)]
 
 use crate::footprint::{self, Footprint};
 use crate::graph::{Graph, Kind, Launched};
@@ -9,11 +14,11 @@ use crate::plan::{Location, Plan, PlanError, Prediction, Step};
 use crate::schedule::{PerStream, Schedule, Scheduled, Stream};
 use crate::scratch::{Limits, OutOfScratch, Scratch, total, words};
 
-/// Iterations that a prediction looks at.
+/// The number of iterations that a prediction simulates.
 pub const PREDICTED_ITERATIONS: u64 = 8;
 
-/// Words of scratch that [`predict`] asks for, by [`Limits::of_plan`]: per step 9, per tensor 4.7,
-/// per piece 2.5.
+/// Words of scratch that [`predict`] needs, by [`Limits::of_plan`]: per step 9, per tensor 4.7, per
+/// piece 2.5.
 #[must_use]
 pub const fn scratch_words(limits: &Limits) -> usize {
     total([
@@ -24,12 +29,12 @@ pub const fn scratch_words(limits: &Limits) -> usize {
     ])
 }
 
-/// Everything a plan promises of itself, with a slot of its own on the host for every tensor
-/// that moves, and its footprint. O(steps + operands).
+/// All figures that a plan predicts for itself, with a separate host slot for every tensor that
+/// moves; and the footprint. O(steps + operands).
 ///
 /// # Errors
-/// A plan whose structure or residency is broken, or whose times over eight iterations
-/// exceed 64 bits.
+/// A plan that breaks a rule of structure or residency, or whose times over eight iterations exceed
+/// 64 bits.
 pub fn predict(
     graph: &Graph<'_>,
     machine: &Machine,
@@ -42,7 +47,7 @@ pub fn predict(
     predict_pieces(graph, machine, plan, &pieces, schedule, &mut scratch)
 }
 
-/// [`predict`] with the table of pieces at hand.
+/// Does the same as [`predict`], given the table of pieces.
 pub(crate) fn predict_pieces(
     graph: &Graph<'_>,
     machine: &Machine,
@@ -69,12 +74,12 @@ pub(crate) fn predict_pieces(
     Ok((prediction, footprint))
 }
 
-/// Predicts, and checks that the plan promises just that: every figure is exact, but for the
-/// host memory, which may count temporaries as sharing host bytes or not; it must hold what
-/// moves of states and inputs, and the machine must have it.
+/// Predicts, and checks the plan's figures. Every figure must be exact, except the host memory,
+/// which may count temporaries as sharing host bytes or not; it must hold the parts of states and
+/// inputs that move, and the machine must have it.
 ///
 /// # Errors
-/// Those of [`predict`]; the first figure that is wrong.
+/// The errors of [`predict`]; the first figure that is wrong.
 pub fn check(
     graph: &Graph<'_>,
     machine: &Machine,
@@ -129,7 +134,7 @@ fn host_ns(graph: &Graph<'_>, plan: &Plan<'_>) -> u64 {
     plan.steps.iter().map(host_ns).fold(0, u64::saturating_add)
 }
 
-/// How long each step of a plan takes; an evict takes no time.
+/// The time of each step of a plan. An evict takes no time.
 ///
 /// # Errors
 /// Times that, over eight iterations, exceed 64 bits.
@@ -160,7 +165,7 @@ pub fn durations(
     Ok(())
 }
 
-/// Where the end of each step is kept: iteration by iteration, in each stream by stream.
+/// The indices of the ends of steps, ordered by iteration, then by stream.
 #[derive(Clone, Copy, Debug)]
 struct Slots {
     first: PerStream<usize>,
@@ -169,11 +174,11 @@ struct Slots {
 
 impl Slots {
     fn new(stream_steps: PerStream<u32>) -> Self {
-        let (first, per_iteration) = stream_steps.firsts();
+        let (first, per_iteration) = stream_steps.first_indices();
         Self { first, per_iteration }
     }
 
-    /// Beyond all others for numbers that no step has: schedules are not trusted.
+    /// Beyond all indices for a step that does not exist, since schedules are not trusted.
     fn of(&self, iteration: usize, stream: Stream, index: u32) -> usize {
         let first = iteration.saturating_mul(self.per_iteration).saturating_add(self.first[stream]);
         first.saturating_add(index as usize)
@@ -198,7 +203,7 @@ impl<'a> Timeline<'a> {
     /// Runs a schedule for eight iterations. O(steps).
     ///
     /// # Errors
-    /// Scratch that is too small. The durations must have passed [`durations`].
+    /// Too little scratch. The durations must have passed [`durations`].
     pub fn new(
         schedule: &Schedule<'_>,
         durations_ns: &[u64],
@@ -225,13 +230,14 @@ impl<'a> Timeline<'a> {
         Ok(Self { ends_ns, slots, stream_steps: schedule.stream_steps, busy_ns })
     }
 
-    /// When a step ends, 0 for one that does not exist; iterations are counted from 0.
+    /// The time at which a step ends; 0 if it does not exist. Iterations count from 0.
     #[must_use]
     pub fn end_ns(&self, iteration: usize, stream: Stream, index: u32) -> u64 {
         self.ends_ns.get(self.slots.of(iteration, stream, index)).copied().unwrap_or(0)
     }
 
-    /// When all ops of an iteration, counted from 0, have ended, on the device and on the host.
+    /// The time at which all ops of an iteration have ended, on the device and on the host.
+    /// Iterations count from 0.
     #[must_use]
     pub fn ops_end_ns(&self, iteration: usize) -> u64 {
         let end_ns = |stream: Stream| {
@@ -241,8 +247,8 @@ impl<'a> Timeline<'a> {
         end_ns(Stream::Compute).max(end_ns(Stream::Host))
     }
 
-    /// The largest of the time from iteration 4 to iteration 8, by four, and of what each
-    /// stream but compute is busy in one iteration.
+    /// The maximum of a quarter of the time from iteration 4 to iteration 8, and of the busy times
+    /// of all streams but compute in one iteration.
     #[must_use]
     pub fn period_ns(&self) -> u64 {
         let PerStream([_, busy_ns @ ..]) = self.busy_ns;
@@ -251,7 +257,7 @@ impl<'a> Timeline<'a> {
     }
 }
 
-/// The steps of the iterations so far.
+/// The simulated iterations so far.
 struct Run<'a> {
     ends_ns: &'a mut [u64],
     slots: Slots,
@@ -282,10 +288,10 @@ impl Run<'_> {
         }
     }
 
-    /// The time by which each step of an iteration ends after the same step of the one before, if
-    /// that is the same for all of them. Where waits look back one iteration at most, each further
-    /// iteration takes as long: its steps start when steps of the last two end, and these all
-    /// end that much later than one iteration before.
+    /// The time by which each step of an iteration ends after the same step of the previous one, if
+    /// it is the same for all steps. If waits reach back at most one iteration, each further
+    /// iteration takes the same time: its steps start when steps of the last two iterations end,
+    /// and these all end that much later than one iteration before.
     fn steady_period_ns(&self, iteration: usize, before_ns: PerStream<u64>) -> Option<u64> {
         let steps = self.slots.per_iteration;
         let (earlier, last) =
@@ -300,7 +306,7 @@ impl Run<'_> {
         is_steady.then_some(period_ns)
     }
 
-    /// Fills in the iterations after one, each `period_ns` after the one before.
+    /// Fills in the iterations after one, each `period_ns` after the previous one.
     fn repeat(&mut self, iteration: usize, period_ns: u64) {
         let steps = self.slots.per_iteration;
         for first in ((iteration + 1) * steps..self.ends_ns.len()).step_by(steps.max(1)) {
@@ -312,7 +318,7 @@ impl Run<'_> {
     }
 }
 
-/// Whether no step waits for one that is more than an iteration back.
+/// Whether no step waits for a step more than one iteration back.
 fn looks_back_once(entries: &[Scheduled]) -> bool {
     entries.iter().all(|entry| {
         let mut waits = Stream::ALL.into_iter().filter_map(|stream| entry.wait(stream));

@@ -8,7 +8,7 @@ use planner_core::{
     TensorId, lower, verify,
 };
 
-/// A graph in the making.
+/// Builds a graph.
 #[derive(Default)]
 struct Work {
     tensors: Vec<Tensor>,
@@ -36,8 +36,8 @@ impl Work {
     }
 }
 
-/// The passes of a training step of layers, and of each its weight, its moments of six times as many
-/// bytes, and its gradient.
+/// The forward and the backward pass of a training step. Returns each layer's weight, moments (six
+/// times as many bytes) and gradient.
 fn passes(layers: usize, bytes: u64) -> (Work, Vec<[u32; 3]>) {
     let mut work = Work::default();
     let weights: Vec<_> = (0..layers).map(|_| work.tensor(Kind::State, bytes)).collect();
@@ -76,7 +76,7 @@ fn training(layers: usize, mib: u64, host_gb_s: u64) -> Work {
     work
 }
 
-/// The same with weights that decay in place, and gradients that are clipped in place by the norm of all.
+/// The same, but weights decay in place, and the norm of all gradients clips each one in place.
 fn clipped(layers: usize, mib: u64, host_gb_s: u64) -> Work {
     let bytes = mib << 20;
     let (mut work, updated) = passes(layers, bytes);
@@ -97,7 +97,7 @@ fn clipped(layers: usize, mib: u64, host_gb_s: u64) -> Work {
     work
 }
 
-/// One token: layers of a weight, each of which may run on the host.
+/// One token: layers with one weight each, which may run on the host.
 fn token(layers: usize, mib: u64, host_gb_s: u64) -> Work {
     let mut work = Work::default();
     let bytes = mib << 20;
@@ -131,11 +131,11 @@ fn machine(gb_s: u64) -> Machine {
     .unwrap()
 }
 
-/// A proved plan.
+/// A verified plan.
 struct Planned {
     period_ns: u64,
     compute_ns: u64,
-    /// Ops on the host.
+    /// The number of ops on the host.
     hosted: usize,
 }
 
@@ -145,7 +145,7 @@ impl Planned {
     }
 }
 
-/// Plans and proves; none where the budget is too small.
+/// Plans and verifies; none if the budget is too small.
 fn plan(
     work: &Work,
     machine: &Machine,
@@ -197,8 +197,8 @@ fn auto(host: Host) -> Auto {
     Auto { host, ..Auto::default() }
 }
 
-/// The figures that a training step of this shape must reach: budget in GiB, speed of the host and of
-/// each link in GB/s, and the period over the time of all ops on the device.
+/// The figures that such a training step must reach: for a budget in GiB, and the speed of the host
+/// and of each link in GB/s, the period as a multiple of the time of all ops on the device.
 #[test]
 fn an_optimizer_on_the_host_leaves_the_device_to_the_passes() {
     for (budget_gib, host_gb_s, link_gb_s, most) in
@@ -213,7 +213,7 @@ fn an_optimizer_on_the_host_leaves_the_device_to_the_passes() {
     }
 }
 
-/// The device gets a weight once the host has done all that it does with it.
+/// The device gets a weight after the last op on the host that uses it.
 #[test]
 fn an_optimizer_that_updates_in_place_runs_on_the_host() {
     let work = clipped(12, 416, 60);
@@ -227,7 +227,7 @@ fn an_optimizer_that_updates_in_place_runs_on_the_host() {
     }
 }
 
-/// While the host computes layers, the link brings others.
+/// While the host computes some layers, the link uploads the weights of others.
 #[test]
 fn a_token_takes_both_processors_and_the_link() {
     for budget_gib in [10, 22] {
@@ -237,8 +237,8 @@ fn a_token_takes_both_processors_and_the_link() {
             plan(&work, &machine(link_gb_s), budget_gib << 30, auto(Host::Allowed)).unwrap();
         let all_bytes: u64 = work.tensors.iter().map(|tensor| tensor.bytes).sum();
         let away_bytes = (all_bytes - (budget_gib << 30)) as f64;
-        // With h bytes on the host, the period is that of the launches and of the host, and no less
-        // than that of the uploads.
+        // With h bytes on the host, the period is the time of the launches and of the host, and at
+        // least the time of the uploads.
         let best_ns = |hosted_bytes: f64| {
             let hosted = hosted_bytes / all_bytes as f64;
             let computed_ns =

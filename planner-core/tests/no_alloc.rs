@@ -1,4 +1,4 @@
-//! Planning, placing, lowering, predicting and verifying allocate nothing.
+//! Planning, placing, lowering, predicting and verifying do not allocate.
 #![allow(unsafe_code, reason = "counting allocations takes a global allocator")]
 
 use planner_core::bounds::Order;
@@ -13,20 +13,20 @@ use planner_core::{
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 
-/// Iterations that placements cover.
+/// The number of iterations that placements cover.
 const ITERATIONS: usize = 2;
 
 struct Counting;
 
 thread_local! {
-    /// Of this thread alone: the harness allocates while a test runs.
+    /// Counts this thread only, since the test harness allocates while a test runs.
     static ALLOCATIONS: Cell<usize> = const { Cell::new(0) };
 }
 
 // SAFETY: every call is passed on unchanged to the system's allocator.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        // A thread that ends counts no more.
+        // A thread that ends no longer counts.
         let _ = ALLOCATIONS.try_with(|count| count.set(count.get() + 1));
         // SAFETY: the caller keeps the contract of `alloc`.
         unsafe { System.alloc(layout) }
@@ -41,7 +41,7 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static COUNTING: Counting = Counting;
 
-/// A chain: each op reads the value before it and a weight, which it updates.
+/// A chain: each op reads the previous value and a weight, and updates the weight.
 fn chain(length: u32) -> (Vec<Tensor>, Vec<Op>, Vec<TensorId>) {
     let mut tensors = vec![Tensor { bytes: 5000, kind: Kind::Input }];
     let (mut ops, mut operands) = (Vec::new(), Vec::new());
@@ -65,7 +65,7 @@ fn chain(length: u32) -> (Vec<Tensor>, Vec<Op>, Vec<TensorId>) {
     (tensors, ops, operands)
 }
 
-/// Layers forward and backward, each with a weight and what it hands on.
+/// A forward and a backward pass of layers, each with a weight and an output.
 fn layers(count: u32) -> (Vec<Tensor>, Vec<Op>, Vec<TensorId>) {
     let tensor = |kind| Tensor { bytes: 5000, kind };
     let tensors = [Kind::State, Kind::Temporary].map(|kind| vec![tensor(kind); count as usize]);
@@ -114,7 +114,7 @@ const LAUNCH: Step = Step::launch(OpId(0));
 const NOTHING: Resident = Resident { part: Part::whole(TensorId(0)), host_copy: false };
 const NOWHERE: ArenaPlacement = ArenaPlacement { tensor: TensorId(0), offset_bytes: 0 };
 
-/// What a plan is written into.
+/// The buffers of a plan.
 struct Buffers {
     steps: Vec<Step>,
     resident: Vec<Resident>,

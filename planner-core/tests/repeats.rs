@@ -1,4 +1,4 @@
-//! What the verifier says of plans that launch ops again.
+//! The results of the verifier for plans that launch ops again.
 #![allow(clippy::unwrap_used, reason = "what fails here fails the test")]
 
 use planner_core::plan::{ArenaPlacement, Location, Pool, Prediction, Resident};
@@ -11,7 +11,7 @@ const STATE: Kind = Kind::State;
 const INPUT: Kind = Kind::Input;
 const TEMPORARY: Kind = Kind::Temporary;
 
-/// A plan in which every tensor takes one object of 256 bytes, or as many as `bytes` says.
+/// A plan whose tensors take one object of 256 bytes, unless `bytes` sets another size.
 struct Case {
     tensors: Vec<Tensor>,
     ops: Vec<Op>,
@@ -127,7 +127,7 @@ fn repeat_reads(step: u32, op: u32, tensor: u32) -> PlanError {
     }
 }
 
-/// Op 0 makes tensor 1 from the input, op 1 reads it, op 2 reads it later.
+/// Op 0 computes tensor 1 from the input; op 1 reads it, and op 2 reads it later.
 fn dropped_and_made_again() -> Case {
     Case::new(&[INPUT, TEMPORARY]).op(&[0], &[1]).op(&[1], &[]).op(&[1], &[])
 }
@@ -181,7 +181,8 @@ fn an_input_is_read_by_repeats_and_forgotten_after_the_last() {
     case.assert_refused(&late, PlanError::NextInput(Location::Step(4), TensorId(0)));
 }
 
-/// Op 0 makes version 1 of tensor 1, op 1 reads it, op 2 updates it in location, op 3 reads that.
+/// Op 0 computes version 1 of tensor 1, op 1 reads it, op 2 updates it in place to version 2, and
+/// op 3 reads version 2.
 fn updated_in_place() -> Case {
     Case::new(&[STATE, TEMPORARY])
         .op(&[0], &[1])
@@ -207,13 +208,13 @@ fn an_older_version_comes_back_for_repeats_only() {
 #[test]
 fn host_copies_keep_their_version() {
     let case = updated_in_place();
-    // Version 1 goes to the host, comes back after version 2 was made, and is read again.
+    // Version 1 is offloaded, is prefetched after version 2 was computed, and is read again.
     let older = [run(0), run(1), offload(1), run(2), run(3), evict(1), prefetch(1), again(1)];
     case.assert_valid(&[&older[..], &[evict(1)]].concat());
-    // Nobody reads it later.
+    // No launch reads it later.
     let unread = [run(0), run(1), offload(1), run(2), run(3), evict(1), prefetch(1), evict(1)];
     case.assert_refused(&unread, PlanError::NoHostCopy(Location::Step(6), TensorId(1)));
-    // A repeat brings version 1 back; the host holds version 2, and the other way round.
+    // A repeat computes version 1 again while the host holds version 2, and vice versa.
     let newer =
         [run(0), run(1), run(2), offload(1), again(0), again(1), evict(1), prefetch(1), run(3)];
     case.assert_valid(&[&newer[..], &[evict(1)]].concat());
@@ -243,7 +244,7 @@ fn host_copies_keep_their_version() {
 #[test]
 fn an_evict_keeps_what_is_read_next() {
     let case = updated_in_place();
-    // The next launch that touches the tensor reads version 2, and the device holds version 1.
+    // The next launch that uses the tensor reads version 2, but the device holds version 1.
     let dropped =
         [run(0), run(1), run(2), offload(1), again(0), evict(1), prefetch(1), run(3), evict(1)];
     case.assert_valid(&dropped);
@@ -275,7 +276,7 @@ fn a_state_keeps_its_last_value() {
         &[&old[..], &ends].concat(),
         PlanError::ValueLost(Location::Step(4), TensorId(0)),
     );
-    // With the new value on the host, the old one is gone.
+    // The new value on the host overwrites the old one.
     let gone =
         [prefetch(0), run(0), run(1), offload(0), evict(1), again(0), run(2), evict(0), evict(1)];
     case.assert_refused(&gone, repeat_reads(5, 0, 0));
@@ -283,7 +284,7 @@ fn a_state_keeps_its_last_value() {
 
 #[test]
 fn a_repeat_leaves_states_and_inputs_that_its_op_writes_alone() {
-    // Op 0 reads and updates the state (running statistics), and makes tensor 1.
+    // Op 0 reads and updates the state (running statistics), and computes tensor 1.
     let case =
         Case::new(&[STATE, TEMPORARY, INPUT]).op(&[0, 2], &[0, 1]).op(&[1], &[]).op(&[1], &[]);
     let steps = [
@@ -307,8 +308,8 @@ fn parts_hold_versions_of_their_own() {
     let mut case = updated_in_place();
     case.tensors[1].bytes = 4 * 256;
     let part = |first| Part { tensor: TensorId(1), first, count: 2 };
-    // Half of version 1 on the host, half of version 2. Both are valid, but no launch reads them
-    // together; without the repeat version 1 is not.
+    // The host holds half of version 1 and half of version 2. Both are valid, but no launch reads
+    // them together. Without the repeat, version 1 is not valid.
     let mixed = [run(0), run(1), Step::Offload(part(0)), run(2), Step::Offload(part(2)), run(3)];
     let end = [evict(1), prefetch(1), again(1), evict(1)];
     case.assert_refused(&[&mixed[..], &end].concat(), repeat_reads(8, 1, 1));
@@ -333,7 +334,7 @@ fn parts_hold_versions_of_their_own() {
 }
 #[test]
 fn arena_temporaries_share_bytes_between_spans() {
-    // Tensor 2 lives between the two spans of tensor 1.
+    // Tensor 2 is alive between the two spans of tensor 1.
     let case = Case::new(&[STATE, TEMPORARY, TEMPORARY])
         .op(&[0], &[1])
         .op(&[1], &[])

@@ -415,7 +415,7 @@ mod tests {
         );
         assert!(step.ends_with("no tensor 0"), "{step}");
         let start = message(Moment::Start(TensorId(0)));
-        assert!(start.starts_with("bringing tensor 0 (\"w\") to the device "), "{start}");
+        assert!(start.starts_with("uploading tensor 0 (\"w\") before "), "{start}");
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! Least recently used, with prefetch some ops ahead.
 
 use super::builder::Builder;
-use super::cache::{self, Fate};
+use super::cache::{self, Retention};
 use super::list::{Lengths, Stuck};
 use super::strategy::{Parameter, Rule};
 use super::trials::Search;
@@ -32,6 +32,6 @@ impl Rule for Newcomer {
         _: &mut Search<'_>,
         scratch: &mut Scratch<'_>,
     ) -> Result<Lengths, Stuck> {
-        cache::write(builder, self.ahead.unwrap_or(1), scratch, |_, _, _| Fate::Cached)
+        cache::write(builder, self.ahead.unwrap_or(1), scratch, |_, _, _| Retention::Cached)
     }
 }

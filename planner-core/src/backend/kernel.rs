@@ -1,4 +1,4 @@
-//! What computes: the ops of a graph on a device.
+//! The kernels that an embedder provides: they compute the ops of a graph.
 
 use super::{DeviceRange, DeviceRanges, ErrorType, HostRanges};
 use crate::graph::{Launched, OpId};
@@ -10,24 +10,24 @@ pub struct Launch<'a> {
     /// The op.
     pub op: OpId,
     /// Whether the op has been launched before in this iteration. A repeat must write the same
-    /// bytes into its temporaries as the first launch, so it draws the same random numbers. The
-    /// states, inputs and outputs that the op writes have the address 0; the kernel neither reads nor
-    /// writes them.
+    /// bytes into its temporaries as the first launch, so it must draw the same random numbers.
+    /// States, inputs and outputs that the op writes have address 0 in a repeat; the kernel must
+    /// neither read nor write them.
     pub is_repeat: bool,
-    /// The iteration, counted from 1 over all plans that an executor has switched to. Where a backend
-    /// captures launches and runs them again, this is the captured one; such a backend offers the
-    /// number in device memory.
+    /// The iteration, counted from 1 over all plans that an executor has switched to. If a backend
+    /// captures launches and replays them, this is the number of the captured iteration; such a
+    /// backend provides the current number in device memory.
     pub iteration: u64,
     /// The ranges of the tensors that the op reads, in the op's order. Each is a whole tensor.
     pub reads: DeviceRanges<'a>,
     /// The ranges of the tensors that the op writes, in the op's order. Each is a whole tensor.
     pub writes: DeviceRanges<'a>,
-    /// Its workspace, if it has one.
+    /// The workspace of the op, if the op has one.
     pub workspace: Option<DeviceRange>,
 }
 
 impl Launch<'_> {
-    /// Which launch of the op this is.
+    /// The op, and whether this launch repeats it.
     #[must_use]
     pub const fn launched(&self) -> Launched {
         Launched { op: self.op, is_repeat: self.is_repeat }
@@ -50,47 +50,47 @@ pub struct HostLaunch<'a> {
 
 /// The embedder's kernels for ops that run on the host.
 pub trait HostKernels<B: ErrorType> {
-    /// Enqueues an op on [`Stream::Host`](crate::Stream::Host), by the means of the device. It may
-    /// touch exactly the bytes of the host block that the launch names, and nothing after the next
-    /// signal of that stream.
+    /// Enqueues an op on [`Stream::Host`](crate::Stream::Host), by methods of the device. The op
+    /// may access only the bytes of the host block that the launch names, and none of them after
+    /// the next signal of that stream.
     ///
     /// # Errors
-    /// Those of the backend.
+    /// Errors of the backend.
     fn launch_on_host(&mut self, device: &mut B, launch: &HostLaunch<'_>) -> Result<(), B::Error>;
 }
 
-/// The embedder's kernels, for one backend: what ops compute, and the values of states and
+/// The embedder's kernels for one backend: they compute ops, and write the values of states and
 /// inputs. Only kernels know what a tensor means.
 pub trait Kernels<B: ErrorType> {
-    /// Enqueues an op on [`Stream::Compute`](crate::Stream::Compute). It may touch exactly
-    /// what the launch names, and nothing after the next signal of that stream. A repeat comes
-    /// only where the graph says that the op is repeatable.
+    /// Enqueues an op on [`Stream::Compute`](crate::Stream::Compute). The op may access only the
+    /// memory that the launch names, and none of it after the next signal of that stream. An op is
+    /// repeated only if the graph says that it is repeatable.
     ///
     /// # Errors
-    /// Those of the backend.
+    /// Errors of the backend.
     fn launch(&mut self, device: &mut B, launch: &Launch<'_>) -> Result<(), B::Error>;
 
-    /// The kernels of ops that run on the host. None unless the embedder says otherwise: then plans
-    /// with such ops are refused.
+    /// The kernels of ops that run on the host. The default is none: then the executor refuses
+    /// plans that run ops on the host.
     fn on_host(&mut self) -> Option<&mut dyn HostKernels<B>> {
         None
     }
 
     /// Writes the initial value of every state into its slot of the host block, by
-    /// [`Transfers::write_host`](super::Transfers::write_host). Called once, after the block is
-    /// created and before any copy; not after a switch.
+    /// [`Transfers::write_host`](super::Transfers::write_host). The executor calls it once, after
+    /// it has created the block and before any copy; it does not call it after a switch.
     ///
     /// # Errors
-    /// Those of the backend.
+    /// Errors of the backend.
     fn fill_states(&mut self, device: &mut B, layout: &HostLayout<'_>) -> Result<(), B::Error>;
 
-    /// Writes the value of every input in an iteration (counted from 1) into its
-    /// [slot](HostLayout::slot) of that iteration. Called when nothing uses those slots any
-    /// more, during the iteration before: no later than the first copy of the values. After a
-    /// [switch](crate::Executor::switch) it is called for the next iteration once more.
+    /// Writes the value of every input in an iteration (counted from 1) into the
+    /// [slot](HostLayout::slot) of that iteration. The executor calls it during the iteration
+    /// before, once nothing uses those slots any more and before the first copy of the new values.
+    /// After a [switch](crate::Executor::switch) it calls it for the next iteration again.
     ///
     /// # Errors
-    /// Those of the backend.
+    /// Errors of the backend.
     fn fill_inputs(
         &mut self,
         device: &mut B,

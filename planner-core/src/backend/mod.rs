@@ -1,15 +1,16 @@
-//! What a backend provides: streams, transfers, paging; and what an embedder brings: kernels.
+//! What a backend provides (streams, transfers and paging), and what an embedder provides
+//! (kernels).
 //!
-//! # For whoever writes a backend
+//! # How to write a backend
 //!
-//! A backend is one value that implements [`Streams`], [`Transfers`] and [`Paging`]. It knows
-//! bytes and addresses, and neither graph nor tensors nor values. All calls come from one host
-//! thread, in list order of the schedule.
+//! A backend is one value that implements [`Streams`], [`Transfers`] and [`Paging`]. It knows bytes
+//! and addresses; it knows no graph, tensors or values. All calls come from one host thread, in
+//! list order of the schedule.
 //!
-//! A call that is refused changes nothing, and the backend goes on working; after an error of
-//! work on the device, nothing need work but [`Transfers::read_host`]. A backend may be
-//! dropped at any time, with work under way. `docs/backends.md` shows how to write one; the
-//! crate `conformance` checks every promise that is made here.
+//! A call that returns an error changes nothing, and the backend must go on working. After an error
+//! of work on the device, only [`Transfers::read_host`] must still work. An embedder may drop a
+//! backend at any time, also while work is running. `docs/backends.md` shows how to write a
+//! backend; the crate `conformance` checks every promise that is made here.
 //!
 //! ```
 //! use planner_core::{PerStream, Stream};
@@ -57,11 +58,11 @@
 //! # assert!(device.reached(point).unwrap());
 //! ```
 //!
-//! # For whoever writes kernels
+//! # How to write kernels
 //!
-//! [`Kernels`] is implemented for a backend's device: it launches ops with the means of that
-//! device, and writes the values of states and inputs where the [`HostLayout`] says. Nothing
-//! else knows what tensors mean.
+//! Implement [`Kernels`] for a backend's device: kernels launch ops by methods of that device, and
+//! write the values of states and inputs at the offsets of the [`HostLayout`]. Nothing else knows
+//! what tensors mean.
 //!
 //! ```
 //! use planner_core::backend::{Kernels, Launch, Transfers};
@@ -113,33 +114,33 @@ pub use paging::{Chunks, DeviceAddress, DeviceRange, DeviceRanges, Paging};
 pub use stream::{Point, Streams};
 pub use transfer::{HostRange, HostRanges, Transfers};
 
-/// What went wrong on a device, in the terms that an executor or an embedder acts on.
+/// What went wrong on a device, as far as an executor or an embedder reacts to it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum ErrorKind {
     /// The device has no memory left.
     OutOfDeviceMemory,
-    /// The host has no memory left, or none that can be pinned.
+    /// The host has no memory left, or no memory that can be pinned.
     OutOfHostMemory,
-    /// The device is gone; nothing enqueued on it will end.
+    /// The device is lost; no work enqueued on it will end.
     Lost,
-    /// Anything else; the error itself says more.
+    /// Anything else; the error's text says more.
     Other,
 }
 
-/// An error of a backend: a kind, with the driver's own code inside.
+/// An error of a backend: a kind, and the driver's own code.
 pub trait BackendError: core::error::Error {
     /// The kind.
     fn kind(&self) -> ErrorKind;
 
-    /// The op and the tensor that the error's text names by number, so that those who know the graph
-    /// can add their names.
+    /// The op and the tensor that the error's text names by number, so that a caller that knows the
+    /// graph can add their names.
     fn ids(&self) -> ErrorIds {
         ErrorIds::default()
     }
 }
 
-/// What an error's text names by number, as [`OpId`] and [`TensorId`] are printed.
+/// The ids that an error's text prints as numbers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ErrorIds {
     /// The op.
@@ -149,7 +150,7 @@ pub struct ErrorIds {
 }
 
 impl ErrorIds {
-    /// Those of an error that names an op alone.
+    /// The ids of an error that names only an op.
     #[must_use]
     pub const fn of_op(op: OpId) -> Self {
         Self { op: Some(op), tensor: None }

@@ -1,4 +1,4 @@
-//! Device memory: address ranges, and physical objects mapped into them.
+//! Device memory: address ranges, and physical chunks mapped into them.
 
 use super::ErrorType;
 
@@ -15,36 +15,36 @@ pub struct DeviceRange {
     pub bytes: u64,
 }
 
-/// Ranges on the device, one after the other.
+/// A list of ranges on the device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DeviceRanges<'a>(&'a [[u64; 2]]);
 
 impl<'a> DeviceRanges<'a> {
-    /// Takes pairs of an address and a size, as they lie in working memory, for ranges.
+    /// Makes ranges from pairs of an address and a size in bytes, as they lie in working memory.
     #[must_use]
     pub const fn new(ranges: &'a [[u64; 2]]) -> Self {
         Self(ranges)
     }
 
-    /// How many there are.
+    /// The number of ranges.
     #[must_use]
     pub const fn len(&self) -> usize {
         self.0.len()
     }
 
-    /// Whether there are none.
+    /// Whether the list is empty.
     #[must_use]
     pub const fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// One of them.
+    /// The range at a position of the list.
     #[must_use]
     pub fn get(&self, position: usize) -> Option<DeviceRange> {
         self.0.get(position).copied().map(range)
     }
 
-    /// All of them, in order.
+    /// All ranges, in order.
     pub fn iter(&self) -> impl ExactSizeIterator<Item = DeviceRange> + use<'a> {
         self.0.iter().copied().map(range)
     }
@@ -57,46 +57,47 @@ const fn range([address, bytes]: [u64; 2]) -> DeviceRange {
 /// Consecutive physical chunks, by number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Chunks {
-    /// The first.
+    /// The number of the first chunk.
     pub first: u64,
-    /// How many, not zero.
+    /// Number of chunks, not zero.
     pub count: u64,
 }
 
-/// Virtual address ranges, and physical chunks mapped into them.
+/// Virtual address ranges, and physical chunks that are mapped into them.
 ///
-/// Calls act at once, on the calling thread. One chunk may be mapped at several addresses;
-/// whoever writes it through one and reads it through another orders the two by a point.
+/// Calls take effect at once, on the calling thread. One chunk may be mapped at several addresses;
+/// a caller that writes it at one address and reads it at another must order the two accesses by a
+/// point.
 pub trait Paging: ErrorType {
-    /// Size of a chunk, the unit of mapping.
+    /// Size of a chunk in bytes, the unit of mapping.
     fn chunk_bytes(&self) -> u64;
 
-    /// Creates the physical chunks `0..count`; called once.
+    /// Creates the physical chunks `0..count`. Called once.
     ///
     /// # Errors
-    /// [`OutOfDeviceMemory`](super::ErrorKind::OutOfDeviceMemory) when the device has less;
-    /// then it may be called again for fewer.
+    /// [`OutOfDeviceMemory`](super::ErrorKind::OutOfDeviceMemory) if the device has less memory;
+    /// then the caller may try again with fewer chunks.
     fn create(&mut self, count: u64) -> Result<(), Self::Error>;
 
-    /// Reserves virtual addresses for `chunks` chunks, none of them mapped yet. They do not begin at
-    /// 0, which stands for an operand that a repeat leaves alone.
+    /// Reserves virtual addresses for `chunks` chunks and maps none of them. The range must not
+    /// begin at address 0, which marks an operand that a repeat must not access.
     ///
     /// # Errors
-    /// When address space runs out.
+    /// The device has no address space left.
     fn reserve(&mut self, chunks: u64) -> Result<DeviceAddress, Self::Error>;
 
-    /// Maps chunks at an address inside a reservation, a whole number of chunks from its
-    /// start. What they hold is what was last written to them.
+    /// Maps chunks at an address inside a reservation, a whole number of chunks from its start. The
+    /// chunks keep the bytes that were last written to them.
     ///
     /// # Errors
     /// An address that is not reserved or is mapped already, or a chunk that does not exist.
     fn map(&mut self, at: DeviceAddress, chunks: Chunks) -> Result<(), Self::Error>;
 
-    /// Unmaps `chunks` chunks: one mapping, or several that follow each other, each of them
-    /// whole. No enqueued work may still use the range.
+    /// Unmaps `chunks` chunks: one mapping, or several consecutive mappings, each as a whole. No
+    /// enqueued work may still use the range.
     ///
     /// # Errors
-    /// A range that is not mapped, or holds only a part of a mapping.
+    /// A range that is not mapped, or that covers only a part of a mapping.
     fn unmap(&mut self, at: DeviceAddress, chunks: u64) -> Result<(), Self::Error>;
 }
 

@@ -1,4 +1,4 @@
-//! Streams of work, and waiting for points on them.
+//! Streams of work, and waits for points on them.
 
 use super::ErrorType;
 use crate::schedule::Stream;
@@ -8,57 +8,59 @@ use crate::schedule::Stream;
 pub struct Point {
     /// The stream.
     pub stream: Stream,
-    /// Which of its signals.
+    /// The number of the signal on that stream, counted from 1.
     pub value: u64,
 }
 
-/// Four streams of work, of which a device may lack the one for ops on the host. Work on one stream runs in the order in which it was enqueued;
+/// Four streams of work; a device may lack the stream for ops on the host. Work on one stream runs
+/// in the order in which it was enqueued; work on different streams runs concurrently, unless a
+/// wait orders it.
 /// work on different streams runs at the same time, unless a wait orders it.
-///
+/// Each stream is a timeline semaphore (Vulkan) or a sequence of events (CUDA).
 /// This is a timeline semaphore for each stream (Vulkan) or a sequence of events (CUDA).
 pub trait Streams: ErrorType {
-    /// Makes all work enqueued on `stream` from now on start only once `point` is reached.
-    /// Signals that follow come after it too, with or without work: whoever waits for them
-    /// has waited for `point`. A stream may wait for a point of its own.
+    /// Makes all work that is enqueued on `stream` from now on start only after `point` is reached.
+    /// Later signals of the stream come after the point too, with or without work in between: a
+    /// wait for one of them is also a wait for `point`. A stream may wait for a point of its own.
     ///
     /// # Errors
-    /// A point that has not been signalled yet is an error: on a device with a single queue
-    /// it would never be reached.
+    /// A point that has not been signalled yet: on a device with a single queue the wait would
+    /// never end.
     fn wait(&mut self, stream: Stream, point: Point) -> Result<(), Self::Error>;
 
-    /// Enqueues a signal: the returned point is reached when all work enqueued on `stream`
-    /// before it has ended and its effects are visible to whoever waits for the point. The
-    /// values of a stream are 1, 2, 3, ….
+    /// Enqueues a signal. The returned point is reached when all work enqueued on `stream` before
+    /// it has ended and its effects are visible to a waiter of the point. The values of a stream
+    /// are 1, 2, 3, ….
     ///
     /// # Errors
-    /// Those of the driver.
+    /// Errors of the driver.
     fn signal(&mut self, stream: Stream) -> Result<Point, Self::Error>;
 
     /// Whether a point has been reached. Does not block.
     ///
     /// # Errors
-    /// A point that has not been signalled yet, and those of the driver.
+    /// A point that has not been signalled yet, and errors of the driver.
     fn reached(&mut self, point: Point) -> Result<bool, Self::Error>;
 
     /// Blocks the calling thread until a point is reached.
     ///
     /// # Errors
-    /// A point that has not been signalled yet, and those of the driver: work that failed
-    /// on the device is reported here at the latest.
+    /// A point that has not been signalled yet, and errors of the driver. An error of work on the
+    /// device is reported here at the latest.
     fn block_until(&mut self, point: Point) -> Result<(), Self::Error>;
 
-    /// Whether there is a stream for ops that run on the host, [`Stream::Host`]. Unless a device says
-    /// so there is none: then plans with such ops are refused, and the stream is never named.
+    /// Whether the device has the stream for ops on the host, [`Stream::Host`]. The default is no:
+    /// then the executor refuses plans that run ops on the host, and never names the stream.
     fn has_host_stream(&self) -> bool {
         false
     }
 
-    /// Lets everything that is enqueued run without a further call. Does not block. The executor
-    /// calls it at the end of each iteration. Does nothing unless a device that gathers work before
-    /// it hands it over says otherwise.
+    /// Hands all enqueued work to the device, so that it runs without a further call. Does not
+    /// block. The executor calls it at the end of each iteration. A device that gathers work before
+    /// it hands it over must override the default, which does nothing.
     ///
     /// # Errors
-    /// Those of the driver.
+    /// Errors of the driver.
     fn submit(&mut self) -> Result<(), Self::Error> {
         Ok(())
     }

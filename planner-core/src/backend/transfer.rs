@@ -11,30 +11,30 @@ pub struct HostRange {
     pub bytes: u64,
 }
 
-/// Ranges of the host block, one after the other.
+/// A list of ranges of the host block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HostRanges<'a>(&'a [[u64; 2]]);
 
 impl<'a> HostRanges<'a> {
-    /// Takes pairs of an offset and a size, as they lie in working memory, for ranges.
+    /// Makes ranges from pairs of an offset and a size in bytes, as they lie in working memory.
     #[must_use]
     pub const fn new(ranges: &'a [[u64; 2]]) -> Self {
         Self(ranges)
     }
 
-    /// How many there are.
+    /// The number of ranges.
     #[must_use]
     pub const fn len(&self) -> usize {
         self.0.len()
     }
 
-    /// Whether there are none.
+    /// Whether the list is empty.
     #[must_use]
     pub const fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// All of them, in order.
+    /// All ranges, in order.
     pub fn iter(&self) -> impl ExactSizeIterator<Item = HostRange> + use<'a> {
         self.0.iter().map(|&[offset_bytes, bytes]| HostRange { offset_bytes, bytes })
     }
@@ -44,42 +44,41 @@ impl<'a> HostRanges<'a> {
 ///
 /// A device range may span several mapped chunks.
 pub trait Transfers: Streams {
-    /// Creates the host block of that many bytes, once, before any copy. What it holds is
-    /// undefined until it is written.
+    /// Creates the host block with `bytes` bytes. Called once, before any copy. The contents are
+    /// undefined until they are written.
     ///
     /// # Errors
-    /// Too little host memory, and a second call.
+    /// Too little host memory, or a second call.
     fn create_host(&mut self, bytes: u64) -> Result<(), Self::Error>;
 
-    /// Writes `from` into the host block, on the calling thread: copies enqueued afterwards
-    /// read these bytes. No enqueued copy may still use them; the caller must have waited for a
-    /// signal that follows the last one.
+    /// Writes `from` into the host block, on the calling thread: copies that are enqueued later
+    /// read these bytes. No enqueued copy may still use the bytes; the caller must have waited for
+    /// a signal after the last such copy.
     ///
     /// # Errors
     /// Bytes outside the block.
     fn write_host(&mut self, offset_bytes: u64, from: &[u8]) -> Result<(), Self::Error>;
 
-    /// Reads from the host block, on the calling thread. No enqueued download may still write
-    /// these bytes; the caller must have waited for a signal that follows the last one. Works
-    /// after any error of the device.
+    /// Reads from the host block, on the calling thread. No enqueued download may still write these
+    /// bytes; the caller must have waited for a signal after the last such download. Works after
+    /// any error of the device.
     ///
     /// # Errors
     /// Bytes outside the block.
     fn read_host(&mut self, offset_bytes: u64, into: &mut [u8]) -> Result<(), Self::Error>;
 
-    /// Enqueues a copy on [`Stream::Upload`](crate::Stream::Upload). The host bytes are
-    /// read, and the device range must be mapped, until the next signal of that stream is
-    /// reached.
+    /// Enqueues a copy on [`Stream::Upload`](crate::Stream::Upload). Until the next signal of that
+    /// stream is reached, the host bytes are read and the device range must stay mapped.
     ///
     /// # Errors
-    /// A range that is not mapped or outside the block, and those of the driver.
+    /// A range that is not mapped or outside the block, and errors of the driver.
     fn upload(&mut self, from: HostRange, to: DeviceAddress) -> Result<(), Self::Error>;
 
-    /// Enqueues a copy on [`Stream::Download`](crate::Stream::Download). The host bytes are
-    /// written by the time the next signal of that stream is reached.
+    /// Enqueues a copy on [`Stream::Download`](crate::Stream::Download). The host bytes have been
+    /// written when the next signal of that stream is reached.
     ///
     /// # Errors
-    /// A range that is not mapped or outside the block, and those of the driver.
+    /// A range that is not mapped or outside the block, and errors of the driver.
     fn download(&mut self, from: DeviceAddress, to: HostRange) -> Result<(), Self::Error>;
 }
 

@@ -1,14 +1,19 @@
 //! The bytes that must cross each link in any order of the ops; `docs/research/bounds.md` has the proof.
 //!
-//! Every op gives such a bound. Up to 64 are examined together, so that a word holds one bit
-//! for each.
+//! Each op gives such a bound. Up to 64 ops are examined together, with one bit of a word for each.
+
+#![expect(
+    clippy::indexing_slicing,
+    reason = "ops and tensors are those of the checked graph, and the arrays have an entry for \
+              each; positions are below `OPS`"
+)]
 
 use super::reached::Reached;
 use super::{Alive, Order, Reads};
 use crate::graph::{Graph, Kind, OpId, Tensor, TensorId};
 use crate::scratch::{Limits, OutOfScratch, Scratch, total, words};
 
-/// Ops that are looked at together: one for each bit of a word.
+/// The number of ops that are examined together: one for each bit of a word.
 const OPS: usize = u64::BITS as usize;
 
 pub(super) const fn scratch_words(limits: &Limits) -> usize {
@@ -23,14 +28,22 @@ pub(super) const fn scratch_words(limits: &Limits) -> usize {
     if choice > lives { choice } else { lives }
 }
 
-/// The least bytes that cross each link in one iteration, and the op around which most is held:
-/// the worst of some ops, one of each stretch of the given order; then of the stretch around
-/// the worst, down to single ops.
+/// The least bytes that cross each link in one iteration.
+pub(super) struct LinkBytes {
+    pub(super) upload_bytes: u64,
+    pub(super) download_bytes: u64,
+    /// The op around which the most bytes are held.
+    pub(super) worst: OpId,
+}
+
+/// The least bytes that cross each link in one iteration, and the op around which the most bytes
+/// are held. It finds the worst of some ops, one from each stretch of the given order; then the
+/// worst within that op's stretch, down to single ops.
 pub(super) fn link_bytes(
     graph: &Graph<'_>,
     budget_bytes: u64,
     scratch: &mut Scratch<'_>,
-) -> Result<(u64, u64, OpId), OutOfScratch> {
+) -> Result<LinkBytes, OutOfScratch> {
     let (mut upload_bytes, mut download_bytes) = (0, 0);
     let (mut first, mut length) = (0, graph.ops().len());
     loop {
@@ -47,15 +60,18 @@ pub(super) fn link_bytes(
         if chosen.stretch <= 1 {
             let upload_bytes = upload_bytes.saturating_sub(budget_bytes);
             let download_bytes = download_bytes.saturating_sub(budget_bytes);
-            let worst = chosen.ops[worst.1].unwrap_or(OpId(0));
-            return Ok((upload_bytes.saturating_add(held.arriving_bytes), download_bytes, worst));
+            return Ok(LinkBytes {
+                upload_bytes: upload_bytes.saturating_add(held.arriving_bytes),
+                download_bytes,
+                worst: chosen.ops[worst.1].unwrap_or(OpId(0)),
+            });
         }
         first += worst.1 * chosen.stretch;
         length = chosen.stretch;
     }
 }
 
-/// Of each of up to 64 stretches of the given order, the op around which most is alive.
+/// For each of up to 64 stretches of the given order, the op around which the most bytes are alive.
 struct Chosen {
     first: usize,
     stretch: usize,
@@ -83,13 +99,13 @@ impl Chosen {
         Ok(chosen)
     }
 
-    /// The stretch that an op is in.
+    /// The stretch of an op.
     fn at(&self, op: OpId) -> Option<usize> {
         let at = op.index().checked_sub(self.first)? / self.stretch.max(1);
         (at < OPS).then_some(at)
     }
 
-    /// Returns the bit of an op, if it is chosen.
+    /// The bit of an op; zero if the op is not chosen.
     fn bit(&self, op: OpId) -> u64 {
         self.at(op).filter(|&at| self.ops[at] == Some(op)).map_or(0, |at| 1 << at)
     }
@@ -97,17 +113,17 @@ impl Chosen {
 
 pub(super) const READ: u8 = 1;
 const WRITTEN: u8 = 2;
-/// Some op overwrites the tensor without reading it: until then its value may be dead.
+/// An op overwrites the tensor without reading it; before that, its value may be dead.
 pub(super) const OVERWRITTEN: u8 = 4;
-/// The value comes from the host, if it is an input's: the first to touch it reads it.
+/// For an input: the first op that uses it reads it, so the value comes from the host.
 pub(super) const ARRIVES: u8 = 8;
 
-/// For each chosen op, the bytes that are on the device or on the host while it runs, and that
-/// have to cross a link once an iteration for every byte that is on the host.
+/// For each chosen op, the bytes that are on the device or on the host while it runs, and that must
+/// cross a link once an iteration for every byte on the host.
 struct Held {
     upload_bytes: [u64; OPS],
     download_bytes: [u64; OPS],
-    /// The bytes that cross in every plan.
+    /// The bytes that cross the link in every plan.
     arriving_bytes: u64,
 }
 
@@ -130,8 +146,8 @@ impl Held {
         Ok(held)
     }
 
-    /// Workspaces and states. A state that some op overwrites unread may be dead wherever it
-    /// is not touched.
+    /// Adds workspaces and states. A state that an op overwrites unread may be dead wherever it is
+    /// not used.
     fn add_states(
         &mut self,
         graph: &Graph<'_>,
@@ -158,7 +174,7 @@ impl Held {
         }
     }
 
-    /// Inputs and temporaries.
+    /// Adds inputs and temporaries.
     fn add_lives(
         &mut self,
         graph: &Graph<'_>,
@@ -196,8 +212,9 @@ impl Held {
         Ok(())
     }
 
-    /// A value from where it begins until it is overwritten unread: the chosen ops that come
-    /// after one of its touches in every order, before one, and that are one.
+    /// Adds the life of a value, from its first use until it is overwritten unread: the chosen ops
+    /// that come after one of its uses in every order, those that come before one, and those that
+    /// are one.
     fn add_life(&mut self, graph: &Graph<'_>, tensor: TensorId, life: [u64; 3], flags: u8) {
         let Tensor { bytes, kind } = graph.tensor(tensor);
         if kind == Kind::State {
@@ -205,7 +222,7 @@ impl Held {
         }
         let [after, before, touched] = life;
         let alive = after & before;
-        // An input leaves without a transfer.
+        // An input is evicted without a transfer.
         let dirty = if flags & ARRIVES == 0 { alive } else { touched };
         for (held_bytes, mut bits) in
             [(&mut self.upload_bytes, alive), (&mut self.download_bytes, dirty)]
@@ -241,8 +258,8 @@ pub(super) fn flags<'a>(
     Ok(flags)
 }
 
-/// Bytes of the given states that hold a value all the time: some op reads them, and none overwrites them
-/// unread. O(operands).
+/// Bytes of those given states that hold a value all the time: an op reads them, and no op
+/// overwrites them unread. O(operands).
 pub(crate) fn living_bytes(
     graph: &Graph<'_>,
     states: impl Iterator<Item = TensorId>,

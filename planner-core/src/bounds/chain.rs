@@ -1,19 +1,27 @@
-//! A chain of ops, each of which waits for the one before it, and the position of all other ops.
+//! A chain of ops, each of which waits for the one before, and the positions of all other ops
+//! relative to it.
+
+#![expect(
+    clippy::indexing_slicing,
+    reason = "ops are those of the checked graph, and the arrays have an entry for each"
+)]
 
 use super::Order;
 use super::reached::Reached;
 use crate::graph::{Graph, OpId};
 use crate::scratch::{Limits, OutOfScratch, Scratch, words};
 
-/// The most links of a chain. The tables of windows have a side of about as many entries, so that
-/// they take some 100 KB.
+/// The most links of a chain. The tables of windows have about as many rows and columns, so they
+/// take about 100 KB.
 pub(super) const LINKS: usize = 64;
 
-/// Links count from 1; 0 is the start of the iteration, and [`Chain::end`] its end.
+/// A chain of links. Links count from 1; 0 is the start of the iteration, and [`Chain::end`] its
+/// end.
 pub(super) struct Chain<'a> {
-    /// For each op the last link that comes before it in every order, or that it is.
+    /// For each op, the last link that comes before it in every order, or that it is itself.
     before: &'a mut [u32],
-    /// The first link that comes after it in every order, or that it is, from the end.
+    /// For each op, the first link that comes after it in every order, or that it is itself;
+    /// counted from the end.
     after: &'a mut [u32],
     links: u32,
 }
@@ -28,8 +36,8 @@ impl<'a> Chain<'a> {
             .saturating_add(Reached::<Path>::scratch_words(limits))
     }
 
-    /// Some ops at equal distances, the one at hand among them, of the path through that op
-    /// which takes longest to compute; in the given order that is all ops. O(operands).
+    /// Takes ops at equal distances, including `through`, from the path through that op with the
+    /// longest compute time; in the given order, that path has all ops. O(operands).
     pub(super) fn new(
         graph: &Graph<'_>,
         order: Order,
@@ -86,20 +94,21 @@ impl<'a> Chain<'a> {
         self.links as usize + 1
     }
 
-    /// The last link before an op and the first after it, or both the link that it is.
+    /// The last link before an op and the first link after it; twice the same link if the op is
+    /// one.
     pub(super) fn around(&self, op: OpId) -> (usize, usize) {
         let (before, after) = (self.before[op.index()], self.after[op.index()]);
         (before as usize, self.end() - after as usize)
     }
 
-    /// The link that an op is.
+    /// The link that an op is, if it is one.
     pub(super) fn link_of(&self, op: OpId) -> Option<usize> {
         let (before, after) = self.around(op);
         (before == after).then_some(before)
     }
 }
 
-/// Notes for each op the nearest one on the longest path that leads to it, counted from 1.
+/// Records for each op the op before it on the longest path that leads to it, counted from 1.
 fn extend(
     graph: &Graph<'_>,
     ops: impl Iterator<Item = OpId>,
@@ -116,7 +125,7 @@ fn extend(
     }
 }
 
-/// Writes the path from an op on, without that op. Returns its length.
+/// Writes the path from an op, without that op. Returns its length.
 fn follow(nearest: &[u32], from: OpId, path: &mut [u32]) -> usize {
     let next = |&op: &u32| nearest[op as usize].checked_sub(1);
     let ops = core::iter::successors(next(&from.0), next);

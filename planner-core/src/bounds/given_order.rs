@@ -1,5 +1,11 @@
 //! The bytes that must cross each link in the given order of the ops.
 
+#![expect(
+    clippy::indexing_slicing,
+    reason = "ops and tensors are those of the checked graph, and the arrays have an entry for \
+              each"
+)]
+
 use super::Alive;
 use crate::graph::{Graph, Kind, OpId, TensorId};
 use crate::scratch::{Limits, OutOfScratch, Scratch, total, words};
@@ -14,11 +20,11 @@ pub(super) const fn scratch_words(limits: &Limits) -> usize {
 
 /// The least bytes that cross each link in one iteration.
 ///
-/// At any op, the values that are alive and the states fit into the budget or lie, for the
-/// excess, on the host. A temporary that is alive there has crossed the link to the host
-/// and comes back; so does a state that is read, and one that is written has crossed to the
-/// host (states that some op overwrites unread are left out: they may be dead there); an
-/// input comes back if it was read before. Besides, each input that is read crosses once.
+/// At any op, the values that are alive and the states fit into the budget, or the excess is on the
+/// host. A temporary that is alive there has crossed the link to the host and comes back; so does a
+/// state that is read, and a state that is written has crossed to the host. States that an op
+/// overwrites unread do not count, since they may be dead there. An input comes back if it was read
+/// before. In addition, each input that is read crosses once.
 pub(super) fn link_bytes(
     graph: &Graph<'_>,
     budget_bytes: u64,
@@ -58,9 +64,9 @@ pub(super) fn link_bytes(
     Ok((upload_bytes, excess_bytes(&download, download_states)))
 }
 
-/// Marks the uses of each tensor's value, from the last op to the first.
+/// Records the uses of each tensor's value, from the last op to the first.
 struct Backwards<'a> {
-    /// The last read of the value that a tensor holds here.
+    /// The last read of the current value of each tensor.
     last_read: &'a mut [u32],
     first_read: &'a mut [u32],
     read_by: &'a mut [u32],
@@ -69,7 +75,7 @@ struct Backwards<'a> {
 
 const NONE: u32 = u32::MAX;
 const WRITTEN: u8 = 1;
-/// Some op overwrites the tensor without reading it: until then its value may be dead.
+/// An op overwrites the tensor without reading it; before that, its value may be dead.
 const OVERWRITTEN: u8 = 2;
 
 impl<'a> Backwards<'a> {

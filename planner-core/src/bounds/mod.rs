@@ -1,5 +1,5 @@
-//! The memory that running in-core takes, and lower bounds on the period of plans that run every op on
-//! the device.
+//! The in-core peak of a graph, and lower bounds on the period of plans that run every op on the
+//! device.
 
 mod any_order;
 mod chain;
@@ -14,23 +14,24 @@ pub(crate) use any_order::living_bytes;
 use crate::graph::{Graph, Kind, OpId, TensorId};
 use crate::machine::{Machine, transmission_ns};
 use crate::scratch::{Limits, OutOfScratch, Scratch, larger, words};
+use any_order::LinkBytes;
 
 /// Words of scratch that each function here needs, by [`Limits::of_graph`].
 #[must_use]
 pub const fn scratch_words(limits: &Limits) -> usize {
     let (given, any) = (given_order::scratch_words(limits), any_order::scratch_words(limits));
-    // Each more than `in_core_peak_bytes` takes.
+    // Each takes more words than `in_core_peak_bytes`.
     let once = larger(windows::scratch_words(limits), larger(given, any));
     larger(once, repeats::scratch_words(limits))
 }
 
-/// Returns the device memory that the work takes with everything resident: the maximum, over the ops
-/// in the given order, of all states, the inputs and temporaries between their first and
-/// last touch, and the workspace. Tensors of at least half a chunk count in whole chunks; where
-/// all together exceed 64 bits, so does the result. O(operands).
+/// Returns the device memory that the work takes with everything resident: the maximum, over the
+/// ops in the given order, of all states, the inputs and temporaries between their first and last
+/// use, and the workspace. A tensor of at least half a chunk counts in whole chunks. If the sum of
+/// all tensors exceeds 64 bits, the result is `u64::MAX`. O(operands).
 ///
 /// # Errors
-/// Scratch that is too small.
+/// Too little scratch.
 pub fn in_core_peak_bytes(
     graph: &Graph<'_>,
     machine: &Machine,
@@ -54,7 +55,7 @@ pub fn in_core_peak_bytes(
     Ok(state_bytes.saturating_add(peak_bytes))
 }
 
-/// The plans that a bound holds for.
+/// The plans for which a bound holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Order {
     /// Plans that run the ops in the given order.
@@ -63,13 +64,13 @@ pub enum Order {
     Any,
 }
 
-/// Returns a period that no plan in such an order can beat that runs each op once: from the bytes that must cross each link
-/// within a budget, and from what compute and the links need one after the other. Sizes count
-/// exactly, so it also holds for pages and parts of tensors. O(operands + 64 tensors); `docs/research/bounds.md` has the
-/// proof.
+/// Returns a period that no plan in such an order that runs each op once can beat. It follows from
+/// the bytes that must cross each link within a budget, and from the work that compute and the
+/// links must do one after the other. Sizes are exact, so the bound also holds for pages and parts
+/// of tensors. O(operands + 64 tensors); `docs/research/bounds.md` has the proof.
 ///
 /// # Errors
-/// Scratch that is too small.
+/// Too little scratch.
 pub fn period_ns(
     graph: &Graph<'_>,
     machine: &Machine,
@@ -78,7 +79,7 @@ pub fn period_ns(
     scratch: &mut Scratch<'_>,
 ) -> Result<u64, OutOfScratch> {
     let links = any_order::link_bytes(graph, budget_bytes, scratch)?;
-    let (mut upload_bytes, mut download_bytes, worst) = links;
+    let LinkBytes { mut upload_bytes, mut download_bytes, worst } = links;
     let windows_ns = |order, through, scratch: &mut Scratch<'_>| {
         windows::period_ns(graph, machine, budget_bytes, (order, through), scratch)
     };
@@ -95,13 +96,13 @@ pub fn period_ns(
         .max(link_ns(download_bytes, machine.d2h_bytes_per_s)))
 }
 
-/// Returns a period that no plan in such an order can beat, however often it launches repeatable
-/// ops again: from what must be uploaded or made again, since it does not fit while one op runs. It is
-/// at least compute; without repeatable ops it is [`period_ns`].
+/// Returns a period that no plan in such an order can beat, however often it repeats repeatable
+/// ops. It follows from the bytes that must be uploaded or computed again because they do not fit
+/// while one op runs. It is at least the compute time; without repeatable ops it is [`period_ns`].
 /// O(operands + 64 tensors + tensors log tensors); `docs/research/bounds.md` has the proof.
 ///
 /// # Errors
-/// Scratch that is too small.
+/// Too little scratch.
 pub fn period_with_repeats_ns(
     graph: &Graph<'_>,
     machine: &Machine,
@@ -112,7 +113,7 @@ pub fn period_with_repeats_ns(
     if !graph.ops().iter().any(|op| op.repeatable) {
         return period_ns(graph, machine, budget_bytes, order, scratch);
     }
-    let (_, _, worst) = any_order::link_bytes(graph, budget_bytes, scratch)?;
+    let LinkBytes { worst, .. } = any_order::link_bytes(graph, budget_bytes, scratch)?;
     let around_ns = |order, around, scratch: &mut Scratch<'_>| {
         repeats::period_ns(graph, machine, budget_bytes, (order, around), scratch)
     };
@@ -124,7 +125,7 @@ pub fn period_with_repeats_ns(
     Ok(any_ns.max(around_ns(Order::Given, most, scratch)?))
 }
 
-/// The op of the given order during which most is alive.
+/// The op of the given order during which the most bytes are alive.
 fn most_alive(graph: &Graph<'_>, scratch: &mut Scratch<'_>) -> Result<Option<OpId>, OutOfScratch> {
     let size_bytes = |tensor| graph.tensor(tensor).bytes;
     let alive = Alive::touched(graph, size_bytes, &mut scratch.reborrow())?;
@@ -132,13 +133,14 @@ fn most_alive(graph: &Graph<'_>, scratch: &mut Scratch<'_>) -> Result<Option<OpI
     Ok(most.map(|(op, _)| op))
 }
 
-/// Which tensors an op reads, noted op by op, so that ops of many operands take no longer than
-/// as many ops of one.
+/// The tensors that an op reads, recorded op by op, so that ops with many operands take no longer
+/// than as many ops with one operand.
 struct Reads<'a> {
-    /// The op that was noted last as reading a tensor.
+    /// The last recorded op that reads each tensor.
     by: &'a mut [u32],
 }
 
+#[expect(clippy::indexing_slicing, reason = "`by` has an entry for each tensor of the graph")]
 impl<'a> Reads<'a> {
     const fn scratch_words(limits: &Limits) -> usize {
         words::<u32>(limits.tensors)
@@ -152,30 +154,34 @@ impl<'a> Reads<'a> {
         graph.reads(op).iter().for_each(|tensor| self.by[tensor.index()] = op.0);
     }
 
-    /// Returns what a noted op writes without reading it.
+    /// Returns the tensors that a recorded op writes without reading.
     fn overwrites<'g>(&self, graph: &Graph<'g>, op: OpId) -> impl Iterator<Item = TensorId> {
         let writes = graph.writes(op).iter().copied();
         writes.filter(move |tensor| self.by[tensor.index()] != op.0)
     }
 
-    /// [`Graph::touches`], of an op that was noted.
+    /// [`Graph::touches`] of a recorded op.
     fn touches(&self, graph: &Graph<'_>, op: OpId) -> impl Iterator<Item = TensorId> {
         graph.reads(op).iter().copied().chain(self.overwrites(graph, op))
     }
 }
 
-/// For each op, the bytes that come alive with it less those that died before it, modulo
-/// 2^64: the running sum is exact, since all sizes together fit into 64 bits.
+/// For each op, the bytes that become alive with it less those that died before it, modulo 2^64.
+/// The running sum is exact, since all sizes together fit into 64 bits.
 struct Alive<'a> {
     change: &'a mut [u64],
 }
 
+#[expect(
+    clippy::indexing_slicing,
+    reason = "the arrays have an entry for each tensor, and `change` one more than there are ops"
+)]
 impl<'a> Alive<'a> {
     fn new(graph: &Graph<'_>, scratch: &mut Scratch<'a>) -> Result<Self, OutOfScratch> {
         Ok(Self { change: scratch.take(graph.ops().len() + 1, 0u64)? })
     }
 
-    /// Inputs and temporaries, each from its first touch to its last.
+    /// The lifetimes of inputs and temporaries, each from its first use to its last.
     fn touched(
         graph: &Graph<'_>,
         size_bytes: impl Fn(TensorId) -> u64,
@@ -214,7 +220,7 @@ impl<'a> Alive<'a> {
         self.change[after] = self.change[after].wrapping_sub(bytes);
     }
 
-    /// The bytes alive during each op, its workspace included.
+    /// The bytes alive during each op, including its workspace.
     fn bytes(&self, graph: &Graph<'_>) -> impl Iterator<Item = u64> {
         let live = self.change.iter().scan(0u64, |live, &change| {
             *live = live.wrapping_add(change);

@@ -1,16 +1,21 @@
-//! Facts that propagate from op to op along dependencies.
+//! Propagates facts from op to op along dependencies.
+
+#![expect(
+    clippy::indexing_slicing,
+    reason = "tensors are those of the checked graph, and the arrays have an entry for each"
+)]
 
 use super::Order;
 use crate::graph::{Graph, OpId};
 use crate::scratch::{Limits, OutOfScratch, Scratch, words};
 use bytemuck::Pod;
 
-/// Ops walked in one direction: what the nearest writer of each tensor hands on, and what the
-/// tensor's readers since do. An op stays on its side of each write of what it touches, and a
-/// write of each touch; in the given order, on its side of all ops.
+/// A walk over ops in one direction, with the facts of the last writer of each tensor and of the
+/// tensor's readers since. An op stays on its side of each write of its operands, and a write on
+/// its side of each use; in the given order, an op stays on its side of all other ops.
 pub(super) struct Reached<'a, T> {
     order: Order,
-    /// What the op before hands on.
+    /// The facts of the op before.
     last: T,
     writer: &'a mut [T],
     readers: &'a mut [T],
@@ -42,7 +47,8 @@ impl<'a, T: Pod> Reached<'a, T> {
         self.readers.fill(self.none);
     }
 
-    /// What is handed on to the next op; `own` makes of it what the op hands on.
+    /// Returns the facts that reach the op; `own` computes from them the facts that the op passes
+    /// on.
     pub(super) fn step(&mut self, graph: &Graph<'_>, op: OpId, own: impl FnOnce(T) -> T) -> T {
         let mut reached = if self.order == Order::Given { self.last } else { self.none };
         for tensor in graph.operands_of(op) {

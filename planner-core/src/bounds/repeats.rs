@@ -1,5 +1,11 @@
-//! The least that it costs to be without what does not fit, if ops may be launched again;
-//! `docs/research/bounds.md` has the proof.
+//! The least cost of the bytes that do not fit, if ops may be repeated; `docs/research/bounds.md` has the
+//! proof.
+
+#![expect(
+    clippy::indexing_slicing,
+    reason = "ops and tensors are those of the checked graph, and the arrays have an entry for \
+              each"
+)]
 
 use super::any_order::{ARRIVES, OVERWRITTEN, READ, flags};
 use super::reached::Reached;
@@ -17,8 +23,8 @@ pub(super) const fn scratch_words(limits: &Limits) -> usize {
     ])
 }
 
-/// Returns a bound on the period from what is held while one op runs: what does not fit is uploaded
-/// afterwards or made again. O(operands + tensors log tensors).
+/// Returns a bound on the period from the bytes that are held while one op runs: bytes that do not
+/// fit are uploaded later or computed again. O(operands + tensors log tensors).
 pub(super) fn period_ns(
     graph: &Graph<'_>,
     machine: &Machine,
@@ -36,28 +42,28 @@ pub(super) fn period_ns(
     Ok(absent.period_ns(machine, graph.compute_ns(), graph.op(around).time_ns))
 }
 
-/// A price in 2^-32 ns a byte, and for how many bytes.
+/// A price in 2^-32 ns for a byte, and the number of bytes at this price.
 type Offer = [u64; 2];
 
-/// Binary places of a price.
+/// The number of binary places of a price.
 const PRICE_BITS: u32 = 32;
 
-/// The value that a tensor holds around the op.
+/// The value that each tensor holds around the op.
 struct Held<'a> {
     facts: &'a mut [u8],
-    /// The ops from the first that touches it to the one that overwrites it unread.
+    /// The ops from the first one that uses the value to the one that overwrites it unread.
     ops: &'a mut [[u32; 2]],
-    /// What a byte of it costs to make again; no op does at the highest price.
+    /// The price of computing a byte of it again; the highest price if no op does.
     price: &'a mut [u64],
 }
 
-/// Some touch comes before the op in every order, or is the op.
+/// An op that uses the value comes before the op in every order, or is the op.
 const BEFORE: u8 = 1;
-/// Some touch comes after the op in every order, or is the op.
+/// An op that uses the value comes after the op in every order, or is the op.
 const AFTER: u8 = 2;
-/// The op touches it.
+/// The op uses the value.
 const TOUCHED: u8 = 4;
-/// The first to touch it reads it: it comes from the host.
+/// The first op that uses the value reads it, so it comes from the host.
 const FROM_HOST: u8 = 8;
 
 impl<'a> Held<'a> {
@@ -119,14 +125,15 @@ impl<'a> Held<'a> {
         Ok(held)
     }
 
-    /// Notes a value if it is alive around the op. Of one tensor at most one value is.
+    /// Records a value if it is alive around the op. At most one value of a tensor is.
     fn keep(&mut self, at: usize, facts: u8, ops: [u32; 2]) {
         if facts & BEFORE != 0 && facts & AFTER != 0 {
             (self.facts[at], self.ops[at]) = (facts, ops);
         }
     }
 
-    /// A repeat gives all that its op writes, so that its time is shared by their bytes.
+    /// Sets the prices. A repeat provides everything that its op writes, so its time is shared by
+    /// their bytes.
     fn set_prices(&mut self, graph: &Graph<'_>) {
         for op in graph.op_ids().filter(|&op| graph.op(op).repeatable) {
             let writes = graph.written_by(Launched::repeat(op));
@@ -139,7 +146,7 @@ impl<'a> Held<'a> {
             let bytes: u64 = made.map(|tensor| graph.tensor(tensor).bytes).sum();
             let time = u128::from(graph.op(op).time_ns) << PRICE_BITS;
             let price = time.checked_div(u128::from(bytes)).unwrap_or(0);
-            // Prices are rounded down, and the highest says that there is none.
+            // Prices are rounded down. The highest price means that there is none.
             let price = u64::try_from(price).unwrap_or(u64::MAX).min(u64::MAX - 1);
             for tensor in writes {
                 if makes(self, &tensor) {
@@ -151,18 +158,18 @@ impl<'a> Held<'a> {
     }
 }
 
-/// What may be absent while the op runs, and how much must.
+/// The bytes that may be absent while the op runs, and the bytes that must be.
 struct Absent<'a> {
     excess_bytes: u64,
-    /// They come back at any time of an iteration.
+    /// States, which may come back at any time of an iteration.
     state_bytes: u64,
-    /// They come back after the op.
+    /// Inputs, which come back after the op.
     input_bytes: u64,
-    /// They leave before the op, and come back after it.
+    /// Temporaries, which leave before the op and come back after it.
     temporary_bytes: u64,
     /// All inputs that are read.
     arriving_bytes: u64,
-    /// What may be made again instead, from the lowest price on.
+    /// Bytes that may be computed again instead, from the lowest price on.
     offers: &'a [Offer],
 }
 
@@ -216,7 +223,7 @@ impl<'a> Absent<'a> {
         }
     }
 
-    /// The shortest period in which the excess can be absent, less the nanosecond by which a mean
+    /// The shortest period in which the excess can be absent, less the nanosecond by which the mean
     /// of periods is rounded down.
     fn period_ns(&self, machine: &Machine, compute_ns: u64, op_ns: u64) -> u64 {
         let suffices = |period_ns: u64| {
@@ -231,7 +238,7 @@ impl<'a> Absent<'a> {
         if suffices(compute_ns) {
             return compute_ns;
         }
-        // One that is too short, and one that is not, or is the longest there is.
+        // A period that is too short, and one that suffices or is the longest possible.
         let (mut short_ns, mut enough_ns) = (compute_ns, u64::MAX);
         while enough_ns - short_ns > 1 {
             let middle_ns = short_ns + (enough_ns - short_ns) / 2;
@@ -244,7 +251,7 @@ impl<'a> Absent<'a> {
         short_ns
     }
 
-    /// The most bytes that come back in repeats of so much time.
+    /// The most bytes that repeats of this total time can provide.
     fn made_again_bytes(&self, time_ns: u64) -> u64 {
         let mut left = u128::from(time_ns) << PRICE_BITS;
         let mut again_bytes = 0u64;
@@ -260,8 +267,9 @@ impl<'a> Absent<'a> {
         again_bytes
     }
 
-    /// The most bytes that come back over the link: all that it carries in a period, less what
-    /// arrives; and states beside what leaves and comes back while the op does not run.
+    /// The most bytes that can come back over the link: all bytes that it carries in a period, less
+    /// the inputs; and states in addition to bytes that leave and come back while the op does not
+    /// run.
     fn moved_bytes(&self, machine: &Machine, period_ns: u64, others_ns: u64) -> u64 {
         let (upload, download) = (machine.h2d_bytes_per_s, machine.d2h_bytes_per_s);
         let carried = carried_bytes(period_ns, upload).saturating_sub(self.arriving_bytes);
@@ -272,14 +280,14 @@ impl<'a> Absent<'a> {
     }
 }
 
-/// Rounded up.
+/// The bytes that a link carries in a time, rounded up.
 fn carried_bytes(time_ns: u64, bytes_per_s: u64) -> u64 {
     let bytes = (u128::from(time_ns) * u128::from(bytes_per_s)).div_ceil(1_000_000_000);
     u64::try_from(bytes).unwrap_or(u64::MAX)
 }
 
-/// The bytes that can be downloaded and then uploaded in a time, beside others that are only
-/// uploaded; rounded up.
+/// The bytes that can be downloaded and then uploaded in a time, in addition to others that are
+/// only uploaded; rounded up.
 fn carried_both_ways_bytes(time_ns: u64, others_bytes: u64, [upload, download]: [u64; 2]) -> u64 {
     let carried = u128::from(time_ns) * u128::from(upload);
     let left = carried.saturating_sub(u128::from(others_bytes) * 1_000_000_000);

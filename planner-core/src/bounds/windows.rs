@@ -1,6 +1,11 @@
-//! The time that compute and the links need one after the other: ops that wait for each other cut an
-//! iteration into windows, each as long as what must be computed, downloaded or uploaded within
-//! it. `docs/research/bounds.md` has the proof.
+//! The work that compute and the links must do one after the other. Ops that wait for each other
+//! cut an iteration into windows, each as long as the computing, downloading or uploading that must
+//! happen within it. `docs/research/bounds.md` has the proof.
+
+#![expect(
+    clippy::indexing_slicing,
+    reason = "links are at most `LINKS`, and tables have a side of `SIDE`"
+)]
 
 use super::any_order::{OVERWRITTEN, flags};
 use super::chain::{Chain, LINKS};
@@ -19,7 +24,8 @@ pub(super) const fn scratch_words(limits: &Limits) -> usize {
     ])
 }
 
-/// Returns a bound on the period from windows between the ops of a chain through an op. O(operands).
+/// Returns a bound on the period from windows between the ops of a chain through an op.
+/// O(operands).
 pub(super) fn period_ns(
     graph: &Graph<'_>,
     machine: &Machine,
@@ -41,15 +47,16 @@ pub(super) fn period_ns(
     Ok(windows.longest_ns(machine, budget_bytes))
 }
 
-/// The value that each tensor holds. Positions are links of the chain; 0 is the iteration's start.
+/// The value that each tensor holds. Positions are links of the chain; 0 is the start of the
+/// iteration.
 struct Lives<'a> {
-    /// The first link after its first touch; none before that.
+    /// The first link after its first use; none before that.
     from: &'a mut [u32],
-    /// The last link before its last touch, or that this is.
+    /// The last link before its last use, or the use itself.
     until: &'a mut [u32],
-    /// The last link before the op that wrote it, or that this is; none if the host has it.
+    /// The last link before the op that wrote it, or that op itself; none if the host has it.
     written: &'a mut [u32],
-    /// The last link of which it is known when what is absent comes back.
+    /// The last link for which it is known when absent bytes come back.
     returns: &'a mut [u32],
 }
 
@@ -81,16 +88,16 @@ impl<'a> Lives<'a> {
     }
 }
 
-/// Links, start, end, and one more for differences.
+/// Links, start and end, and one more for differences.
 const SIDE: usize = LINKS + 3;
 
-/// For each window, from one link (or the start of the iteration) to a later one (or its end),
-/// what lies in it.
+/// The work in each window, from a link (or the start of the iteration) to a later one (or its
+/// end).
 struct Windows<'a> {
     compute_ns: Table<'a>,
-    /// What is held at the window's end, and was written within it or cannot leave.
+    /// Bytes held at the window's end that were written within it or cannot leave.
     download_bytes: Table<'a>,
-    /// What is held at the window's start, and is read within it or cannot leave.
+    /// Bytes held at the window's start that are read within it or cannot leave.
     upload_bytes: Table<'a>,
     op_ns: [u64; SIDE],
     end: usize,
@@ -131,7 +138,7 @@ impl Windows<'_> {
                     // A state has a value from the start.
                     lives.begin(tensor, if is_state(tensor) { 1 } else { after }, NONE);
                 }
-                // Overwritten unread, a state may be dead.
+                // If an op overwrites a state without reading it, the state may be dead here.
                 if !(is_state(tensor) && flags[tensor.index()] & OVERWRITTEN != 0) {
                     self.add_read(graph, tensor, (before, after), &mut lives);
                 }
@@ -144,8 +151,8 @@ impl Windows<'_> {
         Ok(())
     }
 
-    /// What is absent at a link before a touch comes back before it. Of several touches after
-    /// a link the first of the given order counts.
+    /// If a tensor is absent at a link before an op that uses it, it is uploaded before the op. If
+    /// several ops after a link use it, the first one in the given order counts.
     fn add_read(
         &mut self,
         graph: &Graph<'_>,
@@ -155,14 +162,14 @@ impl Windows<'_> {
     ) {
         let at = tensor.index();
         let first = lives.returns[at] as usize + 1;
-        // Where the op is a link itself, nothing that it touches is absent.
+        // If the op is a link itself, none of its operands is absent there.
         let last = if before == after { before - 1 } else { before };
         self.upload_bytes.add((first, last), (after, self.end), graph.tensor(tensor).bytes);
         lives.returns[at] = lives.returns[at].max(before as u32);
         lives.until[at] = lives.until[at].max(before as u32);
     }
 
-    /// What has been written and is absent at a link has been downloaded by then.
+    /// If a written tensor is absent at a link, it has been downloaded before the link.
     fn add_written(&mut self, graph: &Graph<'_>, tensor: TensorId, lives: &Lives<'_>) {
         let at = tensor.index();
         if lives.written[at] != NONE {
@@ -172,7 +179,7 @@ impl Windows<'_> {
         }
     }
 
-    /// What a link touches is not absent there.
+    /// The operands and the workspace of a link are on the device there.
     fn add_held(
         &mut self,
         graph: &Graph<'_>,
@@ -188,7 +195,7 @@ impl Windows<'_> {
         };
         hold(graph.op(op).workspace_bytes, 0);
         for tensor in reads.touches(graph, op) {
-            // In windows that its write is in, it counts already.
+            // Windows that contain the write count the tensor already.
             let written = lives.written[tensor.index()];
             let first = if written == NONE { 0 } else { written as usize + 1 };
             hold(graph.tensor(tensor).bytes, first);
@@ -201,8 +208,8 @@ impl Windows<'_> {
         for table in [&mut compute_ns, &mut download_bytes, &mut upload_bytes] {
             table.sum();
         }
-        // Nothing is downloaded before it is written, and nothing that is absent while an op
-        // runs is uploaded before that ends.
+        // No value is downloaded before it is written, and no byte that is absent while an op runs
+        // is uploaded before the op ends.
         let link_ns = |from: usize, bytes: u64, bytes_per_s| match transmission_ns(
             bytes.saturating_sub(budget_bytes),
             bytes_per_s,
@@ -224,7 +231,7 @@ impl Windows<'_> {
     }
 }
 
-/// A figure for each window: first differences, then sums, both modulo 2^64. Sums are exact,
+/// A figure for each window: at first differences, then sums, both modulo 2^64. Sums are exact,
 /// since all sizes together fit into 64 bits, and so do all times.
 struct Table<'a> {
     cells: &'a mut [u64],

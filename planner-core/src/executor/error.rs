@@ -1,4 +1,4 @@
-//! What can go wrong while a plan is carried out.
+//! Errors of an executor.
 
 use crate::graph::TensorId;
 use crate::plan::PlanError;
@@ -8,17 +8,17 @@ use crate::switch::SwitchError;
 use core::cmp::Ordering;
 use core::fmt;
 
-/// When something went wrong.
+/// What an executor was doing when an error was reported.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Moment {
     /// While memory was set up.
     SetUp,
-    /// While memory was set up for this tensor, which is on the device when an iteration starts.
+    /// While memory was set up for this tensor, which is resident when an iteration starts.
     Start(TensorId),
-    /// While the states were put into their slots.
+    /// While the states were written into their slots.
     States,
-    /// While the inputs of this iteration were put into their slots.
+    /// While the inputs of this iteration were written into their slots.
     Inputs(u64),
     /// While this state was read or written between two iterations.
     State(TensorId),
@@ -29,13 +29,13 @@ pub enum Moment {
         /// The position in the plan's list.
         step: u32,
     },
-    /// While all work was waited for and states were saved.
+    /// While the executor waited for all work and saved the states.
     Save,
-    /// While the outputs of this iteration were waited for and read.
+    /// While the executor waited for the outputs of this iteration.
     Outputs(u64),
     /// While this step of a switch was enqueued.
     Switch(u32),
-    /// While the memory of the plan before was unmapped.
+    /// While the memory of the previous plan was unmapped.
     TakeDown,
 }
 
@@ -44,7 +44,7 @@ impl fmt::Display for Moment {
         match self {
             Self::SetUp => write!(f, "setting up memory"),
             Self::Start(tensor) => {
-                write!(f, "bringing {tensor} to the device before the first step")
+                write!(f, "uploading {tensor} before the first step")
             }
             Self::States => write!(f, "filling the states"),
             Self::State(tensor) => write!(f, "reading or writing {tensor}"),
@@ -53,18 +53,18 @@ impl fmt::Display for Moment {
             Self::Save => write!(f, "waiting for all work and saving the states"),
             Self::Outputs(iteration) => write!(f, "reading the outputs of iteration {iteration}"),
             Self::Switch(step) => write!(f, "step {step} of a switch"),
-            Self::TakeDown => write!(f, "unmapping the memory of the plan before"),
+            Self::TakeDown => write!(f, "unmapping the memory of the previous plan"),
         }
     }
 }
 
-/// The iterations of whose outputs the host holds the values, or will hold them when they have ended: the
-/// last two that a plan has enqueued. None if `first` is greater than `last`.
+/// The iterations whose outputs the host holds, or will hold once they have ended: the last two
+/// that a plan has enqueued. Empty if `first` is greater than `last`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HeldOutputs {
-    /// The first of them.
+    /// The first iteration.
     pub first: u64,
-    /// The last of them.
+    /// The last iteration.
     pub last: u64,
 }
 
@@ -79,30 +79,30 @@ impl fmt::Display for HeldOutputs {
     }
 }
 
-/// Why a plan could not be carried out. The host copies are as the last step that has ended
-/// left them: none that was valid has been overwritten.
+/// Why a plan could not be run. The host copies are as the last step that ended left them: no valid
+/// copy has been overwritten.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ExecuteError<E> {
     /// Working memory is too small for a plan of this size.
     Scratch(OutOfScratch),
-    /// The plan's pieces cannot be laid out.
+    /// The plan's pieces are invalid.
     Plan(PlanError),
-    /// The device maps memory in another unit than the machine of the plan.
+    /// The device's chunk has another size than that of the plan's machine.
     ChunkBytes {
-        /// The plan's machine.
+        /// Chunk size of the plan's machine.
         planned_bytes: u64,
-        /// The device.
+        /// Chunk size of the device.
         device_bytes: u64,
     },
-    /// The device reports an error. It may belong to work that was enqueued earlier.
+    /// The device reported an error. It may belong to work that was enqueued earlier.
     Device {
         /// When it was reported.
         at: Moment,
         /// The device's error.
         error: E,
     },
-    /// Free memory is in more runs than fit into working memory.
+    /// Free memory is in more runs than working memory has entries for.
     Fragmented(Moment),
     /// A pool has fewer free objects than the plan promised.
     PoolEmpty {
@@ -111,11 +111,11 @@ pub enum ExecuteError<E> {
         /// The pool.
         pool: u32,
     },
-    /// The device reserved addresses that do not end within 64 bits.
+    /// The device reserved addresses that end beyond 64 bits.
     Addresses(Moment),
-    /// The stream was signalled by someone else, so its values no longer name steps.
+    /// Someone else signalled the stream, so its values no longer name steps.
     ForeignSignal {
-        /// When it was noticed.
+        /// When the executor noticed it.
         at: Moment,
         /// The stream.
         stream: Stream,
@@ -128,10 +128,10 @@ pub enum ExecuteError<E> {
     NoOutputs {
         /// The iteration.
         iteration: u64,
-        /// Those whose outputs it holds.
+        /// The iterations whose outputs it holds.
         held: HeldOutputs,
     },
-    /// A switch was planned for another plan, or for another time of this one.
+    /// The switch was planned for another plan, or for another point in time of this plan.
     OtherHolding,
     /// The plan cannot be switched to.
     Switch(SwitchError),
@@ -173,28 +173,28 @@ impl<E: fmt::Display> fmt::Display for ExecuteError<E> {
             Self::Device { at, error } => write!(f, "{at}: {error}"),
             Self::Fragmented(at) => write!(
                 f,
-                "{at}: free memory is in too many pieces: give the executor scratch for more runs"
+                "{at}: the free chunks form too many runs: give the executor scratch for more runs"
             ),
             Self::PoolEmpty { at, pool } => {
                 write!(f, "{at}: pool {pool} has too few free objects; verify the plan again")
             }
             Self::Addresses(at) => write!(
                 f,
-                "{at}: the device reserved addresses that end beyond 64 bits: mend its `reserve`"
+                "{at}: the device reserved addresses that end beyond 64 bits: correct its `reserve`"
             ),
             Self::ForeignSignal { at, stream } => write!(
                 f,
-                "{at}: the {stream} stream was signalled by others: signal it nowhere else"
+                "{at}: the {stream} stream has signals of others: let only the executor signal it"
             ),
             Self::NoHostStream => write!(
                 f,
-                "the plan runs ops on the host, and this device has no stream for them: make a plan \
+                "the plan runs ops on the host, but the device has no stream for them: make a plan \
                  that runs every op on the device"
             ),
             Self::NoHostKernels => write!(
                 f,
-                "the plan runs ops on the host, and these kernels have none for it: bring kernels \
-                 for the host, or make a plan that runs every op on the device"
+                "the plan runs ops on the host, but there are no host kernels: add kernels for the \
+                 host, or make a plan that runs every op on the device"
             ),
             Self::NoOutputs { iteration, held } => {
                 write!(f, "the host has no outputs of iteration {iteration}: {held}")
@@ -212,7 +212,7 @@ impl<E: fmt::Display> fmt::Display for ExecuteError<E> {
 
 impl<E: core::error::Error> core::error::Error for ExecuteError<E> {}
 
-/// An error that does not know yet when it happened.
+/// An error without the time at which it happened.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Fault<E> {
     Device(E),

@@ -1,4 +1,10 @@
-//! The inputs: a fresh value each iteration, in two slots on the host used in turn.
+//! The inputs: a fresh value in each iteration, in two alternating slots on the host.
+
+#![expect(
+    clippy::indexing_slicing,
+    reason = "tensor ids are those of the verified graph, and the arrays have an entry for each \
+              tensor"
+)]
 
 use super::points::Points;
 use crate::backend::Point;
@@ -8,20 +14,21 @@ use crate::schedule::Stream;
 use crate::scratch::{Limits, OutOfScratch, Scratch, words};
 use crate::verify::Verified;
 
-/// Which iteration's value each input has, on the device and in its slots on the host.
+/// The iteration of each input's value on the device, and the steps that use its slots on the host.
 #[derive(Debug)]
 pub(super) struct Inputs<'a> {
     /// One more than the position of the last launch that reads each tensor, 0 for none.
     last_read: &'a mut [u32],
     /// The iteration to which the device's value of each tensor belongs.
     pub(super) value: &'a mut [u64],
-    /// The last prefetch of an input's value in its own iteration, and in the one before.
+    /// The last step that prefetches an input's value of the iteration itself, and of the next
+    /// iteration.
     last_prefetch: [Option<u32>; 2],
     /// The last offload of an input.
     last_offload: Option<u32>,
     /// The last op on the host that reads an input.
     last_host: Option<u32>,
-    /// The first step that brings the next iteration's value of an input.
+    /// The first step that prefetches an input's value of the next iteration.
     first_next: Option<u32>,
 }
 
@@ -75,38 +82,39 @@ impl<'a> Inputs<'a> {
         Ok(inputs)
     }
 
-    /// Whether a prefetch at a position of the list brings the next iteration's value.
+    /// Whether a prefetch at a position of the list fetches the next iteration's value.
     pub(super) fn is_next(&self, tensor: TensorId, step: u32) -> bool {
         step >= self.last_read[tensor.index()]
     }
 
-    /// Whether a step of the list is the first that needs the next iteration's values.
+    /// Whether this step of the list is the first that needs the next iteration's values.
     pub(super) fn needs_next(&self, step: u32) -> bool {
         self.first_next == Some(step)
     }
 
-    /// Whether no step needs them.
+    /// Whether no step needs the next iteration's values.
     pub(super) const fn needs_no_next(&self) -> bool {
         self.first_next.is_none()
     }
 
-    /// Whether an iteration uses the slots of its own inputs, by copies or on the host, and those of
-    /// the next iteration's.
+    /// Whether an iteration uses the slots of its own inputs, by copies or on the host; and whether
+    /// it uses the slots of the next iteration's inputs.
     pub(super) const fn slots_used(&self) -> [bool; 2] {
         let [own, next] = self.last_prefetch;
         let own = own.is_some() || self.last_offload.is_some() || self.last_host.is_some();
         [own, next.is_some()]
     }
 
-    /// Notes a prefetch; returns the iteration whose value it brings.
+    /// Records a prefetch; returns the iteration whose value it fetches.
     pub(super) fn arrives(&mut self, tensor: TensorId, step: u32, iteration: u64) -> u64 {
         let value = iteration + u64::from(self.is_next(tensor, step));
         self.value[tensor.index()] = value;
         value
     }
 
-    /// What must be reached before the values of iteration `iteration + 1` are put into
-    /// their slots: the last copies from and to them, and the last op on the host that reads them.
+    /// The points to wait for before the values of iteration `iteration + 1` may be written into
+    /// their slots: the last copies from and to the slots, and the last op on the host that reads
+    /// them.
     pub(super) fn free_slots(
         &self,
         points: &Points,

@@ -1,5 +1,11 @@
 //! Where the plan's memory lies: chunks, pools, and the address of every tensor.
 
+#![expect(
+    clippy::indexing_slicing,
+    reason = "pool numbers and tensor ids are those of the verified plan, and the arrays have an \
+              entry for each pool and tensor"
+)]
+
 use super::Fault;
 use super::spares::{Mapper, Row, joined};
 use crate::backend::{Chunks, DeviceAddress, Paging};
@@ -17,27 +23,28 @@ use core::iter;
 #[repr(C)]
 struct PoolMemory {
     first_chunk: u64,
-    /// The address at which all of it is mapped, unless tensors have ranges of their own.
+    /// The address at which the whole pool is mapped, unless its tensors have ranges of their own.
     address: u64,
-    /// 1 where tensors have ranges of their own. A device may return any address.
+    /// 1 if tensors have ranges of their own, else 0. No address could stand for this: a device may
+    /// return any.
     has_ranges: u64,
 }
 
 /// Device memory under one plan.
 ///
-/// A pool in which nothing takes more than one object is mapped as a whole. In any other,
-/// tensors and workspaces have virtual ranges of their own.
+/// A pool in which no tensor or workspace takes more than one object is mapped as a whole. In any
+/// other pool, each tensor and workspace has virtual ranges of its own.
 #[derive(Debug)]
 pub(super) struct Layout<'a> {
     pub(super) verified: Verified<'a>,
     pub(super) pieces: Pieces<'a>,
-    /// Which chunks of the device the plan has.
+    /// The device's chunks that the plan uses.
     chunk_map: ChunkMap<'a>,
     arena_address: u64,
     pools: &'a mut [PoolMemory],
-    /// The address of each tensor, now.
+    /// The current address of each tensor.
     pub(super) address: &'a mut [u64],
-    /// How many pieces of each tensor have objects.
+    /// The number of pieces of each tensor that have objects.
     pub(super) resident: &'a mut [u32],
 }
 
@@ -51,8 +58,8 @@ impl<'a> Layout<'a> {
         ])
     }
 
-    /// Lays the plan out, without calling the device. Its chunks are numbered in the order of
-    /// the arena, pool 0, pool 1, ….
+    /// Computes the layout, without calling the device. The plan's chunks are numbered in the order
+    /// of the arena, pool 0, pool 1, ….
     pub(super) fn new(
         verified: &Verified<'a>,
         chunk_map: ChunkMap<'a>,
@@ -114,8 +121,7 @@ impl<'a> Layout<'a> {
         Ok(())
     }
 
-    /// The ranges of the arena and of the pools that are mapped as a whole: addresses, and the plan's
-    /// chunks there.
+    /// The address and the plan's chunks of the arena and of each pool that is mapped as a whole.
     pub(super) fn ranges(&self) -> impl Iterator<Item = (u64, Chunks)> {
         let arena = (self.arena_address, self.arena());
         let pools = (0..self.pools.len()).filter(|&pool| !self.has_ranges(pool));
@@ -128,7 +134,7 @@ impl<'a> Layout<'a> {
         Chunks { first: self.pools[pool].first_chunk, count: self.chunks(pool) }
     }
 
-    /// The device's chunks behind chunks of the plan, as rows.
+    /// The device's chunks that back chunks of the plan, as rows.
     pub(super) fn rows(
         &self,
         Chunks { first, count }: Chunks,
@@ -136,7 +142,7 @@ impl<'a> Layout<'a> {
         joined(self.chunk_map.on_device(first, count).map(Row::from))
     }
 
-    /// Where objects of a pool lie in the plan's chunks, in bytes.
+    /// The offset of an object in the plan's chunks, in bytes.
     pub(super) fn object_at(&self, pool: usize, object: u64) -> u64 {
         self.pools[pool].first_chunk * self.chunk_bytes() + object * self.object_bytes(pool)
     }
@@ -146,7 +152,8 @@ impl<'a> Layout<'a> {
         address.saturating_sub(self.pools[pool].address) / self.object_bytes(pool)
     }
 
-    /// The rows of the device's chunks that some bytes of the plan's are.
+    /// The rows of device memory that back a range of the plan's bytes, each as an offset and a
+    /// size in bytes.
     pub(super) fn on_device(
         &self,
         at: u64,
@@ -155,7 +162,7 @@ impl<'a> Layout<'a> {
         self.chunk_map.bytes_on_device(at, bytes, self.chunk_bytes())
     }
 
-    /// Maps all of a pool at a range of its own and returns its address.
+    /// Maps a whole pool at a range of its own and returns the address.
     pub(super) fn map_pool<B: Paging>(
         &self,
         mapper: &mut Mapper<'_, '_, B>,
@@ -164,7 +171,7 @@ impl<'a> Layout<'a> {
         self.map_whole(mapper, self.chunks_of(pool))
     }
 
-    /// Maps chunks at a range of their own and returns its address.
+    /// Maps chunks at a range of their own and returns the address.
     fn map_whole<B: Paging>(
         &self,
         mapper: &mut Mapper<'_, '_, B>,
@@ -183,8 +190,8 @@ impl<'a> Layout<'a> {
         Chunks { first, count: count * chunks_per_object }
     }
 
-    /// The device's chunks behind runs of objects, as rows. A run is its first object, or none if
-    /// nothing is mapped there, and the number of objects.
+    /// The device's chunks that back runs of objects, as rows. A run is the number of its first
+    /// object, or none if nothing is mapped there, and a count.
     pub(super) fn rows_of_objects(
         &self,
         pool: usize,
@@ -199,7 +206,7 @@ impl<'a> Layout<'a> {
         }))
     }
 
-    /// Whether nothing in the pool takes more than one object.
+    /// Whether no tensor and no workspace in the pool takes more than one object.
     fn takes_one_object(&self, pool: usize) -> bool {
         let graph = self.verified.graph();
         let tensors = graph.tensor_ids().filter(|&id| !self.pieces.in_arena(id));
@@ -210,7 +217,7 @@ impl<'a> Layout<'a> {
             .all(|(its_pool, objects)| its_pool != pool || objects <= 1)
     }
 
-    /// Whether what lies in a pool has ranges of its own.
+    /// Whether tensors and workspaces of a pool have ranges of their own.
     pub(super) fn has_ranges(&self, pool: usize) -> bool {
         self.pools[pool].has_ranges != 0
     }
@@ -225,16 +232,16 @@ impl<'a> Layout<'a> {
 
     /// The address of an object in a pool that is mapped as a whole.
     pub(super) fn object_address(&self, pool: usize, object: u64) -> u64 {
-        // The pool ends within 64 bits, if not where the device has put it.
+        // The pool's size fits into 64 bits, but its end address on the device might not.
         self.pools[pool].address.saturating_add(object * self.object_bytes(pool))
     }
 
-    /// The address of a tensor, or of a part of it.
+    /// The address of a byte of a tensor.
     pub(super) fn address(&self, tensor: TensorId, offset_bytes: u64) -> DeviceAddress {
         DeviceAddress(self.address[tensor.index()].saturating_add(offset_bytes))
     }
 
-    /// Maps runs of objects, each a first one and how many, one after the other.
+    /// Maps runs of objects, each a first object and a count, one after the other.
     pub(super) fn map<B: Paging>(
         &self,
         device: &mut B,

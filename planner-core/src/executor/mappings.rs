@@ -1,4 +1,4 @@
-//! What a plan maps, counted ahead of a run.
+//! Counts the mappings that a plan needs, before it runs.
 
 use super::memory::Memory;
 use super::spares::SetUp;
@@ -11,24 +11,25 @@ use crate::verify::Verified;
 /// What an [`Executor`](super::Executor) maps for a plan on a device of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Mappings {
-    /// Rows of addresses with consecutive chunks behind them, or with nothing between two such rows.
-    /// For a plan that is mapped as it runs, the most that there can be at once.
+    /// Rows of addresses with consecutive chunks mapped, or with nothing mapped between two such
+    /// rows. For a plan that is mapped as it runs, an upper bound of the rows at one time.
     pub count: u64,
-    /// The addresses of all of them. A chunk counts in each row that it is in.
+    /// The bytes of all rows. A chunk counts once for each row that maps it.
     pub bytes: u64,
 }
 
 impl Mappings {
-    /// Everything is mapped, and nothing unmapped.
+    /// The set-up in which everything is mapped and nothing unmapped.
     #[must_use]
     pub fn set_up(self, machine: &Machine) -> SetUp {
-        // A machine's chunk has bytes.
+        // A machine's chunk has bytes, so the division has a result.
         let mapped_chunks = self.bytes.checked_div(machine.chunk_bytes).unwrap_or(0);
         SetUp { mapped_chunks, unmapped_chunks: 0 }
     }
 }
 
-/// Counts what an executor maps, in as much scratch as the executor has. O(objects).
+/// Counts the mappings that an executor makes, in as much scratch as the executor takes.
+/// O(objects).
 ///
 /// # Errors
 /// Scratch that is too small.

@@ -1,4 +1,9 @@
-//! Device memory under one plan, mapped as it goes or once.
+//! Device memory of one plan: mapped once, or as the plan runs.
+
+#![expect(
+    clippy::indexing_slicing,
+    reason = "`resident` has an entry for each tensor of the graph"
+)]
 
 use super::Fault;
 use super::layout::Layout;
@@ -16,7 +21,7 @@ use crate::verify::Verified;
 use core::iter;
 use core::ops::Range;
 
-/// Where everything lies.
+/// The layout of memory, and the objects that tensors and workspaces have.
 #[derive(Debug)]
 pub(super) struct Memory<'a> {
     pub(super) layout: Layout<'a>,
@@ -31,12 +36,12 @@ pub(super) struct Workspace {
     pub(super) objects: u64,
 }
 
-/// Who gets which objects.
+/// How objects are assigned.
 #[derive(Debug)]
 enum Objects<'a> {
-    /// Those that are free for longest.
+    /// From queues: the object that has been free for longest.
     Queued(Queued<'a>),
-    /// Those that the plan says.
+    /// As the plan's placements say.
     Placed(Placed<'a>),
 }
 
@@ -48,8 +53,8 @@ impl<'a> Memory<'a> {
         ))
     }
 
-    /// Lays the plan out, without calling the device. Takes all that is left of the scratch,
-    /// up to what can be of use.
+    /// Computes the layout, without calling the device. Takes all that is left of the scratch, up
+    /// to the most that it can use.
     pub(super) fn new(
         verified: &Verified<'a>,
         chunk_map: ChunkMap<'a>,
@@ -63,7 +68,7 @@ impl<'a> Memory<'a> {
         Ok(Self { layout, objects })
     }
 
-    /// Maps what is mapped for good, and reserves the ranges of the rest.
+    /// Maps the memory that stays mapped for the whole plan, and reserves the other ranges.
     pub(super) fn set_up<B: Paging>(
         &mut self,
         mapper: &mut Mapper<'_, '_, B>,
@@ -75,7 +80,7 @@ impl<'a> Memory<'a> {
         }
     }
 
-    /// Unmaps what is not mapped for good, once all work has ended.
+    /// Unmaps what does not stay mapped for the whole plan. Call it after all work has ended.
     pub(super) fn take_down<B: Streams + Paging>(
         &mut self,
         mapper: &mut Mapper<'_, '_, B>,
@@ -86,22 +91,26 @@ impl<'a> Memory<'a> {
         }
     }
 
-    /// All address ranges: their addresses and chunks, and the rows that are mapped for good.
-    pub(super) fn each_range(&self, mut see: impl FnMut(u64, u64, &mut dyn Iterator<Item = Row>)) {
+    /// Calls `visit` with the address, the number of chunks and the permanently mapped rows of each
+    /// address range.
+    pub(super) fn each_range(
+        &self,
+        mut visit: impl FnMut(u64, u64, &mut dyn Iterator<Item = Row>),
+    ) {
         for (address, chunks) in self.layout.ranges() {
-            see(address, chunks.count, &mut self.layout.rows(chunks));
+            visit(address, chunks.count, &mut self.layout.rows(chunks));
         }
         match &self.objects {
             Objects::Queued(queued) => {
                 for (address, chunks) in queued.ranges(&self.layout) {
-                    see(address, chunks, &mut iter::empty());
+                    visit(address, chunks, &mut iter::empty());
                 }
             }
-            Objects::Placed(placed) => placed.each_range(&self.layout, see),
+            Objects::Placed(placed) => placed.each_range(&self.layout, visit),
         }
     }
 
-    /// How many rows of consecutive chunks are mapped, at most.
+    /// An upper bound of the number of rows of consecutive chunks that are mapped at one time.
     pub(super) fn mappings(&self) -> u64 {
         let mut rows = 0u64;
         self.each_range(|_, _, mapped| rows = rows.saturating_add(mapped.count() as u64));
@@ -112,9 +121,9 @@ impl<'a> Memory<'a> {
         rows
     }
 
-    /// Walks the rows of bytes in which a part lies on the device, which is resident. Host copies
-    /// are left open.
-    pub(super) fn each_row(&self, part: Part, mut see: impl FnMut(Held)) {
+    /// Calls `visit` with each row of device bytes that holds a resident part. `host_copy` is left
+    /// false.
+    pub(super) fn each_row(&self, part: Part, mut visit: impl FnMut(Held)) {
         let (layout, pieces, tensor) = (&self.layout, self.pieces(), part.tensor);
         let mut first_byte = pieces.offset_bytes(part);
         let mut missing = pieces.part_bytes(pieces.graph(), part);
@@ -122,7 +131,7 @@ impl<'a> Memory<'a> {
             let bytes = bytes.min(missing);
             missing -= bytes;
             for (at, bytes) in layout.on_device(at, bytes) {
-                see(Held { tensor, first_byte, bytes, at, host_copy: false });
+                visit(Held { tensor, first_byte, bytes, at, host_copy: false });
                 first_byte += bytes;
             }
         };
@@ -132,12 +141,12 @@ impl<'a> Memory<'a> {
         }
         let pool = pieces.pool(tensor);
         for piece in pieces.of_part(part) {
-            let see = |first: u64, count: u64| {
+            let visit = |first: u64, count: u64| {
                 row(layout.object_at(pool, first), count * layout.object_bytes(pool));
             };
             match &self.objects {
-                Objects::Queued(queued) => queued.each_run(piece, see),
-                Objects::Placed(placed) => placed.each_run(layout, tensor, piece, see),
+                Objects::Queued(queued) => queued.each_run(piece, visit),
+                Objects::Placed(placed) => placed.each_run(layout, tensor, piece, visit),
             }
         }
     }
@@ -151,7 +160,7 @@ impl<'a> Memory<'a> {
         self.layout.address(tensor, offset_bytes)
     }
 
-    /// Gives objects to those of some pieces of a tensor that have none. `enqueued` is the last
+    /// Allocates objects for those `pieces` of a tensor that have none. `enqueued` is the last
     /// point of each stream so far.
     pub(super) fn allocate<B: Streams + Paging>(
         &mut self,
@@ -174,8 +183,8 @@ impl<'a> Memory<'a> {
         }
     }
 
-    /// Takes the objects of a part away. They are free at once, since the schedule orders
-    /// whoever gets them next after `points`.
+    /// Frees the objects of a part. They can be allocated at once, since the schedule orders their
+    /// next user after `points`.
     pub(super) fn evict<B: Streams + Paging>(
         &mut self,
         device: &mut B,
@@ -191,7 +200,7 @@ impl<'a> Memory<'a> {
         }
     }
 
-    /// Gives an op its workspace, where it has one.
+    /// Allocates the workspace of an op, if the op has one.
     pub(super) fn allocate_workspace<B: Streams + Paging>(
         &mut self,
         device: &mut B,
@@ -211,8 +220,8 @@ impl<'a> Memory<'a> {
         Some(Workspace { op, pool, objects })
     }
 
-    /// Takes the workspace of an op away, if it has one, once its launch, which ends at a
-    /// point of the compute stream, is enqueued.
+    /// Frees the workspace of an op, if the op has one, after its launch is enqueued. `end` is the
+    /// launch's point on the compute stream.
     pub(super) fn release_workspace<B: Streams + Paging>(
         &mut self,
         device: &mut B,
@@ -227,7 +236,7 @@ impl<'a> Memory<'a> {
         Ok(())
     }
 
-    /// Unmaps what the device no longer uses, without blocking.
+    /// Unmaps ranges that the device no longer uses, without blocking.
     pub(super) fn reclaim<B: Streams + Paging>(
         &mut self,
         device: &mut B,

@@ -1,19 +1,18 @@
-//! Carries a verified plan out, on any backend.
+//! Runs a verified plan on any backend.
 //!
-//! One loop that knows steps and no strategies. [`Executor::start`] sets memory up and
-//! uploads what is resident at start (the prologue), [`Executor::run`] enqueues iterations,
-//! and [`Executor::save_states`] waits for them and downloads every state whose host copy is
-//! stale. Then the host block holds all states, at the offsets of [`Executor::host_layout`];
-//! running can go on.
+//! The executor knows steps and no strategies. [`Executor::start`] sets up memory and uploads what
+//! is resident at start (the prologue). [`Executor::run`] enqueues iterations.
+//! [`Executor::save_states`] waits for them and downloads every state whose host copy is stale;
+//! then the host block holds all states, at the offsets of [`Executor::host_layout`], and running
+//! can go on.
 //!
-//! Each step signals its stream once, so that step `i` of an iteration is a known value of
-//! that stream and a wait of the schedule is a wait for that value. Nothing else orders
-//! the work: the host runs ahead, and blocks only before it fills a slot whose last value
-//! is still being copied, and before it maps a range whose mapping of three iterations ago is
-//! still in use.
+//! Each step signals its stream once. So step `i` of an iteration has a known value on its stream,
+//! and a wait of the schedule is a wait for that value. Nothing else orders the work. The host runs
+//! ahead, and blocks only in two cases: before it fills a slot whose last value is still being
+//! copied, and before it maps a range whose mapping of three iterations ago is still in use.
 //!
-//! A plan with placements is mapped once, before it runs: it makes no call of `map` or
-//! `unmap` after [`Executor::start`]. Any other is mapped as it goes.
+//! A plan with placements is mapped once, before it runs: it calls neither `map` nor `unmap` after
+//! [`Executor::start`]. Any other plan is mapped as it runs.
 
 mod error;
 mod inputs;
@@ -51,10 +50,11 @@ pub use spares::{AddressRanges, SetUp};
 use spares::{Mapper, Spares};
 pub use switch::switch_scratch_words;
 
-/// Words of scratch that an executor asks for, by [`Limits::of_plan`]. `runs` bounds into how many
-/// runs of consecutive objects memory may be broken; at most one an object is ever used, and what
-/// the scratch holds beyond this is used for more. With placements, it bounds of how many pieces
-/// all virtual ranges together consist; [`Executor::start`] calls no device where it is too small.
+/// Words of scratch that an executor needs, by [`Limits::of_plan`]. `runs` bounds the number of
+/// runs of consecutive objects into which memory may break; one for each object always suffices,
+/// and an executor uses scratch beyond this size for more runs. With placements, `runs` bounds the
+/// number of runs in all virtual ranges together; if it is too small, [`Executor::start`] fails
+/// before it calls the device.
 #[must_use]
 pub const fn scratch_words(limits: &Limits, runs: usize) -> usize {
     total([
@@ -67,7 +67,7 @@ pub const fn scratch_words(limits: &Limits, runs: usize) -> usize {
     ])
 }
 
-/// A plan under way on a device.
+/// A plan that runs on a device.
 #[derive(Debug)]
 pub struct Executor<'a> {
     verified: Verified<'a>,
@@ -75,22 +75,21 @@ pub struct Executor<'a> {
     host: HostLayout<'a>,
     inputs: Inputs<'a>,
     points: Points,
-    /// The last value that each stream signals, of what is enqueued; 0 before the first
-    /// iteration.
+    /// The last value that is enqueued on each stream; 0 before the first iteration.
     enqueued: PerStream<u64>,
-    /// The device ranges of one launch.
+    /// Buffer for the device ranges of one launch.
     operands: &'a mut [[u64; 2]],
-    /// The host ranges of one op on the host.
+    /// Buffer for the host ranges of one op on the host.
     host_operands: &'a mut [[u64; 2]],
     /// Iterations enqueued.
     iterations: u64,
-    /// Iterations of the plans that ran before.
+    /// Iterations of all plans that ran before.
     before: u64,
-    /// What was created on the device and on the host.
+    /// Memory created on the device and on the host.
     capacity: Capacity,
-    /// Addresses of the plans that ran before.
+    /// Address ranges of plans that ran before.
     spares: Spares<'a>,
-    /// What was mapped for this plan.
+    /// The chunks mapped and unmapped to start this plan.
     set_up: SetUp,
     /// Whether the host block held the last value of every state when this plan started.
     starts_saved: bool,
@@ -98,11 +97,11 @@ pub struct Executor<'a> {
 }
 
 impl<'a> Executor<'a> {
-    /// Sets the device's memory and the host block up, fills states and the first inputs, and
+    /// Sets up the device's memory and the host block, fills states and the first inputs, and
     /// uploads what is resident at start.
     ///
     /// # Errors
-    /// Too little scratch, a device of other chunks, and errors of the device.
+    /// Too little scratch, a device with chunks of another size, and errors of the device.
     pub fn start<B: Transfers + Paging, K: Kernels<B>>(
         verified: &Verified<'a>,
         device: &mut B,
@@ -112,11 +111,11 @@ impl<'a> Executor<'a> {
         Self::start_with(verified, Capacity::default(), device, kernels, scratch)
     }
 
-    /// The same, with at least so much memory on the device and on the host, for plans to
-    /// [switch](Self::switch) to.
+    /// Does the same with at least `capacity` of memory on the device and on the host, for plans
+    /// that the executor will [switch](Self::switch) to.
     ///
     /// # Errors
-    /// Those of [`Executor::start`].
+    /// The errors of [`Executor::start`].
     pub fn start_with<B: Transfers + Paging, K: Kernels<B>>(
         verified: &Verified<'a>,
         capacity: Capacity,
@@ -149,7 +148,7 @@ impl<'a> Executor<'a> {
         Ok(executor)
     }
 
-    /// Lays all memory out, without calling the device.
+    /// Computes the layout of all memory, without calling the device.
     fn lay_out(
         verified: &Verified<'a>,
         chunk_map: ChunkMap<'a>,
@@ -162,7 +161,7 @@ impl<'a> Executor<'a> {
             inputs: Inputs::new(verified, scratch)?,
             operands: scratch.take(most_operands.clone().max().unwrap_or(0), [0; 2])?,
             host_operands: scratch.take(most_operands.max().unwrap_or(0), [0; 2])?,
-            // The last: it takes what is left.
+            // Last, since it takes all that is left.
             memory: Memory::new(verified, chunk_map, scratch)?,
             host,
             points: Points {
@@ -193,12 +192,16 @@ impl<'a> Executor<'a> {
             .map_err(|error| Fault::Device(error).at(Moment::Inputs(iteration)))
     }
 
-    /// The number of an iteration of this plan among those of all plans.
+    /// The number of an iteration of this plan, counted over all plans.
     const fn number(&self, iteration: u64) -> u64 {
         self.before.saturating_add(iteration)
     }
 
-    /// The prologue.
+    /// Runs the prologue.
+    #[expect(
+        clippy::indexing_slicing,
+        reason = "`verify` checked the tensor ids, and `value` has an entry for each"
+    )]
     fn upload_residents<B: Transfers + Paging>(
         &mut self,
         device: &mut B,
@@ -216,24 +219,25 @@ impl<'a> Executor<'a> {
         &self.verified
     }
 
-    /// What was created on the device and on the host.
+    /// The memory created on the device and on the host.
     #[must_use]
     pub const fn capacity(&self) -> Capacity {
         self.capacity
     }
 
-    /// Whether each iteration copies from or to the slots of its own inputs, and from those of the
-    /// next iteration's. For embedders that launch captured iterations and fill inputs themselves.
+    /// Whether each iteration copies from or to the slots of its own inputs; and whether it copies
+    /// from the slots of the next iteration's inputs. For embedders that launch captured iterations
+    /// and fill inputs themselves.
     #[must_use]
     pub const fn input_slots_used(&self) -> [bool; 2] {
         self.inputs.slots_used()
     }
 
-    /// Enqueues iterations. Returns when the last is enqueued, not when it has ended.
+    /// Enqueues iterations. Returns once the last is enqueued, not when it has ended.
     ///
     /// # Errors
-    /// Those of the device, and [`ExecuteError::Fragmented`]; afterwards nothing more can
-    /// be run or saved.
+    /// Errors of the device, and [`ExecuteError::Fragmented`]. After an error, the executor can
+    /// neither run nor save.
     pub fn run<B: Transfers + Paging, K: Kernels<B>>(
         &mut self,
         device: &mut B,
@@ -259,7 +263,7 @@ impl<'a> Executor<'a> {
         let iteration = self.number(self.iterations);
         let entries = self.verified.schedule().of_iteration(self.iterations - 1);
         for (step, entry) in (0..).zip(entries) {
-            // As late as may be: it blocks for the last copy of the iteration before.
+            // As late as possible, since it blocks for the last copy of the previous iteration.
             if self.inputs.needs_next(step) {
                 self.fill_next(device, kernels)?;
             }
@@ -273,7 +277,7 @@ impl<'a> Executor<'a> {
         device.submit().map_err(|error| Fault::Device(error).at(Moment::Step { iteration, step }))
     }
 
-    /// Fills the inputs of the next iteration, once their slots are free.
+    /// Fills the inputs of the next iteration, after their slots are free.
     fn fill_next<B: Transfers + Paging, K: Kernels<B>>(
         &self,
         device: &mut B,
@@ -288,6 +292,10 @@ impl<'a> Executor<'a> {
     }
 
     /// Enqueues the step at a position of the plan's list.
+    #[expect(
+        clippy::indexing_slicing,
+        reason = "the schedule has an entry for each step of the plan"
+    )]
     fn enqueue<B: Transfers + Paging, K: Kernels<B>>(
         &mut self,
         device: &mut B,
@@ -332,7 +340,7 @@ impl<'a> Executor<'a> {
         Ok(())
     }
 
-    /// Signals the end of a step; returns its value.
+    /// Signals the end of a step; returns the value.
     fn signal<B: Streams>(
         &mut self,
         device: &mut B,
@@ -347,6 +355,10 @@ impl<'a> Executor<'a> {
         Ok(point.value)
     }
 
+    #[expect(
+        clippy::indexing_slicing,
+        reason = "tensor ids are those of the graph, and `value` has an entry for each"
+    )]
     fn launch<B: Transfers + Paging, K: Kernels<B>>(
         &mut self,
         device: &mut B,
@@ -374,6 +386,10 @@ impl<'a> Executor<'a> {
     }
 
     /// Enqueues an op on the host, over the host copies of its tensors.
+    #[expect(
+        clippy::indexing_slicing,
+        reason = "`operands` and `host_operands` have room for the operands of any op"
+    )]
     fn launch_on_host<B: Transfers, K: Kernels<B>>(
         &mut self,
         device: &mut B,
@@ -394,7 +410,7 @@ impl<'a> Executor<'a> {
         Ok(kernels.launch_on_host(device, &HostLaunch { op, iteration, reads, writes })?)
     }
 
-    /// Allocates a part and copies it in; of an input, the value of iteration `value`.
+    /// Allocates a part and uploads it. For an input, uploads the value of iteration `value`.
     fn upload<B: Transfers + Paging>(
         &mut self,
         device: &mut B,
@@ -407,6 +423,10 @@ impl<'a> Executor<'a> {
         Ok(device.upload(self.host_range(part, value), to)?)
     }
 
+    #[expect(
+        clippy::indexing_slicing,
+        reason = "`verify` checked the tensor ids, and `value` has an entry for each"
+    )]
     fn download<B: Transfers>(&self, device: &mut B, part: Part) -> Result<(), Fault<B::Error>> {
         let to = self.host_range(part, self.inputs.value[part.tensor.index()]);
         Ok(device.download(self.address(part), to)?)
@@ -417,8 +437,8 @@ impl<'a> Executor<'a> {
         self.memory.address(part.tensor, self.memory.pieces().offset_bytes(part))
     }
 
-    /// The host copy of a part; of an input, in the slot of iteration `value`; of an output, in that
-    /// of the iteration that is being enqueued.
+    /// The host copy of a part. For an input, it lies in the slot of iteration `value`; for an
+    /// output, in the slot of the iteration that is being enqueued.
     fn host_range(&self, part: Part, value: u64) -> HostRange {
         let graph = self.verified.graph();
         let (tensor, pieces) = (part.tensor, self.memory.pieces());
@@ -427,7 +447,7 @@ impl<'a> Executor<'a> {
         HostRange { offset_bytes, bytes: pieces.part_bytes(graph, part) }
     }
 
-    /// The slot of a tensor's value of an iteration of this plan.
+    /// The slot of a tensor's value in an iteration of this plan.
     fn slot(&self, tensor: TensorId, value: u64) -> u32 {
         match self.verified.graph().tensor(tensor).kind {
             Kind::Input => HostLayout::slot(self.number(value)),
@@ -436,18 +456,18 @@ impl<'a> Executor<'a> {
         }
     }
 
-    /// Where the host copy of each tensor lies in the host block.
+    /// The offset of each tensor's host copy in the host block.
     #[must_use]
     pub const fn host_layout(&self) -> &HostLayout<'a> {
         &self.host
     }
 
-    /// Waits for everything that is enqueued, and downloads every state of which only the
-    /// device has the last value: the host block then holds all states. May be called at any
-    /// time between runs; running can go on. O(entries of `resident_at_start`).
+    /// Waits for all enqueued work, and downloads every state whose last value only the device has:
+    /// then the host block holds all states. May be called at any time between runs; running can go
+    /// on. O(entries of `resident_at_start`).
     ///
     /// # Errors
-    /// Those of the device; afterwards nothing more can be run or saved. And
+    /// Errors of the device; after one, the executor can neither run nor save. And
     /// [`ExecuteError::Failed`], without a copy, after an error of an earlier call.
     pub fn save_states<B: Transfers + Paging>(
         &mut self,
@@ -463,11 +483,11 @@ impl<'a> Executor<'a> {
         Ok(())
     }
 
-    /// Does the same for some bytes of one state, and copies nothing else. O(entries of
+    /// Does the same for a range of bytes of one state, and copies nothing else. O(entries of
     /// `resident_at_start`).
     ///
     /// # Errors
-    /// Those of [`Executor::save_states`].
+    /// The errors of [`Executor::save_states`].
     pub fn save_state<B: Transfers + Paging>(
         &mut self,
         device: &mut B,
@@ -485,12 +505,12 @@ impl<'a> Executor<'a> {
         Ok(())
     }
 
-    /// Gives bytes of a state another value between two iterations, from `first_byte` on: on the
-    /// host, and wherever the device holds them. Waits for everything that is enqueued. O(entries of
+    /// Overwrites bytes of a state between two iterations, starting at `first_byte`: on the host,
+    /// and wherever the device holds them. Waits for all enqueued work. O(entries of
     /// `resident_at_start`).
     ///
     /// # Errors
-    /// Those of the device; afterwards nothing more can be run or saved. And
+    /// Errors of the device; after one, the executor can neither run nor save. And
     /// [`ExecuteError::Failed`], without a copy, after an error of an earlier call.
     pub fn write_state<B: Transfers + Paging>(
         &mut self,
@@ -542,7 +562,8 @@ impl<'a> Executor<'a> {
         Ok(())
     }
 
-    /// Where the bytes of a state's part lie that are in a range of the state, if any are.
+    /// The host range and the device address of the bytes of a state's part that lie in `bytes`, if
+    /// any do.
     fn within(&self, part: Part, bytes: &Range<u64>) -> Option<(HostRange, DeviceAddress)> {
         let pieces = self.memory.pieces();
         let first = pieces.offset_bytes(part);
@@ -554,19 +575,20 @@ impl<'a> Executor<'a> {
         Some((HostRange { offset_bytes, bytes: count }, address))
     }
 
-    /// Whether the host block holds the last value of every state because nothing has run. What
-    /// was saved later is not remembered: graphs of a device run iterations unseen.
+    /// Whether the host block holds the last value of every state because no iteration has run.
+    /// Later saves are not recorded, since a captured graph of the device may run iterations
+    /// without a call.
     const fn is_saved(&self) -> bool {
         self.starts_saved && self.iterations == 0
     }
 
-    /// Blocks until the outputs of an iteration are on the host: the last one that is enqueued, or the
-    /// one before. They lie at [`HostLayout::offset_bytes`] in the [slot](HostLayout::slot) of that
-    /// iteration, until the one after the next is enqueued.
+    /// Blocks until the outputs of an iteration are on the host. The iteration must be the last one
+    /// enqueued, or the one before. Outputs lie at [`HostLayout::offset_bytes`] in the
+    /// [slot](HostLayout::slot) of that iteration, until the second iteration after it is enqueued.
     ///
     /// # Errors
-    /// [`ExecuteError::NoOutputs`] for any other iteration, [`ExecuteError::Failed`] after an error of
-    /// an earlier call, and those of the device.
+    /// [`ExecuteError::NoOutputs`] for any other iteration, [`ExecuteError::Failed`] after an error
+    /// of an earlier call, and errors of the device.
     pub fn await_outputs<B: Streams>(
         &self,
         device: &mut B,
@@ -587,16 +609,16 @@ impl<'a> Executor<'a> {
             .map_err(|error| Fault::Device(error).at(Moment::Outputs(iteration)))
     }
 
-    /// The number of the last iteration that is enqueued, over all plans; 0 before the first.
+    /// The number of the last enqueued iteration, counted over all plans; 0 before the first.
     #[must_use]
     pub const fn last_iteration(&self) -> u64 {
         self.number(self.iterations)
     }
 
-    /// Blocks until everything that is enqueued has ended.
+    /// Blocks until all enqueued work has ended.
     ///
     /// # Errors
-    /// [`ExecuteError::Failed`] after an error of an earlier call, and those of the device.
+    /// [`ExecuteError::Failed`] after an error of an earlier call, and errors of the device.
     pub fn await_all<B: Streams>(&self, device: &mut B) -> Result<(), ExecuteError<B::Error>> {
         if self.failed {
             return Err(ExecuteError::Failed);
@@ -610,7 +632,7 @@ impl<'a> Executor<'a> {
         streams.try_for_each(|stream| device.block_until(self.points.end(stream, self.iterations)))
     }
 
-    /// Downloads what only the device has of the states, or of some bytes of one.
+    /// Downloads states whose last value only the device has, or such bytes of one state.
     fn download_states<B: Transfers + Paging>(
         &mut self,
         device: &mut B,
@@ -627,7 +649,8 @@ impl<'a> Executor<'a> {
                 None => &all,
             };
             let kind = self.verified.graph().tensor(tensor).kind;
-            // What the host wrote last it still holds, and the device may hold an older value.
+            // After a host op wrote the state last, the host has the last value and the device may
+            // have an older one.
             let is_on_host = resident.host_copy || self.verified.is_last_written_on_host(tensor);
             if kind == Kind::State
                 && !is_on_host
@@ -640,7 +663,7 @@ impl<'a> Executor<'a> {
     }
 }
 
-/// A plan that runs ops on the host needs a device with a stream for them.
+/// Checks that the device has a stream for ops on the host, if the plan runs any.
 fn check_host_stream<B: Streams>(
     verified: &Verified<'_>,
     device: &B,
@@ -652,7 +675,7 @@ fn check_host_stream<B: Streams>(
     Ok(())
 }
 
-/// It also needs kernels for the host.
+/// Checks that there are kernels for ops on the host, if the plan runs any.
 fn check_host_kernels<B: Streams, K: Kernels<B>>(
     verified: &Verified<'_>,
     kernels: &mut K,
@@ -664,8 +687,12 @@ fn check_host_kernels<B: Streams, K: Kernels<B>>(
     Ok(())
 }
 
-/// Writes the ranges of an op's operands into `out`: reads, and writes. The address is 0 for those
-/// that a repeat leaves alone.
+/// Writes the ranges of an op's operands into `out`, first reads, then writes. The address is 0 for
+/// operands that a repeat must not access.
+#[expect(
+    clippy::indexing_slicing,
+    reason = "`out` has room for the operands of any op, and `reads_at` returns reads of this op"
+)]
 fn operands<'o>(
     out: &'o mut [[u64; 2]],
     memory: &Memory<'_>,

@@ -1,7 +1,13 @@
-//! The objects of each pool: free ones in a queue, held ones in lists.
+//! The objects of each pool: free objects in a queue, allocated objects in lists.
 //!
-//! Consecutive objects are kept as one run, so that a tensor of a million chunks costs no
-//! more than one of a single chunk where its chunks lie together.
+//! Consecutive objects form one run, so that a tensor of a million consecutive chunks costs no more
+//! than a tensor of one chunk.
+
+#![expect(
+    clippy::indexing_slicing,
+    reason = "runs are linked by numbers that `new_run` takes from the array itself, and pools are \
+              those of the plan"
+)]
 
 use crate::scratch::{OutOfScratch, Scratch, words};
 use bytemuck::{Pod, Zeroable};
@@ -19,7 +25,7 @@ struct Run {
     next: u64,
 }
 
-/// A list of runs: its first and its last, or [`NONE`] twice.
+/// A list of runs: the first and the last run, or [`NONE`] twice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Pod, Zeroable)]
 #[repr(C)]
 pub(super) struct List {
@@ -27,13 +33,13 @@ pub(super) struct List {
     last: u32,
 }
 
-/// The list of nothing.
+/// The empty list.
 pub(super) const EMPTY: List = List { first: NONE, last: NONE };
 
-/// Why objects cannot be had.
+/// Why objects cannot be allocated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Shortage {
-    /// The pool has not enough free objects.
+    /// The pool has too few free objects.
     Objects,
     /// All runs are in use.
     Runs,
@@ -43,7 +49,7 @@ pub(super) enum Shortage {
 #[derive(Debug)]
 pub(super) struct Objects<'a> {
     runs: &'a mut [Run],
-    /// Runs that stand for nothing.
+    /// Runs that are not in use.
     spare: List,
     /// The free objects of each pool: allocations take from the front, releases append.
     free: &'a mut [List],
@@ -54,8 +60,8 @@ impl<'a> Objects<'a> {
         words::<List>(pools).saturating_add(words::<Run>(runs))
     }
 
-    /// Pools of `counts` objects, all of them free. Takes as many runs as fit into the
-    /// scratch; one an object is as many as can ever be used.
+    /// Creates pools of `counts` objects, all of them free. Takes as many runs as fit into the
+    /// scratch, at most `most_runs`. One run for each object always suffices.
     pub(super) fn new(
         counts: impl ExactSizeIterator<Item = u64>,
         most_runs: u64,
@@ -98,7 +104,7 @@ impl<'a> Objects<'a> {
         Ok(run)
     }
 
-    /// Takes objects from the front of a pool's queue, in its order.
+    /// Takes objects from the front of a pool's queue, in queue order.
     pub(super) fn take(&mut self, pool: usize, count: u64) -> Result<List, Shortage> {
         let first = self.free[pool].first;
         let (mut last, mut missing) = (NONE, count);
@@ -152,7 +158,7 @@ impl<'a> Objects<'a> {
         self.free[pool].last = if first == NONE { queue.last } else { last };
     }
 
-    /// The runs of a list, as first object and number of objects.
+    /// The runs of a list, each as the first object and the number of objects.
     pub(super) fn runs(&self, list: List) -> impl Iterator<Item = (u64, u64)> + use<'_, 'a> {
         let mut next = list.first;
         core::iter::from_fn(move || {

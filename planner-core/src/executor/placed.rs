@@ -1,4 +1,10 @@
-//! Objects as the plan places them, mapped once before it runs.
+//! Objects at the places that the plan says, mapped once before the plan runs.
+
+#![expect(
+    clippy::indexing_slicing,
+    reason = "the verifier has checked the placements, and numbers of runs and ranges come from \
+              `find_or_add`"
+)]
 
 use super::Fault;
 use super::layout::Layout;
@@ -19,39 +25,40 @@ const NONE: u32 = u32::MAX;
 #[derive(Clone, Copy, Debug, Pod, Zeroable)]
 #[repr(C)]
 struct Run {
-    /// The first slot, or [`NO_SLOT`] where nothing is mapped.
+    /// The first slot, or [`NO_SLOT`] if nothing is mapped.
     first_slot: u32,
     count: u32,
 }
 
-/// What is mapped once.
+/// The objects of a plan with placements, and the ranges in which they are mapped once.
 ///
-/// Each tensor has a virtual range for each set of objects that it has at some launch or
-/// copy, and each workspace one for each set of its own. Where the objects follow each other, the
-/// range is a part of one in which the whole pool is mapped: it takes no mapping of its own, and
-/// what has touched the pages before has touched them for all. A chunk appears in many other
-/// ranges; the verifier has proved that no two of them are ever in use at the same time. The
-/// address of a tensor changes where it gets objects, and nowhere else.
+/// Each tensor has a virtual range for each set of objects that it has at some launch or copy, and
+/// each workspace has a range for each of its sets. If the objects of a set are consecutive, the
+/// range is a part of one mapping of the whole pool: it needs no mapping of its own, and page table
+/// entries are warm for all such ranges after the first access. A chunk may be mapped in many other
+/// ranges; the verifier has proved that no two of them are in use at the same time. The address of
+/// a tensor changes only when it gets objects.
 #[derive(Debug)]
 pub(super) struct Placed<'a> {
     placements: Placements<'a>,
-    /// The next allocation.
+    /// The number of the next allocation.
     next: u32,
-    /// Allocations before the first iteration.
+    /// The number of allocations before the first iteration.
     at_start: u32,
     /// The range of each allocation.
     range_of: &'a mut [u32],
     ranges: Ranges<'a>,
+    /// The mapping of each whole pool.
     whole: &'a mut [Whole],
 }
 
-/// All of a pool, at consecutive addresses.
+/// A whole pool at consecutive addresses.
 #[derive(Clone, Copy, Debug, Pod, Zeroable)]
 #[repr(C)]
 struct Whole {
-    /// How many ranges are a part of it. Without any, it is not mapped.
+    /// The number of ranges that are a part of it. If zero, the pool is not mapped as a whole.
     ranges: u64,
-    /// Where it is mapped, once it is.
+    /// The address, after it is mapped.
     address: u64,
 }
 
@@ -60,7 +67,7 @@ struct Whole {
 #[repr(C)]
 struct Mapped {
     first_run: u32,
-    /// The run after its last.
+    /// The run after its last run.
     end_run: u32,
     pool: u32,
     /// Another range of the same tensor or workspace, or [`NONE`].
@@ -70,18 +77,18 @@ struct Mapped {
 /// All ranges.
 #[derive(Debug)]
 struct Ranges<'a> {
-    /// Their addresses, once they are mapped.
+    /// The address of each range, after it is mapped.
     address: &'a mut [u64],
     mapped: &'a mut [Mapped],
     len: usize,
     runs: &'a mut [Run],
     runs_len: usize,
-    /// The last range of each tensor, and after those of each workspace.
+    /// The last range of each tensor, and after the tensors of each workspace.
     last: &'a mut [u32],
 }
 
 impl<'a> Placed<'a> {
-    /// `runs` bounds of how many pieces all ranges together consist.
+    /// `runs` bounds the number of runs in all ranges together.
     pub(super) const fn scratch_words(limits: &Limits, runs: usize) -> usize {
         total([
             words::<u32>(limits.objects),
@@ -94,8 +101,7 @@ impl<'a> Placed<'a> {
         ])
     }
 
-    /// Finds all ranges, without calling the device. Takes as much of the scratch as can be
-    /// of use.
+    /// Finds all ranges, without calling the device. Takes at most as much scratch as it can use.
     pub(super) fn new(
         layout: &Layout<'_>,
         placements: Placements<'a>,
@@ -121,8 +127,8 @@ impl<'a> Placed<'a> {
         let most_runs = most_runs.min(free_words / words::<Run>(1)).min(u32::MAX as usize);
         let runs = scratch.take(most_runs, Run { first_slot: NO_SLOT, count: 0 })?;
         let mut ranges = Ranges { address, mapped, len: 0, runs, runs_len: 0, last };
-        // Ranges of all of a tensor come first: where only a part of it has objects, one of
-        // them will do, since the rest is not touched.
+        // Ranges of whole tensors come first: a later allocation of a part of the tensor can use
+        // such a range, since nothing accesses the rest.
         for whole in [true, false] {
             walk(graph, layout.plan(), pieces, placements.iterations, scratch, |event| {
                 if let Event::Take { allocation, taker, pool, slots, first, .. } = event
@@ -130,7 +136,7 @@ impl<'a> Placed<'a> {
                     && first.contains(&NO_SLOT) != whole
                 {
                     let runs = first.iter().zip(0..).map(|(&first_slot, piece)| {
-                        // Placements have been counted in 32 bits.
+                        // Placements are numbered in 32 bits, so counts of their slots fit.
                         let count = match taker {
                             Taker::Tensor(tensor) => {
                                 let piece = pieces.of(tensor).start + piece;
@@ -182,30 +188,31 @@ impl<'a> Placed<'a> {
         Ok(())
     }
 
-    /// The address ranges: their addresses and chunks, and the rows that are mapped there.
+    /// Calls `visit` with the address, the number of chunks and the mapped rows of each address
+    /// range.
     pub(super) fn each_range(
         &self,
         layout: &Layout<'_>,
-        mut see: impl FnMut(u64, u64, &mut dyn Iterator<Item = Row>),
+        mut visit: impl FnMut(u64, u64, &mut dyn Iterator<Item = Row>),
     ) {
         for (address, chunks) in self.whole_pools(layout) {
-            see(address, chunks.count, &mut layout.rows(chunks));
+            visit(address, chunks.count, &mut layout.rows(chunks));
         }
         for (address, mapped) in self.own_ranges() {
             let (runs, pool) = (self.runs_of(mapped), mapped.pool as usize);
             let count: u64 = runs.clone().map(|run| u64::from(run.count)).sum();
             let chunks = count * layout.chunks_per_object(pool);
-            see(address, chunks, &mut rows(layout, self.placements, pool, runs));
+            visit(address, chunks, &mut rows(layout, self.placements, pool, runs));
         }
     }
 
-    /// The pools that are mapped as a whole: their addresses and chunks.
+    /// The address and the chunks of each pool that is mapped as a whole.
     fn whole_pools(&self, layout: &Layout<'_>) -> impl Iterator<Item = (u64, Chunks)> {
         let pools = self.whole.iter().enumerate().filter(|(_, whole)| whole.ranges > 0);
         pools.map(|(pool, whole)| (whole.address, layout.chunks_of(pool)))
     }
 
-    /// The ranges that lie in no pool that is mapped as a whole, with their addresses.
+    /// The ranges outside pools that are mapped as a whole, with their addresses.
     fn own_ranges(&self) -> impl Iterator<Item = (u64, Mapped)> {
         let Ranges { address, mapped, len, .. } = &self.ranges;
         let ranges = address.iter().copied().zip(mapped[..*len].iter().copied());
@@ -216,18 +223,19 @@ impl<'a> Placed<'a> {
         self.ranges.runs[mapped.runs()].iter().copied()
     }
 
-    /// Walks the runs of objects, each a first one and how many, that a piece has now.
+    /// Calls `visit` with each run of objects that a piece has now, as the first object and a
+    /// count.
     pub(super) fn each_run(
         &self,
         layout: &Layout<'_>,
         tensor: TensorId,
         piece: usize,
-        mut see: impl FnMut(u64, u64),
+        mut visit: impl FnMut(u64, u64),
     ) {
         let Ranges { address, mapped, runs, last, .. } = &self.ranges;
         let (pool, now) = (layout.pieces.pool(tensor), layout.address[tensor.index()]);
         if !layout.has_ranges(pool) {
-            return see(layout.object_of_address(pool, now), 1);
+            return visit(layout.object_of_address(pool, now), 1);
         }
         let mut range = last[tensor.index()] as usize;
         while let Some(known) = mapped.get(range).filter(|_| address[range] != now) {
@@ -237,13 +245,13 @@ impl<'a> Placed<'a> {
             let run = runs[known.runs()][piece - layout.pieces.of(tensor).start];
             for (first, count) in in_a_row(objects(self.placements, iter::once(run))) {
                 if let Some(first) = first {
-                    see(first, count);
+                    visit(first, count);
                 }
             }
         }
     }
 
-    /// Gives objects to those of some pieces of a tensor that have none.
+    /// Allocates objects for those `pieces` of a tensor that have none.
     pub(super) fn allocate(
         &mut self,
         layout: &mut Layout<'_>,
@@ -257,7 +265,7 @@ impl<'a> Placed<'a> {
         layout.address[tensor.index()] = self.take(layout, layout.pieces.pool(tensor)).0;
     }
 
-    /// The address that the next allocation has in the plan.
+    /// The address of the next allocation of the plan.
     pub(super) fn take(&mut self, layout: &Layout<'_>, pool: usize) -> DeviceAddress {
         if self.next as usize == self.range_of.len() {
             self.next = self.at_start;
@@ -274,7 +282,7 @@ impl<'a> Placed<'a> {
         })
     }
 
-    /// Takes the objects of a part away.
+    /// Frees the objects of a part.
     pub(super) fn evict(layout: &mut Layout<'_>, part: Part) {
         let pieces = layout.pieces.of_part(part).len();
         layout.resident[part.tensor.index()] -= pieces as u32;
@@ -288,7 +296,8 @@ impl Mapped {
 }
 
 impl Ranges<'_> {
-    /// The range of an owner in which all of `runs` lie at their offsets, or a new one.
+    /// Finds a range of an owner that maps all objects of `runs` at their offsets, or adds a new
+    /// range.
     fn find_or_add(
         &mut self,
         placements: Placements<'_>,
@@ -322,14 +331,14 @@ impl Ranges<'_> {
     }
 }
 
-/// The first object of runs that have all their objects, each following the one before.
+/// The first object of runs, if all their objects are mapped and consecutive.
 fn in_one_row(placements: Placements<'_>, runs: impl Iterator<Item = Run> + Clone) -> Option<u64> {
     let mut rows = in_a_row(objects(placements, runs));
     let (first, _) = rows.next()?;
     first.filter(|_| rows.next().is_none())
 }
 
-/// The device's chunks behind runs, as rows.
+/// The device's chunks that back runs, as rows.
 fn rows(
     layout: &Layout<'_>,
     placements: Placements<'_>,
@@ -339,8 +348,8 @@ fn rows(
     layout.rows_of_objects(pool, in_a_row(objects(placements, runs)))
 }
 
-/// Joins objects that follow each other: the first, or none where nothing is mapped, and how
-/// many.
+/// Joins consecutive objects into pairs of the first object, or none if nothing is mapped, and a
+/// count.
 fn in_a_row(
     objects: impl Iterator<Item = Option<u64>> + Clone,
 ) -> impl Iterator<Item = (Option<u64>, u64)> + Clone {

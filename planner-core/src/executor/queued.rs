@@ -1,4 +1,10 @@
-//! Objects from the queues of free ones, mapped as they are allocated.
+//! Objects from queues of free objects, mapped when they are allocated.
+
+#![expect(
+    clippy::indexing_slicing,
+    reason = "ids and pieces are those of the verified plan, and the arrays have an entry for each \
+              piece and tensor"
+)]
 
 use super::Fault;
 use super::layout::Layout;
@@ -14,18 +20,19 @@ use crate::schedule::PerStream;
 use crate::scratch::{Limits, OutOfScratch, Scratch, total, words};
 use core::ops::Range;
 
-/// What is mapped as it goes.
+/// The objects of a plan without placements, and their mappings.
 ///
-/// What comes in is mapped in a range that is clear, and what went out stays mapped until the
-/// device has passed it. So the host maps ahead, and blocks only for steps of
-/// [`ITERATIONS_AHEAD`] iterations ago. Where a part of a tensor comes back and the rest has
-/// stayed, the rest goes along: it is mapped in both ranges until the work that is enqueued
-/// has ended. What never leaves is mapped in all ranges from the start.
+/// A tensor that comes to the device is mapped in a range in which nothing is mapped; a tensor that
+/// leaves stays mapped until the device has finished with it. So the host maps ahead, and blocks
+/// only for steps of [`ITERATIONS_AHEAD`] iterations ago. If a part of a tensor comes back while
+/// other parts are resident, these are mapped in the new range too, and stay mapped in the old
+/// range until the enqueued work has ended. Pieces that never leave are mapped in all ranges of
+/// their tensor from the start.
 #[derive(Debug)]
 pub(super) struct Queued<'a> {
-    /// The objects that hold each piece.
+    /// The objects of each piece.
     held: &'a mut [List],
-    /// Whether each piece leaves the device, as 1 or 0.
+    /// 1 for each piece that an evict step frees, else 0.
     leaves: &'a mut [u8],
     /// The objects of the workspace of the launch that is being enqueued.
     workspace: List,
@@ -34,9 +41,9 @@ pub(super) struct Queued<'a> {
     objects: Objects<'a>,
 }
 
-/// Unmappings that are put off in [`ITERATIONS_AHEAD`] iterations: one for each evict and each
-/// workspace, and one for each piece where parts of tensors come back once an iteration. Where
-/// they come back more often, the host may block earlier.
+/// A bound on the unmappings that are put off in [`ITERATIONS_AHEAD`] iterations: one for each
+/// evict and each workspace, and one for each piece of tensors of which a part comes back once an
+/// iteration. If parts come back more often, the host may block earlier.
 const fn most_unmaps(steps: usize, pieces: usize) -> usize {
     steps.saturating_add(pieces).saturating_mul(ITERATIONS_AHEAD)
 }
@@ -52,7 +59,7 @@ impl<'a> Queued<'a> {
         ])
     }
 
-    /// Takes all that is left of the scratch, up to what can be of use.
+    /// Takes all that is left of the scratch, up to the most that it can use.
     pub(super) fn new(
         layout: &Layout<'_>,
         scratch: &mut Scratch<'a>,
@@ -85,7 +92,7 @@ impl<'a> Queued<'a> {
         self.ranges.set_up(layout, mapper)
     }
 
-    /// Unmaps all ranges, once all work has ended.
+    /// Unmaps all ranges. Call it after all work has ended.
     pub(super) fn take_down<B: Streams + Paging>(
         &mut self,
         layout: &Layout<'_>,
@@ -111,20 +118,21 @@ impl<'a> Queued<'a> {
         Ok(())
     }
 
-    /// The address ranges: their addresses and chunks.
+    /// The address and the number of chunks of each range.
     pub(super) fn ranges(&self, layout: &Layout<'_>) -> impl Iterator<Item = (u64, u64)> {
         self.ranges.all(layout)
     }
 
-    /// Walks the runs of objects, each a first one and how many, that a piece has now.
-    pub(super) fn each_run(&self, piece: usize, mut see: impl FnMut(u64, u64)) {
+    /// Calls `visit` with each run of objects that a piece has now, as the first object and a
+    /// count.
+    pub(super) fn each_run(&self, piece: usize, mut visit: impl FnMut(u64, u64)) {
         for (first, count) in self.objects.runs(self.held[piece]) {
-            see(first, count);
+            visit(first, count);
         }
     }
 
-    /// The ranges of a tensor in which a piece is mapped while it is held: that in use, and all
-    /// where the piece stays.
+    /// The ranges of a tensor in which a resident piece is mapped: the range in use, or all ranges
+    /// if the piece never leaves.
     fn mapped_in(&self, tensor: TensorId, piece: usize) -> impl Iterator<Item = DeviceAddress> {
         let owner = Owner::Tensor(tensor);
         let current = self.ranges.current(owner);
@@ -132,7 +140,7 @@ impl<'a> Queued<'a> {
         self.ranges.addresses(owner).filter(move |&range| stays || range == current)
     }
 
-    /// Gives objects to those of some pieces of a tensor that have none; there are some.
+    /// Allocates objects for those `pieces` that have none; call it only if such a piece exists.
     /// `enqueued` is the last point of each stream so far.
     pub(super) fn allocate<B: Streams + Paging>(
         &mut self,
@@ -163,7 +171,7 @@ impl<'a> Queued<'a> {
         Ok(())
     }
 
-    /// Moves a tensor to its next range, and with it what stayed of it.
+    /// Moves a tensor and its resident pieces to the tensor's next range.
     fn move_on<B: Streams + Paging>(
         &mut self,
         layout: &mut Layout<'_>,
@@ -174,7 +182,7 @@ impl<'a> Queued<'a> {
         let owner = Owner::Tensor(tensor);
         let pieces = layout.pieces.of(tensor);
         for piece in pieces.clone() {
-            if self.goes_along(piece) {
+            if self.moves_with_tensor(piece) {
                 let (at, chunks) = mapping(layout, tensor, piece..piece + 1);
                 self.unmaps.put_off(device, enqueued, at, chunks)?;
             }
@@ -183,17 +191,18 @@ impl<'a> Queued<'a> {
         self.ranges.advance(owner);
         self.unmaps.finish(device, self.ranges.unmaps(owner))?;
         layout.address[tensor.index()] = self.ranges.current(owner).0;
-        for piece in pieces.filter(|&piece| self.goes_along(piece)) {
+        for piece in pieces.filter(|&piece| self.moves_with_tensor(piece)) {
             self.map(layout, device, tensor, piece)?;
         }
         Ok(())
     }
 
-    fn goes_along(&self, piece: usize) -> bool {
+    /// Whether a piece is resident and may leave, so that it moves with its tensor.
+    fn moves_with_tensor(&self, piece: usize) -> bool {
         self.leaves[piece] == 1 && self.held[piece] != EMPTY
     }
 
-    /// Maps a piece that leaves in the range in use, and any other in all ranges of its tensor.
+    /// Maps a piece in the range in use, or in all ranges of its tensor if it never leaves.
     fn map<B: Paging>(
         &self,
         layout: &Layout<'_>,
@@ -217,14 +226,14 @@ impl<'a> Queued<'a> {
         })
     }
 
-    /// The address of the one object of a list, in a pool that is mapped as a whole.
+    /// The address of a list's only object, in a pool that is mapped as a whole.
     fn only_address(&self, layout: &Layout<'_>, pool: usize, list: List) -> u64 {
         let object = self.objects.runs(list).next().map_or(0, |(first, _)| first);
         layout.object_address(pool, object)
     }
 
-    /// Takes the objects of a part away. They are free at once, since the schedule orders
-    /// whoever gets them next after `points`; its mappings go when those are reached.
+    /// Frees the objects of a part. They can be allocated at once, since the schedule orders their
+    /// next user after `points`; the mappings go once `points` are reached.
     pub(super) fn evict<B: Streams + Paging>(
         &mut self,
         layout: &mut Layout<'_>,
@@ -247,7 +256,7 @@ impl<'a> Queued<'a> {
         Ok(())
     }
 
-    /// Gives an op its workspace of some objects.
+    /// Allocates the workspace of an op.
     pub(super) fn allocate_workspace<B: Streams + Paging>(
         &mut self,
         layout: &Layout<'_>,
@@ -268,8 +277,8 @@ impl<'a> Queued<'a> {
         Ok(at)
     }
 
-    /// Takes the workspace away once its launch, which ends at a point of the compute stream,
-    /// is enqueued.
+    /// Frees the workspace after its launch is enqueued. `end` is the launch's point on the compute
+    /// stream.
     pub(super) fn release_workspace<B: Streams + Paging>(
         &mut self,
         layout: &Layout<'_>,
@@ -292,7 +301,7 @@ impl<'a> Queued<'a> {
         Ok(())
     }
 
-    /// Unmaps what the device no longer uses, without blocking.
+    /// Unmaps ranges that the device no longer uses, without blocking.
     pub(super) fn reclaim<B: Streams + Paging>(
         &mut self,
         device: &mut B,
@@ -301,7 +310,8 @@ impl<'a> Queued<'a> {
     }
 }
 
-/// Where consecutive pieces are mapped in the range in use, and in how many chunks.
+/// The address in the range in use at which consecutive pieces are mapped, and their number of
+/// chunks.
 fn mapping(layout: &Layout<'_>, tensor: TensorId, pieces: Range<usize>) -> (DeviceAddress, u64) {
     let pool = layout.pieces.pool(tensor);
     let first = layout.pieces.range(tensor, pieces.start).0;

@@ -1,4 +1,10 @@
-//! The virtual ranges of tensors and workspaces, used in turn.
+//! The virtual ranges of tensors and workspaces, used in rotation.
+
+#![expect(
+    clippy::indexing_slicing,
+    reason = "`first` has an entry for each owner and one more, and `of` yields ranges below the \
+              total"
+)]
 
 use super::Fault;
 use super::layout::Layout;
@@ -10,16 +16,16 @@ use crate::scratch::{Limits, OutOfScratch, Scratch, total, words};
 use bytemuck::{Pod, Zeroable};
 use core::ops::Range;
 
-/// How many iterations pass before a range is used again.
+/// The number of ranges that a tensor rotates through, and so of iterations before a range is used
+/// again.
 ///
-/// Before the host uses a range again, it blocks until the steps that used it last have ended,
-/// so what it enqueues next starts after steps of three iterations ago. This makes no period
-/// longer than that of a host that never blocks, `P`. A longer one would need a circle of waits
-/// that takes more than `P` for each iteration that it spans. Cut the circle at each block of
-/// the host, and leave out smaller circles in between, which take at most `P` for each
-/// iteration. What is left between two blocks passes no step twice, so it takes at most the
-/// work of one iteration on all three streams, which is at most `3 * P`; and each block spans
-/// three iterations.
+/// Before the host reuses a range, it blocks until the steps that used the range last have ended,
+/// so the work that it enqueues next starts after steps of three iterations ago. This does not
+/// lengthen the period `P` of a host that never blocks. A longer period would need a cycle of waits
+/// that takes more than `P` for each iteration that it spans. Cut the cycle at each block of the
+/// host, and leave out smaller cycles in between, which take at most `P` for each iteration. The
+/// rest between two blocks passes no step twice, so it takes at most the work of one iteration on
+/// all three streams, which is at most `3 * P`; and each block spans three iterations.
 pub(super) const ITERATIONS_AHEAD: usize = 3;
 
 /// A virtual range.
@@ -27,18 +33,18 @@ pub(super) const ITERATIONS_AHEAD: usize = 3;
 #[repr(C)]
 struct Virtual {
     address: u64,
-    /// How many unmappings must be done until nothing that leaves is mapped there.
+    /// How many unmappings must be done until no piece that may leave is mapped in the range.
     unmaps: u64,
 }
 
 /// The ranges of all tensors and of all workspaces.
 ///
-/// A tensor moves to its next range when some of it comes back, and a workspace at each launch.
-/// So a tensor that never leaves the device has one range, and any other [`ITERATIONS_AHEAD`]
-/// for each time that it comes back in an iteration.
+/// A tensor moves to its next range when a piece of it comes back, and a workspace at each launch.
+/// So a tensor that never leaves the device has one range, and any other tensor has
+/// [`ITERATIONS_AHEAD`] ranges for each time that it comes back in an iteration.
 #[derive(Debug)]
 pub(super) struct Ranges<'a> {
-    /// The first range of each owner, and the number of all ranges. Owners are the tensors,
+    /// The first range of each owner, and at the end the number of ranges. Owners are the tensors,
     /// and after them the ops.
     first: &'a mut [u64],
     /// The range in use of each owner.
@@ -47,7 +53,7 @@ pub(super) struct Ranges<'a> {
     tensors: usize,
 }
 
-/// Who has ranges.
+/// The owner of ranges.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Owner {
     Tensor(TensorId),
@@ -58,7 +64,7 @@ pub(super) enum Owner {
 impl<'a> Ranges<'a> {
     pub(super) const fn scratch_words(limits: &Limits) -> usize {
         let owners = limits.tensors.saturating_add(limits.ops);
-        // An owner has one, or some for each evict or each launch.
+        // A tensor has one range, or some for each evict; a workspace has some for each launch.
         let most = limits.steps.saturating_mul(ITERATIONS_AHEAD).saturating_add(limits.tensors);
         total([
             words::<u64>(owners.saturating_add(1)),
@@ -106,7 +112,7 @@ impl<'a> Ranges<'a> {
         Ok(())
     }
 
-    /// The address and the chunks of each range.
+    /// The address and the number of chunks of each range.
     pub(super) fn all(&self, layout: &Layout<'_>) -> impl Iterator<Item = (u64, u64)> {
         owners(layout.verified.graph()).flat_map(move |owner| {
             let ranges = self.ranges[self.of(owner)].iter();
@@ -132,23 +138,22 @@ impl<'a> Ranges<'a> {
         self.ranges[self.of(owner)].iter().map(|range| DeviceAddress(range.address))
     }
 
-    /// The address of the range in use.
+    /// The address of an owner's range in use.
     pub(super) fn current(&self, owner: Owner) -> DeviceAddress {
         DeviceAddress(self.ranges[self.current[self.index(owner)] as usize].address)
     }
 
-    /// How many unmappings must be done until what left is no longer mapped in the range in
-    /// use.
+    /// How many unmappings must be done until the range in use is clear of pieces that left.
     pub(super) fn unmaps(&self, owner: Owner) -> u64 {
         self.ranges[self.current[self.index(owner)] as usize].unmaps
     }
 
-    /// Notes that what has just been put off lies in the range in use.
+    /// Records that the last unmapping put off lies in the range in use.
     pub(super) fn note_unmap(&mut self, owner: Owner, put_off: u64) {
         self.ranges[self.current[self.index(owner)] as usize].unmaps = put_off;
     }
 
-    /// Takes the next range of an owner, the one that it left first.
+    /// Moves an owner to its next range, the one that it has not used for longest.
     pub(super) fn advance(&mut self, owner: Owner) {
         let (index, range) = (self.index(owner), self.of(owner));
         let next = self.current[index] + 1;
@@ -161,7 +166,7 @@ fn owners(graph: &Graph<'_>) -> impl Iterator<Item = Owner> + use<> {
     tensors.map(Owner::Tensor).chain(ops.map(Owner::Workspace))
 }
 
-/// The chunks of each range of an owner.
+/// The number of chunks of each range of an owner.
 fn chunks(layout: &Layout<'_>, owner: Owner) -> u64 {
     let (pool, objects) = match owner {
         Owner::Tensor(tensor) => (layout.pieces.pool(tensor), layout.pieces.objects(tensor)),
@@ -169,18 +174,18 @@ fn chunks(layout: &Layout<'_>, owner: Owner) -> u64 {
             layout.pieces.workspace(layout.verified.graph(), op).unwrap_or_default()
         }
     };
-    // Of a tensor that never comes, the chunks may exceed all numbers.
+    // The chunks of a tensor that is never resident may exceed 64 bits.
     objects.saturating_mul(layout.chunks_per_object(pool))
 }
 
-/// Counts the ranges of each owner. `left` is set to zero for the tensors.
+/// Counts the ranges of each owner. Sets `left` to zero for all tensors.
 fn count(layout: &Layout<'_>, counts: &mut [u64], left: &mut [u64]) {
     let graph = layout.verified.graph();
     let (of_tensors, of_ops) = counts.split_at_mut(graph.tensors().len());
     let ahead = ITERATIONS_AHEAD as u64;
     for step in layout.plan().steps {
         match *step {
-            // What leaves before anything comes back needs no range of its own.
+            // An evict before the first prefetch needs no further range.
             Step::Evict(part) => {
                 let has_left = core::mem::replace(&mut left[part.tensor.index()], 1);
                 of_tensors[part.tensor.index()] += if has_left == 0 { ahead } else { 0 };

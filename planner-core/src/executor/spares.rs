@@ -1,5 +1,11 @@
-//! Address ranges of plans that have ended. They stay mapped: a plan that comes again finds its
-//! ranges as they were, and maps nothing. A backend takes no addresses back.
+//! Address ranges of plans that have ended. They stay mapped, so that a plan that runs again finds
+//! its ranges mapped. A backend takes no addresses back.
+
+#![expect(
+    clippy::indexing_slicing,
+    reason = "`len` and `rows_len` never exceed the lengths of their arrays, and ranges name rows \
+              below `rows_len`"
+)]
 
 use super::Fault;
 use crate::backend::{Chunks, DeviceAddress, Paging};
@@ -8,14 +14,14 @@ use crate::scratch::{OutOfScratch, Scratch, total, words};
 use bytemuck::{Pod, Zeroable};
 use core::iter;
 
-/// After so many switches without use, a range is given to any plan that needs addresses. So the
-/// ranges of five plans that take turns stay mapped, and the number of ranges is bounded.
+/// A range that no plan has used for this many switches is given to any plan that needs addresses.
+/// So the ranges of five plans that take turns stay mapped, and the number of ranges is bounded.
 const SWITCHES_KEPT: u64 = 4;
 
-/// No chunk.
+/// Stands for the absence of a chunk.
 const NOTHING: u64 = u64::MAX;
 
-/// What is mapped in a part of a range: consecutive chunks of the device, or nothing.
+/// A part of a range: consecutive chunks of the device, or addresses with nothing mapped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Pod, Zeroable)]
 #[repr(C)]
 pub(super) struct Row {
@@ -47,14 +53,14 @@ impl From<Chunks> for Row {
 struct Range {
     address: u64,
     chunks: u64,
-    /// Its rows in the list of all rows; none if nothing is mapped.
+    /// The first of its rows in the list of all rows. Without rows, nothing is mapped.
     first_row: u64,
     rows: u64,
-    /// Switches since it was in use.
+    /// The number of switches since it was in use.
     unused: u64,
 }
 
-/// All such ranges.
+/// All ranges of plans that have ended.
 #[derive(Debug)]
 pub(super) struct Spares<'a> {
     ranges: &'a mut [Range],
@@ -63,26 +69,26 @@ pub(super) struct Spares<'a> {
     rows_len: usize,
 }
 
-/// How many address ranges there are, and how many rows of chunks are mapped in them.
+/// The number of address ranges, and of the rows of chunks mapped in them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct AddressRanges {
     /// Ranges.
     pub count: usize,
-    /// Rows of consecutive chunks, or of addresses with nothing mapped between two of them.
+    /// Rows of consecutive chunks, or of addresses with nothing mapped between two such rows.
     pub rows: usize,
 }
 
-/// What an executor maps and unmaps before the first iteration of a plan.
+/// The chunks that an executor maps and unmaps before the first iteration of a plan.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct SetUp {
-    /// Chunks mapped. A chunk counts at each address.
+    /// Chunks mapped. A chunk counts once for each address.
     pub mapped_chunks: u64,
     /// Chunks unmapped.
     pub unmapped_chunks: u64,
 }
 
 impl SetUp {
-    /// How long the calls take on a machine.
+    /// The time of the calls on a machine, in nanoseconds.
     #[must_use]
     pub fn time_ns(self, machine: &Machine) -> u64 {
         let mapped_ns = self.mapped_chunks.saturating_mul(machine.map_ns_per_chunk);
@@ -95,12 +101,12 @@ impl Spares<'_> {
         total([words::<Range>(ranges.count), words::<Row>(ranges.rows)])
     }
 
-    /// No ranges.
+    /// The empty list.
     pub(super) const fn none() -> Self {
         Self { ranges: &mut [], len: 0, rows: &mut [], rows_len: 0 }
     }
 
-    /// The same ranges one switch later, with capacity for more.
+    /// Copies the ranges at a switch, with capacity for more.
     pub(super) fn with_more<'b>(
         &self,
         more: AddressRanges,
@@ -129,7 +135,7 @@ impl Spares<'_> {
         &self.rows[range.first_row as usize..][..range.rows as usize]
     }
 
-    /// Adds a range with what is mapped in it. There is capacity for both.
+    /// Adds a range and the rows that are mapped in it. There must be capacity for both.
     pub(super) fn push(&mut self, address: u64, chunks: u64, rows: impl Iterator<Item = Row>) {
         let first_row = self.rows_len;
         for (slot, row) in self.rows[first_row..].iter_mut().zip(rows) {
@@ -144,7 +150,7 @@ impl Spares<'_> {
         }
     }
 
-    /// Takes the range in which just this is mapped. O(ranges + rows).
+    /// Takes the range in which exactly these rows are mapped. O(ranges + rows).
     fn take_alike(
         &mut self,
         chunks: u64,
@@ -157,8 +163,8 @@ impl Spares<'_> {
         Some(self.remove(at).address)
     }
 
-    /// Takes the smallest range of at least so many chunks that is mapped for no plan, or for one
-    /// that has not run for long. O(ranges).
+    /// Takes the smallest range of at least `chunks` chunks in which nothing is mapped, or that no
+    /// plan has used for [`SWITCHES_KEPT`] switches. O(ranges).
     fn take_any(&mut self, chunks: u64) -> Option<Range> {
         let is_free = |range: &Range| range.rows == 0 || range.unused >= SWITCHES_KEPT;
         let ranges = self.ranges[..self.len].iter().enumerate();
@@ -167,7 +173,7 @@ impl Spares<'_> {
         Some(self.remove(at))
     }
 
-    /// Its rows stay in the list until the next switch.
+    /// Removes a range. Its rows stay in the list until the next switch.
     fn remove(&mut self, at: usize) -> Range {
         self.len -= 1;
         self.ranges.swap(at, self.len);
@@ -175,12 +181,12 @@ impl Spares<'_> {
     }
 }
 
-/// Maps a plan's ranges on a device, and uses those of earlier plans again.
+/// Maps a plan's ranges on a device, and reuses ranges of earlier plans.
 #[derive(Debug)]
 pub(super) struct Mapper<'m, 'a, B> {
     pub(super) device: &'m mut B,
     pub(super) spares: &'m mut Spares<'a>,
-    /// What it has mapped and unmapped so far.
+    /// The chunks mapped and unmapped so far.
     pub(super) done: SetUp,
 }
 
@@ -189,7 +195,7 @@ impl<'m, 'a, B: Paging> Mapper<'m, 'a, B> {
         Self { device, spares, done: SetUp { mapped_chunks: 0, unmapped_chunks: 0 } }
     }
 
-    /// Addresses with nothing mapped there. The last must fit into 64 bits.
+    /// Reserves addresses at which nothing is mapped. The last address must fit into 64 bits.
     pub(super) fn reserve(&mut self, chunks: u64) -> Result<DeviceAddress, Fault<B::Error>> {
         let at = match self.spares.take_any(chunks) {
             Some(range) => {
@@ -203,7 +209,7 @@ impl<'m, 'a, B: Paging> Mapper<'m, 'a, B> {
         last.map(|_| at).ok_or(Fault::Addresses)
     }
 
-    /// Addresses at which some rows are mapped, one after the other.
+    /// Reserves addresses and maps rows there, one after the other.
     pub(super) fn map(
         &mut self,
         rows: impl Iterator<Item = Row> + Clone,
@@ -230,7 +236,7 @@ impl<'m, 'a, B: Paging> Mapper<'m, 'a, B> {
         Ok(self.device.unmap(at, chunks)?)
     }
 
-    /// Unmaps what is mapped in a range.
+    /// Unmaps everything in a range.
     fn clear(&mut self, range: &Range) -> Result<(), Fault<B::Error>> {
         let mut at = DeviceAddress(range.address);
         for number in 0..range.rows {
@@ -244,7 +250,7 @@ impl<'m, 'a, B: Paging> Mapper<'m, 'a, B> {
     }
 }
 
-/// Joins rows that follow one another, so that the same mapping is always the same list.
+/// Joins consecutive rows, so that equal mappings have equal lists.
 pub(super) fn joined(rows: impl Iterator<Item = Row> + Clone) -> impl Iterator<Item = Row> + Clone {
     let mut rows = rows.peekable();
     iter::from_fn(move || {

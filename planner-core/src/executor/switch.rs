@@ -1,4 +1,9 @@
-//! From one plan to the next, between two iterations.
+//! Switches from one plan to the next, between two iterations.
+
+#![expect(
+    clippy::indexing_slicing,
+    reason = "`switch::verify` checked the tensor ids, and the arrays have an entry for each tensor"
+)]
 
 use super::Executor;
 use super::error::{ExecuteError, Fault, Moment};
@@ -14,9 +19,10 @@ use crate::switch::{
 };
 use bytemuck::Zeroable;
 
-/// Words of scratch that [`Executor::switch`] asks for, by [`Limits::of_plan`] of the second plan,
-/// `runs` as in [`scratch_words`](super::scratch_words), the chunk runs of the switch, and the
-/// [address ranges](Executor::address_ranges) so far.
+/// Words of scratch that [`Executor::switch`] needs. `limits` are [`Limits::of_plan`] of the second
+/// plan, `runs` is as in [`scratch_words`](super::scratch_words), `chunks` is the number of chunk
+/// runs of the switch, and `address_ranges` are the executor's [address
+/// ranges](Executor::address_ranges) so far.
 #[must_use]
 pub const fn switch_scratch_words(
     limits: &Limits,
@@ -33,8 +39,8 @@ pub const fn switch_scratch_words(
 }
 
 impl<'a> Executor<'a> {
-    /// What the plan holds of states after the iterations enqueued so far, and where. `out` takes
-    /// one entry for each row of objects.
+    /// The states that the device holds after the iterations enqueued so far, and where they lie.
+    /// `out` needs one entry for each row of objects.
     ///
     /// # Errors
     /// Output that is too short.
@@ -47,7 +53,7 @@ impl<'a> Executor<'a> {
         Ok(Holding { verified: self.verified, entries: rows.finish()?, capacity: self.capacity })
     }
 
-    /// Address ranges that have been reserved for this plan and those before it.
+    /// The number of address ranges reserved for this plan and the plans before it.
     #[must_use]
     pub fn address_ranges(&self) -> AddressRanges {
         let AddressRanges { count, rows } = self.own_ranges();
@@ -65,33 +71,33 @@ impl<'a> Executor<'a> {
         own
     }
 
-    /// What was mapped and unmapped to start this plan. A plan that comes again after a few
+    /// The chunks mapped and unmapped to start this plan. A plan that runs again after a few
     /// switches finds its chunks mapped.
     #[must_use]
     pub const fn set_up(&self) -> SetUp {
         self.set_up
     }
 
-    fn each_held(&self, mut see: impl FnMut(Held)) {
+    fn each_held(&self, mut visit: impl FnMut(Held)) {
         let graph = self.verified.graph();
         for resident in self.verified.plan().resident_at_start {
             let tensor = resident.part.tensor;
             let is_state = graph.tensor(tensor).kind == Kind::State;
             if is_state && !self.verified.is_last_written_on_host(tensor) {
                 let host_copy = resident.host_copy || self.is_saved();
-                self.memory.each_row(resident.part, |held| see(Held { host_copy, ..held }));
+                self.memory.each_row(resident.part, |held| visit(Held { host_copy, ..held }));
             }
         }
     }
 
-    /// Ends this plan and starts another, as a switch says: what stays on the device is not copied.
-    /// Waits for all iterations first; then calls `kernels`, which returns those of the second
-    /// plan, and lets them fill the inputs of its first iteration. Iterations are counted on.
-    /// `fill_states` is not called.
+    /// Ends this plan and starts another, as a switch says: data that stays on the device is not
+    /// copied. Waits for all iterations first. Then calls `kernels`, which returns the kernels of
+    /// the second plan, and lets them fill the inputs of its first iteration. The count of
+    /// iterations goes on. Does not call `fill_states`.
     ///
     /// # Errors
-    /// [`ExecuteError::OtherHolding`], [`ExecuteError::Switch`] and scratch that is too small leave
-    /// this plan as it is. After errors of the device, neither plan can be run.
+    /// After [`ExecuteError::OtherHolding`], [`ExecuteError::Switch`] and too little scratch, this
+    /// plan can go on. After errors of the device, neither plan can run.
     pub fn switch<'b, B: Transfers + Paging, K: Kernels<B>>(
         &mut self,
         switch: &VerifiedSwitch<'_, 'b>,
@@ -125,7 +131,7 @@ impl<'a> Executor<'a> {
         self.failed = true;
         let at = |moment| move |error| ExecuteError::Device { at: moment, error };
         self.finish(device).map_err(at(Moment::Save))?;
-        // Ranges that are mapped for good do not change, so both plans can have them.
+        // Permanently mapped ranges do not change, so both plans can have them.
         self.hand_over(&mut spares, true);
         let mut mapper = Mapper::new(&mut *device, &mut spares);
         next.memory.set_up(&mut mapper).map_err(|fault| fault.at(Moment::SetUp))?;
@@ -144,7 +150,8 @@ impl<'a> Executor<'a> {
         Ok(next)
     }
 
-    /// Adds this plan's ranges to the spare ones: the ranges that are mapped for good, or all other ranges.
+    /// Adds this plan's ranges to the spare ranges: those that are permanently mapped, or all
+    /// others.
     fn hand_over(&self, spares: &mut Spares<'_>, mapped: bool) {
         self.memory.each_range(|address, chunks, rows| {
             let mut rows = rows.peekable();
@@ -154,7 +161,7 @@ impl<'a> Executor<'a> {
         });
     }
 
-    /// Whether this is what the plan holds now.
+    /// Whether the plan holds exactly this now.
     fn is_held(&self, holding: &Holding<'_>) -> bool {
         let is_plan = core::ptr::eq(holding.verified.plan().steps, self.verified.plan().steps);
         let mut entries = holding.entries.iter();
@@ -163,7 +170,7 @@ impl<'a> Executor<'a> {
         is_same && entries.next().is_none()
     }
 
-    /// Gives what is resident at start its objects.
+    /// Allocates objects for everything that is resident at start.
     fn allocate_residents<B: Streams + Paging>(
         &mut self,
         device: &mut B,
@@ -208,14 +215,14 @@ impl<'a> Executor<'a> {
         Ok(())
     }
 
-    /// The host copy of some bytes; of an input, for the first iteration.
+    /// The host copy of some bytes; of an input, in the slot of the first iteration.
     fn host_bytes(&self, tensor: TensorId, first_byte: u64, bytes: u64) -> HostRange {
         let slot = self.slot(tensor, 1);
         HostRange { offset_bytes: self.host.offset_bytes(tensor, slot, first_byte), bytes }
     }
 }
 
-/// Lets uploads wait for all downloads so far.
+/// Makes uploads wait for all downloads so far.
 fn wait_for_downloads<B: Streams>(device: &mut B) -> Result<(), B::Error> {
     let point = device.signal(Stream::Download)?;
     device.wait(Stream::Upload, point)

@@ -1,4 +1,9 @@
-//! Mappings that may go once the device no longer uses them.
+//! Unmappings that wait until the device no longer uses the range.
+
+#![expect(
+    clippy::indexing_slicing,
+    reason = "`slot` is a number modulo the length of the ring, which is not zero"
+)]
 
 use super::Fault;
 use crate::backend::{DeviceAddress, Paging, Point, Streams};
@@ -6,18 +11,18 @@ use crate::schedule::PerStream;
 use crate::scratch::{OutOfScratch, Scratch, words};
 use bytemuck::{Pod, Zeroable};
 
-/// A mapping that is to go.
+/// A mapping that waits to be unmapped.
 #[derive(Clone, Copy, Debug, Pod, Zeroable)]
 #[repr(C)]
 struct Pending {
-    /// The point to be reached on each stream; 0 where there is none.
+    /// The point to wait for on each stream; 0 for none.
     points: PerStream<u64>,
     address: u64,
     chunks: u64,
 }
 
-/// Pending unmappings, in a ring. They are done in the order in which they were put off, so
-/// a single number says which of them are done.
+/// Pending unmappings, in a ring. They are done in the order in which they were put off, so one
+/// counter says which of them are done.
 #[derive(Debug)]
 pub(super) struct Unmaps<'a> {
     ring: &'a mut [Pending],
@@ -32,7 +37,7 @@ impl<'a> Unmaps<'a> {
         words::<Pending>(most_pending)
     }
 
-    /// `most_pending` is not zero.
+    /// `most_pending` must not be zero.
     pub(super) fn new(
         most_pending: usize,
         scratch: &mut Scratch<'a>,
@@ -40,19 +45,17 @@ impl<'a> Unmaps<'a> {
         Ok(Self { ring: scratch.take(most_pending, Pending::zeroed())?, done: 0, put_off: 0 })
     }
 
-    /// How many unmappings have been put off so far: this many must be done until all of
-    /// them are.
+    /// How many unmappings have been put off so far. All of them are done once this many are done.
     pub(super) const fn put_off_so_far(&self) -> u64 {
         self.put_off
     }
 
-    /// Whether so many unmappings are done.
+    /// Whether the first `count` unmappings are done.
     pub(super) const fn are_done(&self, count: u64) -> bool {
         count <= self.done
     }
 
-    /// Puts off an unmapping until `points`, one a stream, are reached. Blocks where the ring
-    /// is full.
+    /// Puts off an unmapping until `points`, one a stream, are reached. Blocks if the ring is full.
     pub(super) fn put_off<B: Streams + Paging>(
         &mut self,
         device: &mut B,
@@ -71,7 +74,7 @@ impl<'a> Unmaps<'a> {
         (number % self.ring.len() as u64) as usize
     }
 
-    /// Does what can be done without blocking.
+    /// Does the unmappings whose points are reached, without blocking.
     pub(super) fn reclaim<B: Streams + Paging>(
         &mut self,
         device: &mut B,
@@ -87,7 +90,7 @@ impl<'a> Unmaps<'a> {
         Ok(())
     }
 
-    /// Blocks until so many unmappings are done.
+    /// Blocks until the first `count` unmappings are done.
     pub(super) fn finish<B: Streams + Paging>(
         &mut self,
         device: &mut B,

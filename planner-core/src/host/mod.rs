@@ -1,8 +1,13 @@
-//! Host memory: one pinned block, in which everything that moves or that an op on the host touches has
-//! its slot, and inputs and outputs two.
+//! Host memory: one pinned block with a slot for each tensor that a step copies or an op on the
+//! host uses, and two slots for inputs and outputs.
 //!
-//! States, inputs and outputs keep their slots for ever. A temporary needs one only for a
-//! span of the list, and those whose spans do not overlap may share bytes.
+//! Slots of states, inputs and outputs are permanent. A temporary needs its slot only during a span
+//! of the list; temporaries whose spans do not overlap may share bytes.
+
+#![expect(
+    clippy::indexing_slicing,
+    reason = "ids are those of the checked graph; `offset_bytes` panics on a foreign one"
+)]
 
 mod spans;
 
@@ -15,27 +20,27 @@ use crate::scratch::{Limits, OutOfScratch, Scratch, total, words};
 use crate::switch::SharedState;
 use spans::Spans;
 
-/// Where the host copy of each tensor lies.
+/// The offset of each tensor's host copy in the host block.
 #[derive(Debug)]
 pub struct HostLayout<'a> {
-    /// Where the slots of each tensor begin; both are the same but for inputs and outputs.
+    /// The offsets of the two slots of each tensor; both are the same except for inputs and
+    /// outputs.
     slots: &'a mut [[u64; 2]],
-    /// The first byte of each tensor that moves, for temporaries.
+    /// For temporaries, the first byte of the tensor that is copied.
     from_bytes: &'a [u64],
     moved_bytes: u64,
     bytes: u64,
 }
 
 impl<'a> HostLayout<'a> {
-    /// Words of scratch that [`HostLayout::new`] asks for, by [`Limits::of_plan`]: per tensor at
-    /// most 24, and 300; per
-    /// piece 1.
+    /// Words of scratch that [`HostLayout::new`] needs, by [`Limits::of_plan`]: at most 24 per
+    /// tensor, 1 per piece, and 300.
     #[must_use]
     pub const fn scratch_words(limits: &Limits) -> usize {
         Pieces::scratch_words(limits).saturating_add(Self::words_beside_pieces(limits))
     }
 
-    /// Words that a layout holds, once it is made.
+    /// Words that a finished layout keeps.
     pub(crate) const fn kept_words(limits: &Limits) -> usize {
         words::<[u64; 2]>(limits.tensors).saturating_add(words::<u64>(limits.tensors))
     }
@@ -49,13 +54,13 @@ impl<'a> HostLayout<'a> {
         ])
     }
 
-    /// Lays the block out; the same plan gives the same slots. Temporaries are packed by first
-    /// fit, and with [effort](packing::default_steps) where only that may fit the machine.
-    /// O(operands + steps log steps), and packing.
+    /// Computes the layout; the same plan always gets the same slots. Packs temporaries by first
+    /// fit, and with [effort](packing::default_steps) if first fit exceeds the machine and a better
+    /// packing might not. O(operands + steps log steps), plus packing.
     ///
     /// # Errors
-    /// A plan whose structure is broken, [`PlanError::HostMemory`] where the machine has too
-    /// little for what an iteration moves, and scratch that is too small.
+    /// A plan that breaks a rule of structure, [`PlanError::HostMemory`] if the machine has too
+    /// little memory for the tensors that an iteration copies, and too little scratch.
     pub fn new(
         graph: &Graph<'_>,
         machine: &Machine,
@@ -68,7 +73,7 @@ impl<'a> HostLayout<'a> {
         unfilled.fill(graph, machine, plan, &pieces, &mut scratch)
     }
 
-    /// [`HostLayout::new`] with the table of pieces at hand.
+    /// Does the same as [`HostLayout::new`], given the table of pieces.
     pub(crate) fn of_pieces(
         graph: &Graph<'_>,
         machine: &Machine,
@@ -79,30 +84,32 @@ impl<'a> HostLayout<'a> {
         Unfilled::new(graph, scratch)?.fill(graph, machine, plan, pieces, scratch)
     }
 
-    /// Bytes for what an iteration moves or its ops on the host touch: every state, input and output
-    /// once, and temporaries.
+    /// Bytes of the tensors that an iteration copies or its ops on the host use: states, inputs and
+    /// outputs once, and temporaries.
     #[must_use]
     pub const fn moved_bytes(&self) -> u64 {
         self.moved_bytes
     }
 
-    /// The whole block. States come first, in the order of the graph; then inputs, outputs and
-    /// temporaries that an iteration moves; then other inputs and outputs, and the second slots of
-    /// all.
+    /// Bytes of the whole block. First come the states, in the order of the graph; then the inputs,
+    /// outputs and temporaries that an iteration copies; then the other inputs and outputs, and all
+    /// second slots.
     #[must_use]
     pub const fn bytes(&self) -> u64 {
         self.bytes
     }
 
-    /// The slot of an input's or output's value in an iteration: 0 in even ones, 1 in odd ones.
+    /// The slot of an input's or output's value in an iteration: 0 in even iterations, 1 in odd
+    /// ones.
     #[must_use]
     pub const fn slot(iteration: u64) -> u32 {
         (iteration % 2) as u32
     }
 
-    /// Where a byte of a tensor lies in the block. Inputs and outputs have two slots, used in turn;
-    /// all others have slot 0 only. Of a temporary, only bytes that move lie in the block. Slots follow
-    /// one another without gaps, so they are aligned as the sizes of tensors are.
+    /// The offset of a byte of a tensor in the block. Inputs and outputs have two slots, used
+    /// alternately; all other tensors have only slot 0. The block holds only those bytes of a
+    /// temporary that are copied. Slots follow one another without gaps, so their alignment depends
+    /// on the sizes of tensors.
     ///
     /// # Panics
     /// The graph has no such tensor.
@@ -113,7 +120,7 @@ impl<'a> HostLayout<'a> {
         start.saturating_add(byte.saturating_sub(self.from_bytes[index]))
     }
 
-    /// Puts the slot of a tensor where that of another one is.
+    /// Puts the slot of one tensor onto the slot of another.
     #[cfg(test)]
     pub(crate) fn put(&mut self, tensor: TensorId, onto: TensorId) {
         self.slots[tensor.index()] = self.slots[onto.index()];
@@ -125,7 +132,7 @@ impl<'a> HostLayout<'a> {
         self.slots[tensor.index()] = self.slots[tensor.index()].map(|start| start + bytes);
     }
 
-    /// Leaves all states where another layout has them. Both have all states in front.
+    /// Gives all states the offsets of another layout. In both layouts the states come first.
     pub(crate) fn take_states(&mut self, other: &HostLayout<'_>, states: &[SharedState]) {
         for state in states {
             self.slots[state.to.index()] = other.slots[state.from.index()];
@@ -133,7 +140,7 @@ impl<'a> HostLayout<'a> {
     }
 }
 
-/// Slots before they are known.
+/// A layout before its slots are computed.
 struct Unfilled<'a> {
     slots: &'a mut [[u64; 2]],
     from_bytes: &'a mut [u64],
@@ -159,7 +166,8 @@ impl<'a> Unfilled<'a> {
         let mut bytes = 0u64;
         let mut append = |count: u64| {
             let start = bytes;
-            // Cannot overflow: the graph's constructor has added up all tensors, with both slots.
+            // The graph's constructor has added up all tensors with both slots, so the sum cannot
+            // overflow.
             bytes += count;
             start
         };
@@ -200,7 +208,7 @@ impl<'a> Unfilled<'a> {
     }
 }
 
-/// Gives each temporary an offset; returns the height.
+/// Packs the temporaries; returns the height of the packing in bytes.
 fn pack(
     spans: &Spans<'_>,
     graph: &Graph<'_>,

@@ -1,4 +1,9 @@
-//! When each temporary needs its slot on the host.
+//! The span of the list in which each temporary needs its slot on the host.
+
+#![expect(
+    clippy::indexing_slicing,
+    reason = "ids are those of the checked graph, and the arrays have an entry for each tensor"
+)]
 
 use crate::graph::{Graph, Kind, Launched, OpId, TensorId};
 use crate::packing::Item;
@@ -8,28 +13,29 @@ use crate::scratch::{Limits, OutOfScratch, Scratch, total, words};
 
 const NEVER: u32 = u32::MAX;
 
-/// A value leaves or comes back, and no launch has touched the tensor since.
+/// The tensor is being copied: no launch has used it since its last copy.
 const MOVING: u8 = 1;
-/// No launch has written what is copied.
+/// The first copy of the tensor had no launch before it that writes it, or an op on the host uses
+/// it.
 const UNCLEAR: u8 = 2;
 
-/// What moves of each tensor, and when.
+/// The bytes of each tensor that are copied, and the spans of temporaries.
 ///
-/// A temporary's span goes from the launch, first or again, that writes what is offloaded first to
-/// the last launch that touches the tensor, where that comes after all of its copies; it covers
-/// every version that moves. Two temporaries
-/// may share bytes where their spans do not overlap, and nothing has to wait for that: the last
-/// launch of the earlier span has waited for every prefetch of its tensor, the offloads of the
-/// later one wait for the first launch of theirs, and offloads keep the order of the list.
+/// The span of a temporary begins with the launch that writes the bytes of its first offload, and
+/// ends with the last launch that uses the tensor if that comes after all of its copies; so it
+/// covers every version that is copied. Two temporaries whose spans do not overlap may share bytes
+/// without an additional wait: the last launch of the earlier span has waited for every prefetch of
+/// its tensor, the offloads of the later span wait for their first launch, and offloads run in list
+/// order.
 ///
-/// Any other temporary needs its slot all the time: one that no launch touches after its last
-/// copy, or that an op on the host touches.
+/// Any other temporary needs its slot all the time: one that no launch uses after its last copy, or
+/// that an op on the host uses.
 #[derive(Debug)]
 pub(super) struct Spans<'a> {
     /// The first and the last launch of each span, by position in the list.
     ends: &'a mut [[u32; 2]],
     written: &'a mut [u32],
-    /// The first byte that moves, and the one after the last.
+    /// The first byte that is copied, and the one after the last.
     moved_bytes: &'a mut [[u64; 2]],
     flags: &'a mut [u8],
     steps: u32,
@@ -62,7 +68,7 @@ impl<'a> Spans<'a> {
         };
         for (at, step) in (0..).zip(plan.steps) {
             match *step {
-                // Only temporaries have spans, and a repeat touches all of those of its op.
+                // Only temporaries have spans, and a repeat uses all temporaries of its op.
                 Step::Launch(Launched { op, .. }) => {
                     for &tensor in graph.operands_of(op) {
                         spans.ends[tensor.index()][1] = at;
@@ -75,7 +81,7 @@ impl<'a> Spans<'a> {
                 Step::Host(op) => spans.run_on_host(graph, op),
                 Step::Offload(part) => spans.offload(graph, pieces, part),
                 Step::Prefetch(part) => spans.copy(graph, pieces, part),
-                // What arrives is waited for even where it has been given back.
+                // A later launch waits for the prefetch even if the part has been evicted since.
                 Step::Evict(_) => {}
             }
         }
@@ -101,7 +107,8 @@ impl<'a> Spans<'a> {
         *to = start.saturating_add(pieces.part_bytes(graph, part)).max(*to);
     }
 
-    /// An op on the host may use all of a tensor at any time: nothing else takes its bytes.
+    /// An op on the host may use the whole tensor at any time, so no other tensor may take its
+    /// bytes.
     fn run_on_host(&mut self, graph: &Graph<'_>, op: OpId) {
         for &tensor in graph.operands_of(op) {
             self.flags[tensor.index()] |= UNCLEAR;
@@ -109,17 +116,18 @@ impl<'a> Spans<'a> {
         }
     }
 
-    /// Whether anything of a tensor moves, or an op on the host touches it.
+    /// Whether any byte of a tensor is copied, or an op on the host uses it.
     pub(super) fn moves(&self, tensor: TensorId) -> bool {
         self.moved_bytes[tensor.index()][1] > 0
     }
 
-    /// The first byte of a tensor that moves.
+    /// The first byte of a tensor that is copied.
     pub(super) fn first_byte(&self, tensor: TensorId) -> u64 {
         self.moved_bytes[tensor.index()][0]
     }
 
-    /// The temporaries that move, each from its first byte that does to the last one.
+    /// The temporaries that are copied, each with its span and the number of bytes from its first
+    /// to its last copied byte.
     pub(super) fn items<'i>(
         &'i self,
         graph: &'i Graph<'_>,

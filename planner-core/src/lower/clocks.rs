@@ -1,20 +1,25 @@
-//! Vector clocks: which waits others imply.
+//! Vector clocks, which tell the waits that other waits imply.
+
+#![expect(
+    clippy::indexing_slicing,
+    reason = "points are those of scheduled steps, so slots lie within the entries"
+)]
 
 use super::{NEVER, Points, later, seen_later};
 use crate::schedule::{PerStream, Scheduled, Stream, Wait};
 use crate::scratch::{Limits, OutOfScratch, Scratch, words};
 
-/// For each step, the last step of every stream that is known to have ended when it has.
+/// For each step, the last step of every stream that is known to have ended when the step has.
 pub(super) struct Clocks<'a> {
-    /// Iteration by iteration, in each one stream after the other.
+    /// Ordered by iteration, then by stream.
     ended: &'a mut [Points],
-    /// Whether a later iteration looks at a step's clock.
+    /// 1 if a later iteration reads a step's clock, else 0.
     outlives: &'a mut [u8],
     stream_steps: PerStream<u32>,
-    /// Where the steps of each stream begin, and how many all streams have.
+    /// The index at which the steps of each stream begin, and the number of steps of all streams.
     first: PerStream<usize>,
     steps: usize,
-    /// Iterations after which the needs repeat.
+    /// The number of iterations after which the needs repeat.
     iterations: u32,
 }
 
@@ -23,9 +28,9 @@ impl<'a> Clocks<'a> {
         words::<Points>(limits.entries()).saturating_add(words::<u8>(limits.entries()))
     }
 
-    /// The least fixed point over the cyclic list: sweeps until nothing changes that a later
-    /// iteration looks at, one more than the iteration borders that the longest chain of
-    /// waits crosses.
+    /// Computes the least fixed point over the cyclic list. It sweeps until no clock changes that a
+    /// later iteration reads: one sweep more than the number of iteration borders that the longest
+    /// chain of waits crosses.
     pub(super) fn new(
         out: &[Scheduled],
         stream_steps: PerStream<u32>,
@@ -35,7 +40,7 @@ impl<'a> Clocks<'a> {
     ) -> Result<Self, OutOfScratch> {
         let ended = scratch.take(out.len(), PerStream::all(NEVER))?;
         let outlives = scratch.take(out.len(), 0u8)?;
-        let (first, steps) = stream_steps.firsts();
+        let (first, steps) = stream_steps.first_indices();
         let mut clocks = Self { ended, outlives, stream_steps, first, steps, iterations };
         clocks.sweep(out, needs);
         while clocks.sweep(out, needs) {}
@@ -46,7 +51,7 @@ impl<'a> Clocks<'a> {
         iteration as usize * self.steps + self.first[stream] + index as usize
     }
 
-    /// The iteration that lies so many before another.
+    /// The iteration that lies `iterations_back` before another one.
     fn earlier(&self, iteration: u32, iterations_back: u32) -> u32 {
         match self.iterations {
             1 => 0,
@@ -56,7 +61,7 @@ impl<'a> Clocks<'a> {
         }
     }
 
-    /// Entries of an iteration; there are as many needs.
+    /// The number of entries, and of needs, of an iteration.
     fn entries(&self, out: &[Scheduled]) -> usize {
         (out.len() / self.iterations as usize).max(1)
     }
@@ -74,7 +79,7 @@ impl<'a> Clocks<'a> {
         changed
     }
 
-    /// The clock of one step. Whether it changed, and a later iteration looks at it.
+    /// Updates the clock of one step. Returns whether it changed and a later iteration reads it.
     #[inline]
     fn step(&mut self, iteration: u32, stream: Stream, index: u32, needs: &Points) -> bool {
         let mut clock = self.before(iteration, stream, index);
@@ -93,7 +98,7 @@ impl<'a> Clocks<'a> {
         changed
     }
 
-    /// Notes that an iteration looks at a point of an earlier one.
+    /// Records that an iteration reads a point of an earlier iteration.
     fn mark(&mut self, iteration: u32, stream: Stream, point: i64) {
         if point < 0 {
             let Wait { index, iterations_back } = self.wait(stream, point);
@@ -102,12 +107,12 @@ impl<'a> Clocks<'a> {
         }
     }
 
-    /// What has ended when the previous step of a stream has.
+    /// The steps that have ended when the previous step of a stream has.
     fn before(&self, iteration: u32, stream: Stream, index: u32) -> Points {
         self.at_point(iteration, stream, i64::from(index) - 1)
     }
 
-    /// What has ended when a point is reached.
+    /// The steps that have ended when a point is reached.
     fn at_point(&self, iteration: u32, stream: Stream, point: i64) -> Points {
         if point == NEVER {
             return PerStream::all(NEVER);
@@ -125,7 +130,7 @@ impl<'a> Clocks<'a> {
     #[inline]
     fn wait(&self, stream: Stream, point: i64) -> Wait {
         let steps = i64::from(self.stream_steps[stream]);
-        // Nearly all points lie in this iteration or the last, and division is slow.
+        // Nearly all points lie in this iteration or the last one, and division is slow.
         if point >= -steps {
             let iterations_back = u32::from(point < 0);
             return Wait {
@@ -135,12 +140,13 @@ impl<'a> Clocks<'a> {
         }
         match u32::try_from(-point.div_euclid(steps)) {
             Ok(iterations_back) => Wait { index: point.rem_euclid(steps) as u32, iterations_back },
-            // Later than asked for, so safe, and still further back than anyone can see.
+            // A later point than the one asked for is safe, and this one still lies further back
+            // than any step.
             Err(_) => Wait { index: 0, iterations_back: u32::MAX },
         }
     }
 
-    /// Writes down the waits that no other wait implies.
+    /// Writes the waits that no other wait implies.
     pub(super) fn reduce(&self, out: &mut [Scheduled], needs: &[Points]) {
         let entries = self.entries(out);
         for (iteration, (out, needs)) in

@@ -1,4 +1,10 @@
-//! What each step must wait for so that no value is read too early or overwritten too soon.
+//! The data hazards: the steps that each step must wait for so that it neither reads a value too
+//! early nor overwrites one too soon.
+
+#![expect(
+    clippy::indexing_slicing,
+    reason = "ids are those of the checked graph, and the arrays have an entry for each tensor"
+)]
 
 use super::{NEVER, Points};
 use crate::graph::Graph;
@@ -8,15 +14,15 @@ use crate::ranges::LastUses;
 use crate::schedule::PerStream;
 use crate::scratch::{OutOfScratch, Scratch};
 
-/// The last step of each sort that touched a tensor or a piece.
+/// The last step of each kind that used a tensor or a piece.
 pub(super) struct Hazards<'a> {
     touched: &'a mut [i64],
     written: &'a mut [i64],
-    /// The last launch that touched the tensor before its last prefetch.
+    /// The last launch that used the tensor before its last prefetch.
     touched_before_prefetch: &'a mut [i64],
     prefetched: LastUses<'a>,
     offloaded: LastUses<'a>,
-    /// The last `host` step that touched, and that wrote, each tensor.
+    /// The last `host` step that used, and that wrote, each tensor.
     host_touched: &'a mut [i64],
     host_written: &'a mut [i64],
 }
@@ -57,7 +63,7 @@ impl<'a> Hazards<'a> {
                 *point = point.saturating_sub(steps);
             }
         }
-        // What no launch touched before its last prefetch was touched two iterations back.
+        // A tensor without a launch before its last prefetch was last used two iterations back.
         for (before, &touched) in self.touched_before_prefetch.iter_mut().zip(&*self.touched) {
             if *before == NEVER {
                 *before = touched.saturating_sub(launches);
@@ -65,8 +71,8 @@ impl<'a> Hazards<'a> {
         }
     }
 
-    /// What a step must wait for (for an evict: what must have ended before its memory is
-    /// free), memory apart. Then the step counts as done.
+    /// The steps that a step must wait for, except for memory; for an evict, the steps that must
+    /// have ended before its memory is free. Then records the step as done.
     pub(super) fn walk(
         &mut self,
         graph: &Graph<'_>,

@@ -1,4 +1,10 @@
-//! What each allocation waits for.
+//! The steps that each allocation must wait for if memory is assigned in list order.
+
+#![expect(
+    clippy::indexing_slicing,
+    reason = "pools, tensors and steps are those of the plan, which the table of pieces has \
+              checked"
+)]
 
 use super::queues::{END, Queues};
 use super::{NEVER, Points, later};
@@ -9,8 +15,8 @@ use crate::residency::Residency;
 use crate::schedule::{PerStream, Scheduled};
 use crate::scratch::Scratch;
 
-/// Adds to `needs` what each allocation waits for: the shortest list-order prefix of its
-/// pool's releases that covers the shortage (`docs/format.md`, 3.5).
+/// Adds to `needs` the steps that each allocation must wait for: the shortest prefix, in list
+/// order, of its pool's releases that covers the shortage (`docs/format.md`, 3.5).
 pub(super) fn memory_needs(
     graph: &Graph<'_>,
     plan: &Plan<'_>,
@@ -42,7 +48,7 @@ impl MemoryWalk<'_, '_> {
         Location::Step(at as u32)
     }
 
-    /// Lists every release of an iteration in its pool's queue.
+    /// Adds every release of an iteration to its pool's queue.
     fn releases(&self, queues: &mut Queues<'_>, needs: &[Points]) -> Result<(), PlanError> {
         for (at, (step, entry)) in self.plan.steps.iter().zip(self.out).enumerate() {
             let overflow = PlanError::Overflow(Self::location(at));
@@ -64,7 +70,7 @@ impl MemoryWalk<'_, '_> {
         Ok(())
     }
 
-    /// Counts what is resident at start as allocated.
+    /// Counts the parts that are resident at start as allocated.
     fn allocate_start(&self, queues: &mut Queues<'_>) -> Result<(), PlanError> {
         for (at, entry) in self.plan.resident_at_start.iter().enumerate() {
             let tensor = entry.part.tensor;
@@ -72,7 +78,7 @@ impl MemoryWalk<'_, '_> {
                 continue;
             }
             let pool = self.pieces.pool(tensor);
-            // Cannot overflow: no object of a tensor is resident twice.
+            // No object of a tensor is resident twice, so the sum cannot overflow.
             queues.allocated[pool] += self.pieces.part_objects(entry.part);
             let (held, count) = (queues.allocated[pool], self.plan.pools[pool].count);
             if held > count {
@@ -83,7 +89,7 @@ impl MemoryWalk<'_, '_> {
         Ok(())
     }
 
-    /// Adds to `needs` what each allocation waits for.
+    /// Adds to `needs` the steps that each allocation must wait for.
     fn grants(
         &self,
         residency: &mut Residency<'_>,
@@ -111,7 +117,7 @@ impl MemoryWalk<'_, '_> {
         Ok(())
     }
 
-    /// A launch's allocations in one pool are one grant, at the last of them.
+    /// Grants the allocations of a launch in one pool together, at the last of them.
     fn launch(
         &self,
         residency: &mut Residency<'_>,
@@ -152,7 +158,7 @@ impl MemoryWalk<'_, '_> {
         Ok(())
     }
 
-    /// Adds the grant of a pool to what a step needs, if the step allocated there.
+    /// Adds the grant of a pool to the needs of a step, if the step allocated there.
     fn grant(
         &self,
         queues: &mut Queues<'_>,

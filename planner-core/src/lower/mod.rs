@@ -1,12 +1,13 @@
-//! From a plan to its schedule: which step waits for which.
+//! Lowers a plan to a schedule: finds the steps that each step must wait for.
 //!
-//! Three passes over the list. The first two follow the hazards of every piece, once to
-//! learn how an iteration ends and once to see the next one begin. The third follows the
-//! queues of free objects. What remains is a transitive reduction by vector clocks, since
-//! a wait that other waits imply costs the device a semaphore and the reader a thought.
+//! Lowering passes over the list three times. The first two passes follow the hazards of every
+//! piece, once to learn the state at the end of an iteration and once for an iteration that follows
+//! another. The third pass follows the queues of free objects. At the end, a transitive reduction
+//! by vector clocks removes waits that other waits imply, since each wait costs the device a
+//! semaphore.
 //!
-//! A point in time is a step of a stream relative to the current iteration: step `i` of
-//! the iteration `l` iterations back, on a stream of `n` steps, is the number `i - l * n`.
+//! A point in time is a step of a stream relative to the current iteration. On a stream of `n`
+//! steps, step `i` of the iteration `l` iterations back is the number `i - l * n`.
 
 mod clocks;
 mod hazards;
@@ -31,13 +32,12 @@ use queues::Queues;
 /// A point on each stream, relative to the current iteration.
 type Points = PerStream<i64>;
 
-/// Before everything.
+/// Before all steps.
 const NEVER: i64 = i64::MIN;
 
-/// Words of scratch that [`lower`] asks for, by [`Limits::of_plan`]: per step 9.7, per tensor 8,
-/// per piece 8, per
-/// pool 14. With placements: per step 8.2 for each iteration that they cover, per object
-/// number 2.5, per piece 4.
+/// Words of scratch that [`lower`] needs, by [`Limits::of_plan`]: per step 9.7, per tensor 8, per
+/// piece 8, per pool 14. With placements: 8.2 per step for each iteration that they cover, 2.5 per
+/// object number, 4 per piece.
 #[must_use]
 pub const fn scratch_words(limits: &Limits) -> usize {
     let queued = Residency::scratch_words(limits).saturating_add(Queues::scratch_words(limits));
@@ -51,13 +51,13 @@ pub const fn scratch_words(limits: &Limits) -> usize {
     ])
 }
 
-/// Lowers a plan into `out`, which needs [`Limits::entries`] of [`Limits::of_plan`]: one a step,
-/// for each iteration that its placements cover. O(steps + operands), times the few sweeps that the vector clocks
-/// take; placements are sorted by object.
+/// Lowers a plan into `out`, which needs [`Limits::entries`] of [`Limits::of_plan`]: one entry for
+/// each step of each iteration that the placements cover. O(steps + operands), times the few sweeps
+/// that the vector clocks take, plus a sort of the placements by object.
 ///
 /// # Errors
-/// A plan whose structure or residency is broken: what cannot be lowered. Whether the plan
-/// is safe is for [`verify`](crate::verify()) to say.
+/// The plan breaks a rule of structure or residency, so it cannot be lowered.
+/// [`verify`](crate::verify()) decides whether a plan is safe.
 pub fn lower<'o>(
     graph: &Graph<'_>,
     machine: &Machine,
@@ -70,7 +70,7 @@ pub fn lower<'o>(
     lower_pieces(graph, plan, &pieces, out, &mut scratch)
 }
 
-/// [`lower`] with the table of pieces at hand.
+/// Does the same as [`lower`], given the table of pieces.
 pub(crate) fn lower_pieces<'o>(
     graph: &Graph<'_>,
     plan: &Plan<'_>,
@@ -80,7 +80,7 @@ pub(crate) fn lower_pieces<'o>(
 ) -> Result<Schedule<'o>, PlanError> {
     let mut scratch = scratch.reborrow();
     let iterations = plan.iterations();
-    // The table of pieces has checked that they can be numbered.
+    // The table of pieces has checked that the entries can be numbered.
     let entries = plan.steps.len() * iterations as usize;
     debug_assert!(entries < u32::MAX as usize);
     let out = Buffer::Schedule.first(out, entries)?;
@@ -104,15 +104,15 @@ pub(crate) fn lower_pieces<'o>(
     Ok(Schedule { steps: out, stream_steps, iterations })
 }
 
-/// Copies the first `count` values after themselves until the slice is full.
+/// Copies the first `count` values repeatedly until the slice is full.
 fn repeat<T: Copy>(values: &mut [T], count: usize) {
     for first in (count..values.len()).step_by(count.max(1)) {
         values.copy_within(..count, first);
     }
 }
 
-/// Fills in each step's position on its stream, in all iterations; returns how many steps each
-/// stream has in one.
+/// Writes each step's position on its stream, in all iterations; returns the number of steps of
+/// each stream in one iteration.
 fn number_steps(plan: &Plan<'_>, out: &mut [Scheduled]) -> PerStream<u32> {
     let mut counts = PerStream::all(0);
     for (entry, step) in out.iter_mut().zip(plan.steps) {
@@ -131,7 +131,7 @@ fn later(one: Points, other: Points) -> Points {
     PerStream::from_fn(|stream| one[stream].max(other[stream]))
 }
 
-/// The same points, seen from so many iterations later.
+/// The same points, relative to an iteration that many iterations later.
 fn seen_later(points: Points, iterations: i64, stream_steps: PerStream<u32>) -> Points {
     PerStream::from_fn(|stream| {
         let steps = i64::from(stream_steps[stream]);

@@ -1,4 +1,10 @@
-//! What each allocation waits for where its objects are fixed.
+//! The steps that each allocation must wait for if the plan fixes its objects.
+
+#![expect(
+    clippy::indexing_slicing,
+    reason = "slots are those that `walk` counted for the placements, and positions are those of \
+              steps"
+)]
 
 use super::{NEVER, Points, later, seen_later};
 use crate::allocations::{self, Event, walk};
@@ -8,19 +14,19 @@ use crate::plan::{Location, Placements, Plan, PlanError};
 use crate::schedule::{PerStream, Scheduled};
 use crate::scratch::{Limits, OutOfScratch, Scratch, total, words};
 
-/// Not given back before the placements repeat.
+/// The object is not freed before the placements repeat.
 const KEPT: u32 = u32::MAX;
 
-/// Who holds which object from when to when, by slot of the placements.
+/// The holder of each object over time, by slot of the placements.
 struct Holders<'a> {
     plan: &'a Plan<'a>,
     pieces: &'a Pieces<'a>,
     placements: Placements<'a>,
-    /// The position of the allocation, 0 at the start.
+    /// The position of the allocation; 0 for resident at start.
     taken: &'a mut [u32],
     /// The position of the release, or [`KEPT`].
     given: &'a mut [u32],
-    /// The number of the object among those of all pools.
+    /// The number of the object among the objects of all pools.
     object: &'a mut [u64],
     /// The number of each pool's first object.
     pool_first: &'a mut [u64],
@@ -35,8 +41,8 @@ pub(super) const fn scratch_words(limits: &Limits) -> usize {
     ])
 }
 
-/// Adds to `needs` what each allocation waits for: the releases of the previous holders of
-/// its objects (`docs/format.md`, 3.6).
+/// Adds to `needs` the steps that each allocation must wait for: the releases by the previous
+/// holders of its objects (`docs/format.md`, 3.6).
 pub(super) fn placed_needs(
     graph: &Graph<'_>,
     plan: &Plan<'_>,
@@ -51,7 +57,7 @@ pub(super) fn placed_needs(
     let order = scratch.take(placements.objects.len(), 0u32)?;
     let mut holders = Holders::new(plan, pieces, placements, &mut scratch)?;
     let iterations = placements.iterations;
-    let totals = walk(graph, plan, pieces, iterations, &mut scratch, |event| holders.see(event))?;
+    let totals = walk(graph, plan, pieces, iterations, &mut scratch, |event| holders.apply(event))?;
     let (placements, allocations) = (placements.ends.len() as u64, totals.allocations.into());
     if placements != allocations {
         return Err(PlanError::PlacementCount { placements, allocations });
@@ -59,7 +65,7 @@ pub(super) fn placed_needs(
     for (slot, order) in (0..).zip(&mut *order) {
         *order = slot;
     }
-    // Slots are in the order of time already.
+    // Slots are already in the order of time.
     order.sort_unstable_by_key(|&slot| (holders.object[slot as usize], slot));
     let mut waits = Waits { plan, out, stream_steps, needs };
     for in_turn in order.chunk_by(|&one, &other| holders.same_object(one, other)) {
@@ -70,7 +76,7 @@ pub(super) fn placed_needs(
             }
             waits.add(holders.taken[after as usize], holders.given[before], 0);
         }
-        // What holds the object at the start has held it at the end, too.
+        // The holder of an object at the end also holds it at the start of the next cycle.
         let [first, last] = [in_turn[0], in_turn[in_turn.len() - 1]];
         let (taken, given) = (holders.taken[first as usize], holders.given[last as usize]);
         if taken > 0 && given != KEPT {
@@ -92,7 +98,7 @@ impl<'a> Holders<'a> {
         let mut next = 0u64;
         for (first, pool) in pool_first.iter_mut().zip(plan.pools) {
             *first = next;
-            // Cannot overflow: all pools together are inside the budget.
+            // The pools together fit into the budget, so the sum cannot overflow.
             next = next.saturating_add(pool.count);
         }
         Ok(Self {
@@ -106,7 +112,7 @@ impl<'a> Holders<'a> {
         })
     }
 
-    fn see(&mut self, event: Event<'_>) -> Result<(), PlanError> {
+    fn apply(&mut self, event: Event<'_>) -> Result<(), PlanError> {
         match event {
             Event::Take { location, at, allocation, pool, slots, .. } => {
                 let objects = self.placements.of(allocation);
@@ -171,8 +177,8 @@ struct Waits<'w> {
 }
 
 impl Waits<'_> {
-    /// The allocation at a position waits for the release at another, so many iterations back
-    /// beside those that lie between the two.
+    /// Makes the allocation at a position wait for the release at another position,
+    /// `iterations_back` iterations back in addition to the iterations between the two positions.
     fn add(&mut self, taken: u32, given: u32, iterations_back: i64) {
         let steps = self.plan.steps.len();
         let (taken, given) = (taken as usize - 1, given as usize - 1);

@@ -1,47 +1,52 @@
-//! The queues of free objects: memory returns in list order.
+//! The queues of free objects. Objects return to their queue in list order.
+
+#![expect(
+    clippy::indexing_slicing,
+    reason = "steps and pools are those of the plan, and the arrays have an entry for each"
+)]
 
 use super::{NEVER, Points, later, seen_later};
 use crate::schedule::PerStream;
 use crate::scratch::{Limits, OutOfScratch, Scratch, total, words};
 
-/// No step, in a chain of releases.
+/// The end of a chain of releases.
 pub(super) const END: u32 = u32::MAX;
 
-/// Most iterations in which prefixes end: an iteration that takes more than it gives back ends
-/// otherwise than it began, for which the plan is refused.
+/// The most iterations in which prefixes may end. An iteration that allocates more than it frees
+/// ends with other residents than it began with, for which the plan is rejected.
 const MOST_ITERATIONS: u8 = 2;
 
 /// The queue of free objects of each pool, in list order.
 pub(super) struct Queues<'a> {
-    /// The next step that releases objects of the same pool.
+    /// The next step that frees objects of the same pool.
     next: &'a mut [u32],
-    /// Objects that each step releases.
+    /// Number of objects that each step frees.
     released: &'a mut [u64],
     /// The first and the last release of each pool.
     ends: &'a mut [[u32; 2]],
-    /// Objects allocated so far, by pool, those resident at start included.
+    /// Number of objects allocated so far, by pool, including the objects resident at start.
     pub(super) allocated: &'a mut [u64],
-    /// Objects released in one iteration, by pool.
+    /// Number of objects freed in one iteration, by pool.
     per_iteration: &'a mut [u64],
-    /// The step that last allocated and has not been granted yet, by pool.
+    /// The step that allocated last and has not been granted yet, by pool.
     pub(super) asked_by: &'a mut [u32],
     cursors: Cursors<'a>,
 }
 
-/// How far the longest prefix of releases that some allocation needed reaches, by pool.
-/// Needed prefixes only grow, so a cursor only moves forward.
+/// The end of the longest prefix that an allocation has needed, by pool. Prefixes only grow, so a
+/// cursor only moves forward.
 struct Cursors<'a> {
-    /// The last release of the prefix, [`END`] before the first allocation.
+    /// The last release of the prefix; [`END`] before the first allocation.
     at: &'a mut [u32],
     /// The iteration of that release, 0 or negative.
     iteration: &'a mut [i64],
-    /// In how many iterations prefixes have ended.
+    /// The number of iterations in which prefixes have ended.
     iterations: &'a mut [u8],
-    /// Objects released in that iteration up to there.
+    /// Number of objects freed in that iteration up to that release.
     released: &'a mut [u64],
-    /// What must have ended for the whole prefix to be free.
+    /// The steps that must have ended for the whole prefix to be free.
     done: &'a mut [Points],
-    /// What must have ended for all releases of an iteration to be free.
+    /// The steps that must have ended for all releases of an iteration to be free.
     iteration_done: &'a mut [Points],
 }
 
@@ -101,8 +106,8 @@ impl<'a> Queues<'a> {
         Some(())
     }
 
-    /// What must have ended before everything allocated so far in a pool of `count` objects
-    /// is granted; `None` where the releases before `step` in the list do not suffice.
+    /// The steps that must have ended before everything allocated so far in a pool of `count`
+    /// objects is granted. `None` if the releases before `step` in the list do not suffice.
     pub(super) fn grant(
         &mut self,
         step: u32,
@@ -125,7 +130,7 @@ impl<'a> Queues<'a> {
                 return Some(PerStream::all(NEVER));
             }
             cursors.iterations[pool] += 1;
-            // Counts may put any number of iterations between two prefixes.
+            // Malformed counts may put any number of iterations between two prefixes.
             let before = seen_later(cursors.iteration_done[pool], 1 - iteration, stream_steps);
             cursors.done[pool] = later(cursors.done[pool], before);
             (cursors.iteration[pool], cursors.released[pool]) = (iteration, 0);
@@ -145,7 +150,7 @@ impl<'a> Queues<'a> {
         granted.then_some(cursors.done[pool])
     }
 
-    /// Objects held in a pool at a step, with what it allocates.
+    /// Number of objects held in a pool at a step, including those that the step allocates.
     pub(super) fn held(&self, pool: usize, step: u32) -> u64 {
         let mut held = self.allocated[pool];
         let mut release = self.ends[pool][0];
@@ -156,7 +161,7 @@ impl<'a> Queues<'a> {
         held
     }
 
-    /// Moves a cursor on to a release of its iteration.
+    /// Moves a cursor to the next release of its iteration.
     fn advance(
         &mut self,
         pool: usize,

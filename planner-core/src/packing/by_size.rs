@@ -1,4 +1,9 @@
-//! Largest first: each item goes to the lowest offset that fits.
+//! Largest first: each item gets the lowest offset that fits.
+
+#![expect(
+    clippy::indexing_slicing,
+    reason = "items are below the number of spans, which the arrays have entries for"
+)]
 
 use super::spans::Spans;
 use crate::scratch::{OutOfScratch, Scratch, words};
@@ -13,8 +18,8 @@ pub(super) const fn most_steps(items: usize) -> u64 {
     (items as u64).saturating_mul(items as u64) / 2
 }
 
-/// Gives each item, from the largest to the smallest, the lowest offset at which it overlaps
-/// no earlier item. Returns the height. O(n²).
+/// Assigns each item, from the largest to the smallest, the lowest offset at which it overlaps no
+/// earlier item. Returns the height. O(n²).
 pub(super) fn pack(
     spans: &Spans<'_>,
     offsets: &mut [u64],

@@ -1,4 +1,9 @@
-//! First fit in the order of beginnings.
+//! First fit in the order of starts.
+
+#![expect(
+    clippy::indexing_slicing,
+    reason = "rows are below `most_rows`, and slots lie within their rows"
+)]
 
 use super::spans::Spans;
 use crate::scratch::{OutOfScratch, Scratch, total, words};
@@ -7,10 +12,9 @@ pub(super) const fn scratch_words(items: usize) -> usize {
     words::<u32>(items).saturating_mul(2).saturating_add(Gaps::scratch_words(items))
 }
 
-/// Gives each item, in the order in which they begin (and of those that begin together, in
-/// the given order), the lowest offset that is free then. Items that are alive around the
-/// circle come first and never release theirs. Returns the height.
-/// O(n log n + n × gaps / 128).
+/// Assigns each item, in the order of their starts (and in the given order for equal starts), the
+/// lowest offset that is free at that time. Items that are alive across the end of the circle come
+/// first, and their bytes are never freed. Returns the height. O(n log n + n × gaps / 128).
 pub(super) fn pack(
     spans: &Spans<'_>,
     offsets: &mut [u64],
@@ -42,25 +46,25 @@ pub(super) fn pack(
     Ok(spans.height_bytes(offsets))
 }
 
-/// Gaps in a row. A search passes all rows, then the gaps of one; this is near the square root of
-/// the thousands of gaps that a large packing has.
+/// The number of gaps in a row. A search passes all rows, then the gaps of one row; this is near
+/// the square root of the thousands of gaps in a large packing.
 const ROW: usize = 128;
 
-/// The free ranges by offset, in rows; the last one is endless.
+/// The free ranges by offset, in rows. The last range is endless.
 struct Gaps<'a> {
-    /// Each row has [`ROW`] slots here, of which the first ones are taken.
+    /// Each row has [`ROW`] slots here; the first ones are in use.
     start: &'a mut [u64],
     end: &'a mut [u64],
     taken: &'a mut [u32],
     /// The widest gap of each row.
     widest: &'a mut [u64],
-    /// The rows by offset, then the unused ones.
+    /// The used rows by offset, then the unused ones.
     order: &'a mut [u32],
     rows: usize,
 }
 
 impl<'a> Gaps<'a> {
-    /// A row is split when it is full, so that many gaps have entered each.
+    /// A row is split only when it is full, so many gaps must have entered each row.
     const fn most_rows(items: usize) -> usize {
         1 + items / (ROW / 2)
     }
@@ -93,11 +97,11 @@ impl<'a> Gaps<'a> {
         row * ROW..row * ROW + self.taken[row] as usize
     }
 
-    /// Takes `bytes` at the lowest offset at which they are free, and returns it.
+    /// Takes `bytes` at the lowest free offset, and returns it.
     fn take(&mut self, bytes: u64) -> u64 {
         let rows = &self.order[..self.rows];
         let wide = rows.iter().position(|&row| self.widest[row as usize] >= bytes);
-        // The last gap fits everything.
+        // The last gap fits every item.
         let position = wide.unwrap_or(self.rows - 1);
         let row = rows[position] as usize;
         let mut slots = self.slots(row);

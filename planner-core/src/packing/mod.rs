@@ -1,9 +1,8 @@
-//! Offsets by lifetime: items that are never alive together may lie on the same bytes.
+//! Offsets by lifetime: items that are never alive at the same time may share bytes.
 //!
-//! Finding the lowest packing is NP-hard (dynamic storage allocation; Garey & Johnson, SR2),
-//! so three methods look for it, each only while the packing is higher than its load:
-//! first fit in the order of beginnings; largest first; and a search. `docs/research/packing.md`
-//! describes them and has figures.
+//! Finding the lowest packing is NP-hard (dynamic storage allocation; Garey & Johnson, SR2). Three
+//! methods are tried in turn, each only while the packing is higher than its load: first fit in the
+//! order of starts, largest first, and a search. `docs/research/packing.md` describes them and has figures.
 
 mod by_size;
 mod first_fit;
@@ -19,10 +18,10 @@ use spans::Spans;
 pub struct Item {
     /// The first instant at which it is alive.
     pub first: u32,
-    /// The last one. If it is before the first, the item lives to the last instant
-    /// and from instant 0: time is a circle.
+    /// The last instant at which it is alive. If it is before the first, the item lives from
+    /// `first` to the last instant and from instant 0 to `last`: time is a circle.
     pub last: u32,
-    /// Its size.
+    /// The size in bytes.
     pub bytes: u64,
 }
 
@@ -31,12 +30,12 @@ pub struct Item {
 pub struct Packing {
     /// The end of the highest item.
     pub height_bytes: u64,
-    /// The most bytes that are alive at once: no packing is lower.
+    /// The most bytes that are alive at one time: no packing is lower.
     pub load_bytes: u64,
 }
 
-/// More items than this are not searched, whatever the effort: the search takes scratch for each,
-/// and among thousands of items its steps end before it has changed much.
+/// Larger numbers of items are not searched, whatever the effort: the search takes scratch for each
+/// item, and among thousands of items its steps end before it has changed much.
 const MOST_SEARCHED: usize = 4096;
 
 /// Words of scratch that [`pack`] needs: at most 14 for each item, and 300.
@@ -53,7 +52,7 @@ const fn larger(one: usize, other: usize) -> usize {
     if one > other { one } else { other }
 }
 
-/// Returns the steps that make a good packing of this many items in at most tens of milliseconds.
+/// Returns the number of steps that packs this many items well in at most tens of milliseconds.
 #[must_use]
 pub const fn default_steps(items: usize) -> u64 {
     // About 30 ms. `docs/research/packing.md` compares this effort with a higher one.
@@ -62,17 +61,17 @@ pub const fn default_steps(items: usize) -> u64 {
     if steps < MOST { steps } else { MOST }
 }
 
-/// Assigns an offset to each item so that no two that are alive together overlap, and keeps the
-/// height low. Items without an entry in the offsets are left out.
+/// Assigns an offset to each item so that no two items that are alive at the same time overlap, and
+/// keeps the height low. Items without an entry in `offsets` are ignored.
 ///
-/// A step is one look at an item in one stretch of time, about a nanosecond. Without steps it is
-/// first fit, O(n log n) and somewhat more if memory is in thousands of fragments. More steps
-/// never make a higher packing. The same items are packed in the same way. Offsets are sums
-/// of sizes, so they are aligned as the sizes are. If the sum of the sizes exceeds 64 bits,
-/// they are meaningless.
+/// A step visits one item in one section of time and takes about a nanosecond. Without steps the
+/// method is first fit, O(n log n), and somewhat more if memory is in thousands of fragments. More
+/// steps never make a higher packing. The same items always get the same offsets. Offsets are sums
+/// of sizes, so their alignment is that of the sizes. If the sum of the sizes exceeds 64 bits, the
+/// offsets are meaningless.
 ///
 /// # Errors
-/// Scratch that is too small.
+/// Too little scratch.
 pub fn pack(
     items: impl Iterator<Item = Item> + Clone,
     most_steps: u64,

@@ -1,5 +1,10 @@
 //! A tree search for a packing with a height close to its load.
 
+#![expect(
+    clippy::indexing_slicing,
+    reason = "items, sections and decisions are below the lengths of their arrays"
+)]
+
 use super::spans::Spans;
 use super::stack::{Stack, unit_bytes};
 use crate::scratch::{OutOfScratch, Scratch, total, words};
@@ -8,47 +13,48 @@ use core::ops::Range;
 
 pub(super) struct Search<'a> {
     stack: Stack<'a>,
-    /// The decisions on the path to the current node: which item was placed or postponed,
+    /// The decisions on the path to the current node: the item that was placed or postponed,
     item: &'a mut [u32],
-    /// of a postponed one, the sections on which it depends that placing it fails,
+    /// for a postponed item, the sections on which the failure to place it depends,
     sections: &'a mut [[u32; 2]],
-    /// and its least offset before.
+    /// and the least offset that it had before.
     least: &'a mut [u32],
     decisions: usize,
-    /// The position of each item in the order of preference, initially and in this run.
+    /// The position of each item in the order of preference, at first and in this run.
     first_rank: &'a mut [u32],
     rank: &'a mut [u32],
-    /// How often an item was alive where a section overflowed.
+    /// The number of times that an item was alive in a section that overflowed.
     blame: &'a mut [u32],
-    /// A lower bound on the height that the open items of each section reach.
+    /// A lower bound on the height of the open items of each section.
     reach: &'a mut [u32],
     target: u32,
-    /// The lowest height above its target at which a node failed in this run.
+    /// The lowest height above the target at which a node failed in this run.
     missed: u32,
     steps: u64,
 }
 
-/// Stands for the sections of a decision to place.
+/// Marks a decision to place an item.
 const PLACED: [u32; 2] = [u32::MAX, 0];
 
-/// The judgement of a node.
+/// The result of judging a node.
 enum Node {
     Packed,
     /// The open items of these sections do not fit.
     Failed([u32; 2]),
-    /// This item is next.
+    /// The item to place next.
     Next(u32),
 }
 
 /// The result of a run.
 enum Outcome {
     Packed,
-    /// No packing is lower than this.
+    /// No packing is lower than this height.
     Impossible(u32),
     CutOff,
 }
 
-/// On a path: every item is placed once, and may be postponed several times before.
+/// The most decisions on a path: every item is placed once, and may be postponed several times
+/// before.
 const fn most_decisions(items: usize) -> usize {
     items.saturating_mul(2).saturating_add(64)
 }
@@ -63,8 +69,8 @@ pub(super) const fn scratch_words(items: usize) -> usize {
     ])
 }
 
-/// Looks for packings lower than `height_bytes` until one is as low as the load, until that
-/// is proved impossible, or until the steps are used up. Returns the height of the offsets.
+/// Searches for packings lower than `height_bytes` until one is as low as the load, until that is
+/// proved impossible, or until the steps are used up. Returns the height of the offsets.
 pub(super) fn improve(
     spans: Spans<'_>,
     mut height_bytes: u64,
@@ -126,9 +132,8 @@ impl<'a> Search<'a> {
         Ok(search)
     }
 
-    /// Looks for a packing of the first of these heights, and of higher ones the more nodes
-    /// have failed, with the cube of their number. Cut off when so many have failed as would
-    /// lead out of the range.
+    /// Searches for a packing of the first of these heights. The target grows with the cube of the
+    /// number of failed nodes. The run is cut off when the target would leave the range.
     fn run(&mut self, run: u32, heights: Range<u32>, most_steps: u64) -> Outcome {
         self.stack.clear();
         self.rank();
@@ -143,20 +148,20 @@ impl<'a> Search<'a> {
                 if self.steps >= most_steps || self.decisions == self.item.len() {
                     return Outcome::CutOff;
                 }
-                match self.look(run.is_multiple_of(2)) {
+                match self.judge(run.is_multiple_of(2)) {
                     Node::Packed => return Outcome::Packed,
                     Node::Next(item) => self.place(item),
                     Node::Failed(sections) => break sections,
                 }
             };
-            if !self.turn(sections) {
+            if !self.backtrack(sections) {
                 return Outcome::Impossible(self.missed);
             }
         }
         Outcome::CutOff
     }
 
-    /// Prefers the items alive at the highest load, for longest, and of the most bytes.
+    /// Prefers the items alive at the highest load, for the longest time, and with the most bytes.
     fn rank_first(&mut self) {
         let spans = self.stack.spans;
         let order = &mut self.item[..spans.len()];
@@ -171,7 +176,7 @@ impl<'a> Search<'a> {
         }
     }
 
-    /// Prefers the items that have been blamed most.
+    /// Prefers the items that have been blamed most often.
     fn rank(&mut self) {
         let (blame, first_rank) = (&*self.blame, &*self.first_rank);
         // The list of decisions is empty, and long enough.
@@ -187,10 +192,10 @@ impl<'a> Search<'a> {
 
     /// Judges the smallest part of the open items.
     ///
-    /// The items of a section lie one above the other, none below its floor: in the order of
-    /// the floors they reach least high, so that a section that overflows in this order does
-    /// in any.
-    fn look(&mut self, by_slack: bool) -> Node {
+    /// The items of a section lie one above the other, each at or above its floor. In the order of
+    /// the floors they reach the lowest height, so a section that overflows in this order overflows
+    /// in any order.
+    fn judge(&mut self, by_slack: bool) -> Node {
         if self.stack.open().is_empty() {
             return Node::Packed;
         }
@@ -236,7 +241,7 @@ impl<'a> Search<'a> {
         }
     }
 
-    /// One of the items with the lowest floor in a part: that with the least slack, or the
+    /// One of the items with the lowest floor in a part: the one with the least slack, or the
     /// preferred one.
     fn next(&self, [from, to]: [u32; 2], by_slack: bool) -> u32 {
         let spans = self.stack.spans;
@@ -260,11 +265,11 @@ impl<'a> Search<'a> {
         self.steps += self.stack.open().len() as u64;
     }
 
-    /// Undoes decisions until one that the failure depends on can be reversed: an item
-    /// that was placed is postponed. Returns false if there is none.
+    /// Undoes decisions until one on which the failure depends can be reversed: an item that was
+    /// placed is postponed. Returns false if there is none.
     ///
-    /// A failure within some sections does not depend on decisions about items outside them.
-    fn turn(&mut self, mut failed: [u32; 2]) -> bool {
+    /// A failure within some sections does not depend on decisions about items outside of them.
+    fn backtrack(&mut self, mut failed: [u32; 2]) -> bool {
         let spans = self.stack.spans;
         while self.decisions > 0 {
             self.decisions -= 1;
@@ -293,8 +298,8 @@ impl<'a> Search<'a> {
         false
     }
 
-    /// Raises an item that failed where it was, and with it all that are alike, to the lowest
-    /// top of an open item on which it can lie. Returns false if that is too high.
+    /// Raises an item that failed at its offset, and all items like it, to the lowest top of an
+    /// open item on which it can lie. Returns false if that is too high.
     fn postpone(&mut self, item: u32, failed: &mut [u32; 2]) -> bool {
         let spans = self.stack.spans;
         let span = spans.get(item);

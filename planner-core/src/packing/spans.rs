@@ -1,11 +1,16 @@
-//! Lifetimes as ranges of sections: stretches of time in which items begin, but none ends.
+//! Lifetimes as ranges of sections: stretches of time in which items start, but none ends.
+
+#![expect(
+    clippy::indexing_slicing,
+    reason = "items are below `count`, and sections below the length of `times`"
+)]
 
 use super::Item;
 use crate::scratch::{OutOfScratch, Scratch, total, words};
 use core::ops::Range;
 
-/// The sections of a lifetime: from the first up to `to`, exclusive. If `to` is
-/// not after the first, the lifetime goes around the circle.
+/// The sections of a lifetime: from `from` up to `to`, exclusive. If `to` is not after `from`, the
+/// lifetime crosses the end of the circle.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Span {
     pub(super) from: u32,
@@ -13,7 +18,7 @@ pub(super) struct Span {
 }
 
 impl Span {
-    /// Returns whether it is alive both at the end of the circle and at its start.
+    /// Returns whether the lifetime crosses the end of the circle.
     pub(super) const fn wraps(self) -> bool {
         self.to <= self.from
     }
@@ -23,7 +28,7 @@ impl Span {
         if self.wraps() { begun || !over } else { begun && !over }
     }
 
-    /// Returns whether two items are alive together.
+    /// Returns whether two items are alive at the same time.
     pub(super) const fn meets(self, other: Self) -> bool {
         if self.wraps() || other.wraps() {
             self.covers(other.from) || other.covers(self.from)
@@ -33,7 +38,7 @@ impl Span {
     }
 }
 
-/// All items, and the bytes that are alive in each section.
+/// All items, and the bytes alive in each section.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Spans<'a> {
     ranges: &'a [[u32; 2]],
@@ -50,7 +55,7 @@ impl<'a> Spans<'a> {
         ])
     }
 
-    /// The first `count` items. O(n log n).
+    /// Reads the first `count` items. O(n log n).
     pub(super) fn new(
         items: impl Iterator<Item = Item> + Clone,
         count: usize,
@@ -103,7 +108,7 @@ impl<'a> Spans<'a> {
         if span.wraps() { [from..self.sections(), 0..to] } else { [from..to, 0..0] }
     }
 
-    /// The sections from the first of a span to its last, or all of them where it wraps.
+    /// The sections from the first of a span to its last; all sections if it wraps.
     pub(super) const fn hull(&self, span: Span) -> [u32; 2] {
         if span.wraps() { [0, self.sections() as u32] } else { [span.from, span.to] }
     }
@@ -113,13 +118,13 @@ impl<'a> Spans<'a> {
         self.parts(span).iter().map(ExactSizeIterator::len).sum()
     }
 
-    /// Returns the most bytes that are alive during a lifetime.
+    /// Returns the most bytes alive during a lifetime.
     pub(super) fn load_bytes(&self, span: Span) -> u64 {
         let parts = self.parts(span).into_iter();
         parts.flat_map(|part| &self.load_bytes[part]).copied().max().unwrap_or(0)
     }
 
-    /// The most bytes that are alive at once.
+    /// The most bytes alive at one time.
     pub(super) fn most_load_bytes(&self) -> u64 {
         self.load_bytes.iter().copied().max().unwrap_or(0)
     }
@@ -131,7 +136,7 @@ impl<'a> Spans<'a> {
     }
 }
 
-/// The last beginning of each run of beginnings without an end in between.
+/// The last start of each run of starts without an end in between.
 fn sections<'t>(firsts: &mut [u32], lasts: &mut [u32], times: &'t mut [u32]) -> &'t [u32] {
     firsts.sort_unstable();
     lasts.sort_unstable();

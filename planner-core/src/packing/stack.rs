@@ -1,24 +1,29 @@
-//! A packing under construction, from the bottom up, whose decisions can be undone.
+//! A packing that is built from the bottom up and whose decisions can be undone.
+
+#![expect(
+    clippy::indexing_slicing,
+    reason = "items and sections are those of the spans, and the arrays have an entry for each"
+)]
 
 use super::spans::Spans;
 use crate::scratch::{OutOfScratch, Scratch, words};
 
-/// Some items are placed, the others are open. The unit of sizes and heights is large enough
-/// that all heights stay below 2^31.
+/// Some items are placed, the others are open. The unit of sizes and heights is so large that all
+/// heights stay below 2^31.
 pub(super) struct Stack<'a> {
     pub(super) spans: Spans<'a>,
     size: &'a mut [u32],
-    /// The offset of a placed item; the lowest offset that an open one may still take.
+    /// The offset of a placed item; the lowest offset that an open item may still take.
     floor: &'a mut [u32],
-    /// What the floor of an open item is at least, because it was postponed.
+    /// A lower bound of the floor of an open item that was postponed.
     least: &'a mut [u32],
     open: &'a mut [u32],
     open_len: usize,
-    /// The top of what is placed in each section.
+    /// The top of the placed items in each section.
     skyline: &'a mut [u32],
-    /// Open items that begin in each section.
+    /// The number of open items that start in each section.
     begin: &'a mut [u32],
-    /// Open items that are alive both in a section and in the one before.
+    /// The number of open items that are alive both in a section and in the one before.
     cross: &'a mut [u32],
 }
 
@@ -50,7 +55,7 @@ impl<'a> Stack<'a> {
         })
     }
 
-    /// Undoes everything.
+    /// Undoes all decisions.
     pub(super) fn clear(&mut self) {
         self.floor.fill(0);
         self.least.fill(0);
@@ -69,7 +74,7 @@ impl<'a> Stack<'a> {
         self.size[item as usize]
     }
 
-    /// The offset of a placed item, and the lowest that an open one may still take.
+    /// The offset of a placed item; the lowest offset that an open item may still take.
     pub(super) fn floor(&self, item: u32) -> u32 {
         self.floor[item as usize]
     }
@@ -99,7 +104,7 @@ impl<'a> Stack<'a> {
         }
     }
 
-    /// Sorts the open items by floor; quick where few have moved.
+    /// Sorts the open items by floor; fast if few have moved.
     pub(super) fn sort(&mut self) {
         for end in 1..self.open_len {
             let item = self.open[end];
@@ -113,8 +118,8 @@ impl<'a> Stack<'a> {
         }
     }
 
-    /// Of the ranges of sections that no open item crosses into or out of, the one with the
-    /// fewest items.
+    /// Among the ranges of sections whose borders no open item crosses, the one with the fewest
+    /// items.
     pub(super) fn smallest_part(&self) -> [u32; 2] {
         let sections = self.cross.len();
         if self.cross.first().is_some_and(|&count| count > 0) {
@@ -152,7 +157,7 @@ impl<'a> Stack<'a> {
         }
     }
 
-    /// Reopens the item that was placed last, after all of these.
+    /// Reopens the item that was placed last, after the items `before`.
     pub(super) fn take_back(&mut self, item: u32, before: impl Iterator<Item = u32>) {
         let (span, top) = (self.spans.get(item), self.top(item));
         let parts = self.spans.parts(span);
@@ -173,28 +178,27 @@ impl<'a> Stack<'a> {
         for at in 0..self.open_len {
             let other = self.open[at];
             if self.floor(other) == top && self.spans.get(other).meets(span) {
-                self.settle(other);
+                self.update_floor(other);
             }
         }
         self.reopen(item);
     }
 
-    /// Raises or lowers the least offset of an open item and of all that are alike. Returns
-    /// what it was.
+    /// Changes the least offset of an open item and of all items like it. Returns the old value.
     pub(super) fn postpone(&mut self, item: u32, least: u32) -> u32 {
         let before = self.least[item as usize];
         for at in 0..self.open_len {
             let other = self.open[at];
             if self.alike(item, other) {
                 self.least[other as usize] = least;
-                self.settle(other);
+                self.update_floor(other);
             }
         }
         before
     }
 
-    /// Lowers an open item onto the items below it.
-    fn settle(&mut self, item: u32) {
+    /// Recomputes the floor of an open item: the top of the placed items below it.
+    fn update_floor(&mut self, item: u32) {
         let mut floor = self.least[item as usize];
         for part in self.spans.parts(self.spans.get(item)) {
             floor = self.skyline[part].iter().fold(floor, |floor, &top| floor.max(top));
@@ -203,7 +207,8 @@ impl<'a> Stack<'a> {
     }
 }
 
-/// The common measure of all sizes, times what keeps the height of all together below 2^30.
+/// The greatest common divisor of all sizes, times the factor that keeps the sum of all heights
+/// below 2^30.
 pub(super) fn unit_bytes(spans: &Spans<'_>) -> u64 {
     let measure = spans.ids().fold(0, |measure, item| gcd(measure, spans.bytes(item))).max(1);
     let sum: u128 = spans.ids().map(|item| u128::from(spans.bytes(item) / measure)).sum();

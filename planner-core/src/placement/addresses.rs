@@ -1,5 +1,10 @@
-//! Device offsets of all that a plan with fixed objects touches, for runtimes that allocate once and
-//! map nothing: the arena and the pools lie one after the other in one slab.
+//! The device offsets of everything that a plan with fixed objects uses, for runtimes that allocate
+//! once and map nothing: the arena and the pools lie one after the other in one slab.
+
+#![expect(
+    clippy::indexing_slicing,
+    reason = "pieces, pools and tensors are those of the verified plan"
+)]
 
 use crate::graph::{Graph, Launched, OpId, TensorId};
 use crate::machine::Machine;
@@ -13,7 +18,7 @@ use core::fmt;
 /// No number of the placements; no step.
 const NONE: u32 = u32::MAX;
 
-/// What lies at an offset.
+/// The owner of bytes at an offset.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Holder {
     /// A tensor.
@@ -22,20 +27,20 @@ pub enum Holder {
     Workspace(OpId),
 }
 
-/// Bytes that a step touches and that lie at consecutive offsets. What a tensor has in one piece
-/// is one run.
+/// Bytes that a step uses and that lie at consecutive offsets. Consecutive objects of a tensor form
+/// one run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Run {
-    /// The position of the step in [`Schedule::steps`](crate::Schedule): of all iterations that the
-    /// placements cover, one after the other. None for what is resident at the start.
+    /// The position of the step in [`Schedule::steps`](crate::Schedule), counted over all
+    /// iterations that the placements cover. None for parts that are resident at the start.
     pub entry: Option<u32>,
-    /// What lies there.
+    /// The owner of the bytes.
     pub holder: Holder,
-    /// Where the bytes begin in the tensor or the workspace.
+    /// The offset of the bytes in the tensor or the workspace.
     pub first_byte: u64,
-    /// Where they begin in the slab.
+    /// The offset of the bytes in the slab.
     pub offset_bytes: u64,
-    /// How many there are.
+    /// The number of bytes.
     pub bytes: u64,
 }
 
@@ -47,7 +52,7 @@ pub enum AddressError {
     NotPlaced,
     /// The working memory is too small.
     Scratch(OutOfScratch),
-    /// The plan breaks a rule; no verified plan does.
+    /// The plan breaks a rule. A verified plan never does.
     Plan(PlanError),
 }
 
@@ -80,7 +85,7 @@ impl From<PlanError> for AddressError {
     }
 }
 
-/// Words of scratch that [`addresses`] asks for, by [`Limits::of_plan`].
+/// Words of scratch that [`addresses`] needs, by [`Limits::of_plan`].
 #[must_use]
 pub const fn addresses_scratch_words(limits: &Limits) -> usize {
     total([
@@ -91,54 +96,55 @@ pub const fn addresses_scratch_words(limits: &Limits) -> usize {
     ])
 }
 
-/// Hands `see` the offsets of what is resident at the start, then of what each step touches: of a copy, the part; of a launch, each tensor
-/// once, then the workspace. Steps come in order, and so do the bytes of a tensor. Returns the size
-/// of the slab, which is within the budget: the arena, then each pool, each rounded up to chunks.
-/// O(pieces + object numbers) for each step.
+/// Calls `visit` with the runs of the parts resident at the start, then with the runs that each
+/// step uses: for a copy, the part; for a launch, each tensor once, then the workspace. Steps come
+/// in order, and so do the bytes of a tensor. Returns the size of the slab in bytes, which is
+/// within the budget: the arena, then each pool, each rounded up to chunks. O(pieces + object
+/// numbers) for each step.
 ///
 /// # Errors
-/// A plan without placements; scratch that is too small.
+/// A plan without placements; too little scratch.
 pub fn addresses(
     verified: &Verified<'_>,
     scratch: &mut Scratch<'_>,
-    see: impl FnMut(Run),
+    visit: impl FnMut(Run),
 ) -> Result<u64, AddressError> {
     let mut scratch = scratch.reborrow();
-    let mut walk = Walk::new(verified, &mut scratch, see)?;
+    let mut walk = Walk::new(verified, &mut scratch, visit)?;
     walk.start();
     walk.iterate(u32::MAX);
     Ok(walk.slab_bytes)
 }
 
-/// Hands `see` the offsets of what is resident after so many iterations, which is the same as at the
-/// start. O(pieces + object numbers) for each step.
+/// Calls `visit` with the runs of the parts that are resident after a number of iterations, which
+/// are the same parts as at the start. O(pieces + object numbers) for each step.
 ///
 /// # Errors
-/// Those of [`addresses`].
+/// The errors of [`addresses`].
 pub(crate) fn resident_after(
     verified: &Verified<'_>,
     iterations: u64,
     scratch: &mut Scratch<'_>,
-    mut see: impl FnMut(Resident, Run),
+    mut visit: impl FnMut(Resident, Run),
 ) -> Result<(), AddressError> {
     let mut scratch = scratch.reborrow();
     let seen = Cell::new(None);
     let mut walk = Walk::new(verified, &mut scratch, |run| {
         if let Some(resident) = seen.get() {
-            see(resident, run);
+            visit(resident, run);
         }
     })?;
     walk.start();
     walk.iterate((iterations % u64::from(walk.placements.iterations.max(1))) as u32);
     for &resident in verified.plan().resident_at_start {
         seen.set(Some(resident));
-        walk.see_part(None, resident.part);
+        walk.visit_part(None, resident.part);
     }
     Ok(())
 }
 
-/// Finds where each pool begins in the slab, and the size of the slab. The plan is within its budget,
-/// so nothing overflows.
+/// Finds the offset of each pool in the slab, and the size of the slab. The plan is within its
+/// budget, so nothing overflows.
 fn lay_out(machine: &Machine, plan: &Plan<'_>, base_bytes: &mut [u64]) -> u64 {
     let rounded = |bytes| machine.round_up_to_chunks(bytes).unwrap_or(u64::MAX);
     let mut end_bytes = rounded(plan.arena_bytes);
@@ -155,22 +161,22 @@ struct Walk<'w, 'v, S> {
     pieces: Pieces<'w>,
     slab_bytes: u64,
     placements: Placements<'w>,
-    /// Where each pool begins.
+    /// The offset of each pool.
     base_bytes: &'w [u64],
-    /// The first number of each piece that is resident.
+    /// The first number of each resident piece.
     number: &'w mut [u32],
-    /// The launch at which each tensor was seen last.
+    /// The last launch at which each tensor was visited.
     seen_at: &'w mut [u32],
-    /// The number of the next object that is taken.
+    /// The number of the next allocated object.
     next: u32,
-    see: S,
+    visit: S,
 }
 
 impl<'w, 'v, S: FnMut(Run)> Walk<'w, 'v, S> {
     fn new(
         verified: &'w Verified<'v>,
         scratch: &mut Scratch<'w>,
-        see: S,
+        visit: S,
     ) -> Result<Self, AddressError> {
         let (graph, machine, plan) = (verified.graph(), verified.machine(), verified.plan());
         let placements = plan.placements.ok_or(AddressError::NotPlaced)?;
@@ -188,7 +194,7 @@ impl<'w, 'v, S: FnMut(Run)> Walk<'w, 'v, S> {
             number,
             seen_at,
             next: 0,
-            see,
+            visit,
         })
     }
 
@@ -196,11 +202,11 @@ impl<'w, 'v, S: FnMut(Run)> Walk<'w, 'v, S> {
         let resident_at_start = self.pieces.plan().resident_at_start;
         for resident in resident_at_start {
             self.take(resident.part);
-            self.see_part(None, resident.part);
+            self.visit_part(None, resident.part);
         }
     }
 
-    /// Goes through so many iterations, or as many as have placements of their own.
+    /// Walks a number of iterations, at most as many as have placements of their own.
     fn iterate(&mut self, iterations: u32) {
         let iterations = iterations.min(self.placements.iterations);
         let plan_steps = self.pieces.plan().steps;
@@ -214,9 +220,9 @@ impl<'w, 'v, S: FnMut(Run)> Walk<'w, 'v, S> {
         match *step {
             Step::Prefetch(part) => {
                 self.take(part);
-                self.see_part(Some(entry), part);
+                self.visit_part(Some(entry), part);
             }
-            Step::Offload(part) => self.see_part(Some(entry), part),
+            Step::Offload(part) => self.visit_part(Some(entry), part),
             Step::Evict(part) => self.number[self.pieces.of_part(part)].fill(NONE),
             Step::Launch(launched) => self.launch(entry, launched),
             Step::Host(_) => {}
@@ -229,7 +235,7 @@ impl<'w, 'v, S: FnMut(Run)> Walk<'w, 'v, S> {
         }
         for tensor in self.pieces.operands_by(launched) {
             if core::mem::replace(&mut self.seen_at[tensor.index()], entry) != entry {
-                self.see_part(Some(entry), Part::whole(tensor));
+                self.visit_part(Some(entry), Part::whole(tensor));
             }
         }
         if let Some((pool, count)) = self.pieces.workspace(self.graph, launched.op) {
@@ -237,12 +243,12 @@ impl<'w, 'v, S: FnMut(Run)> Walk<'w, 'v, S> {
             let first = self.next;
             self.next += count as u32;
             let mut runs = Joined::new(Some(entry), Holder::Workspace(launched.op), bytes);
-            self.see_objects(&mut runs, pool, 0, first, count);
-            runs.end(&mut self.see);
+            self.visit_objects(&mut runs, pool, 0, first, count);
+            runs.end(&mut self.visit);
         }
     }
 
-    /// Takes objects for those pieces of a part that have none.
+    /// Allocates objects for each piece of a part that has none.
     fn take(&mut self, part: Part) {
         if self.pieces.in_arena(part.tensor) {
             return;
@@ -256,28 +262,36 @@ impl<'w, 'v, S: FnMut(Run)> Walk<'w, 'v, S> {
         }
     }
 
-    fn see_part(&mut self, entry: Option<u32>, part: Part) {
+    fn visit_part(&mut self, entry: Option<u32>, part: Part) {
         let tensor = part.tensor;
         let (holder, bytes) = (Holder::Tensor(tensor), self.graph.tensor(tensor).bytes);
         if let Some(offset_bytes) = self.pieces.arena_offset_bytes(tensor) {
-            return (self.see)(Run { entry, holder, first_byte: 0, offset_bytes, bytes });
+            return (self.visit)(Run { entry, holder, first_byte: 0, offset_bytes, bytes });
         }
         let mut runs = Joined::new(entry, holder, bytes);
         for piece in self.pieces.of_part(part) {
             let (first_object, count) = self.pieces.range(tensor, piece);
             let number = self.number[piece];
-            self.see_objects(&mut runs, self.pieces.pool(tensor), first_object, number, count);
+            self.visit_objects(&mut runs, self.pieces.pool(tensor), first_object, number, count);
         }
-        runs.end(&mut self.see);
+        runs.end(&mut self.visit);
     }
 
-    /// Adds the objects of some numbers of the placements, which hold a tensor from an object on.
-    fn see_objects(&mut self, runs: &mut Joined, pool: usize, held: u64, number: u32, count: u64) {
+    /// Adds the objects of consecutive numbers of the placements, which hold a tensor starting at
+    /// object `held`.
+    fn visit_objects(
+        &mut self,
+        runs: &mut Joined,
+        pool: usize,
+        held: u64,
+        number: u32,
+        count: u64,
+    ) {
         let object_bytes = self.pieces.plan().pools[pool].object_bytes;
         let objects = self.placements.objects.get(number as usize..).unwrap_or_default();
         for (held, &object) in (held..held + count).zip(objects) {
             let offset_bytes = self.base_bytes[pool] + object * object_bytes;
-            runs.add(held * object_bytes, offset_bytes, object_bytes, &mut self.see);
+            runs.add(held * object_bytes, offset_bytes, object_bytes, &mut self.visit);
         }
     }
 }
@@ -300,7 +314,7 @@ impl Joined {
         first_byte: u64,
         offset_bytes: u64,
         object_bytes: u64,
-        see: &mut impl FnMut(Run),
+        visit: &mut impl FnMut(Run),
     ) {
         let bytes = object_bytes.min(self.whole_bytes.saturating_sub(first_byte));
         let run = &mut self.run;
@@ -311,13 +325,13 @@ impl Joined {
             run.bytes += bytes;
             return;
         }
-        self.end(see);
+        self.end(visit);
         self.run = Run { first_byte, offset_bytes, bytes, ..self.run };
     }
 
-    fn end(&self, see: &mut impl FnMut(Run)) {
+    fn end(&self, visit: &mut impl FnMut(Run)) {
         if self.run.bytes > 0 {
-            see(self.run);
+            visit(self.run);
         }
     }
 }

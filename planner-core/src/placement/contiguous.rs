@@ -1,9 +1,11 @@
 //! Consecutive objects for each allocation, so that one address serves a whole tensor without
 //! virtual memory.
 //!
-//! The allocations of a pool are items on a circle of iterations, whose offsets are those of a
-//! [packing](crate::packing). What lies in the same objects at the end and at the start is one
-//! item.
+//! The allocations of a pool are items on a circle of iterations; their objects are the offsets of
+//! a [packing](crate::packing). A tensor that is in the same objects at the end and at the start is
+//! one item.
+
+#![expect(clippy::indexing_slicing, reason = "allocations and slots are those that `walk` counted")]
 
 use super::place::PlacementError;
 use crate::allocations::{self, Event, Taker, walk};
@@ -15,7 +17,7 @@ use crate::scratch::{Limits, Scratch, larger, total, words};
 use bytemuck::{Pod, Zeroable};
 use core::ops::Range;
 
-/// Until the end.
+/// Never released.
 const NEVER: u32 = u32::MAX;
 /// No allocation.
 const NONE: u32 = u32::MAX;
@@ -29,12 +31,13 @@ struct Allocation {
     pool: u32,
     taken: u32,
     given: u32,
-    /// That whose objects it shares, since it holds the same around the circle; or [`NONE`].
+    /// The allocation whose objects it shares, since the tensor holds them across the end of the
+    /// circle; or [`NONE`].
     same_as: u32,
 }
 
 pub(super) const fn scratch_words(limits: &Limits) -> usize {
-    // Each allocation takes an object.
+    // Each allocation takes at least one object.
     let allocations = limits.objects;
     let packed = total([
         words::<Allocation>(allocations),
@@ -45,11 +48,12 @@ pub(super) const fn scratch_words(limits: &Limits) -> usize {
         .saturating_add(words::<Allocation>(allocations))
 }
 
-/// Finds objects for all slots. Returns how many objects the pools lack; if any, some numbers are
-/// beyond the last object. `ends` holds where the slots of each allocation end.
+/// Finds objects for all slots. Returns the number of objects that the pools lack; if it is not
+/// zero, some numbers are beyond the last object. `ends` holds the end of the slots of each
+/// allocation.
 ///
 /// # Errors
-/// A tensor that moves in parts; scratch that is too small.
+/// A tensor that moves in parts; too little scratch.
 pub(super) fn fill(
     graph: &Graph<'_>,
     plan: &Plan<'_>,
@@ -78,7 +82,7 @@ pub(super) fn fill(
             }
             Event::Give { at, slots } => all[of(&slots)].given = at,
             Event::End { start, end, .. } if start != end => {
-                // It begins with the later allocation, and ends with that of the start.
+                // The item begins with the later allocation, and ends with that of the start.
                 let start = of(&start);
                 all[of(&end)].given = all[start].given;
                 all[start].same_as = of(&end) as u32;
@@ -103,7 +107,7 @@ pub(super) fn fill(
     Ok(lacking)
 }
 
-/// Packs the allocations of one pool, and returns how many objects they take.
+/// Packs the allocations of one pool; returns the number of objects that they take.
 fn pack(
     all: &[Allocation],
     pool: u32,

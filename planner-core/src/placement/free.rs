@@ -1,8 +1,13 @@
 //! The free objects of each pool, in the order of their releases.
 
+#![expect(
+    clippy::indexing_slicing,
+    reason = "nodes are the objects and one for each pool, and the arrays have an entry for each"
+)]
+
 use crate::scratch::{Limits, OutOfScratch, Scratch, words};
 
-/// One ring of objects a pool, through a node of the pool's own after all objects.
+/// A ring of free objects for each pool. A node after all objects closes the ring of each pool.
 pub(super) struct Free<'a> {
     next: &'a mut [u32],
     previous: &'a mut [u32],
@@ -14,7 +19,7 @@ impl<'a> Free<'a> {
         words::<u32>(limits.objects.saturating_add(limits.pools)).saturating_mul(2)
     }
 
-    /// No object is free.
+    /// Creates rings without free objects.
     pub(super) fn new(
         objects: u32,
         pools: usize,
@@ -30,7 +35,7 @@ impl<'a> Free<'a> {
         Ok(Self { next, previous, objects })
     }
 
-    /// Makes an object the last of the free ones.
+    /// Appends an object to the free objects of a pool.
     pub(super) fn append(&mut self, pool: usize, object: u32) {
         let node = self.objects + pool as u32;
         self.link(self.previous[node as usize], object);
@@ -42,23 +47,23 @@ impl<'a> Free<'a> {
         self.previous[other as usize] = one;
     }
 
-    /// Takes an object out.
+    /// Removes a free object.
     pub(super) fn remove(&mut self, object: u32) {
         self.link(self.previous[object as usize], self.next[object as usize]);
     }
 
-    /// Replaces an object, which is no longer free.
+    /// Replaces a free object by another one.
     pub(super) fn replace(&mut self, object: u32, by: u32) {
         self.link(self.previous[object as usize], by);
         self.link(by, self.next[object as usize]);
     }
 
-    /// The object released first.
+    /// The object that was released first.
     pub(super) fn first(&self, pool: usize) -> Option<u32> {
         self.after(self.objects + pool as u32)
     }
 
-    /// The one released after another one.
+    /// The object that was released after another one.
     pub(super) fn after(&self, object: u32) -> Option<u32> {
         Some(self.next[object as usize]).filter(|&next| next < self.objects)
     }

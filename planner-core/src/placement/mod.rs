@@ -1,5 +1,5 @@
 //! Fixes physical objects for everything that a plan allocates, so that nothing is mapped or
-//! unmapped once it runs.
+//! unmapped while it runs.
 
 mod addresses;
 mod contiguous;

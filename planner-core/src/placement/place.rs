@@ -1,4 +1,6 @@
-//! From a plan to the same plan with its objects fixed.
+//! Turns a plan into the same plan with fixed objects.
+
+#![expect(clippy::indexing_slicing, reason = "totals are those of these buffers")]
 
 use super::contiguous;
 use super::sweep::{self, sweep};
@@ -14,22 +16,23 @@ use crate::scratch::{Buffer, BufferTooShort, Limits, OutOfScratch, Scratch, larg
 use crate::timeline::{self, predict_pieces};
 use core::fmt;
 
-/// What placements to look for.
+/// The kind of placements to search for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Over {
-    /// Iterations that they cover before they repeat, at least 1. Over more of them fewer
-    /// objects do, but there is more to map before the plan runs.
+    /// The number of iterations that they cover before they repeat, at least 1. With more
+    /// iterations, fewer objects suffice, but there is more to map before the plan runs.
     pub iterations: u32,
-    /// What an allocation took an iteration before it takes again where it can: there is less
-    /// to map, but the objects suffice less often, and more may have to wait.
+    /// Whether an allocation takes the objects of the previous iteration again if it can. Then
+    /// there is less to map, but the objects suffice less often, and more steps may have to wait.
     pub settled: bool,
-    /// What is due soon for the transfers that begin an iteration is left alone where another
-    /// object will do: those transfers wait less, but what takes the other object may wait more.
+    /// Whether objects that are due soon for the transfers at the start of an iteration are avoided
+    /// if another object will do. Then those transfers wait less, but other allocations may wait
+    /// more.
     pub spares_due: bool,
 }
 
-/// Buffers for placements, owned by the caller. [`slots`] says how long they must be for a
-/// number of iterations.
+/// Buffers for placements, owned by the caller. [`slots`] gives their lengths for a number of
+/// iterations.
 #[derive(Debug)]
 pub struct Output<'o> {
     /// The object numbers.
@@ -44,12 +47,12 @@ pub struct Output<'o> {
 pub enum PlacementError {
     /// The pools have too few objects.
     Short {
-        /// How many more would do.
+        /// The number of further objects that would suffice.
         objects: u64,
     },
-    /// A tensor moves in parts, so that its objects are not taken together.
+    /// A tensor moves in parts, so its objects are not allocated together.
     InParts(TensorId),
-    /// A buffer for output is too short.
+    /// An output buffer is too short.
     BufferTooShort(BufferTooShort),
     /// The working memory is too small.
     Scratch(OutOfScratch),
@@ -95,9 +98,9 @@ impl fmt::Display for PlacementError {
 
 impl core::error::Error for PlacementError {}
 
-/// Words of scratch that [`place`] asks for; of the limits, `iterations` and `objects` are
-/// those of the placements, the others those of [`Limits::of_plan`]. Per object number 4.5, or
-/// what a schedule and lowering or predicting take.
+/// Words of scratch that [`place`] needs. `iterations` and `objects` of the limits are those of the
+/// placements, the others are those of [`Limits::of_plan`]. 4.5 per object number, or the words for
+/// a schedule and for lowering or predicting.
 #[must_use]
 pub const fn scratch_words(limits: &Limits) -> usize {
     beside(limits, sweep::scratch_words(limits))
@@ -109,18 +112,18 @@ pub const fn contiguous_scratch_words(limits: &Limits) -> usize {
     beside(limits, contiguous::scratch_words(limits))
 }
 
-/// What finding objects and judging them takes.
+/// The words for finding objects and for judging them.
 const fn beside(limits: &Limits, finding: usize) -> usize {
     let judge = larger(lower::scratch_words(limits), timeline::scratch_words(limits));
     let judge = judge.saturating_add(words::<Scheduled>(limits.entries()));
     Pieces::scratch_words(limits).saturating_add(larger(finding, judge))
 }
 
-/// How many allocations and object numbers the placements of a plan have over so many
-/// iterations.
+/// The numbers of allocations and of object numbers that the placements of a plan have over a
+/// number of iterations.
 ///
 /// # Errors
-/// A plan whose structure or residency is broken, or whose numbers exceed 32 bits; more
+/// A plan that breaks a rule of structure or residency, or whose numbers exceed 32 bits; more
 /// iterations than [`Placements::MOST_ITERATIONS`], or none.
 pub fn slots(
     graph: &Graph<'_>,
@@ -137,15 +140,15 @@ pub fn slots(
     Ok((allocations as usize, slots as usize))
 }
 
-/// The plan with fixed objects for everything that it allocates, and with the period that
-/// follows from waiting for just these objects. The same plan gives the same placements.
+/// The plan with fixed objects for everything that it allocates, and with the period that follows
+/// from waiting for exactly these objects. The same plan always gets the same placements.
 ///
-/// O(steps + operands + object numbers) for each iteration, beside lowering and predicting.
-/// Where objects are scarce, up to 256 are looked at for each number, and four million.
+/// O(steps + operands + object numbers) for each iteration, plus lowering and predicting. If
+/// objects are scarce, up to 256 objects are tried for each number, and four million in addition.
 ///
 /// # Errors
-/// [`PlacementError::Short`] where the objects of some pool do not suffice; a plan that is
-/// broken, and buffers that are too short.
+/// [`PlacementError::Short`] if the objects of a pool do not suffice; an invalid plan, and buffers
+/// that are too short.
 pub fn place<'o>(
     graph: &Graph<'_>,
     machine: &Machine,
@@ -160,14 +163,15 @@ pub fn place<'o>(
     })
 }
 
-/// The same with consecutive objects for each allocation, so that each tensor and each workspace
-/// lies at consecutive addresses of a slab ([`addresses`](super::addresses())). This mostly takes more
-/// objects than [`place`] does; more steps of [packing](crate::packing::pack) make it fewer.
+/// Does the same with consecutive objects for each allocation, so that each tensor and each
+/// workspace is at consecutive addresses of a slab ([`addresses`](super::addresses())). This
+/// usually takes more objects than [`place`]; more steps of [packing](crate::packing::pack) reduce
+/// their number.
 ///
 /// As [`place`], but O(allocations squared) at most.
 ///
 /// # Errors
-/// Those of [`place`]; [`PlacementError::InParts`].
+/// The errors of [`place`]; [`PlacementError::InParts`].
 pub fn place_contiguously<'o>(
     graph: &Graph<'_>,
     machine: &Machine,
@@ -184,7 +188,7 @@ pub fn place_contiguously<'o>(
     })
 }
 
-/// Fixes the objects that `fill` finds; it returns how many are lacking.
+/// Fixes the objects that `fill` finds. `fill` returns the number of objects that are lacking.
 fn place_by<'o>(
     graph: &Graph<'_>,
     machine: &Machine,

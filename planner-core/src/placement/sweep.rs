@@ -1,17 +1,22 @@
-//! Which object holds what, so that everything fits iteration after iteration.
+//! Finds an object for each allocation so that everything fits in every iteration.
 //!
-//! What a plan holds is a set of arcs around a circle of so many iterations, to be coloured
-//! with as many colours as the pool has objects (Tucker, 1975). The circle is cut where the
-//! list begins. Arcs across the cut have their colours before the sweep: what lies in an
-//! object at the start must find it free when it comes back for good, so that object is *due*
-//! then. For the rest an allocation takes the objects that were released first, as the queue
-//! of a plan without placements would, but none that is due before it is given back, and, if that is
-//! wanted, none that is due soon after where another is free.
+//! The lifetimes of allocations are arcs around a circle of iterations, to be coloured with as many
+//! colours as the pool has objects (Tucker, 1975). The circle is cut at the start of the list. Arcs
+//! across the cut have their colours before the sweep: a tensor in an object at the start must find
+//! this object free when it comes back for the end, so the object is *due* then. Any other
+//! allocation takes the objects that were released first, as the queue of a plan without placements
+//! would, but none that is due before the allocation ends, and, on request, none that is due soon
+//! after if another is free.
 //!
-//! Where all free objects are due too early, one of them exchanges with an object in use what
-//! both have served since the last moment at which both were free. Then the latter is free;
-//! if it is due too early as well, though later, the same goes on from there: a path of
-//! exchanges to an object that is due late enough.
+//! If all free objects are due too early, one of them exchanges with an object in use the arcs that
+//! both have had since the last moment at which both were free. Then the latter is free. If it is
+//! due too early as well, though later, the same is repeated from there: a path of exchanges to an
+//! object that is due late enough.
+
+#![expect(
+    clippy::indexing_slicing,
+    reason = "slots are those that `walk` counted, and objects of a pool are at most as many"
+)]
 
 use super::Over;
 use super::free::Free;
@@ -27,14 +32,15 @@ const NONE: u32 = u32::MAX;
 /// Later than every position.
 const NEVER: u32 = u32::MAX;
 
-/// Objects that are looked at: so many for each slot, and these. They bound the time to seconds for
-/// millions of slots; `docs/research/placements.md` was made with them.
+/// The number of objects that may be tried: the first for each slot, plus the second. It bounds the
+/// time to seconds for millions of slots; the figures of `docs/research/placements.md` were made with these
+/// values.
 const TRIES: [u64; 2] = [256, 1 << 22];
 
-/// Due objects that are to be [spared](Over::spares_due) are due within this fraction of an iteration
-/// after a release. Of 124 plans of `auto` (eight works, 12 and 50 GB/s, 75 to 25 % of the in-core
-/// need, with repeats and without), placing lengthened 16 by up to 0.57 % without this rule, and 5
-/// by up to 0.32 % with it.
+/// A due object that is to be [spared](Over::spares_due) is due within this fraction of an
+/// iteration after a release. Among 124 plans of `auto` (eight works, 12 and 50 GB/s, 75 to 25 % of
+/// the in-core need, with repeats and without), placing lengthened 16 by up to 0.57 % without this
+/// rule, and 5 by up to 0.32 % with it.
 const CLOSE: usize = 4;
 
 pub(super) const fn scratch_words(limits: &Limits) -> usize {
@@ -46,8 +52,8 @@ pub(super) const fn scratch_words(limits: &Limits) -> usize {
     ])
 }
 
-/// Finds an object for each slot, and fills `objects` with their numbers. Returns how many
-/// objects the pools lack; if any, some numbers are beyond the last object.
+/// Finds an object for each slot, and writes their numbers to `objects`. Returns the number of
+/// objects that the pools lack; if it is not zero, some numbers are beyond the last object.
 pub(super) fn sweep(
     graph: &Graph<'_>,
     plan: &Plan<'_>,
@@ -68,7 +74,7 @@ pub(super) fn sweep(
         if let Event::Take { pool, ref slots, .. } = event {
             in_pool[pool] += slots.len() as u32;
         }
-        arcs.see(&event);
+        arcs.apply(&event);
         Ok(())
     })?;
     let mut colours = Colours::new(plan, &arcs, in_pool, &mut scratch)?;
@@ -90,19 +96,19 @@ pub(super) fn sweep(
     Ok(colours.number(objects))
 }
 
-/// When each slot is in use.
+/// The lifetime of each slot.
 struct Arcs<'a> {
     /// The position of its allocation.
     taken: &'a mut [u32],
     /// The position of its release, or [`NEVER`].
     given: &'a mut [u32],
-    /// For a slot that is in use at the start, the one in which the same lies at the end; and
-    /// for that, the first.
+    /// For a slot in use at the start, the slot of the same piece at the end; and for that one, the
+    /// first.
     twin: &'a mut [u32],
 }
 
 impl Arcs<'_> {
-    fn see(&mut self, event: &Event<'_>) {
+    fn apply(&mut self, event: &Event<'_>) {
         let range = |slots: &Range<u32>| slots.start as usize..slots.end as usize;
         match event {
             Event::Take { at, slots, .. } => self.taken[range(slots)].fill(*at),
@@ -117,33 +123,34 @@ impl Arcs<'_> {
     }
 }
 
-/// What each object serves. The objects of all pools are numbered together, as many of each
-/// pool as it takes slots: more can be of no use.
+/// The slots that each object serves. The objects of all pools are numbered together; each pool has
+/// at most as many as it takes slots, since more would have no use.
 struct Colours<'w> {
     arcs: &'w Arcs<'w>,
     /// The object of each slot.
     object: &'w mut [u32],
-    /// The slot that the same object served before, by slot.
+    /// For each slot, the slot that the same object served before.
     before: &'w mut [u32],
-    /// The last slot that each object serves, and the position at which that is released.
+    /// The last slot that each object serves, and the position at which that slot is released.
     last: &'w mut [u32],
     until: &'w mut [u32],
-    /// The position at which it must be free.
+    /// The position at which the object must be free.
     due: &'w mut [u32],
     free: Free<'w>,
-    /// The first object of each pool, and how many are used.
+    /// The first object of each pool, and the number of used ones.
     first: &'w mut [u32],
     used: &'w mut [u32],
     lacking: u64,
-    /// Slots of an iteration, or 0.
+    /// The number of slots of an iteration, or 0.
     per_iteration: u32,
-    /// Positions within which a due object is close; 0 where those are not spared.
+    /// The number of positions within which a due object is close; 0 if such objects are not
+    /// spared.
     close: u32,
     tries: u64,
 }
 
 impl<'w> Colours<'w> {
-    /// All objects are free; `in_pool` says how many slots each pool has.
+    /// All objects are free; `in_pool` is the number of slots of each pool.
     fn new(
         plan: &Plan<'_>,
         arcs: &'w Arcs<'w>,
@@ -221,8 +228,9 @@ impl<'w> Colours<'w> {
         }
     }
 
-    /// A free object for a slot: that of an iteration before; or else the one that has been
-    /// free for longest; or else one that exchanges free; or else one more than there are.
+    /// Finds a free object for a slot: the one of the previous iteration; otherwise the one that
+    /// has been free for longest; otherwise one that exchanges free; otherwise one more than there
+    /// are.
     fn pick(&mut self, slot: u32, at: u32, pool: usize) -> u32 {
         let given = self.arcs.given[slot as usize];
         let settled = self.settled(slot, at);
@@ -239,8 +247,8 @@ impl<'w> Colours<'w> {
         self.first[pool] + self.used[pool] - 1
     }
 
-    /// The object that has been free for longest of those that may serve until a release. Those
-    /// never used are in front, so that while there are some, none is lacking.
+    /// Among the objects that may serve until a release, the one that has been free for longest.
+    /// Unused objects come first, so the pool is too small only if all of its objects are in use.
     fn oldest(&mut self, pool: usize, given: u32) -> Option<u32> {
         let mut next = self.free.first(pool);
         while let Some(free) = next.filter(|&free| !self.may_serve(free, given)) {
@@ -250,7 +258,7 @@ impl<'w> Colours<'w> {
         next
     }
 
-    /// The object that a slot had an iteration before, where it will do and that is wanted.
+    /// The object that a slot had in the previous iteration, if it is wanted and free.
     fn settled(&self, slot: u32, at: u32) -> Option<u32> {
         let earlier = slot.checked_sub(self.per_iteration).filter(|&earlier| earlier != slot)?;
         let object = self.object[earlier as usize];
@@ -261,7 +269,7 @@ impl<'w> Colours<'w> {
         will_do.then_some(object)
     }
 
-    /// Frees an object that may serve until a release, by exchanges with free ones.
+    /// Frees an object that may serve until a release, by exchanges with free objects.
     fn exchange(&mut self, pool: usize, at: u32, given: u32) -> Option<u32> {
         let mut next = self.free.first(pool);
         while let Some(mut free) = next {
@@ -279,8 +287,9 @@ impl<'w> Colours<'w> {
         None
     }
 
-    /// The object in use that can exchange with a free one and is due late enough, or else
-    /// latest and later than that; with where the two part.
+    /// An object in use that can exchange with a free one and is due late enough; otherwise the one
+    /// that is due latest, if later than the free one. Also returns the slots at which the two
+    /// part.
     fn partner(&mut self, free: u32, pool: usize, at: u32, given: u32) -> Option<(u32, [u32; 2])> {
         let mut best = None;
         let mut best_due = self.due[free as usize];
@@ -301,8 +310,8 @@ impl<'w> Colours<'w> {
         best
     }
 
-    /// The last slots that a free object and one in use served before the last moment at
-    /// which both were free; a moment is just before a position.
+    /// The last slots that a free object and one in use served before the last moment at which both
+    /// were free. A moment is just before a position.
     fn both_free(&self, [free, held]: [u32; 2]) -> Option<[u32; 2]> {
         let Arcs { taken, given, .. } = self.arcs;
         let mut ends = [self.last[free as usize], self.last[held as usize]];
@@ -322,7 +331,7 @@ impl<'w> Colours<'w> {
         None
     }
 
-    /// Two objects exchange what they have served after some slots.
+    /// Exchanges the slots that two objects served after the given ones.
     fn swap(&mut self, [one, other]: [u32; 2], [one_end, other_end]: [u32; 2]) {
         let (of_one, of_other) = (self.last[one as usize], self.last[other as usize]);
         let last_of_one = self.hand_over(other_end, of_other, one, one_end);
@@ -331,8 +340,8 @@ impl<'w> Colours<'w> {
         self.serve_last(other, last_of_other);
     }
 
-    /// Gives the slots after `end` up to `last` to an object, after a slot of its own.
-    /// Returns the last slot that it serves then.
+    /// Moves the slots after `end` up to `last` to an object, after a slot of its own. Returns the
+    /// last slot that the object serves then.
     fn hand_over(&mut self, end: u32, last: u32, object: u32, after: u32) -> u32 {
         let (mut slot, mut first) = (last, NONE);
         while slot != end {
@@ -349,8 +358,8 @@ impl<'w> Colours<'w> {
         }
     }
 
-    /// Writes the number of each slot's object within its pool; returns how many objects are
-    /// lacking.
+    /// Writes the number of each slot's object within its pool; returns the number of objects that
+    /// are lacking.
     fn number(&self, objects: &mut [u64]) -> u64 {
         for (number, &object) in objects.iter_mut().zip(&*self.object) {
             *number = u64::from(object - self.first[self.pool(object)]);

@@ -1,18 +1,22 @@
-//! Plans: by one strategy, or by all of them in the better of several orders of the ops.
+//! Plans by one strategy, or by all of them in the better of several orders of the ops.
 
-use super::anew::{Divided, Divider};
+#![expect(
+    clippy::indexing_slicing,
+    reason = "lengths are those of lists and arenas in these buffers"
+)]
+
 use super::checkpoint::{self, Staying};
+use super::comparison::{BestPlan, Comparison};
 use super::error::PlanningError;
 use super::memory::{self, Memory};
+use super::memory_search::{BestList, MemorySearch};
 use super::order::{self, Orders};
 use super::recipe::{Auto, Entrant, Order, SAMPLE, Sample};
-use super::repeats::search::Segments;
 use super::request::{LeastMemory, Lists, Output, PoolTables, Request, Task, Written};
 use super::strategy::{Need, Strategy};
-use super::trials::{Basis, Candidate, Search, Trials};
+use super::trials::{Candidate, Context, Search, Trials};
 use super::uses::Uses;
 use super::{hosting, repeats};
-use crate::bounds;
 use crate::host::HostLayout;
 use crate::hosted::Hosted;
 use crate::plan::{ArenaPlacement, Plan, PlanError, Prediction};
@@ -20,49 +24,51 @@ use crate::scratch::{Buffer, BufferTooShort, Scratch};
 use crate::sequence::Sequence;
 use core::iter;
 
-/// What more lists gain over a sample of them, as a fraction of the period, at most as a rule.
+/// What more lists usually gain over a sample of them at most, as a fraction of the period.
 pub(super) const GAIN: u64 = 10;
 
-/// The [`Made::ends_ns`] of plans that no op is chosen for.
+/// The [`Made::ends_ns`] of plans without a choice of ops for the host.
 const UNKNOWN: [u64; 2] = [u64::MAX; 2];
 
-/// A plan, and what made it.
+/// A plan, and how it was made.
 #[derive(Clone, Copy, Debug)]
 pub struct Made<'o> {
     /// The plan.
     pub plan: Plan<'o>,
-    /// What wrote the list: the name of a strategy, or for lists that [`Strategy::Auto`] alone
-    /// writes, `paced` or `weights in parts`.
+    /// The name of the strategy that wrote the list; for lists that only [`Strategy::Auto`] writes,
+    /// `paced` or `weights in parts`.
     pub by: &'static str,
-    /// For [`Strategy::Auto`], the period of the best list of its own; none if no such list fits.
+    /// For [`Strategy::Auto`], the period of the best list that only it writes; none if no such
+    /// list fits.
     pub own_ns: Option<u64>,
-    /// For [`Strategy::Auto`], a period that no plan of another strategy beats in the given order, unless
-    /// fixed objects make it shorter.
+    /// For [`Strategy::Auto`], a lower bound of the periods of other strategies' plans in the given
+    /// order, unless fixed objects make a plan shorter.
     pub others_ns: u64,
-    /// For [`Strategy::Auto`] that chooses ops for the host, what its plans with none of them there, and
-    /// with all of them, take at least, as a rule; unless fixed objects make them shorter.
+    /// For [`Strategy::Auto`] with a choice of ops for the host, usual lower bounds of the periods
+    /// of plans with none and with all of these ops on the host, unless fixed objects make a plan
+    /// shorter.
     pub ends_ns: [u64; 2],
 }
 
 impl<'o> Made<'o> {
     /// A plan that was compared with no other.
-    const fn of(plan: Plan<'o>, by: &'static str) -> Self {
+    pub(super) const fn of(plan: Plan<'o>, by: &'static str) -> Self {
         Self { plan, by, own_ns: None, others_ns: 0, ends_ns: UNKNOWN }
     }
 
-    /// How far the buffers hold the plan, and what made it.
-    const fn written(&self) -> (Written, &'static str) {
+    /// The lengths of the plan in the buffers, and the name of what made it.
+    pub(super) const fn written(&self) -> (Written, &'static str) {
         (Written::of(&self.plan), self.by)
     }
 
-    /// The same without the plan, which the buffers hold.
+    /// The same without the plan, which stays in the buffers.
     pub(super) const fn kept(&self) -> Kept {
         let Self { ref plan, by, own_ns, others_ns, ends_ns } = *self;
         Kept { written: Written::of(plan), by, own_ns, others_ns, ends_ns }
     }
 }
 
-/// A [`Made`] plan that the buffers hold.
+/// A [`Made`] plan that is in the buffers.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Kept {
     written: Written,
@@ -83,7 +89,7 @@ impl Kept {
 /// Plans; see [`make`].
 ///
 /// # Errors
-/// Those of [`make`].
+/// The errors of [`make`].
 pub fn plan<'o>(
     request: &Request<'_>,
     strategy: Strategy,
@@ -93,7 +99,7 @@ pub fn plan<'o>(
     make(request, strategy, output, scratch).map(|made| made.plan)
 }
 
-/// Plans, and says what made the plan. The same input gives the same plan.
+/// Plans, and tells how the plan was made. The same input always gives the same plan.
 ///
 /// # Errors
 /// An infeasible budget, with the smallest feasible one; buffers or scratch that are too small.
@@ -106,7 +112,7 @@ pub fn make<'o>(
     hosting::make(request, strategy, output, scratch)
 }
 
-/// Plans with some of the ops on the host.
+/// Plans with the `hosted` ops on the host.
 pub(super) fn make_with<'o>(
     request: &Request<'_>,
     hosted: Option<&Hosted<'_>>,
@@ -117,121 +123,28 @@ pub(super) fn make_with<'o>(
     let mut scratch = scratch.reborrow();
     let given = Sequence::as_given(request.graph, hosted, &mut scratch)?;
     strategy.rule().check(&given, &mut scratch)?;
-    let task = |sequence| Task::new(request, sequence);
+    let task = Task::new(request, &given);
     if given.len() == 0 {
-        return plan_task(&task(&given), Entrant::Of(strategy), output, &mut scratch);
+        return plan_task(&task, Entrant::Of(strategy), output, &mut scratch);
     }
     let is_free = matches!(strategy, Strategy::Auto(Auto { order: Order::Free, .. }))
-        && !strategy.takes_first();
+        && !strategy.stops_at_first();
     let orders = match is_free {
         true => best_orders(request, &given, &mut output, &mut scratch)?,
         false => Orders::given(),
     };
     if strategy.rule().has_segments() {
-        return plan_segments(&task(&given), (strategy, u64::MAX), output, &mut scratch);
+        return plan_segments(&task, (strategy, u64::MAX), output, &mut scratch);
     }
-    let (order, sampled_ns) = (orders.best(), orders.sampled_ns());
-    let best = order.unwrap_or(&given);
-    let lists = strategy.lists_with_repeats(request.graph);
-    let repeated = match lists {
-        0 => None,
-        _ => {
-            let (graph, budget_bytes) = (request.graph, request.budget_bytes);
-            let joins = match is_free {
-                true => Some(order::in_batches(graph, budget_bytes, &mut scratch)?),
-                false => None,
-            };
-            repeats::search::best(
-                (orders.each(&given).map(|order| order.map(task)), joins.into_iter().flatten()),
-                lists,
-                &mut output,
-                &mut scratch,
-            )?
-        }
-    };
-    let repeated_ns = repeated.as_ref().map_or(u64::MAX, |(_, sampled)| sampled.period_ns);
-    // If no list has fitted so far, segments may keep the values that updates read.
-    let fitted_ns = match strategy {
-        Strategy::Auto(Auto { order: Order::Free, .. }) => sampled_ns,
-        _ => repeated_ns,
-    };
-    let staying = if fitted_ns == u64::MAX { Staying::Needed } else { Staying::Crossing };
-    let segments = match lists {
-        0 => None,
-        _ if strategy.takes_first() => None,
-        _ => repeats::search::best_of_segments(
-            // Where memory is so short that no list has fitted, another order may do better.
-            &task(if staying == Staying::Needed { &given } else { best }),
-            Segments {
-                than_ns: if lists > 1 { repeated_ns } else { 0 },
-                staying,
-                order: if is_free { Order::Free } else { Order::Given },
-            },
-            lists,
-            &mut output,
-            &mut scratch,
-        )?,
-    };
-    let segments_ns = match lists {
-        0 => u64::MAX,
-        _ if strategy.takes_first() => u64::MAX,
-        _ => repeats::search::least_of_segments(&task(&given), &mut output, &mut scratch)?,
-    };
-    let found = [&segments, &repeated];
-    let mut contest = Contest::new(output);
-    let half = strategy.shared(request.graph.ops().len());
-    let rival = orders.rival().map(task);
-    let (given, best) = (task(&given), task(best));
-    let orders = [Some(&given), rival.as_ref()];
-    let compares = matches!(strategy, Strategy::Auto(_)) && !strategy.takes_first();
-    // What was sampled will be planned, as a rule, so that longer plans need not be.
-    let found_ns = found.into_iter().flatten().map(|(_, sampled)| sampled.period_ns);
-    let below_ns = found_ns.fold(sampled_ns, u64::min);
-    if compares {
-        contest.enter_others(orders, below_ns, &mut scratch)?;
-    }
-    let strategy = order.and(half).unwrap_or(strategy);
-    let in_given = if order.is_some() { half } else { None };
-    let once = [in_given.map(|half| (&given, half)), Some((&best, strategy))];
-    let once_ns = match (compares && below_ns < sampled_ns, hosted) {
-        (false, _) => 0,
-        (true, None) => bounds::period_ns(
-            request.graph,
-            request.machine,
-            request.budget_bytes,
-            bounds::Order::Any,
-            &mut scratch,
-        )?,
-        (true, Some(_)) => sampled_ns - sampled_ns / GAIN,
-    };
-    // If plans with each op once are longer, they need not be made.
-    let makes_once = once_ns < below_ns;
-    if makes_once {
-        contest.enter_each(once, &mut scratch)?;
-    }
-    if strategy.takes_first() && contest.best.is_none() {
-        contest.enter(&best, Entrant::Of(Strategy::OnDemand), &mut scratch)?;
-    }
-    for (repeated, sampled) in found.into_iter().flatten() {
-        if contest.may_lose_to(sampled) {
-            let entrant = Entrant::Of(half.unwrap_or(strategy));
-            contest.enter(&task(repeated), entrant, &mut scratch)?;
-        }
-    }
-    if !makes_once && contest.best.is_none_or(|best| once_ns < best.period_ns) {
-        contest.enter_each(once, &mut scratch)?;
-    }
-    if compares && contest.best.is_some_and(|best| best.period_ns > below_ns) {
-        contest.enter_others(orders, u64::MAX, &mut scratch)?;
-    }
-    let Contest { own_ns, others_ns, .. } = contest;
-    let better = contest.beaten_by_segments(&given, segments_ns, u64::MAX, &mut scratch)?;
-    let made = contest.winner((&given, better), &mut scratch)?;
-    Ok(Made { own_ns, others_ns: others_ns.min(segments_ns), ..made })
+    let runs_on_host = hosted.is_some();
+    let (given, orders) = (&given, &orders);
+    let comparison = Comparison { request, given, orders, strategy, is_free, runs_on_host };
+    let repeated = comparison.find_repeats(&mut output, &mut scratch)?;
+    comparison.plan(&repeated, output, &mut scratch)
 }
 
-/// Compares the strategies that run nothing on the host, but for `auto`, and plans by the best one. Returns
-/// none if no plan takes less than `below_ns`. Ops run again only if `strategy` allows it.
+/// Compares the strategies that run nothing on the host, except `auto`, and plans by the best one.
+/// Returns none if no plan takes less than `below_ns`. Repeats ops only if `strategy` allows it.
 pub(super) fn make_other<'o>(
     request: &Request<'_>,
     strategy: Strategy,
@@ -242,13 +155,13 @@ pub(super) fn make_other<'o>(
     let mut scratch = scratch.reborrow();
     let given = Sequence::as_given(request.graph, None, &mut scratch)?;
     let given = Task::new(request, &given);
-    let mut contest = Contest::new(output);
-    contest.enter_others([Some(&given), None], below_ns, &mut scratch)?;
+    let mut plans = BestPlan::new(output);
+    plans.try_others([Some(&given), None], below_ns, &mut scratch)?;
     let launches_ns = if strategy.lists_with_repeats(request.graph) == 0 { u64::MAX } else { 0 };
-    let better = contest.beaten_by_segments(&given, launches_ns, below_ns, &mut scratch)?;
-    match (better, contest.best) {
+    let better = plans.best_of_segments(&given, launches_ns, below_ns, &mut scratch)?;
+    match (better, plans.best) {
         (None, None) => Ok(None),
-        _ => contest.winner((&given, better), &mut scratch).map(Some),
+        _ => plans.finish((&given, better), &mut scratch).map(Some),
     }
 }
 
@@ -268,16 +181,16 @@ fn best_orders<'s>(
     if found.sampled_ns() < u64::MAX {
         return Ok(found);
     }
-    // Lists that tell orders apart need not fit the host.
+    // Lists that only compare orders need not fit the host.
     let machine = &request.machine.with_host_bytes(u64::MAX);
     Ok(best(&Request { machine, ..*request }, scratch)?.without_a_list())
 }
 
-/// Plans by a strategy other than [`Strategy::Auto`]. Only plans that take less than `below_ns` are of
-/// use; returns none if there is no such plan. Lists that are seen to take longer are not judged.
+/// Plans by a strategy other than [`Strategy::Auto`]. Returns none if no plan takes less than
+/// `below_ns`. Does not judge lists that are known to take longer.
 ///
 /// # Errors
-/// Those of [`make`], but for an infeasible budget.
+/// The errors of [`make`], except for an infeasible budget.
 pub fn make_below<'o>(
     request: &Request<'_>,
     strategy: Strategy,
@@ -306,7 +219,7 @@ pub fn make_below<'o>(
     }
 }
 
-/// The same in the order of the task, for a strategy that chooses no ops for the host.
+/// Does the same in the order of the task, for a strategy that chooses no ops for the host.
 pub(super) fn plan_task_below<'o>(
     task: &Task<'_>,
     strategy: Strategy,
@@ -314,7 +227,7 @@ pub(super) fn plan_task_below<'o>(
     output: Output<'o>,
     scratch: &mut Scratch<'_>,
 ) -> Result<Option<Made<'o>>, PlanningError> {
-    // If the host runs everything, there is nothing to choose.
+    // If the host runs all ops, there is nothing to choose.
     let strategy = if task.sequence.len() == 0 { Strategy::InCore } else { strategy };
     let entrant = Entrant::Of(strategy);
     if strategy.rule().has_segments() {
@@ -331,7 +244,7 @@ pub(super) fn plan_task_below<'o>(
 
 /// Plans with each number of segments whose launches take less than `below_ns`, and keeps the best
 /// plan.
-fn plan_segments<'o>(
+pub(super) fn plan_segments<'o>(
     task: &Task<'_>,
     (strategy, below_ns): (Strategy, u64),
     mut output: Output<'o>,
@@ -343,9 +256,9 @@ fn plan_segments<'o>(
     let mut best: Option<((u64, u64), usize)> = None;
     let mut shortage: Option<PlanningError> = None;
     let mut tried = 0;
-    let mut look = |sequence: &Sequence<'_>, scratch: &mut Scratch<'_>| {
+    let mut try_sequence = |sequence: &Sequence<'_>, scratch: &mut Scratch<'_>| {
         let task = Task { sequence, ..*task };
-        // One that takes as long may be better otherwise.
+        // A plan with an equal period may have a lower cost otherwise.
         let best_ns = best.map_or(u64::MAX, |((period_ns, _), _)| period_ns.saturating_add(1));
         let below_ns = below_ns.min(best_ns);
         let planned = match (sequence.compute_ns() < below_ns, below_ns) {
@@ -359,14 +272,16 @@ fn plan_segments<'o>(
                 let cost = made.plan.predicted.cost();
                 best = best.filter(|&(least, _)| least <= cost).or(Some((cost, tried)));
             }
-            Err(error) if error.is_of_one_list() => shortage = Some(error.less(shortage)),
+            Err(error) if error.is_of_one_list() => {
+                shortage = Some(error.with_least_need(shortage));
+            }
             Err(error) => return Err(error),
         }
         tried += 1;
         Ok(())
     };
-    look(task.sequence, &mut scratch)?;
-    checkpoint::each(task, &memory, Staying::Crossing, &mut scratch, look)?;
+    try_sequence(task.sequence, &mut scratch)?;
+    checkpoint::each(task, &memory, Staying::Crossing, &mut scratch, try_sequence)?;
     let Some((_, best)) = best else {
         return Err(shortage.unwrap_or(PlanningError::Stuck));
     };
@@ -386,7 +301,7 @@ fn plan_segments<'o>(
     Ok(Made::of(plan, strategy.name()))
 }
 
-/// The smallest budget that any number of segments allows; its tensors are left in the arena.
+/// The smallest budget over all numbers of segments. Leaves its tensors in `arena`.
 pub(super) fn least_with_segments(
     task: &Task<'_>,
     strategy: Strategy,
@@ -409,195 +324,7 @@ pub(super) fn least_with_segments(
     Ok(least)
 }
 
-/// Plans of the same work, of which the best is kept.
-struct Contest<'o, 't> {
-    output: Output<'o>,
-    /// The best plan.
-    best: Option<Leading<'t>>,
-    /// The plan that was written last, if that is the best.
-    written: Option<Written>,
-    /// What the first one that there is no plan of needs more of.
-    shortage: Option<PlanningError>,
-    /// The least period of the lists of `auto` itself.
-    own_ns: Option<u64>,
-    /// A period that no other strategy beats in the given order.
-    others_ns: u64,
-}
-
-/// The best plan so far: its period, what made it, and what it is a plan of.
-#[derive(Clone, Copy)]
-struct Leading<'t> {
-    period_ns: u64,
-    by: &'static str,
-    task: Task<'t>,
-    entrant: Entrant,
-}
-
-impl<'o, 't> Contest<'o, 't> {
-    const fn new(output: Output<'o>) -> Self {
-        Self { output, best: None, written: None, shortage: None, own_ns: None, others_ns: 0 }
-    }
-
-    /// Enters all other strategies, as far as they may take less than `below_ns`, in the given order
-    /// and in another one.
-    fn enter_others(
-        &mut self,
-        [given, other]: [Option<&Task<'t>>; 2],
-        below_ns: u64,
-        scratch: &mut Scratch<'_>,
-    ) -> Result<(), PlanningError> {
-        if let Some(given) = given {
-            self.others_ns = self.enter_others_in(given, below_ns, scratch)?;
-        }
-        if let Some(other) = other {
-            self.enter_others_in(other, below_ns, scratch)?;
-        }
-        Ok(())
-    }
-
-    /// The same in one order; returns a period that none of them beats.
-    fn enter_others_in(
-        &mut self,
-        task: &Task<'t>,
-        below_ns: u64,
-        scratch: &mut Scratch<'_>,
-    ) -> Result<u64, PlanningError> {
-        let Task { sequence, machine, budget_bytes } = *task;
-        let graph = sequence.graph();
-        // The others launch each op once.
-        let bound_ns =
-            bounds::period_ns(graph, machine, budget_bytes, bounds::Order::Any, scratch)?;
-        let least_ns = bound_ns.max(sequence.compute_ns());
-        let mut others_ns = u64::MAX;
-        for entrant in Entrant::others() {
-            let below_ns = self.best.map_or(below_ns, |best| best.period_ns.min(below_ns));
-            if least_ns >= below_ns {
-                return Ok(least_ns.min(others_ns));
-            }
-            match entrant.check(task.sequence, scratch) {
-                Err(PlanningError::NoChain { .. }) => continue,
-                checked => checked?,
-            }
-            let (output, seen_ns) = (self.output.reborrow(), &mut others_ns);
-            let plan = plan_seen(task, entrant, (below_ns, seen_ns), output, scratch);
-            self.written = None;
-            match plan.map(|made| made.map(|made| made.written())) {
-                Ok(Some(written)) => self.offer(written, task, entrant),
-                Err(error) if !error.is_of_one_list() => return Err(error),
-                _ => {}
-            }
-        }
-        Ok(others_ns)
-    }
-
-    /// Plans, and keeps the plan if it is better than those before, or as good where it runs each
-    /// op once.
-    fn enter(
-        &mut self,
-        task: &Task<'t>,
-        entrant: Entrant,
-        scratch: &mut Scratch<'_>,
-    ) -> Result<(), PlanningError> {
-        self.written = None;
-        let (written, by) = match plan_task(task, entrant, self.output.reborrow(), scratch) {
-            Err(error) if error.is_of_one_list() => {
-                self.shortage = self.shortage.or(Some(error));
-                return Ok(());
-            }
-            made => made?.written(),
-        };
-        if entrant.is_auto() {
-            let period_ns = written.predicted().period_ns;
-            self.own_ns = Some(self.own_ns.map_or(period_ns, |own_ns| own_ns.min(period_ns)));
-        }
-        self.offer((written, by), task, entrant);
-        Ok(())
-    }
-
-    /// The same for several strategies.
-    fn enter_each(
-        &mut self,
-        entrants: [Option<(&Task<'t>, Strategy)>; 2],
-        scratch: &mut Scratch<'_>,
-    ) -> Result<(), PlanningError> {
-        for (task, strategy) in entrants.into_iter().flatten() {
-            self.enter(task, Entrant::Of(strategy), scratch)?;
-        }
-        Ok(())
-    }
-
-    /// Keeps a plan that was written last, if it is better.
-    fn offer(&mut self, (written, by): (Written, &'static str), task: &Task<'t>, entrant: Entrant) {
-        let Prediction { period_ns, repeat_ns, .. } = written.predicted();
-        let is_better = self.best.is_none_or(|best| {
-            period_ns < best.period_ns || (period_ns == best.period_ns && repeat_ns == 0)
-        });
-        if is_better {
-            self.best = Some(Leading { period_ns, by, task: *task, entrant });
-            self.written = Some(written);
-        }
-    }
-
-    /// Whether a plan that a sample of is known could be better than the best so far: more lists
-    /// may gain a little.
-    fn may_lose_to(&self, sampled: &Prediction) -> bool {
-        let least_ns = sampled.period_ns - sampled.period_ns / GAIN;
-        self.best.is_none_or(|best| least_ns < best.period_ns)
-    }
-
-    /// The strategy of checkpointing that has a better plan, if one has. Few works come so far
-    /// that it has to be planned: no plan takes less than its launches. If there is no plan yet,
-    /// only one that takes less than `below_ns` is better.
-    fn beaten_by_segments(
-        &mut self,
-        task: &Task<'_>,
-        launches_ns: u64,
-        below_ns: u64,
-        scratch: &mut Scratch<'_>,
-    ) -> Result<Option<Strategy>, PlanningError> {
-        let mut least_ns = self.best.map_or(below_ns, |best| best.period_ns);
-        let mut better = None;
-        for strategy in [Strategy::Checkpoint, Strategy::CheckpointOffload] {
-            if launches_ns >= least_ns {
-                break;
-            }
-            self.written = None;
-            match plan_segments(task, (strategy, least_ns), self.output.reborrow(), scratch) {
-                Ok(made) if made.plan.predicted.period_ns < least_ns => {
-                    (least_ns, better) = (made.plan.predicted.period_ns, Some(strategy));
-                }
-                Err(PlanningError::Stuck) => {}
-                Err(error) if !error.is_of_one_list() => return Err(error),
-                _ => {}
-            }
-        }
-        Ok(better)
-    }
-
-    /// The plan of the better strategy of checkpointing, if there is one; else the best plan that was
-    /// entered, written once more if another came after it.
-    fn winner(
-        self,
-        (given, better): (&Task<'_>, Option<Strategy>),
-        scratch: &mut Scratch<'_>,
-    ) -> Result<Made<'o>, PlanningError> {
-        if let Some(segments) = better {
-            return plan_segments(given, (segments, u64::MAX), self.output, scratch);
-        }
-        match (self.written, self.best, self.shortage) {
-            (Some(written), Some(Leading { by, .. }), _) => {
-                Ok(Made::of(self.output.written(written), by))
-            }
-            (_, Some(Leading { task, entrant, .. }), _) => {
-                plan_task(&task, entrant, self.output, scratch)
-            }
-            (_, None, Some(error)) => Err(error),
-            (_, None, None) => Err(PlanError::TooManySteps.into()),
-        }
-    }
-}
-
-/// What the best of a sample of lists comes to; none where none of them fits.
+/// The best prediction of a sample of lists; none if no list fits.
 pub(super) fn sample(
     task: &Task<'_>,
     lists: Sample,
@@ -609,19 +336,19 @@ pub(super) fn sample(
     let mut trials = Trials::new(task, steps, resident, PoolTables { pools, tensor_pool });
     let memory = Memory::new(task, Need::LargestOp, arena, &mut scratch)?;
     let uses = Uses::new(task.sequence, &mut scratch)?;
-    let basis = Basis { memory: &memory, uses: &uses, arena: &arena[..memory.placed] };
-    trials.sample(lists, &basis, &mut scratch)
+    let context = Context { memory: &memory, uses: &uses, arena: &arena[..memory.placed] };
+    trials.sample(lists, &context, &mut scratch)
 }
 
-/// The period of the best of some lists of [`Strategy::Auto`] with the ops in one order, or with repeats; none
-/// if no such list fits.
-pub(super) fn tell(
+/// The period of the best of a few lists of [`Strategy::Auto`] with the ops in one order, or with
+/// repeats; none if no such list fits.
+pub(super) fn trial_period_ns(
     task: &Task<'_>,
     auto: Auto,
     output: &mut Output<'_>,
     scratch: &mut Scratch<'_>,
 ) -> Result<Option<u64>, PlanningError> {
-    // If the host runs everything, there is nothing to choose.
+    // If the host runs all ops, there is nothing to choose.
     let is_idle = task.sequence.len() == 0;
     let strategy = if is_idle { Strategy::InCore } else { Strategy::Auto(auto) };
     let entrant = Entrant::Of(strategy);
@@ -645,7 +372,7 @@ pub(super) fn plan_task<'o>(
     mut output: Output<'o>,
     scratch: &mut Scratch<'_>,
 ) -> Result<Made<'o>, PlanningError> {
-    // If the host runs everything, there is nothing to choose.
+    // If the host runs all ops, there is nothing to choose.
     let nothing = Entrant::Of(Strategy::InCore);
     let entrant = if task.sequence.len() == 0 { nothing } else { entrant };
     let made = plan_below(task, entrant, u64::MAX, output.reborrow(), scratch)?;
@@ -658,8 +385,8 @@ pub(super) fn plan_task<'o>(
     Err(PlanningError::Infeasible { min_feasible_bytes, op })
 }
 
-/// The same if only plans that take less than `below_ns` are of use; returns none if no list fits
-/// the budget or takes less.
+/// Does the same if only plans that take less than `below_ns` are of use. Returns none if no list
+/// fits the budget or takes less.
 fn plan_below<'o>(
     task: &Task<'_>,
     entrant: Entrant,
@@ -670,8 +397,8 @@ fn plan_below<'o>(
     plan_seen(task, entrant, (below_ns, &mut 0), output, scratch)
 }
 
-/// The same; also lowers a period to what no list of the rules beats.
-fn plan_seen<'o>(
+/// Does the same; also lowers a period to the least lower bound of a rule's lists.
+pub(super) fn plan_seen<'o>(
     task: &Task<'_>,
     entrant: Entrant,
     (below_ns, seen_ns): (u64, &mut u64),
@@ -685,8 +412,8 @@ fn plan_seen<'o>(
     let memory = Memory::new(task, entrant.need(task.sequence), arena, &mut scratch)?;
     let uses = Uses::new(task.sequence, &mut scratch)?;
     let mut search = Search::of_entrant(&entrant, task.sequence, &mut scratch)?;
-    let basis = Basis { memory: &memory, uses: &uses, arena: &arena[..memory.placed] };
-    let best = trials.best(&entrant, &basis, &mut search, &mut scratch)?;
+    let context = Context { memory: &memory, uses: &uses, arena: &arena[..memory.placed] };
+    let best = trials.best(&entrant, &context, &mut search, &mut scratch)?;
     *seen_ns = trials.least_ns.min(*seen_ns);
     let Some(best) = best else {
         if let Some(needed) = trials.steps_needed {
@@ -699,16 +426,16 @@ fn plan_seen<'o>(
         }
         return Ok(None);
     };
-    let divided = match entrant.is_of_auto() && !entrant.takes_first() {
+    let list = match entrant.is_of_auto() && !entrant.stops_at_first() {
         true => {
             let trials = &mut trials;
-            let mut divider =
-                Divider { trials, entrant: &entrant, uses: &uses, search: &mut search, arena };
-            divider.divide(Divided { best, memory }, &mut scratch)?
+            let mut memory_search =
+                MemorySearch { trials, entrant: &entrant, uses: &uses, search: &mut search, arena };
+            memory_search.improve(BestList { best, memory }, &mut scratch)?
         }
-        false => Divided { best, memory },
+        false => BestList { best, memory },
     };
-    let Divided { best, memory } = divided;
+    let BestList { best, memory } = list;
     let Trials { steps, resident, tables, .. } = trials;
     let Candidate { lengths, predicted, .. } = best;
     let lists = Lists { steps: &steps[..lengths.steps], resident: &resident[..lengths.resident] };

@@ -1,5 +1,11 @@
-//! Writes the list of steps, and keeps what every strategy must know: what is resident,
-//! which host copies are valid, what is still needed, and how much memory is free.
+//! Writes the list of steps, and tracks what every strategy must know: residency, valid host
+//! copies, values that are still needed, and free memory.
+
+#![expect(
+    clippy::indexing_slicing,
+    reason = "tensors and pools are those of the sequence and the memory, and the arrays have an \
+              entry for each"
+)]
 
 use super::list::{Lengths, List, Stuck};
 use super::memory::{CHUNKS, Memory};
@@ -10,30 +16,30 @@ use crate::plan::{Part, Resident, Step};
 use crate::scratch::{Limits, OutOfScratch, Scratch, words};
 use crate::sequence::LaunchId;
 
-/// A list of steps in the making. It follows the rules of a valid plan as long as tensors
-/// are prefetched before they are read and memory is freed before it is taken.
+/// A list of steps that is being written. It keeps the rules of a valid plan, provided that the
+/// caller prefetches tensors before they are read and frees memory before it is allocated.
 ///
-/// Parts leave a tensor from its end, since the last object is the one that may be half
-/// empty: what is resident is always the first objects, what the host holds the
-/// last, and one copy serves every later evict of the same value.
+/// Objects leave a tensor from its end, since only the last object may be half empty. So the
+/// resident objects are always the first ones, the host holds the last ones, and one offload serves
+/// every later evict of the same value.
 #[derive(Debug)]
 pub(super) struct Builder<'b> {
     pub(super) task: &'b Task<'b>,
     pub(super) memory: &'b Memory<'b>,
     uses: &'b Uses<'b>,
     list: List<'b>,
-    /// Objects on the device, from the first on; none for arena tensors.
+    /// The number of objects on the device, from the first on; zero for arena tensors.
     held: &'b mut [u64],
-    /// Objects of which the host holds the value, from the last on.
+    /// The number of objects whose value the host holds, from the last on.
     copied: &'b mut [u64],
     held_at_start: &'b mut [u64],
     copied_at_start: &'b mut [u64],
     /// The next [`Use`] of each tensor.
     upcoming: &'b mut [u32],
     free_objects: [u64; POOLS],
-    /// How many launches of the iteration are listed,
+    /// The number of launches of the iteration that are listed.
     launched: usize,
-    /// and how many ops on the host.
+    /// The number of ops on the host that are listed.
     host_steps: usize,
 }
 
@@ -42,7 +48,7 @@ impl<'b> Builder<'b> {
         words::<u64>(limits.tensors).saturating_mul(4).saturating_add(words::<u32>(limits.tensors))
     }
 
-    /// Starts with an empty device, but for the arena.
+    /// Starts with a device that is empty except for the arena.
     pub(super) fn new(
         task: &'b Task<'b>,
         memory: &'b Memory<'b>,
@@ -72,13 +78,13 @@ impl<'b> Builder<'b> {
         Ok(builder)
     }
 
-    /// Steps that the list has room for.
+    /// The number of steps that fit into the list.
     pub(super) const fn room(&self) -> usize {
         self.list.room()
     }
 
-    /// Starts the list anew where a launch begins an iteration: so the last of the iterations that
-    /// are followed is kept, and begins with what the one before left on the device.
+    /// Starts the list again if a launch begins an iteration. So the last of the simulated
+    /// iterations is kept, and begins with the residents that the one before left.
     pub(super) fn reach(&mut self, launch: LaunchId) {
         if launch == LaunchId(0) {
             self.restart();
@@ -103,7 +109,7 @@ impl<'b> Builder<'b> {
         self.copied_at_start.copy_from_slice(self.copied);
     }
 
-    /// Whether the objects that are held and those that are free make up each pool.
+    /// Whether the held and the free objects add up to each pool.
     fn is_balanced(&self) -> bool {
         let tensors = || self.task.sequence.tensor_ids();
         (0..self.memory.pools()).all(|pool| {
@@ -113,28 +119,28 @@ impl<'b> Builder<'b> {
         })
     }
 
-    /// Whether all of a tensor is on the device.
+    /// Whether the whole tensor is on the device.
     pub(super) fn is_resident(&self, tensor: TensorId) -> bool {
         self.held[tensor.index()] == self.memory.objects(tensor)
     }
 
-    /// Whether the host holds the value of all of a tensor.
+    /// Whether the host holds the value of the whole tensor.
     pub(super) fn has_host_copy(&self, tensor: TensorId) -> bool {
         self.copied[tensor.index()] == self.memory.objects(tensor)
     }
 
-    /// Objects of a tensor on the device, from the first on.
+    /// The number of a tensor's objects on the device, from the first on.
     pub(super) fn held(&self, tensor: TensorId) -> u64 {
         self.held[tensor.index()]
     }
 
-    /// Objects of a tensor of which the host holds the value, from the last on.
+    /// The number of a tensor's objects whose value the host holds, from the last on.
     pub(super) fn copied(&self, tensor: TensorId) -> u64 {
         self.copied[tensor.index()]
     }
 
-    /// Whether the value that a tensor holds now is read again, by a later op or, for a
-    /// state, by the next iteration.
+    /// Whether the current value of a tensor is read again, by a later op or, for a state, by the
+    /// next iteration.
     pub(super) fn is_needed(&self, tensor: TensorId) -> bool {
         let upcoming = self.upcoming(tensor);
         let is_state = self.task.sequence.tensor(tensor).kind == Kind::State;
@@ -146,12 +152,12 @@ impl<'b> Builder<'b> {
         Use(self.upcoming[tensor.index()])
     }
 
-    /// The op that uses a tensor first in an iteration; the first op where none does.
+    /// The first op of an iteration that uses a tensor; the first op of all if none does.
     pub(super) fn first_op(&self, tensor: TensorId) -> LaunchId {
         self.uses.first(tensor).op().unwrap_or(LaunchId(0))
     }
 
-    /// Whether a tensor is used next in the next iteration, and the op that uses it.
+    /// Whether the next use of a tensor is in the next iteration, and the op that uses it.
     pub(super) fn next_position(&self, tensor: TensorId) -> (bool, LaunchId) {
         let upcoming = self.upcoming(tensor);
         match upcoming.op() {
@@ -170,12 +176,13 @@ impl<'b> Builder<'b> {
         self.memory.pool(self.task, tensor)
     }
 
-    /// Objects of a pool that hold nothing.
+    /// The number of free objects of a pool.
     pub(super) fn free_objects(&self, pool: usize) -> u64 {
         self.free_objects[pool]
     }
 
-    /// Objects of a pool that a launch would still have to allocate, its workspace included.
+    /// The number of objects of a pool that a launch would still have to allocate, including its
+    /// workspace.
     pub(super) fn launch_objects(&self, op: LaunchId, pool: usize) -> u64 {
         let workspace = if pool == CHUNKS { self.memory.workspace(self.task, op) } else { 0 };
         let written = self.task.sequence.writes(op).iter();
@@ -194,7 +201,7 @@ impl<'b> Builder<'b> {
         }
     }
 
-    /// Allocates up to the object `to`.
+    /// Allocates up to object `to`.
     fn take(&mut self, tensor: TensorId, to: u64) -> Result<(), Stuck> {
         let objects = to - self.held(tensor);
         let free_objects = &mut self.free_objects[self.memory.pool(self.task, tensor)];
@@ -203,23 +210,23 @@ impl<'b> Builder<'b> {
         Ok(())
     }
 
-    /// Brings in what is missing of a tensor.
+    /// Prefetches the missing objects of a tensor.
     pub(super) fn prefetch(&mut self, tensor: TensorId) -> Result<(), Stuck> {
         self.prefetch_to(tensor, self.memory.objects(tensor))
     }
 
-    /// Whether ops run on the host too. A rule that does not wait for these has no list then.
+    /// Whether ops run on the host too. A rule that does not wait for them has no list then.
     fn takes_turns(&self) -> bool {
         !self.task.sequence.host_steps().is_empty()
     }
 
-    /// Whether an op on the host that is not listed yet makes the value that launches read next.
+    /// Whether an unlisted op on the host writes the value that launches read next.
     pub(super) fn awaits_host(&self, tensor: TensorId) -> bool {
         self.copied(tensor) == 0 && self.task.sequence.is_made_by_host(tensor)
     }
 
-    /// Brings in what is missing of the first `to` objects of a tensor, unless the host has yet to
-    /// make it.
+    /// Prefetches the missing ones of the first `to` objects of a tensor, unless the host has not
+    /// yet written it.
     pub(super) fn prefetch_to(&mut self, tensor: TensorId, to: u64) -> Result<(), Stuck> {
         let from = self.held(tensor);
         if from < to && !self.awaits_host(tensor) {
@@ -234,12 +241,12 @@ impl<'b> Builder<'b> {
         Ok(())
     }
 
-    /// Copies a tensor to the host.
+    /// Offloads a tensor.
     pub(super) fn offload(&mut self, tensor: TensorId) {
         self.offload_from(tensor, 0);
     }
 
-    /// Copies a tensor to the host from object `from` on, except for what the host holds.
+    /// Offloads a tensor from object `from` on, except for objects that the host holds.
     pub(super) fn offload_from(&mut self, tensor: TensorId, from: u64) {
         let to = self.memory.objects(tensor) - self.copied(tensor);
         if from < to {
@@ -249,18 +256,19 @@ impl<'b> Builder<'b> {
         }
     }
 
-    /// Copies a tensor to the host whether the host holds it or not.
+    /// Offloads a whole tensor, even if the host holds it.
     pub(super) fn offload_again(&mut self, tensor: TensorId) {
         self.copied[tensor.index()] = 0;
         self.offload(tensor);
     }
 
-    /// Gives a tensor's memory back, after copying a value that would be lost.
+    /// Frees a tensor's memory. Offloads its value first if it would be lost.
     pub(super) fn evict(&mut self, tensor: TensorId) {
         self.evict_from(tensor, 0);
     }
 
-    /// Gives back a tensor's memory from object `from` on, after copying what would be lost.
+    /// Frees a tensor's memory from object `from` on. Offloads these objects first if their value
+    /// would be lost.
     pub(super) fn evict_from(&mut self, tensor: TensorId, from: u64) {
         let to = self.held(tensor);
         if from >= to {
@@ -274,8 +282,9 @@ impl<'b> Builder<'b> {
         self.list.push(Step::Evict(self.part(tensor, from, to)));
     }
 
-    /// Runs an op, gives back what nobody needs after it, and runs what may follow on the host. What
-    /// the host made since its last prefetch comes first.
+    /// Launches an op, evicts operands that nothing needs any more, and runs the ops on the host
+    /// that may follow. Before that, prefetches operands that the host has written since their last
+    /// prefetch.
     pub(super) fn launch(&mut self, op: LaunchId) -> Result<(), Stuck> {
         self.run_on_host();
         for &tensor in self.task.sequence.reads(op) {
@@ -310,14 +319,14 @@ impl<'b> Builder<'b> {
         }
     }
 
-    /// Lists all ops on the host that may follow what is listed.
+    /// Lists all ops on the host that may run after the listed steps.
     fn run_on_host(&mut self) {
         while let Some(op) = self.next_on_host() {
             self.list_on_host(op);
         }
     }
 
-    /// Runs an op. Outputs have been copied to the host after it, and nothing has been given back.
+    /// Launches an op, and offloads outputs that have their last value. Evicts nothing.
     pub(super) fn launch_alone(&mut self, op: LaunchId) -> Result<(), Stuck> {
         let sequence = self.task.sequence;
         let fits = |pool| self.launch_objects(op, pool) <= self.free_objects(pool);
@@ -353,13 +362,13 @@ impl<'b> Builder<'b> {
         Ok(())
     }
 
-    /// Whether a tensor is an output, which an op gives its last value.
+    /// Whether a tensor is an output, and an op writes its last value.
     pub(super) fn is_final(&self, tensor: TensorId, op: LaunchId) -> bool {
         let is_output = self.task.sequence.tensor(tensor).kind == Kind::Output;
         is_output && self.uses.is_last_write(tensor, op)
     }
 
-    /// Copies an output to the host, where it has its last value.
+    /// Offloads an output, whose last value the device has.
     fn leave_on_host(&mut self, tensor: TensorId) {
         if self.memory.in_arena(tensor) {
             self.list.push(Step::Offload(Part::whole(tensor)));
@@ -368,7 +377,7 @@ impl<'b> Builder<'b> {
         }
     }
 
-    /// Closes the cycle: the iteration ends with what it began with.
+    /// Closes the cycle: the iteration must end with the residents with which it began.
     pub(super) fn finish(mut self) -> Result<Lengths, Stuck> {
         let sequence = self.task.sequence;
         self.run_on_host();
@@ -395,7 +404,8 @@ impl<'b> Builder<'b> {
         self.list.finish()
     }
 
-    /// Arena states stay, and arena inputs come anew at the end of each iteration.
+    /// Arena states stay resident, and arena inputs are prefetched again at the end of each
+    /// iteration.
     fn finish_arena(&mut self, tensor: TensorId) {
         let host_copy = match self.task.sequence.tensor(tensor).kind {
             Kind::Temporary | Kind::Output => return,
@@ -408,7 +418,7 @@ impl<'b> Builder<'b> {
         self.list.add_resident(Resident { part: Part::whole(tensor), host_copy });
     }
 
-    /// Lists the objects `from..to` of a tensor as resident at start, if there are any.
+    /// Lists the objects `from..to` of a tensor as resident at start, if the range is not empty.
     fn add_resident(&mut self, tensor: TensorId, from: u64, to: u64, host_copy: bool) {
         if from < to {
             let part = self.part(tensor, from, to);

@@ -1,13 +1,19 @@
-//! The device as a cache: what an op misses is fetched some ops ahead, and when memory is
-//! needed, what was used least recently leaves. A strategy says how far ahead, and the
-//! [`Fate`] of each tensor after an op.
+//! Uses the device as a cache: prefetches the operands that an op misses some ops ahead, and evicts
+//! the least recently used tensor if memory is needed. A strategy gives the number of ops ahead,
+//! and the [`Retention`] of each tensor after an op.
 //!
-//! An op is looked ahead to only where all that it misses fits beside what the ops before it
-//! touch and will allocate. So an op finds, within reach, all it needs; and one that was not
-//! looked ahead to may evict all but its own operands: what one op touches is memory enough.
+//! The look-ahead covers an op only if all operands that it misses fit beside the operands and
+//! allocations of the ops before it. So an op within the look-ahead finds all its operands; any
+//! other op may evict everything except its own operands, and memory suffices for the operands of
+//! one op.
 //!
-//! The sequence of ops is cyclic, and of two iterations the second is kept: it starts with
-//! what the first one left, the look ahead across its end included.
+//! The sequence of ops is cyclic. The second of two iterations is kept: it starts with the tensors
+//! that the first one left, including those prefetched across its end.
+
+#![expect(
+    clippy::indexing_slicing,
+    reason = "tensor ids are those of the sequence, and `kept_for` has an entry for each"
+)]
 
 use super::builder::Builder;
 use super::list::{Lengths, Stuck};
@@ -21,34 +27,34 @@ pub(super) const fn scratch_words(limits: &Limits) -> usize {
     Queue::scratch_words(limits).saturating_add(words::<u32>(limits.tensors))
 }
 
-/// What becomes of a tensor with a value that is needed again, after an op that touches it.
+/// What happens to a tensor, whose value is needed again, after an op that uses it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Fate {
-    /// It stays, whatever needs memory.
+pub(super) enum Retention {
+    /// It stays, even if memory is needed.
     Pinned,
-    /// It stays until memory is needed and nothing was used less recently.
+    /// It stays until memory is needed and it is the least recently used tensor.
     Cached,
-    /// It leaves at once.
+    /// It is evicted at once.
     Leaves,
 }
 
 struct Cache<'b, 's> {
     builder: Builder<'b>,
     ahead: u32,
-    /// Tensors that may leave; the least recently used in front.
+    /// Tensors that may be evicted, the least recently used first.
     order: Queue<'s>,
-    /// The last launch that must find each tensor, of those looked ahead to.
+    /// The last launch within the look-ahead that must find each tensor resident.
     kept_for: &'s mut [u32],
     /// The current launch, counted from 1 over all iterations.
     now: u32,
 }
 
-/// Fetches this many ops ahead, at most to the end of the op before the same one again.
+/// Writes a list that prefetches `ahead` ops ahead, at most one cycle less one op.
 pub(super) fn write(
     builder: Builder<'_>,
     ahead: u32,
     scratch: &mut Scratch<'_>,
-    fate: impl Fn(&Builder<'_>, LaunchId, TensorId) -> Fate,
+    retention: impl Fn(&Builder<'_>, LaunchId, TensorId) -> Retention,
 ) -> Result<Lengths, Stuck> {
     let sequence = builder.task.sequence;
     let (tensors, ops) = (sequence.tensors().len(), sequence.len() as u32);
@@ -60,11 +66,11 @@ pub(super) fn write(
         kept_for: scratch.take(tensors, 0u32)?,
         now: 0,
     };
-    cache.two_iterations(fate)
+    cache.two_iterations(retention)
 }
 
-/// Ops from one that touches a tensor to the next that does, in the cyclic sequence; asked
-/// when the first of them has been launched.
+/// The number of ops from one that uses a tensor to the next that does, in the cyclic sequence.
+/// Call it after the first of them has been launched.
 pub(super) fn distance(builder: &Builder<'_>, op: LaunchId, tensor: TensorId) -> u32 {
     let (next_iteration, next) = builder.next_position(tensor);
     let iteration_ops = if next_iteration { builder.task.sequence.len() as u32 } else { 0 };
@@ -74,7 +80,7 @@ pub(super) fn distance(builder: &Builder<'_>, op: LaunchId, tensor: TensorId) ->
 impl Cache<'_, '_> {
     fn two_iterations(
         mut self,
-        fate: impl Fn(&Builder<'_>, LaunchId, TensorId) -> Fate,
+        retention: impl Fn(&Builder<'_>, LaunchId, TensorId) -> Retention,
     ) -> Result<Lengths, Stuck> {
         let sequence = self.builder.task.sequence;
         for (_, op) in sequence.iterations(2) {
@@ -84,7 +90,7 @@ impl Cache<'_, '_> {
             self.look_ahead(op)?;
             self.builder.launch(op)?;
             for &tensor in sequence.operands_of(op) {
-                self.settle(tensor, fate(&self.builder, op, tensor))?;
+                self.apply(tensor, retention(&self.builder, op, tensor))?;
             }
         }
         self.builder.finish()
@@ -96,25 +102,26 @@ impl Cache<'_, '_> {
         }
     }
 
-    /// Brings in what an op misses, and frees what it allocates.
+    /// Prefetches the operands that an op misses, and frees memory for its allocations.
     fn fetch(&mut self, op: LaunchId) -> Result<(), Stuck> {
         self.keep(op, self.now);
         for &tensor in self.builder.task.sequence.reads(op) {
             if !self.builder.is_resident(tensor) {
-                self.bring(tensor, 0)?;
+                self.prefetch_beside(tensor, 0)?;
             }
         }
         self.free(self.builder.launch_objects(op, CHUNKS))
     }
 
-    /// Brings in what the next ops miss, in order, as long as all that one misses fits beside
-    /// what those before it allocate. Of what the very next one misses, a part will do.
+    /// Prefetches the operands that the next ops miss, in order, as long as all operands of an op
+    /// fit beside the allocations of the ops before it. For the very next op, prefetches a part of
+    /// its operands if not all fit.
     fn look_ahead(&mut self, op: LaunchId) -> Result<(), Stuck> {
         let launch_objects = self.builder.launch_objects(op, CHUNKS);
         let ops = self.builder.task.sequence.len() as u32;
         let (mut written_objects, mut workspace_objects) = (0u64, 0u64);
         for ahead in 1..=self.ahead {
-            // Both are below 2^31, as `Uses` demands.
+            // Both are below 2^31, as `Uses` requires.
             let [before, next] = [ahead - 1, ahead].map(|ahead| LaunchId((op.0 + ahead) % ops));
             let workspace = self.builder.memory.workspace(self.builder.task, before);
             let written = self.builder.launch_objects(before, CHUNKS) - workspace;
@@ -128,7 +135,7 @@ impl Cache<'_, '_> {
                 self.keep(next, launch);
             }
             if fits || ahead == 1 {
-                self.bring_missing(next, launch_objects)?;
+                self.prefetch_missing(next, launch_objects)?;
             }
             if !fits {
                 self.disclaim(next, launch);
@@ -138,7 +145,7 @@ impl Cache<'_, '_> {
         Ok(())
     }
 
-    /// Keeps what an op touches and none before it keeps.
+    /// Keeps the operands of an op that no earlier op keeps.
     fn claim(&mut self, op: LaunchId, launch: u32) {
         for &tensor in self.builder.task.sequence.operands_of(op) {
             let kept_for = &mut self.kept_for[tensor.index()];
@@ -159,11 +166,12 @@ impl Cache<'_, '_> {
         missing.fold(0, |sum, &tensor| sum.saturating_add(self.builder.memory.objects(tensor)))
     }
 
-    /// Brings in what an op misses, as far as memory allows beside the current launch.
-    fn bring_missing(&mut self, op: LaunchId, launch_objects: u64) -> Result<(), Stuck> {
+    /// Prefetches the operands that an op misses, as far as memory allows beside the current
+    /// launch.
+    fn prefetch_missing(&mut self, op: LaunchId, launch_objects: u64) -> Result<(), Stuck> {
         for &tensor in self.builder.task.sequence.reads(op) {
             if self.is_missing(tensor) {
-                match self.bring(tensor, launch_objects) {
+                match self.prefetch_beside(tensor, launch_objects) {
                     Err(Stuck::NoMemory) => return Ok(()),
                     other => other?,
                 }
@@ -172,7 +180,7 @@ impl Cache<'_, '_> {
         Ok(())
     }
 
-    /// Whether the value that the next op to touch a tensor reads is on the host alone.
+    /// Whether the next op that uses a tensor reads a value that only the host has.
     fn is_missing(&self, tensor: TensorId) -> bool {
         let upcoming = self.builder.upcoming(tensor);
         let is_temporary = self.builder.task.sequence.tensor(tensor).kind == Kind::Temporary;
@@ -183,8 +191,8 @@ impl Cache<'_, '_> {
         reads && !self.builder.is_resident(tensor) && self.builder.has_host_copy(tensor)
     }
 
-    /// Fetches a tensor where `beside_objects` stay free.
-    fn bring(&mut self, tensor: TensorId, beside_objects: u64) -> Result<(), Stuck> {
+    /// Prefetches a tensor if `beside_objects` stay free.
+    fn prefetch_beside(&mut self, tensor: TensorId, beside_objects: u64) -> Result<(), Stuck> {
         let objects = self.builder.memory.objects(tensor);
         self.free(beside_objects.saturating_add(objects))?;
         self.builder.prefetch(tensor)?;
@@ -192,8 +200,8 @@ impl Cache<'_, '_> {
         Ok(())
     }
 
-    /// Evicts the least recently used that no op in sight touches until this many objects
-    /// are free; none where that is not enough.
+    /// Evicts the least recently used tensors that no op within the look-ahead uses, until this
+    /// many objects are free. Fails without an evict if that is impossible.
     fn free(&mut self, objects: u64) -> Result<(), Stuck> {
         if !self.is_within_reach(objects) {
             return Err(Stuck::NoMemory);
@@ -208,7 +216,7 @@ impl Cache<'_, '_> {
         Ok(())
     }
 
-    /// Whether this many objects are free or may become so.
+    /// Whether this many objects are free or can be freed.
     fn is_within_reach(&self, objects: u64) -> bool {
         let mut within_reach = self.builder.free_objects(CHUNKS);
         let mut from = self.order.front();
@@ -220,7 +228,7 @@ impl Cache<'_, '_> {
         true
     }
 
-    /// The first that may leave, from a position in the order on.
+    /// The first tensor that may be evicted, from a position in the order on.
     fn oldest_evictable(&self, mut from: Option<TensorId>) -> Option<TensorId> {
         while let Some(tensor) = from {
             if self.kept_for[tensor.index()] < self.now {
@@ -231,15 +239,16 @@ impl Cache<'_, '_> {
         None
     }
 
-    fn settle(&mut self, tensor: TensorId, fate: Fate) -> Result<(), Stuck> {
+    /// Evicts a tensor after an op that used it, or lists it as evictable, or neither.
+    fn apply(&mut self, tensor: TensorId, retention: Retention) -> Result<(), Stuck> {
         self.order.remove(tensor);
         if !self.builder.is_resident(tensor) || self.builder.memory.in_arena(tensor) {
             return Ok(());
         }
-        match fate {
-            Fate::Pinned => {}
-            Fate::Cached => self.order.push(tensor),
-            Fate::Leaves => self.builder.evict(tensor),
+        match retention {
+            Retention::Pinned => {}
+            Retention::Cached => self.order.push(tensor),
+            Retention::Leaves => self.builder.evict(tensor),
         }
         Ok(())
     }

@@ -1,12 +1,14 @@
-//! Chance that is the same in every run.
+//! Random numbers that are the same in every run.
 
-/// A generator of numbers (xorshift, with a product to spread the seeds: Marsaglia, "Xorshift
+#![expect(clippy::indexing_slicing, reason = "the number is below the length of the array")]
+
+/// A random number generator (xorshift, with a product to spread the seeds: Marsaglia, "Xorshift
 /// RNGs", 2003).
 #[derive(Debug)]
 pub(super) struct Chance(u64);
 
 impl Chance {
-    /// The same seed gives the same numbers.
+    /// Creates a generator. The same seed gives the same numbers.
     pub(super) const fn new(seed: u64) -> Self {
         let state = seed.wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
         Self(if state == 0 { 1 } else { state })
@@ -19,21 +21,21 @@ impl Chance {
         self.0
     }
 
-    /// A number below `count`.
+    /// A number below `count`, or 0 if `count` is 0.
     const fn below(&mut self, count: u64) -> u64 {
-        // The upper bits are the better ones.
+        // The upper bits are more random.
         match (self.bits() >> 32).checked_rem(count) {
             Some(number) => number,
             None => 0,
         }
     }
 
-    /// True in `times` of a hundred cases.
+    /// True in `times` per cent of all cases.
     pub(super) const fn percent(&mut self, times: u64) -> bool {
         self.below(100) < times
     }
 
-    /// One of these; all are as likely.
+    /// One of the values, each with the same probability.
     pub(super) const fn one_of<T: Copy, const N: usize>(&mut self, these: &[T; N]) -> T {
         these[self.below(N as u64) as usize]
     }
@@ -49,13 +51,13 @@ impl Chance {
 mod tests {
     use super::*;
 
-    /// Worked out apart, by the definition of the generator.
+    /// The expected numbers were computed separately, by the definition of the generator.
     #[test]
     fn numbers_are_the_same_in_every_run() {
         for (seed, expected) in [
             (0, [630, 353, 201, 580]),
             (7, [560, 460, 393, 800]),
-            // Its state would be zero.
+            // Without the special case, its state would be zero.
             (u64::MAX, [0, 102, 399, 667]),
         ] {
             let mut chance = Chance::new(seed);

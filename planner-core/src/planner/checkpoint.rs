@@ -1,12 +1,19 @@
 //! Activation checkpointing (Chen, Xu, Zhang and Guestrin, "Training deep nets with sublinear
-//! memory cost", 2016), as frameworks do it: the forward pass is cut into segments; what a segment
-//! takes from the ones before it stays, the rest is dropped and made again in the backward pass.
-//! Nothing moves but inputs. Or what stays is moved to the host between the passes, as the large
-//! libraries do.
+//! memory cost", 2016), as frameworks do it: the forward pass is cut into segments; the values that
+//! a segment takes from earlier ones stay, and all others are dropped and computed again in the
+//! backward pass. Only inputs move. In a variant, the values that stay are moved to the host
+//! between the passes, as large libraries do.
 //!
-//! Frameworks leave the segments to their users. Here several numbers of segments are tried, the
-//! square root of the number of ops among them, each cut near equal parts where least crosses the
-//! cut. A list of ops does not say where the forward pass ends: that is where most is alive.
+//! Frameworks leave the choice of segments to their users. Here several numbers of segments are
+//! tried, including the square root of the number of ops; each cut is placed near equal parts at
+//! the point that the fewest bytes cross. A list of ops does not tell where the forward pass ends;
+//! it is assumed to end where most bytes are alive.
+
+#![expect(
+    clippy::indexing_slicing,
+    reason = "slots, tensors and launches are those of the sequence; cuts and the peak are \
+              positions of launches"
+)]
 
 use super::builder::Builder;
 use super::error::PlanningError;
@@ -25,13 +32,14 @@ use crate::plan::ArenaPlacement;
 use crate::scratch::{Limits, OutOfScratch, Scratch, larger, total, words};
 use crate::sequence::{LaunchId, Sequence};
 
-/// Numbers of segments that are tried, beside the square root of the ops of the forward pass.
+/// The numbers of segments that are tried, in addition to the square root of the ops of the forward
+/// pass.
 const SEGMENTS: [usize; 13] = [2, 3, 4, 6, 8, 11, 16, 23, 32, 45, 64, 91, 128];
 
-/// A cut may be so far from that of equal parts, as a fraction of a segment.
+/// The distance of a cut from that of equal parts may be this fraction of a segment.
 const NEAR: usize = 3;
 
-/// The rule in which nothing but inputs moves.
+/// The rule in which only inputs move.
 #[derive(Debug)]
 pub(super) struct Checkpoint;
 
@@ -59,7 +67,7 @@ impl Rule for Checkpoint {
     }
 }
 
-/// The rule in which what stays is moved to the host. Without segments there is nothing to move.
+/// The rule in which staying values move to the host. Without segments, nothing moves.
 #[derive(Debug)]
 pub(super) struct CheckpointOffload;
 
@@ -112,7 +120,7 @@ pub(super) const fn scratch_words(limits: &Limits) -> usize {
     ])
 }
 
-/// What is small in any budget, so that the segments do not depend on it.
+/// The memory for an unlimited budget, so that the segments do not depend on the budget.
 pub(super) fn memory<'m>(
     task: &Task<'_>,
     arena: &mut [ArenaPlacement],
@@ -122,33 +130,33 @@ pub(super) fn memory<'m>(
     Memory::new(&unlimited, Need::LargestOp, arena, scratch)
 }
 
-/// Which values of the forward pass stay, in addition to the first value of each segment.
+/// The values of the forward pass that stay, in addition to those that cross a cut.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Staying {
-    /// None.
+    /// No further values.
     Crossing,
-    /// If some value could not be made again otherwise: the values that updates read, and other ops that
-    /// run once. Such an op changes the states that a repeat would read.
+    /// If some value could not be computed again otherwise: also the values that updates read, and
+    /// other ops that run once. Such an op changes the states that a repeat would read.
     Needed,
 }
 
-/// Calls `see` with the sequence that each number of segments leads to, but for those in which
-/// something cannot be made again.
+/// Calls `visit` with the sequence of each number of segments, except those in which a value cannot
+/// be computed again.
 pub(super) fn each(
     task: &Task<'_>,
     memory: &Memory<'_>,
     staying: Staying,
     scratch: &mut Scratch<'_>,
-    mut see: impl FnMut(&Sequence<'_>, &mut Scratch<'_>) -> Result<(), PlanningError>,
+    mut visit: impl FnMut(&Sequence<'_>, &mut Scratch<'_>) -> Result<(), PlanningError>,
 ) -> Result<(), PlanningError> {
     let sequence = task.sequence;
     let mut scratch = scratch.reborrow();
     let most = sequence.graph().ops().len().saturating_mul(2);
     let gaps = Gaps::new(sequence, &mut scratch)?;
-    let turn = turn(task, &gaps, &mut scratch)?;
-    let root = turn.isqrt();
+    let peak = peak(task, &gaps, &mut scratch)?;
+    let root = peak.isqrt();
     for segments in SEGMENTS.into_iter().chain([root]) {
-        if segments < 2 || segments >= turn.max(2) {
+        if segments < 2 || segments >= peak.max(2) {
             continue;
         }
         let mut scratch = scratch.reborrow();
@@ -158,8 +166,8 @@ pub(super) fn each(
             let mut scratch = scratch.reborrow();
             let mut values = Values::new(sequence, &gaps, &mut scratch)?;
             let mut dropped = Dropped::new(gaps.len(), &mut scratch)?;
-            let cuts = cuts(task, &gaps, turn, segments, &mut scratch)?;
-            drop_between(task, &gaps, (&mut values, &mut dropped), staying, turn, cuts);
+            let cuts = cuts(task, &gaps, peak, segments, &mut scratch)?;
+            drop_between(task, &gaps, (&mut values, &mut dropped), staying, peak, cuts);
             let lists = Unrolled { launches: &mut *launches, positions: &mut *positions };
             repeats::unroll(sequence, &gaps, memory, &values, &dropped, lists, &mut scratch)
         };
@@ -170,35 +178,44 @@ pub(super) fn each(
         if let Some(len) = made.filter(|&len| len > sequence.len()) {
             let order = launches[..len].iter().copied();
             let repeated = sequence.in_order(order, &mut scratch)?;
-            see(&repeated, &mut scratch)?;
+            visit(&repeated, &mut scratch)?;
         }
     }
     Ok(())
 }
 
-/// The gaps of temporaries, each with the operand that it follows.
+/// The time that a temporary waits for its next use within an iteration.
+struct TemporaryGap {
+    /// The operand before the gap.
+    slot: usize,
+    /// The launches of the gap: `from..to`.
+    from: usize,
+    to: usize,
+}
+
+/// The gaps of temporaries.
 fn gaps_of_temporaries<'g>(
     task: &'g Task<'_>,
     gaps: &'g Gaps<'_>,
-) -> impl Iterator<Item = (usize, usize, usize)> + 'g {
+) -> impl Iterator<Item = TemporaryGap> + 'g {
     let sequence = task.sequence;
     (0..gaps.len()).filter_map(move |slot| {
         let span = gaps.span(sequence, slot).filter(|span| !span.wraps)?;
         let tensor = sequence.operands()[slot];
         let is_temporary = sequence.tensor(tensor).kind == Kind::Temporary;
-        is_temporary.then_some((slot, span.from, span.to))
+        is_temporary.then_some(TemporaryGap { slot, from: span.from, to: span.to })
     })
 }
 
 /// The launch before which most bytes of temporaries wait for their next use.
-fn turn(
+fn peak(
     task: &Task<'_>,
     gaps: &Gaps<'_>,
     scratch: &mut Scratch<'_>,
 ) -> Result<usize, OutOfScratch> {
     let mut scratch = scratch.reborrow();
     let change = scratch.take(task.sequence.len() + 1, 0u64)?;
-    for (slot, from, to) in gaps_of_temporaries(task, gaps) {
+    for TemporaryGap { slot, from, to } in gaps_of_temporaries(task, gaps) {
         let bytes = task.sequence.tensor(task.sequence.operands()[slot]).bytes;
         change[from] = change[from].wrapping_add(bytes);
         change[to] = change[to].wrapping_sub(bytes);
@@ -213,20 +230,20 @@ fn turn(
     Ok(most.1)
 }
 
-/// The launches before which segments begin, but for the first.
+/// The launches before which segments begin, without the first segment.
 fn cuts<'s>(
     task: &Task<'_>,
     gaps: &Gaps<'_>,
-    turn: usize,
+    peak: usize,
     segments: usize,
     scratch: &mut Scratch<'s>,
 ) -> Result<&'s [u32], OutOfScratch> {
     let cuts = scratch.take(segments, 0u32)?;
     let mut scratch = scratch.reborrow();
-    let crossing = scratch.take(turn + 1, 0u64)?;
-    for (slot, from, to) in gaps_of_temporaries(task, gaps) {
-        // Within the forward pass a value crosses the cuts between two of its uses.
-        if to < turn {
+    let crossing = scratch.take(peak + 1, 0u64)?;
+    for TemporaryGap { slot, from, to } in gaps_of_temporaries(task, gaps) {
+        // Within the forward pass, a value crosses the cuts between two of its uses.
+        if to < peak {
             let bytes = task.sequence.tensor(task.sequence.operands()[slot]).bytes;
             crossing[from] = crossing[from].wrapping_add(bytes);
             crossing[to + 1] = crossing[to + 1].wrapping_sub(bytes);
@@ -237,12 +254,12 @@ fn cuts<'s>(
         sum = sum.wrapping_add(*bytes);
         *bytes = sum;
     }
-    let near = turn / segments / NEAR;
+    let near = peak / segments / NEAR;
     let (first, others) = cuts.split_at_mut(1);
     first[0] = first_cut(task, crossing, near).unwrap_or(0) as u32;
     for (at, cut) in others.iter_mut().enumerate() {
-        let equal = (at + 1) * turn / segments;
-        let range = equal.saturating_sub(near).max(1)..=(equal + near).min(turn);
+        let equal = (at + 1) * peak / segments;
+        let range = equal.saturating_sub(near).max(1)..=(equal + near).min(peak);
         let best = range.min_by_key(|&at| (crossing[at], at.abs_diff(equal)));
         *cut = best.unwrap_or(equal) as u32;
     }
@@ -250,8 +267,8 @@ fn cuts<'s>(
     Ok(cuts)
 }
 
-/// A cut after launches that read more bytes of states than they leave: an embedding is not looked up again
-/// at the end of the backward pass, which uses its table no more.
+/// A cut after launches that read more bytes of states than they leave: this avoids a second
+/// look-up of an embedding at the end of the backward pass, which does not use its table any more.
 fn first_cut(task: &Task<'_>, crossing: &[u64], near: usize) -> Option<usize> {
     let sequence = task.sequence;
     let is_state = |tensor: &&TensorId| sequence.tensor(**tensor).kind == Kind::State;
@@ -267,13 +284,14 @@ fn first_cut(task: &Task<'_>, crossing: &[u64], near: usize) -> Option<usize> {
     cuts.min().map(|(_, cut)| cut)
 }
 
-/// Drops what waits over the turn and crosses no cut, and holds what does for repeats.
+/// Drops the values that wait across the peak and cross no cut, and holds those that cross one for
+/// repeats.
 fn drop_between(
     task: &Task<'_>,
     gaps: &Gaps<'_>,
     (values, dropped): (&mut Values<'_>, &mut Dropped<'_>),
     staying: Staying,
-    turn: usize,
+    peak: usize,
     cuts: &[u32],
 ) {
     let sequence = task.sequence;
@@ -282,15 +300,15 @@ fn drop_between(
         cuts.get(next).is_some_and(|&cut| cut as usize <= to)
     };
     let end = LaunchId(sequence.len() as u32 - 1);
-    for (slot, from, to) in gaps_of_temporaries(task, gaps) {
+    for TemporaryGap { slot, from, to } in gaps_of_temporaries(task, gaps) {
         let value = gaps.version(slot);
         let maker = gaps.launch(value as usize);
-        if to < turn && is_cut(LaunchId(from as u32 - 1), to) {
+        if to < peak && is_cut(LaunchId(from as u32 - 1), to) {
             values.hold(value, end);
         }
-        let waits = from <= turn && turn < to;
+        let waits = from <= peak && peak < to;
         let is_kept = staying == Staying::Needed && !sequence.is_repeatable(LaunchId(to as u32));
-        let can_run_again = values.can_run_again(sequence, maker, LaunchId(to as u32));
+        let can_run_again = values.can_run_again(sequence, gaps, maker, LaunchId(to as u32));
         if waits && !is_kept && !is_cut(maker, from - 1) && can_run_again {
             dropped.drop_after(slot);
         }
@@ -321,9 +339,9 @@ mod tests {
     const LAYERS: usize = 6;
     const HEAD: OpId = OpId(LAYERS as u32);
 
-    /// Layers forward, a head that makes its gradients too, its update, and the layers backward.
-    /// Calls `see` with the number of launches of each op, for each number of segments.
-    fn each_count(first_weight_bytes: u64, mut see: impl FnMut([usize; 2 * LAYERS + 2])) {
+    /// Layers forward, a head that also computes its gradients, its update, and the layers
+    /// backward. Calls `visit` with the number of launches of each op, for each number of segments.
+    fn each_count(first_weight_bytes: u64, mut visit: impl FnMut([usize; 2 * LAYERS + 2])) {
         let tensor = |kind| Tensor { bytes: 4096, kind };
         let mut tensors = [tensor(Kind::Temporary); 3 * LAYERS + 4];
         let [weight, forward, backward] = [0, LAYERS, 2 * LAYERS];
@@ -363,14 +381,14 @@ mod tests {
         each(&task, &memory, Staying::Crossing, &mut scratch, |repeated, _| {
             let of =
                 |op| repeated.launches().filter(move |&launch| repeated.op(launch).index() == op);
-            see(core::array::from_fn(|op| of(op).count()));
+            visit(core::array::from_fn(|op| of(op).count()));
             Ok(())
         })
         .unwrap();
     }
 
     #[test]
-    fn what_an_update_makes_impossible_to_run_again_stays() {
+    fn a_value_that_cannot_be_computed_after_an_update_stays() {
         let mut found = 0;
         each_count(4096, |launches| {
             assert_eq!(launches[HEAD.index()], 1, "its update has changed what it would read");

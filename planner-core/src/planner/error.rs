@@ -1,4 +1,4 @@
-//! Why there is no plan.
+//! Errors of planning.
 
 use crate::graph::{GraphError, OpId};
 use crate::plan::PlanError;
@@ -11,41 +11,41 @@ use core::fmt;
 pub enum PlanningError {
     /// The budget is too small for this strategy.
     Infeasible {
-        /// The smallest budget that is not.
+        /// The smallest feasible budget.
         min_feasible_bytes: u64,
         /// The op that needs it.
         op: OpId,
     },
-    /// The strategy plans chains of layers only.
+    /// The strategy plans only chains of layers.
     NoChain {
         /// An op that is not the forward or backward op of a layer.
         op: OpId,
     },
-    /// The budget is more than the device has.
+    /// The budget exceeds the device's memory.
     BudgetAboveDevice {
-        /// The budget asked for.
+        /// The requested budget.
         budget_bytes: u64,
         /// The machine's memory.
         device_bytes: u64,
     },
-    /// What is on the device cannot leave in time for the next op.
+    /// The residents of the device cannot leave in time for the next op.
     Stuck,
-    /// The strategy runs ops on the host, and no op has a time there.
+    /// The strategy runs ops on the host, but no op has a time there.
     NothingOnHost,
-    /// An order of the ops that is asked for makes no graph.
+    /// A requested order of the ops is not a valid graph.
     Order(GraphError),
-    /// A buffer for output is too short. For steps: of the lists that do not fit, what the
-    /// shortest needs.
+    /// An output buffer is too short. For steps, the error has the length of the shortest list that
+    /// does not fit.
     BufferTooShort(BufferTooShort),
     /// The working memory is too small.
     Scratch(OutOfScratch),
-    /// The plan needs more than the machine has, or its sizes or times exceed 64 bits.
+    /// The plan needs more than the machine has, or a size or time exceeds 64 bits.
     Plan(PlanError),
 }
 
 impl PlanningError {
-    /// The one of two that asks for less memory.
-    pub(super) fn less(self, other: Option<Self>) -> Self {
+    /// The one of two errors that asks for less memory.
+    pub(super) fn with_least_need(self, other: Option<Self>) -> Self {
         match (self, other) {
             (
                 Self::Infeasible { min_feasible_bytes: one, .. },
@@ -61,7 +61,7 @@ impl PlanningError {
         matches!(self, Self::NoChain { .. } | Self::NothingOnHost)
     }
 
-    /// Whether another list of launches for the same work may do with less.
+    /// Whether another list of launches for the same work may need less.
     pub(super) const fn is_of_one_list(&self) -> bool {
         matches!(
             self,
@@ -109,11 +109,13 @@ impl fmt::Display for PlanningError {
                 f,
                 "the budget of {budget_bytes} bytes is more than the device's {device_bytes}"
             ),
-            Self::Stuck => write!(f, "what is on the device cannot leave in time for the next op"),
-            Self::NothingOnHost => {
-                write!(f, "the strategy runs ops on the host, and no op has a time there (host_ns)")
+            Self::Stuck => {
+                write!(f, "the residents of the device cannot leave in time for the next op")
             }
-            Self::Order(error) => write!(f, "the order of the ops makes no graph: {error}"),
+            Self::NothingOnHost => {
+                write!(f, "the strategy runs ops on the host, but no op has a time there (host_ns)")
+            }
+            Self::Order(error) => write!(f, "the order of the ops is not valid: {error}"),
             Self::BufferTooShort(error) => error.fmt(f),
             Self::Scratch(error) => error.fmt(f),
             Self::Plan(error) => error.fmt(f),

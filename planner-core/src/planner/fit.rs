@@ -1,18 +1,17 @@
-//! The rule of thumb of inference servers: as many layers on the device as fit, the rest
-//! streamed. (Hugging Face Accelerate's `infer_auto_device_map` with CPU offload fills the
-//! device with layers in their order, keeps memory for the largest of the others, and brings
-//! each of those in for its turn.)
+//! The rule of thumb of inference servers: as many layers on the device as fit, and the rest
+//! streamed. (Hugging Face Accelerate's `infer_auto_device_map` with CPU offload fills the device
+//! with layers in their order, keeps memory for the largest other layer, and uploads each other
+//! layer for its turn.)
 //!
-//! - The states that are used first stay on the device for good, as many as fit beside what
-//!   the ops need: see [`Residents`].
-//! - Every other state is fetched one op ahead and leaves after the op, unless it would have
-//!   to come back at once, for one of the next two ops. Where the host has its value, it
-//!   leaves without a copy.
-//! - Temporaries and inputs stay while they are needed; where they do not fit, what was used
-//!   least recently leaves.
+//! * The states that are used first stay on the device permanently, as many as fit beside the needs
+//!   of the ops: see [`Residents`].
+//! * Every other state is prefetched one op ahead and evicted after the op, unless one of the next
+//!   two ops needs it again. If the host has its value, it is evicted without a copy.
+//! * Temporaries and inputs stay while they are needed; if they do not fit, the least recently used
+//!   one is evicted.
 
 use super::builder::Builder;
-use super::cache::{self, Fate, distance};
+use super::cache::{self, Retention, distance};
 use super::list::{Lengths, Stuck};
 use super::residents::{Residents, Spans};
 use super::strategy::Rule;
@@ -50,23 +49,23 @@ impl Rule for Fit {
             residents.choose(&builder, &mut spans);
         }
         cache::write(builder, 1, &mut scratch, |builder, op, tensor| {
-            fate_of_state(builder, &residents, op, tensor).unwrap_or(Fate::Cached)
+            retention_of_state(builder, &residents, op, tensor).unwrap_or(Retention::Cached)
         })
     }
 }
 
-/// What becomes of a state; none for other tensors.
-pub(super) fn fate_of_state(
+/// The retention of a state; none for other tensors.
+pub(super) fn retention_of_state(
     builder: &Builder<'_>,
     residents: &Residents<'_>,
     op: LaunchId,
     tensor: TensorId,
-) -> Option<Fate> {
+) -> Option<Retention> {
     (builder.task.sequence.tensor(tensor).kind == Kind::State).then(|| {
         match distance(builder, op, tensor) > 2 {
-            _ if residents.stays(tensor) => Fate::Pinned,
-            true => Fate::Leaves,
-            false => Fate::Cached,
+            _ if residents.stays(tensor) => Retention::Pinned,
+            true => Retention::Leaves,
+            false => Retention::Cached,
         }
     })
 }

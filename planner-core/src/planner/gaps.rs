@@ -1,8 +1,15 @@
-//! Which tensors leave the device between two of their uses, and how much of each.
+//! The gaps: spans between two uses of a value in which it may leave the device, and the number of
+//! objects that do.
 //!
-//! A *gap* is the span of ops strictly between two consecutive uses of a value, in the
-//! cyclic sequence. Moving `x` objects of the tensor in the gap frees them at all those
-//! ops, for an upload and, unless the host holds them already, a download.
+//! A *gap* is the span of ops strictly between two consecutive uses of a value, in the cyclic
+//! sequence. Moving `x` objects of the tensor in the gap frees them at all those ops, at the cost
+//! of an upload and, unless the host already holds them, a download.
+
+#![expect(
+    clippy::indexing_slicing,
+    reason = "slots, tensors and versions are those of the sequence, and the arrays have an entry \
+              for each slot"
+)]
 
 use super::memory::{CHUNKS, Memory};
 use super::request::POOLS;
@@ -15,34 +22,34 @@ use crate::sequence::{LaunchId, Sequence};
 /// No operand.
 const NONE: u32 = u32::MAX;
 
-/// Gaps of a value that are looked through for the one that moves most. It bounds the time for values
-/// that many ops read.
-const LOOKED_AT: usize = 64;
+/// The most gaps of a value that are searched for the one that moves most. It bounds the time for
+/// values that many ops read.
+const MOST_SEARCHED: usize = 64;
 
-/// The gap after each operand, and what moves in it.
+/// The gap after each operand, and the objects that move in it.
 #[derive(Debug)]
 pub(super) struct Gaps<'a> {
-    /// The operand that uses the tensor next, cyclically; of an op that uses it twice, the
-    /// first.
+    /// The operand that uses the tensor next, cyclically; if an op uses it twice, the first of the
+    /// two.
     next: &'a mut [u32],
     /// The op of each operand.
     op: &'a mut [u32],
-    /// The operand that wrote the value; none where no op writes it.
+    /// The operand that wrote the value; none if no op writes it.
     version: &'a mut [u32],
     /// Objects that move in the gap after each operand.
     moved: &'a mut [u64],
-    /// The most objects that move in any gap of a value, by the operand that wrote it.
+    /// The maximum of the objects that move in a gap of each value, by the operand that wrote it.
     offloaded: &'a mut [u64],
 }
 
-/// A span of ops, cyclically.
+/// A cyclic span of ops.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Span {
     /// The first op.
     pub(super) from: usize,
     /// The op after the last.
     pub(super) to: usize,
-    /// Whether it reaches over the end of the iteration.
+    /// Whether the span crosses the end of the iteration.
     pub(super) wraps: bool,
 }
 
@@ -64,7 +71,7 @@ impl<'a> Gaps<'a> {
             .saturating_add(words::<u64>(limits.operands).saturating_mul(2))
     }
 
-    /// Words that it takes to find them, and to sum up their memory.
+    /// Words of scratch for finding the gaps, and for their slack.
     pub(super) const fn working_words(limits: &Limits) -> usize {
         total([
             words::<u32>(limits.tensors),
@@ -87,7 +94,7 @@ impl<'a> Gaps<'a> {
             offloaded: scratch.take(operands, 0)?,
         };
         let last = scratch.reborrow().take(sequence.tensors().len(), NONE)?;
-        // Over two iterations, so that each use sees the one that follows in the next iteration.
+        // Two iterations, so that each use finds the next one in the following iteration.
         for (_, op) in sequence.iterations(2).rev() {
             let first = sequence.first_slot(op);
             let operands = sequence.operands_of(op);
@@ -102,7 +109,7 @@ impl<'a> Gaps<'a> {
         for (_, op) in sequence.iterations(2) {
             if op == LaunchId(0) {
                 for (last, tensor) in last.iter_mut().zip(sequence.tensors()) {
-                    // Only a state's value lives on into the next iteration.
+                    // Only the value of a state survives into the next iteration.
                     *last = if tensor.kind == Kind::State { *last } else { NONE };
                 }
             }
@@ -118,30 +125,30 @@ impl<'a> Gaps<'a> {
         Ok(gaps)
     }
 
-    /// None, for rules that do not look at them.
+    /// No gaps, for rules that do not use them.
     pub(super) fn none() -> Self {
         let [next, op, version] = [(); 3].map(|()| <&mut [u32]>::default());
         let [moved, offloaded] = [(); 2].map(|()| <&mut [u64]>::default());
         Self { next, op, version, moved, offloaded }
     }
 
-    /// How many gaps there are at most: one after each operand.
+    /// The number of gaps at most: one after each operand.
     pub(super) fn len(&self) -> usize {
         self.moved.len()
     }
 
-    /// Nothing moves.
+    /// Sets all moved objects to zero.
     pub(super) fn clear(&mut self) {
         self.moved.fill(0);
         self.offloaded.fill(0);
     }
 
-    /// Objects that move in the gap after an operand.
+    /// Number of objects that move in the gap after an operand.
     pub(super) fn moved(&self, slot: usize) -> u64 {
         self.moved[slot]
     }
 
-    /// Changes what moves in a gap.
+    /// Sets the number of objects that move in a gap.
     pub(super) fn set_moved(&mut self, slot: usize, objects: u64) {
         let less = objects < self.moved[slot];
         self.moved[slot] = objects;
@@ -153,11 +160,12 @@ impl<'a> Gaps<'a> {
         }
     }
 
-    /// The most that moves in another gap of the same value; of values with many gaps, in any.
+    /// The most objects that move in another gap of the value; for a value with many gaps, in any
+    /// gap.
     fn most_of_others(&self, slot: usize) -> u64 {
         let version = self.version[slot];
         let (mut most, mut at) = (0, version);
-        for _gap in 0..LOOKED_AT {
+        for _gap in 0..MOST_SEARCHED {
             if at as usize != slot {
                 most = self.moved[at as usize].max(most);
             }
@@ -169,13 +177,13 @@ impl<'a> Gaps<'a> {
         self.offloaded[version as usize]
     }
 
-    /// Objects of the value that an operand writes that the host will need.
+    /// Number of objects on the host that the gaps of a value need, by the operand that writes it.
     pub(super) fn offloaded(&self, slot: usize) -> u64 {
         self.offloaded[slot]
     }
 
-    /// Objects of a tensor of `all` that the host holds, or needs for other gaps of the
-    /// value, where `from` move in this one.
+    /// Of a tensor with `all` objects, the number that the host holds, or needs for other gaps of
+    /// the value, if `from` objects move in this gap.
     pub(super) fn on_host(&self, slot: usize, all: u64, from: u64) -> u64 {
         match self.version[slot] {
             NONE => all,
@@ -184,7 +192,7 @@ impl<'a> Gaps<'a> {
         }
     }
 
-    /// The operand that wrote the value of an operand; [`u32::MAX`] where no op does.
+    /// The operand that wrote the value of an operand; [`u32::MAX`] if no op does.
     pub(super) fn version(&self, slot: usize) -> u32 {
         self.version[slot]
     }
@@ -199,15 +207,21 @@ impl<'a> Gaps<'a> {
         self.next[slot] as usize
     }
 
-    /// The op that uses an operand's tensor next, and whether that is in the next iteration.
+    /// The op that uses an operand's tensor next, and whether it is in the next iteration.
     pub(super) fn next_use(&self, slot: usize) -> (LaunchId, bool) {
         let next = self.next[slot];
         let op = self.op[next as usize];
         (LaunchId(op), next <= slot as u32)
     }
 
-    /// The gap after an operand in which its value lives on; none where it dies, or where
-    /// the same op uses it again.
+    /// Whether the op of a read also writes the tensor.
+    pub(super) fn is_overwritten_by_own_op(&self, slot: usize) -> bool {
+        let next = self.next[slot];
+        next > slot as u32 && self.op[next as usize] == self.op[slot]
+    }
+
+    /// The gap after an operand in which its value survives; none if the value dies, or the same op
+    /// uses it again.
     pub(super) fn span(&self, sequence: &Sequence<'_>, slot: usize) -> Option<Span> {
         let next = self.next[slot] as usize;
         let (from, to) = (self.op[slot] as usize + 1, self.op[next] as usize);
@@ -222,8 +236,8 @@ impl<'a> Gaps<'a> {
         (lives && !same_op).then_some(Span { from, to, wraps })
     }
 
-    /// The span of a gap as ranges of the ops of its tensor's pool, where those of the
-    /// second pool follow those of the first.
+    /// The span of a gap as ranges of the ops of its tensor's pool. The ops of the second pool
+    /// follow those of the first.
     pub(super) fn ranges(
         &self,
         task: &Task<'_>,
@@ -237,7 +251,7 @@ impl<'a> Gaps<'a> {
         Some(ranges.map(|(from, to)| (first + from, first + to)))
     }
 
-    /// For each pool, at each op the objects that stay free when everything moves as chosen.
+    /// For each pool and op, the objects that stay free if everything moves as chosen.
     pub(super) fn planned_slack<'s>(
         &self,
         task: &Task<'_>,
@@ -255,8 +269,8 @@ impl<'a> Gaps<'a> {
         Ok(slack)
     }
 
-    /// For each pool, at each op its objects, less the share that is spared and everything
-    /// that is alive.
+    /// For each pool and op, the pool's objects, less the share to spare and everything that is
+    /// alive.
     pub(super) fn slack<'s>(
         &self,
         task: &Task<'_>,
@@ -271,7 +285,7 @@ impl<'a> Gaps<'a> {
             own[CHUNKS * ops + op.index()] = memory.workspace(task, op);
             let first = sequence.first_slot(op);
             for (slot, &tensor) in (first..).zip(sequence.operands_of(op)) {
-                // Of an op that uses a tensor twice, the last operand counts.
+                // If an op uses a tensor twice, only the last operand counts.
                 let again =
                     self.next[slot] > slot as u32 && self.op[self.next[slot] as usize] == op.0;
                 let own = &mut own[memory.pool(task, tensor) * ops + op.index()];
@@ -280,7 +294,7 @@ impl<'a> Gaps<'a> {
         }
         let usable = [0, 1].map(|pool| {
             let objects = memory.pool_objects(pool);
-            // Shaken shares may grow beyond all of the pool.
+            // Perturbed shares may exceed the whole pool.
             let spare_permille = spare_permille.min(1000);
             let spare = objects / 1000 * spare_permille + objects % 1000 * spare_permille / 1000;
             objects.saturating_sub(spare)

@@ -1,18 +1,23 @@
-//! The knobs of inference servers that stream weights by groups of layers: of each group, so many
-//! layers are off the device, and come back so many layers ahead. (vLLM's prefetch offloading has
-//! them as `offload_group_size`, `offload_num_in_group` and `offload_prefetch_step`; of each group
-//! it offloads the last layers.)
+//! The parameters of inference servers that stream weights by groups of layers: some layers of each
+//! group are off the device, and are prefetched some layers ahead. (vLLM's prefetch offloading
+//! calls them `offload_group_size`, `offload_num_in_group` and `offload_prefetch_step`; it offloads
+//! the last layers of each group.)
 //!
-//! A layer is an op that is the first to touch some states, with these states. Such ops are
-//! numbered in the order in which they run.
+//! A layer is an op that is the first to use some states, with these states. Such ops are numbered
+//! in the order in which they run.
 //!
-//! - States of the last layers of a group leave after each op, unless they are needed again before
-//!   they could be fetched. Where the host has their value, they leave without a copy.
-//! - Everything else stays while memory lasts; where it does not, what was used least recently
-//!   leaves.
+//! * States of the last layers of a group are evicted after each op, unless they are needed again
+//!   before they could be prefetched. If the host has their value, they are evicted without a copy.
+//! * Everything else stays while memory suffices; if it does not, the least recently used tensor is
+//!   evicted.
+
+#![expect(
+    clippy::indexing_slicing,
+    reason = "tensor ids are those of the sequence, and the arrays have an entry for each"
+)]
 
 use super::builder::Builder;
-use super::cache::{self, Fate, distance};
+use super::cache::{self, Retention, distance};
 use super::list::{Lengths, Stuck};
 use super::memory::Memory;
 use super::request::Task;
@@ -27,20 +32,20 @@ pub(super) const fn scratch_words(limits: &Limits) -> usize {
     words::<u32>(limits.tensors).saturating_add(larger(least, cache::scratch_words(limits)))
 }
 
-/// Parameters of [`Strategy::Groups`](super::Strategy::Groups); of each that is not given, several are tried in the
-/// timeline.
+/// Parameters of [`Strategy::Groups`](super::Strategy::Groups). For each parameter that is not given, several values are
+/// tried in the timeline.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Groups {
-    /// Layers of a group; at least 1.
+    /// The number of layers of a group; at least 1.
     pub size: Option<u32>,
-    /// Layers of each group that leave, the last ones; at most the size counts.
+    /// The number of layers of each group that are evicted, at its end; at most the size.
     pub leaving: Option<u32>,
-    /// Ops ahead of a layer at which it is fetched; at least 1.
+    /// The number of ops ahead of a layer at which it is prefetched; at least 1.
     pub ahead: Option<u32>,
 }
 
 impl Groups {
-    /// Every setting that is tried for work of so many ops if none is given.
+    /// Every setting that is tried for `ops` ops if no parameter is given.
     pub fn settings(ops: usize) -> impl Iterator<Item = Self> {
         grid(Self::default(), ops).map(|Setting { size, leaving, ahead }| Self {
             size: Some(size),
@@ -50,7 +55,7 @@ impl Groups {
     }
 }
 
-/// One setting of the three knobs.
+/// One setting of the three parameters.
 #[derive(Clone, Copy, Debug)]
 struct Setting {
     size: u32,
@@ -59,7 +64,7 @@ struct Setting {
 }
 
 impl Setting {
-    /// Whether another of all settings moves the same of so many layers.
+    /// Whether another setting of the grid moves the same layers, given the number of layers.
     fn is_same_as_another(self, layers: u32) -> bool {
         let Self { size, leaving, .. } = self;
         let staying = size.saturating_sub(leaving);
@@ -69,19 +74,20 @@ impl Setting {
             || (staying < layers && enough.is_some_and(|enough| size > enough))
     }
 
-    /// Whether the states of a layer leave.
+    /// Whether the states of a layer are evicted.
     const fn leaves(self, layer: u32) -> bool {
         layer != NO_LAYER && layer % self.size >= self.size.saturating_sub(self.leaving)
     }
 }
 
-/// Sizes of groups that are tried.
+/// The sizes of groups that are tried.
 const SIZES: [u32; 7] = [1, 2, 3, 4, 8, 16, 32];
 
-/// Distances to fetch ahead that are tried.
+/// The distances of prefetches that are tried.
 const AHEAD: [u32; 3] = [1, 2, 4];
 
-/// All settings to try: of each size, every number of layers that leave. No more layers than ops.
+/// All settings to try: for each size, every number of evicted layers. There are at most as many
+/// layers as ops.
 fn grid(groups: Groups, ops: usize) -> impl Iterator<Item = Setting> {
     let is_tried = move |&size: &u32| size as usize <= ops && groups.size.is_none();
     let sizes = SIZES.into_iter().filter(is_tried);
@@ -121,7 +127,8 @@ impl Rule for Groups {
         grid(*self, task.sequence.len()).count()
     }
 
-    /// What leaves comes back, if an op reads it; of settings that are the same, one counts.
+    /// The time of the uploads: an evicted state is prefetched again if an op reads it. A setting
+    /// that moves the same as another one need not be tried.
     fn least_ns(
         &self,
         list: usize,
@@ -171,17 +178,17 @@ impl Rule for Groups {
             match setting.leaves(layers[tensor.index()])
                 && distance(builder, op, tensor) > ahead.saturating_add(1)
             {
-                true => Fate::Leaves,
-                false => Fate::Cached,
+                true => Retention::Leaves,
+                false => Retention::Cached,
             }
         })
     }
 }
 
-/// Not a state, or touched by no op.
+/// The tensor is not a state, or no op uses it.
 const NO_LAYER: u32 = u32::MAX;
 
-/// Finds the layer of each state, and returns how many layers there are.
+/// Finds the layer of each state, and returns the number of layers.
 fn number(task: &Task<'_>, layers: &mut [u32]) -> u32 {
     let sequence = task.sequence;
     let mut next = 0;

@@ -1,8 +1,13 @@
-//! A priority queue of small ids, in the caller's memory.
+//! A priority queue of small ids.
+
+#![expect(
+    clippy::indexing_slicing,
+    reason = "positions are below `len`, which is at most the length of `entries`"
+)]
 
 use crate::scratch::{OutOfScratch, Scratch, words};
 
-/// The entry with the least key is on top; equal keys come by id.
+/// The entry with the least key is on top; entries with equal keys are ordered by id.
 #[derive(Debug)]
 pub(crate) struct Heap<'a> {
     entries: &'a mut [[u64; 2]],
@@ -18,29 +23,29 @@ impl<'a> Heap<'a> {
         Ok(Self { entries: scratch.take(capacity, [0; 2])?, len: 0 })
     }
 
-    /// The entries that another held, in the same memory.
+    /// Restores a heap whose entries lie in `entries`.
     #[cfg(feature = "baselines")]
     pub(crate) const fn holding(entries: &'a mut [[u64; 2]], len: usize) -> Self {
         Self { entries, len }
     }
 
-    /// How many entries there are.
+    /// The number of entries.
     pub(crate) const fn len(&self) -> usize {
         self.len
     }
 
-    /// Takes all entries off.
+    /// Removes all entries.
     pub(crate) const fn clear(&mut self) {
         self.len = 0;
     }
 
-    /// The least key and its id.
+    /// The least key, and its id.
     pub(crate) fn top(&self) -> Option<(u64, u32)> {
         let [key, id] = *self.entries[..self.len].first()?;
         Some((key, id as u32))
     }
 
-    /// Adds an entry; false where the heap is full.
+    /// Adds an entry. Returns false if the heap is full.
     pub(crate) fn push(&mut self, key: u64, id: u32) -> bool {
         let Some(slot) = self.entries.get_mut(self.len) else { return false };
         *slot = [key, u64::from(id)];
@@ -53,7 +58,7 @@ impl<'a> Heap<'a> {
         true
     }
 
-    /// Takes the top entry off.
+    /// Removes the top entry.
     pub(crate) fn pop(&mut self) -> Option<(u64, u32)> {
         let top = self.top()?;
         self.len -= 1;

@@ -1,8 +1,14 @@
-//! What gaps may take of the host's memory, where a list has shown that it is short.
+//! A limit on the host memory that gaps may take, used after a list has exceeded the host.
 //!
 //! As in the [host layout](crate::host), a temporary takes its bytes from the launch that writes
-//! the first value that moves up to the last launch that touches it, and everything else all the
-//! time. Only bytes are counted here: the layout packs them, which may take a little more.
+//! the first moved value to the last launch that uses it; everything else takes its bytes all the
+//! time. Only bytes are counted here; the layout packs them, which may take a little more.
+
+#![expect(
+    clippy::indexing_slicing,
+    reason = "tensors, slots and launches are those of the sequence, and the arrays have an entry \
+              for each tensor"
+)]
 
 use super::gaps::Gaps;
 use super::memory::Memory;
@@ -13,21 +19,22 @@ use crate::scratch::{Limits, OutOfScratch, Scratch, total, words};
 use crate::sequence::Sequence;
 use bytemuck::{Pod, Zeroable};
 
-/// As much as gaps ask for.
+/// No limit.
 pub(super) const UNLIMITED: u64 = u64::MAX;
 
-/// The least by which a limit is lowered, as a fraction of the host's memory, where what fits it does
-/// not fit the host. A balance: a larger one leaves more unused, a smaller one takes more lists.
+/// The least step by which a limit is lowered, as a fraction of the host's memory, if a list within
+/// the limit does not fit the host. A balance: a larger step leaves more unused, a smaller one
+/// takes more lists.
 const LOWERED: u64 = 128;
 
-/// How often a limit is lowered: a sixteenth of the host's memory at least.
+/// The most steps by which a limit is lowered, so by a sixteenth of the host's memory at most.
 const MOST_LOWERED: u64 = 8;
 
-/// Gaps of a tensor that are looked through, which bounds the time for tensors of many uses.
-const LOOKED_AT: usize = 64;
+/// The most gaps of a tensor that are visited, which bounds the time for tensors with many uses.
+const MOST_SEARCHED: usize = 64;
 
-/// The limit for a list like one that took `needed_bytes` under `limit_bytes`; none where lower
-/// ones are of no use.
+/// The next limit after a list took `needed_bytes` under `limit_bytes`; none if lower limits are of
+/// no use.
 pub(super) fn lower(limit_bytes: u64, needed_bytes: u64, host_bytes: u64) -> Option<u64> {
     if limit_bytes > host_bytes {
         return Some(host_bytes);
@@ -38,19 +45,20 @@ pub(super) fn lower(limit_bytes: u64, needed_bytes: u64, host_bytes: u64) -> Opt
     (lower_bytes >= host_bytes.saturating_sub(MOST_LOWERED * step_bytes)).then_some(lower_bytes)
 }
 
-/// The host's bytes that are left at each launch.
+/// The host bytes that are free at each launch.
 #[derive(Debug)]
 pub(super) struct HostMemory<'s> {
     task: &'s Task<'s>,
     memory: &'s Memory<'s>,
     left: MinTree<'s>,
-    /// The launch after the last one that touches each tensor; none of those that have their bytes anyway.
+    /// The launch after the last one that uses each tensor; zero for tensors that have their bytes
+    /// in any case.
     ends: &'s mut [u32],
-    /// From which launch on each tensor takes how many bytes.
+    /// The bytes that each tensor takes, and from which launch on.
     taken: &'s mut [Taken],
 }
 
-/// What a tensor takes.
+/// The host bytes that a tensor takes.
 #[derive(Clone, Copy, Debug, Default, Pod, Zeroable)]
 #[repr(C)]
 struct Taken {
@@ -67,8 +75,8 @@ impl<'s> HostMemory<'s> {
         ])
     }
 
-    /// The host memory that is left of `limit_bytes` if nothing moves in gaps, or `None` if the limit is
-    /// [`UNLIMITED`]. O(operands).
+    /// The host memory of `limit_bytes` that is free if nothing moves in gaps; `None` if the limit
+    /// is [`UNLIMITED`]. O(operands).
     pub(super) fn within(
         limit_bytes: u64,
         task: &'s Task<'s>,
@@ -100,7 +108,7 @@ impl<'s> HostMemory<'s> {
         let mut states_bytes = 0u64;
         for tensor in sequence.tensor_ids() {
             let kind = sequence.graph().tensor(tensor).kind;
-            let always = kind.has_two_slots() || sequence.is_touched_by_host(tensor);
+            let always = kind.has_two_slots() || sequence.is_used_by_host(tensor);
             if always {
                 left_bytes = left_bytes.saturating_sub(bytes(tensor));
                 ends[tensor.index()] = 0;
@@ -121,7 +129,7 @@ impl<'s> HostMemory<'s> {
         Ok(Self { task, memory, left, ends, taken })
     }
 
-    /// How many objects may move in the gap after an operand, those that do already among them.
+    /// The most objects that may move in the gap after an operand, including those that already do.
     pub(super) fn most_objects(&self, gaps: &Gaps<'_>, slot: usize) -> u64 {
         let Self { task, memory, .. } = *self;
         let sequence = task.sequence;
@@ -155,7 +163,7 @@ impl<'s> HostMemory<'s> {
         objects_within(task, memory, tensor, most_bytes).max(gaps.moved(slot))
     }
 
-    /// Takes note that another number of objects moves in the gap after an operand.
+    /// Records a changed number of objects that move in the gap after an operand.
     pub(super) fn update(&mut self, gaps: &Gaps<'_>, slot: usize) {
         let Self { task, memory, .. } = *self;
         let sequence = task.sequence;
@@ -173,7 +181,7 @@ impl<'s> HostMemory<'s> {
     }
 }
 
-/// The launch from which on a value takes its bytes where it moves in a gap.
+/// The launch from which on a value takes host bytes if it moves in a gap.
 fn first_launch(sequence: &Sequence<'_>, gaps: &Gaps<'_>, slot: usize) -> usize {
     let is_state = sequence.tensor(sequence.operands()[slot]).kind == Kind::State;
     match gaps.version(slot) {
@@ -182,7 +190,8 @@ fn first_launch(sequence: &Sequence<'_>, gaps: &Gaps<'_>, slot: usize) -> usize 
     }
 }
 
-/// What the tensor of an operand takes by all of its gaps; of very many, no less than before.
+/// The bytes that the gaps of an operand's tensor take together; with very many gaps, at least as
+/// many as before.
 fn taken(
     task: &Task<'_>,
     memory: &Memory<'_>,
@@ -194,7 +203,7 @@ fn taken(
     let tensor = sequence.operands()[slot];
     let (mut from, mut most, mut at) = (u64::MAX, 0, slot);
     let mut is_whole = false;
-    for _gap in 0..LOOKED_AT {
+    for _gap in 0..MOST_SEARCHED {
         let moved = gaps.moved(at);
         if moved > 0 {
             most = moved.max(most);
@@ -222,7 +231,7 @@ fn taken(
     }
 }
 
-/// The last objects of a tensor that hold so many bytes.
+/// The number of a tensor's last objects that hold at most this many bytes.
 fn objects_within(task: &Task<'_>, memory: &Memory<'_>, tensor: TensorId, bytes: u64) -> u64 {
     let all = memory.objects(tensor);
     if bytes >= task.sequence.tensor(tensor).bytes {
@@ -256,9 +265,9 @@ mod tests {
 
     const CHUNK: u64 = 4096;
 
-    /// What 9 chunks, or others, of the host leave: `check` gets the tensors A and B, which wait in the gaps
-    /// after operands 2 and 4, with a state that lives on after operand 9. A takes bytes up to the third
-    /// launch, B from the second one to the last.
+    /// Calls `check` with the memory that `chunks` chunks of the host leave. The tensors A and B
+    /// wait in the gaps after operands 2 and 4, and a state survives after operand 9. A takes bytes
+    /// up to the third launch, B from the second launch to the last.
     fn with_host(chunks: u64, check: impl FnOnce(HostMemory<'_>, &mut Gaps<'_>)) {
         let tensor = |chunks, kind| Tensor { bytes: chunks * CHUNK, kind };
         let a = tensor(4, Kind::Temporary);

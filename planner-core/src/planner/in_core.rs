@@ -1,5 +1,4 @@
-//! Everything stays on the device. Only inputs move, a whole iteration ahead where memory
-//! allows that.
+//! Everything stays on the device. Only inputs move, a whole iteration ahead if memory allows.
 
 use super::builder::Builder;
 use super::list::{Lengths, Stuck};
@@ -10,7 +9,7 @@ use crate::graph::Kind;
 use crate::scratch::Scratch;
 use crate::sequence::{LaunchId, Sequence};
 
-/// The rule: with inputs ahead, and without.
+/// The rule. It has two lists: with inputs prefetched early, and without.
 #[derive(Debug)]
 pub(super) struct InCore;
 
@@ -34,8 +33,8 @@ impl Rule for InCore {
     }
 }
 
-/// With `early_inputs`, the next value of an input comes into the memory of the last one as
-/// soon as that is done with.
+/// With `early_inputs`, the next value of an input is prefetched into the memory of the last one as
+/// soon as that is no longer needed.
 fn write(mut builder: Builder<'_>, early_inputs: bool) -> Result<Lengths, Stuck> {
     let sequence = builder.task.sequence;
     for (_, op) in sequence.iterations(2) {
@@ -51,7 +50,7 @@ fn write(mut builder: Builder<'_>, early_inputs: bool) -> Result<Lengths, Stuck>
     builder.finish()
 }
 
-/// Brings in the next iteration's value of each input that an op was the last to use.
+/// Prefetches the next iteration's value of each input that an op used last.
 fn renew_inputs(builder: &mut Builder<'_>, op: LaunchId) -> Result<(), Stuck> {
     let sequence = builder.task.sequence;
     for &tensor in sequence.reads(op) {

@@ -1,9 +1,9 @@
-//! A list of steps in the making, and what is resident at its start.
+//! A list of steps that is being written, and the parts that are resident at its start.
 
 use crate::plan::{Resident, Step};
 use crate::scratch::OutOfScratch;
 
-/// A list of steps in the making.
+/// A list of steps that is being written.
 #[derive(Debug)]
 pub(super) struct List<'l> {
     steps: &'l mut [Step],
@@ -11,21 +11,21 @@ pub(super) struct List<'l> {
     lengths: Lengths,
 }
 
-/// How long the lists of a plan are.
+/// The lengths of a plan's lists.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Lengths {
     pub(super) steps: usize,
     pub(super) resident: usize,
 }
 
-/// Why a list cannot go on.
+/// Why a list cannot be finished.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Stuck {
     /// The strategy needs more device memory than there is.
     NoMemory,
     /// The list is longer than the buffer for steps.
     ManySteps {
-        /// The steps of the list.
+        /// The number of steps of the list.
         needed: usize,
     },
     /// The working memory is too small.
@@ -44,18 +44,18 @@ impl<'l> List<'l> {
         Self { steps, resident, lengths: Lengths::default() }
     }
 
-    /// Steps that there is room for.
+    /// The number of steps that fit into the buffer.
     pub(super) const fn room(&self) -> usize {
         self.steps.len()
     }
 
-    /// Forgets all steps.
+    /// Removes all steps.
     pub(super) fn clear(&mut self) {
         self.lengths = Lengths::default();
     }
 
-    /// Adds a step. A step that does not fit is counted, so that the error says how many steps
-    /// the whole list has.
+    /// Adds a step. Counts steps that do not fit, so that the error has the length of the whole
+    /// list.
     pub(super) fn push(&mut self, step: Step) {
         if let Some(slot) = self.steps.get_mut(self.lengths.steps) {
             *slot = step;
@@ -63,7 +63,7 @@ impl<'l> List<'l> {
         self.lengths.steps += 1;
     }
 
-    /// Adds a part that is resident at the start. The buffer is long enough.
+    /// Adds a part that is resident at the start. The buffer must be long enough.
     pub(super) fn add_resident(&mut self, resident: Resident) {
         debug_assert!(self.lengths.resident < self.resident.len(), "the caller checked the length");
         if let Some(slot) = self.resident.get_mut(self.lengths.resident) {
@@ -72,7 +72,7 @@ impl<'l> List<'l> {
         }
     }
 
-    /// The lengths of a list that is complete.
+    /// The lengths of the finished list.
     pub(super) fn finish(self) -> Result<Lengths, Stuck> {
         match self.lengths.steps {
             needed if needed > self.steps.len() => Err(Stuck::ManySteps { needed }),

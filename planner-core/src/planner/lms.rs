@@ -2,31 +2,32 @@
 //! Rewriting, 2018, and Automatic GPU Memory Management for Large Neural Models in TensorFlow,
 //! ISMM 2019), as section 2 of the window paper describes it.
 //!
-//! A variable whose next use is more than `threshold` ops away is swapped out after an op
-//! that touches it, and swapped in again `ahead` ops before that use. (The window paper has
-//! the inequality the other way round; the authors' own text and program say "greater".)
-//! Distances are counted along the cyclic list of ops, since that is the order they run in,
-//! and every variable counts: states and inputs too, which come around once an iteration.
-//! Memory that is short all the same is got from what was used least recently.
+//! A variable whose next use is more than `threshold` ops away is swapped out after an op that uses
+//! it, and swapped in again `ahead` ops before that next use. (The window paper has the inequality
+//! the other way round; the authors' own text and program say "greater".) Distances are counted
+//! along the cyclic list of ops, which is the order of execution, and every variable counts,
+//! including states and inputs, which are used again in the next iteration. If memory is still
+//! short, the least recently used tensor is evicted.
 //!
-//! Its authors tune both numbers by simulating memory and time; here, a grid of them is
-//! tried in the timeline.
+//! The authors tune both parameters by simulating memory and time; here, a grid of values is tried
+//! in the timeline.
 
 use super::builder::Builder;
-use super::cache::{self, Fate, distance};
+use super::cache::{self, Retention, distance};
 use super::list::{Lengths, Stuck};
 use super::request::Task;
 use super::strategy::{Parameter, Rule};
 use super::trials::Search;
 use crate::scratch::Scratch;
 
-/// Parameters of [`Strategy::Lms`](super::Strategy::Lms); of each that is not given, several are tried in the
-/// timeline.
+/// Parameters of [`Strategy::Lms`](super::Strategy::Lms). For each parameter that is not given, several values are tried
+/// in the timeline.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Lms {
-    /// The most ops to a tensor's next use over which it stays; at least 1.
+    /// A tensor stays if its next use is at most this many ops away; at least 1.
     pub threshold: Option<u32>,
-    /// Ops ahead of that use at which it is swapped in; at most the threshold counts.
+    /// The number of ops ahead of the next use at which a tensor is swapped in; at most the
+    /// threshold.
     pub ahead: Option<u32>,
 }
 
@@ -61,15 +62,15 @@ impl Rule for Lms {
     }
 }
 
-/// Thresholds that are tried, as fractions of the number of ops. With the first, nothing
+/// The thresholds that are tried, as fractions of the number of ops. With the first one, no tensor
 /// leaves before memory is short.
 const FRACTIONS: [u32; 6] = [1, 2, 4, 8, 16, 64];
 
-/// Distances to swap in ahead that are tried.
+/// The distances of prefetches that are tried.
 const AHEAD: [u32; 4] = [1, 4, 16, 64];
 
-/// All thresholds and distances to try. Those farther ahead than the threshold would bring
-/// back at once what has just left.
+/// All thresholds and distances to try. A distance above the threshold would prefetch at once what
+/// has just left.
 fn grid(lms: Lms, ops: usize) -> impl Iterator<Item = (u32, u32)> {
     let ops = u32::try_from(ops).unwrap_or(u32::MAX);
     let tried = FRACTIONS.into_iter().map(move |fraction| ops / fraction);
@@ -90,8 +91,8 @@ fn write(
     let threshold = threshold.max(1);
     cache::write(builder, ahead.min(threshold), scratch, |builder, op, tensor| {
         match distance(builder, op, tensor) > threshold {
-            true => Fate::Leaves,
-            false => Fate::Cached,
+            true => Retention::Leaves,
+            false => Retention::Cached,
         }
     })
 }

@@ -1,23 +1,26 @@
-//! How chosen transfers load the links over an iteration.
+//! The load of the links by chosen transfers over an iteration.
 //!
-//! Gaps of equal density would be taken one after the other, and the link that they load would be
-//! late for a while and idle later. So what a window of time carries already counts against more of it.
+//! If only density counted, gaps of equal density would be taken one after the other; the link
+//! would be late for a while and idle later. So the load of a window of time raises the cost of
+//! more transfers in it.
 
-use super::choice::Scale;
+#![expect(clippy::indexing_slicing, reason = "windows are below `WINDOWS`")]
+
+use super::densities::Densities;
 use super::gaps::{Gaps, Span};
 use crate::scratch::{Limits, OutOfScratch, Scratch, total, words};
 use crate::sequence::Sequence;
 
-/// Windows of time in an iteration. A balance: with more, transfers are spread more evenly; but each
-/// is longer than a window.
+/// The number of windows of time in an iteration. A balance: with more, transfers are spread more
+/// evenly; but each is longer than a window.
 const WINDOWS: usize = 64;
 
-/// The time that each link is loaded for, by when the gaps begin or end.
+/// The time for which each link is loaded, by the window in which gaps begin or end.
 pub(super) struct Load<'s> {
-    /// The percentage by which a full window raises the cost of one more transfer. A window that is half full
-    /// raises it by half of that.
+    /// The percentage by which a full window raises the cost of one more transfer. A half-full
+    /// window raises it by half of that.
     weight_percent: u64,
-    /// When each launch starts, and when the last one ends.
+    /// The time at which each launch starts, and at which the last one ends.
     starts_ns: &'s [u64],
     up_ns: &'s mut [u64],
     down_ns: &'s mut [u64],
@@ -54,12 +57,12 @@ impl<'s> Load<'s> {
     /// Replaces the transfers of a gap: from now on, `objects` objects move in it.
     pub(super) fn set_moved(
         &mut self,
-        scale: &Scale<'_>,
+        densities: &Densities<'_>,
         gaps: &Gaps<'_>,
         (slot, span): (usize, Span),
         objects: u64,
     ) {
-        let moves_ns = |objects| scale.moves_ns(gaps, slot, 0..objects);
+        let moves_ns = |objects| densities.moves_ns(gaps, slot, 0..objects);
         let (before_ns, after_ns) = (moves_ns(gaps.moved(slot)), moves_ns(objects));
         let (up, down) = (self.window(span.to), self.window(span.from));
         let change = |load_ns: &mut u64, before_ns: u64, after_ns: u64| {
@@ -69,7 +72,7 @@ impl<'s> Load<'s> {
         change(&mut self.down_ns[down], before_ns[1], after_ns[1]);
     }
 
-    /// How many times as much the transfers of a gap cost as they would on idle links.
+    /// The factor of the cost of a gap's transfers compared with idle links.
     pub(super) fn factor(&self, gaps: &Gaps<'_>, slot: usize, span: Span) -> f64 {
         let up_ns = self.up_ns[self.window(span.to)];
         let downloads = gaps.version(slot) != u32::MAX;

@@ -1,5 +1,10 @@
-//! How a plan's memory is divided: an arena for small tensors, a pool of chunks, and
-//! sometimes a pool of [slabs](super::slabs) for what takes less than half a chunk.
+//! The division of a plan's memory: an arena for small tensors, a pool of chunks, and sometimes a
+//! pool of [slabs](super::slabs) for tensors smaller than half a chunk.
+
+#![expect(
+    clippy::indexing_slicing,
+    reason = "tensors are those of the sequence, and pools are `CHUNKS` and `SLABS`"
+)]
 
 use super::error::PlanningError;
 use super::request::{LeastMemory, Lists, POOLS, PoolTables, Task};
@@ -15,14 +20,14 @@ use core::ops::Range;
 /// The memory of a plan.
 #[derive(Debug)]
 pub(super) struct Memory<'m> {
-    /// Tensors placed in the arena.
+    /// The number of tensors in the arena.
     pub(super) placed: usize,
     arena_bytes: u64,
-    /// Tensors of this size and larger ones were not let into it.
+    /// The arena admits only tensors below this size.
     below_bytes: u64,
-    /// Objects of each tensor in its pool; none for those in the arena.
+    /// The number of objects of each tensor in its pool; zero in the arena.
     objects: &'m [u64],
-    /// Chunks, and slabs; of those there may be none.
+    /// The chunks, and the slabs, which may be none.
     pools: [Pool; 2],
 }
 
@@ -31,8 +36,8 @@ pub(super) const CHUNKS: usize = 0;
 /// The pool of slabs.
 pub(super) const SLABS: usize = 1;
 
-/// Objects that planning counts at most, so that sums and differences of a few such numbers
-/// fit into 64 bits with a sign.
+/// The most objects that planning counts, so that sums and differences of a few such numbers fit
+/// into 64 bits with a sign.
 const MOST_OBJECTS: u64 = i64::MAX as u64 / 4;
 
 pub(super) const fn scratch_words(limits: &Limits) -> usize {
@@ -44,7 +49,7 @@ pub(super) const fn scratch_words(limits: &Limits) -> usize {
     ])
 }
 
-/// A packed arena, and what is needed with it.
+/// A packed arena, and the bytes that are needed with it.
 #[derive(Clone, Copy, Debug)]
 struct Division {
     threshold: Threshold,
@@ -73,7 +78,7 @@ fn divide(
     Ok(Division { threshold, placed, arena_bytes, needed_bytes })
 }
 
-/// The division that needs least; its tensors are left in the arena.
+/// The division that needs least memory. Leaves its tensors in `arena`.
 fn least(
     task: &Task<'_>,
     need: Need,
@@ -95,7 +100,7 @@ fn least(
         }
     }
     if last_bytes != least.threshold.below_bytes {
-        // A later try has overwritten the arena.
+        // A later division has overwritten the arena.
         divide(task, need, lifetimes, least.threshold, arena, scratch)?;
     }
     Ok(least)
@@ -105,7 +110,7 @@ pub(super) fn objects_of(task: &Task<'_>, bytes: u64) -> u64 {
     bytes.div_ceil(task.machine.chunk_bytes)
 }
 
-/// The smallest budget that any of the arenas allows; its tensors are left in the arena.
+/// The smallest budget over all thresholds. Leaves its tensors in `arena`.
 pub(super) fn smallest(
     task: &Task<'_>,
     need: Need,
@@ -121,7 +126,7 @@ pub(super) fn smallest(
     Ok(LeastMemory { bytes, op, arena_bytes, placed })
 }
 
-/// Checks that all tensors and workspaces together take as few objects as can be counted.
+/// Checks that all tensors and workspaces together take at most [`MOST_OBJECTS`].
 fn check_objects(task: &Task<'_>, objects: &[u64]) -> Result<(), PlanError> {
     let ops = task.sequence.graph().ops().iter();
     let workspaces = ops.map(|op| objects_of(task, op.workspace_bytes));
@@ -129,9 +134,18 @@ fn check_objects(task: &Task<'_>, objects: &[u64]) -> Result<(), PlanError> {
     if sum > MOST_OBJECTS { Err(PlanError::Overflow(Location::End)) } else { Ok(()) }
 }
 
+/// An arena whose tensors have offsets.
+struct PackedArena {
+    /// The arena admits only tensors below this size.
+    below_bytes: u64,
+    /// The number of tensors in the arena.
+    placed: usize,
+    arena_bytes: u64,
+}
+
 impl<'m> Memory<'m> {
-    /// Divides the budget by the [threshold that saves most](choose), or where its arena is
-    /// packed too loosely, by the one that needs least.
+    /// Divides the budget by the [threshold that saves most](choose); or, if its arena is packed
+    /// too loosely, by the threshold that needs least memory.
     pub(super) fn new(
         task: &Task<'_>,
         need: Need,
@@ -155,12 +169,13 @@ impl<'m> Memory<'m> {
             return Err(PlanningError::Infeasible { min_feasible_bytes, op });
         }
         let Division { placed, arena_bytes, .. } = division;
-        let arena = (division.threshold.below_bytes, placed, arena_bytes);
+        let below_bytes = division.threshold.below_bytes;
+        let arena = PackedArena { below_bytes, placed, arena_bytes };
         Ok(Self::beside(task, &lifetimes, arena, objects)?)
     }
 
-    /// The memory in which all tensors of less than `below_bytes` that may lie in the arena do; none
-    /// where they leave no chunk.
+    /// The memory in which every tensor below `below_bytes` that may lie in the arena does so; none
+    /// if no chunk is left.
     pub(super) fn with_arena(
         task: &Task<'_>,
         below_bytes: u64,
@@ -176,14 +191,15 @@ impl<'m> Memory<'m> {
         if objects_of(task, arena_bytes) >= budget_bytes / machine.chunk_bytes {
             return Ok(None);
         }
-        Ok(Some(Self::beside(task, &lifetimes, (below_bytes, placed, arena_bytes), objects)?))
+        let arena = PackedArena { below_bytes, placed, arena_bytes };
+        Ok(Some(Self::beside(task, &lifetimes, arena, objects)?))
     }
 
-    /// The memory with a packed arena, where chunks are all else.
+    /// The memory with a packed arena and chunks for the rest of the budget.
     fn beside(
         task: &Task<'_>,
         lifetimes: &Lifetimes<'_>,
-        (below_bytes, placed, arena_bytes): (u64, usize, u64),
+        PackedArena { below_bytes, placed, arena_bytes }: PackedArena,
         objects: &'m mut [u64],
     ) -> Result<Self, PlanError> {
         let Task { sequence, machine, budget_bytes } = *task;
@@ -195,7 +211,7 @@ impl<'m> Memory<'m> {
         check_objects(task, objects)?;
         let arena_chunks = objects_of(task, arena_bytes);
         let count = (budget_bytes / machine.chunk_bytes).saturating_sub(arena_chunks);
-        // More than everything takes is of no use.
+        // A larger pool would have no use.
         let count = count.min(MOST_OBJECTS);
         let pools = [(machine.chunk_bytes, count), (0, 0)]
             .map(|(object_bytes, count)| Pool { object_bytes, count });
@@ -206,12 +222,12 @@ impl<'m> Memory<'m> {
         Ok(Self { placed, arena_bytes, below_bytes, objects, pools })
     }
 
-    /// The size below which tensors were let into the arena.
+    /// The arena admits only tensors below this size.
     pub(super) const fn below_bytes(&self) -> u64 {
         self.below_bytes
     }
 
-    /// Whether some tensor of such a size fills a chunk in part.
+    /// Whether a tensor of such a size leaves part of a chunk unused.
     pub(super) fn fills_in_part(&self, task: &Task<'_>, sizes_bytes: Range<u64>) -> bool {
         let tensors = task.sequence.tensor_ids();
         tensors.filter(|&tensor| !self.in_arena(tensor)).any(|tensor| {
@@ -242,10 +258,10 @@ impl<'m> Memory<'m> {
         Memory { placed, arena_bytes, below_bytes, objects, pools }
     }
 
-    /// The memory in which states that a list never moves lie in the arena too, where they
-    /// take their bytes and not whole chunks; none where that saves no chunk. They follow what
-    /// lies there already. O(steps + tensors).
-    pub(super) fn settle<'s>(
+    /// The memory in which states that a list never moves lie in the arena too, after its other
+    /// tensors, where they take bytes and not whole chunks; none if that saves no chunk. O(steps +
+    /// tensors).
+    pub(super) fn with_staying_states<'s>(
         &self,
         task: &Task<'_>,
         Lists { steps, resident }: Lists<'_>,
@@ -258,7 +274,7 @@ impl<'m> Memory<'m> {
         let mut scratch = scratch.reborrow();
         let staying = scratch.take(self.objects.len(), 0u64)?;
         for &Resident { part, .. } in resident {
-            // Of a list of our own, whose parts do not overlap.
+            // Parts in a list of the planner do not overlap.
             staying[part.tensor.index()] += part.count.min(self.objects(part.tensor));
         }
         for step in steps {
@@ -273,7 +289,7 @@ impl<'m> Memory<'m> {
             let is_state = sequence.tensor(tensor).kind == Kind::State;
             let is_idle = its_chunks == 0
                 || self.pool(task, tensor) == SLABS
-                || sequence.is_touched_by_host(tensor);
+                || sequence.is_used_by_host(tensor);
             if !is_state || is_idle || staying[tensor.index()] != its_chunks {
                 continue;
             }
@@ -291,7 +307,7 @@ impl<'m> Memory<'m> {
         Ok((more < chunks).then_some(memory))
     }
 
-    /// How many pools there are.
+    /// The number of pools.
     pub(super) const fn pools(&self) -> usize {
         if self.pools[SLABS].count == 0 { 1 } else { POOLS }
     }
@@ -303,24 +319,24 @@ impl<'m> Memory<'m> {
         if is_small { SLABS } else { CHUNKS }
     }
 
-    /// Objects in a pool.
+    /// The number of objects in a pool.
     pub(super) const fn pool_objects(&self, pool: usize) -> u64 {
         self.pools[pool].count
     }
 
-    /// Objects of a tensor; none in the arena.
+    /// The number of objects of a tensor; zero in the arena.
     pub(super) fn objects(&self, tensor: TensorId) -> u64 {
         self.objects[tensor.index()]
     }
 
-    /// Bytes of a tensor that its chunks `from..to` really hold.
+    /// Bytes of a tensor that its chunks `from..to` hold.
     pub(super) fn bytes(&self, task: &Task<'_>, tensor: TensorId, from: u64, to: u64) -> u64 {
         let bytes = task.sequence.tensor(tensor).bytes;
         let up_to = |chunks: u64| chunks.saturating_mul(task.machine.chunk_bytes).min(bytes);
         up_to(to).saturating_sub(up_to(from))
     }
 
-    /// Chunks of an op's workspace.
+    /// The chunks of an op's workspace.
     pub(super) fn workspace(&self, task: &Task<'_>, op: LaunchId) -> u64 {
         objects_of(task, task.sequence.workspace_bytes(op))
     }
@@ -330,7 +346,7 @@ impl<'m> Memory<'m> {
         self.objects[tensor.index()] == 0
     }
 
-    /// The plan of these lists in this memory, without its predictions.
+    /// The plan of these lists in this memory, without a prediction.
     pub(super) fn plan<'o>(
         &self,
         task: &Task<'_>,

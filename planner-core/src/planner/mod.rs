@@ -4,13 +4,14 @@
 //! the `builder`, which keeps residency, host copies and occupancy, decides whether an evict
 //! needs an offload, and closes the cycle.
 
-mod anew;
 mod auto;
 mod builder;
 mod cache;
 mod chance;
 mod checkpoint;
 mod choice;
+mod comparison;
+mod densities;
 mod error;
 mod fit;
 mod gaps;
@@ -24,6 +25,8 @@ mod list;
 mod lms;
 mod load;
 mod memory;
+mod memory_search;
+mod moves;
 mod objects;
 mod on_demand;
 mod order;
@@ -96,7 +99,7 @@ pub const fn scratch_words(limits: &Limits) -> usize {
     let write = larger(write, slabs::scratch_words(limits));
     let list = total([
         memory::scratch_words(limits),
-        anew::scratch_words(limits),
+        memory_search::scratch_words(limits),
         Uses::scratch_words(limits),
         Search::scratch_words(limits),
         larger(write, judge),

@@ -1,24 +1,25 @@
-//! The size of objects: a chunk, or several where a budget has many chunks.
+//! The size of objects: one chunk, or several chunks if a budget has many.
 //!
-//! Planning, mapping and fixed placements take time for each object. A thousand objects divide the memory
-//! finely enough.
+//! Planning, mapping and fixed placements take time for each object, and about a thousand objects
+//! divide the memory finely enough.
 
 use super::request::Request;
 use crate::machine::Machine;
 
-/// The least number of objects in a budget. A balance: larger objects move more bytes than an op needs,
-/// smaller ones take more time to plan.
+/// The least number of objects in a budget. A balance: larger objects move more bytes than an op
+/// needs, smaller ones take more time to plan.
 const FEWEST: u64 = 1024;
 
-/// Larger objects may add this fraction of the bytes of all large tensors, by rounding them up.
+/// Rounding up to larger objects may add this fraction of the bytes of all large tensors.
 const ROUNDED: u64 = 1024;
 
-/// The same machine with larger chunks. A plan for it has objects of several chunks, and is a plan for the
-/// machine itself. Returns `None` if single chunks are the better objects. O(tensors) for each size.
+/// The same machine with larger chunks. A plan for it has objects of several chunks, and is also a
+/// plan for the machine itself. Returns `None` if single chunks are the better objects. O(tensors)
+/// for each size.
 #[must_use]
 pub fn with_larger_objects(request: &Request<'_>) -> Option<Machine> {
     let Request { graph, machine, budget_bytes } = *request;
-    // Smaller tensors lie in the arena, as a rule.
+    // Smaller tensors usually lie in the arena.
     let sizes_bytes = graph.tensors().iter().map(|tensor| tensor.bytes);
     let large_bytes = sizes_bytes.filter(|&bytes| bytes >= machine.chunk_bytes);
     let sum =
@@ -41,7 +42,7 @@ mod tests {
 
     const CHUNK_BYTES: u64 = 1 << 20;
 
-    /// The objects, in chunks, for a weight of so many bytes and a bias.
+    /// The chunks in an object, for a weight of `weight_bytes` and a bias.
     fn chunks(weight_bytes: u64, budget_bytes: u64) -> Option<u64> {
         let tensors = [weight_bytes, 100].map(|bytes| Tensor { bytes, kind: Kind::State });
         let operands = [0, 1].map(TensorId);
@@ -62,7 +63,7 @@ mod tests {
     }
 
     #[test]
-    fn objects_waste_next_to_nothing() {
+    fn objects_waste_little() {
         // Of 1,000 MiB, 8 divides all and 16 would waste 8.
         assert_eq!(chunks(1000 << 20, 31 << 30), Some(8));
         assert_eq!(chunks(1001 << 20, 31 << 30), None);

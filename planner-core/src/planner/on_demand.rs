@@ -1,9 +1,9 @@
-//! Least recently used, with prefetch: what an op misses is fetched one op ahead, and the
-//! least recently used leaves when memory is needed. A pager that had seen one iteration would do
-//! the same.
+//! Least recently used, with prefetch: operands that an op misses are prefetched one op ahead, and
+//! the least recently used tensor is evicted if memory is needed. A pager that has seen one
+//! iteration would do the same.
 
 use super::builder::Builder;
-use super::cache::{self, Fate};
+use super::cache::{self, Retention};
 use super::list::{Lengths, Stuck};
 use super::strategy::Rule;
 use super::trials::Search;
@@ -21,6 +21,6 @@ impl Rule for OnDemand {
         _: &mut Search<'_>,
         scratch: &mut Scratch<'_>,
     ) -> Result<Lengths, Stuck> {
-        cache::write(builder, 1, scratch, |_, _, _| Fate::Cached)
+        cache::write(builder, 1, scratch, |_, _, _| Retention::Cached)
     }
 }

@@ -1,30 +1,34 @@
-//! How hard pressed each link and each pool are at each op, as a list turned out.
+//! The pressure on each link and each pool at each op, measured from a list.
 //!
-//! What a transfer costs depends on when its link must carry it: where the link is idle it
-//! costs nothing, where the ops wait for the link it costs all of its time. Likewise memory
-//! is worth nothing at an op at which some is left over. One list shows where that is, and
-//! the gaps of the next are weighed by it.
+//! The cost of a transfer depends on the time at which its link must carry it: it costs nothing
+//! while the link is idle, and its whole time while ops wait for the link. Likewise memory costs
+//! nothing at an op at which some is left over. One list shows these times, and the gaps of the
+//! next list are weighted by them.
+
+#![expect(
+    clippy::indexing_slicing,
+    reason = "ops and positions are those of the lists, and the arrays have an entry for each"
+)]
 
 use super::chance::Chance;
 use super::request::POOLS;
 use crate::scratch::{Limits, OutOfScratch, Scratch, words};
 
-/// A link that is busy whenever it could be, and makes ops wait.
+/// The pressure on a link that is always busy and makes ops wait.
 pub(super) const FULL: u8 = 255;
 
-/// What is added to a pressure where gaps are weighed: even where a link is idle, less to move is
-/// better.
+/// Added to a pressure when gaps are weighted, since even on an idle link moving less is better.
 pub(super) const IDLE: u64 = 8;
 
-/// Parts of an iteration whose pressures are shaken alike. A balance: what lies near moves together, and
-/// few parts give few lists.
-const SHAKEN_ALIKE: usize = 16;
+/// The number of parts of an iteration whose pressures are perturbed alike. A balance: neighbouring
+/// pressures must move together, but few parts give few different lists.
+const PERTURBED_PARTS: usize = 16;
 
-/// How much a pressure is shaken at most. A balance: less finds the same list again, more forgets the
-/// best.
-const SHAKEN_BY: f32 = 1.4;
+/// The largest factor of a perturbation. A balance: a smaller one finds the same list again, a
+/// larger one loses the best list.
+const PERTURBED_BY: f32 = 1.4;
 
-/// What is added to a link's pressure before it is shaken, so that one of 0 may change too.
+/// Added to a link's pressure before it is perturbed, so that a pressure of 0 may change too.
 const AT_REST: f32 = 8.0;
 
 /// The pressure on each link and on the memory of each pool at each op.
@@ -32,7 +36,7 @@ const AT_REST: f32 = 8.0;
 pub(super) struct Pressure<'a> {
     pub(super) up: &'a mut [u8],
     pub(super) down: &'a mut [u8],
-    /// From 0 to 1; the ops of one pool after those of the other.
+    /// From 0 to 1; the ops of the second pool follow those of the first.
     pub(super) memory: &'a mut [f32],
 }
 
@@ -43,7 +47,7 @@ impl<'a> Pressure<'a> {
             .saturating_add(words::<f32>(limits.ops.saturating_mul(POOLS)))
     }
 
-    /// Every transfer costs its time, and every op needs its memory.
+    /// The pressure at the start: every transfer costs its time, and every op needs its memory.
     pub(super) fn new(ops: usize, scratch: &mut Scratch<'a>) -> Result<Self, OutOfScratch> {
         Ok(Self {
             up: scratch.take(ops, FULL)?,
@@ -52,15 +56,15 @@ impl<'a> Pressure<'a> {
         })
     }
 
-    /// The mean pressure of both links, and what is added where gaps are weighed by it.
+    /// The mean pressure of both links, plus [`IDLE`].
     pub(super) fn mean_of_links(&self) -> u64 {
         let links = self.up.iter().chain(&*self.down);
         let sum = links.map(|&link| u64::from(link)).fold(0, u64::saturating_add);
         sum / (2 * self.up.len()).max(1) as u64 + IDLE
     }
 
-    /// Goes half of the way for the links, and all of it for memory, to what a list showed that
-    /// holds these launches at some positions, each after what was made again for it.
+    /// Moves the link pressures halfway, and the memory pressures all the way, to those of a list
+    /// that has these launches at `positions`, each after the launches repeated for it.
     pub(super) fn learn(&mut self, seen: &Pressure<'_>, positions: &[u32]) {
         let mut from = 0;
         for (at, &position) in positions.iter().enumerate() {
@@ -79,7 +83,7 @@ impl<'a> Pressure<'a> {
         self.memory.copy_from_slice(other.memory);
     }
 
-    /// Goes half of the way to another for the links, and all of it for memory.
+    /// Moves the link pressures halfway, and the memory pressures all the way, to other pressures.
     pub(super) fn approach(&mut self, other: &Pressure<'_>) {
         let halfway = |ours: &mut [u8], theirs: &[u8]| {
             for (ours, &theirs) in ours.iter_mut().zip(theirs) {
@@ -91,30 +95,30 @@ impl<'a> Pressure<'a> {
         self.memory.copy_from_slice(other.memory);
     }
 
-    /// Raises or lowers each pressure a little, those near each other alike.
-    fn shake(&mut self, chance: &mut Chance) {
-        let near = self.up.len().div_ceil(SHAKEN_ALIKE).max(1);
+    /// Raises or lowers each pressure a little; neighbouring ones by the same factor.
+    fn perturb(&mut self, chance: &mut Chance) {
+        let near = self.up.len().div_ceil(PERTURBED_PARTS).max(1);
         for part in self.memory.chunks_mut(near) {
-            let factor = chance.factor(SHAKEN_BY);
+            let factor = chance.factor(PERTURBED_BY);
             part.iter_mut().for_each(|memory| *memory = (*memory * factor).min(1.0));
         }
         for part in self.up.chunks_mut(near).chain(self.down.chunks_mut(near)) {
-            let factor = chance.factor(SHAKEN_BY);
-            // A cast saturates.
-            let shaken = |link: u8| ((f32::from(link) + AT_REST) * factor - AT_REST) as u8;
-            part.iter_mut().for_each(|link| *link = shaken(*link));
+            let factor = chance.factor(PERTURBED_BY);
+            // The cast saturates.
+            let perturbed = |link: u8| ((f32::from(link) + AT_REST) * factor - AT_REST) as u8;
+            part.iter_mut().for_each(|link| *link = perturbed(*link));
         }
     }
 }
 
-/// The pressure that lists are made by, and that they turn out to have.
+/// The pressures by which lists are made, and the pressures that lists show.
 #[derive(Debug)]
 pub(super) struct Pressures<'a> {
-    /// What the next list is made by.
+    /// The pressures for the next list.
     pub(super) used: Pressure<'a>,
-    /// What the last list showed.
+    /// The pressures that the last list showed.
     pub(super) seen: Pressure<'a>,
-    /// What the best list was made by.
+    /// The pressures for the best list.
     kept: Pressure<'a>,
 }
 
@@ -131,25 +135,25 @@ impl<'a> Pressures<'a> {
         })
     }
 
-    /// The last list is the best so far.
+    /// Records that the last list is the best so far.
     pub(super) fn keep(&mut self) {
         self.kept.copy_from(&self.used);
     }
 
-    /// The next list is to be the best once more.
+    /// Restores the pressures of the best list.
     pub(super) fn recall(&mut self) {
         self.used.copy_from(&self.kept);
     }
 
-    /// The next list is made by what the last one showed, and half by what it was made by.
-    pub(super) fn turn(&mut self) {
+    /// Moves the pressures for the next list halfway to those that the last list showed.
+    pub(super) fn update(&mut self) {
         self.used.approach(&self.seen);
     }
 
-    /// The next list is made by nearly what the best one was made by.
-    pub(super) fn shake(&mut self, chance: &mut Chance) {
+    /// Perturbs the pressures of the best list for the next list.
+    pub(super) fn perturb(&mut self, chance: &mut Chance) {
         self.recall();
-        self.used.shake(chance);
+        self.used.perturb(chance);
     }
 }
 
@@ -158,14 +162,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_near_is_shaken_alike() {
+    fn neighbouring_pressures_change_by_one_factor() {
         let mut memory = [0; 1024];
         let mut pressures = Pressures::new(160, &mut Scratch::new(&mut memory)).unwrap();
         pressures.used.memory.fill(0.5);
         pressures.used.up.fill(0);
         pressures.keep();
         for seed in 0..50 {
-            pressures.shake(&mut Chance::new(seed));
+            pressures.perturb(&mut Chance::new(seed));
             let Pressure { up, down, memory } = &pressures.used;
             for at in (0..160).step_by(10) {
                 assert!(up[at..at + 10].iter().all(|&other| other == up[at]));
@@ -173,7 +177,7 @@ mod tests {
                 assert!(down[at] >= 179);
             }
             assert!(up.iter().any(|&up| up > 0) && down.iter().any(|&down| down < FULL));
-            // From what is kept, each time.
+            // Each time, the perturbation starts from the kept pressures.
             assert!(up.iter().all(|&up| up <= 4));
         }
     }

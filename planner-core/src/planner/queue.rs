@@ -1,13 +1,18 @@
-//! A queue of tensors from which any of them can be taken at once.
+//! A queue of tensors that supports removal of any tensor.
+
+#![expect(
+    clippy::indexing_slicing,
+    reason = "tensor ids are those of the sequence, and the arrays have an entry for each"
+)]
 
 use crate::graph::TensorId;
 use crate::scratch::{Limits, OutOfScratch, Scratch, words};
 
 const NONE: u32 = u32::MAX;
-/// Not in the queue; NONE marks an end of it.
+/// The tensor is not in the queue. [`NONE`] marks an end of the queue.
 const OUT: u32 = u32::MAX - 1;
 
-/// A doubly linked list over tensor ids: every operation is O(1).
+/// A doubly linked list over tensor ids. Every operation is O(1).
 #[derive(Debug)]
 pub(super) struct Queue<'a> {
     before: &'a mut [u32],
@@ -33,13 +38,13 @@ impl<'a> Queue<'a> {
         (self.front != NONE).then_some(TensorId(self.front))
     }
 
-    /// The tensor that entered after another one.
+    /// The tensor after another one in the queue.
     pub(super) fn next(&self, tensor: TensorId) -> Option<TensorId> {
         let after = self.after[tensor.index()];
         (after < OUT).then_some(TensorId(after))
     }
 
-    /// Takes a tensor out, if it is in.
+    /// Removes a tensor, if it is in the queue.
     pub(super) fn remove(&mut self, tensor: TensorId) {
         let (before, after) = (self.before[tensor.index()], self.after[tensor.index()]);
         if before == OUT {
@@ -57,7 +62,7 @@ impl<'a> Queue<'a> {
         self.after[tensor.index()] = OUT;
     }
 
-    /// Puts a tensor at the back, wherever it was.
+    /// Moves a tensor to the back, or adds it there.
     pub(super) fn push(&mut self, tensor: TensorId) {
         self.remove(tensor);
         self.before[tensor.index()] = self.back;

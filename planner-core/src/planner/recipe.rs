@@ -158,8 +158,8 @@ impl Entrant {
     }
 
     /// Whether the first list that fits will do.
-    pub(super) const fn takes_first(&self) -> bool {
-        matches!(self, Self::Of(strategy) if strategy.takes_first())
+    pub(super) const fn stops_at_first(&self) -> bool {
+        matches!(self, Self::Of(strategy) if strategy.stops_at_first())
     }
 
     /// How many lists are chosen anew; and how many more once memory is divided anew.
@@ -334,7 +334,7 @@ impl Recipe<'_> {
 
 impl Paced {
     /// A list to be made by shaken pressures, with much the same parameters.
-    pub(super) fn nearby(self, chance: &mut Chance) -> Self {
+    pub(super) fn perturbed(self, chance: &mut Chance) -> Self {
         let Self { choosing: choosing @ Choosing { spare_permille, weight, .. }, pace } = self;
         let spare_permille = if chance.percent(CHANGED_PERCENT) {
             let less = spare_permille.saturating_sub(5);
@@ -348,7 +348,10 @@ impl Paced {
         } else {
             pace
         };
-        Self { choosing: Choosing { spare_permille, weight: weight.anew(), ..choosing }, pace }
+        Self {
+            choosing: Choosing { spare_permille, weight: weight.with_pressures(), ..choosing },
+            pace,
+        }
     }
 }
 
@@ -370,7 +373,7 @@ impl Strategy {
     }
 
     /// Whether the first list that fits will do.
-    pub(super) const fn takes_first(self) -> bool {
+    pub(super) const fn stops_at_first(self) -> bool {
         matches!(self, Self::Auto(Auto { effort: Some(0), .. }))
     }
 
@@ -469,10 +472,10 @@ mod tests {
     }
 
     #[test]
-    fn a_nearby_list_differs_now_and_then() {
+    fn a_perturbed_list_differs_now_and_then() {
         let first = Paced { choosing: PACED[1], pace: PACES[0] };
         let lists: [Paced; 200] =
-            core::array::from_fn(|seed| first.nearby(&mut Chance::new(seed as u64)));
+            core::array::from_fn(|seed| first.perturbed(&mut Chance::new(seed as u64)));
         let count = |is: fn(u64, Pace) -> bool| {
             lists.iter().filter(|list| is(list.choosing.spare_permille, list.pace)).count()
         };

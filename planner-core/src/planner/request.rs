@@ -1,4 +1,6 @@
-//! What to plan for, and the buffers that a plan is written into.
+//! A request for a plan, and the buffers for the plan.
+
+#![expect(clippy::indexing_slicing, reason = "lengths are those of a plan in these buffers")]
 
 use crate::graph::{Graph, OpId};
 use crate::machine::Machine;
@@ -6,21 +8,21 @@ use crate::plan::{ArenaPlacement, Plan, Pool, Prediction, Resident, Step};
 use crate::scratch::{Buffer, BufferTooShort};
 use crate::sequence::Sequence;
 
-/// How many pools a plan has at most: chunks, and slabs.
+/// The most pools of a plan: chunks, and slabs.
 pub(super) const POOLS: usize = 2;
 
-/// What to plan for.
+/// A request for a plan.
 #[derive(Clone, Copy, Debug)]
 pub struct Request<'a> {
     /// The work.
     pub graph: &'a Graph<'a>,
-    /// Where it runs.
+    /// The machine that runs it.
     pub machine: &'a Machine,
-    /// Device memory for the plan.
+    /// Device memory for the plan, in bytes.
     pub budget_bytes: u64,
 }
 
-/// A request with its ops in the order in which they are to run.
+/// A request, with its ops in the order in which they will run.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Task<'a> {
     pub(super) sequence: &'a Sequence<'a>,
@@ -35,19 +37,20 @@ impl<'a> Task<'a> {
     }
 }
 
-/// Buffers for a plan, owned by the caller. Their lengths follow from the
-/// [limits of the graph](crate::Limits::of_graph).
+/// Buffers for a plan, owned by the caller. Their lengths follow from the [limits of the
+/// graph](crate::Limits::of_graph).
 #[derive(Debug)]
 pub struct Output<'o> {
-    /// The list; [`max_steps`](crate::Limits::max_steps) are always enough, and a fraction of that mostly is.
+    /// The list. [`max_steps`](crate::Limits::max_steps) entries always suffice; usually a fraction
+    /// of them does.
     pub steps: &'o mut [Step],
-    /// Two for each tensor.
+    /// Two entries for each tensor.
     pub resident: &'o mut [Resident],
-    /// One for each tensor.
+    /// One entry for each tensor.
     pub arena: &'o mut [ArenaPlacement],
-    /// Two.
+    /// Two entries.
     pub pools: &'o mut [Pool],
-    /// One for each tensor.
+    /// One entry for each tensor.
     pub tensor_pool: &'o mut [u32],
 }
 
@@ -62,7 +65,7 @@ impl Output<'_> {
         Ok(())
     }
 
-    /// The same buffers, for a while.
+    /// The same buffers, for a shorter time.
     pub(super) const fn reborrow(&mut self) -> Output<'_> {
         Output {
             steps: self.steps,
@@ -89,7 +92,7 @@ impl<'o> Output<'o> {
     }
 }
 
-/// How far the buffers hold a plan, and the rest of it.
+/// The lengths of a plan in the buffers, and the plan without its lists.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Written {
     bare: Plan<'static>,
@@ -112,13 +115,13 @@ impl Written {
         }
     }
 
-    /// What the plan predicts.
+    /// The plan's prediction.
     pub(super) const fn predicted(&self) -> Prediction {
         self.bare.predicted
     }
 }
 
-/// The list of a plan, and what is resident at its start.
+/// The list of a plan, and the parts resident at its start.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Lists<'l> {
     pub(super) steps: &'l [Step],
@@ -133,21 +136,21 @@ pub(super) struct PoolTables<'o> {
 }
 
 impl PoolTables<'_> {
-    /// The same buffers, for a while.
+    /// The same buffers, for a shorter time.
     pub(super) const fn reborrow(&mut self) -> PoolTables<'_> {
         PoolTables { pools: self.pools, tensor_pool: self.tensor_pool }
     }
 }
 
-/// The least memory with which a strategy can plan, and what takes it.
+/// The least memory with which a strategy can plan, and its parts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LeastMemory {
     /// The smallest feasible budget.
     pub bytes: u64,
     /// The op that needs it.
     pub op: OpId,
-    /// What of it is the arena, before rounding up to chunks.
+    /// Bytes of the arena, before rounding up to chunks.
     pub arena_bytes: u64,
-    /// How many tensors lie in the arena.
+    /// Number of tensors in the arena.
     pub placed: usize,
 }

@@ -1,4 +1,9 @@
-//! Which states stay on the device for good.
+//! Chooses the states that stay on the device permanently.
+
+#![expect(
+    clippy::indexing_slicing,
+    reason = "tensors and ops are those of the sequence, and the arrays have an entry for each"
+)]
 
 use super::builder::Builder;
 use super::memory::CHUNKS;
@@ -8,8 +13,8 @@ use crate::sequence::LaunchId;
 
 const NONE: u32 = u32::MAX;
 
-/// When temporaries and inputs are on the device: chunks at each op, less those at the op
-/// before, modulo 2^64.
+/// The memory that temporaries and inputs take: for each op, the chunks on the device less those at
+/// the op before, modulo 2^64.
 #[derive(Debug)]
 pub(super) struct Spans<'a> {
     change: &'a mut [u64],
@@ -21,7 +26,7 @@ impl<'a> Spans<'a> {
         words::<u64>(limits.ops.saturating_add(1)).saturating_add(words::<u32>(limits.tensors))
     }
 
-    /// None yet. O(operands).
+    /// Creates the spans; no tensor takes memory yet. O(operands).
     pub(super) fn new(
         builder: &Builder<'_>,
         scratch: &mut Scratch<'a>,
@@ -37,13 +42,13 @@ impl<'a> Spans<'a> {
         Ok(Self { change, last })
     }
 
-    /// The last op that touches a tensor.
+    /// The last op that uses a tensor.
     pub(super) fn last(&self, tensor: TensorId) -> Option<LaunchId> {
         let last = self.last[tensor.index()];
         (last != NONE).then_some(LaunchId(last))
     }
 
-    /// A tensor is on the device from one op to another.
+    /// Adds a tensor that is on the device from one op to another.
     pub(super) fn add(
         &mut self,
         builder: &Builder<'_>,
@@ -57,8 +62,8 @@ impl<'a> Spans<'a> {
         self.change[after] = self.change[after].wrapping_sub(objects);
     }
 
-    /// Each temporary and input is on the device only for the ops that touch it.
-    fn set_touches(&mut self, builder: &Builder<'_>) {
+    /// Adds each temporary and input only for the ops that use it.
+    fn set_uses(&mut self, builder: &Builder<'_>) {
         self.change.fill(0);
         self.last.fill(NONE);
         let sequence = builder.task.sequence;
@@ -72,7 +77,7 @@ impl<'a> Spans<'a> {
         }
     }
 
-    /// A temporary or an input is on the device from its first touch to its last.
+    /// Adds a temporary or an input from its first use to its last.
     pub(super) fn add_lifetime(&mut self, builder: &Builder<'_>, tensor: TensorId) {
         if builder.task.sequence.tensor(tensor).kind == Kind::State {
             return;
@@ -83,17 +88,16 @@ impl<'a> Spans<'a> {
     }
 }
 
-/// The states that stay: of those that the ops touch, in the order of their first use, as
-/// many as fit beside the temporaries and inputs, the workspace, and the other states of
-/// each op and of the one after it. Where temporaries and inputs do not fit even without any
-/// that stays, some must leave between their uses in any case; then, only those count that an
-/// op touches.
+/// The states that stay: as many as fit, in the order of their first use, beside the temporaries
+/// and inputs, the workspace, and the other states of each op and of the next one. If temporaries
+/// and inputs do not fit even without any staying state, some must leave between their uses in any
+/// case; then only the operands of each op count.
 #[derive(Debug)]
 pub(super) struct Residents<'a> {
     /// The rank of each state in the order of first use.
     rank: &'a mut [u32],
     ranked: u32,
-    /// How many stay.
+    /// The number of states that stay.
     staying: u32,
     /// The last op for which each state was counted, from 1.
     counted_for: &'a mut [u32],
@@ -129,12 +133,12 @@ impl<'a> Residents<'a> {
         self.rank[tensor.index()] < self.staying
     }
 
-    /// As many as fit. One more never needs less memory at any op, so a binary search finds
-    /// them. O((operands + tensors) log tensors).
+    /// Chooses as many states as fit. Another staying state never needs less memory at any op, so a
+    /// binary search finds the number. O((operands + tensors) log tensors).
     pub(super) fn choose(&mut self, builder: &Builder<'_>, spans: &mut Spans<'_>) {
         self.staying = 0;
         if !self.fit(builder, spans) {
-            spans.set_touches(builder);
+            spans.set_uses(builder);
         }
         let (mut fitting, mut too_many) = (0, self.ranked + 1);
         while too_many - fitting > 1 {
@@ -156,13 +160,13 @@ impl<'a> Residents<'a> {
         sequence.launches().zip(&*spans.change).all(|(op, &change)| {
             alive = alive.wrapping_add(change);
             let workspace = builder.memory.workspace(builder.task, op);
-            // No tensor counts twice, and all tensors together are below 2^64.
+            // No tensor counts twice, and all tensors together take less than 2^64 chunks.
             let taken = (staying + alive + self.streamed(builder, op)).saturating_add(workspace);
             taken <= builder.memory.pool_objects(CHUNKS)
         })
     }
 
-    /// Chunks of the states that do not stay, of an op and of the next one.
+    /// Chunks of the states of an op and of the next one that do not stay.
     fn streamed(&mut self, builder: &Builder<'_>, op: LaunchId) -> u64 {
         let sequence = builder.task.sequence;
         let next = LaunchId((op.0 + 1) % sequence.len() as u32);

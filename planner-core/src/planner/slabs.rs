@@ -1,7 +1,12 @@
-//! Slabs: objects smaller than a chunk, for tensors that would leave most of one empty.
+//! Slabs: objects smaller than a chunk, for tensors that would leave most of a chunk empty.
 //!
-//! What is divided between chunks and slabs can serve only the one or the other, so a list
-//! that was made without slabs tells how much of each there is to be.
+//! Memory must be divided between chunks and slabs, which cannot serve each other. A list without
+//! slabs shows the need for each.
+
+#![expect(
+    clippy::indexing_slicing,
+    reason = "sizes are below `SIZES`, and `held` has an entry for each tensor"
+)]
 
 use super::memory::{CHUNKS, Memory, objects_of};
 use super::request::{Lists, Task};
@@ -9,36 +14,36 @@ use crate::graph::TensorId;
 use crate::plan::{Resident, Step};
 use crate::scratch::{Limits, OutOfScratch, Scratch, words};
 
-/// The sizes that are considered, as fractions of a chunk; each is lowered to that of the
-/// largest tensor it holds, rounded up so that kernels find their operands aligned.
+/// The sizes to consider, as fractions of a chunk. Each is lowered to the size of the largest
+/// tensor that it holds, rounded up for the alignment that kernels need.
 const FRACTIONS: [u64; SIZES] = [2, 4, 8];
 const SIZES: usize = 3;
 
-/// Slabs have to save this fraction of the chunks: less does not outweigh that slabs and chunks cannot
-/// serve each other.
+/// Slabs must save at least this fraction of the chunks. A smaller saving does not outweigh that
+/// slabs and chunks cannot serve each other.
 const LEAST: u64 = 64;
 
 pub(super) const fn scratch_words(limits: &Limits) -> usize {
     words::<u64>(limits.tensors)
 }
 
-/// What a list holds.
+/// The memory that a list holds.
 #[derive(Clone, Copy, Debug, Default)]
 struct Held {
     chunks: u64,
-    /// Tensors of at most each of the sizes.
+    /// For each size, the number of tensors up to that size.
     small: [u64; SIZES],
 }
 
-/// Follows a list, and notes the most that it holds.
+/// Follows a list, and records the most that it holds.
 struct Walk<'w> {
     task: &'w Task<'w>,
     memory: &'w Memory<'w>,
     sizes_bytes: [u64; SIZES],
-    /// Objects of each tensor.
+    /// The number of objects of each tensor on the device.
     held: &'w mut [u64],
     now: Held,
-    /// Beside the tensors of at most each of the sizes.
+    /// The most chunks of other tensors, for each size; and the most tensors up to that size.
     most_chunks: [u64; SIZES],
     most_small: [u64; SIZES],
 }
@@ -56,7 +61,7 @@ impl Walk<'_> {
         }
     }
 
-    fn look(&mut self, workspace_chunks: u64) {
+    fn measure_step(&mut self, workspace_chunks: u64) {
         let Held { chunks, small } = self.now;
         for (at, small) in small.into_iter().enumerate() {
             let others = (chunks - small).saturating_add(workspace_chunks);
@@ -81,16 +86,16 @@ impl Walk<'_> {
                     self.set(tensor, u64::MAX);
                 }
                 let bytes = graph.op(launched.op).workspace_bytes;
-                return self.look(objects_of(self.task, bytes));
+                return self.measure_step(objects_of(self.task, bytes));
             }
             Step::Offload(_) | Step::Host(_) => {}
         }
-        self.look(0);
+        self.measure_step(0);
     }
 }
 
-/// The memory with slabs of the size that saves most, by what a list of our own holds; none
-/// where that is next to nothing. O(steps + tensors).
+/// The memory with slabs of the size that saves most, by the residents of a planner's list; none if
+/// that saves almost nothing. O(steps + tensors).
 pub(super) fn divide<'m>(
     task: &Task<'_>,
     memory: &Memory<'m>,
@@ -100,7 +105,7 @@ pub(super) fn divide<'m>(
     let Task { sequence, machine, .. } = *task;
     let mut scratch = scratch.reborrow();
     let held = scratch.take(sequence.tensors().len(), 0u64)?;
-    // As for the arena; of small chunks, a part of them, so that several sizes differ.
+    // As for the arena; for small chunks, a fraction of a chunk, so that several sizes differ.
     let alignment_bytes = (machine.chunk_bytes / 16).clamp(1, 256);
     let sizes_bytes = FRACTIONS.map(|fraction| {
         let pooled = sequence.tensor_ids().filter(|&tensor| !memory.in_arena(tensor));
@@ -134,7 +139,7 @@ pub(super) fn divide<'m>(
     if saved(best) <= all / LEAST {
         return Ok(None);
     }
-    // Each has its share, whether all of it is there or not.
+    // Divides the pool in proportion to both needs, whether it can hold them or not.
     let whole = u128::from(chunks).saturating_add(slabs.into()).max(1);
     let share = u128::from(all) * u128::from(slabs) / whole;
     let chunks = u64::try_from(share).unwrap_or(all).max(1);

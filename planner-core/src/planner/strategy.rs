@@ -281,7 +281,7 @@ pub(super) trait Rule: Debug {
     fn least_ns(
         &self,
         _list: usize,
-        _basis: (&Task<'_>, &Memory<'_>),
+        _context: (&Task<'_>, &Memory<'_>),
         _scratch: &mut Scratch<'_>,
     ) -> Result<u64, OutOfScratch> {
         Ok(0)

@@ -1,7 +1,13 @@
-//! Below which size tensors go to the arena.
+//! Chooses the size below which tensors lie in the arena.
 //!
-//! There a tensor takes no more than its bytes, but takes them all the time; in the pool it
-//! takes whole chunks, and gives them back whenever others need them more.
+//! In the arena a tensor takes only its own bytes, but takes them all the time. In the pool it
+//! takes whole chunks, but frees them whenever other tensors need them more.
+
+#![expect(
+    clippy::indexing_slicing,
+    reason = "tensors and slots are those of the sequence, and admitting counts are at most \
+              `COUNT`"
+)]
 
 use super::request::Task;
 use super::strategy::Need;
@@ -12,32 +18,32 @@ use crate::scratch::{Limits, OutOfScratch, Scratch, total, words};
 use crate::sequence::{LaunchId, Sequence};
 use bytemuck::{Pod, Zeroable};
 
-/// The sizes that are considered, as fractions of a chunk; the last one is no arena at all.
+/// The sizes to consider, as fractions of a chunk. The last one means no arena.
 const FRACTIONS: [u64; COUNT] = [1, 2, 4, 8, 16, 32, 128, u64::MAX];
 pub(super) const COUNT: usize = 8;
 
-/// A chunk of the pool serves as many in turn as are alive for each chunk of the budget; one
-/// of the arena has to save this many times that number. A balance: more leaves more to the pool, where
-/// a chunk serves several tensors in turn; less leaves fewer chunks half-empty.
+/// A chunk of the pool serves in turn as many chunks of values as are alive for each chunk of the
+/// budget; a chunk of the arena must save this many times that number. A balance: a larger weight
+/// leaves more memory to the pool; a smaller one leaves fewer chunks half empty.
 const WEIGHT: u64 = 2;
 
-/// A size below which tensors go to the arena, and the memory that it leads to.
+/// A size below which tensors lie in the arena, and the memory that this needs.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Threshold {
     pub(super) below_bytes: u64,
-    /// Chunks of the arena, if it is packed without a gap.
+    /// Chunks of the arena, if it is packed without gaps.
     arena: u64,
-    /// The most chunks of the pool that are alive at once, and the op at which.
+    /// The largest number of pool chunks alive at once, and the op at which.
     everything: (u64, LaunchId),
-    /// The same without the states that the op does not touch.
+    /// The same without the states that the op does not use.
     layer: (u64, LaunchId),
-    /// The most chunks of the pool that an op needs, and the op: for what it touches, and for other
-    /// states that never leave the device.
+    /// The largest number of pool chunks that an op needs, and the op: for its operands, and for
+    /// other states that never leave the device.
     largest_op: (u64, LaunchId),
 }
 
 impl Threshold {
-    /// The most chunks of the pool that must be on the device at once, and the op at which.
+    /// The largest number of pool chunks that must be on the device at once, and the op at which.
     pub(super) const fn pool(&self, need: Need) -> (u64, LaunchId) {
         match need {
             Need::LargestOp => self.largest_op,
@@ -46,7 +52,7 @@ impl Threshold {
         }
     }
 
-    /// Chunks that arena and pool take, if the arena is packed without a gap.
+    /// Chunks of arena and pool together, if the arena is packed without gaps.
     pub(super) const fn least(&self, need: Need) -> u64 {
         self.arena.saturating_add(self.pool(need).0)
     }
@@ -54,11 +60,11 @@ impl Threshold {
 
 /// The threshold that saves most.
 ///
-/// Where the budget can hold everything that is alive, it is the one with which everything
-/// takes least. Else a chunk of the arena weighs more than one of the pool, the more so the
-/// less of everything the budget holds, and it is the one with the least sum; of those whose
-/// arena takes at most half of what the largest op leaves. Where no arena is as small, it is
-/// the one that leaves most beside the largest op.
+/// If the budget can hold everything that is alive, this is the threshold with the least total.
+/// Otherwise a chunk of the arena weighs more than a chunk of the pool, by the ratio of everything
+/// to the budget. Among the thresholds whose arena takes at most half of what the largest op
+/// leaves, it is the one with the least weighted sum; if there is none, it is the one that leaves
+/// most memory beside the largest op.
 pub(super) fn choose(thresholds: &[Threshold; COUNT], need: Need, budget_chunks: u64) -> Threshold {
     let everything = |threshold: &Threshold| threshold.least(Need::Everything);
     let whole = thresholds.iter().map(everything).min().unwrap_or(0);
@@ -89,9 +95,9 @@ pub(super) const fn scratch_words(limits: &Limits) -> usize {
     ])
 }
 
-/// All thresholds, from the largest. Where all that is alive is needed at once and some of it is
-/// made again, a temporary takes memory only while it has a value; else from its first to its last
-/// use, since the arena keeps its bytes for it. O(operands).
+/// All thresholds, from the largest. If everything alive is needed at once and ops are repeated, a
+/// temporary takes memory only while it has a value; otherwise from its first to its last use,
+/// since the arena keeps its bytes that long. O(operands).
 pub(super) fn thresholds(
     task: &Task<'_>,
     need: Need,
@@ -112,7 +118,7 @@ pub(super) fn thresholds(
     let dies = find_deaths(sequence, by_value, &mut scratch)?;
     let is_alive = scratch.take(sequence.tensors().len(), 0u8)?;
     let (mut alive, mut states) = (Tally::default(), Tally::default());
-    for tensor in sequence.tensor_ids().filter(|&tensor| lifetimes.touches(tensor).is_some()) {
+    for tensor in sequence.tensor_ids().filter(|&tensor| lifetimes.uses(tensor).is_some()) {
         let kind = sequence.tensor(tensor).kind;
         alive.add(size(tensor).when_idle(kind));
         if kind == Kind::State {
@@ -142,7 +148,7 @@ pub(super) fn thresholds(
             if sequence.tensor(tensor).kind == Kind::State {
                 own.add(size);
             }
-            let passing = size.less(size.when_idle(sequence.tensor(tensor).kind));
+            let passing = size.minus(size.when_idle(sequence.tensor(tensor).kind));
             if core::mem::replace(&mut is_alive[tensor.index()], 1) == 0 {
                 alive.add(passing);
             }
@@ -154,16 +160,16 @@ pub(super) fn thresholds(
         raise(&mut thresholds, task, op, [&alive, &touched], states.without(own.pool()));
         alive.remove(&over);
     }
-    // In bytes so far: a division at each op takes time.
+    // Arenas are in bytes up to here, since a division at each op takes time.
     for threshold in &mut thresholds {
         threshold.arena = threshold.arena.div_ceil(task.machine.chunk_bytes);
     }
     Ok(thresholds)
 }
 
-/// For each operand, whether its launch is the last to touch the tensor; or, by value, whether a
-/// temporary has no value from there to the next launch that does. Where a launch has two operands
-/// of a tensor, both say the same.
+/// For each operand, 1 if its launch is the last one to use the tensor, else 0. By value: 1 if a
+/// temporary has no value from this launch to the next one that uses it. Two operands of a launch
+/// with one tensor have the same entry.
 fn find_deaths<'s>(
     sequence: &Sequence<'_>,
     by_value: bool,
@@ -188,13 +194,13 @@ fn find_deaths<'s>(
     Ok(dies)
 }
 
-/// Bytes of states that never leave the device, since they always hold a value, and the host has no
-/// memory for them. States that the host touches have memory there. O(operands).
+/// Bytes of states that never leave the device, since they always hold a value and the host has no
+/// memory for them. States that the host uses have host memory. O(operands).
 fn beside_host_bytes(task: &Task<'_>, scratch: &mut Scratch<'_>) -> Result<u64, OutOfScratch> {
     let Task { sequence, machine, .. } = *task;
     let graph = sequence.graph();
     let is_state = |tensor: &TensorId| {
-        graph.tensor(*tensor).kind == Kind::State && !sequence.is_touched_by_host(*tensor)
+        graph.tensor(*tensor).kind == Kind::State && !sequence.is_used_by_host(*tensor)
     };
     let states = || graph.tensor_ids().filter(is_state);
     let bytes = states().fold(0u64, |sum, id| sum.saturating_add(graph.tensor(id).bytes));
@@ -208,7 +214,7 @@ fn beside_host_bytes(task: &Task<'_>, scratch: &mut Scratch<'_>) -> Result<u64, 
 /// The states with each threshold, in chunks of the pool.
 struct States {
     all: [u64; COUNT],
-    /// How many of them never leave the device, at least.
+    /// A lower bound of the chunks that never leave the device.
     staying: [u64; COUNT],
 }
 
@@ -220,15 +226,15 @@ impl States {
         Self { all: states.pool(), staying }
     }
 
-    /// The same for all states but some: how many there are, and how many of them stay at least.
+    /// For all states except `own`: the chunks, and a lower bound of those that stay.
     fn without(&self, own: [u64; COUNT]) -> impl Iterator<Item = (u64, u64)> {
         let states = self.all.into_iter().zip(self.staying).zip(own);
         states.map(|((all, staying), own)| (all - own, staying.saturating_sub(own)))
     }
 }
 
-/// Raises what the thresholds lead to by what is alive at an op, and what it touches; beside
-/// the states that it does not.
+/// Raises the thresholds' maxima to the memory alive at an op, and to its operands with other
+/// states that stay.
 fn raise(
     thresholds: &mut [Threshold; COUNT],
     task: &Task<'_>,
@@ -256,15 +262,15 @@ fn raise(
     }
 }
 
-/// What a tensor takes.
+/// The memory that a tensor takes.
 #[derive(Clone, Copy, Default, Pod, Zeroable)]
 #[repr(C)]
 struct Size {
-    /// How many of the thresholds let it into the arena.
+    /// The number of thresholds that admit it to the arena.
     admitting: u64,
-    /// In the pool.
+    /// Chunks in the pool.
     chunks: u64,
-    /// In the arena.
+    /// Bytes in the arena.
     bytes: u64,
 }
 
@@ -290,8 +296,8 @@ impl Size {
         }
     }
 
-    /// What of it is taken even while the tensor is not alive: inputs and outputs own their bytes of
-    /// the arena, and states are always alive.
+    /// The memory that is taken even while the tensor is not alive: inputs and outputs own their
+    /// bytes of the arena, and states are always alive.
     const fn when_idle(self, kind: Kind) -> Self {
         match kind {
             Kind::State => self,
@@ -300,12 +306,12 @@ impl Size {
         }
     }
 
-    const fn less(self, other: Self) -> Self {
+    const fn minus(self, other: Self) -> Self {
         Self { chunks: self.chunks - other.chunks, bytes: self.bytes - other.bytes, ..self }
     }
 }
 
-/// Sums by the number of thresholds that let a tensor into the arena.
+/// Sums by the number of thresholds that admit a tensor to the arena.
 #[derive(Default)]
 struct Tally {
     chunks: [u64; COUNT + 1],
@@ -359,7 +365,7 @@ mod tests {
 
     const CHUNK_BYTES: u64 = 1024;
 
-    /// A weight and a bias; an input, two small values and a large one, each made of the one
+    /// A weight and a bias; an input, two small values and a large one, each computed from the one
     /// before.
     fn found() -> [Threshold; COUNT] {
         found_beside(1 << 40)
@@ -410,13 +416,13 @@ mod tests {
 
     #[test]
     fn a_layer_needs_all_but_the_states_of_others() {
-        // The last op touches the bias and not the weight, of four chunks.
+        // The last op uses the bias but not the weight, which has four chunks.
         let layers = found().map(|threshold| threshold.layer);
         assert_eq!((layers[0], layers[7]), ((4, LaunchId(0)), (7, LaunchId(0))));
     }
 
     #[test]
-    fn states_that_the_host_has_no_memory_for_stay_beside_each_op() {
+    fn states_without_host_memory_stay_beside_each_op() {
         let [first, last] = [LaunchId(0), LaunchId(2)];
         let largest = |host_bytes| found_beside(host_bytes).map(|found| found.largest_op);
         assert_eq!(largest(4196), largest(1 << 40), "there is memory for both");
@@ -429,7 +435,7 @@ mod tests {
     }
 
     #[test]
-    fn it_is_lower_where_the_budget_is_tight() {
+    fn the_threshold_is_lower_if_the_budget_is_tight() {
         let chosen = |need, budget_chunks| choose(&found(), need, budget_chunks).below_bytes;
         // Everything fits.
         assert_eq!(chosen(Need::LargestOp, 9), 1024);

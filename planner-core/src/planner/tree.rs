@@ -1,13 +1,18 @@
-//! A tree over positions: add to a range, ask for the minimum of a range.
+//! A segment tree over positions: adds to a range, and finds the minimum of a range.
+
+#![expect(
+    clippy::indexing_slicing,
+    reason = "positions are below `leaves`, and nodes below twice as many"
+)]
 
 use crate::scratch::{OutOfScratch, Scratch, words};
 
-/// Values by position; both operations are O(log n).
+/// Values by position. Both operations are O(log n).
 #[derive(Debug)]
 pub(super) struct MinTree<'a> {
-    /// The least value below each node, what is added above it apart.
+    /// The least value below each node, without additions to nodes above it.
     least: &'a mut [i64],
-    /// What is added to everything below each node.
+    /// The sum that was added to everything below each node.
     added: &'a mut [i64],
     leaves: usize,
 }
@@ -20,7 +25,7 @@ impl<'a> MinTree<'a> {
         }
     }
 
-    /// A tree over these values.
+    /// Creates a tree of values.
     pub(super) fn new(
         values: impl ExactSizeIterator<Item = i64>,
         scratch: &mut Scratch<'a>,
@@ -67,7 +72,7 @@ impl<'a> MinTree<'a> {
         }
     }
 
-    /// Brings what lies above two leaves up to date.
+    /// Updates the nodes above two leaves.
     fn rebuild(&mut self, first: usize, last: usize) {
         let (mut left, mut right) = (first >> 1, last >> 1);
         while left > 0 {
@@ -84,12 +89,12 @@ impl<'a> MinTree<'a> {
         self.least[node] = below.saturating_add(self.added[node]);
     }
 
-    /// The least value at `from..to`; a very large one where that is empty.
+    /// The least value at `from..to`; a very large one if the range is empty.
     pub(super) fn min(&self, from: usize, to: usize) -> i64 {
         if from >= to {
             return i64::MAX / 2;
         }
-        // From both ends up, until they are one node or two beside each other.
+        // Goes up from both ends until they are one node or two neighbours.
         let (mut left, mut right) = (from + self.leaves, to - 1 + self.leaves);
         let (mut least_left, mut least_right) = (self.least[left], self.least[right]);
         while left ^ right > 1 {
@@ -111,7 +116,7 @@ impl<'a> MinTree<'a> {
         least
     }
 
-    /// The least value of all.
+    /// The least of all values.
     pub(super) fn least(&self) -> i64 {
         self.least[1]
     }

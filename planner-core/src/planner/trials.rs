@@ -1,4 +1,6 @@
-//! Where lists are written and judged by the timeline, one at a time.
+//! Writes lists and judges each by the timeline, one at a time.
+
+#![expect(clippy::indexing_slicing, reason = "lengths are those of lists in these buffers")]
 
 use super::builder::Builder;
 use super::chance::Chance;
@@ -26,32 +28,33 @@ use crate::sequence::Sequence;
 use crate::timeline::predict_pieces;
 use core::iter;
 
-/// Sparing lists are written only if the first one takes at most this fraction longer than a list that is
-/// near the best. A balance: the two differ by some hundredths, and each takes time.
+/// Sparing lists are tried only if the first list takes at most this fraction longer than a list
+/// that is near the best. A balance: the two kinds differ by a few per cent, and each list takes
+/// time.
 const FAR: u64 = 16;
 
-/// Sparing lists are written only if the ops of the first one wait for more than this fraction of compute.
-/// Otherwise they gain nothing.
+/// Sparing lists are tried only if the ops of the first list wait for more than this fraction of
+/// the compute time. Otherwise they gain nothing.
 const WAITING: u64 = 256;
 
-/// What all lists of one task stand on.
+/// The memory, uses and arena that all lists of one task share.
 #[derive(Clone, Copy)]
-pub(super) struct Basis<'g> {
+pub(super) struct Context<'g> {
     pub(super) memory: &'g Memory<'g>,
     pub(super) uses: &'g Uses<'g>,
     pub(super) arena: &'g [ArenaPlacement],
 }
 
-/// How closely a sequence is judged.
+/// How many lists judge a sequence.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Judging {
-    /// If a list takes no longer than this, a few more are chosen anew.
+    /// If a list takes no longer than this, a few more lists follow.
     pub(super) near_ns: u64,
-    /// What is tried after the first list, as long as each list is shorter than the one before.
+    /// The lists to try after the first one, as long as each is shorter than the one before.
     pub(super) sparing: &'static [Recipe<'static>],
 }
 
-/// A list that has been written and judged.
+/// A list that has been written, and its prediction.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Candidate<'r> {
     recipe: Recipe<'r>,
@@ -62,7 +65,7 @@ pub(super) struct Candidate<'r> {
 }
 
 impl Candidate<'_> {
-    /// What wrote the list.
+    /// The name of the rule that wrote the list.
     pub(super) const fn made_by(&self) -> &'static str {
         match self.recipe {
             Recipe::Of((name, _), _) => name,
@@ -75,16 +78,17 @@ impl Candidate<'_> {
     }
 }
 
-/// Lists to choose from.
+/// The lists among which the best is chosen.
 struct Choices<'r, R> {
     recipes: R,
-    /// How many more are chosen anew.
+    /// The number of lists by changed pressures that follow.
     rounds: Rounds,
-    /// A list that the best has to be no longer than.
+    /// The chosen list must not be longer than this one.
     to_beat: Option<Candidate<'r>>,
 }
 
-/// What paced lists are made of, and what one teaches the next.
+/// The gaps and pressures that paced lists are made from. Each list changes the pressures for the
+/// next.
 #[derive(Debug)]
 pub(super) struct Search<'s> {
     pub(super) gaps: Gaps<'s>,
@@ -104,7 +108,7 @@ impl<'s> Search<'s> {
         Ok(Self { gaps, pressures: Pressures::new(sequence.len(), scratch)? })
     }
 
-    /// The same for what may not look at gaps.
+    /// Does the same; without gaps if the entrant does not use them.
     pub(super) fn of_entrant(
         entrant: &Entrant,
         sequence: &Sequence<'_>,
@@ -116,38 +120,39 @@ impl<'s> Search<'s> {
         Ok(Self { gaps: Gaps::none(), pressures: Pressures::new(0, scratch)? })
     }
 
-    /// The next of the lists that are chosen anew, by the best paced one so far; none after
-    /// the last.
-    fn anew<'r>(&mut self, guide: Recipe<'_>, rounds: &mut Rounds) -> Option<Recipe<'r>> {
+    /// The next recipe by changed pressures, guided by the best paced list so far; none after the
+    /// last.
+    fn next_recipe<'r>(&mut self, guide: Recipe<'_>, rounds: &mut Rounds) -> Option<Recipe<'r>> {
         let Recipe::Paced(guide) = guide else { return None };
         if let Some(turns) = rounds.turns.checked_sub(1) {
             rounds.turns = turns;
-            self.pressures.turn();
+            self.pressures.update();
             let pace = Pace { coarser: guide.pace.coarser, ..PACES[turns % PACES.len()] };
-            let choosing = Choosing { weight: guide.choosing.weight.anew(), ..guide.choosing };
+            let choosing =
+                Choosing { weight: guide.choosing.weight.with_pressures(), ..guide.choosing };
             return Some(Recipe::Paced(Paced { choosing, pace }));
         }
         rounds.shakes = rounds.shakes.checked_sub(1)?;
         let mut chance = Chance::new(rounds.shakes as u64);
-        self.pressures.shake(&mut chance);
-        Some(Recipe::Paced(guide.nearby(&mut chance)))
+        self.pressures.perturb(&mut chance);
+        Some(Recipe::Paced(guide.perturbed(&mut chance)))
     }
 }
 
-/// Where lists are written and judged, one at a time.
+/// Buffers in which lists are written and judged, one at a time.
 pub(super) struct Trials<'d, 'r> {
     pub(super) task: &'r Task<'r>,
     pub(super) steps: &'d mut [Step],
     pub(super) resident: &'d mut [Resident],
     pub(super) tables: PoolTables<'d>,
-    /// The least host memory of the lists that need more than there is.
+    /// Of the lists that need more host memory than there is, the least that one needs.
     pub(super) host_shortage_bytes: Option<u64>,
-    /// Of the lists for which there are too few steps, what the shortest needs.
+    /// Of the lists that have too many steps, the fewest that one has.
     pub(super) steps_needed: Option<usize>,
-    /// Lists of rules whose links alone take this long need not be judged.
+    /// A list of a rule need not be judged if its links alone take this long.
     pub(super) below_ns: u64,
-    /// The least period of the lists of rules; of those that are not judged, what their links and
-    /// launches take.
+    /// The least period of the lists of rules; for lists that are not judged, the time of their
+    /// links and launches.
     pub(super) least_ns: u64,
 }
 
@@ -170,17 +175,17 @@ impl<'d, 'r> Trials<'d, 'r> {
         }
     }
 
-    /// A list that was written last.
+    /// The list that was written last.
     pub(super) fn lists(&self, lengths: Lengths) -> Lists<'_> {
         let (steps, resident) = (&self.steps[..lengths.steps], &self.resident[..lengths.resident]);
         Lists { steps, resident }
     }
 
-    /// What the best of a sample of lists comes to; none where none of them fits.
+    /// The best prediction of a sample of lists; none if no list fits.
     pub(super) fn sample(
         &mut self,
         sample: Sample,
-        basis: &Basis<'_>,
+        context: &Context<'_>,
         scratch: &mut Scratch<'_>,
     ) -> Result<Option<Prediction>, PlanningError> {
         let mut scratch = scratch.reborrow();
@@ -192,7 +197,7 @@ impl<'d, 'r> Trials<'d, 'r> {
             if best.is_some() && (ops == 0 || tried >= enough) {
                 break;
             }
-            let candidate = self.try_out(recipe, u64::MAX, basis, &mut search, &mut scratch)?;
+            let candidate = self.try_out(recipe, u64::MAX, context, &mut search, &mut scratch)?;
             if let Some(Candidate { predicted, .. }) = candidate
                 && best.is_none_or(|best| predicted.period_ns < best.period_ns)
             {
@@ -202,28 +207,28 @@ impl<'d, 'r> Trials<'d, 'r> {
         Ok(best)
     }
 
-    /// Predicts the first paced list, sparing ones if the first is not much longer than `near_ns`, and a few
-    /// more if one takes `near_ns` at most. The shortest prediction counts. Returns `None` if the first list
-    /// does not fit.
+    /// Predicts the first paced list; sparing lists if the first is not much longer than `near_ns`;
+    /// and a few more lists if one takes at most `near_ns`. Returns the shortest prediction, or
+    /// `None` if the first list does not fit.
     pub(super) fn sample_paced(
         &mut self,
         Judging { near_ns, sparing }: Judging,
-        basis: &Basis<'_>,
+        context: &Context<'_>,
         search: &mut Search<'_>,
         scratch: &mut Scratch<'_>,
     ) -> Result<Option<Prediction>, PlanningError> {
-        let first = self.try_out(FIRST_PACED, u64::MAX, basis, search, scratch)?;
+        let first = self.try_out(FIRST_PACED, u64::MAX, context, search, scratch)?;
         let Some(mut best) = first else { return Ok(None) };
         let far_ns = near_ns.saturating_add(near_ns / FAR);
         let compute_ns = self.task.sequence.compute_ns();
         let waits_ns = best.predicted.period_ns.saturating_sub(compute_ns);
         let tries_sparing = best.predicted.period_ns <= far_ns && waits_ns > compute_ns / WAITING;
-        // With ops on the host, sparing lists are no shorter, as a rule.
+        // With ops on the host, sparing lists are usually no shorter.
         if tries_sparing && self.task.sequence.host_steps().is_empty() {
             for &recipe in sparing {
                 let is_better =
                     |next: &Candidate<'_>| next.predicted.cost() < best.predicted.cost();
-                let next = self.try_out(recipe, u64::MAX, basis, search, scratch)?;
+                let next = self.try_out(recipe, u64::MAX, context, search, scratch)?;
                 let Some(better) = next.filter(is_better) else { break };
                 best = better;
             }
@@ -231,8 +236,8 @@ impl<'d, 'r> Trials<'d, 'r> {
         let is_near = best.predicted.period_ns <= near_ns && !best.is_ideal;
         let mut rounds = if is_near { SAMPLED_ROUNDS } else { Rounds::default() };
         let guide = best.recipe;
-        while let Some(recipe) = search.anew(guide, &mut rounds) {
-            if let Some(next) = self.try_out(recipe, u64::MAX, basis, search, scratch)?
+        while let Some(recipe) = search.next_recipe(guide, &mut rounds) {
+            if let Some(next) = self.try_out(recipe, u64::MAX, context, search, scratch)?
                 && next.predicted.cost() < best.predicted.cost()
             {
                 best = next;
@@ -241,26 +246,26 @@ impl<'d, 'r> Trials<'d, 'r> {
         Ok(Some(best.predicted))
     }
 
-    /// The best list of an entrant, written; none where no recipe fits the budget.
+    /// The best list of an entrant, written; none if no recipe fits the budget.
     pub(super) fn best<'s>(
         &mut self,
         entrant: &'s Entrant,
-        basis: &Basis<'_>,
+        context: &Context<'_>,
         search: &mut Search<'_>,
         scratch: &mut Scratch<'_>,
     ) -> Result<Option<Candidate<'s>>, PlanningError> {
         let [rounds, _] = entrant.rounds(self.task.sequence);
         let choices = Choices { recipes: entrant.recipes(self.task), rounds, to_beat: None };
-        self.best_of(choices, entrant.takes_first(), basis, search, scratch)
+        self.best_of(choices, entrant.stops_at_first(), context, search, scratch)
     }
 
-    /// A list that is no longer than the best on another basis, written, and that it is on that;
-    /// or the best on its own basis, written once more.
+    /// A list that is not longer than the best one in the other context, written, and `true`; or
+    /// the best list in its own context, written again, and `false`.
     pub(super) fn keep_better<'s>(
         &mut self,
         entrant: &'s Entrant,
         best: Candidate<'s>,
-        [own, other]: [Basis<'_>; 2],
+        [own, other]: [Context<'_>; 2],
         search: &mut Search<'_>,
         scratch: &mut Scratch<'_>,
     ) -> Result<(Candidate<'s>, bool), PlanningError> {
@@ -272,41 +277,43 @@ impl<'d, 'r> Trials<'d, 'r> {
         Ok((again.unwrap_or(best), false))
     }
 
-    /// A list that is no longer than another on a basis that has changed since, written; none
-    /// where none is found.
+    /// A list in a changed context that is not longer than a given list, written; none if there is
+    /// none.
     pub(super) fn better<'s>(
         &mut self,
         rounds: Rounds,
         than: Candidate<'s>,
-        basis: &Basis<'_>,
+        context: &Context<'_>,
         search: &mut Search<'_>,
         scratch: &mut Scratch<'_>,
     ) -> Result<Option<Candidate<'s>>, PlanningError> {
         let rounds = if than.is_ideal { Rounds::default() } else { rounds };
         let choices = Choices { recipes: iter::once(than.recipe), rounds, to_beat: Some(than) };
         search.pressures.recall();
-        self.best_of(choices, false, basis, search, scratch)
+        self.best_of(choices, false, context, search, scratch)
     }
 
     fn best_of<'s>(
         &mut self,
         mut choices: Choices<'s, impl Iterator<Item = Recipe<'s>>>,
-        takes_first: bool,
-        basis: &Basis<'_>,
+        stops_at_first: bool,
+        context: &Context<'_>,
         search: &mut Search<'_>,
         scratch: &mut Scratch<'_>,
     ) -> Result<Option<Candidate<'s>>, PlanningError> {
         let mut best: Option<Candidate<'s>> = None;
-        // The best paced list, whose pressures are kept.
+        // The best paced list; its pressures are kept.
         let mut guide = choices.to_beat.filter(Candidate::is_paced);
         let mut written_last = false;
-        while !best.is_some_and(|best| takes_first || best.is_ideal) {
-            let recipe =
-                choices.recipes.next().or_else(|| search.anew(guide?.recipe, &mut choices.rounds));
+        while !best.is_some_and(|best| stops_at_first || best.is_ideal) {
+            let recipe = choices
+                .recipes
+                .next()
+                .or_else(|| search.next_recipe(guide?.recipe, &mut choices.rounds));
             let Some(recipe) = recipe else { break };
             let least_ns = best.map_or(u64::MAX, |best| best.predicted.period_ns.saturating_add(1));
             let below_ns = least_ns.min(self.below_ns);
-            let candidate = self.try_out(recipe, below_ns, basis, search, scratch)?;
+            let candidate = self.try_out(recipe, below_ns, context, search, scratch)?;
             let is_better = |candidate: &Candidate| match (best, choices.to_beat) {
                 (Some(best), _) => candidate.predicted.cost() < best.predicted.cost(),
                 (None, Some(other)) => candidate.predicted.period_ns <= other.predicted.period_ns,
@@ -326,37 +333,37 @@ impl<'d, 'r> Trials<'d, 'r> {
             }
         }
         match best {
-            Some(best) if !written_last => self.again(best, basis, search, scratch),
+            Some(best) if !written_last => self.again(best, context, search, scratch),
             best => Ok(best),
         }
     }
 
-    /// The best list so far, written once more.
+    /// Writes the best list so far again.
     pub(super) fn again<'s>(
         &mut self,
         best: Candidate<'s>,
-        basis: &Basis<'_>,
+        context: &Context<'_>,
         search: &mut Search<'_>,
         scratch: &mut Scratch<'_>,
     ) -> Result<Option<Candidate<'s>>, PlanningError> {
         search.pressures.recall();
-        self.try_out(best.recipe, u64::MAX, basis, search, scratch)
+        self.try_out(best.recipe, u64::MAX, context, search, scratch)
     }
 
-    /// Writes a list and judges it; none where it does not fit the budget, the
-    /// host, or the output, or where a rule's list is seen to take `below_ns` or longer. A paced list
-    /// that does not fit the host is written for less of it.
+    /// Writes a list and judges it. None if it does not fit the budget, the host or the output, or
+    /// if a rule's list is known to take `below_ns` or longer. A paced list that does not fit the
+    /// host is written again for less host memory.
     fn try_out<'s>(
         &mut self,
         mut recipe: Recipe<'s>,
         below_ns: u64,
-        basis: &Basis<'_>,
+        context: &Context<'_>,
         search: &mut Search<'_>,
         scratch: &mut Scratch<'_>,
     ) -> Result<Option<Candidate<'s>>, PlanningError> {
         let host_bytes = self.task.machine.host_bytes;
         loop {
-            match self.try_once(recipe, below_ns, basis, search, scratch) {
+            match self.try_once(recipe, below_ns, context, search, scratch) {
                 Err(PlanningError::Plan(PlanError::HostMemory { needed_bytes, .. })) => {
                     let least = self.host_shortage_bytes.get_or_insert(needed_bytes);
                     *least = needed_bytes.min(*least);
@@ -370,25 +377,25 @@ impl<'d, 'r> Trials<'d, 'r> {
         }
     }
 
-    /// The same for a list that the host may have too little memory for.
+    /// Does the same, but fails if the host has too little memory for the list.
     fn try_once<'s>(
         &mut self,
         mut recipe: Recipe<'s>,
         below_ns: u64,
-        basis: &Basis<'_>,
+        context: &Context<'_>,
         search: &mut Search<'_>,
         scratch: &mut Scratch<'_>,
     ) -> Result<Option<Candidate<'s>>, PlanningError> {
         let is_of_rule = matches!(recipe, Recipe::Of(..));
         if is_of_rule {
-            let least_ns = self.before_written_ns(recipe, basis, scratch)?;
+            let least_ns = self.before_written_ns(recipe, context, scratch)?;
             if least_ns >= below_ns {
                 self.least_ns = self.least_ns.min(least_ns);
                 return Ok(None);
             }
         }
         let lengths = loop {
-            match self.write(recipe, basis, search, &mut scratch.reborrow()) {
+            match self.write(recipe, context, search, &mut scratch.reborrow()) {
                 Ok(lengths) => break lengths,
                 Err(Stuck::Scratch(error)) => return Err(error.into()),
                 Err(Stuck::NoMemory) => return Ok(None),
@@ -403,7 +410,7 @@ impl<'d, 'r> Trials<'d, 'r> {
             }
         };
         if is_of_rule {
-            let least_ns = self.written_ns(lengths, basis.memory);
+            let least_ns = self.written_ns(lengths, context.memory);
             if least_ns >= below_ns {
                 self.least_ns = self.least_ns.min(least_ns);
                 return Ok(None);
@@ -413,7 +420,7 @@ impl<'d, 'r> Trials<'d, 'r> {
         let graph = sequence.graph();
         let (steps, resident) = (&self.steps[..lengths.steps], &self.resident[..lengths.resident]);
         let lists = Lists { steps, resident };
-        let plan = basis.memory.plan(self.task, basis.arena, lists, self.tables.reborrow())?;
+        let plan = context.memory.plan(self.task, context.arena, lists, self.tables.reborrow())?;
         let mut scratch = scratch.reborrow();
         let schedule = scratch.take(plan.steps.len(), Scheduled::EMPTY)?;
         let pieces = Pieces::new(graph, machine, &plan, &mut scratch)?;
@@ -421,7 +428,7 @@ impl<'d, 'r> Trials<'d, 'r> {
         let (predicted, _) =
             predict_pieces(graph, machine, &plan, &pieces, &schedule, &mut scratch)?;
         if predicted.host_bytes > machine.host_bytes {
-            // Temporaries may share host offsets, but that takes time to find out.
+            // Temporaries may share host offsets, which takes time to find out.
             HostLayout::of_pieces(graph, machine, &plan, &pieces, &mut scratch)?;
         }
         if is_of_rule {
@@ -431,24 +438,24 @@ impl<'d, 'r> Trials<'d, 'r> {
         Ok(Some(Candidate { recipe, lengths, predicted, is_ideal }))
     }
 
-    /// A time that no plan of a list beats, before it is written.
+    /// A lower bound of the time of a list's plan, before the list is written.
     fn before_written_ns(
         &self,
         recipe: Recipe<'_>,
-        basis: &Basis<'_>,
+        context: &Context<'_>,
         scratch: &mut Scratch<'_>,
     ) -> Result<u64, OutOfScratch> {
         let launches_ns = self.task.sequence.compute_ns();
         match recipe {
             Recipe::Of((_, rule), list) => {
-                Ok(rule.least_ns(list, (self.task, basis.memory), scratch)?.max(launches_ns))
+                Ok(rule.least_ns(list, (self.task, context.memory), scratch)?.max(launches_ns))
             }
             Recipe::Paced(_) => Ok(launches_ns),
         }
     }
 
-    /// The time of the launches of a list that was written, or of its transfers on the busier
-    /// link. No plan takes less. O(steps).
+    /// A lower bound of the time of a written list's plan: the time of its launches, or of its
+    /// transfers on the busier link. O(steps).
     fn written_ns(&self, Lengths { steps, .. }: Lengths, memory: &Memory<'_>) -> u64 {
         let time_ns = |direction, part: Part| {
             let to = part.first.saturating_add(part.count);
@@ -473,16 +480,16 @@ impl<'d, 'r> Trials<'d, 'r> {
     fn write(
         &mut self,
         recipe: Recipe<'_>,
-        basis: &Basis<'_>,
+        context: &Context<'_>,
         search: &mut Search<'_>,
         scratch: &mut Scratch<'_>,
     ) -> Result<Lengths, Stuck> {
         let mut scratch = scratch.reborrow();
-        let (task, Basis { memory, uses, .. }) = (self.task, *basis);
+        let (task, Context { memory, uses, .. }) = (self.task, *context);
         let list = List::new(self.steps, self.resident);
         let builder = Builder::new(task, memory, uses, list, &mut scratch)?;
         match recipe {
-            // Only paced lists know slabs.
+            // Only paced lists support slabs.
             Recipe::Of(..) if memory.pools() > 1 => Err(Stuck::NoMemory),
             Recipe::Of((_, rule), list) => rule.write(list, builder, search, &mut scratch),
             Recipe::Paced(Paced { choosing, pace }) => {

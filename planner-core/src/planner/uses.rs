@@ -1,33 +1,38 @@
-//! When each tensor is used next, in the cyclic sequence of ops.
+//! The next use of each tensor, in the cyclic sequence of ops.
+
+#![expect(
+    clippy::indexing_slicing,
+    reason = "tensors and slots are those of the sequence, and the arrays have an entry for each"
+)]
 
 use crate::graph::TensorId;
 use crate::plan::PlanError;
 use crate::scratch::{Limits, Scratch, total, words};
 use crate::sequence::{LaunchId, Sequence};
 
-/// The next op that touches a tensor within the iteration, and whether it reads it.
+/// The next op that uses a tensor within the iteration, and whether it reads the tensor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Use(pub(super) u32);
 
 impl Use {
-    /// No op touches the tensor before the iteration ends.
+    /// No op uses the tensor before the iteration ends.
     pub(super) const NONE: Self = Self(u32::MAX);
 
     const fn new(op: LaunchId, reads: bool) -> Self {
         Self(op.0 << 1 | reads as u32)
     }
 
-    /// Whether there is none.
+    /// Whether there is no next use.
     pub(super) fn is_none(self) -> bool {
         self == Self::NONE
     }
 
-    /// The op, if there is one.
+    /// The op, if there is a next use.
     pub(super) fn op(self) -> Option<LaunchId> {
         (!self.is_none()).then_some(LaunchId(self.0 >> 1))
     }
 
-    /// Whether the tensor's value is read there.
+    /// Whether the op reads the tensor's value.
     pub(super) fn reads(self) -> bool {
         !self.is_none() && self.0 & 1 == 1
     }
@@ -36,13 +41,13 @@ impl Use {
 /// The uses of all tensors.
 #[derive(Debug)]
 pub(super) struct Uses<'a> {
-    /// The use that follows each operand's.
+    /// The use after that of each operand.
     next: &'a mut [u32],
     /// The first use of each tensor.
     first: &'a mut [u32],
     /// The last op that reads each tensor.
     last_read: &'a mut [u32],
-    /// The last op that writes each tensor, but for repeats.
+    /// The last op that writes each tensor, without repeats.
     last_write: &'a mut [u32],
 }
 
@@ -73,7 +78,7 @@ impl<'a> Uses<'a> {
             for &tensor in sequence.writes(op) {
                 first[tensor.index()] = Use::new(op, false).0;
                 let last = &mut last_write[tensor.index()];
-                // A repeat makes what the host has read by then.
+                // A repeat writes a value that the host has already read by then.
                 let is_last = *last == none && !sequence.launched(op).is_repeat;
                 *last = if is_last { op.0 } else { *last };
             }
@@ -91,12 +96,12 @@ impl<'a> Uses<'a> {
         Use(self.first[tensor.index()])
     }
 
-    /// The use that follows that of an operand, given by its slot.
+    /// The use after that of an operand, given by its slot.
     pub(super) fn next(&self, operand: usize) -> Use {
         Use(self.next[operand])
     }
 
-    /// Whether no op after this one reads a tensor that some op reads. Of an input, the host then
+    /// Whether an op reads the tensor, but no op after this one does. Then, for an input, the host
     /// holds the next iteration's value, whatever is written on the device.
     pub(super) fn is_read_out(&self, tensor: TensorId, op: LaunchId) -> bool {
         self.last_read[tensor.index()] <= op.0
@@ -107,7 +112,7 @@ impl<'a> Uses<'a> {
         self.last_write[tensor.index()] != Use::NONE.0
     }
 
-    /// Whether an op gives a tensor its last value of the iteration.
+    /// Whether an op writes the last value of a tensor in the iteration.
     pub(super) fn is_last_write(&self, tensor: TensorId, op: LaunchId) -> bool {
         self.last_write[tensor.index()] == op.0
     }

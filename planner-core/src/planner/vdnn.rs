@@ -1,23 +1,27 @@
 //! vDNN (Rhu et al., vDNN: Virtualized Deep Neural Networks, MICRO 2016), in its memory-saving
-//! variant `vDNN_all`, as section 2 of the window paper describes it: every feature map is
-//! swapped out after its last use in the forward pass, and swapped in one function before the
-//! backward pass uses it. It does so whether memory is short or not.
+//! variant `vDNN_all`, as section 2 of the window paper describes it: every feature map is swapped
+//! out after its last use in the forward pass, and swapped in one function before the backward pass
+//! uses it, whether memory is short or not.
 //!
-//! A list of ops does not say where the forward pass ends, but its temporaries do: the longest
-//! gap between two uses of a feature map is the one from forward to backward. So the turn is
-//! the op after which the longest gaps of most bytes are open; a temporary
-//! leaves after its last use before the turn and comes back one op ahead of its first use
-//! after it, where it does not come back at once. Work without a backward pass has a turn,
-//! too, and hardly any gap across it.
+//! A list of ops does not tell where the forward pass ends, but its temporaries do: the longest gap
+//! between two uses of a feature map is the one from forward to backward. So the peak is the op
+//! after which the most bytes are within their longest gap. A temporary leaves after its last use
+//! before the peak, and is prefetched one op ahead of its first use after it, unless that would be
+//! at once. Work without a backward pass has a peak too, with hardly any gap across it.
 //!
-//! vDNN has weights on the device, and inputs are ordinary feature maps of the first layer.
-//! Here states are treated like those of `fit`, so that models with more of them than memory
-//! can be planned; inputs, and temporaries outside their gap, stay while they are needed, and
-//! where that is too much, what was used least recently leaves.
+//! vDNN keeps weights on the device, and inputs are ordinary feature maps of the first layer. Here
+//! states are treated as in `fit`, so that models with more states than memory can be planned.
+//! Inputs, and temporaries outside their gap, stay while they are needed; if they do not fit, the
+//! least recently used one is evicted.
+
+#![expect(
+    clippy::indexing_slicing,
+    reason = "tensors and ops are those of the sequence, and the arrays have an entry for each"
+)]
 
 use super::builder::Builder;
-use super::cache::{self, Fate};
-use super::fit::{self, fate_of_state};
+use super::cache::{self, Retention};
+use super::fit::{self, retention_of_state};
 use super::list::{Lengths, Stuck};
 use super::residents::{Residents, Spans};
 use super::strategy::Rule;
@@ -29,16 +33,16 @@ use core::ops::Range;
 
 const NONE: u32 = u32::MAX;
 
-/// What is used again this many ops later would come back at once.
+/// A tensor that is used again within this many ops would be prefetched at once.
 const SHORTEST: u32 = 2;
 
 pub(super) const fn scratch_words(limits: &Limits) -> usize {
-    // Finding gaps takes the same as choosing residents, or less.
+    // Finding gaps takes at most as many words as choosing residents.
     Gaps::scratch_words(limits).saturating_add(fit::scratch_words(limits))
 }
 
-/// The gap of each temporary across the turn: the op after which it leaves, and how many ops
-/// later the next use is.
+/// The gap of each temporary across the peak: the op after which it leaves, and the number of ops
+/// to its next use.
 struct Gaps<'a> {
     from: &'a mut [u32],
     length: &'a mut [u32],
@@ -54,15 +58,15 @@ impl<'a> Gaps<'a> {
         let mut gaps =
             Self { from: scratch.take(tensors, NONE)?, length: scratch.take(tensors, 0)? };
         gaps.find_longest(builder, scratch, 0..u32::MAX)?;
-        let turn = gaps.turn(builder, scratch)?;
+        let peak = gaps.peak(builder, scratch)?;
         gaps.from.fill(NONE);
         gaps.length.fill(SHORTEST);
-        gaps.find_longest(builder, scratch, turn..turn + 1)?;
+        gaps.find_longest(builder, scratch, peak..peak + 1)?;
         Ok(gaps)
     }
 
-    /// Of each temporary, the longest gap that begins at or before the last of these ops and
-    /// ends after the first of them, and is longer than what is known.
+    /// Finds for each temporary the longest gap that begins at or before the last of the ops
+    /// `around` and ends after the first of them, if it is longer than the known one.
     fn find_longest(
         &mut self,
         builder: &Builder<'_>,
@@ -90,8 +94,8 @@ impl<'a> Gaps<'a> {
         Ok(())
     }
 
-    /// The op after which the gaps of most chunks are open.
-    fn turn(&self, builder: &Builder<'_>, scratch: &mut Scratch<'_>) -> Result<u32, OutOfScratch> {
+    /// The op after which the most chunks are within their gap.
+    fn peak(&self, builder: &Builder<'_>, scratch: &mut Scratch<'_>) -> Result<u32, OutOfScratch> {
         let sequence = builder.task.sequence;
         let mut scratch = scratch.reborrow();
         let change = scratch.take(sequence.len() + 1, 0u64)?;
@@ -118,7 +122,7 @@ impl<'a> Gaps<'a> {
         (from != NONE).then_some(LaunchId(from))
     }
 
-    /// A temporary is on the device before its gap, and from one op before its end.
+    /// Adds a temporary before its gap, and from one op before its end.
     fn add_spans(&self, builder: &Builder<'_>, spans: &mut Spans<'_>, tensor: TensorId) {
         match (self.leaves_after(tensor), spans.last(tensor)) {
             (Some(from), Some(last)) => {
@@ -155,10 +159,10 @@ impl Rule for Vdnn {
             residents.choose(&builder, &mut spans);
         }
         cache::write(builder, 1, &mut scratch, |builder, op, tensor| {
-            match fate_of_state(builder, &residents, op, tensor) {
-                Some(fate) => fate,
-                None if gaps.leaves_after(tensor) == Some(op) => Fate::Leaves,
-                None => Fate::Cached,
+            match retention_of_state(builder, &residents, op, tensor) {
+                Some(retention) => retention,
+                None if gaps.leaves_after(tensor) == Some(op) => Retention::Leaves,
+                None => Retention::Cached,
             }
         })
     }

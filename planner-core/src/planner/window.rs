@@ -1,21 +1,26 @@
 //! The locally adaptive window (Hayakawa & Narihira, section 3, figure 2).
 //!
-//! The ops in order, each with the variables it uses, make a cyclic sequence of variables.
-//! A window of a given number of bytes begins with the variables of the op that runs next.
+//! The ops in order, each with the variables that it uses, form a cyclic sequence of variables. A
+//! window of a given number of bytes begins with the variables of the op that runs next.
 //!
-//! - What enters the window and is not on the device is swapped in (figure 2a). A variable
-//!   that its op will write, and the op's workspace, take their memory when they enter, so
+//! * A variable that enters the window and is not on the device is swapped in (figure 2a). A
+//!   variable that its op will write, and the op's workspace, take their memory when they enter, so
 //!   that the ops in the window can run.
-//! - Before that, the oldest swap-outs are completed until it fits (2b). Where it does not
-//!   fit, the window ends there for now; but it always covers the op that runs next, which
-//!   is possible because all else on the device is then waiting to be swapped out.
-//! - After an op, its variables are swapped out (2c), unless they are in the window again
-//!   or never used again (2d). The copy starts at once; the memory is given back when 2b
-//!   asks for it, and a variable that enters the window before that simply stays.
+//! * Before that, the oldest swap-outs are completed until the variable fits (2b). If it does not
+//!   fit, the window ends there for now; but it always covers the op that runs next, which is
+//!   possible because everything else on the device is then waiting to be swapped out.
+//! * After an op, its variables are swapped out (2c), unless they are in the window again or never
+//!   used again (2d). The copy starts at once; the memory is freed when 2b needs it, and a variable
+//!   that enters the window before that simply stays.
 //!
-//! A value that the host holds already is not copied, except in the published variant. The
-//! second of two iterations is kept, so that what the window reaches beyond the end of one
-//! is there at the start of the next.
+//! A value that the host already holds is not copied, except in the published variant. The second
+//! of two iterations is kept, so that variables that the window reaches beyond the end of an
+//! iteration are resident at the start of the next one.
+
+#![expect(
+    clippy::indexing_slicing,
+    reason = "tensors are those of the sequence, and the arrays have an entry for each"
+)]
 
 use super::builder::Builder;
 use super::list::{Lengths, Stuck};
@@ -28,17 +33,17 @@ use crate::graph::{Kind, TensorId};
 use crate::scratch::{Limits, Scratch, total, words};
 use crate::sequence::{LaunchId, Sequence};
 
-/// Window sizes that are tried when none is given, as fractions of four times the budget:
-/// the largest is bounded by memory alone.
+/// The window sizes that are tried if none is given, as fractions of four times the budget. With
+/// the largest one, only memory limits the window.
 const FRACTIONS: [u64; 6] = [1, 4, 8, 16, 32, 64];
 
 /// Parameters of [`Strategy::Window`](super::Strategy::Window).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Window {
-    /// Bytes of the sequence of variables that the window covers; when not given, several
-    /// sizes are tried in the timeline.
+    /// Bytes of the sequence of variables that the window covers. If not given, several sizes are
+    /// tried in the timeline.
     pub bytes: Option<u64>,
-    /// Exactly as published: also copy values that the host holds already.
+    /// Exactly as published: also copies values that the host already holds.
     pub published: bool,
 }
 
@@ -83,8 +88,8 @@ pub(super) const fn scratch_words(limits: &Limits) -> usize {
     ])
 }
 
-/// A position in the cyclic sequence of variables: an operand of an op, or, after the
-/// last, its workspace.
+/// A position in the cyclic sequence of variables: an operand of an op, or, after its last operand,
+/// its workspace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Position {
     iteration: u32,
@@ -96,20 +101,20 @@ struct Slide<'b, 's> {
     builder: Builder<'b>,
     window: Window,
     window_bytes: u64,
-    /// Variables waiting to be swapped out, the oldest in front.
+    /// Variables that wait to be swapped out, the oldest in front.
     leaving: Queue<'s>,
     leaving_objects: u64,
-    /// How many ops in the window use each tensor.
+    /// The number of ops in the window that use each tensor.
     entries: &'s mut [u32],
-    /// The last op that brought each tensor into the window, with the parity of the iteration: an
-    /// op that reads and writes a tensor brings it in once.
+    /// The last op by which each tensor entered the window, with the parity of the iteration: an op
+    /// that reads and writes a tensor enters it once.
     entered_by: &'s mut [u32],
     /// The launch after which each tensor was last considered for a swap-out.
     left_behind: &'s mut [u32],
     launches: u32,
-    /// Tensors whose memory is set aside for an op in the window that will write them.
+    /// 1 for tensors whose memory is reserved for an op in the window that will write them.
     reserved: &'s mut [u8],
-    /// Objects set aside, those of workspaces included.
+    /// The number of reserved objects, including those for workspaces.
     reserved_objects: u64,
     /// Bytes of the variables in the window.
     covered_bytes: u64,
@@ -159,8 +164,8 @@ impl Slide<'_, '_> {
         self.builder.finish()
     }
 
-    /// Lets variables in: those of the running op in any case, others as long as the window
-    /// has bytes and the device has memory for them, and at most one iteration ahead.
+    /// Enters variables: those of the running op in any case, others as long as the window has
+    /// bytes and the device has memory for them, and at most one iteration ahead.
     fn grow(&mut self, iteration: u32, running: LaunchId) -> Result<(), Stuck> {
         loop {
             let must = self.next.iteration == iteration && self.next.op == running;
@@ -177,7 +182,7 @@ impl Slide<'_, '_> {
         }
     }
 
-    /// Lets the next variable in; `false` where it would exceed the window.
+    /// Enters the next variable; returns `false` if it would exceed the window.
     fn enter(&mut self, must: bool) -> Result<bool, Stuck> {
         let Position { iteration, op, operand } = self.next;
         let sequence = self.builder.task.sequence;
@@ -207,7 +212,7 @@ impl Slide<'_, '_> {
                 return Ok(false);
             }
             let reads = (operand as usize) < sequence.reads(op).len();
-            self.bring(tensor, reads)?;
+            self.swap_in(tensor, reads)?;
             self.covered_bytes = self.covered_bytes.saturating_add(bytes);
             self.entries[tensor.index()] += 1;
             self.entered_by[tensor.index()] = entrance;
@@ -216,8 +221,8 @@ impl Slide<'_, '_> {
         Ok(true)
     }
 
-    /// Swaps a variable in, or sets memory aside for the op that writes it.
-    fn bring(&mut self, tensor: TensorId, reads: bool) -> Result<(), Stuck> {
+    /// Swaps a variable in, or reserves memory for the op that writes it.
+    fn swap_in(&mut self, tensor: TensorId, reads: bool) -> Result<(), Stuck> {
         if self.builder.is_resident(tensor) {
             if self.entries[tensor.index()] == 0 {
                 self.stay(tensor);
@@ -237,7 +242,7 @@ impl Slide<'_, '_> {
         Ok(())
     }
 
-    /// Completes the oldest swap-outs until this much is free beside what is set aside.
+    /// Completes the oldest swap-outs until `objects` are free in addition to the reserved objects.
     fn free(&mut self, objects: u64) -> Result<(), Stuck> {
         let wanted = self.reserved_objects.saturating_add(objects);
         if self.builder.free_objects(CHUNKS).saturating_add(self.leaving_objects) < wanted {
@@ -251,13 +256,13 @@ impl Slide<'_, '_> {
         Ok(())
     }
 
-    /// Takes a variable from those that are waiting to be swapped out.
+    /// Removes a variable from those that wait to be swapped out.
     fn stay(&mut self, tensor: TensorId) {
         self.leaving.remove(tensor);
         self.leaving_objects -= self.builder.memory.objects(tensor);
     }
 
-    /// What becomes of the variables of an op that has been launched.
+    /// Removes the variables of a launched op from the window.
     fn leave(&mut self, op: LaunchId) -> Result<(), Stuck> {
         let sequence = self.builder.task.sequence;
         let workspace = self.builder.memory.workspace(self.builder.task, op);
@@ -280,8 +285,8 @@ impl Slide<'_, '_> {
             match (self.builder.is_resident(tensor), self.entries[tensor.index()] > 0) {
                 (true, true) | (false, false) => {}
                 (true, false) => self.swap_out(tensor),
-                // Its value died, and an op in the window needs the next one.
-                (false, true) => self.bring_again(tensor)?,
+                // Its value is dead, and an op in the window needs the next one.
+                (false, true) => self.swap_in_next(tensor)?,
             }
         }
         Ok(())
@@ -296,12 +301,12 @@ impl Slide<'_, '_> {
         }
     }
 
-    /// The memory that a dead value has just left is set aside for the next one, or takes
-    /// the next iteration's input at once.
-    fn bring_again(&mut self, tensor: TensorId) -> Result<(), Stuck> {
+    /// Reserves the memory of a dead value for the next one, or prefetches the next iteration's
+    /// input into it at once.
+    fn swap_in_next(&mut self, tensor: TensorId) -> Result<(), Stuck> {
         let is_input = self.sequence().tensor(tensor).kind == Kind::Input;
         let next_iteration = self.builder.upcoming(tensor).is_none();
         let reads = is_input && next_iteration && self.builder.reads_first(tensor);
-        self.bring(tensor, reads)
+        self.swap_in(tensor, reads)
     }
 }

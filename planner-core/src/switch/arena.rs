@@ -1,6 +1,13 @@
-//! Arena offsets that a plan shares with the plan before it.
+//! Gives a plan's arena the offsets of the previous plan's arena.
+
+#![expect(
+    clippy::indexing_slicing,
+    reason = "`pair_up` has an entry for each tensor, and a list has room for one block more than \
+              tensors"
+)]
 
 use super::error::SwitchError;
+use super::push_list::PushList;
 use super::states::{self, SharedState};
 use crate::arena;
 use crate::graph::Kind;
@@ -12,16 +19,19 @@ use bytemuck::{Pod, Zeroable};
 /// No offset.
 const NONE: u64 = u64::MAX;
 
-/// Consecutive bytes of the arena: what is free, or what is to be placed.
+/// The position of the block of all temporaries.
+const TEMPORARIES: u64 = u64::MAX;
+
+/// Consecutive bytes of the arena: a free gap, or a block to place.
 #[derive(Clone, Copy, Debug, Pod, Zeroable)]
 #[repr(C)]
 struct Block {
-    /// The first byte; of what is to be placed, its position in the plan's arena.
+    /// The first byte; for a block to place, its position in the plan's arena, or `TEMPORARIES`.
     at: u64,
     bytes: u64,
 }
 
-/// Words of scratch that [`keep_offsets`] asks for, by [`Limits::of_plan`] of both plans.
+/// Words of scratch that [`keep_offsets`] needs, by [`Limits::of_plan`] of both plans.
 #[must_use]
 pub const fn keep_offsets_scratch_words(from: &Limits, to: &Limits) -> usize {
     total([
@@ -31,11 +41,11 @@ pub const fn keep_offsets_scratch_words(from: &Limits, to: &Limits) -> usize {
     ])
 }
 
-/// Gives the states in a plan's arena the offsets that they have in the arena of the plan before,
-/// so that they stay where they are in a switch. Writes the whole arena to `out` and returns its
-/// size, which may be larger than before. Temporaries keep their distances, since those share
-/// bytes. All others go where they fit, the largest first. O(tensors log tensors + others *
-/// states).
+/// Gives the states in a plan's arena the offsets that they have in the arena of the previous plan,
+/// so that they stay in place in a switch. Writes the whole arena to `out` and returns its size in
+/// bytes, which may be larger than before. Temporaries keep their distances from each other, since
+/// they share bytes. Other tensors go to the first gap that is large enough, the largest tensor
+/// first. O(tensors log tensors + others * states).
 ///
 /// # Errors
 /// States that do not correspond, and buffers that are too short.
@@ -64,75 +74,68 @@ pub fn keep_offsets(
         placement.offset_bytes.saturating_add(bytes)
     };
     let most = graph.tensors().len().saturating_add(1);
-    let mut kept = List { blocks: scratch.take(most, Block::zeroed())?, len: 0 };
-    let mut others = List { blocks: scratch.take(most, Block::zeroed())?, len: 0 };
-    // All temporaries are one block, which goes by the position after the last.
-    let mut temporaries = (NONE, 0);
+    let mut kept = PushList::new(most, &mut scratch)?;
+    let mut others = PushList::new(most, &mut scratch)?;
+    // All temporaries are one block.
+    let (mut first, mut last) = (NONE, 0);
     for (position, placement) in out.iter_mut().enumerate() {
         if is_temporary(placement) {
-            temporaries =
-                (temporaries.0.min(placement.offset_bytes), temporaries.1.max(end(placement)));
+            first = first.min(placement.offset_bytes);
+            last = last.max(end(placement));
             continue;
         }
         let bytes = arena::size_bytes(graph, machine, placement.tensor);
         match offsets[placement.tensor.index()] {
-            NONE => others.push(position as u64, bytes)?,
+            NONE => others.push(Block { at: position as u64, bytes })?,
             at => {
                 placement.offset_bytes = at;
-                kept.push(at, bytes)?;
+                kept.push(Block { at, bytes })?;
             }
         }
     }
-    let (first, last) = temporaries;
     if first < last {
-        others.push(out.len() as u64, last - first)?;
+        others.push(Block { at: TEMPORARIES, bytes: last - first })?;
     }
-    let gaps = kept.into_gaps();
-    let others = &mut others.blocks[..others.len];
-    others.sort_unstable_by(|one, other| other.bytes.cmp(&one.bytes).then(one.at.cmp(&other.at)));
-    for block in others {
-        let Some(gap) = gaps.iter_mut().find(|gap| gap.bytes >= block.bytes) else {
-            return Err(SwitchError::Overflow);
-        };
-        match out.get_mut(block.at as usize) {
-            Some(placement) => placement.offset_bytes = gap.at,
-            None => {
-                for placement in out.iter_mut().filter(|placement| is_temporary(placement)) {
-                    placement.offset_bytes = placement.offset_bytes - first + gap.at;
-                }
+    place(others.into_entries(), into_gaps(kept)?, |block, offset_bytes| match block {
+        TEMPORARIES => {
+            for placement in out.iter_mut().filter(|placement| is_temporary(placement)) {
+                placement.offset_bytes = placement.offset_bytes - first + offset_bytes;
             }
         }
-        gap.at = gap.at.saturating_add(block.bytes);
-        gap.bytes -= block.bytes;
-    }
+        position => out[position as usize].offset_bytes = offset_bytes,
+    })?;
     Ok(out.iter().map(end).max().unwrap_or(0))
 }
 
-struct List<'s> {
-    blocks: &'s mut [Block],
-    len: usize,
+/// Places each block in the first gap that is large enough, the largest block first. Calls `placed`
+/// with the position of each block and its offset.
+fn place(
+    blocks: &mut [Block],
+    gaps: &mut [Block],
+    mut placed: impl FnMut(u64, u64),
+) -> Result<(), SwitchError> {
+    blocks.sort_unstable_by(|one, other| other.bytes.cmp(&one.bytes).then(one.at.cmp(&other.at)));
+    for block in blocks {
+        let Some(gap) = gaps.iter_mut().find(|gap| gap.bytes >= block.bytes) else {
+            return Err(SwitchError::Overflow);
+        };
+        placed(block.at, gap.at);
+        gap.at = gap.at.saturating_add(block.bytes);
+        gap.bytes -= block.bytes;
+    }
+    Ok(())
 }
 
-impl<'s> List<'s> {
-    fn push(&mut self, at: u64, bytes: u64) -> Result<(), OutOfScratch> {
-        let short = OutOfScratch { needed_words: words::<Block>(1), free_words: 0 };
-        *self.blocks.get_mut(self.len).ok_or(short)? = Block { at, bytes };
-        self.len += 1;
-        Ok(())
+/// The gaps between blocks, and the gap after the last block, which has no end.
+fn into_gaps(mut blocks: PushList<'_, Block>) -> Result<&mut [Block], OutOfScratch> {
+    blocks.push(Block { at: NONE, bytes: 0 })?;
+    let blocks = blocks.into_entries();
+    blocks.sort_unstable_by_key(|block| block.at);
+    let mut next = 0;
+    for block in &mut *blocks {
+        let (at, end) = (block.at, block.at.saturating_add(block.bytes));
+        *block = Block { at: next, bytes: at.saturating_sub(next) };
+        next = end;
     }
-
-    /// What lies between the blocks, and after the last without an end.
-    fn into_gaps(self) -> &'s mut [Block] {
-        let Self { blocks, len } = self;
-        let blocks = &mut blocks[..=len];
-        blocks[len] = Block { at: NONE, bytes: 0 };
-        blocks.sort_unstable_by_key(|block| block.at);
-        let mut next = 0;
-        for block in &mut *blocks {
-            let (at, end) = (block.at, block.at.saturating_add(block.bytes));
-            *block = Block { at: next, bytes: at.saturating_sub(next) };
-            next = end;
-        }
-        blocks
-    }
+    Ok(blocks)
 }

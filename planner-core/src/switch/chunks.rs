@@ -1,28 +1,30 @@
-//! Which chunks of the device are the chunks of a plan.
+//! The map from the chunks of a plan to the chunks of the device.
+
+#![expect(clippy::indexing_slicing, reason = "`skipped` is below the number of runs, or 0")]
 
 use crate::backend::Chunks;
 use bytemuck::{Pod, Zeroable};
 use core::iter;
 
-/// Consecutive chunks of a plan, and those of the device that they are. A plan numbers its chunks
-/// from 0: those of its arena, of pool 0, of pool 1, ….
+/// Consecutive chunks of a plan, and the device's chunks that they are. A plan numbers its chunks
+/// from 0: first the chunks of its arena, then those of pool 0, pool 1, ….
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Pod, Zeroable)]
 #[repr(C)]
 pub struct ChunkRun {
     /// The first of the plan's chunks.
     pub first: u64,
-    /// The device's chunk that it is.
+    /// The device's chunk that this is.
     pub device_first: u64,
-    /// How many chunks, not zero.
+    /// Number of chunks, not zero.
     pub count: u64,
 }
 
-/// All chunks of a plan, in runs that follow one another.
+/// All chunks of a plan, in consecutive runs.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ChunkMap<'a>(pub(crate) &'a [ChunkRun]);
 
 impl<'a> ChunkMap<'a> {
-    /// The chunks of the device that some chunks of the plan are. O(log runs), and O(1) each.
+    /// The device's chunks of a range of the plan's chunks. O(log runs), and O(1) for each result.
     pub(crate) fn on_device(
         self,
         first: u64,
@@ -43,8 +45,8 @@ impl<'a> ChunkMap<'a> {
         })
     }
 
-    /// The bytes of the device that some bytes of the plan's memory are, each range by its first
-    /// byte and its size.
+    /// The device's bytes of a range of the plan's memory, as pairs of the first byte and the
+    /// number of bytes.
     pub(crate) fn bytes_on_device(
         self,
         at: u64,
@@ -88,7 +90,7 @@ mod tests {
         assert_eq!(found(0, 6), ([(7, 2), (0, 3), (9, 1), (0, 0)], 3));
         assert_eq!(found(1, 2), ([(8, 1), (0, 1), (0, 0), (0, 0)], 2));
         assert_eq!(found(4, 0), ([(0, 0); 4], 0));
-        // What the plan does not have is left out.
+        // Chunks that the plan does not have are left out.
         assert_eq!(found(5, 4), ([(9, 1), (0, 0), (0, 0), (0, 0)], 1));
     }
 

@@ -1,4 +1,4 @@
-//! Why there is no switch from one plan to another.
+//! Errors of planning, verifying and running a switch.
 
 use crate::graph::TensorId;
 use crate::plan::PlanError;
@@ -23,24 +23,24 @@ impl fmt::Display for Side {
     }
 }
 
-/// Why there is no switch, or why one is refused. Steps are positions in the list of the switch.
+/// Why a switch cannot be planned or is rejected. Steps are positions in the list of the switch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum SwitchError {
     /// Working memory is too small.
     Scratch(OutOfScratch),
-    /// A buffer for output is too short.
+    /// An output buffer is too short.
     BufferTooShort(BufferTooShort),
-    /// The plan's pieces cannot be laid out.
+    /// The plan's pieces are invalid.
     Plan(PlanError),
-    /// The two plans are for machines of different chunks.
+    /// The two plans are for machines with different chunk sizes.
     ChunkBytes {
-        /// A chunk of the first plan.
+        /// Chunk size of the first plan.
         from_bytes: u64,
-        /// A chunk of the second plan.
+        /// Chunk size of the second plan.
         to_bytes: u64,
     },
-    /// A pair of states names a tensor that does not exist or is no state.
+    /// A pair of states names a tensor that does not exist or is not a state.
     NotAState(Side, TensorId),
     /// Two pairs of states name the same tensor.
     PairedTwice(Side, TensorId),
@@ -50,53 +50,54 @@ pub enum SwitchError {
     StateBytes {
         /// The state of the first plan.
         from: TensorId,
-        /// Its size.
+        /// Its size in bytes.
         from_bytes: u64,
         /// The state of the second plan.
         to: TensorId,
-        /// Its size.
+        /// Its size in bytes.
         to_bytes: u64,
     },
     /// The device has fewer chunks than the second plan needs.
     DeviceMemory {
-        /// What the second plan needs, in whole chunks.
+        /// Bytes that the second plan needs, in whole chunks.
         needed_bytes: u64,
-        /// What was created on the device.
+        /// Bytes that were created on the device.
         created_bytes: u64,
     },
     /// The host block is smaller than the second plan needs.
     HostMemory {
-        /// What the second plan needs.
+        /// Bytes that the second plan needs.
         needed_bytes: u64,
-        /// What was created.
+        /// Bytes that were created.
         created_bytes: u64,
     },
-    /// The second plan's chunks are not listed one after the other, or not all, or a chunk of the
-    /// device is listed twice or does not exist.
+    /// The runs do not list every chunk of the second plan once and in order, or they list a chunk
+    /// of the device twice or one that does not exist.
     Chunks {
         /// A position in [`Switch::chunks`](super::Switch::chunks), or the end.
         run: u32,
     },
-    /// The step names bytes that the first plan does not hold as one row.
+    /// The step names bytes that the first plan does not hold in one contiguous range.
     NotHeld {
         /// The step.
         step: u32,
     },
-    /// The step names bytes that the second plan does not hold as one row at its start.
+    /// The step names bytes that the second plan does not hold in one contiguous range at its
+    /// start.
     NotWanted {
         /// The step.
         step: u32,
     },
-    /// The bytes are kept or evicted twice, or offloaded twice, or arrive twice.
+    /// The same bytes are kept or evicted twice, offloaded twice, or prefetched twice.
     Twice {
-        /// The second step that does it.
+        /// The second step that does so.
         step: u32,
     },
     /// Bytes that the first plan holds are neither kept nor evicted.
     LeftOver(TensorId),
     /// Bytes that the second plan holds at its start are neither kept nor prefetched.
     Missing(TensorId),
-    /// The second plan holds bytes elsewhere that the step keeps.
+    /// The step keeps bytes that the second plan holds at another place.
     Elsewhere {
         /// The step.
         step: u32,
@@ -106,32 +107,32 @@ pub enum SwitchError {
         /// The step.
         step: u32,
     },
-    /// The step copies bytes to the host that the host has.
+    /// The step offloads bytes that the host already has.
     NeedlessOffload {
         /// The step.
         step: u32,
     },
-    /// The step overwrites what still holds a value.
+    /// The step overwrites bytes that are still needed.
     Overwrites {
         /// The step.
         step: u32,
     },
-    /// The step copies from the host what the host does not have.
+    /// The step prefetches bytes of which the host has no copy.
     NoHostCopy {
         /// The step.
         step: u32,
     },
-    /// The second plan expects a host copy of this state at its start, and there is none.
+    /// The second plan expects a host copy of this state at its start, but there is none.
     ClaimedHostCopy(TensorId),
     /// A figure exceeds 64 bits.
     Overflow,
-    /// The switch promises something else than it does.
+    /// A predicted figure is wrong.
     Prediction {
-        /// Which figure.
+        /// The name of the figure.
         figure: &'static str,
-        /// What the switch says.
+        /// The predicted value.
         claimed: u64,
-        /// The exact figure.
+        /// The exact value.
         exact: u64,
     },
 }
@@ -176,7 +177,7 @@ impl fmt::Display for SwitchError {
             }
             Self::Unpaired(side, tensor) => write!(
                 f,
-                "{tensor} is a state of {side} alone: declare it in both graphs, even where no op \
+                "{tensor} is a state of {side} alone: declare it in both graphs, even if no op \
                  uses it"
             ),
             Self::StateBytes { from, from_bytes, to, to_bytes } => write!(
@@ -200,10 +201,16 @@ impl fmt::Display for SwitchError {
                  no chunk of the device twice"
             ),
             Self::NotHeld { step } => {
-                write!(f, "step {step}: the first plan does not hold these bytes as one row")
+                write!(
+                    f,
+                    "step {step}: the first plan does not hold these bytes in one contiguous range"
+                )
             }
             Self::NotWanted { step } => {
-                write!(f, "step {step}: the second plan does not hold these bytes as one row")
+                write!(
+                    f,
+                    "step {step}: the second plan does not hold these bytes in one contiguous range"
+                )
             }
             Self::Twice { step } => write!(f, "step {step}: another step does this already"),
             Self::LeftOver(tensor) => {
@@ -220,7 +227,7 @@ impl fmt::Display for SwitchError {
             }
             Self::NeedlessOffload { step } => write!(f, "step {step}: the host has these bytes"),
             Self::Overwrites { step } => {
-                write!(f, "step {step}: it overwrites what is still needed")
+                write!(f, "step {step}: it overwrites bytes that are still needed")
             }
             Self::NoHostCopy { step } => {
                 write!(f, "step {step}: the host has no copy of these bytes yet")

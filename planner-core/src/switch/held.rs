@@ -1,4 +1,9 @@
-//! What a plan holds on the device between two iterations, and where.
+//! The data that a plan holds on the device between two iterations, and its place.
+
+#![expect(
+    clippy::indexing_slicing,
+    reason = "pools are those of a verified plan, and runs of equal neighbours are not empty"
+)]
 
 use super::error::SwitchError;
 use crate::graph::{Kind, TensorId};
@@ -9,16 +14,16 @@ use crate::plan::{Part, PlanError, Resident};
 use crate::scratch::{Buffer, BufferTooShort, Limits, Scratch, larger, total, words};
 use crate::verify::Verified;
 
-/// Consecutive bytes of a tensor that lie in device memory one after the other.
+/// A row: consecutive bytes of a tensor that lie at consecutive bytes of device memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Held {
     /// The tensor.
     pub tensor: TensorId,
-    /// The first of the bytes.
+    /// The first byte of the row within the tensor.
     pub first_byte: u64,
-    /// How many, not zero.
+    /// Number of bytes, not zero.
     pub bytes: u64,
-    /// Where the first lies, from the first byte of the device's chunk 0 on.
+    /// The offset of the first byte from the start of the device's chunk 0.
     pub at: u64,
     /// Whether the host holds the same value.
     pub host_copy: bool,
@@ -30,8 +35,8 @@ impl Held {
         Self { tensor: TensorId(0), first_byte: 0, bytes: 0, at: 0, host_copy: false };
 }
 
-/// What is created once on a device and in the host block, for all plans that an executor runs one
-/// after the other.
+/// Memory that is created once on a device and for the host block, for all plans that an executor
+/// runs one after the other.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Capacity {
     /// Chunks of device memory.
@@ -41,7 +46,7 @@ pub struct Capacity {
 }
 
 impl Capacity {
-    /// What a plan needs. Takes scratch as [`HostLayout::new`] does.
+    /// The capacity that a plan needs. Takes as much scratch as [`HostLayout::new`].
     ///
     /// # Errors
     /// Scratch that is too small.
@@ -51,7 +56,7 @@ impl Capacity {
         Ok(Self { chunks: chunks(verified), host_bytes: host.bytes() })
     }
 
-    /// What is enough for both.
+    /// The capacity that is enough for both.
     #[must_use]
     pub fn max(self, other: Self) -> Self {
         Self {
@@ -61,17 +66,17 @@ impl Capacity {
     }
 }
 
-/// The chunks of a plan: of its arena, and of each pool.
+/// The number of chunks of a plan: of its arena, and of each pool.
 pub(crate) fn chunks(verified: &Verified<'_>) -> u64 {
     let (plan, chunk_bytes) = (verified.plan(), verified.machine().chunk_bytes);
     let pools =
         plan.pools.iter().map(|pool| (pool.object_bytes * pool.count).div_ceil(chunk_bytes));
-    // The plan is verified: all of them are within its budget.
+    // The plan is verified, so all chunks are within its budget.
     plan.arena_bytes.div_ceil(chunk_bytes) + pools.sum::<u64>()
 }
 
 /// The states that a plan holds on the device between two iterations. Made by
-/// [`Executor::holding`](crate::Executor::holding), or ahead of a run by
+/// [`Executor::holding`](crate::Executor::holding), or before a run by
 /// [`Holding::between_iterations`].
 #[derive(Clone, Copy, Debug)]
 pub struct Holding<'h> {
@@ -81,7 +86,7 @@ pub struct Holding<'h> {
 }
 
 impl<'h> Holding<'h> {
-    /// Words of scratch that [`Holding::between_iterations`] asks for, by [`Limits::of_plan`].
+    /// Words of scratch that [`Holding::between_iterations`] needs, by [`Limits::of_plan`].
     #[must_use]
     pub const fn scratch_words(limits: &Limits) -> usize {
         larger(
@@ -90,10 +95,10 @@ impl<'h> Holding<'h> {
         )
     }
 
-    /// What a plan holds after so many iterations, for a prediction ahead of a run; `out` has an
-    /// entry for each row of objects. Where each object of a plan without placements lies is only
-    /// known of a running plan; here it lies where it does at the start. So the figures of a switch
-    /// may differ for what has objects smaller than a chunk.
+    /// The states that a plan holds after some iterations, for a prediction before a run. `out`
+    /// needs an entry for each row of objects. For a plan without placements, the place of each
+    /// object is known only while the plan runs; this function assumes the place at the start. So
+    /// the figures of a switch may differ for tensors with objects smaller than a chunk.
     ///
     /// # Errors
     /// Scratch or output that is too small.
@@ -107,7 +112,8 @@ impl<'h> Holding<'h> {
         let mut rows = Rows::new(out);
         after(verified, iterations, scratch, |held| {
             let is_state = verified.graph().tensor(held.tensor).kind == Kind::State;
-            // What the host wrote last comes from there: the device may hold an older value.
+            // After a host op wrote the tensor last, the value comes from the host: the device may
+            // hold an older one.
             if is_state && !verified.is_last_written_on_host(held.tensor) {
                 rows.push(held);
             }
@@ -121,20 +127,20 @@ impl<'h> Holding<'h> {
         &self.verified
     }
 
-    /// What it holds of states.
+    /// The rows of states that it holds.
     #[must_use]
     pub const fn entries(&self) -> &'h [Held] {
         self.entries
     }
 
-    /// What the device and the host block have.
+    /// The memory that the device and the host block have.
     #[must_use]
     pub const fn capacity(&self) -> Capacity {
         self.capacity
     }
 }
 
-/// Output that goes on counting where it is full.
+/// An output buffer that goes on counting after it is full.
 pub(crate) struct Rows<'h> {
     out: &'h mut [Held],
     len: usize,
@@ -158,33 +164,34 @@ impl<'h> Rows<'h> {
     }
 }
 
-/// Walks what a plan holds after some iterations; without placements, as [`at_start`].
+/// Calls `visit` with each row that a plan holds after some iterations; for a plan without
+/// placements, does the same as [`at_start`].
 fn after(
     verified: &Verified<'_>,
     iterations: u64,
     scratch: &mut Scratch<'_>,
-    mut see: impl FnMut(Held),
+    mut visit: impl FnMut(Held),
 ) -> Result<(), PlanError> {
     let walked = placement::resident_after(verified, iterations, scratch, |resident, run| {
         let Resident { part: Part { tensor, .. }, host_copy } = resident;
         let Run { first_byte, bytes, offset_bytes: at, .. } = run;
-        see(Held { tensor, first_byte, bytes, at, host_copy });
+        visit(Held { tensor, first_byte, bytes, at, host_copy });
     });
     match walked {
-        Err(AddressError::NotPlaced) => at_start(verified, scratch, see),
+        Err(AddressError::NotPlaced) => at_start(verified, scratch, visit),
         Err(AddressError::Scratch(error)) => Err(error.into()),
         Err(AddressError::Plan(error)) => Err(error),
         Ok(()) => Ok(()),
     }
 }
 
-/// Walks what a plan holds at the start of its first iteration, inputs included, in the order of
-/// `resident_at_start`. Offsets are those of the plan's own chunks; `host_copy` is what the plan
-/// claims. O(entries + their object numbers).
+/// Calls `visit` with each row that a plan holds at the start of its first iteration, inputs
+/// included, in the order of `resident_at_start`. Offsets are those in the plan's own chunks;
+/// `host_copy` is the plan's claim. O(entries + their object numbers).
 pub(super) fn at_start(
     verified: &Verified<'_>,
     scratch: &mut Scratch<'_>,
-    mut see: impl FnMut(Held),
+    mut visit: impl FnMut(Held),
 ) -> Result<(), PlanError> {
     let (graph, machine, plan) = (verified.graph(), verified.machine(), verified.plan());
     let mut scratch = scratch.reborrow();
@@ -204,7 +211,7 @@ pub(super) fn at_start(
             (pieces.offset_bytes(resident.part), pieces.part_bytes(graph, resident.part));
         let host_copy = resident.host_copy;
         if let Some(at) = pieces.arena_offset_bytes(tensor) {
-            see(Held { tensor, first_byte, bytes, at, host_copy });
+            visit(Held { tensor, first_byte, bytes, at, host_copy });
             continue;
         }
         let (pool, objects) = (pieces.pool(tensor), pieces.part_objects(resident.part));
@@ -212,12 +219,12 @@ pub(super) fn at_start(
         let mut row = |first: u64, count: u64| {
             let at = pool_at[pool] + first * object_bytes;
             let row_bytes = (count * object_bytes).min(bytes);
-            see(Held { tensor, first_byte, bytes: row_bytes, at, host_copy });
+            visit(Held { tensor, first_byte, bytes: row_bytes, at, host_copy });
             first_byte += row_bytes;
             bytes -= row_bytes;
         };
         match plan.placements {
-            // The queue of free objects begins in the order of their numbers.
+            // The queue of free objects starts in the order of their numbers.
             None => {
                 row(next_free[pool], objects);
                 next_free[pool] += objects;

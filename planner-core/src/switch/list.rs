@@ -1,33 +1,39 @@
-//! The list of a switch: what stays, and what moves in which order.
+//! Writes the list of steps of a switch.
 //!
-//! What no prefetch has to wait for comes first: what stays, what the host has already, and
-//! prefetches into free memory of what the host has. Then the offloads follow, each with its
-//! evict and with the prefetches that it was the last to keep waiting.
+//! Steps without a delay for prefetches come first: bytes that stay, evicts of bytes that the host
+//! has, and prefetches into free memory of bytes that the host has. Then come the offloads, each
+//! with its evict and with the prefetches for which it was the last to wait for.
+
+#![expect(
+    clippy::indexing_slicing,
+    reason = "rows are positions in the lists from which fragments and arrivals were made"
+)]
 
 use super::chunks::ChunkMap;
 use super::error::SwitchError;
-use super::planner::{Row, Rows, out_of_scratch, overlaps};
+use super::planner::{Row, Rows, overlaps};
+use super::push_list::PushList;
 use super::{SwitchStep, TensorBytes};
 use crate::scratch::{Buffer, BufferTooShort, OutOfScratch, Scratch, total, words};
 use bytemuck::{Pod, Zeroable};
 
-/// Bytes that the first plan holds, and that stay or go.
+/// Bytes that the first plan holds and that are kept or evicted.
 #[derive(Clone, Copy, Debug, Pod, Zeroable)]
 #[repr(C)]
 struct Fragment {
     /// The row of the first plan.
     row: u64,
-    /// The row of the second plan where the bytes stay, or [`GOES`].
+    /// The row of the second plan in which the bytes stay, or [`EVICTED`].
     stays_in: u64,
     first_byte: u64,
     bytes: u64,
-    /// Which offload it is, counted from 1; 0 where the bytes are not offloaded.
+    /// The number of the offload, counted from 1; 0 if the bytes are not offloaded.
     offload: u64,
 }
 
-const GOES: u64 = u64::MAX;
+const EVICTED: u64 = u64::MAX;
 
-/// Bytes that come, and how many offloads are before.
+/// Bytes to prefetch, and the number of offloads that must come before.
 #[derive(Clone, Copy, Debug, Pod, Zeroable)]
 #[repr(C)]
 struct Arrival {
@@ -37,12 +43,12 @@ struct Arrival {
     bytes: u64,
 }
 
-/// Bytes that stay and bytes that go take turns at most where rows or chunks begin.
+/// Kept and evicted fragments alternate at most at the ends of rows and chunks.
 const fn most_fragments(rows: usize) -> usize {
     rows.saturating_mul(8)
 }
 
-/// Words of scratch that [`write`] asks for.
+/// Words of scratch that [`write`] needs.
 pub(super) const fn scratch_words(rows: usize) -> usize {
     let fragments = most_fragments(rows);
     total([
@@ -52,7 +58,7 @@ pub(super) const fn scratch_words(rows: usize) -> usize {
     ])
 }
 
-/// Writes the list.
+/// Writes the list of steps.
 pub(super) fn write<'a>(
     rows: &Rows<'_>,
     map: ChunkMap<'_>,
@@ -61,14 +67,14 @@ pub(super) fn write<'a>(
     scratch: &mut Scratch<'_>,
 ) -> Result<&'a [SwitchStep], SwitchError> {
     let most = most_fragments(rows.from.len().saturating_add(rows.to.len()));
-    let mut fragments = List { entries: scratch.take(most, Fragment::zeroed())?, len: 0 };
+    let mut fragments = PushList::new(most, scratch)?;
     cut(rows, map, chunk_bytes, &mut fragments)?;
-    let fragments = &mut fragments.entries[..fragments.len];
+    let fragments = fragments.into_entries();
     number_offloads(rows, fragments);
     let most = most.saturating_add(rows.to.len());
-    let mut arrivals = List { entries: scratch.take(most, Arrival::zeroed())?, len: 0 };
+    let mut arrivals = PushList::new(most, scratch)?;
     find_arrivals(rows, fragments, &mut arrivals)?;
-    let arrivals = &mut arrivals.entries[..arrivals.len];
+    let arrivals = arrivals.into_entries();
     let by_address = scratch.take(fragments.len(), 0u32)?;
     let delays = Delays::new(rows, fragments, by_address);
     for arrival in &mut *arrivals {
@@ -78,26 +84,12 @@ pub(super) fn write<'a>(
     Ok(emit(rows, fragments, arrivals, out)?)
 }
 
-struct List<'s, T> {
-    entries: &'s mut [T],
-    len: usize,
-}
-
-impl<T> List<'_, T> {
-    fn push(&mut self, entry: T) -> Result<(), OutOfScratch> {
-        let slot = self.entries.get_mut(self.len).ok_or(out_of_scratch::<T>(self.len + 1))?;
-        *slot = entry;
-        self.len += 1;
-        Ok(())
-    }
-}
-
-/// Cuts what the first plan holds into what stays and what goes.
+/// Cuts the rows of the first plan into fragments that are kept or evicted.
 fn cut(
     rows: &Rows<'_>,
     map: ChunkMap<'_>,
     chunk_bytes: u64,
-    fragments: &mut List<'_, Fragment>,
+    fragments: &mut PushList<'_, Fragment>,
 ) -> Result<(), OutOfScratch> {
     let mut shared = overlaps(rows.from, rows.to).peekable();
     for (row, held) in (0..).zip(rows.from) {
@@ -128,9 +120,9 @@ fn cut(
     Ok(())
 }
 
-/// Notes bytes of a row that stay, after those before them that go.
+/// Adds a kept fragment of a row, after the fragment before it that is evicted.
 fn keep(
-    fragments: &mut List<'_, Fragment>,
+    fragments: &mut PushList<'_, Fragment>,
     row: usize,
     stays_in: usize,
     next_byte: &mut u64,
@@ -143,9 +135,9 @@ fn keep(
     fragments.push(Fragment { row, stays_in, first_byte, bytes, offload: 0 })
 }
 
-/// Notes bytes of a row that go, if there are any.
+/// Adds an evicted fragment of a row, if it is not empty.
 fn leave(
-    fragments: &mut List<'_, Fragment>,
+    fragments: &mut PushList<'_, Fragment>,
     row: usize,
     bytes: core::ops::Range<u64>,
 ) -> Result<(), OutOfScratch> {
@@ -153,19 +145,19 @@ fn leave(
         return Ok(());
     }
     let (first_byte, bytes) = (bytes.start, bytes.end - bytes.start);
-    fragments.push(Fragment { row: row as u64, stays_in: GOES, first_byte, bytes, offload: 0 })
+    fragments.push(Fragment { row: row as u64, stays_in: EVICTED, first_byte, bytes, offload: 0 })
 }
 
 impl Fragment {
-    const fn goes(&self) -> bool {
-        self.stays_in == GOES
+    const fn is_evicted(&self) -> bool {
+        self.stays_in == EVICTED
     }
 
     const fn end_byte(&self) -> u64 {
         self.first_byte.saturating_add(self.bytes)
     }
 
-    /// Where it lies in the device's chunks.
+    /// The offset in the device's chunks.
     const fn at(&self, rows: &Rows<'_>) -> u64 {
         rows.from[self.row as usize].at_byte(self.first_byte)
     }
@@ -179,12 +171,12 @@ const fn named(row: &Row, first_byte: u64, bytes: u64) -> TensorBytes {
     TensorBytes { tensor: row.tensor(), first_byte, bytes }
 }
 
-/// What goes and is not on the host is offloaded; then what stays, and that the second plan wants
-/// on the host too.
+/// Numbers the offloads: first the evicted fragments that are not on the host, then the kept
+/// fragments that the second plan wants on the host too.
 fn number_offloads(rows: &Rows<'_>, fragments: &mut [Fragment]) {
     let mut offloads = 0;
     for goes in [true, false] {
-        for fragment in fragments.iter_mut().filter(|fragment| fragment.goes() == goes) {
+        for fragment in fragments.iter_mut().filter(|fragment| fragment.is_evicted() == goes) {
             let is_wanted = goes || rows.to[fragment.stays_in as usize].has_host_copy();
             if is_wanted && !rows.from[fragment.row as usize].has_host_copy() {
                 offloads += 1;
@@ -194,14 +186,14 @@ fn number_offloads(rows: &Rows<'_>, fragments: &mut [Fragment]) {
     }
 }
 
-/// Finds what the second plan holds and does not find in its chunks.
+/// Finds the bytes that the second plan holds and that do not stay in its chunks.
 fn find_arrivals(
     rows: &Rows<'_>,
     fragments: &[Fragment],
-    arrivals: &mut List<'_, Arrival>,
+    arrivals: &mut PushList<'_, Arrival>,
 ) -> Result<(), OutOfScratch> {
-    // Both lists are in the order of tensors and bytes.
-    let mut kept = fragments.iter().filter(|fragment| !fragment.goes()).peekable();
+    // Both lists are sorted by tensor and byte.
+    let mut kept = fragments.iter().filter(|fragment| !fragment.is_evicted()).peekable();
     for (row, wanted) in (0u64..).zip(rows.to) {
         let mut first_byte = wanted.first_byte;
         let mut push = |first_byte: u64, end_byte: u64| match end_byte.saturating_sub(first_byte) {
@@ -217,11 +209,11 @@ fn find_arrivals(
     Ok(())
 }
 
-/// What offloads keep waiting.
+/// Computes the offloads that each prefetch must wait for.
 struct Delays<'f> {
     rows: &'f Rows<'f>,
     fragments: &'f [Fragment],
-    /// The fragments in the order of their memory.
+    /// The fragments, sorted by address.
     by_address: &'f [u32],
 }
 
@@ -234,8 +226,8 @@ impl<'f> Delays<'f> {
         Self { rows, fragments, by_address }
     }
 
-    /// How many offloads must have ended before bytes arrive: of the same bytes, and of what lies
-    /// where they arrive.
+    /// The number of offloads that must have ended before bytes are prefetched: offloads of the
+    /// same bytes, and offloads from the memory that the bytes take.
     fn offloads_before(&self, arrival: &Arrival, map: ChunkMap<'_>, chunk_bytes: u64) -> u64 {
         let row = &self.rows.to[arrival.row as usize];
         let end_byte = arrival.first_byte.saturating_add(arrival.bytes);
@@ -250,12 +242,12 @@ impl<'f> Delays<'f> {
         let to_at = row.at_byte(arrival.first_byte);
         let there = map.bytes_on_device(to_at, arrival.bytes, chunk_bytes);
         let there = there.flat_map(|(at, bytes)| self.lies_in(at, bytes));
-        // What stays is in nobody's way, even if it is offloaded too.
-        let delays = same.chain(there).filter(|fragment| fragment.goes());
+        // Kept fragments delay no prefetch, even if they are offloaded too.
+        let delays = same.chain(there).filter(|fragment| fragment.is_evicted());
         delays.map(|fragment| fragment.offload).max().unwrap_or(0)
     }
 
-    /// The fragments that lie in some bytes of the device.
+    /// The fragments that lie in a range of the device's bytes.
     fn lies_in(&self, at: u64, bytes: u64) -> impl Iterator<Item = &'f Fragment> + use<'f> {
         let Self { rows, fragments, by_address } = *self;
         let fragment = move |&number: &u32| &fragments[number as usize];
@@ -268,7 +260,7 @@ impl<'f> Delays<'f> {
     }
 }
 
-/// Puts the steps in order.
+/// Writes the steps in order.
 fn emit<'a>(
     rows: &Rows<'_>,
     fragments: &[Fragment],
@@ -276,10 +268,12 @@ fn emit<'a>(
     out: &'a mut [SwitchStep],
 ) -> Result<&'a [SwitchStep], BufferTooShort> {
     let mut steps = Steps { out, len: 0 };
-    for fragment in fragments.iter().filter(|fragment| !fragment.goes()) {
+    for fragment in fragments.iter().filter(|fragment| !fragment.is_evicted()) {
         steps.push(SwitchStep::Keep(fragment.named(rows)));
     }
-    for fragment in fragments.iter().filter(|fragment| fragment.goes() && fragment.offload == 0) {
+    for fragment in
+        fragments.iter().filter(|fragment| fragment.is_evicted() && fragment.offload == 0)
+    {
         steps.push(SwitchStep::Evict(fragment.named(rows)));
     }
     let mut arrivals = arrivals.iter().peekable();
@@ -291,7 +285,7 @@ fn emit<'a>(
     };
     arrive(&mut steps, 0);
     for goes in [true, false] {
-        let of_this = fragments.iter().filter(|fragment| fragment.goes() == goes);
+        let of_this = fragments.iter().filter(|fragment| fragment.is_evicted() == goes);
         for fragment in of_this.filter(|fragment| fragment.offload > 0) {
             steps.push(SwitchStep::Offload(fragment.named(rows)));
             if goes {
@@ -304,7 +298,7 @@ fn emit<'a>(
     Buffer::SwitchSteps.first(out, len).map(|steps| &*steps)
 }
 
-/// Output that goes on counting where it is full.
+/// An output buffer that goes on counting after it is full.
 struct Steps<'a> {
     out: &'a mut [SwitchStep],
     len: usize,

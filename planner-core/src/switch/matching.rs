@@ -1,33 +1,39 @@
-//! Which chunk of the device each chunk of the second plan is.
+//! Assigns a chunk of the device to each chunk of the second plan.
+
+#![expect(
+    clippy::indexing_slicing,
+    reason = "positions come from searches in arrays with an entry for each match or run"
+)]
 
 use super::chunks::ChunkRun;
 use super::error::SwitchError;
 use super::planner::{Rows, out_of_scratch, overlaps};
+use super::push_list::PushList;
 use crate::scratch::{Buffer, OutOfScratch, Scratch, total, words};
 use bytemuck::{Pod, Zeroable};
 use core::iter;
 
-/// Chunks that hold the same bytes at the same offsets in both plans.
+/// A run of chunks that hold the same bytes at the same offsets in both plans.
 #[derive(Clone, Copy, Debug, Pod, Zeroable)]
 #[repr(C)]
 struct Match {
     run: ChunkRun,
-    /// How many bytes of each chunk are the same.
+    /// Number of equal bytes in each chunk.
     chunk_bytes: u64,
 }
 
-/// A row gives at most a chunk that it fills in part at either end, and whole ones between.
+/// A row has at most one partly filled chunk at either end, and whole chunks between them.
 const fn most_matches(rows: usize) -> usize {
     rows.saturating_mul(3)
 }
 
-/// Matches, runs that keep their numbers, and runs that get any number: between sorted runs there
-/// is one gap more than runs.
+/// Matches, runs that keep their numbers, and runs that get any number. Between sorted runs there
+/// is one gap more than there are runs.
 const fn most_runs(rows: usize) -> usize {
     most_matches(rows).saturating_mul(9).saturating_add(16)
 }
 
-/// Words of scratch that [`number`] asks for.
+/// Words of scratch that [`number`] needs.
 pub(super) const fn scratch_words(rows: usize) -> usize {
     let matches = most_matches(rows);
     total([
@@ -38,7 +44,7 @@ pub(super) const fn scratch_words(rows: usize) -> usize {
     ])
 }
 
-/// Numbers the second plan's chunks: `counts` are its chunks and those of the device.
+/// Numbers the second plan's chunks. `counts` are the numbers of its chunks and of the device's.
 pub(super) fn number<'a>(
     rows: &Rows<'_>,
     chunk_bytes: u64,
@@ -52,19 +58,19 @@ pub(super) fn number<'a>(
     let matches = join(&mut matches[..found]);
     let most = most_runs(count);
     let mut runs = Runs {
-        list: List { runs: scratch.take(most, ChunkRun::zeroed())?, len: 0 },
+        list: PushList::new(most, scratch)?,
         by_plan: scratch.take(most, ChunkRun::zeroed())?,
         by_device: scratch.take(most, ChunkRun::zeroed())?,
         counts,
     };
     take_best(matches, &mut runs.list, scratch)?;
-    // Memory that is mapped as a whole is then in few runs.
+    // Memory that is mapped as a whole then has few runs.
     runs.keep_numbers()?;
     runs.fill_up()?;
     runs.write(out)
 }
 
-/// Finds all chunks that hold the same bytes in both plans, whole runs of them as one match.
+/// Finds all chunks that hold the same bytes in both plans. A run of whole chunks is one match.
 fn find(rows: &Rows<'_>, chunk_bytes: u64, matches: &mut [Match]) -> Result<usize, OutOfScratch> {
     let mut len = 0;
     for overlap in overlaps(rows.from, rows.to) {
@@ -94,7 +100,7 @@ fn find(rows: &Rows<'_>, chunk_bytes: u64, matches: &mut [Match]) -> Result<usiz
     Ok(len)
 }
 
-/// Adds up what several tensors have in the same two chunks, and sorts by bytes.
+/// Adds up the equal bytes of all tensors in the same two chunks, and sorts by bytes.
 fn join(matches: &mut [Match]) -> &[Match] {
     matches.sort_unstable_by_key(|found| (found.run.first, found.run.device_first));
     let mut len = 0usize;
@@ -113,8 +119,8 @@ fn join(matches: &mut [Match]) -> &[Match] {
         }
     }
     let matches = &mut matches[..len];
-    // Of equals, a chunk that keeps its number comes first: a plan that comes again then finds its
-    // chunks mapped as before.
+    // Among equal matches, a chunk that keeps its number comes first: then a plan that runs again
+    // finds its chunks mapped.
     let key = |found: &Match| {
         let ChunkRun { first, device_first, .. } = found.run;
         (core::cmp::Reverse(found.chunk_bytes), first != device_first, first, device_first)
@@ -123,13 +129,13 @@ fn join(matches: &mut [Match]) -> &[Match] {
     matches
 }
 
-/// Takes matches, those with the most bytes first, of which neither chunk is taken.
+/// Takes matches in the order of bytes, largest first, if neither of their chunks is taken.
 ///
-/// A chunk that is whole in one match is in no other, since its bytes lie nowhere else. So only
-/// chunks that are the same in part are looked up.
+/// A chunk that one match fills is in no other match, since its bytes are nowhere else. So only
+/// partly filled chunks can be taken already.
 fn take_best(
     matches: &[Match],
-    list: &mut List<'_>,
+    list: &mut PushList<'_, ChunkRun>,
     scratch: &mut Scratch<'_>,
 ) -> Result<(), OutOfScratch> {
     let keys = [|run: &ChunkRun| run.first, |run: &ChunkRun| run.device_first];
@@ -166,43 +172,30 @@ impl Gap {
         self.first + self.count
     }
 
-    /// What is left after the first chunks, if anything.
+    /// The gap without its first `count` chunks, if any chunks are left.
     fn after(self, count: u64) -> Option<Self> {
         let rest = Self { first: self.first + count, count: self.count - count };
         (rest.count > 0).then_some(rest)
     }
 }
 
-/// The runs so far, in any order.
+/// The runs that are assigned so far, in any order.
 struct Runs<'s> {
-    list: List<'s>,
-    /// The same, sorted by the plan's chunks, and by the device's.
+    list: PushList<'s, ChunkRun>,
+    /// The same runs, sorted by the plan's chunks, and by the device's.
     by_plan: &'s mut [ChunkRun],
     by_device: &'s mut [ChunkRun],
-    /// The chunks of the second plan, and of the device.
+    /// The numbers of chunks of the second plan and of the device.
     counts: [u64; 2],
 }
 
-struct List<'s> {
-    runs: &'s mut [ChunkRun],
-    len: usize,
-}
-
-impl List<'_> {
-    fn push(&mut self, run: ChunkRun) -> Result<(), OutOfScratch> {
-        let slot = self.runs.get_mut(self.len).ok_or(out_of_scratch::<ChunkRun>(self.len + 1))?;
-        *slot = run;
-        self.len += 1;
-        Ok(())
-    }
-}
-
 impl<'s> Runs<'s> {
-    /// The list, with the chunks that have no number and those that have no owner.
-    fn gaps(&mut self) -> (&mut List<'s>, [impl Iterator<Item = Gap>; 2]) {
+    /// The list, the gaps in the plan's chunks, and the gaps in the device's chunks.
+    fn gaps(&mut self) -> (&mut PushList<'s, ChunkRun>, [impl Iterator<Item = Gap>; 2]) {
         let Self { list, by_plan, by_device, counts: [plan_chunks, device_chunks] } = self;
-        let (by_plan, by_device) = (&mut by_plan[..list.len], &mut by_device[..list.len]);
-        by_plan.copy_from_slice(&list.runs[..list.len]);
+        let runs = list.entries();
+        let (by_plan, by_device) = (&mut by_plan[..runs.len()], &mut by_device[..runs.len()]);
+        by_plan.copy_from_slice(runs);
         by_plan.sort_unstable_by_key(|run| run.first);
         by_device.copy_from_slice(by_plan);
         by_device.sort_unstable_by_key(|run| run.device_first);
@@ -214,7 +207,7 @@ impl<'s> Runs<'s> {
         (list, gaps)
     }
 
-    /// Chunks without a number keep their own where it is free.
+    /// Gives each chunk without a number its own number if that chunk of the device is free.
     fn keep_numbers(&mut self) -> Result<(), OutOfScratch> {
         let (list, [mut gaps, mut frees]) = self.gaps();
         let (mut gap, mut free) = (gaps.next(), frees.next());
@@ -228,7 +221,7 @@ impl<'s> Runs<'s> {
         Ok(())
     }
 
-    /// All others get the free chunks in order.
+    /// Gives all other chunks the free chunks in order.
     fn fill_up(&mut self) -> Result<(), OutOfScratch> {
         let (list, [mut gaps, mut frees]) = self.gaps();
         let (mut gap, mut free) = (gaps.next(), frees.next());
@@ -241,9 +234,9 @@ impl<'s> Runs<'s> {
         Ok(())
     }
 
-    /// Sorts the runs, and joins those that follow one another.
+    /// Sorts the runs, joins consecutive runs, and writes them to `out`.
     fn write<'a>(&mut self, out: &'a mut [ChunkRun]) -> Result<&'a [ChunkRun], SwitchError> {
-        let runs = &mut self.list.runs[..self.list.len];
+        let runs = self.list.entries();
         runs.sort_unstable_by_key(|run| run.first);
         let mut len = 0usize;
         for at in 0..runs.len() {
@@ -267,7 +260,7 @@ impl<'s> Runs<'s> {
     }
 }
 
-/// What lies between sorted runs, up to a limit.
+/// The gaps between sorted runs, up to a limit.
 fn between(
     runs: &[ChunkRun],
     first: fn(&ChunkRun) -> u64,

@@ -1,12 +1,12 @@
-//! Switching from one plan to another between two iterations: what stays on the device, and what
-//! moves.
+//! Switches from one plan to another between two iterations: finds the data that stays on the
+//! device, and moves the rest.
 //!
-//! The two plans may be for the same graph or for two, which have the same states. Temporaries and
-//! inputs end with an iteration, so only states go from one plan to the other. Each byte of a state
-//! that the first plan holds at the end of an iteration stays where it is if the second plan holds
-//! it at its start, and can have its chunk there: the second plan's chunks are numbered anew, so
-//! that a chunk with what stays is one and the same in both. All else goes to the host if the host
-//! lacks it, and comes from there if the second plan needs it.
+//! The two plans may be for one graph or for two graphs with the same states. Temporaries and
+//! inputs end with an iteration, so only states go from one plan to the other. A byte of a state
+//! that the first plan holds at the end of an iteration stays in place if the second plan holds it
+//! at its start and can have the same chunk. For this, the second plan's chunks are renumbered so
+//! that a chunk with bytes that stay is the same chunk in both plans. Other bytes are copied to the
+//! host if the host lacks them, and copied back if the second plan needs them.
 //!
 //! ```text
 //! Holding of the first plan ─┐
@@ -14,13 +14,14 @@
 //! states of both ────────────┘            untrusted
 //! ```
 //!
-//! [`plan`] plans a switch, and [`verify()`] proves one, whoever planned it:
+//! [`plan`] plans a switch, and [`verify()`] proves any planned switch safe:
 //!
-//! - Every byte of every state keeps its value: it stays, or it is copied from what holds it.
-//! - A copy reads what is valid, and overwrites nothing that is still needed.
-//! - In the end the second plan finds what it expects at its start, on the device and on the host.
-//! - At each step, all that is held lies in the chunks that the device has, without an overlap.
-//!   If these were created for the two plans ([`Capacity`]), they are the larger of what the two
+//! * Every byte of every state keeps its value: it stays, or it is copied from a valid copy.
+//! * A copy reads valid bytes, and overwrites no bytes that are still needed.
+//! * In the end the device and the host hold what the second plan expects at its start.
+//! * At each step, all held bytes lie in chunks that the device has, without an overlap. If the
+//!   chunks were created for the two plans ([`Capacity`]), their number is the larger of the two
+//!   plans' numbers, so the switch stays within the larger of the two budgets.
 //!   plans need, and so within the larger of the two budgets.
 
 mod arena;
@@ -30,6 +31,7 @@ mod held;
 mod list;
 mod matching;
 mod planner;
+mod push_list;
 mod states;
 mod verify;
 
@@ -53,53 +55,52 @@ pub struct TensorBytes {
     pub tensor: TensorId,
     /// The first of the bytes.
     pub first_byte: u64,
-    /// How many, not zero.
+    /// Number of bytes, not zero.
     pub bytes: u64,
 }
 
-/// A step of a switch. Offloads run on the download stream and prefetches on the upload stream, in
-/// the order of the list, at the same time; a prefetch waits for every offload that is listed
-/// before it.
+/// A step of a switch. Offloads run on the download stream and prefetches on the upload stream,
+/// each in list order; the two streams run concurrently. A prefetch waits for every offload that is
+/// listed before it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum SwitchStep {
-    /// These bytes of a state stay where they are on the device.
+    /// These bytes of a state stay in place on the device.
     Keep(TensorBytes),
-    /// Copy to the host. The same bytes are kept or evicted.
+    /// Copy to the host. Another step keeps or evicts the same bytes.
     Offload(TensorBytes),
-    /// Give back the device memory.
+    /// Free the device memory.
     Evict(TensorBytes),
-    /// Copy from the host to where the second plan holds the bytes.
+    /// Copy from the host to the place of the bytes in the second plan.
     Prefetch(TensorBytes),
 }
 
-/// A plan of a switch. It is untrusted: only [`verify()`] makes of it what an executor carries out.
+/// A plan of a switch. It is untrusted: an executor runs only what [`verify()`] returns.
 #[derive(Clone, Copy, Debug)]
 pub struct Switch<'a> {
-    /// Which chunks of the device the second plan has.
+    /// The device's chunks that the second plan has.
     pub chunks: &'a [ChunkRun],
-    /// What stays, and what moves.
+    /// The steps, in list order.
     pub steps: &'a [SwitchStep],
-    /// What the switch promises.
+    /// The predicted cost.
     pub predicted: SwitchPrediction,
 }
 
-/// What a switch costs.
+/// The cost of a switch.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SwitchPrediction {
     /// Bytes of states that stay on the device.
     pub kept_bytes: u64,
-    /// Bytes copied to the device, those of inputs included that the second plan holds at its
-    /// start.
+    /// Bytes copied to the device, including the inputs that the second plan holds at its start.
     pub h2d_bytes: u64,
     /// Bytes copied to the host.
     pub d2h_bytes: u64,
-    /// Time of all copies, with both links in use at the same time. Like every prediction without
-    /// the time of mapping.
+    /// Time of all copies, with both links in use concurrently. As in every prediction, mapping
+    /// takes no time.
     pub time_ns: u64,
 }
 
 impl SwitchPrediction {
-    /// Adds up the steps of a switch on a machine; none where a figure exceeds 64 bits. O(steps).
+    /// Adds up the steps of a switch on a machine. `None` if a figure exceeds 64 bits. O(steps).
     #[must_use]
     pub fn of(steps: &[SwitchStep], machine: &Machine) -> Option<Self> {
         let mut all = Self::default();

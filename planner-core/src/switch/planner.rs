@@ -1,5 +1,10 @@
-//! Plans a switch: numbers the second plan's chunks so that much stays, then lists what is left to
-//! move.
+//! Plans a switch: numbers the second plan's chunks so that many bytes stay, then lists the copies
+//! of the rest.
+
+#![expect(
+    clippy::indexing_slicing,
+    reason = "`pair_up` has an entry for each tensor of the first graph"
+)]
 
 use super::chunks::{ChunkMap, ChunkRun};
 use super::error::SwitchError;
@@ -16,22 +21,22 @@ use core::iter;
 /// How the device's memory is addressed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Memory {
-    /// In chunks, which are mapped where a plan needs them.
+    /// In chunks, which are mapped at the addresses of a plan.
     Chunks,
-    /// As one slab, in which nothing is mapped: bytes that stay have the same offset in both plans.
+    /// As one slab without mapping. Bytes stay only if they have the same offset in both plans.
     Slab,
 }
 
 /// The caller's buffers for a switch.
 #[derive(Debug)]
 pub struct Output<'a> {
-    /// For the second plan's chunks.
+    /// Buffer for the second plan's chunks.
     pub chunks: &'a mut [ChunkRun],
-    /// For the steps.
+    /// Buffer for the steps.
     pub steps: &'a mut [SwitchStep],
 }
 
-/// A row of bytes on the device, by the tensor's id in the second graph.
+/// A row of bytes on the device, with the tensor's id in the second graph.
 #[derive(Clone, Copy, Debug, Pod, Zeroable)]
 #[repr(C)]
 pub(super) struct Row {
@@ -39,7 +44,8 @@ pub(super) struct Row {
     host_copy: u32,
     pub(super) first_byte: u64,
     pub(super) bytes: u64,
-    /// Where it lies: of the first plan in the device's chunks, of the second in its own.
+    /// The offset: in the device's chunks for the first plan, in the plan's own chunks for the
+    /// second.
     pub(super) at: u64,
 }
 
@@ -61,7 +67,7 @@ impl Row {
         self.first_byte.saturating_add(self.bytes)
     }
 
-    /// Where a byte of the tensor lies that is in the row.
+    /// The offset of a byte of the tensor, which must be in the row.
     pub(super) const fn at_byte(&self, byte: u64) -> u64 {
         self.at.saturating_add(byte.saturating_sub(self.first_byte))
     }
@@ -101,7 +107,7 @@ pub(super) fn overlaps<'r>(
     })
 }
 
-/// What a switch goes from and to, as sorted rows.
+/// The sorted rows that the two plans of a switch hold.
 #[derive(Debug)]
 pub(super) struct Rows<'s> {
     pub(super) from: &'s [Row],
@@ -143,14 +149,14 @@ impl<'s> Rows<'s> {
     }
 }
 
-/// The most rows that a plan holds at its start.
+/// The largest number of rows that a plan can hold at its start.
 pub(super) const fn most_rows(limits: &Limits) -> usize {
     limits.pieces.saturating_add(limits.objects)
 }
 
-/// Words of scratch that [`plan`] asks for, by [`Limits::of_plan`] of the first and the second plan
+/// Words of scratch that [`plan`] needs, by [`Limits::of_plan`] of the first and the second plan
 /// and the number of [entries](Holding::entries) that the first plan holds: about 250 for each
-/// entry and each row of the second plan.
+/// entry and for each row of the second plan.
 #[must_use]
 pub const fn scratch_words(from: &Limits, to: &Limits, entries: usize) -> usize {
     let rows = entries.saturating_add(most_rows(to));
@@ -163,15 +169,15 @@ pub const fn scratch_words(from: &Limits, to: &Limits, entries: usize) -> usize 
     ])
 }
 
-/// Plans the switch from what one plan holds between two iterations to the start of another.
-/// O(rows log rows), where a row is a run of objects that follow one another.
+/// Plans the switch from the rows that one plan holds between two iterations to the start of
+/// another plan. O(rows log rows), where a row is a run of consecutive objects.
 ///
-/// Chunks of which the second plan holds most bytes where the first does come first. If two want
-/// the same chunk of the device, the one with more bytes gets it.
+/// Chunks with the most bytes that both plans hold are assigned first. If two chunks of the second
+/// plan want the same chunk of the device, the one with more bytes gets it.
 ///
 /// # Errors
-/// States that do not correspond, machines of different chunks, a device with too few chunks, and
-/// buffers that are too short.
+/// States that do not correspond, machines with different chunk sizes, a device with too few
+/// chunks, and buffers that are too short.
 pub fn plan<'a>(
     holding: &Holding<'_>,
     to: &Verified<'_>,
@@ -202,7 +208,7 @@ pub fn plan<'a>(
     Ok(Switch { chunks, steps, predicted })
 }
 
-/// Checks that the second plan's chunks are among the device's.
+/// Checks that the device has enough chunks for the second plan.
 pub(super) fn check_memory(holding: &Holding<'_>, to: &Verified<'_>) -> Result<(), SwitchError> {
     let (from_bytes, to_bytes) = (holding.verified.machine().chunk_bytes, to.machine().chunk_bytes);
     if from_bytes != to_bytes {
@@ -217,7 +223,7 @@ pub(super) fn check_memory(holding: &Holding<'_>, to: &Verified<'_>) -> Result<(
     Ok(())
 }
 
-/// The least words that a buffer of `count` values needs, as an error.
+/// The error for a buffer that needs `count` values.
 pub(super) const fn out_of_scratch<T>(count: usize) -> OutOfScratch {
     OutOfScratch { needed_words: words::<T>(count), free_words: 0 }
 }

@@ -1,10 +1,10 @@
-//! Which state of one graph is which of the other.
+//! Matches the states of one graph to the states of another.
 
 use super::error::{Side, SwitchError};
 use crate::graph::{Graph, Kind, TensorId};
 use crate::scratch::{Limits, Scratch, words};
 
-/// A state of both graphs.
+/// A state that both graphs have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct SharedState {
     /// Its id in the first graph.
@@ -16,13 +16,13 @@ pub struct SharedState {
 /// No tensor.
 const NONE: u32 = u32::MAX;
 
-/// Words of scratch that [`pair_up`] asks for.
+/// Words of scratch that [`pair_up`] needs.
 pub(super) const fn scratch_words(from: &Limits, to: &Limits) -> usize {
     words::<u32>(from.tensors).saturating_add(words::<u32>(to.tensors))
 }
 
-/// The second graph's id of each state of the first. Checks that each state of either graph is in
-/// one pair, of one size. O(tensors).
+/// The second graph's id of each state of the first graph. Checks that each state of either graph
+/// is in exactly one pair, and that the two states of a pair have one size. O(tensors).
 pub(super) fn pair_up<'s>(
     from: &Graph<'_>,
     to: &Graph<'_>,

@@ -1,11 +1,15 @@
-//! The proof that a switch is safe.
+//! Proves that a switch is safe.
 //!
-//! The steps that keep and evict must tile what the first plan holds, and those that keep and
-//! prefetch what the second plan holds at its start. So each byte has one fate. All else is a
-//! matter of order: a step may rely on what steps listed before it have done, since a prefetch
-//! waits for all offloads that are listed before it, and nothing else could come too early: an
-//! offload reads what is evicted after it at the earliest, and only the host bytes that it writes
-//! itself become valid.
+//! The keep and evict steps must tile the rows that the first plan holds, and the keep and prefetch
+//! steps must tile the rows that the second plan holds at its start. So each byte is kept or
+//! evicted once. The rest is a matter of list order. A step may rely on the effects of steps before
+//! it: a prefetch waits for all offloads before it; an offload reads bytes that are evicted only
+//! later; and an offload makes no other host bytes valid than those it writes.
+
+#![expect(
+    clippy::indexing_slicing,
+    reason = "rows and ranges are found by searches in the arrays that are indexed"
+)]
 
 use super::chunks::{ChunkMap, ChunkRun};
 use super::error::SwitchError;
@@ -19,52 +23,52 @@ use crate::scratch::{Limits, OutOfScratch, Scratch, total, words};
 use crate::verify::Verified;
 use bytemuck::{Pod, Zeroable};
 
-/// A switch that is proved safe: the only one that an executor carries out.
+/// A switch that is proved safe. An executor runs no other.
 #[derive(Clone, Copy, Debug)]
 pub struct VerifiedSwitch<'a, 'b> {
     pub(crate) holding: Holding<'a>,
     pub(crate) to: Verified<'b>,
     pub(crate) states: &'a [SharedState],
     pub(crate) switch: Switch<'a>,
-    /// Whether the host holds the values of all states in the end.
+    /// Whether the host holds the values of all states after the switch.
     pub(crate) is_saved: bool,
 }
 
 impl<'a, 'b> VerifiedSwitch<'a, 'b> {
-    /// What it starts from.
+    /// The states from which the switch starts.
     #[must_use]
     pub const fn holding(&self) -> &Holding<'a> {
         &self.holding
     }
 
-    /// The plan that it leads to.
+    /// The plan to which the switch leads.
     #[must_use]
     pub const fn to(&self) -> &Verified<'b> {
         &self.to
     }
 
-    /// What stays and what moves.
+    /// The chunks and steps of the switch.
     #[must_use]
     pub const fn switch(&self) -> &Switch<'a> {
         &self.switch
     }
 }
 
-/// Bytes that the first plan holds, by the step that keeps or evicts them.
+/// Bytes that the first plan holds, with the step that keeps or evicts them.
 #[derive(Clone, Copy, Debug, Pod, Zeroable)]
 #[repr(C)]
-struct Fate {
+struct HeldRange {
     tensor: u32,
-    /// Whether the host holds them from the start, as 1 or 0.
+    /// 1 if the host holds them at the start, else 0.
     host_copy: u32,
     first_byte: u64,
     bytes: u64,
     at: u64,
-    /// The step.
+    /// The step that keeps or evicts them.
     step: u32,
     /// The step that offloads them, or [`NEVER`].
     offload: u32,
-    /// The step that evicts them, or [`NEVER`] where they stay.
+    /// The step that evicts them, or [`NEVER`] if they are kept.
     evict: u32,
     padding: u32,
 }
@@ -72,7 +76,7 @@ struct Fate {
 /// No step.
 const NEVER: u32 = u32::MAX;
 
-/// A row of bytes that a plan holds, or what a step makes of it.
+/// A row of bytes that a plan holds, or the bytes of a step.
 #[derive(Clone, Copy, Debug, Pod, Zeroable)]
 #[repr(C)]
 struct Row {
@@ -80,12 +84,12 @@ struct Row {
     host_copy: u32,
     first_byte: u64,
     bytes: u64,
-    /// Of the first plan in the device's chunks, of the second in its own; of what a step makes,
-    /// the step.
+    /// For a row of the first plan, the offset in the device's chunks; of the second, the offset in
+    /// its own chunks; for the bytes of a step, the step.
     at: u64,
 }
 
-impl Fate {
+impl HeldRange {
     const fn end_byte(&self) -> u64 {
         self.first_byte.saturating_add(self.bytes)
     }
@@ -95,8 +99,8 @@ impl Fate {
     }
 }
 
-/// Words of scratch that [`verify`] asks for, by [`Limits::of_plan`] of the first and the second
-/// plan, the number of [entries](Holding::entries) that the first plan holds, and that of the chunk
+/// Words of scratch that [`verify`] needs, by [`Limits::of_plan`] of the first and the second plan,
+/// the number of [entries](Holding::entries) that the first plan holds, and the numbers of chunk
 /// runs and steps of the switch.
 #[must_use]
 pub const fn verify_scratch_words(
@@ -111,17 +115,17 @@ pub const fn verify_scratch_words(
         words::<u64>(to.pools).saturating_mul(2),
         states::scratch_words(from, to),
         words::<Row>(most_rows(to).saturating_add(steps)),
-        words::<Fate>(steps.saturating_add(entries)),
+        words::<HeldRange>(steps.saturating_add(entries)),
         words::<u32>(steps),
         words::<[u64; 2]>(chunks),
         words::<Row>(entries),
     ])
 }
 
-/// Proves a switch safe, and its prediction exact. O((rows + steps) log steps).
+/// Proves that a switch is safe and its prediction exact. O((rows + steps) log steps).
 ///
 /// # Errors
-/// The first rule that it breaks.
+/// The first rule that the switch breaks.
 pub fn verify<'a, 'b>(
     holding: &Holding<'a>,
     to: &Verified<'b>,
@@ -143,17 +147,17 @@ pub fn verify<'a, 'b>(
         held: held_rows(holding, to_ids, &mut scratch)?,
         wanted: wanted_rows(to, &mut scratch)?,
     };
-    let fates = proof.fates(&mut scratch)?;
-    proof.check_host(fates)?;
-    proof.check_arrivals(fates, &mut scratch)?;
+    let ranges = proof.ranges(&mut scratch)?;
+    proof.check_host(ranges)?;
+    proof.check_arrivals(ranges, &mut scratch)?;
     let machine = to.machine();
     let exact = SwitchPrediction::of(switch.steps, machine).ok_or(SwitchError::Overflow)?;
     check_prediction(&switch.predicted, &exact)?;
-    let is_saved = fates.iter().all(|fate| fate.host_copy != 0 || fate.offload != NEVER);
+    let is_saved = ranges.iter().all(|range| range.host_copy != 0 || range.offload != NEVER);
     Ok(VerifiedSwitch { holding: *holding, to: *to, states, switch: *switch, is_saved })
 }
 
-/// Each chunk of the plan is one of the device, and no two are the same.
+/// Checks that each chunk of the plan is a chunk of the device, and that no two are the same.
 fn check_chunks(
     runs: &[ChunkRun],
     plan_chunks: u64,
@@ -201,7 +205,7 @@ fn check_prediction(
     Ok(())
 }
 
-/// What the first plan holds, sorted by the second graph's tensors.
+/// The rows that the first plan holds, sorted by the second graph's tensors.
 fn held_rows<'s>(
     holding: &Holding<'_>,
     to_ids: &[u32],
@@ -215,7 +219,7 @@ fn held_rows<'s>(
     Ok(rows)
 }
 
-/// What the second plan holds at its start, sorted by tensors.
+/// The rows that the second plan holds at its start, sorted by tensor.
 fn wanted_rows<'s>(to: &Verified<'_>, scratch: &mut Scratch<'s>) -> Result<&'s [Row], SwitchError> {
     let mut count = 0;
     held::at_start(to, scratch, |_| count += 1)?;
@@ -236,7 +240,7 @@ impl Row {
         Self { tensor, host_copy: host_copy.into(), first_byte, bytes, at }
     }
 
-    /// The row that some bytes lie in as a whole, and where in it they begin.
+    /// The row that contains all of some bytes, and the offset in it at which they begin.
     fn find(rows: &[Self], bytes: TensorBytes) -> Option<(usize, u64)> {
         let TensorBytes { tensor, first_byte, bytes } = bytes;
         let after =
@@ -253,9 +257,9 @@ struct Proof<'p> {
     steps: &'p [SwitchStep],
     map: ChunkMap<'p>,
     chunk_bytes: u64,
-    /// What the first plan holds, where on the device; sorted.
+    /// The rows of the first plan, with offsets on the device; sorted.
     held: &'p [Row],
-    /// What the second plan holds at its start, where in its own chunks; sorted.
+    /// The rows of the second plan at its start, with offsets in its own chunks; sorted.
     wanted: &'p [Row],
 }
 
@@ -264,9 +268,9 @@ impl Proof<'_> {
         (0..).zip(self.steps)
     }
 
-    /// What becomes of all that the first plan holds, sorted by tensors.
-    fn fates<'s>(&self, scratch: &mut Scratch<'s>) -> Result<&'s [Fate], SwitchError> {
-        let fates = scratch.take(self.steps.len(), Fate::zeroed())?;
+    /// The ranges of all bytes that the first plan holds, sorted by tensor.
+    fn ranges<'s>(&self, scratch: &mut Scratch<'s>) -> Result<&'s [HeldRange], SwitchError> {
+        let ranges = scratch.take(self.steps.len(), HeldRange::zeroed())?;
         let mut len = 0;
         for (step, action) in self.numbered() {
             let (SwitchStep::Keep(bytes) | SwitchStep::Evict(bytes)) = *action else { continue };
@@ -274,7 +278,7 @@ impl Proof<'_> {
                 Row::find(self.held, bytes).ok_or(SwitchError::NotHeld { step })?;
             let row = &self.held[row];
             let evicts = matches!(action, SwitchStep::Evict(_));
-            fates[len] = Fate {
+            ranges[len] = HeldRange {
                 tensor: row.tensor,
                 host_copy: row.host_copy,
                 first_byte: bytes.first_byte,
@@ -287,44 +291,49 @@ impl Proof<'_> {
             };
             len += 1;
         }
-        let fates = &mut fates[..len];
-        fates.sort_unstable_by_key(|fate| (fate.tensor, fate.first_byte));
+        let ranges = &mut ranges[..len];
+        ranges.sort_unstable_by_key(|range| (range.tensor, range.first_byte));
         check_tiles(
             self.held,
-            fates.iter().map(|fate| (fate.tensor, fate.first_byte, fate.end_byte(), fate.step)),
+            ranges.iter().map(|range| Tile {
+                tensor: range.tensor,
+                first_byte: range.first_byte,
+                end_byte: range.end_byte(),
+                step: range.step,
+            }),
             SwitchError::LeftOver,
         )?;
-        self.note_offloads(fates)?;
-        Ok(fates)
+        self.record_offloads(ranges)?;
+        Ok(ranges)
     }
 
-    fn note_offloads(&self, fates: &mut [Fate]) -> Result<(), SwitchError> {
+    fn record_offloads(&self, ranges: &mut [HeldRange]) -> Result<(), SwitchError> {
         for (step, action) in self.numbered() {
             let SwitchStep::Offload(bytes) = *action else { continue };
             let key = (bytes.tensor.0, bytes.first_byte);
-            let at = fates.binary_search_by_key(&key, |fate| (fate.tensor, fate.first_byte));
-            let fate = at.ok().map(|at| &mut fates[at]);
-            let fate = fate.filter(|fate| fate.bytes == bytes.bytes);
-            let fate = fate.ok_or(SwitchError::NotHeld { step })?;
-            if fate.offload != NEVER {
+            let at = ranges.binary_search_by_key(&key, |range| (range.tensor, range.first_byte));
+            let range = at.ok().map(|at| &mut ranges[at]);
+            let range = range.filter(|range| range.bytes == bytes.bytes);
+            let range = range.ok_or(SwitchError::NotHeld { step })?;
+            if range.offload != NEVER {
                 return Err(SwitchError::Twice { step });
             }
-            if fate.host_copy != 0 {
+            if range.host_copy != 0 {
                 return Err(SwitchError::NeedlessOffload { step });
             }
-            fate.offload = step;
+            range.offload = step;
         }
         Ok(())
     }
 
-    /// What goes has reached the host before; what stays does so where the second plan says that
-    /// the host has it.
-    fn check_host(&self, fates: &[Fate]) -> Result<(), SwitchError> {
-        for fate in fates {
-            let Fate { tensor, first_byte, bytes, step, offload, evict, .. } = *fate;
+    /// Checks that evicted bytes have reached the host before, and that kept bytes reach it if the
+    /// second plan claims a host copy.
+    fn check_host(&self, ranges: &[HeldRange]) -> Result<(), SwitchError> {
+        for range in ranges {
+            let HeldRange { tensor, first_byte, bytes, step, offload, evict, .. } = *range;
             let tensor = TensorId(tensor);
             if evict != NEVER {
-                if fate.host_copy == 0 && offload >= evict {
+                if range.host_copy == 0 && offload >= evict {
                     return Err(SwitchError::ValueLost { step });
                 }
                 continue;
@@ -333,14 +342,14 @@ impl Proof<'_> {
             let (row, skipped) =
                 Row::find(self.wanted, named).ok_or(SwitchError::NotWanted { step })?;
             let row = &self.wanted[row];
-            let mut at = fate.at;
+            let mut at = range.at;
             for (there, bytes) in self.on_device(row.at.saturating_add(skipped), bytes) {
                 if there != at {
                     return Err(SwitchError::Elsewhere { step });
                 }
                 at = at.saturating_add(bytes);
             }
-            if row.host_copy != 0 && fate.host_copy == 0 && offload == NEVER {
+            if row.host_copy != 0 && range.host_copy == 0 && offload == NEVER {
                 return Err(SwitchError::ClaimedHostCopy(tensor));
             }
         }
@@ -351,21 +360,25 @@ impl Proof<'_> {
         self.map.bytes_on_device(at, bytes, self.chunk_bytes)
     }
 
-    /// What the second plan holds is there in the end, and comes from a valid host copy to memory
-    /// that is free.
-    fn check_arrivals(&self, fates: &[Fate], scratch: &mut Scratch<'_>) -> Result<(), SwitchError> {
-        let by_address = scratch.take(fates.len(), 0u32)?;
+    /// Checks that all bytes that the second plan holds are on the device in the end, and that
+    /// prefetches read valid host copies and write free memory.
+    fn check_arrivals(
+        &self,
+        ranges: &[HeldRange],
+        scratch: &mut Scratch<'_>,
+    ) -> Result<(), SwitchError> {
+        let by_address = scratch.take(ranges.len(), 0u32)?;
         for (slot, number) in by_address.iter_mut().zip(0..) {
             *slot = number;
         }
-        by_address.sort_unstable_by_key(|&number| fates[number as usize].at);
+        by_address.sort_unstable_by_key(|&number| ranges[number as usize].at);
         let tiles = scratch.take(self.steps.len(), Row::zeroed())?;
         let mut len = 0;
         for (step, action) in self.numbered() {
             let bytes = match *action {
                 SwitchStep::Keep(bytes) => bytes,
                 SwitchStep::Prefetch(bytes) => {
-                    self.check_prefetch(step, bytes, fates, by_address)?;
+                    self.check_prefetch(step, bytes, ranges, by_address)?;
                     bytes
                 }
                 SwitchStep::Offload(_) | SwitchStep::Evict(_) => continue,
@@ -378,9 +391,11 @@ impl Proof<'_> {
         tiles.sort_unstable_by_key(|tile| (tile.tensor, tile.first_byte));
         check_tiles(
             self.wanted,
-            tiles.iter().map(|tile| {
-                let end_byte = tile.first_byte.saturating_add(tile.bytes);
-                (tile.tensor, tile.first_byte, end_byte, tile.at as u32)
+            tiles.iter().map(|tile| Tile {
+                tensor: tile.tensor,
+                first_byte: tile.first_byte,
+                end_byte: tile.first_byte.saturating_add(tile.bytes),
+                step: tile.at as u32,
             }),
             SwitchError::Missing,
         )
@@ -390,32 +405,33 @@ impl Proof<'_> {
         &self,
         step: u32,
         bytes: TensorBytes,
-        fates: &[Fate],
+        ranges: &[HeldRange],
         by_address: &[u32],
     ) -> Result<(), SwitchError> {
         let (row, skipped) =
             Row::find(self.wanted, bytes).ok_or(SwitchError::NotWanted { step })?;
         let end_byte = bytes.first_byte.saturating_add(bytes.bytes);
         let tensor = bytes.tensor.0;
-        let first = fates
-            .partition_point(|fate| (fate.tensor, fate.end_byte()) <= (tensor, bytes.first_byte));
-        let same = fates[first..]
+        let first = ranges.partition_point(|range| {
+            (range.tensor, range.end_byte()) <= (tensor, bytes.first_byte)
+        });
+        let same = ranges[first..]
             .iter()
-            .take_while(|fate| fate.tensor == tensor && fate.first_byte < end_byte);
-        for fate in same {
-            if fate.host_copy == 0 && fate.offload >= step {
+            .take_while(|range| range.tensor == tensor && range.first_byte < end_byte);
+        for range in same {
+            if range.host_copy == 0 && range.offload >= step {
                 return Err(SwitchError::NoHostCopy { step });
             }
         }
         for (at, bytes) in self.on_device(self.wanted[row].at.saturating_add(skipped), bytes.bytes)
         {
-            let fate = |&number: &u32| &fates[number as usize];
-            let first = by_address.partition_point(|number| fate(number).end_at() <= at);
+            let range = |&number: &u32| &ranges[number as usize];
+            let first = by_address.partition_point(|number| range(number).end_at() <= at);
             let end = at.saturating_add(bytes);
-            let there = by_address[first..].iter().map(fate).take_while(|fate| fate.at < end);
-            for fate in there {
-                // What stays has no such step.
-                if fate.evict >= step {
+            let there = by_address[first..].iter().map(range).take_while(|range| range.at < end);
+            for range in there {
+                // A range that is kept has no evict.
+                if range.evict >= step {
                     return Err(SwitchError::Overwrites { step });
                 }
             }
@@ -424,11 +440,18 @@ impl Proof<'_> {
     }
 }
 
-/// Checks that sorted tiles (tensor, first byte, end, step) cover sorted rows, once each byte. A
-/// tile lies in one row.
+/// Bytes of a tensor that a step covers.
+struct Tile {
+    tensor: u32,
+    first_byte: u64,
+    end_byte: u64,
+    step: u32,
+}
+
+/// Checks that sorted tiles cover each byte of the sorted rows once. A tile must lie in one row.
 fn check_tiles(
     rows: &[Row],
-    tiles: impl Iterator<Item = (u32, u64, u64, u32)>,
+    tiles: impl Iterator<Item = Tile>,
     missing: fn(TensorId) -> SwitchError,
 ) -> Result<(), SwitchError> {
     let mut tiles = tiles.peekable();
@@ -436,15 +459,15 @@ fn check_tiles(
         let mut next_byte = row.first_byte;
         let end_byte = row.first_byte.saturating_add(row.bytes);
         while next_byte < end_byte {
-            match tiles.next_if(|tile| tile.0 == row.tensor && tile.1 <= next_byte) {
-                Some((_, first_byte, end, _)) if first_byte == next_byte => next_byte = end,
-                Some((_, _, _, step)) => return Err(SwitchError::Twice { step }),
+            match tiles.next_if(|tile| tile.tensor == row.tensor && tile.first_byte <= next_byte) {
+                Some(tile) if tile.first_byte == next_byte => next_byte = tile.end_byte,
+                Some(Tile { step, .. }) => return Err(SwitchError::Twice { step }),
                 None => return Err(missing(TensorId(row.tensor))),
             }
         }
     }
     match tiles.next() {
-        Some((_, _, _, step)) => Err(SwitchError::Twice { step }),
+        Some(Tile { step, .. }) => Err(SwitchError::Twice { step }),
         None => Ok(()),
     }
 }

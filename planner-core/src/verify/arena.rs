@@ -1,8 +1,14 @@
-//! No two tensors that are in use at the same time share bytes of the arena
+//! Proves that no two tensors that are in use at the same time share bytes of the arena
 //! (`docs/format.md`, 3.3).
 //!
-//! A temporary has the bytes from a launch that writes it without reading it until another tensor
-//! takes them in the same way; a launch that touches it after that finds them gone.
+//! A temporary owns its bytes from a launch that writes it without reading it until another tensor
+//! takes the bytes in the same way. A launch that uses the temporary after that is an error.
+
+#![expect(
+    clippy::indexing_slicing,
+    reason = "the table of pieces has checked the arena's tensors; ranks are positions in \
+              `by_offset`"
+)]
 
 use crate::graph::{Kind, Launched, TensorId};
 use crate::index_set::IndexSet;
@@ -16,10 +22,10 @@ pub(super) const fn scratch_words(limits: &Limits) -> usize {
         .saturating_add(IndexSet::scratch_words(limits.tensors))
 }
 
-/// Not in the arena, not touched, taken by nobody.
+/// No rank, no step, or no tensor: not in the arena, not used yet, or not displaced.
 const NONE: u32 = u32::MAX;
 
-/// Follows the list with the set of tensors that have their bytes. O(steps + operands + n log n).
+/// Follows the list with the set of tensors that own their bytes. O(steps + operands + n log n).
 pub(super) fn check(pieces: &Pieces<'_>, scratch: &mut Scratch<'_>) -> Result<(), PlanError> {
     let (graph, plan) = (pieces.graph(), pieces.plan());
     let tensors = graph.tensors().len();
@@ -50,28 +56,29 @@ pub(super) fn check(pieces: &Pieces<'_>, scratch: &mut Scratch<'_>) -> Result<()
             owners.launch(launched, at)?;
         }
     }
-    // What nobody touches may share its bytes, but not with a state or an input.
+    // Temporaries that no launch uses may share bytes with each other, but not with states and
+    // inputs.
     let untouched = plan.arena.iter().filter(|placement| is_temporary(placement.tensor));
     for &ArenaPlacement { tensor, .. } in untouched {
         if owners.touched[tensor.index()] == NONE {
             owners.take(tensor, plan.steps.len() as u32)?;
-            // No step touches it: the next of these may take the same bytes.
+            // No step uses it, so the next unused temporary may take the same bytes.
             owners.touched[tensor.index()] = NONE;
         }
     }
     Ok(())
 }
 
-/// The tensors that have their bytes, no two of which overlap.
+/// The tensors that own their bytes. No two of them overlap.
 struct Owners<'w> {
     pieces: &'w Pieces<'w>,
     arena: &'w [ArenaPlacement],
-    /// Positions in the arena's list, and the rank of each tensor among them.
+    /// Positions in the arena's list by offset, and the rank of each tensor in this order.
     by_offset: &'w [u32],
     rank: &'w [u32],
-    /// The last step that touched each tensor.
+    /// The last step that used each tensor.
     touched: &'w mut [u32],
-    /// The tensor that took each one's bytes.
+    /// The tensor that took the bytes of each tensor.
     taken_by: &'w mut [u32],
     owning: IndexSet<'w>,
 }
@@ -86,7 +93,8 @@ impl Owners<'_> {
         placement.offset_bytes.saturating_add(self.pieces.graph().tensor(placement.tensor).bytes)
     }
 
-    /// What a launch only writes takes its bytes; all else that it touches has to have them.
+    /// A temporary that a launch writes without reading takes its bytes; every other operand must
+    /// own its bytes.
     fn launch(&mut self, launched: Launched, at: u32) -> Result<(), PlanError> {
         let graph = self.pieces.graph();
         for tensor in self.pieces.read_by(launched) {
@@ -107,7 +115,7 @@ impl Owners<'_> {
         Ok(())
     }
 
-    /// Touches a tensor, whose bytes must not have been taken.
+    /// Records a use of a tensor, which must own its bytes.
     fn find(&mut self, tensor: TensorId, at: u32) -> Result<(), PlanError> {
         self.touched[tensor.index()] = at;
         match self.taken_by[tensor.index()] {
@@ -116,8 +124,8 @@ impl Owners<'_> {
         }
     }
 
-    /// Takes the bytes of a tensor from all others, which must be temporaries that the same launch
-    /// does not touch.
+    /// Takes the bytes of a tensor from all their owners, which must be temporaries that the same
+    /// launch does not use.
     fn take(&mut self, tensor: TensorId, at: u32) -> Result<(), PlanError> {
         let rank = self.rank[tensor.index()] as usize;
         let new = self.placement(rank);
@@ -138,7 +146,7 @@ impl Owners<'_> {
         Ok(())
     }
 
-    /// The rank of another tensor that has some of the bytes of one.
+    /// The rank of another tensor that owns some of the bytes of a tensor.
     fn overlapping(&self, rank: usize, end: u64) -> Option<usize> {
         let start = self.placement(rank).offset_bytes;
         let before = self.owning.before(rank);

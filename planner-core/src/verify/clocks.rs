@@ -1,20 +1,34 @@
-//! Vector clocks: what is known to have ended, from the waits alone.
+//! Vector clocks: the steps that are known to have ended, by the waits alone.
+
+#![expect(
+    clippy::indexing_slicing,
+    reason = "`check_steps` and `check_waits` have checked all streams, indices and positions"
+)]
 
 use super::{NEVER, Points, VerifyError, later, seen_later};
 use crate::plan::{Plan, Step};
 use crate::schedule::{PerStream, Schedule, Scheduled, Stream, Wait};
 use crate::scratch::{Limits, Scratch, words};
 
+/// A step of a plan's list.
+pub(super) struct ListedStep<'a> {
+    /// The position in the list.
+    pub(super) at: u32,
+    pub(super) step: &'a Step,
+    /// The position on its stream.
+    pub(super) index: i64,
+}
+
 /// The clocks of one schedule.
 pub(super) struct Clocks<'a> {
     plan: Plan<'a>,
     schedule: Schedule<'a>,
-    /// For each step on a stream, the last step of every stream that has ended when it has;
-    /// iteration by iteration, in each one stream after the other.
+    /// For each step on a stream, the last step of every stream that has ended when the step has.
+    /// Ordered by iteration, then by stream.
     ended: &'a mut [Points],
     /// List positions of each stream's steps, one stream after the other.
     position: &'a mut [u32],
-    /// Where those of each stream begin.
+    /// The index in `position` at which each stream begins.
     first: PerStream<usize>,
 }
 
@@ -23,8 +37,8 @@ impl<'a> Clocks<'a> {
         words::<Points>(limits.entries()).saturating_add(words::<u32>(limits.steps))
     }
 
-    /// Checks that the schedule is one of this plan and that its waits can be met, then
-    /// lets iterations pass until the clocks, relative to the iteration, no longer change.
+    /// Checks that the schedule belongs to this plan and that its waits can be met. Then passes
+    /// over the iterations until the clocks, relative to the iteration, no longer change.
     pub(super) fn new(
         plan: &Plan<'a>,
         schedule: &Schedule<'a>,
@@ -32,7 +46,7 @@ impl<'a> Clocks<'a> {
     ) -> Result<Self, VerifyError> {
         let ended = scratch.take(schedule.steps.len(), PerStream::all(NEVER))?;
         let position = scratch.take(plan.steps.len(), 0u32)?;
-        let (first, _) = schedule.stream_steps.firsts();
+        let (first, _) = schedule.stream_steps.first_indices();
         let mut clocks = Self { plan: *plan, schedule: *schedule, ended, position, first };
         let entries = plan.steps.len().checked_mul(plan.iterations() as usize);
         if schedule.iterations != plan.iterations() || Some(schedule.steps.len()) != entries {
@@ -93,7 +107,7 @@ impl<'a> Clocks<'a> {
         self.first[stream].saturating_add(index as usize)
     }
 
-    /// Where the clock of a step is kept, `iterations_back` iterations before another one.
+    /// The index of a step's clock, in the iteration `iterations_back` before `iteration`.
     fn clock_slot(
         &self,
         iteration: u32,
@@ -112,8 +126,8 @@ impl<'a> Clocks<'a> {
         iteration % iterations as usize * steps + slot
     }
 
-    /// All iterations; `reached` holds the clock of each stream's last step. Whether any
-    /// clock changed.
+    /// Passes over all iterations once. `reached` holds the clock of each stream's last step.
+    /// Returns whether any clock changed.
     fn pass(&mut self, reached: &mut PerStream<Points>) -> bool {
         let stream_steps = self.schedule.stream_steps;
         let mut changed = false;
@@ -133,7 +147,7 @@ impl<'a> Clocks<'a> {
         changed
     }
 
-    /// What has ended when all waits of a step are met.
+    /// The steps that have ended when all waits of a step are met.
     fn waited_for(&self, iteration: u32, entry: &Scheduled) -> Points {
         let mut clock = PerStream::all(NEVER);
         for stream in Stream::ALL {
@@ -149,11 +163,15 @@ impl<'a> Clocks<'a> {
         clock
     }
 
-    /// The steps of an iteration, in list order, each with its position on its stream.
-    pub(super) fn steps(&self) -> impl Iterator<Item = (u32, &'a Step, i64)> + use<'a> {
+    /// The steps of an iteration, in list order.
+    pub(super) fn steps(&self) -> impl Iterator<Item = ListedStep<'a>> + use<'a> {
         let entries = self.schedule.of_iteration(0);
         let indices = entries.iter().map(|entry| i64::from(entry.index()));
-        (0..).zip(self.plan.steps).zip(indices).map(|((at, step), index)| (at, step, index))
+        (0..).zip(self.plan.steps).zip(indices).map(|((at, step), index)| ListedStep {
+            at,
+            step,
+            index,
+        })
     }
 
     pub(super) fn stream_steps(&self) -> PerStream<u32> {
@@ -165,13 +183,13 @@ impl<'a> Clocks<'a> {
         i64::from(self.schedule.steps[step as usize].index())
     }
 
-    /// Iterations after which the waits repeat.
+    /// The number of iterations after which the waits repeat.
     pub(super) fn iterations(&self) -> u32 {
         self.schedule.iterations
     }
 
-    /// The first stream on which something that must have ended before a step of an
-    /// iteration starts (an evict: counts as free) is not known to have ended.
+    /// The first stream on which a step of `must` is not known to have ended before a step of an
+    /// iteration starts; for an evict, before its memory counts as free.
     pub(super) fn missing(&self, iteration: u32, at: u32, must: Points) -> Option<Stream> {
         let entry = &self.schedule.of_iteration(iteration.into())[at as usize];
         let own = entry.stream();

@@ -1,7 +1,13 @@
-//! Which version of its tensor each piece holds, on the device and on the host.
+//! The version of its tensor that each piece holds, on the device and on the host.
 //!
-//! The trees are those of [`ranges`](crate::ranges). A prefetch of pieces with different versions
-//! still costs O(log pieces): what a node has to pass on to its children may be "as the host".
+//! The trees are segment trees with lazy updates, laid out by [`ranges`](crate::ranges). A pending
+//! update of a node may be "copy from the host", so a prefetch of pieces with different versions
+//! still costs O(log pieces).
+
+#![expect(
+    clippy::indexing_slicing,
+    reason = "nodes of a span lie in the tree of its tensor, which has two nodes for each piece"
+)]
 
 use crate::ranges::Span;
 use crate::scratch::{Limits, OutOfScratch, Scratch, words};
@@ -10,29 +16,29 @@ use bytemuck::{Pod, Zeroable};
 const AS_DEVICE: u32 = u32::MAX - 3;
 const AS_HOST: u32 = u32::MAX - 4;
 
-/// What one copy of a piece holds.
+/// The contents of one copy of a piece.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Pod, Zeroable)]
 #[repr(C)]
 pub(super) struct Held {
     pub(super) version: u32,
-    /// The copy is valid at earlier steps.
+    /// The copy may be used at steps before this one.
     pub(super) valid_until: u32,
 }
 
 impl Held {
     /// No value.
     pub(super) const NONE: Self = Self { version: u32::MAX, valid_until: 0 };
-    /// An input's value for the next iteration.
+    /// The value of an input for the next iteration.
     pub(super) const NEXT: Self = Self { version: u32::MAX - 1, valid_until: u32::MAX };
-    /// The version of pieces that hold different ones.
+    /// The version of a range whose pieces hold different versions.
     pub(super) const MIXED: u32 = u32::MAX - 2;
-    /// As the device copy, and as the host copy: for changes only.
+    /// The version of the device copy or of the host copy. Only for changes.
     const AS_DEVICE: Self = Self { version: AS_DEVICE, valid_until: 0 };
     const AS_HOST: Self = Self { version: AS_HOST, valid_until: 0 };
 
-    /// What a change leaves of a device copy and a host copy.
+    /// The contents that a change puts in place of a device copy and a host copy.
     const fn after(change: Self, device: Self, host: Self) -> Self {
-        // No copy has these versions, and comparing one number is enough.
+        // No copy has these two versions, so comparing the version suffices.
         match change.version {
             AS_DEVICE => device,
             AS_HOST => host,
@@ -55,7 +61,7 @@ impl Held {
 pub(super) struct Pair {
     pub(super) device: Held,
     pub(super) host: Held,
-    /// 1 where the two differ in any piece.
+    /// 1 if the two copies of any piece differ.
     pub(super) differ: u32,
 }
 
@@ -75,8 +81,9 @@ impl Pair {
     fn after(self, change: Change) -> Self {
         let after = |change| Held::after(change, self.device, self.host);
         let changed = Self::new(after(change.device), after(change.host));
-        // Where pieces hold different versions, some differ from whatever all of the others hold;
-        // only two copies of the same pieces are known otherwise.
+        // In general the two versions are compared: a range of mixed versions differs from any
+        // single version. The exceptions are a change that keeps both copies, and one that gives
+        // both the same contents.
         let differ = match (change.device.version, change.host.version) {
             (AS_DEVICE, AS_HOST) => self.differ,
             (device, host) if device == host => 0,
@@ -86,7 +93,7 @@ impl Pair {
     }
 }
 
-/// What becomes of the copies of a range of pieces.
+/// An update of the copies of a range of pieces.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Pod, Zeroable)]
 #[repr(C)]
 pub(super) struct Change {
@@ -96,9 +103,9 @@ pub(super) struct Change {
 
 impl Change {
     const NONE: Self = Self { device: Held::AS_DEVICE, host: Held::AS_HOST };
-    /// The device gets what the host has.
+    /// The device copy gets the contents of the host copy.
     pub(super) const PREFETCH: Self = Self { device: Held::AS_HOST, host: Held::AS_HOST };
-    /// The host gets what the device has.
+    /// The host copy gets the contents of the device copy.
     pub(super) const OFFLOAD: Self = Self { device: Held::AS_DEVICE, host: Held::AS_DEVICE };
 
     pub(super) const fn device(held: Held) -> Self {
@@ -113,7 +120,7 @@ impl Change {
         Self { device, host }
     }
 
-    /// This change, then another.
+    /// The composition of this change and a later one.
     const fn then(self, other: Self) -> Self {
         Self {
             device: Held::after(other.device, self.device, self.host),
@@ -126,7 +133,7 @@ impl Change {
 #[repr(C)]
 struct Node {
     pair: Pair,
-    /// What is still to be done to the children.
+    /// The change that is still to be applied to the children.
     pending: Change,
 }
 
@@ -151,24 +158,24 @@ impl<'a> Copies<'a> {
         words::<Node>(limits.pieces.saturating_mul(2))
     }
 
-    /// No piece has a value.
+    /// Creates the trees. No piece has a value.
     pub(super) fn new(pieces: usize, scratch: &mut Scratch<'a>) -> Result<Self, OutOfScratch> {
         let empty = Node { pair: Pair::new(Held::NONE, Held::NONE), pending: Change::NONE };
         Ok(Self { nodes: scratch.take(2 * pieces, empty)? })
     }
 
-    /// What the pieces of a span hold.
-    pub(super) fn look(&mut self, span: Span) -> Pair {
+    /// The copies of the pieces of a span.
+    pub(super) fn query(&mut self, span: Span) -> Pair {
         self.push_down(span);
-        let mut seen = None;
+        let mut joined = None;
         span.cover(|node| {
             let pair = self.nodes[span.slot(node)].pair;
-            seen = Some(seen.map_or(pair, |seen: Pair| seen.join(pair)));
+            joined = Some(joined.map_or(pair, |joined: Pair| joined.join(pair)));
         });
-        seen.unwrap_or(Pair::new(Held::NONE, Held::NONE))
+        joined.unwrap_or(Pair::new(Held::NONE, Held::NONE))
     }
 
-    /// Changes all pieces of a span.
+    /// Applies a change to all pieces of a span.
     pub(super) fn change(&mut self, span: Span, change: Change) {
         self.push_down(span);
         span.cover(|node| self.nodes[span.slot(node)].change(change, span.is_leaf(node)));
@@ -180,7 +187,7 @@ impl<'a> Copies<'a> {
         });
     }
 
-    /// Does to the children what is still to be done, above a span.
+    /// Applies the pending changes of all nodes above a span to their children.
     fn push_down(&mut self, span: Span) {
         span.top_down(|node| {
             let parent = &mut self.nodes[span.slot(node)];
@@ -213,7 +220,7 @@ mod tests {
             let start = of.start + draw(of.len());
             let range = start..start + 1 + draw(of.end - start);
             let seen = plain[range.clone()].iter().copied().reduce(Pair::join).unwrap();
-            assert_eq!(copies.look(Span::new(&of, &range)), seen);
+            assert_eq!(copies.query(Span::new(&of, &range)), seen);
             let version = draw(3) as u32;
             let held = Held { version, valid_until: 9 - version };
             let changes =

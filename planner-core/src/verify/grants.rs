@@ -1,8 +1,14 @@
-//! No object has two owners: memory that a step takes is free by the time it starts, in the
-//! list order of the releases, and no pool ever gives out more than it has
-//! (`docs/format.md`, 3.5).
+//! Proves that no object has two owners if memory is assigned in list order: the objects that a
+//! step allocates are free when it starts, in the list order of the releases, and no pool ever
+//! gives out more objects than it has (`docs/format.md`, 3.5).
 
-use super::clocks::Clocks;
+#![expect(
+    clippy::indexing_slicing,
+    reason = "pools, tensors and steps are those of the plan, which the table of pieces has \
+              checked"
+)]
+
+use super::clocks::{Clocks, ListedStep};
 use super::{NEVER, Points, VerifyError, later, seen_later};
 use crate::graph::Graph;
 use crate::pieces::Pieces;
@@ -22,24 +28,25 @@ pub(super) const fn scratch_words(limits: &Limits) -> usize {
     ])
 }
 
-/// The releases of one iteration, pool by pool, in list order.
+/// The releases of one iteration, by pool and in list order.
 struct Releases<'a> {
-    /// The first release of each pool, and the number of all.
+    /// The first release of each pool, and at the end the number of releases.
     first: &'a mut [u32],
     step: &'a mut [u32],
-    /// Objects released in this iteration up to and including this release.
+    /// Objects that the pool's releases up to and including this one free in an iteration.
     sum: &'a mut [u64],
-    /// What must have ended for this release and all before it in this iteration.
+    /// The steps that must have ended for this release and all earlier ones of the pool and
+    /// iteration.
     done: &'a mut [Points],
 }
 
-/// Who has how many objects.
+/// Numbers of objects that are allocated.
 struct Held<'a> {
-    /// Objects that are resident, by tensor.
+    /// Number of resident objects of each tensor.
     resident: &'a mut [u64],
-    /// Objects allocated so far, by pool.
+    /// Number of objects allocated so far in each pool.
     allocated: &'a mut [u64],
-    /// The step that asked last, by pool; 0 for none, else the step and one.
+    /// The step that allocated last in each pool and is not yet checked, plus one; 0 for none.
     asked_by: &'a mut [u32],
 }
 
@@ -127,7 +134,7 @@ impl<'a> Releases<'a> {
         let sum = scratch.take(count, 0u64)?;
         let done = scratch.take(count, PerStream::all(NEVER))?;
         let next = scratch.take(plan.pools.len(), 0u32)?;
-        for (at, entry, now) in clocks.steps() {
+        for ListedStep { at, step: entry, index: now } in clocks.steps() {
             let Some((pool, objects)) = release(entry) else { continue };
             let slot = (first[pool] + next[pool]) as usize;
             let (mut before, mut points) = (0u64, PerStream::all(NEVER));
@@ -147,9 +154,9 @@ impl<'a> Releases<'a> {
         Ok(Self { first, step, sum, done })
     }
 
-    /// What must have ended before `allocated` objects, counted from the first iteration's
-    /// start, have been granted from `count`, where the releases listed before step `at`
-    /// suffice for that.
+    /// The steps that must have ended before `allocated` objects, counted from the start of the
+    /// first iteration, can have been granted from a pool of `count`. `None` if the releases listed
+    /// before step `at` do not suffice.
     fn granted_after(
         &self,
         pool: usize,
@@ -160,11 +167,11 @@ impl<'a> Releases<'a> {
     ) -> Option<Points> {
         let range = self.first[pool] as usize..self.first[pool + 1] as usize;
         let per_iteration = *self.sum[range.clone()].last()?;
-        // The object released as number `wanted`, from 0 in this iteration; before that
-        // iteration numbers are negative.
+        // The number of the last object needed among those released, counted from 0 at the start of
+        // this iteration; negative for earlier iterations.
         let wanted = i128::from(allocated) - i128::from(count) - 1;
         let per_iteration = i128::from(per_iteration);
-        // Nearly all objects were released in this iteration or the last, and division is slow.
+        // Nearly all objects were released in this iteration or the last one, and division is slow.
         let (iteration, within) = if (0..per_iteration).contains(&wanted) {
             (0, wanted)
         } else if (-per_iteration..0).contains(&wanted) {
@@ -180,14 +187,14 @@ impl<'a> Releases<'a> {
         if iteration == 0 && self.step[slot] >= at {
             return None;
         }
-        // Further back than 2^31 iterations, asking for a later one is as good.
+        // A later point than the exact one is safe, so 2^32 - 1 iterations back are enough.
         let iterations_back =
             i64::try_from(-iteration).unwrap_or(i64::MAX).min(i64::from(u32::MAX));
         let earlier = seen_later(self.done[range.end - 1], iterations_back + 1, stream_steps);
         Some(later(earlier, seen_later(self.done[slot], iterations_back, stream_steps)))
     }
 
-    /// Objects released before a step.
+    /// Number of objects released before a step.
     fn released_before(&self, pool: usize, at: u32) -> u64 {
         let range = self.first[pool] as usize..self.first[pool + 1] as usize;
         let before = self.step[range.clone()].partition_point(|&step| step < at);
@@ -196,8 +203,8 @@ impl<'a> Releases<'a> {
 }
 
 impl Held<'_> {
-    /// Allocates what is missing of a part: all of it, or of its tensor what is not resident.
-    /// The list has been found to keep the rules of residency.
+    /// Allocates the objects of a part that are not resident. The rules of residency have been
+    /// checked.
     fn allocate(
         &mut self,
         pieces: &Pieces<'_>,
@@ -230,7 +237,7 @@ impl Held<'_> {
         Ok(())
     }
 
-    /// Checks the grant of what a step allocated in a pool, if it allocated there.
+    /// Checks the grant of the objects that a step allocated in a pool, if it allocated any there.
     fn ask(
         &mut self,
         plan: &Plan<'_>,

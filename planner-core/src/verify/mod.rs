@@ -1,18 +1,21 @@
-//! The proof that a schedule is safe.
+//! Proves that a schedule is safe.
 //!
-//! `verify` believes neither the plan nor the schedule. With [`lower`](crate::lower()) it shares the
-//! table of pieces and the trees of `ranges`. It proves, from the waits alone, that in no execution
-//! that respects them
+//! `verify` trusts neither the plan nor the schedule. It shares two modules with
+//! [`lower`](crate::lower()): the table of pieces (`pieces`) and the trees over pieces (`ranges`);
+//! an error in these could hide from it. From the waits alone, it proves for every execution that
+//! respects them that
 //!
-//! - an op reads anything but the current value of a tensor, or a repeat anything but what the
+//! * each op reads the current value of every tensor, and each repeat reads the values that the
 //!   first launch read (`order`, `values`),
-//! - memory is overwritten, on the device or the host, while it is still used (`races`),
-//! - an object has two owners, or a pool gives out more than it has (`grants`, and `placements`
-//!   where the plan fixes who has which),
-//! - a value is lost, or an iteration ends otherwise than it began (`values`).
+//! * no step overwrites memory that another step still uses: device memory and the host copy of one
+//!   tensor (`races`), and host bytes that temporaries share (`slots`),
+//! * no object has two owners, and no pool gives out more objects than it has (`grants`, or
+//!   `placements` if the plan fixes the objects of each allocation),
+//! * no value is lost, and each iteration ends in the state in which it began (`values`).
 //!
-//! The machine has host memory for what moves: host offsets are chosen here as the executor chooses them,
-//! and no byte of the host block has two owners (`slots`).
+//! It computes the layout of the host block as the executor does, so it also proves that the
+//! machine has enough host memory and that no two slots overlap, except slots of temporaries that
+//! are used one after the other (`slots`).
 
 mod arena;
 mod clocks;
@@ -35,7 +38,7 @@ use crate::scratch::{Limits, OutOfScratch, Scratch, larger, total};
 use clocks::Clocks;
 use core::fmt;
 
-/// A plan with its schedule, proved safe: the only thing an executor runs.
+/// A plan with its schedule, proved safe. An executor runs nothing else.
 #[derive(Clone, Copy, Debug)]
 pub struct Verified<'a> {
     graph: Graph<'a>,
@@ -69,9 +72,9 @@ impl<'a> Verified<'a> {
         &self.schedule
     }
 
-    /// Whether the op that writes a tensor last in an iteration runs on the host. Then the host holds
-    /// the last value, and the device may hold an older one. O(steps), or O(1) where no op runs on
-    /// the host.
+    /// Whether the op that writes a tensor last in an iteration runs on the host. Then the host
+    /// holds the last value, and the device may hold an older one. O(steps), or O(1) if no op runs
+    /// on the host.
     pub(crate) fn is_last_written_on_host(&self, tensor: TensorId) -> bool {
         let writes = |step: &&Step| {
             let launched = step.launched();
@@ -88,7 +91,7 @@ impl<'a> Verified<'a> {
 pub enum VerifyError {
     /// The plan itself breaks a rule.
     Plan(PlanError),
-    /// The schedule is not one of this plan from this step on.
+    /// The schedule does not belong to this plan, from this step on.
     NotThisPlan {
         /// The step.
         step: u32,
@@ -100,29 +103,31 @@ pub enum VerifyError {
         /// The stream that it waits for.
         stream: Stream,
     },
-    /// The waits let a step start while another one still uses the same memory, or before
-    /// what it needs is there.
+    /// The waits let a step start while another step still uses the same memory, or before the data
+    /// it needs is there.
     Race {
-        /// The step that may start too early (an evict: that may count as free too early).
+        /// The step that may start too early; for an evict, whose memory may count as free too
+        /// early.
         step: u32,
         /// The stream whose step it must wait for.
         stream: Stream,
         /// The tensor that both use.
         tensor: TensorId,
     },
-    /// A slot of the tensor shares bytes of the host block with another one, or reaches past its end.
+    /// A slot of the tensor shares bytes of the host block with another slot, or reaches past the
+    /// block's end.
     HostBytes {
         /// The tensor.
         tensor: TensorId,
     },
-    /// The step reads bytes of the host block that another tensor has taken.
+    /// The step reads bytes of the host block that another tensor has overwritten.
     HostTaken {
         /// The step.
         step: u32,
         /// The tensor that it reads.
         tensor: TensorId,
     },
-    /// The waits let a step take objects whose last owner may still use them.
+    /// The waits let a step allocate objects whose last owner may still use them.
     Memory {
         /// The step that allocates.
         step: u32,
@@ -165,7 +170,7 @@ impl fmt::Display for VerifyError {
             }
             Self::HostTaken { step, tensor } => write!(
                 f,
-                "step {step}: it reads {tensor} on the host, where another tensor has taken its bytes"
+                "step {step}: it reads {tensor} on the host, but another tensor overwrote its bytes"
             ),
             Self::Memory { step, stream, pool } => write!(
                 f,
@@ -178,20 +183,20 @@ impl fmt::Display for VerifyError {
 
 impl core::error::Error for VerifyError {}
 
-/// A step of each stream, relative to the current iteration: step `i` of the iteration `l`
-/// iterations back, on a stream of `n` steps, is `i - l * n`.
+/// A step of each stream, relative to the current iteration. On a stream of `n` steps, step `i` of
+/// the iteration `l` iterations back is the number `i - l * n`.
 type Points = PerStream<i64>;
 
-/// Before everything.
+/// Before all steps.
 const NEVER: i64 = i64::MIN;
 
 fn later(one: Points, other: Points) -> Points {
     PerStream::from_fn(|stream| one[stream].max(other[stream]))
 }
 
-/// The same points, seen from so many iterations later.
+/// The same points, relative to an iteration that many iterations later.
 fn seen_later(points: Points, iterations: i64, stream_steps: PerStream<u32>) -> Points {
-    // Nearly all waits are for this iteration.
+    // Nearly all waits are for steps of the same iteration.
     if iterations == 0 {
         return points;
     }
@@ -201,13 +206,12 @@ fn seen_later(points: Points, iterations: i64, stream_steps: PerStream<u32>) -> 
     })
 }
 
-/// Words of scratch that [`verify`] asks for, by [`Limits::of_plan`]: per step 15, per tensor 24
-/// (and 300), per operand 1, per piece 11, per op 0.2, per pool 2. With placements: per step 7.5,
-/// and 4 for each
-/// iteration that they cover, per object number 2.
+/// Words of scratch that [`verify`] needs, by [`Limits::of_plan`]: per step 15, per tensor 24 (and
+/// 300), per operand 1, per piece 11, per op 0.2, per pool 2. With placements: 7.5 per step and 4
+/// more for each iteration that they cover, and 2 per object number.
 #[must_use]
 pub const fn scratch_words(limits: &Limits) -> usize {
-    // These are done before the clocks are known, one after the other.
+    // These checks run one after the other, before the clocks are computed.
     let of_plan = larger(
         order::scratch_words(limits),
         larger(arena::scratch_words(limits), values::scratch_words(limits)),
@@ -226,10 +230,10 @@ pub const fn scratch_words(limits: &Limits) -> usize {
     total([Pieces::scratch_words(limits), kept, larger(host, proof)])
 }
 
-/// Proves a schedule safe. O((steps + operands) log steps), and what [`HostLayout::new`] takes.
+/// Proves a schedule safe. O((steps + operands) log steps), plus the time of [`HostLayout::new`].
 ///
 /// # Errors
-/// The first rule that is broken or wait that is missing, with the step.
+/// The first broken rule or missing wait, with the step.
 pub fn verify<'a>(
     graph: &Graph<'a>,
     machine: &Machine,

@@ -1,6 +1,12 @@
-//! Every op is launched, first in an order that keeps the dependencies of the given one, and
-//! only repeatable ops again
+//! Proves that every op is launched once for the first time, in an order that keeps the
+//! dependencies of the given order, and that only repeatable ops are launched again
 //! (`docs/format.md`, rule 1).
+
+#![expect(
+    clippy::indexing_slicing,
+    reason = "ids are those of the checked graph, and the arrays have an entry for each op, \
+              operand and tensor"
+)]
 
 use crate::graph::{Graph, Launched, OpId, TensorId};
 use crate::plan::{Location, Plan, PlanError, Step};
@@ -10,13 +16,13 @@ pub(super) const fn scratch_words(limits: &Limits) -> usize {
     total([words::<u8>(limits.ops), words::<u64>(limits.operands), words::<u64>(limits.tensors)])
 }
 
-/// Where an op has run for the first time.
+/// Whether and where an op has run for the first time.
 const NOT_YET: u8 = 0;
 const ON_DEVICE: u8 = 1;
 const ON_HOST: u8 = 2;
 
-/// How often a tensor has been written so far, and how often its current value was read:
-/// two orders keep the same dependencies exactly when every op finds the same history.
+/// The number of writes of each tensor so far, and the number of reads of its current value. Two
+/// orders keep the same dependencies if and only if every op finds the same history in both.
 struct Histories<'a> {
     of: &'a mut [u64],
 }
@@ -26,7 +32,7 @@ impl Histories<'_> {
 
     fn read(&mut self, tensor: TensorId) -> u64 {
         let history = &mut self.of[tensor.index()];
-        // What matters to a reader is the value, not who else has read it.
+        // A reader depends on the value, but not on earlier readers.
         let seen = *history & !(Self::WRITE - 1);
         *history += 1;
         seen
@@ -39,15 +45,15 @@ impl Histories<'_> {
         seen
     }
 
-    /// Visits what each operand of an op finds.
-    fn visit(&mut self, graph: &Graph<'_>, op: OpId, mut look: impl FnMut(usize, TensorId, u64)) {
+    /// Calls `visit` with the history that each operand of an op finds.
+    fn visit(&mut self, graph: &Graph<'_>, op: OpId, mut visit: impl FnMut(usize, TensorId, u64)) {
         let first = graph.op(op).first_operand as usize;
         let reads = graph.reads(op);
         for (at, &tensor) in (first..).zip(reads) {
-            look(at, tensor, self.read(tensor));
+            visit(at, tensor, self.read(tensor));
         }
         for (at, &tensor) in (first + reads.len()..).zip(graph.writes(op)) {
-            look(at, tensor, self.write(tensor));
+            visit(at, tensor, self.write(tensor));
         }
     }
 }

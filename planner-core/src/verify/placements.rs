@@ -1,6 +1,12 @@
-//! No object has two owners where the plan says who has which: every allocation takes objects
-//! that nobody owns, and starts after the releases of their last owners; after all
-//! iterations that the placements cover, everything lies where it began (`docs/format.md`, 3.6).
+//! Proves that no object has two owners if the plan fixes the objects of each allocation: every
+//! allocation takes objects without an owner, and starts after the releases of their last owners;
+//! and after all iterations that the placements cover, every tensor is in the objects in which it
+//! began (`docs/format.md`, 3.6).
+
+#![expect(
+    clippy::indexing_slicing,
+    reason = "numbers and ranks are positions in the placements, which `ranks` checks first"
+)]
 
 use super::clocks::Clocks;
 use super::{NEVER, Points, VerifyError, later, seen_later};
@@ -23,14 +29,14 @@ pub(super) const fn scratch_words(limits: &Limits) -> usize {
     ])
 }
 
-/// No numbers of placements.
+/// No position in the placements.
 const NOWHERE: u32 = u32::MAX;
 
-/// Whose an object is: one of the following, or the iteration and the step of its release.
+/// The state of an object: one of the two below, or the iteration and the step of its release.
 type Owner = [u32; 2];
-/// Nobody's, and has always been.
+/// The object has had no owner yet.
 const FRESH: Owner = [u32::MAX, 0];
-/// Somebody's.
+/// The object has an owner.
 const OWNED: Owner = [u32::MAX, 1];
 
 pub(super) fn check(
@@ -50,11 +56,11 @@ pub(super) fn check(
     let ranks = ranks(&mut list, scratch)?;
     let owners = scratch.take(ranks.len(), FRESH)?;
     let mut objects = Objects { plan, placements, clocks, freed, ranks, owners };
-    list.start(&mut |event| objects.see(&event, 0).map(|_| ()))?;
+    list.start(&mut |event| objects.apply(&event, 0).map(|_| ()))?;
     let (at_start, first) = (scratch.take(pieces.len(), NOWHERE)?, list.next);
     at_start.copy_from_slice(list.numbers);
     for iteration in 0..iterations {
-        list.iteration(&mut |event| objects.see(&event, iteration).map(|_| ()))?;
+        list.iteration(&mut |event| objects.apply(&event, iteration).map(|_| ()))?;
     }
     for tensor in graph.tensor_ids() {
         for piece in pieces.of(tensor).filter(|&piece| at_start[piece] != NOWHERE) {
@@ -65,11 +71,11 @@ pub(super) fn check(
             }
         }
     }
-    // Once more, now that every object has had its owners.
+    // Once more, now that every object has had its owners of the whole cycle.
     list.next = first;
     for iteration in 0..iterations {
         list.iteration(&mut |event| {
-            let must = objects.see(&event, iterations.saturating_add(iteration))?;
+            let must = objects.apply(&event, iterations.saturating_add(iteration))?;
             let Event::Take { location: Location::Step(step), pool, .. } = event else {
                 return Ok(());
             };
@@ -82,8 +88,8 @@ pub(super) fn check(
     Ok(())
 }
 
-/// For each number of the placements, which of all objects it names, in order of pools and
-/// numbers. Checks that there are as many numbers as are taken, and that they exist.
+/// The rank of each named object, among all objects in the order of pools and numbers. Checks that
+/// the placements have the right number of objects and that all of these exist.
 fn ranks<'a>(list: &mut List<'_>, scratch: &mut Scratch<'a>) -> Result<&'a [u32], VerifyError> {
     let Placements { objects, ends, iterations } = list.placements;
     let ranks = scratch.take(objects.len(), 0u32)?;
@@ -92,7 +98,7 @@ fn ranks<'a>(list: &mut List<'_>, scratch: &mut Scratch<'a>) -> Result<&'a [u32]
     let pools = list.plan.pools;
     let first_object = scratch.take(pools.len(), 0u64)?;
     for at in 1..pools.len() {
-        // Cannot overflow: all pools together are inside the budget.
+        // The pools together fit into the budget, so the sum cannot overflow.
         first_object[at] = first_object[at - 1] + pools[at - 1].count;
     }
     let mut note = |event| {
@@ -125,27 +131,28 @@ fn ranks<'a>(list: &mut List<'_>, scratch: &mut Scratch<'a>) -> Result<&'a [u32]
     Ok(ranks)
 }
 
-/// What a step takes or gives back; `numbers` are positions in the table of placements.
+/// An allocation or a release of objects. `numbers` are positions in the table of placements.
 enum Event {
     Take { location: Location, allocation: u32, pool: usize, numbers: Range<usize> },
     Give { step: u32, numbers: Range<usize> },
 }
 
-/// Who owns which object.
+/// The owners of all objects.
 struct Objects<'w> {
     plan: &'w Plan<'w>,
     placements: Placements<'w>,
     clocks: &'w Clocks<'w>,
-    /// What must have ended before what an evict gives back is free.
+    /// For each evict, the steps that must have ended before its objects are free.
     freed: &'w [Points],
     ranks: &'w [u32],
-    /// By rank.
+    /// The owner of each object, by rank.
     owners: &'w mut [Owner],
 }
 
 impl Objects<'_> {
-    /// What must have ended before the objects are the new owner's.
-    fn see(&mut self, event: &Event, iteration: u32) -> Result<Points, VerifyError> {
+    /// Applies an event. Returns the steps that must have ended before the objects have their new
+    /// owner.
+    fn apply(&mut self, event: &Event, iteration: u32) -> Result<Points, VerifyError> {
         let mut must = PerStream::all(NEVER);
         match *event {
             Event::Take { location, allocation, ref numbers, .. } => {
@@ -174,7 +181,8 @@ impl Objects<'_> {
         Ok(must)
     }
 
-    /// What must have ended before what a step gave back so many iterations ago is free.
+    /// The steps that must have ended before the objects that a step released `iterations_back`
+    /// iterations ago are free.
     fn released(&self, step: u32, iterations_back: i64) -> Points {
         let done = match self.plan.steps[step as usize] {
             Step::Launch(_) => PerStream([self.clocks.index(step), NEVER, NEVER, NEVER]),
@@ -184,13 +192,13 @@ impl Objects<'_> {
     }
 }
 
-/// A walk over the list, which has been found to keep the rules of residency.
+/// Walks the list. The rules of residency have been checked.
 struct List<'w> {
     graph: &'w Graph<'w>,
     plan: &'w Plan<'w>,
     placements: Placements<'w>,
     pieces: &'w Pieces<'w>,
-    /// Where the numbers of each resident piece begin.
+    /// The position of each resident piece's first number.
     numbers: &'w mut [u32],
     /// The pieces that are not resident.
     missing: IndexSet<'w>,
@@ -199,7 +207,7 @@ struct List<'w> {
 }
 
 impl List<'_> {
-    /// Before the list, nothing is resident.
+    /// Makes all pieces not resident, as before the list.
     fn clear(&mut self) {
         self.next = 0;
         self.numbers.fill(NOWHERE);
@@ -208,29 +216,29 @@ impl List<'_> {
 
     fn start(
         &mut self,
-        see: &mut impl FnMut(Event) -> Result<(), VerifyError>,
+        visit: &mut impl FnMut(Event) -> Result<(), VerifyError>,
     ) -> Result<(), VerifyError> {
         for (entry, resident) in (0..).zip(self.plan.resident_at_start) {
-            self.take_missing(resident.part, Location::Start(entry), see)?;
+            self.take_missing(resident.part, Location::Start(entry), visit)?;
         }
         Ok(())
     }
 
     fn iteration(
         &mut self,
-        see: &mut impl FnMut(Event) -> Result<(), VerifyError>,
+        visit: &mut impl FnMut(Event) -> Result<(), VerifyError>,
     ) -> Result<(), VerifyError> {
         for (step, action) in (0..).zip(self.plan.steps) {
             let location = Location::Step(step);
             match *action {
-                Step::Prefetch(part) => self.take_missing(part, location, see)?,
+                Step::Prefetch(part) => self.take_missing(part, location, visit)?,
                 Step::Launch(launched) => {
                     for tensor in self.graph.written_by(launched) {
-                        self.take_missing(Part::whole(tensor), location, see)?;
+                        self.take_missing(Part::whole(tensor), location, visit)?;
                     }
                     if let Some((pool, count)) = self.pieces.workspace(self.graph, launched.op) {
-                        let numbers = self.take(location, pool, count, see)?;
-                        see(Event::Give { step, numbers })?;
+                        let numbers = self.take(location, pool, count, visit)?;
+                        visit(Event::Give { step, numbers })?;
                     }
                 }
                 Step::Evict(part) => {
@@ -238,7 +246,7 @@ impl List<'_> {
                         let count = self.pieces.pool_objects(part.tensor, piece) as usize;
                         let first = core::mem::replace(&mut self.numbers[piece], NOWHERE) as usize;
                         self.missing.insert(piece);
-                        see(Event::Give { step, numbers: first..first + count })?;
+                        visit(Event::Give { step, numbers: first..first + count })?;
                     }
                 }
                 Step::Offload(_) | Step::Host(_) => {}
@@ -247,12 +255,12 @@ impl List<'_> {
         Ok(())
     }
 
-    /// Takes objects for what is missing of a part, if anything is.
+    /// Allocates the objects of a part that are not resident, if any.
     fn take_missing(
         &mut self,
         part: Part,
         location: Location,
-        see: &mut impl FnMut(Event) -> Result<(), VerifyError>,
+        visit: &mut impl FnMut(Event) -> Result<(), VerifyError>,
     ) -> Result<(), VerifyError> {
         let Part { tensor, .. } = part;
         let pieces = self.pieces;
@@ -264,7 +272,7 @@ impl List<'_> {
         if count == 0 {
             return Ok(());
         }
-        let taken = self.take(location, pieces.pool(tensor), count, see)?;
+        let taken = self.take(location, pieces.pool(tensor), count, visit)?;
         let mut first = taken.start as u32;
         while let Some(piece) = self.missing.first(pieces.of_part(part)) {
             self.numbers[piece] = first;
@@ -274,13 +282,13 @@ impl List<'_> {
         Ok(())
     }
 
-    /// Where the numbers of the next allocation stand.
+    /// Allocates; returns the positions of the allocation's numbers.
     fn take(
         &mut self,
         location: Location,
         pool: usize,
         count: u64,
-        see: &mut impl FnMut(Event) -> Result<(), VerifyError>,
+        visit: &mut impl FnMut(Event) -> Result<(), VerifyError>,
     ) -> Result<Range<usize>, VerifyError> {
         let allocation = self.next;
         let named = self.placements.of(allocation).len() as u64;
@@ -289,10 +297,10 @@ impl List<'_> {
             return Err(PlanError::PlacementSize { location, allocation, named, taken }.into());
         }
         self.next += 1;
-        // Its numbers are not none, so they end somewhere.
+        // The allocation names at least one object, so it has an end.
         let end = self.placements.ends[allocation as usize] as usize;
         let numbers = end - count as usize..end;
-        see(Event::Take { location, allocation, pool, numbers: numbers.clone() })?;
+        visit(Event::Take { location, allocation, pool, numbers: numbers.clone() })?;
         Ok(numbers)
     }
 }

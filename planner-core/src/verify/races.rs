@@ -1,7 +1,13 @@
-//! Who uses which memory when: every use is ordered against the uses it conflicts with
-//! (`docs/format.md`, 4).
+//! Proves that every use of a tensor's memory, on the device and on the host, is ordered after the
+//! uses it conflicts with (`docs/format.md`, 4).
 
-use super::clocks::Clocks;
+#![expect(
+    clippy::indexing_slicing,
+    reason = "ids are those of the checked graph, and the arrays have an entry for each tensor and \
+              step"
+)]
+
+use super::clocks::{Clocks, ListedStep};
 use super::{NEVER, Points, VerifyError};
 use crate::graph::{Graph, Launched, OpId, TensorId};
 use crate::pieces::Pieces;
@@ -18,26 +24,26 @@ pub(super) const fn scratch_words(limits: &Limits) -> usize {
     ])
 }
 
-/// The last use of each sort, on the device and on the host.
+/// The last uses of each tensor, by kind of use.
 struct Uses<'a> {
-    /// The last launch that used a tensor's memory.
+    /// The last launch that used the tensor's device memory.
     launched: &'a mut [i64],
-    /// The last launch that wrote it.
+    /// The last launch that wrote the tensor.
     written: &'a mut [i64],
-    /// The last launch that used the copy before the one that arrived last. An input has
-    /// two address ranges, so the next arrival takes the place of that copy.
+    /// The last launch that used the tensor before its last prefetch. An input has two address
+    /// ranges, so its next prefetch overwrites the copy that those launches used.
     launched_before_arrival: &'a mut [i64],
-    /// The last prefetch: it writes the device copy and reads the host copy.
+    /// The last prefetch, which writes the device copy and reads the host copy.
     uploaded: LastUses<'a>,
-    /// The last offload: it reads the device copy and writes the host copy.
+    /// The last offload, which reads the device copy and writes the host copy.
     downloaded: LastUses<'a>,
-    /// The last op on the host that used a tensor's host copy, and the last that wrote it.
+    /// The last op on the host that used the host copy, and the last that wrote it.
     used_on_host: &'a mut [i64],
     written_on_host: &'a mut [i64],
 }
 
-/// Checks every step of iterations that follow another one. Returns, for each evict,
-/// what must have ended before its memory is free.
+/// Checks every step of the iterations after a first one. Returns, for each evict, the steps that
+/// must have ended before its memory is free.
 pub(super) fn check<'a>(
     graph: &Graph<'_>,
     pieces: &Pieces<'_>,
@@ -47,12 +53,12 @@ pub(super) fn check<'a>(
     let steps = clocks.steps().count();
     let freed = scratch.take(steps, PerStream::all(NEVER))?;
     let mut uses = Uses::new(graph, pieces, scratch)?;
-    for (_, step, now) in clocks.steps() {
+    for ListedStep { step, index: now, .. } in clocks.steps() {
         uses.step(graph, pieces, step, now);
     }
     for iteration in 0..clocks.iterations() {
         uses.next_iteration(clocks.stream_steps());
-        for (at, step, now) in clocks.steps() {
+        for ListedStep { at, step, index: now } in clocks.steps() {
             let (must, tensor) = uses.step(graph, pieces, step, now);
             if let Some(stream) = clocks.missing(iteration, at, must) {
                 return Err(VerifyError::Race { step: at, stream, tensor });
@@ -95,16 +101,16 @@ impl<'a> Uses<'a> {
         age(self.downloaded.points(), downloads);
         age(&mut *self.used_on_host, on_host);
         age(&mut *self.written_on_host, on_host);
-        // Where no launch came before the last arrival, the one that did is another iteration
-        // back.
+        // If no launch preceded the last prefetch in its iteration, the launch before it lies
+        // another iteration back.
         let launched = self.launched.iter().map(|point| point.saturating_sub(launches));
         for (before, launched) in self.launched_before_arrival.iter_mut().zip(launched) {
             *before = launched.max(*before);
         }
     }
 
-    /// What must have ended before a step may start, and the tensor that makes it so. Then
-    /// the step is the last use.
+    /// The steps that must have ended before a step may start, and the tensor that requires it.
+    /// Then records the step as the last use.
     fn step(
         &mut self,
         graph: &Graph<'_>,
@@ -159,8 +165,8 @@ impl<'a> Uses<'a> {
         (must, cause)
     }
 
-    /// An op on the host uses host copies alone: it comes after the downloads into them, and, where
-    /// it writes them, after the uploads from them.
+    /// An op on the host uses only host copies: it runs after the downloads into them, and, if it
+    /// writes them, after the uploads from them.
     fn run_on_host(
         &mut self,
         graph: &Graph<'_>,

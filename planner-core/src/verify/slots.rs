@@ -1,11 +1,18 @@
-//! No byte of the host block has two owners (`docs/format.md`, 8).
+//! Proves that no byte of the host block has two owners at a time (`docs/format.md`, 8).
 //!
-//! This looks at offsets, and does not ask how they were found. What keeps its slots for ever shares
-//! no byte with anything. A temporary owns its bytes from the first step of an iteration that
-//! writes them until another one's step does; a step that reads them after that finds them gone. And
-//! whoever takes bytes starts after the last uses of all their owners before.
+//! The proof reads only the offsets, whatever computed them. Slots of states, inputs and outputs
+//! must share no byte with any other slot. Only if slots of temporaries overlap, the proof also
+//! follows the steps: a temporary owns its bytes from the first step of an iteration that writes
+//! them until a step of another temporary takes them. A step that reads the bytes after that is an
+//! error, and a step that takes bytes must start after the last uses of all their previous owners.
+//! Overwrites within one tensor's slot are proved in `races`.
 
-use super::clocks::Clocks;
+#![expect(
+    clippy::indexing_slicing,
+    reason = "ids are those of the checked graph, and ranks are positions in `by_start`"
+)]
+
+use super::clocks::{Clocks, ListedStep};
 use super::{NEVER, Points, VerifyError, later};
 use crate::graph::{Kind, TensorId};
 use crate::host::HostLayout;
@@ -15,13 +22,13 @@ use crate::plan::Step;
 use crate::schedule::{PerStream, Stream};
 use crate::scratch::{Limits, Scratch, total, words};
 
-/// No temporary with bytes on the host.
+/// No rank: the tensor is no temporary with bytes on the host.
 const NONE: u32 = u32::MAX;
 
 pub(super) const fn scratch_words(limits: &Limits) -> usize {
     total([
         words::<[u64; 2]>(limits.tensors),
-        // Both slots of each tensor.
+        // Room for both slots of each tensor.
         words::<[u64; 3]>(limits.tensors.saturating_mul(2)),
         words::<u32>(limits.tensors).saturating_mul(2),
         words::<Points>(limits.tensors),
@@ -29,7 +36,7 @@ pub(super) const fn scratch_words(limits: &Limits) -> usize {
     ])
 }
 
-/// O((steps + operands) log tensors).
+/// Checks all slots. O((steps + operands) log tensors).
 pub(super) fn check(
     pieces: &Pieces<'_>,
     layout: &HostLayout<'_>,
@@ -43,12 +50,12 @@ pub(super) fn check(
         return Ok(());
     }
     let mut owners = Owners::new(pieces, layout, bytes, scratch)?;
-    for (at, step, now) in clocks.steps() {
+    for ListedStep { at, step, index: now } in clocks.steps() {
         owners.step(at, step, now)?;
     }
     for iteration in 0..clocks.iterations() {
         owners.next_iteration(clocks.stream_steps());
-        for (at, step, now) in clocks.steps() {
+        for ListedStep { at, step, index: now } in clocks.steps() {
             let (must, tensor) = owners.step(at, step, now)?;
             if let Some(stream) = clocks.missing(iteration, at, must) {
                 return Err(VerifyError::Race { step: at, stream, tensor });
@@ -58,8 +65,7 @@ pub(super) fn check(
     Ok(())
 }
 
-/// The first byte of each temporary that a step copies or an op on the host touches, and the one
-/// after the last.
+/// The range of bytes of each temporary that steps copy or that ops on the host use.
 fn find_bytes(pieces: &Pieces<'_>, bytes: &mut [[u64; 2]]) {
     let graph = pieces.graph();
     let is_temporary = |tensor: TensorId| graph.tensor(tensor).kind == Kind::Temporary;
@@ -82,7 +88,7 @@ fn find_bytes(pieces: &Pieces<'_>, bytes: &mut [[u64; 2]]) {
     }
 }
 
-/// Whether temporaries share bytes, after a check that nothing else does and that all lie in the
+/// Whether temporaries share bytes. Checks that no other slots do, and that all slots lie in the
 /// block. O(tensors log tensors).
 fn is_shared(
     pieces: &Pieces<'_>,
@@ -123,12 +129,12 @@ fn is_shared(
     Ok(is_shared)
 }
 
-/// The temporaries that own their bytes, no two of which overlap.
+/// The temporaries that own their bytes. No two of them overlap.
 struct Owners<'w, 'a> {
     pieces: &'w Pieces<'w>,
-    /// Where each temporary begins and ends, in the block.
+    /// The range of each temporary's bytes in the block.
     bytes: &'a [[u64; 2]],
-    /// The temporaries by their first byte, and the rank of each among them.
+    /// The temporaries by their first byte, and the rank of each in this order.
     by_start: &'a [u32],
     rank: &'a [u32],
     owning: IndexSet<'a>,
@@ -169,8 +175,8 @@ impl<'w, 'a> Owners<'w, 'a> {
         }
     }
 
-    /// What must have ended before a step takes bytes, and the tensor that it takes them for. Then
-    /// the step is the last use.
+    /// The steps that must have ended before a step may take bytes, and the tensor for which it
+    /// takes them. Then records the step as the last use.
     fn step(&mut self, at: u32, step: &Step, now: i64) -> Result<(Points, TensorId), VerifyError> {
         let mut must = (PerStream::all(NEVER), TensorId(0));
         match *step {
@@ -190,7 +196,7 @@ impl<'w, 'a> Owners<'w, 'a> {
         Ok(must)
     }
 
-    /// Reads bytes that must not have been taken.
+    /// Records a read of bytes, which the tensor must still own.
     fn read(
         &mut self,
         step: u32,
@@ -209,7 +215,7 @@ impl<'w, 'a> Owners<'w, 'a> {
         Ok(())
     }
 
-    /// Takes bytes from all others.
+    /// Takes the bytes of a tensor from all other owners.
     fn write(&mut self, tensor: TensorId, stream: Stream, now: i64, must: &mut (Points, TensorId)) {
         let rank = self.rank[tensor.index()];
         if rank == NONE {
@@ -224,7 +230,7 @@ impl<'w, 'a> Owners<'w, 'a> {
         self.used[tensor.index()][stream] = now;
     }
 
-    /// The rank of another temporary that owns some of the bytes of one.
+    /// The rank of another temporary that owns some of the bytes of a temporary.
     fn overlapping(&self, rank: usize) -> Option<usize> {
         let bytes = |rank: usize| self.bytes[self.by_start[rank] as usize];
         let [start, end] = bytes(rank);
@@ -244,7 +250,7 @@ mod tests {
 
     const MADE: [Tensor; 2] = [Tensor { bytes: 8, kind: Kind::Temporary }; 2];
 
-    /// Two ops that make a temporary each, and two that read them.
+    /// Two ops that write a temporary each, and two ops that read one each.
     fn with_layout(
         steps: &[Step; 12],
         change: impl FnOnce(&mut HostLayout<'_>, &mut [Scheduled]),
@@ -289,13 +295,13 @@ mod tests {
         Step::launch(OpId(op))
     }
 
-    /// The steps that copy a temporary out and give its memory back.
+    /// The steps that offload a temporary and free its memory.
     fn out(tensor: u32) -> [Step; 2] {
         let part = Part::whole(TensorId(tensor));
         [Step::Offload(part), Step::Evict(part)]
     }
 
-    /// Those that bring it back, let an op read it, and give its memory back.
+    /// The steps that prefetch it, launch an op that reads it, and free its memory.
     fn back(tensor: u32) -> [Step; 3] {
         let part = Part::whole(TensorId(tensor));
         [Step::Prefetch(part), launch(2 + tensor), Step::Evict(part)]
@@ -314,8 +320,8 @@ mod tests {
         assert_eq!(with_layout(&after, |layout, _| onto(layout)), Ok(()));
         let early = with_layout(&after, |layout, entries| {
             onto(layout);
-            // The download does not wait for the launch that made the value, nor so for what came
-            // before that.
+            // The download does not wait for the launch that wrote the value, so it does not wait
+            // for the steps before that launch either.
             entries[7].set_wait(Stream::Compute, None);
         });
         let race = VerifyError::Race { step: 7, stream: Stream::Upload, tensor: TensorId(1) };

@@ -1,5 +1,11 @@
-//! Every launch finds the values that it reads, nothing that is still needed is lost, and an
-//! iteration ends as it began (`docs/format.md`, rules 2 to 6).
+//! Proves that every launch reads the right values, that no value is lost while it is needed, and
+//! that an iteration ends in the state in which it began (`docs/format.md`, rules 2 to 6).
+
+#![expect(
+    clippy::indexing_slicing,
+    reason = "ids are those of the checked graph, and `on_device_only` has an entry for each \
+              tensor"
+)]
 
 use super::copies::{Change, Copies, Held};
 use super::versions::Versions;
@@ -23,11 +29,11 @@ pub(super) const fn scratch_words(limits: &Limits) -> usize {
 const RESIDENT: u8 = 1;
 /// The piece is on the device when an iteration starts.
 const AT_START: u8 = 2;
-/// And the plan claims a host copy then.
+/// The plan claims that the host holds the value of this piece then, too.
 const CLAIMED: u8 = 4;
 
-/// The list must launch every op for the first time once, in an order that keeps the
-/// dependencies. O((steps + operands) log pieces).
+/// Checks the values. Requires that the list launches every op for the first time exactly once, in
+/// an order that keeps the dependencies. O((steps + operands) log pieces).
 pub(super) fn check(
     graph: &Graph<'_>,
     plan: &Plan<'_>,
@@ -48,9 +54,9 @@ pub(super) fn check(
     };
     walk.start()?;
     walk.check_arena()?;
-    // The second iteration finds what the first one left: an input that nobody brought in
-    // again is on the device without a value. Where it finds every value that the first one found,
-    // it can break no rule that the first one keeps.
+    // The second iteration starts with what the first one left; for example, an input that no step
+    // prefetched again is on the device without a value. If the second iteration would find every
+    // value that the first one found, it cannot break a rule that the first one kept.
     for _iteration in 0..2 {
         for ((at, step), &needed) in (0..).zip(plan.steps).zip(&*needed) {
             let location = Location::Step(at);
@@ -77,8 +83,9 @@ struct Walk<'w> {
     versions: &'w Versions<'w, 'w>,
     flags: Flags<'w>,
     copies: Copies<'w>,
-    /// By tensor, the version of all resident pieces whose host copy holds another one, where a
-    /// launch made them such, which writes the whole tensor; none where an op on the host did.
+    /// For each tensor, the version of all resident pieces whose host copy holds another version,
+    /// if a launch, which writes the whole tensor, made the device copies so; none if an op on the
+    /// host wrote the tensor last.
     on_device_only: &'w mut [u32],
 }
 
@@ -102,13 +109,13 @@ impl Walk<'_> {
                 return Err(PlanError::NoValueAtStart(location, tensor));
             }
             let span = self.pieces.span(entry.part);
-            let [_, any] = self.flags.look(span);
+            let [_, any] = self.flags.query(span);
             if any & AT_START != 0 {
                 return Err(PlanError::AlreadyResident(location, tensor));
             }
             let claimed = if entry.host_copy { CLAIMED } else { 0 };
             self.flags.change(span, 0, RESIDENT | AT_START | claimed);
-            // An input's fresh value lies on the host whatever the plan claims.
+            // The host has an input's fresh value, whatever the plan claims.
             let is_stale = !entry.host_copy && self.kind(tensor) == Kind::State;
             let held = self.first(tensor);
             let on_host = if is_stale { Held::NONE } else { held };
@@ -121,7 +128,7 @@ impl Walk<'_> {
         for placement in self.plan.arena {
             let tensor = placement.tensor;
             match self.kind(tensor) {
-                Kind::State if self.flags.look(self.pieces.whole(tensor))[0] & AT_START == 0 => {
+                Kind::State if self.flags.query(self.pieces.whole(tensor))[0] & AT_START == 0 => {
                     return Err(PlanError::ArenaStateNotResident(tensor));
                 }
                 Kind::Input if self.versions.is_unread(tensor) => {
@@ -139,11 +146,11 @@ impl Walk<'_> {
             return Err(PlanError::ArenaStep(location, tensor));
         }
         let span = self.pieces.span(part);
-        let [_, any] = self.flags.look(span);
+        let [_, any] = self.flags.query(span);
         if any & RESIDENT != 0 {
             return Err(PlanError::AlreadyResident(location, tensor));
         }
-        if self.copies.look(span).host.valid_until <= at {
+        if self.copies.query(span).host.valid_until <= at {
             return Err(PlanError::NoHostCopy(location, tensor));
         }
         self.flags.change(span, 0, RESIDENT);
@@ -162,7 +169,7 @@ impl Walk<'_> {
         Ok(())
     }
 
-    /// After an input's last read the host has the next iteration's value.
+    /// After the last read of an input, the host has the next iteration's value.
     fn forget_inputs(&mut self, launched: Launched, at: u32) {
         for tensor in self.pieces.read_by(launched) {
             if self.kind(tensor) == Kind::Input && self.versions.is_last_read(tensor, at) {
@@ -171,8 +178,8 @@ impl Walk<'_> {
         }
     }
 
-    /// A tensor is resident with the version that the launch reads: the current value, or, for a
-    /// repeat, that which the first launch of the op read.
+    /// Checks that a tensor is resident with the version that the launch reads: the current value,
+    /// or, for a repeat, the version that the first launch of the op read.
     fn check_read(
         &mut self,
         location: Location,
@@ -181,10 +188,10 @@ impl Walk<'_> {
         version: u32,
     ) -> Result<(), PlanError> {
         let span = self.pieces.whole(tensor);
-        let [all, _] = self.flags.look(span);
+        let [all, _] = self.flags.query(span);
         let is_resident = all & RESIDENT != 0;
         let op = launched.op;
-        match is_resident && self.copies.look(span).device.version == version {
+        match is_resident && self.copies.query(span).device.version == version {
             true => Ok(()),
             false if launched.is_repeat => Err(PlanError::RepeatReads { location, op, tensor }),
             false if is_resident => Err(PlanError::NoValue(location, tensor)),
@@ -192,19 +199,19 @@ impl Walk<'_> {
         }
     }
 
-    /// The host holds the current values of what the op reads, and then those that it makes. Device
-    /// copies keep what they hold.
+    /// Checks that the host holds the current values that the op reads, and gives it the values
+    /// that the op writes. Device copies keep their contents.
     fn run_on_host(&mut self, location: Location, at: u32, op: OpId) -> Result<(), PlanError> {
         let launched = Launched::first(op);
         for (tensor, version) in self.versions.reads(launched) {
-            if self.copies.look(self.pieces.whole(tensor)).host.version != version {
+            if self.copies.query(self.pieces.whole(tensor)).host.version != version {
                 return Err(PlanError::HostReads { location, op, tensor });
             }
         }
         for (tensor, version) in self.versions.writes(launched) {
             let held = self.versions.held(tensor, version);
             self.copies.change(self.pieces.whole(tensor), Change::host(held));
-            // No device copy has the current value.
+            // No device copy has the current value any more.
             self.on_device_only[tensor.index()] = Held::NONE.version;
         }
         self.forget_inputs(launched, at);
@@ -223,8 +230,8 @@ impl Walk<'_> {
         if is_input && self.pieces.in_arena(tensor) {
             self.check_arena_write(location, tensor, is_after_reads)?;
         }
-        // What the host holds after the last read is the next value, which this write does
-        // not touch; on the device it leaves no value.
+        // After the last read, the host holds the next value, which this write does not change. On
+        // the device, the write leaves no value.
         let held = if is_after_reads { Held::NONE } else { self.versions.held(tensor, version) };
         let span = self.pieces.whole(tensor);
         self.flags.change(span, 0, RESIDENT);
@@ -233,8 +240,8 @@ impl Walk<'_> {
         Ok(())
     }
 
-    /// An input in the arena is there before an op writes it: its one prefetch cannot follow,
-    /// and what is written after its last read would spoil its next value.
+    /// An input in the arena must be resident before an op writes it, since its only prefetch
+    /// cannot come later. And a write after the last read would destroy its next value.
     fn check_arena_write(
         &mut self,
         location: Location,
@@ -244,7 +251,7 @@ impl Walk<'_> {
         if is_after_reads {
             return Err(PlanError::ArenaInput(tensor));
         }
-        let [all, _] = self.flags.look(self.pieces.whole(tensor));
+        let [all, _] = self.flags.query(self.pieces.whole(tensor));
         if all & RESIDENT == 0 {
             return Err(PlanError::ArenaInputAbsent(location, tensor));
         }
@@ -269,11 +276,11 @@ impl Walk<'_> {
             return Err(PlanError::NextInput(location, tensor));
         }
         let span = self.pieces.span(part);
-        let [all, _] = self.flags.look(span);
+        let [all, _] = self.flags.query(span);
         if all & RESIDENT == 0 {
             return Err(PlanError::NotResident(location, tensor));
         }
-        if self.copies.look(span).device.valid_until <= at {
+        if self.copies.query(span).device.valid_until <= at {
             return Err(PlanError::NoValue(location, tensor));
         }
         self.copies.change(span, Change::OFFLOAD);
@@ -286,11 +293,11 @@ impl Walk<'_> {
             return Err(PlanError::ArenaStep(location, tensor));
         }
         let span = self.pieces.span(part);
-        let [all, _] = self.flags.look(span);
+        let [all, _] = self.flags.query(span);
         if all & RESIDENT == 0 {
             return Err(PlanError::NotResident(location, tensor));
         }
-        let pair = self.copies.look(span);
+        let pair = self.copies.query(span);
         if pair.differ == 1 {
             let version = match pair.device.version {
                 Held::MIXED => self.on_device_only[tensor.index()],
@@ -307,8 +314,8 @@ impl Walk<'_> {
         Ok(())
     }
 
-    /// The end of the list is its start. Whether all values are where the first iteration began
-    /// with them.
+    /// Checks that the end of the list matches its start. Returns whether all values are where they
+    /// were at the start of the first iteration.
     fn end(&mut self) -> Result<bool, PlanError> {
         let mut all_there = true;
         for tensor in self.graph.tensor_ids() {
@@ -319,9 +326,9 @@ impl Walk<'_> {
             let last = self.last(tensor);
             for piece in self.pieces.of(tensor) {
                 let span = self.pieces.span_of(tensor, piece);
-                let [flags, _] = self.flags.look(span);
+                let [flags, _] = self.flags.query(span);
                 let has = |flag| flags & flag != 0;
-                // What lies in the arena stays there.
+                // An output in the arena stays resident.
                 let stays = kind == Kind::Output && self.pieces.in_arena(tensor);
                 if has(RESIDENT) && !has(AT_START) && !stays {
                     return Err(PlanError::AlreadyResident(Location::End, tensor));
@@ -329,7 +336,7 @@ impl Walk<'_> {
                 if has(AT_START) && !has(RESIDENT) {
                     return Err(PlanError::NotResident(Location::End, tensor));
                 }
-                let held = self.copies.look(span);
+                let held = self.copies.query(span);
                 if has(CLAIMED) && held.host.version != last {
                     return Err(PlanError::NoHostCopy(Location::End, tensor));
                 }
@@ -348,7 +355,7 @@ impl Walk<'_> {
         Ok(all_there)
     }
 
-    /// What an iteration begins with.
+    /// The copy of a tensor that an iteration begins with.
     fn first(&self, tensor: TensorId) -> Held {
         let is_next = self.kind(tensor) == Kind::Input && self.versions.is_unread(tensor);
         if is_next { Held::NEXT } else { self.versions.held(tensor, 0) }
@@ -360,8 +367,8 @@ impl Walk<'_> {
         if is_input { Held::NEXT.version } else { self.versions.last(tensor) }
     }
 
-    /// What the last iteration has left becomes what the next one begins with. Fresh inputs lie
-    /// on the host.
+    /// Makes the values that the last iteration left the values that the next one begins with. The
+    /// host gets fresh inputs.
     fn start_again(&mut self) {
         for tensor in self.graph.tensor_ids() {
             let kind = self.kind(tensor);
@@ -375,14 +382,14 @@ impl Walk<'_> {
             };
             for piece in self.pieces.of(tensor) {
                 let span = self.pieces.span_of(tensor, piece);
-                let held = self.copies.look(span);
+                let held = self.copies.query(span);
                 let host = if kind == Kind::Input { first } else { next(held.host) };
                 self.copies.change(span, Change::both(next(held.device), host));
             }
             match kind {
                 Kind::State => {
-                    // Where the host holds all of it, no value is on the device alone.
-                    let held = self.copies.look(self.pieces.whole(tensor)).host;
+                    // If the host holds the whole tensor, no value is only on the device.
+                    let held = self.copies.query(self.pieces.whole(tensor)).host;
                     let is_on_host = held.version == first.version;
                     self.on_device_only[tensor.index()] =
                         if is_on_host { Held::NONE.version } else { first.version };

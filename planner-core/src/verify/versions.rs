@@ -1,7 +1,14 @@
-//! Which version of its operands each launch reads and makes.
+//! The version of its operands that each launch reads and writes.
 //!
-//! A tensor's versions are numbered: 0 is what the iteration begins with, and each first launch
-//! that writes the tensor makes the next one. A repeat reads and makes what the first launch did.
+//! The versions of a tensor are numbered: version 0 is its value at the start of the iteration, and
+//! each first launch that writes the tensor creates the next version. A repeat reads and writes the
+//! versions of the first launch.
+
+#![expect(
+    clippy::indexing_slicing,
+    reason = "versions of a tensor are below the number of its writes and one, which `first` \
+              counts"
+)]
 
 use super::copies::Held;
 use crate::graph::{Graph, Launched, TensorId};
@@ -11,13 +18,14 @@ use crate::scratch::{Limits, OutOfScratch, Scratch, total, words};
 
 pub(super) struct Versions<'g, 'a> {
     pieces: &'g Pieces<'g>,
-    /// The version of each operand that the first launch reads or makes.
+    /// The version of each operand that the first launch reads or writes.
     of_operand: &'a [u32],
-    /// Where the versions of each tensor begin in `valid_until`, and the number of all.
+    /// The index in `valid_until` at which each tensor's versions begin, and at the end their
+    /// number.
     first: &'a [u32],
-    /// The last step that reads each version, or the first launch that replaces it where that is
-    /// later. A copy is valid at the steps before: it holds the current value, or one that a
-    /// launch listed later reads.
+    /// The last step that reads each version, or the first launch that replaces it if that comes
+    /// later. A copy may be used at earlier steps: it holds the current value, or a value that a
+    /// later launch reads.
     valid_until: &'a mut [u32],
     /// The last step that reads each tensor.
     last_read: &'a mut [u32],
@@ -32,12 +40,14 @@ impl<'g, 'a> Versions<'g, 'a> {
             words::<u32>(limits.tensors.saturating_add(1)),
             words::<u32>(limits.operands.saturating_add(limits.tensors)),
             words::<u32>(limits.tensors),
-            // Counts while versions are numbered, and what is needed next of each tensor.
+            // Counters while versions are numbered, and later the version needed next of each
+            // tensor.
             words::<u32>(limits.tensors),
         ])
     }
 
-    /// Walks the list once, which launches every op for the first time once. O(steps + operands).
+    /// Walks the list once. The list must launch every op for the first time exactly once. O(steps
+    /// + operands).
     pub(super) fn new(
         pieces: &'g Pieces<'g>,
         scratch: &mut Scratch<'a>,
@@ -87,7 +97,7 @@ impl<'g, 'a> Versions<'g, 'a> {
         self.valid_until[slot] = self.valid_until[slot].max(at);
     }
 
-    /// The version of a tensor that the last first launch makes.
+    /// The version of a tensor that the last first launch writes.
     pub(super) fn last(&self, tensor: TensorId) -> u32 {
         self.first[tensor.index() + 1] - self.first[tensor.index()] - 1
     }
@@ -113,18 +123,18 @@ impl<'g, 'a> Versions<'g, 'a> {
         self.is_unread(tensor) || self.last_read[tensor.index()] < at
     }
 
-    /// What a launch reads, and in which version.
+    /// The tensors that a launch reads, with the version of each.
     pub(super) fn reads(&self, launched: Launched) -> impl Iterator<Item = (TensorId, u32)> {
         reads(self.pieces, self.of_operand, launched)
     }
 
-    /// What a launch writes, and which version that makes.
+    /// The tensors that a launch writes, with the version of each.
     pub(super) fn writes(&self, launched: Launched) -> impl Iterator<Item = (TensorId, u32)> {
         writes(self.pieces.graph(), self.of_operand, launched)
     }
 
-    /// For each evict, the version that the launch which next touches the tensor reads; that of
-    /// [`Held::NONE`] where it reads none.
+    /// For each evict, the version that the next launch with this tensor as an operand reads; the
+    /// version of [`Held::NONE`] if that launch does not read it.
     pub(super) fn find_needed(
         &self,
         needed: &mut [u32],
@@ -148,7 +158,7 @@ impl<'g, 'a> Versions<'g, 'a> {
     }
 }
 
-/// Numbers what the first launches read and make.
+/// Numbers the versions that the first launches read and write.
 fn number(
     graph: &Graph<'_>,
     plan: &Plan<'_>,

@@ -1,6 +1,12 @@
 //! A bound on the period from prices for memory, links and compute; `docs/research/bounds.md` has the proof.
 //!
-//! Whatever the prices, what they add up to is a bound. So nothing depends on how they were found.
+//! The sum is a bound for any prices, so its proof does not depend on how the prices were found.
+
+#![expect(
+    clippy::indexing_slicing,
+    reason = "intervals of the visits are below the number of prices, and `rows` has one more entry \
+              than a tensor has visits"
+)]
 
 mod visits;
 
@@ -12,52 +18,52 @@ use crate::machine::Machine;
 use crate::scratch::{Limits, OutOfScratch, Scratch, total, words};
 use core::fmt;
 
-/// One, as a share of time or as a nanosecond for a byte.
+/// One, as a share of time or as a nanosecond for each byte.
 pub const ONE: u64 = 1 << 32;
 
-/// What things cost from one mark to the next.
+/// The prices from one mark to the next.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Price {
-    /// Price of a byte of device memory when the interval begins, in 2^-32 ns.
+    /// Price of a byte of device memory at the start of the interval, in 2^-32 ns.
     pub memory: u64,
-    /// The share of the interval's time that its uploads are charged, in 2^-32.
+    /// The share of the interval's time that is charged to its uploads, in 2^-32.
     pub upload: u64,
-    /// The share that its downloads are charged, in 2^-32. What remains is that of its launches.
+    /// The share that is charged to its downloads, in 2^-32. The rest is charged to its launches.
     pub download: u64,
 }
 
-/// Prices for one graph, and the plans that they are for: those that run every op on the device.
+/// Prices for one graph, and the plans for which they hold: those that run every op on the device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Prices<'a> {
-    /// In which order these plans run ops for the first time.
+    /// The order in which these plans run ops for the first time.
     pub order: Order,
-    /// Whether they may launch repeatable ops again.
+    /// Whether they may repeat repeatable ops.
     pub repeats: bool,
     /// Ops that all these plans run in this order.
     pub marks: &'a [OpId],
-    /// Prices of the intervals: the first one begins with the iteration, and the others with the start
-    /// of a mark each.
+    /// Prices of the intervals. The first interval begins with the iteration, and each other one
+    /// with the start of a mark.
     pub intervals: &'a [Price],
 }
 
-/// Why prices prove nothing.
+/// Why prices prove no bound.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum PriceError {
-    /// There is not one interval more than marks.
+    /// There must be one interval more than marks.
     Intervals {
-        /// How many there should be.
+        /// The number that there should be.
         needed: usize,
-        /// How many there are.
+        /// The number that there is.
         found: usize,
     },
-    /// A mark is no op of the graph.
+    /// A mark is not an op of the graph.
     UnknownOp(OpId),
-    /// Not all of the plans run this mark after those that are listed before it.
+    /// Not all of the plans run this mark after the marks listed before it.
     MarkOutOfOrder(OpId),
     /// The shares of an interval add up to more than one.
     Shares(usize),
-    /// The prices are too high to be added up in 128 bits.
+    /// The sum of the prices exceeds 128 bits.
     Overflow,
     /// The working memory is too small.
     Scratch(OutOfScratch),
@@ -95,18 +101,19 @@ impl fmt::Display for PriceError {
 
 impl core::error::Error for PriceError {}
 
-/// Words of scratch that [`priced_period_ns`] needs for so many intervals, by [`Limits::of_graph`].
+/// Words of scratch that [`priced_period_ns`] needs for a number of intervals, by
+/// [`Limits::of_graph`].
 #[must_use]
 pub const fn priced_scratch_words(limits: &Limits, intervals: usize) -> usize {
     let visits = limits.operands.saturating_add(limits.tensors).saturating_add(1);
     total([Visits::scratch_words(limits), words::<PerByte>(intervals), words::<Bytes>(visits)])
 }
 
-/// Returns the period that prices prove: no plan that they are for can beat it, in the mean over many
-/// iterations. O(operands log operands + tensors * intervals), and more where the order is free.
+/// Returns the period that prices prove: no plan for which they hold can beat it, in the mean over
+/// many iterations. O(operands log operands + tensors * intervals), and more if the order is free.
 ///
 /// # Errors
-/// Prices that prove nothing, whatever the plan; or scratch that is too small.
+/// Prices that prove no bound, and too little scratch.
 pub fn priced_period_ns(
     graph: &Graph<'_>,
     machine: &Machine,
@@ -151,11 +158,11 @@ pub fn priced_period_ns(
             charged = add(charged, [graph.tensor(tensor).bytes, memory])?;
         }
     }
-    // Rounded down, as is the format's mean.
+    // Rounded down, as is the mean in the format.
     Ok(u64::try_from(charged.saturating_sub(paid) >> 32).unwrap_or(u64::MAX))
 }
 
-/// Prices of an interval in 2^-32 ns, rounded down: of a byte, and of a nanosecond of launches.
+/// Prices of an interval in 2^-32 ns, rounded down: for a byte, and for a nanosecond of launches.
 #[derive(Clone, Copy, Debug, Default, bytemuck::Pod, bytemuck::Zeroable)]
 #[repr(C)]
 struct PerByte {
@@ -190,18 +197,18 @@ impl PerByte {
     }
 }
 
-/// What it has cost, at least, that a byte is now
-/// on the device alone, on both sides, on the host alone, or nowhere.
+/// The least price so far of a byte that is now on the device alone, on both sides, on the host
+/// alone, or nowhere.
 type Bytes = [u64; 4];
 const DEVICE: usize = 0;
 const BOTH: usize = 1;
 const HOST: usize = 2;
 const NOWHERE: usize = 3;
 
-/// The price of what is impossible.
+/// The price of an impossible state.
 const NEVER: u64 = u64::MAX;
 
-/// The way of a byte of one tensor through an iteration.
+/// The path of a byte of one tensor through an iteration.
 struct Walk<'w> {
     graph: &'w Graph<'w>,
     visits: &'w Visits<'w>,
@@ -210,7 +217,7 @@ struct Walk<'w> {
 }
 
 impl Walk<'_> {
-    /// The price of the cheapest way. `rows[n]` is for a byte that has made `n` visits.
+    /// The price of the cheapest path. `rows[n]` is for a byte that has made `n` visits.
     fn cheapest(&self, rows: &mut [Bytes]) -> u64 {
         let visits = self.visits.of(self.tensor);
         let (Some(first), Some(last)) = (visits.first(), visits.last()) else { return 0 };
@@ -218,11 +225,11 @@ impl Walk<'_> {
         let mut begin = first.first;
         rows[0][NOWHERE] = 0;
         if self.graph.tensor(self.tensor).kind == Kind::Input {
-            // It may have been uploaded in the iteration before.
+            // The input may have been uploaded in the previous iteration.
             let early = self.per_byte.iter().map(|price| price.upload).min();
             (begin, rows[0]) = (0, [NEVER, early.unwrap_or(0), 0, NEVER]);
         }
-        // Visits that have been made in any case, and that may have been made.
+        // The number of visits that have certainly been made, and that may have been made.
         let (mut least, mut most) = (0, 0);
         let mut cheapest = NEVER;
         for position in begin..=last.last {
@@ -259,12 +266,12 @@ impl Walk<'_> {
         cheapest
     }
 
-    /// Whether the mark with which an interval begins touches the tensor.
+    /// Whether the mark at the start of an interval uses the tensor.
     fn is_operand(&self, interval: usize) -> bool {
         self.visits.marks_of(self.tensor).binary_search(&(interval as u32)).is_ok()
     }
 
-    /// Lets a byte move within an interval, and be made again.
+    /// Lets a byte move within an interval, and be computed again.
     fn moves(&self, row: &mut Bytes, visits: &[Visit], made: usize, interval: usize) {
         let price = self.per_byte[interval];
         let maker = made.checked_sub(1).map_or(Visit::NONE, |at| visits[at].maker);
@@ -286,13 +293,13 @@ impl Walk<'_> {
     }
 }
 
-/// A byte on the device pays for its memory.
+/// Charges a byte on the device for its memory.
 fn stay(row: &mut Bytes, memory: u64) {
     row[DEVICE] = row[DEVICE].saturating_add(memory);
     row[BOTH] = row[BOTH].saturating_add(memory);
 }
 
-/// What a visit leaves.
+/// The prices after a visit.
 fn visited(row: Bytes, kind: u32) -> Bytes {
     let mut after = [NEVER; 4];
     let least = row.iter().copied().fold(NEVER, Ord::min);

@@ -1,4 +1,10 @@
-//! When the ops that touch a tensor run, relative to the marks.
+//! The intervals between marks in which the ops that use a tensor may run.
+
+#![expect(
+    clippy::indexing_slicing,
+    reason = "ops and tensors are those of the checked graph, and `divide` makes room for each \
+              visit"
+)]
 
 use super::{PriceError, Prices};
 use crate::bounds::Reads;
@@ -8,18 +14,19 @@ use crate::scratch::{Limits, OutOfScratch, Scratch, total, words};
 use bytemuck::{Pod, Zeroable};
 use core::cmp::Reverse;
 
-/// What happens to a byte of a tensor, at some time within a range of intervals.
+/// An event of a byte of a tensor, within a range of intervals.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Pod, Zeroable)]
 #[repr(C)]
 pub struct Visit {
     /// One of the constants of this type.
     pub kind: u32,
-    /// From then on, the op that makes the byte again if it is launched again; [`Visit::NONE`] if
-    /// there is none.
+    /// From this visit on, the op that computes the byte again if it is repeated; [`Visit::NONE`]
+    /// if there is none.
     pub maker: u32,
-    /// The first interval in which it may happen. Those of the next iteration follow the last.
+    /// The first interval in which it may happen. The intervals of the next iteration follow the
+    /// last one.
     pub first: u32,
-    /// The last one.
+    /// The last interval in which it may happen.
     pub last: u32,
 }
 
@@ -30,26 +37,26 @@ impl Visit {
     pub const UPDATE: u32 = 1;
     /// An op writes the byte without reading it.
     pub const OVERWRITE: u32 = 2;
-    /// The byte is on both sides: where the walk through a state that no op writes begins.
+    /// The byte is on both sides: the start of the path of a state that no op writes.
     pub const FETCHED: u32 = 3;
-    /// The byte has to be on the host.
+    /// The byte must be on the host.
     pub const SAVED: u32 = 4;
     /// No op.
     pub const NONE: u32 = u32::MAX;
 }
 
-/// The visits of all tensors, and what else of a graph the sum depends on.
+/// The visits of all tensors, and the other data of a graph on which the bound depends.
 #[derive(Debug)]
 pub struct Visits<'a> {
     /// For each op, the first and the last interval in which it may run.
     runs: &'a mut [[u32; 2]],
     visits: &'a mut [Visit],
-    /// For each tensor, its run of visits.
+    /// For each tensor, the range of its visits.
     visits_of: &'a mut [[u32; 2]],
-    /// The numbers of the marks that touch a tensor.
+    /// The numbers of the marks that use each tensor.
     marks: &'a mut [u32],
     marks_of: &'a mut [[u32; 2]],
-    /// For each op, the bytes of what a repeat of it may be launched for.
+    /// For each op, the bytes for which a repeat of it may be launched.
     made_bytes: &'a mut [u64],
 }
 
@@ -68,10 +75,10 @@ impl<'a> Visits<'a> {
         ])
     }
 
-    /// Finds when the ops run, and checks the marks. O(operands log operands).
+    /// Finds the intervals of the ops, and checks the marks. O(operands log operands).
     ///
     /// # Errors
-    /// Marks that some plan runs in another order, or scratch that is too small.
+    /// Marks that some plan runs in another order, and too little scratch.
     pub fn new(
         graph: &Graph<'_>,
         prices: &Prices<'_>,
@@ -104,21 +111,21 @@ impl<'a> Visits<'a> {
         self.runs[op.index()]
     }
 
-    /// The visits of a tensor, in an order in which every plan may be taken to make them.
+    /// The visits of a tensor, in an order in which every plan can be assumed to make them.
     #[must_use]
     pub fn of(&self, tensor: TensorId) -> &[Visit] {
         let [first, end] = self.visits_of[tensor.index()];
         &self.visits[first as usize..end as usize]
     }
 
-    /// The numbers of the marks that touch a tensor, in order.
+    /// The numbers of the marks that use a tensor, in order.
     #[must_use]
     pub fn marks_of(&self, tensor: TensorId) -> &[u32] {
         let [first, end] = self.marks_of[tensor.index()];
         &self.marks[first as usize..end as usize]
     }
 
-    /// The bytes of what an op may be launched again for: they share its time.
+    /// The bytes for which an op may be repeated; they share its time.
     #[must_use]
     pub fn made_bytes(&self, op: OpId) -> u64 {
         self.made_bytes[op.index()]
@@ -161,7 +168,7 @@ impl<'a> Visits<'a> {
         Ok(())
     }
 
-    /// Gives each tensor room for a visit for each time that an op names it, and one more.
+    /// Reserves room for a visit for each time that an op names a tensor, and one more.
     fn divide(&mut self, graph: &Graph<'_>) {
         for tensor in graph.operands() {
             self.visits_of[tensor.index()][1] += 1;
@@ -196,7 +203,8 @@ impl<'a> Visits<'a> {
                 }
             }
             for &tensor in graph.reads(op) {
-                // What a mark reads is there when it starts, so in the interval before.
+                // The operands that a mark reads are resident when it starts, so in the interval
+                // before.
                 if number > 0 {
                     self.push(tensor, visit(Visit::READ, [number - 1; 2]));
                 } else if written_by[tensor.index()] != op.0 {
@@ -218,7 +226,7 @@ impl<'a> Visits<'a> {
         *end += 1;
     }
 
-    /// Leaves out the reads that say no more than others, finds the makers, and closes the cycle.
+    /// Removes redundant reads, finds the ops that compute bytes again, and closes the cycle.
     fn finish(&mut self, graph: &Graph<'_>, tensor: TensorId, prices: &Prices<'_>) {
         let [first, end] = self.visits_of[tensor.index()].map(|at| at as usize);
         let kind = graph.tensor(tensor).kind;
@@ -249,8 +257,8 @@ impl<'a> Visits<'a> {
     }
 }
 
-/// Of the reads between two writes, keeps those whose range contains no other's, in order. Returns how many
-/// visits are left.
+/// Among the reads between two writes, keeps those whose range contains no other one's range, in
+/// order. Returns the number of visits that are left.
 fn keep_reads(visits: &mut [Visit]) -> usize {
     let (mut kept, mut at) = (0, 0);
     while at < visits.len() {
@@ -288,9 +296,9 @@ fn is_read_later(visits: &[Visit]) -> bool {
     false
 }
 
-/// The walk through a state or an output begins with its first write, and ends with the same write in
-/// the next iteration. Without a write, it begins and ends with the first read. The last entry is
-/// free.
+/// Closes the path of a state or an output: it begins with the first write and ends with the same
+/// write in the next iteration. Without a write, it begins and ends with the first read. The last
+/// entry is free.
 fn close(visits: &mut [Visit], kind: Kind, intervals: u32) {
     let Some(end) = visits.len().checked_sub(1) else { return };
     let written = visits[..end].iter().position(|visit| visit.kind != Visit::READ);

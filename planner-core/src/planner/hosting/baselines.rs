@@ -1,6 +1,6 @@
-//! What others do with two processors.
+//! The strategies of other systems for a device and a host that computes.
 
-use super::choice::{Choice, From, Sort, WHOLE};
+use super::choice::{Choice, OpClass, Position, WHOLE};
 use super::work::Work;
 use crate::plan::ArenaPlacement;
 use crate::planner::auto::{self, Made};
@@ -15,7 +15,7 @@ use crate::planner::strategy::{Need, Strategy};
 use crate::planner::window::Window;
 use crate::scratch::Scratch;
 
-/// What plans the rest where the optimizer is on the host.
+/// The strategies that may plan the rest if the optimizer runs on the host.
 const BASELINES: &[Strategy] = &[
     Strategy::InCore,
     Strategy::OnDemand,
@@ -31,8 +31,8 @@ const BASELINES: &[Strategy] = &[
 ];
 
 impl Work<'_> {
-    /// Plans by a strategy that chooses ops for the host itself, where only plans that take less than
-    /// `below_ns` are of use; none if there is no such plan.
+    /// Plans by a strategy that chooses ops for the host by its own rule. Returns none if no plan
+    /// takes less than `below_ns`.
     pub(super) fn make_baseline<'o>(
         &self,
         (strategy, repeats): (Strategy, Repeats),
@@ -47,15 +47,15 @@ impl Work<'_> {
         Ok(made.map(|made| Made { by: strategy.name(), ..made }))
     }
 
-    /// The best plan with everything on the device but the first or the last ops.
+    /// The best plan that keeps everything on the device except the first or the last ops.
     fn split<'o>(
         &self,
         mut output: Output<'o>,
         scratch: &mut Scratch<'_>,
     ) -> Result<Made<'o>, PlanningError> {
         let mut best: Option<(u64, Choice)> = None;
-        for from in [From::First, From::Last] {
-            let choice = self.fewest(from, output.arena, scratch)?;
+        for position in [Position::First, Position::Last] {
+            let choice = self.fewest(position, output.arena, scratch)?;
             match self.make(choice, Strategy::InCore, output.reborrow(), scratch) {
                 Ok(made) => {
                     let period_ns = made.plan.predicted.period_ns;
@@ -71,15 +71,15 @@ impl Work<'_> {
         self.make(choice, Strategy::InCore, output, scratch)
     }
 
-    /// As few of the first or the last ops as leave room for everything else on the device; all
-    /// if even that is not enough. More of them on the host need less of the device.
+    /// The fewest first or last ops that leave room for everything else on the device; all ops if
+    /// even that is not enough. More ops on the host need less device memory.
     pub(super) fn fewest(
         &self,
-        from: From,
+        position: Position,
         arena: &mut [ArenaPlacement],
         scratch: &mut Scratch<'_>,
     ) -> Result<Choice, PlanningError> {
-        let most = Choice { from, ..Choice::ALL };
+        let most = Choice { position, ..Choice::ALL };
         if self.has_room(Choice { share: 0, ..most }, arena, scratch)? {
             return Ok(Choice { share: 0, ..most });
         }
@@ -94,7 +94,7 @@ impl Work<'_> {
         Ok(Choice { share: enough, ..most })
     }
 
-    /// Whether everything fits the device that a choice leaves there.
+    /// Whether everything that a choice leaves to the device fits there.
     fn has_room(
         &self,
         choice: Choice,
@@ -109,10 +109,10 @@ impl Work<'_> {
         })
     }
 
-    /// The late ops, or all that may run on the host if none is late.
+    /// The late ops, or all that may run on the host if no op is late.
     pub(super) fn offloaded(&self) -> Choice {
-        let sort = if self.middles.has_sorts() { Sort::Late } else { Sort::Any };
-        Choice { sort, ..Choice::ALL }
+        let class = if self.middles.has_classes() { OpClass::Late } else { OpClass::Any };
+        Choice { class, ..Choice::ALL }
     }
 
     /// The best plan of a baseline with these ops on the host.
@@ -136,7 +136,9 @@ impl Work<'_> {
                         best = Some(strategy);
                     }
                     Ok(Some(_)) => {}
-                    Err(error) if error.is_of_one_list() => shortage = Some(error.less(shortage)),
+                    Err(error) if error.is_of_one_list() => {
+                        shortage = Some(error.with_least_need(shortage));
+                    }
                     Err(error) => return Err(error),
                 }
             }

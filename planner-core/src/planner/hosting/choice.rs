@@ -1,4 +1,10 @@
-//! Which of the ops that may run on the host are taken.
+//! A choice of ops for the host.
+
+#![expect(
+    clippy::indexing_slicing,
+    reason = "ids are those of the checked graph, and the arrays have an entry for each op and \
+              tensor"
+)]
 
 use super::turns::{self, moves_ns};
 use crate::graph::{Graph, Kind, OpId, TensorId};
@@ -11,80 +17,81 @@ use crate::scratch::{Limits, OutOfScratch, Scratch, total, words};
 use crate::sequence::Sequence;
 use bytemuck::Zeroable;
 
-/// The time of all ops of a sort, which shares are fractions of.
+/// The share that means all ops of a class.
 pub(super) const WHOLE: u32 = 1 << 16;
 
-/// Ops that are taken for the host.
+/// A choice of ops for the host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Choice {
-    pub(super) sort: Sort,
-    /// Of the time of all ops of the sort.
+    pub(super) class: OpClass,
+    /// The share of the total time of all ops of the class.
     pub(super) share: u32,
-    pub(super) from: From,
+    pub(super) position: Position,
 }
 
-/// Which ops may be taken.
+/// The class of ops from which a choice takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Sort {
-    /// All that may run on the host.
+pub(super) enum OpClass {
+    /// All ops that may run on the host.
     Any,
-    /// Of these, the ops whose results no launch reads in the same iteration, so that the device need
-    /// not wait for them, and which do not take much longer there than their operands do on
-    /// the links: updates of weights, as a rule.
+    /// Of these, the ops whose results no launch reads in the same iteration, so that the device
+    /// need not wait for them, and which do not take much longer on the host than their operands do
+    /// on the links. These are usually updates of weights.
     Late,
 }
 
-/// Where the ops are that are taken.
+/// The position of the taken ops among all ops of the class.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum From {
+pub(super) enum Position {
     First,
     Last,
-    /// At so many even distances.
+    /// At this many even distances.
     Spread(u32),
-    /// The ops that the host ends sooner than the device, if the device waits until the link has brought in
-    /// the share of the op's states; see [`turns`].
+    /// The ops that the host ends sooner than the device, if the device waits until the link has
+    /// uploaded the share of the op's states; see [`turns`].
     Ahead,
 }
 
 impl Choice {
-    pub(super) const NONE: Self = Self { sort: Sort::Any, share: 0, from: From::First };
-    pub(super) const ALL: Self = Self { sort: Sort::Any, share: WHOLE, from: From::First };
+    pub(super) const NONE: Self = Self { class: OpClass::Any, share: 0, position: Position::First };
+    pub(super) const ALL: Self =
+        Self { class: OpClass::Any, share: WHOLE, position: Position::First };
 
-    /// The same ops, said in one way.
+    /// The canonical form of a choice with the same ops.
     pub(super) fn reduced(self) -> Self {
         match self.share {
             0 => Self::NONE,
-            WHOLE => Self { from: From::First, ..self },
+            WHOLE => Self { position: Position::First, ..self },
             _ => self,
         }
     }
 
-    /// The same with a smaller and a larger share.
+    /// The same choice with a smaller and a larger share.
     pub(super) fn around(self, step: u32) -> [Self; 2] {
         let shares = [self.share.saturating_sub(step), (self.share + step).min(WHOLE)];
         shares.map(|share| Self { share, ..self })
     }
 
-    /// Whether an op is taken, by the middle of its time; not for [`From::Ahead`].
+    /// Whether an op is taken, by the middle of its time; not for [`Position::Ahead`].
     const fn takes(self, middle: u32) -> bool {
-        match self.from {
-            From::First => middle < self.share,
-            From::Last => middle >= WHOLE - self.share,
-            From::Spread(count) => (middle * count) % WHOLE < self.share,
-            From::Ahead => false,
+        match self.position {
+            Position::First => middle < self.share,
+            Position::Last => middle >= WHOLE - self.share,
+            Position::Spread(count) => (middle * count) % WHOLE < self.share,
+            Position::Ahead => false,
         }
     }
 }
 
-/// How many times as long as the transfers of its operands a late op may take. A balance: with
-/// less, a slow host is left idle; with more, it gets work that the device does in no time.
+/// The time that a late op may take, as a multiple of the time of its operands' transfers. A
+/// balance: with less, a slow host idles; with more, it gets work that the device does in no time.
 const SLOWER: u64 = 4;
 
-/// No op of the sort.
+/// The op is not of the class.
 const NONE: u32 = u32::MAX;
 
-/// When each op has done half of its time on the host, if all ops of its sort run one after the other
-/// as they are ready.
+/// The time at which each op has done half of its work on the host, as a part of [`WHOLE`], if all
+/// ops of its class run one after the other as they become ready.
 pub(super) struct Middles<'a> {
     any: &'a [u32],
     late: &'a [u32],
@@ -125,12 +132,12 @@ impl<'a> Middles<'a> {
         Ok(Self { any, late })
     }
 
-    /// Whether some ops are late, and some are not.
-    pub(super) fn has_sorts(&self) -> bool {
+    /// Whether some ops are late and some are not.
+    pub(super) fn has_classes(&self) -> bool {
         self.late.iter().any(|&middle| middle != NONE) && self.late != self.any
     }
 
-    /// The ops of a choice, given the order of all.
+    /// The ops of a choice, given the order of all ops.
     pub(super) fn take<'s>(
         &self,
         request: &Request<'_>,
@@ -138,13 +145,13 @@ impl<'a> Middles<'a> {
         scratch: &mut Scratch<'s>,
     ) -> Result<Option<Hosted<'s>>, OutOfScratch> {
         let graph = request.graph;
-        if choice.from == From::Ahead {
+        if choice.position == Position::Ahead {
             let taken = turns::ahead(request, order, choice.share, scratch)?;
             return Hosted::new(graph, |op| taken[op.index()] == 1, scratch);
         }
-        let middles = match choice.sort {
-            Sort::Any => self.any,
-            Sort::Late => self.late,
+        let middles = match choice.class {
+            OpClass::Any => self.any,
+            OpClass::Late => self.late,
         };
         let takes = |op: OpId| {
             let middle = middles[op.index()];
@@ -154,8 +161,8 @@ impl<'a> Middles<'a> {
     }
 }
 
-/// Sums up the times of ops. An op that reads a state after another has written it goes where that one
-/// goes: a cache, as a rule, of which the other writes a small part.
+/// Sums up the times of ops. An op that reads a state after another op has written it gets the
+/// middle of that op: usually a cache, of which the other op writes a small part.
 fn fill(
     graph: &Graph<'_>,
     ops: impl Iterator<Item = OpId> + Clone,
@@ -183,7 +190,7 @@ fn fill(
     Ok(())
 }
 
-/// Finds the ops of [`Sort::Late`]: what they make is read by such ops alone.
+/// Finds the ops of the late class: only such ops read their results.
 fn find_late<'s>(
     request: &Request<'_>,
     all: &Hosted<'_>,
@@ -191,7 +198,7 @@ fn find_late<'s>(
 ) -> Result<&'s [u8], OutOfScratch> {
     let graph = request.graph;
     let is_late = scratch.take(graph.ops().len(), 0u8)?;
-    // Whether an op that is not late reads the value that a tensor has at some point.
+    // 1 if an op that is not late reads the current value of a tensor.
     let is_read = scratch.take(graph.tensors().len(), 0u8)?;
     for op in graph.op_ids().rev() {
         let writes = || graph.writes(op).iter().map(|tensor| tensor.index());

@@ -1,14 +1,15 @@
-//! Which ops run on the host.
+//! Chooses the ops that run on the host.
 //!
-//! The ops that may run there are taken in the order in which they would be ready. A choice takes a
-//! share of their time: the first of them, the last, or some at even distances, so that the host
-//! computes while a link brings in what the next launches need. Another choice takes the ops that the host
-//! ends sooner than a device that waits for the link. A sample of lists tells choices
-//! apart, in the order of the ops that is best as a rule. The best choice is planned like any other work.
+//! The ops that may run on the host are sorted by the time at which they would be ready. A choice
+//! takes a share of their total time: the first ops, the last ones, or some at even distances, so
+//! that the host computes while a link uploads operands of the next launches. Another choice takes
+//! the ops that the host ends sooner than a device that waits for the link. A sample of lists
+//! compares choices, in the order of the ops that is usually best. The best choice is planned as
+//! any other work.
 
 mod baselines;
+mod best_plan;
 mod choice;
-mod contest;
 mod search;
 mod turns;
 mod work;
@@ -28,19 +29,19 @@ use choice::Choice;
 use search::{Orders, Search};
 use work::Work;
 
-/// Which ops that [may](crate::Op::host_ns) run on the host do.
+/// Which of the ops that [may](crate::Op::host_ns) run on the host do so.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Host {
-    /// None.
+    /// No op.
     Never,
     /// The ops with which the plan is shortest.
     #[default]
     Allowed,
-    /// All.
+    /// All ops that may.
     All,
 }
 
-/// Words of scratch beside those for a plan.
+/// Words of scratch in addition to those for a plan.
 pub(super) const fn scratch_words(limits: &Limits) -> usize {
     total([
         Hosted::scratch_words(limits).saturating_mul(2),
@@ -50,7 +51,7 @@ pub(super) const fn scratch_words(limits: &Limits) -> usize {
     ])
 }
 
-/// What a strategy may run on the host, in a graph in which some op may; else nothing.
+/// Which ops a strategy may run on the host; none if no op of the graph may.
 fn host(graph: &Graph<'_>, strategy: Strategy) -> Result<Host, PlanningError> {
     let host = match strategy {
         Strategy::Auto(Auto { host, .. }) => host,
@@ -95,7 +96,7 @@ pub(super) fn make<'o>(
         let made = work.make_baseline(how, u64::MAX, output, &mut scratch)?;
         return made.ok_or(PlanningError::Stuck);
     }
-    if host == Host::All || strategy.takes_first() {
+    if host == Host::All || strategy.stops_at_first() {
         let work = Work::as_given(request, &mut scratch)?;
         return make_end(&work, host, strategy, output, &mut scratch);
     }
@@ -107,8 +108,8 @@ pub(super) fn make<'o>(
     Search::new(&works, orders.best(&works)).run(strategy, output, &mut scratch)
 }
 
-/// Plans by a strategy that chooses ops for the host itself. Only plans that take less than `below_ns`
-/// are of use; returns none if there is no such plan.
+/// Plans by a strategy that chooses ops for the host by its own rule. Returns none if no plan takes
+/// less than `below_ns`.
 pub(super) fn make_below<'o>(
     request: &Request<'_>,
     strategy: Strategy,
@@ -124,7 +125,7 @@ pub(super) fn make_below<'o>(
     work.make_baseline((strategy, Repeats::Allowed), below_ns, output, &mut scratch)
 }
 
-/// Plans with all of the ops on the host, or with none of them if that is allowed and has a plan.
+/// Plans with all ops on the host; or with none, if that is allowed and has a plan.
 fn make_end<'o>(
     work: &Work<'_>,
     host: Host,
@@ -141,10 +142,10 @@ fn make_end<'o>(
         },
     };
     let made = work.make(Choice::ALL, strategy, output, scratch);
-    made.map_err(|error| error.less(shortage))
+    made.map_err(|error| error.with_least_need(shortage))
 }
 
-/// The smallest budget that some choice allows; its tensors are left in the arena.
+/// The smallest budget over all choices. Leaves its tensors in `arena`.
 pub(super) fn least_memory(
     request: &Request<'_>,
     strategy: Strategy,

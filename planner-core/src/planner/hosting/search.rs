@@ -1,7 +1,9 @@
-//! The search for the ops that make the plan shortest on the host.
+//! Searches for the ops that make the plan shortest when they run on the host.
 
-use super::choice::{Choice, From, Sort, WHOLE};
-use super::contest::{Contest, Way};
+#![expect(clippy::indexing_slicing, reason = "the arrays have `KEPT` entries or one for each end")]
+
+use super::best_plan::{BestPlan, Way};
+use super::choice::{Choice, OpClass, Position, WHOLE};
 use super::work::{Work, as_given};
 use crate::bounds;
 use crate::graph::OpId;
@@ -13,67 +15,68 @@ use crate::planner::request::{Output, Request, Task};
 use crate::planner::strategy::Strategy;
 use crate::scratch::{Limits, Scratch, words};
 
-/// Where the ops of a choice are: all that is tried, the most useful first. A balance: between more even
-/// distances, transfers are spread more evenly; each transfer pays its latency.
-const FROMS: [From; 7] = [
-    From::First,
-    From::Last,
-    From::Ahead,
-    From::Spread(16),
-    From::Spread(256),
-    From::Spread(4),
-    From::Spread(64),
+/// The positions of a choice's ops: all that are tried, the most useful first. A balance: with more
+/// even distances, transfers are spread more evenly; but each transfer pays its latency.
+const POSITIONS: [Position; 7] = [
+    Position::First,
+    Position::Last,
+    Position::Ahead,
+    Position::Spread(16),
+    Position::Spread(256),
+    Position::Spread(4),
+    Position::Spread(64),
 ];
-const FEW_FROMS: usize = 4;
+const FEW_POSITIONS: usize = 4;
 
-/// If a plan has fewer lists than this, only [`FEW_FROMS`] are tried.
+/// If a plan has fewer lists than this, only [`FEW_POSITIONS`] are tried.
 const FEW_LISTS: usize = 40;
 
-/// The steps by which shares are found: the first one for each kind of choice, the others for the best kinds.
+/// The steps by which shares are searched: the first one for each kind of choice, the others only
+/// for the best kinds.
 const STEPS: [u32; 6] = [WHOLE / 4, WHOLE / 8, WHOLE / 16, WHOLE / 32, WHOLE / 64, WHOLE / 128];
 
-/// How many choices are told apart by more than a sample. A balance: a sample errs by some hundredths,
-/// and each takes as long as so many lists.
+/// The number of choices that are compared by more than a sample. A balance: a sample is wrong by a
+/// few per cent, and each further comparison takes several lists.
 const KEPT: usize = 3;
 
-/// Judged choices that are remembered.
+/// The number of judged choices that are remembered.
 const JUDGED: usize = 128;
 
-/// A trial of one of the best choices takes so many lists, or this part of the plan's lists if
-/// they are fewer.
+/// The number of lists in a trial of one of the best choices; or this fraction of the plan's lists,
+/// if that is fewer.
 const TRIAL: usize = 12;
 const TRIAL_PART: usize = 6;
 
-/// How far the shares are from the best one that are tried along with it.
+/// The distances from the best share at which further shares are tried.
 const NEARBY: [u32; 2] = [WHOLE / 64, WHOLE / 128];
 
-// Each gain is one part of the period in so many, rarely more.
+// Each gain is a fraction of the period, given by its denominator. It is rarely larger.
 
-/// A plan with repeats is shorter by this than a sample of lists without them: a quarter of the period
-/// in the tables of `docs/research/repeats.md`.
+/// The gain of a plan with repeats over a sample of lists without them: a quarter of the period in
+/// the tables of `docs/research/repeats.md`.
 const REPEATS_GAIN: u64 = 3;
 
-/// A plan with no op on the host is shorter by this than its trial.
+/// The gain of a plan with no op on the host over its trial.
 const NONE_GAIN: u64 = 16;
 
-/// A plan with some or all ops on the host is shorter by this than its trial.
+/// The gain of a plan with some or all ops on the host over its trial.
 const TRIAL_GAIN: u64 = 100;
 
-/// Repeats shorten the plan of one choice by this much more than the plan of another.
+/// The gain of repeats for one choice beyond their gain for another.
 const REPEATS_DIFFER: u64 = 32;
 
-/// An end is taken for the best choice if its trial is longer by less than one part in this many.
+/// An end becomes the best choice if its trial is longer by less than this fraction.
 const ALIKE: u64 = 200;
 
-/// One of the two ends of all choices: none of the ops on the host, or all of them.
+/// One of the two extreme choices: none of the ops on the host, or all of them.
 #[derive(Clone, Copy)]
 struct End {
     choice: Choice,
-    /// How much shorter its plan is than its trial: [`NONE_GAIN`] or [`TRIAL_GAIN`].
+    /// The gain of its plan over its trial: [`NONE_GAIN`] or [`TRIAL_GAIN`].
     gain: u64,
-    /// A period that no plan beats,
+    /// A proved lower bound of its plans' periods.
     bound_ns: u64,
-    /// and one that, as a rule, none does.
+    /// A usual lower bound of its plans' periods.
     least_ns: u64,
 }
 
@@ -83,17 +86,17 @@ impl End {
     }
 }
 
-/// A search for the choice whose lists take least.
+/// A search for the choice with the shortest lists.
 pub(super) struct Search<'w> {
     /// The request in the orders that are best with none and with all of the ops on the host.
     works: &'w [Work<'w>; 2],
-    /// The one of these orders that is best with some ops on the host.
+    /// The one of these orders that is better with some ops on the host.
     some: &'w Work<'w>,
-    /// The best choices, each with its period; the best comes first.
+    /// The best choices, each with its period; the best one comes first.
     kept: [(u64, Choice); KEPT],
-    /// Whether one choice of each kind is kept.
+    /// Whether only one choice of each kind is kept.
     keeps_kinds: bool,
-    /// The periods of all choices so far, by their ops.
+    /// The period of each judged choice, by a hash of its ops.
     judged: heapless::Vec<(u64, u64), JUDGED>,
     ends: [End; 2],
 }
@@ -114,7 +117,7 @@ impl<'w> Search<'w> {
         self.some.request
     }
 
-    /// Plans with the best choice that is found.
+    /// Plans with the best choice that the search finds.
     pub(super) fn run<'o>(
         mut self,
         strategy: Strategy,
@@ -124,7 +127,7 @@ impl<'w> Search<'w> {
         if let Strategy::Auto(auto) = strategy {
             let lists = auto.paced_lists(self.request().graph.ops().len());
             self.sample_all(lists, &mut output, scratch)?;
-            self.tell_best(auto, lists, &mut output, scratch)?;
+            self.compare_best(auto, lists, &mut output, scratch)?;
         }
         self.make_best(strategy, output, scratch)
     }
@@ -138,20 +141,23 @@ impl<'w> Search<'w> {
     ) -> Result<(), PlanningError> {
         self.sample_ends(output, scratch)?;
         let is_short = lists < FEW_LISTS;
-        let froms = if is_short { &FROMS[..FEW_FROMS] } else { &FROMS };
-        let sorts =
-            if self.some.middles.has_sorts() { &[Sort::Any, Sort::Late][..] } else { &[Sort::Any] };
-        for &sort in sorts {
-            for &from in froms {
-                let steps = match (from, sort) {
-                    (From::Ahead, Sort::Late) => continue,
-                    // The best share differs more than that of other kinds.
-                    (From::Ahead, Sort::Any) if !is_short => &STEPS[..],
+        let positions = if is_short { &POSITIONS[..FEW_POSITIONS] } else { &POSITIONS };
+        let classes = if self.some.middles.has_classes() {
+            &[OpClass::Any, OpClass::Late][..]
+        } else {
+            &[OpClass::Any]
+        };
+        for &class in classes {
+            for &position in positions {
+                let steps = match (position, class) {
+                    (Position::Ahead, OpClass::Late) => continue,
+                    // The best share varies more than that of other kinds.
+                    (Position::Ahead, OpClass::Any) if !is_short => &STEPS[..],
                     _ => &STEPS[..1],
                 };
-                self.climb(Choice { sort, share: WHOLE / 2, from }, steps, output, scratch)?;
+                self.climb(Choice { class, share: WHOLE / 2, position }, steps, output, scratch)?;
             }
-            self.sample(Choice { sort, ..Choice::ALL }, output, scratch)?;
+            self.sample(Choice { class, ..Choice::ALL }, output, scratch)?;
         }
         let most = if is_short { 1 } else { KEPT };
         for (sampled_ns, choice) in self.kept.into_iter().take(most) {
@@ -159,15 +165,15 @@ impl<'w> Search<'w> {
                 self.climb(choice, &STEPS[1..], output, scratch)?;
             }
         }
-        // No plan may be longer than a split.
-        for from in [From::First, From::Last] {
-            let choice = self.some.fewest(from, output.arena, scratch)?;
+        // No plan may be longer than a split, so its choices are judged too.
+        for position in [Position::First, Position::Last] {
+            let choice = self.some.fewest(position, output.arena, scratch)?;
             self.sample(choice, output, scratch)?;
         }
         Ok(())
     }
 
-    /// Finds what plans with none and with all of the ops on the host take at least.
+    /// Finds lower bounds for plans with none and with all of the ops on the host.
     fn sample_ends(
         &mut self,
         output: &mut Output<'_>,
@@ -194,23 +200,23 @@ impl<'w> Search<'w> {
     /// Samples shares around the best one of a kind, by these steps.
     fn climb(
         &mut self,
-        from: Choice,
+        start: Choice,
         steps: &[u32],
         output: &mut Output<'_>,
         scratch: &mut Scratch<'_>,
     ) -> Result<(), PlanningError> {
-        let mut best = (self.sample(from, output, scratch)?, from.share);
+        let mut best = (self.sample(start, output, scratch)?, start.share);
         for &step in steps {
             let (_, share) = best;
-            for choice in (Choice { share, ..from }).around(step) {
+            for choice in (Choice { share, ..start }).around(step) {
                 best = best.min((self.sample(choice, output, scratch)?, choice.share));
             }
         }
         Ok(())
     }
 
-    /// Tells the best choices apart, and shares near the best one, by some more lists.
-    fn tell_best(
+    /// Compares the best choices, and shares near the best one, by more lists.
+    fn compare_best(
         &mut self,
         auto: Auto,
         lists: usize,
@@ -220,26 +226,26 @@ impl<'w> Search<'w> {
         let (sampled_ns, _) = self.kept[0];
         let effort = (lists / TRIAL_PART).clamp(1, TRIAL) as u32;
         let once = Auto { effort: Some(effort), repeats: Repeats::Never, ..auto };
-        for (_, choice) in self.start_anew().into_iter().filter(|&(ns, _)| ns < u64::MAX) {
-            self.tell(choice, once, output, scratch)?;
+        for (_, choice) in self.restart().into_iter().filter(|&(ns, _)| ns < u64::MAX) {
+            self.try_lists(choice, once, output, scratch)?;
         }
         let (_, best) = self.kept[0];
         for choice in NEARBY.into_iter().flat_map(|step| best.around(step)) {
-            self.tell(choice, once, output, scratch)?;
+            self.try_lists(choice, once, output, scratch)?;
         }
-        // Repeats gain more where links are what limits.
+        // Repeats gain more if the links limit the plan.
         let auto = Auto { effort: Some(effort), ..auto };
-        let [first, second, ..] = self.start_anew();
-        let best_ns = self.tell(first.1, auto, output, scratch)?;
+        let [first, second, ..] = self.restart();
+        let best_ns = self.try_lists(first.1, auto, output, scratch)?;
         if second.0 - second.0 / REPEATS_DIFFER <= first.0 {
-            self.tell(second.1, auto, output, scratch)?;
+            self.try_lists(second.1, auto, output, scratch)?;
         }
         for at in 0..self.ends.len() {
             let End { choice, gain, bound_ns, least_ns } = self.ends[at];
             if least_ns <= best_ns.max(sampled_ns) {
-                let told_ns = self.tell(choice, auto, output, scratch)?;
-                self.ends[at].least_ns = bound_ns.max(told_ns - told_ns / gain);
-                if told_ns - told_ns / ALIKE <= self.kept[0].0 {
+                let trial_ns = self.try_lists(choice, auto, output, scratch)?;
+                self.ends[at].least_ns = bound_ns.max(trial_ns - trial_ns / gain);
+                if trial_ns - trial_ns / ALIKE <= self.kept[0].0 {
                     self.kept[0].1 = choice;
                 }
             }
@@ -247,14 +253,14 @@ impl<'w> Search<'w> {
         Ok(())
     }
 
-    /// Forgets what choices take; returns the best ones.
-    fn start_anew(&mut self) -> [(u64, Choice); KEPT] {
+    /// Forgets all periods; returns the best choices.
+    fn restart(&mut self) -> [(u64, Choice); KEPT] {
         self.keeps_kinds = false;
         self.judged.clear();
         core::mem::replace(&mut self.kept, [(u64::MAX, Choice::NONE); KEPT])
     }
 
-    /// The period of the best of a sample of lists; the most there is where none fits.
+    /// The period of the best of a sample of lists; `u64::MAX` if no list fits.
     fn sample(
         &mut self,
         choice: Choice,
@@ -264,8 +270,8 @@ impl<'w> Search<'w> {
         self.judge(choice, scratch, |task, scratch| sample(task, output, scratch))
     }
 
-    /// The period of the best of some lists; the most there is where none fits.
-    fn tell(
+    /// The period of the best of a few lists; `u64::MAX` if no list fits.
+    fn try_lists(
         &mut self,
         choice: Choice,
         auto: Auto,
@@ -273,11 +279,11 @@ impl<'w> Search<'w> {
         scratch: &mut Scratch<'_>,
     ) -> Result<u64, PlanningError> {
         self.judge(choice, scratch, |task, scratch| {
-            Ok(auto::tell(task, auto, output, scratch)?.unwrap_or(u64::MAX))
+            Ok(auto::trial_period_ns(task, auto, output, scratch)?.unwrap_or(u64::MAX))
         })
     }
 
-    /// Keeps a choice if it is among the best; returns its period.
+    /// Records a choice if it is among the best; returns its period.
     fn judge(
         &mut self,
         choice: Choice,
@@ -302,7 +308,7 @@ impl<'w> Search<'w> {
             Ok((ops, period_ns, known.is_some()))
         })?;
         if !is_known {
-            // Beyond this many, choices are judged anew.
+            // Choices beyond this number are judged again.
             let _is_full = self.judged.push((ops, period_ns));
             self.keep(period_ns, choice);
         }
@@ -320,8 +326,8 @@ impl<'w> Search<'w> {
         }
     }
 
-    /// Plans with the best choice, by all other strategies, and with none and all of the ops on the host if
-    /// that could be shorter; keeps the best plan.
+    /// Plans with the best choice and by all other strategies; also with none and with all of the
+    /// ops on the host if that could be shorter. Keeps the best plan.
     fn make_best<'o>(
         &self,
         strategy: Strategy,
@@ -329,36 +335,36 @@ impl<'w> Search<'w> {
         scratch: &mut Scratch<'_>,
     ) -> Result<Made<'o>, PlanningError> {
         let (best_ns, best) = self.kept[0];
-        let mut contest = Contest::new(self.some, strategy, output);
+        let mut plans = BestPlan::new(self.some, strategy, output);
         // The best plan may be a little longer than its trial.
         let trial_ns = best_ns.saturating_add(best_ns / TRIAL_GAIN);
-        let mut others_ns = contest.enter_others(trial_ns, scratch)?;
+        let mut others_ns = plans.try_others(trial_ns, scratch)?;
         let mut ends_ns = self.ends.map(|end| end.least_ns);
         for (End { choice, .. }, end_ns) in self.ends.into_iter().zip(&mut ends_ns) {
             if choice != best && *end_ns <= best_ns {
-                *end_ns = contest.enter(Way::Own(choice), u64::MAX, scratch)?;
+                *end_ns = plans.try_way(Way::Own(choice), u64::MAX, scratch)?;
             }
         }
-        // The best comes last, so that it need not be written again.
-        let own_ns = contest.enter(Way::Own(best), u64::MAX, scratch)?;
-        if trial_ns < u64::MAX && !contest.is_within(trial_ns) {
-            others_ns = contest.enter_others(u64::MAX, scratch)?;
+        // The best choice comes last, so that its plan need not be written again.
+        let own_ns = plans.try_way(Way::Own(best), u64::MAX, scratch)?;
+        if trial_ns < u64::MAX && !plans.is_at_most(trial_ns) {
+            others_ns = plans.try_others(u64::MAX, scratch)?;
         }
         for (End { choice, .. }, end_ns) in self.ends.into_iter().zip(&mut ends_ns) {
             *end_ns = match choice == best {
-                _ if contest.is_won_by(choice) => u64::MAX,
+                _ if plans.is_best(choice) => u64::MAX,
                 true => own_ns,
                 false => *end_ns,
             };
         }
-        Ok(Made { others_ns, ends_ns, ..contest.finish(scratch)? })
+        Ok(Made { others_ns, ends_ns, ..plans.finish(scratch)? })
     }
 }
 
-/// The orders in which a sample of lists is shortest with none of the ops on the host, and with all that may
-/// run there. Plans are made in the best order, so choices are told apart in it.
+/// The orders in which a sample of lists is shortest with none of the ops on the host, and with all
+/// that may run there. Plans are made in the best order, so choices are compared in it.
 pub(super) struct Orders<'s> {
-    /// With none, and with all.
+    /// With none of the ops on the host, and with all.
     of_ends: [&'s [OpId]; 2],
     least_ns: [u64; 2],
 }
@@ -405,14 +411,14 @@ impl<'s> Orders<'s> {
         Ok([Work::new(request, none, scratch)?, Work::new(request, all, scratch)?])
     }
 
-    /// Of two works, the one in the order whose sample is shorter.
+    /// The work of the two whose order has the shorter sample.
     pub(super) const fn best<'w>(&self, [none, all]: &'w [Work<'w>; 2]) -> &'w Work<'w> {
         let [none_ns, all_ns] = self.least_ns;
         if none_ns < all_ns { none } else { all }
     }
 }
 
-/// The periods of the best of a sample of lists with none and with all of the ops on the host.
+/// The periods of the best of a sample of lists, with none and with all of the ops on the host.
 fn sample_ends(
     request: &Request<'_>,
     order: &[OpId],
@@ -430,7 +436,7 @@ fn sample_ends(
     Ok(sampled_ns)
 }
 
-/// The period of the best of a sample of lists; the most there is where none fits.
+/// The period of the best of a sample of lists; `u64::MAX` if no list fits.
 fn sample(
     task: &Task<'_>,
     output: &mut Output<'_>,
@@ -440,7 +446,7 @@ fn sample(
     Ok(sampled.map_or(u64::MAX, |sampled| sampled.period_ns))
 }
 
-/// The most there is where there is no plan.
+/// `u64::MAX` if the error means that there is no plan.
 fn without_a_plan(error: PlanningError) -> Result<u64, PlanningError> {
     if error.is_of_one_list() { Ok(u64::MAX) } else { Err(error) }
 }

@@ -1,4 +1,10 @@
-//! Ops that the host ends sooner than a device that waits for the link.
+//! Finds the ops that the host ends sooner than a device that waits for the link.
+
+#![expect(
+    clippy::indexing_slicing,
+    reason = "ids are those of the checked graph, and the arrays have an entry for each op and \
+              tensor"
+)]
 
 use super::choice::WHOLE;
 use crate::graph::{Kind, Op, OpId};
@@ -6,33 +12,33 @@ use crate::machine::Direction;
 use crate::planner::request::Request;
 use crate::scratch::{OutOfScratch, Scratch};
 
-/// The part of the budget, as a fraction, that the link may fill before it is needed. A balance: with more,
-/// the device gets whole layers in a row, which need memory at once; with less, the link rests.
+/// The fraction of the budget that the link may fill ahead of need. A balance: with more, the
+/// device gets whole layers in a row, which need memory at once; with less, the link idles.
 const FILLED: u64 = 8;
 
-/// Bits for the processors that made a value.
+/// Bits for the processors that wrote a value.
 const DEVICE: u8 = 1;
 const HOST: u8 = 2;
 
-/// Two processors that run one op after the other. Before the device runs an op, the link brings in a share of
-/// each state that the op reads; the rest has stayed. The link goes on while the host computes.
+/// Two processors that run one op at a time. Before the device runs an op, the link uploads a share
+/// of each state that the op reads; the rest is resident. The link goes on while the host computes.
 struct Turns<'t> {
     request: &'t Request<'t>,
     share: u32,
-    /// The processor that made the value of each tensor in this iteration.
+    /// The processors that wrote the value of each tensor in this iteration.
     made_by: &'t mut [u8],
-    /// When the last op ended.
+    /// The time at which the last op ended.
     now_ns: u64,
-    /// When the link has brought in all states of the ops so far.
+    /// The time at which the link has uploaded all states of the ops so far.
     link_ns: u64,
-    /// The longest time that the link may be ahead of the ops.
+    /// The longest time by which the link may be ahead of the ops.
     filled_ns: u64,
     /// The time in which a value reaches the other processor.
     to_device_ns: u64,
     to_host_ns: u64,
 }
 
-/// Returns 1 for each op that the host ends sooner, and 0 for every other op, if they run in this order.
+/// For each op, 1 if the host ends it sooner when ops run in this order, else 0.
 pub(super) fn ahead<'s>(
     request: &Request<'_>,
     order: &[OpId],
@@ -54,7 +60,7 @@ pub(super) fn ahead<'s>(
         to_device_ns: moves_ns(Direction::HostToDevice, request.machine.chunk_bytes / 2),
         to_host_ns: moves_ns(Direction::DeviceToHost, 1),
     };
-    // The first iteration shows how far the link is ahead when the second one begins.
+    // The first iteration shows how far the link is ahead at the start of the second one.
     for _iteration in 0..2 {
         turns.made_by.fill(0);
         for &op in order {
@@ -65,8 +71,8 @@ pub(super) fn ahead<'s>(
 }
 
 impl Turns<'_> {
-    /// Runs an op on the processor that ends it sooner, and returns whether that is the host. An op that
-    /// reads an updated state runs on the processor that updated the state.
+    /// Runs an op on the processor that ends it sooner; returns whether that is the host. An op
+    /// that reads an updated state runs on the processor that updated it.
     fn is_on_host(&mut self, op: OpId) -> bool {
         let graph = self.request.graph;
         let Op { time_ns, host_ns, .. } = graph.op(op);
@@ -77,7 +83,7 @@ impl Turns<'_> {
         let (of_states, of_values) = (makers(Kind::State), makers(Kind::Temporary));
         let up_ns = if of_values & HOST == 0 { 0 } else { self.to_device_ns };
         let down_ns = if of_values & DEVICE == 0 { 0 } else { self.to_host_ns };
-        let brought_ns = self.link_ns.saturating_add(self.brings_ns(op));
+        let brought_ns = self.link_ns.saturating_add(self.states_upload_ns(op));
         let start_ns = self.now_ns.saturating_add(up_ns).max(brought_ns);
         let device_ns = start_ns.saturating_add(time_ns);
         let host_ns = host_ns.filter(|_| of_states != DEVICE);
@@ -92,8 +98,8 @@ impl Turns<'_> {
         sooner.is_some()
     }
 
-    /// The time in which the link brings in the share of the states that an op reads.
-    fn brings_ns(&self, op: OpId) -> u64 {
+    /// The time in which the link uploads the share of the states that an op reads.
+    fn states_upload_ns(&self, op: OpId) -> u64 {
         let graph = self.request.graph;
         let tensors = graph.reads(op).iter().map(|&tensor| graph.tensor(tensor));
         let states = tensors.filter(|tensor| tensor.kind == Kind::State);
@@ -106,7 +112,7 @@ impl Turns<'_> {
     }
 }
 
-/// The time of a transfer; the longest time if it overflows.
+/// The time of a transfer; `u64::MAX` if it overflows.
 pub(super) fn moves_ns(request: &Request<'_>, direction: Direction, bytes: u64) -> u64 {
     request.machine.transfer_ns(direction, bytes).unwrap_or(u64::MAX)
 }
@@ -119,8 +125,8 @@ mod tests {
 
     const S: u64 = 1_000_000_000;
 
-    /// Whether each of eight layers is done sooner on the host. The device takes a second for one, the link 100
-    /// seconds for all of its weights; the link may be two layers ahead.
+    /// Whether each of eight layers ends sooner on the host. The device takes a second for a layer,
+    /// the link 100 seconds for all of its weights; the link may be two layers ahead.
     fn layers_on_host(share: u32, host_s: u64) -> [bool; 8] {
         let weights = Tensor { bytes: 100, kind: Kind::State };
         let value = Tensor { bytes: 1, kind: Kind::Temporary };
@@ -163,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn who_reads_an_updated_state_runs_where_it_was_updated() {
+    fn readers_of_a_state_run_on_the_side_that_updated_it() {
         let tensor = |bytes, kind| Tensor { bytes, kind };
         let tensors = [tensor(100, Kind::State), tensor(1, Kind::State)];
         let op = |first_operand, reads, writes, host_s| {

@@ -1,4 +1,4 @@
-//! A request with its ops in one order, of which some run on the host.
+//! A request with its ops in one order, some of which run on the host.
 
 use super::choice::{Choice, Middles};
 use crate::graph::OpId;
@@ -21,7 +21,7 @@ impl<'w> Work<'w> {
         words::<OpId>(limits.ops).saturating_add(Middles::scratch_words(limits))
     }
 
-    /// With the ops in an order that keeps the dependencies.
+    /// The request with its ops in an order that keeps the dependencies.
     pub(super) fn new(
         request: &'w Request<'w>,
         order: &'w [OpId],
@@ -31,7 +31,7 @@ impl<'w> Work<'w> {
         Ok(Self { request, order, middles })
     }
 
-    /// With the ops as the graph has them.
+    /// The request with its ops in the order of the graph.
     pub(super) fn as_given(
         request: &'w Request<'w>,
         scratch: &mut Scratch<'w>,
@@ -45,16 +45,16 @@ impl<'w> Work<'w> {
         &self,
         choice: Choice,
         scratch: &mut Scratch<'_>,
-        look: impl FnOnce(&Task<'_>, &mut Scratch<'_>) -> Result<T, PlanningError>,
+        visit: impl FnOnce(&Task<'_>, &mut Scratch<'_>) -> Result<T, PlanningError>,
     ) -> Result<T, PlanningError> {
         let mut scratch = scratch.reborrow();
         let hosted = self.middles.take(self.request, (choice, self.order), &mut scratch)?;
         let order = self.order.iter().copied();
         let sequence = Sequence::new(self.request.graph, hosted.as_ref(), order, &mut scratch)?;
-        look(&Task::new(self.request, &sequence), &mut scratch)
+        visit(&Task::new(self.request, &sequence), &mut scratch)
     }
 
-    /// Plans with a choice of ops on the host. The others may run in another order.
+    /// Plans with a choice of ops on the host. The other ops may run in another order.
     pub(super) fn make<'o>(
         &self,
         choice: Choice,

@@ -1,7 +1,14 @@
-//! Which micro-batch each op belongs to.
+//! Finds the micro-batch of each op.
 //!
-//! A micro-batch begins where an op reads an input and nothing that was made from another input.
-//! A value that is made from several micro-batches, such as a sum of gradients, belongs to the last of them.
+//! A micro-batch starts at an op that reads an input and no value computed from another input. A
+//! value computed from several micro-batches, such as a sum of gradients, belongs to the last of
+//! them.
+
+#![expect(
+    clippy::indexing_slicing,
+    reason = "launches and versions are those of the sequence, and the arrays have an entry for \
+              each"
+)]
 
 use super::versions::Versions;
 use crate::graph::Kind;
@@ -26,7 +33,7 @@ impl<'a> Batches<'a> {
         ])
     }
 
-    /// Finds them. O(operands).
+    /// Finds the micro-batches. O(operands).
     pub(super) fn new(
         versions: &Versions<'_>,
         scratch: &mut Scratch<'a>,
@@ -40,7 +47,8 @@ impl<'a> Batches<'a> {
             let time_ns = &mut times_ns[start as usize];
             *time_ns = time_ns.saturating_add(sequence.time_ns(launch));
         }
-        // A short one is no micro-batch: it makes a mask that all of them share, or the rate of an update.
+        // A short start is not a micro-batch: it computes a mask that all of them share, or the
+        // rate of an update.
         let sum_ns = times_ns.iter().fold(0, |sum: u64, &time_ns| sum.saturating_add(time_ns));
         let least_ns = sum_ns / times_ns.len().max(1) as u64 / 2;
         let number = scratch.take(starts, 0u32)?;
@@ -55,19 +63,19 @@ impl<'a> Batches<'a> {
         Ok(Self { of, count })
     }
 
-    /// How many there are.
+    /// The number of micro-batches.
     pub(super) const fn count(&self) -> u32 {
         self.count
     }
 
-    /// The micro-batch of an op; the first if it depends on none.
+    /// The micro-batch of an op; the first one if the op depends on none.
     pub(super) fn of(&self, launch: u32) -> u32 {
         self.of[launch as usize]
     }
 }
 
-/// Numbers the ops that begin micro-batches. Gives each op the number of the last one that it depends on, or
-/// [`NONE`]. Returns how many there are.
+/// Numbers the ops that start micro-batches. Writes for each op the number of the last start that
+/// it depends on, or [`NONE`]. Returns the number of starts.
 fn find_starts(
     versions: &Versions<'_>,
     of: &mut [u32],
@@ -99,7 +107,7 @@ mod tests {
     use crate::sequence::Sequence;
 
     #[test]
-    fn what_is_made_of_several_inputs_belongs_to_the_last() {
+    fn an_op_with_several_inputs_belongs_to_the_last_batch() {
         const KINDS: [Kind; 11] = [
             // A mask, two batches, the rate of the update, a weight.
             Kind::Input,
@@ -107,7 +115,8 @@ mod tests {
             Kind::Input,
             Kind::Input,
             Kind::State,
-            // What is made of the mask; a value and a gradient each; the sum; a step.
+            // A value computed from the mask; a value and a gradient for each batch; the sum; a
+            // step.
             Kind::Temporary,
             Kind::Temporary,
             Kind::Temporary,
@@ -116,7 +125,7 @@ mod tests {
             Kind::Temporary,
         ];
         let tensors = KINDS.map(|kind| Tensor { bytes: 4, kind });
-        // Each op: the tensors that it reads, then the one that it writes.
+        // Each op: the tensors that it reads, then the tensor that it writes.
         const OPS: [&[u32]; 10] = [
             &[0, 5],
             &[1, 4, 6],
@@ -133,7 +142,7 @@ mod tests {
         let ops = OPS.map(|touched| {
             let first_operand = operands.len() as u32;
             operands.extend(touched.iter().map(|&id| TensorId(id)));
-            // The mask and the update take next to no time.
+            // The mask and the update take almost no time.
             let time_ns = if matches!(touched[0], 0 | 3 | 10) { 1 } else { 10 };
             Op {
                 time_ns,

@@ -1,19 +1,21 @@
-//! Another order of the ops, in which values die sooner or states are read together.
+//! Finds other orders of the ops, in which values die sooner or states are read together.
 //!
-//! The order of a graph is one of many that keep its dependencies: a value is written before
-//! it is read, and read before it is overwritten. A trace often has the updates of all
-//! parameters at its end, where every gradient has to wait for them. Here ops that only
-//! matter to each other run together ([`groups`]), and groups that free memory run first
-//! ([`schedule`]). Micro-batches of a training step each read all weights, so that weights which do not
-//! stay cross the link as often; where one layer runs for all [micro-batches](batches), they cross it once, but
-//! what each of them keeps for its backward pass waits at the same time. A few lists with repeats tell how
-//! many of them to run together. Launches with repeats are put in order in the same way: what a repeat makes is
-//! a [version](versions) of its own.
+//! The order of a graph is one of many that keep its dependencies: a value is written before it is
+//! read, and read before it is overwritten. A trace often has the updates of all parameters at its
+//! end, so that every gradient must be kept until then. Here ops that only depend on each other run
+//! together ([`clusters`]), and clusters that free memory run first ([`schedule`]). The
+//! micro-batches of a training step each read all weights, so weights that do not stay cross the
+//! link once for each. If a layer runs for all [micro-batches](batches) in a row, its weights cross
+//! the link once, but the values for all backward passes are alive at the same time. A few lists
+//! with repeats show how many micro-batches to run together. Launches with repeats are ordered in
+//! the same way: a repeat writes a [version](versions) of its own.
 
+#![expect(clippy::indexing_slicing, reason = "orders have an entry for each op or launch")]
+
+mod accesses;
 mod batches;
-mod groups;
+mod clusters;
 mod schedule;
-mod touches;
 mod versions;
 
 use super::error::PlanningError;
@@ -22,10 +24,10 @@ use crate::plan::{PlanError, Prediction};
 use crate::scratch::{Limits, OutOfScratch, Scratch, total, words};
 use crate::sequence::{LaunchId, Sequence};
 use batches::Batches;
-use groups::Groups;
+use clusters::Clusters;
 use versions::Versions;
 
-pub use groups::Join;
+pub use clusters::Join;
 
 /// Words of scratch that [`best`] keeps, and one order that it tries.
 pub(super) const fn kept_words(limits: &Limits) -> usize {
@@ -37,20 +39,21 @@ pub(super) const fn arranged_words(limits: &Limits) -> usize {
     words::<OpId>(limits.ops).saturating_add(Sequence::scratch_words(limits))
 }
 
-/// Words of scratch that [`list_schedule`] asks for, by [`Limits::of_graph`].
+/// Words of scratch that [`list_schedule`] needs, by [`Limits::of_graph`].
 #[must_use]
 pub const fn list_schedule_words(limits: &Limits) -> usize {
     total([
         arranged_words(limits),
         words::<LaunchId>(limits.ops),
         Versions::scratch_words(limits),
-        Groups::scratch_words(limits),
+        Clusters::scratch_words(limits),
         schedule::scratch_words(limits),
     ])
 }
 
-/// Writes an order that keeps the dependencies, in which values die soon or states are read together: the given op at
-/// each position of `order`, which has one for each op. O(ops × log + operands).
+/// Writes an order that keeps the dependencies, in which values die soon or states are read
+/// together: the op at each position of `order`, which has an entry for each op. O(ops × log +
+/// operands).
 ///
 /// # Errors
 /// Scratch that is too small; a graph with more operands than a list of launches can have.
@@ -69,7 +72,7 @@ pub fn list_schedule(
     Ok(())
 }
 
-/// The launches of a sequence in the order that a way to join them leads to.
+/// The launches of a sequence in the order of a way to join them.
 fn schedule_launches<'s>(
     sequence: &Sequence<'_>,
     join: Join,
@@ -78,13 +81,13 @@ fn schedule_launches<'s>(
     let order = scratch.take(sequence.len(), LaunchId(0))?;
     let mut scratch = scratch.reborrow();
     let versions = Versions::new(sequence, &mut scratch)?;
-    let groups = Groups::new(&versions, join, &mut scratch)?;
-    schedule::write(&versions, &groups, join, order, &mut scratch)?;
+    let clusters = Clusters::new(&versions, join, &mut scratch)?;
+    schedule::write(&versions, &clusters, join, order, &mut scratch)?;
     Ok(order)
 }
 
-/// The launches of a graph in the order that a way to join ops leads to; none where that is
-/// the given one. O(ops × log + operands).
+/// The launches of a graph in the order of a way to join ops; none if that is the given order.
+/// O(ops × log + operands).
 pub(super) fn arrange<'s>(
     given: &Sequence<'s>,
     join: Join,
@@ -99,7 +102,7 @@ pub(super) fn arrange<'s>(
     given.in_order(order.iter().copied(), scratch).map(Some)
 }
 
-/// The same launches, repeats among them, in the order that a way to join them leads to; none if that is their
+/// The same launches, including repeats, in the order of a way to join them. None if that is their
 /// order, or if ops run on the host. O(launches × log + operands).
 pub(super) fn arrange_launches<'s>(
     sequence: &Sequence<'s>,
@@ -116,7 +119,7 @@ pub(super) fn arrange_launches<'s>(
         if launches.is_sorted() {
             return Ok(None);
         }
-        // The first launch of an op stays the first one, since it alone writes states.
+        // The first launch of an op must stay the first one, since it alone writes states.
         let first = scratch.take(sequence.graph().ops().len(), 0u8)?;
         for (slot, &launch) in order.iter_mut().zip(launches) {
             let launched = sequence.launched(launch);
@@ -130,38 +133,38 @@ pub(super) fn arrange_launches<'s>(
     sequence.in_order(order.iter().copied(), scratch).map(Some)
 }
 
-/// Shares of the budget that states which are read together take. A balance: fewer of them leave more
-/// memory to what waits, more of them let it wait less often.
+/// Shares of the budget that states read together may take. A balance: a smaller share leaves more
+/// memory to waiting values, a larger one lets them wait less often.
 const SETS: [u64; 2] = [64, 16];
 
-/// All micro-batches, however many there are.
+/// All micro-batches, whatever their number.
 const ALL_BATCHES: u32 = u32::MAX;
 
 /// Ways to join ops after which values die soon.
-const SOON: [Join; 2] = [Join::Light, Join::All];
+const JOINS: [Join; 2] = [Join::Light, Join::All];
 
-/// The error of a sampled period, as a rule: less than one part in so many.
+/// The usual bound of the error of a sampled period, as a fraction.
 const SAMPLE_ERROR: u64 = 16;
 
-/// The orders that plans are made for.
+/// The orders for which plans are made.
 pub(super) struct Orders<'s> {
-    /// The best order in which values die soon, other than the given one. None if its sampled period is longer than
-    /// that of the given order by more than the error.
+    /// The best order in which values die soon, other than the given one. None if its sampled
+    /// period exceeds that of the given order by more than the error.
     soon: Option<Sequence<'s>>,
     /// Whether its sampled period is shorter than that of the given order.
     is_soon_better: bool,
-    /// The best one in which states are read together, if there is another one.
+    /// The best order in which states are read together, if there is another one.
     by_states: Option<Sequence<'s>>,
-    /// The shorter of the sampled periods of `soon` and of the given order; `u64::MAX` if none is known. The
-    /// same for `by_states` alone.
+    /// The shorter of the sampled periods of `soon` and of the given order; `u64::MAX` if none is
+    /// known. The second field is the same for `by_states` alone.
     soon_ns: u64,
     by_states_ns: u64,
-    /// Whether one of these lists can be carried out.
+    /// Whether one of the sampled lists is a valid plan.
     has_list: bool,
 }
 
 impl<'s> Orders<'s> {
-    /// The given order alone.
+    /// Only the given order.
     pub(super) const fn given() -> Self {
         Self {
             soon: None,
@@ -173,17 +176,17 @@ impl<'s> Orders<'s> {
         }
     }
 
-    /// The same orders, whose lists only told them apart.
+    /// The same orders, whose sampled lists are not valid plans.
     pub(super) const fn without_a_list(self) -> Self {
         Self { has_list: false, ..self }
     }
 
-    /// What a sample of lists comes to in the best order; the most there is if there is none.
+    /// The sampled period of the best order; `u64::MAX` if there is none.
     pub(super) fn sampled_ns(&self) -> u64 {
         if self.has_list { self.soon_ns.min(self.by_states_ns) } else { u64::MAX }
     }
 
-    /// The best order, if that is not the given one.
+    /// The best order, if it is not the given one.
     pub(super) fn best(&self) -> Option<&Sequence<'s>> {
         match self.by_states_ns < self.soon_ns {
             true => self.by_states.as_ref(),
@@ -191,8 +194,8 @@ impl<'s> Orders<'s> {
         }
     }
 
-    /// The best order. If the given order is best, another order whose plans may still be shorter, since samples
-    /// have errors.
+    /// The best order. If the given order is best, another order whose plans may still be shorter,
+    /// since samples have errors.
     pub(super) fn rival(&self) -> Option<&Sequence<'s>> {
         self.best().or(self.soon.as_ref())
     }
@@ -207,15 +210,15 @@ impl<'s> Orders<'s> {
     }
 }
 
-/// The ways to join ops that are worth a try: first [`SOON`], then those after which states are read
-/// together.
+/// The ways to join ops that are worth a try: first [`JOINS`], then those after which states are
+/// read together.
 pub(super) fn joins(budget_bytes: u64) -> impl Iterator<Item = Join> {
     let sets =
         SETS.map(|share| Join::ByStates { set_bytes: budget_bytes / share, batches: ALL_BATCHES });
-    SOON.into_iter().chain(sets)
+    JOINS.into_iter().chain(sets)
 }
 
-/// The ways in which some of the micro-batches read states together, if there are several: 1, 2, 4, and so on.
+/// If there are several micro-batches, the ways in which 1, 2, 4, … of them read states together.
 /// O(operands).
 pub(super) fn in_batches(
     graph: &Graph<'_>,
@@ -231,7 +234,7 @@ pub(super) fn in_batches(
     Ok(some.map(move |batches| Join::ByStates { set_bytes, batches }))
 }
 
-/// The best orders to be had, by what a sample of lists comes to in each.
+/// The best orders, by the periods of a sample of lists in each.
 pub(super) fn best<'s>(
     given: &Sequence<'s>,
     budget_bytes: u64,
@@ -241,9 +244,9 @@ pub(super) fn best<'s>(
     let given_ns = sample(given, scratch)?.map_or(u64::MAX, |sampled| sampled.period_ns);
     let near_ns = given_ns.saturating_add(given_ns / SAMPLE_ERROR);
     let mut best = [(near_ns, None), (u64::MAX, None)];
-    let mut tried: heapless::Vec<u64, { SOON.len() + SETS.len() }> = heapless::Vec::new();
+    let mut tried: heapless::Vec<u64, { JOINS.len() + SETS.len() }> = heapless::Vec::new();
     for (at, join) in joins(budget_bytes).enumerate() {
-        let kind = usize::from(at >= SOON.len());
+        let kind = usize::from(at >= JOINS.len());
         if best.iter().any(|&(least_ns, _)| given.is_ideal(least_ns.min(given_ns))) {
             break;
         }
@@ -273,7 +276,7 @@ pub(super) fn best<'s>(
     Ok(Orders { soon, is_soon_better, by_states, soon_ns, by_states_ns, has_list: true })
 }
 
-/// A number that two lists of ops share next to never.
+/// A hash that two lists of ops almost never share.
 pub(super) fn hash(ops: impl Iterator<Item = OpId>) -> u64 {
     ops.fold(1, |hash: u64, op| {
         (hash ^ u64::from(op.0)).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(23)
@@ -312,8 +315,7 @@ mod tests {
         (ops, operands)
     }
 
-    /// The given op at each position of the order that joining ops leads to; none where that
-    /// is the given one.
+    /// The op at each position of the order of a way to join ops; none if that is the given order.
     fn order<const OPS: usize>(
         join: Join,
         tensors: &[Tensor],
@@ -335,7 +337,7 @@ mod tests {
         Some(order)
     }
 
-    /// Two layers forward and backward; each but the first hands a gradient on.
+    /// Two layers forward and backward; each layer except the first returns a gradient.
     const TENSORS: [Tensor; 12] = [
         INPUT, STATE, STATE, TEMPORARY, TEMPORARY, TEMPORARY, TEMPORARY, TEMPORARY, STATE, STATE,
         SCALAR, TEMPORARY,
@@ -361,7 +363,7 @@ mod tests {
         let mut scratch = Scratch::new(&mut memory);
         let graph = Graph::new(&TENSORS, &ops, &operands, &mut scratch.reborrow()).unwrap();
         let given = Sequence::as_given(&graph, None, &mut scratch).unwrap();
-        // The other order is better, hardly worse, and much worse.
+        // The other order is better, slightly worse, and much worse.
         for (other_ns, is_best, is_rival) in
             [(900, true, true), (1050, false, true), (1100, false, false)]
         {
@@ -407,8 +409,8 @@ mod tests {
         let tensors = [INPUT, STATE, STATE, LARGE, TEMPORARY, TEMPORARY, SCALAR];
         let (ops, operands) = ops_of([
             (&[0, 1], &[3]),
-            // This op makes two gradients. The next op changes the first one in place, and the list makes the
-            // second one again for its update.
+            // This op computes two gradients. The next op changes the first one in place, and the
+            // list computes the second one again for its update.
             (&[3, 2], &[4, 5]),
             (&[4, 1], &[4, 6]),
             (&[4, 1], &[1]),
@@ -433,7 +435,7 @@ mod tests {
             second,
             second_back,
             first_back,
-            // Of both layers, the momentum, then the weight.
+            // For both layers, first the momentum, then the weight.
             (&[6, 8], &[8]),
             (&[7, 9], &[9]),
             (&[6, 8, 2], &[2]),
@@ -443,7 +445,7 @@ mod tests {
     }
 
     #[test]
-    fn a_small_allocation_keeps_no_one_waiting() {
+    fn a_small_allocation_blocks_no_other() {
         let [first, second] = FORWARD;
         let [second_back, first_back] = BACKWARD;
         let step = [
@@ -503,7 +505,8 @@ mod tests {
             |set_bytes, batches| order(Join::ByStates { set_bytes, batches }, &tensors, step);
         // A set is one layer: the update follows the last gradient of its weight.
         assert_eq!(by_states(10_000, ALL_BATCHES), Some([0, 4, 1, 2, 5, 6, 9, 3, 7, 8]));
-        // All states are one set, or one micro-batch runs at a time: the first one goes first, as given.
+        // If all states are one set, or one micro-batch runs at a time, the first micro-batch goes
+        // first, as given.
         let one_by_one = Some([0, 1, 2, 3, 4, 5, 6, 9, 7, 8]);
         assert_eq!(by_states(20_000, ALL_BATCHES), one_by_one);
         assert_eq!(by_states(10_000, 1), one_by_one);

@@ -1,39 +1,46 @@
-//! A list schedule that frees memory early, or that reads states together.
+//! A list schedule that frees memory early or reads states together.
 //!
-//! Of the first few groups that are ready, in the given order, the one runs next that
-//! releases most: bytes of temporaries that no other group has still to touch, less those of
-//! temporaries that none has touched before. Where none releases any, the first that allocates
-//! next to nothing, since others may wait for it: the correction of Adam's moments, which all
-//! updates share. Else the first.
+//! Among the first few clusters that are ready, in the given order, the one that frees most memory
+//! runs next: bytes of temporaries that no other cluster will still use, less bytes of temporaries
+//! that no cluster has used before. If none frees any, the first cluster that allocates next to
+//! nothing runs, since others may wait for it, such as the correction of Adam's moments, which all
+//! updates share. Otherwise the first cluster runs.
 //!
-//! To read states together, they are taken up in sets. The first group that is ready and reads no state
-//! outside of the set runs next, or adds its states while the set has room. If there is no such group, a
-//! new set begins. So the first micro-batch goes ahead as far as one set allows, and the others
-//! follow. An update that releases more than it allocates runs at once: the last gradient of
-//! its weight is there.
+//! To read states together, the schedule reads them in sets. The first ready cluster that reads no
+//! state outside of the current set runs next, or one whose states still fit into the set. If there
+//! is none, a new set begins. So the first micro-batch goes ahead as far as one set allows, and the
+//! others follow. An update that frees more memory than it allocates runs at once, since the last
+//! gradient of its weight exists.
 
+#![expect(
+    clippy::indexing_slicing,
+    reason = "clusters, launches and versions are those of the sequence, and the arrays have an \
+              entry for each"
+)]
+
+use super::accesses::Accesses;
 use super::batches::Batches;
-use super::groups::{Groups, Join};
-use super::touches::Touches;
+use super::clusters::{Clusters, Join};
 use super::versions::{Version, Versions};
 use crate::graph::Kind;
 use crate::planner::heap::Heap;
 use crate::scratch::{Limits, OutOfScratch, Scratch, total, words};
 use crate::sequence::LaunchId;
 
-/// Ready groups that are compared: a balance of what is found and the time of each choice.
+/// The number of ready clusters that are compared. A balance between better choices and the time of
+/// each.
 const COMPARED: usize = 64;
 
-/// Allocations that do not matter: more than the scalars that updates share, far less than a chunk of
-/// any device.
+/// Allocations of at most this size do not count: more than the scalars that updates share, far
+/// less than a chunk of any device.
 const SMALL_BYTES: i64 = 4096;
 
-/// No group.
+/// No cluster.
 const NONE: u32 = u32::MAX;
 
 pub(super) const fn scratch_words(limits: &Limits) -> usize {
     total([
-        Touches::scratch_words(limits),
+        Accesses::scratch_words(limits),
         Batches::scratch_words(limits),
         words::<u32>(limits.ops),
         words::<i64>(limits.ops),
@@ -42,10 +49,10 @@ pub(super) const fn scratch_words(limits: &Limits) -> usize {
     ])
 }
 
-/// Writes the given launch at each position. O(launches × log + operands).
+/// Writes the launch at each position. O(launches × log + operands).
 pub(super) fn write(
     versions: &Versions<'_>,
-    groups: &Groups<'_>,
+    clusters: &Clusters<'_>,
     join: Join,
     order: &mut [LaunchId],
     scratch: &mut Scratch<'_>,
@@ -54,8 +61,8 @@ pub(super) fn write(
     let mut scratch = scratch.reborrow();
     let mut schedule = Schedule {
         versions,
-        groups,
-        touches: Touches::new(versions, &mut scratch)?,
+        clusters,
+        accesses: Accesses::new(versions, &mut scratch)?,
         waits: scratch.take(launches, 0u32)?,
         gain_bytes: scratch.take(launches, 0i64)?,
         seen_by: scratch.take(count, NONE)?,
@@ -71,27 +78,27 @@ pub(super) fn write(
         Join::Light | Join::All => schedule.next(),
         Join::ByStates { set_bytes, batches } => schedule.next_by_states(set_bytes, batches.max(1)),
     };
-    while let Some(group) = next(&mut schedule) {
-        for (launch, slot) in groups.ops(group).zip(&mut order) {
+    while let Some(cluster) = next(&mut schedule) {
+        for (launch, slot) in clusters.ops(cluster).zip(&mut order) {
             *slot = launch;
         }
-        schedule.run(group);
+        schedule.run(cluster);
     }
     Ok(())
 }
 
 struct Schedule<'s, 'g> {
     versions: &'g Versions<'g>,
-    groups: &'g Groups<'g>,
-    touches: Touches<'s>,
-    /// What each group has still to wait for.
+    clusters: &'g Clusters<'g>,
+    accesses: Accesses<'s>,
+    /// The number of accesses that each cluster still waits for.
     waits: &'s mut [u32],
-    /// What each group would release, less what it would allocate.
+    /// The bytes that each cluster would free, less the bytes that it would allocate.
     gain_bytes: &'s mut [i64],
-    /// The last group that was seen to touch a version.
+    /// The last cluster that was visited for a version.
     seen_by: &'s mut [u32],
-    /// How many groups have still to touch a version, and the exclusive or of them: of one
-    /// alone, that one.
+    /// The number of clusters that will still use a version, and the exclusive or of their numbers:
+    /// if only one is left, its number.
     left: &'s mut [u32],
     mixed: &'s mut [u32],
     ready: Ready<'s>,
@@ -108,69 +115,69 @@ struct Set<'s> {
 }
 
 impl<'s, 'g> Schedule<'s, 'g> {
-    /// Before any group has run.
+    /// Computes the state before any cluster has run.
     fn start(&mut self) {
-        let Self { versions, groups, .. } = *self;
+        let Self { versions, clusters, .. } = *self;
         for launch in versions.sequence().launches() {
-            self.touches.pass(versions, launch, |other| {
-                if groups.of(other) != groups.of(launch) {
-                    self.waits[groups.of(other) as usize] += 1;
+            self.accesses.pass(versions, launch, |other| {
+                if clusters.of(other) != clusters.of(launch) {
+                    self.waits[clusters.of(other) as usize] += 1;
                 }
             });
         }
-        self.touches.rewind(versions);
-        for group in groups.all() {
-            self.visit(group, |schedule, version| {
+        self.accesses.rewind(versions);
+        for cluster in clusters.all() {
+            self.visit(cluster, |schedule, version| {
                 schedule.left[version.index()] += 1;
-                schedule.mixed[version.index()] ^= group;
+                schedule.mixed[version.index()] ^= cluster;
             });
         }
         self.seen_by.fill(NONE);
         for version in versions.all() {
-            if let Some(first) = self.touches.first(version) {
-                self.gain(groups.of(first), version, -1);
+            if let Some(first) = self.accesses.first(version) {
+                self.gain(clusters.of(first), version, -1);
             }
-            self.settle(version);
+            self.credit_release(version);
         }
-        for group in groups.all() {
-            if self.waits[group as usize] == 0 {
-                self.ready.insert(group);
+        for cluster in clusters.all() {
+            if self.waits[cluster as usize] == 0 {
+                self.ready.insert(cluster);
             }
         }
     }
 
-    /// Visits each version that a group touches once.
-    fn visit(&mut self, group: u32, mut look: impl FnMut(&mut Self, Version)) {
-        for launch in self.groups.ops(group) {
+    /// Visits each version that a cluster uses once.
+    fn visit(&mut self, cluster: u32, mut visit: impl FnMut(&mut Self, Version)) {
+        for launch in self.clusters.ops(cluster) {
             for &version in self.versions.operands_of(launch) {
-                if core::mem::replace(&mut self.seen_by[version.index()], group) != group {
-                    look(self, version);
+                if core::mem::replace(&mut self.seen_by[version.index()], cluster) != cluster {
+                    visit(self, version);
                 }
             }
         }
     }
 
-    /// The last group to touch a version releases it.
-    fn settle(&mut self, version: Version) {
+    /// If only one cluster will still use a version, that cluster frees it.
+    fn credit_release(&mut self, version: Version) {
         if self.left[version.index()] == 1 {
             self.gain(self.mixed[version.index()], version, 1);
         }
     }
 
-    fn gain(&mut self, group: u32, version: Version, sign: i64) {
+    fn gain(&mut self, cluster: u32, version: Version, sign: i64) {
         let data = self.versions.tensor(version);
         if data.kind.is_made() {
             let bytes = i64::try_from(data.bytes).unwrap_or(i64::MAX);
-            let gain_bytes = &mut self.gain_bytes[group as usize];
+            let gain_bytes = &mut self.gain_bytes[cluster as usize];
             *gain_bytes = gain_bytes.saturating_add(sign * bytes);
         }
     }
 
-    /// Takes the group that is to run next.
+    /// Removes and returns the cluster to run next.
     fn next(&mut self) -> Option<u32> {
         let gain_bytes = |at: usize| self.gain_bytes[self.ready.first[at] as usize];
         let mut ready = 0..self.ready.first.len();
-        // Of equals, the first.
+        // Among equals, the first one.
         let most = ready.clone().rev().max_by_key(|&at| gain_bytes(at))?;
         let next = match gain_bytes(most) {
             1.. => most,
@@ -179,20 +186,21 @@ impl<'s, 'g> Schedule<'s, 'g> {
         Some(self.ready.take(next))
     }
 
-    /// Takes the group that is to run next where so many micro-batches read states together.
+    /// Removes and returns the cluster to run next if `together` micro-batches read states
+    /// together.
     fn next_by_states(&mut self, set_bytes: u64, together: u32) -> Option<u32> {
         let ready = &self.ready.first;
-        if let Some(update) = ready.iter().position(|&group| self.is_update(group)) {
+        if let Some(update) = ready.iter().position(|&cluster| self.is_update(cluster)) {
             return Some(self.ready.take(update));
         }
-        let turn = |group: u32| self.batches.of(group) / together;
-        let first = ready.iter().map(|&group| turn(group)).min()?;
-        let is_among = |&group: &u32| turn(group) == first;
-        let has_room = |&group: &u32| {
-            let added_bytes = self.added_bytes(group);
+        let round = |cluster: u32| self.batches.of(cluster) / together;
+        let first = ready.iter().map(|&cluster| round(cluster)).min()?;
+        let is_among = |&cluster: &u32| round(cluster) == first;
+        let has_room = |&cluster: &u32| {
+            let added_bytes = self.added_bytes(cluster);
             added_bytes == 0 || self.set.bytes.saturating_add(added_bytes) <= set_bytes
         };
-        let next = ready.iter().position(|group| is_among(group) && has_room(group));
+        let next = ready.iter().position(|cluster| is_among(cluster) && has_room(cluster));
         if next.is_none() {
             (self.set.number, self.set.bytes) = (self.set.number + 1, 0);
         }
@@ -201,46 +209,47 @@ impl<'s, 'g> Schedule<'s, 'g> {
         Some(self.ready.take(next))
     }
 
-    /// The states that a group reads, each op's in turn.
-    fn states(&self, group: u32) -> impl Iterator<Item = Version> + use<'s, 'g> {
-        let Self { versions, groups, .. } = *self;
-        let reads = groups.ops(group).flat_map(|launch| versions.reads(launch));
+    /// The states that a cluster reads, op by op; a state may appear several times.
+    fn states(&self, cluster: u32) -> impl Iterator<Item = Version> + use<'s, 'g> {
+        let Self { versions, clusters, .. } = *self;
+        let reads = clusters.ops(cluster).flat_map(|launch| versions.reads(launch));
         reads.copied().filter(|&version| versions.tensor(version).kind == Kind::State)
     }
 
-    /// The bytes of the states that a group would add to the set, at most.
-    fn added_bytes(&self, group: u32) -> u64 {
+    /// An upper bound of the bytes of states that a cluster would add to the set.
+    fn added_bytes(&self, cluster: u32) -> u64 {
         let is_new = |version: &Version| self.set.of[version.index()] != self.set.number;
         let bytes =
-            self.states(group).filter(is_new).map(|version| self.versions.tensor(version).bytes);
+            self.states(cluster).filter(is_new).map(|version| self.versions.tensor(version).bytes);
         bytes.fold(0, u64::saturating_add)
     }
 
-    fn add_states(&mut self, group: u32) {
-        self.set.bytes = self.set.bytes.saturating_add(self.added_bytes(group));
-        for version in self.states(group) {
+    fn add_states(&mut self, cluster: u32) {
+        self.set.bytes = self.set.bytes.saturating_add(self.added_bytes(cluster));
+        for version in self.states(cluster) {
             self.set.of[version.index()] = self.set.number;
         }
     }
 
-    /// Whether a group writes a state, and releases memory.
-    fn is_update(&self, group: u32) -> bool {
-        let mut written = self.groups.ops(group).flat_map(|launch| self.versions.writes(launch));
-        self.gain_bytes[group as usize] > 0
+    /// Whether a cluster writes a state and frees memory.
+    fn is_update(&self, cluster: u32) -> bool {
+        let mut written =
+            self.clusters.ops(cluster).flat_map(|launch| self.versions.writes(launch));
+        self.gain_bytes[cluster as usize] > 0
             && written.any(|&version| self.versions.tensor(version).kind == Kind::State)
     }
 
-    fn run(&mut self, group: u32) {
-        let Self { versions, groups, .. } = *self;
-        self.visit(group, |schedule, version| {
+    fn run(&mut self, cluster: u32) {
+        let Self { versions, clusters, .. } = *self;
+        self.visit(cluster, |schedule, version| {
             schedule.left[version.index()] -= 1;
-            schedule.mixed[version.index()] ^= group;
-            schedule.settle(version);
+            schedule.mixed[version.index()] ^= cluster;
+            schedule.credit_release(version);
         });
-        for launch in groups.ops(group) {
-            self.touches.pass(versions, launch, |other| {
-                let other = groups.of(other);
-                if other != group {
+        for launch in clusters.ops(cluster) {
+            self.accesses.pass(versions, launch, |other| {
+                let other = clusters.of(other);
+                if other != cluster {
                     let waits = &mut self.waits[other as usize];
                     *waits -= 1;
                     if *waits == 0 {
@@ -252,36 +261,36 @@ impl<'s, 'g> Schedule<'s, 'g> {
     }
 }
 
-/// The groups that may run next.
+/// The clusters that may run next.
 struct Ready<'a> {
-    /// The first of them, sorted.
+    /// The first ones in the given order, sorted.
     first: heapless::Vec<u32, COMPARED>,
     /// All others.
     rest: Heap<'a>,
 }
 
 impl Ready<'_> {
-    fn insert(&mut self, group: u32) {
+    fn insert(&mut self, cluster: u32) {
         let is_full = self.first.is_full();
-        if is_full && self.first.last().is_some_and(|&last| last < group) {
-            self.rest.push(u64::from(group), group);
+        if is_full && self.first.last().is_some_and(|&last| last < cluster) {
+            self.rest.push(u64::from(cluster), cluster);
             return;
         }
         if is_full && let Some(last) = self.first.pop() {
             self.rest.push(u64::from(last), last);
         }
-        let at = self.first.partition_point(|&other| other < group);
-        // It is not full any more.
-        let _ = self.first.insert(at, group);
+        let at = self.first.partition_point(|&other| other < cluster);
+        // The vector is not full any more.
+        let _ = self.first.insert(at, cluster);
     }
 
-    /// Takes the group at a position of the first ones.
+    /// Removes and returns the cluster at a position of the first ones.
     fn take(&mut self, at: usize) -> u32 {
-        let group = self.first.remove(at);
+        let cluster = self.first.remove(at);
         if let Some((_, next)) = self.rest.pop() {
             // All others come after the first ones.
             let _ = self.first.push(next);
         }
-        group
+        cluster
     }
 }

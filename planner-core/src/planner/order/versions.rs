@@ -1,8 +1,15 @@
-//! The launches of a sequence as if each repeat wrote tensors of its own.
+//! The launches of a sequence, with tensors of its own for each repeat.
 //!
-//! A repeat makes a value that was dropped, so the value takes memory anew. But all versions of a tensor share one
-//! place. A launch that writes another value there waits for every launch that reads the earlier value. All launches
-//! of one op write the same value, so a repeat does not wait for the readers of its op's value.
+//! A repeat computes a dropped value, so the value takes new memory. But all versions of a tensor
+//! share one place. A launch that writes another value there must wait for every launch that reads
+//! the earlier value. All launches of one op write the same value, so a repeat need not wait for
+//! the readers of its op's value.
+
+#![expect(
+    clippy::indexing_slicing,
+    reason = "slots, tensors and versions are those of the sequence, and the arrays have an entry \
+              for each"
+)]
 
 use crate::graph::{Tensor, TensorId};
 use crate::scratch::{Limits, OutOfScratch, Scratch, total, words};
@@ -12,7 +19,8 @@ use bytemuck::{Pod, Zeroable};
 /// No launch.
 const NONE: u32 = u32::MAX;
 
-/// What a tensor holds from the first launch that writes it, or from a repeat, up to the next repeat.
+/// The contents of a tensor from the first launch that writes it, or from a repeat, to the next
+/// repeat.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Pod, Zeroable)]
 #[repr(transparent)]
 pub(super) struct Version(u32);
@@ -23,15 +31,16 @@ impl Version {
     }
 }
 
-/// The versions that each launch touches.
+/// The versions that each launch uses.
 #[derive(Debug)]
 pub(super) struct Versions<'a> {
     sequence: &'a Sequence<'a>,
-    /// By slot.
-    touched: &'a [Version],
+    /// The version of each slot.
+    operands: &'a [Version],
     /// The tensor of each version.
     tensors: &'a [TensorId],
-    /// For each version, the first later launch that replaces its last value by another one; or [`NONE`].
+    /// For each version, the first later launch that replaces its last value by another one; or
+    /// [`NONE`].
     ends: &'a [u32],
 }
 
@@ -46,22 +55,22 @@ impl<'a> Versions<'a> {
         ])
     }
 
-    /// Versions at most.
+    /// The most versions.
     pub(super) const fn most(limits: &Limits) -> usize {
         limits.tensors.saturating_add(limits.operands)
     }
 
-    /// Numbers the versions: first what is not of a repeat, by tensor. O(operands).
+    /// Numbers the versions: first one for each tensor, then those of repeats. O(operands).
     pub(super) fn new(
         sequence: &'a Sequence<'a>,
         scratch: &mut Scratch<'a>,
     ) -> Result<Self, OutOfScratch> {
         let repeats = sequence.launches().filter(|&launch| sequence.launched(launch).is_repeat);
-        let anew: usize = repeats.map(|launch| sequence.writes(launch).len()).sum();
-        let most = sequence.tensors().len() + anew;
+        let rewritten: usize = repeats.map(|launch| sequence.writes(launch).len()).sum();
+        let most = sequence.tensors().len() + rewritten;
         let tensors = scratch.take(most, TensorId(0))?;
         let ends = scratch.take(most, NONE)?;
-        let touched = scratch.take(sequence.operands().len(), Version(0))?;
+        let operands = scratch.take(sequence.operands().len(), Version(0))?;
         let mut scratch = scratch.reborrow();
         let now = scratch.take(sequence.tensors().len(), Version(0))?;
         let mut count = 0;
@@ -82,17 +91,18 @@ impl<'a> Versions<'a> {
             }
             let first = sequence.first_slot(launch);
             for (slot, tensor) in (first..).zip(sequence.operands_of(launch)) {
-                touched[slot] = now[tensor.index()];
+                operands[slot] = now[tensor.index()];
             }
         }
-        let versions = Self { sequence, touched, tensors: &tensors[..count], ends: &[] };
+        let versions = Self { sequence, operands, tensors: &tensors[..count], ends: &[] };
         versions.find_ends(ends, &mut scratch)?;
         Ok(Self { ends, ..versions })
     }
 
     /// Finds the [end](Self::end) of each version. O(operands).
     fn find_ends(&self, ends: &mut [u32], scratch: &mut Scratch<'_>) -> Result<(), OutOfScratch> {
-        // The next write of each tensor: its launch, its version, and the launch that ends its value.
+        // The next write of each tensor: its launch, its version, and the launch that ends its
+        // value.
         let next = scratch.take(self.sequence.tensors().len(), [NONE; 3])?;
         for launch in self.sequence.launches().rev() {
             for (&tensor, version) in self.sequence.writes(launch).iter().zip(self.writes(launch)) {
@@ -113,7 +123,7 @@ impl<'a> Versions<'a> {
         self.sequence
     }
 
-    /// How many there are.
+    /// The number of versions.
     pub(super) const fn len(&self) -> usize {
         self.tensors.len()
     }
@@ -122,7 +132,7 @@ impl<'a> Versions<'a> {
         (0..self.len() as u32).map(Version)
     }
 
-    /// The tensor that a version is of.
+    /// The tensor of a version.
     pub(super) fn tensor(&self, version: Version) -> Tensor {
         self.sequence.tensor(self.tensors[version.index()])
     }
@@ -134,18 +144,18 @@ impl<'a> Versions<'a> {
     }
 
     pub(super) fn reads(&self, launch: LaunchId) -> &'a [Version] {
-        &self.touched[self.sequence.first_slot(launch)..self.sequence.first_write(launch)]
+        &self.operands[self.sequence.first_slot(launch)..self.sequence.first_write(launch)]
     }
 
     pub(super) fn writes(&self, launch: LaunchId) -> &'a [Version] {
         let end = self.sequence.first_slot(launch) + self.sequence.operands_of(launch).len();
-        &self.touched[self.sequence.first_write(launch)..end]
+        &self.operands[self.sequence.first_write(launch)..end]
     }
 
-    /// What a launch reads, then what it writes.
+    /// The versions that a launch reads, then those that it writes.
     pub(super) fn operands_of(&self, launch: LaunchId) -> &'a [Version] {
         let first = self.sequence.first_slot(launch);
-        &self.touched[first..first + self.sequence.operands_of(launch).len()]
+        &self.operands[first..first + self.sequence.operands_of(launch).len()]
     }
 }
 
@@ -158,7 +168,8 @@ mod tests {
     fn a_repeat_writes_a_version_of_its_own() {
         let tensors = [Kind::State, Kind::Temporary, Kind::Temporary];
         let tensors = tensors.map(|kind| Tensor { bytes: 8, kind });
-        // A value is made of a state, then changed in place, then read.
+        // The first op computes a value from a state, the second changes it in place, the third
+        // reads it.
         let operands = [0, 1, 1, 1, 1, 2].map(TensorId);
         let op = |first_operand| Op { first_operand, reads: 1, writes: 1, ..Op::default() };
         let ops = [op(0), op(2), op(4)];
@@ -168,18 +179,19 @@ mod tests {
         let launches = [0, 1, 2, 0, 1, 2].map(OpId);
         let sequence = Sequence::new(&graph, None, launches.into_iter(), &mut scratch).unwrap();
         let versions = Versions::new(&sequence, &mut scratch).unwrap();
-        let touched: heapless::Vec<u32, 12> = sequence
+        let operands: heapless::Vec<u32, 12> = sequence
             .launches()
             .flat_map(|launch| versions.operands_of(launch))
             .map(|version| version.0)
             .collect();
-        assert_eq!(touched, [0, 1, 1, 1, 1, 2, 0, 3, 3, 3, 3, 4]);
+        assert_eq!(operands, [0, 1, 1, 1, 1, 2, 0, 3, 3, 3, 3, 4]);
         assert_eq!(
             versions.all().map(|version| versions.tensor(version).kind).last(),
             Some(Kind::Temporary)
         );
         assert_eq!(versions.len(), 5);
-        // The repeat of op 0 replaces the value that op 1 changed in place. Op 2 writes the same value twice.
+        // The repeat of op 0 replaces the value that op 1 changed in place. Op 2 writes the same
+        // value twice.
         let ends = [None, Some(LaunchId(3)), None, None, None];
         assert!(versions.all().map(|version| versions.end(version)).eq(ends));
         let last = LaunchId(5);

@@ -1,10 +1,16 @@
-//! A list paced by the clock: the chosen gaps, carried out in simulated time.
+//! Writes a list by simulating the chosen gaps in time.
 //!
-//! Op by op, the three streams are followed in time. Values whose gap has begun leave as
-//! soon as the host holds them; copies to the host start when their link is idle, those of
-//! gaps that have begun first; prefetches start when their link is idle and memory allows,
-//! in the order in which their ops come. How early a prefetch may come is decided by the
-//! slack of all ops up to the one that needs it. The last of a few iterations is kept.
+//! The simulation follows the three streams op by op. A value whose gap has begun is evicted as
+//! soon as the host holds it. Offloads start when their link is idle; those of gaps that have begun
+//! come first. Prefetches start when their link is idle and memory allows, in the order of the ops
+//! that need them. The slack of all ops up to the one that needs it decides how early a prefetch
+//! may come. The last of a few iterations is kept.
+
+#![expect(
+    clippy::indexing_slicing,
+    reason = "tensors, ops and slots are those of the sequence, and the arrays have an entry for \
+              each"
+)]
 
 mod upload;
 mod victims;
@@ -24,44 +30,44 @@ use crate::scratch::{Limits, Scratch, total, words};
 use crate::sequence::{LaunchId, Sequence};
 use victims::Victims;
 
-/// Iterations that are followed. A balance: with more, the list begins more like it ends, and planning
-/// takes longer in proportion.
+/// The number of simulated iterations. A balance: with more, the end of the list matches its start
+/// better, but planning takes longer in proportion.
 const ITERATIONS: u32 = 4;
 
-/// The least that a segment is, as a fraction of the pool. It bounds the steps of a list where chunks
+/// The least size of a segment, as a fraction of the pool. It bounds the steps of a list if chunks
 /// are tiny.
 const LEAST_SEGMENT: u64 = 4096;
 
-/// The least latency that segments are cut for, as a fraction of an iteration: a link without latency is
-/// no reason for more segments than a plan gains by.
+/// The least latency by which segments are sized, as a fraction of an iteration, so that a link
+/// without latency does not lead to useless segments.
 const LEAST_LATENCY: u64 = 1_600_000;
 
-/// Steps that each segment of a gap takes: an offload, an evict and a prefetch.
+/// The steps of each segment of a gap: an offload, an evict and a prefetch.
 const SEGMENT_STEPS: u64 = 3;
 
-/// Steps of a gap beside those of its whole segments: the same once more for what is left, and for a
-/// half-empty chunk.
+/// The steps of a gap in addition to its whole segments: one segment for the remainder and one for
+/// a half-empty chunk.
 const GAP_STEPS: u64 = 2 * SEGMENT_STEPS;
 
-/// How many times as large segments can be made where a list is too long, as a power of two: then
-/// each is all of the pool.
+/// The largest power of two by which segments can grow if a list is too long: then each is the
+/// whole pool.
 pub(super) const MOST_COARSER: u32 = LEAST_SEGMENT.ilog2();
 
-/// How transfers are cut and ordered.
+/// The size and order of transfers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Pace {
-    /// The least that a transfer takes where there is more to move, in latencies: long
-    /// segments lose less to the latency, short ones give memory back sooner.
+    /// The least time of a transfer with more to follow, in latencies. Long segments lose less time
+    /// to the latency, short ones free memory sooner.
     pub(super) segment_latencies: u64,
-    /// Whether half-empty last chunks come back just in time, and not with their tensor:
-    /// they are memory for few bytes.
+    /// Whether half-empty last chunks come back just in time instead of with their tensor, since
+    /// they take memory for few bytes.
     pub(super) tails_in_time: bool,
-    /// How many times segments are doubled, since there is no room for as many.
+    /// The power of two by which segments are larger, because the list has no room for more steps.
     pub(super) coarser: u32,
 }
 
-/// Copies to the host that may be under way at the same time. A balance: more may start early, and the
-/// queue takes stack.
+/// The most offloads in flight at one time. A balance: more may start early, but the queue takes
+/// stack.
 const UNDER_WAY: usize = 256;
 
 pub(super) const fn scratch_words(limits: &Limits) -> usize {
@@ -76,59 +82,59 @@ pub(super) const fn scratch_words(limits: &Limits) -> usize {
     ])
 }
 
-/// A copy to the host under way.
+/// An offload in flight.
 #[derive(Clone, Copy, Debug)]
 struct Copying {
     end_ns: u64,
     tensor: TensorId,
-    /// The host holds the value from this object on when it ends.
+    /// After it ends, the host holds the value from this object on.
     from: u64,
 }
 
 struct Paced<'b, 's, 'p> {
     builder: Builder<'b>,
     gaps: &'s Gaps<'s>,
-    /// Objects of each pool free at each op, prefetches that came early taken off.
+    /// The free objects of each pool at each op, less prefetches that came early.
     slack: MinTree<'s>,
     planned_slack: &'s mut [i64],
-    /// What must come back, by the op that needs it.
+    /// Tensors to prefetch, by the op that needs them.
     uploads: Heap<'s>,
-    /// Half-empty last chunks that must come back: memory for few bytes, so just in time.
+    /// Tensors whose half-empty last chunk is to be prefetched, just in time.
     tails: Heap<'s>,
-    /// When each op started in the last iteration.
+    /// The time at which each op started in the last iteration.
     started_ns: &'s mut [u64],
-    /// What must go to the host, by when its gap began or will begin.
+    /// Tensors to offload, by the time at which their gap began or will begin.
     downloads: Heap<'s>,
     copying: heapless::Deque<Copying, UNDER_WAY>,
-    /// When each stream has done all that is listed.
+    /// The time at which each stream has done all listed steps.
     free_ns: PerStream<u64>,
     arrived_ns: &'s mut [u64],
     copied_ns: &'s mut [u64],
-    /// What the host has made, or will have, by when.
+    /// Tensors that the host writes, by the time at which it has written them.
     made: Heap<'s>,
     made_ns: &'s mut [u64],
-    /// When the host has made what launches of the same iteration read.
+    /// The time at which the host has written what launches of the same iteration read.
     urgent_ns: u64,
-    /// Objects that stay in the gap that has begun; all where none has.
+    /// The objects that stay during the gap that has begun; all if none has.
     kept: &'s mut [u64],
     /// The op that ends the gap, counted over all iterations.
     gap_end: &'s mut [u64],
-    /// Objects that the host will need of the current value.
+    /// The objects of the current value that the host will need.
     wanted: &'s mut [u64],
-    /// Memory that had to be freed by force comes at this time.
+    /// The time at which memory that was freed by force is available.
     forced_ns: u64,
     victims: Victims<'s>,
     iteration: u32,
-    /// How hard pressed the links were in the last iteration.
+    /// The pressure on each link in this iteration.
     seen: &'s mut Pressure<'p>,
     pace: Pace,
-    /// The least objects of a segment.
+    /// The least number of objects of a segment.
     least_segment: u64,
-    /// The least latency that segments are cut for.
+    /// The least latency by which segments are sized.
     least_latency_ns: u64,
 }
 
-/// Carries the gaps out.
+/// Writes the list of chosen gaps.
 pub(super) fn write(
     builder: Builder<'_>,
     gaps: &Gaps<'_>,
@@ -177,8 +183,8 @@ pub(super) fn write(
     paced.builder.finish()
 }
 
-/// The least objects of a segment with which a list fits the room for its steps, as far as can be
-/// told. O(operands).
+/// An estimate of the least number of objects of a segment with which a list fits into its buffer.
+/// O(operands).
 fn least_segment(builder: &Builder<'_>, gaps: &Gaps<'_>) -> u64 {
     let (room, sequence) = (builder.room() as u64, builder.task.sequence);
     let moved = (0..gaps.len()).map(|slot| gaps.moved(slot)).filter(|&moved| moved > 0);
@@ -206,7 +212,7 @@ impl<'b> Paced<'b, '_, '_> {
         self.builder.memory.objects(tensor)
     }
 
-    /// The position of an op over all iterations.
+    /// The position of an op, counted over all iterations.
     fn position(&self, op: LaunchId, later: bool) -> u64 {
         (u64::from(self.iteration) + u64::from(later)) * self.sequence().len() as u64
             + u64::from(op.0)
@@ -225,7 +231,7 @@ impl<'b> Paced<'b, '_, '_> {
         Ok(())
     }
 
-    /// Outputs are never on the device at the start of an iteration.
+    /// Evicts outputs, which are never resident at the start of an iteration.
     fn end_iteration(&mut self) {
         for &Copying { tensor, .. } in &self.copying {
             if self.builder.task.sequence.tensor(tensor).kind == Kind::Output {
@@ -239,7 +245,7 @@ impl<'b> Paced<'b, '_, '_> {
         let now_ns = self.free_ns[Stream::Compute];
         let until_ns = now_ns.saturating_add(time_ns.max(1));
         self.forced_ns = now_ns;
-        self.settle(now_ns)?;
+        self.finish_copies(now_ns)?;
         self.download(now_ns, until_ns)?;
         self.upload(op, now_ns, until_ns)?;
         self.fetch(op, now_ns)?;
@@ -249,11 +255,11 @@ impl<'b> Paced<'b, '_, '_> {
         let start_ns = self.start_ns(op);
         if start_ns > now_ns {
             // While the op waits, the links need not.
-            self.settle(start_ns)?;
+            self.finish_copies(start_ns)?;
             self.download(now_ns, start_ns.saturating_add(time_ns.max(1)))?;
             self.upload(op, start_ns, start_ns.saturating_add(time_ns.max(1)))?;
         }
-        self.look(op, now_ns, start_ns);
+        self.record_pressure(op, now_ns, start_ns);
         self.started_ns[op.index()] = start_ns;
         self.builder.launch_alone(op)?;
         self.free_ns[Stream::Compute] = start_ns.saturating_add(time_ns);
@@ -263,7 +269,7 @@ impl<'b> Paced<'b, '_, '_> {
         for &tensor in self.sequence().operands_of(op) {
             self.enter_victim(tensor);
         }
-        // The next time around, nothing has come early yet.
+        // For the next iteration, no prefetch has come early yet.
         for pool in 0..self.builder.memory.pools() {
             let at = pool * self.sequence().len() + op.index();
             let planned = self.planned_slack[at];
@@ -272,7 +278,7 @@ impl<'b> Paced<'b, '_, '_> {
         self.begin_gaps(op)
     }
 
-    /// Follows the copies of outputs, which leave once they have their last value.
+    /// Simulates the offloads of outputs, which are evicted after their last value has been copied.
     fn leave_outputs(&mut self, op: LaunchId) {
         for &tensor in self.sequence().writes(op) {
             if self.builder.is_final(tensor, op) {
@@ -289,7 +295,8 @@ impl<'b> Paced<'b, '_, '_> {
         }
     }
 
-    /// Gives back what nobody needs after an op, except for outputs that are still being copied.
+    /// Evicts the operands of an op that nothing needs any more, except outputs that are still
+    /// being copied.
     fn give_back(&mut self, op: LaunchId) {
         for &tensor in self.sequence().operands_of(op) {
             if !self.builder.is_needed(tensor) && !self.is_leaving(tensor) {
@@ -298,13 +305,13 @@ impl<'b> Paced<'b, '_, '_> {
         }
     }
 
-    /// Whether a tensor is an output that leaves once it has been copied.
+    /// Whether a tensor is an output that will be evicted once it has been copied.
     fn is_leaving(&self, tensor: TensorId) -> bool {
         self.sequence().tensor(tensor).kind == Kind::Output
             && self.copying.iter().any(|copying| copying.tensor == tensor)
     }
 
-    /// Runs ops on the host that may follow what is listed, and follows them in time.
+    /// Lists and simulates the ops on the host that may run after the listed steps.
     fn run_on_host(&mut self) {
         while let Some(op) = self.builder.next_on_host() {
             self.builder.list_on_host(op);
@@ -328,12 +335,12 @@ impl<'b> Paced<'b, '_, '_> {
         }
     }
 
-    /// When the host has made the value of a tensor.
+    /// The time at which the host has written the value of a tensor.
     fn made_ns(&self, tensor: TensorId) -> u64 {
         self.made_ns.get(tensor.index()).copied().unwrap_or(0)
     }
 
-    /// When an op can start.
+    /// The earliest start of an op.
     fn start_ns(&self, op: LaunchId) -> u64 {
         let sequence = self.sequence();
         let arrived = sequence.operands_of(op).iter().map(|tensor| self.arrived_ns[tensor.index()]);
@@ -341,9 +348,9 @@ impl<'b> Paced<'b, '_, '_> {
         arrived.chain(copied).fold(self.forced_ns, u64::max)
     }
 
-    /// Notes the pressure on each link at an op that has work left: full where the op waits, else
-    /// half.
-    fn look(&mut self, op: LaunchId, now_ns: u64, start_ns: u64) {
+    /// Records the pressure on each link at an op, if the link has work left: full if the op waits,
+    /// otherwise half.
+    fn record_pressure(&mut self, op: LaunchId, now_ns: u64, start_ns: u64) {
         let waits = start_ns > now_ns;
         let pressure = |free_ns: u64| match (free_ns > now_ns, waits) {
             (true, true) => FULL,
@@ -354,8 +361,8 @@ impl<'b> Paced<'b, '_, '_> {
         self.seen.down[op.index()] = pressure(self.free_ns[Stream::Download]);
     }
 
-    /// Evicts what has been copied by now.
-    fn settle(&mut self, now_ns: u64) -> Result<(), Stuck> {
+    /// Evicts the tensors whose copies have ended by `now_ns`.
+    fn finish_copies(&mut self, now_ns: u64) -> Result<(), Stuck> {
         while let Some(&Copying { tensor, from, .. }) =
             self.copying.front().filter(|copying| copying.end_ns <= now_ns)
         {
@@ -369,7 +376,8 @@ impl<'b> Paced<'b, '_, '_> {
         Ok(())
     }
 
-    /// Evicts from an object on what the gap does not keep; all of a value that nobody needs.
+    /// Evicts the objects from `from` on that the gap does not keep; the whole tensor if its value
+    /// is not needed.
     fn evict(&mut self, tensor: TensorId, from: u64) -> Result<(), Stuck> {
         if !self.builder.is_needed(tensor) {
             self.builder.evict(tensor);
@@ -385,14 +393,14 @@ impl<'b> Paced<'b, '_, '_> {
         Ok(())
     }
 
-    /// Time to move the objects `from..to` of a tensor.
+    /// The time to move the objects `from..to` of a tensor.
     fn transfer_ns(&self, direction: Direction, tensor: TensorId, from: u64, to: u64) -> u64 {
         let bytes = self.builder.memory.bytes(self.builder.task, tensor, from, to);
         self.machine().transfer_ns(direction, bytes).unwrap_or(u64::MAX / 16)
     }
 
-    /// Objects of a segment: a few in flight hide the latency. Objects of a few bytes, or links
-    /// without latency, are no reason for a list without end.
+    /// The number of objects of a segment: a few segments in flight hide the latency. Limited from
+    /// below, so that tiny objects or links without latency do not make the list endless.
     fn segment(&self, bytes_per_s: u64) -> u64 {
         let MachineParameters { transfer_latency_ns, chunk_bytes, .. } = **self.machine();
         let latency_ns = transfer_latency_ns.max(self.least_latency_ns);
@@ -401,7 +409,7 @@ impl<'b> Paced<'b, '_, '_> {
         u64::try_from(bytes / u128::from(chunk_bytes)).unwrap_or(u64::MAX).max(self.least_segment)
     }
 
-    /// Copies to the host while that link would be idle.
+    /// Offloads tensors while the download link would be idle.
     fn download(&mut self, now_ns: u64, until_ns: u64) -> Result<(), Stuck> {
         let segment = self.segment(self.machine().d2h_bytes_per_s);
         while self.free_ns[Stream::Download] < until_ns && !self.copying.is_full() {
@@ -421,14 +429,14 @@ impl<'b> Paced<'b, '_, '_> {
         Ok(())
     }
 
-    /// Objects of a tensor that the host needs by the end of its gap, or ever.
+    /// The objects of a tensor that the host needs at the end of its gap or later.
     fn wanted(&self, tensor: TensorId) -> u64 {
         let objects = self.objects(tensor);
         let kept = self.kept[tensor.index()].min(objects);
         self.wanted[tensor.index()].max(objects - kept)
     }
 
-    /// Copies a tensor to the host from an object on; returns when that ends.
+    /// Offloads a tensor from an object on; returns the end time.
     fn copy(&mut self, tensor: TensorId, from: u64, now_ns: u64) -> Result<u64, Stuck> {
         let to = self.objects(tensor) - self.builder.copied(tensor);
         let duration_ns = self.transfer_ns(Direction::DeviceToHost, tensor, from, to);
@@ -437,12 +445,12 @@ impl<'b> Paced<'b, '_, '_> {
         *free_ns = now_ns.max(*free_ns).saturating_add(duration_ns);
         self.copied_ns[tensor.index()] = *free_ns;
         let end_ns = *free_ns;
-        // A full queue is seen by the caller, or what does not enter it is evicted at once.
+        // The caller sees a full queue, or evicts at once what does not enter it.
         let _ = self.copying.push_back(Copying { end_ns, tensor, from });
         Ok(end_ns)
     }
 
-    /// Brings in what an op still misses.
+    /// Prefetches the operands that an op still misses.
     fn fetch(&mut self, op: LaunchId, now_ns: u64) -> Result<(), Stuck> {
         for &tensor in self.sequence().operands_of(op) {
             self.kept[tensor.index()] = u64::MAX;
@@ -450,8 +458,8 @@ impl<'b> Paced<'b, '_, '_> {
         for &tensor in self.sequence().reads(op) {
             let made_ns = self.made_ns(tensor);
             if made_ns > now_ns && !self.builder.is_resident(tensor) {
-                // While the host makes it, the link need not wait.
-                self.settle(made_ns.saturating_sub(1))?;
+                // While the host writes it, the link need not wait.
+                self.finish_copies(made_ns.saturating_sub(1))?;
                 self.upload(op, now_ns, made_ns)?;
             }
             let missing = self.objects(tensor) - self.builder.held(tensor);
@@ -463,8 +471,8 @@ impl<'b> Paced<'b, '_, '_> {
         Ok(())
     }
 
-    /// Frees memory of a pool by force: what is being copied, what waits to be, and at last whatever
-    /// the op does not touch.
+    /// Frees memory of a pool by force: evicts tensors in flight to the host, then those that wait
+    /// to be offloaded, and at last any tensor that the op does not use.
     fn free(&mut self, op: LaunchId, pool: usize, objects: u64) -> Result<(), Stuck> {
         while self.builder.free_objects(pool) < objects {
             if let Some(Copying { end_ns, tensor, from }) = self.copying.pop_front() {
@@ -486,7 +494,7 @@ impl<'b> Paced<'b, '_, '_> {
         Ok(())
     }
 
-    /// Evicts the tensor that is used again last of those of a pool that an op does not touch.
+    /// Evicts the tensor of a pool whose next use is last, among those that an op does not use.
     fn evict_any(&mut self, op: LaunchId, pool: usize) -> Result<(), Stuck> {
         let (victim, next) = self.victim(op, pool).ok_or(Stuck::NoMemory)?;
         self.gap_end[victim.index()] = next;
@@ -496,7 +504,7 @@ impl<'b> Paced<'b, '_, '_> {
         self.evict(victim, 0)
     }
 
-    /// After an op: what leaves now, what must be copied first, what must come back.
+    /// Begins the gaps after an op: evicts, or queues offloads and prefetches.
     fn begin_gaps(&mut self, op: LaunchId) -> Result<(), Stuck> {
         let sequence = self.sequence();
         let first = sequence.first_slot(op);
@@ -527,7 +535,7 @@ impl<'b> Paced<'b, '_, '_> {
                 self.kept[index] = self.objects(tensor) - moved;
             }
             if moved > 0 && self.builder.copied(tensor) >= moved {
-                // The host may hold it as far as copies go that are still under way.
+                // Copies that have started but not ended do not count yet.
                 if self.copied_ns[index] <= self.free_ns[Stream::Compute] {
                     self.evict(tensor, self.kept[index])?;
                 }

@@ -1,5 +1,7 @@
 //! Prefetches ahead of need, as early as memory allows.
 
+#![expect(clippy::indexing_slicing, reason = "positions are those of ops in an iteration")]
+
 use super::Paced;
 use crate::graph::{Kind, TensorId};
 use crate::machine::Direction;
@@ -10,11 +12,11 @@ use crate::planner::memory::CHUNKS;
 use crate::schedule::Stream;
 use crate::sequence::LaunchId;
 
-/// An op that starts within this many latencies is near. A balance: with fewer, a segment under way
+/// An op that starts within this many latencies is near. A balance: with fewer, a segment in flight
 /// delays it; with more, half-empty chunks come back too early.
 const NEAR_LATENCIES: u64 = 300;
 
-/// What must come back.
+/// A tensor to prefetch.
 #[derive(Clone, Copy, Debug)]
 struct Due {
     tensor: TensorId,
@@ -23,7 +25,7 @@ struct Due {
 }
 
 impl Paced<'_, '_, '_> {
-    /// Prefetches ahead of need while that link would be idle and memory allows.
+    /// Prefetches ahead of need while the upload link would be idle and memory allows.
     pub(super) fn upload(&mut self, op: LaunchId, now_ns: u64, until_ns: u64) -> Result<(), Stuck> {
         while self.free_ns[Stream::Upload] < until_ns {
             let tail = Self::next(&mut self.tails, &self.builder, self.gap_end);
@@ -42,7 +44,7 @@ impl Paced<'_, '_, '_> {
         Ok(())
     }
 
-    /// The first in a queue that still has to come back.
+    /// The first entry of a queue that is still to be prefetched.
     fn next(queue: &mut Heap<'_>, builder: &Builder<'_>, gap_end: &[u64]) -> Option<Due> {
         loop {
             let (end, id) = queue.top()?;
@@ -59,13 +61,13 @@ impl Paced<'_, '_, '_> {
     /// Whether an op ahead comes so soon that its transfers must not wait.
     fn is_near(&self, op: LaunchId, end: u64) -> bool {
         let end = (end % self.sequence().len() as u64) as usize;
-        // As far from here as it was an iteration ago.
+        // Assumes the same distance as in the last iteration.
         let ahead_ns = self.started_ns[end].saturating_sub(self.started_ns[op.index()]);
         ahead_ns <= NEAR_LATENCIES.saturating_mul(self.machine().transfer_latency_ns)
     }
 
-    /// Prefetches a tensor, but for its half-empty chunk where that is to come just in time;
-    /// then in segments, so that such chunks need not wait long.
+    /// Prefetches a tensor, except its half-empty chunk if that is to come just in time. Then it
+    /// prefetches in segments, so that such chunks need not wait long.
     fn upload_body(
         &mut self,
         op: LaunchId,
@@ -94,8 +96,8 @@ impl Paced<'_, '_, '_> {
         self.upload_some(op, now_ns, due, body.min(segment).min(most), most)
     }
 
-    /// How many of some objects arrive, to the nearest, before the host has made what the device waits
-    /// for: that must not wait for the link.
+    /// The number of objects, rounded to the nearest, that arrive before the host has written a
+    /// value for which the device waits, so that this value need not wait for the link.
     fn before_urgent(&self, tensor: TensorId, now_ns: u64, objects: u64) -> u64 {
         let start_ns = self.free_ns[Stream::Upload].max(now_ns);
         let Some(left_ns) = self.urgent_ns.checked_sub(start_ns).filter(|&left_ns| left_ns > 0)
@@ -137,7 +139,7 @@ impl Paced<'_, '_, '_> {
         Ok(true)
     }
 
-    /// The ops of a pool from one on, up to the one that ends a gap.
+    /// The ops of a pool from `op` up to the op that ends a gap.
     fn ahead(&self, op: LaunchId, end: u64, pool: usize) -> [(usize, usize); 2] {
         let ops = self.sequence().len();
         let end = (end % ops as u64) as usize;
@@ -146,7 +148,7 @@ impl Paced<'_, '_, '_> {
         ranges.map(|(from, to)| (first + from, first + to))
     }
 
-    /// Objects of a pool that may be taken from here to the end of a gap.
+    /// The number of objects of a pool that may be taken from here to the end of a gap.
     fn spare(&self, op: LaunchId, end: u64, pool: usize) -> u64 {
         let taken = self.builder.launch_objects(op, pool);
         let now = self.builder.free_objects(pool).saturating_sub(taken);

@@ -1,4 +1,6 @@
-//! What is evicted by force: the tensor that is used again last.
+//! Victims of evicts by force: the tensors whose next use is last.
+
+#![expect(clippy::indexing_slicing, reason = "pools are below `POOLS`")]
 
 use super::Paced;
 use crate::graph::TensorId;
@@ -7,15 +9,16 @@ use crate::planner::request::POOLS;
 use crate::scratch::{Limits, OutOfScratch, Scratch};
 use crate::sequence::LaunchId;
 
-/// The tensors on the device, by pool; the tensor whose next use comes last is on top. They are gathered when
-/// a list evicts by force for the first time, since few lists do. An entry that is out of date stays until it
-/// comes to the top.
+/// The tensors on the device, by pool; the tensor whose next use is last is on top. They are
+/// collected at the first evict by force of a list, since few lists need one. An outdated entry
+/// stays until it reaches the top.
 pub(super) struct Victims<'s> {
     by_next_use: [Heap<'s>; POOLS],
     is_gathered: bool,
 }
 
-/// Entries for each tensor, with those out of date. A balance: with fewer, tensors are gathered again more often.
+/// Entries for each tensor, including outdated ones. A balance: with fewer, tensors are collected
+/// again more often.
 const ENTRIES: usize = 3;
 
 impl<'s> Victims<'s> {
@@ -30,8 +33,8 @@ impl<'s> Victims<'s> {
 }
 
 impl Paced<'_, '_, '_> {
-    /// Takes the tensor of a pool whose next use comes last, and the position of that use. Leaves out the
-    /// tensors that the op touches. O(log tensors), amortized.
+    /// Removes the tensor of a pool whose next use is last, and returns it with the position of
+    /// that use. Skips the tensors that the op uses. O(log tensors), amortized.
     pub(super) fn victim(&mut self, op: LaunchId, pool: usize) -> Option<(TensorId, u64)> {
         if !self.victims.is_gathered {
             self.gather_victims();
@@ -40,7 +43,7 @@ impl Paced<'_, '_, '_> {
         loop {
             let (key, id) = self.victims.by_next_use[pool].pop()?;
             let tensor = TensorId(u32::MAX - id);
-            // What the op touches is entered again after it.
+            // A tensor that the op uses is entered again after the op.
             let next = self.next_use(tensor);
             let is_current = self.builder.held(tensor) > 0 && key == u64::MAX - next;
             if is_current && !touched.contains(&tensor) {
@@ -57,7 +60,7 @@ impl Paced<'_, '_, '_> {
         }
     }
 
-    /// Notes that a tensor is on the device, or is used next by another op than before.
+    /// Records that a tensor is on the device, or that its next use has changed.
     pub(super) fn enter_victim(&mut self, tensor: TensorId) {
         if self.victims.is_gathered && self.builder.held(tensor) > 0 {
             let key = u64::MAX - self.next_use(tensor);
@@ -67,7 +70,7 @@ impl Paced<'_, '_, '_> {
         }
     }
 
-    /// The position of the next use of a tensor over all iterations.
+    /// The position of the next use of a tensor, counted over all iterations.
     fn next_use(&self, tensor: TensorId) -> u64 {
         let (later, next) = self.builder.next_position(tensor);
         self.position(next, later)

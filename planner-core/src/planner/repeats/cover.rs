@@ -1,35 +1,39 @@
-//! Which values leave between two uses by a copy and which are made again, so that every op fits:
-//! the [choice](crate::planner::choice) of gaps, with one more way to close each.
+//! Chooses which values leave between two uses by a copy, and which are dropped and computed again,
+//! so that every op fits: the [choice](crate::planner::choice) of gaps, with drops as well as
+//! moves.
 //!
-//! To make a value again takes the time of its [closure](Values::closure) on the compute
-//! stream, and what the closure reads must be there by then: a gap of that is *cut* where the
-//! repeat needs it.
+//! To compute a value again takes the time of its [closure](Values::closure) on the compute stream.
+//! The inputs of the closure must be on the device by then, so their gaps are *cut* where the
+//! repeat needs them.
 
-use super::values::{Closure, NONE, Values, repeat_reads};
+#![expect(
+    clippy::indexing_slicing,
+    reason = "slots and values are those of the sequence, and the arrays have an entry for each slot"
+)]
+
+use super::values::{Base, Closure, NONE, Values, repeat_reads};
 use crate::graph::Kind;
-use crate::planner::choice::{Scale, sum};
+use crate::planner::densities::{Densities, sum};
 use crate::planner::gaps::{Gaps, Span};
 use crate::planner::heap::Heap;
-use crate::planner::host_memory::HostMemory;
-use crate::planner::load::Load;
-use crate::planner::tree::MinTree;
+use crate::planner::moves::Moves;
 use crate::scratch::{Limits, OutOfScratch, Scratch, words};
 use crate::sequence::LaunchId;
 use heapless::Vec;
 
-/// Gaps of a value that are looked through for the one that spans a launch.
-const LOOKED_AT: usize = 64;
+/// The most gaps of a value that are searched for the one that spans a launch.
+const MOST_SEARCHED: usize = 64;
 
-/// Gaps that are cut for one closure at most: the others are found missing when they are.
+/// The most gaps that are cut for one closure. The launches of other inputs are repeated as well.
 const MOST_CUTS: usize = 256;
 
 type Cuts = Vec<u32, MOST_CUTS>;
 
-/// What is dropped in the gap after each operand, and where each gap ends.
+/// The values that are dropped, by the operands after which they are, and the ends of gaps.
 #[derive(Debug)]
 pub(in crate::planner) struct Dropped<'a> {
     is_dropped: &'a mut [u8],
-    /// The launch before which the value must be there again, where a repeat needs it before
+    /// The launch before which the value must be on the device again, if a repeat needs it before
     /// the launch that reads it next.
     cut: &'a mut [u32],
 }
@@ -66,74 +70,101 @@ pub(super) const fn scratch_words(limits: &Limits) -> usize {
     Heap::scratch_words(limits.operands.saturating_mul(2))
 }
 
-/// A choice in the making.
-pub(super) struct Cover<'c, 'g, 'v> {
-    pub(super) scale: Scale<'c>,
-    pub(super) gaps: &'c mut Gaps<'g>,
-    pub(super) values: &'c mut Values<'v>,
-    pub(super) dropped: &'c mut Dropped<'v>,
-    /// Objects left at each op.
-    pub(super) slack: MinTree<'c>,
-    /// Moves by slot, and drops after all of them.
-    pub(super) heap: Heap<'c>,
-    /// What the moves load the links with.
-    pub(super) load: Load<'c>,
-    /// What a nanosecond of compute costs, where one of a link that is fully pressed costs 255.
-    pub(super) compute_price: u64,
-    /// What moves leave of the host's memory, if that is short.
-    pub(super) host: Option<HostMemory<'c>>,
+/// A way to free the memory of a value in the gap after an operand.
+#[derive(Clone, Copy)]
+enum Action {
+    /// Objects of it move.
+    Move(usize),
+    /// All of it is dropped.
+    Drop(usize),
 }
 
-/// What a gap should do next: a key (the least is taken first), and how many objects leave.
+impl Action {
+    /// The id of the action in a heap. Among equal keys, moves come before drops.
+    const fn id(self, slots: usize) -> u32 {
+        match self {
+            Self::Move(slot) => slot as u32,
+            Self::Drop(slot) => (slots + slot) as u32,
+        }
+    }
+
+    const fn of_id(id: u32, slots: usize) -> Self {
+        match (id as usize).checked_sub(slots) {
+            None => Self::Move(id as usize),
+            Some(slot) => Self::Drop(slot),
+        }
+    }
+
+    const fn slot(self) -> usize {
+        match self {
+            Self::Move(slot) | Self::Drop(slot) => slot,
+        }
+    }
+}
+
+/// A choice in progress.
+pub(super) struct Cover<'c, 'g, 'v> {
+    pub(super) moves: Moves<'c, 'g>,
+    pub(super) values: &'c mut Values<'v>,
+    pub(super) dropped: &'c mut Dropped<'v>,
+    /// The actions that may be of use.
+    pub(super) heap: Heap<'c>,
+    /// The price of a nanosecond of compute, if a nanosecond of a link under full pressure costs
+    /// 255.
+    pub(super) compute_price: u64,
+}
+
+/// The key of an action (the least is taken first), and the number of objects that leave.
 type Weighed = (u64, u64);
 
 impl Cover<'_, '_, '_> {
-    /// Takes gaps, the densest first, until every op fits or none is left: what is missing then
-    /// may move after it was made again.
+    /// Takes actions, the densest first, until every op fits or none is left. In the latter case,
+    /// the values that are computed again may move as well when the list is planned.
     pub(super) fn cover(&mut self) {
         self.dropped.clear();
-        self.gaps.clear();
-        let slots = self.gaps.len();
-        for id in 0..2 * slots {
-            self.queue(id);
+        self.moves.gaps.clear();
+        let slots = self.moves.gaps.len();
+        for slot in 0..slots {
+            self.queue(Action::Move(slot));
+            self.queue(Action::Drop(slot));
         }
-        while self.slack.least() < 0 {
+        while self.moves.slack.least() < 0 {
             let Some((_, id)) = self.heap.pop() else { return };
-            let id = id as usize;
-            let Some((key, objects)) = self.weigh(id) else { continue };
+            let action = Action::of_id(id, slots);
+            let Some((key, objects)) = self.weigh(action) else { continue };
             if self.heap.top().is_some_and(|(top, _)| top < key) {
-                self.heap.push(key, id as u32);
+                self.heap.push(key, id);
                 continue;
             }
-            match id.checked_sub(slots) {
-                None => {
-                    self.set_moved(id, self.gaps.moved(id) + objects);
-                    self.queue(id);
+            match action {
+                Action::Move(slot) => {
+                    self.set_moved(slot, self.moves.gaps.moved(slot) + objects);
+                    self.queue(action);
                 }
-                Some(slot) => self.drop_value(slot),
+                Action::Drop(slot) => self.drop_value(slot),
             }
         }
     }
 
-    /// Keeps what need not be dropped, the least dense first.
+    /// Keeps the values that need not be dropped, the least dense first.
     pub(super) fn give_back(&mut self) {
-        while self.heap.pop().is_some() {}
-        for slot in 0..self.gaps.len() {
+        self.heap.clear();
+        for slot in 0..self.moves.gaps.len() {
             self.queue_needless(slot);
         }
         while let Some((_, slot)) = self.heap.pop() {
             let slot = slot as usize;
             if self.needless(slot).is_some() {
-                let objects = self.objects(slot);
+                let objects = self.moves.objects(slot);
                 self.dropped.is_dropped[slot] = 0;
-                self.add(slot, -(objects as i64));
+                self.add_slack(slot, -(objects as i64));
             }
         }
     }
 
-    fn queue(&mut self, id: usize) {
-        if let Some((key, _)) = self.weigh(id) {
-            self.heap.push(key, id as u32);
+    fn queue(&mut self, action: Action) {
+        if let Some((key, _)) = self.weigh(action) {
+            self.heap.push(key, action.id(self.moves.gaps.len()));
         }
     }
 
@@ -143,159 +174,132 @@ impl Cover<'_, '_, '_> {
         }
     }
 
-    fn objects(&self, slot: usize) -> u64 {
-        let Scale { task, memory, .. } = self.scale;
-        memory.objects(task.sequence.operands()[slot])
-    }
-
-    /// The span of a gap up to where it is cut.
+    /// The span of a gap up to its cut.
     fn span(&self, slot: usize) -> Option<Span> {
-        let span = self.gaps.span(self.scale.task.sequence, slot)?;
+        let span = self.moves.span(slot)?;
         match self.dropped.cut[slot] {
             NONE => Some(span),
             cut => Some(Span { to: cut as usize, ..span }),
         }
     }
 
-    /// The span of a gap as ranges of the ops of its tensor's pool.
-    fn ranges(&self, slot: usize) -> Option<[(usize, usize); 2]> {
-        let Scale { task, memory, .. } = self.scale;
-        let ops = task.sequence.len();
-        let first = memory.pool(task, task.sequence.operands()[slot]) * ops;
-        let ranges = self.span(slot)?.ranges(ops);
-        Some(ranges.map(|(from, to)| (first + from, first + to)))
-    }
-
-    fn add(&mut self, slot: usize, objects: i64) {
-        if let Some(ranges) = self.ranges(slot) {
-            for (from, to) in ranges {
-                self.slack.add(from, to, objects);
-            }
+    fn add_slack(&mut self, slot: usize, objects: i64) {
+        if let Some(span) = self.span(slot) {
+            self.moves.add_slack(self.moves.ranges(slot, span), objects);
         }
     }
 
     fn set_moved(&mut self, slot: usize, objects: u64) {
-        let change = objects as i64 - self.gaps.moved(slot) as i64;
-        if let Some(span) = self.span(slot) {
-            self.load.set_moved(&self.scale, self.gaps, (slot, span), objects);
-        }
-        self.gaps.set_moved(slot, objects);
-        if let Some(host) = &mut self.host {
-            host.update(self.gaps, slot);
-        }
-        self.add(slot, change);
+        let span = self.span(slot);
+        self.moves.set_moved(slot, span, objects);
     }
 
-    /// What a move (or, after those of all slots, a drop) should do; none where it is of no use.
-    fn weigh(&mut self, id: usize) -> Option<Weighed> {
-        let slots = self.gaps.len();
-        let slot = id.checked_sub(slots).unwrap_or(id);
-        let span = self.span(slot)?;
-        let ranges = self.ranges(slot)?;
-        if self.dropped.is_dropped(slot) {
+    /// Weighs an action; none if it is of no use.
+    fn weigh(&mut self, action: Action) -> Option<Weighed> {
+        let span = self.span(action.slot())?;
+        if self.dropped.is_dropped(action.slot()) {
             return None;
         }
-        let (all, moved) = (self.objects(slot), self.gaps.moved(slot));
-        let missing = u64::try_from(-self.scale.least_slack(&self.slack, ranges)).ok()?;
-        let objects = (all - moved).min(missing);
-        let relief = sum(self.scale.relief, ranges);
+        match action {
+            Action::Move(slot) => self.moves.weigh(slot, span),
+            Action::Drop(slot) => self.weigh_drop(slot, span),
+        }
+    }
+
+    fn weigh_drop(&mut self, slot: usize, span: Span) -> Option<Weighed> {
+        let ranges = self.moves.ranges(slot, span);
+        let (all, moved) = (self.moves.objects(slot), self.moves.gaps.moved(slot));
+        let objects = (all - moved).min(self.moves.missing(ranges)?);
+        let relief = sum(self.moves.densities.relief, ranges);
         if objects == 0 || relief == 0 {
             return None;
-        }
-        if id < slots {
-            let most = self.host.as_ref().map_or(all, |host| host.most_objects(self.gaps, slot));
-            let objects = objects.min(most - moved);
-            if objects == 0 {
-                return None;
-            }
-            let (gain, objects) =
-                self.scale.denser(self.gaps, slot, span, relief, moved..moved + objects);
-            let factor = self.load.factor(self.gaps, slot, span);
-            return Some((!(gain / factor).to_bits(), objects));
         }
         let gain = relief as f64 * objects as f64;
         let closure = self.closure(slot, span, gain)?;
         let cost_ns = closure.time_ns.saturating_mul(self.compute_price);
-        let back_ns = self.scale.cost_ns(self.gaps, slot, span, 0..moved);
-        let cost_ns = cost_ns.saturating_sub(back_ns).max(1);
-        let gain = gain - self.lost(&closure, LaunchId(span.to as u32));
+        let saved_ns = self.moves.densities.cost_ns(self.moves.gaps, slot, span, 0..moved);
+        let cost_ns = cost_ns.saturating_sub(saved_ns).max(1);
+        let gain = gain - self.lost_relief(&closure, LaunchId(span.to as u32));
         (gain > 0.0).then(|| (!(gain / cost_ns as f64).to_bits(), all))
     }
 
-    /// What it takes to make the value of a gap again at its end, where that gains `gain` of relief;
-    /// none where that cannot be.
+    /// The closure that computes the value of a gap again at its end, if that gains this much
+    /// relief; none if the value cannot be computed again.
     fn closure(&mut self, slot: usize, span: Span, gain: f64) -> Option<Closure> {
-        let Scale { task, memory, .. } = self.scale;
+        let Moves { densities, ref gaps, .. } = self.moves;
+        let Densities { task, memory, .. } = densities;
         let sequence = task.sequence;
         let tensor = sequence.operands()[slot];
         if span.wraps || sequence.tensor(tensor).kind != Kind::Temporary {
             return None;
         }
-        let value = self.gaps.version(slot);
+        let value = gaps.version(slot);
         if value == NONE {
             return None;
         }
         let at = LaunchId(span.to as u32);
-        let (scale, gaps) = (self.scale, &*self.gaps);
-        // To hold an input costs relief, to make it again costs time: what leaves more gain for
-        // the time of the closure.
+        // Holding an input costs relief; computing it again costs time. The better way leaves more
+        // gain for the time of the closure.
         let is_better_held = |values: &Values<'_>, input: u32, so_far_ns: u64| {
             let input_ns = sequence.time_ns(gaps.launch(input as usize)) as f64;
             let share = input_ns / (so_far_ns as f64 + input_ns).max(1.0);
-            held_relief(&scale, values, input, at) < gain * share
+            held_relief(&densities, values, input, at) < gain * share
         };
-        self.values.closure((sequence, gaps, memory), value, at, is_better_held)
+        let base = Base { sequence, gaps, memory };
+        self.values.closure(base, value, at, is_better_held)
     }
 
-    /// The relief that is lost where a value is made again before a launch: what that needs comes
-    /// back earlier, or is held.
-    fn lost(&self, closure: &Closure, at: LaunchId) -> f64 {
-        let Scale { task, memory, .. } = self.scale;
-        let held = |&value: &u32| held_relief(&self.scale, self.values, value, at);
+    /// The relief that is lost if a closure runs before a launch: the inputs of the closure come
+    /// back earlier, or are held.
+    fn lost_relief(&self, closure: &Closure, at: LaunchId) -> f64 {
+        let densities = &self.moves.densities;
+        let held = |&value: &u32| held_relief(densities, self.values, value, at);
         let mut lost: f64 = closure.held.iter().map(held).sum();
         for gap in self.inputs(closure, at) {
             if let Some(span) = self.span(gap)
                 && !span.wraps
                 && span.to > at.index()
             {
-                let tensor = task.sequence.operands()[gap];
-                let first = memory.pool(task, tensor) * task.sequence.len();
-                let range = (first + at.index(), first + span.to);
-                lost += self.away(gap) as f64 * sum(self.scale.relief, [range, (0, 0)]) as f64;
+                let rest = Span { from: at.index(), ..span };
+                let relief = sum(densities.relief, self.moves.ranges(gap, rest));
+                lost += self.leaving_objects(gap) as f64 * relief as f64;
             }
         }
         lost
     }
 
-    /// Objects that leave in a gap, one way or the other.
-    fn away(&self, slot: usize) -> u64 {
-        if self.dropped.is_dropped(slot) { self.objects(slot) } else { self.gaps.moved(slot) }
+    /// The objects that leave in a gap, by moves or by a drop.
+    fn leaving_objects(&self, slot: usize) -> u64 {
+        let is_dropped = self.dropped.is_dropped(slot);
+        if is_dropped { self.moves.objects(slot) } else { self.moves.gaps.moved(slot) }
     }
 
-    /// The gaps over a launch of what a closure reads there.
+    /// The gaps of a closure's inputs that span a launch.
     fn inputs<'i>(
         &'i self,
         closure: &'i Closure,
         at: LaunchId,
     ) -> impl Iterator<Item = usize> + 'i {
-        let Scale { task, memory, .. } = self.scale;
-        let sequence = task.sequence;
-        let reads = closure.makers.iter().flat_map(move |&maker| repeat_reads(sequence, maker));
+        let Moves { densities: Densities { task, memory, .. }, ref gaps, .. } = self.moves;
+        let (sequence, gaps): (_, &Gaps<'_>) = (task.sequence, gaps);
+        let reads =
+            closure.makers.iter().flat_map(move |&maker| repeat_reads(sequence, gaps, maker));
         let moves = move |&read: &usize| {
             let tensor = sequence.operands()[read];
             sequence.tensor(tensor).kind == Kind::Temporary && !memory.in_arena(tensor)
         };
-        reads.filter(moves).filter_map(move |read| self.gap_over(self.gaps.version(read), at))
+        reads.filter(moves).filter_map(move |read| self.gap_over(gaps.version(read), at))
     }
 
-    /// Drops the value of a gap, which is made again at its end, and cuts the gaps of what that
-    /// needs.
+    /// Drops the value of a gap, which is computed again at the end of the gap, and cuts the gaps
+    /// of the inputs.
     fn drop_value(&mut self, slot: usize) {
         self.set_moved(slot, 0);
-        let relief = self.ranges(slot).map_or(0, |ranges| sum(self.scale.relief, ranges));
-        let gain = relief as f64 * self.objects(slot) as f64;
+        let ranges = self.span(slot).map(|span| self.moves.ranges(slot, span));
+        let relief = ranges.map_or(0, |ranges| sum(self.moves.densities.relief, ranges));
+        let gain = relief as f64 * self.moves.objects(slot) as f64;
         self.dropped.is_dropped[slot] = 1;
-        self.add(slot, self.objects(slot) as i64);
+        self.add_slack(slot, self.moves.objects(slot) as i64);
         let mut waiting: Cuts = Vec::new();
         let _ = waiting.push(slot as u32);
         while let Some(slot) = waiting.pop() {
@@ -303,8 +307,8 @@ impl Cover<'_, '_, '_> {
         }
     }
 
-    /// Cuts the gaps of what it takes to make the value of a gap again, at the end of that gap;
-    /// those of them that are dropped themselves wait for the same.
+    /// Cuts the gaps of the inputs of a gap's closure where the closure runs. Adds the gaps whose
+    /// values are dropped as well to `waiting`, since their closures now run earlier.
     fn cut_inputs(&mut self, slot: usize, gain: f64, waiting: &mut Cuts) {
         let Some(span) = self.span(slot) else { return };
         let at = LaunchId(span.to as u32);
@@ -316,78 +320,83 @@ impl Cover<'_, '_, '_> {
         let gaps: Cuts = inputs.take(MOST_CUTS).collect();
         for gap in gaps {
             if self.cut(gap as usize, at) && self.dropped.is_dropped(gap as usize) {
-                // Where it is full, the list is longer than the choice knows.
+                // If `waiting` is full, more ops run again than the choice knows.
                 let _ = waiting.push(gap);
             }
         }
     }
 
-    /// Keeps a value that nothing reads any more until a launch.
+    /// Keeps a value that no launch reads any more until a launch.
     fn hold(&mut self, value: u32, at: LaunchId) {
-        let objects = self.objects(value as usize);
-        let (from, to) = held_range(&self.scale, self.values, value, at);
-        self.slack.add(from, to, -(objects as i64));
+        let objects = self.moves.objects(value as usize);
+        let range = held_range(&self.moves.densities, self.values, value, at);
+        self.moves.add_slack([range, (0, 0)], -(objects as i64));
         self.values.hold(value, at);
     }
 
     /// The gap of a value that spans a launch.
     fn gap_over(&self, value: u32, at: LaunchId) -> Option<usize> {
         let mut slot = value as usize;
-        for _gap in 0..LOOKED_AT {
-            let (next, later) = self.gaps.next_use(slot);
-            let next_slot = self.gaps.next_slot(slot);
-            if later || self.gaps.version(next_slot) != value && next >= at {
-                return (!later && next >= at && self.gaps.launch(slot) < at).then_some(slot);
+        for _gap in 0..MOST_SEARCHED {
+            let (next, later) = self.moves.gaps.next_use(slot);
+            let next_slot = self.moves.gaps.next_slot(slot);
+            if later || self.moves.gaps.version(next_slot) != value && next >= at {
+                return (!later && next >= at && self.moves.gaps.launch(slot) < at).then_some(slot);
             }
             if next >= at {
-                return (self.gaps.launch(slot) < at).then_some(slot);
+                return (self.moves.gaps.launch(slot) < at).then_some(slot);
             }
             slot = next_slot;
         }
         None
     }
 
-    /// Ends a gap before a launch; false where it ends before that anyway.
+    /// Ends a gap before a launch. Returns false if the gap does not span the launch.
     fn cut(&mut self, slot: usize, at: LaunchId) -> bool {
         let Some(span) = self.span(slot) else { return false };
         if span.wraps || span.to <= at.index() || span.from > at.index() {
             return false;
         }
-        let away = self.away(slot);
-        self.add(slot, -(away as i64));
+        let leaving = self.leaving_objects(slot);
+        self.add_slack(slot, -(leaving as i64));
         self.dropped.cut[slot] = at.0;
-        self.add(slot, away as i64);
+        self.add_slack(slot, leaving as i64);
         true
     }
 
-    /// The key of a drop that is not needed (the least is given back first).
+    /// The key of a drop that is not needed (the least is given back first); none if it is needed.
     fn needless(&mut self, slot: usize) -> Option<u64> {
         if !self.dropped.is_dropped(slot) {
             return None;
         }
-        let ranges = self.ranges(slot)?;
-        let objects = self.objects(slot);
-        if self.scale.least_slack(&self.slack, ranges) < objects as i64 {
+        let span = self.span(slot)?;
+        let ranges = self.moves.ranges(slot, span);
+        let objects = self.moves.objects(slot);
+        if self.moves.least_slack(ranges) < objects as i64 {
             return None;
         }
-        let span = self.span(slot)?;
-        let gain = sum(self.scale.relief, ranges) as f64 * objects as f64;
+        let gain = sum(self.moves.densities.relief, ranges) as f64 * objects as f64;
         let cost_ns = self.closure(slot, span, gain)?.time_ns.max(1);
         Some((gain / cost_ns as f64).to_bits())
     }
 }
 
-/// The ops of its pool over which a value is held longer, until a launch.
-fn held_range(scale: &Scale<'_>, values: &Values<'_>, value: u32, at: LaunchId) -> (usize, usize) {
-    let Scale { task, memory, .. } = *scale;
+/// The positions at which a value is held longer than its last read, until a launch.
+fn held_range(
+    densities: &Densities<'_>,
+    values: &Values<'_>,
+    value: u32,
+    at: LaunchId,
+) -> (usize, usize) {
+    let Densities { task, memory, .. } = *densities;
     let first = memory.pool(task, task.sequence.operands()[value as usize]) * task.sequence.len();
     let from = values.last_read(value).map_or(0, |last| last.index() + 1).min(at.index());
     (first + from, first + at.index())
 }
 
-/// The relief that is lost where a value is held until a launch.
-fn held_relief(scale: &Scale<'_>, values: &Values<'_>, value: u32, at: LaunchId) -> f64 {
-    let tensor = scale.task.sequence.operands()[value as usize];
-    let range = held_range(scale, values, value, at);
-    scale.memory.objects(tensor) as f64 * sum(scale.relief, [range, (0, 0)]) as f64
+/// The relief that is lost if a value is held until a launch.
+fn held_relief(densities: &Densities<'_>, values: &Values<'_>, value: u32, at: LaunchId) -> f64 {
+    let tensor = densities.task.sequence.operands()[value as usize];
+    let range = held_range(densities, values, value, at);
+    densities.memory.objects(tensor) as f64 * sum(densities.relief, [range, (0, 0)]) as f64
 }

@@ -1,22 +1,24 @@
-//! Repeats: values that are dropped after a use and made again before the next, instead of
-//! staying or moving.
+//! Repeats: values that are dropped after a use and computed again before the next use, instead of
+//! staying on the device or moving.
 //!
-//! A gap of a value may be closed in three ways, and one covering problem ([`cover`]) chooses
-//! among them by price: memory at each op, time on each link, time on the compute stream. What is
-//! chosen becomes a list of launches, some ops more than once ([`unroll`]), and that is planned as
-//! any other list.
+//! A gap of a value may be closed in three ways. One covering problem ([`cover`]) chooses among
+//! them by price: memory at each op, time on each link, and time on the compute stream. The choice
+//! becomes a list of launches with some ops more than once ([`unroll`]), which is planned as any
+//! other list.
 
 mod cover;
 pub(super) mod search;
 mod unroll;
 mod values;
 
-use super::choice::{self, Scale};
+use super::choice;
+use super::densities::Densities;
 use super::gaps::Gaps;
 use super::heap::Heap;
 use super::host_memory::HostMemory;
 use super::load::Load;
 use super::memory::Memory;
+use super::moves::Moves;
 use super::pressure::Pressure;
 use super::request::Task;
 use crate::scratch::{Limits, OutOfScratch, Scratch, larger, total};
@@ -26,10 +28,11 @@ pub(super) use cover::Dropped;
 pub(super) use unroll::{Unrolled, scratch_words as unroll_words, unroll};
 pub(super) use values::Values;
 
-/// What gaps are chosen by.
+/// The prices by which gaps are chosen.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Prices {
-    /// What a nanosecond of compute costs, where one of a link that is fully pressed costs 255.
+    /// The price of a nanosecond of compute, if a nanosecond of a link under full pressure costs
+    /// 255.
     pub(super) compute_price: u64,
     /// The percentage by which a full link raises the cost of one more transfer at that time.
     pub(super) load_percent: u64,
@@ -37,7 +40,7 @@ pub(super) struct Prices {
     pub(super) host_bytes: u64,
 }
 
-/// Words of scratch that [`launches`] asks for.
+/// Words of scratch that [`launches`] needs.
 pub(super) const fn scratch_words(limits: &Limits) -> usize {
     total([
         Values::scratch_words(limits),
@@ -49,8 +52,8 @@ pub(super) const fn scratch_words(limits: &Limits) -> usize {
     ])
 }
 
-/// Chooses repeats by these prices, and writes the list of launches. Returns the number of launches, or
-/// `None` if it finds no choice.
+/// Chooses repeats by these prices and writes the list of launches. Returns the number of launches,
+/// or `None` if it finds no choice.
 pub(super) fn launches(
     task: &Task<'_>,
     memory: &Memory<'_>,
@@ -67,13 +70,14 @@ pub(super) fn launches(
         let mut scratch = scratch.reborrow();
         gaps.clear();
         let slack = gaps.slack(task, memory, 0, &mut scratch)?;
-        let scale = Scale::new(task, memory, choice::Weight::Density, used, &slack, &mut scratch)?;
+        let by = choice::Weight::Density;
+        let densities = Densities::new(task, memory, by, used, &slack, &mut scratch)?;
         let heap = Heap::new(2 * gaps.len(), &mut scratch)?;
-        let load = Load::new(task.sequence, load_percent, &mut scratch)?;
-        let (values, dropped) = (&mut values, &mut dropped);
+        let load = Some(Load::new(task.sequence, load_percent, &mut scratch)?);
         let host = HostMemory::within(host_bytes, task, memory, &mut scratch)?;
-        let mut cover =
-            Cover { scale, gaps, values, dropped, slack, heap, load, compute_price, host };
+        let moves = Moves { densities, gaps, slack, load, host };
+        let (values, dropped) = (&mut values, &mut dropped);
+        let mut cover = Cover { moves, values, dropped, heap, compute_price };
         cover.cover();
         cover.give_back();
     }

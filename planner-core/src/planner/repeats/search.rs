@@ -1,11 +1,16 @@
-//! The search for the repeats that make the shortest plan.
+//! Searches for the repeats of the shortest plan.
 //!
-//! One price of compute leads to one list of launches. Where links limit and compute idles, the best price
-//! is a hundredth of that where compute limits, so the search finds its own scale; then it goes on
-//! with the pressures that the lists so far showed. In the next round the
-//! best list replaces the sequence, so that what was made again may be dropped again. Where much has to be made
-//! again, no price leads to lists as good as the segments of [checkpointing](checkpoint), so that there is a
-//! search from these too.
+//! One price of compute leads to one list of launches. If links limit the plan and compute idles,
+//! the best price is a hundredth of the best price under limiting compute, so the search must find
+//! the scale of prices. Then it goes on with the pressures of the lists so far. In the next round
+//! the best list replaces the sequence, so that repeated values may be dropped again. If many
+//! values must be repeated, no price leads to lists as good as the segments of
+//! [checkpointing](checkpoint), so a second search starts from segments.
+
+#![expect(
+    clippy::indexing_slicing,
+    reason = "prices are below `PRICES`, and lengths are those of lists in these buffers"
+)]
 
 use super::{Prices, Unrolled};
 use crate::graph::OpId;
@@ -20,76 +25,80 @@ use crate::planner::pressure::Pressure;
 use crate::planner::recipe::{Order, SPARING};
 use crate::planner::request::{Output, PoolTables, Task};
 use crate::planner::strategy::Need;
-use crate::planner::trials::{Basis, Judging, Search, Trials};
+use crate::planner::trials::{Context, Judging, Search, Trials};
 use crate::planner::uses::Uses;
 use crate::scratch::{Limits, Scratch, larger, total, words};
 use crate::sequence::Sequence;
 
-/// Prices, in octaves above the least, of which each has [`RUNGS`]. What a nanosecond of compute costs where
-/// one of a link that is fully pressed costs 255.
+/// Prices of a nanosecond of compute, if a nanosecond of a link under full pressure costs 255. They
+/// span this number of octaves above the least price, with [`RUNGS`] in each.
 const OCTAVES: usize = 12;
 const LEAST_PRICE: u64 = 16;
 
-/// Prices within an octave, in thousandths of the first. Closer ones lead to the same lists, as a rule.
+/// Prices within an octave, in thousandths of the first. Closer prices usually lead to the same
+/// lists.
 const RUNGS: [u64; 16] = [
     1000, 1044, 1091, 1139, 1189, 1242, 1297, 1354, 1414, 1477, 1542, 1610, 1682, 1756, 1834, 1915,
 ];
 
-/// Prices that are tried before the others. There may be a good one in several of their valleys.
+/// The prices that are tried first. Costs may have several minima, and a good price near each.
 const COARSE: [usize; 9] = [132, 100, 68, 116, 148, 124, 140, 36, 164];
 
-/// How many of them tell two orders of the ops apart.
-const TELLING: usize = 3;
+/// The number of these prices that rank two orders of the ops.
+const RANK_LISTS: usize = 3;
 
-/// The error of these lists: one part of the period in so many, rarely more.
-const TELLING_ERROR: u64 = 128;
+/// The relative error of the rank, as a fraction of the period. It is rarely larger.
+const RANK_ERROR: u64 = 128;
 
-/// How far from the best price so far others are tried then: half of it, and twice as much.
+/// The first distance between the best price so far and the next ones to try: an octave.
 const STRIDE: usize = RUNGS.len();
 
-/// Prices that a round tries at most, as a rule.
+/// The number of prices that a round usually tries at most.
 const CLIMBED: usize = 22;
 
-/// Factors of the best price, in percent. Lists that learn from the pressures of earlier lists take them in
-/// turn.
+/// Factors of the best price, in percent. Lists that use the pressures of earlier lists take them
+/// in turn.
 const LEARNING: [u64; 8] = [100, 90, 110, 80, 125, 100, 90, 110];
 
-/// The number of lists in a round that learn.
+/// The number of lists in a round that use learned pressures.
 const LEARNED: usize = 24;
 
-/// The [`load_percent`](Prices::load_percent) of the first lists, and of lists that learn: learned pressures
-/// already tell where a link carries much.
+/// The [`load_percent`](Prices::load_percent) of the first lists, and of lists with learned
+/// pressures, which already include the load of the links.
 const LOAD_PERCENT: [u64; 2] = [100, 20];
 
-/// A sequence is [judged](Trials::sample_paced) by several lists if its first list is longer than the best
+/// A sequence is [judged](Trials::sample_paced) by several lists if its first list exceeds the best
 /// period so far by at most this fraction.
 const NEAR: u64 = 200;
 
-/// Lists in a round.
+/// The number of lists in a round.
 const ROUND: usize = CLIMBED + LEARNED;
 
-/// Lists in a round where there are too few for a whole one. A balance: with fewer, prices are too far apart.
+/// The number of lists in a round if there are too few lists for a whole one. A balance: with fewer
+/// lists, prices are too far apart.
 const SHORT_ROUND: usize = 24;
 
-/// Rounds beyond which no work gained more than 0.1 % of its period.
+/// The most rounds with a plan. No work gained more than 0.1 % of its period by further rounds.
 const ROUNDS: usize = 3;
 
-/// The search goes on from segments of checkpointing whose plan is longer than the best one by at most this
-/// fraction, and segments are judged by more lists if the first one is: a few lists tell no better.
+/// The search goes on from segments of checkpointing if their plan exceeds the best one by at most
+/// this fraction. Segments are judged by more lists if the first list does so too, since a few
+/// lists are not more accurate.
 const NEAR_SEGMENTS: u64 = 32;
 
-/// If their plan is longer, that search has one list in so many.
+/// If the plan of segments is longer than the best one, that search gets one list in this many.
 const SHARE_OF_SEGMENTS: usize = 4;
 
-/// Lists that are tried at most.
+/// The most lists that the search tries.
 pub(in crate::planner) const MOST_LISTS: usize = ROUNDS * ROUND;
 
-/// Words of scratch that [`best`] and [`best_of_segments`] keep, each.
+/// Words of scratch that [`best`] and [`best_of_segments`] each keep.
 pub(in crate::planner) const fn kept_words(limits: &Limits) -> usize {
     words::<OpId>(limits.ops).saturating_add(Sequence::scratch_words(limits))
 }
 
-/// Words of scratch that [`best`] and [`best_of_segments`] ask for, by limits [with repeats](Limits::with_repeats).
+/// Words of scratch that [`best`] and [`best_of_segments`] need, by limits [with
+/// repeats](Limits::with_repeats).
 pub(in crate::planner) const fn scratch_words(limits: &Limits) -> usize {
     let judge = total([
         memory::scratch_words(limits),
@@ -123,24 +132,24 @@ pub(in crate::planner) const fn scratch_words(limits: &Limits) -> usize {
     kept_words(limits).saturating_add(larger(arranged, segments))
 }
 
-/// The best list of launches so far, and what a plan of it comes to: if there is none, the list that
-/// needs least of the host, to which more repeats may be added.
-struct Leader<'l> {
+/// The best list of launches so far, and the prediction of its plan. If no list has a plan yet, the
+/// list that exceeds host memory least, to which more repeats may be added.
+struct Incumbent<'l> {
     predicted: Option<Prediction>,
-    /// What the host has too little, if there is no plan.
+    /// The bytes that the host lacks, if there is no plan.
     excess_bytes: u64,
     launches: &'l mut [OpId],
     len: usize,
 }
 
-impl<'l> Leader<'l> {
+impl<'l> Incumbent<'l> {
     fn new(task: &Task<'_>, scratch: &mut Scratch<'l>) -> Result<Self, PlanningError> {
         let most = task.sequence.graph().ops().len().saturating_mul(2);
         let launches = scratch.take(most, OpId(0))?;
         Ok(Self { predicted: None, excess_bytes: u64::MAX, launches, len: 0 })
     }
 
-    /// The list as a sequence, and what a plan of it comes to.
+    /// The list as a sequence, and the prediction of its plan.
     fn sequence<'s>(
         &self,
         task: &Task<'s>,
@@ -150,7 +159,7 @@ impl<'l> Leader<'l> {
         Ok(Some((task.sequence.in_order(self.launches(), scratch)?, predicted)))
     }
 
-    /// What there is less of, the better the list is.
+    /// The rank of the list; a better list has a smaller rank.
     fn rank(&self) -> Rank {
         self.judged().rank()
     }
@@ -170,7 +179,7 @@ impl<'l> Leader<'l> {
     }
 
     /// Keeps a list if it is better.
-    fn offer(&mut self, judged: Judged, launches: impl Iterator<Item = OpId>) {
+    fn keep_if_better(&mut self, judged: Judged, launches: impl Iterator<Item = OpId>) {
         if self.rank() <= judged.rank() {
             return;
         }
@@ -183,9 +192,10 @@ impl<'l> Leader<'l> {
     }
 }
 
-/// The best sequence with repeats of `lists` that are tried, and what a plan of it comes to; none
-/// where none is found. If the ops may be in one of several orders, a few lists of each tell which is best:
-/// some orders are given, others are ways to join ops. The search continues with the two best ways.
+/// The best sequence with repeats among `lists` tried ones, and the prediction of its plan; none if
+/// none is found. There may be several orders of the ops: two given ones, and ways to join ops. A
+/// few lists of each order tell which is best; the search goes on with the best given order and the
+/// two best ways.
 pub(in crate::planner) fn best<'s>(
     (orders, joins): ([Option<Task<'s>>; 2], impl Iterator<Item = Join>),
     lists: usize,
@@ -205,24 +215,25 @@ pub(in crate::planner) fn best<'s>(
         }
         ways = best_joins(&task, (least, joins), lists, output, scratch)?;
     }
-    let mut leader = Leader::new(&task, scratch)?;
-    // A rank comes from few lists: with more repeats, the other order may be better.
+    let mut incumbent = Incumbent::new(&task, scratch)?;
+    // Ranks come from few lists: with more repeats, another order may be better.
     let fewer = if ways[0].is_some() { lists.div_ceil(2) } else { lists };
-    extend(&task, &mut leader, fewer, output, scratch)?;
+    extend(&task, &mut incumbent, fewer, output, scratch)?;
     for join in ways.into_iter().flatten() {
         let mut scratch = scratch.reborrow();
         if let Some(sequence) = order::arrange(task.sequence, join, &mut scratch)? {
             let task = Task { sequence: &sequence, ..task };
-            let mut joined = Leader::new(&task, &mut scratch)?;
+            let mut joined = Incumbent::new(&task, &mut scratch)?;
             extend(&task, &mut joined, lists, output, &mut scratch)?;
-            leader.offer(joined.judged(), joined.launches());
+            incumbent.keep_if_better(joined.judged(), joined.launches());
         }
     }
-    leader.sequence(&task, scratch)
+    incumbent.sequence(&task, scratch)
 }
 
-/// Ranks ways to join ops, and returns the best two that are surely better than the given order. Two are returned
-/// because a few lists cannot tell which of them leads to the shorter plan.
+/// Ranks ways to join ops, and returns the best two that are better than the given order by more
+/// than the error of ranks. It returns two since a few lists cannot tell which one leads to the
+/// shorter plan.
 fn best_joins(
     task: &Task<'_>,
     (least, joins): (Rank, impl Iterator<Item = Join>),
@@ -250,10 +261,10 @@ fn best_joins(
 
 /// Whether a rank is less than another by more than the error of the lists that both come from.
 const fn is_surely_less((lacks, (one_ns, _)): Rank, (other_lacks, (other_ns, _)): Rank) -> bool {
-    lacks < other_lacks || lacks == other_lacks && one_ns < other_ns - other_ns / TELLING_ERROR
+    lacks < other_lacks || lacks == other_lacks && one_ns < other_ns - other_ns / RANK_ERROR
 }
 
-/// What a few lists with repeats come to.
+/// The rank of a few lists with repeats.
 fn rank(
     task: &Task<'_>,
     lists: usize,
@@ -261,16 +272,17 @@ fn rank(
     scratch: &mut Scratch<'_>,
 ) -> Result<Rank, PlanningError> {
     let mut scratch = scratch.reborrow();
-    let mut leader = Leader::new(task, &mut scratch)?;
-    let mut left = lists.min(TELLING);
-    add_repeats(task, &mut leader, (usize::MAX, &mut left), output, &mut scratch)?;
-    Ok(leader.rank())
+    let mut incumbent = Incumbent::new(task, &mut scratch)?;
+    let mut left = lists.min(RANK_LISTS);
+    add_repeats(task, &mut incumbent, (usize::MAX, &mut left), output, &mut scratch)?;
+    Ok(incumbent.rank())
 }
 
-/// Which lists of launches in segments are worth a try.
+/// The lists of launches in segments that are worth a try.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::planner) struct Segments {
-    /// The period of the plan to beat. Lists whose plans are hardly longer may lead to shorter ones.
+    /// The period of the plan to improve on. Lists with slightly longer plans may lead to shorter
+    /// ones.
     pub(in crate::planner) than_ns: u64,
     /// Which values stay between segments.
     pub(in crate::planner) staying: Staying,
@@ -287,24 +299,25 @@ pub(in crate::planner) fn best_of_segments<'s>(
     scratch: &mut Scratch<'s>,
 ) -> Result<Option<(Sequence<'s>, Prediction)>, PlanningError> {
     let Segments { than_ns, staying, .. } = segments;
-    let mut leader = Leader::new(task, scratch)?;
+    let mut incumbent = Incumbent::new(task, scratch)?;
     if staying == Staying::Needed {
-        // Memory is so short that another order than the best of those with each op once may do better.
-        extend(task, &mut leader, lists, output, scratch)?;
+        // Memory is so short that another order than the best one without repeats may be better.
+        extend(task, &mut incumbent, lists, output, scratch)?;
     }
-    let before = leader.rank();
+    let before = incumbent.rank();
     let near_ns = than_ns.saturating_add(than_ns / NEAR_SEGMENTS);
     let near = Segments { than_ns: near_ns, ..segments };
-    try_segments(task, near, &mut leader, output, scratch)?;
-    if leader.rank() != before {
-        let is_shorter = leader.predicted.is_none_or(|best| best.period_ns < than_ns);
+    try_segments(task, near, &mut incumbent, output, scratch)?;
+    if incumbent.rank() != before {
+        let is_shorter = incumbent.predicted.is_none_or(|best| best.period_ns < than_ns);
         let lists = if is_shorter { lists } else { lists.div_ceil(SHARE_OF_SEGMENTS) };
-        extend(task, &mut leader, lists, output, scratch)?;
+        extend(task, &mut incumbent, lists, output, scratch)?;
     }
-    leader.sequence(task, scratch)
+    incumbent.sequence(task, scratch)
 }
 
-/// The least time of the launches that any number of segments leads to. No plan takes less than its launches.
+/// The least time of the launches over all numbers of segments. No plan takes less time than its
+/// launches.
 pub(in crate::planner) fn least_of_segments(
     task: &Task<'_>,
     output: &mut Output<'_>,
@@ -319,59 +332,59 @@ pub(in crate::planner) fn least_of_segments(
     Ok(least_ns)
 }
 
-/// Adds repeats in rounds, as long as that gains anything and there are lists left.
+/// Adds repeats in rounds, until a round gains nothing or no lists are left.
 fn extend(
     task: &Task<'_>,
-    leader: &mut Leader<'_>,
+    incumbent: &mut Incumbent<'_>,
     lists: usize,
     output: &mut Output<'_>,
     scratch: &mut Scratch<'_>,
 ) -> Result<(), PlanningError> {
     let mut left = lists;
     let mut rounds = 0;
-    // If lists are few, another round gains more than better prices in the first one.
+    // If there are few lists, another round gains more than better prices in the first round.
     let round = if lists < ROUND { SHORT_ROUND } else { ROUND };
     while rounds < ROUNDS {
-        let before = leader.rank();
-        add_repeats(task, leader, (round, &mut left), output, scratch)?;
-        if left == 0 || leader.rank() == before {
+        let before = incumbent.rank();
+        add_repeats(task, incumbent, (round, &mut left), output, scratch)?;
+        if left == 0 || incumbent.rank() == before {
             break;
         }
-        // Rounds that end without a plan do not count.
-        rounds += usize::from(leader.predicted.is_some());
+        // A round that ends without a plan does not count.
+        rounds += usize::from(incumbent.predicted.is_some());
     }
     Ok(())
 }
 
-/// Tries lists that add repeats to the best one so far, or to the first.
+/// Tries lists that add repeats to the best list so far, or to the first sequence.
 fn add_repeats(
     first: &Task<'_>,
-    leader: &mut Leader<'_>,
+    incumbent: &mut Incumbent<'_>,
     (round, left): (usize, &mut usize),
     output: &mut Output<'_>,
     scratch: &mut Scratch<'_>,
 ) -> Result<(), PlanningError> {
     let mut scratch = scratch.reborrow();
-    let extended = match leader.len {
+    let extended = match incumbent.len {
         0 => None,
-        _ => Some(first.sequence.in_order(leader.launches(), &mut scratch)?),
+        _ => Some(first.sequence.in_order(incumbent.launches(), &mut scratch)?),
     };
     let base = Task { sequence: extended.as_ref().unwrap_or(first.sequence), ..*first };
-    Round::new(&base, leader, output.reborrow(), &mut scratch)?.run(round, left, &mut scratch)
+    Round::new(&base, incumbent, output.reborrow(), &mut scratch)?.run(round, left, &mut scratch)
 }
 
-/// Tries the lists that each number of segments leads to.
+/// Tries the lists of each number of segments.
 fn try_segments(
     task: &Task<'_>,
     Segments { than_ns, staying, order }: Segments,
-    leader: &mut Leader<'_>,
+    incumbent: &mut Incumbent<'_>,
     output: &mut Output<'_>,
     scratch: &mut Scratch<'_>,
 ) -> Result<(), PlanningError> {
     let mut scratch = scratch.reborrow();
     let memory = checkpoint::memory(task, output.arena, &mut scratch)?;
     checkpoint::each(task, &memory, staying, &mut scratch, |sequence, scratch| {
-        try_segmented(&Task { sequence, ..*task }, than_ns, leader, output, scratch)?;
+        try_segmented(&Task { sequence, ..*task }, than_ns, incumbent, output, scratch)?;
         if order == Order::Given {
             return Ok(());
         }
@@ -379,33 +392,33 @@ fn try_segments(
         match order::arrange_launches(sequence, Join::Light, &mut scratch)? {
             Some(sequence) => {
                 let task = Task { sequence: &sequence, ..*task };
-                try_segmented(&task, than_ns, leader, output, &mut scratch)
+                try_segmented(&task, than_ns, incumbent, output, &mut scratch)
             }
             None => Ok(()),
         }
     })
 }
 
-/// Judges launches in segments, which may take less than the best list, or than `than_ns` if there is none. Keeps
-/// them if they do.
+/// Judges launches in segments if their launches take less time than the best list, or than
+/// `than_ns` if there is none. Keeps them if their plan is better.
 fn try_segmented(
     task: &Task<'_>,
     than_ns: u64,
-    leader: &mut Leader<'_>,
+    incumbent: &mut Incumbent<'_>,
     output: &mut Output<'_>,
     scratch: &mut Scratch<'_>,
 ) -> Result<(), PlanningError> {
     let sequence = task.sequence;
-    let least_ns = leader.predicted.map_or(than_ns, |predicted| predicted.period_ns);
+    let least_ns = incumbent.predicted.map_or(than_ns, |predicted| predicted.period_ns);
     if sequence.compute_ns() >= least_ns {
         return Ok(());
     }
-    // There are few of them, so each is judged closely.
+    // There are few of them, so each is judged by several lists.
     let near_ns = least_ns.saturating_add(least_ns / NEAR_SEGMENTS);
     let judging = Judging { near_ns, sparing: &SPARING };
     let judged = judge(task, output.reborrow(), judging, None, scratch)?;
     if judged.predicted.is_none_or(|found| found.period_ns < least_ns) {
-        leader.offer(judged, sequence.launches().map(|launch| sequence.op(launch)));
+        incumbent.keep_if_better(judged, sequence.launches().map(|launch| sequence.op(launch)));
     }
     Ok(())
 }
@@ -413,11 +426,11 @@ fn try_segmented(
 /// The number of prices.
 const PRICES: usize = OCTAVES * RUNGS.len();
 
-/// A search for the price whose list costs least, wherever on the scale it is: from the best price so far to
-/// those a stride below and above, which is halved where neither is better.
+/// A search for the price with the best list, over the whole scale: it tries prices one stride
+/// below and above the best price so far, and halves the stride if neither is better.
 struct Climb {
     is_tried: [bool; PRICES],
-    /// The best price, and what its list costs.
+    /// The best price, and the rank of its list.
     best: (usize, Rank),
     stride: usize,
 }
@@ -427,7 +440,7 @@ impl Climb {
         Self { is_tried: [false; PRICES], best: (COARSE[0], (u64::MAX, (0, 0))), stride: STRIDE }
     }
 
-    /// The next price; none after the last.
+    /// The next price to try; none after the last.
     fn next(&mut self) -> Option<usize> {
         if let Some(&next) = COARSE.iter().find(|&&at| !self.is_tried[at]) {
             return Some(next);
@@ -449,8 +462,9 @@ impl Climb {
         COARSE.iter().all(|&at| self.is_tried[at])
     }
 
-    /// Keeps a price if its list costs less, or the same with cheaper compute.
-    fn see(&mut self, at: usize, cost: Rank) {
+    /// Records the rank of a price's list. Keeps the price if its rank is less, or equal with
+    /// cheaper compute.
+    fn record(&mut self, at: usize, cost: Rank) {
         self.is_tried[at] = true;
         let (best, least) = self.best;
         if (cost, at) <= (least, best) {
@@ -458,20 +472,20 @@ impl Climb {
         }
     }
 
-    /// What a nanosecond of compute costs.
+    /// The price of a nanosecond of compute.
     fn price(at: usize) -> u64 {
         (LEAST_PRICE << (at / RUNGS.len())) * RUNGS[at % RUNGS.len()] / 1000
     }
 }
 
-/// The host's bytes that are missing, the period and the repeats.
+/// The bytes that the host lacks, and the cost of the plan.
 type Rank = (u64, (u64, u64));
 
-/// What a paced list comes to, if it fits.
+/// The prediction of a sequence's best paced list, if a list fits.
 #[derive(Clone, Copy, Debug, Default)]
 struct Judged {
     predicted: Option<Prediction>,
-    /// What the host had too little before less was moved.
+    /// The bytes that the host lacked for the first choice.
     excess_bytes: u64,
 }
 
@@ -485,7 +499,7 @@ impl Judged {
     }
 }
 
-/// Lists that add repeats to one sequence.
+/// A round: lists that add repeats to one sequence.
 struct Round<'r, 'l, 'o> {
     base: &'r Task<'r>,
     memory: Memory<'r>,
@@ -493,24 +507,24 @@ struct Round<'r, 'l, 'o> {
     used: Pressure<'r>,
     output: Output<'o>,
     /// The best list of all rounds.
-    leader: &'r mut Leader<'l>,
+    incumbent: &'r mut Incumbent<'l>,
 }
 
 impl<'r, 'l, 'o> Round<'r, 'l, 'o> {
     fn new(
         base: &'r Task<'r>,
-        leader: &'r mut Leader<'l>,
+        incumbent: &'r mut Incumbent<'l>,
         mut output: Output<'o>,
         scratch: &mut Scratch<'r>,
     ) -> Result<Self, PlanningError> {
         let memory = Memory::new(base, Need::LargestOp, output.reborrow().arena, scratch)?;
         let gaps = Gaps::new(base.sequence, scratch)?;
         let used = Pressure::new(base.sequence.len(), scratch)?;
-        Ok(Self { base, memory, gaps, used, output, leader })
+        Ok(Self { base, memory, gaps, used, output, incumbent })
     }
 
-    /// Tries one price after the other, then lists that learn, as long as there are lists left. Each takes
-    /// about half of `lists`.
+    /// Tries prices, then lists with learned pressures, as long as there are lists left. Each of
+    /// the two gets about half of `lists`.
     fn run(
         &mut self,
         lists: usize,
@@ -518,24 +532,24 @@ impl<'r, 'l, 'o> Round<'r, 'l, 'o> {
         scratch: &mut Scratch<'_>,
     ) -> Result<(), PlanningError> {
         let for_later = left.saturating_sub(lists / 2);
-        let before = self.leader.rank();
+        let before = self.incumbent.rank();
         let at_rest = self.used.mean_of_links();
         let mut climb = Climb::new();
         while let Some(at) = climb.next().filter(|_| *left > for_later) {
             let price = (Climb::price(at), false);
             let Some(judged) = self.try_price(price, left, scratch)? else { return Ok(()) };
-            climb.see(at, judged.rank());
-            let lacks_less = self.leader.predicted.is_none() && self.leader.rank() < before;
+            climb.record(at, judged.rank());
+            let lacks_less = self.incumbent.predicted.is_none() && self.incumbent.rank() < before;
             if lacks_less && climb.tried_coarse() {
-                // The next round adds repeats to the list that lacks least. It finds a plan with fewer lists than
-                // more prices do.
+                // The next round adds repeats to the list that lacks least host memory. That finds
+                // a plan with fewer lists than more prices do.
                 return Ok(());
             }
         }
         let (best, mut least) = climb.best;
         let mut price = Climb::price(best);
         for percent in LEARNING.into_iter().cycle().take(LEARNED.min(lists / 2)) {
-            // Where links are pressed less, a nanosecond of theirs costs less.
+            // If links are under less pressure, a nanosecond of a link costs less.
             let scale = self.used.mean_of_links();
             let tried = price.saturating_mul(percent) / 100;
             let scaled = (tried.saturating_mul(scale) / at_rest, true);
@@ -547,7 +561,7 @@ impl<'r, 'l, 'o> Round<'r, 'l, 'o> {
         Ok(())
     }
 
-    /// Judges the list that a price leads to, by learned pressures or not. If the host has too little memory
+    /// Judges the list of a price, by learned pressures or not. If the host has too little memory
     /// for that list, also judges one that fits the host. Returns `None` if no lists are left.
     fn try_price(
         &mut self,
@@ -569,7 +583,7 @@ impl<'r, 'l, 'o> Round<'r, 'l, 'o> {
         Ok(Some(judged))
     }
 
-    /// Judges the list that prices lead to, and keeps it if it is the best so far.
+    /// Judges the list of some prices, and keeps it if it is the best so far.
     fn probe(
         &mut self,
         prices: Prices,
@@ -578,7 +592,7 @@ impl<'r, 'l, 'o> Round<'r, 'l, 'o> {
     ) -> Result<Judged, PlanningError> {
         let mut scratch = scratch.reborrow();
         let base = self.base.sequence;
-        let list = scratch.take(self.leader.launches.len(), OpId(0))?;
+        let list = scratch.take(self.incumbent.launches.len(), OpId(0))?;
         let positions = scratch.take(base.len(), 0u32)?;
         let lists = Unrolled { launches: &mut *list, positions: &mut *positions };
         let (memory, gaps, used) = (&self.memory, &mut self.gaps, &self.used);
@@ -588,15 +602,16 @@ impl<'r, 'l, 'o> Round<'r, 'l, 'o> {
         let sequence = base.in_order(order, &mut scratch)?;
         let task = Task { sequence: &sequence, ..*self.base };
         let learner = learns.then_some((&mut self.used, &*positions));
-        let judging = Judging { near_ns: self.leader.near_ns(), sparing: &SPARING[..1] };
+        let judging = Judging { near_ns: self.incumbent.near_ns(), sparing: &SPARING[..1] };
         let judged = judge(&task, self.output.reborrow(), judging, learner, &mut scratch)?;
-        self.leader.offer(judged, list[..launches].iter().copied());
+        self.incumbent.keep_if_better(judged, list[..launches].iter().copied());
         Ok(judged)
     }
 }
 
-/// Writes paced lists of a sequence, and returns the prediction of the best one, or none if no list fits.
-/// The learner learns the pressures of the last list, for the launches of the base by their positions.
+/// Writes paced lists of a sequence, and returns the prediction of the best one; none if no list
+/// fits. The learner adopts the pressures of the last list, by the positions of the base's
+/// launches.
 fn judge(
     task: &Task<'_>,
     output: Output<'_>,
@@ -608,14 +623,14 @@ fn judge(
     let Output { steps, resident, arena, pools, tensor_pool } = output;
     let mut trials = Trials::new(task, steps, resident, PoolTables { pools, tensor_pool });
     let memory = match Memory::new(task, Need::LargestOp, arena, &mut scratch) {
-        // More of what is small lies in the arena for longer.
+        // More small tensors may lie in the arena for longer, so that it does not fit.
         Err(PlanningError::Infeasible { .. }) => return Ok(Judged::default()),
         memory => memory?,
     };
     let uses = Uses::new(task.sequence, &mut scratch)?;
-    let basis = Basis { memory: &memory, uses: &uses, arena: &arena[..memory.placed] };
+    let context = Context { memory: &memory, uses: &uses, arena: &arena[..memory.placed] };
     let mut search = Search::new(task.sequence, &mut scratch)?;
-    let predicted = trials.sample_paced(judging, &basis, &mut search, &mut scratch)?;
+    let predicted = trials.sample_paced(judging, &context, &mut search, &mut scratch)?;
     let excess_bytes = trials
         .host_shortage_bytes
         .map_or(0, |needed_bytes| needed_bytes.saturating_sub(task.machine.host_bytes).max(1));
@@ -629,13 +644,13 @@ fn judge(
 mod tests {
     use super::*;
 
-    /// The prices that are tried where a list costs more the farther its price is from the best.
+    /// The prices that are tried if ranks grow with the distance from the best price.
     fn tried(best: u64) -> heapless::Vec<u64, 32> {
         let mut climb = Climb::new();
         let next = || {
             let at = climb.next()?;
             let price = Climb::price(at);
-            climb.see(at, (0, (price.max(best) * 1000 / price.min(best), 0)));
+            climb.record(at, (0, (price.max(best) * 1000 / price.min(best), 0)));
             Some(price)
         };
         core::iter::from_fn(next).collect()
@@ -652,10 +667,10 @@ mod tests {
     }
 
     #[test]
-    fn where_all_prices_cost_the_same_compute_is_cheap() {
+    fn if_all_prices_cost_the_same_compute_is_cheap() {
         let mut climb = Climb::new();
         while let Some(at) = climb.next() {
-            climb.see(at, (0, (7, 7)));
+            climb.record(at, (0, (7, 7)));
         }
         assert_eq!(Climb::price(climb.best.0), LEAST_PRICE);
     }

@@ -1,4 +1,10 @@
-//! The list of launches in which chosen values are made again where they are read next.
+//! Writes the list of launches in which dropped values are computed again before their next read.
+
+#![expect(
+    clippy::indexing_slicing,
+    reason = "slots, tensors and launches are those of the sequence, and the arrays have an entry \
+              for each"
+)]
 
 use super::cover::Dropped;
 use super::values::{NONE, Values, repeat_reads};
@@ -12,21 +18,21 @@ pub(in crate::planner) const fn scratch_words(limits: &Limits) -> usize {
     total([words::<u32>(limits.tensors), words::<u32>(limits.ops).saturating_mul(2)])
 }
 
-/// A list in the making.
+/// The state of writing a list.
 struct Unrolling<'u, 's> {
     sequence: &'u Sequence<'s>,
     gaps: &'u Gaps<'u>,
     memory: &'u Memory<'u>,
     values: &'u Values<'u>,
-    /// The value that each temporary holds; none where it was dropped.
+    /// The value that each temporary holds; none after it was dropped.
     holds: &'u mut [u32],
-    /// Launches that wait for what they read.
+    /// Launches that wait for their operands.
     stack: &'u mut [u32],
-    /// Launches that were made again for the next launch.
+    /// Launches that were repeated for the next launch.
     again: &'u mut [u32],
     launches: &'u mut [OpId],
     len: usize,
-    /// Operands that more launches may have.
+    /// The number of operands that further launches may have.
     operands_left: usize,
 }
 
@@ -35,13 +41,13 @@ struct Unrolling<'u, 's> {
 pub(in crate::planner) struct Unrolled<'u> {
     /// The ops to launch.
     pub(in crate::planner) launches: &'u mut [OpId],
-    /// The position of each launch of the sequence among them.
+    /// The position in `launches` of each launch of the sequence.
     pub(in crate::planner) positions: &'u mut [u32],
 }
 
-/// Writes the ops to launch, in order: those of the sequence, each after what it needs and is not
-/// there any more. Returns how many there are; none where a value cannot be made again or there
-/// are too many.
+/// Writes the ops to launch, in order: each launch of the sequence, after repeats of the values
+/// that it reads and that were dropped. Returns their number; none if a value cannot be computed
+/// again or there are too many launches.
 pub(in crate::planner) fn unroll(
     sequence: &Sequence<'_>,
     gaps: &Gaps<'_>,
@@ -74,13 +80,13 @@ pub(in crate::planner) fn unroll(
 }
 
 impl Unrolling<'_, '_> {
-    /// Launches an op after what it needs, and drops what is not to be kept.
+    /// Launches an op after the repeats that it needs, and drops values as chosen.
     fn launch(&mut self, launch: LaunchId, dropped: &Dropped<'_>) -> Option<()> {
         let sequence = self.sequence;
         let first = sequence.first_slot(launch);
         let reads = first..sequence.first_write(launch);
         let mut made = 0;
-        // What makes one value may overwrite another.
+        // The launches that compute one value may overwrite another.
         while let Some(slot) = reads.clone().find(|&slot| !self.is_there(slot)) {
             self.make(slot, launch, &mut made)?;
         }
@@ -110,7 +116,7 @@ impl Unrolling<'_, '_> {
         Some(())
     }
 
-    /// Forgets a value that no later launch of the sequence reads and that takes memory.
+    /// Drops a value that no later launch of the sequence reads and that takes pool memory.
     fn drop_dead(&mut self, value: u32, launch: LaunchId) {
         let tensor = self.sequence.operands()[value as usize];
         let is_held = self.holds[tensor.index()] == value;
@@ -120,7 +126,7 @@ impl Unrolling<'_, '_> {
         }
     }
 
-    /// The operands of the temporaries that a launch writes.
+    /// The slots of the temporaries that a launch writes.
     fn written(&self, launch: LaunchId) -> impl Iterator<Item = usize> + use<> {
         let first = self.sequence.first_write(launch);
         first..first + self.sequence.writes(launch).len()
@@ -140,18 +146,18 @@ impl Unrolling<'_, '_> {
             || self.holds[tensor.index()] == self.gaps.version(slot)
     }
 
-    /// Makes what an operand of a launch reads and is not there.
+    /// Repeats the launches that compute a missing operand of a launch.
     fn make(&mut self, slot: usize, launch: LaunchId, made: &mut usize) -> Option<()> {
         let mut depth = 0;
         self.wait_for(slot, &mut depth)?;
         while let Some(top) = depth.checked_sub(1) {
             let maker = LaunchId(self.stack[top]);
-            let mut reads = repeat_reads(self.sequence, maker);
+            let mut reads = repeat_reads(self.sequence, self.gaps, maker);
             if let Some(slot) = reads.find(|&slot| !self.is_there(slot)) {
                 self.wait_for(slot, &mut depth)?;
                 continue;
             }
-            if !self.values.can_run_again(self.sequence, maker, launch) {
+            if !self.values.can_run_again(self.sequence, self.gaps, maker, launch) {
                 return None;
             }
             depth -= 1;

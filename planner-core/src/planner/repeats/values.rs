@@ -1,30 +1,36 @@
-//! The values of a sequence: who makes them, who reads them last, and what it takes to make one
-//! again.
+//! The values of a sequence: the launches that write and last read each value, and the launches
+//! that compute it again.
 
-use crate::graph::{Kind, TensorId};
+#![expect(
+    clippy::indexing_slicing,
+    reason = "slots, values and launches are those of the sequence, and the arrays have an entry \
+              for each"
+)]
+
+use crate::graph::Kind;
 use crate::planner::gaps::Gaps;
 use crate::planner::memory::Memory;
 use crate::scratch::{Limits, OutOfScratch, Scratch, total, words};
 use crate::sequence::{LaunchId, Sequence};
 use heapless::Vec;
 
-/// Ops that are run again for one value at most.
+/// The most ops that are run again for one value.
 const MOST_OPS: usize = 256;
 
-/// Values that are held for one at most.
+/// The most values that are held for one value.
 const MOST_HELD: usize = 64;
 
 /// No launch, or no operand.
 pub(super) const NONE: u32 = u32::MAX;
 
-/// The values of the temporaries. A value is named by the operand that writes it.
+/// The values of temporaries. A value is named by the slot that writes it.
 #[derive(Debug)]
 pub(in crate::planner) struct Values<'a> {
-    /// The last launch that reads each value, by the operand that writes it.
+    /// The last launch that reads each value.
     last_read: &'a mut [u32],
-    /// The first launch after each operand's that writes the tensor.
+    /// For each slot, the first later launch that writes the tensor.
     overwritten: &'a mut [u32],
-    /// Whether a launch is in the closure that was found last: then its number.
+    /// For each launch, the number of the last closure that contains it.
     marks: &'a mut [u32],
     mark: u32,
 }
@@ -66,28 +72,29 @@ impl<'a> Values<'a> {
         Ok(Self { last_read, overwritten, marks, mark: 0 })
     }
 
-    /// Whether a launch from `at` on reads a value.
+    /// Whether a launch at or after `at` reads a value.
     pub(super) fn is_read_from(&self, value: u32, at: LaunchId) -> bool {
         let last = self.last_read[value as usize];
         last != NONE && last >= at.0
     }
 
-    /// Whether what an operand reads of a state or an input is still there at a launch.
+    /// Whether the value of a state or an input that a slot reads still exists at a launch.
     pub(super) fn is_unchanged(&self, slot: usize, at: LaunchId) -> bool {
         self.overwritten[slot] >= at.0
     }
 
-    /// Whether an op may run again just before a launch, if the temporaries that it reads are there.
+    /// Whether an op may run again just before a launch, if the temporaries that it reads exist.
     pub(in crate::planner) fn can_run_again(
         &self,
         sequence: &Sequence<'_>,
+        gaps: &Gaps<'_>,
         maker: LaunchId,
         at: LaunchId,
     ) -> bool {
         let is_temporary =
             |slot: usize| sequence.tensor(sequence.operands()[slot]).kind == Kind::Temporary;
         sequence.is_repeatable(maker)
-            && repeat_reads(sequence, maker)
+            && repeat_reads(sequence, gaps, maker)
                 .all(|slot| is_temporary(slot) || self.is_unchanged(slot, at))
     }
 
@@ -97,18 +104,18 @@ impl<'a> Values<'a> {
         (last != NONE).then_some(LaunchId(last))
     }
 
-    /// Keeps a value until a launch that is to read it.
+    /// Keeps a value until a launch that will read it.
     pub(in crate::planner) fn hold(&mut self, value: u32, until: LaunchId) {
         let last = &mut self.last_read[value as usize];
         *last = if *last == NONE { until.0 } else { until.0.max(*last) };
     }
 
-    /// What it takes to make a value again just before a launch: its op, and those that make what
-    /// the op reads and nothing reads any more, as far as that `is_better_held`. None where
-    /// this cannot be.
+    /// The launches that compute a value again just before a launch: its op, and the ops that
+    /// compute values it reads and that no later launch reads, unless it `is_better_held`. None if
+    /// the value cannot be computed again.
     pub(super) fn closure(
         &mut self,
-        (sequence, gaps, memory): (&Sequence<'_>, &Gaps<'_>, &Memory<'_>),
+        Base { sequence, gaps, memory }: Base<'_>,
         value: u32,
         at: LaunchId,
         mut is_better_held: impl FnMut(&Self, u32, u64) -> bool,
@@ -125,7 +132,7 @@ impl<'a> Values<'a> {
                 return None;
             }
             closure.time_ns = closure.time_ns.saturating_add(sequence.time_ns(launch));
-            for slot in repeat_reads(sequence, launch) {
+            for slot in repeat_reads(sequence, gaps, launch) {
                 let tensor = sequence.operands()[slot];
                 let is_unchanged = self.is_unchanged(slot, at);
                 if sequence.tensor(tensor).kind != Kind::Temporary {
@@ -158,27 +165,35 @@ impl<'a> Values<'a> {
     }
 }
 
-/// What it takes to make a value again.
+/// The sequence whose values are computed again.
+#[derive(Clone, Copy)]
+pub(super) struct Base<'b> {
+    pub(super) sequence: &'b Sequence<'b>,
+    pub(super) gaps: &'b Gaps<'b>,
+    pub(super) memory: &'b Memory<'b>,
+}
+
+/// The launches that compute a value again.
 #[derive(Debug)]
 pub(super) struct Closure {
     /// The time of all ops.
     pub(super) time_ns: u64,
     /// The launches whose ops run again, the last one first.
     pub(super) makers: Vec<LaunchId, MOST_OPS>,
-    /// Values that stay longer than anything reads them now.
+    /// Values that must be kept longer than their last reads.
     pub(super) held: Vec<u32, MOST_HELD>,
 }
 
-/// The slots of what a repeat of a launch would read.
+/// The slots that a repeat of a launch would read: all reads, except of states and inputs that the
+/// launch overwrites. O(reads).
 pub(super) fn repeat_reads<'s>(
-    sequence: &Sequence<'s>,
+    sequence: &'s Sequence<'_>,
+    gaps: &'s Gaps<'_>,
     launch: LaunchId,
 ) -> impl Iterator<Item = usize> + use<'s> {
-    let sequence = *sequence;
-    let is_kept = move |tensor: TensorId| {
-        sequence.tensor(tensor).kind == Kind::Temporary
-            || !sequence.writes(launch).contains(&tensor)
+    let is_kept = move |&slot: &usize| {
+        let is_temporary = sequence.tensor(sequence.operands()[slot]).kind == Kind::Temporary;
+        is_temporary || !gaps.is_overwritten_by_own_op(slot)
     };
-    (sequence.first_slot(launch)..sequence.first_write(launch))
-        .filter(move |&slot| is_kept(sequence.operands()[slot]))
+    (sequence.first_slot(launch)..sequence.first_write(launch)).filter(is_kept)
 }

@@ -1,7 +1,13 @@
-//! What must come in during an iteration.
+//! The prefetches of an iteration.
+
+#![expect(
+    clippy::indexing_slicing,
+    reason = "arrivals are below the number of operands, and classes are those of the tables that \
+              `check` has checked"
+)]
 
 use super::Classes;
-use super::belady::{Choice, Fate};
+use super::belady::{AfterUse, Choice};
 use crate::graph::TensorId;
 use crate::scratch::{Limits, OutOfScratch, Scratch, total, words};
 use crate::sequence::Sequence;
@@ -9,10 +15,10 @@ use crate::sequence::Sequence;
 /// No arrival.
 pub(super) const NONE: u32 = u32::MAX;
 
-/// What must come in during an iteration, in the order of need.
+/// The tensors to prefetch in an iteration, in the order of need.
 pub(super) struct Arrivals<'a> {
     pub(super) tensor: &'a mut [u32],
-    /// The number of the allocation in its class, from 1.
+    /// The number of the allocation in its class, counted from 1.
     pub(super) number: &'a mut [u64],
     /// The next arrival in the same class.
     pub(super) next: &'a mut [u32],
@@ -31,7 +37,7 @@ impl<'a> Arrivals<'a> {
         ])
     }
 
-    /// Follows what is on the device. O(operands).
+    /// Finds the arrivals by following residency. O(operands).
     pub(super) fn new(
         sequence: &Sequence<'_>,
         classes: &Classes<'_>,
@@ -69,7 +75,7 @@ impl<'a> Arrivals<'a> {
             }
             let first = sequence.first_slot(op);
             for (slot, &tensor) in (first..).zip(sequence.operands_of(op)) {
-                if choice.fate(slot) != Fate::Stays {
+                if choice.after_use(slot) != AfterUse::Stays {
                     present[tensor.index()] = 0;
                 }
             }

@@ -1,10 +1,16 @@
-//! What leaves the device: Belady's choice within a size class (section 4.2).
+//! Chooses the evicts: Belady's choice within a size class (section 4.2).
 //!
-//! The ops are scanned twice. The first scan begins with an empty device, and the states that
-//! it leaves there are there when the second begins. Where the second meets pressure that the
-//! first did not, a state that no op has touched yet gives way: it is not there at the start.
+//! The ops are scanned twice. The first scan begins with an empty device; the states that it leaves
+//! there are resident at the start of the second scan. If the second scan meets pressure that the
+//! first one did not, a state that no op has used yet is evicted: it is not resident at the start.
 
-use super::recent::{Recent, Rested};
+#![expect(
+    clippy::indexing_slicing,
+    reason = "tensors and slots are those of the sequence, and classes are those of the tables \
+              that `check` has checked"
+)]
+
+use super::recent::{Recent, Unused};
 use super::{Classes, Threshold};
 use crate::graph::{Kind, TensorId};
 use crate::plan::Pool;
@@ -15,20 +21,20 @@ use crate::sequence::{LaunchId, Sequence};
 
 const NONE: u32 = u32::MAX;
 
-/// What becomes of the tensor of an operand after the op.
+/// What happens to the tensor of an operand after the op.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Fate {
+pub(super) enum AfterUse {
     Stays,
-    /// It leaves for another, and its value is needed again.
+    /// It is evicted for another tensor, and its value is needed again.
     Leaves,
     /// Its value is not needed again.
     Dies,
 }
 
-/// What leaves when, and what is there at the start.
+/// The evicts after each operand, and the states resident at the start.
 #[derive(Debug)]
 pub(super) struct Choice<'a> {
-    fates: &'a mut [u8],
+    after_use: &'a mut [u8],
     at_start: &'a mut [u8],
 }
 
@@ -42,18 +48,18 @@ impl<'a> Choice<'a> {
         scratch: &mut Scratch<'a>,
     ) -> Result<Self, OutOfScratch> {
         Ok(Self {
-            fates: scratch.take(sequence.operands().len(), Fate::Stays as u8)?,
+            after_use: scratch.take(sequence.operands().len(), AfterUse::Stays as u8)?,
             at_start: scratch.take(sequence.tensors().len(), 0u8)?,
         })
     }
 
-    /// What becomes of the tensor of an operand, given by its slot. A tensor
-    /// that an op reads and writes is judged at the write.
-    pub(super) fn fate(&self, slot: usize) -> Fate {
-        match self.fates[slot] {
-            fate if fate == Fate::Leaves as u8 => Fate::Leaves,
-            fate if fate == Fate::Dies as u8 => Fate::Dies,
-            _ => Fate::Stays,
+    /// What happens to the tensor of an operand, given by its slot. If an op reads and writes a
+    /// tensor, the write decides.
+    pub(super) fn after_use(&self, slot: usize) -> AfterUse {
+        match self.after_use[slot] {
+            after_use if after_use == AfterUse::Leaves as u8 => AfterUse::Leaves,
+            after_use if after_use == AfterUse::Dies as u8 => AfterUse::Dies,
+            _ => AfterUse::Stays,
         }
     }
 
@@ -62,8 +68,8 @@ impl<'a> Choice<'a> {
         self.at_start[tensor.index()] == 1
     }
 
-    /// Scans twice, where each op finds enough objects.
-    /// O(operands + evictions × tensors of a class on the device).
+    /// Scans twice. Each op must find enough objects. O(operands + evictions × tensors of a class
+    /// on the device).
     pub(super) fn choose(
         &mut self,
         task: &Task<'_>,
@@ -88,7 +94,7 @@ impl<'a> Choice<'a> {
             let stays = self.is_at_start(tensor) && scan.is_present(tensor);
             self.at_start[tensor.index()] = u8::from(stays);
             if scan.is_present(tensor) && !stays {
-                self.fates[scan.last_slot[tensor.index()] as usize] = Fate::Leaves as u8;
+                self.after_use[scan.last_slot[tensor.index()] as usize] = AfterUse::Leaves as u8;
             }
         }
         Ok(())
@@ -106,18 +112,18 @@ struct Scan<'s> {
     classes: &'s Classes<'s>,
     uses: &'s Uses<'s>,
     threshold: Threshold,
-    /// Free objects of each class.
+    /// The number of free objects of each class.
     free: &'s mut [u64],
     recent: Recent<'s>,
-    rested: Rested<'s>,
+    rested: Unused<'s>,
     present: &'s mut [u8],
     /// The next [`Use`] of each tensor.
     upcoming: &'s mut [u32],
-    /// The last operand that touched each tensor; none before the first.
+    /// The last operand that used each tensor; none before the first.
     last_slot: &'s mut [u32],
-    /// When the op of that ended, in compute time alone.
+    /// The time at which the op of that operand ended, in compute time alone.
     last_ns: &'s mut [u64],
-    /// The last op that each tensor was an operand of.
+    /// The last op that uses each tensor as an operand.
     touched_by: &'s mut [u32],
     now_ns: u64,
 }
@@ -127,7 +133,7 @@ impl<'s> Scan<'s> {
         total([
             words::<u64>(limits.pools),
             Recent::scratch_words(limits),
-            Rested::scratch_words(limits),
+            Unused::scratch_words(limits),
             words::<u8>(limits.tensors),
             words::<u32>(limits.tensors).saturating_mul(3),
             words::<u64>(limits.tensors),
@@ -149,7 +155,7 @@ impl<'s> Scan<'s> {
             threshold,
             free: scratch.take(pools, 0u64)?,
             recent: Recent::new(tensors, pools, scratch)?,
-            rested: Rested::new(task.sequence, classes, scratch)?,
+            rested: Unused::new(task.sequence, classes, scratch)?,
             present: scratch.take(tensors, 0u8)?,
             upcoming: scratch.take(tensors, 0u32)?,
             last_slot: scratch.take(tensors, NONE)?,
@@ -163,9 +169,9 @@ impl<'s> Scan<'s> {
         self.present[tensor.index()] == 1
     }
 
-    /// Scans all ops, from what is there at the start. Under pressure at an operand, or at a
-    /// workspace (numbered after all operands), `spares` says whether what no op has touched yet must
-    /// give way.
+    /// Scans all ops, from the states resident at the start. Under pressure at an operand, or at a
+    /// workspace (numbered after all operands), `spares` says whether a tensor that no op has used
+    /// yet must be evicted.
     fn run(&mut self, choice: &mut Choice<'_>, mut spares: impl FnMut(usize) -> bool) {
         let sequence = self.task.sequence;
         self.start(choice);
@@ -195,7 +201,7 @@ impl<'s> Scan<'s> {
     }
 
     fn start(&mut self, choice: &mut Choice<'_>) {
-        choice.fates.fill(Fate::Stays as u8);
+        choice.after_use.fill(AfterUse::Stays as u8);
         for (free, &Pool { count, .. }) in self.free.iter_mut().zip(self.classes.pools) {
             *free = count;
         }
@@ -216,7 +222,7 @@ impl<'s> Scan<'s> {
         }
     }
 
-    /// Takes an object of a class. There is one: not all are taken by the op itself.
+    /// Takes an object of a class. One can be freed, since the op itself does not take all.
     fn take(
         &mut self,
         choice: &mut Choice<'_>,
@@ -232,16 +238,16 @@ impl<'s> Scan<'s> {
         let Some(victim) = untouched.or_else(|| self.victim(class, op)) else { return };
         match self.last_slot[victim.index()] {
             NONE => choice.at_start[victim.index()] = 0,
-            slot => choice.fates[slot as usize] = Fate::Leaves as u8,
+            slot => choice.after_use[slot as usize] = AfterUse::Leaves as u8,
         }
         self.present[victim.index()] = 0;
         self.recent.remove(class, victim);
     }
 
-    /// Of what was used a threshold ago or earlier, what is next used latest. Where there is
-    /// none, what was used least recently.
+    /// Among tensors last used at least a threshold ago, the one whose next use is last. If there
+    /// is none, the least recently used tensor.
     fn victim(&mut self, class: usize, op: LaunchId) -> Option<TensorId> {
-        self.rest(class);
+        self.collect_unused(class);
         let mut rested = core::mem::take(&mut self.rested);
         let latest = rested.with(class, |heap| {
             while let Some((key, tensor)) = heap.top() {
@@ -255,17 +261,17 @@ impl<'s> Scan<'s> {
         });
         self.rested = rested;
         let is_free = |tensor: &TensorId| self.touched_by[tensor.index()] != op.0;
-        // What the op itself touches is used next earliest of all.
+        // The op's own operands have the earliest next use of all.
         latest.filter(is_free).or_else(|| self.recent.of(class).find(is_free))
     }
 
-    /// Moves what has not been used for a threshold of time.
-    fn rest(&mut self, class: usize) {
+    /// Moves the tensors that have not been used for a threshold of time to [`Unused`].
+    fn collect_unused(&mut self, class: usize) {
         let object_bytes = self.classes.pools[class].object_bytes;
         let threshold_ns = self.threshold.ns(self.task.machine, object_bytes);
         loop {
             let (slots, times, now_ns) = (&*self.last_slot, &*self.last_ns, self.now_ns);
-            let rests = self.recent.rest(class, |tensor| {
+            let rests = self.recent.next_unused(class, |tensor| {
                 let at = tensor.index();
                 slots[at] == NONE || times[at].saturating_add(threshold_ns) <= now_ns
             });
@@ -275,7 +281,8 @@ impl<'s> Scan<'s> {
         }
     }
 
-    /// The less, the later a tensor is used next; of equals, the earlier it was used last.
+    /// A tensor with a later next use has a smaller key; among equals, one with an earlier last
+    /// use.
     fn key(&self, tensor: TensorId) -> u64 {
         let latest = u64::from(u32::MAX);
         let last = match self.last_slot[tensor.index()] {
@@ -285,7 +292,7 @@ impl<'s> Scan<'s> {
         (latest.saturating_sub(self.next_use(tensor)) << 32) | last
     }
 
-    /// Of what is there from the start and not touched yet, what is used latest.
+    /// Among tensors resident at the start and not used yet, the one whose next use is last.
     fn untouched(&self, class: usize, op: LaunchId) -> Option<TensorId> {
         let untouched = self.recent.of(class);
         let untouched = untouched.take_while(|tensor| self.last_slot[tensor.index()] == NONE);
@@ -293,7 +300,7 @@ impl<'s> Scan<'s> {
         others.max_by_key(|&tensor| self.next_use(tensor))
     }
 
-    /// The position of the next use, in this iteration or the next.
+    /// The position of the next use, in this iteration or the next one.
     fn next_use(&self, tensor: TensorId) -> u64 {
         let position = |op: LaunchId| u64::from(op.0);
         let upcoming = Use(self.upcoming[tensor.index()]);
@@ -306,7 +313,7 @@ impl<'s> Scan<'s> {
         )
     }
 
-    /// After an op: what nobody needs dies, the rest has been used most recently.
+    /// Removes the operands of an op whose values are dead; the others become most recently used.
     fn leave(&mut self, choice: &mut Choice<'_>, op: LaunchId) {
         let sequence = self.task.sequence;
         self.now_ns = self.now_ns.saturating_add(sequence.time_ns(op));
@@ -327,7 +334,7 @@ impl<'s> Scan<'s> {
             if upcoming.reads() || (upcoming.is_none() && is_state) {
                 self.recent.push(class, tensor);
             } else {
-                choice.fates[self.last_slot[tensor.index()] as usize] = Fate::Dies as u8;
+                choice.after_use[self.last_slot[tensor.index()] as usize] = AfterUse::Dies as u8;
                 self.present[tensor.index()] = 0;
                 self.free[class] += 1;
                 let count = self.classes.pools[class].count;

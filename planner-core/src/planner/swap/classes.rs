@@ -1,5 +1,7 @@
 //! Device memory in size classes, each a pool of objects of one size.
 
+#![expect(clippy::indexing_slicing, reason = "`check_tables` has checked the tables of classes")]
+
 use crate::graph::{Graph, OpId, TensorId};
 use crate::machine::Machine;
 use crate::plan::{Location, PlanError, Pool};
@@ -7,14 +9,14 @@ use crate::planner::error::PlanningError;
 use crate::planner::request::Request;
 use crate::scratch::{Limits, Scratch, words};
 
-/// Size classes, and which of them each tensor and workspace takes an object of.
+/// Size classes, and the class of each tensor and workspace.
 #[derive(Clone, Copy, Debug)]
 pub struct Classes<'a> {
     /// The classes.
     pub pools: &'a [Pool],
-    /// The class of each tensor, whose objects must be large enough.
+    /// The class of each tensor; its objects must be large enough.
     pub tensor_pool: &'a [u32],
-    /// The class of each op's workspace; of an op without one, any that exists.
+    /// The class of each op's workspace; for an op without one, any class.
     pub workspace_pool: &'a [u32],
 }
 
@@ -57,7 +59,7 @@ impl Classes<'_> {
         Ok(())
     }
 
-    /// The memory that `counts` objects of the classes take, each class rounded up to chunks.
+    /// The bytes of `counts` objects of the classes, each class rounded up to chunks.
     #[must_use]
     pub fn bytes(pools: &[Pool], counts: impl Iterator<Item = u64>, machine: &Machine) -> u64 {
         pools.iter().zip(counts).fold(0, |sum, (pool, count)| {
@@ -67,14 +69,15 @@ impl Classes<'_> {
         })
     }
 
-    /// Words of scratch that [`Classes::needs`] asks for, by [`Limits::of_graph`] with `pools` the
-    /// number of classes.
+    /// Words of scratch that [`Classes::needs`] needs, by [`Limits::of_graph`] with `pools` set to
+    /// the number of classes.
     #[must_use]
     pub const fn needs_scratch_words(limits: &Limits) -> usize {
         words::<u32>(limits.tensors).saturating_add(words::<u64>(limits.pools))
     }
 
-    /// Checks that each op finds enough objects; else the least memory with which all do.
+    /// Checks that each op finds enough objects. The error has the least memory with which all ops
+    /// do.
     pub(super) fn check(
         &self,
         request: &Request<'_>,
@@ -93,12 +96,12 @@ impl Classes<'_> {
         Err(PlanningError::Infeasible { min_feasible_bytes, op })
     }
 
-    /// The most objects of each class that one op touches, and the op that touches most bytes.
-    /// `least` has an entry for each class. O(operands).
+    /// Writes the most objects of each class that one op uses to `least`, which has an entry for
+    /// each class. Returns the op that uses the most bytes. O(operands).
     ///
     /// # Errors
-    /// Tensors and workspaces without a class of objects of their size, too few entries, and
-    /// scratch that is too small.
+    /// Tensors and workspaces without a class of objects of their size, too few entries, and too
+    /// little scratch.
     pub fn needs(
         &self,
         graph: &Graph<'_>,

@@ -1,17 +1,19 @@
-//! The swap planner of SwapAdvisor (Huang et al., ASPLOS 2020, section 4.2): whole tensors in
-//! size classes, in a given order of the ops.
+//! The swap planner of SwapAdvisor (Huang et al., ASPLOS 2020, section 4.2): whole tensors in size
+//! classes, in a given order of the ops.
 //!
-//! - [`Classes`] are pools of objects of one size, of which a tensor takes one.
-//! - When an op needs an object of a class that has none free, the tensor of that class leaves
-//!   that is used next latest, of those that were last used a [`Threshold`] of time ago
+//! * [`Classes`] are pools of objects of one size. A tensor takes one object.
+//! * If an op needs an object of a class without a free one, a tensor of the class is evicted:
+//!   among those last used at least a [`Threshold`] of time ago, the one whose next use is last
 //!   (`belady`).
-//! - It leaves, and others come in, as early as is safe (`timing`).
+//! * Evicts and prefetches happen as early as is safe (`timing`).
 //!
-//! A value that the host holds is dropped, as published for parameters. There is no arena:
-//! small tensors have classes of their own.
+//! A value that the host holds is dropped without a copy, as published for parameters. There is no
+//! arena: small tensors have classes of their own.
 //!
-//! Residency is not the builder's: a class grants memory by count before the list shows it free,
-//! and what leaves is chosen before anything is listed.
+//! This planner does not use the builder's residency: a class grants memory by count before the
+//! list shows it free, and evicts are chosen before anything is listed.
+
+#![expect(clippy::indexing_slicing, reason = "lengths are those of lists in these buffers")]
 
 mod arrivals;
 mod belady;
@@ -36,10 +38,10 @@ use crate::sequence::Sequence;
 use crate::timeline::{self, predict_pieces};
 use belady::Choice;
 
-/// How long ago a tensor must have been used to leave, while there is another.
+/// The least time since its last use after which a tensor is evicted, if there is such a tensor.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Threshold {
-    /// As long as an object of its class takes to the host and back.
+    /// The time of a transfer of an object of the class to the host and back.
     #[default]
     RoundTrip,
     /// This many nanoseconds of compute.
@@ -58,20 +60,20 @@ impl Threshold {
     }
 }
 
-/// Buffers for the lists of a plan, owned by the caller. Their lengths follow from the
-/// [limits of the graph](Limits::of_graph).
+/// Buffers for the lists of a plan, owned by the caller. Their lengths follow from the [limits of
+/// the graph](Limits::of_graph).
 #[derive(Debug)]
 pub struct Output<'o> {
-    /// The list; [`Limits::max_steps`] are always enough.
+    /// The list. [`Limits::max_steps`] entries always suffice.
     pub steps: &'o mut [Step],
-    /// One for each tensor.
+    /// One entry for each tensor.
     pub resident: &'o mut [Resident],
 }
 
-/// Words of scratch that [`plan`] asks for, by the [limits of the graph](Limits::of_graph) with
-/// as many [steps](Limits::with_steps) as the output has; `pools` is the number of classes. Per
-/// operand 8, per tensor 10, per op 1 words while the list is written, or what a schedule and
-/// lowering or predicting the list take.
+/// Words of scratch that [`plan`] needs, by the [limits of the graph](Limits::of_graph) with as
+/// many [steps](Limits::with_steps) as the output has; `pools` is the number of classes. Per
+/// operand 8, per tensor 10 and per op 1 while the list is written; or the words for a schedule and
+/// for lowering or predicting the list.
 #[must_use]
 pub const fn scratch_words(limits: &Limits) -> usize {
     let write = larger(belady::scratch_words(limits), timing::scratch_words(limits));
@@ -89,11 +91,11 @@ pub const fn scratch_words(limits: &Limits) -> usize {
     larger(Classes::needs_scratch_words(limits).saturating_add(limits.pools), larger(write, judge))
 }
 
-/// Plans in these classes. The same input gives the same plan.
+/// Plans in these classes. The same input always gives the same plan.
 ///
 /// # Errors
-/// Classes that are more than the budget or too small for an op, with the least budget for
-/// classes of these sizes; a host that is too small; buffers that are too short; scratch that is too small.
+/// Classes that exceed the budget or are too small for an op, with the least budget for classes of
+/// these sizes; a host that is too small; buffers that are too short; too little scratch.
 pub fn plan<'o>(
     request: &Request<'_>,
     classes: Classes<'o>,
@@ -131,11 +133,11 @@ pub fn plan<'o>(
     Ok(Plan { predicted, ..plan })
 }
 
-/// How long an iteration of [`plan`] takes by the planner's own clock, which does not know in
-/// which order memory returns: nearly the period, for part of the work.
+/// The time of an iteration of [`plan`] by the planner's own simulation, which does not model the
+/// order in which memory is freed. It is close to the period, for part of the work.
 ///
 /// # Errors
-/// Those of [`plan`], but for a host that is too small.
+/// The errors of [`plan`], except for a host that is too small.
 pub fn estimate_ns(
     request: &Request<'_>,
     classes: Classes<'_>,

@@ -1,4 +1,10 @@
-//! What is on the device, by when it was used last and by when it is used next.
+//! The tensors on the device, by last use and by next use.
+
+#![expect(
+    clippy::indexing_slicing,
+    reason = "rings have an entry for each tensor and class, and entries of a class lie between \
+              its starts"
+)]
 
 use super::Classes;
 use crate::graph::TensorId;
@@ -6,12 +12,12 @@ use crate::planner::heap::Heap;
 use crate::scratch::{Limits, OutOfScratch, Scratch, total, words};
 use crate::sequence::Sequence;
 
-/// The tensors of each class on the device, the least recently used first: rings, each closed
-/// by an entry after those of the tensors.
+/// The tensors of each class on the device, least recently used first. Each class is a ring, closed
+/// by an entry after the entries of tensors.
 pub(super) struct Recent<'a> {
     before: &'a mut [u32],
     after: &'a mut [u32],
-    /// In each class, the first that has not been moved to [`Rested`] yet.
+    /// The first tensor of each class that has not been moved to [`Unused`] yet.
     fresh: &'a mut [u32],
     tensors: usize,
 }
@@ -68,8 +74,9 @@ impl<'a> Recent<'a> {
         core::iter::successors(first, move |&at| Some(next(at)).filter(tensor)).map(TensorId)
     }
 
-    /// The first that has not rested yet, if by now it has.
-    pub(super) fn rest(
+    /// The first tensor that has not been moved to [`Unused`] yet, if it has been unused for a
+    /// threshold of time by now.
+    pub(super) fn next_unused(
         &mut self,
         class: usize,
         has_rested: impl FnOnce(TensorId) -> bool,
@@ -84,17 +91,17 @@ impl<'a> Recent<'a> {
     }
 }
 
-/// In each class, what has not been used for a threshold of time, the next used latest on top.
-/// Entries of what has been used since, or has left, linger.
+/// The tensors of each class that have not been used for a threshold of time; the one whose next
+/// use is last is on top. Outdated entries of tensors that were used since, or evicted, remain.
 #[derive(Default)]
-pub(super) struct Rested<'a> {
+pub(super) struct Unused<'a> {
     entries: &'a mut [[u64; 2]],
-    /// Where the entries of each class begin; one more closes the last.
+    /// The index at which the entries of each class begin, and at the end the number of entries.
     start: &'a mut [u32],
     len: &'a mut [u32],
 }
 
-impl<'a> Rested<'a> {
+impl<'a> Unused<'a> {
     pub(super) const fn scratch_words(limits: &Limits) -> usize {
         total([
             words::<[u64; 2]>(limits.operands.saturating_add(limits.tensors)),
@@ -103,7 +110,7 @@ impl<'a> Rested<'a> {
         ])
     }
 
-    /// Holds one entry a touch, and one for what is there at the start.
+    /// Has room for one entry for each use, and one for each tensor resident at the start.
     pub(super) fn new(
         sequence: &Sequence<'_>,
         classes: &Classes<'_>,
@@ -129,7 +136,7 @@ impl<'a> Rested<'a> {
         self.len.fill(0);
     }
 
-    /// Does something with the entries of a class.
+    /// Calls a function with the heap of a class.
     pub(super) fn with<T>(&mut self, class: usize, then: impl FnOnce(&mut Heap<'_>) -> T) -> T {
         let [from, to] = [class, class + 1].map(|class| self.start[class] as usize);
         let mut heap = Heap::holding(&mut self.entries[from..to], self.len[class] as usize);

@@ -1,15 +1,21 @@
-//! When what was chosen leaves and comes back: as early as is safe (section 4.2).
+//! The time of the chosen evicts and prefetches: as early as is safe (section 4.2).
 //!
-//! What leaves is copied out, where the host does not hold it, once the op that used it last
-//! has ended. In each class the allocations have numbers, in the order in which the ops need
-//! them, and so has what becomes free; an allocation is made when as many objects have
-//! become free. What may come in does so when its link is idle, the first needed first. Links
-//! and compute are followed in time, so that memory is given back in the list where a copy
-//! will have ended. Two iterations are followed, and the second is kept.
+//! A tensor to evict is offloaded, if the host does not hold it, once the op that used it last has
+//! ended. In each class, allocations are numbered in the order in which the ops need them, and so
+//! are objects as they become free; an allocation is made when as many objects have become free. A
+//! prefetch with memory starts when its link is idle, in the order of need. Links and compute are
+//! simulated, so that evicts are listed at the time at which their offload has ended. Two
+//! iterations are simulated, and the second is kept.
+
+#![expect(
+    clippy::indexing_slicing,
+    reason = "tensors, slots and arrivals are those of the sequence, and classes are those of the \
+              tables that `check` has checked"
+)]
 
 use super::Classes;
 use super::arrivals::{Arrivals, NONE};
-use super::belady::{Choice, Fate};
+use super::belady::{AfterUse, Choice};
 use crate::graph::{Kind, TensorId};
 use crate::machine::Direction;
 use crate::plan::{Part, Resident, Step};
@@ -21,10 +27,10 @@ use crate::schedule::{PerStream, Stream};
 use crate::scratch::{Limits, Scratch, total, words};
 use crate::sequence::{LaunchId, Sequence};
 
-/// Whether a tensor is on the device.
+/// The presence of a tensor on the device.
 const ABSENT: u8 = 0;
 const PRESENT: u8 = 1;
-/// On the device until its copy has ended.
+/// On the device until its offload has ended.
 const LEAVING: u8 = 2;
 
 pub(super) const fn scratch_words(limits: &Limits) -> usize {
@@ -47,25 +53,27 @@ struct Timing<'s> {
     choice: &'s Choice<'s>,
     list: List<'s>,
     arrivals: Arrivals<'s>,
-    /// In each class, the first arrival that lacks memory.
+    /// The first arrival of each class that lacks memory.
     waiting: &'s mut [u32],
-    /// In each class, the objects that have become free, those at the start included.
+    /// The number of objects of each class that have become free, including those free at the
+    /// start.
     freed: &'s mut [u64],
-    /// When the last of them did.
+    /// The time at which the last of them became free.
     freed_ns: &'s mut [u64],
-    /// In each class, the objects that ops so far have taken.
+    /// The number of objects of each class that ops have taken so far.
     taken: &'s mut [u64],
     /// Arrivals that have memory.
     ready: Heap<'s>,
-    /// Since when.
+    /// The time since which they have memory.
     granted_ns: &'s mut [u64],
     presence: &'s mut [u8],
-    /// Whether the host holds a tensor's value.
+    /// 1 if the host holds a tensor's value, else 0.
     copied: &'s mut [u8],
     copied_at_start: &'s mut [u8],
-    /// What an op would find by what was chosen: arrivals may have come before their time.
+    /// The presence as chosen, without arrivals that came before their time.
     planned: &'s mut [u8],
-    /// What is leaving, and when its copy will have ended: a ring as long as there are tensors.
+    /// Tensors in flight to the host, and the end times of their offloads: a ring as long as there
+    /// are tensors.
     leaving: &'s mut [u32],
     leaving_ns: &'s mut [u64],
     leaving_front: usize,
@@ -74,7 +82,7 @@ struct Timing<'s> {
     free_ns: PerStream<u64>,
 }
 
-/// Writes the list; also returns how long its iteration took.
+/// Writes the list; also returns the time of its iteration.
 pub(super) fn write<'s>(
     task: &'s Task<'s>,
     classes: &'s Classes<'s>,
@@ -123,7 +131,8 @@ impl<'s> Timing<'s> {
         self.task.sequence
     }
 
-    /// Follows two iterations; how much longer than one the two keep any stream.
+    /// Simulates two iterations. Returns the largest difference of the two end times over all
+    /// streams.
     fn two_iterations(&mut self) -> Result<u64, Stuck> {
         self.iteration()?;
         let first_ns = self.free_ns;
@@ -137,11 +146,11 @@ impl<'s> Timing<'s> {
         for op in self.sequence().launches() {
             self.op(op)?;
         }
-        while self.settle_one()? {}
+        while self.finish_one()? {}
         Ok(())
     }
 
-    /// An iteration starts.
+    /// Starts an iteration.
     fn start(&mut self) {
         let sequence = self.sequence();
         self.list.clear();
@@ -169,7 +178,7 @@ impl<'s> Timing<'s> {
         }
     }
 
-    /// Lets arrivals in as far as there are free objects.
+    /// Grants memory to arrivals as far as there are free objects.
     fn admit(&mut self, class: usize) {
         while self.waiting[class] != NONE {
             let arrival = self.waiting[class];
@@ -183,7 +192,8 @@ impl<'s> Timing<'s> {
     }
 
     fn free(&mut self, class: usize, now_ns: u64) {
-        // As many as the class has, and those that come again: a class may have any number.
+        // The count includes objects that become free repeatedly, and a class may have any number
+        // of objects.
         self.freed[class] = self.freed[class].saturating_add(1);
         self.freed_ns[class] = self.freed_ns[class].max(now_ns);
         self.admit(class);
@@ -192,13 +202,13 @@ impl<'s> Timing<'s> {
     fn op(&mut self, op: LaunchId) -> Result<(), Stuck> {
         let time_ns = self.sequence().time_ns(op);
         let now_ns = self.free_ns[Stream::Compute];
-        self.settle(now_ns)?;
+        self.finish_until(now_ns)?;
         self.upload(now_ns.saturating_add(time_ns.max(1)))?;
-        let mut start_ns = now_ns.max(self.bring(op)?);
+        let mut start_ns = now_ns.max(self.prefetch_operands(op)?);
         start_ns = start_ns.max(self.free_for(op)?);
         if start_ns > now_ns {
             // While the op waits, the links need not.
-            self.settle(start_ns)?;
+            self.finish_until(start_ns)?;
             self.upload(start_ns.saturating_add(time_ns.max(1)))?;
         }
         self.list.push(Step::Launch(self.sequence().launched(op)));
@@ -206,16 +216,16 @@ impl<'s> Timing<'s> {
         self.end(op)
     }
 
-    /// Gives back what has been copied by now.
-    fn settle(&mut self, now_ns: u64) -> Result<(), Stuck> {
+    /// Evicts the tensors whose offloads have ended by `now_ns`.
+    fn finish_until(&mut self, now_ns: u64) -> Result<(), Stuck> {
         while self.leaving_len > 0 && self.leaving_ns[self.leaving_front] <= now_ns {
-            self.settle_one()?;
+            self.finish_one()?;
         }
         Ok(())
     }
 
-    /// Gives back what leaves first; false where nothing does.
-    fn settle_one(&mut self) -> Result<bool, Stuck> {
+    /// Evicts the first tensor in flight; returns false if there is none.
+    fn finish_one(&mut self) -> Result<bool, Stuck> {
         if self.leaving_len == 0 {
             return Ok(false);
         }
@@ -234,23 +244,24 @@ impl<'s> Timing<'s> {
         Ok(())
     }
 
-    /// Brings in what has memory while the link would be idle.
+    /// Prefetches arrivals with memory while the link would be idle.
     fn upload(&mut self, until_ns: u64) -> Result<(), Stuck> {
         while self.free_ns[Stream::Upload] < until_ns && self.upload_one()? {}
         Ok(())
     }
 
-    /// Brings in what is needed first; false where nothing has memory.
+    /// Prefetches the arrival that is needed first; returns false if none has memory.
     fn upload_one(&mut self) -> Result<bool, Stuck> {
         let Some((key, arrival)) = self.ready.pop() else { return Ok(false) };
         let tensor = TensorId(self.arrivals.tensor[arrival as usize]);
-        // What comes back frees memory first, but others may have freed enough before it.
+        // A tensor that comes back must be evicted first, but other tensors may have freed enough
+        // memory before that.
         if self.presence[tensor.index()] == PRESENT {
             self.ready.push(key, arrival);
             return Ok(false);
         }
         let mut granted_ns = self.granted_ns[arrival as usize];
-        while self.presence[tensor.index()] == LEAVING && self.settle_one()? {
+        while self.presence[tensor.index()] == LEAVING && self.finish_one()? {
             granted_ns = granted_ns.max(self.freed_ns[self.classes.of_tensor(tensor)]);
         }
         let free_ns = self.free_ns[Stream::Upload].max(granted_ns);
@@ -267,11 +278,11 @@ impl<'s> Timing<'s> {
         self.task.machine.transfer_ns(direction, bytes).unwrap_or(u64::MAX / 16)
     }
 
-    /// Brings in all that an op reads; returns when the last of it arrives.
-    fn bring(&mut self, op: LaunchId) -> Result<u64, Stuck> {
+    /// Prefetches all operands that an op reads; returns the time at which the last one arrives.
+    fn prefetch_operands(&mut self, op: LaunchId) -> Result<u64, Stuck> {
         for &tensor in self.sequence().reads(op) {
             while self.presence[tensor.index()] != PRESENT {
-                if !self.upload_one()? && !self.settle_one()? {
+                if !self.upload_one()? && !self.finish_one()? {
                     return Err(Stuck::NoMemory);
                 }
             }
@@ -281,25 +292,25 @@ impl<'s> Timing<'s> {
         Ok(arrived.fold(0, u64::max))
     }
 
-    /// Gives back what leaves next; returns when that has been copied.
-    fn settle_next(&mut self, settled_ns: u64) -> Result<u64, Stuck> {
+    /// Evicts the next tensor in flight; returns the later one of its end time and `finished_ns`.
+    fn finish_next(&mut self, finished_ns: u64) -> Result<u64, Stuck> {
         let next_ns = self.leaving_ns.get(self.leaving_front).copied().unwrap_or(0);
-        match self.settle_one()? {
-            true => Ok(settled_ns.max(next_ns)),
+        match self.finish_one()? {
+            true => Ok(finished_ns.max(next_ns)),
             false => Err(Stuck::NoMemory),
         }
     }
 
-    /// Frees what an op takes; returns when that has been copied.
+    /// Frees the objects that an op takes; returns the time at which their offloads end.
     fn free_for(&mut self, op: LaunchId) -> Result<u64, Stuck> {
-        let mut settled_ns = 0;
+        let mut finished_ns = 0;
         for &tensor in self.sequence().operands_of(op) {
             let class = self.classes.of_tensor(tensor);
             self.taken[class] += u64::from(self.planned[tensor.index()] == 0);
             self.planned[tensor.index()] = 1;
             self.presence[tensor.index()] = PRESENT;
             while self.taken[class] > self.freed[class] {
-                settled_ns = self.settle_next(settled_ns)?;
+                finished_ns = self.finish_next(finished_ns)?;
             }
         }
         if let Some(class) =
@@ -307,13 +318,13 @@ impl<'s> Timing<'s> {
         {
             self.taken[class] += 1;
             while self.taken[class] > self.freed[class] {
-                settled_ns = self.settle_next(settled_ns)?;
+                finished_ns = self.finish_next(finished_ns)?;
             }
         }
-        Ok(settled_ns)
+        Ok(finished_ns)
     }
 
-    /// An op has run: carries out the fates of its operands.
+    /// Evicts and offloads the operands of an op that has run, as chosen.
     fn end(&mut self, op: LaunchId) -> Result<(), Stuck> {
         let sequence = self.sequence();
         for &tensor in sequence.writes(op) {
@@ -336,20 +347,20 @@ impl<'s> Timing<'s> {
         }
         let first = sequence.first_slot(op);
         for (slot, &tensor) in (first..).zip(sequence.operands_of(op)) {
-            let fate = self.choice.fate(slot);
-            if fate != Fate::Stays {
+            let after_use = self.choice.after_use(slot);
+            if after_use != AfterUse::Stays {
                 self.planned[tensor.index()] = 0;
             }
-            match fate {
-                Fate::Stays => {}
-                Fate::Leaves if self.copied[tensor.index()] == 0 => self.copy(tensor)?,
-                Fate::Leaves | Fate::Dies => self.evict(tensor, now_ns)?,
+            match after_use {
+                AfterUse::Stays => {}
+                AfterUse::Leaves if self.copied[tensor.index()] == 0 => self.copy(tensor)?,
+                AfterUse::Leaves | AfterUse::Dies => self.evict(tensor, now_ns)?,
             }
         }
         Ok(())
     }
 
-    /// Copies a tensor out, which leaves when that is done.
+    /// Offloads a tensor, and evicts it once that is done.
     fn copy(&mut self, tensor: TensorId) -> Result<(), Stuck> {
         let end_ns = self.offload(tensor);
         self.presence[tensor.index()] = LEAVING;
@@ -359,7 +370,7 @@ impl<'s> Timing<'s> {
         Ok(())
     }
 
-    /// Copies a tensor to the host; returns when that ends.
+    /// Offloads a tensor; returns the end time.
     fn offload(&mut self, tensor: TensorId) -> u64 {
         let free_ns = self.free_ns[Stream::Compute].max(self.free_ns[Stream::Download]);
         let duration_ns = self.transfer_ns(Direction::DeviceToHost, tensor);
@@ -370,7 +381,7 @@ impl<'s> Timing<'s> {
         end_ns
     }
 
-    /// Lists what is resident at the start: all else has left or died.
+    /// Lists the states resident at the start; all other tensors have been evicted.
     fn finish(mut self) -> Result<Lengths, Stuck> {
         let at_start = self.sequence().tensor_ids().filter(|&id| self.choice.is_at_start(id));
         for tensor in at_start {

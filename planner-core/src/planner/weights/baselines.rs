@@ -12,14 +12,14 @@ use crate::planner::trials::Search;
 use crate::scratch::Scratch;
 use crate::sequence::Sequence;
 
-/// A rule with one way.
+/// A rule with a single way.
 #[derive(Debug)]
 pub(in crate::planner) struct OneWay(Way);
 
-/// As published, with a copy to the host each time that a weight leaves.
+/// As published, with an offload each time that a weight leaves.
 pub(in crate::planner) const UNDISCOUNTED: OneWay = OneWay(Way::published(false));
 
-/// Each weight comes for an op and leaves after it.
+/// Each weight is prefetched for an op and evicted after it.
 pub(in crate::planner) const LAYER_TO_LAYER: OneWay = OneWay(Way::LayerToLayer);
 
 impl Rule for OneWay {
@@ -46,7 +46,7 @@ impl Rule for OneWay {
     }
 }
 
-/// Each state comes for an op and leaves after it.
+/// Prefetches each state for an op and evicts it after the op.
 pub(super) fn layer_to_layer(mut builder: Builder<'_>) -> Result<Lengths, Stuck> {
     let sequence = builder.task.sequence;
     for (_, op) in sequence.iterations(2) {

@@ -1,4 +1,10 @@
-//! A graph as a chain of layers, as the weight-offloading paper sees it (section 3).
+//! A graph as a chain of layers, as in the weight-offloading paper (section 3).
+
+#![expect(
+    clippy::indexing_slicing,
+    reason = "layers, ops and tensors are those of the sequence, and the arrays have an entry for \
+              each"
+)]
 
 use crate::graph::{Kind, TensorId};
 use crate::machine::{Direction, Machine};
@@ -8,8 +14,8 @@ use crate::planner::request::Task;
 use crate::scratch::{Limits, OutOfScratch, Scratch, total, words};
 use crate::sequence::{LaunchId, Sequence};
 
-/// The tensors of a layer: what it reads and updates, what its optimizer keeps, what comes in,
-/// and what it hands on.
+/// The tensors of a layer: the state that it reads and updates, the state of its optimizer, its
+/// input activation, and its output activation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Layer {
     weight: Option<TensorId>,
@@ -18,13 +24,13 @@ struct Layer {
     after: Option<TensorId>,
 }
 
-/// Whether a list of distinct tensors holds just those that are there.
+/// Whether a list of distinct tensors holds exactly the given ones.
 fn holds(list: &[TensorId], tensors: &[Option<TensorId>]) -> bool {
     list.len() == tensors.iter().flatten().count()
         && tensors.iter().flatten().all(|tensor| list.contains(tensor))
 }
 
-/// The layer of a forward op, after the one that hands on `before`.
+/// The layer of a forward op, after a layer whose output is `before`.
 fn layer(sequence: &Sequence<'_>, op: LaunchId, before: Option<TensorId>) -> Option<Layer> {
     let mut layer = Layer { before, ..Layer::default() };
     for &tensor in sequence.reads(op) {
@@ -44,7 +50,7 @@ fn layer(sequence: &Sequence<'_>, op: LaunchId, before: Option<TensorId>) -> Opt
     fits.then_some(layer)
 }
 
-/// What the backward op of a layer updates beside its weight.
+/// The state, apart from its weight, that the backward op of a layer updates.
 fn optimizer(
     sequence: &Sequence<'_>,
     back: LaunchId,
@@ -56,9 +62,9 @@ fn optimizer(
     sequence.reads(back).iter().find(is_other).copied()
 }
 
-/// Whether the ops of a sequence form a chain: half of them run layers forward, the others the
-/// same layers backward, and no two layers share a state. O(ops) when `mark` finds a tensor
-/// at once.
+/// Checks that the ops of a sequence form a chain: the first half runs layers forward, the second
+/// half runs the same layers backward, and no two layers share a state. O(ops) if `mark` takes
+/// O(1).
 fn walk(
     sequence: &Sequence<'_>,
     mut mark: impl FnMut(usize, Layer) -> bool,
@@ -86,10 +92,10 @@ fn walk(
     Ok(())
 }
 
-/// Whether the ops of a sequence form a chain.
+/// Checks that the ops of a sequence form a chain.
 ///
 /// # Errors
-/// The first op that does not belong to one.
+/// The first op that does not belong to a chain.
 pub(in crate::planner) fn check(
     sequence: &Sequence<'_>,
     scratch: &mut Scratch<'_>,
@@ -99,7 +105,7 @@ pub(in crate::planner) fn check(
     walk(sequence, |_, layer| is_first_seen(seen, layer))
 }
 
-/// Marks the tensors of a layer; false where an earlier layer has one of them.
+/// Marks the tensors of a layer; returns false if an earlier layer has one of them.
 fn is_first_seen(seen: &mut [u8], layer: Layer) -> bool {
     [layer.weight, layer.optimizer, layer.after]
         .into_iter()
@@ -107,13 +113,13 @@ fn is_first_seen(seen: &mut [u8], layer: Layer) -> bool {
         .all(|tensor| core::mem::replace(&mut seen[tensor.index()], 1) == 0)
 }
 
-/// What of a layer can leave.
+/// An item of a layer that can leave.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Item {
     Weight,
-    /// What the optimizer keeps.
+    /// The state of the optimizer.
     Optimizer,
-    /// What the layer before hands on; of the first layer the input.
+    /// The output of the layer before; for the first layer, the input.
     Handed,
 }
 
@@ -121,20 +127,20 @@ impl Item {
     pub(super) const COUNT: usize = 3;
 }
 
-/// The layers, numbered from 0, with sizes in objects and times in nanoseconds. What lies in
-/// the arena has no size here.
+/// The layers, numbered from 0, with sizes in objects and times in nanoseconds. Items in the arena
+/// have size zero.
 #[derive(Debug)]
 pub(super) struct Chain<'c> {
-    /// Of each item and layer the tensor.
+    /// The tensor of each item and layer.
     tensors: [&'c [u32]; Item::COUNT],
-    /// Of each layer the items' bytes and objects.
+    /// The bytes and the objects of the items of each layer.
     bytes: &'c [[u64; Item::COUNT]],
     objects: &'c [[u64; Item::COUNT]],
-    /// What is alive beside states while a layer runs, either way.
+    /// The objects alive while a layer runs forward or backward, without states.
     pub(super) alive: &'c [u64],
-    /// What each layer hands on.
+    /// The objects of each layer's output.
     pub(super) handed: &'c [u64],
-    /// Of each op, in the order of the sequence.
+    /// For each op, in the order of the sequence.
     pub(super) workspaces: &'c [u64],
     pub(super) op_ns: &'c [u64],
     pub(super) input: Option<Input>,
@@ -142,7 +148,7 @@ pub(super) struct Chain<'c> {
     machine: Machine,
 }
 
-/// What the first layer reads, where it comes anew each iteration and moves.
+/// The input of the first layer, if it moves: it is fetched again in each iteration.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Input {
     pub(super) tensor: TensorId,
@@ -161,7 +167,7 @@ impl<'c> Chain<'c> {
         ])
     }
 
-    /// Looks at a sequence that has passed [`check`].
+    /// Reads a sequence that has passed [`check`].
     pub(super) fn new(
         task: &Task<'_>,
         memory: &Memory<'_>,
@@ -225,12 +231,12 @@ impl<'c> Chain<'c> {
         }))
     }
 
-    /// Time to fetch objects.
+    /// The time to prefetch objects.
     pub(super) fn up_ns(&self, layer: usize, item: Item, objects: u64) -> u64 {
         self.transfer_ns(Direction::HostToDevice, self.bytes[layer][item as usize], objects)
     }
 
-    /// Time to copy objects to the host.
+    /// The time to offload objects.
     pub(super) fn down_ns(&self, layer: usize, item: Item, objects: u64) -> u64 {
         self.transfer_ns(Direction::DeviceToHost, self.bytes[layer][item as usize], objects)
     }
@@ -248,7 +254,7 @@ impl<'c> Chain<'c> {
         self.op_ns.len()
     }
 
-    /// The op that runs a layer backward; the one that runs it forward has its number.
+    /// The op that runs a layer backward. The op that runs it forward has the number of the layer.
     pub(super) const fn backward(&self, layer: usize) -> usize {
         self.ops() - 1 - layer
     }
@@ -258,7 +264,7 @@ impl<'c> Chain<'c> {
         if op < self.layers() { op } else { self.backward(op) }
     }
 
-    /// How many objects an item has.
+    /// The number of objects of an item.
     pub(super) fn size(&self, layer: usize, item: Item) -> u64 {
         self.objects[layer][item as usize]
     }
@@ -268,7 +274,7 @@ impl<'c> Chain<'c> {
         self.objects.iter().map(|objects| objects[Item::Weight as usize])
     }
 
-    /// An item that has a size.
+    /// The tensor of an item with a size.
     pub(super) fn tensor(&self, layer: usize, item: Item) -> TensorId {
         TensorId(self.tensors[item as usize][layer])
     }

@@ -1,5 +1,10 @@
-//! When weights move (algorithm 2): each transfer as soon as its link, its data and memory
-//! allow, in the order of need one way, and first in, first out the other.
+//! The schedule of weight transfers (algorithm 2). Each transfer starts as soon as its link, its
+//! data and memory allow; prefetches run in the order of need, offloads first in, first out.
+
+#![expect(
+    clippy::indexing_slicing,
+    reason = "layers and ops are those of the chain, and the arrays have an entry for each"
+)]
 
 use super::chain::{Chain, Item};
 use super::list::Notes;
@@ -7,61 +12,62 @@ use super::profile::Profile;
 use super::selection::{Selection, Span};
 use crate::scratch::{Limits, OutOfScratch, Scratch, total, words};
 
-/// Iterations that a course without a barrier takes; the third is the plan, and the fourth shows
-/// what is fetched for it ahead.
+/// The number of iterations in a course without a barrier. The third one is the plan, and the
+/// fourth shows the prefetches ahead for it.
 pub(super) const ITERATIONS: usize = 4;
 
-/// Parts of an item at most. A balance: more parts give memory back sooner, and each takes a latency
+/// The most parts of an item. A balance: more parts free memory sooner, but each takes a latency
 /// and working memory.
 const MOST_PARTS: usize = 32;
 
-/// How transfers are timed.
+/// The timing of transfers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::planner) enum Timing {
-    /// As published: every iteration ends when all transfers have.
+    /// As published: every iteration ends when all transfers have ended.
     Barrier {
-        /// Whether one copy to the host serves two prefetches.
+        /// Whether one offload serves two prefetches.
         discount: bool,
     },
-    /// Iterations follow each other; what is fetched for the next begins in this one.
+    /// Iterations follow each other; prefetches for the next one begin in this one.
     Cyclic {
-        /// Whether forward weights may come before the input does.
+        /// Whether forward weights may be prefetched before the input.
         ahead: bool,
     },
 }
 
-/// A schedule in the making.
+/// A schedule that is being computed.
 pub(super) struct Course<'c> {
     pub(super) chain: &'c Chain<'c>,
     pub(super) selection: &'c Selection<'c>,
     timing: Timing,
     pub(super) profile: Profile<'c>,
-    /// When the last op started, and when each stream has done all that is decided.
+    /// The start of the last op, and the time at which each stream has done all scheduled work.
     pub(super) started_ns: u64,
     pub(super) compute_ns: u64,
     pub(super) upload_ns: u64,
     pub(super) download_ns: u64,
-    /// When each item of a layer last got the value that it holds, and when it last left.
+    /// The time at which each item of a layer last got its current value, and at which it last
+    /// left.
     pub(super) updated_ns: &'c mut [[u64; Item::COUNT]],
     pub(super) gone_ns: &'c mut [[u64; Item::COUNT]],
-    /// How many objects of each item the host has as they are, and whether a cut has brought
-    /// the weight early.
+    /// The number of objects of each item whose current value the host has, and whether a cut has
+    /// prefetched the weight early.
     pub(super) on_host: &'c mut [[u64; Item::COUNT]],
     early: &'c mut [u8],
-    /// Objects of each weight that came before their turn.
+    /// The number of objects of each weight that were prefetched before their turn.
     pub(super) ahead: &'c mut [u64],
-    /// Weights that may be copied ahead of their forward op.
+    /// Weights that may be offloaded before their forward op.
     pub(super) waiting: &'c mut [u32],
     pub(super) waits: usize,
     pub(super) notes: Notes<'c>,
 }
 
-/// Moments that memory is looked ahead over; a course that needs more is given up.
+/// The most moments that the memory profile holds; a course that needs more fails.
 const fn moments(limits: &Limits) -> usize {
     transfers(limits).saturating_mul(4).saturating_add(8)
 }
 
-/// Ops, or for chains that are short enough, parts of them.
+/// The number of ops; for chains that are short enough, the number of their parts.
 pub(super) const fn transfers(limits: &Limits) -> usize {
     const SHORT: usize = 512;
     let short = if limits.ops < SHORT { limits.ops } else { SHORT };
@@ -109,7 +115,7 @@ impl<'c> Course<'c> {
         })
     }
 
-    /// What of the states is there in such a span of all weights.
+    /// The objects of states that are resident during such a span of all weights.
     fn staying(&self, span: Span) -> u64 {
         let of = |layer, span: Span| {
             self.chain.size(layer, span.item()) - self.selection.moved(layer, span)
@@ -119,14 +125,14 @@ impl<'c> Course<'c> {
         stays.fold(0u64, u64::saturating_add)
     }
 
-    /// How many cuts there are beside that at the very start.
+    /// The number of cuts, without the cut at the very start.
     fn cuts(&self) -> usize {
         (0..self.chain.layers()).filter(|&layer| self.selection.leaves(layer, Span::Across)).count()
     }
 
-    /// The shortest cycle with a barrier at its end, and its cut; of equals, the first. None
-    /// where some op needs more memory than there is. O(layers²) in practice: each of the
-    /// cuts, at most as many as layers, takes as many steps as there are transfers under way.
+    /// The shortest cycle with a barrier at its end, and its cut; among equals, the first one. None
+    /// if an op needs more memory than there is. O(layers²) in practice: each of the cuts, at most
+    /// as many as layers, takes as many steps as there are transfers in flight.
     pub(super) fn best_cut(&mut self) -> Option<(u64, usize)> {
         let mut best: Option<(u64, usize)> = None;
         for cut in 0..=self.cuts() {
@@ -139,7 +145,7 @@ impl<'c> Course<'c> {
         best
     }
 
-    /// Writes the cycle down, often enough for a list of steps.
+    /// Records the cycle, often enough for a list of steps.
     pub(super) fn write_cycle(&mut self, cut: usize) -> Option<()> {
         let layers = self.chain.layers();
         let mut origin_ns = 0;
@@ -150,8 +156,8 @@ impl<'c> Course<'c> {
         Some(())
     }
 
-    /// One cycle from the backward ops on, with the first `cut` prefetches done already.
-    /// Returns when all is done; none where memory does not suffice.
+    /// Schedules one cycle, starting at the backward ops, with the first `cut` prefetches already
+    /// done. Returns its end; none if memory does not suffice.
     fn cycle(&mut self, origin_ns: u64, cut: usize) -> Option<u64> {
         let chain = self.chain;
         let mut used = self.staying(Span::Across);
@@ -181,7 +187,7 @@ impl<'c> Course<'c> {
         Some(self.compute_ns.max(self.upload_ns).max(self.download_ns))
     }
 
-    /// Iterations that follow each other without a barrier, written down.
+    /// Records iterations that follow each other without a barrier.
     pub(super) fn write_iterations(&mut self) -> Option<()> {
         let input = self.chain.input.map_or(0, |input| input.objects);
         self.profile.restart(self.staying(Span::Around).saturating_add(input));
@@ -216,7 +222,7 @@ impl<'c> Course<'c> {
             ready_ns = ready_ns.max(self.prefetch(layer, span)?);
         }
         let op = chain.backward(layer);
-        // The input's memory takes the next one.
+        // The next input takes the memory of this one.
         let input = match chain.input {
             Some(input) if layer == 0 && self.is_cyclic() => input.objects,
             _ => 0,
@@ -262,13 +268,13 @@ impl<'c> Course<'c> {
         }
         self.leave(layer, Span::Saved, self.compute_ns)?;
         self.leave(layer, Span::Across, done_ns)?;
-        // What the layer was handed is as old as the op before.
+        // The input activation of the layer is as old as the op before.
         self.updated_ns[layer] = [self.compute_ns, self.compute_ns, handed_ns];
         self.send(layer, Span::Saved)?;
         self.send(layer, Span::Across)
     }
 
-    /// Runs an op that keeps and gives back objects beside its workspace.
+    /// Runs an op that keeps and frees objects in addition to its workspace.
     fn launch(&mut self, op: usize, ready_ns: u64, keeps: u64, gives: u64) -> Option<()> {
         self.profile.forget(self.upload_ns.min(self.compute_ns));
         let workspace = self.chain.workspaces[op];

@@ -1,8 +1,13 @@
-//! From a course to a list of steps.
+//! Writes a course as a list of steps.
 //!
-//! Memory returns in list order, so an evict is listed where it completes: before the op that
-//! runs then, ahead of its workspace. A prefetch is listed after the ops that run when it
-//! starts. So what a step waits for is listed before it, and nothing else in front of that.
+//! Memory is freed in list order, so an evict is listed where it completes: before the op that runs
+//! then, and before its workspace. A prefetch is listed after the ops that run when it starts. So a
+//! step is listed after exactly the steps that it waits for.
+
+#![expect(
+    clippy::indexing_slicing,
+    reason = "launches and entries are below the lengths that have been recorded"
+)]
 
 use super::chain::{Chain, Item};
 use super::course::{ITERATIONS, transfers};
@@ -12,13 +17,13 @@ use crate::planner::list::{Lengths, Stuck};
 use crate::scratch::{Limits, OutOfScratch, Scratch, words};
 use crate::sequence::LaunchId;
 
-/// What happens; prefetches come last at their position in a list.
+/// An event of a course. At one position of a list, prefetches come last.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Event {
-    /// The copy ends.
+    /// The end of an offload.
     Offload(Item),
     Evict(Span),
-    /// The copy starts.
+    /// The start of a prefetch.
     Prefetch(Item),
     PrefetchInput,
 }
@@ -46,17 +51,17 @@ impl Event {
     }
 }
 
-/// What a course writes down: launches, and what happens between them.
+/// The record of a course: its launches, and the events between them.
 #[derive(Debug)]
 pub(super) struct Notes<'n> {
-    /// Start and end of each launch, over all iterations.
+    /// The start and end of each launch, over all iterations.
     launches: &'n mut [[u64; 2]],
     launched: usize,
-    /// A time; and the launch that it follows, the layer, and the event.
+    /// A time; and the preceding launch, the layer and the event, packed into a word.
     entries: &'n mut [[u64; 2]],
     len: usize,
     full: bool,
-    /// Whether anything is written down at all.
+    /// Whether events are recorded now.
     on: bool,
 }
 
@@ -80,7 +85,7 @@ fn key([time_ns, entry]: &[u64; 2]) -> (usize, bool, u64) {
 }
 
 impl<'n> Notes<'n> {
-    /// Of three iterations, up to twelve entries a layer or part.
+    /// For three iterations, up to twelve entries for each layer or part.
     const fn entries(limits: &Limits) -> usize {
         transfers(limits).saturating_mul(3 * 6).saturating_add(3)
     }
@@ -93,12 +98,12 @@ impl<'n> Notes<'n> {
     pub(super) fn new(limits: &Limits, scratch: &mut Scratch<'n>) -> Result<Self, OutOfScratch> {
         let launches = scratch.take(ITERATIONS * limits.ops, [0; 2])?;
         let entries = scratch.take(Self::entries(limits), [0; 2])?;
-        // Layers and launches have numbers of `LAYER_BITS`.
+        // Layers and launches must fit into `LAYER_BITS`.
         let full = limits.ops >= 1 << LAYER_BITS;
         Ok(Self { launches, launched: 0, entries, len: 0, full, on: false })
     }
 
-    /// Writes down what follows; `launched` launches came before.
+    /// Starts recording; `launched` launches came before.
     pub(super) const fn start(&mut self, launched: usize) {
         self.on = true;
         self.launched = launched;
@@ -117,7 +122,7 @@ impl<'n> Notes<'n> {
         }
     }
 
-    /// Adds what happens after the last launch. The first iteration is not needed.
+    /// Adds an event after the last launch. The first iteration is not needed.
     pub(super) fn add(&mut self, event: Event, layer: usize, at_ns: u64) {
         if !self.on || self.full || self.launched < self.launches.len() / ITERATIONS {
             return;
@@ -129,7 +134,7 @@ impl<'n> Notes<'n> {
         self.len += 1;
     }
 
-    /// Puts all entries where they belong in the list.
+    /// Sorts all entries by their positions in the list.
     fn sort(&mut self) {
         let entries = &mut self.entries[..self.len];
         for [at_ns, packed] in &mut *entries {
@@ -149,7 +154,7 @@ impl<'n> Notes<'n> {
         entries.sort_unstable_by_key(|entry| (key(entry), entry[1]));
     }
 
-    /// Writes the third iteration as a list; the second leads up to it.
+    /// Writes the third iteration as a list; the second one provides its residents at start.
     pub(super) fn write(
         &mut self,
         chain: &Chain<'_>,
@@ -186,11 +191,11 @@ impl<'n> Notes<'n> {
     }
 }
 
-/// What the steps follow from.
+/// The chain and the selection from which steps are written.
 struct Source<'s> {
     chain: &'s Chain<'s>,
     selection: &'s Selection<'s>,
-    /// Whether a weight is copied to the host whether the host holds it or not.
+    /// Whether a weight is offloaded even if the host holds it.
     copy_again: bool,
 }
 
@@ -209,7 +214,7 @@ impl Source<'_> {
         let held = builder.held(tensor);
         let kept = |span| all - selection.moved(layer, span);
         match event {
-            // Nothing that an op writes is fetched before.
+            // A tensor that an op writes is not prefetched before that op.
             Event::Offload(_) if held < all && builder.copied(tensor) == all => {}
             Event::Offload(Item::Weight) if copy_again => builder.offload_again(tensor),
             Event::Offload(item) => {

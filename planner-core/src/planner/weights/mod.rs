@@ -1,16 +1,16 @@
 //! Weight offloading for chains of layers (Beaumont, Eyraud-Dubois, Shilova & Zhao, Weight
 //! Offloading Strategies for Training Large DNN Models).
 //!
-//! Weights leave between their forward op and their backward one, or between that and the
-//! next forward one, or both: then one copy to the host serves two prefetches. Beyond the
-//! paper, so do the optimizer's states between backward ops, and activations between the
-//! forward and the backward op of the layer that reads them. [`selection`] says which leave (algorithm 1), [`course`] when (algorithm 2),
-//! and [`list`] makes steps of that.
+//! Weights leave between their forward op and their backward op, or between their backward op and
+//! the next forward op, or both; in the last case one offload serves two prefetches. Beyond the
+//! paper, the optimizer's states may leave between backward ops, and activations between the
+//! forward and the backward op of the layer that reads them. [`selection`] chooses what leaves
+//! (algorithm 1), [`course`] schedules it (algorithm 2), and [`list`] writes the steps.
 //!
-//! Where the paper is ambiguous: an op's excess counts its own weight once; ties go to the
-//! last layer; what the first prefetches of a cycle bring is there at its start, if it
-//! fits beside the first op; and weights that only leave after their forward op are copied
-//! ahead of that, the smallest first, just before the copies of the backward phase.
+//! Where the paper is ambiguous: an op's excess counts its own weight once; ties go to the last
+//! layer; weights of the first prefetches of a cycle are resident at its start if they fit beside
+//! the first op; and weights that leave only after their forward op are offloaded before it, the
+//! smallest first, just before the offloads of the backward phase.
 
 #[cfg(feature = "baselines")]
 mod baselines;
@@ -32,7 +32,7 @@ use crate::scratch::{Limits, OutOfScratch, Scratch, larger, total};
 use crate::sequence::Sequence;
 use chain::Chain;
 use course::{Course, Timing};
-use selection::{Criteria, Profit, Reserve, Selection, Tie};
+use selection::{Criteria, Profit, Reserve, Selection, TieBreak};
 
 #[cfg(feature = "baselines")]
 pub(super) use baselines::{LAYER_TO_LAYER, UNDISCOUNTED};
@@ -41,10 +41,10 @@ pub(super) use chain::check;
 /// Parameters of [`Strategy::Weights`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Weights {
-    /// Exactly as published; else the best of several selections is kept, with and without
-    /// the barrier between iterations.
+    /// Exactly as published. Otherwise the best of several selections is kept, with and without the
+    /// barrier between iterations.
     pub published: bool,
-    /// Whether activations may leave as well; never as published.
+    /// Whether activations may leave too; never as published.
     pub activations: bool,
 }
 
@@ -105,7 +105,7 @@ impl Rule for Weights {
     }
 }
 
-/// What `auto` tries: all ways, activations included, and those in parts.
+/// The ways that `auto` tries: all ways, including activations, and ways in parts.
 #[derive(Debug)]
 pub(super) struct EveryWay;
 
@@ -134,7 +134,7 @@ impl Rule for EveryWay {
 /// One way to move the weights of a chain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Way {
-    /// Some of them, by the two algorithms.
+    /// Some of them, chosen and scheduled by the two algorithms.
     Greedy(Criteria, Timing),
     /// All of them, around every op (L2L; Pudipeddi et al., 2020).
     #[cfg(feature = "baselines")]
@@ -161,8 +161,8 @@ impl Way {
         Self::Greedy(Criteria::PUBLISHED, Timing::Barrier { discount })
     }
 
-    /// As published, and without a barrier for several reserves, ties and profits; also with
-    /// activations, if they may move.
+    /// The published way, and ways without a barrier for several reserves, ties and profits; also
+    /// with activations, if they may move.
     fn whole(activations: bool) -> impl Iterator<Item = Self> {
         const RESERVES: [Reserve; 10] = [
             Reserve::Sixteenths(0),
@@ -180,7 +180,7 @@ impl Way {
         Self::cyclic(&RESERVES, false, 1).chain([Self::published(true)]).chain(all)
     }
 
-    /// The same without a barrier and in parts; for some reserves with activations as well.
+    /// Ways without a barrier and in parts; for some reserves also with activations.
     fn in_parts() -> impl Iterator<Item = Self> {
         const RESERVES: [Reserve; 10] = [
             Reserve::Turn(2),
@@ -201,7 +201,7 @@ impl Way {
     fn cyclic(reserves: &[Reserve], activations: bool, parts: u64) -> impl Iterator<Item = Self> {
         reserves.iter().flat_map(move |&reserve| {
             [Profit::Ops, Profit::Time].into_iter().flat_map(move |profit| {
-                [Tie::Last, Tie::First].into_iter().flat_map(move |tie| {
+                [TieBreak::Last, TieBreak::First].into_iter().flat_map(move |tie| {
                     let criteria = Criteria { reserve, tie, profit, activations, parts };
                     [false, true].map(|ahead| Self::Greedy(criteria, Timing::Cyclic { ahead }))
                 })
@@ -218,7 +218,7 @@ pub(super) const fn scratch_words(limits: &Limits) -> usize {
     ])
 }
 
-/// Moves the weights of a chain. Other graphs count as too large.
+/// Moves the weights of a chain. Fails with too little memory for other graphs.
 fn write(
     builder: Builder<'_>,
     way: Option<Way>,
@@ -242,7 +242,7 @@ fn write(
     course.notes.write(&chain, &selection, builder, copy_again)
 }
 
-/// The length of a cycle with a barrier at its end; none where memory does not suffice.
+/// The length of a cycle with a barrier at its end; none if memory does not suffice.
 pub(super) fn cycle_ns(
     task: &Task<'_>,
     memory: &Memory<'_>,

@@ -1,15 +1,17 @@
-//! Memory over time, as far as it is decided.
+//! A profile of the memory in use over time, as far as it is scheduled.
+
+#![expect(clippy::indexing_slicing, reason = "positions are below the length of the moments")]
 
 use crate::scratch::{OutOfScratch, Scratch, words};
 
-/// What is taken and released at each moment, in order. At one moment, releases come first.
+/// The objects taken and released at each moment, in order. At one moment, releases come first.
 #[derive(Debug)]
 pub(super) struct Profile<'p> {
-    /// When; what is taken, what is released, and what is in use just then beside the rest.
+    /// A time; the objects taken, the objects released, and the objects in use only at this time.
     moments: &'p mut [[u64; 4]],
     first: usize,
     len: usize,
-    /// Objects in use after the last moment.
+    /// The number of objects in use after the last moment.
     used: u64,
     capacity_objects: u64,
 }
@@ -33,8 +35,8 @@ impl<'p> Profile<'p> {
         (self.first, self.len, self.used) = (0, 0, used);
     }
 
-    /// The first time from which on the objects are free for good; none where they never are. It
-    /// takes as many steps as there are moments after `from`.
+    /// The first time at or after `from` from which on the objects stay free; none if there is
+    /// none. It takes as many steps as there are moments after `from`.
     pub(super) fn earliest(&self, from: u64, objects: u64) -> Option<u64> {
         let fits =
             |used: u64| used.checked_add(objects).is_some_and(|used| used <= self.capacity_objects);
@@ -57,20 +59,20 @@ impl<'p> Profile<'p> {
         if fits(used) { Some(from) } else { earliest }
     }
 
-    /// Takes objects at a time; false where no more moments can be noted.
+    /// Takes objects at a time; returns false if there is no room for another moment.
     pub(super) fn take(&mut self, at: u64, objects: u64) -> bool {
         self.used = self.used.saturating_add(objects);
         self.moment(at).map(|moment| moment[1] = moment[1].saturating_add(objects)).is_some()
     }
 
-    /// Releases objects at a time; false where no more moments can be noted.
+    /// Releases objects at a time; returns false if there is no room for another moment.
     pub(super) fn release(&mut self, at: u64, objects: u64) -> bool {
         self.used = self.used.saturating_sub(objects);
         self.moment(at).map(|moment| moment[2] = moment[2].saturating_add(objects)).is_some()
     }
 
-    /// At a time, objects are in use beside what stays, before others are released for good: what an
-    /// op without a time takes from what starts earlier. False where no more moments can be noted.
+    /// Uses objects only at a time, before others are released: an op without a time takes them
+    /// from work that starts earlier. Returns false if there is no room for another moment.
     pub(super) fn pass(&mut self, at: u64, objects: u64, released: u64) -> bool {
         let passing = self.moment(at).map(|moment| {
             moment[3] = moment[3].max(objects).saturating_add(released);
@@ -78,7 +80,7 @@ impl<'p> Profile<'p> {
         passing.is_some() && self.release(at, released)
     }
 
-    /// What is noted of a time; none where no more moments can be noted.
+    /// The record of a time; none if there is no room for another moment.
     fn moment(&mut self, at: u64) -> Option<&mut [u64; 4]> {
         if self.len == self.moments.len() && self.first > 0 {
             self.moments.copy_within(self.first..self.len, 0);
@@ -97,7 +99,7 @@ impl<'p> Profile<'p> {
         self.moments.get_mut(position)
     }
 
-    /// Nothing will be asked or noted before this time any more.
+    /// Drops moments before a time, at which nothing will be asked or recorded any more.
     pub(super) fn forget(&mut self, before: u64) {
         while self.first < self.len && self.moments[self.first][0] <= before {
             self.first += 1;

@@ -1,20 +1,25 @@
-//! What leaves (algorithm 1), be it weights, what the optimizer keeps, or activations.
+//! Selects what leaves (algorithm 1): weights, states of the optimizer, or activations.
+
+#![expect(
+    clippy::indexing_slicing,
+    reason = "layers and ops are those of the chain, and the arrays have an entry for each"
+)]
 
 use super::chain::{Chain, Item};
 use crate::scratch::{Limits, OutOfScratch, Scratch, words};
 use core::mem;
 use core::ops::Range;
 
-/// When something is away.
+/// A span in which an item may be away.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Span {
     /// A weight, between its backward op and the next forward one: `(k, 0)`.
     Around,
     /// A weight, between its forward op and its backward one: `(k, 1)`.
     Across,
-    /// What the optimizer keeps, between two backward ops.
+    /// The state of the optimizer, between two backward ops.
     Updates,
-    /// What the layer was handed, between its forward op and its backward one.
+    /// The input activation of the layer, between its forward op and its backward one.
     Saved,
 }
 
@@ -40,74 +45,74 @@ impl Span {
 /// Memory that the selection keeps free for transfers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::planner) enum Reserve {
-    /// As much as the op's own weight takes: the paper's formula, read literally.
+    /// The size of the op's own weight: the paper's formula, read literally.
     OwnWeight,
     /// Sixteenths of the largest weight.
     Sixteenths(u8),
-    /// The same, but only while the upper half of the layers runs backward: there memory is
-    /// short, and prefetches come no sooner than what was updated leaves.
+    /// The same, but only while the upper half of the layers runs backward: there memory is short,
+    /// and prefetches cannot start before updated weights leave.
     Turn(u8),
 }
 
-/// Which of equally profitable choices is taken.
+/// The choice among equally profitable ones.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::planner) enum Tie {
+pub(in crate::planner) enum TieBreak {
     Last,
     First,
 }
 
-/// What the profit of a choice counts.
+/// The measure of a choice's profit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::planner) enum Profit {
-    /// Ops.
+    /// The number of relieved ops.
     Ops,
-    /// The time that they take.
+    /// The time of the relieved ops.
     Time,
 }
 
-/// How to select.
+/// The criteria of a selection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::planner) struct Criteria {
     pub(super) reserve: Reserve,
-    pub(super) tie: Tie,
+    pub(super) tie: TieBreak,
     pub(super) profit: Profit,
-    /// Whether activations may leave as well.
+    /// Whether activations may leave too.
     pub(super) activations: bool,
-    /// Of how many parts the largest of what may leave is; others are of parts of that size.
+    /// The number of parts of the largest item; other items have parts of the same size.
     pub(super) parts: u64,
 }
 
 impl Criteria {
     pub(super) const PUBLISHED: Self = Self {
         reserve: Reserve::Sixteenths(0),
-        tie: Tie::Last,
+        tie: TieBreak::Last,
         profit: Profit::Ops,
         activations: false,
         parts: 1,
     };
 }
 
-/// Spans of a layer.
+/// The number of spans of a layer.
 const SPANS: usize = 4;
 
-/// What is selected: of each layer and span, how many objects leave, from the item's end.
+/// The number of objects of each layer and span that leave, from the item's end.
 #[derive(Debug)]
 pub(super) struct Selection<'s> {
     moved: &'s mut [[u64; SPANS]],
-    /// Objects that leave and come together.
+    /// The number of objects that leave and come back together.
     pub(super) part: u64,
 }
 
-/// What memory lacks at each op, and the sums that profits are made of.
+/// The excess of memory at each op, and the sums from which profits are computed.
 struct Excess<'e> {
     objects: &'e mut [u64],
     sums: &'e mut [[u64; 2]],
     profit: Profit,
-    /// The size that the sums are for.
+    /// The number of objects for which the sums were computed.
     summed: u64,
 }
 
-/// A choice with what it brings, over what it costs.
+/// A choice with its benefit and its cost.
 #[derive(Clone, Copy)]
 struct Choice {
     layer: usize,
@@ -118,7 +123,7 @@ struct Choice {
 }
 
 impl Choice {
-    /// Exact as long as the products are below 2^128.
+    /// Exact if the products are below 2^128.
     fn is_below(&self, other: &Self) -> bool {
         self.benefit.saturating_mul(other.cost) < other.benefit.saturating_mul(self.cost)
     }
@@ -129,14 +134,15 @@ impl<'s> Selection<'s> {
         words::<[u64; SPANS]>(limits.ops / 2 + 1)
     }
 
-    /// Words of scratch for the time of selecting.
+    /// Words of scratch while selecting.
     pub(super) const fn working_words(limits: &Limits) -> usize {
         limits.ops.saturating_add(words::<[u64; 2]>(limits.ops.saturating_add(1)))
     }
 
-    /// Takes the most profitable choice until nothing is in excess, or no choice helps any
-    /// more: without a reserve, that is where a single op needs more than there is. Each of up
-    /// to two choices a part takes O(ops) for each run of layers of the same weight.
+    /// Takes the most profitable choice until there is no excess, or no choice helps any more;
+    /// without a reserve, the latter means that a single op needs more than there is. There are up
+    /// to two choices for each part, and each takes O(ops) for each run of layers with the same
+    /// weight.
     pub(super) fn new(
         chain: &Chain<'_>,
         criteria: Criteria,
@@ -163,12 +169,12 @@ impl<'s> Selection<'s> {
         Ok(selection)
     }
 
-    /// How many objects leave in a span, from the item's end.
+    /// The number of objects that leave in a span, from the item's end.
     pub(super) fn moved(&self, layer: usize, span: Span) -> u64 {
         self.moved[layer][span as usize]
     }
 
-    /// Whether anything leaves in a span.
+    /// Whether any object leaves in a span.
     pub(super) fn leaves(&self, layer: usize, span: Span) -> bool {
         self.moved(layer, span) > 0
     }
@@ -185,7 +191,7 @@ impl<'s> Selection<'s> {
             let moved = self.moved(layer, span);
             let objects = self.part.min(chain.size(layer, span.item()) - moved);
             let other = span.other().map_or(0, |other| self.moved(layer, other));
-            // What leaves in the other span has its copy to the host already, as has the input.
+            // Objects that leave in the other span already have a host copy, and so does the input.
             let (objects, transfers) = match other.saturating_sub(moved) {
                 0 if span == Span::Saved && layer == 0 => (objects, 1),
                 0 => (objects, 2),
@@ -199,8 +205,8 @@ impl<'s> Selection<'s> {
             let cost = u128::from(objects) * transfers;
             let choice = Choice { layer, span, objects, benefit, cost };
             let is_better = best.is_none_or(|best| match criteria.tie {
-                Tie::Last => !choice.is_below(&best),
-                Tie::First => best.is_below(&choice),
+                TieBreak::Last => !choice.is_below(&best),
+                TieBreak::First => best.is_below(&choice),
             });
             if choice.benefit > 0 && is_better {
                 best = Some(choice);
@@ -210,7 +216,7 @@ impl<'s> Selection<'s> {
     }
 }
 
-/// All spans in which something may leave, those of items of one kind together.
+/// All spans in which an item may leave, grouped by kind of item.
 fn spans(chain: &Chain<'_>, activations: bool) -> impl Iterator<Item = (usize, Span)> {
     let layers = 0..chain.layers();
     let weights = layers.clone().flat_map(|layer| [(layer, Span::Around), (layer, Span::Across)]);
@@ -252,7 +258,7 @@ impl Excess<'_> {
         }
     }
 
-    /// Sums, over the ops up to each, what of its excess `objects` can relieve.
+    /// Sums, over the ops up to each, the part of its excess that `objects` can relieve.
     fn sum(&mut self, chain: &Chain<'_>, objects: u64) {
         if mem::replace(&mut self.summed, objects) == objects {
             return;

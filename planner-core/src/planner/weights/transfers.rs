@@ -1,4 +1,9 @@
-//! What a course moves: each transfer as early as its link, its data and memory allow.
+//! The transfers of a course: each starts as early as its link, its data and memory allow.
+
+#![expect(
+    clippy::indexing_slicing,
+    reason = "layers are those of the chain, and the arrays have an entry for each"
+)]
 
 use super::chain::Item;
 use super::course::Course;
@@ -7,8 +12,8 @@ use super::selection::Span;
 use core::mem;
 
 impl Course<'_> {
-    /// Fetches what of an item has left in a span, part by part, as early as the link and
-    /// memory allow; returns when it is there.
+    /// Prefetches the objects of an item that left in a span, part by part, as early as the link
+    /// and memory allow. Returns the time at which the last part arrives.
     pub(super) fn prefetch(&mut self, layer: usize, span: Span) -> Option<u64> {
         let mut left = self.selection.moved(layer, span);
         let mut arrived_ns = 0;
@@ -38,8 +43,8 @@ impl Course<'_> {
         self.profile.take(start_ns, objects).then_some(())
     }
 
-    /// Fetches for the forward ops what can come before the last backward op runs, when the
-    /// input has its turn; as far as memory holds what all ops up to that hand on.
+    /// Prefetches weights for the forward ops before the last backward op runs, when the input has
+    /// its turn; as far as memory also holds the outputs of all ops up to them.
     pub(super) fn prefetch_ahead(&mut self) -> Option<()> {
         let mut handed = 0u64;
         for layer in 0..self.chain.layers() {
@@ -60,7 +65,8 @@ impl Course<'_> {
         Some(())
     }
 
-    /// Fetches the next input while the last op that reads this one runs, at the earliest.
+    /// Prefetches the next input, at the earliest while the last op that reads the current one
+    /// runs.
     pub(super) fn prefetch_input(&mut self) -> Option<u64> {
         let Some(input) = self.chain.input.filter(|_| self.notes.launches() > 0) else {
             return Some(0);
@@ -72,8 +78,8 @@ impl Course<'_> {
         self.profile.take(start_ns, input.objects).then_some(self.upload_ns)
     }
 
-    /// Copies waiting weights to the host, the smallest first, while that ends before the op
-    /// that was launched last does.
+    /// Offloads waiting weights, the smallest first, as long as that ends before the last launched
+    /// op does.
     pub(super) fn copy_ahead(&mut self) {
         const WEIGHT: usize = Item::Weight as usize;
         let weight = |layer: u32| self.chain.size(layer as usize, Item::Weight);
@@ -94,7 +100,7 @@ impl Course<'_> {
         }
     }
 
-    /// Lets leave what the host has already of what is to leave in a span.
+    /// Evicts the objects to leave in a span that the host already holds.
     pub(super) fn leave(&mut self, layer: usize, span: Span, at_ns: u64) -> Option<()> {
         let on_host = self.on_host[layer][span.item() as usize];
         let mut left = on_host.min(self.selection.moved(layer, span));
@@ -106,19 +112,19 @@ impl Course<'_> {
         Some(())
     }
 
-    /// Copies to the host what is to leave in a span and is not there, and lets it leave.
+    /// Offloads the objects to leave in a span that the host does not hold, and evicts them.
     pub(super) fn send(&mut self, layer: usize, span: Span) -> Option<()> {
         while self.on_host[layer][span.item() as usize] < self.selection.moved(layer, span) {
             let objects = self.offload(layer, span);
             let copied_ns = self.download_ns;
-            // An activation may be copied while it is read.
+            // An activation may be offloaded while it is read.
             let done_ns = if span == Span::Saved { self.compute_ns } else { 0 };
             self.evict(layer, span, objects, copied_ns.max(done_ns))?;
         }
         Some(())
     }
 
-    /// Copies the next part of what is to leave in a span to the host; returns how many objects.
+    /// Offloads the next part of the objects to leave in a span; returns their number.
     fn offload(&mut self, layer: usize, span: Span) -> u64 {
         let (item, wanted) = (span.item(), self.selection.moved(layer, span));
         let on_host = &mut self.on_host[layer][item as usize];

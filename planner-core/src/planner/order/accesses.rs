@@ -1,21 +1,27 @@
-//! Which op touches which tensor when, and what must wait for it.
+//! The accesses to each version, and the ops that must wait for each access.
+
+#![expect(
+    clippy::indexing_slicing,
+    reason = "versions and launches are those of the sequence, and the arrays have an entry for \
+              each"
+)]
 
 use super::versions::{Version, Versions};
 use crate::scratch::{Limits, OutOfScratch, Scratch, total, words};
 use crate::sequence::LaunchId;
 
-/// The touches of each version, in the given order, followed by a cursor.
+/// The accesses to each version, in the given order, with a cursor.
 #[derive(Debug)]
-pub(super) struct Touches<'a> {
-    /// The position of each version's first touch, and the number of all.
+pub(super) struct Accesses<'a> {
+    /// The index of each version's first access, and at the end the number of accesses.
     start: &'a mut [u32],
-    /// The op of each touch, and in the lowest bit whether it writes.
-    touch: &'a mut [u32],
-    /// The position of each version's next write; the end where there is none.
+    /// The op of each access, shifted left by one; the lowest bit is 1 for a write.
+    access: &'a mut [u32],
+    /// The index of each version's next write; the end of its accesses if there is none.
     write: &'a mut [u32],
 }
 
-impl<'a> Touches<'a> {
+impl<'a> Accesses<'a> {
     pub(super) const fn scratch_words(limits: &Limits) -> usize {
         total([
             words::<u32>(limits.operands),
@@ -39,30 +45,30 @@ impl<'a> Touches<'a> {
         for version in 0..count {
             start[version + 1] += start[version];
         }
-        let touch = scratch.take(start[count] as usize, 0u32)?;
+        let access = scratch.take(start[count] as usize, 0u32)?;
         let write = scratch.take(count, 0u32)?;
         write.copy_from_slice(&start[..count]);
         for launch in versions.sequence().launches() {
             let writes = |at: usize| u32::from(at >= versions.reads(launch).len());
             for (at, version) in versions.operands_of(launch).iter().enumerate() {
                 let end = &mut write[version.index()];
-                touch[*end as usize] = launch.0 << 1 | writes(at);
+                access[*end as usize] = launch.0 << 1 | writes(at);
                 *end += 1;
             }
         }
-        let mut touches = Self { start, touch, write };
-        touches.rewind(versions);
-        Ok(touches)
+        let mut accesses = Self { start, access, write };
+        accesses.rewind(versions);
+        Ok(accesses)
     }
 
-    /// Puts the cursor before the first op.
+    /// Moves the cursor before the first op.
     pub(super) fn rewind(&mut self, versions: &Versions<'_>) {
         for version in versions.all() {
             self.write[version.index()] = self.next_write(version, self.start[version.index()]);
         }
     }
 
-    /// The first op that touches a version.
+    /// The first op that accesses a version.
     pub(super) fn first(&self, version: Version) -> Option<LaunchId> {
         let at = self.start[version.index()];
         (at < self.end(version)).then(|| self.launch(at))
@@ -73,12 +79,12 @@ impl<'a> Touches<'a> {
     }
 
     fn launch(&self, at: u32) -> LaunchId {
-        LaunchId(self.touch[at as usize] >> 1)
+        LaunchId(self.access[at as usize] >> 1)
     }
 
-    /// The first write of a version from a position on.
+    /// The index of the first write of a version at or after an index.
     fn next_write(&self, version: Version, from: u32) -> u32 {
-        let writes = |&at: &u32| self.touch[at as usize] & 1 == 1;
+        let writes = |&at: &u32| self.access[at as usize] & 1 == 1;
         (from..self.end(version)).find(writes).unwrap_or(self.end(version))
     }
 
@@ -87,8 +93,9 @@ impl<'a> Touches<'a> {
         if write < self.end(version) { Some(self.launch(write)) } else { versions.end(version) }
     }
 
-    /// Moves the cursor over an op, and visits the ops that had to wait for it. If the op writes a value, its readers
-    /// waited. If the op reads a value, or writes one without readers, the next [writer](Self::writer) waited.
+    /// Moves the cursor past an op, and calls `waited` with each op that had to wait for it. If the
+    /// op writes a value, its readers waited. If the op reads a value, or writes one without
+    /// readers, the next [writer](Self::writer) waited.
     pub(super) fn pass(
         &mut self,
         versions: &Versions<'_>,

@@ -1,9 +1,15 @@
-//! Which ops run together.
+//! Clusters of ops that run together.
 //!
-//! An op that only one other must wait for may join that one: no path leaves the two and
-//! comes back. A launch that ends a version which the op touches waits for the op as well. The op may
-//! still join if that launch comes after the group. So the ops of an optimizer's update become one
-//! group, and all of them run as soon as the gradient is there.
+//! An op that only one other op must wait for may join that op: no path leaves the two and comes
+//! back. A launch that ends a version which the op uses must wait for the op too; the op may still
+//! join if that launch comes after the cluster. So the ops of an optimizer's update form one
+//! cluster, and all of them run as soon as the gradient exists.
+
+#![expect(
+    clippy::indexing_slicing,
+    reason = "launches and versions are those of the sequence, and the arrays have an entry for \
+              each"
+)]
 
 use super::versions::{Version, Versions};
 use crate::graph::Kind;
@@ -15,113 +21,117 @@ const NONE: u32 = u32::MAX;
 /// More than one op.
 const MANY: u32 = u32::MAX - 1;
 
-/// Which of the ops that only one other waits for join it, and what runs next.
+/// Which ops join the only op that waits for them, and what runs next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Join {
-    /// Those that update a state, or release no more memory than they allocate: running them
-    /// early gains nothing.
+    /// Ops that update a state, or free no more memory than they allocate: running them early would
+    /// gain nothing.
     Light,
-    /// All: the shares of a gradient are computed when they are added up, though until then
-    /// what they are computed from stays.
+    /// All ops: the shares of a gradient are computed when they are added up, although the values
+    /// from which they are computed stay until then.
     All,
-    /// As [`Light`](Self::Light); and what reads the same states runs together, as far as
-    /// dependencies allow: of all micro-batches one layer after the other. States are taken up
-    /// in sets of so many bytes.
+    /// The same as [`Light`](Self::Light); and ops that read the same states run together, as far
+    /// as dependencies allow: each layer runs for all micro-batches in a row. States are read in
+    /// sets of limited size.
     ByStates {
-        /// The bytes of a set. One op may read more.
+        /// The bytes of a set. A single op may read more.
         set_bytes: u64,
-        /// How many micro-batches run together at most; 0 counts as 1. The next ones wait until these are done.
+        /// The most micro-batches that run together; 0 counts as 1. The next ones wait until these
+        /// are done.
         batches: u32,
     },
 }
 
-/// The ops of each group, in the given order.
+/// The ops of each cluster, in the given order.
 #[derive(Debug)]
-pub(super) struct Groups<'a> {
-    /// The group of each op, which is the group's last op.
+pub(super) struct Clusters<'a> {
+    /// The cluster of each op, named by its last op.
     of: &'a mut [u32],
-    /// The first op of each group.
+    /// The first op of each cluster.
     first: &'a mut [u32],
-    /// The op of the same group that comes next.
+    /// The next op of the same cluster.
     next: &'a mut [u32],
 }
 
-impl<'a> Groups<'a> {
+impl<'a> Clusters<'a> {
     pub(super) const fn scratch_words(limits: &Limits) -> usize {
         words::<u32>(limits.ops)
             .saturating_mul(3)
             .saturating_add(words::<u32>(Versions::most(limits)).saturating_mul(3))
     }
 
-    /// Forms the groups. O(operands).
+    /// Forms the clusters. O(operands).
     pub(super) fn new(
         versions: &Versions<'_>,
         join: Join,
         scratch: &mut Scratch<'a>,
     ) -> Result<Self, OutOfScratch> {
         let launches = versions.sequence().len();
-        let groups = Self {
+        let clusters = Self {
             of: scratch.take(launches, NONE)?,
             first: scratch.take(launches, NONE)?,
             next: scratch.take(launches, NONE)?,
         };
         let mut uses = LaterUses::new(versions, &mut scratch.reborrow())?;
         for launch in versions.sequence().launches().rev() {
-            let Found { successor, end, updates, allocated_bytes, released_bytes } =
+            let LaterUse { successor, end, updates, allocated_bytes, released_bytes } =
                 uses.enter(launch);
             let joins = match join {
                 Join::Light | Join::ByStates { .. } => updates || released_bytes <= allocated_bytes,
                 Join::All => true,
             };
-            let group = match groups.of.get(successor as usize) {
-                Some(&group) if joins && group < end => group,
+            let cluster = match clusters.of.get(successor as usize) {
+                Some(&cluster) if joins && cluster < end => cluster,
                 _ => launch.0,
             };
-            groups.of[launch.index()] = group;
-            groups.next[launch.index()] =
-                core::mem::replace(&mut groups.first[group as usize], launch.0);
+            clusters.of[launch.index()] = cluster;
+            clusters.next[launch.index()] =
+                core::mem::replace(&mut clusters.first[cluster as usize], launch.0);
         }
-        Ok(groups)
+        Ok(clusters)
     }
 
-    /// The group of an op.
+    /// The cluster of an op.
     pub(super) fn of(&self, launch: LaunchId) -> u32 {
         self.of[launch.index()]
     }
 
-    /// All groups, in the order of their last ops.
+    /// All clusters, in the order of their last ops.
     pub(super) fn all(&self) -> impl Iterator<Item = u32> {
-        (0..).zip(&*self.of).filter(|&(launch, &group)| launch == group).map(|(launch, _)| launch)
+        (0..)
+            .zip(&*self.of)
+            .filter(|&(launch, &cluster)| launch == cluster)
+            .map(|(launch, _)| launch)
     }
 
-    /// The ops of a group.
-    pub(super) fn ops(&self, group: u32) -> impl Iterator<Item = LaunchId> {
+    /// The ops of a cluster.
+    pub(super) fn ops(&self, cluster: u32) -> impl Iterator<Item = LaunchId> {
         let some = |launch: u32| (launch != NONE).then_some(LaunchId(launch));
-        let first = some(self.first[group as usize]);
+        let first = some(self.first[cluster as usize]);
         core::iter::successors(first, move |launch| some(self.next[launch.index()]))
     }
 }
 
-/// What follows an op, and what it does to memory in the given order.
-struct Found {
-    /// The op that waits for it; `NONE`, or `MANY`.
+/// The successor of an op, and its effect on memory in the given order.
+struct LaterUse {
+    /// The only op that waits for it; or `NONE`, or `MANY`.
     successor: u32,
-    /// The first launch that ends a version which the op touches; or `NONE`.
+    /// The first launch that ends a version which the op uses; or `NONE`.
     end: u32,
-    /// Whether it writes a state.
+    /// Whether the op writes a state.
     updates: bool,
     allocated_bytes: u64,
     released_bytes: u64,
 }
 
-/// The uses of each version after an op, from the last op to the first.
+/// The uses of each version after an op, collected from the last op to the first.
 struct LaterUses<'a, 'g> {
     versions: &'g Versions<'g>,
-    /// The first op of all that touches a version.
+    /// The first op that uses a version.
     first: &'a mut [u32],
     /// The next op that writes a version.
     writer: &'a mut [u32],
-    /// The op that reads a version before that; `NONE`, or `MANY`.
+    /// The op that reads a version before that; or `NONE`, or `MANY`.
     reader: &'a mut [u32],
 }
 
@@ -138,13 +148,18 @@ impl<'a, 'g> LaterUses<'a, 'g> {
         Ok(Self { versions, first, writer, reader })
     }
 
-    /// Looks at what follows an op, and adds its own uses.
-    fn enter(&mut self, launch: LaunchId) -> Found {
+    /// Finds the successor of an op, and adds the op's own uses.
+    fn enter(&mut self, launch: LaunchId) -> LaterUse {
         let ends = self.versions.operands_of(launch).iter();
         let ends = ends.filter_map(|&version| self.versions.end(version));
         let end = ends.map(|end| end.0).min().unwrap_or(NONE);
-        let mut found =
-            Found { successor: NONE, end, updates: false, allocated_bytes: 0, released_bytes: 0 };
+        let mut found = LaterUse {
+            successor: NONE,
+            end,
+            updates: false,
+            allocated_bytes: 0,
+            released_bytes: 0,
+        };
         for &version in self.versions.writes(launch) {
             let (writer, reader) = (self.writer[version.index()], self.reader[version.index()]);
             found.successor = either(found.successor, if reader == NONE { writer } else { reader });
@@ -154,7 +169,7 @@ impl<'a, 'g> LaterUses<'a, 'g> {
         }
         for &version in self.versions.reads(launch) {
             let writer = self.writer[version.index()];
-            // Its own write has been weighed, and is no successor.
+            // The op's own write is no successor, and its memory has been counted.
             if writer != launch.0 {
                 found.successor = either(found.successor, writer);
                 self.weigh(&mut found, launch, version);
@@ -164,10 +179,10 @@ impl<'a, 'g> LaterUses<'a, 'g> {
         found
     }
 
-    fn weigh(&self, found: &mut Found, launch: LaunchId, version: Version) {
+    fn weigh(&self, found: &mut LaterUse, launch: LaunchId, version: Version) {
         let data = self.versions.tensor(version);
         if data.kind.is_made() {
-            // What one op touches fits into 64 bits.
+            // The operands of one op fit into 64 bits.
             if self.first[version.index()] == launch.0 {
                 found.allocated_bytes += data.bytes;
             }
@@ -178,7 +193,7 @@ impl<'a, 'g> LaterUses<'a, 'g> {
     }
 }
 
-/// The one op of two sets of ops, if it is one.
+/// The union of two sets of ops: the only op in it, or `NONE`, or `MANY`.
 fn either(one: u32, other: u32) -> u32 {
     match (one, other) {
         (NONE, launch) | (launch, NONE) => launch,

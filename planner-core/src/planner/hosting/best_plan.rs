@@ -1,4 +1,4 @@
-//! The plan of the best choice, and the plans that it is compared with.
+//! Compares the plan of the best choice with plans by other strategies.
 
 use super::choice::Choice;
 use super::work::Work;
@@ -11,16 +11,16 @@ use crate::scratch::Scratch;
 /// How a plan is made.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Way {
-    /// By the strategy that is asked for.
+    /// By the requested strategy, with a choice of ops for the host.
     Own(Choice),
-    /// By a strategy that chooses ops for the host itself.
+    /// By a strategy that chooses ops for the host by its own rule.
     Baseline(Strategy),
     /// By the best of the strategies that run nothing on the host.
     OnDevice,
 }
 
 impl Way {
-    /// The strategies that the one that is asked for is compared with.
+    /// The strategies to compare the requested one with.
     const OTHERS: [Self; 3] = [
         Self::Baseline(Strategy::Split),
         Self::Baseline(Strategy::OptimizerOffload),
@@ -28,71 +28,73 @@ impl Way {
     ];
 }
 
-/// Plans with different ops on the host, of which the best is kept.
-pub(super) struct Contest<'w, 'o> {
+/// Compares plans with different ops on the host, and keeps the best one.
+pub(super) struct BestPlan<'w, 'o> {
     work: &'w Work<'w>,
     strategy: Strategy,
     output: Output<'o>,
     /// The period of the best plan, and how it is made.
-    winner: Option<(u64, Way)>,
-    /// The plan that was written last, if that is the best.
+    best: Option<(u64, Way)>,
+    /// The plan that was written last, if it is the best one.
     written: Option<Kept>,
     shortage: Option<PlanningError>,
 }
 
-impl<'w, 'o> Contest<'w, 'o> {
+impl<'w, 'o> BestPlan<'w, 'o> {
     pub(super) const fn new(work: &'w Work<'w>, strategy: Strategy, output: Output<'o>) -> Self {
-        Self { work, strategy, output, winner: None, written: None, shortage: None }
+        Self { work, strategy, output, best: None, written: None, shortage: None }
     }
 
-    /// Whether a plan that takes so long, or less, has been found.
-    pub(super) fn is_within(&self, period_ns: u64) -> bool {
-        self.winner.is_some_and(|(least_ns, _)| least_ns <= period_ns)
+    /// Whether a plan with at most this period has been found.
+    pub(super) fn is_at_most(&self, period_ns: u64) -> bool {
+        self.best.is_some_and(|(least_ns, _)| least_ns <= period_ns)
     }
 
-    /// Whether the best plan is that of a choice.
-    pub(super) fn is_won_by(&self, choice: Choice) -> bool {
-        self.winner.is_some_and(|(_, way)| way == Way::Own(choice))
+    /// Whether the best plan is the plan of a choice.
+    pub(super) fn is_best(&self, choice: Choice) -> bool {
+        self.best.is_some_and(|(_, way)| way == Way::Own(choice))
     }
 
-    /// Enters all other strategies, and returns a period that none of them beats. A plan counts only if it
-    /// takes less than `below_ns`.
-    pub(super) fn enter_others(
+    /// Tries all other strategies, and returns a lower bound of their periods. A plan counts only
+    /// if it takes less than `below_ns`.
+    pub(super) fn try_others(
         &mut self,
         below_ns: u64,
         scratch: &mut Scratch<'_>,
     ) -> Result<u64, PlanningError> {
         let mut least_ns = u64::MAX;
         for way in Way::OTHERS {
-            least_ns = least_ns.min(self.enter(way, below_ns, scratch)?);
+            least_ns = least_ns.min(self.try_way(way, below_ns, scratch)?);
         }
         Ok(least_ns)
     }
 
-    /// Plans in a way, and keeps the plan if it is the best. Returns a period that no plan of that way
-    /// beats. A plan of another strategy counts only if it takes less than `below_ns`.
-    pub(super) fn enter(
+    /// Plans in one way, and keeps the plan if it is the best. Returns a lower bound of the periods
+    /// of that way's plans. A plan of another strategy counts only if it takes less than
+    /// `below_ns`.
+    pub(super) fn try_way(
         &mut self,
         way: Way,
         below_ns: u64,
         scratch: &mut Scratch<'_>,
     ) -> Result<u64, PlanningError> {
-        let below_ns = self.winner.map_or(below_ns, |(least_ns, _)| least_ns.min(below_ns));
+        let below_ns = self.best.map_or(below_ns, |(least_ns, _)| least_ns.min(below_ns));
         self.written = None;
         match self.make(way, below_ns, scratch) {
             Ok(None) => Ok(below_ns),
             Ok(Some((period_ns, kept))) => {
-                if self.winner.is_none_or(|(least_ns, _)| period_ns <= least_ns) {
-                    self.winner = Some((period_ns, way));
+                if self.best.is_none_or(|(least_ns, _)| period_ns <= least_ns) {
+                    self.best = Some((period_ns, way));
                     self.written = Some(kept);
                 }
                 Ok(period_ns)
             }
             Err(error) if error.is_of_one_list() => {
-                // If the lists of one choice fit the device, host memory is too small, not the budget.
+                // If the lists of one choice fit the device, host memory is too small, not the
+                // budget.
                 let is_of_host = matches!(self.shortage, Some(PlanningError::Plan(_)));
                 if !is_of_host {
-                    self.shortage = Some(error.less(self.shortage));
+                    self.shortage = Some(error.with_least_need(self.shortage));
                 }
                 Ok(u64::MAX)
             }
@@ -121,9 +123,9 @@ impl<'w, 'o> Contest<'w, 'o> {
         Ok(made.map(|made| (made.plan.predicted.period_ns, made.kept())))
     }
 
-    /// The best plan, written once more if another came after it.
+    /// The best plan, written again if another plan was written after it.
     pub(super) fn finish(mut self, scratch: &mut Scratch<'_>) -> Result<Made<'o>, PlanningError> {
-        if let (None, Some((period_ns, way))) = (self.written, self.winner) {
+        if let (None, Some((period_ns, way))) = (self.written, self.best) {
             let made = self.make(way, period_ns.saturating_add(1), scratch)?;
             self.written = made.map(|(_, kept)| kept);
         }

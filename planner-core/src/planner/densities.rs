@@ -1,0 +1,175 @@
+//! The density of a gap: the relief of the ops that it spans, per time of its transfers.
+
+#![expect(
+    clippy::indexing_slicing,
+    reason = "slots and spans are those of the sequence's gaps, and each array of sums has one entry \
+              more than there are positions"
+)]
+
+use super::choice::Weight;
+use super::gaps::{Gaps, Span};
+use super::memory::Memory;
+use super::pressure::{FULL, IDLE, Pressure};
+use super::request::Task;
+use super::tree::MinTree;
+use crate::machine::Direction;
+use crate::scratch::{OutOfScratch, Scratch};
+use crate::sequence::LaunchId;
+use core::ops::Range;
+
+/// The fewest objects that move on their own, as a fraction of the pool: one object, unless objects
+/// are tiny.
+const LEAST: u64 = 1 << 17;
+
+/// The distance from the ends of a gap over which pressures are averaged, as a fraction of the
+/// iteration. A balance: a shorter one follows each change; a longer one allows for transfers that
+/// are early or late.
+const NEAR: usize = 32;
+
+/// Computes the densities of gaps.
+#[derive(Clone, Copy)]
+pub(super) struct Densities<'s> {
+    pub(super) task: &'s Task<'s>,
+    pub(super) memory: &'s Memory<'s>,
+    pub(super) weight: Weight,
+    /// Prefix sums over the ops of all pools: the weight of the ops that exceed their pool if
+    /// nothing moves.
+    pub(super) relief: &'s [u64],
+    /// Prefix sums of the times of the ops.
+    pub(super) length_ns: &'s [u64],
+    /// Prefix sums of the pressure on each link at the ops.
+    up: &'s [u64],
+    down: &'s [u64],
+}
+
+impl<'s> Densities<'s> {
+    pub(super) fn new(
+        task: &'s Task<'s>,
+        memory: &'s Memory<'s>,
+        weight: Weight,
+        used: &Pressure<'_>,
+        slack: &MinTree<'_>,
+        scratch: &mut Scratch<'s>,
+    ) -> Result<Self, OutOfScratch> {
+        let sequence = task.sequence;
+        let ops = sequence.len();
+        // An op without a time still counts.
+        let tight = |at: usize| match slack.min(at, at + 1) {
+            ..0 => {
+                let time_ns = sequence.time_ns(LaunchId((at % ops) as u32));
+                (time_ns.max(1) as f64 * f64::from(used.memory[at])).max(1.0) as u64
+            }
+            0.. => 0,
+        };
+        let relief = sums((0..memory.pools() * ops).map(tight), scratch)?;
+        let length_ns = sums(sequence.launches().map(|op| sequence.time_ns(op)), scratch)?;
+        let up = sums(used.up.iter().copied().map(u64::from), scratch)?;
+        let down = sums(used.down.iter().copied().map(u64::from), scratch)?;
+        Ok(Self { task, memory, weight, relief, length_ns, up, down })
+    }
+
+    /// The best density at which a gap can move more objects, after the `more.start` that move
+    /// already: all of `more`, or only a few. The last object of a tensor may be half empty, and
+    /// then it is best to move it on its own. Also returns the number of objects to move.
+    pub(super) fn best_part(
+        &self,
+        gaps: &Gaps<'_>,
+        slot: usize,
+        span: Span,
+        relief: u64,
+        more: Range<u64>,
+    ) -> (f64, u64) {
+        let Self { task, memory, .. } = *self;
+        let objects = more.end - more.start;
+        let density =
+            |objects| self.density(gaps, slot, span, relief, more.start..more.start + objects);
+        let tensor = task.sequence.operands()[slot];
+        let pool_objects = memory.pool_objects(memory.pool(task, tensor));
+        let few = (pool_objects / LEAST).clamp(1, objects.max(1));
+        match (density(objects), density(few)) {
+            (all, one) if one > all => (one, few),
+            (all, _) => (all, objects),
+        }
+    }
+
+    /// The relief of moving these objects, per cost. Objects are counted from the one that leaves
+    /// first.
+    pub(super) fn density(
+        &self,
+        gaps: &Gaps<'_>,
+        slot: usize,
+        span: Span,
+        relief: u64,
+        objects: Range<u64>,
+    ) -> f64 {
+        let count = (objects.end - objects.start) as f64;
+        let cost_ns = self.cost_ns(gaps, slot, span, objects);
+        relief as f64 * count / cost_ns.max(1) as f64
+    }
+
+    /// The link time of moving these objects, times the pressure on the uplink at the end of the
+    /// gap and on the downlink at its start. Objects are counted from the one that leaves first.
+    pub(super) fn cost_ns(
+        &self,
+        gaps: &Gaps<'_>,
+        slot: usize,
+        span: Span,
+        objects: Range<u64>,
+    ) -> u64 {
+        let Self { task, up, down, .. } = *self;
+        let [up_ns, down_ns] = self.moves_ns(gaps, slot, objects);
+        let ops = task.sequence.len();
+        let near = ops / NEAR + 1;
+        let at_end = mean(up, span.to, (span.to + 1).min(ops));
+        let up = at_end.max(mean(up, span.to.saturating_sub(near), span.to.min(ops)));
+        let down = mean(down, span.from.min(ops - 1), (span.from + near).min(ops));
+        up_ns.saturating_mul(up + IDLE).saturating_add(down_ns.saturating_mul(down + IDLE))
+    }
+
+    /// The time of uploading these objects, and of downloading those that the host does not hold.
+    pub(super) fn moves_ns(
+        &self,
+        gaps: &Gaps<'_>,
+        slot: usize,
+        Range { start: from, end: to }: Range<u64>,
+    ) -> [u64; 2] {
+        let Self { task, memory, .. } = *self;
+        let tensor = task.sequence.operands()[slot];
+        let all = memory.objects(tensor);
+        // Objects leave from the end.
+        let time_ns = |direction, from: u64, to: u64| match memory.bytes(
+            task,
+            tensor,
+            all - to,
+            all - from,
+        ) {
+            0 => 0,
+            bytes => task.machine.transfer_ns(direction, bytes).unwrap_or(0),
+        };
+        let on_host = gaps.on_host(slot, all, from).clamp(from, to);
+        [time_ns(Direction::HostToDevice, from, to), time_ns(Direction::DeviceToHost, on_host, to)]
+    }
+}
+
+/// The prefix sums of values: the sum of the first `n` values at position `n`.
+fn sums<'s>(
+    values: impl ExactSizeIterator<Item = u64>,
+    scratch: &mut Scratch<'s>,
+) -> Result<&'s [u64], OutOfScratch> {
+    let sums = scratch.take(values.len() + 1, 0u64)?;
+    for (at, value) in values.enumerate() {
+        sums[at + 1] = sums[at].saturating_add(value);
+    }
+    Ok(sums)
+}
+
+/// The sum over ranges, from prefix sums.
+pub(super) fn sum(sums: &[u64], ranges: [(usize, usize); 2]) -> u64 {
+    ranges.iter().map(|&(from, to)| sums[to] - sums[from]).sum()
+}
+
+/// The mean over a range, from prefix sums; the highest pressure if the range is empty.
+fn mean(sums: &[u64], from: usize, to: usize) -> u64 {
+    let len = to.saturating_sub(from) as u64;
+    (sums[to.max(from)] - sums[from]).checked_div(len).unwrap_or(u64::from(FULL))
+}
