@@ -32,7 +32,6 @@ struct Block {
 }
 
 /// The virtual address space, and the physical chunks.
-#[derive(Debug)]
 pub(crate) struct Space {
     memory_bytes: u64,
     queue: Queue,

@@ -1,12 +1,18 @@
 //! The backends. One is added by a file that holds its `ENTRY`, and a line of [`ALL`].
 
+#[cfg(feature = "cuda")]
 pub(crate) mod cuda;
 mod entry;
 mod host;
+#[cfg(not(all(feature = "cuda", feature = "vulkan")))]
+mod missing;
+#[cfg(any(feature = "cuda", feature = "vulkan"))]
 mod real;
 mod sim;
+#[cfg(any(feature = "cuda", feature = "vulkan"))]
 mod stopwatch;
 mod suite;
+#[cfg(feature = "vulkan")]
 mod vulkan;
 
 pub(crate) use entry::{Entry, Job, Options, Outcome, Runner, Stopped};
@@ -14,6 +20,10 @@ pub(crate) use suite::{Ignored, Report};
 
 use crate::failure::Failure;
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
+#[cfg(not(feature = "cuda"))]
+use missing::cuda;
+#[cfg(not(feature = "vulkan"))]
+use missing::vulkan;
 
 /// All backends, in the order in which they are listed.
 static ALL: &[&Entry] = &[&sim::ENTRY, &host::ENTRY, &vulkan::ENTRY, &cuda::ENTRY];

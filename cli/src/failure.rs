@@ -32,6 +32,12 @@ impl Failure {
         Self { status, message: error.to_string(), known: None }
     }
 
+    /// The program was built without a feature that this takes.
+    #[cfg(not(all(feature = "conformance", feature = "cuda", feature = "vulkan")))]
+    pub(crate) fn without(feature: &str) -> Self {
+        Self::cannot(lacks(feature))
+    }
+
     /// Adds what is known despite the failure, an object.
     pub(crate) fn with(self, known: &impl Serialize) -> Self {
         Self { known: serde_json::to_value(known).ok(), ..self }
@@ -46,4 +52,13 @@ impl Failure {
         }
         (self.status == 1).then_some(report)
     }
+}
+
+/// Says that the program was built without a feature, and how to get it.
+#[cfg(not(all(feature = "conformance", feature = "cuda", feature = "vulkan")))]
+pub(crate) fn lacks(feature: &str) -> String {
+    format!(
+        "this program was built without its feature \"{feature}\"; `cargo build --release -p spillway-cli \
+         --features {feature}` builds it with that feature"
+    )
 }

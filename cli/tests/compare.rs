@@ -1,9 +1,7 @@
 //! Strategies and budgets side by side; and budgets that are too small, explained.
 #![allow(clippy::unwrap_used, reason = "what fails here fails the test")]
 
-mod common;
-
-use common::{Folder, SMALL};
+use crate::common::{Folder, SMALL};
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
 use std::fs;

@@ -1,9 +1,7 @@
 //! Backends held to the suite, from the command line.
 #![allow(clippy::unwrap_used, reason = "what fails here fails the test")]
 
-mod common;
-
-use common::Folder;
+use crate::common::Folder;
 
 #[test]
 fn all_backends_that_are_built_pass() {

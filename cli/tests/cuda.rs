@@ -2,9 +2,7 @@
 #![cfg(target_os = "linux")]
 #![allow(clippy::unwrap_used, reason = "what fails here fails the test")]
 
-mod common;
-
-use common::{Folder, Ran, SMALL};
+use crate::common::{Folder, Ran, SMALL};
 use emulated_cuda::Emulated;
 use serde_json::Value;
 use std::fs;

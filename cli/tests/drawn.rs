@@ -2,9 +2,7 @@
 //! in `tmp` of the target folder.
 #![allow(clippy::unwrap_used, reason = "what fails here fails the test")]
 
-mod common;
-
-use common::{Folder, SMALL};
+use crate::common::{Folder, SMALL};
 use resvg::tiny_skia::{Pixmap, Transform};
 use resvg::usvg::roxmltree::{Document, Node};
 use resvg::usvg::{self, Group, Options, Rect, Tree};

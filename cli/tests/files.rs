@@ -1,9 +1,8 @@
 //! Files that take more memory than there is, and text that is none.
 #![allow(clippy::unwrap_used, reason = "what fails here fails the test")]
 
-mod common;
-
-use common::Folder;
+use crate::common;
+use crate::common::Folder;
 use std::fs;
 use std::process::Command;
 

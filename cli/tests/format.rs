@@ -1,9 +1,7 @@
 //! The examples of `docs/format.md`, taken from the page and given to the program.
 #![allow(clippy::unwrap_used, reason = "what fails here fails the test")]
 
-mod common;
-
-use common::Folder;
+use crate::common::Folder;
 use std::iter::Peekable;
 use std::str::Lines;
 

@@ -1,9 +1,7 @@
 //! Every object that `--json` prints has its format, and `docs/json.md` has its fields.
 #![allow(clippy::unwrap_used, reason = "what fails here fails the test")]
 
-mod common;
-
-use common::{Folder, SMALL};
+use crate::common::{Folder, SMALL};
 use serde_json::Value;
 use std::fs;
 use std::path::Path;

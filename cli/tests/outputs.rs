@@ -2,9 +2,7 @@
 #![allow(clippy::unwrap_used, reason = "what fails here fails the test")]
 #![cfg(unix)]
 
-mod common;
-
-use common::{Folder, SMALL};
+use crate::common::{Folder, SMALL};
 use std::fs;
 use std::io::Write;
 use std::os::unix::fs::{PermissionsExt, symlink};

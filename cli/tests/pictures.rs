@@ -1,9 +1,7 @@
 //! The trace and the report: both show what was planned, and need nothing from elsewhere.
 #![allow(clippy::unwrap_used, reason = "what fails here fails the test")]
 
-mod common;
-
-use common::{Folder, SMALL};
+use crate::common::{Folder, SMALL};
 use serde_json::Value;
 use std::fs;
 

@@ -1,9 +1,7 @@
 //! From work to a plan, its proof and its results; and what is refused on the way.
 #![allow(clippy::unwrap_used, reason = "what fails here fails the test")]
 
-mod common;
-
-use common::{Folder, Ran, SMALL};
+use crate::common::{Folder, Ran, SMALL};
 use serde_json::{Value, json};
 use std::fs;
 use std::process::Command;

@@ -1,9 +1,7 @@
 //! Names come from files, and files from anywhere: none reaches a terminal or a page as it is.
 #![allow(clippy::unwrap_used, reason = "what fails here fails the test")]
 
-mod common;
-
-use common::{Folder, Ran, SMALL};
+use crate::common::{Folder, Ran, SMALL};
 use serde_json::{Value, json};
 use std::fs;
 

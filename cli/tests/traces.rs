@@ -1,9 +1,7 @@
 //! Traces of PyTorch: how they are recorded, and what an import says of them.
 #![allow(clippy::unwrap_used, reason = "what fails here fails the test")]
 
-mod common;
-
-use common::Folder;
+use crate::common::Folder;
 use serde_json::{Value, json};
 
 const PAGE: &str = include_str!("../../docs/pytorch-traces.md");

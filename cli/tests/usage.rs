@@ -1,9 +1,7 @@
 //! Bad usage and malformed files: exit status 2, and a message that says where.
 #![allow(clippy::unwrap_used, reason = "what fails here fails the test")]
 
-mod common;
-
-use common::{Folder, SMALL};
+use crate::common::{Folder, SMALL};
 use workloads::format::compress;
 
 const GRAPH: &str = r#"{"format":"spillway.graph.v1","name":"g","tensors":[{"name":"w","bytes":4,"kind":"state"}],"ops":[{"name":"o","time_ns":1,"reads":[0],"writes":[]}]}"#;

@@ -2,8 +2,7 @@
 //! seven chunks; its largest op takes four.
 #![allow(clippy::unwrap_used, reason = "what fails here fails the test")]
 
-mod chain;
-
+use crate::chain;
 use planner_core::Kind;
 use planner_core::planner::{Groups, Lms, Strategy};
 use workloads::OwnedGraph;

@@ -3,9 +3,8 @@
 #![allow(clippy::unwrap_used, reason = "what fails here fails the test")]
 
 #[allow(dead_code, reason = "this test has strategies of its own")]
-mod chain;
-
-use chain::CHUNK_BYTES;
+use crate::chain;
+use crate::chain::CHUNK_BYTES;
 use conformance::graphs::{graphs, machines};
 use planner_core::plan::Pool;
 use planner_core::planner::swap::Threshold;

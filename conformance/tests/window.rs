@@ -2,9 +2,8 @@
 //! paper: four chunks of memory, each variable one chunk.
 #![allow(clippy::unwrap_used, reason = "what fails here fails the test")]
 
-mod chain;
-
-use chain::CHUNK_BYTES;
+use crate::chain;
+use crate::chain::CHUNK_BYTES;
 use planner_core::planner::{Strategy, Window};
 
 fn plan(budget_chunks: u64, window: Window) -> String {

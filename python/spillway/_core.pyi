@@ -1,9 +1,9 @@
 from collections.abc import Callable, Mapping, Sequence
 from os import PathLike
-from typing import Any, Optional, Protocol, Union, final
+from typing import Any, Protocol, final
 
 _Buffer = Any  # what supports the buffer protocol: bytes, bytearray, array, memoryview …
-_Settings = Mapping[str, Union[bool, int, str]]
+_Settings = Mapping[str, bool | int | str]
 
 __all__ = [
     "BudgetError",
@@ -60,7 +60,7 @@ class Graph:
         writes: Sequence[int],
         workspace_bytes: int = 0,
         repeatable: bool = False,
-        host_ns: Optional[int] = None,
+        host_ns: int | None = None,
     ) -> int: ...
     def check(self) -> None: ...
     def to_json(self) -> bytes: ...
@@ -69,7 +69,7 @@ class Graph:
     def plan(
         self,
         machine: Machine,
-        budget: Union[int, str] = "35%",
+        budget: int | str = "35%",
         strategy: str = "auto",
         settings: _Settings = {},
     ) -> Plan: ...
@@ -121,9 +121,9 @@ class Plan:
     def mapped_bytes(self) -> int: ...
     def with_setup_costs(self, costs: SetupCosts) -> Plan: ...
     @property
-    def setup_costs(self) -> Optional[SetupCosts]: ...
+    def setup_costs(self) -> SetupCosts | None: ...
     @property
-    def setup_ns(self) -> Optional[int]: ...
+    def setup_ns(self) -> int | None: ...
     @property
     def graph(self) -> Graph: ...
     @property
@@ -210,20 +210,20 @@ class _Kernels(Protocol):
         op: int,
         iteration: int,
         is_repeat: bool,
-        reads: tuple[Optional[MemoryRange], ...],
-        writes: tuple[Optional[MemoryRange], ...],
-        workspace: Optional[MemoryRange],
+        reads: tuple[MemoryRange | None, ...],
+        writes: tuple[MemoryRange | None, ...],
+        workspace: MemoryRange | None,
         /,
     ) -> None: ...
 
 @final
 class Cuda:
     def __new__(
-        cls, ordinal: int = 0, driver: Optional[Union[str, PathLike[str]]] = None
+        cls, ordinal: int = 0, driver: str | PathLike[str] | None = None
     ) -> Cuda: ...
     @property
     def name(self) -> str: ...
-    def measure(self, chunk_bytes: Optional[int] = None) -> Machine: ...
+    def measure(self, chunk_bytes: int | None = None) -> Machine: ...
 
 @final
 class Session:
@@ -232,35 +232,35 @@ class Session:
         plan: Plan,
         kernels: _Kernels,
         others: Sequence[Plan] = (),
-        device: Optional[Cuda] = None,
+        device: Cuda | None = None,
     ) -> Session: ...
     def write_state(
-        self, tensor: int, buffer: _Buffer, first_byte: Optional[int] = None
+        self, tensor: int, buffer: _Buffer, first_byte: int | None = None
     ) -> None: ...
     def read_state(
-        self, tensor: int, buffer: _Buffer, first_byte: Optional[int] = None
+        self, tensor: int, buffer: _Buffer, first_byte: int | None = None
     ) -> None: ...
     def save_states(
         self,
-        path: Union[str, PathLike[str]],
-        progress: Optional[Callable[[int, int], object]] = None,
+        path: str | PathLike[str],
+        progress: Callable[[int, int], object] | None = None,
     ) -> None: ...
     def load_states(
         self,
-        path: Union[str, PathLike[str]],
+        path: str | PathLike[str],
         all: bool = True,
-        progress: Optional[Callable[[int, int], object]] = None,
-    ) -> Optional[int]: ...
+        progress: Callable[[int, int], object] | None = None,
+    ) -> int | None: ...
     def read_output(
-        self, tensor: int, buffer: _Buffer, iteration: Optional[int] = None
+        self, tensor: int, buffer: _Buffer, iteration: int | None = None
     ) -> None: ...
     def step(self) -> None: ...
     def wait(self) -> None: ...
     def switch(
-        self, plan: Plan, kernels: Optional[_Kernels] = None
+        self, plan: Plan, kernels: _Kernels | None = None
     ) -> SwitchFigures: ...
     @property
-    def stream(self) -> Optional[int]: ...
+    def stream(self) -> int | None: ...
     @property
     def iterations(self) -> int: ...
     @property

@@ -1,6 +1,5 @@
 """Switches of a session between plans: other graphs, other budgets, and what is refused."""
 
-import ctypes
 
 import pytest
 from perceptron import machine

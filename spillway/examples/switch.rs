@@ -1,5 +1,5 @@
 //! What a switch between the prompt and the token steps of a decoder costs:
-//! `cargo run --release -p spillway --example switch`. `docs/research/switching.md` shows the figures.
+//! `cargo run --release -p spillway-plan --example switch`. `docs/research/switching.md` shows the figures.
 
 use spillway::SwitchFigures;
 use spillway::core::{Machine, MachineParameters};

@@ -1,5 +1,5 @@
 //! Trains a small network on a device of host memory, with kernels of its own, in 70 % of the
-//! memory that it needs: `cargo run -p spillway --example train`.
+//! memory that it needs: `cargo run -p spillway-plan --example train`.
 
 use backend_host::{HostDevice, HostError};
 use spillway::core::backend::{Kernels, Launch, Transfers};

@@ -44,7 +44,7 @@ pub(crate) struct Device {
 static DEVICES: AtomicU64 = AtomicU64::new(0);
 
 /// What another user of a device wants of it.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Default)]
 pub(crate) struct Also<'a> {
     /// Structures that ask for features.
     pub(crate) info: vk::DeviceCreateInfo<'a>,

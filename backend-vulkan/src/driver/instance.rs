@@ -40,7 +40,7 @@ pub(crate) struct Instance {
 }
 
 /// A device that can be opened, and what it says of itself.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy)]
 pub(crate) struct Physical {
     pub(crate) raw: vk::PhysicalDevice,
     pub(crate) properties: vk::PhysicalDeviceProperties,

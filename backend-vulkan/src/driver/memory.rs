@@ -181,7 +181,7 @@ impl Drop for Buffer {
 }
 
 /// Pages of a sparse buffer that get memory, or lose it.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy)]
 pub(crate) struct Bind {
     pub(super) buffer: vk::Buffer,
     pub(super) raw: vk::SparseMemoryBind,

@@ -1,13 +1,13 @@
-//! A backend held to the conformance suite.
+//! What the conformance suite says of a backend.
 
-use crate::output;
-use conformance::chunked::Chunked;
-use conformance::suite::{Verdict, checks, judge};
-use indicatif::{ProgressBar, ProgressStyle};
-use integrity::Backend;
+#[cfg(feature = "conformance")]
+mod checks;
+
+#[cfg(feature = "conformance")]
+pub(super) use checks::report;
+
 use serde::Serialize;
 use std::collections::BTreeMap;
-use std::sync::Arc;
 
 /// The results of all checks.
 #[derive(Debug, Serialize)]
@@ -29,44 +29,11 @@ pub(crate) struct Ignored {
     pub(crate) reason: String,
 }
 
-/// Runs all checks, with the backend's own chunks or with chunks of this many bytes.
-pub(super) fn report<B: Backend>(backend: B, chunk_bytes: Option<u64>) -> Report {
-    let backend = &Chunked::new(Arc::new(backend), chunk_bytes);
-    let found = backend.find();
-    let mut report = Report {
-        backend: backend.name(),
-        device: found.as_ref().ok().map(|found| found.device.clone()),
-        passed: Vec::new(),
-        failed: Vec::new(),
-        ignored: Vec::new(),
-        failures: BTreeMap::new(),
-    };
-    let checks = checks::<Chunked<B>>();
-    let progress = progress(checks.len() as u64);
-    for check in &checks {
-        // Before it runs, so that whoever sees a crash knows what ran.
-        progress.set_message(check.name);
-        if found.is_ok() && progress.is_hidden() {
-            output::note(&format!("checking {}", check.name));
-        }
-        match judge(check, backend, &found) {
-            Verdict::Passed => report.passed.push(check.name),
-            Verdict::Ignored(reason) => report.ignored.push(Ignored { name: check.name, reason }),
-            Verdict::Failed(failure) => {
-                report.failed.push(check.name);
-                report.failures.insert(check.name, failure.to_string());
-            }
-        }
-        progress.inc(1);
-    }
-    progress.finish_and_clear();
-    report
-}
-
-/// Hidden unless standard error is a terminal.
-fn progress(checks: u64) -> ProgressBar {
-    let bar = ProgressBar::new(checks);
-    let style = ProgressStyle::with_template("checking {bar:40} {pos}/{len} {msg}");
-    // The template is a constant. Without it the bar only looks different.
-    style.map_or_else(|_| bar.clone(), |style| bar.clone().with_style(style))
+/// Runs no checks: the program is built without them.
+#[cfg(not(feature = "conformance"))]
+pub(super) fn report<B: integrity::Backend>(
+    _: B,
+    _: Option<u64>,
+) -> Result<Report, crate::failure::Failure> {
+    Err(crate::failure::Failure::without("conformance"))
 }

@@ -46,8 +46,8 @@ from .ownership import (
     refuse_parameters_elsewhere,
     refuse_wrapped,
 )
-from .recording import Recorder
 from .processes import Alone, Processes, averaged_twice
+from .recording import Recorder
 from .running import Items
 from .sharding import Shards, refuse_function, refuse_rows
 from .step import Step
@@ -515,8 +515,8 @@ def _step(source, recorded, name, example_batch):
 
 
 def refuse_collectives(calls):
-    for call in filter(is_collective, calls):
-        raise CaptureError(f"{call.line}: a collective needs capture(..., process_group=...)")
+    for collective in filter(is_collective, calls):
+        raise CaptureError(f"{collective.line}: a collective needs capture(..., process_group=...)")
 
 
 def _result(recorder, value):

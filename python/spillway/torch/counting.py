@@ -81,7 +81,7 @@ def _read(optimizer):
         for key, value in group.items():
             if key != "params":
                 found["group", k, key] = f"{key!r} of group {k}", value
-    for k, (owner, values) in enumerate(optimizer.state.items()):
+    for k, values in enumerate(optimizer.state.values()):
         for key, value in values.items() if isinstance(values, dict) else ():
             found["state", k, key] = f"{key!r} of a state", value
     return found

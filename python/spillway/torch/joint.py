@@ -23,11 +23,11 @@ from .logs import timed
 from .machine import measure_copies
 from .measuring import Measured, Measurements
 from .operations import Operation, Order, recorded
+from .processes import Alone
 from .processor import Processor
 from .recording import Recorder, Storage
 from .results import Results
 from .step import Step
-from .processes import Alone
 from .swapping import Fakes, swapped_module
 from .updating import record_update
 

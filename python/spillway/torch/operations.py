@@ -3,8 +3,8 @@ results go out, and the generator's state is a tensor."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Callable
 
 import torch
 from torch.utils._pytree import tree_map

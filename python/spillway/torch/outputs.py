@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import torch
 
-from .memory import bytes_of, form, viewed
 from .measuring import Measured
+from .memory import bytes_of, form, viewed
 from .operations import Operation
 from .recording import Storage
 

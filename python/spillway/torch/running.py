@@ -9,7 +9,7 @@ from typing import Any, Generic, TypeVar, overload
 import torch
 from typing_extensions import TypeVarTuple, Unpack
 
-from spillway import Plan, SwitchFigures, Session, SwitchError
+from spillway import Plan, Session, SwitchError, SwitchFigures
 
 from .allocations import Allocations
 from .batches import call
@@ -148,7 +148,7 @@ class Compiled(Generic[Batch, Result]):
 
     def values(self) -> Iterator[tuple[str, torch.Tensor, torch.Tensor]]:
         """Yields the name, the value and the tensor of each state that the step writes."""
-        for number, storage, h in self._states.held_by(self):
+        for number, storage, _ in self._states.held_by(self):
             tensor = storage.value.detach()
             buffer = bytes_of(tensor).copy()
             self._session.read_state(number, buffer)

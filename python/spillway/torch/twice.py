@@ -32,7 +32,8 @@ SEED = 0x5EED
 
 
 class Runs:
-    """The runs of one step on fake tensors. `record` runs it once, given an earlier run or None; `stored` and `generators` are as they were before."""
+    """The runs of one step on fake tensors. `record` runs it once, given an earlier run or None; `stored` and
+    `generators` are as they were before."""
 
     def __init__(self, stored, generators, record):
         self._stored, self._generators, self._record = stored, generators, record

@@ -28,9 +28,9 @@ def compare(
     **how,
 ):
     """Trains twice from the same seed. `make()` returns the model, `batches(k)` a batch and
-    `between(optimizer)` the function called after each step. `clip_grad` is as for `capture`. Without a budget (a percentage),
-    each tensor has memory of its own; `how` are further options of its plan. Returns the captured step,
-    and what runs it."""
+    `between(optimizer)` the function called after each step. `clip_grad` is as for `capture`. Without a
+    budget (a percentage), each tensor has memory of its own; `how` are further options of its plan.
+    Returns the captured step, and what runs it."""
     torch.manual_seed(seed)
     eager_model = make()
     planned_model = copy.deepcopy(eager_model)

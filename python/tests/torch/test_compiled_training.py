@@ -573,7 +573,7 @@ def test_autocast_of_the_backward_pass_is_refused():
 
 def test_a_weight_that_is_written_before_the_backward_pass_needs_it_is_refused():
     _, model, planned = twins(perceptron)
-    first, second = planned(rows()), planned(rows())
+    first, _second = planned(rows()), planned(rows())
     with torch.no_grad():
         model[3].weight.mul_(2)
     with pytest.raises(CaptureError, match="between forward and backward.*spillway.torch.capture"):

@@ -26,7 +26,7 @@ def run(folder, name, *options, launcher=()):
 
 
 def losses(printed):
-    return [float(l.split("loss ")[1]) for l in printed.splitlines() if l.startswith("step")]
+    return [float(line.split("loss ")[1]) for line in printed.splitlines() if line.startswith("step")]
 
 
 @pytest.fixture(scope="module")

@@ -281,7 +281,7 @@ def test_weights_and_gradients_may_be_written_at_any_time(updates):
     pair, x = Pair(), rows()
 
     def use(called, model, optimizer):
-        for k in range(3):
+        for _ in range(3):
             loss = squares(called(x))
             loss.backward()
             for p in model.parameters():

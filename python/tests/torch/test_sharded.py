@@ -25,7 +25,6 @@ import spillway.torch
 from spillway.torch.measuring import Measurements
 from spillway.torch.running import _Kernels
 
-
 # Its links take longer than a gather.
 SLOW_LINK = spillway.Machine("slow", 8 << 30, 8 << 30, 4096, 10**5, 10**5)
 

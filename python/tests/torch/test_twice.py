@@ -371,7 +371,7 @@ def test_a_cache_of_a_function_keeps_no_fake_tensors():
 
     positions.cache_clear()
     model = mlp()
-    step = spillway.torch.capture(model, placed, sgd(model), batches(0))
+    _step = spillway.torch.capture(model, placed, sgd(model), batches(0))
     assert not isinstance(positions(6), FakeTensor)
     positions.cache_clear()
     compare(mlp, placed, sgd, batches)

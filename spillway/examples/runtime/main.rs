@@ -1,5 +1,5 @@
 //! A small runtime with a device of its own, in half of the memory that the work needs:
-//! `cargo run -p spillway --example runtime`. `docs/embedding.md` walks through it.
+//! `cargo run -p spillway-plan --example runtime`. `docs/embedding.md` walks through it.
 
 mod device;
 

@@ -1,5 +1,5 @@
 //! A server of a decoder whose weights and caches take three times the memory of the device:
-//! `cargo run --release -p spillway --example serve`. `docs/serving.md` walks through it.
+//! `cargo run --release -p spillway-plan --example serve`. `docs/serving.md` walks through it.
 
 mod decoder;
 mod kernels;

@@ -1,6 +1,7 @@
 """Plans are for a machine of the tests, so that the speed of this one need not be measured."""
 
 import pytest
+
 from spillway.torch import capturing
 
 

@@ -171,7 +171,8 @@ def state_carried_from_batch_to_batch_in_a_buffer(side):
     class Stateful(nn.Module):
         def __init__(self):
             super().__init__()
-            self.embedding, self.gru, self.head = nn.Embedding(20, 8), nn.GRU(8, 12, batch_first=True), nn.Linear(12, 20)
+            self.embedding = nn.Embedding(20, 8)
+            self.gru, self.head = nn.GRU(8, 12, batch_first=True), nn.Linear(12, 20)
             self.register_buffer("hidden", torch.zeros(1, 3, 12))
 
         def forward(self, x):
