@@ -74,7 +74,7 @@ impl<'a> Clusters<'a> {
         };
         let mut uses = LaterUses::new(versions, &mut scratch.reborrow())?;
         for launch in versions.sequence().launches().rev() {
-            let LaterUse { successor, end, updates, allocated_bytes, released_bytes } =
+            let OpFacts { successor, end, updates, allocated_bytes, released_bytes } =
                 uses.enter(launch);
             let joins = match join {
                 Join::Light | Join::ByStates { .. } => updates || released_bytes <= allocated_bytes,
@@ -113,7 +113,7 @@ impl<'a> Clusters<'a> {
 }
 
 /// The successor of an op, and its effect on memory in the given order.
-struct LaterUse {
+struct OpFacts {
     /// The only op that waits for it; or `NONE`, or `MANY`.
     successor: u32,
     /// The first launch that ends a version which the op uses; or `NONE`.
@@ -149,11 +149,11 @@ impl<'a, 'g> LaterUses<'a, 'g> {
     }
 
     /// Finds the successor of an op, and adds the op's own uses.
-    fn enter(&mut self, launch: LaunchId) -> LaterUse {
+    fn enter(&mut self, launch: LaunchId) -> OpFacts {
         let ends = self.versions.operands_of(launch).iter();
         let ends = ends.filter_map(|&version| self.versions.end(version));
         let end = ends.map(|end| end.0).min().unwrap_or(NONE);
-        let mut found = LaterUse {
+        let mut facts = OpFacts {
             successor: NONE,
             end,
             updates: false,
@@ -162,32 +162,32 @@ impl<'a, 'g> LaterUses<'a, 'g> {
         };
         for &version in self.versions.writes(launch) {
             let (writer, reader) = (self.writer[version.index()], self.reader[version.index()]);
-            found.successor = either(found.successor, if reader == NONE { writer } else { reader });
-            found.updates |= self.versions.tensor(version).kind == Kind::State;
-            self.weigh(&mut found, launch, version);
+            facts.successor = either(facts.successor, if reader == NONE { writer } else { reader });
+            facts.updates |= self.versions.tensor(version).kind == Kind::State;
+            self.weigh(&mut facts, launch, version);
             (self.writer[version.index()], self.reader[version.index()]) = (launch.0, NONE);
         }
         for &version in self.versions.reads(launch) {
             let writer = self.writer[version.index()];
             // The op's own write is no successor, and its memory has been counted.
             if writer != launch.0 {
-                found.successor = either(found.successor, writer);
-                self.weigh(&mut found, launch, version);
+                facts.successor = either(facts.successor, writer);
+                self.weigh(&mut facts, launch, version);
             }
             self.reader[version.index()] = either(self.reader[version.index()], launch.0);
         }
-        found
+        facts
     }
 
-    fn weigh(&self, found: &mut LaterUse, launch: LaunchId, version: Version) {
+    fn weigh(&self, facts: &mut OpFacts, launch: LaunchId, version: Version) {
         let data = self.versions.tensor(version);
         if data.kind.is_made() {
             // The operands of one op fit into 64 bits.
             if self.first[version.index()] == launch.0 {
-                found.allocated_bytes += data.bytes;
+                facts.allocated_bytes += data.bytes;
             }
             if self.writer[version.index()] == NONE && self.reader[version.index()] == NONE {
-                found.released_bytes += data.bytes;
+                facts.released_bytes += data.bytes;
             }
         }
     }
