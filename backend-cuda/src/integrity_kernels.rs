@@ -187,16 +187,15 @@ impl Backend for Integrity {
 
     fn find(&self) -> Result<Found, String> {
         let info = Cuda::load(self.driver.as_deref())?.device(self.ordinal)?;
-        let parameters = MachineParameters {
-            device_bytes: info.free_bytes,
-            host_bytes: info.host_bytes,
-            chunk_bytes: info.granularity_bytes,
-            h2d_bytes_per_s: Self::BYTES_PER_S,
-            d2h_bytes_per_s: Self::BYTES_PER_S,
-            transfer_latency_ns: 10_000,
-            map_ns_per_chunk: 40_000,
-            unmap_ns_per_chunk: 40_000,
-        };
+        let parameters = MachineParameters::new()
+            .with_device_bytes(info.free_bytes)
+            .with_host_bytes(info.host_bytes)
+            .with_chunk_bytes(info.granularity_bytes)
+            .with_h2d_bytes_per_s(Self::BYTES_PER_S)
+            .with_d2h_bytes_per_s(Self::BYTES_PER_S)
+            .with_transfer_latency_ns(10_000)
+            .with_map_ns_per_chunk(40_000)
+            .with_unmap_ns_per_chunk(40_000);
         let machine = Machine::new(parameters).map_err(|error| error.to_string())?;
         Ok(Found { device: format!("{}, {}", info.name, info.driver), machine })
     }

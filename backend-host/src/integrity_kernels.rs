@@ -120,16 +120,12 @@ impl HostKernels<MappedDevice> for IntegrityKernels<'_> {
 
 /// A machine of 1 GiB in chunks of 4 KiB.
 fn machine() -> Result<Machine, String> {
-    let parameters = MachineParameters {
-        device_bytes: 1 << 30,
-        host_bytes: 1 << 30,
-        chunk_bytes: 4096,
-        h2d_bytes_per_s: 1_000_000_000,
-        d2h_bytes_per_s: 1_000_000_000,
-        transfer_latency_ns: 0,
-        map_ns_per_chunk: 0,
-        unmap_ns_per_chunk: 0,
-    };
+    let parameters = MachineParameters::new()
+        .with_device_bytes(1 << 30)
+        .with_host_bytes(1 << 30)
+        .with_chunk_bytes(4096)
+        .with_h2d_bytes_per_s(1_000_000_000)
+        .with_d2h_bytes_per_s(1_000_000_000);
     Machine::new(parameters).map_err(|error| error.to_string())
 }
 

@@ -45,11 +45,13 @@
 //! let number = graph.push_tensor("number", 8, Kind::Input);
 //! graph.push_op("add", 1000, 0, &[sum, number], &[sum]);
 //! let graph = graph.graph()?;
-//! let machine = Machine::new(MachineParameters {
-//!     device_bytes: 1 << 16, host_bytes: 1 << 16, chunk_bytes: 1024,
-//!     h2d_bytes_per_s: 1_000_000_000, d2h_bytes_per_s: 1_000_000_000,
-//!     transfer_latency_ns: 0, map_ns_per_chunk: 0, unmap_ns_per_chunk: 0,
-//! })?;
+//! let parameters = MachineParameters::new()
+//!     .with_device_bytes(1 << 16)
+//!     .with_host_bytes(1 << 16)
+//!     .with_chunk_bytes(1024)
+//!     .with_h2d_bytes_per_s(1_000_000_000)
+//!     .with_d2h_bytes_per_s(1_000_000_000);
+//! let machine = Machine::new(parameters)?;
 //! let request = Request { graph: &graph, machine: &machine, budget_bytes: 1 << 16 };
 //! let plan = planning::plan(&request, Strategy::OnDemand)?;
 //! let plan = plan.plan();

@@ -12,7 +12,7 @@ use planner_core::backend::{
     BackendError, Chunks, DeviceAddress, DeviceRanges, ErrorKind, HostRange, Launch, Paging, Point,
     Streams, Transfers,
 };
-use planner_core::{HostLayout, Kind, Machine, MachineParameters, OpId, Stream, TensorId};
+use planner_core::{HostLayout, Kind, Machine, OpId, Stream, TensorId};
 
 const STATE: TensorId = TensorId(0);
 const INPUT: TensorId = TensorId(1);
@@ -327,12 +327,9 @@ fn a_torn_host_copy_has_no_digest() {
 
 #[test]
 fn mapping_costs_host_time_and_blocking_waits_for_the_device() {
-    let machine = Machine::new(MachineParameters {
-        map_ns_per_chunk: 7,
-        unmap_ns_per_chunk: 3,
-        ..*machine(CHUNK_BYTES)
-    })
-    .unwrap();
+    let machine =
+        Machine::new((*machine(CHUNK_BYTES)).with_map_ns_per_chunk(7).with_unmap_ns_per_chunk(3))
+            .unwrap();
     let mut device = SimDevice::new(machine);
     let [state, input] = set_up(&mut device);
     assert_eq!(device.host_ns(), 4 * 7);

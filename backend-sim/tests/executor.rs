@@ -12,8 +12,8 @@ use planner_core::backend::{Kernels, Launch, Point, Streams, Transfers};
 use planner_core::executor::{self, Moment};
 use planner_core::plan::{Pool, Resident};
 use planner_core::{
-    ExecuteError, Executor, HostLayout, Kind, Machine, MachineParameters, OpId, Part, Scratch,
-    Step, Stream, TensorId, Verified,
+    ExecuteError, Executor, HostLayout, Kind, Machine, OpId, Part, Scratch, Step, Stream, TensorId,
+    Verified,
 };
 
 const CHUNK_BYTES: u64 = 4;
@@ -213,8 +213,7 @@ fn a_pool_of_single_objects_is_mapped_once() {
 #[test]
 fn mapping_costs_show_in_the_period() {
     let (work, owned) = work();
-    let slow =
-        Machine::new(MachineParameters { map_ns_per_chunk: 100, ..*machine(CHUNK_BYTES) }).unwrap();
+    let slow = Machine::new((*machine(CHUNK_BYTES)).with_map_ns_per_chunk(100)).unwrap();
     with_verified(&work, &owned, &slow, |verified| {
         let mut device = SimDevice::new(slow);
         execute(verified, &mut device, *verified.graph(), 8, 64).unwrap();
@@ -255,12 +254,9 @@ fn the_host_maps_ahead_though_an_input_arrives_late() {
         ],
         ..OwnedPlan::default()
     };
-    let slow = Machine::new(MachineParameters {
-        map_ns_per_chunk: 40,
-        unmap_ns_per_chunk: 20,
-        ..*machine(CHUNK_BYTES)
-    })
-    .unwrap();
+    let slow =
+        Machine::new((*machine(CHUNK_BYTES)).with_map_ns_per_chunk(40).with_unmap_ns_per_chunk(20))
+            .unwrap();
     with_verified(&work, &owned, &slow, |verified| {
         let mut device = SimDevice::new(slow);
         execute(verified, &mut device, *verified.graph(), 8, 64).unwrap();

@@ -3,7 +3,7 @@
 use crate::failure::Failure;
 use crate::figures::Figures;
 use crate::work::Setting;
-use planner_core::bounds::Order;
+use planner_core::bounds::BoundOrder;
 use serde::Serialize;
 use spillway::certificate;
 use spillway::figures::Bound;
@@ -46,8 +46,8 @@ impl Proof {
         let OwnedCertificate { budget_bytes, order, repeats, .. } = *certificate;
         let bound = Bound { period_ns: bound_ns, order, repeats };
         let order = match order {
-            Order::Given => "given",
-            Order::Any => "any",
+            BoundOrder::Given => "given",
+            BoundOrder::Any => "any",
         };
         Ok(Self { bound_ns, budget_bytes, order, repeats, bound })
     }
@@ -65,7 +65,7 @@ impl Proof {
             return None;
         }
         Some(match self.bound.order {
-            Order::Given if planned.reordered => {
+            BoundOrder::Given if planned.reordered => {
                 "it is for plans that run the ops in the given order, and the plan does not"
             }
             _ => "it is for plans that run each op once, and the plan repeats some",
@@ -77,8 +77,8 @@ impl Proof {
         let Bound { order, repeats, .. } = self.bound;
         let that = if repeats { "" } else { " that runs each op once" };
         let order = match order {
-            Order::Given => "the given order",
-            Order::Any => "any order",
+            BoundOrder::Given => "the given order",
+            BoundOrder::Any => "any order",
         };
         let (exact, rounded) = (self.bound_ns, time(self.bound_ns));
         let budget = spillway::units::bytes(self.budget_bytes);

@@ -6,7 +6,7 @@ use crate::names;
 use crate::proof::{self, Proved};
 use crate::strategy;
 use crate::work::Setting;
-use planner_core::bounds::Order;
+use planner_core::bounds::BoundOrder;
 use planner_core::planner::Request;
 use serde::{Serialize, Serializer};
 use spillway::figures::{Bound, ByKind, Context, Needs};
@@ -71,7 +71,7 @@ impl Figures {
     pub(crate) fn with_lp_bound(self, lp_bound_ns: Option<u64>) -> Self {
         // The linear program launches each op once.
         let Bound { order, repeats, .. } = self.bound();
-        let holds = order == Order::Given && !repeats;
+        let holds = order == BoundOrder::Given && !repeats;
         Self { lp_bound_ns: lp_bound_ns.filter(|_| holds), ..self }
     }
 
@@ -85,7 +85,7 @@ impl Figures {
     fn bound(&self) -> Bound {
         let Context { host_bound_ns, any_order_bound_ns, .. } = self.context;
         let period_ns = host_bound_ns.unwrap_or(any_order_bound_ns);
-        let any = Bound { period_ns, order: Order::Any, repeats: false };
+        let any = Bound { period_ns, order: BoundOrder::Any, repeats: false };
         self.planned.map_or(any, |planned| self.context.bound(&planned))
     }
 
@@ -157,8 +157,8 @@ impl Serialize for Figures {
             compute_ns: context.compute_ns,
             lower_bound_ns: bound.period_ns,
             lower_bound_order: match bound.order {
-                Order::Given => "given",
-                Order::Any => "any",
+                BoundOrder::Given => "given",
+                BoundOrder::Any => "any",
             },
             lower_bound_repeats: bound.repeats,
             lp_bound_ns: *lp_bound_ns,
@@ -173,10 +173,10 @@ impl Serialize for Figures {
             peak_bytes: planned.map(|plan| plan.peak_bytes),
             requested_peak_bytes: planned.map(|plan| plan.requested_peak_bytes),
             waste_bytes: planned.map(|plan| plan.waste_bytes),
-            h2d_bytes: planned.map(|plan| plan.upload_bytes),
-            d2h_bytes: planned.map(|plan| plan.download_bytes),
-            h2d_bytes_by_kind: planned.map(|plan| plan.upload_bytes_by_kind),
-            d2h_bytes_by_kind: planned.map(|plan| plan.download_bytes_by_kind),
+            h2d_bytes: planned.map(|plan| plan.h2d_bytes),
+            d2h_bytes: planned.map(|plan| plan.d2h_bytes),
+            h2d_bytes_by_kind: planned.map(|plan| plan.h2d_bytes_by_kind),
+            d2h_bytes_by_kind: planned.map(|plan| plan.d2h_bytes_by_kind),
             host_bytes: planned.map(|plan| plan.host_bytes),
             host_unshared_bytes: planned.map(|plan| plan.host_unshared_bytes),
             steps: planned.map(|plan| plan.steps),

@@ -3,7 +3,7 @@
 use crate::signals;
 use indicatif::{ProgressBar, ProgressStyle};
 use planner_core::OpId;
-use planner_core::bounds::Order;
+use planner_core::bounds::BoundOrder;
 use planner_core::planner::{PlanningError, Repeats, Request, Strategy};
 use search::{Progress, Watch, genetic, joint};
 use spillway::placing::{self, Unplaced};
@@ -21,7 +21,7 @@ pub(crate) enum Method {
     /// Swaps in size classes.
     Swap(Swap),
     /// A search for an order.
-    Joint(joint::Settings),
+    Joint(joint::JointSettings),
     /// The published search for an order and a division of memory.
     Published(genetic::Settings),
 }
@@ -80,7 +80,7 @@ impl Method {
             }
             Self::Swap(swap) => placed_by(&mut |request| swapping::plan(request, swap)),
             Self::Joint(settings) => {
-                let mut found: Option<joint::Found> = None;
+                let mut found: Option<joint::JointFound> = None;
                 placed_by(&mut |request| match &found {
                     Some(found) => joint::plan_again(request, settings, found),
                     None => {
@@ -117,13 +117,13 @@ impl Method {
 /// No order has a shorter period, with repeats or without.
 fn bound_with_repeats_ns(request: &Request<'_>) -> u64 {
     let Request { graph, machine, budget_bytes } = *request;
-    planning::lower_bound_repeats_ns(graph, machine, budget_bytes, Order::Any).unwrap_or(0)
+    planning::lower_bound_repeats_ns(graph, machine, budget_bytes, BoundOrder::Any).unwrap_or(0)
 }
 
 /// No order has a shorter period if each op runs once.
 fn bound_ns(request: &Request<'_>) -> u64 {
     let Request { graph, machine, budget_bytes } = *request;
-    planning::lower_bound_ns(graph, machine, budget_bytes, Order::Any).unwrap_or(0)
+    planning::lower_bound_ns(graph, machine, budget_bytes, BoundOrder::Any).unwrap_or(0)
 }
 
 /// Whether a search is under way, and whether it has been interrupted.

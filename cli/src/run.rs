@@ -275,7 +275,7 @@ fn in_core_digest(
     let machine = unlimited.with_device_bytes(budget_bytes);
     let request = Request { graph: &graph, machine: &machine, budget_bytes };
     let Ok(plan) = planning::plan(&request, Strategy::InCore) else { return Ok(None) };
-    let machine = OwnedMachine { machine, ..setting.machine.clone() };
+    let machine = setting.machine.clone().with_machine(machine);
     let setting = Setting { machine: &machine, ..setting };
     let run = || {
         let schedule = proof::lower(setting, &plan)?;

@@ -110,7 +110,7 @@ fn alive(graph: &Graph<'_>, op: OpId) -> Vec<TensorId> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use workloads::machines::{self, OwnedMachine};
+    use workloads::machines;
     use zoo::models;
 
     #[test]
@@ -119,10 +119,7 @@ mod tests {
             let work = models::generate(spec).unwrap();
             let machine = machines::builtin("v100-pcie3").unwrap();
             let graph = work.graph().unwrap();
-            let short = OwnedMachine {
-                machine: machine.machine.with_host_bytes(1 << 20),
-                ..machine.clone()
-            };
+            let short = machine.clone().with_machine(machine.machine.with_host_bytes(1 << 20));
             for (machine, strategy, beside_host) in [
                 (&machine, Strategy::InCore, false),
                 (&machine, Strategy::Fit, false),

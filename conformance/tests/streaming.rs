@@ -28,16 +28,13 @@ fn inference(layers: &[(u64, u64, u64)]) -> OwnedGraph {
 
 fn machine(ns_per_chunk: u64) -> Machine {
     let bytes_per_s = 256_000_000_000 / ns_per_chunk;
-    let parameters = MachineParameters {
-        device_bytes: 1 << 30,
-        host_bytes: 1 << 30,
-        chunk_bytes: 256,
-        h2d_bytes_per_s: bytes_per_s,
-        d2h_bytes_per_s: bytes_per_s,
-        transfer_latency_ns: 10,
-        map_ns_per_chunk: 0,
-        unmap_ns_per_chunk: 0,
-    };
+    let parameters = MachineParameters::new()
+        .with_device_bytes(1 << 30)
+        .with_host_bytes(1 << 30)
+        .with_chunk_bytes(256)
+        .with_h2d_bytes_per_s(bytes_per_s)
+        .with_d2h_bytes_per_s(bytes_per_s)
+        .with_transfer_latency_ns(10);
     Machine::new(parameters).unwrap()
 }
 
@@ -95,13 +92,9 @@ proptest! {
         share in 0..=100u64,
         order in any::<u64>(),
     ) {
-        let on = OwnedMachine {
-            name: "drawn".to_owned(),
-            machine: machine(ns_per_chunk),
-            one_way_bytes_per_s: None,
-        };
+        let on = OwnedMachine::new("drawn", machine(ns_per_chunk));
         let all_bytes: u64 = layers.iter().map(|layer| layer.bytes).sum();
-        let budget_bytes = streaming::least(&layers, &on).bytes + all_bytes * share / 100;
+        let budget_bytes = streaming::min_feasible(&layers, &on).bytes + all_bytes * share / 100;
         let plan = streaming::plan(&layers, &on, budget_bytes).unwrap();
         prop_assert!(plan.figures().peak_bytes <= budget_bytes);
         prop_assert!(plan.addresses().unwrap().slab_bytes() <= budget_bytes);

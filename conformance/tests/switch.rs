@@ -441,7 +441,7 @@ fn arrange(pair: &Pair) -> Result<(), TestCaseError> {
 /// Both plans, with the same names for the same states.
 fn named(pair: &Pair) -> [Plan; 2] {
     let Pair { machine, from, to, .. } = pair.clone().named();
-    let machine = OwnedMachine { name: String::new(), machine, one_way_bytes_per_s: None };
+    let machine = OwnedMachine::new("", machine);
     [from, to].map(|(graph, plan)| {
         let graph = spillway::Graph::new(graph).unwrap();
         Plan::new(&graph, &machine, plan).unwrap()

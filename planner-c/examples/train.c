@@ -290,10 +290,10 @@ int main(void) {
     spillway_session_free(session);
     free(memory.memory), free(memory.mapped), free(memory.host);
     printf("%d steps in %llu bytes of device memory, with %llu bytes uploaded in each: %s\n", STEPS,
-           (unsigned long long)figures.peak_bytes, (unsigned long long)figures.upload_bytes,
+           (unsigned long long)figures.peak_bytes, (unsigned long long)figures.h2d_bytes,
            is_same ? "the weights are right" : "the weights are wrong");
     printf("a switch to more memory kept %llu bytes, uploaded %llu and downloaded %llu\n",
-           (unsigned long long)moved.kept_bytes, (unsigned long long)moved.upload_bytes,
-           (unsigned long long)moved.download_bytes);
+           (unsigned long long)moved.kept_bytes, (unsigned long long)moved.h2d_bytes,
+           (unsigned long long)moved.d2h_bytes);
     return !is_same;
 }

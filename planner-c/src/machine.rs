@@ -47,20 +47,19 @@ pub unsafe extern "C" fn spillway_machine_new(
         let (name, of, out) = unsafe {
             (text(name, "name")?, given(description, "description")?, Out::new(machine, "machine")?)
         };
-        let parameters = MachineParameters {
-            device_bytes: of.device_bytes,
-            host_bytes: of.host_bytes,
-            chunk_bytes: of.chunk_bytes,
-            h2d_bytes_per_s: of.h2d_bytes_per_s,
-            d2h_bytes_per_s: of.d2h_bytes_per_s,
-            transfer_latency_ns: of.transfer_latency_ns,
-            map_ns_per_chunk: of.map_ns_per_chunk,
-            unmap_ns_per_chunk: of.unmap_ns_per_chunk,
-        };
+        let parameters = MachineParameters::new()
+            .with_device_bytes(of.device_bytes)
+            .with_host_bytes(of.host_bytes)
+            .with_chunk_bytes(of.chunk_bytes)
+            .with_h2d_bytes_per_s(of.h2d_bytes_per_s)
+            .with_d2h_bytes_per_s(of.d2h_bytes_per_s)
+            .with_transfer_latency_ns(of.transfer_latency_ns)
+            .with_map_ns_per_chunk(of.map_ns_per_chunk)
+            .with_unmap_ns_per_chunk(of.unmap_ns_per_chunk);
         let checked = planner_core::Machine::new(parameters);
         let machine = checked.map_err(|error| Failure::new(Code::Graph, error))?;
         let name = name.unwrap_or("machine").to_owned();
-        hand_out(out, Machine(OwnedMachine { name, machine, one_way_bytes_per_s: None }));
+        hand_out(out, Machine(OwnedMachine::new(name, machine)));
         Ok(())
     };
     // SAFETY: the caller's promise.

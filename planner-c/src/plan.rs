@@ -43,9 +43,9 @@ pub struct Figures {
     /// The most device memory that is held.
     pub peak_bytes: u64,
     /// Bytes copied to the device in one iteration.
-    pub upload_bytes: u64,
+    pub h2d_bytes: u64,
     /// Bytes copied to the host in one iteration.
-    pub download_bytes: u64,
+    pub d2h_bytes: u64,
     /// Pinned host memory.
     pub host_bytes: u64,
     /// Time of the ops that run on the host, there.
@@ -252,10 +252,10 @@ pub unsafe extern "C" fn spillway_plan_figures(
             compute_ns: of.compute_ns,
             repeat_ns: of.repeat_ns,
             stall_ns: of.stall_ns,
-            bound_ns: plan.bound().period_ns,
+            bound_ns: plan.lower_bound().period_ns,
             peak_bytes: of.peak_bytes,
-            upload_bytes: of.upload_bytes,
-            download_bytes: of.download_bytes,
+            h2d_bytes: of.h2d_bytes,
+            d2h_bytes: of.d2h_bytes,
             host_bytes: of.host_bytes,
             host_ns: of.host_ns,
         });

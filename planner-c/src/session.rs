@@ -105,9 +105,9 @@ pub struct SwitchFigures {
     /// Bytes of states that stay on the device.
     pub kept_bytes: u64,
     /// Bytes copied to the device.
-    pub upload_bytes: u64,
+    pub h2d_bytes: u64,
     /// Bytes copied to the host.
-    pub download_bytes: u64,
+    pub d2h_bytes: u64,
     /// Time of all copies.
     pub time_ns: u64,
     /// Time to map and unmap memory, before the copies. Ahead of a run, the most that it can be.
@@ -118,8 +118,8 @@ impl From<spillway::SwitchFigures> for SwitchFigures {
     fn from(figures: spillway::SwitchFigures) -> Self {
         Self {
             kept_bytes: figures.kept_bytes,
-            upload_bytes: figures.h2d_bytes,
-            download_bytes: figures.d2h_bytes,
+            h2d_bytes: figures.h2d_bytes,
+            d2h_bytes: figures.d2h_bytes,
             time_ns: figures.time_ns,
             mapping_ns: figures.mapping_ns,
         }

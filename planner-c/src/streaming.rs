@@ -96,7 +96,7 @@ pub unsafe extern "C" fn spillway_layers_least(
                 Out::new(layer, "layer")?,
             )
         };
-        let least = streaming::least(&layers, machine);
+        let least = streaming::min_feasible(&layers, machine);
         let first = least.layers.first().ok_or_else(|| Failure::argument("there is no layer"))?;
         bytes.put(least.bytes);
         largest.put(*first);

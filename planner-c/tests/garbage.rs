@@ -197,7 +197,7 @@ fn read(plan: *const Plan) {
 }
 
 fn switch(from: *const Plan, to: *const Plan) -> SwitchFigures {
-    let mut figures = SwitchFigures { download_bytes: 1, ..SwitchFigures::default() };
+    let mut figures = SwitchFigures { d2h_bytes: 1, ..SwitchFigures::default() };
     let code = unsafe { spillway_switch_figures(from, to, &raw mut figures, ptr::null_mut()) };
     assert_eq!(code, Code::Ok);
     figures
@@ -206,13 +206,13 @@ fn switch(from: *const Plan, to: *const Plan) -> SwitchFigures {
 /// A plan can be laid out after another for the same graph, and switched to.
 fn switch_between(from: *const Plan, to: *const Plan) {
     // All that a plan holds of states stays where it is.
-    assert_eq!(switch(to, to).download_bytes, 0);
+    assert_eq!(switch(to, to).d2h_bytes, 0);
     let plain = switch(from, to);
     let arranged =
         made(|plan, error| unsafe { spillway_plan_arranged_after(to, from, plan, error) }).unwrap();
     read(arranged);
     let arranged_figures = switch(from, arranged);
-    assert!(arranged_figures.upload_bytes <= plain.upload_bytes, "{arranged_figures:?} {plain:?}");
+    assert!(arranged_figures.h2d_bytes <= plain.h2d_bytes, "{arranged_figures:?} {plain:?}");
     unsafe { spillway_plan_free(arranged) };
 }
 
@@ -512,13 +512,8 @@ fn what_a_device_says_is_the_code() {
     let figures = ptr::null_mut();
     let code = unsafe { spillway_switch_figures(plan, other_plan, figures, ptr::null_mut()) };
     assert_eq!(code, Code::Argument, "figures are null");
-    let mut figures = SwitchFigures {
-        kept_bytes: 0,
-        upload_bytes: 0,
-        download_bytes: 0,
-        time_ns: 0,
-        mapping_ns: 0,
-    };
+    let mut figures =
+        SwitchFigures { kept_bytes: 0, h2d_bytes: 0, d2h_bytes: 0, time_ns: 0, mapping_ns: 0 };
     let code =
         unsafe { spillway_switch_figures(plan, other_plan, &raw mut figures, ptr::null_mut()) };
     assert_eq!(code, Code::NoSwitch);

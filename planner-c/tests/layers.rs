@@ -51,7 +51,7 @@ fn caches_stay_and_outputs_are_downloaded() {
         assert_eq!(code, Code::Ok);
         let mut figures = mem::zeroed();
         assert_eq!(spillway_plan_figures(plan, &raw mut figures, error), Code::Ok);
-        assert_eq!((figures.upload_bytes, figures.download_bytes), (3 * 4 * CHUNK, 300));
+        assert_eq!((figures.h2d_bytes, figures.d2h_bytes), (3 * 4 * CHUNK, 300));
         assert_eq!(figures.peak_bytes, least_bytes);
         spillway_plan_free(plan);
         spillway_machine_free(machine);

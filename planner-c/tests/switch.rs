@@ -115,16 +115,16 @@ fn a_switch_to_an_arranged_plan_copies_less() {
     let arranged =
         made(|to, error| unsafe { spillway_plan_arranged_after(token, prompt, to, error) });
     let (plain, kept) = (switch(prompt, token), switch(prompt, arranged));
-    assert!(kept.upload_bytes < plain.upload_bytes, "{kept:?} {plain:?}");
+    assert!(kept.h2d_bytes < plain.h2d_bytes, "{kept:?} {plain:?}");
     assert!(kept.kept_bytes > plain.kept_bytes, "{kept:?} {plain:?}");
     // In a slab nothing is mapped, and no more stays than with chunks.
     let (copies, in_slab) = slab_switch(prompt, arranged);
     assert_eq!(in_slab.mapping_ns, 0);
-    assert!(in_slab.upload_bytes >= kept.upload_bytes && in_slab.kept_bytes > 0, "{in_slab:?}");
+    assert!(in_slab.h2d_bytes >= kept.h2d_bytes && in_slab.kept_bytes > 0, "{in_slab:?}");
     let uploads = copies.iter().filter(|copy| copy.is_upload == 1).map(|copy| copy.bytes);
-    assert_eq!(uploads.sum::<u64>(), in_slab.upload_bytes);
+    assert_eq!(uploads.sum::<u64>(), in_slab.h2d_bytes);
     let between = made(|to, error| unsafe { spillway_plan_between(prompt, token, to, error) });
-    let there_and_back = |plan| switch(token, plan).upload_bytes + switch(plan, token).upload_bytes;
+    let there_and_back = |plan| switch(token, plan).h2d_bytes + switch(plan, token).h2d_bytes;
     assert!(there_and_back(between) < there_and_back(prompt));
     unsafe {
         [prompt, token, arranged, between].into_iter().for_each(|plan| spillway_plan_free(plan));

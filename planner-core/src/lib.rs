@@ -52,11 +52,14 @@
 //! let ops = [op(0, 2), op(3, 2), op(6, 3)];
 //! let mut memory = [0; 16];
 //! let graph = Graph::new(&tensors, &ops, &operands, &mut Scratch::new(&mut memory))?;
-//! let machine = Machine::new(MachineParameters {
-//!     device_bytes: 4 * CHUNK, host_bytes: 1 << 20, chunk_bytes: CHUNK,
-//!     h2d_bytes_per_s: 1_000_000_000, d2h_bytes_per_s: 1_000_000_000,
-//!     transfer_latency_ns: 100, map_ns_per_chunk: 0, unmap_ns_per_chunk: 0,
-//! })?;
+//! let parameters = MachineParameters::new()
+//!     .with_device_bytes(4 * CHUNK)
+//!     .with_host_bytes(1 << 20)
+//!     .with_chunk_bytes(CHUNK)
+//!     .with_h2d_bytes_per_s(1_000_000_000)
+//!     .with_d2h_bytes_per_s(1_000_000_000)
+//!     .with_transfer_latency_ns(100);
+//! let machine = Machine::new(parameters)?;
 //!
 //! // Plan. The sizes of all memory follow from the graph.
 //! let limits = Limits::of_graph(&graph);

@@ -2,8 +2,8 @@
 
 use backend_cuda::{CudaDevice, CudaError};
 use backend_host::{HostError, HostFailure, HostRun, MappedDevice};
-use spillway::core::Stream;
-use spillway::core::backend::{
+use spillway::planner_core::Stream;
+use spillway::planner_core::backend::{
     BackendError, Chunks, DeviceAddress, ErrorIds, ErrorKind, ErrorType, HostLaunch, HostRange,
     Paging, Point, Streams, Transfers,
 };

@@ -6,8 +6,8 @@ use crate::plan::Plan;
 use crate::strategy::{self, Setting};
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
-use spillway::core::Kind;
-use spillway::core::planner::Request;
+use spillway::planner_core::Kind;
+use spillway::planner_core::planner::Request;
 use spillway::{Budget, OwnedGraph, TensorId};
 use std::collections::BTreeMap;
 use workloads::format;
@@ -165,25 +165,30 @@ impl Graph {
     /// Plans for a machine, and proves the plan safe.
     ///
     /// A budget is bytes, a size ("4GiB"), a share of what the work needs in-core ("35%"), or
-    /// "min". Strategies, except `joint`, and their settings are those of `spillway plan --help`; a setting is a
+    /// "min"; without one, it is all of the machine's device memory. With `placed`, all memory is mapped
+    /// before the plan runs, unless that makes the period longer by more than a hundredth. Strategies, except `joint`, and their settings are those of `spillway plan --help`; a setting is a
     /// number or a text, and `True` and `False` are "yes" and "no".
     ///
     /// Raises `InfeasibleError` where the budget is too small; `GraphError`, `BudgetError` and
     /// `PlanningError`.
-    #[pyo3(signature = (machine, budget=BudgetArgument::Text("35%".into()), strategy="auto", settings=BTreeMap::new()),
-        text_signature = "($self, machine, budget='35%', strategy='auto', settings={})")]
+    #[pyo3(signature = (machine, budget=None, strategy="auto", settings=BTreeMap::new(), placed=true),
+        text_signature = "($self, machine, budget=None, strategy='auto', settings={}, placed=True)")]
+    #[expect(clippy::too_many_arguments, reason = "they are keywords in Python")]
     fn plan(
         &self,
         py: Python<'_>,
         machine: &Machine,
-        budget: BudgetArgument<'_>,
+        budget: Option<BudgetArgument<'_>>,
         strategy: &str,
         settings: BTreeMap<String, Setting>,
+        placed: bool,
     ) -> PyResult<Plan> {
         let graph = self.checked(py)?;
         let strategy = strategy::named(strategy, settings)?;
-        let budget = budget.parse()?;
-        let builder = graph.plan(machine.owned()).budget(budget).strategy(strategy);
+        let mut builder = graph.plan(machine.owned()).strategy(strategy).placed(placed);
+        if let Some(budget) = budget {
+            builder = builder.budget(budget.parse()?);
+        }
         let plan = py.detach(|| builder.run());
         Ok(Plan::new(plan.map_err(|error| self.error(py, &error))?))
     }
@@ -193,7 +198,7 @@ impl Graph {
     /// Raises `GraphError` and `PlanningError`.
     #[pyo3(signature = (machine, strategy="auto", settings=BTreeMap::new()),
         text_signature = "($self, machine, strategy='auto', settings={})")]
-    fn least(
+    fn min_feasible_bytes(
         &self,
         py: Python<'_>,
         machine: &Machine,

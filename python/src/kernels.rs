@@ -8,12 +8,12 @@ use pyo3::exceptions::PyMemoryError;
 use pyo3::prelude::*;
 use pyo3::types::PyTuple;
 use spillway::TensorId;
-use spillway::core::backend::{
+use spillway::names::Names;
+use spillway::planner_core::backend::{
     HostKernels, HostLaunch, HostRange, Kernels, Launch, Transfers as _,
 };
-use spillway::core::plan::Step;
-use spillway::core::{HostLayout, Kind};
-use spillway::names::Names;
+use spillway::planner_core::plan::Step;
+use spillway::planner_core::{HostLayout, Kind};
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 

@@ -38,7 +38,7 @@ mod _core {
     #[pymodule_export]
     use crate::memory::MemoryRange;
     #[pymodule_export]
-    use crate::plan::{Plan, Predicted};
+    use crate::plan::{Figures, Plan};
     #[pymodule_export]
     use crate::session::Session;
     #[pymodule_export]

@@ -3,7 +3,7 @@
 use crate::memory::{Lent, MemoryRange};
 use pyo3::prelude::*;
 use pyo3::types::PyTuple;
-use spillway::core::backend::{DeviceRange, DeviceRanges, Launch};
+use spillway::planner_core::backend::{DeviceRange, DeviceRanges, Launch};
 
 /// The memory of a launch. It is kept for the next launch, which mostly gets the same.
 pub(crate) struct Operands {

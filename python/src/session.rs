@@ -12,8 +12,8 @@ use backend_host::{MappedDevice, MappingLimit};
 use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::prelude::*;
 use spillway::TensorId;
-use spillway::core::switch::Capacity;
-use spillway::core::{ExecuteError, Kind};
+use spillway::planner_core::switch::Capacity;
+use spillway::planner_core::{ExecuteError, Kind};
 use std::mem;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
@@ -494,6 +494,17 @@ impl Session {
             let mut state = self.state()?;
             let session = state.running()?;
             session.step().map_err(|error| failed(session, &error))
+        })
+    }
+
+    /// Runs iterations, one step after the other.
+    ///
+    /// What a method of the kernels raises comes out as from `step`; the iterations after it do not run.
+    fn run(&self, py: Python<'_>, iterations: u64) -> PyResult<()> {
+        py.detach(|| {
+            let mut state = self.state()?;
+            let session = state.running()?;
+            session.run(iterations).map_err(|error| failed(session, &error))
         })
     }
 

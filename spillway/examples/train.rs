@@ -2,8 +2,8 @@
 //! memory that it needs: `cargo run -p spillway --example train`.
 
 use backend_host::{HostDevice, HostError};
-use spillway::core::backend::{Kernels, Launch, Transfers};
-use spillway::core::{HostLayout, Machine, MachineParameters};
+use spillway::planner_core::backend::{Kernels, Launch, Transfers};
+use spillway::planner_core::{HostLayout, Machine, MachineParameters};
 use spillway::{GraphBuilder, OwnedMachine, Session, TensorId};
 
 /// Numbers in and out of each layer.
@@ -114,18 +114,16 @@ fn train() -> Result<f32, Box<dyn std::error::Error>> {
         error = back;
     }
 
-    let machine = Machine::new(MachineParameters {
-        device_bytes: 1 << 20,
-        host_bytes: 1 << 20,
-        chunk_bytes: 1024,
-        h2d_bytes_per_s: 1_000_000_000,
-        d2h_bytes_per_s: 1_000_000_000,
-        transfer_latency_ns: 0,
-        map_ns_per_chunk: 0,
-        unmap_ns_per_chunk: 0,
-    })?;
+    let machine = Machine::new(
+        MachineParameters::new()
+            .with_device_bytes(1 << 20)
+            .with_host_bytes(1 << 20)
+            .with_chunk_bytes(1024)
+            .with_h2d_bytes_per_s(1_000_000_000)
+            .with_d2h_bytes_per_s(1_000_000_000),
+    )?;
     let device = HostDevice::new(machine.chunk_bytes, machine.device_bytes);
-    let machine = OwnedMachine { name: "host".to_owned(), machine, one_way_bytes_per_s: None };
+    let machine = OwnedMachine::new("host", machine);
     let plan = graph.build()?.plan(&machine).budget("70%").run()?;
     println!("{} bytes on the device", plan.figures().peak_bytes);
 

@@ -4,8 +4,8 @@
 
 use backend_host::{HostDevice, HostError};
 use proptest::prelude::*;
-use spillway::core::backend::{DeviceRange, Kernels, Launch, Transfers};
-use spillway::core::{HostLayout, Machine, MachineParameters};
+use spillway::planner_core::backend::{DeviceRange, Kernels, Launch, Transfers};
+use spillway::planner_core::{HostLayout, Kind, Machine, MachineParameters};
 use spillway::{Capacity, Error, Graph, GraphBuilder, OwnedMachine, Plan, Session, TensorId};
 
 const CHUNK_BYTES: u64 = 256;
@@ -44,17 +44,16 @@ impl Decoder {
     }
 
     fn machine(&self) -> OwnedMachine {
-        let machine = Machine::new(MachineParameters {
-            device_bytes: 1 << 20,
-            host_bytes: 1 << 24,
-            chunk_bytes: CHUNK_BYTES,
-            h2d_bytes_per_s: self.link_bytes_per_s,
-            d2h_bytes_per_s: self.link_bytes_per_s,
-            transfer_latency_ns: 10,
-            map_ns_per_chunk: 0,
-            unmap_ns_per_chunk: 0,
-        });
-        OwnedMachine { name: "m".to_owned(), machine: machine.unwrap(), one_way_bytes_per_s: None }
+        let machine = Machine::new(
+            MachineParameters::new()
+                .with_device_bytes(1 << 20)
+                .with_host_bytes(1 << 24)
+                .with_chunk_bytes(CHUNK_BYTES)
+                .with_h2d_bytes_per_s(self.link_bytes_per_s)
+                .with_d2h_bytes_per_s(self.link_bytes_per_s)
+                .with_transfer_latency_ns(10),
+        );
+        OwnedMachine::new("m", machine.unwrap())
     }
 
     /// The plans of a prompt and of a token in one budget; none where that is too small for one of them.
@@ -132,7 +131,7 @@ fn run(prompt: &Plan, token: &Plan) -> Vec<u8> {
     session.run(1).unwrap();
     let graph = token.graph().owned();
     let states = (0..).map(TensorId).zip(&graph.tensors);
-    let states = states.filter(|(_, data)| data.kind == spillway::core::Kind::State);
+    let states = states.filter(|(_, data)| data.kind == Kind::State);
     states
         .map(|(state, _)| {
             let mut byte = [0];

@@ -3,9 +3,9 @@
 #![allow(clippy::unwrap_used, reason = "what fails here fails the test")]
 
 use backend_host::{HostDevice, HostError};
-use spillway::core::backend::{HostKernels, HostLaunch, Kernels, Launch, Transfers};
-use spillway::core::plan::Step;
-use spillway::core::{ExecuteError, HostLayout, Machine, MachineParameters, OpId};
+use spillway::planner_core::backend::{HostKernels, HostLaunch, Kernels, Launch, Transfers};
+use spillway::planner_core::plan::Step;
+use spillway::planner_core::{ExecuteError, HostLayout, Machine, MachineParameters, OpId};
 use spillway::strategy::{Auto, Host};
 use spillway::{GraphBuilder, OwnedMachine, Plan, Session, SessionError, TensorId};
 use std::thread;
@@ -66,17 +66,15 @@ fn planned() -> (Plan, Adder, TensorId) {
 }
 
 fn machine() -> OwnedMachine {
-    let machine = Machine::new(MachineParameters {
-        device_bytes: 1 << 16,
-        host_bytes: 1 << 16,
-        chunk_bytes: 1024,
-        h2d_bytes_per_s: 1_000_000_000,
-        d2h_bytes_per_s: 1_000_000_000,
-        transfer_latency_ns: 0,
-        map_ns_per_chunk: 0,
-        unmap_ns_per_chunk: 0,
-    });
-    OwnedMachine { name: "host".to_owned(), machine: machine.unwrap(), one_way_bytes_per_s: None }
+    let machine = Machine::new(
+        MachineParameters::new()
+            .with_device_bytes(1 << 16)
+            .with_host_bytes(1 << 16)
+            .with_chunk_bytes(1024)
+            .with_h2d_bytes_per_s(1_000_000_000)
+            .with_d2h_bytes_per_s(1_000_000_000),
+    );
+    OwnedMachine::new("host", machine.unwrap())
 }
 
 fn device() -> HostDevice {
@@ -96,7 +94,7 @@ fn first<K: Kernels<HostDevice>>(
 #[test]
 fn states_are_read_between_iterations() {
     let (plan, adder, other) = planned();
-    assert!(plan.figures().download_bytes > 0, "a state leaves");
+    assert!(plan.figures().d2h_bytes > 0, "a state leaves");
     let (sum, large) = (adder.sum, adder.large);
     let mut session = Session::new(plan, device(), adder).unwrap();
     assert_eq!(first(&mut session, sum, 8), 100);

@@ -5,8 +5,8 @@
 use backend_host::{HostDevice, HostError};
 use safetensors::SafeTensors;
 use safetensors::tensor::{Dtype, TensorView, serialize_to_file};
-use spillway::core::backend::{DeviceRange, Kernels, Launch};
-use spillway::core::{HostLayout, Machine, MachineParameters};
+use spillway::planner_core::backend::{DeviceRange, Kernels, Launch};
+use spillway::planner_core::{HostLayout, Machine, MachineParameters};
 use spillway::{Copied, GraphBuilder, OwnedMachine, Session, SessionError, TensorId};
 use std::path::PathBuf;
 use std::{env, fs, process};
@@ -42,21 +42,15 @@ impl Kernels<HostDevice> for Counter {
 
 fn session() -> Session<HostDevice, Counter> {
     const CHUNK_BYTES: u64 = 1 << 20;
-    let machine = Machine::new(MachineParameters {
-        device_bytes: 1 << 26,
-        host_bytes: 1 << 28,
-        chunk_bytes: CHUNK_BYTES,
-        h2d_bytes_per_s: 1_000_000_000,
-        d2h_bytes_per_s: 1_000_000_000,
-        transfer_latency_ns: 0,
-        map_ns_per_chunk: 0,
-        unmap_ns_per_chunk: 0,
-    });
-    let machine = OwnedMachine {
-        name: "host".to_owned(),
-        machine: machine.unwrap(),
-        one_way_bytes_per_s: None,
-    };
+    let machine = Machine::new(
+        MachineParameters::new()
+            .with_device_bytes(1 << 26)
+            .with_host_bytes(1 << 28)
+            .with_chunk_bytes(CHUNK_BYTES)
+            .with_h2d_bytes_per_s(1_000_000_000)
+            .with_d2h_bytes_per_s(1_000_000_000),
+    );
+    let machine = OwnedMachine::new("host", machine.unwrap());
     let mut graph = GraphBuilder::new("counters");
     for (name, bytes) in NAMES.into_iter().zip(BYTES) {
         let state = graph.state(name, bytes);

@@ -2,9 +2,9 @@
 #![allow(clippy::unwrap_used, reason = "what fails here fails the test")]
 
 use backend_host::{HostDevice, HostError};
-use spillway::core::backend::{DeviceRange, Kernels, Launch, Transfers};
-use spillway::core::switch::SwitchError;
-use spillway::core::{HostLayout, Machine, MachineParameters};
+use spillway::planner_core::backend::{DeviceRange, Kernels, Launch, Transfers};
+use spillway::planner_core::switch::SwitchError;
+use spillway::planner_core::{HostLayout, Machine, MachineParameters};
 use spillway::strategy::Groups;
 use spillway::{Error, Graph, GraphBuilder, OwnedMachine, Plan, Session, SessionError, TensorId};
 
@@ -60,17 +60,17 @@ impl Kernels<HostDevice> for Sums {
 }
 
 fn machine() -> OwnedMachine {
-    let machine = Machine::new(MachineParameters {
-        device_bytes: 1 << 16,
-        host_bytes: 1 << 20,
-        chunk_bytes: 1024,
-        h2d_bytes_per_s: 1_000_000_000,
-        d2h_bytes_per_s: 1_000_000_000,
-        transfer_latency_ns: 100,
-        map_ns_per_chunk: 5,
-        unmap_ns_per_chunk: 0,
-    });
-    OwnedMachine { name: "host".to_owned(), machine: machine.unwrap(), one_way_bytes_per_s: None }
+    let machine = Machine::new(
+        MachineParameters::new()
+            .with_device_bytes(1 << 16)
+            .with_host_bytes(1 << 20)
+            .with_chunk_bytes(1024)
+            .with_h2d_bytes_per_s(1_000_000_000)
+            .with_d2h_bytes_per_s(1_000_000_000)
+            .with_transfer_latency_ns(100)
+            .with_map_ns_per_chunk(5),
+    );
+    OwnedMachine::new("host", machine.unwrap())
 }
 
 /// Each layer adds the input to its own sum. With `backward`, the layers run and are listed the

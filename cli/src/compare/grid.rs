@@ -9,7 +9,7 @@ use crate::proof;
 use crate::strategy::{self, Chosen};
 use crate::work::Setting;
 use indicatif::{ProgressBar, ProgressStyle};
-use planner_core::bounds::Order;
+use planner_core::bounds::BoundOrder;
 use planner_core::planner::{Request, Strategy};
 use serde::Serialize;
 use spillway::Budget;
@@ -129,7 +129,7 @@ fn cheap_bound(setting: Setting<'_>, budgets: &[Column]) -> Result<Bound, Failur
     let graph = proof::graph(setting.work).map_err(Failure::cannot)?;
     let machine = &setting.machine.machine;
     let bound_ns = |column: &Column| {
-        planning::lower_bound_ns(&graph, machine, column.budget_bytes, Order::Any)
+        planning::lower_bound_ns(&graph, machine, column.budget_bytes, BoundOrder::Any)
             .map(Some)
             .map_err(|error| Failure::cannot(error.to_string()))
     };

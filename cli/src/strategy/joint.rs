@@ -23,7 +23,7 @@ pub(super) fn method(set: &mut Settings<'_>) -> Result<Method, SettingError> {
     }
     Ok(match is_published {
         true => Method::Published(genetic),
-        false => Method::Joint(joint::Settings { seed: genetic.seed, limit, repeats }),
+        false => Method::Joint(joint::JointSettings { seed: genetic.seed, limit, repeats }),
     })
 }
 

@@ -7,7 +7,7 @@ use integrity::{Backend, RUN_WORDS, Reading, value};
 use planner_core::backend::{
     Chunks, DeviceAddress, DeviceRanges, HostRange, Kernels, Launch, Paging, Streams, Transfers,
 };
-use planner_core::{Kind, Machine, MachineParameters, OpId, Stream, TensorId};
+use planner_core::{Kind, Machine, OpId, Stream, TensorId};
 use workloads::OwnedGraph;
 
 /// The first offset that 32 bits do not hold.
@@ -130,7 +130,7 @@ impl<T: Backend> Large<T> {
                 )));
             }
         }
-        let machine = Machine::new(MachineParameters { chunk_bytes, ..*machine })?;
+        let machine = Machine::new((*machine).with_chunk_bytes(chunk_bytes))?;
         let mut device = bench.backend.open(machine, bench.order).map_err(Failure::new)?;
         let at = Self::set_up(&mut device, chunks, host_bytes).map_err(|error| {
             Failure::unsupported(format_args!("{bytes} bytes are too much for it: {error}"))

@@ -135,16 +135,15 @@ impl Work {
 
     pub(crate) fn machine(&self) -> Result<Machine, Error> {
         let of = self.machine;
-        let parameters = MachineParameters {
-            device_bytes: of.device_bytes,
-            host_bytes: of.host_bytes,
-            chunk_bytes: of.chunk_bytes,
-            h2d_bytes_per_s: of.h2d_bytes_per_s,
-            d2h_bytes_per_s: of.d2h_bytes_per_s,
-            transfer_latency_ns: of.transfer_latency_ns,
-            map_ns_per_chunk: of.map_ns_per_chunk,
-            unmap_ns_per_chunk: of.unmap_ns_per_chunk,
-        };
+        let parameters = MachineParameters::new()
+            .with_device_bytes(of.device_bytes)
+            .with_host_bytes(of.host_bytes)
+            .with_chunk_bytes(of.chunk_bytes)
+            .with_h2d_bytes_per_s(of.h2d_bytes_per_s)
+            .with_d2h_bytes_per_s(of.d2h_bytes_per_s)
+            .with_transfer_latency_ns(of.transfer_latency_ns)
+            .with_map_ns_per_chunk(of.map_ns_per_chunk)
+            .with_unmap_ns_per_chunk(of.unmap_ns_per_chunk);
         Machine::new(parameters).map_err(|error| Error::new(Code::Graph, error))
     }
 }

@@ -1,6 +1,6 @@
 //! A chain of ops, each of which waits for the one before it, and the position of all other ops.
 
-use super::Order;
+use super::BoundOrder;
 use super::reached::Reached;
 use crate::graph::{Graph, OpId};
 use crate::scratch::{Limits, OutOfScratch, Scratch, words};
@@ -32,7 +32,7 @@ impl<'a> Chain<'a> {
     /// which takes longest to compute; in the given order that is all ops. O(operands).
     pub(super) fn new(
         graph: &Graph<'_>,
-        order: Order,
+        order: BoundOrder,
         through: OpId,
         scratch: &mut Scratch<'a>,
     ) -> Result<Self, OutOfScratch> {
@@ -58,7 +58,7 @@ impl<'a> Chain<'a> {
     fn link(
         &mut self,
         graph: &Graph<'_>,
-        order: Order,
+        order: BoundOrder,
         through: OpId,
         scratch: &mut Scratch<'_>,
     ) -> Result<(), OutOfScratch> {

@@ -1,6 +1,6 @@
 //! Facts that propagate from op to op along dependencies.
 
-use super::Order;
+use super::BoundOrder;
 use crate::graph::{Graph, OpId};
 use crate::scratch::{Limits, OutOfScratch, Scratch, words};
 use bytemuck::Pod;
@@ -9,7 +9,7 @@ use bytemuck::Pod;
 /// tensor's readers since do. An op stays on its side of each write of what it touches, and a
 /// write of each touch; in the given order, on its side of all ops.
 pub(super) struct Reached<'a, T> {
-    order: Order,
+    order: BoundOrder,
     /// What the op before hands on.
     last: T,
     writer: &'a mut [T],
@@ -25,7 +25,7 @@ impl<'a, T: Pod> Reached<'a, T> {
 
     pub(super) fn new(
         graph: &Graph<'_>,
-        order: Order,
+        order: BoundOrder,
         none: T,
         join: fn(T, T) -> T,
         scratch: &mut Scratch<'a>,
@@ -44,7 +44,7 @@ impl<'a, T: Pod> Reached<'a, T> {
 
     /// What is handed on to the next op; `own` makes of it what the op hands on.
     pub(super) fn step(&mut self, graph: &Graph<'_>, op: OpId, own: impl FnOnce(T) -> T) -> T {
-        let mut reached = if self.order == Order::Given { self.last } else { self.none };
+        let mut reached = if self.order == BoundOrder::Given { self.last } else { self.none };
         for tensor in graph.operands_of(op) {
             reached = (self.join)(reached, self.writer[tensor.index()]);
         }

@@ -199,7 +199,7 @@ pub(super) fn make_with<'o>(
             request.graph,
             request.machine,
             request.budget_bytes,
-            bounds::Order::Any,
+            bounds::BoundOrder::Any,
             &mut scratch,
         )?,
         (true, Some(_)) => sampled_ns - sampled_ns / GAIN,
@@ -466,7 +466,7 @@ impl<'o, 't> Contest<'o, 't> {
         let graph = sequence.graph();
         // The others launch each op once.
         let bound_ns =
-            bounds::period_ns(graph, machine, budget_bytes, bounds::Order::Any, scratch)?;
+            bounds::period_ns(graph, machine, budget_bytes, bounds::BoundOrder::Any, scratch)?;
         let least_ns = bound_ns.max(sequence.compute_ns());
         let mut others_ns = u64::MAX;
         for entrant in Entrant::others() {

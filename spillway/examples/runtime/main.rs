@@ -4,8 +4,8 @@
 mod device;
 
 use device::{CHUNK_BYTES, Device, Fault};
-use spillway::core::backend::{Kernels, Launch, Transfers};
-use spillway::core::{HostLayout, Machine, MachineParameters, Stream};
+use spillway::planner_core::backend::{Kernels, Launch, Transfers};
+use spillway::planner_core::{HostLayout, Machine, MachineParameters, Stream};
 use spillway::{Error, Graph, GraphBuilder, OwnedMachine, Plan, Session, TensorId};
 
 const LAYERS: usize = 8;
@@ -44,17 +44,16 @@ fn describe() -> Result<(Graph, Network), Error> {
 }
 
 fn machine() -> Result<OwnedMachine, Box<dyn std::error::Error>> {
-    let machine = Machine::new(MachineParameters {
-        device_bytes: 1 << 20,
-        host_bytes: 1 << 20,
-        chunk_bytes: CHUNK_BYTES,
-        h2d_bytes_per_s: 200_000_000,
-        d2h_bytes_per_s: 200_000_000,
-        transfer_latency_ns: 1_000,
-        map_ns_per_chunk: 0,
-        unmap_ns_per_chunk: 0,
-    })?;
-    Ok(OwnedMachine { name: "threads".to_owned(), machine, one_way_bytes_per_s: None })
+    let machine = Machine::new(
+        MachineParameters::new()
+            .with_device_bytes(1 << 20)
+            .with_host_bytes(1 << 20)
+            .with_chunk_bytes(CHUNK_BYTES)
+            .with_h2d_bytes_per_s(200_000_000)
+            .with_d2h_bytes_per_s(200_000_000)
+            .with_transfer_latency_ns(1_000),
+    )?;
+    Ok(OwnedMachine::new("threads", machine))
 }
 
 impl Kernels<Device> for Network {
@@ -172,5 +171,5 @@ fn the_weights_are_right() {
     main().unwrap();
     let plan = describe().unwrap().0.plan(&machine().unwrap()).budget("50%").run().unwrap();
     let figures = plan.figures();
-    assert!(figures.repeats > 0 && figures.upload_bytes > 2 * VALUE_BYTES, "{figures:?}");
+    assert!(figures.repeats > 0 && figures.h2d_bytes > 2 * VALUE_BYTES, "{figures:?}");
 }

@@ -3,8 +3,10 @@
 use crate::decoder::{Op, Work, compute};
 use backend_host::{HostError, MappedDevice};
 use spillway::TensorId;
-use spillway::core::backend::{DeviceRange, HostKernels, HostLaunch, Kernels, Launch, Transfers};
-use spillway::core::{HostLayout, Kind};
+use spillway::planner_core::backend::{
+    DeviceRange, HostKernels, HostLaunch, Kernels, Launch, Transfers,
+};
+use spillway::planner_core::{HostLayout, Kind};
 use std::convert::Infallible;
 
 /// Kernels of the step that a session runs, and the prompt that comes next.

@@ -27,16 +27,14 @@ impl Backend for MyBackend {
     /// A driver looks for a device, or says why there is none.
     fn find(&self) -> Result<Found, String> {
         // The threads copy about half a gigabyte per second. A wrong speed makes plans slow, never wrong.
-        let machine = Machine::new(MachineParameters {
-            device_bytes: 1 << 30,
-            host_bytes: 1 << 30,
-            chunk_bytes: CHUNK_BYTES,
-            h2d_bytes_per_s: 500_000_000,
-            d2h_bytes_per_s: 500_000_000,
-            transfer_latency_ns: 0,
-            map_ns_per_chunk: 0,
-            unmap_ns_per_chunk: 0,
-        });
+        let machine = Machine::new(
+            MachineParameters::new()
+                .with_device_bytes(1 << 30)
+                .with_host_bytes(1 << 30)
+                .with_chunk_bytes(CHUNK_BYTES)
+                .with_h2d_bytes_per_s(500_000_000)
+                .with_d2h_bytes_per_s(500_000_000),
+        );
         let machine = machine.map_err(|error| error.to_string())?;
         Ok(Found { device: "threads over host memory".to_owned(), machine })
     }

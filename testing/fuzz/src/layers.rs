@@ -74,7 +74,8 @@ pub fn files(input: &Input) -> Files {
 /// A call that does not return, or a wrong byte.
 pub fn check(input: &Input) -> Result<(), Fault> {
     let machine = plans::named("fuzzed", input.machine);
-    let least = returns("streaming::least", || streaming::least(&input.layers, &machine))?;
+    let least =
+        returns("streaming::min_feasible", || streaming::min_feasible(&input.layers, &machine))?;
     let more_bytes = if input.is_more { least.bytes } else { 0 };
     let budget_bytes = input.budget_bytes.saturating_add(more_bytes);
     let chunk_bytes = machine.machine.chunk_bytes;

@@ -15,16 +15,17 @@ use workloads::OwnedGraph;
 const ITERATIONS: u64 = 5;
 
 const MACHINE: Machine = {
-    let Ok(machine) = Machine::new(MachineParameters {
-        device_bytes: 1 << 20,
-        host_bytes: 1 << 20,
-        chunk_bytes: 256,
-        h2d_bytes_per_s: 1_000_000_000,
-        d2h_bytes_per_s: 1_000_000_000,
-        transfer_latency_ns: 10,
-        map_ns_per_chunk: 5,
-        unmap_ns_per_chunk: 5,
-    }) else {
+    let Ok(machine) = Machine::new(
+        MachineParameters::new()
+            .with_device_bytes(1 << 20)
+            .with_host_bytes(1 << 20)
+            .with_chunk_bytes(256)
+            .with_h2d_bytes_per_s(1_000_000_000)
+            .with_d2h_bytes_per_s(1_000_000_000)
+            .with_transfer_latency_ns(10)
+            .with_map_ns_per_chunk(5)
+            .with_unmap_ns_per_chunk(5),
+    ) else {
         panic!("the machine is not sound")
     };
     machine

@@ -6,7 +6,7 @@ mod visits;
 
 pub use visits::{Visit, Visits};
 
-use super::Order;
+use super::BoundOrder;
 use crate::graph::{Graph, Kind, OpId, TensorId};
 use crate::machine::Machine;
 use crate::scratch::{Limits, OutOfScratch, Scratch, total, words};
@@ -30,7 +30,7 @@ pub struct Price {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Prices<'a> {
     /// In which order these plans run ops for the first time.
-    pub order: Order,
+    pub order: BoundOrder,
     /// Whether they may launch repeatable ops again.
     pub repeats: bool,
     /// Ops that all these plans run in this order.

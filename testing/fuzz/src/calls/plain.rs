@@ -165,16 +165,15 @@ fn check_sizes(limits: &Limits) -> Result<(), Fault> {
 
 fn check_machine(numbers: &[u64; 8]) -> Result<(), Fault> {
     let [device_bytes, host_bytes, chunk_bytes, one, two, three, four, five] = *numbers;
-    let parameters = MachineParameters {
-        device_bytes,
-        host_bytes,
-        chunk_bytes,
-        h2d_bytes_per_s: one,
-        d2h_bytes_per_s: two,
-        transfer_latency_ns: three,
-        map_ns_per_chunk: four,
-        unmap_ns_per_chunk: five,
-    };
+    let parameters = MachineParameters::new()
+        .with_device_bytes(device_bytes)
+        .with_host_bytes(host_bytes)
+        .with_chunk_bytes(chunk_bytes)
+        .with_h2d_bytes_per_s(one)
+        .with_d2h_bytes_per_s(two)
+        .with_transfer_latency_ns(three)
+        .with_map_ns_per_chunk(four)
+        .with_unmap_ns_per_chunk(five);
     let machine = returns("Machine::new", || {
         Machine::new(parameters).map_err(|error| error.to_string()).ok()
     })?;
