@@ -8,8 +8,10 @@ use integrity::{
     Backend, Found, Graphs, HostArithmetic, Passes, RUN_WORDS, Read, Write, fill_inputs,
     fill_states,
 };
-use planner_core::backend::{DeviceAddress, HostKernels, HostLaunch, Kernels, Launch};
-use planner_core::{Graph, HostLayout, Kind, Machine, MachineParameters, OpId, Stream};
+use planner_core::backend::{
+    DeviceAddress, FillError, HostKernels, HostLaunch, InputWriter, Kernels, Launch, StateWriter,
+};
+use planner_core::{Graph, Kind, Machine, MachineParameters, OpId, Stream};
 use std::path::PathBuf;
 
 /// Threads of a block.
@@ -93,19 +95,16 @@ impl Kernels<CudaDevice> for IntegrityKernels<'_> {
 
     fn fill_states(
         &mut self,
-        device: &mut CudaDevice,
-        layout: &HostLayout<'_>,
-    ) -> Result<(), CudaError> {
-        fill_states(&self.graph, device, layout)
+        states: &mut StateWriter<'_, CudaDevice>,
+    ) -> Result<(), FillError<CudaError>> {
+        fill_states(states)
     }
 
     fn fill_inputs(
         &mut self,
-        device: &mut CudaDevice,
-        iteration: u64,
-        layout: &HostLayout<'_>,
-    ) -> Result<(), CudaError> {
-        fill_inputs(&self.graph, device, iteration, layout)
+        inputs: &mut InputWriter<'_, CudaDevice>,
+    ) -> Result<(), FillError<CudaError>> {
+        fill_inputs(inputs)
     }
 }
 

@@ -9,9 +9,9 @@
 //!
 //! ```
 //! use backend_host::{HostDevice, HostError};
-//! use planner_core::backend::{Kernels, Launch, Transfers};
+//! use planner_core::backend::{FillError, InputWriter, Kernels, Launch, StateWriter};
 //! use planner_core::planner::{Request, Strategy};
-//! use planner_core::{HostLayout, Kind, Machine, MachineParameters, TensorId};
+//! use planner_core::{Kind, Machine, MachineParameters, TensorId};
 //! use spillway::planning;
 //! use workloads::OwnedGraph;
 //!
@@ -20,23 +20,22 @@
 //! impl Kernels<HostDevice> for Adder {
 //!     fn launch(&mut self, device: &mut HostDevice, launch: &Launch<'_>) -> Result<(), HostError> {
 //!         let mut total = 0u64;
-//!         for from in launch.reads.iter() {
+//!         for from in launch.reads.iter().flatten() {
 //!             let mut number = [0];
 //!             device.read(from, &mut number)?;
 //!             total += number[0];
 //!         }
-//!         launch.writes.iter().try_for_each(|to| device.write(to, &[total]))
+//!         launch.writes.iter().flatten().try_for_each(|to| device.write(to, &[total]))
 //!     }
 //!     fn fill_states(
-//!         &mut self, device: &mut HostDevice, layout: &HostLayout<'_>,
-//!     ) -> Result<(), HostError> {
-//!         device.write_host(layout.offset_bytes(self.sum, 0, 0), &100u64.to_le_bytes())
+//!         &mut self, states: &mut StateWriter<'_, HostDevice>,
+//!     ) -> Result<(), FillError<HostError>> {
+//!         states.write(self.sum, &[100u64])
 //!     }
 //!     fn fill_inputs(
-//!         &mut self, device: &mut HostDevice, iteration: u64, layout: &HostLayout<'_>,
-//!     ) -> Result<(), HostError> {
-//!         let offset_bytes = layout.offset_bytes(self.number, HostLayout::slot(iteration), 0);
-//!         device.write_host(offset_bytes, &iteration.to_le_bytes())
+//!         &mut self, inputs: &mut InputWriter<'_, HostDevice>,
+//!     ) -> Result<(), FillError<HostError>> {
+//!         inputs.write(self.number, &[inputs.iteration()])
 //!     }
 //! }
 //!

@@ -70,10 +70,7 @@ fn launch(device: &mut SimDevice, [state, input]: [DeviceAddress; 2]) -> Result<
     let range = |at: DeviceAddress, tensor| [at.0, work.graph().tensor(TensorId(tensor)).bytes];
     let (reads, writes) = ([range(state, 0), range(input, 1)], [range(state, 0)]);
     let (reads, writes) = (DeviceRanges::new(&reads), DeviceRanges::new(&writes));
-    device.launch(
-        &work.graph(),
-        &Launch { op: OP, is_repeat: false, iteration: 1, reads, writes, workspace: None },
-    )
+    device.launch(&work.graph(), &Launch::new(OP, reads, writes))
 }
 
 /// The one iteration; `waits` says whether the launch and the download wait.

@@ -8,12 +8,13 @@ use backend_checks::Refused;
 use backend_sim::{Counters, SimDevice, SimError, SimKernels, reference_digest};
 use common::{OwnedPlan, Work, execute, limits, lowered, machine, predicted_period_ns, verified};
 use integrity::reference_values;
-use planner_core::backend::{Kernels, Launch, Point, Streams, Transfers};
+use planner_core::backend::{
+    FillError, InputWriter, Kernels, Launch, Point, StateWriter, Streams, Transfers,
+};
 use planner_core::executor::{self, Moment};
 use planner_core::plan::{Pool, Resident};
 use planner_core::{
-    ExecuteError, Executor, HostLayout, Kind, Machine, OpId, Part, Scratch, Step, Stream, TensorId,
-    Verified,
+    ExecuteError, Executor, Kind, Machine, OpId, Part, Scratch, Step, Stream, TensorId, Verified,
 };
 
 const CHUNK_BYTES: u64 = 4;
@@ -436,19 +437,16 @@ impl Kernels<SimDevice> for Failing<'_> {
 
     fn fill_states(
         &mut self,
-        device: &mut SimDevice,
-        layout: &HostLayout<'_>,
-    ) -> Result<(), SimError> {
-        self.kernels.fill_states(device, layout)
+        states: &mut StateWriter<'_, SimDevice>,
+    ) -> Result<(), FillError<SimError>> {
+        self.kernels.fill_states(states)
     }
 
     fn fill_inputs(
         &mut self,
-        device: &mut SimDevice,
-        iteration: u64,
-        layout: &HostLayout<'_>,
-    ) -> Result<(), SimError> {
-        self.kernels.fill_inputs(device, iteration, layout)
+        inputs: &mut InputWriter<'_, SimDevice>,
+    ) -> Result<(), FillError<SimError>> {
+        self.kernels.fill_inputs(inputs)
     }
 }
 

@@ -6,8 +6,10 @@ use crate::kernel::{Compute, Kernel, KernelError};
 use crate::{Options, Vulkan, VulkanDevice};
 use backend_checks::{Refused, check_host_launch, check_launch};
 use integrity::{Backend, Found, HostArithmetic, fill_inputs, fill_states};
-use planner_core::backend::{DeviceAddress, HostKernels, HostLaunch, Kernels, Launch};
-use planner_core::{Graph, HostLayout, Kind, Machine, MachineParameters, OpId};
+use planner_core::backend::{
+    DeviceAddress, FillError, HostKernels, HostLaunch, InputWriter, Kernels, Launch, StateWriter,
+};
+use planner_core::{Graph, Kind, Machine, MachineParameters, OpId};
 
 const SOURCE: &str = include_str!("integrity.wgsl");
 
@@ -187,19 +189,16 @@ impl Kernels<VulkanDevice> for IntegrityKernels<'_> {
 
     fn fill_states(
         &mut self,
-        device: &mut VulkanDevice,
-        layout: &HostLayout<'_>,
-    ) -> Result<(), VulkanError> {
-        fill_states(&self.graph, device, layout)
+        states: &mut StateWriter<'_, VulkanDevice>,
+    ) -> Result<(), FillError<VulkanError>> {
+        fill_states(states)
     }
 
     fn fill_inputs(
         &mut self,
-        device: &mut VulkanDevice,
-        iteration: u64,
-        layout: &HostLayout<'_>,
-    ) -> Result<(), VulkanError> {
-        fill_inputs(&self.graph, device, iteration, layout)
+        inputs: &mut InputWriter<'_, VulkanDevice>,
+    ) -> Result<(), FillError<VulkanError>> {
+        fill_inputs(inputs)
     }
 }
 

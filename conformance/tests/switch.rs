@@ -7,7 +7,9 @@ use conformance::choices::{Choices, choices};
 use conformance::ledger;
 use conformance::ledger::switch::{Between, judge};
 use conformance::plans::{Pair, pairs, pairs_of_one_graph};
-use planner_core::backend::{HostKernels, Kernels, Launch, Transfers};
+use planner_core::backend::{
+    FillError, HostKernels, InputWriter, Kernels, Launch, StateWriter, Transfers,
+};
 use planner_core::executor::{AddressRanges, switch_scratch_words};
 use planner_core::machine::Direction;
 use planner_core::placement::Holder;
@@ -204,27 +206,23 @@ impl Kernels<SimDevice> for Resumed<'_> {
 
     fn fill_states(
         &mut self,
-        device: &mut SimDevice,
-        layout: &HostLayout<'_>,
-    ) -> Result<(), SimError> {
-        let mut states = self.states.iter();
-        states.try_for_each(|(id, bytes)| device.write_host(layout.offset_bytes(*id, 0, 0), bytes))
+        states: &mut StateWriter<'_, SimDevice>,
+    ) -> Result<(), FillError<SimError>> {
+        self.states.iter().try_for_each(|(id, bytes)| states.write(*id, bytes))
     }
 
     fn fill_inputs(
         &mut self,
-        device: &mut SimDevice,
-        iteration: u64,
-        layout: &HostLayout<'_>,
-    ) -> Result<(), SimError> {
+        inputs: &mut InputWriter<'_, SimDevice>,
+    ) -> Result<(), FillError<SimError>> {
         let graph = self.kernels.graph();
-        let inputs = graph.tensor_ids().filter(|&id| graph.tensor(id).kind == Kind::Input);
-        inputs.into_iter().try_for_each(|id| {
+        let iteration = inputs.iteration() + self.before;
+        let all: Vec<_> = inputs.tensors().collect();
+        all.into_iter().try_for_each(|id| {
             let bytes = graph.tensor(id).bytes;
-            let mut filled = vec![0; bytes as usize];
-            integrity::value::input(id, iteration + self.before, bytes).fill(0, &mut filled);
-            let slot = HostLayout::slot(iteration);
-            device.write_host(layout.offset_bytes(id, slot, 0), &filled)
+            let mut filled = vec![0u8; bytes as usize];
+            integrity::value::input(id, iteration, bytes).fill(0, &mut filled);
+            inputs.write(id, &filled)
         })
     }
 }

@@ -26,8 +26,7 @@
 //! ```
 //! use core::fmt;
 //! use planner_core::backend::{
-//!     BackendError, Chunks, DeviceAddress, DeviceRange, ErrorKind, ErrorType, HostRange, Kernels,
-//!     Launch, Paging, Point, Streams, Transfers,
+//!     BackendError, Chunks, DeviceAddress, DeviceRange, ErrorKind, ErrorType, FillError, HostRange, InputWriter, Kernels, Launch, Paging, Point, StateWriter, Streams, Transfers,
 //! };
 //! use planner_core::plan::{ArenaPlacement, Part, Pool, Resident};
 //! use planner_core::planner::{self, Auto, Output, Request, Strategy};
@@ -102,22 +101,20 @@
 //!     fn launch(&mut self, device: &mut Device, launch: &Launch<'_>) -> Result<(), Never> {
 //!         for at in 0..CHUNK {
 //!             let read = |from: DeviceRange| *device.byte(from.address.0 + at);
-//!             let total = launch.reads.iter().map(read).sum();
-//!             launch.writes.iter().for_each(|to| *device.byte(to.address.0 + at) = total);
+//!             let total = launch.reads.iter().flatten().map(read).sum();
+//!             launch.writes.iter().flatten().for_each(|to| *device.byte(to.address.0 + at) = total);
 //!         }
 //!         Ok(())
 //!     }
-//!     fn fill_states(&mut self, device: &mut Device, host: &HostLayout<'_>) -> Result<(), Never> {
-//!         let ones = [1; CHUNK as usize];
-//!         WEIGHTS.into_iter().try_for_each(|weight| {
-//!             device.write_host(host.offset_bytes(weight, 0, 0), &ones)
-//!         })
+//!     fn fill_states(
+//!         &mut self, states: &mut StateWriter<'_, Device>,
+//!     ) -> Result<(), FillError<Never>> {
+//!         WEIGHTS.into_iter().try_for_each(|weight| states.write(weight, &[1u8; CHUNK as usize]))
 //!     }
 //!     fn fill_inputs(
-//!         &mut self, device: &mut Device, iteration: u64, host: &HostLayout<'_>,
-//!     ) -> Result<(), Never> {
-//!         let offset_bytes = host.offset_bytes(X, HostLayout::slot(iteration), 0);
-//!         device.write_host(offset_bytes, &[iteration as u8; CHUNK as usize])
+//!         &mut self, inputs: &mut InputWriter<'_, Device>,
+//!     ) -> Result<(), FillError<Never>> {
+//!         inputs.write(X, &[inputs.iteration() as u8; CHUNK as usize])
 //!     }
 //! }
 //!

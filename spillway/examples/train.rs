@@ -2,8 +2,8 @@
 //! memory that it needs: `cargo run -p spillway --example train`.
 
 use backend_host::{HostDevice, HostError};
-use spillway::planner_core::backend::{Kernels, Launch, Transfers};
-use spillway::planner_core::{HostLayout, Machine, MachineParameters};
+use spillway::planner_core::backend::{FillError, InputWriter, Kernels, Launch, StateWriter};
+use spillway::planner_core::{Machine, MachineParameters};
 use spillway::{GraphBuilder, OwnedMachine, Session, TensorId};
 
 /// Numbers in and out of each layer.
@@ -22,7 +22,7 @@ impl Kernels<HostDevice> for Network {
         let op = launch.op.0 as usize;
         // Activations and gradients come first, weights last.
         let mut read = Vec::new();
-        for range in launch.reads.iter() {
+        for range in launch.reads.iter().flatten() {
             let mut values = vec![0f32; range.bytes as usize / 4];
             device.read(range, &mut values)?;
             read.push(values);
@@ -49,38 +49,31 @@ impl Kernels<HostDevice> for Network {
             }
             _ => unreachable!("each op reads two or three tensors"),
         };
-        let mut writes = launch.writes.iter().zip(written);
+        let mut writes = launch.writes.iter().flatten().zip(written);
         writes.try_for_each(|(range, floats)| device.write(range, &floats))
     }
 
     fn fill_states(
         &mut self,
-        device: &mut HostDevice,
-        layout: &HostLayout<'_>,
-    ) -> Result<(), HostError> {
+        states: &mut StateWriter<'_, HostDevice>,
+    ) -> Result<(), FillError<HostError>> {
         let numbers = |seed| noise(WIDTH * WIDTH, seed).iter().map(|w| 0.2 * w).collect::<Vec<_>>();
-        self.weights.iter().zip(1..).try_for_each(|(&weights, seed)| {
-            device.write_host(layout.offset_bytes(weights, 0, 0), &bytes(&numbers(seed)))
-        })
+        self.weights
+            .iter()
+            .zip(1..)
+            .try_for_each(|(&weights, seed)| states.write(weights, &numbers(seed)))
     }
 
     fn fill_inputs(
         &mut self,
-        device: &mut HostDevice,
-        iteration: u64,
-        layout: &HostLayout<'_>,
-    ) -> Result<(), HostError> {
-        let offset_bytes = layout.offset_bytes(self.x, HostLayout::slot(iteration), 0);
-        device.write_host(offset_bytes, &bytes(&noise(WIDTH, iteration % 8)))
+        inputs: &mut InputWriter<'_, HostDevice>,
+    ) -> Result<(), FillError<HostError>> {
+        inputs.write(self.x, &noise(WIDTH, inputs.iteration() % 8))
     }
 }
 
 fn floats(bytes: &[u8]) -> Vec<f32> {
     bytes.chunks_exact(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect()
-}
-
-fn bytes(floats: &[f32]) -> Vec<u8> {
-    floats.iter().flat_map(|float| float.to_le_bytes()).collect()
 }
 
 /// Numbers between -1 and 1 that look random.

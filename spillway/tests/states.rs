@@ -5,8 +5,10 @@
 use backend_host::{HostDevice, HostError};
 use safetensors::SafeTensors;
 use safetensors::tensor::{Dtype, TensorView, serialize_to_file};
-use spillway::planner_core::backend::{DeviceRange, Kernels, Launch};
-use spillway::planner_core::{HostLayout, Machine, MachineParameters};
+use spillway::planner_core::backend::{
+    DeviceRange, FillError, InputWriter, Kernels, Launch, StateWriter,
+};
+use spillway::planner_core::{Machine, MachineParameters};
 use spillway::{Copied, GraphBuilder, OwnedMachine, Session, SessionError, TensorId};
 use std::path::PathBuf;
 use std::{env, fs, process};
@@ -26,16 +28,17 @@ impl Kernels<HostDevice> for Counter {
         device.write(at, &[first[0] + 1])
     }
 
-    fn fill_states(&mut self, _: &mut HostDevice, _: &HostLayout<'_>) -> Result<(), HostError> {
+    fn fill_states(
+        &mut self,
+        _: &mut StateWriter<'_, HostDevice>,
+    ) -> Result<(), FillError<HostError>> {
         Ok(())
     }
 
     fn fill_inputs(
         &mut self,
-        _: &mut HostDevice,
-        _: u64,
-        _: &HostLayout<'_>,
-    ) -> Result<(), HostError> {
+        _: &mut InputWriter<'_, HostDevice>,
+    ) -> Result<(), FillError<HostError>> {
         Ok(())
     }
 }

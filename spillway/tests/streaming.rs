@@ -5,13 +5,11 @@ use backend_host::{HostDevice, HostError};
 use proptest::collection::vec;
 use proptest::prelude::*;
 use proptest::test_runner::RngSeed;
-use spillway::planner_core::backend::{Kernels, Launch, Transfers};
+use spillway::planner_core::backend::{FillError, InputWriter, Kernels, Launch, StateWriter};
 use spillway::planner_core::machine::Direction;
 use spillway::planner_core::placement::{Holder, PlacementError, Run};
 use spillway::planner_core::planner::{Groups, Request, Strategy as Planner};
-use spillway::planner_core::{
-    HostLayout, Kind, Launched, Machine, MachineParameters, Step, TensorId,
-};
+use spillway::planner_core::{Kind, Launched, Machine, MachineParameters, Step, TensorId};
 use spillway::streaming::{self, Layer};
 use spillway::{
     Error, GraphBuilder, OwnedMachine, OwnedPlan, Plan, Session, machines, placing, planning,
@@ -272,24 +270,20 @@ impl Kernels<HostDevice> for Counts {
 
     fn fill_states(
         &mut self,
-        device: &mut HostDevice,
-        layout: &HostLayout<'_>,
-    ) -> Result<(), HostError> {
+        states: &mut StateWriter<'_, HostDevice>,
+    ) -> Result<(), FillError<HostError>> {
         for layer in 0..self.layers.len() {
-            let weights = layout.offset_bytes(TensorId(layer as u32), 0, 0);
-            device.write_host(weights, &(1000 * layer as u64).to_le_bytes())?;
+            states.write(TensorId(layer as u32), &[1000 * layer as u64])?;
             let cache = streaming::cache(&self.layers, layer).unwrap();
-            device.write_host(layout.offset_bytes(cache, 0, 0), &10u64.to_le_bytes())?;
+            states.write(cache, &[10u64])?;
         }
         Ok(())
     }
 
     fn fill_inputs(
         &mut self,
-        _: &mut HostDevice,
-        _: u64,
-        _: &HostLayout<'_>,
-    ) -> Result<(), HostError> {
+        _: &mut InputWriter<'_, HostDevice>,
+    ) -> Result<(), FillError<HostError>> {
         Ok(())
     }
 }

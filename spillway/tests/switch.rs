@@ -2,9 +2,11 @@
 #![allow(clippy::unwrap_used, reason = "what fails here fails the test")]
 
 use backend_host::{HostDevice, HostError};
-use spillway::planner_core::backend::{DeviceRange, Kernels, Launch, Transfers};
+use spillway::planner_core::backend::{
+    DeviceRange, FillError, InputWriter, Kernels, Launch, StateWriter,
+};
 use spillway::planner_core::switch::SwitchError;
-use spillway::planner_core::{HostLayout, Machine, MachineParameters};
+use spillway::planner_core::{Machine, MachineParameters};
 use spillway::strategy::Groups;
 use spillway::{Error, Graph, GraphBuilder, OwnedMachine, Plan, Session, SessionError, TensorId};
 
@@ -28,34 +30,29 @@ impl Kernels<HostDevice> for Sums {
             device.read(DeviceRange { bytes: 1, ..range }, &mut byte).map(|()| byte[0])
         };
         let mut sum = 0u8;
-        for range in launch.reads.iter() {
+        for range in launch.reads.iter().flatten() {
             sum = sum.wrapping_add(first(range, device)?);
         }
         launch
             .writes
             .iter()
+            .flatten()
             .try_for_each(|range| device.write(DeviceRange { bytes: 1, ..range }, &[sum]))
     }
 
     fn fill_states(
         &mut self,
-        device: &mut HostDevice,
-        layout: &HostLayout<'_>,
-    ) -> Result<(), HostError> {
-        self.states.iter().try_for_each(|&state| {
-            device.write_host(layout.offset_bytes(state, 0, 0), &[0; BYTES as usize])
-        })
+        states: &mut StateWriter<'_, HostDevice>,
+    ) -> Result<(), FillError<HostError>> {
+        self.states.iter().try_for_each(|&state| states.write(state, &[0u8; BYTES as usize]))
     }
 
     fn fill_inputs(
         &mut self,
-        device: &mut HostDevice,
-        iteration: u64,
-        layout: &HostLayout<'_>,
-    ) -> Result<(), HostError> {
-        self.filled.push(iteration);
-        let at = layout.offset_bytes(self.x, HostLayout::slot(iteration), 0);
-        device.write_host(at, &[(self.inputs)(iteration)])
+        inputs: &mut InputWriter<'_, HostDevice>,
+    ) -> Result<(), FillError<HostError>> {
+        self.filled.push(inputs.iteration());
+        inputs.write_at(self.x, 0, &[(self.inputs)(inputs.iteration())])
     }
 }
 

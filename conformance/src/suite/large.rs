@@ -60,7 +60,7 @@ pub fn offsets_and_sizes_exceed_32_bits<T: Backend>(bench: &Bench<'_, T>) -> Out
     let mut kernels = bench.backend.kernels(&mut large.device, graph)?;
     let ranges = [read, write].map(|mark| [[large.at.0 + mark, MARK_BYTES]]);
     let [reads, writes] = ranges.each_ref().map(|range| DeviceRanges::new(range));
-    let launch = Launch { op: OP, is_repeat: false, iteration: 1, reads, writes, workspace: None };
+    let launch = Launch::new(OP, reads, writes);
     kernels.launch(&mut large.device, &launch)?;
     large.finish(Stream::Compute)?;
     large.download(write, MARK_BYTES)?;
@@ -94,7 +94,7 @@ pub fn kernels_take_offsets_beyond_32_bits<T: Backend>(bench: &Bench<'_, T>) -> 
         };
         let (reads, writes) = (range(graph.reads(op)[0], from), range(graph.writes(op)[0], to));
         let (reads, writes) = (DeviceRanges::new(&reads), DeviceRanges::new(&writes));
-        let launch = Launch { op, is_repeat: false, iteration: 1, reads, writes, workspace: None };
+        let launch = Launch::new(op, reads, writes);
         kernels.launch(&mut large.device, &launch)?;
     }
     large.finish(Stream::Compute)?;

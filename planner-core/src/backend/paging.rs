@@ -15,18 +15,20 @@ pub struct DeviceRange {
     pub bytes: u64,
 }
 
-/// Ranges on the device, one after the other.
+/// The operands of a launch: ranges on the device in order, and `None` for each operand that a repeat
+/// leaves alone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DeviceRanges<'a>(&'a [[u64; 2]]);
 
 impl<'a> DeviceRanges<'a> {
-    /// Takes pairs of an address and a size, as they lie in working memory, for ranges.
+    /// Takes pairs of an address and a size, as they lie in working memory, for ranges. A size of 0
+    /// stands for `None`.
     #[must_use]
     pub const fn new(ranges: &'a [[u64; 2]]) -> Self {
         Self(ranges)
     }
 
-    /// How many there are.
+    /// How many operands there are.
     #[must_use]
     pub const fn len(&self) -> usize {
         self.0.len()
@@ -38,20 +40,20 @@ impl<'a> DeviceRanges<'a> {
         self.0.is_empty()
     }
 
-    /// One of them.
+    /// The operand at a position; `None` if it is left alone, or if there are fewer.
     #[must_use]
     pub fn get(&self, position: usize) -> Option<DeviceRange> {
-        self.0.get(position).copied().map(range)
+        self.0.get(position).copied().and_then(range)
     }
 
-    /// All of them, in order.
-    pub fn iter(&self) -> impl ExactSizeIterator<Item = DeviceRange> + use<'a> {
+    /// All operands, in order.
+    pub fn iter(&self) -> impl ExactSizeIterator<Item = Option<DeviceRange>> + use<'a> {
         self.0.iter().copied().map(range)
     }
 }
 
-const fn range([address, bytes]: [u64; 2]) -> DeviceRange {
-    DeviceRange { address: DeviceAddress(address), bytes }
+fn range([address, bytes]: [u64; 2]) -> Option<DeviceRange> {
+    (bytes > 0).then_some(DeviceRange { address: DeviceAddress(address), bytes })
 }
 
 /// Consecutive physical chunks, by number.
@@ -79,7 +81,7 @@ pub trait Paging: ErrorType {
     fn create(&mut self, count: u64) -> Result<(), Self::Error>;
 
     /// Reserves virtual addresses for `chunks` chunks, none of them mapped yet. They do not begin at
-    /// 0, which stands for an operand that a repeat leaves alone.
+    /// 0, which kernels take for no address.
     ///
     /// # Errors
     /// When address space runs out.

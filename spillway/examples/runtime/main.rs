@@ -4,8 +4,8 @@
 mod device;
 
 use device::{CHUNK_BYTES, Device, Fault};
-use spillway::planner_core::backend::{Kernels, Launch, Transfers};
-use spillway::planner_core::{HostLayout, Machine, MachineParameters, Stream};
+use spillway::planner_core::backend::{FillError, InputWriter, Kernels, Launch, StateWriter};
+use spillway::planner_core::{Machine, MachineParameters, Stream};
 use spillway::{Error, Graph, GraphBuilder, OwnedMachine, Plan, Session, TensorId};
 
 const LAYERS: usize = 8;
@@ -59,9 +59,10 @@ fn machine() -> Result<OwnedMachine, Box<dyn std::error::Error>> {
 impl Kernels<Device> for Network {
     fn launch(&mut self, device: &mut Device, launch: &Launch<'_>) -> Result<(), Fault> {
         let (op, iteration) = (launch.op.index(), launch.iteration);
+        // Ops that run again write no state here, so no operand is left alone.
         let locate = |range| device.locate(range);
-        let reads = launch.reads.iter().map(locate).collect::<Result<Vec<_>, _>>()?;
-        let writes = launch.writes.iter().map(locate).collect::<Result<Vec<_>, _>>()?;
+        let reads = launch.reads.iter().flatten().map(locate).collect::<Result<Vec<_>, _>>()?;
+        let writes = launch.writes.iter().flatten().map(locate).collect::<Result<Vec<_>, _>>()?;
         device.enqueue(Stream::Compute, move || {
             let read: Vec<_> = reads.iter().map(|tensor| words(&tensor.load())).collect();
             let results = compute(op, iteration, &read);
@@ -72,20 +73,19 @@ impl Kernels<Device> for Network {
         Ok(())
     }
 
-    fn fill_states(&mut self, device: &mut Device, layout: &HostLayout<'_>) -> Result<(), Fault> {
-        self.weights.iter().try_for_each(|&weight| {
-            device.write_host(layout.offset_bytes(weight, 0, 0), &[0; WEIGHT_BYTES as usize])
-        })
+    fn fill_states(
+        &mut self,
+        states: &mut StateWriter<'_, Device>,
+    ) -> Result<(), FillError<Fault>> {
+        let zeros = [0u8; WEIGHT_BYTES as usize];
+        self.weights.iter().try_for_each(|&weight| states.write(weight, &zeros))
     }
 
     fn fill_inputs(
         &mut self,
-        device: &mut Device,
-        iteration: u64,
-        layout: &HostLayout<'_>,
-    ) -> Result<(), Fault> {
-        let slot = HostLayout::slot(iteration);
-        device.write_host(layout.offset_bytes(self.x, slot, 0), &bytes_of(&input(iteration)))
+        inputs: &mut InputWriter<'_, Device>,
+    ) -> Result<(), FillError<Fault>> {
+        inputs.write(self.x, &input(inputs.iteration()))
     }
 }
 

@@ -5,8 +5,11 @@ use crate::stream::Work;
 use crate::{MyDevice, MyError};
 use backend_checks::{check_host_launch, check_launch};
 use integrity::{Backend, Found, Passes, Reading, Write, value};
-use planner_core::backend::{DeviceAddress, HostKernels, HostLaunch, HostRange, Kernels, Launch};
-use planner_core::{Graph, HostLayout, Machine, MachineParameters, OpId, Stream};
+use planner_core::backend::{
+    DeviceAddress, FillError, HostKernels, HostLaunch, HostRange, InputWriter, Kernels, Launch,
+    StateWriter,
+};
+use planner_core::{Graph, Machine, MachineParameters, OpId, Stream};
 
 /// The unit of mapping. A driver knows its granularity: 2 MiB on most devices.
 const CHUNK_BYTES: u64 = 4096;
@@ -75,19 +78,16 @@ impl Kernels<MyDevice> for MyKernels<'_> {
 
     fn fill_states(
         &mut self,
-        device: &mut MyDevice,
-        layout: &HostLayout<'_>,
-    ) -> Result<(), MyError> {
-        integrity::fill_states(&self.graph, device, layout)
+        states: &mut StateWriter<'_, MyDevice>,
+    ) -> Result<(), FillError<MyError>> {
+        integrity::fill_states(states)
     }
 
     fn fill_inputs(
         &mut self,
-        device: &mut MyDevice,
-        iteration: u64,
-        layout: &HostLayout<'_>,
-    ) -> Result<(), MyError> {
-        integrity::fill_inputs(&self.graph, device, iteration, layout)
+        inputs: &mut InputWriter<'_, MyDevice>,
+    ) -> Result<(), FillError<MyError>> {
+        integrity::fill_inputs(inputs)
     }
 }
 

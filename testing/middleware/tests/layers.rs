@@ -145,9 +145,9 @@ fn repeats_are_traced_as_repeats() {
     let at = device.reserve(1).unwrap();
     device.map(at, Chunks { first: 0, count: 1 }).unwrap();
     for is_repeat in [false, true] {
-        let (reads, writes, iteration) = (DeviceRanges::new(&[]), [[at.0, 100]], 1);
-        let writes = DeviceRanges::new(&writes);
-        let launch = Launch { op, is_repeat, iteration, reads, writes, workspace: None };
+        let writes = [[at.0, 100]];
+        let mut launch = Launch::new(op, DeviceRanges::new(&[]), DeviceRanges::new(&writes));
+        launch.is_repeat = is_repeat;
         kernels.launch(&mut device, &launch).unwrap();
     }
     let trace = device.layer.json();

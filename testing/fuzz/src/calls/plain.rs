@@ -111,16 +111,13 @@ fn check_graph(input: &Input) -> Result<(), Fault> {
         for op in graph.op_ids() {
             let _ = (graph.op(op), graph.reads(op), graph.writes(op), graph.operands_of(op));
             let ranges = [[one, two], [two, three], [three, one]];
-            let launch = Launch {
-                op: OpId(two as u32),
-                is_repeat: two % 3 == 0,
-                iteration: three,
-                reads: DeviceRanges::new(&ranges[..(one % 4) as usize]),
-                writes: DeviceRanges::new(&ranges[..(two % 4) as usize]),
-                workspace: (three % 2 == 0)
-                    .then_some(DeviceRange { address: DeviceAddress(one), bytes: two }),
-            };
-            for launch in [launch, Launch { op, ..launch }] {
+            let reads = DeviceRanges::new(&ranges[..(one % 4) as usize]);
+            let writes = DeviceRanges::new(&ranges[..(two % 4) as usize]);
+            for op in [OpId(two as u32), op] {
+                let mut launch = Launch::new(op, reads, writes);
+                (launch.is_repeat, launch.iteration) = (two % 3 == 0, three);
+                launch.workspace = (three % 2 == 0)
+                    .then_some(DeviceRange { address: DeviceAddress(one), bytes: two });
                 let _ = check_launch(&graph, &launch);
             }
             graph.touches(op).for_each(|tensor| assert!(graph.tensor(tensor).bytes > 0));
