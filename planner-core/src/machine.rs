@@ -4,8 +4,7 @@ use core::fmt;
 use core::ops::Deref;
 
 /// What describes a device, its host, and the links between them.
-///
-/// C reads this struct as it is, so a new field comes last, and 0 must mean that there is none.
+// C reads this struct as it is, so a new field comes last, and 0 must mean that there is none.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]

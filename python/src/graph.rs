@@ -1,13 +1,12 @@
 //! Graphs, and how to plan them.
 
-use crate::error::{self, BudgetError, FormatError, GraphError, PlanningError};
+use crate::error::{self, BudgetError, FormatError, GraphError};
 use crate::machine::Machine;
 use crate::plan::Plan;
 use crate::strategy::{self, Setting};
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 use spillway::planner_core::Kind;
-use spillway::planner_core::planner::Request;
 use spillway::{Budget, OwnedGraph, TensorId};
 use std::collections::BTreeMap;
 use workloads::format;
@@ -207,17 +206,8 @@ impl Graph {
     ) -> PyResult<u64> {
         let graph = self.checked(py)?;
         let strategy = strategy::named(strategy, settings)?;
-        let on = &machine.owned().machine;
-        let budget_bytes = on.device_bytes;
-        let least = py.detach(|| {
-            let graph = graph.graph();
-            strategy.min_feasible(&Request { graph: &graph, machine: on, budget_bytes })
-        });
-        let (bytes, _) = least.map_err(|error| {
-            let names = spillway::names::Names::new(graph.owned(), &[]);
-            PlanningError::new_err(names.planning_error(&error, budget_bytes))
-        })?;
-        Ok(bytes)
+        let found = py.detach(|| graph.min_feasible_bytes(machine.owned(), &strategy));
+        found.map_err(|error| self.error(py, &error))
     }
 
     fn __repr__(&self) -> String {
