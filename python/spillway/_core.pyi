@@ -15,6 +15,7 @@ __all__ = [
     "GraphError",
     "InfeasibleError",
     "InvalidPlanError",
+    "Layer",
     "Machine",
     "MemoryRange",
     "Plan",
@@ -25,6 +26,8 @@ __all__ = [
     "SetupCosts",
     "SwitchError",
     "SwitchFigures",
+    "streaming_min_feasible_bytes",
+    "streaming_plan",
 ]
 
 class Error(Exception): ...
@@ -228,6 +231,26 @@ class _Kernels(Protocol):
         workspace: Optional[MemoryRange],
         /,
     ) -> None: ...
+
+@final
+class Layer:
+    def __new__(
+        cls,
+        bytes: int,
+        time_ns: int,
+        host_ns: Optional[int] = None,
+        activation_bytes: int = 0,
+        cache_bytes: int = 0,
+        output_bytes: int = 0,
+        name: str = "",
+    ) -> Layer: ...
+
+def streaming_plan(
+    layers: Sequence[Layer],
+    machine: Machine,
+    budget: Union[int, str, None] = None,
+) -> Plan: ...
+def streaming_min_feasible_bytes(layers: Sequence[Layer], machine: Machine) -> int: ...
 
 @final
 class Cuda:

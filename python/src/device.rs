@@ -111,14 +111,6 @@ impl Device {
     ) -> Result<(), DeviceError> {
         either!(self.launch_on_host(launch, work))
     }
-
-    /// The bytes of all chunks that were created.
-    pub(crate) const fn created_bytes(&self) -> u64 {
-        match self {
-            Self::Mapped(device) => device.created_bytes(),
-            Self::Cuda(device) => device.created_bytes(),
-        }
-    }
 }
 
 impl ErrorType for Device {

@@ -27,14 +27,14 @@ impl From<OwnedGraph> for Graph {
 
 /// A budget: bytes, or a text such as "35%". Other values are refused.
 #[derive(FromPyObject)]
-enum BudgetArgument<'py> {
+pub(crate) enum BudgetArgument<'py> {
     Bytes(u64),
     Text(String),
     Other(Bound<'py, PyAny>),
 }
 
 impl BudgetArgument<'_> {
-    fn parse(self) -> PyResult<Budget> {
+    pub(crate) fn parse(self) -> PyResult<Budget> {
         let refuse = |given: String, hint: &str| {
             let way = "give bytes (8589934592), a size (\"8GiB\"), a percentage of what the work \
                        needs in-core (\"35%\"), or \"min\"";

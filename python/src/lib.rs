@@ -18,6 +18,7 @@ mod plan;
 mod session;
 mod setup;
 mod strategy;
+mod streaming;
 mod switch;
 mod workspace;
 
@@ -43,6 +44,8 @@ mod _core {
     use crate::session::Session;
     #[pymodule_export]
     use crate::setup::SetupCosts;
+    #[pymodule_export]
+    use crate::streaming::{Layer, streaming_min_feasible_bytes, streaming_plan};
     #[pymodule_export]
     use crate::switch::SwitchFigures;
 

@@ -577,7 +577,7 @@ impl Session {
     #[getter]
     fn device_bytes(&self) -> PyResult<u64> {
         match &*self.state()? {
-            State::Running(session) => Ok(session.device().created_bytes()),
+            State::Running(session) => Ok(session.device_bytes()),
             State::Ready(_) => Ok(0),
             State::Closed => Err(closed()),
         }

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing_extensions import assert_type
 
 import spillway
+from spillway import streaming
 
 
 class Kernels:
@@ -86,6 +87,15 @@ def numbers(plan: spillway.Plan) -> list[int | None]:
     counts = p.repeats, p.on_host, p.steps
     sizes = p.waste_bytes, p.peak_bytes, p.h2d_bytes, p.d2h_bytes, p.host_bytes, s.kept_bytes
     return [*times, *sizes, *counts, s.h2d_bytes, s.d2h_bytes, plan.budget_bytes, plan.mapped_bytes, plan.mappings]
+
+
+def stream(machine: spillway.Machine) -> int:
+    layers = [streaming.Layer(1 << 20, 1000, host_ns=9000, activation_bytes=64, cache_bytes=8, output_bytes=8, name="a")]
+    assert_type(layers, list[streaming.Layer])
+    assert_type(streaming.plan(layers, machine, "50%"), spillway.Plan)
+    streaming.plan(layers, machine, 0.5)  # type: ignore[arg-type]
+    streaming.Layer(1 << 20)  # type: ignore[call-arg]
+    return streaming.min_feasible_bytes(layers, machine)
 
 
 def run(plan: spillway.Plan, weights: bytearray) -> None:
