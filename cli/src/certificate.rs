@@ -44,7 +44,7 @@ impl Proof {
             failure.with(&serde_json::json!({ "valid": false }))
         })?;
         let OwnedCertificate { budget_bytes, order, repeats, .. } = *certificate;
-        let bound = Bound { period_ns: bound_ns, order, repeats };
+        let bound = Bound::new(bound_ns, order, repeats);
         let order = match order {
             BoundOrder::Given => "given",
             BoundOrder::Any => "any",

@@ -85,15 +85,15 @@ impl Figures {
     fn bound(&self) -> Bound {
         let Context { host_bound_ns, any_order_bound_ns, .. } = self.context;
         let period_ns = host_bound_ns.unwrap_or(any_order_bound_ns);
-        let any = Bound { period_ns, order: BoundOrder::Any, repeats: false };
+        let any = Bound::new(period_ns, BoundOrder::Any, false);
         self.planned.map_or(any, |planned| self.context.bound(&planned))
     }
 
     /// How far the period is above the best of the bounds, relative to that.
     fn gap(&self) -> Option<f64> {
-        let bound = self.bound();
-        let period_ns = bound.period_ns.max(self.lp_bound_ns.unwrap_or(0));
-        Bound { period_ns, ..bound }.gap(self.period_ns()?)
+        let mut bound = self.bound();
+        bound.period_ns = bound.period_ns.max(self.lp_bound_ns.unwrap_or(0));
+        bound.gap(self.period_ns()?)
     }
 }
 

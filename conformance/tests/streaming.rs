@@ -43,14 +43,16 @@ fn lists() -> impl Strategy<Value = Vec<Layer>> {
     let host_ns = prop_oneof![1 => Just(None), 3 => (1..4000u64).prop_map(Some)];
     let some = |most: u64| prop_oneof![1 => Just(0), 1 => 1..most];
     let layer = (1..9 * 256u64, 1..2000u64, host_ns, 1..400u64, some(1500), some(600));
-    let layer = layer.prop_map(|(bytes, time_ns, host_ns, activation, cache, output)| Layer {
-        host_ns,
-        cache_bytes: cache,
-        output_bytes: output,
-        ..Layer::new(bytes, time_ns).activation_bytes(activation)
+    let layer = layer.prop_map(|(bytes, time_ns, host_ns, activation, cache, output)| {
+        let mut layer = Layer::new(bytes, time_ns).activation_bytes(activation);
+        layer.host_ns = host_ns;
+        layer.cache_bytes(cache).output_bytes(output)
     });
     let on_device = |layers: Vec<Layer>| {
-        let alone = |layer| Layer { host_ns: None, activation_bytes: 0, ..layer };
+        let alone = |mut layer: Layer| {
+            layer.host_ns = None;
+            layer.activation_bytes(0)
+        };
         layers.into_iter().map(alone).collect()
     };
     let lists = || vec(layer.clone(), 1..20);

@@ -272,7 +272,7 @@ fn through_the_host(pair: &Pair) -> Vec<Vec<u8>> {
 /// A switch with something changed, which seldom is as good.
 fn corrupt(planned: &OwnedSwitch, pair: &Pair, choices: &mut Choices) -> OwnedSwitch {
     let mut switch = planned.clone();
-    let OwnedSwitch { chunks, steps, predicted } = &mut switch;
+    let OwnedSwitch { chunks, steps, predicted, .. } = &mut switch;
     let (at, other) = (choices.below(steps.len()), choices.below(steps.len() + 1));
     let run = choices.below(chunks.len());
     let figure = choices.below(4);

@@ -129,7 +129,8 @@ pub unsafe extern "C" fn spillway_plan_slab_switch_to(
 }
 
 fn describe_copy(copy: &spillway::SlabCopy) -> SlabCopy {
-    let spillway::SlabCopy { direction, waits, tensor, first_byte, offset_bytes, bytes } = *copy;
+    let spillway::SlabCopy { direction, waits, tensor, first_byte, offset_bytes, bytes, .. } =
+        *copy;
     let is_upload = u8::from(direction == Direction::HostToDevice);
     SlabCopy {
         tensor: tensor.0,

@@ -124,15 +124,13 @@ unsafe fn owned(layers: *const Layer, count: usize) -> Result<Vec<streaming::Lay
         let name = unsafe { text(layer.name, "the name of a layer") }?.unwrap_or_default();
         let Layer { bytes, time_ns, host_ns, activation_bytes, cache_bytes, output_bytes, .. } =
             *layer;
-        Ok(streaming::Layer {
-            name: name.to_owned(),
-            bytes,
-            time_ns,
-            host_ns: Some(host_ns).filter(|&host_ns| host_ns > 0),
-            activation_bytes,
-            cache_bytes,
-            output_bytes,
-        })
+        let mut owned = streaming::Layer::new(bytes, time_ns)
+            .name(name)
+            .activation_bytes(activation_bytes)
+            .cache_bytes(cache_bytes)
+            .output_bytes(output_bytes);
+        owned.host_ns = Some(host_ns).filter(|&host_ns| host_ns > 0);
+        Ok(owned)
     });
     owned.collect()
 }

@@ -32,10 +32,12 @@ impl Layer {
         output_bytes: u64,
         name: &str,
     ) -> Self {
-        let mut layer = streaming::Layer::new(bytes, time_ns);
-        (layer.host_ns, layer.activation_bytes) = (host_ns, activation_bytes);
-        (layer.cache_bytes, layer.output_bytes) = (cache_bytes, output_bytes);
-        name.clone_into(&mut layer.name);
+        let mut layer = streaming::Layer::new(bytes, time_ns)
+            .name(name)
+            .activation_bytes(activation_bytes)
+            .cache_bytes(cache_bytes)
+            .output_bytes(output_bytes);
+        layer.host_ns = host_ns;
         Self { layer }
     }
 

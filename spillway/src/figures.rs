@@ -13,6 +13,7 @@ use workloads::{OwnedGraph, OwnedMachine, OwnedPlan};
 
 /// Bytes by kind of tensor.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
 pub struct ByKind {
     /// Of states.
     pub state: u64,
@@ -175,6 +176,7 @@ fn repeated_bytes(graph: &Graph<'_>, plan: &Plan<'_>) -> u64 {
 /// A period that no plan can beat which runs every op on the device: of all such plans, or of those
 /// that run each op once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Bound {
     /// The period.
     pub period_ns: u64,
@@ -185,6 +187,12 @@ pub struct Bound {
 }
 
 impl Bound {
+    /// A bound on the period of plans with such orders of the ops, with or without repeats.
+    #[must_use]
+    pub const fn new(period_ns: u64, order: BoundOrder, repeats: bool) -> Self {
+        Self { period_ns, order, repeats }
+    }
+
     /// Whether it holds for a plan with these figures.
     #[must_use]
     pub const fn holds_for(&self, figures: &Figures) -> bool {
@@ -335,6 +343,7 @@ pub fn method(plan: &OwnedPlan, strategy: &str) -> Option<String> {
 
 /// Device memory that some work needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Needs {
     /// With everything resident.
     pub in_core_peak_bytes: u64,

@@ -34,6 +34,7 @@ const ATTEMPTS: usize = 4;
 
 /// Why a plan has no placements.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Unplaced {
     /// This many more objects are needed, and no plan that leaves them free was found.
     Short(u64),

@@ -39,6 +39,7 @@ pub struct Plan {
 
 /// What a [`Plan`] is made of.
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct Parts {
     /// The graph that it runs.
     pub graph: Graph,

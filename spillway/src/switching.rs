@@ -47,6 +47,7 @@ impl SwitchFigures {
 
 /// A switch that owns its lists.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct OwnedSwitch {
     /// Which chunks of the device the second plan has.
     pub chunks: Vec<ChunkRun>,

@@ -177,10 +177,7 @@ fn figures_add_up() {
 fn with_everything_resident_no_plan_is_better() {
     let plan = step().plan(&machine()).strategy(CoreStrategy::InCore).run().unwrap();
     assert!(!plan.figures().reordered);
-    assert_eq!(
-        plan.lower_bound(),
-        Bound { period_ns: 24_000_000, order: BoundOrder::Given, repeats: false }
-    );
+    assert_eq!(plan.lower_bound(), Bound::new(24_000_000, BoundOrder::Given, false));
     assert_eq!(plan.lower_bound().gap(plan.figures().period_ns), Some(0.0));
 }
 

@@ -106,9 +106,9 @@ fn saved_states_are_loaded() {
     session.run(3).unwrap();
     let mut seen = Vec::new();
     session.save_states(&file.0, |copied| seen.push(copied)).unwrap();
-    let of_bytes = BYTES.iter().sum();
-    let last = Copied { bytes: of_bytes, of_bytes };
-    assert_eq!((seen.len(), *seen.last().unwrap()), (5, last));
+    let of_bytes: u64 = BYTES.iter().sum();
+    let last: Copied = *seen.last().unwrap();
+    assert_eq!((seen.len(), last.bytes, last.of_bytes), (5, of_bytes, of_bytes));
     assert!(seen.is_sorted_by_key(|copied| copied.bytes));
     assert!(!file.0.with_extension("safetensors.partial").exists());
 

@@ -109,7 +109,7 @@ fn run_in_a_slab(plan: &Plan, iterations: u64) {
 
 #[test]
 fn a_budget_that_is_too_small_names_the_layers_that_need_more() {
-    let named = |name: &str, bytes| Layer { name: name.to_owned(), ..Layer::new(bytes, 1) };
+    let named = |name: &str, bytes| Layer::new(bytes, 1).name(name);
     let layers = [named("small", 100), named("large", 1000), named("as large", 900)];
     let least = streaming::min_feasible(&layers, &machine(1));
     assert_eq!((least.bytes, least.layers), (1024, vec![1, 2]));
@@ -507,9 +507,9 @@ fn layers_with_host() -> impl Strategy<Value = Vec<Layer>> {
     let host_ns = prop_oneof![1 => Just(None), 3 => (1..4000u64).prop_map(Some)];
     (layers(), vec((host_ns, 1..400u64), 24)).prop_map(|(layers, of_host)| {
         let pairs = layers.into_iter().zip(of_host);
-        let with = |(layer, (host_ns, bytes)): (Layer, _)| Layer {
-            host_ns,
-            ..layer.activation_bytes(bytes)
+        let with = |(mut layer, (host_ns, bytes)): (Layer, _)| {
+            layer.host_ns = host_ns;
+            layer.activation_bytes(bytes)
         };
         pairs.map(with).collect()
     })
@@ -541,7 +541,7 @@ proptest! {
         share in 0..=100u64,
     ) {
         let machine = machine_of(chunk_bytes, ns_per_chunk);
-        let bare = |layer: &Layer| Layer { cache_bytes: 0, output_bytes: 0, ..layer.clone() };
+        let bare = |layer: &Layer| layer.clone().cache_bytes(0).output_bytes(0);
         let bare: Vec<_> = layers.iter().map(bare).collect();
         let least = streaming::min_feasible(&layers, &machine);
         let all: u64 = layers.iter().map(|layer| layer.bytes).sum();
@@ -579,8 +579,8 @@ proptest! {
         share in 0..=100u64,
     ) {
         let machine = machine(ns_per_chunk);
-        let alone: Vec<_> =
-            layers.iter().map(|layer| Layer { host_ns: None, ..layer.clone() }).collect();
+        let mut alone = layers.clone();
+        alone.iter_mut().for_each(|layer| layer.host_ns = None);
         let least = streaming::min_feasible(&layers, &machine).bytes;
         let all: u64 = layers.iter().map(|layer| layer.bytes).sum();
         let budget_bytes = least + all * share / 100;

@@ -204,9 +204,10 @@ fn layers_come_in_the_order_that_is_shortest() {
 fn uploads_wait_for_what_comes_back_from_the_host() {
     let of =
         [(1280, 1, None, 1), (256, 13, None, 43), (1024, 44, Some(75), 1), (1280, 90, None, 1)];
-    let layers = of.map(|(bytes, time_ns, host_ns, activation_bytes)| Layer {
-        host_ns,
-        ..Layer::new(bytes, time_ns).activation_bytes(activation_bytes)
+    let layers = of.map(|(bytes, time_ns, host_ns, activation_bytes)| {
+        let mut layer = Layer::new(bytes, time_ns).activation_bytes(activation_bytes);
+        layer.host_ns = host_ns;
+        layer
     });
     check(&layers, 16, 72).unwrap();
 }
@@ -227,9 +228,9 @@ fn hosted(count: usize, most_chunks: u64) -> impl Strategy<Value = Vec<Layer>> {
     let beside = (host_ns, 1..=CHUNK, cache_chunks);
     (layers(count, most_chunks), vec(beside, count)).prop_map(|(layers, beside)| {
         let pairs = layers.into_iter().zip(beside);
-        let with = |(layer, (host_ns, bytes, cache_chunks)): (Layer, _)| Layer {
-            host_ns,
-            ..layer.activation_bytes(bytes).cache_bytes(cache_chunks * CHUNK)
+        let with = |(mut layer, (host_ns, bytes, cache_chunks)): (Layer, _)| {
+            layer.host_ns = host_ns;
+            layer.activation_bytes(bytes).cache_bytes(cache_chunks * CHUNK)
         };
         pairs.map(with).collect()
     })

@@ -79,7 +79,8 @@ impl Grid {
         }
         let graph = proof::graph(setting.work).map_err(Failure::cannot)?;
         let least = strategies.iter().filter_map(|(_, needs)| needs.min_feasible_bytes);
-        let needs = Needs { min_feasible_bytes: least.min(), ..figures::needs(setting, None)? };
+        let mut needs = figures::needs(setting, None)?;
+        needs.min_feasible_bytes = least.min();
         let column = |budget: &Budget| Column {
             budget: budget.to_string(),
             budget_bytes: budget.bytes(&needs),

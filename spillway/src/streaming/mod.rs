@@ -66,6 +66,7 @@ const STRATEGY: &str = "streaming";
 
 /// A layer, whose weights only it reads.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Layer {
     /// Its name in errors and reports; its number where that is empty.
     pub name: String,
@@ -102,6 +103,12 @@ impl Layer {
         }
     }
 
+    /// The same layer with a name.
+    #[must_use]
+    pub fn name(self, name: impl Into<String>) -> Self {
+        Self { name: name.into(), ..self }
+    }
+
     /// The same layer, which may run on the host for so long.
     #[must_use]
     pub fn host_ns(self, time_ns: u64) -> Self {
@@ -130,6 +137,7 @@ impl Layer {
 /// The least device memory with which layers can be streamed: that of the largest which cannot run on
 /// the host, the caches and outputs of all such layers, and [room for activations](plan).
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct MinFeasible {
     /// How many bytes.
     pub bytes: u64,

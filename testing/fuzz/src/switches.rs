@@ -239,7 +239,7 @@ fn check_garbage(
 }
 
 fn forge(switch: &mut OwnedSwitch, forgery: &Forgery) {
-    let OwnedSwitch { chunks, steps, predicted } = switch;
+    let OwnedSwitch { chunks, steps, predicted, .. } = switch;
     let (len, runs) = (steps.len().max(1), chunks.len().max(1));
     let mut bytes = |at: usize, change: &dyn Fn(&mut TensorBytes)| {
         if let Some(step) = steps.get_mut(at % len) {
