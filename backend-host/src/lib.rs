@@ -9,7 +9,7 @@
 //!
 //! ```
 //! use backend_host::{HostDevice, HostError};
-//! use planner_core::backend::{FillError, InputWriter, Kernels, Launch, StateWriter};
+//! use planner_core::backend::{FillError, InputWriter, Kernels, Launch, StateWriter, Transfers};
 //! use planner_core::planner::{Request, Strategy};
 //! use planner_core::{Kind, Machine, MachineParameters, TensorId};
 //! use spillway::planning;

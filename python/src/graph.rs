@@ -172,7 +172,6 @@ impl Graph {
     /// `PlanningError`.
     #[pyo3(signature = (machine, budget=None, strategy="auto", settings=BTreeMap::new(), placed=true),
         text_signature = "($self, machine, budget=None, strategy='auto', settings={}, placed=True)")]
-    #[expect(clippy::too_many_arguments, reason = "they are keywords in Python")]
     fn plan(
         &self,
         py: Python<'_>,
