@@ -2,10 +2,10 @@
 
 use crate::Refused;
 use planner_core::Graph;
-use planner_core::backend::{DeviceAddress, HostLaunch, Launch};
+use planner_core::backend::{HostLaunch, Launch};
 
 /// Checks that a launch has a range of the right size for each operand and for the op's workspace,
-/// and, where it is a repeat, a repeatable op and the address 0 for what the repeat leaves alone.
+/// and, where it is a repeat, a repeatable op and no range for what the repeat leaves alone.
 /// Whether addresses are mapped is for the backend to check. O(reads times writes).
 ///
 /// # Errors
@@ -23,9 +23,9 @@ pub fn check_launch(graph: &Graph<'_>, launch: &Launch<'_>) -> Result<(), Refuse
     let mut operands =
         reads.iter().zip(launch.reads.iter()).chain(writes.iter().zip(launch.writes.iter()));
     let fits = operands.all(|(&tensor, range)| {
-        let is_none = range.address == DeviceAddress(0);
-        range.bytes == graph.tensor(tensor).bytes
-            && (is_none || !graph.leaves_alone(launch.launched(), tensor))
+        let bytes = range.map_or(0, |range| range.bytes);
+        let is_left_alone = graph.leaves_alone(launch.launched(), tensor);
+        bytes == if is_left_alone { 0 } else { graph.tensor(tensor).bytes }
     });
     if has_all && fits { Ok(()) } else { Err(wrong) }
 }

@@ -14,7 +14,7 @@ fn made(
     work: impl FnMut(HostRun<'_>) -> Result<(), &'static str> + Send + 'static,
 ) -> Result<HostOp, Refused> {
     let (reads, writes) = (HostRanges::new(reads), HostRanges::new(writes));
-    HostOp::new(&HostLaunch { op: OP, iteration: 1, reads, writes }, work)
+    HostOp::new(&HostLaunch::new(OP, reads, writes), work)
 }
 
 #[test]

@@ -40,7 +40,8 @@ fn checked(
 }
 
 fn with_bytes(addresses: &[u64], bytes: u64) -> Vec<[u64; 2]> {
-    addresses.iter().map(|&address| [address, bytes]).collect()
+    // The address 0 stands for an operand that is left alone.
+    addresses.iter().map(|&address| [address, if address == 0 { 0 } else { bytes }]).collect()
 }
 
 fn checked_ranges(
@@ -55,7 +56,9 @@ fn checked_ranges(
     let (reads, writes) = (DeviceRanges::new(reads), DeviceRanges::new(writes));
     let workspace =
         workspace.map(|[address, bytes]| DeviceRange { address: DeviceAddress(address), bytes });
-    check_launch(&graph, &Launch { op, is_repeat, iteration: 1, reads, writes, workspace })
+    let mut launch = Launch::new(op, reads, writes);
+    (launch.is_repeat, launch.workspace) = (is_repeat, workspace);
+    check_launch(&graph, &launch)
 }
 
 #[test]

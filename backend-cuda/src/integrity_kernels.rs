@@ -8,8 +8,10 @@ use integrity::{
     Backend, Found, Graphs, HostArithmetic, Passes, RUN_WORDS, Read, Write, fill_inputs,
     fill_states,
 };
-use planner_core::backend::{DeviceAddress, HostKernels, HostLaunch, Kernels, Launch};
-use planner_core::{Graph, HostLayout, Kind, Machine, MachineParameters, OpId, Stream};
+use planner_core::backend::{
+    DeviceAddress, FillError, HostKernels, HostLaunch, InputWriter, Kernels, Launch, StateWriter,
+};
+use planner_core::{Graph, Kind, Machine, MachineParameters, OpId, Stream};
 use std::path::PathBuf;
 
 /// Threads of a block.
@@ -93,19 +95,16 @@ impl Kernels<CudaDevice> for IntegrityKernels<'_> {
 
     fn fill_states(
         &mut self,
-        device: &mut CudaDevice,
-        layout: &HostLayout<'_>,
-    ) -> Result<(), CudaError> {
-        fill_states(&self.graph, device, layout)
+        states: &mut StateWriter<'_, CudaDevice>,
+    ) -> Result<(), FillError<CudaError>> {
+        fill_states(states)
     }
 
     fn fill_inputs(
         &mut self,
-        device: &mut CudaDevice,
-        iteration: u64,
-        layout: &HostLayout<'_>,
-    ) -> Result<(), CudaError> {
-        fill_inputs(&self.graph, device, iteration, layout)
+        inputs: &mut InputWriter<'_, CudaDevice>,
+    ) -> Result<(), FillError<CudaError>> {
+        fill_inputs(inputs)
     }
 }
 
@@ -187,16 +186,15 @@ impl Backend for Integrity {
 
     fn find(&self) -> Result<Found, String> {
         let info = Cuda::load(self.driver.as_deref())?.device(self.ordinal)?;
-        let parameters = MachineParameters {
-            device_bytes: info.free_bytes,
-            host_bytes: info.host_bytes,
-            chunk_bytes: info.granularity_bytes,
-            h2d_bytes_per_s: Self::BYTES_PER_S,
-            d2h_bytes_per_s: Self::BYTES_PER_S,
-            transfer_latency_ns: 10_000,
-            map_ns_per_chunk: 40_000,
-            unmap_ns_per_chunk: 40_000,
-        };
+        let parameters = MachineParameters::new()
+            .with_device_bytes(info.free_bytes)
+            .with_host_bytes(info.host_bytes)
+            .with_chunk_bytes(info.granularity_bytes)
+            .with_h2d_bytes_per_s(Self::BYTES_PER_S)
+            .with_d2h_bytes_per_s(Self::BYTES_PER_S)
+            .with_transfer_latency_ns(10_000)
+            .with_map_ns_per_chunk(40_000)
+            .with_unmap_ns_per_chunk(40_000);
         let machine = Machine::new(parameters).map_err(|error| error.to_string())?;
         Ok(Found { device: format!("{}, {}", info.name, info.driver), machine })
     }

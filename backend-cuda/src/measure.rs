@@ -84,16 +84,19 @@ impl Cuda {
         let [map_ns, unmap_ns] = mapping.paid_ns();
         let free_bytes = info.free_bytes - info.free_bytes / LEFT;
         let [up, down] = together.unwrap_or(alone);
-        let machine = Machine::new(MachineParameters {
-            device_bytes: free_bytes / chunk_bytes * chunk_bytes,
-            host_bytes: self.pinnable_bytes(options.ordinal)?,
-            chunk_bytes,
-            h2d_bytes_per_s: up.bytes_per_s.round() as u64,
-            d2h_bytes_per_s: down.bytes_per_s.round() as u64,
-            transfer_latency_ns: f64::midpoint(up.latency_ns, down.latency_ns).round() as u64,
-            map_ns_per_chunk: map_ns.round() as u64,
-            unmap_ns_per_chunk: unmap_ns.round() as u64,
-        });
+        let machine = Machine::new(
+            MachineParameters::new()
+                .with_device_bytes(free_bytes / chunk_bytes * chunk_bytes)
+                .with_host_bytes(self.pinnable_bytes(options.ordinal)?)
+                .with_chunk_bytes(chunk_bytes)
+                .with_h2d_bytes_per_s(up.bytes_per_s.round() as u64)
+                .with_d2h_bytes_per_s(down.bytes_per_s.round() as u64)
+                .with_transfer_latency_ns(
+                    f64::midpoint(up.latency_ns, down.latency_ns).round() as u64
+                )
+                .with_map_ns_per_chunk(map_ns.round() as u64)
+                .with_unmap_ns_per_chunk(unmap_ns.round() as u64),
+        );
         let machine = machine.map_err(|error| Unavailable(error.to_string()))?;
         Ok(Measured { info, machine, alone, together, copies, mapping })
     }

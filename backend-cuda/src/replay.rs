@@ -3,7 +3,7 @@
 use crate::driver::Event;
 use crate::error::CudaError;
 use crate::{CudaDevice, Graph};
-use planner_core::backend::Kernels;
+use planner_core::backend::{InputWriter, Kernels};
 use planner_core::executor::Moment;
 use planner_core::pieces::Pieces;
 use planner_core::timeline::{PREDICTED_ITERATIONS, Timeline, durations};
@@ -175,9 +175,10 @@ impl Replay {
         let needed = self.iterations + 1 + u64::from(copies_next);
         if self.cycle.fills_inputs && needed > self.filled {
             self.free_slots(device, copies_own && copies_next).map_err(&failed)?;
+            let graph = executor.verified().graph();
             kernels
-                .fill_inputs(device, needed, executor.host_layout())
-                .map_err(at(Moment::Inputs(needed)))?;
+                .fill_inputs(&mut InputWriter::new(graph, device, executor.host_layout(), needed))
+                .map_err(|error| ExecuteError::from_fill(error, Moment::Inputs(needed)))?;
             self.filled = needed;
         }
         self.launch(device, graph, self.since_captured).map_err(&failed)

@@ -14,9 +14,11 @@ use backend_cuda::{
 };
 use emulated_cuda::Emulated;
 use integrity::{Backend, reference_digest, states_digest};
-use planner_core::backend::{Chunks, Kernels, Launch, Paging, Streams};
+use planner_core::backend::{
+    Chunks, FillError, InputWriter, Kernels, Launch, Paging, StateWriter, Streams,
+};
 use planner_core::planner::{Auto, Host, Order, Repeats, Strategy};
-use planner_core::{Graph, HostLayout, Kind, Machine, OpId, Step, Stream};
+use planner_core::{Graph, Kind, Machine, OpId, Step, Stream};
 use spillway::planning;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -266,26 +268,23 @@ impl Kernels<CudaDevice> for Watched<'_> {
 
     fn fill_states(
         &mut self,
-        device: &mut CudaDevice,
-        layout: &HostLayout<'_>,
-    ) -> Result<(), CudaError> {
-        self.inner.fill_states(device, layout)
+        states: &mut StateWriter<'_, CudaDevice>,
+    ) -> Result<(), FillError<CudaError>> {
+        self.inner.fill_states(states)
     }
 
     fn fill_inputs(
         &mut self,
-        device: &mut CudaDevice,
-        iteration: u64,
-        layout: &HostLayout<'_>,
-    ) -> Result<(), CudaError> {
-        self.filled.push(iteration);
+        inputs: &mut InputWriter<'_, CudaDevice>,
+    ) -> Result<(), FillError<CudaError>> {
+        self.filled.push(inputs.iteration());
         if !self.is_replayed {
-            return self.inner.fill_inputs(device, iteration, layout);
+            return self.inner.fill_inputs(inputs);
         }
-        let end = device.compute()?.stream.record_event(None).unwrap();
+        let end = inputs.device().compute()?.stream.record_event(None).unwrap();
         std::thread::sleep(Duration::from_micros(500));
         self.busy_fills += u32::from(matches!(end.try_is_complete(), Ok(false)));
-        self.inner.fill_inputs(device, iteration, layout)
+        self.inner.fill_inputs(inputs)
     }
 }
 

@@ -34,7 +34,9 @@ fn launch(
     let ranges = [[0, BYTES]];
     let (reads, writes) = (HostRanges::new(&ranges), HostRanges::new(&ranges));
     let seen = Arc::clone(seen);
-    device.launch_on_host(&HostLaunch { op: OpId(2), iteration, reads, writes }, move |run| {
+    let mut launch = HostLaunch::new(OpId(2), reads, writes);
+    launch.iteration = iteration;
+    device.launch_on_host(&launch, move |run| {
         assert_eq!(run.read(0).len(), BYTES as usize);
         locked(&seen).push(run.iteration);
         outcome

@@ -7,8 +7,11 @@ use backend_checks::{HostFailure, check_host_launch, check_launch};
 use integrity::{
     Backend, Found, HostArithmetic, Passes, Read, Reading, Write, fill_inputs, fill_states, value,
 };
-use planner_core::backend::{DeviceRange, HostKernels, HostLaunch, Kernels, Launch, Transfers};
-use planner_core::{Graph, HostLayout, Machine, MachineParameters, OpId};
+use planner_core::backend::{
+    DeviceRange, FillError, HostKernels, HostLaunch, InputWriter, Kernels, Launch, StateWriter,
+    Transfers,
+};
+use planner_core::{Graph, Machine, MachineParameters, OpId};
 
 /// Kernels for every op of a graph, with the arithmetic of the crate `integrity`.
 #[derive(Clone, Copy, Debug)]
@@ -50,19 +53,16 @@ macro_rules! kernels {
 
             fn fill_states(
                 &mut self,
-                device: &mut $device,
-                layout: &HostLayout<'_>,
-            ) -> Result<(), HostError> {
-                fill_states(&self.graph, device, layout)
+                states: &mut StateWriter<'_, $device>,
+            ) -> Result<(), FillError<HostError>> {
+                fill_states(states)
             }
 
             fn fill_inputs(
                 &mut self,
-                device: &mut $device,
-                iteration: u64,
-                layout: &HostLayout<'_>,
-            ) -> Result<(), HostError> {
-                fill_inputs(&self.graph, device, iteration, layout)
+                inputs: &mut InputWriter<'_, $device>,
+            ) -> Result<(), FillError<HostError>> {
+                fill_inputs(inputs)
             }
         }
     };
@@ -120,16 +120,12 @@ impl HostKernels<MappedDevice> for IntegrityKernels<'_> {
 
 /// A machine of 1 GiB in chunks of 4 KiB.
 fn machine() -> Result<Machine, String> {
-    let parameters = MachineParameters {
-        device_bytes: 1 << 30,
-        host_bytes: 1 << 30,
-        chunk_bytes: 4096,
-        h2d_bytes_per_s: 1_000_000_000,
-        d2h_bytes_per_s: 1_000_000_000,
-        transfer_latency_ns: 0,
-        map_ns_per_chunk: 0,
-        unmap_ns_per_chunk: 0,
-    };
+    let parameters = MachineParameters::new()
+        .with_device_bytes(1 << 30)
+        .with_host_bytes(1 << 30)
+        .with_chunk_bytes(4096)
+        .with_h2d_bytes_per_s(1_000_000_000)
+        .with_d2h_bytes_per_s(1_000_000_000);
     Machine::new(parameters).map_err(|error| error.to_string())
 }
 

@@ -9,9 +9,9 @@
 //!
 //! ```
 //! use backend_host::{HostDevice, HostError};
-//! use planner_core::backend::{Kernels, Launch, Transfers};
+//! use planner_core::backend::{FillError, InputWriter, Kernels, Launch, StateWriter, Transfers};
 //! use planner_core::planner::{Request, Strategy};
-//! use planner_core::{HostLayout, Kind, Machine, MachineParameters, TensorId};
+//! use planner_core::{Kind, Machine, MachineParameters, TensorId};
 //! use spillway::planning;
 //! use workloads::OwnedGraph;
 //!
@@ -20,23 +20,22 @@
 //! impl Kernels<HostDevice> for Adder {
 //!     fn launch(&mut self, device: &mut HostDevice, launch: &Launch<'_>) -> Result<(), HostError> {
 //!         let mut total = 0u64;
-//!         for from in launch.reads.iter() {
+//!         for from in launch.reads.iter().flatten() {
 //!             let mut number = [0];
 //!             device.read(from, &mut number)?;
 //!             total += number[0];
 //!         }
-//!         launch.writes.iter().try_for_each(|to| device.write(to, &[total]))
+//!         launch.writes.iter().flatten().try_for_each(|to| device.write(to, &[total]))
 //!     }
 //!     fn fill_states(
-//!         &mut self, device: &mut HostDevice, layout: &HostLayout<'_>,
-//!     ) -> Result<(), HostError> {
-//!         device.write_host(layout.offset_bytes(self.sum, 0, 0), &100u64.to_le_bytes())
+//!         &mut self, states: &mut StateWriter<'_, HostDevice>,
+//!     ) -> Result<(), FillError<HostError>> {
+//!         states.write(self.sum, &[100u64])
 //!     }
 //!     fn fill_inputs(
-//!         &mut self, device: &mut HostDevice, iteration: u64, layout: &HostLayout<'_>,
-//!     ) -> Result<(), HostError> {
-//!         let offset_bytes = layout.offset_bytes(self.number, HostLayout::slot(iteration), 0);
-//!         device.write_host(offset_bytes, &iteration.to_le_bytes())
+//!         &mut self, inputs: &mut InputWriter<'_, HostDevice>,
+//!     ) -> Result<(), FillError<HostError>> {
+//!         inputs.write(self.number, &[inputs.iteration()])
 //!     }
 //! }
 //!
@@ -45,11 +44,13 @@
 //! let number = graph.push_tensor("number", 8, Kind::Input);
 //! graph.push_op("add", 1000, 0, &[sum, number], &[sum]);
 //! let graph = graph.graph()?;
-//! let machine = Machine::new(MachineParameters {
-//!     device_bytes: 1 << 16, host_bytes: 1 << 16, chunk_bytes: 1024,
-//!     h2d_bytes_per_s: 1_000_000_000, d2h_bytes_per_s: 1_000_000_000,
-//!     transfer_latency_ns: 0, map_ns_per_chunk: 0, unmap_ns_per_chunk: 0,
-//! })?;
+//! let parameters = MachineParameters::new()
+//!     .with_device_bytes(1 << 16)
+//!     .with_host_bytes(1 << 16)
+//!     .with_chunk_bytes(1024)
+//!     .with_h2d_bytes_per_s(1_000_000_000)
+//!     .with_d2h_bytes_per_s(1_000_000_000);
+//! let machine = Machine::new(parameters)?;
 //! let request = Request { graph: &graph, machine: &machine, budget_bytes: 1 << 16 };
 //! let plan = planning::plan(&request, Strategy::OnDemand)?;
 //! let plan = plan.plan();

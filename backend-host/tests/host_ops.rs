@@ -35,7 +35,9 @@ fn launch(
 ) -> Result<(), HostError> {
     let ranges = [[0, BYTES]];
     let (reads, writes) = (HostRanges::new(&ranges), HostRanges::new(&ranges));
-    device.launch_on_host(&HostLaunch { op: OpId(2), iteration, reads, writes }, work)
+    let mut launch = HostLaunch::new(OpId(2), reads, writes);
+    launch.iteration = iteration;
+    device.launch_on_host(&launch, work)
 }
 
 fn found(device: &mut MappedDevice, range: HostRange) -> u8 {
@@ -114,7 +116,7 @@ fn ranges_outside_the_block_are_refused() {
     let (mut device, _) = device();
     let ranges = [[3 * BYTES, 2 * BYTES]];
     let (reads, writes) = (HostRanges::new(&[]), HostRanges::new(&ranges));
-    let launched = HostLaunch { op: OpId(2), iteration: 1, reads, writes };
+    let launched = HostLaunch::new(OpId(2), reads, writes);
     let refused = device.launch_on_host(&launched, |_| Ok::<_, &str>(()));
     assert!(matches!(refused, Err(HostError::Refused(_))));
     launch(&mut device, 1, |_| Ok(())).unwrap();

@@ -19,16 +19,17 @@ pub struct Sim {
 impl Default for Sim {
     /// A device of 8 GiB in chunks of 256 bytes, in twenty orders.
     fn default() -> Self {
-        let machine = Machine::new(MachineParameters {
-            device_bytes: 8 << 30,
-            host_bytes: 8 << 30,
-            chunk_bytes: 256,
-            h2d_bytes_per_s: 1_000_000,
-            d2h_bytes_per_s: 1_000_000,
-            transfer_latency_ns: 10,
-            map_ns_per_chunk: 40,
-            unmap_ns_per_chunk: 40,
-        })
+        let machine = Machine::new(
+            MachineParameters::new()
+                .with_device_bytes(8 << 30)
+                .with_host_bytes(8 << 30)
+                .with_chunk_bytes(256)
+                .with_h2d_bytes_per_s(1_000_000)
+                .with_d2h_bytes_per_s(1_000_000)
+                .with_transfer_latency_ns(10)
+                .with_map_ns_per_chunk(40)
+                .with_unmap_ns_per_chunk(40),
+        )
         .expect("a chunk has bytes and a link has a speed");
         Self { machine, orders: 20, is_forgiving: false }
     }

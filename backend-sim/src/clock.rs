@@ -119,16 +119,15 @@ mod tests {
 
     #[test]
     fn a_step_pays_the_latency_once_and_starts_when_all_is_ready() {
-        let machine = Machine::new(MachineParameters {
-            device_bytes: 100,
-            host_bytes: 100,
-            chunk_bytes: 1,
-            h2d_bytes_per_s: 1_000_000_000,
-            d2h_bytes_per_s: 500_000_000,
-            transfer_latency_ns: 3,
-            map_ns_per_chunk: 0,
-            unmap_ns_per_chunk: 0,
-        })
+        let machine = Machine::new(
+            MachineParameters::new()
+                .with_device_bytes(100)
+                .with_host_bytes(100)
+                .with_chunk_bytes(1)
+                .with_h2d_bytes_per_s(1_000_000_000)
+                .with_d2h_bytes_per_s(500_000_000)
+                .with_transfer_latency_ns(3),
+        )
         .unwrap();
         let mut clock = Clock::new(machine);
         clock.copy(Stream::Upload, 4);

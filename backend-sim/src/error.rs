@@ -202,10 +202,10 @@ impl BackendError for SimError {
         match *self {
             Self::Refused(ref refused) => refused.ids(),
             Self::WrongContent { op, tensor, .. } | Self::MixedVersions { op, tensor, .. } => {
-                ErrorIds { op: Some(op), tensor: Some(tensor) }
+                ErrorIds::of_op(op).with_tensor(tensor)
             }
             Self::HostOpFailed { op, .. } => ErrorIds::of_op(op),
-            Self::HostCopy { tensor, .. } => ErrorIds { op: None, tensor: Some(tensor) },
+            Self::HostCopy { tensor, .. } => ErrorIds::of_tensor(tensor),
             // The others name only addresses and chunks.
             _ => ErrorIds::default(),
         }

@@ -5,7 +5,9 @@ use crate::error::SimError;
 use crate::work::Work;
 use backend_checks::{Refused, check_launch};
 use integrity::{Passes, slots, value};
-use planner_core::backend::{HostKernels, HostLaunch, HostRange, Kernels, Launch};
+use planner_core::backend::{
+    FillError, HostKernels, HostLaunch, HostRange, InputWriter, Kernels, Launch, StateWriter,
+};
 use planner_core::{Graph, HostLayout, Kind, OpId, Stream, TensorId};
 
 /// Kernels for every op of a graph: an op reads all bytes of what it reads, and the values
@@ -60,25 +62,26 @@ impl Kernels<SimDevice> for SimKernels<'_> {
 
     fn fill_states(
         &mut self,
-        device: &mut SimDevice,
-        layout: &HostLayout<'_>,
-    ) -> Result<(), SimError> {
-        self.states = slots(&self.graph, layout, Kind::State, 0).collect();
-        self.states.iter().try_for_each(|&(state, slot)| {
+        states: &mut StateWriter<'_, SimDevice>,
+    ) -> Result<(), FillError<SimError>> {
+        self.states = slots(&self.graph, states.layout(), Kind::State, 0).collect();
+        let device = states.device();
+        let fill = |&(state, slot): &(TensorId, HostRange)| {
             device.write_value(slot, state, value::initial_state(state, slot.bytes))
-        })
+        };
+        Ok(self.states.iter().try_for_each(fill)?)
     }
 
     fn fill_inputs(
         &mut self,
-        device: &mut SimDevice,
-        iteration: u64,
-        layout: &HostLayout<'_>,
-    ) -> Result<(), SimError> {
+        inputs: &mut InputWriter<'_, SimDevice>,
+    ) -> Result<(), FillError<SimError>> {
+        let (iteration, layout) = (inputs.iteration(), inputs.layout());
         let mut slots = slots(&self.graph, layout, Kind::Input, HostLayout::slot(iteration));
-        slots.try_for_each(|(input, slot)| {
+        let device = inputs.device();
+        Ok(slots.try_for_each(|(input, slot)| {
             device.write_value(slot, input, value::input(input, iteration, slot.bytes))
-        })
+        })?)
     }
 }
 

@@ -72,16 +72,14 @@ proptest! {
 
 const MIB: u64 = 1 << 20;
 const MACHINE: Machine = {
-    let Ok(machine) = Machine::new(MachineParameters {
-        device_bytes: 1 << 40,
-        host_bytes: 1 << 40,
-        chunk_bytes: 512,
-        h2d_bytes_per_s: 1,
-        d2h_bytes_per_s: 1,
-        transfer_latency_ns: 0,
-        map_ns_per_chunk: 0,
-        unmap_ns_per_chunk: 0,
-    }) else {
+    let Ok(machine) = Machine::new(
+        MachineParameters::new()
+            .with_device_bytes(1 << 40)
+            .with_host_bytes(1 << 40)
+            .with_chunk_bytes(512)
+            .with_h2d_bytes_per_s(1)
+            .with_d2h_bytes_per_s(1),
+    ) else {
         panic!("the machine is not sound")
     };
     machine

@@ -12,7 +12,7 @@ use planner_core::backend::{
     BackendError, Chunks, DeviceAddress, DeviceRanges, ErrorKind, HostRange, Launch, Paging, Point,
     Streams, Transfers,
 };
-use planner_core::{HostLayout, Kind, Machine, MachineParameters, OpId, Stream, TensorId};
+use planner_core::{HostLayout, Kind, Machine, OpId, Stream, TensorId};
 
 const STATE: TensorId = TensorId(0);
 const INPUT: TensorId = TensorId(1);
@@ -70,10 +70,7 @@ fn launch(device: &mut SimDevice, [state, input]: [DeviceAddress; 2]) -> Result<
     let range = |at: DeviceAddress, tensor| [at.0, work.graph().tensor(TensorId(tensor)).bytes];
     let (reads, writes) = ([range(state, 0), range(input, 1)], [range(state, 0)]);
     let (reads, writes) = (DeviceRanges::new(&reads), DeviceRanges::new(&writes));
-    device.launch(
-        &work.graph(),
-        &Launch { op: OP, is_repeat: false, iteration: 1, reads, writes, workspace: None },
-    )
+    device.launch(&work.graph(), &Launch::new(OP, reads, writes))
 }
 
 /// The one iteration; `waits` says whether the launch and the download wait.
@@ -327,12 +324,9 @@ fn a_torn_host_copy_has_no_digest() {
 
 #[test]
 fn mapping_costs_host_time_and_blocking_waits_for_the_device() {
-    let machine = Machine::new(MachineParameters {
-        map_ns_per_chunk: 7,
-        unmap_ns_per_chunk: 3,
-        ..*machine(CHUNK_BYTES)
-    })
-    .unwrap();
+    let machine =
+        Machine::new((*machine(CHUNK_BYTES)).with_map_ns_per_chunk(7).with_unmap_ns_per_chunk(3))
+            .unwrap();
     let mut device = SimDevice::new(machine);
     let [state, input] = set_up(&mut device);
     assert_eq!(device.host_ns(), 4 * 7);

@@ -8,12 +8,13 @@ use backend_checks::Refused;
 use backend_sim::{Counters, SimDevice, SimError, SimKernels, reference_digest};
 use common::{OwnedPlan, Work, execute, limits, lowered, machine, predicted_period_ns, verified};
 use integrity::reference_values;
-use planner_core::backend::{Kernels, Launch, Point, Streams, Transfers};
+use planner_core::backend::{
+    FillError, InputWriter, Kernels, Launch, Point, StateWriter, Streams, Transfers,
+};
 use planner_core::executor::{self, Moment};
 use planner_core::plan::{Pool, Resident};
 use planner_core::{
-    ExecuteError, Executor, HostLayout, Kind, Machine, MachineParameters, OpId, Part, Scratch,
-    Step, Stream, TensorId, Verified,
+    ExecuteError, Executor, Kind, Machine, OpId, Part, Scratch, Step, Stream, TensorId, Verified,
 };
 
 const CHUNK_BYTES: u64 = 4;
@@ -213,8 +214,7 @@ fn a_pool_of_single_objects_is_mapped_once() {
 #[test]
 fn mapping_costs_show_in_the_period() {
     let (work, owned) = work();
-    let slow =
-        Machine::new(MachineParameters { map_ns_per_chunk: 100, ..*machine(CHUNK_BYTES) }).unwrap();
+    let slow = Machine::new((*machine(CHUNK_BYTES)).with_map_ns_per_chunk(100)).unwrap();
     with_verified(&work, &owned, &slow, |verified| {
         let mut device = SimDevice::new(slow);
         execute(verified, &mut device, *verified.graph(), 8, 64).unwrap();
@@ -255,12 +255,9 @@ fn the_host_maps_ahead_though_an_input_arrives_late() {
         ],
         ..OwnedPlan::default()
     };
-    let slow = Machine::new(MachineParameters {
-        map_ns_per_chunk: 40,
-        unmap_ns_per_chunk: 20,
-        ..*machine(CHUNK_BYTES)
-    })
-    .unwrap();
+    let slow =
+        Machine::new((*machine(CHUNK_BYTES)).with_map_ns_per_chunk(40).with_unmap_ns_per_chunk(20))
+            .unwrap();
     with_verified(&work, &owned, &slow, |verified| {
         let mut device = SimDevice::new(slow);
         execute(verified, &mut device, *verified.graph(), 8, 64).unwrap();
@@ -440,19 +437,16 @@ impl Kernels<SimDevice> for Failing<'_> {
 
     fn fill_states(
         &mut self,
-        device: &mut SimDevice,
-        layout: &HostLayout<'_>,
-    ) -> Result<(), SimError> {
-        self.kernels.fill_states(device, layout)
+        states: &mut StateWriter<'_, SimDevice>,
+    ) -> Result<(), FillError<SimError>> {
+        self.kernels.fill_states(states)
     }
 
     fn fill_inputs(
         &mut self,
-        device: &mut SimDevice,
-        iteration: u64,
-        layout: &HostLayout<'_>,
-    ) -> Result<(), SimError> {
-        self.kernels.fill_inputs(device, iteration, layout)
+        inputs: &mut InputWriter<'_, SimDevice>,
+    ) -> Result<(), FillError<SimError>> {
+        self.kernels.fill_inputs(inputs)
     }
 }
 

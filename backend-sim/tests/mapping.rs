@@ -8,21 +8,17 @@ use backend_sim::{SimDevice, SimKernels, reference_digest};
 use common::{OwnedPlan, Work, execute, limits, lowered, machine, predicted_period_ns, verified};
 use planner_core::executor::{self, Executor};
 use planner_core::plan::{Pool, Resident};
-use planner_core::{
-    Kind, Machine, MachineParameters, OpId, Part, Scratch, Step, TensorId, Verified,
-};
+use planner_core::{Kind, Machine, OpId, Part, Scratch, Step, TensorId, Verified};
 
 const CHUNK_BYTES: u64 = 4;
 
 /// Two bytes a nanosecond to the device and one back; mapping is free.
 fn slow_links() -> Machine {
     let (h2d_bytes_per_s, d2h_bytes_per_s) = (2_000_000_000, 1_000_000_000);
-    let parameters = MachineParameters {
-        h2d_bytes_per_s,
-        d2h_bytes_per_s,
-        transfer_latency_ns: 0,
-        ..*machine(CHUNK_BYTES)
-    };
+    let parameters = (*machine(CHUNK_BYTES))
+        .with_h2d_bytes_per_s(h2d_bytes_per_s)
+        .with_d2h_bytes_per_s(d2h_bytes_per_s)
+        .with_transfer_latency_ns(0);
     Machine::new(parameters).unwrap()
 }
 

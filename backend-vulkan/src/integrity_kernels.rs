@@ -6,8 +6,10 @@ use crate::kernel::{Compute, Kernel, KernelError};
 use crate::{Options, Vulkan, VulkanDevice};
 use backend_checks::{Refused, check_host_launch, check_launch};
 use integrity::{Backend, Found, HostArithmetic, fill_inputs, fill_states};
-use planner_core::backend::{DeviceAddress, HostKernels, HostLaunch, Kernels, Launch};
-use planner_core::{Graph, HostLayout, Kind, Machine, MachineParameters, OpId};
+use planner_core::backend::{
+    DeviceAddress, FillError, HostKernels, HostLaunch, InputWriter, Kernels, Launch, StateWriter,
+};
+use planner_core::{Graph, Kind, Machine, MachineParameters, OpId};
 
 const SOURCE: &str = include_str!("integrity.wgsl");
 
@@ -187,19 +189,16 @@ impl Kernels<VulkanDevice> for IntegrityKernels<'_> {
 
     fn fill_states(
         &mut self,
-        device: &mut VulkanDevice,
-        layout: &HostLayout<'_>,
-    ) -> Result<(), VulkanError> {
-        fill_states(&self.graph, device, layout)
+        states: &mut StateWriter<'_, VulkanDevice>,
+    ) -> Result<(), FillError<VulkanError>> {
+        fill_states(states)
     }
 
     fn fill_inputs(
         &mut self,
-        device: &mut VulkanDevice,
-        iteration: u64,
-        layout: &HostLayout<'_>,
-    ) -> Result<(), VulkanError> {
-        fill_inputs(&self.graph, device, iteration, layout)
+        inputs: &mut InputWriter<'_, VulkanDevice>,
+    ) -> Result<(), FillError<VulkanError>> {
+        fill_inputs(inputs)
     }
 }
 
@@ -311,17 +310,16 @@ impl Backend for Integrity {
     fn find(&self) -> Result<Found, String> {
         let vulkan = Vulkan::load(self.validation).map_err(|error| error.to_string())?;
         let info = vulkan.device(self.device.as_deref()).map_err(|error| error.to_string())?;
-        let parameters = MachineParameters {
-            device_bytes: info.memory_bytes,
-            host_bytes: info.host_bytes,
+        let parameters = MachineParameters::new()
+            .with_device_bytes(info.memory_bytes)
+            .with_host_bytes(info.host_bytes)
             // The least, since the suite maps ten thousand ranges, and lavapipe has few addresses.
-            chunk_bytes: info.page_bytes,
-            h2d_bytes_per_s: Self::BYTES_PER_S,
-            d2h_bytes_per_s: Self::BYTES_PER_S,
-            transfer_latency_ns: 10_000,
-            map_ns_per_chunk: 10_000,
-            unmap_ns_per_chunk: 10_000,
-        };
+            .with_chunk_bytes(info.page_bytes)
+            .with_h2d_bytes_per_s(Self::BYTES_PER_S)
+            .with_d2h_bytes_per_s(Self::BYTES_PER_S)
+            .with_transfer_latency_ns(10_000)
+            .with_map_ns_per_chunk(10_000)
+            .with_unmap_ns_per_chunk(10_000);
         let machine = Machine::new(parameters).map_err(|error| error.to_string())?;
         Ok(Found { device: format!("{}, {}", info.name, info.driver), machine })
     }

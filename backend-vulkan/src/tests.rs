@@ -10,7 +10,7 @@ use ash::vk;
 use integrity::{reference_digest, states_digest};
 use planner_core::backend::{Chunks, DeviceAddress, HostRange, Paging, Streams, Transfers};
 use planner_core::planner::{Auto, Request, Strategy};
-use planner_core::{Machine, MachineParameters, Step, Stream};
+use planner_core::{Machine, Step, Stream};
 use spillway::{placing, planning};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -56,7 +56,7 @@ fn run(device: &mut VulkanDevice) -> [u64; 2] {
     let graph = models::generate(work).unwrap();
     let graph = graph.graph().unwrap();
     let machine = machines::builtin("v100-pcie3").unwrap().machine;
-    let parameters = MachineParameters { chunk_bytes: CHUNK_BYTES, ..*machine };
+    let parameters = (*machine).with_chunk_bytes(CHUNK_BYTES);
     let machine = Machine::new(parameters).unwrap();
     let need_bytes = planning::in_core_peak_bytes(&graph, &machine).unwrap();
     let request = Request { graph: &graph, machine: &machine, budget_bytes: need_bytes * 35 / 100 };

@@ -67,14 +67,7 @@ fn launch(
     bytes: u64,
 ) {
     let (reads, writes) = ([[from.0, bytes]], [[to.0, bytes]]);
-    let launch = Launch {
-        op: OpId(0),
-        is_repeat: false,
-        iteration: 1,
-        reads: DeviceRanges::new(&reads),
-        writes: DeviceRanges::new(&writes),
-        workspace: None,
-    };
+    let launch = Launch::new(OpId(0), DeviceRanges::new(&reads), DeviceRanges::new(&writes));
     kernels.launch(device, &launch).unwrap();
 }
 

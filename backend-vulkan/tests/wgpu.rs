@@ -12,8 +12,8 @@ mod training;
 use backend_vulkan::{Integrity, Options, Vulkan};
 use integrity::Backend;
 use network::Network;
+use planner_core::Machine;
 use planner_core::planner::{Auto, Request, Strategy};
-use planner_core::{Machine, MachineParameters};
 use spillway::{placing, planning};
 use std::process::ExitCode;
 use text::Text;
@@ -37,9 +37,9 @@ fn training_is_the_same_bit_by_bit(vulkan: &Vulkan, device: Option<&str>) {
     let chunk_bytes = vulkan.device(device).unwrap().page_bytes;
     let options = Options { device, chunk_bytes: Some(chunk_bytes) };
     let machine = machines::builtin("v100-pcie3").unwrap().machine;
-    let machine = Machine::new(MachineParameters { chunk_bytes, ..*machine }).unwrap();
+    let machine = Machine::new((*machine).with_chunk_bytes(chunk_bytes)).unwrap();
     // Links so slow that it is shorter to launch ops again.
-    let slow = MachineParameters { h2d_bytes_per_s: 1 << 24, d2h_bytes_per_s: 1 << 24, ..*machine };
+    let slow = (*machine).with_h2d_bytes_per_s(1 << 24).with_d2h_bytes_per_s(1 << 24);
     let slow = Machine::new(slow).unwrap();
     let text = Text::new();
     let network = Network::new(text.characters, 96, 14, ITERATIONS);

@@ -28,16 +28,15 @@ fn auto(host: Host) -> Strategy {
 }
 
 fn machine(link_gb_s: u64) -> Result<Machine, Box<dyn Error>> {
-    Ok(Machine::new(MachineParameters {
-        device_bytes: 24 << 30,
-        host_bytes: 1 << 40,
-        chunk_bytes: 8 << 20,
-        h2d_bytes_per_s: link_gb_s * 1_000_000_000,
-        d2h_bytes_per_s: link_gb_s * 1_000_000_000,
-        transfer_latency_ns: 10_000,
-        map_ns_per_chunk: 0,
-        unmap_ns_per_chunk: 0,
-    })?)
+    Ok(Machine::new(
+        MachineParameters::new()
+            .with_device_bytes(24 << 30)
+            .with_host_bytes(1 << 40)
+            .with_chunk_bytes(8 << 20)
+            .with_h2d_bytes_per_s(link_gb_s * 1_000_000_000)
+            .with_d2h_bytes_per_s(link_gb_s * 1_000_000_000)
+            .with_transfer_latency_ns(10_000),
+    )?)
 }
 
 /// A period; none where there is no plan.

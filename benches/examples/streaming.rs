@@ -33,18 +33,15 @@ fn layers(
 
 fn machine(gigabytes_per_s: u64) -> OwnedMachine {
     let bytes_per_s = gigabytes_per_s * 1_000_000_000;
-    let parameters = MachineParameters {
-        device_bytes: 1 << 40,
-        host_bytes: 1 << 40,
-        chunk_bytes: 2 << 20,
-        h2d_bytes_per_s: bytes_per_s,
-        d2h_bytes_per_s: bytes_per_s,
-        transfer_latency_ns: 10_000,
-        map_ns_per_chunk: 0,
-        unmap_ns_per_chunk: 0,
-    };
+    let parameters = MachineParameters::new()
+        .with_device_bytes(1 << 40)
+        .with_host_bytes(1 << 40)
+        .with_chunk_bytes(2 << 20)
+        .with_h2d_bytes_per_s(bytes_per_s)
+        .with_d2h_bytes_per_s(bytes_per_s)
+        .with_transfer_latency_ns(10_000);
     let machine = Machine::new(parameters).expect("a chunk has bytes, and links have a speed");
-    OwnedMachine { name: "link".to_owned(), machine, one_way_bytes_per_s: None }
+    OwnedMachine::new("link", machine)
 }
 
 /// Layers of a token step, each of so many bytes, on a device and a host that read so many bytes a second.
@@ -104,8 +101,8 @@ fn row_with_host(host: u64, link: u64, gib: u64) -> Result<(), Error> {
         milliseconds(alone_ns),
         milliseconds(figures.period_ns),
         figures.on_host,
-        figures.upload_bytes / LAYER_BYTES,
-        milliseconds(plan.bound().period_ns),
+        figures.h2d_bytes / LAYER_BYTES,
+        milliseconds(plan.lower_bound().period_ns),
     );
     Ok(())
 }
@@ -140,7 +137,7 @@ fn row(label: &str, layers: &[Layer], machine: &OwnedMachine, percent: u64) -> R
         of(period_ns(Strategy::Groups(Groups::default()))),
         of(period_ns(Strategy::Fit)),
         milliseconds(plan.figures().period_ns),
-        milliseconds(plan.bound().period_ns),
+        milliseconds(plan.lower_bound().period_ns),
         least.as_secs_f64() * 1e3,
     );
     Ok(())

@@ -2,7 +2,7 @@
 
 use backend_sim::contiguous::{CachingAllocator, ReplayError, SizeClasses, replay};
 use planner_core::planner::{PlanningError, Request, Strategy};
-use planner_core::{Graph, Machine, MachineParameters, Plan};
+use planner_core::{Graph, Machine, Plan};
 use spillway::planning::Buffers;
 use std::error::Error;
 
@@ -54,7 +54,7 @@ pub fn largest_budget(
         Manager::Pages(bytes) => bytes,
         Manager::BestFit | Manager::SizeClasses => BLOCK_STEP_BYTES,
     };
-    let machine = Machine::new(MachineParameters { chunk_bytes, ..**machine })?;
+    let machine = Machine::new((**machine).with_chunk_bytes(chunk_bytes))?;
     let mut buffers = Buffers::default();
     for steps in (1..=machine.device_bytes / step_bytes).rev() {
         let budget_bytes = steps * step_bytes;

@@ -2,7 +2,7 @@
 
 use crate::failure::Failure;
 use crate::figures::Figures;
-use planner_core::bounds::Order;
+use planner_core::bounds::BoundOrder;
 use serde::Serialize;
 use spillway::Graph;
 use spillway::certificate;
@@ -45,10 +45,10 @@ impl Proof {
             failure.with(&serde_json::json!({ "valid": false }))
         })?;
         let OwnedCertificate { budget_bytes, order, repeats, .. } = *certificate;
-        let bound = Bound { period_ns: bound_ns, order, repeats };
+        let bound = Bound::new(bound_ns, order, repeats);
         let order = match order {
-            Order::Given => "given",
-            Order::Any => "any",
+            BoundOrder::Given => "given",
+            BoundOrder::Any => "any",
         };
         Ok(Self { bound_ns, budget_bytes, order, repeats, bound })
     }
@@ -66,7 +66,7 @@ impl Proof {
             return None;
         }
         Some(match self.bound.order {
-            Order::Given if planned.reordered => {
+            BoundOrder::Given if planned.reordered => {
                 "it is for plans that run the ops in the given order, and the plan does not"
             }
             _ => "it is for plans that run each op once, and the plan repeats some",
@@ -78,8 +78,8 @@ impl Proof {
         let Bound { order, repeats, .. } = self.bound;
         let that = if repeats { "" } else { " that runs each op once" };
         let order = match order {
-            Order::Given => "the given order",
-            Order::Any => "any order",
+            BoundOrder::Given => "the given order",
+            BoundOrder::Any => "any order",
         };
         let (exact, rounded) = (self.bound_ns, time(self.bound_ns));
         let budget = spillway::units::bytes(self.budget_bytes);

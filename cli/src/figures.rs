@@ -1,6 +1,6 @@
 //! What is known of some work under a budget, and of a plan for it: what `--json` prints.
 
-use planner_core::bounds::Order;
+use planner_core::bounds::BoundOrder;
 use serde::{Serialize, Serializer};
 use spillway::Plan;
 use spillway::figures::{Bound, ByKind, Context};
@@ -31,7 +31,7 @@ impl Figures {
     pub(crate) fn with_lp_bound(self, lp_bound_ns: Option<u64>) -> Self {
         // The linear program launches each op once.
         let Bound { order, repeats, .. } = self.bound();
-        let holds = order == Order::Given && !repeats;
+        let holds = order == BoundOrder::Given && !repeats;
         Self { lp_bound_ns: lp_bound_ns.filter(|_| holds), ..self }
     }
 
@@ -45,15 +45,15 @@ impl Figures {
     fn bound(&self) -> Bound {
         let Context { host_bound_ns, any_order_bound_ns, .. } = self.context;
         let period_ns = host_bound_ns.unwrap_or(any_order_bound_ns);
-        let any = Bound { period_ns, order: Order::Any, repeats: false };
+        let any = Bound::new(period_ns, BoundOrder::Any, false);
         self.planned.map_or(any, |planned| self.context.bound(&planned))
     }
 
     /// How far the period is above the best of the bounds, relative to that.
     fn gap(&self) -> Option<f64> {
-        let bound = self.bound();
-        let period_ns = bound.period_ns.max(self.lp_bound_ns.unwrap_or(0));
-        Bound { period_ns, ..bound }.gap(self.period_ns()?)
+        let mut bound = self.bound();
+        bound.period_ns = bound.period_ns.max(self.lp_bound_ns.unwrap_or(0));
+        bound.gap(self.period_ns()?)
     }
 }
 
@@ -117,8 +117,8 @@ impl Serialize for Figures {
             compute_ns: context.compute_ns,
             lower_bound_ns: bound.period_ns,
             lower_bound_order: match bound.order {
-                Order::Given => "given",
-                Order::Any => "any",
+                BoundOrder::Given => "given",
+                BoundOrder::Any => "any",
             },
             lower_bound_repeats: bound.repeats,
             lp_bound_ns: *lp_bound_ns,
@@ -133,10 +133,10 @@ impl Serialize for Figures {
             peak_bytes: planned.map(|plan| plan.peak_bytes),
             requested_peak_bytes: planned.map(|plan| plan.requested_peak_bytes),
             waste_bytes: planned.map(|plan| plan.waste_bytes),
-            h2d_bytes: planned.map(|plan| plan.upload_bytes),
-            d2h_bytes: planned.map(|plan| plan.download_bytes),
-            h2d_bytes_by_kind: planned.map(|plan| plan.upload_bytes_by_kind),
-            d2h_bytes_by_kind: planned.map(|plan| plan.download_bytes_by_kind),
+            h2d_bytes: planned.map(|plan| plan.h2d_bytes),
+            d2h_bytes: planned.map(|plan| plan.d2h_bytes),
+            h2d_bytes_by_kind: planned.map(|plan| plan.h2d_bytes_by_kind),
+            d2h_bytes_by_kind: planned.map(|plan| plan.d2h_bytes_by_kind),
             host_bytes: planned.map(|plan| plan.host_bytes),
             host_unshared_bytes: planned.map(|plan| plan.host_unshared_bytes),
             steps: planned.map(|plan| plan.steps),

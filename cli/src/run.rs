@@ -240,7 +240,7 @@ fn in_core_digest(plan: &Plan, runner: &dyn Runner, job: Job<'_>) -> Result<Opti
         return Ok(None);
     };
     let machine = unlimited.with_device_bytes(budget_bytes);
-    let machine = OwnedMachine { machine, ..plan.machine().clone() };
+    let machine = plan.machine().clone().with_machine(machine);
     let in_core = plan.graph().plan(&machine).strategy(Strategy::InCore).placed(false).run();
     let in_core = match in_core {
         Ok(in_core) => in_core,

@@ -125,10 +125,7 @@ mod tests {
             let work = spillway::Graph::new(models::generate(spec).unwrap()).unwrap();
             let machine = machines::builtin("v100-pcie3").unwrap();
             let graph = work.graph();
-            let short = OwnedMachine {
-                machine: machine.machine.with_host_bytes(1 << 20),
-                ..machine.clone()
-            };
+            let short = machine.clone().with_machine(machine.machine.with_host_bytes(1 << 20));
             for (machine, strategy, beside_host) in [
                 (&machine, Strategy::InCore, false),
                 (&machine, Strategy::Fit, false),

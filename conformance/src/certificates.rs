@@ -1,6 +1,6 @@
 //! Certificates of a bound with random prices, and the plans that they hold for.
 
-use planner_core::bounds::Order;
+use planner_core::bounds::BoundOrder;
 use planner_core::bounds::priced::{ONE, Price};
 use planner_core::plan::Step;
 use planner_core::{Machine, OpId};
@@ -25,7 +25,7 @@ pub fn with_prices(
     prices: &[[u64; 3]],
 ) -> OwnedCertificate {
     let mut certificate = of.clone();
-    if certificate.order == Order::Given {
+    if certificate.order == BoundOrder::Given {
         let step = (ops as usize / prices.len()).max(1);
         certificate.marks = (0..ops).step_by(step).map(OpId).collect();
     }
@@ -48,7 +48,7 @@ pub fn includes(certificate: &OwnedCertificate, plan: &OwnedPlan) -> bool {
     let in_order = first.map(|launched| launched.op.0).is_sorted();
     let once = !launched().any(|launched| launched.is_repeat);
     plan.budget_bytes <= certificate.budget_bytes
-        && (in_order || certificate.order == Order::Any)
+        && (in_order || certificate.order == BoundOrder::Any)
         && (once || certificate.repeats)
         && !plan.steps.iter().any(|step| matches!(step, Step::Host(_)))
 }

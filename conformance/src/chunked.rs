@@ -2,7 +2,7 @@
 
 use integrity::{Backend, Exemption, Found, Graphs};
 use planner_core::backend::{DeviceAddress, Launch};
-use planner_core::{Graph, Machine, MachineParameters, OpId};
+use planner_core::{Graph, Machine, OpId};
 use std::sync::Arc;
 
 /// Orders in which devices with other chunks run: that of submission, and another.
@@ -42,7 +42,7 @@ impl<T: Backend> Backend for Chunked<T> {
                 "chunks of {chunk_bytes} bytes are no multiple of the device's {own_bytes} bytes"
             ));
         }
-        let machine = Machine::new(MachineParameters { chunk_bytes, ..*found.machine });
+        let machine = Machine::new((*found.machine).with_chunk_bytes(chunk_bytes));
         let machine = machine.map_err(|error| error.to_string())?;
         let device = format!("{}, in chunks of {chunk_bytes} bytes", found.device);
         Ok(Found { device, machine })

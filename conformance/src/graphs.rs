@@ -199,16 +199,15 @@ pub fn machines() -> impl Strategy<Value = Machine> {
     let latency_ns = prop_oneof![1 => Just(0), 2 => 1..=400u64];
     (select(vec![256, 512, 1024, 64]), bytes_per_s(), bytes_per_s(), latency_ns).prop_map(
         |(chunk_bytes, h2d_bytes_per_s, d2h_bytes_per_s, transfer_latency_ns)| {
-            Machine::new(MachineParameters {
-                device_bytes: 1 << 30,
-                host_bytes: 1 << 30,
-                chunk_bytes,
-                h2d_bytes_per_s,
-                d2h_bytes_per_s,
-                transfer_latency_ns,
-                map_ns_per_chunk: 0,
-                unmap_ns_per_chunk: 0,
-            })
+            Machine::new(
+                MachineParameters::new()
+                    .with_device_bytes(1 << 30)
+                    .with_host_bytes(1 << 30)
+                    .with_chunk_bytes(chunk_bytes)
+                    .with_h2d_bytes_per_s(h2d_bytes_per_s)
+                    .with_d2h_bytes_per_s(d2h_bytes_per_s)
+                    .with_transfer_latency_ns(transfer_latency_ns),
+            )
             .expect("no speed and no chunk is zero")
         },
     )

@@ -13,7 +13,7 @@ use planner_core::planner::{
     Auto, Host, Lms, Order, Repeats, Request, Strategy as Planner, Weights, Window,
 };
 use planner_core::timeline::PREDICTED_ITERATIONS;
-use planner_core::{Graph, Kind, Machine, MachineParameters, Part, Step, Stream, Verified};
+use planner_core::{Graph, Kind, Machine, Part, Step, Stream, Verified};
 use proptest::prelude::*;
 use spillway::planning;
 use workloads::OwnedPlan;
@@ -116,7 +116,7 @@ fn with_verified(
     plan: &OwnedPlan,
     then: impl FnOnce(&Verified<'_>) -> Result<(), TestCaseError>,
 ) -> Result<(), TestCaseError> {
-    let free = MachineParameters { map_ns_per_chunk: 0, unmap_ns_per_chunk: 0, ..*machine };
+    let free = (*machine).with_map_ns_per_chunk(0).with_unmap_ns_per_chunk(0);
     let machine = Machine::new(free).unwrap();
     let plan = plan.plan();
     let schedule = planning::schedule(&graph, &machine, &plan).unwrap();

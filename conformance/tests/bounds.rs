@@ -1,29 +1,27 @@
 //! The bounds that cost next to nothing, against figures worked out by hand.
 #![allow(clippy::unwrap_used, reason = "what fails here fails the test")]
 
-use planner_core::bounds::Order;
+use planner_core::bounds::BoundOrder;
 use planner_core::{Kind, Machine, MachineParameters};
 use spillway::planning;
 use workloads::OwnedGraph;
 
 /// One byte a nanosecond each way.
 const MACHINE: Machine = {
-    let Ok(machine) = Machine::new(MachineParameters {
-        device_bytes: 1 << 40,
-        host_bytes: 1 << 40,
-        chunk_bytes: 1 << 10,
-        h2d_bytes_per_s: 1_000_000_000,
-        d2h_bytes_per_s: 1_000_000_000,
-        transfer_latency_ns: 0,
-        map_ns_per_chunk: 0,
-        unmap_ns_per_chunk: 0,
-    }) else {
+    let Ok(machine) = Machine::new(
+        MachineParameters::new()
+            .with_device_bytes(1 << 40)
+            .with_host_bytes(1 << 40)
+            .with_chunk_bytes(1 << 10)
+            .with_h2d_bytes_per_s(1_000_000_000)
+            .with_d2h_bytes_per_s(1_000_000_000),
+    ) else {
         panic!("the machine is not sound")
     };
     machine
 };
 
-fn bound_ns(graph: &OwnedGraph, budget_bytes: u64, order: Order) -> u64 {
+fn bound_ns(graph: &OwnedGraph, budget_bytes: u64, order: BoundOrder) -> u64 {
     planning::lower_bound_ns(&graph.graph().unwrap(), &MACHINE, budget_bytes, order).unwrap()
 }
 
@@ -69,7 +67,7 @@ const CROSSINGS_NS: u64 = (HELD_BYTES - 5000) + 1 + (HELD_BYTES + 7 - 5000);
 #[test]
 fn activations_that_outlive_the_forward_pass_cross_both_links_one_after_the_other() {
     let graph = chain(|graph, op| op(graph));
-    for order in [Order::Any, Order::Given] {
+    for order in [BoundOrder::Any, BoundOrder::Given] {
         assert_eq!(bound_ns(&graph, 5000, order), CROSSINGS_NS);
         assert_eq!(bound_ns(&graph, 1 << 20, order), 2 * LAYERS + 1);
     }
@@ -85,7 +83,7 @@ fn the_worst_op_is_found_among_many() {
         op(graph);
         graph.push_op("use", 1, 0, &[elsewhere], &[]);
     });
-    assert_eq!(bound_ns(&graph, 5000, Order::Any), CROSSINGS_NS);
+    assert_eq!(bound_ns(&graph, 5000, BoundOrder::Any), CROSSINGS_NS);
 }
 
 #[test]
@@ -100,8 +98,8 @@ fn what_another_order_avoids_binds_the_given_one_alone() {
         graph.push_op("use", 1, 0, &[value], &[]);
     }
     // Both ways, around the first op that uses.
-    assert_eq!(bound_ns(&graph, 3000, Order::Given), (80_000 - 3000) + 1 + (80_000 - 3000));
-    assert_eq!(bound_ns(&graph, 3000, Order::Any), 160);
+    assert_eq!(bound_ns(&graph, 3000, BoundOrder::Given), (80_000 - 3000) + 1 + (80_000 - 3000));
+    assert_eq!(bound_ns(&graph, 3000, BoundOrder::Any), 160);
 }
 
 /// Overwritten unread, a state's old value is dead, so that it need not be anywhere.
@@ -117,8 +115,8 @@ fn states_are_somewhere_unless_they_are_dead() {
         graph.push_op("overwrite", 1, 0, &[], &[overwritten]);
         graph.push_op("read", 1, 0, &[overwritten], &[]);
     }
-    assert_eq!(bound_ns(&graph, 6000, Order::Given), 5000 + 3000 + 900 - 6000);
-    assert_eq!(bound_ns(&graph, 6000, Order::Any), 5000 + 3000 + 900 - 6000);
+    assert_eq!(bound_ns(&graph, 6000, BoundOrder::Given), 5000 + 3000 + 900 - 6000);
+    assert_eq!(bound_ns(&graph, 6000, BoundOrder::Any), 5000 + 3000 + 900 - 6000);
 }
 
 /// What an op overwrites unread is there, and its old value need not be anywhere.
@@ -132,10 +130,9 @@ fn what_overwrites_an_input_has_no_copy() {
     graph.push_op("between", 1, 3000, &[first], &[second]);
     graph.push_op("use", 1, 0, &[input, second], &[]);
     // Uploads are a thousand times as fast: else the arrivals alone take longer.
-    let machine =
-        Machine::new(MachineParameters { h2d_bytes_per_s: 1_000_000_000_000, ..*MACHINE }).unwrap();
+    let machine = Machine::new((*MACHINE).with_h2d_bytes_per_s(1_000_000_000_000)).unwrap();
     let graph = graph.graph().unwrap();
-    let bound_ns = planning::lower_bound_ns(&graph, &machine, 5000, Order::Any).unwrap();
+    let bound_ns = planning::lower_bound_ns(&graph, &machine, 5000, BoundOrder::Any).unwrap();
     let (download_ns, upload_ns) = (4000 + 3000 + 2 * 10 - 5000, 3);
     // It leaves after the op that overwrites it, and comes back after the next.
     assert_eq!(bound_ns, 1 + (1 + download_ns) + (1 + upload_ns) + 1);
@@ -152,7 +149,7 @@ fn compute_lies_between_the_crossings_of_what_is_made_before_it_and_read_after_i
     graph.push_op("long", 70_000, 4000, &[small], &[other]);
     graph.push_op("use", 6, 0, &[large, other], &[]);
     let away_ns = 9000 + 10 + 10 + 4000 - 9500;
-    for order in [Order::Any, Order::Given] {
+    for order in [BoundOrder::Any, BoundOrder::Given] {
         assert_eq!(bound_ns(&graph, 9500, order), 5 + away_ns + 70_000 + away_ns + 6);
     }
 }
@@ -168,10 +165,10 @@ fn states_come_back_between_their_readers() {
     graph.push_op("middle", 10, 5000, &[values[0]], &[values[1]]);
     graph.push_op("last", 10, 0, &[values[1], weight], &[values[2]]);
     let absent_ns = 6000 + 2 * 500 + 5000 - 8000;
-    assert_eq!(bound_ns(&graph, 8000, Order::Any), 10 + (10 + absent_ns) + 10);
+    assert_eq!(bound_ns(&graph, 8000, BoundOrder::Any), 10 + (10 + absent_ns) + 10);
 }
 
-fn repeats_ns(graph: &OwnedGraph, budget_bytes: u64, order: Order) -> u64 {
+fn repeats_ns(graph: &OwnedGraph, budget_bytes: u64, order: BoundOrder) -> u64 {
     let graph = graph.graph().unwrap();
     planning::lower_bound_repeats_ns(&graph, &MACHINE, budget_bytes, order).unwrap()
 }
@@ -195,27 +192,26 @@ fn kept_value(is_repeatable: bool) -> OwnedGraph {
 /// sixth of a nanosecond a byte: `4000 = (2000 + x) / 2 + 6 x`.
 #[test]
 fn what_is_away_moves_or_is_made_again() {
-    let in_given = repeats_ns(&kept_value(true), 7000, Order::Given);
+    let in_given = repeats_ns(&kept_value(true), 7000, BoundOrder::Given);
     assert_eq!(in_given, 6000 + 461);
     // With no link to speak of, all of it is made again.
-    let slow =
-        Machine::new(MachineParameters { h2d_bytes_per_s: 1, d2h_bytes_per_s: 1, ..*MACHINE });
+    let slow = Machine::new((*MACHINE).with_h2d_bytes_per_s(1).with_d2h_bytes_per_s(1));
     let graph = kept_value(true);
     let bound_ns = planning::lower_bound_repeats_ns(
         &graph.graph().unwrap(),
         &slow.unwrap(),
         7000,
-        Order::Given,
+        BoundOrder::Given,
     );
     assert_eq!(bound_ns.unwrap(), 6000 + 666);
     // Memory for everything, and no op that may run again.
-    assert_eq!(repeats_ns(&kept_value(true), 11_000, Order::Given), 6000);
+    assert_eq!(repeats_ns(&kept_value(true), 11_000, BoundOrder::Given), 6000);
     let once = kept_value(false);
-    assert_eq!(repeats_ns(&once, 7000, Order::Given), bound_ns_once(&once));
+    assert_eq!(repeats_ns(&once, 7000, BoundOrder::Given), bound_ns_once(&once));
 }
 
 fn bound_ns_once(graph: &OwnedGraph) -> u64 {
-    bound_ns(graph, 7000, Order::Given)
+    bound_ns(graph, 7000, BoundOrder::Given)
 }
 
 /// States and inputs cannot be made again: what is read of them is uploaded once an iteration.
@@ -227,7 +223,7 @@ fn what_no_op_makes_comes_over_the_link() {
     let first = graph.push_op("first", 1000, 0, &[weights[0]], &[value]);
     graph.push_op("second", 1000, 0, &[weights[1], value], &[]);
     graph.set_repeatable(first);
-    for order in [Order::Any, Order::Given] {
+    for order in [BoundOrder::Any, BoundOrder::Given] {
         // Without the small value, which costs as good as nothing.
         let bound_ns = repeats_ns(&graph, 9000, order);
         assert!((6990..7100).contains(&bound_ns), "{order:?}: {bound_ns}");

@@ -6,7 +6,7 @@ use conformance::chains::chains_in_microseconds;
 use conformance::graphs::{graphs, machines};
 use conformance::plans::cases;
 use conformance::shortest::shortest_period_units;
-use planner_core::bounds::Order;
+use planner_core::bounds::BoundOrder;
 use planner_core::bounds::priced::{ONE, Price};
 use planner_core::plan::Step;
 use planner_core::planner::{self, Auto, Host, Repeats, Request, Strategy as Planner, Window};
@@ -17,11 +17,15 @@ use spillway::planning;
 use workloads::format::{read_certificate, write_certificate};
 use workloads::{OwnedCertificate, OwnedGraph, OwnedMachine, OwnedPlan, machines};
 
-const KINDS: [(Order, bool); 4] =
-    [(Order::Given, true), (Order::Given, false), (Order::Any, true), (Order::Any, false)];
+const KINDS: [(BoundOrder, bool); 4] = [
+    (BoundOrder::Given, true),
+    (BoundOrder::Given, false),
+    (BoundOrder::Any, true),
+    (BoundOrder::Any, false),
+];
 
 fn named(machine: &Machine) -> OwnedMachine {
-    OwnedMachine { machine: *machine, ..machines::builtin("v100-pcie3").unwrap() }
+    machines::builtin("v100-pcie3").unwrap().with_machine(*machine)
 }
 
 fn check(
@@ -52,23 +56,19 @@ fn check(
 /// A byte a nanosecond each way.
 fn machine() -> OwnedMachine {
     let of = machines::builtin("v100-pcie3").unwrap();
-    let parameters = MachineParameters {
-        device_bytes: 1 << 40,
-        host_bytes: 1 << 40,
-        chunk_bytes: 1,
-        h2d_bytes_per_s: 1_000_000_000,
-        d2h_bytes_per_s: 1_000_000_000,
-        transfer_latency_ns: 0,
-        map_ns_per_chunk: 0,
-        unmap_ns_per_chunk: 0,
-    };
-    OwnedMachine { machine: Machine::new(parameters).unwrap(), ..of }
+    let parameters = MachineParameters::new()
+        .with_device_bytes(1 << 40)
+        .with_host_bytes(1 << 40)
+        .with_chunk_bytes(1)
+        .with_h2d_bytes_per_s(1_000_000_000)
+        .with_d2h_bytes_per_s(1_000_000_000);
+    of.with_machine(Machine::new(parameters).unwrap())
 }
 
 /// A certificate that claims nothing. Prices are in eighths: of a nanosecond a byte of memory, and of the
 /// time for uploads and for downloads.
 fn certificate(
-    (order, repeats): (Order, bool),
+    (order, repeats): (BoundOrder, bool),
     budget_bytes: u64,
     marks: &[u32],
     eighths: &[[u64; 3]],
@@ -90,7 +90,7 @@ fn certificate(
     }
 }
 
-const GIVEN: (Order, bool) = (Order::Given, true);
+const GIVEN: (BoundOrder, bool) = (BoundOrder::Given, true);
 
 /// The state moves once, or stays over the second op: 1 ns a byte either way. At the first op it is an
 /// operand, and pays there whatever it does.
@@ -124,9 +124,9 @@ fn a_byte_stays_or_moves_or_is_made_again() {
     let proved =
         |kind| prove(&graph, &machine(), &certificate(kind, 200, &[0, 1, 2], &prices)).unwrap();
     let launched_ns = 500 + 100 / 2 + 100;
-    assert_eq!(proved((Order::Given, false)), launched_ns + 600 / 2 - 200);
+    assert_eq!(proved((BoundOrder::Given, false)), launched_ns + 600 / 2 - 200);
     // The price of a byte is rounded down.
-    assert_eq!(proved((Order::Given, true)), launched_ns + 500 / 2 - 200 - 1);
+    assert_eq!(proved((BoundOrder::Given, true)), launched_ns + 500 / 2 - 200 - 1);
 }
 
 /// A value is away three times. It is downloaded once, for nothing; comes back from the host; is made
@@ -167,8 +167,8 @@ fn an_op_that_may_run_at_any_time_is_charged_where_it_is_cheapest() {
     let others_ns = 2 + 100 + 100;
     // The state has to be there at the start of the update, and is dirty after it. So it stays over the
     // second mark, or is downloaded for nothing.
-    assert_eq!(proved(Order::Given), others_ns + 100);
-    assert_eq!(proved(Order::Any), others_ns);
+    assert_eq!(proved(BoundOrder::Given), others_ns + 100);
+    assert_eq!(proved(BoundOrder::Any), others_ns);
 }
 
 #[test]
@@ -182,7 +182,7 @@ fn what_proves_nothing_is_refused() {
     };
     let free = [[0; 3]; 3];
     // Nothing keeps the two ops in their order, but the given order.
-    let any = certificate((Order::Any, true), 0, &[0, 1], &free);
+    let any = certificate((BoundOrder::Any, true), 0, &[0, 1], &free);
     assert!(refused(&any).contains("op 1 (\"second\") is a mark, but does not come after"));
     assert_eq!(prove(&graph, &machine(), &certificate(GIVEN, 0, &[0, 1], &free)), Ok(200));
     for marks in [&[1, 0], &[1, 1]] {
@@ -232,7 +232,7 @@ proptest! {
     ) {
         let shortest_ns = 1000 * shortest_period_units(&chain, 1000);
         let (graph, machine) = (chain.graph(), chain.machine().unwrap());
-        let found = find(&graph, &machine, chain.device_bytes, (Order::Given, true)).unwrap();
+        let found = find(&graph, &machine, chain.device_bytes, (BoundOrder::Given, true)).unwrap();
         let ops = graph.ops.len() as u32;
         for certificate in [with_prices(&found, &machine.machine, ops, &random), found] {
             let bound_ns = prove(&graph, &machine, &certificate).unwrap();

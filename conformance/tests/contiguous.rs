@@ -3,10 +3,10 @@
 
 use backend_sim::contiguous::{CachingAllocator, ReplayError, replay};
 use conformance::graphs::{graphs, machines};
+use planner_core::Machine;
 use planner_core::planner::{
     Auto, Host, Lms, Order, Repeats, Request, Strategy as Planner, Window,
 };
-use planner_core::{Machine, MachineParameters};
 use proptest::prelude::*;
 use spillway::planning;
 
@@ -33,7 +33,7 @@ proptest! {
         spare_bytes in 0..4096u64,
     ) {
         // In chunks of one byte nothing is rounded up, and there is no arena.
-        let machine = Machine::new(MachineParameters { chunk_bytes: 1, ..*machine }).unwrap();
+        let machine = Machine::new((*machine).with_chunk_bytes(1)).unwrap();
         let graph = graph.graph().unwrap();
         for strategy in WHOLE.into_iter().chain([PARTS]) {
             let request = |budget_bytes| Request { graph: &graph, machine: &machine, budget_bytes };

@@ -38,16 +38,15 @@ fn machine(parameters: MachineParameters) -> Machine {
 }
 
 /// All that a machine can have.
-const HUGE: MachineParameters = MachineParameters {
-    device_bytes: MOST,
-    host_bytes: MOST,
-    chunk_bytes: 1,
-    h2d_bytes_per_s: MOST,
-    d2h_bytes_per_s: MOST,
-    transfer_latency_ns: MOST,
-    map_ns_per_chunk: MOST,
-    unmap_ns_per_chunk: MOST,
-};
+const HUGE: MachineParameters = MachineParameters::new()
+    .with_device_bytes(MOST)
+    .with_host_bytes(MOST)
+    .with_chunk_bytes(1)
+    .with_h2d_bytes_per_s(MOST)
+    .with_d2h_bytes_per_s(MOST)
+    .with_transfer_latency_ns(MOST)
+    .with_map_ns_per_chunk(MOST)
+    .with_unmap_ns_per_chunk(MOST);
 
 /// Layers forward and backward, each with a weight and an activation of this many bytes.
 fn training_step(layers: usize, bytes: u64, time_ns: u64) -> OwnedGraph {
@@ -102,14 +101,13 @@ fn links_of_any_speed_and_latency_are_planned_for() {
     let graph = owned.graph().unwrap();
     for (bytes_per_s, transfer_latency_ns) in [(1, 0), (1, MOST), (MOST, 0), (MOST, MOST)] {
         for chunk_bytes in [1, 1 << 16, MOST] {
-            let machine = machine(MachineParameters {
-                device_bytes: 12 << 20,
-                chunk_bytes,
-                h2d_bytes_per_s: bytes_per_s,
-                d2h_bytes_per_s: bytes_per_s,
-                transfer_latency_ns,
-                ..HUGE
-            });
+            let machine = machine(
+                HUGE.with_device_bytes(12 << 20)
+                    .with_chunk_bytes(chunk_bytes)
+                    .with_h2d_bytes_per_s(bytes_per_s)
+                    .with_d2h_bytes_per_s(bytes_per_s)
+                    .with_transfer_latency_ns(transfer_latency_ns),
+            );
             plan_everything(&graph, &machine);
         }
     }
@@ -120,12 +118,12 @@ fn more_objects_than_can_be_counted_are_refused() {
     let owned = training_step(3, MOST / 11, 1);
     let graph = owned.graph().unwrap();
     let refused = Err(PlanningError::Plan(PlanError::Overflow(Location::End)));
-    let without_latency = MachineParameters { transfer_latency_ns: 0, ..HUGE };
+    let without_latency = HUGE.with_transfer_latency_ns(0);
     for parameters in [HUGE, without_latency] {
         assert!(plan_everything(&graph, &machine(parameters)).contains(&refused));
     }
     // In chunks, they can be counted.
-    let in_chunks = MachineParameters { chunk_bytes: 1 << 40, ..without_latency };
+    let in_chunks = without_latency.with_chunk_bytes(1 << 40);
     assert!(plan_everything(&graph, &machine(in_chunks)).contains(&Ok(())));
 }
 
@@ -137,7 +135,7 @@ fn an_object_for_each_of_so_many_bytes_is_refused_too() {
     owned.push_op("one", 1, 0, &[state], &[state]);
     owned.push_op("other", 1, 0, &[other], &[other]);
     let graph = owned.graph().unwrap();
-    let machine = machine(MachineParameters { transfer_latency_ns: 0, ..HUGE });
+    let machine = machine(HUGE.with_transfer_latency_ns(0));
     let budget_bytes = 1 << 63;
     let request = Request { graph: &graph, machine: &machine, budget_bytes };
     let auto = Strategy::Auto(Auto {
@@ -157,7 +155,7 @@ fn times_that_fill_64_bits_are_refused_or_planned_for() {
         let graph = owned.graph().unwrap();
         for transfer_latency_ns in [0, MOST / share, MOST] {
             let parameters =
-                MachineParameters { chunk_bytes: 1 << 16, transfer_latency_ns, ..HUGE };
+                HUGE.with_chunk_bytes(1 << 16).with_transfer_latency_ns(transfer_latency_ns);
             plan_everything(&graph, &machine(parameters).with_device_bytes(12 << 20));
         }
     }
@@ -167,7 +165,7 @@ fn times_that_fill_64_bits_are_refused_or_planned_for() {
 fn a_class_may_have_any_number_of_objects() {
     let owned = training_step(2, 1, 10);
     let graph = owned.graph().unwrap();
-    let machine = machine(MachineParameters { transfer_latency_ns: 0, ..HUGE });
+    let machine = machine(HUGE.with_transfer_latency_ns(0));
     let request = Request { graph: &graph, machine: &machine, budget_bytes: MOST };
     let swap = Swap {
         classes: Some(vec![Pool { object_bytes: 1, count: MOST }]),
@@ -207,6 +205,6 @@ fn the_peak_of_what_exceeds_64_bits_in_chunks_is_all_of_them() {
     owned.push_op("write", 1, 0, &[], &values);
     owned.push_op("read", 1, 0, &values, &[]);
     let graph = owned.graph().unwrap();
-    let machine = machine(MachineParameters { chunk_bytes: 1 << 62, ..HUGE });
+    let machine = machine(HUGE.with_chunk_bytes(1 << 62));
     assert_eq!(planning::in_core_peak_bytes(&graph, &machine), Ok(MOST));
 }

@@ -7,11 +7,12 @@ use conformance::graphs::training_graphs;
 use integrity::{FoldOrder, Reading, Value, slots, value};
 use middleware::{Faults, FaultyError, Layer, Layered, LayeredKernels};
 use planner_core::backend::{
-    BackendError, DeviceAddress, ErrorKind, HostRange, Launch, Paging, Point, Transfers,
+    BackendError, DeviceAddress, ErrorKind, FillError, HostRange, Launch, Paging, Point,
+    StateWriter, Transfers,
 };
 use planner_core::executor::Moment;
 use planner_core::planner::{Request, Strategy};
-use planner_core::{ExecuteError, Graph, HostLayout, Kind, Stream, Tensor, TensorId, Verified};
+use planner_core::{ExecuteError, Graph, Kind, Stream, Tensor, TensorId, Verified};
 use proptest::strategy::{Strategy as _, ValueTree};
 use proptest::test_runner::TestRunner;
 use spillway::{placing, planning};
@@ -135,11 +136,11 @@ impl<D: Transfers + Paging> Layer<D> for Host<'_> {
 
     fn fill_states(
         &mut self,
-        device: &mut D,
-        layout: &HostLayout<'_>,
-        fill: impl FnOnce(&mut D, &HostLayout<'_>) -> Result<(), D::Error>,
-    ) -> Result<(), D::Error> {
-        fill(device, layout)?;
+        states: &mut StateWriter<'_, D>,
+        fill: impl FnOnce(&mut StateWriter<'_, D>) -> Result<(), FillError<D::Error>>,
+    ) -> Result<(), FillError<D::Error>> {
+        fill(states)?;
+        let layout = states.layout();
         self.states = slots(&self.graph, layout, Kind::State, 0).collect();
         self.bytes = vec![None; layout.bytes() as usize];
         for (state, slot) in self.states.clone() {

@@ -22,16 +22,14 @@ const MB: u64 = 1_000_000;
 const UNIT_NS: u64 = 1_000_000;
 
 const MACHINE: Machine = {
-    let Ok(machine) = Machine::new(MachineParameters {
-        device_bytes: 10 * MB,
-        host_bytes: 1 << 40,
-        chunk_bytes: MB / 10,
-        h2d_bytes_per_s: 1_000_000_000,
-        d2h_bytes_per_s: 1_000_000_000,
-        transfer_latency_ns: 0,
-        map_ns_per_chunk: 0,
-        unmap_ns_per_chunk: 0,
-    }) else {
+    let Ok(machine) = Machine::new(
+        MachineParameters::new()
+            .with_device_bytes(10 * MB)
+            .with_host_bytes(1 << 40)
+            .with_chunk_bytes(MB / 10)
+            .with_h2d_bytes_per_s(1_000_000_000)
+            .with_d2h_bytes_per_s(1_000_000_000),
+    ) else {
         panic!("the machine is not sound")
     };
     machine
@@ -125,7 +123,7 @@ fn joint_is_the_fastest_from_either_order() {
         let request = Request { graph: &graph, machine: &MACHINE, budget_bytes: 10 * MB };
         let limit = Limit { seconds: None, rounds: Some(20), bound_ns: 0 };
         let mut watch = Watch { interrupted: Some(&interrupted), progress: None };
-        let settings = joint::Settings { limit, ..joint::Settings::default() };
+        let settings = joint::JointSettings { limit, ..joint::JointSettings::default() };
         joint::search(&request, &settings, &mut watch).unwrap().plan.predicted.period_ns
     };
     let best_ns = period_ns(First::Left);

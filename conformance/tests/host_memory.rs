@@ -42,16 +42,15 @@ impl Case {
     }
 
     fn machine(&self, host_bytes: u64) -> Machine {
-        Machine::new(MachineParameters {
-            device_bytes: 1 << 42,
-            host_bytes,
-            chunk_bytes: 8 << 20,
-            h2d_bytes_per_s: self.link_gb_s * 1_000_000_000,
-            d2h_bytes_per_s: self.link_gb_s * 1_000_000_000,
-            transfer_latency_ns: self.latency_ns,
-            map_ns_per_chunk: 0,
-            unmap_ns_per_chunk: 0,
-        })
+        Machine::new(
+            MachineParameters::new()
+                .with_device_bytes(1 << 42)
+                .with_host_bytes(host_bytes)
+                .with_chunk_bytes(8 << 20)
+                .with_h2d_bytes_per_s(self.link_gb_s * 1_000_000_000)
+                .with_d2h_bytes_per_s(self.link_gb_s * 1_000_000_000)
+                .with_transfer_latency_ns(self.latency_ns),
+        )
         .unwrap()
     }
 }

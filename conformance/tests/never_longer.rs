@@ -44,16 +44,15 @@ fn links() -> impl Strategy<Value = Machine> {
 }
 
 fn machine(bytes_per_s: u64, transfer_latency_ns: u64, chunk_bytes: u64) -> Machine {
-    Machine::new(MachineParameters {
-        device_bytes: 1 << 40,
-        host_bytes: 1 << 40,
-        chunk_bytes,
-        h2d_bytes_per_s: bytes_per_s,
-        d2h_bytes_per_s: bytes_per_s,
-        transfer_latency_ns,
-        map_ns_per_chunk: 0,
-        unmap_ns_per_chunk: 0,
-    })
+    Machine::new(
+        MachineParameters::new()
+            .with_device_bytes(1 << 40)
+            .with_host_bytes(1 << 40)
+            .with_chunk_bytes(chunk_bytes)
+            .with_h2d_bytes_per_s(bytes_per_s)
+            .with_d2h_bytes_per_s(bytes_per_s)
+            .with_transfer_latency_ns(transfer_latency_ns),
+    )
     .unwrap()
 }
 

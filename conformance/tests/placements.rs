@@ -62,16 +62,14 @@ fn peak_objects(case: &Case) -> u64 {
 }
 
 const MACHINE: Machine = {
-    let Ok(machine) = Machine::new(MachineParameters {
-        device_bytes: 1 << 30,
-        host_bytes: 1 << 30,
-        chunk_bytes: 256,
-        h2d_bytes_per_s: 1_000_000_000,
-        d2h_bytes_per_s: 1_000_000_000,
-        transfer_latency_ns: 0,
-        map_ns_per_chunk: 0,
-        unmap_ns_per_chunk: 0,
-    }) else {
+    let Ok(machine) = Machine::new(
+        MachineParameters::new()
+            .with_device_bytes(1 << 30)
+            .with_host_bytes(1 << 30)
+            .with_chunk_bytes(256)
+            .with_h2d_bytes_per_s(1_000_000_000)
+            .with_d2h_bytes_per_s(1_000_000_000),
+    ) else {
         panic!("the machine is not sound")
     };
     machine

@@ -97,16 +97,15 @@ fn row(layers: u32) -> OwnedGraph {
 }
 
 fn slow_links() -> Machine {
-    Machine::new(MachineParameters {
-        device_bytes: 1 << 20,
-        host_bytes: 1 << 20,
-        chunk_bytes: 256,
-        h2d_bytes_per_s: 100_000_000,
-        d2h_bytes_per_s: 100_000_000,
-        transfer_latency_ns: 10,
-        map_ns_per_chunk: 0,
-        unmap_ns_per_chunk: 0,
-    })
+    Machine::new(
+        MachineParameters::new()
+            .with_device_bytes(1 << 20)
+            .with_host_bytes(1 << 20)
+            .with_chunk_bytes(256)
+            .with_h2d_bytes_per_s(100_000_000)
+            .with_d2h_bytes_per_s(100_000_000)
+            .with_transfer_latency_ns(10),
+    )
     .unwrap()
 }
 
@@ -144,7 +143,7 @@ fn no_repeat_overwrites_a_newer_value() {
     owned.push_op("anew", 0, 1, &[], &[one]);
     owned.push_op("read", 0, 0, &[one, other], &[one, other]);
     let graph = owned.graph().unwrap();
-    let fast = MachineParameters { chunk_bytes: 512, transfer_latency_ns: 0, ..*slow_links() };
+    let fast = (*slow_links()).with_chunk_bytes(512).with_transfer_latency_ns(0);
     let machine = Machine::new(fast).unwrap();
     let request = |budget_bytes| Request { graph: &graph, machine: &machine, budget_bytes };
     for strategy in [auto(Repeats::Allowed), Planner::Checkpoint, Planner::CheckpointOffload] {

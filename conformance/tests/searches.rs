@@ -22,10 +22,14 @@ fn published(request: &Request<'_>, seed: u64) -> Result<genetic::Found, Plannin
     genetic::search(request, &settings, &mut watch)
 }
 
-fn ours(request: &Request<'_>, seed: u64, repeats: Repeats) -> Result<joint::Found, PlanningError> {
+fn ours(
+    request: &Request<'_>,
+    seed: u64,
+    repeats: Repeats,
+) -> Result<joint::JointFound, PlanningError> {
     let interrupted = AtomicBool::new(false);
     let mut watch = Watch { interrupted: Some(&interrupted), progress: None };
-    let settings = joint::Settings { seed, limit: ROUNDS, repeats };
+    let settings = joint::JointSettings { seed, limit: ROUNDS, repeats };
     joint::search(request, &settings, &mut watch)
 }
 

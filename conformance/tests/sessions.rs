@@ -104,7 +104,7 @@ fn plans<B: Backend>(backend: &B) -> [Plan; 2] {
     };
     let graph = Graph::new(training_graph(5000, &[layer; 4])).unwrap();
     let machine = backend.find().unwrap().machine;
-    let machine = OwnedMachine { name: "m".to_owned(), machine, one_way_bytes_per_s: None };
+    let machine = OwnedMachine::new("m", machine);
     ["100%", "60%"].map(|budget| graph.plan(&machine).budget(budget).run().unwrap())
 }
 
@@ -175,7 +175,7 @@ fn copies_what_is_read_and_written<B: Backend>(backend: &B) {
         session.run(1).unwrap();
         let (_, figures) = (counter.take(), *session.plan().figures());
         session.run(1).unwrap();
-        assert_eq!(counter.take(), [figures.upload_bytes, figures.download_bytes]);
+        assert_eq!(counter.take(), [figures.h2d_bytes, figures.d2h_bytes]);
         let graph = session.plan().graph().clone();
         let resident = session.plan().owned().resident_at_start.clone();
         let on_device = |state: TensorId| {

@@ -42,16 +42,15 @@ fn layers(count: u32, value_bytes: u64, time_ns: u64) -> OwnedGraph {
 }
 
 fn machine(bytes_per_s: u64) -> Machine {
-    Machine::new(MachineParameters {
-        device_bytes: 1 << 30,
-        host_bytes: 1 << 30,
-        chunk_bytes: CHUNK_BYTES,
-        h2d_bytes_per_s: bytes_per_s,
-        d2h_bytes_per_s: bytes_per_s,
-        transfer_latency_ns: 10,
-        map_ns_per_chunk: 0,
-        unmap_ns_per_chunk: 0,
-    })
+    Machine::new(
+        MachineParameters::new()
+            .with_device_bytes(1 << 30)
+            .with_host_bytes(1 << 30)
+            .with_chunk_bytes(CHUNK_BYTES)
+            .with_h2d_bytes_per_s(bytes_per_s)
+            .with_d2h_bytes_per_s(bytes_per_s)
+            .with_transfer_latency_ns(10),
+    )
     .unwrap()
 }
 

@@ -28,16 +28,13 @@ fn inference(layers: &[(u64, u64, u64)]) -> OwnedGraph {
 
 fn machine(ns_per_chunk: u64) -> Machine {
     let bytes_per_s = 256_000_000_000 / ns_per_chunk;
-    let parameters = MachineParameters {
-        device_bytes: 1 << 30,
-        host_bytes: 1 << 30,
-        chunk_bytes: 256,
-        h2d_bytes_per_s: bytes_per_s,
-        d2h_bytes_per_s: bytes_per_s,
-        transfer_latency_ns: 10,
-        map_ns_per_chunk: 0,
-        unmap_ns_per_chunk: 0,
-    };
+    let parameters = MachineParameters::new()
+        .with_device_bytes(1 << 30)
+        .with_host_bytes(1 << 30)
+        .with_chunk_bytes(256)
+        .with_h2d_bytes_per_s(bytes_per_s)
+        .with_d2h_bytes_per_s(bytes_per_s)
+        .with_transfer_latency_ns(10);
     Machine::new(parameters).unwrap()
 }
 
@@ -46,14 +43,16 @@ fn lists() -> impl Strategy<Value = Vec<Layer>> {
     let host_ns = prop_oneof![1 => Just(None), 3 => (1..4000u64).prop_map(Some)];
     let some = |most: u64| prop_oneof![1 => Just(0), 1 => 1..most];
     let layer = (1..9 * 256u64, 1..2000u64, host_ns, 1..400u64, some(1500), some(600));
-    let layer = layer.prop_map(|(bytes, time_ns, host_ns, activation, cache, output)| Layer {
-        host_ns,
-        cache_bytes: cache,
-        output_bytes: output,
-        ..Layer::new(bytes, time_ns).activation_bytes(activation)
+    let layer = layer.prop_map(|(bytes, time_ns, host_ns, activation, cache, output)| {
+        let mut layer = Layer::new(bytes, time_ns).activation_bytes(activation);
+        layer.host_ns = host_ns;
+        layer.cache_bytes(cache).output_bytes(output)
     });
     let on_device = |layers: Vec<Layer>| {
-        let alone = |layer| Layer { host_ns: None, activation_bytes: 0, ..layer };
+        let alone = |mut layer: Layer| {
+            layer.host_ns = None;
+            layer.activation_bytes(0)
+        };
         layers.into_iter().map(alone).collect()
     };
     let lists = || vec(layer.clone(), 1..20);
@@ -95,13 +94,9 @@ proptest! {
         share in 0..=100u64,
         order in any::<u64>(),
     ) {
-        let on = OwnedMachine {
-            name: "drawn".to_owned(),
-            machine: machine(ns_per_chunk),
-            one_way_bytes_per_s: None,
-        };
+        let on = OwnedMachine::new("drawn", machine(ns_per_chunk));
         let all_bytes: u64 = layers.iter().map(|layer| layer.bytes).sum();
-        let budget_bytes = streaming::least(&layers, &on).bytes + all_bytes * share / 100;
+        let budget_bytes = streaming::min_feasible(&layers, &on).bytes + all_bytes * share / 100;
         let plan = streaming::plan(&layers, &on, budget_bytes).unwrap();
         prop_assert!(plan.figures().peak_bytes <= budget_bytes);
         prop_assert!(plan.addresses().unwrap().slab_bytes() <= budget_bytes);

@@ -7,7 +7,9 @@ use conformance::choices::{Choices, choices};
 use conformance::ledger;
 use conformance::ledger::switch::{Between, judge};
 use conformance::plans::{Pair, pairs, pairs_of_one_graph};
-use planner_core::backend::{HostKernels, Kernels, Launch, Transfers};
+use planner_core::backend::{
+    FillError, HostKernels, InputWriter, Kernels, Launch, StateWriter, Transfers,
+};
 use planner_core::executor::{AddressRanges, switch_scratch_words};
 use planner_core::machine::Direction;
 use planner_core::placement::Holder;
@@ -204,27 +206,23 @@ impl Kernels<SimDevice> for Resumed<'_> {
 
     fn fill_states(
         &mut self,
-        device: &mut SimDevice,
-        layout: &HostLayout<'_>,
-    ) -> Result<(), SimError> {
-        let mut states = self.states.iter();
-        states.try_for_each(|(id, bytes)| device.write_host(layout.offset_bytes(*id, 0, 0), bytes))
+        states: &mut StateWriter<'_, SimDevice>,
+    ) -> Result<(), FillError<SimError>> {
+        self.states.iter().try_for_each(|(id, bytes)| states.write(*id, bytes))
     }
 
     fn fill_inputs(
         &mut self,
-        device: &mut SimDevice,
-        iteration: u64,
-        layout: &HostLayout<'_>,
-    ) -> Result<(), SimError> {
+        inputs: &mut InputWriter<'_, SimDevice>,
+    ) -> Result<(), FillError<SimError>> {
         let graph = self.kernels.graph();
-        let inputs = graph.tensor_ids().filter(|&id| graph.tensor(id).kind == Kind::Input);
-        inputs.into_iter().try_for_each(|id| {
+        let iteration = inputs.iteration() + self.before;
+        let all: Vec<_> = inputs.tensors().collect();
+        all.into_iter().try_for_each(|id| {
             let bytes = graph.tensor(id).bytes;
-            let mut filled = vec![0; bytes as usize];
-            integrity::value::input(id, iteration + self.before, bytes).fill(0, &mut filled);
-            let slot = HostLayout::slot(iteration);
-            device.write_host(layout.offset_bytes(id, slot, 0), &filled)
+            let mut filled = vec![0u8; bytes as usize];
+            integrity::value::input(id, iteration, bytes).fill(0, &mut filled);
+            inputs.write(id, &filled)
         })
     }
 }
@@ -274,7 +272,7 @@ fn through_the_host(pair: &Pair) -> Vec<Vec<u8>> {
 /// A switch with something changed, which seldom is as good.
 fn corrupt(planned: &OwnedSwitch, pair: &Pair, choices: &mut Choices) -> OwnedSwitch {
     let mut switch = planned.clone();
-    let OwnedSwitch { chunks, steps, predicted } = &mut switch;
+    let OwnedSwitch { chunks, steps, predicted, .. } = &mut switch;
     let (at, other) = (choices.below(steps.len()), choices.below(steps.len() + 1));
     let run = choices.below(chunks.len());
     let figure = choices.below(4);
@@ -441,7 +439,7 @@ fn arrange(pair: &Pair) -> Result<(), TestCaseError> {
 /// Both plans, with the same names for the same states.
 fn named(pair: &Pair) -> [Plan; 2] {
     let Pair { machine, from, to, .. } = pair.clone().named();
-    let machine = OwnedMachine { name: String::new(), machine, one_way_bytes_per_s: None };
+    let machine = OwnedMachine::new("", machine);
     [from, to].map(|(graph, plan)| {
         let graph = spillway::Graph::new(graph).unwrap();
         Plan::new(&graph, &machine, plan).unwrap()

@@ -7,8 +7,8 @@ use conformance::layered::LayeredBackend;
 use conformance::suite::{Check, Verdict, checks, judge};
 use integrity::{Backend, Exemption, Found};
 use middleware::{Faults, SlowLink};
-use planner_core::backend::{Kernels, Launch};
-use planner_core::{Graph, HostLayout, Machine};
+use planner_core::backend::{FillError, InputWriter, Kernels, Launch, StateWriter};
+use planner_core::{Graph, Machine};
 
 const WORKS: &str = "transfers::bytes_return_as_they_were";
 const FAILS: &str = "kernels::every_byte_counts";
@@ -55,19 +55,16 @@ impl Kernels<HostDevice> for LameKernels<'_> {
 
     fn fill_states(
         &mut self,
-        device: &mut HostDevice,
-        layout: &HostLayout<'_>,
-    ) -> Result<(), HostError> {
-        self.0.fill_states(device, layout)
+        states: &mut StateWriter<'_, HostDevice>,
+    ) -> Result<(), FillError<HostError>> {
+        self.0.fill_states(states)
     }
 
     fn fill_inputs(
         &mut self,
-        device: &mut HostDevice,
-        iteration: u64,
-        layout: &HostLayout<'_>,
-    ) -> Result<(), HostError> {
-        self.0.fill_inputs(device, iteration, layout)
+        inputs: &mut InputWriter<'_, HostDevice>,
+    ) -> Result<(), FillError<HostError>> {
+        self.0.fill_inputs(inputs)
     }
 }
 

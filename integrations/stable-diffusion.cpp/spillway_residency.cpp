@@ -98,35 +98,41 @@ bool plan_layers(const std::vector<Layer>& layers, uint64_t budget_bytes, uint64
     uint64_t all_bytes = 0;
     for (size_t i = 0; i < layers.size(); i++) {
         given[i] = {};
+        given[i].struct_bytes = sizeof given[i];
         given[i].name = layers[i].name.c_str();
         given[i].bytes = layers[i].bytes;
         given[i].time_ns = layers[i].time_ns;
         all_bytes += layers[i].bytes;
     }
     SpillwayMachineDescription description = {};
-    description.device_bytes = budget_bytes;
-    description.host_bytes = all_bytes;
-    description.chunk_bytes = CHUNK_BYTES;
-    description.h2d_bytes_per_s = description.d2h_bytes_per_s = h2d_bytes_per_s;
+    description.struct_bytes = sizeof description;
+    SpillwayMachineParameters& parameters = description.parameters;
+    parameters.device_bytes = budget_bytes;
+    parameters.host_bytes = all_bytes;
+    parameters.chunk_bytes = CHUNK_BYTES;
+    parameters.h2d_bytes_per_s = parameters.d2h_bytes_per_s = h2d_bytes_per_s;
     SpillwayMachine* machine = nullptr;
     SpillwayPlan* plan = nullptr;
-    SpillwayFigures figures;
+    SpillwayFigures figures = {};
+    figures.struct_bytes = sizeof figures;
     std::vector<SpillwayStep> steps;
     std::vector<SpillwayRun> runs;
     size_t step_count = 0, run_count = 0;
     uint32_t iterations = 0;
     const auto ok = [](SpillwayCode code) { return code == SPILLWAY_CODE_OK; };
     bool is_planned = ok(spillway_machine_new("link", &description, &machine, &error)) &&
-                      ok(spillway_plan_layers(given.data(), given.size(), machine, nullptr, &plan, &error)) &&
+                      ok(spillway_streaming_plan(given.data(), given.size(), machine, nullptr, &plan, &error)) &&
                       ok(spillway_plan_figures(plan, &figures, &error));
     if (is_planned) {
-        spillway_plan_steps(plan, nullptr, 0, &step_count, nullptr, nullptr);
-        spillway_plan_addresses(plan, nullptr, 0, &run_count, nullptr, nullptr);
+        spillway_plan_steps(plan, nullptr, sizeof(SpillwayStep), 0, &step_count, nullptr, nullptr);
+        spillway_plan_addresses(plan, nullptr, sizeof(SpillwayRun), 0, &run_count, nullptr, nullptr);
         steps.resize(step_count);
         runs.resize(run_count);
         is_planned =
-            ok(spillway_plan_steps(plan, steps.data(), step_count, &step_count, &iterations, &error)) &&
-            ok(spillway_plan_addresses(plan, runs.data(), run_count, &run_count, &schedule.slab_bytes, &error));
+            ok(spillway_plan_steps(plan, steps.data(), sizeof(SpillwayStep), step_count, &step_count, &iterations,
+                                   &error)) &&
+            ok(spillway_plan_addresses(plan, runs.data(), sizeof(SpillwayRun), run_count, &run_count,
+                                       &schedule.slab_bytes, &error));
     }
     spillway_plan_free(plan);
     spillway_machine_free(machine);

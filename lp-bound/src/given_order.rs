@@ -5,7 +5,7 @@ use crate::program::Program;
 use crate::solver::{Method, solve};
 use crate::spans::Spans;
 use core::fmt;
-use planner_core::bounds::{self, Order};
+use planner_core::bounds::{self, BoundOrder};
 use planner_core::scratch::{Limits, OutOfScratch, Scratch};
 use planner_core::{Graph, Machine, OpId};
 
@@ -110,7 +110,7 @@ pub fn period_ns(
     let Model { program, most_stall } = Model::new(graph, machine, budget_bytes, &spans);
     let bound = bound(graph, &program, most_stall)?;
     let cheap_ns = with_scratch(graph, |scratch| {
-        bounds::period_ns(graph, machine, budget_bytes, Order::Given, scratch)
+        bounds::period_ns(graph, machine, budget_bytes, BoundOrder::Given, scratch)
     })?;
     Ok(Bound { period_ns: bound.period_ns.max(cheap_ns), ..bound })
 }

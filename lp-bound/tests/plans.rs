@@ -4,7 +4,7 @@
 use conformance::graphs::{graphs, machines};
 use conformance::plans::cases;
 use planner_core::Launched;
-use planner_core::bounds::Order as Bounded;
+use planner_core::bounds::BoundOrder as Bounded;
 use planner_core::plan::Step;
 use planner_core::planner::{Auto, Host, Order, Repeats, Request, Strategy as Planner, Window};
 use proptest::prelude::*;
@@ -114,16 +114,15 @@ fn the_bound_on_pages_holds_for_plans_on_pages_only() {
     owned.push_op("make", 100, 0, &[], &temporaries);
     owned.push_op("update", 100, 0, &[state], &[state]);
     owned.push_op("use", 100, 0, &temporaries, &[]);
-    let machine = Machine::new(MachineParameters {
-        device_bytes: 1 << 30,
-        host_bytes: 1 << 30,
-        chunk_bytes: 512,
-        h2d_bytes_per_s: 200_000_000,
-        d2h_bytes_per_s: 200_000_000,
-        transfer_latency_ns: 1_000,
-        map_ns_per_chunk: 0,
-        unmap_ns_per_chunk: 0,
-    })
+    let machine = Machine::new(
+        MachineParameters::new()
+            .with_device_bytes(1 << 30)
+            .with_host_bytes(1 << 30)
+            .with_chunk_bytes(512)
+            .with_h2d_bytes_per_s(200_000_000)
+            .with_d2h_bytes_per_s(200_000_000)
+            .with_transfer_latency_ns(1_000),
+    )
     .unwrap();
     let (graph, budget_bytes) = (owned.graph().unwrap(), 3072);
     let request = Request { graph: &graph, machine: &machine, budget_bytes };

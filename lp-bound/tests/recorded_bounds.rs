@@ -26,16 +26,14 @@ fn recorded_bounds_are_reproduced() {
         let entry = &recorded[format!("{name}/{percent}/{gigabytes}")];
         let expected = entry["period_over_compute"].as_f64().unwrap();
         let per_s = gigabytes * 1_000_000_000;
-        let machine = Machine::new(MachineParameters {
-            device_bytes: 1 << 40,
-            host_bytes: 1 << 40,
-            chunk_bytes: 1 << 10,
-            h2d_bytes_per_s: per_s,
-            d2h_bytes_per_s: per_s,
-            transfer_latency_ns: 0,
-            map_ns_per_chunk: 0,
-            unmap_ns_per_chunk: 0,
-        })
+        let machine = Machine::new(
+            MachineParameters::new()
+                .with_device_bytes(1 << 40)
+                .with_host_bytes(1 << 40)
+                .with_chunk_bytes(1 << 10)
+                .with_h2d_bytes_per_s(per_s)
+                .with_d2h_bytes_per_s(per_s),
+        )
         .unwrap();
         let budget_bytes = entry["budget_bytes"].as_u64().unwrap();
         let found = period_ns(&graph, &machine, budget_bytes, Options::default()).unwrap();

@@ -7,16 +7,14 @@ use planner_core::{Kind, Machine, MachineParameters};
 use workloads::OwnedGraph;
 
 fn machine(bytes_per_s: u64) -> Machine {
-    Machine::new(MachineParameters {
-        device_bytes: 1 << 40,
-        host_bytes: 1 << 40,
-        chunk_bytes: 1,
-        h2d_bytes_per_s: bytes_per_s,
-        d2h_bytes_per_s: bytes_per_s,
-        transfer_latency_ns: 0,
-        map_ns_per_chunk: 0,
-        unmap_ns_per_chunk: 0,
-    })
+    Machine::new(
+        MachineParameters::new()
+            .with_device_bytes(1 << 40)
+            .with_host_bytes(1 << 40)
+            .with_chunk_bytes(1)
+            .with_h2d_bytes_per_s(bytes_per_s)
+            .with_d2h_bytes_per_s(bytes_per_s),
+    )
     .unwrap()
 }
 

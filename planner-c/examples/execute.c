@@ -27,7 +27,7 @@ static SpillwayPlan *make_plan(const char *strategy) {
         const uint32_t kind = t < X    ? SPILLWAY_STATE
                               : t == X ? SPILLWAY_INPUT
                                        : SPILLWAY_TEMPORARY;
-        tensors[t] = (SpillwayTensor){NULL, BYTES, kind};
+        tensors[t] = (SpillwayTensor){sizeof *tensors, NULL, BYTES, kind};
     }
     for (uint32_t op = 0; op < OPS; op++) {
         const uint32_t layer = op < LAYERS ? op : OPS - 1 - op, is_forward = op < LAYERS;
@@ -35,18 +35,22 @@ static SpillwayPlan *make_plan(const char *strategy) {
         memcpy(operands[op], of, sizeof of);
         // What changes a weight may run on the host.
         ops[op] = (SpillwayOp){
-            NULL, 3000, 0, operands[op], 2, operands[op] + 2, 1, is_forward, is_forward ? 0 : 5000,
+            sizeof *ops, NULL, 3000, 0, operands[op], 2, operands[op] + 2, 1, is_forward,
+            is_forward ? 0 : 5000,
         };
     }
     // A chunk is as large as the largest tensor, so that each tensor lies in one piece.
     const SpillwayMachineDescription description = {
-        .device_bytes = 1 << 20, .host_bytes = 1 << 20, .chunk_bytes = BYTES,
-        .h2d_bytes_per_s = 200000000, .d2h_bytes_per_s = 200000000,
+        .struct_bytes = sizeof description,
+        .parameters = {.device_bytes = 1 << 20, .host_bytes = 1 << 20, .chunk_bytes = BYTES,
+                       .h2d_bytes_per_s = 200000000, .d2h_bytes_per_s = 200000000},
     };
     SpillwayGraph *graph;
     SpillwayMachine *machine;
     SpillwayPlan *plan;
-    const SpillwayPlanOptions options = {.budget = "50%", .strategy = strategy};
+    const SpillwayPlanOptions options = {
+        .struct_bytes = sizeof options, .budget = "50%", .strategy = strategy,
+    };
     check(spillway_graph_new("step", tensors, TENSORS, ops, OPS, &graph, &error));
     check(spillway_machine_new("toy", &description, &machine, &error));
     check(spillway_plan_new(graph, machine, &options, &plan, &error));
@@ -89,12 +93,13 @@ static void *allocate(size_t number, size_t bytes) {
 static void read_plan(const SpillwayPlan *plan) {
     uint32_t iterations;
     uint64_t slab_bytes;
-    spillway_plan_steps(plan, NULL, 0, &count, NULL, NULL);
-    spillway_plan_addresses(plan, NULL, 0, &run_count, NULL, NULL);
+    spillway_plan_steps(plan, NULL, sizeof(SpillwayStep), 0, &count, NULL, NULL);
+    spillway_plan_addresses(plan, NULL, sizeof(SpillwayRun), 0, &run_count, NULL, NULL);
     steps = allocate(count, sizeof *steps);
     runs = allocate(run_count, sizeof *runs);
-    check(spillway_plan_steps(plan, steps, count, &count, &iterations, &error));
-    check(spillway_plan_addresses(plan, runs, run_count, &run_count, &slab_bytes, &error));
+    check(spillway_plan_steps(plan, steps, sizeof *steps, count, &count, &iterations, &error));
+    check(spillway_plan_addresses(plan, runs, sizeof *runs, run_count, &run_count, &slab_bytes,
+                                  &error));
     slab = allocate(slab_bytes, 1);
     per_iteration = count / iterations;
     printf("%zu steps, which repeat after %u iterations, in %llu bytes\n", per_iteration, iterations,

@@ -24,23 +24,24 @@ static SpillwayPlan *plan_layers(void) {
     SpillwayLayer layers[LAYERS];
     for (int i = 0; i < LAYERS; i++) {
         // The first layer cannot run on the host.
-        layers[i] = (SpillwayLayer){.bytes = LAYER_BYTES - (i % 3) * 70000, .time_ns = 20000,
+        layers[i] = (SpillwayLayer){.struct_bytes = sizeof *layers, .bytes = LAYER_BYTES - (i % 3) * 70000, .time_ns = 20000,
                                     .host_ns = i == 0 ? 0 : 60000, .activation_bytes = VALUE_BYTES};
         memset(weights[i], i + 1, sizeof weights[i]);
     }
     const SpillwayMachineDescription description = {
-        .device_bytes = 1 << 30, .host_bytes = 1 << 30, .chunk_bytes = 4096,
-        .h2d_bytes_per_s = 25000000000, .d2h_bytes_per_s = 25000000000,
-        .transfer_latency_ns = 5000,
+        .struct_bytes = sizeof description,
+        .parameters = {.device_bytes = 1 << 30, .host_bytes = 1 << 30, .chunk_bytes = 4096,
+                       .h2d_bytes_per_s = 25000000000, .d2h_bytes_per_s = 25000000000,
+                       .transfer_latency_ns = 5000},
     };
     SpillwayMachine *machine;
     check(spillway_machine_new("link", &description, &machine, &error));
     SpillwayPlan *plan;
-    if (spillway_plan_layers(layers, LAYERS, machine, "1MiB", &plan, &error) ==
+    if (spillway_streaming_plan(layers, LAYERS, machine, "1MiB", &plan, &error) ==
         SPILLWAY_CODE_INFEASIBLE) {
         printf("%s\n", error.message);
     }
-    check(spillway_plan_layers(layers, LAYERS, machine, "50%", &plan, &error));
+    check(spillway_streaming_plan(layers, LAYERS, machine, "50%", &plan, &error));
     spillway_machine_free(machine);
     return plan;
 }
@@ -86,7 +87,7 @@ static void launch(unsigned char *slab, uint32_t layer, const SpillwayRun *runs)
 
 int main(void) {
     SpillwayPlan *plan = plan_layers();
-    SpillwayFigures figures;
+    SpillwayFigures figures = {.struct_bytes = sizeof figures};
     check(spillway_plan_figures(plan, &figures, &error));
     printf("period %.3f ms, of which the host computes %.3f ms\n", figures.period_ns / 1e6,
            figures.host_ns / 1e6);
@@ -94,12 +95,14 @@ int main(void) {
     size_t step_count, run_count;
     uint32_t iterations;
     uint64_t slab_bytes;
-    spillway_plan_steps(plan, NULL, 0, &step_count, NULL, &error);
-    spillway_plan_addresses(plan, NULL, 0, &run_count, NULL, &error);
+    spillway_plan_steps(plan, NULL, sizeof(SpillwayStep), 0, &step_count, NULL, &error);
+    spillway_plan_addresses(plan, NULL, sizeof(SpillwayRun), 0, &run_count, NULL, &error);
     SpillwayStep *steps = malloc(step_count * sizeof *steps);
     SpillwayRun *runs = malloc(run_count * sizeof *runs);
-    check(spillway_plan_steps(plan, steps, step_count, &step_count, &iterations, &error));
-    check(spillway_plan_addresses(plan, runs, run_count, &run_count, &slab_bytes, &error));
+    check(spillway_plan_steps(plan, steps, sizeof *steps, step_count, &step_count, &iterations,
+                              &error));
+    check(spillway_plan_addresses(plan, runs, sizeof *runs, run_count, &run_count, &slab_bytes,
+                                  &error));
     unsigned char *slab = malloc(slab_bytes);
 
     size_t next = 0;

@@ -146,18 +146,19 @@ static double update(double w, double y) { return w - 0.01 * y; }
 
 static int32_t launch(void *context, const SpillwayLaunch *launch) {
     Device *device = context;
+    // No op that writes a state runs again here, so no operand is null.
     if (launch->op == LAYERS) {
-        double *loss = number(device, launch->writes[0].address, 0);
+        double *loss = number(device, launch->writes[0]->address, 0);
         *loss = 0.0;
         for (uint32_t i = 0; i < NUMBERS; i++) {
-            *loss += *number(device, launch->reads[0].address, i);
+            *loss += *number(device, launch->reads[0]->address, i);
         }
         return 0;
     }
     for (uint32_t i = 0; i < NUMBERS; i++) {
-        const double first = *number(device, launch->reads[0].address, i);
-        const double second = *number(device, launch->reads[1].address, i);
-        *number(device, launch->writes[0].address, i) =
+        const double first = *number(device, launch->reads[0]->address, i);
+        const double second = *number(device, launch->reads[1]->address, i);
+        *number(device, launch->writes[0]->address, i) =
             launch->op < LAYERS ? forward(first, second) : update(first, second);
     }
     return 0;
@@ -166,63 +167,67 @@ static int32_t launch(void *context, const SpillwayLaunch *launch) {
 // Steps alone run on the host. Each tensor lies in one piece in the host block.
 static int32_t launch_on_host(void *context, const SpillwayHostLaunch *launch) {
     unsigned char *host = ((Device *)context)->host;
-    const double *y = (const double *)(host + launch->reads[1].offset_bytes);
-    double *w = (double *)(host + launch->writes[0].offset_bytes); // It is read there, too.
+    const double *y = (const double *)(host + launch->reads[1]->offset_bytes);
+    double *w = (double *)(host + launch->writes[0]->offset_bytes); // It is read there, too.
     for (uint32_t i = 0; i < NUMBERS; i++) {
         w[i] = update(w[i], y[i]);
     }
     return 0;
 }
 
-static int32_t fill_states(void *context, const SpillwaySlot *slots, size_t count) {
-    for (size_t i = 0; i < count; i++) {
-        memset(((Device *)context)->host + slots[i].offset_bytes, 0, slots[i].bytes);
-    }
-    return 0;
+// All states are weights.
+static int32_t fill_state(void *context, SpillwayFill *state) {
+    static const double zeros[NUMBERS];
+    (void)context;
+    return spillway_fill_f64(state, zeros, NUMBERS, NULL);
 }
 
-static int32_t fill_inputs(void *context, uint64_t iteration, const SpillwaySlot *slots,
-                           size_t count) {
-    (void)count; // There is one input.
-    double *into = (double *)(((Device *)context)->host + slots[0].offset_bytes);
+// There is one input.
+static int32_t fill_input(void *context, SpillwayFill *to) {
+    double values[NUMBERS];
+    (void)context;
     for (uint32_t i = 0; i < NUMBERS; i++) {
-        into[i] = input(iteration, i);
+        values[i] = input(to->iteration, i);
     }
-    return 0;
+    return spillway_fill_f64(to, values, NUMBERS, NULL);
 }
 
 // ---- the program ----
 
 static SpillwayPlan *make_plan(const char *budget, const char *strategy) {
     SpillwayTensor tensors[TENSORS] = {
-        [X] = {"x", NUMBERS * sizeof(double), SPILLWAY_INPUT},
-        [LOSS] = {"loss", sizeof(double), SPILLWAY_OUTPUT},
+        [X] = {sizeof *tensors, "x", NUMBERS * sizeof(double), SPILLWAY_INPUT},
+        [LOSS] = {sizeof *tensors, "loss", sizeof(double), SPILLWAY_OUTPUT},
     };
     const uint32_t last = activation(LAYERS - 1), loss = LOSS;
-    SpillwayOp ops[OPS] = {[LAYERS] = {"loss", 5000, 0, &last, 1, &loss, 1, 0, 0}};
+    SpillwayOp ops[OPS] = {[LAYERS] = {sizeof *ops, "loss", 5000, 0, &last, 1, &loss, 1, 0, 0}};
     uint32_t operands[OPS][3];
     for (uint32_t layer = 0; layer < LAYERS; layer++) {
         const uint32_t w = weight(layer), y = activation(layer);
-        tensors[w] = (SpillwayTensor){"weight", NUMBERS * sizeof(double), SPILLWAY_STATE};
-        tensors[y] = (SpillwayTensor){"activation", NUMBERS * sizeof(double), SPILLWAY_TEMPORARY};
+        tensors[w] = (SpillwayTensor){sizeof *tensors, "weight", NUMBERS * sizeof(double), SPILLWAY_STATE};
+        tensors[y] = (SpillwayTensor){sizeof *tensors, "activation", NUMBERS * sizeof(double),
+                                      SPILLWAY_TEMPORARY};
         uint32_t *const forward = operands[layer];
         forward[0] = layer == 0 ? X : activation(layer - 1), forward[1] = w, forward[2] = y;
-        ops[layer] = (SpillwayOp){"forward", 20000, 0, forward, 2, forward + 2, 1, 1, 0};
+        ops[layer] = (SpillwayOp){sizeof *ops, "forward", 20000, 0, forward, 2, forward + 2, 1, 1, 0};
         const uint32_t op = 2 * LAYERS - layer;
         operands[op][0] = w, operands[op][1] = y;
         // On the host it takes twice as long.
-        ops[op] = (SpillwayOp){"update", 20000, 0, operands[op], 2, operands[op], 1, 0, 40000};
+        ops[op] = (SpillwayOp){sizeof *ops, "update", 20000, 0, operands[op], 2, operands[op], 1, 0, 40000};
     }
     SpillwayGraph *graph;
     check(spillway_graph_new("layers", tensors, TENSORS, ops, OPS, &graph, &error));
     const SpillwayMachineDescription description = {
-        .device_bytes = 1 << 30, .host_bytes = 1 << 30, .chunk_bytes = CHUNK,
-        .h2d_bytes_per_s = 10000000000, .d2h_bytes_per_s = 10000000000,
+        .struct_bytes = sizeof description,
+        .parameters = {.device_bytes = 1 << 30, .host_bytes = 1 << 30, .chunk_bytes = CHUNK,
+                       .h2d_bytes_per_s = 10000000000, .d2h_bytes_per_s = 10000000000},
     };
     SpillwayMachine *machine;
     check(spillway_machine_new("host", &description, &machine, &error));
     SpillwayPlan *plan;
-    const SpillwayPlanOptions options = {.budget = budget, .strategy = strategy};
+    const SpillwayPlanOptions options = {
+        .struct_bytes = sizeof options, .budget = budget, .strategy = strategy,
+    };
     check(spillway_plan_new(graph, machine, &options, &plan, &error));
     spillway_machine_free(machine);
     spillway_graph_free(graph);
@@ -250,22 +255,24 @@ static void expect(double weights[LAYERS][NUMBERS], double losses[STEPS + 1]) {
 int main(void) {
     SpillwayPlan *plan = make_plan("50%", NULL), *more = make_plan("80%", NULL);
     SpillwayPlan *hosted = make_plan("50%", "optimizer-offload");
-    SpillwayFigures figures, on_host;
+    SpillwayFigures figures = {.struct_bytes = sizeof figures}, on_host = {.struct_bytes = sizeof on_host};
     check(spillway_plan_figures(plan, &figures, &error));
     check(spillway_plan_figures(hosted, &on_host, &error));
     Device memory = {0};
     const SpillwayDevice device = {
-        &memory,   CHUNK,  create,   reserve,  map,       unmap,   create_host,
-        write_host, read_host, upload, download, wait_for, signal_on, reached, block_until, NULL,
-        1,
+        sizeof device, &memory,  CHUNK,  create,   reserve,  map,       unmap,   create_host,
+        write_host,    read_host, upload, download, wait_for, signal_on, reached, block_until,
+        NULL,          1,
     };
-    const SpillwayKernels kernels = {&memory, launch, fill_states, fill_inputs, launch_on_host};
+    const SpillwayKernels kernels = {
+        sizeof kernels, &memory, launch, fill_state, fill_input, launch_on_host,
+    };
     SpillwaySession *session;
     const SpillwayPlan *others[] = {more, hosted};
-    check(spillway_session_new_for(plan, others, 2, &device, &kernels, &session, &error));
+    check(spillway_session_with_others(plan, others, 2, &device, &kernels, &session, &error));
     check(spillway_session_run(session, STEPS / 2, &error));
     // Half of the steps in more memory: what both plans hold on the device stays there.
-    SpillwaySwitchFigures moved;
+    SpillwaySwitchFigures moved = {.struct_bytes = sizeof moved};
     check(spillway_session_switch(session, more, NULL, &moved, &error));
     check(spillway_session_run(session, STEPS / 4, &error));
     check(spillway_session_switch(session, hosted, NULL, NULL, &error));
@@ -290,10 +297,10 @@ int main(void) {
     spillway_session_free(session);
     free(memory.memory), free(memory.mapped), free(memory.host);
     printf("%d steps in %llu bytes of device memory, with %llu bytes uploaded in each: %s\n", STEPS,
-           (unsigned long long)figures.peak_bytes, (unsigned long long)figures.upload_bytes,
+           (unsigned long long)figures.peak_bytes, (unsigned long long)figures.h2d_bytes,
            is_same ? "the weights are right" : "the weights are wrong");
     printf("a switch to more memory kept %llu bytes, uploaded %llu and downloaded %llu\n",
-           (unsigned long long)moved.kept_bytes, (unsigned long long)moved.upload_bytes,
-           (unsigned long long)moved.download_bytes);
+           (unsigned long long)moved.kept_bytes, (unsigned long long)moved.h2d_bytes,
+           (unsigned long long)moved.d2h_bytes);
     return !is_same;
 }

@@ -13,6 +13,13 @@
 // written the code and a sentence into *error, unless error is null, and has left all other output
 // as it was. Pointers apart, any input is safe: what is wrong is an error.
 //
+// Structs. Those that a caller fills in begin with struct_bytes, their size in this header: set it to sizeof.
+// Fields may be added at the end, and 0 in them is what was before. So a library takes a struct of an older
+// header, and one of a newer header if what it does not know is 0; any other size is an error that names
+// the struct. Figures are written as far as struct_bytes says. Arrays that the library writes take the
+// size of an entry as an argument. Structs that callbacks get begin with the library's size: it may be larger
+// than in this header. SpillwayError and SpillwayWait never change.
+//
 // There is no global state.
 
 #ifndef SPILLWAY_H
@@ -54,7 +61,7 @@
 // that is the value of this iteration.
 #define SPILLWAY_HOST_RUN 4
 
-// Ops run on this stream.
+// Launches run on this stream.
 #define SPILLWAY_COMPUTE 0
 
 // Prefetches run on this stream.
@@ -124,6 +131,8 @@ typedef struct SpillwaySession SpillwaySession;
 
 // A tensor of a graph; its id is its position.
 typedef struct {
+  // The size of this struct.
+  size_t struct_bytes;
   // Its name in messages; null for its number.
   const char *name;
   // Its size, not zero.
@@ -134,6 +143,8 @@ typedef struct {
 
 // An op of a graph; its id is its position, and ops stand in one legal order.
 typedef struct {
+  // The size of this struct.
+  size_t struct_bytes;
   // Its name in messages; null for its number.
   const char *name;
   // How long it runs.
@@ -151,7 +162,7 @@ typedef struct {
   // Whether plans may launch it again in the same iteration, on the values that it read the
   // first time: 1, or 0. It then writes the same bytes into its temporaries, and neither reads
   // nor writes the states and inputs that it writes.
-  uint8_t is_repeatable;
+  uint8_t repeatable;
   // How long it takes on the host, where plans may run it instead. 0: on the device alone, as an op
   // that writes an input must.
   uint64_t host_ns;
@@ -165,40 +176,67 @@ typedef struct {
   char message[SPILLWAY_MESSAGE_BYTES];
 } SpillwayError;
 
-// What is known of a machine.
+// What describes a device, its host, and the links between them.
 typedef struct {
   // Device memory.
   uint64_t device_bytes;
   // Host memory that may be pinned.
   uint64_t host_bytes;
-  // The unit of mapping device memory, not zero.
+  // The unit in which device memory is mapped.
   uint64_t chunk_bytes;
-  // Speed of the link to the device while both are in use, not zero.
+  // Speed of the link from host to device.
   uint64_t h2d_bytes_per_s;
-  // Speed of the link to the host while both are in use, not zero.
+  // Speed of the link from device to host.
   uint64_t d2h_bytes_per_s;
-  // What a transfer takes besides its bytes.
+  // Fixed cost of one transfer.
   uint64_t transfer_latency_ns;
-  // What it takes to map a chunk.
+  // Host time to map one chunk, for executors that map as they go.
   uint64_t map_ns_per_chunk;
-  // What it takes to unmap one.
+  // Host time to unmap one chunk, for executors that map as they go.
   uint64_t unmap_ns_per_chunk;
+} SpillwayMachineParameters;
+
+// What is known of a machine.
+typedef struct {
+  // The size of this struct.
+  size_t struct_bytes;
+  // The device, its host, and the links between them.
+  SpillwayMachineParameters parameters;
 } SpillwayMachineDescription;
 
-// How to plan. All zero, or no options at all, stands for the defaults.
+// A setting of a strategy.
 typedef struct {
+  // The size of this struct.
+  size_t struct_bytes;
+  // Its name.
+  const char *name;
+  // Its value, as `spillway plan --set` takes it.
+  const char *value;
+} SpillwaySetting;
+
+// How to plan. No options, or 0 in all fields but the first, stands for the defaults.
+typedef struct {
+  // The size of this struct.
+  size_t struct_bytes;
   // Device memory for the plan: a size (`"4GiB"`), a percentage of what the work needs in-core
   // (`"35%"`), or `"min"`. Null for all of the device's memory.
   const char *budget;
   // The name of a strategy, with its parameters after a colon: `"window:bytes=512MiB,variant=published"`
   // (`docs/strategies.md`). Null for `"auto"`.
   const char *strategy;
-  // Whether the plan may map memory while it runs, instead of before: 1, or 0.
-  uint8_t maps_as_it_runs;
+  // Settings of the strategy.
+  const SpillwaySetting *settings;
+  // How many.
+  size_t setting_count;
+  // Whether the plan may map memory while it runs, instead of before: 1, or 0. Such a plan has no
+  // addresses.
+  uint8_t unplaced;
 } SpillwayPlanOptions;
 
 // What a plan takes, exactly, for the given times of ops and links.
 typedef struct {
+  // The size of this struct, which the caller sets.
+  size_t struct_bytes;
   // The budget that the plan keeps.
   uint64_t budget_bytes;
   // Time from one iteration to the next, once under way.
@@ -210,21 +248,31 @@ typedef struct {
   // Time of a period in which no op runs on the device: the period less the launches there, repeats included.
   uint64_t stall_ns;
   // A period that no plan can beat; the report says among which plans.
-  uint64_t bound_ns;
+  uint64_t lower_bound_ns;
   // The most device memory that is held.
   uint64_t peak_bytes;
   // Bytes copied to the device in one iteration.
-  uint64_t upload_bytes;
+  uint64_t h2d_bytes;
   // Bytes copied to the host in one iteration.
-  uint64_t download_bytes;
+  uint64_t d2h_bytes;
   // Pinned host memory.
   uint64_t host_bytes;
   // Time of the ops that run on the host, there.
   uint64_t host_ns;
+  // Ops that run on the host.
+  uint64_t on_host;
+  // Launches of ops that run again.
+  uint64_t repeats;
+  // Of the peak, what is neither tensors nor workspaces.
+  uint64_t waste_bytes;
+  // Whether ops run in another order than the graph's: 1, or 0.
+  uint8_t reordered;
 } SpillwayFigures;
 
 // A layer, whose weights only it reads.
 typedef struct {
+  // The size of this struct.
+  size_t struct_bytes;
   // Its name in messages; null for its number.
   const char *name;
   // The size of its weights, not zero. They lie at consecutive addresses.
@@ -245,31 +293,30 @@ typedef struct {
   uint64_t output_bytes;
 } SpillwayLayer;
 
-// What must have ended on a stream before a step starts.
+// What must have ended on a stream before a step starts. It has no further fields in later versions.
 typedef struct {
-  // The position of the awaited step among those of its stream in one iteration, or
-  // `SPILLWAY_NONE`.
+  // The position of the awaited step among those of its stream in one iteration; the largest number
+  // if there is nothing to wait for.
   uint32_t index;
-  // How many iterations back that step lies. Where that is before the first, there is nothing to
+  // How many iterations back that step lies. If that is before the first, there is nothing to
   // wait for.
   uint32_t iterations_back;
 } SpillwayWait;
 
 // One step. Steps are enqueued in the order of the list, each on the stream of its kind.
 typedef struct {
-  // `SPILLWAY_PREFETCH`, `SPILLWAY_LAUNCH`, `SPILLWAY_OFFLOAD`, `SPILLWAY_EVICT` or
-  // `SPILLWAY_HOST_RUN`.
+  // A prefetch, a launch, an offload, an evict or a host run.
   uint32_t kind;
   // The op of a launch or of a host run, else the tensor.
   uint32_t id;
   // The first object of the range; 0 of an op.
   uint64_t first_object;
-  // How many objects, or `SPILLWAY_ALL`; 0 of an op. `spillway_plan_addresses` has the bytes.
+  // How many objects, the largest number for all; 0 of an op.
   uint64_t object_count;
   // Whether the op has been launched before in this iteration: 1, or 0.
   uint8_t is_repeat;
-  // The position among the steps of its stream in one iteration. An evict is on no stream:
-  // `SPILLWAY_NONE`.
+  // The position among the steps of its stream in one iteration. An evict is on no stream: it has the
+  // largest number.
   uint32_t index;
   // What it waits for on each stream, by number. For an evict: what must have ended before its
   // memory is free.
@@ -308,21 +355,41 @@ typedef struct {
   uint64_t offset_bytes;
   // How many there are.
   uint64_t bytes;
-} SlabCopy;
+} SpillwaySlabCopy;
 
 // What a switch from one plan to another takes.
 typedef struct {
+  // The size of this struct, which the caller sets.
+  size_t struct_bytes;
   // Bytes of states that stay on the device.
   uint64_t kept_bytes;
   // Bytes copied to the device.
-  uint64_t upload_bytes;
+  uint64_t h2d_bytes;
   // Bytes copied to the host.
-  uint64_t download_bytes;
+  uint64_t d2h_bytes;
   // Time of all copies.
   uint64_t time_ns;
   // Time to map and unmap memory, before the copies. Ahead of a run, the most that it can be.
   uint64_t mapping_ns;
 } SpillwaySwitchFigures;
+
+// A state or an input that a callback fills. It is valid during the call alone.
+//
+// A device with other means may write the bytes of the host block from `offset_bytes` on itself.
+typedef struct {
+  // The size of this struct, which the library sets.
+  size_t struct_bytes;
+  // The tensor.
+  uint32_t tensor;
+  // The iteration, counted from 1; 0 for a state.
+  uint64_t iteration;
+  // The size of the tensor.
+  uint64_t bytes;
+  // Where its value lies in the host block.
+  uint64_t offset_bytes;
+  // The library's own.
+  void *writer;
+} SpillwayFill;
 
 // A device: three streams of work, or four where ops run on the host too, a block of host memory, and
 // device memory that consists of chunks which are mapped at addresses. A session calls these functions from the thread that calls
@@ -334,14 +401,16 @@ typedef struct {
 //
 // The promises of each are those of `docs/backends.md`.
 typedef struct {
+  // The size of this struct.
+  size_t struct_bytes;
   // What the functions get first. It must live as long as the session.
   void *context;
   // The size of a chunk. It must be that of the machine for which was planned.
   uint64_t chunk_bytes;
   // Creates this many chunks of device memory. Called once.
   int32_t (*create)(void *context, uint64_t chunks);
-  // Reserves addresses for this many chunks. They do not begin at 0, which in a launch stands for
-  // no address.
+  // Reserves addresses for this many chunks. They do not begin at 0, which kernels take for no
+  // address.
   int32_t (*reserve)(void *context, uint64_t chunks, uint64_t *address);
   // Maps chunks, by number, at an address.
   int32_t (*map)(void *context, uint64_t address, uint64_t first_chunk, uint64_t chunks);
@@ -382,39 +451,32 @@ typedef struct {
   uint64_t address;
   // How many there are.
   uint64_t bytes;
-} DeviceRange;
+} SpillwayDeviceRange;
 
 // One launch of an op.
 typedef struct {
+  // The size of this struct, which the library sets.
+  size_t struct_bytes;
   // The op.
   uint32_t op;
   // Whether the op has been launched before in this iteration: 1, or 0. A repeat writes the same
-  // bytes into its temporaries; the states and inputs that the op writes have the address 0.
+  // bytes into its temporaries.
   uint8_t is_repeat;
   // The iteration, counted from 1.
   uint64_t iteration;
-  // The ranges of the tensors that the op reads, in the op's order. Each is a whole tensor.
-  const DeviceRange *reads;
+  // The ranges of the tensors that the op reads, in the op's order. Each is a whole tensor; null for a
+  // state, an input or an output that a repeat leaves alone.
+  const SpillwayDeviceRange *const *reads;
   // How many it reads.
   size_t read_count;
-  // The ranges of the tensors that the op writes, in the op's order. Each is a whole tensor.
-  const DeviceRange *writes;
+  // The ranges of the tensors that the op writes, in the op's order. Each is a whole tensor; null for
+  // a state, an input or an output that a repeat leaves alone.
+  const SpillwayDeviceRange *const *writes;
   // How many it writes.
   size_t write_count;
-  // The workspace of the op. It has 0 bytes if the op needs none.
-  DeviceRange workspace;
+  // The workspace of the op. Null if it needs none.
+  const SpillwayDeviceRange *workspace;
 } SpillwayLaunch;
-
-// Where the value of a tensor lies in the host block.
-typedef struct {
-  // The tensor.
-  uint32_t tensor;
-  // Its first byte. Slots follow one another without gaps, so they are aligned as the sizes of
-  // tensors are.
-  uint64_t offset_bytes;
-  // Its size.
-  uint64_t bytes;
-} SpillwaySlot;
 
 // Bytes of the host block.
 typedef struct {
@@ -426,36 +488,38 @@ typedef struct {
 
 // One run of an op on the host.
 typedef struct {
+  // The size of this struct, which the library sets.
+  size_t struct_bytes;
   // The op.
   uint32_t op;
   // The iteration, counted from 1.
   uint64_t iteration;
   // The ranges of the host block that the op reads, in the op's order. Each is a whole tensor.
-  const SpillwayHostRange *reads;
+  const SpillwayHostRange *const *reads;
   // How many it reads.
   size_t read_count;
   // The ranges of the host block that the op writes, in the op's order. Each is a whole tensor. A
   // tensor that it updates in place has one range in both lists.
-  const SpillwayHostRange *writes;
+  const SpillwayHostRange *const *writes;
   // How many it writes.
   size_t write_count;
 } SpillwayHostLaunch;
 
 // What ops compute, and the values of states and inputs. Each function gets `context` first, and
-// returns 0, or a number as the functions of a device do. None but `launch_on_host` may be null, and
-// none may unwind.
+// returns 0, or a number as the functions of a device do. None may unwind.
 typedef struct {
+  // The size of this struct.
+  size_t struct_bytes;
   // What the functions get first. It must live as long as the session.
   void *context;
   // Enqueues an op on the stream for compute. It may touch exactly what the launch names.
   int32_t (*launch)(void *context, const SpillwayLaunch *launch);
-  // Writes the first value of every state into its slot of the host block. Called once.
-  int32_t (*fill_states)(void *context, const SpillwaySlot *slots, size_t slot_count);
-  // Writes the value of every input in an iteration into its slot of the host block.
-  int32_t (*fill_inputs)(void *context,
-                         uint64_t iteration,
-                         const SpillwaySlot *slots,
-                         size_t slot_count);
+  // Fills a state with its first value, by `spillway_fill_f32` and the like. Called once for each state. If
+  // it is null, states are zeros.
+  int32_t (*fill_state)(void *context, SpillwayFill *state);
+  // Fills an input with its value in an iteration, by the same functions. Called once for each input and
+  // iteration. May be null if the graph has no inputs.
+  int32_t (*fill_input)(void *context, SpillwayFill *input);
   // Enqueues an op on the stream for the host. It may touch exactly the bytes of the host block that
   // the launch names, which is valid during this call alone. If it is null, no session starts whose plan
   // runs ops on the host.
@@ -527,6 +591,17 @@ SpillwayCode spillway_machine_from_json(const uint8_t *json,
 // # Safety
 // The pointer is as `spillway.h` says.
 void spillway_machine_free(SpillwayMachine *machine);
+
+// Gives the smallest budget with which a graph can be planned for a machine. `options` may be null; of
+// its fields, only the strategy and its settings matter.
+//
+// # Safety
+// The pointers are as `spillway.h` says.
+SpillwayCode spillway_graph_min_feasible_bytes(const SpillwayGraph *graph,
+                                               const SpillwayMachine *machine,
+                                               const SpillwayPlanOptions *options,
+                                               uint64_t *min_feasible_bytes,
+                                               SpillwayError *error);
 
 // Plans a graph for a machine, and proves the plan. `options` may be null.
 //
@@ -614,31 +689,32 @@ void spillway_plan_free(SpillwayPlan *plan);
 // order of the layers that have one, and then the outputs. The plan has addresses, and each
 // tensor lies in one piece. `budget` is as in `SpillwayPlanOptions`, for weights, caches, outputs and, if
 // layers have activations, for three times the largest of these; percentages are of all but the last, and
-// `"min"` is the size that `spillway_layers_least` returns. Addresses are multiples of the machine's
+// `"min"` is the size that `spillway_streaming_min_feasible` returns. Addresses are multiples of the machine's
 // `chunk_bytes`, which may be as small as the device's alignment.
 //
 // # Safety
 // The pointers are as `spillway.h` says.
-SpillwayCode spillway_plan_layers(const SpillwayLayer *layers,
-                                  size_t layer_count,
-                                  const SpillwayMachine *machine,
-                                  const char *budget,
-                                  SpillwayPlan **plan,
-                                  SpillwayError *error);
+SpillwayCode spillway_streaming_plan(const SpillwayLayer *layers,
+                                     size_t layer_count,
+                                     const SpillwayMachine *machine,
+                                     const char *budget,
+                                     SpillwayPlan **plan,
+                                     SpillwayError *error);
 
 // Gives the least budget with which layers can be streamed, and the first layer that needs it: the size of the
 // largest layer that cannot run on the host, of the caches and outputs of all such layers, and of activations.
 //
 // # Safety
 // The pointers are as `spillway.h` says.
-SpillwayCode spillway_layers_least(const SpillwayLayer *layers,
-                                   size_t layer_count,
-                                   const SpillwayMachine *machine,
-                                   uint64_t *budget_bytes,
-                                   size_t *layer,
-                                   SpillwayError *error);
+SpillwayCode spillway_streaming_min_feasible(const SpillwayLayer *layers,
+                                             size_t layer_count,
+                                             const SpillwayMachine *machine,
+                                             uint64_t *budget_bytes,
+                                             size_t *layer,
+                                             SpillwayError *error);
 
-// Writes the steps of a plan into a buffer, and their number into `needed`. Where the buffer is
+// Writes the steps of a plan into a buffer, and their number into `needed`. `step_bytes` is the size of
+// `SpillwayStep`. Where the buffer is
 // too short, only the number is written. The list repeats for ever: it has the steps of one
 // iteration, or of `iterations`, one after the other, which differ only in their waits.
 //
@@ -646,12 +722,14 @@ SpillwayCode spillway_layers_least(const SpillwayLayer *layers,
 // The pointers are as `spillway.h` says.
 SpillwayCode spillway_plan_steps(const SpillwayPlan *plan,
                                  SpillwayStep *into,
+                                 size_t step_bytes,
                                  size_t capacity,
                                  size_t *needed,
                                  uint32_t *iterations,
                                  SpillwayError *error);
 
 // Writes the offsets of all that the plan touches into a buffer, and their number into `needed`;
+// `run_bytes` is the size of `SpillwayRun`;
 // where the buffer is too short, only the number. They are offsets in one slab, which the runtime
 // allocates once, of `slab_bytes`. First comes what is on the device at the start, then what each step
 // touches, in the order of the steps: of a copy, a part of a tensor; of a launch, each of its tensors
@@ -663,28 +741,85 @@ SpillwayCode spillway_plan_steps(const SpillwayPlan *plan,
 // The pointers are as `spillway.h` says.
 SpillwayCode spillway_plan_addresses(const SpillwayPlan *plan,
                                      SpillwayRun *into,
+                                     size_t run_bytes,
                                      size_t capacity,
                                      size_t *needed,
                                      uint64_t *slab_bytes,
                                      SpillwayError *error);
 
 // Writes the copies of a switch from one plan, after so many iterations, to another into a buffer, and
-// their number into `needed`; if the buffer is too short, only the number. Both plans have the same
+// their number into `needed`; if the buffer is too short, only the number. `copy_bytes` is the size of
+// `SpillwaySlabCopy`. Both plans have the same
 // states and lie in one slab, each at its `spillway_plan_addresses`; `slab_bytes` becomes the larger
 // size. Bytes that both hold at the same offset stay. Downloads go in order on one stream and uploads on another.
 // `figures` may be null; it becomes the cost of the copies.
 //
 // # Safety
 // The pointers are as `spillway.h` says.
-SpillwayCode spillway_plan_slab_switch(const SpillwayPlan *from,
-                                       uint64_t iterations,
-                                       const SpillwayPlan *to,
-                                       SlabCopy *into,
-                                       size_t capacity,
-                                       size_t *needed,
-                                       uint64_t *slab_bytes,
-                                       SpillwaySwitchFigures *figures,
-                                       SpillwayError *error);
+SpillwayCode spillway_plan_slab_switch_to(const SpillwayPlan *from,
+                                          uint64_t iterations,
+                                          const SpillwayPlan *to,
+                                          SpillwaySlabCopy *into,
+                                          size_t copy_bytes,
+                                          size_t capacity,
+                                          size_t *needed,
+                                          uint64_t *slab_bytes,
+                                          SpillwaySwitchFigures *figures,
+                                          SpillwayError *error);
+
+// Writes numbers of 32 bits (`float`) as the value of a state or an input, which they must fill.
+//
+// # Safety
+// The pointers are as `spillway.h` says.
+SpillwayCode spillway_fill_f32(SpillwayFill *fill,
+                               const float *values,
+                               size_t count,
+                               SpillwayError *error);
+
+// Writes numbers of 64 bits (`double`) as the value of a state or an input, which they must fill.
+//
+// # Safety
+// The pointers are as `spillway.h` says.
+SpillwayCode spillway_fill_f64(SpillwayFill *fill,
+                               const double *values,
+                               size_t count,
+                               SpillwayError *error);
+
+// Writes integers of 32 bits as the value of a state or an input, which they must fill.
+//
+// # Safety
+// The pointers are as `spillway.h` says.
+SpillwayCode spillway_fill_i32(SpillwayFill *fill,
+                               const int32_t *values,
+                               size_t count,
+                               SpillwayError *error);
+
+// Writes integers of 64 bits as the value of a state or an input, which they must fill.
+//
+// # Safety
+// The pointers are as `spillway.h` says.
+SpillwayCode spillway_fill_i64(SpillwayFill *fill,
+                               const int64_t *values,
+                               size_t count,
+                               SpillwayError *error);
+
+// Writes numbers of 16 bits, such as those of half precision, as the value of a state or an input, which they must fill.
+//
+// # Safety
+// The pointers are as `spillway.h` says.
+SpillwayCode spillway_fill_u16(SpillwayFill *fill,
+                               const uint16_t *values,
+                               size_t count,
+                               SpillwayError *error);
+
+// Writes bytes as the value of a state or an input, which they must fill.
+//
+// # Safety
+// The pointers are as `spillway.h` says.
+SpillwayCode spillway_fill_bytes(SpillwayFill *fill,
+                                 const uint8_t *values,
+                                 size_t count,
+                                 SpillwayError *error);
 
 // Sets up device and host memory for a plan, fills states and the first inputs, and uploads what is
 // resident at the start of an iteration. The tables of callbacks are copied.
@@ -702,19 +837,19 @@ SpillwayCode spillway_session_new(const SpillwayPlan *plan,
 //
 // # Safety
 // The pointers are as `spillway.h` says.
-SpillwayCode spillway_session_new_for(const SpillwayPlan *plan,
-                                      const SpillwayPlan *const *others,
-                                      size_t other_count,
-                                      const SpillwayDevice *device,
-                                      const SpillwayKernels *kernels,
-                                      SpillwaySession **session,
-                                      SpillwayError *error);
+SpillwayCode spillway_session_with_others(const SpillwayPlan *plan,
+                                          const SpillwayPlan *const *others,
+                                          size_t other_count,
+                                          const SpillwayDevice *device,
+                                          const SpillwayKernels *kernels,
+                                          SpillwaySession **session,
+                                          SpillwayError *error);
 
 // Says what a switch between two plans takes, ahead of a session.
 //
 // # Safety
 // The pointers are as `spillway.h` says.
-SpillwayCode spillway_switch_figures(const SpillwayPlan *from,
+SpillwayCode spillway_plan_switch_to(const SpillwayPlan *from,
                                      const SpillwayPlan *to,
                                      SpillwaySwitchFigures *figures,
                                      SpillwayError *error);
@@ -723,8 +858,8 @@ SpillwayCode spillway_switch_figures(const SpillwayPlan *from,
 // hold on the device stay there where that can be. The plans may be for two graphs whose states
 // have the same names and sizes.
 //
-// `kernels` are those of the other graph; null keeps the callbacks. `fill_states` is not called;
-// `fill_inputs` is called for the next iteration, also if it has been called for that with the old
+// `kernels` are those of the other graph; null keeps the callbacks. `fill_state` is not called;
+// `fill_input` is called for the next iteration, also if it has been called for that with the old
 // plan. `figures` may be null. If the code is `SPILLWAY_CODE_NO_SWITCH`, the session goes on with
 // the old plan; after an error of the device, no further iteration runs.
 //
@@ -812,6 +947,22 @@ SpillwayCode spillway_session_read_output(SpillwaySession *session,
                                           uint8_t *into,
                                           size_t bytes,
                                           SpillwayError *error);
+
+// Gives how many iterations have been enqueued, over all plans.
+//
+// # Safety
+// The pointers are as `spillway.h` says.
+SpillwayCode spillway_session_iterations(const SpillwaySession *session,
+                                         uint64_t *iterations,
+                                         SpillwayError *error);
+
+// Gives the device's memory that a session has taken for its plans.
+//
+// # Safety
+// The pointers are as `spillway.h` says.
+SpillwayCode spillway_session_device_bytes(const SpillwaySession *session,
+                                           uint64_t *device_bytes,
+                                           SpillwayError *error);
 
 // Frees a session. Null does nothing. The device must have ended all work before its own memory
 // goes.

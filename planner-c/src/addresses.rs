@@ -1,12 +1,12 @@
 //! Where everything lies in one allocation of device memory.
 
-use crate::boundary::{call, fill, given};
+use crate::boundary::{call, fill_entries, given, put_sized};
 use crate::error::{Code, Error};
 use crate::plan::Plan;
 use crate::session::SwitchFigures;
-use crate::steps::SPILLWAY_NONE;
 use planner_core::machine::Direction;
 use planner_core::placement::{Holder, Run as CoreRun};
+use spillway_c_types::steps::NONE;
 
 /// Bytes that a step touches and that lie at consecutive offsets.
 #[repr(C)]
@@ -29,6 +29,7 @@ pub struct Run {
 }
 
 /// Writes the offsets of all that the plan touches into a buffer, and their number into `needed`;
+/// `run_bytes` is the size of `SpillwayRun`;
 /// where the buffer is too short, only the number. They are offsets in one slab, which the runtime
 /// allocates once, of `slab_bytes`. First comes what is on the device at the start, then what each step
 /// touches, in the order of the steps: of a copy, a part of a tensor; of a launch, each of its tensors
@@ -42,6 +43,7 @@ pub struct Run {
 pub unsafe extern "C" fn spillway_plan_addresses(
     plan: *const Plan,
     into: *mut Run,
+    run_bytes: usize,
     capacity: usize,
     needed: *mut usize,
     slab_bytes: *mut u64,
@@ -54,7 +56,7 @@ pub unsafe extern "C" fn spillway_plan_addresses(
         let runs: Vec<_> = addresses.all().iter().map(describe).collect();
         // SAFETY: the same. Null, or one value that may be uninitialised.
         unsafe {
-            fill(into, capacity, needed, &runs)?;
+            fill_entries(into, (run_bytes, "run_bytes"), capacity, needed, &runs)?;
             if !slab_bytes.is_null() {
                 slab_bytes.write(addresses.slab_bytes());
             }
@@ -84,7 +86,8 @@ pub struct SlabCopy {
 }
 
 /// Writes the copies of a switch from one plan, after so many iterations, to another into a buffer, and
-/// their number into `needed`; if the buffer is too short, only the number. Both plans have the same
+/// their number into `needed`; if the buffer is too short, only the number. `copy_bytes` is the size of
+/// `SpillwaySlabCopy`. Both plans have the same
 /// states and lie in one slab, each at its `spillway_plan_addresses`; `slab_bytes` becomes the larger
 /// size. Bytes that both hold at the same offset stay. Downloads go in order on one stream and uploads on another.
 /// `figures` may be null; it becomes the cost of the copies.
@@ -92,11 +95,12 @@ pub struct SlabCopy {
 /// # Safety
 /// The pointers are as `spillway.h` says.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn spillway_plan_slab_switch(
+pub unsafe extern "C" fn spillway_plan_slab_switch_to(
     from: *const Plan,
     iterations: u64,
     to: *const Plan,
     into: *mut SlabCopy,
+    copy_bytes: usize,
     capacity: usize,
     needed: *mut usize,
     slab_bytes: *mut u64,
@@ -110,12 +114,12 @@ pub unsafe extern "C" fn spillway_plan_slab_switch(
         let copies: Vec<_> = switch.copies.iter().map(describe_copy).collect();
         // SAFETY: the same. Null, or one value that may be uninitialised.
         unsafe {
-            fill(into, capacity, needed, &copies)?;
+            fill_entries(into, (copy_bytes, "copy_bytes"), capacity, needed, &copies)?;
             if !slab_bytes.is_null() {
                 slab_bytes.write(switch.slab_bytes);
             }
             if !figures.is_null() {
-                figures.write(switch.figures.into());
+                put_sized(figures, &switch.figures.into(), "figures")?;
             }
         }
         Ok(())
@@ -125,7 +129,8 @@ pub unsafe extern "C" fn spillway_plan_slab_switch(
 }
 
 fn describe_copy(copy: &spillway::SlabCopy) -> SlabCopy {
-    let spillway::SlabCopy { direction, waits, tensor, first_byte, offset_bytes, bytes } = *copy;
+    let spillway::SlabCopy { direction, waits, tensor, first_byte, offset_bytes, bytes, .. } =
+        *copy;
     let is_upload = u8::from(direction == Direction::HostToDevice);
     SlabCopy {
         tensor: tensor.0,
@@ -143,6 +148,6 @@ fn describe(run: &CoreRun) -> Run {
         Holder::Tensor(tensor) => (tensor.0, 0),
         Holder::Workspace(op) => (op.0, 1),
     };
-    let step = entry.unwrap_or(SPILLWAY_NONE);
+    let step = entry.unwrap_or(NONE);
     Run { step, id, is_workspace, first_byte, offset_bytes, bytes }
 }

@@ -5,6 +5,7 @@
 //! during the call; and a handle comes from this library and has not been freed.
 
 use crate::error::{Code, Error, Failure};
+use spillway_c_types::sized::{self, Array, Versioned};
 use std::ffi::{CStr, c_char};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::{ptr, slice};
@@ -48,6 +49,64 @@ pub(crate) unsafe fn given_mut<'a, T>(value: *mut T, name: &str) -> Result<&'a m
     unsafe { value.as_mut() }.ok_or_else(|| Failure::argument(format!("{name} is null")))
 }
 
+/// A struct that the caller must pass and that begins with its size.
+///
+/// # Safety
+/// That of the module; the struct has as many bytes as its size says.
+pub(crate) unsafe fn given_sized<T: Versioned>(at: *const T, name: &str) -> Result<T, Failure> {
+    if at.is_null() {
+        return Err(Failure::argument(format!("{name} is null")));
+    }
+    // SAFETY: not null, so it points to one struct.
+    Ok(unsafe { sized::read(at, name) }?)
+}
+
+/// An array of structs that begin with their size. It may be null if it is empty.
+///
+/// # Safety
+/// That of [`given_sized`].
+pub(crate) unsafe fn sized_array<T: Versioned>(
+    values: *const T,
+    count: usize,
+    name: &str,
+) -> Result<Vec<T>, Failure> {
+    check_size::<T>(count, name)?;
+    if values.is_null() && count > 0 {
+        return Err(Failure::argument(format!("{name} is null, but has {count} entries")));
+    }
+    // SAFETY: it points to `count` structs.
+    let array = unsafe { Array::new(values, count, name) }?;
+    Ok(array.iter().collect::<Result<_, _>>()?)
+}
+
+/// Checks that a struct can be written later.
+///
+/// # Safety
+/// That of [`put_sized`].
+pub(crate) unsafe fn check_sized<T: Versioned>(at: *const T, name: &str) -> Result<(), Failure> {
+    if at.is_null() {
+        return Err(Failure::argument(format!("{name} is null")));
+    }
+    // SAFETY: not null, so it points to one struct.
+    Ok(unsafe { sized::check(at, name) }?)
+}
+
+/// Writes a struct that begins with its size.
+///
+/// # Safety
+/// That of the module: `at` is null, or points to a struct whose size is initialised.
+pub(crate) unsafe fn put_sized<T: Versioned>(
+    at: *mut T,
+    value: &T,
+    name: &str,
+) -> Result<(), Failure> {
+    if at.is_null() {
+        return Err(Failure::argument(format!("{name} is null")));
+    }
+    // SAFETY: not null, so it points to one struct.
+    Ok(unsafe { sized::write(at, value, name) }?)
+}
+
 /// An array, which may be null if it is empty.
 ///
 /// # Safety
@@ -61,6 +120,10 @@ pub(crate) unsafe fn array<'a, T>(
     match (count, values.is_null()) {
         (0, _) => Ok(&[]),
         (_, true) => Err(Failure::argument(format!("{name} is null, but has {count} entries"))),
+        _ if !values.is_aligned() => {
+            let bytes = align_of::<T>();
+            Err(Failure::argument(format!("{name} begins at no multiple of {bytes} bytes")))
+        }
         // SAFETY: it points to `count` values, which fit into the address space.
         _ => Ok(unsafe { slice::from_raw_parts(values, count) }),
     }
@@ -123,6 +186,55 @@ pub(crate) unsafe fn free<T>(handle: *mut T) {
     }
 }
 
+/// Writes structs into the caller's buffer, in which each has so many bytes, and how many there are in any
+/// case.
+///
+/// # Safety
+/// That of the module: `into` points to `capacity` structs of this size, which may be uninitialised.
+pub(crate) unsafe fn fill_entries<T: Copy>(
+    into: *mut T,
+    (entry_bytes, name): (usize, &str),
+    capacity: usize,
+    needed: *mut usize,
+    values: &[T],
+) -> Result<(), Failure> {
+    if entry_bytes < size_of::<T>() {
+        let least_bytes = size_of::<T>();
+        return Err(Failure::argument(format!(
+            "{name} is {entry_bytes}, but an entry has {least_bytes} bytes or more"
+        )));
+    }
+    // SAFETY: the caller's promise.
+    unsafe { check_room(into, capacity, needed, values.len()) }?;
+    for (position, value) in values.iter().enumerate() {
+        // SAFETY: `into` has room for no fewer entries.
+        unsafe { sized::write_entry(into.byte_add(position * entry_bytes), value, entry_bytes) };
+    }
+    Ok(())
+}
+
+/// Says how many values there are, and checks that the caller's buffer has room for them.
+///
+/// # Safety
+/// That of the module.
+unsafe fn check_room<T>(
+    into: *mut T,
+    capacity: usize,
+    needed: *mut usize,
+    count: usize,
+) -> Result<(), Failure> {
+    // SAFETY: the caller's promise.
+    unsafe { Out::new(needed, "needed") }?.put(count);
+    if capacity < count {
+        let message = format!("the buffer holds {capacity}, but {count} are needed");
+        return Err(Failure::new(Code::BufferTooShort, message));
+    }
+    match into.is_null() && count > 0 {
+        true => Err(Failure::argument("the buffer is null")),
+        false => Ok(()),
+    }
+}
+
 /// Writes values into the caller's buffer, and how many there are in any case.
 ///
 /// # Safety
@@ -134,14 +246,7 @@ pub(crate) unsafe fn fill<T: Copy>(
     values: &[T],
 ) -> Result<(), Failure> {
     // SAFETY: the caller's promise.
-    unsafe { Out::new(needed, "needed") }?.put(values.len());
-    if capacity < values.len() {
-        let message = format!("the buffer holds {capacity}, but {} are needed", values.len());
-        return Err(Failure::new(Code::BufferTooShort, message));
-    }
-    if into.is_null() && !values.is_empty() {
-        return Err(Failure::argument("the buffer is null"));
-    }
+    unsafe { check_room(into, capacity, needed, values.len()) }?;
     if !values.is_empty() {
         // SAFETY: `into` has room for `capacity` values, which are no fewer, and a buffer of the
         // caller's does not overlap with ours.

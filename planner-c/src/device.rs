@@ -6,6 +6,7 @@ use planner_core::backend::{
     BackendError, Chunks, DeviceAddress, ErrorKind, ErrorType, HostRange, Paging, Point, Streams,
     Transfers,
 };
+use spillway_c_types::sized::Versioned;
 use std::ffi::c_void;
 use std::fmt;
 
@@ -21,14 +22,16 @@ use std::fmt;
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct Device {
+    /// The size of this struct.
+    pub struct_bytes: usize,
     /// What the functions get first. It must live as long as the session.
     pub context: *mut c_void,
     /// The size of a chunk. It must be that of the machine for which was planned.
     pub chunk_bytes: u64,
     /// Creates this many chunks of device memory. Called once.
     pub create: Option<extern "C" fn(context: *mut c_void, chunks: u64) -> i32>,
-    /// Reserves addresses for this many chunks. They do not begin at 0, which in a launch stands for
-    /// no address.
+    /// Reserves addresses for this many chunks. They do not begin at 0, which kernels take for no
+    /// address.
     pub reserve: Option<extern "C" fn(context: *mut c_void, chunks: u64, address: *mut u64) -> i32>,
     /// Maps chunks, by number, at an address.
     pub map: Option<
@@ -81,6 +84,9 @@ pub struct Device {
     /// or 0. Without it, no session starts whose plan runs ops on the host.
     pub has_host_stream: u8,
 }
+
+// SAFETY: it is `repr(C)`, begins with its size, and may be all zero.
+unsafe impl Versioned for Device {}
 
 /// A callback that failed.
 #[derive(Debug)]

@@ -1,5 +1,6 @@
 //! Codes and sentences.
 
+use spillway_c_types::sized::SizeError;
 use std::ffi::c_char;
 use std::{fmt, ptr};
 
@@ -83,6 +84,12 @@ impl Failure {
             *to = if from == 0 { b' ' as c_char } else { from as c_char };
         }
         Error { code: self.code, message }
+    }
+}
+
+impl From<SizeError<'_>> for Failure {
+    fn from(error: SizeError<'_>) -> Self {
+        Self::argument(error)
     }
 }
 

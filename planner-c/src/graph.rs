@@ -1,20 +1,12 @@
 //! Graphs.
 
-use crate::boundary::{self, Out, array, call, hand_out, text};
+use crate::boundary::{self, Out, array, call, hand_out, sized_array, text};
 use crate::error::{Code, Error, Failure};
-use planner_core::{Kind, TensorId};
+use planner_core::TensorId;
+use spillway_c_types::kinds;
+use spillway_c_types::sized::Versioned;
 use std::ffi::c_char;
 use workloads::{OwnedGraph, format};
-
-/// A tensor that keeps its value from one iteration to the next.
-pub const SPILLWAY_STATE: u32 = 0;
-/// A tensor that has a new value on the host in each iteration.
-pub const SPILLWAY_INPUT: u32 = 1;
-/// A tensor that an op writes before any op reads it.
-pub const SPILLWAY_TEMPORARY: u32 = 2;
-/// A tensor that an op writes before any op reads it, and whose last value each iteration leaves on
-/// the host.
-pub const SPILLWAY_OUTPUT: u32 = 3;
 
 /// One iteration of a computation that repeats for ever.
 pub struct Graph(pub(crate) spillway::Graph);
@@ -23,6 +15,8 @@ pub struct Graph(pub(crate) spillway::Graph);
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct TensorDescription {
+    /// The size of this struct.
+    pub struct_bytes: usize,
     /// Its name in messages; null for its number.
     pub name: *const c_char,
     /// Its size, not zero.
@@ -35,6 +29,8 @@ pub struct TensorDescription {
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct OpDescription {
+    /// The size of this struct.
+    pub struct_bytes: usize,
     /// Its name in messages; null for its number.
     pub name: *const c_char,
     /// How long it runs.
@@ -52,11 +48,16 @@ pub struct OpDescription {
     /// Whether plans may launch it again in the same iteration, on the values that it read the
     /// first time: 1, or 0. It then writes the same bytes into its temporaries, and neither reads
     /// nor writes the states and inputs that it writes.
-    pub is_repeatable: u8,
+    pub repeatable: u8,
     /// How long it takes on the host, where plans may run it instead. 0: on the device alone, as an op
     /// that writes an input must.
     pub host_ns: u64,
 }
+
+// SAFETY: they are `repr(C)`, begin with their size, and may be all zero.
+unsafe impl Versioned for TensorDescription {}
+// SAFETY: the same.
+unsafe impl Versioned for OpDescription {}
 
 /// Makes a graph of `tensor_count` tensors and `op_count` ops. `name` may be null.
 ///
@@ -77,8 +78,8 @@ pub unsafe extern "C" fn spillway_graph_new(
         let (name, tensors, ops, out) = unsafe {
             (
                 text(name, "name")?,
-                array(tensors, tensor_count, "tensors")?,
-                array(ops, op_count, "ops")?,
+                sized_array(tensors, tensor_count, "a tensor")?,
+                sized_array(ops, op_count, "an op")?,
                 Out::new(graph, "graph")?,
             )
         };
@@ -105,15 +106,9 @@ unsafe fn push_tensor(
     at: usize,
     tensor: &TensorDescription,
 ) -> Result<(), Failure> {
-    let kind = match tensor.kind {
-        SPILLWAY_STATE => Kind::State,
-        SPILLWAY_INPUT => Kind::Input,
-        SPILLWAY_TEMPORARY => Kind::Temporary,
-        SPILLWAY_OUTPUT => Kind::Output,
-        kind => {
-            return Err(Failure::argument(format!("tensor {at} has kind {kind}: no such kind")));
-        }
-    };
+    let number = tensor.kind;
+    let no_kind = || Failure::argument(format!("tensor {at} has kind {number}: no such kind"));
+    let kind = kinds::kind(number).ok_or_else(no_kind)?;
     // SAFETY: the caller's promise.
     let name = unsafe { text(tensor.name, "the name of a tensor") }?;
     owned.push_tensor(name.map_or_else(|| at.to_string(), str::to_owned), tensor.bytes, kind);
@@ -134,7 +129,7 @@ unsafe fn push_op(owned: &mut OwnedGraph, at: usize, op: &OpDescription) -> Resu
     let ids = |ids: &[u32]| ids.iter().copied().map(TensorId).collect::<Vec<_>>();
     let name = name.map_or_else(|| at.to_string(), str::to_owned);
     let id = owned.push_op(name, op.time_ns, op.workspace_bytes, &ids(reads), &ids(writes));
-    if op.is_repeatable != 0 {
+    if op.repeatable != 0 {
         owned.set_repeatable(id);
     }
     if op.host_ns != 0 {

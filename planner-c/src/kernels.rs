@@ -2,31 +2,40 @@
 
 use crate::device::{Callbacks, Failed, check};
 use crate::error::Failure;
-use planner_core::backend::{HostKernels, HostLaunch, Kernels as CoreKernels, Launch};
-use planner_core::{HostLayout, Kind, TensorId};
+use crate::fill::{Fill, Writer};
+use planner_core::Kind;
+use planner_core::backend::{
+    FillError, HostKernels, HostLaunch, InputWriter, Kernels as CoreKernels, Launch, StateWriter,
+};
+use spillway_c_types::sized::Versioned;
 use std::ffi::c_void;
+use std::ptr;
 
 /// One launch of an op.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct LaunchDescription {
+    /// The size of this struct, which the library sets.
+    pub struct_bytes: usize,
     /// The op.
     pub op: u32,
     /// Whether the op has been launched before in this iteration: 1, or 0. A repeat writes the same
-    /// bytes into its temporaries; the states and inputs that the op writes have the address 0.
+    /// bytes into its temporaries.
     pub is_repeat: u8,
     /// The iteration, counted from 1.
     pub iteration: u64,
-    /// The ranges of the tensors that the op reads, in the op's order. Each is a whole tensor.
-    pub reads: *const DeviceRange,
+    /// The ranges of the tensors that the op reads, in the op's order. Each is a whole tensor; null for a
+    /// state, an input or an output that a repeat leaves alone.
+    pub reads: *const *const DeviceRange,
     /// How many it reads.
     pub read_count: usize,
-    /// The ranges of the tensors that the op writes, in the op's order. Each is a whole tensor.
-    pub writes: *const DeviceRange,
+    /// The ranges of the tensors that the op writes, in the op's order. Each is a whole tensor; null for
+    /// a state, an input or an output that a repeat leaves alone.
+    pub writes: *const *const DeviceRange,
     /// How many it writes.
     pub write_count: usize,
-    /// The workspace of the op. It has 0 bytes if the op needs none.
-    pub workspace: DeviceRange,
+    /// The workspace of the op. Null if it needs none.
+    pub workspace: *const DeviceRange,
 }
 
 /// Bytes at an address of the device.
@@ -65,57 +74,41 @@ impl From<planner_core::backend::HostRange> for HostRange {
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct HostLaunchDescription {
+    /// The size of this struct, which the library sets.
+    pub struct_bytes: usize,
     /// The op.
     pub op: u32,
     /// The iteration, counted from 1.
     pub iteration: u64,
     /// The ranges of the host block that the op reads, in the op's order. Each is a whole tensor.
-    pub reads: *const HostRange,
+    pub reads: *const *const HostRange,
     /// How many it reads.
     pub read_count: usize,
     /// The ranges of the host block that the op writes, in the op's order. Each is a whole tensor. A
     /// tensor that it updates in place has one range in both lists.
-    pub writes: *const HostRange,
+    pub writes: *const *const HostRange,
     /// How many it writes.
     pub write_count: usize,
 }
 
-/// Where the value of a tensor lies in the host block.
-#[repr(C)]
-#[derive(Clone, Copy, Debug)]
-pub struct Slot {
-    /// The tensor.
-    pub tensor: u32,
-    /// Its first byte. Slots follow one another without gaps, so they are aligned as the sizes of
-    /// tensors are.
-    pub offset_bytes: u64,
-    /// Its size.
-    pub bytes: u64,
-}
-
 /// What ops compute, and the values of states and inputs. Each function gets `context` first, and
-/// returns 0, or a number as the functions of a device do. None but `launch_on_host` may be null, and
-/// none may unwind.
+/// returns 0, or a number as the functions of a device do. None may unwind.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct Kernels {
+    /// The size of this struct.
+    pub struct_bytes: usize,
     /// What the functions get first. It must live as long as the session.
     pub context: *mut c_void,
     /// Enqueues an op on the stream for compute. It may touch exactly what the launch names.
     pub launch:
         Option<extern "C" fn(context: *mut c_void, launch: *const LaunchDescription) -> i32>,
-    /// Writes the first value of every state into its slot of the host block. Called once.
-    pub fill_states:
-        Option<extern "C" fn(context: *mut c_void, slots: *const Slot, slot_count: usize) -> i32>,
-    /// Writes the value of every input in an iteration into its slot of the host block.
-    pub fill_inputs: Option<
-        extern "C" fn(
-            context: *mut c_void,
-            iteration: u64,
-            slots: *const Slot,
-            slot_count: usize,
-        ) -> i32,
-    >,
+    /// Fills a state with its first value, by `spillway_fill_f32` and the like. Called once for each state. If
+    /// it is null, states are zeros.
+    pub fill_state: Option<extern "C" fn(context: *mut c_void, state: *mut Fill) -> i32>,
+    /// Fills an input with its value in an iteration, by the same functions. Called once for each input and
+    /// iteration. May be null if the graph has no inputs.
+    pub fill_input: Option<extern "C" fn(context: *mut c_void, input: *mut Fill) -> i32>,
     /// Enqueues an op on the stream for the host. It may touch exactly the bytes of the host block that
     /// the launch names, which is valid during this call alone. If it is null, no session starts whose plan
     /// runs ops on the host.
@@ -123,75 +116,60 @@ pub struct Kernels {
         Option<extern "C" fn(context: *mut c_void, launch: *const HostLaunchDescription) -> i32>,
 }
 
+// SAFETY: it is `repr(C)`, begins with its size, and may be all zero.
+unsafe impl Versioned for Kernels {}
+
+/// Zeros are written in pieces of so many bytes.
+const ZEROS: [u8; 4096] = [0; 4096];
+
 /// Kernels of which all callbacks are there.
 pub(crate) struct Launcher {
     kernels: Kernels,
-    /// States, and inputs, with their sizes.
-    states: Vec<(TensorId, u64)>,
-    inputs: Vec<(TensorId, u64)>,
     /// Buffers for callbacks, which are used again.
-    slots: Vec<Slot>,
     operands: Vec<DeviceRange>,
+    at_operands: Vec<*const DeviceRange>,
     ranges: Vec<HostRange>,
+    at_ranges: Vec<*const HostRange>,
 }
 
-// SAFETY: as for the callbacks of a device.
+// SAFETY: as for the callbacks of a device. The pointers are to the buffers, and are made for each call.
 unsafe impl Send for Launcher {}
 
 impl Launcher {
     pub(crate) fn new(kernels: &Kernels, graph: &spillway::Graph) -> Result<Self, Failure> {
+        let has_inputs = graph.owned().tensors.iter().any(|tensor| tensor.kind == Kind::Input);
         let all = [
             ("launch", kernels.launch.is_some()),
-            ("fill_states", kernels.fill_states.is_some()),
-            ("fill_inputs", kernels.fill_inputs.is_some()),
+            ("fill_input", kernels.fill_input.is_some() || !has_inputs),
         ];
         if let Some((name, _)) = all.into_iter().find(|(_, is_there)| !is_there) {
             return Err(Failure::argument(format!("{name} of the kernels is null")));
         }
-        let tensors = || (0..).map(TensorId).zip(&graph.owned().tensors);
-        let of = |kind| {
-            let of_kind = tensors().filter(move |(_, tensor)| tensor.kind == kind);
-            of_kind.map(|(id, tensor)| (id, tensor.bytes)).collect()
-        };
         Ok(Self {
             kernels: *kernels,
-            states: of(Kind::State),
-            inputs: of(Kind::Input),
-            slots: Vec::new(),
             operands: Vec::new(),
+            at_operands: Vec::new(),
             ranges: Vec::new(),
+            at_ranges: Vec::new(),
         })
     }
-}
 
-impl Launcher {
     /// The caller's table.
     pub(crate) const fn callbacks(&self) -> Kernels {
         self.kernels
     }
 }
 
-/// Where tensors lie in the host block.
-fn find_slots(
-    slots: &mut Vec<Slot>,
-    tensors: &[(TensorId, u64)],
-    layout: &HostLayout<'_>,
-    slot: u32,
-) {
-    slots.clear();
-    slots.extend(tensors.iter().map(|&(tensor, bytes)| Slot {
-        tensor: tensor.0,
-        offset_bytes: layout.offset_bytes(tensor, slot, 0),
-        bytes,
-    }));
-}
-
 impl HostKernels<Callbacks> for Launcher {
     fn launch_on_host(&mut self, _: &mut Callbacks, launch: &HostLaunch<'_>) -> Result<(), Failed> {
-        self.ranges.clear();
-        self.ranges.extend(launch.reads.iter().chain(launch.writes.iter()).map(HostRange::from));
-        let (reads, writes) = self.ranges.split_at(launch.reads.iter().len());
+        let Self { ranges, at_ranges, kernels, .. } = self;
+        ranges.clear();
+        ranges.extend(launch.reads.iter().chain(launch.writes.iter()).map(HostRange::from));
+        at_ranges.clear();
+        at_ranges.extend(ranges.iter().map(ptr::from_ref));
+        let (reads, writes) = at_ranges.split_at(launch.reads.len());
         let description = HostLaunchDescription {
+            struct_bytes: size_of::<HostLaunchDescription>(),
             op: launch.op.0,
             iteration: launch.iteration,
             reads: reads.as_ptr(),
@@ -199,7 +177,7 @@ impl HostKernels<Callbacks> for Launcher {
             writes: writes.as_ptr(),
             write_count: writes.len(),
         };
-        let Kernels { context, launch_on_host, .. } = self.kernels;
+        let Kernels { context, launch_on_host, .. } = *kernels;
         let launch = |launch: extern "C" fn(*mut c_void, *const HostLaunchDescription) -> i32| {
             launch(context, &raw const description)
         };
@@ -216,11 +194,18 @@ impl CoreKernels<Callbacks> for Launcher {
     }
 
     fn launch(&mut self, _: &mut Callbacks, launch: &Launch<'_>) -> Result<(), Failed> {
-        let operands = launch.reads.iter().chain(launch.writes.iter());
-        self.operands.clear();
-        self.operands.extend(operands.map(DeviceRange::from));
-        let (reads, writes) = self.operands.split_at(launch.reads.len());
+        let Self { operands, at_operands, kernels, .. } = self;
+        let of_launch = || launch.reads.iter().chain(launch.writes.iter());
+        operands.clear();
+        operands.extend(of_launch().flatten().chain(launch.workspace).map(DeviceRange::from));
+        let mut there = operands.iter().map(ptr::from_ref);
+        at_operands.clear();
+        let mut at = |range: Option<_>| range.and_then(|_| there.next()).unwrap_or(ptr::null());
+        at_operands.extend(of_launch().map(&mut at));
+        let workspace = at(launch.workspace);
+        let (reads, writes) = at_operands.split_at(launch.reads.len());
         let description = LaunchDescription {
+            struct_bytes: size_of::<LaunchDescription>(),
             op: launch.op.0,
             is_repeat: u8::from(launch.is_repeat),
             iteration: launch.iteration,
@@ -228,34 +213,49 @@ impl CoreKernels<Callbacks> for Launcher {
             read_count: reads.len(),
             writes: writes.as_ptr(),
             write_count: writes.len(),
-            workspace: launch
-                .workspace
-                .map_or(DeviceRange { address: 0, bytes: 0 }, DeviceRange::from),
+            workspace,
         };
-        let Kernels { context, launch, .. } = self.kernels;
+        let Kernels { context, launch, .. } = *kernels;
         check("launch", launch.map_or(-1, |launch| launch(context, &raw const description)))
     }
 
-    fn fill_states(&mut self, _: &mut Callbacks, layout: &HostLayout<'_>) -> Result<(), Failed> {
-        let Self { kernels: Kernels { context, fill_states, .. }, states, slots, .. } = self;
-        find_slots(slots, states, layout, 0);
-        let fill = |fill: extern "C" fn(*mut c_void, *const Slot, usize) -> i32| {
-            fill(*context, slots.as_ptr(), slots.len())
-        };
-        check("fill_states", fill_states.map_or(-1, fill))
+    fn fill_states(
+        &mut self,
+        states: &mut StateWriter<'_, Callbacks>,
+    ) -> Result<(), FillError<Failed>> {
+        let Kernels { context, fill_state, .. } = self.kernels;
+        for state in states.tensors().collect::<Vec<_>>() {
+            let range = states.range(state)?;
+            let Some(callback) = fill_state else {
+                for first in (0..range.bytes).step_by(ZEROS.len()) {
+                    let bytes = (range.bytes - first).min(ZEROS.len() as u64) as usize;
+                    states.write_at(state, first, &ZEROS[..bytes])?;
+                }
+                continue;
+            };
+            let mut write = |value: &[u8]| states.write(state, value);
+            let mut writer = Writer::new(state, range, &mut write);
+            let mut fill = writer.fill(0);
+            let status = callback(context, &raw mut fill);
+            writer.end("fill_state", status)?;
+        }
+        Ok(())
     }
 
     fn fill_inputs(
         &mut self,
-        _: &mut Callbacks,
-        iteration: u64,
-        layout: &HostLayout<'_>,
-    ) -> Result<(), Failed> {
-        let Self { kernels: Kernels { context, fill_inputs, .. }, inputs, slots, .. } = self;
-        find_slots(slots, inputs, layout, HostLayout::slot(iteration));
-        let fill = |fill: extern "C" fn(*mut c_void, u64, *const Slot, usize) -> i32| {
-            fill(*context, iteration, slots.as_ptr(), slots.len())
-        };
-        check("fill_inputs", fill_inputs.map_or(-1, fill))
+        inputs: &mut InputWriter<'_, Callbacks>,
+    ) -> Result<(), FillError<Failed>> {
+        let Kernels { context, fill_input, .. } = self.kernels;
+        let Some(callback) = fill_input else { return Ok(()) };
+        for input in inputs.tensors().collect::<Vec<_>>() {
+            let (range, iteration) = (inputs.range(input)?, inputs.iteration());
+            let mut write = |value: &[u8]| inputs.write(input, value);
+            let mut writer = Writer::new(input, range, &mut write);
+            let mut fill = writer.fill(iteration);
+            let status = callback(context, &raw mut fill);
+            writer.end("fill_input", status)?;
+        }
+        Ok(())
     }
 }

@@ -14,6 +14,7 @@ pub mod addresses;
 mod boundary;
 pub mod device;
 pub mod error;
+pub mod fill;
 pub mod graph;
 pub mod kernels;
 pub mod machine;

@@ -1,35 +1,13 @@
 //! Machines.
 
-use crate::boundary::{self, Out, array, call, given, hand_out, text};
+use crate::boundary::{self, Out, array, call, given_sized, hand_out, text};
 use crate::error::{Code, Error, Failure};
-use planner_core::MachineParameters;
+use spillway_c_types::machine::MachineDescription;
 use std::ffi::c_char;
 use workloads::{OwnedMachine, format, machines};
 
 /// A device, its host, and the links between them.
 pub struct Machine(pub(crate) OwnedMachine);
-
-/// What is known of a machine.
-#[repr(C)]
-#[derive(Clone, Copy, Debug)]
-pub struct MachineDescription {
-    /// Device memory.
-    pub device_bytes: u64,
-    /// Host memory that may be pinned.
-    pub host_bytes: u64,
-    /// The unit of mapping device memory, not zero.
-    pub chunk_bytes: u64,
-    /// Speed of the link to the device while both are in use, not zero.
-    pub h2d_bytes_per_s: u64,
-    /// Speed of the link to the host while both are in use, not zero.
-    pub d2h_bytes_per_s: u64,
-    /// What a transfer takes besides its bytes.
-    pub transfer_latency_ns: u64,
-    /// What it takes to map a chunk.
-    pub map_ns_per_chunk: u64,
-    /// What it takes to unmap one.
-    pub unmap_ns_per_chunk: u64,
-}
 
 /// Makes a machine. `name` may be null.
 ///
@@ -45,22 +23,16 @@ pub unsafe extern "C" fn spillway_machine_new(
     let body = || {
         // SAFETY: the caller's promise.
         let (name, of, out) = unsafe {
-            (text(name, "name")?, given(description, "description")?, Out::new(machine, "machine")?)
+            (
+                text(name, "name")?,
+                given_sized(description, "the description")?,
+                Out::new(machine, "machine")?,
+            )
         };
-        let parameters = MachineParameters {
-            device_bytes: of.device_bytes,
-            host_bytes: of.host_bytes,
-            chunk_bytes: of.chunk_bytes,
-            h2d_bytes_per_s: of.h2d_bytes_per_s,
-            d2h_bytes_per_s: of.d2h_bytes_per_s,
-            transfer_latency_ns: of.transfer_latency_ns,
-            map_ns_per_chunk: of.map_ns_per_chunk,
-            unmap_ns_per_chunk: of.unmap_ns_per_chunk,
-        };
-        let checked = planner_core::Machine::new(parameters);
+        let checked = of.machine();
         let machine = checked.map_err(|error| Failure::new(Code::Graph, error))?;
         let name = name.unwrap_or("machine").to_owned();
-        hand_out(out, Machine(OwnedMachine { name, machine, one_way_bytes_per_s: None }));
+        hand_out(out, Machine(OwnedMachine::new(name, machine)));
         Ok(())
     };
     // SAFETY: the caller's promise.

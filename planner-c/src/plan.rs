@@ -1,34 +1,66 @@
 //! Plans.
 
-use crate::boundary::{self, Out, array, call, fill, given, hand_out, text};
+use crate::boundary::{
+    self, Out, array, call, fill, given, given_sized, hand_out, put_sized, sized_array, text,
+};
 use crate::error::{Code, Error, Failure};
 use crate::graph::Graph;
 use crate::machine::Machine;
 use spillway::Strategy;
+use spillway::settings::SettingError;
+use spillway_c_types::sized::Versioned;
 use std::ffi::c_char;
 
 /// A plan that was proved: it is safe in every order that its waits allow, and its prediction is
 /// exact.
 pub struct Plan(pub(crate) spillway::Plan);
 
-/// How to plan. All zero, or no options at all, stands for the defaults.
+/// A setting of a strategy.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct Setting {
+    /// The size of this struct.
+    pub struct_bytes: usize,
+    /// Its name.
+    pub name: *const c_char,
+    /// Its value, as `spillway plan --set` takes it.
+    pub value: *const c_char,
+}
+
+/// How to plan. No options, or 0 in all fields but the first, stands for the defaults.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct PlanOptions {
+    /// The size of this struct.
+    pub struct_bytes: usize,
     /// Device memory for the plan: a size (`"4GiB"`), a percentage of what the work needs in-core
     /// (`"35%"`), or `"min"`. Null for all of the device's memory.
     pub budget: *const c_char,
     /// The name of a strategy, with its parameters after a colon: `"window:bytes=512MiB,variant=published"`
     /// (`docs/strategies.md`). Null for `"auto"`.
     pub strategy: *const c_char,
-    /// Whether the plan may map memory while it runs, instead of before: 1, or 0.
-    pub maps_as_it_runs: u8,
+    /// Settings of the strategy.
+    pub settings: *const Setting,
+    /// How many.
+    pub setting_count: usize,
+    /// Whether the plan may map memory while it runs, instead of before: 1, or 0. Such a plan has no
+    /// addresses.
+    pub unplaced: u8,
 }
+
+// SAFETY: they are `repr(C)`, begin with their size, and may be all zero.
+unsafe impl Versioned for Setting {}
+// SAFETY: the same.
+unsafe impl Versioned for PlanOptions {}
+// SAFETY: the same.
+unsafe impl Versioned for Figures {}
 
 /// What a plan takes, exactly, for the given times of ops and links.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct Figures {
+    /// The size of this struct, which the caller sets.
+    pub struct_bytes: usize,
     /// The budget that the plan keeps.
     pub budget_bytes: u64,
     /// Time from one iteration to the next, once under way.
@@ -40,17 +72,93 @@ pub struct Figures {
     /// Time of a period in which no op runs on the device: the period less the launches there, repeats included.
     pub stall_ns: u64,
     /// A period that no plan can beat; the report says among which plans.
-    pub bound_ns: u64,
+    pub lower_bound_ns: u64,
     /// The most device memory that is held.
     pub peak_bytes: u64,
     /// Bytes copied to the device in one iteration.
-    pub upload_bytes: u64,
+    pub h2d_bytes: u64,
     /// Bytes copied to the host in one iteration.
-    pub download_bytes: u64,
+    pub d2h_bytes: u64,
     /// Pinned host memory.
     pub host_bytes: u64,
     /// Time of the ops that run on the host, there.
     pub host_ns: u64,
+    /// Ops that run on the host.
+    pub on_host: u64,
+    /// Launches of ops that run again.
+    pub repeats: u64,
+    /// Of the peak, what is neither tensors nor workspaces.
+    pub waste_bytes: u64,
+    /// Whether ops run in another order than the graph's: 1, or 0.
+    pub reordered: u8,
+}
+
+/// What options say.
+struct Choices<'o> {
+    budget: Option<&'o str>,
+    strategy: Strategy,
+    placed: bool,
+}
+
+impl<'o> Choices<'o> {
+    /// # Safety
+    /// That of [`boundary`].
+    unsafe fn read(options: *const PlanOptions) -> Result<Self, Failure> {
+        if options.is_null() {
+            return Ok(Self { budget: None, strategy: Strategy::default(), placed: true });
+        }
+        // SAFETY: the caller's promise.
+        let (options, budget, name, settings) = unsafe {
+            let options = given_sized(options, "options")?;
+            let (budget, name) =
+                (text(options.budget, "budget")?, text(options.strategy, "strategy")?);
+            let settings = sized_array(options.settings, options.setting_count, "a setting")?;
+            (options, budget, name, settings)
+        };
+        let mut texts = Vec::with_capacity(settings.len());
+        for setting in &settings {
+            let no_name = || Failure::argument("a setting has no name or no value");
+            // SAFETY: the same.
+            let (name, value) = unsafe {
+                (text(setting.name, "the name of a setting")?, text(setting.value, "a setting")?)
+            };
+            texts.push((name.ok_or_else(no_name)?, value.ok_or_else(no_name)?));
+        }
+        let refused = |error: SettingError| Failure::argument(error);
+        let strategy = name.map_or_else(|| Ok(Strategy::default()), str::parse).map_err(refused)?;
+        let strategy = strategy.with_settings(texts).map_err(refused)?;
+        Ok(Self { budget, strategy, placed: options.unplaced == 0 })
+    }
+}
+
+/// Gives the smallest budget with which a graph can be planned for a machine. `options` may be null; of
+/// its fields, only the strategy and its settings matter.
+///
+/// # Safety
+/// The pointers are as `spillway.h` says.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn spillway_graph_min_feasible_bytes(
+    graph: *const Graph,
+    machine: *const Machine,
+    options: *const PlanOptions,
+    min_feasible_bytes: *mut u64,
+    error: *mut Error,
+) -> Code {
+    let body = || {
+        // SAFETY: the caller's promise.
+        let (Graph(graph), Machine(machine), choices, out) = unsafe {
+            (
+                given(graph, "graph")?,
+                given(machine, "machine")?,
+                Choices::read(options)?,
+                Out::new(min_feasible_bytes, "min_feasible_bytes")?,
+            )
+        };
+        out.put(graph.min_feasible_bytes(machine, &choices.strategy)?);
+        Ok(())
+    };
+    // SAFETY: the caller's promise.
+    unsafe { call(error, body) }
 }
 
 /// Plans a graph for a machine, and proves the plan. `options` may be null.
@@ -70,21 +178,11 @@ pub unsafe extern "C" fn spillway_plan_new(
         let (Graph(graph), Machine(machine), out) = unsafe {
             (given(graph, "graph")?, given(machine, "machine")?, Out::new(plan, "plan")?)
         };
-        let mut builder = graph.plan(machine);
         // SAFETY: the same.
-        if let Some(options) = unsafe { options.as_ref() } {
-            // SAFETY: the same.
-            let (budget, strategy) =
-                unsafe { (text(options.budget, "budget")?, text(options.strategy, "strategy")?) };
-            if let Some(budget) = budget {
-                builder = builder.budget(budget);
-            }
-            if let Some(strategy) = strategy {
-                let strategy = strategy.parse::<Strategy>();
-                builder = builder
-                    .strategy(strategy.map_err(|error| Failure::argument(error.to_string()))?);
-            }
-            builder = builder.placed(options.maps_as_it_runs == 0);
+        let choices = unsafe { Choices::read(options) }?;
+        let mut builder = graph.plan(machine).strategy(choices.strategy).placed(choices.placed);
+        if let Some(budget) = choices.budget {
+            builder = builder.budget(budget);
         }
         hand_out(out, Plan(builder.run()?));
         Ok(())
@@ -242,21 +340,28 @@ pub unsafe extern "C" fn spillway_plan_figures(
 ) -> Code {
     let body = || {
         // SAFETY: the caller's promise.
-        let (Plan(plan), out) = unsafe { (given(plan, "plan")?, Out::new(figures, "figures")?) };
+        let Plan(plan) = unsafe { given(plan, "plan") }?;
         let of = plan.figures();
-        out.put(Figures {
+        let made = Figures {
+            struct_bytes: size_of::<Figures>(),
             budget_bytes: plan.owned().budget_bytes,
             period_ns: of.period_ns,
             compute_ns: of.compute_ns,
             repeat_ns: of.repeat_ns,
             stall_ns: of.stall_ns,
-            bound_ns: plan.bound().period_ns,
+            lower_bound_ns: plan.lower_bound().period_ns,
             peak_bytes: of.peak_bytes,
-            upload_bytes: of.upload_bytes,
-            download_bytes: of.download_bytes,
+            h2d_bytes: of.h2d_bytes,
+            d2h_bytes: of.d2h_bytes,
             host_bytes: of.host_bytes,
             host_ns: of.host_ns,
-        });
+            on_host: of.on_host,
+            repeats: of.repeats,
+            waste_bytes: of.waste_bytes,
+            reordered: u8::from(of.reordered),
+        };
+        // SAFETY: the same.
+        unsafe { put_sized(figures, &made, "figures") }?;
         Ok(())
     };
     // SAFETY: the caller's promise.

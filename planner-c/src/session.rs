@@ -1,12 +1,15 @@
 //! Sessions: a plan under way on a device.
 
-use crate::boundary::{self, Out, array, call, given, given_mut, hand_out, text};
+use crate::boundary::{
+    self, Out, array, call, check_sized, given, given_mut, given_sized, hand_out, put_sized, text,
+};
 use crate::device::{Callbacks, Device, Failed};
 use crate::error::{Code, Error, Failure};
 use crate::kernels::{Kernels, Launcher};
 use crate::plan::Plan;
 use planner_core::{ExecuteError, TensorId};
 use spillway::{Error as SpillwayError, SessionError};
+use spillway_c_types::sized::Versioned;
 use std::ffi::c_char;
 use std::{ptr, slice};
 
@@ -28,7 +31,8 @@ impl From<SessionError<Failed>> for Failure {
                 ExecuteError::ForeignSignal { .. }
                 | ExecuteError::Addresses(_)
                 | ExecuteError::Failed => Code::Device,
-                ExecuteError::ChunkBytes { .. }
+                ExecuteError::Write { .. }
+                | ExecuteError::ChunkBytes { .. }
                 | ExecuteError::NoHostStream
                 | ExecuteError::NoHostKernels
                 | ExecuteError::NoOutputs { .. } => Code::Argument,
@@ -54,7 +58,7 @@ pub unsafe extern "C" fn spillway_session_new(
     error: *mut Error,
 ) -> Code {
     // SAFETY: the caller's promise.
-    unsafe { spillway_session_new_for(plan, ptr::null(), 0, device, kernels, session, error) }
+    unsafe { spillway_session_with_others(plan, ptr::null(), 0, device, kernels, session, error) }
 }
 
 /// The same, with enough memory on the device and on the host for each of some other plans, so that
@@ -63,7 +67,7 @@ pub unsafe extern "C" fn spillway_session_new(
 /// # Safety
 /// The pointers are as `spillway.h` says.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn spillway_session_new_for(
+pub unsafe extern "C" fn spillway_session_with_others(
     plan: *const Plan,
     others: *const *const Plan,
     other_count: usize,
@@ -78,19 +82,18 @@ pub unsafe extern "C" fn spillway_session_new_for(
             (
                 given(plan, "plan")?,
                 array(others, other_count, "others")?,
-                given(device, "device")?,
-                given(kernels, "kernels")?,
+                given_sized(device, "the device")?,
+                given_sized(kernels, "the kernels")?,
                 Out::new(session, "session")?,
             )
         };
-        let mut capacity = plan.capacity();
+        let mut all = Vec::with_capacity(others.len());
         for &other in others {
             // SAFETY: the same.
-            let Plan(other) = unsafe { given(other, "one of the others") }?;
-            capacity = capacity.max(other.capacity());
+            all.push(&unsafe { given(other, "one of the others") }?.0);
         }
-        let (device, kernels) = (Callbacks::new(device)?, Launcher::new(kernels, plan.graph())?);
-        let session = spillway::Session::with_capacity(plan.clone(), capacity, device, kernels)?;
+        let (device, kernels) = (Callbacks::new(&device)?, Launcher::new(&kernels, plan.graph())?);
+        let session = spillway::Session::with_others(plan.clone(), &all, device, kernels)?;
         hand_out(out, Session(session));
         Ok(())
     };
@@ -102,24 +105,30 @@ pub unsafe extern "C" fn spillway_session_new_for(
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
 pub struct SwitchFigures {
+    /// The size of this struct, which the caller sets.
+    pub struct_bytes: usize,
     /// Bytes of states that stay on the device.
     pub kept_bytes: u64,
     /// Bytes copied to the device.
-    pub upload_bytes: u64,
+    pub h2d_bytes: u64,
     /// Bytes copied to the host.
-    pub download_bytes: u64,
+    pub d2h_bytes: u64,
     /// Time of all copies.
     pub time_ns: u64,
     /// Time to map and unmap memory, before the copies. Ahead of a run, the most that it can be.
     pub mapping_ns: u64,
 }
 
+// SAFETY: it is `repr(C)`, begins with its size, and may be all zero.
+unsafe impl Versioned for SwitchFigures {}
+
 impl From<spillway::SwitchFigures> for SwitchFigures {
     fn from(figures: spillway::SwitchFigures) -> Self {
         Self {
+            struct_bytes: size_of::<Self>(),
             kept_bytes: figures.kept_bytes,
-            upload_bytes: figures.h2d_bytes,
-            download_bytes: figures.d2h_bytes,
+            h2d_bytes: figures.h2d_bytes,
+            d2h_bytes: figures.d2h_bytes,
             time_ns: figures.time_ns,
             mapping_ns: figures.mapping_ns,
         }
@@ -131,7 +140,7 @@ impl From<spillway::SwitchFigures> for SwitchFigures {
 /// # Safety
 /// The pointers are as `spillway.h` says.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn spillway_switch_figures(
+pub unsafe extern "C" fn spillway_plan_switch_to(
     from: *const Plan,
     to: *const Plan,
     figures: *mut SwitchFigures,
@@ -139,10 +148,11 @@ pub unsafe extern "C" fn spillway_switch_figures(
 ) -> Code {
     let body = || {
         // SAFETY: the caller's promise.
-        let (Plan(from), Plan(to), out) =
-            unsafe { (given(from, "from")?, given(to, "to")?, Out::new(figures, "figures")?) };
-        out.put(from.switch_to(to)?.into());
-        Ok(())
+        let (Plan(from), Plan(to)) = unsafe { (given(from, "from")?, given(to, "to")?) };
+        // SAFETY: the same.
+        unsafe { check_sized(figures, "figures") }?;
+        // SAFETY: the same.
+        unsafe { put_sized(figures, &from.switch_to(to)?.into(), "figures") }
     };
     // SAFETY: the caller's promise.
     unsafe { call(error, body) }
@@ -152,8 +162,8 @@ pub unsafe extern "C" fn spillway_switch_figures(
 /// hold on the device stay there where that can be. The plans may be for two graphs whose states
 /// have the same names and sizes.
 ///
-/// `kernels` are those of the other graph; null keeps the callbacks. `fill_states` is not called;
-/// `fill_inputs` is called for the next iteration, also if it has been called for that with the old
+/// `kernels` are those of the other graph; null keeps the callbacks. `fill_state` is not called;
+/// `fill_input` is called for the next iteration, also if it has been called for that with the old
 /// plan. `figures` may be null. If the code is `SPILLWAY_CODE_NO_SWITCH`, the session goes on with
 /// the old plan; after an error of the device, no further iteration runs.
 ///
@@ -169,14 +179,22 @@ pub unsafe extern "C" fn spillway_session_switch(
 ) -> Code {
     let body = || {
         // SAFETY: the caller's promise.
-        let (Session(session), Plan(plan), kernels) =
-            unsafe { (given_mut(session, "session")?, given(plan, "plan")?, kernels.as_ref()) };
-        let kernels = kernels.copied().unwrap_or_else(|| session.kernels().callbacks());
+        let (Session(session), Plan(plan)) =
+            unsafe { (given_mut(session, "session")?, given(plan, "plan")?) };
+        let kernels = match kernels.is_null() {
+            true => session.kernels().callbacks(),
+            // SAFETY: the same.
+            false => unsafe { given_sized(kernels, "the kernels") }?,
+        };
+        if !figures.is_null() {
+            // SAFETY: the same.
+            unsafe { check_sized(figures, "figures") }?;
+        }
         let launcher = Launcher::new(&kernels, plan.graph())?;
         let moved = session.switch(plan.clone(), |old| *old = launcher)?;
         if !figures.is_null() {
             // SAFETY: the caller's promise.
-            unsafe { Out::new(figures, "figures") }?.put(moved.into());
+            unsafe { put_sized(figures, &moved.into(), "figures") }?;
         }
         Ok(())
     };
@@ -369,6 +387,48 @@ unsafe fn buffer<'a>(into: *mut u8, bytes: usize) -> Result<&'a mut [u8], Failur
     }
     // SAFETY: it points to so many bytes, which `spillway.h` asks to be initialised.
     Ok(unsafe { slice::from_raw_parts_mut(into, bytes) })
+}
+
+/// Gives how many iterations have been enqueued, over all plans.
+///
+/// # Safety
+/// The pointers are as `spillway.h` says.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn spillway_session_iterations(
+    session: *const Session,
+    iterations: *mut u64,
+    error: *mut Error,
+) -> Code {
+    let body = || {
+        // SAFETY: the caller's promise.
+        let (Session(session), out) =
+            unsafe { (given(session, "session")?, Out::new(iterations, "iterations")?) };
+        out.put(session.iterations());
+        Ok(())
+    };
+    // SAFETY: the caller's promise.
+    unsafe { call(error, body) }
+}
+
+/// Gives the device's memory that a session has taken for its plans.
+///
+/// # Safety
+/// The pointers are as `spillway.h` says.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn spillway_session_device_bytes(
+    session: *const Session,
+    device_bytes: *mut u64,
+    error: *mut Error,
+) -> Code {
+    let body = || {
+        // SAFETY: the caller's promise.
+        let (Session(session), out) =
+            unsafe { (given(session, "session")?, Out::new(device_bytes, "device_bytes")?) };
+        out.put(session.device_bytes());
+        Ok(())
+    };
+    // SAFETY: the caller's promise.
+    unsafe { call(error, body) }
 }
 
 /// Frees a session. Null does nothing. The device must have ended all work before its own memory

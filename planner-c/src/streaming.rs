@@ -1,16 +1,19 @@
 //! Layers whose weights do not fit.
 
-use crate::boundary::{Out, array, call, given, hand_out, text};
+use crate::boundary::{Out, call, given, hand_out, sized_array, text};
 use crate::error::{Code, Error, Failure};
 use crate::machine::Machine;
 use crate::plan::Plan;
 use spillway::streaming;
+use spillway_c_types::sized::Versioned;
 use std::ffi::c_char;
 
 /// A layer, whose weights only it reads.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct Layer {
+    /// The size of this struct.
+    pub struct_bytes: usize,
     /// Its name in messages; null for its number.
     pub name: *const c_char,
     /// The size of its weights, not zero. They lie at consecutive addresses.
@@ -31,19 +34,22 @@ pub struct Layer {
     pub output_bytes: u64,
 }
 
+// SAFETY: it is `repr(C)`, begins with its size, and may be all zero.
+unsafe impl Versioned for Layer {}
+
 /// Plans which layers stay on the device, when and where others come, and which run on the host. The
 /// result is a plan like any other, in which a layer, its op and its tensor have the same number, and
 /// a layer's activation is the tensor `layer_count` numbers behind. The caches have the next numbers, in the
 /// order of the layers that have one, and then the outputs. The plan has addresses, and each
 /// tensor lies in one piece. `budget` is as in `SpillwayPlanOptions`, for weights, caches, outputs and, if
 /// layers have activations, for three times the largest of these; percentages are of all but the last, and
-/// `"min"` is the size that `spillway_layers_least` returns. Addresses are multiples of the machine's
+/// `"min"` is the size that `spillway_streaming_min_feasible` returns. Addresses are multiples of the machine's
 /// `chunk_bytes`, which may be as small as the device's alignment.
 ///
 /// # Safety
 /// The pointers are as `spillway.h` says.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn spillway_plan_layers(
+pub unsafe extern "C" fn spillway_streaming_plan(
     layers: *const Layer,
     layer_count: usize,
     machine: *const Machine,
@@ -78,7 +84,7 @@ pub unsafe extern "C" fn spillway_plan_layers(
 /// # Safety
 /// The pointers are as `spillway.h` says.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn spillway_layers_least(
+pub unsafe extern "C" fn spillway_streaming_min_feasible(
     layers: *const Layer,
     layer_count: usize,
     machine: *const Machine,
@@ -96,7 +102,7 @@ pub unsafe extern "C" fn spillway_layers_least(
                 Out::new(layer, "layer")?,
             )
         };
-        let least = streaming::least(&layers, machine);
+        let least = streaming::min_feasible(&layers, machine);
         let first = least.layers.first().ok_or_else(|| Failure::argument("there is no layer"))?;
         bytes.put(least.bytes);
         largest.put(*first);
@@ -112,21 +118,19 @@ pub unsafe extern "C" fn spillway_layers_least(
 /// That of [`crate::boundary`].
 unsafe fn owned(layers: *const Layer, count: usize) -> Result<Vec<streaming::Layer>, Failure> {
     // SAFETY: the caller's promise.
-    let layers = unsafe { array(layers, count, "layers") }?;
+    let layers = unsafe { sized_array(layers, count, "a layer") }?;
     let owned = layers.iter().map(|layer| {
         // SAFETY: the same.
         let name = unsafe { text(layer.name, "the name of a layer") }?.unwrap_or_default();
         let Layer { bytes, time_ns, host_ns, activation_bytes, cache_bytes, output_bytes, .. } =
             *layer;
-        Ok(streaming::Layer {
-            name: name.to_owned(),
-            bytes,
-            time_ns,
-            host_ns: Some(host_ns).filter(|&host_ns| host_ns > 0),
-            activation_bytes,
-            cache_bytes,
-            output_bytes,
-        })
+        let mut owned = streaming::Layer::new(bytes, time_ns)
+            .name(name)
+            .activation_bytes(activation_bytes)
+            .cache_bytes(cache_bytes)
+            .output_bytes(output_bytes);
+        owned.host_ns = Some(host_ns).filter(|&host_ns| host_ns > 0);
+        Ok(owned)
     });
     owned.collect()
 }

@@ -1,4 +1,4 @@
-//! The examples in C compile without a warning, and run: as they are, and watched by sanitizers.
+//! The examples and a test in C compile without a warning, and run: as they are, and watched by sanitizers.
 
 use libtest_mimic::{Arguments, Completion, Failed, Trial};
 use std::env::consts::EXE_SUFFIX;
@@ -6,18 +6,19 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 use std::{env, fs};
 
-const EXAMPLES: [(&str, &str); 4] = [
-    ("execute", "the weights are right"),
-    ("plan", "launch   op 3"),
-    ("stream", "the weights are right"),
-    ("train", "the weights are right"),
+const PROGRAMS: [(&str, &str); 5] = [
+    ("examples/execute", "the weights are right"),
+    ("examples/plan", "launch   op 3"),
+    ("examples/stream", "the weights are right"),
+    ("examples/train", "the weights are right"),
+    ("tests/sizes", "all sizes are checked"),
 ];
 const WATCHED: [&str; 2] = ["-fsanitize=address,undefined", "-fno-sanitize-recover=all"];
 
 fn main() -> ExitCode {
-    let plain = EXAMPLES
+    let plain = PROGRAMS
         .map(|(name, says)| Trial::test(name, move || run(name, says, &[]).map_err(Failed::from)));
-    let watched = EXAMPLES.map(|(name, says)| {
+    let watched = PROGRAMS.map(|(name, says)| {
         Trial::ignorable_test(format!("{name}, watched"), move || match can_watch() {
             true => Ok(run(name, says, &WATCHED).map(|()| Completion::Completed)?),
             false => Ok(Completion::ignored_with("the C compiler has no sanitizers")),
@@ -56,8 +57,9 @@ fn can_watch() -> bool {
 }
 
 fn run(name: &str, says: &str, options: &[&str]) -> Result<(), String> {
-    let program = built().join(format!("c-{name}-{}{EXE_SUFFIX}", options.len()));
-    compile(&folder().join("examples").join(name).with_extension("c"), &program, options)?;
+    let program = format!("c-{}-{}{EXE_SUFFIX}", name.replace('/', "-"), options.len());
+    let program = built().join(program);
+    compile(&folder().join(name).with_extension("c"), &program, options)?;
     let output = Command::new(&program).output().map_err(|error| error.to_string())?;
     let (printed, complained) =
         (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));

@@ -5,19 +5,24 @@
 // from the library.
 #![allow(clippy::undocumented_unsafe_blocks)]
 
+use planner_core::MachineParameters;
 use proptest::collection::vec;
 use proptest::prelude::*;
-use spillway_c::addresses::spillway_plan_slab_switch;
-use spillway_c::addresses::{Run, spillway_plan_addresses};
+use spillway_c::addresses::spillway_plan_slab_switch_to;
+use spillway_c::addresses::{Run, SlabCopy, spillway_plan_addresses};
 use spillway_c::device::Device;
 use spillway_c::error::{Code, Error, SPILLWAY_MESSAGE_BYTES};
+use spillway_c::fill::Fill;
 use spillway_c::graph::*;
-use spillway_c::kernels::{Kernels, LaunchDescription, Slot};
+use spillway_c::kernels::{Kernels, LaunchDescription};
 use spillway_c::machine::*;
 use spillway_c::plan::*;
 use spillway_c::session::*;
 use spillway_c::steps::*;
 use spillway_c::streaming::*;
+use spillway_c_types::kinds::STATE;
+use spillway_c_types::machine::MachineDescription;
+use spillway_c_types::steps::{HOST_RUN, StepDescription};
 use std::ffi::{CStr, CString, c_void};
 use std::ptr;
 
@@ -53,7 +58,7 @@ struct OddOp {
     /// On the device, its workspace, and on the host.
     times_and_bytes: [u64; 3],
     operands: [Vec<u32>; 2],
-    is_repeatable: u8,
+    repeatable: u8,
 }
 
 #[derive(Clone, Debug)]
@@ -70,12 +75,11 @@ fn garbage() -> impl Strategy<Value = Garbage> {
     let workspace = prop_oneof![3 => Just(0), 1 => number()];
     let host = prop_oneof![2 => Just(0), 1 => number()];
     let op = (number(), workspace, ids(), ids(), any::<u8>(), host);
-    let op =
-        op.prop_map(|(time_ns, workspace_bytes, reads, writes, is_repeatable, host_ns)| OddOp {
-            times_and_bytes: [time_ns, workspace_bytes, host_ns],
-            operands: [reads, writes],
-            is_repeatable,
-        });
+    let op = op.prop_map(|(time_ns, workspace_bytes, reads, writes, repeatable, host_ns)| OddOp {
+        times_and_bytes: [time_ns, workspace_bytes, host_ns],
+        operands: [reads, writes],
+        repeatable,
+    });
     let text = |texts: &'static [&'static str]| {
         let known = prop::sample::select(texts).prop_map(|text| CString::new(text).unwrap());
         let odd = vec(1..=255u8, 0..9).prop_map(|bytes| CString::new(bytes).unwrap());
@@ -102,12 +106,18 @@ fn graph_of(garbage: &Garbage) -> Result<*mut Graph, Code> {
     let tensors: Vec<_> = garbage
         .tensors
         .iter()
-        .map(|&(bytes, kind)| TensorDescription { name, bytes, kind })
+        .map(|&(bytes, kind)| TensorDescription {
+            struct_bytes: size_of::<TensorDescription>(),
+            name,
+            bytes,
+            kind,
+        })
         .collect();
     let op = |op: &OddOp| {
         let ([time_ns, workspace_bytes, host_ns], [reads, writes]) =
             (op.times_and_bytes, &op.operands);
         OpDescription {
+            struct_bytes: size_of::<OpDescription>(),
             name,
             time_ns,
             workspace_bytes,
@@ -115,7 +125,7 @@ fn graph_of(garbage: &Garbage) -> Result<*mut Graph, Code> {
             read_count: reads.len(),
             writes: writes.as_ptr(),
             write_count: writes.len(),
-            is_repeatable: op.is_repeatable,
+            repeatable: op.repeatable,
             host_ns,
         }
     };
@@ -145,14 +155,16 @@ fn machine_of(numbers: [u64; 8]) -> Result<*mut Machine, Code> {
         unmap_ns_per_chunk,
     ] = numbers;
     let description = MachineDescription {
-        device_bytes,
-        host_bytes,
-        chunk_bytes,
-        h2d_bytes_per_s,
-        d2h_bytes_per_s,
-        transfer_latency_ns,
-        map_ns_per_chunk,
-        unmap_ns_per_chunk,
+        struct_bytes: size_of::<MachineDescription>(),
+        parameters: MachineParameters::new()
+            .with_device_bytes(device_bytes)
+            .with_host_bytes(host_bytes)
+            .with_chunk_bytes(chunk_bytes)
+            .with_h2d_bytes_per_s(h2d_bytes_per_s)
+            .with_d2h_bytes_per_s(d2h_bytes_per_s)
+            .with_transfer_latency_ns(transfer_latency_ns)
+            .with_map_ns_per_chunk(map_ns_per_chunk)
+            .with_unmap_ns_per_chunk(unmap_ns_per_chunk),
     };
     made(|machine, error| unsafe {
         spillway_machine_new(ptr::null(), &raw const description, machine, error)
@@ -163,7 +175,15 @@ fn machine_of(numbers: [u64; 8]) -> Result<*mut Machine, Code> {
 fn read(plan: *const Plan) {
     let (mut needed, mut iterations, mut error) = (0, 0, no_error());
     let steps = |into, capacity, needed, iterations, error| unsafe {
-        spillway_plan_steps(plan, into, capacity, needed, iterations, error)
+        spillway_plan_steps(
+            plan,
+            into,
+            size_of::<StepDescription>(),
+            capacity,
+            needed,
+            iterations,
+            error,
+        )
     };
     let code = steps(ptr::null_mut(), 0, &raw mut needed, ptr::null_mut(), &raw mut error);
     assert_eq!(code, Code::BufferTooShort);
@@ -173,9 +193,17 @@ fn read(plan: *const Plan) {
     assert_eq!(code, Code::Ok);
     assert!(iterations > 0 && needed.is_multiple_of(iterations as usize));
     unsafe { list.set_len(needed) };
-    assert!(list.iter().all(|step| step.kind <= SPILLWAY_HOST_RUN));
+    assert!(list.iter().all(|step| step.kind <= HOST_RUN));
     let addresses = |into, capacity, needed, slab_bytes| unsafe {
-        spillway_plan_addresses(plan, into, capacity, needed, slab_bytes, ptr::null_mut())
+        spillway_plan_addresses(
+            plan,
+            into,
+            size_of::<Run>(),
+            capacity,
+            needed,
+            slab_bytes,
+            ptr::null_mut(),
+        )
     };
     let mut slab_bytes = 0;
     match addresses(ptr::null_mut(), 0, &raw mut needed, ptr::null_mut()) {
@@ -197,8 +225,12 @@ fn read(plan: *const Plan) {
 }
 
 fn switch(from: *const Plan, to: *const Plan) -> SwitchFigures {
-    let mut figures = SwitchFigures { download_bytes: 1, ..SwitchFigures::default() };
-    let code = unsafe { spillway_switch_figures(from, to, &raw mut figures, ptr::null_mut()) };
+    let mut figures = SwitchFigures {
+        struct_bytes: size_of::<SwitchFigures>(),
+        d2h_bytes: 1,
+        ..SwitchFigures::default()
+    };
+    let code = unsafe { spillway_plan_switch_to(from, to, &raw mut figures, ptr::null_mut()) };
     assert_eq!(code, Code::Ok);
     figures
 }
@@ -206,13 +238,13 @@ fn switch(from: *const Plan, to: *const Plan) -> SwitchFigures {
 /// A plan can be laid out after another for the same graph, and switched to.
 fn switch_between(from: *const Plan, to: *const Plan) {
     // All that a plan holds of states stays where it is.
-    assert_eq!(switch(to, to).download_bytes, 0);
+    assert_eq!(switch(to, to).d2h_bytes, 0);
     let plain = switch(from, to);
     let arranged =
         made(|plan, error| unsafe { spillway_plan_arranged_after(to, from, plan, error) }).unwrap();
     read(arranged);
     let arranged_figures = switch(from, arranged);
-    assert!(arranged_figures.upload_bytes <= plain.upload_bytes, "{arranged_figures:?} {plain:?}");
+    assert!(arranged_figures.h2d_bytes <= plain.h2d_bytes, "{arranged_figures:?} {plain:?}");
     unsafe { spillway_plan_free(arranged) };
 }
 
@@ -224,10 +256,10 @@ proptest! {
         let (graph, machine) = (graph_of(&garbage), machine_of(garbage.machine));
         if let (Ok(graph), Ok(machine)) = (graph, machine) {
             let text = |text: &Option<CString>| text.as_ref().map_or(ptr::null(), |text| text.as_ptr());
-            let options = PlanOptions {
+            let options = PlanOptions { struct_bytes: size_of::<PlanOptions>(), settings: ptr::null(), setting_count: 0,
                 budget: text(&garbage.budget),
                 strategy: text(&garbage.strategy),
-                maps_as_it_runs: 0,
+                unplaced: 0,
             };
             let plan = made(|plan, error| unsafe {
                 spillway_plan_new(graph, machine, &raw const options, plan, error)
@@ -235,7 +267,7 @@ proptest! {
             if let Ok(plan) = plan {
                 read(plan);
                 // With all of the memory, if that is another plan.
-                let all = PlanOptions { budget: ptr::null(), ..options };
+                let all = PlanOptions { struct_bytes: size_of::<PlanOptions>(), settings: ptr::null(), setting_count: 0, budget: ptr::null(), ..options };
                 let other = made(|plan, error| unsafe {
                     spillway_plan_new(graph, machine, &raw const all, plan, error)
                 });
@@ -265,19 +297,19 @@ proptest! {
         let layers: Vec<_> = tensors
             .map(|((&(bytes, _), time_ns), (of_host, (cache_bytes, output_bytes)))| {
                 let (host_ns, activation_bytes) = of_host;
-                Layer { name, bytes, time_ns, host_ns, activation_bytes, cache_bytes, output_bytes }
+                Layer { struct_bytes: size_of::<Layer>(), name, bytes, time_ns, host_ns, activation_bytes, cache_bytes, output_bytes }
             })
             .collect();
         if let Ok(machine) = machine_of(garbage.machine) {
             let budget = garbage.budget.as_ref().map_or(ptr::null(), |text| text.as_ptr());
             let plan = made(|plan, error| unsafe {
-                spillway_plan_layers(layers.as_ptr(), layers.len(), machine, budget, plan, error)
+                spillway_streaming_plan(layers.as_ptr(), layers.len(), machine, budget, plan, error)
             });
             let (mut least, mut layer) = (0, 0);
             let code = unsafe {
                 let (least, layer) = (&raw mut least, &raw mut layer);
                 let layers = (layers.as_ptr(), layers.len());
-                spillway_layers_least(layers.0, layers.1, machine, least, layer, ptr::null_mut())
+                spillway_streaming_min_feasible(layers.0, layers.1, machine, least, layer, ptr::null_mut())
             };
             prop_assert_eq!(code, Code::Ok);
             prop_assert!(layers[layer].bytes <= least || layers[layer].host_ns > 0);
@@ -285,7 +317,7 @@ proptest! {
                 read(plan);
                 let all = made(|plan, error| unsafe {
                     let layers = (layers.as_ptr(), layers.len());
-                    spillway_plan_layers(layers.0, layers.1, machine, ptr::null(), plan, error)
+                    spillway_streaming_plan(layers.0, layers.1, machine, ptr::null(), plan, error)
                 });
                 for all in all.iter().copied() {
                     switch_between(plan, all);
@@ -323,7 +355,7 @@ fn null_is_an_error() {
         |to, error| unsafe { spillway_plan_new(ptr::null(), ptr::null(), ptr::null(), to, error) };
     assert_eq!(made(plan), Err(Code::Argument));
     let layers = |count, to, error| unsafe {
-        spillway_plan_layers(ptr::null(), count, ptr::null(), ptr::null(), to, error)
+        spillway_streaming_plan(ptr::null(), count, ptr::null(), ptr::null(), to, error)
     };
     assert_eq!(made(|to, error| layers(1, to, error)), Err(Code::Argument));
     assert_eq!(made(|to, error| layers(0, to, error)), Err(Code::Argument), "no machine");
@@ -348,11 +380,12 @@ fn null_is_an_error() {
         let (needed, bytes, figures) = (ptr::null_mut(), ptr::null_mut(), ptr::null_mut());
         let into = ptr::null_mut();
         assert_eq!(
-            spillway_plan_slab_switch(
+            spillway_plan_slab_switch_to(
                 ptr::null(),
                 0,
                 ptr::null(),
                 into,
+                size_of::<SlabCopy>(),
                 0,
                 needed,
                 bytes,
@@ -364,7 +397,7 @@ fn null_is_an_error() {
         let (none, figures, error) = (ptr::null(), ptr::null_mut(), ptr::null_mut());
         let code = spillway_session_switch(ptr::null_mut(), none, ptr::null(), figures, error);
         assert_eq!(code, Code::Argument);
-        assert_eq!(spillway_switch_figures(none, none, figures, error), Code::Argument);
+        assert_eq!(spillway_plan_switch_to(none, none, figures, error), Code::Argument);
         let arranged = |to, error| spillway_plan_arranged_after(none, none, to, error);
         assert_eq!(made(arranged), Err(Code::Argument));
         spillway_graph_free(ptr::null_mut());
@@ -407,10 +440,7 @@ extern "C" fn refuse_block(_: *mut c_void, _: u32, _: u64) -> i32 {
 extern "C" fn refuse_launch(_: *mut c_void, _: *const LaunchDescription) -> i32 {
     1
 }
-extern "C" fn refuse_states(_: *mut c_void, _: *const Slot, _: usize) -> i32 {
-    1
-}
-extern "C" fn refuse_inputs(_: *mut c_void, _: u64, _: *const Slot, _: usize) -> i32 {
+extern "C" fn refuse_fill(_: *mut c_void, _: *mut Fill) -> i32 {
     1
 }
 
@@ -421,10 +451,7 @@ extern "C" fn accept_reserve(_: *mut c_void, _: u64, address: *mut u64) -> i32 {
 extern "C" fn accept_map(_: *mut c_void, _: u64, _: u64, _: u64) -> i32 {
     0
 }
-extern "C" fn accept_states(_: *mut c_void, _: *const Slot, _: usize) -> i32 {
-    0
-}
-extern "C" fn accept_inputs(_: *mut c_void, _: u64, _: *const Slot, _: usize) -> i32 {
+extern "C" fn accept_fill(_: *mut c_void, _: *mut Fill) -> i32 {
     0
 }
 
@@ -432,6 +459,7 @@ extern "C" fn accept_inputs(_: *mut c_void, _: u64, _: *const Slot, _: usize) ->
 fn refusing(status: i32) -> (Device, Kernels) {
     let context = ptr::without_provenance_mut(status as usize);
     let device = Device {
+        struct_bytes: size_of::<Device>(),
         context,
         chunk_bytes: 4096,
         create: Some(refuse_count),
@@ -451,10 +479,11 @@ fn refusing(status: i32) -> (Device, Kernels) {
         has_host_stream: 0,
     };
     let kernels = Kernels {
+        struct_bytes: size_of::<Kernels>(),
         context,
         launch: Some(refuse_launch),
-        fill_states: Some(refuse_states),
-        fill_inputs: Some(refuse_inputs),
+        fill_state: Some(refuse_fill),
+        fill_input: Some(refuse_fill),
         launch_on_host: None,
     };
     (device, kernels)
@@ -463,11 +492,11 @@ fn refusing(status: i32) -> (Device, Kernels) {
 #[test]
 fn what_a_device_says_is_the_code() {
     let garbage = Garbage {
-        tensors: vec![(4096, SPILLWAY_STATE)],
+        tensors: vec![(4096, STATE)],
         ops: vec![OddOp {
             times_and_bytes: [1000, 0, 0],
             operands: [vec![0], vec![0]],
-            is_repeatable: 0,
+            repeatable: 0,
         }],
         machine: [1 << 30, 1 << 30, 4096, 1 << 30, 1 << 30, 0, 0, 0],
         budget: None,
@@ -492,9 +521,9 @@ fn what_a_device_says_is_the_code() {
     assert_eq!(start((Device { map: None, ..device }, kernels)), Err(Code::Argument));
     assert_eq!(start((device, Kernels { launch: None, ..kernels })), Err(Code::Argument));
     let (reserve, map) = (Some(accept_reserve as _), Some(accept_map as _));
-    let (states, inputs) = (Some(accept_states as _), Some(accept_inputs as _));
+    let fill = Some(accept_fill as _);
     let device = Device { reserve, map, ..device };
-    let kernels = Kernels { fill_states: states, fill_inputs: inputs, ..kernels };
+    let kernels = Kernels { fill_state: fill, fill_input: fill, ..kernels };
     let (mut session, mut error) = (ptr::null_mut(), no_error());
     let (to, says) = (&raw mut session, &raw mut error);
     let code =
@@ -503,24 +532,19 @@ fn what_a_device_says_is_the_code() {
     let message = unsafe { CStr::from_ptr(error.message.as_ptr()) }.to_str().unwrap();
     assert!(message.contains("tensor 0 (\"0\")"), "{message}");
     // The states of another graph are others.
-    let other = Garbage { tensors: vec![(8192, SPILLWAY_STATE)], ..garbage };
+    let other = Garbage { tensors: vec![(8192, STATE)], ..garbage };
     let other_graph = graph_of(&other).unwrap();
     let other_plan = made(|to, error| unsafe {
         spillway_plan_new(other_graph, machine, ptr::null(), to, error)
     });
     let other_plan = other_plan.unwrap();
     let figures = ptr::null_mut();
-    let code = unsafe { spillway_switch_figures(plan, other_plan, figures, ptr::null_mut()) };
+    let code = unsafe { spillway_plan_switch_to(plan, other_plan, figures, ptr::null_mut()) };
     assert_eq!(code, Code::Argument, "figures are null");
-    let mut figures = SwitchFigures {
-        kept_bytes: 0,
-        upload_bytes: 0,
-        download_bytes: 0,
-        time_ns: 0,
-        mapping_ns: 0,
-    };
+    let mut figures =
+        SwitchFigures { struct_bytes: size_of::<SwitchFigures>(), ..SwitchFigures::default() };
     let code =
-        unsafe { spillway_switch_figures(plan, other_plan, &raw mut figures, ptr::null_mut()) };
+        unsafe { spillway_plan_switch_to(plan, other_plan, &raw mut figures, ptr::null_mut()) };
     assert_eq!(code, Code::NoSwitch);
     unsafe {
         spillway_plan_free(other_plan);

@@ -4,14 +4,19 @@
 // SAFETY: throughout, arrays are passed with their lengths, and handles and contexts are alive.
 #![allow(clippy::undocumented_unsafe_blocks)]
 
+use planner_core::MachineParameters;
 use spillway_c::device::Device;
 use spillway_c::error::{Code, Error, SPILLWAY_MESSAGE_BYTES};
+use spillway_c::fill::{Fill, spillway_fill_bytes, spillway_fill_i32, spillway_fill_i64};
 use spillway_c::graph::*;
-use spillway_c::kernels::{HostLaunchDescription, HostRange, Kernels, LaunchDescription, Slot};
+use spillway_c::kernels::{HostLaunchDescription, HostRange, Kernels, LaunchDescription};
 use spillway_c::machine::*;
 use spillway_c::plan::*;
 use spillway_c::session::*;
 use spillway_c::steps::*;
+use spillway_c_types::kinds::{INPUT, OUTPUT, STATE, TEMPORARY};
+use spillway_c_types::machine::MachineDescription;
+use spillway_c_types::steps::{DOWNLOAD, HOST_RUN, StepDescription};
 use std::ffi::{CStr, CString, c_void};
 use std::{env, fs, process, ptr};
 
@@ -112,7 +117,8 @@ extern "C" fn block_until(context: *mut c_void, stream: u32, signal: u64) -> i32
 /// Doubles the input.
 extern "C" fn launch(context: *mut c_void, launch: *const LaunchDescription) -> i32 {
     let launch = unsafe { &*launch };
-    let (from, to) = unsafe { (*launch.reads, *launch.writes) };
+    assert_eq!(launch.struct_bytes, size_of::<LaunchDescription>());
+    let (from, to) = unsafe { (**launch.reads, **launch.writes) };
     assert_eq!((from.bytes, to.bytes), (8, 8));
     *memory(context).at(to.address) = 2 * *memory(context).at(from.address);
     0
@@ -124,7 +130,7 @@ extern "C" fn launch_on_host(context: *mut c_void, launch: *const HostLaunchDesc
     if launch.iteration == memory(context).fails_in_iteration {
         return 77;
     }
-    let range = |of: *const HostRange, at| unsafe { *of.add(at) };
+    let range = |of: *const *const HostRange, at| unsafe { **of.add(at) };
     let (doubled, total) = (range(launch.reads, 0), range(launch.reads, 1));
     assert_eq!((range(launch.writes, 0), total.bytes), (total, 8), "it is updated in place");
     let sum =
@@ -133,17 +139,28 @@ extern "C" fn launch_on_host(context: *mut c_void, launch: *const HostLaunchDesc
     *memory(context).host(range(launch.writes, 1).offset_bytes) = sum;
     0
 }
-extern "C" fn fill_states(_: *mut c_void, _: *const Slot, _: usize) -> i32 {
+/// Fills states in ways that do not fit, and keeps what is said.
+extern "C" fn fill_badly(context: *mut c_void, state: *mut Fill) -> i32 {
+    let said = unsafe { &mut *context.cast::<Vec<(Code, String)>>() };
+    let numbers = [0i32; 4];
+    let misaligned = ptr::from_ref(&numbers).cast::<u8>().wrapping_add(1).cast::<i32>();
+    unsafe {
+        said.push(self::said(|error| spillway_fill_i32(state, numbers.as_ptr(), 3, error)));
+        said.push(self::said(|error| spillway_fill_i32(state, misaligned, 2, error)));
+        said.push(self::said(|error| spillway_fill_i32(state, ptr::null(), 2, error)));
+        said.push(self::said(|error| {
+            spillway_fill_bytes(state, numbers.as_ptr().cast(), 8, error)
+        }));
+    }
     0
 }
-extern "C" fn fill_inputs(
-    context: *mut c_void,
-    iteration: u64,
-    slots: *const Slot,
-    _: usize,
-) -> i32 {
-    *memory(context).host(unsafe { (*slots).offset_bytes }) = iteration;
-    0
+
+extern "C" fn fill_input(_: *mut c_void, input: *mut Fill) -> i32 {
+    unsafe {
+        assert_eq!(((*input).tensor, (*input).bytes), (X, 8));
+        let iteration = (*input).iteration as i64;
+        spillway_fill_i64(input, &raw const iteration, 1, ptr::null_mut()) as i32
+    }
 }
 
 fn made<T>(call: impl FnOnce(*mut *mut T, *mut Error) -> Code) -> *mut T {
@@ -162,10 +179,16 @@ fn said(call: impl FnOnce(*mut Error) -> Code) -> (Code, String) {
 
 /// A plan whose second op runs on the host.
 fn plan() -> *mut Plan {
-    let kinds = [SPILLWAY_INPUT, SPILLWAY_TEMPORARY, SPILLWAY_STATE, SPILLWAY_OUTPUT];
-    let tensors = kinds.map(|kind| TensorDescription { name: ptr::null(), bytes: 8, kind });
+    let kinds = [INPUT, TEMPORARY, STATE, OUTPUT];
+    let tensors = kinds.map(|kind| TensorDescription {
+        struct_bytes: size_of::<TensorDescription>(),
+        name: ptr::null(),
+        bytes: 8,
+        kind,
+    });
     let op = |name: &'static CStr, reads: &'static [u32], writes: &'static [u32], host_ns| {
         OpDescription {
+            struct_bytes: size_of::<OpDescription>(),
             name: name.as_ptr(),
             time_ns: 1000,
             workspace_bytes: 0,
@@ -173,23 +196,30 @@ fn plan() -> *mut Plan {
             read_count: reads.len(),
             writes: writes.as_ptr(),
             write_count: writes.len(),
-            is_repeatable: 0,
+            repeatable: 0,
             host_ns,
         }
     };
     let ops = [op(c"double", &[X], &[1], 0), op(c"add", &[1, 2], &[2, SUM], 500)];
     let description = MachineDescription {
-        device_bytes: 1 << 20,
-        host_bytes: 1 << 20,
-        chunk_bytes: CHUNK_BYTES,
-        h2d_bytes_per_s: 1 << 30,
-        d2h_bytes_per_s: 1 << 30,
-        transfer_latency_ns: 10,
-        map_ns_per_chunk: 0,
-        unmap_ns_per_chunk: 0,
+        struct_bytes: size_of::<MachineDescription>(),
+        parameters: MachineParameters::new()
+            .with_device_bytes(1 << 20)
+            .with_host_bytes(1 << 20)
+            .with_chunk_bytes(CHUNK_BYTES)
+            .with_h2d_bytes_per_s(1 << 30)
+            .with_d2h_bytes_per_s(1 << 30)
+            .with_transfer_latency_ns(10),
     };
     let strategy = c"optimizer-offload".as_ptr();
-    let options = PlanOptions { budget: ptr::null(), strategy, maps_as_it_runs: 0 };
+    let options = PlanOptions {
+        struct_bytes: size_of::<PlanOptions>(),
+        settings: ptr::null(),
+        setting_count: 0,
+        budget: ptr::null(),
+        strategy,
+        unplaced: 0,
+    };
     unsafe {
         let (tensors, ops) = ((tensors.as_ptr(), tensors.len()), (ops.as_ptr(), ops.len()));
         let graph = made(|to, error| {
@@ -208,6 +238,7 @@ fn plan() -> *mut Plan {
 fn tables(memory: &mut Memory) -> (Device, Kernels) {
     let context = ptr::from_mut(memory).cast();
     let device = Device {
+        struct_bytes: size_of::<Device>(),
         context,
         chunk_bytes: CHUNK_BYTES,
         create: Some(create),
@@ -227,10 +258,11 @@ fn tables(memory: &mut Memory) -> (Device, Kernels) {
         has_host_stream: 1,
     };
     let kernels = Kernels {
+        struct_bytes: size_of::<Kernels>(),
         context,
         launch: Some(launch),
-        fill_states: Some(fill_states),
-        fill_inputs: Some(fill_inputs),
+        fill_state: None,
+        fill_input: Some(fill_input),
         launch_on_host: Some(launch_on_host),
     };
     (device, kernels)
@@ -243,26 +275,30 @@ fn start(plan: *const Plan, (device, kernels): &(Device, Kernels)) -> *mut Sessi
 #[test]
 fn steps_on_the_host_have_their_waits() {
     let plan = plan();
-    let mut steps = [const {
-        let wait = Wait { index: 0, iterations_back: 0 };
-        let (kind, id, is_repeat, index) = (0, 0, 0, 0);
-        let (first_object, object_count) = (0, 0);
-        StepDescription { kind, id, first_object, object_count, is_repeat, index, waits: [wait; 4] }
-    }; 64];
+    let mut steps = [const { StepDescription::empty() }; 64];
     let (mut needed, into) = (0, steps.as_mut_ptr());
     let (code, _) = said(|error| unsafe {
-        spillway_plan_steps(plan, into, steps.len(), &raw mut needed, ptr::null_mut(), error)
+        spillway_plan_steps(
+            plan,
+            into,
+            size_of::<StepDescription>(),
+            steps.len(),
+            &raw mut needed,
+            ptr::null_mut(),
+            error,
+        )
     });
     assert_eq!(code, Code::Ok);
-    let on_host = steps[..needed].iter().filter(|step| step.kind == SPILLWAY_HOST_RUN);
+    let on_host = steps[..needed].iter().filter(|step| step.kind == HOST_RUN);
     let on_host: Vec<_> = on_host.collect();
     assert!(!on_host.is_empty());
     for step in on_host {
         assert_eq!((step.id, step.index, step.is_repeat), (1, 0, 0));
-        let wait = step.waits[SPILLWAY_DOWNLOAD as usize];
+        let wait = step.waits[DOWNLOAD as usize];
         assert_eq!((wait.index, wait.iterations_back), (0, 0), "what it reads is downloaded");
     }
-    let mut figures = unsafe { std::mem::zeroed::<Figures>() };
+    let zeros = unsafe { std::mem::zeroed() };
+    let mut figures = Figures { struct_bytes: size_of::<Figures>(), ..zeros };
     let (code, _) = said(|error| unsafe { spillway_plan_figures(plan, &raw mut figures, error) });
     assert_eq!((code, figures.host_ns), (Code::Ok, 500));
     unsafe { spillway_plan_free(plan) };
@@ -409,5 +445,35 @@ fn no_session_starts_where_ops_cannot_run_on_the_host() {
         assert_eq!((code, session.is_null()), (Code::Argument, true), "{message}");
         assert!(message.contains(reason), "{message}");
     }
+    unsafe { spillway_plan_free(plan) };
+}
+
+#[test]
+fn values_that_do_not_fit_are_refused_with_the_tensor() {
+    let (plan, mut memory) = (plan(), Memory::default());
+    let (device, kernels) = tables(&mut memory);
+    let mut heard = Vec::<(Code, String)>::new();
+    let context = ptr::from_mut(&mut heard).cast();
+    let kernels = Kernels { context, fill_state: Some(fill_badly), ..kernels };
+    let mut session = ptr::null_mut();
+    let (code, message) = said(|error| unsafe {
+        spillway_session_new(plan, &raw const device, &raw const kernels, &raw mut session, error)
+    });
+    assert_eq!(
+        (code, session.is_null()),
+        (Code::Argument, true),
+        "what was refused is not forgotten"
+    );
+    let expected = "filling the states: the value for tensor 2 (\"2\") has 12 bytes, not 8";
+    assert_eq!(message, expected);
+    let refused = [
+        "the value for tensor 2 has 12 bytes, not 8",
+        "values begins at no multiple of 4 bytes",
+        "values is null, but has 2 entries",
+    ];
+    for ((code, message), expected) in heard.iter().zip(refused) {
+        assert_eq!((*code, message.as_str()), (Code::Argument, expected));
+    }
+    assert_eq!(heard[3], (Code::Ok, String::new()));
     unsafe { spillway_plan_free(plan) };
 }

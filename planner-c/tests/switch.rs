@@ -5,12 +5,15 @@
 // from the library.
 #![allow(clippy::undocumented_unsafe_blocks)]
 
+use planner_core::MachineParameters;
 use spillway_c::addresses::*;
 use spillway_c::error::{Code, Error};
 use spillway_c::graph::*;
 use spillway_c::machine::*;
 use spillway_c::plan::*;
 use spillway_c::session::*;
+use spillway_c_types::kinds::{INPUT, STATE, TEMPORARY};
+use spillway_c_types::machine::MachineDescription;
 use std::ffi::CString;
 use std::ptr;
 
@@ -28,17 +31,22 @@ fn graph(time_ns: u64, value_bytes: u64) -> *mut Graph {
     let names = (0..LAYERS)
         .flat_map(|at| ["weight", "bias", "value"].map(|kind| name(format!("{kind} {at}"))));
     let names: Vec<_> = [name("x".to_owned())].into_iter().chain(names).collect();
-    let of_layer =
-        [(4096, SPILLWAY_STATE), (200, SPILLWAY_STATE), (value_bytes, SPILLWAY_TEMPORARY)];
-    let sizes = [(value_bytes, SPILLWAY_INPUT)].into_iter().chain([of_layer; LAYERS].concat());
+    let of_layer = [(4096, STATE), (200, STATE), (value_bytes, TEMPORARY)];
+    let sizes = [(value_bytes, INPUT)].into_iter().chain([of_layer; LAYERS].concat());
     let tensors: Vec<_> = names
         .iter()
         .zip(sizes)
-        .map(|(name, (bytes, kind))| TensorDescription { name: name.as_ptr(), bytes, kind })
+        .map(|(name, (bytes, kind))| TensorDescription {
+            struct_bytes: size_of::<TensorDescription>(),
+            name: name.as_ptr(),
+            bytes,
+            kind,
+        })
         .collect();
     let operands: Vec<_> =
         (0..LAYERS as u32).map(|at| ([3 * at, 3 * at + 1, 3 * at + 2], [3 * at + 3])).collect();
     let op = |(reads, writes): &([u32; 3], [u32; 1])| OpDescription {
+        struct_bytes: size_of::<OpDescription>(),
         name: ptr::null(),
         time_ns,
         workspace_bytes: 0,
@@ -46,7 +54,7 @@ fn graph(time_ns: u64, value_bytes: u64) -> *mut Graph {
         read_count: reads.len(),
         writes: writes.as_ptr(),
         write_count: writes.len(),
-        is_repeatable: 0,
+        repeatable: 0,
         host_ns: 0,
     };
     let ops: Vec<_> = operands.iter().map(op).collect();
@@ -57,8 +65,9 @@ fn graph(time_ns: u64, value_bytes: u64) -> *mut Graph {
 }
 
 fn switch(from: *const Plan, to: *const Plan) -> SwitchFigures {
-    let mut figures = SwitchFigures::default();
-    let code = unsafe { spillway_switch_figures(from, to, &raw mut figures, ptr::null_mut()) };
+    let mut figures =
+        SwitchFigures { struct_bytes: size_of::<SwitchFigures>(), ..SwitchFigures::default() };
+    let code = unsafe { spillway_plan_switch_to(from, to, &raw mut figures, ptr::null_mut()) };
     assert_eq!(code, Code::Ok);
     figures
 }
@@ -71,8 +80,17 @@ fn slab_switch(from: *const Plan, to: *const Plan) -> (Vec<SlabCopy>, SwitchFigu
     let mut write = |into, capacity| unsafe {
         let (needed, slab_bytes) = (&raw mut needed, &raw mut slab_bytes);
         let figures = &raw mut figures;
-        spillway_plan_slab_switch(
-            from, iterations, to, into, capacity, needed, slab_bytes, figures, error,
+        spillway_plan_slab_switch_to(
+            from,
+            iterations,
+            to,
+            into,
+            size_of::<SlabCopy>(),
+            capacity,
+            needed,
+            slab_bytes,
+            figures,
+            error,
         )
     };
     assert_eq!(write(ptr::null_mut(), 0), Code::BufferTooShort);
@@ -88,23 +106,26 @@ fn slab_switch(from: *const Plan, to: *const Plan) -> (Vec<SlabCopy>, SwitchFigu
 #[test]
 fn a_switch_to_an_arranged_plan_copies_less() {
     let description = MachineDescription {
-        device_bytes: 1 << 20,
-        host_bytes: 1 << 20,
-        chunk_bytes: 1024,
-        h2d_bytes_per_s: 1_000_000_000,
-        d2h_bytes_per_s: 1_000_000_000,
-        transfer_latency_ns: 100,
-        map_ns_per_chunk: 0,
-        unmap_ns_per_chunk: 0,
+        struct_bytes: size_of::<MachineDescription>(),
+        parameters: MachineParameters::new()
+            .with_device_bytes(1 << 20)
+            .with_host_bytes(1 << 20)
+            .with_chunk_bytes(1024)
+            .with_h2d_bytes_per_s(1_000_000_000)
+            .with_d2h_bytes_per_s(1_000_000_000)
+            .with_transfer_latency_ns(100),
     };
     let machine = made(|to, error| unsafe {
         spillway_machine_new(ptr::null(), &raw const description, to, error)
     });
     let plan = |graph: *const Graph| {
         let options = PlanOptions {
+            struct_bytes: size_of::<PlanOptions>(),
+            settings: ptr::null(),
+            setting_count: 0,
             budget: c"44KiB".as_ptr(),
             strategy: c"groups".as_ptr(),
-            maps_as_it_runs: 0,
+            unplaced: 0,
         };
         made(|to, error| unsafe {
             spillway_plan_new(graph, machine, &raw const options, to, error)
@@ -115,16 +136,16 @@ fn a_switch_to_an_arranged_plan_copies_less() {
     let arranged =
         made(|to, error| unsafe { spillway_plan_arranged_after(token, prompt, to, error) });
     let (plain, kept) = (switch(prompt, token), switch(prompt, arranged));
-    assert!(kept.upload_bytes < plain.upload_bytes, "{kept:?} {plain:?}");
+    assert!(kept.h2d_bytes < plain.h2d_bytes, "{kept:?} {plain:?}");
     assert!(kept.kept_bytes > plain.kept_bytes, "{kept:?} {plain:?}");
     // In a slab nothing is mapped, and no more stays than with chunks.
     let (copies, in_slab) = slab_switch(prompt, arranged);
     assert_eq!(in_slab.mapping_ns, 0);
-    assert!(in_slab.upload_bytes >= kept.upload_bytes && in_slab.kept_bytes > 0, "{in_slab:?}");
+    assert!(in_slab.h2d_bytes >= kept.h2d_bytes && in_slab.kept_bytes > 0, "{in_slab:?}");
     let uploads = copies.iter().filter(|copy| copy.is_upload == 1).map(|copy| copy.bytes);
-    assert_eq!(uploads.sum::<u64>(), in_slab.upload_bytes);
+    assert_eq!(uploads.sum::<u64>(), in_slab.h2d_bytes);
     let between = made(|to, error| unsafe { spillway_plan_between(prompt, token, to, error) });
-    let there_and_back = |plan| switch(token, plan).upload_bytes + switch(plan, token).upload_bytes;
+    let there_and_back = |plan| switch(token, plan).h2d_bytes + switch(plan, token).h2d_bytes;
     assert!(there_and_back(between) < there_and_back(prompt));
     unsafe {
         [prompt, token, arranged, between].into_iter().for_each(|plan| spillway_plan_free(plan));

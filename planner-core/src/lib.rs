@@ -30,8 +30,7 @@
 //! ```
 //! use core::fmt;
 //! use planner_core::backend::{
-//!     BackendError, Chunks, DeviceAddress, DeviceRange, ErrorKind, ErrorType, HostRange, Kernels,
-//!     Launch, Paging, Point, Streams, Transfers,
+//!     BackendError, Chunks, DeviceAddress, DeviceRange, ErrorKind, ErrorType, FillError, HostRange, InputWriter, Kernels, Launch, Paging, Point, StateWriter, Streams, Transfers,
 //! };
 //! use planner_core::plan::{ArenaPlacement, Part, Pool, Resident};
 //! use planner_core::planner::{self, Auto, Output, Request, Strategy};
@@ -56,11 +55,14 @@
 //! let ops = [op(0, 2), op(3, 2), op(6, 3)];
 //! let mut memory = [0; 16];
 //! let graph = Graph::new(&tensors, &ops, &operands, &mut Scratch::new(&mut memory))?;
-//! let machine = Machine::new(MachineParameters {
-//!     device_bytes: 4 * CHUNK, host_bytes: 1 << 20, chunk_bytes: CHUNK,
-//!     h2d_bytes_per_s: 1_000_000_000, d2h_bytes_per_s: 1_000_000_000,
-//!     transfer_latency_ns: 100, map_ns_per_chunk: 0, unmap_ns_per_chunk: 0,
-//! })?;
+//! let parameters = MachineParameters::new()
+//!     .with_device_bytes(4 * CHUNK)
+//!     .with_host_bytes(1 << 20)
+//!     .with_chunk_bytes(CHUNK)
+//!     .with_h2d_bytes_per_s(1_000_000_000)
+//!     .with_d2h_bytes_per_s(1_000_000_000)
+//!     .with_transfer_latency_ns(100);
+//! let machine = Machine::new(parameters)?;
 //!
 //! // Plan. The sizes of all memory follow from the graph.
 //! let limits = Limits::of_graph(&graph);
@@ -103,22 +105,20 @@
 //!     fn launch(&mut self, device: &mut Device, launch: &Launch<'_>) -> Result<(), Never> {
 //!         for at in 0..CHUNK {
 //!             let read = |from: DeviceRange| *device.byte(from.address.0 + at);
-//!             let total = launch.reads.iter().map(read).sum();
-//!             launch.writes.iter().for_each(|to| *device.byte(to.address.0 + at) = total);
+//!             let total = launch.reads.iter().flatten().map(read).sum();
+//!             launch.writes.iter().flatten().for_each(|to| *device.byte(to.address.0 + at) = total);
 //!         }
 //!         Ok(())
 //!     }
-//!     fn fill_states(&mut self, device: &mut Device, host: &HostLayout<'_>) -> Result<(), Never> {
-//!         let ones = [1; CHUNK as usize];
-//!         WEIGHTS.into_iter().try_for_each(|weight| {
-//!             device.write_host(host.offset_bytes(weight, 0, 0), &ones)
-//!         })
+//!     fn fill_states(
+//!         &mut self, states: &mut StateWriter<'_, Device>,
+//!     ) -> Result<(), FillError<Never>> {
+//!         WEIGHTS.into_iter().try_for_each(|weight| states.write(weight, &[1u8; CHUNK as usize]))
 //!     }
 //!     fn fill_inputs(
-//!         &mut self, device: &mut Device, iteration: u64, host: &HostLayout<'_>,
-//!     ) -> Result<(), Never> {
-//!         let offset_bytes = host.offset_bytes(X, HostLayout::slot(iteration), 0);
-//!         device.write_host(offset_bytes, &[iteration as u8; CHUNK as usize])
+//!         &mut self, inputs: &mut InputWriter<'_, Device>,
+//!     ) -> Result<(), FillError<Never>> {
+//!         inputs.write(X, &[inputs.iteration() as u8; CHUNK as usize])
 //!     }
 //! }
 //!

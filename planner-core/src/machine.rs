@@ -4,7 +4,10 @@ use core::fmt;
 use core::ops::Deref;
 
 /// The parameters of a device, its host, and the links between them.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+// C reads this struct as it is, so a new field comes last, and 0 must mean that there is none.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct MachineParameters {
     /// Device memory in bytes.
     pub device_bytes: u64,
@@ -22,6 +25,49 @@ pub struct MachineParameters {
     pub map_ns_per_chunk: u64,
     /// Host time to unmap one chunk, for executors that map while the plan runs.
     pub unmap_ns_per_chunk: u64,
+}
+
+macro_rules! setters {
+    ($($field:ident: $with:ident,)*) => {
+        impl MachineParameters {
+            $(
+                #[doc = concat!("The same parameters with this `", stringify!($field), "`.")]
+                #[must_use]
+                pub const fn $with(mut self, $field: u64) -> Self {
+                    self.$field = $field;
+                    self
+                }
+            )*
+        }
+    };
+}
+
+setters! {
+    device_bytes: with_device_bytes,
+    host_bytes: with_host_bytes,
+    chunk_bytes: with_chunk_bytes,
+    h2d_bytes_per_s: with_h2d_bytes_per_s,
+    d2h_bytes_per_s: with_d2h_bytes_per_s,
+    transfer_latency_ns: with_transfer_latency_ns,
+    map_ns_per_chunk: with_map_ns_per_chunk,
+    unmap_ns_per_chunk: with_unmap_ns_per_chunk,
+}
+
+impl MachineParameters {
+    /// Parameters that are all 0. [`Machine::new`] needs a size of chunks and the speeds of both links.
+    #[must_use]
+    pub const fn new() -> Self {
+        Self {
+            device_bytes: 0,
+            host_bytes: 0,
+            chunk_bytes: 0,
+            h2d_bytes_per_s: 0,
+            d2h_bytes_per_s: 0,
+            transfer_latency_ns: 0,
+            map_ns_per_chunk: 0,
+            unmap_ns_per_chunk: 0,
+        }
+    }
 }
 
 /// Why a machine is rejected.

@@ -118,16 +118,15 @@ fn token(layers: usize, mib: u64, host_gb_s: u64) -> Work {
 }
 
 fn machine(gb_s: u64) -> Machine {
-    Machine::new(MachineParameters {
-        device_bytes: 24 << 30,
-        host_bytes: 512 << 30,
-        chunk_bytes: 2 << 20,
-        h2d_bytes_per_s: gb_s * 1_000_000_000,
-        d2h_bytes_per_s: gb_s * 1_000_000_000,
-        transfer_latency_ns: 10_000,
-        map_ns_per_chunk: 0,
-        unmap_ns_per_chunk: 0,
-    })
+    Machine::new(
+        MachineParameters::new()
+            .with_device_bytes(24 << 30)
+            .with_host_bytes(512 << 30)
+            .with_chunk_bytes(2 << 20)
+            .with_h2d_bytes_per_s(gb_s * 1_000_000_000)
+            .with_d2h_bytes_per_s(gb_s * 1_000_000_000)
+            .with_transfer_latency_ns(10_000),
+    )
     .unwrap()
 }
 

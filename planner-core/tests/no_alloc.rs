@@ -1,7 +1,7 @@
 //! Planning, placing, lowering, predicting and verifying do not allocate.
 #![allow(unsafe_code, reason = "counting allocations takes a global allocator")]
 
-use planner_core::bounds::Order;
+use planner_core::bounds::BoundOrder;
 use planner_core::placement::Over;
 use planner_core::plan::{ArenaPlacement, Part, Pool, Resident};
 use planner_core::planner::{self, Auto, Output, Request, Strategy, Weights};
@@ -95,16 +95,15 @@ fn layers(count: u32) -> (Vec<Tensor>, Vec<Op>, Vec<TensorId>) {
 }
 
 const MACHINE: Machine = {
-    let Ok(machine) = Machine::new(MachineParameters {
-        device_bytes: 300_000,
-        host_bytes: 1 << 30,
-        chunk_bytes: 4096,
-        h2d_bytes_per_s: 10_000_000_000,
-        d2h_bytes_per_s: 10_000_000_000,
-        transfer_latency_ns: 10,
-        map_ns_per_chunk: 0,
-        unmap_ns_per_chunk: 0,
-    }) else {
+    let Ok(machine) = Machine::new(
+        MachineParameters::new()
+            .with_device_bytes(300_000)
+            .with_host_bytes(1 << 30)
+            .with_chunk_bytes(4096)
+            .with_h2d_bytes_per_s(10_000_000_000)
+            .with_d2h_bytes_per_s(10_000_000_000)
+            .with_transfer_latency_ns(10),
+    ) else {
         panic!("the machine is not sound")
     };
     machine
@@ -164,7 +163,7 @@ fn weight_offloading_allocates_nothing() {
     let limits = limits((&tensors, &ops, &operands), 1000);
     let mut memory = vec![0; planner::scratch_words(&limits)];
     let mut buffers = Buffers::new(&limits);
-    let machine = Machine::new(MachineParameters { chunk_bytes: 1, ..*MACHINE }).unwrap();
+    let machine = Machine::new((*MACHINE).with_chunk_bytes(1)).unwrap();
 
     let before = ALLOCATIONS.with(Cell::get);
     let mut scratch = Scratch::new(&mut memory);
@@ -202,13 +201,13 @@ fn nothing_is_allocated() {
     let strategy = Strategy::Auto(Auto::default());
     let plan = planner::plan(&request, strategy, buffers.output(), &mut scratch).unwrap();
     let over = Over { iterations: ITERATIONS as u32, settled: true, spares_due: true };
-    let output = placement::Output { objects: &mut objects, ends: &mut ends };
+    let output = placement::PlacementOutput { objects: &mut objects, ends: &mut ends };
     let plan = placement::place(&graph, &MACHINE, &plan, over, output, &mut scratch).unwrap();
     let mut lowered = [Scheduled::EMPTY; 4096];
     let schedule = lower(&graph, &MACHINE, &plan, &mut lowered, &mut scratch).unwrap();
     timeline::check(&graph, &MACHINE, &plan, &schedule, &mut scratch).unwrap();
     verify(&graph, &MACHINE, &plan, &schedule, &mut scratch).unwrap();
-    bounds::period_ns(&graph, &MACHINE, 200_000, Order::Given, &mut scratch).unwrap();
+    bounds::period_ns(&graph, &MACHINE, 200_000, BoundOrder::Given, &mut scratch).unwrap();
     let after = ALLOCATIONS.with(Cell::get);
 
     assert!(plan.predicted.h2d_bytes > 0, "the plan should move something");

@@ -56,16 +56,14 @@ impl Case {
     }
 
     fn verify(&self, steps: &[Step]) -> Result<(), VerifyError> {
-        let machine = Machine::new(MachineParameters {
-            device_bytes: 1 << 20,
-            host_bytes: 1 << 20,
-            chunk_bytes: 256,
-            h2d_bytes_per_s: 1_000_000_000,
-            d2h_bytes_per_s: 1_000_000_000,
-            transfer_latency_ns: 0,
-            map_ns_per_chunk: 0,
-            unmap_ns_per_chunk: 0,
-        })
+        let machine = Machine::new(
+            MachineParameters::new()
+                .with_device_bytes(1 << 20)
+                .with_host_bytes(1 << 20)
+                .with_chunk_bytes(256)
+                .with_h2d_bytes_per_s(1_000_000_000)
+                .with_d2h_bytes_per_s(1_000_000_000),
+        )
         .unwrap();
         let mut memory = vec![0; 10_000];
         let graph = &mut Scratch::new(&mut memory);

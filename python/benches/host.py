@@ -51,9 +51,9 @@ def main():
             for host in (None, "optimizer"):
                 plans = [step.plan(budget, host=host) for budget in BUDGETS]
                 times = ", ".join(
-                    f"{b}: {p.predicted.period_ns / 1e6:.1f} ms" for b, p in zip(BUDGETS, plans)
+                    f"{b}: {p.figures.period_ns / 1e6:.1f} ms" for b, p in zip(BUDGETS, plans)
                 )
-                least = step.least(host=host) / MIB
+                least = step.min_feasible_bytes(host=host) / MIB
                 print(f"  {host or 'device'}: {times}; least budget {least:.1f} MiB")
 
 

@@ -46,7 +46,7 @@ def bytes_on_host(step, plan):
 
 
 def print_memory(step, plan):
-    in_core, least = step.least(strategy="in-core"), step.least(host="optimizer")
+    in_core, least = step.min_feasible_bytes(strategy="in-core"), step.min_feasible_bytes(host="optimizer")
     saved = in_core - plan.budget_bytes
     print(
         f"device memory: {plan.budget_bytes / MIB:.1f} MiB, where the whole step takes"
@@ -54,7 +54,7 @@ def print_memory(step, plan):
     )
     print(f"states that stay on the host: {bytes_on_host(step, plan) / MIB:.1f} MiB")
     print(
-        f"least budget: {least / MIB:.1f} MiB, and {step.least() / MIB:.1f} MiB with the optimizer"
+        f"least budget: {least / MIB:.1f} MiB, and {step.min_feasible_bytes() / MIB:.1f} MiB with the optimizer"
         " on the device"
     )
 

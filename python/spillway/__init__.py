@@ -12,7 +12,7 @@ within a budget.
 
     machine = spillway.Machine.builtin("v100-pcie3")
     plan = graph.plan(machine, budget="80%")
-    print(plan.predicted.period_ns, plan.lower_bound_ns)
+    print(plan.figures.period_ns, plan.lower_bound_ns)
 
 A plan is proved safe, or it raises an exception: a subclass of `Error`, whose message names the
 tensors and ops that it is about. `Session` runs a plan on host memory or on a CUDA device (`Cuda`),
@@ -38,7 +38,7 @@ from ._core import (
     MemoryRange,
     Plan,
     PlanningError,
-    Predicted,
+    Figures,
     Session,
     SessionError,
     SetupCosts,
@@ -63,7 +63,7 @@ __all__ = [
     "MemoryRange",
     "Plan",
     "PlanningError",
-    "Predicted",
+    "Figures",
     "Session",
     "SessionError",
     "SetupCosts",

@@ -15,16 +15,19 @@ __all__ = [
     "GraphError",
     "InfeasibleError",
     "InvalidPlanError",
+    "Layer",
     "Machine",
     "MemoryRange",
     "Plan",
     "PlanningError",
-    "Predicted",
+    "Figures",
     "Session",
     "SessionError",
     "SetupCosts",
     "SwitchError",
     "SwitchFigures",
+    "streaming_min_feasible_bytes",
+    "streaming_plan",
 ]
 
 class Error(Exception): ...
@@ -33,7 +36,7 @@ class BudgetError(Error): ...
 
 class InfeasibleError(Error):
     budget_bytes: int
-    least_bytes: int
+    min_feasible_bytes: int
     op: str
 
 class PlanningError(Error): ...
@@ -69,11 +72,12 @@ class Graph:
     def plan(
         self,
         machine: Machine,
-        budget: int | str = "35%",
+        budget: int | str | None = None,
         strategy: str = "auto",
         settings: _Settings = {},
+        placed: bool = True,
     ) -> Plan: ...
-    def least(
+    def min_feasible_bytes(
         self, machine: Machine, strategy: str = "auto", settings: _Settings = {}
     ) -> int: ...
 
@@ -110,7 +114,7 @@ class Plan:
     def from_json(json: bytes, graph: Graph, machine: Machine) -> Plan: ...
     def to_json(self) -> bytes: ...
     @property
-    def predicted(self) -> Predicted: ...
+    def figures(self) -> Figures: ...
     @property
     def lower_bound_ns(self) -> int: ...
     @property
@@ -156,7 +160,7 @@ class SetupCosts:
     def touch_ns_per_page(self) -> int: ...
 
 @final
-class Predicted:
+class Figures:
     @property
     def period_ns(self) -> int: ...
     @property
@@ -164,15 +168,27 @@ class Predicted:
     @property
     def repeat_ns(self) -> int: ...
     @property
+    def repeats(self) -> int: ...
+    @property
     def host_ns(self) -> int: ...
     @property
+    def on_host(self) -> int: ...
+    @property
+    def stall_ns(self) -> int: ...
+    @property
     def peak_bytes(self) -> int: ...
+    @property
+    def waste_bytes(self) -> int: ...
     @property
     def h2d_bytes(self) -> int: ...
     @property
     def d2h_bytes(self) -> int: ...
     @property
     def host_bytes(self) -> int: ...
+    @property
+    def steps(self) -> int: ...
+    @property
+    def reordered(self) -> bool: ...
 
 @final
 class SwitchFigures:
@@ -217,6 +233,26 @@ class _Kernels(Protocol):
     ) -> None: ...
 
 @final
+class Layer:
+    def __new__(
+        cls,
+        bytes: int,
+        time_ns: int,
+        host_ns: Optional[int] = None,
+        activation_bytes: int = 0,
+        cache_bytes: int = 0,
+        output_bytes: int = 0,
+        name: str = "",
+    ) -> Layer: ...
+
+def streaming_plan(
+    layers: Sequence[Layer],
+    machine: Machine,
+    budget: Union[int, str, None] = None,
+) -> Plan: ...
+def streaming_min_feasible_bytes(layers: Sequence[Layer], machine: Machine) -> int: ...
+
+@final
 class Cuda:
     def __new__(
         cls, ordinal: int = 0, driver: str | PathLike[str] | None = None
@@ -255,6 +291,7 @@ class Session:
         self, tensor: int, buffer: _Buffer, iteration: int | None = None
     ) -> None: ...
     def step(self) -> None: ...
+    def run(self, iterations: int) -> None: ...
     def wait(self) -> None: ...
     def switch(
         self, plan: Plan, kernels: _Kernels | None = None

@@ -56,11 +56,10 @@ impl Cuda {
         let options = Options { ordinal: self.ordinal, chunk_bytes };
         let measured = py.detach(|| self.cuda.measure(&options, |_, _| ()));
         let measured = measured.map_err(unavailable)?;
-        Ok(Machine::from(OwnedMachine {
-            name: measured.name(),
-            machine: measured.machine,
-            one_way_bytes_per_s: measured.one_way_bytes_per_s(),
-        }))
+        Ok(Machine::from(
+            OwnedMachine::new(measured.name(), measured.machine)
+                .with_one_way_bytes_per_s(measured.one_way_bytes_per_s()),
+        ))
     }
 
     fn __repr__(&self) -> String {

@@ -2,8 +2,8 @@
 
 use backend_cuda::{CudaDevice, CudaError};
 use backend_host::{HostError, HostFailure, HostRun, MappedDevice};
-use spillway::core::Stream;
-use spillway::core::backend::{
+use spillway::planner_core::Stream;
+use spillway::planner_core::backend::{
     BackendError, Chunks, DeviceAddress, ErrorIds, ErrorKind, ErrorType, HostLaunch, HostRange,
     Paging, Point, Streams, Transfers,
 };
@@ -110,14 +110,6 @@ impl Device {
         work: impl FnMut(HostRun<'_>) -> Result<(), String> + Send + 'static,
     ) -> Result<(), DeviceError> {
         either!(self.launch_on_host(launch, work))
-    }
-
-    /// The bytes of all chunks that were created.
-    pub(crate) const fn created_bytes(&self) -> u64 {
-        match self {
-            Self::Mapped(device) => device.created_bytes(),
-            Self::Cuda(device) => device.created_bytes(),
-        }
     }
 }
 

@@ -15,7 +15,7 @@ pyo3::create_exception!(spillway, Error, PyException, "Base of all exceptions of
 exceptions! {
     GraphError: "The graph is malformed.",
     BudgetError: "The value is not a budget.",
-    InfeasibleError: "The budget is too small. `op` names the op that needs more, `least_bytes` is \
+    InfeasibleError: "The budget is too small. `op` names the op that needs more, `min_feasible_bytes` is \
         the smallest budget with which the strategy can plan, `budget_bytes` the one that was given.",
     PlanningError: "There is no plan for another reason, or no such strategy or setting.",
     InvalidPlanError: "A plan is not safe, promises what it does not keep, or is for another graph \
@@ -33,13 +33,13 @@ pub(crate) fn of_planner(py: Python<'_>, graph: &OwnedGraph, error: &spillway::E
     match error {
         spillway::Error::Graph { .. } => GraphError::new_err(message),
         spillway::Error::Budget(_) => BudgetError::new_err(message),
-        spillway::Error::Infeasible { budget_bytes, least_bytes, op, .. } => {
+        spillway::Error::Infeasible { budget_bytes, min_feasible_bytes, op, .. } => {
             let error = InfeasibleError::new_err(message);
             let value = error.value(py);
             let op = graph.op_names.get(op.index());
             let set = value
                 .setattr("budget_bytes", budget_bytes)
-                .and_then(|()| value.setattr("least_bytes", least_bytes))
+                .and_then(|()| value.setattr("min_feasible_bytes", min_feasible_bytes))
                 .and_then(|()| value.setattr("op", op));
             set.map_or_else(|failed| failed, |()| error)
         }

@@ -1,14 +1,12 @@
 //! Graphs, and how to plan them.
 
-use crate::error::{self, BudgetError, FormatError, GraphError, PlanningError};
+use crate::error::{self, BudgetError, FormatError, GraphError};
 use crate::machine::Machine;
 use crate::plan::Plan;
 use crate::strategy::{self, Setting};
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
-use spillway::core::Kind;
-use spillway::core::planner::Request;
-use spillway::strategy::Planner;
+use spillway::planner_core::Kind;
 use spillway::{Budget, OwnedGraph, TensorId};
 use std::collections::BTreeMap;
 use workloads::format;
@@ -29,14 +27,14 @@ impl From<OwnedGraph> for Graph {
 
 /// A budget: bytes, or a text such as "35%". Other values are refused.
 #[derive(FromPyObject)]
-enum BudgetArgument<'py> {
+pub(crate) enum BudgetArgument<'py> {
     Bytes(u64),
     Text(String),
     Other(Bound<'py, PyAny>),
 }
 
 impl BudgetArgument<'_> {
-    fn parse(self) -> PyResult<Budget> {
+    pub(crate) fn parse(self) -> PyResult<Budget> {
         let refuse = |given: String, hint: &str| {
             let way = "give bytes (8589934592), a size (\"8GiB\"), a percentage of what the work \
                        needs in-core (\"35%\"), or \"min\"";
@@ -166,25 +164,29 @@ impl Graph {
     /// Plans for a machine, and proves the plan safe.
     ///
     /// A budget is bytes, a size ("4GiB"), a share of what the work needs in-core ("35%"), or
-    /// "min". Strategies, except `joint`, and their settings are those of `spillway plan --help`; a setting is a
+    /// "min"; without one, it is all of the machine's device memory. With `placed`, all memory is mapped
+    /// before the plan runs, unless that makes the period longer by more than a hundredth. Strategies, except `joint`, and their settings are those of `spillway plan --help`; a setting is a
     /// number or a text, and `True` and `False` are "yes" and "no".
     ///
     /// Raises `InfeasibleError` where the budget is too small; `GraphError`, `BudgetError` and
     /// `PlanningError`.
-    #[pyo3(signature = (machine, budget=BudgetArgument::Text("35%".into()), strategy="auto", settings=BTreeMap::new()),
-        text_signature = "($self, machine, budget='35%', strategy='auto', settings={})")]
+    #[pyo3(signature = (machine, budget=None, strategy="auto", settings=BTreeMap::new(), placed=true),
+        text_signature = "($self, machine, budget=None, strategy='auto', settings={}, placed=True)")]
     fn plan(
         &self,
         py: Python<'_>,
         machine: &Machine,
-        budget: BudgetArgument<'_>,
+        budget: Option<BudgetArgument<'_>>,
         strategy: &str,
         settings: BTreeMap<String, Setting>,
+        placed: bool,
     ) -> PyResult<Plan> {
         let graph = self.checked(py)?;
         let strategy = strategy::named(strategy, settings)?;
-        let budget = budget.parse()?;
-        let builder = graph.plan(machine.owned()).budget(budget).strategy(strategy);
+        let mut builder = graph.plan(machine.owned()).strategy(strategy).placed(placed);
+        if let Some(budget) = budget {
+            builder = builder.budget(budget.parse()?);
+        }
         let plan = py.detach(|| builder.run());
         Ok(Plan::new(plan.map_err(|error| self.error(py, &error))?))
     }
@@ -194,7 +196,7 @@ impl Graph {
     /// Raises `GraphError` and `PlanningError`.
     #[pyo3(signature = (machine, strategy="auto", settings=BTreeMap::new()),
         text_signature = "($self, machine, strategy='auto', settings={})")]
-    fn least(
+    fn min_feasible_bytes(
         &self,
         py: Python<'_>,
         machine: &Machine,
@@ -203,17 +205,8 @@ impl Graph {
     ) -> PyResult<u64> {
         let graph = self.checked(py)?;
         let strategy = strategy::named(strategy, settings)?;
-        let on = &machine.owned().machine;
-        let budget_bytes = on.device_bytes;
-        let least = py.detach(|| {
-            let graph = graph.graph();
-            strategy.min_feasible(&Request { graph: &graph, machine: on, budget_bytes })
-        });
-        let (bytes, _) = least.map_err(|error| {
-            let names = spillway::names::Names::new(graph.owned(), &[]);
-            PlanningError::new_err(names.planning_error(&error, budget_bytes))
-        })?;
-        Ok(bytes)
+        let found = py.detach(|| graph.min_feasible_bytes(machine.owned(), &strategy));
+        found.map_err(|error| self.error(py, &error))
     }
 
     fn __repr__(&self) -> String {

@@ -8,12 +8,12 @@ use pyo3::exceptions::PyMemoryError;
 use pyo3::prelude::*;
 use pyo3::types::PyTuple;
 use spillway::TensorId;
-use spillway::core::backend::{
-    HostKernels, HostLaunch, HostRange, Kernels, Launch, Transfers as _,
-};
-use spillway::core::plan::Step;
-use spillway::core::{HostLayout, Kind};
 use spillway::names::Names;
+use spillway::planner_core::Kind;
+use spillway::planner_core::backend::{
+    FillError, HostKernels, HostLaunch, InputWriter, Kernels, Launch, StateWriter,
+};
+use spillway::planner_core::plan::Step;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -122,27 +122,24 @@ impl Kernels<Device> for PyKernels {
 
     fn fill_states(
         &mut self,
-        device: &mut Device,
-        layout: &HostLayout<'_>,
-    ) -> Result<(), DeviceError> {
+        states: &mut StateWriter<'_, Device>,
+    ) -> Result<(), FillError<DeviceError>> {
         // One by one, so that no more than one state is held twice.
         for (state, value) in self.states.drain() {
-            device.write_host(layout.offset_bytes(state, 0, 0), &value)?;
+            states.write(state, &value)?;
         }
         Ok(())
     }
 
     fn fill_inputs(
         &mut self,
-        device: &mut Device,
-        iteration: u64,
-        layout: &HostLayout<'_>,
-    ) -> Result<(), DeviceError> {
+        inputs: &mut InputWriter<'_, Device>,
+    ) -> Result<(), FillError<DeviceError>> {
         let Some(fill_input) = &self.fill_input else { return Ok(()) };
-        let slot = HostLayout::slot(iteration);
+        let iteration = inputs.iteration();
         for &(input, bytes, ref name) in &self.inputs {
-            let offset_bytes = layout.offset_bytes(input, slot, 0);
-            let address = device.host_address(HostRange { offset_bytes, bytes })?;
+            let range = inputs.range(input)?;
+            let address = inputs.device().host_address(range)?;
             self.kept(Python::attach(|py| {
                 let lent = Lent::new();
                 let memory = lent.range(py, address, bytes, Some(name))?;

@@ -18,6 +18,7 @@ mod plan;
 mod session;
 mod setup;
 mod strategy;
+mod streaming;
 mod switch;
 mod workspace;
 
@@ -38,11 +39,13 @@ mod _core {
     #[pymodule_export]
     use crate::memory::MemoryRange;
     #[pymodule_export]
-    use crate::plan::{Plan, Predicted};
+    use crate::plan::{Figures, Plan};
     #[pymodule_export]
     use crate::session::Session;
     #[pymodule_export]
     use crate::setup::SetupCosts;
+    #[pymodule_export]
+    use crate::streaming::{Layer, streaming_min_feasible_bytes, streaming_plan};
     #[pymodule_export]
     use crate::switch::SwitchFigures;
 

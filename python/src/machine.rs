@@ -3,7 +3,7 @@
 use crate::error::{Error, FormatError};
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
-use spillway::core::MachineParameters;
+use spillway::planner_core::{self, MachineParameters};
 use spillway::{OwnedMachine, machines};
 use workloads::format;
 
@@ -44,18 +44,19 @@ impl Machine {
         map_ns_per_chunk: u64,
         unmap_ns_per_chunk: u64,
     ) -> PyResult<Self> {
-        let machine = spillway::core::Machine::new(MachineParameters {
-            device_bytes,
-            host_bytes,
-            chunk_bytes,
-            h2d_bytes_per_s,
-            d2h_bytes_per_s,
-            transfer_latency_ns,
-            map_ns_per_chunk,
-            unmap_ns_per_chunk,
-        });
+        let machine = planner_core::Machine::new(
+            MachineParameters::new()
+                .with_device_bytes(device_bytes)
+                .with_host_bytes(host_bytes)
+                .with_chunk_bytes(chunk_bytes)
+                .with_h2d_bytes_per_s(h2d_bytes_per_s)
+                .with_d2h_bytes_per_s(d2h_bytes_per_s)
+                .with_transfer_latency_ns(transfer_latency_ns)
+                .with_map_ns_per_chunk(map_ns_per_chunk)
+                .with_unmap_ns_per_chunk(unmap_ns_per_chunk),
+        );
         let machine = machine.map_err(|error| FormatError::new_err(error.to_string()))?;
-        Ok(Self { owned: OwnedMachine { name, machine, one_way_bytes_per_s: None } })
+        Ok(Self { owned: OwnedMachine::new(name, machine) })
     }
 
     /// A machine from the list that `spillway plan --machine list` prints. Raises `Error`, which has the
@@ -102,10 +103,10 @@ impl Machine {
 
     /// The same machine with chunks of another size. Raises `FormatError` for 0.
     fn with_chunk_bytes(&self, chunk_bytes: u64) -> PyResult<Self> {
-        let parameters = MachineParameters { chunk_bytes, ..*self.owned.machine };
-        let machine = spillway::core::Machine::new(parameters);
+        let parameters = (*self.owned.machine).with_chunk_bytes(chunk_bytes);
+        let machine = planner_core::Machine::new(parameters);
         let machine = machine.map_err(|error| FormatError::new_err(error.to_string()))?;
-        Ok(Self { owned: OwnedMachine { machine, ..self.owned.clone() } })
+        Ok(Self { owned: self.owned.clone().with_machine(machine) })
     }
 
     fn __repr__(&self) -> String {

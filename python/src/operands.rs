@@ -3,11 +3,11 @@
 use crate::memory::{Lent, MemoryRange};
 use pyo3::prelude::*;
 use pyo3::types::PyTuple;
-use spillway::core::backend::{DeviceRange, DeviceRanges, Launch};
+use spillway::planner_core::backend::{DeviceRange, DeviceRanges, Launch};
 
 /// The memory of a launch. It is kept for the next launch, which mostly gets the same.
 pub(crate) struct Operands {
-    ranges: Vec<DeviceRange>,
+    ranges: Vec<Option<DeviceRange>>,
     pub(crate) reads: Py<PyTuple>,
     pub(crate) writes: Py<PyTuple>,
     pub(crate) workspace: Option<Py<MemoryRange>>,
@@ -33,8 +33,8 @@ impl Operands {
     }
 }
 
-fn ranges<'a>(launch: &Launch<'a>) -> impl Iterator<Item = DeviceRange> + use<'a> {
-    launch.reads.iter().chain(launch.writes.iter()).chain(launch.workspace)
+fn ranges<'a>(launch: &Launch<'a>) -> impl Iterator<Item = Option<DeviceRange>> + use<'a> {
+    launch.reads.iter().chain(launch.writes.iter()).chain([launch.workspace])
 }
 
 /// Returns operands as a tuple. One that a repeat leaves alone is None.
@@ -43,7 +43,7 @@ fn all(
     ranges: DeviceRanges<'_>,
     range: impl Fn(DeviceRange) -> PyResult<Py<MemoryRange>>,
 ) -> PyResult<Py<PyTuple>> {
-    let operands = ranges.iter().map(|at| (at.address.0 != 0).then(|| range(at)).transpose());
+    let operands = ranges.iter().map(|at| at.map(&range).transpose());
     let operands: Vec<_> = operands.collect::<PyResult<_>>()?;
     Ok(PyTuple::new(py, operands)?.unbind())
 }

@@ -8,8 +8,8 @@ use crate::switch::SwitchFigures;
 use backend_host::SetUpCosts;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
-use spillway::core::Step;
-use spillway::core::executor::Mappings;
+use spillway::planner_core::Step;
+use spillway::planner_core::executor::Mappings;
 use spillway::{OpId, TensorId, summary, units};
 use std::sync::OnceLock;
 
@@ -78,25 +78,15 @@ impl Plan {
 
     /// What the plan takes, exactly, for the given times of ops and links.
     #[getter]
-    fn predicted(&self) -> Predicted {
-        let figures = self.plan.figures();
-        Predicted {
-            period_ns: figures.period_ns,
-            compute_ns: figures.compute_ns,
-            repeat_ns: figures.repeat_ns,
-            host_ns: figures.host_ns,
-            peak_bytes: figures.peak_bytes,
-            h2d_bytes: figures.upload_bytes,
-            d2h_bytes: figures.download_bytes,
-            host_bytes: figures.host_bytes,
-        }
+    fn figures(&self) -> Figures {
+        Figures::of(self.plan.figures())
     }
 
     /// A period that no other plan can beat under this budget. Where this plan repeats no op, it
     /// holds for plans that run each op once.
     #[getter]
     fn lower_bound_ns(&self) -> u64 {
-        self.plan.bound().period_ns
+        self.plan.lower_bound().period_ns
     }
 
     /// What a switch of a session from this plan to the next costs between two iterations, ahead of a
@@ -250,45 +240,59 @@ impl Plan {
     }
 }
 
-/// The figures of a plan, for one iteration.
-#[pyclass(frozen, eq, get_all, module = "spillway")]
-#[derive(PartialEq)]
-pub(crate) struct Predicted {
+/// Defines the figures of a plan from the library's, with a text of all.
+macro_rules! figures {
+    ($($(#[$about:meta])* $name:ident: $type:ty,)*) => {
+        /// The figures of a plan, for one iteration.
+        #[pyclass(frozen, eq, get_all, module = "spillway")]
+        #[derive(PartialEq)]
+        pub(crate) struct Figures {
+            $($(#[$about])* $name: $type,)*
+        }
+
+        impl Figures {
+            const fn of(of: &spillway::Figures) -> Self {
+                Self { $($name: of.$name,)* }
+            }
+        }
+
+        #[pymethods]
+        impl Figures {
+            fn __repr__(&self) -> String {
+                let values = [$(format!("{}={}", stringify!($name), self.$name),)*];
+                format!("Figures({})", values.join(", "))
+            }
+        }
+    };
+}
+
+figures! {
     /// Time from one iteration to the next.
     period_ns: u64,
     /// The sum of all op times, each op once.
     compute_ns: u64,
     /// Time of the ops that run again.
     repeat_ns: u64,
+    /// Launches of ops that run again.
+    repeats: u64,
     /// Time of the ops that run on the host, there.
     host_ns: u64,
+    /// Ops that run on the host.
+    on_host: u64,
+    /// Time of a period in which no op runs on the device.
+    stall_ns: u64,
     /// The most device memory that is held.
     peak_bytes: u64,
+    /// Of the peak, what is neither tensors nor workspaces.
+    waste_bytes: u64,
     /// Bytes copied to the device.
     h2d_bytes: u64,
     /// Bytes copied to the host.
     d2h_bytes: u64,
     /// Pinned host memory.
     host_bytes: u64,
-}
-
-#[pymethods]
-impl Predicted {
-    fn __repr__(&self) -> String {
-        let Self {
-            period_ns,
-            compute_ns,
-            repeat_ns,
-            host_ns,
-            peak_bytes,
-            h2d_bytes,
-            d2h_bytes,
-            host_bytes,
-        } = self;
-        format!(
-            "Predicted(period_ns={period_ns}, compute_ns={compute_ns}, repeat_ns={repeat_ns}, \
-             host_ns={host_ns}, peak_bytes={peak_bytes}, h2d_bytes={h2d_bytes}, \
-             d2h_bytes={d2h_bytes}, host_bytes={host_bytes})"
-        )
-    }
+    /// Steps of one iteration.
+    steps: u64,
+    /// Whether ops run in another order than the graph's.
+    reordered: bool,
 }

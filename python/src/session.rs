@@ -12,8 +12,8 @@ use backend_host::{MappedDevice, MappingLimit};
 use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::prelude::*;
 use spillway::TensorId;
-use spillway::core::switch::Capacity;
-use spillway::core::{ExecuteError, Kind};
+use spillway::planner_core::switch::Capacity;
+use spillway::planner_core::{ExecuteError, Kind};
 use std::mem;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
@@ -495,6 +495,17 @@ impl Session {
         })
     }
 
+    /// Runs iterations, one step after the other.
+    ///
+    /// What a method of the kernels raises comes out as from `step`; the iterations after it do not run.
+    fn run(&self, py: Python<'_>, iterations: u64) -> PyResult<()> {
+        py.detach(|| {
+            let mut state = self.state()?;
+            let session = state.running()?;
+            session.run(iterations).map_err(|error| failed(session, &error))
+        })
+    }
+
     /// Waits until all steps so far have ended, on the device and on the host, with all copies.
     fn wait(&self, py: Python<'_>) -> PyResult<()> {
         py.detach(|| match &mut *self.state()? {
@@ -564,7 +575,7 @@ impl Session {
     #[getter]
     fn device_bytes(&self) -> PyResult<u64> {
         match &*self.state()? {
-            State::Running(session) => Ok(session.device().created_bytes()),
+            State::Running(session) => Ok(session.device_bytes()),
             State::Ready(_) => Ok(0),
             State::Closed => Err(closed()),
         }

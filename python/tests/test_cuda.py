@@ -24,8 +24,8 @@ def test_training_in_less_than_half_the_memory_is_bit_identical(plain, strategy)
     plan = perceptron.graph.plan(machine(), budget="48%", strategy=strategy)
     weights, device_bytes = perceptron.train(plan, ITERATIONS, emulated.session)
     assert weights == plain
-    assert plan.predicted.peak_bytes <= device_bytes <= plan.budget_bytes
-    assert plan.predicted.h2d_bytes > 0 and plan.predicted.d2h_bytes > 0
+    assert plan.figures.peak_bytes <= device_bytes <= plan.budget_bytes
+    assert plan.figures.h2d_bytes > 0 and plan.figures.d2h_bytes > 0
 
 
 def test_repeats_are_launched_and_change_nothing():

@@ -140,7 +140,7 @@ on_each_device = pytest.mark.parametrize("device", ["host memory", "cuda"])
 def test_training_with_updates_on_the_host_is_bit_identical(plain, host, budget, device):
     layers = Layers(device)
     plan = layers.plan(host, budget)
-    assert host == "yes" or (plan.predicted.host_ns > 0) == (host == "all")
+    assert host == "yes" or (plan.figures.host_ns > 0) == (host == "all")
     with layers.session(plan) as session:
         losses = []
         for _ in range(ITERATIONS):

@@ -27,8 +27,8 @@ def test_training_in_less_than_half_the_memory_is_bit_identical(plain, strategy)
     weights, device_bytes = perceptron.train(plan, ITERATIONS)
     assert weights == plain
     assert 0 < device_bytes <= plan.budget_bytes
-    assert plan.predicted.peak_bytes <= device_bytes
-    assert plan.predicted.h2d_bytes > 0
+    assert plan.figures.peak_bytes <= device_bytes
+    assert plan.figures.h2d_bytes > 0
     assert perceptron.iterations == set(range(1, ITERATIONS + 1))
 
 

@@ -90,7 +90,7 @@ def test_an_arranged_plan_is_the_same_but_copies_less():
     one = small_states("one", 900).plan(machine(), 1 << 16)
     other = small_states("other", 500, reverse=True).plan(machine(), 1 << 16)
     arranged = other.arranged_after(one)
-    assert arranged.predicted.period_ns == other.predicted.period_ns
+    assert arranged.figures.period_ns == other.figures.period_ns
     assert one.switch_to(arranged).h2d_bytes < one.switch_to(other).h2d_bytes
     with pytest.raises(spillway.SwitchError, match='"sum 5" has 8192 bytes .* 700 in the other'):
         other.arranged_after(Layers().plan("50%"))
@@ -113,7 +113,7 @@ def test_a_plan_between_steps_of_another_is_never_longer_with_both_switches():
     between = prompt.between(token)
 
     def there_and_back(plan):
-        return plan.predicted.period_ns + token.switch_to(plan).time_ns + plan.switch_to(token).time_ns
+        return plan.figures.period_ns + token.switch_to(plan).time_ns + plan.switch_to(token).time_ns
 
     assert there_and_back(between) <= there_and_back(prompt)
     assert between.budget_bytes == prompt.budget_bytes
@@ -139,7 +139,7 @@ def test_the_host_block_is_enough_for_what_other_plans_of_the_graph_offload():
     for n, value in reversed(list(enumerate(values))):
         graph.op(f"use {n}", 1000, [value, state], [state])
     on_device, moving = graph.plan(machine(), "100%"), graph.plan(machine(), "min", "swap")
-    assert moving.predicted.host_bytes > on_device.predicted.host_bytes
+    assert moving.figures.host_bytes > on_device.figures.host_bytes
     with spillway.Session(on_device, Launcher()) as session:
         session.step()
         session.switch(moving)

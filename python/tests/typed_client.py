@@ -7,6 +7,7 @@ from pathlib import Path
 from typing_extensions import assert_type
 
 import spillway
+from spillway import streaming
 
 
 class Kernels:
@@ -50,7 +51,7 @@ def plan_of(text: bytes) -> spillway.Plan:
     graph.check()
     machine = spillway.Machine(graph.name, 1 << 34, 1 << 36, 1 << 21, 10**10, 10**10)
     machine = spillway.Machine.builtin("v100-pcie3").with_chunk_bytes(machine.chunk_bytes)
-    assert_type(graph.least(machine, strategy="auto", settings={"effort": 50}), int)
+    assert_type(graph.min_feasible_bytes(machine, strategy="auto", settings={"effort": 50}), int)
     assert_type(machine.name + str(machine.device_bytes), str)
     same = spillway.Graph.from_json(graph.to_json()), spillway.Machine.from_json(machine.to_json())
     assert_type(same, tuple[spillway.Graph, spillway.Machine])
@@ -59,6 +60,7 @@ def plan_of(text: bytes) -> spillway.Plan:
     graph.state("w")  # type: ignore[call-arg]
     graph.input("x", 4096.0)  # type: ignore[arg-type]
     graph.op("matmul", 20_000, reads=x, writes=[y])  # type: ignore[arg-type]
+    graph.plan(machine, placed=False)
     graph.plan(machine, 0.5)  # type: ignore[arg-type]
     graph.plan("v100-pcie3")  # type: ignore[arg-type]
     machine.chunk_bytes = 1 << 20  # type: ignore[misc]
@@ -77,12 +79,23 @@ def numbers(plan: spillway.Plan) -> list[int | None]:
     assert_type(plan.setup_costs, spillway.SetupCosts | None)
     costs = spillway.SetupCosts(1, map_ns=2, touch_ns_per_page=3)
     assert_type(costs.create_ns_per_page + costs.map_ns + costs.touch_ns_per_page, int)
-    p, s = plan.predicted, plan.switch_to(plan)
-    assert_type(p, spillway.Predicted)
+    p, s = plan.figures, plan.switch_to(plan)
+    assert_type(p, spillway.Figures)
     assert_type(s, spillway.SwitchFigures)
-    times = p.period_ns, p.compute_ns, p.repeat_ns, p.host_ns, s.time_ns + s.mapping_ns, plan.setup_ns
-    sizes = p.peak_bytes, p.h2d_bytes, p.d2h_bytes, p.host_bytes, s.kept_bytes
-    return [*times, *sizes, s.h2d_bytes, s.d2h_bytes, plan.budget_bytes, plan.mapped_bytes, plan.mappings]
+    times = p.period_ns, p.compute_ns, p.repeat_ns, p.host_ns, p.stall_ns, s.time_ns + s.mapping_ns, plan.setup_ns
+    assert_type(p.reordered, bool)
+    counts = p.repeats, p.on_host, p.steps
+    sizes = p.waste_bytes, p.peak_bytes, p.h2d_bytes, p.d2h_bytes, p.host_bytes, s.kept_bytes
+    return [*times, *sizes, *counts, s.h2d_bytes, s.d2h_bytes, plan.budget_bytes, plan.mapped_bytes, plan.mappings]
+
+
+def stream(machine: spillway.Machine) -> int:
+    layers = [streaming.Layer(1 << 20, 1000, host_ns=9000, activation_bytes=64, cache_bytes=8, output_bytes=8, name="a")]
+    assert_type(layers, list[streaming.Layer])
+    assert_type(streaming.plan(layers, machine, "50%"), spillway.Plan)
+    streaming.plan(layers, machine, 0.5)  # type: ignore[arg-type]
+    streaming.Layer(1 << 20)  # type: ignore[call-arg]
+    return streaming.min_feasible_bytes(layers, machine)
 
 
 def run(plan: spillway.Plan, weights: bytearray) -> None:
@@ -90,6 +103,7 @@ def run(plan: spillway.Plan, weights: bytearray) -> None:
     with spillway.Session(plan, Kernels(), others=[plan]) as session:
         session.write_state(1, weights)
         session.step()
+        session.run(2)
         session.wait()
         session.read_state(1, memoryview(weights))
         session.read_output(3, weights, iteration=1)
@@ -104,7 +118,7 @@ def run(plan: spillway.Plan, weights: bytearray) -> None:
     spillway.Session(plan, Addresses())  # type: ignore[arg-type]
     spillway.MemoryRange(0, 8)  # type: ignore[call-arg]
     spillway.Session(plan)  # type: ignore[call-arg]
-    session.run()  # type: ignore[attr-defined]
+    session.run()  # type: ignore[call-arg]
     session.write_state("w", weights)  # type: ignore[arg-type]
 
 
@@ -116,10 +130,10 @@ def run_on_cuda(graph: spillway.Graph) -> None:
     spillway.Session(plan, Kernels(), device="cuda")  # type: ignore[arg-type]
 
 
-def least_bytes(work: Exception) -> int:
+def min_feasible_bytes(work: Exception) -> int:
     if isinstance(work, spillway.InfeasibleError):
         assert_type(work.op, str)
-        return work.least_bytes - work.budget_bytes
+        return work.min_feasible_bytes - work.budget_bytes
     known = (
         spillway.BudgetError,
         spillway.DeviceError,

@@ -2,7 +2,7 @@
 //! `cargo run --release -p spillway-plan --example switch`. `docs/research/switching.md` shows the figures.
 
 use spillway::SwitchFigures;
-use spillway::core::{Machine, MachineParameters};
+use spillway::planner_core::{Machine, MachineParameters};
 use spillway::strategy::{Auto, Groups, Strategy};
 use spillway::{Error, Graph, OwnedMachine, Plan};
 use zoo::models::generate;
@@ -26,18 +26,17 @@ fn decoder(tokens: u32) -> Result<Graph, Error> {
 }
 
 fn machine() -> OwnedMachine {
-    let machine = Machine::new(MachineParameters {
-        device_bytes: 32 << 30,
-        host_bytes: 256 << 30,
-        chunk_bytes: 2 << 20,
-        h2d_bytes_per_s: 25_000_000_000,
-        d2h_bytes_per_s: 25_000_000_000,
-        transfer_latency_ns: 10_000,
-        map_ns_per_chunk: 0,
-        unmap_ns_per_chunk: 0,
-    });
+    let machine = Machine::new(
+        MachineParameters::new()
+            .with_device_bytes(32 << 30)
+            .with_host_bytes(256 << 30)
+            .with_chunk_bytes(2 << 20)
+            .with_h2d_bytes_per_s(25_000_000_000)
+            .with_d2h_bytes_per_s(25_000_000_000)
+            .with_transfer_latency_ns(10_000),
+    );
     let machine = machine.expect("a chunk has bytes and a link has a speed");
-    OwnedMachine { name: "link-25".to_owned(), machine, one_way_bytes_per_s: None }
+    OwnedMachine::new("link-25", machine)
 }
 
 fn megabytes(bytes: u64) -> String {

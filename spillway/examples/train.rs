@@ -2,8 +2,8 @@
 //! memory that it needs: `cargo run -p spillway-plan --example train`.
 
 use backend_host::{HostDevice, HostError};
-use spillway::core::backend::{Kernels, Launch, Transfers};
-use spillway::core::{HostLayout, Machine, MachineParameters};
+use spillway::planner_core::backend::{FillError, InputWriter, Kernels, Launch, StateWriter};
+use spillway::planner_core::{Machine, MachineParameters};
 use spillway::{GraphBuilder, OwnedMachine, Session, TensorId};
 
 /// Numbers in and out of each layer.
@@ -22,7 +22,7 @@ impl Kernels<HostDevice> for Network {
         let op = launch.op.0 as usize;
         // Activations and gradients come first, weights last.
         let mut read = Vec::new();
-        for range in launch.reads.iter() {
+        for range in launch.reads.iter().flatten() {
             let mut values = vec![0f32; range.bytes as usize / 4];
             device.read(range, &mut values)?;
             read.push(values);
@@ -49,38 +49,31 @@ impl Kernels<HostDevice> for Network {
             }
             _ => unreachable!("each op reads two or three tensors"),
         };
-        let mut writes = launch.writes.iter().zip(written);
+        let mut writes = launch.writes.iter().flatten().zip(written);
         writes.try_for_each(|(range, floats)| device.write(range, &floats))
     }
 
     fn fill_states(
         &mut self,
-        device: &mut HostDevice,
-        layout: &HostLayout<'_>,
-    ) -> Result<(), HostError> {
+        states: &mut StateWriter<'_, HostDevice>,
+    ) -> Result<(), FillError<HostError>> {
         let numbers = |seed| noise(WIDTH * WIDTH, seed).iter().map(|w| 0.2 * w).collect::<Vec<_>>();
-        self.weights.iter().zip(1..).try_for_each(|(&weights, seed)| {
-            device.write_host(layout.offset_bytes(weights, 0, 0), &bytes(&numbers(seed)))
-        })
+        self.weights
+            .iter()
+            .zip(1..)
+            .try_for_each(|(&weights, seed)| states.write(weights, &numbers(seed)))
     }
 
     fn fill_inputs(
         &mut self,
-        device: &mut HostDevice,
-        iteration: u64,
-        layout: &HostLayout<'_>,
-    ) -> Result<(), HostError> {
-        let offset_bytes = layout.offset_bytes(self.x, HostLayout::slot(iteration), 0);
-        device.write_host(offset_bytes, &bytes(&noise(WIDTH, iteration % 8)))
+        inputs: &mut InputWriter<'_, HostDevice>,
+    ) -> Result<(), FillError<HostError>> {
+        inputs.write(self.x, &noise(WIDTH, inputs.iteration() % 8))
     }
 }
 
 fn floats(bytes: &[u8]) -> Vec<f32> {
     bytes.chunks_exact(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect()
-}
-
-fn bytes(floats: &[f32]) -> Vec<u8> {
-    floats.iter().flat_map(|float| float.to_le_bytes()).collect()
 }
 
 /// Numbers between -1 and 1 that look random.
@@ -114,18 +107,16 @@ fn train() -> Result<f32, Box<dyn std::error::Error>> {
         error = back;
     }
 
-    let machine = Machine::new(MachineParameters {
-        device_bytes: 1 << 20,
-        host_bytes: 1 << 20,
-        chunk_bytes: 1024,
-        h2d_bytes_per_s: 1_000_000_000,
-        d2h_bytes_per_s: 1_000_000_000,
-        transfer_latency_ns: 0,
-        map_ns_per_chunk: 0,
-        unmap_ns_per_chunk: 0,
-    })?;
+    let machine = Machine::new(
+        MachineParameters::new()
+            .with_device_bytes(1 << 20)
+            .with_host_bytes(1 << 20)
+            .with_chunk_bytes(1024)
+            .with_h2d_bytes_per_s(1_000_000_000)
+            .with_d2h_bytes_per_s(1_000_000_000),
+    )?;
     let device = HostDevice::new(machine.chunk_bytes, machine.device_bytes);
-    let machine = OwnedMachine { name: "host".to_owned(), machine, one_way_bytes_per_s: None };
+    let machine = OwnedMachine::new("host", machine);
     let plan = graph.build()?.plan(&machine).budget("70%").run()?;
     println!("{} bytes on the device", plan.figures().peak_bytes);
 

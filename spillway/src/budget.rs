@@ -8,6 +8,7 @@ use std::str::FromStr;
 /// A memory budget: parsed from a size (`4GiB`, `512MiB`, `1000000`), a percentage (`35%`) or
 /// `min`; a number is bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Budget {
     /// This many bytes.
     Bytes(u64),
@@ -33,6 +34,7 @@ impl FromStr for Budget {
 
 /// A text is not a budget. Displays as what a budget is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct BadBudget;
 
 impl fmt::Display for BadBudget {

@@ -28,7 +28,7 @@ pub enum Error {
         /// The budget.
         budget_bytes: u64,
         /// The smallest budget with which the strategy can plan.
-        least_bytes: u64,
+        min_feasible_bytes: u64,
         /// The op that needs it.
         op: OpId,
         /// The same with the op's name.
@@ -88,10 +88,10 @@ impl Error {
     pub(crate) fn planning(names: &Names<'_>, error: PlanningError, budget_bytes: u64) -> Self {
         let message = names.planning_error(&error, budget_bytes);
         match error {
-            PlanningError::Infeasible { min_feasible_bytes: least_bytes, op }
-                if least_bytes > budget_bytes =>
+            PlanningError::Infeasible { min_feasible_bytes, op }
+                if min_feasible_bytes > budget_bytes =>
             {
-                Self::Infeasible { budget_bytes, least_bytes, op, message }
+                Self::Infeasible { budget_bytes, min_feasible_bytes, op, message }
             }
             PlanningError::Scratch(error) => Self::OutOfMemory(error),
             error => Self::Planning { error, message },

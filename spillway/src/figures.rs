@@ -7,7 +7,7 @@ use crate::planning;
 use crate::proof::Proved;
 use crate::strategy::Planner;
 use crate::units::ratio;
-use planner_core::bounds::Order;
+use planner_core::bounds::BoundOrder;
 use planner_core::planner::{PlanningError, Request, Strategy};
 use planner_core::{Graph, Kind, Launched, Machine, Part, Plan, Step};
 use serde::Serialize;
@@ -15,6 +15,7 @@ use workloads::{OwnedGraph, OwnedMachine, OwnedPlan};
 
 /// Bytes by kind of tensor.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
 pub struct ByKind {
     /// Of states.
     pub state: u64,
@@ -69,13 +70,13 @@ pub struct Figures {
     /// The rest of the peak.
     pub waste_bytes: u64,
     /// Bytes copied to the device in one iteration.
-    pub upload_bytes: u64,
+    pub h2d_bytes: u64,
     /// Bytes copied to the host in one iteration.
-    pub download_bytes: u64,
+    pub d2h_bytes: u64,
     /// The uploaded bytes by kind of tensor.
-    pub upload_bytes_by_kind: ByKind,
+    pub h2d_bytes_by_kind: ByKind,
     /// The downloaded bytes by kind of tensor.
-    pub download_bytes_by_kind: ByKind,
+    pub d2h_bytes_by_kind: ByKind,
     /// Pinned host memory.
     pub host_bytes: u64,
     /// Pinned host memory if no two tensors shared any.
@@ -123,10 +124,10 @@ impl Figures {
             peak_bytes: predicted.peak_bytes,
             requested_peak_bytes: footprint.requested_bytes,
             waste_bytes: footprint.waste_bytes(),
-            upload_bytes: predicted.h2d_bytes,
-            download_bytes: predicted.d2h_bytes,
-            upload_bytes_by_kind: upload,
-            download_bytes_by_kind: download,
+            h2d_bytes: predicted.h2d_bytes,
+            d2h_bytes: predicted.d2h_bytes,
+            h2d_bytes_by_kind: upload,
+            d2h_bytes_by_kind: download,
             host_bytes: predicted.host_bytes,
             host_unshared_bytes: footprint.host_bytes(),
             steps: plan.steps.len() as u64,
@@ -139,8 +140,8 @@ impl Figures {
 impl Figures {
     /// The order and the repeats of the plans whose bounds hold for this plan, and are the longest.
     #[must_use]
-    pub const fn bounded_by(&self) -> (Order, bool) {
-        let order = if self.reordered { Order::Any } else { Order::Given };
+    pub const fn bounded_by(&self) -> (BoundOrder, bool) {
+        let order = if self.reordered { BoundOrder::Any } else { BoundOrder::Given };
         (order, self.repeats > 0)
     }
 }
@@ -177,20 +178,27 @@ fn repeated_bytes(graph: &Graph<'_>, plan: &Plan<'_>) -> u64 {
 /// A period that no plan can beat which runs every op on the device: of all such plans, or of those
 /// that run each op once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Bound {
     /// The period.
     pub period_ns: u64,
     /// In which orders of the ops.
-    pub order: Order,
+    pub order: BoundOrder,
     /// Whether it holds for plans with repeats.
     pub repeats: bool,
 }
 
 impl Bound {
+    /// A bound on the period of plans with such orders of the ops, with or without repeats.
+    #[must_use]
+    pub const fn new(period_ns: u64, order: BoundOrder, repeats: bool) -> Self {
+        Self { period_ns, order, repeats }
+    }
+
     /// Whether it holds for a plan with these figures.
     #[must_use]
     pub const fn holds_for(&self, figures: &Figures) -> bool {
-        let order = matches!(self.order, Order::Any) || !figures.reordered;
+        let order = matches!(self.order, BoundOrder::Any) || !figures.reordered;
         figures.on_host == 0 && order && (self.repeats || figures.repeats == 0)
     }
 
@@ -272,10 +280,10 @@ impl Context {
             min_feasible_bytes: needs.min_feasible_bytes,
             compute_ns: graph.compute_ns(),
             host_bound_ns: two_processors_ns(&graph),
-            any_order_bound_ns: bound_ns(Order::Any)?,
-            given_order_bound_ns: bound_ns(Order::Given)?,
-            any_order_repeats_bound_ns: repeats_bound_ns(Order::Any)?,
-            given_order_repeats_bound_ns: repeats_bound_ns(Order::Given)?,
+            any_order_bound_ns: bound_ns(BoundOrder::Any)?,
+            given_order_bound_ns: bound_ns(BoundOrder::Given)?,
+            any_order_repeats_bound_ns: repeats_bound_ns(BoundOrder::Any)?,
+            given_order_repeats_bound_ns: repeats_bound_ns(BoundOrder::Given)?,
             certified: None,
             planning_ns: None,
             cycle_ns: None,
@@ -308,14 +316,14 @@ impl Context {
     #[must_use]
     pub fn bound(&self, figures: &Figures) -> Bound {
         if let Some(period_ns) = self.host_bound_ns.filter(|_| figures.on_host > 0) {
-            return Bound { period_ns, order: Order::Any, repeats: true };
+            return Bound { period_ns, order: BoundOrder::Any, repeats: true };
         }
         let (order, repeats) = figures.bounded_by();
         let period_ns = match (order, repeats) {
-            (Order::Any, false) => self.any_order_bound_ns,
-            (Order::Given, false) => self.given_order_bound_ns,
-            (Order::Any, true) => self.any_order_repeats_bound_ns,
-            (Order::Given, true) => self.given_order_repeats_bound_ns,
+            (BoundOrder::Any, false) => self.any_order_bound_ns,
+            (BoundOrder::Given, false) => self.given_order_bound_ns,
+            (BoundOrder::Any, true) => self.any_order_repeats_bound_ns,
+            (BoundOrder::Given, true) => self.given_order_repeats_bound_ns,
         };
         let certified = self.certified.filter(|bound| bound.holds_for(figures));
         let bound = Bound { period_ns, order, repeats };
@@ -356,6 +364,7 @@ pub fn method(plan: &OwnedPlan, strategy: &str) -> Option<String> {
 
 /// Device memory that some work needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Needs {
     /// With everything resident.
     pub in_core_peak_bytes: u64,

@@ -1,7 +1,10 @@
 //! A graph that owns its data and is checked once.
 
 use crate::error::Error;
+use crate::names::Names;
 use crate::plan_builder::PlanBuilder;
+use crate::strategy::{Planner, Strategy};
+use planner_core::planner::Request;
 use planner_core::{Kind, OpId, TensorId};
 use std::sync::Arc;
 use workloads::{OwnedGraph, OwnedMachine};
@@ -29,6 +32,22 @@ impl Graph {
     /// Starts to plan for a machine.
     pub fn plan(&self, machine: &OwnedMachine) -> PlanBuilder {
         PlanBuilder::new(self.clone(), machine.clone())
+    }
+
+    /// The smallest budget with which a strategy can plan for a machine.
+    ///
+    /// # Errors
+    /// [`Error::Planning`] if the strategy cannot plan this work at all; [`Error::OutOfMemory`].
+    pub fn min_feasible_bytes(
+        &self,
+        machine: &OwnedMachine,
+        strategy: &Strategy,
+    ) -> Result<u64, Error> {
+        let (graph, machine) = (self.graph(), &machine.machine);
+        let budget_bytes = machine.device_bytes;
+        let found = strategy.min_feasible(&Request { graph: &graph, machine, budget_bytes });
+        let named = |error| Error::planning(&Names::new(&self.owned, &[]), error, budget_bytes);
+        found.map(|(bytes, _)| bytes).map_err(named)
     }
 
     /// The name of the graph.

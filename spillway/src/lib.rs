@@ -14,7 +14,7 @@
 //!   value, no memory is overwritten while it is used, and the budget holds in every order that
 //!   the plan's waits allow.
 //! - **Predicts.** The period, the stalls, the peak of memory and the bytes over each link are
-//!   exact for the given times; [`Plan::bound`] says how far any other plan that runs each op once
+//!   exact for the given times; [`Plan::lower_bound`] says how far any other plan that runs each op once
 //!   could be better.
 //! - **Explains.** [`Plan::report`] is a page of HTML, [`Plan::trace`] opens in Perfetto, and
 //!   each [`Error`] names the tensors and ops that it is about.
@@ -50,7 +50,7 @@
 //!
 //! assert!(plan.figures().peak_bytes <= plan.owned().budget_bytes);
 //! println!("{} ns an iteration", plan.figures().period_ns);
-//! println!("{} ns at the least", plan.bound().period_ns);
+//! println!("{} ns at the least", plan.lower_bound().period_ns);
 //! let page = plan.report();
 //! # assert!(page.contains("backward 2"));
 //! # Ok::<(), spillway::Error>(())
@@ -61,16 +61,16 @@
 //! - [`Plan::save`] and [`Plan::read`] keep plans in files, which the program `spillway` reads
 //!   and writes as well. What is read is proved again.
 //! - A [`Session`] runs a plan on a device, with your kernels. The example `train` trains a
-//!   network so. What a backend and kernels provide is in [`core::backend`].
+//!   network so. What a backend and kernels provide is in [`planner_core::backend`].
 //! - [`streaming::plan`] takes a list of layers whose weights do not fit, and [`Plan::addresses`]
 //!   says where in one plain allocation everything lies.
-//! - [`Plan::verified`] is what an [`Executor`](core::Executor) of the core runs, for runtimes
+//! - [`Plan::verified`] is what an [`Executor`](planner_core::Executor) of the core runs, for runtimes
 //!   with a loop of their own.
 //! - [`planning`], [`placing`], [`swapping`] and [`switching`] are the core's functions with memory of their
 //!   own, for planners and tools of your own.
 //! - The feature `search` adds the strategy `joint`, which searches for seconds; `baselines`, which it
 //!   includes, adds published strategies to compare with.
-//! - [`core`] is the library beneath, which neither allocates nor needs an operating system.
+//! - [`planner_core`] is the library beneath, which neither allocates nor needs an operating system.
 //! - [`OwnedGraph`], [`OwnedMachine`] and [`OwnedPlan`] come from the crate
 //!   `spillway-workloads`, which also reads files, imports traces of PyTorch, and generates
 //!   graphs of well-known models; [`Graph::new`] takes what it makes.
@@ -113,7 +113,7 @@ pub use figures::Figures;
 pub use graph::{Graph, GraphBuilder, OpBuilder};
 pub use plan::Plan;
 pub use plan_builder::{PlanBuilder, Prepared};
-pub use planner_core as core;
+pub use planner_core;
 pub use planner_core::switch::Capacity;
 pub use planner_core::{OpId, TensorId};
 pub use proof::Parts;

@@ -187,6 +187,10 @@ impl<'n> Names<'n> {
         let (at, mut mentions) = match error {
             ExecuteError::Plan(error) => return self.plan_error(error),
             ExecuteError::Device { at, error } => (at, device_mentions(error)),
+            ExecuteError::Write { at, error } => {
+                let tensors = [Some(error.tensor()), None];
+                (at, Mentions { tensors, ..Mentions::default() })
+            }
             ExecuteError::Fragmented(at)
             | ExecuteError::Addresses(at)
             | ExecuteError::PoolEmpty { at, .. }
@@ -319,7 +323,7 @@ fn mentions(error: &PlanError) -> Mentions {
 }
 
 fn device_mentions<E: BackendError>(error: &E) -> Mentions {
-    let ErrorIds { op, tensor } = error.ids();
+    let ErrorIds { op, tensor, .. } = error.ids();
     Mentions { location: None, op, tensors: [tensor, None] }
 }
 

@@ -34,6 +34,7 @@ const ATTEMPTS: usize = 4;
 
 /// Why a plan has no placements.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Unplaced {
     /// This many more objects are needed, and no plan that leaves them free was found.
     Short(u64),
@@ -393,7 +394,7 @@ fn place_by(
     words: fn(&Limits) -> usize,
     place: impl for<'o> FnOnce(
         &Plan<'o>,
-        placement::Output<'o>,
+        placement::PlacementOutput<'o>,
         &mut Scratch<'_>,
     ) -> Result<Plan<'o>, PlacementError>,
 ) -> Result<OwnedPlan, PlacementError> {
@@ -402,7 +403,8 @@ fn place_by(
     let limits = Limits { iterations, objects: slots, ..Limits::of_plan(graph, &bare) };
     let mut memory = buffer(words(&limits), 0)?;
     let (objects, ends) = (&mut buffer(slots, 0)?, &mut buffer(allocations, 0)?);
-    let placed = place(&bare, placement::Output { objects, ends }, &mut Scratch::new(&mut memory))?;
+    let placed =
+        place(&bare, placement::PlacementOutput { objects, ends }, &mut Scratch::new(&mut memory))?;
     Ok(OwnedPlan {
         placements: placed.placements.map(OwnedPlacements::from),
         predicted: placed.predicted,

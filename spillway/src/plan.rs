@@ -14,7 +14,7 @@ use crate::slab::SlabSwitch;
 use crate::switching::SwitchFigures;
 use crate::{planning, report, switching, trace};
 use planner_core::Verified;
-use planner_core::bounds::Order;
+use planner_core::bounds::BoundOrder;
 use planner_core::executor::Mappings;
 use planner_core::switch::{Capacity, Memory, SwitchPrediction};
 use std::path::Path;
@@ -144,12 +144,12 @@ impl Plan {
     /// in any where this plan reorders them; and where this plan repeats no op, none that runs each
     /// op once.
     #[must_use]
-    pub fn bound(&self) -> Bound {
+    pub fn lower_bound(&self) -> Bound {
         self.context.bound(&self.figures)
     }
 
     /// Finds a certificate of a bound that holds for this plan, or, if it runs ops on the host, for the
-    /// plans that run none there. From then on, [`Plan::bound`] is the better of this bound and those that are
+    /// plans that run none there. From then on, [`Plan::lower_bound`] is the better of this bound and those that are
     /// known anyway. Takes about a second at most for some thousands of ops.
     ///
     /// # Errors
@@ -157,7 +157,7 @@ impl Plan {
     pub fn certify(&mut self) -> Result<OwnedCertificate, Error> {
         let (order, repeats) = match self.figures.on_host {
             0 => self.figures.bounded_by(),
-            _ => (Order::Any, true),
+            _ => (BoundOrder::Any, true),
         };
         let (graph, budget_bytes) =
             (self.proof.borrow_owner().graph.owned(), self.owned().budget_bytes);

@@ -3,7 +3,7 @@
 
 use crate::growth::{buffer, grow, grow_steps, lengthen};
 use planner_core::backend::{Kernels, Paging, Transfers};
-use planner_core::bounds::Order;
+use planner_core::bounds::BoundOrder;
 use planner_core::executor::Mappings;
 use planner_core::footprint::Footprint;
 use planner_core::graph::{OpId, TensorId};
@@ -403,7 +403,7 @@ pub fn lower_bound_ns(
     graph: &Graph<'_>,
     machine: &Machine,
     budget_bytes: u64,
-    order: Order,
+    order: BoundOrder,
 ) -> Result<u64, OutOfScratch> {
     with_bounds_scratch(graph, |scratch| {
         bounds::period_ns(graph, machine, budget_bytes, order, scratch)
@@ -419,7 +419,7 @@ pub fn lower_bound_repeats_ns(
     graph: &Graph<'_>,
     machine: &Machine,
     budget_bytes: u64,
-    order: Order,
+    order: BoundOrder,
 ) -> Result<u64, OutOfScratch> {
     with_bounds_scratch(graph, |scratch| {
         bounds::period_with_repeats_ns(graph, machine, budget_bytes, order, scratch)

@@ -18,7 +18,7 @@ use crate::proof::Proved;
 use crate::summary;
 use crate::units::{bytes, percent, ratio, time};
 use planner_core::PerStream;
-use planner_core::bounds::Order;
+use planner_core::bounds::BoundOrder;
 use workloads::Shown;
 use workloads::shown::is_hidden;
 
@@ -135,12 +135,12 @@ fn tiles(context: &Context, figures: &Figures) -> String {
     let slower = slower.map_or_else(|| "–".to_owned(), |ratio| format!("{ratio:.2} ×"));
     let bound = context.bound(figures);
     let order = match bound.order {
-        Order::Given => "this order",
-        Order::Any => "any order",
+        BoundOrder::Given => "this order",
+        BoundOrder::Any => "any order",
     };
     let distance_ns = period_ns.saturating_sub(bound.period_ns);
     let once = if bound.repeats { "" } else { ", each op once" };
-    let moved_bytes = figures.upload_bytes.saturating_add(figures.download_bytes);
+    let moved_bytes = figures.h2d_bytes.saturating_add(figures.d2h_bytes);
     let tiles = [
         (slower, format!("compute alone, {}", time(compute_ns))),
         (time(period_ns), format!("an iteration, {} stalled{repeated}", time(stall_ns))),

@@ -12,6 +12,7 @@ use planner_core::switch::{Held, Memory, SwitchStep, TensorBytes};
 
 /// What a runtime copies between the last iteration of one plan and the first of another.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct SlabSwitch {
     /// The size of the slab: the larger of what the two plans need.
     pub slab_bytes: u64,
@@ -23,6 +24,7 @@ pub struct SlabSwitch {
 
 /// A copy between the slab and the host's copy of a tensor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct SlabCopy {
     /// Where it goes.
     pub direction: Direction,

@@ -2,7 +2,7 @@
 
 use crate::figures::{ByKind, Context, Figures};
 use crate::units::{bytes, count, percent, ratio, time};
-use planner_core::bounds::Order;
+use planner_core::bounds::BoundOrder;
 use workloads::OwnedMachine;
 
 /// The rows of a plan's summary: a title and a text each.
@@ -58,8 +58,8 @@ fn times(context: &Context, figures: &Figures) -> [(&'static str, String); 3] {
         .map_or_else(String::new, |ratio| format!(", {ratio:.2} × compute alone"));
     let bound = context.bound(figures);
     let order = match bound.order {
-        Order::Given => "in the given order",
-        Order::Any => "in any order",
+        BoundOrder::Given => "in the given order",
+        BoundOrder::Any => "in any order",
     };
     let gap = match period_ns.checked_sub(bound.period_ns) {
         Some(0) | None => "this plan takes no longer".to_owned(),
@@ -69,12 +69,12 @@ fn times(context: &Context, figures: &Figures) -> [(&'static str, String); 3] {
     let also = match (figures.on_host, context.certified) {
         (0, _) if bound.repeats => {
             let once_ns = match bound.order {
-                Order::Given => context.given_order_bound_ns,
-                Order::Any => context.any_order_bound_ns,
+                BoundOrder::Given => context.given_order_bound_ns,
+                BoundOrder::Any => context.any_order_bound_ns,
             };
             format!(" ({} where each op runs once)", time(once_ns.max(bound.period_ns)))
         }
-        (1.., Some(certified)) if certified.repeats && certified.order == Order::Any => {
+        (1.., Some(certified)) if certified.repeats && certified.order == BoundOrder::Any => {
             format!(" ({} where every op runs on the device)", time(certified.period_ns))
         }
         _ => String::new(),
@@ -111,11 +111,11 @@ fn on_host(figures: &Figures) -> String {
 }
 
 fn traffic(figures: &Figures) -> [(&'static str, String); 2] {
-    let Figures { upload_bytes, download_bytes, .. } = *figures;
+    let Figures { h2d_bytes, d2h_bytes, .. } = *figures;
     let link = |sum_bytes, kinds| format!("{} an iteration{}", bytes(sum_bytes), by_kind(kinds));
     [
-        ("upload", link(upload_bytes, &figures.upload_bytes_by_kind)),
-        ("download", link(download_bytes, &figures.download_bytes_by_kind)),
+        ("upload", link(h2d_bytes, &figures.h2d_bytes_by_kind)),
+        ("download", link(d2h_bytes, &figures.d2h_bytes_by_kind)),
     ]
 }
 
@@ -128,7 +128,7 @@ fn links(figures: &Figures, machine: &OwnedMachine) -> Option<String> {
         format!("{:.2} GB/s up and {:.2} down", up as f64 / 1e9, down as f64 / 1e9)
     };
     let text = format!("predicted with {} (both in use); one way {}", gbs(together), gbs(alone));
-    let moved = [figures.upload_bytes, figures.download_bytes];
+    let moved = [figures.h2d_bytes, figures.d2h_bytes];
     let copy_ns = [0, 1].map(|way: usize| moved[way] as f64 / together[way] as f64 * 1e9);
     let way = usize::from(copy_ns[1] > copy_ns[0]);
     let alone_ns = copy_ns[way] - copy_ns[1 - way];

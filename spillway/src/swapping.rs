@@ -168,15 +168,15 @@ fn share(request: &Request<'_>, classes: &mut OwnedClasses) {
     pools.iter_mut().zip(counts).for_each(|(pool, count)| pool.count = count);
 }
 
-/// Buffers for plans of swaps. Planning again reuses them without an allocation.
+/// SwapBuffers for plans of swaps. Planning again reuses them without an allocation.
 #[derive(Debug, Default)]
-pub struct Buffers {
+pub struct SwapBuffers {
     steps: Vec<Step>,
     resident: Vec<Resident>,
     memory: Vec<u64>,
 }
 
-impl Buffers {
+impl SwapBuffers {
     /// Plans in these classes, with as many steps as it takes.
     ///
     /// # Errors
@@ -225,13 +225,13 @@ impl Buffers {
         &mut self,
         request: &Request<'_>,
         pools: usize,
-        mut then: impl FnMut(swap::Output<'_>, &mut Scratch<'_>) -> Result<T, PlanningError>,
+        mut then: impl FnMut(swap::SwapOutput<'_>, &mut Scratch<'_>) -> Result<T, PlanningError>,
     ) -> Result<T, PlanningError> {
         let limits = Limits { pools, ..Limits::of_graph(request.graph) };
         let steps = self.steps.len().max(limits.ops + limits.operands + limits.tensors);
         grow_steps(&limits, steps, |limits| {
             self.grow(limits)?;
-            let output = swap::Output { steps: &mut self.steps, resident: &mut self.resident };
+            let output = swap::SwapOutput { steps: &mut self.steps, resident: &mut self.resident };
             then(output, &mut Scratch::new(&mut self.memory))
         })
     }
@@ -273,7 +273,7 @@ fn divisions(request: &Request<'_>, swap: &Swap) -> Vec<OwnedClasses> {
 /// Those of [`swap::plan`], except those for buffers that are too short; of several divisions,
 /// what the one that needs least lacks.
 pub fn plan(request: &Request<'_>, swap: &Swap) -> Result<OwnedPlan, PlanningError> {
-    let mut buffers = Buffers::default();
+    let mut buffers = SwapBuffers::default();
     let mut plan = |division: OwnedClasses| {
         let planned = buffers.plan(request, division.classes(), swap.threshold);
         planned.map(|plan| OwnedPlan::from(&plan))

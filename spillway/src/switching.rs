@@ -10,8 +10,8 @@ use planner_core::executor::SetUp;
 use planner_core::plan::Prediction;
 use planner_core::scratch::Buffer;
 use planner_core::switch::{
-    self, Capacity, ChunkRun, Held, Holding, Memory, Output, SharedState, Switch, SwitchError,
-    SwitchPrediction, SwitchStep, TensorBytes, VerifiedSwitch,
+    self, Capacity, ChunkRun, Held, Holding, Memory, SharedState, Switch, SwitchError,
+    SwitchOutput, SwitchPrediction, SwitchStep, TensorBytes, VerifiedSwitch,
 };
 use planner_core::{
     Executor, HostLayout, Kind, Limits, Machine, PlanError, Scratch, TensorId, Verified,
@@ -47,6 +47,7 @@ impl SwitchFigures {
 
 /// A switch that owns its lists.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct OwnedSwitch {
     /// Which chunks of the device the second plan has.
     pub chunks: Vec<ChunkRun>,
@@ -263,7 +264,7 @@ pub fn plan(
     let mut memory = buffer(switch::scratch_words(&from_limits, &to_limits, entries), 0)?;
     let (mut chunks, mut steps) = (Vec::new(), Vec::new());
     loop {
-        let output = Output { chunks: &mut chunks, steps: &mut steps };
+        let output = SwitchOutput { chunks: &mut chunks, steps: &mut steps };
         let scratch = &mut Scratch::new(&mut memory);
         let planned = switch::plan(holding, to, states, on_device, output, scratch);
         match planned.map(|it| (it.chunks.len(), it.steps.len(), it.predicted)) {

@@ -4,6 +4,7 @@
 mod between;
 mod embedding;
 mod graphs;
+mod names;
 mod pictures;
 mod plans;
 mod session;

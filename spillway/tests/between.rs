@@ -4,8 +4,10 @@
 
 use backend_host::{HostDevice, HostError};
 use proptest::prelude::*;
-use spillway::core::backend::{DeviceRange, Kernels, Launch, Transfers};
-use spillway::core::{HostLayout, Machine, MachineParameters};
+use spillway::planner_core::backend::{
+    DeviceRange, FillError, InputWriter, Kernels, Launch, StateWriter,
+};
+use spillway::planner_core::{Kind, Machine, MachineParameters};
 use spillway::{Capacity, Error, Graph, GraphBuilder, OwnedMachine, Plan, Session, TensorId};
 
 const CHUNK_BYTES: u64 = 256;
@@ -44,17 +46,16 @@ impl Decoder {
     }
 
     fn machine(&self) -> OwnedMachine {
-        let machine = Machine::new(MachineParameters {
-            device_bytes: 1 << 20,
-            host_bytes: 1 << 24,
-            chunk_bytes: CHUNK_BYTES,
-            h2d_bytes_per_s: self.link_bytes_per_s,
-            d2h_bytes_per_s: self.link_bytes_per_s,
-            transfer_latency_ns: 10,
-            map_ns_per_chunk: 0,
-            unmap_ns_per_chunk: 0,
-        });
-        OwnedMachine { name: "m".to_owned(), machine: machine.unwrap(), one_way_bytes_per_s: None }
+        let machine = Machine::new(
+            MachineParameters::new()
+                .with_device_bytes(1 << 20)
+                .with_host_bytes(1 << 24)
+                .with_chunk_bytes(CHUNK_BYTES)
+                .with_h2d_bytes_per_s(self.link_bytes_per_s)
+                .with_d2h_bytes_per_s(self.link_bytes_per_s)
+                .with_transfer_latency_ns(10),
+        );
+        OwnedMachine::new("m", machine.unwrap())
     }
 
     /// The plans of a prompt and of a token in one budget; none where that is too small for one of them.
@@ -87,31 +88,27 @@ impl Kernels<HostDevice> for Mixer {
     fn launch(&mut self, device: &mut HostDevice, launch: &Launch<'_>) -> Result<(), HostError> {
         let first = |range| DeviceRange { bytes: 1, ..range };
         let mut mix = launch.op.0 as u8;
-        for range in launch.reads.iter() {
+        for range in launch.reads.iter().flatten() {
             let mut byte = [0u8];
             device.read(first(range), &mut byte)?;
             mix = mix.wrapping_mul(31).wrapping_add(byte[0]);
         }
-        let mut writes = launch.writes.iter().zip(1u8..);
+        let mut writes = launch.writes.iter().flatten().zip(1u8..);
         writes.try_for_each(|(range, at)| device.write(first(range), &[mix.wrapping_add(at)]))
     }
 
     fn fill_states(
         &mut self,
-        device: &mut HostDevice,
-        layout: &HostLayout<'_>,
-    ) -> Result<(), HostError> {
-        device.write_host(layout.offset_bytes(TensorId(0), 0, 0), &[7])
+        states: &mut StateWriter<'_, HostDevice>,
+    ) -> Result<(), FillError<HostError>> {
+        states.write_at(TensorId(0), 0, &[7u8])
     }
 
     fn fill_inputs(
         &mut self,
-        device: &mut HostDevice,
-        iteration: u64,
-        layout: &HostLayout<'_>,
-    ) -> Result<(), HostError> {
-        let at = layout.offset_bytes(self.x, HostLayout::slot(iteration), 0);
-        device.write_host(at, &iteration.to_le_bytes())
+        inputs: &mut InputWriter<'_, HostDevice>,
+    ) -> Result<(), FillError<HostError>> {
+        inputs.write_at(self.x, 0, &inputs.iteration().to_le_bytes())
     }
 }
 
@@ -132,7 +129,7 @@ fn run(prompt: &Plan, token: &Plan) -> Vec<u8> {
     session.run(1).unwrap();
     let graph = token.graph().owned();
     let states = (0..).map(TensorId).zip(&graph.tensors);
-    let states = states.filter(|(_, data)| data.kind == spillway::core::Kind::State);
+    let states = states.filter(|(_, data)| data.kind == Kind::State);
     states
         .map(|(state, _)| {
             let mut byte = [0];

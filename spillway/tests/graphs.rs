@@ -1,7 +1,7 @@
 //! Graphs are built op by op, checked once, and refused by name.
 #![allow(clippy::unwrap_used, reason = "what fails here fails the test")]
 
-use spillway::core::{GraphError, Kind, Op};
+use spillway::planner_core::{GraphError, Kind, Op};
 use spillway::{Error, Graph, GraphBuilder, OpId, TensorId};
 
 fn refused(graph: GraphBuilder) -> (GraphError, String) {

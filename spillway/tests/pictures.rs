@@ -2,10 +2,10 @@
 #![allow(clippy::unwrap_used, reason = "what fails here fails the test")]
 
 use serde_json::Value;
-use spillway::core::machine::Direction;
-use spillway::core::plan::{Part, Pool, Prediction};
-use spillway::core::planner::Strategy;
-use spillway::core::{OpId, PerStream, Step, Stream};
+use spillway::planner_core::machine::Direction;
+use spillway::planner_core::plan::{Part, Pool, Prediction};
+use spillway::planner_core::planner::Strategy;
+use spillway::planner_core::{OpId, PerStream, Step, Stream};
 use spillway::report::{Actual, Beside, Budgeted};
 use spillway::strategy::{Auto, Host};
 use spillway::{Error, Graph, GraphBuilder, OwnedPlan, Plan, machines};

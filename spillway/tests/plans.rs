@@ -2,11 +2,11 @@
 #![allow(clippy::unwrap_used, reason = "what fails here fails the test")]
 
 use serde_json::Value;
-use spillway::core::bounds::Order;
-use spillway::core::plan::{Part, Pool, Prediction, Resident};
-use spillway::core::planner::Strategy as CoreStrategy;
-use spillway::core::{OpId, PlanError, Step, VerifyError};
 use spillway::figures::{Bound, Figures};
+use spillway::planner_core::bounds::BoundOrder;
+use spillway::planner_core::plan::{Part, Pool, Prediction, Resident};
+use spillway::planner_core::planner::Strategy as CoreStrategy;
+use spillway::planner_core::{OpId, PlanError, Step, VerifyError};
 use spillway::strategy::{Auto, Lms, Swap, Weights, Window};
 use spillway::summary;
 use spillway::{Budget, Error, Graph, GraphBuilder, OwnedMachine, OwnedPlan, Plan, machines};
@@ -100,16 +100,16 @@ fn a_budget_that_cannot_be_is_refused() {
     assert!(error.to_string().starts_with("a budget is a size"), "{error}");
 
     let error = graph.plan(&machine()).budget(MIB).strategy(QUICK).run().unwrap_err();
-    let Error::Infeasible { budget_bytes, least_bytes, op, ref message } = error else {
+    let Error::Infeasible { budget_bytes, min_feasible_bytes, op, ref message } = error else {
         panic!("{error:?}");
     };
     assert_eq!(budget_bytes, MIB);
     let name = &graph.owned().op_names[op.index()];
     assert!(message.contains(&format!("{op} ({name:?})")), "{message}");
-    assert!(message.contains(&format!("({least_bytes} bytes)")), "{message}");
-    let least = graph.plan(&machine()).budget(least_bytes).strategy(QUICK).run().unwrap();
-    assert_eq!(least.figures().peak_bytes, least_bytes);
-    assert!(graph.plan(&machine()).budget(least_bytes - 1).strategy(QUICK).run().is_err());
+    assert!(message.contains(&format!("({min_feasible_bytes} bytes)")), "{message}");
+    let least = graph.plan(&machine()).budget(min_feasible_bytes).strategy(QUICK).run().unwrap();
+    assert_eq!(least.figures().peak_bytes, min_feasible_bytes);
+    assert!(graph.plan(&machine()).budget(min_feasible_bytes - 1).strategy(QUICK).run().is_err());
 
     let error = graph.plan(&machine()).budget("1TiB").strategy(QUICK).run().unwrap_err();
     assert!(matches!(error, Error::Planning { .. }), "{error:?}");
@@ -159,15 +159,15 @@ fn figures_add_up() {
     assert_eq!(figures.compute_ns, 24_000_000);
     assert_eq!(figures.period_ns, figures.compute_ns + figures.stall_ns);
     assert_eq!(figures.peak_bytes, figures.requested_peak_bytes + figures.waste_bytes);
-    let upload = figures.upload_bytes_by_kind;
-    assert_eq!(figures.upload_bytes, upload.state + upload.input + upload.temporary);
+    let upload = figures.h2d_bytes_by_kind;
+    assert_eq!(figures.h2d_bytes, upload.state + upload.input + upload.temporary);
     assert!(upload.input >= 8 * MIB, "the input comes anew in each iteration");
-    let download = figures.download_bytes_by_kind;
-    assert_eq!(figures.download_bytes, download.state + download.input + download.temporary);
+    let download = figures.d2h_bytes_by_kind;
+    assert_eq!(figures.d2h_bytes, download.state + download.input + download.temporary);
     assert!(download.state + download.temporary > 0, "at 60 %, something has to leave");
     assert!(figures.host_bytes >= 8 * MIB && figures.host_bytes <= figures.host_unshared_bytes);
     assert_eq!(figures.steps, plan.owned().steps.len() as u64);
-    let bound = plan.bound();
+    let bound = plan.lower_bound();
     assert!((figures.compute_ns..=figures.period_ns).contains(&bound.period_ns));
     assert!(bound.gap(figures.period_ns).is_some_and(|gap| (0.0..1.0).contains(&gap)));
     assert_eq!(plan.verified().plan().predicted.period_ns, figures.period_ns);
@@ -177,8 +177,8 @@ fn figures_add_up() {
 fn with_everything_resident_no_plan_is_better() {
     let plan = step().plan(&machine()).strategy(CoreStrategy::InCore).run().unwrap();
     assert!(!plan.figures().reordered);
-    assert_eq!(plan.bound(), Bound { period_ns: 24_000_000, order: Order::Given, repeats: false });
-    assert_eq!(plan.bound().gap(plan.figures().period_ns), Some(0.0));
+    assert_eq!(plan.lower_bound(), Bound::new(24_000_000, BoundOrder::Given, false));
+    assert_eq!(plan.lower_bound().gap(plan.figures().period_ns), Some(0.0));
 }
 
 #[test]
@@ -190,7 +190,7 @@ fn a_plan_that_is_read_back_is_the_same() {
         let read = Plan::read(&file.0, &graph, &machine()).unwrap();
         assert_eq!(read.owned(), plan.owned());
         assert_eq!(read.figures(), plan.figures());
-        assert_eq!((read.bound(), read.context().planning_ns), (plan.bound(), None));
+        assert_eq!((read.lower_bound(), read.context().planning_ns), (plan.lower_bound(), None));
     }
     let error = Plan::read("/nowhere/at.all", &graph, &machine()).unwrap_err();
     assert!(matches!(error, Error::File(_)), "{error:?}");
@@ -341,7 +341,7 @@ fn repeats_are_counted_apart_from_compute_and_stalls() {
 #[test]
 fn the_summary_says_where_the_prediction_is_pessimistic() {
     let (graph, plan) = planned();
-    let with = |one_way_bytes_per_s| OwnedMachine { one_way_bytes_per_s, ..machine() };
+    let with = |one_way_bytes_per_s| machine().with_one_way_bytes_per_s(one_way_bytes_per_s);
     let links = |figures: &Figures, machine: &OwnedMachine| {
         let rows = summary::rows(plan.context(), figures, machine).into_iter();
         rows.filter(|row| row.0 == "links").map(|row| row.1).next()
@@ -349,7 +349,7 @@ fn the_summary_says_where_the_prediction_is_pessimistic() {
     assert_eq!(links(plan.figures(), &with(None)), None);
     // Twice the uploads take 48 MB / 12 GB/s, of which half run alone.
     let mut figures = *plan.figures();
-    (figures.upload_bytes, figures.download_bytes) = (48_000_000, 24_000_000);
+    (figures.h2d_bytes, figures.d2h_bytes) = (48_000_000, 24_000_000);
     figures.stall_ns = 5_000_000;
     let both = "predicted with 12.00 GB/s up and 12.00 down (both in use); one way 24.00 up and \
                 12.00 down"
@@ -361,9 +361,9 @@ fn the_summary_says_where_the_prediction_is_pessimistic() {
     );
     assert_eq!(links(&figures, &fast_up), Some(pessimistic));
     // Downloads are as fast both ways, and a plan without stalls waits for nothing.
-    (figures.upload_bytes, figures.download_bytes) = (24_000_000, 48_000_000);
+    (figures.h2d_bytes, figures.d2h_bytes) = (24_000_000, 48_000_000);
     assert_eq!(links(&figures, &fast_up), Some(both.clone()));
-    (figures.upload_bytes, figures.stall_ns) = (96_000_000, 0);
+    (figures.h2d_bytes, figures.stall_ns) = (96_000_000, 0);
     assert_eq!(links(&figures, &fast_up), Some(both));
     let page = Plan::new(&graph, &fast_up, plan.owned().clone()).unwrap().report();
     assert!(page.contains("<th>links</th>"), "the report says it too");

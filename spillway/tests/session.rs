@@ -3,9 +3,11 @@
 #![allow(clippy::unwrap_used, reason = "what fails here fails the test")]
 
 use backend_host::{HostDevice, HostError};
-use spillway::core::backend::{HostKernels, HostLaunch, Kernels, Launch, Transfers};
-use spillway::core::plan::Step;
-use spillway::core::{ExecuteError, HostLayout, Machine, MachineParameters, OpId};
+use spillway::planner_core::backend::{
+    FillError, HostKernels, HostLaunch, InputWriter, Kernels, Launch, StateWriter, Transfers,
+};
+use spillway::planner_core::plan::Step;
+use spillway::planner_core::{ExecuteError, Machine, MachineParameters, OpId};
 use spillway::strategy::{Auto, Host};
 use spillway::{GraphBuilder, OwnedMachine, Plan, Session, SessionError, TensorId};
 use std::thread;
@@ -34,21 +36,17 @@ impl Kernels<HostDevice> for Adder {
 
     fn fill_states(
         &mut self,
-        device: &mut HostDevice,
-        layout: &HostLayout<'_>,
-    ) -> Result<(), HostError> {
-        device.write_host(layout.offset_bytes(self.sum, 0, 0), &100u64.to_le_bytes())?;
-        device.write_host(layout.offset_bytes(self.large, 0, 0), &[0; LARGE_BYTES])
+        states: &mut StateWriter<'_, HostDevice>,
+    ) -> Result<(), FillError<HostError>> {
+        states.write(self.sum, &[100u64])?;
+        states.write(self.large, &[0u8; LARGE_BYTES])
     }
 
     fn fill_inputs(
         &mut self,
-        device: &mut HostDevice,
-        iteration: u64,
-        layout: &HostLayout<'_>,
-    ) -> Result<(), HostError> {
-        let offset_bytes = layout.offset_bytes(self.x, HostLayout::slot(iteration), 0);
-        device.write_host(offset_bytes, &iteration.to_le_bytes())
+        inputs: &mut InputWriter<'_, HostDevice>,
+    ) -> Result<(), FillError<HostError>> {
+        inputs.write(self.x, &[inputs.iteration()])
     }
 }
 
@@ -66,17 +64,15 @@ fn planned() -> (Plan, Adder, TensorId) {
 }
 
 fn machine() -> OwnedMachine {
-    let machine = Machine::new(MachineParameters {
-        device_bytes: 1 << 16,
-        host_bytes: 1 << 16,
-        chunk_bytes: 1024,
-        h2d_bytes_per_s: 1_000_000_000,
-        d2h_bytes_per_s: 1_000_000_000,
-        transfer_latency_ns: 0,
-        map_ns_per_chunk: 0,
-        unmap_ns_per_chunk: 0,
-    });
-    OwnedMachine { name: "host".to_owned(), machine: machine.unwrap(), one_way_bytes_per_s: None }
+    let machine = Machine::new(
+        MachineParameters::new()
+            .with_device_bytes(1 << 16)
+            .with_host_bytes(1 << 16)
+            .with_chunk_bytes(1024)
+            .with_h2d_bytes_per_s(1_000_000_000)
+            .with_d2h_bytes_per_s(1_000_000_000),
+    );
+    OwnedMachine::new("host", machine.unwrap())
 }
 
 fn device() -> HostDevice {
@@ -96,7 +92,7 @@ fn first<K: Kernels<HostDevice>>(
 #[test]
 fn states_are_read_between_iterations() {
     let (plan, adder, other) = planned();
-    assert!(plan.figures().download_bytes > 0, "a state leaves");
+    assert!(plan.figures().d2h_bytes > 0, "a state leaves");
     let (sum, large) = (adder.sum, adder.large);
     let mut session = Session::new(plan, device(), adder).unwrap();
     assert_eq!(first(&mut session, sum, 8), 100);
@@ -220,19 +216,16 @@ impl Kernels<HostDevice> for Failing {
 
     fn fill_states(
         &mut self,
-        device: &mut HostDevice,
-        layout: &HostLayout<'_>,
-    ) -> Result<(), HostError> {
-        self.adder.fill_states(device, layout)
+        states: &mut StateWriter<'_, HostDevice>,
+    ) -> Result<(), FillError<HostError>> {
+        self.adder.fill_states(states)
     }
 
     fn fill_inputs(
         &mut self,
-        device: &mut HostDevice,
-        iteration: u64,
-        layout: &HostLayout<'_>,
-    ) -> Result<(), HostError> {
-        self.adder.fill_inputs(device, iteration, layout)
+        inputs: &mut InputWriter<'_, HostDevice>,
+    ) -> Result<(), FillError<HostError>> {
+        self.adder.fill_inputs(inputs)
     }
 }
 
@@ -258,6 +251,70 @@ fn no_state_is_read_after_a_run_has_failed() {
     }
 }
 
+/// Writes the values of states or inputs in a way that does not fit.
+struct Misfit {
+    state: fn(&mut StateWriter<'_, HostDevice>) -> Result<(), FillError<HostError>>,
+    input: fn(&mut InputWriter<'_, HostDevice>) -> Result<(), FillError<HostError>>,
+}
+
+impl Kernels<HostDevice> for Misfit {
+    fn launch(&mut self, _: &mut HostDevice, _: &Launch<'_>) -> Result<(), HostError> {
+        Ok(())
+    }
+
+    fn fill_states(
+        &mut self,
+        states: &mut StateWriter<'_, HostDevice>,
+    ) -> Result<(), FillError<HostError>> {
+        (self.state)(states)
+    }
+
+    fn fill_inputs(
+        &mut self,
+        inputs: &mut InputWriter<'_, HostDevice>,
+    ) -> Result<(), FillError<HostError>> {
+        (self.input)(inputs)
+    }
+}
+
+/// States of 3 and 8 bytes, so that the second begins at byte 3, and an input behind them.
+#[test]
+fn values_that_do_not_fit_are_refused_with_the_name_of_the_tensor() {
+    let mut graph = GraphBuilder::new("misfits");
+    let [odd, even] = [3, 8].map(|bytes| graph.state(format!("{bytes} bytes"), bytes));
+    let x = graph.input("x", 8);
+    graph.op("all", 1000).reads([odd, even, x]).writes([even]);
+    let plan = graph.build().unwrap().plan(&machine()).run().unwrap();
+    let nothing = Misfit { state: |_| Ok(()), input: |_| Ok(()) };
+    let of_states = |state| Misfit { state, ..nothing };
+    let cases: [(Misfit, &str); 5] = [
+        (
+            of_states(|states| states.write(TensorId(1), &[1f32])),
+            "filling the states: the value for tensor 1 (\"8 bytes\") has 4 bytes, not 8",
+        ),
+        (
+            of_states(|states| states.write(TensorId(1), &[1f32, 2.0])),
+            "filling the states: tensor 1 (\"8 bytes\") is written from byte 3 of the host block on",
+        ),
+        (
+            of_states(|states| states.write(TensorId(2), &[1u64])),
+            "filling the states: tensor 2 (\"x\") is no state",
+        ),
+        (
+            Misfit { input: |inputs| inputs.write(TensorId(0), &[0u8; 3]), ..nothing },
+            "filling the inputs of iteration 1: tensor 0 (\"3 bytes\") is no input",
+        ),
+        (
+            Misfit { input: |inputs| inputs.write_at(TensorId(2), 1, &[0u8; 8]), ..nothing },
+            "filling the inputs of iteration 1: 8 bytes from byte 1 on are not all in tensor 2",
+        ),
+    ];
+    for (kernels, message) in cases {
+        let error = Session::new(plan.clone(), device(), kernels).unwrap_err().to_string();
+        assert!(error.starts_with(message), "{error}");
+    }
+}
+
 /// Doubles its input on the device, and adds one to that on the host. Both results are outputs.
 struct Doubler {
     x: TensorId,
@@ -276,20 +333,16 @@ impl Kernels<HostDevice> for Doubler {
 
     fn fill_states(
         &mut self,
-        _device: &mut HostDevice,
-        _layout: &HostLayout<'_>,
-    ) -> Result<(), HostError> {
+        _: &mut StateWriter<'_, HostDevice>,
+    ) -> Result<(), FillError<HostError>> {
         Ok(())
     }
 
     fn fill_inputs(
         &mut self,
-        device: &mut HostDevice,
-        iteration: u64,
-        layout: &HostLayout<'_>,
-    ) -> Result<(), HostError> {
-        let offset_bytes = layout.offset_bytes(self.x, HostLayout::slot(iteration), 0);
-        device.write_host(offset_bytes, &iteration.to_le_bytes())
+        inputs: &mut InputWriter<'_, HostDevice>,
+    ) -> Result<(), FillError<HostError>> {
+        inputs.write(self.x, &[inputs.iteration()])
     }
 }
 

@@ -5,8 +5,10 @@
 use backend_host::{HostDevice, HostError};
 use safetensors::SafeTensors;
 use safetensors::tensor::{Dtype, TensorView, serialize_to_file};
-use spillway::core::backend::{DeviceRange, Kernels, Launch};
-use spillway::core::{HostLayout, Machine, MachineParameters};
+use spillway::planner_core::backend::{
+    DeviceRange, FillError, InputWriter, Kernels, Launch, StateWriter,
+};
+use spillway::planner_core::{Machine, MachineParameters};
 use spillway::{Copied, GraphBuilder, OwnedMachine, Session, SessionError, TensorId};
 use std::path::PathBuf;
 use std::{env, fs, process};
@@ -26,37 +28,32 @@ impl Kernels<HostDevice> for Counter {
         device.write(at, &[first[0] + 1])
     }
 
-    fn fill_states(&mut self, _: &mut HostDevice, _: &HostLayout<'_>) -> Result<(), HostError> {
+    fn fill_states(
+        &mut self,
+        _: &mut StateWriter<'_, HostDevice>,
+    ) -> Result<(), FillError<HostError>> {
         Ok(())
     }
 
     fn fill_inputs(
         &mut self,
-        _: &mut HostDevice,
-        _: u64,
-        _: &HostLayout<'_>,
-    ) -> Result<(), HostError> {
+        _: &mut InputWriter<'_, HostDevice>,
+    ) -> Result<(), FillError<HostError>> {
         Ok(())
     }
 }
 
 fn session() -> Session<HostDevice, Counter> {
     const CHUNK_BYTES: u64 = 1 << 20;
-    let machine = Machine::new(MachineParameters {
-        device_bytes: 1 << 26,
-        host_bytes: 1 << 28,
-        chunk_bytes: CHUNK_BYTES,
-        h2d_bytes_per_s: 1_000_000_000,
-        d2h_bytes_per_s: 1_000_000_000,
-        transfer_latency_ns: 0,
-        map_ns_per_chunk: 0,
-        unmap_ns_per_chunk: 0,
-    });
-    let machine = OwnedMachine {
-        name: "host".to_owned(),
-        machine: machine.unwrap(),
-        one_way_bytes_per_s: None,
-    };
+    let machine = Machine::new(
+        MachineParameters::new()
+            .with_device_bytes(1 << 26)
+            .with_host_bytes(1 << 28)
+            .with_chunk_bytes(CHUNK_BYTES)
+            .with_h2d_bytes_per_s(1_000_000_000)
+            .with_d2h_bytes_per_s(1_000_000_000),
+    );
+    let machine = OwnedMachine::new("host", machine.unwrap());
     let mut graph = GraphBuilder::new("counters");
     for (name, bytes) in NAMES.into_iter().zip(BYTES) {
         let state = graph.state(name, bytes);
@@ -109,9 +106,9 @@ fn saved_states_are_loaded() {
     session.run(3).unwrap();
     let mut seen = Vec::new();
     session.save_states(&file.0, |copied| seen.push(copied)).unwrap();
-    let of_bytes = BYTES.iter().sum();
-    let last = Copied { bytes: of_bytes, of_bytes };
-    assert_eq!((seen.len(), *seen.last().unwrap()), (5, last));
+    let of_bytes: u64 = BYTES.iter().sum();
+    let last: Copied = *seen.last().unwrap();
+    assert_eq!((seen.len(), last.bytes, last.of_bytes), (5, of_bytes, of_bytes));
     assert!(seen.is_sorted_by_key(|copied| copied.bytes));
     assert!(!file.0.with_extension("safetensors.partial").exists());
 

@@ -5,11 +5,11 @@ use backend_host::{HostDevice, HostError};
 use proptest::collection::vec;
 use proptest::prelude::*;
 use proptest::test_runner::RngSeed;
-use spillway::core::backend::{Kernels, Launch, Transfers};
-use spillway::core::machine::Direction;
-use spillway::core::placement::{Holder, PlacementError, Run};
-use spillway::core::planner::{Groups, Request, Strategy as Planner};
-use spillway::core::{HostLayout, Kind, Launched, Machine, MachineParameters, Step, TensorId};
+use spillway::planner_core::backend::{FillError, InputWriter, Kernels, Launch, StateWriter};
+use spillway::planner_core::machine::Direction;
+use spillway::planner_core::placement::{Holder, PlacementError, Run};
+use spillway::planner_core::planner::{Groups, Request, Strategy as Planner};
+use spillway::planner_core::{Kind, Launched, Machine, MachineParameters, Step, TensorId};
 use spillway::streaming::{self, Layer};
 use spillway::{
     Error, GraphBuilder, OwnedMachine, OwnedPlan, Plan, Session, machines, placing, planning,
@@ -24,18 +24,15 @@ fn machine(ns_per_chunk: u64) -> OwnedMachine {
 
 fn machine_of(chunk_bytes: u64, ns_per_chunk: u64) -> OwnedMachine {
     let bytes_per_s = chunk_bytes * 1_000_000_000 / ns_per_chunk;
-    let parameters = MachineParameters {
-        device_bytes: 1 << 40,
-        host_bytes: 1 << 40,
-        chunk_bytes,
-        h2d_bytes_per_s: bytes_per_s,
-        d2h_bytes_per_s: bytes_per_s,
-        transfer_latency_ns: 10,
-        map_ns_per_chunk: 0,
-        unmap_ns_per_chunk: 0,
-    };
+    let parameters = MachineParameters::new()
+        .with_device_bytes(1 << 40)
+        .with_host_bytes(1 << 40)
+        .with_chunk_bytes(chunk_bytes)
+        .with_h2d_bytes_per_s(bytes_per_s)
+        .with_d2h_bytes_per_s(bytes_per_s)
+        .with_transfer_latency_ns(10);
     let machine = Machine::new(parameters).unwrap();
-    OwnedMachine { machine, ..machines::builtin("v100-pcie3").unwrap() }
+    machines::builtin("v100-pcie3").unwrap().with_machine(machine)
 }
 
 /// A runtime with one allocation and nothing to map: a byte stands for what a tensor holds there.
@@ -112,12 +109,12 @@ fn run_in_a_slab(plan: &Plan, iterations: u64) {
 
 #[test]
 fn a_budget_that_is_too_small_names_the_layers_that_need_more() {
-    let named = |name: &str, bytes| Layer { name: name.to_owned(), ..Layer::new(bytes, 1) };
+    let named = |name: &str, bytes| Layer::new(bytes, 1).name(name);
     let layers = [named("small", 100), named("large", 1000), named("as large", 900)];
-    let least = streaming::least(&layers, &machine(1));
+    let least = streaming::min_feasible(&layers, &machine(1));
     assert_eq!((least.bytes, least.layers), (1024, vec![1, 2]));
     let error = streaming::plan(&layers, &machine(1), 1023).unwrap_err();
-    assert!(matches!(error, Error::Infeasible { least_bytes: 1024, .. }));
+    assert!(matches!(error, Error::Infeasible { min_feasible_bytes: 1024, .. }));
     let message = error.to_string();
     assert!(
         message.contains("\"large\", \"as large\" need 1.00 KiB (1024 bytes) each"),
@@ -132,7 +129,7 @@ fn a_budget_that_is_too_small_names_the_layers_that_need_more() {
 fn layers_that_fit_stay() {
     let layers = [Layer::new(1000, 10), Layer::new(2000, 20)];
     let plan = streaming::plan(&layers, &machine(1), "100%").unwrap();
-    assert_eq!((plan.figures().period_ns, plan.figures().upload_bytes), (30, 0));
+    assert_eq!((plan.figures().period_ns, plan.figures().h2d_bytes), (30, 0));
     let addresses = plan.addresses().unwrap();
     assert_eq!([0, 1].map(|at| addresses.at(0, at)[0].offset_bytes), [0, 1024]);
     assert_eq!(addresses.slab_bytes(), 3072);
@@ -183,7 +180,7 @@ fn layers_on_the_host_are_errors_unless_all_say_what_they_hand_on() {
 fn the_least_is_that_of_layers_on_the_device() {
     let layers = [2000, 9000, 3000].map(|bytes| Layer::new(bytes, 100));
     let layers = with_host(&layers, 500, &[1]);
-    let least = streaming::least(&layers, &machine(1));
+    let least = streaming::min_feasible(&layers, &machine(1));
     assert_eq!((least.bytes, &least.layers[..]), (3072 + 3 * CHUNK, &[2][..]));
     let plan = streaming::plan(&layers, &machine(1), least.bytes).unwrap();
     assert_eq!(plan.figures().on_host, 1);
@@ -211,14 +208,14 @@ fn what_is_handed_on_crosses_the_links_to_the_host_and_back() {
 fn the_bound_divides_layers_between_host_and_link() {
     let layers = with_host(&vec![Layer::new(10 * CHUNK, 100); 2], 1100, &[0, 1]);
     let plan = streaming::plan(&layers, &machine(100), 12 * CHUNK).unwrap();
-    assert_eq!((plan.figures().on_host, plan.bound().period_ns), (1, 500));
+    assert_eq!((plan.figures().on_host, plan.lower_bound().period_ns), (1, 500));
     // With room for all but a chunk, which the link brings meanwhile.
     let plan = streaming::plan(&layers, &machine(100), 19 * CHUNK).unwrap();
-    assert_eq!((plan.figures().on_host, plan.bound().period_ns), (1, 200));
+    assert_eq!((plan.figures().on_host, plan.lower_bound().period_ns), (1, 200));
     // The host is faster than the device.
     let layers = with_host(&vec![Layer::new(10 * CHUNK, 100); 2], 60, &[0, 1]);
     let plan = streaming::plan(&layers, &machine(100), 12 * CHUNK).unwrap();
-    assert_eq!((plan.figures().period_ns, plan.bound().period_ns), (120, 120));
+    assert_eq!((plan.figures().period_ns, plan.lower_bound().period_ns), (120, 120));
 }
 
 /// Caches and outputs: the error says how much of the budget they take, and they lie beside the weights.
@@ -227,7 +224,7 @@ fn caches_and_outputs_are_in_the_budget() {
     let mut layers = vec![Layer::new(10 * CHUNK, 1000).cache_bytes(CHUNK + 1); 4];
     layers[1].cache_bytes = 0;
     layers[3].output_bytes = 300;
-    let least = streaming::least(&layers, &machine(1));
+    let least = streaming::min_feasible(&layers, &machine(1));
     assert_eq!((least.bytes, least.kept_bytes), (18 * CHUNK, 8 * CHUNK));
     let error = streaming::plan(&layers, &machine(1), 18 * CHUNK - 1).unwrap_err().to_string();
     assert!(
@@ -244,7 +241,7 @@ fn caches_and_outputs_are_in_the_budget() {
     let plan = streaming::plan(&layers, &machine(1), 18 * CHUNK).unwrap();
     let names = &plan.graph().owned().tensor_names;
     assert_eq!((&*names[5], &*names[7]), ("layer 2, cache", "layer 3, output"));
-    assert_eq!(plan.figures().download_bytes, 300);
+    assert_eq!(plan.figures().d2h_bytes, 300);
     let (addresses, offset) = (plan.addresses().unwrap(), |run: &Run| run.offset_bytes / CHUNK);
     let at_start = addresses.at_start();
     let kept =
@@ -273,24 +270,20 @@ impl Kernels<HostDevice> for Counts {
 
     fn fill_states(
         &mut self,
-        device: &mut HostDevice,
-        layout: &HostLayout<'_>,
-    ) -> Result<(), HostError> {
+        states: &mut StateWriter<'_, HostDevice>,
+    ) -> Result<(), FillError<HostError>> {
         for layer in 0..self.layers.len() {
-            let weights = layout.offset_bytes(TensorId(layer as u32), 0, 0);
-            device.write_host(weights, &(1000 * layer as u64).to_le_bytes())?;
+            states.write(TensorId(layer as u32), &[1000 * layer as u64])?;
             let cache = streaming::cache(&self.layers, layer).unwrap();
-            device.write_host(layout.offset_bytes(cache, 0, 0), &10u64.to_le_bytes())?;
+            states.write(cache, &[10u64])?;
         }
         Ok(())
     }
 
     fn fill_inputs(
         &mut self,
-        _: &mut HostDevice,
-        _: u64,
-        _: &HostLayout<'_>,
-    ) -> Result<(), HostError> {
+        _: &mut InputWriter<'_, HostDevice>,
+    ) -> Result<(), FillError<HostError>> {
         Ok(())
     }
 }
@@ -300,7 +293,7 @@ fn a_session_reads_the_outputs_of_layers_and_their_caches() {
     let mut layers = vec![Layer::new(8, 1000).cache_bytes(8); 6];
     (layers[2].output_bytes, layers[5].output_bytes) = (8, 8);
     let plan = streaming::plan(&layers, &machine(500), "min").unwrap();
-    assert!(plan.figures().upload_bytes > 0);
+    assert!(plan.figures().h2d_bytes > 0);
     let device = HostDevice::new(CHUNK, plan.owned().budget_bytes);
     let mut session = Session::new(plan, device, Counts { layers: layers.clone() }).unwrap();
     for iteration in 1..=4 {
@@ -323,10 +316,10 @@ fn a_cache_on_the_host_takes_no_device_memory() {
     let mut layers = layers;
     layers[1].cache_bytes = 100 * CHUNK;
     layers[2] = layers[2].clone().cache_bytes(CHUNK).output_bytes(1);
-    let least = streaming::least(&layers, &machine(1));
+    let least = streaming::min_feasible(&layers, &machine(1));
     assert_eq!(least.bytes, (10 + 2 + 3) * CHUNK);
     let plan = streaming::plan(&layers, &machine(100_000), 60 * CHUNK).unwrap();
-    assert_eq!((plan.figures().on_host, plan.figures().upload_bytes), (1, 100));
+    assert_eq!((plan.figures().on_host, plan.figures().h2d_bytes), (1, 100));
     run_in_a_slab(&plan, 5);
     // The device keeps the cache where that is faster.
     let plan = streaming::plan(&layers, &machine(1), 135 * CHUNK).unwrap();
@@ -368,7 +361,7 @@ fn the_host_computes_while_layers_come() {
         *plan.figures()
     };
     let (alone, joint) = (of(&with_host(&layers, 0, &[])), of(&with_host(&layers, 3000, &may)));
-    assert!(joint.on_host > 5 && joint.upload_bytes > 0, "{joint:?}");
+    assert!(joint.on_host > 5 && joint.h2d_bytes > 0, "{joint:?}");
     // The host alone would take 60 us for what does not fit, and the link alone 100 us.
     assert!(joint.period_ns < 50_000 && alone.period_ns > 95_000, "{joint:?} {alone:?}");
 }
@@ -381,13 +374,13 @@ fn chunks_may_have_any_size() {
     for chunk_bytes in [1, 100, 128, 256, 300, 384, 512, 1000, 4000, 4096, 10_000] {
         let machine = machine_of(chunk_bytes, 100);
         for layers in [&equal, &mixed[..]] {
-            let least_bytes = streaming::least(layers, &machine).bytes;
+            let least_bytes = streaming::min_feasible(layers, &machine).bytes;
             let budgets = [0, chunk_bytes, 5 * chunk_bytes].map(|more| least_bytes + more);
             let budgets = budgets.map(|bytes| bytes.to_string());
             for budget in budgets.iter().map(String::as_str).chain(["80%", "100%"]) {
                 let (activations, half) =
                     (with_host(layers, 150, &[]), with_host(layers, 150, &[1, 2]));
-                let least_bytes = streaming::least(&activations, &machine).bytes;
+                let least_bytes = streaming::min_feasible(&activations, &machine).bytes;
                 for layers in [&activations, &half] {
                     let budget_bytes = least_bytes + 2 * chunk_bytes;
                     let plan = streaming::plan(layers, &machine, budget_bytes).unwrap();
@@ -419,8 +412,8 @@ fn small_chunks_make_no_more_objects_and_no_longer_plans() {
         bytes.zip(times).map(|(bytes, ms)| Layer::new(bytes, ms * 1_000_000)).collect();
     let plan = |chunk_bytes| {
         let machine = machine_of(64 << 10, 37_880);
-        let parameters = MachineParameters { chunk_bytes, ..*machine.machine };
-        let machine = OwnedMachine { machine: Machine::new(parameters).unwrap(), ..machine };
+        let parameters = (*machine.machine).with_chunk_bytes(chunk_bytes);
+        let machine = machine.with_machine(Machine::new(parameters).unwrap());
         streaming::plan(&layers, &machine, 83_763_200u64).unwrap()
     };
     let [fine, large] = [64, 64 << 10].map(plan);
@@ -514,9 +507,9 @@ fn layers_with_host() -> impl Strategy<Value = Vec<Layer>> {
     let host_ns = prop_oneof![1 => Just(None), 3 => (1..4000u64).prop_map(Some)];
     (layers(), vec((host_ns, 1..400u64), 24)).prop_map(|(layers, of_host)| {
         let pairs = layers.into_iter().zip(of_host);
-        let with = |(layer, (host_ns, bytes)): (Layer, _)| Layer {
-            host_ns,
-            ..layer.activation_bytes(bytes)
+        let with = |(mut layer, (host_ns, bytes)): (Layer, _)| {
+            layer.host_ns = host_ns;
+            layer.activation_bytes(bytes)
         };
         pairs.map(with).collect()
     })
@@ -548,9 +541,9 @@ proptest! {
         share in 0..=100u64,
     ) {
         let machine = machine_of(chunk_bytes, ns_per_chunk);
-        let bare = |layer: &Layer| Layer { cache_bytes: 0, output_bytes: 0, ..layer.clone() };
+        let bare = |layer: &Layer| layer.clone().cache_bytes(0).output_bytes(0);
         let bare: Vec<_> = layers.iter().map(bare).collect();
-        let least = streaming::least(&layers, &machine);
+        let least = streaming::min_feasible(&layers, &machine);
         let all: u64 = layers.iter().map(|layer| layer.bytes).sum();
         let budget_bytes = least.bytes + all * share / 100;
         let plan = streaming::plan(&layers, &machine, budget_bytes).unwrap();
@@ -586,14 +579,14 @@ proptest! {
         share in 0..=100u64,
     ) {
         let machine = machine(ns_per_chunk);
-        let alone: Vec<_> =
-            layers.iter().map(|layer| Layer { host_ns: None, ..layer.clone() }).collect();
-        let least = streaming::least(&layers, &machine).bytes;
+        let mut alone = layers.clone();
+        alone.iter_mut().for_each(|layer| layer.host_ns = None);
+        let least = streaming::min_feasible(&layers, &machine).bytes;
         let all: u64 = layers.iter().map(|layer| layer.bytes).sum();
         let budget_bytes = least + all * share / 100;
         let plan = streaming::plan(&layers, &machine, budget_bytes).unwrap();
         let ours_ns = plan.figures().period_ns;
-        prop_assert!(ours_ns >= plan.bound().period_ns);
+        prop_assert!(ours_ns >= plan.lower_bound().period_ns);
         let addresses = plan.addresses().unwrap();
         prop_assert!(plan.graph().graph().tensor_ids().all(|tensor| addresses.is_contiguous(tensor)));
         run_in_a_slab(&plan, 4);
@@ -631,12 +624,12 @@ proptest! {
         share in 0..=100u64,
     ) {
         let machine = machine(ns_per_chunk);
-        let least = streaming::least(&layers, &machine).bytes;
+        let least = streaming::min_feasible(&layers, &machine).bytes;
         let all: u64 = layers.iter().map(|layer| layer.bytes).sum();
         let budget_bytes = least + (all - least) * share / 100;
         let plan = streaming::plan(&layers, &machine, budget_bytes).unwrap();
         let ours_ns = plan.figures().period_ns;
-        prop_assert!(ours_ns >= plan.bound().period_ns);
+        prop_assert!(ours_ns >= plan.lower_bound().period_ns);
 
         let addresses = plan.addresses().unwrap();
         prop_assert!((0..layers.len() as u32).all(|layer| addresses.is_contiguous(TensorId(layer))));

@@ -4,8 +4,8 @@
 
 use proptest::collection::vec;
 use proptest::prelude::*;
-use spillway::core::machine::Direction;
-use spillway::core::{Machine, MachineParameters};
+use spillway::planner_core::machine::Direction;
+use spillway::planner_core::{Machine, MachineParameters};
 use spillway::streaming::{self, Layer};
 use spillway::{OwnedMachine, machines};
 use std::collections::VecDeque;
@@ -15,18 +15,15 @@ const ITERATIONS: usize = 8;
 
 fn machine(ns_per_chunk: u64) -> OwnedMachine {
     let bytes_per_s = CHUNK * 1_000_000_000 / ns_per_chunk;
-    let parameters = MachineParameters {
-        device_bytes: 1 << 40,
-        host_bytes: 1 << 40,
-        chunk_bytes: CHUNK,
-        h2d_bytes_per_s: bytes_per_s,
-        d2h_bytes_per_s: bytes_per_s,
-        transfer_latency_ns: 10,
-        map_ns_per_chunk: 0,
-        unmap_ns_per_chunk: 0,
-    };
+    let parameters = MachineParameters::new()
+        .with_device_bytes(1 << 40)
+        .with_host_bytes(1 << 40)
+        .with_chunk_bytes(CHUNK)
+        .with_h2d_bytes_per_s(bytes_per_s)
+        .with_d2h_bytes_per_s(bytes_per_s)
+        .with_transfer_latency_ns(10);
     let machine = Machine::new(parameters).unwrap();
-    OwnedMachine { machine, ..machines::builtin("v100-pcie3").unwrap() }
+    machines::builtin("v100-pcie3").unwrap().with_machine(machine)
 }
 
 /// Layers, what their uploads take, and memory.
@@ -177,12 +174,12 @@ impl Work<'_> {
 
 fn check(layers: &[Layer], ns_per_chunk: u64, share: u64) -> Result<(), TestCaseError> {
     let machine = machine(ns_per_chunk);
-    let least_bytes = streaming::least(layers, &machine).bytes;
+    let least_bytes = streaming::min_feasible(layers, &machine).bytes;
     let all_bytes: u64 = layers.iter().map(|layer| layer.bytes + layer.cache_bytes).sum();
     let budget_bytes = least_bytes + all_bytes.saturating_sub(least_bytes) * share / 100;
     let plan = streaming::plan(layers, &machine, budget_bytes).unwrap();
     let shortest_ns = Work { layers, machine: &machine.machine, budget_bytes }.shortest_ns();
-    prop_assert!(plan.bound().period_ns <= shortest_ns);
+    prop_assert!(plan.lower_bound().period_ns <= shortest_ns);
     prop_assert!(
         plan.figures().period_ns <= shortest_ns,
         "{} ns, {shortest_ns} ns",
@@ -207,9 +204,10 @@ fn layers_come_in_the_order_that_is_shortest() {
 fn uploads_wait_for_what_comes_back_from_the_host() {
     let of =
         [(1280, 1, None, 1), (256, 13, None, 43), (1024, 44, Some(75), 1), (1280, 90, None, 1)];
-    let layers = of.map(|(bytes, time_ns, host_ns, activation_bytes)| Layer {
-        host_ns,
-        ..Layer::new(bytes, time_ns).activation_bytes(activation_bytes)
+    let layers = of.map(|(bytes, time_ns, host_ns, activation_bytes)| {
+        let mut layer = Layer::new(bytes, time_ns).activation_bytes(activation_bytes);
+        layer.host_ns = host_ns;
+        layer
     });
     check(&layers, 16, 72).unwrap();
 }
@@ -230,9 +228,9 @@ fn hosted(count: usize, most_chunks: u64) -> impl Strategy<Value = Vec<Layer>> {
     let beside = (host_ns, 1..=CHUNK, cache_chunks);
     (layers(count, most_chunks), vec(beside, count)).prop_map(|(layers, beside)| {
         let pairs = layers.into_iter().zip(beside);
-        let with = |(layer, (host_ns, bytes, cache_chunks)): (Layer, _)| Layer {
-            host_ns,
-            ..layer.activation_bytes(bytes).cache_bytes(cache_chunks * CHUNK)
+        let with = |(mut layer, (host_ns, bytes, cache_chunks)): (Layer, _)| {
+            layer.host_ns = host_ns;
+            layer.activation_bytes(bytes).cache_bytes(cache_chunks * CHUNK)
         };
         pairs.map(with).collect()
     })

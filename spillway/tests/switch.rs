@@ -2,9 +2,11 @@
 #![allow(clippy::unwrap_used, reason = "what fails here fails the test")]
 
 use backend_host::{HostDevice, HostError};
-use spillway::core::backend::{DeviceRange, Kernels, Launch, Transfers};
-use spillway::core::switch::SwitchError;
-use spillway::core::{HostLayout, Machine, MachineParameters};
+use spillway::planner_core::backend::{
+    DeviceRange, FillError, InputWriter, Kernels, Launch, StateWriter,
+};
+use spillway::planner_core::switch::SwitchError;
+use spillway::planner_core::{Machine, MachineParameters};
 use spillway::strategy::Groups;
 use spillway::{Error, Graph, GraphBuilder, OwnedMachine, Plan, Session, SessionError, TensorId};
 
@@ -28,49 +30,44 @@ impl Kernels<HostDevice> for Sums {
             device.read(DeviceRange { bytes: 1, ..range }, &mut byte).map(|()| byte[0])
         };
         let mut sum = 0u8;
-        for range in launch.reads.iter() {
+        for range in launch.reads.iter().flatten() {
             sum = sum.wrapping_add(first(range, device)?);
         }
         launch
             .writes
             .iter()
+            .flatten()
             .try_for_each(|range| device.write(DeviceRange { bytes: 1, ..range }, &[sum]))
     }
 
     fn fill_states(
         &mut self,
-        device: &mut HostDevice,
-        layout: &HostLayout<'_>,
-    ) -> Result<(), HostError> {
-        self.states.iter().try_for_each(|&state| {
-            device.write_host(layout.offset_bytes(state, 0, 0), &[0; BYTES as usize])
-        })
+        states: &mut StateWriter<'_, HostDevice>,
+    ) -> Result<(), FillError<HostError>> {
+        self.states.iter().try_for_each(|&state| states.write(state, &[0u8; BYTES as usize]))
     }
 
     fn fill_inputs(
         &mut self,
-        device: &mut HostDevice,
-        iteration: u64,
-        layout: &HostLayout<'_>,
-    ) -> Result<(), HostError> {
-        self.filled.push(iteration);
-        let at = layout.offset_bytes(self.x, HostLayout::slot(iteration), 0);
-        device.write_host(at, &[(self.inputs)(iteration)])
+        inputs: &mut InputWriter<'_, HostDevice>,
+    ) -> Result<(), FillError<HostError>> {
+        self.filled.push(inputs.iteration());
+        inputs.write_at(self.x, 0, &[(self.inputs)(inputs.iteration())])
     }
 }
 
 fn machine() -> OwnedMachine {
-    let machine = Machine::new(MachineParameters {
-        device_bytes: 1 << 16,
-        host_bytes: 1 << 20,
-        chunk_bytes: 1024,
-        h2d_bytes_per_s: 1_000_000_000,
-        d2h_bytes_per_s: 1_000_000_000,
-        transfer_latency_ns: 100,
-        map_ns_per_chunk: 5,
-        unmap_ns_per_chunk: 0,
-    });
-    OwnedMachine { name: "host".to_owned(), machine: machine.unwrap(), one_way_bytes_per_s: None }
+    let machine = Machine::new(
+        MachineParameters::new()
+            .with_device_bytes(1 << 16)
+            .with_host_bytes(1 << 20)
+            .with_chunk_bytes(1024)
+            .with_h2d_bytes_per_s(1_000_000_000)
+            .with_d2h_bytes_per_s(1_000_000_000)
+            .with_transfer_latency_ns(100)
+            .with_map_ns_per_chunk(5),
+    );
+    OwnedMachine::new("host", machine.unwrap())
 }
 
 /// Each layer adds the input to its own sum. With `backward`, the layers run and are listed the

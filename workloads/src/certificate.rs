@@ -1,7 +1,7 @@
 //! A certificate of a bound that knows what it is for.
 
 use planner_core::OpId;
-use planner_core::bounds::Order;
+use planner_core::bounds::BoundOrder;
 use planner_core::bounds::priced::{Price, Prices};
 
 /// Prices that prove a bound on the period, with the names of graph and machine, as files hold them.
@@ -14,7 +14,7 @@ pub struct OwnedCertificate {
     /// Device memory of the plans.
     pub budget_bytes: u64,
     /// In which order the plans run the ops.
-    pub order: Order,
+    pub order: BoundOrder,
     /// Whether they may launch repeatable ops again.
     pub repeats: bool,
     /// The claim: no such plan has a shorter period.

@@ -108,17 +108,15 @@ impl OwnedChain {
     /// # Errors
     /// The bandwidth is zero.
     pub fn machine(&self) -> Result<OwnedMachine, MachineError> {
-        let machine = Machine::new(MachineParameters {
-            device_bytes: self.device_bytes,
-            host_bytes: u64::MAX,
-            chunk_bytes: 1,
-            h2d_bytes_per_s: self.bandwidth_bytes_per_s,
-            d2h_bytes_per_s: self.bandwidth_bytes_per_s,
-            transfer_latency_ns: 0,
-            map_ns_per_chunk: 0,
-            unmap_ns_per_chunk: 0,
-        })?;
-        Ok(OwnedMachine { name: self.name.clone(), machine, one_way_bytes_per_s: None })
+        let machine = Machine::new(
+            MachineParameters::new()
+                .with_device_bytes(self.device_bytes)
+                .with_host_bytes(u64::MAX)
+                .with_chunk_bytes(1)
+                .with_h2d_bytes_per_s(self.bandwidth_bytes_per_s)
+                .with_d2h_bytes_per_s(self.bandwidth_bytes_per_s),
+        )?;
+        Ok(OwnedMachine::new(self.name.clone(), machine))
     }
 }
 

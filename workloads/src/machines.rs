@@ -10,6 +10,7 @@ use planner_core::{Machine, MachineParameters};
 
 /// A machine with its name, as files hold it.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct OwnedMachine {
     /// Name of the machine; plans refer to it.
     pub name: String,
@@ -21,89 +22,90 @@ pub struct OwnedMachine {
     pub one_way_bytes_per_s: Option<[u64; 2]>,
 }
 
-const V100_PCIE3: MachineParameters = MachineParameters {
-    device_bytes: 16 << 30,
-    host_bytes: 61_000_000_000,
-    chunk_bytes: 2 << 20,
-    h2d_bytes_per_s: 12_000_000_000,
-    d2h_bytes_per_s: 12_000_000_000,
-    transfer_latency_ns: 10_000,
-    map_ns_per_chunk: 40_000,
-    unmap_ns_per_chunk: 40_000,
-};
+impl OwnedMachine {
+    /// A machine with a name. The speeds of its links one way are not known.
+    pub fn new(name: impl Into<String>, machine: Machine) -> Self {
+        Self { name: name.into(), machine, one_way_bytes_per_s: None }
+    }
 
-const V100_NVLINK: MachineParameters = MachineParameters {
-    host_bytes: 594_000_000_000,
-    h2d_bytes_per_s: 50_000_000_000,
-    d2h_bytes_per_s: 50_000_000_000,
-    ..V100_PCIE3
-};
+    /// The same name with another machine.
+    #[must_use]
+    pub fn with_machine(self, machine: Machine) -> Self {
+        Self { machine, ..self }
+    }
 
-const A100_PCIE4: MachineParameters = MachineParameters {
-    device_bytes: 40 << 30,
-    host_bytes: 256_000_000_000,
-    h2d_bytes_per_s: 25_000_000_000,
-    d2h_bytes_per_s: 25_000_000_000,
-    ..V100_PCIE3
-};
+    /// The same machine with the speeds to the device and to the host, each while the other direction
+    /// is idle.
+    #[must_use]
+    pub fn with_one_way_bytes_per_s(self, one_way_bytes_per_s: Option<[u64; 2]>) -> Self {
+        Self { one_way_bytes_per_s, ..self }
+    }
+}
 
-const H200_PCIE5: MachineParameters = MachineParameters {
-    device_bytes: 141_000_000_000,
-    host_bytes: 1_000_000_000_000,
-    h2d_bytes_per_s: 55_000_000_000,
-    d2h_bytes_per_s: 55_000_000_000,
-    ..V100_PCIE3
-};
+const V100_PCIE3: MachineParameters = MachineParameters::new()
+    .with_device_bytes(16 << 30)
+    .with_host_bytes(61_000_000_000)
+    .with_chunk_bytes(2 << 20)
+    .with_h2d_bytes_per_s(12_000_000_000)
+    .with_d2h_bytes_per_s(12_000_000_000)
+    .with_transfer_latency_ns(10_000)
+    .with_map_ns_per_chunk(40_000)
+    .with_unmap_ns_per_chunk(40_000);
+
+const V100_NVLINK: MachineParameters = V100_PCIE3
+    .with_host_bytes(594_000_000_000)
+    .with_h2d_bytes_per_s(50_000_000_000)
+    .with_d2h_bytes_per_s(50_000_000_000);
+
+const A100_PCIE4: MachineParameters = V100_PCIE3
+    .with_device_bytes(40 << 30)
+    .with_host_bytes(256_000_000_000)
+    .with_h2d_bytes_per_s(25_000_000_000)
+    .with_d2h_bytes_per_s(25_000_000_000);
+
+const H200_PCIE5: MachineParameters = V100_PCIE3
+    .with_device_bytes(141_000_000_000)
+    .with_host_bytes(1_000_000_000_000)
+    .with_h2d_bytes_per_s(55_000_000_000)
+    .with_d2h_bytes_per_s(55_000_000_000);
 
 /// The machine of SwapAdvisor's training: it prints 12 GB/s one way and 20 both ways.
-const V100_PCIE3_244GB: MachineParameters =
-    MachineParameters { host_bytes: 244_000_000_000, ..V100_PCIE3 };
+const V100_PCIE3_244GB: MachineParameters = V100_PCIE3.with_host_bytes(244_000_000_000);
 
-const V100_PCIE3_DUPLEX: MachineParameters = MachineParameters {
-    h2d_bytes_per_s: 10_000_000_000,
-    d2h_bytes_per_s: 10_000_000_000,
-    ..V100_PCIE3_244GB
-};
+const V100_PCIE3_DUPLEX: MachineParameters =
+    V100_PCIE3_244GB.with_h2d_bytes_per_s(10_000_000_000).with_d2h_bytes_per_s(10_000_000_000);
 
 /// NVIDIA's specification: 24 GB, PCIe 4.0 x16, which is 31.5 GB/s each way before overheads;
 /// copies attain about 25. Its host is assumed: a workstation in which the states of 14 billion
 /// parameters in training fit.
-const RTX_4090: MachineParameters = MachineParameters {
-    device_bytes: 24 << 30,
-    host_bytes: 256_000_000_000,
-    h2d_bytes_per_s: 25_000_000_000,
-    d2h_bytes_per_s: 25_000_000_000,
-    ..V100_PCIE3
-};
+const RTX_4090: MachineParameters = V100_PCIE3
+    .with_device_bytes(24 << 30)
+    .with_host_bytes(256_000_000_000)
+    .with_h2d_bytes_per_s(25_000_000_000)
+    .with_d2h_bytes_per_s(25_000_000_000);
 
 /// NVIDIA's specification: 32 GB, PCIe 5.0 x16, 63 GB/s each way before overheads; 50 are assumed,
 /// with the same host.
-const RTX_5090: MachineParameters = MachineParameters {
-    device_bytes: 32 << 30,
-    h2d_bytes_per_s: 50_000_000_000,
-    d2h_bytes_per_s: 50_000_000_000,
-    ..RTX_4090
-};
+const RTX_5090: MachineParameters = RTX_4090
+    .with_device_bytes(32 << 30)
+    .with_h2d_bytes_per_s(50_000_000_000)
+    .with_d2h_bytes_per_s(50_000_000_000);
 
 /// NVIDIA's data sheet: 96 GB of HBM3, 480 GB of LPDDR5X, 450 GB/s each way between the two; 400 are
 /// assumed.
-const GH200: MachineParameters = MachineParameters {
-    device_bytes: 96_000_000_000,
-    host_bytes: 480_000_000_000,
-    h2d_bytes_per_s: 400_000_000_000,
-    d2h_bytes_per_s: 400_000_000_000,
-    ..V100_PCIE3
-};
+const GH200: MachineParameters = V100_PCIE3
+    .with_device_bytes(96_000_000_000)
+    .with_host_bytes(480_000_000_000)
+    .with_h2d_bytes_per_s(400_000_000_000)
+    .with_d2h_bytes_per_s(400_000_000_000);
 
 /// NVIDIA's specification of the RTX 4060 and 4070 for laptops: 8 GB, PCIe 4.0 x8, 15.8 GB/s each way
 /// before overheads; 12 and a host of 64 GB are assumed.
-const LAPTOP_8GB: MachineParameters = MachineParameters {
-    device_bytes: 8 << 30,
-    host_bytes: 64_000_000_000,
-    h2d_bytes_per_s: 12_000_000_000,
-    d2h_bytes_per_s: 12_000_000_000,
-    ..V100_PCIE3
-};
+const LAPTOP_8GB: MachineParameters = V100_PCIE3
+    .with_device_bytes(8 << 30)
+    .with_host_bytes(64_000_000_000)
+    .with_h2d_bytes_per_s(12_000_000_000)
+    .with_d2h_bytes_per_s(12_000_000_000);
 
 const fn sound(parameters: MachineParameters) -> Machine {
     match Machine::new(parameters) {
@@ -173,9 +175,7 @@ pub fn builtin(name: &str) -> Option<OwnedMachine> {
 
 /// Lists every built-in machine, with a line that describes it and its assumptions.
 pub fn all() -> impl Iterator<Item = (OwnedMachine, &'static str)> {
-    BUILTIN.into_iter().map(|(name, machine, about)| {
-        (OwnedMachine { name: name.to_owned(), machine, one_way_bytes_per_s: None }, about)
-    })
+    BUILTIN.into_iter().map(|(name, machine, about)| (OwnedMachine::new(name, machine), about))
 }
 
 #[cfg(test)]

@@ -72,21 +72,22 @@ fn one_way() -> impl Strategy<Value = Option<[u64; 2]>> {
 fn machines() -> impl Strategy<Value = OwnedMachine> {
     (name(), any::<[u64; 5]>(), 1..u64::MAX, [1..u64::MAX, 1..u64::MAX], one_way()).prop_map(
         |(name, n, chunk_bytes, [h2d_bytes_per_s, d2h_bytes_per_s], one_way_bytes_per_s)| {
-            OwnedMachine {
+            OwnedMachine::new(
                 name,
-                machine: Machine::new(MachineParameters {
-                    device_bytes: n[0],
-                    host_bytes: n[1],
-                    chunk_bytes,
-                    h2d_bytes_per_s,
-                    d2h_bytes_per_s,
-                    transfer_latency_ns: n[2],
-                    map_ns_per_chunk: n[3],
-                    unmap_ns_per_chunk: n[4],
-                })
+                Machine::new(
+                    MachineParameters::new()
+                        .with_device_bytes(n[0])
+                        .with_host_bytes(n[1])
+                        .with_chunk_bytes(chunk_bytes)
+                        .with_h2d_bytes_per_s(h2d_bytes_per_s)
+                        .with_d2h_bytes_per_s(d2h_bytes_per_s)
+                        .with_transfer_latency_ns(n[2])
+                        .with_map_ns_per_chunk(n[3])
+                        .with_unmap_ns_per_chunk(n[4]),
+                )
                 .expect("no speed and no chunk is zero"),
-                one_way_bytes_per_s,
-            }
+            )
+            .with_one_way_bytes_per_s(one_way_bytes_per_s)
         },
     )
 }

@@ -2,7 +2,7 @@
 #![allow(clippy::unwrap_used, reason = "what fails here fails the test")]
 
 use planner_core::planner::{Request, Strategy, Weights};
-use planner_core::{Kind, Machine, MachineParameters};
+use planner_core::{Kind, Machine};
 use spillway::planning;
 use workloads::chain::Layer;
 use workloads::{OwnedChain, OwnedGraph, OwnedMachine, machines};
@@ -119,7 +119,7 @@ fn layers_take_the_time_of_their_ops() {
 fn a_chain_needs_about_what_its_graph_needs() {
     for spec in ["gpt:batch=2,layers=6", "bert:batch=4,layers=6", "resnet50:batch=16"] {
         let graph = models::generate(spec).unwrap();
-        let by_byte = MachineParameters { chunk_bytes: 1, ..*machine().machine };
+        let by_byte = (*machine().machine).with_chunk_bytes(1);
         let by_byte = Machine::new(by_byte).unwrap();
         let graph_bytes = planning::in_core_peak_bytes(&graph.graph().unwrap(), &by_byte).unwrap();
         let seen = view(spec, false);
@@ -163,7 +163,7 @@ fn what_is_no_chain_is_refused() {
     let refused = |spec: &str| chain(&models::generate(spec).unwrap(), &machine(), false);
     assert_eq!(refused("gpt:layers=1,mode=inference").unwrap_err(), NoChain::NoTraining);
     assert_eq!(chain(&skipping(), &machine(), false).unwrap_err(), NoChain::OneLayer);
-    let small = OwnedMachine { machine: machine().machine.with_device_bytes(1000), ..machine() };
+    let small = machine().with_machine(machine().machine.with_device_bytes(1000));
     let graph = models::generate("gpt:batch=1,layers=1,sequence=8,width=64").unwrap();
     let error = chain(&graph, &small, false).unwrap_err();
     assert!(matches!(error, NoChain::Memory { device_bytes: 1000, .. }), "{error}");

@@ -1,8 +1,8 @@
 //! Kernels that last as long as was recorded of the ops.
 
 use backend_cuda::{Cuda, CudaDevice, CudaError, Options};
-use planner_core::backend::{Kernels, Launch, Streams};
-use planner_core::{Graph, HostLayout, Stream};
+use planner_core::backend::{FillError, InputWriter, Kernels, Launch, StateWriter, Streams};
+use planner_core::{Graph, Stream};
 
 /// Kernels in a row, and how long each waits.
 const ROW: u32 = 200;
@@ -81,16 +81,17 @@ impl Kernels<CudaDevice> for Recorded<'_> {
         device.occupy(Stream::Compute, time_ns.saturating_sub(self.launch_ns))
     }
 
-    fn fill_states(&mut self, _: &mut CudaDevice, _: &HostLayout<'_>) -> Result<(), CudaError> {
+    fn fill_states(
+        &mut self,
+        _: &mut StateWriter<'_, CudaDevice>,
+    ) -> Result<(), FillError<CudaError>> {
         Ok(())
     }
 
     fn fill_inputs(
         &mut self,
-        _: &mut CudaDevice,
-        _: u64,
-        _: &HostLayout<'_>,
-    ) -> Result<(), CudaError> {
+        _: &mut InputWriter<'_, CudaDevice>,
+    ) -> Result<(), FillError<CudaError>> {
         Ok(())
     }
 }

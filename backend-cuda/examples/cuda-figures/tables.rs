@@ -82,8 +82,8 @@ pub(crate) fn copies(measured: &Measured) {
 /// The machine file.
 pub(crate) fn machine(measured: &Measured) {
     let one_way_bytes_per_s = measured.one_way_bytes_per_s();
-    let machine =
-        OwnedMachine { name: measured.name(), machine: measured.machine, one_way_bytes_per_s };
+    let machine = OwnedMachine::new(measured.name(), measured.machine)
+        .with_one_way_bytes_per_s(one_way_bytes_per_s);
     println!("The machine that plans are made for:\n");
     println!("    {}\n", String::from_utf8_lossy(&format::write_machine(&machine)).trim_end());
 }

@@ -5,8 +5,8 @@ use crate::settings::{Given, Settings};
 use crate::text::Text;
 use crate::training::{Bench, Trained, Way, train};
 use backend_cuda::{Cuda, DeviceInfo, Options};
+use planner_core::Machine;
 use planner_core::planner::{Auto, Request, Strategy};
-use planner_core::{Machine, MachineParameters};
 use spillway::placing::{self, Unplaced};
 use spillway::planning;
 use std::error::Error;
@@ -42,12 +42,12 @@ impl Trainer {
         let info = cuda.device(settings.device)?;
         let machine = match settings.machine {
             Some(Given::File(machine)) => machine,
-            Some(Given::Builtin(links)) => Machine::new(MachineParameters {
-                device_bytes: info.free_bytes,
-                host_bytes: cuda.pinnable_bytes(settings.device)?,
-                chunk_bytes: info.granularity_bytes,
-                ..*links
-            })?,
+            Some(Given::Builtin(links)) => Machine::new(
+                (*links)
+                    .with_device_bytes(info.free_bytes)
+                    .with_host_bytes(cuda.pinnable_bytes(settings.device)?)
+                    .with_chunk_bytes(info.granularity_bytes),
+            )?,
             None => cuda.measure(&options, |_, _| ())?.machine,
         };
         Ok(Self { cuda, info, text, settings, machine })

@@ -6,7 +6,7 @@ use crate::text::Text;
 use crate::work::Location;
 use backend_cuda::{Cuda, CudaDevice, CudaError, Options, Replay, Timestamp, cycle};
 use integrity::slots;
-use planner_core::backend::{Kernels, Launch, Transfers};
+use planner_core::backend::{FillError, InputWriter, Kernels, Launch, StateWriter, Transfers};
 use planner_core::executor::Moment;
 use planner_core::{ExecuteError, Graph, HostLayout, Kind, Machine, Stream, Verified};
 use spillway::planning;
@@ -228,7 +228,7 @@ impl Kernels<CudaDevice> for Training<'_> {
                 None => launch.workspace,
                 Some(tensor) => {
                     let operand = operands.iter().find(|(operand, _)| **operand == tensor);
-                    operand.map(|(_, range)| *range)
+                    operand.and_then(|(_, range)| *range)
                 }
             };
             range.expect("an op launches what works on its operands").address.0 + 4 * location.first
@@ -247,15 +247,15 @@ impl Kernels<CudaDevice> for Training<'_> {
 
     fn fill_states(
         &mut self,
-        device: &mut CudaDevice,
-        layout: &HostLayout<'_>,
-    ) -> Result<(), CudaError> {
+        states: &mut StateWriter<'_, CudaDevice>,
+    ) -> Result<(), FillError<CudaError>> {
         let mut piece = Vec::new();
-        for (state, slot) in slots(&self.graph, layout, Kind::State, 0) {
-            for first in (0..slot.bytes).step_by(PIECE_BYTES) {
-                piece.resize(PIECE_BYTES.min((slot.bytes - first) as usize), 0);
+        for state in states.tensors().collect::<Vec<_>>() {
+            let bytes = self.graph.tensor(state).bytes;
+            for first in (0..bytes).step_by(PIECE_BYTES) {
+                piece.resize(PIECE_BYTES.min((bytes - first) as usize), 0);
                 self.bench.model.fill(state, first, &mut piece);
-                device.write_host(slot.offset_bytes + first, &piece)?;
+                states.write_at(state, first, &piece)?;
             }
         }
         Ok(())
@@ -263,15 +263,12 @@ impl Kernels<CudaDevice> for Training<'_> {
 
     fn fill_inputs(
         &mut self,
-        device: &mut CudaDevice,
-        iteration: u64,
-        layout: &HostLayout<'_>,
-    ) -> Result<(), CudaError> {
+        inputs: &mut InputWriter<'_, CudaDevice>,
+    ) -> Result<(), FillError<CudaError>> {
         let Bench { model, text, .. } = self.bench;
-        let batch = text.batch(iteration, model.sizes.batch, model.sizes.context);
+        let batch = text.batch(inputs.iteration(), model.sizes.batch, model.sizes.context);
         for (tensor, numbers) in [model.text, model.targets].into_iter().zip(&batch) {
-            let offset_bytes = layout.offset_bytes(tensor, HostLayout::slot(iteration), 0);
-            device.write_host(offset_bytes, bytemuck::cast_slice(numbers))?;
+            inputs.write(tensor, numbers)?;
         }
         Ok(())
     }

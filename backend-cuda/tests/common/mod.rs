@@ -5,7 +5,7 @@ use backend_cuda::Integrity;
 use emulated_cuda::Emulated;
 use integrity::Backend;
 use planner_core::planner::{Request, Strategy};
-use planner_core::{Graph, Kind, Machine, MachineParameters};
+use planner_core::{Graph, Kind, Machine};
 use spillway::{placing, planning};
 use std::sync::Once;
 use workloads::{OwnedGraph, OwnedPlan};
@@ -22,12 +22,12 @@ pub(crate) fn emulated() -> (Emulated, Integrity, Machine) {
     let backend = Integrity { driver: Some(driver), ordinal: 0 };
     let found = backend.find().unwrap().machine;
     let bytes_per_s = found.chunk_bytes * 4_000_000;
-    let machine = Machine::new(MachineParameters {
-        h2d_bytes_per_s: bytes_per_s,
-        d2h_bytes_per_s: bytes_per_s,
-        transfer_latency_ns: 0,
-        ..*found
-    })
+    let machine = Machine::new(
+        (*found)
+            .with_h2d_bytes_per_s(bytes_per_s)
+            .with_d2h_bytes_per_s(bytes_per_s)
+            .with_transfer_latency_ns(0),
+    )
     .unwrap();
     (emulated, backend, machine)
 }

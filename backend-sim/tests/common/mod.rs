@@ -167,15 +167,14 @@ pub(crate) fn execute(
 }
 
 pub(crate) fn machine(chunk_bytes: u64) -> Machine {
-    Machine::new(MachineParameters {
-        device_bytes: 1 << 30,
-        host_bytes: 1 << 40,
-        chunk_bytes,
-        h2d_bytes_per_s: 1_000_000_000,
-        d2h_bytes_per_s: 700_000_000,
-        transfer_latency_ns: 5,
-        map_ns_per_chunk: 0,
-        unmap_ns_per_chunk: 0,
-    })
+    Machine::new(
+        MachineParameters::new()
+            .with_device_bytes(1 << 30)
+            .with_host_bytes(1 << 40)
+            .with_chunk_bytes(chunk_bytes)
+            .with_h2d_bytes_per_s(1_000_000_000)
+            .with_d2h_bytes_per_s(700_000_000)
+            .with_transfer_latency_ns(5),
+    )
     .unwrap()
 }

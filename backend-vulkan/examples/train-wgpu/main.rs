@@ -10,8 +10,8 @@ mod training;
 
 use backend_vulkan::{Options, Vulkan};
 use network::{Network, ROWS};
+use planner_core::Machine;
 use planner_core::planner::{Auto, Request, Strategy};
-use planner_core::{Machine, MachineParameters};
 use spillway::{placing, planning};
 use std::error::Error;
 use text::Text;
@@ -32,7 +32,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let chunk_bytes = info.page_bytes.max(16 << 10);
     let options = Options { device: name.as_deref(), chunk_bytes: Some(chunk_bytes) };
     let machine = machines::builtin("v100-pcie3").ok_or("the machine is built in")?.machine;
-    let machine = Machine::new(MachineParameters { chunk_bytes, ..*machine })?;
+    let machine = Machine::new((*machine).with_chunk_bytes(chunk_bytes))?;
     let text = Text::new();
     let network = Network::new(text.characters, WIDTH, HIDDEN, iterations);
     let graph = network.graph.graph()?;

@@ -4,9 +4,11 @@ use crate::network::{Launched, Network, ROWS};
 use crate::text::Text;
 use backend_vulkan::{Options, Vulkan, VulkanDevice, VulkanError};
 use integrity::slots;
-use planner_core::backend::{DeviceAddress, Kernels, Launch, Transfers};
+use planner_core::backend::{
+    DeviceAddress, FillError, InputWriter, Kernels, Launch, StateWriter, Transfers,
+};
 use planner_core::executor::Moment;
-use planner_core::{ExecuteError, Graph, HostLayout, Kind, Machine, OpId, TensorId};
+use planner_core::{ExecuteError, Graph, Kind, Machine, OpId, TensorId};
 use spillway::planning;
 use std::collections::HashMap;
 use std::error::Error;
@@ -148,9 +150,10 @@ impl Kernels<VulkanDevice> for Training<'_> {
         launch: &Launch<'_>,
     ) -> Result<(), VulkanError> {
         let op = launch.op;
-        let mut addresses: Vec<_> = launch.reads.iter().map(|range| range.address.0).collect();
+        let mut addresses: Vec<_> =
+            launch.reads.iter().flatten().map(|range| range.address.0).collect();
         // A tensor that is updated in place has one address.
-        let written = launch.writes.iter().map(|range| range.address.0);
+        let written = launch.writes.iter().flatten().map(|range| range.address.0);
         let written: Vec<_> = written.filter(|at| !addresses.contains(at)).collect();
         addresses.extend(written);
         self.bind(device, op, &addresses)?;
@@ -169,24 +172,18 @@ impl Kernels<VulkanDevice> for Training<'_> {
 
     fn fill_states(
         &mut self,
-        device: &mut VulkanDevice,
-        layout: &HostLayout<'_>,
-    ) -> Result<(), VulkanError> {
-        slots(&self.graph, layout, Kind::State, 0).try_for_each(|(state, slot)| {
-            device.write_host(slot.offset_bytes, self.network.state(state))
-        })
+        states: &mut StateWriter<'_, VulkanDevice>,
+    ) -> Result<(), FillError<VulkanError>> {
+        let all: Vec<_> = states.tensors().collect();
+        all.into_iter().try_for_each(|state| states.write(state, self.network.state(state)))
     }
 
     fn fill_inputs(
         &mut self,
-        device: &mut VulkanDevice,
-        iteration: u64,
-        layout: &HostLayout<'_>,
-    ) -> Result<(), VulkanError> {
-        let (ones, targets) = self.text.batch(iteration, ROWS);
-        let slot = HostLayout::slot(iteration);
-        let at = |tensor| layout.offset_bytes(tensor, slot, 0);
-        device.write_host(at(self.network.ones), bytemuck::cast_slice(&ones))?;
-        device.write_host(at(self.network.targets), bytemuck::cast_slice(&targets))
+        inputs: &mut InputWriter<'_, VulkanDevice>,
+    ) -> Result<(), FillError<VulkanError>> {
+        let (ones, targets) = self.text.batch(inputs.iteration(), ROWS);
+        inputs.write(self.network.ones, &ones)?;
+        inputs.write(self.network.targets, &targets)
     }
 }

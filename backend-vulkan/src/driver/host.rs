@@ -255,7 +255,7 @@ mod tests {
         let segments = Arc::new(Segments { starts, bytes: 8 });
         let (reads, writes) = ([[6, 4], [12, 8]], [[12, 8], [0, 4]]);
         let (read, written) = (HostRanges::new(&reads), HostRanges::new(&writes));
-        let launch = HostLaunch { op: OpId(0), iteration: 1, reads: read, writes: written };
+        let launch = HostLaunch::new(OpId(0), read, written);
         let op = HostOp::new(&launch, |mut run| {
             assert_eq!(run.read(0), [1, 1, 2, 2]);
             assert_eq!(run.read(1), [2, 2, 2, 2, 3, 3, 3, 3]);

@@ -77,7 +77,8 @@ impl Card {
     fn machine(&self, host_gb: u64) -> Done<OwnedMachine> {
         let built_in = machines::builtin(self.machine).ok_or("no such machine")?;
         let host_bytes = built_in.machine.host_bytes.max(host_gb * 1_000_000_000);
-        Ok(OwnedMachine { machine: built_in.machine.with_host_bytes(host_bytes), ..built_in })
+        let machine = built_in.machine.with_host_bytes(host_bytes);
+        Ok(built_in.with_machine(machine))
     }
 
     /// A decoder on it, whose updates may run on the host if that is wanted.
@@ -159,7 +160,7 @@ impl Ways {
         std::thread::scope(|scope| {
             let in_model = scope.spawn(in_model);
             let auto = plan(work, machine, budget_bytes, AUTO)?;
-            let kind = (bounds::Order::Any, true);
+            let kind = (bounds::BoundOrder::Any, true);
             let bound = certificate::find(work, machine, budget_bytes, kind)?.bound_ns;
             let zero_offload = period_ns(hosted, Strategy::OptimizerOffload)?;
             let auto_with_host = period_ns(hosted, AUTO)?;

@@ -4,7 +4,7 @@ use super::{Done, RTX_4090, Ways};
 use planner_core::Machine;
 use plotters::coord::Shift;
 use plotters::prelude::*;
-use spillway::{OwnedMachine, planning};
+use spillway::planning;
 use std::path::Path;
 
 /// Up to what fits in-core, on a device with so much memory.
@@ -30,7 +30,7 @@ const BOUND: Line = ("bound", BLACK, 1, |ways| ways.bound);
 pub(super) fn curve() -> Done<Vec<(f64, Ways)>> {
     let card = RTX_4090.machine(0)?;
     let machine: Machine = card.machine.with_device_bytes(1 << 40);
-    let machine = OwnedMachine { machine, ..card };
+    let machine = card.with_machine(machine);
     let work = RTX_4090.work("billions=8", false)?;
     let hosted = RTX_4090.work("billions=8", true)?;
     let graph = work.graph()?;

@@ -18,13 +18,11 @@ fn accumulated(text: &mut String) -> Done<()> {
     const MEASURED_S: f64 = 18.429;
     const TOKENS: f64 = 65_536.0;
     let built_in = RTX_5090.machine(0)?;
-    let parameters = MachineParameters {
-        h2d_bytes_per_s: 26_000_000_000,
-        d2h_bytes_per_s: 26_000_000_000,
-        host_bytes: 112 << 30,
-        ..*built_in.machine
-    };
-    let machine = OwnedMachine { machine: Machine::new(parameters)?, ..built_in };
+    let parameters = (*built_in.machine)
+        .with_h2d_bytes_per_s(26_000_000_000)
+        .with_d2h_bytes_per_s(26_000_000_000)
+        .with_host_bytes(112 << 30);
+    let machine = built_in.with_machine(Machine::new(parameters)?);
     let works = [false, true].map(|on_host| {
         RTX_5090.work("billions=8,batch=8,sequence=1024,micro=8,optimizer=adamw16", on_host)
     });
@@ -52,20 +50,18 @@ fn analysed(text: &mut String) -> Done<()> {
     let graph = seven_billion();
     let compute_s = graph.graph()?.compute_ns() as f64 / 1e9;
     for link_gb_s in [10, 20] {
-        let machine = OwnedMachine {
-            name: format!("{link_gb_s} GB/s"),
-            machine: Machine::new(MachineParameters {
-                device_bytes: 24_000_000_000,
-                host_bytes: 128 << 30,
-                chunk_bytes: 2 << 20,
-                h2d_bytes_per_s: link_gb_s * 1_000_000_000,
-                d2h_bytes_per_s: link_gb_s * 1_000_000_000,
-                transfer_latency_ns: 10_000,
-                map_ns_per_chunk: 0,
-                unmap_ns_per_chunk: 0,
-            })?,
-            one_way_bytes_per_s: None,
-        };
+        let machine = OwnedMachine::new(
+            format!("{link_gb_s} GB/s"),
+            Machine::new(
+                MachineParameters::new()
+                    .with_device_bytes(24_000_000_000)
+                    .with_host_bytes(128 << 30)
+                    .with_chunk_bytes(2 << 20)
+                    .with_h2d_bytes_per_s(link_gb_s * 1_000_000_000)
+                    .with_d2h_bytes_per_s(link_gb_s * 1_000_000_000)
+                    .with_transfer_latency_ns(10_000),
+            )?,
+        );
         let period_s = |strategy| -> Done<String> {
             let ns = period_ns(&graph, &machine, machine.machine.device_bytes, strategy)?;
             let s = ns.map(|ns| ns as f64 / 1e9);

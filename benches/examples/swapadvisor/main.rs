@@ -23,7 +23,7 @@ mod serving;
 mod table2;
 
 use planner_core::Graph;
-use planner_core::bounds::Order;
+use planner_core::bounds::BoundOrder;
 use planner_core::planner::{Repeats, Request};
 use spillway::planning;
 use spillway::search::{Limit, Watch, genetic, joint};
@@ -47,7 +47,7 @@ fn limit(seconds: f64, request: &Request<'_>) -> Result<Limit> {
 /// No order of the ops has a shorter period, if each op runs once.
 fn bound_ns(request: &Request<'_>) -> Result<u64> {
     let Request { graph, machine, budget_bytes } = *request;
-    Ok(planning::lower_bound_ns(graph, machine, budget_bytes, Order::Any)?)
+    Ok(planning::lower_bound_ns(graph, machine, budget_bytes, BoundOrder::Any)?)
 }
 
 fn published(request: &Request<'_>, settings: genetic::Settings) -> Result<genetic::Found> {
@@ -58,12 +58,12 @@ fn published(request: &Request<'_>, settings: genetic::Settings) -> Result<genet
 }
 
 /// The search over orders, for plans that launch each op once.
-fn ours(request: &Request<'_>, seconds: f64) -> Result<joint::Found> {
+fn ours(request: &Request<'_>, seconds: f64) -> Result<joint::JointFound> {
     let limit = limit(seconds, request)?;
-    jointly(request, joint::Settings { limit, repeats: Repeats::Never, seed: 0 })
+    jointly(request, joint::JointSettings { limit, repeats: Repeats::Never, seed: 0 })
 }
 
-fn jointly(request: &Request<'_>, settings: joint::Settings) -> Result<joint::Found> {
+fn jointly(request: &Request<'_>, settings: joint::JointSettings) -> Result<joint::JointFound> {
     let mut watch = Watch::default();
     let found = joint::search(request, &settings, &mut watch)?;
     prove(request, &found.plan)?;

@@ -2,7 +2,7 @@
 
 use super::figure6::MODELS;
 use super::{MACHINE, Result, jointly, machine, ours, prove, share};
-use planner_core::bounds::Order;
+use planner_core::bounds::BoundOrder;
 use planner_core::planner::{PlanningError, Repeats, Request, Strategy};
 use spillway::planning;
 use spillway::search::{Limit, joint};
@@ -28,10 +28,10 @@ pub(crate) fn run(seconds: f64, only: Option<&str>) -> Result<()> {
             let budget_bytes = machine.device_bytes;
             let request = Request { graph: &graph, machine: &machine, budget_bytes };
             let bound_ns =
-                planning::lower_bound_repeats_ns(&graph, &machine, budget_bytes, Order::Any)?;
+                planning::lower_bound_repeats_ns(&graph, &machine, budget_bytes, BoundOrder::Any)?;
             let once = ours(&request, seconds)?.plan;
             let limit = Limit { seconds: Some(seconds), rounds: None, bound_ns };
-            let settings = joint::Settings { limit, repeats: Repeats::Allowed, seed: 0 };
+            let settings = joint::JointSettings { limit, repeats: Repeats::Allowed, seed: 0 };
             let started = Instant::now();
             let found = jointly(&request, settings)?.plan;
             let planning_s = started.elapsed().as_secs_f64();

@@ -4,7 +4,7 @@ use crate::Result;
 use crate::markdown::{row, speed, table};
 use crate::ways::{PAPER_CHUNK_BYTES, WINDOW, in_pages, simulate};
 use crate::work::{self, BATCHES, SCHEDULE, V100, VIRTUAL};
-use planner_core::{Machine, MachineParameters};
+use planner_core::Machine;
 use spillway::planning;
 
 /// Batches at which transfers and not mapping decide: without virtual addresses, and with.
@@ -39,7 +39,7 @@ pub(crate) fn render() -> Result<String> {
     if best.1 != work::BYTES_PERCENT {
         return Err(format!("the best fit is {} % of the bytes", best.1).into());
     }
-    let chunks = MachineParameters { chunk_bytes: PAPER_CHUNK_BYTES, ..*machine };
+    let chunks = (*machine).with_chunk_bytes(PAPER_CHUNK_BYTES);
     let (fitted_ns, calls) = mapping_cost(&Machine::new(chunks)?)?;
     if fitted_ns / 1_000 != work::MAPPING_NS / 1_000 {
         return Err(format!("the best fit is {fitted_ns} ns a chunk").into());

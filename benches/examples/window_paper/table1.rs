@@ -9,7 +9,7 @@ use crate::ways::{
 use crate::work::{self, BATCHES, P100, Published, V100};
 use crate::{Result, calibration};
 use planner_core::planner::{Request, Strategy};
-use planner_core::{Graph, Machine, MachineParameters};
+use planner_core::{Graph, Machine};
 use spillway::planning;
 use std::path::Path;
 use workloads::{OwnedGraph, OwnedPlan};
@@ -82,7 +82,10 @@ fn rows() -> [Row; 12] {
 pub(crate) fn machine(chunk_bytes: u64) -> Result<Machine> {
     let (map_ns_per_chunk, unmap_ns_per_chunk) = (work::MAPPING_NS / 2, work::MAPPING_NS / 2);
     let v100 = work::v100()?;
-    let chunks = MachineParameters { chunk_bytes, map_ns_per_chunk, unmap_ns_per_chunk, ..*v100 };
+    let chunks = (*v100)
+        .with_chunk_bytes(chunk_bytes)
+        .with_map_ns_per_chunk(map_ns_per_chunk)
+        .with_unmap_ns_per_chunk(unmap_ns_per_chunk);
     Ok(Machine::new(chunks)?)
 }
 

@@ -6,7 +6,7 @@ use backend_sim::{SimDevice, SimKernels};
 use planner_core::planner::{
     Auto, Host, Lms, Order, PlanningError, Repeats, Request, Strategy, Window,
 };
-use planner_core::{Graph, Launched, Machine, MachineParameters, Part, Step, TensorId};
+use planner_core::{Graph, Launched, Machine, Part, Step, TensorId};
 use spillway::{placing, planning};
 use spillway_benches::fragmentation::{Largest, Manager, largest_budget};
 use workloads::{OwnedGraph, OwnedPlan};
@@ -60,7 +60,7 @@ pub(crate) fn blocks_taken(
     machine: &Machine,
     budget_bytes: u64,
 ) -> Result<Option<u64>> {
-    let machine = Machine::new(MachineParameters { chunk_bytes: 512, ..**machine })?;
+    let machine = Machine::new((**machine).with_chunk_bytes(512))?;
     let request = Request { graph, machine: &machine, budget_bytes };
     let Some(plan) = none_if_infeasible(planning::plan(&request, WINDOW))? else {
         return Ok(None);

@@ -1,7 +1,7 @@
 //! The paper's ResNet-50: what is known of its times and sizes, put into the generated graph.
 
 use crate::Result;
-use planner_core::{Machine, MachineParameters};
+use planner_core::Machine;
 use workloads::{OwnedGraph, machines};
 use zoo::models;
 
@@ -60,11 +60,7 @@ pub(crate) fn v100() -> Result<Machine> {
 /// The P100 of the other paper, with two links of 20 GB/s each way.
 pub(crate) fn p100() -> Result<Machine> {
     let bytes_per_s = 40_000_000_000;
-    let links = MachineParameters {
-        h2d_bytes_per_s: bytes_per_s,
-        d2h_bytes_per_s: bytes_per_s,
-        ..*v100()?
-    };
+    let links = (*v100()?).with_h2d_bytes_per_s(bytes_per_s).with_d2h_bytes_per_s(bytes_per_s);
     Ok(Machine::new(links)?)
 }
 

@@ -5,7 +5,7 @@ use crate::attempt::{self, Attempt};
 use crate::failure::Failure;
 use crate::figures::Figures;
 use crate::progress;
-use planner_core::bounds::Order;
+use planner_core::bounds::BoundOrder;
 use planner_core::planner::{Request, Strategy};
 use serde::Serialize;
 use spillway::figures::Needs;
@@ -113,7 +113,7 @@ fn cheap_bound(
     budgets: &[Column],
 ) -> Result<Bound, Failure> {
     let bound_ns = |column: &Column| {
-        planning::lower_bound_ns(graph, &machine.machine, column.budget_bytes, Order::Any)
+        planning::lower_bound_ns(graph, &machine.machine, column.budget_bytes, BoundOrder::Any)
             .map(Some)
             .map_err(|error| Failure::cannot(error.to_string()))
     };

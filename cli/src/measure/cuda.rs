@@ -42,7 +42,8 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
         .map_err(|Unavailable(reason)| Failure::cannot(Shown::message(reason).to_string()))?;
     let name = arguments.name.clone().unwrap_or_else(|| measured.name());
     let one_way_bytes_per_s = measured.one_way_bytes_per_s();
-    let machine = OwnedMachine { name, machine: measured.machine, one_way_bytes_per_s };
+    let machine =
+        OwnedMachine::new(name, measured.machine).with_one_way_bytes_per_s(one_way_bytes_per_s);
     if let Some(path) = &arguments.output {
         let saved = output::save(path, &format::write_machine(&machine));
         saved.map_err(|failure| failure.with(&report(&machine, &measured)))?;

@@ -126,7 +126,7 @@ fn switch<T: Backend>(
 ) -> Outcome {
     const TURNS: usize = 4;
     const ITERATIONS: u64 = 2;
-    let owned_machine = OwnedMachine { name: String::new(), machine, one_way_bytes_per_s: None };
+    let owned_machine = OwnedMachine::new("", machine);
     let owned = spillway::Graph::new(graph.clone())?;
     let [hosted, alone] = plans.map(|plan| Plan::new(&owned, &owned_machine, plan));
     let plans = [hosted?, alone?];

@@ -7,7 +7,7 @@ use integrity::{Backend, RUN_WORDS, Reading, value};
 use planner_core::backend::{
     Chunks, DeviceAddress, DeviceRanges, HostRange, Kernels, Launch, Paging, Streams, Transfers,
 };
-use planner_core::{Kind, Machine, MachineParameters, OpId, Stream, TensorId};
+use planner_core::{Kind, Machine, OpId, Stream, TensorId};
 use workloads::OwnedGraph;
 
 /// The first offset that 32 bits do not hold.
@@ -60,7 +60,7 @@ pub fn offsets_and_sizes_exceed_32_bits<T: Backend>(bench: &Bench<'_, T>) -> Out
     let mut kernels = bench.backend.kernels(&mut large.device, graph)?;
     let ranges = [read, write].map(|mark| [[large.at.0 + mark, MARK_BYTES]]);
     let [reads, writes] = ranges.each_ref().map(|range| DeviceRanges::new(range));
-    let launch = Launch { op: OP, is_repeat: false, iteration: 1, reads, writes, workspace: None };
+    let launch = Launch::new(OP, reads, writes);
     kernels.launch(&mut large.device, &launch)?;
     large.finish(Stream::Compute)?;
     large.download(write, MARK_BYTES)?;
@@ -94,7 +94,7 @@ pub fn kernels_take_offsets_beyond_32_bits<T: Backend>(bench: &Bench<'_, T>) -> 
         };
         let (reads, writes) = (range(graph.reads(op)[0], from), range(graph.writes(op)[0], to));
         let (reads, writes) = (DeviceRanges::new(&reads), DeviceRanges::new(&writes));
-        let launch = Launch { op, is_repeat: false, iteration: 1, reads, writes, workspace: None };
+        let launch = Launch::new(op, reads, writes);
         kernels.launch(&mut large.device, &launch)?;
     }
     large.finish(Stream::Compute)?;
@@ -130,7 +130,7 @@ impl<T: Backend> Large<T> {
                 )));
             }
         }
-        let machine = Machine::new(MachineParameters { chunk_bytes, ..*machine })?;
+        let machine = Machine::new((*machine).with_chunk_bytes(chunk_bytes))?;
         let mut device = bench.backend.open(machine, bench.order).map_err(Failure::new)?;
         let at = Self::set_up(&mut device, chunks, host_bytes).map_err(|error| {
             Failure::unsupported(format_args!("{bytes} bytes are too much for it: {error}"))

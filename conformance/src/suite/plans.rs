@@ -13,7 +13,7 @@ use planner_core::planner::swap::Threshold;
 use planner_core::planner::{
     Auto, Host, Lms, Order, PlanningError, Repeats, Request, Strategy, Weights, Window,
 };
-use planner_core::{Graph, HostLayout, Kind, Machine, MachineParameters, Plan, Step};
+use planner_core::{Graph, HostLayout, Kind, Machine, Plan, Step};
 use proptest::strategy::{Strategy as Generator, ValueTree};
 use proptest::test_runner::TestRunner;
 use spillway::swapping::{self, Swap};
@@ -230,11 +230,8 @@ fn chain_graphs() -> impl Generator<Value = OwnedGraph> {
 /// that planners have something to decide.
 pub(super) fn machine<T>(bench: &Bench<'_, T>) -> Machine {
     let bytes_per_s = bench.machine.chunk_bytes.saturating_mul(4_000_000);
-    let parameters = MachineParameters {
-        h2d_bytes_per_s: bytes_per_s,
-        d2h_bytes_per_s: bytes_per_s,
-        ..*bench.machine
-    };
+    let parameters =
+        (*bench.machine).with_h2d_bytes_per_s(bytes_per_s).with_d2h_bytes_per_s(bytes_per_s);
     Machine::new(parameters).expect("a chunk has bytes")
 }
 

@@ -4,8 +4,8 @@ use super::Bench;
 use super::failure::{Failure, Outcome, ensure};
 use integrity::{Backend, FoldOrder, Reading, Value, value};
 use planner_core::backend::{
-    Chunks, DeviceAddress, DeviceRange, DeviceRanges, HostLaunch, HostRange, HostRanges, Kernels,
-    Launch, Paging, Point, Streams, Transfers,
+    Chunks, DeviceAddress, DeviceRange, DeviceRanges, HostLaunch, HostRange, HostRanges,
+    InputWriter, Kernels, Launch, Paging, Point, StateWriter, Streams, Transfers,
 };
 use planner_core::planner::{Request, Strategy};
 use planner_core::{
@@ -199,7 +199,7 @@ impl<'g, T: Backend> Rig<'g, T> {
             let slots = |tensor| [0, 1].map(|slot| layout.offset_bytes(tensor, slot, 0));
             self.slots = graph.tensor_ids().map(slots).collect();
             let (device, kernels) = self.kernels()?;
-            Ok(kernels.fill_states(device, layout)?)
+            Ok(kernels.fill_states(&mut StateWriter::new(&graph, device, layout))?)
         })
     }
 
@@ -208,7 +208,7 @@ impl<'g, T: Backend> Rig<'g, T> {
         let graph = self.graph;
         with_layout(&graph, self.machine, |layout| {
             let (device, kernels) = self.kernels()?;
-            Ok(kernels.fill_inputs(device, iteration, layout)?)
+            Ok(kernels.fill_inputs(&mut InputWriter::new(&graph, device, layout, iteration))?)
         })
     }
 
@@ -409,7 +409,8 @@ impl<'g, T: Backend> Rig<'g, T> {
         };
         let (reads, writes): (Vec<_>, Vec<_>) = (numbers(reads), numbers(writes));
         let (reads, writes) = (HostRanges::new(&reads), HostRanges::new(&writes));
-        let launch = HostLaunch { op, iteration, reads, writes };
+        let mut launch = HostLaunch::new(op, reads, writes);
+        launch.iteration = iteration;
         let (device, kernels) = self.kernels()?;
         let none = || Failure::new("the integrity kernels have no ops for the host any more");
         Ok(kernels.on_host().ok_or_else(none)?.launch_on_host(device, &launch)?)
@@ -439,8 +440,8 @@ impl<'g, T: Backend> Rig<'g, T> {
         then: impl FnOnce(&T, &mut T::Device, &Launch<'_>) -> Result<(), T::Error>,
     ) -> Outcome {
         let [reads, writes] = [(); 2].map(|()| DeviceRanges::new(&[]));
-        let op = COPY;
-        let launch = Launch { op, is_repeat: false, iteration, reads, writes, workspace: None };
+        let mut launch = Launch::new(COPY, reads, writes);
+        launch.iteration = iteration;
         Ok(then(self.backend, &mut self.device, &launch)?)
     }
 
@@ -457,18 +458,23 @@ impl<'g, T: Backend> Rig<'g, T> {
         workspace: Option<DeviceAddress>,
     ) -> Outcome {
         let graph = self.graph;
-        // Operands that the op does not have are of no bytes.
+        // Operands that the op does not have, or that it leaves alone, are of no bytes.
         let ranges = |addresses: &[DeviceAddress], tensors: &[TensorId]| {
             let bytes = tensors.iter().map(|&tensor| graph.tensor(tensor).bytes);
             let bytes = bytes.chain(iter::repeat(0));
-            addresses.iter().zip(bytes).map(|(at, bytes)| [at.0, bytes]).collect()
+            addresses
+                .iter()
+                .zip(bytes)
+                .map(|(at, bytes)| [at.0, if at.0 == 0 { 0 } else { bytes }])
+                .collect()
         };
         let reads: Vec<_> = ranges(reads, graph.reads(op));
         let writes: Vec<_> = ranges(writes, graph.writes(op));
         let (reads, writes) = (DeviceRanges::new(&reads), DeviceRanges::new(&writes));
         let bytes = graph.op(op).workspace_bytes;
         let workspace = workspace.map(|address| DeviceRange { address, bytes });
-        let launch = Launch { op, is_repeat, iteration: 1, reads, writes, workspace };
+        let mut launch = Launch::new(op, reads, writes);
+        (launch.is_repeat, launch.workspace) = (is_repeat, workspace);
         let (device, kernels) = self.kernels()?;
         Ok(kernels.launch(device, &launch)?)
     }

@@ -8,16 +8,14 @@ use workloads::{OwnedGraph, OwnedPlan};
 pub(crate) const CHUNK_BYTES: u64 = 256;
 
 /// A chunk crosses in as long as an op takes.
-pub(crate) const MACHINE: Machine = match Machine::new(MachineParameters {
-    device_bytes: 1 << 30,
-    host_bytes: 1 << 30,
-    chunk_bytes: CHUNK_BYTES,
-    h2d_bytes_per_s: 2_560_000_000,
-    d2h_bytes_per_s: 2_560_000_000,
-    transfer_latency_ns: 0,
-    map_ns_per_chunk: 0,
-    unmap_ns_per_chunk: 0,
-}) {
+pub(crate) const MACHINE: Machine = match Machine::new(
+    MachineParameters::new()
+        .with_device_bytes(1 << 30)
+        .with_host_bytes(1 << 30)
+        .with_chunk_bytes(CHUNK_BYTES)
+        .with_h2d_bytes_per_s(2_560_000_000)
+        .with_d2h_bytes_per_s(2_560_000_000),
+) {
     Ok(machine) => machine,
     Err(_) => panic!(),
 };

@@ -20,16 +20,12 @@ use spillway::planning;
 use workloads::{OwnedGraph, OwnedPlan};
 
 /// Chunks of 100 bytes, and links that take 1 ns a byte.
-const MACHINE: MachineParameters = MachineParameters {
-    device_bytes: 1 << 20,
-    host_bytes: 1 << 20,
-    chunk_bytes: 100,
-    h2d_bytes_per_s: 1_000_000_000,
-    d2h_bytes_per_s: 1_000_000_000,
-    transfer_latency_ns: 0,
-    map_ns_per_chunk: 0,
-    unmap_ns_per_chunk: 0,
-};
+const MACHINE: MachineParameters = MachineParameters::new()
+    .with_device_bytes(1 << 20)
+    .with_host_bytes(1 << 20)
+    .with_chunk_bytes(100)
+    .with_h2d_bytes_per_s(1_000_000_000)
+    .with_d2h_bytes_per_s(1_000_000_000);
 
 /// More objects than eight iterations of these plans allocate.
 const PLENTY: u64 = 1000;

@@ -6,10 +6,10 @@ use backend_checks::Refused;
 use backend_sim::{SimDevice, SimError};
 use middleware::Layer;
 use planner_core::backend::{
-    Chunks, DeviceAddress, DeviceRange, DeviceRanges, HostLaunch, HostRange, HostRanges, Launch,
-    Paging, Point, Streams, Transfers,
+    Chunks, DeviceAddress, DeviceRange, DeviceRanges, FillError, HostLaunch, HostRange, HostRanges,
+    InputWriter, Launch, Paging, Point, StateWriter, Streams, Transfers,
 };
-use planner_core::{HostLayout, OpId, PerStream, Stream, TensorId};
+use planner_core::{OpId, PerStream, Stream, TensorId};
 use std::cell::Cell;
 use std::collections::BTreeMap;
 
@@ -56,7 +56,8 @@ struct FirstLaunch {
 
 /// Ranges as pairs of an address and a size.
 fn numbers(ranges: DeviceRanges<'_>) -> Vec<[u64; 2]> {
-    ranges.iter().map(|range| [range.address.0, range.bytes]).collect()
+    let pair = |range: DeviceRange| [range.address.0, range.bytes];
+    ranges.iter().map(|range| range.map_or([0; 2], pair)).collect()
 }
 
 impl FirstLaunch {
@@ -68,7 +69,7 @@ impl FirstLaunch {
     /// The addresses of a repeat, with those of the first launch where the repeat has none.
     fn filled(of: DeviceRanges<'_>, own: &[[u64; 2]]) -> Vec<[u64; 2]> {
         let of = numbers(of).into_iter();
-        of.zip(own).map(|(range, &first)| if range[0] == 0 { first } else { range }).collect()
+        of.zip(own).map(|(range, &first)| if range[1] == 0 { first } else { range }).collect()
     }
 }
 
@@ -184,15 +185,14 @@ impl Buggy {
         run: impl FnOnce(&mut SimDevice, &Launch<'_>) -> Result<(), SimError>,
     ) -> Result<(), SimError> {
         let Some(first) = self.first.get(&launch.op) else { return run(device, launch) };
-        let made = launch.writes.iter().map(|range| range.address).find(|at| at.0 != 0);
+        let made = launch.writes.iter().flatten().map(|range| range.address).next();
         match self.bug {
             Bug::LosesRepeats => Ok(()),
             Bug::RepeatsTrustTheFirst => {
-                let is_there = launch
-                    .writes
-                    .iter()
-                    .zip(&first.writes)
-                    .all(|(range, &[first, _])| [0, first].contains(&range.address.0));
+                let is_there =
+                    launch.writes.iter().zip(&first.writes).all(|(range, &[first, _])| {
+                        range.is_none_or(|range| range.address.0 == first)
+                    });
                 if is_there { Ok(()) } else { run(device, launch) }
             }
             Bug::RepeatsDrawAnew => {
@@ -203,20 +203,26 @@ impl Buggy {
             Bug::RepeatsWriteToTheFirst => {
                 let writes = launch.writes.iter().zip(&first.writes);
                 let writes: Vec<_> = writes
-                    .map(|(range, &[first, bytes])| {
-                        [if range.address.0 == 0 { 0 } else { first }, bytes]
-                    })
+                    .map(|(range, &first)| if range.is_none() { [0; 2] } else { first })
                     .collect();
-                run(device, &Launch { writes: DeviceRanges::new(&writes), ..*launch })
+                let mut changed = *launch;
+                changed.writes = DeviceRanges::new(&writes);
+                run(device, &changed)
             }
             Bug::RepeatsUpdateStates => {
                 let reads = FirstLaunch::filled(launch.reads, &first.reads);
                 let writes = FirstLaunch::filled(launch.writes, &first.writes);
                 let (reads, writes) = (DeviceRanges::new(&reads), DeviceRanges::new(&writes));
-                run(device, &Launch { is_repeat: false, reads, writes, ..*launch })
+                let mut changed = *launch;
+                changed.is_repeat = false;
+                changed.reads = reads;
+                changed.writes = writes;
+                run(device, &changed)
             }
             Bug::RepeatsUseTheFirstWorkspace => {
-                run(device, &Launch { workspace: first.workspace, ..*launch })
+                let mut changed = *launch;
+                changed.workspace = first.workspace;
+                run(device, &changed)
             }
             _ => run(device, launch),
         }
@@ -572,13 +578,18 @@ impl Layer<SimDevice> for Buggy {
                 };
                 let (reads, writes) = (cut(launch.reads), cut(launch.writes));
                 let (reads, writes) = (DeviceRanges::new(&reads), DeviceRanges::new(&writes));
-                run(device, &Launch { reads, writes, ..*launch })
+                let mut changed = *launch;
+                changed.reads = reads;
+                changed.writes = writes;
+                run(device, &changed)
             }
             Bug::SharesTheWorkspace => {
                 let workspace = launch.workspace.zip(launch.reads.get(0));
                 let workspace = workspace
                     .map(|(workspace, read)| DeviceRange { address: read.address, ..workspace });
-                run(device, &Launch { workspace, ..*launch })
+                let mut changed = *launch;
+                changed.workspace = workspace;
+                run(device, &changed)
             }
             _ => run(device, launch),
         }
@@ -608,7 +619,9 @@ impl Layer<SimDevice> for Buggy {
                         [range.offset_bytes, range.bytes]
                     })
                     .collect();
-                run(device, &HostLaunch { reads: HostRanges::new(&reads), ..*launch })
+                let mut changed = *launch;
+                changed.reads = HostRanges::new(&reads);
+                run(device, &changed)
             }
             Bug::HostOpsOverrun => {
                 run(device, launch)?;
@@ -624,25 +637,24 @@ impl Layer<SimDevice> for Buggy {
 
     fn fill_states(
         &mut self,
-        device: &mut SimDevice,
-        layout: &HostLayout<'_>,
-        fill: impl FnOnce(&mut SimDevice, &HostLayout<'_>) -> Result<(), SimError>,
-    ) -> Result<(), SimError> {
-        fill(device, layout)?;
+        states: &mut StateWriter<'_, SimDevice>,
+        fill: impl FnOnce(&mut StateWriter<'_, SimDevice>) -> Result<(), FillError<SimError>>,
+    ) -> Result<(), FillError<SimError>> {
+        fill(states)?;
         if self.bug == Bug::ForgetsAState {
-            device.write_host(layout.offset_bytes(TensorId(0), 0, 0), &[0])?;
+            let offset_bytes = states.layout().offset_bytes(TensorId(0), 0, 0);
+            states.device().write_host(offset_bytes, &[0])?;
         }
         Ok(())
     }
 
     fn fill_inputs(
         &mut self,
-        device: &mut SimDevice,
-        iteration: u64,
-        layout: &HostLayout<'_>,
-        fill: impl FnOnce(&mut SimDevice, u64, &HostLayout<'_>) -> Result<(), SimError>,
-    ) -> Result<(), SimError> {
-        let ahead = u64::from(self.bug == Bug::FillsTheOtherSlot);
-        fill(device, iteration + ahead, layout)
+        inputs: &mut InputWriter<'_, SimDevice>,
+        fill: impl FnOnce(&mut InputWriter<'_, SimDevice>) -> Result<(), FillError<SimError>>,
+    ) -> Result<(), FillError<SimError>> {
+        let (graph, layout) = (inputs.graph(), inputs.layout());
+        let iteration = inputs.iteration() + u64::from(self.bug == Bug::FillsTheOtherSlot);
+        fill(&mut InputWriter::new(graph, inputs.device(), layout, iteration))
     }
 }

@@ -8,7 +8,7 @@ use common::{ALL, BETTER, PUBLISHED, WITH_ACTIVATIONS, plan, run, run_graph};
 use conformance::chains::{chains, chains_in_microseconds, smallest_bytes};
 use conformance::shortest::shortest_period_units;
 use planner_core::planner::{PlanningError, Request, Strategy};
-use planner_core::{Kind, Machine, MachineParameters, OpId};
+use planner_core::{Kind, Machine, OpId};
 use proptest::prelude::*;
 use spillway::planning;
 use workloads::chain::Layer;
@@ -211,12 +211,12 @@ fn a_chain_runs_on_pages() {
     let chain = chain(&layers, 0);
     let owned = chain.graph();
     let graph = owned.graph().unwrap();
-    let machine = Machine::new(MachineParameters {
-        device_bytes: 1 << 30,
-        chunk_bytes: 4096,
-        transfer_latency_ns: 20,
-        ..*chain.machine().unwrap().machine
-    })
+    let machine = Machine::new(
+        (*chain.machine().unwrap().machine)
+            .with_device_bytes(1 << 30)
+            .with_chunk_bytes(4096)
+            .with_transfer_latency_ns(20),
+    )
     .unwrap();
     for strategy in ALL {
         let request = |budget_bytes| Request { graph: &graph, machine: &machine, budget_bytes };

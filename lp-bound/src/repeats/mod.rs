@@ -6,7 +6,7 @@ mod values;
 use crate::given_order::{self, Bound, Error, Options, bound, with_scratch};
 use crate::spans::Spans;
 use model::Model;
-use planner_core::bounds::{self, Order};
+use planner_core::bounds::{self, BoundOrder};
 use planner_core::{Graph, Machine, OpId};
 use values::Values;
 
@@ -39,7 +39,7 @@ pub fn period_with_repeats_ns(
     let Model { program, most } = Model::new(graph, machine, budget_bytes, &values);
     let bound = bound(graph, &program, most)?;
     let cheap_ns = with_scratch(graph, |scratch| {
-        bounds::period_with_repeats_ns(graph, machine, budget_bytes, Order::Given, scratch)
+        bounds::period_with_repeats_ns(graph, machine, budget_bytes, BoundOrder::Given, scratch)
     })?;
     Ok(Bound { period_ns: bound.period_ns.max(cheap_ns), ..bound })
 }

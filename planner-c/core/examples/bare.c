@@ -73,27 +73,34 @@ enum { X, W1, W2, H, G2, G1, TENSORS };
 enum { MIB = 1 << 20, MEMORY_BYTES = 4 << 20 };
 
 static const SpillwayCoreTensor tensors[TENSORS] = {
-    [X] = {8 * MIB, SPILLWAY_CORE_INPUT},       [W1] = {64 * MIB, SPILLWAY_CORE_STATE},
-    [W2] = {64 * MIB, SPILLWAY_CORE_STATE},     [H] = {8 * MIB, SPILLWAY_CORE_TEMPORARY},
-    [G2] = {8 * MIB, SPILLWAY_CORE_TEMPORARY},  [G1] = {8 * MIB, SPILLWAY_CORE_TEMPORARY},
+    [X] = {sizeof(SpillwayCoreTensor), 8 * MIB, SPILLWAY_CORE_INPUT},       [W1] = {sizeof(SpillwayCoreTensor), 64 * MIB, SPILLWAY_CORE_STATE},
+    [W2] = {sizeof(SpillwayCoreTensor), 64 * MIB, SPILLWAY_CORE_STATE},     [H] = {sizeof(SpillwayCoreTensor), 8 * MIB, SPILLWAY_CORE_TEMPORARY},
+    [G2] = {sizeof(SpillwayCoreTensor), 8 * MIB, SPILLWAY_CORE_TEMPORARY},  [G1] = {sizeof(SpillwayCoreTensor), 8 * MIB, SPILLWAY_CORE_TEMPORARY},
 };
 static const SpillwayCoreOp ops[] = {
-    {5000000, 0, 2, 1, 0, 0}, {5000000, 0, 2, 1, 0, 0}, {10000000, 0, 3, 2, 0, 0}, {10000000, 0, 3, 1, 0, 0},
+    {sizeof(SpillwayCoreOp), 5000000, 0, 2, 1, 0, 0},
+    {sizeof(SpillwayCoreOp), 5000000, 0, 2, 1, 0, 0},
+    {sizeof(SpillwayCoreOp), 10000000, 0, 3, 2, 0, 0},
+    {sizeof(SpillwayCoreOp), 10000000, 0, 3, 1, 0, 0},
 };
 static const uint32_t operands[] = {X, W1, H, H, W2, G2, G2, H, W2, W2, G1, G1, X, W1, W1};
 enum { OPS = sizeof ops / sizeof *ops, OPERANDS = sizeof operands / sizeof *operands };
 
 static unsigned char memory[MEMORY_BYTES];
 static SpillwayCoreError error;
-static SpillwayCorePlan plan;
+static SpillwayCorePlan plan = {.struct_bytes = sizeof plan};
 
 static int run(void) {
+    const SpillwayCoreMachine machine = {
+        .struct_bytes = sizeof machine,
+        .parameters = {.device_bytes = 1 << 30, .host_bytes = 1 << 30, .chunk_bytes = 2 * MIB,
+                       .h2d_bytes_per_s = 12000000000, .d2h_bytes_per_s = 12000000000,
+                       .transfer_latency_ns = 10000},
+    };
     SpillwayCoreWork work = {
+        .struct_bytes = sizeof work, .step_bytes = sizeof(SpillwayCoreStep), .machine = &machine,
         .tensors = tensors, .tensor_count = TENSORS, .ops = ops, .op_count = OPS,
         .operands = operands, .operand_count = OPERANDS, .budget_bytes = 1 << 20,
-        .machine = {.device_bytes = 1 << 30, .host_bytes = 1 << 30, .chunk_bytes = 2 * MIB,
-                    .h2d_bytes_per_s = 12000000000, .d2h_bytes_per_s = 12000000000,
-                    .transfer_latency_ns = 10000},
     };
     if (spillway_core_memory_bytes(TENSORS, OPS, OPERANDS) > MEMORY_BYTES) {
         print("the buffer is too short\n");

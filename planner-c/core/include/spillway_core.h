@@ -11,6 +11,11 @@
 // has written the code and a sentence into *error, unless error is null, and has left *plan as it
 // was. Pointers apart, any input is safe: what is wrong is an error.
 //
+// Structs. Those that a caller fills in begin with struct_bytes, their size in this header: set it to sizeof.
+// Fields may be added at the end, and 0 in them is what was before. So a library takes a struct of an older
+// header, and one of a newer header if what it does not know is 0; any other size is an error that names
+// the struct. A plan is written as far as its struct_bytes says.
+//
 // There is no global state. The library calls memcpy, memmove, memset, memcmp and bcmp, as compilers do,
 // and nothing else.
 
@@ -36,7 +41,8 @@
 // the host.
 #define SPILLWAY_CORE_OUTPUT 3
 
-// Allocates device memory for a range of a tensor, and copies its value in.
+// Allocates device memory for a range of a tensor, and copies its value in. Of an input, after the
+// last launch of the list that reads it: the value of the next iteration.
 #define SPILLWAY_CORE_PREFETCH 0
 
 // Runs an op. What it writes is allocated where it is not on the device, and so is its workspace.
@@ -51,6 +57,18 @@
 // Runs an op on the host: on the host's copies of its tensors, and without device memory. Of an input,
 // that is the value of this iteration.
 #define SPILLWAY_CORE_HOST_RUN 4
+
+// Launches run on this stream.
+#define SPILLWAY_CORE_COMPUTE 0
+
+// Prefetches run on this stream.
+#define SPILLWAY_CORE_UPLOAD 1
+
+// Offloads run on this stream.
+#define SPILLWAY_CORE_DOWNLOAD 2
+
+// Ops that run on the host run on this stream.
+#define SPILLWAY_CORE_HOST 3
 
 // No step: there is nothing to wait for.
 #define SPILLWAY_CORE_NONE UINT32_MAX
@@ -76,6 +94,8 @@ typedef enum {
 
 // A tensor; its id is its position.
 typedef struct {
+  // The size of this struct.
+  size_t struct_bytes;
   // Its size, not zero.
   uint64_t bytes;
   // `SPILLWAY_CORE_STATE`, `SPILLWAY_CORE_INPUT`, `SPILLWAY_CORE_TEMPORARY` or
@@ -86,6 +106,8 @@ typedef struct {
 // An op; its id is its position, and ops stand in one legal order. Its operands follow those of the
 // op before it: first the tensors that it reads, then those that it writes.
 typedef struct {
+  // The size of this struct.
+  size_t struct_bytes;
   // How long it runs.
   uint64_t time_ns;
   // Device memory that it needs only while it runs.
@@ -95,34 +117,44 @@ typedef struct {
   // How many it writes. One that it also reads is updated in place.
   uint32_t writes;
   // Whether plans may launch it again in the same iteration: 1, or 0.
-  uint8_t is_repeatable;
+  uint8_t repeatable;
   // How long it takes on the host, where plans may run it instead. 0: on the device alone, as an op
   // that writes an input must.
   uint64_t host_ns;
 } SpillwayCoreOp;
 
-// A device, its host, and the links between them.
+// What describes a device, its host, and the links between them.
 typedef struct {
   // Device memory.
   uint64_t device_bytes;
   // Host memory that may be pinned.
   uint64_t host_bytes;
-  // The unit in which device memory is allocated, not zero.
+  // The unit in which device memory is mapped.
   uint64_t chunk_bytes;
-  // Speed of the link to the device, not zero.
+  // Speed of the link from host to device.
   uint64_t h2d_bytes_per_s;
-  // Speed of the link to the host, not zero.
+  // Speed of the link from device to host.
   uint64_t d2h_bytes_per_s;
   // Fixed cost of one transfer.
   uint64_t transfer_latency_ns;
-  // Host time to map one chunk.
+  // Host time to map one chunk, for executors that map as they go.
   uint64_t map_ns_per_chunk;
-  // Host time to unmap one chunk.
+  // Host time to unmap one chunk, for executors that map as they go.
   uint64_t unmap_ns_per_chunk;
+} SpillwayCoreMachineParameters;
+
+// What is known of a machine.
+typedef struct {
+  // The size of this struct.
+  size_t struct_bytes;
+  // The device, its host, and the links between them.
+  SpillwayCoreMachineParameters parameters;
 } SpillwayCoreMachine;
 
 // What to plan.
 typedef struct {
+  // The size of this struct.
+  size_t struct_bytes;
   // The tensors.
   const SpillwayCoreTensor *tensors;
   // How many.
@@ -136,53 +168,56 @@ typedef struct {
   // How many.
   size_t operand_count;
   // Where it runs.
-  SpillwayCoreMachine machine;
+  const SpillwayCoreMachine *machine;
   // Device memory for the plan.
   uint64_t budget_bytes;
   // The name of a strategy of the core. Null for `"auto"`.
   const char *strategy;
+  // The size of `SpillwayCoreStep`.
+  size_t step_bytes;
 } SpillwayCoreWork;
 
-// What must have ended on a stream before a step starts.
+// What must have ended on a stream before a step starts. It has no further fields in later versions.
 typedef struct {
-  // The position of the awaited step among those of its stream, or `SPILLWAY_CORE_NONE`.
+  // The position of the awaited step among those of its stream in one iteration; the largest number
+  // if there is nothing to wait for.
   uint32_t index;
-  // How many iterations back that step lies. Where that is before the first, there is nothing to
+  // How many iterations back that step lies. If that is before the first, there is nothing to
   // wait for.
   uint32_t iterations_back;
 } SpillwayCoreWait;
 
-// One step. Steps are enqueued in the order of the list: launches on stream 0, prefetches on stream 1,
-// offloads on stream 2, host runs on stream 3.
+// One step. Steps are enqueued in the order of the list, each on the stream of its kind.
 typedef struct {
-  // `SPILLWAY_CORE_PREFETCH`, `_LAUNCH`, `_OFFLOAD`, `_EVICT` or `_HOST_RUN`.
+  // A prefetch, a launch, an offload, an evict or a host run.
   uint32_t kind;
   // The op of a launch or of a host run, else the tensor.
   uint32_t id;
   // The first object of the range; 0 of an op.
   uint64_t first_object;
-  // How many objects, or `SPILLWAY_CORE_ALL`; 0 of an op.
+  // How many objects, the largest number for all; 0 of an op.
   uint64_t object_count;
   // Whether the op has been launched before in this iteration: 1, or 0.
   uint8_t is_repeat;
-  // The position among the steps of its stream. An evict is on no stream: `SPILLWAY_CORE_NONE`.
+  // The position among the steps of its stream in one iteration. An evict is on no stream: it has the
+  // largest number.
   uint32_t index;
   // What it waits for on each stream, by number. For an evict: what must have ended before its
   // memory is free.
   SpillwayCoreWait waits[4];
 } SpillwayCoreStep;
 
-// What is on the device when an iteration starts.
+// What is on the device when an iteration starts. It has no further fields in later versions.
 typedef struct {
   // The tensor.
   uint32_t tensor;
   // The first object of the range.
   uint64_t first_object;
-  // How many objects, or `SPILLWAY_CORE_ALL`.
+  // How many objects, the largest number for all.
   uint64_t object_count;
 } SpillwayCoreResident;
 
-// A tensor at a fixed offset.
+// A tensor at a fixed offset. It has no further fields in later versions.
 typedef struct {
   // The tensor.
   uint32_t tensor;
@@ -192,6 +227,8 @@ typedef struct {
 
 // A plan that was proved. What it points to lies in the caller's buffer.
 typedef struct {
+  // The size of this struct, which the caller sets.
+  size_t struct_bytes;
   // The steps of one iteration, which repeat for ever.
   const SpillwayCoreStep *steps;
   // How many.

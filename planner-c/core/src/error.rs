@@ -2,6 +2,7 @@
 
 use core::ffi::c_char;
 use core::fmt::{self, Write};
+use spillway_c_types::sized::SizeError;
 
 /// What became of a call.
 #[repr(C)]
@@ -42,6 +43,12 @@ impl Error {
         // It never fails: what is too long is cut.
         let _ = write!(Message { message: &mut error.message, len: 0 }, "{sentence}");
         error
+    }
+}
+
+impl From<SizeError<'_>> for Error {
+    fn from(error: SizeError<'_>) -> Self {
+        Self::new(Code::Argument, error)
     }
 }
 

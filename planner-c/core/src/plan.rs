@@ -2,67 +2,19 @@
 
 use crate::error::{Code, Error};
 use crate::memory::{Memory, array_bytes};
-use crate::work::{Work, given};
+use crate::work::{Work, given, given_sized};
 use core::ptr;
 use planner_core::plan::{ArenaPlacement, Pool, Resident};
 use planner_core::planner::{self, Output, PlanningError, Request};
 use planner_core::schedule::Scheduled;
 use planner_core::{
-    Graph, Kind, Launched, Limits, Machine, Op, OpId, Part, PerStream, Plan, Scratch, Step, Tensor,
-    TensorId, lower, verify,
+    Graph, Kind, Limits, Machine, Op, OpId, Part, Plan, Scratch, Step, Tensor, TensorId, lower,
+    verify,
 };
+use spillway_c_types::sized::{self, Versioned};
+use spillway_c_types::steps::StepDescription;
 
-/// Allocates device memory for a range of a tensor, and copies its value in.
-pub const SPILLWAY_CORE_PREFETCH: u32 = 0;
-/// Runs an op. What it writes is allocated where it is not on the device, and so is its workspace.
-pub const SPILLWAY_CORE_LAUNCH: u32 = 1;
-/// Copies a range of a tensor to the host; it stays on the device.
-pub const SPILLWAY_CORE_OFFLOAD: u32 = 2;
-/// Gives back the device memory of a range of a tensor.
-pub const SPILLWAY_CORE_EVICT: u32 = 3;
-/// Runs an op on the host: on the host's copies of its tensors, and without device memory. Of an input,
-/// that is the value of this iteration.
-pub const SPILLWAY_CORE_HOST_RUN: u32 = 4;
-
-/// No step: there is nothing to wait for.
-pub const SPILLWAY_CORE_NONE: u32 = u32::MAX;
-/// All objects of a tensor.
-pub const SPILLWAY_CORE_ALL: u64 = u64::MAX;
-
-/// What must have ended on a stream before a step starts.
-#[repr(C)]
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct WaitDescription {
-    /// The position of the awaited step among those of its stream, or `SPILLWAY_CORE_NONE`.
-    pub index: u32,
-    /// How many iterations back that step lies. Where that is before the first, there is nothing to
-    /// wait for.
-    pub iterations_back: u32,
-}
-
-/// One step. Steps are enqueued in the order of the list: launches on stream 0, prefetches on stream 1,
-/// offloads on stream 2, host runs on stream 3.
-#[repr(C)]
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct StepDescription {
-    /// `SPILLWAY_CORE_PREFETCH`, `_LAUNCH`, `_OFFLOAD`, `_EVICT` or `_HOST_RUN`.
-    pub kind: u32,
-    /// The op of a launch or of a host run, else the tensor.
-    pub id: u32,
-    /// The first object of the range; 0 of an op.
-    pub first_object: u64,
-    /// How many objects, or `SPILLWAY_CORE_ALL`; 0 of an op.
-    pub object_count: u64,
-    /// Whether the op has been launched before in this iteration: 1, or 0.
-    pub is_repeat: u8,
-    /// The position among the steps of its stream. An evict is on no stream: `SPILLWAY_CORE_NONE`.
-    pub index: u32,
-    /// What it waits for on each stream, by number. For an evict: what must have ended before its
-    /// memory is free.
-    pub waits: [WaitDescription; 4],
-}
-
-/// What is on the device when an iteration starts.
+/// What is on the device when an iteration starts. It has no further fields in later versions.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ResidentDescription {
@@ -70,11 +22,11 @@ pub struct ResidentDescription {
     pub tensor: u32,
     /// The first object of the range.
     pub first_object: u64,
-    /// How many objects, or `SPILLWAY_CORE_ALL`.
+    /// How many objects, the largest number for all.
     pub object_count: u64,
 }
 
-/// A tensor at a fixed offset.
+/// A tensor at a fixed offset. It has no further fields in later versions.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ArenaDescription {
@@ -88,6 +40,8 @@ pub struct ArenaDescription {
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct PlanDescription {
+    /// The size of this struct, which the caller sets.
+    pub struct_bytes: usize,
     /// The steps of one iteration, which repeat for ever.
     pub steps: *const StepDescription,
     /// How many.
@@ -118,6 +72,9 @@ pub struct PlanDescription {
     /// Pinned host memory.
     pub host_bytes: u64,
 }
+
+// SAFETY: it is `repr(C)`, begins with its size, and may be all zero.
+unsafe impl Versioned for PlanDescription {}
 
 /// Sizes with which any plan of a graph can be made and proved.
 const fn limits(tensors: usize, ops: usize, operands: usize) -> Limits {
@@ -196,12 +153,13 @@ pub unsafe extern "C" fn spillway_core_plan(
         // SAFETY: the caller's promise.
         false => unsafe { make(work, memory, memory_bytes) },
     };
-    match made {
-        Ok(made) => {
-            // SAFETY: not null, so it points to one value, which may be uninitialised.
-            unsafe { plan.write(made) };
-            Code::Ok
-        }
+    let written = match made {
+        // SAFETY: not null, so it points to one struct.
+        Ok(made) => unsafe { sized::write(plan, &made, "the plan") }.map_err(Error::from),
+        Err(failure) => Err(failure),
+    };
+    match written {
+        Ok(()) => Code::Ok,
         Err(failure) => {
             if !error.is_null() {
                 // SAFETY: the same.
@@ -220,11 +178,17 @@ unsafe fn make(
     memory_bytes: usize,
 ) -> Result<PlanDescription, Error> {
     // SAFETY: the caller's promise.
-    let (work, arrays, strategy) = unsafe {
-        let work = given(work, "work")?;
+    let (work, arrays, machine, strategy) = unsafe {
+        let work = given_sized(work, "the work")?;
         given(memory, "memory")?;
-        (work, work.arrays()?, work.strategy()?)
+        (work, work.arrays()?, work.machine()?, work.strategy()?)
     };
+    let step_bytes = size_of::<StepDescription>();
+    if work.step_bytes != step_bytes {
+        let given = work.step_bytes;
+        let sentence = format_args!("step_bytes is {given}, but a step has {step_bytes} bytes");
+        return Err(Error::new(Code::Argument, sentence));
+    }
     let (tensors, ops, operands) = (arrays.tensors.len(), arrays.ops.len(), arrays.operands.len());
     let needed_bytes = spillway_core_memory_bytes(tensors, ops, operands);
     let short = || {
@@ -237,7 +201,6 @@ unsafe fn make(
     }
     // SAFETY: the caller's promise.
     let mut memory = unsafe { Memory::new(memory, memory_bytes) };
-    let machine = work.machine()?;
     let limits = limits(tensors, ops, operands);
     let tensors = memory.take(tensors, Tensor { bytes: 1, kind: Kind::State }).ok_or_else(short)?;
     let ops = memory.take(ops, Op::default()).ok_or_else(short)?;
@@ -280,17 +243,6 @@ struct Described<'m> {
 
 impl<'m> Lists<'m> {
     fn new(memory: &mut Memory<'m>, limits: &Limits) -> Option<Self> {
-        const WAIT: WaitDescription =
-            WaitDescription { index: SPILLWAY_CORE_NONE, iterations_back: 0 };
-        const STEP: StepDescription = StepDescription {
-            kind: 0,
-            id: 0,
-            first_object: 0,
-            object_count: 0,
-            is_repeat: 0,
-            index: 0,
-            waits: [WAIT; 4],
-        };
         let none = ResidentDescription { tensor: 0, first_object: 0, object_count: 0 };
         let part = Part::whole(TensorId(0));
         let residents = limits.tensors.checked_mul(2)?;
@@ -302,7 +254,7 @@ impl<'m> Lists<'m> {
             tensor_pool: memory.take(limits.tensors, 0)?,
             entries: memory.take(limits.steps, Scheduled::EMPTY)?,
             described: Described {
-                steps: memory.take(limits.steps, STEP)?,
+                steps: memory.take(limits.steps, StepDescription::empty())?,
                 resident: memory.take(residents, none)?,
                 arena: memory
                     .take(limits.tensors, ArenaDescription { tensor: 0, offset_bytes: 0 })?,
@@ -338,7 +290,7 @@ fn prove<'e>(
 impl Described<'_> {
     fn describe(self, plan: &Plan<'_>, schedule: &[Scheduled]) -> PlanDescription {
         for (to, (step, entry)) in self.steps.iter_mut().zip(plan.steps.iter().zip(schedule)) {
-            *to = of_step(step, entry);
+            *to = StepDescription::new(step, entry);
         }
         for (to, from) in self.resident.iter_mut().zip(plan.resident_at_start) {
             let Part { tensor, first, count } = from.part;
@@ -356,6 +308,7 @@ impl Described<'_> {
             pools => pools.as_ptr(),
         };
         PlanDescription {
+            struct_bytes: size_of::<PlanDescription>(),
             steps: self.steps.as_ptr(),
             step_count: plan.steps.len(),
             resident: self.resident.as_ptr(),
@@ -372,22 +325,4 @@ impl Described<'_> {
             host_bytes: plan.predicted.host_bytes,
         }
     }
-}
-
-fn of_step(step: &Step, entry: &Scheduled) -> StepDescription {
-    let PerStream(waits) = entry.waits().map(|wait| match wait {
-        Some(wait) => WaitDescription { index: wait.index, iterations_back: wait.iterations_back },
-        None => WaitDescription { index: SPILLWAY_CORE_NONE, iterations_back: 0 },
-    });
-    let index = entry.stream().map_or(SPILLWAY_CORE_NONE, |_| entry.index());
-    let of_part = |kind, part: Part| (kind, part.tensor.0, [part.first, part.count], false);
-    let (kind, id, [first_object, object_count], is_repeat) = match *step {
-        Step::Prefetch(part) => of_part(SPILLWAY_CORE_PREFETCH, part),
-        Step::Offload(part) => of_part(SPILLWAY_CORE_OFFLOAD, part),
-        Step::Evict(part) => of_part(SPILLWAY_CORE_EVICT, part),
-        Step::Host(op) => (SPILLWAY_CORE_HOST_RUN, op.0, [0, 0], false),
-        Step::Launch(Launched { op, is_repeat }) => (SPILLWAY_CORE_LAUNCH, op.0, [0, 0], is_repeat),
-    };
-    let is_repeat = u8::from(is_repeat);
-    StepDescription { kind, id, first_object, object_count, is_repeat, index, waits }
 }

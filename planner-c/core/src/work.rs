@@ -4,22 +4,17 @@ use crate::error::{Code, Error};
 use core::ffi::c_char;
 use core::slice;
 use planner_core::planner::{Auto, Strategy};
-use planner_core::{Kind, Machine, MachineParameters, Op, Tensor, TensorId};
-
-/// A tensor that keeps its value from one iteration to the next.
-pub const SPILLWAY_CORE_STATE: u32 = 0;
-/// A tensor that has a new value on the host in each iteration.
-pub const SPILLWAY_CORE_INPUT: u32 = 1;
-/// A tensor that an op writes before any op reads it.
-pub const SPILLWAY_CORE_TEMPORARY: u32 = 2;
-/// A tensor that an op writes before any op reads it, and whose last value each iteration leaves on
-/// the host.
-pub const SPILLWAY_CORE_OUTPUT: u32 = 3;
+use planner_core::{Machine, Op, Tensor, TensorId};
+use spillway_c_types::kinds;
+use spillway_c_types::machine::MachineDescription;
+use spillway_c_types::sized::{self, Array, Versioned};
 
 /// A tensor; its id is its position.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct TensorDescription {
+    /// The size of this struct.
+    pub struct_bytes: usize,
     /// Its size, not zero.
     pub bytes: u64,
     /// `SPILLWAY_CORE_STATE`, `SPILLWAY_CORE_INPUT`, `SPILLWAY_CORE_TEMPORARY` or
@@ -32,6 +27,8 @@ pub struct TensorDescription {
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct OpDescription {
+    /// The size of this struct.
+    pub struct_bytes: usize,
     /// How long it runs.
     pub time_ns: u64,
     /// Device memory that it needs only while it runs.
@@ -41,38 +38,18 @@ pub struct OpDescription {
     /// How many it writes. One that it also reads is updated in place.
     pub writes: u32,
     /// Whether plans may launch it again in the same iteration: 1, or 0.
-    pub is_repeatable: u8,
+    pub repeatable: u8,
     /// How long it takes on the host, where plans may run it instead. 0: on the device alone, as an op
     /// that writes an input must.
     pub host_ns: u64,
-}
-
-/// A device, its host, and the links between them.
-#[repr(C)]
-#[derive(Clone, Copy, Debug)]
-pub struct MachineDescription {
-    /// Device memory.
-    pub device_bytes: u64,
-    /// Host memory that may be pinned.
-    pub host_bytes: u64,
-    /// The unit in which device memory is allocated, not zero.
-    pub chunk_bytes: u64,
-    /// Speed of the link to the device, not zero.
-    pub h2d_bytes_per_s: u64,
-    /// Speed of the link to the host, not zero.
-    pub d2h_bytes_per_s: u64,
-    /// Fixed cost of one transfer.
-    pub transfer_latency_ns: u64,
-    /// Host time to map one chunk.
-    pub map_ns_per_chunk: u64,
-    /// Host time to unmap one chunk.
-    pub unmap_ns_per_chunk: u64,
 }
 
 /// What to plan.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct Work {
+    /// The size of this struct.
+    pub struct_bytes: usize,
     /// The tensors.
     pub tensors: *const TensorDescription,
     /// How many.
@@ -86,17 +63,26 @@ pub struct Work {
     /// How many.
     pub operand_count: usize,
     /// Where it runs.
-    pub machine: MachineDescription,
+    pub machine: *const MachineDescription,
     /// Device memory for the plan.
     pub budget_bytes: u64,
     /// The name of a strategy of the core. Null for `"auto"`.
     pub strategy: *const c_char,
+    /// The size of `SpillwayCoreStep`.
+    pub step_bytes: usize,
 }
+
+// SAFETY: they are `repr(C)`, begin with their size, and may be all zero.
+unsafe impl Versioned for TensorDescription {}
+// SAFETY: the same.
+unsafe impl Versioned for OpDescription {}
+// SAFETY: the same.
+unsafe impl Versioned for Work {}
 
 /// The arrays of some work.
 pub(crate) struct Arrays<'w> {
-    pub(crate) tensors: &'w [TensorDescription],
-    pub(crate) ops: &'w [OpDescription],
+    pub(crate) tensors: Array<'static, TensorDescription>,
+    pub(crate) ops: Array<'static, OpDescription>,
     pub(crate) operands: &'w [u32],
 }
 
@@ -107,8 +93,8 @@ impl Work {
         // SAFETY: the caller's promise.
         unsafe {
             Ok(Arrays {
-                tensors: array(self.tensors, self.tensor_count, "tensors")?,
-                ops: array(self.ops, self.op_count, "ops")?,
+                tensors: sized_array(self.tensors, self.tensor_count, "a tensor")?,
+                ops: sized_array(self.ops, self.op_count, "an op")?,
                 operands: array(self.operands, self.operand_count, "operands")?,
             })
         }
@@ -133,19 +119,12 @@ impl Work {
         Strategy::all().into_iter().find(is).ok_or_else(unknown)
     }
 
-    pub(crate) fn machine(&self) -> Result<Machine, Error> {
-        let of = self.machine;
-        let parameters = MachineParameters {
-            device_bytes: of.device_bytes,
-            host_bytes: of.host_bytes,
-            chunk_bytes: of.chunk_bytes,
-            h2d_bytes_per_s: of.h2d_bytes_per_s,
-            d2h_bytes_per_s: of.d2h_bytes_per_s,
-            transfer_latency_ns: of.transfer_latency_ns,
-            map_ns_per_chunk: of.map_ns_per_chunk,
-            unmap_ns_per_chunk: of.unmap_ns_per_chunk,
-        };
-        Machine::new(parameters).map_err(|error| Error::new(Code::Graph, error))
+    /// # Safety
+    /// The pointers are as `spillway_core.h` says.
+    pub(crate) unsafe fn machine(&self) -> Result<Machine, Error> {
+        // SAFETY: the caller's promise.
+        let of = unsafe { given_sized(self.machine, "the machine") }?;
+        of.machine().map_err(|error| Error::new(Code::Graph, error))
     }
 }
 
@@ -157,28 +136,25 @@ impl Arrays<'_> {
         ops: &mut [Op],
         operands: &mut [TensorId],
     ) -> Result<(), Error> {
-        for (at, (to, from)) in tensors.iter_mut().zip(self.tensors).enumerate() {
-            let kind = match from.kind {
-                SPILLWAY_CORE_STATE => Kind::State,
-                SPILLWAY_CORE_INPUT => Kind::Input,
-                SPILLWAY_CORE_TEMPORARY => Kind::Temporary,
-                SPILLWAY_CORE_OUTPUT => Kind::Output,
-                kind => {
-                    let sentence = format_args!("tensor {at} has kind {kind}: no such kind");
-                    return Err(Error::new(Code::Argument, sentence));
-                }
-            };
+        for (at, (to, from)) in tensors.iter_mut().zip(self.tensors.iter()).enumerate() {
+            let from = from?;
+            let number = from.kind;
+            let kind = kinds::kind(number).ok_or_else(|| {
+                let sentence = format_args!("tensor {at} has kind {number}: no such kind");
+                Error::new(Code::Argument, sentence)
+            })?;
             *to = Tensor { bytes: from.bytes, kind };
         }
         let mut first_operand = 0u32;
-        for (at, (to, from)) in ops.iter_mut().zip(self.ops).enumerate() {
+        for (at, (to, from)) in ops.iter_mut().zip(self.ops.iter()).enumerate() {
+            let from = from?;
             *to = Op {
                 time_ns: from.time_ns,
                 workspace_bytes: from.workspace_bytes,
                 first_operand,
                 reads: from.reads,
                 writes: from.writes,
-                repeatable: from.is_repeatable != 0,
+                repeatable: from.repeatable != 0,
                 host_ns: (from.host_ns != 0).then_some(from.host_ns),
             };
             let next = first_operand.checked_add(from.reads);
@@ -209,6 +185,41 @@ unsafe fn array<'a, T>(values: *const T, count: usize, name: &str) -> Result<&'a
         // SAFETY: it points to `count` values, which fit into the address space.
         _ => Ok(unsafe { slice::from_raw_parts(values, count) }),
     }
+}
+
+/// An array of structs that begin with their size. It may be null if it is empty.
+///
+/// # Safety
+/// Null, or as many structs as `count` says, which nobody changes during the call.
+unsafe fn sized_array<T: Versioned>(
+    values: *const T,
+    count: usize,
+    name: &'static str,
+) -> Result<Array<'static, T>, Error> {
+    let most = isize::MAX as usize / size_of::<T>();
+    if count > most {
+        return Err(Error::new(
+            Code::Argument,
+            format_args!("{name} is one of more than memory can hold"),
+        ));
+    }
+    if count > 0 && values.is_null() {
+        return Err(Error::new(Code::Argument, format_args!("{name} is null, but there are some")));
+    }
+    // SAFETY: the caller's promise.
+    Ok(unsafe { Array::new(values, count, name) }?)
+}
+
+/// A struct that the caller must pass and that begins with its size.
+///
+/// # Safety
+/// Null, or one struct that nobody changes during the call.
+pub(crate) unsafe fn given_sized<T: Versioned>(at: *const T, name: &str) -> Result<T, Error> {
+    if at.is_null() {
+        return Err(Error::new(Code::Argument, format_args!("{name} is null")));
+    }
+    // SAFETY: not null, so it points to one struct.
+    Ok(unsafe { sized::read(at, name) }?)
 }
 
 /// A value that the caller must pass.

@@ -13,6 +13,10 @@ fn the_header_describes_the_sources() {
     for name in ["error", "work", "plan"] {
         builder = builder.with_src(folder.join("src").join(name).with_extension("rs"));
     }
+    for name in ["kinds", "machine", "steps"] {
+        builder = builder.with_src(folder.join("../types/src").join(name).with_extension("rs"));
+    }
+    builder = builder.with_src(folder.join("../../planner-core/src/machine.rs"));
     let mut made = Vec::new();
     builder.generate().unwrap().write(&mut made);
     let made = String::from_utf8(made).unwrap();

@@ -1,18 +1,20 @@
 //! The kernels that an embedder provides: they compute the ops of a graph.
 
-use super::{DeviceRange, DeviceRanges, ErrorType, HostRanges};
+use super::{
+    DeviceRange, DeviceRanges, ErrorType, FillError, HostRanges, InputWriter, StateWriter,
+};
 use crate::graph::{Launched, OpId};
-use crate::host::HostLayout;
 
 /// One launch of an op.
 #[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
 pub struct Launch<'a> {
     /// The op.
     pub op: OpId,
     /// Whether the op has been launched before in this iteration. A repeat must write the same
-    /// bytes into its temporaries as the first launch, so it must draw the same random numbers.
-    /// States, inputs and outputs that the op writes have address 0 in a repeat; the kernel must
-    /// neither read nor write them.
+    /// bytes into its temporaries as the first launch, so it draws the same random numbers. The
+    /// states, inputs and outputs that the op writes are `None`; the kernel neither reads nor writes
+    /// them.
     pub is_repeat: bool,
     /// The iteration, counted from 1 over all plans that an executor has switched to. If a backend
     /// captures launches and replays them, this is the number of the captured iteration; such a
@@ -26,8 +28,14 @@ pub struct Launch<'a> {
     pub workspace: Option<DeviceRange>,
 }
 
-impl Launch<'_> {
-    /// The op, and whether this launch repeats it.
+impl<'a> Launch<'a> {
+    /// The first launch of an op in the first iteration, without a workspace.
+    #[must_use]
+    pub const fn new(op: OpId, reads: DeviceRanges<'a>, writes: DeviceRanges<'a>) -> Self {
+        Self { op, is_repeat: false, iteration: 1, reads, writes, workspace: None }
+    }
+
+    /// Which launch of the op this is.
     #[must_use]
     pub const fn launched(&self) -> Launched {
         Launched { op: self.op, is_repeat: self.is_repeat }
@@ -36,6 +44,7 @@ impl Launch<'_> {
 
 /// One run of an op on the host.
 #[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
 pub struct HostLaunch<'a> {
     /// The op.
     pub op: OpId,
@@ -46,6 +55,14 @@ pub struct HostLaunch<'a> {
     /// The ranges that the op writes, in the op's order. A tensor that it updates in place has one
     /// range in both lists.
     pub writes: HostRanges<'a>,
+}
+
+impl<'a> HostLaunch<'a> {
+    /// A run of an op in the first iteration.
+    #[must_use]
+    pub const fn new(op: OpId, reads: HostRanges<'a>, writes: HostRanges<'a>) -> Self {
+        Self { op, iteration: 1, reads, writes }
+    }
 }
 
 /// The embedder's kernels for ops that run on the host.
@@ -76,27 +93,21 @@ pub trait Kernels<B: ErrorType> {
         None
     }
 
-    /// Writes the initial value of every state into its slot of the host block, by
-    /// [`Transfers::write_host`](super::Transfers::write_host). The executor calls it once, after
+    /// Writes the initial value of every state into the host block. The executor calls it once, after
     /// it has created the block and before any copy; it does not call it after a switch.
     ///
     /// # Errors
-    /// Errors of the backend.
-    fn fill_states(&mut self, device: &mut B, layout: &HostLayout<'_>) -> Result<(), B::Error>;
+    /// Errors of the backend, and values that do not fit.
+    fn fill_states(&mut self, states: &mut StateWriter<'_, B>) -> Result<(), FillError<B::Error>>;
 
-    /// Writes the value of every input in an iteration (counted from 1) into the
-    /// [slot](HostLayout::slot) of that iteration. The executor calls it during the iteration
-    /// before, once nothing uses those slots any more and before the first copy of the new values.
-    /// After a [switch](crate::Executor::switch) it calls it for the next iteration again.
+    /// Writes the value of every input in an iteration into the host block. The executor calls it
+    /// during the iteration before, once nothing uses these bytes any more and before the first copy of
+    /// the new values. After a [switch](crate::Executor::switch) it calls it for the next iteration
+    /// again.
     ///
     /// # Errors
-    /// Errors of the backend.
-    fn fill_inputs(
-        &mut self,
-        device: &mut B,
-        iteration: u64,
-        layout: &HostLayout<'_>,
-    ) -> Result<(), B::Error>;
+    /// Errors of the backend, and values that do not fit.
+    fn fill_inputs(&mut self, inputs: &mut InputWriter<'_, B>) -> Result<(), FillError<B::Error>>;
 }
 
 impl<B: ErrorType, K: Kernels<B> + ?Sized> Kernels<B> for &mut K {
@@ -108,16 +119,11 @@ impl<B: ErrorType, K: Kernels<B> + ?Sized> Kernels<B> for &mut K {
         K::on_host(self)
     }
 
-    fn fill_states(&mut self, device: &mut B, layout: &HostLayout<'_>) -> Result<(), B::Error> {
-        K::fill_states(self, device, layout)
+    fn fill_states(&mut self, states: &mut StateWriter<'_, B>) -> Result<(), FillError<B::Error>> {
+        K::fill_states(self, states)
     }
 
-    fn fill_inputs(
-        &mut self,
-        device: &mut B,
-        iteration: u64,
-        layout: &HostLayout<'_>,
-    ) -> Result<(), B::Error> {
-        K::fill_inputs(self, device, iteration, layout)
+    fn fill_inputs(&mut self, inputs: &mut InputWriter<'_, B>) -> Result<(), FillError<B::Error>> {
+        K::fill_inputs(self, inputs)
     }
 }

@@ -61,19 +61,20 @@
 //! # How to write kernels
 //!
 //! Implement [`Kernels`] for a backend's device: kernels launch ops by methods of that device, and
-//! write the values of states and inputs at the offsets of the [`HostLayout`]. Nothing else knows
-//! what tensors mean.
+//! write the values of states and inputs by typed writers. Nothing else knows what tensors mean.
 //!
 //! ```
-//! use planner_core::backend::{Kernels, Launch, Transfers};
-//! use planner_core::{HostLayout, TensorId};
+//! use planner_core::TensorId;
+//! use planner_core::backend::{
+//!     FillError, InputWriter, Kernels, Launch, StateWriter, Transfers,
+//! };
 //!
 //! const WEIGHT: TensorId = TensorId(0);
 //! const BATCH: TensorId = TensorId(1);
 //!
 //! struct Network {
-//!     weight: Vec<u8>,
-//!     batches: Vec<Vec<u8>>,
+//!     weight: Vec<f32>,
+//!     batches: Vec<Vec<f32>>,
 //! }
 //!
 //! impl<D: Transfers> Kernels<D> for Network {
@@ -82,33 +83,33 @@
 //!         // Enqueues the op at launch.reads and launch.writes, by methods of the device's own.
 //!         Ok(())
 //!     }
-//!     fn fill_states(&mut self, device: &mut D, layout: &HostLayout<'_>) -> Result<(), D::Error> {
-//!         device.write_host(layout.offset_bytes(WEIGHT, 0, 0), &self.weight)
+//!     fn fill_states(
+//!         &mut self,
+//!         states: &mut StateWriter<'_, D>,
+//!     ) -> Result<(), FillError<D::Error>> {
+//!         states.write(WEIGHT, &self.weight)
 //!     }
 //!     fn fill_inputs(
 //!         &mut self,
-//!         device: &mut D,
-//!         iteration: u64,
-//!         layout: &HostLayout<'_>,
-//!     ) -> Result<(), D::Error> {
-//!         let slot = HostLayout::slot(iteration);
-//!         let batch = &self.batches[iteration as usize % self.batches.len()];
-//!         device.write_host(layout.offset_bytes(BATCH, slot, 0), batch)
+//!         inputs: &mut InputWriter<'_, D>,
+//!     ) -> Result<(), FillError<D::Error>> {
+//!         let batch = &self.batches[inputs.iteration() as usize % self.batches.len()];
+//!         inputs.write(BATCH, batch)
 //!     }
 //! }
 //! ```
 //!
 //! A `&mut` of a backend is a backend, and a `&mut` of kernels is kernels.
-//!
-//! [`HostLayout`]: crate::HostLayout
 
 use crate::graph::{OpId, TensorId};
 
+mod fill;
 mod kernel;
 mod paging;
 mod stream;
 mod transfer;
 
+pub use fill::{FillError, InputWriter, StateWriter, WriteError};
 pub use kernel::{HostKernels, HostLaunch, Kernels, Launch};
 pub use paging::{Chunks, DeviceAddress, DeviceRange, DeviceRanges, Paging};
 pub use stream::{Point, Streams};
@@ -142,6 +143,7 @@ pub trait BackendError: core::error::Error {
 
 /// The ids that an error's text prints as numbers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct ErrorIds {
     /// The op.
     pub op: Option<OpId>,
@@ -150,6 +152,18 @@ pub struct ErrorIds {
 }
 
 impl ErrorIds {
+    /// The same ids with a tensor.
+    #[must_use]
+    pub const fn with_tensor(self, tensor: TensorId) -> Self {
+        Self { op: self.op, tensor: Some(tensor) }
+    }
+
+    /// The ids of an error that names only a tensor.
+    #[must_use]
+    pub const fn of_tensor(tensor: TensorId) -> Self {
+        Self { op: None, tensor: Some(tensor) }
+    }
+
     /// The ids of an error that names only an op.
     #[must_use]
     pub const fn of_op(op: OpId) -> Self {

@@ -15,18 +15,20 @@ pub struct DeviceRange {
     pub bytes: u64,
 }
 
-/// A list of ranges on the device.
+/// The operands of a launch: ranges on the device in order, and `None` for each operand that a repeat
+/// must not access.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DeviceRanges<'a>(&'a [[u64; 2]]);
 
 impl<'a> DeviceRanges<'a> {
-    /// Makes ranges from pairs of an address and a size in bytes, as they lie in working memory.
+    /// Makes operands from pairs of an address and a size in bytes, as they lie in working memory. A
+    /// size of 0 stands for `None`.
     #[must_use]
     pub const fn new(ranges: &'a [[u64; 2]]) -> Self {
         Self(ranges)
     }
 
-    /// The number of ranges.
+    /// The number of operands.
     #[must_use]
     pub const fn len(&self) -> usize {
         self.0.len()
@@ -38,20 +40,20 @@ impl<'a> DeviceRanges<'a> {
         self.0.is_empty()
     }
 
-    /// The range at a position of the list.
+    /// The operand at a position; `None` if a repeat must not access it, or if there are fewer.
     #[must_use]
     pub fn get(&self, position: usize) -> Option<DeviceRange> {
-        self.0.get(position).copied().map(range)
+        self.0.get(position).copied().and_then(range)
     }
 
-    /// All ranges, in order.
-    pub fn iter(&self) -> impl ExactSizeIterator<Item = DeviceRange> + use<'a> {
+    /// All operands, in order.
+    pub fn iter(&self) -> impl ExactSizeIterator<Item = Option<DeviceRange>> + use<'a> {
         self.0.iter().copied().map(range)
     }
 }
 
-const fn range([address, bytes]: [u64; 2]) -> DeviceRange {
-    DeviceRange { address: DeviceAddress(address), bytes }
+fn range([address, bytes]: [u64; 2]) -> Option<DeviceRange> {
+    (bytes > 0).then_some(DeviceRange { address: DeviceAddress(address), bytes })
 }
 
 /// Consecutive physical chunks, by number.
@@ -80,7 +82,7 @@ pub trait Paging: ErrorType {
     fn create(&mut self, count: u64) -> Result<(), Self::Error>;
 
     /// Reserves virtual addresses for `chunks` chunks and maps none of them. The range must not
-    /// begin at address 0, which marks an operand that a repeat must not access.
+    /// begin at address 0, which kernels take for a null pointer.
     ///
     /// # Errors
     /// The device has no address space left.

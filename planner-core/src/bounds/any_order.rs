@@ -9,7 +9,7 @@
 )]
 
 use super::reached::Reached;
-use super::{Alive, Order, Reads};
+use super::{Alive, BoundOrder, Reads};
 use crate::graph::{Graph, Kind, OpId, Tensor, TensorId};
 use crate::scratch::{Limits, OutOfScratch, Scratch, total, words};
 
@@ -184,7 +184,8 @@ impl Held {
         scratch: &mut Scratch<'_>,
     ) -> Result<(), OutOfScratch> {
         let tensors = graph.tensors().len();
-        let mut reached = Reached::new(graph, Order::Any, 0, core::ops::BitOr::bitor, scratch)?;
+        let mut reached =
+            Reached::new(graph, BoundOrder::Any, 0, core::ops::BitOr::bitor, scratch)?;
         let after = scratch.take(graph.ops().len(), 0u64)?;
         for op in graph.op_ids().rev() {
             after[op.index()] = reached.step(graph, op, |bits| bits | chosen.bit(op));

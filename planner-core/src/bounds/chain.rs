@@ -6,7 +6,7 @@
     reason = "ops are those of the checked graph, and the arrays have an entry for each"
 )]
 
-use super::Order;
+use super::BoundOrder;
 use super::reached::Reached;
 use crate::graph::{Graph, OpId};
 use crate::scratch::{Limits, OutOfScratch, Scratch, words};
@@ -40,7 +40,7 @@ impl<'a> Chain<'a> {
     /// longest compute time; in the given order, that path has all ops. O(operands).
     pub(super) fn new(
         graph: &Graph<'_>,
-        order: Order,
+        order: BoundOrder,
         through: OpId,
         scratch: &mut Scratch<'a>,
     ) -> Result<Self, OutOfScratch> {
@@ -66,7 +66,7 @@ impl<'a> Chain<'a> {
     fn link(
         &mut self,
         graph: &Graph<'_>,
-        order: Order,
+        order: BoundOrder,
         through: OpId,
         scratch: &mut Scratch<'_>,
     ) -> Result<(), OutOfScratch> {

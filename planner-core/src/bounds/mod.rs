@@ -57,7 +57,7 @@ pub fn in_core_peak_bytes(
 
 /// The plans for which a bound holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Order {
+pub enum BoundOrder {
     /// Plans that run the ops in the given order.
     Given,
     /// All plans.
@@ -75,7 +75,7 @@ pub fn period_ns(
     graph: &Graph<'_>,
     machine: &Machine,
     budget_bytes: u64,
-    order: Order,
+    order: BoundOrder,
     scratch: &mut Scratch<'_>,
 ) -> Result<u64, OutOfScratch> {
     let links = any_order::link_bytes(graph, budget_bytes, scratch)?;
@@ -83,12 +83,12 @@ pub fn period_ns(
     let windows_ns = |order, through, scratch: &mut Scratch<'_>| {
         windows::period_ns(graph, machine, budget_bytes, (order, through), scratch)
     };
-    let mut period_ns = windows_ns(Order::Any, worst, scratch)?;
-    if order == Order::Given {
+    let mut period_ns = windows_ns(BoundOrder::Any, worst, scratch)?;
+    if order == BoundOrder::Given {
         let (upload, download) = given_order::link_bytes(graph, budget_bytes, scratch)?;
         (upload_bytes, download_bytes) = (upload_bytes.max(upload), download_bytes.max(download));
         let most = most_alive(graph, scratch)?.unwrap_or(worst);
-        period_ns = period_ns.max(windows_ns(Order::Given, most, scratch)?);
+        period_ns = period_ns.max(windows_ns(BoundOrder::Given, most, scratch)?);
     }
     let link_ns = |bytes, bytes_per_s| transmission_ns(bytes, bytes_per_s).unwrap_or(u64::MAX);
     Ok(period_ns
@@ -107,7 +107,7 @@ pub fn period_with_repeats_ns(
     graph: &Graph<'_>,
     machine: &Machine,
     budget_bytes: u64,
-    order: Order,
+    order: BoundOrder,
     scratch: &mut Scratch<'_>,
 ) -> Result<u64, OutOfScratch> {
     if !graph.ops().iter().any(|op| op.repeatable) {
@@ -117,12 +117,12 @@ pub fn period_with_repeats_ns(
     let around_ns = |order, around, scratch: &mut Scratch<'_>| {
         repeats::period_ns(graph, machine, budget_bytes, (order, around), scratch)
     };
-    let any_ns = around_ns(Order::Any, worst, scratch)?;
-    if order == Order::Any {
+    let any_ns = around_ns(BoundOrder::Any, worst, scratch)?;
+    if order == BoundOrder::Any {
         return Ok(any_ns);
     }
     let most = most_alive(graph, scratch)?.unwrap_or(worst);
-    Ok(any_ns.max(around_ns(Order::Given, most, scratch)?))
+    Ok(any_ns.max(around_ns(BoundOrder::Given, most, scratch)?))
 }
 
 /// The op of the given order during which the most bytes are alive.

@@ -5,7 +5,7 @@
     reason = "tensors are those of the checked graph, and the arrays have an entry for each"
 )]
 
-use super::Order;
+use super::BoundOrder;
 use crate::graph::{Graph, OpId};
 use crate::scratch::{Limits, OutOfScratch, Scratch, words};
 use bytemuck::Pod;
@@ -14,7 +14,7 @@ use bytemuck::Pod;
 /// tensor's readers since. An op stays on its side of each write of its operands, and a write on
 /// its side of each use; in the given order, an op stays on its side of all other ops.
 pub(super) struct Reached<'a, T> {
-    order: Order,
+    order: BoundOrder,
     /// The facts of the op before.
     last: T,
     writer: &'a mut [T],
@@ -30,7 +30,7 @@ impl<'a, T: Pod> Reached<'a, T> {
 
     pub(super) fn new(
         graph: &Graph<'_>,
-        order: Order,
+        order: BoundOrder,
         none: T,
         join: fn(T, T) -> T,
         scratch: &mut Scratch<'a>,
@@ -50,7 +50,7 @@ impl<'a, T: Pod> Reached<'a, T> {
     /// Returns the facts that reach the op; `own` computes from them the facts that the op passes
     /// on.
     pub(super) fn step(&mut self, graph: &Graph<'_>, op: OpId, own: impl FnOnce(T) -> T) -> T {
-        let mut reached = if self.order == Order::Given { self.last } else { self.none };
+        let mut reached = if self.order == BoundOrder::Given { self.last } else { self.none };
         for tensor in graph.operands_of(op) {
             reached = (self.join)(reached, self.writer[tensor.index()]);
         }

@@ -9,7 +9,7 @@
 
 use super::any_order::{ARRIVES, OVERWRITTEN, READ, flags};
 use super::reached::Reached;
-use super::{Order, Reads};
+use super::{BoundOrder, Reads};
 use crate::graph::{Graph, Kind, Launched, OpId, TensorId};
 use crate::machine::Machine;
 use crate::scratch::{Limits, OutOfScratch, Scratch, total, words};
@@ -29,7 +29,7 @@ pub(super) fn period_ns(
     graph: &Graph<'_>,
     machine: &Machine,
     budget_bytes: u64,
-    (order, around): (Order, OpId),
+    (order, around): (BoundOrder, OpId),
     scratch: &mut Scratch<'_>,
 ) -> Result<u64, OutOfScratch> {
     let mut scratch = scratch.reborrow();
@@ -81,7 +81,7 @@ impl<'a> Held<'a> {
 
     fn new(
         graph: &Graph<'_>,
-        (order, around): (Order, OpId),
+        (order, around): (BoundOrder, OpId),
         reads: &mut Reads<'_>,
         scratch: &mut Scratch<'a>,
     ) -> Result<Self, OutOfScratch> {

@@ -9,7 +9,7 @@
 
 use super::any_order::{OVERWRITTEN, flags};
 use super::chain::{Chain, LINKS};
-use super::{Order, Reads};
+use super::{BoundOrder, Reads};
 use crate::graph::{Graph, Kind, OpId, TensorId};
 use crate::machine::{Machine, transmission_ns};
 use crate::scratch::{Limits, OutOfScratch, Scratch, total, words};
@@ -30,7 +30,7 @@ pub(super) fn period_ns(
     graph: &Graph<'_>,
     machine: &Machine,
     budget_bytes: u64,
-    (order, through): (Order, OpId),
+    (order, through): (BoundOrder, OpId),
     scratch: &mut Scratch<'_>,
 ) -> Result<u64, OutOfScratch> {
     let mut scratch = scratch.reborrow();

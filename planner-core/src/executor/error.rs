@@ -1,5 +1,6 @@
 //! Errors of an executor.
 
+use crate::backend::{FillError, WriteError};
 use crate::graph::TensorId;
 use crate::plan::PlanError;
 use crate::schedule::Stream;
@@ -102,6 +103,13 @@ pub enum ExecuteError<E> {
         /// The device's error.
         error: E,
     },
+    /// The kernels' value for a state or an input does not fit its tensor.
+    Write {
+        /// When it was written.
+        at: Moment,
+        /// The tensor, and the reason.
+        error: WriteError,
+    },
     /// Free memory is in more runs than working memory has entries for.
     Fragmented(Moment),
     /// A pool has fewer free objects than the plan promised.
@@ -160,6 +168,16 @@ impl<E> From<PlanError> for ExecuteError<E> {
     }
 }
 
+impl<E> ExecuteError<E> {
+    /// The error of an executor whose states or inputs were not filled.
+    pub fn from_fill(error: FillError<E>, at: Moment) -> Self {
+        match error {
+            FillError::Device(error) => Self::Device { at, error },
+            FillError::Write(error) => Self::Write { at, error },
+        }
+    }
+}
+
 impl<E: fmt::Display> fmt::Display for ExecuteError<E> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -171,6 +189,7 @@ impl<E: fmt::Display> fmt::Display for ExecuteError<E> {
                  {device_bytes}: plan for a machine with chunk_bytes {device_bytes}"
             ),
             Self::Device { at, error } => write!(f, "{at}: {error}"),
+            Self::Write { at, error } => write!(f, "{at}: {error}"),
             Self::Fragmented(at) => write!(
                 f,
                 "{at}: the free chunks form too many runs: give the executor scratch for more runs"

@@ -29,8 +29,8 @@ mod switch;
 mod unmaps;
 
 use crate::backend::{
-    DeviceAddress, DeviceRange, DeviceRanges, HostLaunch, HostRange, HostRanges, Kernels, Launch,
-    Paging, Point, Streams, Transfers,
+    DeviceAddress, DeviceRange, DeviceRanges, HostLaunch, HostRange, HostRanges, InputWriter,
+    Kernels, Launch, Paging, Point, StateWriter, Streams, Transfers,
 };
 use crate::graph::{Graph, Kind, Launched, OpId, TensorId};
 use crate::host::HostLayout;
@@ -141,8 +141,8 @@ impl<'a> Executor<'a> {
         executor.set_up = mapper.done;
         device.create_host(executor.capacity.host_bytes).map_err(set_up)?;
         kernels
-            .fill_states(device, &executor.host)
-            .map_err(|error| Fault::Device(error).at(Moment::States))?;
+            .fill_states(&mut StateWriter::new(verified.graph(), device, &executor.host))
+            .map_err(|error| ExecuteError::from_fill(error, Moment::States))?;
         executor.fill_first(device, kernels)?;
         executor.upload_residents(device)?;
         Ok(executor)
@@ -187,9 +187,10 @@ impl<'a> Executor<'a> {
         kernels: &mut K,
     ) -> Result<(), ExecuteError<B::Error>> {
         let iteration = self.number(1);
+        let graph = self.verified.graph();
         kernels
-            .fill_inputs(device, iteration, &self.host)
-            .map_err(|error| Fault::Device(error).at(Moment::Inputs(iteration)))
+            .fill_inputs(&mut InputWriter::new(graph, device, &self.host, iteration))
+            .map_err(|error| ExecuteError::from_fill(error, Moment::Inputs(iteration)))
     }
 
     /// The number of an iteration of this plan, counted over all plans.
@@ -287,8 +288,11 @@ impl<'a> Executor<'a> {
         self.inputs
             .free_slots(&self.points, self.iterations)
             .try_for_each(|point| device.block_until(point))
-            .and_then(|()| kernels.fill_inputs(device, next, &self.host))
-            .map_err(|error| Fault::Device(error).at(Moment::Inputs(next)))
+            .map_err(|error| Fault::Device(error).at(Moment::Inputs(next)))?;
+        let graph = self.verified.graph();
+        kernels
+            .fill_inputs(&mut InputWriter::new(graph, device, &self.host, next))
+            .map_err(|error| ExecuteError::from_fill(error, Moment::Inputs(next)))
     }
 
     /// Enqueues the step at a position of the plan's list.
@@ -687,7 +691,7 @@ fn check_host_kernels<B: Streams, K: Kernels<B>>(
     Ok(())
 }
 
-/// Writes the ranges of an op's operands into `out`, first reads, then writes. The address is 0 for
+/// Writes the ranges of an op's operands into `out`, first reads, then writes. The size is 0 for
 /// operands that a repeat must not access.
 #[expect(
     clippy::indexing_slicing,
@@ -701,16 +705,15 @@ fn operands<'o>(
 ) -> (DeviceRanges<'o>, DeviceRanges<'o>) {
     let (op, all) = (graph.op(launched.op), graph.operands_of(launched.op));
     let out = &mut out[..all.len()];
-    for (out, &tensor) in out.iter_mut().zip(all) {
-        *out = [0, graph.tensor(tensor).bytes];
-    }
+    let range = |tensor| [memory.address(tensor, 0).0, graph.tensor(tensor).bytes];
+    out.fill([0; 2]);
     let (out_reads, out_writes) = out.split_at_mut(op.reads as usize);
     for (at, tensor) in memory.pieces().reads_at(launched) {
-        out_reads[at - op.first_operand as usize][0] = memory.address(tensor, 0).0;
+        out_reads[at - op.first_operand as usize] = range(tensor);
     }
     for (out, &tensor) in out_writes.iter_mut().zip(graph.writes(launched.op)) {
         if graph.is_written_by(launched, tensor) {
-            out[0] = memory.address(tensor, 0).0;
+            *out = range(tensor);
         }
     }
     (DeviceRanges::new(out_reads), DeviceRanges::new(out_writes))

@@ -120,6 +120,12 @@ impl<'a> HostLayout<'a> {
         start.saturating_add(byte.saturating_sub(self.from_bytes[index]))
     }
 
+    /// A block with slots at these places.
+    #[cfg(test)]
+    pub(crate) const fn of_slots(slots: &'a mut [[u64; 2]], from_bytes: &'a [u64]) -> Self {
+        Self { slots, from_bytes, moved_bytes: 0, bytes: 0 }
+    }
+
     /// Puts the slot of one tensor onto the slot of another.
     #[cfg(test)]
     pub(crate) fn put(&mut self, tensor: TensorId, onto: TensorId) {

@@ -10,6 +10,6 @@ mod sweep;
 pub(crate) use addresses::resident_after;
 pub use addresses::{AddressError, Holder, Run, addresses, addresses_scratch_words};
 pub use place::{
-    Output, Over, PlacementError, contiguous_scratch_words, place, place_contiguously,
+    Over, PlacementError, PlacementOutput, contiguous_scratch_words, place, place_contiguously,
     scratch_words, slots,
 };

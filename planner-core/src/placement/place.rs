@@ -34,7 +34,7 @@ pub struct Over {
 /// Buffers for placements, owned by the caller. [`slots`] gives their lengths for a number of
 /// iterations.
 #[derive(Debug)]
-pub struct Output<'o> {
+pub struct PlacementOutput<'o> {
     /// The object numbers.
     pub objects: &'o mut [u64],
     /// The ends of all allocations.
@@ -154,7 +154,7 @@ pub fn place<'o>(
     machine: &Machine,
     plan: &Plan<'o>,
     over: Over,
-    output: Output<'o>,
+    output: PlacementOutput<'o>,
     scratch: &mut Scratch<'_>,
 ) -> Result<Plan<'o>, PlacementError> {
     let iterations = over.iterations;
@@ -178,12 +178,12 @@ pub fn place_contiguously<'o>(
     plan: &Plan<'o>,
     iterations: u32,
     most_steps: u64,
-    output: Output<'o>,
+    output: PlacementOutput<'o>,
     scratch: &mut Scratch<'_>,
 ) -> Result<Plan<'o>, PlacementError> {
     let effort = (iterations, most_steps);
     place_by(graph, machine, plan, iterations, output, scratch, |plan, pieces, table, scratch| {
-        let Output { objects, ends } = table;
+        let PlacementOutput { objects, ends } = table;
         contiguous::fill(graph, plan, pieces, effort, (objects, ends), scratch)
     })
 }
@@ -194,12 +194,12 @@ fn place_by<'o>(
     machine: &Machine,
     plan: &Plan<'o>,
     iterations: u32,
-    Output { objects, ends }: Output<'o>,
+    PlacementOutput { objects, ends }: PlacementOutput<'o>,
     scratch: &mut Scratch<'_>,
     fill: impl FnOnce(
         &Plan<'_>,
         &Pieces<'_>,
-        Output<'_>,
+        PlacementOutput<'_>,
         &mut Scratch<'_>,
     ) -> Result<u64, PlacementError>,
 ) -> Result<Plan<'o>, PlacementError> {
@@ -219,7 +219,7 @@ fn place_by<'o>(
         })?;
         let ends = Buffer::Ends.first(ends, totals.allocations as usize)?;
         let objects = Buffer::Objects.first(objects, totals.slots as usize)?;
-        let lacking = fill(&plan, &pieces, Output { objects, ends }, &mut scratch)?;
+        let lacking = fill(&plan, &pieces, PlacementOutput { objects, ends }, &mut scratch)?;
         if lacking > 0 {
             return Err(PlacementError::Short { objects: lacking });
         }

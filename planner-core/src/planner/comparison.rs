@@ -157,7 +157,7 @@ impl<'c> Comparison<'c> {
             return Ok(sampled_ns - sampled_ns / GAIN);
         }
         let Request { graph, machine, budget_bytes } = *self.request;
-        Ok(bounds::period_ns(graph, machine, budget_bytes, bounds::Order::Any, scratch)?)
+        Ok(bounds::period_ns(graph, machine, budget_bytes, bounds::BoundOrder::Any, scratch)?)
     }
 }
 
@@ -218,7 +218,7 @@ impl<'o, 't> BestPlan<'o, 't> {
         let graph = sequence.graph();
         // Other strategies launch each op once.
         let bound_ns =
-            bounds::period_ns(graph, machine, budget_bytes, bounds::Order::Any, scratch)?;
+            bounds::period_ns(graph, machine, budget_bytes, bounds::BoundOrder::Any, scratch)?;
         let least_ns = bound_ns.max(sequence.compute_ns());
         let mut others_ns = u64::MAX;
         for entrant in Entrant::others() {

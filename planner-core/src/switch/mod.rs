@@ -41,7 +41,7 @@ pub use chunks::ChunkRun;
 pub use error::{Side, SwitchError};
 pub use held::{Capacity, Held, Holding};
 pub(crate) use held::{Rows, chunks};
-pub use planner::{Memory, Output, plan, scratch_words};
+pub use planner::{Memory, SwitchOutput, plan, scratch_words};
 pub use states::SharedState;
 pub use verify::{VerifiedSwitch, verify, verify_scratch_words};
 

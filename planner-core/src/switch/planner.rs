@@ -29,7 +29,7 @@ pub enum Memory {
 
 /// The caller's buffers for a switch.
 #[derive(Debug)]
-pub struct Output<'a> {
+pub struct SwitchOutput<'a> {
     /// Buffer for the second plan's chunks.
     pub chunks: &'a mut [ChunkRun],
     /// Buffer for the steps.
@@ -183,7 +183,7 @@ pub fn plan<'a>(
     to: &Verified<'_>,
     states: &[SharedState],
     memory: Memory,
-    output: Output<'a>,
+    output: SwitchOutput<'a>,
     scratch: &mut Scratch<'_>,
 ) -> Result<Switch<'a>, SwitchError> {
     let mut scratch = scratch.reborrow();
@@ -191,7 +191,7 @@ pub fn plan<'a>(
     check_memory(holding, to)?;
     let rows = Rows::new(holding, to, states, &mut scratch)?;
     let counts = [held::chunks(to), holding.capacity.chunks];
-    let Output { chunks, steps } = output;
+    let SwitchOutput { chunks, steps } = output;
     let chunks = match memory {
         Memory::Chunks => {
             matching::number(&rows, machine.chunk_bytes, counts, chunks, &mut scratch.reborrow())?

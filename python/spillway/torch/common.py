@@ -122,7 +122,7 @@ class Common(Processes):
 
 def _lack(plan):
     """Returns what this process lacks to run a plan, or an empty text."""
-    needed, has = plan.budget_bytes + plan.predicted.host_bytes, memory_bytes()
+    needed, has = plan.budget_bytes + plan.figures.host_bytes, memory_bytes()
     if needed > has:
         return f"its budget and the states outside of it take {needed} bytes, but its machine has {has}"
     if plan.mappings > MOST_MAPPINGS:

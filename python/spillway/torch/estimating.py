@@ -69,17 +69,17 @@ def estimate(
             step = source.capture(example_batch)
     settings = {} if host is None else {"host": "all"}
     graph = step.graph_for(host)
-    least_bytes = graph.least(machine, settings=settings)
+    min_feasible_bytes = graph.min_feasible_bytes(machine, settings=settings)
     times_ns = [op.measured.time_ns for op in step.operations]
     exchanges = {k for k, op in enumerate(step.operations) if op.exchanges}
     count, unit = _items(example_batch)
     items = count * devices, unit
     parts = _parts(model, step)
-    found = Estimate(graph, machine, least_bytes, items, [], times_ns, exchanges, parts)
+    found = Estimate(graph, machine, min_feasible_bytes, items, [], times_ns, exchanges, parts)
     if budgets is not None:
         found.plans.extend(graph.plan(machine, budget, settings=settings) for budget in budgets)
         return found
-    for budget_bytes in _budgets(machine, least_bytes):
+    for budget_bytes in _budgets(machine, min_feasible_bytes):
         plan = graph.plan(machine, budget_bytes, settings=settings)
         if not found.plans or _is_shorter(plan, found.plans[-1]):
             found.plans.append(plan)
@@ -94,7 +94,7 @@ class Estimate:
 
     graph: Graph
     machine: Machine
-    least_bytes: int  # of device memory
+    min_feasible_bytes: int  # of device memory
     items: tuple[int, str]  # how many an iteration of all devices has, and what they are
     plans: list[Plan]  # for each budget
     times_ns: list[int]  # of each op on the device
@@ -103,36 +103,36 @@ class Estimate:
 
     def items_per_s(self, plan: Plan) -> float:
         """Returns the rows, or tokens, of the batch in a second."""
-        return self.items[0] * 1e9 / plan.predicted.period_ns
+        return self.items[0] * 1e9 / plan.figures.period_ns
 
     def shares(self, plan: Plan) -> dict[str, float]:
         """Returns the share of the period for which the device computes, and for which each link and the host
         are busy; with several devices, also the share for which they exchange data and do not compute."""
-        speeds, predicted = json.loads(self.machine.to_json()), plan.predicted
+        speeds, figures = json.loads(self.machine.to_json()), plan.figures
         elsewhere_ns = sum(self.times_ns[op] for op in plan.host_ops)
         launches = launched(plan) if self.exchanges else []
         network_ns = sum(self.times_ns[op] for op in launches if op in self.exchanges)
         busy_ns = {
-            "device": predicted.compute_ns + predicted.repeat_ns - elsewhere_ns - network_ns,
-            "upload": predicted.h2d_bytes * 1e9 / speeds["h2d_bytes_per_s"],
-            "download": predicted.d2h_bytes * 1e9 / speeds["d2h_bytes_per_s"],
-            "host": predicted.host_ns,
+            "device": figures.compute_ns + figures.repeat_ns - elsewhere_ns - network_ns,
+            "upload": figures.h2d_bytes * 1e9 / speeds["h2d_bytes_per_s"],
+            "download": figures.d2h_bytes * 1e9 / speeds["d2h_bytes_per_s"],
+            "host": figures.host_ns,
             **({"network": network_ns} if self.exchanges else {}),
         }
-        return {name: ns / predicted.period_ns for name, ns in busy_ns.items()}
+        return {name: ns / figures.period_ns for name, ns in busy_ns.items()}
 
     def limit(self, plan: Plan) -> str:
         """Returns what is busy longest: the device, a link, the host or the network; "memory" if the device
         computes again what it had no memory to keep."""
         shares = self.shares(plan)
         most = max(shares, key=shares.__getitem__)
-        return "memory" if most == "device" and plan.predicted.repeat_ns else most
+        return "memory" if most == "device" and plan.figures.repeat_ns else most
 
     def __str__(self) -> str:
         _, unit = self.items
         has_gib = f"{self.machine.name} has {_size(self.machine.device_bytes)}"
         parts = ", ".join(f"{name} {_size(nbytes)}" for name, nbytes in self.parts.items())
-        lines = [parts, f"least device memory {_size(self.least_bytes)}; {has_gib}"]
+        lines = [parts, f"least device memory {_size(self.min_feasible_bytes)}; {has_gib}"]
         if not self.plans:
             return "\n".join(lines) + ": the step does not fit"
         columns = ["device", "upload", "download", "host", *(["network"] if self.exchanges else [])]
@@ -145,8 +145,8 @@ class Estimate:
             found = self.shares(plan)
             shares = " ".join(f"{found[name]:{widths[name]}.0%}" for name in columns)
             lines.append(
-                f"{_size(plan.budget_bytes):>10} {plan.predicted.period_ns / 1e6:8.0f} ms"
-                f" {self.items_per_s(plan):9,.0f} {_size(plan.predicted.host_bytes):>11} {shares}"
+                f"{_size(plan.budget_bytes):>10} {plan.figures.period_ns / 1e6:8.0f} ms"
+                f" {self.items_per_s(plan):9,.0f} {_size(plan.figures.host_bytes):>11} {shares}"
                 f"  {self.limit(plan)}"
             )
         return "\n".join(lines)
@@ -263,21 +263,21 @@ def _known(machine: Machine | str, speeds: Speeds | None) -> tuple[Machine, Spee
     return machine, speeds or SPEEDS[name]
 
 
-def _budgets(machine, least_bytes):
+def _budgets(machine, min_feasible_bytes):
     """Returns the least budget, and quarters of the device's memory."""
     quarters = [machine.device_bytes * k // QUARTERS for k in range(1, QUARTERS + 1)]
-    return [b for b in (least_bytes, *quarters) if least_bytes <= b <= machine.device_bytes]
+    return [b for b in (min_feasible_bytes, *quarters) if min_feasible_bytes <= b <= machine.device_bytes]
 
 
 def _is_shorter(plan, other):
     """Returns whether a plan is shorter by a thousandth or more."""
-    return plan.predicted.period_ns <= other.predicted.period_ns * 0.999
+    return plan.figures.period_ns <= other.figures.period_ns * 0.999
 
 
 def _keeps_all(plan):
     """Returns whether more memory is of no use."""
-    predicted = plan.predicted
-    return not predicted.repeat_ns and predicted.period_ns <= predicted.compute_ns
+    figures = plan.figures
+    return not figures.repeat_ns and figures.period_ns <= figures.compute_ns
 
 
 def _items(batch):

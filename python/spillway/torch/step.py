@@ -129,7 +129,7 @@ class Step(Generic[Batch, Result]):
             graph = self.graph_for(host)
             make = lambda: self._planned(graph, machine, chunk_bytes, how)
             plan = self.source.processes.planned(how | dict(host=host), make)
-            found.append(f"{plan.predicted.period_ns / 1e6:.0f} ms an iteration predicted")
+            found.append(f"{plan.figures.period_ns / 1e6:.0f} ms an iteration predicted")
         costs = self.source.setup_costs
         return plan if costs is None else plan.with_setup_costs(costs)
 
@@ -139,7 +139,7 @@ class Step(Generic[Batch, Result]):
             plan = self._plan_with_fewer_mappings(graph, plan, how)
         return plan
 
-    def least(
+    def min_feasible_bytes(
         self,
         machine: Machine | None = None,
         strategy: str = "auto",
@@ -149,7 +149,7 @@ class Step(Generic[Batch, Result]):
         """Returns the smallest budget in bytes for which the strategy has a plan. `host` is as for
         `plan`."""
         settings = {} if host is None else settings_for(self, strategy, {})
-        return self.graph_for(host).least(self._on(machine, chunk_bytes), strategy, settings)
+        return self.graph_for(host).min_feasible_bytes(self._on(machine, chunk_bytes), strategy, settings)
 
     def _on(self, machine, chunk_bytes):
         """Returns a machine, or this one, with chunks of a size."""

@@ -120,7 +120,7 @@ def planned_within(step, budget, host=None, settings={}):
     try:
         return step.plan(budget, machine, settings=settings, host=host)
     except spillway.InfeasibleError:
-        return step.plan(step.least(machine), machine, settings=settings, host=host)
+        return step.plan(step.min_feasible_bytes(machine), machine, settings=settings, host=host)
 
 
 def same(a, b, name):

@@ -171,9 +171,9 @@ def test_training(name, budget, plans, monkeypatch):
     same_dicts(optimizer.state_dict(), eager_optimizer.state_dict(), "optimizer")
     (plan,) = plans
     assert taken == {mapped_bytes(plan)}
-    assert plan.predicted.peak_bytes <= mapped_bytes(plan) <= plan.budget_bytes
+    assert plan.figures.peak_bytes <= mapped_bytes(plan) <= plan.budget_bytes
     if budget == "min":
-        assert in_chunks(plan.predicted.peak_bytes) == plan.budget_bytes
+        assert in_chunks(plan.figures.peak_bytes) == plan.budget_bytes
 
 
 def taken_at_launches(monkeypatch):

@@ -50,7 +50,7 @@ def test_a_perceptron_trains_bit_identically(device):
 
     step, train = compare(test_mlp.mlp, test_mlp.loss_fn, make, test_mlp.batches, budget="50%")
     assert device.launches >= 5 * len(step.operations)
-    assert train._session.stream and train._plan.predicted.h2d_bytes > 0
+    assert train._session.stream and train._plan.figures.h2d_bytes > 0
 
 
 @pytest.mark.short

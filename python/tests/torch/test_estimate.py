@@ -66,7 +66,7 @@ def test_without_an_optimizer_the_step_is_an_inference():
     step = spillway.torch.capture_inference(model, rows()[0])
     found = estimate(model.to("meta"), call, None, rows()[0], speeds=SPEEDS)
     assert without_costs(found.graph) == without_costs(step.graph)
-    assert found.plans[0].predicted.d2h_bytes == call(model, rows()[0].to("meta")).nbytes
+    assert found.plans[0].figures.d2h_bytes == call(model, rows()[0].to("meta")).nbytes
 
 
 def times(dtype, size=1024):
@@ -113,8 +113,8 @@ def of_wide(speeds=SPEEDS, **how):
 def test_more_memory_makes_steps_shorter_until_all_of_it_stays():
     machine = spillway.Machine("small", 6 << 30, 64 << 30, 2 << 20, 10**10, 10**10)
     found = of_wide(machine=machine)
-    periods_ns = [plan.predicted.period_ns for plan in found.plans]
-    assert found.plans[0].budget_bytes == found.least_bytes and len(periods_ns) >= 3
+    periods_ns = [plan.figures.period_ns for plan in found.plans]
+    assert found.plans[0].budget_bytes == found.min_feasible_bytes and len(periods_ns) >= 3
     assert periods_ns == sorted(periods_ns, reverse=True)
     assert found.limit(found.plans[0]) in ("upload", "download")
     assert found.limit(found.plans[-1]) == "device"
@@ -142,7 +142,7 @@ def test_the_parts_of_a_fine_tuning():
 def test_the_optimizer_runs_on_the_host():
     with_host = of_wide(budgets=["min"], host="optimizer")
     (plan,) = with_host.plans
-    assert plan.host_ops and with_host.least_bytes < of_wide(budgets=[]).least_bytes
+    assert plan.host_ops and with_host.min_feasible_bytes < of_wide(budgets=[]).min_feasible_bytes
     shares = with_host.shares(plan)
     assert 0 < shares["host"] <= 1.001 and 0 < shares["device"] <= 1.001
     assert with_host.limit(plan) == "host"
@@ -176,7 +176,7 @@ def of_devices(devices, **how):
 @pytest.mark.parametrize("devices", [2, 4])
 def test_devices_share_states_and_exchange_them(devices):
     one, several = of_devices(1, clip_grad=1.0), of_devices(devices, clip_grad=1.0)
-    assert several.least_bytes < one.least_bytes
+    assert several.min_feasible_bytes < one.min_feasible_bytes
     state_bytes = [sum(_states(found)) for found in (one, several)]
     assert state_bytes[1] == pytest.approx(state_bytes[0] / devices, rel=1e-3)
     assert several.items == (64 * devices, "rows")
@@ -202,7 +202,7 @@ def test_a_gather_that_is_launched_again_counts_again():
     exchanges = [op for op in launched(plan) if op in found.exchanges]
     network_ns = sum(found.times_ns[op] for op in exchanges)
     assert len(exchanges) > len(set(exchanges)), "the plan gathers weights again"
-    assert found.shares(plan)["network"] == pytest.approx(network_ns / plan.predicted.period_ns)
+    assert found.shares(plan)["network"] == pytest.approx(network_ns / plan.figures.period_ns)
 
 
 def test_each_device_has_a_host():
@@ -210,7 +210,7 @@ def test_each_device_has_a_host():
     (plan,) = found.plans
     assert plan.host_ops and not found.exchanges & {*plan.host_ops}
     alone = of_devices(1, budgets=["min"], host="optimizer")
-    assert plan.predicted.host_ns < 0.6 * alone.plans[0].predicted.host_ns
+    assert plan.figures.host_ns < 0.6 * alone.plans[0].figures.host_ns
 
 
 def test_the_model_and_the_optimizer_stay_as_they_were():

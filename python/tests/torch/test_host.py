@@ -78,7 +78,7 @@ def test_training_is_bit_identical(make, settings):
     assert may, "ops of the optimizer may run on the host"
     if settings is ALL:
         assert set(train._plan.host_ops) == may
-        assert train._plan.predicted.host_ns > 0 and "host ops" in train._plan.summary()
+        assert train._plan.figures.host_ns > 0 and "host ops" in train._plan.summary()
 
 
 def test_a_schedule_changes_the_rate_of_an_optimizer_on_the_host():
@@ -249,6 +249,6 @@ def test_elsewhere_all_of_the_optimizer_runs_on_the_host():
 def test_the_least_budget_may_be_smaller():
     model = wide()
     step = spillway.torch.capture(model, reconstruct, adamw(model), vectors(0))
-    least = step.least(MACHINE, host="optimizer")
-    assert least < step.least(MACHINE)
+    least = step.min_feasible_bytes(MACHINE, host="optimizer")
+    assert least < step.min_feasible_bytes(MACHINE)
     step.plan(least, MACHINE, host="optimizer").check()

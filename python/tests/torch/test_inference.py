@@ -71,7 +71,7 @@ def test_results_are_outputs_whose_downloads_are_planned(forward, times, budget)
     model = Wide()
     step, _ = compare_inference(model, make, forward, budget)
     plan = planned_within(step, budget)
-    assert plan.predicted.d2h_bytes == times * 512 * 64 * 4
+    assert plan.figures.d2h_bytes == times * 512 * 64 * 4
     infer = step.compile(plan)
     with torch.inference_mode():
         x = make(0)

@@ -60,7 +60,7 @@ def test_chunks_grow_until_a_plan_takes_few_mappings(monkeypatch):
 def test_chunk_bytes_are_whole_pages():
     step, _ = captured()
     assert step.plan("50%", chunk_bytes=2 * PAGE_BYTES).machine.chunk_bytes == 2 * PAGE_BYTES
-    assert step.least(chunk_bytes=1 << 20) >= 1 << 20
+    assert step.min_feasible_bytes(chunk_bytes=1 << 20) >= 1 << 20
     with pytest.raises(ValueError, match="chunk_bytes is 1000: not whole pages of"):
         step.plan("50%", chunk_bytes=1000)
 

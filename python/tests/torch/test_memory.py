@@ -56,10 +56,10 @@ def in_chunks(nbytes):
 @pytest.mark.parametrize("name", models.SHORT)
 def test_the_least_budget_is_taken_to_the_byte(name):
     step, batches = captured(name)
-    least = step.least(MACHINE)
+    least = step.min_feasible_bytes(MACHINE)
     plan = step.plan(least, MACHINE)
     taken = taken_by_training(step, plan, batches)
-    assert taken == {least} == {in_chunks(plan.predicted.peak_bytes)}
+    assert taken == {least} == {in_chunks(plan.figures.peak_bytes)}
 
 
 @pytest.mark.parametrize("budget", ["90%", "50%", "35%"])
@@ -69,4 +69,4 @@ def test_what_the_plan_maps_is_taken_to_the_byte(name, budget):
     plan = planned_within(step, budget)
     taken = taken_by_training(step, plan, batches)
     assert taken == {mapped_bytes(plan)}
-    assert plan.predicted.peak_bytes <= mapped_bytes(plan) <= plan.budget_bytes
+    assert plan.figures.peak_bytes <= mapped_bytes(plan) <= plan.budget_bytes

@@ -151,7 +151,7 @@ def test_models(name, budget, plans, updates):  # noqa: F811
     pair.loop(loss_fn, data)
     pair.check()
     (plan,) = plans
-    assert plan.predicted.peak_bytes <= plan.budget_bytes
+    assert plan.figures.peak_bytes <= plan.budget_bytes
     assert updates == dict(all=STEPS, joined=STEPS)
 
 

@@ -73,7 +73,7 @@ def planned_within(step, budget, machine):
     try:
         return step.plan(budget, machine, settings=dict(effort=1))
     except spillway.InfeasibleError as error:
-        return step.plan(error.least_bytes, machine, settings=dict(effort=1))
+        return step.plan(error.min_feasible_bytes, machine, settings=dict(effort=1))
 
 
 def compare(

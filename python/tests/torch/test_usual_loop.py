@@ -58,5 +58,5 @@ def test_within_35_percent(name, plans, updates):  # noqa: F811
     pair.loop(loss_fn, data)
     pair.check()
     (plan,) = plans
-    assert plan.predicted.peak_bytes <= plan.budget_bytes
+    assert plan.figures.peak_bytes <= plan.budget_bytes
     assert updates == dict(all=len(data), joined=len(data))

@@ -59,7 +59,7 @@ def train(data: list[Pairs]) -> None:
     assert_type(step.graph, spillway.Graph)
     assert_type(step.optimizer, torch.optim.Optimizer | None)
     assert_type(step.example(), Pairs)
-    assert_type(step.least(host="optimizer"), int)
+    assert_type(step.min_feasible_bytes(host="optimizer"), int)
     assert_type(step.verify(data, steps=2), int)
     plan = step.plan("8GiB", settings={"effort": 50, "repeats": False}, chunk_bytes=1 << 21)
     assert_type(plan, spillway.Plan)
@@ -113,7 +113,7 @@ def compare_devices(x: Tensor) -> None:
         assert_type(found.items_per_s(plan), float)
         assert_type(found.limit(plan), str)
         assert_type(found.shares(plan)["upload"], float)
-    assert_type(found.least_bytes, int)
+    assert_type(found.min_feasible_bytes, int)
     spillway.torch.estimate(*given, speeds=spillway.torch.Speeds(1, 1, 1, network_gb_s=1), devices=4)
     spillway.torch.estimate(model, Perceptron.predict, None, x)
     spillway.torch.estimate(*given, host="optimiser")  # type: ignore[arg-type]

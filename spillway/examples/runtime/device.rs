@@ -1,10 +1,10 @@
 //! A device of host memory: each stream is a thread, and memory is chunks behind locks.
 
-use spillway::core::backend::{
+use spillway::planner_core::backend::{
     BackendError, Chunks, DeviceAddress, DeviceRange, ErrorKind, ErrorType, HostRange, Paging,
     Point, Streams, Transfers,
 };
-use spillway::core::{PerStream, Stream};
+use spillway::planner_core::{PerStream, Stream};
 use std::fmt;
 use std::ops::Range;
 use std::sync::mpsc::{Sender, channel};

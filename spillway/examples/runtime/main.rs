@@ -4,8 +4,8 @@
 mod device;
 
 use device::{CHUNK_BYTES, Device, Fault};
-use spillway::core::backend::{Kernels, Launch, Transfers};
-use spillway::core::{HostLayout, Machine, MachineParameters, Stream};
+use spillway::planner_core::backend::{FillError, InputWriter, Kernels, Launch, StateWriter};
+use spillway::planner_core::{Machine, MachineParameters, Stream};
 use spillway::{Error, Graph, GraphBuilder, OwnedMachine, Plan, Session, TensorId};
 
 const LAYERS: usize = 8;
@@ -44,25 +44,25 @@ fn describe() -> Result<(Graph, Network), Error> {
 }
 
 fn machine() -> Result<OwnedMachine, Box<dyn std::error::Error>> {
-    let machine = Machine::new(MachineParameters {
-        device_bytes: 1 << 20,
-        host_bytes: 1 << 20,
-        chunk_bytes: CHUNK_BYTES,
-        h2d_bytes_per_s: 200_000_000,
-        d2h_bytes_per_s: 200_000_000,
-        transfer_latency_ns: 1_000,
-        map_ns_per_chunk: 0,
-        unmap_ns_per_chunk: 0,
-    })?;
-    Ok(OwnedMachine { name: "threads".to_owned(), machine, one_way_bytes_per_s: None })
+    let machine = Machine::new(
+        MachineParameters::new()
+            .with_device_bytes(1 << 20)
+            .with_host_bytes(1 << 20)
+            .with_chunk_bytes(CHUNK_BYTES)
+            .with_h2d_bytes_per_s(200_000_000)
+            .with_d2h_bytes_per_s(200_000_000)
+            .with_transfer_latency_ns(1_000),
+    )?;
+    Ok(OwnedMachine::new("threads", machine))
 }
 
 impl Kernels<Device> for Network {
     fn launch(&mut self, device: &mut Device, launch: &Launch<'_>) -> Result<(), Fault> {
         let (op, iteration) = (launch.op.index(), launch.iteration);
+        // Ops that run again write no state here, so no operand is left alone.
         let locate = |range| device.locate(range);
-        let reads = launch.reads.iter().map(locate).collect::<Result<Vec<_>, _>>()?;
-        let writes = launch.writes.iter().map(locate).collect::<Result<Vec<_>, _>>()?;
+        let reads = launch.reads.iter().flatten().map(locate).collect::<Result<Vec<_>, _>>()?;
+        let writes = launch.writes.iter().flatten().map(locate).collect::<Result<Vec<_>, _>>()?;
         device.enqueue(Stream::Compute, move || {
             let read: Vec<_> = reads.iter().map(|tensor| words(&tensor.load())).collect();
             let results = compute(op, iteration, &read);
@@ -73,20 +73,19 @@ impl Kernels<Device> for Network {
         Ok(())
     }
 
-    fn fill_states(&mut self, device: &mut Device, layout: &HostLayout<'_>) -> Result<(), Fault> {
-        self.weights.iter().try_for_each(|&weight| {
-            device.write_host(layout.offset_bytes(weight, 0, 0), &[0; WEIGHT_BYTES as usize])
-        })
+    fn fill_states(
+        &mut self,
+        states: &mut StateWriter<'_, Device>,
+    ) -> Result<(), FillError<Fault>> {
+        let zeros = [0u8; WEIGHT_BYTES as usize];
+        self.weights.iter().try_for_each(|&weight| states.write(weight, &zeros))
     }
 
     fn fill_inputs(
         &mut self,
-        device: &mut Device,
-        iteration: u64,
-        layout: &HostLayout<'_>,
-    ) -> Result<(), Fault> {
-        let slot = HostLayout::slot(iteration);
-        device.write_host(layout.offset_bytes(self.x, slot, 0), &bytes_of(&input(iteration)))
+        inputs: &mut InputWriter<'_, Device>,
+    ) -> Result<(), FillError<Fault>> {
+        inputs.write(self.x, &input(inputs.iteration()))
     }
 }
 
@@ -172,5 +171,5 @@ fn the_weights_are_right() {
     main().unwrap();
     let plan = describe().unwrap().0.plan(&machine().unwrap()).budget("50%").run().unwrap();
     let figures = plan.figures();
-    assert!(figures.repeats > 0 && figures.upload_bytes > 2 * VALUE_BYTES, "{figures:?}");
+    assert!(figures.repeats > 0 && figures.h2d_bytes > 2 * VALUE_BYTES, "{figures:?}");
 }

@@ -3,8 +3,10 @@
 use crate::decoder::{Op, Work, compute};
 use backend_host::{HostError, MappedDevice};
 use spillway::TensorId;
-use spillway::core::backend::{DeviceRange, HostKernels, HostLaunch, Kernels, Launch, Transfers};
-use spillway::core::{HostLayout, Kind};
+use spillway::planner_core::Kind;
+use spillway::planner_core::backend::{
+    DeviceRange, FillError, HostKernels, HostLaunch, InputWriter, Kernels, Launch, StateWriter,
+};
 use std::convert::Infallible;
 
 /// Kernels of the step that a session runs, and the prompt that comes next.
@@ -25,9 +27,14 @@ impl Kernels<MappedDevice> for Decoder {
             let mut values = vec![0f32; range.bytes as usize / 4];
             device.read(range, &mut values).map(|()| values)
         };
-        let read = launch.reads.iter().map(load).collect::<Result<Vec<_>, _>>()?;
+        let read = launch.reads.iter().flatten().map(load).collect::<Result<Vec<_>, _>>()?;
         let written = compute(self.work.step, self.op(launch.op), read);
-        launch.writes.iter().zip(written).try_for_each(|(to, values)| device.write(to, &values))
+        launch
+            .writes
+            .iter()
+            .flatten()
+            .zip(written)
+            .try_for_each(|(to, values)| device.write(to, &values))
     }
 
     fn on_host(&mut self) -> Option<&mut dyn HostKernels<MappedDevice>> {
@@ -37,18 +44,16 @@ impl Kernels<MappedDevice> for Decoder {
     /// Weights that look random; caches and the cursor are zeros.
     fn fill_states(
         &mut self,
-        device: &mut MappedDevice,
-        layout: &HostLayout<'_>,
-    ) -> Result<(), HostError> {
+        states: &mut StateWriter<'_, MappedDevice>,
+    ) -> Result<(), FillError<HostError>> {
         let graph = self.work.graph.owned();
         for ((id, tensor), name) in (0..).zip(&graph.tensors).zip(&graph.tensor_names) {
             if tensor.kind == Kind::State {
                 let is_weight = !name.starts_with("cache") && !name.starts_with("cursor");
                 let scale = if is_weight { 0.5 } else { 0.0 };
                 let values = noise(tensor.bytes as usize / 4, name.len() as u64 * 1000 + id);
-                let values: Vec<u8> =
-                    values.flat_map(|value| (scale * value).to_le_bytes()).collect();
-                device.write_host(layout.offset_bytes(TensorId(id as u32), 0, 0), &values)?;
+                let values: Vec<f32> = values.map(|value| scale * value).collect();
+                states.write(TensorId(id as u32), &values)?;
             }
         }
         Ok(())
@@ -56,17 +61,14 @@ impl Kernels<MappedDevice> for Decoder {
 
     fn fill_inputs(
         &mut self,
-        device: &mut MappedDevice,
-        iteration: u64,
-        layout: &HostLayout<'_>,
-    ) -> Result<(), HostError> {
+        inputs: &mut InputWriter<'_, MappedDevice>,
+    ) -> Result<(), FillError<HostError>> {
         let Some(prompt) = self.work.prompt else { return Ok(()) };
         let numbers = self.work.graph.owned().tensors[prompt.index()].bytes as usize / 4;
         let tokens = self.prompt.iter().map(|&token| f32::from(token));
         let given = [self.prompt.len() as f32].into_iter().chain(tokens);
         let given = given.chain(std::iter::repeat(0.0)).take(numbers);
-        let given: Vec<u8> = given.flat_map(f32::to_le_bytes).collect();
-        device.write_host(layout.offset_bytes(prompt, HostLayout::slot(iteration), 0), &given)
+        inputs.write(prompt, &given.collect::<Vec<f32>>())
     }
 }
 

@@ -7,7 +7,7 @@ mod kernels;
 use backend_host::{HostError, MappedDevice};
 use decoder::{LAYERS, PAGE, PAGES, Step, VOCABULARY, Work, best, work};
 use kernels::{Decoder, floats};
-use spillway::core::{Machine, MachineParameters};
+use spillway::planner_core::{Machine, MachineParameters};
 use spillway::{Capacity, OwnedMachine, Plan, Session, SessionError};
 use std::collections::HashMap;
 use std::error::Error;
@@ -44,17 +44,16 @@ fn steps() -> Vec<Step> {
 
 /// A link of 1 GB/s.
 fn machine() -> Result<OwnedMachine, Box<dyn Error>> {
-    let machine = Machine::new(MachineParameters {
-        device_bytes: 1 << 30,
-        host_bytes: 1 << 30,
-        chunk_bytes: CHUNK_BYTES,
-        h2d_bytes_per_s: 1_000_000_000,
-        d2h_bytes_per_s: 1_000_000_000,
-        transfer_latency_ns: 1000,
-        map_ns_per_chunk: 0,
-        unmap_ns_per_chunk: 0,
-    })?;
-    Ok(OwnedMachine { name: "served".to_owned(), machine, one_way_bytes_per_s: None })
+    let machine = Machine::new(
+        MachineParameters::new()
+            .with_device_bytes(1 << 30)
+            .with_host_bytes(1 << 30)
+            .with_chunk_bytes(CHUNK_BYTES)
+            .with_h2d_bytes_per_s(1_000_000_000)
+            .with_d2h_bytes_per_s(1_000_000_000)
+            .with_transfer_latency_ns(1000),
+    )?;
+    Ok(OwnedMachine::new("served", machine))
 }
 
 /// A plan for every step, in one budget.
@@ -190,12 +189,12 @@ mod tests {
         let plans = plans(BUDGET)?;
         for pages in 1..=PAGES {
             let figures = plans[&Step::Token { pages }].0.figures();
-            let kinds = figures.download_bytes_by_kind;
+            let kinds = figures.d2h_bytes_by_kind;
             let of_host = 4 * decoder::WIDTH as u64 * figures.on_host;
             assert_eq!((kinds.state, kinds.output), (0, 4 * VOCABULARY as u64), "{pages}");
             assert_eq!((kinds.input, kinds.temporary), (0, of_host), "{pages}");
             assert!(figures.on_host > 0, "layers run on the host");
-            assert!(figures.upload_bytes_by_kind.state > 0, "weights are streamed");
+            assert!(figures.h2d_bytes_by_kind.state > 0, "weights are streamed");
         }
         Ok(())
     }

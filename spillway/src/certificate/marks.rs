@@ -1,6 +1,6 @@
 //! Which ops are marks.
 
-use planner_core::bounds::Order;
+use planner_core::bounds::BoundOrder;
 use planner_core::{Graph, OpId};
 
 /// The most marks. The work grows with them, and more barely raise the bound.
@@ -8,10 +8,10 @@ const MOST: usize = 24;
 
 /// Some ops that all plans run in one order: for the given order, of all; otherwise of a path of ops that
 /// depend on each other, the one that takes longest to compute. O(operands).
-pub(super) fn marks(graph: &Graph<'_>, order: Order) -> Vec<OpId> {
+pub(super) fn marks(graph: &Graph<'_>, order: BoundOrder) -> Vec<OpId> {
     let path = match order {
-        Order::Given => graph.op_ids().collect(),
-        Order::Any => longest_path(graph),
+        BoundOrder::Given => graph.op_ids().collect(),
+        BoundOrder::Any => longest_path(graph),
     };
     thinned(graph, &path)
 }

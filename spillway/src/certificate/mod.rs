@@ -10,7 +10,7 @@ mod relaxed;
 use crate::error::Error;
 use crate::growth::buffer;
 use crate::names::Names;
-use planner_core::bounds::Order;
+use planner_core::bounds::BoundOrder;
 use planner_core::bounds::priced::{
     ONE, Price, PriceError, priced_period_ns, priced_scratch_words,
 };
@@ -34,7 +34,7 @@ pub fn find(
     work: &OwnedGraph,
     machine: &OwnedMachine,
     budget_bytes: u64,
-    (order, repeats): (Order, bool),
+    (order, repeats): (BoundOrder, bool),
 ) -> Result<OwnedCertificate, Error> {
     let graph = work.graph().map_err(|error| Error::graph(work, error))?;
     let marks = marks::marks(&graph, order);

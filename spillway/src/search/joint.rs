@@ -20,7 +20,7 @@ use workloads::OwnedPlan;
 
 /// How to search.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Settings {
+pub struct JointSettings {
     /// The seed of the random numbers.
     pub seed: u64,
     /// When to stop. Planning with full effort at the end takes part of the time.
@@ -32,7 +32,7 @@ pub struct Settings {
 /// How long to search if no limit is given.
 pub(crate) const SECONDS: f64 = 20.0;
 
-impl Default for Settings {
+impl Default for JointSettings {
     fn default() -> Self {
         let limit = Limit { seconds: Some(SECONDS), ..Limit::default() };
         Self { seed: 0, limit, repeats: Repeats::default() }
@@ -44,7 +44,7 @@ pub(crate) fn judge() -> Strategy {
     Auto::default().into()
 }
 
-impl Settings {
+impl JointSettings {
     /// Takes the first list that fits, in the current order.
     const fn quick(&self) -> Strategy {
         let Self { repeats, .. } = *self;
@@ -60,7 +60,7 @@ impl Settings {
 
 /// The result of a search.
 #[derive(Clone, Debug)]
-pub struct Found {
+pub struct JointFound {
     /// The best plan seen.
     pub plan: OwnedPlan,
     /// Its order: the id of the given op at each position.
@@ -85,8 +85,8 @@ const JUDGING: f64 = 0.6;
 /// Those of `auto`.
 pub fn plan_again(
     request: &Request<'_>,
-    settings: &Settings,
-    found: &Found,
+    settings: &JointSettings,
+    found: &JointFound,
 ) -> Result<OwnedPlan, PlanningError> {
     super::plan_in(request, &found.order, settings.thorough())
 }
@@ -97,9 +97,9 @@ pub fn plan_again(
 /// Those of `auto`, in the given order.
 pub fn search(
     request: &Request<'_>,
-    settings: &Settings,
+    settings: &JointSettings,
     watch: &mut Watch<'_>,
-) -> Result<Found, PlanningError> {
+) -> Result<JointFound, PlanningError> {
     let dependencies = Dependencies::new(request.graph);
     let mut search =
         Search { request, settings, team: Team::new(), started: Instant::now(), evaluations: 0 };
@@ -111,7 +111,7 @@ pub fn search(
         if let Ok(plan) = super::plan_in(request, &improved, settings.thorough())
             && cost(&plan) < found.cost()
         {
-            found = Found { plan, order: improved, ..found }
+            found = JointFound { plan, order: improved, ..found }
         }
     }
     found.evaluations = search.evaluations;
@@ -123,7 +123,7 @@ fn cost(plan: &OwnedPlan) -> Cost {
     plan.predicted.cost()
 }
 
-impl Found {
+impl JointFound {
     fn cost(&self) -> Cost {
         cost(&self.plan)
     }
@@ -136,7 +136,7 @@ struct Candidate {
 
 struct Search<'s, 'r> {
     request: &'s Request<'r>,
-    settings: &'s Settings,
+    settings: &'s JointSettings,
     team: Team,
     started: Instant,
     evaluations: u64,
@@ -165,9 +165,9 @@ impl Search<'_, '_> {
         &self,
         ranked: &[Candidate],
         given: Vec<u32>,
-    ) -> Result<Found, PlanningError> {
+    ) -> Result<JointFound, PlanningError> {
         let thorough = self.settings.thorough();
-        let Settings { repeats, .. } = *self.settings;
+        let JointSettings { repeats, .. } = *self.settings;
         let free = Strategy::Auto(Auto { repeats, ..Auto::default() });
         let orders = ranked.iter().take(2).map(|candidate| candidate.order.clone());
         let mut tried: Vec<_> = orders.map(|order| (order, None)).collect();
@@ -178,10 +178,10 @@ impl Search<'_, '_> {
             })
         };
         let (_, planned) = rayon::join(each, || super::plan_in(self.request, &given, free));
-        let found = |order, plan| Found { plan, order, evaluations: 0, seconds: 0.0 };
+        let found = |order, plan| JointFound { plan, order, evaluations: 0, seconds: 0.0 };
         let tried = tried.into_iter().filter_map(|(order, plan)| Some(found(order, plan?)));
         // Of equals, the first.
-        match (tried.min_by_key(Found::cost), planned) {
+        match (tried.min_by_key(JointFound::cost), planned) {
             (Some(best), Ok(plan)) if cost(&plan) >= best.cost() => Ok(best),
             (Some(best), Err(_)) => Ok(best),
             (_, planned) => Ok(found(given, planned?)),
@@ -198,7 +198,7 @@ impl Search<'_, '_> {
     ) -> Vec<u32> {
         let (mut best, mut best_cost) = (start.order.clone(), start.cost);
         let mut current = start;
-        let Settings { seed, limit, .. } = *self.settings;
+        let JointSettings { seed, limit, .. } = *self.settings;
         let judging = Limit { seconds: limit.seconds.map(|s| s * JUDGING), ..limit };
         let mut moves = Moves::new(dependencies, current.order.len());
         let mut rounds = 0;

@@ -24,7 +24,7 @@ pub(crate) struct Judge {
     operands: Vec<TensorId>,
     memory: Vec<u64>,
     classes: OwnedClasses,
-    swaps: swapping::Buffers,
+    swaps: swapping::SwapBuffers,
     plans: planning::Buffers,
 }
 
@@ -103,7 +103,11 @@ impl Judge {
         order: &[u32],
         sizes: &Sizes,
         division: &Division,
-        then: impl FnOnce(&mut swapping::Buffers, &Request<'_>, Classes<'_>) -> Result<T, PlanningError>,
+        then: impl FnOnce(
+            &mut swapping::SwapBuffers,
+            &Request<'_>,
+            Classes<'_>,
+        ) -> Result<T, PlanningError>,
     ) -> Result<T, PlanningError> {
         let Self { ops, operands, memory, classes, swaps, .. } = self;
         let graph = arrange(request.graph, order, ops, operands, memory)?;

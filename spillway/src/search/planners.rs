@@ -7,11 +7,11 @@ use crate::planning;
 use crate::strategy::{Limit, Planned, Planner, Watch};
 use crate::swapping::{self, Swap};
 use planner_core::OpId;
-use planner_core::bounds::Order;
+use planner_core::bounds::BoundOrder;
 use planner_core::planner::{PlanningError, Repeats, Request};
 use workloads::OwnedPlan;
 
-impl Planner for joint::Settings {
+impl Planner for joint::JointSettings {
     fn name(&self) -> &'static str {
         "joint"
     }
@@ -33,7 +33,7 @@ impl Planner for joint::Settings {
         request: &Request<'_>,
         watch: &mut Watch<'_>,
     ) -> Result<Planned, PlanningError> {
-        let mut found: Option<joint::Found> = None;
+        let mut found: Option<joint::JointFound> = None;
         placing::plan_by(request, |request| match &found {
             Some(found) => joint::plan_again(request, self, found),
             None => Ok(found.insert(self.search(request, watch)?).plan.clone()),
@@ -45,13 +45,13 @@ impl Planner for joint::Settings {
     }
 }
 
-impl joint::Settings {
+impl joint::JointSettings {
     /// Searches until a bound is reached at the latest.
     fn search(
         &self,
         request: &Request<'_>,
         watch: &mut Watch<'_>,
-    ) -> Result<joint::Found, PlanningError> {
+    ) -> Result<joint::JointFound, PlanningError> {
         let limit = Limit { bound_ns: bound_ns(request, self.repeats), ..self.limit };
         joint::search(request, &Self { limit, ..*self }, watch)
     }
@@ -110,5 +110,5 @@ fn bound_ns(request: &Request<'_>, repeats: Repeats) -> u64 {
         Repeats::Never => planning::lower_bound_ns,
         Repeats::Allowed => planning::lower_bound_repeats_ns,
     };
-    bound_ns(graph, machine, budget_bytes, Order::Any).unwrap_or(0)
+    bound_ns(graph, machine, budget_bytes, BoundOrder::Any).unwrap_or(0)
 }

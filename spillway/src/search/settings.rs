@@ -26,7 +26,7 @@ impl Settings<'_> {
         }
         Ok(match is_published {
             true => genetic.into(),
-            false => joint::Settings { seed: genetic.seed, limit, repeats }.into(),
+            false => joint::JointSettings { seed: genetic.seed, limit, repeats }.into(),
         })
     }
 

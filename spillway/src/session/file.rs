@@ -22,6 +22,7 @@ const METADATA: &str = "__metadata__";
 
 /// How much of the states has been copied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Copied {
     /// Bytes so far.
     pub bytes: u64,

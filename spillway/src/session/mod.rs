@@ -80,6 +80,23 @@ impl<D: Transfers + Paging, K: Kernels<D>> Session<D, K> {
         Ok(Self { device, kernels, running, iterations: 0, saved: true })
     }
 
+    /// The same with enough memory for each of some other plans, to [switch](Self::switch) to them.
+    ///
+    /// # Errors
+    /// Those of [`Session::new`].
+    pub fn with_others(
+        plan: Plan,
+        others: &[&Plan],
+        device: D,
+        kernels: K,
+    ) -> Result<Self, SessionError<D::Error>> {
+        let mut capacity = Capacity::default();
+        for other in others {
+            capacity = capacity.max(other.capacity());
+        }
+        Self::with_capacity(plan, capacity, device, kernels)
+    }
+
     /// Ends the plan and starts another between two iterations. States that both hold on the
     /// device stay there where the new plan can have their memory; the others go to the host if it
     /// lacks them, and come from there if the new plan wants them. The switch is planned and proved
@@ -358,6 +375,13 @@ impl<D, K> Session<D, K> {
     #[must_use]
     pub const fn iterations(&self) -> u64 {
         self.iterations
+    }
+
+    /// The device's memory that the session has taken for its plans.
+    #[must_use]
+    pub fn device_bytes(&self) -> u64 {
+        let executor = self.running.borrow_dependent();
+        executor.capacity().chunks.saturating_mul(executor.verified().machine().chunk_bytes)
     }
 
     /// The device.

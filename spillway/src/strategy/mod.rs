@@ -81,7 +81,7 @@ pub enum Strategy {
     Swap(Swap),
     /// A search for an order of the ops.
     #[cfg(feature = "search")]
-    Joint(joint::Settings),
+    Joint(joint::JointSettings),
     /// The published search for an order and a division of memory.
     #[cfg(feature = "search")]
     Published(genetic::Settings),
@@ -107,8 +107,8 @@ impl From<Swap> for Strategy {
 }
 
 #[cfg(feature = "search")]
-impl From<joint::Settings> for Strategy {
-    fn from(settings: joint::Settings) -> Self {
+impl From<joint::JointSettings> for Strategy {
+    fn from(settings: joint::JointSettings) -> Self {
         Self::Joint(settings)
     }
 }
@@ -128,7 +128,7 @@ impl Strategy {
         #[cfg(feature = "baselines")]
         let all = all.chain([Swap::default().into()]);
         #[cfg(feature = "search")]
-        let all = all.chain([joint::Settings::default().into()]);
+        let all = all.chain([joint::JointSettings::default().into()]);
         all
     }
 

@@ -6,7 +6,7 @@ use super::streamed::{Layers, Shape, Slots, Streamed};
 use super::{bound, candidates, hosts, knobs, layout};
 use crate::placing;
 use crate::planning;
-use planner_core::bounds::Order;
+use planner_core::bounds::BoundOrder;
 use planner_core::machine::Direction;
 use planner_core::placement::Over;
 use planner_core::plan::{ArenaPlacement, Part, PlanError, Pool, Prediction, Resident, Step};
@@ -98,7 +98,7 @@ fn on_device(
     machine: &Machine,
 ) -> Result<Option<OwnedPlan>, PlanningError> {
     let least_ns =
-        planning::lower_bound_ns(graph, machine, layers.bare_budget_bytes(), Order::Given)?;
+        planning::lower_bound_ns(graph, machine, layers.bare_budget_bytes(), BoundOrder::Given)?;
     let mut attempt = Attempt::new(layers, graph, machine);
     let guessed = candidates::guessed(layers);
     let ideal = guessed.iter().take_while(|streamed| streamed.period_ns <= least_ns);

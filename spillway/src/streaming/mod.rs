@@ -14,7 +14,7 @@
 //! `docs/explanation/planning.md` explains the search.
 //!
 //! ```
-//! use spillway::core::placement::Holder;
+//! use spillway::planner_core::placement::Holder;
 //! use spillway::streaming::{self, Layer};
 //! use spillway::{TensorId, machines};
 //!
@@ -55,7 +55,7 @@ use crate::graph::Graph;
 use crate::names::{Names, exactly};
 use crate::plan::Plan;
 use kept::Kept;
-use planner_core::{Machine, MachineParameters, OpId};
+use planner_core::{Machine, OpId};
 use std::time::Instant;
 use streamed::Layers;
 use workloads::{OwnedMachine, OwnedPlan, Shown};
@@ -70,6 +70,7 @@ const STRATEGY: &str = "streaming";
 
 /// A layer, whose weights only it reads.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Layer {
     /// Its name in errors and reports; its number where that is empty.
     pub name: String,
@@ -106,6 +107,12 @@ impl Layer {
         }
     }
 
+    /// The same layer with a name.
+    #[must_use]
+    pub fn name(self, name: impl Into<String>) -> Self {
+        Self { name: name.into(), ..self }
+    }
+
     /// The same layer, which may run on the host for so long.
     #[must_use]
     pub fn host_ns(self, time_ns: u64) -> Self {
@@ -134,7 +141,8 @@ impl Layer {
 /// The least device memory with which layers can be streamed: that of the largest which cannot run on
 /// the host, the caches and outputs of all such layers, and [room for activations](plan).
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Least {
+#[non_exhaustive]
+pub struct MinFeasible {
     /// How many bytes.
     pub bytes: u64,
     /// Of these, the bytes of caches and outputs.
@@ -145,7 +153,7 @@ pub struct Least {
 
 /// Returns the least device memory, and which layers need it. O(layers).
 #[must_use]
-pub fn least(layers: &[Layer], machine: &OwnedMachine) -> Least {
+pub fn min_feasible(layers: &[Layer], machine: &OwnedMachine) -> MinFeasible {
     let on_device = |layer: &Layer| if layer.host_ns.is_none() { layer.bytes } else { 0 };
     let rounded = |layer: &Layer| machine.machine.round_up_to_chunks(on_device(layer));
     let bytes_of = |layer: &Layer| rounded(layer).unwrap_or(u64::MAX);
@@ -157,7 +165,7 @@ pub fn least(layers: &[Layer], machine: &OwnedMachine) -> Least {
     let kept = layers.iter().map(|layer| kept::bytes_on_device(layer, &machine.machine));
     let kept_bytes = kept.fold(0, u64::saturating_add);
     let beside_bytes = kept_bytes.saturating_add(streamed::pool_bytes(activations));
-    Least {
+    MinFeasible {
         bytes: bytes.saturating_add(beside_bytes),
         kept_bytes,
         layers: largest.map(|(number, _)| number).collect(),
@@ -188,7 +196,7 @@ where
     let started = Instant::now();
     let graph = graph(layers)?;
     let (core, on) = (graph.graph(), &machine.machine);
-    let least = least(layers, machine);
+    let least = min_feasible(layers, machine);
     let needs = Needs::of(&core, on, Some(least.bytes))
         .map_err(|error| Error::planning(&Names::new(graph.owned(), &[]), error, 0))?;
     let budget_bytes = budget.bytes(&needs);
@@ -236,12 +244,12 @@ fn coarse(layers: &[Layer], machine: &Machine) -> Option<Machine> {
     let chunks = bytes / machine.chunk_bytes;
     let several = (chunks / (MOST_OBJECTS / 2)).checked_next_power_of_two()?;
     let chunk_bytes = machine.chunk_bytes.checked_mul(several)?;
-    let coarse = Machine::new(MachineParameters { chunk_bytes, ..**machine });
+    let coarse = Machine::new((**machine).with_chunk_bytes(chunk_bytes));
     coarse.ok().filter(|_| chunks > MOST_OBJECTS)
 }
 
-fn too_small(graph: &Graph, budget_bytes: u64, least: &Least) -> Error {
-    let Least { bytes: least_bytes, kept_bytes, layers } = least;
+fn too_small(graph: &Graph, budget_bytes: u64, least: &MinFeasible) -> Error {
+    let MinFeasible { bytes: min_feasible_bytes, kept_bytes, layers } = least;
     let names = &graph.owned().op_names;
     let quoted = |&number: &usize| format!("{:?}", Shown::name(&*names[number]));
     let named: Vec<_> = layers.iter().take(MOST_NAMED).map(quoted).collect();
@@ -259,8 +267,8 @@ fn too_small(graph: &Graph, budget_bytes: u64, least: &Least) -> Error {
         exactly(budget_bytes),
         named.join(", "),
         if layers.len() > 1 { "" } else { "s" },
-        exactly(*least_bytes),
+        exactly(*min_feasible_bytes),
     );
     let op = OpId(layers.first().map_or(0, |&number| number as u32));
-    Error::Infeasible { budget_bytes, least_bytes: *least_bytes, op, message }
+    Error::Infeasible { budget_bytes, min_feasible_bytes: *min_feasible_bytes, op, message }
 }

@@ -5,8 +5,11 @@ use crate::stream::Work;
 use crate::{MyDevice, MyError};
 use backend_checks::{check_host_launch, check_launch};
 use integrity::{Backend, Found, Passes, Reading, Write, value};
-use planner_core::backend::{DeviceAddress, HostKernels, HostLaunch, HostRange, Kernels, Launch};
-use planner_core::{Graph, HostLayout, Machine, MachineParameters, OpId, Stream};
+use planner_core::backend::{
+    DeviceAddress, FillError, HostKernels, HostLaunch, HostRange, InputWriter, Kernels, Launch,
+    StateWriter,
+};
+use planner_core::{Graph, Machine, MachineParameters, OpId, Stream};
 
 /// The unit of mapping. A driver knows its granularity: 2 MiB on most devices.
 const CHUNK_BYTES: u64 = 4096;
@@ -27,16 +30,14 @@ impl Backend for MyBackend {
     /// A driver looks for a device, or says why there is none.
     fn find(&self) -> Result<Found, String> {
         // The threads copy about half a gigabyte per second. A wrong speed makes plans slow, never wrong.
-        let machine = Machine::new(MachineParameters {
-            device_bytes: 1 << 30,
-            host_bytes: 1 << 30,
-            chunk_bytes: CHUNK_BYTES,
-            h2d_bytes_per_s: 500_000_000,
-            d2h_bytes_per_s: 500_000_000,
-            transfer_latency_ns: 0,
-            map_ns_per_chunk: 0,
-            unmap_ns_per_chunk: 0,
-        });
+        let machine = Machine::new(
+            MachineParameters::new()
+                .with_device_bytes(1 << 30)
+                .with_host_bytes(1 << 30)
+                .with_chunk_bytes(CHUNK_BYTES)
+                .with_h2d_bytes_per_s(500_000_000)
+                .with_d2h_bytes_per_s(500_000_000),
+        );
         let machine = machine.map_err(|error| error.to_string())?;
         Ok(Found { device: "threads over host memory".to_owned(), machine })
     }
@@ -77,19 +78,16 @@ impl Kernels<MyDevice> for MyKernels<'_> {
 
     fn fill_states(
         &mut self,
-        device: &mut MyDevice,
-        layout: &HostLayout<'_>,
-    ) -> Result<(), MyError> {
-        integrity::fill_states(&self.graph, device, layout)
+        states: &mut StateWriter<'_, MyDevice>,
+    ) -> Result<(), FillError<MyError>> {
+        integrity::fill_states(states)
     }
 
     fn fill_inputs(
         &mut self,
-        device: &mut MyDevice,
-        iteration: u64,
-        layout: &HostLayout<'_>,
-    ) -> Result<(), MyError> {
-        integrity::fill_inputs(&self.graph, device, iteration, layout)
+        inputs: &mut InputWriter<'_, MyDevice>,
+    ) -> Result<(), FillError<MyError>> {
+        integrity::fill_inputs(inputs)
     }
 }
 

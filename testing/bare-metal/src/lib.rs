@@ -127,16 +127,15 @@ pub fn digest(memory: &mut [u64; WORDS]) -> Result<u64, Failure> {
         &mut Scratch::new(&mut graph_memory),
     )
     .map_err(Failure::Graph)?;
-    let machine = Machine::new(MachineParameters {
-        device_bytes: 80_000,
-        host_bytes: 1 << 30,
-        chunk_bytes: 1024,
-        h2d_bytes_per_s: 1_000_000_000,
-        d2h_bytes_per_s: 1_000_000_000,
-        transfer_latency_ns: 500,
-        map_ns_per_chunk: 0,
-        unmap_ns_per_chunk: 0,
-    })
+    let machine = Machine::new(
+        MachineParameters::new()
+            .with_device_bytes(80_000)
+            .with_host_bytes(1 << 30)
+            .with_chunk_bytes(1024)
+            .with_h2d_bytes_per_s(1_000_000_000)
+            .with_d2h_bytes_per_s(1_000_000_000)
+            .with_transfer_latency_ns(500),
+    )
     .map_err(Failure::Machine)?;
     let launch = Step::launch(OpId(0));
     let mut steps = [launch; STEPS];

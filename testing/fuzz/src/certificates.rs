@@ -5,7 +5,7 @@ use crate::{judge, plans};
 use conformance::certificates::{includes, prices, with_prices};
 use conformance::plans::Case;
 use planner_core::Machine;
-use planner_core::bounds::Order;
+use planner_core::bounds::BoundOrder;
 use proptest::bool::weighted;
 use proptest::prelude::*;
 use spillway::certificate;
@@ -40,7 +40,7 @@ pub fn certificate(case: &Case, drawn: &Drawn) -> OwnedCertificate {
         graph: case.graph.name.clone(),
         machine: named(&case.machine).name,
         budget_bytes: case.plan.budget_bytes,
-        order: if drawn.is_any_order { Order::Any } else { Order::Given },
+        order: if drawn.is_any_order { BoundOrder::Any } else { BoundOrder::Given },
         repeats: drawn.repeats,
         bound_ns: 0,
         marks: Vec::new(),

@@ -36,15 +36,17 @@ pub fn inputs() -> impl Strategy<Value = Input> {
     let host_ns = prop_oneof![3 => Just(None), 6 => (0..=5000u64).prop_map(Some), 1 => numbers().prop_map(Some)];
     let activation_bytes = prop_oneof![20 => 1..=600u64, 1 => numbers()];
     let handing = (small, host_ns, activation_bytes).prop_map(
-        |((bytes, time_ns), host_ns, activation_bytes)| Layer {
-            host_ns,
-            activation_bytes,
-            ..Layer::new(bytes, time_ns)
+        |((bytes, time_ns), host_ns, activation_bytes)| {
+            let mut layer = Layer::new(bytes, time_ns).activation_bytes(activation_bytes);
+            layer.host_ns = host_ns;
+            layer
         },
     );
     let some = || prop_oneof![4 => Just(0), 2 => 1..=3000u64, 1 => numbers()];
     let keeping = (prop_oneof![layer.clone(), handing.clone()], some(), some()).prop_map(
-        |(layer, cache_bytes, output_bytes)| Layer { cache_bytes, output_bytes, ..layer },
+        |(layer, cache_bytes, output_bytes)| {
+            layer.cache_bytes(cache_bytes).output_bytes(output_bytes)
+        },
     );
     let layers = prop_oneof![vec(layer, 0..=12), vec(handing, 0..=12), vec(keeping, 0..=12)];
     let machine = prop_oneof![conformance::graphs::machines().boxed(), machines().boxed()];
@@ -74,7 +76,8 @@ pub fn files(input: &Input) -> Files {
 /// A call that does not return, or a wrong byte.
 pub fn check(input: &Input) -> Result<(), Fault> {
     let machine = plans::named("fuzzed", input.machine);
-    let least = returns("streaming::least", || streaming::least(&input.layers, &machine))?;
+    let least =
+        returns("streaming::min_feasible", || streaming::min_feasible(&input.layers, &machine))?;
     let more_bytes = if input.is_more { least.bytes } else { 0 };
     let budget_bytes = input.budget_bytes.saturating_add(more_bytes);
     let chunk_bytes = machine.machine.chunk_bytes;

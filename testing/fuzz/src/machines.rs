@@ -50,14 +50,14 @@ pub fn changed(machine: Machine, change: Change) -> Machine {
 
 const fn with_change(it: MachineParameters, change: Change) -> MachineParameters {
     match change {
-        Change::Device(device_bytes) => MachineParameters { device_bytes, ..it },
-        Change::Host(host_bytes) => MachineParameters { host_bytes, ..it },
-        Change::Chunk(chunk_bytes) => MachineParameters { chunk_bytes, ..it },
-        Change::Up(h2d_bytes_per_s) => MachineParameters { h2d_bytes_per_s, ..it },
-        Change::Down(d2h_bytes_per_s) => MachineParameters { d2h_bytes_per_s, ..it },
-        Change::Latency(transfer_latency_ns) => MachineParameters { transfer_latency_ns, ..it },
-        Change::Map(map_ns_per_chunk) => MachineParameters { map_ns_per_chunk, ..it },
-        Change::Unmap(unmap_ns_per_chunk) => MachineParameters { unmap_ns_per_chunk, ..it },
+        Change::Device(device_bytes) => it.with_device_bytes(device_bytes),
+        Change::Host(host_bytes) => it.with_host_bytes(host_bytes),
+        Change::Chunk(chunk_bytes) => it.with_chunk_bytes(chunk_bytes),
+        Change::Up(h2d_bytes_per_s) => it.with_h2d_bytes_per_s(h2d_bytes_per_s),
+        Change::Down(d2h_bytes_per_s) => it.with_d2h_bytes_per_s(d2h_bytes_per_s),
+        Change::Latency(transfer_latency_ns) => it.with_transfer_latency_ns(transfer_latency_ns),
+        Change::Map(map_ns_per_chunk) => it.with_map_ns_per_chunk(map_ns_per_chunk),
+        Change::Unmap(unmap_ns_per_chunk) => it.with_unmap_ns_per_chunk(unmap_ns_per_chunk),
     }
 }
 

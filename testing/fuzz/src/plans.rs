@@ -40,7 +40,7 @@ pub fn files(case: &Case) -> Vec<(&'static str, Vec<u8>)> {
 /// The machine with a name.
 #[must_use]
 pub fn named(name: &str, machine: Machine) -> OwnedMachine {
-    OwnedMachine { name: name.to_owned(), machine, one_way_bytes_per_s: None }
+    OwnedMachine::new(name, machine)
 }
 
 /// Plans that are valid, and plans that a corruption of `conformance` and mutations of this

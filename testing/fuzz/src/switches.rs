@@ -8,7 +8,8 @@ use crate::{judge, plans};
 use conformance::ledger::switch::{Between, judge as judge_switch};
 use conformance::plans::{Case, Pair, pairs, pairs_of_one_graph};
 use planner_core::switch::{
-    self, ChunkRun, Holding, Memory, Output, SharedState, SwitchPrediction, SwitchStep, TensorBytes,
+    self, ChunkRun, Holding, Memory, SharedState, SwitchOutput, SwitchPrediction, SwitchStep,
+    TensorBytes,
 };
 use planner_core::{Limits, Scratch, TensorId, Verified};
 use proptest::collection::vec;
@@ -219,7 +220,7 @@ fn check_garbage(
         vec![ChunkRun { first: 7, device_first: 7, count: 7 }; part(planned.chunks.len())];
     let bytes = TensorBytes { tensor: TensorId(7), first_byte: 7, bytes: 7 };
     let mut steps = vec![SwitchStep::Keep(bytes); part(planned.steps.len())];
-    let output = Output { chunks: &mut chunks, steps: &mut steps };
+    let output = SwitchOutput { chunks: &mut chunks, steps: &mut steps };
     let short = returns("switch::plan", || {
         let scratch = &mut Scratch::new(&mut memory);
         switch::plan(holding, other, states, input.memory, output, scratch).map(|it| it.predicted)
@@ -232,7 +233,7 @@ fn check_garbage(
 }
 
 fn forge(switch: &mut OwnedSwitch, forgery: &Forgery) {
-    let OwnedSwitch { chunks, steps, predicted } = switch;
+    let OwnedSwitch { chunks, steps, predicted, .. } = switch;
     let (len, runs) = (steps.len().max(1), chunks.len().max(1));
     let mut bytes = |at: usize, change: &dyn Fn(&mut TensorBytes)| {
         if let Some(step) = steps.get_mut(at % len) {

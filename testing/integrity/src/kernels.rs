@@ -1,7 +1,7 @@
 //! The values of states and inputs, written into the host block, and the digest of all states.
 
 use crate::value::{self, Reading, Value};
-use planner_core::backend::{HostRange, Transfers};
+use planner_core::backend::{FillError, HostRange, InputWriter, StateWriter, Transfers};
 use planner_core::{Graph, HostLayout, Kind, TensorId};
 
 /// Bounds the memory that filling takes.
@@ -13,12 +13,13 @@ const PIECE_BYTES: u64 = 1 << 20;
 /// # Errors
 /// Those of the device, after which nothing more is written.
 pub fn fill_states<D: Transfers>(
-    graph: &Graph<'_>,
-    device: &mut D,
-    layout: &HostLayout<'_>,
-) -> Result<(), D::Error> {
-    slots(graph, layout, Kind::State, 0)
-        .try_for_each(|(state, slot)| fill(device, slot, value::initial_state(state, slot.bytes)))
+    states: &mut StateWriter<'_, D>,
+) -> Result<(), FillError<D::Error>> {
+    let graph = states.graph();
+    of_kind(graph, Kind::State).try_for_each(|(state, bytes)| {
+        let value = value::initial_state(state, bytes);
+        fill(bytes, &value, |first, piece| states.write_at(state, first, piece))
+    })
 }
 
 /// Writes the [`input`](value::input) of an iteration into the slots of all inputs, in pieces
@@ -27,13 +28,12 @@ pub fn fill_states<D: Transfers>(
 /// # Errors
 /// Those of the device, after which nothing more is written.
 pub fn fill_inputs<D: Transfers>(
-    graph: &Graph<'_>,
-    device: &mut D,
-    iteration: u64,
-    layout: &HostLayout<'_>,
-) -> Result<(), D::Error> {
-    slots(graph, layout, Kind::Input, HostLayout::slot(iteration)).try_for_each(|(input, slot)| {
-        fill(device, slot, value::input(input, iteration, slot.bytes))
+    inputs: &mut InputWriter<'_, D>,
+) -> Result<(), FillError<D::Error>> {
+    let (graph, iteration) = (inputs.graph(), inputs.iteration());
+    of_kind(graph, Kind::Input).try_for_each(|(input, bytes)| {
+        let value = value::input(input, iteration, bytes);
+        fill(bytes, &value, |first, piece| inputs.write_at(input, first, piece))
     })
 }
 
@@ -62,20 +62,28 @@ pub fn slots(
     kind: Kind,
     slot: u32,
 ) -> impl Iterator<Item = (TensorId, HostRange)> {
-    graph.tensor_ids().zip(graph.tensors()).filter(move |(_, tensor)| tensor.kind == kind).map(
-        move |(id, tensor)| {
-            let offset_bytes = layout.offset_bytes(id, slot, 0);
-            (id, HostRange { offset_bytes, bytes: tensor.bytes })
-        },
-    )
+    of_kind(graph, kind).map(move |(id, bytes)| {
+        (id, HostRange { offset_bytes: layout.offset_bytes(id, slot, 0), bytes })
+    })
 }
 
-fn fill<D: Transfers>(device: &mut D, slot: HostRange, value: Value) -> Result<(), D::Error> {
+/// The tensors of a kind, with their sizes.
+fn of_kind(graph: &Graph<'_>, kind: Kind) -> impl Iterator<Item = (TensorId, u64)> {
+    let tensors = graph.tensor_ids().zip(graph.tensors());
+    tensors.filter(move |(_, tensor)| tensor.kind == kind).map(|(id, tensor)| (id, tensor.bytes))
+}
+
+/// Hands a value of so many bytes to `write`, piece by piece.
+fn fill<E>(
+    bytes: u64,
+    value: &Value,
+    mut write: impl FnMut(u64, &[u8]) -> Result<(), E>,
+) -> Result<(), E> {
     let mut piece = Vec::new();
-    for first in (0..slot.bytes).step_by(PIECE_BYTES as usize) {
-        piece.resize((slot.bytes - first).min(PIECE_BYTES) as usize, 0);
+    for first in (0..bytes).step_by(PIECE_BYTES as usize) {
+        piece.resize((bytes - first).min(PIECE_BYTES) as usize, 0);
         value.fill(first, &mut piece);
-        device.write_host(slot.offset_bytes + first, &piece)?;
+        write(first, &piece)?;
     }
     Ok(())
 }

@@ -82,8 +82,9 @@ impl Passes {
         let reads: Vec<_> = launch.reads.iter().map(pair).collect();
         let writes: Vec<_> = launch.writes.iter().map(pair).collect();
         let (reads, writes) = (DeviceRanges::new(&reads), DeviceRanges::new(&writes));
-        let is_repeat = false;
-        Self::new(graph, &Launch { op, is_repeat, iteration, reads, writes, workspace: None })
+        let mut launch = Launch::new(op, reads, writes);
+        launch.iteration = iteration;
+        Self::new(graph, &launch)
     }
 
     /// The passes of a launch that has the operands of its op: of a repeat, without what it
@@ -102,11 +103,13 @@ impl Passes {
             Some(read).filter(|_| !graph.leaves_alone(launched, tensor))
         };
         let written = graph.writes(launch.op);
-        let writes =
-            (0..).zip(written).zip(launch.writes.iter()).map(|((position, &tensor), range)| {
-                let DeviceRange { address: at, bytes } = range;
-                Write { tensor: Some(tensor), kind: graph.tensor(tensor).kind, position, at, bytes }
-            });
+        let writes = (0..).zip(written).zip(launch.writes.iter()).filter_map(
+            |((position, &tensor), range)| {
+                let DeviceRange { address: at, bytes } = range?;
+                let kind = graph.tensor(tensor).kind;
+                Some(Write { tensor: Some(tensor), kind, position, at, bytes })
+            },
+        );
         let workspace = launch.workspace.map(|DeviceRange { address: at, bytes }| Write {
             tensor: None,
             kind: Kind::Temporary,

@@ -1,9 +1,9 @@
 //! Faults at random.
 
 use crate::Layer;
-use planner_core::HostLayout;
 use planner_core::backend::{
-    BackendError, Chunks, DeviceAddress, ErrorKind, HostRange, Paging, Transfers,
+    BackendError, Chunks, DeviceAddress, ErrorKind, FillError, HostRange, InputWriter, Paging,
+    StateWriter, Transfers,
 };
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
@@ -73,11 +73,14 @@ impl Faults {
         (0..times).try_for_each(|_| copy()).map_err(FaultyError::Device)
     }
 
-    fn fill<E>(&mut self, fill: impl FnOnce() -> Result<(), E>) -> Result<(), FaultyError<E>> {
+    fn fill<E>(
+        &mut self,
+        fill: impl FnOnce() -> Result<(), FillError<E>>,
+    ) -> Result<(), FillError<FaultyError<E>>> {
         if self.occurs(self.failed_fills) {
-            return Err(FaultyError::Injected(ErrorKind::Other));
+            return Err(FillError::Device(FaultyError::Injected(ErrorKind::Other)));
         }
-        fill().map_err(FaultyError::Device)
+        fill().map_err(|error| error.map(FaultyError::Device))
     }
 
     fn allocate<E, T>(
@@ -174,20 +177,17 @@ impl<D: Transfers + Paging> Layer<D> for Faults {
 
     fn fill_states(
         &mut self,
-        device: &mut D,
-        layout: &HostLayout<'_>,
-        fill: impl FnOnce(&mut D, &HostLayout<'_>) -> Result<(), D::Error>,
-    ) -> Result<(), Self::Error> {
-        self.fill(|| fill(device, layout))
+        states: &mut StateWriter<'_, D>,
+        fill: impl FnOnce(&mut StateWriter<'_, D>) -> Result<(), FillError<D::Error>>,
+    ) -> Result<(), FillError<Self::Error>> {
+        self.fill(|| fill(states))
     }
 
     fn fill_inputs(
         &mut self,
-        device: &mut D,
-        iteration: u64,
-        layout: &HostLayout<'_>,
-        fill: impl FnOnce(&mut D, u64, &HostLayout<'_>) -> Result<(), D::Error>,
-    ) -> Result<(), Self::Error> {
-        self.fill(|| fill(device, iteration, layout))
+        inputs: &mut InputWriter<'_, D>,
+        fill: impl FnOnce(&mut InputWriter<'_, D>) -> Result<(), FillError<D::Error>>,
+    ) -> Result<(), FillError<Self::Error>> {
+        self.fill(|| fill(inputs))
     }
 }

@@ -1,10 +1,10 @@
 //! A layer between an executor and a device, and the device with a layer around it.
 
+use planner_core::Stream;
 use planner_core::backend::{
-    BackendError, Chunks, DeviceAddress, ErrorType, HostKernels, HostLaunch, HostRange, Kernels,
-    Launch, Paging, Point, Streams, Transfers,
+    BackendError, Chunks, DeviceAddress, ErrorType, FillError, HostKernels, HostLaunch, HostRange,
+    InputWriter, Kernels, Launch, Paging, Point, StateWriter, Streams, Transfers,
 };
-use planner_core::{HostLayout, Stream};
 
 /// What happens to calls on their way to a device. Each method stands for the one of the same
 /// name in [`planner_core::backend`], and hands the call on unless it is overridden.
@@ -181,11 +181,10 @@ pub trait Layer<D: Transfers + Paging> {
     /// Those of the device.
     fn fill_states(
         &mut self,
-        device: &mut D,
-        layout: &HostLayout<'_>,
-        fill: impl FnOnce(&mut D, &HostLayout<'_>) -> Result<(), D::Error>,
-    ) -> Result<(), Self::Error> {
-        Ok(fill(device, layout)?)
+        states: &mut StateWriter<'_, D>,
+        fill: impl FnOnce(&mut StateWriter<'_, D>) -> Result<(), FillError<D::Error>>,
+    ) -> Result<(), FillError<Self::Error>> {
+        fill(states).map_err(|error| error.map(Self::Error::from))
     }
 
     /// See [`Kernels::fill_inputs`], which is `fill`.
@@ -194,12 +193,10 @@ pub trait Layer<D: Transfers + Paging> {
     /// Those of the device.
     fn fill_inputs(
         &mut self,
-        device: &mut D,
-        iteration: u64,
-        layout: &HostLayout<'_>,
-        fill: impl FnOnce(&mut D, u64, &HostLayout<'_>) -> Result<(), D::Error>,
-    ) -> Result<(), Self::Error> {
-        Ok(fill(device, iteration, layout)?)
+        inputs: &mut InputWriter<'_, D>,
+        fill: impl FnOnce(&mut InputWriter<'_, D>) -> Result<(), FillError<D::Error>>,
+    ) -> Result<(), FillError<Self::Error>> {
+        fill(inputs).map_err(|error| error.map(Self::Error::from))
     }
 }
 
@@ -317,23 +314,22 @@ where
 
     fn fill_states(
         &mut self,
-        device: &mut Layered<D, L>,
-        layout: &HostLayout<'_>,
-    ) -> Result<(), L::Error> {
-        let Layered { device, layer } = device;
-        layer.fill_states(device, layout, |device, layout| self.0.fill_states(device, layout))
+        states: &mut StateWriter<'_, Layered<D, L>>,
+    ) -> Result<(), FillError<L::Error>> {
+        let (graph, layout) = (states.graph(), states.layout());
+        let Layered { device, layer } = states.device();
+        let states = &mut StateWriter::new(graph, device, layout);
+        layer.fill_states(states, |states| self.0.fill_states(states))
     }
 
     fn fill_inputs(
         &mut self,
-        device: &mut Layered<D, L>,
-        iteration: u64,
-        layout: &HostLayout<'_>,
-    ) -> Result<(), L::Error> {
-        let Layered { device, layer } = device;
-        layer.fill_inputs(device, iteration, layout, |device, iteration, layout| {
-            self.0.fill_inputs(device, iteration, layout)
-        })
+        inputs: &mut InputWriter<'_, Layered<D, L>>,
+    ) -> Result<(), FillError<L::Error>> {
+        let (graph, layout, iteration) = (inputs.graph(), inputs.layout(), inputs.iteration());
+        let Layered { device, layer } = inputs.device();
+        let inputs = &mut InputWriter::new(graph, device, layout, iteration);
+        layer.fill_inputs(inputs, |inputs| self.0.fill_inputs(inputs))
     }
 }
 

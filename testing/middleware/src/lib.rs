@@ -14,11 +14,14 @@
 //! # let weight = work.push_tensor("weight", 1000, Kind::State);
 //! # work.push_op("step", 100, 0, &[weight], &[weight]);
 //! # let graph = work.graph()?;
-//! # let machine = Machine::new(MachineParameters {
-//! #     device_bytes: 1 << 20, host_bytes: 1 << 20, chunk_bytes: 256,
-//! #     h2d_bytes_per_s: 1_000_000_000, d2h_bytes_per_s: 1_000_000_000,
-//! #     transfer_latency_ns: 10, map_ns_per_chunk: 0, unmap_ns_per_chunk: 0,
-//! # })?;
+//! # let parameters = MachineParameters::new()
+//! #     .with_device_bytes(1 << 20)
+//! #     .with_host_bytes(1 << 20)
+//! #     .with_chunk_bytes(256)
+//! #     .with_h2d_bytes_per_s(1_000_000_000)
+//! #     .with_d2h_bytes_per_s(1_000_000_000)
+//! #     .with_transfer_latency_ns(10);
+//! # let machine = Machine::new(parameters)?;
 //! # let request = Request { graph: &graph, machine: &machine, budget_bytes: 1 << 16 };
 //! # let plan = planning::plan(&request, Strategy::OnDemand)?;
 //! # let plan = plan.plan();

@@ -1,8 +1,11 @@
 //! A trace of the calls, for Perfetto.
 
 use crate::Layer;
-use planner_core::backend::{Chunks, DeviceAddress, HostRange, Launch, Paging, Point, Transfers};
-use planner_core::{HostLayout, Launched, Stream};
+use planner_core::backend::{
+    Chunks, DeviceAddress, FillError, HostRange, InputWriter, Launch, Paging, Point, StateWriter,
+    Transfers,
+};
+use planner_core::{Launched, Stream};
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, HashMap};
 use std::time::Instant;
@@ -316,20 +319,23 @@ impl<D: Transfers + Paging, C: FnMut(&D) -> u64> Layer<D> for Tracer<C> {
 
     fn fill_states(
         &mut self,
-        device: &mut D,
-        layout: &HostLayout<'_>,
-        fill: impl FnOnce(&mut D, &HostLayout<'_>) -> Result<(), D::Error>,
-    ) -> Result<(), D::Error> {
-        self.note(device, Call::FillStates, |device| fill(device, layout))
+        states: &mut StateWriter<'_, D>,
+        fill: impl FnOnce(&mut StateWriter<'_, D>) -> Result<(), FillError<D::Error>>,
+    ) -> Result<(), FillError<D::Error>> {
+        let (graph, layout) = (states.graph(), states.layout());
+        self.note(states.device(), Call::FillStates, |device| {
+            fill(&mut StateWriter::new(graph, device, layout))
+        })
     }
 
     fn fill_inputs(
         &mut self,
-        device: &mut D,
-        iteration: u64,
-        layout: &HostLayout<'_>,
-        fill: impl FnOnce(&mut D, u64, &HostLayout<'_>) -> Result<(), D::Error>,
-    ) -> Result<(), D::Error> {
-        self.note(device, Call::FillInputs { iteration }, |device| fill(device, iteration, layout))
+        inputs: &mut InputWriter<'_, D>,
+        fill: impl FnOnce(&mut InputWriter<'_, D>) -> Result<(), FillError<D::Error>>,
+    ) -> Result<(), FillError<D::Error>> {
+        let (graph, layout, iteration) = (inputs.graph(), inputs.layout(), inputs.iteration());
+        self.note(inputs.device(), Call::FillInputs { iteration }, |device| {
+            fill(&mut InputWriter::new(graph, device, layout, iteration))
+        })
     }
 }

@@ -15,16 +15,17 @@ use workloads::OwnedGraph;
 const ITERATIONS: u64 = 5;
 
 const MACHINE: Machine = {
-    let Ok(machine) = Machine::new(MachineParameters {
-        device_bytes: 1 << 20,
-        host_bytes: 1 << 20,
-        chunk_bytes: 256,
-        h2d_bytes_per_s: 1_000_000_000,
-        d2h_bytes_per_s: 1_000_000_000,
-        transfer_latency_ns: 10,
-        map_ns_per_chunk: 5,
-        unmap_ns_per_chunk: 5,
-    }) else {
+    let Ok(machine) = Machine::new(
+        MachineParameters::new()
+            .with_device_bytes(1 << 20)
+            .with_host_bytes(1 << 20)
+            .with_chunk_bytes(256)
+            .with_h2d_bytes_per_s(1_000_000_000)
+            .with_d2h_bytes_per_s(1_000_000_000)
+            .with_transfer_latency_ns(10)
+            .with_map_ns_per_chunk(5)
+            .with_unmap_ns_per_chunk(5),
+    ) else {
         panic!("the machine is not sound")
     };
     machine
@@ -144,9 +145,9 @@ fn repeats_are_traced_as_repeats() {
     let at = device.reserve(1).unwrap();
     device.map(at, Chunks { first: 0, count: 1 }).unwrap();
     for is_repeat in [false, true] {
-        let (reads, writes, iteration) = (DeviceRanges::new(&[]), [[at.0, 100]], 1);
-        let writes = DeviceRanges::new(&writes);
-        let launch = Launch { op, is_repeat, iteration, reads, writes, workspace: None };
+        let writes = [[at.0, 100]];
+        let mut launch = Launch::new(op, DeviceRanges::new(&[]), DeviceRanges::new(&writes));
+        launch.is_repeat = is_repeat;
         kernels.launch(&mut device, &launch).unwrap();
     }
     let trace = device.layer.json();

@@ -5,7 +5,7 @@ use super::json::{Document, Object, parse};
 use super::render::render;
 use crate::certificate::OwnedCertificate;
 use planner_core::OpId;
-use planner_core::bounds::Order;
+use planner_core::bounds::BoundOrder;
 use planner_core::bounds::priced::{ONE, Price};
 use serde::{Deserialize, Serialize};
 use std::borrow::Cow;
@@ -66,8 +66,8 @@ pub fn read_certificate(bytes: &[u8]) -> Result<OwnedCertificate, FormatError> {
         machine: record.machine.into_owned(),
         budget_bytes: record.budget_bytes,
         order: match record.order {
-            OrderRecord::Given => Order::Given,
-            OrderRecord::Any => Order::Any,
+            OrderRecord::Given => BoundOrder::Given,
+            OrderRecord::Any => BoundOrder::Any,
         },
         repeats: record.repeats,
         bound_ns: record.bound_ns,
@@ -89,8 +89,8 @@ pub fn write_certificate(certificate: &OwnedCertificate) -> Vec<u8> {
         machine: certificate.machine.as_str().into(),
         budget_bytes: certificate.budget_bytes,
         order: match certificate.order {
-            Order::Given => OrderRecord::Given,
-            Order::Any => OrderRecord::Any,
+            BoundOrder::Given => OrderRecord::Given,
+            BoundOrder::Any => OrderRecord::Any,
         },
         repeats: certificate.repeats,
         bound_ns: certificate.bound_ns,

@@ -33,23 +33,25 @@ struct MachineRecord<'a> {
 /// The bytes are no machine file, or [`Machine::new`] rejects what they hold.
 pub fn read_machine(bytes: &[u8]) -> Result<OwnedMachine, FormatError> {
     let record: MachineRecord<'static> = parse(bytes, Document::Machine)?;
-    let machine = Machine::new(MachineParameters {
-        device_bytes: record.device_bytes,
-        host_bytes: record.host_bytes,
-        chunk_bytes: record.chunk_bytes,
-        h2d_bytes_per_s: record.h2d_bytes_per_s,
-        d2h_bytes_per_s: record.d2h_bytes_per_s,
-        transfer_latency_ns: record.transfer_latency_ns,
-        map_ns_per_chunk: record.map_ns_per_chunk,
-        unmap_ns_per_chunk: record.unmap_ns_per_chunk,
-    });
+    let machine = Machine::new(
+        MachineParameters::new()
+            .with_device_bytes(record.device_bytes)
+            .with_host_bytes(record.host_bytes)
+            .with_chunk_bytes(record.chunk_bytes)
+            .with_h2d_bytes_per_s(record.h2d_bytes_per_s)
+            .with_d2h_bytes_per_s(record.d2h_bytes_per_s)
+            .with_transfer_latency_ns(record.transfer_latency_ns)
+            .with_map_ns_per_chunk(record.map_ns_per_chunk)
+            .with_unmap_ns_per_chunk(record.unmap_ns_per_chunk),
+    );
     let machine = machine.map_err(|error| FormatError::malformed(error.to_string()))?;
     let one_way = record.one_way_h2d_bytes_per_s.zip(record.one_way_d2h_bytes_per_s);
     let one_way_bytes_per_s = one_way.map(<[u64; 2]>::from);
     if one_way_bytes_per_s.is_some_and(|speeds| speeds.contains(&0)) {
         return Err(FormatError::malformed("a one-way link speed is 0"));
     }
-    Ok(OwnedMachine { name: record.name.into_owned(), machine, one_way_bytes_per_s })
+    Ok(OwnedMachine::new(record.name.into_owned(), machine)
+        .with_one_way_bytes_per_s(one_way_bytes_per_s))
 }
 
 /// Writes a machine as JSON.

@@ -8,7 +8,7 @@ mod chains;
 mod placed;
 mod traces;
 
-use planner_core::bounds::Order;
+use planner_core::bounds::BoundOrder;
 use planner_core::planner::Request;
 use serde_json::{Value, json};
 use spillway::planning;
@@ -98,7 +98,7 @@ fn read(files: &Files) -> (OwnedGraph, OwnedMachine, OwnedPlan) {
 fn check(files: &Files) {
     let (graph, machine, plan) = read(files);
     let (graph, machine, plan) = (graph.graph().unwrap(), &machine.machine, plan.plan());
-    for order in [Order::Given, Order::Any] {
+    for order in [BoundOrder::Given, BoundOrder::Any] {
         black_box(planning::lower_bound_ns(&graph, machine, plan.budget_bytes, order).unwrap());
     }
     black_box(planning::in_core_peak_bytes(&graph, machine).unwrap());

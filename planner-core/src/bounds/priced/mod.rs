@@ -12,7 +12,7 @@ mod visits;
 
 pub use visits::{Visit, Visits};
 
-use super::Order;
+use super::BoundOrder;
 use crate::graph::{Graph, Kind, OpId, TensorId};
 use crate::machine::Machine;
 use crate::scratch::{Limits, OutOfScratch, Scratch, total, words};
@@ -36,7 +36,7 @@ pub struct Price {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Prices<'a> {
     /// The order in which these plans run ops for the first time.
-    pub order: Order,
+    pub order: BoundOrder,
     /// Whether they may repeat repeatable ops.
     pub repeats: bool,
     /// Ops that all these plans run in this order.

@@ -180,7 +180,7 @@ impl<'w> Search<'w> {
         scratch: &mut Scratch<'_>,
     ) -> Result<(), PlanningError> {
         let Request { graph, machine, budget_bytes } = *self.request();
-        let order = bounds::Order::Any;
+        let order = bounds::BoundOrder::Any;
         let none_ns = bounds::period_with_repeats_ns(graph, machine, budget_bytes, order, scratch)?;
         let all_ns = self.some.with(Choice::ALL, scratch, |task, _| {
             let steps = task.sequence.host_steps().iter();

@@ -153,13 +153,8 @@ impl<'a, 'g> LaterUses<'a, 'g> {
         let ends = self.versions.operands_of(launch).iter();
         let ends = ends.filter_map(|&version| self.versions.end(version));
         let end = ends.map(|end| end.0).min().unwrap_or(NONE);
-        let mut facts = OpFacts {
-            successor: NONE,
-            end,
-            updates: false,
-            allocated_bytes: 0,
-            released_bytes: 0,
-        };
+        let mut facts =
+            OpFacts { successor: NONE, end, updates: false, allocated_bytes: 0, released_bytes: 0 };
         for &version in self.versions.writes(launch) {
             let (writer, reader) = (self.writer[version.index()], self.reader[version.index()]);
             facts.successor = either(facts.successor, if reader == NONE { writer } else { reader });

@@ -63,7 +63,7 @@ impl Threshold {
 /// Buffers for the lists of a plan, owned by the caller. Their lengths follow from the [limits of
 /// the graph](Limits::of_graph).
 #[derive(Debug)]
-pub struct Output<'o> {
+pub struct SwapOutput<'o> {
     /// The list. [`Limits::max_steps`] entries always suffice.
     pub steps: &'o mut [Step],
     /// One entry for each tensor.
@@ -100,15 +100,15 @@ pub fn plan<'o>(
     request: &Request<'_>,
     classes: Classes<'o>,
     threshold: Threshold,
-    output: Output<'o>,
+    output: SwapOutput<'o>,
     scratch: &mut Scratch<'_>,
 ) -> Result<Plan<'o>, PlanningError> {
     let (budget_bytes, device_bytes) = (request.budget_bytes, request.machine.device_bytes);
     if budget_bytes > device_bytes {
         return Err(PlanningError::BudgetAboveDevice { budget_bytes, device_bytes });
     }
-    let Output { steps, resident } = output;
-    let buffers = Output { steps: &mut *steps, resident: &mut *resident };
+    let SwapOutput { steps, resident } = output;
+    let buffers = SwapOutput { steps: &mut *steps, resident: &mut *resident };
     let (lengths, _) = write(request, &classes, threshold, buffers, scratch)?;
     let plan = Plan {
         budget_bytes,
@@ -142,7 +142,7 @@ pub fn estimate_ns(
     request: &Request<'_>,
     classes: Classes<'_>,
     threshold: Threshold,
-    output: Output<'_>,
+    output: SwapOutput<'_>,
     scratch: &mut Scratch<'_>,
 ) -> Result<u64, PlanningError> {
     let (_, iteration_ns) = write(request, &classes, threshold, output, scratch)?;
@@ -153,7 +153,7 @@ fn write(
     request: &Request<'_>,
     classes: &Classes<'_>,
     threshold: Threshold,
-    Output { steps, resident }: Output<'_>,
+    SwapOutput { steps, resident }: SwapOutput<'_>,
     scratch: &mut Scratch<'_>,
 ) -> Result<(Lengths, u64), PlanningError> {
     classes.check(request, scratch)?;

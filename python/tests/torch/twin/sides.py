@@ -151,7 +151,7 @@ class Planned(Side):
         step = spillway.torch.capture(model, loss_fn, optimizer, example, **settings)
         budget = self._budget
         if budget == TIGHT:  # the least, and enough for an op more after a change
-            budget = step.least(MACHINE) + 4 * MACHINE.chunk_bytes
+            budget = step.min_feasible_bytes(MACHINE) + 4 * MACHINE.chunk_bytes
         plan = step.plan(budget, MACHINE, settings=dict(effort=1))
         return _PlannedStep(self, step.compile(plan, settings=dict(effort=1)))
 

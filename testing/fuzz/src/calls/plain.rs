@@ -111,16 +111,13 @@ fn check_graph(input: &Input) -> Result<(), Fault> {
         for op in graph.op_ids() {
             let _ = (graph.op(op), graph.reads(op), graph.writes(op), graph.operands_of(op));
             let ranges = [[one, two], [two, three], [three, one]];
-            let launch = Launch {
-                op: OpId(two as u32),
-                is_repeat: two % 3 == 0,
-                iteration: three,
-                reads: DeviceRanges::new(&ranges[..(one % 4) as usize]),
-                writes: DeviceRanges::new(&ranges[..(two % 4) as usize]),
-                workspace: (three % 2 == 0)
-                    .then_some(DeviceRange { address: DeviceAddress(one), bytes: two }),
-            };
-            for launch in [launch, Launch { op, ..launch }] {
+            let reads = DeviceRanges::new(&ranges[..(one % 4) as usize]);
+            let writes = DeviceRanges::new(&ranges[..(two % 4) as usize]);
+            for op in [OpId(two as u32), op] {
+                let mut launch = Launch::new(op, reads, writes);
+                (launch.is_repeat, launch.iteration) = (two % 3 == 0, three);
+                launch.workspace = (three % 2 == 0)
+                    .then_some(DeviceRange { address: DeviceAddress(one), bytes: two });
                 let _ = check_launch(&graph, &launch);
             }
             graph.touches(op).for_each(|tensor| assert!(graph.tensor(tensor).bytes > 0));
@@ -165,16 +162,15 @@ fn check_sizes(limits: &Limits) -> Result<(), Fault> {
 
 fn check_machine(numbers: &[u64; 8]) -> Result<(), Fault> {
     let [device_bytes, host_bytes, chunk_bytes, one, two, three, four, five] = *numbers;
-    let parameters = MachineParameters {
-        device_bytes,
-        host_bytes,
-        chunk_bytes,
-        h2d_bytes_per_s: one,
-        d2h_bytes_per_s: two,
-        transfer_latency_ns: three,
-        map_ns_per_chunk: four,
-        unmap_ns_per_chunk: five,
-    };
+    let parameters = MachineParameters::new()
+        .with_device_bytes(device_bytes)
+        .with_host_bytes(host_bytes)
+        .with_chunk_bytes(chunk_bytes)
+        .with_h2d_bytes_per_s(one)
+        .with_d2h_bytes_per_s(two)
+        .with_transfer_latency_ns(three)
+        .with_map_ns_per_chunk(four)
+        .with_unmap_ns_per_chunk(five);
     let machine = returns("Machine::new", || {
         Machine::new(parameters).map_err(|error| error.to_string()).ok()
     })?;

@@ -10,7 +10,7 @@ use crate::machines::machines;
 use crate::numbers::{numbers, numbers_u32};
 use crate::plans::{self, How, strategies};
 use conformance::plans::Case;
-use planner_core::bounds::{self, Order};
+use planner_core::bounds::{self, BoundOrder};
 use planner_core::plan::{ArenaPlacement, Part, Pool, Resident};
 use planner_core::planner::swap::{self, Classes};
 use planner_core::planner::{self, Join, Output, Request, list_schedule, list_schedule_words};
@@ -163,7 +163,7 @@ fn check_bounds(input: &Input, request: &Request<'_>, limits: &Limits) -> Result
     call_with_scratch("in_core_peak_bytes", words, input.permille, |scratch| {
         bounds::in_core_peak_bytes(graph, machine, scratch)
     })?;
-    for order in [Order::Given, Order::Any] {
+    for order in [BoundOrder::Given, BoundOrder::Any] {
         call_with_scratch("bounds::period_ns", words, input.permille, |scratch| {
             bounds::period_ns(graph, machine, request.budget_bytes, order, scratch)
         })?;
@@ -242,13 +242,13 @@ fn check_swap(input: &Input, request: &Request<'_>, limits: &Limits) -> Result<(
         let is_short = input.buffer_permille != [1000; 8];
         let words = swap::scratch_words(&limits);
         call_with_scratch("swap::estimate_ns", words, input.permille, |scratch| {
-            let output = swap::Output { steps: &mut list, resident: &mut resident };
+            let output = swap::SwapOutput { steps: &mut list, resident: &mut resident };
             let ns = swap::estimate_ns(request, classes.classes(), threshold, output, scratch);
             unless_short(ns, is_short, 0)
         })?;
         let mut planned = None;
         call_with_scratch("swap::plan", words, input.permille, |scratch| {
-            let output = swap::Output { steps: &mut list, resident: &mut resident };
+            let output = swap::SwapOutput { steps: &mut list, resident: &mut resident };
             let plan = swap::plan(request, classes.classes(), threshold, output, scratch);
             let owned = plan.map(|plan: Plan<'_>| Some(OwnedPlan::from(&plan)));
             planned = unless_short(owned, is_short, None)?;

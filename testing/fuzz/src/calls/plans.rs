@@ -251,7 +251,7 @@ fn check_placing(
         placement::scratch_words(&limits),
         input.permille,
         |scratch| {
-            let output = placement::Output { objects: &mut objects, ends: &mut ends };
+            let output = placement::PlacementOutput { objects: &mut objects, ends: &mut ends };
             placement::place(graph, machine, plan, input.over, output, scratch).map(|_| ())
         },
     )?;
@@ -260,7 +260,7 @@ fn check_placing(
         placement::contiguous_scratch_words(&limits),
         input.permille,
         |scratch| {
-            let output = placement::Output { objects: &mut objects, ends: &mut ends };
+            let output = placement::PlacementOutput { objects: &mut objects, ends: &mut ends };
             let steps = input.numbers[1] % (1 << 16);
             placement::place_contiguously(graph, machine, plan, iterations, steps, output, scratch)
                 .map(|_| ())

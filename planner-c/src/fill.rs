@@ -1,0 +1,201 @@
+//! The values of states and inputs.
+
+use crate::boundary::{array, call, given_mut};
+use crate::device::Failed;
+use crate::error::{Code, Error, Failure};
+use planner_core::TensorId;
+use planner_core::backend::{FillError, HostRange, WriteError};
+use std::ffi::c_void;
+use std::slice;
+
+/// A state or an input that a callback fills. It is valid during the call alone.
+///
+/// A device with other means may write the bytes of the host block from `offset_bytes` on itself.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct Fill {
+    /// The size of this struct, which the library sets.
+    pub struct_bytes: usize,
+    /// The tensor.
+    pub tensor: u32,
+    /// The iteration, counted from 1; 0 for a state.
+    pub iteration: u64,
+    /// The size of the tensor.
+    pub bytes: u64,
+    /// Where its value lies in the host block.
+    pub offset_bytes: u64,
+    /// The library's own.
+    pub writer: *mut c_void,
+}
+
+/// Writes the whole value of one tensor into the host block.
+type Write<'w> = &'w mut dyn FnMut(&[u8]) -> Result<(), FillError<Failed>>;
+
+/// What [`Fill::writer`] points to.
+pub(crate) struct Writer<'w> {
+    tensor: TensorId,
+    range: HostRange,
+    write: Write<'w>,
+    /// The first write that failed.
+    failed: Option<FillError<Failed>>,
+}
+
+impl<'w> Writer<'w> {
+    pub(crate) fn new(tensor: TensorId, range: HostRange, write: Write<'w>) -> Self {
+        Self { tensor, range, write, failed: None }
+    }
+
+    /// What a callback gets.
+    pub(crate) const fn fill(&mut self, iteration: u64) -> Fill {
+        Fill {
+            struct_bytes: size_of::<Fill>(),
+            tensor: self.tensor.0,
+            iteration,
+            bytes: self.range.bytes,
+            offset_bytes: self.range.offset_bytes,
+            writer: (&raw mut *self).cast(),
+        }
+    }
+
+    /// What became of a callback.
+    pub(crate) fn end(self, call: &'static str, status: i32) -> Result<(), FillError<Failed>> {
+        match self.failed {
+            Some(error) => Err(error),
+            None => Ok(crate::device::check(call, status)?),
+        }
+    }
+
+    fn put<T: Copy>(&mut self, values: &[T]) -> Result<(), FillError<Failed>> {
+        let (tensor, offset_bytes) = (self.tensor, self.range.offset_bytes);
+        let align_bytes = align_of::<T>() as u64;
+        // SAFETY: the types of the functions below have no padding.
+        let bytes =
+            unsafe { slice::from_raw_parts(values.as_ptr().cast::<u8>(), size_of_val(values)) };
+        let is_whole = bytes.len() as u64 == self.range.bytes;
+        if is_whole && !offset_bytes.is_multiple_of(align_bytes) {
+            return Err(FillError::Write(WriteError::Alignment {
+                tensor,
+                offset_bytes,
+                align_bytes,
+            }));
+        }
+        (self.write)(bytes)
+    }
+}
+
+/// # Safety
+/// That of [`crate::boundary`]; the type has no padding.
+unsafe fn write<T: Copy>(
+    fill: *mut Fill,
+    values: *const T,
+    count: usize,
+    error: *mut Error,
+) -> Code {
+    let body = || {
+        // SAFETY: the caller's promise.
+        let (fill, values) = unsafe { (given_mut(fill, "fill")?, array(values, count, "values")?) };
+        // SAFETY: a callback has got it from this library, whose writer lives as long as the call.
+        let writer = unsafe { given_mut(fill.writer.cast::<Writer<'_>>(), "fill->writer") }?;
+        let written = writer.put(values);
+        written.map_err(|error| {
+            let failure = match &error {
+                FillError::Device(failed) => Failure::new(failed.code(), failed),
+                other => Failure::argument(other),
+            };
+            writer.failed.get_or_insert(error);
+            failure
+        })
+    };
+    // SAFETY: the caller's promise.
+    unsafe { call(error, body) }
+}
+
+/// Writes numbers of 32 bits (`float`) as the value of a state or an input, which they must fill.
+///
+/// # Safety
+/// The pointers are as `spillway.h` says.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn spillway_fill_f32(
+    fill: *mut Fill,
+    values: *const f32,
+    count: usize,
+    error: *mut Error,
+) -> Code {
+    // SAFETY: the caller's promise.
+    unsafe { write(fill, values, count, error) }
+}
+
+/// Writes numbers of 64 bits (`double`) as the value of a state or an input, which they must fill.
+///
+/// # Safety
+/// The pointers are as `spillway.h` says.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn spillway_fill_f64(
+    fill: *mut Fill,
+    values: *const f64,
+    count: usize,
+    error: *mut Error,
+) -> Code {
+    // SAFETY: the caller's promise.
+    unsafe { write(fill, values, count, error) }
+}
+
+/// Writes integers of 32 bits as the value of a state or an input, which they must fill.
+///
+/// # Safety
+/// The pointers are as `spillway.h` says.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn spillway_fill_i32(
+    fill: *mut Fill,
+    values: *const i32,
+    count: usize,
+    error: *mut Error,
+) -> Code {
+    // SAFETY: the caller's promise.
+    unsafe { write(fill, values, count, error) }
+}
+
+/// Writes integers of 64 bits as the value of a state or an input, which they must fill.
+///
+/// # Safety
+/// The pointers are as `spillway.h` says.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn spillway_fill_i64(
+    fill: *mut Fill,
+    values: *const i64,
+    count: usize,
+    error: *mut Error,
+) -> Code {
+    // SAFETY: the caller's promise.
+    unsafe { write(fill, values, count, error) }
+}
+
+/// Writes numbers of 16 bits, such as those of half precision, as the value of a state or an input, which they must fill.
+///
+/// # Safety
+/// The pointers are as `spillway.h` says.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn spillway_fill_u16(
+    fill: *mut Fill,
+    values: *const u16,
+    count: usize,
+    error: *mut Error,
+) -> Code {
+    // SAFETY: the caller's promise.
+    unsafe { write(fill, values, count, error) }
+}
+
+/// Writes bytes as the value of a state or an input, which they must fill.
+///
+/// # Safety
+/// The pointers are as `spillway.h` says.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn spillway_fill_bytes(
+    fill: *mut Fill,
+    values: *const u8,
+    count: usize,
+    error: *mut Error,
+) -> Code {
+    // SAFETY: the caller's promise.
+    unsafe { write(fill, values, count, error) }
+}
