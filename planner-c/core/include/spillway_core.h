@@ -123,23 +123,23 @@ typedef struct {
   uint64_t host_ns;
 } SpillwayCoreOp;
 
-// What describes a device, its host, and the links between them.
+// The parameters of a device, its host, and the links between them.
 typedef struct {
-  // Device memory.
+  // Device memory in bytes.
   uint64_t device_bytes;
-  // Host memory that may be pinned.
+  // Host memory that may be pinned, in bytes.
   uint64_t host_bytes;
-  // The unit in which device memory is mapped.
+  // Size of a chunk, the unit in which device memory is mapped.
   uint64_t chunk_bytes;
-  // Speed of the link from host to device.
+  // Bandwidth from host to device.
   uint64_t h2d_bytes_per_s;
-  // Speed of the link from device to host.
+  // Bandwidth from device to host.
   uint64_t d2h_bytes_per_s;
   // Fixed cost of one transfer.
   uint64_t transfer_latency_ns;
-  // Host time to map one chunk, for executors that map as they go.
+  // Host time to map one chunk, for executors that map while the plan runs.
   uint64_t map_ns_per_chunk;
-  // Host time to unmap one chunk, for executors that map as they go.
+  // Host time to unmap one chunk, for executors that map while the plan runs.
   uint64_t unmap_ns_per_chunk;
 } SpillwayCoreMachineParameters;
 
