@@ -166,6 +166,21 @@ proptest! {
     }
 }
 
+/// The states of a small decoder at the token plan's offsets lengthen the switch back more than they
+/// shorten the switch to the prompt.
+#[test]
+fn a_plan_that_is_better_as_it_is_stays() {
+    let decoder = Decoder {
+        layers: vec![(2714, 769), (3461, 851), (1673, 312)],
+        table_bytes: 1610,
+        link_bytes_per_s: 500_000_000,
+        permille: 865,
+    };
+    let [prompt, token] = decoder.plans().unwrap();
+    let between = prompt.between(&token).unwrap();
+    assert!(time_ns(&between, &token) <= time_ns(&prompt, &token));
+}
+
 fn decoder(permille: u64) -> Decoder {
     let layers = vec![(3000, 400); 12];
     Decoder { layers, table_bytes: 500, link_bytes_per_s: 1_000_000_000, permille }
