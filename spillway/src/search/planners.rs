@@ -33,11 +33,8 @@ impl Planner for joint::JointSettings {
         request: &Request<'_>,
         watch: &mut Watch<'_>,
     ) -> Result<Planned, PlanningError> {
-        let mut found: Option<joint::JointFound> = None;
-        placing::plan_by(request, |request| match &found {
-            Some(found) => joint::plan_again(request, self, found),
-            None => Ok(found.insert(self.search(request, watch)?).plan.clone()),
-        })
+        let again = |request: &Request<'_>, found: &_| joint::plan_again(request, self, found);
+        placed(request, |request| self.search(request, watch), |found| &found.plan, again)
     }
 
     fn limit(&self) -> Option<Limit> {
@@ -79,11 +76,8 @@ impl Planner for genetic::Settings {
         request: &Request<'_>,
         watch: &mut Watch<'_>,
     ) -> Result<Planned, PlanningError> {
-        let mut found: Option<genetic::Found> = None;
-        placing::plan_by(request, |request| match &found {
-            Some(found) => genetic::plan_again(request, self, found),
-            None => Ok(found.insert(self.search(request, watch)?).plan.clone()),
-        })
+        let again = |request: &Request<'_>, found: &_| genetic::plan_again(request, self, found);
+        placed(request, |request| self.search(request, watch), |found| &found.plan, again)
     }
 
     fn limit(&self) -> Option<Limit> {
@@ -101,6 +95,20 @@ impl genetic::Settings {
         let limit = Limit { bound_ns: bound_ns(request, Repeats::Never), ..self.limit };
         genetic::search(request, &Self { limit, ..*self }, watch)
     }
+}
+
+/// Searches once. In the smaller budgets that fixed objects ask for, plans what was found `again`.
+fn placed<F>(
+    request: &Request<'_>,
+    mut search: impl FnMut(&Request<'_>) -> Result<F, PlanningError>,
+    plan_of: fn(&F) -> &OwnedPlan,
+    again: impl Fn(&Request<'_>, &F) -> Result<OwnedPlan, PlanningError>,
+) -> Result<Planned, PlanningError> {
+    let mut found: Option<F> = None;
+    placing::plan_by(request, |request| match &found {
+        Some(found) => again(request, found),
+        None => Ok(plan_of(found.insert(search(request)?)).clone()),
+    })
 }
 
 /// A period that no order can beat.
