@@ -3,12 +3,11 @@
 use crate::network::{Launched, Network, ROWS};
 use crate::text::Text;
 use backend_vulkan::{Options, Vulkan, VulkanDevice, VulkanError};
-use integrity::slots;
 use planner_core::backend::{
     DeviceAddress, FillError, InputWriter, Kernels, Launch, StateWriter, Transfers,
 };
 use planner_core::executor::Moment;
-use planner_core::{ExecuteError, Graph, Kind, Machine, OpId, TensorId};
+use planner_core::{ExecuteError, Machine, OpId, TensorId};
 use spillway::planning;
 use std::collections::HashMap;
 use std::error::Error;
@@ -30,7 +29,6 @@ pub(crate) struct Trained {
 struct Training<'n> {
     network: &'n Network,
     text: &'n Text,
-    graph: Graph<'n>,
     pipelines: Vec<wgpu::ComputePipeline>,
     /// By op, and by the addresses of its tensors, of which a plan has few.
     bound: HashMap<(OpId, Vec<u64>), wgpu::BindGroup>,
@@ -54,7 +52,7 @@ pub(crate) fn train(
     // SAFETY: all that follows runs on this thread.
     let mut device = unsafe { vulkan.open_with_wgpu(options) }?;
     let pipelines = pipelines(&device, network);
-    let mut training = Training { network, text, graph, pipelines, bound: HashMap::new() };
+    let mut training = Training { network, text, pipelines, bound: HashMap::new() };
     let run = planning::with_executor(
         &verified,
         &mut device,
