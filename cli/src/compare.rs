@@ -40,7 +40,7 @@ pub(crate) struct Arguments {
     #[arg(short, long, value_name = "B,B,…", value_delimiter = ',', allow_hyphen_values = true)]
     #[arg(default_value = "100%,75%,50%,35%,25%,min")]
     budgets: Vec<Budget>,
-    /// Strategies, or all for every strategy except joint, which searches for seconds. For work that
+    /// Strategies, or all for every strategy except joint, which searches for seconds. If the work
     /// is not a chain, all also leaves out the strategies for chains
     #[arg(short, long, value_name = "S,S,…", value_delimiter = ',', default_value = "all")]
     strategies: Vec<Choice>,

@@ -50,8 +50,8 @@ Examples:
 
 Exit status:
   0      The command succeeded.
-  1      The request is valid but failed: the budget is too small, the plan is invalid, or the
-         results differ, for example.
+  1      The request is valid but cannot be met, for example because the budget is too small, the
+         plan is invalid or the results differ.
   2      The usage is wrong or a file is malformed.
   128+N  Signal N ended the program.";
 

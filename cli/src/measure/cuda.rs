@@ -117,8 +117,7 @@ fn shown(machine: &OwnedMachine, measured: &Measured) -> String {
         time(machine.unmap_ns_per_chunk),
     );
     if measured.mapping.waits_for_work() {
-        text +=
-            "    mapping waits for the device's work; plans with placements avoid these waits\n";
+        text += "    mapping waits for the device's work; plans with placements avoid the wait\n";
     }
     text
 }
