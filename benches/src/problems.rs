@@ -73,8 +73,8 @@ pub fn random(mut seed: u64) -> impl FnMut(u64) -> u64 {
 }
 
 /// A problem as hard as the problems of MiniMalloc. It cuts a rectangle of time and bytes into this
-/// many pieces. Each cut divides the largest of three random pieces, in time or in bytes. All pieces
-/// fit into the height of the rectangle, which is their load.
+/// many pieces. Each cut divides the largest of three random pieces, in time or in bytes. All
+/// pieces fit into the height of the rectangle, which is their load.
 #[must_use]
 pub fn generate(seed: u64, pieces: usize) -> Problem {
     const CAPACITY_BYTES: u64 = 1 << 20;

@@ -17,9 +17,9 @@ Examples:
   spillway check step.graph.json.gz plan.json.gz --machine my-machine.json
   spillway check llama:billions=8 --certificate bound.json
 
-`check` trusts nothing in the plan. It checks the structure, the waits between the steps, the proof
-that no step can go wrong, and the prediction from the beginning. For a certificate, it adds up the
-prices again in whole numbers. Their sum proves the bound, no matter how the prices were found.";
+`check` trusts nothing in the plan. It checks the structure, works out the waits between the steps
+and the prediction again, and proves that no step can go wrong. For a certificate, it adds up the
+prices in whole numbers. Their sum proves the bound, no matter how the prices were found.";
 
 /// Prove that a plan is safe for some work and that its predictions are exact, or prove the bound
 /// of a certificate.
@@ -31,8 +31,8 @@ pub(crate) struct Arguments {
     /// The plan file (- for standard input)
     #[arg(required_unless_present = "certificate")]
     plan: Option<PathBuf>,
-    /// A certificate of a lower bound on the period, from `plan --certificate`; with a plan, print
-    /// the plan's distance from the bound too
+    /// A certificate of a lower bound on the period, from `plan --certificate`. With a plan, the
+    /// command also prints the plan's distance from the bound
     #[arg(long, value_name = "FILE")]
     certificate: Option<PathBuf>,
     /// A machine file or the name of a built-in machine [default: the machine that the plan or the

@@ -16,7 +16,7 @@ Examples:
   spillway conformance --backend vulkan
 
 Each check tests one promise of the backend traits. On the simulated device, each check runs in
-twenty orders of the work, or in two orders with --chunk-bytes. The backend host is an example for
+twenty orders of the work, or in two orders with --chunk-bytes. The host backend is an example for
 new backends; its device is a part of host memory. On Vulkan, the Khronos validation layer watches
 all calls if it is installed, and each of its messages is a failure.";
 
