@@ -1,4 +1,4 @@
-//! How long planning and its parts take, over the number of ops.
+//! Measures the time of planning and of its parts over the number of ops.
 
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use planner_core::placement::Over;
@@ -70,7 +70,7 @@ fn planning_by_ops(criterion: &mut Criterion) {
     }
 }
 
-/// Layers of one size, and of many.
+/// Chains with layers of one size, and with layers of many sizes.
 fn streaming_by_layers(criterion: &mut Criterion) {
     let mut machine = machines::builtin("a100-pcie4").expect("a built-in machine");
     machine.machine = machine.machine.with_device_bytes(u64::MAX).with_host_bytes(u64::MAX);

@@ -1,5 +1,5 @@
-//! Budgets and the memory really taken, with contiguous blocks and with pages (Hayakawa &
-//! Narihira, figure 3), on a V100 with NVLink: tables, and an image.
+//! Compares budgets with the memory that runs take, with contiguous blocks and with pages (Hayakawa
+//! & Narihira, figure 3), on a V100 with NVLink. Writes tables and an image.
 //!
 //! `fragmentation SVG`
 
@@ -19,7 +19,7 @@ const MANAGERS: [(&str, Manager); 3] = [
     ("pages of 2 MiB", Manager::Pages(2 << 20)),
 ];
 
-/// As published: what the host holds already is copied, too.
+/// The published strategy, which also copies values that the host already holds.
 const WINDOW: Strategy = Strategy::Window(Window { bytes: None, published: true });
 const LMS: Strategy = Strategy::Lms(Lms { threshold: None, ahead: None });
 
@@ -88,8 +88,8 @@ fn gib(bytes: u64) -> f64 {
     bytes as f64 / (1u64 << 30) as f64
 }
 
-/// The head of a table: of each manager, the largest budget and what of the device is taken
-/// with it, segments an iteration, and the period over compute.
+/// The head of a table. For each manager: the largest budget, the device memory that a run takes
+/// with it, the segments per iteration, and the period over compute.
 fn head(name: &str) {
     print!("\n| {name} |");
     MANAGERS.iter().for_each(|(name, _)| print!(" {name}, GiB | segments | period |"));

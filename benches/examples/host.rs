@@ -39,7 +39,7 @@ fn machine(link_gb_s: u64) -> Result<Machine, Box<dyn Error>> {
     )?)
 }
 
-/// A period; none where there is no plan.
+/// The period of a plan. `None` if there is no plan.
 fn period_ns(
     work: &OwnedGraph,
     link_gb_s: u64,
@@ -123,8 +123,8 @@ fn token(text: &mut String) -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// The time of a chain of ops whose states beyond the budget are computed on the host or cross the
-/// link meanwhile: with `x` seconds on the host, the device computes the rest of the bytes.
+/// The ideal time of a chain of ops. Host and link share the states beyond the budget: the host
+/// computes with its part, and the link carries the rest at the same time.
 fn ideal_s(
     work: &OwnedGraph,
     host: f64,
@@ -135,7 +135,7 @@ fn ideal_s(
     let bytes: u64 = graph.tensors().iter().map(|tensor| tensor.bytes).sum();
     let (bytes, budget) = (bytes as f64, (budget_gib << 30) as f64);
     let compute_s = compute_ns(work)? as f64 / 1e9;
-    // Of a period, what the host takes is not taken by the device.
+    // A second on the host lengthens the period, minus the device time that the host's ops save.
     let longer = 1.0 - compute_s * host / bytes;
     let host_s = (bytes - budget - link * compute_s) / (host + link * longer);
     Ok(compute_s + host_s.max(0.0) * longer)

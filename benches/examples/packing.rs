@@ -1,7 +1,8 @@
-//! How tightly items are packed by lifetime, and how fast: writes `docs/research/packing.md`.
+//! Measures the height and the time of packing items by lifetime. Writes
+//! `docs/research/packing.md`.
 //!
-//! `packing PAGE [FOLDER]`; the folder holds problems in files of MiniMalloc, and is
-//! `../shared/data/minimalloc` beside the checkout where none is given.
+//! `packing PAGE [FOLDER]`. The folder holds problems in the format of MiniMalloc. It defaults to
+//! `../shared/data/minimalloc` beside the checkout.
 
 use planner_core::packing::{Item, Packing, default_steps};
 use spillway_benches::problems::{self, Problem, RECORDED};
@@ -26,7 +27,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// What the page says of a packing: over `of_bytes`, and over the load.
+/// The height of a packing over `of_bytes` and over the load, for the page.
 fn ratios(packing: Packing, of_bytes: u64) -> String {
     let over = |bytes: u64| packing.height_bytes as f64 / bytes as f64;
     format!("{:.4} | {:.4}", over(of_bytes), over(packing.load_bytes))
@@ -61,7 +62,7 @@ fn recorded(text: &mut String, problems: &[Problem]) -> std::fmt::Result {
     Ok(())
 }
 
-/// More items than are searched.
+/// Packs more items than the search takes.
 fn many(text: &mut String) -> std::fmt::Result {
     const COUNT: u32 = 100_000;
     writeln!(text, "\n## Many items\n")?;

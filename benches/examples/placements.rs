@@ -1,7 +1,7 @@
-//! Measures what fixed objects cost in plans of `auto`, and writes a page in Markdown.
+//! Measures the cost of fixed objects in plans of `auto`, and writes a page in Markdown.
 //!
-//! `placements PAGE [FOLDER]`; the folder of graph files defaults to `../shared/graphs` beside
-//! the checkout, and may be missing.
+//! `placements PAGE [FOLDER]`. The folder of graph files defaults to `../shared/graphs` beside the
+//! checkout, and may be missing.
 
 use backend_sim::{Counters, SimDevice, SimKernels};
 use planner_core::planner::{Auto, Host, Order, PlanningError, Repeats, Request, Strategy};
@@ -24,7 +24,7 @@ const MODELS: [&str; 3] =
     ["resnet50:batch=64", "resnet152:batch=64", "resnet50:batch=64,mode=inference"];
 /// Shares of the in-core need; 0 is the smallest feasible budget.
 const PERCENT: [u64; 5] = [75, 50, 35, 25, 0];
-/// Iterations that are run.
+/// The number of iterations of a run.
 const ITERATIONS: u64 = 10;
 
 const TITLES: &str = "| work | budget | chunks | left | longer | repeat | ranges | calls | \
@@ -55,7 +55,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     Ok(std::fs::write(page, text)?)
 }
 
-/// All cells together.
+/// The sums over all cells.
 #[derive(Default)]
 struct Tally {
     cells: u64,
@@ -86,7 +86,7 @@ fn works(folder: &Path) -> Result<Vec<OwnedGraph>, Box<dyn Error>> {
     Ok(works)
 }
 
-/// Returns the figures of a cell, or none if no plan fits.
+/// Returns the figures of a cell. `None` if no plan fits.
 fn row(
     graph: &Graph<'_>,
     machine: &Machine,

@@ -1,5 +1,5 @@
-//! Writes the tables of `docs/research/streaming.md` about lists of layers: streaming against the knobs of
-//! inference servers, and with layers on the host against splits.
+//! Writes the tables of `docs/research/streaming.md` about lists of layers. They compare streaming
+//! with the settings of inference servers, and streaming with layers on the host with splits.
 
 use planner_core::planner::{Groups, PlanningError, Request, Strategy};
 use planner_core::{Machine, MachineParameters};
@@ -7,8 +7,8 @@ use spillway::streaming::{self, Layer};
 use spillway::{Error, OwnedMachine, Plan, placing, planning};
 use std::time::{Duration, Instant};
 
-/// A decoder: its name, its layers, their width, that of the inner layer of a block, the width of keys
-/// and values, and the vocabulary. Published sizes of Llama 2.
+/// A decoder: its name, its number of layers, their width, the width of the inner layer of a block,
+/// the width of keys and values, and the vocabulary. The sizes are the published ones of Llama 2.
 const MODELS: [(&str, u64, u64, u64, u64, u64); 2] =
     [("7B", 32, 4096, 11008, 4096, 32000), ("70B", 80, 8192, 28672, 1024, 32000)];
 const FLOPS: u128 = 60_000_000_000_000;
@@ -44,7 +44,7 @@ fn machine(gigabytes_per_s: u64) -> OwnedMachine {
     OwnedMachine::new("link", machine)
 }
 
-/// Layers of a token step, each of so many bytes, on a device and a host that read so many bytes a second.
+/// The layers of a token step, their size, and the memory speeds of the device and the host.
 const COUNT: usize = 80;
 const LAYER_BYTES: u64 = 500_000_000;
 const CARD_GB_PER_S: u64 = 900;

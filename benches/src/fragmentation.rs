@@ -1,4 +1,4 @@
-//! The largest budget with which a run fits the device, by memory manager.
+//! The largest budget with which a run fits the device, for each memory manager.
 
 use backend_sim::contiguous::{CachingAllocator, ReplayError, SizeClasses, replay};
 use planner_core::planner::{PlanningError, Request, Strategy};
@@ -6,10 +6,10 @@ use planner_core::{Graph, Machine, Plan};
 use spillway::planning::Buffers;
 use std::error::Error;
 
-/// Iterations for which a plan is followed: a run that lasts so long has settled.
+/// The number of iterations of a run. After these, the memory use no longer changes.
 const ITERATIONS: u64 = 16;
 
-/// Contiguous blocks are planned for by the sizes to which allocators round them.
+/// Allocators round contiguous blocks to multiples of this size, and so do the plans.
 const BLOCK_STEP_BYTES: u64 = 512;
 
 /// The memory manager.
@@ -26,23 +26,23 @@ pub enum Manager {
 /// The largest budget with which a run fits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Largest {
-    /// The budget that the plan was given.
+    /// The budget of the plan.
     pub budget_bytes: u64,
     /// The most memory that the run takes from the device.
     pub taken_bytes: u64,
-    /// Segments that each iteration takes from the driver; with pages, none.
+    /// The segments that each iteration takes from the driver. 0 with pages.
     pub segments_per_iteration: u64,
     /// The plan's period.
     pub period_ns: u64,
 }
 
-/// Tries all multiples of `step_bytes` from the device's memory down, since a run may fit with
-/// one budget and not with a smaller one. With pages the first plan fits: its budget holds.
-/// `None` if no budget fits.
+/// Tries all multiples of `step_bytes` from the device's memory down, because a run may fit with
+/// one budget and not with a smaller one. With pages, the first plan fits, because it keeps its
+/// budget. `None` if no budget fits.
 ///
 /// # Errors
-/// A plan that moves parts of tensors, in contiguous memory, and all planning errors except
-/// a budget that is too small.
+/// A plan moves parts of tensors in contiguous memory, or planning fails for another reason than a
+/// budget that is too small.
 pub fn largest_budget(
     graph: &Graph<'_>,
     machine: &Machine,
@@ -72,7 +72,7 @@ pub fn largest_budget(
     Ok(None)
 }
 
-/// Returns the bytes that a run takes from the device, and segments per iteration, if it fits.
+/// Returns the bytes that a run takes from the device, and its segments per iteration, if it fits.
 fn run(
     graph: &Graph<'_>,
     machine: &Machine,

@@ -1,4 +1,4 @@
-//! Work of any size for the benches, and the experiments.
+//! Work of any size for the benches and the experiments.
 
 pub mod fragmentation;
 pub mod problems;

@@ -1,6 +1,6 @@
-//! Static allocation problems in the files of MiniMalloc (Moffitt, 2023): a line for each
-//! buffer with its id, the first instant of its life, the first one after it, and its size;
-//! and packing them.
+//! Reads and packs static allocation problems in the format of MiniMalloc (Moffitt, 2023). A file
+//! has one line per buffer: its id, the first instant of its life, the first instant after its
+//! life, and its size.
 
 use planner_core::Scratch;
 use planner_core::packing::{self, Item, Packing};
@@ -14,7 +14,7 @@ pub const RECORDED: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../shared/da
 /// Items to pack, and a capacity that is known to suffice.
 #[derive(Clone, Debug)]
 pub struct Problem {
-    /// In a file's name, the part before the capacity.
+    /// The part of the file's name before the capacity.
     pub name: String,
     /// A capacity into which all items fit.
     pub capacity_bytes: u64,
@@ -25,8 +25,8 @@ pub struct Problem {
 /// The problems in a folder, by name.
 ///
 /// # Errors
-/// A file that cannot be read, or is not `NAME.CAPACITY.csv`, or a line in it that is not four
-/// numbers; the sentence names the file and the line.
+/// A file cannot be read, its name is not `NAME.CAPACITY.csv`, or one of its lines is not four
+/// numbers. The message names the file and the line.
 pub fn read_folder(folder: &Path) -> Result<Vec<Problem>, Box<dyn Error>> {
     let entries = std::fs::read_dir(folder).map_err(|error| at(folder, &error))?;
     let mut paths = Vec::new();
@@ -64,7 +64,7 @@ fn item(line: &str) -> Option<Item> {
     Some(Item { first: first?.try_into().ok()?, last: last.try_into().ok()?, bytes: bytes? })
 }
 
-/// Returns a generator of random numbers below its argument, by seed.
+/// Returns a seeded generator of random numbers below its argument.
 pub fn random(mut seed: u64) -> impl FnMut(u64) -> u64 {
     move |below| {
         seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
@@ -72,9 +72,9 @@ pub fn random(mut seed: u64) -> impl FnMut(u64) -> u64 {
     }
 }
 
-/// A problem as hard as those of MiniMalloc: a stretch of time and bytes is cut into this many
-/// pieces, the largest one first, in time or in bytes; all of them fit into its height, which
-/// is their load.
+/// A problem as hard as the problems of MiniMalloc. It cuts a rectangle of time and bytes into this
+/// many pieces. Each cut divides the largest of three random pieces, in time or in bytes. All
+/// pieces fit into the height of the rectangle, which is their load.
 #[must_use]
 pub fn generate(seed: u64, pieces: usize) -> Problem {
     const CAPACITY_BYTES: u64 = 1 << 20;
@@ -113,11 +113,11 @@ pub fn generate(seed: u64, pieces: usize) -> Problem {
     }
 }
 
-/// Packs items that do not live around the end of time, and says how long that took, without
-/// allocating memory for it.
+/// Packs items whose lives do not wrap around, and returns the packing with its time. The time does
+/// not include allocations.
 ///
 /// # Panics
-/// If two items that are alive together overlap, or the reported height is wrong.
+/// Two items that are alive together overlap, or the reported height is wrong.
 #[must_use]
 pub fn pack(items: &[Item], most_steps: u64) -> (Packing, Duration) {
     let mut memory = vec![0; packing::scratch_words(items.len())];
@@ -131,7 +131,7 @@ pub fn pack(items: &[Item], most_steps: u64) -> (Packing, Duration) {
     (packing, took)
 }
 
-/// A sweep over the beginnings, with those alive sorted by offset.
+/// Sweeps over the starts of lives, with the live items sorted by offset.
 fn check(items: &[Item], offsets: &[u64], height_bytes: u64) {
     let mut order: Vec<usize> = (0..items.len()).filter(|&at| items[at].bytes > 0).collect();
     order.sort_by_key(|&at| items[at].first);

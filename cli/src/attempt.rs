@@ -1,4 +1,4 @@
-//! An attempt to plan: a proved plan, or the reason why there is none, with what is known either way.
+//! An attempt to plan: the proved plan or the error, with the figures known in either case.
 
 use crate::failure::Failure;
 use crate::figures::Figures;
@@ -6,20 +6,20 @@ use crate::{searching, shortage};
 use planner_core::planner::PlanningError;
 use spillway::{Error, Plan, Prepared};
 
-/// What planning came to.
+/// The result of planning.
 #[derive(Debug)]
 pub(crate) struct Attempt {
-    /// What is known so far.
+    /// The figures known with or without a plan.
     pub(crate) figures: Figures,
-    /// The plan, or why there is none.
+    /// The plan, or the error that prevented it.
     pub(crate) plan: Result<Plan, Error>,
 }
 
 impl Attempt {
-    /// Plans.
+    /// Makes and proves a plan.
     ///
     /// # Errors
-    /// The planner made an invalid plan. Such a plan is never written or run.
+    /// The planner made an invalid plan, which is never written or run.
     pub(crate) fn make(mut prepared: Prepared) -> Result<Self, Failure> {
         let plan = searching::plan(&mut prepared);
         let figures = Figures::new(prepared.context().clone());
@@ -36,10 +36,10 @@ impl Attempt {
         }
     }
 
-    /// The plan with its figures.
+    /// Returns the plan with its figures.
     ///
     /// # Errors
-    /// The reason why there is no plan, with what would help.
+    /// There is no plan. The message says why and what would help.
     pub(crate) fn into_plan(self, prepared: &Prepared) -> Result<(Figures, Plan), Failure> {
         let Self { figures, plan } = self;
         let error = match plan {
@@ -57,11 +57,11 @@ impl Attempt {
     }
 }
 
-/// Why there is no plan, and what helps.
+/// Says why there is no plan, and what the user can do.
 pub(crate) fn reason(error: &Error) -> String {
     match error {
         Error::Planning { error: PlanningError::NoChain { .. }, message } => {
-            format!("{message}; `spillway export chain` converts a training step to one")
+            format!("{message}; `spillway export chain` converts a training step to a chain")
         }
         _ => error.to_string(),
     }

@@ -1,4 +1,4 @@
-//! The backends. One is added by a file that holds its `ENTRY`, and a line of [`ALL`].
+//! The backends. To add one, write a file with its `ENTRY` and add a line to [`ALL`].
 
 #[cfg(feature = "cuda")]
 pub(crate) mod cuda;
@@ -25,7 +25,7 @@ use missing::cuda;
 #[cfg(not(feature = "vulkan"))]
 use missing::vulkan;
 
-/// All backends, in the order in which they are listed.
+/// All backends, in the order of the lists that the program prints.
 static ALL: &[&Entry] = &[&sim::ENTRY, &host::ENTRY, &vulkan::ENTRY, &cuda::ENTRY];
 
 /// All backends.
@@ -33,12 +33,12 @@ pub(crate) fn all() -> impl Iterator<Item = &'static Entry> {
     ALL.iter().copied()
 }
 
-/// Those that run plans.
+/// The backends that run plans.
 pub(crate) fn runners() -> impl Iterator<Item = &'static Entry> {
     all().filter(|entry| entry.runs.is_some())
 }
 
-/// Takes the name of one of these backends.
+/// A parser for the names of these backends.
 pub(crate) fn parser(
     backends: impl Iterator<Item = &'static Entry>,
 ) -> impl TypedValueParser<Value = &'static Entry> {
@@ -52,24 +52,24 @@ impl Entry {
     /// Chooses the device that runs a plan.
     ///
     /// # Errors
-    /// Options that the backend does not take, or a choice of device that makes no sense.
+    /// The backend does not take one of the options, or the choice of a device is malformed.
     pub(crate) fn open(&self, options: Options) -> Result<Box<dyn Runner>, Failure> {
         let Some(runs) = &self.runs else {
-            return Err(Failure::bad_input(format!("the backend {} runs no plans", self.name)));
+            return Err(Failure::bad_input(format!("the backend {} cannot run plans", self.name)));
         };
         if options.graph && !runs.graphs {
             let with_graphs = |entry: &&Entry| entry.runs.as_ref().is_some_and(|runs| runs.graphs);
             let names: Vec<_> = all().filter(with_graphs).map(|entry| entry.name).collect();
             let names = names.join(" or ");
-            return Err(Failure::bad_input(format!("--graph is for the backend {names}")));
+            return Err(Failure::bad_input(format!("--graph needs the backend {names}")));
         }
         if options.seed.is_some() && !runs.seeds {
             return Err(Failure::bad_input(
-                "--seed is for simulated devices; a real device chooses its own order",
+                "--seed needs a simulated device; a real device chooses its own order",
             ));
         }
         if options.delays.is_some() && !runs.seeds {
-            return Err(Failure::bad_input("--delays is for simulated devices"));
+            return Err(Failure::bad_input("--delays needs a simulated device"));
         }
         (runs.open)(options)
     }

@@ -1,4 +1,4 @@
-//! Certificates: the bound that a certificate proves, and the plans that the bound holds for.
+//! Certificates: their bounds, and the plans for which these bounds hold.
 
 use crate::failure::Failure;
 use crate::figures::Figures;
@@ -11,13 +11,13 @@ use spillway::units::{percent, time};
 use std::path::Path;
 use workloads::{OwnedCertificate, OwnedMachine, Shown, format};
 
-/// Reads a certificate. Only its form is checked.
+/// Reads a certificate and checks its form only.
 pub(crate) fn load(path: &Path) -> Result<OwnedCertificate, Failure> {
     let bytes = format::load(path).map_err(|error| Failure::reading(&error))?;
     format::read_certificate(&bytes).map_err(|error| Failure::reading(&error.in_file(path)))
 }
 
-/// What a certificate proves, as `--json` prints it.
+/// The bound that a certificate proves, as `--json` prints it.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub(crate) struct Proof {
     bound_ns: u64,
@@ -29,10 +29,10 @@ pub(crate) struct Proof {
 }
 
 impl Proof {
-    /// Adds up what a certificate proves.
+    /// Adds up the prices of a certificate to a bound.
     ///
     /// # Errors
-    /// It is for something else, or claims more.
+    /// The certificate is for other work or another machine, or it claims more than it proves.
     pub(crate) fn of(
         graph: &Graph,
         machine: &OwnedMachine,
@@ -53,27 +53,27 @@ impl Proof {
         Ok(Self { bound_ns, budget_bytes, order, repeats, bound })
     }
 
-    /// Why it says nothing of a plan.
+    /// Why the bound does not hold for a plan. `None` if it holds.
     pub(crate) fn objection(&self, figures: &Figures) -> Option<&'static str> {
         let planned = figures.planned?;
         if figures.context.budget_bytes > self.budget_bytes {
-            return Some("its budget is smaller than that of the plan");
+            return Some("its budget is smaller than the plan's budget");
         }
         if planned.on_host > 0 {
-            return Some("it is for plans that run every op on the device, and the plan does not");
+            return Some("it holds for plans on the device alone; this plan runs ops on the host");
         }
         if self.bound.holds_for(&planned) {
             return None;
         }
         Some(match self.bound.order {
             BoundOrder::Given if planned.reordered => {
-                "it is for plans that run the ops in the given order, and the plan does not"
+                "it holds for plans in the given order; this plan runs the ops in another order"
             }
-            _ => "it is for plans that run each op once, and the plan repeats some",
+            _ => "it holds for plans that run each op once; this plan repeats ops",
         })
     }
 
-    /// In one line.
+    /// The bound in one line.
     pub(crate) fn sentence(&self) -> String {
         let Bound { order, repeats, .. } = self.bound;
         let that = if repeats { "" } else { " that runs each op once" };
@@ -89,7 +89,7 @@ impl Proof {
         )
     }
 
-    /// How far a plan is above it.
+    /// The distance of a plan's period from the bound.
     pub(crate) fn gap(&self, period_ns: u64) -> String {
         match period_ns.checked_sub(self.bound_ns) {
             Some(above_ns) if above_ns > 0 => {

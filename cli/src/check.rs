@@ -17,12 +17,12 @@ Examples:
   spillway check step.graph.json.gz plan.json.gz --machine my-machine.json
   spillway check llama:billions=8 --certificate bound.json
 
-Nothing in the plan is believed: its structure, the waits between its steps, the proof that
-no step can go wrong, and its prediction are all worked out again. Of a certificate, the prices
-are added up again in whole numbers: they prove a bound, however they were found.";
+`check` trusts nothing in the plan. It checks the structure, works out the waits between the steps
+and the prediction again, and proves that no step can go wrong. For a certificate, it adds up the
+prices in whole numbers. Their sum proves the bound, no matter how the prices were found.";
 
-/// Prove that a plan is safe for some work, and that its predictions are exact; or that no plan
-/// can be faster than a certificate says.
+/// Prove that a plan is safe for some work and that its predictions are exact, or prove the bound
+/// of a certificate.
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Arguments {
@@ -31,12 +31,12 @@ pub(crate) struct Arguments {
     /// The plan file (- for standard input)
     #[arg(required_unless_present = "certificate")]
     plan: Option<PathBuf>,
-    /// A certificate of a bound on the period, as `plan --certificate` writes it. The bound is added
-    /// up again; with a plan, the plan's distance from the bound is printed too
+    /// A certificate of a lower bound on the period, from `plan --certificate`. With a plan, the
+    /// command also prints the plan's distance from the bound
     #[arg(long, value_name = "FILE")]
     certificate: Option<PathBuf>,
-    /// A machine file or the name of a built-in machine [default: the machine that the
-    /// plan or the certificate names]
+    /// A machine file or the name of a built-in machine [default: the machine that the plan or the
+    /// certificate names]
     #[arg(short, long, value_name = "M")]
     machine: Option<String>,
     /// Print one JSON object and nothing else
@@ -44,7 +44,7 @@ pub(crate) struct Arguments {
     pub(crate) json: bool,
 }
 
-/// The verdict, and the figures as worked out again.
+/// The verdict, with the recomputed figures.
 #[derive(Serialize)]
 struct Verdict {
     valid: bool,
@@ -87,7 +87,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
                 let proof = Proof::of(&graph, &machine, &certificate, path)?;
                 print_certified(graph.name(), &machine.name, proof, *json)
             }
-            // The usage demands one of them.
+            // The argument parser requires a plan or a certificate.
             None => Ok(()),
         };
     };
@@ -97,7 +97,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
         match proof.objection(&figures) {
             None => Ok(proof),
             Some(objection) => Err(Failure::cannot(format!(
-                "{}: it proves nothing of this plan: {objection}",
+                "{}: the certificate does not hold for this plan: {objection}",
                 Shown::path(path)
             ))),
         }
@@ -123,7 +123,7 @@ fn print_certified(graph: &str, machine: &str, proof: Proof, json: bool) -> Resu
     output::print(format!("proved: {}\n", proof.sentence()))
 }
 
-/// The figures of a plan that is valid.
+/// Proves a plan from a file, and returns its figures.
 fn check_plan(
     graph: &Graph,
     machine: &OwnedMachine,

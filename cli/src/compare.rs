@@ -25,7 +25,7 @@ Examples:
 /// Plan the same work with several strategies under several budgets.
 ///
 /// The table shows each plan's period, relative to compute alone. Every plan is proved safe.
-/// More memory never makes `auto` slower: if it would, the plan for less memory is used.
+/// More memory never makes `auto` slower: it keeps a plan for less memory if that plan is faster.
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Arguments {
@@ -36,21 +36,21 @@ pub(crate) struct Arguments {
     /// [default: the machine in the chain file, else v100-pcie3]
     #[arg(short, long, value_name = "M")]
     machine: Option<String>,
-    /// Budgets, as `plan` takes them; min is the smallest that any of the strategies can use
+    /// Budgets, as `plan` takes them; min is the smallest budget that any of the strategies can use
     #[arg(short, long, value_name = "B,B,…", value_delimiter = ',', allow_hyphen_values = true)]
     #[arg(default_value = "100%,75%,50%,35%,25%,min")]
     budgets: Vec<Budget>,
-    /// Strategies, or all: every strategy except joint, which searches for seconds, and except
-    /// those for chains if the work is not a chain
+    /// Strategies, or all for every strategy except joint, which searches for seconds. If the work
+    /// is not a chain, all also leaves out the strategies for chains
     #[arg(short, long, value_name = "S,S,…", value_delimiter = ',', default_value = "all")]
     strategies: Vec<Choice>,
-    /// The bound that plans are compared with; it holds for plans that run each op once
+    /// The bound on the period to show; it holds for plans that run each op once
     #[arg(long, value_name = "BOUND", value_enum, default_value = "cheap")]
     bound: Bound,
     /// Plan without fixing physical objects, as `plan --no-placements` does
     #[arg(long)]
     no_placements: bool,
-    /// Draw the comparison to this file: a self-contained SVG image
+    /// Draw the comparison to this file, as a self-contained SVG image
     #[arg(long, value_name = "F.svg")]
     plot: Option<PathBuf>,
     /// Print one JSON object and nothing else
@@ -61,10 +61,10 @@ pub(crate) struct Arguments {
 /// Which bound to compare with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Bound {
-    /// Compute time, and the bytes that must cross each link in any order of the ops
+    /// The compute time, and the bytes that must cross each link in any order of the ops
     Cheap,
-    /// Also a linear program for the given order: much tighter, but takes seconds to minutes
-    /// per budget for thousands of ops (not in every build)
+    /// Also the bound of a linear program for the given order: much tighter, but takes seconds to
+    /// minutes per budget for thousands of ops (not in every build)
     Lp,
 }
 
@@ -89,8 +89,8 @@ impl FromStr for Choice {
     }
 }
 
-/// Each strategy once, in the order asked for, ready to plan. All are those that do not search and that
-/// can plan the work.
+/// Each requested strategy once, in the given order, ready to plan. `all` means every strategy that
+/// does not search and that can plan the work.
 fn chosen(
     choices: &[Choice],
     prepare: impl Fn(Strategy) -> Result<Prepared, Error>,

@@ -11,7 +11,7 @@ Examples:
   spillway completions zsh > ~/.zfunc/_spillway
   spillway completions fish > ~/.config/fish/completions/spillway.fish";
 
-/// Print the script by which a shell completes commands and options
+/// Print the script that lets a shell complete commands and options
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Arguments {

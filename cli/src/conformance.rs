@@ -15,9 +15,10 @@ Examples:
   spillway conformance --backend host --chunk-bytes 2MiB
   spillway conformance --backend vulkan
 
-Each check holds the backend to one promise of its traits. The simulated device is checked in
-twenty orders, or in two with larger chunks; the host's memory is an example of a backend. On Vulkan, Khronos' validation
-layer listens where it is installed, and each of its messages is a failure.";
+Each check tests one promise of the backend traits. On the simulated device, each check runs in
+twenty orders of the work, or in two orders with --chunk-bytes. The host backend is an example for
+new backends; its device is a part of host memory. On Vulkan, the Khronos validation layer watches
+all calls if it is installed, and each of its messages is a failure.";
 
 /// Check a backend with the conformance suite
 #[derive(Args, Debug)]
@@ -26,8 +27,8 @@ pub(crate) struct Arguments {
     /// The backend to check
     #[arg(long, value_name = "BACKEND", value_parser = backend::parser(backend::all()))]
     backend: &'static Entry,
-    /// Give the device chunks of this size, a multiple of its own (bytes, or 64KiB, 2MiB) [default:
-    /// its own]
+    /// The device's chunk size, a multiple of the backend's own chunk size (65536, 64KiB, 2MiB)
+    /// [default: the backend's own chunk size]
     #[arg(long, value_name = "SIZE", value_parser = chunk_bytes)]
     chunk_bytes: Option<u64>,
     /// Print one JSON object and nothing else
@@ -37,7 +38,7 @@ pub(crate) struct Arguments {
 
 fn chunk_bytes(text: &str) -> Result<u64, String> {
     let bytes = parse_bytes(text).filter(|&bytes| bytes > 0);
-    bytes.ok_or_else(|| "a size such as 65536 or 2MiB is expected".to_owned())
+    bytes.ok_or_else(|| "the chunk size must be a size such as 65536 or 2MiB".to_owned())
 }
 
 /// Runs the command.
@@ -55,7 +56,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
     Err(Failure::cannot(reason).with(&report))
 }
 
-/// The table: a line for each check, what failed with the reason.
+/// The table, with one line per check. A failed or ignored check has its reason.
 fn shown(report: &Report) -> String {
     let device = report.device.as_deref().unwrap_or("no device");
     let mut text = format!("{}: {}\n", report.backend, Shown::message(device));

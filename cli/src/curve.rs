@@ -6,28 +6,28 @@ use crate::{output, progress};
 use spillway::report::Budgeted;
 use spillway::{Budget, Plan, Prepared};
 
-/// What the curve shows unless budgets are given.
+/// The budgets of the curve if the user gives none.
 const BUDGETS: [&str; 6] = ["100%", "75%", "50%", "35%", "25%", "min"];
-/// A plan that takes longer than this is not made for other budgets unless that is asked for.
+/// If the plan took longer than this, the report has a curve only if the user asks for one.
 const MOST_PLANNING_NS: u64 = 5_000_000_000;
 
-/// The budgets of the curve.
+/// The budgets to plan for the curve.
 pub(crate) fn budgets(wanted: Option<&[Budget]>, plan: &Plan) -> Vec<Budget> {
     if let Some(wanted) = wanted {
         return wanted.to_vec();
     }
     if plan.context().planning_ns.is_some_and(|ns| ns > MOST_PLANNING_NS) {
         output::note(
-            "note: the report has no curve of other budgets, since planning takes long; \
-             --curve B,B,… draws one",
+            "note: the report has no curve of period over budget, because planning took more than \
+             5 s; --curve B,B,… draws the curve",
         );
         return Vec::new();
     }
     BUDGETS.iter().filter_map(|text| text.parse().ok()).collect()
 }
 
-/// Plans for other budgets as for the one that was chosen. Leaves out budgets without a plan. More
-/// memory never makes a plan slower.
+/// Plans for the budgets of the curve with the same choices. Leaves out budgets without a plan. A
+/// plan for more memory is never slower than a plan for less.
 pub(crate) fn points(prepared: &Prepared, budgets: &[Budget]) -> Result<Vec<Budgeted>, Failure> {
     let mut budgets: Vec<_> = budgets.iter().map(|budget| budget.bytes(prepared.needs())).collect();
     budgets.sort_unstable();

@@ -8,7 +8,7 @@ use serde::Serialize;
 use serde_json::Value;
 use workloads::Shown;
 
-/// Show the devices of this machine that plans can run on
+/// List the devices of this machine that can run plans
 #[derive(Args, Debug)]
 pub(crate) struct Arguments {
     /// Print one JSON object and nothing else
@@ -51,7 +51,7 @@ fn report() -> Report {
                 }
             }
             Some(Err(Unavailable(reason))) => {
-                none += &format!("{}: none, since {}\n", backend.name, Shown::message(&reason));
+                none += &format!("{}: no device: {}\n", backend.name, Shown::message(&reason));
                 report.unavailable.push(Missing { backend: backend.name, reason });
             }
         }

@@ -14,10 +14,10 @@ Examples:
   spillway export chain gpt:batch=8,layers=24,width=1024 --recompute -o gpt.chain.json
   spillway export chain step.graph.json.gz --machine a100-pcie4 | spillway plan - --strategy weights
 
-The machine's memory, less what several layers share and what one needs while it runs, is the
-chain's.";
+The chain's memory is the machine's memory without the tensors that several layers share and
+without the largest temporary need of a layer.";
 
-/// Convert work to another model.
+/// Convert work to another format.
 #[derive(Args, Debug)]
 pub(crate) struct Arguments {
     #[command(subcommand)]
@@ -29,13 +29,13 @@ enum To {
     Chain(Chain),
 }
 
-/// A training step as a chain of layers, for weight offloading.
+/// Convert a training step to a chain of layers, for weight offloading.
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES)]
 struct Chain {
-    /// A graph file, - for standard input, or a model and its parameters
+    /// A graph file, - for standard input, or a model spec
     work: String,
-    /// The machine, built in or from a file; or list
+    /// A machine file or the name of a built-in machine (`--machine list` shows them)
     #[arg(short, long)]
     machine: Option<String>,
     /// Keep only the outputs of each layer, and recompute the layer for its backward op

@@ -1,4 +1,4 @@
-//! Why a command ends without success, and with which exit status.
+//! The failures of commands, with their exit statuses.
 
 use serde::Serialize;
 use serde_json::{Value, json};
@@ -9,9 +9,9 @@ use workloads::format::{ErrorKind, FormatError};
 pub(crate) struct Failure {
     /// The exit status.
     pub(crate) status: u8,
-    /// What is wrong, and where, on one line. Details may follow on further lines.
+    /// The error and its place, on one line. Details may follow on further lines.
     pub(crate) message: String,
-    /// What is known despite the failure, as a JSON object.
+    /// The figures known despite the failure, as a JSON object.
     known: Option<Value>,
 }
 
@@ -26,25 +26,25 @@ impl Failure {
         Self { status: 2, message: message.into(), known: None }
     }
 
-    /// A file that cannot be read, or holds what it must not.
+    /// A file cannot be read, or its content is invalid.
     pub(crate) fn reading(error: &FormatError) -> Self {
         let status = if error.kind() == ErrorKind::Unsupported { 1 } else { 2 };
         Self { status, message: error.to_string(), known: None }
     }
 
-    /// The program was built without a feature that this takes.
+    /// The program was built without a feature that the command needs.
     #[cfg(not(all(feature = "conformance", feature = "cuda", feature = "vulkan")))]
     pub(crate) fn without(feature: &str) -> Self {
         Self::cannot(lacks(feature))
     }
 
-    /// Adds what is known despite the failure, an object.
+    /// Adds the figures known despite the failure. They must serialize as an object.
     pub(crate) fn with(self, known: &impl Serialize) -> Self {
         Self { known: serde_json::to_value(known).ok(), ..self }
     }
 
-    /// What `--json` prints of a command that was understood: what is known, with the reason;
-    /// none of bad usage or a malformed file.
+    /// The object that `--json` prints: the known figures and the reason. `None` for bad usage or a
+    /// malformed file.
     pub(crate) fn report(&self) -> Option<Value> {
         let mut report = self.known.clone().unwrap_or_else(|| json!({}));
         if report["reason"].is_null() {
@@ -54,11 +54,11 @@ impl Failure {
     }
 }
 
-/// Says that the program was built without a feature, and how to get it.
+/// Says that the program was built without a feature, and how to build it with the feature.
 #[cfg(not(all(feature = "conformance", feature = "cuda", feature = "vulkan")))]
 pub(crate) fn lacks(feature: &str) -> String {
     format!(
-        "this program was built without its feature \"{feature}\"; `cargo build --release -p spillway-cli \
-         --features {feature}` builds it with that feature"
+        "this program was built without the feature \"{feature}\"; build it with `cargo build \
+         --release -p spillway-cli --features {feature}`"
     )
 }

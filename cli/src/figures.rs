@@ -1,23 +1,23 @@
-//! What is known of some work under a budget, and of a plan for it: what `--json` prints.
+//! The figures of some work under a budget and of a plan for it, as `--json` prints them.
 
 use planner_core::bounds::BoundOrder;
 use serde::{Serialize, Serializer};
 use spillway::Plan;
 use spillway::figures::{Bound, ByKind, Context};
 
-/// The figures of a plan, or of the lack of one.
+/// The figures of work under a budget, with or without a plan.
 #[derive(Clone, Debug)]
 pub(crate) struct Figures {
-    /// What is known without a plan.
+    /// The figures that need no plan.
     pub(crate) context: Context,
-    /// What only a plan can say.
+    /// The figures of the plan, if there is one.
     pub(crate) planned: Option<spillway::Figures>,
     /// The bound of the linear program, if it was solved and the plan keeps the given order.
     lp_bound_ns: Option<u64>,
 }
 
 impl Figures {
-    /// What is known without a plan.
+    /// The figures without a plan.
     pub(crate) const fn new(context: Context) -> Self {
         Self { context, planned: None, lp_bound_ns: None }
     }
@@ -27,21 +27,21 @@ impl Figures {
         Self { planned: Some(*plan.figures()), ..Self::new(plan.context().clone()) }
     }
 
-    /// The same with the bound of the linear program, if that holds for this plan.
+    /// Adds the bound of the linear program if it holds for this plan.
     pub(crate) fn with_lp_bound(self, lp_bound_ns: Option<u64>) -> Self {
-        // The linear program launches each op once.
+        // The linear program runs each op once.
         let Bound { order, repeats, .. } = self.bound();
         let holds = order == BoundOrder::Given && !repeats;
         Self { lp_bound_ns: lp_bound_ns.filter(|_| holds), ..self }
     }
 
-    /// The period, where there is a plan.
+    /// The period, if there is a plan.
     pub(crate) fn period_ns(&self) -> Option<u64> {
         Some(self.planned?.period_ns)
     }
 
-    /// The best bound that is quick to compute and holds for this plan; without one, for all
-    /// that run each op once.
+    /// The best of the quick bounds that hold for this plan. Without a plan, the bound for all
+    /// plans that run each op once.
     fn bound(&self) -> Bound {
         let Context { host_bound_ns, any_order_bound_ns, .. } = self.context;
         let period_ns = host_bound_ns.unwrap_or(any_order_bound_ns);
@@ -49,7 +49,7 @@ impl Figures {
         self.planned.map_or(any, |planned| self.context.bound(&planned))
     }
 
-    /// How far the period is above the best of the bounds, relative to that.
+    /// The distance of the period from the best bound, relative to the bound.
     fn gap(&self) -> Option<f64> {
         let mut bound = self.bound();
         bound.period_ns = bound.period_ns.max(self.lp_bound_ns.unwrap_or(0));
@@ -57,7 +57,7 @@ impl Figures {
     }
 }
 
-/// The JSON object. What only a plan can say is null where there is none.
+/// The JSON object. Without a plan, the figures of the plan are null.
 #[derive(Serialize)]
 struct Record<'f> {
     graph: &'f str,

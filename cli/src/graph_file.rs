@@ -1,4 +1,4 @@
-//! A graph that was made here: where it goes, and what it is in a few lines.
+//! Writes a graph that the program has made, with a summary.
 
 use crate::failure::Failure;
 use crate::machine;
@@ -9,8 +9,8 @@ use spillway::units::{bytes, count, time};
 use std::path::Path;
 use workloads::{OwnedGraph, Shown, format};
 
-/// Writes a graph to a file and its summary to standard output; or, without a file, the
-/// graph to standard output and the summary to standard error.
+/// Writes a graph to a file and its summary to standard output. Without a file, writes the graph
+/// to standard output and the summary to standard error.
 pub(crate) fn write(
     graph: &OwnedGraph,
     more: &[(&str, String)],

@@ -29,9 +29,9 @@ To record both traces in PyTorch, with two active steps:
           train_step()
           profiler.step()
 
-Times are those of the Kineto trace where one is given, else a roofline's estimates.";
+Times come from the Kineto trace. Without a Kineto trace, they are roofline estimates.";
 
-/// Make a graph from another program's recording.
+/// Make a graph from a recorded trace or from a chain of layers.
 #[derive(Args, Debug)]
 pub(crate) struct Arguments {
     #[command(subcommand)]
@@ -44,7 +44,7 @@ enum From {
     Chain(Chain),
 }
 
-/// The graph of a chain of layers.
+/// Make the graph of a chain of layers.
 #[derive(Args, Debug)]
 struct Chain {
     /// The chain (.json, .json.gz), or - for standard input
@@ -56,16 +56,16 @@ struct Chain {
     output: Option<PathBuf>,
 }
 
-/// One iteration of a PyTorch execution trace.
+/// Make the graph of one iteration of a PyTorch execution trace.
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES)]
 struct Pytorch {
     /// The execution trace (.json, .json.gz), or - for standard input
     trace: PathBuf,
-    /// The Kineto trace of the same run, for the times of kernels, or of operators on a CPU
+    /// The Kineto trace of the same run, with the times of kernels (on a CPU, of operators)
     #[arg(long, value_name = "FILE")]
     kineto: Option<PathBuf>,
-    /// The device whose memory is planned
+    /// The device whose memory will be planned
     #[arg(long, value_enum, default_value = "cuda")]
     device: Device,
     #[command(flatten)]
@@ -78,11 +78,10 @@ struct Pytorch {
     output: Option<PathBuf>,
 }
 
-/// Names that the importer does not know.
+/// New names for tensors and ops.
 #[derive(Args, Debug)]
 struct Renamed {
-    /// Rename tensors and ops by this file, which has a line for each: the name, a tab, the new
-    /// name
+    /// Rename tensors and ops with this file; each line has a name, a tab and the new name
     #[arg(long, value_name = "FILE")]
     names: Option<PathBuf>,
 }
@@ -99,7 +98,7 @@ impl Renamed {
 enum Device {
     /// Tensors on CUDA devices
     Cuda,
-    /// Tensors in main memory, for traces of machines without an accelerator
+    /// Tensors in main memory, for traces from machines without an accelerator
     Cpu,
 }
 
@@ -170,12 +169,12 @@ fn failure(error: &ImportError, arguments: &Pytorch) -> Failure {
     }
 }
 
-/// What the import found beside the graph.
+/// Further findings of the import, for the summary.
 fn found(report: &Report, device: Device) -> Vec<(&'static str, String)> {
     let step = report.step.as_deref().unwrap_or("the whole trace");
     let mut rows = vec![("iteration", Shown::name(step).to_string())];
     rows.push(match report.kineto {
-        None => ("times", "a roofline's estimates".to_owned()),
+        None => ("times", "roofline estimates".to_owned()),
         Some(kineto) => {
             let (kernels, with_op) = (kineto.kernels as u64, kineto.kernels_with_op as u64);
             let (share, with_op) = (percent(with_op, kernels), count(with_op));
@@ -190,7 +189,7 @@ fn found(report: &Report, device: Device) -> Vec<(&'static str, String)> {
     rows
 }
 
-/// What a graph does not tell of the recorded program.
+/// Warnings about behaviour of the recorded program that the graph lacks.
 fn warnings(report: &Report) -> Vec<String> {
     let found = |nodes: &Nodes| {
         let (number, first) = (count(nodes.count as u64), Shown::name(&nodes.first));
@@ -198,11 +197,11 @@ fn warnings(report: &Report) -> Vec<String> {
     };
     let compiled = report.compiled_regions.as_ref().map(|regions| {
         let found = found(regions);
-        format!("compiled regions: {found}; the trace, and so the graph, lacks their kernels")
+        format!("compiled regions: {found}; the trace and the graph lack their kernels")
     });
     let waits = report.synchronisations.as_ref().map(|waits| {
         let found = found(waits);
-        format!("synchronisations: {found}; a plan runs these ops, whatever the host reads")
+        format!("synchronisations: {found}; a plan runs the recorded ops, whatever the host reads")
     });
     compiled.into_iter().chain(waits).collect()
 }

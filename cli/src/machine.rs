@@ -1,4 +1,4 @@
-//! Machines: built in, or from a file.
+//! Machines, built in or from a file.
 
 use crate::failure::Failure;
 use crate::output;
@@ -8,10 +8,10 @@ use std::ffi::OsString;
 use std::path::Path;
 use workloads::{OwnedMachine, Shown, format, machines};
 
-/// The machine when none is named.
+/// The name of the default machine.
 pub(crate) const DEFAULT: &str = "v100-pcie3";
 
-/// The machine that is given, else the one that the work brings, else the default.
+/// The given machine, else the machine in the chain file, else the default.
 pub(crate) fn choose(
     given: Option<&str>,
     own: Option<OwnedMachine>,
@@ -22,13 +22,13 @@ pub(crate) fn choose(
     }
 }
 
-/// The file that a machine is in, unless it is built in.
+/// A machine's file, unless the machine is built in.
 pub(crate) fn file(machine: &str) -> Option<&Path> {
     let is_builtin = machines::builtin(machine).is_some();
     (!is_builtin && is_file(machine)).then_some(Path::new(machine))
 }
 
-/// The machine of that name or in that file.
+/// The built-in machine of this name, or the machine in this file.
 pub(crate) fn find(machine: &str) -> Result<OwnedMachine, Failure> {
     if let Some(builtin) = machines::builtin(machine) {
         return Ok(builtin);
@@ -45,8 +45,8 @@ pub(crate) fn find(machine: &str) -> Result<OwnedMachine, Failure> {
     format::read_machine(&bytes).map_err(|error| Failure::reading(&error.in_file(machine)))
 }
 
-/// Whether the command line asks for the list of machines. If so, its other arguments are
-/// ignored, so that no work has to be named.
+/// Whether the command line asks for the list of machines. The other arguments are then ignored, so
+/// the user need not name any work.
 pub(crate) fn list_is_asked_for(mut arguments: impl Iterator<Item = OsString>) -> bool {
     while let Some(argument) = arguments.next() {
         match argument.to_str() {

@@ -48,12 +48,15 @@ Examples:
   spillway measure -o machine.json
   spillway conformance --backend sim
 
-Exit status: 0 done; 1 understood, but it cannot be done (the budget is too small, the
-plan is invalid, results differ); 2 bad usage or a malformed file; 128 and the number of the
-signal that ended it.";
+Exit status:
+  0      The command succeeded.
+  1      The request is valid but cannot be met, for example because the budget is too small, the
+         plan is invalid or the results differ.
+  2      The usage is wrong or a file is malformed.
+  128+N  Signal N ended the program.";
 
-/// Run computations that need more memory than the device has. Every transfer is planned and
-/// proved safe before the first one starts.
+/// Run computations that need more memory than the device has. Spillway plans every transfer and
+/// proves it safe before the first transfer starts.
 #[derive(Parser)]
 #[command(name = "spillway", bin_name = "spillway", version, after_help = EXAMPLES, max_term_width = 100)]
 struct Cli {
@@ -89,18 +92,18 @@ fn main() -> ExitCode {
     }
 }
 
-/// Ends the program; `json` names the command if its result is to be JSON.
+/// Ends the program. `json` is the command's name if the command prints JSON.
 fn exit(done: Result<(), Failure>, json: Option<&str>) -> ExitCode {
     let Err(failure) = done else { return ExitCode::SUCCESS };
     if let Some((command, report)) = json.zip(failure.report()) {
-        // If standard output is closed, only the sentence below is shown.
+        // If standard output is closed, the message below still appears.
         let _ = output::print_json(command, &report);
     }
     output::note(&format!("error: {}", failure.message));
     ExitCode::from(failure.status)
 }
 
-/// The name of a command that is asked for JSON.
+/// The command's name if its arguments include `--json`.
 const fn json_command(command: &Command) -> Option<&'static str> {
     let (name, json) = match command {
         Command::Plan(arguments) => ("plan", arguments.json),

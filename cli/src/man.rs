@@ -11,11 +11,11 @@ Examples:
   spillway man | man -l -
   spillway man -o ~/.local/share/man/man1";
 
-/// Print the manual page of the program, or write a page for each command too
+/// Print the program's manual page, or write the pages of the program and all commands
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Arguments {
-    /// Write spillway.1, spillway-plan.1 and so on into this folder
+    /// Write spillway.1, spillway-plan.1 and the other pages to this folder
     #[arg(short, long, value_name = "FOLDER")]
     output: Option<PathBuf>,
 }

@@ -16,19 +16,20 @@ Examples:
   spillway plan step.graph.json.gz --machine machine.json --budget 50% -o plan.json
   spillway run step.graph.json.gz --plan plan.json --machine machine.json --backend cuda
 
-Plans are predicted with the speeds of copies both ways at once: plans wait for links when both
-are in use. The file has those of one way beside them. SPILLWAY_CUDA_DEVICE=N picks a device by its number. The device should have nothing else
-to do.";
+Predictions use the copy speeds measured while both directions are busy, because plans wait for
+copies mostly at such times. The machine file also records the speeds of each direction alone.
+SPILLWAY_CUDA_DEVICE=N selects the device with the number N. No other program should use the device
+during the measurement.";
 
-/// Measure a CUDA device of this machine, and write the machine file that plans are made for
+/// Measure a CUDA device of this machine, and write a machine file to plan with
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Arguments {
-    /// Size of chunks, a multiple of the device's pages [default: 2MiB, or the device's pages
-    /// where they are larger]
+    /// The chunk size, a multiple of the device's page size [default: 2MiB, or the page size if it
+    /// is larger]
     #[arg(long, value_name = "SIZE", value_parser = chunk_bytes)]
     chunk: Option<u64>,
-    /// The machine's name, which plans refer to [default: the device's name]
+    /// The machine's name, by which plans refer to it [default: the device's name]
     #[arg(long)]
     name: Option<String>,
     /// Write the machine to this file
@@ -44,7 +45,7 @@ fn chunk_bytes(text: &str) -> Result<u64, String> {
     bytes.ok_or_else(|| "the chunk size must be a size such as 2MiB".to_owned())
 }
 
-/// Measures nothing: the program is built without CUDA.
+/// Fails, because the program is built without CUDA.
 #[cfg(not(feature = "cuda"))]
 pub(crate) fn run(_: &Arguments) -> Result<(), crate::failure::Failure> {
     Err(crate::failure::Failure::without("cuda"))

@@ -18,7 +18,7 @@ Examples:
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Arguments {
-    /// A model and its parameters, such as resnet50:batch=512,mode=training; or list
+    /// A model with its parameters, such as resnet50:batch=512,mode=training, or list
     spec: String,
     /// Write the graph to this file [default: standard output]
     #[arg(short, long, value_name = "GRAPH")]

@@ -1,4 +1,4 @@
-//! What is written, and where: standard output, standard error, whole files.
+//! Output: standard output, standard error and files.
 
 use crate::failure::Failure;
 use serde::Serialize;
@@ -11,11 +11,11 @@ use workloads::format::{self, Target};
 /// Whether standard output was closed when the program started.
 static CLOSED: AtomicBool = AtomicBool::new(false);
 
-/// Runs before `main`: what is closed then, Rust replaces by `/dev/null`, which takes everything.
+/// Runs before Rust's runtime, which replaces a closed standard output with `/dev/null`.
 #[cfg(target_os = "linux")]
 #[used]
 #[unsafe(link_section = ".init_array")]
-#[allow(unsafe_code, reason = "the section holds functions of just this type")]
+#[allow(unsafe_code, reason = "the section holds functions of this type")]
 static LOOK: extern "C" fn() = {
     extern "C" fn look() {
         let exists = |path| std::fs::symlink_metadata(path).is_ok();
@@ -24,10 +24,10 @@ static LOOK: extern "C" fn() = {
     look
 };
 
-/// Every command writes to standard output. Only Linux tells whether it is closed.
+/// Checks that standard output is open, because every command writes to it. Only Linux can tell.
 ///
 /// # Errors
-/// It is.
+/// Standard output is closed.
 pub(crate) fn check_stdout() -> Result<(), Failure> {
     if CLOSED.load(Ordering::Relaxed) {
         return Err(Failure::cannot("standard output: cannot be written: it is closed"));
@@ -35,7 +35,7 @@ pub(crate) fn check_stdout() -> Result<(), Failure> {
     Ok(())
 }
 
-/// Whether a path stands for standard output.
+/// Whether a path means standard output.
 pub(crate) fn is_stdout(path: &Path) -> bool {
     ["-", "/dev/stdout", "/dev/fd/1", "/proc/self/fd/1"].map(Path::new).contains(&path)
 }
@@ -45,8 +45,8 @@ pub(crate) fn print(text: impl AsRef<[u8]>) -> Result<(), Failure> {
     printed(io::stdout().lock().write_all(text.as_ref()))
 }
 
-/// What became of writing to standard output. A reader that has seen enough (`| head`) is no
-/// failure.
+/// Turns the result of a write to standard output into the command's result. A reader that closes
+/// the pipe early (`| head`) is not a failure.
 pub(crate) fn printed(written: io::Result<()>) -> Result<(), Failure> {
     match written.and_then(|()| io::stdout().flush()) {
         Err(error) if error.kind() != ErrorKind::BrokenPipe => {
@@ -56,7 +56,7 @@ pub(crate) fn printed(written: io::Result<()>) -> Result<(), Failure> {
     }
 }
 
-/// Prints the JSON object of a command on a line of its own; `docs/json.md` has its fields.
+/// Prints a command's JSON object on one line. `docs/json.md` describes its fields.
 pub(crate) fn print_json(command: &str, object: &impl Serialize) -> Result<(), Failure> {
     #[derive(Serialize)]
     struct Named<'o, T> {
@@ -67,7 +67,7 @@ pub(crate) fn print_json(command: &str, object: &impl Serialize) -> Result<(), F
     print(format::render(&Named { format: format!("spillway.cli.{command}.v1"), object }))
 }
 
-/// Tells the user something on standard error, where that still exists.
+/// Prints a message on standard error. Ignores a failed write.
 pub(crate) fn note(text: &str) {
     let _ = writeln!(io::stderr(), "{}", text.trim_end());
 }
@@ -80,8 +80,7 @@ pub(crate) fn save(path: &Path, bytes: &[u8]) -> Result<(), Failure> {
     format::save(path, bytes).map_err(|error| Failure::cannot(error.to_string()))
 }
 
-/// Prints a summary where a person looks for it: beside a file that goes to standard
-/// output, on standard error.
+/// Prints a summary on standard output, or on standard error if a file goes to standard output.
 pub(crate) fn summarize(text: &str, stdout_is_taken: bool) -> Result<(), Failure> {
     if stdout_is_taken {
         note(text);
@@ -90,11 +89,11 @@ pub(crate) fn summarize(text: &str, stdout_is_taken: bool) -> Result<(), Failure
     print(text)
 }
 
-/// Makes sure, before any work, that all outputs can be written and that none is an input or
-/// another output. Whether one goes to standard output.
+/// Checks, before any work, that every output can be written and that each output differs from
+/// all inputs and all other outputs. Returns whether an output goes to standard output.
 ///
 /// # Errors
-/// An output that cannot be written, or the two that are one.
+/// An output cannot be written, or it is the same file as an input or another output.
 pub(crate) fn check(
     inputs: &[Option<&Path>],
     outputs: &[&Option<PathBuf>],

@@ -34,21 +34,21 @@ pub(crate) struct Arguments {
     /// Write the plan to this file (- for standard output)
     #[arg(short, long, value_name = "PLAN")]
     output: Option<PathBuf>,
-    /// Write a report of the plan to this file: one self-contained page of HTML
+    /// Write a report of the plan to this file, as one self-contained HTML page
     #[arg(long, value_name = "F.html")]
     report: Option<PathBuf>,
     /// Plan for these budgets too, and draw the curve of period over budget in the report
-    /// [default: 100%,75%,50%,35%,25%,min, if the plan took at most five seconds]
+    /// [default: 100%,75%,50%,35%,25%,min if planning took at most 5 seconds, else no curve]
     #[arg(long, value_name = "B,B,…", requires = "report", value_delimiter = ',')]
     curve: Option<Vec<Budget>>,
-    /// Draw one iteration of the plan to this file: an SVG image
+    /// Draw one iteration of the plan to this file, as an SVG image
     #[arg(long, value_name = "F.svg")]
     picture: Option<PathBuf>,
     /// Write the predicted timeline to this file, for Perfetto or Chrome's tracing page
     #[arg(long, value_name = "F.json")]
     trace: Option<PathBuf>,
-    /// Write a certificate of a bound on the period to this file: prices that prove it, which
-    /// `check` adds up
+    /// Write a certificate to this file: a lower bound on the period, with prices that prove it.
+    /// `check --certificate` checks the proof
     #[arg(long, value_name = "FILE")]
     certificate: Option<PathBuf>,
     /// Print one JSON object and nothing else
@@ -56,32 +56,32 @@ pub(crate) struct Arguments {
     pub(crate) json: bool,
 }
 
-/// What to plan for, and how.
+/// The machine, the budget and the strategy.
 #[derive(Args, Debug)]
 pub(crate) struct Choices {
     /// A machine file or the name of a built-in machine (`--machine list` shows them)
     /// [default: the machine in the chain file, else v100-pcie3]
     #[arg(short, long, value_name = "M")]
     pub(crate) machine: Option<String>,
-    /// Device memory for the plan: a size (4GiB, 512MiB, 1000000), a percentage of what the
-    /// work needs in-core (35%; from 100% on, enough for an in-core plan in whole chunks), or min
-    /// for the smallest possible [default: all of it]
+    /// The device memory for the plan: a size (4GiB, 512MiB, 1000000), a percentage of the memory
+    /// that the work needs in-core (35%; 100% or more always suffices for an in-core plan in whole
+    /// chunks), or min for the smallest possible budget [default: all device memory]
     #[arg(short, long, value_name = "B", allow_hyphen_values = true)]
     pub(crate) budget: Option<Budget>,
-    /// How to plan
+    /// The strategy that makes the plan
     #[arg(short, long, value_name = "S", value_parser = strategy::parser(), default_value = "auto")]
     pub(crate) strategy: Strategy,
     /// Set a parameter of the strategy; may be repeated
     #[arg(long = "set", value_name = "NAME=VALUE")]
     pub(crate) settings: Vec<String>,
-    /// Do not fix physical objects: memory is then mapped as the plan runs [default: objects
-    /// are fixed if that costs at most 1 % of the period]
+    /// Do not assign fixed physical objects to the tensors; the plan then maps memory while it runs
+    /// [default: assign fixed objects if they cost at most 1 % of the period]
     #[arg(long)]
     pub(crate) no_placements: bool,
 }
 
 impl Choices {
-    /// The work, ready to be planned as chosen.
+    /// Prepares the work for planning with these choices.
     pub(crate) fn prepare(
         &self,
         graph: &Graph,
@@ -121,7 +121,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
     output::summarize(&summary::of(&figures, plan.machine()), stdout_is_taken)
 }
 
-/// Writes the files that are wanted.
+/// Writes the requested files.
 fn save(arguments: &Arguments, prepared: &Prepared, plan: &Plan) -> Result<(), Failure> {
     if let Some(path) = &arguments.output {
         output::save(path, &plan.to_json())?;

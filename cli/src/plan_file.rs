@@ -1,4 +1,4 @@
-//! Plan files, and whether they are for the given work and machine.
+//! Reads plan files, and checks that they are for the given work and machine.
 
 use crate::failure::Failure;
 use crate::figures::Figures;
@@ -8,7 +8,7 @@ use spillway::{Graph, Plan};
 use std::path::Path;
 use workloads::{OwnedMachine, OwnedPlan, Shown, format, machines};
 
-/// Refuses to read work and plan from the same stream.
+/// Checks that work and plan are not both standard input.
 pub(crate) fn check_inputs(work: &str, plan: &Path) -> Result<(), Failure> {
     if work == "-" && plan == Path::new("-") {
         return Err(Failure::bad_input("only one of WORK and PLAN can be standard input"));
@@ -16,14 +16,15 @@ pub(crate) fn check_inputs(work: &str, plan: &Path) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Reads a plan. Only its form is checked.
+/// Reads a plan and checks its form only.
 pub(crate) fn load(path: &Path) -> Result<OwnedPlan, Failure> {
     let bytes = format::load(path).map_err(|error| Failure::reading(&error))?;
     format::read_plan(&bytes).map_err(|error| Failure::reading(&error.in_file(path)))
 }
 
-/// The machine that is given, else the built-in one that a plan or a certificate names, else the one that the
-/// work brings, else the default.
+/// The given machine, else the built-in machine that a plan or a certificate names, else the
+/// machine in the chain file, else the default. A machine in the chain file comes before a built-in
+/// machine of the same name.
 pub(crate) fn machine_for(
     named: &str,
     given: Option<&str>,
@@ -36,10 +37,11 @@ pub(crate) fn machine_for(
     }
 }
 
-/// Judges a plan from a file: what is known either way, and the proved plan or what is wrong with it.
+/// Proves a plan from a file. Returns the figures, and the proved plan or the reason why the plan
+/// is invalid.
 ///
 /// # Errors
-/// There is too little memory.
+/// The program runs out of memory.
 pub(crate) fn prove(
     graph: &Graph,
     machine: &OwnedMachine,
@@ -55,17 +57,17 @@ pub(crate) fn prove(
     Ok((figures, proved))
 }
 
-/// Whether a plan names this work and this machine; why not.
+/// Checks that a plan names this work and this machine. The error says what differs.
 fn check_names(plan: &OwnedPlan, graph: &str, machine: &str) -> Result<(), String> {
     if plan.graph != graph {
         let (planned, given) = (Shown::name(&plan.graph), Shown::name(graph));
-        return Err(format!("it is for the graph {planned:?}, but the graph is {given:?}"));
+        return Err(format!("the plan is for the graph {planned:?}, but the graph is {given:?}"));
     }
     if plan.machine != machine {
         let (planned, given) = (Shown::name(&plan.machine), Shown::name(machine));
         return Err(format!(
-            "it is for the machine {planned:?}, and this is {given:?}; name its machine with \
-             --machine"
+            "the plan is for the machine {planned:?}, but the machine is {given:?}; name the \
+             plan's machine with --machine"
         ));
     }
     Ok(())

@@ -28,24 +28,24 @@ Examples:
   spillway run resnet50:batch=2 --budget 35% --backend cuda --graph --iterations 32
   spillway run resnet50:batch=2 --budget 35% --delays 1 --report report.html --trace trace.json
 
-On a Vulkan or CUDA device, each op is a kernel that mixes every word it reads into every word it
-writes: it moves and checks all bytes of the work, and computes nothing else. Periods are
-wall-clock times there, and say nothing of the real ops.
+On a Vulkan or CUDA device, each op is a test kernel that mixes every word it reads into every word
+it writes. The run moves and checks all bytes of the work, but it does not run the real ops. The
+measured period is wall-clock time, and it does not predict the period of the real ops.
 
-On the simulated device, the measured period is the prediction's where there are at least 8 iterations (from the
-fourth to the eighth, by four), else the mean over those after the first. It includes what
-mapping memory costs, which a prediction leaves out; a plan with placements maps everything
-before the first iteration. The simulated device has just the
-memory of the budget. It knows what each part of memory should hold, and keeps no bytes: work of any size
-can be rehearsed on it.";
+The simulated device has exactly the memory of the budget. It keeps no bytes. Instead, it tracks
+which value each part of memory should hold, so it can rehearse work of any size. With 8 or more
+iterations, the measured period is the mean of iterations 5 to 8, as in the prediction. With fewer,
+it is the mean of all iterations after the first. The measured period includes the time to map
+memory; the prediction leaves this time out. A plan with placements maps all memory before the first
+iteration.";
 
-/// Rehearse a plan, and compare its results with those of an in-core run.
+/// Rehearse a plan, and compare its results with the results of an in-core run.
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Arguments {
     /// A graph or chain file (.json, .json.gz), - for standard input, or a model spec
     work: String,
-    /// Run this plan instead of planning [its machine is then the default]
+    /// Run this plan file instead of making a plan; the plan's machine is then the default
     #[arg(long, value_name = "PLAN", conflicts_with_all = ["budget", "strategy", "settings", "no_placements"])]
     plan: Option<PathBuf>,
     #[command(flatten)]
@@ -54,24 +54,24 @@ pub(crate) struct Arguments {
     #[arg(long, value_name = "BACKEND", default_value = "sim",
           value_parser = backend::parser(backend::runners()))]
     backend: &'static Entry,
-    /// Run iterations as CUDA graphs; the plan must have placements. Iterations that do not
-    /// fill a graph run first
+    /// Run iterations as CUDA graphs; the plan must have placements. A graph holds a fixed number
+    /// of iterations; the iterations left over run first, without a graph
     #[arg(long)]
     graph: bool,
-    /// How many iterations to run
+    /// The number of iterations to run
     #[arg(long, value_name = "N", default_value_t = 10,
           value_parser = clap::value_parser!(u64).range(1..))]
     iterations: u64,
-    /// Seed for a random order of the work, among all orders that the plan's waits allow
-    /// [default: the order of submission]
+    /// The seed of a random order of the work on the simulated device, among all orders that the
+    /// plan's waits allow [default: the order of submission]
     #[arg(long)]
     seed: Option<u64>,
-    /// Make one copy in four take up to sixteen times as long, drawn from this seed, on the
-    /// simulated device
+    /// Make one copy in four take up to sixteen times as long on the simulated device; the seed
+    /// chooses the copies and their delays
     #[arg(long, value_name = "SEED")]
     delays: Option<u64>,
-    /// Write a report to this file, as `plan` does, that shows predicted and measured iterations
-    /// side by side, and where they differ most
+    /// Write the report of `plan` to this file, with the predicted and the measured iterations side
+    /// by side and the largest differences between them
     #[arg(long, value_name = "F.html")]
     report: Option<PathBuf>,
     /// Write the predicted and the measured timeline to this file, for Perfetto or Chrome's
@@ -83,7 +83,7 @@ pub(crate) struct Arguments {
     pub(crate) json: bool,
 }
 
-/// The figures of the plan, and what running it showed.
+/// The figures of the plan and of its run.
 #[derive(Serialize)]
 struct Report {
     #[serde(flatten)]
@@ -92,15 +92,15 @@ struct Report {
     device: String,
     iterations: u64,
     measured_period_ns: u64,
-    /// What that is to be where iterations run as graphs, each of which waits for the one before.
+    /// The predicted period if iterations run as graphs. Each graph waits for the graph before it.
     graph_period_ns: Option<u64>,
     map_calls_per_iteration: f64,
     setup_virtual_ranges: u64,
     setup_map_calls: u64,
-    /// Time that the host is busy with them.
+    /// The host's time for reserving these ranges and for these map calls.
     setup_mapping_ns: u64,
     digest: String,
-    /// None where the work cannot be planned in-core at all, or the device is too small.
+    /// `None` if the work cannot be planned in-core, or the device is too small for an in-core run.
     in_core_digest: Option<String>,
     reference_digest: String,
     digests_match: bool,
@@ -149,17 +149,17 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
 }
 
 impl Arguments {
-    /// Whether the timeline goes to a file.
+    /// Whether the run writes its timeline to a file.
     const fn draws(&self) -> bool {
         self.report.is_some() || self.trace.is_some()
     }
 }
 
-/// Writes the report and the trace that are wanted.
+/// Writes the requested report and trace.
 fn draw(plan: &Plan, actual: Option<Actual>, arguments: &Arguments) -> Result<(), Failure> {
     let cannot = |error: Error| Failure::cannot(error.to_string());
     if actual.is_none() {
-        output::note("note: steps have no times here; what is drawn is the prediction alone");
+        output::note("note: this run measures no step times; the files show only the prediction");
     }
     if let Some(path) = &arguments.trace {
         let trace = match &actual {
@@ -175,7 +175,7 @@ fn draw(plan: &Plan, actual: Option<Actual>, arguments: &Arguments) -> Result<()
     Ok(())
 }
 
-/// The plan of a file, on the machine that it is for.
+/// Reads a plan file and proves the plan on its machine.
 fn read(
     graph: &Graph,
     path: &Path,
@@ -231,8 +231,8 @@ fn carry_out(
     Ok((report, actual))
 }
 
-/// The digest of the same work with everything resident, on a device that is large enough.
-/// None where its sizes exceed what can be planned at all, or what a real device has.
+/// The digest of the same work with all tensors resident, on a device with enough memory. `None` if
+/// the work is too large for any in-core plan, or if the real device is too small.
 fn in_core_digest(plan: &Plan, runner: &dyn Runner, job: Job<'_>) -> Result<Option<u64>, Failure> {
     let unlimited = plan.machine().machine.with_host_bytes(u64::MAX);
     let request = Request { graph: plan.verified().graph(), machine: &unlimited, budget_bytes: 0 };
@@ -256,15 +256,16 @@ fn in_core_digest(plan: &Plan, runner: &dyn Runner, job: Job<'_>) -> Result<Opti
     }
 }
 
-/// Every iteration runs twice. Nothing is shown unless standard error is a terminal.
+/// A progress bar for two runs of each iteration: with the plan, and in-core. It appears only if
+/// standard error is a terminal.
 fn progress(iterations: u64) -> ProgressBar {
     let bar = ProgressBar::new(iterations.saturating_mul(2));
     let style = ProgressStyle::with_template("running {bar:40} {pos}/{len}, {eta} left");
-    // The template is a constant. Without it the bar only looks different.
+    // The template is a constant. If it failed to parse, only the bar's look would change.
     style.map_or_else(|_| bar.clone(), |style| bar.clone().with_style(style))
 }
 
-/// Whether the results are what they should be; in-core only where there is such a run.
+/// Whether the digests agree. The in-core digest counts only if there is an in-core run.
 fn agree(digest: u64, in_core: Option<u64>, reference: u64) -> bool {
     digest == reference && in_core.is_none_or(|in_core| in_core == digest)
 }
@@ -273,7 +274,7 @@ fn hex(digest: u64) -> String {
     format!("{digest:016x}")
 }
 
-/// The lines about the run.
+/// The summary of the run.
 fn shown(report: &Report) -> String {
     let planned_ns = report.figures.period_ns().unwrap_or(0);
     let predicted_ns = report.graph_period_ns.unwrap_or(planned_ns);

@@ -1,4 +1,4 @@
-//! Searches in a terminal: a progress bar, and an interrupt that keeps the best plan so far.
+//! The progress bar of a search, and an interrupt that ends the search with its best plan.
 
 use crate::signals;
 use indicatif::{ProgressBar, ProgressStyle};
@@ -8,13 +8,12 @@ use spillway::{Error, Plan, Prepared};
 use std::sync::atomic::{AtomicBool, Ordering};
 use workloads::format;
 
-/// Whether a search is under way, and whether it has been interrupted.
+/// Whether a search is running, and whether the user has interrupted it.
 static SEARCHING: AtomicBool = AtomicBool::new(false);
 static INTERRUPTED: AtomicBool = AtomicBool::new(false);
 
-/// An interrupt by the user ends a search, which then returns the best plan so far. Another signal,
-/// or one without a search, or the second one, ends the program with this status and leaves no
-/// partial file.
+/// Handles a signal. The first interrupt during a search ends the search, which then returns its
+/// best plan. Every other signal ends the program with this status and leaves no partial file.
 pub(crate) fn interrupt(status: i32) {
     let keeps_best = status == signals::INTERRUPTED && SEARCHING.load(Ordering::Relaxed);
     if !keeps_best || INTERRUPTED.swap(true, Ordering::Relaxed) {
@@ -31,7 +30,7 @@ pub(crate) fn plan(prepared: &mut Prepared) -> Result<Plan, Error> {
     SEARCHING.store(true, Ordering::Relaxed);
     let bar = ProgressBar::new(limit.seconds.map_or(0, |seconds| (seconds * 1000.0) as u64));
     let style = ProgressStyle::with_template("searching {bar:40} {elapsed} {msg}");
-    // The template is a constant. Without it the bar only looks different.
+    // The template is a constant. If it failed to parse, only the bar's look would change.
     let bar = style.map_or_else(|_| bar.clone(), |style| bar.clone().with_style(style));
     let mut show = |progress: &Progress| {
         let Progress { seconds, rounds, evaluations, best_ns } = *progress;
@@ -39,7 +38,7 @@ pub(crate) fn plan(prepared: &mut Prepared) -> Result<Plan, Error> {
         let best = best_ns.map_or_else(|| "none".to_owned(), time);
         let rate = evaluations as f64 / seconds.max(1e-9);
         bar.set_message(format!(
-            "best {best}, round {rounds}, {evaluations} judged ({rate:.0} a second)"
+            "best {best}, round {rounds}, {evaluations} plans evaluated ({rate:.0} a second)"
         ));
     };
     let mut watch = Watch { interrupted: Some(&INTERRUPTED), progress: Some(&mut show) };

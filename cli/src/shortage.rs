@@ -1,4 +1,4 @@
-//! What the smallest feasible budget is made up of.
+//! The parts of the smallest feasible budget.
 
 use planner_core::planner::{LeastMemory, Request, Strategy};
 use planner_core::{Graph, Kind, OpId, TensorId};
@@ -9,17 +9,17 @@ use std::collections::HashSet;
 use std::fmt::Write;
 use workloads::OwnedMachine;
 
-/// Parts that are listed by name.
+/// How many parts are listed by name.
 const LISTED: usize = 6;
 
-/// Something that takes memory.
+/// A part of the least memory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Part {
     bytes: u64,
     what: String,
 }
 
-/// The parts of the least memory for a strategy, the largest first, on lines of their own.
+/// Lists the parts of a strategy's least memory, one per line, the largest first.
 pub(crate) fn list(
     graph: &spillway::Graph,
     machine: &OwnedMachine,
@@ -28,7 +28,7 @@ pub(crate) fn list(
     let parts = parts(graph, machine, strategy)?;
     let mut text = String::new();
     for Part { bytes: part_bytes, what } in parts.iter().take(LISTED) {
-        // A string takes every write.
+        // Writing to a string does not fail.
         let _ = write!(text, "\n  {:>10}  {what}", bytes(*part_bytes));
     }
     let rest = parts.get(LISTED..).unwrap_or_default();
@@ -39,7 +39,7 @@ pub(crate) fn list(
     Ok(text)
 }
 
-/// All parts, the largest first; together, they are the least memory.
+/// All parts, the largest first. Their sum is the least memory.
 fn parts(
     work: &spillway::Graph,
     machine: &OwnedMachine,
@@ -86,18 +86,19 @@ fn parts(
     let what = "other states, for which the host has no memory".to_owned();
     parts.push(Part { bytes, what });
     parts.retain(|part| part.bytes > 0);
-    // Stable: what is equally large stays in the order of the op's operands.
+    // The sort is stable: parts of equal size keep the order of the op's operands.
     parts.sort_by_key(|part| std::cmp::Reverse(part.bytes));
     Ok(parts)
 }
 
-/// What an op touches, each tensor once.
+/// The tensors that an op touches, each once.
 fn operands(graph: &Graph<'_>, op: OpId) -> Vec<TensorId> {
     let mut seen = HashSet::new();
     graph.operands_of(op).iter().copied().filter(|&tensor| seen.insert(tensor)).collect()
 }
 
-/// All states that any op touches, and what is between its first and last touch at an op.
+/// The tensors alive at an op: each touched state, and each other tensor from its first touch to
+/// its last.
 fn alive(graph: &Graph<'_>, op: OpId) -> Vec<TensorId> {
     let mut touches = vec![None; graph.tensors().len()];
     for op in graph.op_ids() {

@@ -1,17 +1,17 @@
-//! Signals that ask the program to end, and one that would end it.
+//! Handles signals that ask the program to end, and ignores `SIGXFSZ`.
 
-/// The exit status that an interrupt by the user (`SIGINT`) asks for.
+/// The exit status after an interrupt by the user (`SIGINT`).
 pub(crate) const INTERRUPTED: i32 = 130;
 
-/// From now on, calls `end` with an exit status for each signal that asks the program to end: 128 and
-/// the signal's number. A signal that is ignored when the program starts (`nohup`) stays so.
+/// Calls `end` for each signal that asks the program to end. The argument is the exit status: 128
+/// plus the signal's number. A signal that is ignored at the start (`nohup`) stays ignored.
 #[cfg(unix)]
 pub(crate) fn catch(end: impl Fn(i32) + Send + 'static) {
     use nix::sys::signal::{SigSet, Signal};
     outlive_file_limits();
     let wanted = [Signal::SIGHUP, Signal::SIGINT, Signal::SIGTERM];
     let wanted: SigSet = wanted.into_iter().filter(|&signal| !is_ignored(signal)).collect();
-    // Threads that are started later block them as well, so that one thread waits for them.
+    // Later threads inherit this mask, so only the thread below receives these signals.
     if wanted.thread_block().is_err() {
         return;
     }
@@ -26,31 +26,30 @@ pub(crate) fn catch(end: impl Fn(i32) + Send + 'static) {
     }
 }
 
-/// A file that exceeds the limit of the process (`ulimit -f`) is an error of the write, which cleans
-/// up, and not the end of the program.
+/// Ignores `SIGXFSZ`. A write beyond the file size limit of the process (`ulimit -f`) then returns
+/// an error, and the program can remove the partial file.
 #[cfg(unix)]
-#[allow(unsafe_code, reason = "only C's function sets what a signal does")]
+#[allow(unsafe_code, reason = "only the C function sets a signal's action")]
 fn outlive_file_limits() {
     use nix::sys::signal::{SigHandler, Signal, signal};
-    // SAFETY: no handler is set, so no code runs that could be interrupted.
+    // SAFETY: `SigIgn` installs no handler, so no code runs when the signal arrives.
     let _ = unsafe { signal(Signal::SIGXFSZ, SigHandler::SigIgn) };
 }
 
 #[cfg(unix)]
-#[allow(unsafe_code, reason = "only C's function asks what a signal does without changing it")]
+#[allow(unsafe_code, reason = "only the C function reads a signal's action without changing it")]
 fn is_ignored(signal: nix::sys::signal::Signal) -> bool {
     use nix::libc;
-    // SAFETY: all zeros are an action.
+    // SAFETY: all zeros are a valid `sigaction`.
     let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
-    // SAFETY: the action may be written, and nothing is set.
+    // SAFETY: `action` is writable, and the null pointer sets no new action.
     let asked = unsafe { libc::sigaction(signal as i32, std::ptr::null(), &raw mut action) };
     asked == 0 && action.sa_sigaction == libc::SIG_IGN
 }
 
-/// From now on, calls `end` with the exit status of an interrupt when the user asks the program to
-/// end.
+/// Calls `end` with the exit status of an interrupt when the user asks the program to end.
 #[cfg(not(unix))]
 pub(crate) fn catch(end: impl Fn(i32) + Send + 'static) {
-    // Where it cannot be caught, it ends the program.
+    // Without the handler, an interrupt ends the program.
     let _ = ctrlc::try_set_handler(move || end(INTERRUPTED));
 }

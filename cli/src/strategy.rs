@@ -12,7 +12,7 @@ pub(crate) fn parser() -> impl TypedValueParser<Value = Strategy> {
     PossibleValuesParser::new(Strategy::all().map(value)).try_map(|name| name.parse::<Strategy>())
 }
 
-/// What a strategy does, and its parameters.
+/// A strategy's description, with its parameters.
 fn help(strategy: &Strategy) -> String {
     let parameters = strategy.parameters();
     if parameters.is_empty() {
@@ -23,10 +23,10 @@ fn help(strategy: &Strategy) -> String {
     format!("{} [{}]", strategy.about(), parameters.join("; "))
 }
 
-/// A strategy with parameters set by `name=value`.
+/// Sets a strategy's parameters from `name=value`.
 ///
 /// # Errors
-/// A parameter that it does not have, or a value that the parameter does not take.
+/// The strategy does not have a parameter, or the parameter does not take the value.
 pub(crate) fn with(strategy: &Strategy, settings: &[String]) -> Result<Strategy, Failure> {
     let read = || {
         let settings = settings.iter().map(|text| strategy::split(text));

@@ -1,4 +1,4 @@
-//! A plan on one screen.
+//! The summary of a plan on one screen.
 
 use crate::figures::Figures;
 use spillway::summary::rows;
@@ -18,7 +18,7 @@ pub(crate) fn of(figures: &Figures, machine: &OwnedMachine) -> String {
     );
     let rows = figures.planned.map(|planned| rows(context, &planned, machine));
     for (name, value) in rows.unwrap_or_default() {
-        // A string takes every write.
+        // Writing to a string does not fail.
         let _ = writeln!(text, "  {name:<10}{value}");
     }
     text

@@ -1,11 +1,11 @@
-//! What the argument parser says by itself: the help, and why arguments are refused.
+//! The messages of the argument parser: the help, and errors in arguments.
 
 use crate::failure::Failure;
 use crate::output;
 use clap::error::ContextValue;
 use workloads::Shown;
 
-/// Shows the help that was asked for; or why the arguments are refused, which ends the program.
+/// Prints the requested help. If the arguments are wrong, prints the error and ends the program.
 pub(crate) fn answer(error: clap::Error) -> Result<(), Failure> {
     if error.use_stderr() {
         escaped(error).exit();
@@ -13,7 +13,7 @@ pub(crate) fn answer(error: clap::Error) -> Result<(), Failure> {
     output::printed(error.print())
 }
 
-/// The parser repeats arguments as they are, in its tips too.
+/// Escapes arguments, because the parser repeats them unescaped in its errors and tips.
 fn escaped(mut error: clap::Error) -> clap::Error {
     let shown = |text: &String| Shown::name(text).to_string();
     let context = error.context().filter_map(|(kind, value)| {

@@ -7,7 +7,7 @@ use workloads::format::{self, Document};
 use workloads::{OwnedGraph, OwnedMachine, Shown};
 use zoo::models::{self, SpecError};
 
-/// Whether an argument that may be a file or a name means a file.
+/// Whether an argument means a file. It may also be a name.
 pub(crate) fn is_file(argument: &str) -> bool {
     argument == "-"
         || argument.ends_with(".json")
@@ -16,23 +16,23 @@ pub(crate) fn is_file(argument: &str) -> bool {
         || Path::new(argument).exists()
 }
 
-/// What a WORK argument names.
+/// The work that a WORK argument names.
 #[derive(Clone, Debug)]
 pub(crate) struct Work {
-    /// What is to be run.
+    /// The graph to run.
     pub(crate) graph: Graph,
-    /// The machine that it brings.
+    /// The machine in the file, if the file holds a chain.
     pub(crate) machine: Option<OwnedMachine>,
 }
 
-/// The file that a WORK argument names. A model is none even beside a file of its name.
+/// The file that a WORK argument names. A model's name never means a file, even if the file exists.
 pub(crate) fn file(work: &str) -> Option<&Path> {
     let name = work.split(':').next().unwrap_or(work);
     let is_model = models::list().iter().any(|model| model.name == name);
     (!is_model && is_file(work)).then_some(Path::new(work))
 }
 
-/// The work that a WORK argument names.
+/// Loads or generates the work that a WORK argument names.
 pub(crate) fn load(work: &str) -> Result<Work, Failure> {
     match file(work) {
         Some(path) => from_file(path),
@@ -40,13 +40,13 @@ pub(crate) fn load(work: &str) -> Result<Work, Failure> {
     }
 }
 
-/// The graph of a model spec.
+/// Generates the graph of a model spec.
 pub(crate) fn generate(spec: &str) -> Result<OwnedGraph, Failure> {
     let shown = Shown::name(spec);
     models::generate(spec).map_err(|error| match &error {
         SpecError::Graph(_) => Failure::cannot(format!("{shown}: {error}")),
         SpecError::UnknownModel(_) => {
-            Failure::bad_input(format!("{error} (and there is no such file)"))
+            Failure::bad_input(format!("{error} (and no file has that name)"))
         }
         _ => Failure::bad_input(format!("{shown}: {error}")),
     })

@@ -589,6 +589,8 @@ fn a_certificate_is_checked() {
     let less = ["plan", SMALL, "-b", "40%", "--certificate", "less.json"];
     folder.run(&less).done();
     let arguments = ["check", SMALL, "plan.json", "--certificate", "less.json"];
-    folder.run(&arguments).fails(1, &["it proves nothing of this plan: its budget is smaller"]);
+    folder
+        .run(&arguments)
+        .fails(1, &["the certificate does not hold for this plan: its budget is smaller"]);
     folder.run(&["check", SMALL]).fails(2, &["<PLAN>"]);
 }

@@ -57,8 +57,8 @@ fn where_there_is_no_cuda_a_sentence_says_so() {
     let nowhere = [("SPILLWAY_CUDA_DRIVER", "nowhere/libcuda.so")];
     folder.run_in(&nowhere, &["run", SMALL, "--backend", "cuda"]).fails(1, &["nowhere/libcuda.so"]);
     let devices = folder.run_in(&nowhere, &["devices"]).done().stdout;
-    assert!(devices.contains("\ncuda: none, since nowhere/libcuda.so"), "{devices}");
-    folder.run(&["run", SMALL, "--graph"]).fails(2, &["--graph is for the backend cuda"]);
+    assert!(devices.contains("\ncuda: no device: nowhere/libcuda.so"), "{devices}");
+    folder.run(&["run", SMALL, "--graph"]).fails(2, &["--graph needs the backend cuda"]);
 }
 
 /// Without a driver, or without a loader to look for one.
@@ -80,7 +80,7 @@ fn where_there_is_no_vulkan_a_sentence_says_so() {
     assert_eq!(devices["devices"].as_array().map(Vec::len), Some(0));
     assert_eq!(devices["unavailable"][0]["backend"], "vulkan");
     let shown = folder.run_in(&none, &["devices"]).done().stdout;
-    assert!(shown.contains("vulkan: none, since "), "{shown}");
+    assert!(shown.contains("vulkan: no device: "), "{shown}");
 }
 
 /// The JSON object has the message from standard error, with what is known.

@@ -9,7 +9,7 @@ use planner_core::bounds::{self, BoundOrder};
 use planner_core::scratch::{Limits, OutOfScratch, Scratch};
 use planner_core::{Graph, Machine, OpId};
 
-/// Which plans the bound is for.
+/// The plans for which the bound holds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Options {
     /// Count pages, not bytes. The bound is higher and holds only for plans that keep large
@@ -17,34 +17,34 @@ pub struct Options {
     pub pages: Option<Pages>,
 }
 
-/// What lies on pages.
+/// The pages, and the tensors that lie on them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pages {
-    /// Size of a page.
+    /// The size of a page.
     pub page_bytes: u64,
     /// The smallest tensor that lies on pages of its own.
     pub least_bytes: u64,
 }
 
 impl Pages {
-    /// Pages are chunks, and all tensors of at least a chunk lie in pools of chunks. Plans with larger
-    /// tensors in the arena or with slabs do not keep to this.
+    /// Pages are chunks, and all tensors of at least a chunk lie in pools of chunks. The bound does
+    /// not hold for plans with slabs, or with such tensors in the arena.
     #[must_use]
     pub fn of(machine: &Machine) -> Self {
         Self { page_bytes: machine.chunk_bytes, least_bytes: machine.chunk_bytes }
     }
 }
 
-/// A bound on the period, and how it was found.
+/// A bound on the period, with the figures of its linear program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bound {
-    /// No plan that the bound is for has a shorter period.
+    /// The bound: no plan for which it holds has a shorter period.
     pub period_ns: u64,
-    /// The solver's own figure, rounded down. It is not proved, and higher by what the proof loses.
+    /// The solver's own bound, rounded down. It is not proved, and is higher by the proof's loss.
     pub solver_ns: u64,
-    /// Variables of the linear program.
+    /// The number of variables of the linear program.
     pub columns: usize,
-    /// Constraints of the linear program.
+    /// The number of constraints of the linear program.
     pub rows: usize,
 }
 
@@ -54,11 +54,11 @@ pub struct Bound {
 pub enum Error {
     /// The size of a page is zero.
     NoPage,
-    /// No plan fits: the op alone needs more than the budget.
+    /// No plan fits, because one op alone needs more than the budget.
     Infeasible {
         /// The op.
         op: OpId,
-        /// Its operands and its workspace.
+        /// The size of its operands and its workspace.
         needed_bytes: u64,
     },
     /// HiGHS refused the program or found no solution.
@@ -82,22 +82,22 @@ impl fmt::Display for Error {
 
 impl core::error::Error for Error {}
 
-/// Loss of the proof against the solver's figure beyond which another method is tried,
-/// relative to the period.
+/// The largest loss of the proof against the solver's bound, relative to the period. Above it, the
+/// next method is tried.
 const LOSS: f64 = 1e-6;
 
-/// Returns a period that no plan in the given order of the ops can beat that runs each op once: the
+/// Returns a period that no plan can beat if it keeps the given order and runs each op once: the
 /// better of the linear program and [`bounds::period_ns`].
 ///
 /// # Errors
-/// A budget that is too small for one op, pages of no bytes, or a solver that fails.
+/// The budget is too small for one op, the page size is zero, or the solver fails.
 pub fn period_ns(
     graph: &Graph<'_>,
     machine: &Machine,
     budget_bytes: u64,
     options: Options,
 ) -> Result<Bound, Error> {
-    // Arena and pools end on chunks, so a plan can use only the whole chunks of its budget.
+    // The arena and the pools consist of whole chunks, so a plan cannot use the rest of its budget.
     let budget_bytes = match options.pages {
         Some(Pages { page_bytes: 0, .. }) => return Err(Error::NoPage),
         Some(_) => budget_bytes - budget_bytes % machine.chunk_bytes,
@@ -115,8 +115,8 @@ pub fn period_ns(
     Ok(Bound { period_ns: bound.period_ns.max(cheap_ns), ..bound })
 }
 
-/// Solves a program whose cost is what a period has beside compute; plans with a higher cost than
-/// `most` are not modelled.
+/// Solves a program whose cost is the period without the compute time. The program models only
+/// plans with a cost of at most `most`.
 pub(crate) fn bound(graph: &Graph<'_>, program: &Program, most: f64) -> Result<Bound, Error> {
     let compute = graph.compute_ns() as f64 / UNIT;
     let cost = cost(program, most, compute).ok_or(Error::Solver)?;
@@ -129,14 +129,15 @@ pub(crate) fn bound(graph: &Graph<'_>, program: &Program, most: f64) -> Result<B
     })
 }
 
-/// The least cost of a program, in its units.
+/// The least cost of a program, in the program's units.
 #[derive(Clone, Copy, Debug)]
 struct Cost {
     proved: f64,
     solver: f64,
 }
 
-/// The interior point is fastest by far; if it ends too early, simplex continues.
+/// Tries the interior point method first, because it is by far the fastest. If its proof loses too
+/// much, tries the simplex method.
 fn cost(program: &Program, most: f64, compute: f64) -> Option<Cost> {
     let mut best: Option<Cost> = None;
     for method in [Method::InteriorPoint, Method::Simplex] {
@@ -152,7 +153,7 @@ fn cost(program: &Program, most: f64, compute: f64) -> Option<Cost> {
     best
 }
 
-/// Calls a bound of the core with working memory.
+/// Calls a bound of `planner-core` with working memory.
 pub(crate) fn with_scratch(
     graph: &Graph<'_>,
     cheap_ns: impl FnOnce(&mut Scratch<'_>) -> Result<u64, OutOfScratch>,

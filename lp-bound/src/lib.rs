@@ -1,9 +1,10 @@
-//! A lower bound on the period in a given order of the ops, stronger than `planner_core::bounds`:
-//! a linear program in which every tensor may move in part. `docs/research/bounds.md` has its assumptions
-//! and its proof.
+//! A lower bound on the period in a given order of the ops, stronger than `planner_core::bounds`.
+//! It comes from a linear program in which any part of a tensor may move. `docs/research/bounds.md`
+//! has its assumptions and its proof.
 //!
-//! HiGHS solves it, behind the feature `highs`, since it is built from C++. The bound does not rely
-//! on the solver: it is computed again from its dual values.
+//! HiGHS solves the program. It needs the feature `highs`, because HiGHS is built from C++. The
+//! bound does not rely on the solver: this crate computes the bound again from the solver's dual
+//! values.
 //!
 //! `weights` is the published integer program for chains. The example `comparison` writes
 //! `docs/research/comparison.md`.

@@ -7,7 +7,7 @@ use crate::program::{Column, Program};
 use crate::spans::{Gap, Spans};
 use planner_core::{Graph, Machine};
 
-/// Bytes in a unit of the program, so that its numbers are neither huge nor tiny.
+/// Bytes or nanoseconds in a unit of the program, so that its numbers are near 1.
 pub(crate) const UNIT: f64 = (1u64 << 20) as f64;
 
 pub(crate) fn scaled(quantity: u64) -> f64 {
@@ -18,21 +18,21 @@ pub(crate) fn scaled(quantity: u64) -> f64 {
 #[derive(Debug)]
 pub(crate) struct Model {
     pub(crate) program: Program,
-    /// No plan with a longer stall was modelled.
+    /// The program models only plans whose stalls take at most this time.
     pub(crate) most_stall: f64,
 }
 
 /// The variables of one gap.
 struct Absence {
     gap: Gap,
-    /// Memory of the tensor that is absent at some point of the gap.
+    /// The tensor's memory that is absent at some point of the gap.
     absent: Column,
-    /// Memory whose first absence since it was written is in this gap.
+    /// The memory whose first absence after the write is in this gap.
     new: Option<Column>,
     traffic: f64,
 }
 
-/// A quantity at each point: the sum of what covers the point.
+/// A quantity at each point: the sum of all terms whose span covers the point.
 struct RunningSum {
     at: Vec<Column>,
     changes: Vec<Vec<(Column, f64)>>,
@@ -48,7 +48,7 @@ impl RunningSum {
         if from == to {
             return;
         }
-        // Point 0 is the anchor: what covers it enters there.
+        // The sums start at point 0, so a span that wraps around enters there too.
         if from > to && to > 0 {
             self.changes[0].push((column, -factor));
         }
@@ -97,8 +97,8 @@ fn before(point: usize, points: usize) -> usize {
     (point + points - 1) % points
 }
 
-/// A value leaves only with a copy on the host, which is made once: everything that is absent in a
-/// gap has been downloaded in this gap or for an earlier one.
+/// A value may leave the device only if the host has a copy, and one download makes the copy. All
+/// memory absent in a gap was therefore downloaded in this gap or for an earlier one.
 fn absences(program: &mut Program, gaps: &[Gap]) -> Vec<Absence> {
     let mut absences = Vec::with_capacity(gaps.len());
     let mut copied = None;
@@ -127,7 +127,7 @@ fn absences(program: &mut Program, gaps: &[Gap]) -> Vec<Absence> {
     absences
 }
 
-/// The traffic of each segment fits into its time: an op's, or a stall's.
+/// Adds the traffic of each op and of each stall, which fits into the time of the op or stall.
 fn segments(
     program: &mut Program,
     graph: &Graph<'_>,
@@ -197,7 +197,7 @@ impl Memory<'_> {
         }
     }
 
-    /// Bytes uploaded before they are due.
+    /// The bytes uploaded before they are due, at each point.
     fn ahead(
         &self,
         program: &mut Program,
@@ -218,7 +218,7 @@ impl Memory<'_> {
         ahead
     }
 
-    /// Bytes to be downloaded that have been written and are not yet on the host.
+    /// The written bytes that wait for their download, at each point.
     fn waiting(
         &self,
         program: &mut Program,
@@ -230,7 +230,7 @@ impl Memory<'_> {
         for (point, mut terms) in released.into_iter().enumerate() {
             let last = before(point, self.points);
             if !terms.is_empty() {
-                // What is written only here cannot have been downloaded on the way.
+                // Bytes written at this point cannot be downloaded before it.
                 program.at_least(0.0, vec![(waiting[last], 1.0), (download[last], -1.0)]);
             }
             terms.extend([(waiting[point], 1.0), (waiting[last], -1.0), (download[last], 1.0)]);

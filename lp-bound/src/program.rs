@@ -1,6 +1,6 @@
-//! A linear program under construction, and the bound that any dual values prove for it.
+//! A linear program under construction, and the bound that dual values prove for it.
 
-/// A variable, by position.
+/// The position of a variable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Column(pub(crate) usize);
 
@@ -12,7 +12,7 @@ pub(crate) struct Variable {
     pub(crate) upper: f64,
 }
 
-/// One constraint: the sum of its terms is at least, or exactly, a number.
+/// One constraint: the sum of its terms is at least a number, or equal to it.
 #[derive(Clone, Debug)]
 pub(crate) struct Row {
     pub(crate) at_least: f64,
@@ -20,7 +20,7 @@ pub(crate) struct Row {
     pub(crate) terms: Vec<(Column, f64)>,
 }
 
-/// Minimise the cost, subject to the rows.
+/// A program that minimises the cost, subject to the rows.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Program {
     pub(crate) columns: Vec<Variable>,
@@ -41,10 +41,10 @@ impl Program {
         self.rows.push(Row { at_least: value, exactly: true, terms });
     }
 
-    /// Returns a cost that no solution is below, proved by these dual values, whatever they are:
-    /// weak duality over variables with finite limits, after Neumaier and Shcherbina, "Safe
-    /// bounds in linear and mixed-integer linear programming" (2004). Less a margin for the
-    /// rounding of the sums here.
+    /// Returns a lower bound on the cost of all solutions. Any dual values prove a valid bound, by
+    /// weak duality over variables with finite limits, after Neumaier and Shcherbina, "Safe bounds
+    /// in linear and mixed-integer linear programming" (2004). The bound is reduced by a margin for
+    /// the rounding of the sums in this function.
     pub(crate) fn proved_cost(&self, duals: &[f64]) -> f64 {
         let mut reduced: Vec<f64> = self.columns.iter().map(|column| column.cost).collect();
         let mut size: Vec<f64> = reduced.iter().map(|cost| cost.abs()).collect();
@@ -69,5 +69,5 @@ impl Program {
     }
 }
 
-/// How much more the rounding of a reduced cost weighs than its share of the long sums.
+/// The margin for the rounding of a reduced cost, relative to the margin for the long sums.
 const TERM_ROUNDING: f64 = 1e-3;

@@ -1,17 +1,17 @@
-//! HiGHS: Huangfu and Hall, "Parallelizing the dual revised simplex method" (2018).
+//! Calls HiGHS: Huangfu and Hall, "Parallelizing the dual revised simplex method" (2018).
 
 use crate::program::Program;
 use highs::{RowProblem, Sense};
 
-/// How to solve.
+/// The solution method.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Method {
-    /// With crossover to a vertex, whose dual values prove nearly all of its cost.
+    /// Includes crossover to a vertex, whose dual values prove nearly its whole cost.
     InteriorPoint,
     Simplex,
 }
 
-/// The cost of the solution found, if any, and its dual values. Neither is to be trusted.
+/// The cost and the dual values of a solution, if the solver finds one. Neither is proved.
 pub(crate) fn solve(program: &Program, method: Method) -> Option<(f64, Vec<f64>)> {
     let mut problem = RowProblem::default();
     let columns: Vec<_> = program

@@ -1,33 +1,33 @@
-//! When each value may be absent, over the points of one iteration.
+//! The points of one iteration at which each value may be absent.
 //!
 //! An iteration of `n` ops has `2 n` points in time: `2 i` is the start of op `i`, `2 i + 1`
-//! its end. Spans are half open and go around: from 5 to 2 is 5, ..., `2 n - 1`, 0, 1.
+//! its end. Spans are half open and wrap around: from 5 to 2 is 5, ..., `2 n - 1`, 0, 1.
 
 use crate::Options;
 use planner_core::{Graph, Kind, OpId, TensorId};
 
-/// A stretch between two touches of a tensor, of the points at which it may be absent.
+/// The points between two touches of a tensor, at which the tensor may be absent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Gap {
-    /// Bytes of memory free while the tensor is absent.
+    /// The bytes of memory that are free while the tensor is absent.
     pub(crate) memory_bytes: u64,
-    /// Bytes that cross a link each way.
+    /// The bytes that cross the link in each direction.
     pub(crate) link_bytes: u64,
-    /// The first point at which it may be absent.
+    /// The first point at which the tensor may be absent.
     pub(crate) opens: usize,
-    /// The point by which it is resident again.
+    /// The point by which the tensor is resident again.
     pub(crate) closes: usize,
-    /// The end of the op that wrote the value; none if the host already has it.
+    /// The end of the op that wrote the value. `None` if the host already has it.
     pub(crate) written: Option<usize>,
     /// Whether the gap before this one holds the same written value.
     pub(crate) continues: bool,
 }
 
-/// Bytes that arrive once an iteration in every plan.
+/// Bytes that arrive once per iteration in every plan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Arrival {
     pub(crate) bytes: u64,
-    /// The point by which they are resident.
+    /// The point by which the bytes are resident.
     pub(crate) due: usize,
 }
 
@@ -37,13 +37,14 @@ pub(crate) struct Spans {
     /// Gaps of one value are adjacent and in order.
     pub(crate) gaps: Vec<Gap>,
     pub(crate) arrivals: Vec<Arrival>,
-    /// Memory at each point with every living value on the device.
+    /// The memory at each point with every live value on the device.
     pub(crate) alive_bytes: Vec<u64>,
-    /// Memory that each op needs on its own.
+    /// The memory that each op needs alone.
     op_bytes: Vec<u64>,
 }
 
-/// Of a tensor, what counts alike: all of it, its full pages, or its last page.
+/// A part of a tensor with one ratio of memory to traffic: the whole tensor, its full pages, or its
+/// last page.
 #[derive(Clone, Copy, Debug)]
 struct Share {
     memory_bytes: u64,
@@ -73,7 +74,7 @@ impl Spans {
         spans
     }
 
-    /// An op that on its own needs more than the budget, and how much it needs.
+    /// An op that alone needs more than the budget, with its need in bytes.
     pub(crate) fn does_not_fit(&self, budget_bytes: u64) -> Option<(OpId, u64)> {
         let at = self.op_bytes.iter().position(|&bytes| bytes > budget_bytes)?;
         Some((OpId(at as u32), self.op_bytes[at]))
@@ -82,7 +83,7 @@ impl Spans {
     fn add(&mut self, graph: &Graph<'_>, tensor: TensorId, touches: &[Touch], options: Options) {
         let Some(&first) = touches.first() else { return };
         let data = graph.tensor(tensor);
-        // A state that stays permanently may lie beside the pages.
+        // A state that always stays resident may lie outside the pages.
         let options = if data.kind == Kind::State { Options::default() } else { options };
         for share in shares(data.bytes, options) {
             if share.memory_bytes == 0 {
@@ -98,7 +99,7 @@ impl Spans {
         }
     }
 
-    /// The gaps from the first write on, so that those of one value stand together.
+    /// Adds the gaps from the first write on, so that the gaps of one value are adjacent.
     fn add_gaps(&mut self, share: Share, kind: Kind, touches: &[Touch]) {
         let count = touches.len();
         let around = kind == Kind::State;
@@ -116,7 +117,7 @@ impl Spans {
             }
             let points = self.alive_bytes.len();
             let (opens, closes) = ((2 * from.op + 2) % points, 2 * to.op);
-            // A value that is overwritten unread is dead: its memory does not count.
+            // A value that is overwritten before a read is dead, so its memory does not count.
             if opens == closes || !to.reads {
                 continue;
             }
@@ -136,7 +137,7 @@ fn around_from(from: usize, to: usize, points: usize) -> impl Iterator<Item = us
     (from..from + length).map(move |point| point % points)
 }
 
-/// The shares of this many bytes; the second may have none.
+/// The shares of this many bytes. The second share may be empty.
 fn shares(bytes: u64, options: Options) -> [Share; 2] {
     let exact = |bytes| Share { memory_bytes: bytes, link_bytes: bytes };
     match options.pages {

@@ -1,9 +1,9 @@
 //! The shortest period of a chain of layers whose weights are offloaded, by the integer program of
 //! Beaumont, Eyraud-Dubois, Shilova & Zhao, section 6 (equations 2 to 8), and its relaxation.
 //!
-//! The memory of an op counts what is resident of the *other* layers' weights (read literally,
-//! equation 4 counts its own twice and is no bound), and what is resident of a weight is
-//! between none and all of it. Activations stay. Optimizer states are resident for the op that
+//! The memory of an op counts the resident parts of the *other* layers' weights. (Read literally,
+//! equation 4 counts the op's own weights twice and gives no bound.) The resident part of a weight
+//! is between 0 and 1. Activations stay resident. Optimizer states are resident during the op that
 //! updates them, and move at no cost.
 
 use core::fmt;
@@ -11,23 +11,23 @@ use highs::{Col, RowProblem, Sense};
 use std::collections::BTreeMap;
 use workloads::OwnedChain;
 
-/// How to solve.
+/// Options of the solver.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct WeightOptions {
-    /// Whether a weight moves whole or not at all; otherwise in any part.
+    /// Whether a weight moves only as a whole. Otherwise, any part of it may move.
     pub whole: bool,
-    /// The gap at which the integer program counts as solved, relative to the period.
+    /// The relative gap at which the integer program counts as solved.
     pub gap: f64,
-    /// The time after which the bound so far is taken.
+    /// The time limit in seconds. At the limit, the solver returns its current bound.
     pub most_s: f64,
 }
 
 /// A bound on a chain's period.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct WeightBound {
-    /// No schedule is shorter, according to the solver.
+    /// The bound: according to the solver, no schedule is shorter.
     pub period_ns: u64,
-    /// The shortest solution found, if any.
+    /// The period of the shortest solution, if the solver found one.
     pub found_ns: Option<u64>,
 }
 
@@ -43,8 +43,8 @@ impl fmt::Display for Unsolved {
 
 impl core::error::Error for Unsolved {}
 
-/// The program under construction. Ops are counted as in the paper, but from 0: `B_L` to `B_1`, then
-/// `F_1` to `F_L`; layers from 0. Amounts are shares of a weight.
+/// The program under construction. The order of ops is the paper's, from index 0: `B_L` to `B_1`,
+/// then `F_1` to `F_L`. Layers count from 0. Amounts are shares of a weight.
 struct Program<'c> {
     chain: &'c OwnedChain,
     /// The unit of time, so that numbers are near 1.
@@ -52,10 +52,11 @@ struct Program<'c> {
     problem: RowProblem,
     /// Idle time after each op.
     idle: Vec<Col>,
-    /// Of each layer and op: offloaded, prefetched, deleted after the op's start; and resident
-    /// then.
+    /// For each layer and op, the shares that are offloaded, prefetched and deleted after the op's
+    /// start, and the share that is resident at its start.
     moves: Vec<Vec<[Col; 4]>>,
-    /// The choices of each layer with a weight: offloaded, deleted across the turn, and around.
+    /// The choices of each layer with a weight: offloaded, deleted from the forward op to the
+    /// backward op, and deleted from the backward op to the next forward op.
     choices: Vec<(usize, [Col; 3])>,
 }
 
@@ -63,13 +64,13 @@ struct Program<'c> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Integers {
     None,
-    /// How many of all weights of a size are chosen: a few numbers on which nearly all depends.
+    /// The number of chosen weights of each size. These few numbers decide most of the result.
     Counts,
-    /// Which.
+    /// The choice of each weight.
     Choices,
 }
 
-/// The solver's tolerance in units of time: constraints hold up to 10^-6.
+/// The margin for the solver's tolerance, in units of time. Constraints hold up to 10^-6.
 const TOLERANCE: f64 = 1e-3;
 
 const OFFLOADED: usize = 0;
@@ -81,7 +82,7 @@ impl<'c> Program<'c> {
     fn new(chain: &'c OwnedChain, integers: Integers) -> Self {
         let ops = 2 * chain.layers.len();
         let mut problem = RowProblem::default();
-        // The cost is the period, so that gaps are relative to it.
+        // The cost is the whole period, because the solver's gap is relative to the cost.
         problem.add_column(compute_ns(chain) as f64 / 1e9 / unit_s(chain), 1.0..=1.0);
         let idle = (0..ops).map(|_| problem.add_column(1.0, 0.0..)).collect();
         let share = |problem: &mut RowProblem| problem.add_column(0.0, 0.0..=1.0);
@@ -153,7 +154,7 @@ impl<'c> Program<'c> {
         }
     }
 
-    /// Equation 4, in units of all memory.
+    /// Equation 4, with amounts relative to the device's memory.
     fn memory(&mut self) {
         let device = self.chain.device_bytes as f64;
         for op in 0..self.idle.len() {
@@ -177,7 +178,8 @@ impl<'c> Program<'c> {
         }
     }
 
-    /// Equations 5 and 6: resident at its ops, the same after a cycle, and nothing lost.
+    /// Equations 5 and 6: a weight is resident at its ops, its state repeats after a cycle, and no
+    /// part of it is lost.
     fn validity(&mut self, layer: usize) {
         let (ops, back, forward) = (self.idle.len(), self.backward(layer), self.forward(layer));
         for op in [back, forward] {
@@ -217,8 +219,8 @@ impl<'c> Program<'c> {
         self.choices.push((layer, choices));
     }
 
-    /// Integers that follow from the choices: of the weights of one size, how many are
-    /// offloaded, deleted in each span, and deleted together.
+    /// Integers that follow from the choices: for the weights of each size, the numbers offloaded,
+    /// deleted in each span, and deleted in both spans together.
     fn counts(&mut self) {
         let mut sizes: BTreeMap<u64, Vec<[Col; 3]>> = BTreeMap::new();
         for (layer, choices) in &self.choices {
@@ -250,7 +252,7 @@ fn compute_ns(chain: &OwnedChain) -> u64 {
     chain.layers.iter().map(|layer| layer.forward_ns + layer.backward_ns).sum()
 }
 
-/// A hundredth of all compute and transfers.
+/// One hundredth of the time of all compute and transfers.
 fn unit_s(chain: &OwnedChain) -> f64 {
     let transfers_s = (0..chain.layers.len()).map(|layer| transfer_s(chain, layer)).sum::<f64>();
     ((compute_ns(chain) as f64 / 1e9 + transfers_s) / 100.0).max(1e-12)
@@ -258,11 +260,12 @@ fn unit_s(chain: &OwnedChain) -> f64 {
 
 /// Returns a period that no schedule of a chain can beat if it moves only weights.
 ///
-/// For whole weights, the program in which only their numbers are integers comes first. What it
-/// proves becomes a row of the program itself, which on its own takes long to reach its bound.
+/// For whole weights, it first solves a program in which only the numbers of weights are integers.
+/// The bound of this program becomes a row of the full program, which alone would take long to
+/// reach it.
 ///
 /// # Errors
-/// A solver that fails, also because a layer does not fit.
+/// The solver fails. It also fails if a layer does not fit.
 pub fn weights_period_ns(
     chain: &OwnedChain,
     options: WeightOptions,
@@ -278,11 +281,11 @@ pub fn weights_period_ns(
         solve(Program::new(chain, Integers::None), options)?
     };
     let ns = |units: f64| ((units.max(0.0) * unit_s * 1e9) as u64).max(compute_ns(chain));
-    // Less the solver's tolerance.
+    // Constraints hold only up to the solver's tolerance.
     Ok(WeightBound { period_ns: ns(bound - TOLERANCE), found_ns: found.map(ns) })
 }
 
-/// A bound and, if there is one, a solution, in units of time.
+/// The bound, and the period of the best solution if there is one, in units of time.
 fn solve(program: Program<'_>, options: WeightOptions) -> Result<(f64, Option<f64>), Unsolved> {
     let is_integer = !program.choices.is_empty() && options.whole;
     let mut model = program.problem.try_optimise(Sense::Minimise).map_err(|_| Unsolved)?;

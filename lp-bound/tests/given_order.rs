@@ -1,4 +1,4 @@
-//! The linear program, against optima worked out by hand.
+//! Compares the linear program with optima worked out by hand.
 #![cfg(feature = "highs")]
 #![allow(clippy::unwrap_used, reason = "what fails here fails the test")]
 
@@ -6,7 +6,7 @@ use lp_bound::{Error, Options, Pages, period_ns};
 use planner_core::{Kind, Machine, MachineParameters, OpId};
 use workloads::OwnedGraph;
 
-/// One byte a nanosecond each way.
+/// Links of one byte per nanosecond in each direction.
 const MACHINE: Machine = {
     let Ok(machine) = Machine::new(
         MachineParameters::new()
@@ -45,7 +45,7 @@ fn assert_close(found_ns: u64, optimum_ns: u64) {
 fn a_stall_is_what_must_leave_and_come_back_around_an_op() {
     let graph = kept_value(6000, 5000, 4000);
     assert_close(bound_ns(&graph, 11_000, None), 6000);
-    // 4000 bytes are too many, and nothing can move while the middle runs.
+    // 4000 bytes must leave the device, and nothing can move while the middle op runs.
     assert_close(bound_ns(&graph, 7000, None), 6000 + 2 * 4000);
 }
 

@@ -47,8 +47,8 @@ fn given_order_ns(
     lp_bound::period_ns(graph, machine, budget_bytes, options).unwrap().period_ns
 }
 
-/// The least bound for plans with repeats, if all ops that may be launched again are. A plan without
-/// repeats is one of them.
+/// The least bound for plans with repeats, with every op repeatable that may repeat. It also holds
+/// for plans without repeats.
 fn check_with_repeats(
     graph: &OwnedGraph,
     machine: &planner_core::Machine,
@@ -82,8 +82,7 @@ fn runs_in_order(plan: &OwnedPlan) -> bool {
     launched.is_sorted()
 }
 
-/// Whether all tensors of at least a chunk lie in pools of chunks, except states, which may stay in the
-/// arena.
+/// Whether all tensors of at least a chunk lie in pools of chunks. States may stay in the arena.
 #[cfg(feature = "highs")]
 fn is_on_pages(graph: &OwnedGraph, machine: &planner_core::Machine, plan: &OwnedPlan) -> bool {
     let chunk_bytes = machine.chunk_bytes;
@@ -96,7 +95,7 @@ fn is_on_pages(graph: &OwnedGraph, machine: &planner_core::Machine, plan: &Owned
         && plan.arena.iter().all(fits_the_arena)
 }
 
-/// Whether a plan launches each op once, as the bounds without repeats take for granted.
+/// Whether a plan launches each op once, as the bounds without repeats require.
 fn runs_once(plan: &OwnedPlan) -> bool {
     let is_repeat = |step: &Step| matches!(step, Step::Launch(Launched { is_repeat: true, .. }));
     !plan.steps.iter().any(is_repeat)
@@ -138,7 +137,7 @@ fn the_bound_on_pages_holds_for_plans_on_pages_only() {
 proptest! {
     #[test]
     fn no_random_plan_beats_a_bound(case in cases()) {
-        // Bounds know one processor.
+        // The bounds assume that all ops run on the device.
         prop_assume!(!case.plan.steps.iter().any(|step| matches!(step, Step::Host(_))));
         let graph = case.graph.graph().unwrap();
         let (period_ns, budget_bytes) = (case.plan.predicted.period_ns, case.plan.budget_bytes);

@@ -1,4 +1,4 @@
-//! The linear program, against recorded bounds.
+//! Compares the linear program with recorded bounds.
 #![allow(clippy::unwrap_used, reason = "what fails here fails the test")]
 
 use lp_bound::{Options, period_ns};

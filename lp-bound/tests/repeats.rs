@@ -1,4 +1,4 @@
-//! The linear program for plans that launch ops again, against optima worked out by hand.
+//! Compares the linear program for plans with repeats with optima worked out by hand.
 #![cfg(feature = "highs")]
 #![allow(clippy::unwrap_used, reason = "what fails here fails the test")]
 
@@ -18,7 +18,7 @@ fn machine(bytes_per_s: u64) -> Machine {
     .unwrap()
 }
 
-/// One byte a nanosecond each way, and one byte a second.
+/// Links of one byte per nanosecond, and of one byte per second.
 const FAST: u64 = 1_000_000_000;
 const NONE: u64 = 1;
 

@@ -1,4 +1,4 @@
-//! The integer program for chains: by hand, and against plans.
+//! Compares the integer program for chains with optima worked out by hand, and with plans.
 #![allow(clippy::unwrap_used, reason = "what fails here fails the test")]
 #![cfg(feature = "highs")]
 
@@ -25,7 +25,7 @@ fn period_ns(chain: &OwnedChain, strategy: Planner) -> u64 {
     planning::plan(&request, strategy).unwrap().predicted.period_ns
 }
 
-/// Three equal layers, with or without memory of a fourth weight for a gradient.
+/// Three equal layers, with or without memory for a fourth weight, as a gradient needs.
 #[test]
 fn what_has_to_move_takes_its_time() {
     let layer = Layer {

@@ -1,6 +1,6 @@
-//! Plans training steps and tokens of large decoders, beside other ways to run them. Writes a page in
-//! Markdown, a picture of the same name beside it, and in the folder `research` beside it a page of that name
-//! about published figures.
+//! Plans training steps and tokens of large decoders, and compares the plans with other ways to run
+//! them. Writes a page in Markdown, and a picture of the same name beside it. In the folder
+//! `research` beside the page, writes a page of the same name about published figures.
 //!
 //!     cargo run --release -p spillway-benches --example large-models -- docs/large-models.md
 //!
@@ -51,18 +51,18 @@ fn main() -> Done<()> {
     Ok(std::fs::write(page, text)?)
 }
 
-/// A built-in machine, and what computes on both sides of its link.
+/// A built-in machine, with the speeds on both sides of its link.
 #[derive(Clone, Copy)]
 struct Card {
     machine: &'static str,
-    /// Of the device: arithmetic and memory, as a model spec has them.
+    /// The device's arithmetic and memory speeds, as a model spec has them.
     speeds: &'static str,
-    /// Of the host's memory.
+    /// The speed of the host's memory.
     host_gb_s: u64,
 }
 
-/// The vendor's peak for dense products of bfloat16 with sums in float32, and nine tenths of the nominal
-/// speed of its memory.
+/// The vendor's peak for dense products of bfloat16 with sums in float32, and nine tenths of the
+/// nominal speed of its memory.
 const LAPTOP: Card =
     Card { machine: "laptop-8gb", speeds: "tflops=30,memory_gb_s=230", host_gb_s: 50 };
 const RTX_4090: Card =
@@ -73,7 +73,7 @@ const GH200: Card =
     Card { machine: "gh200", speeds: "tflops=989,memory_gb_s=3600", host_gb_s: 350 };
 
 impl Card {
-    /// The machine, with so much host memory if that is more than it has.
+    /// The machine, with at least this much host memory.
     fn machine(&self, host_gb: u64) -> Done<OwnedMachine> {
         let built_in = machines::builtin(self.machine).ok_or("no such machine")?;
         let host_bytes = built_in.machine.host_bytes.max(host_gb * 1_000_000_000);
@@ -81,14 +81,14 @@ impl Card {
         Ok(built_in.with_machine(machine))
     }
 
-    /// A decoder on it, whose updates may run on the host if that is wanted.
+    /// A decoder on this card. With `on_host`, its updates may run on the host.
     fn work(&self, spec: &str, on_host: bool) -> Done<OwnedGraph> {
         let host = if on_host { format!(",host_gb_s={}", self.host_gb_s) } else { String::new() };
         Ok(models::generate(&format!("llama:{spec},{}{host}", self.speeds))?)
     }
 }
 
-/// A proved plan; none where the strategy has none in so much memory.
+/// A proved plan. `None` if the strategy has no plan in this memory.
 fn plan(
     work: &OwnedGraph,
     machine: &OwnedMachine,
@@ -128,19 +128,19 @@ fn period_ns(
     Ok(plan.map(|plan| plan.figures().period_ns))
 }
 
-/// The ways to run a training step that the page compares: periods, and a bound for the device alone.
+/// The periods of the ways to run a training step, and a bound for the device alone.
 struct Ways {
     compute_ns: u64,
-    /// Checkpointing in the model, and states streamed one op ahead, as many as do not fit.
+    /// Checkpointing in the model. The states that do not fit are streamed one op ahead.
     streamed: Option<u64>,
     /// Checkpointing in the model, and the transfers of `auto`.
     by_hand: Option<u64>,
-    /// On the device alone.
+    /// All ops on the device.
     auto: Option<u64>,
     bound: Option<u64>,
     /// All updates on the host.
     zero_offload: Option<u64>,
-    /// Updates on either.
+    /// Updates on the host or the device.
     auto_with_host: Option<u64>,
 }
 

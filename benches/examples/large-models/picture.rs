@@ -7,10 +7,10 @@ use plotters::prelude::*;
 use spillway::planning;
 use std::path::Path;
 
-/// Up to what fits in-core, on a device with so much memory.
+/// Budgets up to the in-core need, on a device with enough memory.
 const BUDGETS_GIB: [u64; 10] = [4, 6, 8, 12, 16, 22, 32, 48, 80, 112];
 
-/// The periods that are drawn, over compute.
+/// The range of the drawn periods, relative to compute.
 const LEAST: f64 = 0.8;
 const MOST: f64 = 3.0;
 
@@ -50,7 +50,7 @@ pub(super) fn draw(path: &Path, curve: &[(f64, Ways)]) -> Done<()> {
     Ok(std::fs::write(path, without_repeated_texts(&svg))?)
 }
 
-/// The picture with each text once: a logarithmic axis may name its last point twice.
+/// Removes repeated texts, because a logarithmic axis may name its last point twice.
 fn without_repeated_texts(svg: &str) -> String {
     let mut last = "";
     let shown = svg.split_inclusive("</text>\n").map(|piece| {

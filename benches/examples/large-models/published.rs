@@ -1,4 +1,4 @@
-//! Plans beside figures that others have published.
+//! Compares plans with the published figures of others.
 
 use super::{AUTO, Done, RTX_5090, Ways, auto, period_ns};
 use planner_core::planner::{Host, Strategy};
@@ -44,7 +44,7 @@ fn accumulated(text: &mut String) -> Done<()> {
     row("ShadowSpill, measured", Some((MEASURED_S * 1e9) as u64))
 }
 
-/// What the authors of LSP-Offload measured of each layer, and the sizes that they give.
+/// The times per layer that the authors of LSP-Offload measured, and the sizes that they give.
 fn analysed(text: &mut String) -> Done<()> {
     text.push_str(include_str!("analysed.md"));
     let graph = seven_billion();
@@ -81,8 +81,8 @@ fn analysed(text: &mut String) -> Done<()> {
     Ok(())
 }
 
-/// 14 GB of parameters, 42 GB of optimizer states and 8 GB of activations in 32 equal layers. What passes
-/// back from layer to layer is not published, and small.
+/// 14 GB of parameters, 42 GB of optimizer states and 8 GB of activations in 32 equal layers. The
+/// size of the gradients between layers is not published, but small.
 fn seven_billion() -> OwnedGraph {
     const LAYERS: usize = 32;
     let mut graph = OwnedGraph::new("llama-7b-as-published");

@@ -6,7 +6,7 @@ use planner_core::planner::Strategy;
 use spillway::{OwnedGraph, OwnedMachine, Plan};
 use zoo::models;
 
-/// A card, the memory for a plan, and what the host computes.
+/// A card, the memory for a plan, and the host's arithmetic speed in TFLOP/s.
 const CARDS: [(Card, u64, &str); 4] =
     [(LAPTOP, 7, "0.5"), (RTX_4090, 22, "2"), (RTX_5090, 30, "2"), (GH200, 80, "3")];
 
@@ -51,7 +51,7 @@ pub(super) fn print() -> Done<()> {
     Ok(())
 }
 
-/// Declares the states of one graph in another one: a switch is between graphs with the same states.
+/// Declares the states of one graph in another, because a switch needs the same states in both.
 fn declare_states(of: &OwnedGraph, to: &mut OwnedGraph) {
     for (tensor, name) in of.tensors.iter().zip(&of.tensor_names) {
         if tensor.kind == Kind::State && !to.tensor_names.contains(name) {
@@ -78,7 +78,8 @@ fn cell(plan: Option<&Plan>) -> String {
     plan.map_or_else(none, |plan| ms(period(plan)))
 }
 
-/// A prompt between tokens, with both switches: by `fit`, by `auto`, and by a plan that knows of the tokens.
+/// The times of a prompt between tokens with both switches: by `fit`, by `auto`, and by a plan that
+/// knows the token's plan.
 fn with_switches(prompt: &Ways, token: &Ways) -> Done<[String; 3]> {
     let whole = |plan: &Plan, token: &Plan| -> Done<String> {
         let switches = [token.switch_to(plan)?.time_ns, plan.switch_to(token)?.time_ns];

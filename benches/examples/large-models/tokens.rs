@@ -5,7 +5,7 @@ use planner_core::planner::{Host, Strategy};
 use std::fmt::Write;
 use zoo::models;
 
-/// A model on a card within some memory, and what the host computes.
+/// A model on a card within some memory, with the host's arithmetic speed.
 struct Row {
     billions: u64,
     card: Card,

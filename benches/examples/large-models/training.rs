@@ -7,8 +7,8 @@ use std::fmt::Write;
 
 const TOKENS: u64 = 8192;
 
-/// A model on a card, with so much host memory if that is more than the card's, within these budgets
-/// beside the least one.
+/// A model on a card with at least this much host memory, and its budgets. The page adds the least
+/// budget.
 struct Row {
     billions: u64,
     card: Card,

@@ -10,7 +10,8 @@ use spillway::search::order::Dependencies;
 use std::time::Instant;
 use zoo::models;
 
-/// A model with the speeds that it is given, its batches, and the published shares of the ideal, where the text gives one.
+/// A model, its spec with the device's speeds, its batches, and the published share of the ideal if
+/// the text gives one.
 pub(crate) const MODELS: [(&str, &str, &[u64], &str); 5] = [
     ("RNN-8-8K", "rnn:layers=8,width=8192", &[256], "70 to 80 %"),
     ("BRNN-4-8K", "brnn:layers=4,width=8192", &[128], "70 to 80 %"),

@@ -49,7 +49,7 @@ pub(crate) fn run(seconds: f64) -> Result<()> {
     Ok(())
 }
 
-/// The period with LMS for all but the parameters, which TFLMS leaves on the device.
+/// The period with LMS for all tensors except the parameters, which TFLMS leaves on the device.
 fn with_parameters_ns(graph: &Graph<'_>, machine: &Machine) -> Result<u64> {
     let is_state = |&tensor: &TensorId| graph.tensor(tensor).kind == Kind::State;
     let states_bytes: u64 =

@@ -3,13 +3,13 @@
 //!
 //!     cargo run --release -p spillway-benches --example swapadvisor -- figure6 30
 //!
-//! The first argument says what, the second how many seconds each search gets:
-//! - `figure6`, and perhaps the only model to look at;
+//! The first argument names the experiment. The second is the time of each search in seconds:
+//! - `figure6`, with an optional third argument that names a single model;
 //! - `bounds`, the same cells beside the linear program (with the feature `highs`);
-//! - `repeats`, the models of both figures with and without launching ops again;
+//! - `repeats`, the models of both figures with and without repeats;
 //! - `figure7`, `table2`, `figure9`;
 //! - `figure8`, with a file for the plot instead of seconds;
-//! - `figure10`, with the individuals that each search judges instead of seconds.
+//! - `figure10`, with the number of individuals that each search judges instead of seconds.
 
 #[path = "../window_paper/chart.rs"]
 mod chart;
@@ -39,12 +39,12 @@ fn machine(name: &str) -> Result<OwnedMachine> {
     Ok(machines::builtin(name).ok_or("there is no such machine")?)
 }
 
-/// For a search over plans that launch each op once.
+/// The limit of a search over plans that launch each op once.
 fn limit(seconds: f64, request: &Request<'_>) -> Result<Limit> {
     Ok(Limit { seconds: Some(seconds), rounds: None, bound_ns: bound_ns(request)? })
 }
 
-/// No order of the ops has a shorter period, if each op runs once.
+/// A lower bound on the period in any order, if each op runs once.
 fn bound_ns(request: &Request<'_>) -> Result<u64> {
     let Request { graph, machine, budget_bytes } = *request;
     Ok(planning::lower_bound_ns(graph, machine, budget_bytes, BoundOrder::Any)?)
@@ -70,7 +70,7 @@ fn jointly(request: &Request<'_>, settings: joint::JointSettings) -> Result<join
     Ok(found)
 }
 
-/// No plan is shown that is not safe.
+/// Proves a plan safe, because the tables must show only safe plans.
 fn prove(request: &Request<'_>, plan: &OwnedPlan) -> Result<()> {
     let Request { graph, machine, .. } = *request;
     let schedule = planning::schedule(graph, machine, &plan.plan())?;
@@ -79,7 +79,7 @@ fn prove(request: &Request<'_>, plan: &OwnedPlan) -> Result<()> {
     Ok(())
 }
 
-/// How much of the ideal throughput, in percent.
+/// The share of the ideal throughput, in percent.
 fn share(graph: &Graph<'_>, period_ns: u64) -> f64 {
     100.0 * graph.compute_ns() as f64 / period_ns as f64
 }

@@ -12,7 +12,7 @@ use zoo::models;
 const RNN: &str = "rnn:layers=8,width=8192,batch=256";
 const INCEPTION: &str = "inception4:widen=4,tflops=9,batch=64";
 
-/// Parameters that find more in little time: fewer ops move, and the better survive.
+/// Parameters that find better plans in little time. Fewer ops move, and selection is stronger.
 const TUNED: Settings =
     Settings { population: 64, mutation: 0.002, selection: 100.0, ..Settings::PUBLISHED };
 
@@ -22,7 +22,7 @@ fn with_request<T>(work: &OwnedGraph, then: impl FnOnce(&Request<'_>) -> Result<
     then(&Request { graph: &graph, machine: &machine, budget_bytes })
 }
 
-/// Best, mean and worst of the survivors, at some of the generations.
+/// The best, mean and worst survivor at some generations.
 pub(crate) fn figure9(seconds: f64) -> Result<()> {
     println!("| search | generation | at, s | judged | best, s | mean, s | worst, s |");
     println!("|---|--:|--:|--:|--:|--:|--:|");
@@ -52,8 +52,8 @@ pub(crate) fn figure9(seconds: f64) -> Result<()> {
     Ok(())
 }
 
-/// Orders only, divisions only, and both; a search with parameters of its own; and random
-/// individuals. Each judges as many, or up to a generation more.
+/// Compares searches over orders only, divisions only, and both; a search with tuned parameters;
+/// and random individuals. Each judges the same number of individuals, or up to a generation more.
 pub(crate) fn figure10(individuals: u64) -> Result<()> {
     println!("| model | order only | pool only | both | both, tuned | random |");
     println!("|---|--:|--:|--:|--:|--:|");

@@ -1,4 +1,4 @@
-//! The models of figures 6 and 7 with plans that launch ops again.
+//! The models of figures 6 and 7 with plans that repeat ops.
 
 use super::figure6::MODELS;
 use super::{MACHINE, Result, jointly, machine, ours, prove, share};
@@ -51,7 +51,7 @@ pub(crate) fn run(seconds: f64, only: Option<&str>) -> Result<()> {
     Ok(())
 }
 
-/// What a strategy reaches of the ideal throughput; a dash where it has no plan.
+/// A strategy's share of the ideal throughput, or a dash if it has no plan.
 fn baseline(request: &Request<'_>, strategy: Strategy) -> Result<String> {
     match planning::plan(request, strategy) {
         Ok(plan) => {

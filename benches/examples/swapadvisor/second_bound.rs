@@ -1,5 +1,5 @@
-//! The cells of figure 6 once more, judged by a second bound: the linear program for the order
-//! of the ops that was found.
+//! Compares the cells of figure 6 with a second bound: the linear program for the order of ops that
+//! the search found.
 
 use super::figure6::MODELS;
 use super::{MACHINE, Result, bound_ns, machine, ours, share};

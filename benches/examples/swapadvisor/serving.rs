@@ -1,9 +1,9 @@
 //! Figure 8: several ResNet-152 that share a device. Batches of 16 requests arrive at random
 //! (Poisson), each for a random model, and are served one after the other.
 //!
-//! Shared, each model has a part of the memory, and a plan for it. In turns, a model that runs
-//! must be on the device as a whole; the least recently used one is evicted, and compute waits
-//! for the parameters.
+//! With shared memory, each model has a part of the memory and a plan for this part. In turns, a
+//! model must be completely on the device to run. The least recently used model is evicted, and
+//! compute waits for the parameters.
 
 use super::chart::{COLOURS, Line, Panel, draw};
 use super::{Result, machine, prove};
@@ -22,18 +22,18 @@ use zoo::models;
 const BATCH: u64 = 16;
 const MODEL: &str = "resnet152:mode=inference,batch=16,tflops=15.7,memory_gb_s=1000";
 
-/// Batches of which the latency is measured.
+/// The number of batches whose latency is measured.
 const BATCHES: usize = 200_000;
 
-/// Requests a second.
+/// Requests per second.
 const RATES: [f64; 10] = [50.0, 100.0, 150.0, 200.0, 250.0, 300.0, 350.0, 400.0, 425.0, 450.0];
 
-/// How long a batch takes.
+/// The time of a batch.
 #[derive(Clone, Copy)]
 enum Service {
-    /// Always the same.
+    /// The same time for all batches.
     Fixed(u64),
-    /// More where the model is not among those used last.
+    /// With load time if the model is not among the most recently used ones.
     Turns { compute_ns: u64, load_ns: u64, resident: usize },
 }
 
@@ -106,8 +106,7 @@ fn ways(work: &OwnedGraph, machine: &Machine, counts: &[u64]) -> Result<Vec<Way>
     Ok(ways)
 }
 
-/// How long one batch takes, with nothing before and nothing after it: until all that the
-/// plan's iteration moves has arrived.
+/// The time of one batch alone, until all transfers of the plan's iteration have ended.
 fn alone_ns(work: &OwnedGraph, machine: &Machine, budget_bytes: u64) -> Result<u64> {
     let graph = work.graph()?;
     let request = Request { graph: &graph, machine, budget_bytes };
@@ -142,7 +141,7 @@ impl Way {
         }
     }
 
-    /// The 99th percentile; none where batches arrive faster than they are served.
+    /// The 99th percentile. `None` if batches arrive faster than they are served.
     fn latency_ms(&self, requests_per_s: f64) -> Option<f64> {
         let rng = &mut ChaCha8Rng::seed_from_u64(0);
         let mut uniform = || (rng.next_u64() >> 11) as f64 / (1u64 << 53) as f64;

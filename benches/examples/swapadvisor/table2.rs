@@ -6,7 +6,7 @@ use zoo::models;
 
 const MIB: [u64; 5] = [64, 128, 192, 512, 640];
 
-/// The published seconds at each of these sizes; none where it is impossible.
+/// The published seconds for each memory size. `None` if the size is too small.
 const PUBLISHED: [(u64, [Option<f64>; 5]); 3] = [
     (1, [Some(0.024), Some(0.022), Some(0.018), Some(0.017), Some(0.017)]),
     (16, [None, Some(0.077), Some(0.044), Some(0.040), Some(0.040)]),

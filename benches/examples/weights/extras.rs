@@ -1,4 +1,4 @@
-//! What the optimizer's states add, and what it gains to move activations or to make them again.
+//! Measures the cost of optimizer states, and the gain from moving or recomputing activations.
 
 use super::{Done, PARTS, WHOLE, WITH_REPEATS, period_ns};
 use planner_core::planner::{PlanningError, Request, Strategy, Weights};
@@ -9,11 +9,11 @@ use workloads::chain::Layer;
 const WITH_ACTIVATIONS: Strategy =
     Strategy::Weights(Weights { published: false, activations: true });
 
-/// Optimizers, and how often the size of a weight they keep.
+/// Optimizers, with their states per weight in multiples of its size.
 const OPTIMIZERS: [(&str, u64); 3] = [("none", 0), ("momentum", 1), ("Adam", 2)];
-/// GB (of 1000 MiB) a second.
+/// GB (of 1000 MiB) per second.
 const BANDWIDTHS: [u64; 2] = [12, 4];
-/// From what one op needs with Adam on.
+/// Memory sizes. The smallest is the need of one op with Adam.
 const MEMORY_BYTES: [u64; 4] = [2_700_000_000, 4_600_000_000, 8_000_000_000, 16_000_000_000];
 
 /// A chain with an optimizer, on a link and in some memory.
@@ -21,8 +21,8 @@ pub(super) struct Extra {
     pub(super) optimizer: &'static str,
     pub(super) gigabytes_per_s: u64,
     pub(super) device_bytes: u64,
-    /// Periods over compute: of whole weights and states, with activations, of parts, and with
-    /// repeats; none where the memory is too small.
+    /// The periods over compute with whole weights and states, with activations, with parts, and
+    /// with repeats. `None` if the memory is too small.
     pub(super) over: [Option<f64>; 4],
 }
 
@@ -48,18 +48,18 @@ pub(super) fn extras(chain: &OwnedChain) -> Done<Vec<Extra>> {
     Ok(extras)
 }
 
-/// A chain in a part of the memory that it takes in-core.
+/// A chain in a fraction of its in-core memory.
 pub(super) struct Repeated {
     pub(super) name: String,
     pub(super) gigabytes_per_s: u64,
     pub(super) device_bytes: u64,
-    /// Periods over compute by [`REPEATED`]; none where the memory is too small.
+    /// The periods over compute of the strategies of [`REPEATED`]. `None` if memory is too small.
     pub(super) over: [Option<f64>; REPEATED.len()],
 }
 
 const REPEATED: [Strategy; 5] =
     [WITH_ACTIVATIONS, Strategy::Checkpoint, Strategy::CheckpointOffload, PARTS, WITH_REPEATS];
-/// Of the memory in-core.
+/// The share of the in-core memory.
 const PERCENT: u64 = 15;
 
 /// All chains on all links.

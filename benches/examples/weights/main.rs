@@ -38,12 +38,12 @@ const ROWS: [&str; 15] = [
 
 /// The chains of figure 4.
 const FIGURE_4: [&str; 2] = ["gpt-2-38-b32", "gpt-2-38-b64"];
-/// In units of 500 MiB/s.
+/// Bandwidths in units of 500 MiB/s.
 const HALF_GIGABYTES: [u64; 6] = [1, 2, 4, 8, 16, 24];
-/// Of the memory between the smallest and all.
+/// The number of steps from the smallest memory to the whole memory.
 const MEMORY_STEPS: u64 = 24;
 
-/// How far the integer program's bound may be below what it finds.
+/// The largest gap between the integer program's bound and its solution.
 #[cfg(feature = "highs")]
 const GAP: f64 = 1e-3;
 
@@ -56,29 +56,29 @@ const fn auto(repeats: Repeats) -> Strategy {
     Strategy::Auto(Auto { effort: None, order: Order::Free, repeats, host: Host::Allowed })
 }
 
-/// What is known of a chain; all in nanoseconds.
+/// The results for a chain, in nanoseconds.
 struct Outcome {
     sum: u64,
     published: u64,
     layer_to_layer: u64,
     undiscounted: u64,
-    /// Periods of whole weights, of parts, and of parts without the input's upload.
+    /// The periods with whole weights, with parts, and with parts without the input's upload.
     whole: u64,
     parts: u64,
     parts_without_input: u64,
-    /// Planning as published, and of whole weights: the best of a few times.
+    /// The least planning times of the published strategy and of whole weights.
     published_planning: u64,
     whole_planning: u64,
 }
 
-/// Least periods in nanoseconds, and how long the first one took.
+/// The least periods in nanoseconds, and the time to compute the first one.
 struct Bounds {
     whole: u64,
     parts: u64,
     took_s: f64,
 }
 
-/// A bandwidth in GB/s (of 1000 MiB), what comes of it, and bounds.
+/// A bandwidth in GB/s (of 1000 MiB), its results, and its bounds.
 type Study = (f64, Outcome, Option<Bounds>);
 
 type Done<T> = Result<T, Box<dyn Error>>;
@@ -123,8 +123,8 @@ fn main() -> Done<()> {
     plot::draw(&Path::new(docs).join("weights.svg"), &studies, (FIGURE_4[0], &sweep))
 }
 
-/// Least periods by the integer program and by its relaxation: for whole weights, and for
-/// parts. Of a build without the solver none.
+/// The least periods by the integer program, for whole weights, and by its relaxation, for parts.
+/// `None` in a build without the solver.
 #[cfg(feature = "highs")]
 fn bounds(chain: &OwnedChain) -> Done<Option<Bounds>> {
     let bound_ns = |whole| -> Done<u64> {
@@ -147,7 +147,7 @@ fn bounds(_chain: &OwnedChain) -> Done<Option<Bounds>> {
     Ok(None)
 }
 
-/// Plans a chain in every way.
+/// Plans a chain with every strategy.
 fn outcome(chain: &OwnedChain) -> Done<Outcome> {
     let [published, undiscounted, layer_to_layer] =
         [PUBLISHED, Strategy::WeightsUndiscounted, Strategy::LayerToLayer]
@@ -167,7 +167,7 @@ fn outcome(chain: &OwnedChain) -> Done<Outcome> {
     })
 }
 
-/// The same with the input set aside: in the paper, nothing moves but weights.
+/// The chain without its input, because only weights move in the paper.
 fn without_input(chain: &OwnedChain) -> OwnedChain {
     let device_bytes = chain.device_bytes - chain.input_bytes;
     OwnedChain { device_bytes, input_bytes: 0, ..chain.clone() }
@@ -180,8 +180,8 @@ fn cycle_ns(chain: &OwnedChain, strategy: Strategy) -> Done<u64> {
     planning::cycle_ns(&request, strategy)?.ok_or_else(|| "a strategy without cycles".into())
 }
 
-/// The sum of the ops' times, the period, and the least planning time of so many times, all but the
-/// first in warm buffers.
+/// The sum of the ops' times, the period, and the least of `times` planning times. All runs after
+/// the first use warm buffers.
 fn period_ns(chain: &OwnedChain, strategy: Strategy, times: usize) -> Done<(u64, u64, u64)> {
     let (owned, machine) = (chain.graph(), chain.machine()?.machine);
     let graph = owned.graph()?;
@@ -196,7 +196,7 @@ fn period_ns(chain: &OwnedChain, strategy: Strategy, times: usize) -> Done<(u64,
     Ok((graph.compute_ns(), period_ns, planning_ns))
 }
 
-/// From the smallest memory to all: bytes, and what comes of it.
+/// The results from the smallest memory to the whole memory, with the bytes.
 fn sweep(chain: &OwnedChain) -> Done<Vec<(u64, Outcome)>> {
     let whole = OwnedChain { device_bytes: u64::MAX, ..chain.clone() };
     let (owned, machine) = (whole.graph(), whole.machine()?.machine);

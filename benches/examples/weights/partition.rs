@@ -1,18 +1,18 @@
-//! Chains made of numbers (theorem 1): who finds the schedule without idle time.
+//! Chains made of numbers (theorem 1): which strategies find the schedule without idle time.
 
 use super::{Done, PUBLISHED, WHOLE, cycle_ns, period_ns};
 use planner_core::planner::{Auto, Order, Strategy};
 use workloads::OwnedChain;
 
-/// Numbers to be cut into triples of the same sum.
+/// Numbers to divide into triples of equal sums.
 pub(super) struct Instance {
     pub(super) numbers: &'static [u64],
-    /// Whether that is possible: all triples with the first number are gone through by hand.
+    /// Whether a division exists, by a check of all triples with the first number by hand.
     pub(super) is_positive: bool,
 }
 
-/// Of two and of three triples of 20, in which no number is above half of that: first with the
-/// triples in order, then with the same numbers in another, then where there are none.
+/// Two and three triples with the sum 20, in which no number is above 10. First the triples are in
+/// order, then the numbers are in another order, then no division exists.
 pub(super) const INSTANCES: [Instance; 6] = [
     Instance { numbers: &[6, 6, 8, 6, 7, 7], is_positive: true },
     Instance { numbers: &[6, 6, 6, 7, 7, 8], is_positive: true },
@@ -22,7 +22,7 @@ pub(super) const INSTANCES: [Instance; 6] = [
     Instance { numbers: &[6, 6, 6, 6, 6, 6, 6, 9, 9], is_positive: false },
 ];
 
-/// Idle time over compute: of the published cycle, of our plan of whole weights, and of parts.
+/// Idle time over compute of the published cycle, and of plans with whole weights and with parts.
 pub(super) fn idle(instance: &Instance) -> Done<[f64; 3]> {
     let chain = OwnedChain::three_partition(instance.numbers).ok_or("numbers without a chain")?;
     let given = Strategy::Auto(Auto { order: Order::Given, ..Auto::default() });

@@ -134,7 +134,7 @@ pub(super) fn page(
     for (name, study) in studies {
         let head = "| GB/s | Greedy | Greedy\\* | idle | L2L | whole | parts | parts, no \
                     input | bound, whole | solved in | bound, parts |";
-        // A string takes every write.
+        // Writing to a string does not fail.
         let _ = writeln!(page, "`{name}`, {} ms of compute:\n\n{head}", ms(study[0].1.sum));
         page += &("|--:".repeat(11) + "|\n");
         for (gigabytes, o, bounds) in study {
@@ -186,7 +186,7 @@ fn compare_with_claims(studies: &[(&str, Vec<Study>)]) -> String {
     )
 }
 
-/// Idle time of the published greedy without the discount over that with it.
+/// The idle time of the published greedy strategy without the discount, over its idle time with it.
 fn undiscounted_idle(o: &Outcome) -> f64 {
     (o.undiscounted - o.sum) as f64 / (o.published - o.sum).max(1) as f64
 }

@@ -1,4 +1,4 @@
-//! Figure 3: budgets, and the memory really used.
+//! Figure 3: budgets, and the memory that runs take.
 
 use crate::Result;
 use crate::chart::{COLOURS, Line, Panel, draw};
@@ -20,13 +20,13 @@ struct Use {
 /// One batch.
 struct Cell {
     batch: u64,
-    /// What fits contiguous blocks; chunks of 40 MiB; and chunks of 2 MiB with fixed objects.
+    /// With contiguous blocks, with chunks of 40 MiB, and with chunks of 2 MiB and fixed objects.
     uses: [Option<Use>; 3],
-    /// What contiguous blocks for budgets of 8 GiB take, and for 16 GiB, were there more.
+    /// The memory of contiguous blocks for budgets of 8 GiB and 16 GiB on an unlimited device.
     unlimited: [Option<u64>; 2],
 }
 
-/// Runs everything and writes `budgets.md` and `budgets.svg`.
+/// Runs all batches and writes `budgets.md` and `budgets.svg`.
 pub(crate) fn write(folder: &Path) -> Result<()> {
     let mut cells = Vec::new();
     for batch in BATCHES {

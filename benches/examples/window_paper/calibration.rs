@@ -1,4 +1,4 @@
-//! What is fitted to the published figures: the bytes an image and the time of a mapping call.
+//! Fits the bytes per image and the time of a mapping call to the published figures.
 
 use crate::Result;
 use crate::markdown::{row, speed, table};
@@ -7,11 +7,12 @@ use crate::work::{self, BATCHES, SCHEDULE, V100, VIRTUAL};
 use planner_core::Machine;
 use spillway::planning;
 
-/// Batches at which transfers and not mapping decide: without virtual addresses, and with.
+/// Batches, with their published speeds, at which transfers and not mapping limit the speed. The
+/// first three are without virtual addresses, the others with them.
 const BOUND_BY_LINKS: [(u64, u64); 6] =
     [(256, 559), (512, 457), (928, 400), (512, 446), (928, 409), (1120, 398)];
 
-/// The squared logarithm of simulated over published speed, summed over these batches.
+/// The sum over these batches of the squared logarithm of simulated over published speed.
 fn squared_error(machine: &Machine, bytes_percent: u64) -> Result<f64> {
     let mut sum = 0.0;
     for (batch, published) in BOUND_BY_LINKS {
@@ -23,7 +24,7 @@ fn squared_error(machine: &Machine, bytes_percent: u64) -> Result<f64> {
     Ok(sum)
 }
 
-/// Bytes an image, and the time of a call, with how they came about.
+/// Describes the fit of the bytes per image and the time of a call.
 pub(crate) fn render() -> Result<String> {
     let machine = work::v100()?;
     let mut rows = Vec::new();
@@ -52,7 +53,7 @@ pub(crate) fn render() -> Result<String> {
         .replace("{calls}", &calls))
 }
 
-/// By how much an image adds to the in-core need.
+/// The in-core need of an additional image.
 fn megabytes_an_image(machine: &Machine) -> Result<u64> {
     let need_bytes = |batch| -> Result<u64> {
         let work = work::resnet(batch, V100, work::BYTES_PERCENT)?;
@@ -61,7 +62,7 @@ fn megabytes_an_image(machine: &Machine) -> Result<u64> {
     Ok((need_bytes(1_000)? - need_bytes(500)?) / 500 / 1_000_000)
 }
 
-/// The time to map and unmap a chunk, by least squares of the published loss over the chunks
+/// The time to map and unmap a chunk, by least squares of the published slowdown over the chunks
 /// that the simulator maps.
 fn mapping_cost(machine: &Machine) -> Result<(u64, String)> {
     let (mut product, mut square) = (0.0, 0.0);

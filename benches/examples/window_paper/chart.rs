@@ -1,4 +1,4 @@
-//! Lines over the batch, or another size.
+//! Draws lines over the batch or another size.
 
 use crate::Result;
 use plotters::coord::Shift;
@@ -24,7 +24,7 @@ pub(crate) struct Line {
     pub(crate) points: Vec<(f64, f64)>,
 }
 
-/// Axes and what is drawn over them.
+/// Axes with lines.
 pub(crate) struct Panel {
     pub(crate) title: String,
     pub(crate) x: &'static str,
@@ -37,7 +37,7 @@ type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
 const KEY_WIDTH: u32 = 320;
 const KEY_STEP: u32 = 22;
 
-/// Draws panels, row by row, under a key of the lines of the first one.
+/// Draws panels row by row, under a key with the lines of the first panel.
 pub(crate) fn draw(path: &Path, columns: usize, size: (u32, u32), panels: &[Panel]) -> Result<()> {
     let rows = panels.len().div_ceil(columns);
     let width = size.0 * columns as u32;

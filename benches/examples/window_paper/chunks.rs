@@ -1,4 +1,4 @@
-//! The size of chunks: mapped during the run, and with fixed objects.
+//! Varies the chunk size, with chunks mapped during the run and with fixed objects.
 
 use crate::Result;
 use crate::chart::{COLOURS, Line, Panel, draw};
@@ -20,13 +20,13 @@ struct Cell {
     host_ns: Option<u64>,
     held_up_ns: Option<u64>,
     chunks_mapped: Option<u64>,
-    /// Idle memory at the peak of `window`.
+    /// The wasted memory at the peak of `window`.
     waste_bytes: Option<u64>,
-    /// `window` and `auto`, if objects can be fixed.
+    /// The periods of `window` and `auto`, if objects can be fixed.
     placed_ns: [Option<u64>; 2],
 }
 
-/// Runs everything and writes `chunks.md` and `chunks.svg`.
+/// Runs all sizes and writes `chunks.md` and `chunks.svg`.
 pub(crate) fn write(folder: &Path) -> Result<()> {
     let (mut tables, mut panels) = (String::new(), Vec::new());
     for batch in BATCHES {

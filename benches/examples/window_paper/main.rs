@@ -1,8 +1,8 @@
 //! The experiments of Hayakawa & Narihira, "Out-of-core training for extremely large-scale
 //! neural networks with adaptive window-based scheduling", in the simulator.
 //!
-//! `window_paper table1|chunks|budgets|networks [FOLDER]` runs one of them and writes its
-//! tables and its picture into the folder.
+//! `window_paper table1|chunks|budgets|networks [FOLDER]` runs one experiment and writes its tables
+//! and its picture to the folder.
 
 mod budgets;
 mod calibration;

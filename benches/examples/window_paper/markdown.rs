@@ -1,6 +1,6 @@
 //! Tables in Markdown.
 
-/// A table whose first column holds words and all others numbers.
+/// A table whose first column holds words and whose other columns hold numbers.
 pub(crate) fn table(head: &[String], rows: &[Vec<String>]) -> String {
     let row = |cells: &[String]| format!("| {} |\n", cells.join(" | "));
     let rule = format!("|---{}|\n", "|--:".repeat(head.len().saturating_sub(1)));
@@ -12,12 +12,12 @@ pub(crate) fn row(name: &str, cells: impl IntoIterator<Item = String>) -> Vec<St
     std::iter::once(name.to_owned()).chain(cells).collect()
 }
 
-/// A cell, or a dash where there is nothing.
+/// A cell, or a dash if there is no value.
 pub(crate) fn cell<T>(value: Option<T>, show: impl FnOnce(T) -> String) -> String {
     value.map_or_else(|| "–".to_owned(), show)
 }
 
-/// How much more one is than the other, in percent with its sign.
+/// The difference of one value from another, in percent with a sign.
 pub(crate) fn percent(one: f64, other: f64) -> String {
     format!("{:+.1} %", 100.0 * (one / other - 1.0))
 }

@@ -15,8 +15,8 @@ use std::path::Path;
 use workloads::OwnedGraph;
 use zoo::models;
 
-/// A network, and the largest published batch in-core; by schedule, it is this many times as
-/// large.
+/// A network, its largest published batch in-core, and the factor by which the published schedule
+/// enlarges this batch.
 struct Network {
     model: &'static str,
     in_core: u64,
@@ -32,14 +32,14 @@ const NETWORKS: [Network; 3] = [
 const WAYS: [&str; 4] =
     ["in-core", "window, caching allocator", "window, 40 MiB mapped", "auto, placements"];
 
-/// A way's period and memory.
+/// The period and the memory of one of [`WAYS`].
 #[derive(Clone, Copy)]
 struct Run {
     period_ns: u64,
     taken_bytes: u64,
 }
 
-/// Runs everything and writes `networks.md` and `networks.svg`.
+/// Runs all networks and writes `networks.md` and `networks.svg`.
 pub(crate) fn write(folder: &Path) -> Result<()> {
     let (mut batches, mut tables) = (Vec::new(), String::new());
     let (mut speeds, mut memory) = (Vec::new(), Vec::new());

@@ -14,7 +14,7 @@ use spillway::planning;
 use std::path::Path;
 use workloads::{OwnedGraph, OwnedPlan};
 
-/// A row: periods by batch, and what was published.
+/// A row: the periods by batch, and the published speeds.
 struct Row {
     name: &'static str,
     published: Option<Published>,
@@ -78,7 +78,7 @@ fn rows() -> [Row; 12] {
     ]
 }
 
-/// The V100 with chunks of this size, each of which takes as long to map as any other.
+/// The V100 with chunks of this size. A chunk of any size takes the same time to map.
 pub(crate) fn machine(chunk_bytes: u64) -> Result<Machine> {
     let (map_ns_per_chunk, unmap_ns_per_chunk) = (work::MAPPING_NS / 2, work::MAPPING_NS / 2);
     let v100 = work::v100()?;
@@ -89,7 +89,8 @@ pub(crate) fn machine(chunk_bytes: u64) -> Result<Machine> {
     Ok(Machine::new(chunks)?)
 }
 
-/// `window` with chunks of this size, and its run on the simulated device, where the host maps.
+/// The plan of `window` with chunks of this size, and its run on the simulated device, on which the
+/// host maps chunks.
 pub(crate) fn mapped(
     work: &OwnedGraph,
     chunk_bytes: u64,
@@ -104,7 +105,7 @@ fn mapped_ns(work: &OwnedGraph, chunk_bytes: u64) -> Result<Option<u64>> {
     Ok(mapped(work, chunk_bytes)?.map(|(_, simulated)| simulated.period_ns))
 }
 
-/// `auto` with fixed objects, on the simulated device.
+/// The period of `auto` with fixed objects on the simulated device.
 fn placed_ns(graph: &Graph<'_>, strategy: Strategy) -> Result<Option<u64>> {
     let machine = machine(2 << 20)?;
     let Some(plan) = in_placements(graph, &machine, strategy)? else { return Ok(None) };
@@ -115,7 +116,7 @@ fn placed_ns(graph: &Graph<'_>, strategy: Strategy) -> Result<Option<u64>> {
     Ok(Some(simulated.period_ns))
 }
 
-/// Runs everything and writes `table1.md` and `table1.svg`.
+/// Runs all rows and writes `table1.md` and `table1.svg`.
 pub(crate) fn write(folder: &Path) -> Result<()> {
     let calibration = calibration::render()?;
     let mut rows = rows();
@@ -166,7 +167,7 @@ fn periods_of<'r>(rows: &'r [Row], name: &str) -> &'r [Option<u64>] {
     rows.iter().find(|row| row.name == name).map_or(&[], |row| &row.periods_ns[..])
 }
 
-/// How far `auto` is above the bounds.
+/// The distance of `auto` from the bounds.
 fn gaps(rows: &[Row]) -> String {
     let mut lines = Vec::new();
     for (name, bound) in [(EACH_ONCE, BOUND_ONCE), (WITH_REPEATS, BOUND_WITH_REPEATS)] {

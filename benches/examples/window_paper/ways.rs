@@ -1,4 +1,4 @@
-//! The ways to run a work: who plans it, and who gives out the memory.
+//! The ways to run a work: combinations of a strategy and a memory manager.
 
 use crate::Result;
 use backend_sim::contiguous::{CachingAllocator, replay};
@@ -11,10 +11,10 @@ use spillway::{placing, planning};
 use spillway_benches::fragmentation::{Largest, Manager, largest_budget};
 use workloads::{OwnedGraph, OwnedPlan};
 
-/// As published: what the host holds already is copied, too.
+/// The published strategy, which also copies values that the host already holds.
 pub(crate) const WINDOW: Strategy = Strategy::Window(Window { bytes: None, published: true });
 pub(crate) const LMS: Strategy = Strategy::Lms(Lms { threshold: None, ahead: None });
-/// Each op once.
+/// `auto` with each op once.
 pub(crate) const ONCE: Strategy = auto(Repeats::Never);
 pub(crate) const AUTO: Strategy = auto(Repeats::Allowed);
 
@@ -24,13 +24,13 @@ const fn auto(repeats: Repeats) -> Strategy {
 
 /// The chunks of the paper.
 pub(crate) const PAPER_CHUNK_BYTES: u64 = 40 << 20;
-/// Steps in which budgets are tried with contiguous blocks.
+/// The step between the budgets that are tried with contiguous blocks.
 const STEP_BYTES: u64 = 128 << 20;
-/// Iterations before those that are measured, and those.
+/// The number of iterations before the measurement, and the number of measured iterations.
 const WARM_UP: u64 = 6;
 const MEASURED: u64 = 6;
 
-/// What running an iteration takes, once it is under way.
+/// The costs of an iteration after the first ones.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Simulated {
     pub(crate) period_ns: u64,
@@ -38,7 +38,7 @@ pub(crate) struct Simulated {
     pub(crate) chunks_mapped: u64,
 }
 
-/// The in-core period, if everything fits.
+/// The in-core period, if all tensors fit.
 pub(crate) fn in_core_ns(graph: &Graph<'_>, machine: &Machine) -> Result<Option<u64>> {
     let fits = planning::in_core_peak_bytes(graph, machine)? <= machine.device_bytes;
     Ok(fits.then(|| graph.compute_ns()))
@@ -53,8 +53,8 @@ pub(crate) fn in_blocks(
     largest_budget(graph, machine, strategy, Manager::BestFit, STEP_BYTES)
 }
 
-/// The memory that a caching allocator takes for a plan of `window` for this budget, where
-/// there is as much as it wants.
+/// The memory that a caching allocator takes for a plan of `window` for this budget, on an
+/// unlimited device.
 pub(crate) fn blocks_taken(
     graph: &Graph<'_>,
     machine: &Machine,
@@ -79,8 +79,8 @@ pub(crate) fn in_pages(
     none_if_infeasible(planning::plan(&request, strategy))
 }
 
-/// As [`in_pages`], with fixed objects; if that makes the period longer, over
-/// more iterations.
+/// The plan of [`in_pages`] with fixed objects. If they lengthen the period, tries objects that are
+/// fixed over more iterations.
 pub(crate) fn in_placements(
     graph: &Graph<'_>,
     machine: &Machine,
@@ -109,7 +109,7 @@ fn none_if_infeasible<T>(planned: std::result::Result<T, PlanningError>) -> Resu
     }
 }
 
-/// Proves a plan and runs it on the simulated device, where the host maps.
+/// Proves a plan and runs it on the simulated device, on which the host maps chunks.
 pub(crate) fn simulate(
     graph: &Graph<'_>,
     machine: &Machine,
@@ -134,14 +134,14 @@ pub(crate) fn simulate(
     })
 }
 
-/// The period of a plan of whole tensors where the compute stream stands still while chunks
-/// are mapped and unmapped: each launch takes longer by what was mapped since the last.
+/// The period of a plan of whole tensors if the compute stream waits while chunks are mapped and
+/// unmapped. Each launch is longer by the mapping time since the launch before it.
 pub(crate) fn held_up_ns(work: &OwnedGraph, machine: &Machine, plan: &OwnedPlan) -> Result<u64> {
     let mut slower = work.clone();
     let graph = work.graph()?;
     let chunks = |tensor: TensorId| graph.tensor(tensor).bytes.div_ceil(machine.chunk_bytes);
     let mut mapped = vec![false; graph.tensors().len()];
-    // What lies in the arena is never mapped, as if it were there already.
+    // Tensors in the arena count as mapped, because they need no mapping.
     plan.arena.iter().for_each(|entry| mapped[entry.tensor.index()] = true);
     plan.resident_at_start.iter().for_each(|entry| mapped[entry.part.tensor.index()] = true);
     let (mut pending_ns, mut last) = (0, None);
@@ -177,7 +177,7 @@ pub(crate) fn held_up_ns(work: &OwnedGraph, machine: &Machine, plan: &OwnedPlan)
     Ok(predicted.period_ns)
 }
 
-/// The least period in the given order of plans that launch each op once, by the linear program.
+/// The linear program's bound in the given order, for plans that launch each op once.
 #[cfg(feature = "highs")]
 pub(crate) fn bound_ns(graph: &Graph<'_>, machine: &Machine) -> Result<Option<u64>> {
     let options = lp_bound::Options { pages: Some(lp_bound::Pages::of(machine)) };
@@ -185,20 +185,20 @@ pub(crate) fn bound_ns(graph: &Graph<'_>, machine: &Machine) -> Result<Option<u6
     Ok(Some(bound.period_ns))
 }
 
-/// The same for plans that launch ops again.
+/// The linear program's bound in the given order, for plans that repeat ops.
 #[cfg(feature = "highs")]
 pub(crate) fn bound_with_repeats_ns(graph: &Graph<'_>, machine: &Machine) -> Result<Option<u64>> {
     let bound = lp_bound::period_with_repeats_ns(graph, machine, machine.device_bytes)?;
     Ok(Some(bound.period_ns))
 }
 
-/// It takes a solver.
+/// `None`, because the bound needs a solver.
 #[cfg(not(feature = "highs"))]
 pub(crate) fn bound_ns(_: &Graph<'_>, _: &Machine) -> Result<Option<u64>> {
     Ok(None)
 }
 
-/// It takes a solver.
+/// `None`, because the bound needs a solver.
 #[cfg(not(feature = "highs"))]
 pub(crate) fn bound_with_repeats_ns(_: &Graph<'_>, _: &Machine) -> Result<Option<u64>> {
     Ok(None)

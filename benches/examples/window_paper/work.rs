@@ -1,4 +1,4 @@
-//! The paper's ResNet-50: what is known of its times and sizes, put into the generated graph.
+//! The paper's ResNet-50: a generated graph with the published times and sizes.
 
 use crate::Result;
 use planner_core::Machine;
@@ -8,7 +8,7 @@ use zoo::models;
 /// Batches of table 1.
 pub(crate) const BATCHES: [u64; 9] = [64, 128, 190, 256, 512, 928, 1120, 1248, 1440];
 
-/// A published row: images per second by batch; none where memory does not suffice.
+/// A published row: the images per second by batch. `None` if the memory is too small.
 #[derive(Clone, Copy)]
 pub(crate) struct Published {
     pub(crate) name: &'static str,
@@ -34,22 +34,22 @@ const fn row(name: &'static str, figures: [u64; 9]) -> Published {
     Published { name, per_second }
 }
 
-/// How long the ops of an iteration take together: a fixed part, and a part per image.
+/// The total time of the ops of an iteration: a fixed part, and a part per image.
 #[derive(Clone, Copy)]
 pub(crate) struct Speed {
     pub(crate) fixed_ns: u64,
     pub(crate) ns_per_image: u64,
 }
 
-/// On this line lie the three published points of the V100 in-core.
+/// The line through the three published points of the V100 in-core.
 pub(crate) const V100: Speed = Speed { fixed_ns: 120_800_000, ns_per_image: 1_089_000 };
-/// Least squares through the three of the P100.
+/// The least-squares line through the three published points of the P100.
 pub(crate) const P100: Speed = Speed { fixed_ns: 34_700_000, ns_per_image: 3_683_000 };
 
-/// Bytes an image, in percent of the generated graph's: what [`crate::calibration`] finds.
+/// The bytes per image, in percent of the generated graph's, as [`crate::calibration`] finds them.
 pub(crate) const BYTES_PERCENT: u64 = 78;
 
-/// To map a chunk and to unmap it: what [`crate::calibration`] finds, to the microsecond.
+/// The time to map and unmap a chunk, as [`crate::calibration`] finds it, to the microsecond.
 pub(crate) const MAPPING_NS: u64 = 106_000;
 
 /// The machine of the paper.
@@ -64,8 +64,8 @@ pub(crate) fn p100() -> Result<Machine> {
     Ok(Machine::new(links)?)
 }
 
-/// ResNet-50 with the sizes of a batch that is smaller by `bytes_percent`, and the ops' times
-/// scaled by one factor to this speed.
+/// ResNet-50 with the sizes of a batch scaled to `bytes_percent`, and with the ops' times scaled by
+/// one factor to this speed.
 pub(crate) fn resnet(batch: u64, speed: Speed, bytes_percent: u64) -> Result<OwnedGraph> {
     let as_large_as = (batch * bytes_percent + 50) / 100;
     let mut graph = models::generate(&format!("resnet50:batch={as_large_as}"))?;
@@ -78,7 +78,7 @@ pub(crate) fn resnet(batch: u64, speed: Speed, bytes_percent: u64) -> Result<Own
     Ok(graph)
 }
 
-/// The largest number, at least 1, for which something holds, if it does up to there.
+/// The largest number from 1 up to which `holds` is true, by doubling and bisection.
 pub(crate) fn largest(mut holds: impl FnMut(u64) -> Result<bool>) -> Result<u64> {
     let mut fails = 1;
     while holds(fails)? {

@@ -1,4 +1,4 @@
-//! CUDA devices as real ones, and plans as CUDA graphs.
+//! Runs plans on CUDA devices, step by step or as CUDA graphs.
 
 use super::entry::{Device, Entry, Job, Outcome, Runner, Runs, Stopped};
 use super::real::{self, Mapping, Measured, Real};
@@ -18,8 +18,8 @@ use workloads::Shown;
 
 pub(super) const ENTRY: Entry = Entry {
     name: "cuda",
-    help: "A CUDA device of this machine (SPILLWAY_CUDA_DEVICE=N picks one by its number; \
-           SPILLWAY_CUDA_DRIVER=PATH is used as the CUDA driver)",
+    help: "A CUDA device of this machine (SPILLWAY_CUDA_DEVICE=N selects the device by number; \
+           SPILLWAY_CUDA_DRIVER=PATH selects the driver library)",
     devices: Some(devices),
     runs: Some(Runs {
         seeds: false,
@@ -32,7 +32,7 @@ pub(super) const ENTRY: Entry = Entry {
     conformance: |chunk_bytes| suite::report(chosen()?, chunk_bytes),
 };
 
-/// The CUDA device of this machine, and its driver, of which others may be picked from outside.
+/// The CUDA device and the driver that the environment selects, or the default ones.
 pub(crate) fn chosen() -> Result<Integrity, Failure> {
     Integrity::from_environment()
         .map_err(|reason| Failure::bad_input(Shown::message(reason.to_string()).to_string()))
@@ -43,7 +43,7 @@ fn devices() -> Result<Vec<Device>, Unavailable> {
     (0..cuda.count()?).map(|ordinal| listed(&cuda, ordinal)).collect()
 }
 
-/// A device, with its limits for plans.
+/// A device with its limits, for the list of devices.
 fn listed(cuda: &Cuda, ordinal: usize) -> Result<Device, Unavailable> {
     let info = cuda.device(ordinal)?;
     let fields = json!({
@@ -51,9 +51,9 @@ fn listed(cuda: &Cuda, ordinal: usize) -> Result<Device, Unavailable> {
         "name": info.name,
         "driver": info.driver,
         "memory_bytes": info.memory_bytes,
-        // Memory that is free now.
+        // The memory that is free now.
         "free_bytes": info.free_bytes,
-        // Chunks are multiples of it.
+        // The chunk size is a multiple of it.
         "page_bytes": info.granularity_bytes,
     });
     let text = format!(
@@ -118,8 +118,8 @@ impl Real for Integrity {
     }
 }
 
-/// Runs all iterations, the last of them as graphs. Those that do not fill a cycle run first,
-/// one by one. The period is that of all graphs but the first cycle, where there are more.
+/// Runs all iterations. The iterations that do not fill a cycle run first, one by one; the others
+/// run as graphs. The period leaves out the first cycle of graphs, unless it is the only cycle.
 fn iterate(
     verified: &Verified<'_>,
     device: &mut CudaDevice,
@@ -151,16 +151,15 @@ fn iterate(
         let maps = Integrity::mapping(device).calls - first_maps;
         let digest = real::digest(verified, &mut executor, device)?;
         let map_calls = maps as f64 / iterations as f64;
-        // The steps of a graph have no times of their own.
+        // CUDA does not time single steps of a graph.
         Ok(Measured { set_up, period, map_calls, digest, steps_ns: None })
     })
 }
 
-/// How the plan's iterations are divided into graphs.
+/// The division of the plan's iterations into graphs.
 fn cycle(verified: &Verified<'_>, iterations: u64) -> Result<Cycle, String> {
     let cycle = backend_cuda::cycle(verified.graph(), verified.plan());
-    let cycle = cycle
-        .ok_or("a plan without placements maps memory as it runs, which a CUDA graph cannot do")?;
+    let cycle = cycle.ok_or("a CUDA graph cannot map memory, as a plan without placements must")?;
     if iterations < cycle.length() {
         let length = cycle.length();
         return Err(format!(

@@ -1,4 +1,4 @@
-//! What the program knows of a backend.
+//! The interface between the program and a backend.
 
 use super::suite;
 use crate::failure::Failure;
@@ -11,27 +11,27 @@ use spillway::names::Names;
 /// A backend.
 #[derive(Debug)]
 pub(crate) struct Entry {
-    /// What it is called in commands and tables.
+    /// Its name in commands and tables.
     pub(crate) name: &'static str,
-    /// What it is, and what picks its device.
+    /// Its description, with the variables that select its device.
     pub(crate) help: &'static str,
-    /// Looks for its devices; none where they are not part of this machine.
+    /// Finds its devices. `None` if they are not part of this machine.
     pub(crate) devices: Option<FindDevices>,
-    /// How it runs plans; none where it does not.
+    /// How it runs plans. `None` if it cannot.
     pub(crate) runs: Option<Runs>,
-    /// Holds it to the conformance suite, with its own chunks or with chunks of so many bytes.
+    /// Runs the conformance suite, with its own chunks or with chunks of this many bytes.
     pub(crate) conformance: fn(Option<u64>) -> Result<suite::Report, Failure>,
 }
 
-/// Finds the devices of a backend, or says why there is none.
+/// Finds the devices of a backend, or says why it has none.
 pub(crate) type FindDevices = fn() -> Result<Vec<Device>, Unavailable>;
 
 /// A device of this machine.
 #[derive(Debug)]
 pub(crate) struct Device {
-    /// What `--json` prints.
+    /// The fields that `--json` prints.
     pub(crate) fields: serde_json::Value,
-    /// Lines for a person.
+    /// The lines of the list of devices.
     pub(crate) text: String,
 }
 
@@ -42,16 +42,16 @@ pub(crate) struct Runs {
     pub(crate) seeds: bool,
     /// Whether it runs iterations as graphs.
     pub(crate) graphs: bool,
-    /// Chooses its device.
+    /// Selects its device.
     pub(crate) open: fn(Options) -> Result<Box<dyn Runner>, Failure>,
 }
 
-/// Options of a run that not every backend takes.
+/// Options of a run that only some backends take.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Options {
-    /// What the order of work is drawn from; else it is the order of submission.
+    /// The seed of the order of work. Without a seed, work runs in the order of submission.
     pub(crate) seed: Option<u64>,
-    /// What delays of copies are drawn from; else there are none.
+    /// The seed of the delays of copies. Without a seed, copies are not delayed.
     pub(crate) delays: Option<u64>,
     /// Whether iterations run as graphs.
     pub(crate) graph: bool,
@@ -59,7 +59,7 @@ pub(crate) struct Options {
 
 /// A device that runs plans.
 pub(crate) trait Runner {
-    /// The device, for a person; a simulated one is called after its machine.
+    /// The device's name. A simulated device has the name of its machine.
     fn device(&self, machine: &str) -> Result<String, Failure>;
 
     /// Runs a plan.
@@ -70,45 +70,45 @@ pub(crate) trait Runner {
         job: Job<'_>,
     ) -> Result<Outcome, Stopped>;
 
-    /// The period that a plan is to have, where it is another than the plan's own.
+    /// The predicted period, if it differs from the plan's own.
     fn predicted_ns(&self, _verified: &Verified<'_>, _iterations: u64) -> Option<u64> {
         None
     }
 }
 
-/// What to run of a plan.
+/// How many iterations to run, and how to observe them.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Job<'j> {
     pub(crate) iterations: u64,
-    /// It moves on by 1 for each.
+    /// It advances by 1 per iteration.
     pub(crate) progress: &'j ProgressBar,
     /// Whether to time the steps of the last iterations.
     pub(crate) timed: bool,
 }
 
 impl Job<'_> {
-    /// The first iteration, counted from 1, of those of which steps are timed.
+    /// The first iteration whose steps are timed, counted from 1.
     pub(crate) const fn first_timed(&self) -> u64 {
         self.iterations.saturating_sub(PREDICTED_ITERATIONS) + 1
     }
 }
 
-/// What a run showed.
+/// The results of a run.
 #[derive(Clone, Debug)]
 pub(crate) struct Outcome {
     /// Virtual ranges reserved before the first iteration.
     pub(crate) ranges: u64,
     /// Calls of `map` before the first iteration.
     pub(crate) set_up_maps: u64,
-    /// Time that the host was busy with them.
+    /// The host's time for reserving these ranges and for these calls.
     pub(crate) mapping_ns: u64,
-    /// Time from one iteration to the next.
+    /// The time from one iteration to the next.
     pub(crate) period_ns: u64,
-    /// Calls of `map` in one iteration, on average over all but the first.
+    /// Calls of `map` per iteration, averaged over all iterations after the first.
     pub(crate) map_calls: f64,
-    /// One number for all states after the last iteration.
+    /// The digest of all states after the last iteration.
     pub(crate) digest: u64,
-    /// The start and the end of each step of the last iterations, where they were timed.
+    /// The start and the end of each step of the last iterations, if the run timed them.
     pub(crate) steps_ns: Option<StepTimes>,
 }
 
@@ -119,7 +119,7 @@ pub(crate) type StepTimes = PerStream<Vec<[u64; 2]>>;
 #[derive(Clone, Debug)]
 pub(crate) struct Stopped {
     pub(crate) reason: String,
-    /// Whether the device is too small for it.
+    /// Whether the device is too small for the plan.
     pub(crate) too_large: bool,
 }
 

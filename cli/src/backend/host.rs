@@ -1,4 +1,4 @@
-//! Host memory as a device. It measures nothing, and is only held to the suite.
+//! Host memory as a device. It runs no plans, only the conformance suite.
 
 use super::entry::Entry;
 use super::suite;
@@ -6,7 +6,7 @@ use backend_host::Host;
 
 pub(super) const ENTRY: Entry = Entry {
     name: "host",
-    help: "A device of host memory, an example of a backend",
+    help: "A device in host memory; an example for new backends",
     devices: None,
     runs: None,
     conformance: |chunk_bytes| suite::report(Host, chunk_bytes),

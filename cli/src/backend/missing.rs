@@ -1,4 +1,4 @@
-//! Backends that the program is built without: they are named like the others, and say how to get them.
+//! Backends that are not in this build. Their errors say how to build the program with them.
 
 macro_rules! missing {
     ($backend:ident, $feature:literal, $help:literal) => {
@@ -14,7 +14,7 @@ macro_rules! missing {
                 devices: Some(|| Err(Unavailable(lacks($feature)))),
                 runs: Some(Runs {
                     seeds: false,
-                    // Else its options would be refused before the reason is told.
+                    // Otherwise, the error would be about the option, not about the build.
                     graphs: true,
                     open: |_| Err(Failure::without($feature)),
                 }),
@@ -24,5 +24,5 @@ macro_rules! missing {
     };
 }
 
-missing!(cuda, "cuda", "A CUDA device, for which this program was not built");
-missing!(vulkan, "vulkan", "A Vulkan device, for which this program was not built");
+missing!(cuda, "cuda", "A CUDA device (not in this build)");
+missing!(vulkan, "vulkan", "A Vulkan device (not in this build)");

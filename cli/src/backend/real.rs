@@ -1,4 +1,4 @@
-//! A proved plan on a real device, with integrity kernels and by the wall clock.
+//! Runs a proved plan on a real device with integrity kernels, and measures wall-clock time.
 
 use super::entry::{Job, Outcome, Runner, StepTimes, Stopped};
 use super::stopwatch::Stopwatch;
@@ -20,17 +20,17 @@ pub(super) struct Mapping {
     pub(super) ranges: u64,
     /// Calls of `map`.
     pub(super) calls: u64,
-    /// Time that the host was busy with them.
+    /// The host's time for reserving these ranges and for these calls.
     pub(super) ns: u64,
 }
 
 /// A backend with real devices.
 pub(super) trait Real: Backend {
-    /// A point of a stream, with the device's time there.
+    /// A point of a stream, with the device's time at this point.
     type Timestamp;
 
-    /// Takes the time once a stream has done all that is enqueued there now; none on devices that
-    /// cannot.
+    /// Records the device's time after all work enqueued so far on a stream. `None` if the device
+    /// has no timestamps.
     fn timestamp(
         device: &Self::Device,
         stream: Stream,
@@ -49,17 +49,17 @@ pub(super) trait Real: Backend {
     fn lacks_addresses(error: &Self::Error) -> bool;
 }
 
-/// What was measured of all iterations.
+/// The measurements of all iterations.
 #[derive(Clone, Debug)]
 pub(super) struct Measured {
-    /// Before the first.
+    /// The counters before the first iteration.
     pub(super) set_up: Mapping,
     pub(super) period: Duration,
-    /// Calls of `map` in one iteration.
+    /// Calls of `map` per iteration.
     pub(super) map_calls: f64,
-    /// One number for all states after the last iteration.
+    /// The digest of all states after the last iteration.
     pub(super) digest: u64,
-    /// Of the last, where they were timed.
+    /// The step times of the last iterations, if the run timed them.
     pub(super) steps_ns: Option<StepTimes>,
 }
 
@@ -78,7 +78,7 @@ impl<B: Real> Runner for B {
     }
 }
 
-/// The device and its driver, for a person.
+/// The names of the device and its driver.
 pub(super) fn device<B: Real>(backend: &B) -> Result<String, Failure> {
     match backend.find() {
         Ok(found) => Ok(found.device),
@@ -86,7 +86,7 @@ pub(super) fn device<B: Real>(backend: &B) -> Result<String, Failure> {
     }
 }
 
-/// Runs a plan, by `iterate`, on a device that creates no more chunks than the plan has.
+/// Runs a plan with `iterate`, on a device that creates no more chunks than the plan has.
 pub(super) fn run<'g, B: Real>(
     verified: &Verified<'g>,
     names: &Names<'_>,
@@ -117,7 +117,7 @@ fn stopped<B: Real>(names: &Names<'_>, error: &ExecuteError<B::Error>) -> Stoppe
     Stopped { reason: names.execute_error(error), too_large }
 }
 
-/// One number for all states, which it saves.
+/// Saves all states, and returns their digest.
 pub(super) fn digest<D: Transfers + Paging>(
     verified: &Verified<'_>,
     executor: &mut Executor<'_>,
@@ -133,7 +133,7 @@ pub(super) fn idle<B: Real>(device: &mut B::Device) -> Result<(), ExecuteError<B
     B::wait_idle(device).map_err(|error| ExecuteError::Device { at: Moment::Save, error })
 }
 
-/// Runs all iterations. The period is that of all but the first.
+/// Runs all iterations. The period leaves out the first iteration, unless it is the only one.
 fn iterate<B: Real>(
     verified: &Verified<'_>,
     device: B::Device,

@@ -1,4 +1,4 @@
-//! The simulated device, and proved plans on it.
+//! Runs proved plans on the simulated device.
 
 use super::entry::{Entry, Job, Outcome, Runner, Runs, StepTimes, Stopped};
 use super::suite;
@@ -23,9 +23,9 @@ pub(super) const ENTRY: Entry = Entry {
 
 /// A simulated device.
 struct Simulated {
-    /// What the order of work is drawn from.
+    /// The seed of the order of work.
     seed: Option<u64>,
-    /// What delays of copies are drawn from.
+    /// The seed of the delays of copies.
     delays: Option<u64>,
 }
 
@@ -44,7 +44,7 @@ impl Runner for Simulated {
     }
 }
 
-/// Runs a plan on a device that has just its budget.
+/// Runs a plan on a device with exactly the memory of the plan's budget.
 fn run(
     verified: &Verified<'_>,
     names: &Names<'_>,
@@ -68,12 +68,12 @@ fn run(
     Ok(Outcome { ranges, set_up_maps, mapping_ns, period_ns, map_calls, digest, steps_ns })
 }
 
-/// What was measured of all iterations.
+/// The measurements of all iterations.
 struct Measured {
-    /// Before the first.
+    /// The counters before the first iteration.
     set_up: Counters,
     period_ns: u64,
-    /// Calls of `map` in one iteration.
+    /// Calls of `map` per iteration.
     map_calls: f64,
     steps_ns: Option<StepTimes>,
 }
@@ -115,13 +115,13 @@ fn iterate(
     })
 }
 
-/// What the two links have been busy for.
+/// The time for which each of the two links has been busy.
 fn transfers_ns(device: &SimDevice) -> [u64; 2] {
     [Stream::Upload, Stream::Download].map(|stream| device.busy_ns(stream))
 }
 
-/// From the fourth iteration to the eighth, as predictions have it; over all but the first
-/// where there are fewer; the first where it is alone.
+/// The mean period of iterations 5 to 8, as in predictions. With fewer than 8 iterations, the mean
+/// of all iterations after the first. With one iteration, its own time.
 fn period_ns(device: &SimDevice, iterations: u64) -> u64 {
     let steady = device
         .period_ns(PREDICTED_ITERATIONS / 2, PREDICTED_ITERATIONS)

@@ -1,4 +1,4 @@
-//! A layer over a real device that takes the device's time around each step.
+//! A layer over a real device that records the device's time before and after each step.
 
 use super::entry::StepTimes;
 use super::real::Real;
@@ -6,10 +6,10 @@ use middleware::Layer;
 use planner_core::backend::{DeviceAddress, HostRange, Launch, Point, Streams, Transfers};
 use planner_core::{PerStream, Stream};
 
-/// The times of steps, once it is started.
+/// Records the times of steps after its start.
 pub(super) struct Stopwatch<B: Real> {
     start: Option<B::Timestamp>,
-    /// Where the step of each stream that has not been signalled yet started.
+    /// The start of each stream's current step, which has no signal yet.
     begun: PerStream<Option<B::Timestamp>>,
     steps: PerStream<Vec<[B::Timestamp; 2]>>,
 }
@@ -20,20 +20,20 @@ impl<B: Real> Stopwatch<B> {
         Self { start: None, begun, steps: PerStream::from_fn(|_| Vec::new()) }
     }
 
-    /// Times all steps from now on, on devices that have timestamps.
+    /// Starts to time all steps, if the device has timestamps.
     pub(super) fn start(&mut self, device: &B::Device) -> Result<(), B::Error> {
         self.start = B::timestamp(device, Stream::Compute)?;
         Ok(())
     }
 
-    /// The start and the end of each step, in nanoseconds. Blocks until all are over.
+    /// The start and the end of each step, in nanoseconds. Blocks until all steps have ended.
     pub(super) fn steps_ns(&self) -> Result<Option<StepTimes>, B::Error> {
         let Some(start) = &self.start else { return Ok(None) };
         let mut steps_ns = StepTimes::default();
         for stream in Stream::ALL {
             for [begin, end] in &self.steps[stream] {
                 let ns = [B::ns_between(start, begin)?, B::ns_between(start, end)?];
-                // Work that other streams had before the first launch ends before the start.
+                // A copy enqueued before the first launch can end before the start.
                 steps_ns[stream].push(ns.map(|ns| ns.max(0.0) as u64));
             }
         }

@@ -1,4 +1,4 @@
-//! What the conformance suite says of a backend.
+//! The results of the conformance suite for a backend.
 
 #[cfg(feature = "conformance")]
 mod checks;
@@ -13,12 +13,12 @@ use std::collections::BTreeMap;
 #[derive(Debug, Serialize)]
 pub(crate) struct Report {
     pub(crate) backend: &'static str,
-    /// None where there is no such device.
+    /// `None` if the backend has no device.
     pub(crate) device: Option<String>,
     pub(crate) passed: Vec<&'static str>,
     pub(crate) failed: Vec<&'static str>,
     pub(crate) ignored: Vec<Ignored>,
-    /// Why checks failed.
+    /// Why each failed check failed.
     pub(crate) failures: BTreeMap<&'static str, String>,
 }
 
@@ -29,7 +29,7 @@ pub(crate) struct Ignored {
     pub(crate) reason: String,
 }
 
-/// Runs no checks: the program is built without them.
+/// Fails, because the program is built without the conformance suite.
 #[cfg(not(feature = "conformance"))]
 pub(super) fn report<B: integrity::Backend>(
     _: B,

@@ -1,4 +1,4 @@
-//! Vulkan devices as real ones.
+//! Runs plans on Vulkan devices.
 
 use super::entry::{Device, Entry, Runs};
 use super::real::{Mapping, Real};
@@ -15,18 +15,18 @@ use workloads::Shown;
 
 pub(super) const ENTRY: Entry = Entry {
     name: "vulkan",
-    help: "A Vulkan device of this machine (SPILLWAY_VULKAN_DEVICE=NAME picks one by a part of \
-           its name)",
+    help: "A Vulkan device of this machine (SPILLWAY_VULKAN_DEVICE=NAME selects the device by a \
+           part of its name)",
     devices: Some(devices),
     runs: Some(Runs { seeds: false, graphs: false, open: |_| Ok(Box::new(chosen(false))) }),
-    // With the layer that checks every call, where it is installed.
+    // With the validation layer, if it is installed.
     conformance: |chunk_bytes| suite::report(chosen(Vulkan::load(true).is_ok()), chunk_bytes),
 };
 
-/// Names a part of the name of the Vulkan device that is to be used.
+/// The environment variable with a part of the name of the Vulkan device to use.
 const VULKAN_DEVICE: &str = "SPILLWAY_VULKAN_DEVICE";
 
-/// The Vulkan devices of this machine, of which one may be picked from outside.
+/// The Vulkan device that the environment selects, or the default one.
 fn chosen(validation: bool) -> Integrity {
     Integrity { device: std::env::var(VULKAN_DEVICE).ok(), validation }
 }
@@ -39,7 +39,7 @@ fn devices() -> Result<Vec<Device>, Unavailable> {
     Ok(devices.iter().map(listed).collect())
 }
 
-/// A device, with its limits for plans.
+/// A device with its limits, for the list of devices.
 fn listed(info: &DeviceInfo) -> Device {
     let fields = json!({
         "backend": ENTRY.name,
@@ -47,18 +47,18 @@ fn listed(info: &DeviceInfo) -> Device {
         "driver": info.driver,
         "api_version": info.api_version,
         "memory_bytes": info.memory_bytes,
-        // Chunks are multiples of it.
+        // The chunk size is a multiple of it.
         "page_bytes": info.page_bytes,
-        // Bounds the sum of all virtual ranges.
+        // The limit on the sum of all virtual ranges.
         "address_space_bytes": info.address_space_bytes,
-        // The most that a kernel binds at once.
+        // The largest binding of a kernel.
         "binding_bytes": info.binding_bytes,
         "queues": info.queues.map_or(0, |queues| queues.count()),
-        // Of each stream: the queue's family, and its index there.
+        // The queue of each stream: its family, and its index in the family.
         "stream_queues": info.queues.map(|Queues { streams: [compute, upload, download], .. }| {
             json!({ "compute": compute, "upload": upload, "download": download })
         }),
-        // Why it cannot be used; none where it can.
+        // Why the device cannot be used; null if it can.
         "refusal": info.refusal,
     });
     Device { fields, text: text(info) }
@@ -85,7 +85,7 @@ fn text(info: &DeviceInfo) -> String {
     head + &use_of_it
 }
 
-/// Which stream is on which queue, with a warning where some share one.
+/// The queue of each stream, with a warning if streams share a queue.
 fn queues_text(queues: &Queues) -> String {
     let named = ["compute", "upload", "download"].into_iter().zip(queues.streams);
     let shown = |(family, index): QueueIndex| format!("queue {index} of family {family}");

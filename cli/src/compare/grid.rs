@@ -1,4 +1,4 @@
-//! What every strategy makes of every budget.
+//! The plans of every strategy under every budget.
 
 use super::{Bound as Bounds, lp};
 use crate::attempt::{self, Attempt};
@@ -19,11 +19,11 @@ pub(super) struct Grid {
     pub(super) machine: String,
     pub(super) in_core_peak_bytes: u64,
     pub(super) compute_ns: u64,
-    /// With memory enough for everything; not known where times exceed 64 bits.
+    /// The period with enough memory for all tensors. `None` if times exceed 64 bits.
     pub(super) in_core_period_ns: Option<u64>,
     pub(super) budgets: Vec<Column>,
     pub(super) bounds: Vec<Bound>,
-    /// Budget by budget of one strategy after the other.
+    /// All budgets of the first strategy, then all budgets of the next, and so on.
     pub(super) rows: Vec<Cell>,
 }
 
@@ -34,11 +34,11 @@ pub(super) struct Column {
     pub(super) budget_bytes: u64,
 }
 
-/// Periods that no plan can beat that keeps to an order and runs each op once.
+/// Periods that no plan can beat if it keeps the bound's order and runs each op once.
 #[derive(Debug, Serialize)]
 pub(super) struct Bound {
     pub(super) name: &'static str,
-    /// One for each budget; none where there is no plan.
+    /// One period per budget. `None` if the budget has no plan.
     pub(super) period_ns: Vec<Option<u64>>,
 }
 
@@ -52,7 +52,7 @@ pub(super) struct Cell {
 }
 
 impl Grid {
-    /// Plans and proves them all.
+    /// Makes and proves all plans.
     pub(super) fn plan(
         graph: &Graph,
         machine: &OwnedMachine,
@@ -95,13 +95,13 @@ impl Grid {
     }
 }
 
-/// The period with all the memory that in-core can use.
+/// The period with all the memory that an in-core plan can use.
 fn in_core_period_ns(graph: &planner_core::Graph<'_>, machine: &OwnedMachine) -> Option<u64> {
     let (device_bytes, host_bytes) = (u64::MAX, u64::MAX);
     let machine = machine.machine.with_device_bytes(device_bytes).with_host_bytes(host_bytes);
     let mut request = Request { graph, machine: &machine, budget_bytes: 0 };
     let (least_bytes, _) = planning::min_feasible(&request, Strategy::InCore).ok()?;
-    // The next iteration's inputs fit beside everything else.
+    // With twice the memory, the next iteration's inputs fit beside all other tensors.
     request.budget_bytes = least_bytes.saturating_mul(2);
     let plan = planning::plan(&request, Strategy::InCore).ok()?;
     Some(plan.predicted.period_ns)

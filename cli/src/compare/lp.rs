@@ -1,12 +1,13 @@
-//! The least period by linear programming, if it is built in.
+//! The least period by linear programming, if the build includes it.
 
 use super::grid::Column;
 use crate::failure::Failure;
 use planner_core::Graph;
 use workloads::OwnedMachine;
 
-/// For each budget the least period of plans that keep the order of the ops; none where one op alone
-/// needs more. Pages are not counted, since plans may keep large tensors in the arena or in slabs.
+/// The least period under each budget of plans that keep the order of the ops. `None` if a single
+/// op needs more memory. Ignores pages, because plans may keep large tensors in the arena or in
+/// slabs.
 #[cfg(feature = "lp")]
 pub(super) fn period_ns(
     graph: &Graph<'_>,
@@ -34,7 +35,7 @@ pub(super) fn period_ns(
     bounds_ns
 }
 
-/// Refuses.
+/// Fails, because the program is built without the linear program.
 #[cfg(not(feature = "lp"))]
 pub(super) fn period_ns(
     _: &Graph<'_>,
@@ -43,7 +44,7 @@ pub(super) fn period_ns(
 ) -> Result<Vec<Option<u64>>, Failure> {
     Err(Failure::bad_input(
         "--bound lp: this program was built without the linear program; build it with \
-         `lp-bound/with-highs cargo build --release --features lp` (cmake and libclang, which \
-         that takes, are fetched where they are missing)",
+         `lp-bound/with-highs cargo build --release --features lp` (with-highs fetches cmake and \
+         libclang if they are missing)",
     ))
 }

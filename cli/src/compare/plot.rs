@@ -7,7 +7,7 @@ use std::collections::HashSet;
 use std::fmt::Write;
 use workloads::Shown;
 
-/// At least: the legend may need more.
+/// The least width. The legend may need more.
 const WIDTH: f64 = 960.0;
 const HEIGHT: f64 = 560.0;
 const LEFT: f64 = 76.0;
@@ -16,18 +16,18 @@ const TOP: f64 = 84.0;
 const BOTTOM: f64 = 488.0;
 const LEGEND: f64 = 766.0;
 const LEGEND_STEP: f64 = 25.0;
-/// Between what the legend shows and its text.
+/// The left edge of the legend's text, right of its lines.
 const LEGEND_TEXT: f64 = LEGEND + 38.0;
 const MARGIN: f64 = 14.0;
-/// The sizes of text: of the title, and of all other.
+/// The text sizes of the title and of all other text.
 const TITLE: f64 = 18.0;
 const TEXT: f64 = 13.0;
-/// Ticks of the period are no nearer to each other.
+/// The least distance between two ticks of the period.
 const TICK_DISTANCE: f64 = 26.0;
 
-/// A colour for each strategy. First the palette of Okabe and Ito, which colour-blind people can
-/// tell apart, but for its yellow, which is too pale for lines; markers tell lines apart without any
-/// colour.
+/// A colour for each strategy. The first ones are the palette of Okabe and Ito, which colour-blind
+/// people can tell apart, without its yellow, which is too pale for lines. The markers tell lines
+/// apart without colour.
 const COLOURS: [&str; 18] = [
     "#767676", "#e69f00", "#56b4e9", "#cc79a7", "#d55e00", "#009e73", "#0072b2", "#8c6d31",
     "#5254a3", "#ad494a", "#6b9a1f", "#17becf", "#7b4173", "#e377c2", "#393b79", "#3d3d3d",
@@ -60,7 +60,7 @@ text { fill: #4a5463; }
 .bound { fill: none; stroke: #1c2430; stroke-width: 2; stroke-dasharray: 7 5; }
 .marker { stroke: #fff; stroke-width: .25; }";
 
-/// Positions in the image. The period has a logarithmic axis: equal distances are equal ratios.
+/// Positions in the image. The axis of the period is logarithmic.
 struct Scale {
     most_share: f64,
     least_ratio: f64,
@@ -74,7 +74,7 @@ struct Scale {
 struct Style {
     /// Its position among the strategies.
     at: usize,
-    /// Whether it lies on the line of another one in part; then that one shows between its dashes.
+    /// Whether its line covers a part of another line. Dashes then let the other line show.
     covers: bool,
 }
 
@@ -90,7 +90,7 @@ pub(super) fn render(grid: &Grid) -> String {
     let scale = Scale::of(grid);
     let mut body = scale.axes();
     let mut legend = TOP + 8.0;
-    // The best of them.
+    // The last bound is the best one.
     if let Some(bound) = grid.bounds.last() {
         body += &scale.bound(grid, bound, legend);
         legend += LEGEND_STEP;
@@ -125,7 +125,7 @@ pub(super) fn render(grid: &Grid) -> String {
     )
 }
 
-/// What the text of the legend needs, and no less than usual.
+/// The width that the legend's text needs, at least [`WIDTH`].
 fn width(grid: &Grid) -> f64 {
     let strategies = grid.strategies().map(|(name, cells)| name.to_owned() + &note(cells));
     let bound = grid.bounds.last().map(|bound| bound.name.to_owned());
@@ -133,7 +133,7 @@ fn width(grid: &Grid) -> f64 {
     widths.map(|text_px| (LEGEND_TEXT + text_px + MARGIN).ceil()).fold(WIDTH, f64::max)
 }
 
-/// What a strategy reaches, from the smallest budget to the largest.
+/// The periods of a strategy, from the smallest budget to the largest.
 fn points(cells: &[Cell]) -> Vec<Point> {
     let point = |cell: &Cell| {
         let period_ns = cell.figures.period_ns()?;
@@ -180,7 +180,7 @@ impl Scale {
         ratio(point.budget_bytes, self.in_core_peak_bytes).unwrap_or(1.0)
     }
 
-    /// Positive, since the logarithm is taken of it.
+    /// Positive, because the axis takes its logarithm.
     fn ratio(&self, point: Point) -> f64 {
         (point.period_ns as f64 / self.base_ns as f64).max(1e-3)
     }
@@ -203,7 +203,7 @@ impl Scale {
         let mut share = 0.0;
         while share <= self.most_share * 1.03 {
             let (x, label) = (self.x(share), BOTTOM + 20.0);
-            // A string takes every write.
+            // Writing to a string does not fail.
             let _ = writeln!(
                 svg,
                 "<path class=\"grid\" d=\"M{x:.1} {TOP}V{BOTTOM}\"/>\
@@ -212,7 +212,7 @@ impl Scale {
             );
             share += step;
         }
-        // The first one is 1.
+        // The first tick is 1.
         for (at, ratio) in self.ticks().into_iter().enumerate() {
             let (y, right) = (self.y(ratio), LEFT - 8.0);
             let class = if at == 0 { "one" } else { "grid" };
@@ -233,7 +233,7 @@ impl Scale {
         svg
     }
 
-    /// Round ratios within reach, not too near to each other; 1 in any case.
+    /// Round ratios that fit the axis at a sufficient distance from each other. 1 is always one.
     fn ticks(&self) -> Vec<f64> {
         const ROUND: [f64; 12] = [1.0, 2.0, 5.0, 1.5, 3.0, 7.0, 1.2, 4.0, 1.1, 2.5, 1.05, 6.0];
         let mut ticks: Vec<f64> = Vec::new();
@@ -249,14 +249,14 @@ impl Scale {
         ticks
     }
 
-    /// The straight parts of a strategy's line, as they are drawn.
+    /// The straight parts of a strategy's line, as SVG paths.
     fn segments(&self, cells: &[Cell]) -> impl Iterator<Item = String> {
         let points = points(cells);
         let parts: Vec<_> = points.windows(2).map(|part| self.path(part)).collect();
         parts.into_iter()
     }
 
-    /// The corners of a line.
+    /// A line through points, as an SVG path.
     fn path(&self, points: &[Point]) -> String {
         let mut path = String::new();
         for (at, &point) in points.iter().enumerate() {
@@ -317,7 +317,7 @@ impl Scale {
     }
 }
 
-/// What the legend says of budgets without a plan.
+/// The legend's note about budgets without a plan.
 fn note(cells: &[Cell]) -> String {
     let Some(lacking) = cells.iter().find(|cell| cell.figures.planned.is_none()) else {
         return String::new();

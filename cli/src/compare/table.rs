@@ -5,7 +5,7 @@ use spillway::units::{bytes, ratio, time};
 use std::fmt::Write;
 use workloads::Shown;
 
-/// Strategies down, budgets across.
+/// The table, with a row per strategy and a column per budget.
 pub(super) fn render(grid: &Grid) -> String {
     let Grid { graph, machine, in_core_peak_bytes, compute_ns, .. } = grid;
     let mut text = format!(
@@ -23,7 +23,7 @@ pub(super) fn render(grid: &Grid) -> String {
     for line in &lines {
         let mut row = String::new();
         for (at, (cell, &width)) in line.iter().zip(&widths).enumerate() {
-            // A string takes every write.
+            // Writing to a string does not fail.
             let _ = match at {
                 0 => write!(row, "  {cell:<width$}"),
                 _ => write!(row, "   {cell:>width$}"),
@@ -58,7 +58,7 @@ fn lines(grid: &Grid) -> Vec<Vec<String>> {
     lines
 }
 
-/// The period, or why there is none.
+/// The period, or why there is no plan.
 fn shown(cell: &Cell) -> String {
     let figures = &cell.figures;
     let context = &figures.context;
@@ -67,7 +67,7 @@ fn shown(cell: &Cell) -> String {
         (None, Some(least_bytes)) if least_bytes > context.budget_bytes => {
             format!("needs {}", bytes(least_bytes))
         }
-        // Above the device, or too little host memory: the JSON object has the reason.
+        // The budget exceeds the device, or host memory is too small. The JSON object says which.
         _ => "cannot".to_owned(),
     }
 }

@@ -1,4 +1,4 @@
-//! The figures of a CUDA device.
+//! Measures a CUDA device.
 
 use super::Arguments;
 use crate::backend::cuda;
@@ -11,7 +11,7 @@ use serde::Serialize;
 use spillway::units::{bytes, time};
 use workloads::{OwnedMachine, Shown, format};
 
-/// Figures of the device; speeds in bytes a second, of copies up and down.
+/// The figures of the device. Pairs of speeds are for copies up and down.
 #[derive(Serialize)]
 struct Report {
     backend: &'static str,
@@ -25,11 +25,11 @@ struct Report {
     transfer_latency_ns: u64,
     map_ns_per_chunk: u64,
     unmap_ns_per_chunk: u64,
-    /// While the other direction is idle.
+    /// The speeds while the other direction is idle.
     one_way_bytes_per_s: [u64; 2],
-    /// While both are in use; none where that could not be measured.
+    /// The speeds while both directions are busy. `None` if they could not be measured.
     both_ways_bytes_per_s: Option<[u64; 2]>,
-    /// Whether mapping waits for the device's work.
+    /// Whether mapping waits for the device to finish its work.
     mapping_waits_for_work: bool,
 }
 
@@ -58,7 +58,7 @@ fn measure(devices: &Integrity, chunk_bytes: Option<u64>) -> Result<Measured, Un
     let cuda = Cuda::load(devices.driver.as_deref())?;
     let bar = ProgressBar::new(0);
     let style = ProgressStyle::with_template("measuring {bar:40} {pos}/{len}");
-    // The template is a constant. Without it the bar only looks different.
+    // The template is a constant. If it failed to parse, only the bar's look would change.
     let bar = style.map_or_else(|_| bar.clone(), |style| bar.clone().with_style(style));
     let measured = cuda.measure(&Options { ordinal: devices.ordinal, chunk_bytes }, |done, of| {
         bar.set_length(of);
@@ -103,7 +103,7 @@ fn shown(machine: &OwnedMachine, measured: &Measured) -> String {
     };
     let mut text = format!(
         "{}: {}\n    device {}, host {}, chunks of {}\n    copies both ways at once {}, one way \
-         {}; {} each besides\n    \
+         {}; latency {} per copy\n    \
          {} to map a chunk, {} to unmap it\n",
         Shown::name(name),
         Shown::name(&measured.info.name),
@@ -117,7 +117,7 @@ fn shown(machine: &OwnedMachine, measured: &Measured) -> String {
         time(machine.unmap_ns_per_chunk),
     );
     if measured.mapping.waits_for_work() {
-        text += "    mapping waits for the device's work: prefer plans with placements\n";
+        text += "    mapping waits for the device's work; plans with placements avoid the wait\n";
     }
     text
 }

@@ -1,4 +1,4 @@
-//! What the strategies make of one work under one budget.
+//! The plans of all strategies for one work under one budget.
 
 use crate::Budget;
 use crate::record::Record;
@@ -13,7 +13,7 @@ use std::time::Instant;
 use workloads::machines::OwnedMachine;
 use workloads::{OwnedGraph, OwnedPlan};
 
-/// A strategy, and whether its distance from the bound is shown.
+/// A strategy, and whether the table shows its distance from the bound.
 pub(crate) struct Column {
     pub(crate) title: &'static str,
     strategy: Strategy,
@@ -45,14 +45,14 @@ pub(crate) struct Cell {
     pub(crate) ops: usize,
     pub(crate) compute_ns: u64,
     pub(crate) in_core_peak_bytes: u64,
-    /// What one op touches, and its workspace, at the most.
+    /// The largest size of an op's operands and workspace.
     pub(crate) largest_op_bytes: u64,
-    /// None: the least that will do.
+    /// `None` means the least budget that suffices.
     pub(crate) percent: Option<u64>,
     pub(crate) budget_bytes: u64,
-    /// In the given order.
+    /// The bound in the given order.
     pub(crate) lp_bound_ns: u64,
-    /// One for each of `COLUMNS`; none where there is no plan.
+    /// One plan for each of `COLUMNS`. `None` if there is no plan.
     pub(crate) plans: Vec<Option<Planned>>,
 }
 
@@ -64,8 +64,8 @@ pub(crate) struct Planned {
     pub(crate) planning_ns: u64,
 }
 
-/// The cells of one work on one machine, in the order of the budgets; those that no plan can
-/// meet are left out.
+/// The cells of one work on one machine, in the order of the budgets. Leaves out budgets that are
+/// too small for every plan.
 pub(crate) fn of(
     work: &OwnedGraph,
     machine: &OwnedMachine,
@@ -121,7 +121,7 @@ fn largest_op_bytes(graph: &Graph<'_>) -> u64 {
     graph.op_ids().map(op_bytes).max().unwrap_or(0)
 }
 
-/// One strategy in all cells, from the smallest budget to the largest.
+/// Adds one strategy's plans to all cells, from the smallest budget to the largest.
 fn plan(
     graph: &Graph<'_>,
     machine: &Machine,

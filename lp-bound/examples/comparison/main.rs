@@ -1,5 +1,5 @@
-//! Compares every strategy with the bound on the period, on all works, links and budgets, and
-//! writes a page in Markdown. Filters select works and budgets.
+//! Compares every strategy with the bound on the period for all works, links and budgets. Writes a
+//! page in Markdown. Filters select works and budgets.
 
 mod cells;
 mod record;
@@ -23,13 +23,13 @@ const MODELS: [&str; 3] =
 /// Compares every strategy with the bound of the linear program.
 #[derive(Parser, Debug)]
 struct Arguments {
-    /// Folder of graph files (.graph.json.gz); there may be none
+    /// Folder of graph files (.graph.json.gz), if there are any
     #[arg(long, default_value = "../shared/graphs")]
     folder: PathBuf,
     /// Only works whose names begin with one of these
     #[arg(long, value_delimiter = ',')]
     graphs: Vec<String>,
-    /// Built-in machines, of which only links and chunks matter here
+    /// Built-in machines; only their links and chunks matter
     #[arg(long, value_delimiter = ',', default_value = "v100-pcie3,v100-nvlink")]
     machines: Vec<String>,
     /// Shares of the in-core need in percent, or min
@@ -46,7 +46,7 @@ struct Arguments {
     json: Option<PathBuf>,
 }
 
-/// Device memory for a plan.
+/// The device memory for a plan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Budget {
     Percent(u64),
@@ -87,7 +87,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// The works that pass the filter.
+/// The works that match the filter.
 fn works(arguments: &Arguments) -> Result<Vec<OwnedGraph>, Box<dyn Error>> {
     let mut works = format::load_graphs(&arguments.folder)?.unwrap_or_else(|| {
         eprintln!("skipped: there is no folder {}", arguments.folder.display());
@@ -103,7 +103,7 @@ fn works(arguments: &Arguments) -> Result<Vec<OwnedGraph>, Box<dyn Error>> {
     Ok(works)
 }
 
-/// The least period of plans on pages in the given order.
+/// The bound for plans on pages in the given order.
 #[cfg(feature = "highs")]
 fn solve(
     graph: &Graph<'_>,

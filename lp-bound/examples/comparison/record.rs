@@ -1,4 +1,4 @@
-//! Bounds of the linear program, kept in a file: what takes minutes is solved once.
+//! A file of bounds of the linear program, because each bound takes minutes to solve.
 
 use flate2::Crc;
 use planner_core::{Graph, Machine};
@@ -11,20 +11,20 @@ use std::time::Instant;
 use std::{fs, io};
 use workloads::{OwnedGraph, format};
 
-/// Everything that a bound depends on; names are for people.
+/// All inputs of a bound. The names are for readers only.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 struct Key {
     graph: String,
-    /// Of the graph's file.
+    /// The hash of the graph's file.
     crc32: u32,
     h2d_bytes_per_s: u64,
     d2h_bytes_per_s: u64,
     chunk_bytes: u64,
-    /// In whole chunks, since a plan has no use for the rest.
+    /// The budget in whole chunks, because a plan cannot use the rest.
     budget_bytes: u64,
 }
 
-/// A bound, and how long it took.
+/// A bound, and the time to solve it.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 struct Solved {
     period_ns: u64,
@@ -39,10 +39,10 @@ struct Entry {
     solved: Solved,
 }
 
-/// Solves for a bound, in nanoseconds; none where there is no solver, or no plan.
+/// Solves for a bound, in nanoseconds. `None` if there is no solver, or no plan.
 type Solve = fn(&Graph<'_>, &Machine, u64) -> Result<Option<u64>, Box<dyn Error>>;
 
-/// A file of bounds, one a line, in the order of graphs, links and budgets.
+/// A file of bounds, one per line, ordered by graph, links and budget.
 #[derive(Debug)]
 pub(crate) struct Record {
     path: PathBuf,
@@ -51,10 +51,10 @@ pub(crate) struct Record {
 }
 
 impl Record {
-    /// Reads a file; one that is not there holds nothing.
+    /// Reads a file. A missing file has no bounds.
     ///
     /// # Errors
-    /// A file that cannot be read or is malformed.
+    /// The file cannot be read, or it is malformed.
     pub(crate) fn open(path: &Path, solve: Solve) -> Result<Self, Box<dyn Error>> {
         let entries: Vec<Entry> = match fs::read(path) {
             Ok(bytes) => serde_json::from_slice(&bytes)?,
@@ -65,11 +65,11 @@ impl Record {
         Ok(Self { path: path.to_owned(), bounds, solve })
     }
 
-    /// The bound in nanoseconds: from the file, or solved now and written there. For solving,
-    /// `about_to_solve` is called first.
+    /// The bound in nanoseconds. If the file lacks it, calls `about_to_solve`, solves for the bound
+    /// and writes it to the file.
     ///
     /// # Errors
-    /// A solver that fails; a file that cannot be written.
+    /// The solver fails, or the file cannot be written.
     pub(crate) fn bound_ns(
         &mut self,
         graph: &OwnedGraph,

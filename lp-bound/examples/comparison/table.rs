@@ -70,12 +70,12 @@ default.
 - *At the minimum* one op takes the whole pool, so nothing can be prefetched ahead of it.
 ";
 
-/// Everything, from the works to the gaps.
+/// The whole page, from the works to the gaps.
 pub(crate) fn render(cells: &[Cell]) -> String {
     let mut text = HEAD.to_owned() + "\n" + &works(cells);
     for cells in cells.chunk_by(|one, other| one.machine == other.machine) {
         let gigabytes = cells[0].link_bytes_per_s as f64 / 1e9;
-        // A string takes every write.
+        // Writing to a string does not fail.
         let _ = writeln!(text, "\n## {gigabytes} GB/s each way (`{}`)\n", cells[0].machine);
         text += &periods(cells);
     }
@@ -86,7 +86,7 @@ fn row(cells: impl IntoIterator<Item = String>) -> String {
     cells.into_iter().fold(String::new(), |row, cell| row + "| " + &cell + " ") + "|\n"
 }
 
-/// A table whose first columns hold words and all others numbers.
+/// A table whose first columns hold words and whose other columns hold numbers.
 fn table(words: usize, head: &[&str], rows: impl IntoIterator<Item = String>) -> String {
     let rule = (0..head.len()).map(|at| if at < words { "|---" } else { "|--:" });
     let head = row(head.iter().map(|&title| title.to_owned()));
@@ -159,7 +159,7 @@ fn percent(share: f64) -> String {
     format!("{:.1} %", 100.0 * share)
 }
 
-/// Median and worst gaps, by machine and by how tight the budget is.
+/// The median and worst gaps, by machine and by the tightness of the budget.
 fn gaps(cells: &[Cell]) -> String {
     let mut rows = Vec::new();
     for (at, column) in COLUMNS.iter().enumerate().filter(|(_, column)| column.gap) {

@@ -1,4 +1,4 @@
-//! The period over the budget, one panel for each work.
+//! Draws the period over the budget, with one panel per work.
 
 use crate::{BOUND, Measured};
 use plotters::coord::Shift;
@@ -8,7 +8,7 @@ use std::path::Path;
 
 type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
 
-/// By row; the palette of Okabe and Ito, which colour-blind people can tell apart.
+/// A colour per row, from the palette of Okabe and Ito, which colour-blind people can tell apart.
 const COLOURS: [RGBColor; 5] = [
     RGBColor(213, 94, 0),
     RGBColor(230, 159, 0),
@@ -20,7 +20,7 @@ const COLUMNS: usize = 3;
 const PANEL: (u32, u32) = (340, 300);
 const KEY_HEIGHT: u32 = 40;
 const KEY_STEP: usize = 190;
-/// What a period takes beside compute is drawn on a logarithmic axis, from this share of compute.
+/// The start of the logarithmic axis, which shows the period without compute, relative to compute.
 const LEAST: f64 = 0.001;
 
 pub(crate) fn draw(path: &Path, budgets: &[u64], works: &[Measured]) -> Result<(), Box<dyn Error>> {
@@ -50,7 +50,7 @@ fn panel(area: &Area<'_>, budgets: &[u64], work: &Measured) -> Result<(), Box<dy
     let mut chart = ChartBuilder::on(area)
         .caption(&work.work, ("sans-serif", 14))
         .margin(8)
-        // For half of the last label.
+        // Room for half of the last label.
         .margin_right(20)
         .x_label_area_size(34)
         .y_label_area_size(48)

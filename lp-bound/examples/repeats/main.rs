@@ -1,5 +1,5 @@
-//! Compares plans that launch ops again with those that do not, with activation checkpointing, and
-//! with the bound for plans with repeats. Writes a table in Markdown, and draws the curves.
+//! Compares plans with repeats, plans without repeats, activation checkpointing, and the bound for
+//! plans with repeats. Writes a table in Markdown, and draws the curves.
 
 mod curves;
 #[path = "../comparison/record.rs"]
@@ -36,7 +36,7 @@ const BOUND: &str = "*bound with repeats, given order*";
 /// Compares plans with and without repeats.
 #[derive(Parser, Debug)]
 struct Arguments {
-    /// Folder of graph files (.graph.json.gz); there may be none
+    /// Folder of graph files (.graph.json.gz), if there are any
     #[arg(long, default_value = "../shared/graphs")]
     folder: PathBuf,
     /// Only works whose names begin with one of these
@@ -54,13 +54,13 @@ struct Arguments {
     /// Write the table to this file [default: standard output]
     #[arg(short, long)]
     output: Option<PathBuf>,
-    /// Draw the periods over the budgets to this file: an SVG image
+    /// Draw the periods over the budgets to this file, as an SVG image
     #[arg(long)]
     plot: Option<PathBuf>,
 }
 
-/// Periods over compute by strategy, one for each budget; none where there is no plan, or the bound
-/// is not known.
+/// The periods of each strategy relative to compute, one per budget. `None` if there is no plan, or
+/// if the bound is not known.
 struct Measured {
     work: String,
     rows: Vec<(&'static str, Vec<Option<f64>>)>,
@@ -143,7 +143,7 @@ fn table(budgets: &[u64], measured: &[Measured]) -> Result<String, std::fmt::Err
     Ok(text)
 }
 
-/// The least period of plans with repeats in the given order.
+/// The bound for plans with repeats in the given order.
 #[cfg(feature = "highs")]
 fn solve(
     graph: &Graph<'_>,

@@ -1,4 +1,4 @@
-//! A lower bound on the period in the given order, for plans that launch ops again.
+//! A lower bound on the period in the given order, for plans that repeat ops.
 
 mod model;
 mod values;
@@ -10,18 +10,19 @@ use planner_core::bounds::{self, BoundOrder};
 use planner_core::{Graph, Machine, OpId};
 use values::Values;
 
-/// How many ops are marks, beside the first. More barely raise the bound, and take longer.
+/// The number of marks beside the first op. More marks barely raise the bound, and take longer.
 const MARKS: usize = 16;
 
-/// The part of the budget that all tensors together may take which are left out.
+/// The program leaves out small tensors that together take at most this fraction of the budget.
 const LEFT_OUT: u64 = 2000;
 
-/// Returns a period that no plan can beat whose first launches are in the given order, however
-/// often it launches repeatable ops again: the better of a linear program and
-/// [`bounds::period_with_repeats_ns`]. Without repeatable ops it is [`period_ns`](crate::period_ns).
+/// Returns a period that no plan can beat if its first launches keep the given order. The plan may
+/// repeat repeatable ops any number of times. The bound is the better of a linear program and
+/// [`bounds::period_with_repeats_ns`]. Without repeatable ops, it is
+/// [`period_ns`](crate::period_ns).
 ///
 /// # Errors
-/// A budget that is too small for one op, or a solver that fails.
+/// The budget is too small for one op, or the solver fails.
 pub fn period_with_repeats_ns(
     graph: &Graph<'_>,
     machine: &Machine,
@@ -44,10 +45,11 @@ pub fn period_with_repeats_ns(
     Ok(Bound { period_ns: bound.period_ns.max(cheap_ns), ..bound })
 }
 
-/// In stretches of the ops that write equally much, the op with most alive; and the first op.
+/// Divides the ops into stretches that write equally many bytes. The marks are the first op, and
+/// the op of each stretch with the most bytes alive.
 fn marks(graph: &Graph<'_>, spans: &Spans) -> Vec<OpId> {
     let written_bytes = |op: OpId| -> u64 {
-        // One more, so that an op that writes nothing counts.
+        // Adds 1, so that an op without outputs counts.
         1 + graph.writes(op).iter().map(|&tensor| graph.tensor(tensor).bytes).sum::<u64>()
     };
     let total_bytes: u128 = graph.op_ids().map(|op| u128::from(written_bytes(op))).sum();
@@ -65,7 +67,7 @@ fn marks(graph: &Graph<'_>, spans: &Spans) -> Vec<OpId> {
     [OpId(0)].into_iter().chain(chosen).collect()
 }
 
-/// The size below which tensors are left out, since all of them together are small.
+/// The size below which the program leaves tensors out, because together they are small.
 fn least_bytes(graph: &Graph<'_>, budget_bytes: u64) -> u64 {
     let mut sizes: Vec<u64> = graph.tensors().iter().map(|tensor| tensor.bytes).collect();
     sizes.sort_unstable();

@@ -1,5 +1,5 @@
-//! The linear program for plans that repeat ops; `docs/research/bounds.md` has the proof. Units are those of
-//! the program for plans that do not.
+//! The linear program for plans that repeat ops; `docs/research/bounds.md` has the proof. The units
+//! are the same as in the program for plans without repeats.
 
 use super::values::{Read, Repeat, Source, Value, Values};
 use crate::model::scaled;
@@ -11,20 +11,20 @@ use planner_core::{Graph, Machine};
 #[derive(Debug)]
 pub(crate) struct Model {
     pub(crate) program: Program,
-    /// No plan with longer stalls and repeats was modelled.
+    /// The program models only plans whose stalls and repeats take at most this time.
     pub(crate) most: f64,
 }
 
 /// The variables of a value, as shares of its bytes. Entry `j` is for interval `first + j`.
 struct Shares {
-    /// On the device when the interval begins; meaningless where an op writes the value in it.
+    /// The share on the device when the interval begins. Unused if an op writes the value in it.
     present: Vec<Column>,
     uploaded: Vec<Column>,
-    /// On the host by the end of the interval; none if the host has the value anyway.
+    /// The share on the host by the end of the interval. Empty if the host always has the value.
     copied: Vec<Column>,
 }
 
-/// What a repeat does in each interval from its first on.
+/// The shares of a repeat in each interval, from the interval of its op's first launch.
 struct Runs {
     shares: Vec<Column>,
     total: Column,
@@ -63,7 +63,7 @@ impl Model {
     }
 }
 
-/// Runs of 2, 4, 8 ... intervals, side by side.
+/// Windows of 2, 4, 8 ... intervals. The windows of one length lie side by side.
 fn windows(intervals: usize) -> impl Iterator<Item = Range<usize>> {
     let lengths = core::iter::successors(Some(2), |length| Some(2 * length));
     lengths.take_while(move |&length| length < intervals).flat_map(move |length| {
@@ -71,7 +71,7 @@ fn windows(intervals: usize) -> impl Iterator<Item = Range<usize>> {
     })
 }
 
-/// How often a plan without repeats moves a value each way, at most.
+/// The most transfers of a value in each direction in a plan without repeats.
 fn most_moves(value: &Value) -> f64 {
     value.reads.len() as f64 + 1.0
 }
@@ -105,12 +105,12 @@ fn runs(program: &mut Program, repeats: &[Repeat]) -> Vec<Runs> {
 fn shares(program: &mut Program, value: &Value, values: &Values) -> Shares {
     let intervals = match value.source {
         Source::Constant => values.marks.len(),
-        // Without a later use it is nowhere needed.
+        // No later op uses the value.
         Source::Written(first) if value.last == first => 0,
         Source::Written(_) | Source::Arrives => value.last - value.first() + 1,
     };
     let present = (value.first()..value.first() + intervals).map(|interval| {
-        // What a mark reads is all there; of what it overwrites, nothing is left.
+        // A mark finds its inputs completely present, and overwrites its outputs completely.
         let is_read = value.read_by_marks.contains(&interval);
         let is_operand = values.is_operand(value, interval);
         let (least, most) = (f64::from(is_read), f64::from(is_read || !is_operand));
@@ -132,8 +132,8 @@ struct Rows<'v> {
 }
 
 impl Rows<'_> {
-    /// What a launch in an interval may read of a value: present when it begins, uploaded in it,
-    /// or made again in it; none where that is no limit.
+    /// The shares of a value that a launch in an interval may read: the share present when the
+    /// interval begins, and the shares uploaded or made again in the interval.
     fn available(&self, at: usize, interval: usize, maker: Option<usize>) -> Vec<(Column, f64)> {
         let value = &self.values.values[at];
         let shares = &self.shares[at];
@@ -175,7 +175,7 @@ impl Rows<'_> {
             }
             let mut terms = self.available(at, interval, maker);
             if is_overwritten {
-                // A launch that overwrites a tensor overwrites all of it.
+                // A launch overwrites the whole tensor, so nothing of the old value stays present.
                 terms.remove(0);
             }
             terms.push((self.shares[at].present[next], -1.0));
@@ -184,8 +184,8 @@ impl Rows<'_> {
         self.write_copies(at, maker);
     }
 
-    /// Nothing is uploaded that was not downloaded before. What is still to be read is present, or
-    /// on the host, or will be made again; and so is what is still to be downloaded, without the host.
+    /// A value is uploaded only after its download. If a launch still reads it, it is present, on
+    /// the host, or made again later. If it is still to be downloaded, it is present or made again.
     fn write_copies(&mut self, at: usize, maker: Option<usize>) {
         let value = &self.values.values[at];
         let last_read = value.reads.iter().max().copied().unwrap_or(0);
@@ -220,8 +220,8 @@ impl Rows<'_> {
         }
     }
 
-    /// What is made again in several intervals is made whole in one of them, of inputs that are whole
-    /// there: parts of them, used twice, do not do.
+    /// A repeat runs whole, from whole inputs. Over the intervals of a window, its shares must
+    /// therefore not count the same part of an input twice.
     fn write_window(&mut self, window: Range<usize>, makers: &[Option<usize>]) {
         let values = self.values;
         let is_begun = |repeat: &Repeat| repeat.first < window.start && window.start <= repeat.last;
@@ -272,8 +272,8 @@ impl Rows<'_> {
         }
     }
 
-    /// While a mark starts, its operands and its workspace are on the device, and of all other
-    /// values what is present.
+    /// When a mark starts, its operands, its workspace and the present shares of all other values
+    /// are on the device.
     fn write_memory(&mut self, graph: &Graph<'_>, budget_bytes: u64) {
         let marks = &self.values.marks;
         let mut present: Vec<Vec<(Column, f64)>> = vec![Vec::new(); marks.len()];
@@ -293,8 +293,8 @@ impl Rows<'_> {
         }
     }
 
-    /// What each link carries in an interval fits into its time: that of its ops, of what is
-    /// repeated, and a stall.
+    /// The traffic of each link in an interval fits into the time of the interval: its ops, its
+    /// repeats and a stall.
     fn write_links(
         &mut self,
         graph: &Graph<'_>,
@@ -335,7 +335,7 @@ impl Rows<'_> {
                 ahead.push((shares.present[0], -bytes));
             }
         }
-        // What is there when the iteration begins has arrived at some time in the one before.
+        // Inputs that are present when the iteration begins arrived in the iteration before.
         for uploads in &mut uploads {
             let arriving = self.program.column(0.0, 0.0, most_bytes);
             uploads.push((arriving, -1.0));

@@ -1,42 +1,42 @@
-//! Which value each tensor holds along the given order, and who may still need it if ops are
-//! launched again.
+//! The value that each tensor holds along the given order, and the launches that may read it if
+//! ops repeat.
 //!
-//! Some ops are *marks*. Interval `k` lasts from the start of mark `k` to the start of the next one.
-//! Intervals are counted on into the next iteration, for states: of `m` marks, interval `m + k` is the
-//! next iteration's interval `k`.
+//! Some ops are *marks*. Interval `k` lasts from the start of mark `k` to the start of the next
+//! mark. For states, the count of intervals continues into the next iteration: with `m` marks,
+//! interval `m + k` is interval `k` of the next iteration.
 
 use planner_core::{Graph, Kind, Launched, OpId, TensorId};
 use std::collections::HashSet;
 
-/// What a tensor holds from a write, or from the start, to the next write.
+/// The content of a tensor from one write, or from the start, to the next write.
 #[derive(Clone, Debug)]
 pub(crate) struct Value {
     pub(crate) tensor: TensorId,
     pub(crate) bytes: u64,
     pub(crate) source: Source,
-    /// The intervals of the ops that read it, each once.
+    /// The intervals of the ops that read the value, each once.
     pub(crate) reads: Vec<usize>,
-    /// Those of them whose mark reads it.
+    /// The intervals whose mark reads the value.
     pub(crate) read_by_marks: Vec<usize>,
     /// The interval of the op that writes the tensor next.
     pub(crate) overwritten: Option<usize>,
-    /// The last interval in which a launch or a repeat may read it.
+    /// The last interval in which a launch or a repeat may read the value.
     pub(crate) last: usize,
 }
 
-/// Where a value comes from.
+/// The origin of a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Source {
-    /// An op writes it, in this interval.
+    /// An op writes the value in this interval.
     Written(usize),
-    /// It arrives once an iteration.
+    /// The value arrives once per iteration.
     Arrives,
-    /// It is there for good: a state that no op writes.
+    /// The value never changes: it is a state that no op writes.
     Constant,
 }
 
 impl Value {
-    /// The first interval with the value.
+    /// The first interval that has the value.
     pub(crate) fn first(&self) -> usize {
         match self.source {
             Source::Written(interval) => interval,
@@ -45,40 +45,40 @@ impl Value {
     }
 }
 
-/// A value as a repeat reads it: `later` intervals after the repeat's own, if it is counted so.
+/// A value that a repeat reads. To get the value's interval, add `later` to the repeat's interval.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Read {
     pub(crate) value: usize,
     pub(crate) later: usize,
 }
 
-/// An op that may be launched again.
+/// An op that may run again.
 #[derive(Clone, Debug)]
 pub(crate) struct Repeat {
     pub(crate) time_ns: u64,
     pub(crate) reads: Vec<Read>,
     pub(crate) writes: Vec<usize>,
-    /// The interval of its first launch.
+    /// The interval of the op's first launch.
     pub(crate) first: usize,
-    /// The last interval in which what it writes is of use.
+    /// The last interval in which a launch or a repeat may read the op's results.
     pub(crate) last: usize,
 }
 
 /// The values of one iteration.
 #[derive(Clone, Debug)]
 pub(crate) struct Values {
-    /// The marks, in order; the first is the first op.
+    /// The marks in order. The first mark is the first op.
     pub(crate) marks: Vec<OpId>,
     pub(crate) values: Vec<Value>,
     pub(crate) repeats: Vec<Repeat>,
-    /// What each mark touches.
+    /// The tensors that each mark touches.
     operands: HashSet<(usize, TensorId)>,
 }
 
-/// What is known of each tensor along the walk over the ops.
+/// The state of the walk over the ops.
 struct Walk<'g> {
     graph: &'g Graph<'g>,
-    /// Tensors of fewer bytes are taken to be everywhere at no cost.
+    /// Tensors of fewer bytes take no memory and no transfers in the program.
     least_bytes: u64,
     current: Vec<Option<usize>>,
     initial: Vec<Option<usize>>,
@@ -107,7 +107,7 @@ impl Values {
         walk.close(marks.len());
         walk.extend_lives();
         let Walk { values, mut repeats, .. } = walk;
-        // Within the interval of the first launch nothing is charged for what it writes.
+        // The program does not charge for results in the interval of the first launch.
         repeats.retain(|repeat| repeat.last > repeat.first);
         let touches = |(at, &mark)| graph.touches(mark).map(move |tensor| (at, tensor));
         let operands = marks.iter().enumerate().flat_map(touches).collect();
@@ -174,7 +174,7 @@ impl Walk<'_> {
         }
     }
 
-    /// The last value of a state is the first of the next iteration.
+    /// Joins the last value of each state with its first value in the next iteration.
     fn close(&mut self, intervals: usize) {
         let mut moved = vec![None; self.values.len()];
         for tensor in self.graph.tensor_ids() {
@@ -206,7 +206,7 @@ impl Walk<'_> {
         }
     }
 
-    /// A value is of use as long as what may be made from it.
+    /// Extends the use of each value to the last use of all results that repeats make from it.
     fn extend_lives(&mut self) {
         for repeat in self.repeats.iter_mut().rev() {
             let until = repeat.writes.iter().map(|&value| self.values[value].last);
@@ -219,7 +219,7 @@ impl Walk<'_> {
     }
 }
 
-/// A value that is neither read nor there at any mark.
+/// A value that no op reads and that no mark finds present.
 fn unused(tensor: TensorId) -> Value {
     Value {
         tensor,

@@ -1,4 +1,4 @@
-//! A backend held to the conformance suite.
+//! Runs the conformance suite on a backend.
 
 use super::{Ignored, Report};
 use crate::failure::Failure;
@@ -28,7 +28,7 @@ pub(in crate::backend) fn report<B: Backend>(
     let checks = checks::<Chunked<B>>();
     let progress = progress(checks.len() as u64);
     for check in &checks {
-        // Before it runs, so that whoever sees a crash knows what ran.
+        // The name appears before the check runs, so that it is known if the check crashes.
         progress.set_message(check.name);
         if found.is_ok() && progress.is_hidden() {
             output::note(&format!("checking {}", check.name));
@@ -47,10 +47,10 @@ pub(in crate::backend) fn report<B: Backend>(
     Ok(report)
 }
 
-/// Hidden unless standard error is a terminal.
+/// A progress bar, hidden unless standard error is a terminal.
 fn progress(checks: u64) -> ProgressBar {
     let bar = ProgressBar::new(checks);
     let style = ProgressStyle::with_template("checking {bar:40} {pos}/{len} {msg}");
-    // The template is a constant. Without it the bar only looks different.
+    // The template is a constant. If it failed to parse, only the bar's look would change.
     style.map_or_else(|_| bar.clone(), |style| bar.clone().with_style(style))
 }
