@@ -20,10 +20,11 @@ pub use crate::strategy::{Limit, Progress, Watch};
 use planner_core::planner::{PlanningError, Request, Strategy};
 use workloads::OwnedPlan;
 
-/// Plans with the ops in another order, the given op at each position, and names them as given.
+/// Plans with the ops in another order. `order` has the id of the given op at each position, and the plan has
+/// the given ids.
 ///
 /// # Errors
-/// Those of the strategy; [`PlanningError::Order`] for an order that breaks a dependency.
+/// The errors of the strategy; [`PlanningError::Order`] if the order breaks a dependency.
 pub fn plan_in(
     request: &Request<'_>,
     order: &[u32],
