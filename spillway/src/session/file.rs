@@ -184,9 +184,7 @@ fn blocks(bytes: u64) -> impl Iterator<Item = (u64, u64)> {
 /// Makes the header of a file, padded so that the data begin at a multiple of 8 bytes.
 fn header(states: &[State], iterations: u64) -> io::Result<Vec<u8>> {
     if states.iter().any(|state| state.name == METADATA) {
-        return Err(unfit(format!(
-            "a state has the name {METADATA:?}, which the format reserves"
-        )));
+        return Err(unfit(format!("a state has the name {METADATA:?}, which the format reserves")));
     }
     let mut end = 0;
     let infos = states.iter().map(|state| {
