@@ -9,8 +9,8 @@ use planner_core::{Graph, Limits, Machine, Plan, Scratch};
 use std::fmt;
 use workloads::{OwnedPlacements, OwnedPlan};
 
-/// Most iterations over which objects are fixed. More of them take fewer objects but more time, and
-/// `docs/research/placements.md` needs no more.
+/// The most iterations over which objects are fixed. With more iterations, placements take fewer objects but
+/// more time, and `docs/research/placements.md` needs no more.
 const MOST_ITERATIONS: u32 = 8;
 /// Iterations among which the search looks for a period no longer than before.
 const FEW_ITERATIONS: u32 = 3;
@@ -62,11 +62,11 @@ impl fmt::Display for Unplaced {
 
 /// Plans with objects of several chunks if the strategy is `auto` and the budget has thousands of chunks.
 ///
-/// Plans with fixed physical objects if that lengthens the period by at most a hundredth, or if the period is
-/// no longer than the host's mapping time without. If there are too few objects, or the waits for them take
-/// longer, tries smaller budgets, whose plans leave more objects free. Otherwise returns the plan without
-/// fixed objects, and the reason. For `auto`, returns the plan of another strategy if it is shorter in the
-/// end.
+/// Plans with fixed physical objects if they lengthen the period by at most a hundredth, or if the period is
+/// no longer than the host's mapping time without fixed objects. If there are too few objects, or the waits
+/// for them take longer, tries smaller budgets, whose plans leave more objects free. Otherwise returns the
+/// plan without fixed objects, and the reason. For `auto`, returns the plan of another strategy if it is
+/// shorter in the end.
 ///
 /// # Errors
 /// The errors of [`planning::plan`].

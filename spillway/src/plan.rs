@@ -277,13 +277,13 @@ impl Plan {
         report::picture::render(self.proved(), &self.course(), &self.context)
     }
 
-    /// The predicted timeline of four iterations as JSON, for Perfetto or Chrome's tracing page.
+    /// Renders the predicted timeline of four iterations as JSON, for Perfetto or Chrome's tracing page.
     #[must_use]
     pub fn trace(&self) -> Vec<u8> {
         trace::render(self.proved(), &self.course(), None)
     }
 
-    /// The same trace with tracks of the measured times.
+    /// Renders the same trace with tracks of the measured times.
     ///
     /// # Errors
     /// [`Error::Measured`] if the times do not come from a run of the plan.

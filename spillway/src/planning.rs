@@ -345,7 +345,7 @@ pub(crate) fn executor_words(verified: &Verified<'_>) -> usize {
     executor::scratch_words(&limits, runs)
 }
 
-/// Counts what an executor maps for a plan on a device of its own.
+/// Counts the mappings of an executor for a plan that has the device to itself.
 ///
 /// # Errors
 /// The process has too little memory.

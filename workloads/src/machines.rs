@@ -1,10 +1,9 @@
 //! Machines by name.
 //!
-//! Memory and link speeds are the vendors' figures and those of published experiments, with
-//! 10 µs per transfer. Chunks are 2 MiB, the smallest size that CUDA maps. Mapping one and setting
-//! its access rights takes about 40 µs by published measurements of CUDA's virtual memory
-//! calls, and unmapping takes about as long. These are orders of magnitude, the same for all
-//! machines.
+//! Memory and link speeds are figures of the vendors and of published experiments, with 10 µs per transfer.
+//! Chunks are 2 MiB, the smallest size that CUDA maps. Mapping one and setting its access rights takes about
+//! 40 µs by published measurements of CUDA's virtual memory calls, and unmapping takes about as long. These
+//! are orders of magnitude, the same for all machines.
 
 use planner_core::{Machine, MachineParameters};
 

@@ -22,7 +22,7 @@ use workloads::{OwnedCertificate, OwnedGraph, OwnedMachine, Shown};
 /// Work of the search, in entries computed for the way of a byte. It takes a second or less.
 const WORK: usize = 40_000_000;
 
-/// Steps of the search.
+/// The least and the most steps of the search.
 const STEPS: std::ops::RangeInclusive<usize> = 40..=800;
 
 /// Finds a certificate with a long bound on the period of plans. `order` is the order of first launches in
@@ -38,7 +38,7 @@ pub fn find(
 ) -> Result<OwnedCertificate, Error> {
     let graph = work.graph().map_err(|error| Error::graph(work, error))?;
     let marks = marks::marks(&graph, order);
-    // These prices charge compute alone.
+    // These prices charge only compute.
     let intervals = vec![Price::default(); marks.len() + 1];
     let mut certificate = OwnedCertificate {
         graph: work.name.clone(),
@@ -143,7 +143,7 @@ fn rounded(point: &Point) -> Price {
     Price { memory: whole(point.memory), upload, download }
 }
 
-/// The best prices for memory at one mark alone, with one resource charged before the mark and one
+/// Returns the best prices that charge memory only at one mark, one resource before the mark and one resource
 /// after it.
 fn best_cut(relaxed: &mut Relaxed, intervals: usize, byte_ns: f64, sums: usize) -> Vec<Point> {
     let [upload, download, compute] = [[1.0, 0.0, 0.0], [0.0, 1.0, 0.0], [0.0, 0.0, 1.0]];

@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, HashMap};
 /// Prices of an interval, or the derivatives of the sum by these prices.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Point {
-    /// ns a byte.
+    /// The price of memory, in ns per byte.
     pub(super) memory: f64,
     /// Shares of the time of an interval: upload, download, launches.
     pub(super) shares: [f64; 3],
@@ -31,9 +31,9 @@ pub(super) struct Relaxed {
     groups: Vec<Group>,
     /// Times of ops by the intervals in which they may run.
     launches: Vec<([usize; 2], f64)>,
-    /// For each interval, the bytes of its mark's operands and workspace, less the budget.
+    /// For each interval, the bytes of its mark's operands and workspace, minus the budget.
     spare: Vec<f64>,
-    /// ns a byte.
+    /// The upload and the download time, in ns per byte.
     link_ns: [f64; 2],
     /// The step of the cheapest way to each position and visit.
     steps: Vec<Step>,

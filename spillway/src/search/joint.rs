@@ -71,8 +71,8 @@ pub struct JointFound {
     pub seconds: f64,
 }
 
-/// Candidates in a round. The number is independent of the number of threads, so that the result is too, and
-/// it keeps this many threads busy.
+/// Candidates in a round. This number does not depend on the number of threads, so the result does not
+/// either. It keeps this many threads busy.
 const CANDIDATES: usize = 8;
 
 /// The share of the time in which the search judges orders. Planning with full effort takes the rest.

@@ -1,9 +1,9 @@
 //! Searches for a better order of the ops, and for the published planner also for a better
 //! division of memory. Searches need threads and seconds, which `planner-core` does not.
 //!
-//! [`genetic`] is the search of SwapAdvisor (C. Huang, G. Jin, J. Li: SwapAdvisor: push deep
-//! learning beyond the GPU memory limit via smart swapping, ASPLOS 2020), with its swap planner
-//! as the judge. [`joint`] searches orders alone, with `auto` as the judge.
+//! [`genetic`] is the search of SwapAdvisor (C. Huang, G. Jin, J. Li: SwapAdvisor: push deep learning beyond
+//! the GPU memory limit via smart swapping, ASPLOS 2020), with its swap planner as the judge. [`joint`]
+//! searches only orders, with `auto` as the judge.
 
 pub mod genetic;
 pub mod joint;

@@ -179,13 +179,13 @@ impl<D: Transfers + Paging, K: Kernels<D>> Session<D, K> {
     /// Waits until all iterations so far have ended, with all copies for the next one.
     ///
     /// # Errors
-    /// The errors of [`Executor::await_all`]. It reports failed work at the latest.
+    /// The errors of [`Executor::await_all`]. If earlier calls did not report failed work, this call does.
     pub fn wait(&mut self) -> Result<(), SessionError<D::Error>> {
         self.execute(|executor, device| executor.await_all(device))
     }
 
-    /// Waits for all enqueued iterations, and reads the value of a state. Copies only the bytes of this state
-    /// whose value only the device has.
+    /// Waits for all enqueued iterations, and reads the value of a state. Copies only those bytes of the
+    /// state whose value is only on the device.
     ///
     /// # Errors
     /// [`SessionError::Tensor`] if the tensor is not a state; [`SessionError::Bytes`] if the buffer has

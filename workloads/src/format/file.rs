@@ -63,7 +63,7 @@ pub fn load_graphs(folder: &Path) -> Result<Option<Vec<OwnedGraph>>, FormatError
     Ok(Some(graphs))
 }
 
-/// The bytes that are checked before the rest is read.
+/// The number of bytes to check before reading the rest.
 const START_BYTES: u64 = 4096;
 
 fn read_bounded(mut source: impl Read) -> io::Result<Vec<u8>> {

@@ -115,8 +115,8 @@ pub fn read_plan(bytes: &[u8]) -> Result<OwnedPlan, FormatError> {
     })
 }
 
-/// Converts the steps. The first launch of an op is no repeat, and every later one is. A step on the host is
-/// a first launch.
+/// Converts the steps. Every launch of an op after the first one is a repeat. A step on the host is a first
+/// launch.
 fn with_repeats(records: Vec<StepRecord>) -> Vec<Step> {
     let mut launched = HashSet::new();
     let again = |step| match step {

@@ -3,7 +3,7 @@
 /// The launch time of an op, as in the published graphs used for comparison.
 const LAUNCH_NS: u128 = 5_000;
 
-/// A roofline: arithmetic or memory bounds an op, whichever takes longer. A speed of 0 is no bound.
+/// A roofline: arithmetic or memory bounds an op, whichever takes longer. A speed of 0 does not bound it.
 ///
 /// The defaults, 14 TFLOP/s and 800 GB/s, are a V100's single-precision peak (PCIe version)
 /// and the part of its nominal 900 GB/s that a kernel reaches.

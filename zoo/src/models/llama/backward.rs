@@ -49,8 +49,8 @@ impl Decoder<'_> {
         sums
     }
 
-    /// Records the head, the loss, and the gradients of the head and of its input. At a time, scores exist
-    /// for so many tokens that they take about the memory of the head's input.
+    /// Records the head, the loss, and the gradients of the head and of its input. Computes scores for a few
+    /// tokens at a time, which take about the memory of the head's input.
     fn loss(&mut self, head: &mut [Weight], x: TensorId) -> TensorId {
         let Dimensions { width, vocabulary, .. } = self.dimensions;
         let rows = self.rows;
