@@ -126,7 +126,7 @@ fn a_training_step_is_planned_as_a_chain() {
     let stored = folder.run(&["export", "chain", "gpt.chain.json"]).done().stdout;
     assert!(stored.starts_with('{') && stored.contains("spillway.chain.v1"), "{stored}");
     let inference = ["export", "chain", "resnet50:batch=1,mode=inference"];
-    folder.run(&inference).fails(1, &["no training step"]);
+    folder.run(&inference).fails(1, &["not a training step"]);
 }
 
 #[test]
@@ -415,7 +415,7 @@ fn a_share_without_its_sign_is_explained() {
     let folder = Folder::new();
     folder
         .run(&["plan", SMALL, "-b", "35"])
-        .fails(1, &["the budget of 35 B", "35% is a share", "min the least"]);
+        .fails(1, &["the budget of 35 B", "35% is a share", "min the smallest budget"]);
 }
 
 #[test]

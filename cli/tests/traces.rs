@@ -53,7 +53,7 @@ fn a_trace_of_a_cpu_needs_the_option() {
     let folder = Folder::new();
     folder.write("t.json", trace("cpu", &["aten::relu"]));
     let sentence =
-        "error: t.json: the trace has tensors on the CPU alone: import it with --device cpu";
+        "error: t.json: the trace has tensors only on the CPU: import it with --device cpu";
     folder.run(&["import", "pytorch", "t.json"]).fails(2, &[sentence]);
     let imported = folder.run(&["import", "pytorch", "t.json", "--device", "cpu"]).done().json();
     assert_eq!(imported["ops"].as_array().map(Vec::len), Some(1));

@@ -1,23 +1,23 @@
-//! Where everything lies in one allocation of device memory.
+//! The addresses of a plan in one allocation of device memory.
 
 use crate::error::Error;
 use crate::growth::buffer;
 use planner_core::placement::{self, AddressError, Holder, Run};
 use planner_core::{Limits, Scratch, TensorId, Verified};
 
-/// The offsets of all that the steps of a plan touch, in one slab: an allocation that is made once
-/// and in which nothing is mapped. The arena comes first, then each pool.
+/// The offsets of all memory that the steps of a plan touch. They lie in one slab: an allocation that the
+/// runtime makes once and never remaps. The arena comes first, then each pool.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Addresses {
     slab_bytes: u64,
-    /// Steps of an iteration.
+    /// The number of steps in an iteration.
     steps: usize,
     iterations: u32,
-    /// In the order of the steps.
+    /// All runs, in the order of the steps.
     runs: Vec<Run>,
-    /// Where those at the start end, and those of each step.
+    /// The end in `runs` of the runs at the start, then of the runs of each step.
     ends: Vec<usize>,
-    /// Whether each tensor always lies in one piece.
+    /// For each tensor, whether it always lies in one piece.
     is_contiguous: Vec<bool>,
 }
 
@@ -25,7 +25,7 @@ impl Addresses {
     /// Finds all offsets.
     ///
     /// # Errors
-    /// [`Error::NotPlaced`]; [`Error::OutOfMemory`].
+    /// [`Error::NotPlaced`] if the plan does not fix its objects; [`Error::OutOfMemory`].
     pub fn of(verified: &Verified<'_>) -> Result<Self, Error> {
         let (graph, plan) = (verified.graph(), verified.plan());
         let limits = Limits::of_plan(graph, plan);
@@ -53,21 +53,21 @@ impl Addresses {
         Ok(Self { slab_bytes, steps, iterations, runs, ends, is_contiguous })
     }
 
-    /// The size of the slab, at most the budget.
+    /// The size of the slab. It is at most the budget.
     #[must_use]
     pub const fn slab_bytes(&self) -> u64 {
         self.slab_bytes
     }
 
-    /// Iterations after which the offsets repeat.
+    /// The number of iterations after which the offsets repeat.
     #[must_use]
     pub const fn iterations(&self) -> u32 {
         self.iterations
     }
 
-    /// Where the step at a position touches memory in an iteration, counted from 0: a copy touches a
-    /// part of a tensor, and a launch each of its tensors, then its workspace. None for an evict, or
-    /// where there is no such step.
+    /// Returns the memory that a step touches in an iteration. Positions and iterations count from 0. A copy
+    /// touches a part of a tensor. A launch touches each of its tensors, then its workspace. The result is
+    /// empty for an evict and for a position after the last step.
     #[must_use]
     pub fn at(&self, iteration: u64, position: usize) -> &[Run] {
         if position >= self.steps {
@@ -77,24 +77,24 @@ impl Addresses {
         &self.runs[self.ends[entry]..self.ends[entry + 1]]
     }
 
-    /// Where everything lies that is on the device when the first iteration starts.
+    /// Returns the runs of all tensors that are on the device when the first iteration starts.
     #[must_use]
     pub fn at_start(&self) -> &[Run] {
         &self.runs[..self.ends[0]]
     }
 
-    /// All of them: those at the start, then those of the steps of all iterations.
+    /// Returns all runs: first the runs at the start, then the runs of the steps of all iterations.
     #[must_use]
     pub fn all(&self) -> &[Run] {
         &self.runs
     }
 
-    /// Whether a tensor lies at consecutive offsets at each launch and copy that touches it, so that one
-    /// address is enough. A plan without virtual memory needs this of every tensor that kernels take
-    /// as one address.
+    /// Returns whether a tensor lies at consecutive offsets at each launch and copy that touches it, so that
+    /// one address is enough. Without virtual memory, every tensor that kernels take as one address must be
+    /// contiguous.
     ///
     /// # Panics
-    /// The graph has no such tensor.
+    /// The graph does not have the tensor.
     #[must_use]
     pub fn is_contiguous(&self, tensor: TensorId) -> bool {
         self.is_contiguous[tensor.index()]

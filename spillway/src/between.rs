@@ -1,8 +1,8 @@
 //! Plans for an iteration between iterations of another plan, such as a prompt between tokens.
 //!
-//! A plan alone does not know what another one holds, so a switch may replace all that is on the device.
-//! Here, some states that the other plan holds stay where they are: the work is planned without them, in
-//! the memory that they leave, and they are added to the plan.
+//! A plan made alone does not know what another plan holds, so a switch may replace everything on the device.
+//! Here, some states that the other plan holds stay in place: the work is planned without these states, in
+//! the memory that they leave free, and then the states are added to the plan.
 
 use crate::error::Error;
 use crate::graph::Graph;
@@ -18,42 +18,43 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use workloads::{OwnedGraph, OwnedPlan};
 
 /// Shares of the weights to keep on the device, in eighths. Weights that stay take memory that prefetches of
-/// other weights need, so several shares are tried.
+/// other weights need, so the search tries several shares.
 const EIGHTHS: [usize; 6] = [8, 7, 6, 4, 2, 0];
 
-/// Rounds that try the numbers halfway between the best number of weights and its neighbours.
+/// Rounds of the search. Each tries the numbers halfway between the best number of weights and its
+/// neighbours.
 const CLOSER: usize = 2;
 
-/// Objects that may stay: their numbers are listed one by one.
+/// The most objects that may stay. The plan lists their numbers one by one.
 const MOST_OBJECTS: u64 = 1 << 24;
 
-/// The states that another plan holds between its iterations, by their numbers here.
+/// The states that another plan holds between its iterations, with their ids in the graph of this plan.
 #[derive(Debug, Default)]
 struct Held {
-    /// In objects, in the order of the graph.
+    /// The states in objects, in the order of the graph.
     in_objects: Vec<TensorId>,
-    /// In its arena, at its offsets.
+    /// The states in the arena of the other plan, at their offsets there.
     in_arena: Vec<ArenaPlacement>,
     /// The bytes of the arena up to the end of these states, in whole chunks.
     arena_bytes: u64,
-    /// Every tensor that an op of this work writes.
+    /// All tensors that ops of this work write.
     written: HashSet<TensorId>,
 }
 
 impl Plan {
-    /// Returns a plan of the same work in the same budget, for one iteration that runs between two
-    /// iterations of `other`, such as a prompt between tokens. In the plan, states that `other` holds may
-    /// stay on the device. Several plans are tried, and this plan too. The result is the plan with the
-    /// shortest sum of its period and the copies of both [switches](crate::Session::switch).
+    /// Returns a plan of the same work in the same budget, for one iteration that runs between two iterations
+    /// of `other`, such as a prompt between tokens. States that `other` holds may stay on the device in the
+    /// plan. The search tries several plans and this plan. It returns the plan with the smallest sum of its
+    /// period and the copies of both [switches](crate::Session::switch).
     ///
     /// Plans the work up to ten times.
     ///
     /// # Errors
-    /// [`Error::States`], where the graphs have other states; [`Error::OutOfMemory`].
+    /// [`Error::States`] if the graphs have different states; [`Error::OutOfMemory`].
     pub fn between(&self, other: &Self) -> Result<Self, Error> {
         let mut held = self.held_by(other)?;
         let own = self.arranged_after(other)?;
-        // The other plan's offsets may serve one of the two switches and lengthen the other.
+        // The offsets of the other plan may shorten one of the two switches and lengthen the other.
         let (plain_ns, own_ns) = (self.time_between(other)?, own.time_between(other)?);
         let mut best = if plain_ns < own_ns { (plain_ns, self.clone()) } else { (own_ns, own) };
         if held.states().next().is_none() {
@@ -61,7 +62,7 @@ impl Plan {
         }
         let (always, weights): (Vec<_>, Vec<_>) =
             held.in_objects.iter().partition(|state| held.written.contains(state));
-        // The times for numbers of weights that stay, where there is a plan.
+        // The time for each number of weights that stay; `u64::MAX` if there is no plan.
         let mut times = BTreeMap::new();
         let mut attempt = |count: usize, times: &mut BTreeMap<usize, u64>| -> Result<(), Error> {
             if times.contains_key(&count) {
@@ -93,7 +94,7 @@ impl Plan {
         Ok(best.1)
     }
 
-    /// The period, and both switches.
+    /// The sum of the period and the copies of both switches.
     fn time_between(&self, other: &Self) -> Result<u64, Error> {
         let switches = [other.copies_to(self)?.time_ns, self.copies_to(other)?.time_ns];
         Ok(switches.into_iter().fold(self.figures().period_ns, u64::saturating_add))
@@ -126,8 +127,8 @@ impl Plan {
         Ok(held)
     }
 
-    /// A plan in which these states stay. There is none if the rest of the work does not fit beside them, or
-    /// if the rest cannot run in the planned order with them.
+    /// Returns a plan in which these states stay. Returns `None` if the rest of the work does not fit beside
+    /// these states, or cannot run in the planned order with them.
     fn holding(&self, held: &Held) -> Result<Option<Self>, Error> {
         let machine = &self.machine().machine;
         let objects = |state: TensorId| {
@@ -154,8 +155,8 @@ impl Plan {
         self.proved_with(OwnedPlan { budget_bytes: self.owned().budget_bytes, ..plan })
     }
 
-    /// A plan of the rest, with states in an arena before its own, and with states and their numbers of
-    /// objects in a pool of their own, where they stay.
+    /// Adds the states that stay to the plan of the rest: some at the start of the arena, the others in a
+    /// pool of their own. `in_objects` lists these other states with their numbers of objects.
     fn with_states(
         &self,
         mut plan: OwnedPlan,
@@ -188,7 +189,7 @@ impl Plan {
             ends.push(objects.len() as u32);
         }
         if let Some(placements) = &mut plan.placements {
-            // What is resident outside of the arena comes first, in the order of its list.
+            // Placements begin with the resident tensors outside of the arena, in the order of their list.
             let first = before.checked_sub(1).map_or(0, |last| placements.ends[last]);
             let more = objects.len() as u32;
             placements.objects.splice(first as usize..first as usize, objects);
@@ -204,7 +205,8 @@ impl Plan {
         core.op_ids().flat_map(|op| core.writes(op).iter().copied()).collect()
     }
 
-    /// A list for this work, predicted, lowered and proved; none if it is no plan.
+    /// Predicts, lowers and proves a list of steps for this work. Returns `None` if the list is not a valid
+    /// plan.
     fn proved_with(&self, mut plan: OwnedPlan) -> Result<Option<Self>, Error> {
         let (core, machine) = (self.graph().graph(), &self.machine().machine);
         let Ok(schedule) = planning::schedule(&core, machine, &plan.plan()) else {
@@ -230,20 +232,21 @@ impl Plan {
 }
 
 impl Held {
-    /// All of them, in the order in which a plan lists them.
+    /// Returns all states, in the order in which a plan lists them.
     fn states(&self) -> impl Iterator<Item = TensorId> {
         let in_arena = self.in_arena.iter().map(|placed| placed.tensor);
         self.in_objects.iter().copied().chain(in_arena)
     }
 }
 
-/// So many of some states, at even distances.
+/// Picks `count` of the states at even distances.
 fn spread(states: &[TensorId], count: usize) -> Vec<TensorId> {
     (0..count).map(|at| states[at * states.len() / count]).collect()
 }
 
-/// The same work with ops that do not touch some states. An op on the host could not read the arena, and
-/// would change a state behind the device's back.
+/// Returns the work without the operands that `held` keeps on the device. An op that reads the arena or
+/// writes a held state cannot run on the host: it could not read the arena, and the device would not see its
+/// write.
 fn without(graph: &OwnedGraph, held: &Held) -> OwnedGraph {
     let states: HashSet<TensorId> = held.states().collect();
     let arena: HashSet<TensorId> = held.in_arena.iter().map(|placed| placed.tensor).collect();

@@ -1,19 +1,19 @@
-//! How much device memory a plan may take.
+//! The device memory that a plan may take.
 
 use crate::figures::Needs;
 use crate::units::{self, parse_bytes, thousandths};
 use std::fmt;
 use std::str::FromStr;
 
-/// A memory budget: parsed from a size (`4GiB`, `512MiB`, `1000000`), a percentage (`35%`) or
-/// `min`; a number is bytes.
+/// A memory budget. Its text is a size (`4GiB`, `512MiB`, `1000000`), a percentage (`35%`) or `min`. A number
+/// without a unit is in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Budget {
-    /// This many bytes.
+    /// A number of bytes.
     Bytes(u64),
-    /// A share, in thousandths of a percent, of the memory that the work needs in-core. From 100 %
-    /// on, it is at least what an in-core plan needs in whole chunks.
+    /// A share of the memory that the work needs in-core, in thousandths of a percent. From 100 % on, the
+    /// budget is at least the memory of an in-core plan in whole chunks.
     MilliPercent(u128),
     /// The smallest budget with which the strategy can plan.
     Min,
@@ -32,7 +32,7 @@ impl FromStr for Budget {
     }
 }
 
-/// A text is not a budget. Displays as what a budget is.
+/// The error for a text that is not a budget. It displays the forms of a budget.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct BadBudget;
@@ -40,8 +40,8 @@ pub struct BadBudget;
 impl fmt::Display for BadBudget {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(
-            "a budget is a size (4GiB, 512MiB, 1000000), a percentage of what the work needs \
-             in-core (35%), or min",
+            "a budget is a size (4GiB, 512MiB, 1000000), a percentage of the memory that the \
+             work needs in-core (35%), or min",
         )
     }
 }
@@ -72,12 +72,12 @@ impl fmt::Display for Budget {
     }
 }
 
-/// Everything, in thousandths of a percent.
+/// The whole, in thousandths of a percent.
 const ALL: u128 = 100_000;
 
 impl Budget {
-    /// The budget in bytes, rounded down, for work and a strategy that need this much; where the
-    /// least for the strategy is not known, [`Budget::Min`] is 0.
+    /// Returns the budget in bytes, rounded down, for work and a strategy with these needs. If the least
+    /// memory of the strategy is not known, [`Budget::Min`] is 0.
     #[must_use]
     pub fn bytes(self, needs: &Needs) -> u64 {
         match self {
@@ -107,7 +107,7 @@ mod tests {
         assert_eq!(bytes("35%"), 350);
         assert_eq!(bytes("12.5 %"), 125);
         assert_eq!(bytes("99.999%"), 1000);
-        // A plan that keeps everything has whole chunks.
+        // A plan that keeps everything takes whole chunks.
         assert_eq!(bytes("100%"), 1024);
         assert_eq!(bytes("150%"), 1501);
         assert_eq!(bytes("min"), 7);

@@ -1,5 +1,5 @@
-//! A plan's predicted timeline: when each step starts and ends, why it starts no earlier, and
-//! how much device memory is held meanwhile. And the same steps as they ran.
+//! The timeline of a plan, as predicted or as measured: the start and end of each step, the step that it
+//! waits for, and the device memory held over time.
 
 mod measured;
 mod memory;
@@ -19,32 +19,31 @@ pub(crate) struct Span {
     pub(crate) iteration: usize,
     /// The position in the plan's list.
     pub(crate) step: usize,
-    /// The stream that it runs on.
+    /// The stream that runs the step.
     pub(crate) stream: Stream,
-    /// When it starts.
+    /// The start.
     pub(crate) start_ns: u64,
-    /// When it ends.
+    /// The end.
     pub(crate) end_ns: u64,
-    /// How long its stream was idle before it.
+    /// The time that the stream was idle before the step.
     pub(crate) idle_ns: u64,
-    /// The iteration and the list position of the step of another stream that its stream was
-    /// idle for.
+    /// The step of another stream that this stream waited for: its iteration and list position.
     pub(crate) awaited: Option<(usize, usize)>,
 }
 
 impl Span {
-    /// Whether compute stalls before it.
+    /// Returns whether compute stalls before the step.
     pub(crate) fn is_stalled(&self) -> bool {
         self.stream == Stream::Compute && self.idle_ns > 0
     }
 }
 
-/// Some iterations: eight as predicted, or those that were measured.
+/// The timeline of some iterations: eight predicted ones, or the measured ones.
 #[derive(Clone, Debug)]
 pub(crate) struct Course {
     /// All steps that take time, iteration by iteration in list order.
     pub(crate) spans: Vec<Span>,
-    /// Device memory held, the arena included: from each time to the next.
+    /// The device memory held from each time to the next, with the arena.
     pub(crate) held: Vec<(u64, Held)>,
     /// The end of each iteration's last launch.
     pub(crate) iteration_ends_ns: Vec<u64>,
@@ -72,23 +71,24 @@ impl Course {
         }
     }
 
-    /// One iteration, once under way. The one after it is known too, so that what is fetched
-    /// ahead for it is seen.
+    /// The times of one iteration in the steady state. The timeline also has the iteration after it, so the
+    /// window shows the prefetches for that one.
     pub(crate) fn steady_iteration(&self) -> Range<u64> {
         self.last_iterations(1)
     }
 
-    /// Four iterations, once under way; fewer where fewer are known.
+    /// The times of four iterations in the steady state, or of fewer if the timeline has fewer.
     pub(crate) fn steady_iterations(&self) -> Range<u64> {
         self.last_iterations(4)
     }
 
-    /// The last iterations but one, as far as there are.
+    /// The times of the last `count` iterations before the very last one, or of fewer if the timeline has
+    /// fewer.
     fn last_iterations(&self, count: usize) -> Range<u64> {
         let ends_ns = &self.iteration_ends_ns;
         let last = ends_ns.len().saturating_sub(2);
         let end_ns = |at: usize| ends_ns.get(at).copied().unwrap_or(0);
-        // How long streams were idle before the first iteration is not known.
+        // The idle time of streams before the first iteration is not known.
         let start_ns = match last {
             0 => self.start_ns(),
             _ => end_ns(last.saturating_sub(count)),
@@ -96,7 +96,7 @@ impl Course {
         start_ns..end_ns(last)
     }
 
-    /// When the first launch starts.
+    /// The start of the first launch.
     fn start_ns(&self) -> u64 {
         let mut launches = self.spans.iter().filter(|span| span.stream == Stream::Compute);
         launches.next().map_or(0, |span| span.start_ns)
@@ -108,8 +108,9 @@ impl Course {
         self.spans.iter().filter(move |span| span.end_ns > from && span.start_ns < to)
     }
 
-    /// The launches that compute stalls before and that start within a window: each once, in a window of one
-    /// iteration, so that their idle times add up to [`Figures::stall_ns`](crate::Figures::stall_ns).
+    /// The launches that start within a window after a stall of compute. In a window of one iteration, each
+    /// such launch occurs once, so their idle times add up to
+    /// [`Figures::stall_ns`](crate::Figures::stall_ns).
     pub(crate) fn stalled_within(&self, window: &Range<u64>) -> impl Iterator<Item = &Span> {
         let (from, to) = (window.start, window.end);
         self.stalled().filter(move |span| from <= span.start_ns && span.start_ns < to)
@@ -132,14 +133,14 @@ impl Course {
         })
     }
 
-    /// The step that a span's stream was idle for. O(log spans).
+    /// The step that the stream of a span waited for. O(log spans).
     pub(crate) fn awaited(&self, span: &Span) -> Option<&Span> {
         let key = |span: &Span| (span.iteration, span.step);
         let at = self.spans.binary_search_by_key(&span.awaited?, key).ok()?;
         self.spans.get(at)
     }
 
-    /// The memory held within a window, the level at its start included.
+    /// The memory held within a window, with the level at its start.
     pub(crate) fn held_within(&self, window: &Range<u64>) -> Vec<(u64, Held)> {
         let before = self.held.partition_point(|&(ns, _)| ns <= window.start);
         let level = before.checked_sub(1).map_or(Held::default(), |at| self.held[at].1);
@@ -177,7 +178,7 @@ impl<'c> Clock<'c> {
         self.timeline.ops_end_ns(iteration)
     }
 
-    /// The awaited steps: iteration and list position, and end.
+    /// The awaited steps: the iteration, the list position and the end of each.
     fn awaited(
         &self,
         iteration: usize,
@@ -290,7 +291,8 @@ mod tests {
             (Content::Temporary, 11 << 20),
             (Content::Workspace, 13 << 20),
         ];
-        // Each leaves half a chunk of 2 MiB empty; the next input may arrive beside the last.
+        // Each tensor leaves half a chunk of 2 MiB empty. The next input may arrive while the last one is
+        // still held.
         for (_, held) in &course.held {
             let of_content = contents.map(|(content, bytes)| held[content] / bytes);
             assert_eq!(held[Content::Waste], of_content.iter().sum::<u64>() << 20, "{held:?}");

@@ -1,4 +1,4 @@
-//! What can go wrong, in terms of the graph's own names.
+//! Errors, with the names of tensors and ops.
 
 use crate::budget::BadBudget;
 use crate::names::Names;
@@ -10,7 +10,7 @@ use std::fmt;
 use workloads::format::FormatError;
 use workloads::{OwnedGraph, Shown};
 
-/// Why there is no graph, no plan, or no file. Displays with the names of tensors and ops.
+/// An error of a graph, a plan or a file. It displays with the names of tensors and ops.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Error {
@@ -18,7 +18,7 @@ pub enum Error {
     Graph {
         /// The defect, with ids.
         error: GraphError,
-        /// The same with names.
+        /// The error as text with names.
         message: String,
     },
     /// A text is not a budget.
@@ -29,23 +29,23 @@ pub enum Error {
         budget_bytes: u64,
         /// The smallest budget with which the strategy can plan.
         min_feasible_bytes: u64,
-        /// The op that needs it.
+        /// The op that needs this memory.
         op: OpId,
-        /// The same with the op's name.
+        /// The error as text with the name of the op.
         message: String,
     },
-    /// There is no plan for another reason.
+    /// Planning failed for another reason.
     Planning {
         /// The reason, with ids.
         error: PlanningError,
-        /// The same with names.
+        /// The error as text with names.
         message: String,
     },
-    /// A plan is not safe, or promises what it does not keep.
+    /// A plan is not safe, or its prediction is wrong.
     Invalid {
-        /// The first rule that it breaks, with ids.
+        /// The first broken rule, with ids.
         error: VerifyError,
-        /// The same with names.
+        /// The error as text with names.
         message: String,
     },
     /// A plan is for another graph.
@@ -62,18 +62,17 @@ pub enum Error {
         /// The name of the machine that was given.
         given: String,
     },
-    /// The states of two graphs are not the same, so that there is no switch from one to the
-    /// other.
+    /// Two graphs have different states, so a session cannot switch from one to the other.
     States(String),
-    /// There is no switch from one plan to another for another reason.
+    /// A session cannot switch between two plans for another reason.
     Switch(SwitchError),
-    /// A certificate is for something else, or proves less than it claims.
+    /// A certificate is for another graph or machine, or proves less than it claims.
     Certificate(String),
     /// A file cannot be read or written, or is malformed.
     File(FormatError),
     /// The plan does not fix its objects, so it has no addresses.
     NotPlaced,
-    /// Measured times are not those of a run of the plan.
+    /// Measured times do not come from a run of the plan.
     Measured(String),
     /// The process has too little memory.
     OutOfMemory(OutOfScratch),

@@ -1,4 +1,4 @@
-//! Figures of a plan, and what they compare with.
+//! Figures of a plan, and the bounds to compare them with.
 
 use crate::error::Error;
 use crate::names::Names;
@@ -17,18 +17,18 @@ use workloads::{OwnedGraph, OwnedMachine, OwnedPlan};
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct ByKind {
-    /// Of states.
+    /// Bytes of states.
     pub state: u64,
-    /// Of inputs.
+    /// Bytes of inputs.
     pub input: u64,
-    /// Of temporaries.
+    /// Bytes of temporaries.
     pub temporary: u64,
-    /// Of outputs.
+    /// Bytes of outputs.
     pub output: u64,
 }
 
 impl ByKind {
-    /// Adds bytes to those of a kind.
+    /// Adds bytes of a kind.
     pub fn add(&mut self, kind: Kind, bytes: u64) {
         let sum = match kind {
             Kind::State => &mut self.state,
@@ -44,7 +44,7 @@ impl ByKind {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Figures {
-    /// Time from one iteration to the next, once under way.
+    /// Time from one iteration to the next in the steady state.
     pub period_ns: u64,
     /// The sum of all op times, each op once.
     pub compute_ns: u64,
@@ -52,20 +52,20 @@ pub struct Figures {
     pub repeat_ns: u64,
     /// Launches of ops that run again.
     pub repeats: u64,
-    /// Bytes of the values that repeats make for ops that run for the first time; without
-    /// repeats, all of them would stay or move.
+    /// Bytes of the values that repeats make for first launches. Without repeats, all these values would stay
+    /// or move.
     pub repeated_bytes: u64,
-    /// Time of the ops that run on the host, there.
+    /// Host time of the ops that run on the host.
     pub host_ns: u64,
-    /// Ops that run on the host.
+    /// Number of ops that run on the host.
     pub on_host: u64,
-    /// The stall: the time of a period in which no op runs on the device. It is the period less all launches
-    /// there, repeats included. What the device waits before each launch adds up to it: reports and traces
-    /// show these shares.
+    /// The stall: the part of a period in which no op runs on the device. It is the period minus the time of
+    /// all launches on the device, repeats included. It is also the sum of the waits before each launch,
+    /// which reports and traces show.
     pub stall_ns: u64,
-    /// Device memory: the arena, and the most bytes of objects held after any step.
+    /// Peak of device memory: the arena, plus the most bytes of objects held after any step.
     pub peak_bytes: u64,
-    /// Of the peak, the bytes of tensors and workspaces.
+    /// The bytes of tensors and workspaces in the peak.
     pub requested_peak_bytes: u64,
     /// The rest of the peak.
     pub waste_bytes: u64,
@@ -83,9 +83,9 @@ pub struct Figures {
     pub host_unshared_bytes: u64,
     /// Steps of one iteration.
     pub steps: u64,
-    /// Iterations for which the physical objects are fixed; `None` where they are not.
+    /// Iterations for which the physical objects are fixed; `None` if they are not fixed.
     pub placement_iterations: Option<u32>,
-    /// Whether ops run, for the first time, in another order than the graph's.
+    /// Whether the first launches of ops are in another order than the graph's.
     pub reordered: bool,
 }
 
@@ -138,7 +138,8 @@ impl Figures {
 }
 
 impl Figures {
-    /// The order and the repeats of the plans whose bounds hold for this plan, and are the longest.
+    /// Returns the smallest set of plans that contains this plan, by order and repeats. Its bound is the
+    /// longest that holds for this plan.
     #[must_use]
     pub const fn bounded_by(&self) -> (BoundOrder, bool) {
         let order = if self.reordered { BoundOrder::Any } else { BoundOrder::Given };
@@ -157,7 +158,7 @@ fn is_reordered(plan: &Plan<'_>) -> bool {
 }
 
 fn repeated_bytes(graph: &Graph<'_>, plan: &Plan<'_>) -> u64 {
-    // Whether a repeat made the value, and no first launch has read it since.
+    // For each tensor, whether a repeat made the value, and no first launch has read it since.
     let mut is_new = vec![false; graph.tensors().len()];
     let mut sum_bytes = 0u64;
     for launched in launches(plan) {
@@ -175,42 +176,41 @@ fn repeated_bytes(graph: &Graph<'_>, plan: &Plan<'_>) -> u64 {
     sum_bytes
 }
 
-/// A period that no plan can beat which runs every op on the device: of all such plans, or of those
-/// that run each op once.
+/// A lower bound on the period of plans that run every op on the device, or of the plans among them that run
+/// each op once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Bound {
     /// The period.
     pub period_ns: u64,
-    /// In which orders of the ops.
+    /// The orders of the ops for which the bound holds.
     pub order: BoundOrder,
-    /// Whether it holds for plans with repeats.
+    /// Whether the bound holds for plans with repeats.
     pub repeats: bool,
 }
 
 impl Bound {
-    /// A bound on the period of plans with such orders of the ops, with or without repeats.
+    /// Creates a bound for plans with these orders of the ops, with or without repeats.
     #[must_use]
     pub const fn new(period_ns: u64, order: BoundOrder, repeats: bool) -> Self {
         Self { period_ns, order, repeats }
     }
 
-    /// Whether it holds for a plan with these figures.
+    /// Returns whether the bound holds for a plan with these figures.
     #[must_use]
     pub const fn holds_for(&self, figures: &Figures) -> bool {
         let order = matches!(self.order, BoundOrder::Any) || !figures.reordered;
         figures.on_host == 0 && order && (self.repeats || figures.repeats == 0)
     }
 
-    /// How much longer a period is, relative to the bound. `None` where the bound is 0.
+    /// Returns the ratio of a period to the bound, minus 1. Returns `None` if the bound is 0.
     #[must_use]
     pub fn gap(&self, period_ns: u64) -> Option<f64> {
         Some(ratio(period_ns, self.period_ns)? - 1.0)
     }
 }
 
-/// What is known of some work under a budget, and of how it was planned, beside the figures of
-/// the plan.
+/// Facts about the work, the budget and the planning of a plan, in addition to its figures.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Context {
@@ -220,36 +220,37 @@ pub struct Context {
     pub machine: String,
     /// The name of the strategy.
     pub strategy: String,
-    /// What wrote the list: the strategy, or of the lists that `auto` chooses from, which. `None`
-    /// where that is not known, as for a plan that was read.
+    /// The source of the list of steps: the strategy, or the list that `auto` chose. `None` if it is not
+    /// known, as for a plan from a file.
     pub method: Option<String>,
-    /// Device memory for the plan.
+    /// Device memory for the plan, in bytes.
     pub budget_bytes: u64,
     /// Device memory with everything resident.
     pub in_core_peak_bytes: u64,
-    /// The smallest budget with which the strategy can plan; `None` where the strategy is not
-    /// known or cannot plan this work.
+    /// The smallest budget with which the strategy can plan; `None` if the strategy is not known or cannot
+    /// plan this work.
     pub min_feasible_bytes: Option<u64>,
     /// The sum of all op times, each op once.
     pub compute_ns: u64,
-    /// Where some op may run on the host, a period that no plan can beat: the time of two processors that share
-    /// the ops and never wait, or more. The other bounds hold for plans that run every op on the device.
+    /// If some op may run on the host, a lower bound on the period of all plans: at least the time of two
+    /// processors that share the ops and never wait. The other bounds hold for plans that run every op on the
+    /// device.
     pub host_bound_ns: Option<u64>,
-    /// A period that no plan that runs each op once can beat, in any order of the ops.
+    /// A lower bound on the period of plans that run each op once, in any order of the ops.
     pub any_order_bound_ns: u64,
-    /// A period that no plan that runs each op once can beat, in the graph's order of the ops.
+    /// A lower bound on the period of plans that run each op once, in the graph's order of the ops.
     pub given_order_bound_ns: u64,
-    /// A period that no plan can beat in any order of the ops, whatever it repeats.
+    /// A lower bound on the period of plans with any order of the ops and any repeats.
     pub any_order_repeats_bound_ns: u64,
-    /// A period that no plan can beat in the graph's order of the ops, whatever it repeats.
+    /// A lower bound on the period of plans with the graph's order of the ops and any repeats.
     pub given_order_repeats_bound_ns: u64,
-    /// The bound of a certificate, where one has been found.
+    /// The bound of a certificate, if one was found.
     pub certified: Option<Bound>,
-    /// Wall-clock time of planning; `None` for a plan that was read.
+    /// Wall-clock time of planning; `None` for a plan from a file.
     pub planning_ns: Option<u64>,
-    /// The length of a chain strategy's own schedule of one cycle, as published.
+    /// The length of one cycle by the published schedule of a chain strategy.
     pub cycle_ns: Option<u64>,
-    /// Why the plan's objects are not fixed, though that was asked for.
+    /// The reason why the objects are not fixed, although fixed objects were requested.
     pub unplaced: Option<Unplaced>,
 }
 
@@ -257,7 +258,7 @@ impl Context {
     /// Computes the bounds. O((tensors + operands) log tensors).
     ///
     /// # Errors
-    /// The graph is malformed, or there is too little memory.
+    /// The graph is malformed, or the process has too little memory.
     pub fn new(
         work: &OwnedGraph,
         machine: &OwnedMachine,
@@ -291,11 +292,11 @@ impl Context {
         })
     }
 
-    /// What is known of a plan before it is proved. Its strategy is a label: of another name, or one that
-    /// cannot plan this work, the least memory is not known.
+    /// Creates the context of a plan before its proof. The strategy in the plan is only a label: if no
+    /// strategy has this name, or the strategy cannot plan this work, the least memory stays unknown.
     ///
     /// # Errors
-    /// There is too little memory.
+    /// The process has too little memory.
     pub fn of_plan(
         graph: &crate::Graph,
         machine: &OwnedMachine,
@@ -310,9 +311,9 @@ impl Context {
         Self::new(work, machine, &plan.strategy, plan.budget_bytes, needs)
     }
 
-    /// The best of the bounds that hold for a plan: the one for the given order, unless the plan
-    /// has another; and the one for plans that run each op once, unless the plan repeats some. With
-    /// ops on the host, the one that knows of these.
+    /// Returns the best bound that holds for a plan. A plan with ops on the host has the bound for such
+    /// plans. For others, the bound is for the given order unless the plan has another order, and for plans
+    /// without repeats unless the plan has repeats.
     #[must_use]
     pub fn bound(&self, figures: &Figures) -> Bound {
         if let Some(period_ns) = self.host_bound_ns.filter(|_| figures.on_host > 0) {
@@ -331,8 +332,9 @@ impl Context {
     }
 }
 
-/// The least period of two processors that share the ops and never wait, if some ops may run on the host. As
-/// each op may be divided between both, the host takes what saves the device most time for its own.
+/// Returns the least period of two processors that share the ops and never wait, or `None` if no op may run
+/// on the host. Both processors may share one op. The host takes the ops that save the most device time per
+/// host time.
 fn two_processors_ns(graph: &Graph<'_>) -> Option<u64> {
     let ops = graph.ops();
     if ops.iter().all(|op| op.host_ns.is_none()) {
@@ -355,31 +357,31 @@ fn two_processors_ns(graph: &Graph<'_>) -> Option<u64> {
     Some(device_ns)
 }
 
-/// What wrote the list of a plan that a planner has just made, by a strategy of this name.
+/// Returns the source of the list in a plan that a planner has just made with a strategy of this name.
 #[must_use]
 pub fn method(plan: &OwnedPlan, strategy: &str) -> Option<String> {
     let by = if plan.strategy.is_empty() { strategy } else { &plan.strategy };
     Some(by.to_owned())
 }
 
-/// Device memory that some work needs.
+/// The device memory that work needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Needs {
-    /// With everything resident.
+    /// The memory with everything resident.
     pub in_core_peak_bytes: u64,
-    /// The smallest budget of a plan that keeps everything resident: in whole chunks, so more than
-    /// the above where the work is small.
+    /// The smallest budget of a plan that keeps everything resident. It counts whole chunks, so it is more
+    /// than `in_core_peak_bytes` for small work.
     pub in_core_least_bytes: u64,
-    /// For a strategy, at least; `None` where that is not known.
+    /// The smallest budget of a strategy; `None` if it is not known.
     pub min_feasible_bytes: Option<u64>,
 }
 
 impl Needs {
-    /// What some work needs, for a strategy that needs this much at least. O(operands).
+    /// Computes the memory that work needs, for a strategy with this smallest budget. O(operands).
     ///
     /// # Errors
-    /// There is too little memory.
+    /// The process has too little memory.
     pub fn of(
         graph: &Graph<'_>,
         machine: &Machine,
@@ -397,7 +399,7 @@ impl Needs {
 mod tests {
     use super::*;
 
-    /// The bound for ops with these times on the device and on the host.
+    /// The bound for ops with these times on the device and on the host, in ns.
     fn bound_ns(ops: &[(u64, Option<u64>)]) -> Option<u64> {
         let mut work = OwnedGraph::new("two processors");
         for &(time_ns, host_ns) in ops {
@@ -414,7 +416,7 @@ mod tests {
         assert_eq!(bound_ns(&[(100, None)]), None);
         // Three quarters of the second op on the host: both take 15 ns.
         assert_eq!(bound_ns(&[(10, Some(30)), (20, Some(20))]), Some(15));
-        // Both ops on the host, which waits for the device.
+        // The first two ops run on the host, which then waits for the device.
         assert_eq!(bound_ns(&[(10, Some(30)), (20, Some(20)), (100, None)]), Some(100));
         assert_eq!(bound_ns(&[(7, Some(0)), (0, Some(0))]), Some(0));
     }

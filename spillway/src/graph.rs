@@ -29,7 +29,7 @@ impl Graph {
         }
     }
 
-    /// Starts to plan for a machine.
+    /// Starts planning for a machine.
     pub fn plan(&self, machine: &OwnedMachine) -> PlanBuilder {
         PlanBuilder::new(self.clone(), machine.clone())
     }
@@ -62,7 +62,7 @@ impl Graph {
         &self.owned
     }
 
-    /// The graph as the core takes it. O(tensors + operands), since the core checks it again.
+    /// The graph for the core. O(tensors + operands), since the core checks it again.
     #[must_use]
     pub fn graph(&self) -> planner_core::Graph<'_> {
         self.owned.graph().expect("the graph was checked when it was made")
@@ -90,7 +90,7 @@ pub struct GraphBuilder {
 }
 
 impl GraphBuilder {
-    /// An empty graph. Plan files refer to it by its name.
+    /// Creates an empty graph. Plan files refer to the graph by its name.
     pub fn new(name: impl Into<String>) -> Self {
         Self { owned: OwnedGraph::new(name) }
     }
@@ -110,14 +110,14 @@ impl GraphBuilder {
         self.owned.push_tensor(name, bytes, Kind::Temporary)
     }
 
-    /// Adds a tensor that an op writes before any op reads it, and whose last value each iteration
-    /// leaves on the host.
+    /// Adds a tensor that an op writes before any op reads it. Each iteration leaves the last value of the
+    /// tensor on the host.
     pub fn output(&mut self, name: impl Into<String>, bytes: u64) -> TensorId {
         self.owned.push_tensor(name, bytes, Kind::Output)
     }
 
-    /// Adds an op that takes this long, after all others. Its operands follow by
-    /// [`reads`](OpBuilder::reads) and [`writes`](OpBuilder::writes).
+    /// Adds an op after all others, with its time in ns. Add its operands with [`reads`](OpBuilder::reads)
+    /// and [`writes`](OpBuilder::writes).
     pub fn op(&mut self, name: impl Into<String>, time_ns: u64) -> OpBuilder<'_> {
         let id = self.owned.push_op(name, time_ns, 0, &[], &[]);
         OpBuilder { owned: &mut self.owned, id }
@@ -132,7 +132,7 @@ impl GraphBuilder {
     }
 }
 
-/// The op that was added last: its operands, its workspace, and whether it may run again.
+/// The op that was added last. Sets its operands, its workspace, and whether it may run again.
 #[derive(Debug)]
 pub struct OpBuilder<'g> {
     owned: &'g mut OwnedGraph,
@@ -144,7 +144,7 @@ impl OpBuilder<'_> {
     pub fn reads(self, tensors: impl IntoIterator<Item = TensorId>) -> Self {
         let Self { owned, id } = self;
         let (op, operands) = (&mut owned.ops[id.index()], &mut owned.operands);
-        // What it writes comes after what it reads.
+        // The written tensors follow the read ones.
         let at = operands.len() - op.writes as usize;
         let before = operands.len();
         operands.splice(at..at, tensors);
@@ -168,22 +168,22 @@ impl OpBuilder<'_> {
         self
     }
 
-    /// Allows plans to launch the op again in the same iteration, on the values that it read the
-    /// first time: it then writes the same bytes into the temporaries that it writes. The launch
-    /// neither reads nor writes the states, inputs and outputs that the op writes.
+    /// Allows plans to launch the op again in the same iteration, on the values that it read the first time.
+    /// A repeat must write the same bytes into the temporaries that the op writes. It neither reads nor
+    /// writes the states, inputs and outputs that the op writes.
     pub fn repeatable(self) -> Self {
         self.owned.set_repeatable(self.id);
         self
     }
 
-    /// Allows plans to run the op on the host instead, and says how long it then takes. An op that
-    /// writes an input may not.
+    /// Allows plans to run the op on the host, and sets its time there. An op that writes an input must not
+    /// have a host time.
     pub fn host_ns(self, time_ns: u64) -> Self {
         self.owned.set_host_ns(self.id, time_ns);
         self
     }
 
-    /// The id of the op, by which kernels know it.
+    /// The id of the op, which kernels receive.
     #[must_use]
     pub const fn id(&self) -> OpId {
         self.id

@@ -1,30 +1,28 @@
 //! Spillway runs computations that need more memory than the GPU has. It plans every transfer
 //! between host and device before the first one starts, and proves the plan safe.
 //!
-//! The computation is one iteration that repeats: a training step, or one pass of inference. Its
-//! ops, their times, and the sizes of its tensors are known ahead. For a memory budget, Spillway
-//! decides what leaves the device, when it comes back, and where in memory each tensor lies, so
-//! that ops wait as little as possible.
+//! The computation is one iteration that repeats: a training step, or one pass of inference. Its ops, their
+//! times, and the sizes of its tensors are known ahead. For a memory budget, Spillway decides which tensors
+//! leave the device, when they come back, and where in memory they lie, so that ops wait as little as
+//! possible.
 //!
 //! # What it does
 //!
 //! - **Plans.** [`Graph::plan`] takes a machine, a budget and a [`Strategy`]: the default
-//!   [`Auto`](strategy::Auto) tries many plans, those of published strategies included.
-//! - **Proves.** A [`Plan`] is proved or does not exist, whoever made it: no op reads a wrong
-//!   value, no memory is overwritten while it is used, and the budget holds in every order that
-//!   the plan's waits allow.
-//! - **Predicts.** The period, the stalls, the peak of memory and the bytes over each link are
-//!   exact for the given times; [`Plan::lower_bound`] says how far any other plan that runs each op once
-//!   could be better.
-//! - **Explains.** [`Plan::report`] is a page of HTML, [`Plan::trace`] opens in Perfetto, and
-//!   each [`Error`] names the tensors and ops that it is about.
+//!   [`Auto`](strategy::Auto) tries many plans, including the plans of published strategies.
+//! - **Proves.** Every [`Plan`] is proved, no matter which planner made it: no op reads a wrong value, no
+//!   memory is overwritten while it is used, and the budget holds in every order that the plan's waits allow.
+//! - **Predicts.** The period, the stalls, the peak of memory and the bytes over each link are exact for the
+//!   given times; [`Plan::lower_bound`] is a period that no comparable plan can beat.
+//! - **Explains.** [`Plan::report`] is a page of HTML, [`Plan::trace`] opens in Perfetto, and each [`Error`]
+//!   names its tensors and ops.
 //!
-//! # What it does not
+//! # What it does not do
 //!
 //! - It computes nothing: ops are your kernels, on a backend of your choice.
 //! - It measures nothing: the times of ops are yours, and so is the machine, unless it is one of
 //!   the built-in [`machines`].
-//! - It does not adapt while it runs: with other sizes, another graph needs another plan.
+//! - It does not adapt while it runs: other sizes make another graph, which needs another plan.
 //!
 //! # Getting started
 //!
@@ -58,22 +56,22 @@
 //!
 //! # Where to go next
 //!
-//! - [`Plan::save`] and [`Plan::read`] keep plans in files, which the program `spillway` reads
-//!   and writes as well. What is read is proved again.
-//! - A [`Session`] runs a plan on a device, with your kernels. The example `train` trains a
-//!   network so. What a backend and kernels provide is in [`planner_core::backend`].
-//! - [`streaming::plan`] takes a list of layers whose weights do not fit, and [`Plan::addresses`]
-//!   says where in one plain allocation everything lies.
-//! - [`Plan::verified`] is what an [`Executor`](planner_core::Executor) of the core runs, for runtimes
+//! - [`Plan::save`] and [`Plan::read`] keep plans in files, which the program `spillway` reads and writes as
+//!   well. A plan from a file is proved again.
+//! - A [`Session`] runs a plan on a device, with your kernels. The example `train` trains a network with a
+//!   session. [`planner_core::backend`] describes the functions of a backend and of kernels.
+//! - [`streaming::plan`] takes a list of layers whose weights do not fit. [`Plan::addresses`] gives the
+//!   address of each tensor in one plain allocation.
+//! - [`Plan::verified`] is the plan for an [`Executor`](planner_core::Executor) of the core, for runtimes
 //!   with a loop of their own.
-//! - [`planning`], [`placing`], [`swapping`] and [`switching`] are the core's functions with memory of their
-//!   own, for planners and tools of your own.
-//! - The feature `search` adds the strategy `joint`, which searches for seconds; `baselines`, which it
-//!   includes, adds published strategies to compare with.
-//! - [`planner_core`] is the library beneath, which neither allocates nor needs an operating system.
-//! - [`OwnedGraph`], [`OwnedMachine`] and [`OwnedPlan`] come from the crate
-//!   `spillway-workloads`, which also reads files, imports traces of PyTorch, and generates
-//!   graphs of well-known models; [`Graph::new`] takes what it makes.
+//! - [`planning`], [`placing`], [`swapping`] and [`switching`] are the core's functions with allocation
+//!   added, for your own planners and tools.
+//! - The feature `search` adds the strategy `joint`, which searches for seconds. It includes the feature
+//!   `baselines`, which adds published strategies to compare with.
+//! - [`planner_core`] is the library below this one. It neither allocates nor needs an operating system.
+//! - [`OwnedGraph`], [`OwnedMachine`] and [`OwnedPlan`] come from the crate `spillway-workloads`, which also
+//!   reads files, imports traces of PyTorch, and generates graphs of well-known models; [`Graph::new`] takes
+//!   these graphs.
 #![forbid(unsafe_code)]
 
 pub mod addresses;

@@ -1,4 +1,4 @@
-//! Errors and steps by the names of ops and tensors: `op 17 ("conv1")`.
+//! Errors and steps as text, with the names of ops and tensors: `op 17 ("conv1")`.
 
 use crate::units;
 use planner_core::backend::{BackendError, ErrorIds};
@@ -17,25 +17,25 @@ pub struct Names<'n> {
 }
 
 impl<'n> Names<'n> {
-    /// The names of a graph; steps are described where they are given.
+    /// Takes the names of a graph, and the steps to describe in errors, which may be empty.
     #[must_use]
     pub const fn new(graph: &'n OwnedGraph, steps: &'n [Step]) -> Self {
         Self { graph, steps }
     }
 
-    /// An op with its name, if there is such an op.
+    /// Returns an op with its name. An id out of range has no name.
     #[must_use]
     pub fn op(&self, op: OpId) -> String {
         named(op.to_string(), self.graph.op_names.get(op.index()))
     }
 
-    /// A tensor with its name, if there is such a tensor.
+    /// Returns a tensor with its name. An id out of range has no name.
     #[must_use]
     pub fn tensor(&self, tensor: TensorId) -> String {
         named(tensor.to_string(), self.graph.tensor_names.get(tensor.index()))
     }
 
-    /// The name alone of what a step is about. The plan has been proved, so that all ids exist.
+    /// Returns only the name of the op or tensor of a step. The plan is proved, so all ids exist.
     pub(crate) fn of_step(&self, step: &Step) -> Shown<'n> {
         Shown::name(match step {
             Step::Launch(Launched { op, .. }) | Step::Host(op) => &self.graph.op_names[op.index()],
@@ -45,7 +45,7 @@ impl<'n> Names<'n> {
         })
     }
 
-    /// A step in a few words, by name alone. The plan has been proved, so that all ids exist.
+    /// Describes a step in a few words, without ids. The plan is proved, so all ids exist.
     pub(crate) fn brief(&self, step: &Step) -> String {
         let what = match step {
             Step::Launch(Launched { is_repeat: false, .. }) => "",
@@ -58,7 +58,7 @@ impl<'n> Names<'n> {
         format!("{what}{}", self.of_step(step))
     }
 
-    /// What a step does, and to what.
+    /// Describes a step and its op or tensor.
     #[must_use]
     pub fn step(&self, step: &Step) -> String {
         match step {
@@ -93,13 +93,13 @@ impl<'n> Names<'n> {
         }
     }
 
-    /// Why a graph is malformed.
+    /// Explains why a graph is malformed.
     #[must_use]
     pub fn graph_error(&self, error: &GraphError) -> String {
         self.translate(&error.to_string(), &graph_mentions(error))
     }
 
-    /// Why prices prove nothing.
+    /// Explains why prices prove nothing.
     #[must_use]
     pub fn price_error(&self, error: &PriceError) -> String {
         let op = match *error {
@@ -109,13 +109,13 @@ impl<'n> Names<'n> {
         self.translate(&error.to_string(), &Mentions { op, ..Mentions::default() })
     }
 
-    /// Why a plan breaks the format's rules.
+    /// Explains which rule of the format a plan breaks.
     #[must_use]
     pub fn plan_error(&self, error: &PlanError) -> String {
         self.translate(&error.to_string(), &mentions(error))
     }
 
-    /// Why a schedule is not safe.
+    /// Explains why a schedule is not safe.
     #[must_use]
     pub fn verify_error(&self, error: &VerifyError) -> String {
         let (step, tensor) = match *error {
@@ -133,7 +133,7 @@ impl<'n> Names<'n> {
         self.translate(&error.to_string(), &mentions)
     }
 
-    /// Why there is no plan.
+    /// Explains why planning failed.
     #[must_use]
     pub fn planning_error(&self, error: &PlanningError, budget_bytes: u64) -> String {
         match *error {
@@ -160,9 +160,9 @@ impl<'n> Names<'n> {
                 )
             }
             PlanningError::Plan(PlanError::HostMemory { needed_bytes, host_bytes }) => format!(
-                "the host has too little memory: of the plans that were tried, the one that needs \
-                 least takes {} of pinned host memory, the machine has {}; a host with that much is \
-                 enough, one with less may be, and a larger budget leaves less to move",
+                "the host has too little memory: the tried plan with the least need takes {} of \
+                 pinned host memory, the machine has {}; a host with this much memory is enough, a \
+                 smaller one may be, and a larger budget leaves less to move",
                 exactly(needed_bytes),
                 exactly(host_bytes)
             ),
@@ -175,13 +175,13 @@ impl<'n> Names<'n> {
         }
     }
 
-    /// Why a device refuses or fails.
+    /// Explains why a device refuses a plan or fails.
     #[must_use]
     pub fn device_error<E: BackendError>(&self, error: &E) -> String {
         self.translate(&error.to_string(), &device_mentions(error))
     }
 
-    /// Why a plan did not run to its end.
+    /// Explains why a plan did not run to its end.
     #[must_use]
     pub fn execute_error<E: BackendError>(&self, error: &ExecuteError<E>) -> String {
         let (at, mut mentions) = match error {
@@ -218,17 +218,17 @@ impl<'n> Names<'n> {
     }
 }
 
-/// What may have been meant by so few bytes.
+/// A hint for a budget of so few bytes that the user probably meant a percentage.
 const fn share_hint(budget_bytes: u64) -> &'static str {
     match budget_bytes {
         1..=100 => {
-            " (a number is bytes; 35% is a share of what the work needs in-core, min the least that a plan needs)"
+            " (a number without a unit is in bytes; 35% is a share of the memory needed in-core, min the smallest budget)"
         }
         _ => "",
     }
 }
 
-/// A size in units and in bytes, so that it can be used as the next budget.
+/// A size in units and in exact bytes, so that the user can copy it as the next budget.
 pub(crate) fn exactly(bytes: u64) -> String {
     format!("{} ({bytes} bytes)", units::bytes(bytes))
 }
@@ -240,8 +240,8 @@ fn named(id: String, name: Option<&String>) -> String {
     }
 }
 
-/// Replaces each text of the pairs where it is not followed by a digit, from left to right,
-/// so that a name which looks like an id stays as it is.
+/// Replaces the first text of each pair by the second, unless a digit follows. Works from left to right, so
+/// that an inserted name that looks like an id stays unchanged.
 fn replace(text: &str, pairs: &[(String, String)]) -> String {
     let mut out = String::new();
     let mut rest = text;
@@ -263,11 +263,11 @@ fn replace(text: &str, pairs: &[(String, String)]) -> String {
 /// The ids in a message.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Mentions {
-    /// The part of the plan that it is about.
+    /// The part of the plan in the message.
     pub location: Option<Location>,
-    /// The op that it names.
+    /// The op in the message.
     pub op: Option<OpId>,
-    /// The tensors that it names.
+    /// The tensors in the message.
     pub tensors: [Option<TensorId>; 2],
 }
 
@@ -317,7 +317,7 @@ fn mentions(error: &PlanError) -> Mentions {
         E::WorkspaceWithoutPool(op) | E::NeverLaunched(op) => {
             Mentions { op: Some(op), ..Mentions::default() }
         }
-        // The rest speak of sizes alone.
+        // The other errors mention only sizes.
         _ => Mentions::default(),
     }
 }
@@ -335,7 +335,7 @@ fn graph_mentions(error: &GraphError) -> Mentions {
         | GraphError::RepeatedOperand { op, tensor }
         | GraphError::ReadBeforeWrite { op, tensor }
         | GraphError::HostWritesInput { op, tensor } => (Some(op), Some(tensor)),
-        // The rest speak of sums and limits alone.
+        // The other errors mention only sums and limits.
         _ => (None, None),
     };
     Mentions { location: None, op, tensors: [tensor, None] }

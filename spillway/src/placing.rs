@@ -1,4 +1,4 @@
-//! Plans with fixed physical objects. If a pool has too few objects, a plan for less is tried.
+//! Plans with fixed physical objects. If a pool has too few objects, the search tries a smaller budget.
 
 use crate::growth::buffer;
 use crate::planning::{self, Buffers};
@@ -9,38 +9,39 @@ use planner_core::{Graph, Limits, Machine, Plan, Scratch};
 use std::fmt;
 use workloads::{OwnedPlacements, OwnedPlan};
 
-/// Most iterations over which objects are fixed. More of them take fewer objects but more time, and
-/// `docs/research/placements.md` needs no more.
+/// The most iterations over which objects are fixed. With more iterations, placements take fewer objects but
+/// more time, and `docs/research/placements.md` needs no more.
 const MOST_ITERATIONS: u32 = 8;
-/// Iterations within which a period no longer than before is looked for.
+/// Iterations among which the search looks for a period no longer than before.
 const FEW_ITERATIONS: u32 = 3;
-/// Most object numbers of all placements that are tried for one plan. The iterations of
+/// The most object numbers in all placements that are tried for one plan. The iterations of
 /// `docs/research/placements.md` have up to 15,000; a million take about a second.
 const MOST_SLOTS: usize = 1 << 22;
-/// Placements may lengthen the period by at most one part in this many; a choice, which
-/// `docs/research/placements.md` states.
+/// Placements may lengthen the period by at most one part in this many. `docs/research/placements.md` states
+/// this choice.
 const LONGER: u64 = 100;
-/// Fixed objects shorten the plan of another strategy by one part in this many at most, by some waits that
-/// they save: small graphs by a tenth and more. Of 112 random works of 300 ops and more, they shortened none.
+/// Fixed objects save some waits, which may shorten the plan of another strategy by at most one part in this
+/// many. In small graphs, they shorten it by a tenth and more. They shortened none of 112 random works of 300
+/// ops and more.
 const SHORTER: u64 = 128;
 const SMALL_SHORTER: u64 = 4;
 const SMALL_OPS: usize = 256;
-/// Budgets of less than so many times the least memory get single chunks. A balance: in tight memory, each
-/// byte of rounding counts; in more memory, larger objects save planning time.
+/// Budgets below this multiple of the least memory get objects of single chunks. In tight memory, each byte
+/// of rounding counts; in more memory, larger objects save planning time.
 const TIGHT: u64 = 2;
-/// Plans that are tried, each for a smaller budget than the one before: planning takes longer than
-/// all that follows, and `docs/research/placements.md` needs no more.
+/// The most plans that are tried, each for a smaller budget than the one before. Planning takes longer than
+/// fixing the objects, and `docs/research/placements.md` needs no more plans.
 const ATTEMPTS: usize = 4;
 
-/// Why a plan has no placements.
+/// The reason why a plan has no placements.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Unplaced {
-    /// This many more objects are needed, and no plan that leaves them free was found.
+    /// The placements need this many more objects, and no plan was found that leaves them free.
     Short(u64),
-    /// Waiting for fixed objects makes the period this long.
+    /// Waits for fixed objects make the period this long, in ns.
     Slow(u64),
-    /// It takes too many objects.
+    /// The plan has too many objects.
     Large,
 }
 
@@ -61,14 +62,14 @@ impl fmt::Display for Unplaced {
 
 /// Plans with objects of several chunks if the strategy is `auto` and the budget has thousands of chunks.
 ///
-/// Plans with fixed physical objects if that lengthens the period by at most a hundredth, or if
-/// the period is no longer than the host's mapping time without. If there are too few objects,
-/// or waiting for them takes longer, tries smaller budgets, whose plans leave more objects free.
-/// Otherwise returns the plan without fixed objects, and the reason. If another strategy's plan is
-/// shorter in the end, that is the plan of `auto`.
+/// Plans with fixed physical objects if they lengthen the period by at most a hundredth, or if the period is
+/// no longer than the host's mapping time without fixed objects. If there are too few objects, or the waits
+/// for them take longer, tries smaller budgets, whose plans leave more objects free. Otherwise returns the
+/// plan without fixed objects, and the reason. For `auto`, returns the plan of another strategy if it is
+/// shorter in the end.
 ///
 /// # Errors
-/// Those of [`planning::plan`].
+/// The errors of [`planning::plan`].
 pub fn plan(
     request: &Request<'_>,
     strategy: Strategy,
@@ -85,8 +86,8 @@ pub fn plan(
     plan_on(request, request, strategy, &mut buffers)
 }
 
-/// The machine with larger chunks, for plans with larger objects. Returns `None` for strategies other than
-/// `auto`, if everything fits, and in tight memory.
+/// Returns the machine with larger chunks, for plans with larger objects. Returns `None` for strategies other
+/// than `auto`, for budgets in which everything fits, and for tight memory.
 fn larger_objects(
     request: &Request<'_>,
     strategy: Strategy,
@@ -101,8 +102,8 @@ fn larger_objects(
     Ok(some_bytes.contains(&request.budget_bytes).then_some(machine))
 }
 
-/// Plans `request`, whose machine may have larger chunks. The strategies that `auto` is compared with plan
-/// `others`, the same request with single chunks.
+/// Plans `request`, whose machine may have larger chunks. `others` is the same request with single chunks,
+/// for the strategies that `auto` is compared with.
 fn plan_on(
     request: &Request<'_>,
     others: &Request<'_>,
@@ -117,7 +118,7 @@ fn plan_on(
     })?;
     match (strategy, least) {
         (Strategy::Auto(auto), Some((others_ns, ends_ns))) if auto.effort != Some(0) => {
-            // With other objects, the others may take less.
+            // With other objects, the other strategies may take less time.
             let is_known = request.machine.chunk_bytes == others.machine.chunk_bytes;
             let others_ns = if is_known { others_ns } else { 0 };
             let best = best_of_all(others, auto, planned, others_ns, buffers)?;
@@ -127,8 +128,8 @@ fn plan_on(
     }
 }
 
-/// The shorter of a finished plan and those with none of the ops on the host, and with all of them, which
-/// do not take less than `ends_ns` before their objects are fixed.
+/// Returns the shortest of a finished plan, the plan with no op on the host, and the plan with all ops on the
+/// host. `ends_ns` are lower bounds on the periods of the last two before their objects are fixed.
 fn best_of_ends(
     request: &Request<'_>,
     auto: Auto,
@@ -149,7 +150,7 @@ fn best_of_ends(
     Ok(best)
 }
 
-/// The shorter of a finished plan and another, if there is another.
+/// Returns the shorter of a finished plan and another, if planning the other succeeded.
 fn shorter_plan(
     best: (OwnedPlan, Option<Unplaced>),
     other: Result<(OwnedPlan, Option<Unplaced>), PlanningError>,
@@ -161,7 +162,7 @@ fn shorter_plan(
     }
 }
 
-/// The shorter of a finished plan and those of all other strategies, none of which beats
+/// Returns the shortest of a finished plan and the plans of all other strategies. No other strategy beats
 /// `others_ns` before its objects are fixed.
 fn best_of_all(
     request: &Request<'_>,
@@ -188,7 +189,7 @@ fn best_of_all(
             && match auto.host {
                 Host::Never => !on_host,
                 Host::Allowed => true,
-                // The others leave some ops on the device.
+                // The other strategies leave some ops on the device.
                 Host::All => false,
             };
         if !is_other {
@@ -208,10 +209,10 @@ fn best_of_all(
     Ok(best)
 }
 
-/// The same for any planner, which is asked again for smaller budgets.
+/// Plans like [`plan`] with any planner, and calls it again for smaller budgets.
 ///
 /// # Errors
-/// Those of the planner.
+/// The errors of the planner.
 pub fn plan_by(
     request: &Request<'_>,
     mut planner: impl FnMut(&Request<'_>) -> Result<OwnedPlan, PlanningError>,
@@ -241,7 +242,7 @@ pub fn plan_by(
     })
 }
 
-/// Returns a plan that leaves `spare` objects unused. A single pool gets them added; several
+/// Returns a plan that leaves `spare` objects unused. A single pool gets these objects in addition. Several
 /// pools get the counts of `plain`.
 fn leaving(
     spare: u64,
@@ -266,7 +267,8 @@ fn leaving(
     Some(OwnedPlan { budget_bytes: request.budget_bytes, ..plan })
 }
 
-/// The better of two attempts: one that succeeds, with the shorter period; or the first.
+/// Returns the better of two attempts: the successful one with the shorter period, or the first if both
+/// failed.
 fn shorter(
     one: Result<OwnedPlan, Unplaced>,
     other: Result<OwnedPlan, Unplaced>,
@@ -278,7 +280,7 @@ fn shorter(
     }
 }
 
-/// Host time per iteration for mapping, if the plan maps as it runs.
+/// Host time per iteration for mapping, in ns, if the plan maps as it runs.
 fn mapping_ns(graph: &Graph<'_>, machine: &Machine, plan: &OwnedPlan) -> u64 {
     let slots = |iterations| slots(graph, machine, plan, iterations).map_or(0, |(_, slots)| slots);
     let objects = slots(2).saturating_sub(slots(1)) as u64;
@@ -286,13 +288,12 @@ fn mapping_ns(graph: &Graph<'_>, machine: &Machine, plan: &OwnedPlan) -> u64 {
     objects.saturating_mul(ns_per_chunk)
 }
 
-/// Fixes the objects of a plan over the fewest iterations for which its period is no longer
-/// than before; otherwise over the count among the first few that gives the shortest period.
-/// Tries more iterations only if the period is still longer than `most_ns`, up to a bound on
-/// the work.
+/// Fixes the objects of a plan over the fewest iterations that keep its period as short as before. If no
+/// count does, uses the count among the first few with the shortest period. Tries more iterations only if the
+/// period is still longer than `most_ns`, up to a bound on the work.
 ///
 /// # Errors
-/// Why there are no placements.
+/// The reason why there are no placements.
 pub fn place(
     graph: &Graph<'_>,
     machine: &Machine,
@@ -339,10 +340,10 @@ fn slots(
     placement::slots(graph, machine, &plan, iterations, &mut Scratch::new(&mut memory))
 }
 
-/// Fixes the objects of a plan, whatever their number.
+/// Fixes the objects of a plan, without a limit on their number.
 ///
 /// # Errors
-/// Those of [`placement::place`].
+/// The errors of [`placement::place`].
 pub fn place_over(
     graph: &Graph<'_>,
     machine: &Machine,
@@ -356,7 +357,7 @@ pub fn place_over(
 /// Fixes consecutive objects for each allocation; see [`placement::place_contiguously`].
 ///
 /// # Errors
-/// Those of [`placement::place_contiguously`].
+/// The errors of [`placement::place_contiguously`].
 pub fn place_contiguously(
     graph: &Graph<'_>,
     machine: &Machine,
@@ -371,7 +372,7 @@ pub fn place_contiguously(
     })
 }
 
-/// [`place_over`] if the [`slots`] are known.
+/// [`place_over`] with known [`slots`].
 fn place_in(
     size: (usize, usize),
     graph: &Graph<'_>,
@@ -385,7 +386,7 @@ fn place_in(
     })
 }
 
-/// Calls a function of the core with memory of its own.
+/// Allocates memory for a function of the core, and calls it.
 fn place_by(
     (allocations, slots): (usize, usize),
     graph: &Graph<'_>,

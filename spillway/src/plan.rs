@@ -21,11 +21,10 @@ use std::path::Path;
 use std::sync::Arc;
 use workloads::{OwnedCertificate, OwnedMachine, OwnedPlan, format};
 
-/// A plan that was proved: it is safe in every order that its waits allow, and its prediction
-/// is exact.
+/// A proved plan: it is safe in every order that its waits allow, and its prediction is exact.
 ///
-/// [`Graph::plan`] makes one; [`Plan::read`] and [`Plan::new`] prove one that comes from
-/// elsewhere. A clone shares the plan and its proof.
+/// [`Graph::plan`] makes a plan; [`Plan::read`] and [`Plan::new`] prove a plan from another source. A clone
+/// shares the plan and its proof.
 #[derive(Clone, Debug)]
 pub struct Plan {
     proof: Arc<Proof>,
@@ -34,22 +33,21 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// Lowers and proves a plan that something else made. Its strategy is only a label.
+    /// Lowers and proves a plan from another source. Its strategy is only a label.
     ///
     /// # Errors
-    /// [`Error::OtherGraph`] or [`Error::OtherMachine`] where it names another one;
-    /// [`Error::Invalid`] where it breaks a rule or its prediction is not exact.
+    /// [`Error::OtherGraph`] or [`Error::OtherMachine`] if the plan names another graph or machine;
+    /// [`Error::Invalid`] if it breaks a rule or its prediction is not exact.
     pub fn new(graph: &Graph, machine: &OwnedMachine, plan: OwnedPlan) -> Result<Self, Error> {
         check_names(graph, machine, &plan)?;
         let context = Context::of_plan(graph, machine, &plan)?;
         Self::in_context(graph.clone(), machine.clone(), plan, context)
     }
 
-    /// Lowers and proves a plan of which its planner knows more, for custom planners. The
-    /// names in the plan are not looked at.
+    /// Lowers and proves a plan with the context that a custom planner gives. Ignores the names in the plan.
     ///
     /// # Errors
-    /// [`Error::Invalid`] where it breaks a rule or its prediction is not exact.
+    /// [`Error::Invalid`] if the plan breaks a rule or its prediction is not exact.
     pub fn in_context(
         graph: Graph,
         machine: OwnedMachine,
@@ -61,11 +59,10 @@ impl Plan {
         Ok(Self { proof: Arc::new(proof), context, figures })
     }
 
-    /// Reads a plan file (`spillway.plan.v1`, compressed where its name ends in `.gz`) and proves
-    /// the plan.
+    /// Reads a plan file (`spillway.plan.v1`, compressed if its name ends in `.gz`) and proves the plan.
     ///
     /// # Errors
-    /// [`Error::File`] where it cannot be read or is malformed; those of [`Plan::new`].
+    /// [`Error::File`] if the file cannot be read or is malformed; the errors of [`Plan::new`].
     pub fn read(
         path: impl AsRef<Path>,
         graph: &Graph,
@@ -79,7 +76,7 @@ impl Plan {
     /// Reads a plan from the bytes of a plan file, and proves it.
     ///
     /// # Errors
-    /// [`Error::File`] where the bytes are malformed; those of [`Plan::new`].
+    /// [`Error::File`] if the bytes are malformed; the errors of [`Plan::new`].
     pub fn from_json(bytes: &[u8], graph: &Graph, machine: &OwnedMachine) -> Result<Self, Error> {
         Self::new(graph, machine, format::read_plan(bytes)?)
     }
@@ -90,21 +87,21 @@ impl Plan {
         format::write_plan(self.owned())
     }
 
-    /// Writes a plan file whole or not at all, compressed where its name ends in `.gz`.
+    /// Writes a plan file whole or not at all, compressed if its name ends in `.gz`.
     ///
     /// # Errors
-    /// [`Error::File`]: it cannot be written.
+    /// [`Error::File`] if the file cannot be written.
     pub fn save(&self, path: impl AsRef<Path>) -> Result<(), Error> {
         Ok(format::save(path, &self.to_json())?)
     }
 
-    /// The graph that it runs.
+    /// The graph of the plan.
     #[must_use]
     pub fn graph(&self) -> &Graph {
         &self.parts().graph
     }
 
-    /// The machine that it is for.
+    /// The machine of the plan.
     #[must_use]
     pub fn machine(&self) -> &OwnedMachine {
         &self.parts().machine
@@ -122,35 +119,35 @@ impl Plan {
         &self.parts().schedule
     }
 
-    /// The names by which to speak of its steps and errors.
+    /// The names for descriptions of its steps and errors.
     #[must_use]
     pub fn names(&self) -> Names<'_> {
         Names::new(self.graph().owned(), &self.owned().steps)
     }
 
-    /// What it holds, moves and takes.
+    /// The figures of the plan: its times, its memory and the bytes that it moves.
     #[must_use]
     pub const fn figures(&self) -> &Figures {
         &self.figures
     }
 
-    /// What is known of the work and of how it was planned.
+    /// Facts about the work and about the planning of the plan.
     #[must_use]
     pub const fn context(&self) -> &Context {
         &self.context
     }
 
-    /// A period that no plan can beat under this budget: none in the same order of the ops, or none
-    /// in any where this plan reorders them; and where this plan repeats no op, none that runs each
-    /// op once.
+    /// A lower bound on the period of comparable plans under this budget. It holds for plans with the same
+    /// order of the ops, or with any order if this plan reorders them. If this plan has no repeats, it holds
+    /// only for plans without repeats.
     #[must_use]
     pub fn lower_bound(&self) -> Bound {
         self.context.bound(&self.figures)
     }
 
-    /// Finds a certificate of a bound that holds for this plan, or, if it runs ops on the host, for the
-    /// plans that run none there. From then on, [`Plan::lower_bound`] is the better of this bound and those that are
-    /// known anyway. Takes about a second at most for some thousands of ops.
+    /// Finds a certificate of a bound that holds for this plan. If this plan runs ops on the host, the bound
+    /// holds for plans that run no op there. From then on, [`Plan::lower_bound`] also considers this bound.
+    /// Takes about a second at most for some thousands of ops.
     ///
     /// # Errors
     /// [`Error::OutOfMemory`].
@@ -167,21 +164,20 @@ impl Plan {
         Ok(certificate)
     }
 
-    /// The plan as an executor takes it.
+    /// The plan for an executor.
     #[must_use]
     pub fn verified(&self) -> &Verified<'_> {
         &self.proved().verified
     }
 
-    /// The memory that it needs on the device and on the host, for sessions that switch between
-    /// plans.
+    /// The memory that the plan needs on the device and on the host, for sessions that switch between plans.
     #[must_use]
     pub fn capacity(&self) -> Capacity {
         self.proved().capacity
     }
 
-    /// What a session maps for it on a device of its own, before the first iteration if its objects are
-    /// fixed. O(objects).
+    /// Counts the mappings of a session that runs only this plan. If the objects are fixed, all mappings are
+    /// before the first iteration. O(objects).
     ///
     /// # Errors
     /// [`Error::OutOfMemory`].
@@ -190,9 +186,9 @@ impl Plan {
             .map_err(|error| Error::invalid(&self.names(), error.into()))
     }
 
-    /// What a [switch](crate::Session::switch) from this plan to `next` costs between two iterations,
-    /// ahead of a run, if `next` has not run before. Where tensors have objects smaller than a
-    /// chunk, a running session may keep other bytes.
+    /// Computes the cost of a [switch](crate::Session::switch) from this plan to `next` between two
+    /// iterations, ahead of a run. Assumes that `next` has not run before. If tensors have objects smaller
+    /// than a chunk, a running session may keep other bytes.
     ///
     /// # Errors
     /// [`Error::States`], [`Error::Switch`], [`Error::OutOfMemory`].
@@ -201,14 +197,15 @@ impl Plan {
         Ok(SwitchFigures::new(copies, next.mappings()?.set_up(machine), machine))
     }
 
-    /// The part of [`Plan::switch_to`] that is no mapping.
+    /// The copies of [`Plan::switch_to`], without the mapping.
     pub(crate) fn copies_to(&self, next: &Self) -> Result<SwitchPrediction, Error> {
         switching::ahead(self, 0, next, Memory::Chunks, |ahead| Ok(ahead.planned.predicted))
     }
 
-    /// The same plan with its arena laid out after that of `earlier`: states in both arenas have the same
-    /// offsets, so that a [switch](crate::Session::switch) leaves them where they are. The plan as it is
-    /// if the budget is too small for that, or if a switch from `earlier` would copy more bytes.
+    /// Returns this plan with an arena that follows the layout of `earlier`: states in both arenas have the
+    /// same offsets, so that a [switch](crate::Session::switch) leaves them in place. Returns the plan
+    /// unchanged if the budget is too small for this layout, or if a switch from `earlier` would then copy
+    /// more bytes.
     ///
     /// # Errors
     /// [`Error::States`], [`Error::OutOfMemory`].
@@ -222,7 +219,7 @@ impl Plan {
         let copied_bytes = |to: &Self| match earlier.copies_to(to) {
             Ok(switch) => Ok(u128::from(switch.h2d_bytes) + u128::from(switch.d2h_bytes)),
             Err(error @ Error::OutOfMemory(_)) => Err(error),
-            // There is no such switch.
+            // No switch is possible.
             Err(_) => Ok(u128::MAX),
         };
         let copies_more = copied_bytes(&arranged)? > copied_bytes(self)?;
@@ -237,35 +234,35 @@ impl Plan {
         self.proof.borrow_dependent()
     }
 
-    /// Where everything lies in one allocation of device memory, for runtimes that map nothing.
+    /// Computes the addresses of the plan in one allocation of device memory, for runtimes that map nothing.
     /// O((steps + operands) × objects of a tensor).
     ///
     /// # Errors
-    /// [`Error::NotPlaced`] where the plan does not fix its objects; [`Error::OutOfMemory`].
+    /// [`Error::NotPlaced`] if the plan does not fix its objects; [`Error::OutOfMemory`].
     pub fn addresses(&self) -> Result<Addresses, Error> {
         Addresses::of(self.verified())
     }
 
-    /// The copies of a switch from this plan, after so many iterations, to `next`, if both lie in one
-    /// slab, each at its [addresses](Self::addresses). Bytes that both hold at the same offset stay;
-    /// [`arranged_after`](Self::arranged_after) finds such offsets for states in the arena.
+    /// Computes the copies of a switch from this plan to `next`, after a number of iterations, if both plans
+    /// lie in one slab, each at its [addresses](Self::addresses). Bytes that both plans hold at the same
+    /// offset stay; [`arranged_after`](Self::arranged_after) finds such offsets for states in the arena.
     ///
     /// # Errors
-    /// Those of [`Plan::switch_to`]; [`Error::NotPlaced`] where a plan does not fix its objects.
+    /// The errors of [`Plan::switch_to`]; [`Error::NotPlaced`] if a plan does not fix its objects.
     pub fn slab_switch_to(&self, iterations: u64, next: &Self) -> Result<SlabSwitch, Error> {
         SlabSwitch::between(self, iterations, next)
     }
 
-    /// A report: one self-contained page of HTML.
+    /// Renders a report: one self-contained page of HTML.
     #[must_use]
     pub fn report(&self) -> String {
         report::render(self.proved(), &self.course(), &self.context, &[], None)
     }
 
-    /// A report that also shows plans for other budgets, or how this plan ran.
+    /// Renders a report that also shows plans for other budgets, or measured times of this plan.
     ///
     /// # Errors
-    /// [`Error::Measured`]: the times are not those of a run.
+    /// [`Error::Measured`] if the times do not come from a run of the plan.
     pub fn report_beside(&self, beside: &Beside) -> Result<String, Error> {
         let proved = self.proved();
         let measured = beside.actual.as_ref().map(|actual| Measured::of(proved, actual));
@@ -274,23 +271,22 @@ impl Plan {
         Ok(report::render(proved, &course, &self.context, curve, measured.as_ref()))
     }
 
-    /// One iteration as an SVG image of its own: the three streams, and device memory by what it
-    /// holds.
+    /// Draws one iteration as a separate SVG image: the streams, and device memory by content.
     #[must_use]
     pub fn picture(&self) -> String {
         report::picture::render(self.proved(), &self.course(), &self.context)
     }
 
-    /// The predicted timeline of four iterations as JSON, for Perfetto or Chrome's tracing page.
+    /// Renders the predicted timeline of four iterations as JSON, for Perfetto or Chrome's tracing page.
     #[must_use]
     pub fn trace(&self) -> Vec<u8> {
         trace::render(self.proved(), &self.course(), None)
     }
 
-    /// The same with tracks of how the plan ran.
+    /// Renders the same trace with tracks of the measured times.
     ///
     /// # Errors
-    /// [`Error::Measured`]: the times are not those of a run.
+    /// [`Error::Measured`] if the times do not come from a run of the plan.
     pub fn trace_beside(&self, actual: &Actual) -> Result<Vec<u8>, Error> {
         let measured = Measured::of(self.proved(), actual)?;
         Ok(trace::render(self.proved(), &self.course(), measured.as_ref()))
@@ -300,7 +296,7 @@ impl Plan {
         Course::of(self.verified())
     }
 
-    /// What it is made of, by value.
+    /// Returns the graph, the machine, the steps and the waits of the plan by value.
     #[must_use]
     pub fn into_parts(self) -> Parts {
         Arc::try_unwrap(self.proof)

@@ -1,4 +1,4 @@
-//! What to plan for, and how.
+//! The builder of plans: it takes the budget and the strategy.
 
 use crate::budget::Budget;
 use crate::error::Error;
@@ -29,12 +29,12 @@ impl PlanBuilder {
         Self { graph, machine, budget, strategy: Strategy::default(), placed: true }
     }
 
-    /// Sets the device memory for the plan: bytes, a [`Budget`], or a text: a size (`"4GiB"`), a
-    /// percentage of what the work needs in-core (`"35%"`; from 100 % on, enough for an in-core plan
-    /// in whole chunks), or `"min"` for the least with which the strategy can plan. The default is
-    /// the device memory of the machine.
+    /// Sets the device memory for the plan: bytes, a [`Budget`], or a text. A text is a size (`"4GiB"`), a
+    /// percentage of the memory that the work needs in-core (`"35%"`; from 100 % on, enough for an in-core
+    /// plan in whole chunks), or `"min"` for the smallest budget with which the strategy can plan. The
+    /// default is the device memory of the machine.
     ///
-    /// A text that is no budget is an error of [`run`](Self::run).
+    /// For a text that is not a budget, [`run`](Self::run) returns an error.
     pub fn budget<B: TryInto<Budget>>(self, budget: B) -> Self
     where
         Error: From<B::Error>,
@@ -42,16 +42,15 @@ impl PlanBuilder {
         Self { budget: budget.try_into().map_err(Error::from), ..self }
     }
 
-    /// Sets how to plan: a strategy of the core or its parameters, such as
-    /// [`Auto`](crate::strategy::Auto), or [`Swap`](crate::strategy::Swap). The default is
-    /// `Auto`.
+    /// Sets the strategy: a strategy of the core or its parameters, such as [`Auto`](crate::strategy::Auto),
+    /// or [`Swap`](crate::strategy::Swap). The default is `Auto`.
     pub fn strategy(self, strategy: impl Into<Strategy>) -> Self {
         Self { strategy: strategy.into(), ..self }
     }
 
-    /// Sets whether the plan fixes the physical objects of everything, so that all memory is
-    /// mapped before it runs. The default is `true`: objects are fixed where the period is then
-    /// longer by a hundredth at most; else [`Context::unplaced`] says why not.
+    /// Sets whether the plan fixes the physical objects of all tensors, so that all memory is mapped before
+    /// it runs. The default is `true`: the plan fixes the objects if this lengthens the period by a hundredth
+    /// at most. Otherwise [`Context::unplaced`] holds the reason.
     pub fn placed(self, placed: bool) -> Self {
         Self { placed, ..self }
     }
@@ -59,16 +58,16 @@ impl PlanBuilder {
     /// Plans, lowers the plan, proves it safe, and checks that its prediction is exact.
     ///
     /// # Errors
-    /// [`Error::Budget`]; [`Error::Infeasible`] where the budget is too small;
-    /// [`Error::Planning`] for any other reason why there is no plan.
+    /// [`Error::Budget`] if a text is not a budget; [`Error::Infeasible`] if the budget is too small;
+    /// [`Error::Planning`] if planning fails for another reason.
     pub fn run(self) -> Result<Plan, Error> {
         self.prepare()?.plan(&mut Watch::default())
     }
 
-    /// Finds what is known without a plan: the budget in bytes, the least memory, and bounds.
+    /// Computes everything that needs no plan: the budget in bytes, the least memory, and bounds.
     ///
     /// # Errors
-    /// Those of [`PlanBuilder::run`], except those that only the budget causes.
+    /// The errors of [`PlanBuilder::run`], except errors that only the budget causes.
     pub fn prepare(self) -> Result<Prepared, Error> {
         let Self { graph, machine, budget, strategy, placed } = self;
         let budget = budget?;
@@ -86,7 +85,7 @@ impl PlanBuilder {
     }
 }
 
-/// Work and how to plan it, apart from the budget.
+/// The work, the machine and the strategy, without the budget.
 #[derive(Clone, Debug)]
 struct Work {
     graph: Graph,
@@ -126,7 +125,7 @@ impl Prepared {
         &self.work.machine
     }
 
-    /// How to plan.
+    /// The strategy.
     #[must_use]
     pub const fn strategy(&self) -> &Strategy {
         &self.work.strategy
@@ -138,9 +137,9 @@ impl Prepared {
         &self.work.needs
     }
 
-    /// The same work in another budget, to be planned no slower than `less`: a plan by the same strategy
-    /// for less memory. If `less` is shorter than the new plan of `auto`, its steps are the plan for the
-    /// larger budget too, so that more memory never makes `auto` slower.
+    /// Returns the same work with another budget. `less` is a plan by the same strategy for less memory. If
+    /// it is shorter than the new plan of `auto`, its steps also become the plan for the larger budget, so
+    /// that more memory never makes `auto` slower.
     ///
     /// # Errors
     /// [`Error::OutOfMemory`].
@@ -149,7 +148,7 @@ impl Prepared {
         Ok(Self { context: work.context(budget_bytes)?, work, less })
     }
 
-    /// What is known without a plan. Once [`Prepared::plan`] has returned, also how long planning took.
+    /// The facts that need no plan. After [`Prepared::plan`] has returned, they include the time of planning.
     #[must_use]
     pub const fn context(&self) -> &Context {
         &self.context
@@ -159,7 +158,7 @@ impl Prepared {
     /// a search.
     ///
     /// # Errors
-    /// Those of [`PlanBuilder::run`].
+    /// The errors of [`PlanBuilder::run`].
     pub fn plan(&mut self, watch: &mut Watch<'_>) -> Result<Plan, Error> {
         let Work { graph, machine, strategy, placed, .. } = &self.work;
         let budget_bytes = self.context.budget_bytes;
@@ -186,7 +185,7 @@ impl Prepared {
         Plan::in_context(graph.clone(), machine.clone(), plan, context)
     }
 
-    /// What was planned, or the plan for less memory if that is shorter.
+    /// Returns the new plan, or the plan for less memory if it is shorter.
     fn or_less(
         &self,
         request: &Request<'_>,

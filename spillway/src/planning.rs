@@ -1,5 +1,4 @@
-//! The core's functions with their own memory. Results own what the core's borrow, and buffers
-//! grow until the work fits.
+//! The core's functions with allocation added. Results own their data, and buffers grow until the work fits.
 
 use crate::growth::{buffer, grow, grow_steps, lengthen};
 use planner_core::backend::{Kernels, Paging, Transfers};
@@ -22,7 +21,7 @@ const STEP: Step = Step::launch(OpId(0));
 const RESIDENT: Resident = Resident { part: Part::whole(TensorId(0)), host_copy: false };
 const PLACEMENT: ArenaPlacement = ArenaPlacement { tensor: TensorId(0), offset_bytes: 0 };
 
-/// Steps that a buffer holds at first. That costs little memory, and suffices for small work.
+/// The steps that a buffer holds at first. They cost little memory and suffice for small work.
 const LEAST_STEPS: usize = 32768;
 
 /// A schedule that owns its steps.
@@ -30,14 +29,14 @@ const LEAST_STEPS: usize = 32768;
 pub struct OwnedSchedule {
     /// The steps.
     pub steps: Vec<Scheduled>,
-    /// Number of steps of each stream in an iteration.
+    /// The number of steps of each stream in an iteration.
     pub stream_steps: PerStream<u32>,
     /// Iterations after which the steps repeat.
     pub iterations: u32,
 }
 
 impl OwnedSchedule {
-    /// The schedule as the core takes it.
+    /// The schedule for the core.
     #[must_use]
     pub fn schedule(&self) -> Schedule<'_> {
         let Self { steps, stream_steps, iterations } = self;
@@ -45,7 +44,7 @@ impl OwnedSchedule {
     }
 }
 
-/// Buffers for plans. Planning again reuses them without an allocation.
+/// Buffers for plans. Later plans reuse them without an allocation.
 #[derive(Debug, Default)]
 pub struct Buffers {
     steps: Vec<Step>,
@@ -57,10 +56,10 @@ pub struct Buffers {
 }
 
 impl Buffers {
-    /// Plans, with as many steps as it takes.
+    /// Plans, with as many steps as necessary.
     ///
     /// # Errors
-    /// Those of [`planner::plan`], except those for buffers that are too short.
+    /// The errors of [`planner::plan`], except for buffers that are too short.
     pub fn plan(
         &mut self,
         request: &Request<'_>,
@@ -69,10 +68,10 @@ impl Buffers {
         self.make(request, strategy).map(|made| made.plan)
     }
 
-    /// Plans, and says what made the plan.
+    /// Plans, and returns the source of the plan.
     ///
     /// # Errors
-    /// Those of [`planner::make`], except those for buffers that are too short.
+    /// The errors of [`planner::make`], except for buffers that are too short.
     pub fn make(
         &mut self,
         request: &Request<'_>,
@@ -84,11 +83,11 @@ impl Buffers {
         made?.ok_or(PlanningError::Stuck)
     }
 
-    /// [`Buffers::make`] where only a plan that takes less than `below_ns` is of use; see
+    /// Plans like [`Buffers::make`], but returns `None` if no plan takes less than `below_ns`; see
     /// [`planner::make_below`].
     ///
     /// # Errors
-    /// Those of [`planner::make_below`], except those for buffers that are too short.
+    /// The errors of [`planner::make_below`], except for buffers that are too short.
     pub fn make_below(
         &mut self,
         request: &Request<'_>,
@@ -150,26 +149,26 @@ impl Buffers {
     }
 }
 
-/// Plans once; see [`Buffers::plan`]. The strategy of the result is [what made it](Made::by); names
-/// are empty.
+/// Plans once; see [`Buffers::plan`]. The strategy of the result is its [source](Made::by); its names are
+/// empty.
 ///
 /// # Errors
-/// Those of [`planner::make`], except those for buffers that are too short.
+/// The errors of [`planner::make`], except for buffers that are too short.
 pub fn plan(request: &Request<'_>, strategy: Strategy) -> Result<OwnedPlan, PlanningError> {
     Buffers::default().make(request, strategy).map(|made| owned(&made))
 }
 
-/// A plan that owns its lists, whose strategy is what made it.
+/// Copies a plan into lists of its own. The strategy of the copy is the source of the plan.
 pub(crate) fn owned(made: &Made<'_>) -> OwnedPlan {
     OwnedPlan { strategy: made.by.to_owned(), ..OwnedPlan::from(&made.plan) }
 }
 
-/// Plans under a larger budget than `less` was planned for by the same strategy. If `less` is shorter than
-/// the new plan of `auto`, it is the plan for the larger budget too, so that more memory never makes
+/// Plans for a larger budget. `less` is a plan by the same strategy for a smaller one. If it is shorter than
+/// the new plan of `auto`, it also becomes the plan for the larger budget, so that more memory never makes
 /// `auto` slower.
 ///
 /// # Errors
-/// Those of [`plan`] if there is no plan for less memory either, or the device is too small.
+/// The errors of [`plan`], if there is no plan for less memory either or the device is too small.
 pub fn plan_with_more(
     request: &Request<'_>,
     strategy: Strategy,
@@ -182,8 +181,8 @@ pub fn plan_with_more(
     }
 }
 
-/// A plan of `auto` for less memory, as one for this budget, where it is faster than `planned`
-/// or there is none.
+/// Returns a plan of `auto` for less memory as a plan for this budget, if it is faster than `planned` or if
+/// planning failed.
 pub(crate) fn faster_with_less(
     request: &Request<'_>,
     strategy: Strategy,
@@ -199,10 +198,10 @@ pub(crate) fn faster_with_less(
     Some(OwnedPlan { budget_bytes, ..less.clone() })
 }
 
-/// The least memory with which a strategy can plan, and the tensors in its arena.
+/// Returns the least memory with which a strategy can plan, and the tensors in its arena.
 ///
 /// # Errors
-/// Those of [`planner::least_memory`], except those for buffers that are too short.
+/// The errors of [`planner::least_memory`], except for buffers that are too short.
 pub fn least_memory(
     request: &Request<'_>,
     strategy: Strategy,
@@ -215,10 +214,10 @@ pub fn least_memory(
     Ok((least, arena[..least.placed].iter().map(|placement| placement.tensor).collect()))
 }
 
-/// The smallest budget with which a strategy can plan, and the op that needs it.
+/// Returns the smallest budget with which a strategy can plan, and the op that needs it.
 ///
 /// # Errors
-/// Those of [`planner::min_feasible`], except those for buffers that are too short.
+/// The errors of [`planner::min_feasible`], except for buffers that are too short.
 pub fn min_feasible(
     request: &Request<'_>,
     strategy: Strategy,
@@ -227,10 +226,10 @@ pub fn min_feasible(
     Ok((least.bytes, least.op))
 }
 
-/// The length of a chain strategy's own schedule of one cycle; see [`planner::cycle_ns`].
+/// Returns the length of one cycle by the published schedule of a chain strategy; see [`planner::cycle_ns`].
 ///
 /// # Errors
-/// Those of [`planner::cycle_ns`], except those for buffers that are too short.
+/// The errors of [`planner::cycle_ns`], except for buffers that are too short.
 pub fn cycle_ns(request: &Request<'_>, strategy: Strategy) -> Result<Option<u64>, PlanningError> {
     let limits = Limits::of_graph(request.graph);
     let mut arena = buffer(limits.tensors, PLACEMENT)?;
@@ -241,7 +240,7 @@ pub fn cycle_ns(request: &Request<'_>, strategy: Strategy) -> Result<Option<u64>
 /// Lowers a plan.
 ///
 /// # Errors
-/// Those of [`lower`](planner_core::lower()), except those for buffers that are too short.
+/// The errors of [`lower`](planner_core::lower()), except for buffers that are too short.
 pub fn schedule(
     graph: &Graph<'_>,
     machine: &Machine,
@@ -260,7 +259,7 @@ pub fn schedule(
 /// Predicts a plan's times and memory.
 ///
 /// # Errors
-/// Those of [`timeline::predict`], except those for buffers that are too short.
+/// The errors of [`timeline::predict`], except for buffers that are too short.
 pub fn predict(
     graph: &Graph<'_>,
     machine: &Machine,
@@ -271,10 +270,10 @@ pub fn predict(
     timeline::predict(graph, machine, plan, schedule, &mut Scratch::new(&mut memory))
 }
 
-/// Predicts, and checks that the plan promises just that.
+/// Predicts, and checks that the prediction in the plan is equal.
 ///
 /// # Errors
-/// Those of [`timeline::check`], except those for buffers that are too short.
+/// The errors of [`timeline::check`], except for buffers that are too short.
 pub fn check_prediction(
     graph: &Graph<'_>,
     machine: &Machine,
@@ -288,7 +287,7 @@ pub fn check_prediction(
 /// Proves a schedule safe.
 ///
 /// # Errors
-/// Those of [`verify`](planner_core::verify()), except those for buffers that are too short.
+/// The errors of [`verify`](planner_core::verify()), except for buffers that are too short.
 pub fn prove<'a>(
     graph: &Graph<'a>,
     machine: &Machine,
@@ -299,10 +298,10 @@ pub fn prove<'a>(
     verify(graph, machine, plan, schedule, &mut Scratch::new(&mut memory))
 }
 
-/// Runs iterations of a verified plan, after which the host block holds all states.
+/// Runs iterations of a verified plan, then saves all states to the host block.
 ///
 /// # Errors
-/// Those of the [`Executor`], except those for buffers that are too short.
+/// The errors of the [`Executor`], except for buffers that are too short.
 pub fn execute<B: Transfers + Paging, K: Kernels<B>>(
     verified: &Verified<'_>,
     device: &mut B,
@@ -315,10 +314,10 @@ pub fn execute<B: Transfers + Paging, K: Kernels<B>>(
     })
 }
 
-/// Starts a verified plan, and hands the executor on.
+/// Starts a verified plan, and passes the executor to `then`.
 ///
 /// # Errors
-/// Those of [`Executor::start`], except those for buffers that are too short; those of `then`.
+/// The errors of [`Executor::start`], except for buffers that are too short; the errors of `then`.
 pub fn with_executor<B: Transfers + Paging, K: Kernels<B>, T>(
     verified: &Verified<'_>,
     device: &mut B,
@@ -331,7 +330,7 @@ pub fn with_executor<B: Transfers + Paging, K: Kernels<B>, T>(
             Err(error) => return Break(Err(error.into())),
         };
         match Executor::start(verified, device, kernels, &mut Scratch::new(&mut memory)) {
-            // Then the device has not been called.
+            // After this error, the device has not been called.
             Err(ExecuteError::Scratch(_)) => Continue((then, 0)),
             Err(error) => Break(Err(error)),
             Ok(executor) => Break(then(executor, device, kernels)),
@@ -339,17 +338,17 @@ pub fn with_executor<B: Transfers + Paging, K: Kernels<B>, T>(
     })
 }
 
-/// Words of scratch with which an [`Executor`] seldom runs out: for a plan that is mapped as
-/// it goes one run an object, up to some millions; else one an object number.
+/// Returns the words of scratch that usually suffice for an [`Executor`]. A plan that maps as it runs gets
+/// one run per object, up to some millions; a plan with fixed objects gets one per object number.
 pub(crate) fn executor_words(verified: &Verified<'_>) -> usize {
     let (limits, runs) = limits_and_runs(verified);
     executor::scratch_words(&limits, runs)
 }
 
-/// Counts what an executor maps for a plan on a device of its own.
+/// Counts the mappings of an executor for a plan that has the device to itself.
 ///
 /// # Errors
-/// No memory.
+/// The process has too little memory.
 pub(crate) fn mappings(verified: &Verified<'_>) -> Result<Mappings, PlanError> {
     grow(executor_words(verified), (), |(), words| {
         let mut memory = match buffer(words, 0) {
@@ -363,7 +362,8 @@ pub(crate) fn mappings(verified: &Verified<'_>) -> Result<Mappings, PlanError> {
     })
 }
 
-/// The same for an executor that is switched to from another, with chunks in so many runs.
+/// Returns the words of scratch for an executor that follows another one in a switch, with chunks in this
+/// many runs.
 pub(crate) fn switch_words(from: &Executor<'_>, to: &Verified<'_>, chunks: usize) -> usize {
     let (limits, runs) = limits_and_runs(to);
     executor::switch_scratch_words(&limits, runs, chunks, from.address_ranges())
@@ -386,19 +386,19 @@ fn with_bounds_scratch<T>(
     measure(&mut Scratch::new(&mut memory))
 }
 
-/// Device memory with everything resident; see [`bounds::in_core_peak_bytes`].
+/// Returns the device memory with everything resident; see [`bounds::in_core_peak_bytes`].
 ///
 /// # Errors
-/// No memory.
+/// The process has too little memory.
 pub fn in_core_peak_bytes(graph: &Graph<'_>, machine: &Machine) -> Result<u64, OutOfScratch> {
     with_bounds_scratch(graph, |scratch| bounds::in_core_peak_bytes(graph, machine, scratch))
 }
 
-/// A period that no plan in such an order can beat that runs each op once; see
+/// Returns a lower bound on the period of plans in such an order that run each op once; see
 /// [`bounds::period_ns`].
 ///
 /// # Errors
-/// No memory.
+/// The process has too little memory.
 pub fn lower_bound_ns(
     graph: &Graph<'_>,
     machine: &Machine,
@@ -410,11 +410,11 @@ pub fn lower_bound_ns(
     })
 }
 
-/// A period that no plan in such an order can beat, however often it launches repeatable ops again;
-/// see [`bounds::period_with_repeats_ns`].
+/// Returns a lower bound on the period of plans in such an order with any number of repeats; see
+/// [`bounds::period_with_repeats_ns`].
 ///
 /// # Errors
-/// No memory.
+/// The process has too little memory.
 pub fn lower_bound_repeats_ns(
     graph: &Graph<'_>,
     machine: &Machine,

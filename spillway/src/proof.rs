@@ -1,4 +1,4 @@
-//! From an untrusted plan to one that is proved safe and keeps its promises.
+//! The proof that an untrusted plan is safe and that its prediction is exact.
 
 use crate::error::Error;
 use crate::growth::buffer;
@@ -12,12 +12,12 @@ use planner_core::{Graph, Limits, PlanError, Scratch, Step, Stream, Verified};
 use self_cell::self_cell;
 use workloads::{OwnedGraph, OwnedMachine, OwnedPlan};
 
-/// What a [`Plan`](crate::Plan) is made of.
+/// The parts of a [`Plan`](crate::Plan).
 #[derive(Clone, Debug)]
 pub struct Parts {
-    /// The graph that it runs.
+    /// The graph of the plan.
     pub graph: crate::Graph,
-    /// The machine that it is for.
+    /// The machine of the plan.
     pub machine: OwnedMachine,
     /// The steps.
     pub plan: OwnedPlan,
@@ -25,25 +25,25 @@ pub struct Parts {
     pub schedule: OwnedSchedule,
 }
 
-/// A plan that was proved, with what the proof measured.
+/// A proved plan, with the results of the proof.
 #[derive(Debug)]
 pub(crate) struct Proved<'p> {
     /// The graph, with names.
     pub(crate) work: &'p OwnedGraph,
     /// The machine, with its name.
     pub(crate) machine: &'p OwnedMachine,
-    /// What an executor runs.
+    /// The plan for an executor.
     pub(crate) verified: Verified<'p>,
-    /// What the plan holds and moves.
+    /// The memory that the plan holds, and the bytes that it moves.
     pub(crate) footprint: Footprint,
-    /// The memory that it needs.
+    /// The memory that the plan needs on the device and on the host.
     pub(crate) capacity: Capacity,
     /// The bytes that each step copies.
     pub(crate) step_bytes: Vec<u64>,
 }
 
 self_cell!(
-    /// A proof with the plan that it is about.
+    /// A proof, with the plan that it borrows from.
     pub(crate) struct Proof {
         owner: Parts,
         #[covariant]
@@ -57,7 +57,7 @@ impl Proof {
     /// Lowers a plan, proves it safe, and its prediction exact.
     ///
     /// # Errors
-    /// [`Error::Invalid`]: the plan breaks a rule, lacks a wait or promises something else.
+    /// [`Error::Invalid`] if the plan breaks a rule, lacks a wait or has a wrong prediction.
     pub(crate) fn of(
         graph: crate::Graph,
         machine: OwnedMachine,
@@ -89,7 +89,7 @@ impl<'p> Proved<'p> {
         Ok(Self { work, machine, verified, footprint, capacity, step_bytes })
     }
 
-    /// The streams that are shown: that of ops on the host only where there are such ops.
+    /// The streams to show. The stream of ops on the host is one of them only if there are such ops.
     pub(crate) fn streams(&self) -> impl Iterator<Item = Stream> + use<> {
         let runs_on_host = self.verified.schedule().stream_steps[Stream::Host] > 0;
         Stream::ALL.into_iter().filter(move |&stream| stream != Stream::Host || runs_on_host)

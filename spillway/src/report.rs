@@ -23,20 +23,20 @@ use workloads::Shown;
 use workloads::shown::is_hidden;
 
 const STYLE: &str = include_str!("report/style.css");
-/// The colours of both themes as variables, and what is drawn with them: a rule a line.
+/// The colours of both themes as variables, and the styles that use them. Each line is one rule.
 const CHART_STYLE: &str = include_str!("report/chart.css");
 
-/// What a report shows beside the plan.
+/// Additional content of a report.
 #[derive(Clone, Debug, Default)]
 pub struct Beside {
-    /// Plans of the same work for the same machine by the same strategy, in any order: the curve on
-    /// which the plan is drawn. None where there are fewer than two.
+    /// The curve of the period over the budget: plans of the same work for the same machine by the same
+    /// strategy, in any order. The report leaves the curve out if there are fewer than two plans.
     pub curve: Vec<Budgeted>,
-    /// How the plan ran.
+    /// The measured times of the plan.
     pub actual: Option<Actual>,
 }
 
-/// A budget, and the period of a plan for it.
+/// A budget, and the period of a plan for this budget.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Budgeted {
     /// The budget.
@@ -45,27 +45,27 @@ pub struct Budgeted {
     pub period_ns: u64,
 }
 
-/// When the steps of a plan ran on a device, by the device's own clock. A stream runs one step after
-/// the other: none ends before it starts, or starts before the previous one ends.
+/// The times of the steps of a plan on a device, by the clock of the device. A stream runs one step after the
+/// other: no step ends before it starts, or starts before the previous step ends.
 #[derive(Clone, Debug, Default)]
 pub struct Actual {
     /// The name of the device.
     pub device: String,
-    /// How many iterations ran before the first one here.
+    /// The number of iterations that ran before the first one in `steps_ns`.
     pub first_iteration: u64,
-    /// The start and the end of each step of each stream, one iteration after the other. An
-    /// iteration of which some steps have no times is not shown.
+    /// The start and the end of each step of each stream in ns, one iteration after the other. Reports omit
+    /// an iteration in which a step has no times.
     pub steps_ns: PerStream<Vec<[u64; 2]>>,
 }
 
-/// Actual iterations, beside the predicted ones.
+/// The measured iterations.
 pub(crate) struct Measured<'m> {
     pub(crate) device: &'m str,
     pub(crate) course: Course,
 }
 
 impl<'m> Measured<'m> {
-    /// None where no iteration was measured as a whole.
+    /// Returns `None` if no iteration has times for all steps.
     ///
     /// # Errors
     /// [`Error::Measured`].
@@ -79,7 +79,7 @@ impl<'m> Measured<'m> {
     }
 }
 
-/// The page.
+/// Renders the page.
 pub(crate) fn render(
     proved: &Proved<'_>,
     course: &Course,

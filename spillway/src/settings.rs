@@ -12,15 +12,15 @@ use std::error::Error;
 use std::fmt;
 use workloads::Shown;
 
-/// Settings that are given as texts. What reads them has those that it reads, whatever they are
-/// set to.
+/// Settings given as texts. The known settings are the names that a strategy reads, whether they are set or
+/// not.
 #[derive(Debug, Default)]
 pub struct Settings<'s> {
     given: Vec<(&'s str, &'s str)>,
     known: Vec<(&'static str, String)>,
 }
 
-/// Why a setting is refused: a sentence that begins with it.
+/// The reason why a setting is refused: a sentence that begins with the setting.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SettingError(String);
 
@@ -41,17 +41,17 @@ impl SettingError {
         Self(reason)
     }
 
-    /// A setting is not `name=value`.
+    /// The error for a text that is not `name=value`.
     pub(crate) fn malformed(text: &str) -> Self {
         Self(format!("{}: it does not have the form name=value", Shown::name(text)))
     }
 }
 
 impl<'s> Settings<'s> {
-    /// Settings from names and values.
+    /// Collects settings from names and values.
     ///
     /// # Errors
-    /// A name that is set twice.
+    /// A name is set twice.
     pub fn new(given: impl IntoIterator<Item = (&'s str, &'s str)>) -> Result<Self, SettingError> {
         let mut settings = Self::default();
         for setting @ (name, _) in given {
@@ -64,10 +64,10 @@ impl<'s> Settings<'s> {
         Ok(settings)
     }
 
-    /// The value of a setting; none where it is not given.
+    /// Reads the value of a setting. Returns `None` if it is not given.
     ///
     /// # Errors
-    /// A value that does not parse; `rule` says what it must be.
+    /// The value does not parse; `rule` names the valid values in the error.
     pub fn get<T>(
         &mut self,
         name: &'static str,
@@ -81,16 +81,16 @@ impl<'s> Settings<'s> {
         parse(value).map(Some).ok_or_else(refused)
     }
 
-    /// The settings that have been read, each with the values that it takes.
+    /// Returns the settings that were read, each with its valid values.
     #[must_use]
     pub fn into_known(self) -> Vec<(&'static str, String)> {
         self.known
     }
 
-    /// Checks that a strategy has read all that is given.
+    /// Checks that a strategy has read all given settings.
     ///
     /// # Errors
-    /// A setting that it does not have.
+    /// The strategy does not have a given setting.
     pub fn check_all_known(&self, strategy: &str) -> Result<(), SettingError> {
         let known: Vec<_> = self.known.iter().map(|(name, _)| *name).collect();
         let unknown = self.given.iter().find(|(name, _)| !known.contains(name));
@@ -130,7 +130,7 @@ impl Settings<'_> {
     }
 }
 
-/// The value of a parameter of the core, from its text.
+/// Parses the value of a parameter of the core.
 fn number(takes: Takes, text: &str) -> Option<u64> {
     match takes {
         Takes::Bytes => parse_bytes(text).filter(|&bytes| bytes > 0),
@@ -143,7 +143,7 @@ fn number(takes: Takes, text: &str) -> Option<u64> {
 }
 
 #[cfg(feature = "baselines")]
-/// Size classes such as `1MiBx40+64MiBx3`, by ascending size.
+/// Parses size classes such as `1MiBx40+64MiBx3`, by ascending size.
 fn classes(value: &str) -> Option<Vec<Pool>> {
     let class = |class: &str| {
         let (size, count) = class.split_once('x')?;

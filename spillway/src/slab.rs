@@ -10,15 +10,15 @@ use planner_core::machine::Direction;
 use planner_core::placement::Holder;
 use planner_core::switch::{Held, Memory, SwitchStep, TensorBytes};
 
-/// What a runtime copies between the last iteration of one plan and the first of another.
+/// The copies of a runtime between the last iteration of one plan and the first iteration of another.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct SlabSwitch {
-    /// The size of the slab: the larger of what the two plans need.
+    /// The size of the slab: the larger one of the two plans.
     pub slab_bytes: u64,
     /// The copies in order. Downloads run on one stream, and uploads on another.
     pub copies: Vec<SlabCopy>,
-    /// What they cost.
+    /// The cost of the switch.
     pub figures: SwitchFigures,
 }
 
@@ -26,17 +26,17 @@ pub struct SlabSwitch {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct SlabCopy {
-    /// Where it goes.
+    /// The direction of the copy.
     pub direction: Direction,
-    /// Whether it waits for all copies before it in the list. Only uploads wait.
+    /// Whether the copy waits for all copies before it in the list. Only uploads wait.
     pub waits: bool,
     /// The tensor, by its id in the graph of the second plan.
     pub tensor: TensorId,
     /// The first byte in the tensor.
     pub first_byte: u64,
-    /// Where it lies in the slab.
+    /// The offset of the first byte in the slab.
     pub offset_bytes: u64,
-    /// How many bytes.
+    /// The number of bytes.
     pub bytes: u64,
 }
 
@@ -82,7 +82,7 @@ impl SlabSwitch {
     }
 }
 
-/// Where bytes of tensors begin in the slab, sorted.
+/// The parts of tensors in the slab, sorted: the tensor, the first byte in it, and the offset in the slab.
 struct Rows(Vec<(TensorId, u64, u64)>);
 
 impl Rows {
@@ -92,7 +92,7 @@ impl Rows {
         Self(rows)
     }
 
-    /// The offset of a byte, which lies in the row that begins last before it.
+    /// Returns the offset of a byte. It lies in the last row that begins at or before it.
     fn offset_of(&self, tensor: TensorId, byte: u64) -> Option<u64> {
         let Self(rows) = self;
         let after = rows.partition_point(|&(other, first, _)| (other, first) <= (tensor, byte));

@@ -5,7 +5,7 @@ use crate::units::{bytes, count, percent, ratio, time};
 use planner_core::bounds::BoundOrder;
 use workloads::OwnedMachine;
 
-/// The rows of a plan's summary: a title and a text each.
+/// Returns the rows of a plan's summary. Each has a title and a text.
 #[must_use]
 pub fn rows(
     context: &Context,
@@ -86,7 +86,7 @@ fn times(context: &Context, figures: &Figures) -> [(&'static str, String); 3] {
     ]
 }
 
-/// How much runs again, and what would stay or move otherwise.
+/// The text about repeats: their number, their time, and the bytes that would stay or move without them.
 fn repeats(figures: &Figures) -> String {
     let Figures { repeats, repeat_ns, repeated_bytes, compute_ns, .. } = *figures;
     let plural = if repeats == 1 { "" } else { "s" };
@@ -119,8 +119,8 @@ fn traffic(figures: &Figures) -> [(&'static str, String); 2] {
     ]
 }
 
-/// With which speeds the plan is predicted, and where that is pessimistic: whatever the schedule,
-/// the direction that copies longer copies alone for the rest of its time.
+/// The text about the link speeds of the prediction, and about its pessimism. In every schedule, the
+/// direction with the longer copies runs alone for at least the difference.
 fn links(figures: &Figures, machine: &OwnedMachine) -> Option<String> {
     let alone = machine.one_way_bytes_per_s?;
     let together = [machine.machine.h2d_bytes_per_s, machine.machine.d2h_bytes_per_s];
@@ -162,7 +162,7 @@ fn host(figures: &Figures, machine: &OwnedMachine) -> String {
     format!("{} of {} pinned{shared}", bytes(host_bytes), bytes(machine.machine.host_bytes))
 }
 
-/// Whether physical objects are fixed, and why not.
+/// The text about physical objects: whether they are fixed, and the reason if not.
 fn objects(context: &Context, figures: &Figures) -> String {
     match (figures.placement_iterations, context.unplaced) {
         (Some(1), _) => "fixed; all memory is mapped before the first iteration".to_owned(),

@@ -1,4 +1,4 @@
-//! The swap planner with its own memory, and default size classes.
+//! The swap planner with allocation added, and default size classes.
 
 use crate::growth::{buffer, grow_steps, lengthen};
 use crate::strategy::{Planner, Watch};
@@ -10,17 +10,17 @@ use planner_core::scratch::{Limits, OutOfScratch, Scratch};
 use planner_core::{Graph, Kind};
 use workloads::OwnedPlan;
 
-/// How to plan swaps.
+/// The parameters of swaps.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Swap {
-    /// The size classes, by ascending size; a tensor takes an object of the first that is large
-    /// enough. Without any, several divisions of the budget are tried in the timeline.
+    /// The size classes, by ascending size. A tensor takes an object of the first class that is large enough.
+    /// Without classes, the planner tries several divisions of the budget in the timeline.
     pub classes: Option<Vec<Pool>>,
-    /// How long ago a tensor must have been used to leave.
+    /// The least time since the last use of a tensor that may leave.
     pub threshold: Threshold,
 }
 
-/// [`Classes`] that own their data.
+/// Size classes that own their data; see [`Classes`].
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct OwnedClasses {
     /// The classes.
@@ -32,8 +32,8 @@ pub struct OwnedClasses {
 }
 
 impl OwnedClasses {
-    /// Each tensor and workspace in the first class that is large enough. What none is large
-    /// enough for is in a class that does not exist.
+    /// Puts each tensor and workspace into the first class that is large enough. If no class is large enough,
+    /// the class number is out of range.
     #[must_use]
     pub fn first_fit(graph: &Graph<'_>, pools: Vec<Pool>) -> Self {
         let class = |bytes| pools.partition_point(|pool| pool.object_bytes < bytes) as u32;
@@ -43,7 +43,7 @@ impl OwnedClasses {
         Self { pools, tensor_pool, workspace_pool }
     }
 
-    /// The classes as the planner takes them.
+    /// The classes for the planner.
     #[must_use]
     pub fn classes(&self) -> Classes<'_> {
         let Self { pools, tensor_pool, workspace_pool } = self;
@@ -51,7 +51,7 @@ impl OwnedClasses {
     }
 }
 
-/// The sizes of all tensors and workspaces, ascending, each once.
+/// Returns the sizes of all tensors and workspaces in ascending order, each once.
 #[must_use]
 pub fn sizes(graph: &Graph<'_>) -> Vec<u64> {
     let workspaces = graph.ops().iter().map(|op| op.workspace_bytes).filter(|&bytes| bytes > 0);
@@ -62,11 +62,11 @@ pub fn sizes(graph: &Graph<'_>) -> Vec<u64> {
     sizes
 }
 
-/// Ratios of the largest to the smallest size of a class that are tried, per mille: from one class
-/// for each size to a single class.
+/// The tried ratios of the largest to the smallest size of a class, per mille. They lead from one class for
+/// each size to a single class.
 const GROWTHS_PERMILLE: [u64; 6] = [1000, 1200, 1500, 2000, 4000, u64::MAX];
 
-/// Classes for sizes within a ratio of each other, without objects yet.
+/// Returns classes of sizes within a ratio of each other, without objects yet.
 fn by_growth(graph: &Graph<'_>, growth_permille: u64) -> OwnedClasses {
     let mut pools: Vec<Pool> = Vec::new();
     for object_bytes in sizes(graph).into_iter().rev() {
@@ -78,16 +78,16 @@ fn by_growth(graph: &Graph<'_>, growth_permille: u64) -> OwnedClasses {
     }
     pools.reverse();
     if pools.is_empty() {
-        // Each op names a class for its workspace, whether it has one or not.
+        // Every op names a class for its workspace, even without a workspace.
         pools.push(Pool { object_bytes: 1, count: 0 });
     }
     OwnedClasses::first_fit(graph, pools)
 }
 
-/// The most objects of each class that one op touches, and the op that touches most bytes.
+/// Returns the most objects of each class that one op touches, and the op that touches most bytes.
 ///
 /// # Errors
-/// A tensor or a workspace for which no class is large enough.
+/// No class is large enough for a tensor or a workspace.
 pub fn needs(graph: &Graph<'_>, classes: &Classes<'_>) -> Result<(Vec<u64>, OpId), PlanError> {
     let limits = Limits { pools: classes.pools.len(), ..Limits::of_graph(graph) };
     let mut memory = buffer(Classes::needs_scratch_words(&limits), 0)?;
@@ -96,7 +96,7 @@ pub fn needs(graph: &Graph<'_>, classes: &Classes<'_>) -> Result<(Vec<u64>, OpId
     Ok((least, op))
 }
 
-/// The most objects of each class that are held when nothing leaves that is needed again.
+/// Returns the most objects of each class in use if only tensors without a later use leave.
 fn demands(graph: &Graph<'_>, classes: &OwnedClasses) -> Vec<u64> {
     let class_of = |tensor: TensorId| classes.tensor_pool[tensor.index()] as usize;
     let mut last = vec![None; graph.tensors().len()];
@@ -129,14 +129,14 @@ fn demands(graph: &Graph<'_>, classes: &OwnedClasses) -> Vec<u64> {
     most
 }
 
-/// A class is small if all that it can use is at most the budget divided by this; a choice, since
-/// what small classes take is not worth dividing.
+/// A class is small if all objects that it can use take at most the budget divided by this number. The memory
+/// of small classes is not worth dividing.
 const SMALL_DIVISOR: u64 = 64;
 
-/// Divides the budget among classes. Small classes get all that they can use; each of the others
-/// gets what the ops need, and the same share of what it could use beyond that.
+/// Divides the budget among classes. Small classes get all objects that they can use. Each other class gets
+/// the objects that the ops need, and the same share of the further objects that it can use.
 fn share(request: &Request<'_>, classes: &mut OwnedClasses) {
-    // The planner refuses what no class is large enough for.
+    // If no class is large enough for a tensor, the planner reports it.
     let Ok((mut counts, _)) = needs(request.graph, &classes.classes()) else { return };
     let demands = demands(request.graph, classes);
     let pools = &mut classes.pools;
@@ -168,7 +168,7 @@ fn share(request: &Request<'_>, classes: &mut OwnedClasses) {
     pools.iter_mut().zip(counts).for_each(|(pool, count)| pool.count = count);
 }
 
-/// SwapBuffers for plans of swaps. Planning again reuses them without an allocation.
+/// Buffers for plans of swaps. Later plans reuse them without an allocation.
 #[derive(Debug, Default)]
 pub struct SwapBuffers {
     steps: Vec<Step>,
@@ -177,10 +177,10 @@ pub struct SwapBuffers {
 }
 
 impl SwapBuffers {
-    /// Plans in these classes, with as many steps as it takes.
+    /// Plans in these classes, with as many steps as necessary.
     ///
     /// # Errors
-    /// Those of [`swap::plan`], except those for buffers that are too short.
+    /// The errors of [`swap::plan`], except for buffers that are too short.
     pub fn plan<'r>(
         &'r mut self,
         request: &Request<'_>,
@@ -206,10 +206,10 @@ impl SwapBuffers {
         })
     }
 
-    /// How long an iteration takes by the planner's own clock.
+    /// Estimates the time of an iteration by the clock of the planner, in ns.
     ///
     /// # Errors
-    /// Those of [`swap::estimate_ns`], except those for buffers that are too short.
+    /// The errors of [`swap::estimate_ns`], except for buffers that are too short.
     pub fn estimate_ns(
         &mut self,
         request: &Request<'_>,
@@ -244,7 +244,7 @@ impl SwapBuffers {
     }
 }
 
-/// The classes that are given, or else those that are tried, without objects yet.
+/// Returns the given classes, or the classes to try without objects yet.
 fn candidates(graph: &Graph<'_>, swap: &Swap) -> Vec<OwnedClasses> {
     match &swap.classes {
         Some(pools) => vec![OwnedClasses::first_fit(graph, pools.clone())],
@@ -252,7 +252,7 @@ fn candidates(graph: &Graph<'_>, swap: &Swap) -> Vec<OwnedClasses> {
     }
 }
 
-/// The divisions of the budget that are tried.
+/// Returns the divisions of the budget to try.
 fn divisions(request: &Request<'_>, swap: &Swap) -> Vec<OwnedClasses> {
     let mut divisions: Vec<OwnedClasses> = Vec::new();
     for mut classes in candidates(request.graph, swap) {
@@ -266,12 +266,12 @@ fn divisions(request: &Request<'_>, swap: &Swap) -> Vec<OwnedClasses> {
     divisions
 }
 
-/// Plans in the classes that are given, or else in the division of the budget that is best by
-/// the timeline. Names and strategy of the result are empty.
+/// Plans in the given classes, or in the division of the budget that is best by the timeline. The names and
+/// the strategy of the result are empty.
 ///
 /// # Errors
-/// Those of [`swap::plan`], except those for buffers that are too short; of several divisions,
-/// what the one that needs least lacks.
+/// The errors of [`swap::plan`], except for buffers that are too short. If several divisions fail, the error
+/// is that of the division that needs least.
 pub fn plan(request: &Request<'_>, swap: &Swap) -> Result<OwnedPlan, PlanningError> {
     let mut buffers = SwapBuffers::default();
     let mut plan = |division: OwnedClasses| {
@@ -291,7 +291,7 @@ fn better(
     let cost = |plan: &OwnedPlan| plan.predicted.cost();
     let other_is_better = match (&one, &other) {
         (Ok(one), Ok(other)) => cost(other) < cost(one),
-        // The device is large enough: what is short is the host.
+        // The device is large enough, but the host is too small.
         (Ok(_) | Err(Plan(PlanError::HostMemory { .. })), Err(_)) => false,
         (
             Err(Infeasible { min_feasible_bytes: one, .. }),
@@ -302,13 +302,13 @@ fn better(
     if other_is_better { other } else { one }
 }
 
-/// The smallest budget with which there is a plan, and the op that needs it. Where the host is
-/// too small for what moves within the least that the ops need, it takes more: enough for so
-/// much to stay that the rest fits, found by planning O(log budget) times. Where no budget
-/// helps, the least that the ops need.
+/// Returns the smallest budget with which there is a plan, and the op that needs it. Usually it is the least
+/// memory that the ops need. If the host is too small for the tensors that move within that budget, a larger
+/// budget lets more tensors stay; the function finds it by planning O(log budget) times. If no budget helps,
+/// it returns the least memory that the ops need.
 ///
 /// # Errors
-/// A tensor or a workspace for which no class is large enough.
+/// No class is large enough for a tensor or a workspace.
 pub fn min_feasible(request: &Request<'_>, swap: &Swap) -> Result<(u64, OpId), PlanError> {
     let Request { graph, machine, .. } = *request;
     let candidates = candidates(graph, swap);
@@ -339,7 +339,7 @@ pub fn min_feasible(request: &Request<'_>, swap: &Swap) -> Result<(u64, OpId), P
     if is_short(most_bytes) {
         return Ok((least_bytes, op));
     }
-    // All budgets that differ are multiples of a chunk.
+    // Only whole chunks change the plan.
     let chunk_bytes = machine.chunk_bytes;
     let (mut short, mut enough) = (least_bytes / chunk_bytes, most_bytes.div_ceil(chunk_bytes));
     while enough - short > 1 {

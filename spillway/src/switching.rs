@@ -1,4 +1,4 @@
-//! Switches between plans, with memory of their own for the functions of [`planner_core::switch`].
+//! The functions of [`planner_core::switch`] with allocation added.
 
 use crate::error::Error;
 use crate::graph::Graph;
@@ -19,7 +19,7 @@ use planner_core::{
 use std::collections::HashMap;
 use workloads::{OwnedGraph, OwnedPlan, Shown};
 
-/// What a switch costs.
+/// The cost of a switch.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct SwitchFigures {
@@ -31,13 +31,13 @@ pub struct SwitchFigures {
     pub d2h_bytes: u64,
     /// Time of all copies, with both links in use at the same time.
     pub time_ns: u64,
-    /// Time to map and unmap chunks, by the [machine](planner_core::Machine). The copies come after it.
-    /// Ahead of a run, the most that it can be.
+    /// Time to map and unmap chunks, by the [machine](planner_core::Machine), before the copies. Ahead of a
+    /// run, it is an upper bound.
     pub mapping_ns: u64,
 }
 
 impl SwitchFigures {
-    /// What is copied and mapped.
+    /// Combines the copies and the mapping of a switch.
     pub(crate) fn new(copied: SwitchPrediction, set_up: SetUp, machine: &Machine) -> Self {
         let SwitchPrediction { kept_bytes, h2d_bytes, d2h_bytes, time_ns } = copied;
         let mapping_ns = set_up.time_ns(machine);
@@ -49,16 +49,16 @@ impl SwitchFigures {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct OwnedSwitch {
-    /// Which chunks of the device the second plan has.
+    /// The chunks of the device for the second plan.
     pub chunks: Vec<ChunkRun>,
-    /// What stays, and what moves.
+    /// The steps: bytes that stay, and bytes that move.
     pub steps: Vec<SwitchStep>,
-    /// What it costs.
+    /// The predicted cost.
     pub predicted: SwitchPrediction,
 }
 
 impl OwnedSwitch {
-    /// The switch as the core takes it.
+    /// The switch for the core.
     #[must_use]
     pub fn switch(&self) -> Switch<'_> {
         let Self { chunks, steps, predicted } = self;
@@ -66,11 +66,11 @@ impl OwnedSwitch {
     }
 }
 
-/// Pairs the states of two graphs: of one graph each with itself, else by name.
+/// Pairs the states of two graphs by name. If both are the same graph, pairs each state with itself.
 ///
 /// # Errors
-/// [`Error::States`], which names a state that only one graph has, that differs in size, or
-/// whose name another state has too.
+/// [`Error::States`] names a state that only one graph has, that has different sizes, or that shares its name
+/// with another state.
 pub fn shared_states(from: &Graph, to: &Graph) -> Result<Vec<SharedState>, Error> {
     let (one, other) = (from.owned(), to.owned());
     if one.tensors == other.tensors && one.tensor_names == other.tensor_names {
@@ -81,7 +81,7 @@ pub fn shared_states(from: &Graph, to: &Graph) -> Result<Vec<SharedState>, Error
     let mut shared = Vec::with_capacity(missing.len());
     let alone = |graph: &Graph, id| {
         Error::States(format!(
-            "{} is a state of the graph {:?} alone: declare it in both, even where no op uses it",
+            "{} is a state of the graph {:?} alone: declare it in both, even if no op uses it",
             Names::new(graph.owned(), &[]).tensor(id),
             Shown::name(graph.name()),
         ))
@@ -125,10 +125,10 @@ fn by_name(graph: &OwnedGraph) -> Result<HashMap<&str, TensorId>, Error> {
     Ok(ids)
 }
 
-/// What a running plan holds between two iterations, in `out`; see [`Executor::holding`].
+/// Writes the memory that a running plan holds between two iterations to `out`; see [`Executor::holding`].
 ///
 /// # Errors
-/// No memory.
+/// The process has too little memory.
 pub fn holding<'h>(
     executor: &Executor<'h>,
     out: &'h mut Vec<Held>,
@@ -139,11 +139,11 @@ pub fn holding<'h>(
     Ok(executor.holding(out)?)
 }
 
-/// What a plan holds after so many iterations, ahead of a run, in `out`; see
+/// Writes the memory that a plan holds after a number of iterations, ahead of a run, to `out`; see
 /// [`Holding::between_iterations`].
 ///
 /// # Errors
-/// No memory.
+/// The process has too little memory.
 pub fn holding_of<'h>(
     verified: &Verified<'h>,
     iterations: u64,
@@ -160,20 +160,20 @@ pub fn holding_of<'h>(
     Holding::between_iterations(verified, iterations, capacity, out, scratch)
 }
 
-/// The memory that a plan needs on the device and on the host; see [`Capacity::of`].
+/// Returns the memory that a plan needs on the device and on the host; see [`Capacity::of`].
 ///
 /// # Errors
-/// No memory.
+/// The process has too little memory.
 pub fn capacity(verified: &Verified<'_>) -> Result<Capacity, PlanError> {
     let mut memory = buffer(HostLayout::scratch_words(&limits(verified)), 0)?;
     Capacity::of(verified, &mut Scratch::new(&mut memory))
 }
 
-/// The plan with its arena laid out after that of another; see [`switch::keep_offsets`]. A larger
-/// arena takes objects of the pool that no allocation has. None where these do not suffice.
+/// Returns the plan with an arena that follows the layout of another plan; see [`switch::keep_offsets`]. A
+/// larger arena takes unused objects from the pool. Returns `None` if there are too few of them.
 ///
 /// # Errors
-/// Those of [`switch::keep_offsets`], except those for buffers that are too short.
+/// The errors of [`switch::keep_offsets`], except for buffers that are too short.
 pub fn keep_offsets(
     from: &Verified<'_>,
     to: &Verified<'_>,
@@ -205,7 +205,7 @@ pub fn keep_offsets(
     }
 }
 
-/// Makes the only pool smaller by so many bytes, if no allocation has its last objects.
+/// Makes the only pool smaller by this many bytes, if no allocation uses its last objects.
 fn take_unused(plan: &mut OwnedPlan, bytes: u64) -> bool {
     let ([pool], Some(placements)) = (plan.pools.as_mut_slice(), &plan.placements) else {
         return false;
@@ -220,7 +220,7 @@ fn take_unused(plan: &mut OwnedPlan, bytes: u64) -> bool {
     }
 }
 
-/// A switch that is proved ahead of a run, and what it goes from and to.
+/// A switch that is proved ahead of a run, with the memory held before it and the plan after it.
 pub(crate) struct Ahead<'a> {
     pub(crate) holding: Holding<'a>,
     pub(crate) to: &'a Verified<'a>,
@@ -228,7 +228,7 @@ pub(crate) struct Ahead<'a> {
     pub(crate) planned: &'a OwnedSwitch,
 }
 
-/// Plans and proves a switch from one plan, after so many iterations, to another. Hands it to `see`.
+/// Plans and proves a switch from one plan to another, after a number of iterations. Passes it to `see`.
 pub(crate) fn ahead<T>(
     from: &Plan,
     iterations: u64,
@@ -249,7 +249,7 @@ pub(crate) fn ahead<T>(
 /// Plans a switch; see [`switch::plan`].
 ///
 /// # Errors
-/// Those of [`switch::plan`], except those for buffers that are too short.
+/// The errors of [`switch::plan`], except for buffers that are too short.
 pub fn plan(
     holding: &Holding<'_>,
     to: &Verified<'_>,
@@ -285,7 +285,7 @@ pub fn plan(
 /// Proves a switch safe; see [`switch::verify`].
 ///
 /// # Errors
-/// Those of [`switch::verify`], except those for buffers that are too short.
+/// The errors of [`switch::verify`], except for buffers that are too short.
 pub fn prove<'a, 'b>(
     holding: &Holding<'a>,
     to: &Verified<'b>,

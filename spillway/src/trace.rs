@@ -1,4 +1,4 @@
-//! The predicted timeline, and the measured one, in the format that Perfetto and Chrome's tracing page open.
+//! The predicted and the measured timeline in the format of Perfetto and Chrome's tracing page.
 
 use crate::course::{Course, Span};
 use crate::names::Names;
@@ -18,7 +18,7 @@ struct Trace<'t> {
     events: Vec<Event<'t>>,
 }
 
-/// One event; which of the optional fields there are depends on the phase.
+/// One event. The phase determines its optional fields.
 #[derive(Default, Serialize)]
 struct Event<'t> {
     #[serde(rename = "ph")]
@@ -26,7 +26,7 @@ struct Event<'t> {
     name: Cow<'t, str>,
     #[serde(rename = "cat", skip_serializing_if = "Option::is_none")]
     category: Option<&'static str>,
-    /// The name of a colour in Chrome's tracing page. Perfetto takes one from the event's name.
+    /// The name of a colour in Chrome's tracing page. Perfetto derives the colour from the event's name.
     #[serde(rename = "cname", skip_serializing_if = "Option::is_none")]
     colour: Option<&'static str>,
     pid: u32,
@@ -35,16 +35,16 @@ struct Event<'t> {
     start_us: Option<f64>,
     #[serde(rename = "dur", skip_serializing_if = "Option::is_none")]
     duration_us: Option<f64>,
-    /// The same at both ends of an arrow.
+    /// The id of an arrow, equal at both ends.
     #[serde(rename = "id", skip_serializing_if = "Option::is_none")]
     arrow: Option<usize>,
-    /// What the end of an arrow binds to.
+    /// The binding of the end of an arrow.
     #[serde(rename = "bp", skip_serializing_if = "Option::is_none")]
     binds_to: Option<&'static str>,
     args: Details<'t>,
 }
 
-/// What a click on an event shows.
+/// The details that a click on an event shows.
 #[derive(Default, Serialize)]
 struct Details<'t> {
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -69,9 +69,9 @@ struct Details<'t> {
     waited_for: Option<String>,
 }
 
-/// Four iterations in the steady state: a track for each stream, and one for memory. Stalls are
-/// slices of the compute track; an arrow leads from what was waited for to the launch. Measured
-/// iterations have tracks of their own below.
+/// Renders four iterations in the steady state, with a track for each stream and one for memory. Stalls are
+/// slices of the compute track. An arrow leads from the awaited step to the launch. Measured iterations have
+/// separate tracks below.
 pub(crate) fn render(
     proved: &Proved<'_>,
     course: &Course,
@@ -105,7 +105,7 @@ pub(crate) fn render(
     format::render(&Trace { display_time_unit: "ms", events })
 }
 
-/// The format counts in microseconds.
+/// Converts ns to the microseconds of the format.
 fn micros(ns: u64) -> f64 {
     ns as f64 / 1e3
 }
@@ -114,14 +114,14 @@ const fn track(stream: Stream) -> u32 {
     stream as u32 + 1
 }
 
-/// The tracks of a plan as predicted, or as measured.
+/// The predicted or the measured tracks of a plan.
 struct Process<'p> {
     pid: u32,
     proved: &'p Proved<'p>,
     course: &'p Course,
-    /// What is 0 in the trace.
+    /// The time that is 0 in the trace.
     from_ns: u64,
-    /// Of measured steps, the predicted times by list position.
+    /// For measured steps, the predicted times by list position.
     planned_ns: Vec<u64>,
 }
 
@@ -164,7 +164,7 @@ impl<'p> Process<'p> {
         }
     }
 
-    /// A time in the trace.
+    /// Converts a time to the trace.
     fn at_us(&self, ns: u64) -> f64 {
         micros(ns.saturating_sub(self.from_ns))
     }
@@ -177,7 +177,7 @@ impl<'p> Process<'p> {
         self.proved.verified.plan().steps
     }
 
-    /// The time before a launch in which compute waits, as far as it is drawn.
+    /// Returns the stall before a launch, cut to the drawn window.
     fn stall(&self, within: &Range<u64>, span: &Span) -> Event<'p> {
         let (names, steps) = (self.names(), self.steps());
         Event {
@@ -203,8 +203,8 @@ impl<'p> Process<'p> {
         }
     }
 
-    /// An arrow from the end of one slice to the start of another. Its tail is put just before that
-    /// end, since viewers bind it to the slice that runs at its time.
+    /// Returns an arrow from the end of one slice to the start of another. Its tail is just before the end,
+    /// since viewers bind the tail to the slice that runs at that time.
     fn arrow_ends(&self, arrow: usize, from: &Span, to: &Span) -> [Event<'p>; 2] {
         let tail_ns = from.end_ns.saturating_sub(1).max(from.start_ns).max(self.from_ns);
         [('s', None, from.stream, tail_ns), ('f', Some("e"), to.stream, to.start_ns)].map(
@@ -226,7 +226,7 @@ impl<'p> Process<'p> {
         let (names, steps) = (self.names(), self.steps());
         let step = &steps[span.step];
         let moved_bytes = self.proved.step_bytes[span.step];
-        // What began before the window is cut off at its start.
+        // A slice that began before the window starts with the window.
         let start_ns = span.start_ns.max(self.from_ns);
         let is_repeat = matches!(step, Step::Launch(Launched { is_repeat: true, .. }));
         let category = match span.stream {

@@ -1,6 +1,6 @@
-//! Numbers as people read them, and sizes as they write them.
+//! Numbers and sizes in readable units.
 
-/// Bytes in binary units, with three significant digits.
+/// Formats bytes in binary units, with three significant digits.
 #[must_use]
 pub fn bytes(bytes: u64) -> String {
     const UNITS: [&str; 6] = ["KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
@@ -9,7 +9,7 @@ pub fn bytes(bytes: u64) -> String {
     }
     let mut value = bytes as f64 / 1024.0;
     let mut unit = 0;
-    // From 999.5 on, three digits would round up to a fourth.
+    // From 999.5 on, rounding would give four digits.
     while value >= 999.5 && unit + 1 < UNITS.len() {
         value /= 1024.0;
         unit += 1;
@@ -17,7 +17,7 @@ pub fn bytes(bytes: u64) -> String {
     format!("{} {}", three_digits(value), UNITS[unit])
 }
 
-/// A time in the largest unit that leaves something before the point.
+/// Formats a time in the largest unit that gives a value of at least 1.
 #[must_use]
 pub fn time(ns: u64) -> String {
     const UNITS: [&str; 4] = ["ns", "µs", "ms", "s"];
@@ -41,7 +41,7 @@ fn three_digits(value: f64) -> String {
     }
 }
 
-/// A whole number with its thousands set apart.
+/// Formats a whole number with separated thousands.
 #[must_use]
 pub fn count(number: u64) -> String {
     let digits = number.to_string();
@@ -55,7 +55,7 @@ pub fn count(number: u64) -> String {
     text
 }
 
-/// A part of a whole, in percent; 0 of nothing.
+/// Formats a part of a whole in percent. The result is 0 for a whole of 0.
 #[must_use]
 pub fn percent(part: u64, whole: u64) -> String {
     let share = if whole == 0 { 0.0 } else { 100.0 * part as f64 / whole as f64 };
@@ -65,26 +65,26 @@ pub fn percent(part: u64, whole: u64) -> String {
     format!("{share:.1} %")
 }
 
-/// How many times `base` goes into `value`; `None` where `base` is 0.
+/// Returns the ratio of `value` to `base`, or `None` if `base` is 0.
 #[must_use]
 pub fn ratio(value: u64, base: u64) -> Option<f64> {
     (base > 0).then(|| value as f64 / base as f64)
 }
 
-/// Decimal digits with at most three after the point, times 1000.
+/// Parses a decimal number with at most three decimals, times 1000.
 pub(crate) fn thousandths(text: &str) -> Option<u128> {
     let (whole, fraction) = text.split_once('.').unwrap_or((text, "0"));
     let scale = [100, 10, 1].get(fraction.len().checked_sub(1)?)?;
     Some(u128::from(digits(whole)?) * 1000 + u128::from(digits(fraction)?) * scale)
 }
 
-/// Unlike `str::parse`, no sign.
+/// Parses digits. Unlike `str::parse`, refuses a sign.
 fn digits(text: &str) -> Option<u64> {
     let only_digits = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
     only_digits.then(|| text.parse().ok())?
 }
 
-/// A size: digits, and a unit (`KiB`, `MB`, …) unless bytes are meant.
+/// Parses a size: digits, then a unit (`KiB`, `MB`, …). Without a unit, the size is in bytes.
 #[must_use]
 pub fn parse_bytes(text: &str) -> Option<u64> {
     const UNITS: [(&str, u64); 9] = [

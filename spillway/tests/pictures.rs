@@ -409,7 +409,7 @@ fn times_that_are_not_those_of_a_run_are_refused_with_their_place() {
     });
     upload(overlapping, "ends at 18446744073709551615 ns");
     let error = refused(|actual| actual.steps_ns[Stream::Host] = vec![[1, 2]; 3]);
-    assert_eq!(error, "3 steps were measured on the host stream, where the plan has none");
+    assert_eq!(error, "3 steps were measured on the host stream, but the plan has no steps there");
     let error = refused(|actual| actual.first_iteration = u64::MAX);
     assert!(error.contains("no iteration can follow iteration 18446744073709551615"), "{error}");
 }

@@ -158,7 +158,7 @@ fn what_does_not_fit_is_refused() {
     session.run(1).unwrap();
     let bytes = [7; 24];
     for (name, len, reason) in [
-        ("other", 24, "it has a tensor \"other\", which is no state"),
+        ("other", 24, "it has a tensor \"other\", which is not a state"),
         ("counter", 16, "its tensor \"counter\" has 16 bytes, but the state has 24"),
     ] {
         let tensor = TensorView::new(Dtype::U8, vec![len], &bytes[..len]).unwrap();

@@ -168,7 +168,7 @@ fn what_cannot_be_switched_to_is_named() {
     };
     let all = ["scale", "sum 0", "sum 1", "sum 2", "sum 3", "sum 4", "sum 5"].map(|it| (it, 1));
     let alone =
-        "is a state of the graph \"other\" alone: declare it in both, even where no op uses it";
+        "is a state of the graph \"other\" alone: declare it in both, even if no op uses it";
     for (states, message) in [
         (&[("more", 8)][..], format!("tensor 0 (\"more\") {alone}")),
         (&all, "the state \"scale\" has 3000 bytes in one graph and 1 in the other".to_owned()),

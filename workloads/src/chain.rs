@@ -12,16 +12,16 @@ pub struct Layer {
     pub forward_ns: u64,
     /// Time of the op backward.
     pub backward_ns: u64,
-    /// The bytes of the weight, which is updated backward; 0 if there is none.
+    /// The bytes of the weight, which the backward op updates; 0 without a weight.
     pub weight_bytes: u64,
-    /// The bytes of the layer's output; 0 if it has none.
+    /// The bytes of the layer's output; 0 without an output.
     pub activation_bytes: u64,
-    /// The bytes of the optimizer's states of the weight, such as momentum, which are read and
-    /// updated backward; 0 if there are none.
+    /// The bytes of the optimizer's states of the weight, such as momentum, which the backward op reads and
+    /// updates; 0 without such states.
     pub optimizer_bytes: u64,
 }
 
-/// Layers that run forward in their order, then backward, on a machine of their own.
+/// Layers that run forward in their order, then backward, with their own machine.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct OwnedChain {
     /// Name of the chain, of its graph and of its machine.
@@ -30,19 +30,20 @@ pub struct OwnedChain {
     pub device_bytes: u64,
     /// Speed of the link, each way.
     pub bandwidth_bytes_per_s: u64,
-    /// The bytes that the first layer reads; 0 if there are none.
+    /// The bytes that the first layer reads; 0 without an input.
     pub input_bytes: u64,
     /// The layers.
     pub layers: Vec<Layer>,
 }
 
 impl OwnedChain {
-    /// The chain of theorem 1: it can run without idle time exactly where the numbers fall into
-    /// triples of the same sum (3-partition). Then a byte is a unit of the numbers, and an
-    /// iteration takes two seconds a triple.
+    /// Builds the chain of theorem 1. It can run without idle time exactly if the numbers fall into triples
+    /// with the same sum (3-partition). A byte is a unit of the numbers, and an iteration then takes two
+    /// seconds per triple.
     ///
-    /// None if the numbers are not triples, their sum cannot be shared among them, or a
-    /// share does not divide 10^9: transfers would not take whole nanoseconds.
+    /// Returns `None` if the count of numbers is not a multiple of 3, if their sum cannot be divided equally
+    /// among the triples, or if a share does not divide 10^9, since transfers would not take whole
+    /// nanoseconds.
     #[must_use]
     pub fn three_partition(numbers: &[u64]) -> Option<Self> {
         const SECOND_NS: u64 = 1_000_000_000;
@@ -67,12 +68,12 @@ impl OwnedChain {
         })
     }
 
-    /// The chain as a graph: `F1`, `F2`, … and back to `B1`.
+    /// Builds the graph of the chain: `F1`, `F2`, … and back to `B1`.
     ///
-    /// `Fi` reads the weight `wi` and `a(i-1)`, and writes `ai`. `Bi` reads those three and
-    /// writes `wi` and `a(i-1)`, which the gradient overwrites; its workspace is the weight's
-    /// gradient. It also updates `si`, what the optimizer keeps. What has no bytes has no tensor.
-    /// Forward ops are repeatable.
+    /// `Fi` reads the weight `wi` and `a(i-1)`, and writes `ai`. `Bi` reads these three tensors, updates
+    /// `wi`, and overwrites `a(i-1)` with its gradient; its workspace is the weight's gradient. It also
+    /// updates `si`, the optimizer's states. A size of 0 bytes gives no tensor. Forward ops that write a
+    /// tensor are repeatable.
     #[must_use]
     pub fn graph(&self) -> OwnedGraph {
         let mut graph = OwnedGraph::new(self.name.as_str());

@@ -1,27 +1,27 @@
-//! A graph that owns its data and knows the names of its tensors and ops.
+//! A graph that owns its data and has names for its tensors and ops.
 
 use planner_core::scratch::Scratch;
 use planner_core::{Graph, GraphError, Kind, Op, OpId, Tensor, TensorId};
 
-/// A graph with its names, as importers and generators make it and files hold it.
+/// A graph with names, as importers and generators make it and as in a file.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct OwnedGraph {
-    /// Name of the graph; plans refer to it.
+    /// The name of the graph, which plans refer to.
     pub name: String,
     /// All tensors.
     pub tensors: Vec<Tensor>,
-    /// Their names, one each.
+    /// The name of each tensor.
     pub tensor_names: Vec<String>,
     /// All ops, in one legal order.
     pub ops: Vec<Op>,
-    /// Their names, one each.
+    /// The name of each op.
     pub op_names: Vec<String>,
     /// The operands of all ops, as [`Op`] describes.
     pub operands: Vec<TensorId>,
 }
 
 impl OwnedGraph {
-    /// An empty graph.
+    /// Creates an empty graph.
     pub fn new(name: impl Into<String>) -> Self {
         Self { name: name.into(), ..Self::default() }
     }
@@ -59,28 +59,28 @@ impl OwnedGraph {
         id
     }
 
-    /// Marks an op as repeatable (`docs/format.md`, 9): launched again, it writes the same bytes
-    /// into its temporaries.
+    /// Marks an op as repeatable (`docs/format.md`, 9): a repeat must write the same bytes into its
+    /// temporaries.
     ///
     /// # Panics
-    /// The graph has no such op.
+    /// The graph does not have the op.
     pub fn set_repeatable(&mut self, op: OpId) {
         self.ops[op.index()].repeatable = true;
     }
 
-    /// Says that an op may run on the host instead, and how long it then takes.
+    /// Allows an op to run on the host, and sets its time there.
     ///
     /// # Panics
-    /// The graph has no such op.
+    /// The graph does not have the op.
     pub fn set_host_ns(&mut self, op: OpId, host_ns: u64) {
         self.ops[op.index()].host_ns = Some(host_ns);
     }
 
-    /// Marks an op of which the same is known as repeatable if it writes a temporary: a repeat of
-    /// any other op would write nothing. O(operands of the op).
+    /// Marks an op with this property as repeatable, if it writes a temporary: a repeat of another op would
+    /// write nothing. O(operands of the op).
     ///
     /// # Panics
-    /// The graph has no such op, or not all of its operands.
+    /// The graph does not have the op, or lacks some of its operands.
     pub fn promise_repeats(&mut self, op: OpId) {
         let Op { first_operand, reads, writes, .. } = self.ops[op.index()];
         let written = &self.operands[(first_operand + reads) as usize..][..writes as usize];
@@ -90,10 +90,10 @@ impl OwnedGraph {
         }
     }
 
-    /// The same graph with its ops in another order, which must keep the dependencies.
+    /// Returns the graph with its ops in another order, which must keep the dependencies.
     ///
     /// # Panics
-    /// An op that the graph does not have.
+    /// The order has an op that the graph does not have.
     #[must_use]
     pub fn in_order(&self, order: &[OpId]) -> Self {
         let (ops, op_names, operands) = (Vec::new(), Vec::new(), Vec::new());
@@ -111,7 +111,7 @@ impl OwnedGraph {
         ordered
     }
 
-    /// The graph as planners take it, checked.
+    /// Checks the graph, and returns it for planners.
     ///
     /// # Errors
     /// The first defect found.

@@ -1,41 +1,40 @@
 //! Machines by name.
 //!
-//! Memory and link speeds are the vendors' figures and those of published experiments, with
-//! 10 µs per transfer. Chunks are 2 MiB, the smallest size that CUDA maps. Mapping one and setting
-//! its access rights takes about 40 µs by published measurements of CUDA's virtual memory
-//! calls, and unmapping takes about as long. These are orders of magnitude, the same for all
-//! machines.
+//! Memory and link speeds are figures of the vendors and of published experiments, with 10 µs per transfer.
+//! Chunks are 2 MiB, the smallest size that CUDA maps. Mapping one and setting its access rights takes about
+//! 40 µs by published measurements of CUDA's virtual memory calls, and unmapping takes about as long. These
+//! are orders of magnitude, the same for all machines.
 
 use planner_core::{Machine, MachineParameters};
 
-/// A machine with its name, as files hold it.
+/// A machine with its name, as in a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct OwnedMachine {
-    /// Name of the machine; plans refer to it.
+    /// The name of the machine, which plans refer to.
     pub name: String,
-    /// The machine. Its links have the speeds that plans are predicted with: those of copies in
-    /// both directions at once.
+    /// The machine. Plans are predicted with its link speeds, which are the speeds of copies in both
+    /// directions at once.
     pub machine: Machine,
-    /// The speeds to the device and to the host in bytes a second, each while the other direction
-    /// is idle; none where they are not known or are the same.
+    /// The speeds to the device and to the host in bytes per second, each while the other direction is idle;
+    /// `None` if they are not known or are equal to the machine's speeds.
     pub one_way_bytes_per_s: Option<[u64; 2]>,
 }
 
 impl OwnedMachine {
-    /// A machine with a name. The speeds of its links one way are not known.
+    /// Creates a machine with a name, without one-way speeds of its links.
     pub fn new(name: impl Into<String>, machine: Machine) -> Self {
         Self { name: name.into(), machine, one_way_bytes_per_s: None }
     }
 
-    /// The same name with another machine.
+    /// Keeps the name, and replaces the machine.
     #[must_use]
     pub fn with_machine(self, machine: Machine) -> Self {
         Self { machine, ..self }
     }
 
-    /// The same machine with the speeds to the device and to the host, each while the other direction
-    /// is idle.
+    /// Sets the speeds to the device and to the host in bytes per second, each while the other direction is
+    /// idle.
     #[must_use]
     pub fn with_one_way_bytes_per_s(self, one_way_bytes_per_s: Option<[u64; 2]>) -> Self {
         Self { one_way_bytes_per_s, ..self }
@@ -69,15 +68,15 @@ const H200_PCIE5: MachineParameters = V100_PCIE3
     .with_h2d_bytes_per_s(55_000_000_000)
     .with_d2h_bytes_per_s(55_000_000_000);
 
-/// The machine of SwapAdvisor's training: it prints 12 GB/s one way and 20 both ways.
+/// The machine of SwapAdvisor's training. The paper gives 12 GB/s one way and 20 GB/s both ways.
 const V100_PCIE3_244GB: MachineParameters = V100_PCIE3.with_host_bytes(244_000_000_000);
 
 const V100_PCIE3_DUPLEX: MachineParameters =
     V100_PCIE3_244GB.with_h2d_bytes_per_s(10_000_000_000).with_d2h_bytes_per_s(10_000_000_000);
 
-/// NVIDIA's specification: 24 GB, PCIe 4.0 x16, which is 31.5 GB/s each way before overheads;
-/// copies attain about 25. Its host is assumed: a workstation in which the states of 14 billion
-/// parameters in training fit.
+/// NVIDIA's specification: 24 GB, PCIe 4.0 x16, which is 31.5 GB/s each way before overheads; copies attain
+/// about 25. The host is an assumption: a workstation that fits the states of 14 billion parameters in
+/// training.
 const RTX_4090: MachineParameters = V100_PCIE3
     .with_device_bytes(24 << 30)
     .with_host_bytes(256_000_000_000)
@@ -167,7 +166,7 @@ const BUILTIN: [(&str, Machine, &str); 10] = [
     ),
 ];
 
-/// Returns the machine of that name.
+/// Returns the machine with this name.
 #[must_use]
 pub fn builtin(name: &str) -> Option<OwnedMachine> {
     all().map(|(machine, _)| machine).find(|machine| machine.name == name)

@@ -1,52 +1,52 @@
-//! A plan that owns its data and knows what it is for.
+//! A plan that owns its data, with the names of its graph and machine.
 
 use planner_core::plan::{ArenaPlacement, Pool, Prediction, Resident, Step};
 use planner_core::{Placements, Plan};
 
-/// A plan with the names of its graph and machine, as files hold it.
+/// A plan with the names of its graph and machine, as in a file.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct OwnedPlan {
-    /// Name of the graph that it runs.
+    /// Name of the graph.
     pub graph: String,
-    /// Name of the machine that it is for.
+    /// Name of the machine.
     pub machine: String,
-    /// Name of the strategy that made it.
+    /// Name of the strategy that made the plan.
     pub strategy: String,
     /// Device memory that arena and pools may take together.
     pub budget_bytes: u64,
     /// Size of the arena.
     pub arena_bytes: u64,
-    /// What lies in the arena.
+    /// The tensors in the arena, with their offsets.
     pub arena: Vec<ArenaPlacement>,
     /// The pools.
     pub pools: Vec<Pool>,
-    /// The pool of each tensor; empty when all are in pool 0.
+    /// The pool of each tensor; empty if all are in pool 0.
     pub tensor_pool: Vec<u32>,
-    /// The pool of each op's workspace; empty when all are in pool 0.
+    /// The pool of each op's workspace; empty if all are in pool 0.
     pub workspace_pool: Vec<u32>,
-    /// What is on the device when an iteration starts.
+    /// The tensors on the device when an iteration starts.
     pub resident_at_start: Vec<Resident>,
     /// The steps, in list order.
     pub steps: Vec<Step>,
     /// Fixed physical objects for every allocation.
     pub placements: Option<OwnedPlacements>,
-    /// What the plan promises.
+    /// The prediction of times and memory.
     pub predicted: Prediction,
 }
 
 /// The objects of every allocation; see [`Placements`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OwnedPlacements {
-    /// Iterations that they are given for before they repeat.
+    /// The number of iterations after which the objects repeat.
     pub iterations: u32,
-    /// Object numbers, one allocation after the other.
+    /// The object numbers, one allocation after the other.
     pub objects: Vec<u64>,
-    /// For each allocation, where its numbers end in `objects`.
+    /// For each allocation, the end of its numbers in `objects`.
     pub ends: Vec<u32>,
 }
 
 impl OwnedPlacements {
-    /// The placements as the core takes them.
+    /// The placements for the core.
     #[must_use]
     pub fn placements(&self) -> Placements<'_> {
         let Self { iterations, objects, ends } = self;
@@ -62,7 +62,7 @@ impl From<Placements<'_>> for OwnedPlacements {
 }
 
 impl OwnedPlan {
-    /// The plan as the core takes it. Nothing in it has been checked.
+    /// The plan for the core. Nothing in it is checked.
     #[must_use]
     pub fn plan(&self) -> Plan<'_> {
         Plan {

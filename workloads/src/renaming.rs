@@ -1,12 +1,11 @@
-//! Other names for the tensors and ops of a graph, from a file with a line for each:
-//! `name<TAB>new name`.
+//! New names for the tensors and ops of a graph, from a file with one line per name: `name<TAB>new name`.
 
 use crate::graph::OwnedGraph;
 use crate::shown::Shown;
 use std::collections::HashMap;
 use std::fmt;
 
-/// What is wrong with a line, counted from 1.
+/// An error in a line, counted from 1.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RenamingError {
     line: usize,
@@ -43,12 +42,11 @@ fn shown(name: &str) -> Shown<'_> {
     Shown::name(name)
 }
 
-/// Renames tensors and ops: all that have a name which the text lists. Empty lines are skipped.
-/// Names are replaced at once, so two may be exchanged. O(names + lines).
+/// Renames all tensors and ops whose name is in the text. Skips empty lines. Replaces all names at once, so
+/// the text can exchange two names. O(names + lines).
 ///
 /// # Errors
-/// The first line that is malformed, or else the first whose name nothing has. Then nothing is
-/// renamed.
+/// The first malformed line, or otherwise the first line with an unknown name. The graph is then unchanged.
 pub fn rename(graph: &mut OwnedGraph, text: &[u8]) -> Result<(), RenamingError> {
     let lines = lines(text)?;
     let mut unused: HashMap<&str, usize> =
@@ -67,7 +65,7 @@ pub fn rename(graph: &mut OwnedGraph, text: &[u8]) -> Result<(), RenamingError> 
     Ok(())
 }
 
-/// The number of each line and its new name, by the old one.
+/// Returns the number of each line and its new name, by the old name.
 fn lines(text: &[u8]) -> Result<HashMap<&str, (usize, &str)>, RenamingError> {
     let mut renamed: HashMap<&str, (usize, &str)> = HashMap::new();
     for (line, bytes) in (1..).zip(text.split(|&byte| byte == b'\n')) {

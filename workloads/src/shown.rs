@@ -1,20 +1,20 @@
-//! Text from files, arguments and devices, as a person gets to see it.
+//! Text from files, arguments and devices, made safe to display.
 
 use std::borrow::Cow;
 use std::fmt::{self, Write};
 use std::path::Path;
 
-/// Most characters of a name or a path.
+/// The most characters of a name or a path.
 const NAME_CHARS: usize = 120;
 
-/// Most characters of a message that quotes what it is about.
+/// The most characters of a message that quotes its subject.
 const MESSAGE_CHARS: usize = 400;
 
-/// Text of any origin on one short line. What a terminal would not draw is escaped (controls,
-/// line breaks, invisible characters and those that change the direction of writing), and the
-/// middle of long text is left out.
+/// Text of any origin on one short line. It escapes characters that a terminal would not draw (controls, line
+/// breaks, invisible characters and characters that change the direction of writing), and leaves out the
+/// middle of long text.
 ///
-/// `{:?}` adds quotation marks, and escapes those in the text.
+/// `{:?}` adds quotation marks, and escapes quotation marks in the text.
 #[derive(Clone)]
 pub struct Shown<'t> {
     text: Cow<'t, str>,
@@ -22,13 +22,13 @@ pub struct Shown<'t> {
 }
 
 impl<'t> Shown<'t> {
-    /// A name, or another value that stands in a sentence: at most 120 characters.
+    /// A name or another value in a sentence: at most 120 characters.
     #[must_use]
     pub fn name(text: impl Into<Cow<'t, str>>) -> Self {
         Self { text: text.into(), most_chars: NAME_CHARS }
     }
 
-    /// A path, cut as names are.
+    /// A path, with the limit of names.
     #[must_use]
     pub fn path(path: &'t (impl AsRef<Path> + ?Sized)) -> Self {
         Self::name(path.as_ref().to_string_lossy())
@@ -67,7 +67,7 @@ impl fmt::Debug for Shown<'_> {
     }
 }
 
-/// Returns the bytes of the first characters that fit once they are escaped.
+/// Returns the number of bytes of the first characters that fit after escaping.
 fn fitting(chars: impl Iterator<Item = char>, special: &[char], mut left: usize) -> usize {
     let fit = chars.take_while(|&c| {
         let width = if needs_escape(c, special) { c.escape_default().len() } else { 1 };
@@ -84,9 +84,9 @@ fn needs_escape(c: char, special: &[char]) -> bool {
     is_hidden(c) || special.contains(&c)
 }
 
-/// Whether a terminal or a page does not draw a character, or draws others differently for it:
-/// controls, line breaks, Unicode's `Default_Ignorable_Code_Point` (which has the controls of
-/// direction) and annotations, and what XML does not allow.
+/// Returns whether a terminal or a page does not draw a character, or draws other characters differently
+/// because of it: controls, line breaks, Unicode's `Default_Ignorable_Code_Point` (which includes the
+/// controls of direction), annotations, and characters that XML does not allow.
 #[must_use]
 pub fn is_hidden(c: char) -> bool {
     c.is_control()

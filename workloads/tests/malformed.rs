@@ -230,7 +230,7 @@ fn the_format_is_found_wherever_it_stands() {
         assert!(shown.starts_with(expected), "{text} gives {shown}");
     }
     let shown = read_graph(PLAN.as_bytes()).unwrap_err().to_string();
-    assert_eq!(shown, "format is spillway.plan.v1, and spillway.graph.v1 is expected here");
+    assert_eq!(shown, "format is spillway.plan.v1, but spillway.graph.v1 is expected here");
 }
 
 #[test]

@@ -1,11 +1,11 @@
-//! Turns a training step into the chain of layers that weight offloading takes.
+//! Turns a training step into a chain of layers for weight offloading.
 //!
-//! The forward pass ends after the last op that is the first to read a state. The rest
-//! is the backward pass. A layer ends wherever the forward pass hands on a single tensor. An op of the
-//! backward pass belongs to the lowest layer whose states, values or gradients it takes, so that
-//! a parameter is updated as soon as its gradient exists. States that several layers touch, or
-//! that the forward pass writes, stay on the device. The largest temporary need of a layer is
-//! reserved there too. The chain has the remaining memory. Chunks and latencies are not counted.
+//! The forward pass ends after the last op that is the first to read a state. The rest is the backward pass.
+//! A layer ends at each point where the forward pass hands on a single tensor. An op of the backward pass
+//! belongs to the lowest layer whose states, values or gradients it takes, so that a parameter is updated as
+//! soon as its gradient exists. States that several layers touch, or that the forward pass writes, stay on
+//! the device. The device also reserves the largest temporary need of a layer. The chain has the remaining
+//! memory. Chunks and latencies do not count.
 
 use planner_core::{Graph, GraphError, Kind, OpId, TensorId};
 use std::collections::BTreeSet;
@@ -13,21 +13,21 @@ use std::fmt;
 use workloads::chain::{Layer, OwnedChain};
 use workloads::{OwnedGraph, OwnedMachine};
 
-/// Why a graph is no chain of layers.
+/// The reason why a graph is not a chain of layers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum NoChain {
     /// The graph is malformed.
     Graph(GraphError),
-    /// Nothing that the forward pass reads is updated after it.
+    /// No op after the forward pass updates a state that the pass reads.
     NoTraining,
     /// The forward pass never hands on a single tensor.
     OneLayer,
-    /// The tensors that have to stay need more than the machine has.
+    /// The tensors that must stay need more memory than the device has.
     Memory {
-        /// What is needed.
+        /// The needed device memory.
         needed_bytes: u64,
-        /// What there is.
+        /// The memory of the device.
         device_bytes: u64,
     },
 }
@@ -36,12 +36,14 @@ impl fmt::Display for NoChain {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Graph(error) => error.fmt(f),
-            Self::NoTraining => f.write_str("no state is read and later updated: no training step"),
+            Self::NoTraining => {
+                f.write_str("the graph is not a training step: no state is read and later updated")
+            }
             Self::OneLayer => f.write_str("the forward pass never hands on a single tensor"),
             Self::Memory { needed_bytes, device_bytes } => write!(
                 f,
-                "what its layers need for a time, and what they share, take {needed_bytes} bytes of \
-                 {device_bytes}"
+                "the shared tensors and the largest temporary need of a layer take {needed_bytes} bytes \
+                 of {device_bytes}"
             ),
         }
     }
@@ -49,11 +51,12 @@ impl fmt::Display for NoChain {
 
 impl std::error::Error for NoChain {}
 
-/// The layers of a training step on a machine, in O(ops + operands) but for sets of layers.
-/// With `recompute`, a layer keeps only what it hands on, and its backward op runs it again.
+/// Returns the layers of a training step on a machine. O(ops + operands), apart from sets of layers. With
+/// `recompute`, a layer keeps only the tensors that it hands on, and its backward op includes the forward op
+/// again.
 ///
 /// # Errors
-/// The graph is no chain of layers, or the machine is too small for one.
+/// The graph is not a chain of layers, or the machine is too small for the chain.
 pub fn chain(
     owned: &OwnedGraph,
     on: &OwnedMachine,
@@ -104,7 +107,7 @@ fn turn(graph: &Graph<'_>) -> Result<usize, NoChain> {
         graph.writes(op).iter().for_each(|tensor| written_by[tensor.index()] = Some(op));
         for &tensor in graph.reads(op).iter().filter(|tensor| is_state(**tensor)) {
             let is_first = !std::mem::replace(&mut is_seen[tensor.index()], true);
-            // What is updated where it is first read is an optimizer's or a statistic.
+            // A state that its first reader also updates belongs to the optimizer, or is a statistic.
             if is_first && written_by[tensor.index()] != Some(op) {
                 turn = op.index() + 1;
             }
@@ -117,15 +120,15 @@ fn turn(graph: &Graph<'_>) -> Result<usize, NoChain> {
     }
 }
 
-/// How the forward pass falls into layers.
+/// The division of the forward pass into layers.
 struct Cuts {
     turn: usize,
     layers: usize,
-    /// Of each forward op.
+    /// The layer of each forward op.
     layer_of: Vec<usize>,
-    /// Of each temporary of the forward pass, the layer that last writes it there.
+    /// For each temporary of the forward pass, the layer that last writes it in this pass.
     written_in: Vec<Option<usize>>,
-    /// Whether the next layer reads it.
+    /// For each tensor, whether a later layer reads it in the forward pass.
     is_handed_on: Vec<bool>,
 }
 
@@ -140,7 +143,7 @@ impl Cuts {
                 last[tensor.index()] = op.index();
             }
         }
-        // Tensors that an op before reads or writes, and an op from here on.
+        // The change in the number of tensors that both an earlier op and an op from this position on touch.
         let mut crossing = vec![0isize; turn + 1];
         for (&first, &last) in first.iter().zip(&last).filter(|(first, last)| first < last) {
             crossing[first + 1] += 1;
@@ -168,10 +171,10 @@ impl Cuts {
         Self { turn, layers: layer + 1, layer_of, written_in, is_handed_on }
     }
 
-    /// The layer of each op, those of the backward pass included.
+    /// Returns the layer of each op, with the ops of the backward pass.
     fn assign(&self, graph: &Graph<'_>) -> Vec<usize> {
         let mut layer_of = self.layer_of.clone();
-        // The layer in which each value, state or gradient was last touched, if it is of one.
+        // For each value, state or gradient, the layer that last touched it, if it belongs to one layer.
         let mut touched_in = self.written_in.clone();
         self.own(graph, &mut touched_in);
         let mut is_gradient = vec![false; graph.tensors().len()];
@@ -196,8 +199,8 @@ impl Cuts {
         layer_of
     }
 
-    /// Notes the layer of each state and input that the forward pass touches in one alone. But
-    /// not where the backward pass touches it before that layer's turn, such as a table that the
+    /// Notes the layer of each state and input that the forward pass touches in only one layer. Skips a
+    /// tensor that the backward pass touches before the turn of that layer, such as a table that the
     /// embedding and the scores share.
     fn own(&self, graph: &Graph<'_>, touched_in: &mut [Option<usize>]) {
         let is_lasting = |tensor: &&TensorId| graph.tensor(**tensor).kind != Kind::Temporary;
@@ -208,8 +211,8 @@ impl Cuts {
                 is_shared[tensor.index()] |= before.is_some_and(|before| before != layer);
             }
         }
-        // The last op that takes a value which this layer or a later one does not hand on. Updates
-        // do not count: they take gradients, which the op that makes the loss may make as well.
+        // For each layer, the last op that takes a value which this layer or a later one does not hand on.
+        // Updates do not count: they take gradients, which the op of the loss may also make.
         let is_state = |tensor: &TensorId| graph.tensor(*tensor).kind == Kind::State;
         let updates = |op: &OpId| graph.writes(*op).iter().all(is_state);
         let mut last_use = vec![0; self.layers + 1];
@@ -248,7 +251,7 @@ struct Step<'s> {
 }
 
 impl Step<'_> {
-    /// Gives each layer its states; returns the bytes of those that have to stay.
+    /// Gives each layer its states. Returns the bytes of the states that must stay.
     fn states(&self, layers: &mut [Layer]) -> u64 {
         let tensors = self.graph.tensors().len();
         let mut touched_in = vec![BTreeSet::new(); tensors];
@@ -283,10 +286,11 @@ impl Step<'_> {
         shared_bytes
     }
 
-    /// Gives each layer what it keeps; returns the most that one needs for a time beside that.
+    /// Gives each layer the activations that it keeps. Returns the largest temporary need of a layer in
+    /// addition.
     fn activations(&self, layers: &mut [Layer]) -> u64 {
         let graph = self.graph;
-        // Forward in order; then backward, layer by layer.
+        // The forward pass in order, then the backward pass layer by layer.
         let mut order: Vec<_> = graph.op_ids().collect();
         order[self.turn..].sort_by_key(|op| usize::MAX - self.layer_of[op.index()]);
         let tensors = graph.tensors().len();
@@ -296,7 +300,8 @@ impl Step<'_> {
                 last[tensor.index()] = at;
             }
         }
-        // What layers do not hand on and still need: kept, or there again while a layer runs.
+        // Tensors that a layer does not hand on but needs later. It keeps them, or has them again while it
+        // runs backward.
         let mut again_bytes = vec![0; layers.len()];
         let mut is_counted = vec![false; tensors];
         for (at, layer) in self.cuts.written_in.iter().enumerate() {
@@ -321,18 +326,18 @@ impl Step<'_> {
     }
 }
 
-/// Temporaries while they are alive.
+/// The live temporaries.
 struct Passing {
-    /// Those that a layer keeps, or has again.
+    /// For each tensor, whether a layer keeps it or has it again.
     is_counted: Vec<bool>,
-    /// The position in the order at which each is last touched.
+    /// For each tensor, the position in the order of its last use.
     last: Vec<usize>,
     is_alive: Vec<bool>,
     bytes: u64,
 }
 
 impl Passing {
-    /// The bytes alive while the op at a position runs, with its workspace.
+    /// Returns the live bytes while the op at a position runs, with its workspace.
     fn run(&mut self, graph: &Graph<'_>, at: usize, op: OpId) -> u64 {
         let passes = |tensor: TensorId| graph.tensor(tensor).kind == Kind::Temporary;
         for &tensor in graph.operands_of(op).iter().filter(|&&tensor| passes(tensor)) {

@@ -100,7 +100,7 @@ fn a_trace_of_a_cpu_is_known() {
     assert!(import_with_report(&trace.json(Layout::Flat), None, Device::Cpu, "w").is_ok());
     let of_cpu = error(&trace, Device::Cuda);
     assert!(matches!(of_cpu, ImportError::OnlyCpu));
-    assert_eq!(of_cpu.to_string(), "the trace has tensors on the CPU alone");
+    assert_eq!(of_cpu.to_string(), "the trace has tensors only on the CPU");
     // Compiled, and on a CPU alone too.
     let mut trace = Trace::new();
     let inputs = args![t(1, [10]).on("cpu")];

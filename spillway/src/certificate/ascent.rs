@@ -1,20 +1,20 @@
-//! Prices that add up to more and more: the sum is concave in them.
+//! Gradient ascent on the sum of the prices, which is concave.
 
 use super::relaxed::{Point, Relaxed};
 
-/// How far the first and the last step go, relative to what prices usually are.
+/// Lengths of the first and the last step, relative to usual prices.
 const FIRST_STEP: f64 = 0.3;
 const LAST_STEP: f64 = 0.001;
 
-/// What is left at each step of the direction so far, and of the size of past changes.
+/// Decay in each step of the average direction and of the average size of past changes.
 const INERTIA: f64 = 0.9;
 const MEMORY: f64 = 0.99;
 
-/// Sizes below this count as this.
+/// The least size, which keeps divisors above zero.
 const LEAST: f64 = 1e-9;
 
-/// Climbs in a number of steps; none goes further than the one before. Each price moves as far as the
-/// others, however strongly the sum changes with it. `byte_ns` is what a byte usually costs. Returns the best
+/// Climbs in a number of steps, each at most as long as the step before. Every price moves about equally far,
+/// no matter how strongly the sum depends on it. `byte_ns` is the usual price of a byte. Returns the best
 /// prices on the way.
 pub(super) fn climb(
     relaxed: &mut Relaxed,
@@ -33,7 +33,7 @@ pub(super) fn climb(
         }
         let share = f64::from(step) / f64::from(steps);
         let rate = FIRST_STEP * (LAST_STEP / FIRST_STEP).powf(share);
-        // Early on, an average over the past is an average with zero.
+        // The averages start at zero, so early values are too small by this factor.
         let warm = |left: f64| 1.0 - left.powf(f64::from(step) + 1.0);
         let warmth = [warm(INERTIA), warm(MEMORY)];
         for ((point, change), trend) in at.iter_mut().zip(&change).zip(&mut trend) {
@@ -44,7 +44,7 @@ pub(super) fn climb(
     best
 }
 
-/// How the sum has changed with the prices of an interval.
+/// Averages of the past changes of the sum with the prices of an interval.
 #[derive(Clone, Copy, Default)]
 struct Trend {
     memory: f64,
@@ -60,7 +60,7 @@ impl Trend {
         let memory = change.memory * byte_ns;
         average(&mut self.memory, memory, INERTIA);
         average(&mut self.memory_size, memory * memory, MEMORY);
-        // Shares add up to one, so only differences count.
+        // Shares add up to one, so only their differences count.
         let mean = change.shares.iter().sum::<f64>() / 3.0;
         let shares = change.shares.map(|share| share - mean);
         for (past, now) in self.shares.iter_mut().zip(shares) {

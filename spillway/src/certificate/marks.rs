@@ -1,13 +1,13 @@
-//! Which ops are marks.
+//! The choice of ops that are marks.
 
 use planner_core::bounds::BoundOrder;
 use planner_core::{Graph, OpId};
 
-/// The most marks. The work grows with them, and more barely raise the bound.
+/// The most marks. More marks take more work and barely raise the bound.
 const MOST: usize = 24;
 
-/// Some ops that all plans run in one order: for the given order, of all; otherwise of a path of ops that
-/// depend on each other, the one that takes longest to compute. O(operands).
+/// Picks ops that all plans run in one order. For the given order, it picks from all ops. For any order, it
+/// picks from the path of dependent ops that takes longest to compute. O(operands).
 pub(super) fn marks(graph: &Graph<'_>, order: BoundOrder) -> Vec<OpId> {
     let path = match order {
         BoundOrder::Given => graph.op_ids().collect(),
@@ -30,12 +30,12 @@ fn longest_path(graph: &Graph<'_>) -> Vec<OpId> {
 
 /// The longest path to each op.
 struct Paths {
-    /// Its time, and one more for each op, so that ops without time count.
+    /// For each op, the length of the path in ns, plus 1 per op so that ops without time count.
     length: Vec<u128>,
     nearest: Vec<Option<OpId>>,
-    /// Of each tensor, the op with the longest path of those that wrote it last.
+    /// For each tensor, the last writer with the longest path.
     writer: Vec<Option<OpId>>,
-    /// And of those that read it since.
+    /// For each tensor, the reader since that write with the longest path.
     reader: Vec<Option<OpId>>,
 }
 
@@ -72,8 +72,8 @@ impl Paths {
     }
 }
 
-/// At most [`MOST`] ops of a path: of each of as many stretches of equal time and equal bytes, the op that
-/// holds most.
+/// Returns at most [`MOST`] ops of a path. Divides the path into stretches of equal time and equal bytes, and
+/// takes the op that holds most bytes from each stretch.
 fn thinned(graph: &Graph<'_>, path: &[OpId]) -> Vec<OpId> {
     let held_bytes = |op: OpId| -> u64 {
         let operands = graph.touches(op).map(|tensor| graph.tensor(tensor).bytes);

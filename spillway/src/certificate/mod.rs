@@ -1,7 +1,7 @@
 //! Certificates: prices that prove a bound on the period; see `docs/research/bounds.md`.
 //!
-//! How they are found does not matter to the bound: the core adds the prices up in exact
-//! arithmetic, and whoever reads them can do so again.
+//! The bound holds no matter how the prices were found: the core adds the prices up in exact arithmetic, and
+//! each reader of a certificate can repeat this.
 
 mod ascent;
 mod marks;
@@ -19,14 +19,14 @@ use planner_core::{Graph, Machine};
 use relaxed::{Point, Relaxed};
 use workloads::{OwnedCertificate, OwnedGraph, OwnedMachine, Shown};
 
-/// Work of the search: entries that are computed for a byte on its way. A second or less.
+/// Work of the search, in entries computed for the way of a byte. It takes a second or less.
 const WORK: usize = 40_000_000;
 
-/// Steps of the search.
+/// The least and the most steps of the search.
 const STEPS: std::ops::RangeInclusive<usize> = 40..=800;
 
-/// Finds a certificate that proves much of the plans with first launches in an order, with repeats or
-/// without.
+/// Finds a certificate with a long bound on the period of plans. `order` is the order of first launches in
+/// these plans, and `repeats` says whether they may repeat ops.
 ///
 /// # Errors
 /// [`Error::Graph`], [`Error::OutOfMemory`].
@@ -38,7 +38,7 @@ pub fn find(
 ) -> Result<OwnedCertificate, Error> {
     let graph = work.graph().map_err(|error| Error::graph(work, error))?;
     let marks = marks::marks(&graph, order);
-    // These charge compute alone.
+    // These prices charge only compute.
     let intervals = vec![Price::default(); marks.len() + 1];
     let mut certificate = OwnedCertificate {
         graph: work.name.clone(),
@@ -64,12 +64,12 @@ pub fn find(
     Ok(certificate)
 }
 
-/// Adds up what a certificate proves, and makes sure that it claims no more. Returns what it proves, in ns;
-/// see [`priced_period_ns`].
+/// Computes the bound that a certificate proves, and checks that the certificate claims no more. Returns the
+/// proved bound in ns; see [`priced_period_ns`].
 ///
 /// # Errors
-/// [`Error::Certificate`] if it is for something else, or claims more; [`Error::Graph`],
-/// [`Error::OutOfMemory`].
+/// [`Error::Certificate`] if the certificate is for another graph or machine, or claims more than it proves;
+/// [`Error::Graph`], [`Error::OutOfMemory`].
 pub fn prove(
     work: &OwnedGraph,
     machine: &OwnedMachine,
@@ -116,7 +116,7 @@ fn proved_ns(
     priced_period_ns(graph, machine, budget_bytes, &prices, &mut Scratch::new(&mut memory))
 }
 
-/// Prices that add up to much.
+/// Searches prices with a large sum.
 fn search(
     graph: &Graph<'_>,
     machine: &Machine,
@@ -129,13 +129,13 @@ fn search(
     let sums = WORK / relaxed.work().max(1);
     let start = best_cut(&mut relaxed, intervals, byte_ns, sums / 2);
     let steps = (sums / 2).clamp(*STEPS.start(), *STEPS.end());
-    // A byte that stays pays at some of the marks.
+    // A byte that stays pays the price of memory at some of the marks.
     let memory_ns = byte_ns * 5.0 / intervals as f64;
     let found = ascent::climb(&mut relaxed, start, memory_ns, steps as u32);
     Ok(found.iter().map(rounded).collect())
 }
 
-/// In whole numbers, so that shares add up to at most one.
+/// Rounds prices down to whole numbers, so that shares add up to at most one.
 fn rounded(point: &Point) -> Price {
     let whole = |number: f64| (number * ONE as f64) as u64;
     let upload = whole(point.shares[0]).min(ONE);
@@ -143,7 +143,7 @@ fn rounded(point: &Point) -> Price {
     Price { memory: whole(point.memory), upload, download }
 }
 
-/// The best prices for memory at one mark alone, with one resource charged before the mark and one
+/// Returns the best prices that charge memory only at one mark, one resource before the mark and one resource
 /// after it.
 fn best_cut(relaxed: &mut Relaxed, intervals: usize, byte_ns: f64, sums: usize) -> Vec<Point> {
     let [upload, download, compute] = [[1.0, 0.0, 0.0], [0.0, 1.0, 0.0], [0.0, 0.0, 1.0]];
@@ -160,7 +160,7 @@ fn best_cut(relaxed: &mut Relaxed, intervals: usize, byte_ns: f64, sums: usize) 
     let cuts = (sums / (2 * pairs.len())).clamp(1, intervals);
     for cut in (0..cuts).map(|cut| cut * intervals / cuts) {
         for [before, after] in pairs {
-            // What follows the second range is charged as the first one is.
+            // Intervals after the second range are charged like the first range.
             for end in [intervals, usize::midpoint(cut, intervals)] {
                 let point = |at| {
                     let memory = if at == cut { byte_ns } else { 0.0 };

@@ -1,4 +1,4 @@
-//! The sum that prices add up to, in floating point, and how it changes with them.
+//! The sum of the prices in floating point, and its derivatives.
 
 use crate::growth::buffer;
 use planner_core::bounds::priced::{PriceError, Prices, Visit, Visits, priced_scratch_words};
@@ -6,36 +6,36 @@ use planner_core::scratch::{Limits, Scratch};
 use planner_core::{Graph, Kind, Machine, OpId};
 use std::collections::{BTreeMap, HashMap};
 
-/// Prices of an interval, or the change of the sum with them.
+/// Prices of an interval, or the derivatives of the sum by these prices.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Point {
-    /// ns a byte.
+    /// The price of memory, in ns per byte.
     pub(super) memory: f64,
     /// Shares of the time of an interval: upload, download, launches.
     pub(super) shares: [f64; 3],
 }
 
-/// Bytes that take the same way whatever the prices.
+/// Bytes that take the same way for any prices.
 struct Group {
     visits: Vec<Visit>,
-    /// For each interval, whether its mark touches them.
+    /// For each interval, whether its mark touches the bytes.
     is_operand: Vec<bool>,
     is_input: bool,
-    /// For each visit, the time of a repeat for a byte, after it.
+    /// For each visit, the time in ns per byte of a repeat after it.
     again_ns: Vec<f64>,
     bytes: f64,
 }
 
-/// What the sum depends on beside the prices.
+/// The data of the sum besides the prices.
 pub(super) struct Relaxed {
     groups: Vec<Group>,
     /// Times of ops by the intervals in which they may run.
     launches: Vec<([usize; 2], f64)>,
-    /// For each interval, the bytes of its mark's operands and workspace, less the budget.
+    /// For each interval, the bytes of its mark's operands and workspace, minus the budget.
     spare: Vec<f64>,
-    /// ns a byte.
+    /// The upload and the download time, in ns per byte.
     link_ns: [f64; 2],
-    /// Where each byte came from, by position and visit.
+    /// The step of the cheapest way to each position and visit.
     steps: Vec<Step>,
 }
 
@@ -46,15 +46,16 @@ const HOST: usize = 2;
 const NOWHERE: usize = 3;
 const NEVER: f64 = f64::INFINITY;
 
-/// Where a byte came from.
+/// One step of the cheapest way of a byte.
 #[derive(Clone, Copy, Default)]
 struct Step {
-    /// For each of the four, the visit before brought it, rather than the interval before.
+    /// For each of the four places, whether the byte came by the visit before rather than from the interval
+    /// before.
     visited: [bool; 4],
-    /// Where it was before the visit after which it is here.
+    /// For each place after a visit, the place before the visit.
     from: [u8; 4],
     made_device: bool,
-    /// 0: it was there; else downloaded, uploaded, made again.
+    /// 0 if the byte was in both places already; 1 after a download, 2 after an upload, 3 after a repeat.
     both: u8,
     host: bool,
     nowhere: bool,
@@ -117,7 +118,7 @@ impl Relaxed {
         Ok(Self { groups, launches, spare, link_ns, steps: Vec::new() })
     }
 
-    /// How many entries a sum takes.
+    /// The number of entries that one sum computes.
     pub(super) fn work(&self) -> usize {
         let entries = |group: &Group| {
             let visits = group.visits.iter();
@@ -127,7 +128,7 @@ impl Relaxed {
         self.groups.iter().map(entries).sum()
     }
 
-    /// The sum, in ns. Adds its change with each price to `change`.
+    /// Returns the sum in ns, and sets `change` to its derivatives by the prices.
     pub(super) fn sum_ns(&mut self, prices: &[Point], change: &mut [Point]) -> f64 {
         change.fill(Point::default());
         let mut sum_ns = 0.0;
@@ -150,10 +151,10 @@ impl Relaxed {
     }
 }
 
-/// The part of the budget that all bytes together may take which are left out.
+/// The bytes that are left out take at most one part in this many of the budget.
 const LEFT_OUT: f64 = 2000.0;
 
-/// Many tensors are so small that all of them together matter little.
+/// Leaves out the smallest groups: many tensors are so small that all of them together matter little.
 fn leave_out_small(groups: &mut Vec<Group>, budget_bytes: u64) {
     groups.sort_by(|one, other| other.bytes.total_cmp(&one.bytes));
     let mut left = budget_bytes as f64 / LEFT_OUT;
@@ -173,7 +174,8 @@ struct Walk<'w> {
 }
 
 impl Walk<'_> {
-    /// The cheapest way of a byte, as in the core, and what it uses.
+    /// Returns the cost of the cheapest way of a byte, as in the core, and adds the resources on this way to
+    /// `change`.
     fn cheapest(&mut self, change: &mut [Point]) -> f64 {
         let group = self.group;
         let (visits, intervals) = (&group.visits, self.prices.len());
@@ -251,7 +253,7 @@ impl Walk<'_> {
         cost
     }
 
-    /// Walks back, and adds what each move uses.
+    /// Follows the way back, and adds the resources of each move to `change`.
     fn follow(
         &self,
         begin: usize,
@@ -305,7 +307,7 @@ impl Walk<'_> {
     }
 }
 
-/// Lets a byte move within an interval, and be made again.
+/// Applies the transfers and repeats within an interval.
 fn moves(row: &mut Bytes, upload: f64, download: f64, again: f64, step: &mut Step) {
     if row[NOWHERE] + again < row[DEVICE] {
         (row[DEVICE], step.made_device) = (row[NOWHERE] + again, true);
@@ -323,7 +325,7 @@ fn moves(row: &mut Bytes, upload: f64, download: f64, again: f64, step: &mut Ste
     }
 }
 
-/// What a visit leaves, and where each byte was before.
+/// Returns the costs after a visit, and the place before it for each place after it.
 fn visited(row: Bytes, kind: u32) -> (Bytes, [u8; 4]) {
     let least = |states: &[usize]| {
         let cheaper = |&&one: &&usize, &&other: &&usize| row[one].total_cmp(&row[other]);

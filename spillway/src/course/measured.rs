@@ -1,4 +1,4 @@
-//! The same steps as they ran on a device.
+//! The steps of a plan as measured on a device.
 
 use super::{Course, Span, positions};
 use crate::names::Names;
@@ -21,7 +21,7 @@ pub(crate) fn check(
         for (at, &[start_ns, end_ns]) in steps_ns.iter().enumerate() {
             let Some(iteration) = at.checked_div(positions.len()) else {
                 return Err(format!(
-                    "{} steps were measured on the {stream} stream, where the plan has none",
+                    "{} steps were measured on the {stream} stream, but the plan has no steps there",
                     steps_ns.len()
                 ));
             };
@@ -51,8 +51,8 @@ pub(crate) fn check(
 }
 
 impl Course {
-    /// The iterations of which all steps were measured. Memory is not measured. The times have
-    /// been checked.
+    /// Returns the iterations with times for all steps. The caller has checked the times. Memory is not
+    /// measured.
     pub(crate) fn measured(verified: &Verified<'_>, actual: &Actual) -> Self {
         let schedule = verified.schedule();
         let counts = schedule.stream_steps.map(|count| count as usize);
@@ -75,7 +75,7 @@ impl Course {
                 let [_, end_ns] = times(iteration, of, wait.index as usize);
                 Some((end_ns, (iteration, positions[of][wait.index as usize])))
             });
-            // What the stream was idle for has ended last, and while it was idle.
+            // The stream waited for the step that ended last while it was idle.
             let last = waits.max().filter(|&(end_ns, _)| end_ns > idle_from_ns);
             let idle_ns = start_ns.saturating_sub(idle_from_ns);
             let awaited = last.filter(|_| idle_ns > 0).map(|(_, awaited)| awaited);

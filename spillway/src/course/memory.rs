@@ -1,4 +1,4 @@
-//! What device memory holds over time.
+//! The contents of device memory over time.
 
 use super::Clock;
 use planner_core::pieces::Pieces;
@@ -6,10 +6,10 @@ use planner_core::timeline::PREDICTED_ITERATIONS;
 use planner_core::{Kind, Part, Step, TensorId, Verified};
 use std::ops::{Index, IndexMut, Range};
 
-/// What device memory is held for.
+/// The use of a part of device memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Content {
-    /// The arena, used or not.
+    /// The whole arena, with its unused bytes.
     Arena,
     /// States in pools.
     State,
@@ -19,12 +19,12 @@ pub(crate) enum Content {
     Temporary,
     /// Workspaces in pools.
     Workspace,
-    /// Bytes of objects that nothing fills.
+    /// Unused bytes of objects.
     Waste,
 }
 
 impl Content {
-    /// All, in the order in which they are stacked.
+    /// All contents, in the order in which a chart stacks them.
     pub(crate) const ALL: [Self; 6] =
         [Self::Arena, Self::State, Self::Input, Self::Temporary, Self::Workspace, Self::Waste];
 
@@ -37,12 +37,12 @@ impl Content {
     }
 }
 
-/// Bytes of device memory by what they are held for.
+/// Bytes of device memory by content.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Held([u64; Content::ALL.len()]);
 
 impl Held {
-    /// Objects, of which one thing fills some bytes.
+    /// Objects that hold `filled_bytes` of one content; the rest is waste.
     fn objects(content: Content, filled_bytes: u64, object_bytes: u64) -> Self {
         let mut held = Self::default();
         held[content] = filled_bytes;
@@ -50,7 +50,7 @@ impl Held {
         held
     }
 
-    /// All of it. No sum of what is held overflows.
+    /// The sum of all contents. It never overflows, since the plan is proved.
     pub(crate) fn sum_bytes(&self) -> u64 {
         self.0.iter().sum()
     }
@@ -84,8 +84,8 @@ struct Demand {
     frees: Held,
 }
 
-/// Follows the list to see what each step takes. It has been proved, so nothing is checked,
-/// and no sum of what is held can overflow.
+/// Follows the list to find the memory that each step takes. The list is proved, so the walk checks nothing,
+/// and no sum can overflow.
 struct Walk<'w> {
     verified: &'w Verified<'w>,
     pieces: &'w Pieces<'w>,
@@ -97,7 +97,7 @@ impl<'w> Walk<'w> {
         Self { verified, pieces, resident: vec![false; pieces.len()] }
     }
 
-    /// What is resident at start.
+    /// Takes the memory that is resident at the start.
     fn start(&mut self) -> Held {
         let mut held = Held::default();
         for entry in self.verified.plan().resident_at_start {
@@ -119,7 +119,7 @@ impl<'w> Walk<'w> {
         Held::objects(content, filled_bytes, objects * object_bytes)
     }
 
-    /// Makes pieces resident; what was not resident before.
+    /// Makes pieces resident. Returns the memory of the pieces that were not resident before.
     fn take(&mut self, tensor: TensorId, pieces: Range<usize>) -> Held {
         let mut taken = Held::default();
         for piece in pieces {
@@ -164,7 +164,8 @@ impl<'w> Walk<'w> {
     }
 }
 
-/// Memory over time: taken when a step starts, free when what an evict waits for has ended.
+/// Memory over time. A step takes memory when it starts. Evicted memory is free when the steps that the evict
+/// waits for have ended.
 pub(super) fn held(
     verified: &Verified<'_>,
     pieces: &Pieces<'_>,
@@ -175,7 +176,7 @@ pub(super) fn held(
     let mut start = walk.start();
     start[Content::Arena] = plan.arena_bytes;
     let demands: Vec<_> = plan.steps.iter().map(|step| walk.step(step)).collect();
-    // When, by which sign, and what.
+    // The time, the sign and the memory of each change.
     let mut changes: Vec<(u64, i128, Held)> = Vec::new();
     for iteration in 0..PREDICTED_ITERATIONS as usize {
         let entries = verified.schedule().of_iteration(iteration as u64);
@@ -195,7 +196,7 @@ pub(super) fn held(
     levels(start, &changes)
 }
 
-/// What is held from each time to the next, once all changes of that time are made.
+/// The memory held from each time to the next, after all changes at that time.
 fn levels(start: Held, changes: &[(u64, i128, Held)]) -> Vec<(u64, Held)> {
     let mut sums = start.0.map(i128::from);
     let mut levels = vec![(0, start)];

@@ -14,23 +14,23 @@ use std::fmt::Write;
 use std::ops::Range;
 
 pub(super) const WIDTH: f64 = 1180.0;
-/// Where the plot begins; left of it stand the labels.
+/// The left end of the plot. The labels are to the left of it.
 pub(super) const LEFT: f64 = 86.0;
 const RIGHT: f64 = WIDTH - 10.0;
 const LANE_TOP: f64 = 8.0;
 const MEMORY_TOP: f64 = 170.0;
 const MEMORY_BOTTOM: f64 = 348.0;
 pub(super) const HEIGHT: f64 = 374.0;
-/// Measured steps are drawn below the predicted ones, at this distance.
+/// The gap between predicted steps and the measured steps below them.
 const ACTUAL_GAP: f64 = 2.0;
 const ACTUAL_HEIGHT: f64 = 9.0;
-/// The size of names in bars, and how wide a bar is that has one.
+/// The font size of names in bars, and the least width of a bar with a name.
 const NAME: f64 = 10.0;
 const NAMED: f64 = 36.0;
-/// Steps narrower than this are drawn together with their neighbours.
+/// Steps narrower than this share one bar with their neighbours.
 const NARROW: f64 = 1.0;
 
-/// Where the streams are drawn, one below the other.
+/// The positions of the streams, one below the other.
 #[derive(Clone, Copy)]
 struct Lanes {
     height: f64,
@@ -38,7 +38,7 @@ struct Lanes {
 }
 
 impl Lanes {
-    /// All lanes fit above the memory.
+    /// Fits all lanes above the memory.
     fn of(proved: &Proved<'_>) -> Self {
         match proved.streams().count() {
             ..=3 => Self { height: 30.0, step: 46.0 },
@@ -51,38 +51,38 @@ impl Lanes {
     }
 }
 
-/// What is drawn, and where.
+/// The image under construction, and its scale.
 struct Canvas<'c> {
     proved: &'c Proved<'c>,
     window: Range<u64>,
-    /// The time from left to right, at least that of the window.
+    /// The time from left to right, at least the length of the window.
     length_ns: u64,
     lanes: Lanes,
     svg: String,
 }
 
-/// One or more steps that are drawn as one.
+/// One or more steps in one bar.
 struct Block<'b> {
     from: f64,
     to: f64,
     first: &'b Span,
     count: u64,
     busy_ns: u64,
-    /// Of that, repeats.
+    /// The part of this time that repeats take.
     repeat_ns: u64,
     numbers: Numbers,
 }
 
-/// What is drawn of a plan, before it has a size and colours.
+/// The drawing of a plan, without its size and colours.
 pub(super) struct Drawing {
-    /// The elements of an image, [`WIDTH`] by [`HEIGHT`].
+    /// The elements of the image, which has [`WIDTH`] by [`HEIGHT`] units.
     pub(super) svg: String,
-    /// The most that device memory holds of each content, what is stacked highest first.
+    /// The most bytes of each content in device memory, from the top of the stack to the bottom.
     pub(super) most_held: Vec<(Content, u64)>,
 }
 
 impl Drawing {
-    /// Draws one iteration, once under way; nothing where it takes no time.
+    /// Draws one iteration in the steady state. Returns `None` if it takes no time.
     pub(super) fn of(
         proved: &Proved<'_>,
         course: &Course,
@@ -113,7 +113,7 @@ impl Drawing {
     }
 }
 
-/// The image as a part of the page.
+/// Renders the image as a part of the page.
 pub(super) fn render(
     proved: &Proved<'_>,
     course: &Course,
@@ -150,7 +150,7 @@ pub(super) fn render(
 
 impl Canvas<'_> {
     fn draw(&mut self, arguments: std::fmt::Arguments<'_>) {
-        // A string takes every write.
+        // Writes to a string never fail.
         let _ = self.svg.write_fmt(arguments);
         self.svg.push('\n');
     }
@@ -189,11 +189,11 @@ impl Canvas<'_> {
         self.bars(course, stream, y, lane_height);
     }
 
-    /// Draws the steps of a stream, with their names where they are high enough.
+    /// Draws the steps of a stream, with their names if the bars are high enough.
     fn bars(&mut self, course: &Course, stream: Stream, y: f64, height: f64) {
         for (at, block) in self.blocks(course, stream).iter().enumerate() {
             let Block { from, to, .. } = *block;
-            // A bar of no width would not be seen at all.
+            // A bar without width would be invisible.
             let width = (to - from).max(0.3);
             let odd = if at % 2 == 1 { " odd" } else { "" };
             let (title, numbers) = (escape(&self.title(block)), &block.numbers);
@@ -273,7 +273,7 @@ impl Canvas<'_> {
     }
 }
 
-/// 1, 2 or 5 times a power of ten, at least as large.
+/// Rounds up to 1, 2 or 5 times a power of ten.
 pub(super) fn round_step(ns: u64) -> u64 {
     let mut power = 1u64;
     loop {
@@ -287,7 +287,7 @@ pub(super) fn round_step(ns: u64) -> u64 {
     }
 }
 
-/// The end of a long name says more than its start.
+/// Cuts off the start of a long name, since the end says more.
 fn shortened(name: &str, most_px: f64) -> String {
     let fits = |text: &str| width_px(text, NAME, false) <= most_px;
     if fits(name) {

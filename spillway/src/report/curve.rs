@@ -1,4 +1,4 @@
-//! The period over the budget, with the plan on it.
+//! The curve of the period over the budget, with the plan marked.
 
 use super::chart::round_step;
 use super::{Budgeted, escape};
@@ -12,7 +12,7 @@ const LEFT: f64 = 66.0;
 const RIGHT: f64 = WIDTH - 34.0;
 const TOP: f64 = 16.0;
 const BOTTOM: f64 = HEIGHT - 40.0;
-/// The grid has about this many gaps.
+/// The approximate number of gaps in the grid.
 const LINES: u64 = 4;
 
 /// The axes, from 0 to the largest budget, and from compute alone to the longest period.
@@ -33,7 +33,7 @@ impl Scale {
     }
 }
 
-/// The section; nothing where there is no curve.
+/// Renders the section, or an empty text if there is no curve.
 pub(super) fn render(curve: &[Budgeted], context: &Context, figures: &Figures) -> String {
     if curve.len() < 2 {
         return String::new();
@@ -48,11 +48,11 @@ pub(super) fn render(curve: &[Budgeted], context: &Context, figures: &Figures) -
     let scale = Scale {
         most_bytes: most(|point| point.budget_bytes),
         least_ns,
-        // Room above the longest, and a scale where all take as long as compute.
+        // Leaves room above the longest period, and keeps a scale if all periods equal compute.
         most_ns: most_ns.max(least_ns + 1.0) + 0.05 * (most_ns - least_ns).max(0.0),
     };
     let mut svg = grid(&scale, context, figures);
-    // A string takes every write.
+    // Writes to a string never fail.
     let _ = write!(svg, "<path class=\"curve\" d=\"");
     for (at, point) in points.iter().enumerate() {
         let (x, y) = (scale.x(point.budget_bytes), scale.y(point.period_ns));
@@ -76,17 +76,17 @@ pub(super) fn render(curve: &[Budgeted], context: &Context, figures: &Figures) -
     )
 }
 
-/// Lines at round shares of what is needed in-core, and at round multiples of compute.
+/// Draws lines at round shares of the memory needed in-core, and at round multiples of compute.
 fn grid(scale: &Scale, context: &Context, figures: &Figures) -> String {
     let mut svg = String::new();
     let in_core_bytes = context.in_core_peak_bytes;
-    // In thousandths, and in percent.
+    // In thousandths, then in percent.
     let most_share = scale.most_bytes * 1000.0 / in_core_bytes.max(1) as f64;
     let step = round_step((most_share as u64 / (LINES + 1)).max(1));
     for share in (0..=most_share as u64).step_by(step as usize) {
         let budget_bytes = (in_core_bytes as f64 * share as f64 / 1000.0) as u64;
         let (x, below) = (scale.x(budget_bytes), BOTTOM + 16.0);
-        // A string takes every write.
+        // Writes to a string never fail.
         let _ = writeln!(
             svg,
             "<line class=\"grid\" x1=\"{x:.1}\" x2=\"{x:.1}\" y1=\"{TOP}\" y2=\"{BOTTOM}\"/>\

@@ -1,4 +1,4 @@
-//! Where an iteration as it ran differs most from the prediction.
+//! The largest differences between measured iterations and the prediction.
 
 use super::search::Numbers;
 use super::{Measured, escape};
@@ -11,7 +11,7 @@ use workloads::Shown;
 /// Rows of the table.
 const ROWS: usize = 15;
 
-/// A step in one iteration, on average over some.
+/// A step in one iteration, averaged over several iterations.
 #[derive(Clone, Copy, Default)]
 struct Mean {
     count: u64,
@@ -19,7 +19,7 @@ struct Mean {
     stall_ns: u64,
 }
 
-/// What was predicted of a step, and what was measured.
+/// The predicted and the measured time of a step.
 struct Difference {
     step: usize,
     is_stall: bool,
@@ -33,7 +33,7 @@ impl Difference {
     }
 }
 
-/// The table.
+/// Renders the table.
 pub(super) fn render(proved: &Proved<'_>, course: &Course, measured: &Measured<'_>) -> String {
     let window = measured.course.steady_iteration();
     let (period_ns, predicted_ns) =
@@ -75,7 +75,8 @@ fn row(proved: &Proved<'_>, difference: &Difference) -> String {
     )
 }
 
-/// All steps and stalls that took another time than predicted, the largest difference first.
+/// Returns all steps and stalls whose measured time differs from the prediction, the largest difference
+/// first.
 fn differences(proved: &Proved<'_>, predicted: &Course, measured: &Course) -> Vec<Difference> {
     let steps = proved.verified.plan().steps.len();
     let (predicted, measured) = (means(predicted, steps), means(measured, steps));
@@ -96,7 +97,7 @@ fn differences(proved: &Proved<'_>, predicted: &Course, measured: &Course) -> Ve
         }));
     }
     all.retain(|difference| difference.ns() > 0);
-    // Equal ones stay in list order.
+    // Equal differences stay in list order.
     all.sort_by_key(|difference| std::cmp::Reverse(difference.ns()));
     all
 }

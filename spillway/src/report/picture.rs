@@ -1,4 +1,4 @@
-//! One iteration as an SVG image of its own.
+//! One iteration as a separate SVG image.
 
 use super::chart::{Drawing, HEIGHT, LEFT, WIDTH, memory};
 use super::{CHART_STYLE, escape, fitted, subtitle, width_px};
@@ -8,18 +8,18 @@ use crate::proof::Proved;
 use crate::units::{bytes, ratio, time};
 use workloads::Shown;
 
-/// What stands above the drawing.
+/// The height of the header above the drawing.
 const HEADER: f64 = 56.0;
-/// What stands below it, besides the rows of the legend.
+/// The height of the space below the drawing, without the rows of the legend.
 const FOOTER: f64 = 16.0;
 const LEGEND_ROW: f64 = 18.0;
 const MARGIN: f64 = 14.0;
-/// The sizes of text: of the title, of the line below it, and of all other.
+/// The font sizes of the title, of the line below it, and of all other text.
 const TITLE: f64 = 16.0;
 const SUBTITLE: f64 = 13.0;
 const TEXT: f64 = 11.0;
 
-/// The image.
+/// Renders the image.
 pub(crate) fn render(proved: &Proved<'_>, course: &Course, context: &Context) -> String {
     let figures = Figures::of(proved);
     let drawing = Drawing::of(proved, course, None);
@@ -58,8 +58,8 @@ pub(crate) fn render(proved: &Proved<'_>, course: &Course, context: &Context) ->
     )
 }
 
-/// The rules of the chart and those of a picture alone, with the colours of the light theme in
-/// them: outside of browsers, nothing knows variables.
+/// The rules of the chart and the additional rules of a picture, with the colours of the light theme in place
+/// of variables: only browsers support variables.
 fn style() -> String {
     let rules: String = CHART_STYLE
         .lines()
@@ -78,7 +78,7 @@ fn style() -> String {
     colours.fold(rules + &own, |rules, (variable, colour)| rules.replace(&variable, colour))
 }
 
-/// What the plan comes to.
+/// The line with the result of the plan.
 fn outcome(context: &Context, figures: &Figures) -> String {
     let slower = ratio(figures.period_ns, figures.compute_ns)
         .map_or_else(String::new, |ratio| format!(", {ratio:.2} × compute alone"));
@@ -86,7 +86,7 @@ fn outcome(context: &Context, figures: &Figures) -> String {
     format!("{needed} needed in-core; {} an iteration{slower}", time(figures.period_ns))
 }
 
-/// Coloured squares with what they stand for, and in how many rows.
+/// Returns the coloured squares of the legend with their labels, and the number of their rows.
 fn legend(entries: &[(&str, String)]) -> (String, f64) {
     let (mut x, mut row) = (LEFT, 0.0);
     let entry = |(class, label): &(&str, String)| {

@@ -1,5 +1,5 @@
-//! A search for ops and tensors by name. The page holds all names once; what is drawn refers to
-//! them by number, ops first, then tensors.
+//! A search for ops and tensors by name. The page holds each name once. Drawn elements refer to names by
+//! number, ops first, then tensors.
 
 use crate::proof::Proved;
 use planner_core::{Launched, OpId, Step, TensorId};
@@ -9,7 +9,7 @@ use workloads::{Shown, format};
 
 const SCRIPT: &str = include_str!("search.js");
 
-/// The numbers of the ops and tensors that something drawn is about.
+/// The numbers of the ops and tensors of a drawn element.
 #[derive(Debug)]
 pub(super) struct Numbers(BTreeSet<usize>);
 
@@ -22,8 +22,7 @@ impl Numbers {
         Self([proved.work.op_names.len() + tensor.index()].into())
     }
 
-    /// Those of a step by its list position; a launch is about all tensors that it reads or
-    /// writes.
+    /// Returns the numbers of the step at a list position. A launch has all tensors that it reads or writes.
     pub(super) fn of_step(proved: &Proved<'_>, step: usize) -> Self {
         match proved.verified.plan().steps[step] {
             Step::Prefetch(part) | Step::Offload(part) | Step::Evict(part) => {
@@ -47,7 +46,7 @@ impl Numbers {
     }
 }
 
-/// Separated by spaces.
+/// Writes the numbers separated by spaces.
 impl fmt::Display for Numbers {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (at, number) in self.0.iter().enumerate() {
@@ -58,12 +57,12 @@ impl fmt::Display for Numbers {
     }
 }
 
-/// The field. It is hidden where no script runs.
+/// The search field. It stays hidden without scripts.
 pub(super) const FIELD: &str = "<p id=\"search\" hidden=\"\"><label>Find an op or a tensor \
     <input id=\"find\" type=\"search\" autocomplete=\"off\"/></label> \
     <output id=\"found\"></output></p>\n";
 
-/// The names, and the script. Nothing in a name can end the element that it is in.
+/// The names and the script. Escapes the names, so that no name can end its element.
 pub(super) fn script(proved: &Proved<'_>) -> String {
     let names = proved.work.op_names.iter().chain(&proved.work.tensor_names);
     let names: Vec<_> = names.map(|name| Shown::name(name).to_string()).collect();

@@ -1,4 +1,4 @@
-//! What moves most, what the device waits for, and what runs again.
+//! Tables of the largest traffic, the longest stalls and the longest repeats.
 
 use super::escape;
 use super::search::Numbers;
@@ -9,10 +9,10 @@ use crate::units::{bytes, percent, time};
 use planner_core::{Kind, Launched, OpId, Step, TensorId};
 use workloads::Shown;
 
-/// Rows of a table.
+/// The most rows of a table.
 const ROWS: usize = 15;
 
-/// What one tensor moves in an iteration.
+/// The traffic of one tensor in an iteration.
 #[derive(Clone, Copy, Default)]
 struct Traffic {
     upload_bytes: u64,
@@ -25,7 +25,7 @@ impl Traffic {
     }
 }
 
-/// The tensors that move most.
+/// Renders the tensors that move most.
 pub(super) fn moved(proved: &Proved<'_>) -> String {
     let mut traffic = vec![Traffic::default(); proved.work.tensors.len()];
     for (step, &moved_bytes) in proved.verified.plan().steps.iter().zip(&proved.step_bytes) {
@@ -44,7 +44,7 @@ pub(super) fn moved(proved: &Proved<'_>) -> String {
     if moving.is_empty() {
         return "<p class=\"note\">Nothing moves.</p>".to_owned();
     }
-    // Equal ones stay in the order of their ids.
+    // Tensors with equal traffic stay in the order of their ids.
     moving.sort_by_key(|(_, traffic)| std::cmp::Reverse(traffic.sum_bytes()));
     let rows: String = moving.iter().take(ROWS).map(|&(id, t)| moved_row(proved, id, t)).collect();
     let all_bytes: u64 = moving.iter().map(|(_, traffic)| traffic.sum_bytes()).sum();
@@ -78,7 +78,7 @@ fn moved_row(proved: &Proved<'_>, id: TensorId, traffic: Traffic) -> String {
     )
 }
 
-/// The ops before which the device waits longest, and for what.
+/// Renders the ops with the longest waits before them, and the awaited steps.
 pub(super) fn stalls(proved: &Proved<'_>, course: &Course) -> String {
     let window = course.steady_iteration();
     let mut stalled: Vec<&Span> = course.stalled_within(&window).collect();
@@ -112,7 +112,7 @@ pub(super) fn stalls(proved: &Proved<'_>, course: &Course) -> String {
     )
 }
 
-/// The ops that take longest to run again; nothing where none does.
+/// Renders the ops with the longest repeats, or an empty text if there are no repeats.
 pub(super) fn repeats(proved: &Proved<'_>) -> String {
     let graph = proved.verified.graph();
     let mut times = vec![0u64; graph.ops().len()];

@@ -1,30 +1,30 @@
-//! The width of text in images, whose fonts are those of whoever looks at them.
+//! An estimate of the width of text in images: the fonts depend on the viewer's machine.
 
 use std::borrow::Cow;
 
-/// How much wider bold text is.
+/// The factor by which bold text is wider.
 const BOLD: f64 = 1.12;
 
-/// The width of a character in a wide sans-serif font, of its size.
+/// The width of a character in a wide sans-serif font, relative to the font size.
 const fn share(c: char) -> f64 {
     match c {
         '.' | ',' | ':' | ';' | '\'' | '|' | '!' | ' ' | 'i' | 'l' | 'j' | 't' | 'f' | 'r' => 0.42,
         'm' | 'w' | 'M' | 'W' | '…' | '@' | '%' | '×' | '≤' => 1.0,
         'A'..='Z' => 0.78,
-        // Most of these are of East Asia, and as wide as they are high.
+        // Most of these characters are East Asian, and as wide as they are high.
         '\u{1100}'.. => 1.0,
         _ => 0.65,
     }
 }
 
-/// The width that a text of a size takes at most, in usual fonts, in pixels.
+/// The largest width of a text of this font size in usual fonts, in pixels.
 #[must_use]
 pub fn width_px(text: &str, size_px: f64, is_bold: bool) -> f64 {
     let shares: f64 = text.chars().map(share).sum();
     shares * size_px * if is_bold { BOLD } else { 1.0 }
 }
 
-/// A text without its middle where the whole may be wider than there is room for.
+/// Cuts the middle out of a text that may be too wide for the available room.
 #[must_use]
 pub fn fitted(text: &str, size_px: f64, is_bold: bool, most_px: f64) -> Cow<'_, str> {
     let width_px = |text: &str| width_px(text, size_px, is_bold);
@@ -32,8 +32,7 @@ pub fn fitted(text: &str, size_px: f64, is_bold: bool, most_px: f64) -> Cow<'_, 
         return text.into();
     }
     let half_px = (most_px - width_px("…")) / 2.0;
-    // The end of the longest part from the start that fits into one half, and the start of the
-    // longest to the end.
+    // The end of the longest prefix that fits into one half, and the start of the longest suffix that does.
     let ends = text.char_indices().map(|(at, c)| at + c.len_utf8());
     let head = ends.take_while(|&end| width_px(&text[..end]) <= half_px).last().unwrap_or(0);
     let starts = text.char_indices().rev().map(|(at, _)| at);

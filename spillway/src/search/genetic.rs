@@ -1,12 +1,12 @@
 //! The published search: a genetic algorithm over orders of the ops and divisions of memory
 //! (SwapAdvisor, section 5).
 //!
-//! Every individual has its own random numbers, seeded by its position in the search, so the
-//! result does not depend on the number of threads. A limit in seconds makes the result depend on
-//! the speed of the machine; a limit in generations does not.
+//! Every individual has its own random numbers, seeded by its position in the search, so the result does not
+//! depend on the number of threads. With a limit in seconds, the result depends on the speed of the machine;
+//! with a limit in generations, it does not.
 //!
-//! As published, a simulation judges individuals, here the swap planner's own clock. The best
-//! individuals are lowered and timed, and the search returns the best plan by the timeline.
+//! As published, a simulation judges individuals: here, the clock of the swap planner. The search lowers and
+//! times the best individuals, and returns the best plan by the timeline.
 
 use super::judge::Judge;
 use super::order::{Dependencies, cross};
@@ -27,25 +27,25 @@ pub struct Settings {
     pub population: usize,
     /// The probability of each mutation.
     pub mutation: f64,
-    /// The factor of normalized times before the softmax of the selection: the larger it is,
-    /// the fewer bad individuals survive. 1 as published.
+    /// The factor on normalized times before the softmax of the selection. With a larger factor, fewer bad
+    /// individuals survive. The published factor is 1.
     pub selection: f64,
     /// The seed of the random numbers.
     pub seed: u64,
-    /// When to stop.
+    /// The limit of the search.
     pub limit: Limit,
-    /// How long ago a tensor must have been used to leave.
+    /// The least time since the last use of a tensor that may leave.
     pub threshold: Threshold,
-    /// Which class a size may belong to.
+    /// The classes that a size may belong to.
     pub mapping: Mapping,
-    /// Whether orders are searched; otherwise all individuals have the order of the first.
+    /// Whether to search orders; otherwise all individuals have the order of the first.
     pub orders: bool,
-    /// Whether divisions of memory are searched; otherwise all individuals have that of the first.
+    /// Whether to search divisions of memory; otherwise all individuals have the division of the first.
     pub divisions: bool,
 }
 
 impl Settings {
-    /// As published: 144 individuals, mutations with 10 %.
+    /// The published parameters: 144 individuals, and a probability of 10 % for each mutation.
     pub const PUBLISHED: Self = Self {
         population: 144,
         mutation: 0.1,
@@ -65,35 +65,35 @@ impl Default for Settings {
     }
 }
 
-/// The survivors of one generation, by the planner's own clock.
+/// The survivors of one generation. Periods are by the clock of the planner.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Generation {
-    /// When it was selected, from the start of the search.
+    /// The time of the selection since the start of the search.
     pub seconds: f64,
-    /// Individuals that have been judged so far.
+    /// The number of individuals judged so far.
     pub evaluations: u64,
-    /// The least period among them.
+    /// The least period.
     pub best_ns: u64,
-    /// The mean period of those that have a plan.
+    /// The mean period of the survivors with a plan.
     pub mean_ns: u64,
-    /// The longest period of those that have a plan.
+    /// The longest period of the survivors with a plan.
     pub worst_ns: u64,
 }
 
 /// The result of a search.
 #[derive(Clone, Debug)]
 pub struct Found {
-    /// The best plan seen.
+    /// The best plan found.
     pub plan: OwnedPlan,
-    /// Its order: the given op at each position.
+    /// The order of the plan: the id of the given op at each position.
     pub order: Vec<u32>,
-    /// Its division of memory.
+    /// The division of memory of the plan.
     pub division: Division,
-    /// Individuals that were judged.
+    /// The number of individuals judged.
     pub evaluations: u64,
-    /// How long it took.
+    /// The time of the search.
     pub seconds: f64,
-    /// Every generation, the random first one included.
+    /// All generations, with the random first one.
     pub generations: Vec<Generation>,
 }
 
@@ -101,11 +101,11 @@ pub struct Found {
 struct Individual {
     order: Vec<u32>,
     division: Division,
-    /// The period by the planner's own clock; [`UNKNOWN`] without a plan.
+    /// The period by the clock of the planner; [`UNKNOWN`] without a plan.
     period_ns: u64,
 }
 
-/// Not judged, or there is no plan.
+/// The period of an individual that is not judged or has no plan.
 const UNKNOWN: u64 = u64::MAX;
 
 struct Search<'s, 'r> {
@@ -117,16 +117,16 @@ struct Search<'s, 'r> {
     started: Instant,
     evaluations: u64,
     generation: u64,
-    /// The least period of all individuals, by the planner's own clock.
+    /// The least period of all individuals by the clock of the planner.
     least_ns: u64,
-    /// The best plan by the timeline, of those that were the best by the clock when judged.
+    /// The best plan by the timeline, among the individuals that were the best by the clock when judged.
     best: Option<(OwnedPlan, Individual)>,
 }
 
 /// Searches, on all threads of the current pool.
 ///
 /// # Errors
-/// There is no plan for any individual seen: why there is none for the first.
+/// No individual has a plan. The error is that of the first individual.
 pub fn search(
     request: &Request<'_>,
     settings: &Settings,
@@ -172,10 +172,10 @@ pub fn search(
     Ok(Found { plan, order, division, evaluations: search.evaluations, seconds, generations })
 }
 
-/// Plans again with a result, in classes that fit this budget.
+/// Plans again with the result of a search, in classes that fit this budget.
 ///
 /// # Errors
-/// Those of the swap planner.
+/// The errors of the swap planner.
 pub fn plan_again(
     request: &Request<'_>,
     settings: &Settings,
@@ -210,7 +210,7 @@ impl Search<'_, '_> {
         (0..self.settings.population.max(2)).map(individual).collect()
     }
 
-    /// Judges new individuals. Once time is up, the rest get no plan.
+    /// Judges new individuals. After the time limit, the remaining ones get no plan.
     fn judge(&mut self, mut population: Vec<Individual>, watch: &Watch<'_>) -> Vec<Individual> {
         let Self { request, settings, sizes, started, .. } = self;
         let (started, limit) = (*started, settings.limit);
@@ -246,8 +246,9 @@ impl Search<'_, '_> {
         Ok((plan, individual))
     }
 
-    /// Draws survivors, with a probability that falls with the period relative to the best: without
-    /// replacement, by the largest of `log(u) / weight` (Efraimidis & Spirakis, 2006).
+    /// Draws survivors without replacement, with a probability that falls with the period relative to the
+    /// best. The survivors are the individuals with the largest `log(u) / weight` (Efraimidis & Spirakis,
+    /// 2006).
     fn select(&self, population: Vec<Individual>) -> Vec<Individual> {
         let survivors = self.settings.population.max(2);
         let best_ns = self.least_ns.max(1) as f64;
@@ -265,7 +266,7 @@ impl Search<'_, '_> {
         keyed.into_iter().take(survivors).map(|(_, individual)| individual).collect()
     }
 
-    /// Adds children: the two orders and two divisions of each pair of parents make four.
+    /// Adds four children for each pair of parents: each of two orders with each of two divisions.
     fn breed(&self, population: Vec<Individual>) -> Vec<Individual> {
         let mut parents: Vec<usize> = (0..population.len()).collect();
         let rng = &mut self.rng(usize::MAX >> 34);

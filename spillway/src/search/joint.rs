@@ -1,11 +1,11 @@
-//! Searches orders only, since chunks make size classes unnecessary. `auto` judges each order.
-//! This goes beyond the published search.
+//! A search over orders only, since chunks make size classes unnecessary. `auto` judges each order. This
+//! search goes beyond the published one.
 //!
-//! The first list of `auto` that fits judges an order cheaply. The search starts from the best of
-//! several orders and moves blocks of ops, several candidates at a time. It keeps the best candidate
-//! if that is no worse or, early in the search, slightly worse (simulated annealing).
-//! At the end `auto` plans with full effort in the best orders, the given order and an order of its
-//! own; the best plan wins.
+//! The first list of `auto` that fits judges an order cheaply. The search starts from the best of several
+//! orders and moves blocks of ops, several candidates at a time. It keeps the best candidate if it is no
+//! worse than the current order or, early in the search, slightly worse (simulated annealing). At the end,
+//! `auto` plans with full effort in the best orders, the given order and an order of its own; the best plan
+//! wins.
 
 use super::judge::{Cost, IMPOSSIBLE};
 use super::order::Dependencies;
@@ -18,18 +18,18 @@ use rand_chacha::ChaCha8Rng;
 use std::time::Instant;
 use workloads::OwnedPlan;
 
-/// How to search.
+/// The parameters of the search.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct JointSettings {
     /// The seed of the random numbers.
     pub seed: u64,
-    /// When to stop. Planning with full effort at the end takes part of the time.
+    /// The limit of the search. Planning with full effort at the end takes a part of the time.
     pub limit: Limit,
     /// Whether plans launch ops again.
     pub repeats: Repeats,
 }
 
-/// How long to search if no limit is given.
+/// The time of a search without a given limit, in seconds.
 pub(crate) const SECONDS: f64 = 20.0;
 
 impl Default for JointSettings {
@@ -45,13 +45,13 @@ pub(crate) fn judge() -> Strategy {
 }
 
 impl JointSettings {
-    /// Takes the first list that fits, in the current order.
+    /// The strategy that takes the first list that fits, in the current order.
     const fn quick(&self) -> Strategy {
         let Self { repeats, .. } = *self;
         Strategy::Auto(Auto { effort: Some(0), order: Order::Given, repeats, host: Host::Allowed })
     }
 
-    /// Plans with full effort, in the current order.
+    /// The strategy that plans with full effort, in the current order.
     const fn thorough(&self) -> Strategy {
         let Self { repeats, .. } = *self;
         Strategy::Auto(Auto { effort: None, order: Order::Given, repeats, host: Host::Allowed })
@@ -61,28 +61,27 @@ impl JointSettings {
 /// The result of a search.
 #[derive(Clone, Debug)]
 pub struct JointFound {
-    /// The best plan seen.
+    /// The best plan found.
     pub plan: OwnedPlan,
-    /// Its order: the id of the given op at each position.
+    /// The order of the plan: the id of the given op at each position.
     pub order: Vec<u32>,
-    /// Orders that were judged.
+    /// The number of orders judged.
     pub evaluations: u64,
-    /// How long it took.
+    /// The time of the search.
     pub seconds: f64,
 }
 
-/// Candidates of a round, independent of the number of threads, so that any number of threads finds
-/// the same; enough to keep as many busy.
+/// Candidates in a round. This number does not depend on the number of threads, so the result does not
+/// either. It keeps this many threads busy.
 const CANDIDATES: usize = 8;
 
-/// The share of the time after which no more orders are judged: planning with full effort takes
-/// the rest.
+/// The share of the time in which the search judges orders. Planning with full effort takes the rest.
 const JUDGING: f64 = 0.6;
 
-/// Plans with full effort in an order that was found before.
+/// Plans with full effort in an order from an earlier search.
 ///
 /// # Errors
-/// Those of `auto`.
+/// The errors of `auto`.
 pub fn plan_again(
     request: &Request<'_>,
     settings: &JointSettings,
@@ -94,7 +93,7 @@ pub fn plan_again(
 /// Searches, on all threads of the current pool.
 ///
 /// # Errors
-/// Those of `auto`, in the given order.
+/// The errors of `auto` in the given order.
 pub fn search(
     request: &Request<'_>,
     settings: &JointSettings,
@@ -160,7 +159,7 @@ impl Search<'_, '_> {
         candidates
     }
 
-    /// Returns the best plan in the two best orders, the given one, and the one that `auto` chooses.
+    /// Returns the best plan in the two best orders, the given order, and the order that `auto` chooses.
     fn plan_thoroughly(
         &self,
         ranked: &[Candidate],
@@ -180,7 +179,7 @@ impl Search<'_, '_> {
         let (_, planned) = rayon::join(each, || super::plan_in(self.request, &given, free));
         let found = |order, plan| JointFound { plan, order, evaluations: 0, seconds: 0.0 };
         let tried = tried.into_iter().filter_map(|(order, plan)| Some(found(order, plan?)));
-        // Of equals, the first.
+        // The first of equal plans wins.
         match (tried.min_by_key(JointFound::cost), planned) {
             (Some(best), Ok(plan)) if cost(&plan) >= best.cost() => Ok(best),
             (Some(best), Err(_)) => Ok(best),
@@ -188,7 +187,7 @@ impl Search<'_, '_> {
         }
     }
 
-    /// Moves blocks of ops until time is up. Returns the best order seen.
+    /// Moves blocks of ops until the time is up. Returns the best order found.
     fn improve(
         &mut self,
         dependencies: &Dependencies,
@@ -215,7 +214,7 @@ impl Search<'_, '_> {
             let Some(least) = candidates.into_iter().min_by_key(|candidate| candidate.cost) else {
                 break;
             };
-            // Accepts slightly worse orders, less and less so.
+            // Accepts slightly worse orders, with a margin that shrinks from round to round.
             let margin = current.cost.0 / (500 + 20 * rounds);
             if least.cost.0 <= current.cost.0.saturating_add(margin) {
                 current = least;
@@ -252,8 +251,8 @@ impl<'d> Moves<'d> {
         Self { dependencies, before, position: vec![0; ops] }
     }
 
-    /// Returns the order with one block of ops moved: earlier, to after the last op that any of them
-    /// waits for, or later, to before the first that waits for any of them, or part of the way.
+    /// Returns the order with one block of ops moved. The block can move earlier, up to the last op that it
+    /// waits for, or later, up to the first op that waits for it.
     fn moved(&mut self, order: &[u32], rng: &mut ChaCha8Rng) -> Vec<u32> {
         (0u32..).zip(order).for_each(|(at, &op)| self.position[op as usize] = at);
         let mut moved = order.to_vec();
@@ -279,7 +278,7 @@ impl<'d> Moves<'d> {
         moved
     }
 
-    /// The positions between which a block can lie.
+    /// Returns the first and the last position that a block can move to.
     fn reach(&self, order: &[u32], from: usize, to: usize) -> (usize, usize) {
         let (mut first, mut last) = (0, order.len());
         for &op in &order[from..to] {

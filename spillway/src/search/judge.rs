@@ -1,4 +1,4 @@
-//! Judges individuals: plans and times each, in buffers that are kept from one to the next.
+//! Judges individuals: plans and times each in buffers that the next one reuses.
 
 use super::pool::{Division, Sizes};
 use crate::planning;
@@ -11,13 +11,13 @@ use planner_core::scratch::Scratch;
 use planner_core::{Graph, Launched, Plan};
 use workloads::OwnedPlan;
 
-/// How good a plan is: its period, and the bytes that it moves.
+/// The cost of a plan: its period, and the bytes that it moves.
 pub(crate) type Cost = (u64, u64);
 
-/// No plan.
+/// The cost without a plan.
 pub(crate) const IMPOSSIBLE: Cost = (u64::MAX, u64::MAX);
 
-/// Buffers to judge one individual after another without allocation.
+/// Buffers that judge one individual after another without allocation.
 #[derive(Debug, Default)]
 pub(crate) struct Judge {
     ops: Vec<Op>,
@@ -28,7 +28,7 @@ pub(crate) struct Judge {
     plans: planning::Buffers,
 }
 
-/// A graph in another order of its ops.
+/// Returns a graph with its ops in another order.
 fn arrange<'a>(
     graph: &Graph<'a>,
     order: &[u32],
@@ -52,7 +52,7 @@ fn cost(plan: Result<Plan<'_>, PlanningError>) -> Cost {
     plan.map_or(IMPOSSIBLE, |plan| plan.predicted.cost())
 }
 
-/// A plan whose ops are named as in the order's graph, with the names of the given one.
+/// Translates the ids of ops in a plan for the ordered graph to their ids in the given graph.
 fn named(plan: Result<Plan<'_>, PlanningError>, order: &[u32]) -> Result<OwnedPlan, PlanningError> {
     let mut plan = OwnedPlan::from(&plan?);
     for step in &mut plan.steps {
@@ -68,7 +68,7 @@ fn named(plan: Result<Plan<'_>, PlanningError>, order: &[u32]) -> Result<OwnedPl
 }
 
 impl Judge {
-    /// Judges an order and a division of memory by the swap planner's own clock.
+    /// Judges an order and a division of memory by the clock of the swap planner.
     pub(crate) fn swap(
         &mut self,
         request: &Request<'_>,
@@ -83,7 +83,7 @@ impl Judge {
         .unwrap_or(u64::MAX)
     }
 
-    /// The plan itself.
+    /// Returns the plan for which the function above returns only the cost.
     pub(crate) fn swap_plan(
         &mut self,
         request: &Request<'_>,
@@ -126,7 +126,7 @@ impl Judge {
         self.with_order(request, order, strategy, |made| cost(made.map(|made| made.plan)))
     }
 
-    /// The plan itself.
+    /// Returns the plan for which the function above returns only the cost.
     pub(crate) fn order_plan(
         &mut self,
         request: &Request<'_>,
@@ -168,7 +168,7 @@ mod tests {
     use rand_chacha::ChaCha8Rng;
     use zoo::models;
 
-    /// Returns nothing if memory is too small.
+    /// Checks that the estimate and the plan agree on whether memory is too small.
     fn has_a_plan(request: &Request<'_>, rng: &mut ChaCha8Rng) -> Result<(), String> {
         let order = Dependencies::new(request.graph).random(rng);
         let sizes = Sizes::new(request, Mapping::Consecutive);
@@ -205,8 +205,8 @@ mod tests {
         }
     }
 
-    /// In more ops than random graphs have, what leaves may still be there when others have
-    /// made enough space for it to come back.
+    /// With more ops than random graphs have, a leaving tensor may still be on the device when other tensors
+    /// have made enough space for it to come back.
     #[test]
     fn every_individual_of_a_recurrent_network_has_a_plan() {
         let work = models::generate("brnn:batch=8,layers=2,steps=12,width=128").unwrap();

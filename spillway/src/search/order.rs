@@ -1,4 +1,4 @@
-//! Orders of ops that keep all dependencies, and how they are varied (section 5.2).
+//! Orders of ops that keep all dependencies, and their variation (section 5.2).
 
 use planner_core::Graph;
 use rand::RngExt;
@@ -6,7 +6,8 @@ use rand_chacha::ChaCha8Rng;
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-/// The dependencies between ops: reads wait for writes, and writes wait for both, of the same tensor.
+/// The dependencies between ops on the same tensor: reads wait for writes, and writes wait for reads and
+/// writes.
 #[derive(Clone, Debug)]
 pub struct Dependencies {
     /// The first entry of each op in `followers`, then the number of entries.
@@ -58,7 +59,7 @@ impl Dependencies {
         &self.followers[from..to]
     }
 
-    /// Returns whether an order has every op once, after all ops that it waits for.
+    /// Returns whether an order has every op once, each after all ops that it waits for.
     #[must_use]
     pub fn keeps(&self, order: &[u32]) -> bool {
         let mut position = vec![u32::MAX; self.waits.len()];
@@ -81,8 +82,8 @@ impl Dependencies {
         self.mutate(&given, 1.0, rng)
     }
 
-    /// Schedules the ops: with a probability, a random ready op runs next, otherwise the
-    /// ready op that is first in the order. O(ops × log + dependencies).
+    /// Schedules the ops. With a probability, a random ready op runs next; otherwise the ready op that is
+    /// first in the order. O(ops × log ops + dependencies).
     #[must_use]
     pub fn mutate(&self, order: &[u32], probability: f64, rng: &mut ChaCha8Rng) -> Vec<u32> {
         let mut position = vec![0; order.len()];
@@ -108,12 +109,12 @@ impl Dependencies {
     }
 }
 
-/// The ops that may run next. Gives a random one, or the first.
+/// The ops that may run next. Returns a random one, or the first in the order.
 struct Ready {
     ops: Vec<u32>,
     /// The position of each op in `ops`, or `OUT`.
     position_of: Vec<u32>,
-    /// By position; entries of taken ops stay.
+    /// The ready ops by position in the order. Entries of taken ops stay in the heap.
     first: BinaryHeap<Reverse<u32>>,
 }
 
@@ -155,8 +156,8 @@ impl Ready {
     }
 }
 
-/// Returns two children: the first `point` ops of one parent, then the rest in the order they have
-/// in the other. Both keep the dependencies that both parents keep.
+/// Returns two children. Each takes the first `point` ops of one parent, then the other ops in the order of
+/// the other parent. Both children keep the dependencies that both parents keep.
 #[must_use]
 pub fn cross(one: &[u32], other: &[u32], point: usize) -> [Vec<u32>; 2] {
     let child = |head: &[u32], rest: &[u32]| {

@@ -1,5 +1,5 @@
-//! Searches as planners. With fixed objects, the result of one search is planned again in smaller
-//! budgets.
+//! Searches as planners. With fixed objects, a planner searches once, then plans again in smaller budgets
+//! with the result of the search.
 
 use super::{genetic, joint};
 use crate::placing;
@@ -43,7 +43,7 @@ impl Planner for joint::JointSettings {
 }
 
 impl joint::JointSettings {
-    /// Searches until a bound is reached at the latest.
+    /// Searches until the limit, or until the plan reaches a bound.
     fn search(
         &self,
         request: &Request<'_>,
@@ -86,7 +86,7 @@ impl Planner for genetic::Settings {
 }
 
 impl genetic::Settings {
-    /// Searches until a bound is reached at the latest.
+    /// Searches until the limit, or until the plan reaches a bound.
     fn search(
         &self,
         request: &Request<'_>,
@@ -97,7 +97,8 @@ impl genetic::Settings {
     }
 }
 
-/// Searches once. In the smaller budgets that fixed objects ask for, plans what was found `again`.
+/// Searches once. For the smaller budgets that fixed objects need, calls `again` with the result of the
+/// search.
 fn placed<F>(
     request: &Request<'_>,
     mut search: impl FnMut(&Request<'_>) -> Result<F, PlanningError>,
@@ -111,7 +112,7 @@ fn placed<F>(
     })
 }
 
-/// A period that no order can beat.
+/// Returns a lower bound on the period in any order.
 fn bound_ns(request: &Request<'_>, repeats: Repeats) -> u64 {
     let Request { graph, machine, budget_bytes } = *request;
     let bound_ns = match repeats {

@@ -1,4 +1,4 @@
-//! How memory is divided: the second half of a chromosome, and how it is varied (section 5.3).
+//! Divisions of memory, the second half of a chromosome, and their variation (section 5.3).
 
 use crate::swapping::{self, OwnedClasses};
 use planner_core::plan::Pool;
@@ -8,25 +8,25 @@ use rand::RngExt;
 use rand_chacha::ChaCha8Rng;
 use rand_distr::{Distribution, Normal};
 
-/// Draws of a random division before it is taken as it is.
+/// The most draws of a random division. The search takes the last one even if it does not suffice.
 const DRAWS: usize = 64;
 
 /// The classes that a size may belong to.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Mapping {
-    /// That of the size before it, or the next one, as published.
+    /// The class of the size before it, or the next class, as published.
     #[default]
     Consecutive,
-    /// Any.
+    /// Any class.
     Free,
 }
 
-/// The sizes of a graph, and how many tensors use each.
+/// The sizes in a graph, and the number of tensors and workspaces of each.
 #[derive(Clone, Debug)]
 pub struct Sizes {
-    /// Ascending, each once: the published `TS`.
+    /// All sizes in ascending order, each once: the published `TS`.
     pub bytes: Vec<u64>,
-    /// Tensors and workspaces of each size.
+    /// The number of tensors and workspaces of each size.
     pub users: Vec<u64>,
     budget_bytes: u64,
     mapping: Mapping,
@@ -35,21 +35,21 @@ pub struct Sizes {
 /// A division of memory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Division {
-    /// The class of each size, from 0 (published from 1): `CLS`.
+    /// The class of each size, counted from 0 (in the paper from 1): the published `CLS`.
     pub class: Vec<u32>,
-    /// Objects of each class: `CNT`.
+    /// The number of objects of each class: the published `CNT`.
     pub count: Vec<u64>,
 }
 
 impl Division {
-    /// The objects of each size's class: the published extended `CNT`.
+    /// The number of objects in the class of each size: the published extended `CNT`.
     fn extended(&self) -> Vec<u64> {
         self.class.iter().map(|&class| self.count[class as usize]).collect()
     }
 }
 
 impl Sizes {
-    /// Those of a graph.
+    /// Returns the sizes in a graph.
     #[must_use]
     pub fn new(request: &Request<'_>, mapping: Mapping) -> Self {
         let bytes = swapping::sizes(request.graph);
@@ -62,7 +62,7 @@ impl Sizes {
         Self { bytes, users, budget_bytes: request.budget_bytes, mapping }
     }
 
-    /// The size of each class's objects: the largest that belongs to it.
+    /// The size of the objects of each class: the largest size in the class.
     fn object_bytes(&self, class: &[u32]) -> Vec<u64> {
         let classes = class.iter().max().map_or(0, |&last| last as usize + 1);
         let mut object_bytes = vec![0; classes];
@@ -72,9 +72,9 @@ impl Sizes {
         object_bytes
     }
 
-    /// Returns a random division that suffices for the ops, if a few draws find one: each size begins
-    /// a class with random odds, and each class gets a random part of what all its users take
-    /// together. Where sizes may belong to any class, some change theirs.
+    /// Returns a random division that suffices for the ops, if a few draws find one. Each size begins a class
+    /// with random odds, and each class gets a random part of the memory that all its users take together. If
+    /// sizes may belong to any class, some sizes change their class.
     #[must_use]
     pub fn random(&self, request: &Request<'_>, rng: &mut ChaCha8Rng) -> Division {
         let mut division = self.draw(rng);
@@ -122,8 +122,8 @@ impl Sizes {
         self.repaired(Division { class, count })
     }
 
-    /// Two children: the classes of one parent up to a size, then those of the other. Of a
-    /// class's counts in the parents, it gets the mean over its sizes.
+    /// Returns two children. Each takes the classes of one parent up to a size, then the classes of the other
+    /// parent. The count of a class is the mean of the parents' counts over its sizes.
     #[must_use]
     pub fn cross(&self, one: &Division, other: &Division, point: usize) -> [Division; 2] {
         let join = |head: &Division, tail: &Division| {
@@ -137,8 +137,8 @@ impl Sizes {
         [join(other, one), join(one, other)]
     }
 
-    /// Each size joins the class before or begins one, and each count varies around itself,
-    /// both with a probability.
+    /// Mutates a division. With a probability, a size joins the class before it or begins a new one, and a
+    /// count changes to a random value around it.
     #[must_use]
     pub fn mutate(&self, of: &Division, probability: f64, rng: &mut ChaCha8Rng) -> Division {
         let mut class = of.class.clone();
@@ -165,7 +165,7 @@ impl Sizes {
         self.repaired(mutated)
     }
 
-    /// Classes with the mean of the counts of their sizes.
+    /// Returns classes with the mean of the counts of their sizes.
     fn with_counts(&self, mut class: Vec<u32>, counts: &[u64]) -> Division {
         self.renumber(&mut class);
         let classes = self.object_bytes(&class).len();
@@ -192,8 +192,8 @@ impl Sizes {
         }
     }
 
-    /// Limits counts to what each class can use, and to the budget: what is
-    /// too much is given up, the same number of bytes by each class that has them.
+    /// Limits counts to the objects that each class can use, and to the budget. Classes give up the excess in
+    /// equal numbers of bytes.
     #[must_use]
     pub fn repaired(&self, mut division: Division) -> Division {
         let object_bytes = self.object_bytes(&division.class);
@@ -211,8 +211,8 @@ impl Sizes {
                 return division;
             }
             let each_bytes = excess_bytes.div_ceil(shrinkable);
-            // A class of small objects gives up its share, and a class of objects larger than its share
-            // none, unless no class can do otherwise.
+            // A class of small objects gives up its share. A class whose objects are larger than its share
+            // gives up none, unless every class has such objects.
             let fewer = |bytes: u64| each_bytes / bytes;
             let some_can = count.iter().zip(&object_bytes).any(|(&n, &b)| n > 1 && fewer(b) > 0);
             let shrunk = count.iter_mut().zip(&object_bytes).filter(|(count, _)| **count > 1);
@@ -223,7 +223,7 @@ impl Sizes {
         }
     }
 
-    /// Fills in the classes that a division stands for: no object less than the ops need.
+    /// Writes the classes of a division to `into`. Each class has at least the objects that the ops need.
     pub fn decode(&self, request: &Request<'_>, division: &Division, into: &mut OwnedClasses) {
         let object_bytes = self.object_bytes(&division.class);
         into.pools.clear();
@@ -241,9 +241,10 @@ impl Sizes {
         self.enlarge(request, into);
     }
 
-    /// Gives each class what the ops need, taken from the classes with the most to spare.
+    /// Gives each class the objects that the ops need, and takes them from the classes with the most spare
+    /// bytes.
     fn enlarge(&self, request: &Request<'_>, classes: &mut OwnedClasses) {
-        // The planner refuses tensors that no class is large enough for.
+        // If no class is large enough for a tensor, the planner reports it.
         let Ok((needs, _)) = swapping::needs(request.graph, &classes.classes()) else { return };
         let pools = &mut classes.pools;
         pools.iter_mut().zip(&needs).for_each(|(pool, &need)| pool.count = pool.count.max(need));
@@ -266,7 +267,7 @@ impl Sizes {
     }
 }
 
-/// Moves the classes from a size on, so that the sequence stays where it is or rises by one.
+/// Shifts the classes from a size on, so that the class of this size is the one before it or the next.
 fn splice(class: &mut [u32], point: usize) {
     let Some(&first) = class.get(point) else { return };
     let before = match point.checked_sub(1) {

@@ -30,7 +30,7 @@ impl Settings<'_> {
         })
     }
 
-    /// How long to search.
+    /// Reads the limit of the search.
     fn limit(&mut self) -> Result<Limit, SettingError> {
         let is_time = |seconds: &f64| *seconds > 0.0 && seconds.is_finite();
         let seconds =
@@ -40,13 +40,13 @@ impl Settings<'_> {
         Ok(Limit { seconds, rounds, bound_ns: 0 })
     }
 
-    /// Whether a setting has the one value that it can have beside its default.
+    /// Returns whether a setting has its one value other than the default.
     fn is(&mut self, name: &'static str, word: &str, default: &str) -> Result<bool, SettingError> {
         let parse = |value: &str| [word, default].contains(&value).then_some(value == word);
         Ok(self.get(name, format!("{word} or {default}"), parse)?.unwrap_or(false))
     }
 
-    /// A setting that is an integer from 1 to `most`.
+    /// Reads an integer from 1 to `most`.
     fn number(&mut self, name: &'static str, most: u64) -> Result<Option<u64>, SettingError> {
         self.get(name, format!("an integer from 1 to {most}"), |value| {
             value.parse().ok().filter(|number| (1..=most).contains(number))

@@ -5,8 +5,8 @@ use planner_core::planner::{self, Join, Request};
 use planner_core::scratch::{Limits, Scratch};
 use planner_core::{Graph, Kind, OpId, TensorId};
 
-/// The given order; the list schedules of `planner-core`, in which values die soon; and orders
-/// in which states stay while they are used. Each once.
+/// Returns the given order, the list schedules of `planner-core`, in which values die early, and orders in
+/// which states stay while ops use them. Each order occurs once.
 pub(crate) fn starts(request: &Request<'_>, dependencies: &Dependencies) -> Vec<Vec<u32>> {
     let graph = request.graph;
     let mut starts: Vec<Vec<u32>> = vec![(0..graph.ops().len() as u32).collect()];
@@ -24,18 +24,18 @@ fn list_schedule(graph: &Graph<'_>, join: Join) -> Vec<u32> {
     let limits = Limits::of_graph(graph);
     let mut order = vec![OpId(0); limits.ops];
     let mut memory = vec![0; planner::list_schedule_words(&limits)];
-    // The scratch has the size asked for.
+    // The scratch has the necessary size.
     let _ = planner::list_schedule(graph, join, &mut order, &mut Scratch::new(&mut memory));
     order.into_iter().map(|op| op.0).collect()
 }
 
-/// Ready ops that are compared, which bounds the time for graphs with many ops that wait for none.
+/// The most ready ops to compare. This bounds the time for graphs with many independent ops.
 const COMPARED: usize = 256;
 
-/// Returns a list schedule that next runs the op that brings in least: bytes of what is not among the
-/// tensors used last, as many as fit into this part of the budget, less bytes of temporaries
-/// that die. Of equals, the first of the given order. So the steps of a layer that share a
-/// large weight run one after the other. O(ops × ready ops × operands of an op).
+/// Returns a list schedule that always runs the ready op with the least cost next. The cost is the bytes of
+/// its operands that are not near, minus the bytes of temporaries that die. The tensors used last are near,
+/// as many as fit into one `part`-th of the budget. Equal costs keep the given order. In such a schedule, ops
+/// that share a large weight run one after the other. O(ops × ready ops × operands of an op).
 fn near_states(request: &Request<'_>, dependencies: &Dependencies, part: u64) -> Vec<u32> {
     let graph = request.graph;
     let mut near = Near::new(graph, request.budget_bytes / part);
@@ -67,7 +67,7 @@ fn near_states(request: &Request<'_>, dependencies: &Dependencies, part: u64) ->
 struct Near<'g> {
     graph: &'g Graph<'g>,
     capacity_bytes: u64,
-    /// When each tensor was last used, in bytes brought in by then; 0 before that.
+    /// For each tensor, the bytes brought in until its last use; 0 before the first use.
     used: Vec<u64>,
     brought_bytes: u64,
     /// The number of ops that have yet to touch each tensor.

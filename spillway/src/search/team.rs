@@ -4,7 +4,7 @@ use super::judge::Judge;
 use rayon::prelude::*;
 use std::sync::Mutex;
 
-/// One judge per thread, kept from one round to the next.
+/// One judge per thread. Rounds share the judges.
 #[derive(Debug)]
 pub(crate) struct Team {
     judges: Vec<Mutex<Judge>>,
@@ -25,7 +25,7 @@ impl Team {
     ) -> u64 {
         let done = individuals.par_iter_mut().map(|individual| {
             let judge = &self.judges[rayon::current_thread_index().unwrap_or(0)];
-            // A judge holds nothing from one individual to the next.
+            // A judge keeps no state between individuals, so a poisoned one is usable.
             let mut judge = judge.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
             u64::from(work(&mut judge, individual))
         });

@@ -1,4 +1,4 @@
-//! Why a session does not start or does not go on.
+//! Errors of a session.
 
 use crate::error::Error;
 use crate::plan::Plan;
@@ -8,36 +8,36 @@ use planner_core::{ExecuteError, Kind, TensorId};
 use std::fmt;
 use std::ops::Range;
 
-/// Why a session does not start or does not go on. Displays with the names of tensors and ops.
+/// The reason why a session does not start or continue. It displays with the names of tensors and ops.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum SessionError<E> {
-    /// The process has too little memory, or there is no switch to the plan.
+    /// The process has too little memory, or the session cannot switch to the plan.
     Plan(Error),
-    /// The device or the kernels failed, or the plan is for a device of other chunks.
+    /// The device or the kernels failed, or the plan is for a device with another chunk size.
     Execute {
         /// The reason, with ids.
         error: ExecuteError<E>,
-        /// The same with names.
+        /// The error as text with names.
         message: String,
     },
-    /// The graph has no such tensor, or it is of another kind than the call is for.
+    /// The graph does not have the tensor, or the tensor has the wrong kind for the call.
     Tensor {
         /// The tensor.
         tensor: TensorId,
-        /// The same with its name.
+        /// The error as text with the name of the tensor.
         message: String,
     },
-    /// The bytes of a call are not all in the tensor, or a buffer for a whole tensor has another size.
+    /// Some bytes of a call are outside of the tensor, or a buffer for a whole tensor has another size.
     Bytes {
         /// The tensor.
         tensor: TensorId,
-        /// The same with its name.
+        /// The error as text with the name of the tensor.
         message: String,
     },
     /// A file of states cannot be written or read, or is for another graph.
     File {
-        /// The reason, with the file's name.
+        /// The error as text with the name of the file.
         message: String,
     },
 }
@@ -69,7 +69,7 @@ impl<E: BackendError> SessionError<E> {
     }
 }
 
-/// Why there is no executor, before it is known whose names are in the error.
+/// The reason why there is no executor, before the caller adds the names of a plan.
 #[derive(Debug)]
 pub(super) enum Failure<E> {
     Plan(Error),
@@ -106,7 +106,7 @@ impl<E> From<ExecuteError<E>> for Failure<E> {
     }
 }
 
-/// Bytes of a tensor that a call is for.
+/// The bytes of a tensor in a call.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Wanted {
     /// The whole tensor, which must have this size.
@@ -115,7 +115,7 @@ pub(super) enum Wanted {
     From(u64, u64),
 }
 
-/// Checks that a tensor is of a kind and has some bytes. Returns which bytes they are.
+/// Checks that a tensor has a kind and contains some bytes. Returns the range of these bytes.
 pub(super) fn check<E>(
     plan: &Plan,
     tensor: TensorId,

@@ -1,4 +1,5 @@
-//! All states of a session in a file, and back: safetensors, each state as bytes under its name.
+//! Saves all states of a session to a file, and loads them. The format is safetensors, with each state as
+//! bytes under its name.
 
 use super::{Kernels, Paging, Session, SessionError, Transfers};
 use planner_core::{Kind, TensorId};
@@ -8,36 +9,37 @@ use std::fs::{self, File};
 use std::io::{self, BufReader, Read, Write};
 use std::path::{Path, PathBuf};
 
-/// What is copied at a time.
+/// The most bytes in one copy.
 const BLOCK_BYTES: u64 = 16 << 20;
 
 /// The longest header that readers of the format accept.
 const MOST_HEADER_BYTES: u64 = 100_000_000;
 
-/// The key under which a file says how many iterations had run.
+/// The key of the number of iterations before the save.
 const ITERATIONS: &str = "spillway.iterations";
 
-/// The key of the metadata, which no tensor may have as its name.
+/// The key of the metadata. No tensor may have this name.
 const METADATA: &str = "__metadata__";
 
-/// How much of the states has been copied.
+/// The progress of copying states.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Copied {
-    /// Bytes so far.
+    /// Bytes copied so far.
     pub bytes: u64,
-    /// Bytes in all.
+    /// Bytes of all states.
     pub of_bytes: u64,
 }
 
 impl<D: Transfers + Paging, K: Kernels<D>> Session<D, K> {
-    /// Writes the value of every state after all iterations so far into a file, and waits for these to
-    /// end. The file is in the format safetensors: each state is a tensor of bytes (`U8`) under its
-    /// name, and the metadata says how many iterations had run. An older file of the name is
-    /// replaced once all is written. `progress` is called after each of the copies.
+    /// Waits for all enqueued iterations, and writes the values of all states to a file. The file has the
+    /// format safetensors: each state is a tensor of bytes (`U8`) under its name, and the metadata holds the
+    /// number of iterations so far. The file replaces an older one of the same name once it is complete.
+    /// Calls `progress` after each copy.
     ///
     /// # Errors
-    /// [`SessionError::File`], and those of [`Executor::save_states`](planner_core::Executor::save_states).
+    /// [`SessionError::File`], and the errors of
+    /// [`Executor::save_states`](planner_core::Executor::save_states).
     pub fn save_states(
         &mut self,
         path: impl AsRef<Path>,
@@ -50,7 +52,7 @@ impl<D: Transfers + Paging, K: Kernels<D>> Session<D, K> {
             fs::rename(&partial, path).map_err(|error| cannot("write", path, &error))
         });
         if written.is_err() {
-            // The first error matters, not that the unfinished file stays.
+            // Reports the first error, even if the unfinished file cannot be removed.
             let _ = fs::remove_file(&partial);
         }
         written
@@ -80,16 +82,15 @@ impl<D: Transfers + Paging, K: Kernels<D>> Session<D, K> {
         file.sync_all().map_err(cannot_write)
     }
 
-    /// Reads the values of states from a file. The next iteration begins with them. Waits for all
-    /// iterations so far. The file is in the format safetensors; the tensors in it may have any type,
-    /// and must have the names and sizes of states. With `all`, every state must be in the file;
-    /// without it, states that the file lacks keep their values. Nothing is written if something in
-    /// the file does not fit. Returns how many iterations had run when the file was saved, if it says
-    /// so. `progress` is called after each of the copies.
+    /// Waits for all enqueued iterations, and reads the values of states from a file. The next iteration
+    /// begins with these values. The file has the format safetensors; its tensors may have any type, and must
+    /// have the names and sizes of states. With `all`, every state must be in the file; without it, states
+    /// that the file lacks keep their values. If a tensor in the file does not fit, no state changes. Returns
+    /// the number of iterations before the save, if the file holds it. Calls `progress` after each copy.
     ///
     /// # Errors
-    /// [`SessionError::File`], and those of [`Session::write_state`]. If reading fails midway,
-    /// some states have their new values.
+    /// [`SessionError::File`], and the errors of [`Session::write_state`]. If reading fails midway, some
+    /// states have their new values.
     pub fn load_states(
         &mut self,
         path: impl AsRef<Path>,
@@ -134,7 +135,7 @@ impl<D: Transfers + Paging, K: Kernels<D>> Session<D, K> {
         let mut matched = Vec::new();
         for name in metadata.offset_keys() {
             let Some(state) = missing.remove(name.as_str()) else {
-                return Err(unfit(format!("it has a tensor {name:?}, which is no state")));
+                return Err(unfit(format!("it has a tensor {name:?}, which is not a state")));
             };
             let (first, end) = metadata.info(&name).map_or((0, 0), |info| info.data_offsets);
             let bytes = (end - first) as u64;
@@ -174,18 +175,16 @@ struct State {
     bytes: u64,
 }
 
-/// First bytes and sizes of the blocks in which a tensor is copied.
+/// The first byte and the size of each block in which a tensor is copied.
 fn blocks(bytes: u64) -> impl Iterator<Item = (u64, u64)> {
     let first_bytes = (0..bytes.div_ceil(BLOCK_BYTES)).map(|block| block * BLOCK_BYTES);
     first_bytes.map(move |first| (first, BLOCK_BYTES.min(bytes - first)))
 }
 
-/// The header of a file, padded so that the data begin at a multiple of 8 bytes.
+/// Makes the header of a file, padded so that the data begin at a multiple of 8 bytes.
 fn header(states: &[State], iterations: u64) -> io::Result<Vec<u8>> {
     if states.iter().any(|state| state.name == METADATA) {
-        return Err(unfit(format!(
-            "the format has another use for the name {METADATA:?} of a state"
-        )));
+        return Err(unfit(format!("a state has the name {METADATA:?}, which the format reserves")));
     }
     let mut end = 0;
     let infos = states.iter().map(|state| {
@@ -201,14 +200,14 @@ fn header(states: &[State], iterations: u64) -> io::Result<Vec<u8>> {
     Ok(header)
 }
 
-/// Reads the header of a file of so many bytes, and checks that the data fill the rest.
+/// Reads the header of a file of this size, and checks that the data fill the rest of the file.
 fn read_header(file: &mut impl Read, file_bytes: u64) -> io::Result<Metadata> {
     let mut length = [0; 8];
     file.read_exact(&mut length)?;
     let header_bytes = u64::from_le_bytes(length);
     let data_bytes = file_bytes.saturating_sub(8).checked_sub(header_bytes);
     let Some(data_bytes) = data_bytes.filter(|_| header_bytes <= MOST_HEADER_BYTES) else {
-        return Err(unfit("it is no file in the format safetensors"));
+        return Err(unfit("it is not a safetensors file"));
     };
     let mut header = vec![0; header_bytes as usize];
     file.read_exact(&mut header)?;
@@ -216,13 +215,13 @@ fn read_header(file: &mut impl Read, file_bytes: u64) -> io::Result<Metadata> {
     if metadata.data_len() as u64 != data_bytes {
         let expected = metadata.data_len();
         return Err(unfit(format!(
-            "its header is for {expected} bytes of data, and it has {data_bytes}"
+            "its header is for {expected} bytes of data, but it has {data_bytes}"
         )));
     }
     Ok(metadata)
 }
 
-/// Where a file is written before it gets its name.
+/// The path of a file until it is complete and gets its name.
 fn partial(path: &Path) -> PathBuf {
     let mut name = path.file_name().unwrap_or_default().to_owned();
     name.push(".partial");

@@ -1,4 +1,4 @@
-//! A plan under way on a device.
+//! A plan that runs on a device.
 
 mod error;
 mod file;
@@ -32,7 +32,7 @@ pub struct Session<D, K> {
     saved: bool,
 }
 
-/// What an executor borrows.
+/// The data that an executor borrows.
 struct Owner {
     plan: Plan,
     memory: MutBorrow<Vec<u64>>,
@@ -47,11 +47,11 @@ self_cell!(
 );
 
 impl<D: Transfers + Paging, K: Kernels<D>> Session<D, K> {
-    /// Sets up device and host memory, fills states and the first inputs, and uploads what is
+    /// Sets up device and host memory, fills states and the first inputs, and uploads all tensors that are
     /// resident at the start of an iteration.
     ///
     /// # Errors
-    /// Those of [`Executor::start`].
+    /// The errors of [`Executor::start`].
     pub fn new(
         plan: Plan,
         device: D,
@@ -60,11 +60,11 @@ impl<D: Transfers + Paging, K: Kernels<D>> Session<D, K> {
         Self::with_capacity(plan, Capacity::default(), device, kernels)
     }
 
-    /// The same, with at least so much memory on the device and on the host, for plans to
-    /// [switch](Self::switch) to. [`Plan::capacity`] says what each needs.
+    /// Starts a session with at least this much memory on the device and on the host, for plans to
+    /// [switch](Self::switch) to. [`Plan::capacity`] returns the needs of each plan.
     ///
     /// # Errors
-    /// Those of [`Session::new`].
+    /// The errors of [`Session::new`].
     pub fn with_capacity(
         plan: Plan,
         capacity: Capacity,
@@ -80,10 +80,10 @@ impl<D: Transfers + Paging, K: Kernels<D>> Session<D, K> {
         Ok(Self { device, kernels, running, iterations: 0, saved: true })
     }
 
-    /// The same with enough memory for each of some other plans, to [switch](Self::switch) to them.
+    /// Starts a session with enough memory for each of some other plans, to [switch](Self::switch) to them.
     ///
     /// # Errors
-    /// Those of [`Session::new`].
+    /// The errors of [`Session::new`].
     pub fn with_others(
         plan: Plan,
         others: &[&Plan],
@@ -97,21 +97,21 @@ impl<D: Transfers + Paging, K: Kernels<D>> Session<D, K> {
         Self::with_capacity(plan, capacity, device, kernels)
     }
 
-    /// Ends the plan and starts another between two iterations. States that both hold on the
-    /// device stay there where the new plan can have their memory; the others go to the host if it
-    /// lacks them, and come from there if the new plan wants them. The switch is planned and proved
-    /// first; its figures are returned. The memory of the old plan stays mapped for four more switches, so
-    /// that a plan that comes again maps only what has changed.
+    /// Ends the plan and starts another between two iterations. States that both plans hold on the device
+    /// stay there if the new plan can take over their memory. Other states go to the host if the host lacks
+    /// their values, and come back if the new plan holds them on the device. The session plans and proves the
+    /// switch first, and returns its figures. The memory of the old plan stays mapped for four more switches,
+    /// so that a plan that comes again maps only the changed parts.
     ///
-    /// The graphs may differ in all but their states: names and sizes of these must be the same.
-    /// `change` is called once all iterations have ended, to make the kernels those of the new graph.
-    /// Then they fill the inputs of the next iteration, which may have been filled before for the
-    /// old plan. Iterations are counted on.
+    /// The graphs may differ in everything except the names and sizes of their states. The session calls
+    /// `change` after all iterations have ended; it must turn the kernels into the kernels of the new graph.
+    /// Then the kernels fill the inputs of the next iteration, which they may have filled for the old plan
+    /// already. The count of iterations continues.
     ///
     /// # Errors
-    /// [`Error::States`] and [`Error::Switch`], where the session goes on with the old plan: the
-    /// states differ, or the device or the host block is too small ([`Session::with_capacity`]).
-    /// After an error of the device, no further iteration runs.
+    /// [`Error::States`] if the states differ; [`Error::Switch`] if the device or the host block is too small
+    /// ([`Session::with_capacity`]). After both, the session continues with the old plan. After an error of
+    /// the device, no further iteration runs.
     pub fn switch(
         &mut self,
         plan: Plan,
@@ -156,17 +156,17 @@ impl<D: Transfers + Paging, K: Kernels<D>> Session<D, K> {
     /// Enqueues one iteration.
     ///
     /// # Errors
-    /// Those of [`Executor::run`].
+    /// The errors of [`Executor::run`].
     pub fn step(&mut self) -> Result<(), SessionError<D::Error>> {
         self.run(1)
     }
 
-    /// Enqueues iterations. Returns when the last is enqueued, not when it has ended.
+    /// Enqueues iterations. Returns when the last one is enqueued, not when it has ended.
     ///
     /// # Errors
-    /// Those of [`Executor::run`].
+    /// The errors of [`Executor::run`].
     pub fn run(&mut self, iterations: u64) -> Result<(), SessionError<D::Error>> {
-        // Also if it fails: the host copies may then belong to different iterations.
+        // This holds also after a failure: the host copies may then belong to different iterations.
         self.saved = false;
         let Self { device, kernels, running, .. } = self;
         running
@@ -179,16 +179,17 @@ impl<D: Transfers + Paging, K: Kernels<D>> Session<D, K> {
     /// Waits until all iterations so far have ended, with all copies for the next one.
     ///
     /// # Errors
-    /// Those of [`Executor::await_all`]: work that has failed is reported here at the latest.
+    /// The errors of [`Executor::await_all`]. If earlier calls did not report failed work, this call does.
     pub fn wait(&mut self) -> Result<(), SessionError<D::Error>> {
         self.execute(|executor, device| executor.await_all(device))
     }
 
-    /// Reads the value that a state has after all iterations so far, and waits for these to end. Copies
-    /// from the device what only the device has of this state, and nothing else.
+    /// Waits for all enqueued iterations, and reads the value of a state. Copies only those bytes of the
+    /// state whose value is only on the device.
     ///
     /// # Errors
-    /// A tensor that is no state, a buffer of another size, and those of [`Executor::save_state`].
+    /// [`SessionError::Tensor`] if the tensor is not a state; [`SessionError::Bytes`] if the buffer has
+    /// another size; the errors of [`Executor::save_state`].
     pub fn read_state(
         &mut self,
         state: TensorId,
@@ -197,10 +198,11 @@ impl<D: Transfers + Paging, K: Kernels<D>> Session<D, K> {
         self.read(state, Wanted::All(into.len() as u64), into)
     }
 
-    /// The same for some bytes of the state, from `first_byte` on: only these are copied.
+    /// Does the same for some bytes of the state, from `first_byte` on, and copies only these bytes.
     ///
     /// # Errors
-    /// A tensor that is no state, bytes outside of it, and those of [`Executor::save_state`].
+    /// [`SessionError::Tensor`] if the tensor is not a state; [`SessionError::Bytes`] if the bytes are
+    /// outside of it; the errors of [`Executor::save_state`].
     pub fn read_state_at(
         &mut self,
         state: TensorId,
@@ -226,10 +228,10 @@ impl<D: Transfers + Paging, K: Kernels<D>> Session<D, K> {
         self.read_host(Moment::State(state), state, 0, bytes.start, into)
     }
 
-    /// Reads the value that an output has after all iterations so far, and waits for these to end.
+    /// Waits for all enqueued iterations, and reads the value of an output.
     ///
     /// # Errors
-    /// Those of [`Session::read_output_of`].
+    /// The errors of [`Session::read_output_of`].
     pub fn read_output(
         &mut self,
         output: TensorId,
@@ -239,13 +241,13 @@ impl<D: Transfers + Paging, K: Kernels<D>> Session<D, K> {
         self.read_output_of(last, output, into)
     }
 
-    /// Reads the value that an iteration left in an output, and waits for that iteration to end. It is
-    /// the last one that was enqueued, or the one before, whose outputs can be read while the last one
-    /// runs. Iterations are counted from 1, over all plans.
+    /// Waits for an iteration, and reads the value that it left in an output. The iteration must be the last
+    /// enqueued one or the one before. The outputs of the one before can be read while the last one runs.
+    /// Iterations count from 1, over all plans.
     ///
     /// # Errors
-    /// A tensor that is no output, a buffer of another size, and those of
-    /// [`Executor::await_outputs`].
+    /// [`SessionError::Tensor`] if the tensor is not an output; [`SessionError::Bytes`] if the buffer has
+    /// another size; the errors of [`Executor::await_outputs`].
     pub fn read_output_of(
         &mut self,
         iteration: u64,
@@ -258,12 +260,12 @@ impl<D: Transfers + Paging, K: Kernels<D>> Session<D, K> {
         self.read_host(Moment::Outputs(iteration), output, slot, 0, into)
     }
 
-    /// Gives a state another value, with which the next iteration begins. Waits for all iterations
-    /// so far.
+    /// Waits for all enqueued iterations, and writes a new value of a state. The next iteration begins with
+    /// this value.
     ///
     /// # Errors
-    /// A tensor that is no state, a buffer of another size, and those of
-    /// [`Executor::write_state`].
+    /// [`SessionError::Tensor`] if the tensor is not a state; [`SessionError::Bytes`] if the buffer has
+    /// another size; the errors of [`Executor::write_state`].
     pub fn write_state(
         &mut self,
         state: TensorId,
@@ -272,10 +274,11 @@ impl<D: Transfers + Paging, K: Kernels<D>> Session<D, K> {
         self.write(state, Wanted::All(value.len() as u64), value)
     }
 
-    /// The same for some bytes of the state, from `first_byte` on: only these are copied.
+    /// Does the same for some bytes of the state, from `first_byte` on, and copies only these bytes.
     ///
     /// # Errors
-    /// A tensor that is no state, bytes outside of it, and those of [`Executor::write_state`].
+    /// [`SessionError::Tensor`] if the tensor is not a state; [`SessionError::Bytes`] if the bytes are
+    /// outside of it; the errors of [`Executor::write_state`].
     pub fn write_state_at(
         &mut self,
         state: TensorId,
@@ -298,7 +301,7 @@ impl<D: Transfers + Paging, K: Kernels<D>> Session<D, K> {
         self.execute(|executor, device| executor.write_state(device, state, first_byte, value))
     }
 
-    /// Reads from the host block what a tensor has there.
+    /// Reads the value of a tensor from the host block.
     fn read_host(
         &mut self,
         at: Moment,
@@ -328,7 +331,7 @@ impl<D: Transfers + Paging, K: Kernels<D>> Session<D, K> {
         Ok(())
     }
 
-    /// Has the executor do something with the device, and names what fails.
+    /// Calls a function with the executor and the device, and adds names to its error.
     fn execute(
         &mut self,
         body: impl FnOnce(&mut Executor<'_>, &mut D) -> Result<(), ExecuteError<D::Error>>,
@@ -339,8 +342,7 @@ impl<D: Transfers + Paging, K: Kernels<D>> Session<D, K> {
     }
 }
 
-/// Makes an executor in memory of its own, of so many words or of more. Gives the plan back where there
-/// is none.
+/// Makes an executor in memory of its own, with this many words or more. Returns the plan if this fails.
 fn start<E: BackendError>(
     plan: Plan,
     words: usize,
@@ -371,7 +373,7 @@ impl<D, K> Session<D, K> {
         &self.running.borrow_owner().plan
     }
 
-    /// Iterations that were enqueued.
+    /// The number of enqueued iterations.
     #[must_use]
     pub const fn iterations(&self) -> u64 {
         self.iterations
@@ -396,7 +398,7 @@ impl<D, K> Session<D, K> {
         &self.kernels
     }
 
-    /// The kernels, to be changed between iterations: those that are enqueued may still run.
+    /// The kernels, for changes between iterations. Enqueued iterations may still run.
     pub const fn kernels_mut(&mut self) -> &mut K {
         &mut self.kernels
     }

@@ -1,4 +1,4 @@
-//! How to plan: the strategies of the core, swaps in size classes, and searches.
+//! Strategies: the strategies of the core, swaps in size classes, and searches.
 
 mod core;
 mod watch;
@@ -20,18 +20,18 @@ pub use planner_core::planner::Lms;
 pub use planner_core::planner::{Auto, Groups, Host, Order, Repeats, Weights, Window};
 pub use watch::{Limit, Progress, Watch};
 
-/// A plan, and why it does not fix its objects, if fixed objects were wanted.
+/// A plan, and the reason why it does not fix its objects although fixed objects were requested.
 pub type Planned = (OwnedPlan, Option<Unplaced>);
 
-/// Something that plans.
+/// A planner.
 pub trait Planner: Debug {
-    /// The name, as plan files have it.
+    /// The name in plan files.
     fn name(&self) -> &'static str;
 
-    /// The smallest budget with which there is a plan, and the op that needs it.
+    /// Returns the smallest budget with which there is a plan, and the op that needs it.
     ///
     /// # Errors
-    /// The planner cannot plan this work at all, or there is too little memory.
+    /// The planner cannot plan this work with any budget, or the process has too little memory.
     fn min_feasible(&self, request: &Request<'_>) -> Result<(u64, OpId), PlanningError>;
 
     /// Plans without fixed objects.
@@ -44,11 +44,11 @@ pub trait Planner: Debug {
         watch: &mut Watch<'_>,
     ) -> Result<OwnedPlan, PlanningError>;
 
-    /// Plans with fixed objects, if that costs at most a hundredth of the period. May ask for plans in
-    /// smaller budgets.
+    /// Plans with fixed objects, if this lengthens the period by at most a hundredth. May plan in smaller
+    /// budgets.
     ///
     /// # Errors
-    /// Those of [`Planner::plan`].
+    /// The errors of [`Planner::plan`].
     fn plan_placed(
         &self,
         request: &Request<'_>,
@@ -57,19 +57,19 @@ pub trait Planner: Debug {
         placing::plan_by(request, |request| self.plan(request, watch))
     }
 
-    /// The length of a published schedule of one cycle, for strategies that have one.
+    /// Returns the length of one cycle by the published schedule of a strategy, if it has one.
     fn cycle_ns(&self, _request: &Request<'_>) -> Option<u64> {
         None
     }
 
-    /// When it stops, if it searches.
+    /// Returns the limit of the planner, if it searches.
     fn limit(&self) -> Option<Limit> {
         None
     }
 }
 
-/// How to plan. Made from the core's [`Strategy`](CoreStrategy), from the parameters of one of
-/// these such as [`Auto`], from [`Swap`], from the settings of a search, or from a text such as
+/// A strategy. It can be made from the core's [`Strategy`](CoreStrategy), from the parameters of a core
+/// strategy such as [`Auto`], from [`Swap`], from the settings of a search, or from a text such as
 /// `window:bytes=512MiB`.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
@@ -121,7 +121,7 @@ impl From<genetic::Settings> for Strategy {
 }
 
 impl Strategy {
-    /// Every strategy, with default parameters.
+    /// Returns every strategy, with default parameters.
     pub fn all() -> impl Iterator<Item = Self> {
         let of_core = CoreStrategy::all().into_iter().map(Self::from);
         let all = of_core;
@@ -132,13 +132,13 @@ impl Strategy {
         all
     }
 
-    /// The strategy of that name, with default parameters.
+    /// Returns the strategy with this name, with default parameters.
     #[must_use]
     pub fn named(name: &str) -> Option<Self> {
         Self::all().find(|strategy| strategy.name() == name)
     }
 
-    /// What it does, in a sentence or two.
+    /// A description in one or two sentences.
     #[must_use]
     pub const fn about(&self) -> &'static str {
         match self {
@@ -157,11 +157,10 @@ impl Strategy {
         }
     }
 
-    /// The same strategy with the parameters that `set` gives. All parameters are read, so that `set` knows
-    /// them.
+    /// Returns the strategy with the parameters in `set`. It reads all parameters, so that `set` knows them.
     ///
     /// # Errors
-    /// A value that a parameter does not take.
+    /// A parameter does not take its value.
     pub fn with(self, set: &mut Settings<'_>) -> Result<Self, SettingError> {
         match self {
             Self::Core(strategy) => Ok(set.core(strategy)?.into()),
@@ -172,10 +171,10 @@ impl Strategy {
         }
     }
 
-    /// The same strategy with parameters set by name.
+    /// Returns the strategy with parameters set by name.
     ///
     /// # Errors
-    /// A parameter that it does not have, or a value that the parameter does not take.
+    /// The strategy does not have a parameter, or a parameter does not take its value.
     pub fn with_settings<'s>(
         self,
         given: impl IntoIterator<Item = (&'s str, &'s str)>,
@@ -187,17 +186,17 @@ impl Strategy {
         Ok(strategy)
     }
 
-    /// The name of each of its parameters, and the values that it takes, such as "a size such as
+    /// Returns the name and the valid values of each parameter. Values are a text such as "a size such as
     /// 512MiB".
     #[must_use]
     pub fn parameters(&self) -> Vec<(&'static str, String)> {
         let mut settings = Settings::default();
-        // Without values, there is none to refuse.
+        // Without values, this cannot fail.
         let _ = self.clone().with(&mut settings);
         settings.into_known()
     }
 
-    /// The strategy of the core that determines the least memory of this one.
+    /// Returns the strategy of the core that determines the least memory of this strategy.
     #[must_use]
     pub fn of_core(&self) -> Option<CoreStrategy> {
         match self {
@@ -258,7 +257,7 @@ impl Planner for Strategy {
     }
 }
 
-/// Reads a strategy from its name, and its parameters after a colon: `auto`,
+/// Reads a strategy from its name, with its parameters after a colon: `auto`,
 /// `window:bytes=512MiB,variant=published`.
 impl FromStr for Strategy {
     type Err = SettingError;
@@ -272,10 +271,10 @@ impl FromStr for Strategy {
     }
 }
 
-/// The name and the value of a setting such as `bytes=512MiB`.
+/// Splits a setting such as `bytes=512MiB` into its name and its value.
 ///
 /// # Errors
-/// There is no `=`.
+/// The text has no `=`.
 pub fn split(setting: &str) -> Result<(&str, &str), SettingError> {
     setting.split_once('=').ok_or_else(|| SettingError::malformed(setting))
 }

@@ -1,18 +1,18 @@
-//! When a search stops, and its observer.
+//! The limit of a search, and its observer.
 
 use std::fmt;
 use std::sync::atomic::AtomicBool;
 #[cfg(feature = "search")]
 use std::{sync::atomic::Ordering, time::Instant};
 
-/// When a search stops: whichever comes first, or when it is interrupted.
+/// The limit of a search. It stops at the first of these limits, or on an interruption.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Limit {
-    /// After this time.
+    /// The most time.
     pub seconds: Option<f64>,
-    /// After this many generations or rounds.
+    /// The most generations or rounds.
     pub rounds: Option<u64>,
-    /// On reaching this period, a bound that no plan can beat.
+    /// A lower bound on the period. A search stops when its plan reaches it.
     pub bound_ns: u64,
 }
 
@@ -21,9 +21,9 @@ pub struct Limit {
 pub struct Progress {
     /// Time since the start.
     pub seconds: f64,
-    /// Generations, or rounds.
+    /// The number of generations or rounds.
     pub rounds: u64,
-    /// Individuals judged.
+    /// The number of individuals judged.
     pub evaluations: u64,
     /// The shortest period so far.
     pub best_ns: Option<u64>,

@@ -1,36 +1,36 @@
-//! Which layers might be streamed, best guesses first.
+//! Guesses of the layers to stream, the best guesses first.
 
 use super::streamed::{Layers, Streamed};
 
-/// Sizes of groups, as [`Groups`](planner_core::planner::Groups) tries them.
+/// Sizes of groups, as in [`Groups`](planner_core::planner::Groups).
 const GROUPS: [usize; 7] = [1, 2, 3, 4, 8, 16, 32];
 
-/// Sizes below which layers may be streamed: quantiles of all sizes.
+/// The number of quantiles of layer sizes. Each is tried as the largest size of a streamed layer.
 const QUANTILES: usize = 6;
 
-/// Slots of the largest layer that are kept free, where layers are spread.
+/// Numbers of slots of the largest layer to keep free, for choices of spread layers.
 const FREE: [u64; 5] = [1, 2, 3, 4, 6];
 
-/// Choices of all layers but the first ones, as `fit` has, and of all but one; for up to so many layers
-/// every such choice.
+/// The most choices of each of two kinds: all layers but the first ones, as in `fit`, and all layers but one.
+/// With at most this many layers, every such choice is tried.
 const MOST: usize = 128;
 
-/// Of so many layers, every choice is tried.
+/// The most layers for which every choice is tried.
 const FEW: usize = 9;
 
-/// Layers that estimates of changed choices look at together: some milliseconds' worth.
+/// The most layers that all estimates of changed choices look at together, which takes some milliseconds.
 const LOOKS: usize = 50_000;
 
-/// Choices of each shape that are changed layer by layer, by half of these looks.
+/// The number of choices of each shape that are changed layer by layer, with half of these looks.
 const CHANGED: usize = 6;
 
-/// Choices of each shape of which only the order is changed, by the other half.
+/// The number of choices of each shape whose order is changed, with the other half.
 const REORDERED: usize = 32;
 
-/// A layer comes after this many others at most that were behind it.
+/// The most later layers that a layer may move behind.
 const NEAR: usize = 3;
 
-/// Choices, by their estimates.
+/// Returns guessed choices, sorted by their estimates.
 pub(super) fn guessed(layers: &Layers) -> Vec<Streamed> {
     let count = layers.len();
     let mut chosen: Vec<_> = match count {
@@ -50,7 +50,7 @@ pub(super) fn guessed(layers: &Layers) -> Vec<Streamed> {
     by_cost(chosen.into_iter().flat_map(judge))
 }
 
-/// The choices that were guessed, with better ones than the best of them.
+/// Returns the guessed choices, and better ones found by changes to the best guesses.
 pub(super) fn improved(layers: &Layers, guessed: Vec<Streamed>) -> Vec<Streamed> {
     let shapes = layers.shapes();
     let looks = LOOKS / 2 / shapes.len() / layers.len().max(1);
@@ -67,7 +67,7 @@ pub(super) fn improved(layers: &Layers, guessed: Vec<Streamed>) -> Vec<Streamed>
     by_cost(guessed.into_iter().chain(better))
 }
 
-/// All sets of so many layers.
+/// Returns all sets of layers.
 pub(super) fn subsets(layers: usize) -> impl Iterator<Item = Vec<usize>> {
     (0..1 << layers).map(move |set| order(layers, |layer| set >> layer & 1 == 1))
 }
@@ -79,19 +79,19 @@ pub(super) fn by_cost(choices: impl Iterator<Item = Streamed>) -> Vec<Streamed> 
     all
 }
 
-/// Some of so many layers, in their order.
+/// Returns the streamed layers in their order.
 fn order(layers: usize, is_streamed: impl Fn(usize) -> bool) -> Vec<usize> {
     (0..layers).filter(|&layer| is_streamed(layer)).collect()
 }
 
-/// Of each group of layers, the last ones.
+/// Returns the last layers of each group, for all groups.
 fn groups(layers: usize) -> impl Iterator<Item = Vec<usize>> {
     let patterns = GROUPS.into_iter().flat_map(|size| (1..=size).map(move |last| (size, last)));
     patterns.map(move |(size, last)| order(layers, |layer| layer % size >= size - last))
 }
 
-/// As few bytes as leave some slots free, spread evenly over the time of all layers or over their
-/// number, of layers up to some sizes.
+/// Returns choices of the fewest bytes that leave some slots free. They are spread evenly over the time of
+/// all layers or over their number, and use only layers up to some size.
 pub(super) fn spread(layers: &Layers) -> impl Iterator<Item = Vec<usize>> {
     let mut sizes: Vec<_> = layers.bytes.iter().copied().filter(|&bytes| bytes > 0).collect();
     sizes.sort_unstable();
@@ -109,7 +109,7 @@ pub(super) fn spread(layers: &Layers) -> impl Iterator<Item = Vec<usize>> {
     })
 }
 
-/// Layers of at least so many bytes together, if there are as many, at even distances.
+/// Returns layers at even distances that have at least `bytes` together, if possible.
 fn evenly(layers: &Layers, most_bytes: u64, bytes: u64, by_time: bool) -> Vec<usize> {
     let weight = |layer: usize| match by_time {
         true => u128::from(layers.time_ns[layer]),
@@ -136,12 +136,12 @@ fn evenly(layers: &Layers, most_bytes: u64, bytes: u64, by_time: bool) -> Vec<us
     order(layers.len(), |layer| is_streamed[layer])
 }
 
-/// A better choice of the same layers in another order, if one is found by so many estimates.
+/// Returns a better choice of the same layers in another order, if `looks` estimates find one.
 pub(super) fn reordered(layers: &Layers, from: &Streamed, looks: usize) -> Option<Streamed> {
     improve(layers, from, &[moved], looks)
 }
 
-/// A better choice that differs by some changes, if one is found by so many estimates.
+/// Returns a better choice that differs by these changes, if `looks` estimates find one.
 fn improve(layers: &Layers, from: &Streamed, changes: &[Change], looks: usize) -> Option<Streamed> {
     let (count, mut best) = (layers.len(), from.clone());
     let (mut looks, mut unchanged) = (looks, 0);
@@ -166,12 +166,12 @@ fn improve(layers: &Layers, from: &Streamed, changes: &[Change], looks: usize) -
     (best != *from).then_some(best)
 }
 
-/// Another order of some of so many layers: what is changed about a layer, and how far away. None where
-/// there is no such change.
+/// Returns a changed order, from the number of layers, the order, a position and a distance. Returns `None`
+/// if the change does not exist.
 type Change = fn(usize, &[usize], usize, usize) -> Option<Vec<usize>>;
 
-/// A layer is streamed where it was not, or the other way round; or it changes places with another,
-/// so many layers after it.
+/// Streams a layer that was not streamed, or the reverse; or exchanges a layer with another one at a
+/// distance.
 fn exchanged(layers: usize, from: &[usize], at: usize, distance: usize) -> Option<Vec<usize>> {
     let (other, is_streamed) = (at + distance, |layer| from.contains(&layer));
     if other >= layers || distance > 0 && is_streamed(at) == is_streamed(other) {
@@ -188,7 +188,7 @@ fn exchanged(layers: usize, from: &[usize], at: usize, distance: usize) -> Optio
     Some(order)
 }
 
-/// A layer comes later, after one or a few others.
+/// Moves a layer behind one or a few later layers.
 fn moved(_: usize, from: &[usize], at: usize, distance: usize) -> Option<Vec<usize>> {
     let to = at + distance + 1;
     (distance < NEAR && to < from.len()).then(|| {

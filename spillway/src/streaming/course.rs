@@ -1,18 +1,18 @@
-//! What happens while layers are launched one after the other: which are on the device, and when.
+//! A simulation of layers that are launched one after the other, with the layers on the device over time.
 
 use super::streamed::{Layers, Slots};
 use planner_core::machine::Direction;
 use std::collections::VecDeque;
 use std::mem;
 
-/// Iterations that an estimate follows. The last one is like all that come after it, as a rule.
+/// The number of iterations in an estimate. Usually, all later iterations are like the last one.
 const ITERATIONS: usize = 4;
 
-/// Iterations that the times of a list follow, which a prediction does too.
+/// The number of iterations in the times of a list, as in a prediction.
 const TIMED: usize = 8;
 
 impl Layers {
-    /// None where a layer would never come.
+    /// Estimates the period. Returns `None` if a layer would never come.
     pub(super) fn period_ns(&self, order: &[usize], slots: &Slots) -> Option<u64> {
         let (mut course, mut clock) = (Course::new(self.len(), order, slots), Clock::new(self));
         let mut period_ns = 0;
@@ -27,7 +27,7 @@ impl Layers {
         Some(period_ns)
     }
 
-    /// When each upload and launch starts and ends, over some iterations.
+    /// Computes the start and the end of each upload and launch over some iterations.
     pub(super) fn times(&self, order: &[usize], slots: &Slots) -> Option<Times> {
         let (mut course, mut clock) = (Course::new(self.len(), order, slots), Clock::new(self));
         let mut times = Times::default();
@@ -62,7 +62,7 @@ impl Layers {
                     clock.now_ns = clock.now_ns.saturating_add(ns);
                 }
                 Some((Direction::HostToDevice, ns)) => {
-                    // An upload that this layer waits for too is not in its way.
+                    // An upload that this layer also waits for does not delay it.
                     while let Some(upload) = clock.next_upload(self)
                         && upload.start_ns < clock.now_ns
                         && (!self.yields || upload.end_ns <= clock.now_ns || clock.is_due(layer))
@@ -93,15 +93,15 @@ impl Layers {
 #[derive(Debug)]
 struct Clock {
     launches: usize,
-    /// When the last launch ended, on the device or on the host.
+    /// The end of the last launch, on the device or on the host.
     now_ns: u64,
-    /// When the last upload ended.
+    /// The end of the last upload.
     uploaded_ns: u64,
-    /// When memory was last freed.
+    /// The time at which memory was last freed.
     freed_ns: u64,
-    /// When the last upload of each layer ended.
+    /// The end of the last upload of each layer.
     ready_ns: Vec<u64>,
-    /// Layers that have memory and wait for the link.
+    /// The layers that have memory and wait for the link.
     granted: VecDeque<Granted>,
 }
 
@@ -120,12 +120,12 @@ impl Clock {
         Self { launches: 0, now_ns: 0, uploaded_ns: 0, freed_ns: 0, ready_ns, granted }
     }
 
-    /// Whether a layer waits for the link.
+    /// Returns whether a layer waits for the link.
     fn is_due(&self, layer: usize) -> bool {
         self.granted.iter().any(|granted| granted.layer == layer)
     }
 
-    /// The next upload, if the link has nothing else to do.
+    /// Returns the next upload, if the link is idle.
     fn next_upload(&self, layers: &Layers) -> Option<Upload> {
         let &Granted { layer, launches, granted_ns } = self.granted.front()?;
         let start_ns = self.uploaded_ns.max(granted_ns);
@@ -133,7 +133,7 @@ impl Clock {
         Some(Upload { layer, launches, start_ns, end_ns })
     }
 
-    /// Carries out the upload that [`next_upload`](Self::next_upload) named.
+    /// Does the upload that [`next_upload`](Self::next_upload) returned.
     fn upload(&mut self, upload: Upload) -> Upload {
         self.granted.pop_front();
         self.uploaded_ns = upload.end_ns;
@@ -147,17 +147,17 @@ enum Event {
     Launch { end_ns: u64 },
 }
 
-/// When a layer comes.
+/// The upload of a layer.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Upload {
     pub(super) layer: usize,
-    /// How many launches it could come after at the soonest.
+    /// The least number of launches before the upload.
     pub(super) launches: usize,
     pub(super) start_ns: u64,
     pub(super) end_ns: u64,
 }
 
-/// When uploads and launches are, from the first iteration on.
+/// The times of uploads and launches, from the first iteration on.
 #[derive(Debug, Default)]
 pub(super) struct Times {
     pub(super) uploads: Vec<Upload>,
@@ -165,7 +165,7 @@ pub(super) struct Times {
 }
 
 impl Times {
-    /// Each upload is as late as it can be without a later launch.
+    /// Delays each upload as far as possible without delaying a launch.
     pub(super) fn delay(&mut self, layers: &Layers) {
         let mut used = vec![usize::MAX; layers.len()];
         let (mut next_ns, mut launches) = (u64::MAX, self.launch_ends_ns.len());
@@ -174,7 +174,7 @@ impl Times {
                 launches -= 1;
                 used[launches % layers.len()] = launches;
             }
-            // Where its launch is not seen, it stays where it is.
+            // If the times do not include its launch, the upload stays.
             if let Some(&launched_ns) = self.launch_ends_ns.get(used[upload.layer]) {
                 let start_ns = launched_ns.saturating_sub(layers.time_ns[upload.layer]);
                 upload.end_ns = next_ns.min(start_ns);
@@ -185,26 +185,26 @@ impl Times {
     }
 }
 
-/// What is on the device while layers are launched one after the other.
+/// The layers on the device while layers are launched one after the other.
 #[derive(Debug)]
 struct Course<'o> {
     order: &'o [usize],
-    /// The objects of each layer that is streamed; none of the others.
+    /// The number of objects of each streamed layer; 0 for other layers.
     objects: Vec<u64>,
-    /// Whether each layer that is streamed is there.
+    /// Whether each streamed layer is on the device.
     is_there: Vec<bool>,
     free: u64,
-    /// The position of the next layer that comes.
+    /// The position in the order of the next layer to upload.
     next: usize,
     fixed: Option<Fixed>,
 }
 
-/// Where layers lie, if that is fixed.
+/// The fixed places of layers.
 #[derive(Debug)]
 struct Fixed {
     /// The first object of each layer.
     first: Vec<u64>,
-    /// The layers that are there.
+    /// The layers on the device.
     held: Vec<usize>,
 }
 
@@ -222,7 +222,7 @@ impl<'o> Course<'o> {
         Self { order, objects, is_there, free: slots.count, next: 0, fixed }
     }
 
-    /// The layer that can come now: the next one, if it is not there and there is memory.
+    /// Returns the layer that can come now: the next one, if it is not on the device and there is memory.
     fn next(&self) -> Option<usize> {
         let &layer = self.order.get(self.next)?;
         let is_free = |Fixed { first, held }: &Fixed| {
@@ -236,7 +236,7 @@ impl<'o> Course<'o> {
         (!self.is_there[layer] && has_memory).then_some(layer)
     }
 
-    /// Brings the layer that [`next`](Self::next) named.
+    /// Puts the layer that [`next`](Self::next) returned on the device.
     fn upload(&mut self, layer: usize) {
         self.free -= self.objects[layer];
         self.is_there[layer] = true;
@@ -246,8 +246,8 @@ impl<'o> Course<'o> {
         }
     }
 
-    /// Launches a layer, and frees its memory if it is streamed: returns whether it is. None where it
-    /// is not there.
+    /// Launches a layer, and frees its memory if it is streamed. Returns whether it is streamed, or `None` if
+    /// it is not on the device.
     fn launch(&mut self, layer: usize) -> Option<bool> {
         let is_streamed = self.objects[layer] > 0;
         let is_there = mem::replace(&mut self.is_there[layer], false);

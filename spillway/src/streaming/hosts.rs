@@ -1,32 +1,32 @@
-//! Which layers run on the host, best guesses first.
+//! Guesses of the layers to run on the host, the best guesses first.
 
 use super::candidates::{by_cost, reordered, subsets};
 use super::streamed::{Layers, Shape, Streamed};
 use super::turns::{ROLES, Role, Turns, Whole};
 use std::collections::HashSet;
 
-/// Of so many layers, every choice is tried.
+/// The most layers for which every choice is tried.
 const FEW: usize = 6;
 
-/// Shares of the bytes that do not fit which the host takes at first.
+/// The number of shares that are tried first. A share is the part of the excess bytes that the host takes.
 const SHARES: u64 = 16;
 
-/// Choices near which other shares are tried.
+/// The number of choices near which other shares are tried.
 const NEAR: usize = 4;
 
-/// Times that the distance to other shares is halved.
+/// The number of times that the distance to other shares is halved.
 const HALVED: u32 = 4;
 
-/// Choices that are changed layer by layer.
+/// The number of choices that are changed layer by layer.
 const CHANGED: usize = 4;
 
-/// Choices of which only the order is changed.
+/// The number of choices whose order is changed.
 const REORDERED: usize = 32;
 
-/// Layers that estimates of changed choices look at together: some milliseconds' worth.
+/// The most layers that all estimates of changed choices look at together, which takes some milliseconds.
 const LOOKS: usize = 100_000;
 
-/// Choices with layers on the host, by their estimates.
+/// Returns choices with layers on the host, sorted by their estimates.
 pub(super) fn choices(layers: &Layers) -> Vec<Streamed> {
     let guessed = match layers.len() {
         ..=FEW => every(layers),
@@ -44,7 +44,7 @@ pub(super) fn choices(layers: &Layers) -> Vec<Streamed> {
     by_cost(guessed.into_iter().chain(better))
 }
 
-/// All choices.
+/// Returns all choices.
 fn every(layers: &Layers) -> Vec<Streamed> {
     let count = layers.len();
     let choices = subsets(count).flat_map(|on_host| {
@@ -59,14 +59,15 @@ fn every(layers: &Layers) -> Vec<Streamed> {
     by_cost(choices.flat_map(|roles| judged(layers, &roles)))
 }
 
-/// A choice in each shape, with each use of the link.
+/// Returns the choice in each shape, with each use of the link.
 fn judged(layers: &Layers, roles: &[Role]) -> Vec<Streamed> {
     let shapes = layers.shapes().iter();
     let ways = shapes.flat_map(|&shape| [false, true].map(|yields| (shape, yields)));
     ways.filter_map(|(shape, yields)| judge(layers, roles, shape, yields, u64::MAX)).collect()
 }
 
-/// None where a layer may not run on the host, where no layer does, or where the period is longer.
+/// Returns `None` if a layer on the host may not run there, if no layer is on the host, or if the period is
+/// longer.
 fn judge(
     layers: &Layers,
     roles: &[Role],
@@ -83,14 +84,14 @@ fn judge(
     layers.with_host(&on_host, yields).judge_below(order, shape, most_ns)
 }
 
-/// A search over how much the host takes.
+/// A search over the share of the host.
 struct Search<'a> {
     layers: &'a Layers,
     whole: Whole<'a>,
-    /// Shares and choices that have been tried.
+    /// The shares and choices that were tried.
     tried: HashSet<u64>,
     seen: HashSet<Vec<Role>>,
-    /// Choices, each with the bytes that the host should take.
+    /// The choices, each with the bytes that the host should take.
     found: Vec<(u64, Streamed)>,
 }
 
@@ -123,7 +124,7 @@ impl<'a> Search<'a> {
         by_cost(self.found.into_iter().map(|(_, streamed)| streamed))
     }
 
-    /// Tries choices in which the host takes about so many bytes.
+    /// Tries choices in which the host takes about `bytes`.
     fn share(&mut self, bytes: u64) {
         let unit_bytes = self.layers.unit_bytes;
         let bytes = bytes.saturating_add(unit_bytes / 2) / unit_bytes * unit_bytes;
@@ -140,7 +141,7 @@ impl<'a> Search<'a> {
     }
 }
 
-/// The roles that take the least memory of the device.
+/// Returns the roles that take the least device memory.
 fn least_memory(layers: &Layers) -> Vec<Role> {
     let role = |host_ns: &Option<u64>| host_ns.map_or(Role::Streamed, |_| Role::OnHost);
     layers.host_ns.iter().map(role).collect()
@@ -155,7 +156,7 @@ fn roles(from: &Streamed) -> Vec<Role> {
     roles
 }
 
-/// A better choice that differs in the roles of some layers, if one is found by so many estimates.
+/// Returns a better choice with other roles of some layers, if `looks` estimates find one.
 fn improve(layers: &Layers, from: &Streamed, mut looks: usize) -> Option<Streamed> {
     let count = layers.len();
     let (mut best, mut best_roles) = (from.clone(), roles(from));

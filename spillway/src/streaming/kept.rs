@@ -1,4 +1,4 @@
-//! What layers keep on the device beside their weights: caches and outputs, at fixed offsets.
+//! The caches and outputs that layers keep on the device at fixed offsets, in addition to their weights.
 
 use super::Layer;
 use super::list::predict;
@@ -9,12 +9,12 @@ use planner_core::{Graph, Machine, TensorId};
 use std::mem;
 use workloads::OwnedPlan;
 
-/// The device memory that the cache and the output of a layer take: each begins at a chunk.
+/// Returns the device memory of the cache and the output of a layer. Each begins at a chunk.
 pub(super) fn bytes(layer: &Layer, machine: &Machine) -> u64 {
     sizes(layer, machine).into_iter().fold(0, u64::saturating_add)
 }
 
-/// The same for a layer that cannot run on the host; 0 for any other.
+/// Returns this memory for a layer that cannot run on the host, and 0 for other layers.
 pub(super) fn bytes_on_device(layer: &Layer, machine: &Machine) -> u64 {
     if layer.host_ns.is_none() { bytes(layer, machine) } else { 0 }
 }
@@ -30,37 +30,37 @@ fn sizes(layer: &Layer, machine: &Machine) -> [u64; 2] {
     })
 }
 
-/// Multiples of this are offsets in an arena and of chunks.
+/// Returns a step whose multiples are offsets both in an arena and of chunks.
 fn step_bytes(machine: &Machine) -> Option<u64> {
     let chunk_bytes = machine.chunk_bytes;
     let arena_bytes = arena_step_bytes(chunk_bytes);
     chunk_bytes.checked_mul(arena_bytes / gcd(chunk_bytes, arena_bytes))
 }
 
-/// Whether any layer has a cache or an output.
+/// Returns whether any layer has a cache or an output.
 pub(super) fn is_any(layers: &[Layer]) -> bool {
     layers.iter().any(|layer| layer.cache_bytes > 0 || layer.output_bytes > 0)
 }
 
-/// Layers without caches and outputs.
+/// Returns the layers without caches and outputs.
 pub(super) fn without(layers: &[Layer]) -> Vec<Layer> {
     let without = |layer: &Layer| Layer { cache_bytes: 0, output_bytes: 0, ..layer.clone() };
     layers.iter().map(without).collect()
 }
 
-/// What completes plans of layers without caches and outputs.
+/// Adds caches and outputs to plans of layers without them.
 #[derive(Clone, Copy)]
 pub(super) struct Kept<'a> {
     pub(super) layers: &'a [Layer],
-    /// With caches and outputs.
+    /// The graph with caches and outputs.
     pub(super) graph: &'a Graph<'a>,
     pub(super) machine: &'a Machine,
     pub(super) budget_bytes: u64,
 }
 
 impl Kept<'_> {
-    /// The plan with caches and outputs before all else in the arena, for layers that it launches. Caches
-    /// stay, so only the downloads of outputs change its times.
+    /// Adds the caches and outputs of the layers that a plan launches on the device, at the start of its
+    /// arena. Caches stay, so only the downloads of outputs change its times.
     pub(super) fn complete(&self, mut plan: OwnedPlan) -> Result<OwnedPlan, PlanError> {
         if !is_any(self.layers) {
             return Ok(plan);
@@ -73,7 +73,7 @@ impl Kept<'_> {
             for (tensor, bytes) in tensors.into_iter().zip(sizes(layer, self.machine)) {
                 let Some(tensor) = tensor else { continue };
                 arena.push(ArenaPlacement { tensor, offset_bytes: end_bytes });
-                // They fit in the budget.
+                // Caches and outputs fit in the budget.
                 end_bytes += bytes;
             }
             let [cache, _] = tensors;
@@ -95,8 +95,8 @@ impl Kept<'_> {
         Ok(plan)
     }
 
-    /// The steps with the download of each output that the device writes, behind what the next layer
-    /// waits for.
+    /// Returns the steps with the download of each output that the device writes. It comes after the copies
+    /// that the next layer waits for.
     fn with_downloads(&self, steps: &[Step]) -> Vec<Step> {
         let (mut all, mut due): (Vec<_>, Option<TensorId>) = (Vec::new(), None);
         for &step in steps {
@@ -113,7 +113,7 @@ impl Kept<'_> {
     }
 }
 
-/// The layers that a plan launches on the device.
+/// Returns the layers that a plan launches on the device.
 fn launched(plan: &OwnedPlan) -> Vec<usize> {
     let launches = plan.steps.iter().filter_map(|step| match step {
         Step::Launch(launched) => Some(launched.op.index()),

@@ -1,5 +1,5 @@
-//! The settings of the knobs of inference servers, laid out in one piece. Layers of different sizes
-//! are laid out by heuristics, and sometimes lie better by these.
+//! The settings of the knobs of inference servers, with tensors in one piece. Heuristics place layers of
+//! different sizes, and sometimes these settings give better places.
 
 use super::list::{MOST_ITERATIONS, STEPS, period_ns};
 use super::streamed::Layers;
@@ -10,14 +10,15 @@ use std::collections::HashSet;
 use std::iter;
 use workloads::OwnedPlan;
 
-/// All settings are tried for up to so many layers: a few milliseconds' worth.
+/// The most layers for which all settings are tried, which takes a few milliseconds.
 const FEW: usize = 24;
 
-/// Settings that are laid out although their plans in pages are a little longer than the best plan.
+/// The number of settings that are placed although their plans in pages are a little longer than the best
+/// plan.
 const NEAR: usize = 16;
 
-/// A plan, or a shorter one by a setting of the knobs. There is none for layers of one size, or for a
-/// plan as short as the bound.
+/// Returns `best`, or a shorter plan by a setting of the knobs. Tries no settings for layers of one size, or
+/// for a plan as short as the bound.
 pub(super) fn shorter(
     mut best: OwnedPlan,
     layers: &Layers,
@@ -44,7 +45,7 @@ pub(super) fn shorter(
             continue;
         }
         let (paged_ns, best_ns) = (paged.predicted.period_ns, period_ns(&best));
-        // Laid out in one piece, lists have become up to 3 % shorter.
+        // With tensors in one piece, lists became up to 3 % shorter.
         let is_near = paged_ns >= best_ns && near > 0 && paged_ns - paged_ns / 16 < best_ns;
         near -= usize::from(is_near);
         if paged_ns < best_ns || is_near {
@@ -56,7 +57,8 @@ pub(super) fn shorter(
     Ok(best)
 }
 
-/// The first or the last layers on the device, as many as fit, and the others on the host.
+/// Returns a plan with the first or the last layers on the device, as many as fit, and the others on the
+/// host.
 pub(super) fn split(
     graph: &Graph<'_>,
     machine: &Machine,
@@ -69,7 +71,7 @@ pub(super) fn split(
     }
 }
 
-/// The shortest plan in which each tensor lies in one piece, if there is one.
+/// Returns the shortest plan in which each tensor lies in one piece, if there is one.
 fn in_one_piece(graph: &Graph<'_>, machine: &Machine, paged: &OwnedPlan) -> Option<OwnedPlan> {
     let placed = (1..=MOST_ITERATIONS).filter_map(|iterations| {
         placing::place_contiguously(graph, machine, paged, iterations, STEPS).ok()

@@ -3,23 +3,23 @@
 use super::streamed::{Layers, Slots};
 use std::iter;
 
-/// Where a layer goes if it fits in several gaps between the others.
+/// The rule for a layer that fits in several gaps between other layers.
 #[derive(Clone, Copy, Debug)]
 enum Fit {
     First,
     Last,
-    /// The smallest.
+    /// The smallest gap.
     Best,
-    /// The first one after the layer that came before.
+    /// The first gap after the layer that came before.
     Next,
-    /// The first and the last in turn.
+    /// The first gap and the last gap in turn.
     Ends,
 }
 
 const FITS: [Fit; 5] = [Fit::First, Fit::Last, Fit::Best, Fit::Next, Fit::Ends];
 
 impl Fit {
-    /// What it is for the layer at a position.
+    /// Returns the rule for the layer at a position.
     const fn of(self, position: usize) -> Self {
         match self {
             Self::Ends if position.is_multiple_of(2) => Self::First,
@@ -29,21 +29,21 @@ impl Fit {
     }
 }
 
-/// Iterations after which offsets are kept.
+/// The number of iterations after which layers keep their offsets.
 const ITERATIONS: usize = 3;
 
-/// What lies in memory.
+/// A layer in memory.
 #[derive(Clone, Copy, Debug)]
 struct Held {
-    /// Its position in the order of layers.
+    /// The position in the order of layers.
     position: usize,
     begin: u64,
     end: u64,
 }
 
-/// Fixes the first object of each layer such that the period is short: by rules, then by moving one
-/// layer after the other next to another, while the period is above `least_ns` and there are looks at
-/// layers left. None if no rule finds offsets, or no layer is streamed.
+/// Fixes the first object of each layer so that the period is short. It uses rules, then moves one layer
+/// after the other next to another layer, while the period is above `least_ns` and `looks` remain. Returns
+/// `None` if no rule finds offsets, or if no layer is streamed.
 pub(super) fn fixed(
     layers: &Layers,
     order: &[usize],
@@ -78,7 +78,7 @@ pub(super) fn fixed(
     Some(best.1)
 }
 
-/// Where a layer lies beside another, or at the ends of memory beside itself.
+/// Returns the places of a layer beside another layer. For the layer itself, returns the ends of memory.
 fn beside(slots: &Slots, at: usize, other: usize) -> impl Iterator<Item = u64> + use<> {
     let (taken, last) = (&slots.taken, slots.count - slots.taken[at]);
     let first = slots.first.as_ref().map_or([0; 2], |first| [first[at], first[other]]);
@@ -111,7 +111,7 @@ fn by_rule(layers: usize, order: &[usize], slots: &Slots, fit: Fit) -> Option<Ve
     Some(first)
 }
 
-/// The beginning of so many objects between those that are held.
+/// Returns the start of a free range of `objects` objects in memory of `count` objects.
 fn gap(held: &[Held], objects: u64, count: u64, last_end: u64, fit: Fit) -> Option<u64> {
     let begins = iter::once(0).chain(held.iter().map(|held| held.end));
     let ends = held.iter().map(|held| held.begin).chain([count]);

@@ -1,4 +1,4 @@
-//! From the layers to stream to a plan: its list, which the core places and times.
+//! Turns a choice of streamed layers into a plan: makes its list, which the core places and times.
 
 use super::course::Upload;
 use super::kept::Kept;
@@ -14,46 +14,47 @@ use planner_core::planner::PlanningError;
 use planner_core::{Graph, Machine, OpId, TensorId};
 use workloads::{OwnedPlacements, OwnedPlan};
 
-/// Most iterations over which slots are given. More of them let slots take turns.
+/// The most iterations over which slots are fixed. With several iterations, a layer can use slots in turn.
 pub(super) const MOST_ITERATIONS: u32 = 6;
 
-/// Choices as short as the bound that are carried out before better ones are looked for.
+/// The most choices as short as the bound that become plans before the search for better ones.
 const IDEAL: usize = 4;
 
-/// Layers of all iterations over which slots are given, in all attempts: a few milliseconds' worth.
+/// The most layers to place in slots, over all iterations and attempts, which takes a few milliseconds.
 const PLACED: usize = 2_500;
 
-/// Layers that estimates of other offsets look at, in all attempts: a few milliseconds' worth.
+/// The most layers that estimates of other offsets look at, over all attempts, which takes a few
+/// milliseconds.
 const LOOKS: usize = 20_000;
 
-/// A choice uses at most one part in so many of the effort that is left.
+/// A choice uses at most one part in this many of the remaining effort.
 const SHARE: usize = 2;
 
-/// Most iterations over which each layer has offsets of its own.
+/// The most iterations in which each layer has its own offset.
 const MOST_FIXED: usize = 2;
 
-/// Layers of all iterations over which offsets are fixed, in all attempts: a few milliseconds' worth.
+/// The most layers with fixed offsets, over all iterations and attempts, which takes a few milliseconds.
 const FIXED: usize = 1_000;
 
-/// Steps of a search for a tighter packing: a fraction of a millisecond.
+/// The steps of a search for a tighter packing, which takes a fraction of a millisecond.
 pub(super) const STEPS: u64 = 1 << 14;
 
-/// The iteration of those whose times are known that becomes the list: times have settled, and later
-/// launches are known.
+/// The iteration with known times that becomes the list. Its times have settled, and later launches are
+/// known.
 const KEPT: usize = 5;
 
-/// When a layer comes, in the list.
+/// The position of an upload in the list.
 #[derive(Clone, Copy, Debug)]
 enum When {
-    /// When its upload starts, which is as soon as there is memory and the link is free.
+    /// At the start of the upload, as soon as there is memory and the link is free.
     InTime,
-    /// As late as its launch allows: it takes memory for the shortest time.
+    /// As late as its launch allows, so that the layer takes memory for the shortest time.
     Late,
-    /// As soon as there is memory, though the link may be busy, but at most so many launches ahead.
+    /// As soon as there is memory, even if the link is busy, but at most this many launches ahead.
     Ahead(usize),
 }
 
-/// The better ones first. The others need less memory.
+/// The better positions come first. The others need less memory.
 const WHEN: [When; 6] = [
     When::InTime,
     When::Late,
@@ -63,8 +64,8 @@ const WHEN: [When; 6] = [
     When::Ahead(1),
 ];
 
-/// The best plan: with all layers on the device, or with some on the host if that is shorter. The graph
-/// is without what layers keep beside their weights.
+/// Returns the best plan: with all layers on the device, or with some on the host if this is shorter. `graph`
+/// is without caches and outputs.
 pub(super) fn best(
     layers: &Layers,
     graph: &Graph<'_>,
@@ -84,14 +85,14 @@ pub(super) fn best(
     let joint = attempt.best_of(hosts::choices(layers).iter(), bare, least_ns)?;
     let joint = joint.map(complete).transpose()?;
     let split = knobs::split(kept.graph, machine, kept.budget_bytes)?;
-    // Downloads of outputs may change which is shorter. A split is always carried out.
+    // Downloads of outputs may change which plan is shorter. The split is always tried.
     let plans = [joint, alone, split].into_iter().flatten();
     plans.min_by_key(period_ns).ok_or(PlanningError::Stuck)
 }
 
-/// The best plan with all layers on the device: choices are carried out in the order of their
-/// estimates, which their plans hardly ever beat. If those without an estimate above the bound do not reach
-/// it, better ones are looked for, and the knobs of servers are tried. None where a layer does not fit.
+/// Returns the best plan with all layers on the device, or `None` if a layer does not fit. Makes plans in the
+/// order of the estimates, which plans hardly ever beat. If no choice with an estimate at the bound reaches
+/// it, searches better choices. Then tries the knobs of servers.
 fn on_device(
     layers: &Layers,
     graph: &Graph<'_>,
@@ -110,7 +111,7 @@ fn on_device(
     best.map(|best| knobs::shorter(best, layers, graph, machine, least_ns)).transpose()
 }
 
-/// What choices are carried out for, and the effort that is left.
+/// The work of the choices, and the remaining effort.
 struct Attempt<'a, 'g> {
     layers: &'a Layers,
     graph: &'a Graph<'g>,
@@ -125,7 +126,7 @@ impl<'a, 'g> Attempt<'a, 'g> {
         Self { layers, graph, machine, looks: LOOKS, fixed: FIXED, placed: PLACED }
     }
 
-    /// Carries out choices while their estimates are better than the best plan.
+    /// Makes plans of choices while their estimates are better than the best plan.
     fn best_of<'s>(
         &mut self,
         choices: impl Iterator<Item = &'s Streamed>,
@@ -143,7 +144,7 @@ impl<'a, 'g> Attempt<'a, 'g> {
         Ok(best)
     }
 
-    /// Plans for a choice; none where its layers cannot be laid out.
+    /// Makes a plan of a choice. Returns `None` if its layers cannot be placed.
     fn carry_out(&mut self, streamed: &Streamed) -> Result<Option<OwnedPlan>, PlanningError> {
         let Streamed { order, shape, on_host, yields, period_ns: estimate_ns, .. } = streamed;
         let layers = &self.layers.with_host(on_host, *yields);
@@ -174,7 +175,7 @@ impl<'a, 'g> Attempt<'a, 'g> {
         Ok(best)
     }
 
-    /// Gives each layer its own offset in each of some iterations.
+    /// Gives each layer its own offset in each of `iterations`.
     fn fix(
         &mut self,
         one: &Layers,
@@ -202,8 +203,8 @@ impl<'a, 'g> Attempt<'a, 'g> {
         Ok(Some(plan))
     }
 
-    /// Gives each layer a slot: over the fewest iterations that make the period no longer, or else
-    /// over those that make it shortest.
+    /// Gives each layer a slot: over the fewest iterations that make the period no longer, or over the count
+    /// with the shortest period.
     fn lay_out(&mut self, plan: &OwnedPlan, shape: Shape, keep: usize) -> Option<OwnedPlan> {
         let Self { layers, graph, machine, .. } = *self;
         let mut best: Option<OwnedPlan> = None;
@@ -230,9 +231,9 @@ impl<'a, 'g> Attempt<'a, 'g> {
     }
 }
 
-/// The list of one iteration, from the times of so many, with the layers that stay in the arena.
-/// Layers leave as soon as they have been used, and come when they can in all iterations. None where
-/// one does not come.
+/// Makes the list of one iteration from the times of `iterations`, with the staying layers in the arena. A
+/// layer leaves after its launch, and comes at the latest of its positions in these iterations. Returns
+/// `None` if a layer does not come.
 fn list(
     layers: &Layers,
     order: &[usize],
@@ -251,13 +252,13 @@ fn list(
             times.launch_ends_ns.partition_point(|&end_ns| end_ns <= upload.start_ns)
         }
     };
-    // Of each layer that is streamed: how many launches ahead it comes, and its place in the order.
+    // For each streamed layer, the number of launches ahead that it comes, and its place in the order.
     let mut comes: Vec<Option<(usize, usize)>> = vec![None; count];
     let mut rounds = vec![0; all];
     for (number, upload) in times.uploads.iter().enumerate() {
         if rounds[upload.layer] == KEPT {
             let launch = KEPT * all + upload.layer;
-            // Times that exceed 64 bits order nothing.
+            // Saturated times give no order.
             let ahead = launch.checked_sub(position(upload, launch))?;
             if ahead >= count {
                 return None;
@@ -273,7 +274,7 @@ fn list(
     if comes.iter().flatten().count() < streamed {
         return None;
     }
-    // Those that come after their own launch are for the next iteration.
+    // Uploads after the launch of their layer are for the next iteration.
     let ahead_of = comes.iter().enumerate().filter_map(|(layer, comes)| Some((layer, (*comes)?)));
     let mut uploads: Vec<_> = ahead_of
         .map(|(layer, (ahead, number))| match layer.checked_sub(ahead) {
@@ -307,7 +308,7 @@ fn list(
     for launched in 0..count {
         let (before, op) = (part(count + layers.before(launched) % count), OpId(launched as u32));
         let crossing = layers.crossing(launched).map(|(direction, _)| direction);
-        // What the device waits for comes before what it will need later.
+        // The upload that the device waits for comes before uploads for later launches.
         steps.extend((crossing == Some(Direction::HostToDevice)).then_some(Step::Prefetch(before)));
         while let Some((.., layer)) = uploads.next_if(|&(before, ..)| before == launched) {
             steps.push(Step::Prefetch(part(layer)));
@@ -325,7 +326,7 @@ fn list(
             resident.extend((!is_there[launched]).then(|| part(launched)));
         }
     }
-    // Of what the last layer handed on, only the device has the value.
+    // Only the device has the value of the last activation.
     let host_copy = |part: Part| part.tensor.index() < count;
     let resident = resident.into_iter().map(|part| Resident { part, host_copy: host_copy(part) });
     Some(OwnedPlan {
@@ -340,8 +341,8 @@ fn list(
     })
 }
 
-/// The objects of layers of which the first one is fixed in each iteration, and of those that stay in
-/// a pool, one after the other.
+/// Returns the placements of streamed layers, whose first object is fixed in each iteration, and of layers
+/// that stay in a pool, one after the other.
 fn objects(
     layers: &Layers,
     order: &[usize],
@@ -390,7 +391,7 @@ fn objects(
     placements
 }
 
-/// The layers that stay, one after the other, and the bytes that they take. Those on the host take none.
+/// Returns the staying layers, one after the other, and their bytes. Layers on the host take none.
 fn arena_of(layers: &Layers, is_streamed: &[bool]) -> (Vec<ArenaPlacement>, u64) {
     let mut end_bytes = 0;
     let mut placements = Vec::new();
@@ -398,7 +399,7 @@ fn arena_of(layers: &Layers, is_streamed: &[bool]) -> (Vec<ArenaPlacement>, u64)
         if !is_streamed && bytes > 0 {
             let tensor = TensorId(layer as u32);
             placements.push(ArenaPlacement { tensor, offset_bytes: end_bytes });
-            // They fit in the budget.
+            // The layers fit in the budget.
             end_bytes += bytes;
         }
     }

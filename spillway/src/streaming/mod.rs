@@ -1,17 +1,17 @@
-//! Weight streaming: layers in a row whose weights are more than the device holds.
+//! Weight streaming: layers in a row whose weights exceed the device memory.
 //!
-//! Some layers stay on the device. The others come over the link for their turn, each into a slot
-//! at a fixed address, or run on the host, if they [may](Layer::host_ns). [Caches](Layer::cache_bytes) stay
-//! where their layers run, and [outputs](Layer::output_bytes) come to the host.
+//! Some layers stay on the device. The others come over the link for each launch, into a slot at a fixed
+//! address, or run on the host, if they [may](Layer::host_ns). [Caches](Layer::cache_bytes) stay on the
+//! processor that runs their layers, and [outputs](Layer::output_bytes) come to the host.
 //!
-//! [`plan`] takes the layers as a plain list. Its result is a [`Plan`] like any other: layer, op and
-//! tensor have the same number, [`Plan::addresses`] says where each layer lies, and
-//! [`Plan::schedule`] what each upload and each launch waits for. Nothing depends on values, so
-//! an iteration can be captured into a graph of the device.
+//! [`plan`] takes the layers as a plain list, and returns an ordinary [`Plan`]. The layer, its op and its
+//! weights have the same number. [`Plan::addresses`] gives the address of each layer, and [`Plan::schedule`]
+//! the waits of each upload and launch. Nothing depends on values, so an iteration can be captured into a
+//! graph of the device.
 //!
-//! `candidates` and `hosts` make choices of what streams and what runs on the host, `course` estimates their
-//! periods, `layout` and `list` make plans of the best, and `kept` adds caches and outputs.
-//! `docs/explanation/planning.md` explains the search.
+//! `candidates` and `hosts` choose the layers that are streamed or run on the host, `course` estimates the
+//! periods of these choices, `layout` and `list` make plans of the best ones, and `kept` adds caches and
+//! outputs. `docs/explanation/planning.md` explains the search.
 //!
 //! ```
 //! use spillway::planner_core::placement::Holder;
@@ -62,38 +62,38 @@ use workloads::{OwnedMachine, OwnedPlan, Shown};
 
 pub use work::{cache, graph, output};
 
-/// Most layers that an error names.
+/// The most layers in an error.
 const MOST_NAMED: usize = 3;
 
-/// What plan files name as the strategy.
+/// The name of the strategy in plan files.
 const STRATEGY: &str = "streaming";
 
-/// A layer, whose weights only it reads.
+/// A layer. No other layer reads its weights.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Layer {
-    /// Its name in errors and reports; its number where that is empty.
+    /// The name in errors and reports. If it is empty, they use the number of the layer.
     pub name: String,
     /// The size of its weights, which lie at consecutive addresses.
     pub bytes: u64,
-    /// How long it computes on the device.
+    /// The time of the layer on the device.
     pub time_ns: u64,
-    /// How long it computes on the host; `None` if it cannot run there.
+    /// The time of the layer on the host; `None` if it cannot run there.
     pub host_ns: Option<u64>,
-    /// The size of the activation that the next layer reads. After the last layer comes the first, in the
-    /// next iteration. If all layers have 0, the plan moves no activations. If a layer may run on the
+    /// The size of the activation that the next layer reads. After the last layer comes the first layer of
+    /// the next iteration. If all layers have 0, the plan moves no activations. If a layer may run on the
     /// host, no layer may have 0.
     pub activation_bytes: u64,
-    /// The size of its cache, such as a KV cache, which each iteration reads and writes; 0 if it has none. The
-    /// cache stays at one address of the device or, if the layer runs on the host, there.
+    /// The size of the cache, such as a KV cache, which each iteration reads and writes; 0 without a cache.
+    /// The cache stays at one address on the device, or on the host if the layer runs there.
     pub cache_bytes: u64,
-    /// The size of its output, such as the logits of the last layer, which each iteration leaves on the
-    /// host; 0 if it has none.
+    /// The size of the output, such as the logits of the last layer, which each iteration leaves on the host;
+    /// 0 without an output.
     pub output_bytes: u64,
 }
 
 impl Layer {
-    /// A layer without a name, which runs on the device.
+    /// Creates a layer without a name that runs on the device.
     #[must_use]
     pub const fn new(bytes: u64, time_ns: u64) -> Self {
         Self {
@@ -107,51 +107,51 @@ impl Layer {
         }
     }
 
-    /// The same layer with a name.
+    /// Sets the name.
     #[must_use]
     pub fn name(self, name: impl Into<String>) -> Self {
         Self { name: name.into(), ..self }
     }
 
-    /// The same layer, which may run on the host for so long.
+    /// Allows the layer to run on the host, with its time there.
     #[must_use]
     pub fn host_ns(self, time_ns: u64) -> Self {
         Self { host_ns: Some(time_ns), ..self }
     }
 
-    /// The same layer, which hands on so many bytes.
+    /// Sets the size of the activation.
     #[must_use]
     pub fn activation_bytes(self, bytes: u64) -> Self {
         Self { activation_bytes: bytes, ..self }
     }
 
-    /// The same layer with so many bytes of cache.
+    /// Sets the size of the cache.
     #[must_use]
     pub fn cache_bytes(self, bytes: u64) -> Self {
         Self { cache_bytes: bytes, ..self }
     }
 
-    /// The same layer, which leaves so many bytes on the host.
+    /// Sets the size of the output.
     #[must_use]
     pub fn output_bytes(self, bytes: u64) -> Self {
         Self { output_bytes: bytes, ..self }
     }
 }
 
-/// The least device memory with which layers can be streamed: that of the largest which cannot run on
-/// the host, the caches and outputs of all such layers, and [room for activations](plan).
+/// The least device memory with which layers can be streamed. It is the sum of three parts: the largest layer
+/// that cannot run on the host, the caches and outputs of all such layers, and [room for activations](plan).
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct MinFeasible {
-    /// How many bytes.
+    /// The bytes.
     pub bytes: u64,
-    /// Of these, the bytes of caches and outputs.
+    /// The part of these bytes that caches and outputs take.
     pub kept_bytes: u64,
-    /// The layers that need them, by number.
+    /// The numbers of the layers that need these bytes.
     pub layers: Vec<usize>,
 }
 
-/// Returns the least device memory, and which layers need it. O(layers).
+/// Returns the least device memory, and the layers that need it. O(layers).
 #[must_use]
 pub fn min_feasible(layers: &[Layer], machine: &OwnedMachine) -> MinFeasible {
     let on_device = |layer: &Layer| if layer.host_ns.is_none() { layer.bytes } else { 0 };
@@ -172,18 +172,19 @@ pub fn min_feasible(layers: &[Layer], machine: &OwnedMachine) -> MinFeasible {
     }
 }
 
-/// Plans which layers stay, when and where others come, and which run on the host. The budget is for
-/// weights, caches and outputs: bytes, a [`Budget`], or a text; percentages are of all these. Where layers
-/// hand something on, the budget is for that too: three times the largest activation. The caches and outputs
-/// of all layers on the device stay there, and never move. Addresses are multiples of the machine's
-/// `chunk_bytes`, which may be as small as the device's alignment.
+/// Plans the layers that stay, the times and addresses of streamed layers, and the layers that run on the
+/// host. The budget is bytes, a [`Budget`], or a text. It covers weights, caches and outputs, and percentages
+/// refer to their sum. If layers have activations, the budget also covers three times the largest activation.
+/// The caches and outputs of layers on the device stay there and never move. Addresses are multiples of the
+/// machine's `chunk_bytes`, which may be as small as the device's alignment.
 ///
-/// Takes a few milliseconds for 100 layers, and a tenth of a second where layers may run on the host.
-/// `docs/research/streaming.md` compares the period with those of the settings that inference servers have.
+/// Takes a few milliseconds for 100 layers, and a tenth of a second if layers may run on the host.
+/// `docs/research/streaming.md` compares the period with the settings of inference servers.
 ///
 /// # Errors
-/// [`Error::Infeasible`] names the layers for which the budget is too small; those of [`graph`]; a
-/// budget of more than the device has; host memory that does not suffice.
+/// [`Error::Infeasible`] if the budget is too small: it names the layers that need more; [`Error::Budget`] if
+/// a text is not a budget; [`Error::Planning`] if the budget exceeds the device memory or the host has too
+/// little memory; the errors of [`graph`].
 pub fn plan<B: TryInto<Budget>>(
     layers: &[Layer],
     machine: &OwnedMachine,
@@ -234,11 +235,12 @@ where
     Plan::in_context(graph, machine.clone(), plan, context)
 }
 
-/// Objects of all layers up to which an object is a chunk. Each object has a number in the plan, so with
-/// more of them planning would take seconds.
+/// The most objects of all layers. Each object has a number in the plan, so planning with more objects would
+/// take seconds.
 const MOST_OBJECTS: u64 = 1 << 16;
 
-/// The machine with chunks so much larger that the layers have few enough of them; none if they have few.
+/// Returns the machine with chunks so large that the layers have few enough of them. Returns `None` if the
+/// chunks of the machine are large enough.
 fn coarse(layers: &[Layer], machine: &Machine) -> Option<Machine> {
     let bytes = layers.iter().fold(0, |sum: u64, layer| sum.saturating_add(layer.bytes));
     let chunks = bytes / machine.chunk_bytes;

@@ -1,87 +1,88 @@
-//! Which layers are streamed, through what memory, and an estimate of the period.
+//! The choice of streamed layers, their memory, and an estimate of the period.
 
 use planner_core::machine::Direction;
 use planner_core::plan::Pool;
 use planner_core::{Graph, Machine};
 
-/// Objects that all layers together take at most, unless chunks are larger: a balance. More of them
-/// waste less memory where sizes differ, and planning takes longer.
+/// The approximate limit on the objects of all layers. With more objects, layers of different sizes waste
+/// less memory, but planning takes longer.
 const MOST_OBJECTS: u64 = 4096;
 
-/// Most activations that are on the device at a time, with that of the last layer.
+/// The most activations on the device at a time, with the activation of the last layer.
 const ACTIVATIONS: u64 = 3;
 
-/// The layers, as numbers. Those that run on the host have no bytes there.
+/// The sizes and times of the layers. Layers on the host have 0 bytes.
 #[derive(Clone, Debug)]
 pub(super) struct Layers {
-    /// Sizes in whole chunks.
+    /// The sizes in whole chunks.
     pub(super) bytes: Vec<u64>,
     pub(super) time_ns: Vec<u64>,
-    /// How long the upload of each takes.
+    /// The upload time of each layer.
     pub(super) upload_ns: Vec<u64>,
-    /// How long each takes on the host, if it may run there.
+    /// The time of each layer on the host, if it may run there.
     pub(super) host_ns: Vec<Option<u64>>,
     pub(super) on_host: Vec<bool>,
-    /// How long what each hands on takes to the host, and to the device.
+    /// The transfer times of each activation to the host and to the device.
     handed_ns: Vec<(u64, u64)>,
-    /// Whether what is handed on from the host comes before uploads that would end after it is there.
+    /// Whether an activation from the host goes before uploads that would end after it is ready.
     pub(super) yields: bool,
-    /// For weights, activations, and what is kept beside them.
+    /// The budget for weights, activations, caches and outputs.
     budget_bytes: u64,
-    /// What each keeps beside its weights on the device, and all together, which may exceed 64 bits.
+    /// The bytes of caches and outputs of each layer on the device, and their sum, which may exceed 64 bits.
     pub(super) kept_bytes: Vec<u64>,
     kept_total_bytes: u128,
-    /// Memory for what layers hand on, if the plan knows of it.
+    /// The pool of activations, if layers have activations.
     pub(super) activations: Option<Pool>,
     /// The sum of the sizes, which may exceed 64 bits.
     total_bytes: u128,
-    /// What divides all sizes, or nearly.
+    /// A unit that divides all sizes, at least approximately.
     pub(super) unit_bytes: u64,
     pub(super) chunk_bytes: u64,
 }
 
-/// Memory for the layers that are streamed: objects of one size, numbered from 0.
+/// The memory of the streamed layers: objects of one size, numbered from 0.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Slots {
     pub(super) object_bytes: u64,
     pub(super) count: u64,
-    /// How many objects each layer that is streamed takes, in the order in which they come.
+    /// The number of objects of each streamed layer, in the order in which the layers come.
     pub(super) taken: Vec<u64>,
-    /// The first of them, if it is fixed.
+    /// The first object of each streamed layer, if it is fixed.
     pub(super) first: Option<Vec<u64>>,
 }
 
-/// How the memory for streamed layers is divided.
+/// The division of the memory for streamed layers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Shape {
-    /// Into slots as large as the largest of them.
+    /// Slots as large as the largest streamed layer.
     Slots,
-    /// As each layer needs it, if they can be laid out so: the estimate does not know.
+    /// Ranges of the size of each layer. The estimate does not check that they can be placed.
     Packed,
 }
 
-/// Some layers to stream.
+/// A choice of layers to stream.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Streamed {
-    /// The layers that are streamed, in the order in which they come.
+    /// The streamed layers, in the order in which they come.
     pub(super) order: Vec<usize>,
     pub(super) shape: Shape,
     pub(super) on_host: Vec<bool>,
     pub(super) yields: bool,
-    /// At least the period.
+    /// An estimate of the period, which plans hardly ever beat.
     pub(super) period_ns: u64,
     pub(super) upload_ns: u64,
 }
 
 impl Streamed {
-    /// What makes one choice better than another.
+    /// The cost for comparing choices: the period, then the upload time.
     pub(super) const fn cost(&self) -> (u64, u64) {
         (self.period_ns, self.upload_ns)
     }
 }
 
 impl Layers {
-    /// Reads the layers of a checked graph without what they keep beside their weights: so many bytes each.
+    /// Reads the layers of a checked graph without caches and outputs. `kept_bytes` are the bytes of cache
+    /// and output of each layer.
     pub(super) fn new(
         graph: &Graph<'_>,
         machine: &Machine,
@@ -117,7 +118,7 @@ impl Layers {
         }
     }
 
-    /// The same layers over so many iterations, as if these were one.
+    /// Returns the layers over several iterations as one iteration.
     pub(super) fn repeated(&self, iterations: usize) -> Self {
         Self {
             bytes: self.bytes.repeat(iterations),
@@ -126,13 +127,13 @@ impl Layers {
             host_ns: self.host_ns.repeat(iterations),
             on_host: self.on_host.repeat(iterations),
             handed_ns: self.handed_ns.repeat(iterations),
-            // The same in all iterations, so that its sum is still right.
+            // Caches and outputs are the same in all iterations, so their sum does not change.
             kept_bytes: self.kept_bytes.clone(),
             ..*self
         }
     }
 
-    /// The same layers, of which these run on the host, as they all may.
+    /// Returns the layers with some on the host. All of these layers must be able to run there.
     pub(super) fn with_host(&self, on_host: &[bool], yields: bool) -> Self {
         let mut layers = Self { yields, ..self.clone() };
         for (layer, _) in on_host.iter().enumerate().filter(|(_, on_host)| **on_host) {
@@ -146,13 +147,13 @@ impl Layers {
         layers
     }
 
-    /// The layer before another, in the cycle.
+    /// Returns the layer before another one in the cycle.
     pub(super) const fn before(&self, layer: usize) -> usize {
         (if layer == 0 { self.on_host.len() } else { layer }) - 1
     }
 
-    /// What a layer waits for if the one before it runs elsewhere: which way that one's activation
-    /// goes, and for how long.
+    /// Returns the direction and the time of the transfer that a layer waits for, if the layer before it runs
+    /// on the other processor.
     pub(super) fn crossing(&self, layer: usize) -> Option<(Direction, u64)> {
         let before = self.before(layer);
         let &(down_ns, up_ns) = self.handed_ns.get(before)?;
@@ -163,15 +164,15 @@ impl Layers {
         }
     }
 
-    /// The object of a layer's activation: two of them in turn, and one for that of the last layer, which
-    /// lasts until the next iteration.
+    /// Returns the object of the activation of a layer. Layers use two objects in turn, and the last layer
+    /// has its own, since its activation lasts until the next iteration.
     pub(super) fn activation_object(&self, layer: usize) -> u64 {
         let last = self.activations.map_or(0, |pool| pool.count.saturating_sub(1));
         if layer + 1 == self.len() { last } else { layer as u64 % 2 }
     }
 
-    /// Whether layers that stay lie in the arena: its offsets are multiples of 256, or of a smaller
-    /// chunk. Otherwise they have a pool of chunks.
+    /// Returns whether staying layers lie in the arena, whose offsets are multiples of 256 or of a smaller
+    /// chunk. Otherwise they lie in a pool of chunks.
     pub(super) const fn stay_in_arena(&self) -> bool {
         self.chunk_bytes.is_multiple_of(arena_step_bytes(self.chunk_bytes))
     }
@@ -180,24 +181,24 @@ impl Layers {
         self.bytes.len()
     }
 
-    /// The sum of some quantity over some layers.
+    /// Returns the sum of a quantity over some layers.
     pub(super) fn sum(of: &[u64], layers: &[usize]) -> u64 {
         layers.iter().fold(0, |sum, &layer| sum.saturating_add(of[layer]))
     }
 
-    /// The budget without what is kept beside the weights of layers on the device.
+    /// Returns the budget without the caches and outputs of layers on the device.
     pub(super) fn bare_budget_bytes(&self) -> u64 {
         let left_bytes = u128::from(self.budget_bytes).saturating_sub(self.kept_total_bytes);
-        // At most the budget.
+        // The value is at most the budget, so it fits in 64 bits.
         left_bytes as u64
     }
 
-    /// The budget for weights.
+    /// Returns the budget for weights.
     pub(super) fn weight_bytes(&self) -> u64 {
         self.bare_budget_bytes().saturating_sub(pool_bytes(self.activations))
     }
 
-    /// What does not fit, in whole units.
+    /// Returns the bytes that do not fit, in whole units.
     pub(super) fn excess_bytes(&self) -> u64 {
         let fits = self.budget_bytes.saturating_sub(pool_bytes(self.activations));
         let fits = fits / self.unit_bytes * self.unit_bytes;
@@ -205,7 +206,7 @@ impl Layers {
         u64::try_from(bytes).unwrap_or(u64::MAX).saturating_sub(fits)
     }
 
-    /// What is left for the layers that are streamed, if that is enough for the largest of them.
+    /// Returns the memory left for the streamed layers, if it is enough for the largest of them.
     pub(super) fn slots(&self, order: &[usize], shape: Shape) -> Option<Slots> {
         let streamed = || order.iter().map(|&layer| self.bytes[layer]);
         let streamed_bytes: u128 = streamed().map(u128::from).sum();
@@ -218,7 +219,7 @@ impl Layers {
         };
         let taken: Vec<_> = streamed().map(|bytes| bytes.div_ceil(object_bytes)).collect();
         let all = taken.iter().copied().fold(0, u64::saturating_add);
-        // More than all of them take is of no use.
+        // More objects than all streamed layers take are useless.
         let count = all.min(left_bytes / object_bytes);
         if largest.div_ceil(object_bytes) > count {
             return None;
@@ -226,13 +227,13 @@ impl Layers {
         Some(Slots { object_bytes, count, taken, first: None })
     }
 
-    /// The choice with an estimate of its period: what it takes if every upload starts as soon as it
-    /// has memory. None where it does not fit.
+    /// Returns the choice with an estimate of its period, in which every upload starts as soon as it has
+    /// memory. Returns `None` if the choice does not fit.
     pub(super) fn judge(&self, order: Vec<usize>, shape: Shape) -> Option<Streamed> {
         self.judge_below(order, shape, u64::MAX)
     }
 
-    /// The same, and none where the period is certainly longer than that.
+    /// Does the same, but may return `None` if the period is longer than `most_ns`.
     pub(super) fn judge_below(
         &self,
         order: Vec<usize>,
@@ -246,7 +247,7 @@ impl Layers {
         Some(Streamed { order, shape, on_host, yields, period_ns, upload_ns })
     }
 
-    /// The shapes that differ.
+    /// Returns the shapes that differ for these layers.
     pub(super) fn shapes(&self) -> &'static [Shape] {
         match self.bytes.iter().all(|&bytes| bytes == 0 || bytes == self.unit_bytes) {
             true => &[Shape::Slots],
@@ -255,7 +256,7 @@ impl Layers {
     }
 }
 
-/// Memory for what layers hand on, if they do.
+/// Returns the pool of activations, if layers have activations.
 pub(super) fn activations(
     bytes: impl ExactSizeIterator<Item = u64>,
     machine: &Machine,
@@ -266,12 +267,12 @@ pub(super) fn activations(
     Some(Pool { object_bytes, count })
 }
 
-/// The bytes of a pool, if there is one.
+/// Returns the bytes of a pool, or 0 without a pool.
 pub(super) fn pool_bytes(pool: Option<Pool>) -> u64 {
     pool.map_or(0, |pool| pool.object_bytes.saturating_mul(pool.count))
 }
 
-/// Offsets in an arena are multiples of this: 256, or a smaller chunk.
+/// Returns the step of offsets in an arena: 256 bytes, or a smaller chunk.
 pub(super) const fn arena_step_bytes(chunk_bytes: u64) -> u64 {
     if chunk_bytes < 256 { chunk_bytes } else { 256 }
 }

@@ -1,16 +1,16 @@
-//! Device, host and link take turns: layers on the host lie in runs at some distances, and the layers
-//! behind a run are those that come over the link meanwhile.
+//! Roles of layers in which device, host and link take turns. The layers on the host form runs at some
+//! distances. The layers behind a run come over the link while the host works on the run.
 
 use super::streamed::Layers;
 
-/// Slots of the largest layer that are kept free for the layers that are streamed.
+/// Numbers of slots of the largest layer to keep free for streamed layers.
 const FREE: [u64; 4] = [1, 2, 3, 4];
 
-/// Layers that are streamed behind each run, at most. A balance: each run costs two transfers, and between
-/// more of them uploads are spread more evenly.
+/// The most streamed layers behind each run. Each run costs two transfers, but with more runs the uploads are
+/// spread more evenly.
 const BEHIND: [u64; 5] = [1, 2, 3, 4, 8];
 
-/// Where a layer is while it computes.
+/// The place of a layer.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) enum Role {
     Stays,
@@ -20,16 +20,16 @@ pub(super) enum Role {
 
 pub(super) const ROLES: [Role; 3] = [Role::Stays, Role::Streamed, Role::OnHost];
 
-/// At what distances layers come.
+/// The distances between runs.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Pace {
-    /// When the link may have brought them.
+    /// By the time of the layers and the link.
     Time,
-    /// After as many bytes of layers.
+    /// By the bytes of the layers.
     Bytes,
 }
 
-/// How turns differ.
+/// The parameters of turns.
 #[derive(Clone, Copy)]
 pub(super) struct Turns {
     free: u64,
@@ -50,13 +50,13 @@ impl Turns {
 pub(super) struct Whole<'a> {
     layers: &'a Layers,
     bytes: u64,
-    /// The bytes that do not fit.
+    /// The bytes of layers that exceed the budget.
     pub(super) excess_bytes: u64,
-    /// The bytes that may be on the host.
+    /// The bytes of layers that may run on the host.
     pub(super) most_bytes: u64,
-    /// How long these take there.
+    /// The time of these layers on the host.
     host_ns: u128,
-    /// What these keep on the device beside their weights, if they run there.
+    /// The bytes of caches and outputs of these layers on the device, if they run there.
     kept_bytes: u128,
 }
 
@@ -78,20 +78,20 @@ impl<'a> Whole<'a> {
         }
     }
 
-    /// What does not fit if so many bytes of weights are on the host.
+    /// Returns the excess bytes if this many bytes of weights are on the host.
     fn missing_bytes(&self, host_bytes: u64) -> u64 {
         let kept_bytes = self.of_host(self.kept_bytes, u128::from(host_bytes));
         let kept_bytes = u64::try_from(kept_bytes).unwrap_or(u64::MAX);
         self.excess_bytes.saturating_sub(host_bytes.saturating_add(kept_bytes))
     }
 
-    /// Roles of which the host takes about so many bytes.
+    /// Returns roles in which the host takes about `host_bytes`.
     pub(super) fn roles(&self, host_bytes: u64, turns: Turns) -> Vec<Role> {
         let mut walk = Walk::new(self, host_bytes, turns);
         (0..self.layers.len()).map(|layer| walk.pass(layer)).collect()
     }
 
-    /// About what all layers take if so many bytes are on the host and so many are streamed.
+    /// Estimates the time of all layers if this many bytes are on the host and this many are streamed.
     fn period_ns(&self, host_bytes: u64, streamed_bytes: u64) -> u128 {
         let layers = self.layers;
         let sum = |of: &[u64]| of.iter().map(|&ns| u128::from(ns)).sum::<u128>();
@@ -105,27 +105,28 @@ impl<'a> Whole<'a> {
         layers_ns.saturating_add(of_host(self.host_ns)).max(link_ns)
     }
 
-    /// The part of so many bytes in the time of all layers that may be on the host.
+    /// Returns the share of this many bytes in a quantity of all layers that may run on the host.
     fn of_host(&self, whole_ns: u128, bytes: u128) -> u128 {
         whole_ns.saturating_mul(bytes) / u128::from(self.most_bytes.max(1))
     }
 }
 
-/// A walk over the layers: those that stay until the next run is due, the run, and those that are
-/// streamed behind it.
+/// A walk over the layers. Layers stay until the next run is due. Then come the run and the streamed layers
+/// behind it.
 struct Walk<'w> {
     whole: &'w Whole<'w>,
     pace: Pace,
     runs: u64,
-    /// What the host takes, what is streamed, and how far all layers are, in bytes or in time.
+    /// The targets for all layers: the bytes on the host, the streamed bytes, and the length in bytes or in
+    /// ns.
     host: u128,
     streamed: u128,
     length: u128,
-    /// The same so far.
+    /// The same quantities so far.
     on_host: u128,
     came: u128,
     passed: u128,
-    /// The bytes of the layers that are left.
+    /// The bytes of the remaining layers.
     left: u128,
     run: u64,
     is_moving: bool,
@@ -200,12 +201,13 @@ impl<'w> Walk<'w> {
         }
     }
 
-    /// What is due with this run.
+    /// Returns the part of a target that is due by the end of this run.
     fn due(&self, whole: u128) -> u128 {
         whole.saturating_mul(u128::from(self.run)) / u128::from(self.runs)
     }
 
-    /// Whether the run ends when the layers behind it are due, if its layers are like this one.
+    /// Returns whether a run that starts now ends when the layers behind it are due, if its layers are like
+    /// this one.
     fn is_due(&self, bytes: u128) -> bool {
         let ahead = self.due(self.host).saturating_sub(self.on_host).saturating_add(bytes / 2);
         let ahead = ahead / bytes.max(1) * bytes;

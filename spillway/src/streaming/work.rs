@@ -1,4 +1,4 @@
-//! Layers as a graph, and which tensor is what of a layer.
+//! The graph of layers, and the tensors of each layer.
 
 use super::Layer;
 use crate::error::Error;
@@ -6,14 +6,14 @@ use crate::graph::Graph;
 use planner_core::{GraphError, Kind, TensorId};
 use workloads::{OwnedGraph, Shown};
 
-/// The tensor that is the cache of a layer, if it has one: caches follow weights and activations,
-/// in the order of layers. O(layers).
+/// Returns the tensor of the cache of a layer, if it has a cache. Caches follow weights and activations, in
+/// the order of layers. O(layers).
 #[must_use]
 pub fn cache(layers: &[Layer], layer: usize) -> Option<TensorId> {
     numbered(layers, handed_on(layers).len() + layers.len(), cache_bytes).nth(layer)?
 }
 
-/// The tensor that is the output of a layer, if it has one: outputs follow caches, in the order of
+/// Returns the tensor of the output of a layer, if it has an output. Outputs follow caches, in the order of
 /// layers. O(layers).
 #[must_use]
 pub fn output(layers: &[Layer], layer: usize) -> Option<TensorId> {
@@ -30,7 +30,7 @@ const fn output_bytes(layer: &Layer) -> u64 {
     layer.output_bytes
 }
 
-/// Numbers from a first one on, for the layers that have some bytes.
+/// Numbers the layers with some bytes, from a first number on.
 fn numbered(
     layers: &[Layer],
     first: usize,
@@ -44,24 +44,24 @@ fn numbered(
     })
 }
 
-/// The layers that hand something on: all, if any has to.
+/// Returns the layers with activations: all layers, if any layer needs one.
 fn handed_on(layers: &[Layer]) -> &[Layer] {
     if why_handed_on(layers).is_some() { layers } else { &[] }
 }
 
-/// The layer for which all layers hand something on.
+/// Returns a layer that makes all layers need an activation.
 fn why_handed_on(layers: &[Layer]) -> Option<usize> {
     layers.iter().position(|layer| layer.host_ns.is_some() || layer.activation_bytes > 0)
 }
 
-/// The graph of layers: each is an op that reads a state, with its number. Where layers hand something
-/// on, each also reads the activation of the layer before and writes its own: a temporary, or a
-/// state of the last layer. A layer also reads and writes its [`cache`], a state, and writes its
-/// [`output`].
+/// Builds the graph of layers. Each layer is an op that reads a state with the same number. If layers have
+/// activations, each op also reads the activation of the layer before and writes its own. Activations are
+/// temporaries; the last layer's is a state. An op also reads and writes its [`cache`], a state, and writes
+/// its [`output`].
 ///
 /// # Errors
-/// [`Error::Graph`]: there is no layer, one has no bytes, or bytes or times exceed 64 bits; one hands
-/// nothing on, though some layer may run on the host or others hand something on.
+/// [`Error::Graph`] if there is no layer, a layer has no bytes, or bytes or times exceed 64 bits; or if a
+/// layer has no activation although some layer may run on the host or other layers have activations.
 pub fn graph(layers: &[Layer]) -> Result<Graph, Error> {
     let mut graph = OwnedGraph::new("layers");
     let name = |number: usize| match &*layers[number].name {

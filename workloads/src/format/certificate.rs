@@ -37,11 +37,10 @@ struct PriceRecord {
     download: u64,
 }
 
-/// Reads a certificate, gzip or plain. Only its form is checked: what it proves depends on the graph and on
-/// the machine.
+/// Reads a certificate, gzip or plain. Checks only its form: the proof depends on the graph and the machine.
 ///
 /// # Errors
-/// The bytes are no certificate file.
+/// The bytes are not a certificate file.
 pub fn read_certificate(bytes: &[u8]) -> Result<OwnedCertificate, FormatError> {
     let record: CertificateRecord<'static> = parse(bytes, Document::Certificate)?;
     if record.intervals.len() != record.marks.len() + 1 {

@@ -23,7 +23,7 @@ struct LayerRecord {
     backward_ns: u64,
     weight_bytes: u64,
     activation_bytes: u64,
-    /// An extension: the published chains have none.
+    /// An extension of the published chains, which have no such states.
     #[serde(default, skip_serializing_if = "is_zero")]
     optimizer_bytes: u64,
 }
@@ -36,7 +36,7 @@ const fn is_zero(bytes: &u64) -> bool {
 /// Reads a chain, gzip or plain, and checks it.
 ///
 /// # Errors
-/// The bytes are no chain file, or its graph or its machine would be rejected.
+/// The bytes are not a chain file, or the graph or the machine of the chain is not valid.
 pub fn read_chain(bytes: &[u8]) -> Result<OwnedChain, FormatError> {
     let record: ChainRecord<'static> = parse(bytes, Document::Chain)?;
     let layers = record.layers.into_iter().map(|Object(layer)| Layer {

@@ -1,10 +1,10 @@
-//! What is wrong with a file, and where, in one line.
+//! Errors of files, with the location, in one line.
 
 use crate::shown::Shown;
 use std::fmt;
 use std::path::{Path, PathBuf};
 
-/// What kind of failure a [`FormatError`] is.
+/// The kind of a [`FormatError`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ErrorKind {
@@ -16,8 +16,8 @@ pub enum ErrorKind {
     Unsupported,
 }
 
-/// Why a file cannot be read or written. Displays as one line: the file if it is known,
-/// the location in it, and the reason.
+/// The reason why a file cannot be read or written. It displays as one line: the file if it is known, the
+/// location in it, and the reason.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FormatError {
     kind: ErrorKind,
@@ -34,13 +34,13 @@ impl FormatError {
         Self::new(ErrorKind::Malformed, message)
     }
 
-    /// The same error with the name of the file that it is about.
+    /// Adds the name of the file to the error.
     #[must_use]
     pub fn in_file(self, path: impl AsRef<Path>) -> Self {
         Self { file: Some(path.as_ref().to_owned()), ..self }
     }
 
-    /// What kind of failure it is.
+    /// The kind of the error.
     #[must_use]
     pub const fn kind(&self) -> ErrorKind {
         self.kind

@@ -1,4 +1,4 @@
-//! Files and gzip: bounded reading.
+//! Bounded reading of files and gzip data.
 
 use super::error::{ErrorKind, FormatError};
 use super::graph::read_graph;
@@ -11,14 +11,14 @@ use std::fs::{self, File};
 use std::io::{self, Read, Write};
 use std::path::Path;
 
-/// Most bytes of a file, and of what it inflates to: 1 GiB.
+/// The most bytes of a file, compressed and decompressed: 1 GiB.
 pub const MAX_BYTES: u64 = 1 << 30;
 
-/// Bytes that any compressed file may inflate to.
+/// The size in bytes that any compressed file may inflate to.
 pub const FREE_INFLATION_BYTES: u64 = 64 << 20;
 
-/// How many times its compressed size a file may inflate to where that is more than
-/// [`FREE_INFLATION_BYTES`]. Large graphs and plans compress 5 to 30 times.
+/// The largest ratio of decompressed to compressed size for files that inflate to more than
+/// [`FREE_INFLATION_BYTES`]. Large graphs and plans have ratios of 5 to 30.
 pub const MAX_INFLATION: u64 = 200;
 
 const GZIP_MAGIC: [u8; 2] = [0x1f, 0x8b];
@@ -44,11 +44,11 @@ pub fn load(path: impl AsRef<Path>) -> Result<Vec<u8>, FormatError> {
     read().map_err(|error| error.in_file(path))
 }
 
-/// Reads the graph files (`*.graph.json.gz`) of a folder, by the names of the graphs. None if
-/// there is no such folder.
+/// Reads the graph files (`*.graph.json.gz`) of a folder, sorted by the names of the graphs. Returns `None`
+/// if the folder does not exist.
 ///
 /// # Errors
-/// A file that cannot be read or is no graph; the error names it.
+/// A file cannot be read or is not a graph; the error names it.
 pub fn load_graphs(folder: &Path) -> Result<Option<Vec<OwnedGraph>>, FormatError> {
     let Ok(entries) = fs::read_dir(folder) else { return Ok(None) };
     let mut graphs = Vec::new();
@@ -63,13 +63,13 @@ pub fn load_graphs(folder: &Path) -> Result<Option<Vec<OwnedGraph>>, FormatError
     Ok(Some(graphs))
 }
 
-/// Bytes that are looked at before more is read.
+/// The number of bytes to check before reading the rest.
 const START_BYTES: u64 = 4096;
 
 fn read_bounded(mut source: impl Read) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     source.by_ref().take(START_BYTES).read_to_end(&mut bytes)?;
-    // What ends here is left to its reader, which names the place.
+    // If the file ends here, its parser reports the place of an error.
     let goes_on = bytes.len() as u64 == START_BYTES;
     if goes_on && !bytes.starts_with(&GZIP_MAGIC) && !is_text(&bytes) {
         return Err(io::Error::other("it begins with neither text nor gzip data"));
@@ -82,7 +82,7 @@ fn read_bounded(mut source: impl Read) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// Whether bytes are text, the last character of which may be cut. JSON has no zeros.
+/// Returns whether bytes are text. The last character may be cut off. JSON has no zero bytes.
 fn is_text(bytes: &[u8]) -> bool {
     let is_cut = |error: std::str::Utf8Error| error.error_len().is_none();
     !bytes.contains(&0) && std::str::from_utf8(bytes).map_or_else(is_cut, |_| true)
@@ -91,7 +91,7 @@ fn is_text(bytes: &[u8]) -> bool {
 /// Inflates bytes that start like a gzip file. Returns other bytes unchanged.
 ///
 /// # Errors
-/// The compressed data is damaged, or inflates beyond the limits of this module.
+/// The compressed data is damaged, or inflates to more than the limits of this module.
 pub fn decompress(bytes: &[u8]) -> Result<Cow<'_, [u8]>, FormatError> {
     if !bytes.starts_with(&GZIP_MAGIC) {
         return Ok(Cow::Borrowed(bytes));
@@ -114,7 +114,7 @@ pub fn decompress(bytes: &[u8]) -> Result<Cow<'_, [u8]>, FormatError> {
     Ok(Cow::Owned(inflated))
 }
 
-/// Compresses to gzip. The same bytes give the same file: no name and no time is stored.
+/// Compresses to gzip. The same bytes give the same file, since it stores no name and no time.
 #[must_use]
 pub fn compress(bytes: &[u8]) -> Vec<u8> {
     let mut encoder = GzEncoder::new(Vec::new(), Compression::default());
@@ -169,7 +169,7 @@ mod tests {
         assert_eq!(read, MAX_BYTES + 1);
     }
 
-    /// Counts what is read.
+    /// Counts the bytes read.
     struct Counted<'c, R>(R, &'c mut u64);
 
     impl<R: Read> Read for Counted<'_, R> {

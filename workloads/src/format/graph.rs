@@ -42,7 +42,7 @@ struct OpRecord<'a> {
 /// Reads a graph, gzip or plain, and checks it.
 ///
 /// # Errors
-/// The bytes are no graph file, or [`OwnedGraph::graph`] rejects what they hold.
+/// The bytes are not a graph file, or [`OwnedGraph::graph`] rejects the graph.
 pub fn read_graph(bytes: &[u8]) -> Result<OwnedGraph, FormatError> {
     let record: GraphRecord<'static> = parse(bytes, Document::Graph)?;
     let mut graph = OwnedGraph::new(record.name);
@@ -99,7 +99,7 @@ fn ids(numbers: Vec<u32>) -> Vec<TensorId> {
     numbers.into_iter().map(TensorId).collect()
 }
 
-/// The core knows only numbers; messages give names.
+/// Describes an error with names, since the core knows only numbers.
 fn with_names(graph: &OwnedGraph, error: GraphError) -> String {
     let op = |id: OpId| format!("op {} ({:?})", id.0, Shown::name(&graph.op_names[id.index()]));
     let tensor = |id: TensorId| match graph.tensor_names.get(id.index()) {
@@ -119,8 +119,8 @@ fn with_names(graph: &OwnedGraph, error: GraphError) -> String {
         }
         GraphError::NeverWritten(id) => format!("{} is an output that no op writes", tensor(id)),
         GraphError::HostWritesInput { op: at, tensor: id } => format!(
-            "{} has a time on the host (host_ns) and writes {}, an input: such an op runs on the \
-             device alone",
+            "{} has a time on the host (host_ns) and writes {}, an input: such an op can run only \
+             on the device",
             op(at),
             tensor(id)
         ),
@@ -128,7 +128,7 @@ fn with_names(graph: &OwnedGraph, error: GraphError) -> String {
     }
 }
 
-/// A kind is a bare word; serde's derived enums would take `{"state": null}` too.
+/// A kind is a bare word. Serde's derived enums would also accept `{"state": null}`.
 mod kind {
     use planner_core::Kind;
     use serde::de::{Deserializer, Error, Unexpected, Visitor};

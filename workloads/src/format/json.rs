@@ -1,4 +1,4 @@
-//! JSON text to records and back, stricter than serde.
+//! Converts JSON text to records and back, with stricter rules than serde.
 
 use super::error::{ErrorKind, FormatError};
 use super::file::decompress;
@@ -9,7 +9,7 @@ use serde_json::error::Category;
 use serde_path_to_error::{Path, Track};
 use std::fmt;
 
-/// Most arrays and objects that may lie within each other.
+/// The deepest nesting of arrays and objects.
 pub const MAX_DEPTH: usize = 100;
 
 /// The five formats.
@@ -43,10 +43,10 @@ impl Document {
     }
 }
 
-/// Returns the format of a file. Reads no further than necessary.
+/// Returns the format of a file. Reads only as far as necessary.
 ///
 /// # Errors
-/// The file is no JSON object up to its field `format`, or that is missing or unknown.
+/// The file is not a JSON object up to its field `format`, or this field is missing or unknown.
 pub fn document(bytes: &[u8]) -> Result<Document, FormatError> {
     document_of(checked_text(&decompress(bytes)?, VALUE_BYTES)?)
 }
@@ -61,7 +61,7 @@ pub(super) fn parse<T: DeserializeOwned>(
     let found = document_of(text)?;
     if found != expected {
         return Err(FormatError::malformed(format!(
-            "format is {}, and {} is expected here",
+            "format is {}, but {} is expected here",
             found.format(),
             expected.format()
         )));
@@ -80,7 +80,7 @@ fn document_of(text: &str) -> Result<Document, FormatError> {
     let mut track = Track::new();
     let looked =
         serde_path_to_error::Deserializer::new(&mut json, &mut track).deserialize_map(&mut found);
-    // The search stops at the field, which serde_json takes for an unfinished object.
+    // The search stops at the field, and serde_json then reports an unfinished object.
     let Some(name) = found.format else {
         return Err(match looked {
             Err(error) => locate(&error, &track.path()),
@@ -99,7 +99,7 @@ fn document_of(text: &str) -> Result<Document, FormatError> {
 
 struct FindFormat {
     format: Option<String>,
-    /// Whether there are `nodes`, as in an execution trace of PyTorch.
+    /// Whether there is a field `nodes`, as in an execution trace of PyTorch.
     has_nodes: bool,
 }
 
@@ -123,13 +123,13 @@ impl<'de> Visitor<'de> for &mut FindFormat {
     }
 }
 
-/// Most bytes of memory that a value of our formats takes while it is read: an empty list in a
-/// list takes a list's own size, three times while the outer one grows.
+/// The most bytes of memory that a value of our formats takes while it is read. An empty list in a list takes
+/// the size of a list header, three times while the outer list grows.
 const VALUE_BYTES: usize = 128;
 
-/// Checks that the text is UTF-8, and that it is nested no deeper than `MAX_DEPTH`: serde_json
-/// checks neither in what it ignores. Checks that there is memory for its values, each of which
-/// takes at most `value_bytes`: without, serde_json would abort the process.
+/// Checks that the text is UTF-8 and nested no deeper than `MAX_DEPTH`, since serde_json checks neither in
+/// ignored fields. Checks that there is memory for the values, each of at most `value_bytes`, since
+/// serde_json would abort the process without it.
 pub fn checked_text(bytes: &[u8], value_bytes: usize) -> Result<&str, FormatError> {
     if bytes.iter().all(u8::is_ascii_whitespace) {
         return Err(FormatError::malformed("the file is empty"));
@@ -161,11 +161,11 @@ pub fn checked_text(bytes: &[u8], value_bytes: usize) -> Result<&str, FormatErro
     Ok(text)
 }
 
-/// Fails if this much memory cannot be allocated. Frees it again.
+/// Allocates this much memory and frees it again. Fails if there is too little.
 fn check_memory(bytes: usize) -> Result<(), FormatError> {
     let mut buffer = Vec::<u8>::new();
     let reserved = buffer.try_reserve_exact(bytes);
-    // Without this, compilers leave out what is not used.
+    // Without this, compilers remove the unused allocation.
     std::hint::black_box(&buffer);
     reserved.map_err(|_| {
         let message = format!(
@@ -182,7 +182,7 @@ fn position_of(bytes: &[u8], at: usize) -> String {
     format!("line {line} column {column}")
 }
 
-/// A wrong value is named by its path, wrong syntax by its position alone.
+/// Locates an error: a wrong value by its path, wrong syntax only by its position.
 fn locate(error: &serde_json::Error, path: &Path) -> FormatError {
     let position = format!("line {} column {}", error.line(), error.column());
     let shown = error.to_string();
@@ -195,7 +195,7 @@ fn locate(error: &serde_json::Error, path: &Path) -> FormatError {
     })
 }
 
-/// A record that must be written as an object: serde would take an array of its fields too.
+/// A record that must be an object in JSON. Serde alone would also accept an array of its fields.
 #[derive(Default, Serialize)]
 #[serde(transparent)]
 pub(super) struct Object<T>(pub(super) T);

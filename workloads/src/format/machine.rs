@@ -20,7 +20,7 @@ struct MachineRecord<'a> {
     transfer_latency_ns: u64,
     map_ns_per_chunk: u64,
     unmap_ns_per_chunk: u64,
-    /// The speeds while the other direction is idle. Both or none.
+    /// The speeds while the other direction is idle. A file has both or neither.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     one_way_h2d_bytes_per_s: Option<u64>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -30,7 +30,7 @@ struct MachineRecord<'a> {
 /// Reads a machine, gzip or plain, and checks it.
 ///
 /// # Errors
-/// The bytes are no machine file, or [`Machine::new`] rejects what they hold.
+/// The bytes are not a machine file, or [`Machine::new`] rejects the machine.
 pub fn read_machine(bytes: &[u8]) -> Result<OwnedMachine, FormatError> {
     let record: MachineRecord<'static> = parse(bytes, Document::Machine)?;
     let machine = Machine::new(

@@ -1,7 +1,7 @@
 //! Reading and writing the interchange formats.
 //!
-//! Files are untrusted: whatever they hold, reading returns a value or a [`FormatError`]
-//! that names the location. It never panics, and bounds its memory and stack.
+//! Files are untrusted. For any content, reading returns a value or a [`FormatError`] that names the
+//! location. It never panics, and its memory and stack are bounded.
 //!
 //! | refused | limit |
 //! |---|---|

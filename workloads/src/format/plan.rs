@@ -66,15 +66,15 @@ struct PredictionRecord {
     host_bytes: u64,
 }
 
-/// Reads a plan, gzip or plain. Only its form is checked: the verifier checks whether it fits a graph
-/// and a machine.
+/// Reads a plan, gzip or plain. Checks only its form: the verifier checks the plan against a graph and a
+/// machine.
 ///
 /// # Errors
-/// The bytes are no plan file.
+/// The bytes are not a plan file.
 pub fn read_plan(bytes: &[u8]) -> Result<OwnedPlan, FormatError> {
     let record: PlanRecord<'static> = parse(bytes, Document::Plan)?;
     let iterations = record.placement_iterations.unwrap_or(1);
-    // A plan with placements has them for its verifier to judge.
+    // If a plan has placements, the verifier checks their number of iterations.
     if record.placements.is_none() && !(1..=Placements::MOST_ITERATIONS).contains(&iterations) {
         return Err(FormatError::malformed(PlanError::PlacementIterations(iterations).to_string()));
     }
@@ -115,8 +115,8 @@ pub fn read_plan(bytes: &[u8]) -> Result<OwnedPlan, FormatError> {
     })
 }
 
-/// The steps, in which every launch of an op but its first is a repeat. A step on the host is a
-/// first launch.
+/// Converts the steps. Every launch of an op after the first one is a repeat. A step on the host is a first
+/// launch.
 fn with_repeats(records: Vec<StepRecord>) -> Vec<Step> {
     let mut launched = HashSet::new();
     let again = |step| match step {
@@ -134,7 +134,7 @@ fn is_zero(number: &u64) -> bool {
     *number == 0
 }
 
-/// All arrays in one, with their ends.
+/// Joins all arrays into one, with the end of each.
 fn joined(arrays: &[Cow<'_, [u64]>], iterations: u32) -> Result<OwnedPlacements, FormatError> {
     let mut end = 0usize;
     let ends = arrays.iter().map(|array| {
@@ -145,7 +145,7 @@ fn joined(arrays: &[Cow<'_, [u64]>], iterations: u32) -> Result<OwnedPlacements,
     Ok(OwnedPlacements { iterations, objects: arrays.concat(), ends })
 }
 
-/// The array of each allocation.
+/// Returns the array of each allocation.
 fn arrays(placements: &OwnedPlacements) -> Vec<Cow<'_, [u64]>> {
     let allocations = 0..placements.ends.len() as u32;
     let table = placements.placements();

@@ -1,15 +1,15 @@
-//! Records to JSON that is safe to print.
+//! Converts records to JSON that is safe to print.
 
 use crate::shown::is_hidden;
 use serde::Serialize;
 use serde_json::ser::{Formatter, Serializer};
 use std::io;
 
-/// Writes a record as one line of JSON. Escapes hidden characters in strings, so that a
-/// terminal does not interpret them; the values stay the same.
+/// Writes a record as one line of JSON. Escapes hidden characters in strings, so that a terminal does not
+/// interpret them. The values stay the same.
 ///
 /// # Panics
-/// The record has a map whose keys are no strings, or its own serialization fails.
+/// The record has a map with keys other than strings, or its own serialization fails.
 #[must_use]
 pub fn render(record: &impl Serialize) -> Vec<u8> {
     let mut bytes = Vec::new();
@@ -20,8 +20,8 @@ pub fn render(record: &impl Serialize) -> Vec<u8> {
     bytes
 }
 
-/// Compact JSON. `serde_json` itself escapes only what JSON forbids: not the controls from
-/// U+007F on, nor those of direction.
+/// Compact JSON with more escapes. `serde_json` escapes only the characters that JSON forbids. It escapes
+/// neither the controls from U+007F on nor the controls of direction.
 struct Printable;
 
 impl Formatter for Printable {

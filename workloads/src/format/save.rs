@@ -8,11 +8,11 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// The longest chain of links to follow.
+/// The longest chain of symbolic links to follow.
 const MAX_LINKS: usize = 40;
 
-/// Writes a file whole or not at all, compressed where its name ends in `.gz`; `-` is
-/// standard output. An existing file is replaced, a device or pipe is written to.
+/// Writes a file whole or not at all, compressed if its name ends in `.gz`; `-` is standard output. Replaces
+/// an existing file, and writes to a device or pipe directly.
 ///
 /// # Errors
 /// The file cannot be written. The error names it, and no partial file remains.
@@ -38,7 +38,7 @@ pub fn stop_saving() {
         // If that fails, the next program that writes the file removes it.
         let _ = fs::remove_file(path);
     }
-    // It stays locked.
+    // The list stays locked, so that no further file is begun.
     std::mem::forget(unfinished);
 }
 
@@ -54,10 +54,10 @@ pub struct Target {
 }
 
 impl Target {
-    /// Follows a path, and makes sure that a file can be written there.
+    /// Follows a path, and checks that a file can be written there.
     ///
     /// # Errors
-    /// It is a folder or read-only, or no file can be made in its folder; the error names it.
+    /// The path is a folder or read-only, or no file can be created in its folder; the error names the path.
     pub fn find(path: impl AsRef<Path>) -> Result<Self, FormatError> {
         let path = path.as_ref();
         let find = || -> io::Result<Self> {
@@ -70,7 +70,7 @@ impl Target {
         find().map_err(|error| unwritable(&error).in_file(path))
     }
 
-    /// Whether a path leads to the same file. Devices and pipes are none.
+    /// Returns whether a path leads to the same file. For devices and pipes, it is always false.
     #[must_use]
     pub fn is(&self, path: impl AsRef<Path>) -> bool {
         let Ok(other) = Self::follow(path.as_ref()) else { return false };
@@ -97,13 +97,13 @@ impl Target {
         self.existing.as_ref().is_some_and(|existing| !existing.is_file())
     }
 
-    /// The temporary for it, where a file may be written there.
+    /// Creates the temporary file, if the target may be written.
     fn temporary(&self) -> io::Result<Temporary> {
         if let Some(existing) = &self.existing {
             if existing.permissions().readonly() {
                 return Err(io::Error::other("it is read-only"));
             }
-            // The folder alone would allow a rename onto a file of somebody else.
+            // The rights of the folder would allow a rename onto a file that another user owns.
             OpenOptions::new().write(true).open(&self.path)?;
         }
         Temporary::beside(&self.path)
@@ -123,7 +123,7 @@ impl Target {
     }
 }
 
-/// The file that links lead to, which is not there yet.
+/// Returns the file at the end of links, which does not exist yet.
 fn follow_links(path: &Path) -> io::Result<PathBuf> {
     let mut path = path.to_owned();
     for _ in 0..MAX_LINKS {
@@ -139,29 +139,29 @@ fn follow_links(path: &Path) -> io::Result<PathBuf> {
     Err(io::Error::other("too many links lead to each other"))
 }
 
-/// What hard links to a file have in common.
+/// The identity that all hard links to a file share.
 #[cfg(unix)]
 fn identity(metadata: &Metadata) -> Option<(u64, u64)> {
     use std::os::unix::fs::MetadataExt;
     Some((metadata.dev(), metadata.ino()))
 }
 
-/// Not known here.
+/// This identity is not known on this platform.
 #[cfg(not(unix))]
 fn identity(_: &Metadata) -> Option<(u64, u64)> {
     None
 }
 
-/// The temporaries that this process is writing.
+/// The temporary files that this process is writing.
 static UNFINISHED: Mutex<Vec<PathBuf>> = Mutex::new(Vec::new());
 
 fn unfinished() -> MutexGuard<'static, Vec<PathBuf>> {
     UNFINISHED.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A new file beside a target, since a rename cannot cross file systems. Each target has one
-/// name for it, and the file is locked while its process lives: so what a killed one has left
-/// is known, and removed by the next that writes the target.
+/// A temporary file in the folder of its target, since a rename cannot cross file systems. Each target has
+/// one name for its temporary file, and a process locks the file while it lives. So the next process that
+/// writes the target recognizes and removes the file of a killed process.
 struct Temporary {
     file: File,
     path: PathBuf,
@@ -169,7 +169,7 @@ struct Temporary {
 }
 
 impl Temporary {
-    /// Creates it, once no other process writes the same target.
+    /// Creates the file, once no other process writes the same target.
     fn beside(target: &Path) -> io::Result<Self> {
         let path = temporary_path(target);
         loop {
@@ -192,7 +192,7 @@ impl Temporary {
             }
             match fs::symlink_metadata(&path) {
                 Ok(found) if identity(&found) == identity(&file.metadata()?) => {}
-                // Renamed or removed by the process that had it.
+                // The process that had the file has renamed or removed it.
                 _ => continue,
             }
             if is_new {
@@ -224,7 +224,7 @@ impl Drop for Temporary {
     }
 }
 
-/// Opens what another process has made, unless it is gone.
+/// Opens the file of another process, unless it is gone.
 fn existing(path: &Path) -> io::Result<Option<File>> {
     match fs::symlink_metadata(path) {
         Ok(found) if !found.is_file() => Err(io::ErrorKind::AlreadyExists.into()),
@@ -235,7 +235,8 @@ fn existing(path: &Path) -> io::Result<Option<File>> {
     }
 }
 
-/// Long names are cut: 60 characters and the rest fit into the 255 bytes of a name.
+/// Returns the path of the temporary file. Cuts long names, since a name has at most 255 bytes; 60 characters
+/// and the rest fit.
 fn temporary_path(target: &Path) -> PathBuf {
     let name = target.file_name().unwrap_or_default().to_string_lossy();
     let start: String = name.chars().take(60).collect();
@@ -310,7 +311,7 @@ mod tests {
         save(&file, b"new").unwrap();
         assert_eq!(fs::read(&file).unwrap(), b"new");
         assert_eq!(names(&folder), ["plan.json"]);
-        // Whoever else has a file of that name keeps it.
+        // A file of that name with another owner stays.
         fs::create_dir(&left).unwrap();
         assert_eq!(save(&file, b"newer").unwrap_err().kind(), ErrorKind::Io);
         fs::remove_dir_all(&folder).unwrap();
@@ -325,7 +326,7 @@ mod tests {
             let file = file.clone();
             thread::spawn(move || save(file, b"second").unwrap())
         };
-        // However long this is, the second one cannot be done before.
+        // For any duration, the second save cannot end earlier.
         thread::sleep(std::time::Duration::from_millis(50));
         assert!(!second.is_finished() && !file.exists());
         first.file.write_all(b"first").unwrap();

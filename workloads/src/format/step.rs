@@ -8,7 +8,7 @@ use serde::ser::{SerializeTuple, Serializer};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
-/// In memory the largest count stands for the whole tensor, so no file may spell it.
+/// In memory, the largest count stands for the whole tensor, so no file may contain it.
 fn part(tensor: u32, range: Option<(u64, u64)>) -> Result<Part, String> {
     match range {
         None => Ok(Part::whole(TensorId(tensor))),
@@ -53,7 +53,7 @@ impl From<ResidentRecord> for ResidentFields {
     }
 }
 
-/// A step: `["launch", op]`, `["host", op]`, or a verb with a tensor and perhaps a range.
+/// A step: `["launch", op]`, `["host", op]`, or a verb with a tensor and an optional range.
 #[derive(Clone, Copy)]
 pub(super) struct StepRecord(pub(super) Step);
 

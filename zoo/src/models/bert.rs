@@ -1,6 +1,6 @@
-//! BERT: a transformer with layer norms after each block, pretrained on masked tokens, scored with
-//! the table of embeddings itself, and on whether the second half of a text follows the first.
-//! Queries, keys and values are one product, and all tokens are scored; texts have no padding.
+//! BERT: a transformer with layer norms after each block. It is pretrained on two tasks: masked tokens,
+//! scored with the table of embeddings, and whether the second half of a text follows the first. Queries,
+//! keys and values are one product, and all tokens are scored. Texts have no padding.
 //!
 //! J. Devlin, M.-W. Chang, K. Lee, K. Toutanova: BERT: pre-training of deep bidirectional
 //! transformers for language understanding, 2019.
@@ -15,7 +15,7 @@ use super::transformer::{LAYERS, SEQUENCE, TEXTS, VOCABULARY, WIDTH, add_rows, a
 const SHORTER: Parameter = Parameter { default: "512", ..SEQUENCE };
 const PIECES: Parameter = Parameter { default: "30522", ..VOCABULARY };
 
-/// Its defaults are those of the base BERT.
+/// BERT with the sizes of BERT base as defaults.
 pub(super) const BERT: Model = Model {
     name: "bert",
     about: "BERT with both heads, 110,106,428 parameters where nothing is set, Adam",

@@ -1,6 +1,6 @@
-//! DeepLabv3+ on Xception-65 with output stride 16, as Neural Network Libraries' example and
-//! the authors' release have it: atrous convolutions in the last block, spatial pyramid
-//! pooling at rates 6, 12 and 18, and a decoder that joins features of stride 4. 21 classes.
+//! DeepLabv3+ on Xception-65 with output stride 16, as in the example of Neural Network Libraries and the
+//! authors' release. It has atrous convolutions in the last block, spatial pyramid pooling at rates 6, 12 and
+//! 18, a decoder that joins features of stride 4, and 21 classes.
 //!
 //! L. Chen, Y. Zhu, G. Papandreou, F. Schroff, H. Adam: Encoder-decoder with atrous separable
 //! convolution for semantic image segmentation, 2018.
@@ -19,7 +19,7 @@ const CROPS: Parameter = Parameter { default: "4", ..BATCH };
 /// Channels of the pyramid and of the decoder.
 const DEPTH: u64 = 256;
 
-/// With everything trained.
+/// DeepLabv3+ with all parameters trained.
 pub(super) const DEEPLABV3PLUS: Model = Model {
     name: "deeplabv3plus",
     about: "DeepLabv3+ on Xception-65, 41,055,413 parameters, SGD with momentum",
@@ -47,7 +47,7 @@ fn deeplab(arguments: &Arguments, tape: &mut Tape) {
     tape.learn_labels(scores);
 }
 
-/// The features, and earlier ones of stride 4, before they are rectified.
+/// Returns the features and earlier features of stride 4, both before the ReLU.
 fn xception(tape: &mut Tape, images: Value) -> (Value, Value) {
     let x = convolve(tape, "entry.1", images, 32, Window::same(3, 2));
     let x = convolve(tape, "entry.2", x, 64, Window::same(3, 1));
@@ -68,7 +68,7 @@ fn xception(tape: &mut Tape, images: Value) -> (Value, Value) {
     (x, early)
 }
 
-/// Three separable convolutions beside one of single pixels.
+/// Three separable convolutions, with a parallel 1x1 convolution.
 fn block(tape: &mut Tape, name: &str, x: Value, channels: [u64; 3], stride: u64) -> (Value, Value) {
     let (y, second) = unit_of_three(tape, name, x, channels, stride);
     let shortcut = format!("{name}.shortcut");
@@ -77,8 +77,8 @@ fn block(tape: &mut Tape, name: &str, x: Value, channels: [u64; 3], stride: u64)
     (tape.add(&format!("{name}.add"), y, identity), second)
 }
 
-/// Three separable convolutions, each after a ReLU, of which the last strides. Also returns
-/// what the second one makes.
+/// Three separable convolutions, each after a ReLU. The last one has the stride. Also returns the output of
+/// the second one.
 fn unit_of_three(
     tape: &mut Tape,
     name: &str,
@@ -96,7 +96,7 @@ fn unit_of_three(
     (y, second)
 }
 
-/// A convolution of each channel alone and one of each pixel alone, each with a batch norm.
+/// A depthwise convolution and a 1x1 convolution, each with a batch norm.
 fn separable(
     tape: &mut Tape,
     name: &str,

@@ -1,5 +1,5 @@
-//! DenseNet-121, 169 and 201 as torchvision has them: growth 32, bottlenecks of 128
-//! channels, and 1000 classes. Every layer reads the outputs of all earlier layers of its block.
+//! DenseNet-121, 169 and 201 as in torchvision: growth 32, bottlenecks of 128 channels, and 1000 classes.
+//! Every layer reads the outputs of all earlier layers of its block.
 //!
 //! G. Huang, Z. Liu, L. van der Maaten, K. Weinberger: Densely connected convolutional
 //! networks, 2017.

@@ -1,4 +1,4 @@
-//! GPT-2: a transformer with layer norms before each block, scored with the table of embeddings.
+//! GPT-2: a transformer with layer norms before each block. Its scores use the table of embeddings.
 //!
 //! A. Radford, J. Wu, R. Child, D. Luan, D. Amodei, I. Sutskever: Language models are
 //! unsupervised multitask learners, 2019.
@@ -10,7 +10,7 @@ use super::spec::{Arguments, HOST_GB_S, HOST_TFLOPS, MEMORY_GB_S, MODE, TFLOPS};
 use super::tape::{INDEX_BYTES, Tape};
 use super::transformer::{LAYERS, SEQUENCE, TEXTS, VOCABULARY, WIDTH, add_rows, attend, embed};
 
-/// Its defaults are those of the small GPT-2.
+/// GPT-2 with the sizes of the small model as defaults.
 pub(super) const GPT: Model = Model {
     name: "gpt",
     about: "GPT-2, 124,439,808 parameters where nothing is set, Adam",

@@ -1,8 +1,8 @@
 //! Inception-v4 with wider convolutions.
 //!
-//! C. Szegedy, S. Ioffe, V. Vanhoucke, A. Alemi: Inception-v4, Inception-ResNet and the impact
-//! of residual connections on learning, 2016 (figures 3 to 9); widened as SwapAdvisor does
-//! (Huang et al., 2020, section 6.1).
+//! C. Szegedy, S. Ioffe, V. Vanhoucke, A. Alemi: Inception-v4, Inception-ResNet and the impact of residual
+//! connections on learning, 2016 (figures 3 to 9); widened as in SwapAdvisor (Huang et al., 2020, section
+//! 6.1).
 
 use super::Model;
 use super::layers::{Kernel, Window};
@@ -15,7 +15,7 @@ use super::wide_resnet::WIDEN;
 
 const SIDE: Parameter = Parameter { default: "299", ..IMAGE };
 
-/// All branches are concatenated by copies.
+/// Inception-v4, in which copies concatenate all branches.
 pub(super) const INCEPTION4: Model = Model {
     name: "inception4",
     about: "Inception-v4, widened, convolutions fused with normalizations, plain SGD",
@@ -79,7 +79,7 @@ impl Network<'_> {
         })
     }
 
-    /// Each branch from the same input, and what stands beside them.
+    /// Runs each branch from the same input, and concatenates their outputs with `beside`.
     fn cell(&mut self, name: &str, x: Value, beside: Vec<Value>, branches: &[Branch<'_>]) -> Value {
         let mut parts = beside;
         for (number, branch) in branches.iter().enumerate() {
@@ -88,7 +88,7 @@ impl Network<'_> {
         self.tape.concatenate(&format!("{name}.cat"), &parts)
     }
 
-    /// A mean of neighbours, and a convolution of one pixel.
+    /// An average pooling, and a 1x1 convolution.
     fn pooled(&mut self, name: &str, x: Value, channels: u64) -> Vec<Value> {
         let pool = self.tape.average_pool(&format!("{name}.pool"), x, Window::same(3, 1));
         vec![self.branch(&format!("{name}.pooled"), pool, &[(channels, ONE)])]

@@ -31,7 +31,7 @@ const WIDTH: Parameter = Parameter {
     about: "columns of inputs and of states",
 };
 
-/// All layers are of one width.
+/// The LSTM. All layers have one width.
 pub(super) const LSTM: Model = Model {
     name: "lstm",
     about: "LSTM, 69,190,632 parameters where nothing is set, SGD with momentum",

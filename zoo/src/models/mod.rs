@@ -1,13 +1,13 @@
 //! Graphs of well-known models, from a line of text.
 //!
-//! A spec such as `resnet50:batch=512,mode=training` names a model and sets some of its
-//! parameters; the rest have defaults. It alone determines the graph, including the time of each
-//! op, and the graph is named after it with all parameters written out but those that are 0
-//! or of a preset. All arithmetic is on integers, so every machine generates the same graph.
+//! A spec such as `resnet50:batch=512,mode=training` names a model and sets some of its parameters; the
+//! others have defaults. The spec alone determines the graph, including the time of each op. The name of the
+//! graph is the spec with all parameters, except parameters that are 0 or come from a preset. All arithmetic
+//! is on integers, so every machine generates the same graph.
 //!
-//! Ops follow what PyTorch runs, in single precision where the model does not say otherwise: what it updates in place is updated in
-//! place, and what its autograd saves is read by the backward pass. Convolutions are given
-//! no workspace, since what cuDNN asks for depends on its version and the device.
+//! Ops follow PyTorch, in single precision unless the model says otherwise. They update the same tensors in
+//! place as PyTorch, and the backward pass reads the tensors that autograd saves. Convolutions have no
+//! workspace, since the needs of cuDNN depend on its version and the device.
 
 mod bert;
 mod deeplab;
@@ -45,7 +45,7 @@ pub struct Model {
     /// Its parameters, in the order of the graph's name.
     pub parameters: &'static [Parameter],
     optimizer: Optimizer,
-    /// What is wrong with values that each parameter takes for itself.
+    /// Checks the combination of values that are each valid.
     check: fn(&Arguments) -> Result<(), String>,
     build: fn(&Arguments, &mut Tape),
 }
@@ -79,8 +79,8 @@ static MODELS: [Model; 17] = [
 /// Generates the graph of one iteration.
 ///
 /// # Errors
-/// The model or a parameter is unknown, a value is not one that the parameter takes, or
-/// the work is so large that its sizes exceed 64 bits.
+/// The model or a parameter is unknown, a parameter does not take its value, or the sizes of the work exceed
+/// 64 bits.
 pub fn generate(spec: &str) -> Result<OwnedGraph, SpecError> {
     let (name, parameters) = match spec.split_once(':') {
         Some((name, parameters)) => (name, Some(parameters)),

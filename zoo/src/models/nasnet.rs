@@ -1,4 +1,4 @@
-//! NASNet-A with cells repeated more often.
+//! NASNet-A with more repeated cells.
 //!
 //! B. Zoph, V. Vasudevan, J. Shlens, Q. Le: Learning transferable architectures for scalable
 //! image recognition, 2018 (figures 2 and 4); SwapAdvisor repeats the normal cells 3 x 25
@@ -26,7 +26,7 @@ const FILTERS: Parameter = Parameter {
     about: "channels of the first normal cells; a multiple of 4",
 };
 
-/// NASNet-A (6 @ 4032) where nothing is set, on small images.
+/// NASNet-A, by default 6 @ 4032 on small images.
 pub(super) const NASNET: Model = Model {
     name: "nasnet",
     about: "NASNet-A, convolutions fused with normalizations, plain SGD",
@@ -70,7 +70,7 @@ fn nasnet(arguments: &Arguments, tape: &mut Tape) {
     tape.learn_labels(scores);
 }
 
-/// What a cell computes with: both of its inputs with as many channels, of the same size.
+/// The state of a cell. Both of its inputs have the same channels and the same size.
 struct Cell<'t> {
     tape: &'t mut Tape,
     name: String,

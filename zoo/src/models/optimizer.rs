@@ -1,9 +1,9 @@
-//! How parameters are updated at the end of the step, one op per parameter or per few of them.
+//! The update of parameters at the end of the step, with one op for one or a few parameters.
 
 use super::tape::{FLOAT_BYTES, Tape, Value, elements};
 use planner_core::Kind;
 
-/// The rule of the update, and the states it keeps for each parameter.
+/// The rule of the update, and the states that it keeps for each parameter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Optimizer {
     /// Stochastic gradient descent.
@@ -15,7 +15,7 @@ pub(super) enum Optimizer {
 }
 
 impl Optimizer {
-    /// The name of the op, and of the states that are as large as the parameter.
+    /// Returns the names of the op and of its states, which are as large as the parameter.
     const fn names(self) -> (&'static str, &'static [&'static str]) {
         match self {
             Self::Plain => ("sgd", &[]),

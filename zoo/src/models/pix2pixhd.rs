@@ -1,8 +1,8 @@
-//! pix2pixHD at 512 x 1024: the global generator, two discriminators at two scales, and a
-//! perceptual loss. The networks are those of the authors' release. A step is that of Neural
-//! Network Libraries' example: the discriminators are updated first; then they run again,
-//! and the generator is updated. Gradients that this update does not use are left out: those of
-//! the discriminators, and of their features of the real images.
+//! pix2pixHD at 512 x 1024: the global generator, two discriminators at two scales, and a perceptual loss.
+//! The networks come from the authors' release, and the step from the example of Neural Network Libraries: it
+//! updates the discriminators first, runs them again, and updates the generator. It leaves out the gradients
+//! that this second update does not use: the gradients of the discriminators, and of their features of the
+//! real images.
 //!
 //! T. Wang, M. Liu, J. Zhu, A. Tao, J. Kautz, B. Catanzaro: High-resolution image synthesis
 //! and semantic manipulation with conditional GANs, 2018.
@@ -20,10 +20,10 @@ const WIDTH: u64 = 1024;
 /// Kinds of objects in the label maps of Cityscapes.
 const LABELS: u64 = 35;
 
-/// The convolutions of VGG-16 up to the first of the last block: channels, and how many.
+/// The convolutions of VGG-16 up to the first one of the last block: the channels and the number.
 const VGG16: [(u64, u64); 5] = [(64, 2), (128, 2), (256, 3), (512, 3), (512, 1)];
 
-/// Without the local enhancer, which is for twice the size.
+/// pix2pixHD without the local enhancer, which is for twice the size.
 pub(super) const PIX2PIXHD: Model = Model {
     name: "pix2pixhd",
     about: "pix2pixHD, global generator of 182,546,755 parameters and discriminators of \
@@ -34,7 +34,7 @@ pub(super) const PIX2PIXHD: Model = Model {
     build: pix2pixhd,
 };
 
-/// The layers of a discriminator: channels and stride. The last one gives the scores.
+/// The layers of a discriminator: the channels and the stride. The last one gives the scores.
 const LAYERS: [(u64, u64); 5] = [(64, 2), (128, 2), (256, 2), (512, 1), (1, 1)];
 const VERDICT: usize = LAYERS.len() - 1;
 
@@ -171,8 +171,8 @@ fn learn_to_discriminate(
     tape.minimize("d.loss", loss);
 }
 
-/// The loss of the generator: to deceive them, and to match the real image in the
-/// layers of the discriminators and of VGG-16.
+/// The loss of the generator: to deceive the discriminators, and to match the real image in the layers of the
+/// discriminators and of VGG-16.
 fn learn_to_generate(
     tape: &mut Tape,
     filters: &Discriminators,
@@ -199,7 +199,7 @@ fn learn_to_generate(
     tape.minimize("g.loss", loss);
 }
 
-/// The weights of VGG-16 by block, which are not trained.
+/// The weights of VGG-16 by block. They are not trained.
 fn vgg16(tape: &mut Tape) -> Vec<Vec<Filter>> {
     let mut inputs = 3;
     let blocks = (1..).zip(VGG16).map(|(block, (channels, layers))| {

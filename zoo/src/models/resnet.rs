@@ -1,5 +1,5 @@
-//! ResNet-50 and ResNet-152 as torchvision has them: bottleneck blocks that stride in the
-//! 3x3 convolution ("v1.5"), and 1000 classes.
+//! ResNet-50 and ResNet-152 as in torchvision: bottleneck blocks with the stride in the 3x3 convolution
+//! ("v1.5"), and 1000 classes.
 //!
 //! K. He, X. Zhang, S. Ren, J. Sun: Deep residual learning for image recognition, 2015.
 
@@ -45,7 +45,7 @@ fn resnet(arguments: &Arguments, tape: &mut Tape, depths: [u64; 4]) {
     tape.learn_labels(scores);
 }
 
-/// Narrows to `width` channels, convolves, widens to four times that, and adds its input.
+/// Narrows to `width` channels, convolves, widens to four times `width`, and adds its input.
 fn bottleneck(tape: &mut Tape, name: &str, x: Value, width: u64, stride: u64) -> Value {
     let mut y = x;
     let convolutions = [

@@ -35,7 +35,7 @@ const WIDTH: Parameter = Parameter {
 };
 const CLASSES: u64 = 1000;
 
-/// From the first step to the last; the given order runs step by step.
+/// An RNN from the first step to the last. The given order runs step by step.
 pub(super) const RNN: Model = Model {
     name: "rnn",
     about: "LSTM with a class a step, gradients summed in place, plain SGD",
@@ -55,7 +55,7 @@ pub(super) const RNN: Model = Model {
     build: |arguments, tape| recurrent(arguments, tape, &[false]),
 };
 
-/// In both directions; the given order runs layer by layer.
+/// An RNN in both directions. The given order runs layer by layer.
 pub(super) const BRNN: Model = Model {
     name: "brnn",
     about: "LSTM in both directions with a class a step, plain SGD",
@@ -63,7 +63,7 @@ pub(super) const BRNN: Model = Model {
     ..RNN
 };
 
-/// A weight with the gradient that is summed up.
+/// A weight with its accumulated gradient.
 #[derive(Clone)]
 struct Weight {
     name: String,
@@ -90,7 +90,7 @@ struct Cell {
     gates: TensorId,
     cell: TensorId,
     hidden: TensorId,
-    /// Gradients, once there are any.
+    /// The gradients, once they exist.
     of_cell: Option<TensorId>,
     of_hidden: Option<TensorId>,
 }
@@ -167,8 +167,8 @@ impl Network<'_> {
         self.tape.op(name, flops, reads, writes);
     }
 
-    /// The inputs of each layer, and what the last one puts out, step by step. In one
-    /// direction, all layers advance together.
+    /// Returns the inputs of each layer and the outputs of the last one, step by step. In one direction, all
+    /// layers advance together.
     fn forward(&mut self, stack: &mut [Vec<Layer>], inputs: Vec<TensorId>) -> Vec<Vec<TensorId>> {
         let mut values = vec![inputs];
         if stack.iter().all(|directions| directions.len() == 1) {
@@ -233,7 +233,8 @@ impl Network<'_> {
         scores
     }
 
-    /// Adds to a gradient in place, or creates it. Returns what the op reads of it and writes.
+    /// Adds to a gradient in place, or creates it. Returns the gradient that the op reads, if any, and the
+    /// gradient that it writes.
     fn add_to(
         &mut self,
         sum: &mut Option<TensorId>,
@@ -250,7 +251,8 @@ impl Network<'_> {
         self.add_to(gradient, |network| network.tape.tensor(name, bytes, Kind::Temporary))
     }
 
-    /// From the scores back; gradients of inputs are those of the layer below.
+    /// Records the backward pass from the scores. The gradients of a layer's inputs are the gradients of the
+    /// outputs of the layer below.
     fn backward(
         &mut self,
         stack: &mut [Vec<Layer>],
@@ -297,7 +299,7 @@ impl Network<'_> {
         }
     }
 
-    /// Undoes one step of one layer.
+    /// Records the backward ops of one step of one layer.
     fn undo(
         &mut self,
         stack: &mut [Vec<Layer>],

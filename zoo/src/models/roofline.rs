@@ -1,9 +1,9 @@
 //! The time of an op on a device described by two speeds.
 
-/// Time to launch an op, as in the published graphs used for comparison.
+/// The launch time of an op, as in the published graphs used for comparison.
 const LAUNCH_NS: u128 = 5_000;
 
-/// An op is bound by arithmetic or by memory, whichever takes longer. A speed of 0 bounds nothing.
+/// A roofline: arithmetic or memory bounds an op, whichever takes longer. A speed of 0 does not bound it.
 ///
 /// The defaults, 14 TFLOP/s and 800 GB/s, are a V100's single-precision peak (PCIe version)
 /// and the part of its nominal 900 GB/s that a kernel reaches.
@@ -15,8 +15,8 @@ pub(super) struct Roofline {
     pub(super) milli_gb_s: u64,
 }
 
-/// The speeds of the device, and of the host where ops may run there. A host without arithmetic
-/// runs updates alone.
+/// The speeds of the device, and of the host if ops may run there. A host without an arithmetic speed runs
+/// only updates.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Speeds {
     pub(super) device: Roofline,

@@ -11,41 +11,40 @@ use workloads::Shown;
 pub struct Parameter {
     /// Its name in a spec.
     pub name: &'static str,
-    /// Its value if a spec does not set it.
+    /// The value without a setting in the spec.
     pub default: &'static str,
-    /// What values it takes.
+    /// The valid values.
     pub domain: Domain,
-    /// What it means, with the unit.
+    /// The meaning, with the unit.
     pub about: &'static str,
 }
 
-/// What values a parameter takes.
+/// The valid values of a parameter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Domain {
-    /// An integer from 1 to this one.
+    /// An integer from 1 to this number.
     Count(u64),
-    /// A number above zero and up to this one, with at most three decimals.
+    /// A number above 0 and up to this number, with at most three decimals.
     Decimal(u64),
     /// One of these words.
     OneOf(&'static [&'static str]),
-    /// 0, for nothing of the kind, or a value of this domain.
+    /// 0 to switch the feature off, or a value of this domain.
     OrZero(&'static Self),
-    /// A value of a domain, or `preset`: the one of `values` that belongs to the value of the
-    /// model's first parameter.
+    /// A value of a domain, or `preset`: the entry of `values` for the value of the model's first parameter.
     Preset {
         /// The domain.
         of: &'static Self,
-        /// As numbers, one for each word of the first parameter.
+        /// The values as numbers, one for each word of the first parameter.
         values: &'static [u64],
     },
 }
 
-/// How many images there are.
+/// The number of images.
 pub(super) const BATCH: Parameter =
     Parameter { name: "batch", default: "32", domain: Domain::Count(1 << 20), about: "images" };
 
-/// How large a square image is.
+/// The size of a square image.
 pub(super) const IMAGE: Parameter = Parameter {
     name: "image",
     default: "224",
@@ -93,21 +92,21 @@ pub(super) const HOST_TFLOPS: Parameter = Parameter {
     about: "arithmetic speed of the host in TFLOP/s; at 0, only updates may run there",
 };
 
-/// How a value is written that the preset decides.
+/// The text of a value that the preset determines.
 pub(super) const PRESET: &str = "preset";
 
-/// Stands for it until the preset is known.
+/// The number for this text until the preset is known.
 const OF_PRESET: u64 = u64::MAX;
 
-/// Why a spec gives no graph.
+/// The reason why a spec gives no graph.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum SpecError {
-    /// There is no such model.
+    /// The model is unknown.
     UnknownModel(String),
     /// A part between two commas is not `name=value`.
     NotAnAssignment(String),
-    /// The model has no such parameter.
+    /// The model does not have the parameter.
     UnknownParameter {
         /// The model.
         model: &'static str,
@@ -120,12 +119,12 @@ pub enum SpecError {
     Value {
         /// The parameter.
         parameter: &'static str,
-        /// What it takes.
+        /// The valid values.
         domain: Domain,
-        /// What it was given.
+        /// The given value.
         value: String,
     },
-    /// The values contradict each other, in words.
+    /// The values contradict each other. The text explains it.
     Together(String),
     /// The sizes of the work exceed 64 bits.
     Graph(GraphError),
@@ -179,7 +178,7 @@ impl fmt::Display for SpecError {
 impl std::error::Error for SpecError {}
 
 impl Domain {
-    /// A value as a number: the count, thousandths, or the position of the word.
+    /// Parses a value to a number: the count, thousandths, or the position of the word.
     fn read(self, text: &str) -> Option<u64> {
         match self {
             Self::Count(most) => digits(text).filter(|count| (1..=most).contains(count)),
@@ -196,7 +195,7 @@ impl Domain {
         }
     }
 
-    /// The shortest text that [`Domain::read`] takes for the number.
+    /// Returns the shortest text that [`Domain::read`] converts to the number.
     fn show(self, value: u64) -> String {
         match self {
             Self::Count(_) => value.to_string(),
@@ -211,7 +210,7 @@ impl Domain {
     }
 }
 
-/// Unlike `str::parse`, no sign.
+/// Parses digits. Unlike `str::parse`, refuses a sign.
 fn digits(text: &str) -> Option<u64> {
     text.bytes().all(|byte| byte.is_ascii_digit()).then(|| text.parse().ok())?
 }
@@ -222,15 +221,15 @@ fn thousandths(text: &str) -> Option<u64> {
     digits(whole)?.checked_mul(1_000)?.checked_add(digits(fraction)? * scale)
 }
 
-/// The value of each parameter of a model. Displays as the canonical spec, without what is 0 or
-/// of the preset.
+/// The value of each parameter of a model. It displays as the canonical spec, without values that are 0 or
+/// come from the preset.
 pub(super) struct Arguments {
     model: &'static Model,
     values: Vec<u64>,
 }
 
 impl Arguments {
-    /// Reads the text after the colon of a spec, if it has one.
+    /// Reads the text after the colon of a spec, if the spec has a colon.
     pub(super) fn parse(model: &'static Model, text: Option<&str>) -> Result<Self, SpecError> {
         let mut set = vec![None; model.parameters.len()];
         for part in text.into_iter().flat_map(|text| text.split(',')) {
@@ -269,7 +268,7 @@ impl Arguments {
         Ok(arguments)
     }
 
-    /// The number that stands for the value of a parameter which the model lists.
+    /// Returns the number for the value of a parameter of the model.
     pub(super) fn get(&self, parameter: &Parameter) -> u64 {
         let known = self.model.parameters.iter().position(|known| known.name == parameter.name);
         self.values[known.expect("a model asks only for the parameters that it lists")]
@@ -280,7 +279,7 @@ impl Arguments {
         self.get(&MODE) == 0
     }
 
-    /// The speeds of the device, and those of the host.
+    /// Returns the speeds of the device and of the host.
     pub(super) fn speeds(&self) -> Speeds {
         let roofline = |tflops, gb_s| {
             let (milli_tflops, milli_gb_s) = (self.get(&tflops), self.get(&gb_s));

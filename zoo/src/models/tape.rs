@@ -1,5 +1,5 @@
-//! Records a model's forward pass and the backward function of each layer; then emits the backward
-//! pass in reverse and the optimizer, in the order in which PyTorch runs them.
+//! Records a model's forward pass and the backward function of each layer. Then emits the backward pass in
+//! reverse and the optimizer, in the order of PyTorch.
 
 use super::optimizer::Optimizer;
 use super::roofline::Speeds;
@@ -13,40 +13,40 @@ pub(super) const FLOAT_BYTES: u64 = 4;
 /// Size of PyTorch's indices and counters.
 pub(super) const INDEX_BYTES: u64 = 8;
 
-/// Batch, channels, height, width; layers without an image leave the last ones 1.
+/// Batch, channels, height and width. For layers without an image, height and width are 1.
 pub(super) type Shape = [u64; 4];
 
 /// The shape of a single number.
 pub(super) const SCALAR: Shape = [1; 4];
 
-/// The number of elements; sizes too large for a graph saturate, and the graph is rejected.
+/// Returns the number of elements. Sizes too large for a graph saturate, and the graph is rejected later.
 pub(super) fn elements(shape: &[u64]) -> u64 {
     shape.iter().fold(1, |product, &extent| product.saturating_mul(extent))
 }
 
-/// What a tensor holds at one time. An op in place makes a new value in the same tensor.
+/// The content of a tensor at one time. An op in place makes a new value in the same tensor.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Value {
     id: u32,
     tensor: TensorId,
     /// Its extents.
     pub(super) shape: Shape,
-    /// Whether the loss is differentiated with respect to it.
+    /// Whether the value has a gradient.
     pub(super) differentiable: bool,
 }
 
 impl Value {
-    /// The same value, as something that no gradient flows through.
+    /// Returns the same value without a gradient.
     pub(super) const fn detached(self) -> Self {
         Self { differentiable: false, ..self }
     }
 }
 
-/// What an op does.
+/// The work of an op.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Work {
     pub(super) flops: u128,
-    /// What it reads and writes.
+    /// The bytes that the op reads and writes.
     pub(super) bytes: u128,
     pub(super) workspace_bytes: u64,
 }
@@ -69,8 +69,7 @@ pub(super) struct Tape {
     optimizer: Optimizer,
     /// Number of values so far.
     values: u32,
-    /// The value that each tensor holds; used to catch a layer that reads what another has
-    /// overwritten.
+    /// The value that each tensor holds, to detect a layer that reads an overwritten value.
     held: HashMap<TensorId, u32>,
     pass: Pass,
     /// The gradient of each value that has one.
@@ -96,26 +95,26 @@ impl Tape {
         self.training
     }
 
-    /// A tensor that layers keep themselves, such as running statistics or saved indices.
+    /// Adds a tensor that layers manage themselves, such as running statistics or saved indices.
     pub(super) fn tensor(&mut self, name: String, bytes: u64, kind: Kind) -> TensorId {
         self.graph.push_tensor(name, bytes, kind)
     }
 
-    /// Adds an input, which is not differentiated.
+    /// Adds an input, which has no gradient.
     pub(super) fn input(&mut self, name: &str, shape: Shape, element_bytes: u64) -> Value {
         let bytes = elements(&shape).saturating_mul(element_bytes);
         let tensor = self.tensor(name.to_owned(), bytes, Kind::Input);
         self.value(tensor, shape, false)
     }
 
-    /// A trained parameter of single precision.
+    /// Adds a trained parameter of single precision.
     pub(super) fn parameter(&mut self, name: String, shape: Shape) -> Value {
         let value = Value { differentiable: true, ..self.frozen(name.clone(), shape) };
         self.pass.parameters.push((name.clone(), vec![(name, value)]));
         value
     }
 
-    /// Trained parameters of single precision that one op updates, each with its elements.
+    /// Adds trained parameters of single precision that one op updates, each with its number of elements.
     pub(super) fn parameters<const N: usize>(
         &mut self,
         name: &str,
@@ -131,26 +130,26 @@ impl Tape {
         values
     }
 
-    /// A parameter of single precision that is not trained.
+    /// Adds a parameter of single precision that is not trained.
     pub(super) fn frozen(&mut self, name: String, shape: Shape) -> Value {
         let bytes = elements(&shape).saturating_mul(FLOAT_BYTES);
         let tensor = self.tensor(name, bytes, Kind::State);
         self.value(tensor, shape, false)
     }
 
-    /// A new value of single precision in a tensor of its own, for the next op to write. It
-    /// is differentiable where one of those that it is computed from is.
+    /// Adds a value of single precision in a new tensor, for the next op to write. It is differentiable if
+    /// one of the values in `from` is.
     pub(super) fn output(&mut self, name: String, shape: Shape, from: &[Value]) -> Value {
         let tensor = self.floats(name, shape);
         self.value(tensor, shape, from.iter().any(|value| value.differentiable))
     }
 
-    /// The value that an op leaves in the tensor of `value`.
+    /// Returns the value that an op in place leaves in the tensor of `value`.
     pub(super) fn in_place(&mut self, value: Value) -> Value {
         self.value(value.tensor, value.shape, value.differentiable)
     }
 
-    /// A temporary of single precision.
+    /// Adds a temporary of single precision.
     pub(super) fn floats(&mut self, name: String, shape: Shape) -> TensorId {
         self.tensor(name, elements(&shape).saturating_mul(FLOAT_BYTES), Kind::Temporary)
     }
@@ -162,18 +161,18 @@ impl Tape {
         Value { id, tensor, shape, differentiable }
     }
 
-    /// The tensor that holds a value.
+    /// Returns the tensor that holds a value.
     ///
     /// # Panics
-    /// Another value has overwritten it: the layers are put together wrongly.
+    /// Another value has overwritten this one: the layers are combined wrongly.
     pub(super) fn at(&self, value: Value) -> TensorId {
         assert_eq!(self.held[&value.tensor], value.id, "a value is read after it is overwritten");
         value.tensor
     }
 
-    /// Records an op; its traffic is every byte that it reads or writes. No op draws random
-    /// numbers, and what else an op writes does not depend on a state that it updates: all are
-    /// repeatable, unless they write states alone.
+    /// Records an op. Its traffic is every byte that it reads or writes. No op draws random numbers, and no
+    /// other output of an op depends on a state that it updates. So all ops are repeatable, except ops that
+    /// write only states.
     pub(super) fn op(
         &mut self,
         name: String,
@@ -185,12 +184,12 @@ impl Tape {
         self.op_of(name, Work { flops, bytes, workspace_bytes: 0 }, reads, writes);
     }
 
-    /// The bytes of these tensors.
+    /// Returns the bytes of these tensors.
     pub(super) fn bytes(&self, tensors: &[TensorId]) -> u128 {
         tensors.iter().map(|tensor| u128::from(self.graph.tensors[tensor.index()].bytes)).sum()
     }
 
-    /// The same for an op whose traffic is not that of whole tensors, or that has a workspace.
+    /// Records an op with other traffic than whole tensors, or with a workspace.
     pub(super) fn op_of(
         &mut self,
         name: String,
@@ -206,7 +205,7 @@ impl Tape {
         }
     }
 
-    /// Records an op of the optimizer: arithmetic never bounds it, on the host neither.
+    /// Records an op of the optimizer. Arithmetic does not bound it, neither on the device nor on the host.
     pub(super) fn update(&mut self, name: String, reads: &[TensorId], writes: &[TensorId]) {
         let bytes = self.bytes(reads) + self.bytes(writes);
         let time_ns = self.speeds.device.time_ns(0, bytes);
@@ -216,12 +215,13 @@ impl Tape {
         }
     }
 
-    /// Whether the layer that made `y` will be undone.
+    /// Returns whether the layer that made `y` has a backward pass.
     pub(super) const fn undoes(&self, y: Value) -> bool {
         self.training && y.differentiable
     }
 
-    /// Says how the layer that made `y` is undone, given the gradient of `y`, if it is.
+    /// Sets the backward function of the layer that made `y`, if it has a backward pass. The function takes
+    /// the gradient of `y`.
     pub(super) fn on_backward(
         &mut self,
         y: Value,
@@ -235,7 +235,7 @@ impl Tape {
         }
     }
 
-    /// Says that the backward pass begins with this loss.
+    /// Makes the backward pass begin with this loss.
     pub(super) fn minimize(&mut self, name: &str, loss: Value) {
         let name = name.to_owned();
         self.pass.backward.push(Box::new(move |tape| {
@@ -245,8 +245,8 @@ impl Tape {
         }));
     }
 
-    /// Records an op of the backward pass, which writes a new gradient of each of these
-    /// values that is differentiable; the names are those of the gradients.
+    /// Records an op of the backward pass. It writes a new gradient of each of these values that is
+    /// differentiable. The names are for the gradients.
     pub(super) fn undo(
         &mut self,
         name: String,
@@ -264,9 +264,8 @@ impl Tape {
         }
     }
 
-    /// Adds to the gradient of a value. The first one is taken over as it is, and later ones
-    /// are added to it in place: it must not be the gradient of another value that is still
-    /// to be used.
+    /// Adds to the gradient of a value. The first gradient becomes the sum itself, and later ones are added
+    /// to it in place. So the first must not be the gradient of another value with a later use.
     pub(super) fn give_gradient(&mut self, value: Value, gradient: TensorId) {
         let Some(sum) = self.gradient_to_add_to(value) else {
             self.gradients.insert(value.id, gradient);
@@ -276,10 +275,10 @@ impl Tape {
         self.op(name, 0, &[sum, gradient], &[sum]);
     }
 
-    /// The gradient of a value so far, for an op that adds to it in place.
+    /// Returns the current gradient of a value, for an op that adds to it in place.
     ///
     /// # Panics
-    /// Another value has the same gradient, and it is still to be used.
+    /// Another value has the same gradient, with a later use.
     pub(super) fn gradient_to_add_to(&self, value: Value) -> Option<TensorId> {
         let &sum = self.gradients.get(&value.id)?;
         let users = self.gradients.values().filter(|&&held| held == sum).count();
@@ -287,32 +286,32 @@ impl Tape {
         Some(sum)
     }
 
-    /// Takes the gradient of a value, which is complete once all its users are undone; none
-    /// where nothing that was computed from it leads to the loss.
+    /// Takes the gradient of a value. It is complete after the backward passes of all its users. Returns
+    /// `None` if the loss does not depend on the value.
     pub(super) fn find_gradient(&mut self, value: Value) -> Option<TensorId> {
         self.gradients.remove(&value.id)
     }
 
-    /// Takes the gradient of a value that leads to the loss.
+    /// Takes the gradient of a value that the loss depends on.
     ///
     /// # Panics
-    /// It has none.
+    /// The value has no gradient.
     pub(super) fn take_gradient(&mut self, value: Value) -> TensorId {
         self.find_gradient(value).expect("every value on the tape leads to the loss")
     }
 
-    /// Begins a pass of its own, and returns what has been recorded so far.
+    /// Begins a separate pass, and returns the pass recorded so far.
     pub(super) fn set_aside(&mut self) -> Pass {
         std::mem::take(&mut self.pass)
     }
 
-    /// Goes on with a pass that was set aside.
+    /// Continues a pass that was set aside.
     pub(super) fn resume(&mut self, pass: Pass) {
         assert!(self.pass.backward.is_empty(), "the pass before is undone");
         self.pass = pass;
     }
 
-    /// Undoes the layers of the pass, last first, then updates its parameters.
+    /// Emits the backward pass of the layers, the last one first, then the updates of the parameters.
     pub(super) fn step(&mut self) {
         let Pass { backward, parameters } = self.set_aside();
         for undo in backward.into_iter().rev() {
@@ -323,7 +322,7 @@ impl Tape {
         }
     }
 
-    /// The whole iteration.
+    /// Returns the graph of the whole iteration.
     pub(super) fn finish(mut self) -> OwnedGraph {
         if self.training {
             self.step();

@@ -1,7 +1,6 @@
-//! What transformers for text have in common: a table of embeddings, attention, and a
-//! perceptron of four times the width. Heads have 64 columns, and there is no dropout.
-//! Attention is not fused: its scores and their softmax are tensors, and scaling and masking
-//! are part of the softmax.
+//! The common parts of transformers for text: a table of embeddings, attention, and a perceptron of four
+//! times the width. Heads have 64 columns, and there is no dropout. Attention is not fused: its scores and
+//! their softmax are tensors. Scaling and masking are part of the softmax.
 
 use super::layers::product_flops;
 use super::spec::{BATCH, Domain, Parameter};
@@ -33,7 +32,7 @@ pub(super) const VOCABULARY: Parameter = Parameter {
     about: "different tokens",
 };
 
-/// The row of a table, with as many rows as there are different tokens, for each token.
+/// Looks up a row of a table for each token. The table has one row for each different token.
 pub(super) fn embed(tape: &mut Tape, name: &str, tokens: Value, table: Value) -> Value {
     let [batch, sequence, ..] = tokens.shape;
     let rows = batch.saturating_mul(sequence);
@@ -48,7 +47,7 @@ pub(super) fn embed(tape: &mut Tape, name: &str, tokens: Value, table: Value) ->
     y
 }
 
-/// Adds, in place, the rows of a table with this many, which are the same for all texts.
+/// Adds the rows of a table with `rows` rows in place. The rows are the same for all texts.
 pub(super) fn add_rows(tape: &mut Tape, name: &str, x: Value, rows: u64) -> Value {
     let table = tape.parameter(format!("{name}.weight"), [rows, x.shape[1], 1, 1]);
     let y = tape.in_place(x);

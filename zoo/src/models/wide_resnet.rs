@@ -1,7 +1,7 @@
 //! ResNet-152 with wider convolutions, on images of ImageNet's size.
 //!
-//! S. Zagoruyko, N. Komodakis: Wide residual networks, 2016; as SwapAdvisor trains it (Huang et
-//! al., 2020, section 6.1), which multiplies the channels of every convolution.
+//! S. Zagoruyko, N. Komodakis: Wide residual networks, 2016; as in SwapAdvisor (Huang et al., 2020, section
+//! 6.1), which multiplies the channels of every convolution.
 
 use super::Model;
 use super::layers::{Kernel, Window};
@@ -11,7 +11,7 @@ use super::spec::{
 };
 use super::tape::{FLOAT_BYTES, Tape, Value};
 
-/// How many times as many channels there are.
+/// The factor on the number of channels.
 pub(super) const WIDEN: Parameter = Parameter {
     name: "widen",
     default: "4",
@@ -46,7 +46,7 @@ fn wide_resnet(arguments: &Arguments, tape: &mut Tape) {
     tape.learn_labels(scores);
 }
 
-/// Narrows to `width` channels, convolves, widens to four times that, and adds its input.
+/// Narrows to `width` channels, convolves, widens to four times `width`, and adds its input.
 fn bottleneck(tape: &mut Tape, name: &str, x: Value, width: u64, stride: u64) -> Value {
     let y = tape.unit(&format!("{name}.1"), x, width, Kernel::square(1, 1));
     let y = tape.unit(&format!("{name}.2"), y, width, Kernel::square(3, stride));

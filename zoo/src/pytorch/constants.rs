@@ -1,4 +1,4 @@
-//! What stays the same from step to step: frozen weights, and in inference all weights.
+//! Storages that stay the same from step to step: frozen weights, and in inference all weights.
 
 use super::operands::inputs;
 use super::ops::Access;
@@ -9,12 +9,12 @@ use super::value::{Value, views};
 use super::window::Window;
 use hashbrown::HashSet;
 
-/// Arguments that are batches or come from them, never weights. A benchmark may read one batch in
-/// all steps.
+/// Names of arguments that are batches or derived from batches, never weights. A benchmark may read one batch
+/// in all steps.
 const BATCHES: &[&str] = &["input", "target"];
 
-/// The storages that other steps of the trace read, not as batches, and none of them writes or
-/// allocates.
+/// Returns the storages that other steps of the trace read, but not as batches, and that no other step writes
+/// or allocates.
 pub(super) fn constants(window: &Window) -> HashSet<i64> {
     let (mut read, mut others) = (HashSet::new(), HashSet::new());
     for node in &window.other_steps {
@@ -37,7 +37,7 @@ pub(super) fn constants(window: &Window) -> HashSet<i64> {
     read
 }
 
-/// The values that a node takes as batches.
+/// Returns the values that a node takes as batches.
 fn batches(node: &Node) -> impl Iterator<Item = &Value> {
     let arguments = schema::arguments(&node.schema).into_iter().zip(&node.inputs);
     arguments.filter(|(argument, _)| BATCHES.contains(&argument.name)).map(|(_, value)| value)

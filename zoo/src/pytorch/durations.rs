@@ -1,5 +1,5 @@
-//! The time of an op, from what it computes and moves: a roofline of 14 TFLOP/s and
-//! 800 GB/s, about a V100's in single precision, plus 5 µs for a launch.
+//! The time of an op, estimated from its operations and bytes: a roofline of 14 TFLOP/s and 800 GB/s, about
+//! that of a V100 in single precision, plus 5 µs for a launch.
 
 use super::ops::TracedOp;
 use super::schema;
@@ -11,7 +11,7 @@ const LAUNCH_NS: u64 = 5000;
 const FLOPS_PER_NS: u128 = 14_000;
 const BYTES_PER_NS: u64 = 800;
 
-/// The estimated time of every op. A `_foreach_*` is one launch.
+/// Returns the estimated time of every op in ns. A `_foreach_*` is one launch.
 pub(super) fn estimate_ns(window: &Window, ops: &[TracedOp]) -> Vec<u64> {
     let mut launched = None;
     ops.iter()
@@ -27,8 +27,8 @@ pub(super) fn estimate_ns(window: &Window, ops: &[TracedOp]) -> Vec<u64> {
         .collect()
 }
 
-/// Floating-point operations of matrix products and convolutions; 0 for everything else,
-/// which moving the bytes bounds.
+/// Returns the floating-point operations of matrix products and convolutions. Returns 0 for all other
+/// operators, which memory bounds.
 fn flops(node: &Node) -> u128 {
     let shape = |at: usize| node.inputs.get(at).and_then(Value::view).map(|view| &*view.shape);
     let name = node.base_name();
@@ -40,7 +40,7 @@ fn flops(node: &Node) -> u128 {
     }
 }
 
-/// `2mnk`, times the batch.
+/// Returns `2mnk` times the batch.
 fn product_flops(left: Option<&[u64]>, right: Option<&[u64]>) -> u128 {
     match (left, right) {
         (Some([batch @ .., m, k]), Some([.., n])) => {

@@ -1,4 +1,4 @@
-//! From traced ops to a graph.
+//! Builds a graph from traced ops.
 
 use super::ImportError;
 use super::ops::{Access, Touch, TracedOp};
@@ -9,10 +9,10 @@ use hashbrown::{HashMap, HashSet};
 use planner_core::{Kind, TensorId};
 use workloads::OwnedGraph;
 
-/// Builds the graph. Tensors are in the order in which ops first name them.
+/// Builds the graph. Tensors are in the order of their first use in an op.
 ///
 /// # Errors
-/// The rule of the format that the graph breaks.
+/// The graph breaks a rule of the format.
 pub(super) fn emit(
     name: &str,
     window: &Window,
@@ -55,7 +55,7 @@ pub(super) fn emit(
     Ok(emitted.graph)
 }
 
-/// Memory that is allocated inside an op and that no op touches, by the op's node.
+/// Returns the memory that an op allocates inside and no op touches, by the op's node.
 fn workspaces(window: &Window, ops: &[TracedOp], tensors: &[Tensor]) -> HashMap<usize, u64> {
     let is_op: HashSet<usize> = ops.iter().map(|op| op.node).collect();
     let touched: HashSet<TensorIndex> =
@@ -78,13 +78,13 @@ struct Emitted<'a> {
     kinds: &'a [Kind],
     ids: Vec<Option<TensorId>>,
     uses_of_storage: HashMap<i64, u32>,
-    /// Returns whether the tensor holds a defined value.
+    /// For each tensor, whether it holds a defined value.
     has_value: Vec<bool>,
 }
 
 impl Emitted<'_> {
-    /// Reads and writes of an op. Writing a part keeps the rest, which is reading it, except
-    /// where there is no rest yet: the first touch never reads.
+    /// Returns the reads and writes of an op. A write to a part of a tensor also reads the tensor, since it
+    /// keeps the rest. Before the first write there is no rest, so the first touch does not read.
     fn operands(&mut self, touches: &[Touch]) -> (Vec<TensorId>, Vec<TensorId>) {
         let (mut reads, mut writes) = (Vec::new(), Vec::new());
         for touch in touches {
@@ -103,7 +103,7 @@ impl Emitted<'_> {
         (self.ids(&reads), self.ids(&writes))
     }
 
-    /// Whether an op reads and writes a state or an input.
+    /// Returns whether an op reads and writes a state or an input.
     fn updates(&self, reads: &[TensorId], writes: &[TensorId]) -> bool {
         let lasts = |tensor: TensorId| self.graph.tensors[tensor.index()].kind != Kind::Temporary;
         let written: HashSet<_> = writes.iter().collect();

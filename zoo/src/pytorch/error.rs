@@ -1,4 +1,4 @@
-//! Why a trace is refused.
+//! The reasons why a trace is refused.
 
 use core::fmt;
 use planner_core::GraphError;
@@ -15,7 +15,7 @@ pub enum Source {
 }
 
 impl Source {
-    /// The text of the file, after a check that there is memory for its values.
+    /// Returns the text of the file, after a check that there is memory for its values.
     pub(super) fn text(self, file: &[u8], value_bytes: usize) -> Result<&str, ImportError> {
         let text = checked_text(file, value_bytes);
         text.map_err(|error| ImportError::Text { source: self, error })
@@ -31,50 +31,50 @@ impl fmt::Display for Source {
     }
 }
 
-/// Why a trace is refused, in one sentence.
+/// The reason why a trace is refused, in one sentence.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum ImportError {
-    /// The file is not the JSON that is expected; the message says where.
+    /// The file is not the expected JSON; the message gives the position.
     Malformed {
         /// The file.
         source: Source,
-        /// What is wrong, with line and column.
+        /// The error, with line and column.
         error: serde_json::Error,
     },
-    /// The file is no UTF-8, or there is no memory to read it.
+    /// The file is not UTF-8, or there is too little memory to read it.
     Text {
         /// The file.
         source: Source,
-        /// What is wrong.
+        /// The error of the text.
         error: FormatError,
     },
-    /// One node of the execution trace makes no sense.
+    /// A node of the execution trace is not valid.
     Node {
-        /// Its id.
+        /// The id of the node.
         id: u64,
-        /// Its name.
+        /// The name of the node.
         name: String,
-        /// What is wrong with it.
+        /// The defect of the node.
         problem: &'static str,
     },
     /// The two files do not belong together.
     NoStepMatches,
-    /// The operators of the execution trace, which can only be found by their names, are on too
-    /// many threads.
+    /// The operators of the execution trace are on too many threads to find them by their names.
     ManyThreads {
-        /// Threads with operators.
+        /// The number of threads with operators.
         threads: usize,
-        /// The most that are searched for.
+        /// The most threads that the search accepts.
         most: usize,
     },
-    /// The trace has no tensor on a CUDA device, but some on the CPU.
+    /// The trace has tensors on the CPU, but none on a CUDA device.
     OnlyCpu,
-    /// All that could be ops was compiled, in this region first: the trace has no kernels of it.
+    /// All possible ops are compiled, and the trace does not have their kernels. The text names the first
+    /// compiled region.
     Compiled(String),
     /// No kernel of the Kineto trace was launched by an op of the execution trace.
     NoKernelMatches,
-    /// The trace was read, but what it holds is no graph: most often there is no op at all.
+    /// The trace is readable, but does not give a valid graph, usually because it has no op.
     Graph(GraphError),
 }
 
@@ -97,7 +97,7 @@ impl fmt::Display for ImportError {
                 "the execution trace has operators on {threads} threads, and without record ids \
                  in the Kineto trace at most {most} can be matched"
             ),
-            Self::OnlyCpu => write!(f, "the trace has tensors on the CPU alone"),
+            Self::OnlyCpu => write!(f, "the trace has tensors only on the CPU"),
             Self::Compiled(region) => write!(
                 f,
                 "the trace has no ops: {} is compiled, and its kernels are not in the trace",

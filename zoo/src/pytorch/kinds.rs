@@ -1,4 +1,4 @@
-//! Which tensors outlive an iteration, and which come from outside.
+//! The kinds of tensors: some outlive an iteration, and some come from outside.
 
 use super::Device;
 use super::ops::{Access, Touch, TracedOp};
@@ -7,13 +7,13 @@ use hashbrown::HashSet;
 use planner_core::Kind;
 use std::collections::BTreeMap;
 
-/// Byte ranges that have been overwritten, apart from each other: their ends by their starts.
+/// Disjoint ranges of overwritten bytes: the end of each by its start.
 #[derive(Default)]
 struct Covered(BTreeMap<u64, u64>);
 
 impl Covered {
     fn add(&mut self, (mut first, mut end): (u64, u64)) {
-        // From the end: ranges that meet this one join it.
+        // From the last range back, ranges that touch the new one join it.
         while let Some((&other_first, &other_end)) = self.0.range(..=end).next_back()
             && first <= other_end
         {
@@ -28,12 +28,12 @@ impl Covered {
     }
 }
 
-/// What an iteration does to a tensor that was there before it.
+/// The effect of an iteration on a tensor from before it.
 #[derive(Default)]
 struct History {
     covered: Covered,
     written: bool,
-    /// Read while some of its bytes were those of the iteration before.
+    /// Whether the iteration reads the tensor while some of its bytes are from before the iteration.
     inherited: bool,
 }
 
@@ -48,7 +48,7 @@ impl History {
     }
 }
 
-/// The kind of every tensor. The `constants` are storages that hold the same in all steps.
+/// Returns the kind of every tensor. `constants` are the storages with the same content in all steps.
 pub(super) fn kinds(
     tensors: &[Tensor],
     ops: &[TracedOp],
@@ -60,7 +60,7 @@ pub(super) fn kinds(
         histories[touch.tensor].note(touch, tensors[touch.tensor].bytes);
     }
     let before = |tensor: &Tensor| tensor.origin == Origin::Before;
-    // If nothing from before the iteration is written, parameters look like inputs.
+    // If no tensor from before the iteration is written, parameters look like inputs.
     let trains = tensors.iter().zip(&histories).any(|(t, history)| before(t) && history.written);
     let allocated: HashSet<i64> =
         tensors.iter().filter(|tensor| !before(tensor)).map(|tensor| tensor.storage).collect();

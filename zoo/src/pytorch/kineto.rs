@@ -1,5 +1,5 @@
-//! Reading a Kineto trace (the profiler's Chrome trace): operators on the host, launches,
-//! and what ran on the device.
+//! Reading of a Kineto trace (the profiler's Chrome trace): operators on the host, launches, and the work on
+//! the device.
 
 use super::{ImportError, Source};
 use core::fmt;
@@ -17,7 +17,7 @@ pub(super) struct Operator<'a> {
     pub(super) thread: Thread,
     pub(super) start_ns: i64,
     pub(super) end_ns: i64,
-    /// The execution trace's number of the same call; 0 in old traces.
+    /// The number of the same call in the execution trace; 0 in old traces.
     pub(super) record_id: u64,
 }
 
@@ -28,23 +28,23 @@ pub(super) struct Kernel {
     pub(super) duration_ns: u64,
 }
 
-/// What is needed of a Kineto trace.
+/// The parts of a Kineto trace that an import needs.
 #[derive(Default, Debug)]
 pub(super) struct Kineto<'a> {
     pub(super) operators: Vec<Operator<'a>>,
-    /// Thread and time of every launch, by correlation.
+    /// The thread and the time of every launch, by correlation id.
     pub(super) launches: HashMap<u64, (Thread, i64)>,
     pub(super) kernels: Vec<Kernel>,
 }
 
-/// Most bytes of memory that a value takes while a trace is read: of an event, which is five
-/// values or more, some 70 bytes are kept, three times while the list of events grows.
+/// The most bytes of memory that a value takes while a trace is read. An event has five values or more, and
+/// the import keeps some 70 bytes of it, three times while the list of events grows.
 const VALUE_BYTES: usize = 64;
 
 /// Reads a Kineto trace.
 ///
 /// # Errors
-/// The position in the file that cannot be understood.
+/// The position in the file that is not valid.
 pub(super) fn read(trace: &[u8]) -> Result<Kineto<'_>, ImportError> {
     #[derive(serde::Deserialize)]
     struct File<'a> {
@@ -56,7 +56,7 @@ pub(super) fn read(trace: &[u8]) -> Result<Kineto<'_>, ImportError> {
         .map_err(|error| ImportError::Malformed { source: Source::Kineto, error })
 }
 
-/// An event as it is written. Those of other categories have other types in these fields.
+/// An event as in the file. Events of other categories have other types in these fields.
 #[derive(serde::Deserialize)]
 struct Event<'a> {
     #[serde(borrow, default)]
@@ -83,15 +83,15 @@ struct Arguments {
     record_id: Number,
 }
 
-/// A number, or nothing where something else stands.
+/// A number, or `None` for a value of another type.
 #[derive(Default, Clone, Copy)]
 struct Number(Option<u64>);
 
-/// A time, kept in nanoseconds.
+/// A time in nanoseconds.
 #[derive(Default, Clone, Copy)]
 struct Microseconds(i64);
 
-/// Reads scalars of any type, as whole numbers of thousandths.
+/// Reads scalars of any type as a whole number of thousandths.
 struct Thousandths;
 
 impl Visitor<'_> for Thousandths {

@@ -1,4 +1,4 @@
-//! The measured time of each op: from kernels to launches, to operators, to nodes, to ops.
+//! The measured time of each op. The import follows kernels to launches, operators, nodes and ops.
 
 use super::kineto::{Kineto, Operator, Thread};
 use super::ops::TracedOp;
@@ -9,7 +9,7 @@ use core::cmp::Reverse;
 use hashbrown::{HashMap, HashSet};
 use std::collections::BTreeMap;
 
-/// Times of all ops, and how well the two traces fit each other.
+/// The times of all ops, and a report on how well the two traces fit.
 pub(super) struct Measured {
     pub(super) op_ns: Vec<u64>,
     pub(super) kernels: usize,
@@ -17,14 +17,14 @@ pub(super) struct Measured {
     pub(super) ops_with_kernel: usize,
 }
 
-/// The operators of each host thread in the order of their starts, the outer one first.
+/// The operators of each host thread in the order of their starts, outer operators first.
 pub(super) type Threads = BTreeMap<Thread, Vec<usize>>;
 
-/// Gives every op the time of the kernels that it launched, or on a CPU that of its operators; an
-/// op without any takes none.
+/// Gives every op the time of the kernels that it launched, or on a CPU the time of its operators. An op
+/// without kernels or operators takes no time.
 ///
 /// # Errors
-/// The two traces are not of the same work.
+/// The two traces are of different work.
 pub(super) fn measure(
     window: &Window,
     ops: &[TracedOp],
@@ -85,7 +85,7 @@ fn by_thread(operators: &[Operator<'_>]) -> Threads {
     threads
 }
 
-/// Splits the time of a node over its ops, by the bytes that they move.
+/// Divides the time of a node among its ops by the bytes that they move.
 fn split(sum_ns: u64, ops: &[TracedOp], op_ns: &mut [u64]) {
     if let [only] = op_ns {
         *only = sum_ns;
@@ -98,7 +98,7 @@ fn split(sum_ns: u64, ops: &[TracedOp], op_ns: &mut [u64]) {
     }
 }
 
-/// The node of every operator, by the number that both traces gave the call.
+/// Returns the node of every operator, by the number of the call in both traces.
 fn nodes_by_record(window: &Window, operators: &[Operator<'_>]) -> Vec<Option<usize>> {
     let records: HashMap<u64, usize> =
         window.nodes.iter().enumerate().map(|(at, node)| (node.record_id, at)).collect();
@@ -109,7 +109,7 @@ fn nodes_by_record(window: &Window, operators: &[Operator<'_>]) -> Vec<Option<us
     operators.iter().map(node).collect()
 }
 
-/// The innermost operator around the launch of each kernel, with the kernel's time.
+/// Returns the innermost operator around the launch of each kernel, with the kernel's time.
 fn launched(kineto: &Kineto<'_>, threads: &Threads) -> Vec<(usize, u64)> {
     let mut launches: Vec<(Thread, i64, u64)> = kineto
         .kernels
@@ -135,7 +135,7 @@ fn launched(kineto: &Kineto<'_>, threads: &Threads) -> Vec<(usize, u64)> {
     found
 }
 
-/// Every operator with its time, less that of the operators inside it.
+/// Returns every operator with its time, without the time of the operators inside it.
 fn own_times(operators: &[Operator<'_>], threads: &Threads) -> Vec<(usize, u64)> {
     let duration_ns = |at: usize| operators[at].end_ns.abs_diff(operators[at].start_ns);
     let mut own_ns: Vec<u64> = (0..operators.len()).map(duration_ns).collect();

@@ -1,9 +1,9 @@
 //! Imports execution traces of PyTorch, with measured times if there is a Kineto trace.
 //!
-//! An execution trace (PyTorch's `ExecutionTraceObserver`, the format that MLCommons Chakra
-//! builds on) is the tree of operators that ran, with the tensors each was given and returned;
-//! it knows neither times nor which tensors outlive a step. A Kineto trace (the profiler's)
-//! knows times only. [`import`] makes one iteration of the two into a graph:
+//! An execution trace (PyTorch's `ExecutionTraceObserver`, the format that MLCommons Chakra builds on) is the
+//! tree of operators that ran, with their input and output tensors. It has neither times nor the lifetimes of
+//! tensors beyond a step. A Kineto trace (the profiler's) has only times. [`import`] turns one iteration of
+//! both into a graph:
 //!
 //! ```text
 //! trace ──► window ──► ops + storage ──► kinds ──┐
@@ -11,7 +11,7 @@
 //!              kineto (steps) ──► measured
 //! ```
 //!
-//! Ops that write the same bytes when they run again are marked as repeatable, by their names and
+//! The import marks ops that write the same bytes when they run again as repeatable, by their names and
 //! declarations (`docs/models.md`).
 //!
 //! Sources: <https://github.com/pytorch/pytorch>, `torch/csrc/profiler/standalone/`;
@@ -41,17 +41,17 @@ use planner_core::GraphError;
 pub use warnings::Nodes;
 use workloads::OwnedGraph;
 
-/// The device whose memory is planned. Tensors elsewhere do not exist for an import.
+/// The device whose memory is planned. An import ignores tensors on other devices.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Device {
-    /// `cuda`, whatever its number.
+    /// `cuda` with any number.
     Cuda,
-    /// `cpu`: for traces of machines without an accelerator.
+    /// `cpu`, for traces of machines without an accelerator.
     Cpu,
 }
 
 impl Device {
-    /// Whether PyTorch's name of a device (`cuda:0`, `cpu`) means this one.
+    /// Returns whether PyTorch's name of a device (`cuda:0`, `cpu`) means this device.
     fn holds(self, device: &str) -> bool {
         let name = match self {
             Self::Cuda => "cuda",
@@ -64,33 +64,33 @@ impl Device {
 /// Facts that an import reports in addition to the graph.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Report {
-    /// The `ProfilerStep#` annotation of the iteration; nothing when it is the whole trace.
+    /// The `ProfilerStep#` annotation of the iteration; `None` if the iteration is the whole trace.
     pub step: Option<String>,
-    /// How the Kineto trace fits; nothing without one.
+    /// The report on the Kineto trace; `None` without one.
     pub kineto: Option<KinetoReport>,
-    /// Compiled regions: their kernels are not in the trace, and so not in the graph.
+    /// The compiled regions. Their kernels are not in the trace, so they are not in the graph.
     pub compiled_regions: Option<Nodes>,
-    /// Operators whose value the recorded program waited for: `item` and the like.
+    /// The operators whose value the recorded program waited for, such as `item`.
     pub synchronisations: Option<Nodes>,
 }
 
-/// How well a Kineto trace fits the execution trace.
+/// Counts that show how well a Kineto trace fits the execution trace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KinetoReport {
-    /// Kernels, fills and copies that the iteration launched; on a CPU, its operators.
+    /// The kernels, fills and copies that the iteration launched; on a CPU, its operators.
     pub kernels: usize,
-    /// Those that belong to an op.
+    /// The number of kernels that belong to an op.
     pub kernels_with_op: usize,
-    /// Ops that any of them belongs to. The others take no time.
+    /// The number of ops with a kernel. The other ops take no time.
     pub ops_with_kernel: usize,
 }
 
-/// Builds the graph of one iteration of an execution trace (JSON, not compressed): of the last
-/// step that another follows, or of everything where no steps are marked. Times are those of
-/// the Kineto trace, or a roofline's without one.
+/// Builds the graph of one iteration of an execution trace (JSON, not compressed). The iteration is the last
+/// step that another step follows, or the whole trace if it has no marked steps. Times come from the Kineto
+/// trace, or from a roofline without one.
 ///
 /// # Errors
-/// The position in a file or the node that makes no sense, in one sentence.
+/// The position in a file or the node that is not valid, in one sentence.
 pub fn import(
     trace: &[u8],
     kineto: Option<&[u8]>,
@@ -100,10 +100,10 @@ pub fn import(
     import_with_report(trace, kineto, device, name).map(|(graph, _)| graph)
 }
 
-/// Does the same as [`import`], and also reports what it found.
+/// Does the same as [`import`], and also returns a report.
 ///
 /// # Errors
-/// As [`import`].
+/// The errors of [`import`].
 pub fn import_with_report(
     trace: &[u8],
     kineto: Option<&[u8]>,
@@ -139,7 +139,7 @@ pub fn import_with_report(
     Ok((graph, report))
 }
 
-/// Why a trace gives no ops on a device.
+/// Returns the reason why a trace gives no ops on a device.
 fn without_ops(
     trace: &[u8],
     device: Device,

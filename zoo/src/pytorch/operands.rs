@@ -1,4 +1,4 @@
-//! What an op reads and writes.
+//! The reads and writes of an op.
 
 use super::ops::{Access, Progress, Touch, TracedOp};
 use super::role::{only_fills, overwrites, takes_shapes};
@@ -15,9 +15,9 @@ pub(super) struct Draft<'a> {
     storages: &'a Storages,
     progress: &'a Progress,
     op: TracedOp,
-    /// What it writes and ops inside have written.
+    /// The tensors that the op writes and that ops inside it have written.
     done: Vec<TensorIndex>,
-    /// Whether it reads something that nothing inside has read.
+    /// Whether the op reads a tensor that no node inside it has read.
     reads_alone: bool,
 }
 
@@ -38,8 +38,8 @@ impl<'a> Draft<'a> {
         &self.window.nodes[self.op.node]
     }
 
-    /// An operator with its [`inputs`] and [`outputs`]; nothing if ops inside it have written all
-    /// it must write, and read all it must read.
+    /// Returns the op of an operator with its [`inputs`] and [`outputs`]. Returns `None` if ops inside it
+    /// have made all writes and reads that it must make.
     pub(super) fn operator(
         mut self,
         inputs: &[(&Value, Access)],
@@ -70,7 +70,8 @@ impl<'a> Draft<'a> {
         writes(&self.op).then_some(self.op)
     }
 
-    /// A collective: lists in place; the `_base_` form writes its first argument.
+    /// Returns the op of a collective. It updates lists in place; the `_base_` form writes its first
+    /// argument.
     pub(super) fn collective(mut self) -> Option<TracedOp> {
         let node = self.node();
         let base = node.name.contains("_base_");
@@ -88,7 +89,7 @@ impl<'a> Draft<'a> {
         (!self.op.touches.is_empty()).then_some(self.op)
     }
 
-    /// Calls `touch` with the tensors of a value, or with the one at this op's position.
+    /// Calls `touch` with the tensors of a value, or of its entry at this op's position.
     fn each_view(&mut self, value: &Value, mut touch: impl FnMut(&mut Self, &View)) {
         let value = match (value, self.op.position) {
             (Value::List(values), Some(position)) => values.get(position),
@@ -123,7 +124,7 @@ impl<'a> Draft<'a> {
         self.op.touches.push(Touch { tensor, access, bytes });
     }
 
-    /// A result; what the operator was given is accounted for as an input.
+    /// Adds a result. Skips a tensor that the operator was given, since it is an input.
     fn output(&mut self, view: &View) {
         if self.progress.given.contains_key(&view.storage) {
             return;
@@ -139,8 +140,8 @@ impl<'a> Draft<'a> {
         }
     }
 
-    /// What an op inside left, which is not returned and which nobody inside read, is there
-    /// for the node itself (`_softmax_backward_data` multiplies first).
+    /// Adds reads of private temporaries: tensors that ops inside have written, no node inside has read, and
+    /// the node does not return. The node itself reads them (`_softmax_backward_data` multiplies first).
     fn private_temporaries(&mut self) {
         let returned: HashSet<_> = views(&self.node().outputs)
             .iter()
@@ -164,7 +165,7 @@ impl<'a> Draft<'a> {
         inside.is_some_and(|inside| inside.written || (inside.filled && wrapper))
     }
 
-    /// Returns whether something inside has read the tensor.
+    /// Returns whether a node inside has read the tensor.
     fn is_read(&self, tensor: TensorIndex) -> bool {
         self.progress.inside.get(tensor).is_some_and(|inside| inside.read)
     }
@@ -179,7 +180,7 @@ impl<'a> Draft<'a> {
     }
 }
 
-/// The inputs of an operator that hold tensors, and how it uses them by its schema.
+/// Returns the inputs of an operator that hold tensors, and its access to them by its schema.
 pub(super) fn inputs(node: &Node) -> Vec<(&Value, Access)> {
     let arguments = schema::arguments(&node.schema);
     let training = arguments
@@ -192,13 +193,13 @@ pub(super) fn inputs(node: &Node) -> Vec<(&Value, Access)> {
     inputs.filter(|(value, _)| !views(core::slice::from_ref(*value)).is_empty()).collect()
 }
 
-/// The outputs of an operator that hold tensors.
+/// Returns the outputs of an operator that hold tensors.
 pub(super) fn outputs(node: &Node) -> Vec<&Value> {
     let has_tensors = |value: &&Value| !views(core::slice::from_ref(*value)).is_empty();
     node.outputs.iter().filter(has_tensors).collect()
 }
 
-/// What the schema says of an argument. It is silent about running statistics.
+/// Returns the access to an argument by the schema. The schema does not mark running statistics.
 fn access(node: &Node, argument: &Argument<'_>, training: bool) -> Access {
     let statistics = matches!(argument.name, "running_mean" | "running_var");
     if argument.written && (argument.keyword || overwrites(node.base_name())) {

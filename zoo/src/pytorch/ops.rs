@@ -1,8 +1,8 @@
-//! Which nodes are ops, and what each of them reads and writes.
+//! The choice of nodes that are ops, and the reads and writes of each.
 //!
-//! A trace nests: `linear` calls `t` and `addmm`, and `addmm` asks for a workspace. An op is a
-//! node that must have written what no op inside it has written, or that must have read what nothing
-//! inside it has read: `addmm` on a CPU copies its bias into its result first.
+//! A trace nests: `linear` calls `t` and `addmm`, and `addmm` asks for a workspace. An op is a node that must
+//! write a tensor that no op inside it has written, or must read a tensor that no node inside it has read.
+//! For example, `addmm` on a CPU copies its bias into its result first.
 
 use super::operands::{Draft, inputs, outputs};
 use super::role::{Role, fills, role};
@@ -14,13 +14,13 @@ use core::ops::{Range, RangeInclusive};
 use hashbrown::{HashMap, HashSet};
 use std::collections::BTreeSet;
 
-/// How an op uses a part of a tensor.
+/// The access of an op to a part of a tensor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Access {
     Read,
     /// Reads and writes.
     Update,
-    /// Writes without looking.
+    /// Writes without reading.
     Overwrite,
 }
 
@@ -29,46 +29,46 @@ pub(super) enum Access {
 pub(super) struct Touch {
     pub(super) tensor: TensorIndex,
     pub(super) access: Access,
-    /// The bytes concerned, where every byte between the two is.
+    /// The range of bytes, if the access covers the whole range.
     pub(super) bytes: Option<(u64, u64)>,
 }
 
-/// An op, before it is known which of its tensors outlive the iteration.
+/// An op before the import knows the kinds of its tensors.
 #[derive(Debug)]
 pub(super) struct TracedOp {
     pub(super) node: usize,
-    /// Position in the lists of a `_foreach_*` or `_fused_*`.
+    /// The position in the lists of a `_foreach_*` or `_fused_*`.
     pub(super) position: Option<usize>,
     pub(super) touches: Vec<Touch>,
     /// Bytes read and written, as recorded.
     pub(super) traffic_bytes: u64,
 }
 
-/// What ops inside a node have done to a tensor.
+/// The accesses of ops inside a node to a tensor.
 #[derive(Clone, Copy)]
 pub(super) struct Inside {
     pub(super) written: bool,
-    /// Written by a plain fill, which prepares a tensor for the node around it.
+    /// Whether a plain fill has written the tensor, which prepares it for the node around it.
     pub(super) filled: bool,
     pub(super) read: bool,
-    /// Holds something that no op inside the node has read.
+    /// Whether the tensor holds a value that no op inside the node has read.
     unread: bool,
-    /// When it was touched last.
+    /// The number of the last touch.
     touched: usize,
 }
 
 impl Inside {
-    /// Read by a node that is no op, as `item` is.
+    /// A read by a node that is not an op, such as `item`.
     const READ: Self =
         Self { written: false, filled: false, read: true, unread: false, touched: 0 };
 }
 
-/// What ops inside a node have done.
+/// The accesses of ops inside a node.
 #[derive(Default)]
 pub(super) struct AllInside {
     tensors: HashMap<TensorIndex, Inside>,
-    /// Tensors that hold something unread and began in the iteration: the position of the node at
-    /// which each began, and the tensor.
+    /// Tensors that hold an unread value and began in the iteration: the position of the first node of each,
+    /// and the tensor.
     unread: BTreeSet<(usize, TensorIndex)>,
 }
 
@@ -77,7 +77,7 @@ impl AllInside {
         self.tensors.get(&tensor)
     }
 
-    /// What holds something unread and began at some positions, in order.
+    /// Returns the tensors that hold an unread value and began at these positions, in order.
     pub(super) fn unread(&self, positions: RangeInclusive<usize>) -> Vec<TensorIndex> {
         let (from, to) = positions.into_inner();
         if from > to {
@@ -89,7 +89,7 @@ impl AllInside {
         tensors
     }
 
-    /// Notes what was done to a tensor that began at a position, or before the iteration.
+    /// Notes an access to a tensor that began at a position, or before the iteration.
     fn note(&mut self, tensor: TensorIndex, began: Option<usize>, new: Inside) {
         let noted = self.tensors.entry(tensor).or_insert(new);
         noted.written |= new.written;
@@ -106,18 +106,18 @@ impl AllInside {
     }
 }
 
-/// What is known of a node that has started.
+/// The state of a node that has started.
 pub(super) struct Progress {
     role: Role,
-    /// The tensors it was given, by storage.
+    /// The tensors that the node was given, by storage.
     pub(super) given: HashMap<i64, TensorIndex>,
     pub(super) inside: AllInside,
     in_optimizer: bool,
-    /// Whether it is `aten::embedding`, or inside one.
+    /// Whether the node is `aten::embedding`, or inside one.
     pub(super) in_embedding: bool,
 }
 
-/// The ops of an iteration in the order of their ends, and the tensors they use.
+/// Returns the ops of an iteration in the order of their ends, and the tensors that they use.
 pub(super) fn find(window: &Window) -> (Vec<TracedOp>, Storages) {
     let mut walk = Walk {
         window,
@@ -136,11 +136,11 @@ pub(super) fn find(window: &Window) -> (Vec<TracedOp>, Storages) {
     (walk.ops, walk.storages)
 }
 
-/// An operator on lists with more tensors outside its lists than this is one op: each position
-/// would have all of them as operands.
+/// The most tensors outside of the lists of an operator that is divided into one op per position. With more,
+/// the operator is one op, since each position would have all these tensors as operands.
 const MOST_SHARED: usize = 4;
 
-/// The positions in the lists of a `_foreach_*` or `_fused_*` of which each is an op.
+/// Returns the positions in the lists of a `_foreach_*` or `_fused_*`, if each position is an op.
 fn positions(node: &Node) -> Option<Range<usize>> {
     let values = || node.inputs.iter().chain(&node.outputs);
     let shared = values().filter(|value| value.view().is_some()).count();
@@ -155,12 +155,12 @@ struct Walk<'a> {
     storages: Storages,
     progress: Vec<Progress>,
     ops: Vec<TracedOp>,
-    /// Touches of all ops so far.
+    /// The number of touches of all ops so far.
     touches: usize,
 }
 
 impl<'a> Walk<'a> {
-    /// What is returned exists, unwritten, before anything inside the node runs.
+    /// Starts a node. A returned tensor exists before any node inside runs, but is not written.
     fn start(&mut self, node: usize) {
         let window = self.window;
         let traced = &window.nodes[node];
@@ -207,7 +207,7 @@ impl<'a> Walk<'a> {
             Role::Computes => {
                 let (mut inputs, mut outputs) = (inputs(traced), outputs(traced));
                 let operator = |position| {
-                    // Work is that of the positions that lists have, not of all lists for each.
+                    // The work is per position of the lists, not per position and list.
                     inputs.retain(|(value, _)| value.has_position(position));
                     outputs.retain(|value| value.has_position(position));
                     draft(Some(position)).operator(&inputs, &outputs)
@@ -227,7 +227,7 @@ impl<'a> Walk<'a> {
         ops.into_iter().for_each(|op| self.push(op));
     }
 
-    /// Learns from returned views of what the node was given.
+    /// Learns from returned views of the given tensors.
     fn see_aliases(&mut self, node: usize, expands: bool) {
         let window = self.window;
         let inputs = views(&window.nodes[node].inputs);
@@ -242,14 +242,15 @@ impl<'a> Walk<'a> {
         }
     }
 
-    /// Where a tensor began; none for what was there before the iteration.
+    /// Returns the position of the node at which a tensor began; `None` if the tensor is from before the
+    /// iteration.
     fn began(&self, tensor: TensorIndex) -> Option<usize> {
         let Tensor { origin, node, .. } = self.storages.tensors[tensor];
         (origin != Origin::Before).then(|| self.window.position(node))
     }
 
-    /// Tells the node around one that has ended what was done inside. The shorter notes join
-    /// the longer ones, so that no depth of nesting multiplies them.
+    /// Passes the notes of an ended node to the node around it. The shorter notes join the longer ones, so
+    /// that nesting does not multiply the work.
     fn hand_on(&mut self, node: usize) {
         let mut shorter = std::mem::take(&mut self.progress[node].inside);
         let Some(outer) = self.window.parent(node) else { return };
@@ -263,7 +264,7 @@ impl<'a> Walk<'a> {
         self.progress[outer].inside = longer;
     }
 
-    /// Adds an op and tells its node, which tells those around it.
+    /// Adds an op and notes it in its node, which passes the notes to the nodes around it.
     fn push(&mut self, op: TracedOp) {
         let fills = fills(self.window.nodes[op.node].base_name());
         for touch in &op.touches {

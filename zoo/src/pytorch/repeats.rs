@@ -1,11 +1,11 @@
-//! Which operators write the same bytes again when they run again on the same values
-//! (`docs/models.md`, *What may run again*).
+//! Operators that write the same bytes when they run again on the same values (`docs/models.md`, *What may
+//! run again*).
 
 use super::schema;
 use super::trace::Node;
 
-/// Operators that draw random numbers, without the underscore of their forms in place. Others
-/// show it by a generator or a share to drop among their arguments.
+/// Operators that draw random numbers, without the underscore of their forms in place. Other such operators
+/// have a generator or a dropout probability among their arguments.
 const RANDOM: &[&str] = &[
     "_sample_dirichlet",
     "_standard_gamma",
@@ -38,8 +38,7 @@ const RANDOM: &[&str] = &[
     "uniform",
 ];
 
-/// Batch norms in training: they update running statistics, which nothing else that they write
-/// depends on.
+/// Batch norms in training. They update running statistics, and no other output depends on these statistics.
 const BATCH_NORMS: &[&str] = &[
     "_native_batch_norm_legit",
     "batch_norm",
@@ -48,23 +47,23 @@ const BATCH_NORMS: &[&str] = &[
     "native_batch_norm",
 ];
 
-/// What is known of the repeats of an operator's ops.
+/// The rule for repeats of an operator's ops.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Repeats {
-    /// They write other bytes, or nothing is known of them.
+    /// No repeats: the ops write other bytes, or their behaviour is not known.
     Never,
-    /// They write the same bytes, unless the op updates a state or an input: what else it writes
-    /// may depend on the old value, which a repeat does not find.
+    /// The op writes the same bytes, unless it updates a state or an input. Its other outputs may depend on
+    /// the old value, which a repeat does not find.
     WithoutUpdate,
-    /// The same, if it also reads something: what it copies comes from another device otherwise.
+    /// Like `WithoutUpdate`, if the op also reads a tensor. Otherwise it copies from another device.
     OfCopy,
-    /// They always write the same bytes.
+    /// The op always writes the same bytes.
     Always,
 }
 
 impl Repeats {
-    /// What is known by the name and the declaration, in O(length of the declaration). What is
-    /// not PyTorch's own is not known well enough: custom kernels, and collectives.
+    /// Returns the rule by the name and the declaration. Custom kernels and collectives have no repeats,
+    /// since they are not known well enough. O(length of the declaration).
     pub(super) fn of(node: &Node) -> Self {
         let name = node.base_name();
         if !node.name.starts_with("aten::") || is_random(node) {
@@ -78,8 +77,8 @@ impl Repeats {
         }
     }
 
-    /// Whether an op of the operator may run again, given whether it reads anything, and whether
-    /// it updates a state or an input.
+    /// Returns whether an op of the operator may run again. `reads` says whether it reads a tensor, and
+    /// `updates` whether it updates a state or an input.
     pub(super) const fn allow(self, reads: bool, updates: bool) -> bool {
         match self {
             Self::Never => false,
@@ -90,7 +89,7 @@ impl Repeats {
     }
 }
 
-/// Whether an operator draws random numbers.
+/// Returns whether an operator draws random numbers.
 fn is_random(node: &Node) -> bool {
     let name = node.base_name();
     let draws = |argument: &schema::Argument<'_>| argument.name.starts_with("dropout");

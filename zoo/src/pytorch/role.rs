@@ -1,19 +1,19 @@
-//! What the names of operators say that their schemas do not.
+//! Facts about operators by name that their schemas do not contain.
 
 use super::trace::Node;
 
-/// What a node is to the importer.
+/// The role of a node for the importer.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Role {
-    /// Inside a node that says all there is.
+    /// A node inside a closed node.
     Hidden,
-    /// Nothing itself; what is inside it counts.
+    /// Not an op itself; only the nodes inside count.
     Transparent,
     /// Returns memory without a value.
     Allocates,
-    /// Makes optimizer state, full of zeros.
+    /// Makes optimizer state, filled with zeros.
     MakesState,
-    /// Shows elements more often than they are there.
+    /// Returns a view that repeats elements.
     Expands,
     /// A collective operation.
     Communicates,
@@ -22,13 +22,13 @@ pub(super) enum Role {
 }
 
 impl Role {
-    /// Whether the node says all there is, so that nothing inside it counts.
+    /// Returns whether the node is closed: the nodes inside it do not count.
     pub(super) fn is_closed(self) -> bool {
         !matches!(self, Self::Transparent | Self::Computes)
     }
 }
 
-/// In place by their schema, yet they move no data: they only track memory, or change shapes.
+/// Operators that are in place by their schema, but move no data: they only track memory, or change shapes.
 const NOTHING: &[&str] = &[
     "record_stream",
     "detach_",
@@ -46,7 +46,7 @@ const NOTHING: &[&str] = &[
 ];
 const EXPANDING: &[&str] = &["expand", "expand_as", "broadcast_to", "broadcast_tensors"];
 
-/// The role of a node, by its name and where it stands.
+/// Returns the role of a node by its name and its place.
 pub(super) fn role(at: &Node, in_optimizer: bool) -> Role {
     let name = at.base_name();
     if at.schema.is_empty() || NOTHING.contains(&name) {
@@ -64,12 +64,12 @@ pub(super) fn role(at: &Node, in_optimizer: bool) -> Role {
     }
 }
 
-/// Whether an operator's `!` arguments are written without being looked at.
+/// Returns whether an operator writes its `!` arguments without reading them.
 pub(super) fn overwrites(name: &str) -> bool {
     matches!(name, "copy_" | "fill_" | "zero_" | "_foreach_copy_" | "_foreach_zero_")
 }
 
-/// Whether an operator fills a tensor, maybe only to prepare it for the node around it.
+/// Returns whether an operator fills a tensor, possibly only to prepare it for the node around it.
 pub(super) fn fills(name: &str) -> bool {
     matches!(name, "fill_" | "zero_")
 }
@@ -92,13 +92,13 @@ const FILL_WRAPPERS: &[&str] = &[
     "_foreach_zero_",
 ];
 
-/// Whether an operator only fills, so that a fill inside it is all it does.
+/// Returns whether an operator only fills, so that a fill inside it is all of its work.
 pub(super) fn only_fills(name: &str) -> bool {
     FILL_WRAPPERS.contains(&name)
 }
 
-/// Whether an operator takes tensors only for their shape or type, or hands all others to what is
-/// inside it.
+/// Returns whether an operator takes tensors only for their shape or type, or passes all other tensors to
+/// nodes inside it.
 pub(super) fn takes_shapes(name: &str) -> bool {
     only_fills(name)
         || name.starts_with("new_")

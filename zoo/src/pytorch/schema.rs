@@ -1,19 +1,19 @@
-//! Operator declarations: which arguments an operator writes.
+//! Operator declarations, with the arguments that an operator writes.
 //!
-//! The grammar is PyTorch's `aten/src/ATen/native/README.md`: `Tensor(a!)` is written, and
-//! arguments after `*` are keywords, as `out` always is.
+//! The grammar is in PyTorch's `aten/src/ATen/native/README.md`: the operator writes an argument
+//! `Tensor(a!)`, and arguments after `*` are keywords, such as `out`.
 
 /// One declared argument.
 #[derive(Debug, PartialEq)]
 pub(super) struct Argument<'a> {
     pub(super) name: &'a str,
-    /// Whether it carries a `!`.
+    /// Whether the argument has a `!`.
     pub(super) written: bool,
-    /// Whether it comes after the `*`.
+    /// Whether the argument comes after the `*`.
     pub(super) keyword: bool,
 }
 
-/// The declared arguments, in the order of a node's inputs.
+/// Returns the declared arguments, in the order of a node's inputs.
 pub(super) fn arguments(schema: &str) -> Vec<Argument<'_>> {
     let mut keyword = false;
     let mut arguments = Vec::new();

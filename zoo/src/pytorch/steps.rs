@@ -1,5 +1,5 @@
-//! Finding the recorded step in a Kineto trace that does not know the execution trace's
-//! numbers: by the names of its operators.
+//! Search for the recorded step in a Kineto trace by the names of its operators, for traces without the
+//! numbers of the execution trace.
 
 use super::ImportError;
 use super::kineto::Operator;
@@ -9,23 +9,22 @@ use core::cmp::Reverse;
 use hashbrown::HashMap;
 use std::collections::BTreeMap;
 
-/// More threads than this are refused: each is searched for in all host threads.
+/// The most threads. More are refused, since each is searched in all host threads.
 const MOST_THREADS: usize = 64;
 
 /// Operator names as numbers.
 type Names<'a> = HashMap<&'a str, u32>;
 
-/// Operators that follow each other on a host thread, named as a thread of the execution
-/// trace wants them.
+/// Consecutive operators on a host thread with the names of a thread of the execution trace.
 type Run<'a> = &'a [usize];
 
-/// The node of every operator of the last step in which each thread of the execution trace
-/// finds a host thread that ran operators of the same names in the same order.
+/// Returns the node of every operator of the last matching step. In such a step, each thread of the execution
+/// trace has a host thread that ran operators with the same names in the same order.
 ///
 /// O(n log n) for n operators and nodes.
 ///
 /// # Errors
-/// There is no such step, or the execution trace has too many threads.
+/// No step matches, or the execution trace has too many threads.
 pub(super) fn nodes_by_name(
     window: &Window,
     operators: &[Operator<'_>],
@@ -62,8 +61,8 @@ pub(super) fn nodes_by_name(
     Ok(node_of)
 }
 
-/// The nodes of every thread of the execution trace, the thread that starts first in front.
-/// Annotations and the roots of threads are no operators to Kineto.
+/// Returns the nodes of every thread of the execution trace. The thread that starts first comes first.
+/// Annotations and the roots of threads are not operators in Kineto.
 fn traced_threads(window: &Window, names: &Names<'_>) -> Vec<Vec<usize>> {
     let mut threads: BTreeMap<u64, Vec<usize>> = BTreeMap::new();
     for (at, node) in window.nodes.iter().enumerate() {
@@ -76,8 +75,8 @@ fn traced_threads(window: &Window, names: &Names<'_>) -> Vec<Vec<usize>> {
     threads
 }
 
-/// The runs of operators with the wanted names that are found from the end of each host thread
-/// and do not overlap. O(n) (Knuth, Morris, Pratt).
+/// Returns the runs of operators with the wanted names, found from the end of each host thread without
+/// overlaps. O(n) (Knuth, Morris, Pratt).
 fn runs<'a>(host: &[(Run<'a>, Vec<u32>)], wanted: &[u32]) -> Vec<Run<'a>> {
     let wanted: Vec<u32> = wanted.iter().rev().copied().collect();
     let mut borders = vec![0; wanted.len()];
@@ -98,8 +97,8 @@ fn runs<'a>(host: &[(Run<'a>, Vec<u32>)], wanted: &[u32]) -> Vec<Run<'a>> {
     runs
 }
 
-/// How many wanted names match, if `length` of them did before this name. The border of each
-/// prefix is the longest shorter prefix that it ends with.
+/// Returns the number of matched names after this name, if `length` names matched before it. The border of
+/// each prefix is the longest shorter prefix that it ends with.
 fn matched(wanted: &[u32], borders: &[usize], mut length: usize, name: u32) -> usize {
     while length > 0 && wanted[length] != name {
         length = borders[length - 1];
@@ -107,9 +106,9 @@ fn matched(wanted: &[u32], borders: &[usize], mut length: usize, name: u32) -> u
     length + usize::from(wanted[length] == name)
 }
 
-/// One run for each thread, of the last step that has them all: the others start while the
-/// first one lasts, each on a host thread of its own. The runs of each thread are in the order of
-/// their starts, the last one first. O(n log n).
+/// Returns one run for each thread from the last complete step. In such a step, the other runs start during
+/// the first one, each on its own host thread. `runs` has the runs of each thread by start, the last one
+/// first. O(n log n).
 fn last_complete<'a>(runs: &[Vec<Run<'a>>], operators: &[Operator<'_>]) -> Option<Vec<Run<'a>>> {
     let (main, others) = runs.split_first()?;
     let start_ns = |run: Run<'_>| operators[run[0]].start_ns;
@@ -117,8 +116,8 @@ fn last_complete<'a>(runs: &[Vec<Run<'a>>], operators: &[Operator<'_>]) -> Optio
     main.iter().enumerate().find_map(|(at, &run)| {
         let first_ns = start_ns(run);
         let end_ns = run.iter().map(|&at| operators[at].end_ns).max()?;
-        // All threads may run the same. Beyond that, one that has started again is a later step;
-        // so no run is looked at for more steps than this.
+        // All threads may run the same operators, so at most `MOST_THREADS` runs belong to one step. A later
+        // start belongs to a later step. This bounds the number of steps that look at a run.
         let later_ns = at.checked_sub(MOST_THREADS).map_or(i64::MAX, |at| start_ns(main[at]));
         let mut step = vec![run];
         for runs in others {

@@ -1,21 +1,21 @@
-//! Which tensor a storage holds. Ids are addresses, which the allocator reuses.
+//! The tensors in storages. Ids are addresses, which the allocator reuses.
 
 use super::value::View;
 use hashbrown::{HashMap, HashSet};
 
-/// Position of a tensor in [`Storages::tensors`].
+/// The position of a tensor in [`Storages::tensors`].
 pub(super) type TensorIndex = usize;
 
-/// How a tensor came to be.
+/// The origin of a tensor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Origin {
-    /// It was there before the iteration.
+    /// The tensor existed before the iteration.
     Before,
-    /// An allocating operator (`empty`, …) returned it.
+    /// An allocating operator (`empty`, …) returned the tensor.
     Allocated,
-    /// An operator returned it that had not been given it.
+    /// An operator returned the tensor without receiving it.
     Returned,
-    /// The optimizer made it, full of zeros: a new state.
+    /// The optimizer made the tensor as a new state, filled with zeros.
     Born,
 }
 
@@ -24,37 +24,37 @@ pub(super) enum Origin {
 pub(super) struct Tensor {
     pub(super) storage: i64,
     pub(super) bytes: u64,
-    /// Size of the largest element that it was seen with.
+    /// The largest element size of its views, in bytes.
     pub(super) element_bytes: u64,
     pub(super) origin: Origin,
-    /// The node at which it began; for [`Origin::Before`], that first mentions it.
+    /// The node at which the tensor began; for [`Origin::Before`], the node that first mentions it.
     pub(super) node: usize,
-    /// Whether it holds a value: an op has written it, or it began with one.
+    /// Whether the tensor holds a value: an op has written it, or it began with a value.
     pub(super) written: bool,
 }
 
-/// All tensors so far, and which of them each storage holds now.
+/// All tensors so far, and the current tensor of each storage.
 #[derive(Default)]
 pub(super) struct Storages {
     pub(super) tensors: Vec<Tensor>,
     current: HashMap<i64, TensorIndex>,
-    /// Tensor objects made by `expand`, which claim more elements than their storage has.
+    /// The tensor objects made by `expand`, which claim more elements than their storage has.
     expanded: HashSet<i64>,
 }
 
 impl Storages {
-    /// The tensor that a storage holds, if any.
+    /// Returns the tensor that a storage holds, if any.
     pub(super) fn current(&self, storage: i64) -> Option<TensorIndex> {
         self.current.get(&storage).copied()
     }
 
-    /// The tensor that an existing view shows. One that nothing in the iteration made was
-    /// there before; it is as large as the farthest view of it reaches.
+    /// Returns the tensor of an existing view. A tensor that no node of the iteration made is from before it;
+    /// its size is the end of the farthest view.
     pub(super) fn see(&mut self, view: &View, node: usize) -> TensorIndex {
         let tensor = match self.current(view.storage) {
             Some(tensor) => tensor,
             None => {
-                // No `expand` made it: an object number is used again.
+                // No `expand` made this object: its number is used again.
                 self.expanded.remove(&view.tensor);
                 self.begin(view, 0, Origin::Before, node)
             }
@@ -67,14 +67,14 @@ impl Storages {
         tensor
     }
 
-    /// A tensor begins with this view of it.
+    /// Begins a tensor with this view.
     pub(super) fn allocate(&mut self, view: &View, origin: Origin, node: usize) -> TensorIndex {
         self.expanded.remove(&view.tensor);
         self.begin(view, view.bytes, origin, node)
     }
 
-    /// An operator returns a storage that it was not given. What nobody has written since
-    /// its allocation is that allocation, and otherwise the address has been used again.
+    /// Notes a storage that an operator returns without receiving it. If no op has written the tensor since
+    /// its allocation, it is the allocated tensor. Otherwise the address is used again.
     pub(super) fn receive(&mut self, view: &View, node: usize) -> TensorIndex {
         match self.current(view.storage) {
             Some(tensor) if !self.tensors[tensor].written => {
@@ -85,7 +85,7 @@ impl Storages {
         }
     }
 
-    /// Notes whether the tensor object `view` claims more elements than there are.
+    /// Notes whether the tensor object `view` claims more elements than its storage has.
     pub(super) fn mark_expanded(&mut self, view: &View, expanded: bool) {
         if expanded {
             self.expanded.insert(view.tensor);
@@ -94,7 +94,7 @@ impl Storages {
         }
     }
 
-    /// Whether the tensor object came from `expand`.
+    /// Returns whether the tensor object came from `expand`.
     pub(super) fn is_expanded(&self, view: &View) -> bool {
         self.expanded.contains(&view.tensor)
     }

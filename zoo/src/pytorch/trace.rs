@@ -1,36 +1,36 @@
-//! Reading an execution trace: both layouts give the same nodes.
+//! Reading of an execution trace. Both layouts give the same nodes.
 
 use super::value::{Json, Value};
 use super::{Device, ImportError, Source};
 use core::fmt;
 use serde::de::{Deserialize, Deserializer, MapAccess, SeqAccess, Visitor};
 
-/// One recorded call, or an annotation around some.
+/// A recorded call, or an annotation around some calls.
 #[derive(Debug, PartialEq)]
 pub(super) struct Node {
-    /// Position in the order of starts.
+    /// The position in the order of starts.
     pub(super) id: u64,
-    /// Id of the node around it.
+    /// The id of the node around this one.
     pub(super) parent: u64,
-    /// Name, with its namespace.
+    /// The name with its namespace.
     pub(super) name: String,
-    /// The operator's declaration; empty for what is no operator.
+    /// The operator's declaration; empty if the node is not an operator.
     pub(super) schema: String,
-    /// Number that a Kineto trace of the same run knows it by; 0 when there is none.
+    /// The number of the call in a Kineto trace of the same run; 0 without a number.
     pub(super) record_id: u64,
-    /// The thread it ran on.
+    /// The thread of the call.
     pub(super) thread: u64,
     pub(super) inputs: Vec<Value>,
     pub(super) outputs: Vec<Value>,
 }
 
 impl Node {
-    /// Name without its namespace.
+    /// Returns the name without its namespace.
     pub(super) fn base_name(&self) -> &str {
         self.name.rsplit("::").next().unwrap_or(&self.name)
     }
 
-    /// An error about this node.
+    /// Returns an error about this node.
     pub(super) fn error(&self, problem: &'static str) -> ImportError {
         ImportError::Node { id: self.id, name: self.name.clone(), problem }
     }
@@ -41,7 +41,7 @@ struct RawTrace {
     nodes: Vec<RawNode>,
 }
 
-/// A node as it is written: fields of schema `1.0.1` and of the later ones beside each other.
+/// A node as in the file, with the fields of schema `1.0.1` and of the later schemas.
 #[derive(serde::Deserialize)]
 struct RawNode {
     id: u64,
@@ -67,7 +67,7 @@ struct RawAttribute {
     value: Json,
 }
 
-/// Values with shapes and strides where the layout puts them in the same field.
+/// Values, with shapes and strides if the layout has them in the same field.
 #[derive(Default)]
 struct RawValues {
     values: Vec<Json>,
@@ -107,14 +107,14 @@ impl<'de> Deserialize<'de> for RawValues {
     }
 }
 
-/// Most bytes of memory that a value takes while a trace is read: the least node has seven, and
+/// The most bytes of memory that a value takes while a trace is read. The smallest node has seven values and
 /// takes some hundred bytes, three times while the list of nodes grows.
 const VALUE_BYTES: usize = 256;
 
 /// Reads the nodes of a trace, in the order of the file.
 ///
 /// # Errors
-/// The position in the file, or the node, that cannot be understood.
+/// The position in the file or the node that is not valid.
 pub(super) fn read(trace: &[u8], device: Device) -> Result<Vec<Node>, ImportError> {
     let trace = Source::Trace.text(trace, VALUE_BYTES)?;
     let raw: RawTrace = serde_json::from_str(trace)
@@ -134,7 +134,7 @@ impl RawNode {
                 _ => {}
             }
         }
-        // The flat layout keeps shapes beside the values.
+        // The flat layout has the shapes in a separate field.
         self.inputs.shapes.append(&mut self.input_shapes);
         self.outputs.shapes.append(&mut self.output_shapes);
         let mut node = Node {

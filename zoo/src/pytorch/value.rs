@@ -1,10 +1,10 @@
-//! The values that nodes take and return: tensors, lists of them, and the rest.
+//! The values that nodes take and return: tensors, lists of tensors, and others.
 
 use super::Device;
 use core::fmt;
 use serde::de::{Deserialize, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
 
-/// As much of a JSON value as an importer may need.
+/// The parts of a JSON value that an import needs.
 pub(super) enum Json {
     Int(i64),
     Bool(bool),
@@ -63,7 +63,7 @@ impl Json {
         }
     }
 
-    /// The list as sizes, when every entry is one.
+    /// Returns the list as sizes, if every entry is a size.
     fn sizes(&self) -> Option<Vec<u64>> {
         let Self::List(values) = self else { return None };
         let size = |value: &Json| match value {
@@ -77,39 +77,39 @@ impl Json {
 /// An argument or a result of a node.
 #[derive(Debug, PartialEq)]
 pub(super) enum Value {
-    /// A tensor on the device that has bytes. Tensors elsewhere do not exist here.
+    /// A tensor on the device with at least one byte. An import ignores tensors on other devices.
     Tensor(View),
     List(Vec<Value>),
     Bool(bool),
     Other,
 }
 
-/// A tensor as PyTorch means it: a view of a storage.
+/// A tensor in PyTorch's sense: a view of a storage.
 #[derive(Debug, PartialEq)]
 pub(super) struct View {
-    /// Identity of the tensor object; an address, used again after it.
+    /// The identity of the tensor object: an address, which later objects may reuse.
     pub(super) tensor: i64,
-    /// Identity of the storage; an address, used again after it.
+    /// The identity of the storage: an address, which later storages may reuse.
     pub(super) storage: i64,
-    /// Where in the storage it begins.
+    /// The first byte in the storage.
     pub(super) first_byte: u64,
-    /// Where the last element that it can reach ends.
+    /// The end in the storage of the last element that the view can reach.
     pub(super) end_byte: u64,
-    /// Number of elements times their size.
+    /// The number of elements times their size.
     pub(super) bytes: u64,
-    /// Size of an element.
+    /// The size of an element, in bytes.
     pub(super) element_bytes: u64,
-    /// Whether its elements fill the whole of its range.
+    /// Whether the elements fill the whole range.
     pub(super) dense: bool,
-    /// Its sizes, empty for a scalar and where the trace does not say.
+    /// The sizes; empty for a scalar, or if the trace does not have them.
     pub(super) shape: Vec<u64>,
 }
 
 impl Value {
-    /// Reads a value beside its shape and, where the trace has them, its strides.
+    /// Reads a value with its shape and, if the trace has them, its strides.
     ///
     /// # Errors
-    /// What is wrong with a tensor.
+    /// The defect of a tensor.
     pub(super) fn read(
         value: &Json,
         shape: Option<&Json>,
@@ -161,7 +161,7 @@ impl Value {
         }
     }
 
-    /// Length of the value, where it is a list of tensors.
+    /// Returns the length of the value, if it is a list of tensors.
     pub(super) fn list_length(&self) -> usize {
         match self {
             Self::List(values) if values.iter().any(|value| value.view().is_some()) => values.len(),
@@ -169,12 +169,13 @@ impl Value {
         }
     }
 
-    /// Whether it is there at a position of lists, as what is no list is at any.
+    /// Returns whether the value has an entry at a position. A value that is not a list has one at every
+    /// position.
     pub(super) fn has_position(&self, position: usize) -> bool {
         !matches!(self, Self::List(values) if values.len() <= position)
     }
 
-    /// The tensor, when the value is one.
+    /// Returns the tensor, if the value is one.
     pub(super) fn view(&self) -> Option<&View> {
         match self {
             Self::Tensor(view) => Some(view),
@@ -183,15 +184,15 @@ impl Value {
     }
 }
 
-/// All tensors of some values, in order.
+/// Returns all tensors of some values, in order.
 pub(super) fn views(values: &[Value]) -> Vec<&View> {
     let mut views = Vec::new();
     values.iter().for_each(|value| value.collect_views(&mut views));
     views
 }
 
-/// Elements from the first to the last one that a view can reach; as many as it has where
-/// the trace does not say how they lie.
+/// Returns the number of elements from the first to the last one that a view can reach. Without strides, this
+/// is the number of elements.
 fn reach(elements: u64, shape: &[u64], strides: Option<&[u64]>) -> Option<u64> {
     let product = shape.iter().try_fold(1u64, |product, size| product.checked_mul(*size));
     match strides {
@@ -205,7 +206,8 @@ fn reach(elements: u64, shape: &[u64], strides: Option<&[u64]>) -> Option<u64> {
 }
 
 impl View {
-    /// From offset, number, reach and size of its elements; nothing if 64 bits are too few.
+    /// Creates a view from the offset, the number, the reach and the size of its elements. Returns `None` if
+    /// a value exceeds 64 bits.
     fn new(
         tensor: i64,
         storage: i64,
@@ -224,7 +226,7 @@ impl View {
         })
     }
 
-    /// Number of elements.
+    /// The number of elements.
     pub(super) fn elements(&self) -> u64 {
         self.bytes / self.element_bytes.max(1)
     }

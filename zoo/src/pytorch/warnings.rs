@@ -1,19 +1,19 @@
-//! What a graph does not tell of the recorded program.
+//! Facts about the recorded program that the graph does not contain.
 
 use super::trace::Node;
 use super::value::{Value, views};
 use super::window::Window;
 
-/// Nodes of one kind in an iteration, not counting those inside each other.
+/// Nodes of one kind in an iteration, without nodes inside other counted nodes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Nodes {
-    /// How many there are, at least 1.
+    /// The number of nodes, at least 1.
     pub count: usize,
-    /// The name of the first one, with its id.
+    /// The name of the first node, with its id.
     pub first: String,
 }
 
-/// Regions that a compiler made kernels for: the trace has none of these.
+/// Returns the regions that a compiler made kernels for. The trace does not have these kernels.
 pub(super) fn compiled_regions(window: &Window) -> Option<Nodes> {
     outermost(window, |node| {
         ["Torch-Compiled Region", "## Call CompiledFxGraph"]
@@ -22,7 +22,7 @@ pub(super) fn compiled_regions(window: &Window) -> Option<Nodes> {
     })
 }
 
-/// Operators for which the program on the host waits until it has a value of the device.
+/// Returns the operators at which the program on the host waits for a value of the device.
 pub(super) fn synchronisations(window: &Window) -> Option<Nodes> {
     outermost(window, |node| !node.schema.is_empty() && waits(node))
 }

@@ -1,4 +1,4 @@
-//! One iteration of the trace, and how its nodes nest.
+//! One iteration of the trace, and the nesting of its nodes.
 
 use super::ImportError;
 use super::trace::Node;
@@ -8,25 +8,25 @@ use hashbrown::{HashMap, HashSet};
 /// The nodes of one iteration in the order of their starts.
 pub(super) struct Window {
     pub(super) nodes: Vec<Node>,
-    /// The `ProfilerStep#` annotation that it begins with.
+    /// The `ProfilerStep#` annotation at the start of the iteration.
     pub(super) step: Option<String>,
     /// The nodes of the other steps.
     pub(super) other_steps: Vec<Node>,
     parents: Vec<Option<usize>>,
     /// The last node inside each node, or the node itself.
     last_inside: Vec<usize>,
-    /// Position of each node in the order in which every node comes before those inside it, and
-    /// these before all others; and the position of the last one inside it.
+    /// The position of each node and of the last node inside it, in an order in which the nodes inside a node
+    /// come right after it.
     nested: Vec<[usize; 2]>,
 }
 
 impl Window {
-    /// Cuts an iteration out of a trace: from the last `ProfilerStep#` that another one
-    /// follows up to that one, or everything. By id: backward nodes run on a thread of their
-    /// own and are no descendants of the step.
+    /// Cuts an iteration out of a trace: from the last `ProfilerStep#` that another one follows up to the
+    /// following one, or the whole trace. It cuts by id, since backward nodes run on a thread of their own
+    /// and are not descendants of the step.
     ///
     /// # Errors
-    /// An id that two nodes have, and a node inside one that does not start before it.
+    /// Two nodes have the same id, or a node lies inside a node that does not start before it.
     pub(super) fn cut(mut nodes: Vec<Node>) -> Result<Self, ImportError> {
         nodes.sort_by_key(|node| node.id);
         if let Some(pair) = nodes.windows(2).find(|pair| pair[0].id == pair[1].id) {
@@ -44,7 +44,7 @@ impl Window {
         }
         let position: HashMap<u64, usize> =
             nodes.iter().enumerate().map(|(at, node)| (node.id, at)).collect();
-        // A parent starts first; the root of a trace is its own parent.
+        // A parent starts before its children. The root of a trace is its own parent.
         let parents: Vec<Option<usize>> = nodes
             .iter()
             .map(|node| position.get(&node.parent).copied().filter(|_| node.parent < node.id))
@@ -59,12 +59,12 @@ impl Window {
         Ok(Self { nodes, step, other_steps, parents, last_inside, nested })
     }
 
-    /// The node around a node.
+    /// Returns the node around a node.
     pub(super) fn parent(&self, node: usize) -> Option<usize> {
         self.parents[node]
     }
 
-    /// For each node the innermost of the wanted nodes around it.
+    /// Returns the innermost wanted node around each node.
     pub(super) fn innermost(&self, is_wanted: impl Fn(usize) -> bool) -> Vec<Option<usize>> {
         let mut innermost = Vec::with_capacity(self.nodes.len());
         for parent in &self.parents {
@@ -77,23 +77,23 @@ impl Window {
         innermost
     }
 
-    /// The positions of the nodes inside a node; see [`Window::position`].
+    /// Returns the positions of the nodes inside a node; see [`Window::position`].
     pub(super) fn inside(&self, node: usize) -> RangeInclusive<usize> {
         let [first, last] = self.nested[node];
         first + 1..=last
     }
 
-    /// The position of a node in an order in which the nodes inside a node are adjacent.
+    /// Returns the position of a node in an order in which the nodes inside a node are adjacent.
     pub(super) fn position(&self, node: usize) -> usize {
         self.nested[node][0]
     }
 
-    /// The nodes around a node, from the inside out.
+    /// Returns the nodes around a node, from the inside out.
     fn ancestors(&self, node: usize) -> impl Iterator<Item = usize> {
         core::iter::successors(self.parents[node], |&node| self.parents[node])
     }
 
-    /// Nodes that end right after the start of a node, from the inside out.
+    /// Returns the nodes that end right after the start of a node, from the inside out.
     pub(super) fn ends_after(&self, start: usize) -> impl Iterator<Item = usize> {
         core::iter::once(start)
             .chain(self.ancestors(start))
@@ -101,8 +101,8 @@ impl Window {
     }
 }
 
-/// Refuses cycles of nodes: each cycle has a node inside one that
-/// starts later. Only the root of a trace, which starts first, may be its own parent.
+/// Refuses cycles of nodes: each cycle has a node inside a node that starts later. Only the root of a trace,
+/// which starts first, may be its own parent.
 fn check_parents(nodes: &[Node]) -> Result<(), ImportError> {
     let ids: HashSet<u64> = nodes.iter().map(|node| node.id).collect();
     if let Some(node) = nodes.iter().skip(1).find(|node| node.parent == node.id) {
@@ -114,7 +114,7 @@ fn check_parents(nodes: &[Node]) -> Result<(), ImportError> {
     }
 }
 
-/// The position of each node, and of the last one inside it, in an order in which those inside a
+/// Returns the position of each node and of the last node inside it, in an order in which the nodes inside a
 /// node come right after it.
 fn nested(parents: &[Option<usize>]) -> Vec<[usize; 2]> {
     let mut inside = vec![0; parents.len()];

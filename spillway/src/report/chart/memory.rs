@@ -1,14 +1,14 @@
-//! Device memory over time, stacked by what it is held for.
+//! Device memory over time, stacked by content.
 
 use super::{Canvas, LEFT, MEMORY_BOTTOM, MEMORY_TOP, RIGHT};
 use crate::course::{Content, Course, Held};
 use crate::units::bytes;
 use std::fmt::Write;
 
-/// The curves have one level for each piece of this width.
+/// The width of the pieces in which the curves have one level each.
 const CURVE_STEP: f64 = 0.5;
 
-/// The class of its colour.
+/// The CSS class for the colour of a content.
 pub(in crate::report) const fn class(content: Content) -> &'static str {
     match content {
         Content::Arena => "arena",
@@ -32,7 +32,7 @@ pub(in crate::report) const fn label(content: Content) -> &'static str {
 }
 
 impl Canvas<'_> {
-    /// Draws the memory; the most that it holds of each content.
+    /// Draws the memory. Returns the most bytes of each content.
     pub(super) fn memory(&mut self, course: &Course) -> Vec<(Content, u64)> {
         let budget_bytes = self.proved.verified.plan().budget_bytes;
         let y = |held_bytes: u64| {
@@ -42,7 +42,8 @@ impl Canvas<'_> {
         let top = MEMORY_TOP - 6.0;
         self.draw(format_args!("<text class=\"label\" x=\"0\" y=\"{top}\">memory</text>"));
         let most_held = self.areas(course, y);
-        // Powers of two, as sizes are written; none so near the budget that its label would be hidden.
+        // The lines are at powers of two, which suit sizes in binary units. A line so near the budget that
+        // the labels would overlap is left out.
         let step_bytes = (budget_bytes / 5).max(1).checked_next_power_of_two().unwrap_or(u64::MAX);
         let ticks = (0..=budget_bytes / step_bytes).map(|tick| tick * step_bytes);
         let ticks = ticks.filter(|tick_bytes| budget_bytes - tick_bytes > budget_bytes / 12);
@@ -60,8 +61,7 @@ impl Canvas<'_> {
         most_held
     }
 
-    /// Draws each area down to the bottom, the highest first, so that the next covers the rest
-    /// of it.
+    /// Draws each area down to the bottom, the highest first, so that the next area covers its lower part.
     fn areas(&mut self, course: &Course, y: impl Fn(u64) -> f64) -> Vec<(Content, u64)> {
         let levels = self.levels(course);
         let held = course.held_within(&self.window);
@@ -84,8 +84,8 @@ impl Canvas<'_> {
         most_held
     }
 
-    /// Where each level begins, and what is held from there on. What changes within a piece too
-    /// narrow to be seen is drawn as the most that is held there, so that no peak is lost.
+    /// Returns the start of each level and the memory held from there on. Changes within one narrow piece
+    /// become one level, the most that is held there, so that the chart loses no peak.
     fn levels(&self, course: &Course) -> Vec<(f64, Held)> {
         let mut pieces: Vec<(f64, Held, Held)> = Vec::new();
         for (ns, held) in course.held_within(&self.window) {
@@ -112,7 +112,7 @@ fn outline(levels: &[(f64, Held)], top: impl Fn(&Held) -> f64, right: f64) -> St
     for (from, held) in levels {
         let y = format!("{:.1}", top(held));
         if y != last {
-            // A string takes every write.
+            // Writes to a string never fail.
             let _ = write!(path, "H{:.1}V{y}", from.min(right));
             last = y;
         }

@@ -1,4 +1,4 @@
-//! Stalls, and arrows to them from what compute waits for.
+//! Stalls, and arrows to them from the steps that compute waits for.
 
 use super::{Canvas, LANE_TOP};
 use crate::course::{Course, Span};
@@ -6,7 +6,7 @@ use crate::report::escape;
 use crate::units::time;
 use std::ops::Range;
 
-/// An arrow to a stall narrower than this would hide it.
+/// Stalls narrower than this have no arrow, which would hide them.
 const NARROW: f64 = 3.0;
 /// How far an arrow reaches into the bars at its ends.
 const INSIDE: f64 = 6.0;
@@ -39,7 +39,7 @@ impl Canvas<'_> {
         ));
     }
 
-    /// Both bars end at the same time; the arrow runs just before it, from one into the other.
+    /// Draws an arrow just before the time at which the awaited bar and the stall both end.
     fn arrow(&mut self, awaited: &Span, span: &Span) {
         let x = |ns| self.x(ns);
         let stalled = x(span.start_ns) - x(span.start_ns - span.idle_ns);

@@ -11,7 +11,7 @@ impl Tape {
         self.activate(name, x_at, x, y)
     }
 
-    /// A ReLU or a tanh beside its input, which others still read.
+    /// A ReLU or a tanh with an output of its own, since other ops still read the input.
     pub(in crate::models) fn activation(&mut self, name: &str, x: Value) -> Value {
         let x_at = self.at(x);
         let y = self.output(format!("{name}.out"), x.shape, &[x]);
@@ -25,7 +25,7 @@ impl Tape {
         y
     }
 
-    /// A GELU beside its input, which the backward pass needs.
+    /// A GELU with an output of its own, since the backward pass needs the input.
     pub(in crate::models) fn gelu(&mut self, name: &str, x: Value) -> Value {
         let y = self.output(format!("{name}.out"), x.shape, &[x]);
         self.op(name.to_owned(), 0, &[self.at(x)], &[self.at(y)]);

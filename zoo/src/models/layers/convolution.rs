@@ -12,22 +12,22 @@ pub(in crate::models) struct Filter {
 }
 
 impl Filter {
-    /// The same weights, held fixed.
+    /// Returns the same weights without training.
     pub(in crate::models) fn detached(self) -> Self {
         let bias = self.bias.map(Value::detached);
         Self { weight: self.weight.detached(), bias, ..self }
     }
 }
 
-/// A convolution before a batch norm has no bias, since the batch norm has one.
+/// Convolutions. A convolution before a batch norm has no bias, since the batch norm has one.
 impl Tape {
-    /// Weights of `channels` channels, each of which sees `inputs`.
+    /// Weights of `channels` channels, each with `inputs` input channels.
     fn filter(&mut self, name: &str, channels: u64, inputs: u64, window: Window) -> Filter {
         let shape = [channels, inputs, window.kernel, window.kernel];
         Filter { weight: self.parameter(format!("{name}.weight"), shape), bias: None, window }
     }
 
-    /// The same with a bias.
+    /// Weights like [`Self::filter`], with a bias.
     pub(in crate::models) fn biased_filter(
         &mut self,
         name: &str,
@@ -40,7 +40,7 @@ impl Tape {
         Filter { bias: Some(bias), ..filter }
     }
 
-    /// The same, not trained.
+    /// Weights with a bias that are not trained.
     pub(in crate::models) fn frozen_filter(
         &mut self,
         name: &str,
@@ -78,7 +78,7 @@ impl Tape {
         self.convolve(name, x, filter)
     }
 
-    /// A convolution of each channel with itself alone, without bias.
+    /// A depthwise convolution without bias: each output channel sees only its input channel.
     pub(in crate::models) fn depthwise(&mut self, name: &str, x: Value, window: Window) -> Value {
         let filter = self.filter(name, x.shape[1], 1, window);
         self.convolve(name, x, filter)

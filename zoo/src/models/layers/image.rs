@@ -3,7 +3,7 @@
 use crate::models::tape::{Shape, Tape, Value};
 
 impl Tape {
-    /// An image continued by its mirror image on all sides.
+    /// Pads an image on all sides with its mirror image.
     pub(in crate::models) fn reflect(&mut self, name: &str, x: Value, pixels: u64) -> Value {
         let [batch, channels, height, width] = x.shape;
         let shape = [batch, channels, height + 2 * pixels, width + 2 * pixels];
@@ -22,8 +22,8 @@ impl Tape {
         y
     }
 
-    /// The channels of all parts in one tensor. The backward pass is one op, which adds to
-    /// the gradients that parts already have.
+    /// Concatenates the channels of all parts in one tensor. The backward pass is one op, which adds to the
+    /// existing gradients of the parts.
     pub(in crate::models) fn concatenate(&mut self, name: &str, parts: &[Value]) -> Value {
         let channels = parts.iter().map(|part| part.shape[1]).sum();
         let [batch, _, height, width] = parts[0].shape;

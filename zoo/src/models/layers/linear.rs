@@ -3,7 +3,7 @@
 use super::product_flops;
 use crate::models::tape::{Tape, Value};
 
-/// A matrix to multiply by, and what is added after it; several layers may share them.
+/// A matrix to multiply by, and a bias to add; several layers may share them.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::models) struct Matrix {
     weight: Value,
@@ -11,32 +11,32 @@ pub(in crate::models) struct Matrix {
 }
 
 impl Matrix {
-    /// A matrix, with as many rows as the product has columns, that has no bias.
+    /// A matrix without a bias. It has as many rows as the product has columns.
     pub(in crate::models) const fn without_bias(weight: Value) -> Self {
         Self { weight, bias: None }
     }
 
-    /// The same with a bias.
+    /// A matrix with a bias.
     pub(in crate::models) const fn with_bias(weight: Value, bias: Value) -> Self {
         Self { weight, bias: Some(bias) }
     }
 }
 
 impl Tape {
-    /// A matrix and a bias, trained.
+    /// A trained matrix with a trained bias.
     pub(in crate::models) fn matrix(&mut self, name: &str, inputs: u64, features: u64) -> Matrix {
         let weight = self.parameter(format!("{name}.weight"), [features, inputs, 1, 1]);
         let bias = self.parameter(format!("{name}.bias"), [features, 1, 1, 1]);
         Matrix { weight, bias: Some(bias) }
     }
 
-    /// A product with a matrix, and a bias.
+    /// A product with a new matrix and bias.
     pub(in crate::models) fn linear(&mut self, name: &str, x: Value, features: u64) -> Value {
         let matrix = self.matrix(name, x.shape[1], features);
         self.multiply(name, x, matrix)
     }
 
-    /// A product with this matrix, and its bias.
+    /// A product with this matrix, plus its bias.
     pub(in crate::models) fn multiply(&mut self, name: &str, x: Value, matrix: Matrix) -> Value {
         let Matrix { weight, bias } = matrix;
         let ([rows, inner, ..], [features, ..]) = (x.shape, weight.shape);

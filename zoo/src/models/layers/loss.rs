@@ -3,8 +3,7 @@
 use crate::models::tape::{INDEX_BYTES, SCALAR, Tape, Value};
 
 impl Tape {
-    /// In training, the loss to minimize is the cross entropy of these scores and a label for
-    /// each row, or each pixel.
+    /// In training, minimizes the cross entropy of these scores and a label for each row or pixel.
     pub(in crate::models) fn learn_labels(&mut self, scores: Value) {
         if self.training() {
             let loss = self.cross_entropy("", scores);
@@ -12,7 +11,7 @@ impl Tape {
         }
     }
 
-    /// In training, the loss to minimize is the sum of such cross entropies, each with a name.
+    /// In training, minimizes the sum of such cross entropies, each with a name.
     pub(in crate::models) fn learn_all_labels(&mut self, scores: &[(&str, Value)]) {
         if self.training() {
             let entropy =
@@ -23,7 +22,7 @@ impl Tape {
         }
     }
 
-    /// As log-softmax and negative log-likelihood.
+    /// The cross entropy, as a log-softmax and a negative log-likelihood.
     fn cross_entropy(&mut self, prefix: &str, scores: Value) -> Value {
         let [rows, _, height, width] = scores.shape;
         let name = |part: &str| format!("{prefix}{part}");
@@ -53,7 +52,7 @@ impl Tape {
         loss
     }
 
-    /// The mean of the absolute differences to something that is not differentiated.
+    /// The mean of the absolute differences to a value without a gradient.
     pub(in crate::models) fn absolute_loss(&mut self, name: &str, x: Value, to: Value) -> Value {
         let loss = self.output(name.to_owned(), SCALAR, &[x]);
         self.op(format!("{name}.l1"), 0, &[self.at(x), self.at(to)], &[self.at(loss)]);

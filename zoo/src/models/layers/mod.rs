@@ -18,18 +18,18 @@ use super::tape::{Shape, Tape, Value};
 /// A square window that slides over an image.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Window {
-    /// Its side.
+    /// The side of the window, in pixels.
     pub(super) kernel: u64,
-    /// How far it moves.
+    /// The step of the window, in pixels.
     pub(super) stride: u64,
-    /// Zeros around the image.
+    /// The zeros on each side of the image.
     pub(super) padding: u64,
-    /// Distance between the pixels that it looks at; 1 where they are neighbours.
+    /// The distance between the pixels of the window; 1 for neighbours.
     pub(super) dilation: u64,
 }
 
 impl Window {
-    /// A window whose padding keeps the image's size where the stride is 1.
+    /// A window whose padding keeps the image's size at stride 1.
     pub(super) const fn same(kernel: u64, stride: u64) -> Self {
         Self::padded(kernel, stride, kernel / 2)
     }
@@ -44,7 +44,7 @@ impl Window {
         Self { kernel, stride: 1, padding: kernel / 2 * dilation, dilation }
     }
 
-    /// One position where the image is smaller than the window.
+    /// Returns the number of positions; 1 if the image is smaller than the window.
     const fn positions(self, extent: u64) -> u64 {
         let reach = self.dilation * (self.kernel - 1) + 1;
         (extent + 2 * self.padding).saturating_sub(reach) / self.stride + 1
@@ -55,13 +55,13 @@ impl Window {
     }
 }
 
-/// Two operations for each multiplication of a matrix product.
+/// The operations of a matrix product: two for each multiplication.
 pub(super) fn product_flops(rows: u64, inner: u64, columns: u64) -> u128 {
     2 * u128::from(rows).saturating_mul(u128::from(inner)).saturating_mul(u128::from(columns))
 }
 
 impl Tape {
-    /// How a layer of one input is undone: from the gradient and these values.
+    /// Records the backward op of a layer with one input. It reads the gradient of `y` and the saved tensors.
     fn undo_from(&mut self, name: &str, x: Value, y: Value, saved: &[Value]) {
         let (name, saved) = (name.to_owned(), saved.to_vec());
         self.on_backward(y, move |tape, gradient| {

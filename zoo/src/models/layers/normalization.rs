@@ -4,7 +4,7 @@ use crate::models::tape::{FLOAT_BYTES, INDEX_BYTES, Shape, Tape, Value, elements
 use planner_core::{Kind, TensorId};
 
 impl Tape {
-    /// A batch norm: statistics of the batch in training, running ones in inference.
+    /// A batch norm: with the statistics of the batch in training, and running statistics in inference.
     pub(in crate::models) fn batch_norm(&mut self, name: &str, x: Value) -> Value {
         let channels = [x.shape[1], 1, 1, 1];
         let weight = self.parameter(format!("{name}.weight"), channels);
@@ -25,7 +25,7 @@ impl Tape {
         self.normalize(name, (x, y), &reads, &[mean, variance], Some([weight, bias]), channels)
     }
 
-    /// An instance norm without parameters: each channel of each image on its own.
+    /// An instance norm without parameters: it normalizes each channel of each image separately.
     pub(in crate::models) fn instance_norm(&mut self, name: &str, x: Value) -> Value {
         let [batch, channels, ..] = x.shape;
         let y = self.output(format!("{name}.out"), x.shape, &[x]);
@@ -42,8 +42,8 @@ impl Tape {
         self.normalize(name, (x, y), &reads, &[], Some([weight, bias]), [rows, 1, 1, 1])
     }
 
-    /// The op, which also writes `running`, and how it is undone: with the statistics of
-    /// what was normalized, which it keeps for that.
+    /// The forward op, which also writes `running`, and its backward op. The forward op keeps the statistics
+    /// of its input for the backward op.
     fn normalize(
         &mut self,
         name: &str,

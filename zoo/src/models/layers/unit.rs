@@ -7,17 +7,17 @@ use super::product_flops;
 use crate::models::tape::{FLOAT_BYTES, Tape, Value, elements};
 use planner_core::{Kind, TensorId};
 
-/// What a convolution looks at.
+/// The window of a convolution, and its variants.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::models) struct Kernel {
     height: u64,
     width: u64,
     stride: u64,
-    /// Whether zeros around the image keep its size where the stride is 1.
+    /// Whether zeros around the image keep its size at stride 1.
     padded: bool,
-    /// Whether each channel is convolved with itself, and then all with each other in one pixel.
+    /// Whether a depthwise convolution comes first, then a 1x1 convolution.
     separable: bool,
-    /// Whether a ReLU follows, in the op of the normalization.
+    /// Whether the op of the normalization ends with a ReLU.
     relu: bool,
 }
 
@@ -28,22 +28,22 @@ impl Kernel {
         Self { height: side, width: side, stride, padded, separable, relu }
     }
 
-    /// The same of another shape.
+    /// A kernel of another shape, with zeros around the image, stride 1 and a ReLU after it.
     pub(in crate::models) const fn rectangle(height: u64, width: u64) -> Self {
         Self { height, width, ..Self::square(1, 1) }
     }
 
-    /// The same without zeros around.
+    /// Returns the kernel without zeros around the image.
     pub(in crate::models) const fn valid(self) -> Self {
         Self { padded: false, ..self }
     }
 
-    /// The same, separable.
+    /// Returns the kernel as a separable one.
     pub(in crate::models) const fn separable(self) -> Self {
         Self { separable: true, ..self }
     }
 
-    /// The same without a ReLU.
+    /// Returns the kernel without a ReLU.
     pub(in crate::models) const fn linear(self) -> Self {
         Self { relu: false, ..self }
     }
@@ -53,7 +53,7 @@ impl Kernel {
         (extent + padding).saturating_sub(reach) / self.stride + 1
     }
 
-    /// Weights for this many channels, each of which sees `inputs`.
+    /// The number of weights for this many channels, each with `inputs` input channels.
     const fn weights(self, inputs: u64, channels: u64) -> u64 {
         let area = self.height * self.width;
         match self.separable {
@@ -128,7 +128,7 @@ impl Tape {
         }
     }
 
-    /// A sum and a ReLU in one op, in the place of `x`. Both have the gradient of the sum.
+    /// A sum and a ReLU in one op, which overwrites `x`. Both inputs have the gradient of the sum.
     pub(in crate::models) fn add_relu(&mut self, name: &str, x: Value, y: Value) -> Value {
         let other = self.at(y);
         let sum = self.in_place(x);

@@ -1,4 +1,4 @@
-//! From the loss back to the weights.
+//! The backward pass: from the loss to the weights.
 
 use super::Dimensions;
 use super::forward::{Decoder, Norm, Pass, Product, Saved};
@@ -7,21 +7,22 @@ use crate::models::layers::product_flops;
 use crate::models::tape::{FLOAT_BYTES, Work};
 use planner_core::{Kind, TensorId};
 
-/// What an op that adds to gradients reads and writes.
+/// The reads and writes of an op that adds to gradients.
 #[derive(Default)]
 struct Sums {
     reads: Vec<TensorId>,
     writes: Vec<TensorId>,
 }
 
-/// Gradients of what each expert makes, and of its shares, where there are several.
+/// The gradients of the outputs of the experts, and of their shares if there are several experts.
 struct OfOuts {
     experts: Vec<TensorId>,
     routes: Option<TensorId>,
 }
 
 impl Decoder<'_> {
-    /// The gradient of what passes from layer to layer is one tensor, which each branch adds to.
+    /// Records the backward pass. The gradient of the values between layers is one tensor, which each branch
+    /// adds to.
     pub(super) fn backward(&mut self, network: &mut Network, pass: Pass) {
         let of_norm = self.loss(network.head_mut(), pass.norm.out);
         let gradient = self.undo_norm("norm", &mut network.norm, pass.norm, of_norm, None);
@@ -48,8 +49,8 @@ impl Decoder<'_> {
         sums
     }
 
-    /// The head, the loss, and the gradients of the head and of its input. Scores exist for as
-    /// many tokens at a time as take about the memory of the head's input.
+    /// Records the head, the loss, and the gradients of the head and of its input. Computes scores for a few
+    /// tokens at a time, which take about the memory of the head's input.
     fn loss(&mut self, head: &mut [Weight], x: TensorId) -> TensorId {
         let Dimensions { width, vocabulary, .. } = self.dimensions;
         let rows = self.rows;
@@ -72,7 +73,7 @@ impl Decoder<'_> {
         gradient
     }
 
-    /// Returns the gradient of the norm's input, with `residual` added, in its place.
+    /// Returns the gradient of the norm's input. If there is a `residual`, adds the gradient to it in place.
     fn undo_norm(
         &mut self,
         name: &str,
@@ -95,7 +96,7 @@ impl Decoder<'_> {
         of_input
     }
 
-    /// Updates `gradient` from that of the layer's output to that of its input, if that is wanted.
+    /// Turns `gradient` from the gradient of the layer's output into the gradient of its input, if `wanted`.
     fn undo_layer(&mut self, layer: &mut Layer, saved: &Saved, gradient: TensorId, wanted: bool) {
         let name = layer.name.clone();
         let at = |part: &str| format!("{name}.{part}");
@@ -118,7 +119,7 @@ impl Decoder<'_> {
         }
     }
 
-    /// The gradients of what the experts make, and of their shares.
+    /// Returns the gradients of the outputs of the experts, and of their shares.
     fn undo_combine(&mut self, layer: &Layer, saved: &Saved, gradient: TensorId) -> OfOuts {
         let Some(routes) = saved.routes else {
             return OfOuts { experts: vec![gradient], routes: None };
@@ -153,7 +154,7 @@ impl Decoder<'_> {
         self.undo_inner_product(&mut perceptron.gate_up, gate_up, of_gate_up)
     }
 
-    /// The gradient of what the experts' rows are taken from.
+    /// Returns the gradient of the tensor that the experts' rows come from.
     fn undo_route(
         &mut self,
         layer: &mut Layer,
@@ -183,8 +184,8 @@ impl Decoder<'_> {
         of_norm
     }
 
-    /// Five products where there were two: the scores are computed again. Gradients of queries
-    /// are added up in float32.
+    /// Records five products for the two of the forward pass, since it computes the scores again. Adds up the
+    /// gradients of queries in float32.
     fn undo_attention(&mut self, name: &str, saved: &Saved, of_context: TensorId) -> TensorId {
         let Dimensions { width, kv_width, heads, .. } = self.dimensions;
         let rows = self.rows;
@@ -262,7 +263,7 @@ impl Decoder<'_> {
         self.op(&format!("{}.lora.backward", matrix.name), flops, &reads, &writes);
     }
 
-    /// Adds rows to the gradient of the table, which is cleared first where there is none yet.
+    /// Adds rows to the gradient of the table. Clears the gradient first if it is new.
     fn undo_embed(&mut self, table: &mut [Weight], tokens: TensorId, gradient: TensorId) {
         let Sums { reads: before, writes } = self.sums(table);
         let cleared = if before.is_empty() { self.tape.bytes(&writes) } else { 0 };

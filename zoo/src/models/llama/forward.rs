@@ -1,4 +1,4 @@
-//! From tokens to scores.
+//! The forward pass: from tokens to scores.
 
 use super::weights::{BFLOAT_BYTES, Layer, Matrix, Network, Perceptron, Weight};
 use super::{Dimensions, Mode};
@@ -12,34 +12,34 @@ pub(super) struct Decoder<'t> {
     pub(super) dimensions: Dimensions,
     pub(super) mode: Mode,
     pub(super) batch: u64,
-    /// Tokens of a text, with those that the cache holds.
+    /// Tokens of a text, with the tokens in the cache.
     sequence: u64,
     /// Rows that pass through the layers.
     pub(super) rows: u64,
-    /// Begins the names of ops and temporaries.
+    /// The start of the names of ops and temporaries.
     prefix: String,
 }
 
-/// A norm, and what undoes it.
+/// The output of a norm, and the data for its backward op.
 #[derive(Clone, Copy)]
 pub(super) struct Norm {
     pub(super) input: TensorId,
     pub(super) out: TensorId,
-    /// What each row was multiplied by; in training.
+    /// The factor of each row; in training.
     pub(super) scale: Option<TensorId>,
 }
 
-/// A product with a matrix.
+/// The output of a product with a matrix, and the data for its backward op.
 #[derive(Clone, Copy)]
 pub(super) struct Product {
     pub(super) rows: u64,
     pub(super) input: TensorId,
     pub(super) out: TensorId,
-    /// Between the two halves of an adapter; in training.
+    /// The tensor between the two halves of an adapter; in training.
     pub(super) inner: Option<TensorId>,
 }
 
-/// What undoes a layer.
+/// The data for the backward pass of a layer.
 pub(super) struct Saved {
     pub(super) attention_norm: Norm,
     pub(super) qkv: Product,
@@ -48,15 +48,15 @@ pub(super) struct Saved {
     pub(super) log_sums: Option<TensorId>,
     pub(super) attention_out: Product,
     pub(super) perceptron_norm: Norm,
-    /// Which rows each expert has, with their shares in the sum; where there are several.
+    /// The rows of each expert and their shares in the sum, if there are several experts.
     pub(super) routes: Option<TensorId>,
-    /// Of each expert.
+    /// The product of each expert.
     pub(super) gate_up: Vec<Product>,
     pub(super) down: Vec<Product>,
     pub(super) out: TensorId,
 }
 
-/// What undoes a pass.
+/// The data for the backward pass.
 pub(super) struct Pass {
     pub(super) tokens: TensorId,
     pub(super) layers: Vec<Saved>,
@@ -98,7 +98,7 @@ impl<'t> Decoder<'t> {
         self.tape.op(self.name(name), flops, reads, writes);
     }
 
-    /// An op without arithmetic to speak of that moves fewer bytes than its tensors have.
+    /// Records an op with negligible arithmetic that moves fewer bytes than its tensors have.
     pub(super) fn sparse_op(
         &mut self,
         name: &str,
@@ -110,12 +110,12 @@ impl<'t> Decoder<'t> {
         self.tape.op_of(self.name(name), work, reads, writes);
     }
 
-    /// Bytes of rows of bfloat16.
+    /// The bytes of rows of bfloat16.
     pub(super) fn row_bytes(rows: u64, columns: u64) -> u128 {
         u128::from(rows) * u128::from(columns) * u128::from(BFLOAT_BYTES)
     }
 
-    /// Up to the last norm.
+    /// Records the pass up to the last norm.
     pub(super) fn forward(&mut self, network: &Network) -> Pass {
         let tokens = match self.mode {
             // The next iteration begins with the token that this one finds.
@@ -132,7 +132,7 @@ impl<'t> Decoder<'t> {
             x = saved.out;
             layers.push(saved);
         }
-        // Scores follow from the last token of each text alone.
+        // The scores need only the last token of each text.
         let rows = if self.mode == Mode::Training { self.rows } else { self.batch };
         let norm = self.normalize("norm", x, &network.norm, rows);
         Pass { tokens, layers, norm }
@@ -149,7 +149,7 @@ impl<'t> Decoder<'t> {
         x
     }
 
-    /// Of a layer, `x` stays as it is: the norm's backward op reads it.
+    /// Records a layer. It does not overwrite `x`, since the norm's backward op reads it.
     fn layer(&mut self, layer: &Layer, x: TensorId) -> Saved {
         let rows = self.rows;
         let at = |part: &str| format!("{}.{part}", layer.name);
@@ -186,13 +186,13 @@ impl<'t> Decoder<'t> {
         }
     }
 
-    /// Rows of an expert, where each has the same part of the tokens: at least one.
+    /// The rows of an expert, at least one. Each expert has the same part of the tokens.
     pub(super) fn expert_rows(&self) -> u64 {
         let Dimensions { experts, active, .. } = self.dimensions;
         (self.rows * active).div_ceil(experts)
     }
 
-    /// Gives each token to some experts, which get copies of their rows.
+    /// Assigns each token to some experts. Each expert gets a copy of its rows.
     fn route(&mut self, layer: &Layer, x: TensorId) -> (Option<TensorId>, Vec<TensorId>) {
         let Some(router) = &layer.router else { return (None, vec![x]) };
         let Dimensions { width, experts, .. } = self.dimensions;
@@ -220,7 +220,7 @@ impl<'t> Decoder<'t> {
         [gate_up, self.multiply(&perceptron.down, gated, rows)]
     }
 
-    /// The sum of what experts make of a token.
+    /// Adds up the outputs of the experts for each token.
     fn combine(&mut self, layer: &Layer, routes: TensorId, down: &[Product]) -> TensorId {
         let name = format!("{}.combine", layer.name);
         let out = self.bfloats(&format!("{name}.out"), self.rows, self.dimensions.width);
@@ -229,7 +229,7 @@ impl<'t> Decoder<'t> {
         out
     }
 
-    /// Normalizes rows of `x`, the last ones of texts where these are fewer than it has.
+    /// Normalizes `rows` rows of `x`. If `x` has more rows, these are the last rows of the texts.
     fn normalize(&mut self, name: &str, x: TensorId, weight: &Weight, rows: u64) -> Norm {
         let width = self.dimensions.width;
         let out = self.bfloats(&format!("{name}.out"), rows, width);
@@ -259,8 +259,8 @@ impl<'t> Decoder<'t> {
         Product { rows, input: x, out, inner: Some(inner) }
     }
 
-    /// Turns queries and keys in place, caches keys and values if they are needed later, and
-    /// attends to all tokens up to each one.
+    /// Rotates queries and keys in place, caches keys and values if a later pass needs them, and computes the
+    /// attention of each token to all tokens up to it.
     fn attend(&mut self, name: &str, qkv: TensorId) -> (TensorId, Option<TensorId>) {
         let Dimensions { width, kv_width, heads, .. } = self.dimensions;
         let rows = self.rows;
@@ -270,7 +270,7 @@ impl<'t> Decoder<'t> {
             let bytes = rows.saturating_mul(2 * kv_width).saturating_mul(BFLOAT_BYTES);
             self.tape.tensor(self.name(&format!("{name}.cache")), bytes, Kind::State)
         });
-        // A token is added to a cache, of which the rest stays.
+        // The op adds a token to the cache. The rest of the cache stays.
         let before = cache.filter(|_| self.mode == Mode::Token);
         let turned = 2 * Self::row_bytes(rows, width + kv_width);
         let cached = cache.map_or(0, |_| Self::row_bytes(rows, 3 * kv_width));
@@ -286,7 +286,8 @@ impl<'t> Decoder<'t> {
         (context, log_sums)
     }
 
-    /// Two products for each column and pair of tokens of which one sees the other.
+    /// The operations of attention: two products for each column and each pair of tokens in which one sees
+    /// the other.
     pub(super) fn attention_flops(&self) -> u128 {
         let sequence = u128::from(self.sequence);
         let pairs = match self.mode {
@@ -296,7 +297,8 @@ impl<'t> Decoder<'t> {
         4 * u128::from(self.batch) * pairs * u128::from(self.dimensions.width)
     }
 
-    /// The scores of each next token; and where there is one after the other, the best of them.
+    /// Records the scores of each next token. If tokens come one after the other, also records the choice of
+    /// the best token.
     pub(super) fn scores(&mut self, network: &Network, pass: &Pass) {
         let Dimensions { width, vocabulary, .. } = self.dimensions;
         let bytes = self.batch.saturating_mul(vocabulary).saturating_mul(FLOAT_BYTES);
@@ -313,7 +315,7 @@ impl<'t> Decoder<'t> {
 }
 
 impl Matrix {
-    /// Arithmetic of both halves of its adapter, if it has one.
+    /// The operations of both halves of the adapter, if the matrix has one.
     pub(super) fn adapter_flops(&self, rows: u64) -> u128 {
         self.adapter.as_ref().map_or(0, |adapter| {
             product_flops(rows, self.inputs, adapter.inner).saturating_add(product_flops(

@@ -1,8 +1,7 @@
-//! The same decoder with several perceptrons in each layer, of which a router chooses some for each
-//! token.
+//! The Llama decoder with several perceptrons in each layer. A router chooses some of them for each token.
 //!
-//! A. Jiang et al.: Mixtral of experts, 2024. A plan knows only sizes: each expert has the same part of the
-//! tokens, and at least one, so all experts run in each pass.
+//! A. Jiang et al.: Mixtral of experts, 2024. A plan knows only sizes, so each expert has the same part of
+//! the tokens, at least one, and all experts run in each pass.
 
 use super::{
     BIAS, BILLIONS, BITS, DENSE_TFLOPS, GDDR_GB_S, HEAD, HEADS, HIDDEN, KV_HEADS, LLAMA, MICRO,
@@ -47,8 +46,8 @@ pub(in crate::models) const MIXTRAL: Model = Model {
     ..LLAMA
 };
 
-/// The same parameter with the values of these presets: 46,702,792,704 and 140,620,634,112
-/// parameters, by the `config.json` of each.
+/// The same parameter with the values of these presets, from the `config.json` of each. The presets have
+/// 46,702,792,704 and 140,620,634,112 parameters.
 const fn of(parameter: &Parameter, values: &'static [u64; 2]) -> Parameter {
     let Domain::Preset { of, .. } = parameter.domain else { panic!("no preset decides it") };
     let Parameter { name, default, about, .. } = *parameter;

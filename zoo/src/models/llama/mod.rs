@@ -1,5 +1,5 @@
-//! The decoder of today's open language models: norms by the root mean square, rotary positions,
-//! heads that share keys and values, and a gated perceptron.
+//! The decoder of current open language models, with norms by the root mean square, rotary positions, heads
+//! that share keys and values, and a gated perceptron.
 //!
 //! H. Touvron et al.: LLaMA: open and efficient foundation language models, 2023; J. Ainslie et
 //! al.: GQA: training generalized multi-query transformer models, 2023.
@@ -68,7 +68,7 @@ const BILLIONS: Parameter = Parameter {
     about: "the preset, by its billions of parameters",
 };
 
-/// What the presets decide, unless it is set.
+/// A parameter that the preset determines, unless the spec sets it.
 const fn dimension(
     name: &'static str,
     of: &'static Domain,
@@ -166,7 +166,7 @@ const DENSE_TFLOPS: Parameter = Parameter { default: "165", ..TFLOPS };
 /// The part of an RTX 4090's nominal 1,008 GB/s that a kernel reaches.
 const GDDR_GB_S: Parameter = Parameter { default: "900", ..MEMORY_GB_S };
 
-/// What a pass is for.
+/// The purpose of a pass.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Mode {
     Training,
@@ -184,7 +184,7 @@ struct Dimensions {
     heads: u64,
     hidden: u64,
     vocabulary: u64,
-    /// Perceptrons of a layer, and how many of them a token passes through.
+    /// The perceptrons of a layer, and the number of them that a token passes through.
     experts: u64,
     active: u64,
 }
@@ -214,7 +214,7 @@ fn check(arguments: &Arguments) -> Result<(), String> {
     Ok(())
 }
 
-/// A decoder with so many experts, of which so many see each token.
+/// Records a decoder with this many experts, and with this many active experts for each token.
 fn decode(arguments: &Arguments, tape: &mut Tape, [experts, active]: [u64; 2]) {
     let [layers, width, heads, kv_heads, hidden, vocabulary] =
         [OF_LAYERS, OF_WIDTH, HEADS, KV_HEADS, HIDDEN, OF_VOCABULARY]

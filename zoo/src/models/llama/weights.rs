@@ -1,4 +1,4 @@
-//! The weights, with the gradients that passes add up, and their update.
+//! The weights, the gradients that passes add up, and the update.
 
 use super::{BIAS, Dimensions, HEAD, SLICES};
 use crate::models::spec::Arguments;
@@ -8,7 +8,7 @@ use planner_core::{Kind, TensorId};
 /// Size of a bfloat16 number.
 pub(super) const BFLOAT_BYTES: u64 = 2;
 
-/// What is trained, and how large the numbers of other matrices are.
+/// The trained parameters, and the size of the numbers in other matrices.
 #[derive(Clone, Copy)]
 pub(super) struct Precision {
     pub(super) milli_bits: u64,
@@ -16,13 +16,13 @@ pub(super) struct Precision {
     pub(super) trains_adapters: bool,
 }
 
-/// How weights are updated.
+/// The rule of the update.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Rule {
-    /// I. Loshchilov, F. Hutter: Decoupled weight decay regularization, 2019; with a float32 copy
-    /// of the weights, from which it writes the others.
+    /// I. Loshchilov, F. Hutter: Decoupled weight decay regularization, 2019; with a float32 copy of the
+    /// weights, from which it writes the bfloat16 weights.
     AdamW,
-    /// The same on the bfloat16 weights, with moments of bfloat16.
+    /// AdamW on the bfloat16 weights, with moments of bfloat16.
     AdamW16,
     /// Stochastic gradient descent on the bfloat16 weights.
     Sgd,
@@ -36,14 +36,15 @@ pub(super) struct Weight {
     gradient: Option<TensorId>,
 }
 
-/// What a pass reads of a gradient so far, and what it writes.
+/// The gradient that a pass reads, and the gradient that it writes.
 pub(super) struct Sum {
     pub(super) before: Option<TensorId>,
     pub(super) after: TensorId,
 }
 
 impl Weight {
-    /// The gradient, which the first pass makes and others add to; none where it is not trained.
+    /// Returns the gradient. The first pass makes it, and later passes add to it. Returns `None` if the
+    /// weight is not trained.
     pub(super) fn sum(&mut self, tape: &mut Tape) -> Option<Sum> {
         let before = self.gradient;
         self.trained.then(|| {
@@ -54,17 +55,17 @@ impl Weight {
     }
 }
 
-/// Two thin matrices whose product is added to a matrix (E. Hu et al.: LoRA: low-rank adaptation
-/// of large language models, 2022), one pair for each matrix that is stored in it.
+/// Two thin matrices whose product is added to a matrix (E. Hu et al.: LoRA: low-rank adaptation of large
+/// language models, 2022). A matrix that stores several has one pair for each.
 pub(super) struct Adapter {
-    /// Columns between the two.
+    /// The columns between the two matrices.
     pub(super) inner: u64,
     pub(super) rank: u64,
     pub(super) down: Weight,
     pub(super) up: Weight,
 }
 
-/// A matrix of as many rows as its input has columns.
+/// A matrix with as many rows as its input has columns.
 pub(super) struct Matrix {
     pub(super) name: String,
     pub(super) inputs: u64,
@@ -81,14 +82,14 @@ pub(super) struct Layer {
     pub(super) qkv: Matrix,
     pub(super) attention_out: Matrix,
     pub(super) perceptron_norm: Weight,
-    /// Chooses experts, where there are several.
+    /// The weights that choose experts, if there are several.
     pub(super) router: Option<Weight>,
     pub(super) experts: Vec<Perceptron>,
 }
 
 pub(super) struct Perceptron {
     pub(super) name: String,
-    /// The gate, and what it gates.
+    /// The gate, and the values that it multiplies.
     pub(super) gate_up: Matrix,
     pub(super) down: Matrix,
 }
@@ -97,7 +98,7 @@ pub(super) struct Network {
     pub(super) table: Vec<Weight>,
     pub(super) layers: Vec<Layer>,
     pub(super) norm: Weight,
-    /// Empty where the table is used.
+    /// The head; empty if the head uses the table.
     own_head: Vec<Weight>,
 }
 
@@ -116,7 +117,7 @@ impl Maker<'_> {
         Weight { name, elements, tensor, trained, gradient: None }
     }
 
-    /// A norm's weight or a bias, which are never quantized.
+    /// Creates the weight of a norm or a bias, which are never quantized.
     fn small(&mut self, name: String, elements: u64) -> Weight {
         self.weight(name, elements, 16_000, self.precision.trains_all)
     }
@@ -125,7 +126,7 @@ impl Maker<'_> {
         self.weight(name, elements, self.precision.milli_bits, self.precision.trains_all)
     }
 
-    /// The rows of a table or of the head, in parts.
+    /// Creates the rows of a table or of the head, in parts.
     fn sliced(&mut self, name: &str, dimensions: Dimensions, slices: u64) -> Vec<Weight> {
         let Dimensions { vocabulary, width, .. } = dimensions;
         let rows = vocabulary.div_ceil(slices);
@@ -138,7 +139,7 @@ impl Maker<'_> {
         parts
     }
 
-    /// Matrices of the same input, stored as one; each has an adapter of its own.
+    /// Creates matrices of the same input, stored as one. Each has its own adapter.
     fn matrix<const N: usize>(&mut self, name: String, inputs: u64, parts: [u64; N]) -> Matrix {
         let columns = parts.iter().sum();
         let weight = self.large(format!("{name}.weight"), inputs * columns);
@@ -216,8 +217,8 @@ impl Network {
         if self.own_head.is_empty() { &mut self.table } else { &mut self.own_head }
     }
 
-    /// Updates what is trained: a matrix with what is small beside it in one op, all adapters of a
-    /// layer in one op.
+    /// Updates the trained parameters. One op updates a matrix with the small weights beside it, and one op
+    /// updates all adapters of a layer.
     pub(super) fn update(self, tape: &mut Tape, rule: Rule) {
         for slice in self.table {
             rule.update(tape, &slice.name.clone(), &[slice]);
@@ -260,7 +261,7 @@ impl Rule {
         }
     }
 
-    /// One op for those of the weights that are trained, if any is.
+    /// Updates the trained weights in one op, if any weight is trained.
     fn update(self, tape: &mut Tape, name: &str, weights: &[Weight]) {
         let (rule, states) = self.states();
         let (mut reads, mut writes) = (Vec::new(), Vec::new());
