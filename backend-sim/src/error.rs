@@ -123,7 +123,7 @@ impl fmt::Display for SimError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match *self {
             Self::OutOfDeviceMemory { chunks, device_bytes } => {
-                write!(f, "the device has {device_bytes} bytes, too few for {chunks} chunks")
+                write!(f, "the device's {device_bytes} bytes hold fewer than {chunks} chunks")
             }
             Self::AllocationFailed { on_host } => {
                 write!(f, "the {} has no memory left", if on_host { "host" } else { "device" })

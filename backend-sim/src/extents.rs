@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 /// A value that covers a range and may be cut at any unit.
 pub(crate) trait Extent: Copy {
-    /// The value of what remains when the first `length` units are cut off.
+    /// The value of the rest after the first `length` units are cut off.
     fn after(self, length: u64) -> Self;
 
     /// Whether `next` continues this value if it begins `length` units later.

@@ -54,7 +54,7 @@ impl SimDevice {
         self.occurs(Fault::Loss, 128)
     }
 
-    /// How many usual copy times the next copy takes in addition.
+    /// The delay of the next copy, as a multiple of its usual time.
     pub(crate) fn delay(&mut self) -> u64 {
         if !self.occurs(Fault::Delays, 4) {
             return 0;

@@ -65,7 +65,7 @@ pub struct SimDevice {
     clock: Clock,
     /// The streams.
     queues: PerStream<Queue>,
-    /// Where the order of effects is drawn from; none for the order of submission.
+    /// Draws the order of effects. `None` for the order of submission.
     chance: Option<Chance>,
     space: AddressSpace,
     /// Size of the host block, once it is created.
@@ -155,7 +155,7 @@ impl SimDevice {
         self.clock.busy_ns(stream)
     }
 
-    /// The host's time.
+    /// The time of the host's calling thread.
     #[must_use]
     pub fn host_ns(&self) -> u64 {
         self.clock.host_ns()

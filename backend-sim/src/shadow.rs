@@ -54,7 +54,7 @@ impl Shadow {
         }
     }
 
-    /// The contents of some segments, as those of one range that starts at 0.
+    /// The contents of some segments in one range that starts at 0, one segment after the other.
     fn gather(&self, from: &[Segment]) -> Extents<Content> {
         let mut gathered = Extents::default();
         let mut position = 0;

@@ -100,7 +100,7 @@ fn run(verified: &Verified<'_>, deaf: &mut DeafDevice) -> Result<u64, ExecuteErr
     Ok(kernels.0.digest(&deaf.device).unwrap())
 }
 
-/// Orders in which a device runs without a wait.
+/// The number of orders in which a device runs without one wait.
 const SEEDS: u64 = 400;
 
 fn hold((work, owned): (Work, OwnedPlan)) {
