@@ -6,10 +6,10 @@ use planner_core::backend::{
     InputWriter, Kernels, Launch, Paging, Point, StateWriter, Streams, Transfers,
 };
 
-/// What happens to calls on their way to a device. Each method stands for the one of the same
-/// name in [`planner_core::backend`], and hands the call on unless it is overridden.
+/// Changes calls on their way to a device. Each method stands for the method of the same name in
+/// [`planner_core::backend`]. Its default passes the call on.
 pub trait Layer<D: Transfers + Paging> {
-    /// The errors of the device, and those of the layer.
+    /// The errors of the device and of the layer.
     type Error: BackendError + From<D::Error>;
 
     /// See [`Streams::wait`].
@@ -149,7 +149,7 @@ pub trait Layer<D: Transfers + Paging> {
         Ok(device.unmap(at, chunks)?)
     }
 
-    /// See [`Kernels::launch`], which is `run`.
+    /// See [`Kernels::launch`]. `run` makes that call.
     ///
     /// # Errors
     /// Those of the device.
@@ -162,7 +162,7 @@ pub trait Layer<D: Transfers + Paging> {
         Ok(run(device, launch)?)
     }
 
-    /// See [`HostKernels::launch_on_host`], which is `run`.
+    /// See [`HostKernels::launch_on_host`]. `run` makes that call.
     ///
     /// # Errors
     /// Those of the device.
@@ -175,7 +175,7 @@ pub trait Layer<D: Transfers + Paging> {
         Ok(run(device, launch)?)
     }
 
-    /// See [`Kernels::fill_states`], which is `fill`.
+    /// See [`Kernels::fill_states`]. `fill` makes that call.
     ///
     /// # Errors
     /// Those of the device.
@@ -187,7 +187,7 @@ pub trait Layer<D: Transfers + Paging> {
         fill(states).map_err(|error| error.map(Self::Error::from))
     }
 
-    /// See [`Kernels::fill_inputs`], which is `fill`.
+    /// See [`Kernels::fill_inputs`]. `fill` makes that call.
     ///
     /// # Errors
     /// Those of the device.
@@ -291,8 +291,8 @@ impl<D: Transfers + Paging, L: Layer<D>> Paging for Layered<D, L> {
     }
 }
 
-/// The kernels of a device, for the same device with a layer. What they do on the device, such
-/// as to write its host block, goes past the layer.
+/// The kernels of a device, for the same device with a layer. Their own calls to the device, such
+/// as writes to its host block, bypass the layer.
 #[derive(Clone, Copy, Debug)]
 pub struct LayeredKernels<K>(pub K);
 
