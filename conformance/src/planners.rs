@@ -23,11 +23,7 @@ pub fn check(
     let feasible = request.budget_bytes >= min_feasible_bytes;
     let plan = match made {
         Ok(plan) if feasible => plan,
-        Ok(_) => {
-            return Err(format!(
-                "it finds a plan below its own minimum of {min_feasible_bytes} bytes"
-            ));
-        }
+        Ok(_) => return Err(format!("it plans below its own minimum of {min_feasible_bytes}")),
         Err(PlanningError::Infeasible { min_feasible_bytes: named, .. }) if !feasible => {
             let same = named == min_feasible_bytes;
             return if same {
