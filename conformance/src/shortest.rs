@@ -10,7 +10,7 @@
 use std::collections::HashSet;
 use workloads::OwnedChain;
 
-/// Where a weight is.
+/// The place of a weight.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum WeightState {
     /// On the device; the host's copy is out of date.

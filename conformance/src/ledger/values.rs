@@ -1,5 +1,5 @@
-//! Which copy holds which value: residency, host copies, and what a step may do with them
-//! (`docs/format.md`, 5, and rules 2 to 6).
+//! Which copy holds which value: residency, host copies, and the legal steps (`docs/format.md`, 5,
+//! and rules 2 to 6).
 
 use super::layout::Layout;
 use super::order::Order;

@@ -38,10 +38,10 @@ pub fn fill_inputs<D: Transfers>(
     })
 }
 
-/// The [`digest`](value::digest) of what lies in the slots of all states.
+/// The [`digest`](value::digest) of the bytes in the slots of all states.
 ///
 /// # Errors
-/// Those of the device.
+/// The errors of the device.
 pub fn states_digest<D: Transfers>(
     graph: &Graph<'_>,
     device: &mut D,
@@ -74,7 +74,7 @@ fn of_kind(graph: &Graph<'_>, kind: Kind) -> impl Iterator<Item = (TensorId, u64
     tensors.filter(move |(_, tensor)| tensor.kind == kind).map(|(id, tensor)| (id, tensor.bytes))
 }
 
-/// Hands a value of so many bytes to `write`, piece by piece.
+/// Passes a value of `bytes` bytes to `write`, piece by piece.
 fn fill<E>(
     bytes: u64,
     value: &Value,

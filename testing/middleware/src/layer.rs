@@ -15,7 +15,7 @@ pub trait Layer<D: Transfers + Paging> {
     /// See [`Streams::wait`].
     ///
     /// # Errors
-    /// Those of the device.
+    /// The errors of the device.
     fn wait(&mut self, device: &mut D, stream: Stream, point: Point) -> Result<(), Self::Error> {
         Ok(device.wait(stream, point)?)
     }
@@ -23,7 +23,7 @@ pub trait Layer<D: Transfers + Paging> {
     /// See [`Streams::signal`].
     ///
     /// # Errors
-    /// Those of the device.
+    /// The errors of the device.
     fn signal(&mut self, device: &mut D, stream: Stream) -> Result<Point, Self::Error> {
         Ok(device.signal(stream)?)
     }
@@ -31,7 +31,7 @@ pub trait Layer<D: Transfers + Paging> {
     /// See [`Streams::reached`].
     ///
     /// # Errors
-    /// Those of the device.
+    /// The errors of the device.
     fn reached(&mut self, device: &mut D, point: Point) -> Result<bool, Self::Error> {
         Ok(device.reached(point)?)
     }
@@ -39,7 +39,7 @@ pub trait Layer<D: Transfers + Paging> {
     /// See [`Streams::block_until`].
     ///
     /// # Errors
-    /// Those of the device.
+    /// The errors of the device.
     fn block_until(&mut self, device: &mut D, point: Point) -> Result<(), Self::Error> {
         Ok(device.block_until(point)?)
     }
@@ -47,7 +47,7 @@ pub trait Layer<D: Transfers + Paging> {
     /// See [`Streams::submit`].
     ///
     /// # Errors
-    /// Those of the device.
+    /// The errors of the device.
     fn submit(&mut self, device: &mut D) -> Result<(), Self::Error> {
         Ok(device.submit()?)
     }
@@ -55,7 +55,7 @@ pub trait Layer<D: Transfers + Paging> {
     /// See [`Transfers::create_host`].
     ///
     /// # Errors
-    /// Those of the device.
+    /// The errors of the device.
     fn create_host(&mut self, device: &mut D, bytes: u64) -> Result<(), Self::Error> {
         Ok(device.create_host(bytes)?)
     }
@@ -63,7 +63,7 @@ pub trait Layer<D: Transfers + Paging> {
     /// See [`Transfers::write_host`].
     ///
     /// # Errors
-    /// Those of the device.
+    /// The errors of the device.
     fn write_host(
         &mut self,
         device: &mut D,
@@ -76,7 +76,7 @@ pub trait Layer<D: Transfers + Paging> {
     /// See [`Transfers::read_host`].
     ///
     /// # Errors
-    /// Those of the device.
+    /// The errors of the device.
     fn read_host(
         &mut self,
         device: &mut D,
@@ -89,7 +89,7 @@ pub trait Layer<D: Transfers + Paging> {
     /// See [`Transfers::upload`].
     ///
     /// # Errors
-    /// Those of the device.
+    /// The errors of the device.
     fn upload(
         &mut self,
         device: &mut D,
@@ -102,7 +102,7 @@ pub trait Layer<D: Transfers + Paging> {
     /// See [`Transfers::download`].
     ///
     /// # Errors
-    /// Those of the device.
+    /// The errors of the device.
     fn download(
         &mut self,
         device: &mut D,
@@ -115,7 +115,7 @@ pub trait Layer<D: Transfers + Paging> {
     /// See [`Paging::create`].
     ///
     /// # Errors
-    /// Those of the device.
+    /// The errors of the device.
     fn create(&mut self, device: &mut D, count: u64) -> Result<(), Self::Error> {
         Ok(device.create(count)?)
     }
@@ -123,7 +123,7 @@ pub trait Layer<D: Transfers + Paging> {
     /// See [`Paging::reserve`].
     ///
     /// # Errors
-    /// Those of the device.
+    /// The errors of the device.
     fn reserve(&mut self, device: &mut D, chunks: u64) -> Result<DeviceAddress, Self::Error> {
         Ok(device.reserve(chunks)?)
     }
@@ -131,7 +131,7 @@ pub trait Layer<D: Transfers + Paging> {
     /// See [`Paging::map`].
     ///
     /// # Errors
-    /// Those of the device.
+    /// The errors of the device.
     fn map(
         &mut self,
         device: &mut D,
@@ -144,7 +144,7 @@ pub trait Layer<D: Transfers + Paging> {
     /// See [`Paging::unmap`].
     ///
     /// # Errors
-    /// Those of the device.
+    /// The errors of the device.
     fn unmap(&mut self, device: &mut D, at: DeviceAddress, chunks: u64) -> Result<(), Self::Error> {
         Ok(device.unmap(at, chunks)?)
     }
@@ -152,7 +152,7 @@ pub trait Layer<D: Transfers + Paging> {
     /// See [`Kernels::launch`]. `run` makes that call.
     ///
     /// # Errors
-    /// Those of the device.
+    /// The errors of the device.
     fn launch(
         &mut self,
         device: &mut D,
@@ -165,7 +165,7 @@ pub trait Layer<D: Transfers + Paging> {
     /// See [`HostKernels::launch_on_host`]. `run` makes that call.
     ///
     /// # Errors
-    /// Those of the device.
+    /// The errors of the device.
     fn launch_on_host(
         &mut self,
         device: &mut D,
@@ -178,7 +178,7 @@ pub trait Layer<D: Transfers + Paging> {
     /// See [`Kernels::fill_states`]. `fill` makes that call.
     ///
     /// # Errors
-    /// Those of the device.
+    /// The errors of the device.
     fn fill_states(
         &mut self,
         states: &mut StateWriter<'_, D>,
@@ -190,7 +190,7 @@ pub trait Layer<D: Transfers + Paging> {
     /// See [`Kernels::fill_inputs`]. `fill` makes that call.
     ///
     /// # Errors
-    /// Those of the device.
+    /// The errors of the device.
     fn fill_inputs(
         &mut self,
         inputs: &mut InputWriter<'_, D>,
