@@ -95,7 +95,7 @@ fn check_state(plan: &Plan<'_>, tensor: TensorId) -> Result<(), &'static str> {
 
 /// Checks that an input in the arena is read, is not written after its last read, and has exactly
 /// one prefetch. The rules of residency decide where the prefetch comes: after the last read if the
-/// input is resident at start, and else before it.
+/// input is resident at start, and otherwise before it.
 fn check_input(plan: &Plan<'_>, order: &Order<'_>, tensor: TensorId) -> Result<(), &'static str> {
     let Some(last_read) = order.last_read(tensor) else {
         return Err("an input that is never read may not lie in the arena");

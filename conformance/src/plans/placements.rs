@@ -36,7 +36,8 @@ struct Choice<'a> {
     plan: OwnedPlan,
     /// The position of the last release of each object so far.
     held_until: BTreeMap<(usize, u64), usize>,
-    /// The position at which the tensor object that an object held at the start returns for good.
+    /// For each object that holds a tensor object at the start, the position at which the tensor
+    /// object returns to it for good.
     needed_at: BTreeMap<(usize, u64), usize>,
     /// The position from which each tensor object that is resident at the end stays resident.
     comes_at: BTreeMap<(TensorId, u64), usize>,
