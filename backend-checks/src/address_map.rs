@@ -1,4 +1,4 @@
-//! Reserved address ranges, and the chunks that are mapped there.
+//! Reserved address ranges and the chunks that are mapped in them.
 
 use crate::Refused;
 use planner_core::backend::{Chunks, DeviceAddress};
@@ -14,45 +14,45 @@ struct Reservation<R> {
 #[derive(Clone, Copy, Debug)]
 struct Mapping {
     end: u64,
-    /// The chunk at the start.
+    /// The number of the chunk that is mapped at the start.
     first: u64,
 }
 
-/// Which chunks are created, which addresses are reserved, and what is mapped there. Of each
-/// reservation a backend keeps an `R`.
+/// Records which chunks exist, which addresses are reserved and which chunks are mapped at them. A
+/// backend keeps an `R` for each reservation.
 ///
-/// A call is checked first, then carried out by the driver, and entered here once that has
-/// worked; so what is refused, or fails, changes nothing.
+/// A backend checks a call here, lets the driver carry it out, and records it here after the driver
+/// has succeeded. A call that is refused or fails therefore changes nothing.
 #[derive(Debug)]
 pub struct AddressMap<R> {
     chunk_bytes: u64,
     created: Option<u64>,
-    /// By start.
+    /// Keyed by start address.
     reserved: BTreeMap<u64, Reservation<R>>,
-    /// By start.
+    /// Keyed by start address.
     mapped: BTreeMap<u64, Mapping>,
 }
 
 impl<R> AddressMap<R> {
-    /// A map without chunks and reservations.
+    /// Creates a map without chunks and reservations.
     #[must_use]
     pub const fn new(chunk_bytes: u64) -> Self {
         Self { chunk_bytes, created: None, reserved: BTreeMap::new(), mapped: BTreeMap::new() }
     }
 
-    /// Size of a chunk.
+    /// The size of a chunk.
     #[must_use]
     pub const fn chunk_bytes(&self) -> u64 {
         self.chunk_bytes
     }
 
-    /// The bytes of some chunks; none where there are no chunks, or too many for 64 bits.
+    /// The size of `chunks` chunks in bytes. `None` if it is 0 or does not fit 64 bits.
     #[must_use]
     pub fn bytes(&self, chunks: u64) -> Option<u64> {
         chunks.checked_mul(self.chunk_bytes).filter(|&bytes| bytes > 0)
     }
 
-    /// Whether chunks can be created.
+    /// Checks that chunks can be created.
     ///
     /// # Errors
     /// [`Refused::CreatedTwice`].
@@ -60,13 +60,13 @@ impl<R> AddressMap<R> {
         if self.created.is_some() { Err(Refused::CreatedTwice) } else { Ok(()) }
     }
 
-    /// Enters the chunks `0..count`; those that end beyond 2^64 bytes do not exist.
+    /// Records the chunks `0..count`. Chunks that end beyond 2^64 bytes do not exist.
     pub fn create(&mut self, count: u64) {
         self.created = Some(count.min(u64::MAX.checked_div(self.chunk_bytes).unwrap_or(0)));
     }
 
-    /// Enters a reservation that the backend has found addresses for; it ends with the address space
-    /// at the latest.
+    /// Records a reservation for which the backend has found addresses. It ends at the end of the
+    /// address space at the latest.
     pub fn reserve(&mut self, at: DeviceAddress, bytes: u64, kept: R) {
         self.reserved.insert(at.0, Reservation { end: at.0.saturating_add(bytes), kept });
     }
@@ -77,8 +77,8 @@ impl<R> AddressMap<R> {
         self.reserved.contains_key(&at.0)
     }
 
-    /// What is kept of the reservation that holds a range, if all of the range is mapped.
-    /// Takes a search for each mapping in it.
+    /// Checks that a range is mapped, and returns the `R` of its reservation. Does one search per
+    /// mapping in the range: O(mappings in the range times log mappings).
     ///
     /// # Errors
     /// [`Refused::NotMapped`].
@@ -93,14 +93,13 @@ impl<R> AddressMap<R> {
         Ok(&reservation.kept)
     }
 
-    /// The physical bytes behind a range, in order, where chunk `n` begins at
-    /// `n * chunk_bytes`.
+    /// Returns the physical bytes behind a range, in order. Chunk `n` begins at `n * chunk_bytes`.
     ///
     /// # Errors
     /// [`Refused::NotMapped`].
     pub fn physical(&self, at: DeviceAddress, bytes: u64) -> Result<Vec<Range<u64>>, Refused> {
         self.check_mapped(at, bytes)?;
-        // What is mapped ends within 64 bits, and so do the chunks that were created.
+        // Mappings and created chunks end within 64 bits.
         let end = at.0.saturating_add(bytes);
         let first = self.mapping(at.0).map_or(at.0, |(start, _)| start);
         let physical = |(&start, mapping): (&u64, &Mapping)| {
@@ -111,7 +110,7 @@ impl<R> AddressMap<R> {
         Ok(self.mapped.range(first..end).map(physical).collect())
     }
 
-    /// Whether chunks can be mapped. Returns what is kept of the reservation.
+    /// Checks that chunks can be mapped, and returns the `R` of the reservation.
     ///
     /// # Errors
     /// In this order: [`Refused::NotReserved`], [`Refused::UnknownChunk`],
@@ -130,14 +129,14 @@ impl<R> AddressMap<R> {
         }
     }
 
-    /// Enters a mapping that passed [`check_map`](Self::check_map).
+    /// Records a mapping that passed [`check_map`](Self::check_map).
     pub fn map(&mut self, at: DeviceAddress, chunks: Chunks) {
         let end = at.0.saturating_add(chunks.count.saturating_mul(self.chunk_bytes));
         self.mapped.insert(at.0, Mapping { end, first: chunks.first });
     }
 
-    /// Whether one or more whole mappings can be unmapped. Returns what is kept of the
-    /// reservation.
+    /// Checks that a range is one or more whole mappings, so that it can be unmapped. Returns the
+    /// `R` of the reservation.
     ///
     /// # Errors
     /// In this order: [`Refused::NotReserved`], [`Refused::NotMapped`],
@@ -157,18 +156,19 @@ impl<R> AddressMap<R> {
         }
     }
 
-    /// All mappings, each with its bytes.
+    /// All mappings, as start and size in bytes.
     pub fn mappings(&self) -> impl Iterator<Item = (DeviceAddress, u64)> {
         self.mapped.iter().map(|(&start, mapping)| (DeviceAddress(start), mapping.end - start))
     }
 
-    /// The mapping at an address, and where it starts.
+    /// The mapping at an address and its start.
     fn mapping(&self, at: u64) -> Option<(u64, Mapping)> {
         let (&start, &mapping) = self.mapped.range(..=at).next_back()?;
         (at < mapping.end).then_some((start, mapping))
     }
 
-    /// What is kept of the reservation in which some chunks fit an address, and where they end.
+    /// The `R` of the reservation that contains `chunks` chunks from `at` on, and the end of these
+    /// chunks.
     fn reserved(&self, at: DeviceAddress, chunks: u64) -> Result<(&R, u64), Refused> {
         let inside = || {
             let (&start, reservation) = self.reserved.range(..=at.0).next_back()?;

@@ -1,4 +1,4 @@
-//! An op that waits on the host's stream, and the bytes that it gets when it runs.
+//! An op on the host stream and the bytes that it gets when it runs.
 
 use crate::Refused;
 use planner_core::OpId;
@@ -7,34 +7,35 @@ use std::any::Any;
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-/// One run of an op on the host, with the bytes of the host block that are its own while it runs.
+/// One run of an op on the host, with the ranges of the host block that it alone uses meanwhile.
 #[derive(Debug)]
 pub struct HostRun<'a> {
     /// The op.
     pub op: OpId,
-    /// The iteration, counted as in [`HostLaunch::iteration`]. Where a backend captures work and runs
-    /// it again, this is the iteration that runs.
+    /// The iteration, counted as in [`HostLaunch::iteration`]. If a backend captures work and
+    /// replays it, this is the iteration that runs now.
     pub iteration: u64,
-    /// What it reads, in the op's order.
+    /// The tensors that the op reads, in the op's order.
     pub reads: Vec<HostRead<'a>>,
-    /// What it writes, in the op's order. What it updates in place holds the old value.
+    /// The tensors that the op writes, in the op's order. A tensor that is updated in place holds
+    /// its old value.
     pub writes: Vec<&'a mut [u8]>,
 }
 
 /// A tensor that an op on the host reads.
 #[derive(Debug)]
 pub enum HostRead<'a> {
-    /// It is only read.
+    /// The op only reads the tensor.
     Only(&'a [u8]),
-    /// It is updated in place: the position among [`HostRun::writes`].
+    /// The op updates the tensor in place: its position in [`HostRun::writes`].
     InPlace(usize),
 }
 
 impl HostRun<'_> {
-    /// The bytes of what the op reads at a position, also where it is updated in place.
+    /// The bytes of the tensor that the op reads at a position, also if it is updated in place.
     ///
     /// # Panics
-    /// The op reads less.
+    /// If the op reads fewer tensors.
     #[must_use]
     pub fn read(&self, position: usize) -> &[u8] {
         match self.reads[position] {
@@ -51,7 +52,7 @@ pub struct HostFailure {
     pub op: OpId,
     /// The iteration, counted as in [`HostRun::iteration`].
     pub iteration: u64,
-    /// What its work said.
+    /// The message of the op's work.
     pub reason: String,
 }
 
@@ -66,8 +67,8 @@ impl std::error::Error for HostFailure {}
 
 type Work = dyn FnMut(HostRun<'_>) -> Result<(), String> + Send;
 
-/// An op on the stream of the host: ranges of the host block, none of which is written and used twice,
-/// and the embedder's work over them.
+/// An op on the host stream: ranges of the host block, and the embedder's work on them. No written
+/// range overlaps another range, except that the op may update a range in place.
 pub struct HostOp {
     op: OpId,
     reads: Vec<HostRange>,
@@ -82,12 +83,12 @@ impl fmt::Debug for HostOp {
 }
 
 impl HostOp {
-    /// Takes what a launch names. Whether the ranges are in the block is for the backend to check.
+    /// Takes the ranges that a launch names. The backend checks that they are in the host block.
     /// O(n log n) in operands.
     ///
     /// # Errors
-    /// [`Refused::Operands`]: a range that the op writes overlaps another range. The op may read and
-    /// write the same range.
+    /// [`Refused::Operands`]: a range that the op writes overlaps another range. The op may read
+    /// and write the same range.
     pub fn new<E: fmt::Display>(
         launch: &HostLaunch<'_>,
         mut work: impl FnMut(HostRun<'_>) -> Result<(), E> + Send + 'static,
@@ -101,11 +102,11 @@ impl HostOp {
         Ok(Self { op: launch.op, reads, writes, work })
     }
 
-    /// Runs the work. `read` and `write` give the bytes of ranges; no range of `write` overlaps another
-    /// range.
+    /// Runs the work. `read` and `write` return the bytes of a range. No range that is passed to
+    /// `write` overlaps another range.
     ///
     /// # Errors
-    /// The work fails or panics.
+    /// If the work fails or panics.
     pub fn run<'a>(
         &mut self,
         iteration: u64,
@@ -123,7 +124,7 @@ impl HostOp {
             reads: reads.collect(),
             writes: self.writes.iter().map(|&range| write(range)).collect(),
         };
-        // A panic becomes a failure, after which the device runs nothing more.
+        // A panic counts as a failure, after which the device starts no more work.
         let outcome = catch_unwind(AssertUnwindSafe(|| (self.work)(run)));
         let reason = match outcome {
             Ok(Ok(())) => return Ok(()),
@@ -134,12 +135,12 @@ impl HostOp {
     }
 }
 
-/// Whether no range that is written overlaps another; one that is read may be the same.
+/// Whether no written range overlaps another range. A read range may equal a written one.
 fn are_apart(reads: &[HostRange], writes: &[HostRange]) -> bool {
     let only_read = reads.iter().filter(|read| !writes.contains(read)).map(|range| (range, false));
     let mut ranges: Vec<_> = writes.iter().map(|range| (range, true)).chain(only_read).collect();
     ranges.sort_unstable_by_key(|(range, _)| range.offset_bytes);
-    // The furthest end so far of the ranges that the op writes, and of all ranges.
+    // The furthest end so far of the written ranges, and of all ranges.
     let (mut written_end, mut end) = (0, 0);
     ranges.into_iter().all(|(range, is_written)| {
         let is_apart = range.offset_bytes >= if is_written { end } else { written_end };

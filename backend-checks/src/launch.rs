@@ -1,12 +1,12 @@
-//! What a launch brings: ranges for all operands, and a workspace if the op has one.
+//! Checks of a launch: a range for each operand, and a workspace if the op has one.
 
 use crate::Refused;
 use planner_core::Graph;
 use planner_core::backend::{HostLaunch, Launch};
 
-/// Checks that a launch has a range of the right size for each operand and for the op's workspace,
-/// and, where it is a repeat, a repeatable op and no range for what the repeat leaves alone.
-/// Whether addresses are mapped is for the backend to check. O(reads times writes).
+/// Checks that a launch has a range of the right size for each operand and for the op's workspace.
+/// A repeat needs an op that can be repeated, and has no range for an operand that a repeat leaves
+/// alone. The backend checks that the addresses are mapped. O(reads times writes).
 ///
 /// # Errors
 /// [`Refused::Operands`] and [`Refused::NotRepeatable`].
@@ -30,9 +30,10 @@ pub fn check_launch(graph: &Graph<'_>, launch: &Launch<'_>) -> Result<(), Refuse
     if has_all && fits { Ok(()) } else { Err(wrong) }
 }
 
-/// Checks that an op on the host may run there, and has a range of the right size for each operand,
-/// the same one for both ends of an update in place. Returns its time there. Whether the ranges are
-/// in the block is for the backend to check. O(reads times writes).
+/// Checks that an op may run on the host, and that its launch has a range of the right size for
+/// each operand, with one range for both ends of an update in place. Returns the op's time on the
+/// host in nanoseconds. The backend checks that the ranges are in the host block. O(reads times
+/// writes).
 ///
 /// # Errors
 /// [`Refused::NotOnHost`] and [`Refused::Operands`].

@@ -1,7 +1,7 @@
-//! What backends over a driver do alike. Before they turn to it, [`AddressMap`] knows what is
-//! reserved and mapped, [`check_launch`] and [`check_host_launch`] check what
-//! a launch brings, and [`Refused`] says what
-//! is wrong with a call. [`HostOp`] is an op that waits for its turn on the host.
+//! Checks and records that backends over a driver share. [`AddressMap`] records reserved and mapped
+//! addresses, [`check_launch`] and [`check_host_launch`] check a launch before the driver sees it,
+//! and [`Refused`] says why a call is refused. [`HostOp`] is an op that waits for its turn on the
+//! host.
 #![forbid(unsafe_code)]
 
 mod address_map;

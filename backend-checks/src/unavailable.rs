@@ -1,8 +1,8 @@
-//! Why there is no device.
+//! Why no device is available.
 
 use std::fmt;
 
-/// Why no device is available, as text for a person.
+/// Why no device is available, as text for people.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Unavailable(pub String);
 

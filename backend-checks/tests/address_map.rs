@@ -1,9 +1,9 @@
-//! The books over two reservations of 8 chunks of 16 bytes, and 10 chunks.
+//! The map of two reservations of 8 chunks of 16 bytes each, and of 10 chunks.
 
 use backend_checks::{AddressMap, Refused};
 use planner_core::backend::{Chunks, DeviceAddress};
 
-/// An address of the first reservation, which begins at 100, off the multiples of a chunk.
+/// An address in the first reservation, which begins at 100: not at a multiple of the chunk size.
 const fn at(chunk: u64) -> DeviceAddress {
     DeviceAddress(100 + 16 * chunk)
 }
@@ -12,7 +12,7 @@ const fn chunks(first: u64, count: u64) -> Chunks {
     Chunks { first, count }
 }
 
-/// Chunks 4 and 5 are mapped at 1, and chunk 4 again at 3.
+/// Maps chunks 4 and 5 at position 1, and chunk 4 again at position 3.
 fn books() -> AddressMap<&'static str> {
     let mut books = AddressMap::new(16);
     books.create(10);
@@ -45,7 +45,7 @@ fn chunks_are_mapped_where_addresses_are_reserved_and_free() {
         assert_eq!(books.check_map(at, chunks(0, 1)), Err(Refused::NotReserved(at)));
     }
     for (first, unknown) in [(9, 10), (12, 12), (u64::MAX, u64::MAX)] {
-        // Of two reasons, the first: something is mapped there as well.
+        // Two reasons apply, and the first is reported: a chunk is mapped there as well.
         let refused = Err(Refused::UnknownChunk(unknown));
         assert_eq!(books.check_map(at(1), chunks(first, 2)), refused);
     }

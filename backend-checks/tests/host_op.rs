@@ -1,4 +1,4 @@
-//! An op on the host gets the bytes that its launch names, and says what goes wrong.
+//! An op on the host gets the bytes that its launch names, and reports failures.
 #![allow(clippy::unwrap_used, reason = "what fails here fails the test")]
 
 use backend_checks::{HostOp, HostRead, HostRun, Refused};

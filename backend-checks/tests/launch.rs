@@ -1,4 +1,4 @@
-//! What launches must bring.
+//! A launch must bring a range for each operand.
 #![allow(clippy::unwrap_used, reason = "what fails here fails the test")]
 
 use backend_checks::{Refused, check_launch};
@@ -40,7 +40,7 @@ fn checked(
 }
 
 fn with_bytes(addresses: &[u64], bytes: u64) -> Vec<[u64; 2]> {
-    // The address 0 stands for an operand that is left alone.
+    // The address 0 stands for an operand that a repeat leaves alone.
     addresses.iter().map(|&address| [address, if address == 0 { 0 } else { bytes }]).collect()
 }
 

@@ -1,4 +1,4 @@
-//! The driver, its devices, and how one is opened.
+//! The driver and its devices, and how a device is opened.
 
 use crate::CudaDevice;
 use crate::driver::{self, Context, Pinned, granularity_bytes};
@@ -8,7 +8,7 @@ use cudarc::driver::sys::CUdevice_attribute::CU_DEVICE_ATTRIBUTE_VIRTUAL_ADDRESS
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// The oldest version of CUDA that a driver must support, as the driver counts them.
+/// The oldest version of CUDA that a driver must support, as the driver counts versions.
 const VERSION: i32 = 12_000;
 
 /// The driver.
@@ -17,7 +17,7 @@ pub struct Cuda {
     version: i32,
 }
 
-/// What is known of a device.
+/// The properties of a device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DeviceInfo {
     /// Its index among the devices.
@@ -28,11 +28,11 @@ pub struct DeviceInfo {
     pub driver: String,
     /// Memory that is free now.
     pub free_bytes: u64,
-    /// All of its memory.
+    /// Total memory.
     pub memory_bytes: u64,
-    /// Memory of the host that can be pinned, as far as the system tells.
+    /// Host memory that can be pinned, as far as the system reports it.
     pub host_bytes: u64,
-    /// What sizes of chunks must be multiples of.
+    /// A chunk size must be a multiple of this.
     pub granularity_bytes: u64,
 }
 
@@ -41,7 +41,7 @@ pub struct DeviceInfo {
 pub struct Options {
     /// Its index among the devices.
     pub ordinal: usize,
-    /// Size of chunks, a multiple of the granularity; else that.
+    /// The size of chunks, a multiple of the granularity. `None` for the granularity itself.
     pub chunk_bytes: Option<u64>,
 }
 
@@ -54,18 +54,18 @@ pub(crate) struct Opened {
 }
 
 impl Cuda {
-    /// Finds the driver: the library at `path`, or the system's. A library by its path is taken
-    /// for the whole process, and must call itself `libcuda.so`. It is opened, which runs code of
-    /// it, and called like a driver: name only a file that you trust.
+    /// Finds the driver: the library at `path`, or the system's library. A library at a path serves
+    /// the whole process and must have the name `libcuda.so`. It is opened, which runs its code,
+    /// and called like a driver: name only a file that you trust.
     ///
     /// # Errors
-    /// Why there is none.
+    /// Why there is no driver.
     pub fn load(path: Option<&Path>) -> Result<Self, Unavailable> {
         driver::load(path)?;
         let version = driver::version()?;
         if version < VERSION {
             return Err(Unavailable(format!(
-                "the CUDA driver supports version {}, but {} is needed",
+                "the CUDA driver supports version {}, but version {} is needed",
                 shown(version),
                 shown(VERSION)
             )));
@@ -73,11 +73,10 @@ impl Cuda {
         Ok(Self { version })
     }
 
-    /// What is known of a device.
+    /// Reads the properties of a device.
     ///
     /// # Errors
-    /// A device that does not exist or has no virtual memory management, and those of the
-    /// driver.
+    /// The device does not exist or has no virtual memory management, and the errors of the driver.
     pub fn device(&self, ordinal: usize) -> Result<DeviceInfo, Unavailable> {
         let context = self.context(ordinal)?;
         let [free_bytes, memory_bytes] = driver::memory_bytes(context)?;
@@ -92,27 +91,28 @@ impl Cuda {
         })
     }
 
-    /// Host memory that can be pinned: what the system tells, tried on the driver in steps where
-    /// that is in doubt. A limit of locked memory counts if a block beyond it cannot be pinned; if
-    /// the system tells nothing, the largest block counts that is pinned within seconds.
+    /// Host memory in bytes that can be pinned. The system reports it, and the driver is tried in
+    /// steps if the report leaves doubt. A limit of locked memory counts if a block beyond it
+    /// cannot be pinned. If the system reports nothing, the largest block counts that is pinned
+    /// within seconds.
     ///
     /// # Errors
-    /// Those of [`Cuda::device`].
+    /// The errors of [`Cuda::device`].
     pub fn pinnable_bytes(&self, ordinal: usize) -> Result<u64, Unavailable> {
         let context = self.context(ordinal)?;
         let can_pin = |bytes| Pinned::new(context, bytes).is_ok();
         Ok(pinnable_bytes(HostMemory::read(Path::new("/")), can_pin))
     }
 
-    /// How many devices there are.
+    /// The number of devices.
     ///
     /// # Errors
-    /// Those of the driver.
+    /// The errors of the driver.
     pub fn count(&self) -> Result<usize, Unavailable> {
         Ok(driver::device_count()?)
     }
 
-    /// Which devices there are, in words.
+    /// The devices of the machine, as text.
     fn names(self) -> Result<String, Unavailable> {
         let name = |ordinal| Ok(format!("{ordinal} ({})", driver::device_name(ordinal)?));
         let names = (0..self.count()?).map(name).collect::<Result<Vec<_>, CudaError>>()?;
@@ -138,7 +138,7 @@ impl Cuda {
     /// Opens a device.
     ///
     /// # Errors
-    /// Those of [`Cuda::device`], and a size of chunks that the device does not have.
+    /// The errors of [`Cuda::device`], and a chunk size that the device does not support.
     pub fn open(&self, options: &Options) -> Result<CudaDevice, Unavailable> {
         let context = self.context(options.ordinal)?;
         let granularity = granularity_bytes(context)?;
@@ -155,12 +155,13 @@ impl Cuda {
     }
 }
 
-/// A block beyond a limit of locked memory is larger by so much, and the smallest that is tried.
+/// The smallest block that is tried. A block beyond a limit of locked memory exceeds it by this
+/// much.
 const STEP_BYTES: u64 = 64 << 20;
-/// For how long larger blocks are tried.
+/// How long larger blocks are tried.
 const TRIALS: Duration = Duration::from_secs(2);
 
-/// What can be pinned, by what the system tells and by trying.
+/// Host memory that can be pinned, from the report of the system and by trying.
 fn pinnable_bytes(memory: HostMemory, can_pin: impl Fn(u64) -> bool) -> u64 {
     let HostMemory { free_bytes, lock_bytes } = memory;
     match (free_bytes, lock_bytes) {
@@ -195,7 +196,7 @@ mod tests {
         const GIB: u64 = 1 << 30;
         assert_eq!(pinnable(Some(9 * GIB), None, 0), 9 * GIB, "nothing is in doubt");
         assert_eq!(pinnable(Some(GIB), Some(2 * GIB), 0), GIB);
-        // A driver that pins by itself, and one that locks.
+        // First a driver that pins memory itself, then a driver that locks memory.
         assert_eq!(pinnable(Some(9 * GIB), Some(8 << 20), 2 * GIB), 9 * GIB);
         assert_eq!(pinnable(Some(9 * GIB), Some(8 << 20), 8 << 20), 8 << 20);
         assert_eq!(pinnable(None, None, 3 * GIB), 2 * GIB);

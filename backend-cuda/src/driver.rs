@@ -1,8 +1,8 @@
-//! The driver: its functions, and its objects, each freed when it is dropped.
+//! The driver: its functions, and its objects, which are freed when they are dropped.
 //!
-//! All unsafe code of this crate is here. Contexts live as long as the process. What the driver
-//! leaves to its callers, the rest of this crate sees to: ranges lie inside what is mapped or
-//! pinned, and nothing is dropped while enqueued work uses it.
+//! All unsafe code of this crate is here. Contexts live as long as the process. The rest of this
+//! crate keeps the rules that the driver leaves to its callers: ranges lie inside mapped or pinned
+//! memory, and nothing is dropped while enqueued work uses it.
 #![allow(unsafe_code, reason = "the driver's functions are C")]
 
 mod api;

@@ -19,26 +19,26 @@ impl From<CudaError> for Unavailable {
 pub enum CudaError {
     /// The driver refuses a call, or reports that work has failed.
     Driver {
-        /// What was asked for.
+        /// The name of the call.
         call: &'static str,
-        /// The driver's code, a `CUresult`, or one of a newer driver.
+        /// The driver's code: a `CUresult`, or a code of a newer driver.
         code: i32,
     },
-    /// A library that an embedder's kernels call refuses.
+    /// A library that an embedder's kernels use refuses a call.
     Library {
-        /// What was asked for.
+        /// The name of the call.
         call: &'static str,
         /// The library's code.
         status: u32,
     },
-    /// More chunks are wanted than the device holds.
+    /// The caller wants more chunks than the device holds.
     OutOfDeviceMemory {
         /// Chunks wanted.
         chunks: u64,
         /// Size of the device's memory.
         device_bytes: u64,
     },
-    /// More host memory is wanted than can be pinned.
+    /// The caller wants more host memory than can be pinned.
     OutOfHostMemory {
         /// Bytes wanted.
         bytes: u64,
@@ -50,21 +50,21 @@ pub enum CudaError {
     },
     /// The arguments of the call are wrong.
     Refused(Refused),
-    /// The host asks for a point of a graph that is being captured, which no work reaches yet.
+    /// The host asks for a point of a graph that is being captured. No work reaches this point yet.
     Captured(Point),
     /// Memory is mapped or unmapped while a graph is captured.
     MappedInGraph,
     /// A capture begins while another is under way.
     CapturedTwice,
-    /// A capture ends, but none is under way.
+    /// A capture ends, but no capture is under way.
     NotCaptured,
-    /// A graph of another device is launched, or of one that is gone.
+    /// The graph belongs to another device or to a device that was dropped.
     ForeignGraph,
     /// A graph is launched, but memory has been unmapped since it was captured.
     LateGraph,
     /// An op failed on the host.
     HostOp(HostFailure),
-    /// The system starts no thread for ops on the host, for this reason.
+    /// The system cannot start a thread for ops on the host, for this reason.
     Thread(String),
 }
 
@@ -73,8 +73,8 @@ const OUT_OF_MEMORY: i32 = 2;
 /// `CUDA_ERROR_NOT_FOUND`.
 const NOT_FOUND: i32 = 500;
 
-/// The codes after which a context takes no more work, so that the process has to start again
-/// (CUDA Driver API, `CUresult`).
+/// After these codes, a context accepts no more work and the process has to restart (CUDA Driver
+/// API, `CUresult`).
 const LOST: [i32; 21] = [
     4,   // DEINITIALIZED
     46,  // DEVICE_UNAVAILABLE
@@ -82,8 +82,8 @@ const LOST: [i32; 21] = [
     220, // NVLINK_UNCORRECTABLE
     226, // CONTAINED
     304, // OPERATING_SYSTEM
-    // LOSSY_QUERY, of queries of graphs. None is made here, so a driver that returns it means
-    // something else, and what has become of the context is unknown.
+    // LOSSY_QUERY belongs to queries of graphs. This crate makes no such query, so a driver that
+    // returns this code means something else, and the state of the context is unknown.
     402, 700, // ILLEGAL_ADDRESS
     702, // LAUNCH_TIMEOUT
     709, // CONTEXT_IS_DESTROYED
@@ -101,10 +101,11 @@ const LOST: [i32; 21] = [
 ];
 
 impl CudaError {
-    /// What a code of the driver says; none is of a function that it does not have.
+    /// Turns a code of the driver into a result. `None` stands for a function that the driver does
+    /// not have.
     ///
     /// # Errors
-    /// Every code but 0.
+    /// Every code except 0.
     pub fn check(call: &'static str, code: Option<i32>) -> Result<(), Self> {
         // Names of later versions of a function differ by a suffix.
         let call = call.strip_suffix("_v2").unwrap_or(call);
@@ -135,7 +136,7 @@ impl fmt::Display for CudaError {
             Self::Refused(ref refused) => refused.fmt(f),
             Self::HostOp(ref failure) => failure.fmt(f),
             Self::Thread(ref error) => {
-                write!(f, "the thread for ops on the host does not start: {error}")
+                write!(f, "the thread for ops on the host cannot start: {error}")
             }
             Self::Captured(Point { stream, value }) => write!(
                 f,

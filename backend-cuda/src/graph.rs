@@ -1,4 +1,4 @@
-//! Work that is captured once and launched as often as wanted.
+//! Work that is captured once and launched many times.
 
 use crate::CudaDevice;
 use crate::driver::{self, Event, Executable, HostTask};
@@ -8,17 +8,16 @@ use planner_core::Stream;
 use std::fmt;
 use std::sync::Arc;
 
-/// Captured work of one device. Only that device launches it, and no longer once memory has been
-/// unmapped.
+/// Captured work of one device. Only that device can launch it, and only until it unmaps memory.
 pub struct Graph {
     captured: Executable,
-    /// The device's number.
+    /// The number of the device.
     device: u64,
-    /// How often the device had unmapped memory.
+    /// The number of times that the device had unmapped memory at the capture.
     unmap_calls: u64,
-    /// Whether a kernel reads the number of its iteration.
+    /// Whether a kernel of it reads the number of its iteration.
     shows_iteration: bool,
-    /// Its ops on the host, each with the iteration that was captured.
+    /// Its ops on the host, each with the captured iteration.
     host_tasks: Vec<(u64, Arc<HostTask>)>,
 }
 
@@ -28,26 +27,26 @@ impl fmt::Debug for Graph {
     }
 }
 
-/// The streams beside compute, where graphs begin and end.
+/// The streams other than compute. A graph begins and ends on compute.
 const OTHERS: [Stream; 3] = [Stream::Upload, Stream::Download, Stream::Host];
 
 impl CudaDevice {
-    /// From now on, what is enqueued on any stream is captured instead of done, until
+    /// Captures all work that is enqueued on any stream from now on, instead of running it, until
     /// [`CudaDevice::end_capture`].
     ///
-    /// All of a graph runs after everything that was enqueued before its launch, so waits for
-    /// points from before the capture are left out. Signals count as always: their points are
-    /// reached when the graph is launched and has run.
+    /// A graph runs after all work that was enqueued before its launch, so waits for points from
+    /// before the capture are left out. Signals count as usual: their points are reached once a
+    /// launch of the graph has run.
     ///
     /// # Errors
-    /// A capture that is under way, and errors of the driver. Until the end of a capture, memory
-    /// that is mapped and a point of the graph that the host asks for are errors as well.
+    /// Another capture is under way, and the errors of the driver. Until the end of the capture, it
+    /// is also an error to map or unmap memory, and for the host to ask for a point of the graph.
     pub fn begin_capture(&mut self) -> Result<(), CudaError> {
         if self.captured_from.is_some() {
             return Err(CudaError::CapturedTwice);
         }
         self.allow_access()?;
-        // A capture can neither load kernels nor allocate.
+        // A capture can neither load kernels nor allocate memory.
         self.iteration_words()?;
         driver::begin_capture(self.queued[Stream::Compute as usize].stream())?;
         self.captured_from = Some(self.queued.each_ref().map(Queued::signalled));
@@ -55,12 +54,12 @@ impl CudaDevice {
         self.fork()
     }
 
-    /// What all other streams do next follows compute.
+    /// Makes later work of all other streams wait for compute.
     fn fork(&mut self) -> Result<(), CudaError> {
         OTHERS.into_iter().try_for_each(|stream| self.follow(stream, Stream::Compute))
     }
 
-    /// What compute does next follows all streams.
+    /// Makes later work of compute wait for all other streams.
     fn join(&mut self) -> Result<(), CudaError> {
         OTHERS.into_iter().try_for_each(|stream| self.follow(Stream::Compute, stream))
     }
@@ -68,7 +67,8 @@ impl CudaDevice {
     /// Ends a capture.
     ///
     /// # Errors
-    /// No capture to end, and errors of the driver; then nothing is captured any more.
+    /// No capture is under way, and the errors of the driver. After an error of the driver, no
+    /// capture is under way.
     pub fn end_capture(&mut self) -> Result<Graph, CudaError> {
         if self.captured_from.is_none() {
             return Err(CudaError::NotCaptured);
@@ -85,7 +85,7 @@ impl CudaDevice {
         Ok(Graph { captured, device, unmap_calls, shows_iteration, host_tasks })
     }
 
-    /// Fails for graphs that this device cannot launch.
+    /// Fails if this device cannot launch the graph.
     pub(crate) fn check_graph(&self, graph: &Graph) -> Result<(), CudaError> {
         if graph.device != self.number {
             return Err(CudaError::ForeignGraph);
@@ -96,15 +96,15 @@ impl CudaDevice {
         if self.captured_from.is_some() { Err(CudaError::CapturedTwice) } else { Ok(()) }
     }
 
-    /// Enqueues a graph of this device: after all that is enqueued, and before all that will
-    /// be. The last point of each stream is reached when it has run.
+    /// Enqueues a graph of this device after all earlier work and before all later work. The last
+    /// point of each stream is reached once the graph has run.
     ///
-    /// Kernels that read [`CudaDevice::iteration`] find the number that they were captured with, and
-    /// `iterations_later` added to it; so do ops on the host.
+    /// Kernels that read [`CudaDevice::iteration`] and ops on the host get the captured number plus
+    /// `iterations_later`.
     ///
     /// # Errors
-    /// A graph of another device, memory that has been unmapped since the capture, a capture that
-    /// is under way, and errors of the driver.
+    /// The graph is of another device, memory was unmapped since the capture, a capture is under
+    /// way, and the errors of the driver.
     pub fn launch_graph(&mut self, graph: &Graph, iterations_later: u64) -> Result<(), CudaError> {
         self.check_graph(graph)?;
         self.check_host_ops()?;
@@ -126,7 +126,7 @@ impl CudaDevice {
         self.queued.iter_mut().try_for_each(Queued::mark_again)
     }
 
-    /// An event after everything that is enqueued on compute, where graphs end.
+    /// An event after all work that is enqueued on compute, where graphs end.
     pub(crate) fn end_of_graph(&mut self) -> Result<Event, CudaError> {
         self.queued[Stream::Compute as usize].record()
     }

@@ -1,23 +1,23 @@
-//! Host memory that can be pinned, as far as Linux tells: what is available, less than the limits
-//! of all control groups of the process.
+//! Host memory that can be pinned, as far as Linux reports it: the available memory, limited by all
+//! control groups of the process.
 
 use std::fs::read_to_string;
 use std::path::{Path, PathBuf};
 
-/// The part that is left to the rest of the system.
+/// The divisor of the part that is left to the rest of the system.
 const LEFT: u64 = 16;
 
-/// What the system tells.
+/// The report of the system.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct HostMemory {
-    /// Bytes that are free, for a process under these limits; none where nothing tells.
+    /// Bytes that are free for a process under these limits. `None` if the system reports nothing.
     pub(crate) free_bytes: Option<u64>,
-    /// The limit of locked memory (`RLIMIT_MEMLOCK`), which drivers may or may not apply.
+    /// The limit of locked memory (`RLIMIT_MEMLOCK`) in bytes. Drivers may or may not apply it.
     pub(crate) lock_bytes: Option<u64>,
 }
 
 impl HostMemory {
-    /// Reads the files under a root, which is `/` but in tests.
+    /// Reads the files under a root, which is `/` outside of tests.
     pub(crate) fn read(root: &Path) -> Self {
         let groups = groups(root);
         let limits = groups.iter().filter_map(Group::free_bytes);
@@ -29,7 +29,7 @@ impl HostMemory {
     }
 }
 
-/// `MemAvailable` of the system, or its `MemTotal` where that is less or alone.
+/// `MemAvailable` of the system. `MemTotal` if it is less, or the only one.
 fn available_bytes(root: &Path) -> Option<u64> {
     let text = read_to_string(root.join("proc/meminfo")).ok()?;
     let field = |name| {
@@ -51,7 +51,7 @@ struct Group {
     folder: PathBuf,
     limits: &'static [&'static str],
     used: &'static str,
-    /// The field of `memory.stat` for file pages, which go when memory is short.
+    /// The field of `memory.stat` for file pages, which the system drops when memory is short.
     cached: &'static str,
 }
 
@@ -70,7 +70,7 @@ impl Group {
         read_to_string(self.folder.join(file)).ok()?.trim().parse().ok()
     }
 
-    /// What its limit leaves; none where it has no limit.
+    /// The bytes that its limit leaves. `None` if it has no limit.
     fn free_bytes(&self) -> Option<u64> {
         let limit = self.limits.iter().filter_map(|file| self.number(file)).min()?;
         let stat = read_to_string(self.folder.join("memory.stat")).unwrap_or_default();
@@ -80,8 +80,8 @@ impl Group {
     }
 }
 
-/// The process's groups with those that they are in. In a container the path may be the host's,
-/// while the files of the container's own group are at the top.
+/// The control groups of the process and their parents. In a container the path may be the host's,
+/// while the files of the container's own group are at the root.
 fn groups(root: &Path) -> Vec<Group> {
     let text = read_to_string(root.join("proc/self/cgroup")).unwrap_or_default();
     let mounted = root.join("sys/fs/cgroup");
@@ -115,7 +115,7 @@ mod tests {
     const LIMITS: &str = "Limit                     Soft Limit           Hard Limit           Units\n\
                           Max locked memory         8388608              unlimited            bytes\n";
 
-    /// What is told by a system of these files.
+    /// The report of a system with these files.
     fn read(files: &[(&str, &str)]) -> HostMemory {
         static NUMBER: AtomicU32 = AtomicU32::new(0);
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
@@ -131,7 +131,7 @@ mod tests {
         memory
     }
 
-    /// What is free, in kB, for the system above with more files.
+    /// Free memory in kB for the system above with more files.
     fn free_kb(files: &[(&str, &str)]) -> u64 {
         let files = [&[("proc/meminfo", MEMINFO)], files].concat();
         read(&files).free_bytes.unwrap() * 16 / 15 / 1024
@@ -142,7 +142,7 @@ mod tests {
         assert_eq!(free_kb(&[]), 1280);
         let old = read(&[("proc/meminfo", "MemTotal: 16 kB\n")]);
         assert_eq!(old.free_bytes, Some(15 * 1024));
-        // Memory that grows on demand: more is available than there is.
+        // Memory that grows on demand: more is available than exists now.
         let growing = read(&[("proc/meminfo", "MemTotal: 16 kB\nMemAvailable: 99 kB\n")]);
         assert_eq!(growing.free_bytes, Some(15 * 1024));
         let nothing = HostMemory { free_bytes: None, lock_bytes: None };
@@ -158,12 +158,12 @@ mod tests {
         assert_eq!(free_kb(&[v2, of_parent, unlimited]), 800);
         let throttled = ("sys/fs/cgroup/a/b/memory.high", "409600\n");
         assert_eq!(free_kb(&[v2, of_parent, unlimited, throttled]), 400);
-        // What is used counts, but for file pages.
+        // Used memory counts, except file pages.
         let used = ("sys/fs/cgroup/a/memory.current", "409600\n");
         let stat = ("sys/fs/cgroup/a/memory.stat", "anon 1\ninactive_file 204800\n");
         assert_eq!(free_kb(&[v2, of_parent, used]), 400);
         assert_eq!(free_kb(&[v2, of_parent, used, stat]), 600);
-        // In a container: its own group is at the top, whatever the path says.
+        // In a container: the container's own group is at the root, whatever the path says.
         assert_eq!(free_kb(&[v2, ("sys/fs/cgroup/memory.max", "102400")]), 100);
     }
 

@@ -10,7 +10,7 @@ use std::collections::VecDeque;
 use std::fmt;
 use std::sync::Arc;
 
-/// Ops that may still run.
+/// The ops on the host that may still run.
 #[derive(Debug, Default)]
 pub(crate) struct HostOps {
     end: HostEnd,
@@ -32,31 +32,32 @@ impl HostOps {
         captured
     }
 
-    /// From now on, no op begins.
+    /// Lets no more ops begin.
     pub(crate) fn leave_out(&self) {
         self.end.leave_out();
     }
 }
 
 impl CudaDevice {
-    /// Enqueues an op on [`Stream::Host`], for
-    /// [`HostKernels`](planner_core::backend::HostKernels): a thread of the device calls `work`, after
-    /// all that the stream waits for, over the bytes that the launch names. No op is called once the context
-    /// is in error (CUDA Driver API, `cuLaunchHostFunc`), and none that has not begun when the device
-    /// is dropped. `work` must not wait for work of a device that nothing orders before it. It is dropped on
-    /// the thread that has the device.
+    /// Enqueues an op on [`Stream::Host`], for [`HostKernels`](planner_core::backend::HostKernels).
+    /// A thread of the device calls `work` on the ranges that the launch names, after all work for
+    /// which the stream waits. No op is called once the context is in error (CUDA Driver API,
+    /// `cuLaunchHostFunc`), and an op that has not begun when the device is dropped is skipped.
+    /// `work` must not wait for work of a device unless that work is ordered before it. `work` is
+    /// dropped on the thread that has the device.
     ///
-    /// In a capture it becomes a node, which the driver calls on a thread of its own in every launch of the
-    /// graph; [`HostRun::iteration`] is then the iteration that runs. There `work` must not call CUDA, and
-    /// calls of CUDA by other threads may wait until it returns.
+    /// In a capture, the op becomes a node, and the driver calls it on one of its own threads in
+    /// every launch of the graph. [`HostRun::iteration`] is then the iteration that runs. In a
+    /// graph, `work` must not call CUDA, and CUDA calls of other threads may wait until it returns.
     ///
-    /// If `work` fails or panics, no op on the host runs any more, and this and all later calls of
-    /// [`Streams`](planner_core::backend::Streams), of copies and of graphs report
-    /// [`CudaError::HostOp`]. Work that is enqueued on the device still runs: nothing takes it back.
+    /// If `work` fails or panics, no more ops on the host run. This call and all later copies,
+    /// calls of [`Streams`](planner_core::backend::Streams) and calls for graphs then report
+    /// [`CudaError::HostOp`]. Work that is already enqueued on the device still runs, since it
+    /// cannot be cancelled.
     ///
     /// # Errors
-    /// A range lies outside the block, or two ranges overlap; earlier work has failed; the driver fails;
-    /// the thread does not start.
+    /// A range lies outside the block, two ranges overlap, earlier work has failed, the driver
+    /// fails, or the thread does not start.
     pub fn launch_on_host<E: fmt::Display>(
         &mut self,
         launch: &HostLaunch<'_>,
@@ -90,7 +91,7 @@ impl CudaDevice {
         Ok(())
     }
 
-    /// Fails once an op on the host has.
+    /// Fails if an op on the host has failed.
     pub(crate) fn check_host_ops(&self) -> Result<(), CudaError> {
         self.host_ops.end.check()
     }

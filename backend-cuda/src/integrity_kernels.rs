@@ -1,4 +1,4 @@
-//! Kernels in which every wrong byte shows, and the device as the conformance suite takes it.
+//! Kernels whose results show every wrong byte, and the device that the conformance suite tests.
 
 use crate::driver::{self, Argument::Long, Argument::Word};
 use crate::error::{CudaError, Unavailable};
@@ -14,31 +14,31 @@ use planner_core::backend::{
 use planner_core::{Graph, Kind, Machine, MachineParameters, OpId, Stream};
 use std::path::PathBuf;
 
-/// Threads of a block.
+/// The number of threads in a block.
 const THREADS: u32 = RUN_WORDS as u32;
 
-/// Blocks and threads for a tensor. Beyond the most blocks, threads take many words.
+/// Blocks and threads for a tensor. With the most blocks, each thread takes many words.
 fn grid(bytes: u64, spread_words: u64, most_blocks: u64) -> [u32; 2] {
     let blocks = bytes.div_ceil(4).div_ceil(spread_words).clamp(1, most_blocks);
     [blocks as u32, THREADS]
 }
 
-/// Bytes of a reading, as in the source.
+/// The size of a reading, as in the source.
 const READING_BYTES: u64 = 12;
-/// Bytes of a result, of which an op has two.
+/// The size of a result. An op has two results.
 const RESULT_BYTES: u64 = 8;
 
 /// Kernels for every op of a graph on one device, with the arithmetic of the crate `integrity`.
 #[derive(Clone, Copy, Debug)]
 pub struct IntegrityKernels<'g> {
     graph: Graph<'g>,
-    /// A reading for each operand of the op that has most.
+    /// The address of a reading for each operand of the op with the most operands.
     readings: u64,
-    /// The two results of an op.
+    /// The address of the two results of an op.
     results: u64,
-    /// Words between the starts of the runs that are touched.
+    /// The distance in words between the starts of the runs that are touched.
     spread_words: u64,
-    /// The op that fails on the host, and the iteration.
+    /// The op that fails on the host, and the iteration in which it fails.
     failing: Option<(OpId, u64)>,
 }
 
@@ -46,7 +46,7 @@ impl<'g> IntegrityKernels<'g> {
     /// Loads the kernels of a graph.
     ///
     /// # Errors
-    /// Those of the driver.
+    /// The errors of the driver.
     pub fn new(device: &mut CudaDevice, graph: Graph<'g>) -> Result<Self, CudaError> {
         device.load_kernels()?;
         let most_reads = graph.op_ids().map(|op| graph.reads(op).len()).max();
@@ -125,8 +125,8 @@ impl HostKernels<CudaDevice> for IntegrityKernels<'_> {
 }
 
 impl CudaDevice {
-    /// Checks that all of each operand, an address and a size in bytes, is mapped and that kernels
-    /// can take it.
+    /// Checks that each operand, an address and a size in bytes, is completely mapped, and that
+    /// kernels can use its address.
     fn check_mapped(
         &self,
         operands: impl IntoIterator<Item = (DeviceAddress, u64)>,
@@ -140,35 +140,37 @@ impl CudaDevice {
     }
 }
 
-/// Names the library that is used as the driver, instead of the system's.
+/// The environment variable that names a library to use as the driver, instead of the system's.
 const DRIVER: &str = "SPILLWAY_CUDA_DRIVER";
-/// Gives the device's index among the devices.
+/// The environment variable for the index of the device.
 const DEVICE: &str = "SPILLWAY_CUDA_DEVICE";
 
-/// How this machine's CUDA is taken by integrity kernels and the conformance suite.
+/// Opens this machine's CUDA devices for integrity kernels and the conformance suite.
 #[derive(Clone, Debug, Default)]
 pub struct Integrity {
-    /// The library that is the driver; else the system's.
+    /// The library of the driver. `None` for the system's.
     pub driver: Option<PathBuf>,
     /// The device's index among the devices.
     pub ordinal: usize,
 }
 
 impl Integrity {
-    /// What the suite plans for where nothing has been measured.
+    /// The speed for which the suite plans if nothing was measured.
     const BYTES_PER_S: u64 = 10_000_000_000;
 
-    /// The driver and the device that the environment picks; else the system's driver, and its
-    /// first device.
+    /// The driver and the device that the environment names. By default, the system's driver and
+    /// its first device.
     ///
     /// # Errors
-    /// A device that is no number.
+    /// The device in the environment is not a number.
     pub fn from_environment() -> Result<Self, Unavailable> {
         let set = |name| std::env::var_os(name).filter(|value| !value.is_empty());
         let ordinal = set(DEVICE).map_or(Ok(0), |device| {
             let ordinal = device.to_str().and_then(|device| device.parse().ok());
             ordinal.ok_or_else(|| {
-                Unavailable(format!("{DEVICE} is {device:?}, and devices are counted from 0"))
+                Unavailable(format!(
+                    "{DEVICE} is {device:?}, but must be a device number from 0 on"
+                ))
             })
         });
         Ok(Self { driver: set(DRIVER).map(PathBuf::from), ordinal: ordinal? })

@@ -1,4 +1,4 @@
-//! The number of the iteration, where kernels find it.
+//! The number of the iteration, at an address for kernels.
 
 use crate::CudaDevice;
 use crate::driver::{self, Argument};
@@ -6,21 +6,21 @@ use crate::error::CudaError;
 use planner_core::Stream;
 use planner_core::backend::{DeviceAddress, Launch};
 
-/// Two numbers of 64 bits: what a launch of a graph adds to the numbers that were captured, and the
+/// The size of each of two numbers: the addend of a graph launch for the captured numbers, and the
 /// number of the iteration.
 const WORD_BYTES: u64 = 8;
 
 impl CudaDevice {
-    /// The address of a number of 64 bits in device memory, which is [`Launch::iteration`] while the
-    /// work of this launch runs, whether it was enqueued or captured.
+    /// The address of a number of 64 bits in device memory. While the work of this launch runs,
+    /// enqueued or captured, the number is [`Launch::iteration`].
     ///
-    /// `Launch::iteration` itself is frozen in what a capture has recorded: a seed or a step size
-    /// that is computed from it on the host stays the same in every launch of the graph. A kernel
-    /// that reads this number instead sees the iteration that it runs in. It stays at its address
-    /// for as long as the device lives, and only work on the compute stream may read it.
+    /// A capture freezes `Launch::iteration` itself: a seed or a step size that the host computes
+    /// from it stays the same in every launch of the graph. A kernel that reads this number gets
+    /// the iteration in which it runs. The number stays at its address as long as the device lives,
+    /// and only work on the compute stream may read it.
     ///
     /// # Errors
-    /// Those of the driver.
+    /// The errors of the driver.
     pub fn iteration(&mut self, launch: &Launch<'_>) -> Result<DeviceAddress, CudaError> {
         let first = self.iteration_words()?;
         let shown = DeviceAddress(first + WORD_BYTES);
@@ -32,13 +32,14 @@ impl CudaDevice {
         Ok(shown)
     }
 
-    /// Sets what the next launch of a graph adds to the numbers of its iterations.
+    /// Sets the number that the next launch of a graph adds to the captured iterations.
     pub(crate) fn set_first_iteration(&mut self, iterations_later: u64) -> Result<(), CudaError> {
         let first = self.iteration_words()?;
         self.set_number(first, 0, iterations_later)
     }
 
-    /// The address of both numbers; allocates them, and loads the kernel that sets them.
+    /// The address of both numbers. The first call allocates them and loads the kernel that sets
+    /// them.
     pub(crate) fn iteration_words(&mut self) -> Result<u64, CudaError> {
         self.load_kernels()?;
         let words = match self.iteration_words {
@@ -48,8 +49,8 @@ impl CudaDevice {
         Ok(*self.iteration_words.insert(words))
     }
 
-    /// Enqueues that the number of an iteration is written to an address, by a kernel that finds it
-    /// where others do.
+    /// Enqueues a kernel that writes the number of an iteration to an address. It reads the number
+    /// where other kernels read it.
     pub(crate) fn write_iteration(
         &mut self,
         launch: &Launch<'_>,

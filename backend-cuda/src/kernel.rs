@@ -7,14 +7,14 @@ use cudarc::driver::sys::CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_
 use planner_core::Stream;
 use std::ffi::CStr;
 
-/// `kernels.cu` as `compile-kernels` has compiled it.
+/// The output of `compile-kernels` for `kernels.cu`.
 const PTX: &CStr =
     match CStr::from_bytes_with_nul(concat!(include_str!("kernels.ptx"), "\0").as_bytes()) {
         Ok(ptx) => ptx,
         Err(_) => panic!("a text without zeros"),
     };
 
-/// Blocks of 256 threads that a multiprocessor of most devices holds.
+/// The number of blocks of 256 threads that a multiprocessor of most devices holds.
 const BLOCKS_OF_MULTIPROCESSOR: u64 = 8;
 
 /// The kernels.
@@ -25,13 +25,13 @@ pub(crate) struct Kernels {
     pub(crate) write: Function,
     occupy: Function,
     pub(crate) set_number: Function,
-    /// Blocks that the device runs at once.
+    /// The number of blocks that the device runs at once.
     pub(crate) most_blocks: u64,
     _module: Module,
 }
 
 impl CudaDevice {
-    /// Loads the kernels; nothing if they are.
+    /// Loads the kernels, unless they are loaded.
     pub(crate) fn load_kernels(&mut self) -> Result<&Kernels, CudaError> {
         let kernels = match self.kernels.take() {
             Some(kernels) => kernels,
@@ -54,8 +54,8 @@ impl CudaDevice {
         })
     }
 
-    /// The address of memory for kernels to work in, zero at first, for as long as the device
-    /// lives.
+    /// The address of new working memory for kernels, which is zero at first. It lives as long as
+    /// the device.
     pub(crate) fn working_memory(&mut self, bytes: u64) -> Result<u64, CudaError> {
         let compute = self.queued[Stream::Compute as usize].stream();
         let working = Working::zeroed(compute, bytes)?;
@@ -64,11 +64,11 @@ impl CudaDevice {
         Ok(at)
     }
 
-    /// Keeps a stream busy for a time, with one thread that waits: for schedules whose ops are
-    /// known by their durations, and for delays in tests.
+    /// Keeps a stream busy for a time with one waiting thread: for schedules whose ops have only
+    /// durations, and for delays in tests.
     ///
     /// # Errors
-    /// Those of the driver.
+    /// The errors of the driver.
     pub fn occupy(&mut self, stream: Stream, duration_ns: u64) -> Result<(), CudaError> {
         self.allow_access()?;
         let occupy = self.load_kernels()?.occupy;

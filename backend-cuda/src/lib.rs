@@ -1,21 +1,22 @@
-//! Spillway on CUDA: virtual ranges and chunks are those of the driver's virtual memory
-//! management, a stream is a stream, a point of it an event, and copies go between pinned host
-//! memory and those ranges.
+//! Spillway on CUDA. Virtual ranges and chunks use the driver's virtual memory management. A stream
+//! is a CUDA stream, and a point of it is an event. Copies go between pinned host memory and
+//! virtual ranges.
 //!
-//! [`Cuda::load`] finds the driver, and [`Cuda::open`] gives a [`CudaDevice`], which implements
-//! the traits of [`planner_core::backend`]. An embedder's kernels get the context and the
-//! stream from [`CudaDevice::compute`], and the addresses from the launch. Work whose memory is
-//! mapped once can be captured as a graph ([`Replay`]).
+//! [`Cuda::load`] finds the driver, and [`Cuda::open`] returns a [`CudaDevice`], which implements
+//! the traits of [`planner_core::backend`]. An embedder's kernels get the context and the stream
+//! from [`CudaDevice::compute`], and the addresses from the launch. Work whose memory is mapped
+//! once can be captured as a graph ([`Replay`]).
 //!
-//! [`Cuda::measure`] finds what a plan has to know of a device.
+//! [`Cuda::measure`] measures the properties of a device that a plan needs.
 //!
-//! The driver is loaded when the program runs: it builds and starts on machines without one.
+//! The driver is loaded at run time: a program builds and starts on machines without a driver.
 //!
-//! Modules: `driver` has the driver's functions and all unsafe code; `adapter` opens a device; `paging`,
-//! `stream` and `transfer` implement the traits; `graph` captures and `replay` launches iterations as graphs,
-//! and `iteration` puts their number where kernels find it; `host_op` runs ops on the host in a thread of the
-//! device; `measure` makes a machine file. The examples are `cuda-figures` (predictions against the device),
-//! `train-cuda` and `hold-cuda`. `pack` builds a folder whose script `go` measures a device without Rust.
+//! Modules: `driver` has the driver's functions and all unsafe code. `adapter` opens a device.
+//! `paging`, `stream` and `transfer` implement the traits. `graph` captures iterations and `replay`
+//! launches them as graphs, and `iteration` gives kernels the number of the iteration. `host_op`
+//! runs ops on the host in a thread of the device. `measure` makes a machine file. The examples are
+//! `cuda-figures` (predictions against the device), `train-cuda` and `hold-cuda`. `pack` builds a
+//! folder whose script `go` measures a device without Rust.
 
 mod adapter;
 mod driver;
@@ -59,7 +60,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use stream::Queued;
 use transfer::HostBlock;
 
-/// What a device has done so far, set-up included.
+/// What a device has done so far, including set-up.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
     /// Virtual ranges reserved.
@@ -68,17 +69,17 @@ pub struct Counters {
     pub map_calls: u64,
     /// Calls of `unmap`.
     pub unmap_calls: u64,
-    /// Chunks mapped by all of those calls together, each by a `cuMemMap`.
+    /// Chunks mapped by all calls of `map` together, each by one `cuMemMap`.
     pub chunks_mapped: u64,
-    /// Calls of `cuMemSetAccess`, each for all that was mapped side by side.
+    /// Calls of `cuMemSetAccess`, each for all chunks that were mapped side by side.
     pub access_calls: u64,
-    /// Time that the host has spent mapping and unmapping, those calls included.
+    /// Time that the host has spent mapping and unmapping, including calls of `cuMemSetAccess`.
     pub mapping_ns: u64,
     /// Time that the host has been blocked until points were reached.
     pub blocked_ns: u64,
-    /// Bytes copied to the device; those of graphs count once, when they are captured.
+    /// Bytes copied to the device. The copies of a graph count once, when they are captured.
     pub h2d_bytes: u64,
-    /// Bytes copied to the host; likewise.
+    /// Bytes copied to the host, counted in the same way.
     pub d2h_bytes: u64,
     /// Launches of graphs.
     pub graph_launches: u64,
@@ -86,36 +87,36 @@ pub struct Counters {
 
 /// An open device, with the host block that it copies from and to.
 ///
-/// It may move to another thread, with what was captured on it.
+/// A device may move to another thread together with the graphs that were captured on it.
 ///
-/// When it is dropped, it waits for its work. If that fails on any of its streams, nobody knows what
-/// still uses its memory: then mappings, chunks and the host block are leaked, and a line on the
-/// standard error says so.
+/// A drop waits for the device's work. If that fails on any stream, nobody knows which memory the
+/// work still uses. Then the drop leaks mappings, chunks and the host block, and reports it in one
+/// line on standard error.
 pub struct CudaDevice {
     /// The four streams.
     queued: [Queued; 4],
-    /// How many signals of each stream came before the capture that is under way, if one is.
+    /// The number of signals of each stream before the current capture, if a capture is under way.
     captured_from: Option<[u64; 4]>,
     space: Space,
-    /// Dropped before the host block, which they use.
+    /// These are dropped before the host block, which they use.
     host_ops: HostOps,
     /// The host block, once it is created.
     host: Option<HostBlock>,
-    /// Loaded when one is launched first.
+    /// The kernels, loaded at the first launch of one.
     kernels: Option<Kernels>,
-    /// Memory beside the chunks.
+    /// Memory of the device beside the chunks.
     working: Vec<Working>,
-    /// Where kernels find the number of the iteration, once one asks.
+    /// The address from which kernels read the number of the iteration, once a kernel needs it.
     iteration_words: Option<u64>,
-    /// The number that they find there, if it is known.
+    /// The number at that address, if it is known.
     iteration_shown: Option<u64>,
-    /// No other device of this process has this number.
+    /// A number that no other device of this process has.
     number: u64,
     counters: Counters,
     context: Context,
 }
 
-/// How many devices were opened.
+/// The number of devices that were opened.
 static DEVICES: AtomicU64 = AtomicU64::new(0);
 
 impl CudaDevice {
@@ -137,44 +138,44 @@ impl CudaDevice {
         })
     }
 
-    /// What was done so far.
+    /// What the device has done so far.
     #[must_use]
     pub const fn counters(&self) -> Counters {
         self.counters
     }
 
-    /// The context, and the stream of [`Stream::Compute`], for kernels of an embedder's own:
-    /// what they enqueue there before [`signal`](planner_core::backend::Streams::signal) is
-    /// part of the step.
+    /// The context and the stream of [`Stream::Compute`], for an embedder's own kernels. Work that
+    /// they enqueue there before [`signal`](planner_core::backend::Streams::signal) is part of the
+    /// step.
     ///
     /// cudarc's functions take the driver's codes as an enumeration, and a code that it lacks is
-    /// undefined behaviour. This crate makes none of their calls unless this is called;
-    /// [`raw_stream`](Self::raw_stream) does without.
+    /// undefined behaviour. This crate calls none of these functions unless an embedder calls this
+    /// one. [`raw_stream`](Self::raw_stream) does not need them.
     ///
     /// # Errors
-    /// Those of the driver, for what has been mapped since.
+    /// The errors of the driver when it gives access to memory that was mapped since.
     pub fn compute(&mut self) -> Result<Compute<'_>, CudaError> {
         self.allow_access()?;
         let stream = self.queued[Stream::Compute as usize].stream_mut().lend()?;
         Ok(Compute { context: stream.context(), stream })
     }
 
-    /// The stream of [`compute`](Self::compute) as the driver knows it, with its context current on
-    /// this thread: for an embedder who calls the driver by [`driver_functions`], without cudarc. It
-    /// lives as long as the device.
+    /// The raw stream of [`compute`](Self::compute), with its context current on this thread. It is
+    /// for an embedder who calls the driver by [`driver_functions`], without cudarc. It lives as
+    /// long as the device.
     ///
     /// # Errors
-    /// Those of the driver, for what has been mapped since.
+    /// The errors of the driver when it gives access to memory that was mapped since.
     pub fn raw_stream(&mut self) -> Result<CUstream, CudaError> {
         self.allow_access()?;
         self.queued[Stream::Compute as usize].stream().current()
     }
 
-    /// Blocks until everything that is enqueued has ended, on all four streams even if one of
-    /// them reports an error.
+    /// Blocks until all enqueued work has ended, on all four streams even if one of them reports an
+    /// error.
     ///
     /// # Errors
-    /// The first of the driver, and that of an op on the host.
+    /// The first error of the driver, and the error of an op on the host.
     pub fn wait_idle(&mut self) -> Result<(), CudaError> {
         self.synchronize()?;
         self.check_host_ops()
@@ -184,7 +185,7 @@ impl CudaDevice {
         self.queued.each_ref().map(Queued::synchronize).into_iter().collect()
     }
 
-    /// Gives up all memory without freeing it: work may still use it.
+    /// Gives up all memory without freeing it, since work may still use it.
     fn leak(&mut self) {
         self.space.leak();
         let host = (self.host.take(), mem::take(&mut self.host_ops));
@@ -192,10 +193,10 @@ impl CudaDevice {
     }
 }
 
-/// Where an embedder's kernels run.
+/// The place where an embedder's kernels run.
 #[derive(Clone, Copy, Debug)]
 pub struct Compute<'d> {
-    /// The context, the primary one of the device.
+    /// The device's primary context.
     pub context: &'d Arc<CudaContext>,
     /// The stream.
     pub stream: &'d Arc<CudaStream>,
@@ -217,7 +218,7 @@ impl fmt::Debug for CudaDevice {
 impl Drop for CudaDevice {
     fn drop(&mut self) {
         self.host_ops.leave_out();
-        // What is enqueued uses what is dropped next.
+        // Enqueued work uses the objects that are dropped next.
         let _ = self.end_capture();
         if let Err(error) = self.synchronize() {
             let host_bytes = self.host.as_ref().map_or(0, HostBlock::bytes);

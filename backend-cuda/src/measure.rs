@@ -1,4 +1,4 @@
-//! A device as a machine file has it, by measurement.
+//! Measures a device for a machine file.
 
 mod copies;
 mod fit;
@@ -11,38 +11,39 @@ pub use mapping::Mapping;
 use crate::{Cuda, CudaDevice, DeviceInfo, Options, Unavailable};
 use planner_core::{Machine, MachineParameters, Stream};
 
-/// The smallest chunks where none are asked for.
+/// The least size of chunks if the options name none.
 const CHUNK_BYTES: u64 = 2 << 20;
-/// The part of free memory that is left to the driver.
+/// The divisor of the part of free memory that is left to the driver.
 const LEFT: u64 = 64;
 
-/// What was measured.
+/// The results of a measurement.
 #[derive(Clone, Debug)]
 pub struct Measured {
     /// The device.
     pub info: DeviceInfo,
-    /// What plans are made for: the links as they are while both are in use, where that could be
-    /// measured, and their mean latency. A plan that copies in one direction may be faster.
+    /// The machine for which plans are made. Its links have the speeds while both are in use, if
+    /// these could be measured, and the mean latency of both. A plan that copies in one direction
+    /// may be faster.
     pub machine: Machine,
-    /// The links to the device and to the host, each while the other is idle.
+    /// The links to the device and to the host, each while the other link is idle.
     pub alone: [Link; 2],
-    /// The same while both are in use; none where too few rows of copies were enqueued ahead.
+    /// The links while both are in use. `None` if too few rows of copies were enqueued ahead.
     pub together: Option<[Link; 2]>,
-    /// Copies by size.
+    /// Times of copies, by size.
     pub copies: Vec<Copies>,
-    /// Mapping with the chunks of the machine.
+    /// Times of mapping, with the chunks of the machine.
     pub mapping: Mapping,
 }
 
 impl Measured {
-    /// The speeds to the device and to the host, each while the other direction is idle, beside
-    /// those of the machine; none where these are the machine's.
+    /// The speeds to the device and to the host, each while the other direction is idle, if they
+    /// differ from the machine's. `None` if the machine has these speeds itself.
     #[must_use]
     pub fn one_way_bytes_per_s(&self) -> Option<[u64; 2]> {
         self.together.map(|_| self.alone.map(|link| link.bytes_per_s.round() as u64))
     }
 
-    /// A name for the machine: the device's, in small letters and digits.
+    /// A name for the machine: the device's name in small letters and digits.
     #[must_use]
     pub fn name(&self) -> String {
         let letters = self.info.name.to_ascii_lowercase();
@@ -52,11 +53,12 @@ impl Measured {
 }
 
 impl Cuda {
-    /// Measures copies and mapping, in some seconds; `progress` is told how many of how many
-    /// parts are done. The device should have nothing else to do.
+    /// Measures copies and mapping, which takes some seconds. `progress` gets the number of
+    /// finished parts and of all parts. The device should have no other work.
     ///
     /// # Errors
-    /// Those of [`Cuda::open`] and of the driver; a device whose larger copies take no longer.
+    /// The errors of [`Cuda::open`] and of the driver, and a device whose larger copies take no
+    /// longer than small ones.
     pub fn measure(
         &self,
         options: &Options,
@@ -101,16 +103,16 @@ impl Cuda {
         Ok(Measured { info, machine, alone, together, copies, mapping })
     }
 
-    /// Measures mapping alone, with chunks of the size that the options ask for.
+    /// Measures only mapping, with chunks of the size in the options.
     ///
     /// # Errors
-    /// Those of [`Cuda::open`] and of the driver.
+    /// The errors of [`Cuda::open`] and of the driver.
     pub fn measure_mapping(&self, options: &Options) -> Result<Mapping, Unavailable> {
         mapping::measure(self, options)
     }
 }
 
-/// Opens a device to measure on, with its kernels loaded.
+/// Opens a device for measurements, with its kernels loaded.
 fn open(cuda: &Cuda, options: &Options) -> Result<CudaDevice, Unavailable> {
     let mut device = cuda.open(options)?;
     device.occupy(Stream::Compute, 1)?;

@@ -1,7 +1,7 @@
-//! Virtual ranges, parts of a few reservations, and chunks, each a handle of the driver's.
+//! Virtual ranges, which are parts of a few reservations, and chunks, each a handle of the driver.
 //!
-//! A chunk is mapped by a call of its own, since a handle can only be mapped from its start.
-//! Access is set for all that was mapped side by side at once, before the next work.
+//! A call maps only one chunk, since a handle can only be mapped from its start. One call sets
+//! access for all chunks that were mapped side by side, before the next work.
 
 use crate::CudaDevice;
 use crate::driver::{self, Addresses, Context, Physical};
@@ -12,8 +12,8 @@ use std::mem;
 use std::ops::Range;
 use std::time::Instant;
 
-/// The least addresses that are reserved at once: a call for each range would come to tens of
-/// thousands.
+/// The fewest addresses of a reservation. A reservation for each range would make tens of thousands
+/// of calls.
 const RESERVED_BYTES: u64 = 1 << 34;
 
 /// The virtual address space, and the physical chunks.
@@ -21,10 +21,10 @@ const RESERVED_BYTES: u64 = 1 << 34;
 pub(crate) struct Space {
     memory_bytes: u64,
     context: Context,
-    /// What is mapped, and not yet accessible.
+    /// The range that is mapped but not yet accessible.
     closed: Option<Range<u64>>,
     pub(crate) addresses: AddressMap<()>,
-    /// What ranges are parts of.
+    /// The reservations of which the ranges are parts.
     reserved: Vec<Addresses>,
     /// The rest of the last reservation.
     rest: Range<u64>,
@@ -59,7 +59,7 @@ impl Space {
 
     fn reserve(&mut self, chunks: u64) -> Result<DeviceAddress, CudaError> {
         let exhausted = CudaError::AddressSpace { chunks };
-        // Half of all addresses: drivers round up, and must not wrap around.
+        // At most half of all addresses: drivers round up, and must not wrap around.
         let bytes = self.addresses.bytes(chunks).filter(|bytes| bytes.leading_zeros() > 0);
         let bytes = bytes.ok_or(exhausted)?;
         if self.rest.end - self.rest.start < bytes {
@@ -81,7 +81,7 @@ impl Space {
         Ok(())
     }
 
-    /// Maps chunks one by one: all of them or, where the driver refuses one, none.
+    /// Maps chunks one by one. If the driver refuses one, no chunk stays mapped.
     fn map_each(&self, at: u64, chunks: Chunks) -> Result<(), CudaError> {
         let bytes = self.addresses.chunk_bytes();
         let physical = self.chunks.iter().skip(chunks.first as usize);
@@ -120,7 +120,7 @@ impl Space {
 impl Drop for Space {
     fn drop(&mut self) {
         for (at, bytes) in self.addresses.mappings() {
-            // Where the device is lost, nothing is mapped any more.
+            // If the device is lost, nothing is mapped any more.
             let _ = driver::unmap(self.context, at.0, bytes);
         }
     }
@@ -133,7 +133,7 @@ impl CudaDevice {
         self.space.chunks.len() as u64 * self.space.addresses.chunk_bytes()
     }
 
-    /// Lets the device read and write all that is mapped.
+    /// Lets the device read and write all mapped memory.
     pub(crate) fn allow_access(&mut self) -> Result<(), CudaError> {
         let Some(Range { start, end }) = self.space.closed.clone() else { return Ok(()) };
         self.timed(|space| driver::set_access(space.context, start, end - start))?;
@@ -142,7 +142,7 @@ impl CudaDevice {
         Ok(())
     }
 
-    /// Does something with the address space; the host's time counts as mapping.
+    /// Runs a call on the address space. Its time on the host counts as mapping.
     fn timed<T>(
         &mut self,
         act: impl FnOnce(&mut Space) -> Result<T, CudaError>,

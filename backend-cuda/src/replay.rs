@@ -1,4 +1,4 @@
-//! Iterations of a plan as graphs.
+//! Runs iterations of a plan as graphs.
 
 use crate::driver::Event;
 use crate::error::CudaError;
@@ -11,29 +11,29 @@ use planner_core::{ExecuteError, Executor, Kind, Plan, PlanError, Scratch, Verif
 
 /// How a plan's iterations are divided into graphs.
 ///
-/// A launch waits for all of the launch before it. Several iterations in one graph make this
-/// barrier rarer. Where ops read inputs there is one in each, since the host fills their two
-/// slots between launches.
+/// A launch of a graph waits for the whole launch before it. With several iterations in one graph,
+/// this barrier is rarer. If ops read inputs, each graph has one iteration, since the host fills
+/// the two input slots between launches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Cycle {
-    /// Iterations in each graph.
+    /// The number of iterations in each graph.
     pub iterations: u64,
-    /// Graphs that are launched by turns, until addresses and slots come round.
+    /// The number of graphs that are launched in turn until addresses and slots repeat.
     pub graphs: u64,
     /// Whether the host fills inputs before each launch.
     pub fills_inputs: bool,
 }
 
 impl Cycle {
-    /// Iterations until all graphs have been launched.
+    /// The number of iterations until all graphs have been launched.
     #[must_use]
     pub const fn length(&self) -> u64 {
         self.iterations * self.graphs
     }
 
-    /// The period of a plan that runs so: each graph starts when the one before has ended, and
-    /// its steps wait for none before it. None where a graph holds more iterations than a
-    /// prediction looks at. O(steps).
+    /// The period in nanoseconds of a plan that runs in this way: each graph starts when the one
+    /// before has ended, and its steps wait for no earlier graph. `None` if a graph has more
+    /// iterations than a prediction covers. O(steps).
     #[must_use]
     pub fn predicted_ns(&self, verified: &Verified<'_>) -> Option<u64> {
         let last = usize::try_from(self.iterations.checked_sub(1)?).ok()?;
@@ -51,7 +51,7 @@ impl Cycle {
     }
 }
 
-/// When all work of the iterations up to one, counted from 0, has ended.
+/// The time at which all work of the iterations up to `last`, counted from 0, has ended.
 fn makespan_ns(verified: &Verified<'_>, last: usize, memory: &mut [u64]) -> Result<u64, PlanError> {
     let scratch = &mut Scratch::new(memory);
     let (graph, machine, plan) = (verified.graph(), verified.machine(), verified.plan());
@@ -66,19 +66,19 @@ fn makespan_ns(verified: &Verified<'_>, last: usize, memory: &mut [u64]) -> Resu
     Ok(ends.max().unwrap_or(0))
 }
 
-/// How a plan is divided into graphs; none for a plan that is mapped as it runs.
+/// How a plan is divided into graphs. `None` for a plan that is mapped as it runs.
 #[must_use]
 pub fn cycle(graph: &planner_core::Graph<'_>, plan: &Plan<'_>) -> Option<Cycle> {
     let period = u64::from(plan.placements?.iterations);
     let has = |kind| graph.tensors().iter().any(|tensor| tensor.kind == kind);
     let fills_inputs = has(Kind::Input);
-    // Inputs and outputs have two slots on the host, which they take in turn.
+    // Inputs and outputs have two slots on the host, which they use in turn.
     let takes_turns = fills_inputs || has(Kind::Output);
     let period = if takes_turns && !period.is_multiple_of(2) { 2 * period } else { period };
     Some(if fills_inputs {
         Cycle { iterations: 1, graphs: period, fills_inputs }
     } else {
-        // As many as a prediction looks at.
+        // As many iterations as a prediction covers.
         Cycle {
             iterations: (PREDICTED_ITERATIONS / period).max(1) * period,
             graphs: 1,
@@ -87,18 +87,18 @@ pub fn cycle(graph: &planner_core::Graph<'_>, plan: &Plan<'_>) -> Option<Cycle> 
     })
 }
 
-/// Graphs that stand for all further iterations of an executor.
+/// Graphs that run all further iterations of an executor.
 #[derive(Debug)]
 pub struct Replay {
     graphs: Vec<Graph>,
     cycle: Cycle,
-    /// Iterations enqueued.
+    /// The number of iterations that were enqueued.
     iterations: u64,
-    /// Iterations since the first that was captured.
+    /// The number of iterations since the first captured iteration.
     since_captured: u64,
     /// The last iteration whose inputs are filled.
     filled: u64,
-    /// The ends of the last two launches, the later one last, where there are inputs.
+    /// If there are inputs, the ends of the last two launches, the later one last.
     ends: [Option<Event>; 2],
 }
 
@@ -107,12 +107,12 @@ fn at(at: Moment) -> impl Fn(CudaError) -> ExecuteError<CudaError> {
 }
 
 impl Replay {
-    /// Captures and launches the next iterations of an executor that has run `iterations`, as
-    /// many as the cycle is long. Afterwards it must run no more by itself;
-    /// [`Executor::save_states`] is right again whenever whole cycles have run.
+    /// Captures and launches the next iterations of an executor that has run `iterations`, for the
+    /// length of the cycle. Afterwards the executor must not run any more by itself.
+    /// [`Executor::save_states`] works again after whole cycles.
     ///
     /// # Errors
-    /// Those of the executor and of the driver.
+    /// The errors of the executor and of the driver.
     pub fn record<K: Kernels<CudaDevice>>(
         executor: &mut Executor<'_>,
         device: &mut CudaDevice,
@@ -141,13 +141,13 @@ impl Replay {
         Ok(replay)
     }
 
-    /// Launches a whole cycle of the executor whose iterations were captured. Where there are
-    /// inputs, fills them before each launch, and blocks for that until their slots are free: until
-    /// the launch before the last has ended, or the last, if an iteration copies inputs both of its
-    /// own and of the next.
+    /// Launches a whole cycle of the executor whose iterations were captured. If there are inputs,
+    /// fills them before each launch, and for that blocks until their slots are free. The slots are
+    /// free once the launch before the last has ended, or once the last has ended if an iteration
+    /// copies its own inputs and the next iteration's.
     ///
     /// # Errors
-    /// A device on which the iterations were not captured, and errors of the driver.
+    /// The iterations were not captured on this device, and the errors of the driver.
     pub fn run<K: Kernels<CudaDevice>>(
         &mut self,
         executor: &Executor<'_>,
@@ -161,7 +161,7 @@ impl Replay {
         ran
     }
 
-    /// Launches one graph, once the inputs that it copies are filled.
+    /// Launches one graph after the inputs that it copies are filled.
     fn step<K: Kernels<CudaDevice>>(
         &mut self,
         executor: &Executor<'_>,
@@ -184,7 +184,7 @@ impl Replay {
         self.launch(device, graph, self.since_captured).map_err(&failed)
     }
 
-    /// Blocks until the launch before the last has ended, or the last.
+    /// Blocks until the launch before the last has ended, or the last launch.
     fn free_slots(&mut self, device: &mut CudaDevice, is_last: bool) -> Result<(), CudaError> {
         let [before_last, last] = &mut self.ends;
         let end = if is_last { last.take().or(before_last.take()) } else { before_last.take() };

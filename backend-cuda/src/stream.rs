@@ -1,4 +1,4 @@
-//! The streams, each with an event for every signal that may still be asked for.
+//! The streams. Each has an event for every signal that the host may still ask for.
 
 use crate::CudaDevice;
 use crate::driver::{self, Context, Event};
@@ -9,7 +9,7 @@ use planner_core::backend::{Point, Streams};
 use std::collections::VecDeque;
 use std::time::Instant;
 
-/// Signals of one stream that are kept before the host blocks for the oldest.
+/// The most signals of one stream that are kept before the host blocks for the oldest.
 const MOST_MARKS: usize = 4096;
 
 /// A signal and its event.
@@ -23,13 +23,13 @@ struct Mark {
 #[derive(Debug)]
 pub(crate) struct Queued {
     stream: driver::Stream,
-    /// Signals enqueued.
+    /// The number of signals that are enqueued.
     signalled: u64,
     /// The last signal that is known to be reached.
     reached: u64,
     /// Signals that may not be reached yet, the oldest first.
     marks: VecDeque<Mark>,
-    /// Signals of the capture that is under way.
+    /// Signals of the current capture.
     captured: VecDeque<Mark>,
     spare: Vec<Event>,
 }
@@ -67,7 +67,7 @@ impl Queued {
         self.stream.synchronize()
     }
 
-    /// An event after everything that is enqueued.
+    /// An event after all enqueued work.
     pub(crate) fn record(&mut self) -> Result<Event, CudaError> {
         let event = match self.spare.pop() {
             Some(event) => event,
@@ -77,18 +77,18 @@ impl Queued {
         Ok(event)
     }
 
-    /// What is enqueued from now on waits for an event.
+    /// Makes later work wait for an event.
     pub(crate) fn wait(&self, event: &Event) -> Result<(), CudaError> {
         event.hold(&self.stream)
     }
 
-    /// Takes back an event that is of no more use. What waits for it waits for the point at which
-    /// it stood when the wait was enqueued (CUDA Driver API, `cuStreamWaitEvent`).
+    /// Takes back an event that is no longer needed. Work that waits for it waits for the point
+    /// that it had when the wait was enqueued (CUDA Driver API, `cuStreamWaitEvent`).
     pub(crate) fn give_back(&mut self, event: Event) {
         self.spare.push(event);
     }
 
-    /// Whoever asks for the last signal from now on asks for all that is enqueued by now.
+    /// Moves the last signal after all work that is enqueued now.
     pub(crate) fn mark_again(&mut self) -> Result<(), CudaError> {
         if self.signalled == 0 {
             return Ok(());
@@ -102,7 +102,7 @@ impl Queued {
         Ok(())
     }
 
-    /// Ends a capture: its events are of no more use.
+    /// Ends a capture: its events are no longer needed.
     pub(crate) fn forget_captured(&mut self) {
         self.spare.extend(self.captured.drain(..).map(|mark| mark.event));
     }
@@ -118,7 +118,7 @@ impl Queued {
         Ok(self.signalled)
     }
 
-    /// Frees the events of signals that are reached. Blocks where too many are not.
+    /// Frees the events of signals that are reached. Blocks if too many are not reached.
     fn recycle(&mut self) -> Result<(), CudaError> {
         if self.marks.len() >= MOST_MARKS
             && let Some(oldest) = self.marks.front()
@@ -134,7 +134,7 @@ impl Queued {
         Ok(())
     }
 
-    /// Notes that a signal is reached.
+    /// Records that a signal is reached.
     fn reach(&mut self, value: u64) {
         self.reached = self.reached.max(value);
         while self.marks.front().is_some_and(|mark| mark.value <= value) {
@@ -142,8 +142,7 @@ impl Queued {
         }
     }
 
-    /// The event that tells whether a signal is reached; none if it is.
-    /// O(log signals).
+    /// The event that tells whether a signal is reached. `None` if it is reached. O(log signals).
     fn event(&self, value: u64) -> Option<&Event> {
         if value <= self.reached {
             return None;
@@ -153,7 +152,7 @@ impl Queued {
         marks.get(first).map(|mark| &mark.event)
     }
 
-    /// Whether a signal is one of the capture that is under way.
+    /// Whether a signal belongs to the current capture.
     fn is_captured(&self, value: u64) -> bool {
         self.captured.front().is_some_and(|first| first.value <= value)
     }
@@ -177,7 +176,7 @@ impl Queued {
 }
 
 impl CudaDevice {
-    /// What a stream does next follows all that another has.
+    /// Makes later work of a stream wait for all work of another stream.
     pub(crate) fn follow(&mut self, stream: Stream, other: Stream) -> Result<(), CudaError> {
         let event = self.queued[other as usize].record()?;
         let waits = self.queued[stream as usize].wait(&event);
@@ -193,7 +192,7 @@ impl CudaDevice {
         reached
     }
 
-    /// Fails for points that nothing has signalled.
+    /// Fails for a point that has not been signalled.
     fn check_signalled(&self, point: Point) -> Result<(), CudaError> {
         if point.value > self.queued[point.stream as usize].signalled {
             return Err(Refused::Unsignalled(point).into());
@@ -201,7 +200,7 @@ impl CudaDevice {
         Ok(())
     }
 
-    /// Fails for points that the host cannot ask for.
+    /// Fails for a point for which the host cannot ask.
     fn check_asked(&self, point: Point) -> Result<(), CudaError> {
         self.check_signalled(point)?;
         if self.queued[point.stream as usize].is_captured(point.value) {
@@ -220,7 +219,7 @@ impl Streams for CudaDevice {
         self.check_signalled(point)?;
         self.check_host_ops()?;
         let of = &self.queued[point.stream as usize];
-        // A stream runs in its own order, and a graph after all that came before it.
+        // A stream runs in its own order, and a graph runs after all work before it.
         if point.stream == stream
             || self.captured_from.is_some_and(|from| point.value <= from[point.stream as usize])
         {

@@ -1,28 +1,28 @@
-//! Times of the device.
+//! Times on the device.
 
 use crate::CudaDevice;
 use crate::driver::Event;
 use crate::error::CudaError;
 use planner_core::Stream;
 
-/// A point of a stream, with the device's time there.
+/// A point of a stream with the device's time at this point.
 #[derive(Debug)]
 pub struct Timestamp(Event);
 
 impl Timestamp {
-    /// Whether the stream has got there.
+    /// Whether the stream has reached the point.
     ///
     /// # Errors
-    /// Those of the driver.
+    /// The errors of the driver.
     pub fn is_reached(&self) -> Result<bool, CudaError> {
         self.0.is_reached()
     }
 
-    /// The time from here to another point of the same device, in nanoseconds, to half a
+    /// The time from this point to another point of the same device, in nanoseconds, to half a
     /// microsecond. Blocks until both are reached.
     ///
     /// # Errors
-    /// Those of the driver.
+    /// The errors of the driver.
     pub fn ns_until(&self, end: &Self) -> Result<f64, CudaError> {
         self.0.synchronize()?;
         end.0.synchronize()?;
@@ -31,10 +31,10 @@ impl Timestamp {
 }
 
 impl CudaDevice {
-    /// Takes the time once a stream has done all that is enqueued there now. Not for captures.
+    /// Records the time at which a stream has done all work that is enqueued now. Not for captures.
     ///
     /// # Errors
-    /// Those of the driver.
+    /// The errors of the driver.
     pub fn timestamp(&self, stream: Stream) -> Result<Timestamp, CudaError> {
         let stream = self.queued[stream as usize].stream();
         let event = Event::timed(stream.context())?;

@@ -12,7 +12,7 @@ use std::ops::Range;
 #[derive(Debug)]
 pub(crate) struct HostBlock {
     bytes: u64,
-    /// None for a block without bytes.
+    /// `None` for a block without bytes.
     pinned: Option<Pinned>,
 }
 
@@ -30,7 +30,7 @@ impl HostBlock {
         self.bytes
     }
 
-    /// What holds some of its bytes, if there are any and it has them.
+    /// The memory of a range, which must lie in the block. `None` for a block without bytes.
     fn check(&self, range: HostRange) -> Result<Option<&Pinned>, Refused> {
         match range.offset_bytes.checked_add(range.bytes) {
             Some(end) if end <= self.bytes => Ok(self.pinned.as_ref()),
@@ -40,22 +40,22 @@ impl HostBlock {
 }
 
 impl CudaDevice {
-    /// The host memory behind a range, if it has bytes.
+    /// The host memory behind a range. `None` for a block without bytes.
     fn pinned(&self, range: HostRange) -> Result<Option<&Pinned>, Refused> {
         self.host.as_ref().ok_or(Refused::NoHostRange(range))?.check(range)
     }
 
-    /// The address of bytes of the host block, for kernels that fill inputs.
+    /// The address of a range of the host block, for kernels that fill inputs.
     ///
     /// # Errors
-    /// Bytes outside the block.
+    /// The range is outside the block.
     pub fn host_address(&self, range: HostRange) -> Result<u64, CudaError> {
         let HostRange { offset_bytes, bytes } = range;
         let pinned = self.pinned(range)?.ok_or(Refused::NoHostRange(range))?;
         Ok(pinned.address(&(offset_bytes..offset_bytes + bytes)))
     }
 
-    /// The host's end of a copy whose device's end is mapped.
+    /// The memory on the host for a copy. Checks that the range on the device is mapped.
     fn checked_copy(
         &self,
         host: HostRange,

@@ -1,13 +1,13 @@
-//! The errors of a device of host memory.
+//! The errors of a device made of host memory.
 
 use backend_checks::{HostFailure, Refused};
 use planner_core::backend::{BackendError, ErrorIds, ErrorKind};
 use std::fmt;
 
-/// What can go wrong on a device of host memory.
+/// What can go wrong on a device made of host memory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum HostError {
-    /// More chunks are wanted than the device holds.
+    /// The caller wants more chunks than the device holds.
     OutOfDeviceMemory,
     /// The host has too little memory for the host block.
     OutOfHostMemory {
@@ -16,7 +16,7 @@ pub enum HostError {
     },
     /// No virtual addresses are left.
     AddressSpace,
-    /// Chunks of this size cannot be mapped.
+    /// A chunk is not a whole number of pages, so it cannot be mapped.
     ChunkBytes {
         /// The size of a chunk.
         chunk_bytes: u64,
@@ -27,19 +27,19 @@ pub enum HostError {
     Mappings,
     /// The system refuses a call.
     System {
-        /// What was asked for.
+        /// The name of the call.
         call: &'static str,
-        /// The system's code.
+        /// The system's error code.
         code: i32,
     },
-    /// Values have another size than their range.
+    /// Values and their range differ in size.
     Size {
         /// The size of the range.
         range_bytes: u64,
         /// The size of the values.
         value_bytes: u64,
     },
-    /// The embedder's kernels failed; they know why.
+    /// The embedder's kernels failed. The embedder knows why.
     Kernels,
     /// An op failed on the host.
     HostOp(HostFailure),
@@ -52,11 +52,11 @@ impl fmt::Display for HostError {
         match self {
             Self::OutOfDeviceMemory => f.write_str("the device has too little memory"),
             Self::OutOfHostMemory { bytes } => {
-                write!(f, "the host has no {bytes} bytes for the host block")
+                write!(f, "the host has no {bytes} bytes left for the host block")
             }
             Self::AddressSpace => f.write_str("no addresses are left"),
             Self::ChunkBytes { chunk_bytes, page_bytes } => {
-                write!(f, "a chunk of {chunk_bytes} bytes is not whole pages of {page_bytes} bytes")
+                write!(f, "a chunk of {chunk_bytes} bytes is not a whole number of pages of {page_bytes} bytes")
             }
             Self::Mappings => f.write_str(
                 "the process has as many mappings as the system allows (vm.max_map_count): each run of \

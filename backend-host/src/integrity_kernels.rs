@@ -1,4 +1,4 @@
-//! Kernels in which every wrong byte shows, and the device as the conformance suite takes it.
+//! Kernels whose results show every wrong byte, and the device that the conformance suite tests.
 
 #[cfg(target_os = "linux")]
 use crate::MappedDevice;
@@ -17,11 +17,11 @@ use planner_core::{Graph, Machine, MachineParameters, OpId};
 #[derive(Clone, Copy, Debug)]
 pub struct IntegrityKernels<'g> {
     graph: Graph<'g>,
-    /// The op that fails on the host, and the iteration.
+    /// The op that fails on the host, and the iteration in which it fails.
     failing: Option<(OpId, u64)>,
 }
 
-/// Implements the kernels for a device with `read` and `write`.
+/// Implements the kernels for a device that has `read` and `write`.
 macro_rules! kernels {
     ($device:ty) => {
         impl Kernels<$device> for IntegrityKernels<'_> {

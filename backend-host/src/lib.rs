@@ -1,11 +1,11 @@
-//! The smallest backend: a device made of host memory, as an example for other authors.
+//! The smallest backend: a device made of host memory, as an example for authors of backends.
 //!
-//! All work is done when it is enqueued, in that order. So whatever a wait might wait for has
-//! been done, and streams are numbers. `docs/backends.md` explains the traits, and `templates/backend` is a
-//! backend to begin with, which has threads.
+//! A call that enqueues work also does the work, so every wait is satisfied before it is enqueued,
+//! and a stream is only a number. `docs/backends.md` explains the traits. `templates/backend` is a
+//! backend with threads from which an author can start.
 //!
 //! An embedder's kernels read and write device memory by [`HostDevice::read`] and
-//! [`HostDevice::write`]. These add an input to a sum:
+//! [`HostDevice::write`]. These kernels add an input to a sum:
 //!
 //! ```
 //! use backend_host::{HostDevice, HostError};
@@ -72,12 +72,13 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! Ops that run on the host do so on the calling thread, like everything else.
+//! Ops on the host also run on the calling thread.
 //!
-//! [`MappedDevice`] is for kernels that work on memory: its addresses are those of the process, and
-//! copies and ops on the host run while kernels do.
-//! Its memory is one file of pages (`mapped::memory`), with a thread for each direction and one for ops on the
-//! host (`mapped::worker`); `mapped::limit` knows how many mappings a process may have. It is for Linux alone.
+//! [`MappedDevice`] is for kernels that work on memory directly: its addresses are addresses of the
+//! process, and copies and ops on the host run at the same time as kernels. Its memory is one file
+//! of pages (`mapped::memory`). It has one thread for each copy direction and one for ops on the
+//! host (`mapped::worker`), and `mapped::limit` counts the mappings that the process may still
+//! have. It exists only on Linux.
 
 mod error;
 mod integrity_kernels;
@@ -113,10 +114,10 @@ pub struct HostDevice {
 }
 
 impl HostDevice {
-    /// A device of this many bytes, which are allocated when its chunks are created.
+    /// Makes a device of `device_bytes` bytes. They are allocated when the chunks are created.
     ///
     /// # Panics
-    /// Chunks without bytes.
+    /// If a chunk has no bytes.
     #[must_use]
     pub fn new(chunk_bytes: u64, device_bytes: u64) -> Self {
         assert!(chunk_bytes > 0, "a chunk has bytes");
@@ -130,7 +131,7 @@ impl HostDevice {
     /// Reads values from device memory, for kernels.
     ///
     /// # Errors
-    /// A range that is not all mapped, or has another size than the values.
+    /// The range is not completely mapped, or differs in size from the values.
     pub fn read<T: Pod>(&self, from: DeviceRange, into: &mut [T]) -> Result<(), HostError> {
         check_size(from, into)?;
         Ok(self.pages.read(from.address, bytemuck::cast_slice_mut(into))?)
@@ -139,7 +140,8 @@ impl HostDevice {
     /// Writes values to device memory, for kernels.
     ///
     /// # Errors
-    /// A range that is not all mapped, or has another size than the values; then nothing is written.
+    /// The range is not completely mapped, or differs in size from the values. Then nothing is
+    /// written.
     pub fn write<T: NoUninit>(&mut self, to: DeviceRange, values: &[T]) -> Result<(), HostError> {
         check_size(to, values)?;
         Ok(self.pages.write(to.address, bytemuck::cast_slice(values))?)

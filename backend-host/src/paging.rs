@@ -1,10 +1,10 @@
-//! Chunks and addresses: a mapping is an entry of a table.
+//! Chunks and addresses: a mapping is an entry in a table.
 
 use crate::{HostDevice, HostError};
 use backend_checks::{AddressMap, Refused};
 use planner_core::backend::{Chunks, DeviceAddress, Paging};
 
-/// The device's memory, and where it is mapped.
+/// The device's memory, and the addresses at which it is mapped.
 #[derive(Debug)]
 pub(crate) struct Pages {
     device_bytes: u64,
@@ -16,7 +16,7 @@ pub(crate) struct Pages {
 impl Pages {
     pub(crate) fn new(chunk_bytes: u64, device_bytes: u64) -> Self {
         let addresses = AddressMap::new(chunk_bytes);
-        // Address 0 is left out.
+        // Address 0 stays free.
         Self { device_bytes, memory: Vec::new(), next_free: chunk_bytes, addresses }
     }
 
@@ -58,7 +58,7 @@ impl Paging for HostDevice {
         let at = self.pages.next_free;
         let bytes = self.pages.addresses.bytes(chunks).ok_or(HostError::AddressSpace)?;
         let end = at.checked_add(bytes).ok_or(HostError::AddressSpace)?;
-        // A chunk is left out after each range.
+        // One chunk stays free after each range, so that no two ranges touch.
         let next_free = end.checked_add(self.chunk_bytes()).ok_or(HostError::AddressSpace)?;
         self.pages.next_free = next_free;
         self.pages.addresses.reserve(DeviceAddress(at), bytes, ());

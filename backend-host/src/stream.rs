@@ -1,4 +1,4 @@
-//! Streams: all work ends before the call that enqueues it returns.
+//! Streams: a call that enqueues work returns after the work has ended.
 
 use crate::{HostDevice, HostError};
 use backend_checks::Refused;

@@ -5,7 +5,7 @@ use backend_checks::Refused;
 use planner_core::backend::{DeviceAddress, HostRange, Transfers};
 
 impl HostDevice {
-    /// Bytes of the host block.
+    /// The bytes of a range of the host block.
     fn block(&mut self, range: HostRange) -> Result<&mut [u8], Refused> {
         let none = Refused::NoHostRange(range);
         let end = range.offset_bytes.checked_add(range.bytes).ok_or(none)?;

@@ -1,4 +1,4 @@
-//! Host memory is held to the suite like any other device.
+//! The device of host memory passes the conformance suite like any other device.
 
 use backend_host::Host;
 use std::process::ExitCode;

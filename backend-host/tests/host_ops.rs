@@ -1,4 +1,4 @@
-//! Ops on the host run on a thread of their own, in order, and their failure ends the run.
+//! Ops on the host run on their own thread, in order, and a failure of one ends the run.
 #![cfg(target_os = "linux")]
 #![allow(clippy::unwrap_used, reason = "what fails here fails the test")]
 
@@ -13,7 +13,7 @@ use std::time::Duration;
 
 const BYTES: u64 = 64;
 
-/// A device with a block of four ranges, and one chunk.
+/// A device with one chunk, and a host block of four ranges.
 fn device() -> (MappedDevice, DeviceAddress) {
     let mut device = MappedDevice::new(4096, 4096).unwrap();
     device.create_host(4 * BYTES).unwrap();
@@ -83,7 +83,7 @@ fn a_failure_ends_all_that_follows() {
     let (ran, has_run) = mpsc::channel();
     launch(&mut device, 6, move |_| ran.send(()).map_err(|_| "nobody listens")).unwrap();
     let failed = device.signal(Stream::Host).unwrap();
-    // It must neither be copied nor wait forever.
+    // After the failure, the bytes must not be copied, and the wait must not block forever.
     device.wait(Stream::Download, failed).unwrap();
     device.download(at, range(1)).unwrap();
     go.send(()).unwrap();
@@ -96,7 +96,7 @@ fn a_failure_ends_all_that_follows() {
     assert_eq!(device.reached(failed).unwrap_err(), error);
     assert_eq!(launch(&mut device, 7, |_| Ok(())).unwrap_err(), error);
     assert_eq!(device.upload(range(0), at).unwrap_err(), error);
-    // What would follow has had time.
+    // Work that wrongly runs after the failure would have run by now.
     thread::sleep(Duration::from_millis(50));
     assert_eq!(has_run.try_iter().count(), 0);
     assert_eq!(found(&mut device, range(1)), 1);

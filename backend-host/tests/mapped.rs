@@ -1,4 +1,5 @@
-//! Mapped host memory, with a thread for each direction, is held to the suite like any other device.
+//! The mapped device, with a thread for each direction, passes the conformance suite like any other
+//! device.
 
 #[cfg(target_os = "linux")]
 fn main() -> std::process::ExitCode {

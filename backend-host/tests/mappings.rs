@@ -1,4 +1,5 @@
-//! A process has only so many mappings. The test takes them all, so it has a process of its own.
+//! The mappings of a process are limited. The test takes all of them, so it runs in its own
+//! process.
 #![cfg(target_os = "linux")]
 #![allow(clippy::unwrap_used, reason = "what fails here fails the test")]
 
@@ -13,7 +14,7 @@ fn an_error_says_that_larger_chunks_take_fewer_mappings() {
     let mut device = MappedDevice::new(chunk_bytes, chunk_bytes).unwrap();
     device.create(1).unwrap();
     let at = device.reserve(limit).unwrap();
-    // The same chunk side by side takes a mapping each.
+    // The chunk is mapped again next to itself, so each mapping counts on its own.
     let map = |chunk: u64| {
         let at = DeviceAddress(at.0 + chunk * chunk_bytes);
         device.map(at, Chunks { first: 0, count: 1 })

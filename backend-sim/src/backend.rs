@@ -1,16 +1,16 @@
-//! The simulated device as integrity kernels and the conformance suite take it.
+//! The simulated device as integrity kernels and the conformance suite use it.
 
 use crate::{SimDevice, SimError, SimKernels};
 use integrity::{Backend, Found};
 use planner_core::{Graph, Machine, MachineParameters, OpId};
 
-/// Simulated devices with real bytes, which take as much memory as is written to them.
+/// Opens simulated devices with real bytes, which take only as much memory as is written to them.
 #[derive(Clone, Copy, Debug)]
 pub struct Sim {
-    /// What is simulated.
+    /// The machine to simulate.
     pub machine: Machine,
-    /// In how many orders checks run. The first is the order of submission, all others are
-    /// drawn at random.
+    /// The number of orders in which each check runs. The first order is the order of submission.
+    /// All others are drawn at random.
     pub orders: u64,
     /// Whether devices are [forgiving](SimDevice::forgiving).
     pub is_forgiving: bool,

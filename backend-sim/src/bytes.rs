@@ -1,4 +1,4 @@
-//! Real bytes, on the device (by physical address) and on the host.
+//! Real bytes on the device, by physical address, and on the host.
 
 use crate::contents::{Change, Effect, Memory, Segment};
 use crate::sparse::Sparse;
@@ -44,7 +44,7 @@ impl Bytes {
         bytes
     }
 
-    /// Lets a segment hold the bytes at the start of another memory.
+    /// Sets a segment to the bytes at the start of another memory.
     pub(crate) fn set(&mut self, to: Segment, new: &Sparse) {
         let memory = self.memory_mut(to.memory);
         memory.forget(to.start, to.bytes);
@@ -66,14 +66,14 @@ impl Bytes {
         gathered
     }
 
-    /// The same, all of them.
+    /// The bytes of some segments in one array, one segment after the other.
     pub(crate) fn gather_all(&self, from: &[Segment]) -> Vec<u8> {
         let mut bytes = vec![0; length(from) as usize];
         self.gather(from).read(0, &mut bytes);
         bytes
     }
 
-    /// What it does to write bytes to segments, one after the other.
+    /// The effects of writing bytes to segments, one segment after the other.
     pub(crate) fn write(to: &[Segment], bytes: &Sparse) -> Vec<Effect> {
         let mut effects = Vec::new();
         let mut position = 0;
@@ -86,7 +86,7 @@ impl Bytes {
         effects
     }
 
-    /// What it does to fill segments with the bytes of a value.
+    /// The effects of filling segments with the bytes of a value.
     pub(crate) fn write_value(to: &[Segment], value: Value) -> Vec<Effect> {
         let mut bytes = vec![0; length(to) as usize];
         value.fill(0, &mut bytes);

@@ -1,24 +1,25 @@
-//! Virtual time: when each piece of work ends on a machine of given speeds.
+//! Virtual time: when each piece of work ends on a machine with given speeds.
 
 use planner_core::machine::Direction;
 use planner_core::{Machine, PerStream, Stream};
 
-/// One stream's time.
+/// The time of one stream.
 #[derive(Clone, Debug, Default)]
 struct Lane {
     /// When the next work may start.
     free_ns: u64,
-    /// Bytes submitted since the last signal: one step, however many copies it takes.
+    /// Bytes submitted since the last signal. They count as one step, whatever the number of
+    /// copies.
     step_bytes: u64,
     /// Time spent in work so far.
     busy_ns: u64,
-    /// When the work since the last signal starts, where there is any.
+    /// When the first work since the last signal starts. `None` if there is no such work.
     work_start_ns: Option<u64>,
     /// When the work before each signal starts, and when the signal is reached.
     steps_ns: Vec<[u64; 2]>,
 }
 
-/// The time of the host's calling thread and of the streams. All sums saturate.
+/// The time of the calling thread on the host and of the streams. All sums saturate.
 #[derive(Clone, Debug)]
 pub(crate) struct Clock {
     machine: Machine,
@@ -42,12 +43,12 @@ impl Clock {
         self.lanes[stream].busy_ns
     }
 
-    /// The host is busy for a while.
+    /// Lets the host be busy for a while.
     pub(crate) fn spend_ns(&mut self, ns: u64) {
         self.host_ns = self.host_ns.saturating_add(ns);
     }
 
-    /// The host blocks.
+    /// Blocks the host until a time.
     pub(crate) fn block_until_ns(&mut self, ns: u64) {
         self.host_ns = self.host_ns.max(ns);
     }
@@ -63,20 +64,21 @@ impl Clock {
         &self.lanes[stream].steps_ns
     }
 
-    /// What is submitted next starts no earlier.
+    /// Lets work that is submitted later start no earlier than a time.
     pub(crate) fn wait_until_ns(&mut self, stream: Stream, ns: u64) {
         let lane = &mut self.lanes[stream];
         lane.free_ns = lane.free_ns.max(ns);
     }
 
-    /// Submits a copy; its time passes at the signal.
+    /// Submits a copy. Its time passes at the next signal.
     pub(crate) fn copy(&mut self, stream: Stream, bytes: u64) {
         self.wait_until_ns(stream, self.host_ns);
         let lane = &mut self.lanes[stream];
         lane.step_bytes = lane.step_bytes.saturating_add(bytes);
     }
 
-    /// Submits an op of an iteration, counted from 1, on the device or on the host.
+    /// Submits an op of an iteration, counted from 1. `stream` says whether it runs on the device
+    /// or the host.
     pub(crate) fn op(&mut self, stream: Stream, time_ns: u64, iteration: u64) {
         self.wait_until_ns(stream, self.host_ns);
         self.work(stream, time_ns);

@@ -1,4 +1,4 @@
-//! What memories hold: the shadow of what they should, or real bytes.
+//! The contents of both memories: the shadow of what every byte should hold, or real bytes.
 
 use crate::bytes::Bytes;
 use crate::error::SimError;
@@ -31,7 +31,7 @@ impl Segment {
     }
 }
 
-/// A change of what bytes hold.
+/// A change of the contents of some bytes.
 #[derive(Clone, Debug)]
 pub(crate) struct Effect {
     pub(crate) to: Segment,
@@ -40,12 +40,12 @@ pub(crate) struct Effect {
 
 #[derive(Clone, Debug)]
 pub(crate) enum Change {
-    /// In the shadow; no content is garbage.
+    /// Content of the shadow. `None` stands for garbage.
     Content(Option<Content>),
     Bytes(Sparse),
 }
 
-/// What an op is about to read.
+/// A read that an op is about to do.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Read {
     pub(crate) work: Point,
@@ -75,7 +75,7 @@ impl Contents {
         }
     }
 
-    /// Puts a tensor's value into a range on the host.
+    /// Writes a tensor's value into a range on the host.
     pub(crate) fn write_host(&mut self, to: HostRange, tensor: TensorId, value: Value) {
         for effect in self.write(&[Segment::of_host(to)], tensor, value) {
             self.apply(effect);
@@ -90,7 +90,7 @@ impl Contents {
         }
     }
 
-    /// Leaves garbage.
+    /// Fills a segment with garbage.
     pub(crate) fn spoil(&mut self, to: Segment) {
         match self {
             Self::Shadow(shadow) => shadow.set(to, None),
@@ -98,7 +98,7 @@ impl Contents {
         }
     }
 
-    /// What a copy does.
+    /// The effects of a copy.
     pub(crate) fn copy(&self, from: &[Segment], to: &[Segment]) -> Vec<Effect> {
         match self {
             Self::Shadow(shadow) => shadow.copy(from, to),
@@ -106,7 +106,7 @@ impl Contents {
         }
     }
 
-    /// What it does to write a tensor.
+    /// The effects of writing a tensor.
     pub(crate) fn write(&self, to: &[Segment], tensor: TensorId, value: Value) -> Vec<Effect> {
         match self {
             Self::Shadow(_) => Shadow::write(to, Some(Content { tensor, offset_bytes: 0, value })),
@@ -114,7 +114,7 @@ impl Contents {
         }
     }
 
-    /// What it does to use a workspace.
+    /// The effects of using a workspace.
     pub(crate) fn waste(&self, to: &[Segment], value: Value) -> Vec<Effect> {
         match self {
             Self::Shadow(_) => Shadow::write(to, None),
@@ -122,7 +122,7 @@ impl Contents {
         }
     }
 
-    /// What an op reads.
+    /// The value that an op reads.
     pub(crate) fn read(&self, from: &[Segment], read: Read) -> Result<Reading, SimError> {
         match self {
             Self::Shadow(shadow) => shadow.read(from, read).map(Reading::exact),
@@ -130,7 +130,7 @@ impl Contents {
         }
     }
 
-    /// What is in a tensor's host copy.
+    /// The value of a tensor's host copy.
     pub(crate) fn read_host(&self, from: HostRange, tensor: TensorId) -> Result<Reading, SimError> {
         match self {
             Self::Shadow(shadow) => shadow.read_host(from, tensor).map(Reading::exact),

@@ -5,26 +5,26 @@ use planner_core::backend::{BackendError, DeviceAddress, ErrorIds, ErrorKind, Ho
 use planner_core::{OpId, Stream, TensorId};
 use std::fmt;
 
-/// An error of the simulated device. Work is named by the point that its stream reaches
-/// when it has ended. Once work has failed, every later call reports the same error.
+/// An error of the simulated device. A piece of work is named by the point that its stream reaches
+/// when the work has ended. Once work has failed, every later call reports the same error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum SimError {
-    /// More chunks are wanted than the device holds.
+    /// The caller wants more chunks than the device holds.
     OutOfDeviceMemory {
         /// Chunks wanted.
         chunks: u64,
         /// Size of the device.
         device_bytes: u64,
     },
-    /// An allocation that would fit is refused: a [fault](crate::Fault::Allocations).
+    /// The device refuses an allocation that would fit: a [fault](crate::Fault::Allocations).
     AllocationFailed {
-        /// Whether it was to be on the host.
+        /// The allocation is on the host, not on the device.
         on_host: bool,
     },
-    /// A copy failed, and left garbage: a [fault](crate::Fault::Copies).
+    /// A copy failed and left garbage: a [fault](crate::Fault::Copies).
     CopyFailed(Point),
-    /// An op failed on the host, and left garbage: see
+    /// An op failed on the host and left garbage: see
     /// [`SimKernels::fail_on_host`](crate::SimKernels::fail_on_host).
     HostOpFailed {
         /// The op.
@@ -41,18 +41,18 @@ pub enum SimError {
     },
     /// The arguments of the call are wrong.
     Refused(Refused),
-    /// Memory to unmap is used by work that has not ended.
+    /// The range to unmap is used by work that has not ended.
     UnmappedInUse {
         /// Start of the range to unmap.
         at: DeviceAddress,
         /// The work.
         work: Point,
     },
-    /// The device has no real bytes to look at.
+    /// The device has no real bytes to read or write.
     NoBytes,
-    /// The host writes where work still reads or writes.
+    /// The host writes bytes that enqueued work reads or writes.
     HostInUse {
-        /// Where it writes.
+        /// The range that the host writes.
         range: HostRange,
         /// The work.
         work: Point,
@@ -61,10 +61,10 @@ pub enum SimError {
     Unmapped {
         /// The work.
         work: Point,
-        /// The range it touches.
+        /// The address of the range that the work touches.
         at: DeviceAddress,
     },
-    /// A byte that an op reads does not hold that byte of that tensor.
+    /// A byte that an op reads does not hold the byte of the tensor at that offset.
     WrongContent {
         /// The work.
         work: Point,
@@ -75,7 +75,7 @@ pub enum SimError {
         /// The byte within the tensor.
         offset_bytes: u64,
     },
-    /// A byte that an op reads is of another version of the tensor than the first byte.
+    /// A byte that an op reads has another version of the tensor than the first byte.
     MixedVersions {
         /// The work.
         work: Point,
@@ -86,16 +86,16 @@ pub enum SimError {
         /// The byte within the tensor.
         offset_bytes: u64,
     },
-    /// Two works that overlap in time touch the same bytes, and at least one writes them;
-    /// or two operands of one launch do (then both are the same).
+    /// Two works that overlap in time touch the same bytes, and at least one writes them. Or two
+    /// operands of one launch share bytes, and then both works are the same.
     Race {
         /// The work that started later.
         work: Point,
         /// The work that has not ended.
         other: Point,
     },
-    /// A byte of a tensor's host copy does not hold that byte of the tensor, or is of another
-    /// version than the first byte.
+    /// A byte of a tensor's host copy does not hold the byte of the tensor at that offset, or has
+    /// another version than the first byte.
     HostCopy {
         /// The tensor.
         tensor: TensorId,
@@ -104,7 +104,7 @@ pub enum SimError {
     },
 }
 
-/// A point, as a person reads it.
+/// A point as text for people.
 struct Work(Point);
 
 impl fmt::Display for Work {
@@ -138,7 +138,7 @@ impl fmt::Display for SimError {
             }
             Self::Refused(refused) => refused.fmt(f),
             Self::UnmappedInUse { at, work } => {
-                write!(f, "{} still uses the memory to unmap at {:#x}", Work(work), at.0)
+                write!(f, "{} still uses the range to unmap at {:#x}", Work(work), at.0)
             }
             Self::HostInUse { range: HostRange { offset_bytes, bytes }, work } => write!(
                 f,
@@ -150,7 +150,7 @@ impl fmt::Display for SimError {
             Self::Unmapped { work, at } => {
                 write!(
                     f,
-                    "{} touches the range at {:#x}, which is not all mapped",
+                    "{} touches the range at {:#x}, which is not completely mapped",
                     Work(work),
                     at.0
                 )
@@ -206,7 +206,7 @@ impl BackendError for SimError {
             }
             Self::HostOpFailed { op, .. } => ErrorIds::of_op(op),
             Self::HostCopy { tensor, .. } => ErrorIds::of_tensor(tensor),
-            // The others name only addresses and chunks.
+            // The other errors name only addresses and chunks.
             _ => ErrorIds::default(),
         }
     }

@@ -1,14 +1,14 @@
-//! A map from ranges to values, kept as extents so that its cost follows the number of
-//! pieces and not the number of bytes.
+//! A map from ranges to values. It stores extents, so that its cost follows the number of pieces
+//! and not the number of bytes.
 
 use std::collections::BTreeMap;
 
-/// A value that covers a range and may be cut anywhere.
+/// A value that covers a range and may be cut at any unit.
 pub(crate) trait Extent: Copy {
-    /// The value of what remains when the first `length` units are cut off.
+    /// The value of the rest after the first `length` units are cut off.
     fn after(self, length: u64) -> Self;
 
-    /// Whether `next`, right after `length` units of this, continues it.
+    /// Whether `next` continues this value if it begins `length` units later.
     fn continues(self, length: u64, next: Self) -> bool;
 }
 
@@ -26,8 +26,8 @@ impl<T> Default for Extents<T> {
 }
 
 impl<T: Extent> Extents<T> {
-    /// The parts of `start..start + length` that have a value, in order, as start, length
-    /// and value.
+    /// The parts of `start..start + length` that have a value, in order. Each is a start, a length
+    /// and a value.
     pub(crate) fn over(
         &self,
         start: u64,
@@ -41,7 +41,7 @@ impl<T: Extent> Extents<T> {
         })
     }
 
-    /// Takes the values of the range away.
+    /// Removes the values of a range.
     pub(crate) fn remove(&mut self, start: u64, length: u64) {
         self.split(start);
         self.split(start + length);
@@ -50,7 +50,7 @@ impl<T: Extent> Extents<T> {
         }
     }
 
-    /// Gives the range a value, in place of what was there.
+    /// Gives a range a value and replaces earlier values there.
     pub(crate) fn insert(&mut self, start: u64, length: u64, value: T) {
         self.remove(start, length);
         let (mut start, mut length, mut value) = (start, length, value);

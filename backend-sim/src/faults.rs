@@ -1,20 +1,20 @@
-//! Faults that a real device has seldom, by seed.
+//! Faults that seldom occur on a real device, drawn from a seed.
 
 use crate::SimDevice;
 use crate::error::SimError;
 use crate::stream::Chance;
 
-/// What goes wrong, now and then.
+/// The kind of fault that occurs now and then.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Fault {
-    /// Chunks, the host block, addresses or a mapping are refused, one in sixteen.
+    /// One allocation in sixteen is refused: chunks, the host block, addresses or a mapping.
     Allocations,
-    /// One copy in sixteen fails when it takes effect, and leaves garbage where it copied to;
-    /// then the device reports nothing but that.
+    /// One copy in sixteen fails when it takes effect, and leaves garbage in its destination. From
+    /// then on the device reports only this failure.
     Copies,
     /// One copy in four takes up to sixteen times as long.
     Delays,
-    /// The device is lost, in the midst of anything.
+    /// The device is lost at a random moment.
     Loss,
 }
 
@@ -38,7 +38,7 @@ impl SimDevice {
         faults.is_some_and(|faults| faults.chance.below(one_in) == 0)
     }
 
-    /// Whether an allocation may go on.
+    /// Fails if a fault stops this allocation.
     pub(crate) fn check_allocation(&mut self, on_host: bool) -> Result<(), SimError> {
         if self.occurs(Fault::Allocations, 16) {
             return Err(SimError::AllocationFailed { on_host });
@@ -54,7 +54,7 @@ impl SimDevice {
         self.occurs(Fault::Loss, 128)
     }
 
-    /// How many times longer than usual the next copy takes.
+    /// The delay of the next copy, as a multiple of its usual time.
     pub(crate) fn delay(&mut self) -> u64 {
         if !self.occurs(Fault::Delays, 4) {
             return 0;

@@ -10,14 +10,14 @@ use planner_core::backend::{
 };
 use planner_core::{Graph, HostLayout, Kind, OpId, Stream, TensorId};
 
-/// Kernels for every op of a graph: an op reads all bytes of what it reads, and the values
-/// that it writes follow from what it read and from nothing else.
+/// Kernels for every op of a graph. An op reads all bytes of its operands, and the values that it
+/// writes follow only from the bytes that it read.
 #[derive(Clone, Debug)]
 pub struct SimKernels<'g> {
     graph: Graph<'g>,
-    /// Where the host copy of each state lies, once they are filled.
+    /// The host copy of each state, once the states are filled.
     states: Vec<(TensorId, HostRange)>,
-    /// The op that fails on the host, and the iteration.
+    /// The op that fails on the host, and the iteration in which it fails.
     failing: Option<(OpId, u64)>,
 }
 
@@ -28,7 +28,7 @@ impl<'g> SimKernels<'g> {
         Self { graph, states: Vec::new(), failing: None }
     }
 
-    /// Lets an op fail when it runs on the host in an iteration.
+    /// Makes an op fail when it runs on the host in an iteration.
     pub const fn fail_on_host(&mut self, op: OpId, iteration: u64) {
         self.failing = Some((op, iteration));
     }
@@ -39,12 +39,12 @@ impl<'g> SimKernels<'g> {
         &self.graph
     }
 
-    /// One number for the values of all states, from their host copies on the device that they
-    /// were filled on. Two runs that computed the same have the same digest.
+    /// One number for the values of all states, read from their host copies on the device on which
+    /// they were filled. Two runs that computed the same values have the same digest.
     ///
     /// # Errors
-    /// [`SimError::HostCopy`] when a host copy is not one whole version of its state, and
-    /// failures of earlier work.
+    /// [`SimError::HostCopy`] if a host copy is not one complete version of its state, and failures
+    /// of earlier work.
     pub fn digest(&self, device: &SimDevice) -> Result<u64, SimError> {
         let values = self.states.iter().map(|&(state, slot)| device.read_value(slot, state));
         Ok(integrity::digest(values.collect::<Result<Vec<_>, _>>()?.into_iter()))
@@ -97,12 +97,12 @@ impl HostKernels<SimDevice> for SimKernels<'_> {
 }
 
 impl SimDevice {
-    /// Enqueues an op of a graph on the stream of the host. What it reads in the host block must hold
-    /// the right bytes of the right tensors, each of one version, when it begins.
+    /// Enqueues an op of a graph on the host stream. When it begins, the ranges that it reads must
+    /// hold the right bytes of the right tensors, each of one version.
     ///
     /// # Errors
-    /// Ranges that are not in the block or do not fit the op, an op without a time on the host, and
-    /// failures of earlier work.
+    /// A range is not in the block or does not fit the op, the op has no time on the host, or
+    /// earlier work has failed.
     pub fn launch_on_host(
         &mut self,
         graph: &Graph<'_>,
@@ -131,12 +131,12 @@ impl SimDevice {
         self.submit(Stream::Host, work)
     }
 
-    /// Enqueues an op of a graph on the compute stream. Its reads must hold the right bytes of
-    /// the right tensors, each of one version, when it begins; its workspace holds garbage
-    /// after it.
+    /// Enqueues an op of a graph on the compute stream. When it begins, the ranges that it reads
+    /// must hold the right bytes of the right tensors, each of one version. Its workspace holds
+    /// garbage after it.
     ///
     /// # Errors
-    /// Addresses that are not mapped or do not fit the op, and failures of earlier work.
+    /// An address is not mapped, a range does not fit the op, or earlier work has failed.
     pub fn launch(&mut self, graph: &Graph<'_>, launch: &Launch<'_>) -> Result<(), SimError> {
         self.check_failure()?;
         let op = launch.op;

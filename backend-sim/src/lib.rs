@@ -1,10 +1,10 @@
-//! A device that exists only on paper: virtual time, and memory that knows what every byte
+//! A device that is only simulated: it has virtual time, and memory that knows what every byte
 //! should hold.
 //!
-//! [`SimDevice`] implements the traits of [`planner_core::backend`]. It keeps the time of
-//! a machine of given speeds, and it finds the mistakes that a real device hides: a byte
-//! read before it arrived, a chunk with two owners, a range unmapped too early. With a
-//! seed, its streams run in an adversarial order; the same seed gives the same order.
+//! [`SimDevice`] implements the traits of [`planner_core::backend`]. It counts the time of a
+//! machine with given speeds, and it finds mistakes that a real device hides: an op reads a byte
+//! before it arrived, two tensors use one chunk, or a range is unmapped too early. With a seed, its
+//! streams run in an adversarial order. The same seed gives the same order.
 
 mod backend;
 mod bytes;
@@ -37,7 +37,7 @@ use planner_core::backend::ErrorType;
 use planner_core::{Machine, PerStream, Stream};
 use stream::{Chance, Queue};
 
-/// What a device has done so far, set-up included.
+/// What a device has done so far, including set-up.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
     /// Virtual ranges reserved.
@@ -46,7 +46,7 @@ pub struct Counters {
     pub map_calls: u64,
     /// Calls of `unmap`.
     pub unmap_calls: u64,
-    /// Chunks mapped by all of those calls together.
+    /// Chunks mapped by all calls of `map` together.
     pub chunks_mapped: u64,
     /// Time that the host has spent mapping and unmapping.
     pub mapping_ns: u64,
@@ -65,7 +65,7 @@ pub struct SimDevice {
     clock: Clock,
     /// The streams.
     queues: PerStream<Queue>,
-    /// Where the order of effects is drawn from; none for the order of submission.
+    /// Draws the order of effects. `None` for the order of submission.
     chance: Option<Chance>,
     space: AddressSpace,
     /// Size of the host block, once it is created.
@@ -74,7 +74,7 @@ pub struct SimDevice {
     counters: Counters,
     failure: Option<SimError>,
     faults: Option<Faults>,
-    /// Whether it lets pass what a real device does not notice.
+    /// Whether the device ignores mistakes that a real device does not notice.
     is_forgiving: bool,
 }
 
@@ -97,23 +97,23 @@ impl SimDevice {
         }
     }
 
-    /// A device on which work takes effect in an order drawn from `seed` among those that
-    /// the waits allow.
+    /// A device on which work takes effect in an order that is drawn from `seed` among all orders
+    /// that the waits allow.
     #[must_use]
     pub fn adversarial(machine: Machine, seed: u64) -> Self {
         let chance = Some(Chance::new(seed));
         Self { chance, ..Self::new(machine) }
     }
 
-    /// The same device with real bytes on it, for small work. It computes what any device
-    /// computes, also with wrong bytes, and does not say so.
+    /// The same device with real bytes, for small work. Like a real device, it also computes with
+    /// wrong bytes and reports no error.
     #[must_use]
     pub fn with_bytes(self) -> Self {
         Self { contents: Contents::Bytes(Bytes::default()), ..self }
     }
 
-    /// The same device, which lets pass what a real one does not notice: work that races, and
-    /// bytes and ranges that change while they are used.
+    /// The same device, but it ignores mistakes that a real device does not notice: work that
+    /// races, and bytes and ranges that change while work uses them.
     #[must_use]
     pub fn forgiving(self) -> Self {
         Self { is_forgiving: true, ..self }
@@ -131,8 +131,8 @@ impl SimDevice {
         &self.clock.iteration_ends_ns
     }
 
-    /// Time from one iteration to the next, on average over those after iteration `from`
-    /// up to iteration `to`, rounded down. None unless both have run and `from` is earlier.
+    /// The time from one iteration to the next, on average over the iterations after `from` and up
+    /// to `to`, rounded down. `None` unless both iterations have run and `from` is earlier.
     #[must_use]
     pub fn period_ns(&self, from: u64, to: u64) -> Option<u64> {
         let end_ns = |iteration: u64| {
@@ -149,19 +149,19 @@ impl SimDevice {
         self.clock.steps_ns(stream)
     }
 
-    /// Time that a stream has spent working.
+    /// Time that a stream has spent in work.
     #[must_use]
     pub fn busy_ns(&self, stream: Stream) -> u64 {
         self.clock.busy_ns(stream)
     }
 
-    /// The host's time.
+    /// The time of the host's calling thread.
     #[must_use]
     pub fn host_ns(&self) -> u64 {
         self.clock.host_ns()
     }
 
-    /// What was done so far.
+    /// What the device has done so far.
     #[must_use]
     pub const fn counters(&self) -> Counters {
         self.counters

@@ -9,7 +9,7 @@ use backend_checks::{AddressMap, Refused};
 use planner_core::backend::{Chunks, DeviceAddress, Paging};
 use std::ops::Range;
 
-/// How many mappings some chunks have.
+/// The number of mappings that each chunk of an extent has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Mappings(u32);
 
@@ -36,7 +36,7 @@ pub(crate) struct AddressSpace {
 impl AddressSpace {
     pub(crate) fn new(chunk_bytes: u64) -> Self {
         Self {
-            // Address 0 is left out, as on real devices.
+            // Address 0 stays free, as on real devices.
             next_free: chunk_bytes,
             addresses: AddressMap::new(chunk_bytes),
             mappings: Extents::default(),
@@ -49,7 +49,7 @@ impl AddressSpace {
         self.addresses.check_mapped(at, bytes).is_ok()
     }
 
-    /// The physical bytes behind a virtual range; none where a byte is not mapped.
+    /// The physical bytes behind a virtual range. `None` if a byte is not mapped.
     pub(crate) fn physical(&self, at: DeviceAddress, bytes: u64) -> Option<Vec<Segment>> {
         let segment = |Range { start, end }| {
             let memory = Memory::Device;
@@ -62,7 +62,7 @@ impl AddressSpace {
     fn reserve(&mut self, chunks: u64) -> Option<DeviceAddress> {
         let at = DeviceAddress(self.next_free);
         let bytes = chunks.checked_mul(self.addresses.chunk_bytes())?;
-        // A gap, so that running over the end of a range is an error.
+        // A gap follows each range, so that an access beyond the end of a range is an error.
         self.next_free = at.0.checked_add(bytes)?.checked_add(self.addresses.chunk_bytes())?;
         self.addresses.reserve(at, bytes, ());
         Some(at)
@@ -91,7 +91,7 @@ impl AddressSpace {
         Ok(())
     }
 
-    /// Some chunks lose one mapping each.
+    /// Removes one mapping from each of some chunks.
     fn release(&mut self, first: u64, count: u64) {
         let before: Vec<_> = self.mappings.over(first, count).collect();
         for (first, count, Mappings(mappings)) in before {
@@ -162,7 +162,7 @@ impl Paging for SimDevice {
 }
 
 impl SimDevice {
-    /// The host is busy with some chunks; what it submits next waits for it.
+    /// Lets the host be busy with some chunks. Work that it submits later starts after that.
     fn spend_mapping_ns(&mut self, ns_per_chunk: u64, chunks: u64) {
         let ns = ns_per_chunk.saturating_mul(chunks);
         self.clock.spend_ns(ns);

@@ -1,4 +1,4 @@
-//! What every byte holds, on the device (by physical address) and on the host.
+//! What every byte should hold, on the device (by physical address) and on the host.
 
 use crate::contents::{Change, Effect, Memory, Read, Segment};
 use crate::error::SimError;
@@ -7,7 +7,7 @@ use integrity::Value;
 use planner_core::TensorId;
 use planner_core::backend::HostRange;
 
-/// What some bytes hold: those of one version of a tensor, from an offset on. Bytes
+/// The content of some bytes: the bytes of one version of a tensor, from an offset on. Bytes
 /// without content hold garbage.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Content {
@@ -41,7 +41,7 @@ impl Shadow {
         }
     }
 
-    /// Lets bytes hold something; nothing is garbage.
+    /// Sets the content of bytes. `None` stands for garbage.
     pub(crate) fn set(&mut self, to: Segment, content: Option<Content>) {
         let Segment { memory, start, bytes } = to;
         let extents = match memory {
@@ -54,7 +54,7 @@ impl Shadow {
         }
     }
 
-    /// The contents of some segments, as those of one range that starts at 0.
+    /// The contents of some segments in one range that starts at 0, one segment after the other.
     fn gather(&self, from: &[Segment]) -> Extents<Content> {
         let mut gathered = Extents::default();
         let mut position = 0;
@@ -67,7 +67,7 @@ impl Shadow {
         gathered
     }
 
-    /// What a copy does.
+    /// The effects of a copy.
     pub(crate) fn copy(&self, from: &[Segment], to: &[Segment]) -> Vec<Effect> {
         let gathered = self.gather(from);
         let mut effects = Vec::new();
@@ -87,8 +87,8 @@ impl Shadow {
     /// The one value that all bytes of a tensor hold in some segments.
     ///
     /// # Errors
-    /// The first byte that holds something else, and whether it is at least a byte of the
-    /// same tensor at the same offset.
+    /// The first byte that holds something else, and whether it is a byte of the same tensor at the
+    /// same offset.
     pub(crate) fn whole(&self, from: &[Segment], tensor: TensorId) -> Result<Value, BadByte> {
         let bytes: u64 = from.iter().map(|segment| segment.bytes).sum();
         let mut value = None;
@@ -108,7 +108,7 @@ impl Shadow {
             .ok_or(BadByte { offset_bytes: next, is_other_version: false })
     }
 
-    /// What a write does.
+    /// The effects of a write.
     pub(crate) fn write(to: &[Segment], mut content: Option<Content>) -> Vec<Effect> {
         let mut effects = Vec::new();
         for &to in to {
@@ -137,7 +137,7 @@ impl Shadow {
     }
 }
 
-/// A byte that does not hold what it should.
+/// A byte with the wrong content.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct BadByte {
     offset_bytes: u64,

@@ -1,22 +1,22 @@
-//! Memory that takes no more than was written to it.
+//! Memory that takes only as much space as is written to it.
 
 use std::collections::BTreeMap;
 
-/// What memory holds that nobody has written.
+/// The value of all bytes that nobody has written.
 const JUNK: u8 = 0xa5;
 const PAGE_BYTES: u64 = 4096;
 
 type Page = [u8; PAGE_BYTES as usize];
 
-/// Bytes by address, without an end.
+/// Bytes by address, without a last address.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Sparse {
-    /// The pages that were written, by their numbers.
+    /// The pages that were written, by number.
     pages: BTreeMap<u64, Box<Page>>,
 }
 
-/// The parts of a range that lie in one page each: the page's number, where the part begins in it,
-/// where it begins in the range, and its length.
+/// The parts of a range that lie in one page each: the number of the page, where the part begins in
+/// the page and in the range, and its length.
 fn parts(start: u64, bytes: u64) -> impl Iterator<Item = (u64, usize, u64, usize)> {
     let mut done = 0;
     std::iter::from_fn(move || {
@@ -47,7 +47,7 @@ impl Sparse {
         }
     }
 
-    /// Takes over the bytes of a range that were written in another memory.
+    /// Copies the bytes of a range that were written in another memory.
     pub(crate) fn copy(&mut self, to: u64, other: &Self, from: u64, bytes: u64) {
         let end = from + bytes;
         for (&page, written) in other.pages.range(from / PAGE_BYTES..end.div_ceil(PAGE_BYTES)) {
@@ -60,7 +60,7 @@ impl Sparse {
         }
     }
 
-    /// Leaves junk.
+    /// Fills a range with junk.
     pub(crate) fn forget(&mut self, start: u64, bytes: u64) {
         let end = start + bytes;
         let pages = self.pages.range_mut(start / PAGE_BYTES..end.div_ceil(PAGE_BYTES));

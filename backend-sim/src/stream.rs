@@ -1,10 +1,9 @@
-//! The streams: queues whose heads take effect in some order that the waits allow.
+//! The streams: queues whose heads take effect in one of the orders that the waits allow.
 //!
-//! Without a seed everything takes effect when it is enqueued, which is one legal order.
-//! With a seed, effects are held back and applied in an order drawn at random: a stream is
-//! picked, and runs for a burst of random length, so that one stream may get far ahead of
-//! the others. Work takes effect in two events, its begin and its end, between which
-//! other streams may run.
+//! Without a seed, everything takes effect when it is enqueued, which is one legal order. With a
+//! seed, effects are held back and applied in an order that is drawn at random. A stream is picked
+//! and runs for a burst of random length, so that one stream may get far ahead of the others. Work
+//! takes effect in two events, its begin and its end, and other streams may run between them.
 
 use crate::SimDevice;
 use crate::error::SimError;
@@ -14,7 +13,7 @@ use planner_core::Stream;
 use planner_core::backend::{Point, Streams};
 use std::collections::VecDeque;
 
-/// What a stream does next.
+/// The next item of a stream.
 #[derive(Debug)]
 pub(crate) enum Item {
     Wait(Point),
@@ -27,14 +26,14 @@ pub(crate) enum Item {
 pub(crate) struct Queue {
     pub(crate) items: VecDeque<Item>,
     pub(crate) running: Option<Running>,
-    /// Signals enqueued.
+    /// The number of signals enqueued.
     signalled: u64,
-    /// Signals reached.
+    /// The number of signals reached.
     reached: u64,
 }
 
 impl Queue {
-    /// All work enqueued that has not ended.
+    /// All enqueued work that has not ended.
     pub(crate) fn pending(&self) -> impl Iterator<Item = (Point, &Work)> {
         let running = self.running.iter().map(|running| (running.point, &running.work));
         running.chain(self.items.iter().filter_map(|item| match item {
@@ -73,7 +72,7 @@ const fn scramble(word: u64) -> u64 {
 }
 
 impl SimDevice {
-    /// Enqueues work and, without a seed, lets it take effect.
+    /// Enqueues work. Without a seed, the work takes effect at once.
     pub(crate) fn submit(&mut self, stream: Stream, work: Work) -> Result<(), SimError> {
         let queue = &mut self.queues[stream];
         let point = Point { stream, value: queue.signalled + 1 };
@@ -86,7 +85,7 @@ impl SimDevice {
         self.settle(stream)
     }
 
-    /// Lets a stream run to its end, where no seed holds it back.
+    /// Runs a stream until it has nothing left to do, unless a seed holds it back.
     fn settle(&mut self, stream: Stream) -> Result<(), SimError> {
         if self.chance.is_none() {
             while self.step(stream)? {}
@@ -94,7 +93,7 @@ impl SimDevice {
         Ok(())
     }
 
-    /// Whether a point has been signalled, and so may be awaited.
+    /// Checks that a point has been signalled, so that work may wait for it.
     fn check_signalled(&self, point: Point) -> Result<(), SimError> {
         match self.failure {
             Some(failure) => Err(failure),
@@ -109,7 +108,7 @@ impl SimDevice {
         self.queues[point.stream].reached >= point.value
     }
 
-    /// One event of a stream. False where it has nothing to do, or waits.
+    /// Runs one event of a stream. Returns false if the stream has no work or waits.
     fn step(&mut self, stream: Stream) -> Result<bool, SimError> {
         let stepped = self.try_step(stream);
         if let Err(failure) = stepped {
@@ -148,7 +147,7 @@ impl SimDevice {
         Ok(true)
     }
 
-    /// Lets a stream run for a while.
+    /// Runs a stream for a while.
     fn run_some(&mut self, stream: Stream, chance: &mut Chance) -> Result<bool, SimError> {
         let most = 1 << chance.below(8);
         let mut stepped = false;
@@ -161,7 +160,7 @@ impl SimDevice {
         Ok(stepped)
     }
 
-    /// The stream at whose head the way to a point is blocked.
+    /// The stream whose head blocks the way to a point.
     fn blocker(&self, point: Point) -> Stream {
         let mut stream = point.stream;
         while let Queue { items, running: None, .. } = &self.queues[stream]
@@ -173,8 +172,8 @@ impl SimDevice {
         stream
     }
 
-    /// Lets the streams run until a point is reached: sometimes little more than what it
-    /// needs, sometimes whatever comes.
+    /// Runs the streams until a point is reached. Sometimes runs little more than the point needs,
+    /// and sometimes any stream.
     fn run_until(&mut self, point: Point, chance: &mut Chance) -> Result<(), SimError> {
         while !self.is_reached(point) {
             let stream = match chance.below(8) {
@@ -186,7 +185,7 @@ impl SimDevice {
         Ok(())
     }
 
-    /// Lets the device get ahead of the host, with a seed and now and then.
+    /// With a seed, sometimes lets the device get ahead of the host.
     fn drift(&mut self) -> Result<(), SimError> {
         let Some(mut chance) = self.chance else { return Ok(()) };
         if chance.below(4) == 0 {

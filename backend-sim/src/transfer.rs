@@ -1,4 +1,4 @@
-//! The host block, and copies, each enqueued on its stream.
+//! The host block and the copies, each enqueued on its stream.
 
 use crate::SimDevice;
 use crate::error::SimError;
@@ -10,11 +10,10 @@ use planner_core::backend::{DeviceAddress, HostRange, Transfers};
 use planner_core::{Stream, TensorId};
 
 impl SimDevice {
-    /// Writes a tensor's value into the host block, as [`Transfers::write_host`] writes its
-    /// bytes.
+    /// Writes a tensor's value into the host block, as [`Transfers::write_host`] writes bytes.
     ///
     /// # Errors
-    /// Bytes outside the block, [`SimError::HostInUse`], and failures of earlier work.
+    /// A range outside the block, [`SimError::HostInUse`], and failures of earlier work.
     pub fn write_value(
         &mut self,
         to: HostRange,
@@ -31,8 +30,8 @@ impl SimDevice {
     /// Reads a tensor's host copy.
     ///
     /// # Errors
-    /// Bytes outside the block, [`SimError::HostCopy`] where they are not one whole version of
-    /// the tensor, and failures of earlier work.
+    /// A range outside the block, [`SimError::HostCopy`] if the range is not one complete version
+    /// of the tensor, and failures of earlier work.
     pub fn read_value(&self, from: HostRange, tensor: TensorId) -> Result<Reading, SimError> {
         self.check_failure()?;
         self.check_host(from)?;
@@ -46,7 +45,7 @@ impl SimDevice {
         if is_inside { Ok(()) } else { Err(Refused::NoHostRange(range).into()) }
     }
 
-    /// Whether a copy, or an op on the host, can use this range.
+    /// Checks that a copy or an op on the host can use this range.
     pub(crate) fn check_copy(&self, range: HostRange) -> Result<(), SimError> {
         if range.bytes == 0 {
             return Err(Refused::NoHostRange(range).into());
@@ -54,7 +53,7 @@ impl SimDevice {
         self.check_host(range)
     }
 
-    /// Whether the host may write here now.
+    /// Checks that the host may write this range now.
     fn check_unused(&self, range: HostRange) -> Result<(), SimError> {
         let used = |host: HostRange| {
             let (start, end) = (host.offset_bytes, host.offset_bytes + host.bytes);
@@ -80,9 +79,9 @@ impl Transfers for SimDevice {
         Ok(())
     }
 
-    /// On a device [with real bytes](SimDevice::with_bytes); [`SimError::NoBytes`] on others,
-    /// which have [`write_value`](SimDevice::write_value). [`SimError::HostInUse`] where
-    /// enqueued work uses the bytes.
+    /// Works on a device [with real bytes](SimDevice::with_bytes). Other devices return
+    /// [`SimError::NoBytes`] and have [`write_value`](SimDevice::write_value) instead. Returns
+    /// [`SimError::HostInUse`] if enqueued work uses the bytes.
     fn write_host(&mut self, offset_bytes: u64, from: &[u8]) -> Result<(), SimError> {
         let range = HostRange { offset_bytes, bytes: from.len() as u64 };
         self.check_host(range)?;
@@ -91,8 +90,8 @@ impl Transfers for SimDevice {
         Ok(())
     }
 
-    /// On a device [with real bytes](SimDevice::with_bytes); [`SimError::NoBytes`] on others,
-    /// which have [`read_value`](SimDevice::read_value).
+    /// Works on a device [with real bytes](SimDevice::with_bytes). Other devices return
+    /// [`SimError::NoBytes`] and have [`read_value`](SimDevice::read_value) instead.
     fn read_host(&mut self, offset_bytes: u64, into: &mut [u8]) -> Result<(), SimError> {
         let range = HostRange { offset_bytes, bytes: into.len() as u64 };
         self.check_host(range)?;

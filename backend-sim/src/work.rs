@@ -1,4 +1,4 @@
-//! Work: what it touches, what it reads when it begins, and what it changes when it ends.
+//! Work: the bytes that it touches, that it reads when it begins, and that it changes when it ends.
 
 use crate::SimDevice;
 use crate::contents::{self, Effect, Memory, Segment};
@@ -9,9 +9,9 @@ use planner_core::OpId;
 use planner_core::backend::{DeviceAddress, HostRange, Point};
 use std::collections::BTreeMap;
 
-/// The number that stands for the workspace where others name a tensor.
+/// The operand number of a workspace.
 const WORKSPACE: u32 = u32::MAX;
-/// The number that stands for what a copy moves: its only operand.
+/// The operand number of the bytes that a copy moves, its only operand.
 const COPIED: u32 = 0;
 
 /// One piece of enqueued work.
@@ -35,7 +35,7 @@ pub(crate) enum Work {
     Host {
         op: OpId,
         passes: Passes,
-        /// The iteration in which it fails.
+        /// The iteration in which the op fails.
         fails_in: Option<u64>,
     },
 }
@@ -59,7 +59,7 @@ pub(crate) struct HostSpan {
     writes: bool,
 }
 
-/// How work that is under way uses some bytes.
+/// How running work uses some bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Use {
     operand: u32,
@@ -81,14 +81,15 @@ impl Extent for Use {
 pub(crate) struct Running {
     pub(crate) point: Point,
     pub(crate) work: Work,
-    /// Events for which it does not end.
+    /// Events that must pass before the work ends.
     pub(crate) delay: u64,
     uses: BTreeMap<Memory, Extents<Use>>,
     effects: Vec<Effect>,
 }
 
 impl Work {
-    /// The device ranges it touches: of a launch, first all reads, then all writes.
+    /// The device ranges that the work touches. For a launch, all reads come first, then all
+    /// writes.
     pub(crate) fn spans(&self) -> Vec<Span> {
         match *self {
             Self::Upload { host, device, .. } => vec![copy_span(host, device, true)],
@@ -119,7 +120,7 @@ impl Work {
         }
     }
 
-    /// The host ranges it touches, each as an operand.
+    /// The host ranges that the work touches, each as an operand.
     pub(crate) fn host(&self) -> Vec<HostSpan> {
         let copied = |range, writes| vec![HostSpan { operand: COPIED, range, writes }];
         match *self {
@@ -153,8 +154,8 @@ fn copy_span(host: HostRange, at: DeviceAddress, writes: bool) -> Span {
 }
 
 impl Running {
-    /// Notes a use. False where another operand of the same work uses the bytes and one of
-    /// the two writes.
+    /// Records a use. Returns false if another operand of the same work uses the bytes and one of
+    /// the two writes them.
     fn note(&mut self, segment: Segment, used: Use) -> bool {
         let Segment { memory, start, bytes } = segment;
         let extents = self.uses.entry(memory).or_default();
@@ -165,7 +166,7 @@ impl Running {
         alone
     }
 
-    /// Whether both use some byte and one of them writes it.
+    /// Whether two works use the same byte and one of them writes it.
     fn races(&self, other: &Self) -> bool {
         self.uses.iter().any(|(memory, uses)| {
             let Some(others) = other.uses.get(memory) else { return false };
@@ -177,8 +178,8 @@ impl Running {
 }
 
 impl SimDevice {
-    /// Starts work: from now on, until it ends, nobody else may write what it touches or
-    /// touch what it writes.
+    /// Starts work. Until it ends, no other work may write bytes that it touches or touch bytes
+    /// that it writes.
     pub(crate) fn begin(&self, point: Point, work: Work) -> Result<Running, SimError> {
         let spans = work.spans();
         let delay = work.delay();
@@ -210,7 +211,7 @@ impl SimDevice {
         Ok(running)
     }
 
-    /// Ends work: its writes become visible.
+    /// Ends work, so that its writes become visible.
     pub(crate) fn end(&mut self, running: Running) -> Result<(), SimError> {
         let failure = match running.work {
             Work::Host { op, fails_in: Some(iteration), .. } => {
@@ -231,7 +232,8 @@ impl SimDevice {
         failure.map_or(Ok(()), Err)
     }
 
-    /// What work will change, from what it reads now. `segments` are those of its spans.
+    /// The changes that work will make, from the bytes that it reads now. `segments` are the
+    /// segments of its spans.
     fn effects(
         &self,
         running: &Running,
@@ -253,7 +255,8 @@ impl SimDevice {
         }
     }
 
-    /// The bytes that an op will write, from the bytes that it reads now. `segments` belong to its operands.
+    /// The bytes that an op will write, from the bytes that it reads now. `segments` belong to its
+    /// operands.
     fn computed(
         &self,
         work: Point,

@@ -1,5 +1,5 @@
-//! The simulated device is held to the suite like any other, in many orders, and with the
-//! chunk sizes of real devices.
+//! The simulated device passes the suite like any other device, in many orders and with the chunk
+//! sizes of real devices.
 
 use backend_sim::Sim;
 use std::process::ExitCode;

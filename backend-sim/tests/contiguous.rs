@@ -1,4 +1,4 @@
-//! Contiguous memory: allocators under random requests, and plans that are followed by hand.
+//! Contiguous memory: allocators under random requests, and plans with results found by hand.
 #![allow(clippy::unwrap_used, reason = "what fails here fails the test")]
 
 mod common;
@@ -27,7 +27,8 @@ fn requests() -> impl Strategy<Value = Vec<Request>> {
     proptest::collection::vec(request, 1..200)
 }
 
-/// Follows the requests, checks every block and the accounts after each, and gives all back.
+/// Follows the requests, checks every block and the accounts after each, and then releases all
+/// blocks.
 fn follow(allocator: &mut impl Allocator, requests: &[Request]) -> Result<(), TestCaseError> {
     let mut held: Vec<Block> = Vec::new();
     for request in requests {
@@ -54,7 +55,7 @@ fn follow(allocator: &mut impl Allocator, requests: &[Request]) -> Result<(), Te
     }
     held.into_iter().for_each(|block| allocator.release(block));
     prop_assert_eq!(allocator.used_bytes(), 0);
-    // A segment goes back to the driver only when all of it has been joined again.
+    // A segment goes back to the driver only after all its blocks have been joined again.
     prop_assert_eq!(
         allocator.allocate(DEVICE_BYTES).map(|block| block.bytes()),
         Some(DEVICE_BYTES)
@@ -85,7 +86,7 @@ const MACHINE: Machine = {
     machine
 };
 
-/// A state of 12 MiB, a temporary of 30 MiB, and an op that makes one of the other with a
+/// A state of 12 MiB, a temporary of 30 MiB, and an op that makes one from the other with a
 /// workspace of 20 MiB.
 fn work() -> Work {
     let mut work = Work::default();
@@ -120,8 +121,8 @@ fn blocks_are_taken_and_given_back_in_list_order() {
         Step::Evict(STATE),
         Step::Evict(TEMPORARY),
     ];
-    // Segments of 12, 30 and 20 MiB. In the next iteration the state lies in the one of 12
-    // again, and the workspace in that of 20.
+    // Segments of 12, 30 and 20 MiB. In the next iteration, the state and the workspace lie in the
+    // same segments again.
     let usage = Usage {
         reserved_bytes: 62 * MIB,
         used_bytes: 62 * MIB,
@@ -134,8 +135,8 @@ fn blocks_are_taken_and_given_back_in_list_order() {
     assert_eq!(follow_plan(&plan(steps), 61), Err(full));
 }
 
-/// Classes of 12, 32 and 20 MiB, of which the device holds only the last two together: each
-/// iteration gives the others back for the state, and the state for the workspace.
+/// Classes of 12, 32 and 20 MiB. The device holds only the last two together, so in each iteration
+/// the allocator returns the others for the state, and the state for the workspace.
 #[test]
 fn a_full_device_goes_back_to_the_driver_in_every_iteration() {
     let work = work();
@@ -163,7 +164,7 @@ fn the_arena_is_one_block_that_stays() {
         resident_at_start: vec![resident],
         ..plan(vec![Step::launch(OpId(0)), Step::Evict(STATE), Step::Prefetch(STATE)])
     };
-    // The arena's segment has 1 MiB more, which is too little to be split off.
+    // The arena's segment has 1 MiB left, which is too little for its own block.
     let usage = follow_plan(&plan, 1 << 10).unwrap();
     assert_eq!((usage.reserved_bytes, usage.requested_bytes), (64 * MIB, 63 * MIB));
     assert_eq!((usage.used_bytes, usage.external_bytes()), (64 * MIB, 0));

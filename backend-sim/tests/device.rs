@@ -1,5 +1,5 @@
-//! The simulated device alone: it refuses what a real device must not be asked, and it sees
-//! what a real device would hide.
+//! The simulated device alone: it refuses calls that a real device must not get, and it finds
+//! mistakes that a real device would hide.
 #![allow(clippy::unwrap_used, reason = "what fails here fails the test")]
 
 mod common;
@@ -28,8 +28,8 @@ fn work() -> Work {
     work
 }
 
-/// Bytes of a slot, from an offset on: the input's first slot, the state, and the input's other
-/// slot.
+/// A range of bytes of a slot. The input's first slot, the state, and the input's second slot lie
+/// one after the other.
 fn range(tensor: TensorId, slot: u32, offset_bytes: u64, bytes: u64) -> HostRange {
     let start = match (tensor, slot) {
         (INPUT, 0) => 0,
@@ -73,7 +73,7 @@ fn launch(device: &mut SimDevice, [state, input]: [DeviceAddress; 2]) -> Result<
     device.launch(&work.graph(), &Launch::new(OP, reads, writes))
 }
 
-/// The one iteration; `waits` says whether the launch and the download wait.
+/// Runs the one iteration. `waits` says whether the launch and the download wait.
 fn iterate(device: &mut SimDevice, waits: [bool; 2]) -> Result<u64, SimError> {
     let [state, input] = set_up(device);
     fill_input(device, 1)?;
@@ -162,7 +162,7 @@ fn reads_must_find_the_right_bytes_of_one_version() {
         |tensor, offset_bytes| SimError::WrongContent { work: point, op: OP, tensor, offset_bytes };
     let mixed =
         SimError::MixedVersions { work: point, op: OP, tensor: INPUT, offset_bytes: CHUNK_BYTES };
-    // What is uploaded to the two chunks of each range, and what the launch says to that.
+    // The uploads to the two chunks of each range, and the expected result of the launch.
     let whole = [range(STATE, 0, 0, 4), range(STATE, 0, 4, 3)];
     let cases = [
         (whole, [range(INPUT, 1, 0, 4), range(INPUT, 1, 4, 4)], Ok(())),
@@ -182,7 +182,7 @@ fn reads_must_find_the_right_bytes_of_one_version() {
             device.upload(from[1], DeviceAddress(to.0 + CHUNK_BYTES)).unwrap();
         }
         assert_eq!(launch(&mut device, addresses), expected);
-        // Once work has failed, so does everything else.
+        // Once work has failed, everything else fails too.
         assert_eq!(device.signal(Stream::Upload).err(), expected.err());
     }
 }
@@ -198,7 +198,7 @@ fn a_chunk_under_two_addresses_is_one_chunk() {
     device.upload(range(INPUT, 1, 0, 8), input).unwrap();
     assert_eq!(launch(&mut device, [state, input]), Ok(()));
     assert_eq!(device.counters().chunks_mapped, 6);
-    // Reads of shared bytes may overlap, writes may not.
+    // Reads of shared bytes may overlap. Writes may not.
     let work = Point { stream: Stream::Compute, value: 1 };
     assert_eq!(
         launch(&mut device, [state, alias]),

@@ -1,5 +1,4 @@
-//! What the executor promises beside the digest: mapping calls, and what happens when
-//! something goes wrong.
+//! The executor's promises beyond the digest: mapping calls, and its behaviour after failures.
 #![allow(clippy::unwrap_used, reason = "what fails here fails the test")]
 
 mod common;
@@ -19,8 +18,8 @@ use planner_core::{
 
 const CHUNK_BYTES: u64 = 4;
 
-/// A state that is half resident, the other half of which comes and goes; a state that is
-/// updated; an input; and a temporary.
+/// Half of a state is resident, and the other half is fetched and evicted. The work also has a
+/// state that is updated, an input and a temporary.
 fn work() -> (Work, OwnedPlan) {
     let mut work = Work::default();
     let weight = work.tensor(Kind::State, 16);
@@ -50,7 +49,7 @@ fn work() -> (Work, OwnedPlan) {
     (work, plan)
 }
 
-/// Lowers and verifies a plan, and hands it on.
+/// Lowers and proves a plan, and passes it on.
 fn with_verified(
     work: &Work,
     owned: &OwnedPlan,
@@ -109,9 +108,9 @@ fn what_comes_and_goes_is_mapped_and_unmapped_once_an_iteration() {
     assert!(many.peak_chunks <= 11);
 }
 
-/// The plan of [`work`] with placements over two iterations: the weight in 0 to 3, whose first half
-/// comes back as 8, 9 in the first, the sum in 4, the input in 5, 6, the product in 7, 8 and
-/// then in 5, 6, and the workspace beside them.
+/// The plan of [`work`] with placements over two iterations. The weight lies in 0 to 3, and its
+/// first half comes back in 8, 9 in the first iteration. The sum lies in 4, the input in 5, 6, and
+/// the product in 7, 8 and then in 5, 6. The workspace lies beside them.
 fn placed() -> (Work, OwnedPlan) {
     let (work, plan) = work();
     let arrays: [&[u64]; 10] = [
@@ -136,8 +135,8 @@ fn what_has_its_place_is_mapped_before_it_runs() {
     let [none, many] = [0, 12].map(|n| count(&work, &owned, machine(CHUNK_BYTES), n));
     assert_eq!((many.map_calls, many.chunks_mapped), (none.map_calls, none.chunks_mapped));
     assert_eq!(many.unmap_calls, 0);
-    // All of the pool is mapped once. What lies there in another order has ranges of its own: the
-    // weight's 8, 9, 2, 3, the input's 6, 5, and the workspace's 7, 10.
+    // The whole pool is mapped once. Operands with objects in another order have their own ranges:
+    // the weight in 8, 9, 2, 3, the input in 6, 5, and the workspace in 7, 10.
     assert_eq!(many.map_calls, 1 + 2 + 2 + 2);
     assert_eq!(many.chunks_mapped, 11 + 4 + 2 + 2);
     assert_eq!(many.ranges, 1 + 1 + 1 + 1);
@@ -296,7 +295,7 @@ fn a_device_of_other_chunks_or_too_little_memory_is_refused() {
     });
 }
 
-/// A state that stays and one that comes and goes, both updated.
+/// Two states that are updated. One stays on the device, the other is fetched and evicted.
 fn offloading() -> (Work, OwnedPlan) {
     let mut work = Work::default();
     let stays = work.tensor(Kind::State, 3);
@@ -317,7 +316,7 @@ fn offloading() -> (Work, OwnedPlan) {
     (work, plan)
 }
 
-/// Saves states after each of some runs, and returns the bytes that were downloaded.
+/// Saves the states after each of several runs, and returns the number of downloaded bytes.
 fn save_between_runs(work: &Work, owned: &OwnedPlan, seed: Option<u64>) -> u64 {
     let machine = machine(CHUNK_BYTES);
     let mut downloaded_bytes = 0;
@@ -406,7 +405,7 @@ fn too_few_runs_are_an_error_and_enough_are_enough() {
     });
 }
 
-/// The least scratch that an executor of this plan takes, without runs.
+/// The smallest scratch memory that an executor of this plan accepts, without runs.
 fn exact_words(verified: &Verified<'_>) -> usize {
     (0..)
         .find(|&words| {
@@ -465,7 +464,7 @@ fn after_an_error_nothing_runs_and_the_host_copies_stay() {
         assert_eq!(executor.run(&mut device, &mut kernels, 5), Err(error));
         assert_eq!(
             error.to_string(),
-            "step 2 of iteration 3: the operands of the launch of op 0 are not those in the graph"
+            "step 2 of iteration 3: the launch of op 0 has operands that do not match the graph"
         );
         assert_eq!(executor.run(&mut device, &mut kernels, 5), Err(ExecuteError::Failed));
         assert_eq!(executor.save_states(&mut device), Err(ExecuteError::Failed));

@@ -1,5 +1,5 @@
-//! A plan that is mapped as it runs follows its schedule: the host maps ahead, and unmaps what
-//! the device has left.
+//! If a plan is mapped as it runs, it keeps its schedule: the host maps ahead, and unmaps ranges
+//! that the device no longer uses.
 #![allow(clippy::unwrap_used, reason = "what fails here fails the test")]
 
 mod common;
@@ -34,7 +34,7 @@ fn with_verified(work: &Work, owned: &OwnedPlan, then: impl FnOnce(&Verified<'_>
     then(&verified(&graph, &machine, &plan, &schedule));
 }
 
-/// Checks that a plan takes as long as predicted, which is this long.
+/// Checks that a plan takes as long as predicted, and that this is `expected_ns`.
 fn check_period_ns(work: &Work, owned: &OwnedPlan, expected_ns: u64) {
     with_verified(work, owned, |verified| {
         let (graph, machine) = (*verified.graph(), *verified.machine());
@@ -67,8 +67,8 @@ fn what_comes_twice_an_iteration_does_not_hold_up_the_host() {
     check_period_ns(&work, &owned, 100);
 }
 
-/// A weight of which one object leaves and comes back, and then two, while a sum that an op
-/// before has written is copied home.
+/// First one object of a weight leaves and comes back, then two objects, while a sum that an
+/// earlier op has written is copied to the host.
 fn in_parts() -> (Work, OwnedPlan) {
     let mut work = Work::default();
     let weight = work.tensor(Kind::State, 20);
@@ -101,7 +101,7 @@ fn in_parts() -> (Work, OwnedPlan) {
 #[test]
 fn a_part_comes_back_while_the_device_still_reads_the_rest() {
     let (work, owned) = in_parts();
-    // All ops, and four bytes that the last of them waits for.
+    // The time of all ops, and of four bytes for which the last op waits.
     check_period_ns(&work, &owned, 130 + 2);
 }
 
@@ -117,8 +117,8 @@ fn what_never_leaves_is_mapped_at_the_start_and_no_more() {
         });
         chunks
     });
-    // The sum's 23 chunks; three times a part that comes back, and once the one that goes
-    // along, when it has stayed and the other comes.
+    // The 23 chunks of the sum, one chunk three times when it comes back, and once the chunk that
+    // stayed and is mapped again beside it.
     assert_eq!((many - few) / 20, 23 + 3 + 1);
 }
 
@@ -135,7 +135,8 @@ fn a_host_far_ahead_keeps_no_more_mappings_and_ranges() {
         let ranges = device.counters().ranges;
         for iterations in 1..200 {
             executor.run(&mut device, &mut kernels, 1).unwrap();
-            // The sum, a part in one range, another that goes along, and both in the next.
+            // The sum, a part in one range, another part that shares it, and both in the next
+            // range.
             let unmapped = device.counters().unmap_calls;
             assert!(unmapped + 3 * 6 >= 5 * iterations, "{unmapped} after {iterations}");
         }

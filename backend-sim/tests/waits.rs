@@ -1,4 +1,4 @@
-//! Every wait of a schedule matters, and the adversary shows it.
+//! Every wait of a schedule matters, and the adversarial order shows it.
 #![allow(clippy::unwrap_used, reason = "what fails here fails the test")]
 
 mod common;
@@ -12,7 +12,7 @@ use planner_core::{
     ExecuteError, Executor, Kind, OpId, Part, Scratch, Step, Stream, TensorId, Verified, executor,
 };
 
-/// Does not hear one of the calls of `wait`.
+/// A device that ignores one of the calls of `wait`.
 struct Deaf {
     waits: u64,
     unheard: u64,
@@ -33,10 +33,10 @@ fn deaf(device: SimDevice, unheard: u64) -> DeafDevice {
     Layered::new(device, Deaf { waits: 0, unheard })
 }
 
-/// Two layers forward and backward. The first layer's activation goes out and comes back;
-/// the second layer's weight comes, is updated, and goes. Everything that moves is whole, so
-/// that it alternates between two ranges and the host never blocks for one: that would hide
-/// a missing wait.
+/// Two layers, forward and backward. The first layer's activation is offloaded and fetched. The
+/// second layer's weight is fetched, updated and offloaded. Everything that moves is whole, so it
+/// alternates between two ranges and the host never blocks for a range. Such a block would hide a
+/// missing wait.
 fn layers() -> (Work, OwnedPlan) {
     let mut work = Work::default();
     let [w0, w1] = [12, 11].map(|bytes| work.tensor(Kind::State, bytes));
@@ -72,8 +72,8 @@ fn layers() -> (Work, OwnedPlan) {
     (work, plan)
 }
 
-/// The same work; the first layer's activation is dropped and made again. It lies in the arena, so
-/// that the host does not block for its range either.
+/// The same work, but the first layer's activation is dropped and made again. It lies in the arena,
+/// so the host does not block for its range either.
 fn repeated() -> (Work, OwnedPlan) {
     let (mut work, plan) = layers();
     work.ops[0].repeatable = true;
@@ -100,7 +100,7 @@ fn run(verified: &Verified<'_>, deaf: &mut DeafDevice) -> Result<u64, ExecuteErr
     Ok(kernels.0.digest(&deaf.device).unwrap())
 }
 
-/// Orders in which a device runs without a wait.
+/// The number of orders in which a device runs without one wait.
 const SEEDS: u64 = 400;
 
 fn hold((work, owned): (Work, OwnedPlan)) {

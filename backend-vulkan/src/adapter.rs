@@ -1,4 +1,4 @@
-//! The devices of this machine: what they are, and why one cannot be used.
+//! The devices of this machine, their properties, and why a device cannot be used.
 
 use crate::VulkanDevice;
 use crate::driver::{Also, Buffer, Device, Instance, Physical, Queue};
@@ -13,70 +13,71 @@ pub struct Vulkan {
     instance: Arc<Instance>,
 }
 
-/// A device, as a person chooses among them.
+/// The properties of a device, for people who choose one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DeviceInfo {
     /// The device's own name.
     pub name: String,
     /// The driver's name and version.
     pub driver: String,
-    /// The latest version of Vulkan that it knows.
+    /// The latest version of Vulkan that it supports.
     pub api_version: String,
-    /// Its memory.
+    /// The size of its memory.
     pub memory_bytes: u64,
-    /// The memory that its host block may take.
+    /// The size of the memory for its host block.
     pub host_bytes: u64,
-    /// The smallest unit of mapping; chunks are multiples of it.
+    /// The smallest unit of mapping. Chunks are multiples of it.
     pub page_bytes: u64,
-    /// What all virtual ranges together may take.
+    /// The most bytes of all virtual ranges together.
     pub address_space_bytes: u64,
-    /// The most that a kernel may bind at once.
+    /// The most bytes of one binding of a kernel.
     pub binding_bytes: u64,
-    /// The queues of the three streams and of the binding of pages; none if it cannot be used.
+    /// The queues of the three streams and of page binding. `None` if the device cannot be used.
     pub queues: Option<Queues>,
-    /// Why it cannot be used, if it cannot; then the page is 0.
+    /// Why the device cannot be used, if so. Then the page size is 0.
     pub refusal: Option<String>,
 }
 
-/// What is wanted of a device.
+/// Which device to open, and how.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Options<'a> {
-    /// A part of its name, in any case; else the fastest kind there is.
+    /// A part of its name, in any case. `None` for the fastest kind of device.
     pub device: Option<&'a str>,
-    /// Size of a chunk, a multiple of its pages; else [`default_chunk_bytes`].
+    /// The size of a chunk, a multiple of the device's pages. `None` for [`default_chunk_bytes`].
     pub chunk_bytes: Option<u64>,
 }
 
-/// Size of a chunk unless another is wanted: 2 MiB, or else whole pages of a size of their own.
+/// The default size of a chunk: 2 MiB, rounded up to whole pages.
 #[must_use]
 pub const fn default_chunk_bytes(page_bytes: u64) -> u64 {
     (2_u64 << 20).next_multiple_of(page_bytes)
 }
 
 impl Vulkan {
-    /// Loads the driver. With `validation`, Khronos' layer checks every call, and whether all
-    /// accesses are synchronised; [`Vulkan::messages`] has its complaints.
+    /// Loads the driver. With `validation`, Khronos' layer checks every call, and that all accesses
+    /// are synchronised. [`Vulkan::messages`] returns its messages.
     ///
-    /// This runs code that is not of this crate: the system's loader, and the drivers and layers that
-    /// it finds, by the environment too.
+    /// This runs foreign code: the system's loader, and the drivers and layers that it finds, also
+    /// through the environment.
     ///
     /// # Errors
-    /// Where there is no Vulkan, or no such layer.
+    /// The machine has no Vulkan, or no such layer.
     pub fn load(validation: bool) -> Result<Self, Unavailable> {
         Ok(Self { instance: Instance::load(validation)? })
     }
 
-    /// Everything that the validation layer has said, which is then forgotten. The messages
-    /// of what it finds when all is closed are lost unless the devices are dropped before.
+    /// Takes all messages of the validation layer so far. Messages about the final clean-up are
+    /// lost unless the devices are dropped before.
     #[must_use]
     pub fn messages(&self) -> Vec<String> {
         self.instance.messages().take()
     }
 
-    /// All devices of Vulkan 1.3 or later, the fastest kinds first. Each is opened for a moment.
+    /// All devices with Vulkan 1.3 or later, the fastest kinds first. Opens each of them for a
+    /// moment.
     ///
     /// # Errors
-    /// Those of the driver.
+    /// The errors of the driver.
     pub fn devices(&self) -> Result<Vec<DeviceInfo>, Unavailable> {
         Ok(self.physical_devices()?.iter().map(|physical| self.info(physical)).collect())
     }
@@ -84,16 +85,16 @@ impl Vulkan {
     /// Opens a device.
     ///
     /// # Errors
-    /// If no such device is available; the error says why.
+    /// No such device is available. The error says why.
     pub fn open(&self, options: &Options<'_>) -> Result<VulkanDevice, Unavailable> {
         let opened = self.open_raw(&self.choose(options.device)?, Also::default())?;
         VulkanDevice::new(opened, options)
     }
 
-    /// The device that [`Vulkan::open`] opens, by that part of its name.
+    /// The device that [`Vulkan::open`] opens for this part of its name.
     ///
     /// # Errors
-    /// Where there is none that can be used.
+    /// No device can be used. The error says why.
     pub fn device(&self, name: Option<&str>) -> Result<DeviceInfo, Unavailable> {
         Ok(self.info(&self.choose(name)?))
     }
@@ -109,7 +110,8 @@ impl Vulkan {
         Ok(devices)
     }
 
-    /// The first device that can be used and has the name; else why the first cannot.
+    /// The first usable device with the name. Otherwise the error says why the first one cannot be
+    /// used.
     pub(crate) fn choose(&self, name: Option<&str>) -> Result<Physical, Unavailable> {
         let wanted = name.unwrap_or("").to_lowercase();
         let devices = self.physical_devices()?;
@@ -129,7 +131,7 @@ impl Vulkan {
         }))
     }
 
-    /// Why a device cannot be used.
+    /// Why a device cannot be used. `None` if it can.
     fn refusal(&self, physical: &Physical) -> Option<String> {
         let features = &physical.features;
         let lacks = |what: &str| Some(format!("its driver lacks {what}"));
@@ -183,7 +185,7 @@ impl Vulkan {
         }
     }
 
-    /// Opens a device, with what another user of it wants as well.
+    /// Opens a device, with the requests of another user of it.
     pub(crate) fn open_raw(
         &self,
         physical: &Physical,
@@ -220,7 +222,7 @@ pub(crate) struct Opened {
     pub(crate) device: Arc<Device>,
     pub(crate) streams: [Queue; 3],
     pub(crate) binding: Queue,
-    /// All of them, by family and index.
+    /// All queues, by family and index.
     pub(crate) queues: Queues,
     pub(crate) page_bytes: u64,
     pub(crate) memory_bytes: u64,

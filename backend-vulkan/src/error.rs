@@ -19,24 +19,24 @@ impl From<VulkanError> for Unavailable {
 pub enum VulkanError {
     /// The driver refuses a call.
     Driver {
-        /// The call.
+        /// The name of the call.
         call: &'static str,
         /// The driver's code.
         code: vk::Result,
     },
-    /// More chunks are wanted than the device holds.
+    /// The caller wants more chunks than the device holds.
     OutOfDeviceMemory {
         /// Chunks wanted.
         chunks: u64,
         /// Size of the device's memory.
         device_bytes: u64,
     },
-    /// More host memory is wanted than there is that the device can copy from.
+    /// The caller wants more host memory than the host has for copies of the device.
     OutOfHostMemory {
         /// Bytes wanted.
         bytes: u64,
     },
-    /// The device allows this many allocations of memory at a time, and all are taken.
+    /// The device allows this many memory allocations at a time, and all are in use.
     Allocations {
         /// `maxMemoryAllocationCount`.
         most: u32,
@@ -45,25 +45,25 @@ pub enum VulkanError {
     AddressSpace {
         /// Chunks wanted.
         chunks: u64,
-        /// What the device has for all of its sparse buffers together.
+        /// The address space for all sparse buffers of the device together.
         space_bytes: u64,
     },
     /// The arguments of the call are wrong.
     Refused(Refused),
-    /// A kernel or a range of another device is used, or of one that is gone.
+    /// The kernel or the range belongs to another device or to a device that was dropped.
     Foreign,
-    /// A kernel is given another number of bindings or immediates than it has.
+    /// A launch gives a kernel the wrong number of bindings or immediates.
     Bindings,
-    /// This binding of a kernel does not start where the device can bind, or has fewer bytes than
-    /// the kernel needs, or more than the device allows, or not a whole number of words.
+    /// A binding of a kernel is not aligned for the device, has fewer bytes than the kernel needs
+    /// or more than the device allows, or is not a whole number of words.
     Binding(u32),
-    /// More groups of a kernel are launched than the device allows.
+    /// A launch has more groups than the device allows.
     Groups([u32; 3]),
     /// A range to fill is empty, or does not start and end at a multiple of 4 bytes.
     Fill {
         /// The first byte, from the start of the buffer.
         offset_bytes: u64,
-        /// How many bytes.
+        /// The number of bytes.
         bytes: u64,
     },
     /// The device was not opened for wgpu.
@@ -73,7 +73,7 @@ pub enum VulkanError {
 }
 
 impl VulkanError {
-    /// The same where the memory was to be the host's.
+    /// The same error, if the memory was for the host.
     pub(crate) fn on_host(self, bytes: u64) -> Self {
         match self.kind() {
             ErrorKind::OutOfDeviceMemory => Self::OutOfHostMemory { bytes },
@@ -90,7 +90,7 @@ impl fmt::Display for VulkanError {
                 write!(f, "the device's {device_bytes} bytes hold fewer than {chunks} chunks")
             }
             Self::OutOfHostMemory { bytes } => {
-                write!(f, "the host has no {bytes} free bytes that the device can copy from")
+                write!(f, "the host has no {bytes} free bytes for copies of the device")
             }
             Self::Allocations { most } => write!(
                 f,
@@ -112,7 +112,7 @@ impl fmt::Display for VulkanError {
                 )
             }
             Self::Bindings => {
-                write!(f, "the kernel has another number of bindings or immediates than are given")
+                write!(f, "the launch gives the kernel the wrong number of bindings or immediates")
             }
             Self::Binding(binding) => write!(
                 f,

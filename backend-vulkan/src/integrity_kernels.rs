@@ -1,4 +1,4 @@
-//! Kernels in which every wrong byte shows, and the device as the conformance suite takes it.
+//! Kernels whose results show every wrong byte, and the device that the conformance suite tests.
 
 use crate::driver::BufferRange;
 use crate::error::VulkanError;
@@ -13,9 +13,9 @@ use planner_core::{Graph, Kind, Machine, MachineParameters, OpId};
 
 const SOURCE: &str = include_str!("integrity.wgsl");
 
-/// Threads of a group, as many as every device runs; a constant in the source.
+/// The number of threads in a group, a constant in the source. Every device supports it.
 const GROUP: u64 = 128;
-/// Groups of a launch, each of whose threads takes many words.
+/// The most groups of a launch. Each of their threads takes many words.
 const MOST_GROUPS: u64 = 4096;
 
 /// Kernels for every op of a graph on one device, with the arithmetic of the crate `integrity`.
@@ -23,22 +23,22 @@ const MOST_GROUPS: u64 = 4096;
 pub struct IntegrityKernels<'g> {
     graph: Graph<'g>,
     passes: Passes,
-    /// The op that fails on the host, and the iteration.
+    /// The op that fails on the host, and the iteration in which it fails.
     failing: Option<(OpId, u64)>,
 }
 
-/// The three passes, and where readings and the results lie between them.
+/// The three passes, and the memory for readings and results between them.
 #[derive(Clone, Copy, Debug)]
 struct Passes {
     read: Kernel,
     combine: Kernel,
     write: Kernel,
     readings: BufferRange,
-    /// From one reading to the next, at least 16. Both results lie behind the last.
+    /// The distance between two readings, at least 16. Both results lie behind the last reading.
     stride_bytes: u64,
 }
 
-/// The immediates of all three passes, in their order there.
+/// The immediates of all three passes, in the passes' order.
 #[derive(Clone, Copy, Debug, Default)]
 struct Immediates {
     skip: u32,
@@ -62,45 +62,46 @@ impl Immediates {
     }
 }
 
-/// A tensor or a workspace at its offset.
+/// A tensor or a workspace, with its offset in a range.
 #[derive(Clone, Copy, Debug)]
 struct Operand {
-    /// As far as possible in front of it as bindings are aligned.
+    /// A range that begins at the last aligned offset at or before the operand.
     range: BufferRange,
-    /// Words of the range before it.
+    /// The number of words of the range before the operand.
     skip: u64,
     bytes: u64,
 }
 
-/// What an op writes.
+/// An operand that an op writes.
 #[derive(Clone, Copy, Debug)]
 struct Output {
     operand: Operand,
-    /// Its position among all that the op writes.
+    /// Its position among all operands that the op writes.
     position: u32,
-    /// Whether it follows from all that the op reads, not just from what repeats read as well.
+    /// Whether its value follows from all tensors that the op reads. Otherwise it follows only from
+    /// tensors that repeats also read.
     of_all: bool,
 }
 
-/// What one launch of an op does.
+/// One launch of an op.
 #[derive(Debug)]
 struct Op {
     number: u32,
-    /// Of the inputs, those that repeats read as well.
+    /// The number of inputs that repeats also read.
     repeated: u32,
     inputs: Vec<Operand>,
     outputs: Vec<Output>,
 }
 
 impl Operand {
-    /// Its pieces, each no larger than a binding: the binding, what of its words belong to the
-    /// piece, and the number of groups.
+    /// Its pieces, each no larger than a binding: the binding, the words that belong to the piece,
+    /// and the number of groups.
     fn pieces(self, most_bytes: u64) -> impl Iterator<Item = (BufferRange, Immediates, [u32; 3])> {
         let words = self.bytes.div_ceil(4);
         let most_words = most_bytes / 4;
         let mut next = 0;
         std::iter::from_fn(move || {
-            // Counted in words of the range, so that each piece starts where a binding may.
+            // Counts words of the range, so that each piece starts where a binding may start.
             let (first, skip) = (next, if next == 0 { self.skip } else { 0 });
             let count = (words - first).min(most_words - skip);
             next += count;
@@ -125,13 +126,13 @@ impl Operand {
         })
     }
 
-    /// Its first two words, or the one that it has.
+    /// Its first two words, or its only word.
     fn head(self) -> BufferRange {
         BufferRange { bytes: 4 * (self.skip + self.bytes.div_ceil(4).min(2)), ..self.range }
     }
 }
 
-/// The bits of a word that lie in its first bytes.
+/// The bits of a word's first `bytes` bytes.
 fn mask(bytes: u64) -> u32 {
     if bytes >= 4 { u32::MAX } else { (1 << (8 * bytes)) - 1 }
 }
@@ -140,7 +141,7 @@ impl<'g> IntegrityKernels<'g> {
     /// Compiles the kernels of a graph.
     ///
     /// # Errors
-    /// Those of the driver.
+    /// The errors of the driver.
     pub fn new(device: &mut VulkanDevice, graph: Graph<'g>) -> Result<Self, VulkanError> {
         let most_reads = graph.op_ids().map(|op| graph.reads(op).len()).max();
         let stride_bytes = device.binding_alignment_bytes().max(16);
@@ -272,7 +273,7 @@ impl Passes {
         for &Output { operand, position, of_all } in outputs {
             let result = result + if of_all { 2 } else { 0 };
             for (piece, immediates, groups) in operand.pieces(most_bytes) {
-                // Bindings of neighbours may overlap in front of the first.
+                // The bindings of neighbours may overlap in the words before an operand.
                 compute.barrier();
                 let immediates = Immediates { number: position, result, ..immediates };
                 let bindings = [self.readings, piece];
@@ -283,18 +284,18 @@ impl Passes {
     }
 }
 
-/// How this machine's Vulkan is taken by integrity kernels and the conformance suite.
+/// Opens this machine's Vulkan devices for integrity kernels and the conformance suite.
 #[derive(Clone, Debug, Default)]
 pub struct Integrity {
-    /// A part of the device's name; else the fastest kind there is.
+    /// A part of the device's name. `None` for the fastest kind of device.
     pub device: Option<String>,
-    /// Whether Khronos' layer checks every call and all synchronisation; then each of its
-    /// messages is an error when the device is closed.
+    /// Whether Khronos' layer checks every call and all synchronisation. Then each of its messages
+    /// is an error when the device is closed.
     pub validation: bool,
 }
 
 impl Integrity {
-    /// What the suite plans for where nothing has been measured.
+    /// The speed for which the suite plans if nothing was measured.
     const BYTES_PER_S: u64 = 10_000_000_000;
 }
 
@@ -313,7 +314,8 @@ impl Backend for Integrity {
         let parameters = MachineParameters::new()
             .with_device_bytes(info.memory_bytes)
             .with_host_bytes(info.host_bytes)
-            // The least, since the suite maps ten thousand ranges, and lavapipe has few addresses.
+            // The least chunks, since the suite maps ten thousand ranges, and lavapipe has few
+            // addresses.
             .with_chunk_bytes(info.page_bytes)
             .with_h2d_bytes_per_s(Self::BYTES_PER_S)
             .with_d2h_bytes_per_s(Self::BYTES_PER_S)

@@ -1,4 +1,4 @@
-//! How an embedder's kernels reach the device.
+//! The interface of an embedder's kernels to the device.
 
 use crate::VulkanDevice;
 use crate::driver::{Buffer, BufferRange, Commands, Device, Memory, Pipeline};
@@ -12,26 +12,26 @@ use std::fmt;
 /// A compute shader that a device has compiled. Only that device runs it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Kernel {
-    /// The device's number.
+    /// The number of the device.
     device: u64,
     index: usize,
 }
 
-/// What a device keeps of a kernel.
+/// The data of a kernel that a device keeps.
 #[derive(Debug)]
 pub(crate) struct Compiled {
     pipeline: Pipeline,
     interface: Interface,
 }
 
-/// Why a shader is no kernel.
+/// Why a shader cannot become a kernel.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum KernelError {
-    /// The source is wrong, and where.
+    /// The source is wrong. The text says where.
     Source(String),
-    /// It needs more than the device has.
+    /// The shader needs more than the device has.
     Limits(String),
-    /// The driver refuses it.
+    /// The driver refuses the shader.
     Driver(VulkanError),
 }
 
@@ -53,11 +53,12 @@ impl From<VulkanError> for KernelError {
 }
 
 impl VulkanDevice {
-    /// Compiles a compute shader, for as long as the device lives. It may bind storage buffers,
-    /// in group 0 and counted from 0, and have immediates. It uses no index out of bounds.
+    /// Compiles a compute shader, which lives as long as the device. The shader may bind storage
+    /// buffers in group 0, counted from 0, and may have immediates. An index out of bounds is
+    /// replaced by one in bounds.
     ///
     /// # Errors
-    /// Where the source is wrong or needs more than the device has, and those of the driver.
+    /// The source is wrong or needs more than the device has, and the errors of the driver.
     pub fn kernel(&mut self, wgsl: &str, entry: &str) -> Result<Kernel, KernelError> {
         let Shader { spirv, name, interface } =
             translate(wgsl, entry).map_err(KernelError::Source)?;
@@ -70,11 +71,11 @@ impl VulkanDevice {
         Ok(Kernel { device: self.device.number, index: self.kernels.len() - 1 })
     }
 
-    /// Memory for kernels to work in, beside the chunks, for as long as the device lives.
-    /// What it holds at first is not known.
+    /// Allocates working memory for kernels, beside the chunks, which lives as long as the device.
+    /// Its first contents are undefined.
     ///
     /// # Errors
-    /// More bytes than one buffer can have, and those of the driver.
+    /// The size is more than one buffer can have, and the errors of the driver.
     pub fn working_memory(&mut self, bytes: u64) -> Result<BufferRange, VulkanError> {
         let bytes = bytes.max(4).checked_next_multiple_of(4).unwrap_or(u64::MAX);
         let memory_type = |bits| Some(self.device.physical.memory_type_of_device(bits));
@@ -85,31 +86,31 @@ impl VulkanDevice {
         Ok(BufferRange { device, buffer: raw, offset_bytes: 0, bytes })
     }
 
-    /// The part of a buffer that is at an address, all of it mapped. If some of it is unmapped
-    /// later, what is written there is lost, and what is read there is undefined.
+    /// The part of a buffer at an address. All of it must be mapped. If some of it is unmapped
+    /// later, writes there are lost and reads are undefined.
     ///
     /// # Errors
-    /// A range that is not mapped.
+    /// The range is not completely mapped.
     pub fn range(&self, at: DeviceAddress, bytes: u64) -> Result<BufferRange, VulkanError> {
         self.space.range(at, bytes)
     }
 
-    /// What offsets of bindings must be multiples of.
+    /// Offsets of bindings must be multiples of this.
     #[must_use]
     pub fn binding_alignment_bytes(&self) -> u64 {
         self.device.binding_alignment_bytes()
     }
 
-    /// The most that one binding may hold.
+    /// The most bytes of one binding.
     #[must_use]
     pub fn most_binding_bytes(&self) -> u64 {
         self.device.most_binding_bytes()
     }
 
-    /// Starts work on the compute stream, after all that is enqueued there.
+    /// Starts work on the compute stream, after all work that is enqueued there.
     ///
     /// # Errors
-    /// Those of the driver.
+    /// The errors of the driver.
     pub fn compute(&mut self) -> Result<Compute<'_>, VulkanError> {
         self.record(Stream::Compute)?;
         Ok(Compute {
@@ -119,14 +120,14 @@ impl VulkanDevice {
         })
     }
 
-    /// The device, for embedders who record commands of their own.
+    /// The raw device, for embedders who record their own commands.
     #[must_use]
     pub fn raw_device(&self) -> &ash::Device {
         self.device.raw()
     }
 }
 
-/// Work of the compute stream, being recorded.
+/// Work of the compute stream that is being recorded.
 #[derive(Debug)]
 pub struct Compute<'d> {
     commands: &'d mut Commands,
@@ -135,7 +136,7 @@ pub struct Compute<'d> {
 }
 
 impl Compute<'_> {
-    /// Runs a kernel, at the same time as whatever else was enqueued since the last barrier.
+    /// Runs a kernel at the same time as other work since the last barrier.
     ///
     /// # Errors
     /// [`VulkanError::Foreign`], [`VulkanError::Bindings`], [`VulkanError::Binding`] and
@@ -172,14 +173,14 @@ impl Compute<'_> {
         Ok(())
     }
 
-    /// Whether a range can be bound where a kernel accesses these first bytes at least.
+    /// Whether a range can be bound for a kernel that accesses its first `least_bytes` bytes.
     fn is_bindable(&self, range: &BufferRange, least_bytes: u64) -> bool {
         range.offset_bytes.is_multiple_of(self.device.binding_alignment_bytes())
             && range.bytes.is_multiple_of(4)
             && (least_bytes..=self.device.most_binding_bytes()).contains(&range.bytes)
     }
 
-    /// Fills a range, a whole number of words, with a word.
+    /// Fills a range of whole words with a word.
     ///
     /// # Errors
     /// [`VulkanError::Foreign`] and [`VulkanError::Fill`]; then nothing is enqueued.
@@ -195,12 +196,12 @@ impl Compute<'_> {
         Ok(())
     }
 
-    /// What follows starts after all that came before, and sees its effects.
+    /// Lets later work start after all earlier work and see its effects.
     pub fn barrier(&mut self) {
         self.commands.barrier();
     }
 
-    /// The command buffer, for embedders who record commands of their own.
+    /// The raw command buffer, for embedders who record their own commands.
     #[must_use]
     pub fn raw(&self) -> vk::CommandBuffer {
         self.commands.raw()

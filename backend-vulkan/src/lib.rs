@@ -1,18 +1,19 @@
-//! Spillway on Vulkan: virtual ranges are parts of large sparse buffers, a stream is a
-//! timeline semaphore on a queue, and copies go between host memory that the device sees and
-//! those buffers.
+//! Spillway on Vulkan. Virtual ranges are parts of large sparse buffers. A stream is a timeline
+//! semaphore on a queue. Copies go between sparse buffers and host memory that the device can
+//! access.
 //!
-//! [`Vulkan::open`] gives a [`VulkanDevice`], which implements the traits of
+//! [`Vulkan::open`] returns a [`VulkanDevice`], which implements the traits of
 //! [`planner_core::backend`]. An embedder's kernels record their commands through
-//! [`VulkanDevice::compute`]; [`Kernel`] takes WGSL.
+//! [`VulkanDevice::compute`]. A [`Kernel`] is compiled from WGSL.
 //!
-//! A device must have sparse binding with aliasing; others are refused with the reason.
+//! A device must have sparse binding with aliasing. Other devices are refused with the reason.
 //!
-//! Modules: `driver` has Vulkan's objects, the thread of ops on the host, and all unsafe code but that of
-//! `wgpu`; `adapter` chooses a device, `queues` a queue for each stream; `paging`, `stream` and `transfer`
-//! implement the traits; `kernel` runs an embedder's WGSL or own commands, which `shader` translates. The
-//! feature `wgpu` shares the memory with wgpu. The example `vulkan-figures` measures what mapping, submitting and
-//! copying cost, and `train-wgpu` trains a network.
+//! Modules: `driver` has Vulkan's objects, the thread of ops on the host, and all unsafe code
+//! except that of `wgpu`. `adapter` chooses a device, and `queues` a queue for each stream.
+//! `paging`, `stream` and `transfer` implement the traits. `kernel` runs an embedder's WGSL, which
+//! `shader` translates, or own commands. The feature `wgpu` shares the memory with wgpu. The
+//! example `vulkan-figures` measures the cost of mapping, submitting and copying, and `train-wgpu`
+//! trains a network.
 
 mod adapter;
 mod driver;
@@ -50,7 +51,7 @@ use std::sync::Arc;
 use stream::{Queued, Shared};
 use transfer::HostBlock;
 
-/// What a device has done so far, set-up included.
+/// What a device has done so far, including set-up.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
     /// Virtual ranges reserved.
@@ -59,15 +60,16 @@ pub struct Counters {
     pub map_calls: u64,
     /// Calls of `unmap`.
     pub unmap_calls: u64,
-    /// Chunks mapped by all of those calls together.
+    /// Chunks mapped by all calls of `map` together.
     pub chunks_mapped: u64,
-    /// Calls of `vkQueueBindSparse`, each for all that was mapped or unmapped since the last.
+    /// Calls of `vkQueueBindSparse`, each for all chunks that were mapped or unmapped since the
+    /// last call.
     pub bind_calls: u64,
-    /// Time that the host has spent mapping and unmapping, those calls included.
+    /// Time that the host has spent mapping and unmapping, including calls of `vkQueueBindSparse`.
     pub mapping_ns: u64,
     /// Calls of `vkQueueSubmit2`.
     pub submits: u64,
-    /// Lists of commands made; each is used again once it has run.
+    /// Lists of commands that were made. Each is used again once it has run.
     pub command_lists: u64,
     /// Bytes copied to the device.
     pub h2d_bytes: u64,
@@ -77,16 +79,16 @@ pub struct Counters {
 
 /// An open device, with the host block that it copies from and to.
 ///
-/// When it is dropped, it waits for its work. If that fails on any of its queues, unless because the
-/// device is lost, nobody knows what still uses its memory: then all of it is leaked, and a line on
-/// the standard error says so.
+/// A drop waits for the device's work. If that fails on any queue, and not because the device is
+/// lost, nobody knows which memory the work still uses. Then the drop leaks all memory, and reports
+/// it in one line on standard error.
 pub struct VulkanDevice {
-    /// The same device as wgpu sees it, where it was opened for that.
+    /// The same device for wgpu, if it was opened for wgpu.
     #[cfg(feature = "wgpu")]
     wgpu_device: Option<wgpu::WgpuDevice>,
     /// The four streams.
     queued: [Queued; 4],
-    /// Their queues.
+    /// The queues of the streams.
     shared: Vec<Shared>,
     /// The thread of ops on the host.
     host_stream: HostStream,
@@ -94,7 +96,7 @@ pub struct VulkanDevice {
     /// The host block, once it is created.
     host: Option<HostBlock>,
     kernels: Vec<Compiled>,
-    /// Memory beside the chunks.
+    /// Memory of the device beside the chunks.
     working: Vec<(Buffer, Memory)>,
     counters: Counters,
     device: Arc<Device>,
@@ -128,17 +130,17 @@ impl VulkanDevice {
         })
     }
 
-    /// What was done so far.
+    /// What the device has done so far.
     #[must_use]
     pub const fn counters(&self) -> Counters {
         self.counters
     }
 
-    /// Blocks until everything has ended that was enqueued before the last signal of its
-    /// stream, on all queues even if one of them reports an error.
+    /// Blocks until all work before the last signal of each stream has ended, on all queues even if
+    /// one of them reports an error.
     ///
     /// # Errors
-    /// The first of the driver.
+    /// The first error of the driver.
     pub fn wait_idle(&mut self) -> Result<(), VulkanError> {
         let submitted = self.submit_all();
         let errors = self.device.wait_idle();
@@ -165,8 +167,8 @@ impl Drop for VulkanDevice {
     fn drop(&mut self) {
         // Submitted work may wait for the host's thread, which waits only for submitted work.
         self.host_stream.end();
-        // What is submitted uses what is dropped next. A queue of a lost device uses nothing any
-        // more once it has said so (Vulkan, "Lost Device").
+        // Submitted work uses the objects that are dropped next. A queue of a device that has
+        // reported its loss uses nothing any more (Vulkan, "Lost Device").
         let errors = self.device.wait_idle();
         if let Some(error) = errors.iter().find(|error| error.kind() != ErrorKind::Lost) {
             let host_bytes = self.host.as_ref().map_or(0, HostBlock::bytes);
@@ -175,7 +177,7 @@ impl Drop for VulkanDevice {
                  is not freed, nor are the {host_bytes} bytes of its host block"
             );
             self.device.leak();
-            // It would wait as well.
+            // wgpu's drop would also wait.
             #[cfg(feature = "wgpu")]
             mem::forget(self.wgpu_device.take());
         }

@@ -1,8 +1,7 @@
-//! Virtual ranges inside sparse buffers, and chunks that are parts of a few allocations.
+//! Virtual ranges inside sparse buffers, and chunks, which are parts of a few allocations.
 //!
-//! Pages are bound on the device, in order, by a queue that need not be one of the streams'.
-//! What is mapped or unmapped is gathered and handed over before the next submission, which
-//! waits for it.
+//! A queue binds pages on the device, in order. It need not be a queue of a stream. Calls that map
+//! or unmap are gathered and submitted together before the next submission, which waits for them.
 
 use crate::VulkanDevice;
 use crate::adapter::Opened;
@@ -13,17 +12,17 @@ use planner_core::backend::{Chunks, DeviceAddress, Paging};
 use std::sync::Arc;
 use std::time::Instant;
 
-/// Size of an allocation that chunks are parts of. Drivers allow as few as 4,096 allocations, so that
-/// chunks larger than this are the way to more memory.
+/// The size of an allocation that chunks are parts of. Drivers may allow only 4,096 allocations, so
+/// more memory needs chunks larger than this.
 const SLAB_BYTES: u64 = 1 << 30;
 
-/// Size of a sparse buffer, unless one range is larger.
+/// The size of a sparse buffer, unless one range is larger.
 const BLOCK_BYTES: u64 = 16 << 30;
 
-/// Binds that are gathered before they are handed over.
+/// The most binds that are gathered before they are submitted.
 const MOST_PENDING: usize = 1024;
 
-/// A sparse buffer, and what of it is reserved. Whoever it is shared with keeps it as well.
+/// A sparse buffer, and how much of it is reserved. Users that share the buffer also keep it alive.
 #[derive(Debug)]
 struct Block {
     buffer: Arc<Buffer>,
@@ -35,13 +34,14 @@ struct Block {
 pub(crate) struct Space {
     memory_bytes: u64,
     queue: Queue,
-    /// Reaches `bound` when all binds so far are done.
+    /// The semaphore reaches `bound` once all binds so far are done.
     semaphore: Semaphore,
     bound: u64,
     pending: Vec<Bind>,
-    /// Whether what is pending is unmapped; binds of both kinds could meet at an address.
+    /// Whether the pending binds unmap. Binds of both kinds could meet at an address, so they are
+    /// not mixed.
     unmaps: bool,
-    /// Of each reservation, the block that it lies in.
+    /// Keeps the block of each reservation.
     addresses: AddressMap<usize>,
     blocks: Vec<Block>,
     slabs: Arc<Vec<Memory>>,
@@ -67,7 +67,7 @@ impl Space {
     /// The part of a sparse buffer at an address.
     ///
     /// # Errors
-    /// A range that is not in one reservation, or not all mapped.
+    /// The range is not in one reservation, or not completely mapped.
     pub(crate) fn range(&self, at: DeviceAddress, bytes: u64) -> Result<BufferRange, VulkanError> {
         let block = &self.blocks[*self.addresses.check_mapped(at, bytes)?];
         let (device, buffer) = (self.device.number, block.buffer.raw);
@@ -85,7 +85,7 @@ impl Space {
         Some((block, buffer, Arc::clone(&self.slabs)))
     }
 
-    /// Allocations for this many chunks.
+    /// Allocations for `count` chunks.
     fn slabs(&self, count: u64) -> Result<Vec<Memory>, VulkanError> {
         let bytes = count
             .checked_mul(self.addresses.chunk_bytes())
@@ -131,7 +131,7 @@ impl Space {
         Ok(at)
     }
 
-    /// Adds a block of at least this many bytes; none where the address space is too small.
+    /// Adds a block of at least `bytes` bytes. `None` if the address space is too small.
     fn add_block(&mut self, bytes: u64, space_bytes: u64) -> Result<Option<usize>, VulkanError> {
         let taken: u64 = self.blocks.iter().map(|block| block.buffer.bytes).sum();
         let most = (space_bytes - taken).min(self.device.physical.max_buffer_bytes);
@@ -173,7 +173,7 @@ impl Space {
         Ok(())
     }
 
-    /// Hands over the pending binds if one more of this kind cannot be added.
+    /// Submits the pending binds if another bind of this kind cannot join them.
     fn flush_for(&mut self, unmaps: bool) -> Result<(), VulkanError> {
         if self.unmaps != unmaps || self.pending.len() >= MOST_PENDING {
             self.bind()?;
@@ -182,7 +182,7 @@ impl Space {
         Ok(())
     }
 
-    /// Hands over the pending binds. Returns whether there were any.
+    /// Submits the pending binds. Returns whether there were any.
     fn bind(&mut self) -> Result<bool, VulkanError> {
         if self.pending.is_empty() {
             return Ok(false);
@@ -193,19 +193,20 @@ impl Space {
         Ok(true)
     }
 
-    /// How many binds were handed over.
+    /// The number of submissions of binds.
     pub(crate) const fn bound(&self) -> u64 {
         self.bound
     }
 
-    /// What a submission waits for so that all pages are bound; none where none ever was.
+    /// The point for which a submission waits so that all pages are bound. `None` if no page was
+    /// ever bound.
     pub(crate) fn binds(&self) -> Option<(&Semaphore, u64)> {
         (self.bound > 0).then_some((&self.semaphore, self.bound))
     }
 }
 
 impl VulkanDevice {
-    /// Hands over what was mapped and unmapped.
+    /// Submits all pending binds.
     pub(crate) fn flush_binds(&mut self) -> Result<(), VulkanError> {
         if self.space.pending.is_empty() {
             return Ok(());
@@ -213,7 +214,7 @@ impl VulkanDevice {
         self.timed(Space::bind).map(|_| ())
     }
 
-    /// Does something with the address space; the host's time counts as mapping.
+    /// Runs a call on the address space. Its time on the host counts as mapping.
     fn timed<T>(
         &mut self,
         act: impl FnOnce(&mut Space) -> Result<T, VulkanError>,

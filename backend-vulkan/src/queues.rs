@@ -1,4 +1,4 @@
-//! Which queue serves what.
+//! Chooses a queue for each stream.
 
 use ash::vk::QueueFlags;
 use std::cmp::Reverse;
@@ -9,15 +9,15 @@ pub type QueueIndex = (u32, u32);
 /// The queues that serve a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Queues {
-    /// Those of the compute, upload and download streams. Streams on the same queue do not
+    /// The queues of the compute, upload and download streams. Streams on the same queue do not
     /// overlap.
     pub streams: [QueueIndex; 3],
-    /// The queue that binds pages, which may be one of the streams'.
+    /// The queue that binds pages. It may also serve a stream.
     pub binding: QueueIndex,
 }
 
 impl Queues {
-    /// How many different queues there are.
+    /// The number of different queues.
     #[must_use]
     pub fn count(&self) -> usize {
         let mut queues = [&self.streams[..], &[self.binding]].concat();
@@ -29,10 +29,10 @@ impl Queues {
 
 const STREAMS: u32 = 3;
 
-/// Chooses among families, each with what it can do and how many queues it has. Each stream
-/// gets a queue of its own where any combination allows it. Otherwise compute shares its queue
-/// last. Copies prefer families that only copy, then a family other than that of compute. None
-/// where nothing computes or nothing binds pages.
+/// Chooses among families, each with its abilities and its number of queues. Each stream gets its
+/// own queue if any combination allows it. Otherwise compute is the last to share its queue. Copies
+/// prefer families that only copy, and then a family other than that of compute. `None` if no
+/// family computes or no family binds pages.
 pub(crate) fn choose(families: &[(QueueFlags, u32)]) -> Option<Queues> {
     let has = |(family, _): QueueIndex, flags| families[family as usize].0.contains(flags);
     let only_copies = |(family, _): QueueIndex| {
@@ -40,7 +40,7 @@ pub(crate) fn choose(families: &[(QueueFlags, u32)]) -> Option<Queues> {
         let others = QueueFlags::TRANSFER | QueueFlags::SPARSE_BINDING | QueueFlags::PROTECTED;
         flags.contains(QueueFlags::TRANSFER) && others.contains(flags)
     };
-    // A family that computes or draws can copy, even if it does not say so.
+    // A family that computes or draws can also copy, even if it does not say so.
     let copies = |&queue: &QueueIndex| {
         let either = QueueFlags::COMPUTE | QueueFlags::GRAPHICS;
         only_copies(queue) || families[queue.0 as usize].0.intersects(either)
@@ -62,7 +62,7 @@ pub(crate) fn choose(families: &[(QueueFlags, u32)]) -> Option<Queues> {
         let pairs = of_copies.iter().flat_map(|&up| of_copies.iter().map(move |&down| (up, down)));
         pairs.map(move |(upload, download)| [compute, upload, download])
     });
-    // The first of the best.
+    // The first of the best combinations.
     let streams = combinations.min_by_key(|streams| Reverse(merit(streams)))?;
     let mut binding =
         queues.iter().copied().filter(|&queue| has(queue, QueueFlags::SPARSE_BINDING));
@@ -114,7 +114,7 @@ mod tests {
         QueueFlags::from_raw(QueueFlags::COMPUTE.as_raw() | QueueFlags::TRANSFER.as_raw());
     const BIND: (QueueFlags, u32) = (QueueFlags::SPARSE_BINDING, 1);
 
-    /// As RADV shows them without its transfer queue.
+    /// The families of RADV without its transfer queue.
     #[test]
     fn copies_use_asynchronous_compute() {
         let chosen = |count| chosen(&[(DRAW, 1), (ASYNC, count), BIND]);
@@ -124,7 +124,7 @@ mod tests {
         assert_eq!(chosen(1), ([(0, 0), (1, 0), (1, 0)], (2, 0)));
     }
 
-    /// As RADV shows them with its transfer queue.
+    /// The families of RADV with its transfer queue.
     #[test]
     fn one_copy_queue_and_asynchronous_compute_serve_both_directions() {
         let chosen = |count| chosen(&[(DRAW, 1), (ASYNC, 4), (QueueFlags::TRANSFER, count), BIND]);

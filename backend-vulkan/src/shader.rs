@@ -1,4 +1,4 @@
-//! WGSL as a device takes it.
+//! Translates WGSL for a device.
 
 use ash::vk::PhysicalDeviceLimits;
 use naga::back::spv;
@@ -7,36 +7,36 @@ use naga::valid::{Capabilities, ModuleInfo, ValidationFlags, Validator};
 use naga::{AddressSpace, EntryPoint, GlobalVariable, Module, ShaderStage};
 use std::ffi::CString;
 
-/// A shader as SPIR-V, with what has to be known to run it.
+/// A shader as SPIR-V, with the data that are needed to run it.
 #[derive(Debug)]
 pub(crate) struct Shader {
     pub(crate) spirv: Vec<u32>,
-    /// The entry point's.
+    /// The name of the entry point.
     pub(crate) name: CString,
     pub(crate) interface: Interface,
 }
 
-/// What an entry point takes, and what it needs to run.
+/// The operands of an entry point, and its needs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Interface {
-    /// Of each storage buffer, the least bytes that it may be bound to.
+    /// The least bytes of a binding for each storage buffer.
     pub(crate) bindings: Vec<u64>,
-    /// Words of immediates.
+    /// The number of words of immediates.
     pub(crate) immediates: u32,
     group: [u32; 3],
     shared_bytes: u64,
 }
 
-/// What a group's variables are aligned to at most.
+/// The largest alignment of a group's variables.
 const SHARED_ALIGNMENT_BYTES: u64 = 16;
 
-/// Naga's validator counts no words of immediates beyond these, and panics.
+/// With more bytes of immediates, Naga's validator panics.
 const MOST_IMMEDIATE_BYTES: u32 = 256;
 
-/// Translates WGSL. Where an index is out of bounds, another one is used that is in bounds.
+/// Translates WGSL. An index out of bounds is replaced by an index in bounds.
 ///
 /// # Errors
-/// Says what is wrong with the source, and where.
+/// The error in the source, with its place.
 pub(crate) fn translate(wgsl: &str, entry: &str) -> Result<Shader, String> {
     let wrong = |text: String| format!("{entry}: {text}");
     let module = naga::front::wgsl::parse_str(wgsl);
@@ -49,7 +49,7 @@ pub(crate) fn translate(wgsl: &str, entry: &str) -> Result<Shader, String> {
     let policy = BoundsCheckPolicy::Restrict;
     let options = spv::Options {
         lang_version: (1, 3),
-        // All that a device is opened with.
+        // All capabilities with which a device is opened.
         capabilities: Some(
             [spv::Capability::Shader, spv::Capability::Matrix].into_iter().collect(),
         ),
@@ -83,7 +83,7 @@ fn check_immediates(module: &Module) -> Result<(), String> {
     Err(format!("its immediates have more than {MOST_IMMEDIATE_BYTES} bytes"))
 }
 
-/// What an entry point takes and needs.
+/// The operands and needs of an entry point.
 fn interface(module: &Module, info: &ModuleInfo, entry: &str) -> Result<Interface, String> {
     let is_entry = |point: &EntryPoint| point.name == entry && point.stage == ShaderStage::Compute;
     let index = module.entry_points.iter().position(is_entry);
@@ -94,7 +94,7 @@ fn interface(module: &Module, info: &ModuleInfo, entry: &str) -> Result<Interfac
         if uses[handle].is_empty() {
             continue;
         }
-        // An array without a length has one element at least.
+        // An array without a length has at least one element.
         let bytes = module.types[global.ty].inner.size(module.to_ctx());
         match (global.space, global.binding) {
             (AddressSpace::Storage { .. }, Some(binding)) if binding.group == 0 => {
@@ -118,7 +118,7 @@ fn interface(module: &Module, info: &ModuleInfo, entry: &str) -> Result<Interfac
 }
 
 impl Interface {
-    /// Fails for what needs more than a device has, and says what that is.
+    /// Fails if the shader needs more than a device has. The error names the need.
     pub(crate) fn check(
         &self,
         limits: &PhysicalDeviceLimits,
@@ -144,7 +144,7 @@ impl Interface {
         ];
         let exceeded = needs.into_iter().find(|&(_, needed, most)| needed > u64::from(most));
         exceeded.map_or(Ok(()), |(what, needed, most)| {
-            Err(format!("it needs {needed} {what}, and the device has at most {most}"))
+            Err(format!("it needs {needed} {what}, but the device has at most {most}"))
         })
     }
 }
@@ -197,14 +197,14 @@ mod tests {
         let wgsl = "@group(0) @binding(0) var<storage, read_write> x: array<u32>;
             @compute @workgroup_size(1) fn main() { x[0] = dot4U8Packed(x[1], x[2]); }";
         let spirv = translate(wgsl, "main").unwrap().spirv;
-        // `OpCapability` has two words, and begins what follows the header.
+        // `OpCapability` has two words, and is first after the header.
         let of_capability = |words: &&[u32]| words[0] == 2 << 16 | 17;
         let capabilities: Vec<u32> =
             spirv[5..].chunks(2).take_while(of_capability).map(|words| words[1]).collect();
         assert_eq!(capabilities, [spv::Capability::Shader as u32]);
     }
 
-    /// A compiler may take a loop without an end for one that is never reached, and leave out checks.
+    /// A compiler may treat an endless loop as unreachable, and leave out checks.
     #[test]
     fn loops_are_bounded() {
         let loops = "@group(0) @binding(0) var<storage, read_write> x: array<u32>;

@@ -1,13 +1,13 @@
-//! The streams: each a timeline semaphore, and a queue that it may share with the others.
+//! The streams. Each is a timeline semaphore on a queue, which streams may share.
 //!
-//! A call of the driver's costs the host as much with many steps as with one. So the steps of a queue
-//! are gathered, each with its own waits and its own signal, and submitted together: at the end of an
-//! iteration, when the host is about to wait or asks for one of them, when a stream on another queue
-//! has to wait for one of them, or when they are many. What a queue is given therefore waits only for
-//! what some queue has been given before.
+//! A call of the driver costs the host about as much for many steps as for one. The steps of a
+//! queue are therefore gathered, each with its own waits and its own signal, and submitted
+//! together: at the end of an iteration, when the host is about to wait or asks for one of them,
+//! when a stream on another queue has to wait for one of them, or when there are many. Work that a
+//! queue gets therefore waits only for work that some queue has got before.
 //!
-//! The stream for ops on the host has a thread instead of a queue. Queues may be given what waits for
-//! that thread, and the thread waits only for what queues have been given.
+//! The host stream has a thread instead of a queue. A queue may get work that waits for this
+//! thread, but the thread waits only for work that queues have already got.
 
 use crate::VulkanDevice;
 use crate::driver::{Commands, Device, Queue, Semaphore, Submit};
@@ -19,27 +19,27 @@ use std::collections::VecDeque;
 use std::mem;
 use std::sync::Arc;
 
-/// Lists of commands of one stream under way before the host blocks for the oldest.
+/// The most command lists of one stream in flight before the host blocks for the oldest.
 const MOST_IN_FLIGHT: usize = 64;
 
-/// Steps that are gathered before they are submitted.
+/// The most steps that are gathered before they are submitted.
 const MOST_GATHERED: usize = 16;
 
 /// One stream. Work is recorded, and gathered with the next signal.
 #[derive(Debug)]
 pub(crate) struct Queued {
-    /// Its queue among the device's.
+    /// The position of its queue among the device's.
     queue: usize,
-    /// Of the queue.
+    /// The family of its queue.
     family: u32,
     semaphore: Arc<Semaphore>,
-    /// Signals enqueued.
+    /// The number of signals that are enqueued.
     signalled: u64,
     /// The last signal that is submitted.
     submitted: u64,
     /// The last signal that is known to be reached.
     reached: u64,
-    /// What the next work waits for, by stream; 0 for nothing.
+    /// The signals for which the next work waits, by stream. 0 for none.
     waits: [u64; 4],
     recording: Option<Commands>,
     /// Commands that have been submitted, each with the signal after it.
@@ -52,20 +52,20 @@ pub(crate) struct Queued {
 #[derive(Debug)]
 pub(crate) struct Shared {
     queue: Queue,
-    /// What it is given next, in order.
+    /// The work for the next submission, in order.
     gathered: Vec<Work>,
-    /// The last bind of pages that it has waited for.
+    /// The last bind of pages for which the queue has waited.
     bound: u64,
 }
 
-/// Work of a stream, to be submitted.
+/// Work of a stream that is to be submitted.
 #[derive(Debug)]
 struct Work {
     stream: Stream,
-    /// What it waits for, by stream; 0 for nothing.
+    /// The signals for which it waits, by stream. 0 for none.
     waits: [u64; 4],
     commands: Option<Commands>,
-    /// The first signal after it, which comes at once if `signals`.
+    /// The first signal after it. It follows at once if `signals`.
     next: u64,
     signals: bool,
 }
@@ -93,7 +93,7 @@ impl Queued {
         })
     }
 
-    /// The commands being recorded, which [`VulkanDevice::record`] has begun.
+    /// The commands that [`VulkanDevice::record`] has begun to record.
     pub(crate) fn recording(&mut self) -> &mut Commands {
         self.recording.as_mut().expect("it has been begun")
     }
@@ -106,7 +106,7 @@ impl Queued {
         Ok(value <= self.reached)
     }
 
-    /// Blocks until a signal is reached that has been submitted.
+    /// Blocks until a submitted signal is reached.
     fn block_until(&mut self, value: u64) -> Result<(), VulkanError> {
         if value > self.reached {
             self.semaphore.block_until(value)?;
@@ -115,15 +115,15 @@ impl Queued {
         Ok(())
     }
 
-    /// The signal to block for before more work is recorded, where too much is in flight. Then as
-    /// many steps can follow as are submitted at once.
+    /// The signal for which the host blocks before it records more work, if too much is in flight.
+    /// Afterwards there is room for as many steps as are submitted at once.
     fn awaited(&self) -> Option<u64> {
         let is_full = self.spare.is_empty() && self.in_flight.len() >= MOST_IN_FLIGHT;
         let (awaited, _) = self.in_flight.get(MOST_GATHERED - 1).filter(|_| is_full)?;
         Some(*awaited.min(&self.submitted))
     }
 
-    /// Commands that have run, if there are any.
+    /// Commands that have run. `None` if there are none.
     fn used_commands(&mut self) -> Result<Option<Commands>, VulkanError> {
         if self.spare.is_empty()
             && let Some(&(oldest, _)) = self.in_flight.front()
@@ -136,10 +136,10 @@ impl Queued {
     }
 }
 
-/// The place of the host's thread among queues.
+/// Stands for the host's thread among queues.
 const NO_QUEUE: usize = usize::MAX;
 
-/// The streams, each on its queue but that of the host, and these queues, each once.
+/// The streams, each on its queue except the host's, and these queues, each once.
 pub(crate) fn streams(
     device: &Arc<Device>,
     queues: [Queue; 3],
@@ -159,7 +159,7 @@ pub(crate) fn streams(
 }
 
 impl VulkanDevice {
-    /// Starts work on a stream, after all that is enqueued there.
+    /// Starts work on a stream, after all work that is enqueued there.
     pub(crate) fn record(&mut self, stream: Stream) -> Result<&mut Commands, VulkanError> {
         if self.queued[stream as usize].recording.is_none() {
             if let Some(value) = self.queued[stream as usize].awaited() {
@@ -184,10 +184,10 @@ impl VulkanDevice {
         Ok(commands)
     }
 
-    /// Gathers what is recorded on a stream, with a signal if there is to be one.
+    /// Gathers the recorded work of a stream, with a signal if `signals`.
     fn gather(&mut self, stream: Stream, signals: bool) -> Result<(), VulkanError> {
         let queue = self.queued[stream as usize].queue;
-        // Where that fails, nothing has been gathered.
+        // If this fails, nothing has been gathered.
         if self.shared[queue].gathered.len() >= MOST_GATHERED {
             self.submit_queue(queue)?;
         }
@@ -205,7 +205,7 @@ impl VulkanDevice {
         Ok(())
     }
 
-    /// Submits what is gathered for a queue, after all that was mapped. Where that fails, it stays
+    /// Submits the gathered work of a queue, after all pending binds. If that fails, the work stays
     /// gathered.
     fn submit_queue(&mut self, queue: usize) -> Result<(), VulkanError> {
         if self.shared[queue].gathered.is_empty() {
@@ -222,7 +222,7 @@ impl VulkanDevice {
         Ok(())
     }
 
-    /// What a queue is given next. The first of it waits for all binds.
+    /// The next submission of a queue. Its first work waits for all binds.
     pub(crate) fn gathered(&self, queue: usize) -> Vec<Submit<'_>> {
         let mut binds = self.binds(queue);
         let work = self.shared[queue].gathered.iter();
@@ -236,16 +236,16 @@ impl VulkanDevice {
         submits.collect()
     }
 
-    /// Submits all that is gathered, on each queue even if another one fails.
+    /// Submits all gathered work, on each queue even if another one fails.
     ///
     /// # Errors
-    /// The first of the driver.
+    /// The first error of the driver.
     pub(crate) fn submit_all(&mut self) -> Result<(), VulkanError> {
         let queues = 0..self.shared.len();
         queues.map(|queue| self.submit_queue(queue)).fold(Ok(()), Result::and)
     }
 
-    /// Signals of the streams.
+    /// The signals of the streams as points of semaphores.
     fn points(&self, values: [u64; 4]) -> impl Iterator<Item = (&Semaphore, u64)> {
         let streams = self.queued.iter().zip(values).filter(|&(_, value)| value > 0);
         streams.map(|(queued, value)| (&*queued.semaphore, value))
@@ -257,7 +257,7 @@ impl VulkanDevice {
         self.space.binds().filter(|&(_, bound)| bound > waited)
     }
 
-    /// Notes a submission that has waited for all binds.
+    /// Records a submission that has waited for all binds.
     fn has_submitted(&mut self, queue: usize) {
         self.counters.submits += 1;
         self.shared[queue].bound = self.space.bound();
@@ -271,14 +271,14 @@ impl VulkanDevice {
     }
 }
 
-/// Someone else's submissions on the queue of the compute stream.
+/// Submissions by other users on the queue of the compute stream.
 #[cfg(feature = "wgpu")]
 impl VulkanDevice {
-    /// Submits everything that comes before.
+    /// Submits all earlier work.
     pub(crate) fn submit_compute(&mut self) -> Result<(), VulkanError> {
         let stream = Stream::Compute;
         if self.queued[stream as usize].recording.is_some() {
-            // A barrier, between what is recorded and what follows on the queue.
+            // The list holds a barrier between the recorded work and later work on the queue.
             self.record(stream)?;
             self.gather(stream, false)?;
         }
@@ -286,15 +286,15 @@ impl VulkanDevice {
         self.flush_binds()
     }
 
-    /// What the next submission has to wait for: also for the steps before it, since whoever submits
-    /// it knows nothing of them.
+    /// The points for which the next submission must wait. They include the steps before it, since
+    /// its submitter does not know them.
     pub(crate) fn compute_waits(&self) -> impl Iterator<Item = (&Semaphore, u64)> {
         let Queued { queue, mut waits, submitted, .. } = self.queued[Stream::Compute as usize];
         waits[Stream::Compute as usize] = submitted;
         self.points(waits).chain(self.binds(queue))
     }
 
-    /// It has been submitted.
+    /// Records that another user has submitted.
     pub(crate) fn compute_has_waited(&mut self) {
         let queued = &mut self.queued[Stream::Compute as usize];
         queued.waits = [0; 4];

@@ -1,5 +1,5 @@
-//! What has to be tried from inside: queues that the driver at hand lacks, and a driver that fails.
-//! These tests need a device: `cargo test … -- --include-ignored` runs them.
+//! Tests that need internals: queues that the driver of this machine lacks, and a driver that
+//! fails. They need a device: `cargo test … -- --include-ignored` runs them.
 #![allow(unsafe_code, reason = "the functions that stand in for the driver's are C")]
 
 use crate::adapter::Opened;
@@ -20,7 +20,7 @@ use zoo::models;
 
 const CHUNK_BYTES: u64 = 64 << 10;
 
-/// A device, before anything is made of it.
+/// A device before anything is made from it.
 fn opened() -> Opened {
     let name = std::env::var("SPILLWAY_VULKAN_DEVICE").ok();
     let open = || {
@@ -35,7 +35,7 @@ fn device(opened: Opened) -> VulkanDevice {
     VulkanDevice::new(opened, &Options { device: None, chunk_bytes: Some(CHUNK_BYTES) }).unwrap()
 }
 
-/// All streams on one queue, or each on one of its own as far as this crate can tell.
+/// All streams on one queue, or each on its own queue as far as this crate can tell.
 fn with_queues(separate: bool) -> Opened {
     let mut opened = opened();
     let [compute, ..] = opened.streams;
@@ -48,8 +48,8 @@ fn with_queues(separate: bool) -> Opened {
     opened
 }
 
-/// Runs a plan that swaps, whose states must be right. Returns how many steps were enqueued, and how
-/// many submissions they took.
+/// Runs a plan that swaps, and checks its states. Returns the number of enqueued steps and of
+/// submissions.
 fn run(device: &mut VulkanDevice) -> [u64; 2] {
     const ITERATIONS: u64 = 4;
     let work = "gpt:batch=1,layers=4,width=256,sequence=64,vocabulary=1000";
@@ -103,18 +103,18 @@ fn work_is_submitted_when_it_is_waited_for() {
     let early = device.signal(Stream::Upload).unwrap();
     let late = device.signal(Stream::Upload).unwrap();
     assert_eq!(submits(device), 0);
-    // By a stream on another queue, once.
+    // Submitted because a stream on another queue waits, once.
     device.wait(Stream::Compute, early).unwrap();
     assert_eq!(submits(device), 1);
     device.wait(Stream::Compute, late).unwrap();
     assert_eq!(submits(device), 1);
     let point = device.signal(Stream::Compute).unwrap();
-    // By who asks.
+    // Submitted because the host asks.
     let _ = device.reached(point).unwrap();
     assert_eq!(submits(device), 2);
     let _ = device.reached(late).unwrap();
     assert_eq!(submits(device), 2);
-    // By who blocks, all of it.
+    // Submitted because the host blocks, for all streams.
     let point = device.signal(Stream::Compute).unwrap();
     device.signal(Stream::Download).unwrap();
     device.block_until(point).unwrap();
@@ -122,20 +122,20 @@ fn work_is_submitted_when_it_is_waited_for() {
     device.signal(Stream::Download).unwrap();
     device.wait_idle().unwrap();
     assert_eq!(submits(device), 5);
-    // At the end of an iteration.
+    // Submitted at the end of an iteration.
     device.signal(Stream::Download).unwrap();
     device.submit().unwrap();
     assert_eq!(submits(device), 6);
     device.submit().unwrap();
     assert_eq!(submits(device), 6);
-    // Because it is much.
+    // Submitted because there are many steps.
     for _ in 0..33 {
         device.signal(Stream::Compute).unwrap();
     }
     assert_eq!(submits(device), 8);
 }
 
-/// Nobody asks for the points.
+/// The host never asks for the points.
 #[test]
 #[ignore = "it needs a Vulkan device"]
 fn what_is_submitted_runs_by_itself() {
@@ -173,7 +173,7 @@ fn streams_of_one_queue_wait_without_a_submission() {
     assert_eq!(device.counters().submits, 1);
 }
 
-/// Also for steps of the same stream, of which wgpu does not know.
+/// It also waits for steps of the same stream, which wgpu does not know.
 #[cfg(feature = "wgpu")]
 #[test]
 #[ignore = "it needs a Vulkan device"]
@@ -192,7 +192,7 @@ fn what_wgpu_submits_waits_for_all_before_it() {
     assert_eq!(device.compute_waits().count(), 1);
 }
 
-/// Each queue waits once for what is mapped.
+/// Each queue waits once for new mappings.
 #[test]
 #[ignore = "it needs a Vulkan device"]
 fn binds_are_waited_for_once() {
@@ -221,7 +221,7 @@ fn binds_are_waited_for_once() {
     }
 }
 
-/// The driver is not asked: it need not refuse.
+/// The check does not ask the driver, which need not refuse.
 #[test]
 #[ignore = "it needs a Vulkan device"]
 fn memory_beyond_the_limits_is_refused() {
@@ -240,7 +240,7 @@ fn memory_beyond_the_limits_is_refused() {
     }
 }
 
-/// However much memory there is.
+/// The limit holds however much memory the device has.
 #[test]
 #[ignore = "it needs a Vulkan device"]
 fn allocations_beyond_the_limit_are_refused() {
@@ -254,7 +254,7 @@ fn allocations_beyond_the_limit_are_refused() {
     assert_eq!(error, VulkanError::Allocations { most: MOST });
     let text = error.to_string();
     assert!(text.contains("3 allocations") && text.contains("use larger chunks"), "{text}");
-    // What was allocated until then is free again.
+    // The memory that was allocated before the error is free again.
     device.create(2 * u64::from(MOST) - 2).unwrap();
     device.working_memory(4).unwrap();
     assert_eq!(device.working_memory(4), Err(VulkanError::Allocations { most: MOST }));
@@ -273,7 +273,7 @@ unsafe extern "system" fn refuse_submit(
     vk::Result::ERROR_OUT_OF_HOST_MEMORY
 }
 
-/// Nobody waits for ever for what the driver has refused.
+/// Nobody waits forever for work that the driver has refused.
 #[test]
 #[ignore = "it needs a Vulkan device"]
 fn refused_submissions_are_errors() {
@@ -314,7 +314,7 @@ unsafe extern "system" fn count_free(
     FREED.fetch_add(1, Ordering::Relaxed);
 }
 
-/// A lost device uses nothing any more, so its memory is freed.
+/// A lost device no longer uses its memory, so the memory is freed.
 #[test]
 #[ignore = "it needs a Vulkan device"]
 fn all_queues_are_waited_for_and_what_may_be_in_use_is_leaked() {
@@ -335,7 +335,7 @@ fn all_queues_are_waited_for_and_what_may_be_in_use_is_leaked() {
         assert!(WAITS.load(Ordering::Relaxed) - before > others.len());
         drop(device);
         assert_eq!(FREED.load(Ordering::Relaxed), freed);
-        // A device that is leaked keeps its instance.
+        // A leaked device keeps its instance.
         assert_eq!(Arc::strong_count(&kept), if freed == 0 { 2 } else { 1 });
     }
 }

@@ -9,16 +9,16 @@ use planner_core::backend::{DeviceAddress, HostLaunch, HostRange, Transfers};
 use std::fmt;
 use std::sync::Arc;
 
-/// Size of a segment of the block. Drivers bound the size of one allocation.
+/// The size of a segment of the block. Drivers limit the size of one allocation.
 const SEGMENT_BYTES: u64 = 1 << 30;
 
-/// Host memory that the device copies from and to, as one block.
+/// The host memory for the device's copies, as one block.
 #[derive(Debug)]
 pub(crate) struct HostBlock {
     bytes: u64,
     segment_bytes: u64,
     segments: Vec<(Buffer, Memory)>,
-    /// The same, for ops on the host.
+    /// The segments' addresses, for ops on the host.
     addresses: Arc<Segments>,
 }
 
@@ -49,7 +49,7 @@ impl HostBlock {
         self.bytes
     }
 
-    /// The parts of a range: the segment, the offset in it, and how many bytes.
+    /// The parts of a range: the segment, the offset in it, and the number of bytes.
     fn parts(
         &self,
         offset_bytes: u64,
@@ -65,7 +65,7 @@ impl HostBlock {
         })
     }
 
-    /// Writes bytes that the block has.
+    /// Writes bytes inside the block.
     fn write(&mut self, offset_bytes: u64, mut from: &[u8]) {
         for (segment, offset, bytes) in self.parts(offset_bytes, from.len() as u64) {
             let (first, rest) = from.split_at(bytes as usize);
@@ -74,7 +74,7 @@ impl HostBlock {
         }
     }
 
-    /// Reads bytes that the block has.
+    /// Reads bytes inside the block.
     fn read(&self, offset_bytes: u64, mut into: &mut [u8]) {
         for (segment, offset, bytes) in self.parts(offset_bytes, into.len() as u64) {
             let (first, rest) = into.split_at_mut(bytes as usize);
@@ -85,15 +85,15 @@ impl HostBlock {
 }
 
 impl VulkanDevice {
-    /// The block, if it has these bytes.
+    /// The block, if it contains the range.
     fn block(&self, range: HostRange) -> Result<&HostBlock, Refused> {
         let end = range.offset_bytes.checked_add(range.bytes);
         let block = self.host.as_ref().filter(|block| end.is_some_and(|end| end <= block.bytes));
         block.ok_or(Refused::NoHostRange(range))
     }
 
-    /// The copies that go between a host range and an address, each as the host's bytes and
-    /// the device's.
+    /// The copies between a host range and an address, each as the host's range and the device's
+    /// range.
     fn copies(&self, host: HostRange, at: DeviceAddress) -> Result<Vec<Pair>, VulkanError> {
         let HostRange { offset_bytes, bytes } = host;
         let block = self.block(host)?;
@@ -113,19 +113,19 @@ impl VulkanDevice {
 }
 
 impl VulkanDevice {
-    /// Enqueues an op on [`Stream::Host`], for
-    /// [`HostKernels`](planner_core::backend::HostKernels): `work` runs on the thread of that stream,
-    /// after all that the stream waits for, over the bytes that the launch names. The waits of a proved
-    /// plan keep copies and other ops away from these bytes meanwhile; nothing else may touch them.
-    /// An operand that lies in several segments of the block is copied together for it, and back.
+    /// Enqueues an op on [`Stream::Host`], for [`HostKernels`](planner_core::backend::HostKernels).
+    /// `work` runs on the thread of that stream, after all work for which the stream waits, and
+    /// gets the ranges that the launch names. The waits of a proved plan keep copies and other ops
+    /// away from these ranges meanwhile. Nothing else may touch them. An operand in several
+    /// segments of the block is copied into one buffer for the op, and copied back.
     ///
-    /// If `work` fails or panics, no op on the host runs any more, and this and all later calls of
-    /// [`Streams`](planner_core::backend::Streams) and copies report [`VulkanError::HostOp`]. What is
-    /// enqueued on the device still runs. If the device is dropped, ops that have not begun are left out,
-    /// and one that has begun is waited for.
+    /// If `work` fails or panics, no more ops on the host run. This call and all later copies and
+    /// calls of [`Streams`](planner_core::backend::Streams) then report [`VulkanError::HostOp`].
+    /// Work that is enqueued on the device still runs. If the device is dropped, ops that have not
+    /// begun are skipped, and the drop waits for an op that has begun.
     ///
     /// # Errors
-    /// Ranges outside the block or in each other, and failures of earlier work.
+    /// A range is outside the block, ranges overlap, or earlier work has failed.
     pub fn launch_on_host<E: fmt::Display>(
         &mut self,
         launch: &HostLaunch<'_>,
@@ -147,7 +147,7 @@ impl VulkanDevice {
     }
 }
 
-/// Bytes that are copied, at both ends.
+/// The source and the destination of a copy.
 type Pair = [BufferRange; 2];
 
 impl Transfers for VulkanDevice {

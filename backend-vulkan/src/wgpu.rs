@@ -1,11 +1,11 @@
-//! The same device, and the same memory, inside wgpu: an embedder's kernels are WGSL in
-//! wgpu's pipelines, on tensors that Spillway brings and takes away.
+//! The same device and the same memory in wgpu. An embedder's kernels are WGSL in wgpu's pipelines,
+//! on tensors that Spillway fetches and evicts.
 //!
-//! A `wgpu::Buffer` stands for a whole sparse buffer, and a tensor is a part of it. wgpu
-//! orders what it submits by buffers, which is enough here, since every use of that buffer as
-//! `storage, read_write` follows the one before. It does not know of aliases and of copies;
-//! what it submits therefore waits for what the compute stream has to wait for, and the next
-//! signal of that stream comes after it, on the same queue.
+//! A `wgpu::Buffer` stands for a whole sparse buffer, and a tensor is a part of it. wgpu orders its
+//! submissions by buffers. That is enough here, since every use of that buffer as `storage,
+//! read_write` follows the use before. wgpu does not know of aliases and copies. Its submissions
+//! therefore wait for all points for which the compute stream waits, and the next signal of that
+//! stream follows on the same queue.
 #![allow(unsafe_code, reason = "wgpu takes handles of the driver's")]
 
 use crate::VulkanDevice;
@@ -25,16 +25,16 @@ use wgpu::hal::api::Vulkan as Api;
 
 const FEATURES: wgpu::Features = wgpu::Features::empty();
 
-/// A device as wgpu sees it.
+/// The device as wgpu sees it.
 #[derive(Debug)]
 pub(crate) struct WgpuDevice {
-    /// The sparse buffers that wgpu has, by their numbers.
+    /// The sparse buffers that wgpu has, by number.
     buffers: HashMap<usize, wgpu::Buffer>,
     queue: wgpu::Queue,
     device: wgpu::Device,
 }
 
-/// The extensions of the instance that wgpu takes for granted.
+/// The extensions of an instance that wgpu expects.
 pub(crate) fn instance_extensions(entry: &ash::Entry) -> Vec<&'static CStr> {
     let flags = wgpu::InstanceFlags::empty();
     hal::vulkan::Instance::desired_extensions(entry, vk::API_VERSION_1_3, flags).unwrap_or_default()
@@ -45,15 +45,16 @@ fn refused(error: impl fmt::Display) -> Unavailable {
 }
 
 impl Vulkan {
-    /// Opens a device like [`Vulkan::open`], for wgpu as well.
+    /// Opens a device like [`Vulkan::open`], and also for wgpu.
     ///
     /// # Safety
-    /// No method of the device, its drop included, may run at the same time as one of wgpu's objects
-    /// of it on another thread: some of them use its queue, such as `Buffer::map_async`, which
-    /// submits what was written to the buffer, and Vulkan wants one thread at a time to do so.
+    /// No method of the device, including its drop, may run at the same time as a method of one of
+    /// wgpu's objects of the device on another thread. Some of them use its queue:
+    /// `Buffer::map_async`, for example, submits the writes to the buffer. Vulkan requires that
+    /// only one thread at a time uses a queue.
     ///
     /// # Errors
-    /// If no such device is available; the error says why.
+    /// No such device is available. The error says why.
     pub unsafe fn open_with_wgpu(
         &self,
         options: &Options<'_>,
@@ -63,7 +64,7 @@ impl Vulkan {
         let extensions = exposed.adapter.required_device_extensions(FEATURES);
         let mut features = exposed.adapter.physical_device_features(&extensions, FEATURES);
         let info = features.add_to_device_create(vk::DeviceCreateInfo::default());
-        // SAFETY: wgpu has just set the pointer, to features that outlive the request.
+        // SAFETY: wgpu has just set the pointer to features that outlive the request.
         let core = unsafe { info.p_enabled_features.as_ref() }.copied().unwrap_or_default();
         let also = Also { info, extensions: extensions.clone(), features: core };
         let opened = self.open_raw(&physical, also)?;
@@ -83,8 +84,8 @@ impl Vulkan {
         let entry = loader().map_err(refused)?;
         let extensions = instance_extensions(&entry);
         let kept = Arc::clone(self.instance());
-        // SAFETY: the instance was made with these extensions, and is kept alive by the
-        // callback until wgpu is done with it.
+        // SAFETY: the instance was made with these extensions, and the callback keeps it alive
+        // until wgpu no longer needs it.
         let instance = unsafe {
             hal::vulkan::Instance::from_raw(
                 entry,
@@ -117,8 +118,8 @@ impl WgpuDevice {
         let kept = Arc::clone(device);
         let limits = exposed.capabilities.limits.clone();
         let hints = wgpu::MemoryHints::MemoryUsage;
-        // SAFETY: the device was opened from this adapter with its features, its extensions
-        // and this queue, and is kept alive by the callback until wgpu is done with it.
+        // SAFETY: the device was opened from this adapter with its features, its extensions and
+        // this queue, and the callback keeps it alive until wgpu no longer needs it.
         let opened = unsafe {
             exposed.adapter.device_from_raw(
                 device.raw().clone(),
@@ -149,19 +150,19 @@ impl WgpuDevice {
 }
 
 impl VulkanDevice {
-    /// The device as wgpu sees it; none unless it was opened with [`Vulkan::open_with_wgpu`].
-    /// Its queue is that of the compute stream, where [`VulkanDevice::submit_wgpu`] submits.
+    /// The device as wgpu sees it. `None` unless it was opened with [`Vulkan::open_with_wgpu`]. Its
+    /// queue is the queue of the compute stream, on which [`VulkanDevice::submit_wgpu`] submits.
     #[must_use]
     pub fn wgpu(&self) -> Option<&wgpu::Device> {
         self.wgpu_device.as_ref().map(|wgpu_device| &wgpu_device.device)
     }
 
-    /// Lends memory at an address to wgpu, as a part of a buffer: the buffer, and the part's
-    /// offset in it. Shaders must bind all such parts as `storage, read_write`, since wgpu does
-    /// not look at parts. What is not mapped any more when a shader runs is undefined.
+    /// Lends memory at an address to wgpu. Returns the buffer and the offset of the memory in it.
+    /// Shaders must bind all such parts as `storage, read_write`, since wgpu does not track parts.
+    /// Memory that is unmapped before a shader runs is undefined.
     ///
-    /// # Errors
-    /// A range that is not mapped, and [`VulkanError::WithoutWgpu`] on a device that was not
+    /// The range is not completely mapped, and [`VulkanError::WithoutWgpu`] on a device that was
+    /// not opened for wgpu.
     /// opened for wgpu.
     pub fn lend(
         &mut self,
@@ -182,7 +183,7 @@ impl VulkanDevice {
                 mapped_at_creation: false,
             };
             // SAFETY: the buffer was made with these usages, on the device that wgpu has. The
-            // callback keeps it, and the memory behind it, until wgpu is done with it.
+            // callback keeps the buffer and its memory alive until wgpu no longer needs them.
             unsafe {
                 let raw = hal::vulkan::Buffer::from_raw_externally_owned(
                     block.raw,
@@ -194,19 +195,19 @@ impl VulkanDevice {
         Ok((buffer.clone(), range.offset_bytes()))
     }
 
-    /// Enqueues what wgpu has recorded on the compute stream.
+    /// Enqueues the commands that wgpu has recorded on the compute stream.
     ///
     /// # Errors
-    /// Those of the driver, and [`VulkanError::WithoutWgpu`] on a device that was not opened for
-    /// wgpu.
+    /// The errors of the driver, and [`VulkanError::WithoutWgpu`] on a device that was not opened
+    /// for wgpu.
     pub fn submit_wgpu(
         &mut self,
         commands: impl IntoIterator<Item = wgpu::CommandBuffer>,
     ) -> Result<(), VulkanError> {
         self.submit_compute()?;
         let wgpu_device = self.wgpu_device.as_ref().ok_or(VulkanError::WithoutWgpu)?;
-        // SAFETY: nothing of the queue is destroyed through this, and the semaphores live until all
-        // work has ended.
+        // SAFETY: this code destroys nothing of the queue, and the semaphores live until all work
+        // has ended.
         let queue = unsafe { wgpu_device.queue.as_hal::<Api>() }.ok_or(VulkanError::WithoutWgpu)?;
         for (semaphore, value) in self.compute_waits() {
             let stage = vk::PipelineStageFlags::ALL_COMMANDS;

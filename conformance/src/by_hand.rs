@@ -1,20 +1,21 @@
-//! Activation checkpointing written into a decoder, as people write it into their models.
+//! Activation checkpointing that is written into a decoder by hand, as people write it into their
+//! models.
 
 use planner_core::{Kind, Op, TensorId};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use workloads::OwnedGraph;
 
-/// The graph with activation checkpointing in it: what each layer's forward pass makes for its
-/// backward pass alone is not kept, and is made a second time in front of that. What a layer begins
-/// with is kept. No op is repeatable, so a planner decides nothing but what moves.
+/// Writes activation checkpointing into a graph. A tensor that a layer's forward pass makes only
+/// for its backward pass is not kept, but made a second time before the backward pass. The inputs
+/// of a layer are kept. No op of the result is repeatable, so a planner decides only what moves.
 ///
-/// A layer's forward pass is the repeatable ops named `layers.N.…`, or so after the name of a
-/// micro-batch, but for those named `….backward…`. Of these, only the ops run a second time that the
-/// backward pass needs. O(layers × operands).
+/// The forward pass of a layer is all repeatable ops that are named `layers.N.…`, perhaps after the
+/// name of a micro-batch, except ops named `….backward…`. Only ops whose results the backward pass
+/// needs run a second time. O(layers × operands).
 ///
 /// # Panics
-/// What a layer reads is overwritten before it is read again.
+/// If a tensor that a layer reads is overwritten before it is read again.
 #[must_use]
 pub fn checkpointed(graph: &OwnedGraph) -> OwnedGraph {
     let mut written = Rewriting { graph, into: bare(graph), copies: BTreeMap::new() };
@@ -45,7 +46,7 @@ fn layers(graph: &OwnedGraph) -> Vec<Range<usize>> {
     layers.into_iter().map(|(_, ops)| ops).collect()
 }
 
-/// The part of a forward op's name that says which layer of which micro-batch it is of.
+/// The start of a forward op's name, which names its layer and its micro-batch.
 fn layer(op: &str) -> Option<&str> {
     let (_, rest) = op.split_once("layers.").filter(|_| !is_backward(op))?;
     Some(&op[..op.len() - rest.len() + rest.find('.')?])
@@ -62,17 +63,17 @@ fn operands(graph: &OwnedGraph, at: usize) -> (&[TensorId], &[TensorId]) {
     operands.split_at(reads as usize)
 }
 
-/// The tensors, without ops.
+/// The tensors of the graph, without ops.
 fn bare(graph: &OwnedGraph) -> OwnedGraph {
     let OwnedGraph { name, tensors, tensor_names, .. } = graph.clone();
     OwnedGraph { tensors, tensor_names, ..OwnedGraph::new(format!("{name},checkpointed")) }
 }
 
-/// What is made a second time of a layer.
+/// The ops of a layer that run a second time.
 struct Repeat {
     /// The ops, in their order.
     ops: Vec<usize>,
-    /// The op that they run in front of.
+    /// The op before which they run.
     before: usize,
 }
 
@@ -86,7 +87,7 @@ impl Repeat {
         for at in layer.end..graph.ops.len() {
             let read = operands(graph, at).0.iter().filter(|tensor| made.contains(tensor));
             match is_backward(&graph.op_names[at]) {
-                // What the next layer, the last norm or the loss reads is kept.
+                // A tensor that the next layer, the last norm or the loss reads is kept.
                 false => kept.extend(read),
                 true => needed.extend(read.filter(|tensor| !kept.contains(tensor))),
             }
@@ -110,7 +111,7 @@ impl Repeat {
         Some(repeat)
     }
 
-    /// What comes from outside of the layer is as it was when it was read first.
+    /// Checks that tensors from outside of the layer still hold the values that were read first.
     fn check(&self, graph: &OwnedGraph, made: &BTreeSet<TensorId>) {
         for &at in &self.ops {
             let mut taken = operands(graph, at).0.iter().filter(|tensor| !made.contains(tensor));
@@ -120,13 +121,14 @@ impl Repeat {
             let name = &graph.op_names[at];
             assert!(
                 !taken.any(overwritten),
-                "what {name} reads is overwritten before it runs again"
+                "a tensor that {name} reads is overwritten before it runs again"
             );
         }
     }
 }
 
-/// A graph that is being written, with what stands for the tensors that are made again.
+/// A graph that is being written, and the new tensors that stand for the tensors that are made
+/// again.
 struct Rewriting<'g> {
     graph: &'g OwnedGraph,
     into: OwnedGraph,
@@ -134,7 +136,7 @@ struct Rewriting<'g> {
 }
 
 impl Rewriting<'_> {
-    /// From here on, what these ops write is in new tensors.
+    /// Writes the ops again. From here on, new tensors stand for the tensors that they write.
     fn write_again(&mut self, repeat: &Repeat) {
         for &at in &repeat.ops {
             for &tensor in operands(self.graph, at).1 {
@@ -168,8 +170,8 @@ mod tests {
     use std::hash::{DefaultHasher, Hash, Hasher};
     use zoo::models;
 
-    /// The last value of each state and output. An op writes values that follow from its name and from
-    /// the values that it reads.
+    /// The last value of each state and output. The values that an op writes follow from its name
+    /// and from the values that it reads.
     fn results(graph: &OwnedGraph) -> Vec<(String, u64)> {
         let hash = |value: &dyn Fn(&mut DefaultHasher)| {
             let mut hasher = DefaultHasher::new();
@@ -231,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    #[should_panic(expected = "what layers.0.f reads is overwritten before it runs again")]
+    #[should_panic(expected = "a tensor that layers.0.f reads is overwritten before it runs again")]
     fn what_a_layer_reads_stays_until_it_runs_again() {
         let mut graph = OwnedGraph::new("updated between the passes");
         let weight = graph.push_tensor("weight", 8, Kind::State);

@@ -1,4 +1,4 @@
-//! Certificates of a bound with random prices, and the plans that they hold for.
+//! Certificates of a bound with random prices, and whether they hold for a plan.
 
 use planner_core::bounds::BoundOrder;
 use planner_core::bounds::priced::{ONE, Price};
@@ -8,15 +8,15 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 use workloads::{OwnedCertificate, OwnedPlan};
 
-/// Random prices of some intervals: memory in quarters of the price of an upload, and the shares of the two
-/// links.
+/// Random prices of some intervals. Each has the price of memory in quarters of the price of an
+/// upload, and the shares of the two links.
 pub fn prices() -> impl Strategy<Value = Vec<[u64; 3]>> {
     let share = || prop_oneof![Just(0), Just(ONE), 0..=ONE];
     vec((0..=8u64, share(), share()).prop_map(|(memory, up, down)| [memory, up, down]), 1..12)
 }
 
-/// The same certificate with these prices in turn, which claims nothing. In the given order, its marks are
-/// ops at even distances.
+/// The same certificate with other prices, which the intervals take in turn, and a bound of 0 ns.
+/// In the given order, its marks are ops at even distances.
 #[must_use]
 pub fn with_prices(
     of: &OwnedCertificate,

@@ -5,8 +5,8 @@ use proptest::prelude::*;
 use workloads::OwnedChain;
 use workloads::chain::Layer;
 
-/// Chains of up to this many layers, some without weight, activation or time, some of equal
-/// layers; on links about as fast as their ops.
+/// Random chains of up to `layers` layers. Some layers have no weight, activation or time, and some
+/// chains have equal layers. A link is about as fast as the ops.
 pub fn chains(layers: usize) -> impl Strategy<Value = OwnedChain> {
     let bytes = |most| prop_oneof![1 => Just(0), 5 => 1..=most];
     let time_ns = || prop_oneof![1 => Just(0), 5 => 1..=2000u64];
@@ -36,8 +36,8 @@ pub fn chains(layers: usize) -> impl Strategy<Value = OwnedChain> {
     )
 }
 
-/// Chains of three to five layers whose ops and transfers take whole microseconds, none or few,
-/// in memory that is tight.
+/// Chains of three to five layers in little memory. All ops and transfers take a small whole number
+/// of microseconds, or no time.
 pub fn chains_in_microseconds() -> impl Strategy<Value = OwnedChain> {
     let thousands = |most: u64| (0..=most).prop_map(|count| 1000 * count);
     let layer = (thousands(3), thousands(3), thousands(3), 0..=500u64).prop_map(
@@ -64,7 +64,7 @@ pub fn chains_in_microseconds() -> impl Strategy<Value = OwnedChain> {
     })
 }
 
-/// The least memory in which every op has its states, its gradient and all activations.
+/// The least memory, in bytes, that holds the states, the gradient and all activations of every op.
 #[must_use]
 pub fn smallest_bytes(chain: &OwnedChain) -> u64 {
     let mut alive = chain.input_bytes;

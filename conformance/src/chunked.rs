@@ -5,19 +5,21 @@ use planner_core::backend::{DeviceAddress, Launch};
 use planner_core::{Graph, Machine, OpId};
 use std::sync::Arc;
 
-/// Orders in which devices with other chunks run: that of submission, and another.
+/// The number of orders in which devices with other chunks run: the order of submission, and one
+/// more.
 const ORDERS: u64 = 2;
 
-/// A backend whose devices have chunks of a given size, and are as they are otherwise.
+/// A backend whose devices have chunks of another size and are otherwise the same.
 #[derive(Debug)]
 pub struct Chunked<T> {
     backend: Arc<T>,
-    /// None for the chunks that the backend finds.
+    /// The size of a chunk. `None` for the chunks of the backend.
     chunk_bytes: Option<u64>,
 }
 
 impl<T> Chunked<T> {
-    /// The backend with its own chunks, or with chunks of this many bytes, a multiple of its own.
+    /// The backend with its own chunks, or with chunks of `chunk_bytes` bytes, a multiple of its
+    /// own.
     #[must_use]
     pub const fn new(backend: Arc<T>, chunk_bytes: Option<u64>) -> Self {
         Self { backend, chunk_bytes }
@@ -39,7 +41,7 @@ impl<T: Backend> Backend for Chunked<T> {
         let own_bytes = found.machine.chunk_bytes;
         if chunk_bytes == 0 || !chunk_bytes.is_multiple_of(own_bytes) {
             return Err(format!(
-                "chunks of {chunk_bytes} bytes are no multiple of the device's {own_bytes} bytes"
+                "chunks of {chunk_bytes} bytes are not a multiple of the device's chunks of {own_bytes} bytes"
             ));
         }
         let machine = Machine::new((*found.machine).with_chunk_bytes(chunk_bytes));

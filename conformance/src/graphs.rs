@@ -1,4 +1,4 @@
-//! Small graphs and machines at random, and orders to run them in.
+//! Small random graphs and machines, and orders in which the ops may run.
 
 use planner_core::{Graph, Kind, Machine, MachineParameters, OpId, TensorId};
 use proptest::collection::vec;
@@ -8,10 +8,10 @@ use proptest::sample::select;
 use std::ops::RangeInclusive;
 use workloads::OwnedGraph;
 
-/// A generated graph as planners take it.
+/// Checks a generated graph.
 ///
 /// # Panics
-/// Where it is not a graph; the generators of this module never make one.
+/// If the graph is not valid. The generators of this module make only valid graphs.
 pub(crate) fn checked(graph: &OwnedGraph) -> Graph<'_> {
     match graph.graph() {
         Ok(graph) => graph,
@@ -19,7 +19,7 @@ pub(crate) fn checked(graph: &OwnedGraph) -> Graph<'_> {
     }
 }
 
-/// What an op does with a tensor.
+/// How an op uses a tensor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Access {
     Read,
@@ -27,11 +27,12 @@ enum Access {
     Update,
 }
 
-/// One op of a random graph: its time, its workspace, and what it does with which tensor.
+/// One op of a random graph: its time, its workspace, and the tensors that it uses.
 type OpSeed = (u64, u64, Vec<(usize, Access)>);
 
-/// Random graphs of every shape: those of [`small_graphs`], and training steps, tidy or not. Any
-/// op may be repeatable, and any that writes no input may have a time on the host.
+/// Random graphs of every shape: graphs of [`small_graphs`], and training steps in the usual or any
+/// other order. Any op may be repeatable, and any op that writes no input may have a time on the
+/// host.
 pub fn graphs() -> impl Strategy<Value = OwnedGraph> {
     let graphs = prop_oneof![
         6 => small_graphs().boxed(),
@@ -53,9 +54,9 @@ pub fn graphs() -> impl Strategy<Value = OwnedGraph> {
     })
 }
 
-/// Graphs of 1 to 12 ops and 1 to 10 tensors of all kinds and of bytes to several chunks:
-/// with updates in place, overwrites, tensors that no op touches, inputs that are never read
-/// or written after their last read, and ops that take no time.
+/// Graphs of 1 to 12 ops and 1 to 10 tensors of all kinds, from a few bytes to several chunks. They
+/// have updates in place, overwrites, tensors that no op touches, inputs that are never read or are
+/// written after their last read, and ops that take no time.
 pub fn small_graphs() -> impl Strategy<Value = OwnedGraph> {
     let kind = select(vec![Kind::State, Kind::Input, Kind::Temporary, Kind::Output]);
     let access = select(vec![Access::Read, Access::Overwrite, Access::Update]);
@@ -78,9 +79,9 @@ fn tensor_bytes() -> impl Strategy<Value = u64> {
     ]
 }
 
-/// Makes a graph of whatever numbers: ids wrap around, an op names no tensor twice, and it
-/// overwrites a temporary or an output that it would read before any op has written it. An output
-/// that no op writes is a temporary.
+/// Makes a valid graph from any numbers. Ids wrap around, and an op names no tensor twice. If an op
+/// would read a temporary or an output before any op has written it, the op overwrites it instead.
+/// An output that no op writes becomes a temporary.
 fn build(tensors: &[(u64, Kind)], ops: &[OpSeed]) -> OwnedGraph {
     let mut graph = OwnedGraph::default();
     for &(bytes, kind) in tensors {
@@ -115,14 +116,14 @@ fn build(tensors: &[(u64, Kind)], ops: &[OpSeed]) -> OwnedGraph {
     graph
 }
 
-/// One layer of a network that is trained.
+/// One layer of a network in training.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Layer {
-    /// Bytes of its weight, of the weight's gradient and of its momentum.
+    /// Size of its weight, of the weight's gradient and of its momentum.
     pub weight_bytes: u64,
-    /// Bytes of what it puts out, and of the gradient of that.
+    /// Size of its output, and of the output's gradient.
     pub activation_bytes: u64,
-    /// Time forward; backward takes twice as long, the update a quarter.
+    /// Time of the forward op. The backward op takes twice as long, the update a quarter.
     pub forward_ns: u64,
     /// Workspace of the backward op.
     pub workspace_bytes: u64,
@@ -130,7 +131,7 @@ pub struct Layer {
     pub has_momentum: bool,
 }
 
-/// Training steps of this many layers, with sizes that differ widely from layer to layer.
+/// Training steps with a number of layers from `layers`. Sizes differ widely between layers.
 pub fn training_graphs(layers: RangeInclusive<usize>) -> impl Strategy<Value = OwnedGraph> {
     let skewed_bytes = || (0..=5u32, 1..=64u64).prop_map(|(doublings, bytes)| bytes << doublings);
     let workspace_bytes = prop_oneof![1 => Just(0), 1 => skewed_bytes()];
@@ -154,8 +155,8 @@ pub fn untidy_graphs(layers: RangeInclusive<usize>) -> impl Strategy<Value = Own
         .prop_map(|(graph, keys)| graph.in_order(&legal_order(&checked(&graph), &keys)))
 }
 
-/// A training step: all layers forward, then from the last to the first each backward and,
-/// at once, its update.
+/// A training step: all layers forward, then each layer from the last to the first backward,
+/// followed at once by its update.
 #[must_use]
 pub fn training_graph(input_bytes: u64, layers: &[Layer]) -> OwnedGraph {
     let mut graph = OwnedGraph::default();
@@ -192,8 +193,8 @@ pub fn training_graph(input_bytes: u64, layers: &[Layer]) -> OwnedGraph {
     graph
 }
 
-/// Machines with small chunks and more memory than random graphs ask for, whose links are
-/// about as fast as random ops, in each direction for itself.
+/// Machines with small chunks and more memory than random graphs need. Each link has its own speed,
+/// which is about as fast as random ops.
 pub fn machines() -> impl Strategy<Value = Machine> {
     let bytes_per_s = || 200_000_000..=5_000_000_000u64;
     let latency_ns = prop_oneof![1 => Just(0), 2 => 1..=400u64];
@@ -213,9 +214,9 @@ pub fn machines() -> impl Strategy<Value = Machine> {
     )
 }
 
-/// An order of all ops that keeps the dependencies: of the ops that may run next, always the
-/// one with the least key, and the first of those. Missing keys are 0, so that without any
-/// the order is the graph's own.
+/// An order of all ops that keeps the dependencies. The next op is always the op with the least key
+/// among the ops that may run, and the first of them if keys are equal. Missing keys are 0, so
+/// without keys the order is the graph's own.
 #[must_use]
 pub fn legal_order(graph: &Graph<'_>, keys: &[u16]) -> Vec<OpId> {
     let key = |op: OpId| keys.get(op.index()).map_or(0, |&key| key);
@@ -230,7 +231,7 @@ pub fn legal_order(graph: &Graph<'_>, keys: &[u16]) -> Vec<OpId> {
     order
 }
 
-/// Whether one op writes what the other touches.
+/// Whether one op writes a tensor that the other touches.
 fn conflict(graph: &Graph<'_>, one: OpId, other: OpId) -> bool {
     let writes_into = |writer, toucher| {
         graph.touches(toucher).any(|tensor| graph.writes(writer).contains(&tensor))

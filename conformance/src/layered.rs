@@ -5,7 +5,7 @@ use middleware::{Layer, Layered, LayeredKernels};
 use planner_core::backend::BackendError;
 use planner_core::{Graph, Machine, OpId};
 
-/// A backend whose devices have a layer each.
+/// A backend with a layer over each device.
 #[derive(Clone, Copy, Debug)]
 pub struct LayeredBackend<T, F> {
     backend: T,
@@ -13,7 +13,7 @@ pub struct LayeredBackend<T, F> {
 }
 
 impl<T, F> LayeredBackend<T, F> {
-    /// Puts `layer` over each device; it is made for the order in which the device runs.
+    /// Puts a layer over each device. `layer` makes it for the order in which the device runs.
     #[must_use]
     pub const fn new(backend: T, layer: F) -> Self {
         Self { backend, layer }

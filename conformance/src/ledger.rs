@@ -1,8 +1,7 @@
 //! A judge of plans that follows `docs/format.md` sentence by sentence.
 //!
-//! It tracks every object of every tensor and follows eight iterations one after the other.
-//! That is slow and simple on purpose: it is meant for graphs of a few tensors with a few
-//! objects each.
+//! It tracks every object of every tensor through eight iterations, one after the other. It is slow
+//! and simple on purpose, and meant for graphs of a few tensors with a few objects each.
 
 mod arena;
 pub mod host;
@@ -23,30 +22,31 @@ use std::fmt;
 pub(crate) use placements::Allocation;
 pub use planner_core::plan::Prediction;
 
-/// Iterations that are written out; the format times eight.
+/// The number of iterations that are followed. The format times eight iterations.
 pub const ITERATIONS: u32 = 8;
 
-/// What a valid plan does.
+/// The figures of a valid plan.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Judgement {
-    /// The exact figures. Its `host_bytes` gives every tensor that is moved a slot of its
-    /// own, which is one of several figures that the format accepts.
+    /// The exact figures. `host_bytes` gives every tensor that moves its own slot. The format also
+    /// accepts other figures.
     pub prediction: Prediction,
-    /// The least and the most that a plan may state as `host_bytes`: what is moved of states
-    /// and inputs, and all states, inputs and outputs with the temporaries that are moved or that ops
-    /// on the host touch.
+    /// The least and the most that a plan may state as `host_bytes`. The least counts the parts of
+    /// states and inputs that move. The most counts all states, inputs and outputs, and the
+    /// temporaries that move or that ops on the host touch.
     pub accepted_host_bytes: (u64, u64),
-    /// The least and the most bytes that the host layout can take. Between them this judge
-    /// cannot tell whether the layout fits the host, and accepts.
+    /// The least and the most bytes that the host layout can take. If the host has an amount
+    /// between them, this judge cannot tell whether the layout fits, and accepts.
     pub host_layout_bytes: (u64, u64),
-    /// The first step after which the most bytes of objects are held.
+    /// The first step after which the plan holds the most bytes of objects.
     pub first_peak_step: usize,
-    /// Bytes that tensors and workspaces really fill of the objects held there.
+    /// The bytes of these objects that tensors and workspaces fill.
     pub requested_bytes_at_peak: u64,
-    /// Internal fragmentation after each step: bytes held less those filled, and what that
-    /// stays below by equation 2 of Hayakawa & Narihira.
+    /// Internal fragmentation after each step: the held bytes that nothing fills, and their bound
+    /// by equation 2 of Hayakawa & Narihira.
     pub waste_bytes: Vec<[u128; 2]>,
-    /// When each step runs: all steps of the first iteration, then of the second, and so on.
+    /// When each step runs: all steps of the first iteration, then all steps of the second, and so
+    /// on.
     pub timeline: Vec<Event>,
 }
 
@@ -57,11 +57,11 @@ pub struct Event {
     pub iteration: u32,
     /// The position in the list.
     pub step: usize,
-    /// When it starts; for an evict, when it completes.
+    /// When it starts. An evict starts when it completes.
     pub start_ns: u64,
-    /// When it ends; for an evict, when it completes.
+    /// When it ends. An evict ends when it completes.
     pub end_ns: u64,
-    /// Where memory is granted by releases: how many iterations back the last of them is
+    /// If releases grant memory to the step, the number of iterations since the last of them is
     /// listed.
     pub memory_lag: Option<u32>,
 }
@@ -69,7 +69,7 @@ pub struct Event {
 /// A rule that a plan breaks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Violation {
-    /// Where; nowhere in particular for sums over the whole plan.
+    /// The place of the error. `None` for sums over the whole plan.
     pub location: Option<Location>,
     /// What is wrong.
     pub message: String,
@@ -100,10 +100,10 @@ impl fmt::Display for Violation {
 
 impl std::error::Error for Violation {}
 
-/// Judges a plan: every rule of the format, and that its predictions are exact.
+/// Judges a plan by every rule of the format, and checks that its predictions are exact.
 ///
 /// # Errors
-/// The first rule found broken.
+/// The first broken rule.
 pub fn judge(
     graph: &Graph<'_>,
     machine: &Machine,
@@ -114,10 +114,10 @@ pub fn judge(
     Ok(judgement)
 }
 
-/// Judges a plan by every rule but its predictions, which are ignored.
+/// Judges a plan by every rule except its predictions, which are ignored.
 ///
 /// # Errors
-/// The first rule found broken.
+/// The first broken rule.
 pub fn measure(
     graph: &Graph<'_>,
     machine: &Machine,
@@ -149,8 +149,8 @@ pub fn measure(
     })
 }
 
-/// All allocations of this many iterations of a plan that keeps the rules, in the order of
-/// placements; its own are ignored.
+/// All allocations of `iterations` iterations of a plan that keeps the rules, in the order of
+/// placements. The plan's own placements are ignored.
 pub(crate) fn allocations(
     graph: &Graph<'_>,
     machine: &Machine,
@@ -191,14 +191,15 @@ fn check_ids(graph: &Graph<'_>, plan: &Plan<'_>) -> Result<(), Violation> {
     Ok(())
 }
 
-/// What is held less what is filled of it; and the bound, by the largest objects.
+/// The held bytes that nothing fills, and their bound, which counts one largest object per
+/// allocation.
 fn waste_bytes(plan: &Plan<'_>, record: &values::StepRecord) -> [u128; 2] {
     let largest_bytes = plan.pools.iter().map(|pool| pool.object_bytes).max().unwrap_or(0);
     let bound_bytes = record.allocations as u128 * u128::from(largest_bytes);
     [record.held_bytes - u128::from(record.requested_bytes), bound_bytes]
 }
 
-/// The exact figures, and the step at which the peak is first reached.
+/// The exact figures, and the first step at the peak.
 fn predict(
     layout: &Layout<'_>,
     records: &[values::StepRecord],
@@ -239,7 +240,7 @@ fn predict(
     Ok((prediction, first_peak_step))
 }
 
-/// The time of the repeats.
+/// The time of all repeats.
 fn repeat_ns(graph: &Graph<'_>, plan: &Plan<'_>) -> Result<u64, Violation> {
     let mut sum_ns = 0;
     for step in plan.steps {
@@ -255,8 +256,8 @@ fn add(sum: &mut u64, term: u64) -> Result<(), Violation> {
     Ok(())
 }
 
-/// A quarter of the time from the end of all launches and steps on the host of the fourth iteration
-/// to that of the eighth, rounded down.
+/// A quarter of the time between the fourth and the eighth iteration, rounded down. Each iteration
+/// counts to the end of all its launches and steps on the host.
 fn iteration_ns(plan: &Plan<'_>, timeline: &[Event]) -> u64 {
     let ops_end_ns = |iteration: u32| {
         let runs_op = |event: &&Event| {
@@ -268,8 +269,8 @@ fn iteration_ns(plan: &Plan<'_>, timeline: &[Event]) -> u64 {
     (ops_end_ns(8) - ops_end_ns(4)) / 4
 }
 
-/// Bytes of the tensors of certain kinds of which the list moves something or that an op on the host
-/// touches, each once.
+/// The bytes of all tensors of certain kinds that the list moves or that an op on the host touches.
+/// Each tensor counts once.
 fn on_host_bytes(graph: &Graph<'_>, plan: &Plan<'_>, counts: impl Fn(Kind) -> bool) -> u64 {
     let tensors = |step: &Step| match *step {
         Step::Prefetch(Part { tensor, .. }) | Step::Offload(Part { tensor, .. }) => vec![tensor],
@@ -281,15 +282,16 @@ fn on_host_bytes(graph: &Graph<'_>, plan: &Plan<'_>, counts: impl Fn(Kind) -> bo
     on_host.filter(|tensor| counts(tensor.kind)).map(|tensor| tensor.bytes).sum()
 }
 
-/// Bytes of the states, inputs and outputs that are moved or touched on the host, with such
-/// temporaries: at least those in use at the same time, at most all of them.
+/// The bytes of all states, inputs and outputs that move or that the host touches, and of such
+/// temporaries. The least counts the temporaries in use at the same time, the most counts all of
+/// them.
 fn host_layout_bytes(graph: &Graph<'_>, plan: &Plan<'_>) -> (u64, u64) {
     let lasting_bytes = on_host_bytes(graph, plan, |kind| kind != Kind::Temporary);
     let (load_bytes, sum_bytes) = host::load_bytes(&host::temporaries(graph, plan));
     (lasting_bytes + load_bytes, lasting_bytes + sum_bytes)
 }
 
-/// What a plan may state as `host_bytes`.
+/// The figures that a plan may state as `host_bytes`.
 fn accepted_host_bytes(layout: &Layout<'_>, records: &[values::StepRecord]) -> (u64, u64) {
     let (graph, plan) = (layout.graph, layout.plan);
     let moved = records.iter().filter_map(|record| match record.action {
@@ -311,8 +313,8 @@ fn accepted_host_bytes(layout: &Layout<'_>, records: &[values::StepRecord]) -> (
     (least_bytes, most_bytes)
 }
 
-/// `predicted` is exact, but for `host_bytes`, which lies in its interval and within the
-/// machine's host memory.
+/// Checks that `predicted` is exact, except for `host_bytes`, which must lie in its interval and
+/// fit the machine's host memory.
 fn check_prediction(
     machine: &Machine,
     predicted: &Prediction,

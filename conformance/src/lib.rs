@@ -1,14 +1,15 @@
-//! What every planner, verifier and backend is held to.
+//! The checks for every planner, verifier and backend.
 //!
-//! [`suite`] is what backends are held to, one test a promise of their traits.
+//! [`suite`] checks backends, with one test for each promise of their traits.
 //!
-//! [`layered`] holds them to it with middleware in between, [`chunked`] with larger chunks.
+//! [`layered`] runs the suite with middleware in between, and [`chunked`] runs it with larger
+//! chunks.
 //!
-//! [`ledger`] judges a plan slowly and straight from the text of the plan format, so that
-//! the fast code of `planner-core` has something independent to be compared with.
-//! [`planners`] holds planners to it; [`graphs`], [`chains`] and
-//! [`plans`] make the graphs, machines and plans to compare them on. [`shortest`] tries all
-//! schedules of a small chain. [`by_hand`] writes checkpointing into a decoder, as a plan to compare with.
+//! [`ledger`] judges a plan slowly and straight from the text of the plan format, as an independent
+//! reference for the fast code of `planner-core`. [`planners`] checks planners against it.
+//! [`graphs`], [`chains`] and [`plans`] make the graphs, machines and plans for the comparison.
+//! [`shortest`] tries all schedules of a small chain. [`by_hand`] writes checkpointing into a
+//! decoder, for comparison with a plan.
 #![forbid(unsafe_code)]
 
 pub mod by_hand;

@@ -1,16 +1,16 @@
-//! What every planner is held to.
+//! The checks for every planner.
 
 use crate::ledger::judge;
 use planner_core::planner::{PlanningError, Request};
 use spillway::planning;
 use workloads::OwnedPlan;
 
-/// Checks one planner on one request: it finds a plan exactly when the budget is at least
-/// the smallest that it names, plans the same way twice, and the plan is valid and exact in
-/// the eyes of the ledger and proved safe by the verifier. Returns the plan.
+/// Checks one planner on one request. It must find a plan exactly if the budget is at least the
+/// smallest budget that it names, and plan the same way twice. The ledger must find the plan valid
+/// and exact, and the verifier must prove it safe. Returns the plan.
 ///
 /// # Errors
-/// What is wrong, in a sentence.
+/// The error, in a sentence.
 pub fn check(
     request: &Request<'_>,
     min_feasible_bytes: u64,
@@ -18,15 +18,19 @@ pub fn check(
 ) -> Result<Option<OwnedPlan>, String> {
     let made = planner(request);
     if made != planner(request) {
-        return Err("the same request is planned in two ways".into());
+        return Err("two runs plan the same request differently".into());
     }
     let feasible = request.budget_bytes >= min_feasible_bytes;
     let plan = match made {
         Ok(plan) if feasible => plan,
-        Ok(_) => return Err(format!("plans below its own minimum of {min_feasible_bytes}")),
+        Ok(_) => return Err(format!("it plans below its own minimum of {min_feasible_bytes}")),
         Err(PlanningError::Infeasible { min_feasible_bytes: named, .. }) if !feasible => {
             let same = named == min_feasible_bytes;
-            return if same { Ok(None) } else { Err(format!("names {named} as its minimum")) };
+            return if same {
+                Ok(None)
+            } else {
+                Err(format!("it names {named} bytes as its minimum"))
+            };
         }
         Err(error) => return Err(error.to_string()),
     };

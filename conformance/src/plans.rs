@@ -1,4 +1,4 @@
-//! Valid plans at random, and corruptions of them.
+//! Random valid plans, and corruptions of them.
 
 mod homes;
 mod mutate;
@@ -19,8 +19,8 @@ use workloads::{OwnedGraph, OwnedPlan};
 pub use mutate::mutate;
 pub use pairs::{Pair, pairs, pairs_of_one_graph};
 
-/// The same plan with the predictions that the ledger finds exact, and no more host memory
-/// than the machine has; unchanged where the ledger refuses it.
+/// The same plan with the predictions that the ledger finds exact, and no more host memory than the
+/// machine has. Unchanged if the ledger refuses the plan.
 #[must_use]
 pub fn predicted_by_ledger(plan: OwnedPlan, graph: &Graph<'_>, machine: &Machine) -> OwnedPlan {
     match measure(graph, machine, &plan.plan()) {
@@ -35,20 +35,20 @@ pub fn predicted_by_ledger(plan: OwnedPlan, graph: &Graph<'_>, machine: &Machine
 /// A graph, a machine, and a plan for them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Case {
-    /// The work.
+    /// The graph.
     pub graph: OwnedGraph,
-    /// Where it runs.
+    /// The machine that runs it.
     pub machine: Machine,
-    /// What moves when.
+    /// The plan.
     pub plan: OwnedPlan,
 }
 
-/// Valid plans for random graphs, one in three with fixed physical objects.
+/// Valid plans for random graphs. One in three has fixed physical objects.
 pub fn cases() -> impl Strategy<Value = Case> {
     prop_oneof![2 => unplaced_cases().boxed(), 1 => placed_cases().boxed()]
 }
 
-/// Valid plans without placements, half of them with the ops in an order of their own.
+/// Valid plans without placements. Half of them run the ops in another order than the graph.
 pub fn unplaced_cases() -> impl Strategy<Value = Case> {
     let keys = prop_oneof![Just(Vec::new()), proptest::collection::vec(any::<u16>(), 12)];
     (graphs(), machines(), keys, choices(1200)).prop_map(|(graph, machine, keys, mut choices)| {
@@ -68,8 +68,8 @@ pub fn placed_cases() -> impl Strategy<Value = Case> {
     })
 }
 
-/// Plans with fixed physical objects, and the same with other objects, or more or fewer, which
-/// seldom will do.
+/// Plans with fixed physical objects, and the same plans with other objects, or more or fewer of
+/// them, which are seldom valid.
 pub fn misplaced_cases() -> impl Strategy<Value = (Case, OwnedPlan)> {
     (placed_cases(), choices(8)).prop_map(|(case, mut choices)| {
         let mut misplaced = case.plan.clone();
@@ -78,7 +78,7 @@ pub fn misplaced_cases() -> impl Strategy<Value = (Case, OwnedPlan)> {
     })
 }
 
-/// Plans with one corruption each. Some are still valid.
+/// Plans with one corruption each. Some of them are still valid.
 pub fn mutated_cases() -> impl Strategy<Value = Case> {
     (cases(), choices(8)).prop_map(|(case, mut choices)| {
         let plan = mutate(&checked(&case.graph), &case.machine, &case.plan, &mut choices);
@@ -86,8 +86,8 @@ pub fn mutated_cases() -> impl Strategy<Value = Case> {
     })
 }
 
-/// Plans on machines whose host has from no bytes to enough for a slot for each
-/// tensor; no plan states more host memory than there is.
+/// Plans on machines whose host memory is between no bytes and a slot for each tensor. No plan
+/// states more host memory than the machine has.
 pub fn cases_on_small_hosts() -> impl Strategy<Value = Case> {
     (cases(), 0..=64u64).prop_map(|(case, share)| {
         let host_bytes = case.plan.predicted.host_bytes * share / 64;
@@ -97,9 +97,10 @@ pub fn cases_on_small_hosts() -> impl Strategy<Value = Case> {
     })
 }
 
-/// A valid plan for the graph with its ops in this order: a walk of random legal steps that ends where
-/// it began. Some repeatable ops run more than once, and some ops run on the host. Pools have from just
-/// enough objects to so many that memory that is given back is not needed for several iterations.
+/// A valid plan for the graph with its ops in `order`. It is a walk of random legal steps that ends
+/// in the state in which it began. Some repeatable ops run more than once, and some ops run on the
+/// host. Pools have from just enough objects to so many that released memory is not needed for
+/// several iterations.
 #[must_use]
 pub fn random_plan(
     graph: &Graph<'_>,
@@ -118,8 +119,8 @@ pub fn random_plan(
     }
     let safe = launches().with_some_on_host(true, &mut places);
     let plan = walked_plan(graph, machine, &safe, &mut spares, choices);
-    // A plan that the ledger refuses is handed out with predictions of zero, so that a
-    // property test sees it refused and shrinks it.
+    // A plan that the ledger refuses gets predictions of zero, so that a property test sees it
+    // refused and shrinks it.
     predicted_by_ledger(plan, graph, machine)
 }
 
@@ -158,7 +159,7 @@ fn walked_plan(
     }
 }
 
-/// Objects beyond the peak: none, a few, or what several iterations allocate.
+/// Objects beyond the peak: none, a few, or as many as several iterations allocate.
 fn spare(allocated: u64, choices: &mut Choices) -> u64 {
     match choices.below(3) {
         0 => 0,

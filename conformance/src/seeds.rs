@@ -11,7 +11,7 @@ pub fn runner(seed: u64) -> TestRunner {
     TestRunner::new_with_rng(Config::default(), rng)
 }
 
-/// The number in a variable of the environment, or a default.
+/// The number in an environment variable, or a default.
 ///
 /// # Panics
 /// If the variable holds anything but a number.

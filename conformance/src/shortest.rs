@@ -1,16 +1,16 @@
-//! The shortest period of a small chain when weights move whole and activations stay
+//! The shortest period of a small chain whose weights move as a whole and whose activations stay
 //! (Beaumont, Eyraud-Dubois, Shilova & Zhao, problem 1), found by trying everything.
 //!
-//! Time runs in whole units, of which every op and transfer takes some. For each choice of the
-//! weights that leave and each state in which an iteration may begin, all that can happen is
-//! followed unit by unit, until that state comes back. A weight leaves as soon as it may, which
-//! is never worse. Nothing is lost by whole units: what a schedule of a fractional period can
-//! do in some order, one of the next whole period can.
+//! Time runs in whole units, and every op and transfer takes a whole number of them. For each
+//! choice of the weights that leave and each state in which an iteration may begin, the search
+//! follows all possible events unit by unit until that state returns. A weight leaves as soon as it
+//! may, which is never worse. Whole units lose nothing: if a schedule with a fractional period does
+//! its work in some order, a schedule with the next whole period can use the same order.
 
 use std::collections::HashSet;
 use workloads::OwnedChain;
 
-/// Where a weight is.
+/// The place of a weight.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum WeightState {
     /// On the device; the host's copy is out of date.
@@ -23,16 +23,16 @@ enum WeightState {
     Back,
 }
 
-/// Of each layer; more would take too long.
+/// The states of each layer's weight. More than five layers would take too long.
 type WeightStates = [WeightState; 5];
 
-/// A transfer under way: of which layer, and for how long yet.
+/// A running transfer: its layer, and the time units that are left.
 type Flight = Option<(usize, u64)>;
 
 /// A moment of an iteration that begins with the backward op of the last layer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct Moment {
-    /// Ops launched so far, and what is left of the last one.
+    /// The number of ops launched so far, and the time units that are left of the last one.
     launched: usize,
     running: u64,
     upload: Flight,
@@ -40,14 +40,15 @@ struct Moment {
     states: WeightStates,
 }
 
-/// When a weight leaves, if ever.
+/// When a weight leaves, if it leaves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Leaves {
     around: bool,
     across: bool,
 }
 
-/// A chain in units of time, ops as in an iteration from the last backward op on.
+/// A chain in units of time. Its ops are in the order of an iteration, from the last backward op
+/// on.
 struct Search<'c> {
     chain: &'c OwnedChain,
     op_units: Vec<u64>,
@@ -56,15 +57,16 @@ struct Search<'c> {
 }
 
 fn units(ns: u64, unit_ns: u64) -> u64 {
-    assert!(ns.is_multiple_of(unit_ns), "{ns} ns are not whole units");
+    assert!(ns.is_multiple_of(unit_ns), "{ns} ns is not a whole number of units");
     ns / unit_ns
 }
 
-/// The shortest period in units, of a chain whose ops and transfers all take whole ones and
-/// whose memory suffices to bring each weight for its op. Exponential in the layers.
+/// The shortest period in units of `unit_ns`. All ops and transfers of the chain take whole units,
+/// and its memory is large enough to bring each weight for its op. Exponential in the layers.
 ///
 /// # Panics
-/// A time is not of whole units, the bandwidth is zero, or there are more than five layers.
+/// If a time is not a whole number of units, the bandwidth is zero, or there are more than five
+/// layers.
 #[must_use]
 pub fn shortest_period_units(chain: &OwnedChain, unit_ns: u64) -> u64 {
     assert!(chain.layers.len() <= 5, "there are too many layers");
@@ -80,11 +82,12 @@ pub fn shortest_period_units(chain: &OwnedChain, unit_ns: u64) -> u64 {
         transfer_units: chain.layers.iter().map(|layer| transfer(layer.weight_bytes)).collect(),
         leaves: Vec::new(),
     };
-    // Each weight comes for each op and leaves after it, and nothing at the same time.
+    // The worst case: each weight comes for each op and leaves after it, and nothing overlaps.
     let transfers: u64 = search.transfer_units.iter().sum();
     let mut best = search.op_units.iter().sum::<u64>() + 2 * transfers + transfers;
     let mut choices: Vec<_> = (0..1usize << (2 * layers)).collect();
-    // Where less moves, less is to be tried, and a short period spares work on others.
+    // Choices that move less have fewer schedules, and a short period cuts the work on later
+    // choices.
     choices.sort_by_key(|choice| choice.count_ones());
     for choice in choices {
         let leaves = |layer: usize| Leaves {
@@ -120,7 +123,8 @@ impl Search<'_> {
         self.layers() + layer
     }
 
-    /// Whether nothing without bytes leaves, and the links can do all in less than `best`.
+    /// Whether all weights that leave have bytes, and the links need less than `best` for all
+    /// transfers.
     fn is_sensible(&self, best: u64) -> bool {
         let (mut upload, mut download) = (0, 0);
         for (layer, leaves) in self.leaves.iter().enumerate() {
@@ -138,7 +142,7 @@ impl Search<'_> {
         moment.launched > op + usize::from(moment.running > 0)
     }
 
-    /// What is taken of the memory.
+    /// The memory in use, in bytes.
     fn used(&self, moment: &Moment) -> u64 {
         let last = (moment.launched + 2 * self.layers() - 1) % (2 * self.layers());
         let (layer, backward) = (self.layer(last), last < self.layers());
@@ -156,7 +160,7 @@ impl Search<'_> {
         self.used(moment) <= self.chain.device_bytes
     }
 
-    /// What can leave, leaves.
+    /// Lets all weights leave that can leave.
     fn settle(&self, moment: &mut Moment) {
         for layer in 0..self.layers() {
             let (back, forward) = (self.backward(layer), self.forward(layer));
@@ -180,7 +184,7 @@ impl Search<'_> {
         }
     }
 
-    /// A unit of time later.
+    /// The moment one unit of time later.
     fn advance(&self, mut moment: Moment) -> Moment {
         if moment.running == 1 {
             moment.running = 0;
@@ -199,7 +203,7 @@ impl Search<'_> {
         moment
     }
 
-    /// All that one decision can lead to at the same moment.
+    /// All moments to which one decision at this moment can lead.
     fn decide(&self, moment: &Moment) -> Vec<Moment> {
         let mut next = Vec::new();
         for (layer, state) in moment.states[..self.layers()].iter().enumerate() {
@@ -231,7 +235,7 @@ impl Search<'_> {
         if !there || (copying && op < self.layers()) {
             return None;
         }
-        // For a moment, an op without a time takes what others take longer.
+        // An op without a time takes its memory only for this moment.
         let mut next = Moment { launched: op + 1, running: 1, ..*moment };
         if self.op_units[op] == 0 {
             if !self.fits(&next) {
@@ -246,7 +250,7 @@ impl Search<'_> {
         Some(next)
     }
 
-    /// States in which an iteration may begin.
+    /// The states in which an iteration may begin.
     fn starts(&self) -> Vec<Moment> {
         let empty = Moment {
             launched: 0,
@@ -291,7 +295,7 @@ impl Search<'_> {
         starts
     }
 
-    /// Follows all that can happen from each start for less than `best`.
+    /// Follows all events from each start that take less than `best`.
     fn improve(&self, best: &mut u64) {
         let all: u64 = self.op_units.iter().sum();
         for start in self.starts() {

@@ -1,6 +1,6 @@
-//! The checks that every backend must pass: one function for each promise of the traits.
+//! The checks that every backend must pass, with one function for each promise of the traits.
 //!
-//! A backend's own tests run them all, each as a test with a name:
+//! A backend's own tests run all checks, each as a test with a name:
 //!
 //! ```toml
 //! [[test]]
@@ -16,11 +16,11 @@
 //! }
 //! ```
 //!
-//! `MyBackend` implements [`Backend`]: it opens devices and makes integrity kernels. Checks use
-//! a device only through the traits, and compare results byte by byte.
+//! `MyBackend` implements [`Backend`]: it opens devices and makes integrity kernels. Checks use a
+//! device only through the traits, and compare results byte by byte.
 //!
-//! A missing wait shows only if work is late. So checks keep a stream busy before the work
-//! that another must wait for, and on a device that can choose they run in many
+//! A missing wait shows only if work is late. Checks therefore keep a stream busy before the work
+//! for which another stream must wait. On a device that can choose an order, they run in many
 //! [orders](Backend::orders).
 
 pub mod devices;
@@ -47,36 +47,36 @@ use integrity::{Backend, Found, Graphs};
 use planner_core::Machine;
 use std::sync::RwLock;
 
-/// One check, for backends of a type.
+/// One check for backends of one type.
 pub struct Check<T: Backend> {
     /// Its name: module and function, such as `streams::launches_run_in_order`.
     pub name: &'static str,
     run: Run<T>,
 }
 
-/// What a check needs.
+/// How a check runs.
 enum Run<T: Backend> {
     /// One fresh device with a small graph.
     OnRig(fn(&mut Rig<'_, T>) -> Outcome),
     /// Opens its own devices.
     OnBench(fn(&Bench<'_, T>) -> Outcome),
-    /// The same, once, in the last order, while no other check runs in this process, since it
-    /// measures what the process uses.
+    /// Opens its own devices, and measures what the process uses. Runs once, in the last order,
+    /// while no other check runs in this process.
     Alone(fn(&Bench<'_, T>) -> Outcome),
 }
 
-/// For checks that open their own devices.
+/// The surroundings of a check that opens its own devices.
 #[derive(Clone, Copy, Debug)]
 pub struct Bench<'a, T> {
     /// The backend.
     pub backend: &'a T,
-    /// The machine that it found.
+    /// The machine that the backend found.
     pub machine: Machine,
-    /// The order in which its devices run.
+    /// The order in which the devices run.
     pub order: u64,
 }
 
-/// Held by all checks that run; by one alone that measures the process.
+/// Every running check holds a read lock. A check that measures the process holds the write lock.
 static RUNNING: RwLock<()> = RwLock::new(());
 
 /// Lists checks by the paths of their functions.
@@ -89,7 +89,7 @@ macro_rules! list {
     };
 }
 
-/// All checks, in the order in which a backend's author should make them pass.
+/// All checks, in the order in which an author of a backend should make them pass.
 #[must_use]
 pub fn checks<T: Backend>() -> Vec<Check<T>> {
     list! {
@@ -212,7 +212,7 @@ pub fn checks<T: Backend>() -> Vec<Check<T>> {
     }
 }
 
-/// The checks of backends that capture work as graphs, beyond [`checks`].
+/// The checks of backends that capture work as graphs, in addition to [`checks`].
 #[must_use]
 pub fn graph_checks<T: Graphs>() -> Vec<Check<T>> {
     list! {
@@ -230,7 +230,7 @@ pub fn graph_checks<T: Graphs>() -> Vec<Check<T>> {
 }
 
 impl<T: Backend> Check<T> {
-    /// Why the check cannot measure everything on this system; `None` if it can.
+    /// Why the check cannot measure everything on this system. `None` if it can.
     #[must_use]
     pub fn blind_spot(&self) -> Option<&'static str> {
         let is_blind = matches!(self.run, Run::Alone(_)) && usage::Usage::now().is_none();
@@ -240,7 +240,7 @@ impl<T: Backend> Check<T> {
     /// Runs the check in each of the backend's orders.
     ///
     /// # Errors
-    /// What went wrong, and in which order.
+    /// The failure, and the order in which it occurred.
     pub fn run(&self, backend: &T, found: &Found) -> Outcome {
         let orders = backend.orders().max(1);
         let first = if matches!(self.run, Run::Alone(_)) { orders - 1 } else { 0 };
@@ -256,9 +256,9 @@ impl<T: Backend> Check<T> {
     /// Runs the check in one order.
     ///
     /// # Errors
-    /// What went wrong.
+    /// The failure.
     pub fn run_in_order(&self, bench: &Bench<'_, T>) -> Outcome {
-        // Nothing that it guards can be left broken.
+        // The lock guards no data, so it does not matter whether a check panicked with it.
         let alone = matches!(self.run, Run::Alone(_)).then(|| RUNNING.write());
         let together = alone.is_none().then(|| RUNNING.read());
         let outcome = self.run_now(bench);

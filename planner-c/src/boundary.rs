@@ -1,8 +1,8 @@
-//! Where pointers from C become Rust's values, and back.
+//! Converts pointers from C to Rust's values, and back.
 //!
-//! All functions here share one condition, which `spillway.h` states for callers: a pointer is
+//! All functions here share one condition, which `spillway.h` states for callers. A pointer is
 //! null, or it points to as many values of its type as the function says, which nobody changes
-//! during the call; and a handle comes from this library and has not been freed.
+//! during the call. A handle comes from this library and has not been freed.
 
 use crate::error::{Code, Error, Failure};
 use spillway_c_types::sized::{self, Array, Versioned};
@@ -10,12 +10,12 @@ use std::ffi::{CStr, c_char};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::{ptr, slice};
 
-/// Runs the body of a function: what fails in it becomes a code and a sentence.
+/// Runs the body of a function. A failure in it becomes a code and a message.
 ///
 /// # Safety
-/// That of the module.
+/// The condition of the module.
 pub(crate) unsafe fn call(error: *mut Error, body: impl FnOnce() -> Result<(), Failure>) -> Code {
-    // What a panic leaves half done is a session, which runs no further iteration.
+    // After a panic, a session may be half done. It runs no further iteration.
     let result = catch_unwind(AssertUnwindSafe(body)).unwrap_or_else(|panic| {
         let text = panic.downcast_ref::<&str>().map(|&text| text.to_owned());
         let text = text.or_else(|| panic.downcast_ref::<String>().cloned());
@@ -24,8 +24,8 @@ pub(crate) unsafe fn call(error: *mut Error, body: impl FnOnce() -> Result<(), F
     });
     let Err(failure) = result else { return Code::Ok };
     if !error.is_null() {
-        // SAFETY: not null, so it points to one value. It may be uninitialised, so it is written,
-        // not assigned.
+        // SAFETY: the pointer is not null, so it points to one value. The value may be
+        // uninitialised, so it is written, not assigned.
         unsafe { error.write(failure.to_c()) };
     }
     failure.code
@@ -33,17 +33,17 @@ pub(crate) unsafe fn call(error: *mut Error, body: impl FnOnce() -> Result<(), F
 
 /// A value that the caller must pass.
 ///
-/// # Safety
-/// That of the module; the caller keeps the value alive as long as the result is used.
+/// The condition of the module. The caller keeps the value alive as long as the result is used.
+/// The condition of the module; the caller keeps the value alive as long as the result is used.
 pub(crate) unsafe fn given<'a, T>(value: *const T, name: &str) -> Result<&'a T, Failure> {
     // SAFETY: null, or one value.
     unsafe { value.as_ref() }.ok_or_else(|| Failure::argument(format!("{name} is null")))
 }
 
-/// The same, to be changed.
+/// A value that the caller must pass and that is changed.
 ///
 /// # Safety
-/// That of [`given`]; nobody else uses the value.
+/// The condition of [`given`], and nobody else uses the value.
 pub(crate) unsafe fn given_mut<'a, T>(value: *mut T, name: &str) -> Result<&'a mut T, Failure> {
     // SAFETY: null, or one value that nobody else uses.
     unsafe { value.as_mut() }.ok_or_else(|| Failure::argument(format!("{name} is null")))
@@ -52,7 +52,7 @@ pub(crate) unsafe fn given_mut<'a, T>(value: *mut T, name: &str) -> Result<&'a m
 /// A struct that the caller must pass and that begins with its size.
 ///
 /// # Safety
-/// That of the module; the struct has as many bytes as its size says.
+/// The condition of the module, and the struct has as many bytes as its size says.
 pub(crate) unsafe fn given_sized<T: Versioned>(at: *const T, name: &str) -> Result<T, Failure> {
     if at.is_null() {
         return Err(Failure::argument(format!("{name} is null")));
@@ -64,7 +64,7 @@ pub(crate) unsafe fn given_sized<T: Versioned>(at: *const T, name: &str) -> Resu
 /// An array of structs that begin with their size. It may be null if it is empty.
 ///
 /// # Safety
-/// That of [`given_sized`].
+/// The condition of [`given_sized`].
 pub(crate) unsafe fn sized_array<T: Versioned>(
     values: *const T,
     count: usize,
@@ -82,7 +82,7 @@ pub(crate) unsafe fn sized_array<T: Versioned>(
 /// Checks that a struct can be written later.
 ///
 /// # Safety
-/// That of [`put_sized`].
+/// The condition of [`put_sized`].
 pub(crate) unsafe fn check_sized<T: Versioned>(at: *const T, name: &str) -> Result<(), Failure> {
     if at.is_null() {
         return Err(Failure::argument(format!("{name} is null")));
@@ -94,7 +94,7 @@ pub(crate) unsafe fn check_sized<T: Versioned>(at: *const T, name: &str) -> Resu
 /// Writes a struct that begins with its size.
 ///
 /// # Safety
-/// That of the module: `at` is null, or points to a struct whose size is initialised.
+/// The condition of the module: `at` is null, or points to a struct whose size is initialised.
 pub(crate) unsafe fn put_sized<T: Versioned>(
     at: *mut T,
     value: &T,
@@ -110,7 +110,7 @@ pub(crate) unsafe fn put_sized<T: Versioned>(
 /// An array, which may be null if it is empty.
 ///
 /// # Safety
-/// That of [`given`].
+/// The condition of [`given`].
 pub(crate) unsafe fn array<'a, T>(
     values: *const T,
     count: usize,
@@ -122,7 +122,7 @@ pub(crate) unsafe fn array<'a, T>(
         (_, true) => Err(Failure::argument(format!("{name} is null, but has {count} entries"))),
         _ if !values.is_aligned() => {
             let bytes = align_of::<T>();
-            Err(Failure::argument(format!("{name} begins at no multiple of {bytes} bytes")))
+            Err(Failure::argument(format!("{name} does not begin at a multiple of {bytes} bytes")))
         }
         // SAFETY: it points to `count` values, which fit into the address space.
         _ => Ok(unsafe { slice::from_raw_parts(values, count) }),
@@ -136,10 +136,10 @@ fn check_size<T>(count: usize, name: &str) -> Result<(), Failure> {
     }
 }
 
-/// A text, or none where the pointer is null.
+/// A text. `None` if the pointer is null.
 ///
 /// # Safety
-/// That of [`given`]; the text ends with a zero.
+/// The condition of [`given`], and the text ends with a zero.
 pub(crate) unsafe fn text<'a>(text: *const c_char, name: &str) -> Result<Option<&'a str>, Failure> {
     if text.is_null() {
         return Ok(None);
@@ -154,7 +154,7 @@ pub(crate) struct Out<T>(*mut T);
 
 impl<T> Out<T> {
     /// # Safety
-    /// That of the module.
+    /// The condition of the module.
     pub(crate) unsafe fn new(at: *mut T, name: &str) -> Result<Self, Failure> {
         if at.is_null() {
             return Err(Failure::argument(format!("{name} is null")));
@@ -168,29 +168,30 @@ impl<T> Out<T> {
     }
 }
 
-/// Hands a handle to the caller, who frees it by [`free`].
+/// Passes a handle to the caller, who frees it by [`free`].
 pub(crate) fn hand_out<T>(out: Out<*mut T>, value: T) {
     out.put(Box::into_raw(Box::new(value)));
 }
 
-/// Frees a handle; null is none.
+/// Frees a handle. Null does nothing.
 ///
 /// # Safety
-/// That of the module; the handle is not used afterwards.
+/// The condition of the module, and the handle is not used afterwards.
 pub(crate) unsafe fn free<T>(handle: *mut T) {
     if !handle.is_null() {
         // SAFETY: a handle comes from `hand_out`, and is freed once.
         let owned = unsafe { Box::from_raw(handle) };
-        // A device's callbacks may have been called when something panics; C cannot be unwound.
+        // A drop may call a device's callbacks, and one may panic. A panic must not unwind into C.
         let _ = catch_unwind(AssertUnwindSafe(|| drop(owned)));
     }
 }
 
-/// Writes structs into the caller's buffer, in which each has so many bytes, and how many there are in any
-/// case.
+/// Writes structs into the caller's buffer, in which each has `entry_bytes` bytes. Writes their
+/// number into `needed` in any case.
 ///
 /// # Safety
-/// That of the module: `into` points to `capacity` structs of this size, which may be uninitialised.
+/// The condition of the module: `into` points to `capacity` structs of this size, which may be
+/// uninitialised.
 pub(crate) unsafe fn fill_entries<T: Copy>(
     into: *mut T,
     (entry_bytes, name): (usize, &str),
@@ -213,10 +214,10 @@ pub(crate) unsafe fn fill_entries<T: Copy>(
     Ok(())
 }
 
-/// Says how many values there are, and checks that the caller's buffer has room for them.
+/// Writes the number of values, and checks that the caller's buffer has room for them.
 ///
 /// # Safety
-/// That of the module.
+/// The condition of the module.
 unsafe fn check_room<T>(
     into: *mut T,
     capacity: usize,
@@ -235,10 +236,10 @@ unsafe fn check_room<T>(
     }
 }
 
-/// Writes values into the caller's buffer, and how many there are in any case.
+/// Writes values into the caller's buffer, and their number into `needed` in any case.
 ///
 /// # Safety
-/// That of the module: `into` points to `capacity` values, which may be uninitialised.
+/// The condition of the module: `into` points to `capacity` values, which may be uninitialised.
 pub(crate) unsafe fn fill<T: Copy>(
     into: *mut T,
     capacity: usize,
@@ -248,8 +249,8 @@ pub(crate) unsafe fn fill<T: Copy>(
     // SAFETY: the caller's promise.
     unsafe { check_room(into, capacity, needed, values.len()) }?;
     if !values.is_empty() {
-        // SAFETY: `into` has room for `capacity` values, which are no fewer, and a buffer of the
-        // caller's does not overlap with ours.
+        // SAFETY: `into` has room for `capacity` values, which is at least their number. The
+        // caller's buffer does not overlap with the values.
         unsafe { ptr::copy_nonoverlapping(values.as_ptr(), into, values.len()) };
     }
     Ok(())

@@ -1,4 +1,4 @@
-//! A device of the caller's own, as callbacks.
+//! A device of the caller, as callbacks.
 
 use crate::error::{Code, Failure};
 use planner_core::Stream;
@@ -10,35 +10,36 @@ use spillway_c_types::sized::Versioned;
 use std::ffi::c_void;
 use std::fmt;
 
-/// A device: three streams of work, or four where ops run on the host too, a block of host memory, and
-/// device memory that consists of chunks which are mapped at addresses. A session calls these functions from the thread that calls
-/// the session. Each gets `context` first.
+/// A device has three streams of work, or four if ops also run on the host. It has a block of host
+/// memory, and device memory in chunks that are mapped at addresses. A session calls these
+/// functions from the thread that calls the session. Each function gets `context` first.
 ///
 /// Functions that return `int32_t` return 0, or a `SpillwayCode` that says why they failed:
-/// `SPILLWAY_CODE_OUT_OF_DEVICE_MEMORY`, `SPILLWAY_CODE_OUT_OF_HOST_MEMORY`, `SPILLWAY_CODE_DEVICE_LOST`, or any
-/// other number, which becomes `SPILLWAY_CODE_DEVICE`. A function that fails changes nothing. Only `submit` may be null, and none may unwind.
+/// `SPILLWAY_CODE_OUT_OF_DEVICE_MEMORY`, `SPILLWAY_CODE_OUT_OF_HOST_MEMORY` or
+/// `SPILLWAY_CODE_DEVICE_LOST`. Any other number becomes `SPILLWAY_CODE_DEVICE`. A function that
+/// fails changes nothing. Only `submit` may be null. No function may unwind.
 ///
-/// The promises of each are those of `docs/backends.md`.
+/// `docs/backends.md` states the promises of each function.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct Device {
     /// The size of this struct.
     pub struct_bytes: usize,
-    /// What the functions get first. It must live as long as the session.
+    /// The first argument of the functions. It must live as long as the session.
     pub context: *mut c_void,
-    /// The size of a chunk. It must be that of the machine for which was planned.
+    /// The size of a chunk. It must be the chunk size of the machine in the plan.
     pub chunk_bytes: u64,
     /// Creates this many chunks of device memory. Called once.
     pub create: Option<extern "C" fn(context: *mut c_void, chunks: u64) -> i32>,
-    /// Reserves addresses for this many chunks. They do not begin at 0, which kernels take for no
-    /// address.
+    /// Reserves addresses for this many chunks. They must not begin at 0, which means no address to
+    /// kernels.
     pub reserve: Option<extern "C" fn(context: *mut c_void, chunks: u64, address: *mut u64) -> i32>,
-    /// Maps chunks, by number, at an address.
+    /// Maps consecutive chunks, by number, at an address.
     pub map: Option<
         extern "C" fn(context: *mut c_void, address: u64, first_chunk: u64, chunks: u64) -> i32,
     >,
-    /// Unmaps chunks from an address: one mapping, or several that follow one another. No work under
-    /// way uses them.
+    /// Unmaps chunks from an address: one mapping, or several adjacent mappings. No work in flight
+    /// uses them.
     pub unmap: Option<extern "C" fn(context: *mut c_void, address: u64, chunks: u64) -> i32>,
     /// Creates the host block. Called once.
     pub create_host: Option<extern "C" fn(context: *mut c_void, bytes: u64) -> i32>,
@@ -63,25 +64,25 @@ pub struct Device {
     pub download: Option<
         extern "C" fn(context: *mut c_void, address: u64, offset_bytes: u64, bytes: u64) -> i32,
     >,
-    /// Makes all later work on a stream, and its later signals, wait for a signal of a stream. One
+    /// Makes all later work and later signals on a stream wait for a signal of a stream. A signal
     /// that has not been enqueued is an error.
     pub wait: Option<
         extern "C" fn(context: *mut c_void, stream: u32, signal_stream: u32, signal: u64) -> i32,
     >,
-    /// Enqueues a signal on a stream, and gives its number: 1, 2, 3 and so on, by stream.
+    /// Enqueues a signal on a stream, and returns its number. Each stream counts 1, 2, 3 and so on.
     pub signal: Option<extern "C" fn(context: *mut c_void, stream: u32, signal: *mut u64) -> i32>,
-    /// Says whether a signal has been reached: 1, or 0.
+    /// Tells whether a signal has been reached: 1 or 0.
     pub reached: Option<
         extern "C" fn(context: *mut c_void, stream: u32, signal: u64, is_reached: *mut u8) -> i32,
     >,
     /// Blocks the calling thread until a signal is reached.
     pub block_until: Option<extern "C" fn(context: *mut c_void, stream: u32, signal: u64) -> i32>,
-    /// Hands over what has been enqueued so far, if the device gathers work before it does so. Called
-    /// at the end of each iteration; a device that hands work over at once may leave it null. Other
-    /// functions may hand work over too, and `block_until` must.
+    /// Submits all work that is enqueued so far, if the device gathers work. Called at the end of
+    /// each iteration. It may be null if the device submits work at once. Other functions may also
+    /// submit work, and `block_until` must.
     pub submit: Option<extern "C" fn(context: *mut c_void) -> i32>,
-    /// Whether there is a stream for ops that run on the host, `SPILLWAY_HOST`, beside the others: 1,
-    /// or 0. Without it, no session starts whose plan runs ops on the host.
+    /// Whether the device also has a stream for ops that run on the host, `SPILLWAY_HOST`: 1 or 0.
+    /// Without it, a session does not start if its plan runs ops on the host.
     pub has_host_stream: u8,
 }
 
@@ -91,9 +92,9 @@ unsafe impl Versioned for Device {}
 /// A callback that failed.
 #[derive(Debug)]
 pub(crate) struct Failed {
-    /// The callback.
+    /// The name of the callback.
     pub(crate) call: &'static str,
-    /// What it returned.
+    /// The number that it returned.
     pub(crate) status: i32,
 }
 
@@ -134,16 +135,16 @@ impl BackendError for Failed {
     }
 }
 
-/// What a callback returned, as a result.
+/// Turns the number that a callback returned into a result.
 pub(crate) const fn check(call: &'static str, status: i32) -> Result<(), Failed> {
     if status == 0 { Ok(()) } else { Err(Failed { call, status }) }
 }
 
-/// A device of which all callbacks are there.
+/// A device with all its callbacks.
 pub(crate) struct Callbacks(Device);
 
-// SAFETY: only the thread that uses a session calls the callbacks, with a context that is the
-// caller's to synchronise.
+// SAFETY: only the thread that uses a session calls the callbacks, and the caller synchronises
+// access to the context.
 unsafe impl Send for Callbacks {}
 
 impl Callbacks {
@@ -170,7 +171,8 @@ impl Callbacks {
     }
 }
 
-/// Calls a callback of a device, and checks what it returns. That it is there has been checked.
+/// Calls a callback of a device and checks its result. The callback has been checked not to be
+/// null.
 macro_rules! call {
     ($device:expr, $name:ident $(, $argument:expr)*) => {{
         let Device { context, $name: callback, .. } = $device.0;

@@ -8,9 +8,9 @@ use planner_core::backend::{FillError, HostRange, WriteError};
 use std::ffi::c_void;
 use std::slice;
 
-/// A state or an input that a callback fills. It is valid during the call alone.
+/// A state or an input that a callback fills. It is valid only during the call.
 ///
-/// A device with other means may write the bytes of the host block from `offset_bytes` on itself.
+/// A device may instead write the bytes of the host block from `offset_bytes` on itself.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct Fill {
@@ -18,20 +18,20 @@ pub struct Fill {
     pub struct_bytes: usize,
     /// The tensor.
     pub tensor: u32,
-    /// The iteration, counted from 1; 0 for a state.
+    /// The iteration, counted from 1. 0 for a state.
     pub iteration: u64,
     /// The size of the tensor.
     pub bytes: u64,
-    /// Where its value lies in the host block.
+    /// The offset of its value in the host block.
     pub offset_bytes: u64,
-    /// The library's own.
+    /// Private to the library.
     pub writer: *mut c_void,
 }
 
 /// Writes the whole value of one tensor into the host block.
 type Write<'w> = &'w mut dyn FnMut(&[u8]) -> Result<(), FillError<Failed>>;
 
-/// What [`Fill::writer`] points to.
+/// The object to which [`Fill::writer`] points.
 pub(crate) struct Writer<'w> {
     tensor: TensorId,
     range: HostRange,
@@ -45,7 +45,7 @@ impl<'w> Writer<'w> {
         Self { tensor, range, write, failed: None }
     }
 
-    /// What a callback gets.
+    /// The argument of a callback.
     pub(crate) const fn fill(&mut self, iteration: u64) -> Fill {
         Fill {
             struct_bytes: size_of::<Fill>(),
@@ -57,7 +57,7 @@ impl<'w> Writer<'w> {
         }
     }
 
-    /// What became of a callback.
+    /// The result of a callback.
     pub(crate) fn end(self, call: &'static str, status: i32) -> Result<(), FillError<Failed>> {
         match self.failed {
             Some(error) => Err(error),
@@ -84,7 +84,7 @@ impl<'w> Writer<'w> {
 }
 
 /// # Safety
-/// That of [`crate::boundary`]; the type has no padding.
+/// The condition of [`crate::boundary`], and the type has no padding.
 unsafe fn write<T: Copy>(
     fill: *mut Fill,
     values: *const T,
@@ -94,7 +94,8 @@ unsafe fn write<T: Copy>(
     let body = || {
         // SAFETY: the caller's promise.
         let (fill, values) = unsafe { (given_mut(fill, "fill")?, array(values, count, "values")?) };
-        // SAFETY: a callback has got it from this library, whose writer lives as long as the call.
+        // SAFETY: a callback got the pointer from this library, and the writer lives as long as the
+        // call.
         let writer = unsafe { given_mut(fill.writer.cast::<Writer<'_>>(), "fill->writer") }?;
         let written = writer.put(values);
         written.map_err(|error| {
@@ -110,10 +111,10 @@ unsafe fn write<T: Copy>(
     unsafe { call(error, body) }
 }
 
-/// Writes numbers of 32 bits (`float`) as the value of a state or an input, which they must fill.
+/// Writes numbers of 32 bits (`float`) as the whole value of a state or an input.
 ///
 /// # Safety
-/// The pointers are as `spillway.h` says.
+/// The pointers are as `spillway.h` requires.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn spillway_fill_f32(
     fill: *mut Fill,
@@ -125,10 +126,10 @@ pub unsafe extern "C" fn spillway_fill_f32(
     unsafe { write(fill, values, count, error) }
 }
 
-/// Writes numbers of 64 bits (`double`) as the value of a state or an input, which they must fill.
+/// Writes numbers of 64 bits (`double`) as the whole value of a state or an input.
 ///
 /// # Safety
-/// The pointers are as `spillway.h` says.
+/// The pointers are as `spillway.h` requires.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn spillway_fill_f64(
     fill: *mut Fill,
@@ -140,10 +141,10 @@ pub unsafe extern "C" fn spillway_fill_f64(
     unsafe { write(fill, values, count, error) }
 }
 
-/// Writes integers of 32 bits as the value of a state or an input, which they must fill.
+/// Writes integers of 32 bits as the whole value of a state or an input.
 ///
 /// # Safety
-/// The pointers are as `spillway.h` says.
+/// The pointers are as `spillway.h` requires.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn spillway_fill_i32(
     fill: *mut Fill,
@@ -155,10 +156,10 @@ pub unsafe extern "C" fn spillway_fill_i32(
     unsafe { write(fill, values, count, error) }
 }
 
-/// Writes integers of 64 bits as the value of a state or an input, which they must fill.
+/// Writes integers of 64 bits as the whole value of a state or an input.
 ///
 /// # Safety
-/// The pointers are as `spillway.h` says.
+/// The pointers are as `spillway.h` requires.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn spillway_fill_i64(
     fill: *mut Fill,
@@ -170,10 +171,10 @@ pub unsafe extern "C" fn spillway_fill_i64(
     unsafe { write(fill, values, count, error) }
 }
 
-/// Writes numbers of 16 bits, such as those of half precision, as the value of a state or an input, which they must fill.
+/// Writes numbers of 16 bits, such as half precision, as the whole value of a state or an input.
 ///
 /// # Safety
-/// The pointers are as `spillway.h` says.
+/// The pointers are as `spillway.h` requires.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn spillway_fill_u16(
     fill: *mut Fill,
@@ -185,10 +186,10 @@ pub unsafe extern "C" fn spillway_fill_u16(
     unsafe { write(fill, values, count, error) }
 }
 
-/// Writes bytes as the value of a state or an input, which they must fill.
+/// Writes bytes as the whole value of a state or an input.
 ///
 /// # Safety
-/// The pointers are as `spillway.h` says.
+/// The pointers are as `spillway.h` requires.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn spillway_fill_bytes(
     fill: *mut Fill,

@@ -8,61 +8,61 @@ use spillway_c_types::sized::Versioned;
 use std::ffi::c_char;
 use workloads::{OwnedGraph, format};
 
-/// One iteration of a computation that repeats for ever.
+/// One iteration of a computation that repeats forever.
 pub struct Graph(pub(crate) spillway::Graph);
 
-/// A tensor of a graph; its id is its position.
+/// A tensor of a graph. Its id is its position.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct TensorDescription {
     /// The size of this struct.
     pub struct_bytes: usize,
-    /// Its name in messages; null for its number.
+    /// Its name in messages. Null for its number.
     pub name: *const c_char,
-    /// Its size, not zero.
+    /// Its size, which must not be zero.
     pub bytes: u64,
     /// `SPILLWAY_STATE`, `SPILLWAY_INPUT`, `SPILLWAY_TEMPORARY` or `SPILLWAY_OUTPUT`.
     pub kind: u32,
 }
 
-/// An op of a graph; its id is its position, and ops stand in one legal order.
+/// An op of a graph. Its id is its position, and the ops are in one legal order.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct OpDescription {
     /// The size of this struct.
     pub struct_bytes: usize,
-    /// Its name in messages; null for its number.
+    /// Its name in messages. Null for its number.
     pub name: *const c_char,
-    /// How long it runs.
+    /// The time that it runs.
     pub time_ns: u64,
-    /// Device memory that it needs only while it runs.
+    /// The device memory that it needs only while it runs.
     pub workspace_bytes: u64,
     /// The tensors that it reads.
     pub reads: *const u32,
-    /// How many it reads.
+    /// The number of tensors that it reads.
     pub read_count: usize,
-    /// The tensors that it writes. One that it also reads is updated in place.
+    /// The tensors that it writes. A tensor that it also reads is updated in place.
     pub writes: *const u32,
-    /// How many it writes.
+    /// The number of tensors that it writes.
     pub write_count: usize,
     /// Whether plans may launch it again in the same iteration, on the values that it read the
-    /// first time: 1, or 0. It then writes the same bytes into its temporaries, and neither reads
-    /// nor writes the states and inputs that it writes.
+    /// first time: 1 or 0. Such a repeat writes the same bytes into its temporaries. It neither
+    /// reads nor writes the states, inputs and outputs that the op writes.
     pub repeatable: u8,
-    /// How long it takes on the host, where plans may run it instead. 0: on the device alone, as an op
-    /// that writes an input must.
+    /// The time that it runs on the host, if plans may run it there. 0 if it runs only on the
+    /// device. An op that writes an input must have 0.
     pub host_ns: u64,
 }
 
-// SAFETY: they are `repr(C)`, begin with their size, and may be all zero.
+// SAFETY: the structs are `repr(C)`, begin with their size, and all their bytes may be zero.
 unsafe impl Versioned for TensorDescription {}
-// SAFETY: the same.
+// SAFETY: as above.
 unsafe impl Versioned for OpDescription {}
 
 /// Makes a graph of `tensor_count` tensors and `op_count` ops. `name` may be null.
 ///
 /// # Safety
-/// The pointers are as `spillway.h` says.
+/// The pointers are as `spillway.h` requires.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn spillway_graph_new(
     name: *const c_char,
@@ -85,11 +85,11 @@ pub unsafe extern "C" fn spillway_graph_new(
         };
         let mut owned = OwnedGraph::new(name.unwrap_or("graph"));
         for (at, tensor) in tensors.iter().enumerate() {
-            // SAFETY: the same.
+            // SAFETY: as above.
             unsafe { push_tensor(&mut owned, at, tensor) }?;
         }
         for (at, op) in ops.iter().enumerate() {
-            // SAFETY: the same.
+            // SAFETY: as above.
             unsafe { push_op(&mut owned, at, op) }?;
         }
         hand_out(out, Graph(spillway::Graph::new(owned)?));
@@ -100,7 +100,7 @@ pub unsafe extern "C" fn spillway_graph_new(
 }
 
 /// # Safety
-/// That of [`boundary`].
+/// The condition of [`boundary`].
 unsafe fn push_tensor(
     owned: &mut OwnedGraph,
     at: usize,
@@ -116,7 +116,7 @@ unsafe fn push_tensor(
 }
 
 /// # Safety
-/// That of [`boundary`].
+/// The condition of [`boundary`].
 unsafe fn push_op(owned: &mut OwnedGraph, at: usize, op: &OpDescription) -> Result<(), Failure> {
     // SAFETY: the caller's promise.
     let (name, reads, writes) = unsafe {
@@ -141,7 +141,7 @@ unsafe fn push_op(owned: &mut OwnedGraph, at: usize, op: &OpDescription) -> Resu
 /// Reads a graph from the bytes of a graph file (`spillway.graph.v1`), plain or compressed by gzip.
 ///
 /// # Safety
-/// The pointers are as `spillway.h` says.
+/// The pointers are as `spillway.h` requires.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn spillway_graph_from_json(
     json: *const u8,
@@ -163,7 +163,7 @@ pub unsafe extern "C" fn spillway_graph_from_json(
 /// Frees a graph. Null does nothing.
 ///
 /// # Safety
-/// The pointer is as `spillway.h` says.
+/// The pointer is as `spillway.h` requires.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn spillway_graph_free(graph: *mut Graph) {
     // SAFETY: the caller's promise.

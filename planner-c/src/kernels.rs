@@ -19,32 +19,32 @@ pub struct LaunchDescription {
     pub struct_bytes: usize,
     /// The op.
     pub op: u32,
-    /// Whether the op has been launched before in this iteration: 1, or 0. A repeat writes the same
-    /// bytes into its temporaries.
+    /// Whether the op has been launched before in this iteration: 1 or 0. Such a repeat writes the
+    /// same bytes into its temporaries.
     pub is_repeat: u8,
     /// The iteration, counted from 1.
     pub iteration: u64,
-    /// The ranges of the tensors that the op reads, in the op's order. Each is a whole tensor; null for a
-    /// state, an input or an output that a repeat leaves alone.
+    /// The ranges of the tensors that the op reads, in the op's order. Each is a whole tensor. Null
+    /// for a state, an input or an output that a repeat leaves alone.
     pub reads: *const *const DeviceRange,
-    /// How many it reads.
+    /// The number of tensors that it reads.
     pub read_count: usize,
-    /// The ranges of the tensors that the op writes, in the op's order. Each is a whole tensor; null for
-    /// a state, an input or an output that a repeat leaves alone.
+    /// The ranges of the tensors that the op writes, in the op's order. Each is a whole tensor.
+    /// Null for a state, an input or an output that a repeat leaves alone.
     pub writes: *const *const DeviceRange,
-    /// How many it writes.
+    /// The number of tensors that it writes.
     pub write_count: usize,
     /// The workspace of the op. Null if it needs none.
     pub workspace: *const DeviceRange,
 }
 
-/// Bytes at an address of the device.
+/// A range of bytes at an address of the device.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DeviceRange {
-    /// The address of the first of them.
+    /// The address of the first byte.
     pub address: u64,
-    /// How many there are.
+    /// The number of bytes.
     pub bytes: u64,
 }
 
@@ -54,13 +54,13 @@ impl From<planner_core::backend::DeviceRange> for DeviceRange {
     }
 }
 
-/// Bytes of the host block.
+/// A range of bytes in the host block.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HostRange {
-    /// The first of them.
+    /// The offset of the first byte.
     pub offset_bytes: u64,
-    /// How many there are.
+    /// The number of bytes.
     pub bytes: u64,
 }
 
@@ -82,36 +82,36 @@ pub struct HostLaunchDescription {
     pub iteration: u64,
     /// The ranges of the host block that the op reads, in the op's order. Each is a whole tensor.
     pub reads: *const *const HostRange,
-    /// How many it reads.
+    /// The number of tensors that it reads.
     pub read_count: usize,
     /// The ranges of the host block that the op writes, in the op's order. Each is a whole tensor. A
     /// tensor that it updates in place has one range in both lists.
     pub writes: *const *const HostRange,
-    /// How many it writes.
+    /// The number of tensors that it writes.
     pub write_count: usize,
 }
 
-/// What ops compute, and the values of states and inputs. Each function gets `context` first, and
-/// returns 0, or a number as the functions of a device do. None may unwind.
+/// The work of ops, and the values of states and inputs. Each function gets `context` first. It
+/// returns 0 or an error, as the functions of a device do. No function may unwind.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct Kernels {
     /// The size of this struct.
     pub struct_bytes: usize,
-    /// What the functions get first. It must live as long as the session.
+    /// The first argument of the functions. It must live as long as the session.
     pub context: *mut c_void,
-    /// Enqueues an op on the stream for compute. It may touch exactly what the launch names.
+    /// Enqueues an op on the compute stream. It may touch only the ranges that the launch names.
     pub launch:
         Option<extern "C" fn(context: *mut c_void, launch: *const LaunchDescription) -> i32>,
-    /// Fills a state with its first value, by `spillway_fill_f32` and the like. Called once for each state. If
-    /// it is null, states are zeros.
+    /// Fills a state with its first value, by a function such as `spillway_fill_f32`. Called once
+    /// for each state. If it is null, states are zeros.
     pub fill_state: Option<extern "C" fn(context: *mut c_void, state: *mut Fill) -> i32>,
-    /// Fills an input with its value in an iteration, by the same functions. Called once for each input and
-    /// iteration. May be null if the graph has no inputs.
+    /// Fills an input with its value in an iteration, by the same functions. Called once for each
+    /// input and iteration. May be null if the graph has no inputs.
     pub fill_input: Option<extern "C" fn(context: *mut c_void, input: *mut Fill) -> i32>,
-    /// Enqueues an op on the stream for the host. It may touch exactly the bytes of the host block that
-    /// the launch names, which is valid during this call alone. If it is null, no session starts whose plan
-    /// runs ops on the host.
+    /// Enqueues an op on the host stream. It may touch only the ranges of the host block that the
+    /// launch names. The launch is valid only during this call. If the function is null, a session
+    /// does not start if its plan runs ops on the host.
     pub launch_on_host:
         Option<extern "C" fn(context: *mut c_void, launch: *const HostLaunchDescription) -> i32>,
 }
@@ -119,20 +119,21 @@ pub struct Kernels {
 // SAFETY: it is `repr(C)`, begins with its size, and may be all zero.
 unsafe impl Versioned for Kernels {}
 
-/// Zeros are written in pieces of so many bytes.
+/// Zeros are written in pieces of this size.
 const ZEROS: [u8; 4096] = [0; 4096];
 
-/// Kernels of which all callbacks are there.
+/// Kernels with all their callbacks.
 pub(crate) struct Launcher {
     kernels: Kernels,
-    /// Buffers for callbacks, which are used again.
+    /// Buffers for the arguments of callbacks, which are reused.
     operands: Vec<DeviceRange>,
     at_operands: Vec<*const DeviceRange>,
     ranges: Vec<HostRange>,
     at_ranges: Vec<*const HostRange>,
 }
 
-// SAFETY: as for the callbacks of a device. The pointers are to the buffers, and are made for each call.
+// SAFETY: as for the callbacks of a device. The pointers point to the buffers, and are made for
+// each call.
 unsafe impl Send for Launcher {}
 
 impl Launcher {
@@ -143,7 +144,7 @@ impl Launcher {
             ("fill_input", kernels.fill_input.is_some() || !has_inputs),
         ];
         if let Some((name, _)) = all.into_iter().find(|(_, is_there)| !is_there) {
-            return Err(Failure::argument(format!("{name} of the kernels is null")));
+            return Err(Failure::argument(format!("the kernels' {name} is null")));
         }
         Ok(Self {
             kernels: *kernels,

@@ -1,13 +1,13 @@
-//! Spillway for C: the front door of the crate `spillway`, as functions that any language can
-//! call. `include/spillway.h` is made from this crate, and documents it for C.
+//! Spillway for C: the interface of the crate `spillway`, as functions that any language can call.
+//! `include/spillway.h` is generated from this crate and documents it for C.
 //!
 //! - A handle (graph, machine, plan, session) is made by one function and freed by another. Graphs,
-//!   machines and plans never change, so threads may share them; a session belongs to one thread at
-//!   a time. A handle keeps what it needs of those that it was made from.
-//! - A function that can fail returns a [`Code`](error::Code) and writes a sentence into the
-//!   caller's [`Error`](error::Error). It then leaves all other output as it was.
-//! - Pointers apart, nothing that a caller passes is trusted: bad input is an error. A panic, which
-//!   would be a bug here, is the code `SPILLWAY_CODE_INTERNAL`.
+//!   machines and plans never change, so threads may share them. A session belongs to one thread at
+//!   a time. A handle keeps what it needs of the handles from which it was made.
+//! - A function that can fail returns a [`Code`](error::Code) and writes a message into the
+//!   caller's [`Error`](error::Error). After a failure, all other output is unchanged.
+//! - All input from the caller is checked, except pointers, and bad input is an error. A panic,
+//!   which would be a bug here, becomes the code `SPILLWAY_CODE_INTERNAL`.
 //! - There is no global state.
 
 pub mod addresses;

@@ -12,7 +12,7 @@ pub struct Machine(pub(crate) OwnedMachine);
 /// Makes a machine. `name` may be null.
 ///
 /// # Safety
-/// The pointers are as `spillway.h` says.
+/// The pointers are as `spillway.h` requires.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn spillway_machine_new(
     name: *const c_char,
@@ -42,7 +42,7 @@ pub unsafe extern "C" fn spillway_machine_new(
 /// Makes one of the machines that `spillway plan --machine list` prints.
 ///
 /// # Safety
-/// The pointers are as `spillway.h` says.
+/// The pointers are as `spillway.h` requires.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn spillway_machine_builtin(
     name: *const c_char,
@@ -70,7 +70,7 @@ pub unsafe extern "C" fn spillway_machine_builtin(
 /// Reads a machine from the bytes of a machine file (`spillway.machine.v1`).
 ///
 /// # Safety
-/// The pointers are as `spillway.h` says.
+/// The pointers are as `spillway.h` requires.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn spillway_machine_from_json(
     json: *const u8,
@@ -92,7 +92,7 @@ pub unsafe extern "C" fn spillway_machine_from_json(
 /// Frees a machine. Null does nothing.
 ///
 /// # Safety
-/// The pointer is as `spillway.h` says.
+/// The pointer is as `spillway.h` requires.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn spillway_machine_free(machine: *mut Machine) {
     // SAFETY: the caller's promise.

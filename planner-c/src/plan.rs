@@ -11,8 +11,7 @@ use spillway::settings::SettingError;
 use spillway_c_types::sized::Versioned;
 use std::ffi::c_char;
 
-/// A plan that was proved: it is safe in every order that its waits allow, and its prediction is
-/// exact.
+/// A proved plan. It is safe in every order that its waits allow, and its prediction is exact.
 pub struct Plan(pub(crate) spillway::Plan);
 
 /// A setting of a strategy.
@@ -23,39 +22,39 @@ pub struct Setting {
     pub struct_bytes: usize,
     /// Its name.
     pub name: *const c_char,
-    /// Its value, as `spillway plan --set` takes it.
+    /// Its value, in the form of `spillway plan --set`.
     pub value: *const c_char,
 }
 
-/// How to plan. No options, or 0 in all fields but the first, stands for the defaults.
+/// How to plan. Null, or 0 in all fields except the first, stands for the defaults.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct PlanOptions {
     /// The size of this struct.
     pub struct_bytes: usize,
-    /// Device memory for the plan: a size (`"4GiB"`), a percentage of what the work needs in-core
-    /// (`"35%"`), or `"min"`. Null for all of the device's memory.
+    /// The device memory for the plan: a size (`"4GiB"`), a percentage of the memory that the work
+    /// needs in-core (`"35%"`), or `"min"`. Null for all of the device's memory.
     pub budget: *const c_char,
     /// The name of a strategy, with its parameters after a colon: `"window:bytes=512MiB,variant=published"`
     /// (`docs/strategies.md`). Null for `"auto"`.
     pub strategy: *const c_char,
     /// Settings of the strategy.
     pub settings: *const Setting,
-    /// How many.
+    /// The number of settings.
     pub setting_count: usize,
-    /// Whether the plan may map memory while it runs, instead of before: 1, or 0. Such a plan has no
+    /// Whether the plan may map memory while it runs, instead of before: 1 or 0. Such a plan has no
     /// addresses.
     pub unplaced: u8,
 }
 
-// SAFETY: they are `repr(C)`, begin with their size, and may be all zero.
+// SAFETY: the structs are `repr(C)`, begin with their size, and all their bytes may be zero.
 unsafe impl Versioned for Setting {}
-// SAFETY: the same.
+// SAFETY: as above.
 unsafe impl Versioned for PlanOptions {}
-// SAFETY: the same.
+// SAFETY: as above.
 unsafe impl Versioned for Figures {}
 
-/// What a plan takes, exactly, for the given times of ops and links.
+/// The exact figures of a plan for the given times of ops and links.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct Figures {
@@ -63,37 +62,38 @@ pub struct Figures {
     pub struct_bytes: usize,
     /// The budget that the plan keeps.
     pub budget_bytes: u64,
-    /// Time from one iteration to the next, once under way.
+    /// The time from one iteration to the next in steady state.
     pub period_ns: u64,
     /// The sum of all op times, each op once.
     pub compute_ns: u64,
-    /// Time of the ops that run again.
+    /// The time of the repeats.
     pub repeat_ns: u64,
-    /// Time of a period in which no op runs on the device: the period less the launches there, repeats included.
+    /// The part of a period in which no op runs on the device: the period less all launches there,
+    /// including repeats.
     pub stall_ns: u64,
-    /// A period that no plan can beat; the report says among which plans.
+    /// A period that no plan can beat. The report says among which plans.
     pub lower_bound_ns: u64,
-    /// The most device memory that is held.
+    /// The most device memory that is held at a time.
     pub peak_bytes: u64,
     /// Bytes copied to the device in one iteration.
     pub h2d_bytes: u64,
     /// Bytes copied to the host in one iteration.
     pub d2h_bytes: u64,
-    /// Pinned host memory.
+    /// The size of the pinned host memory.
     pub host_bytes: u64,
-    /// Time of the ops that run on the host, there.
+    /// The time of the ops that run on the host.
     pub host_ns: u64,
-    /// Ops that run on the host.
+    /// The number of ops that run on the host.
     pub on_host: u64,
-    /// Launches of ops that run again.
+    /// The number of repeats.
     pub repeats: u64,
-    /// Of the peak, what is neither tensors nor workspaces.
+    /// The part of the peak that neither tensors nor workspaces fill.
     pub waste_bytes: u64,
-    /// Whether ops run in another order than the graph's: 1, or 0.
+    /// Whether ops run in another order than the graph's: 1 or 0.
     pub reordered: u8,
 }
 
-/// What options say.
+/// The options after they were read.
 struct Choices<'o> {
     budget: Option<&'o str>,
     strategy: Strategy,
@@ -102,7 +102,7 @@ struct Choices<'o> {
 
 impl<'o> Choices<'o> {
     /// # Safety
-    /// That of [`boundary`].
+    /// The condition of [`boundary`].
     unsafe fn read(options: *const PlanOptions) -> Result<Self, Failure> {
         if options.is_null() {
             return Ok(Self { budget: None, strategy: Strategy::default(), placed: true });
@@ -118,7 +118,7 @@ impl<'o> Choices<'o> {
         let mut texts = Vec::with_capacity(settings.len());
         for setting in &settings {
             let no_name = || Failure::argument("a setting has no name or no value");
-            // SAFETY: the same.
+            // SAFETY: as above.
             let (name, value) = unsafe {
                 (text(setting.name, "the name of a setting")?, text(setting.value, "a setting")?)
             };
@@ -131,11 +131,11 @@ impl<'o> Choices<'o> {
     }
 }
 
-/// Gives the smallest budget with which a graph can be planned for a machine. `options` may be null; of
-/// its fields, only the strategy and its settings matter.
+/// Returns the smallest budget with which a graph can be planned for a machine. `options` may be
+/// null. Only the strategy and its settings in it matter.
 ///
 /// # Safety
-/// The pointers are as `spillway.h` says.
+/// The pointers are as `spillway.h` requires.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn spillway_graph_min_feasible_bytes(
     graph: *const Graph,
@@ -164,7 +164,7 @@ pub unsafe extern "C" fn spillway_graph_min_feasible_bytes(
 /// Plans a graph for a machine, and proves the plan. `options` may be null.
 ///
 /// # Safety
-/// The pointers are as `spillway.h` says.
+/// The pointers are as `spillway.h` requires.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn spillway_plan_new(
     graph: *const Graph,
@@ -178,7 +178,7 @@ pub unsafe extern "C" fn spillway_plan_new(
         let (Graph(graph), Machine(machine), out) = unsafe {
             (given(graph, "graph")?, given(machine, "machine")?, Out::new(plan, "plan")?)
         };
-        // SAFETY: the same.
+        // SAFETY: as above.
         let choices = unsafe { Choices::read(options) }?;
         let mut builder = graph.plan(machine).strategy(choices.strategy).placed(choices.placed);
         if let Some(budget) = choices.budget {
@@ -194,7 +194,7 @@ pub unsafe extern "C" fn spillway_plan_new(
 /// Reads a plan from the bytes of a plan file (`spillway.plan.v1`), and proves it.
 ///
 /// # Safety
-/// The pointers are as `spillway.h` says.
+/// The pointers are as `spillway.h` requires.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn spillway_plan_from_json(
     graph: *const Graph,
@@ -221,10 +221,10 @@ pub unsafe extern "C" fn spillway_plan_from_json(
     unsafe { call(error, body) }
 }
 
-/// Writes what is made of a plan into a buffer.
+/// Writes bytes that are made from a plan into a buffer.
 ///
 /// # Safety
-/// That of [`boundary`].
+/// The condition of [`boundary`].
 unsafe fn write(
     plan: *const Plan,
     into: *mut u8,
@@ -236,18 +236,18 @@ unsafe fn write(
     let body = || {
         // SAFETY: the caller's promise.
         let Plan(plan) = unsafe { given(plan, "plan") }?;
-        // SAFETY: the same.
+        // SAFETY: as above.
         unsafe { fill(into, capacity, needed, &made(plan)?) }
     };
     // SAFETY: the caller's promise.
     unsafe { call(error, body) }
 }
 
-/// Writes the bytes of a plan file into a buffer, and their number into `needed`. Where the buffer
-/// is too short, only the number is written.
+/// Writes the bytes of a plan file into a buffer, and their number into `needed`. If the buffer is
+/// too short, writes only the number.
 ///
 /// # Safety
-/// The pointers are as `spillway.h` says.
+/// The pointers are as `spillway.h` requires.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn spillway_plan_to_json(
     plan: *const Plan,
@@ -260,11 +260,11 @@ pub unsafe extern "C" fn spillway_plan_to_json(
     unsafe { write(plan, into, capacity, needed, error, |plan| Ok(plan.to_json())) }
 }
 
-/// Writes a report, one self-contained page of HTML, into a buffer, and its size into `needed`.
-/// Where the buffer is too short, only the size is written.
+/// Writes a report, one self-contained page of HTML, into a buffer, and its size into `needed`. If
+/// the buffer is too short, writes only the size.
 ///
 /// # Safety
-/// The pointers are as `spillway.h` says.
+/// The pointers are as `spillway.h` requires.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn spillway_plan_report(
     plan: *const Plan,
@@ -277,12 +277,12 @@ pub unsafe extern "C" fn spillway_plan_report(
     unsafe { write(plan, into, capacity, needed, error, |plan| Ok(plan.report().into_bytes())) }
 }
 
-/// Makes the same plan with its arena laid out after that of `earlier`, so that a switch from that plan
-/// to the new one copies less: states in both arenas have the same offsets. The plan is as it was if its
-/// budget is too small for that.
+/// Makes the same plan with an arena that is laid out after the arena of `earlier`. A switch from
+/// `earlier` to the new plan then copies less, since states in both arenas have the same offsets.
+/// If the plan's budget is too small for that, the plan is unchanged.
 ///
 /// # Safety
-/// The pointers are as `spillway.h` says.
+/// The pointers are as `spillway.h` requires.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn spillway_plan_arranged_after(
     plan: *const Plan,
@@ -302,13 +302,13 @@ pub unsafe extern "C" fn spillway_plan_arranged_after(
     unsafe { call(error, body) }
 }
 
-/// Makes a plan of the same work in the same budget for one iteration between two iterations of `other`,
-/// such as a prompt between tokens. States that `other` holds may stay on the device for it. Of the
-/// plans that are tried, and of `plan`, it is the one for which the period and the copies of both
-/// switches take the least time. Plans the work up to ten times.
+/// Makes a plan of the same work in the same budget for one iteration between two iterations of
+/// `other`, such as a prompt between tokens. States that `other` holds may stay on the device
+/// meanwhile. Returns the best of `plan` and the plans that are tried: its period and the copies of
+/// both switches take the least time together. Plans the work up to ten times.
 ///
 /// # Safety
-/// The pointers are as `spillway.h` says.
+/// The pointers are as `spillway.h` requires.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn spillway_plan_between(
     plan: *const Plan,
@@ -328,10 +328,10 @@ pub unsafe extern "C" fn spillway_plan_between(
     unsafe { call(error, body) }
 }
 
-/// Gives the figures of a plan.
+/// Returns the figures of a plan.
 ///
 /// # Safety
-/// The pointers are as `spillway.h` says.
+/// The pointers are as `spillway.h` requires.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn spillway_plan_figures(
     plan: *const Plan,
@@ -360,7 +360,7 @@ pub unsafe extern "C" fn spillway_plan_figures(
             waste_bytes: of.waste_bytes,
             reordered: u8::from(of.reordered),
         };
-        // SAFETY: the same.
+        // SAFETY: as above.
         unsafe { put_sized(figures, &made, "figures") }?;
         Ok(())
     };
@@ -371,7 +371,7 @@ pub unsafe extern "C" fn spillway_plan_figures(
 /// Frees a plan. Null does nothing.
 ///
 /// # Safety
-/// The pointer is as `spillway.h` says.
+/// The pointer is as `spillway.h` requires.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn spillway_plan_free(plan: *mut Plan) {
     // SAFETY: the caller's promise.

@@ -1,4 +1,4 @@
-//! Sessions: a plan under way on a device.
+//! Sessions: a plan that runs on a device.
 
 use crate::boundary::{
     self, Out, array, call, check_sized, given, given_mut, given_sized, hand_out, put_sized, text,
@@ -44,11 +44,11 @@ impl From<SessionError<Failed>> for Failure {
     }
 }
 
-/// Sets up device and host memory for a plan, fills states and the first inputs, and uploads what is
-/// resident at the start of an iteration. The tables of callbacks are copied.
+/// Sets up device and host memory for a plan, fills the states and the first inputs, and uploads
+/// everything that is resident at the start of an iteration. Copies the tables of callbacks.
 ///
 /// # Safety
-/// The pointers are as `spillway.h` says.
+/// The pointers are as `spillway.h` requires.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn spillway_session_new(
     plan: *const Plan,
@@ -61,11 +61,11 @@ pub unsafe extern "C" fn spillway_session_new(
     unsafe { spillway_session_with_others(plan, ptr::null(), 0, device, kernels, session, error) }
 }
 
-/// The same, with enough memory on the device and on the host for each of some other plans, so that
-/// the session can be switched to them.
+/// As `spillway_session_new`, with enough memory on the device and the host for each of the other
+/// plans, so that the session can switch to them.
 ///
 /// # Safety
-/// The pointers are as `spillway.h` says.
+/// The pointers are as `spillway.h` requires.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn spillway_session_with_others(
     plan: *const Plan,
@@ -89,7 +89,7 @@ pub unsafe extern "C" fn spillway_session_with_others(
         };
         let mut all = Vec::with_capacity(others.len());
         for &other in others {
-            // SAFETY: the same.
+            // SAFETY: as above.
             all.push(&unsafe { given(other, "one of the others") }?.0);
         }
         let (device, kernels) = (Callbacks::new(&device)?, Launcher::new(&kernels, plan.graph())?);
@@ -101,7 +101,7 @@ pub unsafe extern "C" fn spillway_session_with_others(
     unsafe { call(error, body) }
 }
 
-/// What a switch from one plan to another takes.
+/// The cost of a switch from one plan to another.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
 pub struct SwitchFigures {
@@ -115,7 +115,8 @@ pub struct SwitchFigures {
     pub d2h_bytes: u64,
     /// Time of all copies.
     pub time_ns: u64,
-    /// Time to map and unmap memory, before the copies. Ahead of a run, the most that it can be.
+    /// Time to map and unmap memory, before the copies. Before a run, the most that this time can
+    /// be.
     pub mapping_ns: u64,
 }
 
@@ -135,10 +136,10 @@ impl From<spillway::SwitchFigures> for SwitchFigures {
     }
 }
 
-/// Says what a switch between two plans takes, ahead of a session.
+/// Returns the cost of a switch between two plans, without a session.
 ///
 /// # Safety
-/// The pointers are as `spillway.h` says.
+/// The pointers are as `spillway.h` requires.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn spillway_plan_switch_to(
     from: *const Plan,
@@ -149,9 +150,9 @@ pub unsafe extern "C" fn spillway_plan_switch_to(
     let body = || {
         // SAFETY: the caller's promise.
         let (Plan(from), Plan(to)) = unsafe { (given(from, "from")?, given(to, "to")?) };
-        // SAFETY: the same.
+        // SAFETY: as above.
         unsafe { check_sized(figures, "figures") }?;
-        // SAFETY: the same.
+        // SAFETY: as above.
         unsafe { put_sized(figures, &from.switch_to(to)?.into(), "figures") }
     };
     // SAFETY: the caller's promise.
@@ -159,16 +160,16 @@ pub unsafe extern "C" fn spillway_plan_switch_to(
 }
 
 /// Ends the plan of a session and starts another between two iterations. States that both plans
-/// hold on the device stay there where that can be. The plans may be for two graphs whose states
-/// have the same names and sizes.
+/// hold on the device stay there if possible. The plans may belong to two graphs whose states have
+/// the same names and sizes.
 ///
-/// `kernels` are those of the other graph; null keeps the callbacks. `fill_state` is not called;
-/// `fill_input` is called for the next iteration, also if it has been called for that with the old
-/// plan. `figures` may be null. If the code is `SPILLWAY_CODE_NO_SWITCH`, the session goes on with
-/// the old plan; after an error of the device, no further iteration runs.
+/// `kernels` are the kernels of the other graph. Null keeps the callbacks. `fill_state` is not
+/// called. `fill_input` is called for the next iteration, even if it has already been called for it
+/// under the old plan. `figures` may be null. After `SPILLWAY_CODE_NO_SWITCH`, the session
+/// continues with the old plan. After an error of the device, no further iteration runs.
 ///
 /// # Safety
-/// The pointers are as `spillway.h` says.
+/// The pointers are as `spillway.h` requires.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn spillway_session_switch(
     session: *mut Session,
@@ -183,11 +184,11 @@ pub unsafe extern "C" fn spillway_session_switch(
             unsafe { (given_mut(session, "session")?, given(plan, "plan")?) };
         let kernels = match kernels.is_null() {
             true => session.kernels().callbacks(),
-            // SAFETY: the same.
+            // SAFETY: as above.
             false => unsafe { given_sized(kernels, "the kernels") }?,
         };
         if !figures.is_null() {
-            // SAFETY: the same.
+            // SAFETY: as above.
             unsafe { check_sized(figures, "figures") }?;
         }
         let launcher = Launcher::new(&kernels, plan.graph())?;
@@ -202,11 +203,11 @@ pub unsafe extern "C" fn spillway_session_switch(
     unsafe { call(error, body) }
 }
 
-/// Enqueues iterations. Returns when the last is enqueued, not when it has ended. After an error of
+/// Enqueues iterations. Returns once the last is enqueued, before it has ended. After an error of
 /// the device, no further iteration runs.
 ///
 /// # Safety
-/// The pointers are as `spillway.h` says.
+/// The pointers are as `spillway.h` requires.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn spillway_session_run(
     session: *mut Session,
@@ -222,10 +223,10 @@ pub unsafe extern "C" fn spillway_session_run(
     unsafe { call(error, body) }
 }
 
-/// Waits until all iterations so far have ended, with all copies for the next one.
+/// Waits until all iterations so far and all copies for the next one have ended.
 ///
 /// # Safety
-/// The pointers are as `spillway.h` says.
+/// The pointers are as `spillway.h` requires.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn spillway_session_wait(session: *mut Session, error: *mut Error) -> Code {
     let body = || {
@@ -237,11 +238,11 @@ pub unsafe extern "C" fn spillway_session_wait(session: *mut Session, error: *mu
     unsafe { call(error, body) }
 }
 
-/// Waits for all iterations, and reads bytes of the value that a state then has, from `first_byte` on.
-/// Copies these from the device if only the device has them, and nothing else.
+/// Waits for all iterations, and reads bytes of the current value of a state, from `first_byte` on.
+/// Copies only these bytes from the device, and only if the host does not have them.
 ///
 /// # Safety
-/// The pointers are as `spillway.h` says.
+/// The pointers are as `spillway.h` requires.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn spillway_session_read_state(
     session: *mut Session,
@@ -261,11 +262,11 @@ pub unsafe extern "C" fn spillway_session_read_state(
     unsafe { call(error, body) }
 }
 
-/// Waits for all iterations, and gives bytes of a state another value, from `first_byte` on. The next
-/// iteration begins with it.
+/// Waits for all iterations, and writes bytes of a state, from `first_byte` on. The next iteration
+/// begins with the new value.
 ///
 /// # Safety
-/// The pointers are as `spillway.h` says.
+/// The pointers are as `spillway.h` requires.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn spillway_session_write_state(
     session: *mut Session,
@@ -286,12 +287,12 @@ pub unsafe extern "C" fn spillway_session_write_state(
 }
 
 /// Waits for all iterations, and writes the value of every state into a file in the format
-/// safetensors: each state is a tensor of bytes (`U8`) under its name, and the metadata
-/// `spillway.iterations` says how many iterations had run. An older file of the name is replaced once
-/// all is written.
+/// safetensors. Each state is a tensor of bytes (`U8`) under its name, and the metadata
+/// `spillway.iterations` gives the number of iterations so far. An older file of this name is
+/// replaced once everything is written.
 ///
 /// # Safety
-/// The pointers are as `spillway.h` says.
+/// The pointers are as `spillway.h` requires.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn spillway_session_save_states(
     session: *mut Session,
@@ -308,14 +309,14 @@ pub unsafe extern "C" fn spillway_session_save_states(
     unsafe { call(error, body) }
 }
 
-/// Waits for all iterations, and gives states the values that a file in the format safetensors holds.
-/// The tensors in it may have any type, and must have the names and sizes of states. If `all` is not 0,
-/// every state must be in the file; otherwise states that the file lacks keep their values. Nothing is
-/// written if something in the file does not fit. `iterations` may be null; it becomes the number of
-/// iterations that had run when the file was saved, or 0 if the file does not say so.
+/// Waits for all iterations, and sets states to the values in a file in the format safetensors. The
+/// tensors in it may have any type, and must have the names and sizes of states. If `all` is not 0,
+/// every state must be in the file. Otherwise states that the file lacks keep their values. If
+/// something in the file does not fit, nothing is written. `iterations` may be null. It is set to
+/// the number of iterations before the file was saved, or to 0 if the file does not give it.
 ///
 /// # Safety
-/// The pointers are as `spillway.h` says.
+/// The pointers are as `spillway.h` requires.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn spillway_session_load_states(
     session: *mut Session,
@@ -339,12 +340,12 @@ pub unsafe extern "C" fn spillway_session_load_states(
     unsafe { call(error, body) }
 }
 
-/// Waits for an iteration, and reads the value that it left in an output. `bytes` is its size.
-/// Iterations are counted from 1 over all plans. Those of the last two that were enqueued can be read,
-/// and 0 stands for the last.
+/// Waits for an iteration, and reads the value that it left in an output. `bytes` is the size of
+/// the output. Iterations are counted from 1 over all plans. Only the last two enqueued iterations
+/// can be read. 0 stands for the last.
 ///
 /// # Safety
-/// The pointers are as `spillway.h` says.
+/// The pointers are as `spillway.h` requires.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn spillway_session_read_output(
     session: *mut Session,
@@ -371,28 +372,28 @@ pub unsafe extern "C" fn spillway_session_read_output(
 /// The name of a file.
 ///
 /// # Safety
-/// The pointer is as `spillway.h` says.
+/// The pointer is as `spillway.h` requires.
 unsafe fn file_name<'a>(path: *const c_char) -> Result<&'a str, Failure> {
     // SAFETY: the caller's promise.
     unsafe { text(path, "path") }?.ok_or_else(|| Failure::argument("path is null"))
 }
 
-/// A buffer of the caller's.
+/// A buffer of the caller.
 ///
 /// # Safety
-/// Null, or so many bytes, which nobody else uses during the call.
+/// Null, or `bytes` bytes that nobody else uses during the call.
 unsafe fn buffer<'a>(into: *mut u8, bytes: usize) -> Result<&'a mut [u8], Failure> {
     if into.is_null() || isize::try_from(bytes).is_err() {
         return Err(Failure::argument("the buffer is null, or larger than memory can be"));
     }
-    // SAFETY: it points to so many bytes, which `spillway.h` asks to be initialised.
+    // SAFETY: it points to `bytes` bytes, which `spillway.h` requires to be initialised.
     Ok(unsafe { slice::from_raw_parts_mut(into, bytes) })
 }
 
-/// Gives how many iterations have been enqueued, over all plans.
+/// Returns the number of iterations that have been enqueued, over all plans.
 ///
 /// # Safety
-/// The pointers are as `spillway.h` says.
+/// The pointers are as `spillway.h` requires.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn spillway_session_iterations(
     session: *const Session,
@@ -410,10 +411,10 @@ pub unsafe extern "C" fn spillway_session_iterations(
     unsafe { call(error, body) }
 }
 
-/// Gives the device's memory that a session has taken for its plans.
+/// Returns the size of the device memory that a session has taken for its plans.
 ///
 /// # Safety
-/// The pointers are as `spillway.h` says.
+/// The pointers are as `spillway.h` requires.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn spillway_session_device_bytes(
     session: *const Session,
@@ -431,11 +432,11 @@ pub unsafe extern "C" fn spillway_session_device_bytes(
     unsafe { call(error, body) }
 }
 
-/// Frees a session. Null does nothing. The device must have ended all work before its own memory
-/// goes.
+/// Frees a session. Null does nothing. The device must have ended all work before its own memory is
+/// freed.
 ///
 /// # Safety
-/// The pointer is as `spillway.h` says.
+/// The pointer is as `spillway.h` requires.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn spillway_session_free(session: *mut Session) {
     // SAFETY: the caller's promise.

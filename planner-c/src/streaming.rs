@@ -1,4 +1,4 @@
-//! Layers whose weights do not fit.
+//! Layers whose weights do not fit the device.
 
 use crate::boundary::{Out, call, given, hand_out, sized_array, text};
 use crate::error::{Code, Error, Failure};
@@ -8,46 +8,48 @@ use spillway::streaming;
 use spillway_c_types::sized::Versioned;
 use std::ffi::c_char;
 
-/// A layer, whose weights only it reads.
+/// A layer. No other layer reads its weights.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct Layer {
     /// The size of this struct.
     pub struct_bytes: usize,
-    /// Its name in messages; null for its number.
+    /// Its name in messages. Null for its number.
     pub name: *const c_char,
-    /// The size of its weights, not zero. They lie at consecutive addresses.
+    /// The size of its weights, which must not be zero. They lie at consecutive addresses.
     pub bytes: u64,
-    /// How long it computes on the device.
+    /// The time that it computes on the device.
     pub time_ns: u64,
-    /// How long it computes on the host. 0: it cannot run there.
+    /// The time that it computes on the host. 0 if it cannot run there.
     pub host_ns: u64,
-    /// The size of the activation that the next layer reads. After the last layer comes the first, in the
-    /// next iteration. If all layers have 0, the plan moves no activations. If a layer may run on the
-    /// host, no layer may have 0.
+    /// The size of the activation that the next layer reads. The first layer follows the last, in
+    /// the next iteration. If all layers have 0, the plan moves no activations. If a layer may run
+    /// on the host, no layer may have 0.
     pub activation_bytes: u64,
-    /// The size of its cache, such as a KV cache, which each iteration reads and writes; 0 if it has none. The
-    /// cache stays at one address of the device or, if the layer runs on the host, there.
+    /// The size of its cache, such as a KV cache, which each iteration reads and writes. 0 if it
+    /// has none. The cache stays at one address of the device or, if the layer runs on the host, at
+    /// one address of the host.
     pub cache_bytes: u64,
-    /// The size of its output, such as the logits of the last layer, which each iteration leaves on the
-    /// host; 0 if it has none.
+    /// The size of its output, such as the logits of the last layer, which each iteration leaves on
+    /// the host. 0 if it has none.
     pub output_bytes: u64,
 }
 
 // SAFETY: it is `repr(C)`, begins with its size, and may be all zero.
 unsafe impl Versioned for Layer {}
 
-/// Plans which layers stay on the device, when and where others come, and which run on the host. The
-/// result is a plan like any other, in which a layer, its op and its tensor have the same number, and
-/// a layer's activation is the tensor `layer_count` numbers behind. The caches have the next numbers, in the
-/// order of the layers that have one, and then the outputs. The plan has addresses, and each
-/// tensor lies in one piece. `budget` is as in `SpillwayPlanOptions`, for weights, caches, outputs and, if
-/// layers have activations, for three times the largest of these; percentages are of all but the last, and
-/// `"min"` is the size that `spillway_streaming_min_feasible` returns. Addresses are multiples of the machine's
-/// `chunk_bytes`, which may be as small as the device's alignment.
+/// Plans which layers stay on the device, when and where other layers are uploaded, and which
+/// layers run on the host. The result is an ordinary plan. A layer, its op and its tensor have the
+/// same number. A layer's activation is the tensor whose number is larger by `layer_count`. The
+/// caches have the next numbers, in the order of the layers that have one, and then the outputs.
+/// The plan has addresses, and each tensor lies in one piece. `budget` is as in
+/// `SpillwayPlanOptions`. It covers weights, caches, outputs and, if layers have activations, three
+/// times the largest activation. A percentage counts all of these except the activations. `"min"`
+/// is the size that `spillway_streaming_min_feasible` returns. Addresses are multiples of the
+/// machine's `chunk_bytes`, which may be as small as the device's alignment.
 ///
 /// # Safety
-/// The pointers are as `spillway.h` says.
+/// The pointers are as `spillway.h` requires.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn spillway_streaming_plan(
     layers: *const Layer,
@@ -78,11 +80,12 @@ pub unsafe extern "C" fn spillway_streaming_plan(
     unsafe { call(error, body) }
 }
 
-/// Gives the least budget with which layers can be streamed, and the first layer that needs it: the size of the
-/// largest layer that cannot run on the host, of the caches and outputs of all such layers, and of activations.
+/// Returns the least budget with which layers can be streamed, and the first layer that needs it.
+/// The budget is the size of the largest layer that cannot run on the host, of the caches and
+/// outputs of all such layers, and of activations.
 ///
 /// # Safety
-/// The pointers are as `spillway.h` says.
+/// The pointers are as `spillway.h` requires.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn spillway_streaming_min_feasible(
     layers: *const Layer,
@@ -115,12 +118,12 @@ pub unsafe extern "C" fn spillway_streaming_min_feasible(
 /// The layers with their names.
 ///
 /// # Safety
-/// That of [`crate::boundary`].
+/// The condition of [`crate::boundary`].
 unsafe fn owned(layers: *const Layer, count: usize) -> Result<Vec<streaming::Layer>, Failure> {
     // SAFETY: the caller's promise.
     let layers = unsafe { sized_array(layers, count, "a layer") }?;
     let owned = layers.iter().map(|layer| {
-        // SAFETY: the same.
+        // SAFETY: as above.
         let name = unsafe { text(layer.name, "the name of a layer") }?.unwrap_or_default();
         let Layer { bytes, time_ns, host_ns, activation_bytes, cache_bytes, output_bytes, .. } =
             *layer;

@@ -1,4 +1,4 @@
-//! The examples and a test in C compile without a warning, and run: as they are, and watched by sanitizers.
+//! The examples and a test in C compile without a warning, and run with and without sanitizers.
 
 use libtest_mimic::{Arguments, Completion, Failed, Trial};
 use std::env::consts::EXE_SUFFIX;
@@ -32,7 +32,7 @@ fn folder() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
 }
 
-/// The folder of this program, in which cargo also puts the library.
+/// The folder of this program, which also has the library.
 fn built() -> PathBuf {
     let program = env::current_exe().expect("a path");
     program.parent().expect("a program lies in a folder").to_owned()

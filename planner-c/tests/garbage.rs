@@ -1,4 +1,4 @@
-//! Bad input of any kind is a code and a sentence, and changes nothing else.
+//! Bad input of any kind is a code and a message, and changes nothing else.
 
 #![allow(clippy::unwrap_used)]
 // SAFETY: throughout, arrays are passed with their lengths, texts end with a zero, and handles are
@@ -30,7 +30,8 @@ const fn no_error() -> Error {
     Error { code: Code::Ok, message: [0; SPILLWAY_MESSAGE_BYTES] }
 }
 
-/// Makes a handle by a call: there is one and no error, or else an error with a sentence.
+/// Makes a handle by a call. Checks that the call returns a handle and no error, or an error with a
+/// message.
 fn made<T>(call: impl FnOnce(*mut *mut T, *mut Error) -> Code) -> Result<*mut T, Code> {
     let (mut handle, mut error) = (ptr::null_mut(), no_error());
     let code = call(&raw mut handle, &raw mut error);
@@ -42,12 +43,12 @@ fn made<T>(call: impl FnOnce(*mut *mut T, *mut Error) -> Code) -> Result<*mut T,
     if code == Code::Ok { Ok(handle) } else { Err(code) }
 }
 
-/// Sizes and times, the odd ones among them.
+/// Sizes and times, including unusual ones.
 fn number() -> impl Strategy<Value = u64> {
     prop_oneof![50 => 1..10_000u64, 1 => Just(0), 1 => Just(u64::MAX), 1 => any::<u64>()]
 }
 
-/// The ids of an op, few of them wrong.
+/// The ids of an op, of which a few are wrong.
 fn ids() -> impl Strategy<Value = Vec<u32>> {
     let right = prop::sample::subsequence(vec![2, 0, 1], 0..=3);
     prop_oneof![20 => right, 1 => vec(any::<u32>(), 0..4)]
@@ -55,7 +56,7 @@ fn ids() -> impl Strategy<Value = Vec<u32>> {
 
 #[derive(Clone, Debug)]
 struct OddOp {
-    /// On the device, its workspace, and on the host.
+    /// Time on the device, workspace, and time on the host.
     times_and_bytes: [u64; 3],
     operands: [Vec<u32>; 2],
     repeatable: u8,
@@ -171,7 +172,7 @@ fn machine_of(numbers: [u64; 8]) -> Result<*mut Machine, Code> {
     })
 }
 
-/// Reads what a plan says, with buffers that are too short and long enough.
+/// Reads the contents of a plan, with buffers that are too short and buffers that are long enough.
 fn read(plan: *const Plan) {
     let (mut needed, mut iterations, mut error) = (0, 0, no_error());
     let steps = |into, capacity, needed, iterations, error| unsafe {
@@ -235,9 +236,9 @@ fn switch(from: *const Plan, to: *const Plan) -> SwitchFigures {
     figures
 }
 
-/// A plan can be laid out after another for the same graph, and switched to.
+/// Lays a plan out after another for the same graph, and switches to it.
 fn switch_between(from: *const Plan, to: *const Plan) {
-    // All that a plan holds of states stays where it is.
+    // All bytes of states that a plan holds stay.
     assert_eq!(switch(to, to).d2h_bytes, 0);
     let plain = switch(from, to);
     let arranged =
@@ -266,7 +267,7 @@ proptest! {
             });
             if let Ok(plan) = plan {
                 read(plan);
-                // With all of the memory, if that is another plan.
+                // A plan with all of the memory, if that is another plan.
                 let all = PlanOptions { struct_bytes: size_of::<PlanOptions>(), settings: ptr::null(), setting_count: 0, budget: ptr::null(), ..options };
                 let other = made(|plan, error| unsafe {
                     spillway_plan_new(graph, machine, &raw const all, plan, error)
@@ -455,7 +456,7 @@ extern "C" fn accept_fill(_: *mut c_void, _: *mut Fill) -> i32 {
     0
 }
 
-/// A device whose `create` and `create_host` return this.
+/// A device whose `create` and `create_host` return `status`.
 fn refusing(status: i32) -> (Device, Kernels) {
     let context = ptr::without_provenance_mut(status as usize);
     let device = Device {
@@ -531,7 +532,7 @@ fn what_a_device_says_is_the_code() {
     assert_eq!(code, Code::Device);
     let message = unsafe { CStr::from_ptr(error.message.as_ptr()) }.to_str().unwrap();
     assert!(message.contains("tensor 0 (\"0\")"), "{message}");
-    // The states of another graph are others.
+    // Another graph has other states.
     let other = Garbage { tensors: vec![(8192, STATE)], ..garbage };
     let other_graph = graph_of(&other).unwrap();
     let other_plan = made(|to, error| unsafe {

@@ -1,4 +1,5 @@
-//! Ops on the host and outputs in a session: what is missing, what fails, and which outputs are there.
+//! Ops on the host and outputs in a session: missing callbacks, failures, and the outputs that can
+//! be read.
 
 #![allow(clippy::unwrap_used)]
 // SAFETY: throughout, arrays are passed with their lengths, and handles and contexts are alive.
@@ -25,7 +26,8 @@ const X: u32 = 0;
 const TOTAL: u32 = 2;
 const SUM: u32 = 3;
 
-/// A device of numbers: a chunk holds one tensor, of one number. All work is done when it is enqueued.
+/// A device of numbers. A chunk holds one tensor, which is one number. A call that enqueues work
+/// also does it.
 #[derive(Default)]
 struct Memory {
     chunks: Vec<u64>,
@@ -139,7 +141,7 @@ extern "C" fn launch_on_host(context: *mut c_void, launch: *const HostLaunchDesc
     *memory(context).host(range(launch.writes, 1).offset_bytes) = sum;
     0
 }
-/// Fills states in ways that do not fit, and keeps what is said.
+/// Fills states with values that do not fit, and keeps the codes and messages.
 extern "C" fn fill_badly(context: *mut c_void, state: *mut Fill) -> i32 {
     let said = unsafe { &mut *context.cast::<Vec<(Code, String)>>() };
     let numbers = [0i32; 4];
@@ -169,7 +171,7 @@ fn made<T>(call: impl FnOnce(*mut *mut T, *mut Error) -> Code) -> *mut T {
     handle
 }
 
-/// What a call returns, with its sentence.
+/// The code and the message of a call.
 fn said(call: impl FnOnce(*mut Error) -> Code) -> (Code, String) {
     let mut error = Error { code: Code::Ok, message: [0; SPILLWAY_MESSAGE_BYTES] };
     let code = call(&raw mut error);
@@ -468,7 +470,7 @@ fn values_that_do_not_fit_are_refused_with_the_tensor() {
     assert_eq!(message, expected);
     let refused = [
         "the value for tensor 2 has 12 bytes, not 8",
-        "values begins at no multiple of 4 bytes",
+        "values does not begin at a multiple of 4 bytes",
         "values is null, but has 2 entries",
     ];
     for ((code, message), expected) in heard.iter().zip(refused) {

@@ -27,7 +27,7 @@ static void expect(SpillwayCode code, SpillwayCode wanted, const char *says, int
     (newer).now.struct_bytes = sizeof(newer).now - 1;                                               \
     REFUSED(call, "struct_bytes of " name " is");                                                   \
     (newer).now.struct_bytes = SIZE_MAX;                                                            \
-    REFUSED(call, "which is no size of a struct");                                                  \
+    REFUSED(call, "which is too large for a struct");                                               \
     (newer).now.struct_bytes = sizeof(newer);                                                       \
     (newer).later = 1;                                                                              \
     REFUSED(call, "the header is newer than the library");                                          \

@@ -25,7 +25,8 @@ fn made<T>(call: impl FnOnce(*mut *mut T, *mut Error) -> Code) -> *mut T {
     handle
 }
 
-/// Layers with a large state and a small one; between them, values of so many bytes.
+/// Layers with a large state and a small one each. The values between layers have `value_bytes`
+/// bytes.
 fn graph(time_ns: u64, value_bytes: u64) -> *mut Graph {
     let name = |name: String| CString::new(name).unwrap();
     let names = (0..LAYERS)
@@ -101,8 +102,8 @@ fn slab_switch(from: *const Plan, to: *const Plan) -> (Vec<SlabCopy>, SwitchFigu
     (copies, figures)
 }
 
-/// The values of a prompt take more of the arena than those of a token, so that small states have other
-/// offsets.
+/// The values of a prompt take more of the arena than the values of a token, so small states have
+/// other offsets.
 #[test]
 fn a_switch_to_an_arranged_plan_copies_less() {
     let description = MachineDescription {
@@ -138,7 +139,7 @@ fn a_switch_to_an_arranged_plan_copies_less() {
     let (plain, kept) = (switch(prompt, token), switch(prompt, arranged));
     assert!(kept.h2d_bytes < plain.h2d_bytes, "{kept:?} {plain:?}");
     assert!(kept.kept_bytes > plain.kept_bytes, "{kept:?} {plain:?}");
-    // In a slab nothing is mapped, and no more stays than with chunks.
+    // In a slab nothing is mapped, and at most as many bytes stay as with chunks.
     let (copies, in_slab) = slab_switch(prompt, arranged);
     assert_eq!(in_slab.mapping_ns, 0);
     assert!(in_slab.h2d_bytes >= kept.h2d_bytes && in_slab.kept_bytes > 0, "{in_slab:?}");

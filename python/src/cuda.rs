@@ -7,9 +7,9 @@ use pyo3::prelude::*;
 use spillway::OwnedMachine;
 use std::path::PathBuf;
 
-/// A CUDA device, by its number, for sessions. `driver` is the path of a library to take for the
-/// driver, for the whole process; it is opened and called, so name only a file that you trust.
-/// Raises `DeviceError` where there is no driver or no such device.
+/// A CUDA device, by its number, for sessions. `driver` is the path of a library that serves as the
+/// driver for the whole process. The library is opened and called, so name only a file that you
+/// trust. Raises `DeviceError` if there is no driver or no such device.
 #[pyclass(frozen, module = "spillway")]
 pub(crate) struct Cuda {
     cuda: backend_cuda::Cuda,
@@ -25,7 +25,8 @@ impl Cuda {
     /// Opens the device, with chunks of a size.
     pub(crate) fn open(&self, py: Python<'_>, chunk_bytes: u64) -> PyResult<CudaDevice> {
         let options = Options { ordinal: self.ordinal, chunk_bytes: Some(chunk_bytes) };
-        // The driver may wait for work of another session, whose ops on the host need the lock.
+        // The driver may wait for work of another session, and that session's ops on the host need
+        // the interpreter's lock.
         py.detach(|| self.cuda.open(&options)).map_err(unavailable)
     }
 }
@@ -49,8 +50,8 @@ impl Cuda {
         &self.name
     }
 
-    /// Measures the device for plans, in some seconds. It should have nothing else to do. Chunks are
-    /// of 2 MiB, or of the device's pages where these are larger, if no size is given.
+    /// Measures the device for plans, which takes some seconds. The device should have no other
+    /// work. By default, chunks have 2 MiB, or the size of the device's pages if that is larger.
     #[pyo3(signature = (chunk_bytes=None))]
     fn measure(&self, py: Python<'_>, chunk_bytes: Option<u64>) -> PyResult<Machine> {
         let options = Options { ordinal: self.ordinal, chunk_bytes };

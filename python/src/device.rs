@@ -15,17 +15,17 @@ pub(crate) enum Device {
     Cuda(Box<CudaDevice>),
 }
 
-/// What has failed.
+/// The error of a device.
 #[derive(Debug)]
 pub(crate) enum DeviceError {
     Mapped(HostError),
     Cuda(CudaError),
-    /// The Python kernels, whose exception is kept elsewhere.
+    /// The Python kernels raised an exception, which is kept elsewhere.
     Raised,
 }
 
 impl DeviceError {
-    /// The op that failed on the host, if that is the error.
+    /// The op that failed on the host. `None` for other errors.
     pub(crate) const fn of_host(&self) -> Option<&HostFailure> {
         match self {
             Self::Mapped(HostError::HostOp(failure)) | Self::Cuda(CudaError::HostOp(failure)) => {
@@ -89,8 +89,8 @@ macro_rules! either {
 }
 
 impl Device {
-    /// The stream on which kernels enqueue ops, where they do not run them at once. What is enqueued
-    /// there from now on may use all that is mapped by now.
+    /// The stream on which kernels enqueue ops. `None` if kernels run ops at once. Work that is
+    /// enqueued there from now on may use all memory that is mapped now.
     pub(crate) fn stream(&mut self) -> Result<Option<u64>, DeviceError> {
         match self {
             Self::Mapped(_) => Ok(None),
@@ -98,7 +98,7 @@ impl Device {
         }
     }
 
-    /// The address of bytes of the host block.
+    /// The address of a range of the host block.
     pub(crate) fn host_address(&self, range: HostRange) -> Result<u64, DeviceError> {
         either!(self.host_address(range))
     }

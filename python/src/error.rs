@@ -18,11 +18,10 @@ exceptions! {
     InfeasibleError: "The budget is too small. `op` names the op that needs more, `min_feasible_bytes` is \
         the smallest budget with which the strategy can plan, `budget_bytes` the one that was given.",
     PlanningError: "There is no plan for another reason, or no such strategy or setting.",
-    InvalidPlanError: "A plan is not safe, promises what it does not keep, or is for another graph \
-        or machine.",
-    FormatError: "The bytes are no file of the expected format, or the values of a machine are wrong.",
-    DeviceError: "There is no such device, or its driver refuses.",
-    SessionError: "A session cannot start or go on, or is asked for what it does not have.",
+    InvalidPlanError: "A plan is not safe, has a wrong prediction, or belongs to another graph or machine.",
+    FormatError: "The bytes are not a file of the expected format, or the values of a machine are wrong.",
+    DeviceError: "There is no such device, or its driver refuses a call.",
+    SessionError: "A session cannot start or continue, or does not have the requested value.",
     SwitchError: "There is no switch from one plan to another: the states of their graphs differ, or \
         the session has too little memory.",
 }

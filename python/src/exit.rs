@@ -1,7 +1,8 @@
-//! Sessions that nobody has closed when Python ends.
+//! Closes the sessions that are still open when Python ends.
 //!
-//! A thread that calls into Python as the interpreter ends would be ended there, or would wait for
-//! ever. So all sessions are closed before, which waits for ops that run on the host.
+//! If a thread called into Python while the interpreter ends, the thread would be ended or would
+//! wait forever. All sessions are therefore closed before, and the close waits for ops that run on
+//! the host.
 
 use crate::session::Shared;
 use pyo3::prelude::*;
@@ -10,14 +11,14 @@ use std::sync::{Mutex, PoisonError, Weak};
 
 static OPEN: Mutex<Vec<Weak<Shared>>> = Mutex::new(Vec::new());
 
-/// Has a session closed when Python ends, if it is still there.
+/// Closes a session when Python ends, if it still exists.
 pub(crate) fn close_at_exit(session: Weak<Shared>) {
     let mut open = OPEN.lock().unwrap_or_else(PoisonError::into_inner);
     open.retain(|other| other.strong_count() > 0);
     open.push(session);
 }
 
-/// Has Python call this module when it ends.
+/// Lets Python call this module when it ends.
 pub(crate) fn register(py: Python<'_>) -> PyResult<()> {
     let close = PyCFunction::new_closure(py, None, None, |arguments, _| {
         let open = std::mem::take(&mut *OPEN.lock().unwrap_or_else(PoisonError::into_inner));

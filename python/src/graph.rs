@@ -1,4 +1,4 @@
-//! Graphs, and how to plan them.
+//! Graphs, and how they are planned.
 
 use crate::error::{self, BudgetError, FormatError, GraphError};
 use crate::machine::Machine;
@@ -54,7 +54,7 @@ impl BudgetArgument<'_> {
 }
 
 impl Graph {
-    /// The graph, checked.
+    /// Checks the graph.
     pub(crate) fn checked(&self, py: Python<'_>) -> PyResult<spillway::Graph> {
         spillway::Graph::new(self.owned.clone()).map_err(|error| self.error(py, &error))
     }
@@ -67,7 +67,7 @@ impl Graph {
         Ok(Self::changed(graph)?.owned.push_tensor(name, bytes, kind).0)
     }
 
-    /// The graph, to be changed.
+    /// Borrows the graph to change it.
     fn changed<'py>(graph: &Bound<'py, Self>) -> PyResult<PyRefMut<'py, Self>> {
         graph.try_borrow_mut().map_err(|_| {
             GraphError::new_err(
@@ -105,18 +105,18 @@ impl Graph {
         Self::tensor(graph, name, bytes, Kind::Temporary)
     }
 
-    /// Adds a tensor that an op writes before any op reads it, and whose last value each iteration
-    /// leaves on the host. Returns its number.
+    /// Adds a tensor that an op writes before any op reads it. Each iteration leaves its last value
+    /// on the host. Returns its number.
     fn output(graph: &Bound<'_, Self>, name: String, bytes: u64) -> PyResult<u32> {
         Self::tensor(graph, name, bytes, Kind::Output)
     }
 
     /// Adds an op after all others. Returns its number.
     ///
-    /// A tensor that it reads and writes is updated in place. `workspace_bytes` is device memory
-    /// that it holds only while it runs. A repeatable op may be launched again in the same
-    /// iteration, on the values that it read the first time, and then writes the same bytes. With
-    /// `host_ns`, plans may run it on the host instead, where it takes this long.
+    /// A tensor that the op reads and writes is updated in place. `workspace_bytes` is device
+    /// memory that the op holds only while it runs. A repeatable op may be launched again in the
+    /// same iteration, on the values that it read the first time, and then writes the same bytes.
+    /// With `host_ns`, plans may run the op on the host instead, where it takes this long.
     #[pyo3(signature = (
         name, time_ns, reads, writes, workspace_bytes=0, repeatable=false, host_ns=None
     ))]
@@ -163,12 +163,13 @@ impl Graph {
 
     /// Plans for a machine, and proves the plan safe.
     ///
-    /// A budget is bytes, a size ("4GiB"), a share of what the work needs in-core ("35%"), or
-    /// "min"; without one, it is all of the machine's device memory. With `placed`, all memory is mapped
-    /// before the plan runs, unless that makes the period longer by more than a hundredth. Strategies, except `joint`, and their settings are those of `spillway plan --help`; a setting is a
-    /// number or a text, and `True` and `False` are "yes" and "no".
+    /// A budget is bytes, a size ("4GiB"), a percentage of the memory that the work needs in-core
+    /// ("35%"), or "min". The default is all of the machine's device memory. With `placed`, all memory
+    /// is mapped before the plan runs, unless that makes the period longer by more than a hundredth.
+    /// `spillway plan --help` lists the strategies and their settings, and all but `joint` can be used
+    /// here. A setting is a number or a text, and `True` and `False` stand for "yes" and "no".
     ///
-    /// Raises `InfeasibleError` where the budget is too small; `GraphError`, `BudgetError` and
+    /// Raises `InfeasibleError` if the budget is too small. Raises `GraphError`, `BudgetError` and
     /// `PlanningError`.
     #[pyo3(signature = (machine, budget=None, strategy="auto", settings=BTreeMap::new(), placed=true),
         text_signature = "($self, machine, budget=None, strategy='auto', settings={}, placed=True)")]

@@ -1,4 +1,4 @@
-//! The embedder's kernels, as a Python object has them.
+//! The embedder's kernels, as methods of a Python object.
 
 use crate::device::{Device, DeviceError};
 use crate::memory::Lent;
@@ -17,7 +17,7 @@ use spillway::planner_core::plan::Step;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// The exception that a callback has raised, until it is raised again.
+/// The exception that a callback raised, until it is raised again.
 #[derive(Clone, Default)]
 pub(crate) struct Raised(Arc<Mutex<Option<PyErr>>>);
 
@@ -32,20 +32,20 @@ impl Raised {
     }
 }
 
-/// An object with the methods `launch`; `fill_input`, where the graph has inputs; and `launch_on_host`,
-/// where the plan runs ops on the host.
+/// An object with the method `launch`. It has `fill_input` if the graph has inputs, and
+/// `launch_on_host` if the plan runs ops on the host.
 pub(crate) struct PyKernels {
     pub(crate) object: Py<PyAny>,
     pub(crate) launch: Py<PyAny>,
     pub(crate) fill_input: Option<Py<PyAny>>,
     pub(crate) on_host: Option<OnHost>,
-    /// The inputs of the graph, with their sizes and what messages call them.
+    /// The inputs of the graph, with their sizes and their names in messages.
     inputs: Vec<(TensorId, u64, Arc<str>)>,
-    /// What each op got at its last launch, and at its last repeat.
+    /// The arguments of each op's last launch and last repeat.
     operands: Vec<[Option<Operands>; 2]>,
     /// First values of states, until the host block has them.
     pub(crate) states: HashMap<TensorId, Vec<u8>>,
-    /// What `launch` or `fill_input` has raised.
+    /// The exception of `launch` or `fill_input`.
     pub(crate) raised: Raised,
 }
 
@@ -53,7 +53,7 @@ pub(crate) struct PyKernels {
 #[derive(Clone)]
 pub(crate) struct OnHost {
     pub(crate) launch: Arc<Py<PyAny>>,
-    /// The exception that it has raised.
+    /// The exception of `launch_on_host`.
     pub(crate) raised: Raised,
 }
 
@@ -89,7 +89,7 @@ impl PyKernels {
         })
     }
 
-    /// Keeps what a call has raised.
+    /// Keeps the exception of a call.
     fn kept(&self, called: PyResult<()>) -> Result<(), DeviceError> {
         called.map_err(|error| {
             self.raised.keep(error);
@@ -100,7 +100,7 @@ impl PyKernels {
 
 impl Kernels<Device> for PyKernels {
     fn launch(&mut self, device: &mut Device, launch: &Launch<'_>) -> Result<(), DeviceError> {
-        // A stream that is asked for may use all that is mapped by now.
+        // The stream may use all memory that is mapped when a caller asks for it.
         let is_on_host = device.stream()?.is_none();
         let Launch { op, iteration, is_repeat, .. } = *launch;
         let called = Python::attach(|py| {
@@ -124,7 +124,7 @@ impl Kernels<Device> for PyKernels {
         &mut self,
         states: &mut StateWriter<'_, Device>,
     ) -> Result<(), FillError<DeviceError>> {
-        // One by one, so that no more than one state is held twice.
+        // The states are written one by one, so that at most one state is held twice.
         for (state, value) in self.states.drain() {
             states.write(state, &value)?;
         }

@@ -1,6 +1,7 @@
-//! The module `spillway._core`: graphs, machines, plans, sessions, and the devices that they run on.
+//! The module `spillway._core`: graphs, machines, plans, sessions, and the devices that run them.
 //!
-//! `spillway/__init__.py` exports what is here, and `spillway/_core.pyi` has its types.
+//! `spillway/__init__.py` exports the names of this module, and `spillway/_core.pyi` has their
+//! types.
 
 // pyo3 extracts arguments by value.
 #![allow(clippy::needless_pass_by_value)]

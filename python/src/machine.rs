@@ -7,7 +7,7 @@ use spillway::planner_core::{self, MachineParameters};
 use spillway::{OwnedMachine, machines};
 use workloads::format;
 
-/// The sizes, link speeds and mapping costs that a plan is made for.
+/// The sizes, link speeds and mapping costs for which a plan is made.
 #[pyclass(frozen, module = "spillway")]
 pub(crate) struct Machine {
     owned: OwnedMachine,
@@ -59,8 +59,8 @@ impl Machine {
         Ok(Self { owned: OwnedMachine::new(name, machine) })
     }
 
-    /// A machine from the list that `spillway plan --machine list` prints. Raises `Error`, which has the
-    /// names, where there is none of that name.
+    /// A machine from the list that `spillway plan --machine list` prints. Raises `Error` with all
+    /// names if no machine has this name.
     #[staticmethod]
     fn builtin(name: &str) -> PyResult<Self> {
         let owned = machines::builtin(name).ok_or_else(|| {
@@ -95,7 +95,7 @@ impl Machine {
         self.owned.machine.device_bytes
     }
 
-    /// Size of a chunk, the unit of mapping.
+    /// The size of a chunk, the unit of mapping.
     #[getter]
     fn chunk_bytes(&self) -> u64 {
         self.owned.machine.chunk_bytes

@@ -1,4 +1,4 @@
-//! The memory that a call of the kernels gets, and that of buffers.
+//! The memory that a call of the kernels gets, and the memory of buffers.
 #![allow(unsafe_code, reason = "Python views memory that is not its own")]
 
 use crate::error::SessionError;
@@ -11,23 +11,23 @@ use std::ptr;
 use std::slice;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// `PyBUF_WRITE`, which pyo3 does not have for Python 3.10.
+/// `PyBUF_WRITE`, which pyo3 lacks for Python 3.10.
 const WRITABLE: c_int = 0x200;
 
-/// Bytes at an address: what a call of the kernels gets for an operand, a workspace or an input. Two are
-/// equal if they have the same address and size.
+/// Bytes at an address: the argument of a kernel call for an operand, a workspace or an input. Two
+/// ranges are equal if they have the same address and size.
 ///
-/// The bytes are the callee's until the call returns. `view` and `write` refuse afterwards, and where the
-/// bytes are in a device's memory.
+/// The callee may use the bytes until the call returns. `view` and `write` fail afterwards, and if
+/// the bytes are in a device's memory.
 #[pyclass(frozen, eq, module = "spillway")]
 pub(crate) struct MemoryRange {
     /// The address of the first byte.
     #[pyo3(get)]
     address: u64,
-    /// How many bytes there are.
+    /// The number of bytes.
     #[pyo3(get)]
     bytes: u64,
-    /// The input that they are for, in the words of messages.
+    /// The name in messages of the input that the bytes are for.
     input: Option<Arc<str>>,
     lent: Lent,
 }
@@ -38,14 +38,14 @@ impl PartialEq for MemoryRange {
     }
 }
 
-/// Whether the memory of a call may be used: until the call returns.
+/// Whether the memory of a call may be used, which it may until the call returns.
 #[derive(Clone)]
 pub(crate) struct Lent(Arc<Mutex<Access>>);
 
-/// Who may use it.
+/// Who may use the memory.
 enum Access {
     Device,
-    /// The host, which has these views.
+    /// The host, which has these views of it.
     Host(Vec<Py<PyMemoryView>>),
     Nobody,
 }
@@ -78,7 +78,7 @@ impl Lent {
         let access = mem::replace(&mut *self.access(), Access::Nobody);
         if let Access::Host(views) = access {
             for view in views {
-                // One that an array still uses cannot be released.
+                // A view that an array still uses cannot be released.
                 let _ = view.call_method0(py, "release");
             }
         }
@@ -92,7 +92,7 @@ impl Lent {
     fn check(&self) -> PyResult<()> {
         let message = match &*self.access() {
             Access::Host(_) => return Ok(()),
-            Access::Device => "the memory is the device's: the host cannot reach it",
+            Access::Device => "the memory is on the device, so the host cannot access it",
             Access::Nobody => "the call that got the memory has returned",
         };
         Err(SessionError::new_err(message))
@@ -109,13 +109,14 @@ impl Lent {
 
 #[pymethods]
 impl MemoryRange {
-    /// Returns the bytes as a writable memoryview of one dimension, for NumPy and the like. Its elements
-    /// have a format of `struct`. It is released when the call returns, unless an array still uses it.
+    /// Returns the bytes as a writable memoryview of one dimension, for example for NumPy. `format`
+    /// is the `struct` format of its elements. The view is released when the call returns, unless
+    /// an array still uses it.
     #[pyo3(signature = (format="B"))]
     fn view<'py>(&self, py: Python<'py>, format: &str) -> PyResult<Bound<'py, PyMemoryView>> {
         self.lent.check()?;
         let start = ptr::with_exposed_provenance_mut(self.address as usize);
-        // SAFETY: the bytes are the callee's until the call returns, which ends the access.
+        // SAFETY: the callee may use the bytes until the call returns, which ends the access.
         let whole = unsafe {
             let view = ffi::PyMemoryView_FromMemory(start, self.bytes as isize, WRITABLE);
             Bound::from_owned_ptr_or_err(py, view)?
@@ -127,7 +128,7 @@ impl MemoryRange {
         Ok(self.lent.keep(whole.call_method1("cast", (format,))?.cast_into()?))
     }
 
-    /// Copies a buffer of the same size here.
+    /// Copies a buffer of the same size into the memory.
     fn write(&self, py: Python<'_>, buffer: &Bound<'_, PyAny>) -> PyResult<()> {
         let value = PyMemoryView::from(buffer)?;
         let bytes: u64 = value.getattr("nbytes")?.extract()?;
@@ -154,7 +155,7 @@ impl MemoryRange {
     }
 }
 
-/// The bytes of a writable buffer, which stay as long as this is there.
+/// The bytes of a writable buffer. They stay as long as this object.
 pub(crate) struct Buffer<'py> {
     _exported: Bound<'py, PyAny>,
     address: usize,
@@ -162,7 +163,7 @@ pub(crate) struct Buffer<'py> {
 }
 
 impl<'py> Buffer<'py> {
-    /// Gets them by `ctypes`: the stable interface of Python 3.10 has no buffers.
+    /// Gets the bytes by `ctypes`, since the stable interface of Python 3.10 has no buffers.
     pub(crate) fn new(buffer: &Bound<'py, PyAny>) -> PyResult<Self> {
         let view = PyMemoryView::from(buffer)?.call_method1("cast", ("B",))?;
         let (ctypes, len) = (buffer.py().import("ctypes")?, view.len()?);
@@ -171,13 +172,13 @@ impl<'py> Buffer<'py> {
         Ok(Self { _exported: array, address, len })
     }
 
-    /// The bytes. As with `readinto`, what other threads do to them meanwhile is theirs to order.
+    /// The bytes. As with `readinto`, the caller must order the accesses of other threads.
     pub(crate) fn bytes(&mut self) -> &mut [u8] {
         if self.len == 0 {
             return &mut [];
         }
         let start = ptr::with_exposed_provenance_mut(self.address);
-        // SAFETY: the buffer is writable, has this size, and is exported, so that it stays.
+        // SAFETY: the buffer is writable and has this size. It is exported, so it stays.
         unsafe { slice::from_raw_parts_mut(start, self.len) }
     }
 }

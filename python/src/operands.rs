@@ -1,11 +1,11 @@
-//! What a launch of an op gets.
+//! The arguments of a launch of an op.
 
 use crate::memory::{Lent, MemoryRange};
 use pyo3::prelude::*;
 use pyo3::types::PyTuple;
 use spillway::planner_core::backend::{DeviceRange, DeviceRanges, Launch};
 
-/// The memory of a launch. It is kept for the next launch, which mostly gets the same.
+/// The memory of a launch. It is kept for the next launch, which usually gets the same memory.
 pub(crate) struct Operands {
     ranges: Vec<Option<DeviceRange>>,
     pub(crate) reads: Py<PyTuple>,
@@ -37,7 +37,7 @@ fn ranges<'a>(launch: &Launch<'a>) -> impl Iterator<Item = Option<DeviceRange>> 
     launch.reads.iter().chain(launch.writes.iter()).chain([launch.workspace])
 }
 
-/// Returns operands as a tuple. One that a repeat leaves alone is None.
+/// Returns operands as a tuple. An operand that a repeat leaves alone is None.
 fn all(
     py: Python<'_>,
     ranges: DeviceRanges<'_>,

@@ -13,7 +13,7 @@ use spillway::planner_core::executor::Mappings;
 use spillway::{OpId, TensorId, summary, units};
 use std::sync::OnceLock;
 
-/// A plan that is proved: safe in every order that its waits allow, with an exact prediction.
+/// A proved plan. It is safe in every order that its waits allow, and its prediction is exact.
 #[pyclass(frozen, module = "spillway")]
 pub(crate) struct Plan {
     plan: spillway::Plan,
@@ -30,7 +30,7 @@ impl Plan {
         &self.plan
     }
 
-    /// What a session maps for it, counted once.
+    /// The mappings of a session for the plan, counted once.
     pub(crate) fn mapped(&self, py: Python<'_>) -> PyResult<Mappings> {
         if let Some(&mapped) = self.mapped.get() {
             return Ok(mapped);
@@ -39,7 +39,7 @@ impl Plan {
         Ok(*self.mapped.get_or_init(|| mapped))
     }
 
-    /// What a session maps, in a few words.
+    /// The mappings of a session, in a few words.
     fn mappings_row(&self, py: Python<'_>) -> PyResult<String> {
         let (mapped, is_fixed) = (self.mapped(py)?, self.plan.owned().placements.is_some());
         let most = if is_fixed { "" } else { "at most " };
@@ -62,8 +62,8 @@ impl Plan {
 impl Plan {
     /// Reads a plan from the bytes of a plan file, and proves it.
     ///
-    /// Raises `FormatError` where the bytes are malformed, `InvalidPlanError` where the plan is not
-    /// safe or is for another graph or machine, and `GraphError`.
+    /// Raises `FormatError` if the bytes are malformed, `InvalidPlanError` if the plan is not safe
+    /// or belongs to another graph or machine, and `GraphError`.
     #[staticmethod]
     fn from_json(py: Python<'_>, json: &[u8], graph: &Graph, machine: &Machine) -> PyResult<Self> {
         let checked = graph.checked(py)?;
@@ -76,32 +76,33 @@ impl Plan {
         PyBytes::new(py, &self.plan.to_json())
     }
 
-    /// What the plan takes, exactly, for the given times of ops and links.
+    /// The exact figures of the plan for the given times of ops and links.
     #[getter]
     fn figures(&self) -> Figures {
         Figures::of(self.plan.figures())
     }
 
-    /// A period that no other plan can beat under this budget. Where this plan repeats no op, it
-    /// holds for plans that run each op once.
+    /// A period that no other plan can beat under this budget. If this plan repeats no op, the
+    /// bound holds for plans that run each op once.
     #[getter]
     fn lower_bound_ns(&self) -> u64 {
         self.plan.lower_bound().period_ns
     }
 
-    /// What a switch of a session from this plan to the next costs between two iterations, ahead of a
-    /// run. Where tensors have objects smaller than a chunk, a session may keep other bytes.
+    /// The cost of a switch from this plan to the next between two iterations, before a run. If
+    /// tensors have objects smaller than a chunk, a session may keep other bytes.
     ///
-    /// Raises `SwitchError` where the states of the graphs differ.
+    /// Raises `SwitchError` if the states of the graphs differ.
     fn switch_to(&self, py: Python<'_>, next: &Self) -> PyResult<SwitchFigures> {
         let predicted = py.detach(|| self.plan.switch_to(&next.plan));
         predicted.map(SwitchFigures::from).map_err(|error| self.error(py, &error))
     }
 
-    /// The same plan with its memory laid out after that of an earlier one, so that a switch from that
-    /// one copies less. The plan as it is where the budget is too small for that.
+    /// The same plan with memory that is laid out after the memory of an earlier plan, so that a
+    /// switch from that plan copies less. Returns the plan unchanged if the budget is too small for
+    /// that.
     ///
-    /// Raises `SwitchError` where the states of the graphs differ.
+    /// Raises `SwitchError` if the states of the graphs differ.
     fn arranged_after(&self, py: Python<'_>, earlier: &Self) -> PyResult<Self> {
         let arranged = py.detach(|| self.plan.arranged_after(&earlier.plan));
         let costs = self.costs;
@@ -110,12 +111,12 @@ impl Plan {
             .map_err(|error| self.error(py, &error))
     }
 
-    /// A plan of the same work in the same budget for one step between two steps of another plan, such as a
-    /// prompt between tokens. States that the other plan holds may stay on the device for it. Of the
-    /// plans that are tried, and of this one, it is the one for which the period and the copies of both
-    /// switches take the least time. Plans the work up to ten times.
+    /// A plan of the same work in the same budget for one step between two steps of another plan,
+    /// such as a prompt between tokens. States that the other plan holds may stay on the device
+    /// meanwhile. Returns the best of this plan and the plans that are tried: its period and the
+    /// copies of both switches take the least time together. Plans the work up to ten times.
     ///
-    /// Raises `SwitchError` where the states of the graphs differ.
+    /// Raises `SwitchError` if the states of the graphs differ.
     fn between(&self, py: Python<'_>, other: &Self) -> PyResult<Self> {
         let between = py.detach(|| self.plan.between(&other.plan));
         let costs = self.costs;
@@ -124,8 +125,8 @@ impl Plan {
             .map_err(|error| self.error(py, &error))
     }
 
-    /// Whether a tensor stays where it is between two ops: no step between their first launches
-    /// copies it or gives its memory back. False where they are not launched in this order.
+    /// Whether a tensor stays in place between two ops: no step between their first launches copies
+    /// the tensor or frees its memory. False if the ops are not launched in this order.
     fn leaves_alone(&self, tensor: u32, after: u32, before: u32) -> bool {
         let mut steps = self.plan.owned().steps.iter();
         let launch = |op| move |step: &Step| *step == Step::launch(OpId(op));
@@ -145,34 +146,35 @@ impl Plan {
         self.plan.owned().steps.iter().filter_map(on_host).collect()
     }
 
-    /// How many mappings a session makes before the first iteration, or if the plan maps as it runs, has
-    /// at most: rows of addresses with consecutive chunks behind them. On host memory the system limits
-    /// how many a process has.
+    /// The number of mappings that a session makes before the first iteration. If the plan maps as
+    /// it runs, the most that it has. A mapping is a run of addresses with consecutive chunks
+    /// behind them. On host memory, the system limits the mappings of a process.
     #[getter]
     fn mappings(&self, py: Python<'_>) -> PyResult<u64> {
         Ok(self.mapped(py)?.count)
     }
 
-    /// The addresses of all mappings. A chunk counts in each mapping that it is in.
+    /// The size in bytes of all mappings. A chunk counts in each of its mappings.
     #[getter]
     fn mapped_bytes(&self, py: Python<'_>) -> PyResult<u64> {
         Ok(self.mapped(py)?.bytes)
     }
 
-    /// The same plan, which says in `setup_ns` and in its summary how long its memory takes to set up.
+    /// The same plan, whose `setup_ns` and summary give the time to set up its memory.
     fn with_setup_costs(&self, costs: &SetupCosts) -> Self {
         let (plan, mapped) = (self.plan.clone(), self.mapped.clone());
         Self { plan, mapped, costs: Some(costs.costs()) }
     }
 
-    /// The costs that `with_setup_costs` was given, or None.
+    /// The costs that were passed to `with_setup_costs`, or None.
     #[getter]
     fn setup_costs(&self) -> Option<SetupCosts> {
         self.costs.map(SetupCosts::from)
     }
 
-    /// The predicted time, once for a session, to create the memory, to map it, and to touch each page of
-    /// each mapping first: the first iterations take so much longer in all. None without costs.
+    /// The predicted time, once per session, to create the memory, to map it, and to touch each
+    /// page of each mapping for the first time. The first iterations take this much longer in
+    /// total. None without costs.
     #[getter]
     fn setup_ns(&self, py: Python<'_>) -> PyResult<Option<u64>> {
         let mapped = self.mapped(py)?;
@@ -180,13 +182,13 @@ impl Plan {
         Ok(self.costs.map(|costs| costs.time_ns(bytes, mapped.count, mapped.bytes)))
     }
 
-    /// The machine that it is for.
+    /// The machine of the plan.
     #[getter]
     fn machine(&self) -> Machine {
         Machine::from(self.plan.machine().clone())
     }
 
-    /// A copy of the graph that it is for.
+    /// A copy of the plan's graph.
     #[getter]
     fn graph(&self) -> Graph {
         Graph::from(self.plan.graph().owned().clone())
@@ -198,7 +200,7 @@ impl Plan {
         self.plan.owned().budget_bytes
     }
 
-    /// The name of the strategy that made it.
+    /// The name of the strategy that made the plan.
     #[getter]
     fn strategy(&self) -> &str {
         &self.plan.owned().strategy
@@ -209,7 +211,7 @@ impl Plan {
         Ok(py.detach(|| self.plan.report()))
     }
 
-    /// The report, as notebooks show it.
+    /// The report, in the form for notebooks.
     fn _repr_html_(&self, py: Python<'_>) -> PyResult<String> {
         let page = self.report(py)?.replace('&', "&amp;").replace('"', "&quot;");
         Ok(format!("<iframe srcdoc=\"{page}\" width=\"100%\" height=\"600\"></iframe>"))
@@ -240,7 +242,7 @@ impl Plan {
     }
 }
 
-/// Defines the figures of a plan from the library's, with a text of all.
+/// Defines the figures of a plan from the library's figures, with a text of all.
 macro_rules! figures {
     ($($(#[$about:meta])* $name:ident: $type:ty,)*) => {
         /// The figures of a plan, for one iteration.
@@ -271,27 +273,27 @@ figures! {
     period_ns: u64,
     /// The sum of all op times, each op once.
     compute_ns: u64,
-    /// Time of the ops that run again.
+    /// Time of the repeats.
     repeat_ns: u64,
-    /// Launches of ops that run again.
+    /// The number of repeats.
     repeats: u64,
-    /// Time of the ops that run on the host, there.
+    /// Time of the ops that run on the host.
     host_ns: u64,
-    /// Ops that run on the host.
+    /// The number of ops that run on the host.
     on_host: u64,
-    /// Time of a period in which no op runs on the device.
+    /// The part of a period in which no op runs on the device.
     stall_ns: u64,
-    /// The most device memory that is held.
+    /// The most device memory that is held at a time.
     peak_bytes: u64,
-    /// Of the peak, what is neither tensors nor workspaces.
+    /// The part of the peak that neither tensors nor workspaces fill.
     waste_bytes: u64,
     /// Bytes copied to the device.
     h2d_bytes: u64,
     /// Bytes copied to the host.
     d2h_bytes: u64,
-    /// Pinned host memory.
+    /// The size of the pinned host memory.
     host_bytes: u64,
-    /// Steps of one iteration.
+    /// The number of steps of one iteration.
     steps: u64,
     /// Whether ops run in another order than the graph's.
     reordered: bool,

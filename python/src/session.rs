@@ -18,48 +18,50 @@ use std::mem;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 
-/// A plan that runs on a device. Without one, it runs on host memory: one file of pages as large as
-/// the plan's memory, mapped at the addresses that kernels get. Copies run in threads of their own.
-/// For Linux.
+/// A plan that runs on a device. Without a device, it runs on host memory: one file of pages as
+/// large as the plan's memory, mapped at the addresses that kernels get. Copies run in their own
+/// threads. Host memory needs Linux.
 ///
-/// `kernels` is an object with these methods, which are called by `step`, in its thread:
+/// `kernels` is an object with these methods. `step` calls them in its thread:
 ///
 /// - `launch(op, iteration, is_repeat, reads, writes, workspace)` computes an op. `reads` and
-///   `writes` have a `MemoryRange` for each operand in the op's order, a whole tensor; `workspace` is one
-///   too, or None. A repeat gets None for the states, inputs and outputs that the op writes, and neither
-///   reads nor writes them.
-/// - `fill_input(tensor, iteration, memory)` writes the value that an input has in an iteration, counted
-///   from 1, into a `MemoryRange`; needed if the graph has inputs. The first step asks for the values of
-///   iterations 1 and 2, and each later step for those of the next iteration.
-/// - `launch_on_host(op, iteration, reads, writes)` computes an op over host memory; needed if the plan
-///   runs ops on the host. A thread of the session calls it, one op after the other, while `launch`
-///   may be called by `step`. What the op updates in place is equal in `reads` and `writes`. On CUDA,
-///   nothing may wait for the device while it holds the interpreter's lock, which the op needs.
+///   `writes` have a `MemoryRange` for each operand in the op's order, and each is a whole tensor.
+///   `workspace` is a `MemoryRange` or None. A repeat gets None for the states, inputs and outputs
+///   that the op writes, and neither reads nor writes them.
+/// - `fill_input(tensor, iteration, memory)` writes the value of an input in an iteration, counted
+///   from 1, into a `MemoryRange`. It is needed if the graph has inputs. The first step asks for the
+///   values of iterations 1 and 2, and each later step for the values of the next iteration.
+/// - `launch_on_host(op, iteration, reads, writes)` computes an op on host memory. It is needed if the
+///   plan runs ops on the host. A thread of the session calls it for one op after the other, and
+///   `step` may call `launch` at the same time. A tensor that the op updates in place has equal
+///   ranges in `reads` and `writes`. On CUDA, nothing may wait for the device while it holds the
+///   interpreter's lock, which the op needs.
 ///
-/// On host memory, what a call gets is its until it returns. On CUDA, the memory of a launch is the
-/// device's; `launch` enqueues the op on `stream`, and addresses hold for what is enqueued there before it
-/// returns. The memory of an input is the host's on both.
+/// On host memory, a call may use its memory until it returns. On CUDA, the memory of a launch is
+/// on the device. `launch` enqueues the op on `stream`, and the addresses are valid for work that
+/// it enqueues there before it returns. The memory of an input is always on the host.
 ///
-/// States are zeros until they are written.
+/// States are zero until they are written.
 ///
-/// The device's memory is enough for `plan` and for each of `others`, so that `switch` can go on with
-/// these. The host block is also enough for all other plans of the same graph, except on CUDA.
+/// The device's memory is enough for `plan` and for each of `others`, so that `switch` can change
+/// to these plans. The host block is also enough for all other plans of the same graph, except on
+/// CUDA.
 #[pyclass(frozen, module = "spillway")]
 pub(crate) struct Session {
     shared: Arc<Shared>,
     stream: Option<u64>,
 }
 
-/// What a session has, for Python's objects and for its end.
+/// The contents of a session, for Python's objects and for the exit of Python.
 pub(crate) struct Shared {
     state: Mutex<State>,
-    /// The process that made it. Its threads, and its driver, are not there in a forked child.
+    /// The process that made the session. A forked child lacks its threads and its driver.
     process: u32,
 }
 
 impl Drop for Session {
     fn drop(&mut self) {
-        // Even where a step was under way in another thread when the process forked.
+        // This holds even if a step was running in another thread when the process forked.
         if self.shared.is_foreign() {
             mem::forget(Arc::clone(&self.shared));
         } else {
@@ -78,7 +80,7 @@ enum State {
 }
 
 impl State {
-    /// The running session, which is started if need be.
+    /// The running session. Starts it if necessary.
     fn running(&mut self) -> PyResult<&mut Running> {
         if matches!(self, Self::Ready(_)) {
             // A session that cannot start stays closed.
@@ -113,8 +115,8 @@ impl State {
         }
     }
 
-    /// Checks that a tensor is of a kind, and that a buffer for it has its size or, with a first byte,
-    /// is within it. Returns its size.
+    /// Checks that a tensor has this kind. A buffer for it must have its size or, with a first
+    /// byte, lie within it. Returns its size.
     fn check_buffer(
         &self,
         tensor: u32,
@@ -170,7 +172,8 @@ fn of_session(error: &spillway::SessionError<DeviceError>) -> PyErr {
     }
 }
 
-/// The exception for an error of a running session: what its kernels have raised, or one that says why.
+/// The exception for an error of a running session: the exception of its kernels, or one that gives
+/// the reason.
 fn failed(session: &Running, error: &spillway::SessionError<DeviceError>) -> PyErr {
     let kernels = session.kernels();
     let on_host = match error {
@@ -189,14 +192,15 @@ fn failed(session: &Running, error: &spillway::SessionError<DeviceError>) -> PyE
     raised.unwrap_or_else(|| of_session(error))
 }
 
-/// Notes where an op has failed: its exception may come out of a later step.
+/// Notes where an op failed, since a later step may raise its exception.
 fn note_place(error: &PyErr, op: &str, iteration: u64) {
     let note = format!("{op} has raised it on the host, in iteration {iteration}");
     // Exceptions have notes since Python 3.11.
     let _ = Python::attach(|py| error.value(py).call_method1("add_note", (note,)).map(drop));
 }
 
-/// Has a session read a value, without the interpreter's lock: what it waits for may need that.
+/// Lets a session read a value without the interpreter's lock, since the work for which it waits
+/// may need the lock.
 fn read(
     py: Python<'_>,
     session: &mut Running,
@@ -206,7 +210,7 @@ fn read(
     py.detach(|| read(session, into).map_err(|error| failed(session, &error)))
 }
 
-/// A callback for progress, and what it has raised.
+/// A callback for progress, and the exception that it raised.
 struct Progress {
     callback: Option<Py<PyAny>>,
     raised: Mutex<Option<PyErr>>,
@@ -217,7 +221,7 @@ impl Progress {
         Self { callback: callback.map(|it| it.clone().unbind()), raised: Mutex::new(None) }
     }
 
-    /// Calls it, unless it has raised something.
+    /// Calls the callback, unless it has raised an exception.
     fn report(&self, copied: spillway::Copied) {
         let Some(callback) = &self.callback else { return };
         let mut raised = self.raised.lock().unwrap_or_else(PoisonError::into_inner);
@@ -234,18 +238,18 @@ impl Progress {
 }
 
 impl Shared {
-    /// Whether this process is a forked child of the one that made the session.
+    /// Whether this process is a forked child of the process that made the session.
     fn is_foreign(&self) -> bool {
         self.process != std::process::id()
     }
 
-    /// Gives all memory back, and returns whether it has: not within a step. What is under way on the device and on the
-    /// host ends first, for which the interpreter's lock is released. In a forked child, leaves
-    /// everything to the process that made it.
+    /// Frees all memory, and returns whether it did: it does not within a step. First waits for
+    /// running work on the device and the host, without the interpreter's lock. In a forked child,
+    /// leaves everything to the process that made the session.
     pub(crate) fn close(&self, py: Python<'_>) -> bool {
         let state = match self.state.try_lock() {
             Ok(mut state) => mem::replace(&mut *state, State::Closed),
-            // In a forked child, it never ends.
+            // In a forked child, such a step never ends.
             Err(TryLockError::WouldBlock) => return self.is_foreign(),
             Err(TryLockError::Poisoned(state)) => {
                 mem::replace(&mut *state.into_inner(), State::Closed)
@@ -259,7 +263,7 @@ impl Shared {
         true
     }
 
-    /// The state, unless a step is under way.
+    /// The state, unless a step is running.
     fn state(&self) -> PyResult<MutexGuard<'_, State>> {
         if self.is_foreign() {
             return Err(SessionError::new_err(
@@ -280,7 +284,7 @@ impl Session {
     }
 }
 
-/// The size of a host block that is enough for every plan of a graph.
+/// A size of the host block that is enough for every plan of a graph.
 fn all_bytes(graph: &spillway::Graph) -> u64 {
     let slots = |kind| if kind == Kind::Input { 2 } else { 1 };
     let tensors = graph.owned().tensors.iter();
@@ -288,8 +292,8 @@ fn all_bytes(graph: &spillway::Graph) -> u64 {
     bytes.fold(0, u64::saturating_add)
 }
 
-/// Refuses a plan for which the process may not have so many mappings. One that is mapped as it runs may
-/// need fewer than are counted, and fails where they run out.
+/// Refuses a plan that needs more mappings than the process may have. A plan that is mapped as it
+/// runs may need fewer than are counted. It is not refused, and fails if the mappings run out.
 fn check_mappings(py: Python<'_>, plan: &Plan, refuse: fn(String) -> PyErr) -> PyResult<()> {
     let Some(limit) = MappingLimit::read() else { return Ok(()) };
     let needed = plan.mapped(py)?.count;
@@ -331,7 +335,7 @@ impl Session {
             budget_bytes = budget_bytes.max(other.owned().budget_bytes);
         }
         if device.is_none() {
-            // Pages of the host block that nothing touches take no memory, unless they are pinned.
+            // Untouched pages of the host block take no memory, unless they are pinned.
             let on_host = plan.machine().machine.host_bytes;
             capacity.host_bytes = capacity.host_bytes.max(on_host.min(all_bytes(plan.graph())));
         }
@@ -351,9 +355,9 @@ impl Session {
         Ok(Self { shared, stream })
     }
 
-    /// Sets the value of a state, with which the next step begins, from a buffer of its size, which
-    /// is copied. With `first_byte`, sets as many bytes of it as the buffer has, from that one on, and
-    /// copies nothing else. Waits for all steps so far.
+    /// Sets the value of a state, with which the next step begins, to a copy of a buffer of its
+    /// size. With `first_byte`, sets only as many bytes as the buffer has, from that byte on. Waits
+    /// for all steps so far.
     #[pyo3(signature = (tensor, buffer, first_byte=None))]
     fn write_state(
         &self,
@@ -382,9 +386,9 @@ impl Session {
         }
     }
 
-    /// Reads the value that a state has after all steps so far into a buffer of its size. With
-    /// `first_byte`, reads as many bytes of it as the buffer has, from that one on. Copies from the
-    /// device what only the device has of these, and nothing else.
+    /// Reads the value of a state after all steps so far into a buffer of its size. With
+    /// `first_byte`, reads only as many bytes as the buffer has, from that byte on. Copies only
+    /// these bytes from the device, and only if the host does not have them.
     #[pyo3(signature = (tensor, buffer, first_byte=None))]
     fn read_state(
         &self,
@@ -399,7 +403,7 @@ impl Session {
         state.check_buffer(tensor, Kind::State, into.len(), first_byte)?;
         let first = first_byte.unwrap_or(0);
         match &mut *state {
-            // The start would ask for inputs, so what is not started yet is not started here.
+            // A start would ask for inputs, so a session that has not started is not started here.
             State::Ready(parts) => match parts.2.states.get(&TensorId(tensor)) {
                 Some(whole) => into.copy_from_slice(&whole[first as usize..][..into.len()]),
                 None => into.fill(0),
@@ -411,11 +415,12 @@ impl Session {
         Ok(())
     }
 
-    /// Writes the value that every state has after all steps so far into a file, and starts the
-    /// session if need be. The file is in the format safetensors: each state is a tensor of bytes
-    /// (`U8`) under its name, and the metadata `spillway.iterations` says how many steps had run. An
-    /// older file of the name is replaced once all is written. `progress` is called after each copy,
-    /// with the bytes so far and in all; what it raises comes out once the copies have ended.
+    /// Writes the value of every state after all steps so far into a file, and starts the session
+    /// if necessary. The file is in the format safetensors: each state is a tensor of bytes (`U8`)
+    /// under its name, and the metadata `spillway.iterations` gives the number of steps so far. An
+    /// older file of this name is replaced once everything is written. `progress` is called after
+    /// each copy, with the bytes so far and in total. An exception of `progress` is raised once the
+    /// copies have ended.
     #[pyo3(signature = (path, progress=None))]
     fn save_states(
         &self,
@@ -433,12 +438,13 @@ impl Session {
         })
     }
 
-    /// Gives states the values that a file in the format safetensors holds, with which the next step
-    /// begins, and starts the session if need be. The tensors in the file may have any type, and must
-    /// have the names and sizes of states. With `all`, every state must be in the file; without it,
-    /// states that the file lacks keep their values. Nothing is written if something in the file does
-    /// not fit. Returns how many steps had run when the file was saved, or None if it does not say so.
-    /// `progress` is called after each copy, with the bytes so far and in all.
+    /// Sets states to the values in a file in the format safetensors, with which the next step
+    /// begins, and starts the session if necessary. The tensors in the file may have any type, and
+    /// must have the names and sizes of states. With `all`, every state must be in the file.
+    /// Otherwise, states that the file lacks keep their values. If something in the file does not
+    /// fit, nothing is written. Returns the number of steps before the file was saved, or None if
+    /// the file does not give it. `progress` is called after each copy, with the bytes so far and
+    /// in total.
     #[pyo3(signature = (path, all=true, progress=None))]
     fn load_states(
         &self,
@@ -457,9 +463,9 @@ impl Session {
         })
     }
 
-    /// Reads the value that an iteration has left in an output into a buffer of its size, and waits until
-    /// that iteration has ended. It is that of the last step where none is given. The value of the step
-    /// before can be read too, while the last one runs; there are no others.
+    /// Reads the value that an iteration left in an output into a buffer of its size, and waits
+    /// until that iteration has ended. The default is the last step. The value of the step before
+    /// can also be read while the last step runs. Older values cannot be read.
     #[pyo3(signature = (tensor, buffer, iteration=None))]
     fn read_output(
         &self,
@@ -481,12 +487,12 @@ impl Session {
         })
     }
 
-    /// Runs one iteration. On host memory its ops on the device have run when it returns; ops on the
-    /// host and copies may still be under way. On CUDA all are enqueued, and may not have begun.
+    /// Runs one iteration. On host memory, its ops on the device have run when it returns, but ops
+    /// on the host and copies may still run. On CUDA, all work is enqueued, and may not have begun.
     ///
-    /// What a method of the kernels raises comes out unchanged. What `launch_on_host` raises may come out
-    /// of a later call, with a note that names the op and the iteration. Then, and after any other error,
-    /// the session cannot go on.
+    /// An exception of the kernels' methods is raised unchanged. A later call may raise an
+    /// exception of `launch_on_host`, with a note that names the op and the iteration. After that
+    /// or any other error, the session cannot continue.
     fn step(&self, py: Python<'_>) -> PyResult<()> {
         py.detach(|| {
             let mut state = self.state()?;
@@ -497,7 +503,8 @@ impl Session {
 
     /// Runs iterations, one step after the other.
     ///
-    /// What a method of the kernels raises comes out as from `step`; the iterations after it do not run.
+    /// An exception of the kernels' methods is raised as by `step`, and later iterations do not
+    /// run.
     fn run(&self, py: Python<'_>, iterations: u64) -> PyResult<()> {
         py.detach(|| {
             let mut state = self.state()?;
@@ -506,7 +513,7 @@ impl Session {
         })
     }
 
-    /// Waits until all steps so far have ended, on the device and on the host, with all copies.
+    /// Waits until all steps so far and all copies have ended, on the device and on the host.
     fn wait(&self, py: Python<'_>) -> PyResult<()> {
         py.detach(|| match &mut *self.state()? {
             State::Running(session) => session.wait().map_err(|error| failed(session, &error)),
@@ -515,18 +522,18 @@ impl Session {
         })
     }
 
-    /// Goes on with another plan from the next iteration on, and starts the session if need be.
-    /// States that both plans hold on the device stay there; the others are copied where they must
-    /// be. Returns what that is predicted to cost.
+    /// Continues with another plan from the next iteration on, and starts the session if necessary.
+    /// States that both plans hold on the device stay there, and other states are copied if
+    /// necessary. Returns the predicted cost.
     ///
-    /// The graphs may differ in all but their states, which are paired by name. From now on tensors and
-    /// ops have the numbers of the new graph. `kernels` are for it; without them, the same object goes
-    /// on. They are asked for the inputs of the next iteration, although these may have been asked
-    /// for before. Iterations are counted on.
+    /// The graphs may differ in everything except their states, which are paired by name. From now
+    /// on, tensors and ops have the numbers of the new graph. `kernels` are the kernels for it.
+    /// Without them, the session keeps the same object. They are asked for the inputs of the next
+    /// iteration, even if the old kernels were asked before. The count of iterations continues.
     ///
-    /// Raises `SwitchError` where the states differ or the memory is too small, and what reading the
-    /// methods of the kernels raises; then the old plan goes on. After any other error, the session
-    /// cannot go on.
+    /// Raises `SwitchError` if the states differ or the memory is too small. Also raises the
+    /// exceptions of reading the kernels' methods. In these cases the old plan continues. After any
+    /// other error, the session cannot continue.
     #[pyo3(signature = (plan, kernels=None))]
     fn switch(
         &self,
@@ -554,7 +561,7 @@ impl Session {
         })
     }
 
-    /// Iterations so far.
+    /// The number of iterations so far.
     #[getter]
     fn iterations(&self) -> PyResult<u64> {
         match &*self.state()? {
@@ -564,14 +571,14 @@ impl Session {
         }
     }
 
-    /// The stream for ops, as the driver knows it (`CUstream`), in the device's primary context. It
+    /// The stream for ops, as the driver's handle (`CUstream`), in the device's primary context. It
     /// lives until the session is closed. None on host memory.
     #[getter]
     const fn stream(&self) -> Option<u64> {
         self.stream
     }
 
-    /// The device's memory that the session takes for its plans; 0 before the start.
+    /// The device memory that the session takes for its plans. 0 before the start.
     #[getter]
     fn device_bytes(&self) -> PyResult<u64> {
         match &*self.state()? {
@@ -581,8 +588,8 @@ impl Session {
         }
     }
 
-    /// Gives all memory back. Nothing else works afterwards, and closing again does nothing. In a forked
-    /// child, only forgets the session, which belongs to the process that made it.
+    /// Frees all memory. No other method works afterwards, and closing again does nothing. In a
+    /// forked child, only forgets the session, which belongs to the process that made it.
     fn close(&self, py: Python<'_>) -> PyResult<()> {
         if self.shared.close(py) { Ok(()) } else { Err(in_step()) }
     }

@@ -1,10 +1,10 @@
-//! How long it takes to set memory up.
+//! How long it takes to set up memory.
 
 use crate::error::SessionError;
 use backend_host::SetUpCosts;
 use pyo3::prelude::*;
 
-/// What it takes this machine to set up the memory of a session on host memory, for
+/// The time that this machine needs to set up the memory of a session on host memory, for
 /// `Plan.with_setup_costs`.
 #[pyclass(frozen, module = "spillway")]
 pub(crate) struct SetupCosts {
@@ -28,7 +28,7 @@ impl SetupCosts {
         Self { costs: SetUpCosts { create_ns_per_page, map_ns, touch_ns_per_page } }
     }
 
-    /// Measures the machine, in some milliseconds. Raises `SessionError`.
+    /// Measures the machine, which takes some milliseconds. Raises `SessionError`.
     #[staticmethod]
     fn measure(py: Python<'_>) -> PyResult<Self> {
         let costs = py.detach(SetUpCosts::measure);
@@ -36,13 +36,13 @@ impl SetupCosts {
         Ok(Self::from(costs))
     }
 
-    /// Time to set a page of memory aside.
+    /// Time to allocate a page of memory.
     #[getter]
     const fn create_ns_per_page(&self) -> u64 {
         self.costs.create_ns_per_page
     }
 
-    /// Time to map a row of consecutive chunks.
+    /// Time to map a run of consecutive chunks.
     #[getter]
     const fn map_ns(&self) -> u64 {
         self.costs.map_ns

@@ -1,4 +1,4 @@
-//! Strategies and their settings, by the names that the program has for them.
+//! Strategies and their settings, under the names that the program uses.
 
 use crate::error::PlanningError;
 use pyo3::prelude::*;

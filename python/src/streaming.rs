@@ -1,4 +1,4 @@
-//! Layers whose weights do not fit.
+//! Layers whose weights do not fit the device.
 
 use crate::error;
 use crate::graph::BudgetArgument;
@@ -7,11 +7,12 @@ use crate::plan::Plan;
 use pyo3::prelude::*;
 use spillway::{OwnedGraph, streaming};
 
-/// A layer, whose weights only it reads.
+/// A layer. No other layer reads its weights.
 ///
-/// `time_ns` is how long it computes on the device, and `host_ns` how long on the host, or None if it
-/// cannot run there. `activation_bytes` is what it hands on to the next layer, `cache_bytes` the size of a
-/// cache that each iteration reads and writes, and `output_bytes` what each iteration leaves on the host.
+/// `time_ns` is the time that it computes on the device, and `host_ns` the time on the host, or
+/// None if it cannot run there. `activation_bytes` is the size of the activation that the next
+/// layer reads. `cache_bytes` is the size of a cache that each iteration reads and writes.
+/// `output_bytes` is the size of the output that each iteration leaves on the host.
 #[pyclass(frozen, module = "spillway.streaming")]
 pub(crate) struct Layer {
     layer: streaming::Layer,
@@ -50,12 +51,14 @@ fn owned(layers: &[PyRef<'_, Layer>]) -> Vec<streaming::Layer> {
     layers.iter().map(|layer| layer.layer.clone()).collect()
 }
 
-/// Plans which layers stay on the device, when and where others come, and which run on the host.
+/// Plans which layers stay on the device, when and where other layers are uploaded, and which
+/// layers run on the host.
 ///
-/// In the plan, a layer, its op and the tensor of its weights have the same number. A budget is as in
-/// `Graph.plan`, for weights, caches, outputs and activations.
+/// In the plan, a layer, its op and the tensor of its weights have the same number. A budget is as
+/// in `Graph.plan`, and covers weights, caches, outputs and activations.
 ///
-/// Raises `InfeasibleError` where the budget is too small; `GraphError`, `BudgetError` and `PlanningError`.
+/// Raises `InfeasibleError` if the budget is too small. Raises `GraphError`, `BudgetError` and
+/// `PlanningError`.
 #[pyfunction]
 #[pyo3(signature = (layers, machine, budget=None))]
 pub(crate) fn streaming_plan(

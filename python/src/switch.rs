@@ -1,9 +1,9 @@
-//! What switches from plan to plan cost.
+//! The costs of switches between plans.
 
 use pyo3::prelude::*;
 use spillway::SwitchFigures as Figures;
 
-/// What a switch from one plan to another costs.
+/// The cost of a switch from one plan to another.
 #[pyclass(frozen, eq, get_all, module = "spillway")]
 #[derive(PartialEq)]
 pub(crate) struct SwitchFigures {
@@ -15,7 +15,8 @@ pub(crate) struct SwitchFigures {
     d2h_bytes: u64,
     /// Time of all copies.
     time_ns: u64,
-    /// Time to map and unmap memory, before the copies. Ahead of a run, the most that it can be.
+    /// Time to map and unmap memory, before the copies. Before a run, the most that this time can
+    /// be.
     mapping_ns: u64,
 }
 

@@ -1,7 +1,7 @@
-//! Where PyTorch allocates on CUDA while an op runs: in the op's workspace.
+//! Lets PyTorch allocate in an op's workspace on CUDA while the op runs.
 //!
-//! PyTorch calls these C functions from its own allocator, whose lock it holds. A thread may wait for
-//! that lock while it holds Python's, so no Python may run here.
+//! PyTorch calls these C functions from its own allocator, while it holds that allocator's lock. A
+//! thread may wait for that lock while it holds Python's lock, so no Python may run here.
 #![allow(unsafe_code, reason = "PyTorch finds the functions by their names")]
 
 use std::cell::Cell;
@@ -10,17 +10,17 @@ use std::ops::Range;
 use std::ptr;
 
 thread_local! {
-    /// What is left of the workspace of the op that this thread launches.
+    /// The rest of the workspace of the op that this thread launches.
     static LEFT: Cell<Range<usize>> = const { Cell::new(0..0) };
 }
 
-/// Lets this thread allocate so many bytes from an address on, and nothing else.
+/// Lets this thread allocate only `bytes` bytes from `address` on.
 #[unsafe(no_mangle)]
 extern "C" fn spillway_workspace(address: usize, bytes: usize) {
     LEFT.set(address..address.saturating_add(bytes));
 }
 
-/// Allocates, or returns null where the workspace has fewer bytes left.
+/// Allocates memory. Returns null if the workspace has too few bytes left.
 #[unsafe(no_mangle)]
 extern "C" fn spillway_workspace_allocate(
     bytes: usize,
@@ -33,7 +33,7 @@ extern "C" fn spillway_workspace_allocate(
     if fits { ptr::with_exposed_provenance_mut(start) } else { ptr::null_mut() }
 }
 
-/// Does nothing: an op's workspace is free again when the op has ended.
+/// Does nothing, since an op's workspace is free again when the op has ended.
 #[unsafe(no_mangle)]
 extern "C" fn spillway_workspace_free(
     _at: *mut c_void,

@@ -1,7 +1,7 @@
-//! The driver's functions that this crate calls, looked up by name when one is called first.
+//! The driver's functions that this crate calls. Each is looked up by name at its first call.
 //!
-//! Their codes are integers: a newer driver returns codes that no enumeration of today has, and
-//! a value outside of a Rust enumeration is undefined behaviour.
+//! The driver's codes are integers here. A newer driver returns codes that no enumeration of today
+//! has, and a value outside of a Rust enumeration is undefined behaviour.
 
 use cudarc::driver::sys::{
     CUcontext, CUdevice, CUdeviceptr, CUevent, CUfunction, CUgraph, CUgraphExec, CUmemAccessDesc,
@@ -9,13 +9,14 @@ use cudarc::driver::sys::{
 };
 use std::ffi::{c_char, c_int, c_uint, c_ulonglong, c_void};
 
-/// Declares functions of the driver, by their names and arguments, for the module above: for
-/// embedders who call the driver by themselves, such as to launch kernels on
+/// Declares functions of the driver for the enclosing module, by their names and arguments. It is
+/// for embedders who call the driver themselves, for example to launch kernels on
 /// [`CudaDevice::raw_stream`](crate::CudaDevice::raw_stream).
 ///
-/// Each is looked up when it is called first, after [`Cuda::load`](crate::Cuda::load), and is an
-/// error (500) where the driver does not have it. Codes become a [`CudaError`](crate::CudaError) as
-/// they are, also those of newer drivers. The functions are unsafe.
+/// Each function is looked up at its first call, after [`Cuda::load`](crate::Cuda::load). If the
+/// driver does not have it, the call is an error (500). All codes become a
+/// [`CudaError`](crate::CudaError) unchanged, including codes of newer drivers. The functions are
+/// unsafe.
 #[macro_export]
 macro_rules! driver_functions {
     ($(fn $name:ident($($argument:ident: $type:ty),* $(,)?);)*) => {$(
@@ -27,7 +28,7 @@ macro_rules! driver_functions {
             let found = FOUND.get_or_init(|| {
                 let name = concat!(stringify!($name), "\0");
                 // SAFETY: the library is the driver, which `load` has found. Whoever declares a
-                // function vouches for its type.
+                // function guarantees its type.
                 let found = unsafe {
                     $crate::cudarc::driver::sys::culib().get::<Function>(name.as_bytes())
                 };
@@ -40,7 +41,7 @@ macro_rules! driver_functions {
     )*};
 }
 
-// They have had these types since CUDA 12.0 at the latest.
+// The functions have had these types since CUDA 12.0 at the latest.
 driver_functions! {
     fn cuInit(flags: c_uint);
     fn cuDriverGetVersion(version: *mut c_int);

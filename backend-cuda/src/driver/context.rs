@@ -8,7 +8,7 @@ use std::ffi::CStr;
 use std::ptr;
 use std::sync::{Mutex, PoisonError};
 
-/// The primary context of a device. It is kept for as long as the process.
+/// The primary context of a device. It is kept until the process ends.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Context {
     pub(super) ordinal: usize,
@@ -16,14 +16,15 @@ pub(crate) struct Context {
     raw: CUcontext,
 }
 
-// SAFETY: a context is used from any thread that makes it current, as every function here does.
+// SAFETY: any thread may use a context after making it current, and every function here makes it
+// current.
 unsafe impl Send for Context {}
 // SAFETY: as above.
 unsafe impl Sync for Context {}
 
 /// Starts the driver.
 pub(crate) fn initialize() -> Result<(), CudaError> {
-    // SAFETY: no flags exist.
+    // SAFETY: the driver defines no flags.
     unsafe { api::cuInit(0) }
 }
 
@@ -31,14 +32,14 @@ pub(crate) fn initialize() -> Result<(), CudaError> {
 /// minor number.
 pub(crate) fn version() -> Result<i32, CudaError> {
     let mut version = 0;
-    // SAFETY: the number may be written.
+    // SAFETY: `version` may be written.
     unsafe { api::cuDriverGetVersion(&raw mut version) }.map(|()| version)
 }
 
-/// How many devices there are.
+/// The number of devices.
 pub(crate) fn device_count() -> Result<usize, CudaError> {
     let mut count = 0;
-    // SAFETY: the number may be written.
+    // SAFETY: `count` may be written.
     unsafe { api::cuDeviceGetCount(&raw mut count) }?;
     Ok(count.max(0) as usize)
 }
@@ -46,7 +47,7 @@ pub(crate) fn device_count() -> Result<usize, CudaError> {
 /// The name of a device.
 pub(crate) fn device_name(ordinal: usize) -> Result<String, CudaError> {
     let (mut device, mut name) = (0, [0u8; 256]);
-    // SAFETY: the number may be written, and so may as many bytes as are named.
+    // SAFETY: the number may be written, and the name has room for the given number of bytes.
     unsafe {
         api::cuDeviceGet(&raw mut device, ordinal as i32)?;
         api::cuDeviceGetName(name.as_mut_ptr().cast(), name.len() as i32 - 1, device)?;
@@ -58,8 +59,8 @@ pub(crate) fn device_name(ordinal: usize) -> Result<String, CudaError> {
 /// The driver's name of a code, if it has one.
 pub(crate) fn error_name(code: i32) -> Option<&'static str> {
     let mut name = ptr::null();
-    // SAFETY: the address may be written. A code that the driver does not know is refused, and
-    // the name of one that it does is a constant of the driver, which is never unloaded.
+    // SAFETY: the address may be written. The driver refuses a code that it does not know, and the
+    // name of a known code is a constant of the driver, which is never unloaded.
     let name = unsafe {
         api::cuGetErrorName(code, &raw mut name).ok()?;
         (!name.is_null()).then(|| CStr::from_ptr(name))
@@ -73,15 +74,15 @@ pub(crate) fn make_current(context: Context) -> Result<(), CudaError> {
     unsafe { api::cuCtxSetCurrent(context.raw) }
 }
 
-/// What a device has of an attribute.
+/// The value of a device's attribute.
 pub(crate) fn attribute(context: Context, attribute: Attribute) -> Result<i32, CudaError> {
     let mut value = 0;
-    // SAFETY: the number may be written.
+    // SAFETY: the value may be written.
     unsafe { api::cuDeviceGetAttribute(&raw mut value, attribute as u32, context.device) }?;
     Ok(value)
 }
 
-/// Free memory and all memory, in bytes.
+/// Free memory and total memory, in bytes.
 pub(crate) fn memory_bytes(context: Context) -> Result<[u64; 2], CudaError> {
     make_current(context)?;
     let (mut free, mut total) = (0, 0);
@@ -93,7 +94,7 @@ pub(crate) fn memory_bytes(context: Context) -> Result<[u64; 2], CudaError> {
 /// The contexts of this process.
 static CONTEXTS: Mutex<Vec<Context>> = Mutex::new(Vec::new());
 
-/// Retains the primary context of a device, once: making one takes seconds.
+/// Retains the primary context of a device only once, because creating one takes seconds.
 pub(crate) fn context(ordinal: usize) -> Result<Context, CudaError> {
     let mut contexts = CONTEXTS.lock().unwrap_or_else(PoisonError::into_inner);
     if let Some(&kept) = contexts.iter().find(|context| context.ordinal == ordinal) {

@@ -7,7 +7,7 @@ use crate::error::CudaError;
 use std::ops::Range;
 use std::ptr::NonNull;
 
-/// Host memory that does not move, so that the device copies from and to it.
+/// Pinned host memory, which does not move, so the device can copy from and to it.
 #[derive(Debug)]
 pub(crate) struct Pinned {
     start: NonNull<u8>,
@@ -15,7 +15,7 @@ pub(crate) struct Pinned {
     context: Context,
 }
 
-// SAFETY: the memory is the process's, and whichever thread has this object may use it.
+// SAFETY: the memory belongs to the process, and any thread that has this object may use it.
 unsafe impl Send for Pinned {}
 
 impl Pinned {
@@ -28,13 +28,13 @@ impl Pinned {
         Ok(Self { start, bytes, context })
     }
 
-    /// Where a range lies.
+    /// The address of a range.
     ///
     /// # Panics
-    /// A range that is not inside.
+    /// If the range is not inside the memory.
     fn place(&self, range: &Range<u64>) -> *mut u8 {
         assert!(range.start <= range.end && range.end <= self.bytes, "inside the block");
-        // SAFETY: it lies inside the block, which is one allocation.
+        // SAFETY: the range lies inside the block, which is one allocation.
         unsafe { self.start.as_ptr().add(range.start as usize) }
     }
 
@@ -43,18 +43,18 @@ impl Pinned {
         self.place(range) as u64
     }
 
-    /// Writes, at once.
+    /// Writes bytes at once.
     pub(crate) fn write(&self, offset_bytes: u64, from: &[u8]) {
         let to = self.place(&(offset_bytes..offset_bytes + from.len() as u64));
-        // SAFETY: the range lies inside, and no Rust reference to it exists. A copy of the device
-        // that uses it meanwhile takes or leaves bytes of both, any of which are valid.
+        // SAFETY: the range lies inside, and no Rust reference to it exists. If a copy of the
+        // device uses it meanwhile, each byte is the old or the new one, and both are valid.
         unsafe { to.copy_from_nonoverlapping(from.as_ptr(), from.len()) };
     }
 
-    /// Reads, at once.
+    /// Reads bytes at once.
     pub(crate) fn read(&self, offset_bytes: u64, into: &mut [u8]) {
         let from = self.place(&(offset_bytes..offset_bytes + into.len() as u64));
-        // SAFETY: the same.
+        // SAFETY: as above.
         unsafe { from.copy_to_nonoverlapping(into.as_mut_ptr(), into.len()) };
     }
 }
@@ -62,8 +62,8 @@ impl Pinned {
 impl Drop for Pinned {
     fn drop(&mut self) {
         let _ = make_current(self.context);
-        // SAFETY: it is this object's, and no enqueued work uses it: a device that cannot wait for
-        // its work leaks this.
+        // SAFETY: this object owns the memory, and no enqueued work uses it: a device that cannot
+        // wait for its work leaks the memory.
         let _ = unsafe { api::cuMemFreeHost(self.start.as_ptr().cast()) };
     }
 }
@@ -78,7 +78,7 @@ pub(crate) fn upload(
     let (host, range) = from;
     let (place, bytes) = (host.place(&range), (range.end - range.start) as usize);
     let stream = stream.raw();
-    // SAFETY: both ranges lie inside what they are parts of, and stay until the work has ended.
+    // SAFETY: both ranges lie inside their blocks, which stay until the work has ended.
     unsafe { api::cuMemcpyHtoDAsync_v2(to, place.cast(), bytes, stream) }
 }
 
@@ -92,6 +92,6 @@ pub(crate) fn download(
     let (host, range) = to;
     let (place, bytes) = (host.place(&range), (range.end - range.start) as usize);
     let stream = stream.raw();
-    // SAFETY: the same.
+    // SAFETY: as above.
     unsafe { api::cuMemcpyDtoHAsync_v2(place.cast(), from, bytes, stream) }
 }

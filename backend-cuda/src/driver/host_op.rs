@@ -1,9 +1,10 @@
-//! Ops on the host: a thread of the device runs them when the driver calls.
+//! Ops on the host. A thread of the device runs them when the driver calls.
 //!
 //! A driver may hold a lock while it calls a function of the host, so that calls of other threads
-//! wait until it returns. The function must not call CUDA either (CUDA Driver API, `cuLaunchHostFunc`).
-//! So the function only hands the op to the thread, and the stream waits until the thread raises a
-//! flag (`cuStreamWaitValue32`). In a graph the function itself runs the op.
+//! wait until the function returns. The function must not call CUDA either (CUDA Driver API,
+//! `cuLaunchHostFunc`). The function therefore only passes the op to the thread, and the stream
+//! waits until the thread raises a flag (`cuStreamWaitValue32`). In a graph, the function itself
+//! runs the op.
 
 use super::api;
 use super::context::{Context, make_current};
@@ -26,23 +27,24 @@ const EQUAL: c_uint = 1;
 
 #[derive(Debug, Default)]
 struct Ended {
-    /// The first failure; no op runs after it.
+    /// The first failure. No op runs after it.
     failure: Option<HostFailure>,
-    /// Whether ops are left out, since the device is about to be dropped.
+    /// The device is about to be dropped, so no more ops begin.
     is_dropped: bool,
 }
 
-/// Tells whether ops on the host still run. After a failure, or while the device is dropped, no op begins.
+/// Tells whether ops on the host still run. After a failure, or while the device is dropped, no op
+/// begins.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct HostEnd(Arc<Mutex<Ended>>);
 
 impl HostEnd {
-    /// Fails once an op has.
+    /// Fails if an op has failed.
     pub(crate) fn check(&self) -> Result<(), CudaError> {
         locked(&self.0).failure.clone().map_or(Ok(()), |failure| Err(CudaError::HostOp(failure)))
     }
 
-    /// Ops that have not begun are left out.
+    /// Skips all ops that have not begun.
     pub(crate) fn leave_out(&self) {
         locked(&self.0).is_dropped = true;
     }
@@ -68,17 +70,17 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl HostTask {
-    /// An op over ranges of the block at an address.
+    /// An op on ranges of the block at an address.
     pub(crate) fn new(op: HostOp, block: u64, end: HostEnd) -> Self {
         Self { op: Mutex::new(op), iterations: Mutex::default(), block, end }
     }
 
-    /// Notes that it will be called once more, in an iteration.
+    /// Records that the driver will call the op once more, in an iteration.
     pub(crate) fn expect(&self, iteration: u64) {
         locked(&self.iterations).push_back(iteration);
     }
 
-    /// Takes that back.
+    /// Removes the last recorded call.
     pub(crate) fn expect_one_less(&self) {
         locked(&self.iterations).pop_back();
     }
@@ -89,10 +91,10 @@ impl HostTask {
         let start = |range: HostRange| (self.block + range.offset_bytes) as *mut u8;
         let outcome = locked(&self.op).run(
             iteration,
-            // SAFETY: the ranges lie in the block, which outlives all enqueued work. The waits of the plan
-            // keep other work away from them, and a written range overlaps no other range.
+            // SAFETY: the ranges lie in the block, which outlives all enqueued work. The plan's
+            // waits keep other work away from them, and a written range overlaps no other range.
             |range| unsafe { slice::from_raw_parts(start(range), range.bytes as usize) },
-            // SAFETY: the same.
+            // SAFETY: as above.
             |range| unsafe { slice::from_raw_parts_mut(start(range), range.bytes as usize) },
         );
         if let Err(failure) = outcome {
@@ -120,22 +122,22 @@ impl Flag {
     }
 
     fn set(&self, value: u32) {
-        // SAFETY: the memory has this size, lies on a page of its own, and lives as long as this.
+        // SAFETY: the memory has this size, starts at a page, and lives as long as this object.
         let flag = unsafe { AtomicU32::from_ptr(self.address() as *mut u32) };
-        // What the op has written comes before.
+        // The writes of the op become visible before the flag.
         flag.store(value, Ordering::Release);
     }
 
-    /// The stream waits here until the flag is raised.
+    /// Makes the stream wait until the flag is raised.
     fn hold(&self, stream: &Stream) -> Result<(), CudaError> {
         make_current(stream.context())?;
-        // SAFETY: the stream lives. With unified addresses, the address is the device's as well, and
-        // the device keeps the memory until its streams have ended.
+        // SAFETY: the stream lives. With unified addresses, the device uses the same address, and
+        // it keeps the memory until its streams have ended.
         unsafe { api::cuStreamWaitValue32_v2(stream.raw(), self.address(), 1, EQUAL) }
     }
 }
 
-/// Tasks for a thread, and the end of them.
+/// Tasks for a thread. `None` ends the thread.
 type Queue = Sender<Option<Arc<HostTask>>>;
 
 /// A thread that runs the ops of one stream.
@@ -146,7 +148,7 @@ pub(crate) struct HostThread {
     thread: Option<JoinHandle<()>>,
 }
 
-/// A task that the driver hands to a thread.
+/// A task that the driver passes to a thread.
 #[derive(Debug)]
 pub(crate) struct HandedTask {
     task: Arc<HostTask>,
@@ -168,7 +170,7 @@ impl HostThread {
     /// Starts a thread for the ops of a stream.
     ///
     /// # Errors
-    /// There is no thread, no pinned memory, or the stream cannot wait for values.
+    /// A thread or pinned memory cannot be had, or the stream cannot wait for values.
     pub(crate) fn start(stream: &Stream) -> Result<Self, CudaError> {
         let flag = Arc::new(Flag::new(stream.context())?);
         let (queue, tasks) = mpsc::channel::<Option<Arc<HostTask>>>();
@@ -184,17 +186,17 @@ impl HostThread {
         let thread = thread::Builder::new().name("host ops".to_owned()).spawn(run);
         let thread = thread.map_err(|error| CudaError::Thread(error.to_string()))?;
         let started = Self { queue, flag, thread: Some(thread) };
-        // A stream that cannot wait for the end of an op refuses this wait, so that no op is enqueued.
+        // A stream that cannot wait for the end of an op refuses this wait. Then no op is enqueued.
         started.flag.hold(stream)?;
         Ok(started)
     }
 
-    /// Enqueues an op. The caller must keep the returned task until the stream has run the op. The driver's
-    /// call cannot free the task: if the context is in error, the driver makes no call (CUDA Driver API,
-    /// `cuLaunchHostFunc`).
+    /// Enqueues an op. The caller must keep the returned task until the stream has run the op. The
+    /// driver's call cannot free the task: if the context is in error, the driver does not call
+    /// (CUDA Driver API, `cuLaunchHostFunc`).
     ///
     /// # Errors
-    /// Those of the driver. The op may run even after an error.
+    /// The errors of the driver. The op may run even after an error.
     pub(crate) fn launch(
         &self,
         stream: &Stream,
@@ -204,7 +206,7 @@ impl HostThread {
         let task = Arc::new(HandedTask { task: Arc::new(task), queue, flag });
         make_current(stream.context())?;
         let data = Arc::as_ptr(&task).cast_mut().cast();
-        // SAFETY: the stream lives, and so does the task: the caller keeps it, or it is leaked.
+        // SAFETY: the stream lives, and the task lives too: the caller keeps it, or it is leaked.
         unsafe { api::cuLaunchHostFunc(stream.raw(), hand_over, data) }?;
         if let Err(error) = self.flag.hold(stream) {
             mem::forget(task);
@@ -214,16 +216,16 @@ impl HostThread {
     }
 }
 
-/// Captures an op. The driver runs it in every launch of the graph. The caller must keep the task for as
-/// long as the graph may run.
+/// Captures an op. The driver runs it in every launch of the graph. The caller must keep the task
+/// as long as the graph may run.
 pub(crate) fn capture(stream: &Stream, task: &Arc<HostTask>) -> Result<(), CudaError> {
     make_current(stream.context())?;
     let data = Arc::as_ptr(task).cast_mut().cast();
-    // SAFETY: the stream lives, and so does the task: `CudaDevice` keeps it.
+    // SAFETY: the stream lives, and the task lives too: `CudaDevice` keeps it.
     unsafe { api::cuLaunchHostFunc(stream.raw(), run, data) }
 }
 
-/// What the driver calls.
+/// The function that the driver calls outside of graphs.
 ///
 /// # Safety
 /// `task` is a [`HandedTask`] that lives.
@@ -232,7 +234,7 @@ unsafe extern "C" fn hand_over(task: *mut c_void) {
     unsafe { &*task.cast::<HandedTask>() }.hand_over();
 }
 
-/// What the driver calls in a graph.
+/// The function that the driver calls in a graph.
 ///
 /// # Safety
 /// `task` is a [`HostTask`] that lives.
@@ -244,7 +246,7 @@ unsafe extern "C" fn run(task: *mut c_void) {
 impl Drop for HostThread {
     fn drop(&mut self) {
         let _ = self.queue.send(None);
-        // A thread that has panicked has ended as well.
+        // A thread that has panicked has also ended.
         let _ = self.thread.take().map(JoinHandle::join);
     }
 }

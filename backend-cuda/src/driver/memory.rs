@@ -1,4 +1,4 @@
-//! Memory of the device: addresses, chunks, and what is mapped where.
+//! Memory of the device: addresses, chunks and mappings.
 
 use super::api;
 use super::context::{Context, make_current};
@@ -33,15 +33,15 @@ fn properties(context: Context) -> sys::CUmemAllocationProp {
     }
 }
 
-/// What sizes and addresses of mappings must be multiples of.
+/// Sizes and addresses of mappings must be multiples of this.
 pub(crate) fn granularity_bytes(context: Context) -> Result<u64, CudaError> {
     let (mut bytes, properties) = (0, properties(context));
-    // SAFETY: the number may be written, and the properties read.
+    // SAFETY: the number may be written, and the properties may be read.
     unsafe { api::cuMemGetAllocationGranularity(&raw mut bytes, &raw const properties, MINIMUM) }?;
     Ok(bytes as u64)
 }
 
-/// A physical chunk. It goes when it is dropped and mapped nowhere.
+/// A physical chunk. The driver frees it once it is dropped and has no mapping.
 #[derive(Debug)]
 pub(crate) struct Physical {
     handle: sys::CUmemGenericAllocationHandle,
@@ -53,7 +53,7 @@ impl Physical {
         make_current(context)?;
         let (mut handle, properties) = (0, properties(context));
         let (handle_at, properties) = (&raw mut handle, &raw const properties);
-        // SAFETY: the handle may be written, and the properties read.
+        // SAFETY: the handle may be written, and the properties may be read.
         unsafe { api::cuMemCreate(handle_at, bytes as usize, properties, 0) }?;
         Ok(Self { handle, context })
     }
@@ -62,13 +62,12 @@ impl Physical {
 impl Drop for Physical {
     fn drop(&mut self) {
         let _ = make_current(self.context);
-        // SAFETY: the handle is this object's. Where the device is lost, nothing is left to
-        // release.
+        // SAFETY: this object owns the handle. If the device is lost, there is nothing to release.
         let _ = unsafe { api::cuMemRelease(self.handle) };
     }
 }
 
-/// Reserved addresses. What is mapped there must have been unmapped when they are dropped.
+/// Reserved addresses. All mappings there must be removed before a drop.
 #[derive(Debug)]
 pub(crate) struct Addresses {
     start: u64,
@@ -93,12 +92,12 @@ impl Addresses {
 impl Drop for Addresses {
     fn drop(&mut self) {
         let _ = make_current(self.context);
-        // SAFETY: the range is this object's, and nothing is mapped in it.
+        // SAFETY: this object owns the range, and nothing is mapped in it.
         let _ = unsafe { api::cuMemAddressFree(self.start, self.bytes as usize) };
     }
 }
 
-/// Maps a whole chunk at reserved addresses where nothing is mapped.
+/// Maps a whole chunk at reserved addresses that have no mapping.
 pub(crate) fn map(
     context: Context,
     at: u64,
@@ -128,14 +127,14 @@ pub(crate) fn unmap(context: Context, at: u64, bytes: u64) -> Result<(), CudaErr
     unsafe { api::cuMemUnmap(at, bytes as usize) }
 }
 
-/// Enqueues that mapped addresses are set to zero.
+/// Enqueues a fill of mapped addresses with zeros.
 pub(crate) fn fill(stream: &Stream, at: u64, bytes: u64) -> Result<(), CudaError> {
     make_current(stream.context())?;
-    // SAFETY: the range is mapped, and stays so until the work has ended.
+    // SAFETY: the range is mapped, and stays mapped until the work has ended.
     unsafe { api::cuMemsetD8Async(at, 0, bytes as usize, stream.raw()) }
 }
 
-/// Memory of the device beside the chunks, zero at first.
+/// Memory of the device beside the chunks, which is zero at first.
 #[derive(Debug)]
 pub(crate) struct Working {
     pub(crate) at: u64,
@@ -143,7 +142,7 @@ pub(crate) struct Working {
 }
 
 impl Working {
-    /// The zeros are there for what is enqueued on the stream from now on.
+    /// Allocates memory. Work that is enqueued on the stream from now on sees zeros.
     pub(crate) fn zeroed(stream: &Stream, bytes: u64) -> Result<Self, CudaError> {
         let context = stream.context();
         make_current(context)?;
@@ -159,7 +158,7 @@ impl Working {
 impl Drop for Working {
     fn drop(&mut self) {
         let _ = make_current(self.context);
-        // SAFETY: it is this object's, and no enqueued work uses it.
+        // SAFETY: this object owns the memory, and no enqueued work uses it.
         let _ = unsafe { api::cuMemFree_v2(self.at) };
     }
 }

@@ -1,4 +1,4 @@
-//! Kernels: loaded from their text, and launched.
+//! Kernels: how they are loaded from their text and launched.
 
 use super::api;
 use super::context::{Context, make_current};
@@ -18,8 +18,8 @@ pub(crate) struct Module {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Function(sys::CUfunction);
 
-// SAFETY: a module and its kernels are used from any thread that makes their context current, as
-// every function here does.
+// SAFETY: any thread may use a module and its kernels after making their context current, and every
+// function here makes it current.
 unsafe impl Send for Module {}
 // SAFETY: as above.
 unsafe impl Send for Function {}
@@ -45,19 +45,19 @@ impl Module {
 impl Drop for Module {
     fn drop(&mut self) {
         let _ = make_current(self.context);
-        // SAFETY: it is this object's, and no enqueued work uses it.
+        // SAFETY: this object owns the module, and no enqueued work uses it.
         let _ = unsafe { api::cuModuleUnload(self.raw) };
     }
 }
 
-/// What a kernel is given.
+/// An argument of a kernel.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Argument {
     Word(u32),
     Long(u64),
 }
 
-/// Enqueues a kernel with as many arguments as it has, each of its kind.
+/// Enqueues a kernel. The arguments must have the number and types of the kernel's.
 pub(crate) fn launch(
     stream: &Stream,
     function: Function,
@@ -71,8 +71,8 @@ pub(crate) fn launch(
     };
     let mut pointers: Vec<_> = arguments.iter().map(pointer).collect();
     let (stream, pointers, extra) = (stream.raw(), pointers.as_mut_ptr(), std::ptr::null_mut());
-    // SAFETY: the arguments are those of the kernel, which the driver copies before it returns, and
-    // what the kernel uses is mapped.
+    // SAFETY: the arguments match the kernel, the driver copies them before it returns, and all
+    // memory that the kernel uses is mapped.
     unsafe {
         api::cuLaunchKernel(function.0, blocks, 1, 1, threads, 1, 1, 0, stream, pointers, extra)
     }

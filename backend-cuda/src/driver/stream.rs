@@ -17,7 +17,7 @@ const NON_BLOCKING: c_uint = 1;
 /// `CU_EVENT_DISABLE_TIMING` and `CU_EVENT_DEFAULT`.
 const UNTIMED: c_uint = 2;
 const TIMED: c_uint = 0;
-/// The codes of work that has not ended and of an event in a capture.
+/// The code of work that has not ended and of an event in a capture.
 const NOT_READY: i32 = 600;
 
 /// A stream that does not wait for the default stream.
@@ -25,12 +25,12 @@ const NOT_READY: i32 = 600;
 pub(crate) struct Stream {
     raw: CUstream,
     context: Context,
-    /// The same for an embedder, once one asks.
+    /// The same stream for an embedder, once one asks for it.
     lent: Option<Arc<CudaStream>>,
 }
 
-// SAFETY: a stream is used from any thread that makes its context current, as every function here
-// does.
+// SAFETY: any thread may use a stream after making its context current, and every function here
+// makes it current.
 unsafe impl Send for Stream {}
 // SAFETY: the driver locks a stream itself ("thread safety" of the driver's manual: only graphs are
 // not synchronized).
@@ -59,11 +59,11 @@ impl Stream {
         Ok(self.raw)
     }
 
-    /// The stream as cudarc has it.
+    /// The stream as an object of cudarc.
     pub(crate) fn lend(&mut self) -> Result<&Arc<CudaStream>, CudaError> {
         let lent = match self.lent.take() {
             Some(lent) => lent,
-            // SAFETY: the stream is not destroyed while anybody else has this.
+            // SAFETY: the stream is not destroyed while anybody else has this object.
             None => unsafe { lent::stream(self.context, self.raw) }?,
         };
         Ok(self.lent.insert(lent))
@@ -79,11 +79,11 @@ impl Stream {
 
 impl Drop for Stream {
     fn drop(&mut self) {
-        // An embedder who has kept it may still use it.
+        // An embedder who has kept the object may still use it.
         let is_ours = self.lent.take().is_none_or(|lent| Arc::into_inner(lent).is_some());
         if is_ours {
             let _ = make_current(self.context);
-            // SAFETY: it is this object's, and nobody else has it.
+            // SAFETY: this object owns the stream, and nobody else has it.
             let _ = unsafe { api::cuStreamDestroy_v2(self.raw) };
         }
     }
@@ -96,19 +96,20 @@ pub(crate) struct Event {
     context: Context,
 }
 
-// SAFETY: an event is used from any thread that makes its context current, as every method does.
+// SAFETY: any thread may use an event after making its context current, and every method makes it
+// current.
 unsafe impl Send for Event {}
 // SAFETY: the driver locks an event itself ("thread safety" of the driver's manual: only graphs are
 // not synchronized).
 unsafe impl Sync for Event {}
 
 impl Event {
-    /// Creates an event whose time is not taken.
+    /// Creates an event that does not record its time.
     pub(crate) fn new(context: Context) -> Result<Self, CudaError> {
         Self::with_flags(context, UNTIMED)
     }
 
-    /// Creates an event whose time is taken.
+    /// Creates an event that records its time.
     pub(crate) fn timed(context: Context) -> Result<Self, CudaError> {
         Self::with_flags(context, TIMED)
     }
@@ -121,14 +122,14 @@ impl Event {
         Ok(Self { raw, context })
     }
 
-    /// Moves after everything that a stream of the same context has.
+    /// Moves the event after all work that a stream of the same context has.
     pub(crate) fn record(&self, stream: &Stream) -> Result<(), CudaError> {
         make_current(self.context)?;
         // SAFETY: both live, and the driver refuses a stream of another context.
         unsafe { api::cuEventRecord(self.raw, stream.raw) }
     }
 
-    /// What the stream does from now on waits for this.
+    /// Makes later work of the stream wait for this event.
     pub(crate) fn hold(&self, stream: &Stream) -> Result<(), CudaError> {
         make_current(self.context)?;
         // SAFETY: both live.
@@ -144,7 +145,7 @@ impl Event {
         }
     }
 
-    /// Time from this event to another, both of them timed and reached.
+    /// The time in nanoseconds from this event to another. Both must be timed and reached.
     pub(crate) fn ns_until(&self, end: &Self) -> Result<f64, CudaError> {
         make_current(self.context)?;
         let mut milliseconds = 0.0;
@@ -153,7 +154,7 @@ impl Event {
         Ok(f64::from(milliseconds) * 1e6)
     }
 
-    /// Blocks until it is reached.
+    /// Blocks until the event is reached.
     pub(crate) fn synchronize(&self) -> Result<(), CudaError> {
         make_current(self.context)?;
         // SAFETY: the event lives.
@@ -164,13 +165,13 @@ impl Event {
 impl Drop for Event {
     fn drop(&mut self) {
         let _ = make_current(self.context);
-        // SAFETY: the event is this object's. The driver keeps what waits still need (manual,
-        // cuEventDestroy).
+        // SAFETY: this object owns the event. The driver keeps the state that waits still need
+        // (manual, cuEventDestroy).
         let _ = unsafe { api::cuEventDestroy_v2(self.raw) };
     }
 }
 
-/// Captures what is enqueued on a stream from now on.
+/// Captures all work that is enqueued on a stream from now on.
 pub(crate) fn begin_capture(stream: &Stream) -> Result<(), CudaError> {
     make_current(stream.context)?;
     // SAFETY: the stream lives.
@@ -183,9 +184,9 @@ pub(crate) struct Executable {
     context: Context,
 }
 
-// SAFETY: one thread at a time uses it, which is what the driver asks of graphs ("Graph object
-// thread safety" of the driver's manual); it has no method that takes `&self` from two threads,
-// since it is not `Sync`.
+// SAFETY: the driver requires that one thread at a time uses a graph ("Graph object thread safety"
+// of the driver's manual). This type is not `Sync`, so two threads cannot call its methods with
+// `&self`.
 unsafe impl Send for Executable {}
 
 impl Executable {
@@ -201,7 +202,7 @@ impl Executable {
         }
         let mut raw = ptr::null_mut();
         // SAFETY: the graph was just made, the result may be written, and an executable graph does
-        // not need the graph that it was made of (manual, cuGraphInstantiate).
+        // not need the graph from which it was made (manual, cuGraphInstantiate).
         let made = unsafe {
             let made = api::cuGraphInstantiateWithFlags(&raw mut raw, graph, 0);
             let _ = api::cuGraphDestroy(graph);
@@ -210,11 +211,11 @@ impl Executable {
         made.map(|()| Self { raw, context })
     }
 
-    /// Enqueues all of it on a stream.
+    /// Enqueues the captured work on a stream.
     pub(crate) fn launch(&self, stream: &Stream) -> Result<(), CudaError> {
         make_current(self.context)?;
-        // SAFETY: both live, and what the work uses is still mapped and pinned, which
-        // `CudaDevice::check_graph` has seen to.
+        // SAFETY: both live. `CudaDevice::check_graph` has checked that all memory of the work is
+        // still mapped and pinned.
         unsafe { api::cuGraphLaunch(self.raw, stream.raw) }
     }
 }
@@ -222,7 +223,7 @@ impl Executable {
 impl Drop for Executable {
     fn drop(&mut self) {
         let _ = make_current(self.context);
-        // SAFETY: it is this object's. A launch that is under way ends first (manual,
+        // SAFETY: this object owns the graph. A running launch ends first (manual,
         // cuGraphExecDestroy).
         let _ = unsafe { api::cuGraphExecDestroy(self.raw) };
     }

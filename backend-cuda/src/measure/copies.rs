@@ -1,5 +1,5 @@
-//! Copies as a plan makes them: many, enqueued ahead, each with its signal. A driver blocks the
-//! caller at about a thousand launches of a stream that have not ended, so rows are shorter than that.
+//! Copies as a plan makes them: many copies, enqueued ahead, each with its signal. A driver blocks
+//! the caller at about a thousand pending launches of a stream, so rows are shorter.
 
 use super::fit::median;
 use crate::driver;
@@ -8,11 +8,11 @@ use crate::{Cuda, CudaDevice, Options, Unavailable};
 use planner_core::Stream;
 use planner_core::backend::{Chunks, DeviceAddress, HostRange, Paging, Streams, Transfers};
 
-/// Bytes copied in one row of copies, and how many copies it has.
+/// The bytes of one row of copies, and the fewest and most copies of a row.
 const ROW_BYTES: u64 = 32 << 20;
 const FEWEST: u64 = 4;
 const MOST: u64 = 64;
-/// Sizes of copies: small ones tell of the latency, large ones of the speed.
+/// The sizes of copies. Small copies show the latency, large ones the speed.
 pub(super) const SIZES: [u64; 10] = [
     64 << 10,
     128 << 10,
@@ -25,48 +25,49 @@ pub(super) const SIZES: [u64; 10] = [
     32 << 20,
     64 << 20,
 ];
-/// How long the streams are kept busy while the host enqueues a row: the first that is enough.
+/// How long the streams are kept busy while the host enqueues a row. The first gate that is long
+/// enough counts.
 const GATES_NS: [u64; 3] = [2_000_000, 20_000_000, 200_000_000];
-/// Rows of one kind; their median counts.
+/// The number of rows of one kind. Their median counts.
 const REPEATS: usize = 5;
-/// Kinds of rows, at most.
+/// The most kinds of rows.
 pub(super) const ROWS: u64 = 6 * SIZES.len() as u64;
-/// What goes on besides a row lasts so many times as long as the row does alone.
+/// The load beside a row lasts this many times as long as the row alone.
 const LASTING: f64 = 4.0;
-/// Copies in the other direction besides a row, at most.
+/// The most copies in the other direction beside a row.
 const MOST_BESIDE: u64 = 200;
-/// Fills of the device's memory besides a row, and the most and fewest bytes of each.
+/// The number of fills of device memory beside a row, and the fewest and most bytes of each.
 const FILLS: u64 = 16;
 const FILL_BYTES: [u64; 2] = [1 << 20, 1 << 30];
 
-/// Calls on one stream that every driver takes before it blocks the caller.
+/// The number of calls on one stream that every driver accepts before it blocks the caller.
 const AHEAD: u64 = 1000;
-// Beside a gate and the events of a row; each copy has a signal.
+// A gate and the events of a row come on top, and each copy has a signal.
 const _: () = assert!(2 * MOST + 3 <= AHEAD && 2 * MOST_BESIDE + 3 <= AHEAD && FILLS < AHEAD);
 
-/// What goes on besides a row of copies.
+/// The load beside a row of copies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Load {
-    /// Nothing.
+    /// No load.
     Alone,
     /// Copies of the same size in the other direction.
     BothWays,
-    /// These, and the device fills memory.
+    /// Copies of the same size in the other direction, and the device fills memory.
     Busy,
 }
 
 impl Load {
-    /// All of them.
+    /// All loads.
     pub const ALL: [Self; 3] = [Self::Alone, Self::BothWays, Self::Busy];
 }
 
 /// Times of copies of one size.
 #[derive(Clone, Copy, Debug)]
 pub struct Copies {
-    /// Their size.
+    /// The size of the copies.
     pub bytes: u64,
-    /// Time of one to the device and of one to the host, by [`Load`]; none where the host did not
-    /// enqueue them ahead, or what went on besides ended sooner.
+    /// The time in nanoseconds of one copy to the device and of one to the host, by [`Load`].
+    /// `None` if the host did not enqueue the copies ahead or the load ended too soon.
     pub ns: [[Option<f64>; 2]; 3],
 }
 
@@ -79,21 +80,21 @@ struct Row {
     way: usize,
     bytes: u64,
     load: Load,
-    /// Time of such a copy in each direction while nothing else goes on.
+    /// The time of such a copy in each direction without a load.
     alone_ns: [f64; 2],
 }
 
-/// A device with a range for each direction and one that is filled, and pinned memory.
+/// A device with pinned memory and three ranges: one for each direction, and one that is filled.
 struct Ends {
     device: CudaDevice,
     at: DeviceAddress,
     most_bytes: u64,
-    /// Size of the range that is filled, and the time of filling a byte.
+    /// The size of the range that is filled, and the time to fill a byte.
     fill_bytes: u64,
     fill_ns_per_byte: f64,
 }
 
-/// Measures copies of all sizes; `rows` is told of each kind of row, [`ROWS`] in all.
+/// Measures copies of all sizes. `rows` is called after each kind of row, at most [`ROWS`] times.
 pub(super) fn measure(
     cuda: &Cuda,
     options: &Options,
@@ -110,7 +111,7 @@ pub(super) fn measure(
             let alone_ns = match (load, ns[Load::Alone as usize]) {
                 (Load::Alone, _) => Some([0.0; 2]),
                 (_, [Some(up), Some(down)]) => Some([up, down]),
-                // What goes on besides could not be made long enough.
+                // The load could not be made long enough.
                 _ => None,
             };
             for (way, ns) in ns[load as usize].iter_mut().enumerate() {
@@ -144,14 +145,14 @@ impl Ends {
         Ok(ends)
     }
 
-    /// Fills the range after those that are copied.
+    /// Fills the range after the two ranges for copies.
     fn fill(&self, times: u64, bytes: u64) -> Result<(), CudaError> {
         let stream = self.device.queued[Stream::Compute as usize].stream();
         let at = self.at.0 + 2 * self.most_bytes;
         (0..times).try_for_each(|_| driver::fill(stream, at, bytes))
     }
 
-    /// Fills for so long, by few calls.
+    /// Fills for a time, with few calls.
     fn fill_for(&self, lasting_ns: f64) -> Result<(), CudaError> {
         let bytes = lasting_ns / self.fill_ns_per_byte.max(f64::MIN_POSITIVE) / FILLS as f64;
         self.fill(FILLS, (bytes as u64).clamp(FILL_BYTES[0], self.fill_bytes))
@@ -172,8 +173,8 @@ impl Ends {
         Ok(())
     }
 
-    /// The time of a copy: the median of several rows, after one that does not count. None where a
-    /// row has no time.
+    /// The time of a copy: the median of several rows, after a first row that does not count.
+    /// `None` if a row has no time.
     fn copy_ns(&mut self, row: Row) -> Result<Option<f64>, CudaError> {
         let mut times_ns = Vec::new();
         for _ in 0..=REPEATS {
@@ -183,7 +184,7 @@ impl Ends {
         Ok(median(times_ns.drain(1..)))
     }
 
-    /// A row of copies, after a gate that is as long as the host needs to enqueue it.
+    /// A row of copies after a gate that is as long as the host needs to enqueue the row.
     fn row_ns(&mut self, row: Row) -> Result<Option<f64>, CudaError> {
         for gate_ns in GATES_NS {
             if let Some(ns) = self.gated_row_ns(row, gate_ns)? {
@@ -193,14 +194,14 @@ impl Ends {
         Ok(None)
     }
 
-    /// None where the gate has opened too soon, or what goes on besides ends before the row.
+    /// The time of a copy. `None` if the gate has opened too soon or the load ends before the row.
     fn gated_row_ns(&mut self, row: Row, gate_ns: u64) -> Result<Option<f64>, CudaError> {
         let Row { way, bytes, load, alone_ns } = row;
         let count = (ROW_BYTES / bytes).clamp(FEWEST, MOST);
         for stream in Stream::ON_DEVICE {
             self.device.occupy(stream, gate_ns)?;
         }
-        // What goes on besides lasts longer than the row, also where it is slowed down.
+        // The load lasts longer than the row, even if the load slows the row down.
         let lasting_ns = LASTING * alone_ns[way] * count as f64;
         if load == Load::Busy {
             self.fill_for(lasting_ns)?;

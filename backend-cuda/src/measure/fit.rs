@@ -1,19 +1,19 @@
-//! A line through times by size, whatever a few of them are.
+//! A line through times by size that a few wrong times do not change.
 
-/// What one copy takes: a fixed time, and the bytes over a speed.
+/// The time of one copy: a fixed time, and the bytes divided by a speed.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Link {
-    /// Time of each copy, whatever its size.
+    /// The fixed time of each copy, whatever its size.
     pub latency_ns: f64,
-    /// Speed of the rest.
+    /// The speed for the bytes of a copy.
     pub bytes_per_s: f64,
 }
 
 impl Link {
-    /// The line through points of bytes and nanoseconds: the median of the slopes of all pairs,
-    /// and the median of what it leaves of each time (Theil 1950; Sen 1968). A slope counts by
-    /// the root of the distance of its sizes: small copies tell of the latency. None without two
-    /// sizes, or where larger copies take no longer. O(points² log points).
+    /// The line through points of bytes and nanoseconds: the median of the slopes of all pairs, and
+    /// the median of the rest of each time (Theil 1950; Sen 1968). A slope is weighted by the root
+    /// of the distance between its sizes, since small copies show only the latency. `None` without
+    /// two sizes, or if larger copies take no longer. O(points² log points).
     pub(crate) fn fit(points: &[(u64, f64)]) -> Option<Self> {
         let pairs = points.iter().enumerate().flat_map(|(at, one)| {
             points[at + 1..].iter().filter(|other| other.0 != one.0).map(move |other| {
@@ -27,7 +27,7 @@ impl Link {
         (ns_per_byte > 0.0).then_some(Self { latency_ns, bytes_per_s: 1e9 / ns_per_byte })
     }
 
-    /// How long a copy is to take.
+    /// The predicted time of a copy.
     #[must_use]
     pub fn copy_ns(&self, bytes: u64) -> f64 {
         self.latency_ns + bytes as f64 * 1e9 / self.bytes_per_s
@@ -39,7 +39,7 @@ pub(crate) fn median(numbers: impl IntoIterator<Item = f64>) -> Option<f64> {
     weighted_median(numbers.into_iter().map(|number| (number, 1.0)).collect())
 }
 
-/// The least number up to which half of all weight lies.
+/// The least number up to which half of the total weight lies.
 fn weighted_median(mut numbers: Vec<(f64, f64)>) -> Option<f64> {
     numbers.sort_by(|one, other| one.0.total_cmp(&other.0));
     let half = numbers.iter().map(|&(_, weight)| weight).sum::<f64>() / 2.0;
@@ -57,7 +57,7 @@ mod tests {
 
     use super::super::copies::SIZES;
 
-    /// The fit to times over a link of 10 GB/s and 7 µs, with an error for each size.
+    /// Checks the fit to times on a link of 10 GB/s and 7 µs, with an error for each size.
     fn check(error: impl Fn(usize) -> f64, tolerance: f64) {
         let ns = |bytes: u64| 7000.0 + bytes as f64 / 10.0;
         let points: Vec<_> =

@@ -1,4 +1,4 @@
-//! What it costs the host to map, to give access and to unmap, as an executor does.
+//! The time that the host needs to map, to give access and to unmap, as an executor does.
 
 use super::fit::median;
 use crate::{Cuda, Options, Unavailable};
@@ -6,34 +6,35 @@ use planner_core::Stream;
 use planner_core::backend::{Chunks, Paging};
 use std::time::Instant;
 
-/// Chunks of a range, which get access together: a tensor of 16 MiB where chunks have 2 MiB.
+/// The number of chunks in a range, which get access together: a tensor of 16 MiB if chunks have 2
+/// MiB.
 const RANGE_CHUNKS: u64 = 8;
-/// Ranges that are mapped; their median counts.
+/// The number of ranges that are mapped. Their median counts.
 const REPEATS: usize = 15;
 /// How long the device is kept busy meanwhile.
 const BUSY_NS: u64 = 20_000_000;
 
-/// Time of the host for a chunk, of those that are mapped side by side.
+/// Time of the host per chunk, for chunks that are mapped side by side.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Mapping {
-    /// Size of a chunk.
+    /// The size of a chunk.
     pub chunk_bytes: u64,
-    /// To map it, to give access to it, and to unmap it, while the device is idle.
+    /// Time to map a chunk, to give access to it, and to unmap it, while the device is idle.
     pub idle_ns: [f64; 3],
-    /// The same while it computes.
+    /// The same times while the device computes.
     pub busy_ns: [f64; 3],
 }
 
 impl Mapping {
-    /// Whether one of the calls waits until the device has nothing to do.
+    /// Whether one of the calls waits until the device has no work.
     #[must_use]
     pub fn waits_for_work(&self) -> bool {
         let most_ns = self.busy_ns.iter().fold(0.0f64, |most, &ns| most.max(ns));
         most_ns * RANGE_CHUNKS as f64 > BUSY_NS as f64 / 2.0
     }
 
-    /// What an executor pays to map and to unmap a chunk: while the device computes, but for
-    /// what it computes.
+    /// The time that an executor needs to map and to unmap a chunk while the device computes,
+    /// without the device's own compute time.
     #[must_use]
     pub fn paid_ns(&self) -> [f64; 2] {
         let [map, access, unmap] = if self.waits_for_work() { self.idle_ns } else { self.busy_ns };
@@ -41,7 +42,7 @@ impl Mapping {
     }
 }
 
-/// Measures with chunks of the size that the options ask for.
+/// Measures with chunks of the size in the options.
 pub(super) fn measure(cuda: &Cuda, options: &Options) -> Result<Mapping, Unavailable> {
     let mut device = super::open(cuda, options)?;
     device.create(RANGE_CHUNKS)?;
@@ -82,7 +83,7 @@ mod tests {
         assert!(!mapping.waits_for_work());
         let paid_ns = |mapping: Mapping| mapping.paid_ns().map(|ns| ns as u64);
         assert_eq!(paid_ns(mapping), [3300, 600]);
-        // The whole kernel, shared by the chunks of a range.
+        // The time of the whole kernel, divided by the chunks of a range.
         let busy_ns = [1100.0, 2200.0, BUSY_NS as f64 / RANGE_CHUNKS as f64];
         let mapping = Mapping { busy_ns, ..mapping };
         assert!(mapping.waits_for_work());

@@ -1,4 +1,4 @@
-//! How long it takes to set memory up on this machine.
+//! How long this machine takes to set up memory.
 #![allow(unsafe_code, reason = "pages are touched at their addresses")]
 
 use super::{MappedDevice, memory};
@@ -9,22 +9,22 @@ use std::time::Instant;
 const CHUNKS: u64 = 256;
 const PAGES_PER_CHUNK: u64 = 16;
 
-/// Times of this machine for the memory of a [`MappedDevice`].
+/// Times of this machine to set up the memory of a [`MappedDevice`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SetUpCosts {
-    /// To set a page of the file aside.
+    /// Time to allocate a page of the file.
     pub create_ns_per_page: u64,
-    /// To map a row of consecutive chunks.
+    /// Time to map a run of consecutive chunks.
     pub map_ns: u64,
-    /// To touch a page for the first time in one of its mappings.
+    /// Time to touch a page for the first time in one of its mappings.
     pub touch_ns_per_page: u64,
 }
 
 impl SetUpCosts {
-    /// Measures 16 MiB, in some milliseconds.
+    /// Measures 16 MiB, which takes some milliseconds.
     ///
     /// # Errors
-    /// Those of the system.
+    /// The errors of the system.
     pub fn measure() -> Result<Self, HostError> {
         let page_bytes = memory::page_bytes();
         let chunk_bytes = page_bytes * PAGES_PER_CHUNK;
@@ -32,7 +32,7 @@ impl SetUpCosts {
         let mut device = MappedDevice::new(chunk_bytes, chunk_bytes * CHUNKS)?;
         let create_ns = time_ns(|| device.create(CHUNKS))?;
         let start = device.reserve(CHUNKS)?;
-        // In reverse order no mapping joins another.
+        // In reverse order, the system cannot join a mapping to the one before.
         let map_ns = time_ns(|| {
             (0..CHUNKS).try_for_each(|chunk| {
                 let chunks = Chunks { first: CHUNKS - 1 - chunk, count: 1 };
@@ -55,8 +55,8 @@ impl SetUpCosts {
         })
     }
 
-    /// The time to create a device of some bytes, to make so many mappings of `mapped_bytes` in all,
-    /// and to touch each of their pages for the first time.
+    /// The time to create a device of `device_bytes` bytes, to make `mappings` mappings of
+    /// `mapped_bytes` bytes in total, and to touch each of their pages for the first time.
     #[must_use]
     pub fn time_ns(&self, device_bytes: u64, mappings: u64, mapped_bytes: u64) -> u64 {
         let pages = |bytes: u64| bytes.div_ceil(memory::page_bytes());

@@ -1,22 +1,22 @@
-//! How many mappings this process may still have.
+//! How many more mappings this process may have.
 
 use std::fs;
 
-/// Mappings of this process, and how many the system allows (`vm.max_map_count`).
+/// The mappings of this process, and the most that the system allows (`vm.max_map_count`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MappingLimit {
-    /// Those that it has now.
+    /// The mappings that the process has now.
     pub used: u64,
-    /// The most that it may have.
+    /// The most mappings that the process may have.
     pub most: u64,
 }
 
 impl MappingLimit {
-    /// Mappings that are left to threads, libraries and the allocator, which end the process where
+    /// Mappings that stay free for threads, libraries and the allocator. They end the process if
     /// they get none.
     pub const KEPT: u64 = 4096;
 
-    /// Reads both from the system. `None` where it does not say.
+    /// Reads both numbers from the system. `None` if the system does not report them.
     #[must_use]
     pub fn read() -> Option<Self> {
         let most = fs::read_to_string("/proc/sys/vm/max_map_count").ok()?;
@@ -25,7 +25,7 @@ impl MappingLimit {
         Some(Self { used, most: most.trim().parse().ok()? })
     }
 
-    /// How many a device may make.
+    /// The mappings that a device may make.
     #[must_use]
     pub const fn left(&self) -> u64 {
         self.most.saturating_sub(self.used).saturating_sub(Self::KEPT)

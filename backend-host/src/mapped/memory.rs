@@ -15,24 +15,25 @@ fn last_error(call: &'static str) -> HostError {
     HostError::System { call, code: io::Error::last_os_error().raw_os_error().unwrap_or(0) }
 }
 
-/// Size of a page, the least that can be mapped.
+/// The size of a page, the smallest unit that can be mapped.
 pub(crate) fn page_bytes() -> u64 {
     // SAFETY: the call only returns a number.
     let bytes = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
     u64::try_from(bytes).unwrap_or(4096)
 }
 
-/// Creates a file in memory, of that many bytes, all of which the system has set aside.
+/// Creates a file of `bytes` bytes in memory. The system allocates all its pages now.
 pub(crate) fn create_pages(bytes: u64) -> Result<File, HostError> {
-    // SAFETY: the name is a string of C; the result is checked.
+    // SAFETY: the name is a C string, and the result is checked.
     let file = unsafe { libc::memfd_create(c"spillway".as_ptr(), libc::MFD_CLOEXEC) };
     if file < 0 {
         return Err(last_error("memfd_create"));
     }
-    // SAFETY: the file is open, and nobody else's.
+    // SAFETY: the file is open, and nothing else owns it.
     let file = unsafe { File::from_raw_fd(file) };
     let length = libc::off_t::try_from(bytes).map_err(|_| HostError::OutOfDeviceMemory)?;
-    // Without this, a page that is missing would end the process when it is first used.
+    // Without this call, the process would end when it first uses a page that the system cannot
+    // provide.
     // SAFETY: the file is open.
     if bytes > 0 && unsafe { libc::fallocate(file.as_raw_fd(), 0, 0, length) } != 0 {
         return Err(HostError::OutOfDeviceMemory);
@@ -40,7 +41,7 @@ pub(crate) fn create_pages(bytes: u64) -> Result<File, HostError> {
     Ok(file)
 }
 
-/// Addresses of this process, given back when dropped.
+/// Addresses of this process. A drop returns them to the system.
 #[derive(Debug)]
 pub(crate) struct AddressRange {
     pub(crate) start: u64,
@@ -48,14 +49,14 @@ pub(crate) struct AddressRange {
 }
 
 impl AddressRange {
-    /// Reserves addresses with nothing mapped there.
+    /// Reserves addresses and maps nothing there.
     pub(crate) fn reserve(bytes: u64) -> Result<Self, HostError> {
         Self::new(bytes, libc::PROT_NONE, RESERVED).map_err(|_| HostError::AddressSpace)
     }
 
-    /// Allocates memory of zeros.
+    /// Allocates memory that is filled with zeros.
     pub(crate) fn allocate(bytes: u64) -> Result<Self, HostError> {
-        // A mapping has bytes.
+        // The system refuses a mapping of 0 bytes.
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
         let allocated = Self::new(bytes.max(1), libc::PROT_READ | libc::PROT_WRITE, flags);
         allocated.map_err(|_| HostError::OutOfHostMemory { bytes })
@@ -63,7 +64,7 @@ impl AddressRange {
 
     fn new(bytes: u64, access: c_int, flags: c_int) -> Result<Self, HostError> {
         let length = usize::try_from(bytes).map_err(|_| HostError::AddressSpace)?;
-        // SAFETY: a new mapping, where the system wants it.
+        // SAFETY: the mapping is new, and the system chooses its address.
         let start = unsafe { libc::mmap(ptr::null_mut(), length, access, flags, -1, 0) };
         if start == libc::MAP_FAILED {
             return Err(last_error("mmap"));
@@ -74,7 +75,7 @@ impl AddressRange {
 
 impl Drop for AddressRange {
     fn drop(&mut self) {
-        // SAFETY: the range is this value's own, and whoever used it has ended.
+        // SAFETY: this value owns the range, and all users of it have ended.
         unsafe { libc::munmap(self.start as *mut _, self.bytes as usize) };
     }
 }
@@ -89,7 +90,7 @@ pub(crate) unsafe fn map(file: &File, offset: u64, at: u64, bytes: u64) -> Resul
     unsafe { place(at, bytes, access, libc::MAP_SHARED, file.as_raw_fd(), offset) }
 }
 
-/// Leaves addresses reserved, with nothing mapped there.
+/// Unmaps addresses and keeps them reserved.
 ///
 /// # Safety
 /// The addresses are whole pages of a reserved range, and nothing uses them.
@@ -116,7 +117,8 @@ unsafe fn place(
     if mapped != libc::MAP_FAILED {
         return Ok(());
     }
-    // The addresses are reserved and a file's pages exist: only mappings can be missing.
+    // The addresses are reserved and the file has these pages, so the system can only lack
+    // mappings.
     match last_error("mmap") {
         HostError::System { code: libc::ENOMEM, .. } => Err(HostError::Mappings),
         error => Err(error),
@@ -126,8 +128,8 @@ unsafe fn place(
 /// Copies bytes between addresses.
 ///
 /// # Safety
-/// Both ranges can be accessed; nothing writes what is read, or uses what is written.
+/// Both ranges can be accessed, nothing writes the source, and nothing else uses the destination.
 pub(crate) unsafe fn copy(from: u64, to: u64, bytes: u64) {
-    // SAFETY: as the caller promises; `copy` allows pages that are mapped twice.
+    // SAFETY: as the caller promises. `copy` allows pages that are mapped twice.
     unsafe { ptr::copy(from as *const u8, to as *mut u8, bytes as usize) };
 }

@@ -1,4 +1,5 @@
-//! A device whose memory is one file of pages, mapped at the addresses that kernels get.
+//! A device whose memory is one file of pages. The pages are mapped at the addresses that kernels
+//! get.
 
 mod costs;
 mod limit;
@@ -22,18 +23,19 @@ use std::fs::File;
 use std::sync::Arc;
 use worker::Worker;
 
-/// A device of host memory whose addresses are those of the process, so that kernels are plain
-/// functions on memory. For Linux.
+/// A device of host memory whose addresses are addresses of the process, so that kernels are plain
+/// functions on memory. Only for Linux.
 ///
-/// Its chunks are pages of one file in memory, set aside when they are created: what a plan
-/// holds on the device takes that many bytes and no more. Kernels run on the calling thread;
-/// uploads, downloads and ops on the host on a thread each, at the same time.
+/// The chunks are pages of one file in memory. The system allocates the pages when the chunks are
+/// created, so the device takes exactly as much memory as the plan holds on the device. Kernels run
+/// on the calling thread. Uploads, downloads and ops on the host have a thread each and run at the
+/// same time.
 ///
-/// The system limits how many mappings a process has (`vm.max_map_count`); larger chunks
-/// take fewer.
+/// The system limits the mappings of a process (`vm.max_map_count`). With larger chunks, a plan
+/// needs fewer mappings.
 #[derive(Debug)]
 pub struct MappedDevice {
-    // Dropped first: their threads use all that follows.
+    // These are dropped first, since their threads use all later fields.
     uploads: Worker,
     downloads: Worker,
     host: Worker,
@@ -44,16 +46,16 @@ pub struct MappedDevice {
     created_bytes: u64,
     pages: Option<File>,
     addresses: AddressMap<AddressRange>,
-    /// The host block, once it is created, and its size.
+    /// The host block and its size, once the block is created.
     block: Option<(AddressRange, u64)>,
 }
 
 impl MappedDevice {
-    /// A device of this many bytes, which are set aside when its chunks are created.
+    /// Makes a device of `device_bytes` bytes. They are allocated when the chunks are created.
     ///
     /// # Errors
-    /// [`HostError::ChunkBytes`] unless a chunk is one or more whole pages, and
-    /// [`HostError::System`] where no threads can be started.
+    /// [`HostError::ChunkBytes`] unless a chunk is one or more whole pages. [`HostError::System`]
+    /// if a thread cannot be started.
     pub fn new(chunk_bytes: u64, device_bytes: u64) -> Result<Self, HostError> {
         let page_bytes = memory::page_bytes();
         if chunk_bytes == 0 || !chunk_bytes.is_multiple_of(page_bytes) {
@@ -80,7 +82,7 @@ impl MappedDevice {
         })
     }
 
-    /// The bytes of all chunks that were created: what the device's memory takes.
+    /// The bytes of all chunks that were created, which is the memory that the device takes.
     #[must_use]
     pub const fn created_bytes(&self) -> u64 {
         self.created_bytes
@@ -89,12 +91,12 @@ impl MappedDevice {
     /// Reads values from device memory, for kernels.
     ///
     /// # Errors
-    /// A range that is not all mapped, or has another size than the values.
+    /// The range is not completely mapped, or differs in size from the values.
     #[allow(unsafe_code, reason = "bytes are copied from an address")]
     pub fn read<T: Pod>(&self, from: DeviceRange, into: &mut [T]) -> Result<(), HostError> {
         check_size(from, into)?;
         self.addresses.check_mapped(from.address, from.bytes)?;
-        // SAFETY: the range is mapped; the plan's waits keep copies of it apart from kernels.
+        // SAFETY: the range is mapped. The plan's waits keep copies of it apart from kernels.
         unsafe { memory::copy(from.address.0, into.as_mut_ptr() as u64, from.bytes) };
         Ok(())
     }
@@ -102,17 +104,18 @@ impl MappedDevice {
     /// Writes values to device memory, for kernels.
     ///
     /// # Errors
-    /// A range that is not all mapped, or has another size than the values; then nothing is written.
+    /// The range is not completely mapped, or differs in size from the values. Then nothing is
+    /// written.
     #[allow(unsafe_code, reason = "bytes are copied to an address")]
     pub fn write<T: NoUninit>(&mut self, to: DeviceRange, values: &[T]) -> Result<(), HostError> {
         check_size(to, values)?;
         self.addresses.check_mapped(to.address, to.bytes)?;
-        // SAFETY: the range is mapped; the plan's waits keep copies of it apart from kernels.
+        // SAFETY: the range is mapped. The plan's waits keep copies of it apart from kernels.
         unsafe { memory::copy(values.as_ptr() as u64, to.address.0, to.bytes) };
         Ok(())
     }
 
-    /// The thread of a stream; kernels of the device run on the calling one.
+    /// The thread of a stream. The compute stream has none: kernels run on the calling thread.
     const fn worker(&self, stream: Stream) -> Option<&Worker> {
         match stream {
             Stream::Compute => None,

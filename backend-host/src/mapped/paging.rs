@@ -1,4 +1,4 @@
-//! Chunks and addresses: a mapping is one of the system.
+//! Chunks and addresses: each mapping of the device is a mapping of the system.
 #![allow(unsafe_code, reason = "memory is mapped by the system")]
 
 use super::MappedDevice;

@@ -1,11 +1,11 @@
-//! How far each stream has come, and what went wrong on one of them.
+//! How far each stream has come, and which op on the host failed first.
 
 use backend_checks::HostFailure;
 use planner_core::PerStream;
 use planner_core::backend::Point;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
-/// What the threads of a device and its caller know of each other.
+/// The state that the threads of a device share with its caller.
 #[derive(Debug)]
 pub(crate) struct Progress {
     state: Mutex<State>,
@@ -16,11 +16,11 @@ pub(crate) struct Progress {
 struct State {
     /// The last signal that each stream has reached.
     reached: PerStream<u64>,
-    /// Copies and ops on the host under way.
+    /// How many copies and ops on the host run now.
     running: u32,
-    /// The first op on the host that failed; nothing starts after it.
+    /// The first op on the host that failed. Nothing starts after it.
     failure: Option<HostFailure>,
-    /// Whether work is left out, since the device is about to be dropped.
+    /// The device is about to be dropped, so no more work starts.
     is_dropped: bool,
 }
 
@@ -43,7 +43,7 @@ impl Progress {
         self.changed.wait_while(state, is_waiting).unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Carries out work of a stream, unless work has failed or the device is being dropped.
+    /// Runs work of a stream, unless work has failed or the device is being dropped.
     pub(crate) fn carry_out(&self, work: impl FnOnce() -> Result<(), HostFailure>) {
         let mut state = self.lock();
         if state.is_dropped || state.failure.is_some() {
@@ -60,7 +60,7 @@ impl Progress {
         self.changed.notify_all();
     }
 
-    /// Notes a signal, unless work has failed.
+    /// Records a signal, unless work has failed.
     pub(crate) fn reach(&self, Point { stream, value }: Point) {
         let mut state = self.lock();
         if state.failure.is_none() {
@@ -72,7 +72,7 @@ impl Progress {
     /// Blocks until a point is reached.
     ///
     /// # Errors
-    /// Work has failed; then no copy and no op on the host runs any more.
+    /// The first failure of an op on the host. Then no more copies and ops on the host start.
     pub(crate) fn block_until(&self, point: Point) -> Result<(), HostFailure> {
         let state = self.wait_while(self.lock(), |state| {
             state.failure.is_none() && state.reached[point.stream] < point.value
@@ -83,17 +83,17 @@ impl Progress {
     /// Whether a point has been reached.
     ///
     /// # Errors
-    /// Those of [`block_until`](Self::block_until).
+    /// As for [`block_until`](Self::block_until).
     pub(crate) fn has_reached(&self, point: Point) -> Result<bool, HostFailure> {
         let state = self.lock();
         let is_reached = state.reached[point.stream] >= point.value;
         self.check_state(state).map(|()| is_reached)
     }
 
-    /// Fails where work has.
+    /// Fails if work has failed.
     ///
     /// # Errors
-    /// Those of [`block_until`](Self::block_until).
+    /// As for [`block_until`](Self::block_until).
     pub(crate) fn check(&self) -> Result<(), HostFailure> {
         self.check_state(self.lock())
     }
@@ -102,12 +102,13 @@ impl Progress {
         if state.failure.is_none() {
             return Ok(());
         }
-        // A caller that gets the failure may read the host block: no work may still use it.
+        // A caller that gets the failure may read the host block, so no running work may still use
+        // it.
         let state = self.wait_while(state, |state| state.running > 0);
         state.failure.clone().map_or(Ok(()), Err)
     }
 
-    /// Leaves out all work that has not begun.
+    /// Skips all work that has not begun.
     pub(crate) fn drop_work(&self) {
         self.lock().is_dropped = true;
     }

@@ -1,4 +1,4 @@
-//! The host block, and copies and ops over it that threads carry out.
+//! The host block, and the copies and ops on it that threads run.
 #![allow(unsafe_code, reason = "bytes are copied between addresses")]
 
 use super::MappedDevice;
@@ -9,10 +9,10 @@ use planner_core::backend::{DeviceAddress, HostLaunch, HostRange, Transfers};
 use std::fmt;
 
 impl MappedDevice {
-    /// The address of bytes of the host block.
+    /// The address of a range of the host block.
     ///
     /// # Errors
-    /// Bytes outside the block.
+    /// The range is outside the block.
     pub fn host_address(&self, range: HostRange) -> Result<u64, HostError> {
         let none = Refused::NoHostRange(range);
         let end = range.offset_bytes.checked_add(range.bytes).ok_or(none)?;
@@ -21,17 +21,18 @@ impl MappedDevice {
     }
 
     /// Enqueues an op on [`Stream::Host`](planner_core::Stream::Host), for
-    /// [`HostKernels`](planner_core::backend::HostKernels): `work` runs on the thread of that stream,
-    /// after all that the stream waits for, over the bytes that the launch names. The waits of a proved
-    /// plan keep copies and other ops away from these bytes meanwhile; nothing else may touch them.
+    /// [`HostKernels`](planner_core::backend::HostKernels). `work` runs on the thread of that
+    /// stream, after all work for which the stream waits, and gets the ranges that the launch
+    /// names. The waits of a proved plan keep copies and other ops away from these ranges
+    /// meanwhile. Nothing else may touch them.
     ///
-    /// If `work` fails or panics, no copy and no op on the host starts any more, and this and all later
-    /// calls of [`Streams`](planner_core::backend::Streams) and copies report
-    /// [`HostError::HostOp`]. If the device is dropped, work that has not begun is left out, and work
-    /// that has begun is waited for.
+    /// If `work` fails or panics, no more copies and ops on the host start. This call and all later
+    /// copies and calls of [`Streams`](planner_core::backend::Streams) then report
+    /// [`HostError::HostOp`]. If the device is dropped, work that has not begun is skipped, and the
+    /// drop waits for work that has begun.
     ///
     /// # Errors
-    /// Ranges outside the block or in each other, and failures of earlier work.
+    /// A range is outside the block, ranges overlap, or earlier work has failed.
     pub fn launch_on_host<E: fmt::Display>(
         &mut self,
         launch: &HostLaunch<'_>,
@@ -42,8 +43,8 @@ impl MappedDevice {
         ranges.try_for_each(|range| self.host_address(range).map(drop))?;
         let op = HostOp::new(launch, work)?;
         let block = self.block.as_ref().map_or(0, |(block, _)| block.start);
-        // SAFETY: the ranges are in the block, which lives as long as the thread; the waits of the
-        // plan keep other work on them apart.
+        // SAFETY: the ranges are in the block, which lives as long as the thread. The plan's waits
+        // keep other work on them apart.
         unsafe { self.host.run(op, launch.iteration, block) };
         Ok(())
     }
@@ -61,7 +62,8 @@ impl Transfers for MappedDevice {
     fn write_host(&mut self, offset_bytes: u64, from: &[u8]) -> Result<(), HostError> {
         let bytes = from.len() as u64;
         let at = self.host_address(HostRange { offset_bytes, bytes })?;
-        // SAFETY: the bytes are in the block, and the caller has waited for copies of them.
+        // SAFETY: the bytes are in the block, and the caller has waited for the copies that use
+        // them.
         unsafe { memory::copy(from.as_ptr() as u64, at, bytes) };
         Ok(())
     }
@@ -69,7 +71,8 @@ impl Transfers for MappedDevice {
     fn read_host(&mut self, offset_bytes: u64, into: &mut [u8]) -> Result<(), HostError> {
         let bytes = into.len() as u64;
         let at = self.host_address(HostRange { offset_bytes, bytes })?;
-        // SAFETY: the bytes are in the block, and the caller has waited for copies of them.
+        // SAFETY: the bytes are in the block, and the caller has waited for the copies that use
+        // them.
         unsafe { memory::copy(at, into.as_mut_ptr() as u64, bytes) };
         Ok(())
     }
@@ -78,8 +81,8 @@ impl Transfers for MappedDevice {
         self.progress.check()?;
         let host = self.host_address(from)?;
         self.addresses.check_mapped(to, from.bytes)?;
-        // SAFETY: both ranges are there, and stay until the next signal is reached; the waits of
-        // the plan keep other work on them apart.
+        // SAFETY: both ranges exist, and stay until the next signal is reached. The plan's waits
+        // keep other work on them apart.
         unsafe { self.uploads.copy(host, to.0, from.bytes) };
         Ok(())
     }

@@ -1,4 +1,4 @@
-//! A thread that carries out one stream: copies, or ops on the host.
+//! A thread that runs the work of one stream: copies or ops on the host.
 #![allow(unsafe_code, reason = "bytes are copied and lent at their addresses")]
 
 use super::memory;
@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{self, Sender};
 use std::thread::{self, JoinHandle};
 
-/// Work of one stream.
+/// A task of one stream.
 #[derive(Debug)]
 enum Task {
     Copy { from: u64, to: u64, bytes: u64 },
@@ -21,7 +21,7 @@ enum Task {
     Signal(Point),
 }
 
-/// The thread of a stream, which ends when this is dropped and all tasks are done.
+/// The thread of a stream. A drop waits until the thread has done all tasks and has ended.
 #[derive(Debug)]
 pub(crate) struct Worker {
     tasks: Option<Sender<Task>>,
@@ -39,21 +39,21 @@ impl Worker {
     /// Enqueues a copy.
     ///
     /// # Safety
-    /// Until the next signal is reached, both ranges can be accessed. Once the tasks before are done, no
+    /// Both ranges can be accessed until the next signal is reached. While the copy may run, no
     /// other work writes the range `from` or uses the range `to`.
     pub(crate) unsafe fn copy(&self, from: u64, to: u64, bytes: u64) {
         self.enqueue(Task::Copy { from, to, bytes });
     }
 
-    /// Enqueues an op on the host, whose ranges count from the address of the block.
+    /// Enqueues an op on the host. Its ranges count from `block`, the address of the host block.
     ///
     /// # Safety
-    /// As for a copy: of the ranges that the op names.
+    /// As for [`copy`](Self::copy), for the ranges that the op names.
     pub(crate) unsafe fn run(&self, op: HostOp, iteration: u64, block: u64) {
         self.enqueue(Task::Run { op, iteration, block });
     }
 
-    /// Enqueues a wait for a point, which has been signalled.
+    /// Enqueues a wait for a point. The signal of the point is enqueued already.
     pub(crate) fn wait(&self, point: Point) {
         self.enqueue(Task::Wait(point));
     }
@@ -81,7 +81,8 @@ fn carry_out(task: Task, progress: &Progress) {
             progress.carry_out(|| {
                 op.run(
                     iteration,
-                    // SAFETY: the caller of `run` promises it. A written range overlaps no other.
+                    // SAFETY: the caller of `run` promises it. A written range overlaps no other
+                    // range.
                     |range| unsafe { slice::from_raw_parts(start(range), range.bytes as usize) },
                     // SAFETY: the same.
                     |range| unsafe {
@@ -90,7 +91,7 @@ fn carry_out(task: Task, progress: &Progress) {
                 )
             });
         }
-        // Where work has failed, nothing that follows is carried out.
+        // After a failure, `carry_out` starts no more work.
         Task::Wait(point) => drop(progress.block_until(point)),
         Task::Signal(point) => progress.reach(point),
     }
@@ -99,7 +100,7 @@ fn carry_out(task: Task, progress: &Progress) {
 impl Drop for Worker {
     fn drop(&mut self) {
         self.tasks = None;
-        // A thread that has panicked has ended as well.
+        // A thread that has panicked has also ended.
         let _ = self.thread.take().map(JoinHandle::join);
     }
 }

@@ -1,23 +1,23 @@
-//! A best-fit caching allocator, as PyTorch's `CUDACachingAllocator` is by default: sizes in
-//! steps of 512 bytes; blocks of at most 1 MiB from segments of 2 MiB, others from segments
-//! of 20 MiB or, from 10 MiB on, of their own size in steps of 2 MiB. The smallest free block
-//! that is large enough is taken and the rest is split off; neighbours that are free
-//! are joined. Segments that are wholly free go back to the driver only if it has
+//! A best-fit caching allocator that follows the defaults of PyTorch's `CUDACachingAllocator`.
+//! Sizes are multiples of 512 bytes. Blocks of at most 1 MiB come from segments of 2 MiB. Larger
+//! blocks come from segments of 20 MiB or, from 10 MiB on, from segments of their own size, rounded
+//! up to 2 MiB. The allocator takes the smallest free block that is large enough, splits off the
+//! rest, and joins free neighbours. Completely free segments go back to the driver only if it has
 //! no memory for a new one. TensorFlow and Neural Network Libraries do nearly the same.
 
 use super::{Allocator, Block, Driver};
 use std::collections::{BTreeMap, BTreeSet};
 
 const STEP_BYTES: u64 = 512;
-/// The largest size from segments of [`SMALL_SEGMENT_BYTES`].
+/// The largest block from a segment of [`SMALL_SEGMENT_BYTES`].
 const SMALL_BYTES: u64 = 1 << 20;
 const SMALL_SEGMENT_BYTES: u64 = 2 << 20;
 const LARGE_SEGMENT_BYTES: u64 = 20 << 20;
-/// From this size on, a segment is as large as the block.
+/// From this size on, a block gets a segment of its own size.
 const OWN_SEGMENT_BYTES: u64 = 10 << 20;
 const OWN_SEGMENT_STEP_BYTES: u64 = 2 << 20;
 
-/// The pool that blocks of a size come from.
+/// The pool that a block comes from, by its size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Pool {
     Small,
@@ -29,7 +29,7 @@ impl Pool {
         if bytes <= SMALL_BYTES { Self::Small } else { Self::Large }
     }
 
-    /// Returns whether a remainder of this size becomes a block of its own.
+    /// Returns whether a remainder of this size becomes its own block.
     const fn splits(self, left_bytes: u64) -> bool {
         match self {
             Self::Small => left_bytes >= STEP_BYTES,
@@ -60,7 +60,7 @@ pub struct CachingAllocator {
     driver: Driver,
     /// The size of each segment, by its start.
     segments: BTreeMap<u64, u64>,
-    /// All blocks, held and free, by their start: together they fill the segments.
+    /// All blocks, held and free, by their start. Together they fill the segments.
     pieces: BTreeMap<u64, Piece>,
     /// Free blocks by pool, size and start.
     free: BTreeSet<(Pool, u64, u64)>,
@@ -68,7 +68,7 @@ pub struct CachingAllocator {
 }
 
 impl CachingAllocator {
-    /// Makes an empty allocator.
+    /// Makes an allocator without segments.
     #[must_use]
     pub const fn new(device_bytes: u64) -> Self {
         Self {
@@ -86,7 +86,7 @@ impl CachingAllocator {
         (found == pool).then_some(start)
     }
 
-    /// Takes a new segment as one free block. Returns its start.
+    /// Takes a new segment as one free block and returns its start. `None` if the device is full.
     fn grow(&mut self, bytes: u64) -> Option<u64> {
         let segment_bytes = segment_bytes(bytes)?;
         let start = self.driver.reserve(segment_bytes)?;
@@ -95,7 +95,7 @@ impl CachingAllocator {
         Some(start)
     }
 
-    /// Gives segments that are wholly free back to the driver.
+    /// Returns completely free segments to the driver.
     fn give_back(&mut self) {
         let segments = &self.segments;
         let whole = |&&(_, bytes, start): &&_| segments.get(&start) == Some(&bytes);
@@ -113,7 +113,7 @@ impl CachingAllocator {
         self.free.insert((pool, bytes, start));
     }
 
-    /// Removes a free block that joins its neighbour. Returns its size.
+    /// Removes a free block that is being joined to its neighbour. Returns its size.
     fn join(&mut self, start: u64) -> Option<u64> {
         let Piece { bytes, pool, free } = *self.pieces.get(&start)?;
         if !free {
@@ -209,7 +209,7 @@ mod tests {
         blocks.into_iter().for_each(|block| allocator.release(block));
         let block = allocator.allocate(16 * MIB).unwrap();
         assert_eq!((block.start(), block.bytes()), (starts[2], 16 * MIB));
-        // The remainder is the best fit for this.
+        // The remainder is the best fit for this request.
         assert_eq!(allocator.allocate(3 * MIB).unwrap().start(), starts[2] + 16 * MIB);
         assert_eq!(allocator.reserved_bytes(), 64 * MIB);
     }
@@ -230,12 +230,13 @@ mod tests {
         let [a, b, rest @ ..] = blocks;
         allocator.release(a);
         allocator.release(b);
-        // 20 MiB are free, but not in one piece; they go back, and free memory for this.
+        // 20 MiB are free, but not in one piece. They go back to the driver, which frees memory for
+        // this request.
         let joined = allocator.allocate(20 * MIB).unwrap();
         assert_eq!(allocator.reserved_bytes(), 60 * MIB);
         allocator.release(joined);
         let part = allocator.allocate(12 * MIB).unwrap();
-        // 8 MiB are left over in the segment, and 4 MiB in the device.
+        // 8 MiB are left in the segment, and 4 MiB in the device.
         assert_eq!(allocator.allocate(10 * MIB), None);
         assert_eq!(allocator.reserved_bytes(), 60 * MIB);
         allocator.release(part);

@@ -1,9 +1,9 @@
-//! Memory managers that give each tensor one contiguous block, as deep-learning frameworks
-//! do, for comparison with pages.
+//! Memory managers that give each tensor one contiguous block, as deep-learning frameworks do, for
+//! comparison with pages.
 //!
-//! Blocks are cut from segments that the driver gives out. The driver places segments by
-//! pages of its own, so that any of them fit whose sizes add up to no more than the device;
-//! within a segment nothing can move, and memory fragments.
+//! Blocks are cut from segments of the driver. The driver places segments by its own pages, so
+//! segments fit if their sizes add up to at most the size of the device. Nothing can move within a
+//! segment, so memory there fragments.
 
 mod caching;
 mod replay;
@@ -13,7 +13,7 @@ pub use caching::CachingAllocator;
 pub use replay::{ReplayError, Usage, replay};
 pub use size_classes::SizeClasses;
 
-/// A contiguous block that is held.
+/// A held contiguous block.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Block {
     start: u64,
@@ -27,7 +27,7 @@ impl Block {
         self.start
     }
 
-    /// Its size, which may be more than was asked for.
+    /// Its size in bytes, which may be more than the request.
     #[must_use]
     pub const fn bytes(&self) -> u64 {
         self.bytes
@@ -36,25 +36,25 @@ impl Block {
 
 /// A manager of a device's memory.
 pub trait Allocator {
-    /// Returns a block of at least this size that overlaps no other held block. `None` if
-    /// the device has no memory for it, even after everything cached is given back.
+    /// Returns a block of at least `bytes` bytes that overlaps no other held block. `None` if the
+    /// device has no memory for it, even after the allocator has returned all cached segments.
     fn allocate(&mut self, bytes: u64) -> Option<Block>;
 
-    /// Takes back a block of this allocator. A block of another allocator corrupts
-    /// the accounts, or panics.
+    /// Takes back a block of this allocator. With a block of another allocator, the accounts become
+    /// wrong or the call panics.
     fn release(&mut self, block: Block);
 
-    /// Bytes of the device in segments, whether held or cached.
+    /// Bytes of the device in segments, held or cached.
     fn reserved_bytes(&self) -> u64;
 
-    /// Bytes of all blocks that are held.
+    /// Bytes in all held blocks.
     fn used_bytes(&self) -> u64;
 
-    /// Segments that were taken from the driver so far.
+    /// The number of segments that were taken from the driver so far.
     fn segments_taken(&self) -> u64;
 }
 
-/// The driver's side: segments of any size, as long as they fit the device together.
+/// The driver: it gives out segments of any size as long as they fit the device together.
 #[derive(Debug)]
 struct Driver {
     device_bytes: u64,
@@ -68,8 +68,8 @@ impl Driver {
         Self { device_bytes, reserved_bytes: 0, segments_taken: 0, next_address: 0 }
     }
 
-    /// The start of a new segment, at an address that was never used before. No segment
-    /// begins where another ends.
+    /// The start of a new segment, at an address that was never used before. No segment begins
+    /// where another ends, so that segments cannot be joined.
     fn reserve(&mut self, bytes: u64) -> Option<u64> {
         const GAP_BYTES: u64 = 1;
         if bytes > self.device_bytes - self.reserved_bytes {

@@ -1,39 +1,39 @@
-//! A plan's allocations and releases, in list order, in contiguous memory.
+//! Follows a plan's allocations and releases, in list order, in contiguous memory.
 
 use super::{Allocator, Block};
 use planner_core::plan::Location;
 use planner_core::{Graph, Launched, Part, Plan, PlanError, Step, TensorId};
 use std::fmt;
 
-/// Memory that a plan takes. Each figure in bytes is at its own peak.
+/// Memory that a plan takes. Each figure in bytes has its own peak.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Usage {
-    /// The most bytes that the allocator had taken from the device.
+    /// The most bytes that the allocator had taken from the device at a time.
     pub reserved_bytes: u64,
-    /// The most bytes in blocks that were in use.
+    /// The most bytes in held blocks at a time.
     pub used_bytes: u64,
-    /// The most bytes that were asked for.
+    /// The most requested bytes at a time.
     pub requested_bytes: u64,
-    /// Segments taken from the driver in the last iteration; none where the cache has
-    /// settled. If there are some, others were given back for them, and on a real device
-    /// that waits for all work in flight.
+    /// Segments taken from the driver in the last iteration. 0 once the cache has settled.
+    /// Otherwise segments go back to the driver for the new ones, and on a real device that waits
+    /// for all work in flight.
     pub segments_per_iteration: u64,
 }
 
 impl Usage {
-    /// External fragmentation: taken from the device, though no more was ever in use at a
-    /// time.
+    /// External fragmentation in bytes: the bytes taken from the device beyond the most that was in
+    /// use at a time.
     #[must_use]
     pub const fn external_bytes(&self) -> u64 {
         self.reserved_bytes - self.used_bytes
     }
 }
 
-/// Why a plan cannot be followed in contiguous memory.
+/// Why contiguous memory cannot follow a plan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ReplayError {
-    /// The plan moves a part of a tensor, which contiguous memory holds as a whole.
+    /// The plan moves a part of a tensor, but contiguous memory holds a tensor as a whole.
     Part {
         /// The position of the step.
         location: Location,
@@ -42,9 +42,9 @@ pub enum ReplayError {
     },
     /// The device is full.
     OutOfMemory {
-        /// Iterations that were completed.
+        /// The number of iterations that were completed.
         iterations: u64,
-        /// The position of the step in the next one.
+        /// The position of the step in the next iteration.
         location: Location,
         /// The size of the block that was asked for.
         bytes: u64,
@@ -78,12 +78,12 @@ impl From<PlanError> for ReplayError {
     }
 }
 
-/// Follows a plan for some iterations: resident tensors, prefetches, tensors that
-/// launches write, workspaces and evicts. Each takes effect at once. The plan's
-/// arena is one block. O((steps + operands) log tensors) an iteration.
+/// Follows a plan for some iterations: resident tensors, prefetches, tensors that launches write,
+/// workspaces and evicts. Each takes effect at once. The plan's arena is one block. O((steps +
+/// operands) log tensors) per iteration.
 ///
 /// # Errors
-/// A plan that moves parts of tensors, that is not valid, or that does not fit.
+/// The plan moves parts of tensors, is not valid, or does not fit.
 pub fn replay(
     graph: &Graph<'_>,
     plan: &Plan<'_>,
@@ -194,7 +194,7 @@ impl<A: Allocator> Walk<'_, A> {
         if known { Ok(()) } else { Err(PlanError::UnknownTensor(location, tensor).into()) }
     }
 
-    /// Returns the tensor of a part that is all of it.
+    /// Returns the tensor of a part that is the whole tensor.
     fn whole(&self, location: Location, part: Part) -> Result<TensorId, ReplayError> {
         let Part { tensor, first, count } = part;
         self.check(location, tensor)?;

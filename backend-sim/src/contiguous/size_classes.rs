@@ -1,12 +1,13 @@
-//! Pools of blocks of one size each: powers of two and three steps between. A block serves
-//! only its own class; if the driver has no memory left, all free blocks go back.
+//! Pools of blocks of one size each. The sizes are powers of two and three steps between them. A
+//! block serves only its own class. If the driver has no memory left, all free blocks go back to
+//! it.
 
 use super::{Allocator, Block, Driver};
 use std::collections::BTreeMap;
 
 const LEAST_BYTES: u64 = 512;
 
-/// The size of the class: the next of 4, 5, 6, 7 times a power of two.
+/// The size of the class of `bytes`: the next of 4, 5, 6, 7 times a power of two.
 fn class_bytes(bytes: u64) -> Option<u64> {
     if bytes <= LEAST_BYTES {
         return Some(LEAST_BYTES);
@@ -24,7 +25,7 @@ pub struct SizeClasses {
 }
 
 impl SizeClasses {
-    /// Makes an empty allocator.
+    /// Makes an allocator without blocks.
     #[must_use]
     pub const fn new(device_bytes: u64) -> Self {
         Self { driver: Driver::new(device_bytes), free: BTreeMap::new(), used_bytes: 0 }
@@ -96,7 +97,7 @@ mod tests {
         assert_eq!((smaller.bytes(), allocator.reserved_bytes()), (3_072, 7_168));
         assert_eq!(allocator.allocate(4_096).unwrap().start(), start);
         allocator.release(smaller);
-        // The cached block is given back for this.
+        // The allocator returns the cached block to get memory for this request.
         assert_eq!(allocator.allocate(5_000).unwrap().bytes(), 5_120);
         assert_eq!((allocator.reserved_bytes(), allocator.used_bytes()), (9_216, 9_216));
         assert_eq!(allocator.allocate(1_000), None);

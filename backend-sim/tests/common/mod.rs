@@ -1,4 +1,4 @@
-//! Graphs and plans that own their data, and the way from a plan to a digest.
+//! Graphs and plans that own their data, and the steps from a plan to a digest.
 #![allow(dead_code, reason = "each test program uses its own part")]
 
 use backend_sim::{SimDevice, SimError, SimKernels};
@@ -74,11 +74,11 @@ impl OwnedPlan {
         }
     }
 
-    /// Everything resident for ever, temporaries evicted at the end of each iteration.
+    /// Everything stays resident, and temporaries are evicted at the end of each iteration.
     pub(crate) fn in_core(work: &Work, object_bytes: u64) -> Self {
         let graph = work.graph();
         let objects = |bytes: u64| bytes.div_ceil(object_bytes);
-        // Two copies of each input, since the next value arrives beside the last.
+        // Each input has two copies, since the next value arrives while the last is in use.
         let tensors = work.tensors.iter().map(|tensor| 2 * objects(tensor.bytes));
         let workspaces = work.ops.iter().map(|op| objects(op.workspace_bytes));
         let count = tensors.chain(workspaces).sum();

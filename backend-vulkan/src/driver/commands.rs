@@ -1,11 +1,11 @@
-//! Commands: what a queue is given to do.
+//! Lists of commands for queues.
 
 use super::{Device, Pipeline, named};
 use crate::error::VulkanError;
 use ash::vk;
 use std::sync::Arc;
 
-/// A list of commands, recorded, run, and recorded anew.
+/// A list of commands that is recorded, run, and recorded again.
 #[derive(Debug)]
 pub(crate) struct Commands {
     raw: vk::CommandBuffer,
@@ -13,10 +13,10 @@ pub(crate) struct Commands {
     device: Arc<Device>,
 }
 
-/// Bytes of a buffer of one device's. Only that device takes it.
+/// A range of bytes in a buffer. Only the device that owns the buffer accepts it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BufferRange {
-    /// The device's number.
+    /// The number of the device.
     pub(crate) device: u64,
     pub(crate) buffer: vk::Buffer,
     pub(crate) offset_bytes: u64,
@@ -36,7 +36,7 @@ impl BufferRange {
         self.offset_bytes
     }
 
-    /// How many bytes.
+    /// The number of bytes.
     #[must_use]
     pub const fn bytes(&self) -> u64 {
         self.bytes
@@ -64,7 +64,8 @@ impl Commands {
         self.raw
     }
 
-    /// Forgets what was recorded, which must have run or never been submitted, and records.
+    /// Clears the list and starts to record. The old commands must have run or must never have been
+    /// submitted.
     pub(crate) fn begin(&mut self) -> Result<(), VulkanError> {
         let info = vk::CommandBufferBeginInfo::default()
             .flags(vk::CommandBufferUsageFlags::ONE_TIME_SUBMIT);
@@ -82,8 +83,8 @@ impl Commands {
         named("vkEndCommandBuffer", unsafe { self.device.raw.end_command_buffer(self.raw) })
     }
 
-    /// What follows sees all effects of what came before on this queue, through any alias, and
-    /// starts after it.
+    /// Lets later commands start after all earlier commands on this queue, and see all their
+    /// effects, through any alias.
     pub(crate) fn barrier(&mut self) {
         let all = vk::PipelineStageFlags2::ALL_COMMANDS;
         let barrier = vk::MemoryBarrier2::default()
@@ -94,7 +95,7 @@ impl Commands {
         self.memory_barrier(barrier);
     }
 
-    /// The host sees what copies have written, once it knows that they have ended.
+    /// Makes the writes of copies visible to the host after it knows that the copies have ended.
     pub(crate) fn barrier_to_host(&mut self) {
         let barrier = vk::MemoryBarrier2::default()
             .src_stage_mask(vk::PipelineStageFlags2::COPY)
@@ -104,8 +105,8 @@ impl Commands {
         self.memory_barrier(barrier);
     }
 
-    /// Copies see what the host has written since the commands were submitted, before it signalled what
-    /// they wait for.
+    /// Makes writes of the host visible to copies. The host may write after the commands were
+    /// submitted, but before the signal for which they wait.
     pub(crate) fn barrier_from_host(&mut self) {
         let barrier = vk::MemoryBarrier2::default()
             .src_stage_mask(vk::PipelineStageFlags2::HOST)
@@ -122,7 +123,8 @@ impl Commands {
         unsafe { self.device.raw.cmd_pipeline_barrier2(self.raw, &info) };
     }
 
-    /// Copies bytes, as many as `from` has. Both ranges are inside their buffers and in memory.
+    /// Copies as many bytes as `from` has. Both ranges must be inside their buffers and have
+    /// memory.
     pub(crate) fn copy(&mut self, from: BufferRange, to: BufferRange) {
         let region = vk::BufferCopy::default()
             .src_offset(from.offset_bytes)
@@ -132,16 +134,17 @@ impl Commands {
         unsafe { self.device.raw.cmd_copy_buffer(self.raw, from.buffer, to.buffer, &[region]) };
     }
 
-    /// Fills a range of this device's, one or more whole words, with a word.
+    /// Fills a range with a word. The range must belong to this device and have one or more whole
+    /// words.
     pub(crate) fn fill(&mut self, range: BufferRange, word: u32) {
         let BufferRange { buffer, offset_bytes, bytes, .. } = range;
         // SAFETY: the commands are being recorded, and the caller has checked the range.
         unsafe { self.device.raw.cmd_fill_buffer(self.raw, buffer, offset_bytes, bytes, word) };
     }
 
-    /// Runs a kernel of this device's. There is a range of this device's for each binding, inside its
-    /// buffer, aligned, no shorter than the kernel needs and no longer than the device's limits, and
-    /// as many immediates as the kernel has.
+    /// Runs a kernel of this device. Each binding has a range of this device inside its buffer,
+    /// aligned, with at least the bytes that the kernel needs and at most the device's limits. The
+    /// number of immediates must be the kernel's.
     pub(crate) fn dispatch(
         &mut self,
         pipeline: &Pipeline,
@@ -169,10 +172,11 @@ impl Commands {
             .collect();
         let point = vk::PipelineBindPoint::COMPUTE;
         let (raw, device) = (self.raw, &self.device.raw);
-        // SAFETY: the commands are being recorded, for a queue that computes; the pipeline's
+        // SAFETY: the commands are being recorded for a queue that computes, and the pipeline's
         // layout has these bindings and immediates. A kernel cannot leave its bindings: each has
-        // the bytes that are accessed at fixed offsets, and all other indices have been compiled to
-        // stay in bounds. Pages that are unmapped by then read as anything and take no writes.
+        // the bytes that are accessed at fixed offsets, and all other indices were compiled to stay
+        // in bounds. Reads of pages that are unmapped by then return any value, and writes are
+        // lost.
         unsafe {
             device.cmd_bind_pipeline(raw, point, pipeline.raw);
             let push = &self.device.push_descriptors;

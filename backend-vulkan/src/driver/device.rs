@@ -21,29 +21,29 @@ pub(crate) struct Queue {
 
 /// An open device.
 ///
-/// Vulkan wants one thread at a time to use a queue. The only methods here that do are called by a
-/// `VulkanDevice` that is borrowed exclusively, and each device has one. Where wgpu uses the queue of
-/// compute as well, whoever opened the device for it keeps it to the same thread.
+/// Vulkan requires that only one thread at a time uses a queue. The only methods here that use one
+/// are called by a `VulkanDevice` that is borrowed exclusively, and each device has one. If wgpu
+/// also uses the compute queue, whoever opened the device for wgpu keeps it to the same thread.
 pub(crate) struct Device {
     pub(super) raw: ash::Device,
     pub(super) push_descriptors: khr::push_descriptor::Device,
-    /// The families of the queues it was opened with, each once.
+    /// The families of the device's queues, each once.
     pub(super) families: Vec<u32>,
-    /// The queues it was opened with, each once.
+    /// The device's queues, each once.
     queues: Vec<Queue>,
     is_leaked: AtomicBool,
-    /// Allocations of memory that there are.
+    /// The number of memory allocations that exist.
     pub(super) allocations: AtomicU32,
-    /// No other device of this process has this number.
+    /// A number that no other device of this process has.
     pub(crate) number: u64,
     pub(crate) physical: Physical,
     pub(crate) instance: Arc<Instance>,
 }
 
-/// How many devices were opened.
+/// The number of devices that were opened.
 static DEVICES: AtomicU64 = AtomicU64::new(0);
 
-/// What another user of a device wants of it.
+/// The requests of another user of a device.
 #[derive(Clone, Default)]
 pub(crate) struct Also<'a> {
     /// Structures that ask for features.
@@ -52,11 +52,11 @@ pub(crate) struct Also<'a> {
     pub(crate) features: vk::PhysicalDeviceFeatures,
 }
 
-/// The structures that hang on a request.
+/// The types of the structures that a request points to.
 fn chain(info: &vk::DeviceCreateInfo<'_>) -> Vec<vk::StructureType> {
     let mut types = Vec::new();
     let mut next = info.p_next.cast::<vk::BaseInStructure<'_>>();
-    // SAFETY: all structures of a chain begin like this one and are alive while the request is.
+    // SAFETY: all structures of a chain begin like this one and live as long as the request.
     while let Some(structure) = unsafe { next.as_ref() } {
         types.push(structure.s_type);
         next = structure.p_next;
@@ -64,7 +64,7 @@ fn chain(info: &vk::DeviceCreateInfo<'_>) -> Vec<vk::StructureType> {
     types
 }
 
-/// Work for a queue: what it waits for, what it does, and what it signals.
+/// Work for a queue: its waits, its commands and its signal.
 #[derive(Clone, Debug)]
 pub(crate) struct Submit<'a> {
     pub(crate) waits: Vec<(&'a Semaphore, u64)>,
@@ -73,9 +73,9 @@ pub(crate) struct Submit<'a> {
 }
 
 impl Device {
-    /// Opens a device, with what another user of it wants as well, and with queues, each named
-    /// by its family and its index there. Returns these in the same order; the same queue may
-    /// be named more than once.
+    /// Opens a device with the requests of another user of it, and with queues, each named by its
+    /// family and its index there. Returns the queues in the same order. One queue may be named
+    /// several times.
     pub(crate) fn open(
         instance: &Arc<Instance>,
         physical: &Physical,
@@ -116,7 +116,7 @@ impl Device {
             .queue_create_infos(&infos)
             .enabled_features(&features)
             .enabled_extension_names(&extensions);
-        // A structure may be there once.
+        // A structure may occur only once.
         if !present.contains(&timeline.s_type) {
             info = info.push_next(&mut timeline);
         }
@@ -126,8 +126,8 @@ impl Device {
         if !present.contains(&synchronization.s_type) {
             info = info.push_next(&mut synchronization);
         }
-        // SAFETY: the device is one of the instance, all that `info` points to lives until the
-        // call returns, and the features and queues are ones that the device says it has.
+        // SAFETY: the device is one of the instance, everything that `info` points to lives until
+        // the call returns, and the device reports that it has the features and queues.
         let raw = unsafe { instance.raw.create_device(physical.raw, &info, None) };
         let raw = named("vkCreateDevice", raw)?;
         let mut device = Self {
@@ -159,12 +159,12 @@ impl Device {
         &self.physical.properties.limits
     }
 
-    /// What offsets of bindings must be multiples of.
+    /// Offsets of bindings must be multiples of this.
     pub(crate) fn binding_alignment_bytes(&self) -> u64 {
         self.limits().min_storage_buffer_offset_alignment.max(4)
     }
 
-    /// The most that one binding may hold.
+    /// The most bytes of one binding.
     pub(crate) fn most_binding_bytes(&self) -> u64 {
         self.limits().max_storage_buffer_range.into()
     }
@@ -174,7 +174,7 @@ impl Device {
         &self.raw
     }
 
-    /// Hands work to a queue, all of it or, where the driver refuses it, none.
+    /// Submits work to a queue. If the driver refuses it, none of it is submitted.
     pub(crate) fn submit(&self, queue: Queue, work: &[Submit<'_>]) -> Result<(), VulkanError> {
         let stage = vk::PipelineStageFlags2::ALL_COMMANDS;
         let point = |&(semaphore, value): &(&Semaphore, u64)| {
@@ -200,8 +200,9 @@ impl Device {
                     .signal_semaphore_infos(signal.as_slice())
             })
             .collect();
-        // SAFETY: one thread at a time uses the queues: see `Device`. The commands have been ended
-        // and are not reset before they are done; commands and semaphores live until then.
+        // SAFETY: one thread at a time uses the queues: see `Device`. The recording of the commands
+        // has ended, and they are not reset before they have run. Commands and semaphores live
+        // until then.
         named("vkQueueSubmit2", unsafe {
             self.raw.queue_submit2(queue.raw, &infos, vk::Fence::null())
         })
@@ -234,17 +235,17 @@ impl Device {
             .buffer_binds(&buffers)
             .signal_semaphores(&semaphores)
             .push_next(&mut timeline);
-        // SAFETY: the queue can bind, and one thread at a time uses the queues: see `Device`. Buffers
-        // and memory live until all work has ended. Work that uses the pages meanwhile reads
-        // anything and changes nothing else, since the buffers are made for residency (Vulkan,
-        // "Sparse Resource Features").
+        // SAFETY: the queue can bind, and one thread at a time uses the queues: see `Device`.
+        // Buffers and memory live until all work has ended. If work uses the pages meanwhile, its
+        // reads return any value and nothing else changes, since the buffers are made for residency
+        // (Vulkan, "Sparse Resource Features").
         named("vkQueueBindSparse", unsafe {
             self.raw.queue_bind_sparse(queue.raw, &[info], vk::Fence::null())
         })
     }
 
-    /// Blocks until no queue has anything to do, each of them even if another one fails. Returns
-    /// what failed.
+    /// Blocks until no queue has work, for each queue even if another one fails. Returns all
+    /// errors.
     pub(crate) fn wait_idle(&self) -> Vec<VulkanError> {
         let wait = |queue: &Queue| {
             // SAFETY: one thread at a time uses the queues: see `Device`.
@@ -253,14 +254,14 @@ impl Device {
         self.queues.iter().map(wait).filter_map(Result::err).collect()
     }
 
-    /// From now on, nothing that was made from the device is freed, and neither is the device:
-    /// its work may still use all of it.
+    /// Frees nothing from now on: neither the device nor any object made from it, since its work
+    /// may still use all of it.
     pub(crate) fn leak(&self) {
         self.is_leaked.store(true, Ordering::Relaxed);
         mem::forget(Arc::clone(&self.instance));
     }
 
-    /// The functions of the driver, for whoever frees something; none where it is leaked.
+    /// The functions of the driver to free an object. `None` if the device is leaked.
     pub(super) fn to_free(&self) -> Option<&ash::Device> {
         (!self.is_leaked.load(Ordering::Relaxed)).then_some(&self.raw)
     }
@@ -272,7 +273,7 @@ impl Device {
 
 #[cfg(test)]
 impl Device {
-    /// Changes functions of the driver.
+    /// Replaces functions of the driver, for tests.
     pub(crate) fn change(
         &mut self,
         change: impl FnOnce(&mut ash::DeviceFnV1_0, &mut ash::DeviceFnV1_3),
@@ -284,7 +285,7 @@ impl Device {
         self.raw = ash::Device::from_parts_1_3(raw.handle(), v1_0, v1_1, v1_2, v1_3);
     }
 
-    /// Adds queues to those that are waited for.
+    /// Adds queues to the queues that are waited for.
     pub(crate) fn add_queues(&mut self, queues: &[Queue]) {
         self.queues.extend(queues);
     }
@@ -299,8 +300,8 @@ impl fmt::Debug for Device {
 impl Drop for Device {
     fn drop(&mut self) {
         let Some(raw) = self.to_free() else { return };
-        // SAFETY: whatever was made from the device keeps it alive, so all of it is gone, and
-        // with it all work.
+        // SAFETY: every object made from the device keeps it alive, so all of them are gone, and
+        // all work has ended.
         unsafe { raw.destroy_device(None) };
     }
 }
@@ -327,21 +328,22 @@ impl Semaphore {
         self.raw
     }
 
-    /// The value that it has reached.
+    /// The value that the semaphore has reached.
     pub(crate) fn value(&self) -> Result<u64, VulkanError> {
         // SAFETY: the semaphore is a timeline.
         let value = unsafe { self.device.raw.get_semaphore_counter_value(self.raw) };
         named("vkGetSemaphoreCounterValue", value)
     }
 
-    /// Lets it reach a value, larger than all that it has been given, which nothing else signals.
+    /// Sets the semaphore to a value. The value must be larger than all earlier ones, and nothing
+    /// else may signal it.
     pub(crate) fn signal(&self, value: u64) -> Result<(), VulkanError> {
         let info = vk::SemaphoreSignalInfo::default().semaphore(self.raw).value(value);
-        // SAFETY: the semaphore is a timeline, and only the thread of the host's stream signals it.
+        // SAFETY: the semaphore is a timeline, and only the thread of the host stream signals it.
         named("vkSignalSemaphore", unsafe { self.device.raw.signal_semaphore(&info) })
     }
 
-    /// Blocks until it reaches a value.
+    /// Blocks until the semaphore reaches a value.
     pub(crate) fn block_until(&self, value: u64) -> Result<(), VulkanError> {
         let (semaphores, values) = ([self.raw], [value]);
         let info = vk::SemaphoreWaitInfo::default().semaphores(&semaphores).values(&values);

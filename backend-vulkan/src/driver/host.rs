@@ -10,7 +10,8 @@ use std::sync::mpsc::{self, Sender};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 
-/// Where the segments of the host block lie in the process, all but the last of them equally large.
+/// The addresses of the host block's segments in the process. All segments except the last have the
+/// same size.
 #[derive(Debug)]
 pub(crate) struct Segments {
     pub(crate) starts: Vec<u64>,
@@ -18,7 +19,7 @@ pub(crate) struct Segments {
 }
 
 impl Segments {
-    /// The addresses of the parts of a range, and how many bytes each has.
+    /// The parts of a range in each segment, as address and number of bytes.
     fn parts(&self, range: HostRange) -> impl Iterator<Item = (u64, usize)> {
         let end = range.offset_bytes + range.bytes;
         let mut next = range.offset_bytes;
@@ -31,17 +32,17 @@ impl Segments {
         })
     }
 
-    /// Whether the range lies in several segments.
+    /// Whether a range lies in several segments.
     fn is_split(&self, range: HostRange) -> bool {
         range.offset_bytes / self.bytes != (range.offset_bytes + range.bytes - 1) / self.bytes
     }
 
-    /// The address of a range that is not split.
+    /// The address of a range in one segment.
     fn address(&self, range: HostRange) -> u64 {
         self.parts(range).next().map_or(0, |(at, _)| at)
     }
 
-    /// Copies the bytes of a range out.
+    /// Copies the bytes of a range out of the block.
     ///
     /// # Safety
     /// The bytes can be read, and nothing writes them.
@@ -54,7 +55,7 @@ impl Segments {
         bytes
     }
 
-    /// Copies bytes in.
+    /// Copies bytes into the block.
     ///
     /// # Safety
     /// The bytes can be written, and nothing uses them.
@@ -68,7 +69,7 @@ impl Segments {
     }
 }
 
-/// An op, the ranges that it uses, and which of them it writes.
+/// An op, the ranges that it uses, and whether it writes each of them.
 #[derive(Debug)]
 pub(crate) struct HostTask {
     pub(crate) op: HostOp,
@@ -78,7 +79,8 @@ pub(crate) struct HostTask {
 }
 
 impl HostTask {
-    /// Runs the op. What lies in several segments is copied together before, and back after it.
+    /// Runs the op. A range in several segments is copied into one buffer before, and copied back
+    /// afterwards.
     ///
     /// # Safety
     /// No other work writes the ranges that the op reads, or uses the ranges that it writes.
@@ -89,7 +91,7 @@ impl HostTask {
             // SAFETY: as the caller promises.
             .map(|(range, is_written)| (range, is_written, unsafe { segments.read(range) }))
             .collect();
-        // A range that is updated in place is there twice: the written one counts.
+        // A range that is updated in place occurs twice, and the written one counts.
         copied.sort_by_key(|&(_, is_written, _)| !is_written);
         let starts: Vec<(HostRange, *mut u8)> =
             copied.iter_mut().map(|(range, _, bytes)| (*range, bytes.as_mut_ptr())).collect();
@@ -99,10 +101,10 @@ impl HostTask {
         };
         let ran = op.run(
             iteration,
-            // SAFETY: the bytes are in one segment or copied, as many as the range has; a written range
-            // overlaps no other range.
+            // SAFETY: the bytes are in one segment or were copied, as many as the range has. A
+            // written range overlaps no other range.
             |range| unsafe { slice::from_raw_parts(start(range), range.bytes as usize) },
-            // SAFETY: the same.
+            // SAFETY: as above.
             |range| unsafe { slice::from_raw_parts_mut(start(range), range.bytes as usize) },
         );
         for (range, _, bytes) in copied.iter().filter(|(_, is_written, _)| *is_written) {
@@ -122,15 +124,15 @@ enum Work {
 
 #[derive(Debug, Default)]
 struct State {
-    /// The last signal.
+    /// The first failure. No op runs after it.
     reached: u64,
-    /// The first failure; no op runs after it.
+    /// The device is about to be dropped, so no more ops begin.
     failure: Option<VulkanError>,
     /// Whether ops are left out, since the device is about to be dropped.
     is_dropped: bool,
 }
 
-/// The thread of the stream for ops on the host.
+/// The thread of the host stream.
 #[derive(Debug)]
 pub(crate) struct HostStream {
     work: Option<Sender<Work>>,
@@ -138,7 +140,7 @@ pub(crate) struct HostStream {
     progress: Arc<Progress>,
 }
 
-/// What the thread and its caller know of each other.
+/// The state that the thread shares with its caller.
 #[derive(Debug, Default)]
 struct Progress {
     state: Mutex<State>,
@@ -168,23 +170,23 @@ impl HostStream {
         Ok(Self { work: Some(work), thread: Some(thread), progress })
     }
 
-    /// Fails once work on the thread has.
+    /// Fails if work on the thread has failed.
     pub(crate) fn check(&self) -> Result<(), VulkanError> {
         self.progress.lock().failure.clone().map_or(Ok(()), Err)
     }
 
-    /// The last signal that has come.
+    /// The last signal that was reached.
     pub(crate) fn reached(&self) -> u64 {
         self.progress.lock().reached
     }
 
-    /// Blocks until a signal has come.
+    /// Blocks until a signal is reached.
     pub(crate) fn block_until(&self, value: u64) {
         let is_waiting = |state: &mut State| state.reached < value;
         drop(self.progress.changed.wait_while(self.progress.lock(), is_waiting));
     }
 
-    /// Enqueues a wait for a value that has been submitted.
+    /// Enqueues a wait for a submitted value.
     pub(crate) fn wait(&self, semaphore: &Arc<Semaphore>, value: u64) {
         self.enqueue(Work::Wait(Arc::clone(semaphore), value));
     }
@@ -196,7 +198,7 @@ impl HostStream {
 
     /// Enqueues an op.
     ///
-    /// The waits of the plan keep other work on its ranges apart, and the block outlives the thread.
+    /// The plan's waits keep other work on its ranges apart, and the block outlives the thread.
     pub(crate) fn run(&self, task: HostTask) {
         self.enqueue(Work::Run(task));
     }
@@ -207,11 +209,11 @@ impl HostStream {
         }
     }
 
-    /// Ends the thread: ops that have not begun are left out, and all signals come.
+    /// Ends the thread. Ops that have not begun are skipped, and all signals are reached.
     pub(crate) fn end(&mut self) {
         self.progress.lock().is_dropped = true;
         self.work = None;
-        // A thread that has panicked has ended as well.
+        // A thread that has panicked has also ended.
         let _ = self.thread.take().map(JoinHandle::join);
     }
 }
@@ -225,7 +227,7 @@ impl Drop for HostStream {
 fn carry_out(work: Work, progress: &Progress) -> Result<(), VulkanError> {
     match work {
         Work::Wait(semaphore, value) => semaphore.block_until(value),
-        // Queues and the caller may wait for it, whatever has failed.
+        // Queues and the caller may wait for the signal even after a failure.
         Work::Signal(semaphore, value) => {
             let signalled = semaphore.signal(value);
             progress.lock().reached = value;
@@ -236,7 +238,7 @@ fn carry_out(work: Work, progress: &Progress) -> Result<(), VulkanError> {
                 let state = progress.lock();
                 state.is_dropped || state.failure.is_some()
             };
-            // SAFETY: the waits of the plan keep other work apart; the block outlives the thread.
+            // SAFETY: the plan's waits keep other work apart, and the block outlives the thread.
             if is_left_out { Ok(()) } else { unsafe { task.run() } }
         }
     }

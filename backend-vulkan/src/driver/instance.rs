@@ -1,4 +1,4 @@
-//! The loader, the layers, and the physical devices they show.
+//! The loader, the layers, and the physical devices of the loader.
 
 use crate::error::{Unavailable, VulkanError};
 use ash::{ext, vk};
@@ -11,22 +11,22 @@ const VALIDATION: &CStr = c"VK_LAYER_KHRONOS_validation";
 /// The loader, opened once for the whole process.
 static LOADER: OnceLock<Result<ash::Entry, String>> = OnceLock::new();
 
-/// The loader, or why there is none.
+/// The loader, or why the machine has none.
 pub(crate) fn loader() -> Result<ash::Entry, String> {
     let load = || {
-        // SAFETY: the loader is the system's own library. To load it runs its initialisers, and to use
-        // it runs the drivers and layers that it finds; `Vulkan::load` says so.
+        // SAFETY: the loader is the system's own library. To load it runs its initialisers, and to
+        // use it runs the drivers and layers that it finds. `Vulkan::load` documents this.
         unsafe { ash::Entry::load() }.map_err(|error| error.to_string())
     };
     LOADER.get_or_init(load).clone()
 }
 
-/// What the validation layer has said.
+/// The messages of the validation layer.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Messages(Arc<Mutex<Vec<String>>>);
 
 impl Messages {
-    /// All messages so far, which are forgotten.
+    /// Takes all messages so far.
     pub(crate) fn take(&self) -> Vec<String> {
         std::mem::take(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
     }
@@ -39,35 +39,36 @@ pub(crate) struct Instance {
     messages: Messages,
 }
 
-/// A device that can be opened, and what it says of itself.
+/// A device that can be opened, and its reported properties.
 #[derive(Clone, Copy)]
 pub(crate) struct Physical {
     pub(crate) raw: vk::PhysicalDevice,
     pub(crate) properties: vk::PhysicalDeviceProperties,
     pub(crate) features: vk::PhysicalDeviceFeatures,
-    /// Vulkan's name of the driver; the driver's name and version.
+    /// Vulkan's name of the driver, and the driver's own name and version.
     pub(crate) driver: vk::PhysicalDeviceDriverProperties<'static>,
     pub(crate) memory: vk::PhysicalDeviceMemoryProperties,
     pub(crate) max_allocation_bytes: u64,
     pub(crate) max_buffer_bytes: u64,
-    /// How many bindings are pushed at once; none without `VK_KHR_push_descriptor`.
+    /// The most bindings that are pushed at once. `None` without `VK_KHR_push_descriptor`.
     pub(crate) max_push_descriptors: Option<u32>,
 }
 
 impl Physical {
-    /// The memory type for what the device alone uses, among those whose bits are set.
+    /// The memory type for bytes that only the device uses, among the types whose bits are set.
     pub(crate) fn memory_type_of_device(&self, bits: u32) -> u32 {
         let own = vk::MemoryPropertyFlags::DEVICE_LOCAL;
         self.memory_type(bits, own, own).unwrap_or(bits.trailing_zeros())
     }
 
-    /// The memory type that the host writes and reads, likewise; cached where there is one.
+    /// The memory type that the host writes and reads, among the types whose bits are set. Cached
+    /// if possible.
     pub(crate) fn memory_type_of_host(&self, bits: u32) -> Option<u32> {
         let seen = vk::MemoryPropertyFlags::HOST_VISIBLE | vk::MemoryPropertyFlags::HOST_COHERENT;
         self.memory_type(bits, seen, seen | vk::MemoryPropertyFlags::HOST_CACHED)
     }
 
-    /// The first type that has the flags, if possible the wanted ones too.
+    /// The first type that has the required flags and, if possible, also the wanted ones.
     fn memory_type(
         &self,
         bits: u32,
@@ -84,14 +85,14 @@ impl Physical {
         first(wanted).or_else(|| first(flags))
     }
 
-    /// Fails for more memory of a type than is allocated at once.
+    /// Fails if an allocation is larger than the device allows for the type.
     pub(super) fn check_allocation(&self, bytes: u64, kind: u32) -> Result<(), VulkanError> {
         let heap = self.memory.memory_types[kind as usize].heap_index;
         let most = self.memory.memory_heaps[heap as usize].size.min(self.max_allocation_bytes);
         if bytes > most { Err(out_of_memory("vkAllocateMemory")) } else { Ok(()) }
     }
 
-    /// Fails for buffers without bytes, or with more than the device allows.
+    /// Fails for a buffer without bytes, or with more bytes than the device allows.
     pub(super) fn check_buffer(&self, bytes: u64) -> Result<(), VulkanError> {
         if (1..=self.max_buffer_bytes).contains(&bytes) {
             return Ok(());
@@ -99,14 +100,14 @@ impl Physical {
         Err(out_of_memory("vkCreateBuffer"))
     }
 
-    /// Size of the memory that the host block lies in.
+    /// The size of the memory that holds the host block.
     pub(crate) fn host_memory_bytes(&self) -> u64 {
         let kind = self.memory_type_of_host(u32::MAX);
         let heap = kind.map(|kind| self.memory.memory_types[kind as usize].heap_index);
         heap.map_or(0, |heap| self.memory.memory_heaps[heap as usize].size)
     }
 
-    /// The largest heap that is the device's own.
+    /// The size of the largest heap of the device's own memory.
     pub(crate) fn device_memory_bytes(&self) -> u64 {
         let heaps = self.memory.memory_heaps_as_slice().iter();
         let own = heaps.filter(|heap| heap.flags.contains(vk::MemoryHeapFlags::DEVICE_LOCAL));
@@ -115,13 +116,13 @@ impl Physical {
 }
 
 impl Instance {
-    /// Loads Vulkan. With `validation`, the validation layer checks all calls, their
-    /// synchronisation as well.
+    /// Loads Vulkan. With `validation`, the validation layer checks all calls and their
+    /// synchronisation.
     pub(crate) fn load(validation: bool) -> Result<Arc<Self>, Unavailable> {
         let unavailable = |what: &str, error: &dyn fmt::Display| {
             Unavailable(format!("{what}: {error}; a Vulkan driver and its loader are needed"))
         };
-        let entry = loader().map_err(|error| unavailable("there is no Vulkan here", &error))?;
+        let entry = loader().map_err(|error| unavailable("Vulkan cannot be loaded", &error))?;
         if validation {
             check_layer(&entry)?;
         }
@@ -150,11 +151,12 @@ impl Instance {
         let mut instance = Self { raw, messenger: None, messages };
         if validation {
             let utils = ext::debug_utils::Instance::new(&entry, &instance.raw);
-            // SAFETY: the messages that the callback writes to live as long as the instance.
+            // SAFETY: the messages that the callback writes live as long as the instance.
             let raw = unsafe {
                 utils.create_debug_utils_messenger(&messenger_info(&instance.messages), None)
             };
-            let raw = raw.map_err(|error| unavailable("validation cannot be heard", &error))?;
+            let raw =
+                raw.map_err(|error| unavailable("validation messages cannot be received", &error))?;
             instance.messenger = Some((utils, raw));
         }
         Ok(Arc::new(instance))
@@ -168,7 +170,8 @@ impl Instance {
     pub(crate) fn physical_devices(&self) -> Result<Vec<Physical>, Unavailable> {
         // SAFETY: the instance is alive.
         let devices = unsafe { self.raw.enumerate_physical_devices() };
-        let devices = devices.map_err(|error| Unavailable(format!("no device shows: {error}")))?;
+        let devices = devices
+            .map_err(|error| Unavailable(format!("the devices cannot be listed: {error}")))?;
         Ok(devices.into_iter().filter_map(|raw| self.physical(raw)).collect())
     }
 
@@ -177,9 +180,9 @@ impl Instance {
         let mut v11 = vk::PhysicalDeviceVulkan11Properties::default();
         let mut v13 = vk::PhysicalDeviceVulkan13Properties::default();
         let mut push = vk::PhysicalDevicePushDescriptorPropertiesKHR::default();
-        // SAFETY: the device is one of this instance; structures of Vulkan 1.2 and 1.3 are
-        // only handed to devices that know them. One of an extension is left as it is by devices
-        // without it.
+        // SAFETY: the device is one of this instance. Structures of Vulkan 1.2 and 1.3 are passed
+        // only to devices that support them, and a device leaves the structure of an extension
+        // unchanged if it lacks the extension.
         unsafe {
             if self.raw.get_physical_device_properties(raw).api_version < vk::API_VERSION_1_3 {
                 return None;
@@ -220,12 +223,12 @@ impl Instance {
     }
 }
 
-/// As the driver says it.
+/// The same error that the driver would return.
 const fn out_of_memory(call: &'static str) -> VulkanError {
     VulkanError::Driver { call, code: vk::Result::ERROR_OUT_OF_DEVICE_MEMORY }
 }
 
-/// What wgpu takes for granted of an instance.
+/// The extensions of an instance that wgpu expects.
 #[cfg(feature = "wgpu")]
 fn wanted_extensions(entry: &ash::Entry) -> Vec<&'static CStr> {
     crate::wgpu::instance_extensions(entry)
@@ -260,20 +263,20 @@ fn messenger_info(messages: &Messages) -> vk::DebugUtilsMessengerCreateInfoEXT<'
         .user_data(Arc::as_ptr(&messages.0).cast_mut().cast())
 }
 
-/// What the layer says where it loses track of a semaphore that the host signals while another thread
-/// waits: "most likely a validation bug", mended in the layers of Vulkan 1.3.296.
+/// The message of the layer if it loses track of a semaphore that the host signals while another
+/// thread waits: "most likely a validation bug", mended in the layers of Vulkan 1.3.296.
 const LOST_TRACK: &CStr = c"UNASSIGNED-VkSemaphore-state-timeout";
 
-/// Takes a message of the validation layer down.
+/// Records a message of the validation layer.
 unsafe extern "system" fn heard(
     _: vk::DebugUtilsMessageSeverityFlagsEXT,
     _: vk::DebugUtilsMessageTypeFlagsEXT,
     data: *const vk::DebugUtilsMessengerCallbackDataEXT<'_>,
     messages: *mut c_void,
 ) -> vk::Bool32 {
-    // SAFETY: the layer hands a message that is valid until this returns, and the pointer that
-    // it was given, to messages that live as long as the instance. Any thread may be the caller:
-    // they are locked.
+    // SAFETY: the layer passes a message that is valid until this function returns, and the pointer
+    // that it was given. It points to messages that live as long as the instance. Any thread may
+    // call, so the messages are locked.
     unsafe {
         let name = (*data).p_message_id_name;
         if !name.is_null() && CStr::from_ptr(name) == LOST_TRACK {
@@ -294,7 +297,7 @@ impl fmt::Debug for Instance {
 
 impl Drop for Instance {
     fn drop(&mut self) {
-        // SAFETY: whatever was made from the instance keeps it alive, so all of it is gone.
+        // SAFETY: every object made from the instance keeps it alive, so all of them are gone.
         unsafe {
             if let Some((utils, messenger)) = self.messenger.take() {
                 utils.destroy_debug_utils_messenger(messenger, None);

@@ -1,4 +1,4 @@
-//! Memory, and the buffers that lie in it.
+//! Memory and the buffers in it.
 
 use super::{Device, named};
 use crate::error::VulkanError;
@@ -15,23 +15,23 @@ const USAGE: vk::BufferUsageFlags = vk::BufferUsageFlags::from_raw(
         | vk::BufferUsageFlags::SHADER_DEVICE_ADDRESS.as_raw(),
 );
 
-/// An allocation of the driver's.
+/// An allocation of the driver.
 #[derive(Debug)]
 pub(crate) struct Memory {
     raw: vk::DeviceMemory,
     pub(crate) bytes: u64,
-    /// Where the host sees it, if it is mapped.
+    /// Its address for the host, if it is mapped.
     mapped: Option<NonNull<u8>>,
     device: Arc<Device>,
 }
 
-// SAFETY: the pointer is to memory of the driver's that belongs to this value alone.
+// SAFETY: the pointer points to memory of the driver that belongs only to this value.
 unsafe impl Send for Memory {}
 // SAFETY: a shared reference only reads through it, since `write` takes an exclusive one.
 unsafe impl Sync for Memory {}
 
 impl Memory {
-    /// Allocates memory of a type; with `mapped`, the type must be one that the host sees.
+    /// Allocates memory of a type. With `mapped`, the host must be able to map the type.
     pub(crate) fn new(
         device: &Arc<Device>,
         bytes: u64,
@@ -49,13 +49,14 @@ impl Memory {
             .allocation_size(bytes)
             .memory_type_index(memory_type)
             .push_next(&mut flags);
-        // SAFETY: the device is alive, has the memory type, can allocate as much of it at once, and
+        // SAFETY: the device is alive, has the memory type, can allocate so much of it at once, and
         // allows one more allocation.
         let raw = named("vkAllocateMemory", unsafe { device.raw.allocate_memory(&info, None) })?;
         device.allocations.fetch_add(1, Ordering::Relaxed);
         let mut memory = Self { raw, bytes, mapped: None, device: Arc::clone(device) };
         if mapped {
-            // SAFETY: the caller chose a type that the host sees, and the memory is not mapped yet.
+            // SAFETY: the caller chose a type that the host can map, and the memory is not mapped
+            // yet.
             let pointer = unsafe {
                 device.raw.map_memory(raw, 0, vk::WHOLE_SIZE, vk::MemoryMapFlags::empty())
             };
@@ -64,25 +65,25 @@ impl Memory {
         Ok(memory)
     }
 
-    /// Copies bytes in, at an offset.
+    /// Copies bytes into the memory, at an offset.
     pub(crate) fn write(&mut self, offset_bytes: u64, from: &[u8]) {
         let to = self.host_bytes(offset_bytes, from.len());
-        // SAFETY: `to` has this many bytes, inside the mapping. No other thread of the host uses
-        // them, since `self` is borrowed exclusively. No reference to them exists; what the device
-        // does to them at the same time can only spoil their value.
+        // SAFETY: `to` has this many bytes inside the mapping. No other thread of the host uses
+        // them, since `self` is borrowed exclusively, and no reference to them exists. If the
+        // device uses them at the same time, only their value can be wrong.
         unsafe { to.copy_from_nonoverlapping(NonNull::from(from).cast(), from.len()) };
     }
 
-    /// Copies bytes out, from an offset.
+    /// Copies bytes out of the memory, from an offset.
     pub(crate) fn read(&self, offset_bytes: u64, into: &mut [u8]) {
         let from = self.host_bytes(offset_bytes, into.len());
-        // SAFETY: `from` has this many bytes, inside the mapping. Other threads of the host can
-        // only read them. No reference to them exists; what the device does to them at the same
-        // time can only spoil the value that is read.
+        // SAFETY: `from` has this many bytes inside the mapping. Other threads of the host can only
+        // read them, and no reference to them exists. If the device writes them at the same time,
+        // only the value that is read can be wrong.
         unsafe { from.copy_to_nonoverlapping(NonNull::from(&mut *into).cast(), into.len()) };
     }
 
-    /// Where the host sees it.
+    /// Its address for the host.
     pub(crate) fn address(&self) -> u64 {
         self.host_bytes(0, 0).as_ptr() as u64
     }
@@ -99,14 +100,14 @@ impl Memory {
 impl Drop for Memory {
     fn drop(&mut self) {
         let Some(device) = self.device.to_free() else { return };
-        // SAFETY: whoever submitted work that uses the memory has waited for its end. To free
-        // it unmaps it.
+        // SAFETY: whoever submitted work that uses the memory has waited for its end. To free the
+        // memory also unmaps it.
         unsafe { device.free_memory(self.raw, None) };
         self.device.allocations.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
-/// A buffer: sparse, or in memory of its own.
+/// A buffer, sparse or with its own memory.
 #[derive(Debug)]
 pub(crate) struct Buffer {
     pub(crate) raw: vk::Buffer,
@@ -115,7 +116,7 @@ pub(crate) struct Buffer {
 }
 
 impl Buffer {
-    /// A buffer whose pages are bound later, some of them several times.
+    /// Makes a buffer whose pages are bound later, some of them several times.
     pub(crate) fn sparse(device: &Arc<Device>, bytes: u64) -> Result<Self, VulkanError> {
         let flags = vk::BufferCreateFlags::SPARSE_BINDING
             | vk::BufferCreateFlags::SPARSE_RESIDENCY
@@ -123,8 +124,8 @@ impl Buffer {
         Self::new(device, bytes, flags)
     }
 
-    /// A buffer at the start of memory that is made for it. `memory_type` chooses among the
-    /// types whose bits are set.
+    /// Makes a buffer at the start of new memory. `memory_type` chooses among the types whose bits
+    /// are set.
     pub(crate) fn with_memory(
         device: &Arc<Device>,
         bytes: u64,
@@ -137,7 +138,7 @@ impl Buffer {
         let chosen = memory_type(requirements.memory_type_bits);
         let chosen = chosen.ok_or(VulkanError::Driver { call: "vkAllocateMemory", code })?;
         let memory = Memory::new(device, requirements.size, chosen, mapped)?;
-        // SAFETY: the memory is of a type and a size that the buffer wants, and new.
+        // SAFETY: the memory is new, and its type and size suit the buffer.
         let bound = unsafe { device.raw.bind_buffer_memory(buffer.raw, memory.raw, 0) };
         named("vkBindBufferMemory", bound)?;
         Ok((buffer, memory))
@@ -154,7 +155,7 @@ impl Buffer {
             info = info.sharing_mode(vk::SharingMode::CONCURRENT);
             info = info.queue_family_indices(&device.families);
         }
-        // SAFETY: the device is alive, has the features that the flags want and allows the size.
+        // SAFETY: the device is alive, has the features that the flags need, and allows the size.
         let raw = named("vkCreateBuffer", unsafe { device.raw.create_buffer(&info, None) })?;
         Ok(Self { raw, bytes, device: Arc::clone(device) })
     }
@@ -164,10 +165,10 @@ impl Buffer {
         unsafe { self.device.raw.get_buffer_memory_requirements(self.raw) }
     }
 
-    /// Where shaders see it. A buffer with memory must have been bound.
+    /// Its address for shaders. A buffer with memory must be bound before.
     pub(crate) fn address(&self) -> u64 {
         let info = vk::BufferDeviceAddressInfo::default().buffer(self.raw);
-        // SAFETY: the buffer is alive, made to have an address, and sparse or bound.
+        // SAFETY: the buffer is alive, was made to have an address, and is sparse or bound.
         unsafe { self.device.raw.get_buffer_device_address(&info) }
     }
 }
@@ -180,7 +181,7 @@ impl Drop for Buffer {
     }
 }
 
-/// Pages of a sparse buffer that get memory, or lose it.
+/// Pages of a sparse buffer that get or lose memory.
 #[derive(Clone, Copy)]
 pub(crate) struct Bind {
     pub(super) buffer: vk::Buffer,
@@ -188,7 +189,8 @@ pub(crate) struct Bind {
 }
 
 impl Bind {
-    /// `bytes` of the buffer from an offset on lie in a memory from an offset on, or nowhere.
+    /// Binds `bytes` bytes of the buffer from an offset on to a memory from an offset on, or to
+    /// none.
     pub(crate) fn new(
         buffer: &Buffer,
         offset_bytes: u64,

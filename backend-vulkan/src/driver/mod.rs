@@ -1,9 +1,9 @@
-//! The driver: Vulkan's objects, each freed when it is dropped.
+//! The driver: Vulkan's objects, which are freed when they are dropped.
 //!
-//! All unsafe code of this crate is here and in `wgpu`. A handle lives in the object that made it, and each
-//! object keeps what it was made from alive. What the driver leaves to its callers, the rest
-//! of this crate sees to: ranges lie inside their buffers and belong to the same device, and nothing
-//! is dropped while submitted work uses it, unless the device is leaked.
+//! All unsafe code of this crate is here and in `wgpu`. A handle lives in the object that made it,
+//! and each object keeps alive the objects from which it was made. The rest of this crate keeps the
+//! rules that the driver leaves to its callers: ranges lie inside their buffers and belong to the
+//! same device, and nothing is dropped while submitted work uses it, unless the device is leaked.
 #![allow(unsafe_code, reason = "the driver's functions are C")]
 
 mod commands;

@@ -1,4 +1,4 @@
-//! Kernels as the driver compiles them.
+//! Kernels, compiled by the driver.
 
 use super::{Device, named};
 use crate::error::VulkanError;
@@ -16,8 +16,9 @@ pub(crate) struct Pipeline {
 }
 
 impl Pipeline {
-    /// Compiles SPIR-V that a validated module was written as, with storage buffers
-    /// `0..bindings` in group 0 and this many words of immediates, all within the device's limits.
+    /// Compiles SPIR-V that was written from a validated module. It has storage buffers
+    /// `0..bindings` in group 0 and `immediates` words of immediates, all within the device's
+    /// limits.
     pub(crate) fn new(
         device: &Arc<Device>,
         spirv: &[u32],
@@ -44,7 +45,8 @@ impl Pipeline {
         let info = vk::DescriptorSetLayoutCreateInfo::default()
             .bindings(&buffers)
             .flags(vk::DescriptorSetLayoutCreateFlags::PUSH_DESCRIPTOR_KHR);
-        // SAFETY: the device is alive and has push descriptors, as many as the caller has checked.
+        // SAFETY: the device is alive and has push descriptors, at least as many as the caller has
+        // checked.
         let layout = unsafe { device.raw.create_descriptor_set_layout(&info, None) };
         pipeline.bindings = named("vkCreateDescriptorSetLayout", layout)?;
         let (layouts, range) = (
@@ -59,15 +61,15 @@ impl Pipeline {
         let layout = unsafe { device.raw.create_pipeline_layout(&info, None) };
         pipeline.layout = named("vkCreatePipelineLayout", layout)?;
         let info = vk::ShaderModuleCreateInfo::default().code(spirv);
-        // SAFETY: the code has been written from a validated module, and wants no feature that the
+        // SAFETY: the code was written from a validated module, and needs no feature that the
         // device was not opened with.
         let module = unsafe { device.raw.create_shader_module(&info, None) };
         let module = named("vkCreateShaderModule", module)?;
         let stage =
             vk::PipelineShaderStageCreateInfo::default().stage(stage).module(module).name(entry);
         let info = vk::ComputePipelineCreateInfo::default().stage(stage).layout(pipeline.layout);
-        // SAFETY: module and layout are alive and fit each other, and the caller has checked what a
-        // group needs; the module is not needed once the pipeline is made.
+        // SAFETY: module and layout are alive and match, and the caller has checked the needs of a
+        // group. The module is not needed once the pipeline is made.
         let raw = unsafe {
             let raw = device.raw.create_compute_pipelines(vk::PipelineCache::null(), &[info], None);
             device.raw.destroy_shader_module(module, None);
@@ -81,7 +83,7 @@ impl Pipeline {
 impl Drop for Pipeline {
     fn drop(&mut self) {
         let Some(device) = self.device.to_free() else { return };
-        // SAFETY: whoever enqueued the kernel has waited for its end; null handles are let be.
+        // SAFETY: whoever enqueued the kernel has waited for its end. Null handles are ignored.
         unsafe {
             device.destroy_pipeline(self.raw, None);
             device.destroy_pipeline_layout(self.layout, None);

@@ -1,11 +1,11 @@
-//! What may lie in the arena, and where (`docs/format.md`, 3.3).
+//! Which tensors may lie in the arena, and at which offsets (`docs/format.md`, 3.3).
 
 use super::Violation;
 use super::order::Order;
 use planner_core::plan::{ArenaPlacement, Location};
 use planner_core::{Graph, Kind, Machine, Plan, Step, TensorId};
 
-/// Checks offsets and kinds of all that lies in the arena.
+/// Checks the offsets and kinds of all tensors in the arena.
 pub(super) fn check(
     graph: &Graph<'_>,
     machine: &Machine,
@@ -37,7 +37,7 @@ pub(super) fn check(
     check_host_steps(graph, plan)
 }
 
-/// No tensor that an op on the host touches lies in the arena.
+/// Checks that no tensor that an op on the host touches lies in the arena.
 fn check_host_steps(graph: &Graph<'_>, plan: &Plan<'_>) -> Result<(), Violation> {
     for (step, action) in plan.steps.iter().enumerate() {
         let Step::Host(op) = *action else { continue };
@@ -51,8 +51,8 @@ fn check_host_steps(graph: &Graph<'_>, plan: &Plan<'_>) -> Result<(), Violation>
     Ok(())
 }
 
-/// Offsets are multiples of 256, or of a chunk where that is smaller, and what lies there
-/// ends inside the arena.
+/// Checks that an offset is a multiple of 256, or of a chunk if a chunk is smaller, and that the
+/// tensor ends inside the arena.
 fn check_offset(
     graph: &Graph<'_>,
     machine: &Machine,
@@ -76,7 +76,7 @@ fn overlap(graph: &Graph<'_>, one: &ArenaPlacement, other: &ArenaPlacement) -> b
     !ends_before(one, other) && !ends_before(other, one)
 }
 
-/// States, inputs and outputs own their bytes. Two temporaries may share theirs when no span of one
+/// States, inputs and outputs own their bytes. Two temporaries may share bytes if no span of one
 /// overlaps a span of the other.
 fn may_share(graph: &Graph<'_>, order: &Order<'_>, one: TensorId, other: TensorId) -> bool {
     let temporary = |tensor: TensorId| graph.tensor(tensor).kind == Kind::Temporary;
@@ -87,15 +87,15 @@ fn may_share(graph: &Graph<'_>, order: &Order<'_>, one: TensorId, other: TensorI
     temporary(one) && temporary(other) && order.spans(one).into_iter().all(is_apart)
 }
 
-/// States in the arena are always resident at start.
+/// Checks that a state in the arena is resident at start.
 fn check_state(plan: &Plan<'_>, tensor: TensorId) -> Result<(), &'static str> {
     let listed = plan.resident_at_start.iter().any(|resident| resident.part.tensor == tensor);
     if listed { Ok(()) } else { Err("a state in the arena is resident at start") }
 }
 
-/// An input in the arena is read, is not written after that, and needs one prefetch. That
-/// this comes after the last read where the input is resident at start, and before where it
-/// is not, follows from what is resident when.
+/// Checks that an input in the arena is read, is not written after its last read, and has exactly
+/// one prefetch. The rules of residency decide where the prefetch comes: after the last read if the
+/// input is resident at start, and otherwise before it.
 fn check_input(plan: &Plan<'_>, order: &Order<'_>, tensor: TensorId) -> Result<(), &'static str> {
     let Some(last_read) = order.last_read(tensor) else {
         return Err("an input that is never read may not lie in the arena");

@@ -1,19 +1,20 @@
-//! What a plan takes of the host's memory, and when (`docs/format.md`, 8).
+//! Which host memory a plan takes, and when (`docs/format.md`, 8).
 
 use super::order;
 use planner_core::{Graph, Kind, Plan, Step, TensorId};
 use std::ops::Range;
 
-/// A temporary that moves, or that an op on the host touches.
+/// A temporary that moves or that an op on the host touches.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HostUse {
     /// The temporary.
     pub tensor: TensorId,
-    /// From the launch that writes the offloaded value, first or again, to the last launch that
-    /// touches the tensor after its last prefetch or offload, by position in the list; the whole
-    /// list where there are no such launches or an op on the host touches the tensor.
+    /// From the launch that writes the offloaded value, as a first launch or a repeat, to the last
+    /// launch that touches the tensor after its last prefetch or offload, as positions in the list.
+    /// The whole list if there are no such launches or an op on the host touches the tensor.
     pub span: (usize, usize),
-    /// From the first byte that moves to after the last; all where an op on the host touches it.
+    /// From the first byte that moves to after the last. All bytes if an op on the host touches the
+    /// tensor.
     pub bytes: Range<u64>,
 }
 
@@ -29,7 +30,7 @@ impl HostUse {
     }
 }
 
-/// The temporaries that a plan moves, or that its ops on the host touch.
+/// The temporaries that a plan moves or that its ops on the host touch.
 #[must_use]
 pub fn temporaries(graph: &Graph<'_>, plan: &Plan<'_>) -> Vec<HostUse> {
     let temporaries = graph.tensor_ids().filter(|&id| graph.tensor(id).kind == Kind::Temporary);
@@ -73,7 +74,7 @@ fn host_use(graph: &Graph<'_>, plan: &Plan<'_>, tensor: TensorId) -> Option<Host
     Some(HostUse { tensor, span, bytes })
 }
 
-/// The most bytes of these that are in use at one step, and the bytes of all.
+/// The most bytes in use at one step, and the bytes of all uses together.
 #[must_use]
 pub fn load_bytes(uses: &[HostUse]) -> (u64, u64) {
     let at = |step| uses.iter().filter(move |used| used.span.0 <= step && step <= used.span.1);
@@ -82,11 +83,12 @@ pub fn load_bytes(uses: &[HostUse]) -> (u64, u64) {
     (most.unwrap_or(0), uses.iter().map(HostUse::len_bytes).sum())
 }
 
-/// Checks slots on the host, given by where each byte of a tensor's slots lies: all are within
-/// the block, and no two share a byte but temporaries whose spans do not overlap.
+/// Checks slots on the host, which are given by the ranges that each tensor's slots take. All must
+/// lie within the block. Two may share a byte only if both belong to temporaries whose spans do not
+/// overlap.
 ///
 /// # Errors
-/// What is wrong, in a sentence.
+/// The error, in a sentence.
 pub fn check(
     graph: &Graph<'_>,
     uses: &[HostUse],

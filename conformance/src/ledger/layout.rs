@@ -1,4 +1,4 @@
-//! Pools and objects: what lies where, and how much of the budget that takes
+//! Pools and objects: where each tensor lies, and how much of the budget all take
 //! (`docs/format.md`, 3.2 and 3.4).
 
 use super::Violation;
@@ -6,15 +6,16 @@ use planner_core::plan::{Location, Pool};
 use planner_core::{Graph, Machine, OpId, Part, Plan, TensorId};
 use std::ops::Range;
 
-/// The pools of tensors and workspaces. A tensor in the arena counts as one object that is
-/// in no pool.
+/// The pools of tensors and workspaces. A tensor in the arena counts as one object outside of all
+/// pools.
 pub(super) struct Layout<'a> {
     pub(super) graph: &'a Graph<'a>,
     pub(super) plan: &'a Plan<'a>,
 }
 
 impl<'a> Layout<'a> {
-    /// Checks the budget, the pools, and that everything has a pool that suits it.
+    /// Checks the budget and the pools, and that every tensor and workspace has a pool that suits
+    /// it.
     pub(super) fn check(
         graph: &'a Graph<'a>,
         machine: &Machine,
@@ -48,7 +49,7 @@ impl<'a> Layout<'a> {
         self.plan.arena.iter().any(|placement| placement.tensor == tensor)
     }
 
-    /// The pool of the tensor, none in the arena.
+    /// The pool of the tensor. `None` in the arena.
     pub(super) fn pool_of(&self, tensor: TensorId) -> Option<usize> {
         let pool = self.plan.tensor_pool.get(tensor.index()).map_or(0, |&pool| pool as usize);
         (!self.in_arena(tensor)).then_some(pool)
@@ -58,7 +59,7 @@ impl<'a> Layout<'a> {
         self.pool_of(tensor).map(|pool| self.plan.pools[pool])
     }
 
-    /// Size of an object of the tensor; 0 in the arena, which has none.
+    /// The size of an object of the tensor. 0 in the arena, which has no objects.
     pub(super) fn object_bytes(&self, tensor: TensorId) -> u64 {
         self.pool(tensor).map_or(0, |pool| pool.object_bytes)
     }
@@ -69,7 +70,7 @@ impl<'a> Layout<'a> {
         self.pool(tensor).map_or(1, |pool| bytes.div_ceil(pool.object_bytes))
     }
 
-    /// The bytes of an object that the tensor really fills; none where it has no objects.
+    /// The bytes of an object that the tensor fills. 0 if the tensor lies in the arena.
     pub(super) fn filled_bytes(&self, tensor: TensorId, object: u64) -> u64 {
         let object_bytes = self.object_bytes(tensor);
         (self.graph.tensor(tensor).bytes - object * object_bytes).min(object_bytes)
@@ -83,7 +84,7 @@ impl<'a> Layout<'a> {
         objects.clone().map(|object| self.filled_bytes(tensor, object)).sum()
     }
 
-    /// The objects that a part names: a range inside the tensor and not empty, or all.
+    /// The objects that a part names: the whole tensor, or a range inside it that is not empty.
     pub(super) fn named(&self, location: Location, part: Part) -> Result<Range<u64>, Violation> {
         let objects = self.objects(part.tensor);
         if part.is_whole() {
@@ -99,7 +100,7 @@ impl<'a> Layout<'a> {
         }
     }
 
-    /// The pool and the number of objects of an op's workspace, where it has one.
+    /// The pool and the number of objects of an op's workspace. `None` if the op has no workspace.
     pub(super) fn workspace(&self, op: OpId) -> Option<(usize, u64)> {
         let bytes = self.graph.op(op).workspace_bytes;
         let pool = self.plan.workspace_pool.get(op.index()).map_or(0, |&pool| pool as usize);
@@ -107,8 +108,8 @@ impl<'a> Layout<'a> {
     }
 }
 
-/// The arena and each pool, each rounded up to chunks, add up to at most the budget, and
-/// that is at most the device's memory.
+/// Checks that the arena and all pools, each rounded up to chunks, fit the budget, and that the
+/// budget fits the device's memory.
 fn check_budget(machine: &Machine, plan: &Plan<'_>) -> Result<(), Violation> {
     let rounded = |bytes: u64| bytes.div_ceil(machine.chunk_bytes).checked_mul(machine.chunk_bytes);
     let mut needed_bytes = rounded(plan.arena_bytes).ok_or_else(Violation::overflow)?;
@@ -132,7 +133,8 @@ fn check_budget(machine: &Machine, plan: &Plan<'_>) -> Result<(), Violation> {
     Ok(())
 }
 
-/// Objects of a pool are multiples of a chunk where something takes more than one of them.
+/// Checks that a pool's objects are multiples of a chunk if a tensor or workspace takes more than
+/// one of them.
 fn check_object(
     machine: &Machine,
     plan: &Plan<'_>,

@@ -1,4 +1,5 @@
-//! The order of the launches, on the device and on the host, and what follows from it for each tensor (`docs/format.md`, rule 1).
+//! The order of the launches on the device and on the host, and its consequences for each tensor
+//! (`docs/format.md`, rule 1).
 
 use super::Violation;
 use planner_core::plan::Location;
@@ -11,9 +12,9 @@ pub(super) struct Order<'a> {
 }
 
 impl<'a> Order<'a> {
-    /// Rule 1: every op is launched, on the device or, where it has a time there, on the host; none
-    /// but repeatable ops that run on the device again; and any two ops of which one writes what the
-    /// other touches are first launched in the order of the graph.
+    /// Rule 1. Every op is launched, on the device or, if it has a time there, on the host. Only
+    /// repeatable ops on the device are launched again. If one of two ops writes a tensor that the
+    /// other touches, their first launches keep the order of the graph.
     pub(super) fn check(graph: &'a Graph<'a>, plan: &Plan<'_>) -> Result<Self, Violation> {
         let mut launches: Vec<(usize, Launched)> = Vec::new();
         let mut on_host = Vec::new();
@@ -58,8 +59,8 @@ impl<'a> Order<'a> {
         self.steps(|launched| writes(self.graph, launched).contains(&tensor)).last()
     }
 
-    /// The spans of a tensor, each with its first and last step. One begins with each launch,
-    /// first or again, that writes the tensor without reading it.
+    /// The spans of a tensor, each as its first and last step. A span begins with each launch or
+    /// repeat that writes the tensor without reading it.
     pub(super) fn spans(&self, tensor: TensorId) -> Vec<(usize, usize)> {
         let mut spans: Vec<(usize, usize)> = Vec::new();
         for &(step, launched) in &self.launches {
@@ -74,9 +75,9 @@ impl<'a> Order<'a> {
         spans
     }
 
-    /// The op that makes the value which the first launch of an op reads: the last that is
-    /// first launched before it and writes the tensor; none where that value is what the
-    /// iteration begins with.
+    /// The op that makes the value that the first launch of an op reads: the last op that writes
+    /// the tensor and is first launched earlier. `None` if that is the value from the start of the
+    /// iteration.
     pub(super) fn maker(&self, op: OpId, tensor: TensorId) -> Option<OpId> {
         let firsts = self.launches.iter().filter(|(_, launched)| !launched.is_repeat);
         let before = firsts.map(|(_, launched)| launched.op).take_while(|&earlier| earlier != op);
@@ -111,19 +112,19 @@ fn check_launch(
     Ok(())
 }
 
-/// Whether a repeat leaves the tensor alone: a state, input or output that its op writes.
+/// Whether a repeat leaves the tensor alone: it is a state, input or output that its op writes.
 fn is_left_alone(graph: &Graph<'_>, launched: Launched, tensor: TensorId) -> bool {
     let is_written = graph.writes(launched.op).contains(&tensor);
     launched.is_repeat && is_written && graph.tensor(tensor).kind != Kind::Temporary
 }
 
-/// What a launch reads.
+/// The tensors that a launch reads.
 pub(super) fn reads(graph: &Graph<'_>, launched: Launched) -> Vec<TensorId> {
     let reads = graph.reads(launched.op).iter().copied();
     reads.filter(|&tensor| !is_left_alone(graph, launched, tensor)).collect()
 }
 
-/// What a launch writes.
+/// The tensors that a launch writes.
 pub(super) fn writes(graph: &Graph<'_>, launched: Launched) -> Vec<TensorId> {
     let writes = graph.writes(launched.op).iter().copied();
     writes.filter(|&tensor| !is_left_alone(graph, launched, tensor)).collect()

@@ -1,4 +1,4 @@
-//! Fixed physical objects: who holds which, and from when to when (`docs/format.md`, 3.6).
+//! Fixed physical objects: who holds each of them, and for how long (`docs/format.md`, 3.6).
 
 use super::Violation;
 use super::layout::Layout;
@@ -7,7 +7,7 @@ use planner_core::plan::Location;
 use planner_core::{Step, TensorId};
 use std::collections::BTreeMap;
 
-/// A physical object: its pool, and its number there.
+/// A physical object: its pool and its number in the pool.
 pub(super) type Physical = (usize, u64);
 
 /// One allocation. Positions count the steps of all iterations from 1; 0 is the start.
@@ -21,15 +21,15 @@ pub(crate) struct Allocation {
 /// One object of an allocation.
 #[derive(Clone, Copy)]
 pub(crate) struct Stay {
-    /// The object of a tensor that is held; none in a workspace.
+    /// The object of a tensor that is held. `None` in a workspace.
     pub(crate) held: Option<(TensorId, u64)>,
-    /// The position of its release; none where it is resident at the end.
+    /// The position of the release. `None` if the object is resident at the end.
     pub(crate) until: Option<usize>,
 }
 
-/// All allocations of this many iterations, in the order of placements: first one for each entry
-/// of `resident_at_start`, then one for each prefetch and, at a launch, for each written tensor
-/// of which something is not resident, and for a workspace. Arena tensors have none.
+/// All allocations of `iterations` iterations, in the order of placements: first one for each entry
+/// of `resident_at_start`, then one for each prefetch. A launch has one for each written tensor
+/// that is not completely resident, and one for its workspace. Arena tensors have none.
 pub(super) fn allocations(
     layout: &Layout<'_>,
     records: &[StepRecord],
@@ -45,7 +45,7 @@ pub(super) fn allocations(
             allocations.push(Allocation { location, at: 0, pool, stays });
         }
     }
-    // What a step allocates is the same in every iteration.
+    // A step allocates the same objects in every iteration.
     let iteration = &records[..layout.plan.steps.len()];
     for (at, record) in (1..).zip((0..iterations).flat_map(|_| iteration)) {
         let location = Location::Step(record.step as u32);
@@ -54,7 +54,7 @@ pub(super) fn allocations(
                 Objects::Of(tensor, objects) => {
                     objects.iter().map(|&object| of_tensor(*tensor, object)).collect()
                 }
-                // Released at its launch's own position.
+                // A workspace is released at its launch's own position.
                 Objects::Workspace(count) => {
                     vec![Stay { held: None, until: Some(at) }; *count as usize]
                 }
@@ -75,7 +75,7 @@ pub(super) fn allocations(
     Ok(allocations)
 }
 
-/// What one step of one iteration takes and gives back.
+/// The objects that one step of one iteration takes and releases.
 #[derive(Default)]
 pub(super) struct Change {
     pub(super) taken: Vec<Physical>,
@@ -86,14 +86,14 @@ pub(super) struct Change {
 pub(super) struct Changes(Vec<Change>);
 
 impl Changes {
-    /// What a step changes.
+    /// The changes of a step.
     pub(super) fn of(&self, record: &StepRecord, steps: usize) -> &Change {
         &self.0[((record.iteration as usize - 1) * steps + record.step) % self.0.len()]
     }
 }
 
-/// Follows the placements, where the plan has some: no object has two holders, and what is
-/// resident at the end of all iterations lies in the same objects as at the start.
+/// Follows the placements if the plan has any. No object may have two holders, and everything that
+/// is resident at the end of all iterations must lie in the same objects as at the start.
 pub(super) fn follow(
     layout: &Layout<'_>,
     records: &[StepRecord],

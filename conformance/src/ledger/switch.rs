@@ -1,7 +1,7 @@
 //! Judges a switch from one plan to another byte by byte.
 //!
-//! The device and the host are tables of single bytes. Each step is carried out as the documentation of
-//! `planner_core::switch` defines it, and refused where that cannot be.
+//! The device and the host are tables of single bytes. Each step is done as the documentation of
+//! `planner_core::switch` defines it. A step that cannot be done is an error.
 
 use planner_core::machine::Direction;
 use planner_core::switch::{Held, SharedState, Switch, SwitchPrediction, SwitchStep, TensorBytes};
@@ -11,25 +11,25 @@ use std::collections::{BTreeMap, BTreeSet};
 /// One byte of a tensor, by its id in the second graph.
 type Byte = (TensorId, u64);
 
-/// What a switch goes between.
+/// The two plans of a switch, and their surroundings.
 #[derive(Clone, Copy, Debug)]
 pub struct Between<'b> {
     /// The machine of both plans.
     pub machine: &'b Machine,
     /// The first graph.
     pub from: &'b Graph<'b>,
-    /// What the first plan holds of states.
+    /// The states that the first plan holds.
     pub held: &'b [Held],
     /// The second graph and plan.
     pub to: (&'b Graph<'b>, &'b Plan<'b>),
-    /// The states of both.
+    /// The pairs of states that both graphs share.
     pub states: &'b [SharedState],
-    /// Chunks of the device.
+    /// The number of chunks of the device.
     pub device_chunks: u64,
 }
 
-/// Bytes that a plan wants at its start, each with where it lies in the plan's own chunks and whether
-/// the plan claims a host copy; and the row that it is in.
+/// A byte that a plan needs at its start: its place in the plan's own chunks, its row, and whether
+/// the plan claims a host copy.
 #[derive(Clone, Copy, Debug)]
 struct Wanted {
     at: u64,
@@ -37,7 +37,7 @@ struct Wanted {
     row: usize,
 }
 
-/// The bytes that a plan wants on the device at its start.
+/// The bytes that a plan needs on the device at its start.
 fn wanted(machine: &Machine, graph: &Graph<'_>, plan: &Plan<'_>) -> BTreeMap<Byte, Wanted> {
     let chunks = |bytes: u64| bytes.div_ceil(machine.chunk_bytes) * machine.chunk_bytes;
     let mut pool_at = vec![chunks(plan.arena_bytes)];
@@ -83,15 +83,15 @@ fn wanted(machine: &Machine, graph: &Graph<'_>, plan: &Plan<'_>) -> BTreeMap<Byt
 struct Ledger<'b> {
     between: Between<'b>,
     wanted: BTreeMap<Byte, Wanted>,
-    /// The device's chunk that each of the second plan's is.
+    /// The device's chunk for each chunk of the second plan.
     chunks: Vec<u64>,
-    /// Where the bytes are that the first plan holds, and in which row.
+    /// The place and the row of each byte that the first plan holds.
     held: BTreeMap<Byte, (u64, usize)>,
-    /// What each byte of the device holds.
+    /// The content of each byte of the device.
     device: BTreeMap<u64, Byte>,
     /// Bytes of states that the host lacks.
     missing: BTreeSet<Byte>,
-    /// What stays or has come.
+    /// Bytes that stay or have been uploaded.
     settled: BTreeSet<Byte>,
     /// The ranges that are kept or evicted.
     ranges: BTreeSet<(TensorId, u64, u64)>,
@@ -103,7 +103,7 @@ struct Ledger<'b> {
 /// Judges a switch.
 ///
 /// # Errors
-/// What is wrong with it.
+/// The error, in a sentence.
 pub fn judge(between: Between<'_>, switch: &Switch<'_>) -> Result<SwitchPrediction, String> {
     check_states(&between)?;
     let mut ledger = Ledger::new(between, switch)?;
@@ -120,7 +120,7 @@ pub fn judge(between: Between<'_>, switch: &Switch<'_>) -> Result<SwitchPredicti
     }
 }
 
-/// Every state of either graph is in exactly one pair.
+/// Checks that every state of either graph is in exactly one pair.
 fn check_states(between: &Between<'_>) -> Result<(), String> {
     let all = |graph: &Graph<'_>| {
         let ids = graph.tensor_ids();
@@ -162,7 +162,7 @@ impl<'b> Ledger<'b> {
             || distinct.len() != chunks.len()
             || distinct.last().is_some_and(|&last| last >= between.device_chunks)
         {
-            return Err("the chunks are not chunks of the device".into());
+            return Err("the device does not have these chunks".into());
         }
         let mut ledger = Self {
             between,
@@ -179,7 +179,7 @@ impl<'b> Ledger<'b> {
         };
         for (row, held) in between.held.iter().enumerate() {
             let pair = between.states.iter().find(|state| state.from == held.tensor);
-            let tensor = pair.ok_or("it holds what is no state")?.to;
+            let tensor = pair.ok_or("it holds a tensor that is not a state")?.to;
             for byte in 0..held.bytes {
                 let of = (tensor, held.first_byte + byte);
                 ledger.held.insert(of, (held.at + byte, row));
@@ -197,7 +197,7 @@ impl<'b> Ledger<'b> {
         Ok(ledger)
     }
 
-    /// Where the second plan has a byte on the device.
+    /// The place of a byte on the device in the second plan.
     fn place(&self, of: Byte) -> Option<u64> {
         let chunk_bytes = self.between.machine.chunk_bytes;
         let at = self.wanted.get(&of)?.at;
@@ -212,7 +212,7 @@ impl<'b> Ledger<'b> {
         let TensorBytes { tensor, first_byte, bytes } = range;
         let end = first_byte.checked_add(bytes).filter(|_| bytes > 0 && bytes < 1 << 24);
         let end = end.ok_or("an empty or endless range")?;
-        // A range beyond all rows is not listed byte by byte.
+        // A range beyond all rows may be too long to list byte by byte.
         let last = (tensor, end - 1);
         if !self.held.contains_key(&last) && !self.wanted.contains_key(&last) {
             return Err("not a row of either plan".into());
@@ -235,7 +235,7 @@ impl<'b> Ledger<'b> {
             SwitchStep::Evict(_) => {}
             SwitchStep::Offload(_) => {
                 if !self.ranges.contains(&(tensor, first_byte, bytes)) {
-                    return Err("it offloads other bytes than are kept or evicted".into());
+                    return Err("it offloads a range that is neither kept nor evicted".into());
                 }
                 self.predicted.d2h_bytes += bytes;
                 self.downloaded_ns += download_ns;
@@ -254,7 +254,7 @@ impl<'b> Ledger<'b> {
         let ensure = |holds, what| if holds { Ok(()) } else { Err(what) };
         match step {
             SwitchStep::Keep(_) => {
-                ensure(is_there && self.place(of) == was_at, "it does not stay where it is")?;
+                ensure(is_there && self.place(of) == was_at, "it does not stay in place")?;
                 ensure(self.settled.insert(of), "it is kept twice")
             }
             SwitchStep::Offload(_) => {
@@ -263,7 +263,7 @@ impl<'b> Ledger<'b> {
             }
             SwitchStep::Evict(_) => {
                 let stays = self.settled.contains(&of) && self.place(of) == was_at;
-                ensure(is_there && !stays, "it is not there, or stays")?;
+                ensure(is_there && !stays, "it is not on the device, or it stays there")?;
                 ensure(!self.missing.contains(&of), "the value is lost")?;
                 self.device.remove(&was_at.unwrap_or(0));
                 Ok(())

@@ -9,21 +9,21 @@ use planner_core::plan::Location;
 use planner_core::{Kind, Launched, Machine, OpId, Step, TensorId};
 use std::collections::BTreeMap;
 
-/// Memory given back: one evict, or one workspace.
+/// Memory that one evict or one workspace releases.
 struct Release {
     iteration: u32,
     objects: u64,
     completes_ns: u64,
 }
 
-/// What happens in one pool, in list order over all iterations.
+/// The allocations and releases in one pool, in list order over all iterations.
 struct PoolHistory {
     count: u128,
     allocated: u128,
     releases: Vec<Release>,
 }
 
-/// When memory is granted, and by a release of which iteration.
+/// The time at which memory is granted, and the iteration of the release that grants it.
 #[derive(Clone, Copy, Default)]
 struct Grant {
     ns: u64,
@@ -38,17 +38,16 @@ struct Clock<'a> {
     memory: Memory<'a>,
 }
 
-/// Memory that is handed out.
+/// How memory is handed out.
 enum Memory<'a> {
     /// In list order.
     Queued(Vec<PoolHistory>),
-    /// As the plan fixes it; with each object, when it was last given back, and in which
-    /// iteration.
+    /// As the plan fixes it. Each object has the time and the iteration of its last release.
     Placed(&'a Changes, BTreeMap<Physical, (u64, u32)>),
 }
 
-/// Times all steps, those of eight iterations. Every wait is for something listed earlier, so list
-/// order will do. All durations together fit into 64 bits.
+/// Times all steps of eight iterations. A step waits only for steps that are listed earlier, so one
+/// pass in list order is enough. All durations together fit into 64 bits.
 pub(super) fn run(
     layout: &Layout<'_>,
     machine: &Machine,
@@ -71,7 +70,7 @@ pub(super) fn run(
     Ok(clock.events)
 }
 
-/// What is resident at start has been allocated and must fit.
+/// Allocates everything that is resident at start, and checks that it fits.
 fn start_pools(layout: &Layout<'_>) -> Result<Vec<PoolHistory>, Violation> {
     let mut histories: Vec<PoolHistory> = layout
         .plan
@@ -90,9 +89,9 @@ fn start_pools(layout: &Layout<'_>) -> Result<Vec<PoolHistory>, Violation> {
 }
 
 impl PoolHistory {
-    /// The allocation is granted when the shortest prefix of the releases that covers the
-    /// shortage has completed, and at once where there is no shortage. `None` where the
-    /// releases listed so far do not cover it.
+    /// Grants an allocation when the shortest prefix of the releases that covers the shortage has
+    /// completed, or at once if there is no shortage. `None` if the releases so far do not cover
+    /// the shortage.
     fn grant(&mut self, objects: u64) -> Option<Grant> {
         self.allocated += u128::from(objects);
         let shortage = self.allocated.saturating_sub(self.count);
@@ -145,7 +144,7 @@ impl Clock<'_> {
         u64::try_from(copy_ns).ok()?.checked_add(self.machine.transfer_latency_ns)
     }
 
-    /// A launch's allocations in one pool are one grant. Fixed objects are granted when their
+    /// A launch's allocations in one pool are one grant. Fixed objects are granted once their
     /// previous holders have released them.
     fn grant(&mut self, record: &StepRecord) -> Result<Grant, Violation> {
         let mut grants = Vec::new();
@@ -173,7 +172,8 @@ impl Clock<'_> {
         Ok(Grant { ns, iteration: grants.iter().filter_map(|grant| grant.iteration).max() })
     }
 
-    /// A workspace is released at its launch's own position and complete when the op ends.
+    /// A workspace is released at its launch's own position, and the release completes when the op
+    /// ends.
     fn release(&mut self, record: &StepRecord, event: &Event) {
         let released = match record.action {
             Step::Evict(part) => self
@@ -198,8 +198,8 @@ impl Clock<'_> {
         }
     }
 
-    /// The end of the last of certain steps listed so far. Each stream ends its steps in list
-    /// order, so of one stream's steps the last one ends last.
+    /// The end of the last listed step that matches. Each stream ends its steps in list order, so
+    /// of one stream's steps the last one ends last.
     fn last_end_ns(&self, matches: impl Fn(&StepRecord) -> bool) -> u64 {
         let done = self.records.iter().zip(&self.events).filter(|(record, _)| matches(record));
         done.map(|(_, event)| event.end_ns).max().unwrap_or(0)
@@ -226,7 +226,7 @@ impl Clock<'_> {
         })
     }
 
-    /// The end of the last step on the host of which the op does this.
+    /// The end of the last listed step on the host whose op matches.
     fn last_on_host_ns(&self, matches: impl Fn(OpId) -> bool) -> u64 {
         self.last_end_ns(|record| matches!(record.action, Step::Host(op) if matches(op)))
     }
@@ -260,10 +260,10 @@ impl Clock<'_> {
         offloaded_ns.max(unused_ns).max(written_ns)
     }
 
-    /// THE RULE OF TWO COPIES. A whole input may arrive beside the copy that is still in use,
-    /// but two copies are the most: the one before must be out of use. It is when the last
-    /// launch that touches the input and is listed before the previous prefetch of the input
-    /// has ended.
+    /// THE RULE OF TWO COPIES. A whole input may arrive while an earlier copy of it is in use, but
+    /// an input has at most two copies, so the copy before that must be out of use. It is out of
+    /// use once the last launch that touches the input and is listed before the input's previous
+    /// prefetch has ended.
     fn second_copy_free_ns(&self, tensor: TensorId) -> u64 {
         let listed = &self.records[..self.events.len()];
         let previous = listed.iter().rposition(

@@ -1,5 +1,5 @@
-//! Who holds which value: residency, host copies, and what a step may do with them
-//! (`docs/format.md`, 5, and rules 2 to 6).
+//! Which copy holds which value: residency, host copies, and the legal steps (`docs/format.md`, 5,
+//! and rules 2 to 6).
 
 use super::layout::Layout;
 use super::order::Order;
@@ -9,22 +9,22 @@ use planner_core::{Kind, Launched, OpId, Part, Step, TensorId};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
-/// One step of one iteration, with what it means for memory.
+/// One step of one iteration, and its effect on memory.
 pub(super) struct StepRecord {
     pub(super) iteration: u32,
     pub(super) step: usize,
     pub(super) action: Step,
-    /// The objects it names; none for a launch.
+    /// The objects that it names. Empty for a launch.
     pub(super) objects: Range<u64>,
-    /// Bytes it copies.
+    /// The bytes that it copies.
     pub(super) bytes: u64,
-    /// What it allocates, in the order of its allocations.
+    /// Its allocations, in order.
     pub(super) taken: Vec<Taken>,
-    /// Bytes of objects held after it, and during it for a launch.
+    /// Bytes of all held objects after the step, or during the step for a launch.
     pub(super) held_bytes: u128,
-    /// What is really filled of them.
+    /// The bytes of them that tensors and workspaces fill.
     pub(super) requested_bytes: u64,
-    /// Tensors and workspaces of which objects are held.
+    /// The number of tensors and workspaces of which objects are held.
     pub(super) allocations: usize,
 }
 
@@ -34,7 +34,7 @@ pub(super) struct Taken {
     pub(super) objects: Objects,
 }
 
-/// What is allocated.
+/// The objects of an allocation.
 pub(super) enum Objects {
     /// These objects of a tensor.
     Of(TensorId, Vec<u64>),
@@ -43,7 +43,7 @@ pub(super) enum Objects {
 }
 
 impl StepRecord {
-    /// Objects it allocates, by pool.
+    /// The number of objects that it allocates, by pool.
     pub(super) fn allocated(&self) -> BTreeMap<usize, u64> {
         let mut allocated = BTreeMap::new();
         for Taken { pool, objects } in &self.taken {
@@ -65,12 +65,12 @@ impl StepRecord {
     }
 }
 
-/// A value of a tensor, by where it comes from.
+/// A value of a tensor, named by its origin.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct Value {
-    /// The iteration that makes it, or that it is supplied for.
+    /// The iteration that makes it or for which it is supplied.
     iteration: u32,
-    /// The op that makes it; none where no op does. A repeat makes what the first launch made.
+    /// The op that makes it. `None` if no op does. A repeat makes the value of the first launch.
     maker: Option<OpId>,
 }
 
@@ -79,13 +79,14 @@ type Object = (TensorId, u64);
 struct Walk<'a> {
     layout: &'a Layout<'a>,
     order: &'a Order<'a>,
-    /// What each resident object holds.
+    /// The value of each resident object.
     device: BTreeMap<Object, Value>,
-    /// What the host holds of each object.
+    /// The value that the host holds of each object.
     host: BTreeMap<Object, Value>,
-    /// What the last first launch wrote to each tensor, or what the iteration began with.
+    /// The value that the last first launch gave each tensor, or the value at the start of the
+    /// iteration.
     current: Vec<Value>,
-    /// What the iteration began with.
+    /// The value of each tensor at the start of the iteration.
     at_start: Vec<Value>,
     iteration: u32,
 }
@@ -125,7 +126,7 @@ impl<'a> Walk<'a> {
         self.at_start.clone_from(&self.current);
     }
 
-    /// The value that the first launch of an op reads, and each repeat again.
+    /// The value that the first launch of an op reads, and that each repeat reads again.
     fn read_by(&self, op: OpId, tensor: TensorId) -> Value {
         match self.order.maker(op, tensor) {
             None => self.at_start[tensor.index()],
@@ -133,7 +134,7 @@ impl<'a> Walk<'a> {
         }
     }
 
-    /// A copy is valid while it holds the current value or one that a launch listed later reads.
+    /// A copy is valid while it holds the current value, or a value that a later launch reads.
     fn is_valid(&self, step: usize, tensor: TensorId, value: Value) -> bool {
         let reads = |launched: Launched| {
             order::reads(self.layout.graph, launched).contains(&tensor)
@@ -158,9 +159,9 @@ impl<'a> Walk<'a> {
         self.host.get(&(tensor, object)) == Some(&self.current(tensor))
     }
 
-    /// The host has every state and input, but for the states that are resident and claim no
-    /// host copy. (An input's host copy is valid until an op writes the input, whatever the
-    /// plan claims.) Temporaries and outputs are never resident at start.
+    /// At start the host has every state and input, except states that are resident and claim no
+    /// host copy. An input's host copy is valid until an op writes the input, whatever the plan
+    /// claims. Temporaries and outputs are never resident at start.
     fn start(&mut self) -> Result<(), Violation> {
         for tensor in self.layout.graph.tensor_ids() {
             if matches!(self.kind(tensor), Kind::State | Kind::Input) {
@@ -187,7 +188,7 @@ impl<'a> Walk<'a> {
         Ok(())
     }
 
-    /// The host holds the current value of all of the tensor.
+    /// Gives the host the current value of the whole tensor.
     fn give_host(&mut self, tensor: TensorId) {
         for object in self.objects(tensor) {
             self.host.insert((tensor, object), self.current(tensor));
@@ -277,7 +278,7 @@ impl<'a> Walk<'a> {
         Ok(pool.map(taken).into_iter().collect())
     }
 
-    /// Rule 2: only what is not resident and has a valid host copy is prefetched.
+    /// Rule 2: a prefetch needs an object that is not resident and has a valid host copy.
     fn prefetch(&mut self, step: usize, tensor: TensorId, object: u64) -> Result<(), String> {
         let on_host = self.host.get(&(tensor, object)).copied();
         let Some(value) = on_host.filter(|&value| self.is_valid(step, tensor, value)) else {
@@ -289,9 +290,9 @@ impl<'a> Walk<'a> {
         }
     }
 
-    /// Rule 4: only what is resident with a valid device copy is offloaded, but not the next
-    /// value of an input, the only one of an input that no launch reads; afterwards the host
-    /// copy holds the same value.
+    /// Rule 4: an offload needs a resident object with a valid device copy. The next value of an
+    /// input may not be offloaded, and an input that no launch reads has no other value. Afterwards
+    /// the host copy holds the same value.
     fn offload(&mut self, step: usize, tensor: TensorId, object: u64) -> Result<(), String> {
         let value = self.resident(tensor, object)?;
         if !self.is_valid(step, tensor, value) {
@@ -310,9 +311,9 @@ impl<'a> Walk<'a> {
         value.ok_or_else(|| format!("{tensor} is not resident"))
     }
 
-    /// Rule 5: only what is resident is evicted, and only where the host holds the same value,
-    /// or the launch that next touches the tensor does not read the value. A state never loses
-    /// its last value, which the next iteration reads, nor an output its own.
+    /// Rule 5: an evict needs a resident object. Either the host holds the same value, or the
+    /// launch that next touches the tensor does not read the value. A state never loses its last
+    /// value, which the next iteration reads, and an output never loses its own.
     fn evict(&mut self, step: usize, tensor: TensorId, object: u64) -> Result<(), String> {
         let graph = self.layout.graph;
         let value = self.resident(tensor, object)?;
@@ -331,8 +332,8 @@ impl<'a> Walk<'a> {
         Ok(())
     }
 
-    /// Rule 3: what an op reads is resident with its current value, and what a repeat reads with
-    /// the value that the first launch read.
+    /// Rule 3: an object that an op reads is resident and holds the current value. For a repeat, it
+    /// holds the value that the first launch read.
     fn check_value(&self, launched: Launched, tensor: TensorId, object: u64) -> Result<(), String> {
         let op = launched.op;
         let holds = self.resident(tensor, object)? == self.read_by(op, tensor);
@@ -345,8 +346,8 @@ impl<'a> Walk<'a> {
         }
     }
 
-    /// What is not resident of what a launch writes is allocated. All of it then has the value
-    /// that the op makes, and host copies keep the value they have.
+    /// Allocates the absent objects of the tensors that a launch writes. Then all their objects
+    /// have the value that the op makes, and host copies keep their values.
     fn launch(&mut self, step: usize, launched: Launched) -> Result<Vec<Taken>, String> {
         let (graph, op) = (self.layout.graph, launched.op);
         for tensor in order::reads(graph, launched) {
@@ -378,8 +379,9 @@ impl<'a> Walk<'a> {
         Ok(taken)
     }
 
-    /// Rule 3 on the host: an op reads tensors whose host copies hold their current values. It gives the
-    /// host copies of the tensors that it writes new values. Device copies keep their values.
+    /// Rule 3 on the host: the host copies of the tensors that an op reads hold the current values.
+    /// The op gives new values to the host copies of the tensors that it writes. Device copies keep
+    /// their values.
     fn run_on_host(&mut self, step: usize, op: OpId) -> Result<(), String> {
         let graph = self.layout.graph;
         for &tensor in graph.reads(op) {
@@ -397,17 +399,17 @@ impl<'a> Walk<'a> {
         Ok(())
     }
 
-    /// After an input's last read its value is the next iteration's, and always where no launch
-    /// reads it: a write there is seen by nobody, leaves the host copy alone and only spoils what
-    /// the device holds.
+    /// After an input's last read, its value belongs to the next iteration. If no launch reads the
+    /// input, its value always does. Nobody sees a write then: it leaves the host copy alone and
+    /// only spoils the device copy.
     fn belongs_to_next(&self, step: usize, tensor: TensorId) -> bool {
         let last_read = self.order.last_read(tensor);
         self.kind(tensor) == Kind::Input && last_read.is_none_or(|last_read| last_read < step)
     }
 
-    /// After its last read an input's host copy is the next iteration's, and the device copy
-    /// holds no value; in the arena it is resident no more. A temporary in the arena holds a
-    /// value only within a span.
+    /// After an input's last read, its host copy belongs to the next iteration and its device copy
+    /// holds no value. In the arena, the input is no longer resident. A temporary in the arena
+    /// holds a value only within a span.
     fn forget(&mut self, step: usize, tensor: TensorId) {
         let ends = match self.kind(tensor) {
             Kind::State | Kind::Output => false,
@@ -428,9 +430,10 @@ impl<'a> Walk<'a> {
         self.give_host(tensor);
     }
 
-    /// Rule 6: what is resident at start is resident at the end and nothing else, with a
-    /// host copy where it claims one; states have their last values somewhere, and outputs on the
-    /// host. Then temporaries and outputs are forgotten, and the inputs that no op reads as well.
+    /// Rule 6: exactly the objects that are resident at start are resident at the end, with a host
+    /// copy if they claim one. The last values of states are on the device or the host, and outputs
+    /// are on the host. Then temporaries, outputs and the inputs that no op reads lose their
+    /// values.
     fn end(&mut self) -> Result<(), Violation> {
         let mut others = self.device.clone();
         for resident in self.layout.plan.resident_at_start {
@@ -469,7 +472,7 @@ impl<'a> Walk<'a> {
         for tensor in self.layout.graph.tensor_ids() {
             let unread = self.order.last_read(tensor).is_none();
             match self.kind(tensor) {
-                // No value, which no copy holds.
+                // A value that no copy holds.
                 Kind::Temporary | Kind::Output => {
                     let iteration = self.iteration + 1;
                     self.current[tensor.index()] = Value { iteration, maker: None };

@@ -5,7 +5,7 @@ use crate::choices::Choices;
 use planner_core::plan::ArenaPlacement;
 use planner_core::{Graph, Kind, Machine, OpId, TensorId};
 
-/// Where everything lies. How many objects each pool has comes out later.
+/// The places of all tensors and workspaces. The number of objects of each pool is decided later.
 pub(super) struct Homes {
     pub(super) arena_bytes: u64,
     pub(super) arena: Vec<ArenaPlacement>,
@@ -15,7 +15,7 @@ pub(super) struct Homes {
 }
 
 impl Homes {
-    /// One to three pools, of chunks and of slabs, and an arena in one of two cases.
+    /// One to three pools, of chunks or of slabs, and an arena in half of the cases.
     pub(super) fn choose(
         graph: &Graph<'_>,
         machine: &Machine,
@@ -48,7 +48,7 @@ impl Homes {
         homes
     }
 
-    /// A pool for each; no table where all are in pool 0.
+    /// A pool for each size. An empty table if all are in pool 0.
     fn pools_for(
         &self,
         machine: &Machine,
@@ -60,7 +60,7 @@ impl Homes {
         if table.iter().all(|&pool| pool == 0) { Vec::new() } else { table }
     }
 
-    /// A pool of chunks, or one of slabs that are large enough.
+    /// A pool of chunks, or a pool of slabs that are large enough.
     fn pool_for(&self, machine: &Machine, bytes: u64, choices: &mut Choices) -> u32 {
         let suits = |&pool: &u32| {
             let object_bytes = self.pools_object_bytes[pool as usize];
@@ -74,26 +74,26 @@ impl Homes {
         self.arena.iter().any(|placement| placement.tensor == tensor)
     }
 
-    /// The pool of a tensor, none in the arena.
+    /// The pool of a tensor. `None` in the arena.
     pub(super) fn pool_of(&self, tensor: TensorId) -> Option<usize> {
         let pool = self.tensor_pool.get(tensor.index()).map_or(0, |&pool| pool as usize);
         (!self.in_arena(tensor)).then_some(pool)
     }
 
-    /// Objects of a tensor; one in the arena.
+    /// The number of objects of a tensor. 1 in the arena.
     pub(super) fn objects(&self, graph: &Graph<'_>, tensor: TensorId) -> usize {
         let bytes = graph.tensor(tensor).bytes;
         self.pool_of(tensor)
             .map_or(1, |pool| bytes.div_ceil(self.pools_object_bytes[pool]) as usize)
     }
 
-    /// The pool of an op's workspace, and its objects there.
+    /// The pool of an op's workspace, and its number of objects.
     pub(super) fn workspace(&self, graph: &Graph<'_>, op: OpId) -> (usize, u64) {
         let pool = self.workspace_pool.get(op.index()).map_or(0, |&pool| pool as usize);
         (pool, graph.op(op).workspace_bytes.div_ceil(self.pools_object_bytes[pool]))
     }
 
-    /// Puts some of the tensors that may lie there at the first offset that is free for them.
+    /// Puts some of the tensors that may lie in the arena at the first free offset.
     fn fill_arena(
         &mut self,
         graph: &Graph<'_>,
@@ -141,8 +141,8 @@ fn live_apart(graph: &Graph<'_>, sequence: &Sequence<'_>, one: TensorId, other: 
     is_temporary(one) && is_temporary(other) && sequence.spans(one).into_iter().all(is_apart)
 }
 
-/// Inputs that are never read, or written after their last read, may not, and nothing may whose
-/// values the host has to keep, or that an op on the host touches.
+/// An input may not lie in the arena if it is never read, or is written after its last read. No
+/// tensor may if the host has to keep its values or an op on the host touches it.
 fn may_lie_in_arena(graph: &Graph<'_>, sequence: &Sequence<'_>, tensor: TensorId) -> bool {
     let last_read = sequence.last_read(tensor);
     let is_lasting = last_read.is_some() && sequence.last_write(tensor) <= last_read;

@@ -6,8 +6,8 @@ use planner_core::plan::ArenaPlacement;
 use planner_core::{Graph, Kind, Launched, Machine, OpId, Part, Step, TensorId};
 use workloads::{OwnedPlacements, OwnedPlan};
 
-/// The plan with one random corruption. If it is still valid, its predictions are
-/// exact again, unless they are what was corrupted.
+/// The plan with one random corruption. If it is still valid, its predictions are made exact again,
+/// unless they are the corruption.
 #[must_use]
 pub fn mutate(
     graph: &Graph<'_>,
@@ -17,7 +17,7 @@ pub fn mutate(
 ) -> OwnedPlan {
     let mut mutated = plan.clone();
     match choices.below(11) {
-        // Where there are no placements, the steps are corrupted instead.
+        // A plan without placements gets corrupted steps instead.
         0..=1 if corrupt_placements(&mut mutated, choices) => {}
         0..=2 => corrupt_steps(graph, &mut mutated, choices),
         3 => corrupt_places(graph, &mut mutated, choices),
@@ -58,8 +58,8 @@ fn corrupt_steps(graph: &Graph<'_>, plan: &mut OwnedPlan, choices: &mut Choices)
     }
 }
 
-/// Runs an op on the host instead of on the device, or the reverse, or moves a step on the host;
-/// any step where the plan runs no op that may run there.
+/// Moves an op between the device and the host, or moves a step on the host within the list. If the
+/// plan has no op that may run on the host, corrupts any step.
 fn corrupt_places(graph: &Graph<'_>, plan: &mut OwnedPlan, choices: &mut Choices) {
     let may = |step: &Step| match *step {
         Step::Host(_) => true,
@@ -81,7 +81,7 @@ fn corrupt_places(graph: &Graph<'_>, plan: &mut OwnedPlan, choices: &mut Choices
     }
 }
 
-/// Launches an op once more, or changes one of the repeats that there are.
+/// Launches an op once more, or changes one of the existing repeats.
 fn corrupt_repeats(plan: &mut OwnedPlan, choices: &mut Choices) {
     let positions = |repeats_only: bool| -> Vec<usize> {
         let is_wanted =
@@ -112,7 +112,7 @@ fn corrupt_repeats(plan: &mut OwnedPlan, choices: &mut Choices) {
     }
 }
 
-/// Offloads an input that is resident at start, or that a prefetch brings.
+/// Offloads an input that is resident at start or that a prefetch brings.
 fn offload_an_input(graph: &Graph<'_>, plan: &mut OwnedPlan, at: usize, choices: &mut Choices) {
     let brought = plan.steps.iter().filter_map(|step| match *step {
         Step::Prefetch(part) => Some(part),
@@ -126,7 +126,7 @@ fn offload_an_input(graph: &Graph<'_>, plan: &mut OwnedPlan, at: usize, choices:
     }
 }
 
-/// Whether a step copies or evicts some of the tensor.
+/// Whether a step copies or evicts a part of the tensor.
 fn moves(step: &Step, tensor: TensorId) -> bool {
     step.part().is_some_and(|part| part.tensor == tensor)
 }
@@ -226,7 +226,7 @@ fn corrupt_pools(graph: &Graph<'_>, plan: &mut OwnedPlan, choices: &mut Choices)
     }
 }
 
-/// Changes an object number or an array of them; false where there are none.
+/// Changes an object number or an array of them. Returns false if the plan has none.
 pub(super) fn corrupt_placements(plan: &mut OwnedPlan, choices: &mut Choices) -> bool {
     let most = plan.pools.iter().map(|pool| pool.count).max().unwrap_or(0) as usize;
     let Some(OwnedPlacements { iterations, objects, ends }) = &mut plan.placements else {
@@ -257,7 +257,7 @@ pub(super) fn corrupt_placements(plan: &mut OwnedPlan, choices: &mut Choices) ->
     true
 }
 
-/// Moves or adds something in the arena; what an addition needs of the budget is granted.
+/// Moves or adds a tensor in the arena. The budget grows by the size of an added tensor.
 fn corrupt_arena(
     graph: &Graph<'_>,
     machine: &Machine,

@@ -1,4 +1,4 @@
-//! Two valid plans with the same states, to be switched between.
+//! Two valid plans with the same states, to switch between.
 
 use super::{placements, predicted_by_ledger, random_plan};
 use crate::choices::{Choices, choices};
@@ -11,18 +11,19 @@ use workloads::{OwnedGraph, OwnedPlan};
 /// Two plans for one machine, and the states that they share.
 #[derive(Clone, Debug)]
 pub struct Pair {
-    /// Where both run.
+    /// The machine that runs both.
     pub machine: Machine,
     /// The first graph and plan.
     pub from: (OwnedGraph, OwnedPlan),
     /// The second graph and plan.
     pub to: (OwnedGraph, OwnedPlan),
-    /// Which state of one is which of the other.
+    /// The pairs of states that both graphs share.
     pub states: Vec<SharedState>,
 }
 
 impl Pair {
-    /// The same with names for all tensors: equal ones for the two tensors of a shared state.
+    /// The same pair with names for all tensors. The two tensors of a shared state have equal
+    /// names.
     #[must_use]
     pub fn named(mut self) -> Self {
         name(&mut self.from.0, self.states.iter().map(|state| state.from));
@@ -31,7 +32,7 @@ impl Pair {
     }
 }
 
-/// Names all tensors, shared states by their number.
+/// Names all tensors. Shared states are named by their number.
 fn name(graph: &mut OwnedGraph, states: impl Iterator<Item = TensorId>) {
     for (number, name) in graph.tensor_names.iter_mut().enumerate() {
         *name = format!("other {number}");
@@ -43,7 +44,7 @@ fn name(graph: &mut OwnedGraph, states: impl Iterator<Item = TensorId>) {
     }
 }
 
-/// Plans for two graphs with the same states, each in its own order; some are the states of no op.
+/// Plans for two graphs with the same states, each in its own order. Some states belong to no op.
 /// One plan in three has fixed objects.
 pub fn pairs() -> impl Strategy<Value = Pair> {
     let keys = proptest::collection::vec(any::<u16>(), 10);
@@ -69,8 +70,8 @@ fn states(graph: &OwnedGraph) -> Vec<TensorId> {
     tensors.filter(|(_, tensor)| tensor.kind == Kind::State).map(|(id, _)| id).collect()
 }
 
-/// Gives the states of both graphs the same sizes, and each the states that only the other has.
-/// With keys, the pairs are in another order than the tensors.
+/// Gives the states of both graphs the same sizes, and adds to each graph the states that only the
+/// other has. With keys, the pairs are in another order than the tensors.
 fn share_states(from: &mut OwnedGraph, to: &mut OwnedGraph, keys: &[u16]) -> Vec<SharedState> {
     let (ours, mut theirs) = (states(from), states(to));
     let key = |id: &TensorId| keys.get(id.index()).copied();

@@ -1,4 +1,4 @@
-//! Random physical objects for everything that a plan allocates.
+//! Random physical objects for all allocations of a plan.
 
 use crate::choices::Choices;
 use crate::ledger::{Allocation, allocations};
@@ -6,8 +6,8 @@ use planner_core::{Graph, Machine, TensorId};
 use std::collections::BTreeMap;
 use workloads::{OwnedPlacements, OwnedPlan};
 
-/// The plan with valid placements over this many iterations. Where an allocation finds no object
-/// that will do, the pool gets one more. A plan that the ledger refuses stays as it is.
+/// The plan with valid placements over `iterations` iterations. If an allocation finds no suitable
+/// object, the pool gets one more. A plan that the ledger refuses stays unchanged.
 pub(super) fn place(
     graph: &Graph<'_>,
     machine: &Machine,
@@ -36,11 +36,12 @@ struct Choice<'a> {
     plan: OwnedPlan,
     /// The position of the last release of each object so far.
     held_until: BTreeMap<(usize, u64), usize>,
-    /// When what an object held at the start comes back permanently.
+    /// For each object that holds a tensor object at the start, the position at which the tensor
+    /// object returns to it for good.
     needed_at: BTreeMap<(usize, u64), usize>,
-    /// When each thing that is there at the end has come permanently.
+    /// The position from which each tensor object that is resident at the end stays resident.
     comes_at: BTreeMap<(TensorId, u64), usize>,
-    /// Where each thing was at the start.
+    /// The object in which each tensor object lies at the start.
     homes: BTreeMap<(TensorId, u64), u64>,
 }
 
@@ -82,7 +83,7 @@ impl<'a> Choice<'a> {
         array
     }
 
-    /// An object that is free until then.
+    /// An object that is free from `at` until `until`.
     fn pick(&mut self, pool: usize, at: usize, until: usize, choices: &mut Choices) -> u64 {
         let free = |&object: &u64| {
             let held_until = self.held_until.get(&(pool, object)).copied();

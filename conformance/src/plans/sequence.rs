@@ -1,4 +1,5 @@
-//! The launches of a random plan in their order, some ops more than once, some on the host.
+//! The launches of a random plan in order. Some ops are launched more than once, and some on the
+//! host.
 
 use crate::choices::Choices;
 use planner_core::{Graph, Kind, Launched, OpId, TensorId};
@@ -7,19 +8,18 @@ use std::collections::BTreeSet;
 /// A value of a tensor within one iteration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Value {
-    /// What the iteration began with.
+    /// The value from the start of the iteration.
     Start,
-    /// What this op makes of it.
+    /// The value that this op makes.
     Of(OpId),
-    /// What the next iteration begins with, of an input.
+    /// The value of an input for the next iteration.
     Next,
 }
 
-/// Launches in an order in which everything that is read can be had again: by an earlier launch,
-/// or from the host.
+/// Launches in an order in which an earlier launch or the host can supply every value that is read.
 pub(super) struct Sequence<'a> {
     graph: &'a Graph<'a>,
-    /// For each op, what it reads at its first launch, and each repeat again.
+    /// For each op, the values that its first launch reads, and that each repeat reads again.
     read_first: Vec<Vec<(TensorId, Value)>>,
     launches: Vec<Launched>,
     /// The ops that run on the host.
@@ -27,12 +27,12 @@ pub(super) struct Sequence<'a> {
 }
 
 impl<'a> Sequence<'a> {
-    /// The ops in this order, and repeats of some of those that are repeatable.
+    /// The ops in `order`, with repeats of some repeatable ops.
     pub(super) fn random(graph: &'a Graph<'a>, order: &[OpId], choices: &mut Choices) -> Self {
         let mut sequence = Self::once(graph, order);
         let repeatable = order.iter().copied().filter(|&op| graph.op(op).repeatable);
         let is_temporary = |tensor: &TensorId| graph.tensor(*tensor).kind == Kind::Temporary;
-        // Repeats that make something come first, and are more likely.
+        // Repeats that make a temporary come first and are more likely.
         let (making, idle): (Vec<OpId>, Vec<OpId>) =
             repeatable.partition(|&op| graph.writes(op).iter().any(is_temporary));
         let ops = [&making[..], &making, &making, &idle].concat();
@@ -62,8 +62,8 @@ impl<'a> Sequence<'a> {
         Self { graph, read_first, launches, on_host: BTreeSet::new() }
     }
 
-    /// The same launches, but some ops run on the host. Where it is to be `safe`, repeats have
-    /// nothing to do with the tensors of these; elsewhere there may be no plan.
+    /// The same launches, but some ops run on the host. If `safe`, repeats do not touch the tensors
+    /// of these ops. Otherwise there may be no plan.
     pub(super) fn with_some_on_host(mut self, safe: bool, choices: &mut Choices) -> Self {
         if !choices.one_in(2) {
             return self;
@@ -93,8 +93,8 @@ impl<'a> Sequence<'a> {
         self.on_host.iter().any(|&op| self.graph.touches(op).any(|touched| touched == tensor))
     }
 
-    /// The sequence with a repeat of an op before some position, and the repeats that this needs.
-    /// `None` where some value cannot be had then.
+    /// The sequence with a repeat of an op before some position, and the repeats that this one
+    /// needs. `None` if some value can then not be supplied.
     fn with_repeat(&self, op: OpId, at: usize, from_host: bool) -> Option<Self> {
         let first = self.launches.iter().position(|launched| launched.op == op)?;
         let at = at.max(first + 1);
@@ -103,7 +103,7 @@ impl<'a> Sequence<'a> {
         let read_first = self.read_first.clone();
         let on_host = BTreeSet::new();
         let mut repeated = Self { graph: self.graph, read_first, launches, on_host };
-        // Each round repeats one more op; a sequence that needs very many is not worth it.
+        // Each round repeats one more op. A sequence that needs very many repeats is not worth it.
         for _ in 0..8 {
             match repeated.missing(from_host) {
                 None => return Some(repeated),
@@ -116,8 +116,8 @@ impl<'a> Sequence<'a> {
         None
     }
 
-    /// The first launch that reads a value which is neither what the tensor was given last nor,
-    /// where that is allowed, what the host can have kept; and that value.
+    /// The first launch that reads a missing value, and that value. A value is missing if neither
+    /// the last write of the tensor supplies it nor, if `from_host`, the host can have kept it.
     fn missing(&self, from_host: bool) -> Option<(usize, Value)> {
         let missing = |tensor| self.missing_of(tensor, from_host);
         self.graph.tensor_ids().filter_map(missing).min_by_key(|&(reader, _)| reader)
@@ -161,7 +161,7 @@ impl<'a> Sequence<'a> {
         &self.launches
     }
 
-    /// Which value of the tensor a launch reads.
+    /// The value of the tensor that a launch reads.
     pub(super) fn value_read(&self, launched: Launched, tensor: TensorId) -> Option<Value> {
         let is_temporary = self.graph.tensor(tensor).kind == Kind::Temporary;
         let is_left_alone =
@@ -191,8 +191,8 @@ impl<'a> Sequence<'a> {
         self.launches.iter().rposition(|&it| self.writes(it, tensor))
     }
 
-    /// What the last first launch before a position wrote; after the last read of an input, what
-    /// the next iteration begins with.
+    /// The value that the last first launch before a position wrote. After the last read of an
+    /// input, its value for the next iteration.
     pub(super) fn current(&self, position: usize, tensor: TensorId) -> Value {
         if self.is_next(position, tensor) {
             return Value::Next;
@@ -202,14 +202,14 @@ impl<'a> Sequence<'a> {
         makers.next_back().map_or(Value::Start, |launched| Value::Of(launched.op))
     }
 
-    /// Whether an input's value is the next iteration's at a position.
+    /// Whether an input holds the value for the next iteration at a position.
     pub(super) fn is_next(&self, position: usize, tensor: TensorId) -> bool {
         let is_input = self.graph.tensor(tensor).kind == Kind::Input;
         is_input && self.last_read(tensor).is_some_and(|last_read| last_read < position)
     }
 
-    /// Whether a value has to be kept at a position: it is read from there on before a launch
-    /// makes it again, or it is what a state or an output is left with.
+    /// Whether a value has to be kept at a position: a later launch reads it before another makes
+    /// it again, or a state or an output ends with it.
     pub(super) fn is_needed(&self, position: usize, tensor: TensorId, value: Value) -> bool {
         for &launched in &self.launches[position..] {
             if self.value_read(launched, tensor) == Some(value) {
@@ -223,14 +223,14 @@ impl<'a> Sequence<'a> {
         matches!(self.graph.tensor(tensor).kind, Kind::State | Kind::Output) && is_result
     }
 
-    /// Whether a copy of a value at a position is of use: it is current or is read later.
+    /// Whether a copy of a value is useful at a position: the value is current or is read later.
     pub(super) fn is_valid(&self, position: usize, tensor: TensorId, value: Value) -> bool {
         value == self.current(position, tensor)
             || self.next_reader(position, tensor, value).is_some()
     }
 
-    /// The spans of a temporary, by positions: one begins with each launch that writes it without
-    /// reading it.
+    /// The spans of a temporary, as positions. A span begins with each launch that writes it
+    /// without reading it.
     pub(super) fn spans(&self, tensor: TensorId) -> Vec<(usize, usize)> {
         let mut spans: Vec<(usize, usize)> = Vec::new();
         for (at, &launched) in self.launches.iter().enumerate() {
@@ -243,7 +243,7 @@ impl<'a> Sequence<'a> {
         spans
     }
 
-    /// Whether the host has to keep a value that the device does not.
+    /// Whether the host has to keep a value that the device does not keep.
     pub(super) fn needs_host(&self, tensor: TensorId) -> bool {
         self.missing_of(tensor, false).is_some()
     }

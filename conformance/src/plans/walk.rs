@@ -1,4 +1,4 @@
-//! A walk of random legal steps that ends where it began.
+//! A walk of random legal steps that ends in the state in which it began.
 
 use super::homes::Homes;
 use super::sequence::{Sequence, Value};
@@ -7,14 +7,14 @@ use planner_core::plan::Resident;
 use planner_core::{Graph, Kind, Launched, OpId, Part, Step, TensorId};
 use std::ops::Range;
 
-/// What a walk returns.
+/// The result of a walk.
 pub(super) struct Walked {
     pub(super) resident_at_start: Vec<Resident>,
     pub(super) steps: Vec<Step>,
     pub(super) use_of_pools: Vec<Use>,
 }
 
-/// What one iteration asks of a pool.
+/// The objects that one iteration takes from a pool.
 #[derive(Clone, Default)]
 pub(super) struct Use {
     held: u64,
@@ -35,11 +35,11 @@ impl Use {
 /// One object of a tensor.
 #[derive(Clone, Copy, Default)]
 struct Cell {
-    /// What the device holds; none where the object is not resident.
+    /// The value on the device. `None` if the object is not resident.
     device: Option<Value>,
-    /// What the host holds.
+    /// The value on the host.
     host: Option<Value>,
-    /// What is promised for the start: nothing, or residency and perhaps a host copy.
+    /// The promise for the start: `None`, or residency and whether a host copy exists.
     promise: Option<bool>,
 }
 
@@ -65,8 +65,8 @@ struct Walk<'a> {
     walked: Walked,
 }
 
-/// Walks once through the list. Where nothing is decided, everything a launch reads is brought
-/// in before it, nothing is given back, and the end is put right.
+/// Walks once through the list. Without decisions, everything that a launch reads is brought in
+/// before it, nothing is evicted, and the end restores the start.
 pub(super) fn walk(
     graph: &Graph<'_>,
     sequence: &Sequence<'_>,
@@ -115,8 +115,8 @@ pub(super) fn walk(
 }
 
 impl Walk<'_> {
-    /// Decides what of a tensor is resident at start. States in the arena always are; inputs
-    /// that are written after their last read never are.
+    /// Decides which objects of a tensor are resident at start. States in the arena always are.
+    /// Inputs that are written after their last read never are.
     fn start(&mut self, tensor: TensorId) {
         let kind = self.graph.tensor(tensor).kind;
         let objects = self.cells[tensor.index()].len();
@@ -146,8 +146,8 @@ impl Walk<'_> {
         }
     }
 
-    /// None, all, the first of the objects, or the first and the last of them: two runs, each
-    /// of which may be empty.
+    /// No objects, all objects, the first objects, or the first and the last objects: two runs,
+    /// each of which may be empty.
     fn runs_at_start(&mut self, objects: usize) -> [Range<usize>; 2] {
         let split = 1 + self.choices.below(objects);
         match self.choices.below(4) {
@@ -168,7 +168,7 @@ impl Walk<'_> {
         self.sequence.current(self.launched, tensor)
     }
 
-    /// Whether the move is legal for the object and loses nothing that is needed.
+    /// Whether the move is legal for the object and loses no value that is needed.
     fn can(&self, action: Move, tensor: TensorId, object: usize) -> bool {
         let Cell { device, host, promise } = self.cells[tensor.index()][object];
         let (sequence, position) = (self.sequence, self.launched);
@@ -194,7 +194,7 @@ impl Walk<'_> {
         }
     }
 
-    /// All longest runs of objects that want the same move.
+    /// All longest runs of objects that need the same move.
     fn runs(&self, wanted: impl Fn(TensorId, usize) -> Option<Move>) -> Vec<(Move, Run)> {
         let mut runs: Vec<(Move, Run)> = Vec::new();
         for tensor in self.graph.tensor_ids() {
@@ -213,7 +213,7 @@ impl Walk<'_> {
         runs
     }
 
-    /// Fewer than this many moves that are legal, whether they serve a purpose or not.
+    /// Makes fewer than `bound` random legal moves, useful or not.
     fn move_at_random(&mut self, bound: usize) {
         let moves = [Move::Prefetch, Move::Evict, Move::Offload];
         for _ in 0..self.choices.below(bound) {
@@ -248,8 +248,8 @@ impl Walk<'_> {
         }
     }
 
-    /// What a launch reads and is absent or holds another value, and the one prefetch of an input
-    /// in the arena, even where the op overwrites it.
+    /// The objects that a launch reads and that are absent or hold another value. Also the one
+    /// prefetch of an input in the arena, even if the op overwrites the input.
     fn needed_by(&self, launched: Launched) -> Vec<(Move, Run)> {
         self.runs(|tensor, object| {
             let Cell { device, host, .. } = self.cells[tensor.index()][object];
@@ -267,7 +267,7 @@ impl Walk<'_> {
         })
     }
 
-    /// What an op on the host reads and only the device holds.
+    /// The objects that an op on the host reads and only the device holds.
     fn needed_on_host(&self, launched: Launched) -> Vec<(Move, Run)> {
         self.runs(|tensor, object| {
             let Cell { device, host, .. } = self.cells[tensor.index()][object];
@@ -277,7 +277,7 @@ impl Walk<'_> {
         })
     }
 
-    /// What a launch overwrites and the host has to keep.
+    /// The objects that a launch overwrites and the host has to keep.
     fn lost_by(&self, launched: Launched) -> Vec<(Move, Run)> {
         self.runs(|tensor, object| {
             let Cell { device, host, .. } = self.cells[tensor.index()][object];
@@ -289,7 +289,7 @@ impl Walk<'_> {
         })
     }
 
-    /// Gives everything back, with an offload first where that is needed.
+    /// Evicts everything, with an offload first if the value is needed.
     fn evictions(&self) -> Vec<(Move, Run)> {
         self.runs(|tensor, object| self.leaving(tensor, object))
     }
@@ -300,14 +300,14 @@ impl Walk<'_> {
         legal.next().filter(|_| !self.homes.in_arena(tensor))
     }
 
-    /// What is still to be done for the promises of the start.
+    /// The moves that still have to restore the promises of the start.
     fn closing(&self) -> Vec<(Move, Run)> {
         self.runs(|tensor, object| {
             let Cell { device, host, promise } = self.cells[tensor.index()][object];
             let current = Some(self.current(tensor));
             let is_output = self.graph.tensor(tensor).kind == Kind::Output;
             match promise {
-                // What lies in the arena stays there.
+                // A tensor in the arena stays there.
                 None if is_output && self.homes.in_arena(tensor) => {
                     (device == current && host != current).then_some(Move::Offload)
                 }
@@ -320,7 +320,7 @@ impl Walk<'_> {
         })
     }
 
-    /// The part's name: all of it as the whole tensor, now and then as a range.
+    /// The part for a run. A run of all objects is the whole tensor, and sometimes a range.
     fn part(&mut self, tensor: TensorId, run: &Range<usize>) -> Part {
         let whole = run.len() == self.cells[tensor.index()].len();
         if whole && (self.homes.in_arena(tensor) || !self.choices.one_in(4)) {
@@ -388,7 +388,7 @@ impl Walk<'_> {
         self.launched += 1;
     }
 
-    /// Ends the life of an input's value at its last read, and of a temporary in the arena at
+    /// Ends the value of an input at its last read, and the value of a temporary in the arena at
     /// the end of a span.
     fn forget(&mut self, tensor: TensorId) {
         let in_arena = self.homes.in_arena(tensor);

@@ -1,4 +1,4 @@
-//! Whole devices: they come and go, in any state and any order.
+//! Whole devices: they are opened and dropped, in any state and any order.
 
 use super::failure::Outcome;
 use super::rig::{self, A, C, D, Rig, UPDATE};
@@ -7,8 +7,8 @@ use integrity::Backend;
 use planner_core::Stream;
 use planner_core::backend::Streams;
 
-/// A device may be dropped at any time: untouched, half set up, with mappings, with work that
-/// has not ended, and with waits that have not been met.
+/// A device may be dropped at any time: unused, half set up, with mappings, with work that has not
+/// ended, and with waits that have not been met.
 pub fn a_device_may_be_dropped_at_any_time<T: Backend>(bench: &Bench<'_, T>) -> Outcome {
     let stages: [fn(&mut Rig<'_, T>) -> Outcome; 6] = [
         |_| Ok(()),
@@ -46,8 +46,8 @@ pub fn a_device_may_be_dropped_at_any_time<T: Backend>(bench: &Bench<'_, T>) -> 
     rig.close()
 }
 
-/// Where a device is dropped and cannot wait for one of its streams, what its work may still use is
-/// not freed, which [`Backend::close`] would report; and the next device works.
+/// If a device is dropped and cannot wait for one of its streams, it does not free memory that the
+/// stream's work may still use. [`Backend::close`] would report it. The next device works.
 pub fn a_failed_wait_frees_nothing_in_use<T: Backend>(bench: &Bench<'_, T>) -> Outcome {
     let work = rig::work(&bench.machine);
     let mut rig = Rig::open(bench, &work)?;
@@ -63,7 +63,7 @@ pub fn a_failed_wait_frees_nothing_in_use<T: Backend>(bench: &Bench<'_, T>) -> O
     rig.close()
 }
 
-/// Two devices at a time know nothing of each other; either may go first.
+/// Two devices at a time are independent of each other, and either may be dropped first.
 pub fn two_devices_do_not_disturb_each_other<T: Backend>(bench: &Bench<'_, T>) -> Outcome {
     let work = rig::work(&bench.machine);
     let open = || {
@@ -87,7 +87,7 @@ pub fn two_devices_do_not_disturb_each_other<T: Backend>(bench: &Bench<'_, T>) -
         goes.works()?;
         goes.close()?;
         stays.get(at, stays.slot(C))?;
-        stays.expect(stays.slot(C), &sent, "what was sent before another device went")?;
+        stays.expect(stays.slot(C), &sent, "the bytes sent before another device went")?;
         stays.works()?;
         stays.close()?;
     }

@@ -4,47 +4,47 @@ use std::error::Error;
 use std::fmt;
 use std::panic::Location;
 
-/// Why a check fails, or cannot be made, for a person.
+/// Why a check fails or cannot run, as text for people.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Failure {
     reason: String,
     is_unsupported: bool,
 }
 
-/// What a check returns.
+/// The result of a check.
 pub type Outcome<T = ()> = Result<T, Failure>;
 
 impl Failure {
-    /// A failure in words.
+    /// A failure with a reason in words.
     pub fn new(reason: impl fmt::Display) -> Self {
         Self { reason: reason.to_string(), is_unsupported: false }
     }
 
-    /// What the device cannot do and need not do, so that the check cannot be made.
+    /// The device lacks an optional ability, so the check cannot run.
     pub(super) fn unsupported(reason: impl fmt::Display) -> Self {
         Self { is_unsupported: true, ..Self::new(reason) }
     }
 
-    /// Whether the check cannot be made.
+    /// Whether the check cannot run.
     #[must_use]
     pub const fn is_unsupported(&self) -> bool {
         self.is_unsupported
     }
 
-    /// The same, and where it happened.
+    /// The same failure, with the place where it occurred.
     #[must_use]
     pub(super) fn context(self, context: impl fmt::Display) -> Self {
         Self { reason: format!("{context}: {}", self.reason), ..self }
     }
 }
 
-/// Whatever a device refuses fails the check that asked for it; the failure names the line.
+/// An error of a device fails the check that made the call. The failure names the line of the call.
 impl<E: Error> From<E> for Failure {
     #[track_caller]
     fn from(error: E) -> Self {
         let at = Location::caller();
         let file = at.file().rsplit(['/', '\\']).next().unwrap_or_default();
-        Self::new(format_args!("{error} (asked in {file}, line {})", at.line()))
+        Self::new(format_args!("{error} (called in {file}, line {})", at.line()))
     }
 }
 
@@ -54,7 +54,7 @@ impl fmt::Display for Failure {
     }
 }
 
-/// Fails a check unless something holds.
+/// Fails a check unless a condition holds.
 macro_rules! ensure {
     ($condition:expr, $($reason:tt)+) => {
         if !$condition {

@@ -1,4 +1,4 @@
-//! Graphs: what is captured once runs in every launch as if it had been enqueued.
+//! Graphs: captured work runs in every launch of the graph as if it had been enqueued.
 
 use super::failure::{Failure, Outcome, ensure};
 use super::rig::{A, B, C, COPY, COUNT, D, TICK, UPDATE};
@@ -27,14 +27,14 @@ fn launch<T: Graphs>(rig: &mut Rig<'_, T>, graph: &T::Graph, iterations_later: u
     Ok(backend.launch_graph(device, graph, iterations_later)?)
 }
 
-/// Enqueues that kernels write the number of their iteration.
+/// Enqueues kernels that write the number of their iteration.
 fn note<T: Graphs>(rig: &mut Rig<'_, T>, iteration: u64, at: DeviceAddress) -> Outcome {
     rig.in_iteration(iteration, |backend, device, launch| {
         backend.write_iteration(device, launch, at)
     })
 }
 
-/// Fails unless a number was written.
+/// Fails unless this number was written.
 fn expect_number<T: Graphs>(
     rig: &mut Rig<'_, T>,
     at: DeviceAddress,
@@ -47,8 +47,8 @@ fn expect_number<T: Graphs>(
     rig.expect(slot, &number.to_le_bytes(), what)
 }
 
-/// Kernels find the iteration that they run in, not the one that was captured: enqueued, in each
-/// launch of a graph, and enqueued again.
+/// Kernels get the iteration in which they run, and not the captured iteration: when they are
+/// enqueued, in each launch of a graph, and when they are enqueued again.
 pub fn kernels_find_their_iteration<T: Graphs>(rig: &mut Rig<'_, T>) -> Outcome {
     rig.set_up()?;
     let [one, other] = [rig.range(1)?, rig.range(1)?];
@@ -70,11 +70,11 @@ pub fn kernels_find_their_iteration<T: Graphs>(rig: &mut Rig<'_, T>) -> Outcome 
     expect_number(rig, one, 50, "the iteration of a launch after graphs")
 }
 
-/// A graph copies over several mappings and launches through aliases of them, and each launch sees
-/// what the host holds by then.
+/// A graph copies over several mappings and launches through aliases of them. Each launch reads the
+/// current contents of the host block.
 pub fn graphs_copy_over_mappings_and_aliases<T: Graphs>(rig: &mut Rig<'_, T>) -> Outcome {
     rig.set_up()?;
-    // Three mappings of a chunk each, and an alias of them all.
+    // Three mappings of a chunk each, and one alias of all three.
     let from = rig.device().reserve(3)?;
     let bytes = rig.chunk_bytes();
     for first in 0..3 {
@@ -96,13 +96,13 @@ pub fn graphs_copy_over_mappings_and_aliases<T: Graphs>(rig: &mut Rig<'_, T>) ->
         let sent = rig.fill(sent, seed)?;
         launch(rig, &graph, 0)?;
         rig.finish(Stream::Download)?;
-        rig.expect(fetched, &rig.computed(COPY, &[&sent]), "what a graph computed")?;
+        rig.expect(fetched, &rig.computed(COPY, &[&sent]), "the bytes that a graph computed")?;
     }
     Ok(())
 }
 
-/// A graph runs ops on the host between downloads and uploads, and each launch sees what lies there by
-/// then.
+/// A graph runs ops on the host between downloads and uploads. Each launch reads the current
+/// contents of the host block.
 pub fn graphs_run_ops_on_the_host<T: Graphs>(rig: &mut Rig<'_, T>) -> Outcome {
     rig.needs_host_stream()?;
     rig.set_up()?;
@@ -125,13 +125,14 @@ pub fn graphs_run_ops_on_the_host<T: Graphs>(rig: &mut Rig<'_, T>) -> Outcome {
         rig.finish(Stream::Upload)?;
         rig.get(to, rig.slot(B))?;
         let computed = rig.computed(UPDATE, &[&sent, &kept]);
-        rig.expect(rig.slot(B), &computed, "what a graph computed on the host")?;
+        rig.expect(rig.slot(B), &computed, "the bytes that a graph computed on the host")?;
     }
     Ok(())
 }
 
-/// An op on the host runs in the iteration of the launch, not in that of the capture: one that fails in
-/// a later iteration fails in the launch of that iteration, and the error names it.
+/// An op on the host runs in the iteration of the launch, and not in the captured iteration. If it
+/// fails in a later iteration, the launch of that iteration fails, and the error names the
+/// iteration.
 pub fn host_ops_find_their_iteration<T: Graphs>(rig: &mut Rig<'_, T>) -> Outcome {
     rig.needs_host_stream()?;
     rig.set_up()?;
@@ -146,19 +147,19 @@ pub fn host_ops_find_their_iteration<T: Graphs>(rig: &mut Rig<'_, T>) -> Outcome
         launch(rig, &graph, later)?;
         rig.finish(Stream::Host)?;
         value = rig.computed(TICK, &[&value]);
-        rig.expect(count, &value, "what an op on the host made in a graph")?;
+        rig.expect(count, &value, "the bytes that an op on the host made in a graph")?;
     }
     let failed = launch(rig, &graph, 5).and_then(|()| rig.finish(Stream::Host));
     let said = failed.err().map(|failure| failure.to_string()).unwrap_or_default();
     ensure!(
         said.contains(&TICK.to_string()) && said.contains("iteration 7"),
-        "an op fails in iteration 7, and the device says: {said}"
+        "an op fails in iteration 7, but the device reports: {said}"
     );
     Ok(())
 }
 
-/// While a device captures, another is opened by another thread, works and goes, and the graph holds
-/// what was captured and nothing else.
+/// While a device captures, another thread opens another device, uses it and drops it. The graph
+/// holds exactly the captured work.
 pub fn another_device_works_beside_a_capture<T: Graphs>(bench: &Bench<'_, T>) -> Outcome {
     let work = rig::work(&bench.machine);
     let mut one = Rig::open(bench, &work)?;
@@ -184,11 +185,12 @@ pub fn another_device_works_beside_a_capture<T: Graphs>(bench: &Bench<'_, T>) ->
     let sent = one.fill(sent, 1)?;
     launch(&mut one, &graph, 0)?;
     one.finish(Stream::Download)?;
-    one.expect(fetched, &one.computed(COPY, &[&sent]), "what a graph computed")?;
+    one.expect(fetched, &one.computed(COPY, &[&sent]), "the bytes that a graph computed")?;
     one.close()
 }
 
-/// A graph is refused on another device, after memory was unmapped, and once its device is gone.
+/// A graph is refused on another device, after memory was unmapped, and after its device is
+/// dropped.
 pub fn foreign_and_late_graphs_are_refused<T: Graphs>(bench: &Bench<'_, T>) -> Outcome {
     let work = rig::work(&bench.machine);
     let [mut one, mut other] = [Rig::open(bench, &work)?, Rig::open(bench, &work)?];
@@ -197,13 +199,19 @@ pub fn foreign_and_late_graphs_are_refused<T: Graphs>(bench: &Bench<'_, T>) -> O
     let at = one.range(1)?;
     let graph = captured(&mut one, |rig| rig.signal(Stream::Compute).map(drop))?;
     launch(&mut one, &graph, 0)?;
-    ensure!(launch(&mut other, &graph, 0).is_err(), "another device launches a graph");
+    ensure!(
+        launch(&mut other, &graph, 0).is_err(),
+        "a device launches the graph of another device"
+    );
     one.finish(Stream::Compute)?;
     one.device().unmap(at, 1)?;
     ensure!(launch(&mut one, &graph, 0).is_err(), "a graph is launched after memory was unmapped");
     one.works()?;
     one.close()?;
-    ensure!(launch(&mut other, &graph, 0).is_err(), "a graph outlives its device");
+    ensure!(
+        launch(&mut other, &graph, 0).is_err(),
+        "a graph is launched after its device is dropped"
+    );
     other.works()?;
     other.close()
 }

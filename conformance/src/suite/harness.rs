@@ -1,4 +1,4 @@
-//! Each check as a test of its own.
+//! Runs each check as a test.
 
 use super::{Check, Failure, Outcome, checks, graph_checks};
 use crate::chunked::Chunked;
@@ -10,18 +10,18 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use test_harness::devices_are_required;
 
-/// What is said of a check.
+/// The result of a check.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// The backend keeps its promise; or, as is expected, does not yet.
+    /// The backend keeps the promise, or breaks it as expected.
     Passed,
-    /// It does not, or a check passed that was expected to fail.
+    /// The backend breaks the promise, or a check passed that was expected to fail.
     Failed(Failure),
-    /// Not checked, or not all of it, with the reason.
+    /// The check did not run, or not completely, for this reason.
     Ignored(String),
 }
 
-/// Runs one check as the backend wants it run.
+/// Runs one check with the backend's exemptions.
 pub fn judge<B: Backend>(check: &Check<B>, backend: &B, found: &Result<Found, String>) -> Verdict {
     let found = match found {
         Ok(found) => found,
@@ -37,19 +37,19 @@ pub fn judge<B: Backend>(check: &Check<B>, backend: &B, found: &Result<Found, St
             Err(failure) if failure.is_unsupported() => Verdict::Ignored(failure.to_string()),
             Err(_) => Verdict::Passed,
             Ok(()) => Verdict::Failed(Failure::new(format_args!(
-                "this passes, and was expected to fail: {reason}"
+                "this check passes, but was expected to fail: {reason}"
             ))),
         },
         None => match (run(check, backend, found), check.blind_spot()) {
             (Err(failure), _) if failure.is_unsupported() => Verdict::Ignored(failure.to_string()),
             (Err(failure), _) => Verdict::Failed(failure),
             (Ok(()), None) => Verdict::Passed,
-            (Ok(()), Some(reason)) => Verdict::Ignored(format!("it ran, but {reason}")),
+            (Ok(()), Some(reason)) => Verdict::Ignored(format!("the check ran, but {reason}")),
         },
     }
 }
 
-/// Runs a check; a panic is a failure like others.
+/// Runs a check. A panic counts as a failure.
 fn run<B: Backend>(check: &Check<B>, backend: &B, found: &Found) -> Outcome {
     let outcome = catch_unwind(AssertUnwindSafe(|| check.run(backend, found)));
     outcome.unwrap_or_else(|panic| {
@@ -59,30 +59,31 @@ fn run<B: Backend>(check: &Check<B>, backend: &B, found: &Found) -> Outcome {
     })
 }
 
-/// The exemptions of checks that do not exist.
+/// Fails if an exemption names a check that does not exist.
 fn misnamed<B: Backend>(backend: &B, names: &[&str]) -> Outcome {
     match backend.exemptions().iter().find(|exemption| !names.contains(&exemption.check())) {
         None => Ok(()),
         Some(exemption) => Err(Failure::new(format_args!(
-            "{} is exempt from {}, which is no check",
+            "{} has an exemption from {}, but no check has this name",
             backend.name(),
             exemption.check()
         ))),
     }
 }
 
-/// The `main` of a test program that holds a backend to the suite. It takes the arguments of
-/// `cargo test`.
+/// The `main` of a test program that runs the suite on a backend. It takes the arguments of `cargo
+/// test`.
 pub fn main<B: Backend>(backend: B) -> ExitCode {
     main_in_chunks(backend, &[])
 }
 
-/// The same, with the backend's own chunks, and again with larger ones: multiples of them.
+/// As [`main`], with the backend's own chunks, and again with larger chunks. `chunk_bytes` are
+/// multiples of the backend's chunks.
 pub fn main_in_chunks<B: Backend>(backend: B, chunk_bytes: &[u64]) -> ExitCode {
     run_all(backend, chunk_bytes, checks)
 }
 
-/// The same for a backend that captures work as graphs.
+/// As [`main_in_chunks`], for a backend that captures work as graphs.
 pub fn main_with_graphs<B: Graphs>(backend: B, chunk_bytes: &[u64]) -> ExitCode {
     run_all(backend, chunk_bytes, || checks().into_iter().chain(graph_checks()).collect())
 }
@@ -104,12 +105,12 @@ fn run_all<B: Backend>(
     libtest_mimic::run(&Arguments::from_args(), trials).exit_code()
 }
 
-/// A check as a test. It is named before it runs, so that whoever sees a crash knows what ran.
+/// A check as a test. It prints its name before it runs, so that a crash shows which check ran.
 fn trial<B: Backend>(check: Check<B>, backend: &Arc<B>, kind: &str) -> Trial {
     let (backend, kind) = (Arc::clone(backend), kind.to_owned());
     let of = if kind.is_empty() { String::new() } else { format!(" in {kind}") };
     let test = Trial::ignorable_test(check.name, move || {
-        // Nobody may be listening.
+        // Standard error may be closed.
         let _ = writeln!(stderr(), "running {}{of}", check.name);
         match judge(&check, &*backend, &backend.find()) {
             Verdict::Passed => Ok(Completion::Completed),

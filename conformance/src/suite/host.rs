@@ -7,8 +7,8 @@ use integrity::Backend;
 use planner_core::Stream;
 use planner_core::backend::{HostRange, Point, Streams, Transfers};
 
-/// The signals of the stream are 1, 2, 3, …, and a point that has been waited for is reached, with all
-/// before it.
+/// The signals of the stream are 1, 2, 3, …. After a wait for a point, this point and all earlier
+/// points are reached.
 pub fn points_are_counted_from_one<T: Backend>(rig: &mut Rig<'_, T>) -> Outcome {
     rig.needs_host_stream()?;
     rig.set_up()?;
@@ -26,8 +26,8 @@ pub fn points_are_counted_from_one<T: Backend>(rig: &mut Rig<'_, T>) -> Outcome 
     Ok(())
 }
 
-/// A wait for a point that has not been signalled, on a stream or by the caller, is an error and changes
-/// nothing.
+/// A wait for a point that has not been signalled is an error and changes nothing, on a stream and
+/// for the caller.
 pub fn unsignalled_points_are_refused<T: Backend>(rig: &mut Rig<'_, T>) -> Outcome {
     rig.needs_host_stream()?;
     rig.set_up()?;
@@ -36,15 +36,15 @@ pub fn unsignalled_points_are_refused<T: Backend>(rig: &mut Rig<'_, T>) -> Outco
     {
         let next = Point { stream: awaited, value: rig.signal(awaited)?.value + 1 };
         let of = format_args!("signal {} of {awaited}, which is not enqueued", next.value);
-        ensure!(rig.device().wait(waiting, next).is_err(), "{waiting} may wait for {of}");
-        ensure!(rig.device().reached(next).is_err(), "one may ask whether {of}, is reached");
-        ensure!(rig.device().block_until(next).is_err(), "one may block until {of}");
+        ensure!(rig.device().wait(waiting, next).is_err(), "{waiting} accepts a wait for {of}");
+        ensure!(rig.device().reached(next).is_err(), "the device answers whether {of}, is reached");
+        ensure!(rig.device().block_until(next).is_err(), "the device blocks until {of}");
     }
     works(rig)
 }
 
-/// Ops run in the order in which they are enqueued, each in place on what the one before it has
-/// written.
+/// Ops run in the order in which they are enqueued. Each updates in place the bytes that the one
+/// before it has written.
 pub fn ops_run_in_order<T: Backend>(rig: &mut Rig<'_, T>) -> Outcome {
     rig.needs_host_stream()?;
     rig.set_up()?;
@@ -63,7 +63,7 @@ pub fn ops_run_in_order<T: Backend>(rig: &mut Rig<'_, T>) -> Outcome {
     rig.expect(d, &other, "a state that they read")
 }
 
-/// An op reads every byte of every operand, and computes what a launch on the device computes.
+/// An op reads every byte of every operand, and computes the same bytes as a launch on the device.
 pub fn every_byte_counts<T: Backend>(rig: &mut Rig<'_, T>) -> Outcome {
     rig.needs_host_stream()?;
     rig.set_up()?;
@@ -80,7 +80,7 @@ pub fn every_byte_counts<T: Backend>(rig: &mut Rig<'_, T>) -> Outcome {
         }
         rig.launch_on_host(UPDATE, &[c, d], &[c])?;
         rig.finish(Stream::Host)?;
-        let what = format!("what follows on the host from a wrong byte at {wrong:?}");
+        let what = format!("the bytes that follow on the host from a wrong byte at {wrong:?}");
         rig.expect(c, &rig.computed(UPDATE, &[&state, &other]), &what)?;
         rig.expect(d, &other, "an operand that is only read")?;
     }
@@ -106,14 +106,14 @@ pub fn ops_leave_the_rest_alone<T: Backend>(rig: &mut Rig<'_, T>) -> Outcome {
     }
     rig.copy_on_host(A, B)?;
     rig.finish(Stream::Host)?;
-    rig.expect(written, &rig.computed(COPY, &[&sent]), "what an op on the host writes")?;
+    rig.expect(written, &rig.computed(COPY, &[&sent]), "the bytes that an op on the host writes")?;
     for (range, bytes) in rest.into_iter().zip(before) {
         rig.expect(range, &bytes, "the rest of the block")?;
     }
     Ok(())
 }
 
-/// Operands that are not all in the block are refused, and nothing changes.
+/// A launch is refused and changes nothing if an operand is not completely in the block.
 pub fn bytes_outside_the_block_are_refused<T: Backend>(rig: &mut Rig<'_, T>) -> Outcome {
     rig.needs_host_stream()?;
     rig.set_up()?;
@@ -122,14 +122,14 @@ pub fn bytes_outside_the_block_are_refused<T: Backend>(rig: &mut Rig<'_, T>) -> 
     for outside in [offset_bytes, rig.block_bytes(), u64::MAX - bytes / 2, u64::MAX] {
         let outside = HostRange { offset_bytes: outside, bytes };
         let reads = rig.launch_on_host(COPY, &[outside], &[inside]);
-        ensure!(reads.is_err(), "an op on the host may read {outside:?}");
+        ensure!(reads.is_err(), "an op on the host can read {outside:?}");
         let writes = rig.launch_on_host(COPY, &[inside], &[outside]);
-        ensure!(writes.is_err(), "an op on the host may write {outside:?}");
+        ensure!(writes.is_err(), "an op on the host can write {outside:?}");
     }
     works(rig)
 }
 
-/// An upload that waits for an op on the host brings what the op wrote.
+/// An upload that waits for an op on the host copies the bytes that the op wrote.
 pub fn uploads_wait_for_the_host<T: Backend>(rig: &mut Rig<'_, T>) -> Outcome {
     rig.needs_host_stream()?;
     rig.set_up()?;
@@ -141,10 +141,10 @@ pub fn uploads_wait_for_the_host<T: Backend>(rig: &mut Rig<'_, T>) -> Outcome {
     rig.order(Stream::Host, Stream::Upload)?;
     rig.put(rig.slot(B), at)?;
     rig.get(at, rig.slot(C))?;
-    rig.expect(rig.slot(C), &rig.computed(COPY, &[&sent]), "what was sent after an op on the host")
+    rig.expect(rig.slot(C), &rig.computed(COPY, &[&sent]), "the bytes sent after an op on the host")
 }
 
-/// An op on the host that waits for an upload does not change what the upload sends.
+/// An op on the host that waits for an upload does not change the bytes that the upload copies.
 pub fn the_host_waits_for_uploads<T: Backend>(rig: &mut Rig<'_, T>) -> Outcome {
     rig.needs_host_stream()?;
     rig.set_up()?;
@@ -158,7 +158,7 @@ pub fn the_host_waits_for_uploads<T: Backend>(rig: &mut Rig<'_, T>) -> Outcome {
     rig.finish(Stream::Host)?;
     rig.finish(Stream::Upload)?;
     rig.get(at, rig.slot(C))?;
-    rig.expect(rig.slot(C), &sent, "what was sent before the host overwrote it")
+    rig.expect(rig.slot(C), &sent, "the bytes sent before the host overwrote it")
 }
 
 /// An op on the host that waits for a download reads the downloaded bytes.
@@ -175,10 +175,10 @@ pub fn the_host_waits_for_downloads<T: Backend>(rig: &mut Rig<'_, T>) -> Outcome
     rig.copy_on_host(A, B)?;
     rig.finish(Stream::Host)?;
     let computed = rig.computed(COPY, &[&fetched]);
-    rig.expect(rig.slot(B), &computed, "what the host computed from a download")
+    rig.expect(rig.slot(B), &computed, "the bytes that the host computed from a download")
 }
 
-/// A download that waits for an op on the host does not change what the op reads.
+/// A download that waits for an op on the host does not change the bytes that the op reads.
 pub fn downloads_wait_for_the_host<T: Backend>(rig: &mut Rig<'_, T>) -> Outcome {
     rig.needs_host_stream()?;
     rig.set_up()?;
@@ -191,12 +191,12 @@ pub fn downloads_wait_for_the_host<T: Backend>(rig: &mut Rig<'_, T>) -> Outcome 
     rig.order(Stream::Host, Stream::Download)?;
     rig.get(at, rig.slot(A))?;
     rig.finish(Stream::Host)?;
-    rig.expect(rig.slot(A), &fetched, "what was fetched after an op on the host")?;
+    rig.expect(rig.slot(A), &fetched, "the bytes fetched after an op on the host")?;
     let computed = rig.computed(COPY, &[&read]);
-    rig.expect(rig.slot(B), &computed, "what the host read before it was overwritten")
+    rig.expect(rig.slot(B), &computed, "the bytes that the host read before it was overwritten")
 }
 
-/// Who waits for a launch that waits for an op on the host finds what the op wrote.
+/// Work that waits for a launch that waits for an op on the host reads the bytes that the op wrote.
 pub fn compute_waits_for_the_host<T: Backend>(rig: &mut Rig<'_, T>) -> Outcome {
     rig.needs_host_stream()?;
     rig.set_up()?;
@@ -212,10 +212,11 @@ pub fn compute_waits_for_the_host<T: Backend>(rig: &mut Rig<'_, T>) -> Outcome {
     rig.put(rig.slot(B), at)?;
     rig.get(at, rig.slot(C))?;
     let computed = rig.computed(COPY, &[&sent]);
-    rig.expect(rig.slot(C), &computed, "what was sent after a launch after an op on the host")
+    rig.expect(rig.slot(C), &computed, "the bytes sent after a launch after an op on the host")
 }
 
-/// Who waits for an op on the host that waits for a launch finds what the launch wrote.
+/// Work that waits for an op on the host that waits for a launch reads the bytes that the launch
+/// wrote.
 pub fn the_host_waits_for_compute<T: Backend>(rig: &mut Rig<'_, T>) -> Outcome {
     rig.needs_host_stream()?;
     rig.set_up()?;
@@ -229,10 +230,11 @@ pub fn the_host_waits_for_compute<T: Backend>(rig: &mut Rig<'_, T>) -> Outcome {
     rig.order(Stream::Host, Stream::Download)?;
     rig.get(to, rig.slot(B))?;
     let computed = rig.computed(COPY, &[&sent]);
-    rig.expect(rig.slot(B), &computed, "what was fetched after an op on the host after a launch")
+    rig.expect(rig.slot(B), &computed, "the bytes fetched after an op on the host after a launch")
 }
 
-/// Who waits for the host has waited for all that the host had waited for, with or without an op.
+/// A wait for the host also waits for all work for which the host has waited, with or without an
+/// op.
 pub fn waits_imply_what_they_waited_for<T: Backend>(rig: &mut Rig<'_, T>) -> Outcome {
     rig.needs_host_stream()?;
     rig.set_up()?;
@@ -245,10 +247,11 @@ pub fn waits_imply_what_they_waited_for<T: Backend>(rig: &mut Rig<'_, T>) -> Out
     rig.order(Stream::Upload, Stream::Host)?;
     rig.order(Stream::Host, Stream::Download)?;
     rig.get(at, rig.slot(B))?;
-    rig.expect(rig.slot(B), &sent, "what was fetched after the host had waited for an upload")
+    rig.expect(rig.slot(B), &sent, "the bytes fetched after the host had waited for an upload")
 }
 
-/// A wait holds for all ops that are enqueued after it, and a later wait for less does not lift it.
+/// A wait holds for all ops that are enqueued after it. A later wait for an earlier point does not
+/// lift it.
 pub fn waits_hold_for_all_that_follows<T: Backend>(rig: &mut Rig<'_, T>) -> Outcome {
     rig.needs_host_stream()?;
     rig.set_up()?;
@@ -269,10 +272,10 @@ pub fn waits_hold_for_all_that_follows<T: Backend>(rig: &mut Rig<'_, T>) -> Outc
     rig.copy_on_host(A, B)?;
     rig.finish(Stream::Host)?;
     let computed = rig.computed(COPY, &[&fetched]);
-    rig.expect(rig.slot(B), &computed, "what the host computed last")
+    rig.expect(rig.slot(B), &computed, "the bytes that the host computed last")
 }
 
-/// The stream may wait for a point of its own: that is reached by then.
+/// The stream may wait for its own point, which is reached by then.
 pub fn the_host_may_wait_for_itself<T: Backend>(rig: &mut Rig<'_, T>) -> Outcome {
     rig.needs_host_stream()?;
     rig.set_up()?;
@@ -283,7 +286,8 @@ pub fn the_host_may_wait_for_itself<T: Backend>(rig: &mut Rig<'_, T>) -> Outcome
     works(rig)
 }
 
-/// More than a thousand ops may be pending: none is lost, and each of their points can be waited for.
+/// More than a thousand ops may be pending. None is lost, and work can wait for the point of each
+/// of them.
 pub fn a_thousand_ops_may_be_pending<T: Backend>(rig: &mut Rig<'_, T>) -> Outcome {
     const STEPS: usize = 1500;
     rig.needs_host_stream()?;
@@ -299,13 +303,13 @@ pub fn a_thousand_ops_may_be_pending<T: Backend>(rig: &mut Rig<'_, T>) -> Outcom
     }
     rig.device().block_until(points[0])?;
     rig.device().block_until(points[STEPS - 1])?;
-    rig.expect(count, &value, "what many ops on the host made")
+    rig.expect(count, &value, "the bytes made by many ops on the host")
 }
 
 /// If a query says that a point is reached, the op before it has written its results. A query does not
 /// block.
 pub fn what_is_reached_has_been_done<T: Backend>(rig: &mut Rig<'_, T>) -> Outcome {
-    /// Then one may block as well: a host need not be fast.
+    /// After so many queries the check blocks, since a host may be slow.
     const MOST_QUESTIONS: usize = 10_000;
     rig.needs_host_stream()?;
     rig.set_up()?;
@@ -320,7 +324,11 @@ pub fn what_is_reached_has_been_done<T: Backend>(rig: &mut Rig<'_, T>) -> Outcom
     if !is_reached {
         rig.device().block_until(point)?;
     }
-    rig.expect(rig.slot(B), &rig.computed(COPY, &[&read]), "what an op wrote that is reached")
+    rig.expect(
+        rig.slot(B),
+        &rig.computed(COPY, &[&read]),
+        "the bytes of an op whose point is reached",
+    )
 }
 
 /// After a block until a point, the op before it has written its results.
@@ -331,10 +339,14 @@ pub fn blocking_waits_for_the_op<T: Backend>(rig: &mut Rig<'_, T>) -> Outcome {
     rig.keep_busy(Stream::Host)?;
     rig.copy_on_host(A, B)?;
     rig.finish(Stream::Host)?;
-    rig.expect(rig.slot(B), &rig.computed(COPY, &[&read]), "what an op wrote that was blocked for")
+    rig.expect(
+        rig.slot(B),
+        &rig.computed(COPY, &[&read]),
+        "the bytes of an op whose point was waited for",
+    )
 }
 
-/// All four streams at work on memory of their own do not disturb each other.
+/// All four streams can work at the same time on separate memory.
 pub fn streams_do_not_disturb_each_other<T: Backend>(rig: &mut Rig<'_, T>) -> Outcome {
     rig.needs_host_stream()?;
     rig.set_up()?;
@@ -363,15 +375,16 @@ pub fn streams_do_not_disturb_each_other<T: Backend>(rig: &mut Rig<'_, T>) -> Ou
         on_device = rig.computed(UPDATE, &[&on_device, &other]);
         on_host = rig.computed(UPDATE, &[&on_host, &other]);
     }
-    rig.expect(rig.slot(C), &other, "what was fetched meanwhile")?;
-    rig.expect(host, &on_host, "what the host computed meanwhile")?;
+    rig.expect(rig.slot(C), &other, "the bytes fetched meanwhile")?;
+    rig.expect(host, &on_host, "the bytes that the host computed meanwhile")?;
     rig.get(sent, rig.slot(C))?;
-    rig.expect(rig.slot(C), &brought, "what was sent meanwhile")?;
+    rig.expect(rig.slot(C), &brought, "the bytes sent meanwhile")?;
     rig.get(updated, rig.slot(C))?;
-    rig.expect(rig.slot(C), &on_device, "what the device computed meanwhile")
+    rig.expect(rig.slot(C), &on_device, "the bytes that the device computed meanwhile")
 }
 
-/// A device may be dropped while ops on the host wait, run, and are waited for; the next one works.
+/// A device may be dropped while ops on the host wait, run, or are waited for. The next device
+/// works.
 pub fn a_device_may_be_dropped_at_any_time<T: Backend>(bench: &Bench<'_, T>) -> Outcome {
     let stages: [fn(&mut Rig<'_, T>) -> Outcome; 4] = [
         |_| Ok(()),
@@ -418,5 +431,5 @@ fn works<T: Backend>(rig: &mut Rig<'_, T>) -> Outcome {
     rig.put(rig.slot(B), to)?;
     rig.get(to, rig.slot(C))?;
     let computed = rig.computed(COPY, &[&read]);
-    rig.expect(rig.slot(C), &computed, "what the host does afterwards")
+    rig.expect(rig.slot(C), &computed, "the bytes that the host does afterwards")
 }

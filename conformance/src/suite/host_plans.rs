@@ -1,4 +1,4 @@
-//! Plans that run ops on the host, drawn at random, with the bytes that the graphs themselves say.
+//! Random plans that run ops on the host. Their results must be the bytes that the graphs define.
 
 use super::failure::{Failure, Outcome, ensure};
 use super::plans::{Length, first_wrong, machine, opened, run, stretch};
@@ -16,28 +16,29 @@ use proptest::test_runner::TestRunner;
 use spillway::{Capacity, OwnedMachine, Plan, Session, planning};
 use workloads::{OwnedGraph, OwnedPlan};
 
-/// Plans for each check, and with chunks so large that their bytes take long.
+/// The number of plans for each check. With large chunks there are fewer, since their bytes take
+/// long.
 const PLANS: usize = 16;
 const FEW_PLANS: usize = 3;
 const SMALL_CHUNK_BYTES: u64 = 4 << 10;
-/// Plans to draw until there are as many of the wanted kind.
+/// The most plans to draw until there are enough of the wanted kind.
 const MOST_DRAWN: usize = 4000;
-/// Plans that need more memory are left out.
+/// Plans that need more memory are skipped.
 const MOST_BYTES: u64 = 128 << 20;
 /// The iteration in which an op fails.
 const FAILS_IN: u64 = 3;
 
-/// Random plans in which some ops run on the host: states and outputs are what the graph says.
+/// Random plans in which some ops run on the host. States and outputs must be the graph's.
 pub fn random_plans<T: Backend>(bench: &Bench<'_, T>) -> Outcome {
     run_all(bench, |_| true)
 }
 
-/// The same, in which other ops run twice on the device.
+/// The same, with ops that run twice on the device.
 pub fn random_plans_with_repeats<T: Backend>(bench: &Bench<'_, T>) -> Outcome {
     run_all(bench, |plan| has(plan, |step| step.launched().is_some_and(|op| op.is_repeat)))
 }
 
-/// Switches from a plan with ops on the host to one without and back keep all states.
+/// Switches from a plan with ops on the host to a plan without them and back keep all states.
 pub fn switches_between_plans<T: Backend>(bench: &Bench<'_, T>) -> Outcome {
     let machine = hosting_machine(bench)?;
     for (graph, hosted) in drawn(&machine, |_| true)? {
@@ -50,8 +51,8 @@ pub fn switches_between_plans<T: Backend>(bench: &Bench<'_, T>) -> Outcome {
     Ok(())
 }
 
-/// If an op fails on the host, the run ends with an error that names the op and the iteration, nothing
-/// more can be run, and the host block can be read.
+/// If an op fails on the host, the run ends with an error that names the op and the iteration.
+/// Nothing more can run, and the host block can be read.
 pub fn a_failed_op_ends_the_run<T: Backend>(bench: &Bench<'_, T>) -> Outcome {
     let machine = hosting_machine(bench)?;
     for (graph, plan) in drawn(&machine, |_| true)? {
@@ -64,7 +65,7 @@ pub fn a_failed_op_ends_the_run<T: Backend>(bench: &Bench<'_, T>) -> Outcome {
     Ok(())
 }
 
-/// The machine of a bench, if its device has a stream for the host.
+/// The machine of a bench, if its device has a host stream.
 fn hosting_machine<T: Backend>(bench: &Bench<'_, T>) -> Outcome<Machine> {
     let work = rig::work(&bench.machine);
     let mut rig = Rig::open(bench, &work)?;
@@ -77,7 +78,8 @@ fn has(plan: &OwnedPlan, wanted: impl Fn(&Step) -> bool) -> bool {
     plan.steps.iter().any(wanted)
 }
 
-/// The same plans every time: some that run ops on the host, copy in both directions, and are wanted.
+/// The same plans in every run. They run ops on the host, copy in both directions, and are of the
+/// wanted kind.
 fn drawn(
     machine: &Machine,
     is_wanted: impl Fn(&OwnedPlan) -> bool,
@@ -93,7 +95,7 @@ fn drawn(
         stretch(&mut graph, machine);
         let order = legal_order(&checked(&graph), &keys);
         let plan = random_plan(&checked(&graph), machine, &order, &mut choices);
-        // Kernels want whole words.
+        // Kernels need whole words.
         let is_aligned = plan.pools.iter().all(|pool| pool.object_bytes.is_multiple_of(4));
         let moves = has(&plan, |step| matches!(step, Step::Host(_)))
             && has(&plan, |step| matches!(step, Step::Prefetch(_)))
@@ -105,7 +107,10 @@ fn drawn(
             return Ok(plans);
         }
     }
-    Err(Failure::new(format_args!("{MOST_DRAWN} random plans have {} of this kind", plans.len())))
+    Err(Failure::new(format_args!(
+        "only {} of {MOST_DRAWN} random plans are of this kind",
+        plans.len()
+    )))
 }
 
 fn run_all<T: Backend>(bench: &Bench<'_, T>, is_wanted: impl Fn(&OwnedPlan) -> bool) -> Outcome {
@@ -117,7 +122,7 @@ fn run_all<T: Backend>(bench: &Bench<'_, T>, is_wanted: impl Fn(&OwnedPlan) -> b
     Ok(())
 }
 
-/// Runs plans of one graph in turn, each for two iterations, and compares all states in the end.
+/// Runs plans of one graph in turn, each for two iterations, and compares all states at the end.
 fn switch<T: Backend>(
     bench: &Bench<'_, T>,
     machine: Machine,
@@ -190,7 +195,10 @@ fn fail<T: Backend>(
         Ok(()) => String::from("nothing"),
     };
     let names = said.contains(&op.to_string()) && said.contains(&format!("iteration {FAILS_IN}"));
-    ensure!(names, "{op} failed on the host in iteration {FAILS_IN}, and the device said: {said}");
+    ensure!(
+        names,
+        "{op} failed on the host in iteration {FAILS_IN}, but the device reported: {said}"
+    );
     ensure!(matches!(again, Err(ExecuteError::Failed)), "a run goes on after an op failed");
     Ok(read?)
 }

@@ -1,4 +1,4 @@
-//! Integrity kernels: every backend computes the same, also from wrong bytes.
+//! Integrity kernels: every backend computes the same bytes, also from wrong bytes.
 
 use super::Rig;
 use super::failure::Outcome;
@@ -7,7 +7,7 @@ use integrity::{Backend, value};
 use planner_core::Stream;
 use planner_core::backend::DeviceAddress;
 
-/// When states are filled, every state's value lies in its slot.
+/// After the states are filled, the value of each state lies in its slot.
 pub fn states_lie_in_their_slots<T: Backend>(rig: &mut Rig<'_, T>) -> Outcome {
     rig.set_up()?;
     for state in [A, B, C, D] {
@@ -18,8 +18,8 @@ pub fn states_lie_in_their_slots<T: Backend>(rig: &mut Rig<'_, T>) -> Outcome {
     Ok(())
 }
 
-/// When the inputs of an iteration are filled, they lie in the slots of that iteration, and
-/// the others still hold those of the iteration before.
+/// After the inputs of an iteration are filled, they lie in the slots of that iteration. The other
+/// slots still hold the inputs of the iteration before.
 pub fn inputs_take_their_slots_in_turn<T: Backend>(rig: &mut Rig<'_, T>) -> Outcome {
     rig.set_up()?;
     let mut before = rig.fill(rig.input_slot(0), 1)?;
@@ -34,8 +34,8 @@ pub fn inputs_take_their_slots_in_turn<T: Backend>(rig: &mut Rig<'_, T>) -> Outc
     Ok(())
 }
 
-/// An op reads every byte of every operand, in the op's order: whichever is wrong, what it
-/// writes is just what follows from that.
+/// An op reads every byte of every operand, in the op's order. If a byte is wrong, the result is
+/// exactly what follows from this byte.
 pub fn every_byte_counts<T: Backend>(rig: &mut Rig<'_, T>) -> Outcome {
     rig.set_up()?;
     let (chunk, bytes) = (rig.chunk_bytes(), rig.bytes());
@@ -58,7 +58,7 @@ pub fn every_byte_counts<T: Backend>(rig: &mut Rig<'_, T>) -> Outcome {
         rig.expect(
             rig.slot(A),
             &computed,
-            &format!("what follows from a wrong byte at {wrong:?}"),
+            &format!("the bytes that follow from a wrong byte at {wrong:?}"),
         )?;
         rig.get(d, rig.slot(A))?;
         rig.expect(rig.slot(A), &other, "an operand that is only read")?;
@@ -66,8 +66,8 @@ pub fn every_byte_counts<T: Backend>(rig: &mut Rig<'_, T>) -> Outcome {
     Ok(())
 }
 
-/// An op writes what the launch names and nothing else: not the rest of the last chunk, but
-/// for the word in which the tensor ends.
+/// An op writes only the ranges that the launch names. It leaves the rest of the last chunk alone,
+/// except the word in which the tensor ends.
 pub fn launches_leave_the_rest_alone<T: Backend>(rig: &mut Rig<'_, T>) -> Outcome {
     rig.set_up()?;
     let (from, to) = (rig.range(3)?, rig.range(3)?);
@@ -81,7 +81,7 @@ pub fn launches_leave_the_rest_alone<T: Backend>(rig: &mut Rig<'_, T>) -> Outcom
     rig.launch(COPY, &[from], &[to])?;
     rig.finish(Stream::Compute)?;
     rig.get(after, rig.host(C, 0..rest))?;
-    rig.expect(rig.host(C, 0..rest), &kept, "what lies after a tensor that was written")?;
+    rig.expect(rig.host(C, 0..rest), &kept, "the bytes after a tensor that was written")?;
     rig.get(from, rig.slot(D))?;
     rig.expect(rig.slot(D), &sent, "a tensor that was only read")
 }
@@ -104,8 +104,8 @@ pub fn small_tensors_count_too<T: Backend>(rig: &mut Rig<'_, T>) -> Outcome {
     Ok(())
 }
 
-/// An op uses all of its workspace and leaves nothing of what was there: plans give the same
-/// memory to others.
+/// An op uses its whole workspace and leaves nothing of the earlier contents, since plans give the
+/// same memory to other tensors.
 pub fn the_workspace_is_used<T: Backend>(rig: &mut Rig<'_, T>) -> Outcome {
     rig.set_up()?;
     let (from, to, space) = (rig.range(3)?, rig.range(3)?, rig.range(3)?);
@@ -114,7 +114,11 @@ pub fn the_workspace_is_used<T: Backend>(rig: &mut Rig<'_, T>) -> Outcome {
     rig.launch_with(WASTE, &[from], &[to], Some(space))?;
     rig.finish(Stream::Compute)?;
     rig.get(to, rig.slot(B))?;
-    rig.expect(rig.slot(B), &rig.computed(WASTE, &[&sent]), "what an op with a workspace writes")?;
+    rig.expect(
+        rig.slot(B),
+        &rig.computed(WASTE, &[&sent]),
+        "the bytes that an op with a workspace writes",
+    )?;
     rig.get(space, rig.slot(C))?;
     rig.expect(rig.slot(C), &rig.written(WASTE, 1, &[&sent]), "the workspace")
 }

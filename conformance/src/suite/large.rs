@@ -1,4 +1,4 @@
-//! Tensors of more than 4 GiB: neither their sizes nor offsets in them fit 32 bits.
+//! Tensors of more than 4 GiB, whose sizes and offsets do not fit 32 bits.
 
 use super::Bench;
 use super::failure::{Failure, Outcome, ensure};
@@ -10,24 +10,25 @@ use planner_core::backend::{
 use planner_core::{Kind, Machine, OpId, Stream, TensorId};
 use workloads::OwnedGraph;
 
-/// The first offset that 32 bits do not hold.
+/// The first offset that does not fit 32 bits.
 const BOUNDARY: u64 = 1 << 32;
-/// Chunks have at least so many bytes, or there would be a million of them.
+/// The least size of a chunk. With smaller chunks, there would be a million of them.
 const LEAST_CHUNK_BYTES: u64 = 2 << 20;
-/// Bytes that are looked at, at each of some offsets; all others are left as they are, so that a
-/// device that keeps memory by the page takes little of it.
+/// The number of bytes that are checked at each of some offsets. All other bytes are never written,
+/// so a device that allocates memory by the page needs little of it.
 const MARK_BYTES: u64 = 64;
 
-/// An op reads and writes a state of these bytes each.
+/// The op reads one state and writes another, of [`MARK_BYTES`] each.
 const OP: OpId = OpId(0);
 
-/// Runs of words that begin so far apart. One lies across 4 GiB: half of it before, half after.
+/// The distance between the starts of two runs of words. One run lies across 4 GiB, one half on
+/// each side.
 const SPREAD_WORDS: u64 = (BOUNDARY / 4 - RUN_WORDS / 2) / RUNS_BEFORE;
 const RUNS_BEFORE: u64 = 47;
-/// A tensor that ends with the run after that.
+/// The size of a tensor that ends with the run after that one.
 const TENSOR_BYTES: u64 = 4 * ((RUNS_BEFORE + 1) * SPREAD_WORDS + RUN_WORDS);
 
-/// A device with a range and a host block of this many bytes.
+/// A device with a range and a host block of `bytes` bytes.
 struct Large<T: Backend> {
     device: T::Device,
     at: DeviceAddress,
@@ -35,8 +36,8 @@ struct Large<T: Backend> {
     chunk_bytes: u64,
 }
 
-/// One copy each way may have more than 4 GiB, and copies and launches may begin beyond 4 GiB of a
-/// range and of the host block.
+/// One copy in each direction may have more than 4 GiB. Copies and launches may begin beyond 4 GiB
+/// of a range and of the host block.
 pub fn offsets_and_sizes_exceed_32_bits<T: Backend>(bench: &Bench<'_, T>) -> Outcome {
     let mut graph = OwnedGraph::new("large");
     let [from, to] = ["from", "to"].map(|name| graph.push_tensor(name, MARK_BYTES, Kind::State));
@@ -45,17 +46,17 @@ pub fn offsets_and_sizes_exceed_32_bits<T: Backend>(bench: &Bench<'_, T>) -> Out
     let mut large = Large::open(bench, BOUNDARY, None)?;
     let chunk = large.chunk_bytes;
     let marks = [0, BOUNDARY - MARK_BYTES / 2, BOUNDARY + chunk, large.bytes - MARK_BYTES];
-    // All at once.
+    // All marks in one copy.
     let sent = large.fill(&marks, 1)?;
     large.copy(0, large.bytes, &marks)?;
     large.expect(&marks, &sent, "one copy of more than 4 GiB")?;
-    // Each by itself.
+    // Each mark in its own copy.
     let sent = large.fill(&marks, 2)?;
     for &mark in &marks {
         large.copy(mark, MARK_BYTES, &[mark])?;
     }
     large.expect(&marks, &sent, "copies from beyond 4 GiB")?;
-    // From one to another.
+    // From one mark to another.
     let [near, _, read, write] = marks;
     let mut kernels = bench.backend.kernels(&mut large.device, graph)?;
     let ranges = [read, write].map(|mark| [[large.at.0 + mark, MARK_BYTES]]);
@@ -66,7 +67,7 @@ pub fn offsets_and_sizes_exceed_32_bits<T: Backend>(bench: &Bench<'_, T>) -> Out
     large.download(write, MARK_BYTES)?;
     large.download(near, MARK_BYTES)?;
     let computed = written(&graph, OP, 0, &[&sent[2]]);
-    large.expect(&[write], &[computed], "what a launch computes beyond 4 GiB")?;
+    large.expect(&[write], &[computed], "the bytes that a launch computes beyond 4 GiB")?;
     large.expect(&[near], &sent[..1], "the first bytes of the range")?;
     drop(kernels);
     bench.backend.close(large.device).map_err(Failure::new)
@@ -81,7 +82,7 @@ pub fn kernels_take_offsets_beyond_32_bits<T: Backend>(bench: &Bench<'_, T>) -> 
         .map(|(name, from, to)| graph.push_op(name, 1, 0, &[from], &[to]));
     let graph = graph.graph()?;
     let mut large = Large::open(bench, TENSOR_BYTES, Some(MARK_BYTES))?;
-    // The small states have a chunk after the tensor.
+    // The small states have the chunk after the tensor.
     let small = large.bytes - large.chunk_bytes;
     let (seed, sum) = (small, small + MARK_BYTES);
     let kernels = bench.backend.sparse_kernels(&mut large.device, graph, SPREAD_WORDS);
@@ -103,18 +104,22 @@ pub fn kernels_take_offsets_beyond_32_bits<T: Backend>(bench: &Bench<'_, T>) -> 
     for mark in [0, BOUNDARY - MARK_BYTES / 2, TENSOR_BYTES - MARK_BYTES] {
         let mut expected = vec![0; MARK_BYTES as usize];
         made.fill(mark, &mut expected);
-        large.expect_on_device(mark, expected, "what a kernel writes to more than 4 GiB")?;
+        large.expect_on_device(
+            mark,
+            expected,
+            "the bytes that a kernel writes to more than 4 GiB",
+        )?;
     }
     let result = value::op_results(read, 1, [Reading::exact(made)].into_iter()).all;
     let expected = filled(value::written(result, 0, MARK_BYTES), MARK_BYTES);
-    large.expect_on_device(sum, expected, "what a kernel makes of more than 4 GiB")?;
+    large.expect_on_device(sum, expected, "the bytes that a kernel makes of more than 4 GiB")?;
     drop(kernels);
     bench.backend.close(large.device).map_err(Failure::new)
 }
 
 impl<T: Backend> Large<T> {
-    /// Opens a device with so many bytes and some chunks more, if it holds as much. The host block
-    /// has as many bytes, unless it needs fewer.
+    /// Opens a device with at least `least_bytes` bytes and some more chunks, if it has so much
+    /// memory. The host block has as many bytes, unless `host_bytes` says otherwise.
     fn open(bench: &Bench<'_, T>, least_bytes: u64, host_bytes: Option<u64>) -> Outcome<Self> {
         let machine = bench.machine;
         let chunk_bytes = LEAST_CHUNK_BYTES.next_multiple_of(machine.chunk_bytes);
@@ -126,14 +131,14 @@ impl<T: Backend> Large<T> {
         for (what, has_bytes, bytes) in needs {
             if has_bytes < bytes {
                 return Err(Failure::unsupported(format_args!(
-                    "the {what} has {has_bytes} bytes, and {bytes} are needed"
+                    "the {what} has {has_bytes} bytes, but the check needs {bytes}"
                 )));
             }
         }
         let machine = Machine::new((*machine).with_chunk_bytes(chunk_bytes))?;
         let mut device = bench.backend.open(machine, bench.order).map_err(Failure::new)?;
         let at = Self::set_up(&mut device, chunks, host_bytes).map_err(|error| {
-            Failure::unsupported(format_args!("{bytes} bytes are too much for it: {error}"))
+            Failure::unsupported(format_args!("the device cannot hold {bytes} bytes: {error}"))
         })?;
         device.map(at, Chunks { first: 0, count: chunks })?;
         Ok(Self { device, at, bytes, chunk_bytes })
@@ -154,7 +159,7 @@ impl<T: Backend> Large<T> {
         Ok(self.device.block_until(point)?)
     }
 
-    /// Puts bytes drawn from a seed at some offsets of the host block, and returns them.
+    /// Writes bytes drawn from a seed at some offsets of the host block, and returns them.
     fn fill(&mut self, marks: &[u64], seed: u64) -> Outcome<Vec<Vec<u8>>> {
         let mut all = Vec::new();
         for (&mark, number) in marks.iter().zip(0..) {
@@ -175,7 +180,7 @@ impl<T: Backend> Large<T> {
         Ok(())
     }
 
-    /// Fails unless the range holds these bytes, which go to the start of the host block.
+    /// Fails unless the range holds these bytes. Downloads them to the start of the host block.
     fn expect_on_device(&mut self, offset_bytes: u64, expected: Vec<u8>, what: &str) -> Outcome {
         let host = HostRange { offset_bytes: 0, bytes: expected.len() as u64 };
         self.device.download(DeviceAddress(self.at.0 + offset_bytes), host)?;
@@ -194,8 +199,8 @@ impl<T: Backend> Large<T> {
         self.finish(Stream::Download)
     }
 
-    /// Copies to the same offset of the range and back, with other bytes at some offsets of the host
-    /// block meanwhile.
+    /// Copies to the same offset of the range and back. Between the two copies, fills some offsets
+    /// of the host block with other bytes.
     fn copy(&mut self, offset_bytes: u64, bytes: u64, marks: &[u64]) -> Outcome {
         self.upload(HostRange { offset_bytes, bytes }, offset_bytes)?;
         for &mark in marks {

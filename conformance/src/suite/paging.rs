@@ -1,4 +1,4 @@
-//! [`Paging`]: chunks, ranges, and what is mapped where.
+//! [`Paging`]: chunks, ranges, and the mappings of chunks in ranges.
 
 use super::Rig;
 use super::failure::{Outcome, ensure};
@@ -7,15 +7,15 @@ use integrity::Backend;
 use planner_core::Stream;
 use planner_core::backend::{BackendError, Chunks, DeviceAddress, ErrorKind, Paging, Streams};
 
-/// Chunks are as large as the machine says, and more than nothing.
+/// Chunks have the size that the machine names, which is not 0.
 pub fn chunks_have_the_size_of_the_machine<T: Backend>(rig: &mut Rig<'_, T>) -> Outcome {
     let (device, machine) = (rig.chunk_bytes(), rig.machine().chunk_bytes);
     ensure!(device > 0 && device == machine, "chunks of {device} bytes on a machine of {machine}");
     Ok(())
 }
 
-/// More chunks than the device has memory are refused as [`ErrorKind::OutOfDeviceMemory`]; then
-/// none has been created, and fewer can be.
+/// If a device has too little memory for some chunks, it refuses them as
+/// [`ErrorKind::OutOfDeviceMemory`]. It creates none of them, and can create fewer afterwards.
 pub fn too_many_chunks_are_out_of_memory<T: Backend>(rig: &mut Rig<'_, T>) -> Outcome {
     for count in [u64::MAX, u64::MAX / rig.chunk_bytes()] {
         match rig.device().create(count) {
@@ -40,14 +40,14 @@ pub fn ranges_lie_apart<T: Backend>(rig: &mut Rig<'_, T>) -> Outcome {
         ranges.push(at.0..at.0 + chunks * chunk);
     }
     ranges.sort_by_key(|range| range.start);
-    ensure!(ranges[0].start > 0, "a range begins at 0, which stands for an operand to leave alone");
+    ensure!(ranges[0].start > 0, "a range begins at 0, the address that stands for no operand");
     for pair in ranges.windows(2) {
         ensure!(pair[0].end <= pair[1].start, "{:x?} and {:x?} overlap", pair[0], pair[1]);
     }
     Ok(())
 }
 
-/// Plans have ten thousand ranges, and more: all of them lie apart, and the last can be used.
+/// A plan may have ten thousand ranges and more. They do not overlap, and the last of them works.
 pub fn ten_thousand_ranges<T: Backend>(rig: &mut Rig<'_, T>) -> Outcome {
     const RANGES: usize = 10_000;
     rig.set_up()?;
@@ -65,19 +65,22 @@ pub fn ten_thousand_ranges<T: Backend>(rig: &mut Rig<'_, T>) -> Outcome {
     let sent = rig.fill(rig.slot(A), 1)?;
     rig.put(rig.slot(A), last)?;
     rig.get(last, rig.slot(B))?;
-    rig.expect(rig.slot(B), &sent, "what was put into the last of many ranges")
+    rig.expect(rig.slot(B), &sent, "the bytes in the last of many ranges")
 }
 
-/// More addresses than there are is an error.
+/// A request for more addresses than exist is an error.
 pub fn too_long_ranges_are_refused<T: Backend>(rig: &mut Rig<'_, T>) -> Outcome {
     rig.set_up()?;
     for chunks in [u64::MAX, u64::MAX / rig.chunk_bytes()] {
-        ensure!(rig.device().reserve(chunks).is_err(), "{chunks} chunks of addresses are there");
+        ensure!(
+            rig.device().reserve(chunks).is_err(),
+            "the device reserves {chunks} chunks of addresses"
+        );
     }
     rig.works()
 }
 
-/// What is mapped can be read and written, by copies and by launches.
+/// Copies and launches can read and write mapped ranges.
 pub fn what_is_mapped_can_be_read_and_written<T: Backend>(rig: &mut Rig<'_, T>) -> Outcome {
     rig.set_up()?;
     let (from, to) = (rig.scattered(3)?, rig.scattered(3)?);
@@ -86,10 +89,10 @@ pub fn what_is_mapped_can_be_read_and_written<T: Backend>(rig: &mut Rig<'_, T>) 
     rig.launch(COPY, &[from], &[to])?;
     rig.finish(Stream::Compute)?;
     rig.get(to, rig.slot(B))?;
-    rig.expect(rig.slot(B), &rig.computed(COPY, &[&sent]), "what was computed")
+    rig.expect(rig.slot(B), &rig.computed(COPY, &[&sent]), "the bytes computed")
 }
 
-/// A range of several chunks holds them in their order.
+/// A range of several chunks holds its chunks in order.
 pub fn chunks_are_mapped_in_order<T: Backend>(rig: &mut Rig<'_, T>) -> Outcome {
     rig.set_up()?;
     let chunk = rig.chunk_bytes();
@@ -103,7 +106,7 @@ pub fn chunks_are_mapped_in_order<T: Backend>(rig: &mut Rig<'_, T>) -> Outcome {
     rig.expect(rig.host(B, 0..2 * chunk), &sent, "two chunks, one by one")
 }
 
-/// A chunk holds what was last written to it, also when it has been unmapped and mapped
+/// A chunk keeps the bytes that were last written to it, also after it is unmapped and mapped
 /// elsewhere.
 pub fn chunks_keep_what_is_written<T: Backend>(rig: &mut Rig<'_, T>) -> Outcome {
     rig.set_up()?;
@@ -119,8 +122,7 @@ pub fn chunks_keep_what_is_written<T: Backend>(rig: &mut Rig<'_, T>) -> Outcome 
     rig.expect(rig.host(B, 0..2 * chunk), &sent, "two chunks that were mapped anew")
 }
 
-/// When a range is mapped anew, it shows the chunks that it has now, to copies and to
-/// launches.
+/// After a range is mapped again, copies and launches see its new chunks.
 pub fn remapping_shows_other_chunks<T: Backend>(rig: &mut Rig<'_, T>) -> Outcome {
     rig.set_up()?;
     let (at, to) = (rig.mapped(Chunks { first: 8, count: 3 })?, rig.range(3)?);
@@ -138,11 +140,11 @@ pub fn remapping_shows_other_chunks<T: Backend>(rig: &mut Rig<'_, T>) -> Outcome
     rig.get(at, rig.slot(C))?;
     rig.expect(rig.slot(C), &sent, "a range that was mapped anew")?;
     rig.get(to, rig.slot(C))?;
-    rig.expect(rig.slot(C), &rig.computed(COPY, &[&sent]), "what was computed from it")
+    rig.expect(rig.slot(C), &rig.computed(COPY, &[&sent]), "the bytes computed from it")
 }
 
-/// One chunk may be mapped at several addresses: what an upload writes through one, a download
-/// reads through any other, once a point orders the two.
+/// One chunk may be mapped at several addresses. If an upload writes through one address, a
+/// download reads the same bytes through any other, once a point orders the two.
 pub fn what_is_mapped_twice_is_one_chunk<T: Backend>(rig: &mut Rig<'_, T>) -> Outcome {
     rig.set_up()?;
     let chunk = rig.chunk_bytes();
@@ -158,8 +160,8 @@ pub fn what_is_mapped_twice_is_one_chunk<T: Backend>(rig: &mut Rig<'_, T>) -> Ou
     rig.expect(rig.host(A, 0..2 * chunk), &sent, what)
 }
 
-/// The same for launches: what one writes through one address the next reads through another,
-/// on one stream or after a wait.
+/// The same for launches. If one launch writes through one address, the next reads the same bytes
+/// through another, on one stream or after a wait.
 pub fn launches_see_through_aliases<T: Backend>(rig: &mut Rig<'_, T>) -> Outcome {
     rig.set_up()?;
     let [one, other] = [(); 2].map(|()| Chunks { first: 8, count: 3 });
@@ -176,11 +178,11 @@ pub fn launches_see_through_aliases<T: Backend>(rig: &mut Rig<'_, T>) -> Outcome
     rig.fetch(other, B)?;
     rig.get(to, rig.slot(C))?;
     let written = rig.computed(COPY, &[&sent]);
-    rig.expect(rig.slot(B), &written, "what was fetched through an alias")?;
-    rig.expect(rig.slot(C), &rig.computed(COPY, &[&written]), "what was read through an alias")
+    rig.expect(rig.slot(B), &written, "the bytes fetched through an alias")?;
+    rig.expect(rig.slot(C), &rig.computed(COPY, &[&written]), "the bytes read through an alias")
 }
 
-/// Eight ranges over one chunk: when one is unmapped, the others stay.
+/// One chunk lies in eight ranges. After one range is unmapped, the others stay mapped.
 pub fn aliases_are_unmapped_one_by_one<T: Backend>(rig: &mut Rig<'_, T>) -> Outcome {
     rig.set_up()?;
     let chunk = rig.chunk_bytes();
@@ -203,13 +205,12 @@ pub fn aliases_are_unmapped_one_by_one<T: Backend>(rig: &mut Rig<'_, T>) -> Outc
     Ok(())
 }
 
-/// Several mappings that follow each other are unmapped by one call, and their addresses can be
-/// mapped again.
+/// One call unmaps several adjacent mappings, and their addresses can be mapped again.
 pub fn neighbours_are_unmapped_together<T: Backend>(rig: &mut Rig<'_, T>) -> Outcome {
     rig.set_up()?;
     let at = rig.scattered(4)?;
     rig.device().unmap(at, 4)?;
-    ensure!(rig.device().unmap(at, 4).is_err(), "what is unmapped may be unmapped again");
+    ensure!(rig.device().unmap(at, 4).is_err(), "the device unmaps the same range twice");
     rig.device().map(at, Chunks { first: 8, count: 4 })?;
     let sent = rig.fill(rig.slot(A), 1)?;
     rig.put(rig.slot(A), at)?;
@@ -217,8 +218,8 @@ pub fn neighbours_are_unmapped_together<T: Backend>(rig: &mut Rig<'_, T>) -> Out
     rig.expect(rig.slot(B), &sent, "a range that was unmapped and mapped again")
 }
 
-/// To map where no range is, not a whole number of chunks from its start, or beyond its end is
-/// an error.
+/// It is an error to map outside of a range, beyond its end, or at an address that is not a whole
+/// number of chunks from its start.
 pub fn mapping_outside_of_ranges_is_refused<T: Backend>(rig: &mut Rig<'_, T>) -> Outcome {
     rig.set_up()?;
     let chunk = rig.chunk_bytes();
@@ -226,12 +227,12 @@ pub fn mapping_outside_of_ranges_is_refused<T: Backend>(rig: &mut Rig<'_, T>) ->
     let mut refuse = |offset: u64, count, what: &str| {
         let at = DeviceAddress(at.0.wrapping_add(offset));
         let mapped = rig.device().map(at, Chunks { first: 0, count });
-        ensure!(mapped.is_err(), "one may map {what}");
+        ensure!(mapped.is_err(), "the device maps chunks {what}");
         Ok(())
     };
     refuse(1, 1, "a byte after a chunk's start")?;
     refuse(chunk / 2, 1, "in the middle of a chunk")?;
-    refuse(0, 4, "more than a range has")?;
+    refuse(0, 4, "beyond the end of a range that they fill")?;
     refuse(2 * chunk, 2, "over the end of a range")?;
     refuse(0, 1 << 40, "far over the end of a range")?;
     refuse(at.0.wrapping_neg(), 1, "at address 0")?;
@@ -246,12 +247,12 @@ pub fn chunks_that_do_not_exist_are_refused<T: Backend>(rig: &mut Rig<'_, T>) ->
     let created = rig.created();
     for first in [created, created - 1, u64::MAX - 1, u64::MAX] {
         let mapped = rig.device().map(at, Chunks { first, count: 2 });
-        ensure!(mapped.is_err(), "one may map chunk {first} and the next of {created}");
+        ensure!(mapped.is_err(), "the device maps chunk {first} and the next, but has {created}");
     }
     rig.works()
 }
 
-/// Where something is mapped nothing else can be, not even in part, and what is mapped stays.
+/// A range that overlaps a mapping cannot be mapped, and the mapping stays.
 pub fn mapping_twice_is_refused<T: Backend>(rig: &mut Rig<'_, T>) -> Outcome {
     rig.set_up()?;
     let chunk = rig.chunk_bytes();
@@ -262,30 +263,36 @@ pub fn mapping_twice_is_refused<T: Backend>(rig: &mut Rig<'_, T>) -> Outcome {
     for (first, count) in [(0, 2), (0, 4), (1, 1), (1, 2), (2, 1), (2, 2)] {
         let address = DeviceAddress(at.0 + first * chunk);
         let mapped = rig.device().map(address, Chunks { first: 8, count });
-        ensure!(mapped.is_err(), "one may map {count} chunks at {first}, where 1 and 2 are mapped");
+        ensure!(
+            mapped.is_err(),
+            "the device maps {count} chunks at {first}, but 1 and 2 are mapped"
+        );
     }
     rig.get(DeviceAddress(at.0 + chunk), rig.host(B, 0..2 * chunk))?;
-    rig.expect(rig.host(B, 0..2 * chunk), &sent, "what was to be mapped over")?;
+    rig.expect(rig.host(B, 0..2 * chunk), &sent, "a mapping over which another was refused")?;
     for free in [0, 3] {
         rig.device().map(DeviceAddress(at.0 + free * chunk), Chunks { first: 8, count: 1 })?;
     }
     rig.works()
 }
 
-/// What is not mapped cannot be unmapped, nor a range of which only a part is mapped.
+/// A range that is not completely mapped cannot be unmapped.
 pub fn unmapping_what_is_not_mapped_is_refused<T: Backend>(rig: &mut Rig<'_, T>) -> Outcome {
     rig.set_up()?;
     let half = rig.half_mapped()?;
-    ensure!(rig.device().unmap(half, 2).is_err(), "one may unmap what is mapped in part");
+    ensure!(rig.device().unmap(half, 2).is_err(), "the device unmaps a partly mapped range");
     let second = DeviceAddress(half.0 + rig.chunk_bytes());
-    ensure!(rig.device().unmap(second, 1).is_err(), "one may unmap what was never mapped");
-    ensure!(rig.device().unmap(DeviceAddress(0), 1).is_err(), "one may unmap address 0");
+    ensure!(
+        rig.device().unmap(second, 1).is_err(),
+        "the device unmaps a range that was never mapped"
+    );
+    ensure!(rig.device().unmap(DeviceAddress(0), 1).is_err(), "the device unmaps address 0");
     rig.device().unmap(half, 1)?;
-    ensure!(rig.device().unmap(half, 1).is_err(), "one may unmap what is unmapped");
+    ensure!(rig.device().unmap(half, 1).is_err(), "the device unmaps the same range twice");
     rig.works()
 }
 
-/// A mapping is unmapped as a whole: a part of it is refused, and it stays.
+/// A mapping is unmapped as a whole. To unmap a part of it is refused, and the mapping stays.
 pub fn unmapping_a_part_is_refused<T: Backend>(rig: &mut Rig<'_, T>) -> Outcome {
     rig.set_up()?;
     let chunk = rig.chunk_bytes();
@@ -294,14 +301,14 @@ pub fn unmapping_a_part_is_refused<T: Backend>(rig: &mut Rig<'_, T>) -> Outcome 
     rig.put(rig.slot(A), at)?;
     for (first, count) in [(0, 1), (0, 2), (1, 1), (1, 2), (2, 1)] {
         let part = DeviceAddress(at.0 + first * chunk);
-        ensure!(rig.device().unmap(part, count).is_err(), "one may unmap {count} of 3 chunks");
+        ensure!(rig.device().unmap(part, count).is_err(), "the device unmaps {count} of 3 chunks");
     }
     rig.get(at, rig.slot(B))?;
-    rig.expect(rig.slot(B), &sent, "a mapping of which a part was to be unmapped")?;
+    rig.expect(rig.slot(B), &sent, "a mapping whose parts cannot be unmapped")?;
     Ok(rig.device().unmap(at, 3)?)
 }
 
-/// Mapping and unmapping act at once, while streams are busy with other ranges.
+/// Mapping and unmapping take effect at once, while streams work on other ranges.
 pub fn mapping_does_not_disturb_work<T: Backend>(rig: &mut Rig<'_, T>) -> Outcome {
     rig.set_up()?;
     let (from, to) = (rig.range(3)?, rig.range(3)?);
@@ -317,5 +324,5 @@ pub fn mapping_does_not_disturb_work<T: Backend>(rig: &mut Rig<'_, T>) -> Outcom
     }
     rig.device().block_until(point)?;
     rig.get(to, rig.slot(B))?;
-    rig.expect(rig.slot(B), &rig.computed(COPY, &[&sent]), "what was computed meanwhile")
+    rig.expect(rig.slot(B), &rig.computed(COPY, &[&sent]), "the bytes computed meanwhile")
 }

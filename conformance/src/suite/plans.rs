@@ -1,5 +1,5 @@
-//! Whole plans: generated graphs, planned by every planner and run with integrity kernels, end
-//! with the bytes that the graphs themselves say.
+//! Whole plans. Every planner plans generated graphs, integrity kernels run the plans, and the
+//! results must be the bytes that the graphs define.
 
 use super::Bench;
 use super::failure::{Failure, Outcome, ensure};
@@ -21,30 +21,32 @@ use spillway::{placing, planning};
 use std::cell::Cell;
 use workloads::{OwnedGraph, OwnedPlan};
 
-/// Graphs for each planner.
+/// The number of graphs for each planner.
 const GRAPHS: usize = 4;
-/// When states are saved and looked at. The first run is so long that the objects of a plan that
-/// is mapped once come round; then it goes on.
+/// The iterations after which states are saved and compared. The first run is so long that the
+/// objects of a plan that is mapped once repeat. Then the run continues.
 const ITERATIONS: [u64; 2] = [5, 7];
-/// The same for a long run: one window of iterations after the other.
+/// The same for a long run, which has one window of iterations after the other.
 const MANY_ITERATIONS: [u64; 10] = [1000, 2000, 3000, 4000, 5000, 6000, 7000, 8000, 9000, 10_000];
-/// What generated graphs are made for; they are stretched to the device's chunks.
+/// The chunk size for which graphs are generated. Their tensors are stretched to the device's
+/// chunks.
 const GENERATED_CHUNK_BYTES: u64 = 256;
-/// Larger chunks take long to fill. With them, each planner has [`FEW_GRAPHS`], tensors have no more
-/// than [`MOST_CHUNKS`], and kernels touch [`RUNS`] runs of words in each chunk, where the backend has such kernels.
+/// Larger chunks take long to fill. With them, each planner has [`FEW_GRAPHS`], tensors have at
+/// most [`MOST_CHUNKS`], and kernels touch [`RUNS`] runs of words in each chunk if the backend has
+/// such kernels.
 const FILLED_CHUNK_BYTES: u64 = 64 << 10;
 const FEW_GRAPHS: usize = 2;
 const MOST_CHUNKS: u64 = 2;
 const RUNS: u64 = 8;
-/// Bytes of the tensors of a long run, unless a chunk has less.
+/// The size of the tensors of a long run, unless a chunk is smaller.
 const LONG_BYTES: u64 = 1024;
 
-/// Everything on the device.
+/// Plans of `in-core`, which keep everything on the device.
 pub fn in_core<T: Backend>(bench: &Bench<'_, T>) -> Outcome {
     hold(bench, graphs(), &Strategy::InCore)
 }
 
-/// Plans of `on-demand`, mapped as they go.
+/// Plans of `on-demand`, which are mapped as they run.
 pub fn on_demand<T: Backend>(bench: &Bench<'_, T>) -> Outcome {
     hold(bench, graphs(), &Strategy::OnDemand)
 }
@@ -85,9 +87,9 @@ pub fn layer_to_layer<T: Backend>(bench: &Bench<'_, T>) -> Outcome {
     hold(bench, chain_graphs(), &Strategy::LayerToLayer)
 }
 
-/// Plans of `swap`, whose pools have objects of other sizes than chunks.
+/// Plans of `swap`. Their pools have objects of other sizes than chunks.
 pub fn swap<T: Backend>(bench: &Bench<'_, T>) -> Outcome {
-    // Objects of a pool are as large as tensors; kernels want them to be whole words.
+    // A pool's objects are as large as tensors, and kernels need them to be whole words.
     let aligned = training_graphs(2..=5).prop_map(|mut graph| {
         for tensor in &mut graph.tensors {
             tensor.bytes = tensor.bytes.next_multiple_of(4);
@@ -97,13 +99,13 @@ pub fn swap<T: Backend>(bench: &Bench<'_, T>) -> Outcome {
     hold(bench, aligned, &Swap { classes: None, threshold: Threshold::RoundTrip })
 }
 
-/// Statically aliased plans: everything is mapped before the first iteration, one chunk under
+/// Statically aliased plans: everything is mapped before the first iteration, and one chunk lies in
 /// several ranges.
 pub fn with_placements<T: Backend>(bench: &Bench<'_, T>) -> Outcome {
     for strategy in [Strategy::OnDemand, AUTO] {
         let aliased = Aliased::new(strategy);
         hold(bench, training_graphs(2..=5), &aliased)?;
-        ensure!(aliased.placed.get() > 0, "none of the plans could be mapped once");
+        ensure!(aliased.placed.get() > 0, "no plan could be mapped once");
     }
     Ok(())
 }
@@ -115,12 +117,14 @@ const AUTO: Strategy = Strategy::Auto(Auto {
     host: Host::Allowed,
 });
 
-/// Ten thousand iterations of a small plan, mapped as it runs and then mapped once: after the first
-/// thousand, the process takes no more handles, and its memory does not grow in every thousand.
+/// Ten thousand iterations of a small plan, first mapped as it runs and then mapped once. After the
+/// first thousand, the process opens no more handles, and its memory does not grow in every window
+/// of a thousand.
 pub fn ten_thousand_iterations<T: Backend>(bench: &Bench<'_, T>) -> Outcome {
     let machine = machine(bench);
-    // What fills a chunk does not go to the arena, so it moves. In the run it fills less: as many
-    // chunks are mapped and unmapped, and a chunk may be so large that its bytes take hours.
+    // A tensor that fills a chunk does not go to the arena, so it moves. In the run it fills less
+    // of the chunk. The number of mapped chunks stays the same, but the bytes of a large chunk
+    // would take hours.
     let [whole, light] =
         [u64::MAX, LONG_BYTES].map(|most| long_work(machine.chunk_bytes.min(most)));
     let (whole, light) = (whole.graph()?, light.graph()?);
@@ -132,8 +136,8 @@ pub fn ten_thousand_iterations<T: Backend>(bench: &Bench<'_, T>) -> Outcome {
     Ok(())
 }
 
-/// Two ops, as an iteration is run so often: an input, a temporary, a workspace, and two states, of
-/// which one is updated while the other is not needed.
+/// Two ops, since the iterations are many: an input, a temporary, a workspace and two states. One
+/// state is updated while the other is not needed.
 fn long_work(bytes: u64) -> OwnedGraph {
     let mut graph = OwnedGraph::new("long");
     let input = graph.push_tensor("input", bytes, Kind::Input);
@@ -144,7 +148,7 @@ fn long_work(bytes: u64) -> OwnedGraph {
     graph
 }
 
-/// A plan in which something leaves and comes back, for the least memory.
+/// A plan for the least memory, in which some tensor leaves and comes back.
 fn moving(planner: &dyn Planner, graph: &Graph<'_>, machine: &Machine) -> Outcome<OwnedPlan> {
     let request = Request { graph, machine, budget_bytes: 0 };
     let budget_bytes = planner.min_bytes(&request)?;
@@ -161,14 +165,14 @@ fn moving(planner: &dyn Planner, graph: &Graph<'_>, machine: &Machine) -> Outcom
     Ok(plan)
 }
 
-/// How long a plan runs.
+/// The length of a run.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Length {
     Short,
     Long,
 }
 
-/// What makes plans.
+/// Makes plans.
 pub(super) trait Planner {
     fn min_bytes(&self, request: &Request<'_>) -> Result<u64, PlanningError>;
     fn plan(&self, request: &Request<'_>) -> Result<OwnedPlan, PlanningError>;
@@ -194,10 +198,10 @@ impl Planner for Swap {
     }
 }
 
-/// Plans of a strategy that are mapped once, where there are such.
+/// Plans of a strategy that are mapped once, if the strategy has such plans.
 struct Aliased {
     strategy: Strategy,
-    /// How many of them there were.
+    /// The number of plans that are mapped once.
     placed: Cell<u32>,
 }
 
@@ -226,8 +230,8 @@ fn chain_graphs() -> impl Generator<Value = OwnedGraph> {
     chains(5).prop_map(|chain| chain.graph())
 }
 
-/// The machine of a bench, with links that are about as fast as the ops of generated graphs, so
-/// that planners have something to decide.
+/// The machine of a bench, with links that are about as fast as the ops of generated graphs.
+/// Otherwise planners would have nothing to decide.
 pub(super) fn machine<T>(bench: &Bench<'_, T>) -> Machine {
     let bytes_per_s = bench.machine.chunk_bytes.saturating_mul(4_000_000);
     let parameters =
@@ -235,7 +239,7 @@ pub(super) fn machine<T>(bench: &Bench<'_, T>) -> Machine {
     Machine::new(parameters).expect("a chunk has bytes")
 }
 
-/// The same graphs every time, with tensors stretched as chunks are larger.
+/// The same graphs in every run, with tensors stretched to the size of chunks.
 fn generated(
     graphs: impl Generator<Value = OwnedGraph>,
     machine: &Machine,
@@ -251,7 +255,7 @@ fn generated(
     Ok(graphs)
 }
 
-/// Makes the tensors of a generated graph as much larger as chunks are.
+/// Stretches the tensors of a generated graph in proportion to the size of chunks.
 pub(super) fn stretch(graph: &mut OwnedGraph, machine: &Machine) {
     let factor = (machine.chunk_bytes / GENERATED_CHUNK_BYTES).max(1);
     let is_filled = machine.chunk_bytes <= FILLED_CHUNK_BYTES;
@@ -266,7 +270,8 @@ pub(super) fn stretch(graph: &mut OwnedGraph, machine: &Machine) {
     }
 }
 
-/// Runs plans of generated graphs for the least memory, and for half of what they could use.
+/// Runs plans of generated graphs for the least memory, and for half of the memory that they could
+/// use.
 fn hold<T: Backend>(
     bench: &Bench<'_, T>,
     graphs: impl Generator<Value = OwnedGraph>,
@@ -292,8 +297,8 @@ fn hold<T: Backend>(
     Ok(())
 }
 
-/// Runs a plan on a fresh device, and compares all states and outputs with what the graph says, in
-/// between and at the end.
+/// Runs a plan on a fresh device. Compares all states and outputs with the graph's, during the run
+/// and at the end.
 pub(super) fn run<T: Backend>(
     bench: &Bench<'_, T>,
     graph: &Graph<'_>,
@@ -330,8 +335,8 @@ pub(super) fn run<T: Backend>(
     bench.backend.close(device).map_err(Failure::new)
 }
 
-/// A fresh device, and the kernels of a graph; and how far apart the runs of words begin that these
-/// touch, if they do not touch all.
+/// A fresh device and the kernels of a graph. If the kernels touch only runs of words, also returns
+/// the distance between the starts of two runs.
 pub(super) fn opened<'g, T: Backend>(
     bench: &Bench<'_, T>,
     graph: Graph<'g>,
@@ -347,8 +352,8 @@ pub(super) fn opened<'g, T: Backend>(
     Ok((device, kernels, None))
 }
 
-/// Fails unless the host block holds all states as they are after some iterations, and the outputs of
-/// the last one; or what kernels touch of them, runs of words that begin so far apart.
+/// Fails unless the host block holds all states after some iterations, and the outputs of the last
+/// iteration. If kernels touch only runs of words, compares only these.
 fn compare<D: Transfers>(
     graph: &Graph<'_>,
     device: &mut D,
@@ -372,8 +377,8 @@ fn compare<D: Transfers>(
     Ok(())
 }
 
-/// The first byte that is not that of a tensor's value; where kernels touch only runs of words that
-/// begin so far apart, of what they touch.
+/// The first byte that differs from a tensor's value. If kernels touch only runs of words, compares
+/// only these.
 pub(super) fn first_wrong(found: &[u8], value: Value, spread_words: Option<u64>) -> Option<usize> {
     let expected = filled(value, found.len() as u64);
     let is_touched = |byte: usize| {

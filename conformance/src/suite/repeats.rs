@@ -1,5 +1,5 @@
-//! Repeats: an op that is launched again writes the same bytes into its temporaries, and touches
-//! none of the states and inputs that it writes.
+//! Repeats: an op that is launched again writes the same bytes into its temporaries, and does not
+//! touch the states and inputs that it writes.
 
 use super::failure::{Outcome, ensure};
 use super::plans::{Length, Planner, machine, run};
@@ -12,10 +12,10 @@ use planner_core::{Kind, Launched, Step, Stream};
 use spillway::{placing, planning};
 use workloads::OwnedGraph;
 
-/// What is brought for an operand that a repeat leaves alone.
+/// The address of an operand that a repeat leaves alone.
 const LEFT_ALONE: DeviceAddress = DeviceAddress(0);
 
-/// The operands of [`NORM`] on the device, and what [`A`], which repeats read as well, holds.
+/// The operands of [`NORM`] on the device, and the contents of [`A`], which repeats also read.
 struct Norm {
     /// A state that is updated in place.
     running: DeviceAddress,
@@ -44,7 +44,7 @@ impl Norm {
         Ok(Self { running, flags, source, made, space, sent })
     }
 
-    /// Enqueues a repeat that writes elsewhere.
+    /// Enqueues a repeat that writes to other addresses.
     fn repeat<T: Backend>(
         &self,
         rig: &mut Rig<'_, T>,
@@ -55,13 +55,14 @@ impl Norm {
         rig.repeat(NORM, &reads, &[LEFT_ALONE, made, LEFT_ALONE], Some(space))
     }
 
-    /// What the op writes at a position. What it updates in place has no part in that.
+    /// The bytes that the op writes at a position. They do not depend on the tensors that it
+    /// updates in place.
     fn written<T: Backend>(&self, rig: &Rig<'_, T>, position: usize) -> Vec<u8> {
         rig.written(NORM, position, &[&[], &self.sent, &[]])
     }
 }
 
-/// Ranges of three chunks, as each tensor needs.
+/// Ranges of three chunks, which hold one tensor each.
 fn ranges<T: Backend, const COUNT: usize>(rig: &mut Rig<'_, T>) -> Outcome<[DeviceAddress; COUNT]> {
     let mut ranges = [LEFT_ALONE; COUNT];
     for range in &mut ranges {
@@ -70,7 +71,7 @@ fn ranges<T: Backend, const COUNT: usize>(rig: &mut Rig<'_, T>) -> Outcome<[Devi
     Ok(ranges)
 }
 
-/// Downloads what is at an address and compares it.
+/// Downloads the bytes at an address and compares them.
 fn expect_at<T: Backend>(
     rig: &mut Rig<'_, T>,
     at: DeviceAddress,
@@ -82,25 +83,25 @@ fn expect_at<T: Backend>(
     rig.expect(slot, expected, what)
 }
 
-/// A repeat writes the bytes that the first launch wrote, each time, to wherever its temporary
-/// lies now.
+/// A repeat always writes the bytes that the first launch wrote, to the current address of its
+/// temporary.
 pub fn the_same_bytes_are_written<T: Backend>(rig: &mut Rig<'_, T>) -> Outcome {
     let norm = Norm::launched(rig)?;
     let made = norm.written(rig, 1);
-    expect_at(rig, norm.made, &made, "what the first launch writes")?;
+    expect_at(rig, norm.made, &made, "the bytes that the first launch writes")?;
     let [again, space] = ranges(rig)?;
     for _ in 0..3 {
         rig.fill(rig.slot(D), 4)?;
         rig.put(rig.slot(D), again)?;
         norm.repeat(rig, again, space)?;
         rig.finish(Stream::Compute)?;
-        expect_at(rig, again, &made, "what a repeat writes")?;
+        expect_at(rig, again, &made, "the bytes that a repeat writes")?;
     }
     Ok(())
 }
 
-/// A repeat reads and writes neither the state nor the input that its op updates in place:
-/// something else lies in their memory by then.
+/// A repeat neither reads nor writes the state and the input that its op updates in place. Their
+/// memory holds other bytes by then.
 pub fn states_and_inputs_are_left_alone<T: Backend>(rig: &mut Rig<'_, T>) -> Outcome {
     let norm = Norm::launched(rig)?;
     let made = norm.written(rig, 1);
@@ -111,14 +112,14 @@ pub fn states_and_inputs_are_left_alone<T: Backend>(rig: &mut Rig<'_, T>) -> Out
     }
     norm.repeat(rig, norm.made, norm.space)?;
     rig.finish(Stream::Compute)?;
-    expect_at(rig, norm.made, &made, "what a repeat writes")?;
+    expect_at(rig, norm.made, &made, "the bytes that a repeat writes")?;
     for (at, bytes) in others {
         expect_at(rig, at, &bytes, "where the op had a state or an input")?;
     }
     Ok(())
 }
 
-/// A repeat uses the workspace that it brings, all of it, and not that of the first launch.
+/// A repeat uses its own workspace completely, and not the workspace of the first launch.
 pub fn the_workspace_is_used_again<T: Backend>(rig: &mut Rig<'_, T>) -> Outcome {
     let norm = Norm::launched(rig)?;
     let wasted = norm.written(rig, 3);
@@ -132,8 +133,8 @@ pub fn the_workspace_is_used_again<T: Backend>(rig: &mut Rig<'_, T>) -> Outcome 
     expect_at(rig, norm.space, &other, "where the first launch had its workspace")
 }
 
-/// Where an op updates a temporary in place, a repeat of the op that made it brings the earlier
-/// value back, and a repeat of the update the later one.
+/// If an op updates a temporary in place, a repeat of the op that made it restores the earlier
+/// value, and a repeat of the update restores the later value.
 pub fn earlier_values_come_back<T: Backend>(rig: &mut Rig<'_, T>) -> Outcome {
     let norm = Norm::launched(rig)?;
     let [other] = ranges(rig)?;
@@ -143,7 +144,7 @@ pub fn earlier_values_come_back<T: Backend>(rig: &mut Rig<'_, T>) -> Outcome {
     let later = rig.computed(GROW, &[&earlier, &added]);
     rig.launch(GROW, &[norm.made, other], &[norm.made])?;
     rig.finish(Stream::Compute)?;
-    expect_at(rig, norm.made, &later, "what an update in place writes")?;
+    expect_at(rig, norm.made, &later, "the bytes that an update in place writes")?;
     for _ in 0..2 {
         norm.repeat(rig, norm.made, norm.space)?;
         rig.finish(Stream::Compute)?;
@@ -155,8 +156,8 @@ pub fn earlier_values_come_back<T: Backend>(rig: &mut Rig<'_, T>) -> Outcome {
     Ok(())
 }
 
-/// Plans that launch ops again, mapped as they go and once, end with the bytes that the graph
-/// says.
+/// Plans with repeats, mapped as they run and mapped once, end with the bytes that the graph
+/// defines.
 pub fn plans_with_repeats<T: Backend>(bench: &Bench<'_, T>) -> Outcome {
     let (machine, graph) = (machine(bench), work(bench.machine.chunk_bytes));
     let graph = graph.graph()?;
@@ -185,13 +186,13 @@ pub fn plans_with_repeats<T: Backend>(bench: &Bench<'_, T>) -> Outcome {
             run(bench, &graph, &placed.plan(), Length::Short)?;
         }
     }
-    ensure!(placed_once > 0, "none of the plans could be mapped once");
+    ensure!(placed_once > 0, "no plan could be mapped once");
     ensure!(repeats_with_states > 0, "no plan repeats an op that updates a state");
     Ok(())
 }
 
-/// A training step whose activations take longer to move than to make again. Each layer keeps
-/// running statistics, a state that its forward op updates in place, and has a workspace.
+/// A training step whose activations take longer to move than to make again. Each layer has a
+/// workspace, and running statistics: a state that its forward op updates in place.
 fn work(chunk_bytes: u64) -> OwnedGraph {
     const LAYERS: usize = 6;
     let bytes = (2 * chunk_bytes + chunk_bytes / 2).next_multiple_of(4);

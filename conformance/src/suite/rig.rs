@@ -1,4 +1,4 @@
-//! A device under test, and the little work that checks do with it.
+//! A device under test, and short calls for the work that checks do with it.
 
 use super::Bench;
 use super::failure::{Failure, Outcome, ensure};
@@ -16,23 +16,24 @@ use std::iter;
 use std::ops::Range;
 use workloads::OwnedGraph;
 
-/// Chunks for checks to use.
+/// The number of chunks for checks.
 const CHUNKS: u64 = 32;
-/// Launches, or copies, that keep a stream busy.
+/// The number of launches or copies that keep a stream busy.
 const BUSY_STEPS: usize = 8;
 
 pub(super) const A: TensorId = TensorId(0);
 pub(super) const B: TensorId = TensorId(1);
 pub(super) const C: TensorId = TensorId(2);
 pub(super) const D: TensorId = TensorId(3);
-/// A state as large as a link copies in a millisecond.
+/// A state that a link copies in a millisecond.
 const LOAD: TensorId = TensorId(4);
 
-/// What ops on the host work on while others wait.
+/// The state that ops on the host update while other streams wait.
 const HOST_LOAD: TensorId = TensorId(15);
 /// A state of nine bytes.
 pub(super) const COUNT: TensorId = TensorId(16);
-/// The most bytes of [`HOST_LOAD`]: an op on the host takes about a tenth of a millisecond for them.
+/// The most bytes of [`HOST_LOAD`]. An op on the host takes about a tenth of a millisecond for
+/// them.
 const HOST_LOAD_BYTES: u64 = 64 << 10;
 
 /// Reads [`A`], writes [`B`].
@@ -44,7 +45,7 @@ pub(super) const WASTE: OpId = OpId(2);
 /// Reads and writes [`LOAD`].
 const WORK: OpId = OpId(3);
 
-/// Ops that read and write a small state, and read [`A`]; with the sizes of the states.
+/// Ops that read and write a small state and read [`A`], with the sizes of the states in bytes.
 pub(super) const SMALL: [(OpId, TensorId, u64); 7] = [
     (OpId(4), TensorId(5), 1),
     (OpId(5), TensorId(6), 2),
@@ -58,8 +59,8 @@ pub(super) const SMALL: [(OpId, TensorId, u64); 7] = [
 /// An input that no op reads.
 pub(super) const INPUT: TensorId = TensorId(12);
 
-/// Repeatable: updates [`C`] and [`FLAGS`] in place, reads [`A`] between them, writes [`MADE`]
-/// between them, and has a workspace of the same size.
+/// Repeatable: reads [`C`], [`A`] and [`FLAGS`] and writes [`C`], [`MADE`] and [`FLAGS`], in this
+/// order. It has a workspace of the same size.
 pub(super) const NORM: OpId = OpId(11);
 /// Repeatable: updates [`MADE`] in place, and reads [`D`].
 pub(super) const GROW: OpId = OpId(12);
@@ -72,8 +73,8 @@ pub(super) const MADE: TensorId = TensorId(13);
 /// An input that an op updates in place.
 pub(super) const FLAGS: TensorId = TensorId(14);
 
-/// The graph of all rigs on a machine: the states `A` to `D` of two and a half chunks and
-/// three bytes, and some that serve single checks.
+/// The graph of all rigs on a machine. The states `A` to `D` have two and a half chunks and three
+/// bytes each. Other tensors serve single checks.
 pub(super) fn work(machine: &Machine) -> OwnedGraph {
     let bytes = 2 * machine.chunk_bytes + machine.chunk_bytes / 2 + 3;
     let load_bytes = machine.h2d_bytes_per_s / 1000;
@@ -117,10 +118,10 @@ pub struct Rig<'g, T: Backend> {
     machine: Machine,
     device: T::Device,
     kernels: Option<T::Kernels<'g>>,
-    /// Where the slots of each tensor begin, once the block is created.
+    /// The start of the slots of each tensor, once the block is created.
     slots: Vec<[u64; 2]>,
     block_bytes: u64,
-    /// Chunks that are mapped by [`Rig::range`].
+    /// The number of chunks that [`Rig::range`] has mapped.
     used_chunks: u64,
     /// The range of [`LOAD`].
     load: Option<DeviceAddress>,
@@ -149,12 +150,13 @@ impl<'g, T: Backend> Rig<'g, T> {
         self.backend.close(self.device).map_err(Failure::new)
     }
 
-    /// Lets the next wait of the device for all work of a stream fail.
+    /// Makes the device's next wait for all work of a stream fail.
     pub(super) fn fail_next_wait(&mut self) -> Outcome {
         self.backend.fail_next_wait(&mut self.device).map_err(Failure::unsupported)
     }
 
-    /// Ends a check of ops on the host where the device has no stream, or its kernels no ops for it.
+    /// Ends a check of ops on the host if the device has no host stream or the kernels have no ops
+    /// for it.
     pub(super) fn needs_host_stream(&mut self) -> Outcome {
         if !self.device.has_host_stream() {
             return Err(Failure::unsupported("the device has no stream for ops on the host"));
@@ -165,7 +167,7 @@ impl<'g, T: Backend> Rig<'g, T> {
         }
     }
 
-    /// Lets an op fail when it runs on the host in an iteration.
+    /// Makes an op fail when it runs on the host in an iteration.
     pub(super) fn fail_host_op(&mut self, op: OpId, iteration: u64) -> Outcome {
         let backend = self.backend;
         let kernels = self.kernels()?.1;
@@ -177,7 +179,7 @@ impl<'g, T: Backend> Rig<'g, T> {
         &mut self.device
     }
 
-    /// Creates the chunks and the host block and fills states, as an executor does.
+    /// Creates the chunks and the host block and fills the states, as an executor does.
     pub(super) fn set_up(&mut self) -> Outcome {
         self.create()?;
         self.create_host()
@@ -189,8 +191,8 @@ impl<'g, T: Backend> Rig<'g, T> {
         Ok(self.device.create(count)?)
     }
 
-    /// Creates the host block, with the slots of a plan that keeps everything on the device, and
-    /// fills states.
+    /// Creates the host block with the slots of a plan that keeps everything on the device, and
+    /// fills the states.
     pub(super) fn create_host(&mut self) -> Outcome {
         let graph = self.graph;
         with_layout(&graph, self.machine, |layout| {
@@ -221,32 +223,32 @@ impl<'g, T: Backend> Rig<'g, T> {
         Ok((&mut self.device, self.kernels.insert(kernels)))
     }
 
-    /// The machine that the rig was opened for.
+    /// The machine for which the rig was opened.
     pub(super) const fn machine(&self) -> &Machine {
         &self.machine
     }
 
-    /// Size of a chunk.
+    /// The size of a chunk.
     pub(super) fn chunk_bytes(&self) -> u64 {
         self.device.chunk_bytes()
     }
 
-    /// Chunks that the rig creates.
+    /// The number of chunks that the rig creates.
     pub(super) fn created(&self) -> u64 {
         CHUNKS + self.graph.tensor(LOAD).bytes.div_ceil(self.machine.chunk_bytes)
     }
 
-    /// Size of each of the states `A` to `D`.
+    /// The size of each of the states `A` to `D`.
     pub(super) fn bytes(&self) -> u64 {
         self.graph.tensor(A).bytes
     }
 
-    /// Size of the host block.
+    /// The size of the host block.
     pub(super) const fn block_bytes(&self) -> u64 {
         self.block_bytes
     }
 
-    /// Bytes of a state's slot, from its start.
+    /// A range of bytes in a state's slot.
     pub(super) fn host(&self, tensor: TensorId, bytes: Range<u64>) -> HostRange {
         let start = self.slots.get(tensor.index()).map_or(0, |slots| slots[0]);
         let offset_bytes = start + bytes.start;
@@ -260,17 +262,17 @@ impl<'g, T: Backend> Rig<'g, T> {
         HostRange { offset_bytes, bytes: self.graph.tensor(INPUT).bytes }
     }
 
-    /// All of the slot of a state, or of the first of an input.
+    /// The whole slot of a state, or the whole first slot of an input.
     pub(super) fn slot(&self, tensor: TensorId) -> HostRange {
         self.host(tensor, 0..self.graph.tensor(tensor).bytes)
     }
 
-    /// Puts bytes into a range on the host.
+    /// Writes bytes into a range on the host.
     pub(super) fn write(&mut self, range: HostRange, bytes: &[u8]) -> Outcome {
         Ok(self.device.write_host(range.offset_bytes, bytes)?)
     }
 
-    /// Puts bytes drawn from a seed into a range on the host, and returns them.
+    /// Writes bytes drawn from a seed into a range on the host, and returns them.
     pub(super) fn fill(&mut self, range: HostRange, seed: u64) -> Outcome<Vec<u8>> {
         let bytes = filled(value::input(INPUT, seed, u64::MAX), range.bytes);
         self.write(range, &bytes)?;
@@ -286,18 +288,19 @@ impl<'g, T: Backend> Rig<'g, T> {
             let (found, expected) = (found[at], expected[at]);
             ensure!(false, "{what}: byte {at} is {found:#04x} instead of {expected:#04x}");
         }
-        ensure!(found.len() == expected.len(), "{what}: as many bytes as expected");
+        ensure!(found.len() == expected.len(), "{what}: the number of bytes is not as expected");
         Ok(())
     }
 
-    /// A new range over chunks that no other range has.
+    /// A new range over chunks that lie in no other range.
     pub(super) fn range(&mut self, count: u64) -> Outcome<DeviceAddress> {
         let first = self.used_chunks;
         self.used_chunks += count;
         self.mapped(Chunks { first, count })
     }
 
-    /// A new range over chunks that no other range has, mapped one by one, the last first.
+    /// A new range over chunks that lie in no other range. The chunks are mapped one by one, the
+    /// last first.
     pub(super) fn scattered(&mut self, count: u64) -> Outcome<DeviceAddress> {
         let at = self.device.reserve(count)?;
         for position in 0..count {
@@ -309,7 +312,7 @@ impl<'g, T: Backend> Rig<'g, T> {
         Ok(at)
     }
 
-    /// A new range of two chunks, of which the first is mapped.
+    /// A new range of two chunks. Only the first is mapped.
     pub(super) fn half_mapped(&mut self) -> Outcome<DeviceAddress> {
         let at = self.device.reserve(2)?;
         self.device.map(at, Chunks { first: self.used_chunks, count: 1 })?;
@@ -353,13 +356,13 @@ impl<'g, T: Backend> Rig<'g, T> {
         Ok(self.device.signal(stream)?)
     }
 
-    /// Waits for everything on a stream.
+    /// Waits for all work on a stream.
     pub(super) fn finish(&mut self, stream: Stream) -> Outcome {
         let point = self.device.signal(stream)?;
         Ok(self.device.block_until(point)?)
     }
 
-    /// Orders what is enqueued on one stream before what will be on another.
+    /// Lets later work on one stream wait for the enqueued work of another.
     pub(super) fn order(&mut self, before: Stream, after: Stream) -> Outcome {
         let point = self.device.signal(before)?;
         Ok(self.device.wait(after, point)?)
@@ -396,7 +399,7 @@ impl<'g, T: Backend> Rig<'g, T> {
         self.launch_on_host_in(1, op, reads, writes)
     }
 
-    /// The same, in an iteration.
+    /// Enqueues an op on the host in an iteration, over these ranges of the block.
     pub(super) fn launch_on_host_in(
         &mut self,
         iteration: u64,
@@ -416,7 +419,7 @@ impl<'g, T: Backend> Rig<'g, T> {
         Ok(kernels.on_host().ok_or_else(none)?.launch_on_host(device, &launch)?)
     }
 
-    /// Enqueues on the host that a state is copied.
+    /// Enqueues a copy of a state on the host.
     pub(super) fn copy_on_host(&mut self, from: TensorId, to: TensorId) -> Outcome {
         let (from, to) = (self.slot(from), self.slot(to));
         self.launch_on_host(COPY, &[from], &[to])
@@ -433,7 +436,7 @@ impl<'g, T: Backend> Rig<'g, T> {
         self.enqueue(Launched::repeat(op), reads, writes, workspace)
     }
 
-    /// Hands the backend, the device and a launch without operands in an iteration on.
+    /// Passes on the backend, the device, and a launch without operands in an iteration.
     pub(super) fn in_iteration(
         &mut self,
         iteration: u64,
@@ -458,7 +461,7 @@ impl<'g, T: Backend> Rig<'g, T> {
         workspace: Option<DeviceAddress>,
     ) -> Outcome {
         let graph = self.graph;
-        // Operands that the op does not have, or that it leaves alone, are of no bytes.
+        // Operands that the op does not have or leaves alone have no bytes.
         let ranges = |addresses: &[DeviceAddress], tensors: &[TensorId]| {
             let bytes = tensors.iter().map(|&tensor| graph.tensor(tensor).bytes);
             let bytes = bytes.chain(iter::repeat(0));
@@ -479,19 +482,20 @@ impl<'g, T: Backend> Rig<'g, T> {
         Ok(kernels.launch(device, &launch)?)
     }
 
-    /// What an op makes of the bytes that it reads, by the op's order: of the first tensor that
-    /// it writes.
+    /// The bytes of the first tensor that an op writes, from the bytes that it reads, in the op's
+    /// order.
     pub(super) fn computed(&self, op: OpId, reads: &[&[u8]]) -> Vec<u8> {
         self.written(op, 0, reads)
     }
 
-    /// The same of the tensor at a position, or, after the last, of the workspace.
+    /// The bytes that an op writes to the tensor at a position. The position after the last is the
+    /// workspace.
     pub(super) fn written(&self, op: OpId, position: usize, reads: &[&[u8]]) -> Vec<u8> {
         written(&self.graph, op, position, reads)
     }
 
-    /// Enqueues work on a stream that takes a real device a while, on memory of its own, so
-    /// that what is enqueued there next is late.
+    /// Enqueues work that takes a real device some time, on separate memory, so that later work on
+    /// the stream is late.
     pub(super) fn keep_busy(&mut self, stream: Stream) -> Outcome {
         if stream == Stream::Host {
             let slot = self.slot(HOST_LOAD);
@@ -519,7 +523,7 @@ impl<'g, T: Backend> Rig<'g, T> {
         Ok(())
     }
 
-    /// Fails unless the device still does what it is asked: sends, computes and fetches.
+    /// Fails unless the device still uploads, computes and downloads.
     pub(super) fn works(&mut self) -> Outcome {
         let (from, to) = (self.range(3)?, self.range(3)?);
         let sent = self.fill(self.slot(A), 77)?;
@@ -528,12 +532,12 @@ impl<'g, T: Backend> Rig<'g, T> {
         self.launch(COPY, &[from], &[to])?;
         self.order(Stream::Compute, Stream::Download)?;
         self.get(to, self.slot(B))?;
-        self.expect(self.slot(B), &self.computed(COPY, &[&sent]), "what a device does afterwards")
+        self.expect(self.slot(B), &self.computed(COPY, &[&sent]), "the bytes of later work")
     }
 }
 
-/// What an op makes of the bytes that it reads: of the tensor that it writes at a position, or,
-/// after the last, of its workspace.
+/// The bytes that an op writes to the tensor at a position, from the bytes that it reads. The
+/// position after the last is the workspace.
 pub(super) fn written(graph: &Graph<'_>, op: OpId, position: usize, reads: &[&[u8]]) -> Vec<u8> {
     let FoldOrder { reads: order, repeated } = FoldOrder::new(graph, op);
     let readings = order.iter().map(|&position| Reading::of(reads[position]));
@@ -546,7 +550,7 @@ pub(super) fn written(graph: &Graph<'_>, op: OpId, position: usize, reads: &[&[u
     filled(value::written(results.of(kind), position as u32, bytes), bytes)
 }
 
-/// Hands on the layout of a plan that keeps everything on the device.
+/// Passes on the layout of a plan that keeps everything on the device.
 fn with_layout(
     graph: &Graph<'_>,
     machine: Machine,
@@ -561,7 +565,7 @@ fn with_layout(
     then(&HostLayout::new(graph, &machine, &plan, &mut Scratch::new(&mut memory))?)
 }
 
-/// The first bytes of a tensor of a value.
+/// The first bytes of a tensor with a value.
 pub(super) fn filled(value: Value, bytes: u64) -> Vec<u8> {
     let mut filled = vec![0; bytes as usize];
     value.fill(0, &mut filled);

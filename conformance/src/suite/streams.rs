@@ -1,4 +1,4 @@
-//! [`Streams`]: order within a stream, waits between them, and points.
+//! [`Streams`]: order within a stream, waits between streams, and points.
 
 use super::Rig;
 use super::failure::{Outcome, ensure};
@@ -7,8 +7,8 @@ use integrity::Backend;
 use planner_core::Stream;
 use planner_core::backend::{DeviceAddress, Paging, Point, Streams, Transfers};
 
-/// The signals of each stream are 1, 2, 3, …, and a point that has been waited for is reached,
-/// with all before it.
+/// The signals of each stream are 1, 2, 3, …. After a wait for a point, this point and all earlier
+/// points are reached.
 pub fn points_are_counted_from_one<T: Backend>(rig: &mut Rig<'_, T>) -> Outcome {
     rig.set_up()?;
     for stream in Stream::ON_DEVICE {
@@ -27,24 +27,24 @@ pub fn points_are_counted_from_one<T: Backend>(rig: &mut Rig<'_, T>) -> Outcome 
     Ok(())
 }
 
-/// To wait for a point that has not been signalled is an error, in every way to wait, and
-/// changes nothing.
+/// A wait for a point that has not been signalled is an error and changes nothing, whatever the
+/// kind of wait.
 pub fn unsignalled_points_are_refused<T: Backend>(rig: &mut Rig<'_, T>) -> Outcome {
     rig.set_up()?;
     for stream in Stream::ON_DEVICE {
         let next = Point { stream, value: rig.signal(stream)?.value + 1 };
         let of = format_args!("signal {} of {stream}, which is not enqueued", next.value);
         for waiting in Stream::ON_DEVICE {
-            ensure!(rig.device().wait(waiting, next).is_err(), "{waiting} may wait for {of}");
+            ensure!(rig.device().wait(waiting, next).is_err(), "{waiting} accepts a wait for {of}");
         }
-        ensure!(rig.device().reached(next).is_err(), "one may ask whether {of}, is reached");
-        ensure!(rig.device().block_until(next).is_err(), "one may block until {of}");
+        ensure!(rig.device().reached(next).is_err(), "the device answers whether {of}, is reached");
+        ensure!(rig.device().block_until(next).is_err(), "the device blocks until {of}");
     }
     rig.works()
 }
 
-/// Launches run in the order in which they are enqueued, each on what the one before it has
-/// written.
+/// Launches run in the order in which they are enqueued. Each uses the bytes that the one before it
+/// has written.
 pub fn launches_run_in_order<T: Backend>(rig: &mut Rig<'_, T>) -> Outcome {
     rig.set_up()?;
     let mut state = rig.fill(rig.slot(C), 1)?;
@@ -64,8 +64,8 @@ pub fn launches_run_in_order<T: Backend>(rig: &mut Rig<'_, T>) -> Outcome {
     rig.expect(rig.slot(C), &state, "a state after eight launches")
 }
 
-/// Uploads run in the order in which they are enqueued: what comes last stays, whole or in
-/// part.
+/// Uploads run in the order in which they are enqueued. A later upload overwrites an earlier one,
+/// completely or in part.
 pub fn uploads_run_in_order<T: Backend>(rig: &mut Rig<'_, T>) -> Outcome {
     rig.set_up()?;
     let (half, bytes) = (rig.bytes() / 2, rig.bytes());
@@ -80,7 +80,7 @@ pub fn uploads_run_in_order<T: Backend>(rig: &mut Rig<'_, T>) -> Outcome {
     }
     rig.finish(Stream::Upload)?;
     rig.get(at, rig.slot(D))?;
-    rig.expect(rig.slot(D), &expected, "what was uploaded three times")
+    rig.expect(rig.slot(D), &expected, "the bytes uploaded three times")
 }
 
 /// Downloads run in the order in which they are enqueued.
@@ -99,7 +99,7 @@ pub fn downloads_run_in_order<T: Backend>(rig: &mut Rig<'_, T>) -> Outcome {
     rig.expect(slot, &last, "a slot that was written four times")
 }
 
-/// A launch that waits for an upload sees what was uploaded.
+/// A launch that waits for an upload reads the uploaded bytes.
 pub fn compute_waits_for_uploads<T: Backend>(rig: &mut Rig<'_, T>) -> Outcome {
     rig.set_up()?;
     let (from, to) = (rig.range(3)?, rig.range(3)?);
@@ -112,10 +112,10 @@ pub fn compute_waits_for_uploads<T: Backend>(rig: &mut Rig<'_, T>) -> Outcome {
     rig.launch(COPY, &[from], &[to])?;
     rig.finish(Stream::Compute)?;
     rig.get(to, rig.slot(B))?;
-    rig.expect(rig.slot(B), &rig.computed(COPY, &[&sent]), "what was computed from an upload")
+    rig.expect(rig.slot(B), &rig.computed(COPY, &[&sent]), "the bytes computed from an upload")
 }
 
-/// A download that waits for a launch fetches what was computed.
+/// A download that waits for a launch copies the computed bytes.
 pub fn downloads_wait_for_compute<T: Backend>(rig: &mut Rig<'_, T>) -> Outcome {
     rig.set_up()?;
     let sent = rig.fill(rig.slot(A), 1)?;
@@ -125,10 +125,10 @@ pub fn downloads_wait_for_compute<T: Backend>(rig: &mut Rig<'_, T>) -> Outcome {
     rig.launch(COPY, &[from], &[to])?;
     rig.order(Stream::Compute, Stream::Download)?;
     rig.get(to, rig.slot(B))?;
-    rig.expect(rig.slot(B), &rig.computed(COPY, &[&sent]), "what was fetched after a launch")
+    rig.expect(rig.slot(B), &rig.computed(COPY, &[&sent]), "the bytes fetched after a launch")
 }
 
-/// An upload that waits for a launch does not change what the launch reads.
+/// An upload that waits for a launch does not change the bytes that the launch reads.
 pub fn uploads_wait_for_compute<T: Backend>(rig: &mut Rig<'_, T>) -> Outcome {
     rig.set_up()?;
     let sent = rig.fill(rig.slot(A), 1)?;
@@ -142,10 +142,10 @@ pub fn uploads_wait_for_compute<T: Backend>(rig: &mut Rig<'_, T>) -> Outcome {
     rig.finish(Stream::Compute)?;
     rig.get(to, rig.slot(C))?;
     let computed = rig.computed(COPY, &[&sent]);
-    rig.expect(rig.slot(C), &computed, "what was computed before its operand was overwritten")
+    rig.expect(rig.slot(C), &computed, "the bytes computed before its operand was overwritten")
 }
 
-/// A launch that waits for a download does not change what the download fetches.
+/// A launch that waits for a download does not change the bytes that the download copies.
 pub fn compute_waits_for_downloads<T: Backend>(rig: &mut Rig<'_, T>) -> Outcome {
     rig.set_up()?;
     rig.fill(rig.slot(A), 1)?;
@@ -159,11 +159,11 @@ pub fn compute_waits_for_downloads<T: Backend>(rig: &mut Rig<'_, T>) -> Outcome 
     rig.launch(COPY, &[from], &[to])?;
     rig.finish(Stream::Compute)?;
     rig.finish(Stream::Download)?;
-    rig.expect(rig.slot(C), &old, "what was fetched before it was overwritten")
+    rig.expect(rig.slot(C), &old, "the bytes fetched before it was overwritten")
 }
 
-/// An upload that waits for a download neither reads the slot before it is written nor
-/// overwrites what is being fetched.
+/// An upload that waits for a download does not read the slot before it is written, and does not
+/// overwrite the bytes that are being downloaded.
 pub fn uploads_wait_for_downloads<T: Backend>(rig: &mut Rig<'_, T>) -> Outcome {
     rig.set_up()?;
     let saved = rig.fill(rig.slot(A), 1)?;
@@ -178,12 +178,12 @@ pub fn uploads_wait_for_downloads<T: Backend>(rig: &mut Rig<'_, T>) -> Outcome {
     rig.send(B, one)?;
     rig.finish(Stream::Upload)?;
     rig.finish(Stream::Download)?;
-    rig.expect(rig.slot(C), &saved, "what was fetched before it was overwritten")?;
+    rig.expect(rig.slot(C), &saved, "the bytes fetched before it was overwritten")?;
     rig.get(other, rig.slot(D))?;
-    rig.expect(rig.slot(D), &saved, "what was fetched and sent again")
+    rig.expect(rig.slot(D), &saved, "the bytes fetched and sent again")
 }
 
-/// A download that waits for an upload fetches what was uploaded.
+/// A download that waits for an upload copies the uploaded bytes.
 pub fn downloads_wait_for_uploads<T: Backend>(rig: &mut Rig<'_, T>) -> Outcome {
     rig.set_up()?;
     let at = rig.range(3)?;
@@ -194,11 +194,11 @@ pub fn downloads_wait_for_uploads<T: Backend>(rig: &mut Rig<'_, T>) -> Outcome {
     rig.send(A, at)?;
     rig.order(Stream::Upload, Stream::Download)?;
     rig.get(at, rig.slot(B))?;
-    rig.expect(rig.slot(B), &sent, "what was fetched after an upload")
+    rig.expect(rig.slot(B), &sent, "the bytes fetched after an upload")
 }
 
-/// Who waits for a stream has waited for all that this stream had waited for: a schedule
-/// leaves out the waits that others imply.
+/// A wait for a stream also waits for all work for which this stream has waited. A schedule leaves
+/// out waits that others imply.
 pub fn waits_imply_what_they_waited_for<T: Backend>(rig: &mut Rig<'_, T>) -> Outcome {
     rig.set_up()?;
     let at = rig.range(3)?;
@@ -210,10 +210,10 @@ pub fn waits_imply_what_they_waited_for<T: Backend>(rig: &mut Rig<'_, T>) -> Out
     rig.order(Stream::Upload, Stream::Compute)?;
     rig.order(Stream::Compute, Stream::Download)?;
     rig.get(at, rig.slot(B))?;
-    rig.expect(rig.slot(B), &sent, "what was fetched after a launch after an upload")
+    rig.expect(rig.slot(B), &sent, "the bytes fetched after a launch after an upload")
 }
 
-/// A wait holds for all work that is enqueued after it, and a later wait for less does not
+/// A wait holds for all work that is enqueued after it. A later wait for an earlier point does not
 /// lift it.
 pub fn waits_hold_for_all_that_follows<T: Backend>(rig: &mut Rig<'_, T>) -> Outcome {
     rig.set_up()?;
@@ -232,11 +232,11 @@ pub fn waits_hold_for_all_that_follows<T: Backend>(rig: &mut Rig<'_, T>) -> Outc
         rig.signal(Stream::Download)?;
     }
     rig.finish(Stream::Download)?;
-    rig.expect(rig.slot(B), &sent, "what was fetched last")
+    rig.expect(rig.slot(B), &sent, "the bytes fetched last")
 }
 
-/// More than a thousand steps may be pending on a stream: none is lost, and each of their points can
-/// be waited for.
+/// More than a thousand steps may be pending on a stream. None is lost, and work can wait for the
+/// point of each of them.
 pub fn a_thousand_steps_may_be_pending<T: Backend>(rig: &mut Rig<'_, T>) -> Outcome {
     const STEPS: u64 = 1500;
     rig.set_up()?;
@@ -244,7 +244,7 @@ pub fn a_thousand_steps_may_be_pending<T: Backend>(rig: &mut Rig<'_, T>) -> Outc
     rig.keep_busy(Stream::Upload)?;
     let sent = rig.fill(rig.slot(A), 1)?;
     let mut points = Vec::new();
-    // Each step brings a few bytes of its own, the last one the end.
+    // Each step uploads a few bytes, and the last step uploads the end.
     let bytes = rig.bytes();
     let from = |step| bytes * step / STEPS;
     for step in 0..STEPS {
@@ -257,10 +257,10 @@ pub fn a_thousand_steps_may_be_pending<T: Backend>(rig: &mut Rig<'_, T>) -> Outc
     rig.device().block_until(points[0])?;
     rig.device().wait(Stream::Download, points[STEPS as usize - 1])?;
     rig.get(at, rig.slot(B))?;
-    rig.expect(rig.slot(B), &sent, "what many steps brought")
+    rig.expect(rig.slot(B), &sent, "the bytes uploaded in many steps")
 }
 
-/// A stream may wait for a point of its own: that is reached by then.
+/// A stream may wait for its own point, which is reached by then.
 pub fn a_stream_may_wait_for_itself<T: Backend>(rig: &mut Rig<'_, T>) -> Outcome {
     rig.set_up()?;
     for stream in Stream::ON_DEVICE {
@@ -272,10 +272,10 @@ pub fn a_stream_may_wait_for_itself<T: Backend>(rig: &mut Rig<'_, T>) -> Outcome
     rig.works()
 }
 
-/// Whoever asks whether a point is reached, and hears that it is, finds what was done before
-/// it. Asking does not block.
+/// If a query says that a point is reached, the work before it has written its results. A query
+/// does not block.
 pub fn what_is_reached_has_been_done<T: Backend>(rig: &mut Rig<'_, T>) -> Outcome {
-    /// Then one may block as well: a device need not be fast.
+    /// After so many queries the check blocks, since a device may be slow.
     const MOST_QUESTIONS: usize = 10_000;
     rig.set_up()?;
     let at = rig.range(3)?;
@@ -291,10 +291,10 @@ pub fn what_is_reached_has_been_done<T: Backend>(rig: &mut Rig<'_, T>) -> Outcom
     if !is_reached {
         rig.device().block_until(point)?;
     }
-    rig.expect(rig.slot(B), &sent, "what was fetched before a point that is reached")
+    rig.expect(rig.slot(B), &sent, "the bytes fetched before a point that is reached")
 }
 
-/// Whoever has blocked until a point finds what was done before it.
+/// After a block until a point, the work before it has written its results.
 pub fn blocking_waits_for_the_work<T: Backend>(rig: &mut Rig<'_, T>) -> Outcome {
     rig.set_up()?;
     let at = rig.range(3)?;
@@ -302,11 +302,10 @@ pub fn blocking_waits_for_the_work<T: Backend>(rig: &mut Rig<'_, T>) -> Outcome 
     rig.put(rig.slot(A), at)?;
     rig.keep_busy(Stream::Download)?;
     rig.get(at, rig.slot(B))?;
-    rig.expect(rig.slot(B), &sent, "what was fetched before a point that was blocked for")
+    rig.expect(rig.slot(B), &sent, "the bytes fetched before a point that was waited for")
 }
 
-/// All three streams at work on memory of their own do not disturb each other, with mapping
-/// calls in between.
+/// All three streams can work at the same time on separate memory, with mapping calls in between.
 pub fn streams_do_not_disturb_each_other<T: Backend>(rig: &mut Rig<'_, T>) -> Outcome {
     rig.set_up()?;
     let [sent, fetched, read, updated] =
@@ -327,12 +326,12 @@ pub fn streams_do_not_disturb_each_other<T: Backend>(rig: &mut Rig<'_, T>) -> Ou
         rig.device().unmap(idle, 1)?;
     }
     Stream::ON_DEVICE.into_iter().try_for_each(|stream| rig.finish(stream))?;
-    rig.expect(rig.slot(C), &other, "what was fetched meanwhile")?;
+    rig.expect(rig.slot(C), &other, "the bytes fetched meanwhile")?;
     rig.get(sent, rig.slot(D))?;
-    rig.expect(rig.slot(D), &expected, "what was sent meanwhile")?;
+    rig.expect(rig.slot(D), &expected, "the bytes sent meanwhile")?;
     for _ in 0..8 {
         expected = rig.computed(UPDATE, &[&expected, &other]);
     }
     rig.get(updated, rig.slot(D))?;
-    rig.expect(rig.slot(D), &expected, "what was computed meanwhile")
+    rig.expect(rig.slot(D), &expected, "the bytes computed meanwhile")
 }

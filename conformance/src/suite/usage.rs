@@ -1,8 +1,8 @@
-//! What a process uses, and whether it keeps growing.
+//! What a process uses, and whether its use keeps growing.
 
 use super::failure::{Outcome, ensure};
 
-/// What this process uses.
+/// The memory and the handles that this process uses.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Usage {
     resident_bytes: u64,
@@ -10,7 +10,7 @@ pub(super) struct Usage {
 }
 
 impl Usage {
-    /// As Linux reports it; none on other systems.
+    /// As Linux reports it. `None` on other systems.
     pub(super) fn now() -> Option<Self> {
         let status = std::fs::read_to_string("/proc/self/status").ok()?;
         let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;
@@ -20,14 +20,20 @@ impl Usage {
     }
 }
 
-/// What a process may grow by in every window: a device may keep a few bytes a signal.
+/// The most bytes by which a process may grow in every window. A device may keep a few bytes per
+/// signal.
 const MOST_GROWTH_BYTES: u64 = 512 << 10;
 
-/// Fails if handles were added in a window of a run, or memory in each of them. A driver that falls
-/// behind enlarges its queues in some windows; a leak is in all.
+/// Fails if the number of handles grew in any window of a run, or memory grew in every window. A
+/// driver that falls behind enlarges its queues in some windows, but a leak grows in all.
 pub(super) fn check_growth(windows: &[(Usage, Usage)]) -> Outcome {
     for (before, now) in windows {
-        ensure!(now.handles <= before.handles, "{} handles became {}", before.handles, now.handles);
+        ensure!(
+            now.handles <= before.handles,
+            "the number of handles grew from {} to {}",
+            before.handles,
+            now.handles
+        );
     }
     let grown = windows
         .iter()

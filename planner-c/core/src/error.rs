@@ -1,20 +1,21 @@
-//! Codes and sentences.
+//! Error codes and messages.
 
 use core::ffi::c_char;
 use core::fmt::{self, Write};
 use spillway_c_types::sized::SizeError;
 
-/// What became of a call.
+/// The outcome of a call.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Code {
-    /// It did what was asked.
+    /// The call succeeded.
     Ok = 0,
-    /// A pointer is null, a text is not UTF-8, or a number is none that the function knows.
+    /// A pointer is null, a text is not UTF-8, or the function does not know a number.
     Argument = 1,
     /// The graph or the machine is malformed.
     Graph = 2,
-    /// The budget is too small; the sentence names the least that will do, and the op that needs it.
+    /// The budget is too small. The message names the least budget that is enough, and the op that
+    /// needs it.
     Infeasible = 4,
     /// There is no plan for another reason.
     NoPlan = 5,
@@ -22,25 +23,25 @@ pub enum Code {
     BufferTooShort = 7,
 }
 
-/// Bytes of a message, with the zero at its end.
+/// The size of a message, including the zero at its end.
 pub const SPILLWAY_CORE_MESSAGE_BYTES: usize = 256;
 
-/// Why a call failed. A function that succeeds leaves it as it was.
+/// Why a call failed. A function that succeeds leaves it unchanged.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct Error {
     /// The code that the function returned.
     pub code: Code,
-    /// A sentence in ASCII that names tensors and ops by number, ended by a zero; cut where it is
-    /// longer.
+    /// A sentence in ASCII that names tensors and ops by number. It ends with a zero, and is cut if
+    /// it is too long.
     pub message: [c_char; SPILLWAY_CORE_MESSAGE_BYTES],
 }
 
 impl Error {
-    /// A code and its sentence.
+    /// A code and its message.
     pub(crate) fn new(code: Code, sentence: impl fmt::Display) -> Self {
         let mut error = Self { code, message: [0; SPILLWAY_CORE_MESSAGE_BYTES] };
-        // It never fails: what is too long is cut.
+        // This never fails, since a text that is too long is cut.
         let _ = write!(Message { message: &mut error.message, len: 0 }, "{sentence}");
         error
     }

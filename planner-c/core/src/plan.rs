@@ -14,7 +14,8 @@ use planner_core::{
 use spillway_c_types::sized::{self, Versioned};
 use spillway_c_types::steps::StepDescription;
 
-/// What is on the device when an iteration starts. It has no further fields in later versions.
+/// A range of a tensor that is on the device when an iteration starts. Later versions add no
+/// fields.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ResidentDescription {
@@ -22,61 +23,61 @@ pub struct ResidentDescription {
     pub tensor: u32,
     /// The first object of the range.
     pub first_object: u64,
-    /// How many objects, the largest number for all.
+    /// The number of objects. The largest number stands for all.
     pub object_count: u64,
 }
 
-/// A tensor at a fixed offset. It has no further fields in later versions.
+/// A tensor at a fixed offset. Later versions add no fields.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ArenaDescription {
     /// The tensor.
     pub tensor: u32,
-    /// Where it begins in the arena.
+    /// Its offset in the arena.
     pub offset_bytes: u64,
 }
 
-/// A plan that was proved. What it points to lies in the caller's buffer.
+/// A proved plan. Its arrays lie in the caller's buffer.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct PlanDescription {
     /// The size of this struct, which the caller sets.
     pub struct_bytes: usize,
-    /// The steps of one iteration, which repeat for ever.
+    /// The steps of one iteration, which repeat forever.
     pub steps: *const StepDescription,
-    /// How many.
+    /// The number of steps.
     pub step_count: usize,
-    /// What is on the device when an iteration starts.
+    /// The ranges that are on the device when an iteration starts.
     pub resident: *const ResidentDescription,
-    /// How many.
+    /// The number of ranges.
     pub resident_count: usize,
-    /// The tensors that lie in the arena.
+    /// The tensors in the arena.
     pub arena: *const ArenaDescription,
-    /// How many.
+    /// The number of tensors in the arena.
     pub arena_count: usize,
     /// The size of the arena.
     pub arena_bytes: u64,
-    /// The pools, from which all other tensors take objects: their size and number. The second has
-    /// none if all tensors take chunks.
+    /// The size of an object of each pool. All tensors outside of the arena take objects from a
+    /// pool. The second pool is empty if all tensors take chunks.
     pub object_bytes: [u64; 2],
-    /// How many objects each pool has.
+    /// The number of objects of each pool.
     pub object_counts: [u64; 2],
-    /// The pool of each tensor; null where it is pool 0 for all.
+    /// The pool of each tensor. Null if all tensors are in pool 0.
     pub tensor_pool: *const u32,
-    /// Time from one iteration to the next, once under way.
+    /// The time from one iteration to the next in steady state.
     pub period_ns: u64,
     /// The sum of all op times, each op once.
     pub compute_ns: u64,
-    /// The most device memory that is held.
+    /// The most device memory that is held at a time.
     pub peak_bytes: u64,
-    /// Pinned host memory.
+    /// The size of the pinned host memory.
     pub host_bytes: u64,
 }
 
-// SAFETY: it is `repr(C)`, begins with its size, and may be all zero.
+// SAFETY: it is `repr(C)`, begins with its size, and all its bytes may be zero.
 unsafe impl Versioned for PlanDescription {}
 
-/// Sizes with which any plan of a graph can be made and proved.
+/// Limits with which any plan of a graph can be made and proved.
 const fn limits(tensors: usize, ops: usize, operands: usize) -> Limits {
     let graph = Limits { ops, operands, tensors, pools: 2, iterations: 1, ..LIMITS };
     graph.with_steps(graph.max_steps())
@@ -93,8 +94,9 @@ const LIMITS: Limits = Limits {
     objects: 0,
 };
 
-/// Returns the size of the buffer that planning a graph of so many tensors, ops and operands takes: a
-/// few kilobytes for each operand. The largest number there is where no memory has as much.
+/// Returns the size of the buffer that is needed to plan a graph with these numbers of tensors, ops
+/// and operands: a few kilobytes for each operand. Returns the largest number if no memory is so
+/// large.
 #[unsafe(no_mangle)]
 pub const extern "C" fn spillway_core_memory_bytes(
     tensors: usize,
@@ -135,11 +137,11 @@ pub const extern "C" fn spillway_core_memory_bytes(
     bytes
 }
 
-/// Plans, proves the plan, and writes where it lies in `memory`, which must have the bytes that
-/// `spillway_core_memory_bytes` says, at any alignment.
+/// Plans, proves the plan, and describes it in `plan`. The plan's arrays lie in `memory`, which
+/// must have the size that `spillway_core_memory_bytes` returns. Any alignment will do.
 ///
 /// # Safety
-/// The pointers are as `spillway_core.h` says; `memory` points to so many bytes.
+/// The pointers are as `spillway_core.h` requires, and `memory` points to `memory_bytes` bytes.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn spillway_core_plan(
     work: *const Work,
@@ -162,7 +164,7 @@ pub unsafe extern "C" fn spillway_core_plan(
         Ok(()) => Code::Ok,
         Err(failure) => {
             if !error.is_null() {
-                // SAFETY: the same.
+                // SAFETY: as above.
                 unsafe { error.write(failure) };
             }
             failure.code
@@ -171,7 +173,7 @@ pub unsafe extern "C" fn spillway_core_plan(
 }
 
 /// # Safety
-/// That of [`spillway_core_plan`].
+/// The condition of [`spillway_core_plan`].
 unsafe fn make(
     work: *const Work,
     memory: *mut u8,
@@ -234,7 +236,7 @@ struct Lists<'m> {
     described: Described<'m>,
 }
 
-/// The same for C.
+/// The arrays in the form for C.
 struct Described<'m> {
     steps: &'m mut [StepDescription],
     resident: &'m mut [ResidentDescription],
@@ -272,7 +274,7 @@ fn of_planning(error: PlanningError) -> Error {
     Error::new(code, error)
 }
 
-/// Lowers and proves a plan; returns when each step runs.
+/// Lowers and proves a plan. Returns the time of each step.
 fn prove<'e>(
     graph: &Graph<'_>,
     machine: &Machine,

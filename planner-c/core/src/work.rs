@@ -1,4 +1,4 @@
-//! What to plan: a graph, a machine and a budget.
+//! The input of planning: a graph, a machine and a budget.
 
 use crate::error::{Code, Error};
 use core::ffi::c_char;
@@ -9,42 +9,42 @@ use spillway_c_types::kinds;
 use spillway_c_types::machine::MachineDescription;
 use spillway_c_types::sized::{self, Array, Versioned};
 
-/// A tensor; its id is its position.
+/// A tensor. Its id is its position.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct TensorDescription {
     /// The size of this struct.
     pub struct_bytes: usize,
-    /// Its size, not zero.
+    /// Its size, which must not be zero.
     pub bytes: u64,
     /// `SPILLWAY_CORE_STATE`, `SPILLWAY_CORE_INPUT`, `SPILLWAY_CORE_TEMPORARY` or
     /// `SPILLWAY_CORE_OUTPUT`.
     pub kind: u32,
 }
 
-/// An op; its id is its position, and ops stand in one legal order. Its operands follow those of the
-/// op before it: first the tensors that it reads, then those that it writes.
+/// An op. Its id is its position, and the ops are in one legal order. Its operands follow the
+/// operands of the op before it: first the tensors that it reads, then the tensors that it writes.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct OpDescription {
     /// The size of this struct.
     pub struct_bytes: usize,
-    /// How long it runs.
+    /// The time that it runs.
     pub time_ns: u64,
-    /// Device memory that it needs only while it runs.
+    /// The device memory that it needs only while it runs.
     pub workspace_bytes: u64,
-    /// How many tensors it reads.
+    /// The number of tensors that it reads.
     pub reads: u32,
-    /// How many it writes. One that it also reads is updated in place.
+    /// The number of tensors that it writes. A tensor that it also reads is updated in place.
     pub writes: u32,
-    /// Whether plans may launch it again in the same iteration: 1, or 0.
+    /// Whether plans may launch it again in the same iteration: 1 or 0.
     pub repeatable: u8,
-    /// How long it takes on the host, where plans may run it instead. 0: on the device alone, as an op
-    /// that writes an input must.
+    /// The time that it runs on the host, if plans may run it there. 0 if it runs only on the
+    /// device. An op that writes an input must have 0.
     pub host_ns: u64,
 }
 
-/// What to plan.
+/// The input of planning.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct Work {
@@ -52,34 +52,34 @@ pub struct Work {
     pub struct_bytes: usize,
     /// The tensors.
     pub tensors: *const TensorDescription,
-    /// How many.
+    /// The number of tensors.
     pub tensor_count: usize,
     /// The ops.
     pub ops: *const OpDescription,
-    /// How many.
+    /// The number of ops.
     pub op_count: usize,
     /// The operands of all ops, one op after the other.
     pub operands: *const u32,
-    /// How many.
+    /// The number of operands.
     pub operand_count: usize,
-    /// Where it runs.
+    /// The machine that runs the plan.
     pub machine: *const MachineDescription,
-    /// Device memory for the plan.
+    /// The device memory for the plan.
     pub budget_bytes: u64,
-    /// The name of a strategy of the core. Null for `"auto"`.
+    /// The name of one of the core's strategies. Null for `"auto"`.
     pub strategy: *const c_char,
     /// The size of `SpillwayCoreStep`.
     pub step_bytes: usize,
 }
 
-// SAFETY: they are `repr(C)`, begin with their size, and may be all zero.
+// SAFETY: the structs are `repr(C)`, begin with their size, and all their bytes may be zero.
 unsafe impl Versioned for TensorDescription {}
-// SAFETY: the same.
+// SAFETY: as above.
 unsafe impl Versioned for OpDescription {}
-// SAFETY: the same.
+// SAFETY: as above.
 unsafe impl Versioned for Work {}
 
-/// The arrays of some work.
+/// The arrays of the input.
 pub(crate) struct Arrays<'w> {
     pub(crate) tensors: Array<'static, TensorDescription>,
     pub(crate) ops: Array<'static, OpDescription>,
@@ -88,7 +88,7 @@ pub(crate) struct Arrays<'w> {
 
 impl Work {
     /// # Safety
-    /// The pointers are as `spillway_core.h` says.
+    /// The pointers are as `spillway_core.h` requires.
     pub(crate) unsafe fn arrays<'w>(&self) -> Result<Arrays<'w>, Error> {
         // SAFETY: the caller's promise.
         unsafe {
@@ -101,26 +101,27 @@ impl Work {
     }
 
     /// # Safety
-    /// The pointers are as `spillway_core.h` says.
+    /// The pointers are as `spillway_core.h` requires.
     pub(crate) unsafe fn strategy(&self) -> Result<Strategy, Error> {
         if self.strategy.is_null() {
             return Ok(Strategy::Auto(Auto::default()));
         }
         let is = |strategy: &Strategy| {
             let name = strategy.name().bytes().chain([0]);
-            // Byte by byte, since the functions that compare texts need a C library.
+            // The texts are compared byte by byte, since functions that compare texts need a C
+            // library.
             name.enumerate().all(|(at, byte)| {
-                // SAFETY: not null, so it is a text that ends with a zero, and no byte after the first
-                // that differs is read.
+                // SAFETY: the pointer is not null, so it points to a text that ends with a zero,
+                // and no byte after the first difference is read.
                 unsafe { self.strategy.add(at).read() as u8 == byte }
             })
         };
-        let unknown = || Error::new(Code::Argument, "there is no strategy of that name");
+        let unknown = || Error::new(Code::Argument, "no strategy of the core has this name");
         Strategy::all().into_iter().find(is).ok_or_else(unknown)
     }
 
     /// # Safety
-    /// The pointers are as `spillway_core.h` says.
+    /// The pointers are as `spillway_core.h` requires.
     pub(crate) unsafe fn machine(&self) -> Result<Machine, Error> {
         // SAFETY: the caller's promise.
         let of = unsafe { given_sized(self.machine, "the machine") }?;
@@ -129,7 +130,7 @@ impl Work {
 }
 
 impl Arrays<'_> {
-    /// Writes the tensors, ops and operands as the core takes them.
+    /// Writes the tensors, ops and operands in the form of the core.
     pub(crate) fn write(
         &self,
         tensors: &mut [Tensor],
@@ -171,7 +172,7 @@ impl Arrays<'_> {
 /// An array, which may be null if it is empty.
 ///
 /// # Safety
-/// Null, or as many values as `count` says, which nobody changes during the call.
+/// Null, or `count` values that nobody changes during the call.
 unsafe fn array<'a, T>(values: *const T, count: usize, name: &str) -> Result<&'a [T], Error> {
     let bytes = count.checked_mul(size_of::<T>());
     match (count, values.is_null()) {
@@ -190,7 +191,7 @@ unsafe fn array<'a, T>(values: *const T, count: usize, name: &str) -> Result<&'a
 /// An array of structs that begin with their size. It may be null if it is empty.
 ///
 /// # Safety
-/// Null, or as many structs as `count` says, which nobody changes during the call.
+/// Null, or `count` structs that nobody changes during the call.
 unsafe fn sized_array<T: Versioned>(
     values: *const T,
     count: usize,

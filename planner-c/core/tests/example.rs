@@ -13,7 +13,7 @@ fn main() -> ExitCode {
     libtest_mimic::run(&Arguments::from_args(), vec![trial]).exit_code()
 }
 
-/// Why the example cannot be tried here.
+/// Why the example cannot run here.
 fn reason() -> Option<&'static str> {
     let compiler = Command::new("cc").arg("--version").output();
     match cfg!(all(target_os = "linux", target_arch = "x86_64")) {
@@ -27,7 +27,7 @@ fn folder() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
 }
 
-/// A folder of this program's own, beside it.
+/// A folder beside this program that only this program uses.
 fn built() -> PathBuf {
     let program = env::current_exe().expect("a path");
     program.parent().expect("a program lies in a folder").join("freestanding")

@@ -1,4 +1,4 @@
-//! Bad input of any kind is a code and a sentence.
+//! Bad input of any kind is a code and a message.
 
 #![allow(clippy::unwrap_used)]
 // SAFETY: throughout, arrays are passed with their lengths, and texts end with a zero.
@@ -16,7 +16,7 @@ use spillway_c_types::steps::{HOST_RUN, LAUNCH, NONE, OFFLOAD, PREFETCH, StepDes
 use std::ffi::{CStr, CString};
 use std::{ptr, slice};
 
-/// Plans in a buffer of so many bytes from so many bytes into it.
+/// Plans in a buffer of `bytes` bytes that begins at an offset.
 fn plan(work: &Work, bytes: usize, offset: usize) -> Result<(PlanDescription, Vec<u8>), Code> {
     let mut memory = vec![0xa5u8; bytes + offset];
     let mut error = Error { code: Code::Ok, message: [0; SPILLWAY_CORE_MESSAGE_BYTES] };
@@ -209,7 +209,7 @@ fn layers_that_do_not_fit_come_and_go() {
     assert_eq!(plan(&short, spillway_core_memory_bytes(3, 3, 3), 0).err(), Some(Code::Infeasible));
 }
 
-/// What planning says of some work.
+/// The code and the message of planning some work.
 fn said(work: &Work, plan: &mut PlanDescription) -> (Code, String) {
     let mut memory = vec![0; spillway_core_memory_bytes(3, 3, 3)];
     let mut error = Error { code: Code::Ok, message: [0; SPILLWAY_CORE_MESSAGE_BYTES] };
@@ -232,7 +232,7 @@ fn structs_of_other_sizes_are_refused_by_name() {
         repeatable: 0,
         host_ns: 0,
     };
-    // Which struct has a size that is too small: tensors, ops, the machine, the work, steps, the plan.
+    // The struct whose size is too small: tensors, ops, the machine, the work, steps, the plan.
     let planned = |wrong: usize| {
         let size = |which, bytes| if wrong == which { bytes - 1 } else { bytes };
         let tensors =

@@ -1,4 +1,4 @@
-//! The committed header is that of the sources. `SPILLWAY_WRITE_HEADER=1` writes it anew.
+//! The committed header matches the sources. `SPILLWAY_WRITE_HEADER=1` generates it again.
 
 #![allow(clippy::unwrap_used)]
 

@@ -8,11 +8,11 @@ pub const STATE: u32 = 0;
 pub const INPUT: u32 = 1;
 /// A tensor that an op writes before any op reads it.
 pub const TEMPORARY: u32 = 2;
-/// A tensor that an op writes before any op reads it, and whose last value each iteration leaves on
-/// the host.
+/// A tensor that an op writes before any op reads it. Each iteration leaves its last value on the
+/// host.
 pub const OUTPUT: u32 = 3;
 
-/// The kind with a number, if there is one.
+/// The kind with a number. `None` if no kind has the number.
 #[must_use]
 pub const fn kind(number: u32) -> Option<Kind> {
     match number {

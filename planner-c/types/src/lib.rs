@@ -1,7 +1,8 @@
-//! What `spillway.h` and `spillway_core.h` share: the kinds of tensors, machines, the steps of a plan, and
-//! structs that begin with their size.
+//! The common part of `spillway.h` and `spillway_core.h`: the kinds of tensors, machines, the steps
+//! of a plan, and structs that begin with their size.
 //!
-//! Each header has a prefix of its own for the names here: `cbindgen.toml` beside it renames them.
+//! Each header has its own prefix for the names here. The `cbindgen.toml` beside the header renames
+//! them.
 #![no_std]
 
 pub mod kinds;

@@ -4,7 +4,7 @@ use crate::sized::Versioned;
 use planner_core::machine::MachineError;
 use planner_core::{Machine, MachineParameters};
 
-/// What is known of a machine.
+/// The properties of a machine.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct MachineDescription {
@@ -18,10 +18,10 @@ pub struct MachineDescription {
 unsafe impl Versioned for MachineDescription {}
 
 impl MachineDescription {
-    /// The machine, checked.
+    /// Checks the machine.
     ///
     /// # Errors
-    /// A quantity that is 0 and must not be.
+    /// A quantity is 0 that must not be 0.
     pub const fn machine(&self) -> Result<Machine, MachineError> {
         Machine::new(self.parameters)
     }

@@ -1,5 +1,5 @@
-//! Structs that begin with their size, so that a program and a library of two versions understand each
-//! other: fields are added at the end, and a field that is 0 is as if it were not there.
+//! Structs that begin with their size, so that a program and a library of different versions work
+//! together. New fields are added at the end, and a field that is 0 counts as missing.
 
 use core::fmt;
 use core::mem::MaybeUninit;
@@ -9,13 +9,14 @@ use core::slice;
 /// A struct of the C interface whose first field is `struct_bytes`, its size.
 ///
 /// # Safety
-/// It is `repr(C)`, begins with a `usize`, has no padding that matters, and all bytes of it may be 0.
+/// It is `repr(C)`, begins with a `usize`, has no padding with a meaning, and all its bytes may be
+/// 0.
 pub unsafe trait Versioned: Copy {
-    /// The size that the struct had in the first version that has it.
+    /// The size of the struct in its first version.
     const LEAST_BYTES: usize = size_of::<Self>();
 }
 
-/// No struct has as many bytes: a size beyond it was not initialised.
+/// No struct has so many bytes, so a larger size was not initialised.
 const MOST_BYTES: usize = 4096;
 
 /// Why a struct is not read or written.
@@ -23,30 +24,30 @@ const MOST_BYTES: usize = 4096;
 pub enum SizeError<'n> {
     /// `struct_bytes` is smaller than any version of the struct.
     TooSmall {
-        /// What the struct is.
+        /// The name of the struct.
         name: &'n str,
         /// `struct_bytes`.
         given_bytes: usize,
         /// The smallest size.
         least_bytes: usize,
     },
-    /// `struct_bytes` is larger than a struct ever is.
+    /// `struct_bytes` is larger than the size of any struct.
     TooLarge {
-        /// What the struct is.
+        /// The name of the struct.
         name: &'n str,
         /// `struct_bytes`.
         given_bytes: usize,
     },
-    /// Structs of an array have different sizes, or one at which the next is not aligned.
+    /// The structs of an array differ in size, or the size does not keep the next struct aligned.
     Stride {
-        /// What the array is.
+        /// The name of the array.
         name: &'n str,
         /// `struct_bytes`.
         given_bytes: usize,
     },
-    /// The struct is larger than this library knows, and what it does not know is not 0.
+    /// The struct is larger than this library knows, and a byte beyond the known size is not 0.
     Unknown {
-        /// What the struct is.
+        /// The name of the struct.
         name: &'n str,
         /// `struct_bytes`.
         given_bytes: usize,
@@ -63,7 +64,10 @@ impl fmt::Display for SizeError<'_> {
                 "struct_bytes of {name} is {given_bytes}, but the struct has {least_bytes} bytes or more"
             ),
             Self::TooLarge { name, given_bytes } => {
-                write!(f, "struct_bytes of {name} is {given_bytes}, which is no size of a struct")
+                write!(
+                    f,
+                    "struct_bytes of {name} is {given_bytes}, which is too large for a struct"
+                )
             }
             Self::Stride { name, given_bytes } => write!(
                 f,
@@ -78,10 +82,10 @@ impl fmt::Display for SizeError<'_> {
     }
 }
 
-/// Checks the size of a struct that is written later.
+/// Checks the size of a struct that will be written later.
 ///
 /// # Errors
-/// A size that is too small or too large.
+/// The size is too small or too large.
 ///
 /// # Safety
 /// `at` points to a struct whose `struct_bytes` is initialised.
@@ -90,12 +94,12 @@ pub unsafe fn check<T: Versioned>(at: *const T, name: &str) -> Result<(), SizeEr
     unsafe { struct_bytes(at, name) }.map(|_| ())
 }
 
-/// The `struct_bytes` of a struct, if it is no smaller than the first version.
+/// The `struct_bytes` of a struct. It must be at least the size of the first version.
 ///
 /// # Safety
 /// `at` points to a struct that begins with its size.
 unsafe fn struct_bytes<T: Versioned>(at: *const T, name: &str) -> Result<usize, SizeError<'_>> {
-    // SAFETY: the struct begins with it.
+    // SAFETY: the struct begins with its size.
     let given_bytes = unsafe { at.cast::<usize>().read() };
     let least_bytes = T::LEAST_BYTES;
     match given_bytes {
@@ -110,11 +114,11 @@ unsafe fn struct_bytes<T: Versioned>(at: *const T, name: &str) -> Result<usize, 
 /// Reads a struct. Fields that it lacks are 0.
 ///
 /// # Errors
-/// A size that is too small, and bytes behind the known ones that are not 0.
+/// The size is too small, or a byte beyond the known size is not 0.
 ///
 /// # Safety
-/// `at` points to a struct of as many initialised bytes as its `struct_bytes` says, or at least to that
-/// number if it is too small.
+/// `at` points to a struct with as many initialised bytes as its `struct_bytes` says, or at least
+/// to its `struct_bytes` if that is too small.
 pub unsafe fn read<T: Versioned>(at: *const T, name: &str) -> Result<T, SizeError<'_>> {
     // SAFETY: the caller's promise.
     let given_bytes = unsafe { struct_bytes(at, name) }?;
@@ -137,7 +141,7 @@ pub unsafe fn read<T: Versioned>(at: *const T, name: &str) -> Result<T, SizeErro
     Ok(unsafe { value.assume_init() })
 }
 
-/// An array of structs, which may be of another version.
+/// An array of structs, which may have another version.
 #[derive(Clone, Copy, Debug)]
 pub struct Array<'n, T> {
     first: *const T,
@@ -147,14 +151,15 @@ pub struct Array<'n, T> {
 }
 
 impl<'n, T: Versioned> Array<'n, T> {
-    /// The array of so many structs from an address on, which may be null if there is none. All have the size of the
-    /// first.
+    /// The array of `count` structs from `first` on, which may be null if `count` is 0. All structs
+    /// have the size of the first.
     ///
     /// # Errors
-    /// A size that is too small or does not keep entries aligned, or with which the array would not fit into memory.
+    /// The size is too small, does not keep entries aligned, or is so large that the array would
+    /// not fit into memory.
     ///
     /// # Safety
-    /// `first` points to as many structs, each as [`read`] needs it, for as long as the array is used.
+    /// `first` points to `count` structs, each as [`read`] needs it, as long as the array is used.
     pub unsafe fn new(first: *const T, count: usize, name: &'n str) -> Result<Self, SizeError<'n>> {
         let stride = match count {
             0 => size_of::<T>(),
@@ -168,13 +173,13 @@ impl<'n, T: Versioned> Array<'n, T> {
         Ok(Self { first, count, stride, name })
     }
 
-    /// How many entries there are.
+    /// The number of entries.
     #[must_use]
     pub const fn len(&self) -> usize {
         self.count
     }
 
-    /// Whether there are none.
+    /// Whether the array has no entries.
     #[must_use]
     pub const fn is_empty(&self) -> bool {
         self.count == 0
@@ -183,7 +188,7 @@ impl<'n, T: Versioned> Array<'n, T> {
     /// Reads all entries, one by one.
     ///
     /// # Errors
-    /// Those of [`read`], and an entry of another size than the first.
+    /// The errors of [`read`], and an entry has another size than the first.
     pub fn iter(&self) -> impl Iterator<Item = Result<T, SizeError<'n>>> + use<'n, T> {
         let Self { first, count, stride, name } = *self;
         (0..count).map(move |position| {
@@ -193,19 +198,20 @@ impl<'n, T: Versioned> Array<'n, T> {
             if given_bytes != stride {
                 return Err(SizeError::Stride { name, given_bytes });
             }
-            // SAFETY: the same.
+            // SAFETY: as above.
             unsafe { read(at, name) }
         })
     }
 }
 
-/// Writes a struct as far as the caller's has room; what the library does not know becomes 0.
+/// Writes as much of a struct as the caller's struct has room for. Bytes that the library does not
+/// know become 0.
 ///
 /// # Errors
-/// A size that is too small.
+/// The size is too small.
 ///
 /// # Safety
-/// `at` points to a struct whose `struct_bytes` is initialised and says how many bytes it has.
+/// `at` points to a struct whose `struct_bytes` is initialised and is the size of the struct.
 pub unsafe fn write<'n, T: Versioned>(
     at: *mut T,
     value: &T,
@@ -220,10 +226,11 @@ pub unsafe fn write<'n, T: Versioned>(
     Ok(())
 }
 
-/// Writes a value into a place of so many bytes: the rest becomes 0, and what has no room is left out.
+/// Writes a value into a place of `bytes` bytes. A longer place is filled with 0, and a value that
+/// is too long is cut.
 ///
 /// # Safety
-/// `at` points to as many bytes.
+/// `at` points to `bytes` bytes.
 pub unsafe fn write_entry<T: Copy>(at: *mut T, value: &T, bytes: usize) {
     let known_bytes = size_of::<T>().min(bytes);
     // SAFETY: the caller's promise; the value is the library's own.
@@ -251,7 +258,7 @@ mod tests {
         const LEAST_BYTES: usize = 16;
     }
 
-    /// A struct of so many bytes in a program, of which these are the words.
+    /// Reads a struct of a program. `words` are the words of the struct.
     fn given(words: [u64; 5]) -> Result<Now, SizeError<'static>> {
         // SAFETY: there are enough bytes for all sizes that are tried.
         unsafe { read(words.as_ptr().cast(), "it") }

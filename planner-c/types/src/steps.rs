@@ -3,17 +3,18 @@
 use planner_core::schedule::Scheduled;
 use planner_core::{Launched, Part, PerStream, Step};
 
-/// Allocates device memory for a range of a tensor, and copies its value in. Of an input, after the
-/// last launch of the list that reads it: the value of the next iteration.
+/// Allocates device memory for a range of a tensor, and copies its value to the device. For an
+/// input, after the last launch of the list that reads it, this is the value of the next iteration.
 pub const PREFETCH: u32 = 0;
-/// Runs an op. What it writes is allocated where it is not on the device, and so is its workspace.
+/// Runs an op. Its workspace and the tensors that it writes are allocated if they are not on the
+/// device.
 pub const LAUNCH: u32 = 1;
-/// Copies a range of a tensor to the host; it stays on the device.
+/// Copies a range of a tensor to the host. The range stays on the device.
 pub const OFFLOAD: u32 = 2;
-/// Gives back the device memory of a range of a tensor.
+/// Frees the device memory of a range of a tensor.
 pub const EVICT: u32 = 3;
-/// Runs an op on the host: on the host's copies of its tensors, and without device memory. Of an input,
-/// that is the value of this iteration.
+/// Runs an op on the host: on the host's copies of its tensors, and without device memory. The
+/// value of an input is the value of this iteration.
 pub const HOST_RUN: u32 = 4;
 
 /// Launches run on this stream.
@@ -25,20 +26,21 @@ pub const DOWNLOAD: u32 = 2;
 /// Ops that run on the host run on this stream.
 pub const HOST: u32 = 3;
 
-/// No step: there is nothing to wait for.
+/// No step, so there is nothing to wait for.
 pub const NONE: u32 = u32::MAX;
 /// All objects of a tensor.
 pub const ALL: u64 = u64::MAX;
 
-/// What must have ended on a stream before a step starts. It has no further fields in later versions.
+/// A step of a stream that must have ended before another step starts. Later versions add no
+/// fields.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Wait {
-    /// The position of the awaited step among those of its stream in one iteration; the largest number
-    /// if there is nothing to wait for.
+    /// The position of the awaited step among the steps of its stream in one iteration. The largest
+    /// number if there is nothing to wait for.
     pub index: u32,
-    /// How many iterations back that step lies. If that is before the first, there is nothing to
-    /// wait for.
+    /// The number of iterations since the awaited step. If it lies before the first iteration,
+    /// there is nothing to wait for.
     pub iterations_back: u32,
 }
 
@@ -50,24 +52,24 @@ const NOTHING: Wait = Wait { index: NONE, iterations_back: 0 };
 pub struct StepDescription {
     /// A prefetch, a launch, an offload, an evict or a host run.
     pub kind: u32,
-    /// The op of a launch or of a host run, else the tensor.
+    /// The op of a launch or of a host run. Otherwise the tensor.
     pub id: u32,
-    /// The first object of the range; 0 of an op.
+    /// The first object of the range. 0 for an op.
     pub first_object: u64,
-    /// How many objects, the largest number for all; 0 of an op.
+    /// The number of objects. The largest number stands for all. 0 for an op.
     pub object_count: u64,
-    /// Whether the op has been launched before in this iteration: 1, or 0.
+    /// Whether the op has been launched before in this iteration: 1 or 0.
     pub is_repeat: u8,
-    /// The position among the steps of its stream in one iteration. An evict is on no stream: it has the
-    /// largest number.
+    /// The position among the steps of its stream in one iteration. An evict is on no stream and
+    /// has the largest number.
     pub index: u32,
-    /// What it waits for on each stream, by number. For an evict: what must have ended before its
+    /// The waits on each stream, by number. For an evict, the steps that must have ended before its
     /// memory is free.
     pub waits: [Wait; 4],
 }
 
 impl StepDescription {
-    /// A step to be overwritten.
+    /// A placeholder for a step.
     #[must_use]
     pub const fn empty() -> Self {
         Self {

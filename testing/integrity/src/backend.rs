@@ -1,18 +1,17 @@
-//! What has to be known of a backend to run ops with integrity values on it.
+//! The abilities that a backend needs to run ops with integrity values.
 
 use planner_core::backend::{
     BackendError, DeviceAddress, ErrorType, Kernels, Launch, Paging, Transfers,
 };
 use planner_core::{Graph, Machine, OpId};
 
-/// Words of a run that [`Backend::sparse_kernels`] touch.
+/// The number of words in each run that the kernels of [`Backend::sparse_kernels`] touch.
 pub const RUN_WORDS: u64 = 256;
 
-/// A backend with kernels that compute as [`value`](crate::value) says.
+/// A backend with kernels that compute as [`value`](crate::value) defines.
 ///
-/// A value of this type is a way to open devices, not a device. It has what the traits of
-/// [`planner_core::backend`] leave to embedders, and nothing else: how a device is opened, and
-/// kernels.
+/// A value of this type opens devices and is not a device itself. It adds only what the traits of
+/// [`planner_core::backend`] leave to embedders: a way to open a device, and kernels.
 pub trait Backend: Send + Sync + 'static {
     /// The error of its devices.
     type Error: BackendError + 'static;
@@ -29,27 +28,27 @@ pub trait Backend: Send + Sync + 'static {
     /// Looks for the device.
     ///
     /// # Errors
-    /// Why there is none, for a person. Then the suite reports every check as ignored.
+    /// Why there is no device, as text for people. Then the suite reports every check as ignored.
     fn find(&self) -> Result<Found, String>;
 
-    /// Opens a device, on which nothing is created yet.
+    /// Opens a device on which nothing is created yet.
     ///
-    /// `machine` is the one that was found, with a device or a host of that size or smaller. A
-    /// backend may keep to the smaller sizes, or ignore them. `order`, below
-    /// [`orders`](Self::orders), says in which order streams run where nothing orders them;
-    /// the same number gives the same order as far as the device can.
+    /// `machine` is the machine that was found, or one with a smaller device or host. A backend may
+    /// keep to the smaller sizes or ignore them. `order`, below [`orders`](Self::orders), chooses
+    /// the order of streams that nothing else orders. The same number gives the same order as far
+    /// as the device can.
     ///
     /// # Errors
-    /// Why it cannot be opened, for a person.
+    /// Why the device cannot be opened, as text for people.
     fn open(&self, machine: Machine, order: u64) -> Result<Self::Device, String>;
 
-    /// Makes the kernels of a graph, for one device. [`value`](crate::value) says what an op
-    /// computes; [`fill_states`](crate::fill_states) and [`fill_inputs`](crate::fill_inputs)
-    /// write states and inputs. Addresses and objects are multiples of 4 bytes, unless the
+    /// Makes the kernels of a graph for one device. [`value`](crate::value) defines the values that
+    /// an op computes. [`fill_states`](crate::fill_states) and [`fill_inputs`](crate::fill_inputs)
+    /// write states and inputs. Addresses and object sizes are multiples of 4 bytes, unless the
     /// machine's chunks are not.
     ///
     /// # Errors
-    /// Those of the device.
+    /// The errors of the device.
     fn kernels<'g>(
         &self,
         device: &mut Self::Device,
@@ -57,11 +56,12 @@ pub trait Backend: Send + Sync + 'static {
     ) -> Result<Self::Kernels<'g>, Self::Error>;
 
     /// Makes kernels like [`kernels`](Self::kernels) that touch only a part of each tensor: runs of
-    /// [`RUN_WORDS`] words, which begin `spread_words` apart, the first at the start. So a tensor that
-    /// is too large to be filled takes little time and memory.
+    /// [`RUN_WORDS`] words. The first run begins at the start, and runs begin `spread_words` words
+    /// apart. A tensor that is too large to be filled then takes little time and memory.
     ///
     /// # Errors
-    /// Why there are none, for a person. Then the suite ignores the check that needs them.
+    /// Why there are no such kernels, as text for people. Then the suite ignores the check that
+    /// needs them.
     fn sparse_kernels<'g>(
         &self,
         _device: &mut Self::Device,
@@ -71,40 +71,42 @@ pub trait Backend: Send + Sync + 'static {
         Err("the integrity kernels of this backend touch all words of a tensor".to_owned())
     }
 
-    /// Closes a device, whatever state it is in.
+    /// Closes a device in any state.
     ///
     /// # Errors
-    /// What else the device has to complain of, such as messages of a validation layer.
+    /// Other complaints of the device, such as messages of a validation layer.
     fn close(&self, device: Self::Device) -> Result<(), String> {
         drop(device);
         Ok(())
     }
 
-    /// Lets the next wait of a device for all work of one of its streams fail, such as one that its
-    /// drop makes.
+    /// Makes the device's next wait for all work of one of its streams fail, for example a wait in
+    /// its drop.
     ///
     /// # Errors
-    /// Why that cannot be done here, for a person. Then the suite ignores the check that needs it.
+    /// Why that is not possible here, as text for people. Then the suite ignores the check that
+    /// needs it.
     fn fail_next_wait(&self, _device: &mut Self::Device) -> Result<(), String> {
-        Err("no wait of this backend can be made to fail".to_owned())
+        Err("this backend cannot make a wait fail".to_owned())
     }
 
-    /// Lets an op fail when it runs on the host in an iteration. The device's error then names the op and
-    /// the iteration, as [`OpId`] is displayed and as `iteration 3`.
+    /// Makes an op fail when it runs on the host in an iteration. The device's error then names the
+    /// op as [`OpId`] displays it, and the iteration as in `iteration 3`.
     ///
     /// # Errors
-    /// Why that cannot be done here, for a person. Then the suite ignores the check that needs it.
+    /// Why that is not possible here, as text for people. Then the suite ignores the check that
+    /// needs it.
     fn fail_host_op(
         &self,
         _kernels: &mut Self::Kernels<'_>,
         _op: OpId,
         _iteration: u64,
     ) -> Result<(), String> {
-        Err("no op on the host of this backend can be made to fail".to_owned())
+        Err("this backend cannot make an op on the host fail".to_owned())
     }
 
-    /// In how many orders each check of the suite runs; more than one only on devices that can
-    /// choose.
+    /// The number of orders in which each check of the suite runs. More than one only on devices
+    /// that can choose an order.
     fn orders(&self) -> u64 {
         1
     }
@@ -120,23 +122,24 @@ pub trait Graphs: Backend {
     /// Captured work of one device.
     type Graph;
 
-    /// Captures what is enqueued from now on, on all streams.
+    /// Captures all work that is enqueued from now on, on all streams.
     ///
     /// # Errors
-    /// Those of the device.
+    /// The errors of the device.
     fn begin_capture(&self, device: &mut Self::Device) -> Result<(), Self::Error>;
 
     /// Ends a capture.
     ///
     /// # Errors
-    /// Those of the device.
+    /// The errors of the device.
     fn end_capture(&self, device: &mut Self::Device) -> Result<Self::Graph, Self::Error>;
 
-    /// Enqueues a graph after all that is enqueued and before all that will be. Its kernels find the
-    /// number of the iteration that they were captured in, and `iterations_later` added to it.
+    /// Enqueues a graph after all earlier work and before all later work. Its kernels get the
+    /// number of the captured iteration plus `iterations_later`.
     ///
     /// # Errors
-    /// A graph of another device, one whose memory has been unmapped, and those of the device.
+    /// The graph is of another device, memory was unmapped since the capture, and the errors of the
+    /// device.
     fn launch_graph(
         &self,
         device: &mut Self::Device,
@@ -144,11 +147,11 @@ pub trait Graphs: Backend {
         iterations_later: u64,
     ) -> Result<(), Self::Error>;
 
-    /// Enqueues on the compute stream that the number of the iteration, as kernels find it, is
-    /// written to an address, in 64 bits.
+    /// Enqueues a write on the compute stream. It writes the number of the iteration, as kernels
+    /// get it, to an address in 64 bits.
     ///
     /// # Errors
-    /// Those of the device.
+    /// The errors of the device.
     fn write_iteration(
         &self,
         device: &mut Self::Device,
@@ -157,36 +160,37 @@ pub trait Graphs: Backend {
     ) -> Result<(), Self::Error>;
 }
 
-/// A device that is there.
+/// A device that was found.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Found {
-    /// The device and its driver, for a person.
+    /// The device and its driver, as text for people.
     pub device: String,
-    /// What plans are made for: the device's memory and chunks, and speeds, measured or not.
+    /// The machine for which plans are made: the device's memory and chunks, and speeds, measured
+    /// or not.
     pub machine: Machine,
 }
 
 /// A check that a backend does not pass.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Exemption {
-    /// What the device or its driver cannot do, and never will. The check does not run.
+    /// The device or its driver will never pass the check. The check does not run.
     Unsupported {
-        /// Name of the check.
+        /// The name of the check.
         check: &'static str,
-        /// Why, for a person.
+        /// The reason, as text for people.
         reason: &'static str,
     },
-    /// What does not work yet. The check runs, and the suite fails the day it passes.
+    /// The check does not pass yet. It runs, and the suite fails once it passes.
     ExpectedFailure {
-        /// Name of the check.
+        /// The name of the check.
         check: &'static str,
-        /// Why, for a person.
+        /// The reason, as text for people.
         reason: &'static str,
     },
 }
 
 impl Exemption {
-    /// Name of the check.
+    /// The name of the check.
     #[must_use]
     pub const fn check(&self) -> &'static str {
         match self {

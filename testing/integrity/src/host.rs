@@ -1,29 +1,29 @@
-//! What an op writes where it runs on the host.
+//! The values that an op writes if it runs on the host.
 
 use crate::backend::RUN_WORDS;
 use crate::passes::FoldOrder;
 use crate::value::{self, Reading, Value};
 use planner_core::{Graph, Kind, OpId};
 
-/// The arithmetic of one op on the host, without its graph, so that it can be sent to the thread or the
-/// driver that runs the op there.
+/// The arithmetic of one op on the host. It does not borrow the graph, so it can move to the thread
+/// or the driver that runs the op.
 #[derive(Clone, Debug)]
 pub struct HostArithmetic {
     op: OpId,
     order: FoldOrder,
-    /// Kind and size of what the op writes.
+    /// The kind and size of each tensor that the op writes.
     writes: Vec<(Kind, u64)>,
-    /// Words between the starts of the runs that are touched.
+    /// The distance in words between the starts of the runs that are touched.
     spread_words: u64,
     /// The iteration in which the op fails.
     fails_in: Option<u64>,
 }
 
 impl HostArithmetic {
-    /// The arithmetic of an op. O(reads times writes).
+    /// Takes the arithmetic of an op. O(reads times writes).
     ///
     /// # Panics
-    /// There is no such op.
+    /// If the graph does not have the op.
     #[must_use]
     pub fn new(graph: &Graph<'_>, op: OpId) -> Self {
         let writes = graph.writes(op).iter().map(|&tensor| {
@@ -34,14 +34,14 @@ impl HostArithmetic {
         Self { op, order, writes, spread_words: RUN_WORDS, fails_in: None }
     }
 
-    /// The same, of runs of [`RUN_WORDS`] words that begin so far apart, as
-    /// [`sparse_kernels`](crate::Backend::sparse_kernels) have it.
+    /// The same arithmetic on runs of [`RUN_WORDS`] words that begin `spread_words` words apart, as
+    /// for [`sparse_kernels`](crate::Backend::sparse_kernels).
     #[must_use]
     pub fn sparse(self, spread_words: u64) -> Self {
         Self { spread_words: spread_words.max(RUN_WORDS), ..self }
     }
 
-    /// The same, which fails if the op is this one, in that iteration.
+    /// The same arithmetic. If `at` names this op, it fails in the iteration of `at`.
     #[must_use]
     pub fn failing(self, at: Option<(OpId, u64)>) -> Self {
         let of_op = at.filter(|&(op, _)| op == self.op);
@@ -63,8 +63,8 @@ impl HostArithmetic {
         word % self.spread_words < RUN_WORDS
     }
 
-    /// The value of each tensor that the op writes in an iteration, from the bytes of the tensors that it
-    /// reads, both by their positions in the op's order.
+    /// The value of each tensor that the op writes in an iteration, from the bytes of the tensors
+    /// that it reads. Both have the op's order.
     ///
     /// # Errors
     /// The op [fails](Self::failing) in this iteration.

@@ -1,17 +1,18 @@
-//! The values of states and inputs, written into the host block, and the digest of all states.
+//! Writes the values of states and inputs into the host block, and computes the digest of all
+//! states.
 
 use crate::value::{self, Reading, Value};
 use planner_core::backend::{FillError, HostRange, InputWriter, StateWriter, Transfers};
 use planner_core::{Graph, HostLayout, Kind, TensorId};
 
-/// Bounds the memory that filling takes.
+/// Limits the memory that filling takes.
 const PIECE_BYTES: u64 = 1 << 20;
 
 /// Writes [`initial_state`](value::initial_state) into the slots of all states, in pieces of
 /// at most 1 MiB. O(bytes of all states).
 ///
 /// # Errors
-/// Those of the device, after which nothing more is written.
+/// The errors of the device. After an error, nothing more is written.
 pub fn fill_states<D: Transfers>(
     states: &mut StateWriter<'_, D>,
 ) -> Result<(), FillError<D::Error>> {
@@ -26,7 +27,7 @@ pub fn fill_states<D: Transfers>(
 /// of at most 1 MiB. O(bytes of all inputs).
 ///
 /// # Errors
-/// Those of the device, after which nothing more is written.
+/// The errors of the device. After an error, nothing more is written.
 pub fn fill_inputs<D: Transfers>(
     inputs: &mut InputWriter<'_, D>,
 ) -> Result<(), FillError<D::Error>> {
@@ -37,10 +38,10 @@ pub fn fill_inputs<D: Transfers>(
     })
 }
 
-/// The [`digest`](value::digest) of what lies in the slots of all states.
+/// The [`digest`](value::digest) of the bytes in the slots of all states.
 ///
 /// # Errors
-/// Those of the device.
+/// The errors of the device.
 pub fn states_digest<D: Transfers>(
     graph: &Graph<'_>,
     device: &mut D,
@@ -73,7 +74,7 @@ fn of_kind(graph: &Graph<'_>, kind: Kind) -> impl Iterator<Item = (TensorId, u64
     tensors.filter(move |(_, tensor)| tensor.kind == kind).map(|(id, tensor)| (id, tensor.bytes))
 }
 
-/// Hands a value of so many bytes to `write`, piece by piece.
+/// Passes a value of `bytes` bytes to `write`, piece by piece.
 fn fill<E>(
     bytes: u64,
     value: &Value,

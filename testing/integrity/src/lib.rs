@@ -1,15 +1,14 @@
-//! Computations in which every wrong byte shows, and what a backend brings so that they run
-//! on it.
+//! Computations whose results show every wrong byte, and the abilities that a backend needs to run
+//! them.
 //!
-//! An op of a real network forgives much: a byte that is lost may never be seen. Here an op
-//! mixes every word that it reads into every word that it writes, so that one wrong byte
-//! changes all that follows, down to the [`digest`] of the results. The arithmetic is the
-//! same on every device, 32 bits wide, and so cheap that even a simulator without memory can
-//! follow it: [`value`] defines it word by word, for kernels in any language.
+//! An op of a real network hides many errors: a lost byte may never show. Here an op mixes every
+//! word that it reads into every word that it writes, so one wrong byte changes all later values,
+//! down to the [`digest`] of the results. The arithmetic is the same on every device and 32 bits
+//! wide. It is so cheap that even a simulator without memory can do it. [`value`] defines it word
+//! by word, for kernels in any language.
 //!
-//! [`Backend`] is all that has to be known of a backend, beyond the traits of
-//! [`planner_core::backend`], to run such a computation on it, and to hold it to the
-//! conformance suite.
+//! [`Backend`] adds to the traits of [`planner_core::backend`] only the abilities that are needed
+//! to run such a computation on a backend and to run the conformance suite.
 #![forbid(unsafe_code)]
 
 mod backend;

@@ -1,25 +1,27 @@
-//! How an op or a repeat is computed: the order of its readings, and passes over what it writes.
+//! How a launch of an op is computed: the order of its readings, and a pass over each tensor that
+//! it writes.
 
 use planner_core::backend::{
     DeviceAddress, DeviceRange, DeviceRanges, HostLaunch, HostRange, Launch,
 };
 use planner_core::{Graph, Kind, Launched, OpId, TensorId};
 
-/// What an op reads, in the order in which readings are folded.
+/// The order in which an op's readings are folded.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FoldOrder {
-    /// Positions in [`Graph::reads`]: in the op's order, but for what its repeats leave alone,
-    /// which comes last. That is the states, inputs and outputs that a repeatable op updates in place.
+    /// Positions in [`Graph::reads`], in the op's order, except that the operands that its repeats
+    /// leave alone come last. These are the states, inputs and outputs that a repeatable op updates
+    /// in place.
     pub reads: Vec<usize>,
-    /// How many of them repeats read as well.
+    /// The number of them that repeats also read.
     pub repeated: usize,
 }
 
 impl FoldOrder {
-    /// The order of an op. O(reads times writes).
+    /// Takes the order of an op. O(reads times writes).
     ///
     /// # Panics
-    /// There is no such op.
+    /// If the graph does not have the op.
     #[must_use]
     pub fn new(graph: &Graph<'_>, op: OpId) -> Self {
         let repeat = Launched { op, is_repeat: graph.op(op).repeatable };
@@ -32,14 +34,14 @@ impl FoldOrder {
     }
 }
 
-/// A launch as its kernel carries it out, with addresses.
+/// A launch with its addresses, as its kernel computes it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Passes {
-    /// What it reads, in the order in which readings are folded.
+    /// The tensors that it reads, in the order in which readings are folded.
     pub reads: Vec<Read>,
-    /// How many of the reads repeats of the op read as well; of a repeat, all.
+    /// The number of reads that repeats of the op also do. For a repeat, all reads.
     pub repeated: usize,
-    /// What it writes, in the op's order, and its workspace, if any.
+    /// The tensors that it writes, in the op's order, and then its workspace if it has one.
     pub writes: Vec<Write>,
 }
 
@@ -48,7 +50,7 @@ pub struct Passes {
 pub struct Read {
     /// The tensor.
     pub tensor: TensorId,
-    /// Where it begins; of an op on the host, the offset in the host block.
+    /// The address of its first byte. For an op on the host, the offset in the host block.
     pub at: DeviceAddress,
     /// Its size.
     pub bytes: u64,
@@ -57,24 +59,24 @@ pub struct Read {
 /// A tensor that a launch writes, or its workspace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Write {
-    /// The tensor; none for the workspace.
+    /// The tensor. `None` for the workspace.
     pub tensor: Option<TensorId>,
-    /// Its kind; that of a workspace is temporary.
+    /// Its kind. A workspace counts as temporary.
     pub kind: Kind,
-    /// Its position among all that the op writes.
+    /// Its position among all tensors that the op writes.
     pub position: u32,
-    /// Where it begins.
+    /// The address of its first byte.
     pub at: DeviceAddress,
     /// Its size.
     pub bytes: u64,
 }
 
 impl Passes {
-    /// The passes of an op on the host, which computes there what a launch computes on the device. All
-    /// addresses are offsets in the host block.
+    /// The passes of an op on the host, which computes the same values as a launch on the device.
+    /// All addresses are offsets in the host block.
     ///
     /// # Panics
-    /// There is no such op.
+    /// If the graph does not have the op.
     #[must_use]
     pub fn on_host(graph: &Graph<'_>, launch: &HostLaunch<'_>) -> Self {
         let HostLaunch { op, iteration, .. } = *launch;
@@ -87,11 +89,11 @@ impl Passes {
         Self::new(graph, &launch)
     }
 
-    /// The passes of a launch that has the operands of its op: of a repeat, without what it
-    /// leaves alone. O(reads times writes).
+    /// The passes of a launch that has the operands of its op. A repeat has no pass over the
+    /// operands that it leaves alone. O(reads times writes).
     ///
     /// # Panics
-    /// There is no such op.
+    /// If the graph does not have the op.
     #[must_use]
     pub fn new(graph: &Graph<'_>, launch: &Launch<'_>) -> Self {
         let launched = launch.launched();

@@ -4,9 +4,9 @@ use crate::FoldOrder;
 use crate::value::{self, Reading, Value, digest};
 use planner_core::{Graph, Kind};
 
-/// The values of all tensors after `iterations` of a graph, computed from the graph alone:
-/// each op in the given order, on whole values. What any plan, on any schedule and any device,
-/// must reproduce. O(operands) an iteration, whatever the size of tensors.
+/// The values of all tensors after `iterations` of a graph, computed from the graph alone: each op
+/// in the given order, on whole values. Every plan must reproduce them on every schedule and
+/// device. O(operands) per iteration, whatever the size of the tensors.
 #[must_use]
 pub fn reference_values(graph: &Graph<'_>, iterations: u64) -> Vec<Value> {
     let bytes = |tensor| graph.tensor(tensor).bytes;

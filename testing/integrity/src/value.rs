@@ -8,17 +8,17 @@
 //!    word that differs from this value adds to its *deviation*, a sum that many threads may
 //!    make in any order. It is zero if every byte is right.
 //! 2. [`op_results`]: the number of the op and all readings, folded in the order of
-//!    [`Passes::reads`](crate::Passes::reads). There are two results: one of what repeats of
-//!    the op read as well, from which what they write follows, and one of everything.
-//! 3. For each tensor that it writes, by position, all words of the value [`written`]; the
+//!    [`Passes::reads`](crate::Passes::reads). There are two results. The first covers only the
+//!    tensors that repeats of the op also read, and the second covers all tensors.
+//! 3. For each tensor that it writes, by position, all words of the value [`written`]. The
 //!    workspace is filled like one more tensor after them. Temporaries and the workspace get
-//!    the first result, states, inputs and outputs the second.
+//!    the first result. States, inputs and outputs get the second.
 //!
 //! Nothing depends on the iteration or on how often an op is launched, so a repeat writes the
 //! bytes that the first launch wrote.
 //!
 //! The last word of a tensor may be cut short. A kernel reads the missing bytes as
-//! zero. What it writes there does not matter, since no plan puts anything else into that word.
+//! zero. It may write any bytes there, since no plan puts anything else into that word.
 
 use planner_core::{Kind, OpId, TensorId};
 
@@ -36,8 +36,8 @@ pub struct Value {
     pub high: u32,
 }
 
-/// A permutation of words in which every bit depends on every other, and which leaves zero as
-/// it is: the finalizer of `MurmurHash3` (Austin Appleby, `fmix32`).
+/// A permutation of words in which every bit depends on every other bit, and which keeps zero: the
+/// finalizer of `MurmurHash3` (Austin Appleby, `fmix32`).
 #[must_use]
 pub const fn scramble(word: u32) -> u32 {
     let word = (word ^ (word >> 16)).wrapping_mul(0x85eb_ca6b);
@@ -46,8 +46,8 @@ pub const fn scramble(word: u32) -> u32 {
 }
 
 impl Value {
-    /// Folds a word in. For each word this is a permutation of values, and the order of two
-    /// words matters.
+    /// Folds a word in. For each word this is a permutation of values. The order of two words
+    /// matters.
     #[must_use]
     pub const fn fold(self, word: u32) -> Self {
         let high = scramble(self.low ^ word);
@@ -61,7 +61,7 @@ impl Value {
         self.fold(value.low).fold(value.high)
     }
 
-    /// Word `index` of a tensor of this value; the index wraps at 2^32.
+    /// Word `index` of a tensor with this value. The index wraps at 2^32.
     #[must_use]
     pub const fn word(self, index: u32) -> u32 {
         match index {
@@ -80,7 +80,7 @@ impl Value {
         }
     }
 
-    /// Fills a buffer with the bytes `offset_bytes..` of a tensor of this value.
+    /// Fills a buffer with the bytes `offset_bytes..` of a tensor with this value.
     pub fn fill(self, offset_bytes: u64, bytes: &mut [u8]) {
         let skipped = (offset_bytes % 4) as usize;
         let (first, rest) = bytes.split_at_mut(bytes.len().min((4 - skipped) % 4));
@@ -99,18 +99,18 @@ const fn first_bytes(word: u32, bytes: u64) -> u32 {
     if bytes >= 4 { word } else { word & ((1 << (8 * bytes)) - 1) }
 }
 
-/// What an op reads from a tensor.
+/// The bytes that an op reads from a tensor, summed up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Reading {
     /// The tensor's first two words.
     pub value: Value,
-    /// The sum, over all words, of [`scramble`] of what the word is xor what it should be;
-    /// zero if the tensor holds one value throughout.
+    /// The sum of [`scramble`] over all words, each combined by xor with its correct word. Zero if
+    /// the whole tensor holds one value.
     pub deviation: u32,
 }
 
 impl Reading {
-    /// Returns the reading of a tensor that holds this value throughout.
+    /// Returns the reading of a tensor that holds this value in all its bytes.
     #[must_use]
     pub const fn exact(value: Value) -> Self {
         Self { value, deviation: 0 }
@@ -122,7 +122,8 @@ impl Reading {
         Self::of_words(bytes, |_| true)
     }
 
-    /// Reads the bytes of a tensor, of which only the first two words and some others count.
+    /// Reads the bytes of a tensor. Only the first two words and the words for which `counts` is
+    /// true count.
     pub(crate) fn of_words(bytes: &[u8], counts: impl Fn(u64) -> bool) -> Self {
         let words = || {
             bytes.chunks(4).map(|bytes| {
@@ -156,17 +157,17 @@ pub const fn input(tensor: TensorId, iteration: u64, bytes: u64) -> Value {
     INPUT.fold(tensor.0).fold_value(iteration).cut(bytes)
 }
 
-/// What an op writes follows from these.
+/// The results of an op, from which the values that it writes follow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Results {
-    /// For temporaries and the workspace: from what repeats of the op read as well.
+    /// For temporaries and the workspace: from the tensors that repeats of the op also read.
     pub repeated: Value,
-    /// For states, inputs and outputs: from all that the op reads.
+    /// For states, inputs and outputs: from all tensors that the op reads.
     pub all: Value,
 }
 
 impl Results {
-    /// Returns the one from which tensors of a kind follow.
+    /// Returns the result from which tensors of a kind follow.
     #[must_use]
     pub const fn of(self, kind: Kind) -> Value {
         match kind {
@@ -176,23 +177,23 @@ impl Results {
     }
 }
 
-/// Returns the results of an op from its readings, of each the low word, the high word, and the
-/// deviation. The first `repeated` of them are of what repeats read as well.
+/// Returns the results of an op from its readings. Each reading folds in its low word, its high
+/// word and its deviation. Repeats also read the first `repeated` tensors.
 #[must_use]
 pub fn op_results(op: OpId, repeated: usize, mut reads: impl Iterator<Item = Reading>) -> Results {
     let repeated = reads.by_ref().take(repeated).fold(OP.fold(op.0), fold_reading);
     Results { repeated, all: reads.fold(repeated, fold_reading) }
 }
 
-/// Returns the value of the `position`-th tensor, of this size, that an op writes, from the
-/// [result](Results) that it follows from.
+/// Returns the value of the `position`-th tensor that an op writes, of `bytes` bytes, from the
+/// [result](Results) from which it follows.
 #[must_use]
 pub const fn written(result: Value, position: u32, bytes: u64) -> Value {
     result.fold(position).cut(bytes)
 }
 
-/// Returns one number for all states, in order. Two runs that computed the same have the same
-/// digest.
+/// Returns one number for all states, in order. Two runs that computed the same values have the
+/// same digest.
 #[must_use]
 pub fn digest(states: impl Iterator<Item = Reading>) -> u64 {
     let Value { low, high } = states.fold(DIGEST, fold_reading);

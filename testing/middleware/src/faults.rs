@@ -1,4 +1,4 @@
-//! Faults at random.
+//! Random faults.
 
 use crate::Layer;
 use planner_core::backend::{
@@ -9,8 +9,9 @@ use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use std::fmt;
 
-/// Faults at random: copies that fail or take long, allocations that fail, and states and
-/// inputs that cannot be filled. The same seed and the same calls give the same faults. What fails is refused and changes nothing.
+/// Random faults: copies that fail or take long, allocations that fail, and states and inputs that
+/// cannot be filled. The same seed and the same calls give the same faults. A call that fails
+/// changes nothing.
 #[derive(Clone, Debug)]
 pub struct Faults {
     rng: ChaCha8Rng,
@@ -20,43 +21,43 @@ pub struct Faults {
     failed_fills: u32,
 }
 
-/// How often a delayed copy is made, at most.
+/// The most repetitions of a delayed copy.
 const MOST_DELAY: u32 = 32;
 
 impl Faults {
-    /// No faults, until some are asked for.
+    /// Makes no faults until some are requested.
     #[must_use]
     pub fn new(seed: u64) -> Self {
         let rng = ChaCha8Rng::seed_from_u64(seed);
         Self { rng, delayed_copies: 0, failed_copies: 0, failed_allocations: 0, failed_fills: 0 }
     }
 
-    /// Makes one copy in this many take up to 32 times as long, by repeating it.
+    /// Makes one copy in `one_in` take up to 32 times as long, by repeating it.
     #[must_use]
     pub fn delayed_copies(self, one_in: u32) -> Self {
         Self { delayed_copies: one_in, ..self }
     }
 
-    /// Lets one copy in this many fail.
+    /// Makes one copy in `one_in` fail.
     #[must_use]
     pub fn failed_copies(self, one_in: u32) -> Self {
         Self { failed_copies: one_in, ..self }
     }
 
-    /// Lets one allocation in this many fail: of chunks, of the host block, of addresses, or of
-    /// a mapping.
+    /// Makes one allocation in `one_in` fail: of chunks, of the host block, of addresses, or of a
+    /// mapping.
     #[must_use]
     pub fn failed_allocations(self, one_in: u32) -> Self {
         Self { failed_allocations: one_in, ..self }
     }
 
-    /// Lets one in this many of the calls fail by which kernels fill states and inputs.
+    /// Makes one call in `one_in` fail by which kernels fill states and inputs.
     #[must_use]
     pub fn failed_fills(self, one_in: u32) -> Self {
         Self { failed_fills: one_in, ..self }
     }
 
-    /// Whether something that happens once in this many times happens now.
+    /// Whether a fault that happens once in `one_in` times happens now.
     fn occurs(&mut self, one_in: u32) -> bool {
         one_in > 0 && self.rng.random_range(0..one_in) == 0
     }
@@ -98,7 +99,7 @@ impl Faults {
 /// An error of a device with [`Faults`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FaultyError<E> {
-    /// A fault of this kind.
+    /// A fault, reported as an error of this kind.
     Injected(ErrorKind),
     /// An error of the device itself.
     Device(E),

@@ -6,16 +6,16 @@ use planner_core::backend::{
     InputWriter, Kernels, Launch, Paging, Point, StateWriter, Streams, Transfers,
 };
 
-/// What happens to calls on their way to a device. Each method stands for the one of the same
-/// name in [`planner_core::backend`], and hands the call on unless it is overridden.
+/// Changes calls on their way to a device. Each method stands for the method of the same name in
+/// [`planner_core::backend`]. Its default passes the call on.
 pub trait Layer<D: Transfers + Paging> {
-    /// The errors of the device, and those of the layer.
+    /// The errors of the device and of the layer.
     type Error: BackendError + From<D::Error>;
 
     /// See [`Streams::wait`].
     ///
     /// # Errors
-    /// Those of the device.
+    /// The errors of the device.
     fn wait(&mut self, device: &mut D, stream: Stream, point: Point) -> Result<(), Self::Error> {
         Ok(device.wait(stream, point)?)
     }
@@ -23,7 +23,7 @@ pub trait Layer<D: Transfers + Paging> {
     /// See [`Streams::signal`].
     ///
     /// # Errors
-    /// Those of the device.
+    /// The errors of the device.
     fn signal(&mut self, device: &mut D, stream: Stream) -> Result<Point, Self::Error> {
         Ok(device.signal(stream)?)
     }
@@ -31,7 +31,7 @@ pub trait Layer<D: Transfers + Paging> {
     /// See [`Streams::reached`].
     ///
     /// # Errors
-    /// Those of the device.
+    /// The errors of the device.
     fn reached(&mut self, device: &mut D, point: Point) -> Result<bool, Self::Error> {
         Ok(device.reached(point)?)
     }
@@ -39,7 +39,7 @@ pub trait Layer<D: Transfers + Paging> {
     /// See [`Streams::block_until`].
     ///
     /// # Errors
-    /// Those of the device.
+    /// The errors of the device.
     fn block_until(&mut self, device: &mut D, point: Point) -> Result<(), Self::Error> {
         Ok(device.block_until(point)?)
     }
@@ -47,7 +47,7 @@ pub trait Layer<D: Transfers + Paging> {
     /// See [`Streams::submit`].
     ///
     /// # Errors
-    /// Those of the device.
+    /// The errors of the device.
     fn submit(&mut self, device: &mut D) -> Result<(), Self::Error> {
         Ok(device.submit()?)
     }
@@ -55,7 +55,7 @@ pub trait Layer<D: Transfers + Paging> {
     /// See [`Transfers::create_host`].
     ///
     /// # Errors
-    /// Those of the device.
+    /// The errors of the device.
     fn create_host(&mut self, device: &mut D, bytes: u64) -> Result<(), Self::Error> {
         Ok(device.create_host(bytes)?)
     }
@@ -63,7 +63,7 @@ pub trait Layer<D: Transfers + Paging> {
     /// See [`Transfers::write_host`].
     ///
     /// # Errors
-    /// Those of the device.
+    /// The errors of the device.
     fn write_host(
         &mut self,
         device: &mut D,
@@ -76,7 +76,7 @@ pub trait Layer<D: Transfers + Paging> {
     /// See [`Transfers::read_host`].
     ///
     /// # Errors
-    /// Those of the device.
+    /// The errors of the device.
     fn read_host(
         &mut self,
         device: &mut D,
@@ -89,7 +89,7 @@ pub trait Layer<D: Transfers + Paging> {
     /// See [`Transfers::upload`].
     ///
     /// # Errors
-    /// Those of the device.
+    /// The errors of the device.
     fn upload(
         &mut self,
         device: &mut D,
@@ -102,7 +102,7 @@ pub trait Layer<D: Transfers + Paging> {
     /// See [`Transfers::download`].
     ///
     /// # Errors
-    /// Those of the device.
+    /// The errors of the device.
     fn download(
         &mut self,
         device: &mut D,
@@ -115,7 +115,7 @@ pub trait Layer<D: Transfers + Paging> {
     /// See [`Paging::create`].
     ///
     /// # Errors
-    /// Those of the device.
+    /// The errors of the device.
     fn create(&mut self, device: &mut D, count: u64) -> Result<(), Self::Error> {
         Ok(device.create(count)?)
     }
@@ -123,7 +123,7 @@ pub trait Layer<D: Transfers + Paging> {
     /// See [`Paging::reserve`].
     ///
     /// # Errors
-    /// Those of the device.
+    /// The errors of the device.
     fn reserve(&mut self, device: &mut D, chunks: u64) -> Result<DeviceAddress, Self::Error> {
         Ok(device.reserve(chunks)?)
     }
@@ -131,7 +131,7 @@ pub trait Layer<D: Transfers + Paging> {
     /// See [`Paging::map`].
     ///
     /// # Errors
-    /// Those of the device.
+    /// The errors of the device.
     fn map(
         &mut self,
         device: &mut D,
@@ -144,15 +144,15 @@ pub trait Layer<D: Transfers + Paging> {
     /// See [`Paging::unmap`].
     ///
     /// # Errors
-    /// Those of the device.
+    /// The errors of the device.
     fn unmap(&mut self, device: &mut D, at: DeviceAddress, chunks: u64) -> Result<(), Self::Error> {
         Ok(device.unmap(at, chunks)?)
     }
 
-    /// See [`Kernels::launch`], which is `run`.
+    /// See [`Kernels::launch`]. `run` makes that call.
     ///
     /// # Errors
-    /// Those of the device.
+    /// The errors of the device.
     fn launch(
         &mut self,
         device: &mut D,
@@ -162,10 +162,10 @@ pub trait Layer<D: Transfers + Paging> {
         Ok(run(device, launch)?)
     }
 
-    /// See [`HostKernels::launch_on_host`], which is `run`.
+    /// See [`HostKernels::launch_on_host`]. `run` makes that call.
     ///
     /// # Errors
-    /// Those of the device.
+    /// The errors of the device.
     fn launch_on_host(
         &mut self,
         device: &mut D,
@@ -175,10 +175,10 @@ pub trait Layer<D: Transfers + Paging> {
         Ok(run(device, launch)?)
     }
 
-    /// See [`Kernels::fill_states`], which is `fill`.
+    /// See [`Kernels::fill_states`]. `fill` makes that call.
     ///
     /// # Errors
-    /// Those of the device.
+    /// The errors of the device.
     fn fill_states(
         &mut self,
         states: &mut StateWriter<'_, D>,
@@ -187,10 +187,10 @@ pub trait Layer<D: Transfers + Paging> {
         fill(states).map_err(|error| error.map(Self::Error::from))
     }
 
-    /// See [`Kernels::fill_inputs`], which is `fill`.
+    /// See [`Kernels::fill_inputs`]. `fill` makes that call.
     ///
     /// # Errors
-    /// Those of the device.
+    /// The errors of the device.
     fn fill_inputs(
         &mut self,
         inputs: &mut InputWriter<'_, D>,
@@ -291,8 +291,8 @@ impl<D: Transfers + Paging, L: Layer<D>> Paging for Layered<D, L> {
     }
 }
 
-/// The kernels of a device, for the same device with a layer. What they do on the device, such
-/// as to write its host block, goes past the layer.
+/// The kernels of a device, for the same device with a layer. Their own calls to the device, such
+/// as writes to its host block, bypass the layer.
 #[derive(Clone, Copy, Debug)]
 pub struct LayeredKernels<K>(pub K);
 

@@ -1,7 +1,7 @@
-//! What lies between an executor and a device, and looks like a device itself.
+//! Layers between an executor and a device. A device with a layer looks like a device itself.
 //!
-//! A [`Layer`] sees every call on its way to a device, and hands it on unless it says
-//! otherwise. [`Layered`] is a device with a layer, on which any verified plan runs:
+//! A [`Layer`] sees every call on its way to a device, and passes it on unless it overrides the
+//! call. [`Layered`] is a device with a layer. It runs any verified plan:
 //!
 //! ```
 //! # use backend_sim::{SimDevice, SimKernels};
@@ -37,10 +37,10 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! - [`Tracer`] writes down what was enqueued when, for Perfetto or Chrome's tracing page.
-//! - [`Faults`] lets copies and allocations fail, and copies take long, by a seed.
+//! - [`Tracer`] records when each call was enqueued, for Perfetto or Chrome's tracing page.
+//! - [`Faults`] makes copies and allocations fail and copies take long, drawn from a seed.
 //! - [`SlowLink`] makes all copies take several times as long.
-//! - An embedder's own, with one method for each call that it changes.
+//! - An embedder can write other layers, with one method for each call that they change.
 #![forbid(unsafe_code)]
 
 mod faults;

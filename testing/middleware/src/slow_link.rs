@@ -3,11 +3,11 @@
 use crate::Layer;
 use planner_core::backend::{DeviceAddress, HostRange, Paging, Transfers};
 
-/// A link that takes several times as long, because each copy is repeated. That holds on any
-/// device, in its own time, and blocks only those who wait for the copy.
+/// A link that takes several times as long, because each copy is repeated. This works on any
+/// device, takes the device's own time, and delays only work that waits for the copy.
 #[derive(Clone, Copy, Debug)]
 pub struct SlowLink {
-    /// How often each copy is made; at least once.
+    /// How often each copy is made. 0 counts as 1.
     pub times: u32,
 }
 

@@ -10,18 +10,18 @@ use serde_json::{Value, json};
 use std::collections::{BTreeMap, HashMap};
 use std::time::Instant;
 
-/// Writes down what was enqueued when. Each call is kept, some 100 bytes of it, for as long as
-/// the tracer lives.
+/// Records the time of every call. Each record takes about 100 bytes and is kept as long as the
+/// tracer.
 ///
-/// A stream's track shows when work was enqueued there, not when it ran, which no trait tells;
-/// the host's track shows what acts at once, and how long the host was blocked.
+/// A stream's track shows when work was enqueued, and not when it ran, since no trait reports that.
+/// The host's track shows calls that act at once, and how long the host was blocked.
 #[derive(Clone, Debug)]
 pub struct Tracer<C> {
     now_ns: C,
     records: Vec<Record>,
     /// Mappings by address.
     mapped: BTreeMap<u64, Chunks>,
-    /// How many mappings a chunk has, where it has any.
+    /// The number of mappings of each chunk that has a mapping.
     mappings: HashMap<u64, u32>,
 }
 
@@ -32,7 +32,7 @@ struct Record {
     end_ns: u64,
     call: Call,
     is_refused: bool,
-    /// Chunks that have a mapping, when the call has returned.
+    /// The size of all chunks that have a mapping after the call.
     resident_bytes: u64,
 }
 
@@ -55,11 +55,11 @@ enum Call {
     FillInputs { iteration: u64 },
 }
 
-/// The track of what acts at once.
+/// The track of calls that act at once.
 const HOST: u64 = 0;
 
 impl Tracer<()> {
-    /// A tracer of any device by the host's clock, from now on.
+    /// A tracer for any device. It uses the host's clock and starts now.
     #[must_use]
     pub fn by_wall_clock<D>() -> Tracer<impl FnMut(&D) -> u64> {
         let start = Instant::now();
@@ -68,7 +68,7 @@ impl Tracer<()> {
 }
 
 impl<C> Tracer<C> {
-    /// A tracer by a clock that is asked before and after each call.
+    /// A tracer with its own clock, which is read before and after each call.
     #[must_use]
     pub fn new<D>(now_ns: C) -> Self
     where
@@ -98,7 +98,7 @@ impl<C> Tracer<C> {
         json!({ "displayTimeUnit": "ns", "traceEvents": events })
     }
 
-    /// Hands a call on and writes it down.
+    /// Passes a call on and records it.
     fn note<D: Paging, T, E>(
         &mut self,
         device: &mut D,
@@ -120,7 +120,7 @@ impl<C> Tracer<C> {
         result
     }
 
-    /// Keeps account of what is mapped.
+    /// Keeps count of mappings.
     fn follow(&mut self, call: Call, chunk_bytes: u64) {
         match call {
             Call::Map { at, chunks } => {
@@ -167,7 +167,7 @@ impl Record {
 }
 
 impl Call {
-    /// The track, the name, and what else there is to say.
+    /// The track, the name, and the other arguments.
     fn shown(self) -> (u64, String, Value) {
         let host = |HostRange { offset_bytes, bytes }| json!({ "bytes": bytes, "host_offset": offset_bytes });
         let copy = |range: HostRange, at: DeviceAddress| {

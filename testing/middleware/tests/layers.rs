@@ -1,4 +1,4 @@
-//! Layers on a small plan: what they show, and that they change nothing else.
+//! Layers on a small plan: their output, and that they change nothing else.
 #![allow(clippy::unwrap_used, reason = "what fails here fails the test")]
 
 use backend_sim::{SimDevice, SimKernels, reference_digest};

@@ -1,8 +1,8 @@
-//! The `main` of test programs that need what not every machine has: recorded data, a device.
+//! The `main` of test programs that need recorded data or a device, which not every machine has.
 //!
-//! The standard harness decides what to ignore when it compiles, so a test that finds its data
-//! missing can only return, which counts as passed. Here it is reported as ignored, with the
-//! reason:
+//! The standard harness decides at compile time which tests to ignore. A test that does not find
+//! its data can then only return, which counts as passed. This harness reports it as ignored, with
+//! the reason:
 //!
 //! ```toml
 //! [[test]]
@@ -26,8 +26,8 @@ use libtest_mimic::{Arguments, Completion, Failed, Trial};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-/// Where this environment variable is set to anything but `0`, tests fail that find no device:
-/// for machines that are meant to have it.
+/// If this environment variable is set to anything but `0`, tests that find no device fail. It is
+/// meant for machines that should have the device.
 pub const REQUIRE_DEVICES: &str = "SPILLWAY_REQUIRE_DEVICES";
 
 /// Whether [`REQUIRE_DEVICES`] is set.
@@ -36,14 +36,14 @@ pub fn devices_are_required() -> bool {
     std::env::var_os(REQUIRE_DEVICES).is_some_and(|value| value != "0")
 }
 
-/// A path inside the folder `shared` beside the checkout, which holds recorded data.
+/// A path inside the folder `shared` beside the checkout. The folder holds recorded data.
 #[must_use]
 pub fn shared(path: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared").join(path)
 }
 
-/// Runs named tests, which take the arguments of `cargo test`. Ignores all of them where the
-/// folder `shared` lacks one of the paths.
+/// Runs named tests, which take the arguments of `cargo test`. If the folder `shared` lacks one of
+/// the paths, ignores all tests.
 #[must_use]
 pub fn with_shared(paths: &[&str], tests: &[(&'static str, fn())]) -> ExitCode {
     let missing = paths.iter().find(|path| !shared(path).exists());
@@ -51,9 +51,8 @@ pub fn with_shared(paths: &[&str], tests: &[(&'static str, fn())]) -> ExitCode {
     run(missing.as_deref(), false, tests.iter().copied())
 }
 
-/// Runs named tests, which take the arguments of `cargo test`. Where there is no device, for
-/// the reason that `missing` gives, ignores all of them, or fails them if
-/// [`devices_are_required`].
+/// Runs named tests, which take the arguments of `cargo test`. `missing` is the reason why there is
+/// no device, if there is none. Then all tests are ignored, or fail if [`devices_are_required`].
 pub fn with_device<T: FnOnce() + Send + 'static>(
     missing: Option<String>,
     tests: impl IntoIterator<Item = (&'static str, T)>,
