@@ -432,7 +432,7 @@ fn no_session_starts_where_ops_cannot_run_on_the_host() {
     let without_kernels = Kernels { launch_on_host: None, ..kernels };
     for (tables, reason) in [
         ((without_stream, kernels), "stream"),
-        ((device, without_kernels), "bring kernels for the host"),
+        ((device, without_kernels), "add kernels for the host"),
     ] {
         let mut session = ptr::null_mut();
         let (code, message) = said(|error| unsafe {
