@@ -64,7 +64,7 @@ fn iterations_run_as_graphs() {
 
 #[test]
 fn what_no_graph_can_hold_is_refused() {
-    run(&["--graph", "--no-placements"]).fails_with_output(1, &["maps memory as it runs"]);
+    run(&["--graph", "--no-placements"]).fails_with_output(1, &["a CUDA graph cannot map memory"]);
     run(&["--graph", "--iterations", "1"]).fails_with_output(1, &["run at least that many"]);
     run(&["--seed", "1"]).fails(2, &["--seed"]);
 }
@@ -147,5 +147,5 @@ fn a_device_is_picked_by_its_number() {
         1,
         &["there is no CUDA device 1; there is 0 (emulated CUDA device, no GPU)"],
     );
-    with("the first").fails(2, &["SPILLWAY_CUDA_DEVICE", "counted from 0"]);
+    with("the first").fails(2, &["SPILLWAY_CUDA_DEVICE", "a device number from 0 on"]);
 }
