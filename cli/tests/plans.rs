@@ -326,7 +326,7 @@ fn a_plan_needs_no_more_than_the_hosts_memory() {
     assert_eq!((&just["host_bytes"], &just["digests_match"]), (&json!(packed_bytes), &json!(true)));
     let shown = plan(packed_bytes, &[]).done().stdout;
     assert!(shown.contains(" pinned; ") && shown.contains("a whole slot for each tensor"));
-    let has = format!("({} bytes); a host with that much is enough", packed_bytes - 1);
+    let has = format!("({} bytes); a host with this much memory is enough", packed_bytes - 1);
     plan(packed_bytes - 1, &[]).fails(1, &["bytes) of pinned host memory, the machine has ", &has]);
     let states = "other states, for which the host has no memory";
     plan(1000, &[]).fails(1, &["the budget of 74.7 MiB", "is too small: op ", states]);
