@@ -238,7 +238,7 @@ class Layer:
         cls,
         bytes: int,
         time_ns: int,
-        host_ns: Optional[int] = None,
+        host_ns: int | None = None,
         activation_bytes: int = 0,
         cache_bytes: int = 0,
         output_bytes: int = 0,
@@ -248,7 +248,7 @@ class Layer:
 def streaming_plan(
     layers: Sequence[Layer],
     machine: Machine,
-    budget: Union[int, str, None] = None,
+    budget: int | str | None = None,
 ) -> Plan: ...
 def streaming_min_feasible_bytes(layers: Sequence[Layer], machine: Machine) -> int: ...
 

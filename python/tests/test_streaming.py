@@ -1,6 +1,7 @@
 """Layers that are streamed."""
 
 import pytest
+
 import spillway
 from spillway import streaming
 

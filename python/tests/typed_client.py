@@ -90,7 +90,10 @@ def numbers(plan: spillway.Plan) -> list[int | None]:
 
 
 def stream(machine: spillway.Machine) -> int:
-    layers = [streaming.Layer(1 << 20, 1000, host_ns=9000, activation_bytes=64, cache_bytes=8, output_bytes=8, name="a")]
+    layer = streaming.Layer(
+        1 << 20, 1000, host_ns=9000, activation_bytes=64, cache_bytes=8, output_bytes=8, name="a"
+    )
+    layers = [layer]
     assert_type(layers, list[streaming.Layer])
     assert_type(streaming.plan(layers, machine, "50%"), spillway.Plan)
     streaming.plan(layers, machine, 0.5)  # type: ignore[arg-type]
