@@ -246,7 +246,8 @@ def test_a_session_switches_between_plans_with_and_without_ops_on_the_host(plain
 
 def run(script):
     """Runs a script in a process of its own, in which nothing may wait for ever."""
-    script = "from test_host import *\n" + textwrap.dedent(script)
+    imports = "import gc, sys, threading, time\nfrom test_host import *\n"
+    script = imports + textwrap.dedent(script)
     command = [sys.executable, "-c", script]
     folder = Path(__file__).parent
     return subprocess.run(command, cwd=folder, timeout=60, capture_output=True, text=True)
