@@ -96,7 +96,10 @@ fn what_a_device_cannot_hold_is_ignored_with_the_reason() {
     const LARGE: &str = "large::offsets_and_sizes_exceed_32_bits";
     for exempt in [None, Some(Exemption::ExpectedFailure { check: LARGE, reason: "too large" })] {
         let Verdict::Ignored(reason) = verdict(LARGE, exempt.as_slice()) else { panic!() };
-        assert!(reason.starts_with("the device has 1073741824 bytes, but the check needs "), "{reason}");
+        assert!(
+            reason.starts_with("the device has 1073741824 bytes, but the check needs "),
+            "{reason}"
+        );
     }
 }
 
