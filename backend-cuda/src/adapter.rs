@@ -30,7 +30,7 @@ pub struct DeviceInfo {
     pub free_bytes: u64,
     /// Total memory.
     pub memory_bytes: u64,
-    /// Host memory that can be pinned, as far as the system reports it.
+    /// The amount of host memory that can be pinned, as reported by the system.
     pub host_bytes: u64,
     /// A chunk size must be a multiple of this.
     pub granularity_bytes: u64,

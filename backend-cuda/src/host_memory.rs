@@ -1,5 +1,5 @@
-//! Host memory that can be pinned, as far as Linux reports it: the available memory, limited by all
-//! control groups of the process.
+//! Reads from Linux how much host memory can be pinned: the available memory, limited by all control
+//! groups of the process.
 
 use std::fs::read_to_string;
 use std::path::{Path, PathBuf};

@@ -35,7 +35,8 @@ fn device(opened: Opened) -> VulkanDevice {
     VulkanDevice::new(opened, &Options { device: None, chunk_bytes: Some(CHUNK_BYTES) }).unwrap()
 }
 
-/// All streams on one queue, or each on its own queue as far as this crate can tell.
+/// Puts all streams on one queue. If `separate` is set, gives each stream another queue index, so that this
+/// crate treats the queues as separate.
 fn with_queues(separate: bool) -> Opened {
     let mut opened = opened();
     let [compute, ..] = opened.streams;

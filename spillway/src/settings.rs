@@ -142,8 +142,8 @@ fn number(takes: Takes, text: &str) -> Option<u64> {
     }
 }
 
-#[cfg(feature = "baselines")]
 /// Parses size classes such as `1MiBx40+64MiBx3`, by ascending size.
+#[cfg(feature = "baselines")]
 fn classes(value: &str) -> Option<Vec<Pool>> {
     let class = |class: &str| {
         let (size, count) = class.split_once('x')?;
