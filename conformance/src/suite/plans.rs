@@ -13,10 +13,10 @@ use planner_core::planner::swap::Threshold;
 use planner_core::planner::{
     Auto, Host, Lms, Order, PlanningError, Repeats, Request, Strategy, Weights, Window,
 };
-use planner_core::{Graph, HostLayout, Kind, Machine, Plan, Step};
+use planner_core::{Graph, HostLayout, Kind, Machine, OpId, Plan, Step};
 use proptest::strategy::{Strategy as Generator, ValueTree};
 use proptest::test_runner::TestRunner;
-use spillway::swapping::{self, Swap};
+use spillway::strategy::{Planner, Swap, Watch};
 use spillway::{placing, planning};
 use std::cell::Cell;
 use workloads::{OwnedGraph, OwnedPlan};
@@ -151,8 +151,8 @@ fn long_work(bytes: u64) -> OwnedGraph {
 /// A plan for the least memory, in which some tensor leaves and comes back.
 fn moving(planner: &dyn Planner, graph: &Graph<'_>, machine: &Machine) -> Outcome<OwnedPlan> {
     let request = Request { graph, machine, budget_bytes: 0 };
-    let budget_bytes = planner.min_bytes(&request)?;
-    let plan = planner.plan(&Request { budget_bytes, ..request })?;
+    let (budget_bytes, _) = planner.min_feasible(&request)?;
+    let plan = planner.plan(&Request { budget_bytes, ..request }, &mut Watch::default())?;
     let has = |wanted: fn(&Step) -> bool| plan.steps.iter().any(wanted);
     let moves = has(|step| matches!(step, Step::Offload(_)))
         && has(|step| matches!(step, Step::Prefetch(_)))
@@ -172,33 +172,8 @@ pub(super) enum Length {
     Long,
 }
 
-/// Makes plans.
-pub(super) trait Planner {
-    fn min_bytes(&self, request: &Request<'_>) -> Result<u64, PlanningError>;
-    fn plan(&self, request: &Request<'_>) -> Result<OwnedPlan, PlanningError>;
-}
-
-impl Planner for Strategy {
-    fn min_bytes(&self, request: &Request<'_>) -> Result<u64, PlanningError> {
-        planning::min_feasible(request, *self).map(|(bytes, _)| bytes)
-    }
-
-    fn plan(&self, request: &Request<'_>) -> Result<OwnedPlan, PlanningError> {
-        planning::plan(request, *self)
-    }
-}
-
-impl Planner for Swap {
-    fn min_bytes(&self, request: &Request<'_>) -> Result<u64, PlanningError> {
-        Ok(swapping::min_feasible(request, self)?.0)
-    }
-
-    fn plan(&self, request: &Request<'_>) -> Result<OwnedPlan, PlanningError> {
-        swapping::plan(request, self)
-    }
-}
-
 /// Plans of a strategy that are mapped once, if the strategy has such plans.
+#[derive(Debug)]
 struct Aliased {
     strategy: Strategy,
     /// The number of plans that are mapped once.
@@ -212,12 +187,20 @@ impl Aliased {
 }
 
 impl Planner for Aliased {
-    fn min_bytes(&self, request: &Request<'_>) -> Result<u64, PlanningError> {
-        self.strategy.min_bytes(request)
+    fn name(&self) -> &'static str {
+        Planner::name(&self.strategy)
     }
 
-    fn plan(&self, request: &Request<'_>) -> Result<OwnedPlan, PlanningError> {
-        let plan = self.strategy.plan(request)?;
+    fn min_feasible(&self, request: &Request<'_>) -> Result<(u64, OpId), PlanningError> {
+        self.strategy.min_feasible(request)
+    }
+
+    fn plan(
+        &self,
+        request: &Request<'_>,
+        watch: &mut Watch<'_>,
+    ) -> Result<OwnedPlan, PlanningError> {
+        let plan = self.strategy.plan(request, watch)?;
         let Ok(placed) = placing::place(request.graph, request.machine, &plan, u64::MAX) else {
             return Ok(plan);
         };
@@ -282,11 +265,11 @@ fn hold<T: Backend>(
     for (number, graph) in generated(graphs, &machine, count)?.iter().enumerate() {
         let graph = graph.graph()?;
         let request = Request { graph: &graph, machine: &machine, budget_bytes: 0 };
-        let min_bytes = planner.min_bytes(&request)?;
+        let (min_bytes, _) = planner.min_feasible(&request)?;
         let (most_bytes, _) = planning::min_feasible(&request, Strategy::InCore)?;
         for budget_bytes in [min_bytes, min_bytes.midpoint(most_bytes.max(min_bytes))] {
             let ran = planner
-                .plan(&Request { budget_bytes, ..request })
+                .plan(&Request { budget_bytes, ..request }, &mut Watch::default())
                 .map_err(Failure::from)
                 .and_then(|plan| run(bench, &graph, &plan.plan(), Length::Short));
             ran.map_err(|failure| {

@@ -2,7 +2,7 @@
 //! touch the states and inputs that it writes.
 
 use super::failure::{Outcome, ensure};
-use super::plans::{Length, Planner, machine, run};
+use super::plans::{Length, machine, run};
 use super::rig::{A, B, C, D, FLAGS, GROW, NORM};
 use super::{Bench, Rig};
 use integrity::Backend;
@@ -168,7 +168,7 @@ pub fn plans_with_repeats<T: Backend>(bench: &Bench<'_, T>) -> Outcome {
         host: Host::Allowed,
     });
     let request = Request { graph: &graph, machine: &machine, budget_bytes: 0 };
-    let min_bytes = Planner::min_bytes(&strategy, &request)?;
+    let (min_bytes, _) = planning::min_feasible(&request, strategy)?;
     let (mut repeats_with_states, mut placed_once) = (0, 0);
     for spare_chunks in [0, 4, 8] {
         let budget_bytes = min_bytes + spare_chunks * machine.chunk_bytes;
