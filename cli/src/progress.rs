@@ -2,10 +2,15 @@
 
 use indicatif::{ProgressBar, ProgressStyle};
 
+/// A progress bar of a length, drawn by a template of `indicatif`.
+pub(crate) fn bar(length: u64, template: &str) -> ProgressBar {
+    let bar = ProgressBar::new(length);
+    // Templates are constants. If one failed to parse, only the bar's look would change.
+    ProgressStyle::with_template(template)
+        .map_or_else(|_| bar.clone(), |style| bar.clone().with_style(style))
+}
+
 /// A progress bar that counts pieces of work.
 pub(crate) fn of_pieces(verb: &str, pieces: usize) -> ProgressBar {
-    let bar = ProgressBar::new(pieces as u64);
-    let style = format!("{verb} {{bar:40}} {{pos}}/{{len}} {{elapsed}} {{msg}}");
-    // The template is a constant. If it failed to parse, only the bar's look would change.
-    ProgressStyle::with_template(&style).map_or_else(|_| bar.clone(), |s| bar.clone().with_style(s))
+    bar(pieces as u64, &format!("{verb} {{bar:40}} {{pos}}/{{len}} {{elapsed}} {{msg}}"))
 }

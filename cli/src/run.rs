@@ -8,7 +8,7 @@ use crate::plan::Choices;
 use crate::work::{self, Work};
 use crate::{machine, output, plan_file, summary};
 use clap::Args;
-use indicatif::{ProgressBar, ProgressStyle};
+use indicatif::ProgressBar;
 use integrity::reference_digest;
 use planner_core::planner::{Request, Strategy};
 use serde::Serialize;
@@ -259,10 +259,7 @@ fn in_core_digest(plan: &Plan, runner: &dyn Runner, job: Job<'_>) -> Result<Opti
 /// A progress bar for two runs of each iteration: with the plan, and in-core. It appears only if
 /// standard error is a terminal.
 fn progress(iterations: u64) -> ProgressBar {
-    let bar = ProgressBar::new(iterations.saturating_mul(2));
-    let style = ProgressStyle::with_template("running {bar:40} {pos}/{len}, {eta} left");
-    // The template is a constant. If it failed to parse, only the bar's look would change.
-    style.map_or_else(|_| bar.clone(), |style| bar.clone().with_style(style))
+    crate::progress::bar(iterations.saturating_mul(2), "running {bar:40} {pos}/{len}, {eta} left")
 }
 
 /// Whether the digests agree. The in-core digest counts only if there is an in-core run.

@@ -1,7 +1,6 @@
 //! The progress bar of a search, and an interrupt that ends the search with its best plan.
 
-use crate::signals;
-use indicatif::{ProgressBar, ProgressStyle};
+use crate::{progress, signals};
 use spillway::strategy::{Planner, Progress, Watch};
 use spillway::units::time;
 use spillway::{Error, Plan, Prepared};
@@ -28,10 +27,8 @@ pub(crate) fn plan(prepared: &mut Prepared) -> Result<Plan, Error> {
         return prepared.plan(&mut Watch::default());
     };
     SEARCHING.store(true, Ordering::Relaxed);
-    let bar = ProgressBar::new(limit.seconds.map_or(0, |seconds| (seconds * 1000.0) as u64));
-    let style = ProgressStyle::with_template("searching {bar:40} {elapsed} {msg}");
-    // The template is a constant. If it failed to parse, only the bar's look would change.
-    let bar = style.map_or_else(|_| bar.clone(), |style| bar.clone().with_style(style));
+    let length_ms = limit.seconds.map_or(0, |seconds| (seconds * 1000.0) as u64);
+    let bar = progress::bar(length_ms, "searching {bar:40} {elapsed} {msg}");
     let mut show = |progress: &Progress| {
         let Progress { seconds, rounds, evaluations, best_ns } = *progress;
         bar.set_position((seconds * 1000.0) as u64);

@@ -35,17 +35,9 @@ mod switch;
 mod verdicts;
 mod window;
 
-/// A file that nothing names would never run.
 #[test]
 fn every_file_is_a_part_of_some_program() {
-    let programs = ["all", "recorded", "vectors", "weights_table"];
     let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests");
-    for file in std::fs::read_dir(folder).unwrap() {
-        let path = file.unwrap().path();
-        let Some(name) = path.file_stem().and_then(|name| name.to_str()) else { continue };
-        if path.extension().is_some_and(|extension| extension == "rs") && !programs.contains(&name)
-        {
-            assert!(include_str!("all.rs").contains(&format!("\nmod {name};\n")), "{name}");
-        }
-    }
+    let programs = ["all", "recorded", "vectors", "weights_table"];
+    test_harness::assert_every_file_is_named(&folder, include_str!("all.rs"), &programs);
 }

@@ -3,9 +3,8 @@
 use super::Arguments;
 use crate::backend::cuda;
 use crate::failure::Failure;
-use crate::output;
+use crate::{output, progress};
 use backend_cuda::{Cuda, Integrity, Link, Measured, Options, Unavailable};
-use indicatif::{ProgressBar, ProgressStyle};
 use planner_core::MachineParameters;
 use serde::Serialize;
 use spillway::units::{bytes, time};
@@ -56,10 +55,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
 
 fn measure(devices: &Integrity, chunk_bytes: Option<u64>) -> Result<Measured, Unavailable> {
     let cuda = Cuda::load(devices.driver.as_deref())?;
-    let bar = ProgressBar::new(0);
-    let style = ProgressStyle::with_template("measuring {bar:40} {pos}/{len}");
-    // The template is a constant. If it failed to parse, only the bar's look would change.
-    let bar = style.map_or_else(|_| bar.clone(), |style| bar.clone().with_style(style));
+    let bar = progress::bar(0, "measuring {bar:40} {pos}/{len}");
     let measured = cuda.measure(&Options { ordinal: devices.ordinal, chunk_bytes }, |done, of| {
         bar.set_length(of);
         bar.set_position(done);

@@ -42,6 +42,22 @@ pub fn shared(path: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared").join(path)
 }
 
+/// Checks that each file of a folder of tests is a program or a module of the program `all`, whose
+/// source is given: cargo would never run a file that nothing names.
+///
+/// # Panics
+/// A file is neither, or the folder cannot be read.
+pub fn assert_every_file_is_named(folder: &Path, all: &str, programs: &[&str]) {
+    for file in std::fs::read_dir(folder).expect("the folder of the tests is read") {
+        let path = file.expect("the folder of the tests is read").path();
+        let Some(name) = path.file_stem().and_then(|name| name.to_str()) else { continue };
+        if path.extension().is_some_and(|extension| extension == "rs") && !programs.contains(&name)
+        {
+            assert!(all.contains(&format!("\nmod {name};\n")), "{name}");
+        }
+    }
+}
+
 /// Runs named tests, which take the arguments of `cargo test`. If the folder `shared` lacks one of
 /// the paths, ignores all tests.
 #[must_use]

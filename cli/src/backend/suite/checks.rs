@@ -5,7 +5,7 @@ use crate::failure::Failure;
 use crate::output;
 use conformance::chunked::Chunked;
 use conformance::suite::{Verdict, checks, judge};
-use indicatif::{ProgressBar, ProgressStyle};
+use indicatif::ProgressBar;
 use integrity::Backend;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -49,8 +49,5 @@ pub(in crate::backend) fn report<B: Backend>(
 
 /// A progress bar, hidden unless standard error is a terminal.
 fn progress(checks: u64) -> ProgressBar {
-    let bar = ProgressBar::new(checks);
-    let style = ProgressStyle::with_template("checking {bar:40} {pos}/{len} {msg}");
-    // The template is a constant. If it failed to parse, only the bar's look would change.
-    style.map_or_else(|_| bar.clone(), |style| bar.clone().with_style(style))
+    crate::progress::bar(checks, "checking {bar:40} {pos}/{len} {msg}")
 }
