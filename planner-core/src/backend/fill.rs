@@ -6,18 +6,18 @@ use crate::host::HostLayout;
 use bytemuck::NoUninit;
 use core::fmt;
 
-/// Why a value is not written: it does not fit the tensor.
+/// The reason why a value does not fit its tensor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum WriteError {
-    /// The graph has no such tensor, or it is of another kind.
+    /// The graph has no such tensor, or the tensor has another kind.
     Kind {
         /// The tensor.
         tensor: TensorId,
         /// The kind that the writer is for.
         kind: Kind,
     },
-    /// The value of a whole tensor has another size.
+    /// The value has another size than the tensor.
     Bytes {
         /// The tensor.
         tensor: TensorId,
@@ -26,7 +26,7 @@ pub enum WriteError {
         /// The size of the value.
         given_bytes: u64,
     },
-    /// Bytes of a part are not all in the tensor.
+    /// The part ends after the tensor.
     Part {
         /// The tensor.
         tensor: TensorId,
@@ -37,11 +37,11 @@ pub enum WriteError {
         /// The size of the part.
         given_bytes: u64,
     },
-    /// The bytes begin in the host block where no number of the value's type may.
+    /// The place in the host block is not aligned for the type of the value.
     Alignment {
         /// The tensor.
         tensor: TensorId,
-        /// Where they begin.
+        /// The offset of the place in the host block.
         offset_bytes: u64,
         /// The alignment of the type.
         align_bytes: u64,
@@ -85,7 +85,7 @@ impl fmt::Display for WriteError {
 
 impl core::error::Error for WriteError {}
 
-/// Why states or inputs are not filled.
+/// The reason why states or inputs are not filled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum FillError<E> {
@@ -96,7 +96,7 @@ pub enum FillError<E> {
 }
 
 impl<E> FillError<E> {
-    /// The same with another error of the device.
+    /// Maps the error of the device.
     pub fn map<F>(self, of_device: impl FnOnce(E) -> F) -> FillError<F> {
         match self {
             Self::Device(error) => FillError::Device(of_device(error)),
@@ -122,7 +122,7 @@ impl<E: fmt::Display> fmt::Display for FillError<E> {
 
 impl<E: core::error::Error> core::error::Error for FillError<E> {}
 
-/// Where the values of tensors of one kind lie in the host block.
+/// The places of the tensors of one kind in the host block.
 #[derive(Clone, Copy, Debug)]
 struct Slots<'w> {
     graph: &'w Graph<'w>,
@@ -139,7 +139,8 @@ impl Slots<'_> {
         Ok(HostRange { offset_bytes: self.layout.offset_bytes(tensor, self.slot, 0), bytes })
     }
 
-    /// Where a value is written.
+    /// The offset in the host block at which a value is written, from `first_byte` of the tensor on, or the
+    /// whole value.
     fn place<T>(
         &self,
         tensor: TensorId,
@@ -175,7 +176,7 @@ impl Slots<'_> {
     }
 }
 
-/// What both writers have.
+/// The methods of both writers.
 macro_rules! writer {
     ($writer:ident, $kind:literal) => {
         impl<'w, B: ErrorType> $writer<'w, B> {
@@ -190,7 +191,7 @@ macro_rules! writer {
                 self.slots.graph
             }
 
-            /// Where everything lies in the host block.
+            /// The layout of the host block.
             #[must_use]
             pub const fn layout(&self) -> &'w HostLayout<'w> {
                 self.slots.layout
@@ -201,8 +202,7 @@ macro_rules! writer {
                 self.slots.tensors()
             }
 
-            #[doc = concat!("Where the value of a ", $kind, " lies in the host block, for those who write it by means of")]
-            /// the device's own.
+            #[doc = concat!("The bytes of a ", $kind, " in the host block. A device that reaches them itself can write them.")]
             ///
             /// # Errors
             /// [`WriteError::Kind`].
@@ -216,7 +216,7 @@ macro_rules! writer {
             ///
             /// # Errors
             /// A [`WriteError`] if the tensor is of another kind or the value has another size, or if the
-            /// tensor does not begin at a multiple of the type's alignment; those of the device.
+            /// tensor does not begin at a multiple of the type's alignment; the errors of the device.
             pub fn write<T: NoUninit>(
                 &mut self,
                 tensor: TensorId,
@@ -229,7 +229,7 @@ macro_rules! writer {
             ///
             /// # Errors
             /// A [`WriteError`] if the tensor is of another kind, if not all bytes are in it, or if they do not
-            /// begin at a multiple of the type's alignment; those of the device.
+            /// begin at a multiple of the type's alignment; the errors of the device.
             pub fn write_at<T: NoUninit>(
                 &mut self,
                 tensor: TensorId,
