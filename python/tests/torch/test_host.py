@@ -228,7 +228,7 @@ def test_what_cannot_be_is_refused():
     with pytest.raises(ValueError, match="'fit' runs no op on the host: plan with 'auto' or"):
         step.plan(strategy="fit", host="optimizer")
     inference = spillway.torch.capture_inference(model, vectors(0))
-    for ask in (inference.plan, inference.least):
+    for ask in (inference.plan, inference.min_feasible_bytes):
         with pytest.raises(spillway.torch.CaptureError, match="no optimizer that could run"):
             ask(host="optimizer")
     torch._dynamo.reset()  # sizes that other tests have seen change

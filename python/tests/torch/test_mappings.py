@@ -1,5 +1,6 @@
 """Mappings of the process: counted ahead, few by default, and refused where there are too few."""
 
+import gc
 import mmap
 
 import pytest
@@ -73,6 +74,7 @@ def test_a_process_that_has_too_many_mappings_refuses_the_plan_before_the_first_
         pytest.skip(f"ignored: the system allows {most} mappings, which take long to make")
     step, batch = captured()
     plan = step.plan("50%", chunk_bytes=PAGE_BYTES, settings=dict(effort=1))
+    gc.collect()  # sessions of other tests, which would give their mappings back meanwhile
     # Shared pages take a mapping each.
     taken = [mmap.mmap(-1, PAGE_BYTES) for _ in range(most - 4096 - of_process())]
     with pytest.raises(spillway.SessionError, match=r"larger chunks \(chunk_bytes\)"):
