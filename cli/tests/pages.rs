@@ -26,11 +26,10 @@ const FRONT: &str = "README.md";
 const PROGRAM: &str = "docs/start/program.md";
 
 /// Pages and commands without a place for a comment.
-const NOT_RUN: [(&str, &str, &str); 7] = [
+const NOT_RUN: [(&str, &str, &str); 6] = [
     ("docs/format.md", "$ spillway check", "cli/tests/format runs it"),
     ("docs/pytorch-estimate.md", "", "it needs PyTorch; python/test-torch has the tests"),
-    ("docs/pytorch-sharded.md", "", "it needs PyTorch; python/test-torch has the tests"),
-    ("docs/pytorch-training.md", "", "it measures the page; python/test-torch has the tests"),
+    ("docs/research/pytorch.md", "", "it measures the page; python/test-torch has the tests"),
     (PROGRAM, "spillway import", "it needs a trace; cli/tests/traces has some"),
     (PROGRAM, "spillway measure", "it needs a CUDA device; cli/tests/cuda has an emulated one"),
     (PROGRAM, "spillway conformance", "cli/tests/conformance runs it"),

@@ -1,5 +1,5 @@
 """Steps of two processes whose collectives are waited for at once, and steps that go on meanwhile:
-`OMP_NUM_THREADS=1 python3 python/benches/collectives.py`. `docs/pytorch-training.md` shows the rows."""
+`OMP_NUM_THREADS=1 python3 python/benches/collectives.py`. `docs/research/pytorch.md` shows the rows."""
 
 import tempfile
 import time

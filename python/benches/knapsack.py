@@ -3,7 +3,7 @@
     python3 benches/knapsack.py
 
 Each solver partitions the same training step for three memory budgets. Printed are the rows of
-the table in docs/pytorch-training.md: the memory of activations and gradients at the worst moment, and the CPU
+the table in docs/research/pytorch.md: the memory of activations and gradients at the worst moment, and the CPU
 time of the ops that the backward pass runs again.
 """
 

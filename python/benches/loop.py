@@ -1,5 +1,5 @@
 """CPU time of the usual training loop with its optimizer in the plan, over that of eager mode:
-`OMP_NUM_THREADS=1 python3 python/benches/loop.py`. `docs/pytorch-training.md` shows the rows."""
+`OMP_NUM_THREADS=1 python3 python/benches/loop.py`. `docs/research/pytorch.md` shows the rows."""
 
 import copy
 import subprocess

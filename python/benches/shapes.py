@@ -1,5 +1,5 @@
 """Steps with batches of two shapes in turn: `OMP_NUM_THREADS=1 python3 python/benches/shapes.py`.
-`docs/pytorch-training.md` shows the times."""
+`docs/research/pytorch.md` shows the times."""
 
 import time
 from statistics import median

@@ -2,7 +2,7 @@
 
     OMP_NUM_THREADS=1 python3 python/benches/sharded.py 2
 
-`docs/pytorch-sharded.md` shows the rows. Each row has processes of its own.
+`docs/research/pytorch.md` shows the rows. Each row has processes of its own.
 """
 
 import sys

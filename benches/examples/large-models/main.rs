@@ -1,6 +1,6 @@
 //! Plans training steps and tokens of large decoders, and compares the plans with other ways to run
 //! them. Writes a page in Markdown, and a picture of the same name beside it. In the folder
-//! `research` beside the page, writes a page of the same name about published figures.
+//! `research` beside the page, writes a page of the same name about published figures and smaller budgets.
 //!
 //!     cargo run --release -p spillway-benches --example large-models -- docs/large-models.md
 //!
@@ -41,10 +41,10 @@ fn main() -> Done<()> {
     let mut text = include_str!("page.md").to_owned();
     let curve = picture::curve()?;
     picture::draw(&page.with_extension("svg"), &curve)?;
-    training::table(&mut text)?;
-    tokens::table(&mut text)?;
     let mut research = String::new();
     published::tables(&mut research)?;
+    training::table(&mut text, &mut research)?;
+    tokens::table(&mut text)?;
     let name = page.file_name().ok_or("the page is a folder")?;
     std::fs::write(page.with_file_name("research").join(name), research)?;
     eprintln!("{:.0} s in all", started.elapsed().as_secs_f64());

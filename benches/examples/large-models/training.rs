@@ -28,8 +28,10 @@ const ROWS: [Row; 9] = [
     Row { billions: 70, card: GH200, host_gb: 1536, budgets_gib: &[80] },
 ];
 
-pub(super) fn table(text: &mut String) -> Done<()> {
+/// Writes the largest budget of each model to the page, and the other budgets to the page of research.
+pub(super) fn table(text: &mut String, research: &mut String) -> Done<()> {
     text.push_str(include_str!("training.md"));
+    research.push_str(include_str!("less_memory.md"));
     for row in &ROWS {
         let Row { billions, card, host_gb, budgets_gib } = row;
         let machine = card.machine(*host_gb)?;
@@ -49,20 +51,21 @@ pub(super) fn table(text: &mut String) -> Done<()> {
                     |ns| format!("{:.0}", TOKENS as f64 * 1e9 / ns as f64),
                 )
             };
+            let is_largest = at == budgets_gib.len();
             let label = match (at, *host_gb) {
-                (0, 0) => format!("{billions} | {} | {}", card.machine, bytes(in_core_bytes)),
-                (0, gb) => {
+                (1.., _) if !is_largest => " | | ".to_owned(),
+                (_, 0) => format!("{billions} | {} | {}", card.machine, bytes(in_core_bytes)),
+                (_, gb) => {
                     format!(
                         "{billions} | {}, host of {gb} GB | {}",
                         card.machine,
                         bytes(in_core_bytes)
                     )
                 }
-                _ => " | | ".to_owned(),
             };
             let over = |ns| ways.over_compute(ns);
             writeln!(
-                text,
+                if is_largest { &mut *text } else { &mut *research },
                 "| {label} | {} | {} | {} | **{}** | {} | {} | {} | **{}** | {} |",
                 bytes(budget_bytes),
                 over(ways.streamed),
