@@ -1,4 +1,7 @@
 //! Ops on the host, in the order of their stream.
+//!
+//! Outside of graphs a thread of the device calls them, since functions that the driver calls itself
+//! have deadlocked Python programs (numba-cuda 317, LMCache 2952).
 
 use crate::CudaDevice;
 use crate::driver::{self, HandedTask, HostEnd, HostTask, HostThread};

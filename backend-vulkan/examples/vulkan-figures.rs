@@ -1,5 +1,5 @@
 //! Measures what mapping, submitting and copying cost on a device, as the tables of
-//! `docs/vulkan.md`:
+//! `docs/research/vulkan.md`:
 //!
 //!     backend-vulkan/with-lavapipe cargo run --release -p spillway-backend-vulkan --example vulkan-figures
 #![allow(clippy::unwrap_used, reason = "what fails here ends the measurement")]

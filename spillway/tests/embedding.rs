@@ -15,9 +15,9 @@ const QUOTES: [(&str, &str, &[&str], usize); 6] = [
             "spillway/examples/runtime/device.rs",
             "testing/bare-metal/src/lib.rs",
         ],
-        11,
+        7,
     ),
-    ("docs/embedding.md", "c", &["planner-c/examples/train.c"], 5),
+    ("docs/embedding.md", "c", &["planner-c/examples/train.c"], 1),
     (
         "docs/serving.md",
         "rust",

@@ -1,6 +1,6 @@
 //! Measures what mapping and copying cost on a device, how long plans take with kernels that
 //! last as long as was recorded, and judges what was predicted of them: the tables of
-//! `docs/cuda.md`. Its arguments are graph files and model specs; `backend-cuda/measure` runs
+//! `docs/research/cuda.md`. Its arguments are graph files and model specs; `backend-cuda/measure` runs
 //! it.
 
 mod judge;
