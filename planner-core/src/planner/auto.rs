@@ -361,7 +361,7 @@ pub(super) fn trial_period_ns(
     let mut scratch = scratch.reborrow();
     let repeated =
         repeats::search::best(([Some(*task), None], iter::empty()), lists, output, &mut scratch)?;
-    let repeated_ns = repeated.map(|(_, sampled)| sampled.period_ns);
+    let repeated_ns = repeated.map(|(_, period_ns)| period_ns);
     Ok(once_ns.into_iter().chain(repeated_ns).min())
 }
 

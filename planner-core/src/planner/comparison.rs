@@ -26,12 +26,12 @@ pub(super) struct Comparison<'c> {
     pub(super) runs_on_host: bool,
 }
 
-/// Sequences with repeats, each with a sampled prediction.
+/// Sequences with repeats, each with the period of its sampled plan.
 pub(super) struct Repeated<'s> {
     /// The best one that the search finds from sequences without repeats.
-    once: Option<(Sequence<'s>, Prediction)>,
+    once: Option<(Sequence<'s>, u64)>,
     /// The best one that the search finds from the segments of checkpointing.
-    segments: Option<(Sequence<'s>, Prediction)>,
+    segments: Option<(Sequence<'s>, u64)>,
     /// The least time of the launches in segments; `u64::MAX` if segments are not tried.
     segments_ns: u64,
 }
@@ -62,7 +62,7 @@ impl<'c> Comparison<'c> {
         if strategy.stops_at_first() {
             return Ok(Repeated { once, ..Repeated::NONE });
         }
-        let once_ns = once.as_ref().map_or(u64::MAX, |(_, sampled)| sampled.period_ns);
+        let once_ns = once.as_ref().map_or(u64::MAX, |&(_, period_ns)| period_ns);
         // If no list has fitted so far, segments may keep the values that updates read.
         let fitted_ns = match strategy {
             Strategy::Auto(Auto { order: Order::Free, .. }) => orders.sampled_ns(),
@@ -101,7 +101,7 @@ impl<'c> Comparison<'c> {
         let compares = matches!(strategy, Strategy::Auto(_)) && !strategy.stops_at_first();
         let found = || [&repeated.segments, &repeated.once].into_iter().flatten();
         // A sampled list will usually be planned, so longer plans are of no use.
-        let found_ns = found().map(|(_, sampled)| sampled.period_ns);
+        let found_ns = found().map(|&(_, period_ns)| period_ns);
         let below_ns = found_ns.fold(orders.sampled_ns(), u64::min);
         let mut plans = BestPlan::new(output);
         if compares {
@@ -123,8 +123,8 @@ impl<'c> Comparison<'c> {
         if strategy.stops_at_first() && plans.best.is_none() {
             plans.try_one(&best, Entrant::Of(Strategy::OnDemand), scratch)?;
         }
-        for (sequence, sampled) in found() {
-            if plans.may_be_beaten_by(sampled) {
+        for &(ref sequence, sampled_ns) in found() {
+            if plans.may_be_beaten_by(sampled_ns) {
                 let entrant = Entrant::Of(half.unwrap_or(strategy));
                 plans.try_one(&Task::new(request, sequence), entrant, scratch)?;
             }
@@ -296,8 +296,8 @@ impl<'o, 't> BestPlan<'o, 't> {
 
     /// Whether a plan with a known sample could be better than the best one: more lists may gain a
     /// little.
-    fn may_be_beaten_by(&self, sampled: &Prediction) -> bool {
-        let least_ns = sampled.period_ns - sampled.period_ns / GAIN;
+    fn may_be_beaten_by(&self, sampled_ns: u64) -> bool {
+        let least_ns = sampled_ns - sampled_ns / GAIN;
         self.best.is_none_or(|best| least_ns < best.period_ns)
     }
 

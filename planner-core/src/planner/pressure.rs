@@ -63,15 +63,15 @@ impl<'a> Pressure<'a> {
         sum / (2 * self.up.len()).max(1) as u64 + IDLE
     }
 
-    /// Moves the link pressures halfway, and the memory pressures all the way, to those of a list
-    /// that has these launches at `positions`, each after the launches repeated for it.
-    pub(super) fn learn(&mut self, seen: &Pressure<'_>, positions: &[u32]) {
+    /// Becomes the pressures of a list that has these launches at `positions`, each after the
+    /// launches repeated for it.
+    pub(super) fn copy_at(&mut self, seen: &Pressure<'_>, positions: &[u32]) {
         let mut from = 0;
         for (at, &position) in positions.iter().enumerate() {
             let position = position as usize;
             let most = |link: &[u8]| link[from..=position].iter().copied().max().unwrap_or(0);
-            self.up[at] = u8::midpoint(self.up[at], most(seen.up));
-            self.down[at] = u8::midpoint(self.down[at], most(seen.down));
+            self.up[at] = most(seen.up);
+            self.down[at] = most(seen.down);
             self.memory[at] = seen.memory[position];
             from = position + 1;
         }

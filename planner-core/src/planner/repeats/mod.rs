@@ -6,7 +6,9 @@
 //! becomes a list of launches with some ops more than once ([`unroll`]), which is planned as any
 //! other list.
 
+mod climb;
 mod cover;
+mod judged;
 pub(super) mod search;
 mod unroll;
 mod values;

@@ -12,9 +12,10 @@
     reason = "prices are below `PRICES`, and lengths are those of lists in these buffers"
 )]
 
+use super::climb::{CLIMBED, Climb};
+use super::judged::{Judged, Known, LEARNED, Rank, hash};
 use super::{Prices, Unrolled};
 use crate::graph::OpId;
-use crate::plan::Prediction;
 use crate::planner::checkpoint::{self, Staying};
 use crate::planner::error::PlanningError;
 use crate::planner::gaps::Gaps;
@@ -30,38 +31,15 @@ use crate::planner::uses::Uses;
 use crate::scratch::{Limits, Scratch, larger, total, words};
 use crate::sequence::Sequence;
 
-/// Prices of a nanosecond of compute, if a nanosecond of a link under full pressure costs 255. They
-/// span this number of octaves above the least price, with [`RUNGS`] in each.
-const OCTAVES: usize = 12;
-const LEAST_PRICE: u64 = 16;
-
-/// Prices within an octave, in thousandths of the first. Closer prices usually lead to the same
-/// lists.
-const RUNGS: [u64; 16] = [
-    1000, 1044, 1091, 1139, 1189, 1242, 1297, 1354, 1414, 1477, 1542, 1610, 1682, 1756, 1834, 1915,
-];
-
-/// The prices that are tried first. Costs may have several minima, and a good price near each.
-const COARSE: [usize; 9] = [132, 100, 68, 116, 148, 124, 140, 36, 164];
-
-/// The number of these prices that rank two orders of the ops.
+/// The number of prices that rank two orders of the ops.
 const RANK_LISTS: usize = 3;
 
 /// The relative error of the rank, as a fraction of the period. It is rarely larger.
 const RANK_ERROR: u64 = 128;
 
-/// The first distance between the best price so far and the next ones to try: an octave.
-const STRIDE: usize = RUNGS.len();
-
-/// The number of prices that a round usually tries at most.
-const CLIMBED: usize = 22;
-
 /// Factors of the best price, in percent. Lists that use the pressures of earlier lists take them
 /// in turn.
 const LEARNING: [u64; 8] = [100, 90, 110, 80, 125, 100, 90, 110];
-
-/// The number of lists in a round that use learned pressures.
-const LEARNED: usize = 24;
 
 /// The [`load_percent`](Prices::load_percent) of the first lists, and of lists with learned
 /// pressures, which already include the load of the links.
@@ -115,6 +93,7 @@ pub(in crate::planner) const fn scratch_words(limits: &Limits) -> usize {
         memory::scratch_words(limits),
         Gaps::scratch_words(limits),
         Pressure::scratch_words(limits),
+        Known::scratch_words(limits),
         probe,
     ]);
     let segments = total([
@@ -132,12 +111,10 @@ pub(in crate::planner) const fn scratch_words(limits: &Limits) -> usize {
     kept_words(limits).saturating_add(larger(arranged, segments))
 }
 
-/// The best list of launches so far, and the prediction of its plan. If no list has a plan yet, the
-/// list that exceeds host memory least, to which more repeats may be added.
+/// The best list of launches so far. If no list has a plan yet, the list that exceeds host memory
+/// least, to which more repeats may be added.
 struct Incumbent<'l> {
-    predicted: Option<Prediction>,
-    /// The bytes that the host lacks, if there is no plan.
-    excess_bytes: u64,
+    judged: Judged,
     launches: &'l mut [OpId],
     len: usize,
 }
@@ -146,31 +123,32 @@ impl<'l> Incumbent<'l> {
     fn new(task: &Task<'_>, scratch: &mut Scratch<'l>) -> Result<Self, PlanningError> {
         let most = task.sequence.graph().ops().len().saturating_mul(2);
         let launches = scratch.take(most, OpId(0))?;
-        Ok(Self { predicted: None, excess_bytes: u64::MAX, launches, len: 0 })
+        let judged = Judged { cost: None, excess_bytes: u64::MAX };
+        Ok(Self { judged, launches, len: 0 })
     }
 
-    /// The list as a sequence, and the prediction of its plan.
+    /// The list as a sequence, and the period of its plan.
     fn sequence<'s>(
         &self,
         task: &Task<'s>,
         scratch: &mut Scratch<'s>,
-    ) -> Result<Option<(Sequence<'s>, Prediction)>, PlanningError> {
-        let Some(predicted) = self.predicted else { return Ok(None) };
-        Ok(Some((task.sequence.in_order(self.launches(), scratch)?, predicted)))
+    ) -> Result<Option<(Sequence<'s>, u64)>, PlanningError> {
+        let Some(period_ns) = self.period_ns() else { return Ok(None) };
+        Ok(Some((task.sequence.in_order(self.launches(), scratch)?, period_ns)))
     }
 
     /// The rank of the list; a better list has a smaller rank.
     fn rank(&self) -> Rank {
-        self.judged().rank()
+        self.judged.rank()
     }
 
-    const fn judged(&self) -> Judged {
-        Judged { predicted: self.predicted, excess_bytes: self.excess_bytes }
+    fn period_ns(&self) -> Option<u64> {
+        self.judged.cost.map(|(period_ns, _)| period_ns)
     }
 
     /// A sequence whose first list takes longer than this is judged by that list alone.
     fn near_ns(&self) -> u64 {
-        let least_ns = self.predicted.map_or(u64::MAX, |predicted| predicted.period_ns);
+        let least_ns = self.period_ns().unwrap_or(u64::MAX);
         least_ns.saturating_add(least_ns / NEAR)
     }
 
@@ -183,7 +161,7 @@ impl<'l> Incumbent<'l> {
         if self.rank() <= judged.rank() {
             return;
         }
-        Judged { predicted: self.predicted, excess_bytes: self.excess_bytes } = judged;
+        self.judged = judged;
         self.len = 0;
         for (kept, op) in self.launches.iter_mut().zip(launches) {
             *kept = op;
@@ -192,7 +170,7 @@ impl<'l> Incumbent<'l> {
     }
 }
 
-/// The best sequence with repeats among `lists` tried ones, and the prediction of its plan; none if
+/// The best sequence with repeats among `lists` tried ones, and the period of its plan; none if
 /// none is found. There may be several orders of the ops: two given ones, and ways to join ops. A
 /// few lists of each order tell which is best; the search goes on with the best given order and the
 /// two best ways.
@@ -201,7 +179,7 @@ pub(in crate::planner) fn best<'s>(
     lists: usize,
     output: &mut Output<'_>,
     scratch: &mut Scratch<'s>,
-) -> Result<Option<(Sequence<'s>, Prediction)>, PlanningError> {
+) -> Result<Option<(Sequence<'s>, u64)>, PlanningError> {
     let [Some(mut task), other] = orders else { return Ok(None) };
     let mut joins = joins.peekable();
     let mut ways = [None; 2];
@@ -225,7 +203,7 @@ pub(in crate::planner) fn best<'s>(
             let task = Task { sequence: &sequence, ..task };
             let mut joined = Incumbent::new(&task, &mut scratch)?;
             extend(&task, &mut joined, lists, output, &mut scratch)?;
-            incumbent.keep_if_better(joined.judged(), joined.launches());
+            incumbent.keep_if_better(joined.judged, joined.launches());
         }
     }
     incumbent.sequence(&task, scratch)
@@ -297,7 +275,7 @@ pub(in crate::planner) fn best_of_segments<'s>(
     lists: usize,
     output: &mut Output<'_>,
     scratch: &mut Scratch<'s>,
-) -> Result<Option<(Sequence<'s>, Prediction)>, PlanningError> {
+) -> Result<Option<(Sequence<'s>, u64)>, PlanningError> {
     let Segments { than_ns, staying, .. } = segments;
     let mut incumbent = Incumbent::new(task, scratch)?;
     if staying == Staying::Needed {
@@ -309,7 +287,7 @@ pub(in crate::planner) fn best_of_segments<'s>(
     let near = Segments { than_ns: near_ns, ..segments };
     try_segments(task, near, &mut incumbent, output, scratch)?;
     if incumbent.rank() != before {
-        let is_shorter = incumbent.predicted.is_none_or(|best| best.period_ns < than_ns);
+        let is_shorter = incumbent.period_ns().is_none_or(|best_ns| best_ns < than_ns);
         let lists = if is_shorter { lists } else { lists.div_ceil(SHARE_OF_SEGMENTS) };
         extend(task, &mut incumbent, lists, output, scratch)?;
     }
@@ -351,7 +329,7 @@ fn extend(
             break;
         }
         // A round that ends without a plan does not count.
-        rounds += usize::from(incumbent.predicted.is_some());
+        rounds += usize::from(incumbent.period_ns().is_some());
     }
     Ok(())
 }
@@ -409,7 +387,7 @@ fn try_segmented(
     scratch: &mut Scratch<'_>,
 ) -> Result<(), PlanningError> {
     let sequence = task.sequence;
-    let least_ns = incumbent.predicted.map_or(than_ns, |predicted| predicted.period_ns);
+    let least_ns = incumbent.period_ns().unwrap_or(than_ns);
     if sequence.compute_ns() >= least_ns {
         return Ok(());
     }
@@ -417,86 +395,10 @@ fn try_segmented(
     let near_ns = least_ns.saturating_add(least_ns / NEAR_SEGMENTS);
     let judging = Judging { near_ns, sparing: &SPARING };
     let judged = judge(task, output.reborrow(), judging, None, scratch)?;
-    if judged.predicted.is_none_or(|found| found.period_ns < least_ns) {
+    if judged.cost.is_none_or(|(found_ns, _)| found_ns < least_ns) {
         incumbent.keep_if_better(judged, sequence.launches().map(|launch| sequence.op(launch)));
     }
     Ok(())
-}
-
-/// The number of prices.
-const PRICES: usize = OCTAVES * RUNGS.len();
-
-/// A search for the price with the best list, over the whole scale: it tries prices one stride
-/// below and above the best price so far, and halves the stride if neither is better.
-struct Climb {
-    is_tried: [bool; PRICES],
-    /// The best price, and the rank of its list.
-    best: (usize, Rank),
-    stride: usize,
-}
-
-impl Climb {
-    const fn new() -> Self {
-        Self { is_tried: [false; PRICES], best: (COARSE[0], (u64::MAX, (0, 0))), stride: STRIDE }
-    }
-
-    /// The next price to try; none after the last.
-    fn next(&mut self) -> Option<usize> {
-        if let Some(&next) = COARSE.iter().find(|&&at| !self.is_tried[at]) {
-            return Some(next);
-        }
-        let (best, _) = self.best;
-        while self.stride > 0 {
-            let near = [best.checked_sub(self.stride), best.checked_add(self.stride)];
-            let untried = |at: &usize| self.is_tried.get(*at) == Some(&false);
-            if let Some(next) = near.into_iter().flatten().find(untried) {
-                return Some(next);
-            }
-            self.stride /= 2;
-        }
-        None
-    }
-
-    /// Whether all of [`COARSE`] have been tried.
-    fn tried_coarse(&self) -> bool {
-        COARSE.iter().all(|&at| self.is_tried[at])
-    }
-
-    /// Records the rank of a price's list. Keeps the price if its rank is less, or equal with
-    /// cheaper compute.
-    fn record(&mut self, at: usize, cost: Rank) {
-        self.is_tried[at] = true;
-        let (best, least) = self.best;
-        if (cost, at) <= (least, best) {
-            self.best = (at, cost);
-        }
-    }
-
-    /// The price of a nanosecond of compute.
-    fn price(at: usize) -> u64 {
-        (LEAST_PRICE << (at / RUNGS.len())) * RUNGS[at % RUNGS.len()] / 1000
-    }
-}
-
-/// The bytes that the host lacks, and the cost of the plan.
-type Rank = (u64, (u64, u64));
-
-/// The prediction of a sequence's best paced list, if a list fits.
-#[derive(Clone, Copy, Debug, Default)]
-struct Judged {
-    predicted: Option<Prediction>,
-    /// The bytes that the host lacked for the first choice.
-    excess_bytes: u64,
-}
-
-impl Judged {
-    fn rank(&self) -> Rank {
-        match (self.predicted, self.excess_bytes) {
-            (Some(predicted), _) => (0, predicted.cost()),
-            (None, 0) => (u64::MAX, (0, 0)),
-            (None, excess_bytes) => (excess_bytes, (0, 0)),
-        }
-    }
 }
 
 /// A round: lists that add repeats to one sequence.
@@ -508,6 +410,7 @@ struct Round<'r, 'l, 'o> {
     output: Output<'o>,
     /// The best list of all rounds.
     incumbent: &'r mut Incumbent<'l>,
+    known: Known<'r>,
 }
 
 impl<'r, 'l, 'o> Round<'r, 'l, 'o> {
@@ -520,7 +423,8 @@ impl<'r, 'l, 'o> Round<'r, 'l, 'o> {
         let memory = Memory::new(base, Need::LargestOp, output.reborrow().arena, scratch)?;
         let gaps = Gaps::new(base.sequence, scratch)?;
         let used = Pressure::new(base.sequence.len(), scratch)?;
-        Ok(Self { base, memory, gaps, used, output, incumbent })
+        let known = Known::new(base.sequence.len(), scratch)?;
+        Ok(Self { base, memory, gaps, used, output, incumbent, known })
     }
 
     /// Tries prices, then lists with learned pressures, as long as there are lists left. Each of
@@ -539,7 +443,8 @@ impl<'r, 'l, 'o> Round<'r, 'l, 'o> {
             let price = (Climb::price(at), false);
             let Some(judged) = self.try_price(price, left, scratch)? else { return Ok(()) };
             climb.record(at, judged.rank());
-            let lacks_less = self.incumbent.predicted.is_none() && self.incumbent.rank() < before;
+            let has_plan = self.incumbent.period_ns().is_some();
+            let lacks_less = !has_plan && self.incumbent.rank() < before;
             if lacks_less && climb.tried_coarse() {
                 // The next round adds repeats to the list that lacks least host memory. That finds
                 // a plan with fewer lists than more prices do.
@@ -577,8 +482,7 @@ impl<'r, 'l, 'o> Round<'r, 'l, 'o> {
         if judged.excess_bytes > 0 {
             let prices = Prices { host_bytes: self.base.machine.host_bytes, ..prices };
             let within = self.probe(prices, learns, scratch)?;
-            let both = within.predicted.into_iter().chain(judged.predicted);
-            judged.predicted = both.min_by_key(Prediction::cost);
+            judged.cost = within.cost.into_iter().chain(judged.cost).min();
         }
         Ok(Some(judged))
     }
@@ -598,25 +502,34 @@ impl<'r, 'l, 'o> Round<'r, 'l, 'o> {
         let (memory, gaps, used) = (&self.memory, &mut self.gaps, &self.used);
         let launches = super::launches(self.base, memory, gaps, used, prices, lists, &mut scratch)?;
         let Some(launches) = launches else { return Ok(Judged::default()) };
+        let hash = hash(&list[..launches]);
+        let near_ns = self.incumbent.near_ns();
+        if let Some(judged) = self.known.get(hash, near_ns, learns.then_some(&mut self.used)) {
+            return Ok(judged);
+        }
         let order = list[..launches].iter().copied();
         let sequence = base.in_order(order, &mut scratch)?;
         let task = Task { sequence: &sequence, ..*self.base };
-        let learner = learns.then_some((&mut self.used, &*positions));
-        let judging = Judging { near_ns: self.incumbent.near_ns(), sparing: &SPARING[..1] };
-        let judged = judge(&task, self.output.reborrow(), judging, learner, &mut scratch)?;
+        let mut pressure = if learns { self.known.take_spare() } else { None };
+        let seen = pressure.as_mut().map(|pressure| (pressure, &*positions));
+        let judging = Judging { near_ns, sparing: &SPARING[..1] };
+        let judged = judge(&task, self.output.reborrow(), judging, seen, &mut scratch)?;
         self.incumbent.keep_if_better(judged, list[..launches].iter().copied());
+        if let Some(pressure) = pressure.as_ref().filter(|_| judged.cost.is_some()) {
+            self.used.approach(pressure);
+        }
+        self.known.add(hash, judged, pressure);
         Ok(judged)
     }
 }
 
-/// Writes paced lists of a sequence, and returns the prediction of the best one; none if no list
-/// fits. The learner adopts the pressures of the last list, by the positions of the base's
-/// launches.
+/// Writes paced lists of a sequence, and judges it by the best one. If one fits, `seen`
+/// becomes the pressures of the last one, by the positions of the base's launches.
 fn judge(
     task: &Task<'_>,
     output: Output<'_>,
     judging: Judging,
-    learner: Option<(&mut Pressure<'_>, &[u32])>,
+    seen: Option<(&mut Pressure<'_>, &[u32])>,
     scratch: &mut Scratch<'_>,
 ) -> Result<Judged, PlanningError> {
     let mut scratch = scratch.reborrow();
@@ -634,44 +547,8 @@ fn judge(
     let excess_bytes = trials
         .host_shortage_bytes
         .map_or(0, |needed_bytes| needed_bytes.saturating_sub(task.machine.host_bytes).max(1));
-    if let (Some(_), Some((used, positions))) = (predicted, learner) {
-        used.learn(&search.pressures.seen, positions);
+    if let (Some(_), Some((pressure, positions))) = (predicted, seen) {
+        pressure.copy_at(&search.pressures.seen, positions);
     }
-    Ok(Judged { predicted, excess_bytes })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// The prices that are tried if ranks grow with the distance from the best price.
-    fn tried(best: u64) -> heapless::Vec<u64, 32> {
-        let mut climb = Climb::new();
-        let next = || {
-            let at = climb.next()?;
-            let price = Climb::price(at);
-            climb.record(at, (0, (price.max(best) * 1000 / price.min(best), 0)));
-            Some(price)
-        };
-        core::iter::from_fn(next).collect()
-    }
-
-    #[test]
-    fn prices_find_their_scale() {
-        for best in [16, 20, 73, 300, 1200, 4700, 16_000, 60_000] {
-            let tried = tried(best);
-            let nearest = tried.iter().map(|&price| price.abs_diff(best)).min().unwrap();
-            assert!(nearest * 20 <= best, "{best}: {tried:?}");
-            assert!(tried.len() <= CLIMBED, "{best}: {tried:?}");
-        }
-    }
-
-    #[test]
-    fn if_all_prices_cost_the_same_compute_is_cheap() {
-        let mut climb = Climb::new();
-        while let Some(at) = climb.next() {
-            climb.record(at, (0, (7, 7)));
-        }
-        assert_eq!(Climb::price(climb.best.0), LEAST_PRICE);
-    }
+    Ok(Judged { cost: predicted.map(|predicted| predicted.cost()), excess_bytes })
 }
