@@ -45,7 +45,7 @@ impl<'a> MinTree<'a> {
     /// Adds to the values at `from..to`.
     pub(super) fn add(&mut self, from: usize, to: usize, value: i64) {
         debug_assert!(to <= self.leaves, "the positions are those of the tree");
-        if from >= to {
+        if from >= to || value == 0 {
             return;
         }
         let (mut left, mut right) = (from + self.leaves, to + self.leaves);
@@ -75,18 +75,23 @@ impl<'a> MinTree<'a> {
     /// Updates the nodes above two leaves.
     fn rebuild(&mut self, first: usize, last: usize) {
         let (mut left, mut right) = (first >> 1, last >> 1);
-        while left > 0 {
+        while left != right {
             self.rebuild_node(left);
-            if left != right {
-                self.rebuild_node(right);
-            }
+            self.rebuild_node(right);
             (left, right) = (left >> 1, right >> 1);
+        }
+        // The node where both ends meet may have been added to, so that it does not change here.
+        let meeting = left;
+        while left > 0 && (self.rebuild_node(left) || left == meeting) {
+            left >>= 1;
         }
     }
 
-    fn rebuild_node(&mut self, node: usize) {
+    /// Returns whether the node has changed.
+    fn rebuild_node(&mut self, node: usize) -> bool {
         let below = self.least[2 * node].min(self.least[2 * node + 1]);
-        self.least[node] = below.saturating_add(self.added[node]);
+        let least = below.saturating_add(self.added[node]);
+        core::mem::replace(&mut self.least[node], least) != least
     }
 
     /// The least value at `from..to`; a very large one if the range is empty.
