@@ -159,12 +159,7 @@ fn repeats_are_captured_as_launches_are() {
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     let bench = common::emulated();
     bench.0.delay_all();
-    let auto = Strategy::Auto(Auto {
-        effort: Some(8),
-        order: Order::Free,
-        repeats: Repeats::Allowed,
-        host: Host::Allowed,
-    });
+    let auto = Strategy::Auto(Auto::new().with_effort(8));
     for reads in [Kind::Input, Kind::State] {
         let work = repeatable_step(bench.2.chunk_bytes, reads);
         let graph = work.graph().unwrap();
@@ -179,12 +174,13 @@ fn ops_on_the_host_are_captured_as_launches_are() {
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     let bench = common::emulated();
     bench.0.delay_all();
-    let all = Strategy::Auto(Auto {
-        effort: Some(4),
-        order: Order::Given,
-        repeats: Repeats::Never,
-        host: Host::All,
-    });
+    let all = Strategy::Auto(
+        Auto::new()
+            .with_effort(4)
+            .with_order(Order::Given)
+            .with_repeats(Repeats::Never)
+            .with_host(Host::All),
+    );
     for reads in [Kind::Input, Kind::State] {
         let mut work = common::training_step(bench.2.chunk_bytes, reads);
         // The backward ops of the last and of the first layer, which update weights.

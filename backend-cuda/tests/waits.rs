@@ -10,7 +10,7 @@ use integrity::{Backend, reference_digest, states_digest};
 use middleware::{Layer, Layered, LayeredKernels};
 use planner_core::backend::{DeviceAddress, HostRange, Launch, Point, Streams, Transfers};
 use planner_core::executor::Moment;
-use planner_core::planner::{Auto, Host, Lms, Order, Repeats, Strategy};
+use planner_core::planner::{Auto, Lms, Strategy};
 use planner_core::{ExecuteError, Graph, Kind, Machine, Stream, Verified};
 use spillway::planning::{self, OwnedSchedule};
 use workloads::OwnedPlan;
@@ -224,13 +224,8 @@ fn every_wait_that_is_not_heard_is_seen() {
     let (_, backend, machine) = common::emulated();
     let work = common::training_step(machine.chunk_bytes, Kind::Input);
     let graph = work.graph().unwrap();
-    let auto = Strategy::Auto(Auto {
-        effort: Some(3),
-        order: Order::Free,
-        repeats: Repeats::Allowed,
-        host: Host::Allowed,
-    });
-    let lms = Strategy::Lms(Lms { threshold: Some(1), ahead: Some(1) });
+    let auto = Strategy::Auto(Auto::new().with_effort(3));
+    let lms = Strategy::Lms(Lms::new().with_threshold(1).with_ahead(1));
     let wants = [
         (Strategy::OnDemand, 0),
         (Strategy::OnDemand, 3),

@@ -19,7 +19,7 @@ fn planning_by_ops(criterion: &mut Criterion) {
         let peak_bytes = planning::in_core_peak_bytes(&graph, &machine).expect("scratch");
         machine = machine.with_device_bytes(machine.device_bytes.max(peak_bytes));
         let request = Request { graph: &graph, machine: &machine, budget_bytes: peak_bytes / 4 };
-        let given = Window { bytes: Some(1 << 30), published: false };
+        let given = Window::new().with_bytes(1 << 30);
 
         let mut group = criterion.benchmark_group("ops");
         group.sample_size(10).measurement_time(Duration::from_secs(3));
@@ -32,7 +32,7 @@ fn planning_by_ops(criterion: &mut Criterion) {
             ("fit", Strategy::Fit),
             ("vdnn", Strategy::Vdnn),
             ("lms, tuned", Strategy::Lms(Lms::default())),
-            ("auto, first plan", Strategy::Auto(Auto { effort: Some(0), ..Auto::default() })),
+            ("auto, first plan", Strategy::Auto(Auto::new().with_effort(0))),
             ("auto", Strategy::Auto(Auto::default())),
         ] {
             let mut buffers = planning::Buffers::default();

@@ -20,8 +20,8 @@ const MANAGERS: [(&str, Manager); 3] = [
 ];
 
 /// The published strategy, which also copies values that the host already holds.
-const WINDOW: Strategy = Strategy::Window(Window { bytes: None, published: true });
-const LMS: Strategy = Strategy::Lms(Lms { threshold: None, ahead: None });
+const WINDOW: Strategy = Strategy::Window(Window::new().with_published(true));
+const LMS: Strategy = Strategy::Lms(Lms::new());
 
 /// A model, its batches, and a strategy: a row of the image.
 type Row = (&'static str, &'static [u64], &'static str, Strategy);

@@ -24,7 +24,7 @@ fn main() -> Result<(), Box<dyn Error>> {
 }
 
 fn auto(host: Host) -> Strategy {
-    Strategy::Auto(Auto { host, ..Auto::default() })
+    Strategy::Auto(Auto::new().with_host(host))
 }
 
 fn machine(link_gb_s: u64) -> Result<Machine, Box<dyn Error>> {

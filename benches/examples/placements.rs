@@ -4,7 +4,7 @@
 //! checkout, and may be missing.
 
 use backend_sim::{Counters, SimDevice, SimKernels};
-use planner_core::planner::{Auto, Host, Order, PlanningError, Repeats, Request, Strategy};
+use planner_core::planner::{Auto, PlanningError, Request, Strategy};
 use planner_core::{Graph, Machine};
 use spillway::{placing, planning};
 use std::error::Error;
@@ -13,12 +13,7 @@ use std::path::Path;
 use workloads::{OwnedGraph, OwnedPlan, format, machines};
 use zoo::models;
 
-const STRATEGY: Strategy = Strategy::Auto(Auto {
-    effort: None,
-    order: Order::Free,
-    repeats: Repeats::Allowed,
-    host: Host::Allowed,
-});
+const STRATEGY: Strategy = Strategy::Auto(Auto::new());
 const MACHINES: [&str; 2] = ["v100-pcie3", "v100-nvlink"];
 const MODELS: [&str; 3] =
     ["resnet50:batch=64", "resnet152:batch=64", "resnet50:batch=64,mode=inference"];

@@ -141,7 +141,7 @@ mod tests {
     fn parts_of_tensors_are_refused_in_contiguous_memory() {
         let owned = training_step(300);
         let graph = owned.graph().unwrap();
-        let auto = Strategy::Auto(Auto { effort: Some(2), ..Auto::default() });
+        let auto = Strategy::Auto(Auto::new().with_effort(2));
         let largest = |manager| largest_budget(&graph, &machine(128 * MIB), auto, manager, MIB);
         assert!(largest(Manager::Pages(2 * MIB)).unwrap().is_some());
         let error = largest(Manager::BestFit).unwrap_err().to_string();

@@ -9,9 +9,7 @@ use conformance::graphs::{graphs, machines};
 use conformance::plans::cases;
 use middleware::{Layer, Layered, LayeredKernels};
 use planner_core::backend::{Point, Streams};
-use planner_core::planner::{
-    Auto, Host, Lms, Order, Repeats, Request, Strategy as Planner, Weights, Window,
-};
+use planner_core::planner::{Auto, Lms, Request, Strategy as Planner, Weights, Window};
 use planner_core::timeline::PREDICTED_ITERATIONS;
 use planner_core::{Graph, Kind, Machine, Part, Step, Stream, Verified};
 use proptest::prelude::*;
@@ -23,20 +21,15 @@ const STRATEGIES: [Planner; 9] = [
     Planner::OnDemand,
     Planner::Fit,
     Planner::Vdnn,
-    Planner::Lms(Lms { threshold: None, ahead: None }),
-    Planner::Lms(Lms { threshold: Some(0), ahead: Some(0) }),
-    Planner::Window(Window { bytes: None, published: false }),
-    Planner::Window(Window { bytes: None, published: true }),
-    Planner::Auto(Auto {
-        effort: Some(9),
-        order: Order::Free,
-        repeats: Repeats::Allowed,
-        host: Host::Allowed,
-    }),
+    Planner::Lms(Lms::new()),
+    Planner::Lms(Lms::new().with_threshold(0).with_ahead(0)),
+    Planner::Window(Window::new()),
+    Planner::Window(Window::new().with_published(true)),
+    Planner::Auto(Auto::new().with_effort(9)),
 ];
 const CHAIN_STRATEGIES: [Planner; 3] = [
-    Planner::Weights(Weights { published: false, activations: false }),
-    Planner::Weights(Weights { published: true, activations: false }),
+    Planner::Weights(Weights::new()),
+    Planner::Weights(Weights::new().with_published(true)),
     Planner::LayerToLayer,
 ];
 

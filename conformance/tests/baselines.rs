@@ -12,7 +12,7 @@ fn plan(budget_chunks: u64, strategy: Strategy) -> String {
 }
 
 fn lms(threshold: u32, ahead: u32) -> Strategy {
-    Strategy::Lms(Lms { threshold: Some(threshold), ahead: Some(ahead) })
+    Strategy::Lms(Lms::new().with_threshold(threshold).with_ahead(ahead))
 }
 
 /// Weights of one chunk each, `a` to `d`, and the ops that read them, numbered from 0.
@@ -115,7 +115,7 @@ fn lms_looks_ahead_no_farther_than_the_threshold() {
 #[test]
 fn groups_stream_their_last_layers() {
     let groups =
-        |ahead| Strategy::Groups(Groups { size: Some(2), leaving: Some(1), ahead: Some(ahead) });
+        |ahead| Strategy::Groups(Groups::new().with_size(2).with_leaving(1).with_ahead(ahead));
     let plan = |chunks, ahead| chain::plan(&readers(&["a", "b", "c", "d"]), chunks, groups(ahead));
     assert_eq!(plan(3, 1), "a c +b [0] [1] -b +d [2] [3] -d");
     assert_eq!(plan(4, 2), "a b c [0] +d [1] -b [2] +b [3] -d");

@@ -4,18 +4,13 @@
 use conformance::graphs::{graphs, machines};
 use conformance::planners;
 use planner_core::Machine;
-use planner_core::planner::{Auto, Host, Order, Repeats, Request, Strategy as Planner};
+use planner_core::planner::{Auto, Request, Strategy as Planner};
 use proptest::prelude::*;
 use spillway::figures::Needs;
 use spillway::{Budget, planning};
 use workloads::{OwnedGraph, OwnedPlan};
 
-const AUTO: Planner = Planner::Auto(Auto {
-    effort: Some(1),
-    order: Order::Free,
-    repeats: Repeats::Allowed,
-    host: Host::Allowed,
-});
+const AUTO: Planner = Planner::Auto(Auto::new().with_effort(1));
 
 /// Plans from the least memory upwards, each budget `step_bytes` above the one before.
 fn climb(graph: &OwnedGraph, machine: Machine, step_bytes: u64) -> Result<(), TestCaseError> {

@@ -206,7 +206,7 @@ fn what_proves_nothing_is_refused() {
 
 const STRATEGIES: [Planner; 6] = [
     Planner::OnDemand,
-    Planner::Window(Window { bytes: None, published: false }),
+    Planner::Window(Window::new()),
     auto(planner::Order::Given, Repeats::Never),
     auto(planner::Order::Free, Repeats::Never),
     auto(planner::Order::Free, Repeats::Allowed),
@@ -214,7 +214,9 @@ const STRATEGIES: [Planner; 6] = [
 ];
 
 const fn auto(order: planner::Order, repeats: Repeats) -> Planner {
-    Planner::Auto(Auto { effort: Some(9), order, repeats, host: Host::Never })
+    Planner::Auto(
+        Auto::new().with_effort(9).with_order(order).with_repeats(repeats).with_host(Host::Never),
+    )
 }
 
 proptest! {

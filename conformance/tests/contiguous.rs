@@ -4,9 +4,7 @@
 use backend_sim::contiguous::{CachingAllocator, ReplayError, replay};
 use conformance::graphs::{graphs, machines};
 use planner_core::Machine;
-use planner_core::planner::{
-    Auto, Host, Lms, Order, Repeats, Request, Strategy as Planner, Window,
-};
+use planner_core::planner::{Auto, Lms, Order, Request, Strategy as Planner, Window};
 use proptest::prelude::*;
 use spillway::planning;
 
@@ -15,15 +13,10 @@ const WHOLE: [Planner; 6] = [
     Planner::OnDemand,
     Planner::Fit,
     Planner::Vdnn,
-    Planner::Lms(Lms { threshold: None, ahead: None }),
-    Planner::Window(Window { bytes: None, published: true }),
+    Planner::Lms(Lms::new()),
+    Planner::Window(Window::new().with_published(true)),
 ];
-const PARTS: Planner = Planner::Auto(Auto {
-    effort: Some(3),
-    order: Order::Given,
-    repeats: Repeats::Allowed,
-    host: Host::Allowed,
-});
+const PARTS: Planner = Planner::Auto(Auto::new().with_effort(3).with_order(Order::Given));
 
 proptest! {
     #[test]

@@ -104,7 +104,7 @@ impl Outcome {
         let (owned, machine) = (models::generate(&cell.spec).unwrap(), cell.machine());
         let graph = owned.graph().unwrap();
         let ends = [("host=no", Host::Never), ("host=all", Host::All)];
-        let ends = ends.map(|(name, host)| (name, Planner::Auto(Auto { host, ..auto })));
+        let ends = ends.map(|(name, host)| (name, Planner::Auto(auto.with_host(host))));
         let has_host = graph.ops().iter().any(|op| op.host_ns.is_some());
         let auto = Planner::Auto(auto);
         let in_core_bytes = planning::in_core_peak_bytes(&graph, &machine).unwrap();
@@ -166,7 +166,7 @@ impl Outcome {
 /// Plans the first cells with few lists.
 fn hold(cells: fn(u64) -> Cell) {
     for seed in 0..3 {
-        let outcome = Outcome::of(cells(seed), Auto { effort: Some(8), ..Auto::default() });
+        let outcome = Outcome::of(cells(seed), Auto::new().with_effort(8));
         let broken = outcome.broken();
         assert!(broken.is_empty(), "seed {seed}: {broken:?}: {outcome:?}");
     }
@@ -189,7 +189,7 @@ fn auto_is_hardly_longer_beside_a_host() {
 fn micro_batches_take_no_longer_than_with_all_updates_on_the_host() {
     let spec = "llama:billions=1,host_gb_s=120,micro=2,sequence=1024".to_owned();
     let cell = Cell { spec, link_mb_s: 25_000, latency_ns: 10_000, budget_percent: 12 };
-    let outcome = Outcome::of(cell, Auto { effort: Some(60), ..Auto::default() });
+    let outcome = Outcome::of(cell, Auto::new().with_effort(60));
     assert!(outcome.broken().is_empty(), "{outcome:?}");
 }
 
@@ -206,7 +206,7 @@ fn some_of_the_micro_batches_run_together() {
     let budget_bytes = planning::in_core_peak_bytes(&graph, &machine).unwrap() / 100 * 22;
     let request = Request { graph: &graph, machine: &machine, budget_bytes };
     let plan = |order| {
-        let auto = Auto { effort: Some(20), order, ..Auto::default() };
+        let auto = Auto::new().with_effort(20).with_order(order);
         planning::plan(&request, Planner::Auto(auto)).unwrap()
     };
     let (given, free) = (plan(Order::Given), plan(Order::Free));
@@ -233,7 +233,7 @@ fn a_plan_without_repeats_runs_no_op_again_beside_a_host() {
         Cell { spec: String::new(), link_mb_s: 6_000, latency_ns: 10_000, budget_percent: 0 };
     let (graph, machine) = (owned.graph().unwrap(), cell.machine());
     let request = Request { graph: &graph, machine: &machine, budget_bytes: 7 << 30 };
-    let auto = Auto { effort: Some(8), repeats: Repeats::Never, ..Auto::default() };
+    let auto = Auto::new().with_effort(8).with_repeats(Repeats::Never);
     let mut buffers = Buffers::default();
     let plan = buffers.plan(&request, Planner::Auto(auto)).unwrap();
     let runs = |step: &&Step| matches!(step, Step::Launch(_) | Step::Host(_));

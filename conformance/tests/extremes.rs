@@ -5,7 +5,7 @@
 use planner_core::plan::{Location, PlanError, Pool};
 use planner_core::planner::swap::{Classes, Threshold};
 use planner_core::planner::{
-    Auto, Groups, Host, Lms, Order, PlanningError, Repeats, Request, Strategy, Weights, Window,
+    Auto, Groups, Lms, Order, PlanningError, Request, Strategy, Weights, Window,
 };
 use planner_core::{Graph, Kind, Machine, MachineParameters, Scratch, TensorId};
 use spillway::planning;
@@ -18,19 +18,14 @@ const STRATEGIES: [Strategy; 11] = [
     Strategy::InCore,
     Strategy::OnDemand,
     Strategy::Fit,
-    Strategy::Groups(Groups { size: None, leaving: None, ahead: None }),
+    Strategy::Groups(Groups::new()),
     Strategy::Vdnn,
-    Strategy::Lms(Lms { threshold: None, ahead: None }),
-    Strategy::Window(Window { bytes: Some(MOST), published: false }),
-    Strategy::Weights(Weights { published: false, activations: true }),
+    Strategy::Lms(Lms::new()),
+    Strategy::Window(Window::new().with_bytes(MOST)),
+    Strategy::Weights(Weights::new().with_activations(true)),
     Strategy::WeightsUndiscounted,
     Strategy::LayerToLayer,
-    Strategy::Auto(Auto {
-        effort: Some(40),
-        order: Order::Free,
-        repeats: Repeats::Allowed,
-        host: Host::Allowed,
-    }),
+    Strategy::Auto(Auto::new().with_effort(40)),
 ];
 
 fn machine(parameters: MachineParameters) -> Machine {
@@ -138,12 +133,7 @@ fn an_object_for_each_of_so_many_bytes_is_refused_too() {
     let machine = machine(HUGE.with_transfer_latency_ns(0));
     let budget_bytes = 1 << 63;
     let request = Request { graph: &graph, machine: &machine, budget_bytes };
-    let auto = Strategy::Auto(Auto {
-        effort: Some(9),
-        order: Order::Given,
-        repeats: Repeats::Allowed,
-        host: Host::Allowed,
-    });
+    let auto = Strategy::Auto(Auto::new().with_effort(9).with_order(Order::Given));
     let refused = PlanningError::Plan(PlanError::Overflow(Location::End));
     assert_eq!(planning::plan(&request, auto).unwrap_err(), refused);
 }

@@ -10,9 +10,7 @@ use conformance::plans::{cases, cases_on_small_hosts, predicted_by_ledger};
 use middleware::{Layer, Layered, LayeredKernels};
 use planner_core::backend::{DeviceAddress, HostRange, Kernels, Paging, Transfers};
 use planner_core::plan::{Pool, Resident};
-use planner_core::planner::{
-    Auto, Host, Lms, Order, PlanningError, Repeats, Request, Strategy as Planner,
-};
+use planner_core::planner::{Auto, Lms, PlanningError, Request, Strategy as Planner};
 use planner_core::{
     ExecuteError, Graph, HostLayout, Kind, Limits, Machine, MachineParameters, OpId, Part, Plan,
     PlanError, Scratch, Step, TensorId, VerifyError,
@@ -90,8 +88,8 @@ fn simple_planners() -> impl Strategy<Value = Planner> {
     select(vec![
         Planner::OnDemand,
         Planner::Vdnn,
-        Planner::Lms(Lms { threshold: Some(0), ahead: Some(0) }),
-        Planner::Lms(Lms { threshold: Some(2), ahead: Some(2) }),
+        Planner::Lms(Lms::new().with_threshold(0).with_ahead(0)),
+        Planner::Lms(Lms::new().with_threshold(2).with_ahead(2)),
     ])
 }
 
@@ -302,7 +300,7 @@ proptest! {
 
     #[test]
     fn plans_of_auto_fit_the_hosts_memory(graph in graphs(), machine in machines(), share in 0..=64u64) {
-        let strategy = Planner::Auto(Auto { effort: Some(3), order: Order::Free, repeats: Repeats::Allowed, host: Host::Allowed });
+        let strategy = Planner::Auto(Auto::new().with_effort(3));
         with_little_memory(&graph, machine, strategy, share)?;
     }
 }

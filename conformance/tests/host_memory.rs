@@ -3,19 +3,14 @@
 #![allow(clippy::unwrap_used, reason = "what fails here fails the test")]
 
 use conformance::planners;
-use planner_core::planner::{Auto, Host, Order, Repeats, Request, Strategy as Planner};
+use planner_core::planner::{Auto, Request, Strategy as Planner};
 use planner_core::{Graph, Kind, Machine, MachineParameters};
 use proptest::prelude::*;
 use spillway::planning;
 use workloads::OwnedGraph;
 use zoo::models::generate;
 
-const AUTO: Planner = Planner::Auto(Auto {
-    effort: Some(16),
-    order: Order::Free,
-    repeats: Repeats::Allowed,
-    host: Host::Allowed,
-});
+const AUTO: Planner = Planner::Auto(Auto::new().with_effort(16));
 
 /// A training step of a small decoder, a budget and a link.
 #[derive(Clone, Debug)]

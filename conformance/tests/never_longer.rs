@@ -86,7 +86,8 @@ proptest! {
         share in 0..=120u64,
         effort in select(vec![None, Some(1), Some(20)]),
     ) {
-        check(&graph, &machine, share, Auto { effort, ..Auto::default() })?;
+        let auto = effort.map_or(Auto::new(), |effort| Auto::new().with_effort(effort));
+        check(&graph, &machine, share, auto)?;
     }
 }
 
@@ -115,7 +116,7 @@ proptest! {
 
 fn check_model(spec: &str, machine: &Machine, share: u64) -> Result<(), TestCaseError> {
     let graph = models::generate(spec).unwrap();
-    check(&graph, machine, share, Auto { effort: Some(8), ..Auto::default() })
+    check(&graph, machine, share, Auto::new().with_effort(8))
 }
 
 /// Compares within a share of the memory.
@@ -160,7 +161,7 @@ fn with_room<T>(
         pools: &mut pools,
         tensor_pool: &mut tensor_pool,
     };
-    let auto = Planner::Auto(Auto { effort: Some(10), ..Auto::default() });
+    let auto = Planner::Auto(Auto::new().with_effort(10));
     see(planner::make(request, auto, output, &mut Scratch::new(&mut memory)))
 }
 

@@ -2,7 +2,7 @@
 #![allow(clippy::unwrap_used, reason = "what fails here fails the test")]
 
 use conformance::graphs::{Layer, legal_order, training_graph, untidy_graphs};
-use planner_core::planner::{Auto, Host, Order, Repeats, Request, Strategy as Planner};
+use planner_core::planner::{Auto, Order, Request, Strategy as Planner};
 use planner_core::{Graph, Launched, Machine, MachineParameters, Step};
 use proptest::strategy::{Strategy, ValueTree};
 use proptest::test_runner::TestRunner;
@@ -26,11 +26,7 @@ const MACHINE: Machine = {
 
 fn plan(graph: &Graph<'_>, budget_bytes: u64, order: Order) -> OwnedPlan {
     let request = Request { graph, machine: &MACHINE, budget_bytes };
-    planning::plan(
-        &request,
-        Planner::Auto(Auto { effort: None, order, repeats: Repeats::Allowed, host: Host::Allowed }),
-    )
-    .unwrap()
+    planning::plan(&request, Planner::Auto(Auto::new().with_order(order))).unwrap()
 }
 
 fn is_reordered(plan: &OwnedPlan) -> bool {

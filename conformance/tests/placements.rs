@@ -245,7 +245,7 @@ proptest! {
         graph in graphs(),
         machine in machines(),
         spare_bytes in 0..8192u64,
-        strategy in select(vec![Planner::OnDemand, Planner::Auto(Auto { effort: Some(3), ..Auto::default() })]),
+        strategy in select(vec![Planner::OnDemand, Planner::Auto(Auto::new().with_effort(3))]),
     ) {
         let graph = graph.graph().unwrap();
         let request = |budget_bytes| Request { graph: &graph, machine: &machine, budget_bytes };

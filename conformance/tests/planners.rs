@@ -7,8 +7,7 @@ use conformance::graphs::{graphs, machines};
 use conformance::planners;
 use planner_core::planner::swap::Threshold;
 use planner_core::planner::{
-    Auto, Groups, Host, Lms, Order, PlanningError, Repeats, Request, Strategy as Planner, Weights,
-    Window,
+    Auto, Groups, Lms, Order, PlanningError, Request, Strategy as Planner, Weights, Window,
 };
 use planner_core::{Graph, Machine};
 use proptest::prelude::*;
@@ -20,80 +19,41 @@ const STRATEGIES: [(&str, Planner); 18] = [
     ("in-core", Planner::InCore),
     ("on-demand", Planner::OnDemand),
     ("fit", Planner::Fit),
-    (
-        "groups, the last of three",
-        Planner::Groups(Groups { size: Some(3), leaving: Some(1), ahead: None }),
-    ),
+    ("groups, the last of three", Planner::Groups(Groups::new().with_size(3).with_leaving(1))),
     (
         "groups, all and far ahead",
-        Planner::Groups(Groups { size: Some(0), leaving: Some(u32::MAX), ahead: Some(u32::MAX) }),
+        Planner::Groups(Groups::new().with_size(0).with_leaving(u32::MAX).with_ahead(u32::MAX)),
     ),
     ("vdnn", Planner::Vdnn),
-    ("lms", Planner::Lms(Lms { threshold: None, ahead: None })),
-    ("lms, nothing stays", Planner::Lms(Lms { threshold: Some(0), ahead: Some(0) })),
-    ("lms, 2 ops ahead", Planner::Lms(Lms { threshold: Some(3), ahead: Some(2) })),
-    ("lms, far ahead", Planner::Lms(Lms { threshold: Some(u32::MAX), ahead: Some(u32::MAX) })),
-    ("window", Planner::Window(Window { bytes: None, published: false })),
-    ("window, published", Planner::Window(Window { bytes: None, published: true })),
-    ("window of 700 bytes", Planner::Window(Window { bytes: Some(700), published: false })),
-    (
-        "auto",
-        Planner::Auto(Auto {
-            effort: Some(9),
-            order: Order::Free,
-            repeats: Repeats::Allowed,
-            host: Host::Allowed,
-        }),
-    ),
+    ("lms", Planner::Lms(Lms::new())),
+    ("lms, nothing stays", Planner::Lms(Lms::new().with_threshold(0).with_ahead(0))),
+    ("lms, 2 ops ahead", Planner::Lms(Lms::new().with_threshold(3).with_ahead(2))),
+    ("lms, far ahead", Planner::Lms(Lms::new().with_threshold(u32::MAX).with_ahead(u32::MAX))),
+    ("window", Planner::Window(Window::new())),
+    ("window, published", Planner::Window(Window::new().with_published(true))),
+    ("window of 700 bytes", Planner::Window(Window::new().with_bytes(700))),
+    ("auto", Planner::Auto(Auto::new().with_effort(9))),
     (
         "auto, in the given order",
-        Planner::Auto(Auto {
-            effort: Some(9),
-            order: Order::Given,
-            repeats: Repeats::Allowed,
-            host: Host::Allowed,
-        }),
+        Planner::Auto(Auto::new().with_effort(9).with_order(Order::Given)),
     ),
-    (
-        "auto, first list",
-        Planner::Auto(Auto {
-            effort: Some(0),
-            order: Order::Free,
-            repeats: Repeats::Allowed,
-            host: Host::Allowed,
-        }),
-    ),
+    ("auto, first list", Planner::Auto(Auto::new().with_effort(0))),
     ("checkpoint", Planner::Checkpoint),
     ("checkpoint-offload", Planner::CheckpointOffload),
 ];
-const PERTURBED: [(&str, Planner); 1] = [(
-    "auto, perturbed",
-    Planner::Auto(Auto {
-        effort: Some(40),
-        order: Order::Given,
-        repeats: Repeats::Allowed,
-        host: Host::Allowed,
-    }),
-)];
+const PERTURBED: [(&str, Planner); 1] =
+    [("auto, perturbed", Planner::Auto(Auto::new().with_effort(40).with_order(Order::Given)))];
 const THRESHOLDS: [(&str, Threshold); 3] = [
     ("swap", Threshold::RoundTrip),
     ("swap at any time", Threshold::Ns(0)),
     ("swap, nothing rests", Threshold::Ns(u64::MAX)),
 ];
 const CHAIN_STRATEGIES: [(&str, Planner); 5] = [
-    ("weights", Planner::Weights(Weights { published: false, activations: false })),
-    ("weights, published", Planner::Weights(Weights { published: true, activations: false })),
+    ("weights", Planner::Weights(Weights::new())),
+    ("weights, published", Planner::Weights(Weights::new().with_published(true))),
     ("weights, undiscounted", Planner::WeightsUndiscounted),
     ("layer-to-layer", Planner::LayerToLayer),
-    (
-        "auto",
-        Planner::Auto(Auto {
-            effort: Some(9),
-            order: Order::Free,
-            repeats: Repeats::Allowed,
-            host: Host::Allowed,
-        }),
-    ),
+    ("auto", Planner::Auto(Auto::new().with_effort(9))),
 ];
 const ITERATIONS: u64 = 8;
 

@@ -14,7 +14,13 @@ use workloads::machines::builtin;
 use zoo::models::generate;
 
 const fn auto(repeats: Repeats) -> Planner {
-    Planner::Auto(Auto { effort: Some(9), order: Order::Given, repeats, host: Host::Never })
+    Planner::Auto(
+        Auto::new()
+            .with_effort(9)
+            .with_order(Order::Given)
+            .with_repeats(repeats)
+            .with_host(Host::Never),
+    )
 }
 
 /// Returns the period of a plan, or none if the budget is too small. Fails if the plan breaks a rule or changes
@@ -63,7 +69,7 @@ proptest! {
 fn where_memory_is_very_short_auto_adds_to_segments() {
     let graph = spillway::Graph::new(generate("resnet50:batch=64").unwrap()).unwrap();
     let machine = builtin("v100-pcie3").unwrap();
-    let auto = Planner::Auto(Auto { effort: Some(24), ..Auto::default() });
+    let auto = Planner::Auto(Auto::new().with_effort(24));
     let [auto_ns, segments_ns] = [auto, Planner::CheckpointOffload].map(|strategy| {
         let plan = graph.plan(&machine).budget("15%").strategy(strategy).placed(false).run();
         plan.unwrap().owned().predicted.period_ns

@@ -56,7 +56,7 @@ fn hold(graph: &OwnedGraph, machine: &Machine, spare: u64, seed: u64) -> Result<
     assert_eq!(one, two);
     is_valid(&roomy, &one.unwrap())?;
     for repeats in [Repeats::Allowed, Repeats::Never] {
-        let auto = Planner::Auto(Auto { repeats, ..Auto::default() });
+        let auto = Planner::Auto(Auto::new().with_repeats(repeats));
         let (least, _) = planning::min_feasible(&request(0), auto).unwrap();
         let tight = request(least + spare);
         let found = ours(&tight, seed, repeats).map_err(|error| error.to_string())?;

@@ -4,21 +4,14 @@
 
 use backend_sim::{SimDevice, SimKernels, reference_digest};
 use conformance::planners;
-use planner_core::planner::{
-    Auto, Host, Order, PlanningError, Repeats, Request, Strategy as Planner,
-};
+use planner_core::planner::{Auto, Order, PlanningError, Request, Strategy as Planner};
 use planner_core::{Kind, Machine, MachineParameters};
 use proptest::prelude::*;
 use spillway::{placing, planning};
 use workloads::{OwnedGraph, OwnedPlan, machines};
 use zoo::models;
 
-const AUTO: Planner = Planner::Auto(Auto {
-    effort: None,
-    order: Order::Given,
-    repeats: Repeats::Allowed,
-    host: Host::Allowed,
-});
+const AUTO: Planner = Planner::Auto(Auto::new().with_order(Order::Given));
 const CHUNK_BYTES: u64 = 1024;
 const ITERATIONS: u64 = 4;
 

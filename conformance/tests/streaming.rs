@@ -81,7 +81,7 @@ proptest! {
         let more_bytes = in_core_bytes.saturating_sub(least_bytes) * share / 100;
         let request = request(least_bytes + more_bytes);
         let period_ns = |strategy| planning::plan(&request, strategy).unwrap().predicted.period_ns;
-        let auto_ns = period_ns(Planner::Auto(Auto { effort: Some(16), ..Auto::default() }));
+        let auto_ns = period_ns(Planner::Auto(Auto::new().with_effort(16)));
         let groups_ns = period_ns(Planner::Groups(Groups::default()));
         prop_assert!(auto_ns <= groups_ns, "auto {auto_ns} ns, groups {groups_ns} ns");
     }

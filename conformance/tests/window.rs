@@ -11,7 +11,7 @@ fn plan(budget_chunks: u64, window: Window) -> String {
 }
 
 fn window(chunks: u64, published: bool) -> Window {
-    Window { bytes: Some(chunks * CHUNK_BYTES), published }
+    Window::new().with_bytes(chunks * CHUNK_BYTES).with_published(published)
 }
 
 /// A window of one variable: each op finds its own and no more. The oldest swap-out frees

@@ -6,32 +6,17 @@ use conformance::plans::cases;
 use planner_core::Launched;
 use planner_core::bounds::BoundOrder as Bounded;
 use planner_core::plan::Step;
-use planner_core::planner::{Auto, Host, Order, Repeats, Request, Strategy as Planner, Window};
+use planner_core::planner::{Auto, Order, Repeats, Request, Strategy as Planner, Window};
 use proptest::prelude::*;
 use spillway::planning;
 use workloads::{OwnedGraph, OwnedPlan};
 
 const STRATEGIES: [Planner; 6] = [
     Planner::OnDemand,
-    Planner::Window(Window { bytes: None, published: false }),
-    Planner::Auto(Auto {
-        effort: Some(9),
-        order: Order::Given,
-        repeats: Repeats::Never,
-        host: Host::Allowed,
-    }),
-    Planner::Auto(Auto {
-        effort: Some(9),
-        order: Order::Free,
-        repeats: Repeats::Never,
-        host: Host::Allowed,
-    }),
-    Planner::Auto(Auto {
-        effort: Some(9),
-        order: Order::Given,
-        repeats: Repeats::Allowed,
-        host: Host::Allowed,
-    }),
+    Planner::Window(Window::new()),
+    Planner::Auto(Auto::new().with_effort(9).with_order(Order::Given).with_repeats(Repeats::Never)),
+    Planner::Auto(Auto::new().with_effort(9).with_repeats(Repeats::Never)),
+    Planner::Auto(Auto::new().with_effort(9).with_order(Order::Given)),
     Planner::CheckpointOffload,
 ];
 

@@ -66,7 +66,7 @@ proptest! {
         let (whole, parts) = (bound_ns(&chain, WHOLE), bound_ns(&chain, PARTS));
         prop_assert!(parts <= whole + whole / 100_000 + 1);
         for published in [true, false] {
-            let period_ns = period_ns(&chain, Planner::Weights(Weights { published, activations: false }));
+            let period_ns = period_ns(&chain, Planner::Weights(Weights::new().with_published(published)));
             prop_assert!(whole <= period_ns, "{} above {}", whole, period_ns);
         }
     }

@@ -221,6 +221,8 @@
     )
 )]
 
+#[macro_use]
+mod setters;
 mod allocations;
 mod arena;
 pub mod backend;

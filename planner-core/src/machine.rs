@@ -27,31 +27,16 @@ pub struct MachineParameters {
     pub unmap_ns_per_chunk: u64,
 }
 
-macro_rules! setters {
-    ($($field:ident: $with:ident,)*) => {
-        impl MachineParameters {
-            $(
-                #[doc = concat!("The same parameters with this `", stringify!($field), "`.")]
-                #[must_use]
-                pub const fn $with(mut self, $field: u64) -> Self {
-                    self.$field = $field;
-                    self
-                }
-            )*
-        }
-    };
-}
-
-setters! {
-    device_bytes: with_device_bytes,
-    host_bytes: with_host_bytes,
-    chunk_bytes: with_chunk_bytes,
-    h2d_bytes_per_s: with_h2d_bytes_per_s,
-    d2h_bytes_per_s: with_d2h_bytes_per_s,
-    transfer_latency_ns: with_transfer_latency_ns,
-    map_ns_per_chunk: with_map_ns_per_chunk,
-    unmap_ns_per_chunk: with_unmap_ns_per_chunk,
-}
+setters!(MachineParameters {
+    device_bytes: u64 => with_device_bytes,
+    host_bytes: u64 => with_host_bytes,
+    chunk_bytes: u64 => with_chunk_bytes,
+    h2d_bytes_per_s: u64 => with_h2d_bytes_per_s,
+    d2h_bytes_per_s: u64 => with_d2h_bytes_per_s,
+    transfer_latency_ns: u64 => with_transfer_latency_ns,
+    map_ns_per_chunk: u64 => with_map_ns_per_chunk,
+    unmap_ns_per_chunk: u64 => with_unmap_ns_per_chunk,
+});
 
 impl MachineParameters {
     /// Parameters that are all 0. [`Machine::new`] needs a size of chunks and the speeds of both links.

@@ -193,7 +193,7 @@ fn plan(
 }
 
 fn auto(host: Host) -> Auto {
-    Auto { host, ..Auto::default() }
+    Auto::new().with_host(host)
 }
 
 /// The figures that such a training step must reach: for a budget in GiB, and the speed of the host

@@ -169,7 +169,7 @@ fn weight_offloading_allocates_nothing() {
     let mut scratch = Scratch::new(&mut memory);
     let graph = Graph::new(&tensors, &ops, &operands, &mut scratch.reborrow()).unwrap();
     let request = Request { graph: &graph, machine: &machine, budget_bytes: 300_000 };
-    let strategy = Strategy::Weights(Weights { published: false, activations: false });
+    let strategy = Strategy::Weights(Weights::new());
     let plan = planner::plan(&request, strategy, buffers.output(), &mut scratch).unwrap();
     let after = ALLOCATIONS.with(Cell::get);
 

@@ -56,7 +56,7 @@ fn held_bytes(plan: &Plan) -> Result<u64, Error> {
 fn main() -> Result<(), Error> {
     let (prompt, token) = (decoder(512)?, decoder(1)?);
     let machine = machine();
-    let same = Groups { size: Some(3), leaving: Some(1), ahead: Some(1) };
+    let same = Groups::new().with_size(3).with_leaving(1).with_ahead(1);
     let strategies: [(&str, Strategy); 2] =
         [("auto", Auto::default().into()), ("groups of 3, 1 streamed", same.into())];
     println!(

@@ -141,7 +141,7 @@ fn best_of_ends(
         if end_ns >= best.0.predicted.period_ns {
             continue;
         }
-        let strategy = Strategy::Auto(Auto { host, ..auto });
+        let strategy = Strategy::Auto(auto.with_host(host));
         let end = plan_by(request, |request| {
             buffers.make(request, strategy).map(|made| planning::owned(&made))
         });

@@ -158,7 +158,7 @@ fn classes(value: &str) -> Option<Vec<Pool>> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::strategy::{Auto, Groups, Host, Lms, Order, Repeats, Strategy, Weights, Window};
+    use crate::strategy::{Auto, Groups, Lms, Order, Repeats, Strategy, Weights, Window};
 
     fn read(strategy: &str, given: &[(&'static str, &'static str)]) -> Result<Strategy, String> {
         let read = Strategy::named(strategy).unwrap().with_settings(given.iter().copied());
@@ -167,7 +167,7 @@ mod tests {
 
     #[test]
     fn the_window_takes_its_parameters() {
-        let window = Window { bytes: Some(512 << 20), published: true };
+        let window = Window::new().with_bytes(512 << 20).with_published(true);
         let given = [("bytes", "512MiB"), ("variant", "published")];
         assert_eq!(read("window", &given), Ok(window.into()));
         assert!(read("window", &[("bytes", "0")]).unwrap_err().contains("a size"));
@@ -175,14 +175,14 @@ mod tests {
 
     #[test]
     fn groups_takes_its_parameters() {
-        let groups = Groups { size: Some(4), leaving: Some(2), ahead: Some(3) };
+        let groups = Groups::new().with_size(4).with_leaving(2).with_ahead(3);
         let given = [("size", "4"), ("leaving", "2"), ("ahead", "3")];
         assert_eq!(read("groups", &given), Ok(groups.into()));
     }
 
     #[test]
     fn lms_takes_its_parameters() {
-        let lms = Lms { threshold: Some(40), ahead: Some(3) };
+        let lms = Lms::new().with_threshold(40).with_ahead(3);
         assert_eq!(read("lms", &[("threshold", "40"), ("ahead", "3")]), Ok(lms.into()));
         assert!(read("lms", &[("bytes", "1")]).unwrap_err().ends_with("it has threshold, ahead"));
         assert!(read("lms", &[("ahead", "0")]).unwrap_err().contains("1 or more"));
@@ -190,21 +190,16 @@ mod tests {
 
     #[test]
     fn weights_takes_its_parameters() {
-        let published = Weights { published: true, activations: false };
+        let published = Weights::new().with_published(true);
         assert_eq!(read("weights", &[("variant", "published")]), Ok(published.into()));
-        let best = Weights { published: false, activations: true };
+        let best = Weights::new().with_activations(true);
         let given = [("variant", "best"), ("activations", "yes")];
         assert_eq!(read("weights", &given), Ok(best.into()));
     }
 
     #[test]
     fn auto_takes_its_parameters() {
-        let auto = Auto {
-            effort: Some(9),
-            order: Order::Given,
-            repeats: Repeats::Never,
-            host: Host::Allowed,
-        };
+        let auto = Auto::new().with_effort(9).with_order(Order::Given).with_repeats(Repeats::Never);
         let given = [("effort", "9"), ("order", "given"), ("repeats", "no")];
         assert_eq!(read("auto", &given), Ok(auto.into()));
         let refused = read("auto", &[("order", "random")]).unwrap_err();

@@ -84,7 +84,7 @@ fn host_last() -> Plan {
     let (value, weight) = (graph.temporary("y", 16 * MIB), graph.state("w", 16 * MIB));
     graph.op("step", 1_000_000).reads([weight]).writes([value]);
     graph.op("update", 1_000_000).reads([value, weight]).writes([weight]).host_ns(3_000_000);
-    let all_on_host = Auto { host: Host::All, ..Auto::default() };
+    let all_on_host = Auto::new().with_host(Host::All);
     let machine = machines::builtin("v100-pcie3").unwrap();
     graph.build().unwrap().plan(&machine).strategy(all_on_host).run().unwrap()
 }

@@ -41,12 +41,7 @@ fn step() -> Graph {
 }
 
 /// A list in which `auto` tries few plans.
-const QUICK: Auto = Auto {
-    effort: Some(2),
-    order: spillway::strategy::Order::Free,
-    repeats: spillway::strategy::Repeats::Allowed,
-    host: spillway::strategy::Host::Allowed,
-};
+const QUICK: Auto = Auto::new().with_effort(2);
 
 fn planned() -> (Graph, Plan) {
     let graph = step();

@@ -366,7 +366,7 @@ fn doubler() -> (Session<HostDevice, Doubler>, TensorId, [TensorId; 2]) {
     let [doubled, next] = ["doubled", "next"].map(|name| graph.output(name, 8));
     graph.op("double", 1000).reads([x]).writes([doubled]);
     graph.op("add", 1000).reads([doubled]).writes([next]).host_ns(1000);
-    let all_on_host = Auto { host: Host::All, ..Auto::default() };
+    let all_on_host = Auto::new().with_host(Host::All);
     let plan = graph.build().unwrap().plan(&machine()).strategy(all_on_host).run().unwrap();
     assert!(plan.owned().steps.contains(&Step::Host(OpId(1))), "an op runs on the host");
     (Session::new(plan, device(), Doubler { x }).unwrap(), x, [doubled, next])

@@ -639,7 +639,7 @@ proptest! {
         let (graph, on) = (work.graph(), &machine.machine);
         let request = Request { graph: &graph, machine: on, budget_bytes };
         let alike = layers.iter().all(|layer| layer.bytes == layers[0].bytes);
-        let one = |size, leaving, ahead| Groups { size: Some(size), leaving: Some(leaving), ahead: Some(ahead) };
+        let one = |size, leaving, ahead| Groups::new().with_size(size).with_leaving(leaving).with_ahead(ahead);
         let settings = [Groups::default(), one(1, 1, 1), one(2, 1, 1), one(4, 2, 2), one(8, 2, 4)].map(Planner::Groups);
         for strategy in settings.into_iter().chain([Planner::Fit]) {
             let paged = planning::plan(&request, strategy).unwrap();

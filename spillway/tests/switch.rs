@@ -236,7 +236,7 @@ fn between_plans_that_hold_the_same_nothing_is_copied() {
         graph.build().unwrap()
     };
     let (prompt, token) = (graph("prompt", 9000, 900), graph("token", 1000, 20));
-    let strategy = Groups { size: Some(4), leaving: Some(1), ahead: Some(1) };
+    let strategy = Groups::new().with_size(4).with_leaving(1).with_ahead(1);
     let plan = |graph: &Graph| {
         graph.plan(&machine()).budget(44 * 1024u64).strategy(strategy).run().unwrap()
     };

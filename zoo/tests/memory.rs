@@ -135,7 +135,7 @@ fn work(size: usize) -> OwnedGraph {
 
 #[test]
 fn plan() {
-    let auto = Auto { effort: Some(1), ..Auto::default() };
+    let auto = Auto::new().with_effort(1);
     let strategies = [Strategy::Fit, Strategy::Window(Window::default()), Strategy::Auto(auto)];
     let machine = &builtin("v100-pcie3").unwrap().machine;
     for strategy in strategies {

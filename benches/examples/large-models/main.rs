@@ -14,7 +14,7 @@ mod training;
 
 use conformance::by_hand;
 use planner_core::bounds;
-use planner_core::planner::{Auto, Groups, Host, Order, Repeats, Request, Strategy};
+use planner_core::planner::{Auto, Groups, Host, Request, Strategy};
 use spillway::figures::{Context, Needs};
 use spillway::{Graph, OwnedGraph, OwnedMachine, Plan, certificate, machines, placing, planning};
 use std::error::Error;
@@ -27,7 +27,7 @@ type Done<T> = Result<T, Box<dyn Error + Send + Sync>>;
 const AUTO: Strategy = auto(Host::Allowed);
 
 const fn auto(host: Host) -> Strategy {
-    Strategy::Auto(Auto { effort: None, order: Order::Free, repeats: Repeats::Allowed, host })
+    Strategy::Auto(Auto::new().with_host(host))
 }
 
 fn main() -> Done<()> {

@@ -6,8 +6,7 @@ use spillway::planning;
 use workloads::OwnedChain;
 use workloads::chain::Layer;
 
-const WITH_ACTIVATIONS: Strategy =
-    Strategy::Weights(Weights { published: false, activations: true });
+const WITH_ACTIVATIONS: Strategy = Strategy::Weights(Weights::new().with_activations(true));
 
 /// Optimizers, with their states per weight in multiples of its size.
 const OPTIMIZERS: [(&str, u64); 3] = [("none", 0), ("momentum", 1), ("Adam", 2)];

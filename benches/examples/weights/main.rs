@@ -8,9 +8,7 @@ mod partition;
 mod plot;
 mod text;
 
-use planner_core::planner::{
-    Auto, Host, Order, PlanningError, Repeats, Request, Strategy, Weights,
-};
+use planner_core::planner::{Auto, PlanningError, Repeats, Request, Strategy, Weights};
 use spillway::planning::{self, Buffers};
 use std::error::Error;
 use std::path::Path;
@@ -47,13 +45,13 @@ const MEMORY_STEPS: u64 = 24;
 #[cfg(feature = "highs")]
 const GAP: f64 = 1e-3;
 
-const PUBLISHED: Strategy = Strategy::Weights(Weights { published: true, activations: false });
-const WHOLE: Strategy = Strategy::Weights(Weights { published: false, activations: false });
+const PUBLISHED: Strategy = Strategy::Weights(Weights::new().with_published(true));
+const WHOLE: Strategy = Strategy::Weights(Weights::new());
 const PARTS: Strategy = auto(Repeats::Never);
 const WITH_REPEATS: Strategy = auto(Repeats::Allowed);
 
 const fn auto(repeats: Repeats) -> Strategy {
-    Strategy::Auto(Auto { effort: None, order: Order::Free, repeats, host: Host::Allowed })
+    Strategy::Auto(Auto::new().with_repeats(repeats))
 }
 
 /// The results for a chain, in nanoseconds.

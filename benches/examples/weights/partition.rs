@@ -25,7 +25,7 @@ pub(super) const INSTANCES: [Instance; 6] = [
 /// Idle time over compute of the published cycle, and of plans with whole weights and with parts.
 pub(super) fn idle(instance: &Instance) -> Done<[f64; 3]> {
     let chain = OwnedChain::three_partition(instance.numbers).ok_or("numbers without a chain")?;
-    let given = Strategy::Auto(Auto { order: Order::Given, ..Auto::default() });
+    let given = Strategy::Auto(Auto::new().with_order(Order::Given));
     let (compute_ns, whole_ns, _) = period_ns(&chain, WHOLE, 1)?;
     let parts_ns = period_ns(&chain, given, 1)?.1;
     let periods = [cycle_ns(&chain, PUBLISHED)?, whole_ns, parts_ns];

@@ -3,23 +3,21 @@
 use crate::Result;
 use backend_sim::contiguous::{CachingAllocator, replay};
 use backend_sim::{SimDevice, SimKernels};
-use planner_core::planner::{
-    Auto, Host, Lms, Order, PlanningError, Repeats, Request, Strategy, Window,
-};
+use planner_core::planner::{Auto, Lms, PlanningError, Repeats, Request, Strategy, Window};
 use planner_core::{Graph, Launched, Machine, Part, Step, TensorId};
 use spillway::{placing, planning};
 use spillway_benches::fragmentation::{Largest, Manager, largest_budget};
 use workloads::{OwnedGraph, OwnedPlan};
 
 /// The published strategy, which also copies values that the host already holds.
-pub(crate) const WINDOW: Strategy = Strategy::Window(Window { bytes: None, published: true });
-pub(crate) const LMS: Strategy = Strategy::Lms(Lms { threshold: None, ahead: None });
+pub(crate) const WINDOW: Strategy = Strategy::Window(Window::new().with_published(true));
+pub(crate) const LMS: Strategy = Strategy::Lms(Lms::new());
 /// `auto` with each op once.
 pub(crate) const ONCE: Strategy = auto(Repeats::Never);
 pub(crate) const AUTO: Strategy = auto(Repeats::Allowed);
 
 const fn auto(repeats: Repeats) -> Strategy {
-    Strategy::Auto(Auto { effort: None, order: Order::Free, repeats, host: Host::Allowed })
+    Strategy::Auto(Auto::new().with_repeats(repeats))
 }
 
 /// The chunks of the paper.

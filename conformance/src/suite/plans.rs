@@ -10,9 +10,7 @@ use crate::graphs::{graphs, training_graphs};
 use integrity::{Backend, RUN_WORDS, Value, reference_values, slots};
 use planner_core::backend::Transfers;
 use planner_core::planner::swap::Threshold;
-use planner_core::planner::{
-    Auto, Host, Lms, Order, PlanningError, Repeats, Request, Strategy, Weights, Window,
-};
+use planner_core::planner::{Auto, Lms, PlanningError, Request, Strategy, Weights, Window};
 use planner_core::{Graph, HostLayout, Kind, Machine, OpId, Plan, Step};
 use proptest::strategy::{Strategy as Generator, ValueTree};
 use proptest::test_runner::TestRunner;
@@ -63,12 +61,12 @@ pub fn vdnn<T: Backend>(bench: &Bench<'_, T>) -> Outcome {
 
 /// Plans of `lms`.
 pub fn lms<T: Backend>(bench: &Bench<'_, T>) -> Outcome {
-    hold(bench, graphs(), &Strategy::Lms(Lms { threshold: Some(1), ahead: Some(1) }))
+    hold(bench, graphs(), &Strategy::Lms(Lms::new().with_threshold(1).with_ahead(1)))
 }
 
 /// Plans of `window`.
 pub fn window<T: Backend>(bench: &Bench<'_, T>) -> Outcome {
-    hold(bench, graphs(), &Strategy::Window(Window { bytes: None, published: false }))
+    hold(bench, graphs(), &Strategy::Window(Window::new()))
 }
 
 /// Plans of `auto`, in which parts of tensors move.
@@ -110,12 +108,7 @@ pub fn with_placements<T: Backend>(bench: &Bench<'_, T>) -> Outcome {
     Ok(())
 }
 
-const AUTO: Strategy = Strategy::Auto(Auto {
-    effort: Some(3),
-    order: Order::Free,
-    repeats: Repeats::Allowed,
-    host: Host::Allowed,
-});
+const AUTO: Strategy = Strategy::Auto(Auto::new().with_effort(3));
 
 /// Ten thousand iterations of a small plan, first mapped as it runs and then mapped once. After the
 /// first thousand, the process opens no more handles, and its memory does not grow in every window

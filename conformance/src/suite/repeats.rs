@@ -7,7 +7,7 @@ use super::rig::{A, B, C, D, FLAGS, GROW, NORM};
 use super::{Bench, Rig};
 use integrity::Backend;
 use planner_core::backend::{DeviceAddress, HostRange};
-use planner_core::planner::{Auto, Host, Order, Repeats, Request, Strategy};
+use planner_core::planner::{Auto, Request, Strategy};
 use planner_core::{Kind, Launched, Step, Stream};
 use spillway::{placing, planning};
 use workloads::OwnedGraph;
@@ -161,12 +161,7 @@ pub fn earlier_values_come_back<T: Backend>(rig: &mut Rig<'_, T>) -> Outcome {
 pub fn plans_with_repeats<T: Backend>(bench: &Bench<'_, T>) -> Outcome {
     let (machine, graph) = (machine(bench), work(bench.machine.chunk_bytes));
     let graph = graph.graph()?;
-    let strategy = Strategy::Auto(Auto {
-        effort: Some(8),
-        order: Order::Free,
-        repeats: Repeats::Allowed,
-        host: Host::Allowed,
-    });
+    let strategy = Strategy::Auto(Auto::new().with_effort(8));
     let request = Request { graph: &graph, machine: &machine, budget_bytes: 0 };
     let (min_bytes, _) = planning::min_feasible(&request, strategy)?;
     let (mut repeats_with_states, mut placed_once) = (0, 0);

@@ -7,12 +7,10 @@ use planner_core::{Graph, Machine};
 use spillway::planning;
 use workloads::{OwnedChain, OwnedPlan};
 
-pub(crate) const PUBLISHED: Strategy =
-    Strategy::Weights(Weights { published: true, activations: false });
-pub(crate) const BETTER: Strategy =
-    Strategy::Weights(Weights { published: false, activations: false });
+pub(crate) const PUBLISHED: Strategy = Strategy::Weights(Weights::new().with_published(true));
+pub(crate) const BETTER: Strategy = Strategy::Weights(Weights::new());
 pub(crate) const WITH_ACTIVATIONS: Strategy =
-    Strategy::Weights(Weights { published: false, activations: true });
+    Strategy::Weights(Weights::new().with_activations(true));
 pub(crate) const ALL: [Strategy; 5] =
     [PUBLISHED, BETTER, WITH_ACTIVATIONS, Strategy::WeightsUndiscounted, Strategy::LayerToLayer];
 

@@ -2,9 +2,7 @@
 
 use crate::Budget;
 use crate::record::Record;
-use planner_core::planner::{
-    Auto, Host, Lms, Order, PlanningError, Repeats, Request, Strategy, Window,
-};
+use planner_core::planner::{Auto, Lms, Order, PlanningError, Repeats, Request, Strategy, Window};
 use planner_core::{Graph, Machine};
 use serde::Serialize;
 use spillway::planning;
@@ -29,12 +27,10 @@ pub(crate) const COLUMNS: [Column; 7] = [
     Column { title: "auto, given order", strategy: Strategy::Auto(IN_ORDER), gap: true },
     Column { title: "auto", strategy: Strategy::Auto(AUTO), gap: false },
 ];
-const LMS: Lms = Lms { threshold: None, ahead: None };
-const WINDOW: Window = Window { bytes: None, published: false };
-const IN_ORDER: Auto =
-    Auto { effort: None, order: Order::Given, repeats: Repeats::Never, host: Host::Allowed };
-const AUTO: Auto =
-    Auto { effort: None, order: Order::Free, repeats: Repeats::Never, host: Host::Allowed };
+const LMS: Lms = Lms::new();
+const WINDOW: Window = Window::new();
+const IN_ORDER: Auto = Auto::new().with_order(Order::Given).with_repeats(Repeats::Never);
+const AUTO: Auto = Auto::new().with_repeats(Repeats::Never);
 
 /// One work under one budget.
 #[derive(Clone, Debug, Serialize)]

@@ -6,7 +6,7 @@ mod curves;
 mod record;
 
 use clap::Parser;
-use planner_core::planner::{Auto, Host, Order, PlanningError, Repeats, Request, Strategy};
+use planner_core::planner::{Auto, PlanningError, Repeats, Request, Strategy};
 use planner_core::{Graph, Machine};
 use record::Record;
 use spillway::planning;
@@ -22,7 +22,7 @@ use zoo::models;
 const MODEL: &str = "resnet50:batch=64";
 
 const fn auto(repeats: Repeats) -> Strategy {
-    Strategy::Auto(Auto { effort: None, order: Order::Free, repeats, host: Host::Allowed })
+    Strategy::Auto(Auto::new().with_repeats(repeats))
 }
 
 const ROWS: [(&str, Strategy); 4] = [

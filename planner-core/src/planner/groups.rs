@@ -35,6 +35,7 @@ pub(super) const fn scratch_words(limits: &Limits) -> usize {
 /// Parameters of [`Strategy::Groups`](super::Strategy::Groups). For each parameter that is not given, several values are
 /// tried in the timeline.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Groups {
     /// The number of layers of a group; at least 1.
     pub size: Option<u32>,
@@ -43,6 +44,20 @@ pub struct Groups {
     /// The number of ops ahead of a layer at which it is prefetched; at least 1.
     pub ahead: Option<u32>,
 }
+
+impl Groups {
+    /// The default parameters.
+    #[must_use]
+    pub const fn new() -> Self {
+        Self { size: None, leaving: None, ahead: None }
+    }
+}
+
+setters!(Groups {
+    size: u32 as Some => with_size,
+    leaving: u32 as Some => with_leaving,
+    ahead: u32 as Some => with_ahead,
+});
 
 impl Groups {
     /// Every setting that is tried for `ops` ops if no parameter is given.

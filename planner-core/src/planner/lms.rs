@@ -23,6 +23,7 @@ use crate::scratch::Scratch;
 /// Parameters of [`Strategy::Lms`](super::Strategy::Lms). For each parameter that is not given, several values are tried
 /// in the timeline.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Lms {
     /// A tensor stays if its next use is at most this many ops away; at least 1.
     pub threshold: Option<u32>,
@@ -30,6 +31,19 @@ pub struct Lms {
     /// threshold.
     pub ahead: Option<u32>,
 }
+
+impl Lms {
+    /// The default parameters.
+    #[must_use]
+    pub const fn new() -> Self {
+        Self { threshold: None, ahead: None }
+    }
+}
+
+setters!(Lms {
+    threshold: u32 as Some => with_threshold,
+    ahead: u32 as Some => with_ahead,
+});
 
 impl Rule for Lms {
     fn parameters(&self) -> &'static [Parameter] {

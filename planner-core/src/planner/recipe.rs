@@ -29,6 +29,7 @@ use core::iter;
 
 /// Parameters of [`Strategy::Auto`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Auto {
     /// How many paced lists are tried in the order that is chosen; when not given, as many as
     /// take about a second, and from 2 to 400. With 0, the first list that fits is the plan, in
@@ -41,6 +42,21 @@ pub struct Auto {
     /// Which ops run on the host.
     pub host: Host,
 }
+
+impl Auto {
+    /// The default parameters.
+    #[must_use]
+    pub const fn new() -> Self {
+        Self { effort: None, order: Order::Free, repeats: Repeats::Allowed, host: Host::Allowed }
+    }
+}
+
+setters!(Auto {
+    effort: u32 as Some => with_effort,
+    order: Order => with_order,
+    repeats: Repeats => with_repeats,
+    host: Host => with_host,
+});
 
 /// Whether [repeatable](crate::Op::repeatable) ops are launched again, so that what they make
 /// need not stay on the device or move.
@@ -87,18 +103,18 @@ pub(super) const PACED_NAME: &str = "paced";
 const OTHERS: &[Named<'_>] = &[
     ("on-demand", &OnDemand),
     ("fit", &Fit),
-    ("groups", &Groups { size: None, leaving: None, ahead: None }),
+    ("groups", &Groups::new()),
     #[cfg(feature = "baselines")]
     ("vdnn", &Vdnn),
     #[cfg(feature = "baselines")]
-    ("lms", &Lms { threshold: None, ahead: None }),
-    ("window", &Window { bytes: None, published: false }),
+    ("lms", &Lms::new()),
+    ("window", &Window::new()),
 ];
 
 /// Those that divide memory by a need of their own, and of which some plan chains alone.
 const OTHER_NEEDS: &[Strategy] = &[
     Strategy::InCore,
-    Strategy::Weights(Weights { published: false, activations: false }),
+    Strategy::Weights(Weights::new()),
     #[cfg(feature = "baselines")]
     Strategy::WeightsUndiscounted,
     #[cfg(feature = "baselines")]

@@ -39,6 +39,7 @@ const FRACTIONS: [u64; 6] = [1, 4, 8, 16, 32, 64];
 
 /// Parameters of [`Strategy::Window`](super::Strategy::Window).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Window {
     /// Bytes of the sequence of variables that the window covers. If not given, several sizes are
     /// tried in the timeline.
@@ -46,6 +47,19 @@ pub struct Window {
     /// Exactly as published: also copies values that the host already holds.
     pub published: bool,
 }
+
+impl Window {
+    /// The default parameters.
+    #[must_use]
+    pub const fn new() -> Self {
+        Self { bytes: None, published: false }
+    }
+}
+
+setters!(Window {
+    bytes: u64 as Some => with_bytes,
+    published: bool => with_published,
+});
 
 impl Rule for Window {
     fn parameters(&self) -> &'static [Parameter] {

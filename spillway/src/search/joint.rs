@@ -12,7 +12,7 @@ use super::order::Dependencies;
 use super::starts::starts;
 use super::team::Team;
 use crate::strategy::{Limit, Progress, Watch};
-use planner_core::planner::{Auto, Host, Order, PlanningError, Repeats, Request, Strategy};
+use planner_core::planner::{Auto, Order, PlanningError, Repeats, Request, Strategy};
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use std::time::Instant;
@@ -48,13 +48,13 @@ impl JointSettings {
     /// The strategy that takes the first list that fits, in the current order.
     const fn quick(&self) -> Strategy {
         let Self { repeats, .. } = *self;
-        Strategy::Auto(Auto { effort: Some(0), order: Order::Given, repeats, host: Host::Allowed })
+        Strategy::Auto(Auto::new().with_effort(0).with_order(Order::Given).with_repeats(repeats))
     }
 
     /// The strategy that plans with full effort, in the current order.
     const fn thorough(&self) -> Strategy {
         let Self { repeats, .. } = *self;
-        Strategy::Auto(Auto { effort: None, order: Order::Given, repeats, host: Host::Allowed })
+        Strategy::Auto(Auto::new().with_order(Order::Given).with_repeats(repeats))
     }
 }
 
@@ -167,7 +167,7 @@ impl Search<'_, '_> {
     ) -> Result<JointFound, PlanningError> {
         let thorough = self.settings.thorough();
         let JointSettings { repeats, .. } = *self.settings;
-        let free = Strategy::Auto(Auto { repeats, ..Auto::default() });
+        let free = Strategy::Auto(Auto::new().with_repeats(repeats));
         let orders = ranked.iter().take(2).map(|candidate| candidate.order.clone());
         let mut tried: Vec<_> = orders.map(|order| (order, None)).collect();
         let each = || {

@@ -303,7 +303,7 @@ mod tests {
 
     #[test]
     fn a_text_names_a_strategy_and_its_parameters() {
-        let window = Window { bytes: Some(512 << 20), published: true };
+        let window = Window::new().with_bytes(512 << 20).with_published(true);
         let read = |text: &str| text.parse::<Strategy>().map_err(|error| error.to_string());
         assert_eq!(read("window:bytes=512MiB,variant=published"), Ok(window.into()));
         assert_eq!(read("auto"), Ok(Strategy::default()));

@@ -9,7 +9,7 @@ use conformance::plans::{Case, cases, mutate};
 use planner_core::plan::{ArenaPlacement, Part, Pool, Prediction, Resident};
 use planner_core::planner::swap::Threshold;
 use planner_core::planner::{
-    Auto, Host, Lms, Order, PlanningError, Repeats, Request, Strategy as Planner, Weights, Window,
+    Auto, Lms, Order, PlanningError, Repeats, Request, Strategy as Planner, Weights, Window,
 };
 use planner_core::{Graph, Kind, Launched, Machine, OpId, Step, TensorId};
 use proptest::collection::vec;
@@ -78,15 +78,23 @@ pub enum How {
 pub fn strategies() -> impl Strategy<Value = How> {
     let few = || prop::option::of(numbers().prop_map(|number| number as u32));
     let flag = any::<bool>;
-    let lms = (few(), few()).prop_map(|(threshold, ahead)| Planner::Lms(Lms { threshold, ahead }));
-    let window = (prop::option::of(numbers()), flag())
-        .prop_map(|(bytes, published)| Planner::Window(Window { bytes, published }));
-    let weights = (flag(), flag())
-        .prop_map(|(published, activations)| Planner::Weights(Weights { published, activations }));
+    let lms = (few(), few()).prop_map(|given| {
+        let mut lms = Lms::new();
+        (lms.threshold, lms.ahead) = given;
+        Planner::Lms(lms)
+    });
+    let window = (prop::option::of(numbers()), flag()).prop_map(|given| {
+        let mut window = Window::new();
+        (window.bytes, window.published) = given;
+        Planner::Window(window)
+    });
+    let weights = (flag(), flag()).prop_map(|(published, activations)| {
+        Planner::Weights(Weights::new().with_published(published).with_activations(activations))
+    });
     let order = select(vec![Order::Given, Order::Free]);
     let repeats = select(vec![Repeats::Never, Repeats::Allowed]);
     let auto = (0..=6u32, order, repeats).prop_map(|(effort, order, repeats)| {
-        Planner::Auto(Auto { effort: Some(effort), order, repeats, host: Host::Allowed })
+        Planner::Auto(Auto::new().with_effort(effort).with_order(order).with_repeats(repeats))
     });
     let plain = select(vec![
         Planner::InCore,

@@ -20,12 +20,12 @@ const BASELINES: &[Strategy] = &[
     Strategy::InCore,
     Strategy::OnDemand,
     Strategy::Fit,
-    Strategy::Groups(Groups { size: None, leaving: None, ahead: None }),
+    Strategy::Groups(Groups::new()),
     #[cfg(feature = "baselines")]
     Strategy::Vdnn,
     #[cfg(feature = "baselines")]
-    Strategy::Lms(Lms { threshold: None, ahead: None }),
-    Strategy::Window(Window { bytes: None, published: false }),
+    Strategy::Lms(Lms::new()),
+    Strategy::Window(Window::new()),
     Strategy::Checkpoint,
     Strategy::CheckpointOffload,
 ];

@@ -40,6 +40,7 @@ pub(super) use chain::check;
 
 /// Parameters of [`Strategy::Weights`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Weights {
     /// Exactly as published. Otherwise the best of several selections is kept, with and without the
     /// barrier between iterations.
@@ -47,6 +48,19 @@ pub struct Weights {
     /// Whether activations may leave too; never as published.
     pub activations: bool,
 }
+
+impl Weights {
+    /// The default parameters.
+    #[must_use]
+    pub const fn new() -> Self {
+        Self { published: false, activations: false }
+    }
+}
+
+setters!(Weights {
+    published: bool => with_published,
+    activations: bool => with_activations,
+});
 
 impl Weights {
     /// Whether activations may leave.
