@@ -119,8 +119,8 @@ fn graphs_hold_whole_turns_of_slots() {
         let graph = work.graph().unwrap();
         for iterations in 1..=12 {
             let (objects, ends) = (Vec::new(), Vec::new());
-            let placements = Some(OwnedPlacements { iterations, objects, ends });
-            let plan = OwnedPlan { placements, ..OwnedPlan::default() };
+            let mut plan = OwnedPlan::default();
+            plan.placements = Some(OwnedPlacements::new(iterations, objects, ends));
             let length = cycle(&graph, &plan.plan()).unwrap().length();
             assert!(length.is_multiple_of(iterations.into()), "{kind:?} {iterations}: {length}");
             let is_even = length.is_multiple_of(2);

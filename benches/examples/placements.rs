@@ -76,7 +76,7 @@ fn works(folder: &Path) -> Result<Vec<OwnedGraph>, Box<dyn Error>> {
         Vec::new()
     });
     for spec in MODELS {
-        works.push(OwnedGraph { name: spec.to_owned(), ..models::generate(spec)? });
+        works.push(models::generate(spec)?.with_name(spec));
     }
     Ok(works)
 }

@@ -38,7 +38,7 @@ pub(crate) fn points(prepared: &Prepared, budgets: &[Budget]) -> Result<Vec<Budg
         let within = prepared.within(budget_bytes, less.as_ref());
         let within = within.map_err(|error| Failure::cannot(error.to_string()))?;
         if let Ok(plan) = Attempt::make(within)?.plan {
-            points.push(Budgeted { budget_bytes, period_ns: plan.figures().period_ns });
+            points.push(Budgeted::new(budget_bytes, plan.figures().period_ns));
             less = Some(plan);
         }
         bar.inc(1);

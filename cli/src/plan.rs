@@ -135,7 +135,7 @@ fn save(arguments: &Arguments, prepared: &Prepared, plan: &Plan) -> Result<(), F
     if let Some(path) = &arguments.report {
         let budgets = curve::budgets(arguments.curve.as_deref(), plan);
         let curve = curve::points(prepared, &budgets)?;
-        let page = plan.report_beside(&Beside { curve, ..Beside::default() });
+        let page = plan.report_beside(&Beside::new().with_curve(curve));
         let page = page.map_err(|error| Failure::cannot(error.to_string()))?;
         output::save(path, page.as_bytes())?;
     }

@@ -169,7 +169,7 @@ fn draw(plan: &Plan, actual: Option<Actual>, arguments: &Arguments) -> Result<()
         output::save(path, &trace)?;
     }
     if let Some(path) = &arguments.report {
-        let beside = Beside { actual, ..Beside::default() };
+        let beside = Beside::new().with_actual(actual);
         output::save(path, plan.report_beside(&beside).map_err(cannot)?.as_bytes())?;
     }
     Ok(())
@@ -210,7 +210,7 @@ fn carry_out(
     let Outcome { ranges, set_up_maps, mapping_ns, period_ns, map_calls, digest, steps_ns } =
         outcome;
     let first_iteration = job.first_timed() - 1;
-    let named = |steps_ns| Actual { device: device.clone(), first_iteration, steps_ns };
+    let named = |steps_ns| Actual::new(device.as_str(), first_iteration, steps_ns);
     let actual = steps_ns.map(named);
     let report = Report {
         figures: figures.clone(),

@@ -65,8 +65,10 @@ fn operands(graph: &OwnedGraph, at: usize) -> (&[TensorId], &[TensorId]) {
 
 /// The tensors of the graph, without ops.
 fn bare(graph: &OwnedGraph) -> OwnedGraph {
-    let OwnedGraph { name, tensors, tensor_names, .. } = graph.clone();
-    OwnedGraph { tensors, tensor_names, ..OwnedGraph::new(format!("{name},checkpointed")) }
+    let mut bare = OwnedGraph::new(format!("{},checkpointed", graph.name));
+    bare.tensors.clone_from(&graph.tensors);
+    bare.tensor_names.clone_from(&graph.tensor_names);
+    bare
 }
 
 /// The ops of a layer that run a second time.

@@ -22,14 +22,12 @@ pub use pairs::{Pair, pairs, pairs_of_one_graph};
 /// The same plan with the predictions that the ledger finds exact, and no more host memory than the
 /// machine has. Unchanged if the ledger refuses the plan.
 #[must_use]
-pub fn predicted_by_ledger(plan: OwnedPlan, graph: &Graph<'_>, machine: &Machine) -> OwnedPlan {
-    match measure(graph, machine, &plan.plan()) {
-        Ok(Judgement { prediction, .. }) => {
-            let host_bytes = prediction.host_bytes.min(machine.host_bytes);
-            OwnedPlan { predicted: Prediction { host_bytes, ..prediction }, ..plan }
-        }
-        Err(_) => plan,
+pub fn predicted_by_ledger(mut plan: OwnedPlan, graph: &Graph<'_>, machine: &Machine) -> OwnedPlan {
+    if let Ok(Judgement { prediction, .. }) = measure(graph, machine, &plan.plan()) {
+        let host_bytes = prediction.host_bytes.min(machine.host_bytes);
+        plan.predicted = Prediction { host_bytes, ..prediction };
     }
+    plan
 }
 
 /// A graph, a machine, and a plan for them.
@@ -89,11 +87,11 @@ pub fn mutated_cases() -> impl Strategy<Value = Case> {
 /// Plans on machines whose host memory is between no bytes and a slot for each tensor. No plan
 /// states more host memory than the machine has.
 pub fn cases_on_small_hosts() -> impl Strategy<Value = Case> {
-    (cases(), 0..=64u64).prop_map(|(case, share)| {
+    (cases(), 0..=64u64).prop_map(|(mut case, share)| {
         let host_bytes = case.plan.predicted.host_bytes * share / 64;
-        let predicted = Prediction { host_bytes, ..case.plan.predicted };
-        let machine = case.machine.with_host_bytes(host_bytes);
-        Case { machine, plan: OwnedPlan { predicted, ..case.plan }, ..case }
+        case.plan.predicted.host_bytes = host_bytes;
+        case.machine = case.machine.with_host_bytes(host_bytes);
+        case
     })
 }
 
@@ -146,17 +144,11 @@ fn walked_plan(
     let rounded = |bytes: u64| bytes.next_multiple_of(machine.chunk_bytes);
     let pools_bytes: u64 = pools.iter().map(|pool| rounded(pool.object_bytes * pool.count)).sum();
     let slack_bytes = spares.below(3) as u64 * machine.chunk_bytes / 2;
-    OwnedPlan {
-        budget_bytes: rounded(homes.arena_bytes) + pools_bytes + slack_bytes,
-        arena_bytes: homes.arena_bytes,
-        arena: homes.arena,
-        pools,
-        tensor_pool: homes.tensor_pool,
-        workspace_pool: homes.workspace_pool,
-        resident_at_start: walked.resident_at_start,
-        steps: walked.steps,
-        ..OwnedPlan::default()
-    }
+    let mut plan = OwnedPlan::new(pools, walked.resident_at_start, walked.steps);
+    plan.budget_bytes = rounded(homes.arena_bytes) + pools_bytes + slack_bytes;
+    (plan.arena, plan.arena_bytes) = (homes.arena, homes.arena_bytes);
+    (plan.tensor_pool, plan.workspace_pool) = (homes.tensor_pool, homes.workspace_pool);
+    plan
 }
 
 /// Objects beyond the peak: none, a few, or as many as several iterations allocate.

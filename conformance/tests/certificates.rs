@@ -78,16 +78,11 @@ fn certificate(
         upload: upload * ONE / 8,
         download: download * ONE / 8,
     };
-    OwnedCertificate {
-        graph: "graph".to_owned(),
-        machine: machine().name,
-        budget_bytes,
-        order,
-        repeats,
-        bound_ns: 0,
-        marks: marks.iter().map(|&op| OpId(op)).collect(),
-        intervals: eighths.iter().map(price).collect(),
-    }
+    let mut certificate =
+        OwnedCertificate::new("graph", machine().name, budget_bytes, order, repeats);
+    certificate.marks = marks.iter().map(|&op| OpId(op)).collect();
+    certificate.intervals = eighths.iter().map(price).collect();
+    certificate
 }
 
 const GIVEN: (BoundOrder, bool) = (BoundOrder::Given, true);
@@ -198,9 +193,11 @@ fn what_proves_nothing_is_refused() {
     let mut more = certificate(GIVEN, 0, &[], &[[0; 3]]);
     more.bound_ns = 201;
     assert!(refused(&more).contains("no plan takes less than 201 ns, but its prices prove 200 ns"));
-    let other = OwnedCertificate { graph: "other".to_owned(), ..more.clone() };
+    let mut other = more.clone();
+    other.graph = "other".to_owned();
     assert!(refused(&other).contains("is for the graph \"other\", but the graph is \"graph\""));
-    let other = OwnedCertificate { machine: "other".to_owned(), ..more };
+    let mut other = more;
+    other.machine = "other".to_owned();
     assert!(refused(&other).contains("is for the machine \"other\""));
 }
 

@@ -331,13 +331,11 @@ fn moved_bytes(steps: &str) -> u64 {
         _ => launch(OpId(step.parse().unwrap())),
     };
     let resident = |tensor, host_copy| Resident { part: Part::whole(tensor), host_copy };
-    let plan = OwnedPlan {
-        budget_bytes: 8 * 256,
-        pools: vec![Pool { object_bytes: 256, count: 8 }],
-        resident_at_start: vec![resident(kept, true), resident(sum, false)],
-        steps: steps.split(' ').map(step).collect(),
-        ..OwnedPlan::default()
-    };
+    let pools = vec![Pool { object_bytes: 256, count: 8 }];
+    let resident_at_start = vec![resident(kept, true), resident(sum, false)];
+    let steps = steps.split(' ').map(step).collect();
+    let mut plan = OwnedPlan::new(pools, resident_at_start, steps);
+    plan.budget_bytes = 8 * 256;
     let graph = graph.graph().unwrap();
     let plan = predicted_by_ledger(plan, &graph, &MACHINE);
     let plan = plan.plan();

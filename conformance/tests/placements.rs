@@ -94,18 +94,16 @@ fn written(ops: &[[&str; 2]], chunks: u64, count: u64, steps: &str) -> (OwnedGra
         ("-", name) => Step::Evict(Part::whole(ids(name)[0])),
         _ => Step::launch(OpId(step.parse().unwrap())),
     };
-    let plan = OwnedPlan {
-        budget_bytes: count * bytes,
-        pools: vec![Pool { object_bytes: MACHINE.chunk_bytes, count: count * chunks }],
-        resident_at_start: vec![Resident { part: Part::whole(id('w')), host_copy: true }],
-        steps: steps.split(' ').map(step).collect(),
-        ..OwnedPlan::default()
-    };
+    let pools = vec![Pool { object_bytes: MACHINE.chunk_bytes, count: count * chunks }];
+    let resident_at_start = vec![Resident { part: Part::whole(id('w')), host_copy: true }];
+    let steps = steps.split(' ').map(step).collect();
+    let mut plan = OwnedPlan::new(pools, resident_at_start, steps);
+    plan.budget_bytes = count * bytes;
     let checked = graph.graph().unwrap();
     let schedule = planning::schedule(&checked, &MACHINE, &plan.plan()).unwrap();
     let predicted = planning::predict(&checked, &MACHINE, &plan.plan(), &schedule.schedule());
-    let predicted = predicted.unwrap().0;
-    (graph, OwnedPlan { predicted, ..plan })
+    plan.predicted = predicted.unwrap().0;
+    (graph, plan)
 }
 
 /// The object of each allocation, with tensors of one chunk.

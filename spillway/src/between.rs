@@ -151,8 +151,9 @@ impl Plan {
             return Ok(None);
         };
         let pool = Pool { object_bytes: machine.chunk_bytes, count };
-        let plan = self.with_states(plan, held, &in_objects, pool);
-        self.proved_with(OwnedPlan { budget_bytes: self.owned().budget_bytes, ..plan })
+        let mut plan = self.with_states(plan, held, &in_objects, pool);
+        plan.budget_bytes = self.owned().budget_bytes;
+        self.proved_with(plan)
     }
 
     /// Adds the states that stay to the plan of the rest: some at the start of the arena, the others in a
@@ -216,12 +217,9 @@ impl Plan {
         let Ok((predicted, _)) = predicted else { return Ok(None) };
         plan.predicted = predicted;
         let own = self.owned();
-        let plan = OwnedPlan {
-            graph: own.graph.clone(),
-            machine: own.machine.clone(),
-            strategy: own.strategy.clone(),
-            ..plan
-        };
+        plan.graph.clone_from(&own.graph);
+        plan.machine.clone_from(&own.machine);
+        plan.strategy.clone_from(&own.strategy);
         let (graph, machine) = (self.graph().clone(), self.machine().clone());
         match Self::in_context(graph, machine, plan, self.context().clone()) {
             Ok(plan) => Ok(Some(plan)),
@@ -250,7 +248,8 @@ fn spread(states: &[TensorId], count: usize) -> Vec<TensorId> {
 fn without(graph: &OwnedGraph, held: &Held) -> OwnedGraph {
     let states: HashSet<TensorId> = held.states().collect();
     let arena: HashSet<TensorId> = held.in_arena.iter().map(|placed| placed.tensor).collect();
-    let mut rest = OwnedGraph { ops: Vec::new(), operands: Vec::new(), ..graph.clone() };
+    let mut rest = graph.clone();
+    (rest.ops, rest.operands) = (Vec::new(), Vec::new());
     for op in &graph.ops {
         let operands = &graph.operands[op.first_operand as usize..];
         let (reads, operands) = operands.split_at(op.reads as usize);

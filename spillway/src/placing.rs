@@ -264,7 +264,8 @@ fn leaving(
     } else {
         return None;
     }
-    Some(OwnedPlan { budget_bytes: request.budget_bytes, ..plan })
+    plan.budget_bytes = request.budget_bytes;
+    Some(plan)
 }
 
 /// Returns the better of two attempts: the successful one with the shorter period, or the first if both
@@ -406,9 +407,8 @@ fn place_by(
     let (objects, ends) = (&mut buffer(slots, 0)?, &mut buffer(allocations, 0)?);
     let placed =
         place(&bare, placement::PlacementOutput { objects, ends }, &mut Scratch::new(&mut memory))?;
-    Ok(OwnedPlan {
-        placements: placed.placements.map(OwnedPlacements::from),
-        predicted: placed.predicted,
-        ..plan.clone()
-    })
+    let placements = placed.placements.map(OwnedPlacements::from);
+    let mut plan = plan.clone();
+    (plan.placements, plan.predicted) = (placements, placed.predicted);
+    Ok(plan)
 }

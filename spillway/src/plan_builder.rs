@@ -10,7 +10,7 @@ use crate::planning;
 use crate::strategy::{Planned, Planner, Strategy, Watch};
 use planner_core::planner::{PlanningError, Request};
 use std::time::Instant;
-use workloads::{OwnedMachine, OwnedPlan};
+use workloads::OwnedMachine;
 
 /// Plans a graph for a machine; [`Graph::plan`] starts it, and [`run`](Self::run) plans.
 #[derive(Clone, Debug)]
@@ -171,17 +171,14 @@ impl Prepared {
         };
         let planned = self.or_less(&request, planned);
         self.context.planning_ns = u64::try_from(started.elapsed().as_nanos()).ok();
-        let (plan, unplaced) = planned.map_err(|error| {
+        let (mut plan, unplaced) = planned.map_err(|error| {
             Error::planning(&Names::new(graph.owned(), &[]), error, budget_bytes)
         })?;
         let method = method(&plan, strategy.name());
         let context = Context { method, unplaced, ..self.context.clone() };
-        let plan = OwnedPlan {
-            graph: graph.name().to_owned(),
-            machine: machine.name.clone(),
-            strategy: strategy.name().to_owned(),
-            ..plan
-        };
+        graph.name().clone_into(&mut plan.graph);
+        plan.machine.clone_from(&machine.name);
+        strategy.name().clone_into(&mut plan.strategy);
         Plan::in_context(graph.clone(), machine.clone(), plan, context)
     }
 

@@ -160,7 +160,9 @@ pub fn plan(request: &Request<'_>, strategy: Strategy) -> Result<OwnedPlan, Plan
 
 /// Copies a plan into lists of its own. The strategy of the copy is the source of the plan.
 pub(crate) fn owned(made: &Made<'_>) -> OwnedPlan {
-    OwnedPlan { strategy: made.by.to_owned(), ..OwnedPlan::from(&made.plan) }
+    let mut plan = OwnedPlan::from(&made.plan);
+    made.by.clone_into(&mut plan.strategy);
+    plan
 }
 
 /// Plans for a larger budget. `less` is a plan by the same strategy for a smaller one. If it is shorter than
@@ -195,7 +197,9 @@ pub(crate) fn faster_with_less(
             && (less.budget_bytes..=request.machine.device_bytes).contains(&budget_bytes)
             && planned.is_none_or(|plan| less.predicted.period_ns < plan.predicted.period_ns)
     })?;
-    Some(OwnedPlan { budget_bytes, ..less.clone() })
+    let mut plan = less.clone();
+    plan.budget_bytes = budget_bytes;
+    Some(plan)
 }
 
 /// Returns the least memory with which a strategy can plan, and the tensors in its arena.

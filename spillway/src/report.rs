@@ -28,6 +28,7 @@ const CHART_STYLE: &str = include_str!("report/chart.css");
 
 /// Additional content of a report.
 #[derive(Clone, Debug, Default)]
+#[non_exhaustive]
 pub struct Beside {
     /// The curve of the period over the budget: plans of the same work for the same machine by the same
     /// strategy, in any order. The report leaves the curve out if there are fewer than two plans.
@@ -36,8 +37,29 @@ pub struct Beside {
     pub actual: Option<Actual>,
 }
 
+impl Beside {
+    /// Creates a report without additional content.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Adds the curve of the period over the budget.
+    #[must_use]
+    pub fn with_curve(self, curve: Vec<Budgeted>) -> Self {
+        Self { curve, ..self }
+    }
+
+    /// Adds the measured times of the plan.
+    #[must_use]
+    pub fn with_actual(self, actual: impl Into<Option<Actual>>) -> Self {
+        Self { actual: actual.into(), ..self }
+    }
+}
+
 /// A budget, and the period of a plan for this budget.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Budgeted {
     /// The budget.
     pub budget_bytes: u64,
@@ -45,9 +67,18 @@ pub struct Budgeted {
     pub period_ns: u64,
 }
 
+impl Budgeted {
+    /// Creates a point of the curve.
+    #[must_use]
+    pub const fn new(budget_bytes: u64, period_ns: u64) -> Self {
+        Self { budget_bytes, period_ns }
+    }
+}
+
 /// The times of the steps of a plan on a device, by the clock of the device. A stream runs one step after the
 /// other: no step ends before it starts, or starts before the previous step ends.
 #[derive(Clone, Debug, Default)]
+#[non_exhaustive]
 pub struct Actual {
     /// The name of the device.
     pub device: String,
@@ -56,6 +87,18 @@ pub struct Actual {
     /// The start and the end of each step of each stream in ns, one iteration after the other. Reports omit
     /// an iteration in which a step has no times.
     pub steps_ns: PerStream<Vec<[u64; 2]>>,
+}
+
+impl Actual {
+    /// Creates the times of a run on a device with this name. This many iterations ran before the first one in
+    /// `steps_ns`.
+    pub fn new(
+        device: impl Into<String>,
+        first_iteration: u64,
+        steps_ns: PerStream<Vec<[u64; 2]>>,
+    ) -> Self {
+        Self { device: device.into(), first_iteration, steps_ns }
+    }
 }
 
 /// The measured iterations.

@@ -45,29 +45,26 @@ fn one_at_a_time() -> Plan {
     let transfer_ns = |way| machine.machine.transfer_ns(way, 16 * MIB).unwrap();
     let transfers_ns = [Direction::HostToDevice, Direction::DeviceToHost].map(transfer_ns);
     let [value, weight] = [value, weight].map(Part::whole);
-    let plan = OwnedPlan {
-        graph: "one at a time".to_owned(),
-        machine: machine.name.clone(),
-        budget_bytes: 16 * MIB,
-        pools: vec![Pool { object_bytes: 2 * MIB, count: 8 }],
-        steps: vec![
-            Step::launch(OpId(0)),
-            Step::Evict(value),
-            Step::Prefetch(weight),
-            Step::launch(OpId(1)),
-            Step::Offload(weight),
-            Step::Evict(weight),
-        ],
-        predicted: Prediction {
-            period_ns: 2_000_000 + transfers_ns.iter().sum::<u64>(),
-            compute_ns: 2_000_000,
-            peak_bytes: 16 * MIB,
-            h2d_bytes: 16 * MIB,
-            d2h_bytes: 16 * MIB,
-            host_bytes: 16 * MIB,
-            ..Prediction::default()
-        },
-        ..OwnedPlan::default()
+    let steps = vec![
+        Step::launch(OpId(0)),
+        Step::Evict(value),
+        Step::Prefetch(weight),
+        Step::launch(OpId(1)),
+        Step::Offload(weight),
+        Step::Evict(weight),
+    ];
+    let pools = vec![Pool { object_bytes: 2 * MIB, count: 8 }];
+    let mut plan = OwnedPlan::new(pools, Vec::new(), steps);
+    (plan.graph, plan.machine) = ("one at a time".to_owned(), machine.name.clone());
+    plan.budget_bytes = 16 * MIB;
+    plan.predicted = Prediction {
+        period_ns: 2_000_000 + transfers_ns.iter().sum::<u64>(),
+        compute_ns: 2_000_000,
+        peak_bytes: 16 * MIB,
+        h2d_bytes: 16 * MIB,
+        d2h_bytes: 16 * MIB,
+        host_bytes: 16 * MIB,
+        ..Prediction::default()
     };
     Plan::new(&graph.build().unwrap(), &machine, plan).unwrap()
 }
@@ -307,8 +304,8 @@ fn the_picture_is_an_image_of_its_own() {
 fn the_curve_has_the_plan_on_it() {
     let plan = planned();
     let report =
-        |curve: Vec<Budgeted>| plan.report_beside(&Beside { curve, ..Beside::default() }).unwrap();
-    let point = |budget_bytes, period_ns| Budgeted { budget_bytes, period_ns };
+        |curve: Vec<Budgeted>| plan.report_beside(&Beside::new().with_curve(curve)).unwrap();
+    let point = Budgeted::new;
     let this = point(plan.owned().budget_bytes, plan.figures().period_ns);
     let more = point(2 * this.budget_bytes, this.period_ns / 2);
     assert!(!report(vec![this]).contains("Other budgets"));
@@ -331,18 +328,13 @@ fn a_share_of_next_to_nothing_ends_no_tag() {
     graph.state("w", 16 * MIB);
     graph.op("op", 1);
     let machine = machines::builtin("v100-pcie3").unwrap();
-    let plan = OwnedPlan {
-        graph: "idle".to_owned(),
-        machine: machine.name.clone(),
-        pools: vec![Pool { object_bytes: 2 * MIB, count: 0 }],
-        steps: vec![Step::launch(OpId(0))],
-        predicted: Prediction { period_ns: 1, compute_ns: 1, ..Prediction::default() },
-        ..OwnedPlan::default()
-    };
+    let pools = vec![Pool { object_bytes: 2 * MIB, count: 0 }];
+    let mut plan = OwnedPlan::new(pools, Vec::new(), vec![Step::launch(OpId(0))]);
+    (plan.graph, plan.machine) = ("idle".to_owned(), machine.name.clone());
+    plan.predicted = Prediction { period_ns: 1, compute_ns: 1, ..Prediction::default() };
     let plan = Plan::new(&graph.build().unwrap(), &machine, plan).unwrap();
-    let point = |budget_bytes| Budgeted { budget_bytes, period_ns: 1 };
-    let curve = vec![point(1), point(2)];
-    let page = plan.report_beside(&Beside { curve, ..Beside::default() }).unwrap();
+    let curve = vec![Budgeted::new(1, 1), Budgeted::new(2, 1)];
+    let page = plan.report_beside(&Beside::new().with_curve(curve)).unwrap();
     assert!(page.contains("&lt; 0.1 %") && !page.contains("< 0.1 %"));
 }
 
@@ -359,14 +351,14 @@ fn slow_uploads(plan: &Plan, by_ns: u64) -> Actual {
         upload.push([start_ns + 1_000_000, uploaded_ns]);
         download.push([uploaded_ns + 1_000_000, start_ns + period_ns]);
     }
-    Actual { device: "slow <device>".to_owned(), first_iteration: 7, steps_ns }
+    Actual::new("slow <device>", 7, steps_ns)
 }
 
 #[test]
 fn differences_are_named_the_largest_first() {
     let plan = one_at_a_time();
     let report = |by_ns| {
-        let beside = Beside { actual: Some(slow_uploads(&plan, by_ns)), ..Beside::default() };
+        let beside = Beside::new().with_actual(slow_uploads(&plan, by_ns));
         plan.report_beside(&beside).unwrap()
     };
     let page = report(3_000_000);
@@ -381,7 +373,7 @@ fn differences_are_named_the_largest_first() {
     // The same bars once more, for the iteration as it ran.
     let bars = |page: &str| page.matches("<rect class=\"b upload").count();
     assert_eq!(bars(&page), 2 * bars(&plan.report()));
-    let none = Beside { actual: Some(Actual::default()), ..Beside::default() };
+    let none = Beside::new().with_actual(Actual::default());
     assert!(!plan.report_beside(&none).unwrap().contains("Predicted and measured"));
 }
 
@@ -392,7 +384,7 @@ fn times_that_are_not_those_of_a_run_are_refused_with_their_place() {
         let mut actual = slow_uploads(&plan, 3_000_000);
         damage(&mut actual);
         let traced = plan.trace_beside(&actual).unwrap_err();
-        let reported = plan.report_beside(&Beside { actual: Some(actual), ..Beside::default() });
+        let reported = plan.report_beside(&Beside::new().with_actual(actual));
         assert_eq!(reported.unwrap_err(), traced);
         assert!(matches!(traced, Error::Measured(_)));
         traced.to_string()

@@ -285,22 +285,17 @@ fn with_repeats() -> (Graph, OwnedMachine, OwnedPlan) {
         evict(s),
     ];
     let resident = [x, w].map(|id| Resident { part: Part::whole(id), host_copy: false });
-    let plan = OwnedPlan {
-        graph: "again".to_owned(),
-        machine: machine().name,
-        strategy: "by hand".to_owned(),
-        budget_bytes: 32 * MIB,
-        pools: vec![Pool { object_bytes: 2 * MIB, count: 16 }],
-        resident_at_start: resident.into(),
-        steps,
-        predicted: Prediction {
-            period_ns: 13_000_000,
-            compute_ns: 11_000_000,
-            repeat_ns: 2_000_000,
-            peak_bytes: 32 * MIB,
-            ..Prediction::default()
-        },
-        ..OwnedPlan::default()
+    let pools = vec![Pool { object_bytes: 2 * MIB, count: 16 }];
+    let mut plan = OwnedPlan::new(pools, resident.into(), steps);
+    (plan.graph, plan.machine) = ("again".to_owned(), machine().name);
+    plan.strategy = "by hand".to_owned();
+    plan.budget_bytes = 32 * MIB;
+    plan.predicted = Prediction {
+        period_ns: 13_000_000,
+        compute_ns: 11_000_000,
+        repeat_ns: 2_000_000,
+        peak_bytes: 32 * MIB,
+        ..Prediction::default()
     };
     (graph, machine(), plan)
 }

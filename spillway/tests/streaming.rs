@@ -11,9 +11,7 @@ use spillway::planner_core::placement::{Holder, PlacementError, Run};
 use spillway::planner_core::planner::{Groups, Request, Strategy as Planner};
 use spillway::planner_core::{Kind, Launched, Machine, MachineParameters, Step, TensorId};
 use spillway::streaming::{self, Layer};
-use spillway::{
-    Error, GraphBuilder, OwnedMachine, OwnedPlan, Plan, Session, machines, placing, planning,
-};
+use spillway::{Error, GraphBuilder, OwnedMachine, Plan, Session, machines, placing, planning};
 use std::collections::HashMap;
 
 const CHUNK: u64 = 256;
@@ -649,9 +647,9 @@ proptest! {
                     placed => Some(placed.unwrap()),
                 }
             });
-            let placed = placed.min_by_key(|placed| placed.predicted.period_ns).map(|placed| {
-                let (graph, machine) = (work.name().to_owned(), machine.name.clone());
-                OwnedPlan { graph, machine, ..placed }
+            let placed = placed.min_by_key(|placed| placed.predicted.period_ns).map(|mut placed| {
+                (placed.graph, placed.machine) = (work.name().to_owned(), machine.name.clone());
+                placed
             });
             if let Some(placed) = &placed {
                 let placed = Plan::new(&work, &machine, placed.clone()).unwrap();

@@ -6,6 +6,7 @@ use planner_core::bounds::priced::{Price, Prices};
 
 /// Prices that prove a bound on the period, with the names of the graph and the machine, as in a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct OwnedCertificate {
     /// Name of the graph.
     pub graph: String,
@@ -26,6 +27,20 @@ pub struct OwnedCertificate {
 }
 
 impl OwnedCertificate {
+    /// Creates a certificate for plans with this budget and these orders of the ops, with or without repeats. It
+    /// has no prices and claims nothing.
+    pub fn new(
+        graph: impl Into<String>,
+        machine: impl Into<String>,
+        budget_bytes: u64,
+        order: BoundOrder,
+        repeats: bool,
+    ) -> Self {
+        let (graph, machine, bound_ns) = (graph.into(), machine.into(), 0);
+        let (marks, intervals) = (Vec::new(), Vec::new());
+        Self { graph, machine, budget_bytes, order, repeats, bound_ns, marks, intervals }
+    }
+
     /// The prices for the core.
     #[must_use]
     pub fn prices(&self) -> Prices<'_> {

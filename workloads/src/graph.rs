@@ -5,6 +5,7 @@ use planner_core::{Graph, GraphError, Kind, Op, OpId, Tensor, TensorId};
 
 /// A graph with names, as importers and generators make it and as in a file.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct OwnedGraph {
     /// The name of the graph, which plans refer to.
     pub name: String,
@@ -24,6 +25,12 @@ impl OwnedGraph {
     /// Creates an empty graph.
     pub fn new(name: impl Into<String>) -> Self {
         Self { name: name.into(), ..Self::default() }
+    }
+
+    /// Keeps the tensors and ops, and replaces the name.
+    #[must_use]
+    pub fn with_name(self, name: impl Into<String>) -> Self {
+        Self { name: name.into(), ..self }
     }
 
     /// Adds a tensor.

@@ -5,6 +5,7 @@ use planner_core::{Placements, Plan};
 
 /// A plan with the names of its graph and machine, as in a file.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct OwnedPlan {
     /// Name of the graph.
     pub graph: String,
@@ -36,6 +37,7 @@ pub struct OwnedPlan {
 
 /// The objects of every allocation; see [`Placements`].
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct OwnedPlacements {
     /// The number of iterations after which the objects repeat.
     pub iterations: u32,
@@ -46,6 +48,12 @@ pub struct OwnedPlacements {
 }
 
 impl OwnedPlacements {
+    /// Creates placements that repeat after this many iterations.
+    #[must_use]
+    pub const fn new(iterations: u32, objects: Vec<u64>, ends: Vec<u32>) -> Self {
+        Self { iterations, objects, ends }
+    }
+
     /// The placements for the core.
     #[must_use]
     pub fn placements(&self) -> Placements<'_> {
@@ -62,6 +70,13 @@ impl From<Placements<'_>> for OwnedPlacements {
 }
 
 impl OwnedPlan {
+    /// Creates a plan of these steps, without names, budget, arena, placements or a prediction. All tensors are
+    /// in pool 0.
+    #[must_use]
+    pub fn new(pools: Vec<Pool>, resident_at_start: Vec<Resident>, steps: Vec<Step>) -> Self {
+        Self { pools, resident_at_start, steps, ..Self::default() }
+    }
+
     /// The plan for the core. Nothing in it is checked.
     #[must_use]
     pub fn plan(&self) -> Plan<'_> {

@@ -112,7 +112,7 @@ fn placements() -> impl Strategy<Value = OwnedPlacements> {
             Some(*end)
         };
         let ends = arrays.iter().scan(0, end).collect();
-        OwnedPlacements { iterations, objects: arrays.concat(), ends }
+        OwnedPlacements::new(iterations, arrays.concat(), ends)
     })
 }
 
@@ -155,39 +155,29 @@ prop_compose! {
         let [graph, machine, strategy] = names;
         let [budget_bytes, arena_bytes, period_ns, compute_ns, repeat_ns, host_ns, peak_bytes,
             h2d_bytes, d2h_bytes, host_bytes] = numbers;
-        OwnedPlan {
-            graph,
-            machine,
-            strategy,
-            budget_bytes,
-            arena_bytes,
-            arena: arena
-                .into_iter()
-                .map(|(id, offset_bytes)| ArenaPlacement { tensor: TensorId(id), offset_bytes })
-                .collect(),
-            pools: pools
-                .into_iter()
-                .map(|(object_bytes, count)| Pool { object_bytes, count })
-                .collect(),
-            tensor_pool,
-            workspace_pool,
-            resident_at_start: resident
-                .into_iter()
-                .map(|(part, host_copy)| Resident { part, host_copy })
-                .collect(),
-            steps,
-            placements,
-            predicted: Prediction {
-                period_ns,
-                compute_ns,
-                repeat_ns,
-                host_ns,
-                peak_bytes,
-                h2d_bytes,
-                d2h_bytes,
-                host_bytes,
-            },
-        }
+        let pools = pools.into_iter().map(|(object_bytes, count)| Pool { object_bytes, count });
+        let resident =
+            resident.into_iter().map(|(part, host_copy)| Resident { part, host_copy });
+        let mut plan = OwnedPlan::new(pools.collect(), resident.collect(), steps);
+        (plan.graph, plan.machine, plan.strategy) = (graph, machine, strategy);
+        (plan.budget_bytes, plan.arena_bytes) = (budget_bytes, arena_bytes);
+        plan.arena = arena
+            .into_iter()
+            .map(|(id, offset_bytes)| ArenaPlacement { tensor: TensorId(id), offset_bytes })
+            .collect();
+        (plan.tensor_pool, plan.workspace_pool) = (tensor_pool, workspace_pool);
+        plan.placements = placements;
+        plan.predicted = Prediction {
+            period_ns,
+            compute_ns,
+            repeat_ns,
+            host_ns,
+            peak_bytes,
+            h2d_bytes,
+            d2h_bytes,
+            host_bytes,
+        };
+        plan
     }
 }
 

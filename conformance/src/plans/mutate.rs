@@ -229,7 +229,7 @@ fn corrupt_pools(graph: &Graph<'_>, plan: &mut OwnedPlan, choices: &mut Choices)
 /// Changes an object number or an array of them. Returns false if the plan has none.
 pub(super) fn corrupt_placements(plan: &mut OwnedPlan, choices: &mut Choices) -> bool {
     let most = plan.pools.iter().map(|pool| pool.count).max().unwrap_or(0) as usize;
-    let Some(OwnedPlacements { iterations, objects, ends }) = &mut plan.placements else {
+    let Some(OwnedPlacements { iterations, objects, ends, .. }) = &mut plan.placements else {
         return false;
     };
     if objects.is_empty() {

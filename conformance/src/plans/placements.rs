@@ -26,9 +26,9 @@ pub(super) fn place(
         Some(*end)
     };
     let ends = arrays.iter().scan(0, end).collect();
-    let plan = choice.plan;
-    let placements = OwnedPlacements { iterations, objects: arrays.concat(), ends };
-    OwnedPlan { placements: Some(placements), ..plan }
+    let mut plan = choice.plan;
+    plan.placements = Some(OwnedPlacements::new(iterations, arrays.concat(), ends));
+    plan
 }
 
 struct Choice<'a> {

@@ -98,13 +98,9 @@ fn case(
     for (time_ns, reads, writes) in ops {
         graph.push_op("op", *time_ns, 0, &ids(reads), &ids(writes));
     }
-    let plan = OwnedPlan {
-        budget_bytes: MACHINE.device_bytes,
-        pools: vec![Pool { object_bytes: 100, count }],
-        resident_at_start: resident_at_start.to_vec(),
-        steps: steps.to_vec(),
-        ..OwnedPlan::default()
-    };
+    let pools = vec![Pool { object_bytes: 100, count }];
+    let mut plan = OwnedPlan::new(pools, resident_at_start.to_vec(), steps.to_vec());
+    plan.budget_bytes = MACHINE.device_bytes;
     Case { graph, machine: Machine::new(MACHINE).unwrap(), plan }
 }
 

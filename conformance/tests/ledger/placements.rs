@@ -11,7 +11,7 @@ pub(crate) fn placed(case: Case, arrays: &[&[u64]]) -> Case {
 fn placed_for(iterations: u32, mut case: Case, arrays: &[&[u64]]) -> Case {
     let ends = (1..=arrays.len()).map(|at| arrays[..at].concat().len() as u32).collect();
     let objects = arrays.concat();
-    case.plan.placements = Some(OwnedPlacements { iterations, objects, ends });
+    case.plan.placements = Some(OwnedPlacements::new(iterations, objects, ends));
     case
 }
 

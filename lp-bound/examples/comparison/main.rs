@@ -94,7 +94,7 @@ fn works(arguments: &Arguments) -> Result<Vec<OwnedGraph>, Box<dyn Error>> {
         Vec::new()
     });
     for spec in MODELS {
-        works.push(OwnedGraph { name: spec.to_owned(), ..models::generate(spec)? });
+        works.push(models::generate(spec)?.with_name(spec));
     }
     let wanted = &arguments.graphs;
     works.retain(|work| {

@@ -70,7 +70,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let arguments = Arguments::parse();
     let machine = machines::builtin(&arguments.machine)
         .ok_or_else(|| format!("no machine {}", arguments.machine))?;
-    let mut works = vec![OwnedGraph { name: MODEL.to_owned(), ..models::generate(MODEL)? }];
+    let mut works = vec![models::generate(MODEL)?.with_name(MODEL)];
     works.extend(format::load_graphs(&arguments.folder)?.unwrap_or_default());
     let wanted = &arguments.graphs;
     works.retain(|work| {

@@ -40,23 +40,18 @@ pub fn find(
     let marks = marks::marks(&graph, order);
     // These prices charge only compute.
     let intervals = vec![Price::default(); marks.len() + 1];
-    let mut certificate = OwnedCertificate {
-        graph: work.name.clone(),
-        machine: machine.name.clone(),
-        budget_bytes,
-        order,
-        repeats,
-        bound_ns: 0,
-        marks,
-        intervals,
-    };
+    let (graph_name, machine_name) = (work.name.as_str(), machine.name.as_str());
+    let mut certificate =
+        OwnedCertificate::new(graph_name, machine_name, budget_bytes, order, repeats);
+    (certificate.marks, certificate.intervals) = (marks, intervals);
     let (on, refused) = (&machine.machine, |error| refused(work, error));
     certificate.bound_ns = proved_ns(&graph, on, &certificate).map_err(refused)?;
     let mut found = certificate.clone();
     found.intervals = search(&graph, on, &certificate).map_err(refused)?;
     match proved_ns(&graph, on, &found) {
         Ok(bound_ns) if bound_ns > certificate.bound_ns => {
-            certificate = OwnedCertificate { bound_ns, ..found };
+            found.bound_ns = bound_ns;
+            certificate = found;
         }
         Ok(_) | Err(PriceError::Overflow) => {}
         Err(error) => return Err(refused(error)),

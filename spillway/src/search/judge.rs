@@ -64,7 +64,8 @@ fn named(plan: Result<Plan<'_>, PlanningError>, order: &[u32]) -> Result<OwnedPl
     for (&pool, &op) in plan.workspace_pool.iter().zip(order) {
         workspace_pool[op as usize] = pool;
     }
-    Ok(OwnedPlan { workspace_pool, ..plan })
+    plan.workspace_pool = workspace_pool;
+    Ok(plan)
 }
 
 impl Judge {
@@ -135,8 +136,9 @@ impl Judge {
     ) -> Result<OwnedPlan, PlanningError> {
         self.with_order(request, order, strategy, |made| {
             let made = made?;
-            let plan = named(Ok(made.plan), order)?;
-            Ok(OwnedPlan { strategy: made.by.to_owned(), ..plan })
+            let mut plan = named(Ok(made.plan), order)?;
+            made.by.clone_into(&mut plan.strategy);
+            Ok(plan)
         })
     }
 

@@ -329,16 +329,11 @@ fn list(
     // Only the device has the value of the last activation.
     let host_copy = |part: Part| part.tensor.index() < count;
     let resident = resident.into_iter().map(|part| Resident { part, host_copy: host_copy(part) });
-    Some(OwnedPlan {
-        resident_at_start: resident.collect(),
-        steps,
-        pools,
-        tensor_pool,
-        budget_bytes: layers.bare_budget_bytes(),
-        arena,
-        arena_bytes,
-        ..OwnedPlan::default()
-    })
+    let mut plan = OwnedPlan::new(pools, resident.collect(), steps);
+    plan.tensor_pool = tensor_pool;
+    plan.budget_bytes = layers.bare_budget_bytes();
+    (plan.arena, plan.arena_bytes) = (arena, arena_bytes);
+    Some(plan)
 }
 
 /// Returns the placements of streamed layers, whose first object is fixed in each iteration, and of layers
@@ -352,7 +347,7 @@ fn objects(
 ) -> OwnedPlacements {
     let (objects, ends) = (Vec::new(), Vec::new());
     let mut stays = 0;
-    let mut placements = OwnedPlacements { iterations: iterations as u32, objects, ends };
+    let mut placements = OwnedPlacements::new(iterations as u32, objects, ends);
     let mut place = |tensor: TensorId, iteration: usize| {
         let position = order.iter().position(|&layer| layer == tensor.index());
         let (first, count) = match (tensor.index().checked_sub(layers.len()), position) {

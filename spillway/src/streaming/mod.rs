@@ -58,7 +58,7 @@ use kept::Kept;
 use planner_core::{Machine, OpId};
 use std::time::Instant;
 use streamed::Layers;
-use workloads::{OwnedMachine, OwnedPlan, Shown};
+use workloads::{OwnedMachine, Shown};
 
 pub use work::{cache, graph, output};
 
@@ -214,18 +214,16 @@ where
         list::best(&layers, &bare, machine, &kept)
     };
     let coarse = coarse(layers, on).and_then(|coarse| {
-        let plan = best(&coarse).ok()?;
-        Some(OwnedPlan { predicted: list::predict(&core, on, &plan).ok()?, ..plan })
+        let mut plan = best(&coarse).ok()?;
+        plan.predicted = list::predict(&core, on, &plan).ok()?;
+        Some(plan)
     });
-    let plan = coarse
+    let mut plan = coarse
         .map_or_else(|| best(on), Ok)
         .map_err(|error| Error::planning(&Names::new(graph.owned(), &[]), error, budget_bytes))?;
-    let plan = OwnedPlan {
-        graph: graph.name().to_owned(),
-        machine: machine.name.clone(),
-        strategy: STRATEGY.to_owned(),
-        ..plan
-    };
+    graph.name().clone_into(&mut plan.graph);
+    plan.machine.clone_from(&machine.name);
+    STRATEGY.clone_into(&mut plan.strategy);
     let bound_ns = bound::period_ns(layers, on, budget_bytes);
     let context = Context {
         planning_ns: u64::try_from(started.elapsed().as_nanos()).ok(),

@@ -36,16 +36,10 @@ fn named(machine: &Machine) -> OwnedMachine {
 #[must_use]
 pub fn certificate(case: &Case, drawn: &Drawn) -> OwnedCertificate {
     let ops = u32::try_from(case.graph.ops.len()).unwrap_or(u32::MAX);
-    let bare = OwnedCertificate {
-        graph: case.graph.name.clone(),
-        machine: named(&case.machine).name,
-        budget_bytes: case.plan.budget_bytes,
-        order: if drawn.is_any_order { BoundOrder::Any } else { BoundOrder::Given },
-        repeats: drawn.repeats,
-        bound_ns: 0,
-        marks: Vec::new(),
-        intervals: Vec::new(),
-    };
+    let (graph, machine) = (case.graph.name.as_str(), named(&case.machine).name);
+    let order = if drawn.is_any_order { BoundOrder::Any } else { BoundOrder::Given };
+    let budget_bytes = case.plan.budget_bytes;
+    let bare = OwnedCertificate::new(graph, machine, budget_bytes, order, drawn.repeats);
     with_prices(&bare, &case.machine, ops, &drawn.prices)
 }
 

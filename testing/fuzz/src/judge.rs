@@ -53,8 +53,9 @@ pub fn judge(case: &Case) -> Result<Verdict, Fault> {
             "a plan is verified that the host has too little memory for",
         ));
     };
-    let exact = Prediction { host_bytes, ..exact };
-    let exact = OwnedPlan { predicted: exact, ..case.plan.clone() };
+    let predicted = Prediction { host_bytes, ..exact };
+    let mut exact = case.plan.clone();
+    exact.predicted = predicted;
     for (name, plan) in [("exact", &exact), ("claimed", &case.plan)] {
         compare_claims(name, &graph, machine, &plan.plan())?;
     }
@@ -75,12 +76,9 @@ pub fn proved(case: &Case, machine: &OwnedMachine) -> Option<spillway::Plan> {
     let graph = spillway::Graph::new(case.graph.clone()).ok()?;
     let exact = prove(&graph.graph(), &machine.machine, &case.plan.plan()).ok()?;
     let host_bytes = host_bytes(&graph.graph(), &machine.machine, &case.plan.plan()).ok()?;
-    let plan = OwnedPlan {
-        graph: graph.name().to_owned(),
-        machine: machine.name.clone(),
-        predicted: Prediction { host_bytes, ..exact },
-        ..case.plan.clone()
-    };
+    let mut plan = case.plan.clone();
+    (plan.graph, plan.machine) = (graph.name().to_owned(), machine.name.clone());
+    plan.predicted = Prediction { host_bytes, ..exact };
     spillway::Plan::new(&graph, machine, plan).ok()
 }
 
@@ -248,7 +246,7 @@ mod tests {
             }
             graph.push_op("o", 1, 0, &[], &[]);
             let pools = vec![Pool { object_bytes: 1024, count: tensors }];
-            let plan = OwnedPlan { pools, ..OwnedPlan::default() };
+            let plan = OwnedPlan::new(pools, Vec::new(), Vec::new());
             assert_eq!(
                 is_for_ledger(&graph.graph().unwrap(), &plan.plan()),
                 tensors == MOST_OBJECTS

@@ -144,11 +144,7 @@ pub fn check(input: &Input) -> Result<(), Fault> {
     let proved = returns("proving", || judge::proved(&case, &machine))?;
     let Some(plan) = proved else { return Ok(()) };
     check_file(&plan)?;
-    let actual = Actual {
-        device: name(2),
-        first_iteration: input.first_iteration,
-        steps_ns: input.times.of(&plan),
-    };
+    let actual = Actual::new(name(2), input.first_iteration, input.times.of(&plan));
     let is_run = input.times.wrong.is_empty() && input.first_iteration <= 1 << 40;
     let fault = |what: &str, error: String| {
         Fault::new(format!("{what} is malformed"), format!("{what}: {error}"))
@@ -159,9 +155,9 @@ pub fn check(input: &Input) -> Result<(), Fault> {
     check_trace(Ok(trace), true)?;
     let trace = returns("trace beside", || plan.trace_beside(&actual))?;
     check_trace(trace, is_run)?;
-    let budgeted = |&(budget_bytes, period_ns): &(u64, u64)| Budgeted { budget_bytes, period_ns };
+    let budgeted = |&(budget_bytes, period_ns): &(u64, u64)| Budgeted::new(budget_bytes, period_ns);
     let curve: Vec<_> = input.curve.iter().map(budgeted).collect();
-    let beside = Beside { curve, actual: Some(actual) };
+    let beside = Beside::new().with_curve(curve).with_actual(actual);
     for (beside, is_run) in [(Beside::default(), true), (beside, is_run)] {
         let page = returns("report", || plan.report_beside(&beside))?;
         if let Some(page) = drawn("a report", page, is_run)? {

@@ -24,12 +24,9 @@ use workloads::{OwnedMachine, OwnedPlacements, OwnedPlan};
 #[must_use]
 pub fn files(case: &Case) -> Vec<(&'static str, Vec<u8>)> {
     let machine = named("fuzzed", case.machine);
-    let plan = OwnedPlan {
-        graph: case.graph.name.clone(),
-        machine: machine.name.clone(),
-        strategy: "fuzzed".to_owned(),
-        ..case.plan.clone()
-    };
+    let mut plan = case.plan.clone();
+    (plan.graph, plan.machine) = (case.graph.name.clone(), machine.name.clone());
+    plan.strategy = "fuzzed".to_owned();
     vec![
         ("graph.json", write_graph(&case.graph)),
         ("machine.json", write_machine(&machine)),

@@ -9,7 +9,7 @@ fn is_update(name: &str) -> bool {
 
 /// The same graph without times on the host.
 fn without_host(graph: &OwnedGraph, name: &str) -> OwnedGraph {
-    let mut graph = OwnedGraph { name: name.to_owned(), ..graph.clone() };
+    let mut graph = graph.clone().with_name(name);
     graph.ops.iter_mut().for_each(|op| op.host_ns = None);
     graph
 }
