@@ -30,7 +30,7 @@ pub(crate) fn plan(prepared: &mut Prepared) -> Result<Plan, Error> {
     let length_ms = limit.seconds.map_or(0, |seconds| (seconds * 1000.0) as u64);
     let bar = progress::bar(length_ms, "searching {bar:40} {elapsed} {msg}");
     let mut show = |progress: &Progress| {
-        let Progress { seconds, rounds, evaluations, best_ns } = *progress;
+        let Progress { seconds, rounds, evaluations, best_ns, .. } = *progress;
         bar.set_position((seconds * 1000.0) as u64);
         let best = best_ns.map_or_else(|| "none".to_owned(), time);
         let rate = evaluations as f64 / seconds.max(1e-9);
@@ -38,7 +38,9 @@ pub(crate) fn plan(prepared: &mut Prepared) -> Result<Plan, Error> {
             "best {best}, round {rounds}, {evaluations} plans evaluated ({rate:.0} a second)"
         ));
     };
-    let mut watch = Watch { interrupted: Some(&INTERRUPTED), progress: Some(&mut show) };
+    let mut watch = Watch::default();
+    watch.interrupted = Some(&INTERRUPTED);
+    watch.progress = Some(&mut show);
     let planned = prepared.plan(&mut watch);
     bar.finish_and_clear();
     SEARCHING.store(false, Ordering::Relaxed);

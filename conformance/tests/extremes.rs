@@ -157,10 +157,8 @@ fn a_class_may_have_any_number_of_objects() {
     let graph = owned.graph().unwrap();
     let machine = machine(HUGE.with_transfer_latency_ns(0));
     let request = Request { graph: &graph, machine: &machine, budget_bytes: MOST };
-    let swap = Swap {
-        classes: Some(vec![Pool { object_bytes: 1, count: MOST }]),
-        threshold: Threshold::Ns(0),
-    };
+    let classes = vec![Pool { object_bytes: 1, count: MOST }];
+    let swap = Swap::default().with_classes(classes).with_threshold(Threshold::Ns(0));
     swapping::plan(&request, &swap).unwrap();
 }
 

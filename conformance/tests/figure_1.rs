@@ -82,7 +82,7 @@ fn swap(first: First, classes: Vec<Pool>) -> OwnedPlan {
     let graph = graph(first);
     let graph = graph.graph().unwrap();
     let request = Request { graph: &graph, machine: &MACHINE, budget_bytes: 10 * MB };
-    let swap = Swap { classes: Some(classes), threshold: Threshold::Ns(0) };
+    let swap = Swap::default().with_classes(classes).with_threshold(Threshold::Ns(0));
     swapping::plan(&request, &swap).unwrap()
 }
 
@@ -121,9 +121,9 @@ fn joint_is_the_fastest_from_either_order() {
         let graph = graph(first);
         let graph = graph.graph().unwrap();
         let request = Request { graph: &graph, machine: &MACHINE, budget_bytes: 10 * MB };
-        let limit = Limit { seconds: None, rounds: Some(20), bound_ns: 0 };
-        let mut watch = Watch { interrupted: Some(&interrupted), progress: None };
-        let settings = joint::JointSettings { limit, ..joint::JointSettings::default() };
+        let mut watch = Watch::default();
+        watch.interrupted = Some(&interrupted);
+        let settings = joint::JointSettings::default().with_limit(Limit::new().with_rounds(20));
         joint::search(&request, &settings, &mut watch).unwrap().plan.predicted.period_ns
     };
     let best_ns = period_ns(First::Left);

@@ -89,7 +89,7 @@ fn hold(
         (name, min_bytes, planner)
     });
     let swaps = THRESHOLDS.map(|(name, threshold)| {
-        let swap = Swap { classes: None, threshold };
+        let swap = Swap::default().with_threshold(threshold);
         let (min_bytes, _) = swapping::min_feasible(&request(0), &swap).unwrap();
         let planner: Planning = Box::new(move |request| swapping::plan(request, &swap));
         (name, min_bytes, planner)

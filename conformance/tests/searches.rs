@@ -12,13 +12,14 @@ use spillway::swapping::{self, Swap};
 use std::sync::atomic::AtomicBool;
 use workloads::{OwnedGraph, OwnedPlan};
 
-const ROUNDS: Limit = Limit { seconds: None, rounds: Some(3), bound_ns: 0 };
+const ROUNDS: Limit = Limit::new().with_rounds(3);
 
 fn published(request: &Request<'_>, seed: u64) -> Result<genetic::Found, PlanningError> {
     let settings =
-        genetic::Settings { population: 8, seed, limit: ROUNDS, ..genetic::Settings::default() };
+        genetic::Settings::PUBLISHED.with_population(8).with_seed(seed).with_limit(ROUNDS);
     let interrupted = AtomicBool::new(false);
-    let mut watch = Watch { interrupted: Some(&interrupted), progress: None };
+    let mut watch = Watch::default();
+    watch.interrupted = Some(&interrupted);
     genetic::search(request, &settings, &mut watch)
 }
 
@@ -28,8 +29,10 @@ fn ours(
     repeats: Repeats,
 ) -> Result<joint::JointFound, PlanningError> {
     let interrupted = AtomicBool::new(false);
-    let mut watch = Watch { interrupted: Some(&interrupted), progress: None };
-    let settings = joint::JointSettings { seed, limit: ROUNDS, repeats };
+    let mut watch = Watch::default();
+    watch.interrupted = Some(&interrupted);
+    let settings =
+        joint::JointSettings::default().with_seed(seed).with_limit(ROUNDS).with_repeats(repeats);
     joint::search(request, &settings, &mut watch)
 }
 
@@ -94,8 +97,10 @@ fn an_interrupt_hands_over_the_best_so_far() {
     let interrupted = AtomicBool::new(true);
     let mut shown = 0;
     let mut progress = |_: &spillway::search::Progress| shown += 1;
-    let mut watch = Watch { interrupted: Some(&interrupted), progress: Some(&mut progress) };
-    let settings = genetic::Settings { population: 8, ..genetic::Settings::default() };
+    let mut watch = Watch::default();
+    watch.interrupted = Some(&interrupted);
+    watch.progress = Some(&mut progress);
+    let settings = genetic::Settings::PUBLISHED.with_population(8);
     let first = genetic::search(&request, &settings, &mut watch).unwrap();
     assert_eq!((shown, first.generations.len()), (1, 1));
     let longer = published(&request, 0).unwrap();

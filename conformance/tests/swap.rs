@@ -15,8 +15,8 @@ use spillway::swapping::{self, Swap};
 use workloads::OwnedGraph;
 
 fn plan(graph: &OwnedGraph, objects: u64, threshold: Threshold) -> String {
-    let classes = Some(vec![Pool { object_bytes: CHUNK_BYTES, count: objects }]);
-    let swap = Swap { classes, threshold };
+    let classes = vec![Pool { object_bytes: CHUNK_BYTES, count: objects }];
+    let swap = Swap::default().with_classes(classes).with_threshold(threshold);
     chain::list(graph, objects, |request: &Request<'_>| swapping::plan(request, &swap).unwrap())
 }
 
@@ -100,8 +100,8 @@ proptest! {
 fn the_least_budget_holds_the_objects_of_classes_that_are_given() {
     let graph = chain::chain();
     let graph = graph.graph().unwrap();
-    let classes = Some(vec![Pool { object_bytes: CHUNK_BYTES, count: 9 }]);
-    let swap = Swap { classes, threshold: Threshold::Ns(0) };
+    let classes = vec![Pool { object_bytes: CHUNK_BYTES, count: 9 }];
+    let swap = Swap::default().with_classes(classes).with_threshold(Threshold::Ns(0));
     let request = Request { graph: &graph, machine: &chain::MACHINE, budget_bytes: 0 };
     let (least_bytes, _) = swapping::min_feasible(&request, &swap).unwrap();
     assert_eq!(least_bytes, 9 * CHUNK_BYTES);

@@ -12,12 +12,27 @@ use workloads::OwnedPlan;
 
 /// The parameters of swaps.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Swap {
     /// The size classes, by ascending size. A tensor takes an object of the first class that is large enough.
     /// Without classes, the planner tries several divisions of the budget in the timeline.
     pub classes: Option<Vec<Pool>>,
     /// The least time since the last use of a tensor that may leave.
     pub threshold: Threshold,
+}
+
+impl Swap {
+    /// Sets the size classes, by ascending size.
+    #[must_use]
+    pub fn with_classes(self, classes: Vec<Pool>) -> Self {
+        Self { classes: Some(classes), ..self }
+    }
+
+    /// Sets the least time since the last use of a tensor that may leave.
+    #[must_use]
+    pub fn with_threshold(self, threshold: Threshold) -> Self {
+        Self { threshold, ..self }
+    }
 }
 
 /// Size classes that own their data; see [`Classes`].

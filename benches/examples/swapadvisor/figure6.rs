@@ -45,7 +45,7 @@ pub(crate) fn run(seconds: f64, only: Option<&str>) -> Result<()> {
             let random = spillway::search::plan_in(&request, &order, Strategy::OnDemand)?;
             prove(&request, &random)?;
             let given = planning::plan(&request, Strategy::OnDemand)?;
-            let settings = Settings { limit: limit(seconds, &request)?, ..Settings::default() };
+            let settings = Settings::PUBLISHED.with_limit(limit(seconds, &request)?);
             let genetic = published(&request, settings)?;
             let started = Instant::now();
             let joint = super::ours(&request, seconds)?;

@@ -26,7 +26,7 @@ pub(crate) fn run(seconds: f64) -> Result<()> {
             prove(&request, &plan)?;
             Ok(plan.predicted.period_ns)
         };
-        let settings = Settings { limit: limit(seconds, &request)?, ..Settings::default() };
+        let settings = Settings::PUBLISHED.with_limit(limit(seconds, &request)?);
         let stay_ns = with_parameters_ns(&graph, &machine)?;
         let ours_ns = ours(&request, seconds)?.plan.predicted.period_ns;
         let periods_ns = [

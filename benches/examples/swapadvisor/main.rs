@@ -41,7 +41,7 @@ fn machine(name: &str) -> Result<OwnedMachine> {
 
 /// The limit of a search over plans that launch each op once.
 fn limit(seconds: f64, request: &Request<'_>) -> Result<Limit> {
-    Ok(Limit { seconds: Some(seconds), rounds: None, bound_ns: bound_ns(request)? })
+    Ok(Limit::new().with_seconds(seconds).with_bound_ns(bound_ns(request)?))
 }
 
 /// A lower bound on the period in any order, if each op runs once.
@@ -59,8 +59,8 @@ fn published(request: &Request<'_>, settings: genetic::Settings) -> Result<genet
 
 /// The search over orders, for plans that launch each op once.
 fn ours(request: &Request<'_>, seconds: f64) -> Result<joint::JointFound> {
-    let limit = limit(seconds, request)?;
-    jointly(request, joint::JointSettings { limit, repeats: Repeats::Never, seed: 0 })
+    let settings = joint::JointSettings::default().with_limit(limit(seconds, request)?);
+    jointly(request, settings.with_repeats(Repeats::Never))
 }
 
 fn jointly(request: &Request<'_>, settings: joint::JointSettings) -> Result<joint::JointFound> {

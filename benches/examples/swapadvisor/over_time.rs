@@ -13,8 +13,11 @@ const RNN: &str = "rnn:layers=8,width=8192,batch=256";
 const INCEPTION: &str = "inception4:widen=4,tflops=9,batch=64";
 
 /// Parameters that find better plans in little time. Fewer ops move, and selection is stronger.
-const TUNED: Settings =
-    Settings { population: 64, mutation: 0.002, selection: 100.0, ..Settings::PUBLISHED };
+const TUNED: Settings = {
+    let mut tuned = Settings::PUBLISHED.with_population(64);
+    (tuned.mutation, tuned.selection) = (0.002, 100.0);
+    tuned
+};
 
 fn with_request<T>(work: &OwnedGraph, then: impl FnOnce(&Request<'_>) -> Result<T>) -> Result<T> {
     let (graph, machine) = (work.graph()?, machine(MACHINE)?.machine);
@@ -26,7 +29,8 @@ fn with_request<T>(work: &OwnedGraph, then: impl FnOnce(&Request<'_>) -> Result<
 pub(crate) fn figure9(seconds: f64) -> Result<()> {
     println!("| search | generation | at, s | judged | best, s | mean, s | worst, s |");
     println!("|---|--:|--:|--:|--:|--:|--:|");
-    let free = Settings { mapping: Mapping::Free, ..Settings::PUBLISHED };
+    let mut free = Settings::PUBLISHED;
+    free.mapping = Mapping::Free;
     for (name, spec, settings) in [
         ("RNN-8-8K", RNN, Settings::PUBLISHED),
         ("RNN-8-8K, tuned", RNN, TUNED),
@@ -36,11 +40,11 @@ pub(crate) fn figure9(seconds: f64) -> Result<()> {
     ] {
         let work = models::generate(spec)?;
         let found = with_request(&work, |request| {
-            published(request, Settings { limit: limit(seconds, request)?, ..settings })
+            published(request, settings.with_limit(limit(seconds, request)?))
         })?;
         let last = found.generations.len() - 1;
         for at in [0, last / 4, last / 2, last] {
-            let Generation { seconds, evaluations, best_ns, mean_ns, worst_ns } =
+            let Generation { seconds, evaluations, best_ns, mean_ns, worst_ns, .. } =
                 found.generations[at];
             let [best, mean, worst] = [best_ns, mean_ns, worst_ns].map(|ns| ns as f64 / 1e9);
             println!(
@@ -65,18 +69,19 @@ pub(crate) fn figure10(individuals: u64) -> Result<()> {
                 // A generation has two children for each survivor.
                 let population = settings.population as u64;
                 let rounds = 1 + individuals.saturating_sub(population).div_ceil(2 * population);
-                let limit = Limit { rounds: Some(rounds), ..Limit::default() };
-                let found = published(request, Settings { limit, ..settings })?;
+                let limit = Limit::new().with_rounds(rounds);
+                let found = published(request, settings.with_limit(limit))?;
                 let share = share(request.graph, found.plan.predicted.period_ns);
                 Ok(format!("{share:.1} %"))
             };
-            let settings = Settings::PUBLISHED;
+            let (mut orders, mut divisions) = (Settings::PUBLISHED, Settings::PUBLISHED);
+            (orders.divisions, divisions.orders) = (false, false);
             let cells = [
-                search(Settings { divisions: false, ..settings })?,
-                search(Settings { orders: false, ..settings })?,
-                search(settings)?,
+                search(orders)?,
+                search(divisions)?,
+                search(Settings::PUBLISHED)?,
                 search(TUNED)?,
-                search(Settings { population: individuals as usize, ..settings })?,
+                search(Settings::PUBLISHED.with_population(individuals as usize))?,
             ];
             println!("| {name} | {} |", cells.join(" | "));
             Ok(())

@@ -3,7 +3,7 @@
 use super::figure6::MODELS;
 use super::{MACHINE, Result, jointly, machine, ours, prove, share};
 use planner_core::bounds::BoundOrder;
-use planner_core::planner::{PlanningError, Repeats, Request, Strategy};
+use planner_core::planner::{PlanningError, Request, Strategy};
 use spillway::planning;
 use spillway::search::{Limit, joint};
 use std::time::Instant;
@@ -30,8 +30,8 @@ pub(crate) fn run(seconds: f64, only: Option<&str>) -> Result<()> {
             let bound_ns =
                 planning::lower_bound_repeats_ns(&graph, &machine, budget_bytes, BoundOrder::Any)?;
             let once = ours(&request, seconds)?.plan;
-            let limit = Limit { seconds: Some(seconds), rounds: None, bound_ns };
-            let settings = joint::JointSettings { limit, repeats: Repeats::Allowed, seed: 0 };
+            let limit = Limit::new().with_seconds(seconds).with_bound_ns(bound_ns);
+            let settings = joint::JointSettings::default().with_limit(limit);
             let started = Instant::now();
             let found = jointly(&request, settings)?.plan;
             let planning_s = started.elapsed().as_secs_f64();

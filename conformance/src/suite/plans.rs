@@ -9,7 +9,6 @@ use crate::chains::chains;
 use crate::graphs::{graphs, training_graphs};
 use integrity::{Backend, RUN_WORDS, Value, reference_values, slots};
 use planner_core::backend::Transfers;
-use planner_core::planner::swap::Threshold;
 use planner_core::planner::{Auto, Lms, PlanningError, Request, Strategy, Weights, Window};
 use planner_core::{Graph, HostLayout, Kind, Machine, OpId, Plan, Step};
 use proptest::strategy::{Strategy as Generator, ValueTree};
@@ -94,7 +93,7 @@ pub fn swap<T: Backend>(bench: &Bench<'_, T>) -> Outcome {
         }
         graph
     });
-    hold(bench, aligned, &Swap { classes: None, threshold: Threshold::RoundTrip })
+    hold(bench, aligned, &Swap::default())
 }
 
 /// Statically aliased plans: everything is mapped before the first iteration, and one chunk lies in

@@ -22,6 +22,7 @@ use workloads::OwnedPlan;
 
 /// The parameters of the published search.
 #[derive(Clone, Copy, Debug, PartialEq)]
+#[non_exhaustive]
 pub struct Settings {
     /// Individuals that survive each generation.
     pub population: usize,
@@ -51,12 +52,30 @@ impl Settings {
         mutation: 0.1,
         selection: 1.0,
         seed: 0,
-        limit: Limit { seconds: None, rounds: None, bound_ns: 0 },
+        limit: Limit::new(),
         threshold: Threshold::RoundTrip,
         mapping: Mapping::Consecutive,
         orders: true,
         divisions: true,
     };
+
+    /// Sets the seed of the random numbers.
+    #[must_use]
+    pub const fn with_seed(self, seed: u64) -> Self {
+        Self { seed, ..self }
+    }
+
+    /// Sets the limit of the search.
+    #[must_use]
+    pub const fn with_limit(self, limit: Limit) -> Self {
+        Self { limit, ..self }
+    }
+
+    /// Sets how many individuals survive each generation.
+    #[must_use]
+    pub const fn with_population(self, population: usize) -> Self {
+        Self { population, ..self }
+    }
 }
 
 impl Default for Settings {
@@ -67,6 +86,7 @@ impl Default for Settings {
 
 /// The survivors of one generation. Periods are by the clock of the planner.
 #[derive(Clone, Copy, Debug, PartialEq)]
+#[non_exhaustive]
 pub struct Generation {
     /// The time of the selection since the start of the search.
     pub seconds: f64,
@@ -82,6 +102,7 @@ pub struct Generation {
 
 /// The result of a search.
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct Found {
     /// The best plan found.
     pub plan: OwnedPlan,

@@ -20,6 +20,7 @@ use workloads::OwnedPlan;
 
 /// The parameters of the search.
 #[derive(Clone, Copy, Debug, PartialEq)]
+#[non_exhaustive]
 pub struct JointSettings {
     /// The seed of the random numbers.
     pub seed: u64,
@@ -34,7 +35,7 @@ pub(crate) const SECONDS: f64 = 20.0;
 
 impl Default for JointSettings {
     fn default() -> Self {
-        let limit = Limit { seconds: Some(SECONDS), ..Limit::default() };
+        let limit = Limit::new().with_seconds(SECONDS);
         Self { seed: 0, limit, repeats: Repeats::default() }
     }
 }
@@ -45,6 +46,24 @@ pub(crate) fn judge() -> Strategy {
 }
 
 impl JointSettings {
+    /// Sets the seed of the random numbers.
+    #[must_use]
+    pub const fn with_seed(self, seed: u64) -> Self {
+        Self { seed, ..self }
+    }
+
+    /// Sets the limit of the search.
+    #[must_use]
+    pub const fn with_limit(self, limit: Limit) -> Self {
+        Self { limit, ..self }
+    }
+
+    /// Sets whether plans launch ops again.
+    #[must_use]
+    pub const fn with_repeats(self, repeats: Repeats) -> Self {
+        Self { repeats, ..self }
+    }
+
     /// The strategy that takes the first list that fits, in the current order.
     const fn quick(&self) -> Strategy {
         let Self { repeats, .. } = *self;
@@ -60,6 +79,7 @@ impl JointSettings {
 
 /// The result of a search.
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct JointFound {
     /// The best plan found.
     pub plan: OwnedPlan,

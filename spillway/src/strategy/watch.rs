@@ -7,6 +7,7 @@ use std::{sync::atomic::Ordering, time::Instant};
 
 /// The limit of a search. It stops at the first of these limits, or on an interruption.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
+#[non_exhaustive]
 pub struct Limit {
     /// The most time.
     pub seconds: Option<f64>,
@@ -16,8 +17,35 @@ pub struct Limit {
     pub bound_ns: u64,
 }
 
+impl Limit {
+    /// No limit.
+    #[must_use]
+    pub const fn new() -> Self {
+        Self { seconds: None, rounds: None, bound_ns: 0 }
+    }
+
+    /// Sets the most time.
+    #[must_use]
+    pub const fn with_seconds(self, seconds: f64) -> Self {
+        Self { seconds: Some(seconds), ..self }
+    }
+
+    /// Sets the most generations or rounds.
+    #[must_use]
+    pub const fn with_rounds(self, rounds: u64) -> Self {
+        Self { rounds: Some(rounds), ..self }
+    }
+
+    /// Sets a lower bound on the period.
+    #[must_use]
+    pub const fn with_bound_ns(self, bound_ns: u64) -> Self {
+        Self { bound_ns, ..self }
+    }
+}
+
 /// The progress of a search.
 #[derive(Clone, Copy, Debug, PartialEq)]
+#[non_exhaustive]
 pub struct Progress {
     /// Time since the start.
     pub seconds: f64,
@@ -31,6 +59,7 @@ pub struct Progress {
 
 /// The observer of a search. The default observes nothing.
 #[derive(Default)]
+#[non_exhaustive]
 pub struct Watch<'w> {
     /// Set to end the search with the best plan so far.
     pub interrupted: Option<&'w AtomicBool>,

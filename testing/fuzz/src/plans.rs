@@ -145,7 +145,7 @@ pub fn plan_with_spare(
             planning::plan(&request(least_bytes.saturating_add(spare_bytes)), strategy)
         }
         How::Swap(threshold) => {
-            let swap = Swap { classes: None, threshold };
+            let swap = Swap::default().with_threshold(threshold);
             let (least_bytes, _) = swapping::min_feasible(&request(0), &swap)?;
             swapping::plan(&request(least_bytes.saturating_add(spare_bytes)), &swap)
         }
