@@ -206,16 +206,6 @@ typedef struct {
   SpillwayMachineParameters parameters;
 } SpillwayMachineDescription;
 
-// A setting of a strategy.
-typedef struct {
-  // The size of this struct.
-  size_t struct_bytes;
-  // Its name.
-  const char *name;
-  // Its value, in the form of `spillway plan --set`.
-  const char *value;
-} SpillwaySetting;
-
 // How to plan. Null, or 0 in all fields except the first, stands for the defaults.
 typedef struct {
   // The size of this struct.
@@ -223,13 +213,9 @@ typedef struct {
   // The device memory for the plan: a size (`"4GiB"`), a percentage of the memory that the work
   // needs in-core (`"35%"`), or `"min"`. Null for all of the device's memory.
   const char *budget;
-  // The name of a strategy, with its parameters after a colon: `"window:bytes=512MiB,variant=published"`
+  // The name of a strategy, with its settings after a colon: `"window:bytes=512MiB,variant=published"`
   // (`docs/strategies.md`). Null for `"auto"`.
   const char *strategy;
-  // Settings of the strategy.
-  const SpillwaySetting *settings;
-  // The number of settings.
-  size_t setting_count;
   // Whether the plan may map memory while it runs, instead of before: 1 or 0. Such a plan has no
   // addresses.
   uint8_t unplaced;
@@ -600,7 +586,7 @@ SpillwayCode spillway_machine_from_json(const uint8_t *json,
 void spillway_machine_free(SpillwayMachine *machine);
 
 // Returns the smallest budget with which a graph can be planned for a machine. `options` may be
-// null. Only the strategy and its settings in it matter.
+// null. Only the strategy in it matters.
 //
 // # Safety
 // The pointers are as `spillway.h` requires.

@@ -33,8 +33,8 @@ pub(crate) unsafe fn call(error: *mut Error, body: impl FnOnce() -> Result<(), F
 
 /// A value that the caller must pass.
 ///
-/// The condition of the module. The caller keeps the value alive as long as the result is used.
-/// The condition of the module; the caller keeps the value alive as long as the result is used.
+/// # Safety
+/// The condition of the module, and the caller keeps the value alive as long as the result is used.
 pub(crate) unsafe fn given<'a, T>(value: *const T, name: &str) -> Result<&'a T, Failure> {
     // SAFETY: null, or one value.
     unsafe { value.as_ref() }.ok_or_else(|| Failure::argument(format!("{name} is null")))

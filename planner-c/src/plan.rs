@@ -1,7 +1,7 @@
 //! Plans.
 
 use crate::boundary::{
-    self, Out, array, call, fill, given, given_sized, hand_out, put_sized, sized_array, text,
+    self, Out, array, call, fill, given, given_sized, hand_out, put_sized, text,
 };
 use crate::error::{Code, Error, Failure};
 use crate::graph::Graph;
@@ -14,18 +14,6 @@ use std::ffi::c_char;
 /// A proved plan. It is safe in every order that its waits allow, and its prediction is exact.
 pub struct Plan(pub(crate) spillway::Plan);
 
-/// A setting of a strategy.
-#[repr(C)]
-#[derive(Clone, Copy, Debug)]
-pub struct Setting {
-    /// The size of this struct.
-    pub struct_bytes: usize,
-    /// Its name.
-    pub name: *const c_char,
-    /// Its value, in the form of `spillway plan --set`.
-    pub value: *const c_char,
-}
-
 /// How to plan. Null, or 0 in all fields except the first, stands for the defaults.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
@@ -35,21 +23,15 @@ pub struct PlanOptions {
     /// The device memory for the plan: a size (`"4GiB"`), a percentage of the memory that the work
     /// needs in-core (`"35%"`), or `"min"`. Null for all of the device's memory.
     pub budget: *const c_char,
-    /// The name of a strategy, with its parameters after a colon: `"window:bytes=512MiB,variant=published"`
+    /// The name of a strategy, with its settings after a colon: `"window:bytes=512MiB,variant=published"`
     /// (`docs/strategies.md`). Null for `"auto"`.
     pub strategy: *const c_char,
-    /// Settings of the strategy.
-    pub settings: *const Setting,
-    /// The number of settings.
-    pub setting_count: usize,
     /// Whether the plan may map memory while it runs, instead of before: 1 or 0. Such a plan has no
     /// addresses.
     pub unplaced: u8,
 }
 
 // SAFETY: the structs are `repr(C)`, begin with their size, and all their bytes may be zero.
-unsafe impl Versioned for Setting {}
-// SAFETY: as above.
 unsafe impl Versioned for PlanOptions {}
 // SAFETY: as above.
 unsafe impl Versioned for Figures {}
@@ -108,31 +90,18 @@ impl<'o> Choices<'o> {
             return Ok(Self { budget: None, strategy: Strategy::default(), placed: true });
         }
         // SAFETY: the caller's promise.
-        let (options, budget, name, settings) = unsafe {
+        let (options, budget, strategy) = unsafe {
             let options = given_sized(options, "options")?;
-            let (budget, name) =
-                (text(options.budget, "budget")?, text(options.strategy, "strategy")?);
-            let settings = sized_array(options.settings, options.setting_count, "a setting")?;
-            (options, budget, name, settings)
+            (options, text(options.budget, "budget")?, text(options.strategy, "strategy")?)
         };
-        let mut texts = Vec::with_capacity(settings.len());
-        for setting in &settings {
-            let no_name = || Failure::argument("a setting has no name or no value");
-            // SAFETY: as above.
-            let (name, value) = unsafe {
-                (text(setting.name, "the name of a setting")?, text(setting.value, "a setting")?)
-            };
-            texts.push((name.ok_or_else(no_name)?, value.ok_or_else(no_name)?));
-        }
-        let refused = |error: SettingError| Failure::argument(error);
-        let strategy = name.map_or_else(|| Ok(Strategy::default()), str::parse).map_err(refused)?;
-        let strategy = strategy.with_settings(texts).map_err(refused)?;
+        let strategy = strategy.map_or_else(|| Ok(Strategy::default()), str::parse);
+        let strategy = strategy.map_err(|error: SettingError| Failure::argument(error))?;
         Ok(Self { budget, strategy, placed: options.unplaced == 0 })
     }
 }
 
 /// Returns the smallest budget with which a graph can be planned for a machine. `options` may be
-/// null. Only the strategy and its settings in it matter.
+/// null. Only the strategy in it matters.
 ///
 /// # Safety
 /// The pointers are as `spillway.h` requires.

@@ -257,7 +257,7 @@ proptest! {
         let (graph, machine) = (graph_of(&garbage), machine_of(garbage.machine));
         if let (Ok(graph), Ok(machine)) = (graph, machine) {
             let text = |text: &Option<CString>| text.as_ref().map_or(ptr::null(), |text| text.as_ptr());
-            let options = PlanOptions { struct_bytes: size_of::<PlanOptions>(), settings: ptr::null(), setting_count: 0,
+            let options = PlanOptions { struct_bytes: size_of::<PlanOptions>(),
                 budget: text(&garbage.budget),
                 strategy: text(&garbage.strategy),
                 unplaced: 0,
@@ -268,7 +268,7 @@ proptest! {
             if let Ok(plan) = plan {
                 read(plan);
                 // A plan with all of the memory, if that is another plan.
-                let all = PlanOptions { struct_bytes: size_of::<PlanOptions>(), settings: ptr::null(), setting_count: 0, budget: ptr::null(), ..options };
+                let all = PlanOptions { struct_bytes: size_of::<PlanOptions>(), budget: ptr::null(), ..options };
                 let other = made(|plan, error| unsafe {
                     spillway_plan_new(graph, machine, &raw const all, plan, error)
                 });

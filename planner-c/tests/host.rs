@@ -216,8 +216,6 @@ fn plan() -> *mut Plan {
     let strategy = c"optimizer-offload".as_ptr();
     let options = PlanOptions {
         struct_bytes: size_of::<PlanOptions>(),
-        settings: ptr::null(),
-        setting_count: 0,
         budget: ptr::null(),
         strategy,
         unplaced: 0,

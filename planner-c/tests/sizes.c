@@ -68,12 +68,13 @@ static void plans(void) {
           spillway_plan_free(plan));
     uint64_t bytes = 0;
     ACCEPTED(spillway_graph_min_feasible_bytes(graph, machine, &options.now, &bytes, &error));
-    NEWER(SpillwaySetting) setting = {{.name = "effort", .value = "0"}, 0};
-    options.now.settings = &setting.now, options.now.setting_count = 1;
-    SIZES("a setting", setting, spillway_plan_new(graph, machine, &options.now, &plan, &error), (void)0);
-    setting.now.value = "many";
+    options.now.strategy = "auto:effort=0";
+    ACCEPTED(spillway_plan_new(graph, machine, &options.now, &plan, &error));
     SpillwayPlan *none;
+    options.now.strategy = "auto:effort=many";
     REFUSED(spillway_plan_new(graph, machine, &options.now, &none, &error), "effort=many");
+    options.now.strategy = "auto:size=1";
+    REFUSED(spillway_plan_new(graph, machine, &options.now, &none, &error), "auto has no parameter");
 
     // What the library writes, it writes as far as it knows.
     NEWER(SpillwayFigures) figures = {{0}, 99};

@@ -122,8 +122,6 @@ fn a_switch_to_an_arranged_plan_copies_less() {
     let plan = |graph: *const Graph| {
         let options = PlanOptions {
             struct_bytes: size_of::<PlanOptions>(),
-            settings: ptr::null(),
-            setting_count: 0,
             budget: c"44KiB".as_ptr(),
             strategy: c"groups".as_ptr(),
             unplaced: 0,
