@@ -1,12 +1,12 @@
 //! The values of states and inputs.
 
 use crate::boundary::{array, call, given_mut};
-use crate::device::Failed;
+use crate::device::{Callbacks, Failed};
 use crate::error::{Code, Error, Failure};
+use bytemuck::NoUninit;
 use planner_core::TensorId;
-use planner_core::backend::{FillError, HostRange, WriteError};
+use planner_core::backend::{FillError, InputWriter, StateWriter};
 use std::ffi::c_void;
-use std::slice;
 
 /// A state or an input that a callback fills. It is valid only during the call.
 ///
@@ -28,33 +28,39 @@ pub struct Fill {
     pub writer: *mut c_void,
 }
 
-/// Writes the whole value of one tensor into the host block.
-type Write<'w> = &'w mut dyn FnMut(&[u8]) -> Result<(), FillError<Failed>>;
+/// The core's writer of the tensor.
+pub(crate) enum To<'a, 'w> {
+    State(&'a mut StateWriter<'w, Callbacks>),
+    Input(&'a mut InputWriter<'w, Callbacks>),
+}
 
 /// The object to which [`Fill::writer`] points.
-pub(crate) struct Writer<'w> {
+pub(crate) struct Writer<'a, 'w> {
+    to: To<'a, 'w>,
     tensor: TensorId,
-    range: HostRange,
-    write: Write<'w>,
     /// The first write that failed.
     failed: Option<FillError<Failed>>,
 }
 
-impl<'w> Writer<'w> {
-    pub(crate) fn new(tensor: TensorId, range: HostRange, write: Write<'w>) -> Self {
-        Self { tensor, range, write, failed: None }
+impl<'a, 'w> Writer<'a, 'w> {
+    pub(crate) const fn new(to: To<'a, 'w>, tensor: TensorId) -> Self {
+        Self { to, tensor, failed: None }
     }
 
     /// The argument of a callback.
-    pub(crate) const fn fill(&mut self, iteration: u64) -> Fill {
-        Fill {
+    pub(crate) fn fill(&mut self) -> Result<Fill, FillError<Failed>> {
+        let (range, iteration) = match &self.to {
+            To::State(states) => (states.range(self.tensor)?, 0),
+            To::Input(inputs) => (inputs.range(self.tensor)?, inputs.iteration()),
+        };
+        Ok(Fill {
             struct_bytes: size_of::<Fill>(),
             tensor: self.tensor.0,
             iteration,
-            bytes: self.range.bytes,
-            offset_bytes: self.range.offset_bytes,
+            bytes: range.bytes,
+            offset_bytes: range.offset_bytes,
             writer: (&raw mut *self).cast(),
-        }
+        })
     }
 
     /// The result of a callback.
@@ -65,27 +71,17 @@ impl<'w> Writer<'w> {
         }
     }
 
-    fn put<T: Copy>(&mut self, values: &[T]) -> Result<(), FillError<Failed>> {
-        let (tensor, offset_bytes) = (self.tensor, self.range.offset_bytes);
-        let align_bytes = align_of::<T>() as u64;
-        // SAFETY: the types of the functions below have no padding.
-        let bytes =
-            unsafe { slice::from_raw_parts(values.as_ptr().cast::<u8>(), size_of_val(values)) };
-        let is_whole = bytes.len() as u64 == self.range.bytes;
-        if is_whole && !offset_bytes.is_multiple_of(align_bytes) {
-            return Err(FillError::Write(WriteError::Alignment {
-                tensor,
-                offset_bytes,
-                align_bytes,
-            }));
+    fn put<T: NoUninit>(&mut self, values: &[T]) -> Result<(), FillError<Failed>> {
+        match &mut self.to {
+            To::State(states) => states.write(self.tensor, values),
+            To::Input(inputs) => inputs.write(self.tensor, values),
         }
-        (self.write)(bytes)
     }
 }
 
 /// # Safety
-/// The condition of [`crate::boundary`], and the type has no padding.
-unsafe fn write<T: Copy>(
+/// The condition of [`crate::boundary`].
+unsafe fn write<T: NoUninit>(
     fill: *mut Fill,
     values: *const T,
     count: usize,
@@ -96,7 +92,7 @@ unsafe fn write<T: Copy>(
         let (fill, values) = unsafe { (given_mut(fill, "fill")?, array(values, count, "values")?) };
         // SAFETY: a callback got the pointer from this library, and the writer lives as long as the
         // call.
-        let writer = unsafe { given_mut(fill.writer.cast::<Writer<'_>>(), "fill->writer") }?;
+        let writer = unsafe { given_mut(fill.writer.cast::<Writer<'_, '_>>(), "fill->writer") }?;
         let written = writer.put(values);
         written.map_err(|error| {
             let failure = match &error {

@@ -2,7 +2,7 @@
 
 use crate::device::{Callbacks, Failed, check};
 use crate::error::Failure;
-use crate::fill::{Fill, Writer};
+use crate::fill::{Fill, To, Writer};
 use planner_core::Kind;
 use planner_core::backend::{
     FillError, HostKernels, HostLaunch, InputWriter, Kernels as CoreKernels, Launch, StateWriter,
@@ -226,17 +226,16 @@ impl CoreKernels<Callbacks> for Launcher {
     ) -> Result<(), FillError<Failed>> {
         let Kernels { context, fill_state, .. } = self.kernels;
         for state in states.tensors().collect::<Vec<_>>() {
-            let range = states.range(state)?;
             let Some(callback) = fill_state else {
-                for first in (0..range.bytes).step_by(ZEROS.len()) {
-                    let bytes = (range.bytes - first).min(ZEROS.len() as u64) as usize;
+                let state_bytes = states.range(state)?.bytes;
+                for first in (0..state_bytes).step_by(ZEROS.len()) {
+                    let bytes = (state_bytes - first).min(ZEROS.len() as u64) as usize;
                     states.write_at(state, first, &ZEROS[..bytes])?;
                 }
                 continue;
             };
-            let mut write = |value: &[u8]| states.write(state, value);
-            let mut writer = Writer::new(state, range, &mut write);
-            let mut fill = writer.fill(0);
+            let mut writer = Writer::new(To::State(states), state);
+            let mut fill = writer.fill()?;
             let status = callback(context, &raw mut fill);
             writer.end("fill_state", status)?;
         }
@@ -250,10 +249,8 @@ impl CoreKernels<Callbacks> for Launcher {
         let Kernels { context, fill_input, .. } = self.kernels;
         let Some(callback) = fill_input else { return Ok(()) };
         for input in inputs.tensors().collect::<Vec<_>>() {
-            let (range, iteration) = (inputs.range(input)?, inputs.iteration());
-            let mut write = |value: &[u8]| inputs.write(input, value);
-            let mut writer = Writer::new(input, range, &mut write);
-            let mut fill = writer.fill(iteration);
+            let mut writer = Writer::new(To::Input(inputs), input);
+            let mut fill = writer.fill()?;
             let status = callback(context, &raw mut fill);
             writer.end("fill_input", status)?;
         }
