@@ -105,7 +105,12 @@ fn chosen(
             if chosen.iter().any(|other| other.strategy().name() == strategy.name()) {
                 continue;
             }
-            match prepare(strategy) {
+            // The bounds are those of the first strategy.
+            let prepared = match chosen.first() {
+                Some(first) => first.with_strategy(strategy),
+                None => prepare(strategy),
+            };
+            match prepared {
                 Ok(prepared) => chosen.push(prepared),
                 Err(Error::Planning { error, .. }) if all && error.is_refusal() => {}
                 Err(error) => return Err(Failure::cannot(attempt::reason(&error))),

@@ -72,11 +72,8 @@ impl PlanBuilder {
         let Self { graph, machine, budget, strategy, placed } = self;
         let budget = budget?;
         let (core, on) = (graph.graph(), &machine.machine);
-        let request = Request { graph: &core, machine: on, budget_bytes: on.device_bytes };
-        let needs = strategy
-            .min_feasible(&request)
-            .and_then(|(least_bytes, _)| Needs::of(&core, on, Some(least_bytes)));
-        let needs = needs.map_err(|error| {
+        let least_bytes = graph.min_feasible_bytes(&machine, &strategy)?;
+        let needs = Needs::of(&core, on, Some(least_bytes)).map_err(|error| {
             Error::planning(&Names::new(graph.owned(), &[]), error, on.device_bytes)
         })?;
         let work = Work { graph, machine, strategy, placed, needs };
@@ -99,8 +96,12 @@ impl Work {
     fn context(&self, budget_bytes: u64) -> Result<Context, Error> {
         let Self { graph, machine, strategy, needs, .. } = self;
         let context = Context::new(graph.owned(), machine, strategy.name(), budget_bytes, *needs)?;
-        let request = Request { graph: &graph.graph(), machine: &machine.machine, budget_bytes };
-        Ok(Context { cycle_ns: strategy.cycle_ns(&request), ..context })
+        Ok(Context { cycle_ns: self.cycle_ns(budget_bytes), ..context })
+    }
+
+    fn cycle_ns(&self, budget_bytes: u64) -> Option<u64> {
+        let (graph, machine) = (self.graph.graph(), &self.machine.machine);
+        self.strategy.cycle_ns(&Request { graph: &graph, machine, budget_bytes })
     }
 }
 
@@ -135,6 +136,26 @@ impl Prepared {
     #[must_use]
     pub const fn needs(&self) -> &Needs {
         &self.work.needs
+    }
+
+    /// Returns the same work with another strategy, and with the same budget in bytes. Does not compute the
+    /// bounds again.
+    ///
+    /// # Errors
+    /// The strategy cannot plan the work; [`Error::OutOfMemory`].
+    pub fn with_strategy(&self, strategy: Strategy) -> Result<Self, Error> {
+        let Work { graph, machine, .. } = &self.work;
+        let least_bytes = graph.min_feasible_bytes(machine, &strategy)?;
+        let needs = Needs { min_feasible_bytes: Some(least_bytes), ..self.work.needs };
+        let work = Work { strategy, needs, ..self.work.clone() };
+        let context = Context {
+            strategy: work.strategy.name().to_owned(),
+            min_feasible_bytes: needs.min_feasible_bytes,
+            cycle_ns: work.cycle_ns(self.context.budget_bytes),
+            planning_ns: None,
+            ..self.context.clone()
+        };
+        Ok(Self { work, less: None, context })
     }
 
     /// Returns the same work with another budget. `less` is a plan by the same strategy for less memory. If

@@ -9,8 +9,11 @@ use spillway::planner_core::planner::Strategy as CoreStrategy;
 use spillway::planner_core::{OpId, PlanError, Step, VerifyError};
 use spillway::strategy::{Auto, Lms, Swap, Weights, Window};
 use spillway::summary;
-use spillway::{Budget, Error, Graph, GraphBuilder, OwnedMachine, OwnedPlan, Plan, machines};
+use spillway::{
+    Budget, Error, Graph, GraphBuilder, OwnedMachine, OwnedPlan, Plan, Prepared, Strategy, machines,
+};
 use std::path::PathBuf;
+use workloads::OwnedChain;
 
 const MIB: u64 = 1 << 20;
 
@@ -136,6 +139,23 @@ fn strategies_are_made_of_their_parameters() {
         message.contains("chains of layers only") && message.contains("(\"backward 0\")"),
         "{message}"
     );
+}
+
+#[test]
+fn another_strategy_has_the_context_that_it_has_alone() {
+    let chain = OwnedChain::three_partition(&[6, 6, 8, 6, 7, 7]).unwrap();
+    let (graph, machine) = (Graph::new(chain.graph()).unwrap(), chain.machine().unwrap());
+    let prepare = |strategy| graph.plan(&machine).strategy(strategy).budget("min").prepare();
+    let first = prepare(CoreStrategy::InCore.into()).unwrap();
+    let budget_bytes = first.context().budget_bytes;
+    for strategy in Strategy::all() {
+        let alone = prepare(strategy.clone());
+        let alone = alone.and_then(|prepared| prepared.within(budget_bytes, None));
+        let known = |prepared: Prepared| (prepared.context().clone(), *prepared.needs());
+        assert_eq!(first.with_strategy(strategy).map(known), alone.map(known));
+    }
+    let published = first.with_strategy("weights:variant=published".parse().unwrap()).unwrap();
+    assert!(published.context().cycle_ns.is_some());
 }
 
 #[test]
