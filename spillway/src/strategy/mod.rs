@@ -1,6 +1,6 @@
 //! Strategies: the strategies of the core, swaps in size classes, and searches.
 
-mod core;
+mod core_planners;
 mod watch;
 
 use crate::placing::{self, Unplaced};
