@@ -238,6 +238,8 @@ typedef struct {
   uint64_t stall_ns;
   // A period that no plan can beat. The report says among which plans.
   uint64_t lower_bound_ns;
+  // The device memory that the work needs with everything resident.
+  uint64_t in_core_peak_bytes;
   // The most device memory that is held at a time.
   uint64_t peak_bytes;
   // Bytes copied to the device in one iteration.
@@ -638,6 +640,19 @@ SpillwayCode spillway_plan_report(const SpillwayPlan *plan,
                                   size_t capacity,
                                   size_t *needed,
                                   SpillwayError *error);
+
+// Writes why a plan maps memory while it runs into a buffer, as text without a zero at its end, and
+// its size into `needed`. The text is empty if the plan does not map while it runs, if the options
+// allowed it (`unplaced`), or if the plan comes from a file. If the buffer is too short, writes only
+// the size.
+//
+// # Safety
+// The pointers are as `spillway.h` requires.
+SpillwayCode spillway_plan_unplaced(const SpillwayPlan *plan,
+                                    uint8_t *into,
+                                    size_t capacity,
+                                    size_t *needed,
+                                    SpillwayError *error);
 
 // Makes the same plan with an arena that is laid out after the arena of `earlier`. A switch from
 // `earlier` to the new plan then copies less, since states in both arenas have the same offsets.

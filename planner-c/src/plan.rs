@@ -55,6 +55,8 @@ pub struct Figures {
     pub stall_ns: u64,
     /// A period that no plan can beat. The report says among which plans.
     pub lower_bound_ns: u64,
+    /// The device memory that the work needs with everything resident.
+    pub in_core_peak_bytes: u64,
     /// The most device memory that is held at a time.
     pub peak_bytes: u64,
     /// Bytes copied to the device in one iteration.
@@ -246,6 +248,29 @@ pub unsafe extern "C" fn spillway_plan_report(
     unsafe { write(plan, into, capacity, needed, error, |plan| Ok(plan.report().into_bytes())) }
 }
 
+/// Writes why a plan maps memory while it runs into a buffer, as text without a zero at its end, and
+/// its size into `needed`. The text is empty if the plan does not map while it runs, if the options
+/// allowed it (`unplaced`), or if the plan comes from a file. If the buffer is too short, writes only
+/// the size.
+///
+/// # Safety
+/// The pointers are as `spillway.h` requires.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn spillway_plan_unplaced(
+    plan: *const Plan,
+    into: *mut u8,
+    capacity: usize,
+    needed: *mut usize,
+    error: *mut Error,
+) -> Code {
+    let reason = |plan: &spillway::Plan| {
+        let unplaced = plan.context().unplaced;
+        Ok(unplaced.map(|reason| reason.to_string().into_bytes()).unwrap_or_default())
+    };
+    // SAFETY: the caller's promise.
+    unsafe { write(plan, into, capacity, needed, error, reason) }
+}
+
 /// Makes the same plan with an arena that is laid out after the arena of `earlier`. A switch from
 /// `earlier` to the new plan then copies less, since states in both arenas have the same offsets.
 /// If the plan's budget is too small for that, the plan is unchanged.
@@ -319,6 +344,7 @@ pub unsafe extern "C" fn spillway_plan_figures(
             repeat_ns: of.repeat_ns,
             stall_ns: of.stall_ns,
             lower_bound_ns: plan.lower_bound().period_ns,
+            in_core_peak_bytes: plan.context().in_core_peak_bytes,
             peak_bytes: of.peak_bytes,
             h2d_bytes: of.h2d_bytes,
             d2h_bytes: of.d2h_bytes,

@@ -89,6 +89,19 @@ impl Plan {
         self.plan.lower_bound().period_ns
     }
 
+    /// The device memory that the work needs with everything on the device.
+    #[getter]
+    fn in_core_peak_bytes(&self) -> u64 {
+        self.plan.context().in_core_peak_bytes
+    }
+
+    /// Why the plan maps memory while it runs. None if it does not, if it was allowed to
+    /// (`placed=False`), or if it comes from a file.
+    #[getter]
+    fn unplaced(&self) -> Option<String> {
+        self.plan.context().unplaced.map(|reason| reason.to_string())
+    }
+
     /// The cost of a switch from this plan to the next between two iterations, before a run. If
     /// tensors have objects smaller than a chunk, a session may keep other bytes.
     ///

@@ -31,6 +31,21 @@ def test_a_plan_has_figures_a_bound_and_a_report(graph):
     plan.check()
 
 
+def test_a_plan_says_what_the_work_needs_and_why_it_maps_as_it_runs():
+    graph = spillway.Graph("large")
+    y = graph.temporary("y", 8 << 20)
+    graph.op("make", 1000, [], [y])
+    large = spillway.Machine("large", 1 << 24, 1 << 24, 4096, 10**9, 10**9)
+    plan = graph.plan(large, strategy="in-core")
+    assert plan.in_core_peak_bytes == plan.figures.peak_bytes == 8 << 20
+    assert plan.unplaced is None
+    # A chunk of one byte makes too many objects.
+    fine = large.with_chunk_bytes(1)
+    plan = graph.plan(fine, strategy="in-core")
+    assert plan.unplaced == "there are too many objects for fixed placements"
+    assert graph.plan(fine, strategy="in-core", placed=False).unplaced is None
+
+
 def test_a_budget_that_is_too_small_names_the_op_and_what_it_needs(graph):
     least = graph.min_feasible_bytes(machine(), "fit")
     with pytest.raises(spillway.InfeasibleError) as raised:

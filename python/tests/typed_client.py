@@ -72,6 +72,7 @@ def numbers(plan: spillway.Plan) -> list[int | None]:
     plan = plan.with_setup_costs(spillway.SetupCosts.measure())
     assert_type(plan.report() + plan.summary() + plan.strategy, str)
     assert_type(plan.host_ops, list[int])
+    assert_type(plan.unplaced, str | None)
     assert_type(plan.leaves_alone(1, after=0, before=2), bool)
     assert_type(plan.arranged_after(plan).graph, spillway.Graph)
     assert_type(plan.between(plan).graph, spillway.Graph)
@@ -85,7 +86,7 @@ def numbers(plan: spillway.Plan) -> list[int | None]:
     times = p.period_ns, p.compute_ns, p.repeat_ns, p.host_ns, p.stall_ns, s.time_ns + s.mapping_ns, plan.setup_ns
     assert_type(p.reordered, bool)
     counts = p.repeats, p.on_host, p.steps
-    sizes = p.waste_bytes, p.peak_bytes, p.h2d_bytes, p.d2h_bytes, p.host_bytes, s.kept_bytes
+    sizes = p.waste_bytes, p.peak_bytes, p.h2d_bytes, p.d2h_bytes, p.host_bytes, s.kept_bytes, plan.in_core_peak_bytes
     return [*times, *sizes, *counts, s.h2d_bytes, s.d2h_bytes, plan.budget_bytes, plan.mapped_bytes, plan.mappings]
 
 
