@@ -1,6 +1,6 @@
 //! The parts of the smallest feasible budget.
 
-use planner_core::planner::{LeastMemory, Request, Strategy};
+use planner_core::planner::{Held, LeastMemory, Request, Strategy};
 use planner_core::{Graph, Kind, OpId, TensorId};
 use spillway::names::Names;
 use spillway::planning;
@@ -52,11 +52,10 @@ fn parts(
     let (least, in_arena) = least.map_err(|error| names.planning_error(&error, 0))?;
     let in_arena: HashSet<TensorId> = in_arena.into_iter().collect();
     let in_chunks = |bytes| machine.round_up_to_chunks(bytes).unwrap_or(u64::MAX);
-    let LeastMemory { op, arena_bytes, placed, bytes: least_bytes } = least;
-    let tensors = match strategy {
-        Strategy::InCore => alive(&graph, op),
-        Strategy::Weights(weights) if weights.moves_activations() => operands(&graph, op),
-        Strategy::Weights(_) | Strategy::WeightsUndiscounted | Strategy::LayerToLayer => {
+    let LeastMemory { op, arena_bytes, placed, bytes: least_bytes, held, .. } = least;
+    let tensors = match held {
+        Held::Alive => alive(&graph, op),
+        Held::Layer => {
             let touched = operands(&graph, op);
             let is_state = |tensor: TensorId| graph.tensor(tensor).kind == Kind::State;
             let mut parts = alive(&graph, op);
@@ -83,8 +82,11 @@ fn parts(
     parts.extend([workspace, arena]);
     let listed_bytes = parts.iter().map(|part| part.bytes).sum();
     let bytes = least_bytes.saturating_sub(listed_bytes);
-    let what = "other states, for which the host has no memory".to_owned();
-    parts.push(Part { bytes, what });
+    let what = match held {
+        Held::Operands => "other states, for which the host has no memory",
+        _ => "other tensors that are alive at the op",
+    };
+    parts.push(Part { bytes, what: what.to_owned() });
     parts.retain(|part| part.bytes > 0);
     // The sort is stable: parts of equal size keep the order of the op's operands.
     parts.sort_by_key(|part| std::cmp::Reverse(part.bytes));
@@ -117,8 +119,46 @@ fn alive(graph: &Graph<'_>, op: OpId) -> Vec<TensorId> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use workloads::chain::{Layer, OwnedChain};
     use workloads::machines;
     use zoo::models;
+
+    /// The host has memory for all states, so only a wrong list of tensors leaves a rest.
+    #[test]
+    fn the_parts_of_every_strategy_are_listed() {
+        let layer =
+            Layer { backward_ns: 9, weight_bytes: 40, activation_bytes: 50, ..Layer::default() };
+        let chain = OwnedChain {
+            name: "chain".to_owned(),
+            device_bytes: 1000,
+            bandwidth_bytes_per_s: 1,
+            input_bytes: 50,
+            layers: vec![layer; 4],
+        };
+        let works = [
+            (chain.graph(), chain.machine().unwrap()),
+            (
+                models::generate("resnet50:batch=2,image=64").unwrap(),
+                machines::builtin("rtx4090").unwrap(),
+            ),
+        ];
+        let mut listed = 0;
+        for (graph, machine) in works {
+            let work = spillway::Graph::new(graph).unwrap();
+            let graph = work.graph();
+            let request = Request { graph: &graph, machine: &machine.machine, budget_bytes: 0 };
+            for strategy in Strategy::all() {
+                let Ok((least, _)) = planning::least_memory(&request, strategy) else { continue };
+                let parts = parts(&work, &machine, strategy).unwrap();
+                let name = strategy.name();
+                assert_eq!(parts.iter().map(|part| part.bytes).sum::<u64>(), least.bytes, "{name}");
+                let has_rest = parts.iter().any(|part| part.what.starts_with("other "));
+                assert!(!has_rest || least.held == Held::AliveInPlan, "{name}");
+                listed += 1;
+            }
+        }
+        assert!(listed > Strategy::all().len(), "{listed}");
+    }
 
     #[test]
     fn the_parts_make_up_the_least_memory() {

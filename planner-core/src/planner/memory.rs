@@ -7,7 +7,7 @@
 )]
 
 use super::error::PlanningError;
-use super::request::{LeastMemory, Lists, POOLS, PoolTables, Task};
+use super::request::{Held, LeastMemory, Lists, POOLS, PoolTables, Task};
 use super::strategy::Need;
 use super::threshold::{self, COUNT, Threshold, choose, thresholds};
 use crate::arena::{self, Lifetimes, admits, size_bytes};
@@ -123,7 +123,15 @@ pub(super) fn smallest(
     let Division { threshold, placed, arena_bytes, needed_bytes: bytes } = least;
     let (_, launch) = threshold.pool(need);
     let op = task.sequence.op(launch);
-    Ok(LeastMemory { bytes, op, arena_bytes, placed })
+    let graph = task.sequence.graph();
+    let runs_each_once = task.sequence.len() == graph.ops().len() && !task.sequence.has_repeats();
+    let held = match need {
+        Need::LargestOp => Held::Operands,
+        Need::Layer => Held::Layer,
+        Need::Everything if runs_each_once => Held::Alive,
+        Need::Everything => Held::AliveInPlan,
+    };
+    Ok(LeastMemory { bytes, op, arena_bytes, placed, held })
 }
 
 /// Checks that all tensors and workspaces together take at most [`MOST_OBJECTS`].

@@ -76,7 +76,7 @@ pub use lms::Lms;
 pub use objects::with_larger_objects;
 pub use order::{Join, list_schedule, list_schedule_words};
 pub use recipe::{Auto, Order, Repeats};
-pub use request::{LeastMemory, Output, Request};
+pub use request::{Held, LeastMemory, Output, Request};
 pub use strategy::{Parameter, Strategy, Takes};
 pub use weights::Weights;
 pub use window::Window;

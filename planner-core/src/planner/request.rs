@@ -142,8 +142,23 @@ impl PoolTables<'_> {
     }
 }
 
+/// The tensors that are on the device at once in the least memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Held {
+    /// The operands of the op, and states for which the host has no memory.
+    Operands,
+    /// All tensors that are alive at the op, but of the states only operands.
+    Layer,
+    /// All tensors that are alive at the op.
+    Alive,
+    /// All tensors that are alive at the op once ops run again or on the host.
+    AliveInPlan,
+}
+
 /// The least memory with which a strategy can plan, and its parts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct LeastMemory {
     /// The smallest feasible budget.
     pub bytes: u64,
@@ -153,4 +168,6 @@ pub struct LeastMemory {
     pub arena_bytes: u64,
     /// Number of tensors in the arena.
     pub placed: usize,
+    /// What arena and chunks hold beside the op's workspace.
+    pub held: Held,
 }
