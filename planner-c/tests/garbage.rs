@@ -296,19 +296,27 @@ fn plan_and_switch(garbage: &Garbage) {
     }
 }
 
+/// One op that writes these tensors.
+fn writing(tensors: Vec<(u64, u32)>, writes: Vec<u32>) -> Garbage {
+    let op = OddOp { times_and_bytes: [1, 0, 0], operands: [vec![], writes], repeatable: 0 };
+    let machine = [16896, 1 << 20, 528, 1, 1, 1, 1, 1];
+    Garbage { tensors, ops: vec![op], machine, budget: None, strategy: None }
+}
+
 #[test]
 fn a_switch_that_takes_too_long_is_refused() {
-    let garbage = Garbage {
-        tensors: vec![(6401, 0), (2049, 0), (3585, 0)],
-        ops: vec![OddOp {
-            times_and_bytes: [1, 0, 0],
-            operands: [vec![], vec![0, 1]],
-            repeatable: 0,
-        }],
-        machine: [16896, 64, 528, 1, 1, u64::MAX, 1, 1],
-        budget: Some(c"min".to_owned()),
-        strategy: None,
-    };
+    let mut garbage = writing(vec![(6401, STATE), (2049, STATE), (3585, STATE)], vec![0, 1]);
+    let [_, host_bytes, .., latency_ns, _, _] = &mut garbage.machine;
+    (*host_bytes, *latency_ns) = (64, u64::MAX);
+    garbage.budget = Some(c"min".to_owned());
+    plan_and_switch(&garbage);
+}
+
+#[test]
+fn a_search_may_have_all_bytes_there_are() {
+    let mut garbage = writing(vec![(1, STATE), (1, STATE)], vec![]);
+    (garbage.machine[0], garbage.machine[2]) = (u64::MAX, 1);
+    garbage.strategy = Some(c"joint".to_owned());
     plan_and_switch(&garbage);
 }
 

@@ -81,7 +81,8 @@ impl<'g> Near<'g> {
             graph.touches(op).for_each(|tensor| left[tensor.index()] += 1);
         }
         let used = vec![0; graph.tensors().len()];
-        Self { graph, capacity_bytes, used, brought_bytes: capacity_bytes + 1, left }
+        let brought_bytes = capacity_bytes.saturating_add(1);
+        Self { graph, capacity_bytes, used, brought_bytes, left }
     }
 
     fn is_near(&self, tensor: TensorId) -> bool {
@@ -102,7 +103,8 @@ impl<'g> Near<'g> {
     fn run(&mut self, op: OpId) {
         for tensor in self.graph.touches(op) {
             if !self.is_near(tensor) {
-                self.brought_bytes += self.graph.tensor(tensor).bytes;
+                let bytes = self.graph.tensor(tensor).bytes;
+                self.brought_bytes = self.brought_bytes.saturating_add(bytes);
             }
             self.used[tensor.index()] = self.brought_bytes;
             self.left[tensor.index()] -= 1;
