@@ -14,6 +14,7 @@ use crate::bounds;
 use crate::plan::{PlanError, Prediction};
 use crate::scratch::Scratch;
 use crate::sequence::Sequence;
+use core::{iter, ptr};
 
 /// The plans to compare.
 pub(super) struct Comparison<'c> {
@@ -58,7 +59,15 @@ impl<'c> Comparison<'c> {
         };
         let tasks = orders.each(given).map(|order| order.map(|order| Task::new(request, order)));
         let starts = (tasks, joins.into_iter().flatten());
-        let once = repeats::search::best(starts, lists, output, scratch)?;
+        let mut once = repeats::search::best(starts, lists, output, scratch)?;
+        // Lists without repeats tell which order is best. If none with repeats fits in that order,
+        // one may fit in the given order.
+        let mut order = self.best_order();
+        if once.is_none() && !ptr::eq(order, given) {
+            let alone = ([Some(Task::new(request, given)), None], iter::empty());
+            once = repeats::search::best(alone, lists, output, scratch)?;
+            order = if once.is_some() { given } else { order };
+        }
         if strategy.stops_at_first() {
             return Ok(Repeated { once, ..Repeated::NONE });
         }
@@ -70,7 +79,7 @@ impl<'c> Comparison<'c> {
         };
         let staying = if fitted_ns == u64::MAX { Staying::Needed } else { Staying::Crossing };
         // If memory is so short that no list has fitted, another order may be better.
-        let order = if staying == Staying::Needed { given } else { self.best_order() };
+        let order = if staying == Staying::Needed { given } else { order };
         let segments = Segments {
             than_ns: if lists > 1 { once_ns } else { 0 },
             staying,

@@ -1,6 +1,5 @@
 //! How lists of launches are judged, and which lists have been.
 
-use crate::graph::OpId;
 use crate::planner::pressure::Pressure;
 use crate::scratch::{Limits, OutOfScratch, Scratch};
 
@@ -109,14 +108,6 @@ impl<'k> Known<'k> {
             let _ = self.spare.push(pressure);
         }
     }
-}
-
-/// A 64-bit hash in the manner of FNV-1a. If two lists share a hash, one is not tried.
-pub(super) fn hash(launches: &[OpId]) -> u64 {
-    let start = 0xcbf2_9ce4_8422_2325;
-    launches.iter().fold(start, |hash, op| {
-        (hash ^ u64::from(op.0)).wrapping_mul(0x0100_0000_01b3).rotate_left(29)
-    })
 }
 
 #[cfg(test)]

@@ -13,7 +13,7 @@
 )]
 
 use super::climb::{CLIMBED, Climb};
-use super::judged::{Judged, Known, LEARNED, Rank, hash};
+use super::judged::{Judged, Known, LEARNED, Rank};
 use super::{Prices, Unrolled};
 use crate::graph::OpId;
 use crate::planner::checkpoint::{self, Staying};
@@ -502,7 +502,7 @@ impl<'r, 'l, 'o> Round<'r, 'l, 'o> {
         let (memory, gaps, used) = (&self.memory, &mut self.gaps, &self.used);
         let launches = super::launches(self.base, memory, gaps, used, prices, lists, &mut scratch)?;
         let Some(launches) = launches else { return Ok(Judged::default()) };
-        let hash = hash(&list[..launches]);
+        let hash = order::hash(list[..launches].iter().copied());
         let near_ns = self.incumbent.near_ns();
         if let Some(judged) = self.known.get(hash, near_ns, learns.then_some(&mut self.used)) {
             return Ok(judged);
