@@ -13,7 +13,7 @@
 )]
 
 use super::climb::{CLIMBED, Climb};
-use super::judged::{Judged, Known, LEARNED, Rank};
+use super::judged::{Judged, Known, Rank};
 use super::{Prices, Unrolled};
 use crate::graph::OpId;
 use crate::planner::checkpoint::{self, Staying};
@@ -48,6 +48,9 @@ const LOAD_PERCENT: [u64; 2] = [100, 20];
 /// A sequence is [judged](Trials::sample_paced) by several lists if its first list exceeds the best
 /// period so far by at most this fraction.
 const NEAR: u64 = 200;
+
+/// The number of lists in a round that use learned pressures.
+const LEARNED: usize = 24;
 
 /// The number of lists in a round.
 const ROUND: usize = CLIMBED + LEARNED;
@@ -504,22 +507,20 @@ impl<'r, 'l, 'o> Round<'r, 'l, 'o> {
         let Some(launches) = launches else { return Ok(Judged::default()) };
         let hash = order::hash(list[..launches].iter().copied());
         let near_ns = self.incumbent.near_ns();
-        if let Some(judged) = self.known.get(hash, near_ns, learns.then_some(&mut self.used)) {
-            return Ok(judged);
+        let known = self.known.get_or_judge((hash, near_ns), |pressure| {
+            let order = list[..launches].iter().copied();
+            let sequence = base.in_order(order.clone(), &mut scratch)?;
+            let task = Task { sequence: &sequence, ..*self.base };
+            let judging = Judging { near_ns, sparing: &SPARING[..1] };
+            let seen = Some((pressure, &*positions));
+            let judged = judge(&task, self.output.reborrow(), judging, seen, &mut scratch)?;
+            self.incumbent.keep_if_better(judged, order);
+            Ok::<_, PlanningError>(judged)
+        })?;
+        if learns && known.judged.cost.is_some() {
+            self.used.approach(&known.pressure);
         }
-        let order = list[..launches].iter().copied();
-        let sequence = base.in_order(order, &mut scratch)?;
-        let task = Task { sequence: &sequence, ..*self.base };
-        let mut pressure = if learns { self.known.take_spare() } else { None };
-        let seen = pressure.as_mut().map(|pressure| (pressure, &*positions));
-        let judging = Judging { near_ns, sparing: &SPARING[..1] };
-        let judged = judge(&task, self.output.reborrow(), judging, seen, &mut scratch)?;
-        self.incumbent.keep_if_better(judged, list[..launches].iter().copied());
-        if let Some(pressure) = pressure.as_ref().filter(|_| judged.cost.is_some()) {
-            self.used.approach(pressure);
-        }
-        self.known.add(hash, judged, pressure);
-        Ok(judged)
+        Ok(known.judged)
     }
 }
 
