@@ -60,8 +60,8 @@ impl<'c> Comparison<'c> {
         let tasks = orders.each(given).map(|order| order.map(|order| Task::new(request, order)));
         let starts = (tasks, joins.into_iter().flatten());
         let mut once = repeats::search::best(starts, lists, output, scratch)?;
-        // Lists without repeats tell which order is best. If none with repeats fits in that order,
-        // one may fit in the given order.
+        // Lists without repeats tell which order is best. If no list with repeats fits in that
+        // order, a list may fit in the given order.
         let mut order = self.best_order();
         if once.is_none() && !ptr::eq(order, given) {
             let alone = ([Some(Task::new(request, given)), None], iter::empty());

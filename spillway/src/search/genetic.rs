@@ -58,25 +58,13 @@ impl Settings {
         orders: true,
         divisions: true,
     };
-
-    /// Sets the seed of the random numbers.
-    #[must_use]
-    pub const fn with_seed(self, seed: u64) -> Self {
-        Self { seed, ..self }
-    }
-
-    /// Sets the limit of the search.
-    #[must_use]
-    pub const fn with_limit(self, limit: Limit) -> Self {
-        Self { limit, ..self }
-    }
-
-    /// Sets how many individuals survive each generation.
-    #[must_use]
-    pub const fn with_population(self, population: usize) -> Self {
-        Self { population, ..self }
-    }
 }
+
+planner_core::setters!(Settings {
+    population: usize => with_population,
+    seed: u64 => with_seed,
+    limit: Limit => with_limit,
+});
 
 impl Default for Settings {
     fn default() -> Self {

@@ -45,25 +45,13 @@ pub(crate) fn judge() -> Strategy {
     Auto::default().into()
 }
 
+planner_core::setters!(JointSettings {
+    seed: u64 => with_seed,
+    limit: Limit => with_limit,
+    repeats: Repeats => with_repeats,
+});
+
 impl JointSettings {
-    /// Sets the seed of the random numbers.
-    #[must_use]
-    pub const fn with_seed(self, seed: u64) -> Self {
-        Self { seed, ..self }
-    }
-
-    /// Sets the limit of the search.
-    #[must_use]
-    pub const fn with_limit(self, limit: Limit) -> Self {
-        Self { limit, ..self }
-    }
-
-    /// Sets whether plans launch ops again.
-    #[must_use]
-    pub const fn with_repeats(self, repeats: Repeats) -> Self {
-        Self { repeats, ..self }
-    }
-
     /// The strategy that takes the first list that fits, in the current order.
     const fn quick(&self) -> Strategy {
         let Self { repeats, .. } = *self;

@@ -23,25 +23,13 @@ impl Limit {
     pub const fn new() -> Self {
         Self { seconds: None, rounds: None, bound_ns: 0 }
     }
-
-    /// Sets the most time.
-    #[must_use]
-    pub const fn with_seconds(self, seconds: f64) -> Self {
-        Self { seconds: Some(seconds), ..self }
-    }
-
-    /// Sets the most generations or rounds.
-    #[must_use]
-    pub const fn with_rounds(self, rounds: u64) -> Self {
-        Self { rounds: Some(rounds), ..self }
-    }
-
-    /// Sets a lower bound on the period.
-    #[must_use]
-    pub const fn with_bound_ns(self, bound_ns: u64) -> Self {
-        Self { bound_ns, ..self }
-    }
 }
+
+planner_core::setters!(Limit {
+    seconds: f64 as Some => with_seconds,
+    rounds: u64 as Some => with_rounds,
+    bound_ns: u64 => with_bound_ns,
+});
 
 /// The progress of a search.
 #[derive(Clone, Copy, Debug, PartialEq)]
