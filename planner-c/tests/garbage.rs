@@ -30,13 +30,17 @@ const fn no_error() -> Error {
     Error { code: Code::Ok, message: [0; SPILLWAY_MESSAGE_BYTES] }
 }
 
+fn message(error: &Error) -> &str {
+    unsafe { CStr::from_ptr(error.message.as_ptr()) }.to_str().expect("UTF-8")
+}
+
 /// Makes a handle by a call. Checks that the call returns a handle and no error, or an error with a
 /// message.
 fn made<T>(call: impl FnOnce(*mut *mut T, *mut Error) -> Code) -> Result<*mut T, Code> {
     let (mut handle, mut error) = (ptr::null_mut(), no_error());
     let code = call(&raw mut handle, &raw mut error);
     assert_eq!(error.code, code);
-    let message = unsafe { CStr::from_ptr(error.message.as_ptr()) }.to_str().expect("UTF-8");
+    let message = message(&error);
     assert_eq!(code == Code::Ok, message.is_empty(), "{code:?}: {message}");
     assert_eq!(code == Code::Ok, !handle.is_null());
     assert_ne!(code, Code::Internal, "{message}");
@@ -234,7 +238,7 @@ fn switch(from: *const Plan, to: *const Plan) -> Option<SwitchFigures> {
         ..SwitchFigures::default()
     };
     let code = unsafe { spillway_plan_switch_to(from, to, &raw mut figures, &raw mut error) };
-    let message = unsafe { CStr::from_ptr(error.message.as_ptr()) }.to_str().expect("UTF-8");
+    let message = message(&error);
     if code == Code::NoSwitch && message.contains("exceed 64 bits") {
         return None;
     }
@@ -257,7 +261,8 @@ fn switch_between(from: *const Plan, to: *const Plan) {
     unsafe { spillway_plan_free(arranged) };
 }
 
-/// Plans what can be planned, and switches between the plan and one with all of the memory.
+/// Plans the work if there is a plan, and switches between this plan and a plan with all of the
+/// memory.
 fn plan_and_switch(garbage: &Garbage) {
     let (graph, machine) = (graph_of(garbage), machine_of(garbage.machine));
     if let (Ok(graph), Ok(machine)) = (graph, machine) {
@@ -572,7 +577,7 @@ fn what_a_device_says_is_the_code() {
     let code =
         unsafe { spillway_session_new(plan, &raw const device, &raw const kernels, to, says) };
     assert_eq!(code, Code::Device);
-    let message = unsafe { CStr::from_ptr(error.message.as_ptr()) }.to_str().unwrap();
+    let message = message(&error);
     assert!(message.contains("tensor 0 (\"0\")"), "{message}");
     // Another graph has other states.
     let other = Garbage { tensors: vec![(8192, STATE)], ..garbage };
