@@ -105,7 +105,7 @@ fn chosen(
             if chosen.iter().any(|other| other.strategy().name() == strategy.name()) {
                 continue;
             }
-            // The bounds are those of the first strategy.
+            // All strategies have the same bounds, which the first one has computed.
             let prepared = match chosen.first() {
                 Some(first) => first.with_strategy(strategy),
                 None => prepare(strategy),

@@ -154,8 +154,8 @@ fn little_of_the_budget_is_wasted() {
     }
 }
 
-/// In the least memory of this graph, lists with repeats fit in the given order alone, although those
-/// without repeats are shorter in another one.
+/// In the least memory of this graph, lists with repeats fit only in the given order, but lists
+/// without repeats are shorter in another order.
 fn the_given_order_is_tried() {
     let (graphs, machine) = (graphs(), machines::builtin("v100-pcie3").unwrap());
     let owned = graphs.iter().find(|graph| graph.name == "resnet152-b32").unwrap();
