@@ -1,6 +1,7 @@
 //! Memory that takes only as much space as is written to it.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 /// The value of all bytes that nobody has written.
 const JUNK: u8 = 0xa5;
@@ -11,8 +12,8 @@ type Page = [u8; PAGE_BYTES as usize];
 /// Bytes by address, without a last address.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Sparse {
-    /// The pages that were written, by number.
-    pages: BTreeMap<u64, Box<Page>>,
+    /// The pages that were written, by number. Copies share them until one is written again.
+    pages: BTreeMap<u64, Arc<Page>>,
 }
 
 /// The parts of a range that lie in one page each: the number of the page, where the part begins in
@@ -42,8 +43,8 @@ impl Sparse {
 
     pub(crate) fn write(&mut self, start: u64, from: &[u8]) {
         for (page, at, done, length) in parts(start, from.len() as u64) {
-            let page = self.pages.entry(page).or_insert_with(|| Box::new([JUNK; _]));
-            page[at..][..length].copy_from_slice(&from[done as usize..][..length]);
+            let page = self.pages.entry(page).or_insert_with(|| Arc::new([JUNK; _]));
+            Arc::make_mut(page)[at..][..length].copy_from_slice(&from[done as usize..][..length]);
         }
     }
 
@@ -53,10 +54,13 @@ impl Sparse {
         for (&page, written) in other.pages.range(from / PAGE_BYTES..end.div_ceil(PAGE_BYTES)) {
             let start = page * PAGE_BYTES;
             let (first, last) = (start.max(from), (start + PAGE_BYTES).min(end));
-            self.write(
-                to + first - from,
-                &written[(first - start) as usize..(last - start) as usize],
-            );
+            let is_whole = last - first == PAGE_BYTES;
+            let to_start = to + first - from;
+            if is_whole && to_start.is_multiple_of(PAGE_BYTES) {
+                self.pages.insert(to_start / PAGE_BYTES, Arc::clone(written));
+                continue;
+            }
+            self.write(to_start, &written[(first - start) as usize..(last - start) as usize]);
         }
     }
 
@@ -71,7 +75,7 @@ impl Sparse {
             if last - first == PAGE_BYTES {
                 whole.push(number);
             } else {
-                page[first as usize..last as usize].fill(JUNK);
+                Arc::make_mut(page)[first as usize..last as usize].fill(JUNK);
             }
         }
         for number in whole {

@@ -67,8 +67,13 @@ impl Value {
         match index {
             0 => self.low,
             1 => self.high,
-            _ => scramble(self.low.wrapping_add(scramble(self.high ^ index))),
+            _ => self.later_word(index),
         }
+    }
+
+    /// The same for an index of at least 2.
+    const fn later_word(self, index: u32) -> u32 {
+        scramble(self.low.wrapping_add(scramble(self.high ^ index)))
     }
 
     /// Returns the part of the value that a tensor of this size holds: all of it from 8 bytes on.
@@ -83,14 +88,23 @@ impl Value {
     /// Fills a buffer with the bytes `offset_bytes..` of a tensor with this value.
     pub fn fill(self, offset_bytes: u64, bytes: &mut [u8]) {
         let skipped = (offset_bytes % 4) as usize;
+        let first_word = (offset_bytes / 4) as u32;
         let (first, rest) = bytes.split_at_mut(bytes.len().min((4 - skipped) % 4));
-        let words = (offset_bytes / 4..).map(|index| self.word(index as u32).to_le_bytes());
-        first.copy_from_slice(
-            &self.word((offset_bytes / 4) as u32).to_le_bytes()[skipped..][..first.len()],
-        );
-        for (part, word) in rest.chunks_mut(4).zip(words.skip(usize::from(skipped > 0))) {
-            part.copy_from_slice(&word[..part.len()]);
+        first.copy_from_slice(&self.word(first_word).to_le_bytes()[skipped..][..first.len()]);
+        let next_word = first_word.wrapping_add(u32::from(skipped > 0));
+        let (words, last) = rest.as_chunks_mut();
+        let count = words.len() as u32;
+        // Compilers vectorize this loop, but not one that calls `word`.
+        for (index, word) in (0..count).zip(&mut *words) {
+            *word = self.later_word(next_word.wrapping_add(index)).to_le_bytes();
         }
+        for index in 0..2_u32 {
+            if let Some(word) = words.get_mut(index.wrapping_sub(next_word) as usize) {
+                *word = self.word(index).to_le_bytes();
+            }
+        }
+        let last_word = self.word(next_word.wrapping_add(count)).to_le_bytes();
+        last.copy_from_slice(&last_word[..last.len()]);
     }
 }
 
@@ -125,22 +139,24 @@ impl Reading {
     /// Reads the bytes of a tensor. Only the first two words and the words for which `counts` is
     /// true count.
     pub(crate) fn of_words(bytes: &[u8], counts: impl Fn(u64) -> bool) -> Self {
-        let words = || {
-            bytes.chunks(4).map(|bytes| {
-                let mut word = [0; 4];
-                word[..bytes.len()].copy_from_slice(bytes);
-                u32::from_le_bytes(word)
-            })
-        };
-        let mut first = words();
+        let (words, rest) = bytes.as_chunks();
+        let mut last = [0; 4];
+        last[..rest.len()].copy_from_slice(rest);
+        let last = (!rest.is_empty()).then(|| u32::from_le_bytes(last));
+        let count = words.len() as u64;
+        let mut first = words.iter().map(|&word| u32::from_le_bytes(word)).chain(last);
         let [low, high] = [(); 2].map(|()| first.next().unwrap_or(0));
         let value = Value { low, high };
-        let counted = words().zip(0u64..).filter(|&(_, index)| counts(index));
-        let deviations = counted.map(|(word, index)| {
-            let left = (bytes.len() as u64).saturating_sub(4 * index);
-            scramble(word ^ first_bytes(value.word(index as u32), left))
+        // Whole words with the first two indices are right by definition.
+        let later = (0..count).zip(words).skip(2).filter(|&(index, _)| counts(index));
+        let deviation = later.fold(0_u32, |sum, (index, &word)| {
+            let right = value.later_word(index as u32);
+            sum.wrapping_add(scramble(u32::from_le_bytes(word) ^ right))
         });
-        Self { value, deviation: deviations.fold(0, u32::wrapping_add) }
+        let last = last.filter(|_| counts(count)).map_or(0, |last| {
+            scramble(last ^ first_bytes(value.word(count as u32), rest.len() as u64))
+        });
+        Self { value, deviation: deviation.wrapping_add(last) }
     }
 }
 
