@@ -10,20 +10,10 @@ const NORM: OpId = OpId(0);
 /// Reads the temporary and updates the state.
 const UPDATE: OpId = OpId(1);
 
-const TENSORS: [Tensor; 2] =
-    [Tensor { bytes: 8, kind: Kind::State }, Tensor { bytes: 8, kind: Kind::Temporary }];
-const OP: Op = Op {
-    time_ns: 1,
-    workspace_bytes: 0,
-    first_operand: 0,
-    reads: 0,
-    writes: 0,
-    repeatable: false,
-    host_ns: None,
-};
+const TENSORS: [Tensor; 2] = [Tensor::new(8, Kind::State), Tensor::new(8, Kind::Temporary)];
 const OPS: [Op; 2] = [
-    Op { workspace_bytes: 8, reads: 1, writes: 2, repeatable: true, ..OP },
-    Op { first_operand: 3, reads: 2, writes: 1, ..OP },
+    Op::new(1).with_workspace_bytes(8).with_reads(1).with_writes(2).with_repeatable(true),
+    Op::new(1).with_first_operand(3).with_reads(2).with_writes(1),
 ];
 const OPERANDS: [TensorId; 6] =
     [TensorId(0), TensorId(0), TensorId(1), TensorId(1), TensorId(0), TensorId(0)];

@@ -168,7 +168,7 @@ impl<D: Transfers + Paging> Layer<D> for Host<'_> {
         });
         let results = value::op_results(op, repeated, reads.map(Reading::exact));
         for (position, &tensor) in (0..).zip(graph.writes(op)) {
-            let Tensor { bytes, kind } = graph.tensor(tensor);
+            let Tensor { bytes, kind, .. } = graph.tensor(tensor);
             self.values[tensor.index()] = value::written(results.of(kind), position, bytes);
         }
         run(device, launch)

@@ -80,6 +80,7 @@ impl Kind {
 
 /// One tensor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Tensor {
     /// Size in bytes, not zero.
     pub bytes: u64,
@@ -87,10 +88,19 @@ pub struct Tensor {
     pub kind: Kind,
 }
 
+impl Tensor {
+    /// A tensor of a size and a kind.
+    #[must_use]
+    pub const fn new(bytes: u64, kind: Kind) -> Self {
+        Self { bytes, kind }
+    }
+}
+
 /// One operation. Its operands are consecutive in the graph's operand array, after the operands of
 /// the ops before it: first the tensors it reads, then the tensors it writes. A tensor in both
 /// lists is updated in place.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Op {
     /// Time on the compute stream.
     pub time_ns: u64,
@@ -107,6 +117,33 @@ pub struct Op {
     pub repeatable: bool,
     /// Time on the host, if the op may run there instead.
     pub host_ns: Option<u64>,
+}
+
+impl Op {
+    /// An op without operands and workspace, which runs once, on the device.
+    #[must_use]
+    pub const fn new(time_ns: u64) -> Self {
+        Self {
+            time_ns,
+            workspace_bytes: 0,
+            first_operand: 0,
+            reads: 0,
+            writes: 0,
+            repeatable: false,
+            host_ns: None,
+        }
+    }
+}
+
+setters! {
+    Op {
+        workspace_bytes: u64 => with_workspace_bytes,
+        first_operand: u32 => with_first_operand,
+        reads: u32 => with_reads,
+        writes: u32 => with_writes,
+        repeatable: bool => with_repeatable,
+        host_ns: Option<u64> => with_host_ns,
+    }
 }
 
 /// A launch of an op: the first of an iteration, or a repeat. A repeat neither reads nor writes the

@@ -45,12 +45,12 @@
 //! const SUM: TensorId = TensorId(4);
 //!
 //! // Each op adds a weight to the value before it. The last one adds the result to a sum.
-//! let tensor = |kind| Tensor { bytes: CHUNK, kind };
+//! let tensor = |kind| Tensor::new(CHUNK, kind);
 //! let (state, temporary) = (tensor(Kind::State), tensor(Kind::Temporary));
 //! let tensors = [tensor(Kind::Input), state, state, state, state, temporary, temporary];
 //! let operands = [0, 1, 5, 5, 2, 6, 6, 3, 4, 4].map(TensorId);
-//! let op = |first_operand, reads| Op {
-//!     time_ns: 10_000, first_operand, reads, writes: 1, ..Op::default()
+//! let op = |first_operand, reads| {
+//!     Op::new(10_000).with_first_operand(first_operand).with_reads(reads).with_writes(1)
 //! };
 //! let ops = [op(0, 2), op(3, 2), op(6, 3)];
 //! let mut memory = [0; 16];

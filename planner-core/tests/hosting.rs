@@ -18,20 +18,19 @@ struct Work {
 
 impl Work {
     fn tensor(&mut self, kind: Kind, bytes: u64) -> u32 {
-        self.tensors.push(Tensor { bytes, kind });
+        self.tensors.push(Tensor::new(bytes, kind));
         self.tensors.len() as u32 - 1
     }
 
     fn op(&mut self, time_ns: u64, host_ns: Option<u64>, reads: &[u32], writes: &[u32]) {
-        self.ops.push(Op {
-            time_ns,
-            host_ns,
-            first_operand: self.operands.len() as u32,
-            reads: reads.len() as u32,
-            writes: writes.len() as u32,
-            repeatable: host_ns.is_none(),
-            ..Op::default()
-        });
+        self.ops.push(
+            Op::new(time_ns)
+                .with_first_operand(self.operands.len() as u32)
+                .with_reads(reads.len() as u32)
+                .with_writes(writes.len() as u32)
+                .with_repeatable(host_ns.is_none())
+                .with_host_ns(host_ns),
+        );
         self.operands.extend(reads.iter().chain(writes).map(|&id| TensorId(id)));
     }
 }

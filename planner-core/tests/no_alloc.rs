@@ -43,22 +43,20 @@ static COUNTING: Counting = Counting;
 
 /// A chain: each op reads the previous value and a weight, and updates the weight.
 fn chain(length: u32) -> (Vec<Tensor>, Vec<Op>, Vec<TensorId>) {
-    let mut tensors = vec![Tensor { bytes: 5000, kind: Kind::Input }];
+    let mut tensors = vec![Tensor::new(5000, Kind::Input)];
     let (mut ops, mut operands) = (Vec::new(), Vec::new());
     for at in 0..length {
         let (weight, value) = (2 * at + 1, 2 * at + 2);
-        tensors.push(Tensor { bytes: 3000 + u64::from(at), kind: Kind::State });
-        tensors.push(Tensor { bytes: 5000, kind: Kind::Temporary });
-        let first_operand = operands.len() as u32;
-        ops.push(Op {
-            time_ns: 700,
-            workspace_bytes: 100,
-            first_operand,
-            reads: 2,
-            writes: 2,
-            repeatable: true,
-            host_ns: None,
-        });
+        tensors.push(Tensor::new(3000 + u64::from(at), Kind::State));
+        tensors.push(Tensor::new(5000, Kind::Temporary));
+        ops.push(
+            Op::new(700)
+                .with_workspace_bytes(100)
+                .with_first_operand(operands.len() as u32)
+                .with_reads(2)
+                .with_writes(2)
+                .with_repeatable(true),
+        );
         let before = if at == 0 { 0 } else { value - 2 };
         operands.extend([before, weight, weight, value].map(TensorId));
     }
@@ -67,7 +65,7 @@ fn chain(length: u32) -> (Vec<Tensor>, Vec<Op>, Vec<TensorId>) {
 
 /// A forward and a backward pass of layers, each with a weight and an output.
 fn layers(count: u32) -> (Vec<Tensor>, Vec<Op>, Vec<TensorId>) {
-    let tensor = |kind| Tensor { bytes: 5000, kind };
+    let tensor = |kind| Tensor::new(5000, kind);
     let tensors = [Kind::State, Kind::Temporary].map(|kind| vec![tensor(kind); count as usize]);
     let (mut ops, mut operands) = (Vec::new(), Vec::new());
     for at in (0..count).chain((0..count).rev()) {
@@ -80,15 +78,14 @@ fn layers(count: u32) -> (Vec<Tensor>, Vec<Op>, Vec<TensorId>) {
         };
         let [reads, writes] = [&reads[..], &writes[..]]
             .map(|list| list.iter().flatten().copied().map(TensorId).collect::<Vec<_>>());
-        ops.push(Op {
-            time_ns: 700,
-            workspace_bytes: if is_forward { 0 } else { 5000 },
-            first_operand: operands.len() as u32,
-            reads: reads.len() as u32,
-            writes: writes.len() as u32,
-            repeatable: is_forward,
-            host_ns: None,
-        });
+        ops.push(
+            Op::new(700)
+                .with_workspace_bytes(if is_forward { 0 } else { 5000 })
+                .with_first_operand(operands.len() as u32)
+                .with_reads(reads.len() as u32)
+                .with_writes(writes.len() as u32)
+                .with_repeatable(is_forward),
+        );
         operands.extend(reads.into_iter().chain(writes));
     }
     (tensors.concat(), ops, operands)

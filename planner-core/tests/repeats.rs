@@ -23,7 +23,7 @@ struct Case {
 impl Case {
     fn new(kinds: &[Kind]) -> Self {
         Self {
-            tensors: kinds.iter().map(|&kind| Tensor { bytes: 256, kind }).collect(),
+            tensors: kinds.iter().map(|&kind| Tensor::new(256, kind)).collect(),
             ops: Vec::new(),
             operands: Vec::new(),
             arena: Vec::new(),
@@ -33,14 +33,13 @@ impl Case {
 
     /// Adds a repeatable op.
     fn op(mut self, reads: &[u32], writes: &[u32]) -> Self {
-        self.ops.push(Op {
-            time_ns: 1,
-            first_operand: self.operands.len() as u32,
-            reads: reads.len() as u32,
-            writes: writes.len() as u32,
-            repeatable: true,
-            ..Op::default()
-        });
+        self.ops.push(
+            Op::new(1)
+                .with_first_operand(self.operands.len() as u32)
+                .with_reads(reads.len() as u32)
+                .with_writes(writes.len() as u32)
+                .with_repeatable(true),
+        );
         self.operands.extend(reads.iter().chain(writes).map(|&id| TensorId(id)));
         self
     }

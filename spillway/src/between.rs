@@ -10,10 +10,10 @@ use crate::placing;
 use crate::plan::Plan;
 use crate::planning;
 use crate::switching;
+use planner_core::TensorId;
 use planner_core::plan::{ArenaPlacement, Part, Pool, Resident};
 use planner_core::planner::{Auto, Request, Strategy};
 use planner_core::switch::SharedState;
-use planner_core::{Op, TensorId};
 use std::collections::{BTreeMap, HashMap, HashSet};
 use workloads::{OwnedGraph, OwnedPlan};
 
@@ -263,8 +263,12 @@ fn without(graph: &OwnedGraph, held: &Held) -> OwnedGraph {
         let needs_device = reads.iter().any(|tensor| arena.contains(tensor))
             || writes.iter().any(|tensor| states.contains(tensor));
         let host_ns = op.host_ns.filter(|_| !needs_device);
-        let (reads, writes) = (left_reads, left_writes);
-        rest.ops.push(Op { first_operand, reads, writes, host_ns, ..*op });
+        rest.ops.push(
+            op.with_first_operand(first_operand)
+                .with_reads(left_reads)
+                .with_writes(left_writes)
+                .with_host_ns(host_ns),
+        );
     }
     rest
 }

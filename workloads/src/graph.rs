@@ -36,7 +36,7 @@ impl OwnedGraph {
     /// Adds a tensor.
     pub fn push_tensor(&mut self, name: impl Into<String>, bytes: u64, kind: Kind) -> TensorId {
         let id = TensorId(self.tensors.len() as u32);
-        self.tensors.push(Tensor { bytes, kind });
+        self.tensors.push(Tensor::new(bytes, kind));
         self.tensor_names.push(name.into());
         id
     }
@@ -51,15 +51,13 @@ impl OwnedGraph {
         writes: &[TensorId],
     ) -> OpId {
         let id = OpId(self.ops.len() as u32);
-        self.ops.push(Op {
-            time_ns,
-            workspace_bytes,
-            first_operand: self.operands.len() as u32,
-            reads: reads.len() as u32,
-            writes: writes.len() as u32,
-            repeatable: false,
-            host_ns: None,
-        });
+        self.ops.push(
+            Op::new(time_ns)
+                .with_workspace_bytes(workspace_bytes)
+                .with_first_operand(self.operands.len() as u32)
+                .with_reads(reads.len() as u32)
+                .with_writes(writes.len() as u32),
+        );
         self.operands.extend(reads);
         self.operands.extend(writes);
         self.op_names.push(name.into());
@@ -106,14 +104,12 @@ impl OwnedGraph {
         let (ops, op_names, operands) = (Vec::new(), Vec::new(), Vec::new());
         let mut ordered = Self { ops, op_names, operands, ..self.clone() };
         for op in order {
-            let Op { time_ns, workspace_bytes, first_operand, reads, writes, repeatable, host_ns } =
-                self.ops[op.index()];
-            let operands = &self.operands[first_operand as usize..];
-            let (reads, rest) = operands.split_at(reads as usize);
-            let (name, writes) = (&self.op_names[op.index()], &rest[..writes as usize]);
-            let ordered_op = ordered.push_op(name, time_ns, workspace_bytes, reads, writes);
-            let ordered_op = &mut ordered.ops[ordered_op.index()];
-            (ordered_op.repeatable, ordered_op.host_ns) = (repeatable, host_ns);
+            let of = self.ops[op.index()];
+            let operands = &self.operands[of.first_operand as usize..];
+            let operands = &operands[..of.reads as usize + of.writes as usize];
+            ordered.ops.push(of.with_first_operand(ordered.operands.len() as u32));
+            ordered.operands.extend(operands);
+            ordered.op_names.push(self.op_names[op.index()].clone());
         }
         ordered
     }

@@ -18,19 +18,18 @@ pub(crate) struct Work {
 
 impl Work {
     pub(crate) fn tensor(&mut self, kind: Kind, bytes: u64) -> u32 {
-        self.tensors.push(Tensor { bytes, kind });
+        self.tensors.push(Tensor::new(bytes, kind));
         self.tensors.len() as u32 - 1
     }
 
     pub(crate) fn op(&mut self, time_ns: u64, workspace_bytes: u64, reads: &[u32], writes: &[u32]) {
-        self.ops.push(Op {
-            time_ns,
-            workspace_bytes,
-            first_operand: self.operands.len() as u32,
-            reads: reads.len() as u32,
-            writes: writes.len() as u32,
-            ..Op::default()
-        });
+        self.ops.push(
+            Op::new(time_ns)
+                .with_workspace_bytes(workspace_bytes)
+                .with_first_operand(self.operands.len() as u32)
+                .with_reads(reads.len() as u32)
+                .with_writes(writes.len() as u32),
+        );
         self.operands.extend(reads.iter().chain(writes).map(|&id| TensorId(id)));
     }
 

@@ -1,7 +1,6 @@
 //! Figure 7: WResNet-152-4, the largest model that TFLMS can train.
 
 use super::{MACHINE, Result, bound_ns, limit, machine, ours, prove, published};
-use planner_core::graph::Op;
 use planner_core::planner::{Lms, Request, Strategy};
 use planner_core::scratch::Scratch;
 use planner_core::{Graph, Kind, Machine, TensorId};
@@ -60,9 +59,13 @@ fn with_parameters_ns(graph: &Graph<'_>, machine: &Machine) -> Result<u64> {
             from.iter().copied().filter(|tensor| !is_state(tensor)).collect::<Vec<_>>()
         };
         let (reads, writes) = (others(graph.reads(op)), others(graph.writes(op)));
-        let first_operand = operands.len() as u32;
-        let (read, written) = (reads.len() as u32, writes.len() as u32);
-        ops.push(Op { first_operand, reads: read, writes: written, ..graph.op(op) });
+        ops.push(
+            graph
+                .op(op)
+                .with_first_operand(operands.len() as u32)
+                .with_reads(reads.len() as u32)
+                .with_writes(writes.len() as u32),
+        );
         operands.extend(reads.into_iter().chain(writes));
     }
     let mut memory = vec![0; Graph::scratch_words(graph.tensors().len())];

@@ -57,7 +57,7 @@ fn in_order_of<T>(
         _ => None,
     });
     for op in launched {
-        ops.push(Op { first_operand: operands.len() as u32, ..graph.op(op) });
+        ops.push(graph.op(op).with_first_operand(operands.len() as u32));
         operands.extend_from_slice(graph.operands_of(op));
     }
     let mut memory = vec![0; Graph::scratch_words(graph.tensors().len())];

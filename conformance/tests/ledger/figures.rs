@@ -209,7 +209,7 @@ fn the_sum_is_that_of_all_streams() {
 /// States and inputs that no step moves have their bytes on the host, too.
 #[test]
 fn the_host_block_may_come_to_64_bits() {
-    let huge = Tensor { bytes: u64::MAX / 2, kind: Kind::Input };
+    let huge = Tensor::new(u64::MAX / 2, Kind::Input);
     let op: OpData<'_> = (1, &[], &[]);
     let mut case = case(&[huge], &[op], 0, &[], &[launch(0)]);
     case.plan.pools[0].object_bytes = 1 << 63;

@@ -31,15 +31,15 @@ const MACHINE: MachineParameters = MachineParameters::new()
 const PLENTY: u64 = 1000;
 
 const fn state(bytes: u64) -> Tensor {
-    Tensor { bytes, kind: Kind::State }
+    Tensor::new(bytes, Kind::State)
 }
 
 const fn input(bytes: u64) -> Tensor {
-    Tensor { bytes, kind: Kind::Input }
+    Tensor::new(bytes, Kind::Input)
 }
 
 const fn temporary(bytes: u64) -> Tensor {
-    Tensor { bytes, kind: Kind::Temporary }
+    Tensor::new(bytes, Kind::Temporary)
 }
 
 const fn whole(tensor: u32) -> Part {

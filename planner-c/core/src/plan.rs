@@ -204,7 +204,7 @@ unsafe fn make(
     // SAFETY: the caller's promise.
     let mut memory = unsafe { Memory::new(memory, memory_bytes) };
     let limits = limits(tensors, ops, operands);
-    let tensors = memory.take(tensors, Tensor { bytes: 1, kind: Kind::State }).ok_or_else(short)?;
+    let tensors = memory.take(tensors, Tensor::new(1, Kind::State)).ok_or_else(short)?;
     let ops = memory.take(ops, Op::default()).ok_or_else(short)?;
     let operands = memory.take(operands, TensorId(0)).ok_or_else(short)?;
     arrays.write(tensors, ops, operands)?;

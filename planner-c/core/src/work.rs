@@ -144,20 +144,18 @@ impl Arrays<'_> {
                 let sentence = format_args!("tensor {at} has kind {number}: no such kind");
                 Error::new(Code::Argument, sentence)
             })?;
-            *to = Tensor { bytes: from.bytes, kind };
+            *to = Tensor::new(from.bytes, kind);
         }
         let mut first_operand = 0u32;
         for (at, (to, from)) in ops.iter_mut().zip(self.ops.iter()).enumerate() {
             let from = from?;
-            *to = Op {
-                time_ns: from.time_ns,
-                workspace_bytes: from.workspace_bytes,
-                first_operand,
-                reads: from.reads,
-                writes: from.writes,
-                repeatable: from.repeatable != 0,
-                host_ns: (from.host_ns != 0).then_some(from.host_ns),
-            };
+            *to = Op::new(from.time_ns)
+                .with_workspace_bytes(from.workspace_bytes)
+                .with_first_operand(first_operand)
+                .with_reads(from.reads)
+                .with_writes(from.writes)
+                .with_repeatable(from.repeatable != 0)
+                .with_host_ns((from.host_ns != 0).then_some(from.host_ns));
             let next = first_operand.checked_add(from.reads);
             first_operand =
                 next.and_then(|next| next.checked_add(from.writes)).ok_or_else(|| {

@@ -40,7 +40,7 @@ fn arrange<'a>(
     operands.clear();
     for &op in order {
         let op = OpId(op);
-        ops.push(Op { first_operand: operands.len() as u32, ..graph.op(op) });
+        ops.push(graph.op(op).with_first_operand(operands.len() as u32));
         operands.extend_from_slice(graph.operands_of(op));
     }
     memory.resize(Graph::scratch_words(graph.tensors().len()), 0);

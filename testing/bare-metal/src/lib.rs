@@ -57,7 +57,7 @@ impl Network {
         };
         let bytes = |id: usize| 3000 + 1700 * (id as u64 % 5);
         let mut network = Self {
-            tensors: core::array::from_fn(|id| Tensor { bytes: bytes(id), kind: kind(id) }),
+            tensors: core::array::from_fn(|id| Tensor::new(bytes(id), kind(id))),
             ops: [Op::default(); OPS],
             operands: [TensorId(0); OPERANDS],
         };
@@ -68,15 +68,11 @@ impl Network {
         let weight_gradient = |layer: usize| 1 + 4 * LAYERS + layer;
         let (mut ops, mut operands) = (0, 0);
         let mut add = |time_ns, reads: &[usize], writes: &[usize]| {
-            network.ops[ops] = Op {
-                time_ns,
-                workspace_bytes: 512,
-                first_operand: operands as u32,
-                reads: reads.len() as u32,
-                writes: writes.len() as u32,
-                repeatable: false,
-                host_ns: None,
-            };
+            network.ops[ops] = Op::new(time_ns)
+                .with_workspace_bytes(512)
+                .with_first_operand(operands as u32)
+                .with_reads(reads.len() as u32)
+                .with_writes(writes.len() as u32);
             ops += 1;
             for &id in reads.iter().chain(writes) {
                 network.operands[operands] = TensorId(id as u32);

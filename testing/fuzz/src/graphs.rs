@@ -111,18 +111,18 @@ pub struct Arrays {
 /// Any arrays.
 pub fn arrays() -> impl Strategy<Value = Arrays> {
     let kind = select(vec![Kind::State, Kind::Input, Kind::Temporary, Kind::Output]);
-    let tensor = (numbers(), kind).prop_map(|(bytes, kind)| Tensor { bytes, kind });
+    let tensor = (numbers(), kind).prop_map(|(bytes, kind)| Tensor::new(bytes, kind));
     let run = (numbers_u32(), numbers_u32(), numbers_u32());
     let host_ns = option::weighted(0.3, numbers());
     let op = (numbers(), numbers(), run, any::<bool>(), host_ns).prop_map(
-        |(time_ns, workspace_bytes, (first_operand, reads, writes), repeatable, host_ns)| Op {
-            time_ns,
-            workspace_bytes,
-            first_operand,
-            reads,
-            writes,
-            repeatable,
-            host_ns,
+        |(time_ns, workspace_bytes, (first_operand, reads, writes), repeatable, host_ns)| {
+            Op::new(time_ns)
+                .with_workspace_bytes(workspace_bytes)
+                .with_first_operand(first_operand)
+                .with_reads(reads)
+                .with_writes(writes)
+                .with_repeatable(repeatable)
+                .with_host_ns(host_ns)
         },
     );
     let operands = vec(numbers_u32().prop_map(TensorId), 0..=12);
