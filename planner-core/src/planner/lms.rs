@@ -83,7 +83,7 @@ const FRACTIONS: [u32; 6] = [1, 2, 4, 8, 16, 64];
 /// The distances of prefetches that are tried.
 const AHEAD: [u32; 4] = [1, 4, 16, 64];
 
-/// All thresholds and distances to try. A distance above the threshold would prefetch at once what
+/// All thresholds and distances to try. A distance above the threshold would prefetch a tensor that
 /// has just left.
 fn grid(lms: Lms, ops: usize) -> impl Iterator<Item = (u32, u32)> {
     let ops = u32::try_from(ops).unwrap_or(u32::MAX);
