@@ -134,19 +134,19 @@ strategies! {
     #[cfg(feature = "baselines")]
     LayerToLayer = "layer-to-layer" => &LAYER_TO_LAYER;
     /// Activation checkpointing: keep the inputs of segments of the forward pass, run the segments
-    /// again in the backward pass; nothing moves but inputs (Chen et al., 2016)
+    /// again in the backward pass; only inputs move (Chen et al., 2016)
     Checkpoint = "checkpoint" => &Checkpoint;
     /// Activation checkpointing with the inputs of segments on the host between the passes
     CheckpointOffload = "checkpoint-offload" => &CheckpointOffload;
-    /// Keep everything on the device but the first or the last layers, as few as possible, which
-    /// the host computes, as llama.cpp does
+    /// Run the first or the last layers on the host, as few as possible, and keep everything else
+    /// on the device, as llama.cpp does
     Split = "split" => &InCore;
     /// Run all updates on the host that may run there, as ZeRO-Offload does with the optimizer, and
     /// plan the rest by the best of the strategies above (Ren et al., 2021)
     OptimizerOffload = "optimizer-offload" => &OnDemand;
-    /// Move parts of tensors, paced by the clock, and launch ops again where that takes less time
-    /// than a transfer, or on the host if they may run there, with the ops in the given or a better
-    /// order; the best of many plans
+    /// Make many plans and keep the best: move parts of tensors, launch ops again if a repeat takes
+    /// less time than a transfer, run ops on the host if they may run there, and change the order
+    /// of the ops
     Auto(auto: Auto) = "auto" => auto;
 }
 
