@@ -28,7 +28,6 @@ const BITS: usize = u64::BITS as usize;
 /// Functions that take a tensor, an op or a part panic if the [graph](Self::graph) has no such
 /// tensor or op; [`range`](Self::range) and [`pool_objects`](Self::pool_objects) panic if there is
 /// no such piece.
-/// no such piece.
 #[derive(Debug)]
 pub struct Pieces<'a> {
     graph: Graph<'a>,

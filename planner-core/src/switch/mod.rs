@@ -22,7 +22,6 @@
 //! * At each step, all held bytes lie in chunks that the device has, without an overlap. If the
 //!   chunks were created for the two plans ([`Capacity`]), their number is the larger of the two
 //!   plans' numbers, so the switch stays within the larger of the two budgets.
-//!   plans need, and so within the larger of the two budgets.
 
 mod arena;
 mod chunks;
