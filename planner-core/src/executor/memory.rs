@@ -41,7 +41,7 @@ pub(super) struct Workspace {
 enum Objects<'a> {
     /// From queues: the object that has been free for longest.
     Queued(Queued<'a>),
-    /// As the plan's placements say.
+    /// From the plan's placements.
     Placed(Placed<'a>),
 }
 

@@ -8,10 +8,10 @@
 //! does. It takes no object that is due before the allocation ends. On request, it takes no object
 //! that is due soon after if another object is free.
 //!
-//! If all free objects are due too early, one of them exchanges with an object in use the arcs that
-//! both have had since the last moment at which both were free. Then the latter is free. If it is
-//! due too early as well, though later, the same is repeated from there: a path of exchanges to an
-//! object that is due late enough.
+//! If all free objects are due too early, one of them and an object in use exchange the arcs that
+//! both have had since the last moment at which both were free. Then the object that was in use is
+//! free. If it is due too early as well, though later, it exchanges in the same way: a path of
+//! exchanges leads to an object that is due late enough.
 
 #![expect(
     clippy::indexing_slicing,

@@ -114,9 +114,9 @@ pub const fn scratch_words(limits: &Limits) -> usize {
     total([hosting::scratch_words(limits), sequences, Sequence::working_words(limits), work])
 }
 
-/// The smallest budget with which a strategy can plan at all, and the op that needs it: the least
-/// sum of an arena and the need of the largest op beside it (in-core: the need of the peak), over
-/// the arenas that are tried. That arena is left in `arena`.
+/// The smallest budget with which a strategy can plan at all, and the op that needs it. Each arena
+/// that is tried needs its own bytes and the need of the largest op beside it (in-core: the need of
+/// the peak). The arena that needs least is left in `arena`.
 ///
 /// # Errors
 /// Scratch that is too small.

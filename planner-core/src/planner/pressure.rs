@@ -1,9 +1,9 @@
 //! The pressure on each link and each pool at each op, measured from a list.
 //!
 //! The cost of a transfer depends on the time at which its link must carry it: it costs nothing
-//! while the link is idle, and its whole time while ops wait for the link. Likewise memory costs
-//! nothing at an op at which some is left over. One list shows these times, and the gaps of the
-//! next list are weighted by them.
+//! while the link is idle, and its whole time while ops wait for the link. Memory costs nothing at
+//! an op that leaves some of it over. One list shows these times, and the gaps of the next list are
+//! weighted by them.
 
 #![expect(
     clippy::indexing_slicing,

@@ -30,9 +30,9 @@ use crate::scratch::{Limits, OutOfScratch, Scratch, larger};
 use crate::sequence::Sequence;
 use core::fmt::{self, Debug};
 
-/// Makes [`Strategy`] from its table. An entry has the description of the strategy for users; its
-/// variant, with its parameters if it has any; its name; its rule; and the function that counts the
-/// words of scratch that the rule needs to write a list, if it needs any.
+/// Makes [`Strategy`] from its table. An entry has the description of the strategy for users, its
+/// variant, its parameters if it has any, its name and its rule. If the rule needs scratch to write
+/// a list, the entry also has the function that counts the words.
 macro_rules! strategies {
     ($(
         $(#[doc = $about:literal])+

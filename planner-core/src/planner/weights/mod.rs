@@ -8,10 +8,10 @@
 //! leave (algorithm 1), [`course`] schedules the transfers (algorithm 2), and [`list`] writes the
 //! steps.
 //!
-//! Where the paper is ambiguous: an op's excess counts its own weight once; ties go to the last
-//! layer; weights of the first prefetches of a cycle are resident at its start if they fit beside
-//! the first op; and weights that leave only after their forward op are offloaded before it, the
-//! smallest first, just before the offloads of the backward phase.
+//! The paper is ambiguous on some points. Here an op's excess counts its own weight once. Ties go
+//! to the last layer. Weights of the first prefetches of a cycle are resident at its start if they
+//! fit beside the first op. Weights that leave only after their forward op are offloaded before it,
+//! the smallest first, just before the offloads of the backward phase.
 
 #[cfg(feature = "baselines")]
 mod baselines;
