@@ -161,9 +161,9 @@ impl VulkanDevice {
     /// Shaders must bind all such parts as `storage, read_write`, since wgpu does not track parts.
     /// Memory that is unmapped before a shader runs is undefined.
     ///
+    /// # Errors
     /// The range is not completely mapped, and [`VulkanError::WithoutWgpu`] on a device that was
     /// not opened for wgpu.
-    /// opened for wgpu.
     pub fn lend(
         &mut self,
         at: DeviceAddress,

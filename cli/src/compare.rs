@@ -44,7 +44,7 @@ pub(crate) struct Arguments {
     /// is not a chain, all also leaves out the strategies for chains
     #[arg(short, long, value_name = "S,S,…", value_delimiter = ',', default_value = "all")]
     strategies: Vec<Choice>,
-    /// The bound on the period to show; it holds for plans that run each op once
+    /// The bound on the period that is shown; it holds for plans that run each op once
     #[arg(long, value_name = "BOUND", value_enum, default_value = "cheap")]
     bound: Bound,
     /// Plan without fixing physical objects, as `plan --no-placements` does

@@ -6,7 +6,7 @@ use crate::{output, progress};
 use spillway::report::Budgeted;
 use spillway::{Budget, Plan, Prepared};
 
-/// The budgets of the curve if the user gives none.
+/// The budgets of the curve if the user gives no budgets.
 const BUDGETS: [&str; 6] = ["100%", "75%", "50%", "35%", "25%", "min"];
 /// If the plan took longer than this, the report has a curve only if the user asks for one.
 const MOST_PLANNING_NS: u64 = 5_000_000_000;

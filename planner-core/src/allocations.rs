@@ -46,8 +46,8 @@ pub(crate) enum Event<'e> {
     },
     /// The objects are free from this position on.
     Give { at: u32, slots: Range<u32> },
-    /// A piece that was in the objects of `start` at first is in those of `end` after the last
-    /// iteration.
+    /// A piece that was in the objects of `start` at first is in the objects of `end` after the
+    /// last iteration.
     End { tensor: TensorId, start: Range<u32>, end: Range<u32> },
 }
 
@@ -133,7 +133,7 @@ impl<S: FnMut(Event<'_>) -> Result<(), PlanError>> Walk<'_, S> {
         }
     }
 
-    /// Allocates a part; none of its pieces may be resident.
+    /// Allocates a part. No piece of the part may be resident.
     fn bring(&mut self, part: Part, location: Location, at: u32) -> Result<(), PlanError> {
         let tensor = part.tensor;
         if self.pieces.in_arena(tensor) {
@@ -146,7 +146,7 @@ impl<S: FnMut(Event<'_>) -> Result<(), PlanError>> Walk<'_, S> {
         self.take_pieces(tensor, pieces, location, at)
     }
 
-    /// Allocates objects for each of these pieces that has none.
+    /// Allocates objects for each of these pieces that has no object.
     fn take_pieces(
         &mut self,
         tensor: TensorId,

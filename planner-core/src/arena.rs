@@ -83,9 +83,9 @@ impl<'a> Lifetimes<'a> {
     }
 }
 
-/// Whether a tensor may lie in the arena and should: a launch uses it, no op on the host does, it
-/// is smaller than `below_bytes`, and it is not an input that is unread or written after its last
-/// read.
+/// Whether a tensor may and should lie in the arena: a launch uses it, no op on the host uses it,
+/// it is smaller than `below_bytes`, and it is not an input that is unread or written after its
+/// last read.
 ///
 /// # Panics
 /// The graph has no such tensor, or `lifetimes` are of another graph.

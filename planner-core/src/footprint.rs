@@ -297,7 +297,7 @@ impl<'w, 'a> Walk<'w, 'a> {
         }
     }
 
-    /// Bytes of the objects of an op's workspace; none if it has no workspace.
+    /// Bytes of the objects of an op's workspace; `None` if it has no workspace.
     fn workspace_held_bytes(&self, op: OpId) -> Option<u128> {
         let (pool, objects) = self.pieces.workspace(self.graph, op)?;
         Some(u128::from(objects) * u128::from(self.plan.pools[pool].object_bytes))

@@ -446,8 +446,8 @@ impl<'a> Graph<'a> {
         &self.operands[first..first + op.writes as usize]
     }
 
-    /// The tensors that an op reads, then those that it writes. A tensor updated in place appears
-    /// twice.
+    /// The tensors that an op reads, then the tensors that it writes. A tensor updated in place
+    /// appears twice.
     ///
     /// # Panics
     /// There is no such op.
@@ -513,7 +513,7 @@ impl<'a> Graph<'a> {
         !launched.is_repeat || self.tensor(tensor).kind == Kind::Temporary
     }
 
-    /// The tensors that a launch reads, then those that it writes. A tensor updated in place
+    /// The tensors that a launch reads, then the tensors that it writes. A tensor updated in place
     /// appears twice.
     ///
     /// # Panics

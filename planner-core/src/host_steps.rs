@@ -1,8 +1,8 @@
 //! The order of the ops on the host.
 //!
-//! Among the ops that are ready, the host runs the one whose result is needed first: earliest
+//! Among the ops that are ready, the host runs the op whose result is needed first: earliest
 //! deadline first (Jackson, "Scheduling a production line to minimize maximum tardiness", 1955).
-//! After a backward pass, that is the update of the first weights of the next forward pass; the
+//! After a backward pass, this op is the update of the first weights of the next forward pass; the
 //! updates of later layers follow while that pass runs.
 
 #![expect(
@@ -42,8 +42,8 @@ struct Neighbours {
     to_write: u32,
 }
 
-/// The number of simulated iterations. In the first one, the host has no work left from the one
-/// before.
+/// The number of simulated iterations. In the first iteration, the host has no work left from an
+/// iteration before it.
 const ITERATIONS: u32 = 3;
 
 /// Words that the order takes.

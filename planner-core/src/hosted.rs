@@ -156,7 +156,7 @@ impl<'a> Hosted<'a> {
         ])
     }
 
-    /// Runs the wanted ops on the host, as far as they may and their tensors allow it. None if no
+    /// Runs the wanted ops on the host, as far as they may and their tensors allow it. `None` if no
     /// op is left. O(operands).
     pub(crate) fn new(
         graph: &Graph<'_>,

@@ -28,7 +28,6 @@ const BITS: usize = u64::BITS as usize;
 /// Functions that take a tensor, an op or a part panic if the [graph](Self::graph) has no such
 /// tensor or op; [`range`](Self::range) and [`pool_objects`](Self::pool_objects) panic if there is
 /// no such piece.
-/// no such piece.
 #[derive(Debug)]
 pub struct Pieces<'a> {
     graph: Graph<'a>,
@@ -170,8 +169,8 @@ impl<'a> Pieces<'a> {
         self.arena_position[tensor.index()] != NOT_IN_ARENA
     }
 
-    /// The number of objects of a tensor. An arena tensor counts as one, though it takes none of a
-    /// pool.
+    /// The number of objects of a tensor. An arena tensor counts as one object, though it takes no
+    /// object of a pool.
     #[must_use]
     pub fn objects(&self, tensor: TensorId) -> u64 {
         self.objects[tensor.index()]
@@ -183,8 +182,8 @@ impl<'a> Pieces<'a> {
         self.plan.tensor_pool.get(tensor.index()).map_or(0, |&pool| pool as usize)
     }
 
-    /// The pool of an op's workspace, and the number of objects that it takes there; none if the op
-    /// has no workspace.
+    /// The pool of an op's workspace, and the number of objects that it takes there; `None` if the
+    /// op has no workspace.
     #[must_use]
     pub fn workspace(&self, graph: &Graph<'_>, op: OpId) -> Option<(usize, u64)> {
         let bytes = graph.op(op).workspace_bytes;
@@ -331,7 +330,8 @@ fn check_budget(machine: &Machine, plan: &Plan<'_>) -> Result<(), PlanError> {
     if needed_bytes > budget_bytes { Err(too_much(needed_bytes)) } else { Ok(()) }
 }
 
-/// Marks what repeatable ops read of the states, inputs and outputs that they write.
+/// Marks the operands that repeats leave alone: the reads of states, inputs and outputs that the
+/// same repeatable op also writes.
 fn find_left_alone(
     graph: &Graph<'_>,
     left_alone: &mut [u64],

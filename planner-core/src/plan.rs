@@ -1,6 +1,6 @@
 //! Plans. A plan is untrusted: planners, files and embedders make plans, and only
-//! [`verify`](crate::verify()) turns one into something that may run. `docs/format.md` says what
-//! each field means, and when a plan is valid.
+//! [`verify`](crate::verify()) turns a plan into something that may run. `docs/format.md` defines
+//! each field, and says when a plan is valid.
 
 use crate::graph::{Graph, Launched, OpId, TensorId};
 use crate::scratch::{BufferTooShort, Limits, OutOfScratch};
@@ -65,7 +65,7 @@ impl Step {
         Self::Launch(Launched::repeat(op))
     }
 
-    /// The part that a step moves or frees; none if the step runs an op.
+    /// The part that a step moves or frees; `None` if the step runs an op.
     #[must_use]
     pub const fn part(&self) -> Option<Part> {
         match *self {
@@ -74,8 +74,8 @@ impl Step {
         }
     }
 
-    /// The launch of a step that runs an op, on the device or on the host; none for other steps. An
-    /// op on the host always runs for the first time.
+    /// The launch of a step that runs an op, on the device or on the host; `None` for other steps.
+    /// An op on the host always runs for the first time.
     #[must_use]
     pub const fn launched(&self) -> Option<Launched> {
         match *self {
@@ -457,7 +457,7 @@ pub enum PlanError {
         location: Location,
         /// The pool.
         pool: u32,
-        /// Number of objects held, including those that the step allocates.
+        /// Number of objects held, including the objects that the step allocates.
         held: u64,
         /// Number of objects of the pool.
         count: u64,

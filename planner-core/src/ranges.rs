@@ -112,7 +112,7 @@ impl Span {
         [self.from + self.pieces, self.to - 1 + self.pieces]
     }
 
-    /// Visits the nodes above those that make up the span, each after all nodes below it.
+    /// Visits the nodes above the nodes of the span, each after all nodes below it.
     #[inline]
     pub(crate) fn bottom_up(self, mut visit: impl FnMut(usize)) {
         if self.has_above() {

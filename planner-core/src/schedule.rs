@@ -29,7 +29,7 @@ impl Stream {
     /// All streams, in the order of their numbers.
     pub const ALL: [Self; 4] = [Self::Compute, Self::Upload, Self::Download, Self::Host];
 
-    /// The stream that runs a step; none for an evict.
+    /// The stream that runs a step; `None` for an evict.
     #[must_use]
     pub const fn of(step: &Step) -> Option<Self> {
         match step {
@@ -88,8 +88,8 @@ impl<T: Copy> PerStream<T> {
 }
 
 impl PerStream<u32> {
-    /// If the steps of all streams follow one another in an array, the index at which those of each
-    /// stream begin; and the number of all steps.
+    /// The index at which the steps of each stream begin, if the steps of all streams follow one
+    /// another in an array; and the number of all steps.
     pub(crate) fn first_indices(self) -> (PerStream<usize>, usize) {
         let mut sum = 0usize;
         let firsts = PerStream::from_fn(|stream| {
@@ -174,7 +174,7 @@ impl Scheduled {
         Self { stream, index, ..Self::EMPTY }
     }
 
-    /// The stream that runs the step; none for an evict.
+    /// The stream that runs the step; `None` for an evict.
     #[must_use]
     #[inline]
     pub const fn stream(&self) -> Option<Stream> {

@@ -167,8 +167,8 @@ impl<'a> Scratch<'a> {
     }
 }
 
-/// The sizes on which output and working memory depend. [`Limits::of_graph`] gives those for
-/// planning, [`Limits::of_plan`] those for functions on a plan.
+/// The sizes on which output and working memory depend. [`Limits::of_graph`] gives the sizes for
+/// planning, [`Limits::of_plan`] the sizes for functions on a plan.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Limits {
     /// Operations of the graph.

@@ -1,5 +1,5 @@
 //! A sequence: the launches of ops in the order in which they run. The second launch of an op and
-//! every later one is a repeat.
+//! every later launch of it are repeats.
 
 #![expect(
     clippy::indexing_slicing,
@@ -298,7 +298,7 @@ impl<'a> Sequence<'a> {
         &self.operands[first_write as usize..self.end_slot(launch)]
     }
 
-    /// The tensors that a launch reads, then those that it writes. A tensor updated in place
+    /// The tensors that a launch reads, then the tensors that it writes. A tensor updated in place
     /// appears twice.
     #[inline]
     pub(crate) fn operands_of(&self, launch: LaunchId) -> &'a [TensorId] {

@@ -38,7 +38,7 @@ impl Span {
     }
 }
 
-/// The timeline of some iterations: eight predicted ones, or the measured ones.
+/// The timeline of some iterations: eight predicted iterations, or the measured iterations.
 #[derive(Clone, Debug)]
 pub(crate) struct Course {
     /// All steps that take time, iteration by iteration in list order.

@@ -4,7 +4,7 @@ use planner_core::planner::PlanningError;
 use planner_core::scratch::{Limits, OutOfScratch, words};
 use std::ops::ControlFlow::{self, Break, Continue};
 
-/// The most steps of a list. To predict a longer one would take minutes.
+/// The most steps of a list. The prediction of a longer list would take minutes.
 const MOST_STEPS: usize = 1 << 26;
 
 /// Calls `attempt` with a size, and again with at least twice the size while it asks for more. An attempt

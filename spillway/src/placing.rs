@@ -21,15 +21,15 @@ const MOST_SLOTS: usize = 1 << 22;
 /// this choice.
 const LONGER: u64 = 100;
 /// Fixed objects save some waits, which may shorten the plan of another strategy by at most one part in this
-/// many. In small graphs, they shorten it by a tenth and more. They shortened none of 112 random works of 300
-/// ops and more.
+/// many. In small graphs, they shorten it by a tenth and more. Of 112 random works of 300 ops and more, they
+/// shortened no plan.
 const SHORTER: u64 = 128;
 const SMALL_SHORTER: u64 = 4;
 const SMALL_OPS: usize = 256;
 /// Budgets below this multiple of the least memory get objects of single chunks. In tight memory, each byte
 /// of rounding counts; in more memory, larger objects save planning time.
 const TIGHT: u64 = 2;
-/// The most plans that are tried, each for a smaller budget than the one before. Planning takes longer than
+/// The most plans that are tried, each for a smaller budget than the plan before. Planning takes longer than
 /// fixing the objects, and `docs/research/placements.md` needs no more plans.
 const ATTEMPTS: usize = 4;
 

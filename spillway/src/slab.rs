@@ -14,7 +14,7 @@ use planner_core::switch::{Held, Memory, SwitchStep, TensorBytes};
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct SlabSwitch {
-    /// The size of the slab: the larger one of the two plans.
+    /// The size of the slab: the larger of the two plans' sizes.
     pub slab_bytes: u64,
     /// The copies in order. Downloads run on one stream, and uploads on another.
     pub copies: Vec<SlabCopy>,

@@ -284,9 +284,8 @@ fn divisions(request: &Request<'_>, swap: &Swap) -> Vec<OwnedClasses> {
 /// Plans in the given classes, or in the division of the budget that is best by the timeline. The names and
 /// the strategy of the result are empty.
 ///
-/// # Errors
-/// The errors of [`swap::plan`], except for buffers that are too short. If several divisions fail, the error
-/// is that of the division that needs least.
+/// # Errors The errors of [`swap::plan`], except for buffers that are too short. If several divisions fail,
+/// the error comes from the division that needs least.
 pub fn plan(request: &Request<'_>, swap: &Swap) -> Result<OwnedPlan, PlanningError> {
     let mut buffers = SwapBuffers::default();
     let mut plan = |division: OwnedClasses| {

@@ -8,19 +8,19 @@ use std::fmt::Write;
 const HEAD: &str = "\
 # Weight offloading on chains of layers
 
-*Weight Offloading Strategies for Training Large DNN Models* (Beaumont, Eyraud-Dubois, Shilova &
-Zhao), reconstructed on its fifteen chains. This page is written by
+This page repeats *Weight Offloading Strategies for Training Large DNN Models* (Beaumont, Eyraud-Dubois,
+Shilova & Zhao) on the fifteen chains of the paper. It is written by
 
 <!-- not run: it measures the whole page -->
 
     cargo run --release -p spillway-benches --example weights -- CHAINS docs/research
 
-where CHAINS is a folder with the chains.
+CHAINS is a folder with the chains.
 
 - *Greedy*, *Greedy\\** (without the discount) and *L2L* are the published cycles, with a barrier at
   the end of each.
-- *Whole* (`weights`), *parts* (`auto`, `repeats=no`) and *with repeats* (`auto`) are periods of plans
-  in our timeline. These plans also upload the input in every iteration. Those with repeats launch
+- *Whole* (`weights`), *parts* (`auto`, `repeats=no`) and *with repeats* (`auto`) are periods of
+  Spillway's plans. These plans also upload the input in every iteration. Plans with repeats launch
   forward ops again.
 - In the paper's model, and in the column *no input*, the input is already on the device and costs
   nothing.
@@ -30,7 +30,7 @@ where CHAINS is a folder with the chains.
 ## Table 1
 
 Figures are milliseconds; *Σ u* is compute. The last two columns are planning times, on shared cores.
-The figures of the published cycles equal those printed in the paper, except L2L on bert-96-b32
+The figures of the published cycles equal the printed figures of the paper, except L2L on bert-96-b32
 (printed 14230) and Greedy\\* on bert-96-b16 (printed 6085).
 
 | chain | Σ u | Greedy | L2L | Greedy\\* | whole | parts | planned as published | whole |
@@ -42,9 +42,9 @@ const BANDWIDTH: &str = "
 
 Figures are milliseconds. *Idle* is the idle time without the discount, divided by the idle time with
 it. *Bound, whole* is the paper's integer program for whole weights, solved to 0.1 % on two shared
-cores; *solved in* gives the seconds. *Bound, parts* is its relaxation for parts. Both bounds assume
-that the input is on the device, as the column *no input* does. If *parts* is below the bound for
-whole weights, no schedule that moves whole weights is as fast. The bounds need a solver:
+cores; *solved in* gives the seconds. *Bound, parts* is the relaxation of this program for parts. Both
+bounds assume that the input is on the device, as the column *no input* does. If *parts* is below the
+bound for whole weights, no schedule that moves whole weights is as fast. The bounds need a solver:
 
 <!-- not run: it measures the whole page -->
 
@@ -56,8 +56,8 @@ whole weights, no schedule that moves whole weights is as fast. The bounds need 
 const MEMORY: &str = "
 ## Memory
 
-Figures are periods divided by compute at 12 GB/s, from the smallest memory to the memory in which
-everything fits.
+Figures are periods divided by compute at 12 GB/s, from the smallest memory to the memory that
+holds everything.
 
 | GB | Greedy | Greedy\\* | L2L | whole | parts |
 |--:|--:|--:|--:|--:|--:|
@@ -66,25 +66,25 @@ everything fits.
 const EXTRAS: &str = "
 ## Optimizer states and activations
 
-Figures are periods divided by compute of `gpt-2-38-b32`. The optimizer keeps states of once (momentum)
-or twice (Adam) the size of each weight. In all columns, the same selection offloads these states
-between backward ops. *With activations* (`activations=yes`) and *parts* may also offload the output of
-a layer until the backward op of the next layer. A dash means that memory is too small for all
-activations and the states of one op.
+Figures are periods divided by compute of `gpt-2-38-b32`. The optimizer states of a weight have the
+size of the weight (momentum) or twice that size (Adam). In all columns, the same selection offloads
+these states between backward ops. *With activations* (`activations=yes`) and *parts* may also offload
+the output of a layer until the backward op of the next layer. A dash means that memory is too small for
+all activations and the states of one op.
 
 | optimizer | GB/s | GB | whole | with activations | parts | with repeats |
 |---|--:|--:|--:|--:|--:|--:|
 ";
 
 const REPEATED: &str = "
-Repeats gain nothing on this chain. To run a layer again takes 83 ms. To move its activation takes 4 ms
-at 12 GB/s and 12 ms at 4 GB/s.
+Repeats gain nothing on this chain. A repeat of a layer takes 83 ms. A transfer of its activation takes
+4 ms at 12 GB/s and 12 ms at 4 GB/s.
 
 ## Activations made again
 
-Figures are periods divided by compute, for all chains, with 15 % of the memory that they need in-core.
-*With activations* is `weights` with `activations=yes`. `checkpoint` moves only inputs, so it needs
-memory for all weights. No chain gains from repeats.
+Figures are periods divided by compute, for all chains, within 15 % of the memory that each chain needs
+in-core. *With activations* is `weights` with `activations=yes`. `checkpoint` moves only inputs, so it
+needs memory for all weights. No chain gains from repeats.
 
 | chain | GB/s | GB | with activations | checkpoint | checkpoint-offload | parts | with repeats |
 |---|--:|--:|--:|--:|--:|--:|--:|
@@ -93,10 +93,10 @@ memory for all weights. No chain gains from repeats.
 const PARTITION: &str = "
 ## 3-partition
 
-These are the chains of theorem 1. With whole weights, they can run without idle time if and only if
-the numbers form triples of the same sum, here 20. Figures are idle time in percent of compute. *Parts*
-keeps the given order of the ops and never has idle time, with or without triples: the problem is hard
-only if weights cannot be divided.
+These are the chains of the paper's theorem 1. With whole weights, a chain can run without idle time if
+and only if its numbers form triples of the same sum, here 20. Figures are idle time in percent of
+compute. *Parts* keeps the given order of the ops and never has idle time, with or without triples: the
+problem is hard only if weights cannot be divided.
 
 | numbers | triples | Greedy | whole | parts |
 |---|---|--:|--:|--:|
@@ -179,9 +179,9 @@ fn compare_with_claims(studies: &[(&str, Vec<Study>)]) -> String {
         outcomes().map(|(_, o, _)| undiscounted_idle(o)).fold(0.0, f64::max),
     );
     format!(
-        "From 4 GB/s on, the paper finds almost no idle time. Here the integer program has none, and \
-         the\npublished greedy has up to {:.1} % of compute. Without the discount, the paper finds up \
-         to five times\nthe idle time. Here it is up to {ratio:.2} times.\n",
+        "From 4 GB/s on, the paper finds almost no idle time. Here the integer program has no idle time, \
+         and\nGreedy has up to {:.1} % of compute. Without the discount, the paper finds up to five times \
+         the idle\ntime. Here it is up to {ratio:.2} times.\n",
         100.0 * idle
     )
 }

@@ -32,7 +32,7 @@ pub(super) const ENTRY: Entry = Entry {
     conformance: |chunk_bytes| suite::report(chosen()?, chunk_bytes),
 };
 
-/// The CUDA device and the driver that the environment selects, or the default ones.
+/// The CUDA device and the driver that the environment selects, or the default device and driver.
 pub(crate) fn chosen() -> Result<Integrity, Failure> {
     Integrity::from_environment()
         .map_err(|reason| Failure::bad_input(Shown::message(reason.to_string()).to_string()))

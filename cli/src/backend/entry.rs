@@ -23,7 +23,7 @@ pub(crate) struct Entry {
     pub(crate) conformance: fn(Option<u64>) -> Result<suite::Report, Failure>,
 }
 
-/// Finds the devices of a backend, or says why it has none.
+/// Finds the devices of a backend, or says why there are no devices.
 pub(crate) type FindDevices = fn() -> Result<Vec<Device>, Unavailable>;
 
 /// A device of this machine.

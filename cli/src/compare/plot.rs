@@ -25,9 +25,9 @@ const TEXT: f64 = 13.0;
 /// The least distance between two ticks of the period.
 const TICK_DISTANCE: f64 = 26.0;
 
-/// A colour for each strategy. The first ones are the palette of Okabe and Ito, which colour-blind
-/// people can tell apart, without its yellow, which is too pale for lines. The markers tell lines
-/// apart without colour.
+/// A colour for each strategy. The first colours are the palette of Okabe and Ito, which
+/// colour-blind people can tell apart, without its yellow, which is too pale for lines. The markers
+/// tell lines apart without colour.
 const COLOURS: [&str; 18] = [
     "#767676", "#e69f00", "#56b4e9", "#cc79a7", "#d55e00", "#009e73", "#0072b2", "#8c6d31",
     "#5254a3", "#ad494a", "#6b9a1f", "#17becf", "#7b4173", "#e377c2", "#393b79", "#3d3d3d",

@@ -12,23 +12,23 @@ This page is written by
 
     cargo run --release -p spillway-lp-bound --example comparison -- -o docs/research/comparison.md
 
-This program makes every plan below, proves it safe, and reads the bounds from
-[bounds.json](bounds.json). Missing bounds are solved with HiGHS and added:
+This program makes every plan below, proves each plan safe, and reads the bounds from
+[bounds.json](bounds.json). With the feature `highs`, it solves missing bounds with HiGHS and adds them:
 `lp-bound/with-highs cargo run --release -p spillway-lp-bound --features highs --example comparison`.
-`--graphs`, `--machines` and `--budgets` select cells. Graph files come from `--folder`.
+`--graphs`, `--machines` and `--budgets` select cells. `--folder` names the folder of the graph files.
 
-- *Budgets* are relative to the in-core need. `min` is the smallest budget for which `auto` finds
-  a plan. † marks budgets of less than twice the need of the largest op. Budgets that no plan
-  meets are left out. `in-core` has no column, since it fits none of these budgets.
+- *Budget* is a percentage of the in-core need. `min` is the smallest budget for which `auto` finds
+  a plan. † marks a budget of less than twice the need of the largest op. The tables leave out budgets
+  that no plan meets. `in-core` has no column, since its plans fit none of these budgets.
 - All other figures are periods divided by compute.
-- Each op runs once: `auto` means `auto` with `--set repeats=no`. [repeats.md](repeats.md) has plans
+- Each op runs once: *auto* is `auto` with `--set repeats=no`. [repeats.md](repeats.md) has plans
   that launch ops again.
 - *Bound* is the linear program of [bounds.md](bounds.md) for the given order of the ops, with
-  pages. No plan has a shorter period that keeps this order, runs each op once, and keeps all tensors of
-  at least a page in pools of pages. Some bounds cannot be reached, since the program ignores latency
-  and moves single bytes.
-- *Gap* is how far the period to its left is above the bound.
-- `auto` may run the ops in another order. Its period can then be below the bound.
+  pages. It holds for plans that keep this order, run each op once, and keep all tensors of at least
+  a page in pools of pages. No such plan has a shorter period. No plan reaches some of these bounds,
+  since the linear program ignores latency and moves single bytes.
+- *Gap* says how far the period to its left is above the bound.
+- *auto* may run the ops in another order. Its period can then be below the bound.
 - `auto` is never slower with more memory: it reuses the plan for a smaller budget if that plan is
   shorter.
 ";
@@ -36,10 +36,10 @@ This program makes every plan below, proves it safe, and reads the bounds from
 const TAIL: &str = "
 ## What holds `auto` back in the given order
 
-These figures come from the timelines of `plan --trace` and from the linear program. *With latency*
-charges each byte its share of one latency per tensor. *Choice fixed* fixes the choice of gaps to the
-choice of a plan. *Both* does both. Plans are made with `--set effort=128` if more lists are tried by
-default.
+These figures come from the timelines of `plan --trace` and from the linear program. In the column
+*with latency*, the linear program charges each byte its share of one latency per tensor. In the column
+*choice fixed*, it uses the same choice of gaps as a plan. The column *both* combines the two. If
+`auto` tries more than 128 lists by default, its plan here is made with `--set effort=128`.
 
 | work | GB/s | budget | bound | with latency | choice fixed | both | auto |
 |---|--:|--:|--:|--:|--:|--:|--:|
@@ -52,22 +52,22 @@ default.
 | `resnet50:batch=64,mode=inference` | 12 | 75 % | 1.415 | 1.416 | 1.474 | 1.474 | 1.489 |
 | `linear_et` | 50 | min | 1.739 | 1.905 | 1.804 | 1.968 | 2.410 |
 
-- *The choice of gaps* costs most when memory is short. The program moves more bytes than
-  `auto` does, but pays less for them, since more bytes cross both links at once. At 50 % and
-  12 GB/s it keeps 65 MB of the weights of `resnet50_et` on the host, from the change between the
+- *Choice of gaps.* This choice costs most when memory is short. The linear program moves more bytes
+  than `auto` moves, but pays less for them, since more bytes cross both links at once. At 50 % and
+  12 GB/s, it keeps 65 MB of the weights of `resnet50_et` on the host, from the change between the
   forward and the backward pass until their update. `auto` keeps 10 MB there. The downloads of these
   weights run at the end of the iteration, at the same time as uploads, and free memory for uploads at
-  the change between the passes. Both links are busy together for 6 % of the program's period, and for
-  less than 2 % of the period of `auto`'s plan. `auto` estimates the cost of a link near the ends of a gap
-  from one list. It does not see that such a download may run long before.
-- *Latency.* Most transfers are small tensors, or last pages, which hold few bytes. At 75 % and
-  12 GB/s, the latencies of the 330 transfers of `resnet50_et` take 3.2 % of the period.
-- *Pace* is the difference between the last two columns. Between the forward and the backward pass,
-  uploads wait for memory while the downloads run. An op that needs memory waits for a whole segment of
-  the download link.
-- *Few pages.* The tensors of `linear_et` have one or two pages. Amounts are rounded up to pages,
-  and an op waits for all of the last page that it needs.
-- *At the minimum* one op takes the whole pool, so nothing can be prefetched ahead of it.
+  the change between the passes. Both links are busy together for 6 % of the linear program's period, and
+  for less than 2 % of the period of `auto`'s plan. `auto` estimates the cost of a link near the ends of a
+  gap from one list. It does not see that such a download may run long before the gap.
+- *Latency.* Most transfers are small tensors, or last pages with few bytes. At 75 % and 12 GB/s, the
+  latencies of the 330 transfers of `resnet50_et` take 3.2 % of the period.
+- *Pace.* The difference between the last two columns is the cost of the pace. Between the forward and
+  the backward pass, uploads wait for memory while downloads run. An op that needs memory waits for a
+  whole segment of a download.
+- *Few pages.* The tensors of `linear_et` have one or two pages. The plan rounds amounts up to pages,
+  and an op waits for the whole last page that it needs.
+- *Minimum.* One op takes the whole pool, so nothing can be prefetched before this op ends.
 ";
 
 /// The whole page, from the works to the gaps.

@@ -77,7 +77,7 @@ pub trait HostKernels<B: ErrorType> {
 }
 
 /// The embedder's kernels for one backend: they compute ops, and write the values of states and
-/// inputs. Only kernels know what a tensor means.
+/// inputs. Only kernels know the meaning of a tensor.
 pub trait Kernels<B: ErrorType> {
     /// Enqueues an op on [`Stream::Compute`](crate::Stream::Compute). The op may access only the
     /// memory that the launch names, and none of it after the next signal of that stream. An op is
@@ -87,8 +87,8 @@ pub trait Kernels<B: ErrorType> {
     /// Errors of the backend.
     fn launch(&mut self, device: &mut B, launch: &Launch<'_>) -> Result<(), B::Error>;
 
-    /// The kernels of ops that run on the host. The default is none: then the executor refuses
-    /// plans that run ops on the host.
+    /// The kernels of ops that run on the host. By default there are no kernels for the host: the
+    /// executor refuses plans that run ops on the host.
     fn on_host(&mut self) -> Option<&mut dyn HostKernels<B>> {
         None
     }

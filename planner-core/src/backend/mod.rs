@@ -1,5 +1,5 @@
-//! What a backend provides (streams, transfers and paging), and what an embedder provides
-//! (kernels).
+//! The traits that a backend implements (streams, transfers and paging), and the trait that an
+//! embedder implements (kernels).
 //!
 //! # How to write a backend
 //!
@@ -61,7 +61,8 @@
 //! # How to write kernels
 //!
 //! Implement [`Kernels`] for a backend's device: kernels launch ops by methods of that device, and
-//! write the values of states and inputs by typed writers. Nothing else knows what tensors mean.
+//! write the values of states and inputs by typed writers. Nothing else knows the meaning of
+//! tensors.
 //!
 //! ```
 //! use planner_core::TensorId;
@@ -115,7 +116,7 @@ pub use paging::{Chunks, DeviceAddress, DeviceRange, DeviceRanges, Paging};
 pub use stream::{Point, Streams};
 pub use transfer::{HostRange, HostRanges, Transfers};
 
-/// What went wrong on a device, as far as an executor or an embedder reacts to it.
+/// The kind of an error of a device, as far as an executor or an embedder reacts to it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum ErrorKind {

@@ -14,10 +14,7 @@ pub struct Point {
 
 /// Four streams of work; a device may lack the stream for ops on the host. Work on one stream runs
 /// in the order in which it was enqueued; work on different streams runs concurrently, unless a
-/// wait orders it.
-/// work on different streams runs at the same time, unless a wait orders it.
-/// Each stream is a timeline semaphore (Vulkan) or a sequence of events (CUDA).
-/// This is a timeline semaphore for each stream (Vulkan) or a sequence of events (CUDA).
+/// wait orders it. Each stream is a timeline semaphore (Vulkan) or a sequence of events (CUDA).
 pub trait Streams: ErrorType {
     /// Makes all work that is enqueued on `stream` from now on start only after `point` is reached.
     /// Later signals of the stream come after the point too, with or without work in between: a

@@ -213,9 +213,9 @@ impl Held {
         Ok(())
     }
 
-    /// Adds the life of a value, from its first use until it is overwritten unread: the chosen ops
-    /// that come after one of its uses in every order, those that come before one, and those that
-    /// are one.
+    /// Adds the life of a value, from its first use until it is overwritten unread. `life` has the
+    /// chosen ops that come after a use in every order, the chosen ops that come before a use in
+    /// every order, and the chosen ops that use the value.
     fn add_life(&mut self, graph: &Graph<'_>, tensor: TensorId, life: [u64; 3], flags: u8) {
         let Tensor { bytes, kind } = graph.tensor(tensor);
         if kind == Kind::State {
@@ -259,8 +259,8 @@ pub(super) fn flags<'a>(
     Ok(flags)
 }
 
-/// Bytes of those given states that hold a value all the time: an op reads them, and no op
-/// overwrites them unread. O(operands).
+/// Bytes of the given states that hold a value all the time: an op reads them, and no op overwrites
+/// them unread. O(operands).
 pub(crate) fn living_bytes(
     graph: &Graph<'_>,
     states: impl Iterator<Item = TensorId>,

@@ -1,4 +1,4 @@
-//! A chain of ops, each of which waits for the one before, and the positions of all other ops
+//! A chain of ops, each of which waits for the op before it, and the positions of all other ops
 //! relative to it.
 
 #![expect(

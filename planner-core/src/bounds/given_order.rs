@@ -21,10 +21,10 @@ pub(super) const fn scratch_words(limits: &Limits) -> usize {
 /// The least bytes that cross each link in one iteration.
 ///
 /// At any op, the values that are alive and the states fit into the budget, or the excess is on the
-/// host. A temporary that is alive there has crossed the link to the host and comes back; so does a
-/// state that is read, and a state that is written has crossed to the host. States that an op
-/// overwrites unread do not count, since they may be dead there. An input comes back if it was read
-/// before. In addition, each input that is read crosses once.
+/// host. Bytes of a temporary that are on the host have crossed the link to the host, and come
+/// back. Bytes of a state come back if the state is read, and have crossed to the host if it is
+/// written. States that an op overwrites unread do not count, since they may be dead there. An
+/// input comes back if it was read before. In addition, each input that is read crosses once.
 pub(super) fn link_bytes(
     graph: &Graph<'_>,
     budget_bytes: u64,

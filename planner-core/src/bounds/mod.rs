@@ -166,8 +166,8 @@ impl<'a> Reads<'a> {
     }
 }
 
-/// For each op, the bytes that become alive with it less those that died before it, modulo 2^64.
-/// The running sum is exact, since all sizes together fit into 64 bits.
+/// For each op, the bytes that become alive with it less the bytes that died before it, modulo
+/// 2^64. The running sum is exact, since all sizes together fit into 64 bits.
 struct Alive<'a> {
     change: &'a mut [u64],
 }

@@ -51,7 +51,7 @@ const PRICE_BITS: u32 = 32;
 /// The value that each tensor holds around the op.
 struct Held<'a> {
     facts: &'a mut [u8],
-    /// The ops from the first one that uses the value to the one that overwrites it unread.
+    /// The ops from the first op that uses the value to the op that overwrites it unread.
     ops: &'a mut [[u32; 2]],
     /// The price of computing a byte of it again; the highest price if no op does.
     price: &'a mut [u64],

@@ -50,11 +50,11 @@ pub(super) fn period_ns(
 /// The value that each tensor holds. Positions are links of the chain; 0 is the start of the
 /// iteration.
 struct Lives<'a> {
-    /// The first link after its first use; none before that.
+    /// The first link after its first use; no link before its first use.
     from: &'a mut [u32],
     /// The last link before its last use, or the use itself.
     until: &'a mut [u32],
-    /// The last link before the op that wrote it, or that op itself; none if the host has it.
+    /// The last link before the op that wrote it, or that op itself; no link if the host has it.
     written: &'a mut [u32],
     /// The last link for which it is known when absent bytes come back.
     returns: &'a mut [u32],
@@ -91,8 +91,8 @@ impl<'a> Lives<'a> {
 /// Links, start and end, and one more for differences.
 const SIDE: usize = LINKS + 3;
 
-/// The work in each window, from a link (or the start of the iteration) to a later one (or its
-/// end).
+/// The work in each window, from a link (or the start of the iteration) to a later link (or the end
+/// of the iteration).
 struct Windows<'a> {
     compute_ns: Table<'a>,
     /// Bytes held at the window's end that were written within it or cannot leave.

@@ -9,7 +9,7 @@ use crate::switch::SwitchError;
 use core::cmp::Ordering;
 use core::fmt;
 
-/// What an executor was doing when an error was reported.
+/// The activity of an executor when an error was reported.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Moment {
@@ -89,7 +89,7 @@ pub enum ExecuteError<E> {
     Scratch(OutOfScratch),
     /// The plan's pieces are invalid.
     Plan(PlanError),
-    /// The device's chunk has another size than that of the plan's machine.
+    /// The device's chunk has another size than the chunk of the plan's machine.
     ChunkBytes {
         /// Chunk size of the plan's machine.
         planned_bytes: u64,

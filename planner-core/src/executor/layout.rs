@@ -190,8 +190,8 @@ impl<'a> Layout<'a> {
         Chunks { first, count: count * chunks_per_object }
     }
 
-    /// The device's chunks that back runs of objects, as rows. A run is the number of its first
-    /// object, or none if nothing is mapped there, and a count.
+    /// The device's chunks that back runs of objects, as rows. A run is a count and the number of
+    /// its first object, or `None` if nothing is mapped there.
     pub(super) fn rows_of_objects(
         &self,
         pool: usize,

@@ -8,7 +8,7 @@ use crate::scratch::Scratch;
 use crate::switch::{ChunkMap, ChunkRun};
 use crate::verify::Verified;
 
-/// What an [`Executor`](super::Executor) maps for a plan on a device of its own.
+/// The mappings that an [`Executor`](super::Executor) makes for a plan on a device of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Mappings {
     /// Rows of addresses with consecutive chunks mapped, or with nothing mapped between two such

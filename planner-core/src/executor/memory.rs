@@ -41,7 +41,7 @@ pub(super) struct Workspace {
 enum Objects<'a> {
     /// From queues: the object that has been free for longest.
     Queued(Queued<'a>),
-    /// As the plan's placements say.
+    /// From the plan's placements.
     Placed(Placed<'a>),
 }
 
@@ -80,7 +80,8 @@ impl<'a> Memory<'a> {
         }
     }
 
-    /// Unmaps what does not stay mapped for the whole plan. Call it after all work has ended.
+    /// Unmaps all ranges that do not stay mapped for the whole plan. Call it after all work has
+    /// ended.
     pub(super) fn take_down<B: Streams + Paging>(
         &mut self,
         mapper: &mut Mapper<'_, '_, B>,
@@ -160,7 +161,7 @@ impl<'a> Memory<'a> {
         self.layout.address(tensor, offset_bytes)
     }
 
-    /// Allocates objects for those `pieces` of a tensor that have none. `enqueued` is the last
+    /// Allocates objects for the `pieces` of a tensor that have no object. `enqueued` is the last
     /// point of each stream so far.
     pub(super) fn allocate<B: Streams + Paging>(
         &mut self,

@@ -1,7 +1,7 @@
 //! Runs a verified plan on any backend.
 //!
-//! The executor knows steps and no strategies. [`Executor::start`] sets up memory and uploads what
-//! is resident at start (the prologue). [`Executor::run`] enqueues iterations.
+//! The executor knows steps and no strategies. [`Executor::start`] sets up memory and uploads the
+//! tensors that are resident at start (the prologue). [`Executor::run`] enqueues iterations.
 //! [`Executor::save_states`] waits for them and downloads every state whose host copy is stale;
 //! then the host block holds all states, at the offsets of [`Executor::host_layout`], and running
 //! can go on.
@@ -98,7 +98,7 @@ pub struct Executor<'a> {
 
 impl<'a> Executor<'a> {
     /// Sets up the device's memory and the host block, fills states and the first inputs, and
-    /// uploads what is resident at start.
+    /// uploads the tensors that are resident at start.
     ///
     /// # Errors
     /// Too little scratch, a device with chunks of another size, and errors of the device.
@@ -586,9 +586,10 @@ impl<'a> Executor<'a> {
         self.starts_saved && self.iterations == 0
     }
 
-    /// Blocks until the outputs of an iteration are on the host. The iteration must be the last one
-    /// enqueued, or the one before. Outputs lie at [`HostLayout::offset_bytes`] in the
-    /// [slot](HostLayout::slot) of that iteration, until the second iteration after it is enqueued.
+    /// Blocks until the outputs of an iteration are on the host. The iteration must be the last
+    /// enqueued iteration or the iteration before it. Outputs lie at [`HostLayout::offset_bytes`]
+    /// in the [slot](HostLayout::slot) of that iteration, until the second iteration after it is
+    /// enqueued.
     ///
     /// # Errors
     /// [`ExecuteError::NoOutputs`] for any other iteration, [`ExecuteError::Failed`] after an error

@@ -251,7 +251,7 @@ impl<'a> Placed<'a> {
         }
     }
 
-    /// Allocates objects for those `pieces` of a tensor that have none.
+    /// Allocates objects for the `pieces` of a tensor that have no object.
     pub(super) fn allocate(
         &mut self,
         layout: &mut Layout<'_>,
@@ -348,7 +348,7 @@ fn rows(
     layout.rows_of_objects(pool, in_a_row(objects(placements, runs)))
 }
 
-/// Joins consecutive objects into pairs of the first object, or none if nothing is mapped, and a
+/// Joins consecutive objects into pairs of the first object, or `None` if nothing is mapped, and a
 /// count.
 fn in_a_row(
     objects: impl Iterator<Item = Option<u64>> + Clone,

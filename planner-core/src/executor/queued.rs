@@ -140,7 +140,7 @@ impl<'a> Queued<'a> {
         self.ranges.addresses(owner).filter(move |&range| stays || range == current)
     }
 
-    /// Allocates objects for those `pieces` that have none; call it only if such a piece exists.
+    /// Allocates objects for the `pieces` that have no object; call it only if such a piece exists.
     /// `enqueued` is the last point of each stream so far.
     pub(super) fn allocate<B: Streams + Paging>(
         &mut self,

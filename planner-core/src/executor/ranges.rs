@@ -153,7 +153,7 @@ impl<'a> Ranges<'a> {
         self.ranges[self.current[self.index(owner)] as usize].unmaps = put_off;
     }
 
-    /// Moves an owner to its next range, the one that it has not used for longest.
+    /// Moves an owner to its next range, which is the range that it has not used for longest.
     pub(super) fn advance(&mut self, owner: Owner) {
         let (index, range) = (self.index(owner), self.of(owner));
         let next = self.current[index] + 1;

@@ -150,8 +150,7 @@ impl<'a> Executor<'a> {
         Ok(next)
     }
 
-    /// Adds this plan's ranges to the spare ranges: those that are permanently mapped, or all
-    /// others.
+    /// Adds this plan's ranges to the spare ranges: the permanently mapped ranges, or all others.
     fn hand_over(&self, spares: &mut Spares<'_>, mapped: bool) {
         self.memory.each_range(|address, chunks, rows| {
             let mut rows = rows.peekable();

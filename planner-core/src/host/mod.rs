@@ -100,16 +100,16 @@ impl<'a> HostLayout<'a> {
     }
 
     /// The slot of an input's or output's value in an iteration: 0 in even iterations, 1 in odd
-    /// ones.
+    /// iterations.
     #[must_use]
     pub const fn slot(iteration: u64) -> u32 {
         (iteration % 2) as u32
     }
 
     /// The offset of a byte of a tensor in the block. Inputs and outputs have two slots, used
-    /// alternately; all other tensors have only slot 0. The block holds only those bytes of a
-    /// temporary that are copied. Slots follow one another without gaps, so their alignment depends
-    /// on the sizes of tensors.
+    /// alternately; all other tensors have only slot 0. The block holds only the copied bytes of a
+    /// temporary. Slots follow one another without gaps, so their alignment depends on the sizes of
+    /// tensors.
     ///
     /// # Panics
     /// The graph has no such tensor.

@@ -35,7 +35,7 @@ pub(super) struct Spans<'a> {
     /// The first and the last launch of each span, by position in the list.
     ends: &'a mut [[u32; 2]],
     written: &'a mut [u32],
-    /// The first byte that is copied, and the one after the last.
+    /// The first copied byte, and the byte after the last copied byte.
     moved_bytes: &'a mut [[u64; 2]],
     flags: &'a mut [u8],
     steps: u32,

@@ -150,7 +150,7 @@ impl<'a> Queues<'a> {
         granted.then_some(cursors.done[pool])
     }
 
-    /// Number of objects held in a pool at a step, including those that the step allocates.
+    /// Number of objects held in a pool at a step, including the objects that the step allocates.
     pub(super) fn held(&self, pool: usize, step: u32) -> u64 {
         let mut held = self.allocated[pool];
         let mut release = self.ends[pool][0];

@@ -52,13 +52,13 @@ const ROW: usize = 128;
 
 /// The free ranges by offset, in rows. The last range is endless.
 struct Gaps<'a> {
-    /// Each row has [`ROW`] slots here; the first ones are in use.
+    /// Each row has [`ROW`] slots here; the first slots are in use.
     start: &'a mut [u64],
     end: &'a mut [u64],
     taken: &'a mut [u32],
     /// The widest gap of each row.
     widest: &'a mut [u64],
-    /// The used rows by offset, then the unused ones.
+    /// The used rows by offset, then the unused rows.
     order: &'a mut [u32],
     rows: usize,
 }

@@ -67,7 +67,7 @@ pub const fn default_steps(items: usize) -> u64 {
 /// A step visits one item in one section of time and takes about a nanosecond. Without steps the
 /// method is first fit, O(n log n), and somewhat more if memory is in thousands of fragments. More
 /// steps never make a higher packing. The same items always get the same offsets. Offsets are sums
-/// of sizes, so their alignment is that of the sizes. If the sum of the sizes exceeds 64 bits, the
+/// of sizes, so they have the alignment of the sizes. If the sum of the sizes exceeds 64 bits, the
 /// offsets are meaningless.
 ///
 /// # Errors

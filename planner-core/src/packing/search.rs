@@ -241,8 +241,8 @@ impl<'a> Search<'a> {
         }
     }
 
-    /// One of the items with the lowest floor in a part: the one with the least slack, or the
-    /// preferred one.
+    /// An item with the lowest floor in a part: the item with the least slack, or the preferred
+    /// item.
     fn next(&self, [from, to]: [u32; 2], by_slack: bool) -> u32 {
         let spans = self.stack.spans;
         let is_inside = |&item: &u32| (from..to).contains(&spans.get(item).from);

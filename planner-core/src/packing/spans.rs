@@ -1,4 +1,4 @@
-//! Lifetimes as ranges of sections: stretches of time in which items start, but none ends.
+//! Lifetimes as ranges of sections: stretches of time in which items start, but no item ends.
 
 #![expect(
     clippy::indexing_slicing,

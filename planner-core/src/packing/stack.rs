@@ -23,7 +23,7 @@ pub(super) struct Stack<'a> {
     skyline: &'a mut [u32],
     /// The number of open items that start in each section.
     begin: &'a mut [u32],
-    /// The number of open items that are alive both in a section and in the one before.
+    /// The number of open items that are alive both in a section and in the section before it.
     cross: &'a mut [u32],
 }
 
@@ -118,7 +118,7 @@ impl<'a> Stack<'a> {
         }
     }
 
-    /// Among the ranges of sections whose borders no open item crosses, the one with the fewest
+    /// Among the ranges of sections whose borders no open item crosses, the range with the fewest
     /// items.
     pub(super) fn smallest_part(&self) -> [u32; 2] {
         let sections = self.cross.len();

@@ -32,7 +32,7 @@ pub enum Holder {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Run {
     /// The position of the step in [`Schedule::steps`](crate::Schedule), counted over all
-    /// iterations that the placements cover. None for parts that are resident at the start.
+    /// iterations that the placements cover. `None` for parts that are resident at the start.
     pub entry: Option<u32>,
     /// The owner of the bytes.
     pub holder: Holder,

@@ -26,7 +26,7 @@ pub struct Over {
     /// there is less to map, but the objects suffice less often, and more steps may have to wait.
     pub settled: bool,
     /// Whether objects that are due soon for the transfers at the start of an iteration are avoided
-    /// if another object will do. Then those transfers wait less, but other allocations may wait
+    /// if another object will do. Then these transfers wait less, but other allocations may wait
     /// more.
     pub spares_due: bool,
 }
@@ -98,9 +98,9 @@ impl fmt::Display for PlacementError {
 
 impl core::error::Error for PlacementError {}
 
-/// Words of scratch that [`place`] needs. `iterations` and `objects` of the limits are those of the
-/// placements, the others are those of [`Limits::of_plan`]. 4.5 per object number, or the words for
-/// a schedule and for lowering or predicting.
+/// Words of scratch that [`place`] needs. `iterations` and `objects` of the limits come from the
+/// placements, the other limits from [`Limits::of_plan`]. 4.5 per object number, or the words for a
+/// schedule and for lowering or predicting.
 #[must_use]
 pub const fn scratch_words(limits: &Limits) -> usize {
     beside(limits, sweep::scratch_words(limits))

@@ -5,13 +5,13 @@
 //! across the cut have their colours before the sweep: a tensor in an object at the start must find
 //! this object free when it comes back for the end, so the object is *due* then. Any other
 //! allocation takes the objects that were released first, as the queue of a plan without placements
-//! would, but none that is due before the allocation ends, and, on request, none that is due soon
-//! after if another is free.
+//! does. It takes no object that is due before the allocation ends. On request, it takes no object
+//! that is due soon after if another object is free.
 //!
-//! If all free objects are due too early, one of them exchanges with an object in use the arcs that
-//! both have had since the last moment at which both were free. Then the latter is free. If it is
-//! due too early as well, though later, the same is repeated from there: a path of exchanges to an
-//! object that is due late enough.
+//! If all free objects are due too early, one of them and an object in use exchange the arcs that
+//! both have had since the last moment at which both were free. Then the object that was in use is
+//! free. If it is due too early as well, though later, it exchanges in the same way: a path of
+//! exchanges leads to an object that is due late enough.
 
 #![expect(
     clippy::indexing_slicing,
@@ -137,7 +137,7 @@ struct Colours<'w> {
     /// The position at which the object must be free.
     due: &'w mut [u32],
     free: Free<'w>,
-    /// The first object of each pool, and the number of used ones.
+    /// The first object of each pool, and the number of used objects.
     first: &'w mut [u32],
     used: &'w mut [u32],
     lacking: u64,
@@ -228,9 +228,9 @@ impl<'w> Colours<'w> {
         }
     }
 
-    /// Finds a free object for a slot: the one of the previous iteration; otherwise the one that
-    /// has been free for longest; otherwise one that exchanges free; otherwise one more than there
-    /// are.
+    /// Finds a free object for a slot: the object of the previous iteration; otherwise the object
+    /// that has been free for longest; otherwise an object that exchanges free; otherwise an object
+    /// that the pool lacks.
     fn pick(&mut self, slot: u32, at: u32, pool: usize) -> u32 {
         let given = self.arcs.given[slot as usize];
         let settled = self.settled(slot, at);
@@ -247,7 +247,7 @@ impl<'w> Colours<'w> {
         self.first[pool] + self.used[pool] - 1
     }
 
-    /// Among the objects that may serve until a release, the one that has been free for longest.
+    /// Among the objects that may serve until a release, the object that has been free for longest.
     /// Unused objects come first, so the pool is too small only if all of its objects are in use.
     fn oldest(&mut self, pool: usize, given: u32) -> Option<u32> {
         let mut next = self.free.first(pool);
@@ -287,9 +287,9 @@ impl<'w> Colours<'w> {
         None
     }
 
-    /// An object in use that can exchange with a free one and is due late enough; otherwise the one
-    /// that is due latest, if later than the free one. Also returns the slots at which the two
-    /// part.
+    /// An object in use that can exchange with a free object and is due late enough; otherwise the
+    /// object that is due latest, if it is due later than the free object. Also returns the slots
+    /// at which the two part.
     fn partner(&mut self, free: u32, pool: usize, at: u32, given: u32) -> Option<(u32, [u32; 2])> {
         let mut best = None;
         let mut best_due = self.due[free as usize];
@@ -331,7 +331,7 @@ impl<'w> Colours<'w> {
         None
     }
 
-    /// Exchanges the slots that two objects served after the given ones.
+    /// Exchanges the slots that two objects served after the given slots.
     fn swap(&mut self, [one, other]: [u32; 2], [one_end, other_end]: [u32; 2]) {
         let (of_one, of_other) = (self.last[one as usize], self.last[other as usize]);
         let last_of_one = self.hand_over(other_end, of_other, one, one_end);

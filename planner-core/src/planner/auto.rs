@@ -24,7 +24,7 @@ use crate::scratch::{Buffer, BufferTooShort, Scratch};
 use crate::sequence::Sequence;
 use core::iter;
 
-/// What more lists usually gain over a sample of them at most, as a fraction of the period.
+/// The most that more lists usually gain over a sample of them, as a fraction of the period.
 pub(super) const GAIN: u64 = 10;
 
 /// The [`Made::ends_ns`] of plans without a choice of ops for the host.
@@ -38,7 +38,7 @@ pub struct Made<'o> {
     /// The name of the strategy that wrote the list; for lists that only [`Strategy::Auto`] writes,
     /// `paced` or `weights in parts`.
     pub by: &'static str,
-    /// For [`Strategy::Auto`], the period of the best list that only it writes; none if no such
+    /// For [`Strategy::Auto`], the period of the best list that only it writes; `None` if no such
     /// list fits.
     pub own_ns: Option<u64>,
     /// For [`Strategy::Auto`], a lower bound of the periods of other strategies' plans in the given
@@ -56,7 +56,7 @@ impl<'o> Made<'o> {
         Self { plan, by, own_ns: None, others_ns: 0, ends_ns: UNKNOWN }
     }
 
-    /// The lengths of the plan in the buffers, and the name of what made it.
+    /// The lengths of the plan in the buffers, and the name of its maker.
     pub(super) const fn written(&self) -> (Written, &'static str) {
         (Written::of(&self.plan), self.by)
     }
@@ -143,8 +143,9 @@ pub(super) fn make_with<'o>(
     comparison.plan(&repeated, output, &mut scratch)
 }
 
-/// Compares the strategies that run nothing on the host, except `auto`, and plans by the best one.
-/// Returns none if no plan takes less than `below_ns`. Repeats ops only if `strategy` allows it.
+/// Compares the strategies that run nothing on the host, except `auto`, and plans by the best
+/// strategy. Returns `None` if no plan takes less than `below_ns`. Repeats ops only if `strategy`
+/// allows it.
 pub(super) fn make_other<'o>(
     request: &Request<'_>,
     strategy: Strategy,
@@ -186,7 +187,7 @@ fn best_orders<'s>(
     Ok(best(&Request { machine, ..*request }, scratch)?.without_a_list())
 }
 
-/// Plans by a strategy other than [`Strategy::Auto`]. Returns none if no plan takes less than
+/// Plans by a strategy other than [`Strategy::Auto`]. Returns `None` if no plan takes less than
 /// `below_ns`. Does not judge lists that are known to take longer.
 ///
 /// # Errors
@@ -324,7 +325,7 @@ pub(super) fn least_with_segments(
     Ok(least)
 }
 
-/// The best prediction of a sample of lists; none if no list fits.
+/// The best prediction of a sample of lists; `None` if no list fits.
 pub(super) fn sample(
     task: &Task<'_>,
     lists: Sample,
@@ -341,7 +342,7 @@ pub(super) fn sample(
 }
 
 /// The period of the best of a few lists of [`Strategy::Auto`] with the ops in one order, or with
-/// repeats; none if no such list fits.
+/// repeats; `None` if no such list fits.
 pub(super) fn trial_period_ns(
     task: &Task<'_>,
     auto: Auto,
@@ -385,7 +386,7 @@ pub(super) fn plan_task<'o>(
     Err(PlanningError::Infeasible { min_feasible_bytes, op })
 }
 
-/// Does the same if only plans that take less than `below_ns` are of use. Returns none if no list
+/// Does the same if only plans that take less than `below_ns` are of use. Returns `None` if no list
 /// fits the budget or takes less.
 fn plan_below<'o>(
     task: &Task<'_>,

@@ -1,5 +1,5 @@
-//! Writes the list of steps, and tracks what every strategy must know: residency, valid host
-//! copies, values that are still needed, and free memory.
+//! Writes the list of steps, and tracks the facts that every strategy must know: residency, valid
+//! host copies, values that are still needed, and free memory.
 
 #![expect(
     clippy::indexing_slicing,
@@ -20,8 +20,8 @@ use crate::sequence::LaunchId;
 /// caller prefetches tensors before they are read and frees memory before it is allocated.
 ///
 /// Objects leave a tensor from its end, since only the last object may be half empty. So the
-/// resident objects are always the first ones, the host holds the last ones, and one offload serves
-/// every later evict of the same value.
+/// resident objects are always the first objects, the host holds the last objects, and one offload
+/// serves every later evict of the same value.
 #[derive(Debug)]
 pub(super) struct Builder<'b> {
     pub(super) task: &'b Task<'b>,
@@ -84,7 +84,7 @@ impl<'b> Builder<'b> {
     }
 
     /// Starts the list again if a launch begins an iteration. So the last of the simulated
-    /// iterations is kept, and begins with the residents that the one before left.
+    /// iterations is kept, and begins with the residents that the iteration before it left.
     pub(super) fn reach(&mut self, launch: LaunchId) {
         if launch == LaunchId(0) {
             self.restart();
@@ -152,7 +152,7 @@ impl<'b> Builder<'b> {
         Use(self.upcoming[tensor.index()])
     }
 
-    /// The first op of an iteration that uses a tensor; the first op of all if none does.
+    /// The first op of an iteration that uses a tensor; the first op of all if no op uses it.
     pub(super) fn first_op(&self, tensor: TensorId) -> LaunchId {
         self.uses.first(tensor).op().unwrap_or(LaunchId(0))
     }
@@ -225,8 +225,8 @@ impl<'b> Builder<'b> {
         self.copied(tensor) == 0 && self.task.sequence.is_made_by_host(tensor)
     }
 
-    /// Prefetches the missing ones of the first `to` objects of a tensor, unless the host has not
-    /// yet written it.
+    /// Prefetches the missing objects among the first `to` objects of a tensor, unless the host has
+    /// not yet written it.
     pub(super) fn prefetch_to(&mut self, tensor: TensorId, to: u64) -> Result<(), Stuck> {
         let from = self.held(tensor);
         if from < to && !self.awaits_host(tensor) {

@@ -8,7 +8,7 @@
 //! one op.
 //!
 //! The sequence of ops is cyclic. The second of two iterations is kept: it starts with the tensors
-//! that the first one left, including those prefetched across its end.
+//! that the first iteration left, including tensors that were prefetched across its end.
 
 #![expect(
     clippy::indexing_slicing,
@@ -27,7 +27,7 @@ pub(super) const fn scratch_words(limits: &Limits) -> usize {
     Queue::scratch_words(limits).saturating_add(words::<u32>(limits.tensors))
 }
 
-/// What happens to a tensor, whose value is needed again, after an op that uses it.
+/// The fate of a tensor after an op that uses it, if its value is needed again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Retention {
     /// It stays, even if memory is needed.

@@ -1,6 +1,6 @@
 //! Activation checkpointing (Chen, Xu, Zhang and Guestrin, "Training deep nets with sublinear
 //! memory cost", 2016), as frameworks do it: the forward pass is cut into segments; the values that
-//! a segment takes from earlier ones stay, and all others are dropped and computed again in the
+//! a segment takes from earlier segments stay, and all others are dropped and computed again in the
 //! backward pass. Only inputs move. In a variant, the values that stay are moved to the host
 //! between the passes, as large libraries do.
 //!
@@ -36,7 +36,7 @@ use crate::sequence::{LaunchId, Sequence};
 /// pass.
 const SEGMENTS: [usize; 13] = [2, 3, 4, 6, 8, 11, 16, 23, 32, 45, 64, 91, 128];
 
-/// The distance of a cut from that of equal parts may be this fraction of a segment.
+/// The distance of a cut from the cut into equal parts may be this fraction of a segment.
 const NEAR: usize = 3;
 
 /// The rule in which only inputs move.
@@ -130,7 +130,7 @@ pub(super) fn memory<'m>(
     Memory::new(&unlimited, Need::LargestOp, arena, scratch)
 }
 
-/// The values of the forward pass that stay, in addition to those that cross a cut.
+/// The values of the forward pass that stay, in addition to the values that cross a cut.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Staying {
     /// No further values.
@@ -140,8 +140,8 @@ pub(super) enum Staying {
     Needed,
 }
 
-/// Calls `visit` with the sequence of each number of segments, except those in which a value cannot
-/// be computed again.
+/// Calls `visit` with the sequence of each number of segments. Leaves out sequences in which a
+/// value cannot be computed again.
 pub(super) fn each(
     task: &Task<'_>,
     memory: &Memory<'_>,
@@ -284,8 +284,8 @@ fn first_cut(task: &Task<'_>, crossing: &[u64], near: usize) -> Option<usize> {
     cuts.min().map(|(_, cut)| cut)
 }
 
-/// Drops the values that wait across the peak and cross no cut, and holds those that cross one for
-/// repeats.
+/// Drops the values that wait across the peak and cross no cut, and holds the values that cross a
+/// cut for repeats.
 fn drop_between(
     task: &Task<'_>,
     gaps: &Gaps<'_>,

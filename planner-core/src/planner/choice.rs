@@ -60,7 +60,8 @@ impl Weight {
 }
 
 /// The memory left over, as a fraction of the pool, that halves the weight of an op. A balance:
-/// weights that fall faster swing from list to list; slower ones take more lists to converge.
+/// weights that fall faster swing from list to list; weights that fall more slowly take more lists
+/// to converge.
 const HALVES: u64 = 50;
 
 pub(super) const fn scratch_words(limits: &Limits) -> usize {
@@ -168,13 +169,13 @@ impl Choice<'_, '_> {
     }
 
     /// A gap's key (the least is taken first) and the number of further objects that should move;
-    /// none if the gap is of no use.
+    /// `None` if the gap is of no use.
     fn weigh(&self, slot: usize) -> Option<(u64, u64)> {
         self.moves.weigh(slot, self.moves.span(slot)?)
     }
 
     /// A gap's key (the least is given back first) and the number of its objects that need not
-    /// move; none if all must move.
+    /// move; `None` if all must move.
     fn needless(&self, slot: usize) -> Option<(u64, u64)> {
         let Moves { densities, gaps, .. } = &self.moves;
         let moved = gaps.moved(slot);

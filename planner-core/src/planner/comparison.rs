@@ -152,7 +152,7 @@ impl<'c> Comparison<'c> {
     }
 
     /// A lower bound of the periods of plans without repeats; 0 if no sampled list with repeats is
-    /// shorter than those without.
+    /// shorter than the lists without repeats.
     fn least_once_ns(
         &self,
         below_ns: u64,
@@ -185,7 +185,7 @@ pub(super) struct BestPlan<'o, 't> {
     others_ns: u64,
 }
 
-/// The best plan so far: its period, what made it, and its task.
+/// The best plan so far: its period, its maker, and its task.
 #[derive(Clone, Copy)]
 pub(super) struct Incumbent<'t> {
     period_ns: u64,

@@ -22,8 +22,8 @@ use core::ops::Range;
 const LEAST: u64 = 1 << 17;
 
 /// The distance from the ends of a gap over which pressures are averaged, as a fraction of the
-/// iteration. A balance: a shorter one follows each change; a longer one allows for transfers that
-/// are early or late.
+/// iteration. A balance: a shorter distance follows each change; a longer distance allows for
+/// transfers that are early or late.
 const NEAR: usize = 32;
 
 /// Computes the densities of gaps.
@@ -92,7 +92,7 @@ impl<'s> Densities<'s> {
         }
     }
 
-    /// The relief of moving these objects, per cost. Objects are counted from the one that leaves
+    /// The relief of moving these objects, per cost. The first object is the object that leaves
     /// first.
     pub(super) fn density(
         &self,
@@ -108,7 +108,7 @@ impl<'s> Densities<'s> {
     }
 
     /// The link time of moving these objects, times the pressure on the uplink at the end of the
-    /// gap and on the downlink at its start. Objects are counted from the one that leaves first.
+    /// gap and on the downlink at its start. The first object is the object that leaves first.
     pub(super) fn cost_ns(
         &self,
         gaps: &Gaps<'_>,
@@ -126,7 +126,8 @@ impl<'s> Densities<'s> {
         up_ns.saturating_mul(up + IDLE).saturating_add(down_ns.saturating_mul(down + IDLE))
     }
 
-    /// The time of uploading these objects, and of downloading those that the host does not hold.
+    /// The time of uploading these objects, and of downloading the objects that the host does not
+    /// hold.
     pub(super) fn moves_ns(
         &self,
         gaps: &Gaps<'_>,

@@ -44,7 +44,7 @@ pub enum PlanningError {
 }
 
 impl PlanningError {
-    /// The one of two errors that asks for less memory.
+    /// The error, of two, that asks for less memory.
     pub(super) fn with_least_need(self, other: Option<Self>) -> Self {
         match (self, other) {
             (

@@ -54,7 +54,7 @@ impl Rule for Fit {
     }
 }
 
-/// The retention of a state; none for other tensors.
+/// The retention of a state; `None` for other tensors.
 pub(super) fn retention_of_state(
     builder: &Builder<'_>,
     residents: &Residents<'_>,

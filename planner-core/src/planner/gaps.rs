@@ -1,9 +1,9 @@
 //! The gaps: spans between two uses of a value in which it may leave the device, and the number of
-//! objects that do.
+//! objects that leave.
 //!
 //! A *gap* is the span of ops strictly between two consecutive uses of a value, in the cyclic
-//! sequence. Moving `x` objects of the tensor in the gap frees them at all those ops, at the cost
-//! of an upload and, unless the host already holds them, a download.
+//! sequence. Moving `x` objects of the tensor in the gap frees them at all ops of the gap, at the
+//! cost of an upload and, unless the host already holds them, a download.
 
 #![expect(
     clippy::indexing_slicing,
@@ -22,7 +22,7 @@ use crate::sequence::{LaunchId, Sequence};
 /// No operand.
 const NONE: u32 = u32::MAX;
 
-/// The most gaps of a value that are searched for the one that moves most. It bounds the time for
+/// The most gaps of a value that are searched for the gap that moves most. It bounds the time for
 /// values that many ops read.
 const MOST_SEARCHED: usize = 64;
 
@@ -34,7 +34,7 @@ pub(super) struct Gaps<'a> {
     next: &'a mut [u32],
     /// The op of each operand.
     op: &'a mut [u32],
-    /// The operand that wrote the value; none if no op writes it.
+    /// The operand that wrote the value; no operand if no op writes it.
     version: &'a mut [u32],
     /// Objects that move in the gap after each operand.
     moved: &'a mut [u64],
@@ -220,8 +220,8 @@ impl<'a> Gaps<'a> {
         next > slot as u32 && self.op[next as usize] == self.op[slot]
     }
 
-    /// The gap after an operand in which its value survives; none if the value dies, or the same op
-    /// uses it again.
+    /// The gap after an operand in which its value survives; `None` if the value dies, or the same
+    /// op uses it again.
     pub(super) fn span(&self, sequence: &Sequence<'_>, slot: usize) -> Option<Span> {
         let next = self.next[slot] as usize;
         let (from, to) = (self.op[slot] as usize + 1, self.op[next] as usize);
@@ -237,7 +237,7 @@ impl<'a> Gaps<'a> {
     }
 
     /// The span of a gap as ranges of the ops of its tensor's pool. The ops of the second pool
-    /// follow those of the first.
+    /// follow the ops of the first.
     pub(super) fn ranges(
         &self,
         task: &Task<'_>,

@@ -33,8 +33,8 @@ const MOST_LOWERED: u64 = 8;
 /// The most gaps of a tensor that are visited, which bounds the time for tensors with many uses.
 const MOST_SEARCHED: usize = 64;
 
-/// The next limit after a list took `needed_bytes` under `limit_bytes`; none if lower limits are of
-/// no use.
+/// The next limit after a list took `needed_bytes` under `limit_bytes`; `None` if lower limits are
+/// of no use.
 pub(super) fn lower(limit_bytes: u64, needed_bytes: u64, host_bytes: u64) -> Option<u64> {
     if limit_bytes > host_bytes {
         return Some(host_bytes);
@@ -129,7 +129,8 @@ impl<'s> HostMemory<'s> {
         Ok(Self { task, memory, left, ends, taken })
     }
 
-    /// The most objects that may move in the gap after an operand, including those that already do.
+    /// The most objects that may move in the gap after an operand, including the objects that
+    /// already move.
     pub(super) fn most_objects(&self, gaps: &Gaps<'_>, slot: usize) -> u64 {
         let Self { task, memory, .. } = *self;
         let sequence = task.sequence;

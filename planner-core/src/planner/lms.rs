@@ -3,11 +3,11 @@
 //! ISMM 2019), as section 2 of the window paper describes it.
 //!
 //! A variable whose next use is more than `threshold` ops away is swapped out after an op that uses
-//! it, and swapped in again `ahead` ops before that next use. (The window paper has the inequality
-//! the other way round; the authors' own text and program say "greater".) Distances are counted
-//! along the cyclic list of ops, which is the order of execution, and every variable counts,
-//! including states and inputs, which are used again in the next iteration. If memory is still
-//! short, the least recently used tensor is evicted.
+//! it, and swapped in again `ahead` ops before that next use. (The window paper says "less"; the
+//! authors' own text and program say "greater".) Distances are counted along the cyclic list of
+//! ops, which is the order of execution. Every variable counts, also states and inputs: they are
+//! used again in the next iteration. If memory is still short, the least recently used tensor is
+//! evicted.
 //!
 //! The authors tune both parameters by simulating memory and time; here, a grid of values is tried
 //! in the timeline.
@@ -83,7 +83,7 @@ const FRACTIONS: [u32; 6] = [1, 2, 4, 8, 16, 64];
 /// The distances of prefetches that are tried.
 const AHEAD: [u32; 4] = [1, 4, 16, 64];
 
-/// All thresholds and distances to try. A distance above the threshold would prefetch at once what
+/// All thresholds and distances to try. A distance above the threshold would prefetch a tensor that
 /// has just left.
 fn grid(lms: Lms, ops: usize) -> impl Iterator<Item = (u32, u32)> {
     let ops = u32::try_from(ops).unwrap_or(u32::MAX);

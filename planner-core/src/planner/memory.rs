@@ -27,7 +27,7 @@ pub(super) struct Memory<'m> {
     below_bytes: u64,
     /// The number of objects of each tensor in its pool; zero in the arena.
     objects: &'m [u64],
-    /// The chunks, and the slabs, which may be none.
+    /// The chunks and the slabs. The number of slabs may be 0.
     pools: [Pool; 2],
 }
 
@@ -182,8 +182,8 @@ impl<'m> Memory<'m> {
         Ok(Self::beside(task, &lifetimes, arena, objects)?)
     }
 
-    /// The memory in which every tensor below `below_bytes` that may lie in the arena does so; none
-    /// if no chunk is left.
+    /// The memory in which every tensor below `below_bytes` that may lie in the arena does so;
+    /// `None` if no chunk is left.
     pub(super) fn with_arena(
         task: &Task<'_>,
         below_bytes: u64,
@@ -266,9 +266,9 @@ impl<'m> Memory<'m> {
         Memory { placed, arena_bytes, below_bytes, objects, pools }
     }
 
-    /// The memory in which states that a list never moves lie in the arena too, after its other
-    /// tensors, where they take bytes and not whole chunks; none if that saves no chunk. O(steps +
-    /// tensors).
+    /// The memory in which states that a list never moves also lie in the arena, after its other
+    /// tensors. There they take bytes and not whole chunks. `None` if this saves no chunk. O(steps
+    /// + tensors).
     pub(super) fn with_staying_states<'s>(
         &self,
         task: &Task<'_>,

@@ -48,8 +48,8 @@ pub(super) struct MemorySearch<'a, 's, 'd, 'r, 'g> {
 }
 
 impl<'s> MemorySearch<'_, 's, '_, '_, '_> {
-    /// The best list and memory after trying other divisions, or the given ones. A rule has only
-    /// one list for each memory, so for rules only resident states move to the arena.
+    /// The best list and memory after trying other divisions, or the given list and memory. A rule
+    /// has only one list for each memory, so for rules only resident states move to the arena.
     pub(super) fn improve<'m>(
         &mut self,
         list: BestList<'s, 'm>,

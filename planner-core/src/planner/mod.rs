@@ -1,8 +1,8 @@
 //! Planners: each turns a graph into a plan and knows no backend.
 //!
-//! A strategy only chooses what moves when. All share the division of memory (`memory`) and
-//! the `builder`, which keeps residency, host copies and occupancy, decides whether an evict
-//! needs an offload, and closes the cycle.
+//! A strategy only chooses which tensors move, and when. All share the division of memory
+//! (`memory`) and the `builder`, which keeps residency, host copies and occupancy, decides whether
+//! an evict needs an offload, and closes the cycle.
 
 mod auto;
 mod builder;
@@ -82,9 +82,9 @@ pub use weights::Weights;
 pub use window::Window;
 
 /// Words of scratch that [`plan`] and its kin ask for, by the [limits of the
-/// graph](Limits::of_graph) with as many [steps](Limits::with_steps) as the output has. At most
-/// 289 per op, 35 per operand and 83 per tensor, or what lowering or predicting a list or its
-/// host layout take beside it.
+/// graph](Limits::of_graph) with as many [steps](Limits::with_steps) as the output has. At most 289
+/// per op, 35 per operand and 83 per tensor, or the words for lowering or predicting a list or for
+/// its host layout.
 #[must_use]
 pub const fn scratch_words(limits: &Limits) -> usize {
     let limits = &limits.with_repeats();
@@ -114,9 +114,9 @@ pub const fn scratch_words(limits: &Limits) -> usize {
     total([hosting::scratch_words(limits), sequences, Sequence::working_words(limits), work])
 }
 
-/// The smallest budget with which a strategy can plan at all, and the op that needs it:
-/// the least, over the arenas that are tried, of the arena and what the largest op needs
-/// beside it (in-core: what the peak needs). That arena is left in `arena`.
+/// The smallest budget with which a strategy can plan at all, and the op that needs it. Each arena
+/// that is tried needs its own bytes and the need of the largest op beside it (in-core: the need of
+/// the peak). The arena that needs least is left in `arena`.
 ///
 /// # Errors
 /// Scratch that is too small.
@@ -151,10 +151,11 @@ pub fn min_feasible(
 }
 
 /// The length of a cycle as the published algorithm of a chain strategy schedules it, with a
-/// barrier at its end; none for other strategies, and where activations move.
+/// barrier at its end. `None` for other strategies, and if activations move.
 ///
 /// # Errors
-/// Those of [`plan`], but for buffers that are too short; `arena` has an entry for each tensor.
+/// The errors of [`plan`], except errors of buffers that are too short; `arena` has an entry for each
+/// tensor.
 pub fn cycle_ns(
     request: &Request<'_>,
     strategy: Strategy,

@@ -9,7 +9,8 @@ use super::host_memory::HostMemory;
 use super::load::Load;
 use super::tree::MinTree;
 
-/// Two ranges of positions. The positions of the second pool's ops follow those of the first.
+/// Two ranges of positions. The positions of the second pool's ops follow the positions of the
+/// first pool's ops.
 pub(super) type Ranges = [(usize, usize); 2];
 
 /// The moves in gaps so far.
@@ -50,7 +51,8 @@ impl Moves<'_, '_> {
         one.min(other)
     }
 
-    /// The most objects that are missing at an op in these ranges; none if every op has some left.
+    /// The most objects that are missing at an op in these ranges; `None` if every op has some
+    /// left.
     pub(super) fn missing(&self, ranges: Ranges) -> Option<u64> {
         u64::try_from(-self.least_slack(ranges)).ok()
     }
@@ -78,7 +80,7 @@ impl Moves<'_, '_> {
     }
 
     /// The key of a gap with this span (the least is taken first) and the number of further objects
-    /// that should move; none if the gap is of no use.
+    /// that should move; `None` if the gap is of no use.
     pub(super) fn weigh(&self, slot: usize, span: Span) -> Option<(u64, u64)> {
         let Densities { task, weight, relief, length_ns, .. } = self.densities;
         let ranges = self.ranges(slot, span);

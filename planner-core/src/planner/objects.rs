@@ -7,7 +7,7 @@ use super::request::Request;
 use crate::machine::Machine;
 
 /// The least number of objects in a budget. A balance: larger objects move more bytes than an op
-/// needs, smaller ones take more time to plan.
+/// needs, smaller objects take more time to plan.
 const FEWEST: u64 = 1024;
 
 /// Rounding up to larger objects may add this fraction of the bytes of all large tensors.

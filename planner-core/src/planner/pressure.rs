@@ -1,9 +1,9 @@
 //! The pressure on each link and each pool at each op, measured from a list.
 //!
 //! The cost of a transfer depends on the time at which its link must carry it: it costs nothing
-//! while the link is idle, and its whole time while ops wait for the link. Likewise memory costs
-//! nothing at an op at which some is left over. One list shows these times, and the gaps of the
-//! next list are weighted by them.
+//! while the link is idle, and its whole time while ops wait for the link. Memory costs nothing at
+//! an op that leaves some of it over. One list shows these times, and the gaps of the next list are
+//! weighted by them.
 
 #![expect(
     clippy::indexing_slicing,
@@ -24,8 +24,8 @@ pub(super) const IDLE: u64 = 8;
 /// pressures must move together, but few parts give few different lists.
 const PERTURBED_PARTS: usize = 16;
 
-/// The largest factor of a perturbation. A balance: a smaller one finds the same list again, a
-/// larger one loses the best list.
+/// The largest factor of a perturbation. A balance: a smaller factor finds the same list again, a
+/// larger factor loses the best list.
 const PERTURBED_BY: f32 = 1.4;
 
 /// Added to a link's pressure before it is perturbed, so that a pressure of 0 may change too.
@@ -36,7 +36,7 @@ const AT_REST: f32 = 8.0;
 pub(super) struct Pressure<'a> {
     pub(super) up: &'a mut [u8],
     pub(super) down: &'a mut [u8],
-    /// From 0 to 1; the ops of the second pool follow those of the first.
+    /// From 0 to 1; the ops of the second pool follow the ops of the first.
     pub(super) memory: &'a mut [f32],
 }
 
@@ -95,7 +95,7 @@ impl<'a> Pressure<'a> {
         self.memory.copy_from_slice(other.memory);
     }
 
-    /// Raises or lowers each pressure a little; neighbouring ones by the same factor.
+    /// Raises or lowers each pressure a little; neighbouring pressures by the same factor.
     fn perturb(&mut self, chance: &mut Chance) {
         let near = self.up.len().div_ceil(PERTURBED_PARTS).max(1);
         for part in self.memory.chunks_mut(near) {
@@ -145,7 +145,7 @@ impl<'a> Pressures<'a> {
         self.used.copy_from(&self.kept);
     }
 
-    /// Moves the pressures for the next list halfway to those that the last list showed.
+    /// Moves the pressures for the next list halfway to the pressures that the last list showed.
     pub(super) fn update(&mut self) {
         self.used.approach(&self.seen);
     }

@@ -1,4 +1,4 @@
-//! What `auto` tries, and the lists that other strategies consider.
+//! The lists that `auto` tries, and the lists that other strategies consider.
 
 use super::builder::Builder;
 use super::chance::Chance;
@@ -58,13 +58,13 @@ setters!(Auto {
     host: Host => with_host,
 });
 
-/// Whether [repeatable](crate::Op::repeatable) ops are launched again, so that what they make
-/// need not stay on the device or move.
+/// Whether [repeatable](crate::Op::repeatable) ops are launched again, so that their results need
+/// not stay on the device or move.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Repeats {
     /// Each op runs once.
     Never,
-    /// Wherever that makes the plan shorter.
+    /// Ops are launched again if this makes the plan shorter.
     #[default]
     Allowed,
 }
@@ -72,9 +72,9 @@ pub enum Repeats {
 /// Which orders of the ops are considered.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Order {
-    /// The one that is given.
+    /// The given order.
     Given,
-    /// Also up to two others that keep the dependencies: the one in which a sample of lists
+    /// Also up to two other orders that keep the dependencies: the order in which a sample of lists
     /// is best.
     #[default]
     Free,
@@ -96,10 +96,10 @@ pub(super) struct Paced {
     pub(super) pace: Pace,
 }
 
-/// What a paced list is said to be made by.
+/// The name of the maker of a paced list.
 pub(super) const PACED_NAME: &str = "paced";
 
-/// The rules that `auto` compares its own lists with: those that need no more than the largest op.
+/// The rules that `auto` compares its own lists with. They need no more memory than the largest op.
 const OTHERS: &[Named<'_>] = &[
     ("on-demand", &OnDemand),
     ("fit", &Fit),
@@ -111,7 +111,7 @@ const OTHERS: &[Named<'_>] = &[
     ("window", &Window::new()),
 ];
 
-/// Those that divide memory by a need of their own, and of which some plan chains alone.
+/// The rules that divide memory by a need of their own. Some of them plan only chains.
 const OTHER_NEEDS: &[Strategy] = &[
     Strategy::InCore,
     Strategy::Weights(Weights::new()),
@@ -124,7 +124,7 @@ const OTHER_NEEDS: &[Strategy] = &[
 /// On chains, `auto` also moves weights in parts.
 const IN_PARTS: Named<'_> = ("weights in parts", &EveryWay);
 
-/// What one plan is made with.
+/// A competitor in the comparison of plans.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Entrant {
     /// A strategy; of `auto`, its own lists.
@@ -134,7 +134,7 @@ pub(super) enum Entrant {
 }
 
 impl Entrant {
-    /// What `auto` compares with.
+    /// The strategies that `auto` compares with.
     pub(super) fn others() -> impl Iterator<Item = Self> {
         iter::once(Self::Others).chain(OTHER_NEEDS.iter().copied().map(Self::Of))
     }
@@ -226,7 +226,7 @@ const PACED: [Choosing; 8] = [
     choosing(0, Weight::Length),
 ];
 
-/// The same where ops run on the host: links share the work with it all the time.
+/// The same if ops run on the host: links share the work with the host all the time.
 const PACED_BY_HOST: [Choosing; 4] = [
     choosing(20, Weight::Spread),
     choosing(50, Weight::Spread),
@@ -260,8 +260,8 @@ const SEGMENTS: [u64; 6] = [30, 50, 100, 200, 300, 1000];
 /// How many times in a hundred a shaken list has another pace, or another share kept free.
 const CHANGED_PERCENT: u64 = 30;
 
-/// Lists that tell one order of the ops from another: what is best as a rule, and what
-/// always fits.
+/// Lists that tell one order of the ops from another: the list that is usually best, and a list
+/// that always fits.
 pub(super) const SAMPLE: Sample = Sample {
     recipes: &[
         Recipe::Of(("in-core", &InCore), 0),
@@ -304,16 +304,16 @@ const OPS_PER_PLAN: usize = 100_000;
 /// Paced lists beyond which more gain next to nothing.
 const MOST_LISTS: usize = 400;
 
-/// Rounds in which the pressures come to rest, as a rule. A balance: further ones change little, and
-/// leave fewer lists to be shaken.
+/// Rounds in which the pressures come to rest, as a rule. A balance: further rounds change little,
+/// and leave fewer lists to be shaken.
 const TURNS: usize = 25;
 
-/// How many lists are chosen anew once all recipes are done.
+/// The numbers of lists that are chosen anew once all recipes are done.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Rounds {
-    /// First by the pressures that the list before shows,
+    /// By the pressures that the list before shows.
     pub(super) turns: usize,
-    /// then by those of the best one, shaken.
+    /// Then by the pressures of the best list, shaken.
     pub(super) shakes: usize,
 }
 
@@ -322,15 +322,15 @@ pub(super) struct Rounds {
 pub(super) const SAMPLED_ROUNDS: Rounds = Rounds { turns: 2, shakes: 0 };
 
 impl Rounds {
-    /// As many as are worth it for each of several memories. A balance: most of the gain comes first.
+    /// Fewer rounds, for each of several memories. A balance: most of the gain comes first.
     pub(super) const fn fewer(self) -> Self {
         Self { turns: self.turns / 2, shakes: self.shakes / 4 }
     }
 }
 
 impl Recipe<'_> {
-    /// The same in larger segments, so that a list of `needed` steps fits into the room for them;
-    /// none where segments are as large as can be, or the list has none.
+    /// The same in larger segments, so that a list of `needed` steps fits into the room for them.
+    /// `None` if segments cannot be larger, or if the list has no segments.
     pub(super) fn coarser(self, needed: usize, room: usize) -> Option<Self> {
         let Self::Paced(Paced { choosing, pace }) = self else { return None };
         let more = (needed / room.max(1)).max(2).ilog2();
@@ -339,8 +339,8 @@ impl Recipe<'_> {
         is_coarser.then_some(Self::Paced(Paced { choosing, pace: Pace { coarser, ..pace } }))
     }
 
-    /// The same with less of the host's memory, where a list took `needed_bytes` of `host_bytes`; none
-    /// where that is of no use, or the list does not know how much it takes.
+    /// The same with less of the host's memory, if a list took `needed_bytes` of `host_bytes`.
+    /// `None` if less memory is of no use, or if the list does not know how much it takes.
     pub(super) fn on_less_host(self, needed_bytes: u64, host_bytes: u64) -> Option<Self> {
         let Self::Paced(Paced { choosing, pace }) = self else { return None };
         let host_bytes = lower(choosing.host_bytes, needed_bytes, host_bytes)?;
@@ -380,7 +380,7 @@ impl Auto {
 }
 
 impl Strategy {
-    /// The same with its lists shared between two orders; none where there are too few.
+    /// The same with its lists shared between two orders. `None` if there are too few lists.
     pub(super) fn shared(self, ops: usize) -> Option<Self> {
         let Self::Auto(auto) = self else { return None };
         let half = auto.paced_lists(ops) / 2;
@@ -393,7 +393,7 @@ impl Strategy {
         matches!(self, Self::Auto(Auto { effort: Some(0), .. }))
     }
 
-    /// Whether ops may run again in what this strategy is compared with.
+    /// Whether ops may run again in the strategies that this strategy is compared with.
     pub(super) const fn repeats(self) -> Repeats {
         match self {
             Self::Auto(Auto { repeats, .. }) => repeats,
@@ -413,7 +413,7 @@ impl Strategy {
         ]
     }
 
-    /// How many lists with repeats are tried; none where there can be none.
+    /// The number of lists with repeats that are tried; 0 if there can be no repeats.
     pub(super) fn lists_with_repeats(self, graph: &Graph<'_>) -> usize {
         match self {
             Self::Auto(auto)

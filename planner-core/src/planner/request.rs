@@ -168,6 +168,6 @@ pub struct LeastMemory {
     pub arena_bytes: u64,
     /// Number of tensors in the arena.
     pub placed: usize,
-    /// What arena and chunks hold beside the op's workspace.
+    /// The contents of arena and chunks beside the op's workspace.
     pub held: Held,
 }

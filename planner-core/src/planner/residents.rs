@@ -13,8 +13,8 @@ use crate::sequence::LaunchId;
 
 const NONE: u32 = u32::MAX;
 
-/// The memory that temporaries and inputs take: for each op, the chunks on the device less those at
-/// the op before, modulo 2^64.
+/// The memory that temporaries and inputs take: for each op, the chunks on the device less the
+/// chunks at the op before, modulo 2^64.
 #[derive(Debug)]
 pub(super) struct Spans<'a> {
     change: &'a mut [u64],

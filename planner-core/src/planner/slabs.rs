@@ -94,8 +94,8 @@ impl Walk<'_> {
     }
 }
 
-/// The memory with slabs of the size that saves most, by the residents of a planner's list; none if
-/// that saves almost nothing. O(steps + tensors).
+/// The memory with slabs of the size that saves most, by the residents of a planner's list; `None`
+/// if they save almost nothing. O(steps + tensors).
 pub(super) fn divide<'m>(
     task: &Task<'_>,
     memory: &Memory<'m>,

@@ -1,4 +1,4 @@
-//! How to plan: the table of the strategies, and what the planner asks of each.
+//! How to plan: the table of the strategies, and the interface between planner and strategy.
 //!
 //! The file of a strategy has its parameters and its [`Rule`]. An entry of [`strategies`] adds it to
 //! every place that lists strategies, in the core and in the crates above.
@@ -30,9 +30,9 @@ use crate::scratch::{Limits, OutOfScratch, Scratch, larger};
 use crate::sequence::Sequence;
 use core::fmt::{self, Debug};
 
-/// Makes [`Strategy`] from its table. An entry has what the strategy does, as users read it; its
-/// variant, with its parameters if it has any; its name; its rule; and the function that counts the
-/// words of scratch that the rule needs to write a list, if it needs any.
+/// Makes [`Strategy`] from its table. An entry has the description of the strategy for users, its
+/// variant, its parameters if it has any, its name and its rule. If the rule needs scratch to write
+/// a list, the entry also has the function that counts the words.
 macro_rules! strategies {
     ($(
         $(#[doc = $about:literal])+
@@ -64,7 +64,7 @@ macro_rules! strategies {
                 }
             }
 
-            /// What it does, in a sentence or two.
+            /// Its description, in a sentence or two.
             #[must_use]
             pub const fn about(self) -> &'static str {
                 let about = match self {
@@ -95,7 +95,7 @@ macro_rules! strategies {
             })?
         };)+
 
-        /// Words of scratch that any rule asks for to write a list, beside those for [`Auto`].
+        /// Words of scratch that any rule asks for to write a list, beside the words for [`Auto`].
         pub(super) const fn scratch_words(limits: &Limits) -> usize {
             let each = [
                 cache::scratch_words(limits),
@@ -134,19 +134,19 @@ strategies! {
     #[cfg(feature = "baselines")]
     LayerToLayer = "layer-to-layer" => &LAYER_TO_LAYER;
     /// Activation checkpointing: keep the inputs of segments of the forward pass, run the segments
-    /// again in the backward pass; nothing moves but inputs (Chen et al., 2016)
+    /// again in the backward pass; only inputs move (Chen et al., 2016)
     Checkpoint = "checkpoint" => &Checkpoint;
     /// Activation checkpointing with the inputs of segments on the host between the passes
     CheckpointOffload = "checkpoint-offload" => &CheckpointOffload;
-    /// Keep everything on the device but the first or the last layers, as few as possible, which
-    /// the host computes, as llama.cpp does
+    /// Run the first or the last layers on the host, as few as possible, and keep everything else
+    /// on the device, as llama.cpp does
     Split = "split" => &InCore;
     /// Run all updates on the host that may run there, as ZeRO-Offload does with the optimizer, and
     /// plan the rest by the best of the strategies above (Ren et al., 2021)
     OptimizerOffload = "optimizer-offload" => &OnDemand;
-    /// Move parts of tensors, paced by the clock, and launch ops again where that takes less time
-    /// than a transfer, or on the host if they may run there, with the ops in the given or a better
-    /// order; the best of many plans
+    /// Make many plans and keep the best: move parts of tensors, launch ops again if a repeat takes
+    /// less time than a transfer, run ops on the host if they may run there, and change the order
+    /// of the ops
     Auto(auto: Auto) = "auto" => auto;
 }
 
@@ -159,7 +159,7 @@ const fn most(words: &[usize]) -> usize {
 }
 
 impl Strategy {
-    /// Whether it is a strategy that runs ops on the host wherever they may.
+    /// Whether the strategy runs all ops on the host that may run there.
     #[must_use]
     pub const fn runs_on_host(self) -> bool {
         matches!(self, Self::Split | Self::OptimizerOffload)
@@ -235,7 +235,7 @@ impl Parameter {
     }
 }
 
-/// A rule, and what plans that it makes are said to be made by.
+/// A rule, and the name of the maker in its plans.
 pub(super) type Named<'r> = (&'static str, &'r dyn Rule);
 
 /// A strategy as the planner sees it: numbered lists of steps, of which the best is the plan.
@@ -267,7 +267,8 @@ pub(super) trait Rule: Debug {
         false
     }
 
-    /// Whether lists are written from gaps and pressures; else the search has none.
+    /// Whether lists are written from gaps and pressures. Otherwise the search has no gaps and
+    /// pressures.
     fn moves_in_gaps(&self) -> bool {
         false
     }
@@ -302,7 +303,7 @@ pub(super) trait Rule: Debug {
 pub(super) enum Need {
     /// What one op touches.
     LargestOp,
-    /// Everything that is alive but for states, and the states of one op.
+    /// All values that are alive except states, and the states of one op.
     Layer,
     /// Everything that is alive.
     Everything,

@@ -22,9 +22,9 @@ use bytemuck::{Pod, Zeroable};
 const FRACTIONS: [u64; COUNT] = [1, 2, 4, 8, 16, 32, 128, u64::MAX];
 pub(super) const COUNT: usize = 8;
 
-/// A chunk of the pool serves in turn as many chunks of values as are alive for each chunk of the
-/// budget; a chunk of the arena must save this many times that number. A balance: a larger weight
-/// leaves more memory to the pool; a smaller one leaves fewer chunks half empty.
+/// A chunk of the pool serves several chunks of values in turn: the chunks that are alive, for each
+/// chunk of the budget. A chunk of the arena must save this many times that number. A balance: a
+/// larger weight leaves more memory to the pool; a smaller one leaves fewer chunks half empty.
 const WEIGHT: u64 = 2;
 
 /// A size below which tensors lie in the arena, and the memory that this needs.
@@ -62,9 +62,9 @@ impl Threshold {
 ///
 /// If the budget can hold everything that is alive, this is the threshold with the least total.
 /// Otherwise a chunk of the arena weighs more than a chunk of the pool, by the ratio of everything
-/// to the budget. Among the thresholds whose arena takes at most half of what the largest op
-/// leaves, it is the one with the least weighted sum; if there is none, it is the one that leaves
-/// most memory beside the largest op.
+/// to the budget. Among the thresholds whose arena takes at most half of the memory that the
+/// largest op leaves, it is the threshold with the least weighted sum. If there is no such
+/// threshold, it is the threshold that leaves most memory beside the largest op.
 pub(super) fn choose(thresholds: &[Threshold; COUNT], need: Need, budget_chunks: u64) -> Threshold {
     let everything = |threshold: &Threshold| threshold.least(Need::Everything);
     let whole = thresholds.iter().map(everything).min().unwrap_or(0);
@@ -226,7 +226,7 @@ impl States {
         Self { all: states.pool(), staying }
     }
 
-    /// For all states except `own`: the chunks, and a lower bound of those that stay.
+    /// For all states except `own`: the chunks, and a lower bound of the chunks that stay.
     fn without(&self, own: [u64; COUNT]) -> impl Iterator<Item = (u64, u64)> {
         let states = self.all.into_iter().zip(self.staying).zip(own);
         states.map(|((all, staying), own)| (all - own, staying.saturating_sub(own)))
@@ -365,8 +365,8 @@ mod tests {
 
     const CHUNK_BYTES: u64 = 1024;
 
-    /// A weight and a bias; an input, two small values and a large one, each computed from the one
-    /// before.
+    /// A weight and a bias; an input, two small values and a large value, each computed from the
+    /// value before it.
     fn found() -> [Threshold; COUNT] {
         found_beside(1 << 40)
     }

@@ -50,7 +50,8 @@ pub(super) struct Context<'g> {
 pub(super) struct Judging {
     /// If a list takes no longer than this, a few more lists follow.
     pub(super) near_ns: u64,
-    /// The lists to try after the first one, as long as each is shorter than the one before.
+    /// The lists to try after the first list, as long as each list is shorter than the list before
+    /// it.
     pub(super) sparing: &'static [Recipe<'static>],
 }
 
@@ -120,7 +121,7 @@ impl<'s> Search<'s> {
         Ok(Self { gaps: Gaps::none(), pressures: Pressures::new(0, scratch)? })
     }
 
-    /// The next recipe by changed pressures, guided by the best paced list so far; none after the
+    /// The next recipe by changed pressures, guided by the best paced list so far; `None` after the
     /// last.
     fn next_recipe<'r>(&mut self, guide: Recipe<'_>, rounds: &mut Rounds) -> Option<Recipe<'r>> {
         let Recipe::Paced(guide) = guide else { return None };
@@ -181,7 +182,7 @@ impl<'d, 'r> Trials<'d, 'r> {
         Lists { steps, resident }
     }
 
-    /// The best prediction of a sample of lists; none if no list fits.
+    /// The best prediction of a sample of lists; `None` if no list fits.
     pub(super) fn sample(
         &mut self,
         sample: Sample,
@@ -246,7 +247,7 @@ impl<'d, 'r> Trials<'d, 'r> {
         Ok(Some(best.predicted))
     }
 
-    /// The best list of an entrant, written; none if no recipe fits the budget.
+    /// The best list of an entrant, written; `None` if no recipe fits the budget.
     pub(super) fn best<'s>(
         &mut self,
         entrant: &'s Entrant,
@@ -277,8 +278,8 @@ impl<'d, 'r> Trials<'d, 'r> {
         Ok((again.unwrap_or(best), false))
     }
 
-    /// A list in a changed context that is not longer than a given list, written; none if there is
-    /// none.
+    /// A list in a changed context that is not longer than a given list, written; `None` if there
+    /// is no such list.
     pub(super) fn better<'s>(
         &mut self,
         rounds: Rounds,
@@ -350,9 +351,9 @@ impl<'d, 'r> Trials<'d, 'r> {
         self.try_out(best.recipe, u64::MAX, context, search, scratch)
     }
 
-    /// Writes a list and judges it. None if it does not fit the budget, the host or the output, or
-    /// if a rule's list is known to take `below_ns` or longer. A paced list that does not fit the
-    /// host is written again for less host memory.
+    /// Writes a list and judges it. `None` if it does not fit the budget, the host or the output,
+    /// or if a rule's list is known to take `below_ns` or longer. A paced list that does not fit
+    /// the host is written again for less host memory.
     fn try_out<'s>(
         &mut self,
         mut recipe: Recipe<'s>,

@@ -41,7 +41,7 @@ impl Use {
 /// The uses of all tensors.
 #[derive(Debug)]
 pub(super) struct Uses<'a> {
-    /// The use after that of each operand.
+    /// The use after the use of each operand.
     next: &'a mut [u32],
     /// The first use of each tensor.
     first: &'a mut [u32],
@@ -96,7 +96,7 @@ impl<'a> Uses<'a> {
         Use(self.first[tensor.index()])
     }
 
-    /// The use after that of an operand, given by its slot.
+    /// The use after the use of an operand, given by its slot.
     pub(super) fn next(&self, operand: usize) -> Use {
         Use(self.next[operand])
     }

@@ -4,7 +4,7 @@
 //! uses it, whether memory is short or not.
 //!
 //! A list of ops does not tell where the forward pass ends, but its temporaries do: the longest gap
-//! between two uses of a feature map is the one from forward to backward. So the peak is the op
+//! between two uses of a feature map is the gap from forward to backward. So the peak is the op
 //! after which the most bytes are within their longest gap. A temporary leaves after its last use
 //! before the peak, and is prefetched one op ahead of its first use after it, unless that would be
 //! at once. Work without a backward pass has a peak too, with hardly any gap across it.

@@ -33,7 +33,7 @@ use crate::graph::{Kind, TensorId};
 use crate::scratch::{Limits, Scratch, total, words};
 use crate::sequence::{LaunchId, Sequence};
 
-/// The window sizes that are tried if none is given, as fractions of four times the budget. With
+/// The window sizes that are tried if no size is given, as fractions of four times the budget. With
 /// the largest one, only memory limits the window.
 const FRACTIONS: [u64; 6] = [1, 4, 8, 16, 32, 64];
 
@@ -128,7 +128,7 @@ struct Slide<'b, 's> {
     launches: u32,
     /// 1 for tensors whose memory is reserved for an op in the window that will write them.
     reserved: &'s mut [u8],
-    /// The number of reserved objects, including those for workspaces.
+    /// The number of reserved objects, including the objects for workspaces.
     reserved_objects: u64,
     /// Bytes of the variables in the window.
     covered_bytes: u64,
@@ -178,8 +178,8 @@ impl Slide<'_, '_> {
         self.builder.finish()
     }
 
-    /// Enters variables: those of the running op in any case, others as long as the window has
-    /// bytes and the device has memory for them, and at most one iteration ahead.
+    /// Enters variables: the variables of the running op in any case, other variables as long as
+    /// the window has bytes and the device has memory for them, and at most one iteration ahead.
     fn grow(&mut self, iteration: u32, running: LaunchId) -> Result<(), Stuck> {
         loop {
             let must = self.next.iteration == iteration && self.next.op == running;
@@ -270,7 +270,7 @@ impl Slide<'_, '_> {
         Ok(())
     }
 
-    /// Removes a variable from those that wait to be swapped out.
+    /// Removes a variable from the variables that wait to be swapped out.
     fn stay(&mut self, tensor: TensorId) {
         self.leaving.remove(tensor);
         self.leaving_objects -= self.builder.memory.objects(tensor);

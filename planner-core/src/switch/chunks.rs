@@ -7,7 +7,7 @@ use bytemuck::{Pod, Zeroable};
 use core::iter;
 
 /// Consecutive chunks of a plan, and the device's chunks that they are. A plan numbers its chunks
-/// from 0: first the chunks of its arena, then those of pool 0, pool 1, ….
+/// from 0: first the chunks of its arena, then the chunks of pool 0, pool 1, ….
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Pod, Zeroable)]
 #[repr(C)]
 pub struct ChunkRun {

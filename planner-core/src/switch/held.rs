@@ -186,7 +186,7 @@ fn after(
 }
 
 /// Calls `visit` with each row that a plan holds at the start of its first iteration, inputs
-/// included, in the order of `resident_at_start`. Offsets are those in the plan's own chunks;
+/// included, in the order of `resident_at_start`. Offsets are offsets in the plan's own chunks;
 /// `host_copy` is the plan's claim. O(entries + their object numbers).
 pub(super) fn at_start(
     verified: &Verified<'_>,

@@ -1,8 +1,8 @@
 //! Writes the list of steps of a switch.
 //!
 //! Steps without a delay for prefetches come first: bytes that stay, evicts of bytes that the host
-//! has, and prefetches into free memory of bytes that the host has. Then come the offloads, each
-//! with its evict and with the prefetches for which it was the last to wait for.
+//! has, and prefetches into free memory of bytes that the host has. The offloads follow, each with
+//! its evict and with the prefetches that waited for it last.
 
 #![expect(
     clippy::indexing_slicing,

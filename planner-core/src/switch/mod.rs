@@ -18,11 +18,10 @@
 //!
 //! * Every byte of every state keeps its value: it stays, or it is copied from a valid copy.
 //! * A copy reads valid bytes, and overwrites no bytes that are still needed.
-//! * In the end the device and the host hold what the second plan expects at its start.
+//! * In the end the device and the host hold all values that the second plan expects at its start.
 //! * At each step, all held bytes lie in chunks that the device has, without an overlap. If the
 //!   chunks were created for the two plans ([`Capacity`]), their number is the larger of the two
 //!   plans' numbers, so the switch stays within the larger of the two budgets.
-//!   plans need, and so within the larger of the two budgets.
 
 mod arena;
 mod chunks;
@@ -74,7 +73,7 @@ pub enum SwitchStep {
     Prefetch(TensorBytes),
 }
 
-/// A plan of a switch. It is untrusted: an executor runs only what [`verify()`] returns.
+/// A plan of a switch. It is untrusted: an executor runs only the result of [`verify()`].
 #[derive(Clone, Copy, Debug)]
 pub struct Switch<'a> {
     /// The device's chunks that the second plan has.

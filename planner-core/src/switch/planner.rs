@@ -173,7 +173,7 @@ pub const fn scratch_words(from: &Limits, to: &Limits, entries: usize) -> usize 
 /// another plan. O(rows log rows), where a row is a run of consecutive objects.
 ///
 /// Chunks with the most bytes that both plans hold are assigned first. If two chunks of the second
-/// plan want the same chunk of the device, the one with more bytes gets it.
+/// plan want the same chunk of the device, the chunk with more bytes gets it.
 ///
 /// # Errors
 /// States that do not correspond, machines with different chunk sizes, a device with too few

@@ -4,7 +4,7 @@
 //! steps must tile the rows that the second plan holds at its start. So each byte is kept or
 //! evicted once. The rest is a matter of list order. A step may rely on the effects of steps before
 //! it: a prefetch waits for all offloads before it; an offload reads bytes that are evicted only
-//! later; and an offload makes no other host bytes valid than those it writes.
+//! later; and an offload makes no other host bytes valid than the bytes that it writes.
 
 #![expect(
     clippy::indexing_slicing,

@@ -120,7 +120,7 @@ impl Change {
         Self { device, host }
     }
 
-    /// The composition of this change and a later one.
+    /// The composition of this change and a later change.
     const fn then(self, other: Self) -> Self {
         Self {
             device: Held::after(other.device, self.device, self.host),

@@ -35,7 +35,7 @@ struct Releases<'a> {
     step: &'a mut [u32],
     /// Objects that the pool's releases up to and including this one free in an iteration.
     sum: &'a mut [u64],
-    /// The steps that must have ended for this release and all earlier ones of the pool and
+    /// The steps that must have ended for this release and all earlier releases of the pool and
     /// iteration.
     done: &'a mut [Points],
 }

@@ -31,7 +31,7 @@ struct Uses<'a> {
     /// The last launch that wrote the tensor.
     written: &'a mut [i64],
     /// The last launch that used the tensor before its last prefetch. An input has two address
-    /// ranges, so its next prefetch overwrites the copy that those launches used.
+    /// ranges, so its next prefetch overwrites the copy that these launches used.
     launched_before_arrival: &'a mut [i64],
     /// The last prefetch, which writes the device copy and reads the host copy.
     uploaded: LastUses<'a>,

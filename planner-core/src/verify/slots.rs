@@ -1,11 +1,11 @@
 //! Proves that no byte of the host block has two owners at a time (`docs/format.md`, 8).
 //!
-//! The proof reads only the offsets, whatever computed them. Slots of states, inputs and outputs
-//! must share no byte with any other slot. Only if slots of temporaries overlap, the proof also
-//! follows the steps: a temporary owns its bytes from the first step of an iteration that writes
-//! them until a step of another temporary takes them. A step that reads the bytes after that is an
-//! error, and a step that takes bytes must start after the last uses of all their previous owners.
-//! Overwrites within one tensor's slot are proved in `races`.
+//! The proof reads only the offsets, and does not depend on the code that computed them. Slots of
+//! states, inputs and outputs must share no byte with any other slot. If slots of temporaries
+//! overlap, the proof also follows the steps: a temporary owns its bytes from the first step of an
+//! iteration that writes them until a step of another temporary takes them. A step that reads the
+//! bytes after that is an error, and a step that takes bytes must start after the last uses of all
+//! their previous owners. Overwrites within one tensor's slot are proved in `races`.
 
 #![expect(
     clippy::indexing_slicing,

@@ -84,8 +84,8 @@ struct Walk<'w> {
     flags: Flags<'w>,
     copies: Copies<'w>,
     /// For each tensor, the version of all resident pieces whose host copy holds another version,
-    /// if a launch, which writes the whole tensor, made the device copies so; none if an op on the
-    /// host wrote the tensor last.
+    /// if a launch, which writes the whole tensor, wrote the device copies. No version if an op on
+    /// the host wrote the tensor last.
     on_device_only: &'w mut [u32],
 }
 

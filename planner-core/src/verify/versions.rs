@@ -118,7 +118,7 @@ impl<'g, 'a> Versions<'g, 'a> {
         !self.is_unread(tensor) && self.last_read[tensor.index()] == at
     }
 
-    /// Whether neither the step nor a later one reads the tensor.
+    /// Whether no step from this step on reads the tensor.
     pub(super) fn is_after_reads(&self, tensor: TensorId, at: u32) -> bool {
         self.is_unread(tensor) || self.last_read[tensor.index()] < at
     }

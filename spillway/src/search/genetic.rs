@@ -134,8 +134,7 @@ struct Search<'s, 'r> {
 
 /// Searches, on all threads of the current pool.
 ///
-/// # Errors
-/// No individual has a plan. The error is that of the first individual.
+/// # Errors No individual has a plan. The error comes from the first individual.
 pub fn search(
     request: &Request<'_>,
     settings: &Settings,
@@ -219,7 +218,7 @@ impl Search<'_, '_> {
         (0..self.settings.population.max(2)).map(individual).collect()
     }
 
-    /// Judges new individuals. After the time limit, the remaining ones get no plan.
+    /// Judges new individuals. After the time limit, the remaining individuals get no plan.
     fn judge(&mut self, mut population: Vec<Individual>, watch: &Watch<'_>) -> Vec<Individual> {
         let Self { request, settings, sizes, started, .. } = self;
         let (started, limit) = (*started, settings.limit);

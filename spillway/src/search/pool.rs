@@ -137,7 +137,7 @@ impl Sizes {
         [join(other, one), join(one, other)]
     }
 
-    /// Mutates a division. With a probability, a size joins the class before it or begins a new one, and a
+    /// Mutates a division. With a probability, a size joins the class before it or begins a new class, and a
     /// count changes to a random value around it.
     #[must_use]
     pub fn mutate(&self, of: &Division, probability: f64, rng: &mut ChaCha8Rng) -> Division {
@@ -267,7 +267,8 @@ impl Sizes {
     }
 }
 
-/// Shifts the classes from a size on, so that the class of this size is the one before it or the next.
+/// Shifts the classes from a size on, so that the class of this size is the class before it or the next
+/// class.
 fn splice(class: &mut [u32], point: usize) {
     let Some(&first) = class.get(point) else { return };
     let before = match point.checked_sub(1) {

@@ -184,8 +184,8 @@ impl<D: Transfers + Paging, K: Kernels<D>> Session<D, K> {
         self.execute(|executor, device| executor.await_all(device))
     }
 
-    /// Waits for all enqueued iterations, and reads the value of a state. Copies only those bytes of the
-    /// state whose value is only on the device.
+    /// Waits for all enqueued iterations, and reads the value of a state. Copies only the bytes of the state
+    /// whose value is only on the device.
     ///
     /// # Errors
     /// [`SessionError::Tensor`] if the tensor is not a state; [`SessionError::Bytes`] if the buffer has
@@ -242,8 +242,8 @@ impl<D: Transfers + Paging, K: Kernels<D>> Session<D, K> {
     }
 
     /// Waits for an iteration, and reads the value that it left in an output. The iteration must be the last
-    /// enqueued one or the one before. The outputs of the one before can be read while the last one runs.
-    /// Iterations count from 1, over all plans.
+    /// enqueued iteration or the iteration before it, whose outputs can be read while the last iteration
+    /// runs. Iterations count from 1, over all plans.
     ///
     /// # Errors
     /// [`SessionError::Tensor`] if the tensor is not an output; [`SessionError::Bytes`] if the buffer has

@@ -11,8 +11,8 @@ const QUANTILES: usize = 6;
 /// Numbers of slots of the largest layer to keep free, for choices of spread layers.
 const FREE: [u64; 5] = [1, 2, 3, 4, 6];
 
-/// The most choices of each of two kinds: all layers but the first ones, as in `fit`, and all layers but one.
-/// With at most this many layers, every such choice is tried.
+/// The most choices of each of two kinds: all layers but the first layers, as in `fit`, and all layers but
+/// one. With at most this many layers, every such choice is tried.
 const MOST: usize = 128;
 
 /// The most layers for which every choice is tried.
@@ -50,7 +50,7 @@ pub(super) fn guessed(layers: &Layers) -> Vec<Streamed> {
     by_cost(chosen.into_iter().flat_map(judge))
 }
 
-/// Returns the guessed choices, and better ones found by changes to the best guesses.
+/// Returns the guessed choices, and better choices found by changes to the best guesses.
 pub(super) fn improved(layers: &Layers, guessed: Vec<Streamed>) -> Vec<Streamed> {
     let shapes = layers.shapes();
     let looks = LOOKS / 2 / shapes.len() / layers.len().max(1);

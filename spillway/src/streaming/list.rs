@@ -17,7 +17,7 @@ use workloads::{OwnedPlacements, OwnedPlan};
 /// The most iterations over which slots are fixed. With several iterations, a layer can use slots in turn.
 pub(super) const MOST_ITERATIONS: u32 = 6;
 
-/// The most choices as short as the bound that become plans before the search for better ones.
+/// The most choices as short as the bound that become plans before the search for better choices.
 const IDEAL: usize = 4;
 
 /// The most layers to place in slots, over all iterations and attempts, which takes a few milliseconds.
@@ -386,7 +386,8 @@ fn objects(
     placements
 }
 
-/// Returns the staying layers, one after the other, and their bytes. Layers on the host take none.
+/// Returns the staying layers, one after the other, and their bytes. Layers on the host take no memory of the
+/// arena.
 fn arena_of(layers: &Layers, is_streamed: &[bool]) -> (Vec<ArenaPlacement>, u64) {
     let mut end_bytes = 0;
     let mut placements = Vec::new();

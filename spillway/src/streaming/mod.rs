@@ -10,7 +10,7 @@
 //! graph of the device.
 //!
 //! `candidates` and `hosts` choose the layers that are streamed or run on the host, `course` estimates the
-//! periods of these choices, `layout` and `list` make plans of the best ones, and `kept` adds caches and
+//! periods of these choices, `layout` and `list` make plans of the best choices, and `kept` adds caches and
 //! outputs. `docs/explanation/planning.md` explains the search.
 //!
 //! ```

@@ -111,8 +111,8 @@ impl<'a> Whole<'a> {
     }
 }
 
-/// A walk over the layers. Layers stay until the next run is due. Then come the run and the streamed layers
-/// behind it.
+/// A walk over the layers. Layers stay until the next run is due. The run and the streamed layers behind it
+/// follow.
 struct Walk<'w> {
     whole: &'w Whole<'w>,
     pace: Pace,

@@ -32,7 +32,8 @@ pub struct Price {
     pub download: u64,
 }
 
-/// Prices for one graph, and the plans for which they hold: those that run every op on the device.
+/// Prices for one graph, and the plans for which they hold. All of these plans run every op on the
+/// device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Prices<'a> {
     /// The order in which these plans run ops for the first time.

@@ -257,8 +257,8 @@ impl<'a> Visits<'a> {
     }
 }
 
-/// Among the reads between two writes, keeps those whose range contains no other one's range, in
-/// order. Returns the number of visits that are left.
+/// Among the reads between two writes, keeps each read whose range contains no other read's range,
+/// in order. Returns the number of visits that are left.
 fn keep_reads(visits: &mut [Visit]) -> usize {
     let (mut kept, mut at) = (0, 0);
     while at < visits.len() {

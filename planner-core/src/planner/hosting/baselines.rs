@@ -31,7 +31,7 @@ const BASELINES: &[Strategy] = &[
 ];
 
 impl Work<'_> {
-    /// Plans by a strategy that chooses ops for the host by its own rule. Returns none if no plan
+    /// Plans by a strategy that chooses ops for the host by its own rule. Returns `None` if no plan
     /// takes less than `below_ns`.
     pub(super) fn make_baseline<'o>(
         &self,

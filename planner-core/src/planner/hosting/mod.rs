@@ -1,9 +1,9 @@
 //! Chooses the ops that run on the host.
 //!
 //! The ops that may run on the host are sorted by the time at which they would be ready. A choice
-//! takes a share of their total time: the first ops, the last ones, or some at even distances, so
-//! that the host computes while a link uploads operands of the next launches. Another choice takes
-//! the ops that the host ends sooner than a device that waits for the link. A sample of lists
+//! takes a share of their total time: the first ops, the last ops, or some ops at even distances,
+//! so that the host computes while a link uploads operands of the next launches. Another choice
+//! takes the ops that the host ends sooner than a device that waits for the link. A sample of lists
 //! compares choices, in the order of the ops that is usually best. The best choice is planned as
 //! any other work.
 
@@ -41,7 +41,7 @@ pub enum Host {
     All,
 }
 
-/// Words of scratch in addition to those for a plan.
+/// Words of scratch in addition to the words for a plan.
 pub(super) const fn scratch_words(limits: &Limits) -> usize {
     total([
         Hosted::scratch_words(limits).saturating_mul(2),
@@ -51,7 +51,7 @@ pub(super) const fn scratch_words(limits: &Limits) -> usize {
     ])
 }
 
-/// Which ops a strategy may run on the host; none if no op of the graph may.
+/// Which ops a strategy may run on the host; no op if no op of the graph may run there.
 fn host(graph: &Graph<'_>, strategy: Strategy) -> Result<Host, PlanningError> {
     let host = match strategy {
         Strategy::Auto(Auto { host, .. }) => host,
@@ -108,8 +108,8 @@ pub(super) fn make<'o>(
     Search::new(&works, orders.best(&works)).run(strategy, output, &mut scratch)
 }
 
-/// Plans by a strategy that chooses ops for the host by its own rule. Returns none if no plan takes
-/// less than `below_ns`.
+/// Plans by a strategy that chooses ops for the host by its own rule. Returns `None` if no plan
+/// takes less than `below_ns`.
 pub(super) fn make_below<'o>(
     request: &Request<'_>,
     strategy: Strategy,
@@ -125,7 +125,8 @@ pub(super) fn make_below<'o>(
     work.make_baseline((strategy, Repeats::Allowed), below_ns, output, &mut scratch)
 }
 
-/// Plans with all ops on the host; or with none, if that is allowed and has a plan.
+/// Plans with all ops on the host; or with no op on the host, if this is allowed and there is a
+/// plan.
 fn make_end<'o>(
     work: &Work<'_>,
     host: Host,

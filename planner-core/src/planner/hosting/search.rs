@@ -68,7 +68,7 @@ const REPEATS_DIFFER: u64 = 32;
 /// An end becomes the best choice if its trial is longer by less than this fraction.
 const ALIKE: u64 = 200;
 
-/// One of the two extreme choices: none of the ops on the host, or all of them.
+/// One of the two extreme choices: no op on the host, or all ops on the host.
 #[derive(Clone, Copy)]
 struct End {
     choice: Choice,
@@ -90,7 +90,7 @@ impl End {
 pub(super) struct Search<'w> {
     /// The request in the orders that are best with none and with all of the ops on the host.
     works: &'w [Work<'w>; 2],
-    /// The one of these orders that is better with some ops on the host.
+    /// The better of these orders with some ops on the host.
     some: &'w Work<'w>,
     /// The best choices, each with its period; the best one comes first.
     kept: [(u64, Choice); KEPT],

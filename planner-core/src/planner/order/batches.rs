@@ -68,7 +68,7 @@ impl<'a> Batches<'a> {
         self.count
     }
 
-    /// The micro-batch of an op; the first one if the op depends on none.
+    /// The micro-batch of an op; the first micro-batch if the op depends on no micro-batch.
     pub(super) fn of(&self, launch: u32) -> u32 {
         self.of[launch as usize]
     }

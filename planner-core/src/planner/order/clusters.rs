@@ -21,7 +21,7 @@ const NONE: u32 = u32::MAX;
 /// More than one op.
 const MANY: u32 = u32::MAX - 1;
 
-/// Which ops join the only op that waits for them, and what runs next.
+/// Which ops join the only op that waits for them, and which cluster runs next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Join {
     /// Ops that update a state, or free no more memory than they allocate: running them early would
@@ -36,8 +36,8 @@ pub enum Join {
     ByStates {
         /// The bytes of a set. A single op may read more.
         set_bytes: u64,
-        /// The most micro-batches that run together; 0 counts as 1. The next ones wait until these
-        /// are done.
+        /// The most micro-batches that run together; 0 counts as 1. The next micro-batches wait
+        /// until these are done.
         batches: u32,
     },
 }

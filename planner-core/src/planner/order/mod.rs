@@ -86,7 +86,7 @@ fn schedule_launches<'s>(
     Ok(order)
 }
 
-/// The launches of a graph in the order of a way to join ops; none if that is the given order.
+/// The launches of a graph in the order of a way to join ops; `None` if that is the given order.
 /// O(ops × log + operands).
 pub(super) fn arrange<'s>(
     given: &Sequence<'s>,
@@ -102,8 +102,8 @@ pub(super) fn arrange<'s>(
     given.in_order(order.iter().copied(), scratch).map(Some)
 }
 
-/// The same launches, including repeats, in the order of a way to join them. None if that is their
-/// order, or if ops run on the host. O(launches × log + operands).
+/// The same launches, including repeats, in the order of a way to join them. `None` if that is
+/// their order, or if ops run on the host. O(launches × log + operands).
 pub(super) fn arrange_launches<'s>(
     sequence: &Sequence<'s>,
     join: Join,
@@ -134,7 +134,7 @@ pub(super) fn arrange_launches<'s>(
 }
 
 /// Shares of the budget that states read together may take. A balance: a smaller share leaves more
-/// memory to waiting values, a larger one lets them wait less often.
+/// memory to waiting values, a larger share lets them wait less often.
 const SETS: [u64; 2] = [64, 16];
 
 /// All micro-batches, whatever their number.
@@ -148,15 +148,15 @@ const SAMPLE_ERROR: u64 = 16;
 
 /// The orders for which plans are made.
 pub(super) struct Orders<'s> {
-    /// The best order in which values die soon, other than the given one. None if its sampled
-    /// period exceeds that of the given order by more than the error.
+    /// The best order, other than the given order, in which values die soon. `None` if its sampled
+    /// period exceeds the period of the given order by more than the error.
     soon: Option<Sequence<'s>>,
-    /// Whether its sampled period is shorter than that of the given order.
+    /// Whether its sampled period is shorter than the period of the given order.
     is_soon_better: bool,
     /// The best order in which states are read together, if there is another one.
     by_states: Option<Sequence<'s>>,
-    /// The shorter of the sampled periods of `soon` and of the given order; `u64::MAX` if none is
-    /// known. The second field is the same for `by_states` alone.
+    /// The shorter of the sampled periods of `soon` and of the given order; `u64::MAX` if no such
+    /// order is known. The second field is the same for `by_states` alone.
     soon_ns: u64,
     by_states_ns: u64,
     /// Whether one of the sampled lists is a valid plan.
@@ -210,7 +210,7 @@ impl<'s> Orders<'s> {
     }
 }
 
-/// The ways to join ops that are worth a try: first [`JOINS`], then those after which states are
+/// The ways to join ops that are worth a try: first [`JOINS`], then the ways after which states are
 /// read together.
 pub(super) fn joins(budget_bytes: u64) -> impl Iterator<Item = Join> {
     let sets =
@@ -315,7 +315,8 @@ mod tests {
         (ops, operands)
     }
 
-    /// The op at each position of the order of a way to join ops; none if that is the given order.
+    /// The op at each position of the order of a way to join ops; `None` if this is the given
+    /// order.
     fn order<const OPS: usize>(
         join: Join,
         tensors: &[Tensor],

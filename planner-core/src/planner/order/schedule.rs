@@ -1,10 +1,10 @@
 //! A list schedule that frees memory early or reads states together.
 //!
-//! Among the first few clusters that are ready, in the given order, the one that frees most memory
-//! runs next: bytes of temporaries that no other cluster will still use, less bytes of temporaries
-//! that no cluster has used before. If none frees any, the first cluster that allocates next to
-//! nothing runs, since others may wait for it, such as the correction of Adam's moments, which all
-//! updates share. Otherwise the first cluster runs.
+//! Among the first few clusters that are ready, in the given order, the cluster that frees most
+//! memory runs next: bytes of temporaries that no other cluster will still use, less bytes of
+//! temporaries that no cluster has used before. If no cluster frees memory, the first cluster that
+//! allocates next to nothing runs, since others may wait for it, such as the correction of Adam's
+//! moments, which all updates share. Otherwise the first cluster runs.
 //!
 //! To read states together, the schedule reads them in sets. The first ready cluster that reads no
 //! state outside of the current set runs next, or one whose states still fit into the set. If there
@@ -263,7 +263,7 @@ impl<'s, 'g> Schedule<'s, 'g> {
 
 /// The clusters that may run next.
 struct Ready<'a> {
-    /// The first ones in the given order, sorted.
+    /// The first ready clusters in the given order, sorted.
     first: heapless::Vec<u32, COMPARED>,
     /// All others.
     rest: Heap<'a>,
@@ -284,7 +284,7 @@ impl Ready<'_> {
         let _ = self.first.insert(at, cluster);
     }
 
-    /// Removes and returns the cluster at a position of the first ones.
+    /// Removes and returns the cluster at a position of `first`.
     fn take(&mut self, at: usize) -> u32 {
         let cluster = self.first.remove(at);
         if let Some((_, next)) = self.rest.pop() {

@@ -60,7 +60,7 @@ impl<'a> Versions<'a> {
         limits.tensors.saturating_add(limits.operands)
     }
 
-    /// Numbers the versions: first one for each tensor, then those of repeats. O(operands).
+    /// Numbers the versions: first one for each tensor, then the versions of repeats. O(operands).
     pub(super) fn new(
         sequence: &'a Sequence<'a>,
         scratch: &mut Scratch<'a>,
@@ -152,7 +152,7 @@ impl<'a> Versions<'a> {
         &self.operands[self.sequence.first_write(launch)..end]
     }
 
-    /// The versions that a launch reads, then those that it writes.
+    /// The versions that a launch reads, then the versions that it writes.
     pub(super) fn operands_of(&self, launch: LaunchId) -> &'a [Version] {
         let first = self.sequence.first_slot(launch);
         &self.operands[first..first + self.sequence.operands_of(launch).len()]

@@ -1,10 +1,10 @@
 //! Writes a list by simulating the chosen gaps in time.
 //!
 //! The simulation follows the three streams op by op. A value whose gap has begun is evicted as
-//! soon as the host holds it. Offloads start when their link is idle; those of gaps that have begun
-//! come first. Prefetches start when their link is idle and memory allows, in the order of the ops
-//! that need them. The slack of all ops up to the one that needs it decides how early a prefetch
-//! may come. The last of a few iterations is kept.
+//! soon as the host holds it. Offloads start when their link is idle; offloads of gaps that have
+//! begun come first. Prefetches start when their link is idle and memory allows, in the order of
+//! the ops that need them. A prefetch may come as early as the slack of all ops up to the op that
+//! needs it allows. The last of a few iterations is kept.
 
 #![expect(
     clippy::indexing_slicing,
@@ -57,7 +57,7 @@ pub(super) const MOST_COARSER: u32 = LEAST_SEGMENT.ilog2();
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Pace {
     /// The least time of a transfer with more to follow, in latencies. Long segments lose less time
-    /// to the latency, short ones free memory sooner.
+    /// to the latency, short segments free memory sooner.
     pub(super) segment_latencies: u64,
     /// Whether half-empty last chunks come back just in time instead of with their tensor, since
     /// they take memory for few bytes.
@@ -113,9 +113,9 @@ struct Paced<'b, 's, 'p> {
     /// Tensors that the host writes, by the time at which it has written them.
     made: Heap<'s>,
     made_ns: &'s mut [u64],
-    /// The time at which the host has written what launches of the same iteration read.
+    /// The time at which the host has written all values that launches of the same iteration read.
     urgent_ns: u64,
-    /// The objects that stay during the gap that has begun; all if none has.
+    /// The objects that stay during the gap that has begun; all objects if no gap has begun.
     kept: &'s mut [u64],
     /// The op that ends the gap, counted over all iterations.
     gap_end: &'s mut [u64],
@@ -471,8 +471,8 @@ impl<'b> Paced<'b, '_, '_> {
         Ok(())
     }
 
-    /// Frees memory of a pool by force: evicts tensors in flight to the host, then those that wait
-    /// to be offloaded, and at last any tensor that the op does not use.
+    /// Frees memory of a pool by force: evicts tensors in flight to the host, then tensors that
+    /// wait to be offloaded, and at last any tensor that the op does not use.
     fn free(&mut self, op: LaunchId, pool: usize, objects: u64) -> Result<(), Stuck> {
         while self.builder.free_objects(pool) < objects {
             if let Some(Copying { end_ns, tensor, from }) = self.copying.pop_front() {
@@ -494,7 +494,8 @@ impl<'b> Paced<'b, '_, '_> {
         Ok(())
     }
 
-    /// Evicts the tensor of a pool whose next use is last, among those that an op does not use.
+    /// Evicts the tensor of a pool whose next use is last, among the tensors that an op does not
+    /// use.
     fn evict_any(&mut self, op: LaunchId, pool: usize) -> Result<(), Stuck> {
         let (victim, next) = self.victim(op, pool).ok_or(Stuck::NoMemory)?;
         self.gap_end[victim.index()] = next;

@@ -17,8 +17,8 @@ pub(super) struct Victims<'s> {
     is_gathered: bool,
 }
 
-/// Entries for each tensor, including outdated ones. A balance: with fewer, tensors are collected
-/// again more often.
+/// Entries for each tensor, including outdated entries. A balance: with fewer, tensors are
+/// collected again more often.
 const ENTRIES: usize = 3;
 
 impl<'s> Victims<'s> {

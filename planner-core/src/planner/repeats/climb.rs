@@ -21,7 +21,7 @@ const COARSE: [usize; 9] = [132, 100, 68, 116, 148, 124, 140, 36, 164];
 /// The number of prices that a round usually tries at most.
 pub(super) const CLIMBED: usize = 22;
 
-/// The first distance between the best price so far and the next ones to try: an octave.
+/// The first distance between the best price so far and the next prices to try: an octave.
 const STRIDE: usize = RUNGS.len();
 
 /// The number of prices.
@@ -41,7 +41,7 @@ impl Climb {
         Self { is_tried: [false; PRICES], best: (COARSE[0], (u64::MAX, (0, 0))), stride: STRIDE }
     }
 
-    /// The next price to try; none after the last.
+    /// The next price to try; `None` after the last.
     pub(super) fn next(&mut self) -> Option<usize> {
         if let Some(&next) = COARSE.iter().find(|&&at| !self.is_tried[at]) {
             return Some(next);

@@ -21,7 +21,7 @@ use crate::scratch::{Limits, OutOfScratch, Scratch, words};
 use crate::sequence::LaunchId;
 use heapless::Vec;
 
-/// The most gaps of a value that are searched for the one that spans a launch.
+/// The most gaps of a value that are searched for the gap that spans a launch.
 const MOST_SEARCHED: usize = 64;
 
 /// The most gaps that are cut for one closure. The launches of other inputs are repeated as well.
@@ -118,8 +118,8 @@ pub(super) struct Cover<'c, 'g, 'v> {
 type Weighed = (u64, u64);
 
 impl Cover<'_, '_, '_> {
-    /// Takes actions, the densest first, until every op fits or none is left. In the latter case,
-    /// the values that are computed again may move as well when the list is planned.
+    /// Takes actions, the densest first, until every op fits or no action is left. In the latter
+    /// case, the values that are computed again may move as well when the list is planned.
     pub(super) fn cover(&mut self) {
         self.dropped.clear();
         self.moves.gaps.clear();
@@ -194,7 +194,7 @@ impl Cover<'_, '_, '_> {
         self.moves.set_moved(slot, span, objects);
     }
 
-    /// Weighs an action; none if it is of no use.
+    /// Weighs an action; `None` if it is of no use.
     fn weigh(&mut self, action: Action) -> Option<Weighed> {
         let span = self.span(action.slot())?;
         if self.dropped.is_dropped(action.slot()) {
@@ -224,7 +224,7 @@ impl Cover<'_, '_, '_> {
     }
 
     /// The closure that computes the value of a gap again at its end, if that gains this much
-    /// relief; none if the value cannot be computed again.
+    /// relief; `None` if the value cannot be computed again.
     fn closure(&mut self, slot: usize, span: Span, gain: f64) -> Option<Closure> {
         let Moves { densities, ref gaps, .. } = self.moves;
         let Densities { task, memory, .. } = densities;
@@ -364,7 +364,8 @@ impl Cover<'_, '_, '_> {
         true
     }
 
-    /// The key of a drop that is not needed (the least is given back first); none if it is needed.
+    /// The key of a drop that is not needed (the least is given back first); `None` if it is
+    /// needed.
     fn needless(&mut self, slot: usize) -> Option<u64> {
         if !self.dropped.is_dropped(slot) {
             return None;

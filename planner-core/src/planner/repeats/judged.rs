@@ -36,7 +36,7 @@ pub(super) struct KnownList<'k> {
     /// If the list fits, its pressures, by the launches of the round's first sequence.
     pub(super) pressure: Pressure<'k>,
     /// The hash of its launches, and the [`near_ns`](crate::planner::trials::Judging::near_ns) with
-    /// which it was judged. None before a list was judged.
+    /// which it was judged. `None` before a list was judged.
     key: Option<(u64, u64)>,
 }
 

@@ -173,10 +173,10 @@ impl<'l> Incumbent<'l> {
     }
 }
 
-/// The best sequence with repeats among `lists` tried ones, and the period of its plan; none if
-/// none is found. There may be several orders of the ops: two given ones, and ways to join ops. A
-/// few lists of each order tell which is best; the search goes on with the best given order and the
-/// two best ways.
+/// The best of `lists` tried sequences with repeats, and the period of its plan. `None` if no
+/// sequence is found. There may be several orders of the ops: two given orders, and ways to join
+/// ops. A few lists of each order tell which is best; the search goes on with the best given order
+/// and the two best ways.
 pub(in crate::planner) fn best<'s>(
     (orders, joins): ([Option<Task<'s>>; 2], impl Iterator<Item = Join>),
     lists: usize,
@@ -213,8 +213,8 @@ pub(in crate::planner) fn best<'s>(
 }
 
 /// Ranks ways to join ops, and returns the best two that are better than the given order by more
-/// than the error of ranks. It returns two since a few lists cannot tell which one leads to the
-/// shorter plan.
+/// than the error of ranks. It returns two ways since a few lists cannot tell which way leads to
+/// the shorter plan.
 fn best_joins(
     task: &Task<'_>,
     (least, joins): (Rank, impl Iterator<Item = Join>),
@@ -263,7 +263,7 @@ fn rank(
 #[derive(Clone, Copy, Debug)]
 pub(in crate::planner) struct Segments {
     /// The period of the plan to improve on. Lists with slightly longer plans may lead to shorter
-    /// ones.
+    /// plans.
     pub(in crate::planner) than_ns: u64,
     /// Which values stay between segments.
     pub(in crate::planner) staying: Staying,

@@ -24,7 +24,7 @@ struct Unrolling<'u, 's> {
     gaps: &'u Gaps<'u>,
     memory: &'u Memory<'u>,
     values: &'u Values<'u>,
-    /// The value that each temporary holds; none after it was dropped.
+    /// The value that each temporary holds; no value after it was dropped.
     holds: &'u mut [u32],
     /// Launches that wait for their operands.
     stack: &'u mut [u32],
@@ -46,7 +46,7 @@ pub(in crate::planner) struct Unrolled<'u> {
 }
 
 /// Writes the ops to launch, in order: each launch of the sequence, after repeats of the values
-/// that it reads and that were dropped. Returns their number; none if a value cannot be computed
+/// that it reads and that were dropped. Returns their number; `None` if a value cannot be computed
 /// again or there are too many launches.
 pub(in crate::planner) fn unroll(
     sequence: &Sequence<'_>,

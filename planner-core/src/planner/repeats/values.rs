@@ -111,8 +111,8 @@ impl<'a> Values<'a> {
     }
 
     /// The launches that compute a value again just before a launch: its op, and the ops that
-    /// compute values it reads and that no later launch reads, unless it `is_better_held`. None if
-    /// the value cannot be computed again.
+    /// compute values it reads and that no later launch reads, unless it `is_better_held`. `None`
+    /// if the value cannot be computed again.
     pub(super) fn closure(
         &mut self,
         Base { sequence, gaps, memory }: Base<'_>,

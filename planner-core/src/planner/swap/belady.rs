@@ -21,7 +21,7 @@ use crate::sequence::{LaunchId, Sequence};
 
 const NONE: u32 = u32::MAX;
 
-/// What happens to the tensor of an operand after the op.
+/// The fate of the tensor of an operand after the op.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum AfterUse {
     Stays,
@@ -53,8 +53,8 @@ impl<'a> Choice<'a> {
         })
     }
 
-    /// What happens to the tensor of an operand, given by its slot. If an op reads and writes a
-    /// tensor, the write decides.
+    /// The fate of the tensor of an operand, given by its slot. If an op reads and writes a tensor,
+    /// the write decides.
     pub(super) fn after_use(&self, slot: usize) -> AfterUse {
         match self.after_use[slot] {
             after_use if after_use == AfterUse::Leaves as u8 => AfterUse::Leaves,
@@ -119,7 +119,7 @@ struct Scan<'s> {
     present: &'s mut [u8],
     /// The next [`Use`] of each tensor.
     upcoming: &'s mut [u32],
-    /// The last operand that used each tensor; none before the first.
+    /// The last operand that used each tensor; no operand before the first use.
     last_slot: &'s mut [u32],
     /// The time at which the op of that operand ended, in compute time alone.
     last_ns: &'s mut [u64],
@@ -244,8 +244,8 @@ impl<'s> Scan<'s> {
         self.recent.remove(class, victim);
     }
 
-    /// Among tensors last used at least a threshold ago, the one whose next use is last. If there
-    /// is none, the least recently used tensor.
+    /// Among tensors last used at least a threshold ago, the tensor whose next use is last. If
+    /// there is no such tensor, the least recently used tensor.
     fn victim(&mut self, class: usize, op: LaunchId) -> Option<TensorId> {
         self.collect_unused(class);
         let mut rested = core::mem::take(&mut self.rested);
@@ -292,7 +292,7 @@ impl<'s> Scan<'s> {
         (latest.saturating_sub(self.next_use(tensor)) << 32) | last
     }
 
-    /// Among tensors resident at the start and not used yet, the one whose next use is last.
+    /// Among tensors resident at the start and not used yet, the tensor whose next use is last.
     fn untouched(&self, class: usize, op: LaunchId) -> Option<TensorId> {
         let untouched = self.recent.of(class);
         let untouched = untouched.take_while(|tensor| self.last_slot[tensor.index()] == NONE);

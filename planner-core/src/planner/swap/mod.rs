@@ -2,9 +2,9 @@
 //! classes, in a given order of the ops.
 //!
 //! * [`Classes`] are pools of objects of one size. A tensor takes one object.
-//! * If an op needs an object of a class without a free one, a tensor of the class is evicted:
-//!   among those last used at least a [`Threshold`] of time ago, the one whose next use is last
-//!   (`belady`).
+//! * If an op needs an object of a class without a free object, a tensor of the class is evicted:
+//!   among the tensors last used at least a [`Threshold`] of time ago, the tensor whose next use is
+//!   last (`belady`).
 //! * Evicts and prefetches happen as early as is safe (`timing`).
 //!
 //! A value that the host holds is dropped without a copy, as published for parameters. There is no

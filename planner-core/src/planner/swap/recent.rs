@@ -91,7 +91,7 @@ impl<'a> Recent<'a> {
     }
 }
 
-/// The tensors of each class that have not been used for a threshold of time; the one whose next
+/// The tensors of each class that have not been used for a threshold of time. The tensor whose next
 /// use is last is on top. Outdated entries of tensors that were used since, or evicted, remain.
 #[derive(Default)]
 pub(super) struct Unused<'a> {

@@ -55,8 +55,8 @@ struct Timing<'s> {
     arrivals: Arrivals<'s>,
     /// The first arrival of each class that lacks memory.
     waiting: &'s mut [u32],
-    /// The number of objects of each class that have become free, including those free at the
-    /// start.
+    /// The number of objects of each class that have become free, including the objects that are
+    /// free at the start.
     freed: &'s mut [u64],
     /// The time at which the last of them became free.
     freed_ns: &'s mut [u64],
@@ -250,7 +250,7 @@ impl<'s> Timing<'s> {
         Ok(())
     }
 
-    /// Prefetches the arrival that is needed first; returns false if none has memory.
+    /// Prefetches the arrival that is needed first; returns false if no arrival has memory.
     fn upload_one(&mut self) -> Result<bool, Stuck> {
         let Some((key, arrival)) = self.ready.pop() else { return Ok(false) };
         let tensor = TensorId(self.arrivals.tensor[arrival as usize]);
@@ -292,7 +292,7 @@ impl<'s> Timing<'s> {
         Ok(arrived.fold(0, u64::max))
     }
 
-    /// Evicts the next tensor in flight; returns the later one of its end time and `finished_ns`.
+    /// Evicts the next tensor in flight; returns the later of its end time and `finished_ns`.
     fn finish_next(&mut self, finished_ns: u64) -> Result<u64, Stuck> {
         let next_ns = self.leaving_ns.get(self.leaving_front).copied().unwrap_or(0);
         match self.finish_one()? {

@@ -24,7 +24,7 @@ struct Layer {
     after: Option<TensorId>,
 }
 
-/// Whether a list of distinct tensors holds exactly the given ones.
+/// Whether a list of distinct tensors holds exactly the given tensors.
 fn holds(list: &[TensorId], tensors: &[Option<TensorId>]) -> bool {
     list.len() == tensors.iter().flatten().count()
         && tensors.iter().flatten().all(|tensor| list.contains(tensor))

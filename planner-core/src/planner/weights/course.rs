@@ -130,9 +130,9 @@ impl<'c> Course<'c> {
         (0..self.chain.layers()).filter(|&layer| self.selection.leaves(layer, Span::Across)).count()
     }
 
-    /// The shortest cycle with a barrier at its end, and its cut; among equals, the first one. None
-    /// if an op needs more memory than there is. O(layers²) in practice: each of the cuts, at most
-    /// as many as layers, takes as many steps as there are transfers in flight.
+    /// The shortest cycle with a barrier at its end, and its cut; among equal cycles, the first.
+    /// `None` if an op needs more memory than there is. O(layers²) in practice: each of the cuts,
+    /// at most as many as layers, takes as many steps as there are transfers in flight.
     pub(super) fn best_cut(&mut self) -> Option<(u64, usize)> {
         let mut best: Option<(u64, usize)> = None;
         for cut in 0..=self.cuts() {
@@ -157,7 +157,7 @@ impl<'c> Course<'c> {
     }
 
     /// Schedules one cycle, starting at the backward ops, with the first `cut` prefetches already
-    /// done. Returns its end; none if memory does not suffice.
+    /// done. Returns its end; `None` if memory does not suffice.
     fn cycle(&mut self, origin_ns: u64, cut: usize) -> Option<u64> {
         let chain = self.chain;
         let mut used = self.staying(Span::Across);

@@ -4,13 +4,14 @@
 //! Weights leave between their forward op and their backward op, or between their backward op and
 //! the next forward op, or both; in the last case one offload serves two prefetches. Beyond the
 //! paper, the optimizer's states may leave between backward ops, and activations between the
-//! forward and the backward op of the layer that reads them. [`selection`] chooses what leaves
-//! (algorithm 1), [`course`] schedules it (algorithm 2), and [`list`] writes the steps.
+//! forward and the backward op of the layer that reads them. [`selection`] chooses the tensors that
+//! leave (algorithm 1), [`course`] schedules the transfers (algorithm 2), and [`list`] writes the
+//! steps.
 //!
-//! Where the paper is ambiguous: an op's excess counts its own weight once; ties go to the last
-//! layer; weights of the first prefetches of a cycle are resident at its start if they fit beside
-//! the first op; and weights that leave only after their forward op are offloaded before it, the
-//! smallest first, just before the offloads of the backward phase.
+//! The paper is ambiguous on some points. Here an op's excess counts its own weight once. Ties go
+//! to the last layer. Weights of the first prefetches of a cycle are resident at its start if they
+//! fit beside the first op. Weights that leave only after their forward op are offloaded before it,
+//! the smallest first, just before the offloads of the backward phase.
 
 #[cfg(feature = "baselines")]
 mod baselines;
@@ -256,7 +257,7 @@ fn write(
     course.notes.write(&chain, &selection, builder, copy_again)
 }
 
-/// The length of a cycle with a barrier at its end; none if memory does not suffice.
+/// The length of a cycle with a barrier at its end; `None` if memory does not suffice.
 pub(super) fn cycle_ns(
     task: &Task<'_>,
     memory: &Memory<'_>,

@@ -35,8 +35,8 @@ impl<'p> Profile<'p> {
         (self.first, self.len, self.used) = (0, 0, used);
     }
 
-    /// The first time at or after `from` from which on the objects stay free; none if there is
-    /// none. It takes as many steps as there are moments after `from`.
+    /// The first time at or after `from` from which on the objects stay free; `None` if there is no
+    /// such time. It takes as many steps as there are moments after `from`.
     pub(super) fn earliest(&self, from: u64, objects: u64) -> Option<u64> {
         let fits =
             |used: u64| used.checked_add(objects).is_some_and(|used| used <= self.capacity_objects);
@@ -80,7 +80,7 @@ impl<'p> Profile<'p> {
         passing.is_some() && self.release(at, released)
     }
 
-    /// The record of a time; none if there is no room for another moment.
+    /// The record of a time; `None` if there is no room for another moment.
     fn moment(&mut self, at: u64) -> Option<&mut [u64; 4]> {
         if self.len == self.moments.len() && self.first > 0 {
             self.moments.copy_within(self.first..self.len, 0);

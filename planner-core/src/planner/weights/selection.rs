@@ -1,4 +1,4 @@
-//! Selects what leaves (algorithm 1): weights, states of the optimizer, or activations.
+//! Selects the tensors that leave (algorithm 1): weights, states of the optimizer, or activations.
 
 #![expect(
     clippy::indexing_slicing,
@@ -54,7 +54,7 @@ pub(in crate::planner) enum Reserve {
     Turn(u8),
 }
 
-/// The choice among equally profitable ones.
+/// The choice among equally profitable tensors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::planner) enum TieBreak {
     Last,
