@@ -344,6 +344,8 @@ class Training(_Source):
             loss = loss_of(recorded.returned)
             if self._has_backward(loss, fakes):
                 loss.backward()
+            if on_gradient:
+                self.processes.end_backward()
         refuse_gradients_elsewhere(fakes, recorder.storages)
 
     def _has_backward(self, loss, fakes):
@@ -528,7 +530,7 @@ def _result(recorder, value):
     view = recorder.view(recorder.known(value))
     if view.tensor in recorder.gathered:
         raise CaptureError(
-            f"the step returns {recorder.gathered[view.tensor]}, of which each process keeps only rows:"
+            f"the step returns {recorder.name_of_gathered(view)}, of which each process keeps only rows:"
             " return what is computed from it"
         )
     return view

@@ -158,7 +158,7 @@ class Recorder(TorchDispatchMode):
         self._left = {}  # their fake tensors, by storage
         self.bytes_of_constants = {}  # of small ones, as they were first read
         self.is_common = False  # whether all processes run one plan
-        self.gathered = {}  # names of the tensors that hold whole parameters
+        self.gathered = {}  # tensors that hold whole parameters: their names, by where they begin
         self._gathers = {}  # the calls that gather those, until they are used
         self.refuse_former = lambda storage: None
         self._owned = {}  # fake tensors of states, by the storages of the real ones
@@ -177,11 +177,17 @@ class Recorder(TorchDispatchMode):
             nbytes = (storage if value is None else value.untyped_storage()).nbytes()
             self.storages.append(Storage(self._unique(name), nbytes, kind, value))
 
-    def gather_later(self, call, name):
-        """Keeps a call that gathers a whole parameter, until an op uses the parameter."""
+    def gather_later(self, call, names):
+        """Keeps a call that gathers whole parameters into a tensor, until an op uses one. `names` has their
+        names by where they begin."""
         (tensor,) = call.writes
         call.name = self._unique(call.name)
-        self.gathered[tensor], self._gathers[tensor] = name, call
+        self.gathered[tensor], self._gathers[tensor] = names, call
+
+    def name_of_gathered(self, view):
+        """Returns the name of the whole parameter that a view is of."""
+        names = self.gathered[view.tensor]
+        return names[max(start for start in names if start <= view.offset)]
 
     @contextmanager
     def updating(self):
@@ -371,12 +377,12 @@ class Recorder(TorchDispatchMode):
         return type(out)(fakes) if isinstance(out, (tuple, list)) else fakes[0]
 
     def _gather(self, call):
-        """Records the gather of each whole parameter that a call is the first to read."""
-        for tensor in call.writes:
-            if tensor in self.gathered:
+        """Records the gather of whole parameters that a call is the first to read."""
+        for view in tree_leaves((call.args, call.kwargs)):
+            if isinstance(view, View) and view.tensor in call.writes and view.tensor in self.gathered:
                 raise CaptureError(
-                    f"{quoted_line()}: writes {self.gathered[tensor]}, of which each process keeps only"
-                    " rows: let the optimizer alone write it, or capture without shard"
+                    f"{quoted_line()}: writes {self.name_of_gathered(view)}, of which each process keeps"
+                    " only rows: let the optimizer alone write it, or capture without shard"
                 )
         for tensor in call.reads:
             if tensor in self._gathers:
