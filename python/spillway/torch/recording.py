@@ -140,6 +140,7 @@ class Call:
     line: str = ""
     in_backward: bool = False
     by_optimizer: bool = False
+    unless: View | None = None  # a number, which is 0 if the call runs
 
 
 class Recorder(TorchDispatchMode):
@@ -153,6 +154,8 @@ class Recorder(TorchDispatchMode):
         self.calls = []
         self.constants = []  # the storages of tensors of no module
         self.is_updating = False  # whether the optimizer's step runs
+        self._unless = None  # the view of a number, unless which is 0 the calls of now are left out
+        self._made_unless = set()  # tensors that these calls make
         self.previous = None  # the recorder of an earlier run, which may have left tensors
         self.left = {}  # those: by tensor, its number in the earlier run
         self._left = {}  # their fake tensors, by storage
@@ -199,6 +202,17 @@ class Recorder(TorchDispatchMode):
         finally:
             self.is_updating = False
 
+    @contextmanager
+    def unless(self, fake):
+        """Within it, calls are recorded that an iteration leaves out if a number is not 0."""
+        self._unless, first = self.view(fake), len(self.storages)
+        try:
+            yield
+        finally:
+            self._unless = None
+            made = range(first, len(self.storages))
+            self._made_unless.update(k for k in made if self.storages[k].kind == "temporary")
+
     def own(self, real, fake):
         """Has all real tensors that share memory with a state stand for it."""
         if real.layout is torch.strided and real.untyped_storage().nbytes():
@@ -226,7 +240,7 @@ class Recorder(TorchDispatchMode):
             return self._item(args[0])
         if function is aten.lift_fresh.default:
             self._made.add(self.view(args[0]).tensor)
-        if function._schema.name.startswith(("aten::_foreach_", "aten::_fused_")):
+        if function._schema.name.startswith(("aten::_foreach_", "aten::_fused_", "aten::_amp_foreach_")):
             return self._each(function, args, kwargs)
         if function.namespace in collectives.NAMESPACES:
             record = lambda function, args, kwargs={}: self._record(function, args, kwargs)
@@ -361,6 +375,7 @@ class Recorder(TorchDispatchMode):
                 if k in fresh or is_empty(fake):
                     fakes[k] = self._with_layout(fake, layouts[k])
             fresh = [k for k, f in enumerate(fakes) if self._is_new(f)]
+        first = len(self.storages)
         for k in fresh:
             self.adopt(fakes[k], "temporary", call.name if k == 0 else f"{call.name}.{k}")
         call.results = [
@@ -372,9 +387,22 @@ class Recorder(TorchDispatchMode):
         self._find_operands(call, written)
         if function in FACTORIES:
             call.results = []
+        self._leave_out(call, first)
         self._gather(call)
         self.calls.append(call)
         return type(out)(fakes) if isinstance(out, (tuple, list)) else fakes[0]
+
+    def _leave_out(self, call, first):
+        """Has an iteration leave a call out within `unless`. Then what it writes keeps its value: all but the
+        tensors that it makes, which come from `first` on."""
+        if self._unless is not None:
+            kept = [tensor for tensor in call.writes if tensor < first]
+            call.unless, call.reads = self._unless, unique([*call.reads, self._unless.tensor, *kept])
+        elif not self._made_unless.isdisjoint(call.reads):
+            raise CaptureError(
+                f"{quoted_line()}: the step uses a tensor that the optimizer's step makes, but a scaler may"
+                " leave that out: compute it outside of the step"
+            )
 
     def _gather(self, call):
         """Records the gather of whole parameters that a call is the first to read."""
