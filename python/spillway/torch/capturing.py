@@ -49,6 +49,7 @@ from .ownership import (
 from .processes import Alone, Processes, averaged_twice
 from .recording import Recorder
 from .running import Items
+from .scaling import Scaling
 from .sharding import Shards, refuse_function, refuse_rows
 from .step import Step
 from .storing import Stored
@@ -89,6 +90,7 @@ def capture(
     verify: bool = False,
     clip_grad: Clip | None = None,
     shard: bool = False,
+    scaler: torch.amp.GradScaler | None = None,
 ) -> Step[Batch, Loss]: ...
 
 
@@ -103,6 +105,7 @@ def capture(
     verify: bool = False,
     clip_grad: Clip | None = None,
     shard: bool = False,
+    scaler: torch.amp.GradScaler | None = None,
 ) -> Step[tuple[Unpack[Items]], Loss]: ...
 
 
@@ -116,6 +119,7 @@ def capture(
     verify: bool = False,
     clip_grad: Clip | None = None,
     shard: bool = False,
+    scaler: torch.amp.GradScaler | None = None,
 ) -> Step[Any, Any]:
     """Captures one training step: forward, backward and the optimizer's update.
 
@@ -143,12 +147,16 @@ def capture(
     `clip_grad` is the largest norm of all gradients together, as `torch.nn.utils.clip_grad_norm_`
     takes it; or a function that is called with the optimizer's parameters after the backward pass.
 
+    `scaler` scales the loss and its gradients, and leaves out the optimizer's step if one is infinite or no
+    number, as in the usual loop. Its scale is a state of the step, which `sync` copies.
+
     With `verify`, a few steps run beside eager mode first, as `Step.verify` has them.
 
     Raises `CaptureError` where the step depends on the values of tensors, and where processes
     would run different collectives.
     """
-    source = Training(model, loss_fn, optimizer, process_group, shard, device, Clipping(clip_grad))
+    clipping, scaling = Clipping(clip_grad), Scaling(scaler)
+    source = Training(model, loss_fn, optimizer, process_group, shard, device, clipping, scaling)
     step: Step[Any, Any] = source.capture(example_batch)
     if verify:
         step.verify()
@@ -256,8 +264,8 @@ class Training(_Source):
 
     returns = "loss"
 
-    def __init__(self, model, loss_fn, optimizer, process_group, shard, device, clipping):
-        self._begin_with(model, loss_fn, optimizer, process_group, clipping)
+    def __init__(self, model, loss_fn, optimizer, process_group, shard, device, clipping, scaling):
+        self._begin_with(model, loss_fn, optimizer, process_group, clipping, scaling)
         self.moves_batch = device is not None
         self.measurements = Measurements(device_of(model, device))
         is_on_processor = self.measurements.device.torch_device.type == "cpu"
@@ -265,16 +273,16 @@ class Training(_Source):
             raise CaptureError("a step of several processes runs on the processor")
         if process_group is not None:
             refuse_parameters_elsewhere(model, optimizer)
-        self.processes = _processes(process_group, shard, model, optimizer, clipping)
+        self.processes = _processes(process_group, shard, model, optimizer, clipping, scaling)
         self.copied_bytes_per_s = self.processes.measure_copies()
         self.setup_costs = self.measurements.device.setup_costs()
 
-    def _begin_with(self, model, loss_fn, optimizer, process_group, clipping):
+    def _begin_with(self, model, loss_fn, optimizer, process_group, clipping, scaling):
         """Checks and keeps what the user gives."""
         refuse_others(model, loss_fn)
         refuse_no_optimizer(optimizer)
         self.model, self.loss_fn, self.optimizer = model, loss_fn, optimizer
-        self.clipping = clipping
+        self.clipping, self.scaling = clipping, scaling
         refuse_wrapped(model, process_group)
         refuse_closures(optimizer)
         self._has_states = True  # unless it is found that the optimizer has none
@@ -285,6 +293,7 @@ class Training(_Source):
         return dict(model=self.model, optimizer=self.optimizer, **self.functions())
 
     def _prepare(self, example_batch):
+        self.scaling.begin(next(iter(self.optimizer.param_groups[0]["params"])).device)
         self.processes.find_buckets(lambda ready: self._find_gradients(example_batch, ready))
 
     def functions(self):
@@ -323,6 +332,7 @@ class Training(_Source):
             for n, parameter in enumerate(group["params"]):
                 recorded.fakes.of(parameter, f"parameter {n} of group {k}")
         self.processes.begin(recorded.recorder, recorded.fakes)
+        recorded.scaler = self.scaling.recorded(recorded.fakes)
         return recorded
 
     def _backward(self, recorded, on_gradient):
@@ -343,7 +353,9 @@ class Training(_Source):
             recorded.returned = call_on(self.loss_fn, self.model, recorded.batch_as_given())
             loss = loss_of(recorded.returned)
             if self._has_backward(loss, fakes):
-                loss.backward()
+                recorded.scaler.scale(loss).backward()
+            if on_gradient:
+                self.processes.end_backward()
         refuse_gradients_elsewhere(fakes, recorder.storages)
 
     def _has_backward(self, loss, fakes):
@@ -354,6 +366,11 @@ class Training(_Source):
             return True
         if self.processes.group is not None:
             raise averaged_twice()
+        if self.scaling.is_enabled:
+            raise CaptureError(
+                "loss_fn runs the backward passes itself, but the scaler scales the loss that it returns:"
+                " return the mean of all losses"
+            )
         return False
 
     def _update(self, recorded):
@@ -366,9 +383,12 @@ class Training(_Source):
             recorder,
             recorder.updating(),
         ):
-            self.processes.clip(self.clipping, self.optimizer)
+            if self.clipping.is_wanted:
+                recorded.scaler.unscale_(self.optimizer)
+                self.processes.clip(self.clipping, self.optimizer)
             before = {id(call) for call in recorder.calls}
-            self.optimizer.step()
+            recorded.scaler.step(self.optimizer)
+            recorded.scaler.update()
         calls = [call for call in recorder.calls if id(call) not in before]
         self.processes.refuse_mixing(calls, recorder.storages)
         recorded.fakes.replaced += numbers.replaced()
@@ -387,7 +407,7 @@ class Training(_Source):
             refuse_first_step(self.optimizer)
 
 
-def _processes(group, shard, model, optimizer, clipping):
+def _processes(group, shard, model, optimizer, clipping, scaling):
     """Returns the processes that run the step."""
     if not shard:
         refuse_rows(model)
@@ -396,13 +416,18 @@ def _processes(group, shard, model, optimizer, clipping):
     if group is None:
         raise CaptureError("shard=True needs capture(..., process_group=...)")
     refuse_function(clipping)
+    if scaling.is_enabled:
+        raise CaptureError(
+            "scaler cannot see the gradients of other processes, of which each has rows: leave it out, or"
+            " capture without shard"
+        )
     return Shards(group, model, optimizer)
 
 
 class Inference(_Source):
     """An inference."""
 
-    optimizer, processes = None, Alone()
+    optimizer, processes, scaling = None, Alone(), Scaling(None)
     returns = "result"
     has_outputs = True
 
@@ -470,7 +495,7 @@ class Recorded:
         recorder.previous = previous and previous.recorder
         self.fakes = Fakes(recorder, previous and previous.fakes)
         self.batch, self._nesting = _given_batch(recorder, example_batch, source.moves_batch)
-        self.rates, self.returned = [], None
+        self.rates, self.returned, self.scaler = [], None, None
         self.optimizer = self.counts = None  # `counts` is what the optimizer counts in Python
 
     def batch_as_given(self):
@@ -528,7 +553,7 @@ def _result(recorder, value):
     view = recorder.view(recorder.known(value))
     if view.tensor in recorder.gathered:
         raise CaptureError(
-            f"the step returns {recorder.gathered[view.tensor]}, of which each process keeps only rows:"
+            f"the step returns {recorder.name_of_gathered(view)}, of which each process keeps only rows:"
             " return what is computed from it"
         )
     return view

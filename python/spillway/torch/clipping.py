@@ -16,6 +16,11 @@ class Clipping:
         if self.max_norm is not None:
             _refuse_others(self.max_norm)
 
+    @property
+    def is_wanted(self):
+        """Whether gradients are clipped at all."""
+        return self._function is not None or self.max_norm is not None
+
     def functions(self):
         """Returns the user's function, by name, if there is one."""
         return {} if self._function is None else dict(clip_grad=self._function)

@@ -14,8 +14,13 @@ ALL_REDUCE = functional.all_reduce_.default
 BROADCAST = functional.broadcast_.default
 ALL_GATHER = functional.all_gather_into_tensor_out.default
 REDUCE_SCATTER = functional.reduce_scatter_tensor_out.default
-# All return before they have ended, and have the group's name as their last argument but `out`.
-COLLECTIVES = {ALL_REDUCE, BROADCAST, ALL_GATHER, REDUCE_SCATTER}
+_LIBRARY = torch.library.Library("spillway", "DEF")
+_LIBRARY.define(
+    "gather_together(Tensor[] rows, int group_size, str group_name, *, Tensor(a!)[] out) -> ()"
+)
+GATHER_TOGETHER = torch.ops.spillway.gather_together.default
+# All but the last return before they have ended. They have the group's name as their last argument but `out`.
+COLLECTIVES = {ALL_REDUCE, BROADCAST, ALL_GATHER, REDUCE_SCATTER, GATHER_TOGETHER}
 NAMES = "all_reduce, broadcast, all_gather_into_tensor and reduce_scatter_tensor"
 REDUCTIONS = "sum", "avg", "product", "min", "max"
 
@@ -25,8 +30,22 @@ def is_collective(call):
     return call.function in COLLECTIVES
 
 
+def _gather_together(rows, group_size, group_name, *, out):
+    """Gathers several tensors by one collective, each into a tensor with a row for each process."""
+    own = torch.cat(rows)
+    received = own.new_empty(group_size * own.numel())
+    wait(ALL_GATHER(own, group_size, group_name, out=received))
+    by_process = received.view(group_size, own.numel())
+    torch.split_with_sizes_copy(by_process, [r.numel() for r in rows], 1, out=out)
+
+
+_LIBRARY.impl("gather_together", _gather_together, "CompositeExplicitAutograd")
+
+
 def to_its_end(function):
     """Returns the function that runs a collective and waits for it."""
+    if function is GATHER_TOGETHER:
+        return function
     return lambda *args, **kwargs: wait(function(*args, **kwargs))
 
 

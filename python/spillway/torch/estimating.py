@@ -15,6 +15,7 @@ from .capturing import Clip, Inference, Training
 from .clipping import Clipping
 from .processes import Alone
 from .roofline import SPEEDS, Roofline, Speeds
+from .scaling import Scaling
 from .sharding import Shards, refuse_function
 from .step import Host
 from .swapping import kept
@@ -159,7 +160,7 @@ class _EstimatedTraining(Training):
     moves_batch = True
 
     def __init__(self, model, loss_fn, optimizer, roofline, clipping, processes):
-        self._begin_with(model, loss_fn, optimizer, None, clipping)
+        self._begin_with(model, loss_fn, optimizer, None, clipping, Scaling(None))
         self.measurements, self.processes = roofline, processes
 
 

@@ -27,6 +27,7 @@ from .processes import Alone
 from .processor import Processor
 from .recording import Recorder, Storage
 from .results import Results
+from .scaling import Scaling
 from .step import Step
 from .swapping import Fakes, swapped_module
 from .updating import record_update
@@ -39,7 +40,7 @@ class Passes:
     `optimizer` is one that has joined, or None.
     """
 
-    processes = Alone()
+    processes, scaling = Alone(), Scaling(None)
 
     def __init__(self, graph, names, own, optimizer):
         self.model, self._names, self._own = graph, names, own

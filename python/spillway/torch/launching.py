@@ -85,8 +85,11 @@ def bind(call, tensor_of):
             function = _copying(function, results)
     if any(isinstance(leaf, (Scalar, _HostNumber)) for leaf in tree_leaves((args, kwargs))):
         function = _reading(function, tensor_of)
+    unless = None if call.unless is None else tensor_of(call.unless)
 
     def run():
+        if unless is not None and unless.item():
+            return
         torch._C._set_grad_enabled(call.with_gradients)  # some kernels ask
         function(*args, **kwargs)
 

@@ -57,7 +57,7 @@ class Measurements:
 
     def measure(self, call, storages):
         """Returns the costs of a launch."""
-        key = _key(call)
+        key, call = _key(call), replace(call, unless=None)
         if key not in self._measured:
             measure = partial(_measure, device=self.device)
             self._measured[key] = self._tried(call, storages, measure)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch.utils._pytree import tree_map
 
-from .collectives import ALL_GATHER, UnderWay, is_collective
+from .collectives import ALL_GATHER, GATHER_TOGETHER, UnderWay, is_collective
 from .hosting import may_run_on_host
 from .indices import may_fail_by_values
 from .launching import bind, leaves_states_alone
@@ -138,7 +138,8 @@ def _may_be_launched_again(call, storages):
     """Returns whether a collective is repeatable where all processes run one plan, and so repeat it
     together."""
     are_temporaries = all(storages[t].kind == "temporary" for t in call.writes)
-    return call.function is ALL_GATHER and are_temporaries and not {*call.reads} & {*call.writes}
+    gathers = call.function in (ALL_GATHER, GATHER_TOGETHER)
+    return gathers and are_temporaries and not {*call.reads} & {*call.writes}
 
 
 class Order:

@@ -42,6 +42,9 @@ class Alone:
     def averaging(self, fakes):
         """Returns the function that averages a gradient when it is ready, if there is one."""
 
+    def end_backward(self):
+        """Averages what is left of the gradients after a backward pass."""
+
     def agree(self, calls, name_of):
         """Compares the collectives of all processes."""
 
@@ -137,12 +140,14 @@ class Processes(Alone):
         return [self._described(call) for call in calls if is_collective(call)]
 
     def _described(self, call):
-        view, *how, group_name = call.args
+        given, *how, group_name = call.args
+        views = given if isinstance(given, list) else [given]
         if group_name != self.group.group_name:
             raise CaptureError(f"{call.line}: a collective of another group than process_group")
         name = call.function._schema.name.split("::")[1].removesuffix("_out").rstrip("_")
         how = ", ".join(map(str, how))
-        return f"{name} ({how}) of {prod(view.shape)} values of {view.dtype}"
+        count = sum(prod(view.shape) for view in views)
+        return f"{name} ({how}) of {count} values of {views[0].dtype}"
 
 
 def averaged_twice():

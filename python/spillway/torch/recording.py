@@ -140,6 +140,7 @@ class Call:
     line: str = ""
     in_backward: bool = False
     by_optimizer: bool = False
+    unless: View | None = None  # a number, which is 0 if the call runs
 
 
 class Recorder(TorchDispatchMode):
@@ -153,12 +154,14 @@ class Recorder(TorchDispatchMode):
         self.calls = []
         self.constants = []  # the storages of tensors of no module
         self.is_updating = False  # whether the optimizer's step runs
+        self._unless = None  # the view of a number, unless which is 0 the calls of now are left out
+        self._made_unless = set()  # tensors that these calls make
         self.previous = None  # the recorder of an earlier run, which may have left tensors
         self.left = {}  # those: by tensor, its number in the earlier run
         self._left = {}  # their fake tensors, by storage
         self.bytes_of_constants = {}  # of small ones, as they were first read
         self.is_common = False  # whether all processes run one plan
-        self.gathered = {}  # names of the tensors that hold whole parameters
+        self.gathered = {}  # tensors that hold whole parameters: their names, by where they begin
         self._gathers = {}  # the calls that gather those, until they are used
         self.refuse_former = lambda storage: None
         self._owned = {}  # fake tensors of states, by the storages of the real ones
@@ -177,11 +180,17 @@ class Recorder(TorchDispatchMode):
             nbytes = (storage if value is None else value.untyped_storage()).nbytes()
             self.storages.append(Storage(self._unique(name), nbytes, kind, value))
 
-    def gather_later(self, call, name):
-        """Keeps a call that gathers a whole parameter, until an op uses the parameter."""
+    def gather_later(self, call, names):
+        """Keeps a call that gathers whole parameters into a tensor, until an op uses one. `names` has their
+        names by where they begin."""
         (tensor,) = call.writes
         call.name = self._unique(call.name)
-        self.gathered[tensor], self._gathers[tensor] = name, call
+        self.gathered[tensor], self._gathers[tensor] = names, call
+
+    def name_of_gathered(self, view):
+        """Returns the name of the whole parameter that a view is of."""
+        names = self.gathered[view.tensor]
+        return names[max(start for start in names if start <= view.offset)]
 
     @contextmanager
     def updating(self):
@@ -192,6 +201,17 @@ class Recorder(TorchDispatchMode):
             yield
         finally:
             self.is_updating = False
+
+    @contextmanager
+    def unless(self, fake):
+        """Within it, calls are recorded that an iteration leaves out if a number is not 0."""
+        self._unless, first = self.view(fake), len(self.storages)
+        try:
+            yield
+        finally:
+            self._unless = None
+            made = range(first, len(self.storages))
+            self._made_unless.update(k for k in made if self.storages[k].kind == "temporary")
 
     def own(self, real, fake):
         """Has all real tensors that share memory with a state stand for it."""
@@ -220,7 +240,7 @@ class Recorder(TorchDispatchMode):
             return self._item(args[0])
         if function is aten.lift_fresh.default:
             self._made.add(self.view(args[0]).tensor)
-        if function._schema.name.startswith(("aten::_foreach_", "aten::_fused_")):
+        if function._schema.name.startswith(("aten::_foreach_", "aten::_fused_", "aten::_amp_foreach_")):
             return self._each(function, args, kwargs)
         if function.namespace in collectives.NAMESPACES:
             record = lambda function, args, kwargs={}: self._record(function, args, kwargs)
@@ -355,6 +375,7 @@ class Recorder(TorchDispatchMode):
                 if k in fresh or is_empty(fake):
                     fakes[k] = self._with_layout(fake, layouts[k])
             fresh = [k for k, f in enumerate(fakes) if self._is_new(f)]
+        first = len(self.storages)
         for k in fresh:
             self.adopt(fakes[k], "temporary", call.name if k == 0 else f"{call.name}.{k}")
         call.results = [
@@ -366,17 +387,30 @@ class Recorder(TorchDispatchMode):
         self._find_operands(call, written)
         if function in FACTORIES:
             call.results = []
+        self._leave_out(call, first)
         self._gather(call)
         self.calls.append(call)
         return type(out)(fakes) if isinstance(out, (tuple, list)) else fakes[0]
 
+    def _leave_out(self, call, first):
+        """Has an iteration leave a call out within `unless`. Then what it writes keeps its value: all but the
+        tensors that it makes, which come from `first` on."""
+        if self._unless is not None:
+            kept = [tensor for tensor in call.writes if tensor < first]
+            call.unless, call.reads = self._unless, unique([*call.reads, self._unless.tensor, *kept])
+        elif not self._made_unless.isdisjoint(call.reads):
+            raise CaptureError(
+                f"{quoted_line()}: the step uses a tensor that the optimizer's step makes, but a scaler may"
+                " leave that out: compute it outside of the step"
+            )
+
     def _gather(self, call):
-        """Records the gather of each whole parameter that a call is the first to read."""
-        for tensor in call.writes:
-            if tensor in self.gathered:
+        """Records the gather of whole parameters that a call is the first to read."""
+        for view in tree_leaves((call.args, call.kwargs)):
+            if isinstance(view, View) and view.tensor in call.writes and view.tensor in self.gathered:
                 raise CaptureError(
-                    f"{quoted_line()}: writes {self.gathered[tensor]}, of which each process keeps only"
-                    " rows: let the optimizer alone write it, or capture without shard"
+                    f"{quoted_line()}: writes {self.name_of_gathered(view)}, of which each process keeps"
+                    " only rows: let the optimizer alone write it, or capture without shard"
                 )
         for tensor in call.reads:
             if tensor in self._gathers:

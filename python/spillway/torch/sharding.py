@@ -2,6 +2,7 @@
 
 from collections import Counter
 from contextlib import contextmanager
+from dataclasses import replace
 from math import prod
 
 import torch
@@ -10,12 +11,13 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._pytree import tree_leaves
 from torch.utils.weak import WeakIdKeyDictionary
 
-from .collectives import ALL_GATHER, ALL_REDUCE, REDUCE_SCATTER
+from .bundles import Gradients, bundles
+from .collectives import ALL_GATHER, ALL_REDUCE, GATHER_TOGETHER, REDUCE_SCATTER
 from .common import Common
 from .errors import CaptureError, ChangedError
 from .holding import held
 from .processes import averaged_twice
-from .recording import Call, View
+from .recording import Call, View, unique
 
 _ROWS = WeakIdKeyDictionary()  # of the parameters that are sharded
 
@@ -39,6 +41,7 @@ class Rows:
         self.stride = (self._row_elements, *parameter.stride()[1:])
         self.kept = -(-self.shape[0] // group.size())
         self.elements = self.kept * self._row_elements
+        self.is_vector = max(self.shape) == prod(self.shape)
 
     def of(self, whole):
         """Returns a copy of the rows of a tensor of the parameter's shape."""
@@ -175,44 +178,116 @@ class Shards(Common):
     def begin(self, recorder, fakes):
         """Gives the model whole parameters. The recorder gathers each one before its first use."""
         recorder.is_common, recorder.refuse_former = True, self._refuse_former
+        self._gradients, self._left = {}, []  # bytes of those in bundles, and what waits
         for _, parameter in self._parameters:
             if parameter not in _ROWS or parameter.shape[0] != _ROWS[parameter].kept:
                 raise ChangedError("a sharded parameter has other rows: capture the step again")
-            fakes.gather(parameter, self._gathered(fakes, parameter, _ROWS[parameter]))
+        together = self._bundles(lambda parameter: True)
+        for bundle in together:
+            self._gather_together(fakes, bundle)
+        for _, parameter in self._parameters:
+            if not any(parameter is part.parameter for bundle in together for part in bundle.parts):
+                self._gather_alone(fakes, parameter)
 
-    def _gathered(self, fakes, parameter, rows):
-        recorder, name, own = fakes.recorder, fakes.name(parameter), fakes.rows(parameter)
-        count = self.group.size()
+    def _bundles(self, is_wanted):
+        """Returns bundles of small parameters of one dimension, such as biases and the weights of norms: there
+        are many of them, and together they are small too."""
+        found = [p for _, p in self._parameters if _ROWS[p].is_vector and is_wanted(p)]
+        sizes = [(p, _ROWS[p].elements) for p in found]
+        return bundles(sizes, self.group.size())
+
+    def _gather_alone(self, fakes, parameter):
+        recorder, name, rows = fakes.recorder, fakes.name(parameter), _ROWS[parameter]
         with recorder.fake_mode, torch.no_grad():
-            flat = torch.empty(count * rows.elements, dtype=parameter.dtype)
-            own = rows.flat(own)
-            whole = torch.nn.Parameter(rows.whole(flat), parameter.requires_grad)
+            flat = torch.empty(self.group.size() * rows.elements, dtype=parameter.dtype)
+            own = rows.flat(fakes.rows(parameter))
         recorder.adopt(flat, "temporary", f"{name} gathered")
-        args = recorder.view(own), count, self.group.group_name
-        gather = Call(f"gather {name}", ALL_GATHER, args, {"out": recorder.view(flat)}, False)
-        gather.reads, gather.writes = [args[0].tensor], [recorder.view(flat).tensor]
-        recorder.gather_later(gather, name)
-        return whole
+        self._give_whole(fakes, parameter, flat)
+        own, out = recorder.view(own), recorder.view(flat)
+        self._gather(recorder, ALL_GATHER, own, out, {0: name})
+
+    def _gather_together(self, fakes, bundle):
+        recorder, names = fakes.recorder, {}
+        with recorder.fake_mode, torch.no_grad():
+            flat = torch.empty(self.group.size() * bundle.elements, dtype=bundle.dtype)
+            whole = [bundle.whole(flat, part) for part in bundle.parts]
+            own = [_ROWS[p.parameter].flat(fakes.rows(p.parameter)) for p in bundle.parts]
+        first = fakes.name(bundle.parts[0].parameter)
+        recorder.adopt(flat, "temporary", f"{first} and {len(own) - 1} more gathered")
+        for part, one in zip(bundle.parts, whole):
+            self._give_whole(fakes, part.parameter, one)
+            names[one.storage_offset()] = fakes.name(part.parameter)
+        own, out = list(map(recorder.view, own)), list(map(recorder.view, whole))
+        self._gather(recorder, GATHER_TOGETHER, own, out, names)
+
+    def _give_whole(self, fakes, parameter, flat):
+        """Gives the model a whole parameter in the elements of all processes."""
+        with fakes.recorder.fake_mode, torch.no_grad():
+            whole = torch.nn.Parameter(_ROWS[parameter].whole(flat), parameter.requires_grad)
+        fakes.gather(parameter, whole)
+
+    def _gather(self, recorder, function, own, out, names):
+        """Has views of rows gathered before the first use of a parameter. `names` are by where it begins."""
+        first, *others = names.values()
+        name = f"gather {first} and {len(others)} more" if others else f"gather {first}"
+        args = own, self.group.size(), self.group.group_name
+        call = Call(name, function, args, {"out": out}, False)
+        call.reads = unique(view.tensor for view in tree_leaves(own))
+        call.writes = unique(view.tensor for view in tree_leaves(out))
+        recorder.gather_later(call, names)
 
     def find_buckets(self, backward):
-        """There are none: each gradient is averaged alone."""
+        """There are none: which gradients are averaged together does not depend on their order."""
 
     def averaging(self, fakes):
         """Returns a function that averages a gradient over the processes, and keeps the rows of this one."""
+        together = self._bundles(lambda p: p.requires_grad and self._adds_alike_anywhere(_ROWS[p]))
+        self._fakes, self._left = fakes, [Gradients(bundle) for bundle in together]
+        bundle_of = {part.parameter: g for g in self._left for part in g.bundle.parts}
 
         @torch.no_grad()
         def average(parameter, whole):
             if parameter not in _ROWS:
                 return  # it is empty
-            rows, count = _ROWS[parameter], self.group.size()
-            if fakes.rows(parameter).grad is not None:
+            rows, bundle = _ROWS[parameter], bundle_of.get(parameter)
+            if fakes.rows(parameter).grad is not None or bundle is not None and bundle.has(parameter):
                 raise averaged_twice()
-            given = rows.padded(whole.grad)
-            own = given.new_empty(rows.elements)
-            REDUCE_SCATTER(given, "avg", count, self.group.group_name, out=own)
-            fakes.rows(parameter).grad, whole.grad = rows.shaped(own), None
+            given, whole.grad = rows.padded(whole.grad), None
+            if bundle is None:
+                fakes.rows(parameter).grad = rows.shaped(self._reduced(given))
+                return
+            bundle.add(parameter, given)
+            if bundle.is_full():
+                self._reduce(bundle)
 
         return average
+
+    def _adds_alike_anywhere(self, rows):
+        """Returns whether Gloo adds the elements of a gradient in the same order wherever they are in a bundle.
+        It adds each half of what a process keeps in an order of the process's."""
+        return self.group.size() == 2 or rows.elements % 2 == 0
+
+    def end_backward(self):
+        """Averages bundles in which parameters without gradients are missing."""
+        for bundle in self._left:
+            if not bundle.is_full() and not bundle.is_empty():
+                self._reduce(bundle)
+
+    def _reduced(self, given):
+        """Returns the average of what this process keeps, of the elements of all processes."""
+        count = self.group.size()
+        own = given.new_empty(given.numel() // count)
+        REDUCE_SCATTER(given, "avg", count, self.group.group_name, out=own)
+        return own
+
+    @torch.no_grad()
+    def _reduce(self, bundle):
+        own = self._reduced(bundle.flat)
+        for part in bundle.added:
+            rows = self._fakes.rows(part.parameter)
+            rows.grad = _ROWS[part.parameter].shaped(bundle.bundle.of_one(own, part))
+            view = self._fakes.recorder.view(rows.grad)
+            self._gradients[view.tensor, view.offset] = view.nbytes
 
     def clip(self, clipping, optimizer):
         """Clips gradients, of which each process has rows."""
@@ -231,7 +306,7 @@ class Shards(Common):
             leaves = tree_leaves((call.args, call.kwargs, call.results))
             views = [v for v in leaves if isinstance(v, View) and v.tensor is not None]
             of_many = [v for v in views if storages[v.tensor].nbytes > v.dtype.itemsize]
-            if call.function is not None and of_many and not _is_elementwise(call, of_many, storages):
+            if call.function is not None and of_many and not self._is_elementwise(call, of_many, storages):
                 raise CaptureError(
                     f"{call.line}: the optimizer calls `{call.function}`, which does not compute each"
                     " element alone, but each process has only rows of the parameters: use an"
@@ -239,13 +314,19 @@ class Shards(Common):
                     " clip_grad=1.0), or capture without shard"
                 )
 
+    def _is_elementwise(self, call, views, storages):
+        function, first = call.function, views[0]
+        is_known = torch.Tag.pointwise in function.tags or function._schema.name in _ELEMENTWISE
+        draws = torch.Tag.nondeterministic_seeded in function.tags
+        are_whole = all(self._is_whole(v, storages) and v.shape == first.shape for v in views)
+        return is_known and not draws and are_whole
 
-def _is_elementwise(call, views, storages):
-    function, first = call.function, views[0]
-    is_known = torch.Tag.pointwise in function.tags or function._schema.name in _ELEMENTWISE
-    draws = torch.Tag.nondeterministic_seeded in function.tags
-    are_whole = all(v.fills(storages[v.tensor].nbytes) and v.shape == first.shape for v in views)
-    return is_known and not draws and are_whole
+    def _is_whole(self, view, storages):
+        """Returns whether a view is a whole tensor, or a whole gradient of a bundle."""
+        nbytes = self._gradients.get((view.tensor, view.offset))
+        if nbytes is None:
+            return view.fills(storages[view.tensor].nbytes)
+        return replace(view, offset=0).fills(nbytes)
 
 
 def _refuse_others(parameters, model):

@@ -55,6 +55,7 @@ class Step(Generic[Batch, Result]):
         self.surroundings, self._checks = surroundings, checks
         self.draws = any(s.name == "generator" and not s.writes for s in storages)
         self._settings = [_constants(g) for g in self._groups()]
+        self._scaling = source.scaling.constants()
         self._tensors = [_is_tensor(g) for g in self._groups()]
         self.graph, self._hosted = self._graph([None] * len(ops)), None
 
@@ -255,6 +256,11 @@ class Step(Generic[Batch, Result]):
 
     def rates(self) -> list[torch.Tensor]:
         """Returns the learning rates. Raises `ChangedError` where another setting has changed."""
+        scaling = self.source.scaling.constants()
+        if scaling != self._scaling:
+            raise ChangedError(
+                f"the scaler has {scaling}, but {self._scaling} was captured: capture the step again"
+            )
         for k, (group, settings) in enumerate(zip(self._groups(), self._settings)):
             for name, constant in settings.items():
                 if group[name] != constant:

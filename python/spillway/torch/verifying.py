@@ -46,14 +46,18 @@ def _eager(step, batch):
     if optimizer is None:
         with torch.no_grad():
             return call_on(source.forward, source.model, batch)
+    scaler = source.scaling.beside()
     optimizer.zero_grad(set_to_none=True)
     with torch.enable_grad():
         returned = call_on(source.loss_fn, source.model, batch)
         loss = loss_of(returned)
         if loss.requires_grad:
-            loss.backward()
-    source.clipping.clip(optimizer)
-    optimizer.step()
+            scaler.scale(loss).backward()
+    if source.clipping.is_wanted:
+        scaler.unscale_(optimizer)
+        source.clipping.clip(optimizer)
+    scaler.step(optimizer)
+    scaler.update()
     return returned
 
 

@@ -52,7 +52,9 @@ def by_units(units):
 
 def by_averaging(model, loss_fn, batch):
     """Averages the gradient of each parameter alone."""
-    parallel = DistributedDataParallel(model, broadcast_buffers=False, bucket_cap_mb=1e-6)
+    finds = any(isinstance(module, Vectors) for module in model.modules())
+    how = dict(broadcast_buffers=False, bucket_cap_mb=1e-6, find_unused_parameters=finds)
+    parallel = DistributedDataParallel(model, **how)
     order_buckets(parallel, loss_fn, batch)
     return parallel, model.state_dict
 
@@ -210,6 +212,79 @@ def four_processes(process):
 
 def test_four_processes(tmp_path):
     run(four_processes, 4, tmp_path)
+
+
+class Vectors(nn.Module):
+    """Has vectors that get gradients in another order than it has them, or none."""
+
+    def __init__(self, norms=3, width=24):
+        super().__init__()
+        self.unused = nn.Parameter(torch.randn(width))
+        self.norms = nn.ModuleList(nn.LayerNorm(width) for _ in range(norms))
+        self.frozen = nn.Parameter(torch.randn(width), requires_grad=False)
+        self.first, self.last = nn.Linear(20, width), nn.Linear(width, 8)
+
+    def forward(self, x):
+        x = self.first(x) * self.frozen
+        for norm in self.norms:
+            x = norm(x) + norm(x).relu()
+        return self.last(x)
+
+
+def vectors(process):
+    """Gradients of vectors are averaged together where that leaves each its bits: on four processes, not
+    those of which each keeps five elements."""
+    compare(process, Vectors, classify, adamw, even, ["100%", "50%"], by_averaging)
+    odd = lambda: nn.Sequential(*(nn.LayerNorm(20) for _ in range(5)), nn.Linear(20, 8))
+    compare(process, odd, classify, sgd, even, ["100%"], by_averaging)
+
+
+@pytest.mark.parametrize("count", [2, 4])
+def test_vectors(count, tmp_path):
+    run(vectors, count, tmp_path)
+
+
+def exchanges(make, loss_fn, make_optimizer, batches):
+    model = make()
+    step = sharded(model, loss_fn, make_optimizer(model), batches(0))
+    return [op.name for op in step.operations if op.exchanges]
+
+
+def bundles(process):
+    """One gather and one reduction for all vectors, and the plan may launch that gather again."""
+    found = {name: exchanges(*how) for name, how in (("llama", llama()), ("gpt2", models.model("gpt2")))}
+    with mock.patch("spillway.torch.bundles.SMALL_BYTES", 0):
+        alone = {name: exchanges(*how) for name, how in (("llama", llama()), ("gpt2", models.model("gpt2")))}
+    counts = {name: (len(alone[name]), len(names)) for name, names in found.items()}
+    assert counts == {"llama": (2 * 21, 2 * 17), "gpt2": (2 * 28, 2 * 11)}
+    assert "gather model.layers.0.input_layernorm.weight and 4 more" in found["llama"]
+    middle = [nn.Linear(512, 512, bias=False), nn.ReLU(), nn.Linear(512, 8, bias=False)]
+    deep = lambda: nn.Sequential(nn.Linear(20, 512), *(nn.LayerNorm(512) for _ in range(4)), *middle)
+    (again,) = compare(process, deep, classify, sgd, even, ["1%"], by_averaging, machine=SLOW_LINK)
+    assert "gather 0.bias and 8 more" in again, again
+
+
+def test_bundles(tmp_path):
+    run(bundles, 2, tmp_path)
+
+
+def limits(process):
+    """Bundles have few bytes, one type and no matrices."""
+    wide = nn.Sequential(*(nn.LayerNorm(4096) for _ in range(9)), nn.LayerNorm(1 << 15)).double()
+    step = sharded(model := wide, lambda m, x: m[:9](x).mean(), sgd(model), torch.randn(2, 4096).double())
+    gathers = [op for op in step.operations if op.name.startswith("gather ")]
+    sizes = [sum(step.storages[t].nbytes for t in op.writes) for op in gathers]
+    assert sizes == [256 << 10, 256 << 10, 64 << 10]
+    mixed = nn.Sequential(nn.LayerNorm(16), nn.LayerNorm(16).double(), nn.Linear(16, 2, bias=False))
+    both = lambda m, x: m[2](m[0](x)).mean() + m[1](x.double()).mean()
+    step = sharded(mixed, both, sgd(mixed), torch.randn(2, 16))
+    gathers = [op.name for op in step.operations if op.name.startswith("gather ")]
+    names = ["gather 0.weight and 1 more", "gather 1.weight and 1 more", "gather 2.weight"]
+    assert sorted(gathers) == names, "a matrix of which each process has one row is alone"
+
+
+def test_limits_of_bundles(tmp_path):
+    run(limits, 2, tmp_path)
 
 
 def evaluations(process):

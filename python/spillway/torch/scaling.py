@@ -1,0 +1,55 @@
+"""Scales the loss of a step by a `GradScaler`, whose scale is a state of the step."""
+
+import copy
+
+from torch.amp import GradScaler
+
+from .errors import CaptureError
+
+SETTINGS = "_growth_factor", "_backoff_factor", "_growth_interval"
+
+
+class Scaling:
+    """What `scaler` of `capture` asks for: a scaler, or none."""
+
+    def __init__(self, scaler):
+        if not isinstance(scaler, GradScaler | None):
+            raise CaptureError(f"scaler is of type {type(scaler).__name__}: give a torch.amp.GradScaler")
+        is_enabled = scaler is not None and scaler.is_enabled()
+        self.scaler = scaler if is_enabled else GradScaler("cpu", enabled=False)
+        self.is_enabled = is_enabled
+
+    def begin(self, device):
+        """Gives the scaler its tensors, on a device, if it has none yet."""
+        if self.is_enabled and self.scaler._scale is None:
+            self.scaler._lazy_init_scale_growth_tracker(device)
+
+    def recorded(self, fakes):
+        """Returns a scaler that acts on fake tensors, and leaves out the optimizer's step by ops that do
+        nothing."""
+        if not self.is_enabled:
+            return self.scaler
+
+        def step(optimizer, state):
+            (found_inf,) = state["found_inf_per_device"].values()
+            with fakes.recorder.unless(found_inf):
+                optimizer.step()
+
+        tensors = self.scaler._scale, self.scaler._growth_tracker
+        scaler = self._over(*map(fakes.of, tensors, ("scaler.scale", "scaler.growth_tracker")))
+        scaler._maybe_opt_step = step
+        return scaler
+
+    def beside(self):
+        """Returns a scaler that acts on the tensors of this one, and keeps all else for itself."""
+        return self._over(self.scaler._scale, self.scaler._growth_tracker) if self.is_enabled else self.scaler
+
+    def _over(self, scale, growth_tracker):
+        scaler = copy.deepcopy(self.scaler)
+        scaler._scale, scaler._growth_tracker = scale, growth_tracker
+        return scaler
+
+    def constants(self):
+        """Returns what may not change between iterations, by name."""
+        names = SETTINGS if self.is_enabled else ()
+        return {name.removeprefix("_"): getattr(self.scaler, name) for name in names}
