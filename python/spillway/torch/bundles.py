@@ -31,18 +31,18 @@ class Bundle:
         self.elements = sum(aligned)
 
     def whole(self, flat, part):
-        """Returns the elements of all processes of a parameter, in a tensor that has one parameter after the
-        other: a row for each process."""
+        """Returns the elements of a parameter of all processes, a row for each process, in a tensor that holds one
+        parameter after the other."""
         return flat.as_strided(
             (self._processes, part.elements), (part.elements, 1), part.start * self._processes
         )
 
     def of_all(self, flat, part):
-        """Returns the same in a tensor that has one process after the other."""
+        """Returns the same in a tensor that holds the elements of one process after the other."""
         return flat.as_strided((self._processes, part.elements), (self.elements, 1), part.start)
 
     def of_one(self, flat, part):
-        """Returns the elements of a parameter in a tensor that has those of one process."""
+        """Returns the elements of a parameter in a tensor that holds the elements of one process."""
         return flat[part.start : part.start + part.elements]
 
     def empty(self, like):
@@ -79,7 +79,7 @@ class Gradients:
 
 
 def bundles(sizes, processes):
-    """Puts small parameters into bundles, in the given order, and leaves out what would be alone in one."""
+    """Puts small parameters into bundles, in the given order, and leaves out parameters that would be alone in a bundle."""
     found = {}  # lists of parameters, by their type
     for parameter, elements in sizes:
         nbytes = _whole_bytes(parameter, elements, processes)

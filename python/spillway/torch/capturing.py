@@ -418,8 +418,8 @@ def _processes(group, shard, model, optimizer, clipping, scaling):
     refuse_function(clipping)
     if scaling.is_enabled:
         raise CaptureError(
-            "scaler cannot see the gradients of other processes, of which each has rows: leave it out, or"
-            " capture without shard"
+            "scaler cannot check all gradients, since each process has only rows of them: leave it out, or capture"
+            " without shard"
         )
     return Shards(group, model, optimizer)
 

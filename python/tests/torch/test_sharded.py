@@ -231,8 +231,8 @@ class Vectors(nn.Module):
 
 
 def vectors(process):
-    """Gradients of vectors are averaged together where that leaves each its bits: on four processes, not
-    those of which each keeps five elements."""
+    """Gradients of vectors are averaged together if their bits stay the same. On four processes, gradients of
+    which each process keeps five elements are averaged alone."""
     compare(process, Vectors, classify, adamw, even, ["100%", "50%"], by_averaging)
     odd = lambda: nn.Sequential(*(nn.LayerNorm(20) for _ in range(5)), nn.Linear(20, 8))
     compare(process, odd, classify, sgd, even, ["100%"], by_averaging)
