@@ -103,6 +103,11 @@ proptest! {
     ) {
         check_model(&spec, &machine, share)?;
     }
+}
+
+proptest! {
+    // These take a quarter of a minute each.
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(4) })]
 
     #[test]
     fn no_strategy_is_shorter_on_convolutional_networks(
