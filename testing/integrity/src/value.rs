@@ -85,6 +85,17 @@ impl Value {
         }
     }
 
+    /// The deviation of the words that count, of which the first has index 0.
+    fn deviation(self, words: &[[u8; 4]], counts: impl Fn(u64) -> bool) -> u32 {
+        let wrong = |word: [u8; 4], right| scramble(u32::from_le_bytes(word) ^ right);
+        let (first, later) = words.split_at(words.len().min(2));
+        let first = (0..2_u32).zip(first).filter(|&(index, _)| counts(index.into()));
+        let first = first.map(|(index, &word)| wrong(word, self.word(index)));
+        let later = (2..words.len()).zip(later).filter(|&(index, _)| counts(index as u64));
+        let later = later.map(|(index, &word)| wrong(word, self.later_word(index as u32)));
+        first.fold(0, u32::wrapping_add).wrapping_add(later.fold(0, u32::wrapping_add))
+    }
+
     /// Fills a buffer with the bytes `offset_bytes..` of a tensor with this value.
     pub fn fill(self, offset_bytes: u64, bytes: &mut [u8]) {
         let skipped = (offset_bytes % 4) as usize;
@@ -93,20 +104,23 @@ impl Value {
         first.copy_from_slice(&self.word(first_word).to_le_bytes()[skipped..][..first.len()]);
         let next_word = first_word.wrapping_add(u32::from(skipped > 0));
         let (words, last) = rest.as_chunks_mut();
-        let count = words.len() as u32;
+        let count = words.len();
         // Compilers vectorize this loop, but not one that calls `word`.
         for (index, word) in (0..count).zip(&mut *words) {
-            *word = self.later_word(next_word.wrapping_add(index)).to_le_bytes();
+            *word = self.later_word(next_word.wrapping_add(index as u32)).to_le_bytes();
         }
         for index in 0..2_u32 {
-            if let Some(word) = words.get_mut(index.wrapping_sub(next_word) as usize) {
-                *word = self.word(index).to_le_bytes();
+            for at in (index.wrapping_sub(next_word) as usize..count).step_by(INDICES) {
+                words[at] = self.word(index).to_le_bytes();
             }
         }
-        let last_word = self.word(next_word.wrapping_add(count)).to_le_bytes();
+        let last_word = self.word(next_word.wrapping_add(count as u32)).to_le_bytes();
         last.copy_from_slice(&last_word[..last.len()]);
     }
 }
+
+/// The number of indices of words, after which they begin again.
+const INDICES: usize = (u32::MAX as usize).saturating_add(1);
 
 /// Returns a word without the bytes beyond the end of a tensor of this size.
 const fn first_bytes(word: u32, bytes: u64) -> u32 {
@@ -147,16 +161,13 @@ impl Reading {
         let mut first = words.iter().map(|&word| u32::from_le_bytes(word)).chain(last);
         let [low, high] = [(); 2].map(|()| first.next().unwrap_or(0));
         let value = Value { low, high };
-        // Whole words with the first two indices are right by definition.
-        let later = (0..count).zip(words).skip(2).filter(|&(index, _)| counts(index));
-        let deviation = later.fold(0_u32, |sum, (index, &word)| {
-            let right = value.later_word(index as u32);
-            sum.wrapping_add(scramble(u32::from_le_bytes(word) ^ right))
-        });
+        let blocks = (0..count).step_by(INDICES).zip(words.chunks(INDICES));
+        let whole = blocks.map(|(start, words)| value.deviation(words, |at| counts(start + at)));
         let last = last.filter(|_| counts(count)).map_or(0, |last| {
             scramble(last ^ first_bytes(value.word(count as u32), rest.len() as u64))
         });
-        Self { value, deviation: deviation.wrapping_add(last) }
+        let deviation = whole.fold(last, u32::wrapping_add);
+        Self { value, deviation }
     }
 }
 
@@ -269,6 +280,11 @@ mod tests {
             value.fill(from as u64, &mut part);
             assert_eq!(part, bytes(value, 13)[from..to]);
         }
+        let mut around = [0; 24];
+        value.fill((1 << 34) - 8, &mut around);
+        let words =
+            [u32::MAX - 1, u32::MAX, 0, 1, 2, 3].map(|index| value.word(index).to_le_bytes());
+        assert_eq!(around, *words.as_flattened(), "the index wraps");
     }
 
     #[test]
