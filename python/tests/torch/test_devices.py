@@ -20,13 +20,15 @@ from spillway.torch.measuring import Measured
 from spillway.torch.recording import Recorder, View
 from spillway.torch.swapping import Fakes, choices
 
+pytestmark = pytest.mark.short
+
 
 class Layouts:
     """Says that real ops have the layouts of fake ones."""
 
     device = SimpleNamespace(torch_device=torch.device("cuda", 0))
 
-    def layouts(self, call, storages):
+    def layouts(self, call, storages, fakes):
         with FakeTensorMode():
             made = [torch.empty(3, device="cuda")]
         return [(tuple(t.shape), t.stride()) for t in made]
@@ -141,7 +143,7 @@ class Unmeasured:
     def __init__(self, device):
         self.device = device
 
-    def layouts(self, call, storages):
+    def layouts(self, call, storages, fakes):
         return [None] * 9
 
     def measure(self, call, storages):
