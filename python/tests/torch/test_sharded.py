@@ -263,6 +263,7 @@ def bundles(process):
     assert "gather 0.bias and 8 more" in again, again
 
 
+@pytest.mark.short
 def test_bundles(tmp_path):
     run(bundles, 2, tmp_path)
 
