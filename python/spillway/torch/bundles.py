@@ -79,7 +79,7 @@ class Gradients:
 
 
 def bundles(sizes, processes):
-    """Puts small parameters into bundles, in the given order, and leaves out parameters that would be alone in a bundle."""
+    """Puts small parameters into bundles, in the given order. Leaves out a parameter that would be alone."""
     found = {}  # lists of parameters, by their type
     for parameter, elements in sizes:
         nbytes = _whole_bytes(parameter, elements, processes)
