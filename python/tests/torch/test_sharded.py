@@ -172,7 +172,7 @@ def llamas(process):
     budgets = ["100%", "50%", "35%"]
     compare(process, *llama(), budgets, beside)
     again = compare(process, *llama(), budgets[1:], beside, machine=SLOW_LINK)
-    assert all(again), "copies take longer than gathers"
+    assert any(again), "copies take longer than gathers"
 
 
 @pytest.mark.parametrize("count", [2, 4])
