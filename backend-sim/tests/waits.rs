@@ -76,7 +76,7 @@ fn layers() -> (Work, OwnedPlan) {
 /// so the host does not block for its range either.
 fn repeated() -> (Work, OwnedPlan) {
     let (mut work, plan) = layers();
-    work.ops[0].repeatable = true;
+    work.graph.set_repeatable(OpId(0));
     let activation = Part::whole(TensorId(3));
     let step = |step: Step| match step {
         Step::Offload(part) | Step::Evict(part) if part == activation => None,

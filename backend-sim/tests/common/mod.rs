@@ -4,39 +4,31 @@
 use backend_sim::{SimDevice, SimError, SimKernels};
 use planner_core::plan::{ArenaPlacement, Pool, Prediction, Resident};
 use planner_core::{
-    ExecuteError, Executor, Graph, Kind, Limits, Machine, MachineParameters, Op, Part, Placements,
-    Plan, Schedule, Scheduled, Scratch, Step, Tensor, TensorId, Verified, executor, lower,
-    timeline, verify,
+    ExecuteError, Executor, Graph, Kind, Limits, Machine, MachineParameters, Part, Placements,
+    Plan, Schedule, Scheduled, Scratch, Step, TensorId, Verified, executor, lower, timeline,
+    verify,
 };
+use workloads::OwnedGraph;
 
+/// A graph whose tensors and ops have no names.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Work {
-    pub(crate) tensors: Vec<Tensor>,
-    pub(crate) ops: Vec<Op>,
-    pub(crate) operands: Vec<TensorId>,
+    pub(crate) graph: OwnedGraph,
 }
 
 impl Work {
     pub(crate) fn tensor(&mut self, kind: Kind, bytes: u64) -> u32 {
-        self.tensors.push(Tensor::new(bytes, kind));
-        self.tensors.len() as u32 - 1
+        self.graph.push_tensor("", bytes, kind).0
     }
 
     pub(crate) fn op(&mut self, time_ns: u64, workspace_bytes: u64, reads: &[u32], writes: &[u32]) {
-        self.ops.push(
-            Op::new(time_ns)
-                .with_workspace_bytes(workspace_bytes)
-                .with_first_operand(self.operands.len() as u32)
-                .with_reads(reads.len() as u32)
-                .with_writes(writes.len() as u32),
-        );
-        self.operands.extend(reads.iter().chain(writes).map(|&id| TensorId(id)));
+        let [reads, writes] =
+            [reads, writes].map(|ids| ids.iter().copied().map(TensorId).collect::<Vec<_>>());
+        self.graph.push_op("", time_ns, workspace_bytes, &reads, &writes);
     }
 
     pub(crate) fn graph(&self) -> Graph<'_> {
-        let mut memory = vec![0; Graph::scratch_words(self.tensors.len())];
-        Graph::new(&self.tensors, &self.ops, &self.operands, &mut Scratch::new(&mut memory))
-            .unwrap()
+        self.graph.graph().unwrap()
     }
 }
 
@@ -78,8 +70,8 @@ impl OwnedPlan {
         let graph = work.graph();
         let objects = |bytes: u64| bytes.div_ceil(object_bytes);
         // Each input has two copies, since the next value arrives while the last is in use.
-        let tensors = work.tensors.iter().map(|tensor| 2 * objects(tensor.bytes));
-        let workspaces = work.ops.iter().map(|op| objects(op.workspace_bytes));
+        let tensors = graph.tensors().iter().map(|tensor| 2 * objects(tensor.bytes));
+        let workspaces = graph.ops().iter().map(|op| objects(op.workspace_bytes));
         let count = tensors.chain(workspaces).sum();
         let whole = |id: TensorId| Part::whole(id);
         let of_kind = |kind| graph.tensor_ids().filter(move |&id| graph.tensor(id).kind == kind);
