@@ -135,16 +135,14 @@ impl Op {
     }
 }
 
-setters! {
-    Op {
-        workspace_bytes: u64 => with_workspace_bytes,
-        first_operand: u32 => with_first_operand,
-        reads: u32 => with_reads,
-        writes: u32 => with_writes,
-        repeatable: bool => with_repeatable,
-        host_ns: Option<u64> => with_host_ns,
-    }
-}
+setters!(Op {
+    workspace_bytes: u64 => with_workspace_bytes,
+    first_operand: u32 => with_first_operand,
+    reads: u32 => with_reads,
+    writes: u32 => with_writes,
+    repeatable: bool => with_repeatable,
+    host_ns: Option<u64> => with_host_ns,
+});
 
 /// A launch of an op: the first of an iteration, or a repeat. A repeat neither reads nor writes the
 /// states, inputs and outputs that the op writes.

@@ -156,8 +156,8 @@ impl<'a> Hosted<'a> {
         ])
     }
 
-    /// Runs the wanted ops on the host, as far as they may and their tensors allow it. `None` if no
-    /// op is left. O(operands).
+    /// Runs each wanted op on the host if the op has a time there and all its tensors can be there.
+    /// Returns `None` if no op stays on the host. O(operands).
     pub(crate) fn new(
         graph: &Graph<'_>,
         wanted: impl Fn(OpId) -> bool,

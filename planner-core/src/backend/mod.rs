@@ -116,7 +116,7 @@ pub use paging::{Chunks, DeviceAddress, DeviceRange, DeviceRanges, Paging};
 pub use stream::{Point, Streams};
 pub use transfer::{HostRange, HostRanges, Transfers};
 
-/// The kind of an error of a device, as far as an executor or an embedder reacts to it.
+/// The kinds of device errors. An executor or an embedder reacts to each kind differently.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum ErrorKind {

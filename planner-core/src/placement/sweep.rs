@@ -289,7 +289,7 @@ impl<'w> Colours<'w> {
 
     /// An object in use that can exchange with a free object and is due late enough; otherwise the
     /// object that is due latest, if it is due later than the free object. Also returns the slots
-    /// at which the two part.
+    /// from which the two objects exchange their later slots.
     fn partner(&mut self, free: u32, pool: usize, at: u32, given: u32) -> Option<(u32, [u32; 2])> {
         let mut best = None;
         let mut best_due = self.due[free as usize];

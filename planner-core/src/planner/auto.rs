@@ -24,7 +24,7 @@ use crate::scratch::{Buffer, BufferTooShort, Scratch};
 use crate::sequence::Sequence;
 use core::iter;
 
-/// The most that more lists usually gain over a sample of them, as a fraction of the period.
+/// All lists are usually shorter than a sample of them by at most this fraction of the period.
 pub(super) const GAIN: u64 = 10;
 
 /// The [`Made::ends_ns`] of plans without a choice of ops for the host.

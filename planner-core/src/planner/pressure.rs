@@ -2,8 +2,8 @@
 //!
 //! The cost of a transfer depends on the time at which its link must carry it: it costs nothing
 //! while the link is idle, and its whole time while ops wait for the link. Memory costs nothing at
-//! an op that leaves some of it over. One list shows these times, and the gaps of the next list are
-//! weighted by them.
+//! an op that leaves memory free. One list shows these times, and they weight the gaps of the next
+//! list.
 
 #![expect(
     clippy::indexing_slicing,

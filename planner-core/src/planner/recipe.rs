@@ -329,8 +329,8 @@ impl Rounds {
 }
 
 impl Recipe<'_> {
-    /// The same in larger segments, so that a list of `needed` steps fits into the room for them.
-    /// `None` if segments cannot be larger, or if the list has no segments.
+    /// A recipe with larger segments. A list that had `needed` steps then fits into a buffer of
+    /// `room` steps. `None` if segments cannot be larger, or if the list has no segments.
     pub(super) fn coarser(self, needed: usize, room: usize) -> Option<Self> {
         let Self::Paced(Paced { choosing, pace }) = self else { return None };
         let more = (needed / room.max(1)).max(2).ilog2();
