@@ -1,4 +1,5 @@
-"""Small parameters whose rows are exchanged together: a collective takes longer to start than to move them."""
+"""Bundles of small parameters. One collective exchanges the rows of a bundle, since a collective takes longer to
+start than to move a small parameter."""
 
 from dataclasses import dataclass
 from itertools import accumulate
@@ -51,7 +52,7 @@ class Bundle:
 
 
 class Gradients:
-    """The gradients of a bundle, from the first until they are averaged."""
+    """The gradients of a bundle. They wait here from the first gradient until one collective averages them."""
 
     def __init__(self, bundle):
         self.bundle, self.flat = bundle, None
@@ -72,10 +73,6 @@ class Gradients:
     def is_full(self):
         """Returns whether no gradient is missing."""
         return len(self.added) == len(self.bundle.parts)
-
-    def is_empty(self):
-        """Returns whether all gradients are missing."""
-        return not self.added
 
 
 def bundles(sizes, processes):

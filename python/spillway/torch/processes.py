@@ -43,7 +43,7 @@ class Alone:
         """Returns the function that averages a gradient when it is ready, if there is one."""
 
     def end_backward(self):
-        """Averages what is left of the gradients after a backward pass."""
+        """Averages the gradients that still wait after a backward pass."""
 
     def agree(self, calls, name_of):
         """Compares the collectives of all processes."""

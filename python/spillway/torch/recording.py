@@ -154,14 +154,14 @@ class Recorder(TorchDispatchMode):
         self.calls = []
         self.constants = []  # the storages of tensors of no module
         self.is_updating = False  # whether the optimizer's step runs
-        self._unless = None  # the view of a number, unless which is 0 the calls of now are left out
-        self._made_unless = set()  # tensors that these calls make
+        self._unless = None  # a number; an iteration leaves out the calls of now if it is not 0
+        self._made_unless = set()  # tensors that such calls make
         self.previous = None  # the recorder of an earlier run, which may have left tensors
         self.left = {}  # those: by tensor, its number in the earlier run
         self._left = {}  # their fake tensors, by storage
         self.bytes_of_constants = {}  # of small ones, as they were first read
         self.is_common = False  # whether all processes run one plan
-        self.gathered = {}  # tensors that hold whole parameters: their names, by where they begin
+        self.gathered = {}  # by tensor: the names of the whole parameters in it, by offset
         self._gathers = {}  # the calls that gather those, until they are used
         self.refuse_former = lambda storage: None
         self._owned = {}  # fake tensors of states, by the storages of the real ones
@@ -181,14 +181,14 @@ class Recorder(TorchDispatchMode):
             self.storages.append(Storage(self._unique(name), nbytes, kind, value))
 
     def gather_later(self, call, names):
-        """Keeps a call that gathers whole parameters into a tensor, until an op uses one. `names` has their
-        names by where they begin."""
+        """Keeps a call that gathers whole parameters into a tensor, until an op uses one. `names` has the name
+        of each parameter by its offset in the tensor."""
         (tensor,) = call.writes
         call.name = self._unique(call.name)
         self.gathered[tensor], self._gathers[tensor] = names, call
 
     def name_of_gathered(self, view):
-        """Returns the name of the whole parameter that a view is of."""
+        """Returns the name of the whole parameter of a view."""
         names = self.gathered[view.tensor]
         return names[max(start for start in names if start <= view.offset)]
 
@@ -204,7 +204,7 @@ class Recorder(TorchDispatchMode):
 
     @contextmanager
     def unless(self, fake):
-        """Within it, calls are recorded that an iteration leaves out if a number is not 0."""
+        """Within it, an iteration leaves out the recorded calls if a number is not 0."""
         self._unless, first = self.view(fake), len(self.storages)
         try:
             yield
@@ -393,8 +393,8 @@ class Recorder(TorchDispatchMode):
         return type(out)(fakes) if isinstance(out, (tuple, list)) else fakes[0]
 
     def _leave_out(self, call, first):
-        """Has an iteration leave a call out within `unless`. Then what it writes keeps its value: all but the
-        tensors that it makes, which come from `first` on."""
+        """Lets an iteration leave a call out within `unless`. The tensors that the call writes then keep their
+        values, except the tensors that it makes, which are `first` and later ones."""
         if self._unless is not None:
             kept = [tensor for tensor in call.writes if tensor < first]
             call.unless, call.reads = self._unless, unique([*call.reads, self._unless.tensor, *kept])

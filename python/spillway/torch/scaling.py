@@ -10,7 +10,7 @@ SETTINGS = "_growth_factor", "_backoff_factor", "_growth_interval"
 
 
 class Scaling:
-    """What `scaler` of `capture` asks for: a scaler, or none."""
+    """The argument `scaler` of `capture`: a scaler, or None."""
 
     def __init__(self, scaler):
         if not isinstance(scaler, GradScaler | None):
@@ -25,8 +25,8 @@ class Scaling:
             self.scaler._lazy_init_scale_growth_tracker(device)
 
     def recorded(self, fakes):
-        """Returns a scaler that acts on fake tensors, and leaves out the optimizer's step by ops that do
-        nothing."""
+        """Returns a scaler for fake tensors. It records the optimizer's step as ops that do nothing if a gradient
+        is not finite."""
         if not self.is_enabled:
             return self.scaler
 
@@ -41,7 +41,7 @@ class Scaling:
         return scaler
 
     def beside(self):
-        """Returns a scaler that acts on the tensors of this one, and keeps all else for itself."""
+        """Returns a copy of the scaler that shares its tensors."""
         return self._over(self.scaler._scale, self.scaler._growth_tracker) if self.is_enabled else self.scaler
 
     def _over(self, scale, growth_tracker):
@@ -50,6 +50,6 @@ class Scaling:
         return scaler
 
     def constants(self):
-        """Returns what may not change between iterations, by name."""
+        """Returns the settings that may not change between iterations, by name."""
         names = SETTINGS if self.is_enabled else ()
         return {name.removeprefix("_"): getattr(self.scaler, name) for name in names}

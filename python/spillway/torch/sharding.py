@@ -178,15 +178,17 @@ class Shards(Common):
     def begin(self, recorder, fakes):
         """Gives the model whole parameters. The recorder gathers each one before its first use."""
         recorder.is_common, recorder.refuse_former = True, self._refuse_former
-        self._gradients, self._left = {}, []  # bytes of those in bundles, and what waits
+        self._bytes_in_bundles = {}  # of the gradients in bundles, by tensor and offset
+        self._waiting = []  # the gradients of each bundle
         for _, parameter in self._parameters:
             if parameter not in _ROWS or parameter.shape[0] != _ROWS[parameter].kept:
                 raise ChangedError("a sharded parameter has other rows: capture the step again")
         together = self._bundles(lambda parameter: True)
         for bundle in together:
             self._gather_together(fakes, bundle)
+        bundled = {part.parameter for bundle in together for part in bundle.parts}
         for _, parameter in self._parameters:
-            if not any(parameter is part.parameter for bundle in together for part in bundle.parts):
+            if parameter not in bundled:
                 self._gather_alone(fakes, parameter)
 
     def _bundles(self, is_wanted):
@@ -227,7 +229,7 @@ class Shards(Common):
         fakes.gather(parameter, whole)
 
     def _gather(self, recorder, function, own, out, names):
-        """Has views of rows gathered before the first use of a parameter. `names` are by where it begins."""
+        """Gathers rows before the first use of a parameter. `names` has the name of each by its offset."""
         first, *others = names.values()
         name = f"gather {first} and {len(others)} more" if others else f"gather {first}"
         args = own, self.group.size(), self.group.group_name
@@ -242,52 +244,52 @@ class Shards(Common):
     def averaging(self, fakes):
         """Returns a function that averages a gradient over the processes, and keeps the rows of this one."""
         together = self._bundles(lambda p: p.requires_grad and self._adds_alike_anywhere(_ROWS[p]))
-        self._fakes, self._left = fakes, [Gradients(bundle) for bundle in together]
-        bundle_of = {part.parameter: g for g in self._left for part in g.bundle.parts}
+        self._fakes, self._waiting = fakes, [Gradients(bundle) for bundle in together]
+        waiting_of = {part.parameter: g for g in self._waiting for part in g.bundle.parts}
 
         @torch.no_grad()
         def average(parameter, whole):
             if parameter not in _ROWS:
                 return  # it is empty
-            rows, bundle = _ROWS[parameter], bundle_of.get(parameter)
-            if fakes.rows(parameter).grad is not None or bundle is not None and bundle.has(parameter):
+            rows, waiting = _ROWS[parameter], waiting_of.get(parameter)
+            if fakes.rows(parameter).grad is not None or waiting is not None and waiting.has(parameter):
                 raise averaged_twice()
             given, whole.grad = rows.padded(whole.grad), None
-            if bundle is None:
+            if waiting is None:
                 fakes.rows(parameter).grad = rows.shaped(self._reduced(given))
                 return
-            bundle.add(parameter, given)
-            if bundle.is_full():
-                self._reduce(bundle)
+            waiting.add(parameter, given)
+            if waiting.is_full():
+                self._reduce(waiting)
 
         return average
 
     def _adds_alike_anywhere(self, rows):
-        """Returns whether Gloo adds the elements of a gradient in the same order wherever they are in a bundle.
-        It adds each half of what a process keeps in an order of the process's."""
+        """Returns whether Gloo adds a gradient in the same order at every place in a bundle. Gloo divides the
+        elements that a process keeps into halves, and adds each half in another order."""
         return self.group.size() == 2 or rows.elements % 2 == 0
 
     def end_backward(self):
-        """Averages bundles in which parameters without gradients are missing."""
-        for bundle in self._left:
-            if not bundle.is_full() and not bundle.is_empty():
-                self._reduce(bundle)
+        """Averages the gradients of each bundle that has some gradients, but not all."""
+        for gradients in self._waiting:
+            if gradients.added and not gradients.is_full():
+                self._reduce(gradients)
 
     def _reduced(self, given):
-        """Returns the average of what this process keeps, of the elements of all processes."""
+        """Averages a gradient over the processes. Returns the elements that this process keeps."""
         count = self.group.size()
         own = given.new_empty(given.numel() // count)
         REDUCE_SCATTER(given, "avg", count, self.group.group_name, out=own)
         return own
 
     @torch.no_grad()
-    def _reduce(self, bundle):
-        own = self._reduced(bundle.flat)
-        for part in bundle.added:
+    def _reduce(self, gradients):
+        own = self._reduced(gradients.flat)
+        for part in gradients.added:
             rows = self._fakes.rows(part.parameter)
-            rows.grad = _ROWS[part.parameter].shaped(bundle.bundle.of_one(own, part))
+            rows.grad = _ROWS[part.parameter].shaped(gradients.bundle.of_one(own, part))
             view = self._fakes.recorder.view(rows.grad)
-            self._gradients[view.tensor, view.offset] = view.nbytes
+            self._bytes_in_bundles[view.tensor, view.offset] = view.nbytes
 
     def clip(self, clipping, optimizer):
         """Clips gradients, of which each process has rows."""
@@ -323,7 +325,7 @@ class Shards(Common):
 
     def _is_whole(self, view, storages):
         """Returns whether a view is a whole tensor, or a whole gradient of a bundle."""
-        nbytes = self._gradients.get((view.tensor, view.offset))
+        nbytes = self._bytes_in_bundles.get((view.tensor, view.offset))
         if nbytes is None:
             return view.fills(storages[view.tensor].nbytes)
         return replace(view, offset=0).fills(nbytes)
