@@ -17,12 +17,15 @@
 
 use super::builder::Builder;
 use super::list::{Lengths, Stuck};
-use super::memory::CHUNKS;
+use super::memory::{CHUNKS, Memory};
 use super::queue::Queue;
+use super::request::Task;
 use crate::graph::{Kind, TensorId};
-use crate::scratch::{Limits, Scratch, words};
+use crate::machine::Direction;
+use crate::scratch::{Limits, OutOfScratch, Scratch, words};
 use crate::sequence::LaunchId;
 
+/// Words of scratch that [`write`] and [`uploads_ns`] need.
 pub(super) const fn scratch_words(limits: &Limits) -> usize {
     Queue::scratch_words(limits).saturating_add(words::<u32>(limits.tensors))
 }
@@ -47,6 +50,8 @@ struct Cache<'b, 's> {
     kept_for: &'s mut [u32],
     /// The current launch, counted from 1 over all iterations.
     now: u32,
+    /// The number of launches, from the next one on, that are known to find all their operands.
+    covered: u32,
 }
 
 /// Writes a list that prefetches `ahead` ops ahead, at most one cycle less one op.
@@ -65,6 +70,7 @@ pub(super) fn write(
         order: Queue::new(tensors, &mut scratch)?,
         kept_for: scratch.take(tensors, 0u32)?,
         now: 0,
+        covered: 0,
     };
     cache.two_iterations(retention)
 }
@@ -75,6 +81,35 @@ pub(super) fn distance(builder: &Builder<'_>, op: LaunchId, tensor: TensorId) ->
     let (next_iteration, next) = builder.next_position(tensor);
     let iteration_ops = if next_iteration { builder.task.sequence.len() as u32 } else { 0 };
     iteration_ops + next.0 - op.0
+}
+
+/// A lower bound of the time of a list's uploads: what leaves after an op is prefetched again if the
+/// next op that uses it reads it. `leaves` gets a tensor and the number of ops to its next use.
+/// O(operands).
+pub(super) fn uploads_ns(
+    task: &Task<'_>,
+    memory: &Memory<'_>,
+    leaves: impl Fn(TensorId, u32) -> bool,
+    scratch: &mut Scratch<'_>,
+) -> Result<u64, OutOfScratch> {
+    let sequence = task.sequence;
+    let mut scratch = scratch.reborrow();
+    let last = scratch.take(sequence.tensors().len(), u32::MAX)?;
+    let (mut sum_ns, mut launch) = (0u64, 0u32);
+    for (iteration, op) in sequence.iterations(2) {
+        for (at, &tensor) in sequence.operands_of(op).iter().enumerate() {
+            let before = core::mem::replace(&mut last[tensor.index()], launch);
+            let is_read = iteration == 1 && at < sequence.reads(op).len();
+            let is_evicted = is_read && leaves(tensor, launch.saturating_sub(before));
+            if is_evicted && !memory.in_arena(tensor) {
+                let bytes = sequence.tensor(tensor).bytes;
+                let upload_ns = task.machine.transfer_ns(Direction::HostToDevice, bytes);
+                sum_ns = sum_ns.saturating_add(upload_ns.unwrap_or(0));
+            }
+        }
+        launch = launch.saturating_add(1);
+    }
+    Ok(sum_ns)
 }
 
 impl Cache<'_, '_> {
@@ -92,6 +127,9 @@ impl Cache<'_, '_> {
             for &tensor in sequence.operands_of(op) {
                 self.apply(tensor, retention(&self.builder, op, tensor))?;
             }
+            if self.uncovers(op) {
+                self.covered = 0;
+            }
         }
         self.builder.finish()
     }
@@ -102,9 +140,21 @@ impl Cache<'_, '_> {
         }
     }
 
+    /// Whether a launch within the look-ahead may miss an operand after an op: the op's operands may
+    /// be gone, and ops on the host may have written values that can be prefetched now.
+    fn uncovers(&self, op: LaunchId) -> bool {
+        let sequence = self.builder.task.sequence;
+        let is_gone = |&tensor: &TensorId| {
+            self.kept_for[tensor.index()] > self.now && !self.builder.is_resident(tensor)
+        };
+        !sequence.host_steps().is_empty() || sequence.operands_of(op).iter().any(is_gone)
+    }
+
     /// Prefetches the operands that an op misses, and frees memory for its allocations.
     fn fetch(&mut self, op: LaunchId) -> Result<(), Stuck> {
-        self.keep(op, self.now);
+        if self.covered == 0 {
+            self.keep(op, self.now);
+        }
         for &tensor in self.builder.task.sequence.reads(op) {
             if !self.builder.is_resident(tensor) {
                 self.prefetch_beside(tensor, 0)?;
@@ -120,6 +170,7 @@ impl Cache<'_, '_> {
         let launch_objects = self.builder.launch_objects(op, CHUNKS);
         let ops = self.builder.task.sequence.len() as u32;
         let (mut written_objects, mut workspace_objects) = (0u64, 0u64);
+        self.covered = self.covered.saturating_sub(1);
         for ahead in 1..=self.ahead {
             // Both are below 2^31, as `Uses` requires.
             let [before, next] = [ahead - 1, ahead].map(|ahead| LaunchId((op.0 + ahead) % ops));
@@ -127,12 +178,16 @@ impl Cache<'_, '_> {
             let written = self.builder.launch_objects(before, CHUNKS) - workspace;
             written_objects = written_objects.saturating_add(written);
             workspace_objects = workspace_objects.max(workspace);
+            if ahead <= self.covered {
+                continue;
+            }
             let launch = self.now.saturating_add(ahead);
             self.claim(next, launch);
             let taken = written_objects.saturating_add(workspace_objects);
             let fits = self.is_within_reach(taken.saturating_add(self.missing_objects(next)));
             if fits {
                 self.keep(next, launch);
+                self.covered = ahead;
             }
             if fits || ahead == 1 {
                 self.prefetch_missing(next, launch_objects)?;

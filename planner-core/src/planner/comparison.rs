@@ -37,8 +37,19 @@ pub(super) struct Repeated<'s> {
     segments_ns: u64,
 }
 
-impl Repeated<'_> {
+impl<'s> Repeated<'s> {
     const NONE: Self = Self { once: None, segments: None, segments_ns: u64::MAX };
+
+    /// Both, the one with the shorter sampled plan last: the plan that is written last need not be
+    /// written again if it is the best.
+    fn by_period(&self) -> [Option<&(Sequence<'s>, u64)>; 2] {
+        let Self { once, segments, .. } = self;
+        let period_ns = |found: &Option<(_, u64)>| found.as_ref().map_or(u64::MAX, |&(_, ns)| ns);
+        match period_ns(once) <= period_ns(segments) {
+            true => [segments.as_ref(), once.as_ref()],
+            false => [once.as_ref(), segments.as_ref()],
+        }
+    }
 }
 
 impl<'c> Comparison<'c> {
@@ -108,10 +119,10 @@ impl<'c> Comparison<'c> {
         let rival = orders.rival().map(|order| Task::new(request, order));
         let both_orders = [Some(&given), rival.as_ref()];
         let compares = matches!(strategy, Strategy::Auto(_)) && !strategy.stops_at_first();
-        let found = || [&repeated.segments, &repeated.once].into_iter().flatten();
+        let found = repeated.by_period();
+        let found_ns = found[1].map_or(u64::MAX, |&(_, period_ns)| period_ns);
         // A sampled list will usually be planned, so longer plans are of no use.
-        let found_ns = found().map(|&(_, period_ns)| period_ns);
-        let below_ns = found_ns.fold(orders.sampled_ns(), u64::min);
+        let below_ns = orders.sampled_ns().min(found_ns);
         let mut plans = BestPlan::new(output);
         if compares {
             plans.try_others(both_orders, below_ns, scratch)?;
@@ -132,8 +143,8 @@ impl<'c> Comparison<'c> {
         if strategy.stops_at_first() && plans.best.is_none() {
             plans.try_one(&best, Entrant::Of(Strategy::OnDemand), scratch)?;
         }
-        for &(ref sequence, sampled_ns) in found() {
-            if plans.may_be_beaten_by(sampled_ns) {
+        for &(ref sequence, sampled_ns) in found.into_iter().flatten() {
+            if least_ns(sampled_ns) <= found_ns && plans.may_be_beaten_by(sampled_ns) {
                 let entrant = Entrant::Of(half.unwrap_or(strategy));
                 plans.try_one(&Task::new(request, sequence), entrant, scratch)?;
             }
@@ -163,11 +174,16 @@ impl<'c> Comparison<'c> {
             return Ok(0);
         }
         if self.runs_on_host {
-            return Ok(sampled_ns - sampled_ns / GAIN);
+            return Ok(least_ns(sampled_ns));
         }
         let Request { graph, machine, budget_bytes } = *self.request;
         Ok(bounds::period_ns(graph, machine, budget_bytes, bounds::BoundOrder::Any, scratch)?)
     }
+}
+
+/// The usual least period of all lists of a sequence with this sampled period.
+const fn least_ns(sampled_ns: u64) -> u64 {
+    sampled_ns - sampled_ns / GAIN
 }
 
 /// The best plan so far, and the figures of all plans that were tried.
@@ -306,8 +322,7 @@ impl<'o, 't> BestPlan<'o, 't> {
     /// Whether a plan with a known sample could be better than the best one: more lists may gain a
     /// little.
     fn may_be_beaten_by(&self, sampled_ns: u64) -> bool {
-        let least_ns = sampled_ns - sampled_ns / GAIN;
-        self.best.is_none_or(|best| least_ns < best.period_ns)
+        self.best.is_none_or(|best| least_ns(sampled_ns) < best.period_ns)
     }
 
     /// The strategy of checkpointing with a better plan, if there is one. Few works need such a

@@ -23,13 +23,11 @@ use super::memory::Memory;
 use super::request::Task;
 use super::strategy::{Parameter, Rule};
 use super::trials::Search;
-use crate::graph::Kind;
-use crate::machine::Direction;
-use crate::scratch::{Limits, OutOfScratch, Scratch, larger, words};
+use crate::graph::{Kind, TensorId};
+use crate::scratch::{Limits, OutOfScratch, Scratch, words};
 
 pub(super) const fn scratch_words(limits: &Limits) -> usize {
-    let least = words::<u64>(limits.tensors);
-    words::<u32>(limits.tensors).saturating_add(larger(least, cache::scratch_words(limits)))
+    words::<u32>(limits.tensors).saturating_add(cache::scratch_words(limits))
 }
 
 /// Parameters of [`Strategy::Groups`](super::Strategy::Groups). For each parameter that is not given, several values are
@@ -89,9 +87,11 @@ impl Setting {
             || (staying < layers && enough.is_some_and(|enough| size > enough))
     }
 
-    /// Whether the states of a layer are evicted.
-    const fn leaves(self, layer: u32) -> bool {
-        layer != NO_LAYER && layer % self.size >= self.size.saturating_sub(self.leaving)
+    /// Whether a state of a layer is evicted after an op, given the number of ops to its next use.
+    const fn evicts(self, layer: u32, distance: u32) -> bool {
+        let leaves =
+            layer != NO_LAYER && layer % self.size >= self.size.saturating_sub(self.leaving);
+        leaves && distance > self.ahead.saturating_add(1)
     }
 }
 
@@ -142,8 +142,7 @@ impl Rule for Groups {
         grid(*self, task.sequence.len()).count()
     }
 
-    /// The time of the uploads: an evicted state is prefetched again if an op reads it. A setting
-    /// that moves the same as another one need not be tried.
+    /// The time of the uploads. A setting that moves the same as another one need not be tried.
     fn least_ns(
         &self,
         list: usize,
@@ -154,27 +153,12 @@ impl Rule for Groups {
         let Some(setting) = grid(*self, sequence.len()).nth(list) else { return Ok(0) };
         let mut scratch = scratch.reborrow();
         let layers = scratch.take(sequence.tensors().len(), NO_LAYER)?;
-        let last = scratch.take(sequence.tensors().len(), u64::MAX)?;
         let count = number(task, layers);
         if self.size.is_none() && self.leaving.is_none() && setting.is_same_as_another(count) {
             return Ok(u64::MAX);
         }
-        let (mut sum_ns, mut launch) = (0u64, 0u64);
-        for (iteration, op) in sequence.iterations(2) {
-            for (at, &tensor) in sequence.operands_of(op).iter().enumerate() {
-                let before = core::mem::replace(&mut last[tensor.index()], launch);
-                let is_read = at < sequence.reads(op).len();
-                let is_away = launch.saturating_sub(before) > u64::from(setting.ahead) + 1;
-                let leaves = setting.leaves(layers[tensor.index()]) && is_away && is_read;
-                if iteration == 1 && leaves && !memory.in_arena(tensor) {
-                    let bytes = sequence.tensor(tensor).bytes;
-                    let upload_ns = task.machine.transfer_ns(Direction::HostToDevice, bytes);
-                    sum_ns = sum_ns.saturating_add(upload_ns.unwrap_or(0));
-                }
-            }
-            launch += 1;
-        }
-        Ok(sum_ns)
+        let leaves = |tensor: TensorId, distance| setting.evicts(layers[tensor.index()], distance);
+        cache::uploads_ns(task, memory, leaves, &mut scratch)
     }
 
     fn write(
@@ -190,9 +174,7 @@ impl Rule for Groups {
         let layers = scratch.take(builder.task.sequence.tensors().len(), NO_LAYER)?;
         number(builder.task, layers);
         cache::write(builder, ahead, &mut scratch, |builder, op, tensor| {
-            match setting.leaves(layers[tensor.index()])
-                && distance(builder, op, tensor) > ahead.saturating_add(1)
-            {
+            match setting.evicts(layers[tensor.index()], distance(builder, op, tensor)) {
                 true => Retention::Leaves,
                 false => Retention::Cached,
             }

@@ -15,10 +15,11 @@
 use super::builder::Builder;
 use super::cache::{self, Retention, distance};
 use super::list::{Lengths, Stuck};
+use super::memory::Memory;
 use super::request::Task;
 use super::strategy::{Parameter, Rule};
 use super::trials::Search;
-use crate::scratch::Scratch;
+use crate::scratch::{OutOfScratch, Scratch};
 
 /// Parameters of [`Strategy::Lms`](super::Strategy::Lms). For each parameter that is not given, several values are tried
 /// in the timeline.
@@ -63,6 +64,17 @@ impl Rule for Lms {
         grid(*self, task.sequence.len()).count()
     }
 
+    /// The time of the uploads.
+    fn least_ns(
+        &self,
+        list: usize,
+        (task, memory): (&Task<'_>, &Memory<'_>),
+        scratch: &mut Scratch<'_>,
+    ) -> Result<u64, OutOfScratch> {
+        let Some((threshold, _)) = grid(*self, task.sequence.len()).nth(list) else { return Ok(0) };
+        cache::uploads_ns(task, memory, |_, distance| leaves(distance, threshold), scratch)
+    }
+
     fn write(
         &self,
         list: usize,
@@ -102,11 +114,16 @@ fn write(
     ahead: u32,
     scratch: &mut Scratch<'_>,
 ) -> Result<Lengths, Stuck> {
-    let threshold = threshold.max(1);
-    cache::write(builder, ahead.min(threshold), scratch, |builder, op, tensor| {
-        match distance(builder, op, tensor) > threshold {
+    let ahead = ahead.min(threshold.max(1));
+    cache::write(builder, ahead, scratch, |builder, op, tensor| {
+        match leaves(distance(builder, op, tensor), threshold) {
             true => Retention::Leaves,
             false => Retention::Cached,
         }
     })
+}
+
+/// Whether a tensor is swapped out, given the number of ops to its next use.
+fn leaves(distance: u32, threshold: u32) -> bool {
+    distance > threshold.max(1)
 }

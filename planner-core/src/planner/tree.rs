@@ -10,17 +10,16 @@ use crate::scratch::{OutOfScratch, Scratch, words};
 /// Values by position. Both operations are O(log n).
 #[derive(Debug)]
 pub(super) struct MinTree<'a> {
-    /// The least value below each node, without additions to nodes above it.
-    least: &'a mut [i64],
-    /// The sum that was added to everything below each node.
-    added: &'a mut [i64],
+    /// The least value below each node, less the values of all nodes above it. The smaller of two
+    /// siblings is 0.
+    nodes: &'a mut [i64],
     leaves: usize,
 }
 
 impl<'a> MinTree<'a> {
     pub(super) const fn scratch_words(positions: usize) -> usize {
         match positions.checked_next_power_of_two() {
-            Some(leaves) => words::<i64>(leaves.saturating_mul(2)).saturating_mul(2),
+            Some(leaves) => words::<i64>(leaves.saturating_mul(2)),
             None => usize::MAX,
         }
     }
@@ -31,15 +30,16 @@ impl<'a> MinTree<'a> {
         scratch: &mut Scratch<'a>,
     ) -> Result<Self, OutOfScratch> {
         let leaves = values.len().next_power_of_two();
-        let least = scratch.take(2 * leaves, i64::MAX / 2)?;
-        let added = scratch.take(2 * leaves, 0i64)?;
-        for (leaf, value) in least[leaves..].iter_mut().zip(values) {
+        let nodes = scratch.take(2 * leaves, 0i64)?;
+        nodes[leaves..].fill(i64::MAX / 2);
+        for (leaf, value) in nodes[leaves..].iter_mut().zip(values) {
             *leaf = value;
         }
+        let mut tree = Self { nodes, leaves };
         for node in (1..leaves).rev() {
-            least[node] = least[2 * node].min(least[2 * node + 1]);
+            tree.rebuild_node(node);
         }
-        Ok(Self { least, added, leaves })
+        Ok(tree)
     }
 
     /// Adds to the values at `from..to`.
@@ -52,24 +52,17 @@ impl<'a> MinTree<'a> {
         let (first, last) = (left, right - 1);
         while left < right {
             if left & 1 == 1 {
-                self.add_node(left, value);
+                self.nodes[left] = self.nodes[left].saturating_add(value);
                 left += 1;
             }
             if right & 1 == 1 {
                 right -= 1;
-                self.add_node(right, value);
+                self.nodes[right] = self.nodes[right].saturating_add(value);
             }
             left >>= 1;
             right >>= 1;
         }
         self.rebuild(first, last);
-    }
-
-    fn add_node(&mut self, node: usize, value: i64) {
-        self.least[node] = self.least[node].saturating_add(value);
-        if node < self.leaves {
-            self.added[node] = self.added[node].saturating_add(value);
-        }
     }
 
     /// Updates the nodes above two leaves.
@@ -80,18 +73,24 @@ impl<'a> MinTree<'a> {
             self.rebuild_node(right);
             (left, right) = (left >> 1, right >> 1);
         }
-        // The node where both ends meet may have been added to, so that it does not change here.
+        // The node where both ends meet may have been added to, which its children do not show.
         let meeting = left;
         while left > 0 && (self.rebuild_node(left) || left == meeting) {
             left >>= 1;
         }
     }
 
-    /// Returns whether the node has changed.
+    /// Moves the smaller value of two siblings to their parent. Returns whether it was not 0.
     fn rebuild_node(&mut self, node: usize) -> bool {
-        let below = self.least[2 * node].min(self.least[2 * node + 1]);
-        let least = below.saturating_add(self.added[node]);
-        core::mem::replace(&mut self.least[node], least) != least
+        let below = self.nodes[2 * node].min(self.nodes[2 * node + 1]);
+        if below == 0 {
+            return false;
+        }
+        for child in &mut self.nodes[2 * node..2 * node + 2] {
+            *child = child.saturating_sub(below);
+        }
+        self.nodes[node] = self.nodes[node].saturating_add(below);
+        true
     }
 
     /// The least value at `from..to`; a very large one if the range is empty.
@@ -101,29 +100,29 @@ impl<'a> MinTree<'a> {
         }
         // Goes up from both ends until they are one node or two neighbours.
         let (mut left, mut right) = (from + self.leaves, to - 1 + self.leaves);
-        let (mut least_left, mut least_right) = (self.least[left], self.least[right]);
+        let (mut least_left, mut least_right) = (self.nodes[left], self.nodes[right]);
         while left ^ right > 1 {
             if left & 1 == 0 {
-                least_left = least_left.min(self.least[left + 1]);
+                least_left = least_left.min(self.nodes[left + 1]);
             }
             if right & 1 == 1 {
-                least_right = least_right.min(self.least[right - 1]);
+                least_right = least_right.min(self.nodes[right - 1]);
             }
             (left, right) = (left >> 1, right >> 1);
-            least_left = least_left.saturating_add(self.added[left]);
-            least_right = least_right.saturating_add(self.added[right]);
+            least_left = least_left.saturating_add(self.nodes[left]);
+            least_right = least_right.saturating_add(self.nodes[right]);
         }
         let mut least = least_left.min(least_right);
         while left > 1 {
             left >>= 1;
-            least = least.saturating_add(self.added[left]);
+            least = least.saturating_add(self.nodes[left]);
         }
         least
     }
 
     /// The least of all values.
     pub(super) fn least(&self) -> i64 {
-        self.least[1]
+        self.nodes[1]
     }
 }
 
