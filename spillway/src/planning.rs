@@ -7,14 +7,18 @@ use planner_core::executor::Mappings;
 use planner_core::footprint::Footprint;
 use planner_core::graph::{OpId, TensorId};
 use planner_core::plan::{ArenaPlacement, Part, Plan, PlanError, Pool, Prediction, Resident, Step};
-use planner_core::planner::{self, LeastMemory, Made, Output, PlanningError, Request, Strategy};
+use planner_core::planner::{
+    self, Helper, LeastMemory, Made, Output, PlanningError, Request, Strategy,
+};
 use planner_core::schedule::{PerStream, Schedule, Scheduled};
 use planner_core::scratch::{Limits, OutOfScratch, Scratch};
 use planner_core::verify::VerifyError;
 use planner_core::{
     ExecuteError, Executor, Graph, Machine, Verified, bounds, executor, lower, timeline, verify,
 };
+use std::num::NonZero;
 use std::ops::ControlFlow::{Break, Continue};
+use std::thread;
 use workloads::OwnedPlan;
 
 const STEP: Step = Step::launch(OpId(0));
@@ -47,13 +51,13 @@ impl OwnedSchedule {
 /// Buffers for plans. Later plans reuse them without an allocation.
 #[derive(Debug, Default)]
 pub struct Buffers {
-    steps: Vec<Step>,
-    resident: Vec<Resident>,
-    arena: Vec<ArenaPlacement>,
-    pools: Vec<Pool>,
-    tensor_pool: Vec<u32>,
-    memory: Vec<u64>,
+    own: BuffersOfThread,
+    /// The buffers of a second thread. They stay empty until a plan needs such a thread.
+    helper: BuffersOfThread,
 }
+
+/// The planner makes small plans sooner than a second thread would start.
+const OPS_FOR_TWO: usize = 128;
 
 impl Buffers {
     /// Plans, with as many steps as necessary.
@@ -68,7 +72,8 @@ impl Buffers {
         self.make(request, strategy).map(|made| made.plan)
     }
 
-    /// Plans, and returns the source of the plan.
+    /// Plans, and returns the source of the plan. Large plans of [`Strategy::Auto`] take a second thread if
+    /// the machine has several processors. The plan does not depend on it.
     ///
     /// # Errors
     /// The errors of [`planner::make`], except for buffers that are too short.
@@ -77,8 +82,22 @@ impl Buffers {
         request: &Request<'_>,
         strategy: Strategy,
     ) -> Result<Made<'_>, PlanningError> {
-        let made = self.write(request.graph, |output, scratch| {
-            planner::make(request, strategy, output, scratch).map(Some)
+        let Self { own, helper } = self;
+        let is_large = request.graph.ops().len() >= OPS_FOR_TWO;
+        if !is_large || !matches!(strategy, Strategy::Auto(_)) || processors() == 1 {
+            let made = own.write(request.graph, |_, output, scratch| {
+                planner::make(request, strategy, output, scratch).map(Some)
+            });
+            return made?.ok_or(PlanningError::Stuck);
+        }
+        let made = own.write(request.graph, |limits, output, scratch| {
+            let (output_of_helper, memory) = helper.grow(limits)?;
+            let mut helper = Helper {
+                output: output_of_helper,
+                scratch: Scratch::new(memory),
+                run_both: &run_both,
+            };
+            planner::make_with_helper(request, strategy, output, &mut helper, scratch).map(Some)
         });
         made?.ok_or(PlanningError::Stuck)
     }
@@ -94,15 +113,43 @@ impl Buffers {
         strategy: Strategy,
         below_ns: u64,
     ) -> Result<Option<Made<'_>>, PlanningError> {
-        self.write(request.graph, |output, scratch| {
+        self.own.write(request.graph, |_, output, scratch| {
             planner::make_below(request, strategy, below_ns, output, scratch)
         })
     }
+}
 
+/// Runs two functions at the same time. If the process can start no thread, the planner calls the second one
+/// itself.
+fn run_both(one: &mut (dyn FnMut() + Send), other: &mut (dyn FnMut() + Send)) {
+    thread::scope(|scope| {
+        let started = thread::Builder::new().spawn_scoped(scope, other);
+        one();
+        drop(started);
+    });
+}
+
+fn processors() -> usize {
+    thread::available_parallelism().map_or(1, NonZero::get)
+}
+
+/// The buffers of one thread.
+#[derive(Debug, Default)]
+struct BuffersOfThread {
+    steps: Vec<Step>,
+    resident: Vec<Resident>,
+    arena: Vec<ArenaPlacement>,
+    pools: Vec<Pool>,
+    tensor_pool: Vec<u32>,
+    memory: Vec<u64>,
+}
+
+impl BuffersOfThread {
     fn write(
         &mut self,
         graph: &Graph<'_>,
         mut make: impl for<'o> FnMut(
+            &Limits,
             Output<'o>,
             &mut Scratch<'_>,
         ) -> Result<Option<Made<'o>>, PlanningError>,
@@ -111,15 +158,8 @@ impl Buffers {
         let whole = limits.ops + limits.operands + limits.tensors;
         let steps = self.steps.len().max(whole).max(LEAST_STEPS);
         let made = grow_steps(&limits, steps, |limits| {
-            self.grow(limits)?;
-            let output = Output {
-                steps: &mut self.steps,
-                resident: &mut self.resident,
-                arena: &mut self.arena,
-                pools: &mut self.pools,
-                tensor_pool: &mut self.tensor_pool,
-            };
-            let made = make(output, &mut Scratch::new(&mut self.memory))?;
+            let (output, memory) = self.grow(limits)?;
+            let made = make(limits, output, &mut Scratch::new(memory))?;
             Ok(made.map(|made| {
                 let plan = made.plan;
                 let lists = (plan.steps.len(), plan.resident_at_start.len(), plan.arena.len());
@@ -139,13 +179,16 @@ impl Buffers {
         Ok(Some(Made { plan, ..bare }))
     }
 
-    fn grow(&mut self, limits: &Limits) -> Result<(), OutOfScratch> {
-        lengthen(&mut self.steps, limits.steps, STEP)?;
-        lengthen(&mut self.resident, 2 * limits.tensors, RESIDENT)?;
-        lengthen(&mut self.arena, limits.tensors, PLACEMENT)?;
-        lengthen(&mut self.pools, limits.pools, Pool { object_bytes: 1, count: 0 })?;
-        lengthen(&mut self.tensor_pool, limits.tensors, 0)?;
-        lengthen(&mut self.memory, planner::scratch_words(limits), 0)
+    /// Makes the buffers as long as these limits require, and returns them.
+    fn grow(&mut self, limits: &Limits) -> Result<(Output<'_>, &mut [u64]), OutOfScratch> {
+        let Self { steps, resident, arena, pools, tensor_pool, memory } = self;
+        lengthen(steps, limits.steps, STEP)?;
+        lengthen(resident, 2 * limits.tensors, RESIDENT)?;
+        lengthen(arena, limits.tensors, PLACEMENT)?;
+        lengthen(pools, limits.pools, Pool { object_bytes: 1, count: 0 })?;
+        lengthen(tensor_pool, limits.tensors, 0)?;
+        lengthen(memory, planner::scratch_words(limits), 0)?;
+        Ok((Output { steps, resident, arena, pools, tensor_pool }, memory))
     }
 }
 

@@ -8,6 +8,7 @@
 use super::checkpoint::{self, Staying};
 use super::comparison::{BestPlan, Comparison};
 use super::error::PlanningError;
+use super::helper::Helper;
 use super::memory::{self, Memory};
 use super::memory_search::{BestList, MemorySearch};
 use super::order::{self, Orders};
@@ -109,7 +110,24 @@ pub fn make<'o>(
     output: Output<'o>,
     scratch: &mut Scratch<'_>,
 ) -> Result<Made<'o>, PlanningError> {
-    hosting::make(request, strategy, output, scratch)
+    hosting::make(request, strategy, output, None, scratch)
+}
+
+/// Plans like [`make`], in less time: the helper runs some of the searches of [`Strategy::Auto`].
+/// The plan is the same.
+///
+/// # Errors
+/// The errors of [`make`].
+pub fn make_with_helper<'o>(
+    request: &Request<'_>,
+    strategy: Strategy,
+    output: Output<'o>,
+    helper: &mut Helper<'_>,
+    scratch: &mut Scratch<'_>,
+) -> Result<Made<'o>, PlanningError> {
+    helper.output.check(request.graph)?;
+    let mut helper = helper.beside(&output)?;
+    hosting::make(request, strategy, output, Some(&mut helper), scratch)
 }
 
 /// Plans with the `hosted` ops on the host.
@@ -118,6 +136,7 @@ pub(super) fn make_with<'o>(
     hosted: Option<&Hosted<'_>>,
     strategy: Strategy,
     mut output: Output<'o>,
+    mut helper: Option<&mut Helper<'_>>,
     scratch: &mut Scratch<'_>,
 ) -> Result<Made<'o>, PlanningError> {
     let mut scratch = scratch.reborrow();
@@ -139,8 +158,8 @@ pub(super) fn make_with<'o>(
     let runs_on_host = hosted.is_some();
     let (given, orders) = (&given, &orders);
     let comparison = Comparison { request, given, orders, strategy, is_free, runs_on_host };
-    let repeated = comparison.find_repeats(&mut output, &mut scratch)?;
-    comparison.plan(&repeated, output, &mut scratch)
+    let repeated = comparison.find_repeats(&mut output, helper.as_deref_mut(), &mut scratch)?;
+    comparison.plan(&repeated, output, helper, &mut scratch)
 }
 
 /// Compares the strategies that run nothing on the host, except `auto`, and plans by the best
@@ -360,8 +379,13 @@ pub(super) fn trial_period_ns(
         return Ok(once_ns);
     }
     let mut scratch = scratch.reborrow();
-    let repeated =
-        repeats::search::best(([Some(*task), None], iter::empty()), lists, output, &mut scratch)?;
+    let repeated = repeats::search::best(
+        ([Some(*task), None], iter::empty()),
+        lists,
+        output,
+        None,
+        &mut scratch,
+    )?;
     let repeated_ns = repeated.map(|(_, period_ns)| period_ns);
     Ok(once_ns.into_iter().chain(repeated_ns).min())
 }

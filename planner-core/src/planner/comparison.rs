@@ -4,6 +4,7 @@
 use super::auto::{GAIN, Made, plan_seen, plan_segments, plan_task};
 use super::checkpoint::Staying;
 use super::error::PlanningError;
+use super::helper::{Helper, both};
 use super::order::{self, Orders};
 use super::recipe::{Auto, Entrant, Order};
 use super::repeats;
@@ -57,6 +58,7 @@ impl<'c> Comparison<'c> {
     pub(super) fn find_repeats(
         &self,
         output: &mut Output<'_>,
+        mut helper: Option<&mut Helper<'_>>,
         scratch: &mut Scratch<'c>,
     ) -> Result<Repeated<'c>, PlanningError> {
         let Self { request, given, orders, strategy, is_free, .. } = *self;
@@ -70,13 +72,14 @@ impl<'c> Comparison<'c> {
         };
         let tasks = orders.each(given).map(|order| order.map(|order| Task::new(request, order)));
         let starts = (tasks, joins.into_iter().flatten());
-        let mut once = repeats::search::best(starts, lists, output, scratch)?;
+        let mut once =
+            repeats::search::best(starts, lists, output, helper.as_deref_mut(), scratch)?;
         // Lists without repeats tell which order is best. If no list with repeats fits in that
         // order, a list may fit in the given order.
         let mut order = self.best_order();
         if once.is_none() && !ptr::eq(order, given) {
             let alone = ([Some(Task::new(request, given)), None], iter::empty());
-            once = repeats::search::best(alone, lists, output, scratch)?;
+            once = repeats::search::best(alone, lists, output, helper, scratch)?;
             order = if once.is_some() { given } else { order };
         }
         if strategy.stops_at_first() {
@@ -112,6 +115,7 @@ impl<'c> Comparison<'c> {
         &self,
         repeated: &Repeated<'_>,
         output: Output<'o>,
+        mut helper: Option<&mut Helper<'_>>,
         scratch: &mut Scratch<'_>,
     ) -> Result<Made<'o>, PlanningError> {
         let Self { request, orders, strategy, .. } = *self;
@@ -133,24 +137,25 @@ impl<'c> Comparison<'c> {
             Some(_) => (half.unwrap_or(strategy), half),
             None => (strategy, None),
         };
-        let once = [in_given.map(|half| (&given, half)), Some((&best, strategy))];
+        let once = [in_given.map(|half| (given, half)), Some((best, strategy))];
         let once_ns = if compares { self.least_once_ns(below_ns, scratch)? } else { 0 };
         // If plans without repeats are longer, they need not be made.
         let makes_once = once_ns < below_ns;
         if makes_once {
-            plans.try_each(once, scratch)?;
+            plans.try_each(once, helper.as_deref_mut(), scratch)?;
         }
         if strategy.stops_at_first() && plans.best.is_none() {
-            plans.try_one(&best, Entrant::Of(Strategy::OnDemand), scratch)?;
+            plans.try_each([None, Some((best, Strategy::OnDemand))], None, scratch)?;
         }
-        for &(ref sequence, sampled_ns) in found.into_iter().flatten() {
-            if least_ns(sampled_ns) <= found_ns && plans.may_be_beaten_by(sampled_ns) {
-                let entrant = Entrant::Of(half.unwrap_or(strategy));
-                plans.try_one(&Task::new(request, sequence), entrant, scratch)?;
-            }
-        }
+        let found = found.map(|found| {
+            let &(ref sequence, sampled_ns) = found?;
+            let may_be_best =
+                least_ns(sampled_ns) <= found_ns && plans.may_be_beaten_by(sampled_ns);
+            may_be_best.then(|| (Task::new(request, sequence), half.unwrap_or(strategy)))
+        });
+        plans.try_each(found, helper.as_deref_mut(), scratch)?;
         if !makes_once && plans.best.is_none_or(|best| once_ns < best.period_ns) {
-            plans.try_each(once, scratch)?;
+            plans.try_each(once, helper, scratch)?;
         }
         if compares && plans.best.is_some_and(|best| best.period_ns > below_ns) {
             plans.try_others(both_orders, u64::MAX, scratch)?;
@@ -199,6 +204,21 @@ pub(super) struct BestPlan<'o, 't> {
     own_ns: Option<u64>,
     /// A lower bound of the periods of other strategies in the given order.
     others_ns: u64,
+}
+
+/// The plan that an attempt has written, or the reason why there is none.
+type Attempt = Result<(Written, &'static str), PlanningError>;
+
+/// Plans by one strategy.
+fn attempt(
+    (task, strategy): (Task<'_>, Strategy),
+    output: &mut Output<'_>,
+    scratch: &mut Scratch<'_>,
+) -> Result<Attempt, PlanningError> {
+    match plan_task(&task, Entrant::Of(strategy), output.reborrow(), scratch) {
+        Err(error) if error.is_of_one_list() => Ok(Err(error)),
+        made => Ok(Ok(made?.written())),
+    }
 }
 
 /// The best plan so far: its period, its maker, and its task.
@@ -267,39 +287,53 @@ impl<'o, 't> BestPlan<'o, 't> {
         Ok(others_ns)
     }
 
-    /// Plans, and keeps the plan if it is better than the best one, or as good and without repeats.
-    fn try_one(
+    /// Plans in up to two ways, and keeps the better plan if it is better than the best one so far,
+    /// or as good and without repeats. The plan of the second way need not be written again.
+    fn try_each(
         &mut self,
-        task: &Task<'t>,
-        entrant: Entrant,
+        [one, other]: [Option<(Task<'t>, Strategy)>; 2],
+        helper: Option<&mut Helper<'_>>,
         scratch: &mut Scratch<'_>,
     ) -> Result<(), PlanningError> {
-        self.written = None;
-        let (written, by) = match plan_task(task, entrant, self.output.reborrow(), scratch) {
-            Err(error) if error.is_of_one_list() => {
-                self.shortage = self.shortage.or(Some(error));
-                return Ok(());
+        let (Some(one), Some(other), Some(helper)) = (one, other, helper) else {
+            for way in [one, other].into_iter().flatten() {
+                let attempt = attempt(way, &mut self.output, scratch)?;
+                self.record(attempt, way);
             }
-            made => made?.written(),
+            return Ok(());
         };
-        if entrant.is_auto() {
-            let period_ns = written.predicted().period_ns;
-            self.own_ns = Some(self.own_ns.map_or(period_ns, |own_ns| own_ns.min(period_ns)));
+        let (own, helpers) = both(
+            Some(helper),
+            &mut self.output,
+            scratch,
+            |output, scratch| attempt(other, output, scratch),
+            |output, scratch| attempt(one, output, scratch),
+        )?;
+        self.record(helpers, one);
+        let helpers = self.written;
+        self.record(own, other);
+        if let (Some(written), None) = (helpers, self.written) {
+            self.output.copy(&helper.output, &written);
+            self.written = Some(written);
         }
-        self.keep_if_better((written, by), task, entrant);
         Ok(())
     }
 
-    /// Does the same for several strategies.
-    fn try_each(
-        &mut self,
-        entrants: [Option<(&Task<'t>, Strategy)>; 2],
-        scratch: &mut Scratch<'_>,
-    ) -> Result<(), PlanningError> {
-        for (task, strategy) in entrants.into_iter().flatten() {
-            self.try_one(task, Entrant::Of(strategy), scratch)?;
+    /// Keeps an attempt's plan if it is better.
+    fn record(&mut self, attempt: Attempt, (task, strategy): (Task<'t>, Strategy)) {
+        let entrant = Entrant::Of(strategy);
+        self.written = None;
+        match attempt {
+            Ok(made @ (written, _)) => {
+                if entrant.is_auto() {
+                    let period_ns = written.predicted().period_ns;
+                    self.own_ns =
+                        Some(self.own_ns.map_or(period_ns, |own_ns| own_ns.min(period_ns)));
+                }
+                self.keep_if_better(made, &task, entrant);
+            }
+            Err(error) => self.shortage = self.shortage.or(Some(error)),
         }
-        Ok(())
     }
 
     /// Keeps a plan that was written last, if it is better.

@@ -17,6 +17,7 @@ mod fit;
 mod gaps;
 mod groups;
 pub(crate) mod heap;
+mod helper;
 mod host_memory;
 mod hosting;
 mod in_core;
@@ -67,9 +68,10 @@ use trials::Search;
 use uses::Uses;
 use weights::Way;
 
-pub use auto::{Made, make, make_below, plan};
+pub use auto::{Made, make, make_below, make_with_helper, plan};
 pub use error::PlanningError;
 pub use groups::Groups;
+pub use helper::{Helper, RunBoth};
 pub use hosting::Host;
 #[cfg(feature = "baselines")]
 pub use lms::Lms;

@@ -77,6 +77,18 @@ impl Output<'_> {
     }
 }
 
+impl Output<'_> {
+    /// Copies a plan that was written last into other buffers of the same lengths.
+    pub(super) fn copy(&mut self, from: &Output<'_>, written: &Written) {
+        let Written { steps, resident, arena, pools, tensor_pool, .. } = *written;
+        self.steps[..steps].copy_from_slice(&from.steps[..steps]);
+        self.resident[..resident].copy_from_slice(&from.resident[..resident]);
+        self.arena[..arena].copy_from_slice(&from.arena[..arena]);
+        self.pools[..pools].copy_from_slice(&from.pools[..pools]);
+        self.tensor_pool[..tensor_pool].copy_from_slice(&from.tensor_pool[..tensor_pool]);
+    }
+}
+
 impl<'o> Output<'o> {
     /// The plan that was written last.
     pub(super) fn written(self, written: Written) -> Plan<'o> {

@@ -56,7 +56,7 @@ impl Work<'_> {
         let mut best: Option<(u64, Choice)> = None;
         for position in [Position::First, Position::Last] {
             let choice = self.fewest(position, output.arena, scratch)?;
-            match self.make(choice, Strategy::InCore, output.reborrow(), scratch) {
+            match self.make(choice, Strategy::InCore, output.reborrow(), None, scratch) {
                 Ok(made) => {
                     let period_ns = made.plan.predicted.period_ns;
                     if best.is_none_or(|(least_ns, _)| period_ns < least_ns) {
@@ -68,7 +68,7 @@ impl Work<'_> {
             }
         }
         let choice = best.map_or(Choice::ALL, |(_, choice)| choice);
-        self.make(choice, Strategy::InCore, output, scratch)
+        self.make(choice, Strategy::InCore, output, None, scratch)
     }
 
     /// The fewest first or last ops that leave room for everything else on the device; all ops if

@@ -4,6 +4,7 @@ use super::choice::Choice;
 use super::work::Work;
 use crate::planner::auto::{self, Kept, Made};
 use crate::planner::error::PlanningError;
+use crate::planner::helper::Helper;
 use crate::planner::request::Output;
 use crate::planner::strategy::Strategy;
 use crate::scratch::Scratch;
@@ -33,6 +34,7 @@ pub(super) struct BestPlan<'w, 'o> {
     work: &'w Work<'w>,
     strategy: Strategy,
     output: Output<'o>,
+    helper: Option<Helper<'w>>,
     /// The period of the best plan, and how it is made.
     best: Option<(u64, Way)>,
     /// The plan that was written last, if it is the best one.
@@ -41,8 +43,14 @@ pub(super) struct BestPlan<'w, 'o> {
 }
 
 impl<'w, 'o> BestPlan<'w, 'o> {
-    pub(super) const fn new(work: &'w Work<'w>, strategy: Strategy, output: Output<'o>) -> Self {
-        Self { work, strategy, output, best: None, written: None, shortage: None }
+    pub(super) fn new(
+        work: &'w Work<'w>,
+        strategy: Strategy,
+        output: Output<'o>,
+        helper: Option<&'w mut Helper<'_>>,
+    ) -> Self {
+        let helper = helper.map(Helper::reborrow);
+        Self { work, strategy, output, helper, best: None, written: None, shortage: None }
     }
 
     /// Whether a plan with at most this period has been found.
@@ -111,7 +119,9 @@ impl<'w, 'o> BestPlan<'w, 'o> {
         let Self { work, strategy, .. } = *self;
         let output = self.output.reborrow();
         let made = match way {
-            Way::Own(choice) => Some(work.make(choice, strategy, output, scratch)?),
+            Way::Own(choice) => {
+                Some(work.make(choice, strategy, output, self.helper.as_mut(), scratch)?)
+            }
             Way::Baseline(baseline) => {
                 let mut scratch = scratch.reborrow();
                 let given = Work::as_given(work.request, &mut scratch)?;

@@ -16,6 +16,7 @@ mod work;
 
 use super::auto::Made;
 use super::error::PlanningError;
+use super::helper::Helper;
 use super::recipe::{Auto, Repeats};
 use super::request::{LeastMemory, Output, Request, Task};
 use super::strategy::Strategy;
@@ -71,6 +72,7 @@ pub(super) fn make<'o>(
     request: &Request<'_>,
     strategy: Strategy,
     mut output: Output<'o>,
+    helper: Option<&mut Helper<'_>>,
     scratch: &mut Scratch<'_>,
 ) -> Result<Made<'o>, PlanningError> {
     let (budget_bytes, device_bytes) = (request.budget_bytes, request.machine.device_bytes);
@@ -80,7 +82,7 @@ pub(super) fn make<'o>(
     output.check(request.graph)?;
     let host = host(request.graph, strategy)?;
     if host == Host::Never {
-        return auto::make_with(request, None, strategy, output, scratch);
+        return auto::make_with(request, None, strategy, output, helper, scratch);
     }
     let mut scratch = scratch.reborrow();
     if let Strategy::Auto(_) = strategy {
@@ -101,11 +103,11 @@ pub(super) fn make<'o>(
         return make_end(&work, host, strategy, output, &mut scratch);
     }
     if Hosted::new(request.graph, |_| true, &mut scratch.reborrow())?.is_none() {
-        return auto::make_with(request, None, strategy, output, &mut scratch);
+        return auto::make_with(request, None, strategy, output, helper, &mut scratch);
     }
     let orders = Orders::new(request, &mut output, &mut scratch)?;
     let works = orders.works(request, &mut scratch)?;
-    Search::new(&works, orders.best(&works)).run(strategy, output, &mut scratch)
+    Search::new(&works, orders.best(&works)).run(strategy, output, helper, &mut scratch)
 }
 
 /// Plans by a strategy that chooses ops for the host by its own rule. Returns `None` if no plan
@@ -136,13 +138,13 @@ fn make_end<'o>(
 ) -> Result<Made<'o>, PlanningError> {
     let shortage = match host {
         Host::All => None,
-        _ => match work.make(Choice::NONE, strategy, output.reborrow(), scratch) {
+        _ => match work.make(Choice::NONE, strategy, output.reborrow(), None, scratch) {
             Err(error) if error.is_of_one_list() => Some(error),
             Err(error) => return Err(error),
             Ok(made) => return Ok(made.kept().made(output)),
         },
     };
-    let made = work.make(Choice::ALL, strategy, output, scratch);
+    let made = work.make(Choice::ALL, strategy, output, None, scratch);
     made.map_err(|error| error.with_least_need(shortage))
 }
 

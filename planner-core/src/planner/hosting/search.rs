@@ -9,6 +9,7 @@ use crate::bounds;
 use crate::graph::OpId;
 use crate::planner::auto::{self, GAIN, Made};
 use crate::planner::error::PlanningError;
+use crate::planner::helper::Helper;
 use crate::planner::order;
 use crate::planner::recipe::{Auto, HOST_SAMPLE, Repeats};
 use crate::planner::request::{Output, Request, Task};
@@ -122,6 +123,7 @@ impl<'w> Search<'w> {
         mut self,
         strategy: Strategy,
         mut output: Output<'o>,
+        helper: Option<&mut Helper<'_>>,
         scratch: &mut Scratch<'_>,
     ) -> Result<Made<'o>, PlanningError> {
         if let Strategy::Auto(auto) = strategy {
@@ -129,7 +131,7 @@ impl<'w> Search<'w> {
             self.sample_all(lists, &mut output, scratch)?;
             self.compare_best(auto, lists, &mut output, scratch)?;
         }
-        self.make_best(strategy, output, scratch)
+        self.make_best(strategy, output, helper, scratch)
     }
 
     /// Judges choices of each kind by samples of lists.
@@ -332,10 +334,11 @@ impl<'w> Search<'w> {
         &self,
         strategy: Strategy,
         output: Output<'o>,
+        helper: Option<&mut Helper<'_>>,
         scratch: &mut Scratch<'_>,
     ) -> Result<Made<'o>, PlanningError> {
         let (best_ns, best) = self.kept[0];
-        let mut plans = BestPlan::new(self.some, strategy, output);
+        let mut plans = BestPlan::new(self.some, strategy, output, helper);
         // The best plan may be a little longer than its trial.
         let trial_ns = best_ns.saturating_add(best_ns / TRIAL_GAIN);
         let mut others_ns = plans.try_others(trial_ns, scratch)?;

@@ -4,6 +4,7 @@ use super::choice::{Choice, Middles};
 use crate::graph::OpId;
 use crate::planner::auto::{self, Made};
 use crate::planner::error::PlanningError;
+use crate::planner::helper::Helper;
 use crate::planner::request::{Output, Request, Task};
 use crate::planner::strategy::Strategy;
 use crate::scratch::{Limits, Scratch, words};
@@ -60,11 +61,12 @@ impl<'w> Work<'w> {
         choice: Choice,
         strategy: Strategy,
         output: Output<'o>,
+        helper: Option<&mut Helper<'_>>,
         scratch: &mut Scratch<'_>,
     ) -> Result<Made<'o>, PlanningError> {
         let mut scratch = scratch.reborrow();
         let hosted = self.middles.take(self.request, (choice, self.order), &mut scratch)?;
-        auto::make_with(self.request, hosted.as_ref(), strategy, output, &mut scratch)
+        auto::make_with(self.request, hosted.as_ref(), strategy, output, helper, &mut scratch)
     }
 }
 

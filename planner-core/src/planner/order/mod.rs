@@ -224,7 +224,7 @@ pub(super) fn in_batches(
     graph: &Graph<'_>,
     budget_bytes: u64,
     scratch: &mut Scratch<'_>,
-) -> Result<impl Iterator<Item = Join> + use<>, PlanError> {
+) -> Result<impl Iterator<Item = Join> + Clone + use<>, PlanError> {
     let mut scratch = scratch.reborrow();
     let given = Sequence::as_given(graph, None, &mut scratch)?;
     let versions = Versions::new(&given, &mut scratch)?;

@@ -19,6 +19,7 @@ use crate::graph::OpId;
 use crate::planner::checkpoint::{self, Staying};
 use crate::planner::error::PlanningError;
 use crate::planner::gaps::Gaps;
+use crate::planner::helper::{Helper, both};
 use crate::planner::host_memory::UNLIMITED;
 use crate::planner::memory::{self, Memory};
 use crate::planner::order::{self, Join};
@@ -111,7 +112,8 @@ pub(in crate::planner) const fn scratch_words(limits: &Limits) -> usize {
     let round = words::<OpId>(limits.ops).saturating_add(round);
     let arranged = order::arranged_words(limits)
         .saturating_add(larger(order::list_schedule_words(limits), round));
-    kept_words(limits).saturating_add(larger(arranged, segments))
+    let joined = words::<OpId>(limits.ops).saturating_mul(2).saturating_add(arranged);
+    kept_words(limits).saturating_add(larger(joined, segments))
 }
 
 /// The best list of launches so far. If no list has a plan yet, the list that exceeds host memory
@@ -178,38 +180,72 @@ impl<'l> Incumbent<'l> {
 /// ops. A few lists of each order tell which is best; the search goes on with the best given order
 /// and the two best ways.
 pub(in crate::planner) fn best<'s>(
-    (orders, joins): ([Option<Task<'s>>; 2], impl Iterator<Item = Join>),
+    (orders, joins): ([Option<Task<'s>>; 2], impl Iterator<Item = Join> + Clone + Sync),
     lists: usize,
     output: &mut Output<'_>,
+    mut helper: Option<&mut Helper<'_>>,
     scratch: &mut Scratch<'s>,
 ) -> Result<Option<(Sequence<'s>, u64)>, PlanningError> {
     let [Some(mut task), other] = orders else { return Ok(None) };
-    let mut joins = joins.peekable();
     let mut ways = [None; 2];
-    if other.is_some() || joins.peek().is_some() {
-        let mut least = rank(&task, lists, output, scratch)?;
-        if let Some(other) = other {
-            let rank = rank(&other, lists, output, scratch)?;
-            if rank < least {
-                (task, least) = (other, rank);
-            }
+    if other.is_some() || joins.clone().next().is_some() {
+        let (mut least, other_rank) = both(
+            helper.as_deref_mut(),
+            output,
+            scratch,
+            |output, scratch| rank(&task, lists, output, scratch),
+            |output, scratch| other.map(|other| rank(&other, lists, output, scratch)).transpose(),
+        )?;
+        if let (Some(other), Some(rank)) = (other, other_rank)
+            && rank < least
+        {
+            (task, least) = (other, rank);
         }
-        ways = best_joins(&task, (least, joins), lists, output, scratch)?;
+        ways = best_joins(&task, (least, joins), lists, output, helper.as_deref_mut(), scratch)?;
     }
     let mut incumbent = Incumbent::new(&task, scratch)?;
     // Ranks come from few lists: with more repeats, another order may be better.
     let fewer = if ways[0].is_some() { lists.div_ceil(2) } else { lists };
-    extend(&task, &mut incumbent, fewer, output, scratch)?;
-    for join in ways.into_iter().flatten() {
+    let [first_way, second_way] = ways;
+    {
         let mut scratch = scratch.reborrow();
-        if let Some(sequence) = order::arrange(task.sequence, join, &mut scratch)? {
-            let task = Task { sequence: &sequence, ..task };
-            let mut joined = Incumbent::new(&task, &mut scratch)?;
-            extend(&task, &mut joined, lists, output, &mut scratch)?;
+        let mut first = Incumbent::new(&task, &mut scratch)?;
+        let mut second = Incumbent::new(&task, &mut scratch)?;
+        both(
+            helper,
+            output,
+            &mut scratch,
+            |output, scratch| {
+                extend(&task, &mut incumbent, fewer, output, scratch)?;
+                extend_joined(&task, second_way, &mut second, lists, output, scratch)
+            },
+            |output, scratch| extend_joined(&task, first_way, &mut first, lists, output, scratch),
+        )?;
+        for joined in [first, second] {
             incumbent.keep_if_better(joined.judged, joined.launches());
         }
     }
     incumbent.sequence(&task, scratch)
+}
+
+/// Adds repeats to the launches in the order of a way to join them, if there is one.
+fn extend_joined(
+    task: &Task<'_>,
+    way: Option<Join>,
+    incumbent: &mut Incumbent<'_>,
+    lists: usize,
+    output: &mut Output<'_>,
+    scratch: &mut Scratch<'_>,
+) -> Result<(), PlanningError> {
+    let Some(join) = way else { return Ok(()) };
+    let mut scratch = scratch.reborrow();
+    match order::arrange(task.sequence, join, &mut scratch)? {
+        Some(sequence) => {
+            let task = Task { sequence: &sequence, ..*task };
+            extend(&task, incumbent, lists, output, &mut scratch)
+        }
+        None => Ok(()),
+    }
 }
 
 /// Ranks ways to join ops, and returns the best two that are better than the given order by more
@@ -217,27 +253,51 @@ pub(in crate::planner) fn best<'s>(
 /// the shorter plan.
 fn best_joins(
     task: &Task<'_>,
-    (least, joins): (Rank, impl Iterator<Item = Join>),
+    (least, joins): (Rank, impl Iterator<Item = Join> + Clone + Sync),
+    lists: usize,
+    output: &mut Output<'_>,
+    helper: Option<&mut Helper<'_>>,
+    scratch: &mut Scratch<'_>,
+) -> Result<[Option<Join>; 2], PlanningError> {
+    let rank_half = |skipped, output: &mut Output<'_>, scratch: &mut Scratch<'_>| {
+        let joins = joins.clone().enumerate().skip(skipped).step_by(2);
+        rank_joins(task, (least, joins), lists, output, scratch)
+    };
+    let (even, odd) = both(
+        helper,
+        output,
+        scratch,
+        |output, scratch| rank_half(0, output, scratch),
+        |output, scratch| rank_half(1, output, scratch),
+    )?;
+    let best_but = |known: Option<Join>| {
+        let others = even.iter().chain(&odd).filter(|&&(_, _, join)| Some(join) != known);
+        others.min_by_key(|&&(rank, at, _)| (rank, at)).map(|&(_, _, join)| join)
+    };
+    let first = best_but(None);
+    Ok([first, first.and_then(|_| best_but(first))])
+}
+
+/// The ranks of the ways to join ops that are better than the given order, each with its number.
+fn rank_joins(
+    task: &Task<'_>,
+    (least, joins): (Rank, impl Iterator<Item = (usize, Join)>),
     lists: usize,
     output: &mut Output<'_>,
     scratch: &mut Scratch<'_>,
-) -> Result<[Option<Join>; 2], PlanningError> {
-    let mut best: [Option<(Rank, Join)>; 2] = [None; 2];
-    for join in joins {
+) -> Result<heapless::Vec<(Rank, usize, Join), { u32::BITS as usize }>, PlanningError> {
+    let mut ranked = heapless::Vec::new();
+    for (at, join) in joins {
         let mut scratch = scratch.reborrow();
         let Some(sequence) = order::arrange(task.sequence, join, &mut scratch)? else { continue };
         let joined = Task { sequence: &sequence, ..*task };
         let rank = rank(&joined, lists, output, &mut scratch)?;
-        let [first, second] = best;
-        if !is_surely_less(rank, least) {
-            continue;
-        } else if first.is_none_or(|(first, _)| rank < first) {
-            best = [Some((rank, join)), first];
-        } else if second.is_none_or(|(second, _)| rank < second) {
-            best = [first, Some((rank, join))];
+        if is_surely_less(rank, least) {
+            // There are fewer ways than bits of their number of micro-batches.
+            let _ = ranked.push((rank, at, join));
         }
     }
-    Ok(best.map(|best| best.map(|(_, join)| join)))
+    Ok(ranked)
 }
 
 /// Whether a rank is less than another by more than the error of the lists that both come from.
