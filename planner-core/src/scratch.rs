@@ -280,6 +280,21 @@ mod tests {
     }
 
     #[test]
+    fn planning_needs_as_many_words_as_documented() {
+        let none = Limits::default();
+        for count in [1, 10, 100, 1000, 1025, 131_073, (1 << 20) + 1] {
+            for (limits, rate) in [
+                (Limits { ops: count, ..none }, 390),
+                (Limits { operands: count, ..none }, 39),
+                (Limits { tensors: count, ..none }, 103),
+            ] {
+                let needed_words = planner::scratch_words(&limits.with_steps(0));
+                assert!(needed_words <= 900_000 + rate * count, "{needed_words}: {limits:?}");
+            }
+        }
+    }
+
+    #[test]
     fn slices_are_typed_filled_and_bounded() {
         let mut memory = [u64::MAX; 4];
         let mut scratch = Scratch::new(&mut memory);

@@ -84,9 +84,9 @@ pub use weights::Weights;
 pub use window::Window;
 
 /// Words of scratch that [`plan`] and its kin ask for, by the [limits of the
-/// graph](Limits::of_graph) with as many [steps](Limits::with_steps) as the output has. At most 289
-/// per op, 35 per operand and 83 per tensor, or the words for lowering or predicting a list or for
-/// its host layout.
+/// graph](Limits::of_graph) with as many [steps](Limits::with_steps) as the output has. At most 390
+/// per op, 39 per operand and 103 per tensor, and 900,000; or the words for lowering or predicting a
+/// list or for its host layout. A [`Helper`] needs as many again.
 #[must_use]
 pub const fn scratch_words(limits: &Limits) -> usize {
     let limits = &limits.with_repeats();
