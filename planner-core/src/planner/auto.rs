@@ -5,8 +5,9 @@
     reason = "lengths are those of lists and arenas in these buffers"
 )]
 
+use super::best_plan::BestPlan;
 use super::checkpoint::{self, Staying};
-use super::comparison::{BestPlan, Comparison};
+use super::comparison::Comparison;
 use super::error::PlanningError;
 use super::helper::Helper;
 use super::memory::{self, Memory};
@@ -178,7 +179,7 @@ pub(super) fn make_other<'o>(
     let mut plans = BestPlan::new(output);
     plans.try_others([Some(&given), None], below_ns, &mut scratch)?;
     let launches_ns = if strategy.lists_with_repeats(request.graph) == 0 { u64::MAX } else { 0 };
-    let better = plans.best_of_segments(&given, launches_ns, below_ns, &mut scratch)?;
+    let better = plans.best_of_segments(&given, launches_ns, below_ns, None, &mut scratch)?;
     match (better, plans.best) {
         (None, None) => Ok(None),
         _ => plans.finish((&given, better), &mut scratch).map(Some),

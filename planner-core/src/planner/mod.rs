@@ -5,6 +5,7 @@
 //! an evict needs an offload, and closes the cycle.
 
 mod auto;
+mod best_plan;
 mod builder;
 mod cache;
 mod chance;

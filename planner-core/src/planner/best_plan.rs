@@ -1,0 +1,335 @@
+//! The best plan so far of the plans that a comparison makes.
+
+use super::auto::{GAIN, Made, plan_seen, plan_segments, plan_task};
+use super::error::PlanningError;
+use super::helper::{Helper, both};
+use super::recipe::Entrant;
+use super::request::{Output, Task, Written};
+use super::strategy::Strategy;
+use crate::bounds;
+use crate::plan::{PlanError, Prediction};
+use crate::scratch::Scratch;
+
+/// The usual least period of all lists of a sequence with this sampled period.
+pub(super) const fn least_ns(sampled_ns: u64) -> u64 {
+    sampled_ns - sampled_ns / GAIN
+}
+
+/// The best plan so far, and the figures of all plans that were tried.
+pub(super) struct BestPlan<'o, 't> {
+    output: Output<'o>,
+    /// The best plan.
+    pub(super) best: Option<Incumbent<'t>>,
+    /// The plan that was written last, if it is the best one.
+    written: Option<Written>,
+    /// The error of the first attempt without a plan.
+    shortage: Option<PlanningError>,
+    /// The least period of the lists that only `auto` writes.
+    pub(super) own_ns: Option<u64>,
+    /// A lower bound of the periods of other strategies in the given order.
+    pub(super) others_ns: u64,
+}
+
+/// The plan that an attempt has written, or the reason why there is none.
+type Attempt = Result<(Written, &'static str), PlanningError>;
+
+/// Plans by one strategy.
+fn attempt(
+    (task, strategy): (Task<'_>, Strategy),
+    output: &mut Output<'_>,
+    scratch: &mut Scratch<'_>,
+) -> Result<Attempt, PlanningError> {
+    match plan_task(&task, Entrant::Of(strategy), output.reborrow(), scratch) {
+        Err(error) if error.is_of_one_list() => Ok(Err(error)),
+        made => Ok(Ok(made?.written())),
+    }
+}
+
+/// The best plan so far: its period, its maker, and its task.
+#[derive(Clone, Copy)]
+pub(super) struct Incumbent<'t> {
+    pub(super) period_ns: u64,
+    by: &'static str,
+    task: Task<'t>,
+    entrant: Entrant,
+}
+
+impl<'o, 't> BestPlan<'o, 't> {
+    pub(super) const fn new(output: Output<'o>) -> Self {
+        Self { output, best: None, written: None, shortage: None, own_ns: None, others_ns: 0 }
+    }
+
+    /// Tries all other strategies that may take less than `below_ns`, in the given order and in
+    /// another one.
+    pub(super) fn try_others(
+        &mut self,
+        [given, other]: [Option<&Task<'t>>; 2],
+        below_ns: u64,
+        scratch: &mut Scratch<'_>,
+    ) -> Result<(), PlanningError> {
+        if let Some(given) = given {
+            self.others_ns = self.try_others_in(given, below_ns, scratch)?;
+        }
+        if let Some(other) = other {
+            self.try_others_in(other, below_ns, scratch)?;
+        }
+        Ok(())
+    }
+
+    /// Does the same in one order; returns a lower bound of their periods.
+    fn try_others_in(
+        &mut self,
+        task: &Task<'t>,
+        below_ns: u64,
+        scratch: &mut Scratch<'_>,
+    ) -> Result<u64, PlanningError> {
+        let Task { sequence, machine, budget_bytes } = *task;
+        let graph = sequence.graph();
+        // Other strategies launch each op once.
+        let bound_ns =
+            bounds::period_ns(graph, machine, budget_bytes, bounds::BoundOrder::Any, scratch)?;
+        let least_ns = bound_ns.max(sequence.compute_ns());
+        let mut others_ns = u64::MAX;
+        for entrant in Entrant::others() {
+            let below_ns = self.best.map_or(below_ns, |best| best.period_ns.min(below_ns));
+            if least_ns >= below_ns {
+                return Ok(least_ns.min(others_ns));
+            }
+            match entrant.check(task.sequence, scratch) {
+                Err(PlanningError::NoChain { .. }) => continue,
+                checked => checked?,
+            }
+            let (output, seen_ns) = (self.output.reborrow(), &mut others_ns);
+            let plan = plan_seen(task, entrant, (below_ns, seen_ns), output, scratch);
+            self.written = None;
+            match plan.map(|made| made.map(|made| made.written())) {
+                Ok(Some(written)) => self.keep_if_better(written, task, entrant),
+                Err(error) if !error.is_of_one_list() => return Err(error),
+                _ => {}
+            }
+        }
+        Ok(others_ns)
+    }
+
+    /// Plans in up to two ways, and keeps the better plan if it is better than the best one so far,
+    /// or as good and without repeats. The plan of the second way need not be written again.
+    pub(super) fn try_each(
+        &mut self,
+        [one, other]: [Option<(Task<'t>, Strategy)>; 2],
+        helper: Option<&mut Helper<'_>>,
+        scratch: &mut Scratch<'_>,
+    ) -> Result<(), PlanningError> {
+        let (Some(one), Some(other), Some(helper)) = (one, other, helper) else {
+            for way in [one, other].into_iter().flatten() {
+                let attempt = attempt(way, &mut self.output, scratch)?;
+                self.record(attempt, way);
+            }
+            return Ok(());
+        };
+        let (own, helpers) = both(
+            Some(helper),
+            &mut self.output,
+            scratch,
+            |output, scratch| attempt(other, output, scratch),
+            |output, scratch| attempt(one, output, scratch),
+        )?;
+        self.record(helpers, one);
+        let helpers = self.written;
+        self.record(own, other);
+        if let (Some(written), None) = (helpers, self.written) {
+            self.output.copy(&helper.output, &written);
+            self.written = Some(written);
+        }
+        Ok(())
+    }
+
+    /// Keeps an attempt's plan if it is better.
+    fn record(&mut self, attempt: Attempt, (task, strategy): (Task<'t>, Strategy)) {
+        let entrant = Entrant::Of(strategy);
+        self.written = None;
+        match attempt {
+            Ok(made @ (written, _)) => {
+                if entrant.is_auto() {
+                    let period_ns = written.predicted().period_ns;
+                    self.own_ns =
+                        Some(self.own_ns.map_or(period_ns, |own_ns| own_ns.min(period_ns)));
+                }
+                self.keep_if_better(made, &task, entrant);
+            }
+            Err(error) => self.shortage = self.shortage.or(Some(error)),
+        }
+    }
+
+    /// Keeps a plan that was written last, if it is better.
+    fn keep_if_better(
+        &mut self,
+        (written, by): (Written, &'static str),
+        task: &Task<'t>,
+        entrant: Entrant,
+    ) {
+        let Prediction { period_ns, repeat_ns, .. } = written.predicted();
+        let is_better = self.best.is_none_or(|best| {
+            period_ns < best.period_ns || (period_ns == best.period_ns && repeat_ns == 0)
+        });
+        if is_better {
+            self.best = Some(Incumbent { period_ns, by, task: *task, entrant });
+            self.written = Some(written);
+        }
+    }
+
+    /// Whether a plan with a known sample could be better than the best one: more lists may gain a
+    /// little.
+    pub(super) fn may_be_beaten_by(&self, sampled_ns: u64) -> bool {
+        self.best.is_none_or(|best| least_ns(sampled_ns) < best.period_ns)
+    }
+
+    /// The strategy of checkpointing with a better plan, if there is one. Few works need such a
+    /// plan at all, since no plan takes less time than its launches. If there is no plan yet, a
+    /// better plan must take less than `below_ns`.
+    pub(super) fn best_of_segments(
+        &mut self,
+        task: &Task<'_>,
+        launches_ns: u64,
+        below_ns: u64,
+        mut helper: Option<&mut Helper<'_>>,
+        scratch: &mut Scratch<'_>,
+    ) -> Result<Option<Strategy>, PlanningError> {
+        let mut least_ns = self.best.map_or(below_ns, |best| best.period_ns);
+        let mut better = None;
+        for strategy in [Strategy::Checkpoint, Strategy::CheckpointOffload] {
+            if launches_ns >= least_ns {
+                break;
+            }
+            let output = match &mut helper {
+                // The best plan stays where it is.
+                Some(helper) => helper.output.reborrow(),
+                None => {
+                    self.written = None;
+                    self.output.reborrow()
+                }
+            };
+            match plan_segments(task, (strategy, least_ns), output, scratch) {
+                Ok(made) if made.plan.predicted.period_ns < least_ns => {
+                    (least_ns, better) = (made.plan.predicted.period_ns, Some(strategy));
+                }
+                Err(PlanningError::Stuck) => {}
+                Err(error) if !error.is_of_one_list() => return Err(error),
+                _ => {}
+            }
+        }
+        Ok(better)
+    }
+
+    /// The plan of the better strategy of checkpointing, if there is one; otherwise the best plan
+    /// so far, written again if another plan was written after it.
+    pub(super) fn finish(
+        self,
+        (given, better): (&Task<'_>, Option<Strategy>),
+        scratch: &mut Scratch<'_>,
+    ) -> Result<Made<'o>, PlanningError> {
+        if let Some(segments) = better {
+            return plan_segments(given, (segments, u64::MAX), self.output, scratch);
+        }
+        match (self.written, self.best, self.shortage) {
+            (Some(written), Some(Incumbent { by, .. }), _) => {
+                Ok(Made::of(self.output.written(written), by))
+            }
+            (_, Some(Incumbent { task, entrant, .. }), _) => {
+                plan_task(&task, entrant, self.output, scratch)
+            }
+            (_, None, Some(error)) => Err(error),
+            (_, None, None) => Err(PlanError::TooManySteps.into()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::helper::RunBoth;
+    use super::super::request::Request;
+    use super::*;
+    use crate::graph::{Graph, Kind, Op, OpId, Tensor, TensorId};
+    use crate::machine::{Machine, MachineParameters};
+    use crate::plan::{ArenaPlacement, Part, Pool, Resident, Step};
+    use crate::scratch::{Limits, words};
+    use crate::sequence::Sequence;
+
+    const LAYERS: usize = 8;
+    const STEPS: usize = 1000;
+    const NOTHING: Resident = Resident { part: Part::whole(TensorId(0)), host_copy: false };
+    const NOWHERE: ArenaPlacement = ArenaPlacement { tensor: TensorId(0), offset_bytes: 0 };
+
+    struct Buffers {
+        steps: [Step; STEPS],
+        resident: [Resident; 2 * LAYERS],
+        arena: [ArenaPlacement; LAYERS],
+        pools: [Pool; 2],
+        tensor_pool: [u32; LAYERS],
+        memory: [u64; 60_000],
+    }
+
+    impl Buffers {
+        const fn new() -> Self {
+            Self {
+                steps: [Step::launch(OpId(0)); STEPS],
+                resident: [NOTHING; 2 * LAYERS],
+                arena: [NOWHERE; LAYERS],
+                pools: [Pool { object_bytes: 1, count: 0 }; 2],
+                tensor_pool: [0; LAYERS],
+                memory: [0; 60_000],
+            }
+        }
+
+        fn parts(&mut self) -> (Output<'_>, Scratch<'_>) {
+            let Self { steps, resident, arena, pools, tensor_pool, memory } = self;
+            (Output { steps, resident, arena, pools, tensor_pool }, Scratch::new(memory))
+        }
+    }
+
+    /// The better plan is kept whichever thread has made it.
+    #[test]
+    fn the_better_of_two_plans_is_kept() {
+        let tensors = [Tensor::new(10_000, Kind::State); LAYERS];
+        let ops: [Op; LAYERS] = core::array::from_fn(|layer| {
+            Op::new(9_000).with_first_operand(layer as u32).with_reads(1)
+        });
+        let operands: [TensorId; LAYERS] = core::array::from_fn(|layer| TensorId(layer as u32));
+        let parameters = MachineParameters::new()
+            .with_device_bytes(60_000)
+            .with_host_bytes(1 << 20)
+            .with_chunk_bytes(100)
+            .with_h2d_bytes_per_s(1_000_000_000)
+            .with_d2h_bytes_per_s(1_000_000_000);
+        let machine = Machine::new(parameters).unwrap();
+        let mut memory = [0; words::<u32>(10 * LAYERS)];
+        let graph = Graph::new(&tensors, &ops, &operands, &mut Scratch::new(&mut memory)).unwrap();
+        assert!(Limits::of_graph(&graph).max_steps() <= STEPS);
+        let mut memory = [0; 1000];
+        let given = Sequence::as_given(&graph, None, &mut Scratch::new(&mut memory)).unwrap();
+        let request = Request { graph: &graph, machine: &machine, budget_bytes: 60_000 };
+        let task = Task::new(&request, &given);
+        let run_both: &RunBoth<'_> = &|one, other| {
+            one();
+            other();
+        };
+        let (longer, shorter) = (Strategy::OnDemand, Strategy::Fit);
+        for ways in [[shorter, longer], [longer, shorter]] {
+            let (mut own, mut others) = (Buffers::new(), Buffers::new());
+            let (output, scratch) = others.parts();
+            let mut helper = Helper { output, scratch, run_both };
+            let (output, mut scratch) = own.parts();
+            let mut plans = BestPlan::new(output);
+            let ways = ways.map(|way| Some((task, way)));
+            plans.try_each(ways, Some(&mut helper), &mut scratch).unwrap();
+            assert!(plans.written.is_some(), "it need not be written again");
+            let kept = plans.finish((&task, None), &mut scratch).unwrap();
+            assert_eq!(kept.by, "fit");
+            let mut again = Buffers::new();
+            let (output, mut scratch) = again.parts();
+            let made = plan_task(&task, Entrant::Of(shorter), output, &mut scratch).unwrap();
+            assert_eq!(kept.plan.steps, made.plan.steps);
+            assert_eq!(kept.plan.resident_at_start, made.plan.resident_at_start);
+            assert_eq!(kept.plan.predicted, made.plan.predicted);
+        }
+    }
+}
