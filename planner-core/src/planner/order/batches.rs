@@ -68,6 +68,18 @@ impl<'a> Batches<'a> {
         self.count
     }
 
+    /// The group of an op's micro-batch, if groups grow: most have `size` micro-batches, the first
+    /// one half as many, and the last one also what is left. No pass overlaps the first forward
+    /// pass, so it should be short; the last backward pass also moves the states that updates read.
+    pub(super) fn growing_group(&self, launch: u32, size: u32) -> u32 {
+        let first = size.div_ceil(2);
+        let groups = (self.count.saturating_sub(first) / size.max(1)).max(1);
+        match self.of(launch).checked_sub(first) {
+            None => 0,
+            Some(after) => 1 + (after / size.max(1)).min(groups - 1),
+        }
+    }
+
     /// The micro-batch of an op; the first micro-batch if the op depends on no micro-batch.
     pub(super) fn of(&self, launch: u32) -> u32 {
         self.of[launch as usize]

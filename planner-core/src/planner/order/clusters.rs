@@ -39,6 +39,9 @@ pub enum Join {
         /// The most micro-batches that run together; 0 counts as 1. The next micro-batches wait
         /// until these are done.
         batches: u32,
+        /// Whether the backward pass of such a group overlaps the forward pass of the next group.
+        /// Then the first group is smaller, and the last one may be larger.
+        overlaps: bool,
     },
 }
 

@@ -15,13 +15,14 @@
 mod accesses;
 mod batches;
 mod clusters;
+mod overlap;
 mod schedule;
 mod versions;
 
 use super::error::PlanningError;
 use crate::graph::{Graph, OpId};
 use crate::plan::{PlanError, Prediction};
-use crate::scratch::{Limits, OutOfScratch, Scratch, total, words};
+use crate::scratch::{Limits, OutOfScratch, Scratch, larger, total, words};
 use crate::sequence::{LaunchId, Sequence};
 use batches::Batches;
 use clusters::Clusters;
@@ -47,7 +48,7 @@ pub const fn list_schedule_words(limits: &Limits) -> usize {
         words::<LaunchId>(limits.ops),
         Versions::scratch_words(limits),
         Clusters::scratch_words(limits),
-        schedule::scratch_words(limits),
+        larger(schedule::scratch_words(limits), overlap::scratch_words(limits)),
     ])
 }
 
@@ -83,6 +84,9 @@ fn schedule_launches<'s>(
     let versions = Versions::new(sequence, &mut scratch)?;
     let clusters = Clusters::new(&versions, join, &mut scratch)?;
     schedule::write(&versions, &clusters, join, order, &mut scratch)?;
+    if let Join::ByStates { batches, overlaps: true, .. } = join {
+        overlap::write(&versions, batches.max(1), order, &mut scratch)?;
+    }
     Ok(order)
 }
 
@@ -213,12 +217,16 @@ impl<'s> Orders<'s> {
 /// The ways to join ops that are worth a try: first [`JOINS`], then the ways after which states are
 /// read together.
 pub(super) fn joins(budget_bytes: u64) -> impl Iterator<Item = Join> {
-    let sets =
-        SETS.map(|share| Join::ByStates { set_bytes: budget_bytes / share, batches: ALL_BATCHES });
+    let sets = SETS.map(|share| Join::ByStates {
+        set_bytes: budget_bytes / share,
+        batches: ALL_BATCHES,
+        overlaps: false,
+    });
     JOINS.into_iter().chain(sets)
 }
 
-/// If there are several micro-batches, the ways in which 1, 2, 4, … of them read states together.
+/// If there are several micro-batches, the ways in which 1, 2, 4, … of them read states together:
+/// one group after the other, and overlapping.
 /// O(operands).
 pub(super) fn in_batches(
     graph: &Graph<'_>,
@@ -231,7 +239,9 @@ pub(super) fn in_batches(
     let all = Batches::new(&versions, &mut scratch)?.count();
     let some = (0..u32::BITS).map(|log| 1 << log).take_while(move |&batches| batches < all);
     let set_bytes = budget_bytes / SETS[1];
-    Ok(some.map(move |batches| Join::ByStates { set_bytes, batches }))
+    Ok(some.flat_map(move |batches| {
+        [false, true].map(|overlaps| Join::ByStates { set_bytes, batches, overlaps })
+    }))
 }
 
 /// The best orders, by the periods of a sample of lists in each.
@@ -502,8 +512,9 @@ mod tests {
             (&[4, 2], &[2]),
             (&[5, 3], &[3]),
         ];
-        let by_states =
-            |set_bytes, batches| order(Join::ByStates { set_bytes, batches }, &tensors, step);
+        let by_states = |set_bytes, batches| {
+            order(Join::ByStates { set_bytes, batches, overlaps: false }, &tensors, step)
+        };
         // A set is one layer: the update follows the last gradient of its weight.
         assert_eq!(by_states(10_000, ALL_BATCHES), Some([0, 4, 1, 2, 5, 6, 9, 3, 7, 8]));
         // If all states are one set, or one micro-batch runs at a time, the first micro-batch goes
@@ -514,9 +525,45 @@ mod tests {
     }
 
     #[test]
+    fn a_backward_pass_overlaps_the_next_forward_pass() {
+        let tensors: [Tensor; 18] = core::array::from_fn(|at| match at {
+            0..2 => INPUT,
+            2..5 => STATE,
+            _ => TEMPORARY,
+        });
+        // Two micro-batches forward and backward through three layers, then the updates. The
+        // gradients are tensors 5 to 7.
+        let step: [(&[u32], &[u32]); 15] = [
+            (&[0, 2], &[8]),
+            (&[8, 3], &[9]),
+            (&[9, 4], &[10]),
+            (&[10, 9, 4], &[11, 7]),
+            (&[11, 8, 3], &[12, 6]),
+            (&[12, 0, 2], &[5]),
+            (&[1, 2], &[13]),
+            (&[13, 3], &[14]),
+            (&[14, 4], &[15]),
+            (&[15, 14, 4, 7], &[16, 7]),
+            (&[16, 13, 3, 6], &[17, 6]),
+            (&[17, 1, 2, 5], &[5]),
+            (&[5, 2], &[2]),
+            (&[6, 3], &[3]),
+            (&[7, 4], &[4]),
+        ];
+        let by_states = |overlaps| Join::ByStates { set_bytes: 10_000, batches: 1, overlaps };
+        let one_by_one = Some([0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 14, 10, 13, 11, 12]);
+        assert_eq!(order(by_states(false), &tensors, step), one_by_one);
+        // Values take most memory at ops 3 and 9. Ops 4 and 5 run among ops 6 to 9.
+        let overlapping = Some([0, 1, 2, 3, 4, 6, 7, 5, 8, 9, 14, 10, 13, 11, 12]);
+        assert_eq!(order(by_states(true), &tensors, step), overlapping);
+    }
+
+    #[test]
     fn a_chain_keeps_its_order() {
         let chain: [(&[u32], &[u32]); 3] = [(&[0, 1], &[3]), (&[3, 1], &[4]), (&[4, 1], &[5])];
-        for join in [Join::Light, Join::All, Join::ByStates { set_bytes: 1, batches: 1 }] {
+        for join in
+            [Join::Light, Join::All, Join::ByStates { set_bytes: 1, batches: 1, overlaps: true }]
+        {
             assert_eq!(order(join, &TENSORS, chain), None);
         }
     }

@@ -76,7 +76,9 @@ pub(super) fn write(
     let mut order = order.iter_mut();
     let next = |schedule: &mut Schedule<'_, '_>| match join {
         Join::Light | Join::All => schedule.next(),
-        Join::ByStates { set_bytes, batches } => schedule.next_by_states(set_bytes, batches.max(1)),
+        Join::ByStates { set_bytes, batches, overlaps } => {
+            schedule.next_by_states(set_bytes, (batches.max(1), overlaps))
+        }
     };
     while let Some(cluster) = next(&mut schedule) {
         for (launch, slot) in clusters.ops(cluster).zip(&mut order) {
@@ -188,12 +190,15 @@ impl<'s, 'g> Schedule<'s, 'g> {
 
     /// Removes and returns the cluster to run next if `together` micro-batches read states
     /// together.
-    fn next_by_states(&mut self, set_bytes: u64, together: u32) -> Option<u32> {
+    fn next_by_states(&mut self, set_bytes: u64, (together, grow): (u32, bool)) -> Option<u32> {
         let ready = &self.ready.first;
         if let Some(update) = ready.iter().position(|&cluster| self.is_update(cluster)) {
             return Some(self.ready.take(update));
         }
-        let round = |cluster: u32| self.batches.of(cluster) / together;
+        let round = |cluster: u32| match grow {
+            true => self.batches.growing_group(cluster, together),
+            false => self.batches.of(cluster) / together,
+        };
         let first = ready.iter().map(|&cluster| round(cluster)).min()?;
         let is_among = |&cluster: &u32| round(cluster) == first;
         let has_room = |&cluster: &u32| {

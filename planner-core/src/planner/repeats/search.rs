@@ -112,7 +112,7 @@ pub(in crate::planner) const fn scratch_words(limits: &Limits) -> usize {
     let round = words::<OpId>(limits.ops).saturating_add(round);
     let arranged = order::arranged_words(limits)
         .saturating_add(larger(order::list_schedule_words(limits), round));
-    let joined = words::<OpId>(limits.ops).saturating_mul(2).saturating_add(arranged);
+    let joined = words::<OpId>(limits.ops).saturating_mul(3).saturating_add(arranged);
     kept_words(limits).saturating_add(larger(joined, segments))
 }
 
@@ -187,7 +187,7 @@ pub(in crate::planner) fn best<'s>(
     scratch: &mut Scratch<'s>,
 ) -> Result<Option<(Sequence<'s>, u64)>, PlanningError> {
     let [Some(mut task), other] = orders else { return Ok(None) };
-    let mut ways = [None; 2];
+    let mut ways = [None; 3];
     if other.is_some() || joins.clone().next().is_some() {
         let (mut least, other_rank) = both(
             helper.as_deref_mut(),
@@ -205,12 +205,13 @@ pub(in crate::planner) fn best<'s>(
     }
     let mut incumbent = Incumbent::new(&task, scratch)?;
     // Ranks come from few lists: with more repeats, another order may be better.
-    let fewer = if ways[0].is_some() { lists.div_ceil(2) } else { lists };
-    let [first_way, second_way] = ways;
+    let fewer = if ways.iter().any(Option::is_some) { lists.div_ceil(2) } else { lists };
+    let [first_way, second_way, overlapping] = ways;
     {
         let mut scratch = scratch.reborrow();
         let mut first = Incumbent::new(&task, &mut scratch)?;
         let mut second = Incumbent::new(&task, &mut scratch)?;
+        let mut third = Incumbent::new(&task, &mut scratch)?;
         both(
             helper,
             output,
@@ -219,9 +220,12 @@ pub(in crate::planner) fn best<'s>(
                 extend(&task, &mut incumbent, fewer, output, scratch)?;
                 extend_joined(&task, second_way, &mut second, lists, output, scratch)
             },
-            |output, scratch| extend_joined(&task, first_way, &mut first, lists, output, scratch),
+            |output, scratch| {
+                extend_joined(&task, first_way, &mut first, lists, output, scratch)?;
+                extend_joined(&task, overlapping, &mut third, lists, output, scratch)
+            },
         )?;
-        for joined in [first, second] {
+        for joined in [first, second, third] {
             incumbent.keep_if_better(joined.judged, joined.launches());
         }
     }
@@ -248,9 +252,9 @@ fn extend_joined(
     }
 }
 
-/// Ranks ways to join ops, and returns the best two that are better than the given order by more
-/// than the error of ranks. It returns two ways since a few lists cannot tell which way leads to
-/// the shorter plan.
+/// Ranks ways to join ops, and returns the best two without overlaps and the best one with overlaps
+/// of the ways that are better than the given order by more than the error of ranks. It returns
+/// several ways since a few lists cannot tell which way leads to the shortest plan.
 fn best_joins(
     task: &Task<'_>,
     (least, joins): (Rank, impl Iterator<Item = Join> + Clone + Sync),
@@ -258,7 +262,7 @@ fn best_joins(
     output: &mut Output<'_>,
     helper: Option<&mut Helper<'_>>,
     scratch: &mut Scratch<'_>,
-) -> Result<[Option<Join>; 2], PlanningError> {
+) -> Result<[Option<Join>; 3], PlanningError> {
     let rank_half = |skipped, output: &mut Output<'_>, scratch: &mut Scratch<'_>| {
         let joins = joins.clone().enumerate().skip(skipped).step_by(2);
         rank_joins(task, (least, joins), lists, output, scratch)
@@ -270,12 +274,16 @@ fn best_joins(
         |output, scratch| rank_half(0, output, scratch),
         |output, scratch| rank_half(1, output, scratch),
     )?;
-    let best_but = |known: Option<Join>| {
-        let others = even.iter().chain(&odd).filter(|&&(_, _, join)| Some(join) != known);
+    let best_of = |overlapping: bool, known: Option<Join>| {
+        let overlaps = |join| matches!(join, Join::ByStates { overlaps: true, .. });
+        let is_another = |&&(_, _, join): &&(Rank, usize, Join)| {
+            overlaps(join) == overlapping && Some(join) != known
+        };
+        let others = even.iter().chain(&odd).filter(is_another);
         others.min_by_key(|&&(rank, at, _)| (rank, at)).map(|&(_, _, join)| join)
     };
-    let first = best_but(None);
-    Ok([first, first.and_then(|_| best_but(first))])
+    let first = best_of(false, None);
+    Ok([first, first.and_then(|_| best_of(false, first)), best_of(true, None)])
 }
 
 /// The ranks of the ways to join ops that are better than the given order, each with its number.
@@ -293,7 +301,7 @@ fn rank_joins(
         let joined = Task { sequence: &sequence, ..*task };
         let rank = rank(&joined, lists, output, &mut scratch)?;
         if is_surely_less(rank, least) {
-            // There are fewer ways than bits of their number of micro-batches.
+            // There are at most two ways for each bit of the number of micro-batches; half of them are here.
             let _ = ranked.push((rank, at, join));
         }
     }

@@ -59,9 +59,12 @@ pub fn inputs() -> impl Strategy<Value = Input> {
         2 => Just([1000; 8]),
         1 => proptest::array::uniform8(permille())
     ];
-    let by_states = |batches| Join::ByStates { set_bytes: 1 << 20, batches };
-    let join =
-        select(vec![Join::Light, Join::All, by_states(u32::MAX), by_states(2), by_states(0)]);
+    let by_states = |batches, overlaps| Join::ByStates { set_bytes: 1 << 20, batches, overlaps };
+    let join = prop_oneof![
+        select(vec![Join::Light, Join::All]),
+        (select(vec![u32::MAX, 2, 0]), any::<bool>())
+            .prop_map(move |(batches, overlaps)| by_states(batches, overlaps))
+    ];
     let sizes = (permille(), buffer_permille);
     (graphs, machines, strategies(), budget, sizes, classes(), join).prop_map(
         |(graph, machine, how, budget, (permille, buffer_permille), classes, join)| Input {
