@@ -106,7 +106,7 @@ fn plan(
     let graph = Graph::new(&tensors, &ops, &operands, &mut Scratch::new(&mut words)).unwrap();
     let request = Request { graph: &graph, machine: &machine, budget_bytes };
     let limits = Limits::of_graph(&graph);
-    let strategy = Strategy::Auto(Auto::new().with_effort(20));
+    let strategy = Strategy::Auto(Auto::new().with_effort(8));
 
     let [mut alone, mut own] = [(); 2].map(|()| Buffers::new(&limits.with_steps(own_steps)));
     let (output, mut scratch) = alone.parts();
@@ -130,10 +130,10 @@ fn a_helper_changes_no_plan() {
         calls.set(calls.get() + 1);
         on_two_threads(one, other);
     };
-    for budget_bytes in [300_000, 500_000, 800_000, 1_200_000] {
+    for budget_bytes in [300_000, 800_000] {
         plan(budget_bytes, counted, [1 << 14; 2]).unwrap();
     }
-    assert!(calls.get() > 8, "{} calls", calls.get());
+    assert!(calls.get() > 4, "{} calls", calls.get());
 }
 
 #[test]

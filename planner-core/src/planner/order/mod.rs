@@ -7,8 +7,9 @@
 //! micro-batches of a training step each read all weights, so weights that do not stay cross the
 //! link once for each. If a layer runs for all [micro-batches](batches) in a row, its weights cross
 //! the link once, but the values for all backward passes are alive at the same time. A few lists
-//! with repeats show how many micro-batches to run together. Launches with repeats are ordered in
-//! the same way: a repeat writes a [version](versions) of its own.
+//! with repeats show how many micro-batches to run together, and whether groups of them
+//! [overlap](overlap). Launches with repeats are ordered in the same way: a repeat writes a
+//! [version](versions) of its own.
 
 #![expect(clippy::indexing_slicing, reason = "orders have an entry for each op or launch")]
 

@@ -178,70 +178,82 @@ impl<'l> Incumbent<'l> {
 /// The best of `lists` tried sequences with repeats, and the period of its plan. `None` if no
 /// sequence is found. There may be several orders of the ops: two given orders, and ways to join
 /// ops. A few lists of each order tell which is best; the search goes on with the best given order
-/// and the two best ways.
+/// and the best ways.
 pub(in crate::planner) fn best<'s>(
-    (orders, joins): ([Option<Task<'s>>; 2], impl Iterator<Item = Join> + Clone + Sync),
+    starts: ([Option<Task<'s>>; 2], impl Iterator<Item = Join> + Clone + Sync),
     lists: usize,
     output: &mut Output<'_>,
     mut helper: Option<&mut Helper<'_>>,
     scratch: &mut Scratch<'s>,
 ) -> Result<Option<(Sequence<'s>, u64)>, PlanningError> {
-    let [Some(mut task), other] = orders else { return Ok(None) };
-    let mut ways = [None; 3];
-    if other.is_some() || joins.clone().next().is_some() {
-        let (mut least, other_rank) = both(
-            helper.as_deref_mut(),
-            output,
-            scratch,
-            |output, scratch| rank(&task, lists, output, scratch),
-            |output, scratch| other.map(|other| rank(&other, lists, output, scratch)).transpose(),
-        )?;
-        if let (Some(other), Some(rank)) = (other, other_rank)
-            && rank < least
-        {
-            (task, least) = (other, rank);
-        }
-        ways = best_joins(&task, (least, joins), lists, output, helper.as_deref_mut(), scratch)?;
-    }
+    let ranked = best_starts(starts, lists, output, helper.as_deref_mut(), scratch)?;
+    let Some((task, ways)) = ranked else { return Ok(None) };
     let mut incumbent = Incumbent::new(&task, scratch)?;
     // Ranks come from few lists: with more repeats, another order may be better.
-    let fewer = if ways.iter().any(Option::is_some) { lists.div_ceil(2) } else { lists };
-    let [first_way, second_way, overlapping] = ways;
+    let fewer = if ways == Ways::default() { lists } else { lists.div_ceil(2) };
+    let Ways { apart: [first, second], overlapping } = ways;
     {
         let mut scratch = scratch.reborrow();
-        let mut first = Incumbent::new(&task, &mut scratch)?;
-        let mut second = Incumbent::new(&task, &mut scratch)?;
-        let mut third = Incumbent::new(&task, &mut scratch)?;
+        let mut joined =
+            |way: Option<Join>| Ok::<_, PlanningError>((way, Incumbent::new(&task, &mut scratch)?));
+        let (mut first, mut second) = (joined(first)?, joined(second)?);
+        let mut overlapping = joined(overlapping)?;
         both(
             helper,
             output,
             &mut scratch,
             |output, scratch| {
                 extend(&task, &mut incumbent, fewer, output, scratch)?;
-                extend_joined(&task, second_way, &mut second, lists, output, scratch)
+                extend_joined(&task, &mut second, lists, output, scratch)
             },
             |output, scratch| {
-                extend_joined(&task, first_way, &mut first, lists, output, scratch)?;
-                extend_joined(&task, overlapping, &mut third, lists, output, scratch)
+                extend_joined(&task, &mut first, lists, output, scratch)?;
+                extend_joined(&task, &mut overlapping, lists, output, scratch)
             },
         )?;
-        for joined in [first, second, third] {
+        for (_, joined) in [first, second, overlapping] {
             incumbent.keep_if_better(joined.judged, joined.launches());
         }
     }
     incumbent.sequence(&task, scratch)
 }
 
+/// The better of the given orders, and the best ways to join its ops. `None` without a given order.
+fn best_starts<'s>(
+    (orders, joins): ([Option<Task<'s>>; 2], impl Iterator<Item = Join> + Clone + Sync),
+    lists: usize,
+    output: &mut Output<'_>,
+    mut helper: Option<&mut Helper<'_>>,
+    scratch: &mut Scratch<'_>,
+) -> Result<Option<(Task<'s>, Ways)>, PlanningError> {
+    let [Some(task), other] = orders else { return Ok(None) };
+    if other.is_none() && joins.clone().next().is_none() {
+        return Ok(Some((task, Ways::default())));
+    }
+    let (rank_of_task, rank_of_other) = both(
+        helper.as_deref_mut(),
+        output,
+        scratch,
+        |output, scratch| rank(&task, lists, output, scratch),
+        |output, scratch| other.map(|other| rank(&other, lists, output, scratch)).transpose(),
+    )?;
+    let (task, least) = match (other, rank_of_other) {
+        (Some(other), Some(rank)) if rank < rank_of_task => (other, rank),
+        _ => (task, rank_of_task),
+    };
+    let ways = best_joins(&task, (least, joins), lists, output, helper, scratch)?;
+    Ok(Some((task, ways)))
+}
+
 /// Adds repeats to the launches in the order of a way to join them, if there is one.
 fn extend_joined(
     task: &Task<'_>,
-    way: Option<Join>,
-    incumbent: &mut Incumbent<'_>,
+    (way, incumbent): &mut (Option<Join>, Incumbent<'_>),
     lists: usize,
     output: &mut Output<'_>,
     scratch: &mut Scratch<'_>,
 ) -> Result<(), PlanningError> {
-    let Some(join) = way else { return Ok(()) };
+    let Some(join) = *way else { return Ok(()) };
     let mut scratch = scratch.reborrow();
     match order::arrange(task.sequence, join, &mut scratch)? {
         Some(sequence) => {
@@ -252,9 +264,16 @@ fn extend_joined(
     }
 }
 
-/// Ranks ways to join ops, and returns the best two without overlaps and the best one with overlaps
-/// of the ways that are better than the given order by more than the error of ranks. It returns
-/// several ways since a few lists cannot tell which way leads to the shortest plan.
+/// The best ways to join ops: two in which groups of micro-batches follow each other, and one in
+/// which they overlap. Several, since a few lists cannot tell which leads to the shortest plan.
+#[derive(Clone, Copy, Default, PartialEq, Eq)]
+struct Ways {
+    apart: [Option<Join>; 2],
+    overlapping: Option<Join>,
+}
+
+/// Ranks ways to join ops, and returns the best of the ways that are better than the given order by
+/// more than the error of ranks.
 fn best_joins(
     task: &Task<'_>,
     (least, joins): (Rank, impl Iterator<Item = Join> + Clone + Sync),
@@ -262,7 +281,7 @@ fn best_joins(
     output: &mut Output<'_>,
     helper: Option<&mut Helper<'_>>,
     scratch: &mut Scratch<'_>,
-) -> Result<[Option<Join>; 3], PlanningError> {
+) -> Result<Ways, PlanningError> {
     let rank_half = |skipped, output: &mut Output<'_>, scratch: &mut Scratch<'_>| {
         let joins = joins.clone().enumerate().skip(skipped).step_by(2);
         rank_joins(task, (least, joins), lists, output, scratch)
@@ -274,16 +293,15 @@ fn best_joins(
         |output, scratch| rank_half(0, output, scratch),
         |output, scratch| rank_half(1, output, scratch),
     )?;
-    let best_of = |overlapping: bool, known: Option<Join>| {
+    let best_of = |overlapping: bool, but: Option<Join>| {
         let overlaps = |join| matches!(join, Join::ByStates { overlaps: true, .. });
-        let is_another = |&&(_, _, join): &&(Rank, usize, Join)| {
-            overlaps(join) == overlapping && Some(join) != known
-        };
-        let others = even.iter().chain(&odd).filter(is_another);
-        others.min_by_key(|&&(rank, at, _)| (rank, at)).map(|&(_, _, join)| join)
+        let ways = even.iter().chain(&odd).copied();
+        let ways = ways.filter(|&(_, _, join)| overlaps(join) == overlapping && Some(join) != but);
+        ways.min_by_key(|&(rank, at, _)| (rank, at)).map(|(_, _, join)| join)
     };
     let first = best_of(false, None);
-    Ok([first, first.and_then(|_| best_of(false, first)), best_of(true, None)])
+    let second = first.and_then(|_| best_of(false, first));
+    Ok(Ways { apart: [first, second], overlapping: best_of(true, None) })
 }
 
 /// The ranks of the ways to join ops that are better than the given order, each with its number.
@@ -301,7 +319,7 @@ fn rank_joins(
         let joined = Task { sequence: &sequence, ..*task };
         let rank = rank(&joined, lists, output, &mut scratch)?;
         if is_surely_less(rank, least) {
-            // There are at most two ways for each bit of the number of micro-batches; half of them are here.
+            // There are at most two ways for each bit of a number, half of which are here.
             let _ = ranked.push((rank, at, join));
         }
     }
