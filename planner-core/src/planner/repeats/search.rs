@@ -273,7 +273,8 @@ struct Ways {
 }
 
 /// Ranks ways to join ops, and returns the best of the ways that are better than the given order by
-/// more than the error of ranks.
+/// more than the error of ranks. Overlapping must not be worse than the best of the other ways by
+/// more than that.
 fn best_joins(
     task: &Task<'_>,
     (least, joins): (Rank, impl Iterator<Item = Join> + Clone + Sync),
@@ -297,11 +298,16 @@ fn best_joins(
         let overlaps = |join| matches!(join, Join::ByStates { overlaps: true, .. });
         let ways = even.iter().chain(&odd).copied();
         let ways = ways.filter(|&(_, _, join)| overlaps(join) == overlapping && Some(join) != but);
-        ways.min_by_key(|&(rank, at, _)| (rank, at)).map(|(_, _, join)| join)
+        ways.min_by_key(|&(rank, at, _)| (rank, at)).map(|(rank, _, join)| (rank, join))
     };
     let first = best_of(false, None);
-    let second = first.and_then(|_| best_of(false, first));
-    Ok(Ways { apart: [first, second], overlapping: best_of(true, None) })
+    let second = first.and_then(|(_, join)| best_of(false, Some(join)));
+    let may_be_better =
+        |&(rank, _): &(Rank, Join)| first.is_none_or(|(first, _)| !is_surely_less(first, rank));
+    let overlapping = best_of(true, None).filter(may_be_better);
+    let [first, second, overlapping] =
+        [first, second, overlapping].map(|way| way.map(|(_, join)| join));
+    Ok(Ways { apart: [first, second], overlapping })
 }
 
 /// The ranks of the ways to join ops that are better than the given order, each with its number.
