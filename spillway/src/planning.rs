@@ -56,7 +56,7 @@ pub struct Buffers {
     helper: BuffersOfThread,
 }
 
-/// The planner makes small plans sooner than a second thread would start.
+/// Plans for fewer ops take too little time to gain from a second thread.
 const OPS_FOR_TWO: usize = 128;
 
 impl Buffers {

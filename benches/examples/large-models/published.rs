@@ -27,7 +27,8 @@ fn accumulated(text: &mut String) -> Done<()> {
         RTX_5090.work("billions=8,batch=8,sequence=1024,micro=8,optimizer=adamw16", on_host)
     });
     let [work, hosted] = works;
-    let ways = Ways::of([&work?, &hosted?], &machine, 16 << 30)?;
+    let work = work?;
+    let ways = Ways::of([&work, &hosted?], &machine, 16 << 30)?;
     text.push_str(include_str!("accumulated.md"));
     let mut row = |name: &str, ns: Option<u64>| -> Done<()> {
         let Some(ns) = ns else { return Ok(writeln!(text, "| {name} | – | – |")?) };
@@ -37,6 +38,10 @@ fn accumulated(text: &mut String) -> Done<()> {
     row("compute alone", Some(ways.compute_ns))?;
     row("bound on the device alone", ways.bound)?;
     row("**`auto`**", ways.auto)?;
+    for gib in [10, 24] {
+        let name = format!("**`auto`**, {gib} GiB");
+        row(&name, period_ns(&work, &machine, gib << 30, auto(Host::Never))?)?;
+    }
     row("checkpointing in the model, `auto`", ways.by_hand)?;
     row("checkpointing in the model, streamed", ways.streamed)?;
     row("`optimizer-offload`, host of 80 GB/s", ways.zero_offload)?;
