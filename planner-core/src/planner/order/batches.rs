@@ -69,14 +69,17 @@ impl<'a> Batches<'a> {
     }
 
     /// The group of an op's micro-batch, if groups grow: most have `size` micro-batches, the first
-    /// one half as many, and the last one also what is left. No pass overlaps the first forward
-    /// pass, so it should be short; the last backward pass also moves the states that updates read.
+    /// one half as many, and the last one half as many again or more. No other pass overlaps the
+    /// first forward pass, so it should be short. The last backward pass also moves the states that
+    /// updates read, so it should be long.
     pub(super) fn growing_group(&self, launch: u32, size: u32) -> u32 {
+        let size = size.max(1);
         let first = size.div_ceil(2);
-        let groups = (self.count.saturating_sub(first) / size.max(1)).max(1);
+        let last = size.saturating_add(first);
+        let middle = self.count.saturating_sub(first).saturating_sub(last) / size;
         match self.of(launch).checked_sub(first) {
             None => 0,
-            Some(after) => 1 + (after / size.max(1)).min(groups - 1),
+            Some(after) => 1 + (after / size).min(middle),
         }
     }
 
@@ -115,6 +118,33 @@ fn find_starts(
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_first_group_is_smaller_and_the_last_one_larger() {
+        let groups = |count: u32, size: u32| {
+            let mut of: [u32; 16] = core::array::from_fn(|batch| batch as u32);
+            let batches = Batches { of: &mut of, count };
+            let mut sizes = heapless::Vec::<u32, 16>::new();
+            for batch in 0..count {
+                let group = batches.growing_group(batch, size) as usize;
+                assert!(group == sizes.len() || group + 1 == sizes.len(), "group {group}");
+                match sizes.get_mut(group) {
+                    Some(size) => *size += 1,
+                    None => sizes.push(1).unwrap(),
+                }
+            }
+            sizes
+        };
+        assert_eq!(groups(1, 1), [1]);
+        assert_eq!(groups(2, 1), [1, 1]);
+        assert_eq!(groups(4, 1), [1, 1, 2]);
+        assert_eq!(groups(8, 1), [1, 1, 1, 1, 1, 1, 2]);
+        assert_eq!(groups(8, 2), [1, 2, 2, 3]);
+        assert_eq!(groups(9, 2), [1, 2, 2, 4]);
+        assert_eq!(groups(16, 4), [2, 4, 4, 6]);
+        assert_eq!(groups(8, 0), groups(8, 1));
+        assert_eq!(groups(8, u32::MAX), [8]);
+    }
     use crate::graph::{Graph, Op, Tensor, TensorId};
     use crate::sequence::Sequence;
 
