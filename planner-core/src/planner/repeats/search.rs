@@ -112,7 +112,7 @@ pub(in crate::planner) const fn scratch_words(limits: &Limits) -> usize {
     let round = words::<OpId>(limits.ops).saturating_add(round);
     let arranged = order::arranged_words(limits)
         .saturating_add(larger(order::list_schedule_words(limits), round));
-    let joined = words::<OpId>(limits.ops).saturating_mul(3).saturating_add(arranged);
+    let joined = words::<OpId>(limits.ops).saturating_mul(4).saturating_add(arranged);
     kept_words(limits).saturating_add(larger(joined, segments))
 }
 
@@ -191,27 +191,25 @@ pub(in crate::planner) fn best<'s>(
     let mut incumbent = Incumbent::new(&task, scratch)?;
     // Ranks come from few lists: with more repeats, another order may be better.
     let fewer = if ways == Ways::default() { lists } else { lists.div_ceil(2) };
-    let Ways { apart: [first, second], overlapping } = ways;
     {
         let mut scratch = scratch.reborrow();
         let mut joined =
             |way: Option<Join>| Ok::<_, PlanningError>((way, Incumbent::new(&task, &mut scratch)?));
-        let (mut first, mut second) = (joined(first)?, joined(second)?);
-        let mut overlapping = joined(overlapping)?;
+        let [first, second, third, fourth] = ways;
+        let [mut own, mut helpers] =
+            [[joined(first)?, joined(third)?], [joined(second)?, joined(fourth)?]];
         both(
             helper,
             output,
             &mut scratch,
             |output, scratch| {
                 extend(&task, &mut incumbent, fewer, output, scratch)?;
-                extend_joined(&task, &mut second, lists, output, scratch)
+                extend_joined(&task, &mut own, lists, output, scratch)
             },
-            |output, scratch| {
-                extend_joined(&task, &mut first, lists, output, scratch)?;
-                extend_joined(&task, &mut overlapping, lists, output, scratch)
-            },
+            |output, scratch| extend_joined(&task, &mut helpers, lists, output, scratch),
         )?;
-        for (_, joined) in [first, second, overlapping] {
+        let [[first, third], [second, fourth]] = [own, helpers];
+        for (_, joined) in [first, second, third, fourth] {
             incumbent.keep_if_better(joined.judged, joined.launches());
         }
     }
@@ -245,35 +243,31 @@ fn best_starts<'s>(
     Ok(Some((task, ways)))
 }
 
-/// Adds repeats to the launches in the order of a way to join them, if there is one.
+/// Adds repeats to the launches in the order of each way to join them.
 fn extend_joined(
     task: &Task<'_>,
-    (way, incumbent): &mut (Option<Join>, Incumbent<'_>),
+    ways: &mut [(Option<Join>, Incumbent<'_>)],
     lists: usize,
     output: &mut Output<'_>,
     scratch: &mut Scratch<'_>,
 ) -> Result<(), PlanningError> {
-    let Some(join) = *way else { return Ok(()) };
-    let mut scratch = scratch.reborrow();
-    match order::arrange(task.sequence, join, &mut scratch)? {
-        Some(sequence) => {
+    for (way, incumbent) in ways {
+        let Some(join) = *way else { continue };
+        let mut scratch = scratch.reborrow();
+        if let Some(sequence) = order::arrange(task.sequence, join, &mut scratch)? {
             let task = Task { sequence: &sequence, ..*task };
-            extend(&task, incumbent, lists, output, &mut scratch)
+            extend(&task, incumbent, lists, output, &mut scratch)?;
         }
-        None => Ok(()),
     }
+    Ok(())
 }
 
-/// The best ways to join ops: two in which groups of micro-batches follow each other, and one in
+/// The best ways to join ops: two in which groups of micro-batches follow each other, and two in
 /// which they overlap. Several, since a few lists cannot tell which leads to the shortest plan.
-#[derive(Clone, Copy, Default, PartialEq, Eq)]
-struct Ways {
-    apart: [Option<Join>; 2],
-    overlapping: Option<Join>,
-}
+type Ways = [Option<Join>; 4];
 
 /// Ranks ways to join ops, and returns the best of the ways that are better than the given order by
-/// more than the error of ranks. Overlapping must not be worse than the best of the other ways by
+/// more than the error of ranks. Overlapping ones must not be worse than the best of the others by
 /// more than that.
 fn best_joins(
     task: &Task<'_>,
@@ -300,14 +294,15 @@ fn best_joins(
         let ways = ways.filter(|&(_, _, join)| overlaps(join) == overlapping && Some(join) != but);
         ways.min_by_key(|&(rank, at, _)| (rank, at)).map(|(rank, _, join)| (rank, join))
     };
-    let first = best_of(false, None);
-    let second = first.and_then(|(_, join)| best_of(false, Some(join)));
+    let best_two = |overlapping| {
+        let first = best_of(overlapping, None);
+        [first, first.and_then(|(_, join)| best_of(overlapping, Some(join)))]
+    };
+    let [first, second] = best_two(false);
     let may_be_better =
         |&(rank, _): &(Rank, Join)| first.is_none_or(|(first, _)| !is_surely_less(first, rank));
-    let overlapping = best_of(true, None).filter(may_be_better);
-    let [first, second, overlapping] =
-        [first, second, overlapping].map(|way| way.map(|(_, join)| join));
-    Ok(Ways { apart: [first, second], overlapping })
+    let [third, fourth] = best_two(true).map(|way| way.filter(may_be_better));
+    Ok([first, second, third, fourth].map(|way| way.map(|(_, join)| join)))
 }
 
 /// The ranks of the ways to join ops that are better than the given order, each with its number.
