@@ -2,12 +2,18 @@
 #![allow(clippy::unwrap_used, reason = "what fails here fails the test")]
 
 use conformance::graphs::{Layer, legal_order, training_graph, untidy_graphs};
-use planner_core::planner::{Auto, Order, Request, Strategy as Planner};
-use planner_core::{Graph, Launched, Machine, MachineParameters, Step};
+use planner_core::planner::{
+    Auto, Join, Order, Request, Strategy as Planner, list_schedule, list_schedule_words,
+};
+use planner_core::{
+    Graph, Launched, Limits, Machine, MachineParameters, OpId, Scratch, Step, TensorId,
+};
 use proptest::strategy::{Strategy, ValueTree};
 use proptest::test_runner::TestRunner;
 use spillway::planning;
+use std::collections::BTreeMap;
 use workloads::OwnedPlan;
+use zoo::models;
 
 const MACHINE: Machine = {
     let Ok(machine) = Machine::new(
@@ -85,4 +91,53 @@ fn untidy_graphs_gain() {
         assert!(100 * free_ns <= 105 * given_ns, "{free_ns} {given_ns}");
     }
     assert!(2 * reordered > GRAPHS && better > 5 * worse, "{reordered} {better} {worse}");
+}
+
+/// For each tensor that an op reads, the op that has written it last; and the last writer of each tensor.
+fn writers(
+    graph: &Graph<'_>,
+    order: &[OpId],
+) -> (BTreeMap<(OpId, TensorId), Option<OpId>>, BTreeMap<TensorId, OpId>) {
+    let (mut read, mut last) = (BTreeMap::new(), BTreeMap::new());
+    for &op in order {
+        let reads = graph.reads(op).iter();
+        read.extend(reads.map(|&tensor| ((op, tensor), last.get(&tensor).copied())));
+        last.extend(graph.writes(op).iter().map(|&tensor| (tensor, op)));
+    }
+    (read, last)
+}
+
+/// All ops read the same values in every order.
+#[test]
+fn joined_ops_keep_all_dependencies() {
+    let mut runner = TestRunner::deterministic();
+    let untidy = (0..50).map(|_| untidy_graphs(4..=8).new_tree(&mut runner).unwrap().current());
+    let decoders = [(2, ""), (3, ",optimizer=sgd"), (4, ",rank=4"), (7, ",head=tied")];
+    let decoders = decoders.map(|(micro, more)| {
+        let size = "layers=3,width=64,heads=4,kv_heads=2,hidden=128,vocabulary=256,sequence=32";
+        models::generate(&format!("llama:{size},micro={micro}{more}")).unwrap()
+    });
+    let mut rearranged = 0;
+    for owned in untidy.chain(decoders) {
+        let graph = owned.graph().unwrap();
+        let given: Vec<_> = graph.op_ids().collect();
+        let expected = writers(&graph, &given);
+        let limits = Limits::of_graph(&graph);
+        let mut memory = vec![0; list_schedule_words(&limits)];
+        let by_states = [(1, false), (1, true), (2, true), (4, true), (u32::MAX, true)];
+        let by_states = by_states.map(|(batches, overlaps)| Join::ByStates {
+            set_bytes: 20_000,
+            batches,
+            overlaps,
+        });
+        for join in [Join::Light, Join::All].into_iter().chain(by_states) {
+            let mut order = given.clone();
+            list_schedule(&graph, join, &mut order, &mut Scratch::new(&mut memory)).unwrap();
+            assert_eq!(writers(&graph, &order), expected, "{join:?} of {}", owned.name);
+            rearranged += usize::from(!order.is_sorted());
+            order.sort_unstable();
+            assert_eq!(order, given);
+        }
+    }
+    assert!(rearranged > 100, "{rearranged} orders");
 }
