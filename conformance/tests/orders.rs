@@ -93,18 +93,23 @@ fn untidy_graphs_gain() {
     assert!(2 * reordered > GRAPHS && better > 5 * worse, "{reordered} {better} {worse}");
 }
 
-/// For each tensor that an op reads, the op that has written it last; and the last writer of each tensor.
-fn writers(
-    graph: &Graph<'_>,
-    order: &[OpId],
-) -> (BTreeMap<(OpId, TensorId), Option<OpId>>, BTreeMap<TensorId, OpId>) {
-    let (mut read, mut last) = (BTreeMap::new(), BTreeMap::new());
-    for &op in order {
-        let reads = graph.reads(op).iter();
-        read.extend(reads.map(|&tensor| ((op, tensor), last.get(&tensor).copied())));
-        last.extend(graph.writes(op).iter().map(|&tensor| (tensor, op)));
+/// The last writer of each tensor, and the op that has written each tensor that an op reads.
+#[derive(Debug, Default, PartialEq)]
+struct Writers {
+    last: BTreeMap<TensorId, OpId>,
+    read: BTreeMap<(OpId, TensorId), Option<OpId>>,
+}
+
+impl Writers {
+    fn of(graph: &Graph<'_>, order: &[OpId]) -> Self {
+        let Self { mut last, mut read } = Self::default();
+        for &op in order {
+            let reads = graph.reads(op).iter();
+            read.extend(reads.map(|&tensor| ((op, tensor), last.get(&tensor).copied())));
+            last.extend(graph.writes(op).iter().map(|&tensor| (tensor, op)));
+        }
+        Self { last, read }
     }
-    (read, last)
 }
 
 /// All ops read the same values in every order.
@@ -121,7 +126,7 @@ fn joined_ops_keep_all_dependencies() {
     for owned in untidy.chain(decoders) {
         let graph = owned.graph().unwrap();
         let given: Vec<_> = graph.op_ids().collect();
-        let expected = writers(&graph, &given);
+        let expected = Writers::of(&graph, &given);
         let limits = Limits::of_graph(&graph);
         let mut memory = vec![0; list_schedule_words(&limits)];
         let by_states = [(1, false), (1, true), (2, true), (4, true), (u32::MAX, true)];
@@ -133,7 +138,7 @@ fn joined_ops_keep_all_dependencies() {
         for join in [Join::Light, Join::All].into_iter().chain(by_states) {
             let mut order = given.clone();
             list_schedule(&graph, join, &mut order, &mut Scratch::new(&mut memory)).unwrap();
-            assert_eq!(writers(&graph, &order), expected, "{join:?} of {}", owned.name);
+            assert_eq!(Writers::of(&graph, &order), expected, "{join:?} of {}", owned.name);
             rearranged += usize::from(!order.is_sorted());
             order.sort_unstable();
             assert_eq!(order, given);

@@ -1,14 +1,13 @@
 //! A second thread changes no plan.
 #![allow(clippy::unwrap_used, reason = "what fails here fails the test")]
 
-use planner_core::plan::{ArenaPlacement, Pool, Resident};
-use planner_core::planner::{
-    self, Auto, Helper, Output, PlanningError, Request, RunBoth, Strategy,
-};
+mod buffers;
+
+use buffers::Buffers;
+use planner_core::planner::{self, Auto, Helper, PlanningError, Request, RunBoth, Strategy};
 use planner_core::scratch::Buffer;
 use planner_core::{
-    Graph, Kind, Limits, Machine, MachineParameters, Op, OpId, Part, Scratch, Step, Tensor,
-    TensorId,
+    Graph, Kind, Limits, Machine, MachineParameters, Op, Scratch, Tensor, TensorId,
 };
 use std::cell::Cell;
 use std::thread;
@@ -50,35 +49,6 @@ fn training() -> (Vec<Tensor>, Vec<Op>, Vec<TensorId>) {
     (tensors, ops, operands)
 }
 
-struct Buffers {
-    steps: Vec<Step>,
-    resident: Vec<Resident>,
-    arena: Vec<ArenaPlacement>,
-    pools: [Pool; 2],
-    tensor_pool: Vec<u32>,
-    memory: Vec<u64>,
-}
-
-impl Buffers {
-    fn new(limits: &Limits) -> Self {
-        let nothing = Resident { part: Part::whole(TensorId(0)), host_copy: false };
-        let nowhere = ArenaPlacement { tensor: TensorId(0), offset_bytes: 0 };
-        Self {
-            steps: vec![Step::launch(OpId(0)); limits.steps],
-            resident: vec![nothing; 2 * limits.tensors],
-            arena: vec![nowhere; limits.tensors],
-            pools: [Pool { object_bytes: 1, count: 0 }; 2],
-            tensor_pool: vec![0; limits.tensors],
-            memory: vec![0; planner::scratch_words(limits)],
-        }
-    }
-
-    fn parts(&mut self) -> (Output<'_>, Scratch<'_>) {
-        let Self { steps, resident, arena, pools, tensor_pool, memory } = self;
-        (Output { steps, resident, arena, pools, tensor_pool }, Scratch::new(memory))
-    }
-}
-
 fn on_two_threads(one: &mut (dyn FnMut() + Send), other: &mut (dyn FnMut() + Send)) {
     thread::scope(|scope| {
         scope.spawn(other);
@@ -108,14 +78,17 @@ fn plan(
     let limits = Limits::of_graph(&graph);
     let strategy = Strategy::Auto(Auto::new().with_effort(8));
 
-    let [mut alone, mut own] = [(); 2].map(|()| Buffers::new(&limits.with_steps(own_steps)));
-    let (output, mut scratch) = alone.parts();
-    let expected = planner::make(&request, strategy, output, &mut scratch)?;
-    let mut helpers = Buffers::new(&limits.with_steps(helper_steps));
-    let (output, scratch) = helpers.parts();
-    let mut helper = Helper { output, scratch, run_both };
-    let (output, mut scratch) = own.parts();
-    let made = planner::make_with_helper(&request, strategy, output, &mut helper, &mut scratch)?;
+    let (own_limits, helper_limits) =
+        (limits.with_steps(own_steps), limits.with_steps(helper_steps));
+    let memory = || vec![0; planner::scratch_words(&own_limits)];
+    let [mut alone, mut own, mut helpers] =
+        [own_limits, own_limits, helper_limits].map(|limits| Buffers::new(&limits));
+    let [mut memory, mut memory_of_helper] = [memory(), memory()];
+    let scratch = &mut Scratch::new(&mut memory);
+    let expected = planner::make(&request, strategy, alone.output(), &mut scratch.reborrow())?;
+    let mut helper =
+        Helper { output: helpers.output(), scratch: Scratch::new(&mut memory_of_helper), run_both };
+    let made = planner::make_with_helper(&request, strategy, own.output(), &mut helper, scratch)?;
     let [one, other] = [made.plan, expected.plan].map(|plan| format!("{plan:?}"));
     assert!(one == other, "{budget_bytes} bytes");
     assert_eq!((made.by, made.own_ns), (expected.by, expected.own_ns), "{budget_bytes} bytes");

@@ -1,10 +1,12 @@
 //! Plans in which `auto` runs ops on the host.
 #![allow(clippy::unwrap_used, reason = "what fails here fails the test")]
 
-use planner_core::plan::{ArenaPlacement, Pool, Resident};
-use planner_core::planner::{self, Auto, Host, Output, PlanningError, Request, Strategy};
+mod buffers;
+
+use buffers::Buffers;
+use planner_core::planner::{self, Auto, Host, PlanningError, Request, Strategy};
 use planner_core::{
-    Graph, Kind, Limits, Machine, MachineParameters, Op, Part, Scheduled, Scratch, Step, Tensor,
+    Graph, Kind, Limits, Machine, MachineParameters, Op, Scheduled, Scratch, Step, Tensor,
     TensorId, lower, verify,
 };
 
@@ -157,22 +159,11 @@ fn plan(
     let graph = graph.unwrap();
     let limits = Limits::of_graph(&graph);
     let limits = limits.with_steps(limits.max_steps());
-    let whole = Part::whole(TensorId(0));
-    let mut steps = vec![Step::Evict(whole); limits.steps];
-    let mut resident = vec![Resident { part: whole, host_copy: false }; 2 * tensors];
-    let mut arena = vec![ArenaPlacement { tensor: TensorId(0), offset_bytes: 0 }; tensors];
-    let mut pools = [Pool { object_bytes: 0, count: 0 }; 2];
-    let mut tensor_pool = vec![0; tensors];
-    let output = Output {
-        steps: &mut steps,
-        resident: &mut resident,
-        arena: &mut arena,
-        pools: &mut pools,
-        tensor_pool: &mut tensor_pool,
-    };
+    let mut buffers = Buffers::new(&limits);
     let mut memory = vec![0; planner::scratch_words(&limits)];
     let request = Request { graph: &graph, machine, budget_bytes };
-    let plan = planner::plan(&request, strategy.into(), output, &mut Scratch::new(&mut memory));
+    let plan =
+        planner::plan(&request, strategy.into(), buffers.output(), &mut Scratch::new(&mut memory));
     let plan = match plan {
         Err(PlanningError::Infeasible { .. }) => return None,
         plan => plan.unwrap(),

@@ -1,14 +1,16 @@
 //! Planning, placing, lowering, predicting and verifying do not allocate.
 #![allow(unsafe_code, reason = "counting allocations takes a global allocator")]
 
+mod buffers;
+
+use buffers::Buffers;
 use planner_core::bounds::BoundOrder;
 use planner_core::placement::Over;
-use planner_core::plan::{ArenaPlacement, Part, Pool, Resident};
-use planner_core::planner::{self, Auto, Output, Request, Strategy, Weights};
+use planner_core::planner::{self, Auto, Request, Strategy, Weights};
 use planner_core::schedule::Scheduled;
 use planner_core::{
-    Graph, Kind, Limits, Machine, MachineParameters, Op, OpId, Scratch, Step, Tensor, TensorId,
-    bounds, lower, placement, timeline, verify,
+    Graph, Kind, Limits, Machine, MachineParameters, Op, Scratch, Tensor, TensorId, bounds, lower,
+    placement, timeline, verify,
 };
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
@@ -105,41 +107,6 @@ const MACHINE: Machine = {
     };
     machine
 };
-
-const LAUNCH: Step = Step::launch(OpId(0));
-const NOTHING: Resident = Resident { part: Part::whole(TensorId(0)), host_copy: false };
-const NOWHERE: ArenaPlacement = ArenaPlacement { tensor: TensorId(0), offset_bytes: 0 };
-
-/// The buffers of a plan.
-struct Buffers {
-    steps: Vec<Step>,
-    resident: Vec<Resident>,
-    arena: Vec<ArenaPlacement>,
-    pools: [Pool; 2],
-    tensor_pool: Vec<u32>,
-}
-
-impl Buffers {
-    fn new(limits: &Limits) -> Self {
-        Self {
-            steps: vec![LAUNCH; limits.steps],
-            resident: vec![NOTHING; 2 * limits.tensors],
-            arena: vec![NOWHERE; limits.tensors],
-            pools: [Pool { object_bytes: 1, count: 0 }; 2],
-            tensor_pool: vec![0; limits.tensors],
-        }
-    }
-
-    fn output(&mut self) -> Output<'_> {
-        Output {
-            steps: &mut self.steps,
-            resident: &mut self.resident,
-            arena: &mut self.arena,
-            pools: &mut self.pools,
-            tensor_pool: &mut self.tensor_pool,
-        }
-    }
-}
 
 fn limits((tensors, ops, operands): (&[Tensor], &[Op], &[TensorId]), steps: usize) -> Limits {
     let limits = Limits {
