@@ -50,7 +50,7 @@ struct Cache<'b, 's> {
     kept_for: &'s mut [u32],
     /// The current launch, counted from 1 over all iterations.
     now: u32,
-    /// The number of launches, from the next one on, that are known to find all their operands.
+    /// The number of launches, from the next one on, whose operands need no further prefetch.
     covered: u32,
 }
 
@@ -83,8 +83,8 @@ pub(super) fn distance(builder: &Builder<'_>, op: LaunchId, tensor: TensorId) ->
     iteration_ops + next.0 - op.0
 }
 
-/// A lower bound of the time of a list's uploads: what leaves after an op is prefetched again if the
-/// next op that uses it reads it. `leaves` gets a tensor and the number of ops to its next use.
+/// A lower bound of the time of a list's uploads. A tensor that leaves after an op is prefetched again
+/// if the next op that uses it reads it. `leaves` gets a tensor and the number of ops to its next use.
 /// O(operands).
 pub(super) fn uploads_ns(
     task: &Task<'_>,

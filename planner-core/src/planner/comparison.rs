@@ -41,8 +41,8 @@ pub(super) struct Repeated<'s> {
 impl<'s> Repeated<'s> {
     const NONE: Self = Self { once: None, segments: None, segments_ns: u64::MAX };
 
-    /// Both, the one with the shorter sampled plan last: the plan that is written last need not be
-    /// written again if it is the best.
+    /// Both sequences. The sequence with the shorter sampled plan comes last, since the plan that is
+    /// written last need not be written again if it is the best.
     fn by_period(&self) -> [Option<&(Sequence<'s>, u64)>; 2] {
         let Self { once, segments, .. } = self;
         let period_ns = |found: &Option<(_, u64)>| found.as_ref().map_or(u64::MAX, |&(_, ns)| ns);

@@ -47,8 +47,8 @@ impl Helper<'_> {
     }
 }
 
-/// Calls two functions and returns both results: with a helper at the same time, without one after
-/// each other in the same buffers.
+/// Calls two functions and returns both results. A helper runs the second function at the same time.
+/// Without a helper, both functions use the same buffers, one after the other.
 ///
 /// # Errors
 /// The error of the first function that fails.
