@@ -72,8 +72,8 @@ impl Buffers {
         self.make(request, strategy).map(|made| made.plan)
     }
 
-    /// Plans, and returns the source of the plan. Large plans of [`Strategy::Auto`] take a second thread if
-    /// the machine has several processors. The plan does not depend on it.
+    /// Plans, and returns the source of the plan. [`Strategy::Auto`] uses a second thread for large graphs if
+    /// the machine has several processors. The thread does not change the plan.
     ///
     /// # Errors
     /// The errors of [`planner::make`], except for buffers that are too short.
@@ -84,13 +84,11 @@ impl Buffers {
     ) -> Result<Made<'_>, PlanningError> {
         let Self { own, helper } = self;
         let is_large = request.graph.ops().len() >= OPS_FOR_TWO;
-        if !is_large || !matches!(strategy, Strategy::Auto(_)) || processors() == 1 {
-            let made = own.write(request.graph, |_, output, scratch| {
-                planner::make(request, strategy, output, scratch).map(Some)
-            });
-            return made?.ok_or(PlanningError::Stuck);
-        }
+        let takes_two = is_large && matches!(strategy, Strategy::Auto(_)) && processors() > 1;
         let made = own.write(request.graph, |limits, output, scratch| {
+            if !takes_two {
+                return planner::make(request, strategy, output, scratch).map(Some);
+            }
             let (output_of_helper, memory) = helper.grow(limits)?;
             let mut helper = Helper {
                 output: output_of_helper,

@@ -75,9 +75,7 @@ impl Output<'_> {
             tensor_pool: self.tensor_pool,
         }
     }
-}
 
-impl Output<'_> {
     /// Copies a plan that was written last into other buffers of the same lengths.
     pub(super) fn copy(&mut self, from: &Output<'_>, written: &Written) {
         let Written { steps, resident, arena, pools, tensor_pool, .. } = *written;

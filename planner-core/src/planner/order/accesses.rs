@@ -1,4 +1,5 @@
-//! The accesses to each version, and the ops that must wait for each access.
+//! The accesses to each version, the ops that must wait for each access, and the units of ops that
+//! still wait.
 
 #![expect(
     clippy::indexing_slicing,
@@ -12,7 +13,7 @@ use crate::sequence::LaunchId;
 
 /// The accesses to each version, in the given order, with a cursor.
 #[derive(Debug)]
-pub(super) struct Accesses<'a> {
+struct Accesses<'a> {
     /// The index of each version's first access, and at the end the number of accesses.
     start: &'a mut [u32],
     /// The op of each access, shifted left by one; the lowest bit is 1 for a write.
@@ -22,7 +23,7 @@ pub(super) struct Accesses<'a> {
 }
 
 impl<'a> Accesses<'a> {
-    pub(super) const fn scratch_words(limits: &Limits) -> usize {
+    const fn scratch_words(limits: &Limits) -> usize {
         total([
             words::<u32>(limits.operands),
             words::<u32>(Versions::most(limits).saturating_add(1)),
@@ -31,10 +32,7 @@ impl<'a> Accesses<'a> {
     }
 
     /// Sorts all operands by version. O(operands).
-    pub(super) fn new(
-        versions: &Versions<'_>,
-        scratch: &mut Scratch<'a>,
-    ) -> Result<Self, OutOfScratch> {
+    fn new(versions: &Versions<'_>, scratch: &mut Scratch<'a>) -> Result<Self, OutOfScratch> {
         let count = versions.len();
         let start = scratch.take(count + 1, 0u32)?;
         let operands =
@@ -62,14 +60,14 @@ impl<'a> Accesses<'a> {
     }
 
     /// Moves the cursor before the first op.
-    pub(super) fn rewind(&mut self, versions: &Versions<'_>) {
+    fn rewind(&mut self, versions: &Versions<'_>) {
         for version in versions.all() {
             self.write[version.index()] = self.next_write(version, self.start[version.index()]);
         }
     }
 
     /// The first op that accesses a version.
-    pub(super) fn first(&self, version: Version) -> Option<LaunchId> {
+    fn first(&self, version: Version) -> Option<LaunchId> {
         let at = self.start[version.index()];
         (at < self.end(version)).then(|| self.launch(at))
     }
@@ -96,7 +94,7 @@ impl<'a> Accesses<'a> {
     /// Moves the cursor past an op, and calls `waited` with each op that had to wait for it. If the
     /// op writes a value, its readers waited. If the op reads a value, or writes one without
     /// readers, the next [writer](Self::writer) waited.
-    pub(super) fn pass(
+    fn pass(
         &mut self,
         versions: &Versions<'_>,
         launch: LaunchId,
@@ -115,5 +113,69 @@ impl<'a> Accesses<'a> {
                 self.writer(versions, version, write).into_iter().for_each(&mut waited);
             }
         }
+    }
+}
+
+/// The units of ops that still wait for another unit. A unit is named by one of its ops.
+#[derive(Debug)]
+pub(super) struct Waits<'a> {
+    accesses: Accesses<'a>,
+    /// The number of accesses that each unit still waits for.
+    left: &'a mut [u32],
+}
+
+impl<'a> Waits<'a> {
+    pub(super) const fn scratch_words(limits: &Limits) -> usize {
+        Accesses::scratch_words(limits).saturating_add(words::<u32>(limits.ops))
+    }
+
+    /// Counts before any op has run. O(operands).
+    pub(super) fn new(
+        versions: &Versions<'_>,
+        unit_of: impl Fn(LaunchId) -> u32,
+        scratch: &mut Scratch<'a>,
+    ) -> Result<Self, OutOfScratch> {
+        let mut accesses = Accesses::new(versions, scratch)?;
+        let left = scratch.take(versions.sequence().len(), 0u32)?;
+        for launch in versions.sequence().launches() {
+            let unit = unit_of(launch);
+            accesses.pass(versions, launch, |other| {
+                let other = unit_of(other);
+                left[other as usize] += u32::from(other != unit);
+            });
+        }
+        accesses.rewind(versions);
+        Ok(Self { accesses, left })
+    }
+
+    /// Whether a unit waits for no other unit.
+    pub(super) fn is_ready(&self, unit: u32) -> bool {
+        self.left[unit as usize] == 0
+    }
+
+    /// The first op that accesses a version.
+    pub(super) fn first(&self, version: Version) -> Option<LaunchId> {
+        self.accesses.first(version)
+    }
+
+    /// Runs an op. Calls `ready` with each unit that waits for no other unit any more.
+    pub(super) fn run(
+        &mut self,
+        versions: &Versions<'_>,
+        launch: LaunchId,
+        unit_of: impl Fn(LaunchId) -> u32,
+        mut ready: impl FnMut(u32),
+    ) {
+        let Self { accesses, left } = self;
+        let unit = unit_of(launch);
+        accesses.pass(versions, launch, |other| {
+            let other = unit_of(other);
+            if other != unit {
+                left[other as usize] -= 1;
+                if left[other as usize] == 0 {
+                    ready(other);
+                }
+            }
+        });
     }
 }

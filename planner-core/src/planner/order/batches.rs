@@ -68,12 +68,15 @@ impl<'a> Batches<'a> {
         self.count
     }
 
-    /// The group of an op's micro-batch, if groups grow: most have `size` micro-batches, the first
-    /// one half as many, and the last one half as many again or more. No other pass overlaps the
-    /// first forward pass, so it should be short. The last backward pass also moves the states that
-    /// updates read, so it should be long.
-    pub(super) fn growing_group(&self, launch: u32, size: u32) -> u32 {
+    /// The group of an op's micro-batch, if groups have `size` micro-batches; a size of 0 counts
+    /// as 1. If groups overlap, the first group has half as many, and the last group at least one
+    /// and a half times as many. No other pass overlaps the first forward pass, so it should be
+    /// short. The last backward pass also moves the states that updates read, so it should be long.
+    pub(super) fn group(&self, launch: u32, size: u32, overlaps: bool) -> u32 {
         let size = size.max(1);
+        if !overlaps {
+            return self.of(launch) / size;
+        }
         let first = size.div_ceil(2);
         let last = size.saturating_add(first);
         let middle = self.count.saturating_sub(first).saturating_sub(last) / size;
@@ -84,7 +87,7 @@ impl<'a> Batches<'a> {
     }
 
     /// The micro-batch of an op; the first micro-batch if the op depends on no micro-batch.
-    pub(super) fn of(&self, launch: u32) -> u32 {
+    fn of(&self, launch: u32) -> u32 {
         self.of[launch as usize]
     }
 }
@@ -126,7 +129,7 @@ mod tests {
             let batches = Batches { of: &mut of, count };
             let mut sizes = heapless::Vec::<u32, 16>::new();
             for batch in 0..count {
-                let group = batches.growing_group(batch, size) as usize;
+                let group = batches.group(batch, size, true) as usize;
                 assert!(group == sizes.len() || group + 1 == sizes.len(), "group {group}");
                 match sizes.get_mut(group) {
                     Some(size) => *size += 1,

@@ -49,6 +49,7 @@ pub const fn list_schedule_words(limits: &Limits) -> usize {
         words::<LaunchId>(limits.ops),
         Versions::scratch_words(limits),
         Clusters::scratch_words(limits),
+        Batches::scratch_words(limits),
         larger(schedule::scratch_words(limits), overlap::scratch_words(limits)),
     ])
 }
@@ -84,9 +85,10 @@ fn schedule_launches<'s>(
     let mut scratch = scratch.reborrow();
     let versions = Versions::new(sequence, &mut scratch)?;
     let clusters = Clusters::new(&versions, join, &mut scratch)?;
-    schedule::write(&versions, &clusters, join, order, &mut scratch)?;
-    if let Join::ByStates { batches, overlaps: true, .. } = join {
-        overlap::write(&versions, batches.max(1), order, &mut scratch)?;
+    let batches = Batches::new(&versions, &mut scratch)?;
+    schedule::write(&versions, &clusters, (&batches, join), order, &mut scratch)?;
+    if let Join::ByStates { batches: size, overlaps: true, .. } = join {
+        overlap::write(&versions, (&batches, size), order, &mut scratch)?;
     }
     Ok(order)
 }

@@ -1,8 +1,7 @@
 //! Lets the backward pass of some micro-batches overlap the forward pass of the next ones.
 //!
 //! A forward pass offloads the values that its backward pass reads. If one pass follows the other,
-//! the first waits for downloads while uploads are rare, and the second the other way round. Here
-//! the second half of each group of micro-batches runs among the first half of the next group, both
+//! the forward pass waits for downloads, and the backward pass waits for uploads. Here the second half of each group of micro-batches runs among the first half of the next group, both
 //! at an even pace, so that both links are busy all the time. The first half of a group ends at the
 //! op at which its values take most memory.
 
@@ -12,7 +11,7 @@
               for each"
 )]
 
-use super::accesses::Accesses;
+use super::accesses::Waits;
 use super::batches::Batches;
 use super::versions::Versions;
 use crate::planner::heap::Heap;
@@ -24,11 +23,9 @@ const NONE: u32 = u32::MAX;
 
 pub(super) const fn scratch_words(limits: &Limits) -> usize {
     total([
-        Batches::scratch_words(limits),
-        Accesses::scratch_words(limits),
+        Waits::scratch_words(limits),
         Heap::scratch_words(limits.ops),
         words::<u64>(limits.ops),
-        words::<u32>(limits.ops),
         words::<Group>(limits.ops),
         words::<u32>(Versions::most(limits)).saturating_mul(3),
     ])
@@ -48,14 +45,13 @@ const SO_FAR: [usize; 2] = [5, 6];
 /// O(launches × log + operands).
 pub(super) fn write(
     versions: &Versions<'_>,
-    size: u32,
+    (batches, size): (&Batches<'_>, u32),
     order: &mut [LaunchId],
     scratch: &mut Scratch<'_>,
 ) -> Result<(), OutOfScratch> {
     let mut scratch = scratch.reborrow();
-    let batches = Batches::new(versions, &mut scratch)?;
     let keys = scratch.take(order.len(), 0u64)?;
-    pace(versions, |launch| batches.growing_group(launch.0, size), order, keys, &mut scratch)?;
+    pace(versions, |launch| batches.group(launch.0, size, true), order, keys, &mut scratch)?;
     sort(versions, keys, order, &mut scratch)
 }
 
@@ -139,7 +135,8 @@ fn find_turns(
     Ok(())
 }
 
-/// Sorts launches by their keys, as far as dependencies allow.
+/// Sorts launches by their keys. A launch that waits for another launch comes after it, whatever
+/// their keys are.
 fn sort(
     versions: &Versions<'_>,
     keys: &[u64],
@@ -147,35 +144,18 @@ fn sort(
     scratch: &mut Scratch<'_>,
 ) -> Result<(), OutOfScratch> {
     let mut scratch = scratch.reborrow();
-    let mut accesses = Accesses::new(versions, &mut scratch)?;
-    let waits = scratch.take(order.len(), 0u32)?;
+    let mut waits = Waits::new(versions, |launch| launch.0, &mut scratch)?;
     let mut ready = Heap::new(order.len(), &mut scratch)?;
-    for launch in versions.sequence().launches() {
-        accesses.pass(versions, launch, |other| {
-            if other != launch {
-                waits[other.index()] += 1;
-            }
-        });
-    }
-    accesses.rewind(versions);
-    for launch in versions.sequence().launches() {
-        if waits[launch.index()] == 0 {
-            ready.push(keys[launch.index()], launch.0);
-        }
+    for launch in versions.sequence().launches().filter(|launch| waits.is_ready(launch.0)) {
+        ready.push(keys[launch.index()], launch.0);
     }
     for slot in order {
         let Some((_, launch)) = ready.pop() else { break };
-        let launch = LaunchId(launch);
-        *slot = launch;
-        accesses.pass(versions, launch, |other| {
-            if other != launch {
-                let waits = &mut waits[other.index()];
-                *waits -= 1;
-                if *waits == 0 {
-                    ready.push(keys[other.index()], other.0);
-                }
-            }
-        });
+        *slot = LaunchId(launch);
+        let push = |other: u32| {
+            ready.push(keys[other as usize], other);
+        };
+        waits.run(versions, *slot, |launch| launch.0, push);
     }
     Ok(())
 }

@@ -18,7 +18,7 @@
               entry for each"
 )]
 
-use super::accesses::Accesses;
+use super::accesses::Waits;
 use super::batches::Batches;
 use super::clusters::{Clusters, Join};
 use super::versions::{Version, Versions};
@@ -40,9 +40,7 @@ const NONE: u32 = u32::MAX;
 
 pub(super) const fn scratch_words(limits: &Limits) -> usize {
     total([
-        Accesses::scratch_words(limits),
-        Batches::scratch_words(limits),
-        words::<u32>(limits.ops),
+        Waits::scratch_words(limits),
         words::<i64>(limits.ops),
         words::<u32>(Versions::most(limits)).saturating_mul(4),
         Heap::scratch_words(limits.ops),
@@ -53,7 +51,7 @@ pub(super) const fn scratch_words(limits: &Limits) -> usize {
 pub(super) fn write(
     versions: &Versions<'_>,
     clusters: &Clusters<'_>,
-    join: Join,
+    (batches, join): (&Batches<'_>, Join),
     order: &mut [LaunchId],
     scratch: &mut Scratch<'_>,
 ) -> Result<(), OutOfScratch> {
@@ -62,22 +60,21 @@ pub(super) fn write(
     let mut schedule = Schedule {
         versions,
         clusters,
-        accesses: Accesses::new(versions, &mut scratch)?,
-        waits: scratch.take(launches, 0u32)?,
+        waits: Waits::new(versions, |launch| clusters.of(launch), &mut scratch)?,
         gain_bytes: scratch.take(launches, 0i64)?,
         seen_by: scratch.take(count, NONE)?,
         left: scratch.take(count, 0u32)?,
         mixed: scratch.take(count, 0u32)?,
         ready: Ready { first: heapless::Vec::new(), rest: Heap::new(launches, &mut scratch)? },
         set: Set { of: scratch.take(count, 0u32)?, number: 1, bytes: 0 },
-        batches: Batches::new(versions, &mut scratch)?,
+        batches,
     };
     schedule.start();
     let mut order = order.iter_mut();
     let next = |schedule: &mut Schedule<'_, '_>| match join {
         Join::Light | Join::All => schedule.next(),
         Join::ByStates { set_bytes, batches, overlaps } => {
-            schedule.next_by_states(set_bytes, (batches.max(1), overlaps))
+            schedule.next_by_states(set_bytes, (batches, overlaps))
         }
     };
     while let Some(cluster) = next(&mut schedule) {
@@ -92,9 +89,8 @@ pub(super) fn write(
 struct Schedule<'s, 'g> {
     versions: &'g Versions<'g>,
     clusters: &'g Clusters<'g>,
-    accesses: Accesses<'s>,
-    /// The number of accesses that each cluster still waits for.
-    waits: &'s mut [u32],
+    /// The clusters that still wait for another cluster.
+    waits: Waits<'s>,
     /// The bytes that each cluster would free, less the bytes that it would allocate.
     gain_bytes: &'s mut [i64],
     /// The last cluster that was visited for a version.
@@ -105,7 +101,7 @@ struct Schedule<'s, 'g> {
     mixed: &'s mut [u32],
     ready: Ready<'s>,
     set: Set<'s>,
-    batches: Batches<'s>,
+    batches: &'g Batches<'g>,
 }
 
 /// The states that are read together.
@@ -120,14 +116,6 @@ impl<'s, 'g> Schedule<'s, 'g> {
     /// Computes the state before any cluster has run.
     fn start(&mut self) {
         let Self { versions, clusters, .. } = *self;
-        for launch in versions.sequence().launches() {
-            self.accesses.pass(versions, launch, |other| {
-                if clusters.of(other) != clusters.of(launch) {
-                    self.waits[clusters.of(other) as usize] += 1;
-                }
-            });
-        }
-        self.accesses.rewind(versions);
         for cluster in clusters.all() {
             self.visit(cluster, |schedule, version| {
                 schedule.left[version.index()] += 1;
@@ -136,13 +124,13 @@ impl<'s, 'g> Schedule<'s, 'g> {
         }
         self.seen_by.fill(NONE);
         for version in versions.all() {
-            if let Some(first) = self.accesses.first(version) {
+            if let Some(first) = self.waits.first(version) {
                 self.gain(clusters.of(first), version, -1);
             }
             self.credit_release(version);
         }
         for cluster in clusters.all() {
-            if self.waits[cluster as usize] == 0 {
+            if self.waits.is_ready(cluster) {
                 self.ready.insert(cluster);
             }
         }
@@ -188,19 +176,15 @@ impl<'s, 'g> Schedule<'s, 'g> {
         Some(self.ready.take(next))
     }
 
-    /// Removes and returns the cluster to run next if `together` micro-batches read states
-    /// together.
-    fn next_by_states(&mut self, set_bytes: u64, (together, grow): (u32, bool)) -> Option<u32> {
+    /// Removes and returns the cluster to run next if groups of micro-batches read states together.
+    fn next_by_states(&mut self, set_bytes: u64, (size, overlaps): (u32, bool)) -> Option<u32> {
         let ready = &self.ready.first;
         if let Some(update) = ready.iter().position(|&cluster| self.is_update(cluster)) {
             return Some(self.ready.take(update));
         }
-        let round = |cluster: u32| match grow {
-            true => self.batches.growing_group(cluster, together),
-            false => self.batches.of(cluster) / together,
-        };
-        let first = ready.iter().map(|&cluster| round(cluster)).min()?;
-        let is_among = |&cluster: &u32| round(cluster) == first;
+        let group = |cluster: u32| self.batches.group(cluster, size, overlaps);
+        let first = ready.iter().map(|&cluster| group(cluster)).min()?;
+        let is_among = |&cluster: &u32| group(cluster) == first;
         let has_room = |&cluster: &u32| {
             let added_bytes = self.added_bytes(cluster);
             added_bytes == 0 || self.set.bytes.saturating_add(added_bytes) <= set_bytes
@@ -252,16 +236,8 @@ impl<'s, 'g> Schedule<'s, 'g> {
             schedule.credit_release(version);
         });
         for launch in clusters.ops(cluster) {
-            self.accesses.pass(versions, launch, |other| {
-                let other = clusters.of(other);
-                if other != cluster {
-                    let waits = &mut self.waits[other as usize];
-                    *waits -= 1;
-                    if *waits == 0 {
-                        self.ready.insert(other);
-                    }
-                }
-            });
+            let Self { waits, ready, .. } = self;
+            waits.run(versions, launch, |launch| clusters.of(launch), |other| ready.insert(other));
         }
     }
 }

@@ -32,6 +32,9 @@ use crate::planner::uses::Uses;
 use crate::scratch::{Limits, Scratch, larger, total, words};
 use crate::sequence::Sequence;
 
+/// The most ways to join ops: two for each power of two that is a number of micro-batches.
+const MOST_JOINS: usize = 2 * u32::BITS as usize;
+
 /// The number of prices that rank two orders of the ops.
 const RANK_LISTS: usize = 3;
 
@@ -263,12 +266,13 @@ fn extend_joined(
 }
 
 /// The best ways to join ops: two in which groups of micro-batches follow each other, and two in
-/// which they overlap. Several, since a few lists cannot tell which leads to the shortest plan.
+/// which they overlap. There are several, since a few lists cannot tell which way leads to the
+/// shortest plan.
 type Ways = [Option<Join>; 4];
 
-/// Ranks ways to join ops, and returns the best of the ways that are better than the given order by
-/// more than the error of ranks. Overlapping ones must not be worse than the best of the others by
-/// more than that.
+/// Ranks ways to join ops, and returns the best ways. A way must be better than the given order by
+/// more than the error of ranks. A way with overlaps must not be worse than the best way without
+/// overlaps by more than this error.
 fn best_joins(
     task: &Task<'_>,
     (least, joins): (Rank, impl Iterator<Item = Join> + Clone + Sync),
@@ -281,28 +285,31 @@ fn best_joins(
         let joins = joins.clone().enumerate().skip(skipped).step_by(2);
         rank_joins(task, (least, joins), lists, output, scratch)
     };
-    let (even, odd) = both(
+    let (mut ranked, others) = both(
         helper,
         output,
         scratch,
         |output, scratch| rank_half(0, output, scratch),
         |output, scratch| rank_half(1, output, scratch),
     )?;
-    let best_of = |overlapping: bool, but: Option<Join>| {
-        let overlaps = |join| matches!(join, Join::ByStates { overlaps: true, .. });
-        let ways = even.iter().chain(&odd).copied();
-        let ways = ways.filter(|&(_, _, join)| overlaps(join) == overlapping && Some(join) != but);
-        ways.min_by_key(|&(rank, at, _)| (rank, at)).map(|(rank, _, join)| (rank, join))
+    for way in others {
+        let _ = ranked.push(way);
+    }
+    ranked.sort_unstable_by_key(|&(rank, at, _)| (rank, at));
+    let of_kind = |overlapping| {
+        let is_of_kind = move |&&(_, _, join): &&(Rank, usize, Join)| {
+            matches!(join, Join::ByStates { overlaps: true, .. }) == overlapping
+        };
+        ranked.iter().filter(is_of_kind)
     };
-    let best_two = |overlapping| {
-        let first = best_of(overlapping, None);
-        [first, first.and_then(|(_, join)| best_of(overlapping, Some(join)))]
+    let mut apart = of_kind(false);
+    let [first, second] = [apart.next(), apart.next()];
+    let may_be_better = |&&(rank, _, _): &&(Rank, usize, Join)| {
+        first.is_none_or(|&(first, _, _)| !is_surely_less(first, rank))
     };
-    let [first, second] = best_two(false);
-    let may_be_better =
-        |&(rank, _): &(Rank, Join)| first.is_none_or(|(first, _)| !is_surely_less(first, rank));
-    let [third, fourth] = best_two(true).map(|way| way.filter(may_be_better));
-    Ok([first, second, third, fourth].map(|way| way.map(|(_, join)| join)))
+    let mut overlapping = of_kind(true).filter(may_be_better);
+    let [third, fourth] = [overlapping.next(), overlapping.next()];
+    Ok([first, second, third, fourth].map(|way| way.map(|&(_, _, join)| join)))
 }
 
 /// The ranks of the ways to join ops that are better than the given order, each with its number.
@@ -312,7 +319,7 @@ fn rank_joins(
     lists: usize,
     output: &mut Output<'_>,
     scratch: &mut Scratch<'_>,
-) -> Result<heapless::Vec<(Rank, usize, Join), { u32::BITS as usize }>, PlanningError> {
+) -> Result<heapless::Vec<(Rank, usize, Join), MOST_JOINS>, PlanningError> {
     let mut ranked = heapless::Vec::new();
     for (at, join) in joins {
         let mut scratch = scratch.reborrow();
@@ -320,7 +327,6 @@ fn rank_joins(
         let joined = Task { sequence: &sequence, ..*task };
         let rank = rank(&joined, lists, output, &mut scratch)?;
         if is_surely_less(rank, least) {
-            // There are at most two ways for each bit of a number, half of which are here.
             let _ = ranked.push((rank, at, join));
         }
     }
