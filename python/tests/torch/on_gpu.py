@@ -1,47 +1,120 @@
-"""Trains models on the first CUDA device, eagerly and within a plan, and compares all bits."""
+"""Trains models on the first CUDA device: twice eagerly, which shows whether the device gives the same
+bits again, and once within a plan. All bits are compared.
+
+    on_gpu.py            each case in a process of its own, four at once
+    on_gpu.py CASE …     these cases, one after the other
+"""
 
 import copy
+import os
+import subprocess
+import sys
+import time
+import traceback
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
 
 import eager
+import models
 import test_mlp
 import torch
 from torch import nn
+from torch.utils._pytree import tree_map
 
 import spillway.torch
 
 MIB = 1 << 20
+PROCESSES = 4
+SECONDS = 120
+PARENTS = Path(__file__).resolve().parents
 
 
-def main():
-    # The generator of the step is the device's.
-    torch.get_rng_state, torch.set_rng_state = torch.cuda.get_rng_state, torch.cuda.set_rng_state
-    eager.MACHINE = spillway.Machine("gpu", 8 << 30, 8 << 30, 2 * MIB, 10**10, 10**10)
+def on_device(tree):
+    return tree_map(lambda x: x.cuda() if isinstance(x, torch.Tensor) else x, tree)
 
-    def perceptron():
-        return test_mlp.mlp().cuda()
 
-    def with_dropout():
-        wide = nn.Linear(20, 1024), nn.Dropout(0.3), nn.Linear(1024, 1024), nn.ReLU()
-        return nn.Sequential(*wide, nn.Linear(1024, 5)).cuda()
+def wide_with_dropout():
+    wide = nn.Linear(20, 1024), nn.Dropout(0.3), nn.Linear(1024, 1024), nn.ReLU()
+    return nn.Sequential(*wide, nn.Linear(1024, 5))
 
-    def batches(k):
-        return {name: tensor.cuda() for name, tensor in test_mlp.batches(k).items()}
 
-    def adam(**settings):
-        return lambda model: torch.optim.Adam(model.parameters(), lr=0.01, **settings)
+def adam(model, **settings):
+    return torch.optim.Adam(model.parameters(), lr=0.01, **settings)
 
-    def sgd(model):
-        return torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
 
-    for optimizer in sgd, adam(), adam(foreach=False), adam(fused=True):
-        for make in perceptron, with_dropout:
-            eager.compare(make, test_mlp.loss_fn, optimizer, batches, budget="50%")
-        compare_from_processor(optimizer)
-    print("losses, parameters and optimizers are the same")
+def sgd(model):
+    return torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+
+
+OPTIMIZERS = {
+    "sgd": sgd,
+    "adam": adam,
+    "adam-loop": partial(adam, foreach=False),
+    "adam-fused": partial(adam, fused=True),
+}
+PERCEPTRONS = {"perceptron": test_mlp.mlp, "dropout": wide_with_dropout}
+MODELS = ["gpt2", "gpt2-bf16", "llama", "resnet50", "unet", "lstm", "bert", "t5", "vit", "experts"]
+CASES = [
+    *(f"{model}:{optimizer}" for model in PERCEPTRONS for optimizer in OPTIMIZERS),
+    "processor:adam",
+    *MODELS,
+]
+
+
+def case(name):
+    """Returns the function that makes a model, its loss, the maker of its optimizer, and its batches."""
+    model, _, optimizer = name.partition(":")
+    if optimizer:
+        return PERCEPTRONS[model], test_mlp.loss_fn, OPTIMIZERS[optimizer], test_mlp.batches
+    base, _, number = model.partition("-")
+    make, loss_fn, make_optimizer, batches = models.model(base)
+    if not number:
+        return make, loss_fn, make_optimizer, batches
+
+    def loss_in_bf16(model, batch):
+        with torch.autocast("cuda", torch.bfloat16):
+            return loss_fn(model, batch)
+
+    return make, loss_in_bf16, make_optimizer, batches
+
+
+def compare(name):
+    """Compares eager mode with itself, and with a plan."""
+    make, loss_fn, make_optimizer, batches = case(name)
+    make_on_device = lambda: make().cuda()
+    batches_on_device = lambda k: on_device(batches(k))
+    first, second = (trained(make_on_device, loss_fn, make_optimizer, batches_on_device) for _ in range(2))
+    for ours, its, what in zip(first, second, ("losses", "model", "optimizer")):
+        eager.same_dicts(ours, its, f"eager mode twice: {what}")
+    start = time.monotonic()
+    step, train = eager.compare(make_on_device, loss_fn, make_optimizer, batches_on_device, budget="50%")
+    figures = train._plan.figures
+    return (
+        f"{len(step.operations)} ops, {figures.h2d_bytes} bytes up an iteration,"
+        f" {time.monotonic() - start:.1f} s"
+    )
+
+
+def trained(make, loss_fn, make_optimizer, batches):
+    """Returns losses, model and optimizer of an eager training."""
+    torch.manual_seed(7)
+    model = make()
+    optimizer = make_optimizer(model)
+    losses = {}
+    for k in range(eager.STEPS):
+        torch.manual_seed(k)
+        batch = batches(k)
+        optimizer.zero_grad()
+        loss = loss_fn(model, batch)
+        loss.backward()
+        optimizer.step()
+        losses[k] = loss.detach()
+    return losses, model.state_dict(), optimizer.state_dict()
 
 
 def compare_from_processor(make_optimizer):
-    """The same for a model that stays on the processor."""
+    """Compares a model on the device with one that stays on the processor, and trains on the device."""
     planned_model = test_mlp.mlp()
     model = copy.deepcopy(planned_model).cuda()
     optimizer, planned = make_optimizer(model), make_optimizer(planned_model)
@@ -51,13 +124,59 @@ def compare_from_processor(make_optimizer):
     train = eager.compiled_within(step, "50%")
     for k, batch in enumerate(data):
         optimizer.zero_grad()
-        loss = loss_fn(model, {name: tensor.cuda() for name, tensor in batch.items()})
+        loss = loss_fn(model, on_device(batch))
         loss.backward()
         optimizer.step()
         eager.same(train(batch), loss.detach(), f"loss {k}")
     train.sync()
     eager.same_dicts(planned_model.state_dict(), model.cpu().state_dict(), "model")
+    return f"{len(step.operations)} ops"
+
+
+def run(names):
+    """Runs cases, and returns how many failed."""
+    # The generator of the step is the device's.
+    torch.get_rng_state, torch.set_rng_state = torch.cuda.get_rng_state, torch.cuda.set_rng_state
+    torch.use_deterministic_algorithms(True)
+    torch.backends.cudnn.benchmark = False
+    eager.MACHINE = spillway.Machine("gpu", 8 << 30, 8 << 30, 2 * MIB, 10**10, 10**10)
+    failed = 0
+    for name in names:
+        try:
+            said = compare_from_processor(adam) if name.startswith("processor") else compare(name)
+            print(f"{name}: the same. {said}", flush=True)
+        except Exception as error:
+            failed += 1
+            traceback.print_exc()
+            print(f"{name}: FAILED: {type(error).__name__}: {error}".splitlines()[0], flush=True)
+    return failed
+
+
+def run_apart(names):
+    """Runs each case in a process of its own, and returns how many failed."""
+    paths = os.pathsep.join([str(PARENTS[2]), str(PARENTS[0]), os.environ.get("PYTHONPATH", "")])
+    environment = dict(os.environ, PYTHONPATH=paths, CUBLAS_WORKSPACE_CONFIG=":4096:8", OMP_NUM_THREADS="2")
+
+    def process(name):
+        command = [sys.executable, __file__, name]
+        try:
+            ran = subprocess.run(
+                command, env=environment, capture_output=True, text=True, timeout=SECONDS, check=False
+            )
+        except subprocess.TimeoutExpired:
+            print(f"{name}: FAILED: longer than {SECONDS} s", flush=True)
+            return 1
+        said = [line for line in ran.stdout.splitlines() if line.startswith(name)]
+        print(said[-1] if said else f"{name}: FAILED with status {ran.returncode}", flush=True)
+        if ran.returncode:
+            print(f"--- {name}\n{ran.stderr[-6000:]}", file=sys.stderr, flush=True)
+        return ran.returncode != 0
+
+    with ThreadPoolExecutor(PROCESSES) as pool:
+        return sum(pool.map(process, names))
 
 
 if __name__ == "__main__":
-    main()
+    names = sys.argv[1:]
+    failed = run(names) if names else run_apart(CASES)
+    sys.exit(failed > 0)
