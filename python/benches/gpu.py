@@ -9,6 +9,11 @@ its budget and its predicted time. It ends when SECONDS are over, with the rows 
 import statistics
 import sys
 import time
+import warnings
+from collections import Counter
+from contextlib import nullcontext
+from functools import partial
+from pathlib import Path
 
 import torch
 from torch.nn import functional as F
@@ -72,7 +77,18 @@ def timed(step):
     return statistics.median(alone), (time.perf_counter() - start) / TIMED, enqueued / TIMED
 
 
-def eagerly(make, checkpoints=False):
+def synchronisations(step):
+    """Returns the lines that wait for the device within a step, with how often."""
+    torch.cuda.set_sync_debug_mode("warn")
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        step()
+    torch.cuda.set_sync_debug_mode("default")
+    lines = (f"{Path(w.filename).name}:{w.lineno}" for w in caught if "synchronizing" in str(w.message))
+    return dict(Counter(lines))
+
+
+def eagerly(make, checkpoints=False, saving=None):
     made = make(checkpoints)
     if made is None:
         return None
@@ -81,7 +97,9 @@ def eagerly(make, checkpoints=False):
 
     def step():
         optimizer.zero_grad()
-        loss_fn(model, batch).backward()
+        with saving() if saving else nullcontext():
+            loss = loss_fn(model, batch)
+        loss.backward()
         optimizer.step()
 
     torch.cuda.reset_peak_memory_stats()
@@ -100,8 +118,9 @@ def main(name, limit):
     print(f"{name}, PyTorch {torch.__version__}, {torch.cuda.get_device_name()}\n")
     row("way", "ms a step", "back to back", "enqueued after", "MiB held", "predicted ms")
     print("|---|--:|--:|--:|--:|--:|", flush=True)
-    for way, checkpoints in ("eager", False), ("checkpoints", True):
-        found = eagerly(make, checkpoints)
+    save_on_cpu = partial(torch.autograd.graph.save_on_cpu, pin_memory=True)
+    for way, *how in ("eager",), ("checkpoints", True), ("save_on_cpu", False, save_on_cpu):
+        found = eagerly(make, *how)
         if found:
             seconds, held = found
             row(way, *(f"{s * 1e3:.1f}" for s in seconds), f"{held:.0f}", "")
@@ -130,6 +149,7 @@ def main(name, limit):
                 print(f"first step after {time.monotonic() - start:.1f} s", file=sys.stderr, flush=True)
                 seconds = timed(lambda: train(batch))
                 device_bytes = train._session.device_bytes
+                print(f"waits for the device: {synchronisations(lambda: train(batch))}", file=sys.stderr, flush=True)
             cells = (f"{s * 1e3:.1f}" for s in seconds)
             row(f"plan {budget}", *cells, f"{device_bytes / MIB:.0f}", f"{plan.figures.period_ns / 1e6:.1f}")
         except Exception as error:

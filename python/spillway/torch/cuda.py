@@ -9,6 +9,8 @@ taken from PyTorch's documentation: `torch.cuda`, "Using custom memory allocator
 import ctypes
 import math
 from contextlib import contextmanager
+from itertools import pairwise
+from statistics import median
 
 import torch
 
@@ -20,6 +22,9 @@ from .errors import AllocationError, CaptureError
 _LIBRARY = ctypes.CDLL(_core.__file__)
 _LIBRARY.spillway_workspace.argtypes = ctypes.c_size_t, ctypes.c_size_t
 _LIBRARY.spillway_workspace.restype = None
+
+LAUNCHES = 3
+LEAST_CYCLES, MOST_CYCLES = 1_000_000, 16_000_000  # half a millisecond, and eight, at 2 GHz
 
 
 class Cuda:
@@ -34,9 +39,6 @@ class Cuda:
         self.session_device = Device(torch_device.index)
         self._machine = None
         self._prepared = None  # the last stream with the memory that libraries keep
-        self._allocator = torch.cuda.memory.CUDAPluggableAllocator(
-            _core.__file__, "spillway_workspace_allocate", "spillway_workspace_free"
-        ).allocator()
 
     def machine(self, tensor_bytes, copied_bytes_per_s):
         """Returns the machine that plans are for, where none is given: measured once."""
@@ -52,29 +54,42 @@ class Cuda:
         return torch.empty(nbytes, dtype=torch.uint8, device=self.torch_device)
 
     def part(self, pages, start, nbytes):
-        """Returns bytes of pages as a tensor that PyTorch cannot resize, and that keeps the pages."""
-        return self._tensor(_Bytes(pages.data_ptr() + start, nbytes, pages))
+        """Returns bytes of pages as a tensor that PyTorch cannot resize. It does not keep the pages."""
+        return self._tensor(pages.data_ptr() + start, nbytes)
 
     def at(self, planned):
         """Returns planned memory as a tensor that PyTorch cannot resize."""
-        return self._tensor(_Bytes(planned.address, planned.bytes, None))
+        return self._tensor(planned.address, planned.bytes)
 
-    def _tensor(self, memory):
-        return torch.as_tensor(memory, device=self.torch_device)
+    def _tensor(self, address, nbytes):
+        storage = torch._C._construct_storage_from_data_pointer(address, self.torch_device, nbytes)
+        return torch.empty(0, dtype=torch.uint8, device=self.torch_device).set_(storage)
 
     def time_ns(self, launch, is_collective):
-        """Returns the time of a launch between two events."""
-        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        start.record()
-        launch()
-        end.record()
-        end.synchronize()
-        return round(start.elapsed_time(end) * 1e6)
+        """Returns the median time of launches that are enqueued while the device is busy: on an idle device,
+        events measure how long the host takes to launch."""
+        cycles = LEAST_CYCLES
+        while True:
+            events = [torch.cuda.Event(enable_timing=True) for _ in range(LAUNCHES + 1)]
+            torch.cuda._sleep(cycles)
+            events[0].record()
+            for event in events[1:]:
+                launch()
+                event.record()
+            was_busy = not events[0].query()
+            events[-1].synchronize()
+            if was_busy or cycles >= MOST_CYCLES or is_collective:  # or the op waits for the device
+                break
+            cycles *= 4
+        times_ms = [start.elapsed_time(end) for start, end in pairwise(events)]
+        return round(median(times_ms) * 1e6)
 
     def workspace_bytes(self, launch):
-        """Runs a launch and returns the bytes of the segments from which PyTorch allocates for it."""
+        """Runs a launch twice, and returns the bytes of the segments from which PyTorch allocates for it. The
+        second launch uses segments that the first has left, and may need others."""
         pool = torch.cuda.MemPool()
         with torch.cuda.use_mem_pool(pool, self.torch_device):
+            launch()
             launch()
         segments = pool.snapshot()
         if any(segment["allocated_size"] for segment in segments):
@@ -109,16 +124,19 @@ class Cuda:
         torch.mm(square, square)
         torch.addmm(square[0], square, square)
 
-    def bound(self, run, operation, workspace):
-        """Returns the function that runs a bound op within its workspace, or None for none."""
+    def bound(self, run, operation, workspace, strict):
+        """Returns the function that runs a bound op within its workspace, or None for none. Unless `strict`,
+        an op without workspace runs as it is."""
+        if not workspace and not strict:
+            return run
         address, workspace_bytes = (workspace.address, workspace.bytes) if workspace else (0, 0)
+        # A pool of its own, so that what PyTorch keeps of it is not used at other addresses.
+        pool = _Pool()
 
         def launch(outside):
-            # A pool of its own, so that what PyTorch keeps of it is not used at other addresses.
-            pool = torch.cuda.MemPool(self._allocator)
             _LIBRARY.spillway_workspace(address, workspace_bytes)
             try:
-                with torch.cuda.use_mem_pool(pool, self.torch_device):
+                with torch.cuda.use_mem_pool(pool.pool, self.torch_device):
                     run(outside)
             except torch.OutOfMemoryError:
                 raise AllocationError(
@@ -131,15 +149,15 @@ class Cuda:
         return launch
 
 
-class _Bytes:
-    """Bytes of the device, in the CUDA array interface. It keeps their owner."""
+class _Pool:
+    """A pool whose segments come from a workspace. It has an allocator of its own: an allocator knows an address
+    once, and the workspaces of several ops may begin at the same."""
 
-    def __init__(self, address, nbytes, owner):
-        self.owner = owner
-        self.__cuda_array_interface__ = {
-            "shape": (nbytes,),
-            "typestr": "|u1",
-            "data": (address, False),
-            "strides": None,
-            "version": 3,
-        }
+    def __init__(self):
+        self._allocator = torch.cuda.memory.CUDAPluggableAllocator(
+            _core.__file__, "spillway_workspace_allocate", "spillway_workspace_free"
+        ).allocator()
+        self.pool = torch.cuda.MemPool(self._allocator)
+
+    def __del__(self):
+        self.pool = None  # before its allocator, which it does not keep

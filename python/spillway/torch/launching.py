@@ -1,17 +1,22 @@
 """Runs a recorded op on given memory."""
 
 from contextlib import contextmanager
-from dataclasses import dataclass
 
 import torch
 from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils._pytree import tree_leaves, tree_map
 
 from .collectives import is_collective, to_its_end
-from .recording import HIDDEN_WRITES, View
+from .numbers import Number, placed
+from .recording import HIDDEN_WRITES, View, unique
 from .scalars import Scalar
 
-_OUT_VARIANTS = {}
+# Out variants that cannot be used: this one replaces the tensor that it is given for the reserve space, which it
+# then frees once too often (seen with PyTorch 2.11).
+_OUT_VARIANTS = {torch.ops.aten.cudnn_batch_norm.default: (None, [])}
+
+# Ops that do no more than `copy_` into their result does.
+COPIES = {torch.ops.aten._to_copy.default, torch.ops.aten.clone.default}
 
 
 @contextmanager
@@ -54,46 +59,53 @@ def _find_out_variant(function):
     return None, []
 
 
-def bind(call, tensor_of):
+def bind(call, tensor_of, numbers=None):
     """Returns the function that runs a call, in `plain_mode`, on the same memory each time.
 
-    `tensor_of` returns the tensor of a view, or None where a repeat must leave the memory alone.
+    `tensor_of` returns the tensor of a view, or None where a repeat must leave the memory alone. Numbers on
+    the processor are in `numbers`, if the step is on another device.
     """
     if call.function is None:
         return lambda: None
-    views = [leaf for leaf in tree_leaves((call.args, call.kwargs)) if isinstance(leaf, View)]
-    is_on_device = any(not view.is_host_number for view in views)
 
-    def argument(arg):
-        if not isinstance(arg, View):
-            return arg
-        tensor = tensor_of(arg)
-        # Among numbers alone, an op may as well run on the device.
-        return _HostNumber(tensor) if is_on_device and arg.is_host_number else tensor
+    def operand(arg):
+        return placed(arg, tensor_of, numbers) if isinstance(arg, View) else arg
 
-    args, kwargs = tree_map(argument, (call.args, call.kwargs))
+    args, kwargs = tree_map(operand, (call.args, call.kwargs))
     function = to_its_end(call.function) if is_collective(call) else call.function
-    results = [None if view is None else tensor_of(view) for view in call.results]
+    results = [None if view is None else operand(view) for view in call.results]
     if any(call.results):
-        variant, names = out_variant(function)
-        if names and _returns_list(function):
-            results = [results]
-        if len(names) == len(results) and None not in call.results:
-            function = variant
-            kwargs = kwargs | dict(zip(names, results))
-        else:
-            function = _copying(function, results)
-    if any(isinstance(leaf, (Scalar, _HostNumber)) for leaf in tree_leaves((args, kwargs))):
-        function = _reading(function, tensor_of)
+        function, args, kwargs = _into(function, args, kwargs, results)
+    args, kwargs = _read_at_launch(args, kwargs, operand)
+    numbers_written = [] if numbers is None else _numbers_written(call, operand)
     unless = None if call.unless is None else tensor_of(call.unless)
 
     def run():
         if unless is not None and unless.item():
             return
         torch._C._set_grad_enabled(call.with_gradients)  # some kernels ask
-        function(*args, **kwargs)
+        function(*args(), **kwargs())
+        for number in numbers_written:
+            number.written()
 
     return run
+
+
+def _into(function, args, kwargs, results):
+    """Returns the function that writes its results into given tensors, and its arguments."""
+    if function in COPIES and len(results) == 1 and isinstance(args[0], (torch.Tensor, Number)):
+        return _copy, (results[0], args[0]), {}
+    variant, names = out_variant(function)
+    given = [results] if names and _returns_list(function) else results
+    if len(names) == len(given) and None not in results and not _any_number(results):
+        return variant, args, kwargs | dict(zip(names, given))
+    return _copying(function, results), args, kwargs
+
+
+def _copy(result, source):
+    """Copies a tensor, with a conversion."""
+    if result is not None:
+        result.copy_(source)
 
 
 def _copying(function, results):
@@ -108,26 +120,42 @@ def _copying(function, results):
     return run
 
 
-@dataclass
-class _HostNumber:
-    """A number in device memory that an op reads on the processor, as eager mode has it."""
-
-    tensor: torch.Tensor
+def _any_number(values):
+    return any(isinstance(value, Number) for value in values)
 
 
-def _reading(function, tensor_of):
-    """Returns a function that computes the numbers among its arguments before it runs another."""
+def _numbers_written(call, operand):
+    """Returns the numbers that a call writes in place."""
+    views = [leaf for leaf in tree_leaves((call.args, call.kwargs)) if isinstance(leaf, View)]
+    written = unique(v for v in views if v.is_host_number and v.tensor in call.writes)
+    return [number for number in map(operand, written) if number is not None]
 
-    def number(arg):
-        if isinstance(arg, Scalar):
-            return arg.value(lambda view, _: tensor_of(view).item())
-        return arg.tensor.cpu() if isinstance(arg, _HostNumber) else arg
 
-    def run(*args, **kwargs):
-        args, kwargs = tree_map(number, (args, kwargs))
-        function(*args, **kwargs)
+def _read_at_launch(args, kwargs, operand):
+    """Returns functions of nothing that return the arguments, with the numbers among them as they are then."""
+    reads = {name: _reading(arg, operand) for name, arg in (*enumerate(args), *kwargs.items())}
+    if not any(reads.values()):
+        return lambda: args, lambda: kwargs
+    positional = [(arg, reads[k]) for k, arg in enumerate(args)]
+    named = [(name, arg, reads[name]) for name, arg in kwargs.items()]
+    return (
+        lambda: [read() if read else arg for arg, read in positional],
+        lambda: {name: read() if read else arg for name, arg, read in named},
+    )
 
-    return run
+
+def _reading(arg, operand):
+    """Returns the function that reads an argument at a launch; None if it is the same at each."""
+    if isinstance(arg, Number):
+        return arg.read
+    if isinstance(arg, Scalar):
+        leaves = {view: operand(view) for view, _ in arg.leaves()}
+        return lambda: arg.value(lambda view, _: leaves[view].item())
+    if isinstance(arg, (list, tuple)):
+        reads = [(part, _reading(part, operand)) for part in arg]
+        if any(read for _, read in reads):
+            return lambda: [read() if read else part for part, read in reads]
+    return None
 
 
 def _returns_list(function):

@@ -14,6 +14,7 @@ from .collectives import is_collective
 from .errors import CaptureError
 from .launching import bind, forget_out_variant, out_variant, plain_mode
 from .memory import Memory, viewed, without_bytes
+from .numbers import Numbers
 from .processor import Processor
 from .recording import View
 from .scalars import Scalar
@@ -43,14 +44,14 @@ class Measurements:
         self._memory = Memory(device)
 
     def layouts(self, call, storages, fakes):
-        """Returns the shape and the strides of each result of the real op; None for no tensor."""
+        """Returns the shape, the strides and the device of each result of the real op; None for no tensor."""
         key = _key(call)
         if key not in self._layouts:
             with plain_mode(), _generator_kept(self.device):
                 out = self._tried(call, storages, _plain)
             outs = out if isinstance(out, (tuple, list)) else [out]
             self._layouts[key] = [
-                (tuple(t.shape), tuple(t.stride())) if isinstance(t, torch.Tensor) else None
+                (tuple(t.shape), tuple(t.stride()), t.device) if isinstance(t, torch.Tensor) else None
                 for t in outs
             ]
         return self._layouts[key]
@@ -98,6 +99,7 @@ class _Operands:
         self._device = device
         self._integer = integer
         self._tensors = {}
+        self.numbers = None if device.torch_device.type == "cpu" else Numbers()
         memory.take_back()
 
     def __call__(self, view):
@@ -193,7 +195,7 @@ def may_draw(call):
 
 def _warmed_up(call, memory):
     """Binds a call and runs it once, without its out variant if that needs to resize results."""
-    launch = bind(call, memory)
+    launch = bind(call, memory, memory.numbers)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -202,7 +204,7 @@ def _warmed_up(call, memory):
         if out_variant(call.function)[0] is None:
             raise
         forget_out_variant(call.function)
-        launch = bind(call, memory)
+        launch = bind(call, memory, memory.numbers)
         launch()
     return launch
 
@@ -212,7 +214,7 @@ def _plain(call, memory):
     made = []
     function = call.function
     plain = replace(call, function=lambda *a, **k: made.append(function(*a, **k)), results=[])
-    bind(plain, memory)()
+    bind(plain, memory, memory.numbers)()
     return made[0]
 
 

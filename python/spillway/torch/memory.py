@@ -9,17 +9,18 @@ SMALL_BYTES = 1 << 20
 LEAST_BYTES = 1 << 20
 
 
-def tensors_over(memory, device):
-    """Returns the function from views to tensors over the memory of their storages; it gives None
-    where a repeat leaves that alone."""
+class Tensors:
+    """The tensors of views over the memory of their storages; None where a repeat leaves that alone.
+    `numbers` has the numbers on the processor, or is None if the step is there."""
 
-    def tensor_of(view):
+    def __init__(self, memory, device, numbers):
+        self._memory, self._device, self.numbers = memory, device, numbers
+
+    def __call__(self, view):
         if view.tensor is None:
-            return without_bytes(view, device)
-        at = memory[view.tensor]
-        return viewed(device.at(at), view) if at else None
-
-    return tensor_of
+            return without_bytes(view, self._device)
+        at = self._memory[view.tensor]
+        return viewed(self._device.at(at), view) if at else None
 
 
 def viewed(memory, view):
@@ -46,12 +47,13 @@ class Memory:
     def __init__(self, device):
         self._device = device
         self._pages, self._size, self._taken = None, 0, 0
+        self._former = []  # pages of which parts are in use
 
     def take(self, nbytes):
         """Returns bytes aligned as PyTorch's own are, and which PyTorch cannot resize either."""
         start = -(-self._taken // ALIGNMENT) * ALIGNMENT
         if start + nbytes > self._size:
-            # What was handed out keeps the pages before.
+            self._former.append(self._pages)
             self._size = max(nbytes, 2 * self._size, LEAST_BYTES)
             self._pages, start = self._device.pages(self._size), 0
         self._taken = start + nbytes
@@ -60,6 +62,7 @@ class Memory:
     def take_back(self):
         """Takes back all that was handed out."""
         self._taken = 0
+        self._former = []
 
 
 def bytes_of(tensor):

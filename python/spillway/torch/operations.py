@@ -14,6 +14,7 @@ from .hosting import may_run_on_host
 from .indices import may_fail_by_values
 from .launching import bind, leaves_states_alone
 from .measuring import Measured
+from .numbers import placed, value_of
 from .recording import Call, Storage, View, unique
 
 # Some bytes of their results are undefined; they may be the same by chance when they are measured.
@@ -25,7 +26,7 @@ START_NS = 50_000  # to start a collective
 @dataclass
 class Operation:
     """An op of the graph. `bind(tensor_of, is_repeat)` returns what does its work on given
-    memory: a function of what the iteration exchanges with its caller."""
+    memory (`Tensors`): a function of what the iteration exchanges with its caller."""
 
     name: str
     reads: list
@@ -106,7 +107,7 @@ def _is_useless(k, calls):
 
 def _plain(call, measured, repeatable):
     def bound(tensor_of, is_repeat):
-        run = bind(call, tensor_of)
+        run = bind(call, tensor_of, tensor_of.numbers)
         return lambda outside: run()
 
     may_fail = may_fail_by_values(call)
@@ -229,15 +230,15 @@ class _Randomness:
         device = self.device
 
         def copy(tensor_of, is_repeat):
-            source, target = tensor_of(state), tensor_of(before)
-            return lambda outside: target.copy_(source)
+            source, target = _placed(state, tensor_of), _placed(before, tensor_of)
+            return lambda outside: target.copy_(value_of(source))
 
         def draw(tensor_of, is_repeat):
-            source, target = tensor_of(before), tensor_of(state)
-            run = bind(call, tensor_of)
+            source, target = _placed(before, tensor_of), _placed(state, tensor_of)
+            run = bind(call, tensor_of, tensor_of.numbers)
 
             def drawn(outside):
-                device.set_random_state(source)
+                device.set_random_state(value_of(source))
                 run()
                 if not is_repeat:
                     target.copy_(device.random_state())
@@ -260,7 +261,7 @@ class _Randomness:
             return []
 
         def take(tensor_of, is_repeat):
-            target = tensor_of(self._view(self.state))
+            target = _placed(self._view(self.state), tensor_of)
             return lambda outside: target.copy_(self.device.random_state())
 
         return [Operation("generator", [], [self.state], take, self.costs)]
@@ -271,8 +272,8 @@ class _Randomness:
             return []
 
         def give(tensor_of, is_repeat):
-            source = tensor_of(self._view(self.state))
-            return lambda outside: setattr(outside, "generator", source.to("cpu", copy=True))
+            source = _placed(self._view(self.state), tensor_of)
+            return lambda outside: setattr(outside, "generator", value_of(source).clone())
 
         return [Operation("generator's end", [self.state], [], give, self.costs)]
 
@@ -281,7 +282,7 @@ class _Randomness:
         return len(self.storages) - 1
 
     def _view(self, tensor):
-        return View(tensor, (self.nbytes,), (1,), 0, torch.uint8)
+        return View(tensor, (self.nbytes,), (1,), 0, torch.uint8, is_host_number=True)
 
 
 def _supply(name, views, values):
@@ -289,15 +290,29 @@ def _supply(name, views, values):
     pairs = [(k, view) for k, view in enumerate(views) if view.tensor is not None]
 
     def copy(tensor_of, is_repeat):
-        targets = [(k, tensor_of(view)) for k, view in pairs]
+        targets = [(k, _placed(view, tensor_of)) for k, view in pairs]
 
         def run(outside):
             for k, target in targets:
-                target.copy_(values(outside)[k])
+                _fill(target, values(outside)[k])
 
         return run
 
     return Operation(name, [], [view.tensor for _, view in pairs], copy, repeatable=True)
+
+
+def _fill(target, value):
+    """Copies what the caller supplies, without waiting for the device."""
+    if isinstance(target, torch.Tensor) and value.device != target.device and value.device.type == "cpu":
+        # The caller may write its tensor again before the device copies.
+        value = torch.empty_like(value, pin_memory=True).copy_(value)
+        target.copy_(value, non_blocking=True)
+    else:
+        target.copy_(value)
+
+
+def _placed(view, tensor_of):
+    return placed(view, tensor_of, tensor_of.numbers)
 
 
 def _results(name, views):

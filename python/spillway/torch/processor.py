@@ -71,6 +71,6 @@ class Processor:
         """Returns a context for a step of a session. `stream` is the session's."""
         return nullcontext()
 
-    def bound(self, run, operation, workspace):
+    def bound(self, run, operation, workspace, strict):
         """Returns the function that runs a bound op within its workspace, or None for none."""
         return run

@@ -40,6 +40,8 @@ OVERWRITING = {
     ).split()
 }
 
+SMALL_LIST_BYTES = 1 << 20
+
 UNSUPPORTED = {aten.resize_.default, aten.set_.source_Tensor, aten.set_.source_Storage}
 
 
@@ -337,20 +339,25 @@ class Recorder(TorchDispatchMode):
         return torch.SymFloat(Scalar(read_tensor, (view, storage.writes)))
 
     def _each(self, function, args, kwargs):
-        """Records one call for each tensor of the lists, so that not all need to be resident."""
+        """Records a call for each tensor of the lists, so that not all need to be resident, and one for all
+        small tensors together."""
 
-        def pick(arg, k):
-            return [arg[k]] if isinstance(arg, (list, tuple)) and arg else arg
+        def pick(arg, places):
+            return [arg[k] for k in places] if isinstance(arg, (list, tuple)) and arg else arg
 
         lists = [a for a in (*args, *kwargs.values()) if isinstance(a, (list, tuple))]
-        results = []
-        for k in range(max(map(len, lists), default=0)):
-            one = tuple(pick(a, k) for a in args), {n: pick(a, k) for n, a in kwargs.items()}
-            results.append(self._record(function, *one))
+        results = {}
+        for places in _groups(lists):
+            some = tuple(pick(a, places) for a in args), {n: pick(a, places) for n, a in kwargs.items()}
+            result = self._record(function, *some)
+            columns = result if len(function._schema.returns) > 1 else [result]
+            for on, k in enumerate(places):
+                results[k] = [column[on] for column in columns if column is not None]
         returns = function._schema.returns
+        in_order = [results[k] for k in range(len(results))]
         if len(returns) <= 1:
-            return [tensor for result in results for tensor in result] if returns else None
-        return tuple([x[0] for x in column] for column in zip(*results))
+            return [tensor for result in in_order for tensor in result] if returns else None
+        return tuple([*column] for column in zip(*in_order))
 
     def _record(self, function, args, kwargs):
         out = self._run(function, args, kwargs)
@@ -421,7 +428,12 @@ class Recorder(TorchDispatchMode):
     def _run(self, function, args, kwargs):
         """Runs an op on fake tensors, with any numbers in place of those read from tensors."""
         if function in UNSUPPORTED:
-            raise CaptureError(f"{user_line()}: `{function}` changes a tensor's storage")
+            rnn = (
+                "; cuDNN's recurrent networks do: capture and train with torch.backends.cudnn.flags(enabled=False)"
+                if function is aten.set_.source_Storage
+                else ""
+            )
+            raise CaptureError(f"{user_line()}: `{function}` changes a tensor's storage{rnn}")
         if not function._schema.returns:
             return None  # in-place, on lists
         if function in collectives.COLLECTIVES:
@@ -484,15 +496,15 @@ class Recorder(TorchDispatchMode):
             )
 
     def _with_layout(self, fake, layout):
-        """Replaces a result whose shape or strides are not those of the real op, whose `layout` is
-        None where it returns no tensor."""
+        """Replaces a result whose shape, strides or device are not those of the real op, whose `layout` is
+        None where it returns no tensor. Attention with dropout returns its seed on the processor."""
         if layout is None:
             return None
-        shape, stride = layout
-        if tuple(fake.shape) == shape and tuple(fake.stride()) == stride:
+        shape, stride, device = layout
+        if (tuple(fake.shape), tuple(fake.stride()), fake.device) == layout:
             return fake
         with self.fake_mode:
-            return torch.empty_strided(shape, stride, dtype=fake.dtype, device=fake.device)
+            return torch.empty_strided(shape, stride, dtype=fake.dtype, device=device)
 
     def _written(self, function, args, kwargs):
         """Returns the tensors that an op writes, with whether it may read them too."""
@@ -551,6 +563,20 @@ class Recorder(TorchDispatchMode):
         """Returns the name, with a number where it is taken."""
         self._names[name] = count = self._names.get(name, -1) + 1
         return self._unique(f"{name}_{count}") if count else name
+
+
+def _groups(lists):
+    """Returns the places in lists of tensors that one call takes: alone if the tensors of a place are large."""
+    alone, small, small_bytes = [], [], 0
+    for k in range(max(map(len, lists), default=0)):
+        tensors = [part[k] for part in lists if part and isinstance(part[k], torch.Tensor)]
+        nbytes = sum(t.numel() * t.element_size() for t in tensors)
+        if small_bytes + nbytes <= SMALL_LIST_BYTES:
+            small.append(k)
+            small_bytes += nbytes
+        else:
+            alone.append([k])
+    return [small, *alone] if small else alone
 
 
 def is_empty(tensor):

@@ -50,9 +50,11 @@ class Roofline:
         self._speeds, self._devices = speeds, devices
 
     def layouts(self, call, storages, fakes):
-        """Returns the shape and the strides of each result, as PyTorch says without running the op."""
+        """Returns the shape, the strides and the device of each result, as PyTorch says without running the
+        op."""
         return [
-            (tuple(f.shape), tuple(f.stride())) if isinstance(f, torch.Tensor) else None for f in fakes
+            (tuple(f.shape), tuple(f.stride()), f.device) if isinstance(f, torch.Tensor) else None
+            for f in fakes
         ]
 
     def measure(self, call, storages):

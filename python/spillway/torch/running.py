@@ -19,7 +19,8 @@ from .holding import Changes, States
 from .hosting import on_host
 from .interrupts import Deferred
 from .launching import plain_mode
-from .memory import bytes_of, set_bytes_of, tensors_over, viewed
+from .memory import Tensors, bytes_of, set_bytes_of, viewed
+from .numbers import Numbers
 from .processor import Processor
 from .recording import View
 from .undoing import Undo
@@ -288,7 +289,7 @@ class Compiled(Generic[Batch, Result]):
         memory for it or more than its budget, they go through the model to a new session."""
         self.switched = None
         if self._session is not None and self._started.budget_bytes <= plan.budget_bytes:
-            kernels = _Kernels(step, plan, self._undo)
+            kernels = _Kernels(step, plan, self._undo, self._strict)
             try:
                 self.switched = self._session.switch(plan, kernels)
             except SwitchError:
@@ -308,7 +309,7 @@ class Compiled(Generic[Batch, Result]):
         model's."""
         self.close()
         self._undo = Undo()
-        self._kernels = _Kernels(step, plan, self._undo)
+        self._kernels = _Kernels(step, plan, self._undo, self._strict)
         self._step, self._running, self._started = step, plan, plan
         self._known = {}
         self._states = States(step, self._known)
@@ -322,6 +323,7 @@ class Compiled(Generic[Batch, Result]):
         for number, storage in self._states.new():
             self._session.write_state(number, bytes_of(storage.value))
             self._undo.forget(storage)
+            self._kernels.numbers.forget()
 
     def _iterate(self, outside):
         """Runs an iteration. After an error the session has the states from before it, or none."""
@@ -367,6 +369,7 @@ class Compiled(Generic[Batch, Result]):
         try:
             for number, value in values:
                 self._session.write_state(number, value)
+            self._kernels.numbers.forget()
         except BaseException:
             self._lose(error)
             raise
@@ -449,8 +452,11 @@ class _Kernels:
     step `keeps_states`: so the session goes on, and `undo` has what has to be put back.
     """
 
-    def __init__(self, step, plan, undo):
+    def __init__(self, step, plan, undo, strict):
         self._step = step
+        self._strict = strict
+        written_on_host = {tensor for op in plan.host_ops for tensor in step.operations[op].writes}
+        self.numbers = Numbers(written_on_host)
         self._undo = undo
         self._waits_at_once = set(_moving_collectives(step, plan))
         self._bound = {}
@@ -521,8 +527,9 @@ class _Kernels:
     def _bind(self, op, device, is_repeat, reads, writes, workspace):
         operation = self._step.operations[op]
         memory = dict(zip(operation.reads, reads)) | dict(zip(operation.writes, writes))
-        tensor_of = tensors_over(memory, device)
-        return device.bound(operation.bind(tensor_of, is_repeat), operation, workspace)
+        numbers = None if device.torch_device.type == "cpu" else self.numbers
+        run = operation.bind(Tensors(memory, device, numbers), is_repeat)
+        return device.bound(run, operation, workspace, self._strict)
 
 
 def _moving_collectives(step, plan):

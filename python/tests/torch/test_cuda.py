@@ -25,7 +25,7 @@ class Emulated(Processor):
         self.stream = stream
         return super().stepping(stream)
 
-    def bound(self, run, operation, workspace):
+    def bound(self, run, operation, workspace, strict):
         assert (workspace.bytes if workspace else 0) == operation.measured.workspace_bytes
 
         def launch(outside):

@@ -17,6 +17,7 @@ from spillway.torch.cuda import Cuda
 from spillway.torch.devices import device_of
 from spillway.torch.launching import bind, plain_mode
 from spillway.torch.measuring import Measured
+from spillway.torch.numbers import Numbers
 from spillway.torch.recording import Recorder, View
 from spillway.torch.swapping import Fakes, choices
 
@@ -31,7 +32,7 @@ class Layouts:
     def layouts(self, call, storages, fakes):
         with FakeTensorMode():
             made = [torch.empty(3, device="cuda")]
-        return [(tuple(t.shape), t.stride()) for t in made]
+        return [(tuple(t.shape), t.stride(), t.device) for t in made]
 
 
 @pytest.fixture
@@ -46,30 +47,65 @@ def recorder():
     return recorder
 
 
-def run(call, tensors):
+def run(call, tensors, numbers):
     """Runs a call on tensors of the device, and returns what its function got."""
     got = []
     call.function, call.results = lambda *args: got.extend(args), []
     with plain_mode():
-        bind(call, lambda view: tensors[view.tensor])()
+        bind(call, lambda view: tensors[view.tensor], numbers)()
     return got
 
 
-class OnDevice:
-    """A tensor of the device, which says when it is copied to the processor."""
-
-    def cpu(self):
-        return "on the processor"
-
-
-def test_a_number_on_the_processor_is_read_there_by_ops_on_the_device(recorder):
+def test_a_number_on_the_processor_is_read_there(recorder):
     with recorder.fake_mode, recorder:
         recorder.x * recorder.rate
         recorder.count.add_(recorder.rate)
     multiply, add = recorder.calls
-    x, rate, count = (OnDevice() for _ in range(3))
-    assert run(multiply, [x, rate, count]) == [x, "on the processor"]
-    assert run(add, [x, rate, count]) == [count, rate]
+    numbers = Numbers()
+    x, rate, count = torch.zeros(3), torch.tensor(0.5, dtype=torch.float64), torch.tensor(2.0)
+    assert run(multiply, [x, rate, count], numbers) == [x, 0.5]
+    rate.fill_(0.25)  # by others, who say so
+    assert run(multiply, [x, rate, count], numbers) == [x, 0.5]
+    numbers.forget()
+    got = run(add, [x, rate, count], numbers)
+    assert got == [2.0, 0.25] and got[0] is not count
+
+
+def test_a_number_that_an_op_writes_is_known_and_in_planned_memory(recorder):
+    with recorder.fake_mode, recorder:
+        recorder.count.add_(1)
+    (add,) = recorder.calls
+    memory, numbers = torch.tensor(2.0), Numbers()
+    launch = bind(add, lambda view: memory, numbers)
+    with plain_mode():
+        launch()
+        assert memory == 3
+        memory.fill_(9)  # which is not looked at again
+        launch()
+    assert memory == 4
+
+
+def test_a_number_that_ops_on_the_host_write_is_always_read_from_planned_memory(recorder):
+    with recorder.fake_mode, recorder:
+        recorder.x * recorder.count
+    (multiply,) = recorder.calls
+    x, count = torch.zeros(3), torch.tensor(2.0)
+    numbers = Numbers(elsewhere={recorder.view(recorder.count).tensor})
+    for value in 2, 3:
+        count.fill_(value)
+        assert run(multiply, [x, None, count], numbers) == [x, value]
+
+
+def test_a_result_on_the_processor_is_a_number(recorder):
+    """As the seed of attention with dropout is, of which PyTorch says that it is on the device."""
+    host = torch.device("cpu")
+    recorder.measure.layouts = lambda *_: [((), (), host)]
+    with recorder.fake_mode, recorder:
+        seed = recorder.x.sum()
+        recorder.x * seed
+    made, used = recorder.calls
+    assert made.results[0].is_host_number and seed.device == host
+    assert [v.is_host_number for v in used.args] == [False, True]
 
 
 @pytest.mark.parametrize("make", [lambda: torch.zeros(2), lambda: torch.rand(())])
@@ -119,9 +155,11 @@ def test_an_op_that_needs_more_than_its_workspace_is_named(monkeypatch):
         __enter__ = __exit__ = lambda *_: None
 
     monkeypatch.setattr(torch.cuda, "MemPool", lambda allocator: allocator)
+    allocator = SimpleNamespace(allocator=lambda: "allocator")
+    monkeypatch.setattr(torch.cuda.memory, "CUDAPluggableAllocator", lambda *names: allocator)
     monkeypatch.setattr(torch.cuda, "use_mem_pool", Pool)
     device = Cuda.__new__(Cuda)
-    device._allocator, device.torch_device = "allocator", torch.device("cuda", 0)
+    device.torch_device = torch.device("cuda", 0)
 
     def fail(outside):
         assert allocate(1 << 20) == 1 << 30 and allocate(2 << 20) is None
@@ -132,9 +170,18 @@ def test_an_op_that_needs_more_than_its_workspace_is_named(monkeypatch):
     )
     workspace = SimpleNamespace(address=1 << 30, bytes=2 << 20)
     with pytest.raises(AllocationError, match="mm .line model.py:7.* 2097152 bytes"):
-        device.bound(fail, operation, workspace)(None)
+        device.bound(fail, operation, workspace, strict=False)(None)
     assert entered == [("allocator", torch.device("cuda", 0))]
     assert allocate(1) is None
+    # Without a workspace, an op runs as it is; with `strict`, it has none.
+    assert device.bound(fail, operation, None, strict=False) is fail
+
+    def fail(outside):
+        assert allocate(1) is None
+        raise torch.OutOfMemoryError
+
+    with pytest.raises(AllocationError, match="mm .line model.py:7.* 0 bytes"):
+        device.bound(fail, operation, None, strict=True)(None)
 
 
 class Unmeasured:
@@ -197,12 +244,12 @@ def test_a_step_of_a_model_on_the_processor_is_captured_for_cuda(cuda, monkeypat
     assert foreach == (not settings), "on CUDA it is the default"
     counts = [c for c in calls if c.name.startswith(("_foreach_add_", "add_"))]
     counts = [c for c in counts if c.args[0] and host_numbers(c)[0]]
-    assert len(counts) == (0 if settings.get("fused") else 6)
+    # Each of the six small parameters has one; a list is one call.
+    assert len(counts) == (0 if settings.get("fused") else 1 if foreach else 6)
     if settings.get("fused"):
-        updates = [c for c in calls if c.name.startswith("_fused_adam_")]
-        assert len(updates) == 6
-        # Parameter, gradient, two moments and the step count; then the learning rate.
-        assert all(host_numbers(c) == [False] * 5 + [True] for c in updates)
+        (update,) = [c for c in calls if c.name.startswith("_fused_adam_")]
+        # Parameters, gradients, two moments and the step counts; then the learning rate.
+        assert host_numbers(update) == [False] * 30 + [True]
     assert all(p.device.type == "cpu" for p in model.parameters())
 
 
