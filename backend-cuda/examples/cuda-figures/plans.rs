@@ -20,18 +20,21 @@ pub(crate) fn measure(bench: &Bench, works: &[Work]) -> Result<bool, String> {
     for work in works {
         let graph = work.graph()?;
         note(&format!("{}: planning", work.name));
-        let [queued, placed] = match plans(&graph, &bench.measured.machine) {
-            Ok(plans) => plans,
-            Err(reason) => {
-                println!("| {} | not planned: {reason} | | | | | | | |", work.name);
-                continue;
-            }
-        };
+        let request = request(&graph, &bench.measured.machine, 50)?;
+        let placed = placed(&request);
+        let queued = planning::plan(&request, auto()).map_err(|error| error.to_string());
         for (way, name, plan) in [
             (Way::Eager, "eager", &placed),
             (Way::Dynamic, "mapped as it runs", &queued),
             (Way::Graph, "graph", &placed),
         ] {
+            let plan = match plan {
+                Ok(plan) => plan,
+                Err(reason) => {
+                    println!("| {} | {name} | not planned: {reason} | | | | | | |", work.name);
+                    continue;
+                }
+            };
             note(&format!("{}: {name}", work.name));
             let name = format!("{} | {name}", work.name);
             match timed(bench, name.clone(), &graph, &plan.plan(), way) {
@@ -68,13 +71,17 @@ pub(crate) fn row(timed: &Timed) -> String {
     )
 }
 
-/// A plan that is mapped as it runs, and one that is mapped once.
-fn plans(graph: &Graph<'_>, machine: &Machine) -> Result<[OwnedPlan; 2], String> {
-    let auto = Strategy::Auto(Auto::default());
-    let request = request(graph, machine, 50)?;
-    let plan = planning::plan(&request, auto).map_err(|error| error.to_string())?;
-    let placed = placing::place(graph, machine, &plan, u64::MAX);
-    Ok([plan, placed.map_err(|reason| reason.to_string())?])
+fn auto() -> Strategy {
+    Strategy::Auto(Auto::default())
+}
+
+/// A plan that is mapped once.
+fn placed(request: &Request<'_>) -> Result<OwnedPlan, String> {
+    match placing::plan(request, auto()) {
+        Ok((plan, None)) => Ok(plan),
+        Ok((_, Some(reason))) => Err(reason.to_string()),
+        Err(error) => Err(error.to_string()),
+    }
 }
 
 /// A request for a share of the in-core peak, as far as the device has it.

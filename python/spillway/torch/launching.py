@@ -13,7 +13,7 @@ from .scalars import Scalar
 
 # Out variants that cannot be used: this one replaces the tensor that it is given for the reserve space, which it
 # then frees once too often (seen with PyTorch 2.11).
-_OUT_VARIANTS = {torch.ops.aten.cudnn_batch_norm.default: (None, [])}
+_OUT_VARIANTS: dict = {torch.ops.aten.cudnn_batch_norm.default: (None, [])}
 
 # Ops that do no more than `copy_` into their result does.
 COPIES = {torch.ops.aten._to_copy.default, torch.ops.aten.clone.default}

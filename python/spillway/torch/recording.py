@@ -40,7 +40,8 @@ OVERWRITING = {
     ).split()
 }
 
-SMALL_LIST_BYTES = 1 << 20
+# How lists of tensors are divided among calls: small tensors share a launch, and few bytes need be resident at once.
+LEAST_GROUPS, LEAST_GROUP_BYTES, MOST_GROUP_BYTES = 32, 4 << 10, 16 << 20
 
 UNSUPPORTED = {aten.resize_.default, aten.set_.source_Tensor, aten.set_.source_Storage}
 
@@ -339,8 +340,7 @@ class Recorder(TorchDispatchMode):
         return torch.SymFloat(Scalar(read_tensor, (view, storage.writes)))
 
     def _each(self, function, args, kwargs):
-        """Records a call for each tensor of the lists, so that not all need to be resident, and one for all
-        small tensors together."""
+        """Records a call for each group of tensors of the lists, so that not all need to be resident."""
 
         def pick(arg, places):
             return [arg[k] for k in places] if isinstance(arg, (list, tuple)) and arg else arg
@@ -566,17 +566,23 @@ class Recorder(TorchDispatchMode):
 
 
 def _groups(lists):
-    """Returns the places in lists of tensors that one call takes: alone if the tensors of a place are large."""
-    alone, small, small_bytes = [], [], 0
-    for k in range(max(map(len, lists), default=0)):
-        tensors = [part[k] for part in lists if part and isinstance(part[k], torch.Tensor)]
-        nbytes = sum(t.numel() * t.element_size() for t in tensors)
-        if small_bytes + nbytes <= SMALL_LIST_BYTES:
-            small.append(k)
-            small_bytes += nbytes
-        else:
-            alone.append([k])
-    return [small, *alone] if small else alone
+    """Yields the places in lists of tensors that one call takes, of few bytes among those of the lists."""
+    places = range(max(map(len, lists), default=0))
+    nbytes = [sum(map(_nbytes, (part[k] for part in lists if part))) for k in places]
+    most_bytes = min(max(sum(nbytes) // LEAST_GROUPS, LEAST_GROUP_BYTES), MOST_GROUP_BYTES)
+    group, group_bytes = [], 0
+    for k in places:
+        if group and group_bytes + nbytes[k] > most_bytes:
+            yield group
+            group, group_bytes = [], 0
+        group.append(k)
+        group_bytes += nbytes[k]
+    if group:
+        yield group
+
+
+def _nbytes(value):
+    return value.numel() * value.element_size() if isinstance(value, torch.Tensor) else 0
 
 
 def is_empty(tensor):

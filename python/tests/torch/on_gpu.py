@@ -3,6 +3,9 @@ bits again, and once within a plan. All bits are compared.
 
     on_gpu.py            each case in a process of its own, four at once
     on_gpu.py CASE …     these cases, one after the other
+
+With SPILLWAY_CUDA_DRIVER, the path of the emulated driver, two cases run on it. Ends with status 77 and a
+sentence if there is no device or a package is missing.
 """
 
 import copy
@@ -15,23 +18,34 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 
-import eager
-import models
-import test_mlp
-import torch
-from torch import nn
-from torch.utils._pytree import tree_map
+PARENTS = Path(__file__).resolve().parents
+EMULATED = bool(os.environ.get("SPILLWAY_CUDA_DRIVER"))
 
-import spillway.torch
+# The folder of the tests has one called torch, so it comes last.
+sys.path[:0] = map(str, (PARENTS[0], PARENTS[2]))
+sys.path.append(str(PARENTS[1]))
+try:
+    import eager
+    import models
+    import test_mlp
+    import torch
+    from torch import nn
+    from torch.utils._pytree import tree_map
+
+    import spillway.torch
+    from spillway.torch import capturing
+except ImportError as error:
+    print(f"not run: {error}")
+    sys.exit(77)
 
 MIB = 1 << 20
 PROCESSES = 4
 SECONDS = 120
-PARENTS = Path(__file__).resolve().parents
+DEVICE = "cpu" if EMULATED else "cuda"
 
 
 def on_device(tree):
-    return tree_map(lambda x: x.cuda() if isinstance(x, torch.Tensor) else x, tree)
+    return tree_map(lambda x: x.to(DEVICE) if isinstance(x, torch.Tensor) else x, tree)
 
 
 def wide_with_dropout():
@@ -82,7 +96,7 @@ def case(name):
 def compare(name):
     """Compares eager mode with itself, and with a plan."""
     make, loss_fn, make_optimizer, batches = case(name)
-    make_on_device = lambda: make().cuda()
+    make_on_device = lambda: make().to(DEVICE)
     batches_on_device = lambda k: on_device(batches(k))
     first, second = (trained(make_on_device, loss_fn, make_optimizer, batches_on_device) for _ in range(2))
     for ours, its, what in zip(first, second, ("losses", "model", "optimizer")):
@@ -135,11 +149,17 @@ def compare_from_processor(make_optimizer):
 
 def run(names):
     """Runs cases, and returns how many failed."""
-    # The generator of the step is the device's.
-    torch.get_rng_state, torch.set_rng_state = torch.cuda.get_rng_state, torch.cuda.set_rng_state
+    if EMULATED:
+        from on_emulated import Emulated
+
+        device = Emulated()
+        capturing.device_of = lambda model, given: device
+    else:
+        # The generator of the step is the device's.
+        torch.get_rng_state, torch.set_rng_state = torch.cuda.get_rng_state, torch.cuda.set_rng_state
+        eager.MACHINE = spillway.Machine("gpu", 8 << 30, 8 << 30, 2 * MIB, 10**10, 10**10)
     torch.use_deterministic_algorithms(True)
     torch.backends.cudnn.benchmark = False
-    eager.MACHINE = spillway.Machine("gpu", 8 << 30, 8 << 30, 2 * MIB, 10**10, 10**10)
     failed = 0
     for name in names:
         torch.backends.cudnn.enabled = name != "lstm"  # its recurrent networks cannot be captured
@@ -155,8 +175,7 @@ def run(names):
 
 def run_apart(names):
     """Runs each case in a process of its own, and returns how many failed."""
-    paths = os.pathsep.join([str(PARENTS[2]), str(PARENTS[0]), os.environ.get("PYTHONPATH", "")])
-    environment = dict(os.environ, PYTHONPATH=paths, CUBLAS_WORKSPACE_CONFIG=":4096:8", OMP_NUM_THREADS="2")
+    environment = dict(os.environ, CUBLAS_WORKSPACE_CONFIG=":4096:8", OMP_NUM_THREADS="2")
 
     def process(name):
         command = [sys.executable, __file__, name]
@@ -177,7 +196,16 @@ def run_apart(names):
         return sum(pool.map(process, names))
 
 
+def main(names):
+    if names:
+        return run(names) > 0
+    if EMULATED:
+        return run_apart(["perceptron:adam", "dropout:sgd"]) > 0
+    if not torch.cuda.is_available():
+        print("not run: PyTorch finds no CUDA device")
+        return 77
+    return run_apart(CASES) > 0
+
+
 if __name__ == "__main__":
-    names = sys.argv[1:]
-    failed = run(names) if names else run_apart(CASES)
-    sys.exit(failed > 0)
+    sys.exit(main(sys.argv[1:]))

@@ -2,38 +2,15 @@
 
 from unittest import mock
 
-import emulated
 import models
 import pytest
 import test_host
 import test_mlp
 import torch
 from eager import MACHINE, compare, same
+from on_emulated import Emulated
 
 import spillway.torch
-from spillway.torch.processor import Processor
-
-
-class Emulated(Processor):
-    """A device whose memory is this process's, where ops run once the stream has come so far."""
-
-    def __init__(self):
-        self.session_device = emulated.device()
-        self.launches = 0
-
-    def stepping(self, stream):
-        self.stream = stream
-        return super().stepping(stream)
-
-    def bound(self, run, operation, workspace, strict):
-        assert (workspace.bytes if workspace else 0) == operation.measured.workspace_bytes
-
-        def launch(outside):
-            emulated.synchronize(self.stream)
-            self.launches += 1
-            run(outside)
-
-        return launch
 
 
 @pytest.fixture

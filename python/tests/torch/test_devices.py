@@ -244,12 +244,13 @@ def test_a_step_of_a_model_on_the_processor_is_captured_for_cuda(cuda, monkeypat
     assert foreach == (not settings), "on CUDA it is the default"
     counts = [c for c in calls if c.name.startswith(("_foreach_add_", "add_"))]
     counts = [c for c in counts if c.args[0] and host_numbers(c)[0]]
-    # Each of the six small parameters has one; a list is one call.
+    # Each of the six parameters has one; so few bytes are one list.
     assert len(counts) == (0 if settings.get("fused") else 1 if foreach else 6)
     if settings.get("fused"):
-        (update,) = [c for c in calls if c.name.startswith("_fused_adam_")]
+        updates = [c for c in calls if c.name.startswith("_fused_adam_")]
+        assert [len(c.args[0]) for c in updates] == [1, 1, 1, 3], "small parameters are updated together"
         # Parameters, gradients, two moments and the step counts; then the learning rate.
-        assert host_numbers(update) == [False] * 30 + [True]
+        assert all(host_numbers(c) == [False] * 5 * len(c.args[0]) + [True] for c in updates)
     assert all(p.device.type == "cpu" for p in model.parameters())
 
 
