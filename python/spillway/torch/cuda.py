@@ -7,6 +7,8 @@ emulated CUDA device. `tests/torch/on_gpu.py` needs a GPU. What the calls do is 
 
 import ctypes
 import math
+import os
+import threading
 from contextlib import contextmanager
 from itertools import pairwise
 from statistics import median
@@ -22,6 +24,7 @@ _LIBRARY = ctypes.CDLL(_core.__file__)
 _LIBRARY.spillway_workspace.argtypes = ctypes.c_size_t, ctypes.c_size_t
 _LIBRARY.spillway_workspace.restype = None
 
+RANDOM_DTYPES = torch.float32, torch.float64, torch.float16, torch.bfloat16
 LAUNCHES = 3
 LEAST_CYCLES, MOST_CYCLES = 1_000_000, 16_000_000  # half a millisecond, and eight, at 2 GHz
 
@@ -29,24 +32,39 @@ LEAST_CYCLES, MOST_CYCLES = 1_000_000, 16_000_000  # half a millisecond, and eig
 class Cuda:
     """Tensors are in the device's memory, and ops run on the stream of the session."""
 
-    # All that PyTorch allocates while an op runs is within its workspace, or fails.
+    # With `strict`, all that PyTorch allocates while an op runs is within its workspace, or fails.
     limits_workspaces = True
     most_mappings = math.inf  # the driver counts none
 
     def __init__(self, torch_device):
+        refuse_expandable_segments()
         self.torch_device = torch_device
         self.session_device = Device(torch_device.index)
         self._machine = None
-        self._prepared = None  # the last stream with the memory that libraries keep
+        # The streams with the memory that libraries keep for a thread.
+        self._prepared = threading.local()
+        self._generator = torch.Generator(torch_device)
 
     def machine(self, tensor_bytes, copied_bytes_per_s):
         """Returns the machine that plans are for, where none is given: measured once."""
         if self._machine is None:
+            self.give_back()
             self._machine = self.session_device.measure()
         return self._machine
 
     def setup_costs(self):
         """Returns None: they are not measured."""
+
+    def give_back(self):
+        """Gives the device the memory back that PyTorch keeps unused."""
+        torch.cuda.empty_cache()
+
+    def fill(self, tensor, number):
+        """Fills a tensor to measure an op with. Numbers differ, so that sums in another order do."""
+        if tensor.dtype in RANDOM_DTYPES:
+            tensor.uniform_(number / 2, number, generator=self._generator)
+        else:
+            tensor.fill_(number)
 
     def pages(self, nbytes):
         """Returns memory for `part`."""
@@ -111,14 +129,16 @@ class Cuda:
         caller = torch.cuda.current_stream(self.torch_device)
         session.wait_stream(caller)
         with torch.cuda.device(self.torch_device), torch.cuda.stream(session):
-            if self._prepared != stream:
+            streams = self._prepared.__dict__.setdefault("streams", set())
+            if stream not in streams:
                 self._prepare()
-                self._prepared = stream
+                streams.add(stream)
             yield
         caller.wait_stream(session)
 
     def _prepare(self):
-        """Has cuBLAS allocate the workspace that it keeps for a stream, so that no op's holds it."""
+        """Has cuBLAS allocate the workspace that it keeps for this thread and stream, so that no op's holds
+        it."""
         square = torch.ones(32, 32, device=self.torch_device)
         torch.mm(square, square)
         torch.addmm(square[0], square, square)
@@ -137,6 +157,7 @@ class Cuda:
             try:
                 with torch.cuda.use_mem_pool(pool.pool, self.torch_device):
                     run(outside)
+                pool.refuse_what_is_kept(operation)
             except torch.OutOfMemoryError:
                 raise AllocationError(
                     f"{operation.name} (line {operation.line}) needs more than its workspace of"
@@ -148,6 +169,16 @@ class Cuda:
         return launch
 
 
+def refuse_expandable_segments():
+    """Raises `CaptureError` if PyTorch's allocator has segments that grow, whose bytes a workspace does not bound."""
+    for name in "PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF":
+        if "expandable_segments:True" in os.environ.get(name, "").replace(" ", ""):
+            raise CaptureError(
+                f"{name} has expandable_segments:True, and the memory that an op takes cannot be bounded then:"
+                " start the process without it"
+            )
+
+
 class _Pool:
     """A pool whose segments come from a workspace. It has an allocator of its own: an allocator knows an address
     once, and the workspaces of several ops may begin at the same."""
@@ -157,6 +188,17 @@ class _Pool:
             _core.__file__, "spillway_workspace_allocate", "spillway_workspace_free"
         ).allocator()
         self.pool = torch.cuda.MemPool(self._allocator)
+
+        self._is_checked = False
+
+    def refuse_what_is_kept(self, operation):
+        """Raises `AllocationError` if the op keeps memory of the workspace, which is another tensor's next."""
+        if not self._is_checked and any(s["allocated_size"] for s in self.pool.snapshot()):
+            raise AllocationError(
+                f"{operation.name} (line {operation.line}) keeps memory of its workspace beyond its end: compute"
+                " it outside of the step"
+            )
+        self._is_checked = True
 
     def __del__(self):
         self.pool = None  # before its allocator, which it does not keep

@@ -88,6 +88,7 @@ class Measurements:
     def give_back(self):
         """Gives back the memory in which ops were measured."""
         self._memory = Memory(self.device)
+        self.device.give_back()
 
 
 class _Operands:
@@ -110,7 +111,8 @@ class _Operands:
             memory = self._memory.take(nbytes)
             # A single number may be a step count, of which Python computes roots.
             number = 2 if nbytes <= NUMBER_BYTES else 0.5
-            memory.view(view.dtype).fill_(number if view.dtype.is_floating_point else self._integer)
+            number = number if view.dtype.is_floating_point else self._integer
+            self._device.fill(memory.view(view.dtype), number)
             self._tensors[view.tensor] = memory
         return viewed(self._tensors[view.tensor], view)
 

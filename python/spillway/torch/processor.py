@@ -30,6 +30,13 @@ class Processor:
         """Returns what it takes to set up memory, measured."""
         return SetupCosts.measure()
 
+    def give_back(self):
+        """Does nothing: PyTorch keeps no unused memory."""
+
+    def fill(self, tensor, number):
+        """Fills a tensor to measure an op with."""
+        tensor.fill_(number)
+
     def pages(self, nbytes):
         """Returns memory for `part`."""
         return mmap.mmap(-1, nbytes)

@@ -315,6 +315,7 @@ class Compiled(Generic[Batch, Result]):
         self._states = States(step, self._known)
         captures, device = [self._captures, *self._evaluations], self._device.session_device
         plans = [plan for one in captures for plan in one.plans.values()]
+        self._device.give_back()
         self._session = Session(plan, self._kernels, plans, device=device)
         self._take_over()
 

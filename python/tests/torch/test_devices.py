@@ -1,6 +1,8 @@
 """What a step on another device than the processor computes where. The device is not there: tensors
 on it are fake."""
 
+import threading
+from contextlib import nullcontext
 from types import SimpleNamespace
 
 import models
@@ -154,7 +156,9 @@ def test_an_op_that_needs_more_than_its_workspace_is_named(monkeypatch):
 
         __enter__ = __exit__ = lambda *_: None
 
-    monkeypatch.setattr(torch.cuda, "MemPool", lambda allocator: allocator)
+    kept = []
+    pool = SimpleNamespace(snapshot=lambda: [dict(allocated_size=n) for n in kept])
+    monkeypatch.setattr(torch.cuda, "MemPool", lambda allocator: pool)
     allocator = SimpleNamespace(allocator=lambda: "allocator")
     monkeypatch.setattr(torch.cuda.memory, "CUDAPluggableAllocator", lambda *names: allocator)
     monkeypatch.setattr(torch.cuda, "use_mem_pool", Pool)
@@ -171,7 +175,7 @@ def test_an_op_that_needs_more_than_its_workspace_is_named(monkeypatch):
     workspace = SimpleNamespace(address=1 << 30, bytes=2 << 20)
     with pytest.raises(AllocationError, match="mm .line model.py:7.* 2097152 bytes"):
         device.bound(fail, operation, workspace, strict=False)(None)
-    assert entered == [("allocator", torch.device("cuda", 0))]
+    assert entered == [(pool, torch.device("cuda", 0))]
     assert allocate(1) is None
     # Without a workspace, an op runs as it is; with `strict`, it has none.
     assert device.bound(fail, operation, None, strict=False) is fail
@@ -182,6 +186,55 @@ def test_an_op_that_needs_more_than_its_workspace_is_named(monkeypatch):
 
     with pytest.raises(AllocationError, match="mm .line model.py:7.* 0 bytes"):
         device.bound(fail, operation, None, strict=True)(None)
+
+
+    ran = []
+    device.bound(ran.append, operation, workspace, strict=False)(None)
+    kept[:] = [0, 512]
+    with pytest.raises(AllocationError, match="mm .line model.py:7.* keeps memory of its workspace"):
+        device.bound(ran.append, operation, workspace, strict=False)(None)
+    assert len(ran) == 2
+
+
+def test_a_thread_prepares_what_libraries_keep_for_it(monkeypatch):
+    """cuBLAS keeps a workspace for each thread and stream. Allocated within an op, it would be planned memory."""
+    monkeypatch.setattr(torch.cuda, "ExternalStream", lambda *_: SimpleNamespace(wait_stream=lambda _: None))
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda _: SimpleNamespace(wait_stream=lambda _: None))
+    for name in "device", "stream":
+        monkeypatch.setattr(torch.cuda, name, lambda _: nullcontext())
+    device = Cuda.__new__(Cuda)
+    device.torch_device, device._prepared = torch.device("cuda", 0), threading.local()
+    prepared = []
+    device._prepare = lambda: prepared.append(threading.get_ident())
+
+    def steps():
+        for stream in 1, 2, 1, 1:
+            with device.stepping(stream):
+                pass
+
+    steps()
+    other = threading.Thread(target=steps)
+    other.start()
+    other.join()
+    assert len(prepared) == 4 and len(set(prepared)) == 2
+
+
+def test_ops_are_measured_on_numbers_that_differ():
+    """A sum of equal numbers has the same bits in any order, so that its op would count as repeatable."""
+    device = Cuda.__new__(Cuda)
+    device._generator, state = torch.Generator(), torch.get_rng_state()
+    numbers, places = torch.empty(64, dtype=torch.bfloat16), torch.empty(64, dtype=torch.int64)
+    device.fill(numbers, 0.5)
+    device.fill(places, 1)
+    assert len(numbers.unique()) > 8 and numbers.min() >= 0.25 and numbers.max() <= 0.5
+    assert torch.equal(places, torch.ones_like(places))
+    assert torch.equal(torch.get_rng_state(), state), "no op draws from it"
+
+
+def test_segments_that_grow_are_refused(monkeypatch):
+    monkeypatch.setenv("PYTORCH_CUDA_ALLOC_CONF", "backend:native, expandable_segments: True")
+    with pytest.raises(CaptureError, match="PYTORCH_CUDA_ALLOC_CONF has expandable_segments:True"):
+        device_of(torch.nn.Linear(2, 2), "cuda")
 
 
 class Unmeasured:
