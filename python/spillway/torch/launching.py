@@ -97,7 +97,7 @@ def _into(function, args, kwargs, results):
         return _copy, (results[0], args[0]), {}
     variant, names = out_variant(function)
     given = [results] if names and _returns_list(function) else results
-    if len(names) == len(given) and None not in results and not _any_number(results):
+    if len(names) == len(given) and all(isinstance(result, torch.Tensor) for result in results):
         return variant, args, kwargs | dict(zip(names, given))
     return _copying(function, results), args, kwargs
 
@@ -118,10 +118,6 @@ def _copying(function, results):
                 result.copy_(tensor)
 
     return run
-
-
-def _any_number(values):
-    return any(isinstance(value, Number) for value in values)
 
 
 def _numbers_written(call, operand):

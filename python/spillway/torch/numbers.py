@@ -60,6 +60,8 @@ class Number:
 
     def copy_(self, value):
         """Writes the number."""
+        if self._value.nbytes < self._bytes.nbytes:
+            self.read()  # the rest of the tensor, which `written` hands on too
         self._value.copy_(value)
         self.written()
 

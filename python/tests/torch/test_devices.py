@@ -87,6 +87,13 @@ def test_a_number_that_an_op_writes_is_known_and_in_planned_memory(recorder):
     assert memory == 4
 
 
+def test_a_number_is_written_into_its_part_of_a_tensor():
+    memory = torch.tensor([1.0, 2.0, 3.0])
+    view = View(0, (), (), 1, torch.float32, is_host_number=True)
+    Numbers().of(view, memory).copy_(torch.tensor(5.0))
+    assert memory.tolist() == [1, 5, 3]
+
+
 def test_a_number_that_ops_on_the_host_write_is_always_read_from_planned_memory(recorder):
     with recorder.fake_mode, recorder:
         recorder.x * recorder.count
