@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.amp.grad_scaler import GradScaler
 from torch.utils._pytree import tree_flatten
 from typing_extensions import Unpack
 
@@ -90,7 +91,7 @@ def capture(
     verify: bool = False,
     clip_grad: Clip | None = None,
     shard: bool = False,
-    scaler: torch.amp.GradScaler | None = None,
+    scaler: GradScaler | None = None,
 ) -> Step[Batch, Loss]: ...
 
 
@@ -105,7 +106,7 @@ def capture(
     verify: bool = False,
     clip_grad: Clip | None = None,
     shard: bool = False,
-    scaler: torch.amp.GradScaler | None = None,
+    scaler: GradScaler | None = None,
 ) -> Step[tuple[Unpack[Items]], Loss]: ...
 
 
@@ -119,7 +120,7 @@ def capture(
     verify: bool = False,
     clip_grad: Clip | None = None,
     shard: bool = False,
-    scaler: torch.amp.GradScaler | None = None,
+    scaler: GradScaler | None = None,
 ) -> Step[Any, Any]:
     """Captures one training step: forward, backward and the optimizer's update.
 

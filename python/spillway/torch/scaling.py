@@ -2,7 +2,7 @@
 
 import copy
 
-from torch.amp import GradScaler
+from torch.amp.grad_scaler import GradScaler
 
 from .errors import CaptureError
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.amp.grad_scaler import GradScaler
 from typing_extensions import assert_type
 
 import spillway
@@ -52,7 +53,7 @@ def train(data: list[Pairs]) -> None:
     step = spillway.torch.capture(model, loss_fn, adam, data[0], device="cuda", verify=True)
     spillway.torch.capture(model, loss_fn, adam, data[0], clip_grad=1.0)
     spillway.torch.capture(model, loss_fn, adam, data[0], clip_grad=halve)
-    spillway.torch.capture(model, loss_fn, adam, data[0], scaler=torch.amp.GradScaler("cpu"))
+    spillway.torch.capture(model, loss_fn, adam, data[0], scaler=GradScaler("cpu"))
     spillway.torch.capture(model, loss_fn, adam, data[0], shard=True)
     assert_type(spillway.torch.full_state_dict(model), dict[str, object])
     spillway.torch.capture(model, loss_fn, adam, data[0], clip_grad="1.0")  # type: ignore[call-overload]
