@@ -15,8 +15,45 @@ from .scalars import Scalar
 # then frees once too often (seen with PyTorch 2.11).
 _OUT_VARIANTS: dict = {torch.ops.aten.cudnn_batch_norm.default: (None, [])}
 
-# Ops that do no more than `copy_` into their result does.
-COPIES = {torch.ops.aten._to_copy.default, torch.ops.aten.clone.default}
+aten = torch.ops.aten
+
+
+def _copied(result, source, **_):
+    result.copy_(source)
+
+
+def _slice_backward(result, gradient, input_sizes, dim, start, end, step):
+    aten.slice.Tensor(result.zero_(), dim, start, end, step).copy_(gradient)
+
+
+def _select_backward(result, gradient, input_sizes, dim, index):
+    aten.select.int(result.zero_(), dim, index).copy_(gradient)
+
+
+def _masked_fill(result, source, mask, value):
+    result.copy_(source).masked_fill_(mask, value)
+
+
+def _relu(result, source):
+    aten.clamp_min.out(source, 0, out=result)
+
+
+def _embedding(result, weight, indices, *_, **__):
+    aten.index_select.out(weight, 0, indices.reshape(-1), out=result.view(-1, weight.shape[1]))
+
+
+# Ops whose out variants, if they have any, make the result elsewhere and copy it, as functions that do the same in
+# the result's memory.
+IN_PLACE = {
+    aten._to_copy.default: _copied,
+    aten.clone.default: _copied,
+    aten.slice_backward.default: _slice_backward,
+    aten.select_backward.default: _select_backward,
+    aten.masked_fill.Scalar: _masked_fill,
+    aten.masked_fill.Tensor: _masked_fill,
+    aten.relu.default: _relu,
+    aten.embedding.default: _embedding,
+}
 
 
 @contextmanager
@@ -93,19 +130,13 @@ def bind(call, tensor_of, numbers=None):
 
 def _into(function, args, kwargs, results):
     """Returns the function that writes its results into given tensors, and its arguments."""
-    if function in COPIES and len(results) == 1 and isinstance(args[0], (torch.Tensor, Number)):
-        return _copy, (results[0], args[0]), {}
+    if function in IN_PLACE and results[0] is not None:
+        return IN_PLACE[function], (results[0], *args), kwargs
     variant, names = out_variant(function)
     given = [results] if names and _returns_list(function) else results
     if len(names) == len(given) and all(isinstance(result, torch.Tensor) for result in results):
         return variant, args, kwargs | dict(zip(names, given))
     return _copying(function, results), args, kwargs
-
-
-def _copy(result, source):
-    """Copies a tensor, with a conversion."""
-    if result is not None:
-        result.copy_(source)
 
 
 def _copying(function, results):
