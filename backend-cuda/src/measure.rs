@@ -13,8 +13,12 @@ use planner_core::{Machine, MachineParameters, Stream};
 
 /// The least size of chunks if the options name none.
 const CHUNK_BYTES: u64 = 2 << 20;
-/// The divisor of the part of free memory that is left to the driver.
+/// The divisor of the part of free memory that is left to the driver and to libraries.
 const LEFT: u64 = 64;
+/// The least memory that is left to them, if it is no more than an eighth: contexts, cuBLAS's workspaces and
+/// kernels take as much on small devices as on large ones.
+const LEAST_LEFT_BYTES: u64 = 1 << 30;
+const MOST_LEFT: u64 = 8;
 
 /// The results of a measurement.
 #[derive(Clone, Debug)]
@@ -84,7 +88,7 @@ impl Cuda {
         let alone = links(Load::Alone).ok_or_else(|| Unavailable(unfit.to_owned()))?;
         let together = links(Load::BothWays);
         let [map_ns, unmap_ns] = mapping.paid_ns();
-        let free_bytes = info.free_bytes - info.free_bytes / LEFT;
+        let free_bytes = info.free_bytes - left_bytes(info.free_bytes);
         let [up, down] = together.unwrap_or(alone);
         let machine = Machine::new(
             MachineParameters::new()
@@ -118,4 +122,23 @@ fn open(cuda: &Cuda, options: &Options) -> Result<CudaDevice, Unavailable> {
     device.occupy(Stream::Compute, 1)?;
     device.wait_idle()?;
     Ok(device)
+}
+
+/// The part of free memory that plans leave to the driver and to libraries.
+fn left_bytes(free_bytes: u64) -> u64 {
+    (free_bytes / LEFT).max(LEAST_LEFT_BYTES.min(free_bytes / MOST_LEFT))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::left_bytes;
+
+    #[test]
+    fn plans_leave_the_driver_a_gibibyte_if_they_can() {
+        let gib = |gib: u64| gib << 30;
+        assert_eq!(left_bytes(gib(128)), gib(2));
+        assert_eq!(left_bytes(gib(24)), gib(1));
+        assert_eq!(left_bytes(gib(4)), gib(1) / 2);
+        assert_eq!(left_bytes(0), 0);
+    }
 }
