@@ -87,9 +87,10 @@ pub fn cycle(graph: &planner_core::Graph<'_>, plan: &Plan<'_>) -> Option<Cycle> 
     })
 }
 
-/// Graphs that run all further iterations of an executor.
+/// An executor whose further iterations all run as graphs.
 #[derive(Debug)]
-pub struct Replay {
+pub struct Replay<'p> {
+    executor: Executor<'p>,
     graphs: Vec<Graph>,
     cycle: Cycle,
     /// The number of iterations that were enqueued.
@@ -106,42 +107,57 @@ fn at(at: Moment) -> impl Fn(CudaError) -> ExecuteError<CudaError> {
     move |error| ExecuteError::Device { at, error }
 }
 
-impl Replay {
+impl<'p> Replay<'p> {
     /// Captures and launches the next iterations of an executor that has run `iterations`, for the
-    /// length of the cycle. Afterwards the executor must not run any more by itself.
-    /// [`Executor::save_states`] works again after whole cycles.
+    /// length of the cycle.
     ///
     /// # Errors
     /// The errors of the executor and of the driver.
     pub fn record<K: Kernels<CudaDevice>>(
-        executor: &mut Executor<'_>,
+        executor: Executor<'p>,
         device: &mut CudaDevice,
         kernels: &mut K,
         cycle: Cycle,
         iterations: u64,
     ) -> Result<Self, ExecuteError<CudaError>> {
+        // Captured iterations have their inputs filled, and the next one its own.
+        let filled = iterations + cycle.length() + 1;
         let mut replay = Self {
+            executor,
             graphs: Vec::new(),
             cycle,
             iterations,
             since_captured: cycle.length(),
-            filled: iterations + 1,
+            filled,
             ends: [None, None],
         };
         for _ in 0..cycle.graphs {
             device.begin_capture().map_err(at(Moment::SetUp))?;
-            let ran = executor.run(device, kernels, cycle.iterations);
+            let ran = replay.executor.run(device, kernels, cycle.iterations);
             let graph = device.end_capture().map_err(at(Moment::SetUp));
             ran?;
             let graph = graph?;
             replay.launch(device, &graph, 0).map_err(at(Moment::SetUp))?;
             replay.graphs.push(graph);
         }
-        replay.filled = replay.iterations + 1;
         Ok(replay)
     }
 
-    /// Launches a whole cycle of the executor whose iterations were captured. If there are inputs,
+    /// Copies all states to the host, as [`Executor::save_states`] does.
+    ///
+    /// # Errors
+    /// The errors of [`Executor::save_states`].
+    pub fn save_states(&mut self, device: &mut CudaDevice) -> Result<(), ExecuteError<CudaError>> {
+        self.executor.save_states(device)
+    }
+
+    /// The executor: its layout of the host block, and its inputs' slots.
+    #[must_use]
+    pub const fn executor(&self) -> &Executor<'p> {
+        &self.executor
+    }
+
+    /// Launches a whole cycle. If there are inputs,
     /// fills them before each launch, and for that blocks until their slots are free. The slots are
     /// free once the launch before the last has ended, or once the last has ended if an iteration
     /// copies its own inputs and the next iteration's.
@@ -150,12 +166,11 @@ impl Replay {
     /// The iterations were not captured on this device, and the errors of the driver.
     pub fn run<K: Kernels<CudaDevice>>(
         &mut self,
-        executor: &Executor<'_>,
         device: &mut CudaDevice,
         kernels: &mut K,
     ) -> Result<(), ExecuteError<CudaError>> {
         let graphs = std::mem::take(&mut self.graphs);
-        let ran = graphs.iter().try_for_each(|graph| self.step(executor, device, kernels, graph));
+        let ran = graphs.iter().try_for_each(|graph| self.step(device, kernels, graph));
         self.graphs = graphs;
         self.since_captured += self.cycle.length();
         ran
@@ -164,20 +179,20 @@ impl Replay {
     /// Launches one graph after the inputs that it copies are filled.
     fn step<K: Kernels<CudaDevice>>(
         &mut self,
-        executor: &Executor<'_>,
         device: &mut CudaDevice,
         kernels: &mut K,
         graph: &Graph,
     ) -> Result<(), ExecuteError<CudaError>> {
         let failed = at(Moment::Inputs(self.iterations + 1));
         device.check_graph(graph).map_err(&failed)?;
-        let [copies_own, copies_next] = executor.input_slots_used();
+        let [copies_own, copies_next] = self.executor.input_slots_used();
         let needed = self.iterations + 1 + u64::from(copies_next);
         if self.cycle.fills_inputs && needed > self.filled {
             self.free_slots(device, copies_own && copies_next).map_err(&failed)?;
-            let graph = executor.verified().graph();
+            let graph = self.executor.verified().graph();
+            let layout = self.executor.host_layout();
             kernels
-                .fill_inputs(&mut InputWriter::new(graph, device, executor.host_layout(), needed))
+                .fill_inputs(&mut InputWriter::new(graph, device, layout, needed))
                 .map_err(|error| ExecuteError::from_fill(error, Moment::Inputs(needed)))?;
             self.filled = needed;
         }

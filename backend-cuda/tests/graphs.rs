@@ -57,19 +57,20 @@ fn hold_plan(
             |mut executor, device, kernels| {
                 executor.run(device, kernels, first)?;
                 let before = steady(emulated);
-                let mut replay = Replay::record(&mut executor, device, kernels, divided, first)?;
+                let mut replay = Replay::record(executor, device, kernels, divided, first)?;
                 for _ in 0..others {
-                    replay.run(&executor, device, kernels)?;
+                    replay.run(device, kernels)?;
                 }
-                executor.save_states(device)?;
-                let between = states_digest(&graph, device, executor.host_layout()).unwrap();
+                replay.save_states(device)?;
+                let between =
+                    states_digest(&graph, device, replay.executor().host_layout()).unwrap();
                 let saved = first + (1 + others) * divided.length();
                 assert_eq!(between, reference_digest(&graph, saved), "{saved} iterations");
                 // Graphs can go on after states were saved.
-                replay.run(&executor, device, kernels)?;
-                executor.save_states(device)?;
+                replay.run(device, kernels)?;
+                replay.save_states(device)?;
                 assert_eq!(steady(emulated), before, "calls that map");
-                Ok(states_digest(&graph, device, executor.host_layout()).unwrap())
+                Ok(states_digest(&graph, device, replay.executor().host_layout()).unwrap())
             },
         )
         .unwrap();
@@ -307,15 +308,16 @@ fn kernels_see_the_iteration_in_both_modes() {
             &mut kernels,
             |mut executor, device, kernels| {
                 executor.run(device, kernels, 2)?;
-                let mut replay = Replay::record(&mut executor, device, kernels, divided, 2)?;
+                let mut replay = Replay::record(executor, device, kernels, divided, 2)?;
                 kernels.is_replayed = true;
                 for _ in 0..3 {
-                    replay.run(&executor, device, kernels)?;
+                    replay.run(device, kernels)?;
                 }
-                executor.save_states(device)?;
-                let digest = states_digest(&graph, device, executor.host_layout()).unwrap();
+                replay.save_states(device)?;
+                let digest =
+                    states_digest(&graph, device, replay.executor().host_layout()).unwrap();
                 assert_eq!(digest, reference_digest(&graph, iterations));
-                let is_late = executor.input_slots_used() == [true, true];
+                let is_late = replay.executor().input_slots_used() == [true, true];
                 assert!(!is_late || kernels.busy_fills == 0, "the last launch has not ended");
                 Ok(())
             },
@@ -400,7 +402,7 @@ fn a_ruined_capture_is_an_error_and_no_more() {
 #[test]
 fn devices_open_beside_a_capture_and_move_between_threads() {
     const fn is_send<T: Send>() {}
-    is_send::<(CudaDevice, CudaGraph, Replay, IntegrityKernels<'_>)>();
+    is_send::<(CudaDevice, CudaGraph, Replay<'_>, IntegrityKernels<'_>)>();
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     let (_, backend, machine) = common::emulated();
     let mut device = backend.open(machine, 0).unwrap();

@@ -81,29 +81,31 @@ fn period_ns(
                 [mapping_ns, blocked_ns]
             };
             let mut before_ns = host(device);
-            let (start, end, iterations) = match as_graph {
+            let (start, end, after_ns, iterations) = match as_graph {
                 None => {
                     executor.run(device, kernels, FIRST)?;
                     before_ns = host(device);
                     let start = now(device)?;
                     executor.run(device, kernels, iterations)?;
-                    (start, now(device)?, iterations)
+                    let (end, after_ns) = (now(device)?, host(device));
+                    executor.save_states(device)?;
+                    (start, end, after_ns, iterations)
                 }
                 Some(cycle) => {
-                    let mut replay = Replay::record(&mut executor, device, kernels, cycle, 0)?;
+                    let mut replay = Replay::record(executor, device, kernels, cycle, 0)?;
                     let start = now(device)?;
                     let cycles = iterations.div_ceil(cycle.length());
                     for _ in 0..cycles {
-                        replay.run(&executor, device, kernels)?;
+                        replay.run(device, kernels)?;
                     }
-                    (start, now(device)?, cycles * cycle.length())
+                    let (end, after_ns) = (now(device)?, host(device));
+                    replay.save_states(device)?;
+                    (start, end, after_ns, cycles * cycle.length())
                 }
             };
-            let after_ns = host(device);
             let a_period = |ns: f64| ns / iterations as f64;
             let host_ns = [0, 1].map(|of: usize| a_period((after_ns[of] - before_ns[of]) as f64));
             let period_ns = a_period(start.ns_until(&end).map_err(at_end)?);
-            executor.save_states(device)?;
             Ok((period_ns, host_ns))
         },
     );

@@ -8,7 +8,7 @@ use backend_cuda::{Cuda, CudaDevice, CudaError, Options, Replay, Timestamp, cycl
 use integrity::slots;
 use planner_core::backend::{FillError, InputWriter, Kernels, Launch, StateWriter, Transfers};
 use planner_core::executor::Moment;
-use planner_core::{ExecuteError, Graph, HostLayout, Kind, Machine, Stream, Verified};
+use planner_core::{ExecuteError, Executor, Graph, HostLayout, Kind, Machine, Stream, Verified};
 use spillway::planning;
 use std::error::Error;
 use std::time::{Duration, Instant};
@@ -142,6 +142,12 @@ struct Ran {
     states: Vec<Vec<u8>>,
 }
 
+/// How iterations are enqueued once memory is set up.
+enum Running<'p> {
+    Eager(Executor<'p>),
+    Graphs(Replay<'p>),
+}
+
 /// Runs all iterations.
 fn run(
     verified: &Verified<'_>,
@@ -170,25 +176,37 @@ fn run(
             let set_up = maps(device);
             let mut done = first;
             executor.run(device, training, done)?;
-            let mut replay = None;
-            if let Some(divided) = divided {
-                replay = Some(Replay::record(&mut executor, device, training, divided, done)?);
-                done += length;
-            }
+            let mut running = match divided {
+                None => Running::Eager(executor),
+                Some(divided) => {
+                    let replay = Replay::record(executor, device, training, divided, done)?;
+                    done += length;
+                    Running::Graphs(replay)
+                }
+            };
             device.wait_idle().map_err(idle)?;
             let start = Instant::now();
-            match &mut replay {
-                None => executor.run(device, training, iterations - done)?,
-                Some(replay) => {
+            match &mut running {
+                Running::Eager(executor) => executor.run(device, training, iterations - done)?,
+                Running::Graphs(replay) => {
                     for _ in 0..(iterations - done) / length {
-                        replay.run(&executor, device, training)?;
+                        replay.run(device, training)?;
                     }
                 }
             }
             device.wait_idle().map_err(idle)?;
             let period = start.elapsed().div_f64((iterations - done) as f64);
-            executor.save_states(device)?;
-            let states = states(device, verified.graph(), executor.host_layout()).map_err(idle)?;
+            let layout = match &mut running {
+                Running::Eager(executor) => {
+                    executor.save_states(device)?;
+                    executor.host_layout()
+                }
+                Running::Graphs(replay) => {
+                    replay.save_states(device)?;
+                    replay.executor().host_layout()
+                }
+            };
+            let states = states(device, verified.graph(), layout).map_err(idle)?;
             Ok(Ran { period, map_calls: maps(device) - set_up, states })
         });
     Ok(ran?)

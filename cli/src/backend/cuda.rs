@@ -134,7 +134,7 @@ fn iterate(
         real::idle::<Integrity>(device)?;
         let first_maps = Integrity::mapping(device).calls;
         let mut start = Instant::now();
-        let mut replay = Replay::record(&mut executor, device, kernels, cycle, first)?;
+        let mut replay = Replay::record(executor, device, kernels, cycle, first)?;
         progress.inc(first + cycle.length());
         let mut timed = cycle.length();
         let others = iterations / cycle.length() - 1;
@@ -143,13 +143,14 @@ fn iterate(
             (start, timed) = (Instant::now(), others * cycle.length());
         }
         for _ in 0..others {
-            replay.run(&executor, device, kernels)?;
+            replay.run(device, kernels)?;
             progress.inc(cycle.length());
         }
         real::idle::<Integrity>(device)?;
         let period = start.elapsed().div_f64(timed as f64);
         let maps = Integrity::mapping(device).calls - first_maps;
-        let digest = real::digest(verified, &mut executor, device)?;
+        replay.save_states(device)?;
+        let digest = real::digest(verified, replay.executor(), device)?;
         let map_calls = maps as f64 / iterations as f64;
         // CUDA does not time single steps of a graph.
         Ok(Measured { set_up, period, map_calls, digest, steps_ns: None })

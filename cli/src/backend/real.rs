@@ -117,13 +117,12 @@ fn stopped<B: Real>(names: &Names<'_>, error: &ExecuteError<B::Error>) -> Stoppe
     Stopped { reason: names.execute_error(error), too_large }
 }
 
-/// Saves all states, and returns their digest.
+/// Returns the digest of all states, which `executor` has saved.
 pub(super) fn digest<D: Transfers + Paging>(
     verified: &Verified<'_>,
-    executor: &mut Executor<'_>,
+    executor: &Executor<'_>,
     device: &mut D,
 ) -> Result<u64, ExecuteError<<D as ErrorType>::Error>> {
-    executor.save_states(device)?;
     states_digest(verified.graph(), device, executor.host_layout())
         .map_err(|error| ExecuteError::Device { at: Moment::Save, error })
 }
@@ -166,7 +165,8 @@ fn iterate<B: Real>(
         let period = start.elapsed().div_f64(steady as f64);
         let map_calls = (B::mapping(&device.device).calls - first_maps) as f64 / steady as f64;
         let steps_ns = device.layer.steps_ns().map_err(at_save)?;
-        let digest = digest(verified, &mut executor, device)?;
+        executor.save_states(device)?;
+        let digest = digest(verified, &executor, device)?;
         Ok(Measured { set_up, period, map_calls, digest, steps_ns })
     })
 }
