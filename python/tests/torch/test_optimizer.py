@@ -185,7 +185,7 @@ def test_no_plan_moves_gradients_behind_the_pause_or_copies_before_it(captured):
 
 @pytest.mark.usefixtures("fast_host")
 def test_the_optimizer_may_run_on_the_host(plans):  # noqa: F811
-    pair, x = Pair(large_perceptron, host="optimizer"), rows(64)
+    pair, x = Pair(large_perceptron, host="optimizer", plan=dict(host="all")), rows(64)
     pair.train(x, STEPS)
     pair.check()
     (plan,) = plans
