@@ -157,10 +157,9 @@ impl<'p> Replay<'p> {
         &self.executor
     }
 
-    /// Launches a whole cycle. If there are inputs,
-    /// fills them before each launch, and for that blocks until their slots are free. The slots are
-    /// free once the launch before the last has ended, or once the last has ended if an iteration
-    /// copies its own inputs and the next iteration's.
+    /// Launches a whole cycle. If there are inputs, fills them before each launch, and for that blocks
+    /// until their slots are free. The slots are free once the launch before the last has ended, or
+    /// once the last has ended if an iteration copies its own inputs and the next iteration's.
     ///
     /// # Errors
     /// The iterations were not captured on this device, and the errors of the driver.

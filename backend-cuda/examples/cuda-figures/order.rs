@@ -1,11 +1,10 @@
 //! Twenty plans of few works: whether they take as long as each other as is predicted.
 
 use crate::judge::{Timed, in_order, worst_pair};
-use crate::plans::{request, row};
+use crate::plans::{placed, request, row};
 use crate::run::{Way, timed};
 use crate::{Bench, Work, note};
 use planner_core::planner::{Auto, Lms, Strategy, Window};
-use spillway::placing;
 
 const PLANS: usize = 20;
 /// Shares of the in-core peak.
@@ -58,9 +57,9 @@ fn plan(
     percent: u64,
 ) -> Result<Option<Timed>, String> {
     let (graph, machine) = (work.graph()?, &bench.measured.machine);
-    match placing::plan(&request(&graph, machine, percent)?, strategy) {
-        Ok((plan, None)) => timed(bench, name, &graph, &plan.plan(), Way::Eager).map(Some),
-        Ok((_, Some(_))) | Err(_) => Ok(None),
+    match placed(&request(&graph, machine, percent)?, strategy) {
+        Ok(plan) => timed(bench, name, &graph, &plan.plan(), Way::Eager).map(Some),
+        Err(_) => Ok(None),
     }
 }
 

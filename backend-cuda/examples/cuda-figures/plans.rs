@@ -21,7 +21,7 @@ pub(crate) fn measure(bench: &Bench, works: &[Work]) -> Result<bool, String> {
         let graph = work.graph()?;
         note(&format!("{}: planning", work.name));
         let request = request(&graph, &bench.measured.machine, 50)?;
-        let placed = placed(&request);
+        let placed = placed(&request, auto());
         let queued = planning::plan(&request, auto()).map_err(|error| error.to_string());
         for (way, name, plan) in [
             (Way::Eager, "eager", &placed),
@@ -76,8 +76,8 @@ fn auto() -> Strategy {
 }
 
 /// A plan that is mapped once.
-fn placed(request: &Request<'_>) -> Result<OwnedPlan, String> {
-    match placing::plan(request, auto()) {
+pub(crate) fn placed(request: &Request<'_>, strategy: Strategy) -> Result<OwnedPlan, String> {
+    match placing::plan(request, strategy) {
         Ok((plan, None)) => Ok(plan),
         Ok((_, Some(reason))) => Err(reason.to_string()),
         Err(error) => Err(error.to_string()),

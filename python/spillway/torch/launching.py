@@ -96,17 +96,17 @@ def _find_out_variant(function):
     return None, []
 
 
-def bind(call, tensor_of, numbers=None):
+def bind(call, tensor_of):
     """Returns the function that runs a call, in `plain_mode`, on the same memory each time.
 
     `tensor_of` returns the tensor of a view, or None where a repeat must leave the memory alone. Numbers on
-    the processor are in `numbers`, if the step is on another device.
+    the processor are in `tensor_of.numbers`, if the step is on another device.
     """
     if call.function is None:
         return lambda: None
 
     def operand(arg):
-        return placed(arg, tensor_of, numbers) if isinstance(arg, View) else arg
+        return placed(arg, tensor_of) if isinstance(arg, View) else arg
 
     args, kwargs = tree_map(operand, (call.args, call.kwargs))
     function = to_its_end(call.function) if is_collective(call) else call.function
@@ -114,7 +114,7 @@ def bind(call, tensor_of, numbers=None):
     if any(call.results):
         function, args, kwargs = _into(function, args, kwargs, results)
     args, kwargs = _read_at_launch(args, kwargs, operand)
-    numbers_written = [] if numbers is None else _numbers_written(call, operand)
+    numbers_written = [] if tensor_of.numbers is None else _numbers_written(call, operand)
     unless = None if call.unless is None else tensor_of(call.unless)
 
     def run():

@@ -16,7 +16,7 @@ from .launching import bind, forget_out_variant, out_variant, plain_mode
 from .memory import Memory, viewed, without_bytes
 from .numbers import Numbers
 from .processor import Processor
-from .recording import View
+from .recording import View, layout_of
 from .scalars import Scalar
 
 COPY_BYTES = 16 << 20
@@ -44,16 +44,13 @@ class Measurements:
         self._memory = Memory(device)
 
     def layouts(self, call, storages, fakes):
-        """Returns the shape, the strides and the device of each result of the real op; None for no tensor."""
+        """Returns the layout of each result of the real op."""
         key = _key(call)
         if key not in self._layouts:
             with plain_mode(), _generator_kept(self.device):
                 out = self._tried(call, storages, _plain)
             outs = out if isinstance(out, (tuple, list)) else [out]
-            self._layouts[key] = [
-                (tuple(t.shape), tuple(t.stride()), t.device) if isinstance(t, torch.Tensor) else None
-                for t in outs
-            ]
+            self._layouts[key] = list(map(layout_of, outs))
         return self._layouts[key]
 
     def measure(self, call, storages):
@@ -88,7 +85,6 @@ class Measurements:
     def give_back(self):
         """Gives back the memory in which ops were measured."""
         self._memory = Memory(self.device)
-        self.device.give_back()
 
 
 class _Operands:
@@ -197,7 +193,7 @@ def may_draw(call):
 
 def _warmed_up(call, memory):
     """Binds a call and runs it once, without its out variant if that needs to resize results."""
-    launch = bind(call, memory, memory.numbers)
+    launch = bind(call, memory)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -206,7 +202,7 @@ def _warmed_up(call, memory):
         if out_variant(call.function)[0] is None:
             raise
         forget_out_variant(call.function)
-        launch = bind(call, memory, memory.numbers)
+        launch = bind(call, memory)
         launch()
     return launch
 
@@ -216,7 +212,7 @@ def _plain(call, memory):
     made = []
     function = call.function
     plain = replace(call, function=lambda *a, **k: made.append(function(*a, **k)), results=[])
-    bind(plain, memory, memory.numbers)()
+    bind(plain, memory)()
     return made[0]
 
 

@@ -72,9 +72,9 @@ class Number:
         self._numbers.know(self._tensor)
 
 
-def placed(view, tensor_of, numbers):
+def placed(view, tensor_of):
     """Returns the number of a view, or its tensor if it is none; None where a repeat leaves it alone."""
-    tensor = tensor_of(view)
+    tensor, numbers = tensor_of(view), tensor_of.numbers
     is_number = numbers is not None and view.is_host_number and tensor is not None
     return numbers.of(view, tensor) if is_number else tensor
 

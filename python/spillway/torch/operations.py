@@ -107,7 +107,7 @@ def _is_useless(k, calls):
 
 def _plain(call, measured, repeatable):
     def bound(tensor_of, is_repeat):
-        run = bind(call, tensor_of, tensor_of.numbers)
+        run = bind(call, tensor_of)
         return lambda outside: run()
 
     may_fail = may_fail_by_values(call)
@@ -230,12 +230,12 @@ class _Randomness:
         device = self.device
 
         def copy(tensor_of, is_repeat):
-            source, target = _placed(state, tensor_of), _placed(before, tensor_of)
+            source, target = placed(state, tensor_of), placed(before, tensor_of)
             return lambda outside: target.copy_(value_of(source))
 
         def draw(tensor_of, is_repeat):
-            source, target = _placed(before, tensor_of), _placed(state, tensor_of)
-            run = bind(call, tensor_of, tensor_of.numbers)
+            source, target = placed(before, tensor_of), placed(state, tensor_of)
+            run = bind(call, tensor_of)
 
             def drawn(outside):
                 device.set_random_state(value_of(source))
@@ -261,7 +261,7 @@ class _Randomness:
             return []
 
         def take(tensor_of, is_repeat):
-            target = _placed(self._view(self.state), tensor_of)
+            target = placed(self._view(self.state), tensor_of)
             return lambda outside: target.copy_(self.device.random_state())
 
         return [Operation("generator", [], [self.state], take, self.costs)]
@@ -272,7 +272,7 @@ class _Randomness:
             return []
 
         def give(tensor_of, is_repeat):
-            source = _placed(self._view(self.state), tensor_of)
+            source = placed(self._view(self.state), tensor_of)
             return lambda outside: setattr(outside, "generator", value_of(source).clone())
 
         return [Operation("generator's end", [self.state], [], give, self.costs)]
@@ -290,7 +290,7 @@ def _supply(name, views, values):
     pairs = [(k, view) for k, view in enumerate(views) if view.tensor is not None]
 
     def copy(tensor_of, is_repeat):
-        targets = [(k, _placed(view, tensor_of)) for k, view in pairs]
+        targets = [(k, placed(view, tensor_of)) for k, view in pairs]
 
         def run(outside):
             for k, target in targets:
@@ -309,10 +309,6 @@ def _fill(target, value):
         target.copy_(value, non_blocking=True)
     else:
         target.copy_(value)
-
-
-def _placed(view, tensor_of):
-    return placed(view, tensor_of, tensor_of.numbers)
 
 
 def _results(name, views):

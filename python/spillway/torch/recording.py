@@ -5,6 +5,7 @@ Storages become tensors of the graph, and views vanish.
 
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from itertools import chain
 from math import prod
 
 import torch
@@ -346,18 +347,14 @@ class Recorder(TorchDispatchMode):
             return [arg[k] for k in places] if isinstance(arg, (list, tuple)) and arg else arg
 
         lists = [a for a in (*args, *kwargs.values()) if isinstance(a, (list, tuple))]
-        results = {}
+        results = []
         for places in _groups(lists):
             some = tuple(pick(a, places) for a in args), {n: pick(a, places) for n, a in kwargs.items()}
-            result = self._record(function, *some)
-            columns = result if len(function._schema.returns) > 1 else [result]
-            for on, k in enumerate(places):
-                results[k] = [column[on] for column in columns if column is not None]
+            results.append(self._record(function, *some))
         returns = function._schema.returns
-        in_order = [results[k] for k in range(len(results))]
         if len(returns) <= 1:
-            return [tensor for result in in_order for tensor in result] if returns else None
-        return tuple([*column] for column in zip(*in_order))
+            return list(chain.from_iterable(results)) if returns else None
+        return tuple(list(chain.from_iterable(column)) for column in zip(*results))
 
     def _record(self, function, args, kwargs):
         out = self._run(function, args, kwargs)
@@ -500,9 +497,9 @@ class Recorder(TorchDispatchMode):
         None where it returns no tensor. Attention with dropout returns its seed on the processor."""
         if layout is None:
             return None
-        shape, stride, device = layout
-        if (tuple(fake.shape), tuple(fake.stride()), fake.device) == layout:
+        if layout_of(fake) == layout:
             return fake
+        shape, stride, device = layout
         with self.fake_mode:
             return torch.empty_strided(shape, stride, dtype=fake.dtype, device=device)
 
@@ -566,9 +563,10 @@ class Recorder(TorchDispatchMode):
 
 
 def _groups(lists):
-    """Yields the places in lists of tensors that one call takes, of few bytes among those of the lists."""
+    """Yields the places in lists of tensors that one call takes, which follow each other and have few bytes."""
     places = range(max(map(len, lists), default=0))
-    nbytes = [sum(map(_nbytes, (part[k] for part in lists if part))) for k in places]
+    columns = [part for part in lists if part and isinstance(part[0], torch.Tensor)]
+    nbytes = [sum(column[k].nbytes for column in columns) for k in places]
     most_bytes = min(max(sum(nbytes) // LEAST_GROUPS, LEAST_GROUP_BYTES), MOST_GROUP_BYTES)
     group, group_bytes = [], 0
     for k in places:
@@ -581,8 +579,11 @@ def _groups(lists):
         yield group
 
 
-def _nbytes(value):
-    return value.numel() * value.element_size() if isinstance(value, torch.Tensor) else 0
+def layout_of(result):
+    """Returns the shape, the strides and the device of a result; None for no tensor."""
+    if not isinstance(result, torch.Tensor):
+        return None
+    return tuple(result.shape), tuple(result.stride()), result.device
 
 
 def is_empty(tensor):

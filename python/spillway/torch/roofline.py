@@ -11,7 +11,7 @@ from torch.utils.flop_counter import flop_registry
 from .collectives import ALL_REDUCE, is_collective
 from .measuring import Measured, may_draw
 from .processor import Processor
-from .recording import View
+from .recording import View, layout_of
 
 LAUNCH_NS = 5_000
 HALVES = torch.bfloat16, torch.float16
@@ -50,12 +50,8 @@ class Roofline:
         self._speeds, self._devices = speeds, devices
 
     def layouts(self, call, storages, fakes):
-        """Returns the shape, the strides and the device of each result, as PyTorch says without running the
-        op."""
-        return [
-            (tuple(f.shape), tuple(f.stride()), f.device) if isinstance(f, torch.Tensor) else None
-            for f in fakes
-        ]
+        """Returns the layout of each result, as PyTorch says without running the op."""
+        return list(map(layout_of, fakes))
 
     def measure(self, call, storages):
         """Returns the costs of a launch."""

@@ -40,16 +40,7 @@ def compare(
     state = torch.get_rng_state()
 
     after = between(eager) if between else lambda: None
-    eager_losses = []
-    for batch in data:
-        eager.zero_grad()
-        loss = loss_fn(eager_model, batch)
-        if loss.requires_grad:
-            loss.backward()
-        clip(list(eager_model.parameters()), clip_grad)
-        eager.step()
-        after()
-        eager_losses.append(loss.detach())
+    eager_losses = losses_of(eager_model, loss_fn, eager, data, after, clip_grad)
     eager_state = torch.get_rng_state()
 
     torch.set_rng_state(state)
@@ -70,6 +61,21 @@ def compare(
     same_dicts(planned.state_dict(), eager.state_dict(), "optimizer")
     assert torch.equal(torch.get_rng_state(), eager_state), "the generators differ"
     return step, train
+
+
+def losses_of(model, loss_fn, optimizer, data, after=lambda: None, clip_grad=None):
+    """Trains eagerly, and returns the losses."""
+    losses = []
+    for batch in data:
+        optimizer.zero_grad()
+        loss = loss_fn(model, batch)
+        if loss.requires_grad:
+            loss.backward()
+        clip(list(model.parameters()), clip_grad)
+        optimizer.step()
+        after()
+        losses.append(loss.detach())
+    return losses
 
 
 def clip(parameters, clip_grad):

@@ -71,7 +71,7 @@ PERCEPTRONS = {"perceptron": test_mlp.mlp, "dropout": wide_with_dropout}
 MODELS = ["gpt2", "gpt2-bf16", "llama", "resnet50", "unet", "lstm", "bert", "t5", "vit", "experts"]
 CASES = [
     *(f"{model}:{optimizer}" for model in PERCEPTRONS for optimizer in OPTIMIZERS),
-    "processor:adam",
+    *(f"processor:{optimizer}" for optimizer in OPTIMIZERS),
     *MODELS,
 ]
 
@@ -115,20 +115,14 @@ def trained(make, loss_fn, make_optimizer, batches):
     torch.manual_seed(7)
     model = make()
     optimizer = make_optimizer(model)
-    losses = {}
-    for k in range(eager.STEPS):
-        torch.manual_seed(k)
-        batch = batches(k)
-        optimizer.zero_grad()
-        loss = loss_fn(model, batch)
-        loss.backward()
-        optimizer.step()
-        losses[k] = loss.detach()
-    return losses, model.state_dict(), optimizer.state_dict()
+    data = [batches(k) for k in range(eager.STEPS)]
+    losses = eager.losses_of(model, loss_fn, optimizer, data)
+    return dict(enumerate(losses)), model.state_dict(), optimizer.state_dict()
 
 
-def compare_from_processor(make_optimizer):
+def compare_from_processor(name):
     """Compares a model on the device with one that stays on the processor, and trains on the device."""
+    make_optimizer = OPTIMIZERS[name.partition(":")[2]]
     planned_model = test_mlp.mlp()
     model = copy.deepcopy(planned_model).cuda()
     optimizer, planned = make_optimizer(model), make_optimizer(planned_model)
@@ -164,7 +158,7 @@ def run(names):
     for name in names:
         torch.backends.cudnn.enabled = name != "lstm"  # its recurrent networks cannot be captured
         try:
-            said = compare_from_processor(adam) if name.startswith("processor") else compare(name)
+            said = compare_from_processor(name) if name.startswith("processor") else compare(name)
             print(f"{name}: the same. {said}", flush=True)
         except Exception as error:
             failed += 1
