@@ -5,15 +5,15 @@
 //! [`Cuda::load`] finds the driver, and [`Cuda::open`] returns a [`CudaDevice`], which implements
 //! the traits of [`planner_core::backend`]. An embedder's kernels get the context and the stream
 //! from [`CudaDevice::compute`], and the addresses from the launch. Work whose memory is mapped
-//! once can be captured as a graph ([`Replay`]).
+//! once can be captured as a graph ([`Replay`], and `GraphSession` for a session).
 //!
 //! [`Cuda::measure`] measures the properties of a device that a plan needs.
 //!
 //! The driver is loaded at run time: a program builds and starts on machines without a driver.
 //!
 //! Modules: `driver` has the driver's functions and all unsafe code. `adapter` opens a device.
-//! `paging`, `stream` and `transfer` implement the traits. `graph` captures iterations and `replay`
-//! launches them as graphs, and `iteration` gives kernels the number of the iteration. `host_op`
+//! `paging`, `stream` and `transfer` implement the traits. `graph` captures iterations, `replay`
+//! launches them as graphs, also in a session (`graph_session`), and `iteration` gives kernels the number of the iteration. `host_op`
 //! runs ops on the host in a thread of the device. `measure` makes a machine file. The examples are
 //! `cuda-figures` (predictions against the device), `train-cuda` and `hold-cuda`. `pack` builds a
 //! folder whose script `go` measures a device without Rust.
@@ -22,6 +22,8 @@ mod adapter;
 mod driver;
 mod error;
 mod graph;
+#[cfg(feature = "session")]
+mod graph_session;
 mod host_memory;
 mod host_op;
 mod integrity_kernels;
@@ -39,6 +41,8 @@ pub use backend_checks::{HostFailure, HostRead, HostRun};
 pub use cudarc;
 pub use error::{CudaError, Unavailable};
 pub use graph::Graph;
+#[cfg(feature = "session")]
+pub use graph_session::GraphSession;
 pub use integrity_kernels::{Integrity, IntegrityKernels};
 pub use measure::{Copies, Link, Load, Mapping, Measured};
 pub use replay::{Cycle, Replay, cycle};

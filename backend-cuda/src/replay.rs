@@ -87,12 +87,11 @@ pub fn cycle(graph: &planner_core::Graph<'_>, plan: &Plan<'_>) -> Option<Cycle> 
     })
 }
 
-/// An executor whose further iterations all run as graphs.
+/// Captured iterations, and how far their launches are.
 #[derive(Debug)]
-pub struct Replay<'p> {
-    executor: Executor<'p>,
+pub(crate) struct Recorded {
     graphs: Vec<Graph>,
-    cycle: Cycle,
+    pub(crate) cycle: Cycle,
     /// The number of iterations that were enqueued.
     iterations: u64,
     /// The number of iterations since the first captured iteration.
@@ -107,69 +106,46 @@ fn at(at: Moment) -> impl Fn(CudaError) -> ExecuteError<CudaError> {
     move |error| ExecuteError::Device { at, error }
 }
 
-impl<'p> Replay<'p> {
-    /// Captures and launches the next iterations of an executor that has run `iterations`, for the
-    /// length of the cycle.
-    ///
-    /// # Errors
-    /// The errors of the executor and of the driver.
-    pub fn record<K: Kernels<CudaDevice>>(
-        executor: Executor<'p>,
+impl Recorded {
+    /// Captures and launches the executor's next iterations, for the length of the cycle. The executor must run
+    /// no further iteration by itself.
+    pub(crate) fn new<K: Kernels<CudaDevice>>(
+        executor: &mut Executor<'_>,
         device: &mut CudaDevice,
         kernels: &mut K,
         cycle: Cycle,
-        iterations: u64,
     ) -> Result<Self, ExecuteError<CudaError>> {
-        // Captured iterations have their inputs filled, and the next one its own.
-        let filled = iterations + cycle.length() + 1;
-        let mut replay = Self {
-            executor,
+        let iterations = executor.last_iteration();
+        let mut recorded = Self {
             graphs: Vec::new(),
             cycle,
             iterations,
             since_captured: cycle.length(),
-            filled,
+            // Captured iterations have their inputs filled, and the next one its own.
+            filled: iterations + cycle.length() + 1,
             ends: [None, None],
         };
         for _ in 0..cycle.graphs {
             device.begin_capture().map_err(at(Moment::SetUp))?;
-            let ran = replay.executor.run(device, kernels, cycle.iterations);
+            let ran = executor.run(device, kernels, cycle.iterations);
             let graph = device.end_capture().map_err(at(Moment::SetUp));
             ran?;
             let graph = graph?;
-            replay.launch(device, &graph, 0).map_err(at(Moment::SetUp))?;
-            replay.graphs.push(graph);
+            recorded.launch(device, &graph, 0).map_err(at(Moment::SetUp))?;
+            recorded.graphs.push(graph);
         }
-        Ok(replay)
+        Ok(recorded)
     }
 
-    /// Copies all states to the host, as [`Executor::save_states`] does.
-    ///
-    /// # Errors
-    /// The errors of [`Executor::save_states`].
-    pub fn save_states(&mut self, device: &mut CudaDevice) -> Result<(), ExecuteError<CudaError>> {
-        self.executor.save_states(device)
-    }
-
-    /// The executor: its layout of the host block, and its inputs' slots.
-    #[must_use]
-    pub const fn executor(&self) -> &Executor<'p> {
-        &self.executor
-    }
-
-    /// Launches a whole cycle. If there are inputs, fills them before each launch, and for that blocks
-    /// until their slots are free. The slots are free once the launch before the last has ended, or
-    /// once the last has ended if an iteration copies its own inputs and the next iteration's.
-    ///
-    /// # Errors
-    /// The iterations were not captured on this device, and the errors of the driver.
-    pub fn run<K: Kernels<CudaDevice>>(
+    /// Launches a whole cycle of the iterations that the executor ran at the capture.
+    pub(crate) fn run<K: Kernels<CudaDevice>>(
         &mut self,
+        executor: &Executor<'_>,
         device: &mut CudaDevice,
         kernels: &mut K,
     ) -> Result<(), ExecuteError<CudaError>> {
         let graphs = std::mem::take(&mut self.graphs);
-        let ran = graphs.iter().try_for_each(|graph| self.step(device, kernels, graph));
+        let ran = graphs.iter().try_for_each(|graph| self.step(executor, device, kernels, graph));
         self.graphs = graphs;
         self.since_captured += self.cycle.length();
         ran
@@ -178,18 +154,18 @@ impl<'p> Replay<'p> {
     /// Launches one graph after the inputs that it copies are filled.
     fn step<K: Kernels<CudaDevice>>(
         &mut self,
+        executor: &Executor<'_>,
         device: &mut CudaDevice,
         kernels: &mut K,
         graph: &Graph,
     ) -> Result<(), ExecuteError<CudaError>> {
         let failed = at(Moment::Inputs(self.iterations + 1));
         device.check_graph(graph).map_err(&failed)?;
-        let [copies_own, copies_next] = self.executor.input_slots_used();
+        let [copies_own, copies_next] = executor.input_slots_used();
         let needed = self.iterations + 1 + u64::from(copies_next);
         if self.cycle.fills_inputs && needed > self.filled {
             self.free_slots(device, copies_own && copies_next).map_err(&failed)?;
-            let graph = self.executor.verified().graph();
-            let layout = self.executor.host_layout();
+            let (graph, layout) = (executor.verified().graph(), executor.host_layout());
             kernels
                 .fill_inputs(&mut InputWriter::new(graph, device, layout, needed))
                 .map_err(|error| ExecuteError::from_fill(error, Moment::Inputs(needed)))?;
@@ -218,5 +194,56 @@ impl<'p> Replay<'p> {
             *before_last = last.replace(device.end_of_graph()?);
         }
         Ok(())
+    }
+}
+
+/// An executor whose further iterations all run as graphs.
+#[derive(Debug)]
+pub struct Replay<'p> {
+    executor: Executor<'p>,
+    recorded: Recorded,
+}
+
+impl<'p> Replay<'p> {
+    /// Captures and launches the next iterations of an executor, for the length of the cycle.
+    ///
+    /// # Errors
+    /// The errors of the executor and of the driver.
+    pub fn record<K: Kernels<CudaDevice>>(
+        mut executor: Executor<'p>,
+        device: &mut CudaDevice,
+        kernels: &mut K,
+        cycle: Cycle,
+    ) -> Result<Self, ExecuteError<CudaError>> {
+        let recorded = Recorded::new(&mut executor, device, kernels, cycle)?;
+        Ok(Self { executor, recorded })
+    }
+
+    /// Launches a whole cycle. If there are inputs, fills them before each launch, and for that blocks
+    /// until their slots are free. The slots are free once the launch before the last has ended, or
+    /// once the last has ended if an iteration copies its own inputs and the next iteration's.
+    ///
+    /// # Errors
+    /// The iterations were not captured on this device, and the errors of the driver.
+    pub fn run<K: Kernels<CudaDevice>>(
+        &mut self,
+        device: &mut CudaDevice,
+        kernels: &mut K,
+    ) -> Result<(), ExecuteError<CudaError>> {
+        self.recorded.run(&self.executor, device, kernels)
+    }
+
+    /// Copies all states to the host, as [`Executor::save_states`] does.
+    ///
+    /// # Errors
+    /// The errors of [`Executor::save_states`].
+    pub fn save_states(&mut self, device: &mut CudaDevice) -> Result<(), ExecuteError<CudaError>> {
+        self.executor.save_states(device)
+    }
+
+    /// The executor: its layout of the host block, and its inputs' slots.
+    #[must_use]
+    pub const fn executor(&self) -> &Executor<'p> {
+        &self.executor
     }
 }

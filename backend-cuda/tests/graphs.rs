@@ -57,7 +57,7 @@ fn hold_plan(
             |mut executor, device, kernels| {
                 executor.run(device, kernels, first)?;
                 let before = steady(emulated);
-                let mut replay = Replay::record(executor, device, kernels, divided, first)?;
+                let mut replay = Replay::record(executor, device, kernels, divided)?;
                 for _ in 0..others {
                     replay.run(device, kernels)?;
                 }
@@ -308,7 +308,7 @@ fn kernels_see_the_iteration_in_both_modes() {
             &mut kernels,
             |mut executor, device, kernels| {
                 executor.run(device, kernels, 2)?;
-                let mut replay = Replay::record(executor, device, kernels, divided, 2)?;
+                let mut replay = Replay::record(executor, device, kernels, divided)?;
                 kernels.is_replayed = true;
                 for _ in 0..3 {
                     replay.run(device, kernels)?;

@@ -92,7 +92,7 @@ fn period_ns(
                     (start, end, after_ns, iterations)
                 }
                 Some(cycle) => {
-                    let mut replay = Replay::record(executor, device, kernels, cycle, 0)?;
+                    let mut replay = Replay::record(executor, device, kernels, cycle)?;
                     let start = now(device)?;
                     let cycles = iterations.div_ceil(cycle.length());
                     for _ in 0..cycles {

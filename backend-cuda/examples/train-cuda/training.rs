@@ -179,7 +179,7 @@ fn run(
             let mut running = match divided {
                 None => Running::Eager(executor),
                 Some(divided) => {
-                    let replay = Replay::record(executor, device, training, divided, done)?;
+                    let replay = Replay::record(executor, device, training, divided)?;
                     done += length;
                     Running::Graphs(replay)
                 }

@@ -134,7 +134,7 @@ fn iterate(
         real::idle::<Integrity>(device)?;
         let first_maps = Integrity::mapping(device).calls;
         let mut start = Instant::now();
-        let mut replay = Replay::record(executor, device, kernels, cycle, first)?;
+        let mut replay = Replay::record(executor, device, kernels, cycle)?;
         progress.inc(first + cycle.length());
         let mut timed = cycle.length();
         let others = iterations / cycle.length() - 1;

@@ -166,14 +166,27 @@ impl<D: Transfers + Paging, K: Kernels<D>> Session<D, K> {
     /// # Errors
     /// The errors of [`Executor::run`].
     pub fn run(&mut self, iterations: u64) -> Result<(), SessionError<D::Error>> {
+        self.run_with(iterations, |executor, device, kernels| {
+            executor.run(device, kernels, iterations)
+        })
+    }
+
+    /// Calls a function that enqueues this many iterations in a backend's own way, such as graphs of CUDA.
+    ///
+    /// # Errors
+    /// The errors of the function, with the plan's names.
+    pub fn run_with<T>(
+        &mut self,
+        iterations: u64,
+        body: impl FnOnce(&mut Executor<'_>, &mut D, &mut K) -> Result<T, ExecuteError<D::Error>>,
+    ) -> Result<T, SessionError<D::Error>> {
         // This holds also after a failure: the host copies may then belong to different iterations.
         self.saved = false;
         let Self { device, kernels, running, .. } = self;
-        running
-            .with_dependent_mut(|_, executor| executor.run(device, kernels, iterations))
-            .map_err(|error| SessionError::of(&running.borrow_owner().plan, error))?;
+        let ran = running.with_dependent_mut(|_, executor| body(executor, device, kernels));
+        let ran = ran.map_err(|error| SessionError::of(self.plan(), error))?;
         self.iterations = self.iterations.saturating_add(iterations);
-        Ok(())
+        Ok(ran)
     }
 
     /// Waits until all iterations so far have ended, with all copies for the next one.
