@@ -24,6 +24,8 @@ pub enum Refused {
     PartOfMapping(DeviceAddress),
     /// A wait for a point comes before the point's signal is enqueued.
     Unsignalled(Point),
+    /// The point is of a signal that was enqueued as one for which nobody waits.
+    Unawaited(Point),
     /// The host block has been created already.
     HostCreatedTwice,
     /// The range is not inside the host block, the block does not exist yet, or a copy has no
@@ -70,6 +72,12 @@ impl fmt::Display for Refused {
                 write!(
                     f,
                     "a wait for signal {value} of the {stream:?} stream comes before the signal is enqueued"
+                )
+            }
+            Self::Unawaited(Point { stream, value }) => {
+                write!(
+                    f,
+                    "signal {value} of the {stream:?} stream was enqueued as one for which nobody waits"
                 )
             }
             Self::HostCreatedTwice => write!(f, "the host block has been created already"),

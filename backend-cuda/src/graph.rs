@@ -42,14 +42,14 @@ impl CudaDevice {
     /// Another capture is under way, and the errors of the driver. Until the end of the capture, it
     /// is also an error to map or unmap memory, and for the host to ask for a point of the graph.
     pub fn begin_capture(&mut self) -> Result<(), CudaError> {
-        if self.captured_from.is_some() {
+        if self.is_capturing() {
             return Err(CudaError::CapturedTwice);
         }
         self.allow_access()?;
         // A capture can neither load kernels nor allocate memory.
         self.iteration_words()?;
         driver::begin_capture(self.queued[Stream::Compute as usize].stream())?;
-        self.captured_from = Some(self.queued.each_ref().map(Queued::signalled));
+        self.queued.iter_mut().for_each(Queued::capture);
         self.iteration_shown = None;
         self.fork()
     }
@@ -70,12 +70,11 @@ impl CudaDevice {
     /// No capture is under way, and the errors of the driver. After an error of the driver, no
     /// capture is under way.
     pub fn end_capture(&mut self) -> Result<Graph, CudaError> {
-        if self.captured_from.is_none() {
+        if !self.is_capturing() {
             return Err(CudaError::NotCaptured);
         }
         let joined = self.join();
         let ended = Executable::end_capture(self.queued[Stream::Compute as usize].stream());
-        self.captured_from = None;
         self.queued.iter_mut().for_each(Queued::forget_captured);
         let host_tasks = self.host_ops.end_capture();
         let shows_iteration = self.iteration_shown.take().is_some();
@@ -93,7 +92,7 @@ impl CudaDevice {
         if graph.unmap_calls != self.counters.unmap_calls {
             return Err(CudaError::LateGraph);
         }
-        if self.captured_from.is_some() { Err(CudaError::CapturedTwice) } else { Ok(()) }
+        if self.is_capturing() { Err(CudaError::CapturedTwice) } else { Ok(()) }
     }
 
     /// Enqueues a graph of this device after all earlier work and before all later work. The last

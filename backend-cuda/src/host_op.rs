@@ -78,7 +78,7 @@ impl CudaDevice {
             ops.pending.pop_front();
         }
         let task = HostTask::new(op, block, ops.end.clone());
-        if self.captured_from.is_some() {
+        if queued.is_capturing() {
             let task = Arc::new(task);
             driver::capture(queued.stream(), &task)?;
             ops.captured.push((launch.iteration, task));

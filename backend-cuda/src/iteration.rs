@@ -25,7 +25,7 @@ impl CudaDevice {
         let first = self.iteration_words()?;
         let shown = DeviceAddress(first + WORD_BYTES);
         if self.iteration_shown != Some(launch.iteration) {
-            let other = if self.captured_from.is_some() { first } else { 0 };
+            let other = if self.is_capturing() { first } else { 0 };
             self.set_number(shown.0, other, launch.iteration)?;
             self.iteration_shown = Some(launch.iteration);
         }

@@ -79,6 +79,12 @@ pub struct Counters {
     pub access_calls: u64,
     /// Time that the host has spent mapping and unmapping, including calls of `cuMemSetAccess`.
     pub mapping_ns: u64,
+    /// Signals with an event: somebody may wait for their points.
+    pub events: u64,
+    /// Waits of a stream for an event.
+    pub waits: u64,
+    /// Copies in both directions. The copies of a graph count once, when they are captured.
+    pub copies: u64,
     /// Time that the host has been blocked until points were reached.
     pub blocked_ns: u64,
     /// Bytes copied to the device. The copies of a graph count once, when they are captured.
@@ -99,8 +105,6 @@ pub struct Counters {
 pub struct CudaDevice {
     /// The four streams.
     queued: [Queued; 4],
-    /// The number of signals of each stream before the current capture, if a capture is under way.
-    captured_from: Option<[u64; 4]>,
     space: Space,
     /// These are dropped before the host block, which they use.
     host_ops: HostOps,
@@ -128,7 +132,6 @@ impl CudaDevice {
         let queued = || Queued::new(context);
         Ok(Self {
             queued: [queued()?, queued()?, queued()?, queued()?],
-            captured_from: None,
             space: Space::new(context, chunk_bytes, memory_bytes),
             host: None,
             host_ops: HostOps::default(),

@@ -154,7 +154,7 @@ impl CudaDevice {
     }
 
     fn check_uncaptured(&self) -> Result<(), CudaError> {
-        if self.captured_from.is_some() { Err(CudaError::MappedInGraph) } else { Ok(()) }
+        if self.is_capturing() { Err(CudaError::MappedInGraph) } else { Ok(()) }
     }
 }
 

@@ -1,4 +1,4 @@
-//! The streams. Each has an event for every signal that the host may still ask for.
+//! The streams. Each has an event for every signal for whose point somebody may still wait.
 
 use crate::CudaDevice;
 use crate::driver::{self, Context, Event};
@@ -25,6 +25,10 @@ pub(crate) struct Queued {
     stream: driver::Stream,
     /// The number of signals that are enqueued.
     signalled: u64,
+    /// The last of them that has an event, or that is known to be reached.
+    marked: u64,
+    /// The number of signals before the current capture, if a capture is under way.
+    captured_from: Option<u64>,
     /// The last signal that is known to be reached.
     reached: u64,
     /// Signals that may not be reached yet, the oldest first.
@@ -39,6 +43,8 @@ impl Queued {
         Ok(Self {
             stream: driver::Stream::new(context)?,
             signalled: 0,
+            marked: 0,
+            captured_from: None,
             reached: 0,
             marks: VecDeque::new(),
             captured: VecDeque::new(),
@@ -99,22 +105,34 @@ impl Queued {
             self.spare.extend(self.marks.pop_back().map(|mark| mark.event));
         }
         self.marks.push_back(Mark { value: self.signalled, event });
+        self.marked = self.signalled;
         Ok(())
+    }
+
+    /// Begins a capture.
+    pub(crate) const fn capture(&mut self) {
+        self.captured_from = Some(self.signalled);
+    }
+
+    pub(crate) const fn is_capturing(&self) -> bool {
+        self.captured_from.is_some()
     }
 
     /// Ends a capture: its events are no longer needed.
     pub(crate) fn forget_captured(&mut self) {
+        self.captured_from = None;
         self.spare.extend(self.captured.drain(..).map(|mark| mark.event));
     }
 
-    fn signal(&mut self, is_captured: bool) -> Result<u64, CudaError> {
-        if !is_captured {
+    fn signal(&mut self) -> Result<u64, CudaError> {
+        if !self.is_capturing() {
             self.recycle()?;
         }
         let event = self.record()?;
         self.signalled += 1;
+        self.marked = self.signalled;
         let mark = Mark { value: self.signalled, event };
-        if is_captured { &mut self.captured } else { &mut self.marks }.push_back(mark);
+        if self.is_capturing() { &mut self.captured } else { &mut self.marks }.push_back(mark);
         Ok(self.signalled)
     }
 
@@ -142,7 +160,8 @@ impl Queued {
         }
     }
 
-    /// The event that tells whether a signal is reached. `None` if it is reached. O(log signals).
+    /// The event that tells whether a signal is reached: its own or that of a later signal. `None` if
+    /// it is reached. O(log signals).
     fn event(&self, value: u64) -> Option<&Event> {
         if value <= self.reached {
             return None;
@@ -154,7 +173,12 @@ impl Queued {
 
     /// Whether a signal belongs to the current capture.
     fn is_captured(&self, value: u64) -> bool {
-        self.captured.front().is_some_and(|first| first.value <= value)
+        self.captured_from.is_some_and(|from| value > from)
+    }
+
+    /// Whether a signal comes before the current capture.
+    fn is_before_capture(&self, value: u64) -> bool {
+        self.captured_from.is_some_and(|from| value <= from)
     }
 
     fn has_reached(&mut self, value: u64) -> Result<bool, CudaError> {
@@ -192,12 +216,21 @@ impl CudaDevice {
         reached
     }
 
-    /// Fails for a point that has not been signalled.
+    /// Fails for a point that has not been signalled, or that no event tells.
     fn check_signalled(&self, point: Point) -> Result<(), CudaError> {
-        if point.value > self.queued[point.stream as usize].signalled {
+        let of = &self.queued[point.stream as usize];
+        if point.value > of.signalled {
             return Err(Refused::Unsignalled(point).into());
         }
+        if point.value > of.marked {
+            return Err(Refused::Unawaited(point).into());
+        }
         Ok(())
+    }
+
+    /// Whether a capture is under way.
+    pub(crate) fn is_capturing(&self) -> bool {
+        self.queued.iter().any(Queued::is_capturing)
     }
 
     /// Fails for a point for which the host cannot ask.
@@ -220,22 +253,31 @@ impl Streams for CudaDevice {
         self.check_host_ops()?;
         let of = &self.queued[point.stream as usize];
         // A stream runs in its own order, and a graph runs after all work before it.
-        if point.stream == stream
-            || self.captured_from.is_some_and(|from| point.value <= from[point.stream as usize])
-        {
+        if point.stream == stream || of.is_before_capture(point.value) {
             return Ok(());
         }
         match of.event(point.value) {
-            Some(event) => self.queued[stream as usize].wait(event),
+            Some(event) => {
+                self.queued[stream as usize].wait(event)?;
+                self.counters.waits += 1;
+                Ok(())
+            }
             None => Ok(()),
         }
     }
 
     fn signal(&mut self, stream: Stream) -> Result<Point, CudaError> {
         self.check_host_ops()?;
-        let is_captured = self.captured_from.is_some();
-        let value = self.queued[stream as usize].signal(is_captured)?;
+        let value = self.queued[stream as usize].signal()?;
+        self.counters.events += 1;
         Ok(Point { stream, value })
+    }
+
+    fn signal_unawaited(&mut self, stream: Stream) -> Result<Point, CudaError> {
+        self.check_host_ops()?;
+        let queued = &mut self.queued[stream as usize];
+        queued.signalled += 1;
+        Ok(Point { stream, value: queued.signalled })
     }
 
     fn reached(&mut self, point: Point) -> Result<bool, CudaError> {

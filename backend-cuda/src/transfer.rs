@@ -99,6 +99,7 @@ impl Transfers for CudaDevice {
         self.allow_access()?;
         let host = self.checked_copy(from, to)?;
         driver::upload(self.queued[Stream::Upload as usize].stream(), host, to.0)?;
+        self.counters.copies += 1;
         self.counters.h2d_bytes += from.bytes;
         Ok(())
     }
@@ -108,6 +109,7 @@ impl Transfers for CudaDevice {
         self.allow_access()?;
         let host = self.checked_copy(to, from)?;
         driver::download(self.queued[Stream::Download as usize].stream(), from.0, host)?;
+        self.counters.copies += 1;
         self.counters.d2h_bytes += to.bytes;
         Ok(())
     }

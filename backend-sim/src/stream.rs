@@ -11,7 +11,7 @@ use crate::work::{Running, Work};
 use backend_checks::Refused;
 use planner_core::Stream;
 use planner_core::backend::{Point, Streams};
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 
 /// The next item of a stream.
 #[derive(Debug)]
@@ -30,6 +30,8 @@ pub(crate) struct Queue {
     signalled: u64,
     /// The number of signals reached.
     reached: u64,
+    /// Signals for which nobody waits. Reached signals may be left out.
+    unawaited: BTreeSet<u64>,
 }
 
 impl Queue {
@@ -100,8 +102,15 @@ impl SimDevice {
             None if point.value > self.queues[point.stream].signalled => {
                 Err(Refused::Unsignalled(point).into())
             }
+            None if self.is_unawaited(point) => Err(Refused::Unawaited(point).into()),
             None => Ok(()),
         }
+    }
+
+    /// Whether nobody may wait for a point that is not reached yet.
+    fn is_unawaited(&self, point: Point) -> bool {
+        let queue = &self.queues[point.stream];
+        point.value > queue.reached && queue.unawaited.contains(&point.value)
     }
 
     fn is_reached(&self, point: Point) -> bool {
@@ -220,6 +229,14 @@ impl Streams for SimDevice {
         queue.items.push_back(Item::Signal);
         self.settle(stream)?;
         self.drift()?;
+        Ok(point)
+    }
+
+    fn signal_unawaited(&mut self, stream: Stream) -> Result<Point, SimError> {
+        let point = self.signal(stream)?;
+        let queue = &mut self.queues[stream];
+        queue.unawaited = queue.unawaited.split_off(&queue.reached);
+        queue.unawaited.insert(point.value);
         Ok(point)
     }
 

@@ -8,8 +8,22 @@ pub(crate) struct Timed {
     pub(crate) launches_ns: f64,
     pub(crate) predicted_ns: f64,
     pub(crate) measured_ns: f64,
-    /// Time of the host in an iteration: for mapping, and blocked until something has ended.
-    pub(crate) host_ns: [f64; 2],
+    pub(crate) host: Host,
+}
+
+/// What the host does in an iteration.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Host {
+    /// Time in which it neither maps nor is blocked.
+    pub(crate) enqueue_ns: f64,
+    pub(crate) mapping_ns: f64,
+    /// Time until something has ended.
+    pub(crate) blocked_ns: f64,
+    /// Steps on all streams, of which each is a signal.
+    pub(crate) steps: f64,
+    pub(crate) events: f64,
+    pub(crate) waits: f64,
+    pub(crate) copies: f64,
 }
 
 impl Timed {
@@ -103,7 +117,7 @@ mod tests {
 
     fn timed(predicted_ns: f64, measured_ns: f64) -> Timed {
         let (name, launches_ns) = (String::new(), 1000.0);
-        Timed { name, launches_ns, predicted_ns, measured_ns, host_ns: [0.0; 2] }
+        Timed { name, launches_ns, predicted_ns, measured_ns, host: Host::default() }
     }
 
     #[test]

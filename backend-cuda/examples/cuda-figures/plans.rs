@@ -1,6 +1,6 @@
 //! Whole plans, in all ways: periods against predictions.
 
-use crate::judge::Timed;
+use crate::judge::{Host, Timed};
 use crate::run::{Way, timed};
 use crate::{Bench, Work, note};
 use planner_core::planner::{Auto, Request, Strategy};
@@ -10,12 +10,10 @@ use workloads::OwnedPlan;
 
 /// Measures each work; whether all plans have run.
 pub(crate) fn measure(bench: &Bench, works: &[Work]) -> Result<bool, String> {
-    println!("Periods of plans by `auto` at half of the in-core peak, or all of the device's");
-    println!(
-        "memory where that is less; *mapping* is what the host spends on it in an iteration:\n"
-    );
-    println!("| work | way | predicted | measured | error | of the stall | | mapping | blocked |");
-    println!("|---|---|--:|--:|--:|--:|---|--:|--:|");
+    println!("Periods of plans by `auto` at half of the in-core peak, or in all of the device's");
+    println!("memory if that is less:\n");
+    println!("| work | way | predicted | measured | error | of the stall | |");
+    println!("|---|---|--:|--:|--:|--:|---|");
     let (mut rows, mut all_ran) = (Vec::new(), true);
     for work in works {
         let graph = work.graph()?;
@@ -31,7 +29,7 @@ pub(crate) fn measure(bench: &Bench, works: &[Work]) -> Result<bool, String> {
             let plan = match plan {
                 Ok(plan) => plan,
                 Err(reason) => {
-                    println!("| {} | {name} | not planned: {reason} | | | | | | |", work.name);
+                    println!("| {} | {name} | not planned: {reason} | | | | |", work.name);
                     continue;
                 }
             };
@@ -39,12 +37,11 @@ pub(crate) fn measure(bench: &Bench, works: &[Work]) -> Result<bool, String> {
             let name = format!("{} | {name}", work.name);
             match timed(bench, name.clone(), &graph, &plan.plan(), way) {
                 Ok(timed) => {
-                    let [mapping_ms, blocked_ms] = timed.host_ns.map(|ns| ns / 1e6);
-                    println!("{} {mapping_ms:.3} ms | {blocked_ms:.3} ms |", row(&timed));
+                    println!("{}", row(&timed));
                     rows.push(timed);
                 }
                 Err(reason) => {
-                    println!("| {name} | not run: {reason} | | | | | | |");
+                    println!("| {name} | not run: {reason} | | | | |");
                     all_ran = false;
                 }
             }
@@ -55,7 +52,21 @@ pub(crate) fn measure(bench: &Bench, works: &[Work]) -> Result<bool, String> {
         "\n{met} of {} within the larger of 5 % of the stall and 1 % of the period.\n",
         rows.len()
     );
+    println!(
+        "What the host does in an iteration. A step has an event only if somebody may wait for it.\n"
+    );
+    println!("| work | way | enqueues | maps | is blocked | steps | events | waits | copies |");
+    println!("|---|---|--:|--:|--:|--:|--:|--:|--:|");
+    rows.iter().for_each(print_host);
+    println!();
     Ok(all_ran)
+}
+
+fn print_host(timed: &Timed) {
+    let Host { enqueue_ns, mapping_ns, blocked_ns, steps, events, waits, copies } = timed.host;
+    let times = [enqueue_ns, mapping_ns, blocked_ns].map(|ns| format!("{:.3} ms", ns / 1e6));
+    let counts = [steps, events, waits, copies].map(|count| format!("{count:.0}"));
+    println!("| {} | {} | {} |", timed.name, times.join(" | "), counts.join(" | "));
 }
 
 /// A row, with the verdict.

@@ -1,12 +1,13 @@
 //! A plan on the device, timed as its prediction is.
 
 use crate::Bench;
-use crate::judge::Timed;
+use crate::judge::{Host, Timed};
 use crate::kernels::Recorded;
 use backend_cuda::{Counters, CudaDevice, CudaError, Cycle, Options, Replay, cycle};
 use planner_core::executor::Moment;
 use planner_core::{ExecuteError, Graph, Plan, Step, Stream, Verified};
 use spillway::planning;
+use std::time::Instant;
 
 /// Iterations before those that are timed, as a prediction has them.
 const FIRST: u64 = 4;
@@ -49,18 +50,45 @@ pub(crate) fn timed(
         _ => None,
     });
     let launches_ns = launches.sum::<u64>() as f64;
-    let (measured_ns, host_ns) = period_ns(bench, &verified, as_graph, iterations)?;
-    Ok(Timed { name, launches_ns, predicted_ns: predicted_ns as f64, measured_ns, host_ns })
+    let (measured_ns, host) = period_ns(bench, &verified, as_graph, iterations)?;
+    Ok(Timed { name, launches_ns, predicted_ns: predicted_ns as f64, measured_ns, host })
+}
+
+/// What the host has done so far, and when that was.
+struct Done(Instant, Counters);
+
+impl Done {
+    fn now(device: &CudaDevice) -> Self {
+        Self(Instant::now(), device.counters())
+    }
+
+    /// What it did from then until `end` in each of some iterations.
+    fn until(&self, end: &Self, iterations: u64, steps: u64) -> Host {
+        let (start, end_counters) = (&self.1, &end.1);
+        let each =
+            |of: fn(&Counters) -> u64| (of(end_counters) - of(start)) as f64 / iterations as f64;
+        let (mapping_ns, blocked_ns) = (each(|of| of.mapping_ns), each(|of| of.blocked_ns));
+        let host_ns = (end.0 - self.0).as_nanos() as f64 / iterations as f64;
+        Host {
+            enqueue_ns: host_ns - mapping_ns - blocked_ns,
+            mapping_ns,
+            blocked_ns,
+            steps: steps as f64,
+            events: each(|of| of.events),
+            waits: each(|of| of.waits),
+            copies: each(|of| of.copies),
+        }
+    }
 }
 
 /// The time from the end of an iteration's last op to that of a later one, and what the host
-/// spends mapping and blocked, by the number of iterations between.
+/// does, by the number of iterations between.
 fn period_ns(
     bench: &Bench,
     verified: &Verified<'_>,
     as_graph: Option<Cycle>,
     iterations: u64,
-) -> Result<(f64, [f64; 2]), String> {
+) -> Result<(f64, Host), String> {
     let graph = *verified.graph();
     let chunk_bytes = Some(verified.machine().chunk_bytes);
     let options = Options { ordinal: bench.ordinal, chunk_bytes };
@@ -76,37 +104,31 @@ fn period_ns(
         &mut device,
         &mut kernels,
         |mut executor, device, kernels| {
-            let host = |device: &CudaDevice| {
-                let Counters { mapping_ns, blocked_ns, .. } = device.counters();
-                [mapping_ns, blocked_ns]
-            };
-            let mut before_ns = host(device);
-            let (start, end, after_ns, iterations) = match as_graph {
+            let (before, start, end, after, iterations) = match as_graph {
                 None => {
                     executor.run(device, kernels, FIRST)?;
-                    before_ns = host(device);
-                    let start = now(device)?;
+                    let (before, start) = (Done::now(device), now(device)?);
                     executor.run(device, kernels, iterations)?;
-                    let (end, after_ns) = (now(device)?, host(device));
+                    let (end, after) = (now(device)?, Done::now(device));
                     executor.save_states(device)?;
-                    (start, end, after_ns, iterations)
+                    (before, start, end, after, iterations)
                 }
                 Some(cycle) => {
                     let mut replay = Replay::record(executor, device, kernels, cycle)?;
-                    let start = now(device)?;
+                    let (before, start) = (Done::now(device), now(device)?);
                     let cycles = iterations.div_ceil(cycle.length());
                     for _ in 0..cycles {
                         replay.run(device, kernels)?;
                     }
-                    let (end, after_ns) = (now(device)?, host(device));
+                    let (end, after) = (now(device)?, Done::now(device));
                     replay.save_states(device)?;
-                    (start, end, after_ns, cycles * cycle.length())
+                    (before, start, end, after, cycles * cycle.length())
                 }
             };
-            let a_period = |ns: f64| ns / iterations as f64;
-            let host_ns = [0, 1].map(|of: usize| a_period((after_ns[of] - before_ns[of]) as f64));
-            let period_ns = a_period(start.ns_until(&end).map_err(at_end)?);
-            Ok((period_ns, host_ns))
+            let period_ns = start.ns_until(&end).map_err(at_end)? / iterations as f64;
+            let steps = verified.schedule().stream_steps.into_iter().map(|(_, steps)| steps);
+            let steps = steps.map(u64::from).sum();
+            Ok((period_ns, before.until(&after, iterations, steps)))
         },
     );
     ran.map_err(|error| error.to_string())

@@ -7,8 +7,8 @@ use integrity::Backend;
 use planner_core::Stream;
 use planner_core::backend::{DeviceAddress, Paging, Point, Streams, Transfers};
 
-/// The signals of each stream are 1, 2, 3, …. After a wait for a point, this point and all earlier
-/// points are reached.
+/// The signals of each stream are 1, 2, 3, …, also signals that nobody awaits. After a wait for a
+/// point, this point and all earlier points are reached.
 pub fn points_are_counted_from_one<T: Backend>(rig: &mut Rig<'_, T>) -> Outcome {
     rig.set_up()?;
     for stream in Stream::ON_DEVICE {
@@ -20,6 +20,22 @@ pub fn points_are_counted_from_one<T: Backend>(rig: &mut Rig<'_, T>) -> Outcome 
             points.push(point);
         }
         for &point in points.iter().rev() {
+            rig.device().block_until(point)?;
+            ensure!(rig.device().reached(point)?, "signal {} is not reached", point.value);
+        }
+        for value in [6, 8] {
+            let left_out = rig.device().signal_unawaited(stream)?.value;
+            ensure!(
+                left_out == value,
+                "signal {value} of {stream}, which nobody awaits, is {left_out}"
+            );
+            let point = rig.signal(stream)?;
+            ensure!(
+                point.value == value + 1,
+                "signal {} of {stream} is {}",
+                value + 1,
+                point.value
+            );
             rig.device().block_until(point)?;
             ensure!(rig.device().reached(point)?, "signal {} is not reached", point.value);
         }

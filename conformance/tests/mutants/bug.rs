@@ -27,6 +27,8 @@ pub(crate) enum Bug {
     BlocksForNothing,
     /// Points are counted from two.
     CountsFromTwo,
+    /// A signal that nobody awaits counts twice.
+    CountsUnawaitedTwice,
     /// Points depend on how many devices there are.
     CountsOtherDevices,
     /// Uploads lack their last byte.

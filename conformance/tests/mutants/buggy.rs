@@ -308,6 +308,17 @@ impl Layer<SimDevice> for Buggy {
         Ok(Point { value: point.value + ahead, ..point })
     }
 
+    fn signal_unawaited(
+        &mut self,
+        device: &mut SimDevice,
+        stream: Stream,
+    ) -> Result<Point, SimError> {
+        if self.bug == Bug::CountsUnawaitedTwice {
+            device.signal_unawaited(stream)?;
+        }
+        self.signal(device, stream)
+    }
+
     fn reached(&mut self, device: &mut SimDevice, point: Point) -> Result<bool, SimError> {
         match self.bug {
             Bug::AsksForAnything => Ok(device.reached(point).unwrap_or(false)),

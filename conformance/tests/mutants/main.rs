@@ -83,6 +83,7 @@ const MUTANTS: &[(Bug, &[&str])] = &[
         Bug::CountsFromTwo,
         &["streams::points_are_counted_from_one", "host::points_are_counted_from_one"],
     ),
+    (Bug::CountsUnawaitedTwice, &["streams::points_are_counted_from_one"]),
     (Bug::CountsOtherDevices, &["devices::two_devices_do_not_disturb_each_other"]),
     (
         Bug::UploadsTooLittle,

@@ -33,6 +33,16 @@ pub trait Streams: ErrorType {
     /// Errors of the driver.
     fn signal(&mut self, stream: Stream) -> Result<Point, Self::Error>;
 
+    /// Enqueues a signal whose point the caller will not name: it waits and asks only for points of
+    /// later signals, which come after this one. The value counts as that of any signal. A device
+    /// that pays for each point can leave this one out; the default does not.
+    ///
+    /// # Errors
+    /// Errors of the driver.
+    fn signal_unawaited(&mut self, stream: Stream) -> Result<Point, Self::Error> {
+        self.signal(stream)
+    }
+
     /// Whether a point has been reached. Does not block.
     ///
     /// # Errors
@@ -70,6 +80,10 @@ impl<T: Streams + ?Sized> Streams for &mut T {
 
     fn signal(&mut self, stream: Stream) -> Result<Point, Self::Error> {
         T::signal(self, stream)
+    }
+
+    fn signal_unawaited(&mut self, stream: Stream) -> Result<Point, Self::Error> {
+        T::signal_unawaited(self, stream)
     }
 
     fn reached(&mut self, point: Point) -> Result<bool, Self::Error> {

@@ -105,6 +105,17 @@ impl<'a> Inputs<'a> {
         [own, next.is_some()]
     }
 
+    /// The steps, by their positions within the streams, that use a slot last.
+    pub(super) fn last_uses(&self) -> [(Stream, Option<u32>); 4] {
+        let [own, next] = self.last_prefetch;
+        [
+            (Stream::Upload, own),
+            (Stream::Upload, next),
+            (Stream::Download, self.last_offload),
+            (Stream::Host, self.last_host),
+        ]
+    }
+
     /// Records a prefetch; returns the iteration whose value it fetches.
     pub(super) fn arrives(&mut self, tensor: TensorId, step: u32, iteration: u64) -> u64 {
         let value = iteration + u64::from(self.is_next(tensor, step));
@@ -117,7 +128,7 @@ impl<'a> Inputs<'a> {
     /// them.
     pub(super) fn free_slots(
         &self,
-        points: &Points,
+        points: &Points<'_>,
         iteration: u64,
     ) -> impl Iterator<Item = Point> + use<> {
         let point = |stream, index: Option<u32>, iterations_back: u64| {

@@ -6,7 +6,7 @@
 //! then the host block holds all states, at the offsets of [`Executor::host_layout`], and running
 //! can go on.
 //!
-//! Each step signals its stream once. So step `i` of an iteration has a known value on its stream,
+//! Each step signals its stream once, also if no step waits for it. So step `i` of an iteration has a known value on its stream,
 //! and a wait of the schedule is a wait for that value. Nothing else orders the work. The host runs
 //! ahead, and blocks only in two cases: before it fills a slot whose last value is still being
 //! copied, and before it maps a range whose mapping of three iterations ago is still in use.
@@ -60,6 +60,7 @@ pub const fn scratch_words(limits: &Limits, runs: usize) -> usize {
     total([
         HostLayout::scratch_words(limits),
         Inputs::scratch_words(limits),
+        Points::scratch_words(limits),
         words::<[u64; 2]>(limits.operands),
         words::<[u64; 2]>(limits.operands),
         words::<ChunkRun>(1),
@@ -74,7 +75,7 @@ pub struct Executor<'a> {
     memory: Memory<'a>,
     host: HostLayout<'a>,
     inputs: Inputs<'a>,
-    points: Points,
+    points: Points<'a>,
     /// The last value that is enqueued on each stream; 0 before the first iteration.
     enqueued: PerStream<u64>,
     /// Buffer for the device ranges of one launch.
@@ -157,17 +158,15 @@ impl<'a> Executor<'a> {
         let (graph, machine, plan) = (verified.graph(), verified.machine(), verified.plan());
         let host = HostLayout::new(graph, machine, plan, scratch)?;
         let most_operands = graph.ops().iter().map(|op| op.reads as usize + op.writes as usize);
+        let inputs = Inputs::new(verified, scratch)?;
         Ok(Self {
-            inputs: Inputs::new(verified, scratch)?,
+            points: Points::new(verified, &inputs, scratch)?,
+            inputs,
             operands: scratch.take(most_operands.clone().max().unwrap_or(0), [0; 2])?,
             host_operands: scratch.take(most_operands.max().unwrap_or(0), [0; 2])?,
             // Last, since it takes all that is left.
             memory: Memory::new(verified, chunk_map, scratch)?,
             host,
-            points: Points {
-                base: PerStream::all(0),
-                stream_steps: verified.schedule().stream_steps,
-            },
             enqueued: PerStream::all(0),
             verified: *verified,
             iterations: 0,
@@ -351,7 +350,7 @@ impl<'a> Executor<'a> {
         stream: Stream,
         entry: &Scheduled,
     ) -> Result<u64, Fault<B::Error>> {
-        let point = device.signal(stream)?;
+        let point = self.points.signal(device, stream, entry.index())?;
         if point.value != self.points.value(stream, entry.index(), self.iterations) {
             return Err(Fault::ForeignSignal(stream));
         }

@@ -1,19 +1,77 @@
 //! The value that each step signals on its stream.
 
+use super::inputs::Inputs;
 use crate::backend::{Point, Streams};
 use crate::schedule::{PerStream, Stream, Wait};
+use crate::scratch::{Limits, OutOfScratch, Scratch, words};
+use crate::verify::Verified;
 
 /// Computes the value of a step on its stream. Sums saturate, since a device may count from any
 /// number.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Points {
+#[derive(Debug)]
+pub(super) struct Points<'a> {
     /// Signals of each stream before the first iteration and between iterations.
-    pub(super) base: PerStream<u64>,
+    base: PerStream<u64>,
     /// The number of steps of each stream in an iteration.
-    pub(super) stream_steps: PerStream<u32>,
+    stream_steps: PerStream<u32>,
+    /// The steps of each stream at whose end somebody may wait, as bytes that are not 0. Empty if
+    /// that may be any step.
+    awaited: &'a mut [u8],
+    /// The index in `awaited` of each stream's first step.
+    firsts: PerStream<usize>,
 }
 
-impl Points {
+impl<'a> Points<'a> {
+    pub(super) const fn scratch_words(limits: &Limits) -> usize {
+        words::<u8>(limits.steps)
+    }
+
+    /// O(waits of the schedule).
+    pub(super) fn new(
+        verified: &Verified<'_>,
+        inputs: &Inputs<'_>,
+        scratch: &mut Scratch<'a>,
+    ) -> Result<Self, OutOfScratch> {
+        let stream_steps = verified.schedule().stream_steps;
+        let (firsts, steps) = stream_steps.first_indices();
+        // A plan that is mapped as it runs waits for any step before it unmaps.
+        let is_placed = verified.plan().placements.is_some();
+        let awaited = scratch.take(if is_placed { steps } else { 0 }, 0)?;
+        let mut points = Self { base: PerStream::all(0), stream_steps, awaited, firsts };
+        for (stream, steps) in stream_steps {
+            points.expect_waits(stream, steps.checked_sub(1));
+        }
+        for entry in verified.schedule().steps.iter().filter(|entry| entry.stream().is_some()) {
+            for (stream, wait) in entry.waits() {
+                points.expect_waits(stream, wait.map(|wait| wait.index));
+            }
+        }
+        for (stream, index) in inputs.last_uses() {
+            points.expect_waits(stream, index);
+        }
+        Ok(points)
+    }
+
+    fn expect_waits(&mut self, stream: Stream, index: Option<u32>) {
+        let at = index.and_then(|index| self.firsts[stream].checked_add(index as usize));
+        if let Some(awaited) = at.and_then(|at| self.awaited.get_mut(at)) {
+            *awaited = 1;
+        }
+    }
+
+    /// Signals the end of a step.
+    pub(super) fn signal<B: Streams>(
+        &self,
+        device: &mut B,
+        stream: Stream,
+        index: u32,
+    ) -> Result<Point, B::Error> {
+        match self.awaited.get(self.firsts[stream].saturating_add(index as usize)) {
+            Some(0) => device.signal_unawaited(stream),
+            _ => device.signal(stream),
+        }
+    }
+
     /// The streams that the plan uses. A device may lack the stream for ops on the host.
     pub(super) fn streams(&self) -> impl Iterator<Item = Stream> + use<> {
         let runs_on_host = self.stream_steps[Stream::Host] > 0;

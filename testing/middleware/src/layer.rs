@@ -28,6 +28,15 @@ pub trait Layer<D: Transfers + Paging> {
         Ok(device.signal(stream)?)
     }
 
+    /// See [`Streams::signal_unawaited`]. The default calls [`signal`](Self::signal), so a layer sees
+    /// all signals there.
+    ///
+    /// # Errors
+    /// The errors of the device.
+    fn signal_unawaited(&mut self, device: &mut D, stream: Stream) -> Result<Point, Self::Error> {
+        self.signal(device, stream)
+    }
+
     /// See [`Streams::reached`].
     ///
     /// # Errors
@@ -228,6 +237,10 @@ impl<D: Transfers + Paging, L: Layer<D>> Streams for Layered<D, L> {
 
     fn signal(&mut self, stream: Stream) -> Result<Point, L::Error> {
         self.layer.signal(&mut self.device, stream)
+    }
+
+    fn signal_unawaited(&mut self, stream: Stream) -> Result<Point, L::Error> {
+        self.layer.signal_unawaited(&mut self.device, stream)
     }
 
     fn reached(&mut self, point: Point) -> Result<bool, L::Error> {

@@ -237,6 +237,7 @@ fn check_words(&[one, two, three, ..]: &[u64; 8]) -> Result<(), Fault> {
         Refused::NotMapped(at),
         Refused::PartOfMapping(at),
         Refused::Unsignalled(Point { stream: Stream::Compute, value: one }),
+        Refused::Unawaited(Point { stream: Stream::Compute, value: one }),
         Refused::HostCreatedTwice,
         Refused::NoHostRange(range),
         Refused::Misaligned(at),
