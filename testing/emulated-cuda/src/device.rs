@@ -1,11 +1,13 @@
 //! The device: what its work uses, whichever thread does it.
 
+use crate::connection::Connections;
 use crate::link::Link;
 use crate::outcome::Outcome;
 use crate::physical::PhysicalMemory;
 use crate::pinned::PinnedMemory;
 use crate::settings::Settings;
 use crate::space::{AddressSpace, SharedSpace};
+use crate::variables::Variables;
 use cudarc::driver::sys::CUresult::{self, *};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, PoisonError};
@@ -17,6 +19,8 @@ pub(crate) struct Device {
     pub(crate) pinned: PinnedMemory,
     pub(crate) h2d: Link,
     pub(crate) d2h: Link,
+    pub(crate) variables: Variables,
+    pub(crate) connections: Connections,
     /// Work that a stream holds, at most.
     pub(crate) queue_depth: u64,
     /// When the timer stood at zero: before any call.
@@ -39,6 +43,8 @@ impl Device {
             pinned: PinnedMemory::new(settings.pinned_bytes),
             h2d: Link::new(settings.h2d),
             d2h: Link::new(settings.d2h),
+            variables: Variables::from_environment(),
+            connections: Connections::default(),
             queue_depth: settings.queue_depth,
             timer_zero: Instant::now(),
             error: AtomicU32::new(0),

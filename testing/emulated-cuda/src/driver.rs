@@ -102,7 +102,8 @@ impl Driver {
         is_used
     }
 
-    /// Forgets an error of work, and frees all memory, once the work of destroyed streams has ended.
+    /// Forgets an error of work and what tests have set, and frees all memory, once the work of
+    /// destroyed streams has ended.
     pub(crate) fn restart(&self) {
         for thread in locked(&self.ending).drain(..) {
             // A thread that has panicked has ended as well.
@@ -110,6 +111,7 @@ impl Driver {
         }
         self.device.recover();
         self.device.pinned.clear();
+        self.device.variables.reset();
     }
 
     /// Delays the work of all streams from now on, by the seed of the settings or else by 1.

@@ -2,12 +2,14 @@
 #![allow(unsafe_code, reason = "the functions of a library are called by their names")]
 
 use crate::counters::Counters;
+use crate::variables::Variable;
 use libloading::Library;
 use std::path::{Path, PathBuf};
 
 type GetCounters = extern "C" fn(&mut Counters);
 type SetFaults = extern "C" fn(bool, u64, u64, u64);
 type DelayAll = extern "C" fn();
+type SetVariable = extern "C" fn(u32, u64);
 type Resize = extern "C" fn(u64, u64) -> bool;
 type Inject = unsafe extern "C" fn(*const u8, usize, u32);
 type LoadInstead = unsafe extern "C" fn(*const u8, usize);
@@ -18,6 +20,7 @@ type GetExplanation = unsafe extern "C" fn(*mut u8, usize) -> usize;
 pub struct Emulated {
     counters: GetCounters,
     set_faults: SetFaults,
+    set_variable: SetVariable,
     delay_all: DelayAll,
     restart: DelayAll,
     resize: Resize,
@@ -55,6 +58,7 @@ impl Emulated {
         let opened = unsafe {
             library.get::<GetCounters>(b"emulated_cuda_counters").and_then(|counters| {
                 let set_faults = library.get::<SetFaults>(b"emulated_cuda_set_faults")?;
+                let set_variable = library.get::<SetVariable>(b"emulated_cuda_set_variable")?;
                 let delay_all = library.get::<DelayAll>(b"emulated_cuda_delay_all")?;
                 let restart = library.get::<DelayAll>(b"emulated_cuda_restart")?;
                 let resize = library.get::<Resize>(b"emulated_cuda_resize")?;
@@ -64,6 +68,7 @@ impl Emulated {
                 Ok(Self {
                     counters: *counters,
                     set_faults: *set_faults,
+                    set_variable: *set_variable,
                     delay_all: *delay_all,
                     restart: *restart,
                     resize: *resize,
@@ -109,8 +114,14 @@ impl Emulated {
         unsafe { (self.load_instead)(ptx.as_ptr(), ptx.len()) };
     }
 
-    /// Does for the driver what a new process would, once work has failed: forgets the error, and
-    /// frees the memory of the device and of the host. Nothing may use it any more.
+    /// Sets a variable, for streams that are created from now on.
+    pub fn set(&self, variable: Variable, value: u64) {
+        (self.set_variable)(variable as u32, value);
+    }
+
+    /// Does for the driver what a new process would, once work has failed: forgets the error and
+    /// what [`set`](Self::set) has changed, and frees the memory of the device and of the host.
+    /// Nothing may use it any more.
     pub fn restart(&self) {
         (self.restart)();
     }

@@ -28,6 +28,7 @@
 //! | `EMULATED_CUDA_H2D_BOTH_BYTES_PER_S`, `EMULATED_CUDA_D2H_BOTH_BYTES_PER_S` | their speed while both directions are in use; the same |
 //! | `EMULATED_CUDA_COPY_LATENCY_NS` | what each copy takes besides; nothing |
 //! | `EMULATED_CUDA_QUEUE_DEPTH` | work of a stream that has not ended, at most; then the caller blocks; 1024 |
+//! | `CUDA_DEVICE_MAX_CONNECTIONS` | hardware queues, which streams share in turn; 8. With 1, work begins in the order in which it was enqueued |
 //! | `EMULATED_CUDA_SEED` | delays of threads that set no seed of their own; none |
 #![cfg(target_os = "linux")]
 
@@ -35,6 +36,7 @@ mod api;
 mod caller;
 mod capture;
 mod clock;
+mod connection;
 mod counters;
 mod device;
 mod driver;
@@ -56,7 +58,9 @@ mod space;
 mod stream;
 mod task;
 mod usage;
+mod variables;
 mod worker;
 
 pub use counters::Counters;
 pub use emulated::Emulated;
+pub use variables::Variable;

@@ -1,6 +1,7 @@
 //! The queue of a stream, and markers in it that others may wait for.
 
 use crate::clock::CallerClock;
+use crate::connection::Connection;
 use crate::graph::ExecutableGraph;
 use crate::task::Task;
 use std::collections::VecDeque;
@@ -20,10 +21,20 @@ pub(crate) enum Work {
     End,
 }
 
+impl Work {
+    /// Whether it holds up its hardware queue until it ends, and not only until it begins.
+    pub(crate) fn waits(&self) -> bool {
+        matches!(
+            self,
+            Self::Graph(_) | Self::Wait(_) | Self::Task(Task::WaitValue { .. } | Task::Host { .. })
+        )
+    }
+}
+
 #[derive(Debug, Default)]
 struct State {
-    /// With the time at which it was enqueued.
-    work: VecDeque<(Instant, Work)>,
+    /// With the time at which it was enqueued, and its place in the hardware queue.
+    work: VecDeque<(Instant, u64, Work)>,
     enqueued: u64,
     done: u64,
     /// When the work that was done last ended, for as much work as the queue holds.
@@ -43,14 +54,16 @@ impl State {
 #[derive(Debug)]
 pub(crate) struct Queue {
     depth: u64,
+    connection: Arc<Connection>,
     state: Mutex<State>,
     changed: Condvar,
 }
 
 impl Queue {
-    /// Creates a queue that holds at least one piece of work.
-    pub(crate) fn new(depth: u64) -> Self {
-        Self { depth: depth.max(1), state: Mutex::default(), changed: Condvar::new() }
+    /// Creates a queue that holds at least one piece of work, in a hardware queue.
+    pub(crate) fn new(depth: u64, connection: Arc<Connection>) -> Self {
+        let (state, changed) = (Mutex::default(), Condvar::new());
+        Self { depth: depth.max(1), connection, state, changed }
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -74,7 +87,7 @@ impl Queue {
     /// Enqueues work even if the queue is full: nothing may follow.
     pub(crate) fn push_last(&self, work: Work, caller: &CallerClock) -> u64 {
         let mut state = self.lock();
-        state.work.push_back((caller.now(), work));
+        state.work.push_back((caller.now(), self.connection.enter(), work));
         state.enqueued += 1;
         self.changed.notify_all();
         state.enqueued
@@ -87,13 +100,21 @@ impl Queue {
         Marker { queue: Arc::clone(self), number, time }
     }
 
-    /// Blocks until there is work, and takes it, with the time at which it was enqueued.
+    /// Blocks until there is work whose turn it is, and takes it, with the time since which it may
+    /// begin.
     pub(crate) fn take(&self) -> (Instant, Work) {
         loop {
-            if let Some(next) = self.wait_while(|state| state.work.is_empty()).work.pop_front() {
-                return next;
+            let next = self.wait_while(|state| state.work.is_empty()).work.pop_front();
+            if let Some((enqueued, place, work)) = next {
+                let turn = self.connection.turn(place).unwrap_or(enqueued);
+                return (enqueued.max(turn), work);
             }
         }
+    }
+
+    /// Lets the work behind that which was taken last go ahead in the hardware queue.
+    pub(crate) fn pass(&self, at: Instant) {
+        self.connection.pass(at);
     }
 
     /// Notes that the work that was taken last has ended.
@@ -146,7 +167,7 @@ mod tests {
 
     #[test]
     fn a_full_queue_blocks_the_caller_on_its_clock() {
-        let queue = Arc::new(Queue::new(2));
+        let queue = Arc::new(Queue::new(2, Arc::default()));
         let caller = CallerClock::new();
         let (queue_of_thread, start) = (Arc::clone(&queue), caller.now());
         let [first, second] = [5, 9].map(|ms| start + Duration::from_millis(ms));
@@ -155,6 +176,7 @@ mod tests {
             for end in [first, second] {
                 std::thread::sleep(Duration::from_millis(30));
                 queue_of_thread.take();
+                queue_of_thread.pass(end);
                 queue_of_thread.finish(end);
             }
         });

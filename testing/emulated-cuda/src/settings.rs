@@ -39,7 +39,7 @@ impl Settings {
 }
 
 /// The number that a variable holds. Falls back to the default if it holds none.
-fn variable(name: &str, default: u64) -> u64 {
+pub(crate) fn variable(name: &str, default: u64) -> u64 {
     std::env::var(name).ok().and_then(|text| text.parse().ok()).unwrap_or(default)
 }
 

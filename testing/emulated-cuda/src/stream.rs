@@ -9,6 +9,7 @@ use crate::graph::ExecutableGraph;
 use crate::outcome::Outcome;
 use crate::queue::{Queue, Work};
 use crate::task::Task;
+use crate::variables::Variable;
 use crate::worker::Worker;
 use cudarc::driver::sys::CUresult::*;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -27,7 +28,8 @@ pub(crate) struct Stream {
 impl Stream {
     /// Creates a stream and its thread.
     pub(crate) fn new(handle: usize, device: Arc<Device>, faults: Faults) -> Self {
-        let queue = Arc::new(Queue::new(device.queue_depth));
+        let connection = device.connections.next(device.variables.get(Variable::Connections));
+        let queue = Arc::new(Queue::new(device.queue_depth, connection));
         let of_thread = Arc::clone(&queue);
         let thread = std::thread::spawn(move || run(&of_thread, &device, faults, handle));
         Self { handle, queue, thread: Mutex::new(Some(thread)), capture: Mutex::default() }
@@ -129,9 +131,12 @@ fn run(queue: &Queue, device: &Device, faults: Faults, handle: usize) {
     let clock = Clock::new(device.timer_zero);
     let mut worker = Worker::new(device, clock, faults, handle as u64);
     loop {
-        let (enqueued, work) = queue.take();
-        worker.clock.advance_to(enqueued);
-        let is_end = matches!(work, Work::End);
+        let (since, work) = queue.take();
+        worker.clock.advance_to(since);
+        let (is_end, waits) = (matches!(work, Work::End), work.waits());
+        if !waits {
+            queue.pass(worker.clock.now());
+        }
         match work {
             Work::Task(task) => worker.run(&task),
             Work::Graph(graph) => graph.run(&mut worker),
@@ -145,6 +150,9 @@ fn run(queue: &Queue, device: &Device, faults: Faults, handle: usize) {
                 let _ = time.set(worker.clock.now());
             }
             Work::End => {}
+        }
+        if waits {
+            queue.pass(worker.clock.now());
         }
         queue.finish(worker.clock.now());
         if is_end {

@@ -5,14 +5,12 @@
 
 mod common;
 
-use common::{Device, device};
+use common::{Device, device, one_thread};
 use cudarc::driver::sys::CUresult::{self, *};
 use cudarc::driver::sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED as RELAXED;
 use cudarc::driver::sys::CUstreamCaptureStatus_enum as Status;
 use cudarc::driver::sys::{self, CUdeviceptr};
-use cudarc::driver::{
-    CudaContext, CudaEvent, CudaStream, DriverError, LaunchConfig, PushKernelArg,
-};
+use cudarc::driver::{CudaContext, CudaEvent, CudaStream, DriverError, PushKernelArg};
 use emulated_cuda::Emulated;
 use std::ffi::c_void;
 use std::ptr;
@@ -123,14 +121,14 @@ fn what_is_not_mapped_any_more_ends_the_context() {
     assert_eq!(open(at, PAGE), CUDA_SUCCESS);
     // Work waits for an event of a stream that is late, so it runs after the unmapping.
     let late = device.context.new_stream().unwrap();
-    occupy(&device, &late, 50_000_000);
+    device.occupy(&late, 50_000_000);
     device.stream.join(&late).unwrap();
     assert_eq!(fill(&device, at, PAGE), CUDA_SUCCESS);
     assert_eq!(unmap(at, PAGE), CUDA_SUCCESS);
     assert_eq!(device.stream.synchronize().unwrap_err().0, CUDA_ERROR_ILLEGAL_ADDRESS);
     assert_eq!(create(PAGE), Err(CUDA_ERROR_ILLEGAL_ADDRESS), "the error stays");
-    let Device { context, stream, emulated, lock: _lock } = device;
-    drop((late, stream, context));
+    let Device { context, stream, emulated, occupy, lock: _lock } = device;
+    drop((late, occupy, stream, context));
     let again = CudaContext::new(0).unwrap();
     assert_eq!(again.mem_get_info().unwrap_err().0, CUDA_ERROR_ILLEGAL_ADDRESS, "in this process");
     let before = emulated.counters();
@@ -173,10 +171,6 @@ fn what_is_unmapped_in_use_ends_the_context() {
     device.emulated.restart();
 }
 
-fn one_thread() -> LaunchConfig {
-    LaunchConfig { grid_dim: (1, 1, 1), block_dim: (1, 1, 1), shared_mem_bytes: 0 }
-}
-
 /// Frees pinned memory that copies are to write, with a stream that is late before them or not.
 /// Returns what they end with.
 fn free_before_copies(is_late: bool) -> Result<(), DriverError> {
@@ -186,7 +180,7 @@ fn free_before_copies(is_late: bool) -> Result<(), DriverError> {
     const BYTES: usize = 64 << 20;
     let late = device.context.new_stream().unwrap();
     if is_late {
-        occupy(&device, &late, 300_000_000);
+        device.occupy(&late, 300_000_000);
         device.stream.join(&late).unwrap();
     }
     // SAFETY: the addresses may be written; what is freed too early, the driver keeps or does not
@@ -267,7 +261,7 @@ fn a_stream_holds_a_thousand_launches_and_then_blocks() {
     // SAFETY: the memory is freed after the work.
     let at = unsafe { cudarc::driver::result::malloc_sync(PAGE) }.unwrap();
     let row = |launches| {
-        occupy(&device, &device.stream, 200_000_000);
+        device.occupy(&device.stream, 200_000_000);
         let gate = device.stream.record_event(None).unwrap();
         (0..launches).for_each(|_| assert_eq!(fill(&device, at, 1), CUDA_SUCCESS));
         let is_ahead = !gate.try_is_complete().unwrap();
@@ -284,46 +278,12 @@ fn a_stream_holds_a_thousand_launches_and_then_blocks() {
 fn to_destroy_a_stream_does_not_wait_for_its_work() {
     let device = device();
     let late = device.context.new_stream().unwrap();
-    occupy(&device, &late, 300_000_000);
+    device.occupy(&late, 300_000_000);
     let (ended, start) = (late.record_event(None).unwrap(), Instant::now());
     drop(late);
     assert!(start.elapsed() < Duration::from_millis(200), "{:?}", start.elapsed());
     ended.synchronize().unwrap();
     assert!(start.elapsed() > Duration::from_millis(250), "its work goes on");
-}
-
-/// Keeps a stream busy.
-fn occupy(device: &Device, stream: &CudaStream, duration_ns: u64) {
-    let ptx = c"
-        .version 8.0
-        .target sm_60
-        .address_size 64
-        .visible .entry occupy(.param .u64 duration) {
-            .reg .pred %p;
-            .reg .b64 %rd<5>;
-            ld.param.u64 %rd0, [duration];
-            mov.u64 %rd1, %globaltimer;
-        again:
-            mov.u64 %rd2, %globaltimer;
-            sub.s64 %rd3, %rd2, %rd1;
-            setp.lt.u64 %p, %rd3, %rd0;
-            @%p bra again;
-            ret;
-        }";
-    let name = c"occupy".to_owned();
-    let mut arguments = [&raw const duration_ns as *mut _];
-    // SAFETY: the text is one of C, and the kernel has this argument.
-    unsafe {
-        use cudarc::driver::result::{launch_kernel, module};
-        device.context.bind_to_thread().unwrap();
-        let module = module::load_data(ptx.as_ptr().cast()).unwrap();
-        let kernel = module::get_function(module, name).unwrap();
-        let absent = module::get_function(module, c"integrity_read".to_owned());
-        assert_eq!(absent.unwrap_err().0, CUDA_ERROR_NOT_FOUND, "a kernel that the text lacks");
-        let (one, stream) = ((1, 1, 1), stream.cu_stream());
-        launch_kernel(kernel, one, one, 0, stream, &mut arguments).unwrap();
-        module::unload(module).unwrap();
-    }
 }
 
 #[test]
@@ -489,7 +449,7 @@ fn memory_of_a_pool_is_freed_in_the_order_of_the_stream() {
         sys::cuMemAllocFromPoolAsync(&raw mut at, PAGE, pool, stream).result().unwrap();
     }
     assert_eq!((threshold, free_bytes()), (12, before - PAGE));
-    occupy(&device, &device.stream, 100_000_000);
+    device.occupy(&device.stream, 100_000_000);
     assert_eq!(fill(&device, at, PAGE), CUDA_SUCCESS);
     // SAFETY: the stream uses it before, and nothing after.
     unsafe { sys::cuMemFreeAsync(at, stream) }.result().unwrap();
@@ -507,7 +467,7 @@ fn memory_of_a_pool_that_another_stream_uses_ends_the_context() {
     // SAFETY: the address may be written; what comes too late is what is tested.
     unsafe {
         sys::cuMemAllocAsync(&raw mut at, PAGE, device.stream.cu_stream()).result().unwrap();
-        occupy(&device, &other, 50_000_000);
+        device.occupy(&other, 50_000_000);
         sys::cuMemsetD8Async(at, 0, PAGE, other.cu_stream()).result().unwrap();
         sys::cuMemFreeAsync(at, device.stream.cu_stream()).result().unwrap();
     }
@@ -534,7 +494,7 @@ fn call_on_host(device: &Device) {
 #[test]
 fn functions_of_the_host_run_in_order_and_call_no_driver() {
     let device = device();
-    occupy(&device, &device.stream, 20_000_000);
+    device.occupy(&device.stream, 20_000_000);
     call_on_host(&device);
     assert!(IN_FUNCTION.lock().unwrap().is_empty(), "the stream is busy");
     device.stream.synchronize().unwrap();
@@ -554,7 +514,7 @@ fn functions_of_the_host_run_in_order_and_call_no_driver() {
     device.emulated.set_faults(1, 0, 1);
     let failing = device.context.new_stream().unwrap();
     device.emulated.set_seed(None);
-    occupy(&device, &failing, 1);
+    device.occupy(&failing, 1);
     assert!(failing.synchronize().is_err());
     // SAFETY: it is refused.
     let call = unsafe {

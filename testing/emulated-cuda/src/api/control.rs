@@ -3,6 +3,7 @@
 use super::call;
 use crate::counters::Counters;
 use crate::faults::Faults;
+use crate::variables::Variable;
 
 #[unsafe(no_mangle)]
 extern "C" fn emulated_cuda_counters(into: &mut Counters) {
@@ -18,6 +19,13 @@ extern "C" fn emulated_cuda_set_faults(
 ) {
     let faults = Faults { seed: has_seed.then_some(seed), refused_one_in, failed_one_in };
     call(|_, caller| caller.set_faults(faults));
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn emulated_cuda_set_variable(number: u32, value: u64) {
+    if let Some(variable) = Variable::of_number(number) {
+        call(|driver, _| driver.device.variables.set(variable, value));
+    }
 }
 
 /// Lets this thread's next call of a function do nothing and return a code.

@@ -4,7 +4,8 @@
 #![allow(dead_code, reason = "every test file has its own use of it")]
 
 use cudarc::driver::{
-    CudaContext, CudaFunction, CudaSlice, CudaStream, DeviceRepr, DriverError, ValidAsZeroBits,
+    CudaContext, CudaFunction, CudaSlice, CudaStream, DeviceRepr, DriverError, LaunchConfig,
+    PushKernelArg, ValidAsZeroBits,
 };
 use cudarc::nvrtc::Ptx;
 use emulated_cuda::Emulated;
@@ -17,6 +18,8 @@ pub(crate) struct Device {
     pub(crate) context: Arc<CudaContext>,
     pub(crate) stream: Arc<CudaStream>,
     pub(crate) emulated: Emulated,
+    /// A kernel of one thread that takes a time.
+    pub(crate) occupy: CudaFunction,
     pub(crate) lock: MutexGuard<'static, ()>,
 }
 
@@ -29,13 +32,40 @@ pub(crate) fn device() -> Device {
     emulated.resize(1 << 30, 4096);
     assert!(context.name().unwrap().contains("no GPU"), "a test of the emulated driver");
     let stream = context.new_stream().unwrap();
-    Device { context, stream, emulated, lock }
+    let module = context.load_module(Ptx::from_src(format!("{HEADER}{OCCUPY}"))).unwrap();
+    assert!(module.load_function("absent").is_err(), "a kernel that the text lacks");
+    let occupy = module.load_function("occupy").unwrap();
+    Device { context, stream, emulated, occupy, lock }
+}
+
+const OCCUPY: &str = ".visible .entry occupy(.param .u64 duration) {
+    .reg .pred %p;
+    .reg .b64 %rd<5>;
+    ld.param.u64 %rd0, [duration];
+    mov.u64 %rd1, %globaltimer;
+again:
+    mov.u64 %rd2, %globaltimer;
+    sub.s64 %rd3, %rd2, %rd1;
+    setp.lt.u64 %p, %rd3, %rd0;
+    @%p bra again;
+    ret;
+}";
+
+pub(crate) fn one_thread() -> LaunchConfig {
+    LaunchConfig { grid_dim: (1, 1, 1), block_dim: (1, 1, 1), shared_mem_bytes: 0 }
 }
 
 /// The start of every module.
 pub(crate) const HEADER: &str = ".version 8.0\n.target sm_60\n.address_size 64\n";
 
 impl Device {
+    /// Keeps a stream busy.
+    pub(crate) fn occupy(&self, stream: &CudaStream, duration_ns: u64) {
+        // SAFETY: the kernel has this argument.
+        unsafe { stream.launch_builder(&self.occupy).arg(&duration_ns).launch(one_thread()) }
+            .unwrap();
+    }
+
     /// Loads a text without its header.
     pub(crate) fn try_load(&self, text: &str) -> Result<Kernels, DriverError> {
         let module = self.context.load_module(Ptx::from_src(format!("{HEADER}{text}")))?;

@@ -1,0 +1,84 @@
+//! Settings that a test may change while the driver is in use.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// A setting. The environment variable of [`name`](Self::name) sets it at the start.
+#[repr(u32)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Variable {
+    /// The number of hardware queues, which all streams share.
+    Connections,
+}
+
+impl Variable {
+    const ALL: [Self; 1] = [Self::Connections];
+
+    const fn name(self) -> &'static str {
+        match self {
+            // As a real driver calls it.
+            Self::Connections => "CUDA_DEVICE_MAX_CONNECTIONS",
+        }
+    }
+
+    const fn default(self) -> u64 {
+        match self {
+            Self::Connections => 8,
+        }
+    }
+
+    /// Returns the setting of a number that [`Emulated`](crate::Emulated) has passed.
+    pub(crate) fn of_number(number: u32) -> Option<Self> {
+        Self::ALL.get(number as usize).copied()
+    }
+}
+
+/// The values of all settings.
+#[derive(Debug)]
+pub(crate) struct Variables([AtomicU64; Variable::ALL.len()]);
+
+impl Variables {
+    /// Reads the environment.
+    pub(crate) fn from_environment() -> Self {
+        Self(Variable::ALL.map(|variable| AtomicU64::new(Self::initial(variable))))
+    }
+
+    fn initial(variable: Variable) -> u64 {
+        crate::settings::variable(variable.name(), variable.default())
+    }
+
+    pub(crate) fn get(&self, variable: Variable) -> u64 {
+        self.0[variable as usize].load(Ordering::SeqCst)
+    }
+
+    pub(crate) fn set(&self, variable: Variable, value: u64) {
+        self.0[variable as usize].store(value, Ordering::SeqCst);
+    }
+
+    /// Sets all to what the environment says.
+    pub(crate) fn reset(&self) {
+        Variable::ALL.into_iter().for_each(|variable| self.set(variable, Self::initial(variable)));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_name_the_settings() {
+        for variable in Variable::ALL {
+            assert_eq!(Variable::of_number(variable as u32), Some(variable));
+        }
+        assert_eq!(Variable::of_number(Variable::ALL.len() as u32), None);
+    }
+
+    #[test]
+    fn what_was_changed_is_reset() {
+        let variables = Variables::from_environment();
+        let before = variables.get(Variable::Connections);
+        variables.set(Variable::Connections, before + 1);
+        assert_eq!(variables.get(Variable::Connections), before + 1);
+        variables.reset();
+        assert_eq!(variables.get(Variable::Connections), before);
+    }
+}

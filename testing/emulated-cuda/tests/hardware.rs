@@ -1,0 +1,94 @@
+//! The emulated device has limits and costs as a real one, which tests set.
+#![cfg(target_os = "linux")]
+#![allow(unsafe_code, reason = "the driver's functions are C")]
+#![allow(clippy::unwrap_used, reason = "what fails here fails the test")]
+
+mod common;
+
+use common::device;
+use cudarc::driver::sys::{self, CUevent_flags::CU_EVENT_DEFAULT};
+use cudarc::driver::{CudaEvent, CudaStream};
+use emulated_cuda::Variable;
+use std::ptr;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+const PAGE: usize = 4096;
+
+/// A word of pinned memory.
+struct Word(u64);
+
+impl Word {
+    fn new() -> Self {
+        let mut at = ptr::null_mut();
+        // SAFETY: the address may be written.
+        unsafe { sys::cuMemHostAlloc(&raw mut at, PAGE, 0) }.result().unwrap();
+        Self(at as u64)
+    }
+
+    fn set(&self) {
+        // SAFETY: the word is pinned, and only atomic operations use it.
+        unsafe { AtomicU32::from_ptr(self.0 as *mut u32) }.store(1, Ordering::Release);
+    }
+
+    /// Lets a stream wait until the word is set.
+    fn hold(&self, stream: &CudaStream) {
+        // SAFETY: the memory stays until the driver starts anew.
+        let held = unsafe { sys::cuStreamWaitValue32_v2(stream.cu_stream(), self.0, 1, 1) };
+        held.result().unwrap();
+    }
+}
+
+/// Whether an event is reached soon.
+fn is_reached(event: &CudaEvent) -> bool {
+    let start = Instant::now();
+    while start.elapsed() < Duration::from_millis(50) {
+        if event.try_is_complete().unwrap() {
+            return true;
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    false
+}
+
+/// Whether a stream works while another, which was created before it, waits for the host.
+fn works_beside_a_wait(connections: u64) -> bool {
+    let device = device();
+    device.emulated.set(Variable::Connections, connections);
+    let [first, second] = [(); 2].map(|()| device.context.new_stream().unwrap());
+    let word = Word::new();
+    word.hold(&first);
+    device.occupy(&second, 1);
+    let end = second.record_event(None).unwrap();
+    let is_soon = is_reached(&end);
+    word.set();
+    end.synchronize().unwrap();
+    first.synchronize().unwrap();
+    is_soon
+}
+
+#[test]
+fn streams_of_one_hardware_queue_wait_for_each_other() {
+    assert!(works_beside_a_wait(2));
+    assert!(!works_beside_a_wait(1), "a program that sets the word after the second stream");
+}
+
+#[test]
+fn kernels_of_one_hardware_queue_begin_in_order_and_overlap() {
+    let device = device();
+    device.emulated.set(Variable::Connections, 1);
+    let streams = [(); 3].map(|()| device.context.new_stream().unwrap());
+    let mark = |stream: &CudaStream| stream.record_event(Some(CU_EVENT_DEFAULT)).unwrap();
+    let [one, two, three] = &streams;
+    let start = mark(one);
+    device.occupy(one, 20_000_000);
+    device.occupy(two, 20_000_000);
+    let end = mark(two);
+    // The third stream has nothing to wait for, but the end before it has.
+    device.occupy(three, 1_000_000);
+    let last = mark(three);
+    streams.iter().for_each(|stream| stream.synchronize().unwrap());
+    let [both_ms, all_ms] = [&end, &last].map(|event| start.elapsed_ms(event).unwrap());
+    assert!((20.0..30.0).contains(&both_ms), "they overlap: {both_ms} ms");
+    assert!(all_ms >= both_ms + 1.0, "{all_ms} ms");
+}
