@@ -46,14 +46,16 @@ impl CallerClock {
 pub(crate) struct Clock {
     /// When the device's timer stood at zero: before any work.
     zero: Instant,
+    /// The nanoseconds between two ticks of the timer.
+    tick_ns: u64,
     now: Instant,
     /// When the work began that is under way.
     work_start: Instant,
 }
 
 impl Clock {
-    pub(crate) const fn new(zero: Instant) -> Self {
-        Self { zero, now: zero, work_start: zero }
+    pub(crate) fn new(zero: Instant, tick_ns: u64) -> Self {
+        Self { zero, tick_ns: tick_ns.max(1), now: zero, work_start: zero }
     }
 
     pub(crate) const fn now(&self) -> Instant {
@@ -82,12 +84,13 @@ impl Clock {
         done
     }
 
-    /// Reads the device's timer, in nanoseconds. Each read moves it.
+    /// Reads the device's timer, in nanoseconds: its last tick. Each read moves the time.
     pub(crate) fn timer_ns(&mut self) -> u64 {
         let now = self.now;
         let passed = now.saturating_duration_since(self.work_start);
         self.advance_to(now + MIN_TICK.max(passed / TICK_PART));
-        now.saturating_duration_since(self.zero).as_nanos() as u64
+        let passed_ns = now.saturating_duration_since(self.zero).as_nanos() as u64;
+        passed_ns - passed_ns % self.tick_ns
     }
 }
 
@@ -98,7 +101,7 @@ mod tests {
     #[test]
     fn work_takes_what_it_says() {
         let start = Instant::now();
-        let mut clock = Clock::new(start);
+        let mut clock = Clock::new(start, 1);
         clock.time(|clock| clock.advance_to(start + Duration::from_micros(300)));
         assert_eq!(clock.now(), start + Duration::from_micros(300));
         assert!(Instant::now() >= clock.now(), "it has ended before its time");
@@ -132,7 +135,7 @@ mod tests {
     #[test]
     fn the_timer_moves_by_being_read() {
         let start = Instant::now();
-        let mut clock = Clock::new(start);
+        let mut clock = Clock::new(start, 1);
         clock.time(|clock| {
             let (first, mut reads) = (clock.timer_ns(), 1u32);
             while clock.timer_ns() - first < 10_000_000 {
@@ -143,5 +146,16 @@ mod tests {
         let taken = clock.now() - start;
         assert!(taken >= Duration::from_millis(10), "{taken:?}");
         assert!(taken < Duration::from_micros(10_011), "{taken:?}");
+    }
+    #[test]
+    fn the_timer_shows_its_last_tick() {
+        let start = Instant::now();
+        let mut clock = Clock::new(start, 1024);
+        clock.time(|clock| {
+            let mut reads: Vec<_> = (0..100).map(|_| clock.timer_ns()).collect();
+            assert!(reads.iter().all(|read| read.is_multiple_of(1024)), "{reads:?}");
+            reads.dedup();
+            assert!((4..8).contains(&reads.len()), "each read takes 50 ns: {reads:?}");
+        });
     }
 }

@@ -29,6 +29,7 @@
 //! | `EMULATED_CUDA_COPY_LATENCY_NS` | what each copy takes besides; nothing |
 //! | `EMULATED_CUDA_QUEUE_DEPTH` | work of a stream that has not ended, at most; then the caller blocks; 1024 |
 //! | `CUDA_DEVICE_MAX_CONNECTIONS` | hardware queues, which streams share in turn; 8. With 1, work begins in the order in which it was enqueued |
+//! | `EMULATED_CUDA_TIMER_TICK_NS` | nanoseconds between two ticks of a kernel's `%globaltimer`; 1. A device may tick once a microsecond |
 //! | `EMULATED_CUDA_SEED` | delays of threads that set no seed of their own; none |
 #![cfg(target_os = "linux")]
 

@@ -98,7 +98,7 @@ mod tests {
         assert_eq!(slow.duration(u64::MAX, false), Some(Duration::from_nanos(u64::MAX)));
         let [link, other] = [(); 2].map(|()| Link::new(fast));
         let start = Instant::now();
-        let mut clock = Clock::new(start);
+        let mut clock = Clock::new(start, 1);
         assert_eq!(link.transfer(&other, 1000, &mut clock, || Ok(())), Ok(()));
         assert_eq!(clock.now(), start + Duration::from_nanos(1000));
     }
@@ -113,7 +113,7 @@ mod tests {
         let [up, down] = [(); 2].map(|()| Link::new(speed));
         let start = Instant::now();
         let copy = |link: &Link, other: &Link, at: Instant| {
-            let mut clock = Clock::new(at);
+            let mut clock = Clock::new(at, 1);
             link.transfer(other, 1000, &mut clock, || Ok(())).map(|()| clock.now() - at)
         };
         let micros = |micros| Ok(Duration::from_micros(micros));
@@ -127,7 +127,7 @@ mod tests {
         let [link, other] = [(); 2].map(|()| Link::new(speed(1, 1)));
         let error = cudarc::driver::sys::CUresult::CUDA_ERROR_ILLEGAL_ADDRESS;
         let start = Instant::now();
-        let mut clock = Clock::new(start);
+        let mut clock = Clock::new(start, 1);
         assert_eq!(link.transfer(&other, 1, &mut clock, || Err(error)), Err(error));
         assert_eq!(clock.now(), start);
     }

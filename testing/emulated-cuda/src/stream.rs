@@ -128,7 +128,7 @@ impl Stream {
 
 /// The thread of a stream.
 fn run(queue: &Queue, device: &Device, faults: Faults, handle: usize) {
-    let clock = Clock::new(device.timer_zero);
+    let clock = Clock::new(device.timer_zero, device.variables.get(Variable::TimerTickNs));
     let mut worker = Worker::new(device, clock, faults, handle as u64);
     loop {
         let (since, work) = queue.take();

@@ -8,21 +8,25 @@ use std::sync::atomic::{AtomicU64, Ordering};
 pub enum Variable {
     /// The number of hardware queues, which all streams share.
     Connections,
+    /// The nanoseconds between two ticks of a kernel's timer.
+    TimerTickNs,
 }
 
 impl Variable {
-    const ALL: [Self; 1] = [Self::Connections];
+    const ALL: [Self; 2] = [Self::Connections, Self::TimerTickNs];
 
     const fn name(self) -> &'static str {
         match self {
             // As a real driver calls it.
             Self::Connections => "CUDA_DEVICE_MAX_CONNECTIONS",
+            Self::TimerTickNs => "EMULATED_CUDA_TIMER_TICK_NS",
         }
     }
 
     const fn default(self) -> u64 {
         match self {
             Self::Connections => 8,
+            Self::TimerTickNs => 1,
         }
     }
 

@@ -5,9 +5,9 @@
 
 mod common;
 
-use common::device;
+use common::{Device, device, one_thread};
 use cudarc::driver::sys::{self, CUevent_flags::CU_EVENT_DEFAULT};
-use cudarc::driver::{CudaEvent, CudaStream};
+use cudarc::driver::{CudaEvent, CudaStream, PushKernelArg};
 use emulated_cuda::Variable;
 use std::ptr;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -91,4 +91,35 @@ fn kernels_of_one_hardware_queue_begin_in_order_and_overlap() {
     let [both_ms, all_ms] = [&end, &last].map(|event| start.elapsed_ms(event).unwrap());
     assert!((20.0..30.0).contains(&both_ms), "they overlap: {both_ms} ms");
     assert!(all_ms >= both_ms + 1.0, "{all_ms} ms");
+}
+
+/// The nanoseconds that a kernel of one thread measures for a division, by the timer.
+fn timed_ns(device: &Device) -> u64 {
+    let kernels = device.load(
+        ".visible .entry times(.param .u64 into) {
+            .reg .b64 %rd<5>;
+            ld.param.u64 %rd0, [into];
+            mov.u64 %rd1, %globaltimer;
+            div.u64 %rd3, %rd0, 7;
+            mov.u64 %rd2, %globaltimer;
+            sub.s64 %rd3, %rd2, %rd1;
+            st.global.u64 [%rd0], %rd3;
+            ret;
+        }",
+    );
+    let (times, stream) = (kernels.get("times"), device.context.new_stream().unwrap());
+    let mut into = stream.alloc_zeros::<u64>(1).unwrap();
+    // SAFETY: the kernel has this argument.
+    unsafe { stream.launch_builder(&times).arg(&mut into).launch(one_thread()) }.unwrap();
+    stream.synchronize().unwrap();
+    device.download(&into)[0]
+}
+
+#[test]
+fn a_coarse_timer_shows_nothing_of_short_work() {
+    let device = device();
+    assert!((1..10_000).contains(&timed_ns(&device)));
+    device.emulated.set(Variable::TimerTickNs, 1 << 20);
+    let coarse_ns = timed_ns(&device);
+    assert!([0, 1 << 20].contains(&coarse_ns), "{coarse_ns} ns: a speed from this is wrong");
 }
