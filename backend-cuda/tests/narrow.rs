@@ -1,5 +1,5 @@
-//! A device whose streams all share one hardware queue, and whose timer ticks once a microsecond:
-//! what is right on it depends on no work that is enqueued later.
+//! A device whose streams all share one hardware queue, where launches and waits take time and the
+//! timer ticks once a microsecond: what is right on it depends on no work that is enqueued later.
 #![cfg(target_os = "linux")]
 #![allow(clippy::unwrap_used, reason = "what fails here fails the test")]
 
@@ -30,6 +30,8 @@ fn checks_pass_on_it() {
     let (emulated, integrity, _) = common::emulated();
     emulated.delay_all();
     emulated.set(Variable::Connections, 1);
+    emulated.set(Variable::LaunchNs, 3000);
+    emulated.set(Variable::WaitNs, 5000);
     emulated.set(Variable::TimerTickNs, 1024);
     let machine = integrity.find().unwrap().machine;
     let backend = Watched { integrity, emulated, bug: Bug::None };

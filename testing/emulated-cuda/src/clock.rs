@@ -77,11 +77,21 @@ impl Clock {
         if self.now == start {
             self.advance_to(start + began.elapsed());
         }
+        self.let_host_follow();
+        done
+    }
+
+    /// Lets some time pass.
+    pub(crate) fn spend(&mut self, duration: Duration) {
+        self.advance_to(self.now + duration);
+        self.let_host_follow();
+    }
+
+    fn let_host_follow(&self) {
         let ahead = self.now.saturating_duration_since(Instant::now());
         if ahead >= MIN_SLEEP {
             std::thread::sleep(ahead);
         }
-        done
     }
 
     /// Reads the device's timer, in nanoseconds: its last tick. Each read moves the time.

@@ -1,6 +1,5 @@
 //! Graphs: recorded work that runs as often as it is launched.
 
-use crate::clock::Clock;
 use crate::task::Task;
 use crate::worker::Worker;
 use std::sync::{Condvar, Mutex, PoisonError};
@@ -51,14 +50,20 @@ impl ExecutableGraph {
                 scope.spawn(move || self.run_stream(stream, &mut worker, ends));
             }
         });
-        ends.advance_to_all(&mut on.clock);
+        ends.all().into_iter().for_each(|end| on.clock.advance_to(end));
     }
 
     /// Runs the nodes of one stream.
     fn run_stream(&self, stream: usize, worker: &mut Worker<'_>, ends: &Ends) {
         for (number, node) in self.nodes.iter().enumerate() {
             if node.stream == stream {
-                ends.wait(&node.dependencies, &mut worker.clock);
+                for (dependency, end) in ends.wait(&node.dependencies) {
+                    if self.nodes[dependency].stream == stream {
+                        worker.clock.advance_to(end);
+                    } else {
+                        worker.wait_until(end);
+                    }
+                }
                 worker.run(&node.task);
                 ends.set(number, worker.clock.now());
             }
@@ -77,13 +82,13 @@ impl Ends {
         Self { times: Mutex::new(vec![None; nodes]), changed: Condvar::new() }
     }
 
-    /// Blocks until some nodes have ended, and advances the clock to their ends.
-    fn wait(&self, nodes: &[usize], clock: &mut Clock) {
+    /// Blocks until some nodes have ended. Returns them with their ends.
+    fn wait(&self, nodes: &[usize]) -> Vec<(usize, Instant)> {
         let times = self.times.lock().unwrap_or_else(PoisonError::into_inner);
         let is_early = |times: &mut Vec<Option<_>>| nodes.iter().any(|&node| times[node].is_none());
         let times = self.changed.wait_while(times, is_early);
         let times = times.unwrap_or_else(PoisonError::into_inner);
-        nodes.iter().filter_map(|&node| times[node]).for_each(|end| clock.advance_to(end));
+        nodes.iter().filter_map(|&node| Some((node, times[node]?))).collect()
     }
 
     fn set(&self, node: usize, end: Instant) {
@@ -91,8 +96,8 @@ impl Ends {
         self.changed.notify_all();
     }
 
-    fn advance_to_all(self, clock: &mut Clock) {
+    fn all(self) -> Vec<Instant> {
         let times = self.times.into_inner().unwrap_or_else(PoisonError::into_inner);
-        times.into_iter().flatten().for_each(|end| clock.advance_to(end));
+        times.into_iter().flatten().collect()
     }
 }

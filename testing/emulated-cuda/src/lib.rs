@@ -27,6 +27,7 @@
 //! | `EMULATED_CUDA_H2D_BYTES_PER_S`, `EMULATED_CUDA_D2H_BYTES_PER_S` | speed of copies to and from the device; as fast as the host copies |
 //! | `EMULATED_CUDA_H2D_BOTH_BYTES_PER_S`, `EMULATED_CUDA_D2H_BOTH_BYTES_PER_S` | their speed while both directions are in use; the same |
 //! | `EMULATED_CUDA_COPY_LATENCY_NS` | what each copy takes besides; nothing |
+//! | `EMULATED_CUDA_LAUNCH_NS`, `EMULATED_CUDA_WAIT_NS` | the device's time for each launch of a kernel, and for each wait of a stream for an event or a value, in graphs too; nothing |
 //! | `EMULATED_CUDA_QUEUE_DEPTH` | work of a stream that has not ended, at most; then the caller blocks; 1024 |
 //! | `CUDA_DEVICE_MAX_CONNECTIONS` | hardware queues, which streams share in turn; 8. With 1, work begins in the order in which it was enqueued |
 //! | `EMULATED_CUDA_TIMER_TICK_NS` | nanoseconds between two ticks of a kernel's `%globaltimer`; 1. A device may tick once a microsecond |

@@ -142,7 +142,7 @@ fn run(queue: &Queue, device: &Device, faults: Faults, handle: usize) {
             Work::Graph(graph) => graph.run(&mut worker),
             Work::Wait(marker) => {
                 if let Some(time) = marker.wait() {
-                    worker.clock.advance_to(time);
+                    worker.wait_until(time);
                 }
             }
             Work::Mark(time) => {

@@ -10,16 +10,22 @@ pub enum Variable {
     Connections,
     /// The nanoseconds between two ticks of a kernel's timer.
     TimerTickNs,
+    /// The nanoseconds that the device takes to launch a kernel.
+    LaunchNs,
+    /// The nanoseconds that a stream takes to wait for an event or a value, even if it need not.
+    WaitNs,
 }
 
 impl Variable {
-    const ALL: [Self; 2] = [Self::Connections, Self::TimerTickNs];
+    const ALL: [Self; 4] = [Self::Connections, Self::TimerTickNs, Self::LaunchNs, Self::WaitNs];
 
     const fn name(self) -> &'static str {
         match self {
             // As a real driver calls it.
             Self::Connections => "CUDA_DEVICE_MAX_CONNECTIONS",
             Self::TimerTickNs => "EMULATED_CUDA_TIMER_TICK_NS",
+            Self::LaunchNs => "EMULATED_CUDA_LAUNCH_NS",
+            Self::WaitNs => "EMULATED_CUDA_WAIT_NS",
         }
     }
 
@@ -27,6 +33,7 @@ impl Variable {
         match self {
             Self::Connections => 8,
             Self::TimerTickNs => 1,
+            Self::LaunchNs | Self::WaitNs => 0,
         }
     }
 

@@ -123,3 +123,57 @@ fn a_coarse_timer_shows_nothing_of_short_work() {
     let coarse_ns = timed_ns(&device);
     assert!([0, 1 << 20].contains(&coarse_ns), "{coarse_ns} ns: a speed from this is wrong");
 }
+
+/// The milliseconds from the first event to the last that `work` records on a new stream.
+fn elapsed_ms(device: &Device, work: impl FnOnce(&CudaStream)) -> f64 {
+    let stream = device.context.new_stream().unwrap();
+    // What is enqueued ahead takes only the device's time.
+    device.occupy(&stream, 30_000_000);
+    let start = stream.record_event(Some(CU_EVENT_DEFAULT)).unwrap();
+    work(&stream);
+    let end = stream.record_event(Some(CU_EVENT_DEFAULT)).unwrap();
+    stream.synchronize().unwrap();
+    start.elapsed_ms(&end).unwrap().into()
+}
+
+#[test]
+fn launches_and_waits_cost_device_time() {
+    const TIMES: u32 = 10;
+    let device = device();
+    let other = device.context.new_stream().unwrap();
+    let occupied = |stream: &CudaStream| (0..TIMES).for_each(|_| device.occupy(stream, 10_000));
+    let waits = |stream: &CudaStream| {
+        let reached = other.record_event(None).unwrap();
+        (0..TIMES).for_each(|_| stream.wait(&reached).unwrap());
+    };
+    assert!((0.1..0.12).contains(&elapsed_ms(&device, occupied)), "as long as they say");
+    assert!(elapsed_ms(&device, waits) < 0.01);
+    device.emulated.set(Variable::LaunchNs, 500_000);
+    device.emulated.set(Variable::WaitNs, 300_000);
+    let [launched_ms, waited_ms] = [elapsed_ms(&device, occupied), elapsed_ms(&device, waits)];
+    assert!((5.1..5.12).contains(&launched_ms), "{launched_ms} ms");
+    assert!((3.0..3.01).contains(&waited_ms), "{waited_ms} ms");
+}
+
+#[test]
+fn graphs_pay_for_launches_and_for_waits_between_streams() {
+    let device = device();
+    device.emulated.set(Variable::LaunchNs, 500_000);
+    device.emulated.set(Variable::WaitNs, 300_000);
+    let [stream, other] = [(); 2].map(|()| device.context.new_stream().unwrap());
+    stream.begin_capture(sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED).unwrap();
+    // A kernel, one of the other stream after it, and one after both.
+    device.occupy(&stream, 0);
+    other.join(&stream).unwrap();
+    device.occupy(&other, 0);
+    stream.join(&other).unwrap();
+    device.occupy(&stream, 0);
+    let graph = stream.end_capture(sys::CUgraphInstantiate_flags(0)).unwrap().unwrap();
+    device.occupy(&stream, 30_000_000);
+    let start = stream.record_event(Some(CU_EVENT_DEFAULT)).unwrap();
+    graph.launch().unwrap();
+    let end = stream.record_event(Some(CU_EVENT_DEFAULT)).unwrap();
+    stream.synchronize().unwrap();
+    let ms = start.elapsed_ms(&end).unwrap();
+    assert!((2.1..2.12).contains(&ms), "three launches and two waits: {ms} ms");
+}
