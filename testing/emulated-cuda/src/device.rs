@@ -7,11 +7,14 @@ use crate::physical::PhysicalMemory;
 use crate::pinned::PinnedMemory;
 use crate::settings::Settings;
 use crate::space::{AddressSpace, SharedSpace};
-use crate::variables::Variables;
+use crate::variables::{Variable, Variables};
 use cudarc::driver::sys::CUresult::{self, *};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
+
+/// An entry of the device's page tables.
+const TABLE_ENTRY_BYTES: u64 = 8;
 
 #[derive(Debug)]
 pub(crate) struct Device {
@@ -53,14 +56,35 @@ impl Device {
         }
     }
 
-    /// Changes the size of the memory and of its mappings. Returns false where it is in use.
+    /// Changes the size of the memory and of its mappings. Returns false where it is in use, or has
+    /// no room for what the driver has taken.
     pub(crate) fn resize(&self, memory_bytes: u64, granularity_bytes: u64) -> bool {
         let mut space_now = self.space.write();
-        let is_unused = space_now.live() == 0;
-        if is_unused {
-            *space_now = space(memory_bytes, granularity_bytes);
+        let mut next = space(memory_bytes, granularity_bytes);
+        let driver_bytes = space_now.memory().driver_bytes();
+        let fits = space_now.live() == 0 && next.memory_mut().take(driver_bytes).is_ok();
+        if fits {
+            *space_now = next;
         }
-        is_unused
+        fits
+    }
+
+    /// Takes memory of the device for the driver. Returns what [`give_back`](Self::give_back) is to
+    /// give back.
+    pub(crate) fn take(&self, bytes: u64) -> Outcome<u64> {
+        self.space.write().memory_mut().take(bytes)
+    }
+
+    pub(crate) fn give_back(&self, bytes: u64) {
+        self.space.write().memory_mut().give_back(bytes);
+    }
+
+    /// Pins memory of the host. The device needs memory for the tables of its pages.
+    pub(crate) fn pin(&self, bytes: usize) -> Outcome<usize> {
+        let pages = (bytes as u64).div_ceil(self.variables.get(Variable::HostPage).max(1));
+        let table_bytes = self.take(pages.saturating_mul(TABLE_ENTRY_BYTES))?;
+        let pinned = self.pinned.allocate(bytes, table_bytes);
+        pinned.inspect_err(|_| self.give_back(table_bytes))
     }
 
     /// Blocks while a stream calls a function of the host, since a driver may hold a lock meanwhile.
@@ -96,11 +120,12 @@ impl Device {
         Err(CUDA_ERROR_ILLEGAL_ADDRESS)
     }
 
-    /// Forgets a failure, and frees the memory that nobody could free since.
+    /// Forgets a failure, and frees the memory that nobody could free since, and that of the host.
     pub(crate) fn recover(&self) {
         if self.error.swap(0, Ordering::SeqCst) != 0 {
             self.space.write().clear();
         }
+        self.give_back(self.pinned.clear());
     }
 
     /// Notes why PTX is refused or a kernel has failed, and prints it to the standard error.

@@ -14,6 +14,7 @@ use crate::registry::{Handles, Registry};
 use crate::settings::Settings;
 use crate::stream::Stream;
 use crate::task::Task;
+use crate::variables::Variable;
 use cudarc::driver::sys::CUresult::*;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -24,6 +25,8 @@ use std::thread::JoinHandle;
 struct Context {
     handle: usize,
     users: u32,
+    /// Memory of the device that it takes.
+    bytes: u64,
 }
 
 #[derive(Debug)]
@@ -110,7 +113,6 @@ impl Driver {
             let _ = thread.join();
         }
         self.device.recover();
-        self.device.pinned.clear();
         self.device.variables.reset();
     }
 
@@ -158,13 +160,15 @@ impl Driver {
     }
 
     /// Retains the context. Returns its handle.
-    pub(crate) fn retain_context(&self) -> usize {
+    pub(crate) fn retain_context(&self) -> Outcome<usize> {
         let mut context = locked(&self.context);
         if context.users == 0 {
+            let bytes = self.device.variables.get(Variable::ContextMemory);
+            context.bytes = self.device.take(bytes)?;
             context.handle = self.handles.next();
         }
         context.users += 1;
-        context.handle
+        Ok(context.handle)
     }
 
     /// Releases the context, and destroys it with its last user.
@@ -173,6 +177,7 @@ impl Driver {
         context.users = context.users.checked_sub(1).ok_or(CUDA_ERROR_INVALID_CONTEXT)?;
         if context.users == 0 {
             context.handle = 0;
+            self.device.give_back(context.bytes);
         }
         Ok(())
     }

@@ -114,7 +114,7 @@ impl Emulated {
         unsafe { (self.load_instead)(ptx.as_ptr(), ptx.len()) };
     }
 
-    /// Sets a variable, for streams that are created from now on.
+    /// Sets a variable, for what is created from now on: contexts, streams and pinned memory.
     pub fn set(&self, variable: Variable, value: u64) {
         (self.set_variable)(variable as u32, value);
     }

@@ -23,6 +23,8 @@
 //! |---|---|
 //! | `EMULATED_CUDA_MEMORY` | bytes of device memory; 1 GiB |
 //! | `EMULATED_CUDA_HOST_MEMORY` | bytes of host memory that can be pinned; 8 GiB |
+//! | `EMULATED_CUDA_CONTEXT_MEMORY` | bytes of device memory that the context takes; 4 MiB. Real ones take some hundred |
+//! | `EMULATED_CUDA_HOST_PAGE` | bytes of pinned memory for each entry, of 8 bytes, in the device's tables; 4 KiB |
 //! | `EMULATED_CUDA_GRANULARITY` | bytes of the smallest mapping; 2 MiB, as devices have. Tests of small work set 4 KiB |
 //! | `EMULATED_CUDA_H2D_BYTES_PER_S`, `EMULATED_CUDA_D2H_BYTES_PER_S` | speed of copies to and from the device; as fast as the host copies |
 //! | `EMULATED_CUDA_H2D_BOTH_BYTES_PER_S`, `EMULATED_CUDA_D2H_BOTH_BYTES_PER_S` | their speed while both directions are in use; the same |

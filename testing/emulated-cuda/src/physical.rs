@@ -10,6 +10,8 @@ use std::os::fd::RawFd;
 const GARBAGE: u8 = 0xa5;
 /// So many bytes of each allocation, at most: what is not written takes no memory.
 const GARBAGE_BYTES: u64 = 16 << 10;
+/// The driver takes whole pages for itself.
+const DRIVER_PAGE_BYTES: u64 = 4096;
 
 /// A range of the file that a handle owns.
 #[derive(Clone, Copy, Debug)]
@@ -26,6 +28,8 @@ pub(crate) struct PhysicalMemory {
     file: MemoryFile,
     limit_bytes: u64,
     used_bytes: u64,
+    /// What the driver has taken for itself. It has no place in the file.
+    driver_bytes: u64,
     next_handle: u64,
     allocations: HashMap<u64, Allocation>,
     /// Free ranges of the file: their lengths by their offsets.
@@ -38,6 +42,7 @@ impl PhysicalMemory {
             file: MemoryFile::new(limit_bytes),
             limit_bytes,
             used_bytes: 0,
+            driver_bytes: 0,
             next_handle: 1,
             allocations: HashMap::new(),
             free: BTreeMap::from([(0, limit_bytes)]),
@@ -49,7 +54,24 @@ impl PhysicalMemory {
     }
 
     pub(crate) const fn free_bytes(&self) -> u64 {
-        self.limit_bytes - self.used_bytes
+        self.limit_bytes - self.used_bytes - self.driver_bytes
+    }
+
+    pub(crate) const fn driver_bytes(&self) -> u64 {
+        self.driver_bytes
+    }
+
+    /// Takes memory for the driver itself. Returns what has to be given back.
+    pub(crate) fn take(&mut self, bytes: u64) -> Outcome<u64> {
+        let bytes = bytes.checked_next_multiple_of(DRIVER_PAGE_BYTES);
+        let bytes = bytes.filter(|&bytes| bytes <= self.free_bytes());
+        let bytes = bytes.ok_or(CUDA_ERROR_OUT_OF_MEMORY)?;
+        self.driver_bytes += bytes;
+        Ok(bytes)
+    }
+
+    pub(crate) const fn give_back(&mut self, bytes: u64) {
+        self.driver_bytes -= bytes;
     }
 
     /// The file, to map it.
@@ -64,6 +86,9 @@ impl PhysicalMemory {
 
     /// Allocates the first free range that is long enough. Returns its handle.
     pub(crate) fn create(&mut self, bytes: u64) -> Outcome<u64> {
+        if bytes > self.free_bytes() {
+            return Err(CUDA_ERROR_OUT_OF_MEMORY);
+        }
         let offset = self.take_free(bytes).ok_or(CUDA_ERROR_OUT_OF_MEMORY)?;
         let handle = self.next_handle;
         self.next_handle += 1;

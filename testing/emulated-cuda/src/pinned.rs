@@ -13,6 +13,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 struct Block {
     bytes: usize,
     file: MemoryFile,
+    /// Memory of the device for the tables by which it finds the block's pages.
+    table_bytes: u64,
 }
 
 /// Blocks of the host that copies may use.
@@ -32,8 +34,8 @@ impl PinnedMemory {
         self.blocks.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Allocates a block of zeros. Returns its address.
-    pub(crate) fn allocate(&self, bytes: usize) -> Outcome<usize> {
+    /// Allocates a block of zeros, for whose tables the device has given memory. Returns its address.
+    pub(crate) fn allocate(&self, bytes: usize, table_bytes: u64) -> Outcome<usize> {
         if bytes == 0 {
             return Err(CUDA_ERROR_INVALID_VALUE);
         }
@@ -52,31 +54,36 @@ impl PinnedMemory {
         if at == libc::MAP_FAILED {
             return Err(CUDA_ERROR_OUT_OF_MEMORY);
         }
-        blocks.insert(at as usize, Block { bytes, file });
+        blocks.insert(at as usize, Block { bytes, file, table_bytes });
         Ok(at as usize)
     }
 
-    /// Frees all blocks. No work uses them any more.
-    pub(crate) fn clear(&self) {
+    /// Frees all blocks. No work uses them any more. Returns the bytes of their tables.
+    pub(crate) fn clear(&self) -> u64 {
         let all: Vec<_> = self.blocks().keys().copied().collect();
-        for at in all {
-            // It is there.
-            let _ = self.free_unless(at, |_| false);
-        }
+        // All are there.
+        all.into_iter().filter_map(|at| self.free_unless(at, |_| false).ok()).sum()
     }
 
     /// Frees a block, unless work uses it: then it stays, so that it harms nobody but the test.
-    /// Between the question and the end, no work passes [`Self::check`].
-    pub(crate) fn free_unless(&self, at: usize, is_used: impl FnOnce(usize) -> bool) -> Outcome {
+    /// Between the question and the end, no work passes [`Self::check`]. Returns the bytes of the
+    /// tables that are no longer needed.
+    pub(crate) fn free_unless(
+        &self,
+        at: usize,
+        is_used: impl FnOnce(usize) -> bool,
+    ) -> Outcome<u64> {
         let mut blocks = self.blocks();
-        let bytes = blocks.get(&at).ok_or(CUDA_ERROR_INVALID_VALUE)?.bytes;
+        let Some(&Block { bytes, table_bytes, .. }) = blocks.get(&at) else {
+            return Err(CUDA_ERROR_INVALID_VALUE);
+        };
         if is_used(bytes) {
-            return Ok(());
+            return Ok(0);
         }
         blocks.remove(&at);
         // SAFETY: it was mapped with this length, and is no longer among the blocks.
         unsafe { libc::munmap(at as *mut _, bytes) };
-        Ok(())
+        Ok(table_bytes)
     }
 
     /// Fails unless all of a range is in one block.

@@ -73,6 +73,10 @@ impl AddressSpace {
         &self.memory
     }
 
+    pub(crate) const fn memory_mut(&mut self) -> &mut PhysicalMemory {
+        &mut self.memory
+    }
+
     pub(crate) const fn granularity_bytes(&self) -> u64 {
         self.granularity_bytes
     }

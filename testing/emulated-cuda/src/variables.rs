@@ -14,10 +14,21 @@ pub enum Variable {
     LaunchNs,
     /// The nanoseconds that a stream takes to wait for an event or a value, even if it need not.
     WaitNs,
+    /// The bytes of device memory that a context takes.
+    ContextMemory,
+    /// The bytes of a page of pinned memory, for each of which the device has an entry in a table.
+    HostPage,
 }
 
 impl Variable {
-    const ALL: [Self; 4] = [Self::Connections, Self::TimerTickNs, Self::LaunchNs, Self::WaitNs];
+    const ALL: [Self; 6] = [
+        Self::Connections,
+        Self::TimerTickNs,
+        Self::LaunchNs,
+        Self::WaitNs,
+        Self::ContextMemory,
+        Self::HostPage,
+    ];
 
     const fn name(self) -> &'static str {
         match self {
@@ -26,6 +37,8 @@ impl Variable {
             Self::TimerTickNs => "EMULATED_CUDA_TIMER_TICK_NS",
             Self::LaunchNs => "EMULATED_CUDA_LAUNCH_NS",
             Self::WaitNs => "EMULATED_CUDA_WAIT_NS",
+            Self::ContextMemory => "EMULATED_CUDA_CONTEXT_MEMORY",
+            Self::HostPage => "EMULATED_CUDA_HOST_PAGE",
         }
     }
 
@@ -34,6 +47,8 @@ impl Variable {
             Self::Connections => 8,
             Self::TimerTickNs => 1,
             Self::LaunchNs | Self::WaitNs => 0,
+            Self::ContextMemory => 4 << 20,
+            Self::HostPage => 4096,
         }
     }
 

@@ -6,6 +6,7 @@
 mod common;
 
 use common::{Device, device, one_thread};
+use cudarc::driver::sys::CUresult::CUDA_ERROR_OUT_OF_MEMORY;
 use cudarc::driver::sys::{self, CUevent_flags::CU_EVENT_DEFAULT};
 use cudarc::driver::{CudaEvent, CudaStream, PushKernelArg};
 use emulated_cuda::Variable;
@@ -176,4 +177,30 @@ fn graphs_pay_for_launches_and_for_waits_between_streams() {
     stream.synchronize().unwrap();
     let ms = start.elapsed_ms(&end).unwrap();
     assert!((2.1..2.12).contains(&ms), "three launches and two waits: {ms} ms");
+}
+
+#[test]
+fn the_driver_takes_memory_for_the_context_and_for_pinned_memory() {
+    const PINNED: usize = 1 << 30;
+    let device = device();
+    let free_bytes = || device.context.mem_get_info().unwrap().0;
+    let total_bytes = device.context.total_mem().unwrap();
+    let before = free_bytes();
+    assert_eq!(before, total_bytes - (4 << 20), "of the context");
+    let (mut pinned, mut at) = (ptr::null_mut(), 0);
+    // SAFETY: the addresses may be written, and nothing uses the memory.
+    unsafe {
+        sys::cuMemHostAlloc(&raw mut pinned, PINNED, 0).result().unwrap();
+        assert_eq!(free_bytes(), before - PINNED / 4096 * 8);
+        let all = sys::cuMemAlloc_v2(&raw mut at, before);
+        assert_eq!(all, CUDA_ERROR_OUT_OF_MEMORY, "what was free before");
+        sys::cuMemAlloc_v2(&raw mut at, free_bytes()).result().unwrap();
+        assert_eq!(free_bytes(), 0);
+        let more = sys::cuMemHostAlloc(&raw mut pinned, 1, 0);
+        assert_eq!(more, CUDA_ERROR_OUT_OF_MEMORY, "no room for its table");
+        sys::cuMemFreeHost(pinned).result().unwrap();
+        assert_eq!(free_bytes(), PINNED / 4096 * 8);
+        sys::cuMemFree_v2(at).result().unwrap();
+    }
+    assert_eq!(free_bytes(), before);
 }

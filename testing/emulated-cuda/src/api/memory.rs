@@ -160,13 +160,14 @@ driver_functions! {
         driver.check_uncaptured(caller)?;
         caller.refuse(CUDA_ERROR_OUT_OF_MEMORY)?;
         // SAFETY: the caller's.
-        unsafe { store(at, driver.device.pinned.allocate(bytes)? as *mut c_void) }?;
+        unsafe { store(at, driver.device.pin(bytes)? as *mut c_void) }?;
     }
 
     fn cuMemFreeHost(at: *mut c_void) {
         driver.check_initialized()?;
         let is_used = |bytes| driver.note_freed(at as u64, bytes as u64);
-        driver.device.pinned.free_unless(at as usize, is_used)?;
+        let table_bytes = driver.device.pinned.free_unless(at as usize, is_used)?;
+        driver.device.give_back(table_bytes);
     }
 
     fn cuMemcpyHtoDAsync_v2(

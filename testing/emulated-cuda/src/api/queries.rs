@@ -75,7 +75,7 @@ driver_functions! {
     fn cuDevicePrimaryCtxRetain(context: *mut CUcontext, device: CUdevice) {
         check_device(driver, device)?;
         // SAFETY: the caller's.
-        unsafe { store(context, driver.retain_context() as CUcontext) }?;
+        unsafe { store(context, driver.retain_context()? as CUcontext) }?;
     }
 
     fn cuDevicePrimaryCtxRelease_v2(device: CUdevice) {

@@ -1,0 +1,51 @@
+//! The memory that is measured can be allocated, beside what the driver takes for itself.
+#![cfg(target_os = "linux")]
+#![allow(clippy::unwrap_used, reason = "what fails here fails the test")]
+
+use backend_cuda::{Cuda, CudaDevice, Options};
+use emulated_cuda::Emulated;
+use planner_core::Stream;
+use planner_core::backend::{BackendError, ErrorKind, Paging, Transfers};
+use std::process::Command;
+
+/// The settings of the driver, which it reads at its start: a small device with a large
+/// context, and links with speeds.
+const SETTINGS: [(&str, u64); 5] = [
+    ("EMULATED_CUDA_MEMORY", 64 << 20),
+    ("EMULATED_CUDA_GRANULARITY", 64 << 10),
+    ("EMULATED_CUDA_CONTEXT_MEMORY", 16 << 20),
+    ("EMULATED_CUDA_H2D_BYTES_PER_S", 20_000_000_000),
+    ("EMULATED_CUDA_D2H_BYTES_PER_S", 20_000_000_000),
+];
+const CHUNK_BYTES: u64 = 64 << 10;
+const HOST_BYTES: u64 = 1 << 30;
+
+#[test]
+fn device_bytes_can_be_allocated() {
+    if std::env::var_os(SETTINGS[0].0).is_some_and(|set| set == *SETTINGS[0].1.to_string()) {
+        return measure_and_allocate();
+    }
+    let settings = SETTINGS.map(|(name, value)| (name, value.to_string()));
+    let program = std::env::current_exe().unwrap();
+    let ended = Command::new(program).envs(settings).output().unwrap();
+    assert!(ended.status.success(), "{}", String::from_utf8_lossy(&ended.stdout));
+}
+
+fn measure_and_allocate() {
+    let driver = Emulated::built_path();
+    Emulated::open(&driver).unwrap();
+    let cuda = Cuda::load(Some(&driver)).unwrap();
+    let options = Options { ordinal: 0, chunk_bytes: Some(CHUNK_BYTES) };
+    let measured = cuda.measure(&options, |_, _| ()).unwrap();
+    assert!(measured.info.free_bytes <= (64 - 16) << 20, "{:?}", measured.info);
+    let opened = || -> CudaDevice {
+        let mut device = cuda.open(&options).unwrap();
+        device.create_host(HOST_BYTES).unwrap();
+        device.occupy(Stream::Compute, 1).unwrap();
+        device
+    };
+    opened().create(measured.machine.device_bytes / CHUNK_BYTES).unwrap();
+    // Who took all that was free would have forgotten what the driver takes later.
+    let all = opened().create(measured.info.free_bytes / CHUNK_BYTES).unwrap_err();
+    assert_eq!(all.kind(), ErrorKind::OutOfDeviceMemory);
+}
