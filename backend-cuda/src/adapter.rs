@@ -104,6 +104,16 @@ impl Cuda {
         Ok(pinnable_bytes(HostMemory::read(Path::new("/")), can_pin))
     }
 
+    /// The same number of bytes, if a block of this size can be pinned.
+    pub(crate) fn pinned_bytes(self, ordinal: usize, bytes: u64) -> Result<u64, Unavailable> {
+        match Pinned::new(self.context(ordinal)?, bytes) {
+            Ok(_) => Ok(bytes),
+            Err(error) => {
+                Err(Unavailable(format!("host memory of {bytes} bytes cannot be pinned: {error}")))
+            }
+        }
+    }
+
     /// The number of devices.
     ///
     /// # Errors

@@ -44,7 +44,7 @@ pub use graph::Graph;
 #[cfg(feature = "session")]
 pub use graph_session::GraphSession;
 pub use integrity_kernels::{Integrity, IntegrityKernels};
-pub use measure::{Copies, Link, Load, Mapping, Measured};
+pub use measure::{Copies, Costs, Link, Load, Mapping, Measured, Measurement};
 pub use replay::{Cycle, Replay, cycle};
 pub use timestamp::Timestamp;
 

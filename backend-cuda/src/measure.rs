@@ -1,10 +1,12 @@
 //! Measures a device for a machine file.
 
 mod copies;
+mod costs;
 mod fit;
 mod mapping;
 
 pub use copies::{Copies, Load};
+pub use costs::Costs;
 pub use fit::Link;
 pub use mapping::Mapping;
 
@@ -37,6 +39,17 @@ pub struct Measured {
     pub copies: Vec<Copies>,
     /// Times of mapping, with the chunks of the machine.
     pub mapping: Mapping,
+    /// Times of launches and waits, which predictions leave out.
+    pub costs: Costs,
+}
+
+/// What to measure, and how.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Measurement {
+    /// The device and the size of its chunks; by default 2 MiB, or the granularity if it is larger.
+    pub options: Options,
+    /// The machine's host memory. By default, what can be pinned.
+    pub host_bytes: Option<u64>,
 }
 
 impl Measured {
@@ -45,6 +58,12 @@ impl Measured {
     #[must_use]
     pub fn one_way_bytes_per_s(&self) -> Option<[u64; 2]> {
         self.together.map(|_| self.alone.map(|link| link.bytes_per_s.round() as u64))
+    }
+
+    /// The device's time in nanoseconds for a launch and for a wait.
+    #[must_use]
+    pub fn costs_ns(&self) -> [u64; 2] {
+        [self.costs.launch_ns, self.costs.wait_ns].map(|ns| ns.round() as u64)
     }
 
     /// A name for the machine: the device's name in small letters and digits.
@@ -57,20 +76,25 @@ impl Measured {
 }
 
 impl Cuda {
-    /// Measures copies and mapping, which takes some seconds. `progress` gets the number of
-    /// finished parts and of all parts. The device should have no other work.
+    /// Measures copies, mapping, launches and waits, which takes some seconds. `progress` gets the
+    /// number of finished parts and of all parts. The device should have no other work.
     ///
     /// # Errors
-    /// The errors of [`Cuda::open`] and of the driver, and a device whose larger copies take no
-    /// longer than small ones.
+    /// The errors of [`Cuda::open`] and of the driver, a device whose larger copies take no longer
+    /// than small ones, and host memory that cannot be pinned.
     pub fn measure(
         &self,
-        options: &Options,
+        &Measurement { options, host_bytes }: &Measurement,
         mut progress: impl FnMut(u64, u64),
     ) -> Result<Measured, Unavailable> {
         let info = self.device(options.ordinal)?;
         let chunk_bytes = options.chunk_bytes.unwrap_or(info.granularity_bytes.max(CHUNK_BYTES));
-        let options = Options { chunk_bytes: Some(chunk_bytes), ..*options };
+        let options = Options { chunk_bytes: Some(chunk_bytes), ..options };
+        let host_bytes = match host_bytes {
+            Some(bytes) => self.pinned_bytes(options.ordinal, bytes)?,
+            None => self.pinnable_bytes(options.ordinal)?,
+        };
+        let costs = costs::measure(self, &options)?;
         let mapping = mapping::measure(self, &options)?;
         let mut done = 0;
         let copies = copies::measure(self, &options, info.free_bytes, || {
@@ -93,7 +117,7 @@ impl Cuda {
         let machine = Machine::new(
             MachineParameters::new()
                 .with_device_bytes(free_bytes / chunk_bytes * chunk_bytes)
-                .with_host_bytes(self.pinnable_bytes(options.ordinal)?)
+                .with_host_bytes(host_bytes)
                 .with_chunk_bytes(chunk_bytes)
                 .with_h2d_bytes_per_s(up.bytes_per_s.round() as u64)
                 .with_d2h_bytes_per_s(down.bytes_per_s.round() as u64)
@@ -104,7 +128,7 @@ impl Cuda {
                 .with_unmap_ns_per_chunk(unmap_ns.round() as u64),
         );
         let machine = machine.map_err(|error| Unavailable(error.to_string()))?;
-        Ok(Measured { info, machine, alone, together, copies, mapping })
+        Ok(Measured { info, machine, alone, together, copies, mapping, costs })
     }
 
     /// Measures only mapping, with chunks of the size in the options.

@@ -1,29 +1,32 @@
-//! The memory that is measured can be allocated, beside what the driver takes for itself.
+//! What is measured holds: memory can be allocated, beside what the driver takes for itself, and
+//! launches and waits take as long as was set.
 #![cfg(target_os = "linux")]
 #![allow(clippy::unwrap_used, reason = "what fails here fails the test")]
 
-use backend_cuda::{Cuda, CudaDevice, Options};
+use backend_cuda::{Cuda, CudaDevice, Measurement, Options};
 use emulated_cuda::Emulated;
 use planner_core::Stream;
 use planner_core::backend::{BackendError, ErrorKind, Paging, Transfers};
 use std::process::Command;
 
 /// The settings of the driver, which it reads at its start: a small device with a large
-/// context, and links with speeds.
-const SETTINGS: [(&str, u64); 5] = [
+/// context, links with speeds, and launches and waits that take time.
+const SETTINGS: [(&str, u64); 7] = [
     ("EMULATED_CUDA_MEMORY", 64 << 20),
     ("EMULATED_CUDA_GRANULARITY", 64 << 10),
     ("EMULATED_CUDA_CONTEXT_MEMORY", 16 << 20),
     ("EMULATED_CUDA_H2D_BYTES_PER_S", 20_000_000_000),
     ("EMULATED_CUDA_D2H_BYTES_PER_S", 20_000_000_000),
+    ("EMULATED_CUDA_LAUNCH_NS", 3000),
+    ("EMULATED_CUDA_WAIT_NS", 5000),
 ];
 const CHUNK_BYTES: u64 = 64 << 10;
 const HOST_BYTES: u64 = 1 << 30;
 
 #[test]
-fn device_bytes_can_be_allocated() {
+fn what_is_measured_holds() {
     if std::env::var_os(SETTINGS[0].0).is_some_and(|set| set == *SETTINGS[0].1.to_string()) {
-        return measure_and_allocate();
+        return measure();
     }
     let settings = SETTINGS.map(|(name, value)| (name, value.to_string()));
     let program = std::env::current_exe().unwrap();
@@ -31,13 +34,21 @@ fn device_bytes_can_be_allocated() {
     assert!(ended.status.success(), "{}", String::from_utf8_lossy(&ended.stdout));
 }
 
-fn measure_and_allocate() {
+fn measure() {
     let driver = Emulated::built_path();
     Emulated::open(&driver).unwrap();
     let cuda = Cuda::load(Some(&driver)).unwrap();
     let options = Options { ordinal: 0, chunk_bytes: Some(CHUNK_BYTES) };
-    let measured = cuda.measure(&options, |_, _| ()).unwrap();
+    let measurement = Measurement { options, host_bytes: None };
+    let measured = cuda.measure(&measurement, |_, _| ()).unwrap();
     assert!(measured.info.free_bytes <= (64 - 16) << 20, "{:?}", measured.info);
+    let [launch_ns, wait_ns] = measured.costs_ns();
+    assert!((3000..4000).contains(&launch_ns), "{launch_ns} ns");
+    assert!((4500..5500).contains(&wait_ns), "{wait_ns} ns");
+    let host = |host_bytes| cuda.measure(&Measurement { options, host_bytes }, |_, _| ());
+    assert_eq!(host(Some(1 << 20)).unwrap().machine.host_bytes, 1 << 20);
+    let refused = host(Some(1 << 60)).unwrap_err().to_string();
+    assert!(refused.contains("1152921504606846976 bytes cannot be pinned"), "{refused}");
     let opened = || -> CudaDevice {
         let mut device = cuda.open(&options).unwrap();
         device.create_host(HOST_BYTES).unwrap();

@@ -29,6 +29,10 @@ pub(crate) struct Arguments {
     /// is larger]
     #[arg(long, value_name = "SIZE", value_parser = chunk_bytes)]
     chunk: Option<u64>,
+    /// The machine's host memory, for example 64GiB; fails if it cannot be pinned [default: the memory
+    /// that can be pinned]
+    #[arg(long, value_name = "SIZE", value_parser = host_bytes)]
+    host: Option<u64>,
     /// The machine's name, by which plans refer to it [default: the device's name]
     #[arg(long)]
     name: Option<String>,
@@ -41,8 +45,15 @@ pub(crate) struct Arguments {
 }
 
 fn chunk_bytes(text: &str) -> Result<u64, String> {
-    let bytes = parse_bytes(text).filter(|&bytes| bytes > 0);
-    bytes.ok_or_else(|| "the chunk size must be a size such as 2MiB".to_owned())
+    size(text).ok_or_else(|| "the chunk size must be a size such as 2MiB".to_owned())
+}
+
+fn host_bytes(text: &str) -> Result<u64, String> {
+    size(text).ok_or_else(|| "the host memory must be a size such as 64GiB".to_owned())
+}
+
+fn size(text: &str) -> Option<u64> {
+    parse_bytes(text).filter(|&bytes| bytes > 0)
 }
 
 /// Fails, because the program is built without CUDA.

@@ -91,18 +91,27 @@ fn a_device_is_measured_for_plans_to_be_made_for_it() {
         ("EMULATED_CUDA_D2H_BYTES_PER_S", "1000000000"),
     ];
     let folder = Folder::new();
-    let measured = ["measure", "-o", "machine.json", "--chunk", "64KiB", "--json"];
+    let measured =
+        ["measure", "-o", "machine.json", "--chunk", "64KiB", "--host", "64MiB", "--json"];
     let measured = folder.run_in(&variables, &measured).done().json();
     assert_eq!(measured["machine"], "emulated-cuda-device-no-gpu");
     assert_eq!(measured["chunk_bytes"], 65536);
     let up = measured["h2d_bytes_per_s"].as_f64().unwrap();
     assert!(up > measured["d2h_bytes_per_s"].as_f64().unwrap(), "{measured}");
     assert!(measured["device_bytes"].as_u64() <= Some(134_217_728), "{measured}");
+    assert_eq!(measured["host_bytes"], 67_108_864);
+    let file: Value =
+        serde_json::from_slice(&fs::read(folder.path("machine.json")).unwrap()).unwrap();
+    assert_eq!(
+        [&file["launch_ns"], &file["wait_ns"]],
+        [&measured["launch_ns"], &measured["wait_ns"]]
+    );
     let run = [&RUN[..], &["--iterations", "2", "--machine", "machine.json"]].concat();
     let ran = folder.run_in(&variables, &run).done().json();
     assert_eq!(ran["machine"], measured["machine"]);
     assert_eq!(ran["digests_match"], true);
     folder.run_in(&variables, &["measure", "--chunk", "1000"]).fails(1, &["granularity of 4096"]);
+    folder.run_in(&variables, &["measure", "--host", "0"]).fails(2, &["a size such as 64GiB"]);
     folder.run_in(&variables, &["measure", "-o", "-", "--json"]).fails(2, &["only one output"]);
 }
 

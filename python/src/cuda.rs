@@ -2,7 +2,7 @@
 
 use crate::error::DeviceError;
 use crate::machine::Machine;
-use backend_cuda::{CudaDevice, Options, Unavailable};
+use backend_cuda::{CudaDevice, Measurement, Options, Unavailable};
 use pyo3::prelude::*;
 use spillway::OwnedMachine;
 use std::path::PathBuf;
@@ -51,15 +51,24 @@ impl Cuda {
     }
 
     /// Measures the device for plans, which takes some seconds. The device should have no other
-    /// work. By default, chunks have 2 MiB, or the size of the device's pages if that is larger.
-    #[pyo3(signature = (chunk_bytes=None))]
-    fn measure(&self, py: Python<'_>, chunk_bytes: Option<u64>) -> PyResult<Machine> {
+    /// work. By default, chunks have 2 MiB, or the size of the device's pages if that is larger, and
+    /// the machine's host memory is what can be pinned. Raises `DeviceError` if `host_bytes` cannot be
+    /// pinned.
+    #[pyo3(signature = (chunk_bytes=None, host_bytes=None))]
+    fn measure(
+        &self,
+        py: Python<'_>,
+        chunk_bytes: Option<u64>,
+        host_bytes: Option<u64>,
+    ) -> PyResult<Machine> {
         let options = Options { ordinal: self.ordinal, chunk_bytes };
-        let measured = py.detach(|| self.cuda.measure(&options, |_, _| ()));
+        let measurement = Measurement { options, host_bytes };
+        let measured = py.detach(|| self.cuda.measure(&measurement, |_, _| ()));
         let measured = measured.map_err(unavailable)?;
         Ok(Machine::from(
             OwnedMachine::new(measured.name(), measured.machine)
-                .with_one_way_bytes_per_s(measured.one_way_bytes_per_s()),
+                .with_one_way_bytes_per_s(measured.one_way_bytes_per_s())
+                .with_costs_ns(Some(measured.costs_ns())),
         ))
     }
 

@@ -9,7 +9,7 @@ use crate::strategy::Planner;
 use crate::units::ratio;
 use planner_core::bounds::BoundOrder;
 use planner_core::planner::{PlanningError, Request, Strategy};
-use planner_core::{Graph, Kind, Launched, Machine, Part, Plan, Step};
+use planner_core::{Graph, Kind, Launched, Machine, Part, Plan, Scheduled, Step, Stream, Verified};
 use serde::Serialize;
 use workloads::{OwnedGraph, OwnedMachine, OwnedPlan};
 
@@ -83,6 +83,8 @@ pub struct Figures {
     pub host_unshared_bytes: u64,
     /// Steps of one iteration.
     pub steps: u64,
+    /// Waits of ops on the device for copies and for ops on the host, in one iteration.
+    pub waits: u64,
     /// Iterations for which the physical objects are fixed; `None` if they are not fixed.
     pub placement_iterations: Option<u32>,
     /// Whether the first launches of ops are in another order than the graph's.
@@ -131,6 +133,7 @@ impl Figures {
             host_bytes: predicted.host_bytes,
             host_unshared_bytes: footprint.host_bytes(),
             steps: plan.steps.len() as u64,
+            waits: waits(&proved.verified),
             placement_iterations: plan.placements.map(|placements| placements.iterations),
             reordered: is_reordered(plan),
         }
@@ -145,6 +148,14 @@ impl Figures {
         let order = if self.reordered { BoundOrder::Any } else { BoundOrder::Given };
         (order, self.repeats > 0)
     }
+}
+
+/// The waits of ops on the device for other streams, in one iteration.
+fn waits(verified: &Verified<'_>) -> u64 {
+    let entries = verified.schedule().of_iteration(0).iter();
+    let on_compute = entries.filter(|entry| entry.stream() == Some(Stream::Compute));
+    let waits = on_compute.flat_map(Scheduled::waits);
+    waits.filter(|&(of, wait)| of != Stream::Compute && wait.is_some()).count() as u64
 }
 
 /// The launches of a plan in list order, on the device and on the host.

@@ -25,6 +25,7 @@ pub fn rows(
     }
     rows.extend(traffic(figures));
     rows.extend(links(figures, machine).map(|links| ("links", links)));
+    rows.extend(waits(figures, machine).map(|waits| ("waits", waits)));
     rows.extend([("peak", peak(figures)), ("host", host(figures, machine))]);
     let planning =
         context.planning_ns.map_or_else(String::new, |ns| format!(", planned in {}", time(ns)));
@@ -143,6 +144,18 @@ fn links(figures: &Figures, machine: &OwnedMachine) -> Option<String> {
         time(alone_ns as u64),
         ["download", "upload"][way],
         time(saved_ns as u64),
+    ))
+}
+
+/// The text about the time of waits, which the prediction leaves out.
+fn waits(figures: &Figures, machine: &OwnedMachine) -> Option<String> {
+    let [_, wait_ns] = machine.costs_ns?;
+    let all_ns = wait_ns.saturating_mul(figures.waits);
+    Some(format!(
+        "{} of ops for copies, each {} of the device; the {} are not in the prediction",
+        count(figures.waits),
+        time(wait_ns),
+        time(all_ns)
     ))
 }
 

@@ -19,12 +19,15 @@ pub struct OwnedMachine {
     /// The speeds to the device and to the host in bytes per second, each while the other direction is idle;
     /// `None` if they are not known or are equal to the machine's speeds.
     pub one_way_bytes_per_s: Option<[u64; 2]>,
+    /// The device's time in nanoseconds for a launch and for a wait, which predictions leave out; `None` if
+    /// they are not known.
+    pub costs_ns: Option<[u64; 2]>,
 }
 
 impl OwnedMachine {
-    /// Creates a machine with a name, without one-way speeds of its links.
+    /// Creates a machine with a name, without one-way speeds and costs.
     pub fn new(name: impl Into<String>, machine: Machine) -> Self {
-        Self { name: name.into(), machine, one_way_bytes_per_s: None }
+        Self { name: name.into(), machine, one_way_bytes_per_s: None, costs_ns: None }
     }
 
     /// Keeps the name, and replaces the machine.
@@ -38,6 +41,12 @@ impl OwnedMachine {
     #[must_use]
     pub fn with_one_way_bytes_per_s(self, one_way_bytes_per_s: Option<[u64; 2]>) -> Self {
         Self { one_way_bytes_per_s, ..self }
+    }
+
+    /// Sets the device's time in nanoseconds for a launch and for a wait.
+    #[must_use]
+    pub fn with_costs_ns(self, costs_ns: Option<[u64; 2]>) -> Self {
+        Self { costs_ns, ..self }
     }
 }
 

@@ -10,7 +10,7 @@ mod plans;
 mod run;
 mod tables;
 
-use backend_cuda::{Cuda, Integrity, Measured, Options};
+use backend_cuda::{Cuda, Integrity, Measured, Measurement, Options};
 use kernels::Occupying;
 use planner_core::Graph;
 use std::process::ExitCode;
@@ -67,7 +67,7 @@ fn figures() -> Result<bool, String> {
     let Integrity { driver, ordinal } = Integrity::from_environment()?;
     let cuda = Cuda::load(driver.as_deref())?;
     let options = Options { ordinal, chunk_bytes: None };
-    let measured = cuda.measure(&options, |done, of| {
+    let measured = cuda.measure(&Measurement { options, host_bytes: None }, |done, of| {
         if done.is_multiple_of(6) {
             note(&format!("copies: {done} of {of}"));
         }

@@ -83,7 +83,8 @@ pub(crate) fn copies(measured: &Measured) {
 pub(crate) fn machine(measured: &Measured) {
     let one_way_bytes_per_s = measured.one_way_bytes_per_s();
     let machine = OwnedMachine::new(measured.name(), measured.machine)
-        .with_one_way_bytes_per_s(one_way_bytes_per_s);
+        .with_one_way_bytes_per_s(one_way_bytes_per_s)
+        .with_costs_ns(Some(measured.costs_ns()));
     println!("The machine that plans are made for:\n");
     println!("    {}\n", String::from_utf8_lossy(&format::write_machine(&machine)).trim_end());
 }

@@ -4,7 +4,7 @@ use crate::model::Model;
 use crate::settings::{Given, Settings};
 use crate::text::Text;
 use crate::training::{Bench, Trained, Way, train};
-use backend_cuda::{Cuda, DeviceInfo, Options};
+use backend_cuda::{Cuda, DeviceInfo, Measurement, Options};
 use planner_core::Machine;
 use planner_core::planner::{Auto, Request, Strategy};
 use spillway::placing::{self, Unplaced};
@@ -48,7 +48,10 @@ impl Trainer {
                     .with_host_bytes(cuda.pinnable_bytes(settings.device)?)
                     .with_chunk_bytes(info.granularity_bytes),
             )?,
-            None => cuda.measure(&options, |_, _| ())?.machine,
+            None => {
+                let measurement = Measurement { options, host_bytes: None };
+                cuda.measure(&measurement, |_, _| ())?.machine
+            }
         };
         Ok(Self { cuda, info, text, settings, machine })
     }

@@ -25,6 +25,11 @@ struct MachineRecord<'a> {
     one_way_h2d_bytes_per_s: Option<u64>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     one_way_d2h_bytes_per_s: Option<u64>,
+    /// The device's time for a launch and for a wait. A file has both or neither.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    launch_ns: Option<u64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    wait_ns: Option<u64>,
 }
 
 /// Reads a machine, gzip or plain, and checks it.
@@ -51,13 +56,14 @@ pub fn read_machine(bytes: &[u8]) -> Result<OwnedMachine, FormatError> {
         return Err(FormatError::malformed("a one-way link speed is 0"));
     }
     Ok(OwnedMachine::new(record.name.into_owned(), machine)
-        .with_one_way_bytes_per_s(one_way_bytes_per_s))
+        .with_one_way_bytes_per_s(one_way_bytes_per_s)
+        .with_costs_ns(record.launch_ns.zip(record.wait_ns).map(<[u64; 2]>::from)))
 }
 
 /// Writes a machine as JSON.
 #[must_use]
 pub fn write_machine(machine: &OwnedMachine) -> Vec<u8> {
-    let OwnedMachine { name, machine, one_way_bytes_per_s: one_way } = machine;
+    let OwnedMachine { name, machine, one_way_bytes_per_s: one_way, costs_ns } = machine;
     render(&MachineRecord {
         format: Document::Machine.format().into(),
         name: name.into(),
@@ -71,5 +77,7 @@ pub fn write_machine(machine: &OwnedMachine) -> Vec<u8> {
         unmap_ns_per_chunk: machine.unmap_ns_per_chunk,
         one_way_h2d_bytes_per_s: one_way.map(|[h2d, _]| h2d),
         one_way_d2h_bytes_per_s: one_way.map(|[_, d2h]| d2h),
+        launch_ns: costs_ns.map(|[launch_ns, _]| launch_ns),
+        wait_ns: costs_ns.map(|[_, wait_ns]| wait_ns),
     })
 }

@@ -1,0 +1,55 @@
+//! The device's time for what a prediction leaves out: launching a kernel, and waiting for a point.
+
+use super::fit::median;
+use crate::error::CudaError;
+use crate::{Cuda, CudaDevice, Options, Unavailable};
+use planner_core::Stream;
+use planner_core::backend::{Point, Streams};
+
+/// Kernels in a row.
+const ROW: u32 = 200;
+/// How long the points of the waits are not reached while a row is enqueued, and how long compute is
+/// kept busy meanwhile. So the driver sees points that it has to wait for, and the device waits for
+/// points that are reached.
+const POINTS_NS: u64 = 10_000_000;
+const GATE_NS: u64 = 2 * POINTS_NS;
+/// The rows of each kind. Their median counts.
+const REPEATS: u32 = 7;
+
+/// The device's time for each launch and each wait.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Costs {
+    /// Time of a kernel that does nothing, in a row of such kernels.
+    pub launch_ns: f64,
+    /// Time of a wait for a point of another stream that is reached when the wait's turn comes.
+    pub wait_ns: f64,
+}
+
+/// Measures rows of kernels with and without a wait before each.
+pub(super) fn measure(cuda: &Cuda, options: &Options) -> Result<Costs, Unavailable> {
+    let mut device = super::open(cuda, options)?;
+    let mut row = |waits| -> Result<f64, CudaError> {
+        let times = (0..REPEATS).map(|_| row_ns(&mut device, waits));
+        Ok(median(times.collect::<Result<Vec<_>, _>>()?).unwrap_or_default())
+    };
+    let (launch_ns, both_ns) = (row(false)?, row(true)?);
+    Ok(Costs { launch_ns, wait_ns: (both_ns - launch_ns).max(0.0) })
+}
+
+/// The time of a kernel, with a wait before it or without.
+fn row_ns(device: &mut CudaDevice, waits: bool) -> Result<f64, CudaError> {
+    device.occupy(Stream::Upload, POINTS_NS)?;
+    device.occupy(Stream::Compute, GATE_NS)?;
+    let points = (0..ROW).map(|_| device.signal(Stream::Upload));
+    let points: Vec<Point> = points.collect::<Result<_, _>>()?;
+    let start = device.timestamp(Stream::Compute)?;
+    for point in points {
+        if waits {
+            device.wait(Stream::Compute, point)?;
+        }
+        device.occupy(Stream::Compute, 0)?;
+    }
+    let end = device.timestamp(Stream::Compute)?;
+    device.wait_idle()?;
+    Ok(start.ns_until(&end)? / f64::from(ROW))
+}
