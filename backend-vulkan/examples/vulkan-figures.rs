@@ -4,7 +4,7 @@
 //!     backend-vulkan/with-lavapipe cargo run --release -p spillway-backend-vulkan --example vulkan-figures
 #![allow(clippy::unwrap_used, reason = "what fails here ends the measurement")]
 
-use backend_vulkan::{Options, Vulkan, VulkanDevice};
+use backend_vulkan::{Integrity, Options, Vulkan, VulkanDevice};
 use planner_core::Stream;
 use planner_core::backend::{Chunks, DeviceAddress, HostRange, Paging, Streams, Transfers};
 use std::time::{Duration, Instant};
@@ -15,12 +15,12 @@ const REPEATS: u32 = 7;
 const SUBMITS: u32 = 1000;
 
 fn main() {
-    let device = std::env::var("SPILLWAY_VULKAN_DEVICE").ok();
+    let chosen = Integrity::from_environment(false).unwrap();
     let vulkan = Vulkan::load(false).unwrap();
-    let info = vulkan.device(device.as_deref()).unwrap();
+    let info = vulkan.device(&chosen.options()).unwrap();
     println!("{} ({}, Vulkan {})\n", info.name, info.driver, info.api_version);
     let open = |chunk_bytes| {
-        let options = Options { device: device.as_deref(), chunk_bytes: Some(chunk_bytes) };
+        let options = Options { chunk_bytes: Some(chunk_bytes), ..chosen.options() };
         vulkan.open(&options).unwrap()
     };
     println!("| chunk | chunks | map, a chunk | unmap, a chunk |\n|--:|--:|--:|--:|");

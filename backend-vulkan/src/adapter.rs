@@ -1,6 +1,7 @@
 //! The devices of this machine, their properties, and why a device cannot be used.
 
 use crate::VulkanDevice;
+use crate::address_space::AddressSpace;
 use crate::driver::{Also, Buffer, Device, Instance, Physical, Queue};
 use crate::error::{Unavailable, VulkanError};
 use crate::queues::{self, Queues};
@@ -29,7 +30,9 @@ pub struct DeviceInfo {
     /// The smallest unit of mapping. Chunks are multiples of it.
     pub page_bytes: u64,
     /// The most bytes of all virtual ranges together.
-    pub address_space_bytes: u64,
+    pub address_space: AddressSpace,
+    /// The most bytes of one virtual range, which lies in one buffer.
+    pub range_bytes: u64,
     /// The most bytes of one binding of a kernel.
     pub binding_bytes: u64,
     /// The queues of the three streams and of page binding. `None` if the device cannot be used.
@@ -45,6 +48,12 @@ pub struct Options<'a> {
     pub device: Option<&'a str>,
     /// The size of a chunk, a multiple of the device's pages. `None` for [`default_chunk_bytes`].
     pub chunk_bytes: Option<u64>,
+    /// The most bytes of all virtual ranges together, a multiple of the device's pages. `None` for
+    /// the limit that the driver reports.
+    ///
+    /// Some drivers support more than they report. Vulkan does not allow more, so that a driver
+    /// that cannot have it need not return an error.
+    pub sparse_bytes: Option<u64>,
 }
 
 /// The default size of a chunk: 2 MiB, rounded up to whole pages.
@@ -73,13 +82,14 @@ impl Vulkan {
         self.instance.messages().take()
     }
 
-    /// All devices with Vulkan 1.3 or later, the fastest kinds first. Opens each of them for a
-    /// moment.
+    /// All devices with Vulkan 1.3 or later, the fastest kinds first, each with the address space
+    /// that it has with these [`Options::sparse_bytes`]. Opens each of them for a moment.
     ///
     /// # Errors
     /// The errors of the driver.
-    pub fn devices(&self) -> Result<Vec<DeviceInfo>, Unavailable> {
-        Ok(self.physical_devices()?.iter().map(|physical| self.info(physical)).collect())
+    pub fn devices(&self, sparse_bytes: Option<u64>) -> Result<Vec<DeviceInfo>, Unavailable> {
+        let physical_devices = self.physical_devices()?;
+        Ok(physical_devices.iter().map(|physical| self.info(physical, sparse_bytes)).collect())
     }
 
     /// Opens a device.
@@ -91,12 +101,13 @@ impl Vulkan {
         VulkanDevice::new(opened, options)
     }
 
-    /// The device that [`Vulkan::open`] opens for this part of its name.
+    /// The device that [`Vulkan::open`] opens with these options.
     ///
     /// # Errors
     /// No device can be used. The error says why.
-    pub fn device(&self, name: Option<&str>) -> Result<DeviceInfo, Unavailable> {
-        Ok(self.info(&self.choose(name)?))
+    pub fn device(&self, options: &Options<'_>) -> Result<DeviceInfo, Unavailable> {
+        let info = self.info(&self.choose(options.device)?, options.sparse_bytes);
+        info.refusal.clone().map_or(Ok(info), |reason| Err(Unavailable(reason)))
     }
 
     fn physical_devices(&self) -> Result<Vec<Physical>, Unavailable> {
@@ -150,16 +161,22 @@ impl Vulkan {
         None
     }
 
-    fn info(&self, physical: &Physical) -> DeviceInfo {
-        let opened = match self.refusal(physical) {
-            Some(reason) => Err(reason),
-            None => self.open_raw(physical, Also::default()).map_err(|error| error.to_string()),
-        };
-        let (page_bytes, queues) = match &opened {
-            Ok(opened) => (opened.page_bytes, Some(opened.queues)),
-            Err(_) => (0, None),
-        };
+    fn info(&self, physical: &Physical, sparse_bytes: Option<u64>) -> DeviceInfo {
         let properties = &physical.properties;
+        let reported_bytes = properties.limits.sparse_address_space_size;
+        let opened = match self.refusal(physical) {
+            Some(reason) => Err(Unavailable(reason)),
+            None => self.open_raw(physical, Also::default()).map_err(Unavailable::from),
+        };
+        let usable = opened.and_then(|Opened { page_bytes, queues, .. }| {
+            let space = AddressSpace::new(reported_bytes, sparse_bytes, page_bytes)?;
+            Ok((page_bytes, Some(queues), space))
+        });
+        let (page_bytes, queues, address_space) = usable.clone().unwrap_or((
+            0,
+            None,
+            AddressSpace { bytes: reported_bytes, reported_bytes },
+        ));
         let text = |text: Result<&std::ffi::CStr, _>| {
             text.map_or_else(|_| String::new(), |text| text.to_string_lossy().into_owned())
         };
@@ -178,10 +195,11 @@ impl Vulkan {
             memory_bytes: physical.device_memory_bytes(),
             host_bytes: physical.host_memory_bytes(),
             page_bytes,
-            address_space_bytes: properties.limits.sparse_address_space_size,
+            address_space,
+            range_bytes: physical.max_buffer_bytes.min(address_space.bytes),
             binding_bytes: properties.limits.max_storage_buffer_range.into(),
             queues,
-            refusal: opened.err(),
+            refusal: usable.err().map(|reason| reason.to_string()),
         }
     }
 

@@ -1,5 +1,6 @@
 //! What can go wrong on a Vulkan device.
 
+use crate::address_space::{AddressSpace, OPTION};
 use ash::vk;
 pub use backend_checks::Unavailable;
 
@@ -45,8 +46,27 @@ pub enum VulkanError {
     AddressSpace {
         /// Chunks wanted.
         chunks: u64,
-        /// The address space for all sparse buffers of the device together.
-        space_bytes: u64,
+        /// The limit of all sparse buffers of the device together.
+        space: AddressSpace,
+    },
+    /// A virtual range is larger than a buffer of the device may be.
+    Range {
+        /// Size of the range.
+        bytes: u64,
+        /// The whole chunks in `maxBufferSize`.
+        most_bytes: u64,
+    },
+    /// The driver refuses a call for sparse buffers that together are larger than it reports as
+    /// possible.
+    BeyondReported {
+        /// The name of the call.
+        call: &'static str,
+        /// The driver's code.
+        code: vk::Result,
+        /// Size of all sparse buffers together, with the refused one.
+        sparse_bytes: u64,
+        /// The limits.
+        space: AddressSpace,
     },
     /// The arguments of the call are wrong.
     Refused(Refused),
@@ -98,10 +118,25 @@ impl fmt::Display for VulkanError {
                  (maxMemoryAllocationCount), and all are taken: use larger chunks, or fewer \
                  pieces of working memory"
             ),
-            Self::AddressSpace { chunks, space_bytes } => write!(
+            Self::AddressSpace { chunks, space } if space.bytes == space.reported_bytes => write!(
                 f,
-                "no addresses are left for {chunks} chunks; the device has {space_bytes} bytes of \
-                 sparse addresses in all"
+                "no addresses are left for {chunks} chunks: {space}; if it supports more than it \
+                 reports, set {OPTION} to a larger limit"
+            ),
+            Self::AddressSpace { chunks, space } => {
+                write!(f, "no addresses are left for {chunks} chunks: {space}; set it to more")
+            }
+            Self::Range { bytes, most_bytes } => write!(
+                f,
+                "a virtual range of {bytes} bytes exceeds one buffer of the device, which has at \
+                 most {most_bytes} bytes (maxBufferSize): use a smaller budget, or a plan without \
+                 placements, in which each tensor has a range of its own"
+            ),
+            Self::BeyondReported { call, code, sparse_bytes, space } => write!(
+                f,
+                "{call}: {code} ({}), with sparse buffers of {sparse_bytes} bytes together: \
+                 {space}; set it to less, or remove it",
+                code.as_raw()
             ),
             Self::Refused(ref refused) => refused.fmt(f),
             Self::HostOp(ref failure) => failure.fmt(f),
@@ -144,13 +179,12 @@ impl BackendError for VulkanError {
         match *self {
             Self::OutOfDeviceMemory { .. } => ErrorKind::OutOfDeviceMemory,
             Self::OutOfHostMemory { .. } => ErrorKind::OutOfHostMemory,
-            Self::Driver { code: vk::Result::ERROR_OUT_OF_DEVICE_MEMORY, .. } => {
-                ErrorKind::OutOfDeviceMemory
-            }
-            Self::Driver { code: vk::Result::ERROR_OUT_OF_HOST_MEMORY, .. } => {
-                ErrorKind::OutOfHostMemory
-            }
-            Self::Driver { code: vk::Result::ERROR_DEVICE_LOST, .. } => ErrorKind::Lost,
+            Self::Driver { code, .. } | Self::BeyondReported { code, .. } => match code {
+                vk::Result::ERROR_OUT_OF_DEVICE_MEMORY => ErrorKind::OutOfDeviceMemory,
+                vk::Result::ERROR_OUT_OF_HOST_MEMORY => ErrorKind::OutOfHostMemory,
+                vk::Result::ERROR_DEVICE_LOST => ErrorKind::Lost,
+                _ => ErrorKind::Other,
+            },
             _ => ErrorKind::Other,
         }
     }

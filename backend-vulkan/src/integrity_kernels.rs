@@ -1,7 +1,8 @@
 //! Kernels whose results show every wrong byte, and the device that the conformance suite tests.
 
+use crate::address_space::SPARSE_BYTES;
 use crate::driver::BufferRange;
-use crate::error::VulkanError;
+use crate::error::{Unavailable, VulkanError};
 use crate::kernel::{Compute, Kernel, KernelError};
 use crate::{Options, Vulkan, VulkanDevice};
 use backend_checks::{Refused, check_host_launch, check_launch};
@@ -284,11 +285,16 @@ impl Passes {
     }
 }
 
+/// The environment variable with a part of the device's name.
+const DEVICE: &str = "SPILLWAY_VULKAN_DEVICE";
+
 /// Opens this machine's Vulkan devices for integrity kernels and the conformance suite.
 #[derive(Clone, Debug, Default)]
 pub struct Integrity {
     /// A part of the device's name. `None` for the fastest kind of device.
     pub device: Option<String>,
+    /// See [`Options::sparse_bytes`].
+    pub sparse_bytes: Option<u64>,
     /// Whether Khronos' layer checks every call and all synchronisation. Then each of its messages
     /// is an error when the device is closed.
     pub validation: bool,
@@ -297,6 +303,28 @@ pub struct Integrity {
 impl Integrity {
     /// The speed for which the suite plans if nothing was measured.
     const BYTES_PER_S: u64 = 10_000_000_000;
+
+    /// The device and the limit of its addresses that the environment names.
+    ///
+    /// # Errors
+    /// The limit in the environment is not a number.
+    pub fn from_environment(validation: bool) -> Result<Self, Unavailable> {
+        let set = |name| std::env::var_os(name).filter(|value| !value.is_empty());
+        let sparse_bytes = set(SPARSE_BYTES).map(|limit| {
+            limit.to_str().and_then(|limit| limit.parse().ok()).ok_or_else(|| {
+                Unavailable(format!("{SPARSE_BYTES} is {limit:?}, but must be a number of bytes"))
+            })
+        });
+        let device = set(DEVICE).map(|name| name.to_string_lossy().into_owned());
+        Ok(Self { device, sparse_bytes: sparse_bytes.transpose()?, validation })
+    }
+
+    /// The options to open the device with.
+    #[must_use]
+    pub fn options(&self) -> Options<'_> {
+        let device = self.device.as_deref();
+        Options { device, sparse_bytes: self.sparse_bytes, chunk_bytes: None }
+    }
 }
 
 impl Backend for Integrity {
@@ -310,7 +338,7 @@ impl Backend for Integrity {
 
     fn find(&self) -> Result<Found, String> {
         let vulkan = Vulkan::load(self.validation).map_err(|error| error.to_string())?;
-        let info = vulkan.device(self.device.as_deref()).map_err(|error| error.to_string())?;
+        let info = vulkan.device(&self.options()).map_err(|error| error.to_string())?;
         let parameters = MachineParameters::new()
             .with_device_bytes(info.memory_bytes)
             .with_host_bytes(info.host_bytes)
@@ -327,8 +355,7 @@ impl Backend for Integrity {
     }
 
     fn open(&self, machine: Machine, _: u64) -> Result<VulkanDevice, String> {
-        let chunk_bytes = Some(machine.chunk_bytes);
-        let options = Options { device: self.device.as_deref(), chunk_bytes };
+        let options = Options { chunk_bytes: Some(machine.chunk_bytes), ..self.options() };
         let vulkan = Vulkan::load(self.validation).map_err(|error| error.to_string())?;
         vulkan.open(&options).map_err(|error| error.to_string())
     }

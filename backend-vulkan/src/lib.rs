@@ -10,12 +10,13 @@
 //!
 //! Modules: `driver` has Vulkan's objects, the thread of ops on the host, and all unsafe code
 //! except that of `wgpu`. `adapter` chooses a device, and `queues` a queue for each stream.
-//! `paging`, `stream` and `transfer` implement the traits. `kernel` runs an embedder's WGSL, which
-//! `shader` translates, or own commands. The feature `wgpu` shares the memory with wgpu. The
-//! example `vulkan-figures` measures the cost of mapping, submitting and copying, and `train-wgpu`
-//! trains a network.
+//! `address_space` limits virtual ranges. `paging`, `stream` and `transfer` implement the traits.
+//! `kernel` runs an embedder's WGSL, which `shader` translates, or own commands. The feature `wgpu`
+//! shares the memory with wgpu. The example `vulkan-figures` measures the cost of mapping,
+//! submitting and copying, and `train-wgpu` trains a network.
 
 mod adapter;
+mod address_space;
 mod driver;
 mod error;
 mod integrity_kernels;
@@ -31,6 +32,7 @@ mod transfer;
 mod wgpu;
 
 pub use adapter::{DeviceInfo, Options, Vulkan, default_chunk_bytes};
+pub use address_space::AddressSpace;
 pub use ash;
 pub use backend_checks::{HostFailure, HostRead, HostRun};
 pub use driver::BufferRange;
@@ -113,6 +115,8 @@ impl VulkanDevice {
             )));
         }
         let device = &opened.device;
+        let reported_bytes = device.limits().sparse_address_space_size;
+        let address_space = AddressSpace::new(reported_bytes, options.sparse_bytes, page_bytes)?;
         let (queued, shared) = stream::streams(device, opened.streams)?;
         Ok(Self {
             #[cfg(feature = "wgpu")]
@@ -121,7 +125,7 @@ impl VulkanDevice {
             shared,
             host_stream: HostStream::start()
                 .map_err(|error| Unavailable(format!("starting a thread: {error}")))?,
-            space: Space::new(&opened, chunk_bytes)?,
+            space: Space::new(&opened, chunk_bytes, address_space)?,
             host: None,
             kernels: Vec::new(),
             working: Vec::new(),

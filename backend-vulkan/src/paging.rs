@@ -5,6 +5,7 @@
 
 use crate::VulkanDevice;
 use crate::adapter::Opened;
+use crate::address_space::AddressSpace;
 use crate::driver::{Bind, Buffer, BufferRange, Device, Memory, Queue, Semaphore};
 use crate::error::VulkanError;
 use backend_checks::AddressMap;
@@ -33,6 +34,7 @@ struct Block {
 /// The virtual address space, and the physical chunks.
 pub(crate) struct Space {
     memory_bytes: u64,
+    address_space: AddressSpace,
     queue: Queue,
     /// The semaphore reaches `bound` once all binds so far are done.
     semaphore: Semaphore,
@@ -49,9 +51,14 @@ pub(crate) struct Space {
 }
 
 impl Space {
-    pub(crate) fn new(opened: &Opened, chunk_bytes: u64) -> Result<Self, VulkanError> {
+    pub(crate) fn new(
+        opened: &Opened,
+        chunk_bytes: u64,
+        address_space: AddressSpace,
+    ) -> Result<Self, VulkanError> {
         Ok(Self {
             memory_bytes: opened.memory_bytes,
+            address_space,
             queue: opened.binding,
             semaphore: Semaphore::new(&opened.device)?,
             bound: 0,
@@ -116,13 +123,12 @@ impl Space {
 
     /// Reserves addresses in the first block with enough free bytes, or in a new one.
     fn reserve(&mut self, chunks: u64) -> Result<DeviceAddress, VulkanError> {
-        let space_bytes = self.device.limits().sparse_address_space_size;
-        let exhausted = || VulkanError::AddressSpace { chunks, space_bytes };
-        let bytes = self.addresses.bytes(chunks).ok_or_else(exhausted)?;
+        let exhausted = VulkanError::AddressSpace { chunks, space: self.address_space };
+        let bytes = self.addresses.bytes(chunks).ok_or_else(|| exhausted.clone())?;
         let has_bytes = |block: &Block| block.buffer.bytes - block.used_bytes >= bytes;
         let block = match self.blocks.iter().position(has_bytes) {
             Some(block) => block,
-            None => self.add_block(bytes, space_bytes)?.ok_or_else(exhausted)?,
+            None => self.add_block(bytes)?.ok_or(exhausted)?,
         };
         let Block { address, used_bytes, .. } = &mut self.blocks[block];
         let at = DeviceAddress(*address + *used_bytes);
@@ -132,17 +138,40 @@ impl Space {
     }
 
     /// Adds a block of at least `bytes` bytes. `None` if the address space is too small.
-    fn add_block(&mut self, bytes: u64, space_bytes: u64) -> Result<Option<usize>, VulkanError> {
-        let taken: u64 = self.blocks.iter().map(|block| block.buffer.bytes).sum();
-        let most = (space_bytes - taken).min(self.device.physical.max_buffer_bytes);
-        let most = most - most % self.addresses.chunk_bytes();
-        if bytes > most {
+    fn add_block(&mut self, bytes: u64) -> Result<Option<usize>, VulkanError> {
+        let whole_chunks = |bytes: u64| bytes - bytes % self.addresses.chunk_bytes();
+        let most_bytes = whole_chunks(self.device.physical.max_buffer_bytes);
+        if bytes > most_bytes {
+            return Err(VulkanError::Range { bytes, most_bytes });
+        }
+        let taken_bytes = self.taken_bytes();
+        let left_bytes = whole_chunks(self.address_space.bytes - taken_bytes);
+        if bytes > left_bytes {
             return Ok(None);
         }
-        let buffer = Buffer::sparse(&self.device, bytes.max(BLOCK_BYTES).min(most))?;
+        let block_bytes = bytes.max(BLOCK_BYTES).min(most_bytes).min(left_bytes);
+        let buffer = Buffer::sparse(&self.device, block_bytes)
+            .map_err(|error| self.named(error, taken_bytes + block_bytes))?;
         let address = buffer.address();
         self.blocks.push(Block { buffer: Arc::new(buffer), address, used_bytes: 0 });
         Ok(Some(self.blocks.len() - 1))
+    }
+
+    /// The size of all blocks.
+    pub(crate) fn taken_bytes(&self) -> u64 {
+        self.blocks.iter().map(|block| block.buffer.bytes).sum()
+    }
+
+    /// An error of the driver, with the limits if all sparse buffers together exceed the reported
+    /// limit.
+    fn named(&self, error: VulkanError, sparse_bytes: u64) -> VulkanError {
+        let space = self.address_space;
+        match error {
+            VulkanError::Driver { call, code } if sparse_bytes > space.reported_bytes => {
+                VulkanError::BeyondReported { call, code, sparse_bytes, space }
+            }
+            error => error,
+        }
     }
 
     fn map(&mut self, at: DeviceAddress, chunks: Chunks) -> Result<(), VulkanError> {
@@ -187,7 +216,9 @@ impl Space {
         if self.pending.is_empty() {
             return Ok(false);
         }
-        self.device.bind_sparse(self.queue, &self.pending, &self.semaphore, self.bound + 1)?;
+        self.device
+            .bind_sparse(self.queue, &self.pending, &self.semaphore, self.bound + 1)
+            .map_err(|error| self.named(error, self.taken_bytes()))?;
         self.bound += 1;
         self.pending.clear();
         Ok(true)

@@ -33,13 +33,13 @@ const TESTS: [(&str, Test); 11] = [
 ];
 
 fn main() -> ExitCode {
-    let device = std::env::var("SPILLWAY_VULKAN_DEVICE").ok();
-    let missing = Integrity { device: device.clone(), validation: true }.find().err();
+    let chosen = Integrity::from_environment(true).unwrap();
+    let missing = chosen.find().err();
     let tests = TESTS.map(|(name, test)| {
-        let device = device.clone();
+        let chosen = chosen.clone();
         let listened = move || {
             let vulkan = Vulkan::load(true).unwrap();
-            test(&vulkan, &Options { device: device.as_deref(), chunk_bytes: None });
+            test(&vulkan, &chosen.options());
             assert_eq!(vulkan.messages(), [""; 0]);
         };
         (name, listened)
@@ -238,7 +238,7 @@ fn what_a_device_cannot_run_is_no_kernel(vulkan: &Vulkan, options: &Options<'_>)
 
 fn too_much_working_memory_is_refused(vulkan: &Vulkan, options: &Options<'_>) {
     let device = &mut open(vulkan, options);
-    let device_bytes = vulkan.device(options.device).unwrap().memory_bytes;
+    let device_bytes = vulkan.device(options).unwrap().memory_bytes;
     let code = vk::Result::ERROR_OUT_OF_DEVICE_MEMORY;
     for bytes in [u64::MAX, 1 << 62] {
         let call = "vkCreateBuffer";
@@ -285,7 +285,7 @@ fn what_is_mapped_is_bound_together(vulkan: &Vulkan, options: &Options<'_>) {
 
 fn wrong_chunks_and_names_are_refused(vulkan: &Vulkan, options: &Options<'_>) {
     let refused = |options: &Options<'_>| vulkan.open(options).unwrap_err().to_string();
-    let page_bytes = vulkan.device(options.device).unwrap().page_bytes;
+    let page_bytes = vulkan.device(options).unwrap().page_bytes;
     let odd = Options { chunk_bytes: Some(page_bytes + 1), ..*options };
     assert!(refused(&odd).contains(&format!("pages of {page_bytes} bytes")));
     let nobody = Options { device: Some("no such device"), ..*options };
@@ -297,6 +297,6 @@ fn chunks_have_two_mebibytes_by_default(vulkan: &Vulkan, options: &Options<'_>) 
     for (page_bytes, chunk_bytes) in [(4096, 2 * MIB), (2 * MIB, 2 * MIB), (3 * MIB, 3 * MIB)] {
         assert_eq!(default_chunk_bytes(page_bytes), chunk_bytes);
     }
-    let page_bytes = vulkan.device(options.device).unwrap().page_bytes;
+    let page_bytes = vulkan.device(options).unwrap().page_bytes;
     assert_eq!(open(vulkan, options).chunk_bytes(), default_chunk_bytes(page_bytes));
 }

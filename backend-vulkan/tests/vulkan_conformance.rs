@@ -6,6 +6,5 @@ use backend_vulkan::Integrity;
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    let device = std::env::var("SPILLWAY_VULKAN_DEVICE").ok();
-    conformance::suite::main(Integrity { device, validation: true })
+    conformance::suite::main(Integrity::from_environment(true).expect("the environment is right"))
 }

@@ -23,19 +23,19 @@ use workloads::machines;
 const ITERATIONS: u64 = 6;
 
 fn main() -> ExitCode {
-    let device = std::env::var("SPILLWAY_VULKAN_DEVICE").ok();
-    let missing = Integrity { device: device.clone(), validation: true }.find().err();
+    let chosen = Integrity::from_environment(true).unwrap();
+    let missing = chosen.find().err();
     let test = move || {
         let vulkan = Vulkan::load(true).unwrap();
-        training_is_the_same_bit_by_bit(&vulkan, device.as_deref());
+        training_is_the_same_bit_by_bit(&vulkan, &chosen.options());
         assert_eq!(vulkan.messages(), [""; 0]);
     };
     test_harness::with_device(missing, [("training_is_the_same_bit_by_bit", test)])
 }
 
-fn training_is_the_same_bit_by_bit(vulkan: &Vulkan, device: Option<&str>) {
-    let chunk_bytes = vulkan.device(device).unwrap().page_bytes;
-    let options = Options { device, chunk_bytes: Some(chunk_bytes) };
+fn training_is_the_same_bit_by_bit(vulkan: &Vulkan, options: &Options<'_>) {
+    let chunk_bytes = vulkan.device(options).unwrap().page_bytes;
+    let options = Options { chunk_bytes: Some(chunk_bytes), ..*options };
     let machine = machines::builtin("v100-pcie3").unwrap().machine;
     let machine = Machine::new((*machine).with_chunk_bytes(chunk_bytes)).unwrap();
     // Links so slow that it is shorter to launch ops again.

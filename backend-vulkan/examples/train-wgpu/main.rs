@@ -25,12 +25,12 @@ const SHOWN: usize = 25;
 
 fn main() -> Result<(), Box<dyn Error>> {
     let iterations = std::env::args().nth(1).map_or(Ok(200), |count| count.parse())?;
-    let name = std::env::var("SPILLWAY_VULKAN_DEVICE").ok();
+    let chosen = Integrity::from_environment(false)?;
     let vulkan = Vulkan::load(false)?;
-    let info = vulkan.device(name.as_deref())?;
+    let info = vulkan.device(&chosen.options())?;
     println!("{} ({})", info.name, info.driver);
     let chunk_bytes = info.page_bytes.max(16 << 10);
-    let options = Options { device: name.as_deref(), chunk_bytes: Some(chunk_bytes) };
+    let options = Options { chunk_bytes: Some(chunk_bytes), ..chosen.options() };
     let machine = machines::builtin("v100-pcie3").ok_or("the machine is built in")?.machine;
     let machine = Machine::new((*machine).with_chunk_bytes(chunk_bytes))?;
     let text = Text::new();

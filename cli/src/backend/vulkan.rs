@@ -3,9 +3,10 @@
 use super::entry::{Device, Entry, Runs};
 use super::real::{Mapping, Real};
 use super::suite;
+use crate::failure::Failure;
 use backend_checks::Unavailable;
 use backend_vulkan::{
-    DeviceInfo, Integrity, QueueIndex, Queues, Vulkan, VulkanDevice, VulkanError,
+    AddressSpace, DeviceInfo, Integrity, QueueIndex, Queues, Vulkan, VulkanDevice, VulkanError,
 };
 use planner_core::Stream;
 use serde_json::json;
@@ -16,23 +17,23 @@ use workloads::Shown;
 pub(super) const ENTRY: Entry = Entry {
     name: "vulkan",
     help: "A Vulkan device of this machine (SPILLWAY_VULKAN_DEVICE=NAME selects the device by a \
-           part of its name)",
+           part of its name; SPILLWAY_VULKAN_SPARSE_BYTES=N replaces the driver's limit of \
+           virtual addresses)",
     devices: Some(devices),
-    runs: Some(Runs { seeds: false, graphs: false, open: |_| Ok(Box::new(chosen(false))) }),
+    runs: Some(Runs { seeds: false, graphs: false, open: |_| Ok(Box::new(chosen(false)?)) }),
     // With the validation layer, if it is installed.
-    conformance: |chunk_bytes| suite::report(chosen(Vulkan::load(true).is_ok()), chunk_bytes),
+    conformance: |chunk_bytes| suite::report(chosen(Vulkan::load(true).is_ok())?, chunk_bytes),
 };
 
-/// The environment variable with a part of the name of the Vulkan device to use.
-const VULKAN_DEVICE: &str = "SPILLWAY_VULKAN_DEVICE";
-
 /// The Vulkan device that the environment selects, or the default one.
-fn chosen(validation: bool) -> Integrity {
-    Integrity { device: std::env::var(VULKAN_DEVICE).ok(), validation }
+fn chosen(validation: bool) -> Result<Integrity, Failure> {
+    Integrity::from_environment(validation)
+        .map_err(|reason| Failure::bad_input(Shown::message(reason.to_string()).to_string()))
 }
 
 fn devices() -> Result<Vec<Device>, Unavailable> {
-    let devices = Vulkan::load(false)?.devices()?;
+    let sparse_bytes = Integrity::from_environment(false)?.sparse_bytes;
+    let devices = Vulkan::load(false)?.devices(sparse_bytes)?;
     if devices.is_empty() {
         return Err(Unavailable("no device supports Vulkan 1.3 or later".to_owned()));
     }
@@ -50,7 +51,11 @@ fn listed(info: &DeviceInfo) -> Device {
         // The chunk size is a multiple of it.
         "page_bytes": info.page_bytes,
         // The limit on the sum of all virtual ranges.
-        "address_space_bytes": info.address_space_bytes,
+        "address_space_bytes": info.address_space.bytes,
+        // The driver's figure for it.
+        "reported_address_space_bytes": info.address_space.reported_bytes,
+        // The largest virtual range.
+        "range_bytes": info.range_bytes,
         // The largest binding of a kernel.
         "binding_bytes": info.binding_bytes,
         "queues": info.queues.map_or(0, |queues| queues.count()),
@@ -75,14 +80,24 @@ fn text(info: &DeviceInfo) -> String {
     let use_of_it = match &info.refusal {
         Some(reason) => format!("    cannot be used: {}\n", Shown::message(reason)),
         None => format!(
-            "    pages of {}, {} of sparse addresses, bindings up to {}\n{}",
+            "    pages of {}, {} of sparse addresses{}, ranges up to {}, bindings up to {}\n{}",
             bytes(info.page_bytes),
-            bytes(info.address_space_bytes),
+            bytes(info.address_space.bytes),
+            replaced(info.address_space),
+            bytes(info.range_bytes),
             bytes(info.binding_bytes),
             info.queues.map_or_else(String::new, |queues| queues_text(&queues)),
         ),
     };
     head + &use_of_it
+}
+
+/// The driver's limit, if the environment replaces it.
+fn replaced(AddressSpace { bytes: limit_bytes, reported_bytes }: AddressSpace) -> String {
+    if limit_bytes == reported_bytes {
+        return String::new();
+    }
+    format!(" (the driver reports {})", bytes(reported_bytes))
 }
 
 /// The queue of each stream, with a warning if streams share a queue.
@@ -126,7 +141,7 @@ impl Real for Integrity {
     }
 
     fn lacks_addresses(error: &VulkanError) -> bool {
-        matches!(error, VulkanError::AddressSpace { .. })
+        matches!(error, VulkanError::AddressSpace { .. } | VulkanError::Range { .. })
     }
 }
 
