@@ -130,7 +130,7 @@ impl fmt::Display for VulkanError {
                 f,
                 "a virtual range of {bytes} bytes exceeds one buffer of the device, which has at \
                  most {most_bytes} bytes (maxBufferSize): use a smaller budget, or a plan without \
-                 placements, in which each tensor has a range of its own"
+                 placements (--no-placements), in which each tensor has a range of its own"
             ),
             Self::BeyondReported { call, code, sparse_bytes, space } => write!(
                 f,

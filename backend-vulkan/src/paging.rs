@@ -151,7 +151,7 @@ impl Space {
         }
         let block_bytes = bytes.max(BLOCK_BYTES).min(most_bytes).min(left_bytes);
         let buffer = Buffer::sparse(&self.device, block_bytes)
-            .map_err(|error| self.named(error, taken_bytes + block_bytes))?;
+            .map_err(|error| self.beyond_reported(error, taken_bytes + block_bytes))?;
         let address = buffer.address();
         self.blocks.push(Block { buffer: Arc::new(buffer), address, used_bytes: 0 });
         Ok(Some(self.blocks.len() - 1))
@@ -164,7 +164,7 @@ impl Space {
 
     /// An error of the driver, with the limits if all sparse buffers together exceed the reported
     /// limit.
-    fn named(&self, error: VulkanError, sparse_bytes: u64) -> VulkanError {
+    fn beyond_reported(&self, error: VulkanError, sparse_bytes: u64) -> VulkanError {
         let space = self.address_space;
         match error {
             VulkanError::Driver { call, code } if sparse_bytes > space.reported_bytes => {
@@ -218,7 +218,7 @@ impl Space {
         }
         self.device
             .bind_sparse(self.queue, &self.pending, &self.semaphore, self.bound + 1)
-            .map_err(|error| self.named(error, self.taken_bytes()))?;
+            .map_err(|error| self.beyond_reported(error, self.taken_bytes()))?;
         self.bound += 1;
         self.pending.clear();
         Ok(true)

@@ -8,7 +8,7 @@ mod network;
 mod text;
 mod training;
 
-use backend_vulkan::{Options, Vulkan};
+use backend_vulkan::{Integrity, Options, Vulkan};
 use network::{Network, ROWS};
 use planner_core::Machine;
 use planner_core::planner::{Auto, Request, Strategy};
