@@ -156,6 +156,8 @@ impl Buffer {
             info = info.queue_family_indices(&device.families);
         }
         // SAFETY: the device is alive, has the features that the flags need, and allows the size.
+        // All sparse buffers fit the reported address space, unless `Options::sparse_bytes` vouches
+        // for more.
         let raw = named("vkCreateBuffer", unsafe { device.raw.create_buffer(&info, None) })?;
         Ok(Self { raw, bytes, device: Arc::clone(device) })
     }
