@@ -21,6 +21,9 @@ fn folder(name: &str) -> (PathBuf, PathBuf) {
     for name in ["suite", "spillway", "cuda-figures", "train-cuda", "hold-cuda"] {
         program(&folder.join("bin").join(name), "exit 0");
     }
+    let devices =
+        r#"case "$1" in devices) echo '{"devices":[{"backend":"cuda","driver":"1"}]}' ;; esac"#;
+    program(&folder.join("bin/spillway"), devices);
     fs::write(folder.join("bin/libemulated_cublas.so"), "").unwrap();
     let baseline = folder.join("backend-cuda/examples/train-cuda");
     fs::create_dir_all(&baseline).unwrap();
@@ -70,6 +73,39 @@ fn a_failure_is_explained_and_the_rest_is_run() {
     assert!(json.contains(r#"\"promise\" \\ is broken"#), "{json}");
     let closed = json.matches("{\"name\":").count() == json.matches("}").count() - 1;
     assert!(json.contains("\"failed\":2,") && closed, "{json}");
+    fs::remove_dir_all(&folder).unwrap();
+}
+
+#[test]
+fn failed_checks_run_again_by_themselves() {
+    let (folder, script) = folder("again");
+    let suite = r#"case "$*" in
+        *--exact*) exit 2 ;;
+        *streams::order*) echo 'alone: wrong bytes'; exit 101 ;;
+        *) echo 'test streams::order ... FAILED'; echo 'test streams::other ... ok'; exit 101 ;;
+    esac"#;
+    program(&folder.join("bin/suite"), suite);
+    let (status, table, _) = go(&script);
+    assert_eq!(status, 1);
+    assert!(table.contains("streams::order once more:"), "{table}");
+    assert!(table.contains("alone: wrong bytes"), "{table}");
+    assert!(!table.contains("streams::other once more:"), "{table}");
+    fs::remove_dir_all(&folder).unwrap();
+}
+
+#[test]
+fn nothing_runs_on_a_lost_device() {
+    let (folder, script) = folder("lost");
+    program(&folder.join("bin/suite"), "touch lost; exit 101");
+    let devices = r#"[ -e lost ] && [ "$1" = devices ] && echo '{"unavailable":[]}' || exit 0"#;
+    program(&folder.join("bin/spillway"), devices);
+    program(&folder.join("bin/cuda-figures"), "touch ran");
+    let (status, table, json) = go(&script);
+    assert_eq!(status, 1);
+    assert!(table.contains("| figures | not run | 0 s"), "{table}");
+    assert!(table.contains("since an earlier part, the device is lost"), "{table}");
+    assert!(json.contains("\"failed\":1,"), "{json}");
+    assert!(!folder.join("ran").exists());
     fs::remove_dir_all(&folder).unwrap();
 }
 
