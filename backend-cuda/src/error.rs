@@ -70,8 +70,8 @@ pub enum CudaError {
 
 /// `CUDA_ERROR_OUT_OF_MEMORY`.
 const OUT_OF_MEMORY: i32 = 2;
-/// `CUDA_ERROR_NOT_FOUND`.
-const NOT_FOUND: i32 = 500;
+/// `CUDA_ERROR_NOT_FOUND`, also for a function that the driver does not have.
+pub(crate) const NOT_FOUND: i32 = 500;
 
 /// After these codes, a context accepts no more work and the process has to restart (CUDA Driver
 /// API, `CUresult`).

@@ -99,6 +99,8 @@ driver_functions! {
     fn cuModuleLoadData(module: *mut CUmodule, image: *const c_void);
     fn cuModuleUnload(module: CUmodule);
     fn cuModuleGetFunction(function: *mut CUfunction, module: CUmodule, name: *const c_char);
+    // Since CUDA 12.4.
+    fn cuFuncLoad(function: CUfunction);
     fn cuLaunchKernel(
         function: CUfunction,
         blocks_x: c_uint,

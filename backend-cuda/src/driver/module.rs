@@ -3,7 +3,7 @@
 use super::api;
 use super::context::{Context, make_current};
 use super::stream::Stream;
-use crate::error::CudaError;
+use crate::error::{CudaError, NOT_FOUND};
 use cudarc::driver::sys;
 use std::ffi::{CStr, c_void};
 
@@ -38,6 +38,14 @@ impl Module {
         // SAFETY: the module is loaded, the name ends with a zero, and the function may be
         // written.
         unsafe { api::cuModuleGetFunction(&raw mut function, self.raw, name.as_ptr()) }?;
+        // Otherwise the first launch may load it, in a capture or once plans hold all memory. A
+        // driver without this function has loaded the kernel already (CUDA C++ Programming Guide,
+        // "Lazy Loading").
+        // SAFETY: the module is loaded.
+        match unsafe { api::cuFuncLoad(function) } {
+            Err(CudaError::Driver { code: NOT_FOUND, .. }) => {}
+            loaded => loaded?,
+        }
         Ok(Function(function))
     }
 }
