@@ -5,7 +5,9 @@
 mod common;
 
 use backend_cuda::cudarc::driver::DriverError;
-use backend_cuda::cudarc::driver::sys::CUresult::CUDA_ERROR_UNKNOWN;
+use backend_cuda::cudarc::driver::sys::CUresult::{
+    CUDA_ERROR_NOT_FOUND, CUDA_ERROR_OUT_OF_MEMORY, CUDA_ERROR_UNKNOWN,
+};
 use backend_cuda::{CudaDevice, CudaError};
 use integrity::{Backend, reference_digest, states_digest};
 use planner_core::backend::{
@@ -199,4 +201,18 @@ fn only_what_is_lent_goes_through_cudarc() {
     assert!(start.ns_until(&end).unwrap() > 40e6, "it waits for both");
     drop(device);
     assert_eq!(lent.synchronize(), Err(DriverError(CUDA_ERROR_UNKNOWN)), "nobody else called it");
+}
+
+/// Drivers before CUDA 12.4 lack a function that newer ones need.
+#[test]
+fn an_older_driver_loads_kernels_itself() {
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let (emulated, backend, machine) = common::emulated();
+    let mut device = backend.open(machine, 0).unwrap();
+    emulated.inject("cuFuncLoad", CUDA_ERROR_NOT_FOUND as u32);
+    assert_eq!(device.occupy(Stream::Compute, 1), Ok(()));
+    let mut device = backend.open(machine, 0).unwrap();
+    emulated.inject("cuFuncLoad", CUDA_ERROR_OUT_OF_MEMORY as u32);
+    let error = device.occupy(Stream::Compute, 1).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::OutOfDeviceMemory);
 }

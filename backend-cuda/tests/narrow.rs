@@ -58,6 +58,8 @@ fn works_beside_an_op(
     let machine = backend.find().unwrap().machine;
     let mut device = backend.open(machine, 0).unwrap();
     device.create_host(64).unwrap();
+    // Kernels are loaded, which would wait for the op.
+    device.occupy(Stream::Compute, 1).unwrap();
     let (release, released) = mpsc::channel::<()>();
     let ranges = [[0, 64]];
     let launch = HostLaunch::new(OpId(0), HostRanges::new(&ranges), HostRanges::new(&[]));

@@ -50,7 +50,7 @@ pub(crate) struct Driver {
     ending: Mutex<Vec<JoinHandle<()>>>,
 }
 
-fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+pub(crate) fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -273,7 +273,7 @@ impl Driver {
     }
 
     /// Loads PTX as a module. Returns its handle.
-    pub(crate) fn load_module(&self, text: &str) -> Outcome<usize> {
+    pub(crate) fn load_module(&self, caller: &Caller, text: &str) -> Outcome<usize> {
         let is_ptx = text.contains(".version") && text.contains(".target");
         if !is_ptx {
             return Err(CUDA_ERROR_INVALID_IMAGE);
@@ -282,11 +282,12 @@ impl Driver {
             self.device.explain(refusal.sentence(text));
             CUDA_ERROR_INVALID_PTX
         })?;
+        self.load_eagerly(caller, &module)?;
         Ok(self.modules.add(|_| module))
     }
 
     pub(crate) fn unload_module(&self, module: usize) -> Outcome {
-        self.modules.remove(module)?.unload(&self.device.space);
+        self.unload(&*self.modules.remove(module)?);
         Ok(())
     }
 

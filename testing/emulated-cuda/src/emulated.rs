@@ -114,7 +114,8 @@ impl Emulated {
         unsafe { (self.load_instead)(ptx.as_ptr(), ptx.len()) };
     }
 
-    /// Sets a variable, for what is created from now on: contexts, streams and pinned memory.
+    /// Sets a variable, for what is created from now on: contexts, streams, modules and
+    /// pinned memory.
     pub fn set(&self, variable: Variable, value: u64) {
         (self.set_variable)(variable as u32, value);
     }

@@ -4,8 +4,8 @@
 //! calls. Device memory is a file in memory, an address range is reserved and mapped with
 //! `mmap`, a stream is a thread with a queue, an event a marker in a queue, and a kernel is
 //! interpreted from its PTX, whoever wrote it. So it shows whether the backend's calls are right
-//! and what kernels compute. It does not show what anything costs, or what a memory model weaker
-//! than the host's allows.
+//! and what kernels compute. It does not show what a memory model weaker than the host's allows,
+//! or what anything costs beside what variables set.
 //!
 //! It is stricter than a real driver: calls that one may tolerate are errors, a copy takes
 //! pinned memory only, and an access to an address that is not mapped makes every later call
@@ -17,7 +17,8 @@
 //!
 //! `api` exports the functions and is the only part that knows the driver of the process. It
 //! passes the driver and the calling thread down: `driver` finds objects by their handles,
-//! `stream` has a `queue` and a thread with a `worker`, which runs a `task` on the `device`.
+//! `stream` has a `queue` and a thread with a `worker`, which runs a `task` on the `device`. Streams
+//! share hardware queues (`connection`).
 //!
 //! | variable | what it sets for the whole process; its default |
 //! |---|---|
@@ -25,6 +26,7 @@
 //! | `EMULATED_CUDA_HOST_MEMORY` | bytes of host memory that can be pinned; 8 GiB |
 //! | `EMULATED_CUDA_CONTEXT_MEMORY` | bytes of device memory that the context takes; 4 MiB. Real ones take some hundred |
 //! | `EMULATED_CUDA_HOST_PAGE` | bytes of pinned memory for each entry, of 8 bytes, in the device's tables; 4 KiB |
+//! | `CUDA_MODULE_LOADING` | `EAGER`: a module loads all its kernels; else a kernel is loaded at its first launch, which waits for the device and is refused in a capture |
 //! | `EMULATED_CUDA_GRANULARITY` | bytes of the smallest mapping; 2 MiB, as devices have. Tests of small work set 4 KiB |
 //! | `EMULATED_CUDA_H2D_BYTES_PER_S`, `EMULATED_CUDA_D2H_BYTES_PER_S` | speed of copies to and from the device; as fast as the host copies |
 //! | `EMULATED_CUDA_H2D_BOTH_BYTES_PER_S`, `EMULATED_CUDA_D2H_BOTH_BYTES_PER_S` | their speed while both directions are in use; the same |
@@ -50,6 +52,7 @@ mod faults;
 mod file;
 mod graph;
 mod link;
+mod loading;
 mod outcome;
 mod physical;
 mod pinned;

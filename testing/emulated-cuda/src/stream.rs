@@ -114,8 +114,13 @@ impl Stream {
     /// Blocks the caller until all that is enqueued has ended.
     pub(crate) fn synchronize(&self, caller: &CallerClock) -> Outcome {
         self.check_uncaptured()?;
-        caller.wait(|| self.queue.drain());
+        self.drain(caller);
         Ok(())
+    }
+
+    /// The same, whether it is captured or not.
+    pub(crate) fn drain(&self, caller: &CallerClock) {
+        caller.wait(|| self.queue.drain());
     }
 
     /// Lets the thread end after all work that is enqueued, and returns it. As on a device, nobody

@@ -18,21 +18,25 @@ pub enum Variable {
     ContextMemory,
     /// The bytes of a page of pinned memory, for each of which the device has an entry in a table.
     HostPage,
+    /// 1 if all kernels of a module are loaded with it, and 0 if each is loaded at its first launch.
+    EagerLoading,
 }
 
 impl Variable {
-    const ALL: [Self; 6] = [
+    const ALL: [Self; 7] = [
         Self::Connections,
         Self::TimerTickNs,
         Self::LaunchNs,
         Self::WaitNs,
         Self::ContextMemory,
         Self::HostPage,
+        Self::EagerLoading,
     ];
 
     const fn name(self) -> &'static str {
         match self {
-            // As a real driver calls it.
+            // As a real driver calls them.
+            Self::EagerLoading => "CUDA_MODULE_LOADING",
             Self::Connections => "CUDA_DEVICE_MAX_CONNECTIONS",
             Self::TimerTickNs => "EMULATED_CUDA_TIMER_TICK_NS",
             Self::LaunchNs => "EMULATED_CUDA_LAUNCH_NS",
@@ -46,7 +50,7 @@ impl Variable {
         match self {
             Self::Connections => 8,
             Self::TimerTickNs => 1,
-            Self::LaunchNs | Self::WaitNs => 0,
+            Self::LaunchNs | Self::WaitNs | Self::EagerLoading => 0,
             Self::ContextMemory => 4 << 20,
             Self::HostPage => 4096,
         }
@@ -69,6 +73,9 @@ impl Variables {
     }
 
     fn initial(variable: Variable) -> u64 {
+        if variable == Variable::EagerLoading {
+            return std::env::var(variable.name()).is_ok_and(|mode| mode == "EAGER").into();
+        }
         crate::settings::variable(variable.name(), variable.default())
     }
 

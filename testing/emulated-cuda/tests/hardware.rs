@@ -6,9 +6,12 @@
 mod common;
 
 use common::{Device, device, one_thread};
-use cudarc::driver::sys::CUresult::CUDA_ERROR_OUT_OF_MEMORY;
+use cudarc::driver::sys::CUresult::{
+    self, CUDA_ERROR_OUT_OF_MEMORY, CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED,
+};
+use cudarc::driver::sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED;
 use cudarc::driver::sys::{self, CUevent_flags::CU_EVENT_DEFAULT};
-use cudarc::driver::{CudaEvent, CudaStream, PushKernelArg};
+use cudarc::driver::{CudaEvent, CudaFunction, CudaStream, PushKernelArg};
 use emulated_cuda::Variable;
 use std::ptr;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -162,7 +165,7 @@ fn graphs_pay_for_launches_and_for_waits_between_streams() {
     device.emulated.set(Variable::LaunchNs, 500_000);
     device.emulated.set(Variable::WaitNs, 300_000);
     let [stream, other] = [(); 2].map(|()| device.context.new_stream().unwrap());
-    stream.begin_capture(sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED).unwrap();
+    stream.begin_capture(CU_STREAM_CAPTURE_MODE_RELAXED).unwrap();
     // A kernel, one of the other stream after it, and one after both.
     device.occupy(&stream, 0);
     other.join(&stream).unwrap();
@@ -186,7 +189,7 @@ fn the_driver_takes_memory_for_the_context_and_for_pinned_memory() {
     let free_bytes = || device.context.mem_get_info().unwrap().0;
     let total_bytes = device.context.total_mem().unwrap();
     let before = free_bytes();
-    assert_eq!(before, total_bytes - (4 << 20), "of the context");
+    assert_eq!(before, total_bytes - (4 << 20) - PAGE, "the context, and the code of a kernel");
     let (mut pinned, mut at) = (ptr::null_mut(), 0);
     // SAFETY: the addresses may be written, and nothing uses the memory.
     unsafe {
@@ -203,4 +206,80 @@ fn the_driver_takes_memory_for_the_context_and_for_pinned_memory() {
         sys::cuMemFree_v2(at).result().unwrap();
     }
     assert_eq!(free_bytes(), before);
+}
+
+const EMPTY: &str = ".visible .entry empty() { ret; }";
+
+/// Launches a kernel. Returns the error.
+fn launch(stream: &CudaStream, kernel: &CudaFunction) -> Result<(), CUresult> {
+    // SAFETY: the kernel has no arguments.
+    let launched = unsafe { stream.launch_builder(kernel).launch(one_thread()) };
+    launched.map(drop).map_err(|error| error.0)
+}
+
+#[test]
+fn a_kernel_is_loaded_at_its_first_launch() {
+    let device = device();
+    let other = device.context.new_stream().unwrap();
+    let free_bytes = || device.context.mem_get_info().unwrap().0;
+    let before = free_bytes();
+    let kernels = device.load(EMPTY);
+    let empty = kernels.get("empty");
+    assert_eq!(free_bytes(), before);
+    device.occupy(&other, 30_000_000);
+    let busy = other.record_event(None).unwrap();
+    launch(&device.stream, &empty).unwrap();
+    assert!(busy.is_complete(), "it waits for the device");
+    assert_eq!(free_bytes(), before - PAGE, "its code");
+    device.occupy(&other, 30_000_000);
+    let busy = other.record_event(None).unwrap();
+    launch(&device.stream, &empty).unwrap();
+    assert!(!busy.is_complete(), "it is loaded");
+    device.context.synchronize().unwrap();
+    drop((empty, kernels));
+    assert_eq!(free_bytes(), before);
+    device.emulated.set(Variable::EagerLoading, 1);
+    let _kernels = device.load(EMPTY);
+    assert_eq!(free_bytes(), before - PAGE);
+}
+
+#[test]
+fn no_kernel_is_loaded_without_memory() {
+    let device = device();
+    let kernels = device.load(EMPTY);
+    let (empty, mut at) = (kernels.get("empty"), 0);
+    let (free, _) = device.context.mem_get_info().unwrap();
+    // SAFETY: the address may be written, and nothing uses the memory.
+    unsafe { sys::cuMemAlloc_v2(&raw mut at, free) }.result().unwrap();
+    assert_eq!(launch(&device.stream, &empty), Err(CUDA_ERROR_OUT_OF_MEMORY));
+    // SAFETY: nothing uses it.
+    unsafe { sys::cuMemFree_v2(at) }.result().unwrap();
+    assert_eq!(launch(&device.stream, &empty), Ok(()));
+    device.stream.synchronize().unwrap();
+}
+
+/// Captures a launch of a kernel. Returns the error.
+fn captured(device: &Device, kernel: &CudaFunction) -> Result<(), CUresult> {
+    device.stream.begin_capture(CU_STREAM_CAPTURE_MODE_RELAXED).unwrap();
+    let launched = launch(&device.stream, kernel);
+    let ended = device.stream.end_capture(sys::CUgraphInstantiate_flags(0));
+    assert_eq!(ended.is_ok(), launched.is_ok());
+    launched
+}
+
+#[test]
+fn no_kernel_is_loaded_in_a_capture() {
+    let device = device();
+    let load = || {
+        let kernels = device.load(EMPTY);
+        (kernels.get("empty"), kernels)
+    };
+    let (empty, _kernels) = load();
+    assert_eq!(captured(&device, &empty), Err(CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED));
+    assert!(device.emulated.explanation().contains("empty is launched in a capture"));
+    launch(&device.stream, &empty).unwrap();
+    assert_eq!(captured(&device, &empty), Ok(()));
+    device.emulated.set(Variable::EagerLoading, 1);
+    let (empty, _kernels) = load();
+    assert_eq!(captured(&device, &empty), Ok(()));
 }

@@ -212,16 +212,19 @@ fn kernels_run_in_graphs() {
     let each = device.load(&each("ld.global.u32 %r0, [%d1]; add.u32 %r0, %r0, 1;")).get("each");
     let result = device.upload(&[5u32]);
     let at = result.device_ptr(&device.stream).0;
-    device.stream.begin_capture(CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED).unwrap();
-    for _ in 0..3 {
+    let launch = || {
         // SAFETY: the kernel has this parameter.
         unsafe { device.stream.launch_builder(&each).arg(&at).launch(grid(1, 1, 0)) }.unwrap();
-    }
+    };
+    // A capture loads no kernel.
+    launch();
+    device.stream.begin_capture(CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED).unwrap();
+    (0..3).for_each(|_| launch());
     let graph = device.stream.end_capture(CUgraphInstantiate_flags(0)).unwrap().unwrap();
-    assert_eq!(device.download(&result), [5], "nothing has run yet");
+    assert_eq!(device.download(&result), [6], "nothing has run yet");
     graph.launch().unwrap();
     graph.launch().unwrap();
-    assert_eq!(device.download(&result), [11]);
+    assert_eq!(device.download(&result), [12]);
 }
 
 /// Returns the error that ends the context, and the driver's explanation.

@@ -135,7 +135,7 @@ driver_functions! {
         let text = unsafe { CStr::from_ptr(image.cast()) };
         let text = text.to_str().map_err(|_| CUDA_ERROR_INVALID_IMAGE)?;
         // SAFETY: the caller's.
-        unsafe { store(module, driver.load_module(caller.loaded(text))? as CUmodule) }?;
+        unsafe { store(module, driver.load_module(caller, caller.loaded(text))? as CUmodule) }?;
     }
 
     fn cuModuleUnload(module: CUmodule) {
@@ -153,6 +153,12 @@ driver_functions! {
         let found = driver.function(module as usize, name)?;
         // SAFETY: the caller's.
         unsafe { store(function, found as CUfunction) }?;
+    }
+
+    fn cuFuncLoad(function: CUfunction) {
+        driver.check_context(caller)?;
+        let kernel = driver.functions.get(function as usize)?;
+        driver.load_kernel(caller, &kernel)?;
     }
 
     fn cuLaunchKernel(
@@ -187,6 +193,7 @@ driver_functions! {
             let bytes = unsafe { std::slice::from_raw_parts(parameter.cast(), bytes as usize) };
             arguments[at as usize..][..bytes.len()].copy_from_slice(bytes);
         }
+        driver.load_for(caller, &kernel, stream as usize)?;
         driver.counters().enqueued += 1;
         caller.refuse(CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES)?;
         let launch = Launch { kernel, parameters: arguments, blocks, threads, dynamic_bytes };

@@ -22,6 +22,7 @@ use super::syntax::{Entry, Operand, ParsedInstruction, Source, StatementKind, St
 use super::warp::{Action, Instruction};
 use opcode::Opcode;
 use std::collections::HashMap;
+use std::sync::Mutex;
 
 /// Decodes a kernel. `addresses` are those of the module's variables in device memory.
 pub(super) fn kernel(
@@ -59,6 +60,7 @@ pub(super) fn kernel(
         instructions,
         registers: symbols.counts,
         constants: symbols.constants,
+        loaded_bytes: Mutex::default(),
     })
 }
 

@@ -4,9 +4,13 @@ use super::registers::{LANES, Mask, Registers};
 use super::symbols::{Constant, FALSE, TRUE};
 use super::warp::Instruction;
 use std::fmt;
+use std::sync::{Mutex, PoisonError};
 
 /// What shared memory and registers hold at first, so that no test relies on zeros.
 pub(super) const GARBAGE: u8 = 0xa5;
+
+/// An instruction of a device.
+const INSTRUCTION_BYTES: u64 = 16;
 
 /// A kernel.
 pub(crate) struct Kernel {
@@ -25,6 +29,8 @@ pub(crate) struct Kernel {
     /// How many registers a warp has: words, longs, predicates.
     pub(super) registers: [usize; 3],
     pub(super) constants: Vec<Constant>,
+    /// What its code takes of the device's memory, once it is loaded.
+    pub(crate) loaded_bytes: Mutex<Option<u64>>,
 }
 
 impl fmt::Debug for Kernel {
@@ -34,6 +40,15 @@ impl fmt::Debug for Kernel {
 }
 
 impl Kernel {
+    /// Returns the bytes of its code, if a device has an instruction for each of the text.
+    pub(crate) fn code_bytes(&self) -> u64 {
+        self.instructions.len() as u64 * INSTRUCTION_BYTES
+    }
+
+    pub(crate) fn is_loaded(&self) -> bool {
+        self.loaded_bytes.lock().unwrap_or_else(PoisonError::into_inner).is_some()
+    }
+
     /// Returns the bytes of shared memory, with the dynamic part of a launch.
     pub(crate) fn all_shared_bytes(&self, dynamic_bytes: u32) -> u64 {
         self.shared_bytes + u64::from(dynamic_bytes)

@@ -35,7 +35,11 @@ pub(crate) fn device() -> Device {
     let module = context.load_module(Ptx::from_src(format!("{HEADER}{OCCUPY}"))).unwrap();
     assert!(module.load_function("absent").is_err(), "a kernel that the text lacks");
     let occupy = module.load_function("occupy").unwrap();
-    Device { context, stream, emulated, occupy, lock }
+    let device = Device { context, stream, emulated, occupy, lock };
+    // Its kernel is loaded, which would wait for the device in a test.
+    device.occupy(&device.stream, 0);
+    device.stream.synchronize().unwrap();
+    device
 }
 
 const OCCUPY: &str = ".visible .entry occupy(.param .u64 duration) {
