@@ -5,6 +5,7 @@ use crate::driver::{self, Argument, Function, Module, Working};
 use crate::error::CudaError;
 use cudarc::driver::sys::CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT as MULTIPROCESSOR_COUNT;
 use planner_core::Stream;
+use planner_core::backend::DeviceAddress;
 use std::ffi::CStr;
 
 /// The output of `compile-kernels` for `kernels.cu`.
@@ -24,6 +25,7 @@ pub(crate) struct Kernels {
     pub(crate) combine: Function,
     pub(crate) write: Function,
     occupy: Function,
+    timer_tick: Function,
     pub(crate) set_number: Function,
     /// The number of blocks that the device runs at once.
     pub(crate) most_blocks: u64,
@@ -49,6 +51,7 @@ impl CudaDevice {
             combine: module.function(c"integrity_combine")?,
             write: module.function(c"integrity_write")?,
             occupy: module.function(c"occupy")?,
+            timer_tick: module.function(c"timer_tick")?,
             set_number: module.function(c"set_number")?,
             _module: module,
         })
@@ -74,5 +77,15 @@ impl CudaDevice {
         let occupy = self.load_kernels()?.occupy;
         let stream = self.queued[stream as usize].stream();
         driver::launch(stream, occupy, [1, 1], &[Argument::Long(duration_ns)])
+    }
+
+    /// Writes the time between two ticks of the kernels' timer in nanoseconds (64 bits) to an address,
+    /// by work on compute.
+    pub(crate) fn write_timer_tick(&mut self, to: DeviceAddress) -> Result<(), CudaError> {
+        self.allow_access()?;
+        self.space.addresses.check_mapped(to, 8)?;
+        let timer_tick = self.load_kernels()?.timer_tick;
+        let stream = self.queued[Stream::Compute as usize].stream();
+        driver::launch(stream, timer_tick, [1, 1], &[Argument::Long(to.0)])
     }
 }

@@ -1,5 +1,5 @@
 //! What is measured holds: memory can be allocated, beside what the driver takes for itself, and
-//! launches and waits take as long as was set.
+//! launches, waits and ticks take as long as was set.
 #![cfg(target_os = "linux")]
 #![allow(clippy::unwrap_used, reason = "what fails here fails the test")]
 
@@ -10,8 +10,8 @@ use planner_core::backend::{BackendError, ErrorKind, Paging, Transfers};
 use std::process::Command;
 
 /// The settings of the driver, which it reads at its start: a small device with a large
-/// context, links with speeds, and launches and waits that take time.
-const SETTINGS: [(&str, u64); 7] = [
+/// context, links with speeds, launches and waits that take time, and a coarse timer.
+const SETTINGS: [(&str, u64); 8] = [
     ("EMULATED_CUDA_MEMORY", 64 << 20),
     ("EMULATED_CUDA_GRANULARITY", 64 << 10),
     ("EMULATED_CUDA_CONTEXT_MEMORY", 16 << 20),
@@ -19,6 +19,7 @@ const SETTINGS: [(&str, u64); 7] = [
     ("EMULATED_CUDA_D2H_BYTES_PER_S", 20_000_000_000),
     ("EMULATED_CUDA_LAUNCH_NS", 3000),
     ("EMULATED_CUDA_WAIT_NS", 5000),
+    ("EMULATED_CUDA_TIMER_TICK_NS", 1024),
 ];
 const CHUNK_BYTES: u64 = 64 << 10;
 const HOST_BYTES: u64 = 1 << 30;
@@ -45,6 +46,7 @@ fn measure() {
     let [launch_ns, wait_ns] = measured.costs_ns();
     assert!((3000..4000).contains(&launch_ns), "{launch_ns} ns");
     assert!((4500..5500).contains(&wait_ns), "{wait_ns} ns");
+    assert_eq!(measured.costs.tick_ns, 1024);
     let host = |host_bytes| cuda.measure(&Measurement { options, host_bytes }, |_, _| ());
     assert_eq!(host(Some(1 << 20)).unwrap().machine.host_bytes, 1 << 20);
     let refused = host(Some(1 << 60)).unwrap_err().to_string();

@@ -8,6 +8,8 @@ pub(crate) struct Timed {
     pub(crate) launches_ns: f64,
     pub(crate) predicted_ns: f64,
     pub(crate) measured_ns: f64,
+    /// The time of launches that last less than ten ticks of the timer by which they wait.
+    pub(crate) coarse_ns: f64,
     pub(crate) host: Host,
 }
 
@@ -41,12 +43,22 @@ impl Timed {
         self.measured_ns - self.predicted_ns
     }
 
+    /// Whether short ops, which last up to a tick too long, make an error that is no error of the
+    /// prediction.
+    pub(crate) fn is_coarse(&self) -> bool {
+        0.1 * self.coarse_ns > self.tolerance_ns()
+    }
+
     pub(crate) fn is_met(&self) -> bool {
-        self.error_ns().abs() <= self.tolerance_ns()
+        !self.is_coarse() && self.error_ns().abs() <= self.tolerance_ns()
     }
 
     pub(crate) fn verdict(&self) -> &'static str {
-        if self.is_met() { "met" } else { "missed" }
+        match (self.is_coarse(), self.is_met()) {
+            (true, _) => "timer too coarse",
+            (false, true) => "met",
+            (false, false) => "missed",
+        }
     }
 
     /// The error, of the period.
@@ -117,7 +129,18 @@ mod tests {
 
     fn timed(predicted_ns: f64, measured_ns: f64) -> Timed {
         let (name, launches_ns) = (String::new(), 1000.0);
-        Timed { name, launches_ns, predicted_ns, measured_ns, host: Host::default() }
+        let (coarse_ns, host) = (0.0, Host::default());
+        Timed { name, launches_ns, predicted_ns, measured_ns, coarse_ns, host }
+    }
+
+    #[test]
+    fn ops_that_a_timer_cannot_time_are_not_judged() {
+        let met = timed(10_000.0, 10_050.0);
+        assert_eq!(met.verdict(), "met");
+        let coarse = |coarse_ns| Timed { coarse_ns, ..met.clone() };
+        // A tenth of their time is more than 5 % of the stall of 9000.
+        assert_eq!(coarse(4000.0).verdict(), "met");
+        assert_eq!(coarse(5000.0).verdict(), "timer too coarse");
     }
 
     #[test]

@@ -78,6 +78,11 @@ fn figures() -> Result<bool, String> {
     tables::machine(&measured);
     let occupying = Occupying::measure(&cuda, &options)?;
     occupying.print();
+    println!(
+        "The timer by which it waits ticks each {} ns. If ops of less than ten ticks may add more \
+         than the tolerance, a period is not judged.\n",
+        measured.costs.tick_ns
+    );
     let bench = Bench { cuda, ordinal, measured, occupying };
     let periods = plans::measure(&bench, &works)?;
     let order = order::measure(&bench, &works)?;

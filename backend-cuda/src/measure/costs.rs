@@ -1,10 +1,11 @@
-//! The device's time for what a prediction leaves out: launching a kernel, and waiting for a point.
+//! The device's time for what a prediction leaves out: launching a kernel, and waiting for a point;
+//! and the ticks of its timer.
 
 use super::fit::median;
 use crate::error::CudaError;
 use crate::{Cuda, CudaDevice, Options, Unavailable};
 use planner_core::Stream;
-use planner_core::backend::{Point, Streams};
+use planner_core::backend::{Chunks, HostRange, Paging, Point, Streams, Transfers};
 
 /// Kernels in a row.
 const ROW: u32 = 200;
@@ -23,6 +24,8 @@ pub struct Costs {
     pub launch_ns: f64,
     /// Time of a wait for a point of another stream that is reached when the wait's turn comes.
     pub wait_ns: f64,
+    /// The time between two ticks of the timer that kernels read.
+    pub tick_ns: u64,
 }
 
 /// Measures rows of kernels with and without a wait before each.
@@ -33,7 +36,23 @@ pub(super) fn measure(cuda: &Cuda, options: &Options) -> Result<Costs, Unavailab
         Ok(median(times.collect::<Result<Vec<_>, _>>()?).unwrap_or_default())
     };
     let (launch_ns, both_ns) = (row(false)?, row(true)?);
-    Ok(Costs { launch_ns, wait_ns: (both_ns - launch_ns).max(0.0) })
+    let wait_ns = (both_ns - launch_ns).max(0.0);
+    Ok(Costs { launch_ns, wait_ns, tick_ns: tick_ns(&mut device)? })
+}
+
+fn tick_ns(device: &mut CudaDevice) -> Result<u64, CudaError> {
+    device.create(1)?;
+    device.create_host(8)?;
+    let at = device.reserve(1)?;
+    device.map(at, Chunks { first: 0, count: 1 })?;
+    device.write_timer_tick(at)?;
+    let written = device.signal(Stream::Compute)?;
+    device.wait(Stream::Download, written)?;
+    device.download(at, HostRange { offset_bytes: 0, bytes: 8 })?;
+    device.wait_idle()?;
+    let mut tick_ns = [0; 8];
+    device.read_host(0, &mut tick_ns)?;
+    Ok(u64::from_le_bytes(tick_ns))
 }
 
 /// The time of a kernel, with a wait before it or without.
