@@ -42,27 +42,32 @@ def form(view):
 
 
 class Memory:
-    """Memory that is handed out again and again, since touching fresh pages takes long."""
+    """Memory that is handed out again and again, since touching fresh pages takes long. It has an eighth
+    more than was needed at once, and while more is needed than ever before, further pages for that."""
 
     def __init__(self, device):
         self._device = device
-        self._pages, self._size, self._taken = None, 0, 0
-        self._former = []  # pages of which parts are in use
+        self._pages = []  # the last are those of which more is handed out
+        self._size, self._taken = 0, 0  # of the last pages
+        self._needed = self._expected = 0
 
     def take(self, nbytes):
         """Returns bytes aligned as PyTorch's own are, and which PyTorch cannot resize either."""
         start = -(-self._taken // ALIGNMENT) * ALIGNMENT
         if start + nbytes > self._size:
-            self._former.append(self._pages)
-            self._size = max(nbytes, 2 * self._size, LEAST_BYTES)
-            self._pages, start = self._device.pages(self._size), 0
+            self._size = max(nbytes, LEAST_BYTES, 0 if self._pages else self._expected)
+            self._pages.append(self._device.pages(self._size))
+            start = 0
         self._taken = start + nbytes
-        return self._device.part(self._pages, start, nbytes)
+        self._needed += nbytes + ALIGNMENT
+        return self._device.part(self._pages[-1], start, nbytes)
 
     def take_back(self):
         """Takes back all that was handed out."""
-        self._taken = 0
-        self._former = []
+        if len(self._pages) > 1:
+            self._expected = self._needed + self._needed // 8
+            self._pages, self._size = [], 0
+        self._taken = self._needed = 0
 
 
 def bytes_of(tensor):

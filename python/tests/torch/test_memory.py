@@ -2,6 +2,7 @@
 
 import json
 import os
+import weakref
 from pathlib import Path
 from unittest import mock
 
@@ -10,6 +11,7 @@ import pytest
 from eager import MACHINE, planned_within
 
 import spillway.torch
+from spillway.torch.memory import Memory
 from spillway.torch.running import _Kernels
 
 
@@ -70,3 +72,38 @@ def test_what_the_plan_maps_is_taken_to_the_byte(name, budget):
     taken = taken_by_training(step, plan, batches)
     assert taken == {mapped_bytes(plan)}
     assert plan.figures.peak_bytes <= mapped_bytes(plan) <= plan.budget_bytes
+
+
+def test_memory_that_is_handed_out_again_does_not_double():
+    made = []
+
+    class Device:
+        def pages(self, nbytes):
+            made.append(weakref.ref(pages := Pages(nbytes)))
+            return pages
+
+        def part(self, pages, start, nbytes):
+            assert 0 <= start and start + nbytes <= pages.nbytes and start % 64 == 0
+            return pages, start
+
+    class Pages:
+        def __init__(self, nbytes):
+            self.nbytes = nbytes
+
+    def alive():
+        return sum(pages.nbytes for ref in made if (pages := ref()))
+
+    memory, mib = Memory(Device()), 1 << 20
+    for needed in (1, 10, 11, 12, 40, 41, 5):
+        parts = [memory.take(needed * mib // 4) for _ in range(4)]
+        assert len(set(parts)) == 4, "no two overlap"
+        del parts
+        memory.take_back()
+        assert alive() <= 1.2 * 41 * mib
+    count = len(made)
+    for needed in (41, 5, 41):
+        for _ in range(4):
+            memory.take(needed * mib // 4)
+        assert alive() <= 1.2 * 41 * mib
+        memory.take_back()
+    assert len(made) == count, "the pages are there"
