@@ -145,18 +145,24 @@ fn best_of_ends(
         let end = plan_by(request, |request| {
             buffers.make(request, strategy).map(|made| planning::owned(&made))
         });
-        best = shorter_plan(best, end)?;
+        best = shorter_plan(request, best, end)?;
     }
     Ok(best)
 }
 
-/// Returns the shorter of a finished plan and another, if planning the other succeeded.
+/// Returns the shorter of a finished plan and another, if planning the other succeeded. A plan that maps as it
+/// runs takes at least as long as the host maps.
 fn shorter_plan(
+    request: &Request<'_>,
     best: (OwnedPlan, Option<Unplaced>),
     other: Result<(OwnedPlan, Option<Unplaced>), PlanningError>,
 ) -> Result<(OwnedPlan, Option<Unplaced>), PlanningError> {
+    let period_ns = |(plan, unplaced): &(OwnedPlan, Option<Unplaced>)| {
+        let mapping_ns = unplaced.map_or(0, |_| mapping_ns(request.graph, request.machine, plan));
+        plan.predicted.period_ns.max(mapping_ns)
+    };
     match other {
-        Ok(other) if other.0.predicted.period_ns < best.0.predicted.period_ns => Ok(other),
+        Ok(other) if period_ns(&other) < period_ns(&best) => Ok(other),
         Err(PlanningError::Scratch(error)) => Err(error.into()),
         _ => Ok(best),
     }
@@ -204,7 +210,7 @@ fn best_of_all(
             Some(plan) => Ok(plan),
             None => buffers.make(request, strategy).map(|made| planning::owned(&made)),
         });
-        best = shorter_plan(best, other)?;
+        best = shorter_plan(request, best, other)?;
     }
     Ok(best)
 }
@@ -411,4 +417,42 @@ fn place_by(
     let mut plan = plan.clone();
     (plan.placements, plan.predicted) = (placements, placed.predicted);
     Ok(plan)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use planner_core::Kind;
+
+    #[test]
+    fn a_plan_that_maps_for_longer_than_another_runs_is_not_shorter() {
+        const CHUNK_BYTES: u64 = 4096;
+        let mut owned = workloads::OwnedGraph::new("chain");
+        let tensor = |graph: &mut workloads::OwnedGraph, name: &str, kind| {
+            graph.push_tensor(name, 4 * CHUNK_BYTES, kind)
+        };
+        let mut before = tensor(&mut owned, "input", Kind::Input);
+        for layer in 0..4 {
+            let weight = tensor(&mut owned, &format!("weight {layer}"), Kind::State);
+            let after = tensor(&mut owned, &format!("value {layer}"), Kind::Temporary);
+            owned.push_op("op", 1000, 0, &[before, weight], &[after]);
+            before = after;
+        }
+        let graph = owned.graph().expect("a chain is a graph");
+        let machine = workloads::machines::builtin("v100-pcie3").expect("a machine").machine;
+        let machine = Machine::new((*machine).with_chunk_bytes(CHUNK_BYTES)).expect("a machine");
+        let request = Request { graph: &graph, machine: &machine, budget_bytes: 13 * CHUNK_BYTES };
+        let plain = planning::plan(&request, Strategy::OnDemand).expect("a plan");
+        let placed = place(&graph, &machine, &plain, u64::MAX).expect("placements");
+        let shorter = |other: &OwnedPlan| {
+            let best = (placed.clone(), None);
+            let other = Ok((other.clone(), Some(Unplaced::Large)));
+            shorter_plan(&request, best, other).expect("a plan").1.is_some()
+        };
+        let mapping_ns = mapping_ns(&graph, &machine, &plain);
+        let mut other = plain;
+        other.predicted.period_ns = placed.predicted.period_ns - 1;
+        assert!(mapping_ns > placed.predicted.period_ns, "{mapping_ns} ns");
+        assert!(!shorter(&other));
+    }
 }
