@@ -18,15 +18,42 @@ def refuse_others(model, function):
         )
 
 
+def optimizers_of(optimizer):
+    """Returns the optimizers of a step, which has one or a list of them."""
+    is_list = isinstance(optimizer, (list, tuple))
+    optimizers = tuple(optimizer) if is_list and optimizer else (optimizer,)
+    for one in optimizers:
+        refuse_no_optimizer(one)
+    if len({id(one) for one in optimizers}) < len(optimizers):
+        raise CaptureError("one optimizer is given several times: give it once")
+    return optimizers
+
+
+def named(optimizers):
+    """Returns pairs of an optimizer of a step and its name in messages."""
+    if len(optimizers) == 1:
+        return [("the optimizer", optimizers[0])]
+    return [(f"optimizer {k} ({type(one).__name__})", one) for k, one in enumerate(optimizers)]
+
+
+def groups_of(optimizers):
+    """Returns pairs of the name in messages and each group of some optimizers."""
+    return [
+        (f"{name}'s group {k}", group)
+        for name, optimizer in named(optimizers)
+        for k, group in enumerate(optimizer.param_groups)
+    ]
+
+
 def refuse_no_optimizer(optimizer):
-    """Refuses a missing optimizer, several of them, and a scheduler."""
+    """Refuses a missing optimizer, a container of optimizers, and a scheduler."""
     if hasattr(optimizer, "param_groups") and hasattr(optimizer, "step"):
         return
     kind = type(optimizer).__name__
     if optimizer is None:
         way = "for a step without one, use capture_inference"
     elif isinstance(optimizer, (list, tuple, dict)):
-        way = "give one, with a group of parameters for each that you have, or capture a step for each"
+        way = "give one; capture(...) also takes a list of optimizers"
     elif isinstance(optimizer, torch.optim.lr_scheduler.LRScheduler):
         way = "give its optimizer, and call the scheduler between the iterations"
     else:

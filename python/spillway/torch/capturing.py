@@ -1,8 +1,8 @@
 """Captures a training step or an inference."""
 
 import traceback
-from collections.abc import Callable, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 import torch
@@ -13,7 +13,7 @@ from typing_extensions import Unpack
 
 from spillway import Error
 
-from .arguments import refuse_no_optimizer, refuse_others
+from .arguments import named, optimizers_of, refuse_others
 from .batches import (
     call,
     call_on,
@@ -29,7 +29,7 @@ from .checkpoints import without_checkpoints
 from .clipping import Clipping
 from .collectives import is_collective
 from .constants import Constants
-from .counting import Numbers, refuse_closures
+from .counting import refuse_closures
 from .devices import device_of
 from .errors import CaptureError, is_of_user, quoted
 from .generators import PythonsGenerators, unseeded
@@ -51,20 +51,11 @@ from .processes import Alone, Processes, averaged_twice
 from .recording import Recorder
 from .running import Items
 from .scaling import Scaling
-from .sharding import Shards, refuse_function, refuse_rows
+from .sharding import Shards, refuse_function, refuse_rows, refuse_scaler
 from .step import Step
+from .stepping import RecordedOptimizer, no_other_steps
 from .storing import Stored
-from .swapping import (
-    Fakes,
-    given,
-    given_rates,
-    initialise,
-    kept,
-    refuse_first_step,
-    rows_in_module,
-    swapped_module,
-    swapped_optimizer,
-)
+from .swapping import Fakes, given, kept, rows_in_module, swapped_module
 from .twice import Runs
 
 if TYPE_CHECKING:
@@ -84,7 +75,7 @@ Clip = float | Callable[[list[torch.Tensor]], object]
 def capture(
     model: Model,
     loss_fn: Callable[[Model, Batch], Loss],
-    optimizer: torch.optim.Optimizer,
+    optimizer: torch.optim.Optimizer | Sequence[torch.optim.Optimizer],
     example_batch: Batch,
     process_group: "ProcessGroup | None" = None,
     device: Device | None = None,
@@ -99,7 +90,7 @@ def capture(
 def capture(
     model: Model,
     loss_fn: Callable[[Model, Unpack[Items]], Loss],
-    optimizer: torch.optim.Optimizer,
+    optimizer: torch.optim.Optimizer | Sequence[torch.optim.Optimizer],
     example_batch: tuple[Unpack[Items]],
     process_group: "ProcessGroup | None" = None,
     device: Device | None = None,
@@ -113,7 +104,7 @@ def capture(
 def capture(
     model: torch.nn.Module,
     loss_fn: Callable[..., Any],
-    optimizer: torch.optim.Optimizer,
+    optimizer: torch.optim.Optimizer | Sequence[torch.optim.Optimizer],
     example_batch: Any,
     process_group: "ProcessGroup | None" = None,
     device: Device | None = None,
@@ -229,7 +220,7 @@ class _Source:
     has_outputs = False
 
     def capture(self, example_batch):
-        with kept(self.optimizer), self.processes.cut(), timed(f"capture {type(self.model).__name__}") as found:
+        with kept(self.optimizers), self.processes.cut(), timed(f"capture {type(self.model).__name__}") as found:
             step = self._captured(example_batch)
             found.append(f"{len(step.operations)} ops")
             return step
@@ -273,28 +264,34 @@ class Training(_Source):
         if process_group is not None and not is_on_processor:
             raise CaptureError("a step of several processes runs on the processor")
         if process_group is not None:
-            refuse_parameters_elsewhere(model, optimizer)
-        self.processes = _processes(process_group, shard, model, optimizer, clipping, scaling)
+            refuse_parameters_elsewhere(model, self.optimizers)
+        self.processes = _processes(process_group, shard, model, self.optimizers, clipping, scaling)
         self.copied_bytes_per_s = self.processes.measure_copies()
         self.setup_costs = self.measurements.device.setup_costs()
 
     def _begin_with(self, model, loss_fn, optimizer, process_group, clipping, scaling):
         """Checks and keeps what the user gives."""
         refuse_others(model, loss_fn)
-        refuse_no_optimizer(optimizer)
-        self.model, self.loss_fn, self.optimizer = model, loss_fn, optimizer
+        self.model, self.loss_fn, self.optimizers = model, loss_fn, optimizers_of(optimizer)
         self.clipping, self.scaling = clipping, scaling
         refuse_wrapped(model, process_group)
-        refuse_closures(optimizer)
-        self._has_states = True  # unless it is found that the optimizer has none
+        for one in self.optimizers:
+            refuse_closures(one)
+        self._without_states = []  # optimizers of which this has been found out
+        self.steps_itself = False  # whether loss_fn runs the optimizers' steps
         self.constants = Constants()
 
     def roots(self):
         """Returns what the step's code can reach, by name."""
-        return dict(model=self.model, optimizer=self.optimizer, **self.functions())
+        return dict(model=self.model, **self._optimizers_by_name(), **self.functions())
+
+    def _optimizers_by_name(self):
+        """Returns the optimizers by the names that messages have for what they store."""
+        several = len(self.optimizers) > 1
+        return {f"optimizer {k}" if several else "optimizer": one for k, one in enumerate(self.optimizers)}
 
     def _prepare(self, example_batch):
-        self.scaling.begin(next(iter(self.optimizer.param_groups[0]["params"])).device)
+        self.scaling.begin(next(iter(self.optimizers[0].param_groups[0]["params"])).device)
         self.processes.find_buckets(lambda ready: self._find_gradients(example_batch, ready))
 
     def functions(self):
@@ -304,37 +301,46 @@ class Training(_Source):
     def _find_gradients(self, example_batch, on_gradient):
         """Calls a function with each parameter whose gradient is ready, and its fake tensor."""
         recorded = self._begin(example_batch, None)
-        with swapped_module(self.model, recorded.fakes):
+        with self._swapped(recorded):
             self._backward(recorded, on_gradient)
 
     def _record(self, example_batch, previous):
-        optimizer, recorded = self.optimizer, self._begin(example_batch, previous)
-        recorder, fakes = recorded.recorder, recorded.fakes
-        average = self.processes.averaging(fakes)
-        with swapped_module(self.model, fakes):
-            self._backward(recorded, average)
-            is_initialised = initialise(optimizer, fakes.has_gradient)
-            recorded.rates, numbers = given_rates(recorder, optimizer)
-            with swapped_optimizer(optimizer, fakes, numbers):
-                if is_initialised or not self._has_states:
-                    self._update(recorded)
-                    return recorded
-                self._try_update(recorded)
-                if recorded.counts:
-                    return recorded
-        self._has_states = False
-        return self._record(example_batch, previous)
+        recorded = self._begin(example_batch, previous)
+        with self._swapped(recorded):
+            self._backward(recorded, self.processes.averaging(recorded.fakes))
+            if not recorded.steps_itself:
+                self._update(recorded)
+            for one in recorded.optimizers:
+                one.finish()
+        recorded.refuse_gradients_of_before()
+        if recorded.is_trial():
+            return self._record(example_batch, previous)
+        self.steps_itself = recorded.steps_itself
+        return recorded
 
     def _begin(self, example_batch, previous):
         refuse_gradients(example_batch)
         recorded = Recorded(self, example_batch, previous)
         recorded.fakes.of_module(self.model)
-        for k, group in enumerate(self.optimizer.param_groups):
-            for n, parameter in enumerate(group["params"]):
-                recorded.fakes.of(parameter, f"parameter {n} of group {k}")
+        for optimizer in self.optimizers:
+            for k, group in enumerate(optimizer.param_groups):
+                for n, parameter in enumerate(group["params"]):
+                    recorded.fakes.of(parameter, f"parameter {n} of group {k}")
+        if previous is not None and previous.steps_itself:
+            recorded.begin_with_gradients_of(previous)
         self.processes.begin(recorded.recorder, recorded.fakes)
-        recorded.scaler = self.scaling.recorded(recorded.fakes)
         return recorded
+
+    @contextmanager
+    def _swapped(self, recorded):
+        """Within it, the model, the optimizers and the scaler have fake tensors."""
+        with ExitStack() as within:
+            within.enter_context(swapped_module(self.model, recorded.fakes))
+            within.enter_context(self.scaling.swapped(recorded.fakes))
+            for name, optimizer in named(self.optimizers):
+                one = RecordedOptimizer(optimizer, name, recorded, self.model, self._without_states)
+                recorded.optimizers.append(within.enter_context(one))
+            yield
 
     def _backward(self, recorded, on_gradient):
         """Records forward and backward pass. `on_gradient`, if there is one, is called with each
@@ -351,19 +357,27 @@ class Training(_Source):
         ):
             if on_gradient:
                 fakes.on_gradients(on_gradient)
-            recorded.returned = call_on(self.loss_fn, self.model, recorded.batch_as_given())
-            loss = loss_of(recorded.returned)
-            if self._has_backward(loss, fakes):
-                recorded.scaler.scale(loss).backward()
+            with no_other_steps(recorder):
+                recorded.returned = call_on(self.loss_fn, self.model, recorded.batch_as_given())
+            recorded.steps_itself = any(one.steps for one in recorded.optimizers)
+            if recorded.steps_itself:
+                self._check_own_steps(recorded)
+            else:
+                self._end_backward(recorded, loss_of(recorded.returned))
             if on_gradient:
                 self.processes.end_backward()
         refuse_gradients_elsewhere(fakes, recorder.storages)
 
-    def _has_backward(self, loss, fakes):
-        """Returns whether the step runs a backward pass. It does not if `loss_fn` has run all of them itself."""
-        groups = self.optimizer.param_groups
-        parameters = (p for group in groups for p in group["params"])
-        if loss.requires_grad or not any(map(fakes.has_gradient, parameters)):
+    def _end_backward(self, recorded, loss):
+        """Records the backward pass, unless `loss_fn` has run all passes itself."""
+        if self.scaling.is_used(recorded.recorder):
+            raise CaptureError("loss_fn scales the loss, and so does capture(..., scaler=scaler): return it unscaled")
+        if self._has_backward(loss, recorded):
+            self.scaling.scaler.scale(loss).backward()
+
+    def _has_backward(self, loss, recorded):
+        parameters = (p for one in recorded.optimizers for p in one.parameters())
+        if loss.requires_grad or all(p.grad is None for p in parameters):
             return True
         if self.processes.group is not None:
             raise averaged_twice()
@@ -374,9 +388,30 @@ class Training(_Source):
             )
         return False
 
+    def _check_own_steps(self, recorded):
+        """Checks a step whose `loss_fn` runs the steps of optimizers itself."""
+        left = next((one for one in recorded.optimizers if not one.steps), None)
+        if left is not None:
+            raise CaptureError(
+                f"loss_fn calls step() of another optimizer, but not of {left.name}: call step() of all, or of none"
+                " and return the loss"
+            )
+        if self.processes.group is not None:
+            raise CaptureError(
+                "loss_fn calls step() itself, but processes average gradients after loss_fn: return the loss, and"
+                " leave backward() and step() to capture, or capture without process_group"
+            )
+        if self.clipping.is_wanted:
+            raise CaptureError("loss_fn calls step() itself: clip there too, and leave out clip_grad")
+        if self.scaling.is_enabled and not self.scaling.is_used(recorded.recorder):
+            raise CaptureError(
+                "loss_fn calls step() itself, but not the scaler: call scaler.scale(loss).backward(),"
+                " scaler.step(optimizer) and scaler.update() there, or leave out scaler"
+            )
+
     def _update(self, recorded):
-        """Records clipping and the optimizer's step, within the swapped optimizer."""
-        recorder, numbers = recorded.recorder, Numbers(self.optimizer)
+        """Records clipping and the steps of the optimizers."""
+        recorder, scaler = recorded.recorder, self.scaling.scaler
         with (
             rows_in_module(self.model, recorded.fakes),
             Substitution(recorded.fakes),
@@ -385,30 +420,19 @@ class Training(_Source):
             recorder.updating(),
         ):
             if self.clipping.is_wanted:
-                recorded.scaler.unscale_(self.optimizer)
-                self.processes.clip(self.clipping, self.optimizer)
+                for optimizer in self.optimizers:
+                    scaler.unscale_(optimizer)
+                parameters = [p for one in recorded.optimizers for p in one.parameters()]
+                self.processes.clip(self.clipping, parameters)
             before = {id(call) for call in recorder.calls}
-            recorded.scaler.step(self.optimizer)
-            recorded.scaler.update()
+            for optimizer in self.optimizers:
+                scaler.step(optimizer)
+            scaler.update()
         calls = [call for call in recorder.calls if id(call) not in before]
         self.processes.refuse_mixing(calls, recorder.storages)
-        recorded.fakes.replaced += numbers.replaced()
-        recorded.optimizer, recorded.counts = self.optimizer, numbers.change()
-
-    def _try_update(self, recorded):
-        """Finds out what an optimizer does whose states nobody else can make."""
-        try:
-            self._update(recorded)
-            self._update(recorded)
-        except CaptureError:
-            raise
-        except Exception as error:
-            refuse_first_step(self.optimizer, error)
-        if not recorded.counts and any(self.optimizer.state.values()):
-            refuse_first_step(self.optimizer)
 
 
-def _processes(group, shard, model, optimizer, clipping, scaling):
+def _processes(group, shard, model, optimizers, clipping, scaling):
     """Returns the processes that run the step."""
     if not shard:
         refuse_rows(model)
@@ -417,18 +441,14 @@ def _processes(group, shard, model, optimizer, clipping, scaling):
     if group is None:
         raise CaptureError("shard=True needs capture(..., process_group=...)")
     refuse_function(clipping)
-    if scaling.is_enabled:
-        raise CaptureError(
-            "scaler cannot check all gradients, since each process has only rows of them: leave it out, or capture"
-            " without shard"
-        )
-    return Shards(group, model, optimizer)
+    refuse_scaler(scaling)
+    return Shards(group, model, optimizers)
 
 
 class Inference(_Source):
     """An inference."""
 
-    optimizer, processes, scaling = None, Alone(), Scaling(None)
+    optimizers, processes, scaling = (), Alone(), Scaling(None)
     returns = "result"
     has_outputs = True
 
@@ -496,12 +516,36 @@ class Recorded:
         recorder.previous = previous and previous.recorder
         self.fakes = Fakes(recorder, previous and previous.fakes)
         self.batch, self._nesting = _given_batch(recorder, example_batch, source.moves_batch)
-        self.rates, self.returned, self.scaler = [], None, None
-        self.optimizer = self.counts = None  # `counts` is what the optimizer counts in Python
+        self.returned, self.optimizers = None, []
+        self.steps_itself = False  # whether loss_fn runs the steps of the optimizers
+        self._gradients_of_before = {}  # names of parameters, by tensor
 
     def batch_as_given(self):
         """Returns the fake tensors of the batch, nested as the example is."""
         return unflatten(self.batch, self._nesting)
+
+    def begin_with_gradients_of(self, previous):
+        """Begins as eager mode does after an earlier run: with the gradients that it has left to optimizers."""
+        for one in previous.optimizers:
+            for p in (p for group in one.optimizer.param_groups for p in group["params"]):
+                if previous.fakes.has_gradient(p):
+                    name = self.fakes.name(p)
+                    fake = self.fakes.rows(p)
+                    fake.grad = given(self.recorder, f"gradient of {name}", fake)
+                    self._gradients_of_before[self.recorder.view(fake.grad).tensor] = name
+
+    def refuse_gradients_of_before(self):
+        """Refuses a step that goes on with gradients of the step before."""
+        for recorded_call in self.recorder.calls:
+            for tensor in self._gradients_of_before.keys() & set(recorded_call.reads):
+                raise CaptureError(
+                    f"{quoted(recorded_call.line)}: uses the gradient of {self._gradients_of_before[tensor]} that the"
+                    " previous iteration has left: call zero_grad() of its optimizer before backward()"
+                )
+
+    def is_trial(self):
+        """Returns whether another run is needed, since this one has found out what an optimizer does."""
+        return any(one.is_trial for one in self.optimizers) and not any(one.counts for one in self.optimizers)
 
 
 def _recorder(measurements):
@@ -526,14 +570,14 @@ def _step(source, recorded, name, example_batch):
     results = [_result(recorder, value) for value in values]
     refuse_other_results(values)
     returns = [form(view) if view else value for value, view in zip(values, results)]
-    given = recorded.batch, recorded.rates
+    given = recorded.batch, [rate for one in recorded.optimizers for rate in one.rates]
     batch, rates = [[recorder.view(fake) for fake in fakes] for fakes in given]
     outputs = Outputs(recorder.storages, results, name) if source.has_outputs else None
     ops = operations(recorder, batch, rates, name, results, outputs)
     source.processes.share(ops, recorder.storages)
     source.measurements.give_back()
     states = {s.name: s.value for s in recorder.storages if s.kind == "state" and s.name != "generator"}
-    around = Surroundings(source.model, source.functions(), source.optimizer, states)
+    around = Surroundings(source.model, source.functions(), source.optimizers, states)
     found = checks(recorder, batch)
     return Step(
         source, recorder.storages, ops, example_batch, (returns, structure), around, found, outputs

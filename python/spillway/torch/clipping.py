@@ -25,9 +25,8 @@ class Clipping:
         """Returns the user's function, by name, if there is one."""
         return {} if self._function is None else dict(clip_grad=self._function)
 
-    def clip(self, optimizer):
-        """Clips the gradients of an optimizer's parameters."""
-        parameters = [p for group in optimizer.param_groups for p in group["params"]]
+    def clip(self, parameters):
+        """Clips the gradients of parameters."""
         if self._function is not None:
             self._function(parameters)
         elif self.max_norm is not None:

@@ -16,11 +16,15 @@ ADVICE = (
 
 
 class Numbers:
-    """What a swapped optimizer keeps in its groups and states before its step."""
+    """What a swapped optimizer keeps in its groups and states before its steps."""
 
     def __init__(self, optimizer):
         self._optimizer = optimizer
         self._before = _read(optimizer)
+
+    def add(self):
+        """Adds what is new since, before another step."""
+        self._before = _read(self._optimizer) | self._before
 
     def replaced(self):
         """Returns the tensors that the step has replaced."""

@@ -1,22 +1,24 @@
 """Estimates a training step or an inference on a device that is not there: least memory, times, and limits."""
 
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch.amp.grad_scaler import GradScaler
 
 from spillway import Graph, Machine, Plan
 
+from .arguments import optimizers_of
 from .batches import flatten
 from .capturing import Clip, Inference, Training
 from .clipping import Clipping
 from .processes import Alone
 from .roofline import SPEEDS, Roofline, Speeds
 from .scaling import Scaling
-from .sharding import Shards, refuse_function
+from .sharding import Shards, refuse_function, refuse_scaler
 from .step import Host
 from .swapping import kept
 
@@ -26,7 +28,7 @@ QUARTERS = 4
 def estimate(
     model: torch.nn.Module,
     loss_fn: Callable[..., Any],
-    optimizer: torch.optim.Optimizer | None,
+    optimizer: torch.optim.Optimizer | Sequence[torch.optim.Optimizer] | None,
     example_batch: Any,
     machine: Machine | str = "rtx4090",
     *,
@@ -35,6 +37,7 @@ def estimate(
     host: Host | None = None,
     clip_grad: Clip | None = None,
     devices: int = 1,
+    scaler: GradScaler | None = None,
 ) -> "Estimate":
     """Estimates one step on a machine that is not there, or on several.
 
@@ -64,9 +67,10 @@ def estimate(
     if optimizer is None:
         step = _EstimatedInference(model, loss_fn, roofline).capture(example_batch)
     else:
-        processes = Alone() if devices == 1 else _Devices(devices, model, optimizer, clipping)
-        source = _EstimatedTraining(model, loss_fn, optimizer, roofline, clipping, processes)
-        with kept(optimizer, always=True):
+        optimizers, scaling = optimizers_of(optimizer), Scaling(scaler)
+        processes = Alone() if devices == 1 else _Devices(devices, model, optimizers, clipping, scaling)
+        source = _EstimatedTraining(model, loss_fn, optimizers, roofline, clipping, scaling, processes)
+        with kept(optimizers, always=True), scaling.kept():
             step = source.capture(example_batch)
     settings = {} if host is None else {"host": "all"}
     graph = step.graph_for(host)
@@ -159,8 +163,8 @@ class _EstimatedTraining(Training):
     copied_bytes_per_s = setup_costs = None
     moves_batch = True
 
-    def __init__(self, model, loss_fn, optimizer, roofline, clipping, processes):
-        self._begin_with(model, loss_fn, optimizer, None, clipping, Scaling(None))
+    def __init__(self, model, loss_fn, optimizers, roofline, clipping, scaling, processes):
+        self._begin_with(model, loss_fn, optimizers, None, clipping, scaling)
         self.measurements, self.processes = roofline, processes
 
 
@@ -194,9 +198,10 @@ class _Devices(Shards):
 
     stays_cut = False
 
-    def __init__(self, count, model, optimizer, clipping):
+    def __init__(self, count, model, optimizers, clipping, scaling):
         refuse_function(clipping)
-        super().__init__(_Group(count), model, optimizer)
+        refuse_scaler(scaling)
+        super().__init__(_Group(count), model, optimizers)
 
     def together(self):
         return nullcontext([])

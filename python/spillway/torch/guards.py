@@ -13,6 +13,7 @@ import torch
 from torch.nn.modules import module as every_module
 from torch.utils.hooks import RemovableHandle
 
+from .arguments import named
 from .reached import Change, Reached, Source, difference
 
 try:  # A number that every write to a dict changes, as TorchDynamo has it.
@@ -30,15 +31,15 @@ _OPTIMIZER_HOOKS = "_optimizer_step_pre_hooks", "_optimizer_step_post_hooks"
 
 
 class Surroundings:
-    """The modules of a step, its functions and its optimizer, as they are now.
+    """The modules of a step, its functions and its optimizers, as they are now.
 
     `functions` has those that the step calls, by name, and `tensors` its states, by name.
     """
 
-    def __init__(self, model, functions, optimizer, tensors):
+    def __init__(self, model, functions, optimizers, tensors):
         self._names, self._tensors = list(tensors), list(tensors.values())
         self._may_require = [t for t in self._tensors if isinstance(t, torch.nn.Parameter)]
-        self._model, self._optimizer = model, optimizer
+        self._model, self._optimizers = model, optimizers
         self._parameters = {id(p): (name, p) for name, p in model.named_parameters()}
         reached = Reached(self._tensors)
         reached.module("model", model)
@@ -55,11 +56,11 @@ class Surroundings:
         for name, parameter in zip(self._names, self._tensors):
             for kind in ("_backward_hooks", "_post_accumulate_grad_hooks"):
                 self._hooks.append((f"{name} has other hooks", _HooksOf(parameter, kind)))
-        if optimizer is not None:
-            self._sources += _sources_of(optimizer)
+        for name, optimizer in named(optimizers):
+            self._sources += _sources_of(name, optimizer)
             for kind in _OPTIMIZER_HOOKS:
                 hooks = getattr(optimizer, kind, {})
-                self._hooks.append((f"the optimizer has other hooks: {kind[1:]}", hooks))
+                self._hooks.append((f"{name} has other hooks: {kind[1:]}", hooks))
         self._take()
 
     def _take(self):
@@ -145,13 +146,13 @@ class Surroundings:
         return next(name for name, t in zip(self._names, self._tensors) if t is tensor)
 
     def _orphans(self):
-        """Returns a change for a parameter that the optimizer has, but no longer the model."""
+        """Returns a change for a parameter that an optimizer has, but no longer the model."""
         now = set(map(id, self._model.parameters()))
-        for group in self._optimizer.param_groups if self._optimizer else ():
-            for p in group["params"]:
+        for optimizer, its in named(self._optimizers):
+            for p in (p for group in its.param_groups for p in group["params"]):
                 if id(p) in self._parameters and id(p) not in now:
                     name = self._parameters[id(p)][0]
-                    sentence = f"{name} of the model is another tensor than that of the optimizer"
+                    sentence = f"{name} of the model is another tensor than that of {optimizer}"
                     return [Change("refused", sentence, "Make the optimizer again, and capture again")]
         return []
 
@@ -191,26 +192,26 @@ def _of_all_modules(kind):
     return getattr(every_module, f"_global{kind}", {})
 
 
-def _sources_of(optimizer):
+def _sources_of(name, optimizer):
     """Returns what a step depends on in an optimizer, beside settings, which a call compares."""
     own = vars(optimizer)
     whole = lambda: (own["state"], own["param_groups"])
-    sources = [Source(whole, ["its states", "its groups"], "the optimizer", "replaced")]
+    sources = [Source(whole, ["its states", "its groups"], name, "replaced")]
     groups = optimizer.param_groups
-    sources.append(Source(groups.__iter__, ["groups"], "the optimizer", "changed", groups))
+    sources.append(Source(groups.__iter__, ["groups"], name, "changed", groups))
     for k, group in enumerate(groups):
-        members, label = group["params"], f"the optimizer's group {k}"
+        members, label = group["params"], f"{name}'s group {k}"
         sources.append(Source(members.__iter__, ["parameters"], label, "changed", members))
         rate = lambda group=group: (type(group["lr"]),)
         sources.append(Source(rate, ["the type of lr"], label, "changed"))
     state = optimizer.state
-    sources.append(Source(state.values, ["states"], "the optimizer", "changed", state, state))
+    sources.append(Source(state.values, ["states"], name, "changed", state, state))
     for values in state.values():
         items = values.items() if isinstance(values, dict) else ()
         names = [n for n, v in items if torch.is_tensor(v)]
         if names:
             read = partial(itemgetter(*names, names[0]), values)
-            sources.append(Source(read, names, "the optimizer's state", "replaced", within=values))
+            sources.append(Source(read, names, f"{name}'s state", "replaced", within=values))
     return sources
 
 

@@ -59,6 +59,10 @@ class Passes:
     def optimizer(self):
         return self._optimizer and self._optimizer()
 
+    @property
+    def optimizers(self):
+        return () if self.optimizer is None else (self.optimizer,)
+
     def serve(self, optimizer):
         """Returns whether the passes were made for this optimizer, or for None."""
         return self._optimizer == (optimizer and weakref.ref(optimizer))
@@ -193,6 +197,11 @@ class Joint(Step):
         self.update_ops = range(waiting, len(ordered))
         super().__init__(source, storages, ordered, (), ((), None))
         self.draws = False  # so that nobody but the caller puts the generator back after an error
+
+    @property
+    def optimizer(self):
+        """The optimizer that has joined, or None."""
+        return self.source.optimizer
 
     def has_current_states(self):
         """Returns whether the optimizer has the states that the update was captured with."""

@@ -44,6 +44,11 @@ def optimizer(optimizer: Joined) -> Joined:
 
     Raises `CaptureError` if the argument is no optimizer, or calls a closure several times in a step.
     """
+    if isinstance(optimizer, (list, tuple)):
+        raise CaptureError(
+            f"the optimizer is of type {type(optimizer).__name__}: call spillway.torch.optimizer for each, and"
+            " compile the module of each"
+        )
     refuse_no_optimizer(optimizer)
     wrapped = getattr(optimizer, "optimizer", None)
     if isinstance(wrapped, Optimizer):

@@ -7,6 +7,7 @@ from torch import distributed
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_map
 
+from .arguments import groups_of
 from .errors import CaptureError
 
 
@@ -60,16 +61,15 @@ def refuse_gradients_elsewhere(fakes, storages):
         )
 
 
-def refuse_parameters_elsewhere(model, optimizer):
+def refuse_parameters_elsewhere(model, optimizers):
     """Refuses parameters that `DistributedDataParallel` would not average."""
     own = {id(p) for p in model.parameters()}
-    for k, group in enumerate(optimizer.param_groups):
+    for label, group in groups_of(optimizers):
         for n, parameter in enumerate(group["params"]):
             if id(parameter) not in own:
                 raise CaptureError(
-                    f"parameter {n} of the optimizer's group {k}, of shape"
-                    f" {tuple(parameter.shape)}, is not the model's, so processes would not average"
-                    " its gradient: add it to a module of the model"
+                    f"parameter {n} of {label}, of shape {tuple(parameter.shape)}, is not the model's, so"
+                    " processes would not average its gradient: add it to a module of the model"
                 )
 
 

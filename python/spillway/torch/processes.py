@@ -48,9 +48,9 @@ class Alone:
     def agree(self, calls, name_of):
         """Compares the collectives of all processes."""
 
-    def clip(self, clipping, optimizer):
-        """Clips the gradients of an optimizer's parameters."""
-        clipping.clip(optimizer)
+    def clip(self, clipping, parameters):
+        """Clips the gradients of parameters."""
+        clipping.clip(parameters)
 
     def refuse_mixing(self, calls, storages):
         """Refuses an optimizer that would need more than a process has."""

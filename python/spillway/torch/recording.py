@@ -200,11 +200,11 @@ class Recorder(TorchDispatchMode):
     def updating(self):
         """Within it, the optimizer's step runs. There `.item()` may read what the step computes: Python
         may compute with it, but not branch on it."""
-        self.is_updating = True
+        was_updating, self.is_updating = self.is_updating, True
         try:
             yield
         finally:
-            self.is_updating = False
+            self.is_updating = was_updating
 
     @contextmanager
     def unless(self, fake):

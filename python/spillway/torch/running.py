@@ -164,7 +164,7 @@ class Compiled(Generic[Batch, Result]):
     @property
     def is_inference(self) -> bool:
         """Whether there is no optimizer."""
-        return self._example.optimizer is None
+        return not self._example.optimizers
 
     def use(self, plan: Plan) -> None:
         """Goes on with another plan of the captured step from the next iteration on. Other shapes
@@ -273,7 +273,7 @@ class Compiled(Generic[Batch, Result]):
         """Returns a plan for another capture, to which a switch from the first plan is cheap."""
         how = self._how | dict(
             machine=self._how["machine"] or self._plan.machine,
-            host="optimizer" if self._plan.host_ops and step.optimizer else None,
+            host="optimizer" if self._plan.host_ops and step.optimizers else None,
         )
         plan = step.plan(self._plan.budget_bytes, **how)
         try:
@@ -350,8 +350,8 @@ class Compiled(Generic[Batch, Result]):
         self._undo.commit()
         self._states.claim(self)
         self.iterations += self._step.source is self._example.source
-        if self._step.optimizer:
-            self._step.optimizer._opt_called = True  # schedulers of learning rates look at it
+        for optimizer in self._step.optimizers:
+            optimizer._opt_called = True  # schedulers of learning rates look at it
         if outside.generator is not None:
             self._device.set_random_state(outside.generator)
 

@@ -107,6 +107,15 @@ def refuse_function(clipping):
         )
 
 
+def refuse_scaler(scaling):
+    """Refuses a scaler, for a step whose gradients are rows."""
+    if scaling.is_enabled:
+        raise CaptureError(
+            "scaler cannot check all gradients, since each process has only rows of them: leave it out, or capture"
+            " without shard"
+        )
+
+
 def refuse_rows(model):
     """Refuses a model whose parameters are rows, for a step that needs whole ones."""
     for name, parameter in model.named_parameters():
@@ -124,8 +133,8 @@ class Shards(Common):
 
     stays_cut = True  # the model, after the capture
 
-    def __init__(self, group, model, optimizer):
-        self._optimizer = optimizer
+    def __init__(self, group, model, optimizers):
+        self._optimizers = optimizers
         self._parameters = [(n, p) for n, p in model.named_parameters() if p.numel()]
         self._former = {}  # names of what has been cut, by storages that others may still have
         new = [(n, p) for n, p in self._parameters if p not in _ROWS]
@@ -159,12 +168,13 @@ class Shards(Common):
         storage = StorageWeakRef(parameter.untyped_storage())
         self._former[storage.cdata] = name, storage
         parameter.grad, parameter.data = None, rows.of(parameter.detach())
-        states = self._optimizer.state.get(parameter, {})
-        for key, value in states.items():
-            if isinstance(value, torch.Tensor) and value.dim():
-                if tuple(value.shape) != rows.shape:
-                    _refuse_state(name, key, value)
-                states[key] = rows.of(value)
+        for optimizer in self._optimizers:
+            states = optimizer.state.get(parameter, {})
+            for key, value in states.items():
+                if isinstance(value, torch.Tensor) and value.dim():
+                    if tuple(value.shape) != rows.shape:
+                        _refuse_state(name, key, value)
+                    states[key] = rows.of(value)
 
     def _refuse_former(self, storage):
         """Refuses memory of parameters from before they were cut."""
@@ -291,11 +301,10 @@ class Shards(Common):
             view = self._fakes.recorder.view(rows.grad)
             self._bytes_in_bundles[view.tensor, view.offset] = view.nbytes
 
-    def clip(self, clipping, optimizer):
+    def clip(self, clipping, parameters):
         """Clips gradients, of which each process has rows."""
         if clipping.max_norm is None:
             return
-        parameters = [p for group in optimizer.param_groups for p in group["params"]]
         gradients = [p.grad for p in parameters if p.grad is not None]
         norms = torch.stack([torch.linalg.vector_norm(g) for g in gradients]) ** 2.0
         ALL_REDUCE(norms, "sum", self.group.group_name)

@@ -10,6 +10,7 @@ from torch.utils._pytree import tree_unflatten
 
 from spillway import Graph, InfeasibleError, Machine, Plan
 
+from .arguments import groups_of
 from .batches import flatten, refuse_other, unflatten
 from .errors import BatchError, CaptureError, ChangedError
 from .hosting import host_times, settings_for
@@ -54,15 +55,15 @@ class Step(Generic[Batch, Result]):
         self._returned, self.outputs = returned, outputs
         self.surroundings, self._checks = surroundings, checks
         self.draws = any(s.name == "generator" and not s.writes for s in storages)
-        self._settings = [_constants(g) for g in self._groups()]
+        self._settings = [_constants(g) for _, g in groups_of(self.optimizers)]
         self._scaling = source.scaling.constants()
-        self._tensors = [_is_tensor(g) for g in self._groups()]
+        self._tensors = [_is_tensor(g) for _, g in groups_of(self.optimizers)]
         self.graph, self._hosted = self._graph([None] * len(ops)), None
 
     @property
-    def optimizer(self) -> torch.optim.Optimizer | None:
-        """The optimizer that the step runs, or None."""
-        return self.source.optimizer
+    def optimizers(self) -> tuple[torch.optim.Optimizer, ...]:
+        """The optimizers that the step runs: none for an inference."""
+        return self.source.optimizers
 
     def __repr__(self) -> str:
         values = [s if isinstance(s, str) else list(s) for s in self.shapes]
@@ -96,7 +97,7 @@ class Step(Generic[Batch, Result]):
             return self.graph
         if host != "optimizer":
             raise ValueError(f"host is {host!r}: it is 'optimizer' or None")
-        if self.optimizer is None:
+        if not self.optimizers:
             raise CaptureError(
                 "the step has no optimizer that could run on the host: capture a training step by"
                 " spillway.torch.capture"
@@ -263,23 +264,20 @@ class Step(Generic[Batch, Result]):
             raise ChangedError(
                 f"the scaler has {scaling}, but {self._scaling} was captured: capture the step again"
             )
-        for k, (group, settings) in enumerate(zip(self._groups(), self._settings)):
+        groups = groups_of(self.optimizers)
+        for (label, group), settings, was_tensor in zip(groups, self._settings, self._tensors):
             for name, constant in settings.items():
                 if group[name] != constant:
                     raise ChangedError(
-                        f"{name} of the optimizer's group {k} is {group[name]}, but {constant}"
-                        " was captured; only learning rates may change"
+                        f"{name} of {label} is {group[name]}, but {constant} was captured; only learning rates"
+                        " may change"
                     )
-            kinds = ["a tensor" if x else "a number" for x in (_is_tensor(group), self._tensors[k])]
+            kinds = ["a tensor" if x else "a number" for x in (_is_tensor(group), was_tensor)]
             if kinds[0] != kinds[1]:
                 raise ChangedError(
-                    f"lr of the optimizer's group {k} is {kinds[0]}, but {kinds[1]} was captured:"
-                    " change its value only"
+                    f"lr of {label} is {kinds[0]}, but {kinds[1]} was captured: change its value only"
                 )
-        return [rate_of(group) for group in self._groups()]
-
-    def _groups(self):
-        return self.optimizer.param_groups if self.optimizer else []
+        return [rate_of(group) for _, group in groups]
 
 
 PLAN_OPTIONS = tuple(signature(Step.plan).parameters)[1:]

@@ -30,6 +30,7 @@ class Fakes:
         if id(tensor) not in self._fakes:
             fake = self.recorder.fake_mode.from_tensor(tensor)
             fake.grad = None
+            self._require_gradient_as_before(tensor, fake)
             if not stays and fake.device != self.recorder.measure.device.torch_device:
                 fake = self._moved(tensor, name)
             self.recorder.adopt(fake, "state", name, tensor)
@@ -39,6 +40,12 @@ class Fakes:
             self._real.append(tensor)
             _copy_hooks(tensor, fake)
         return self._fakes[id(tensor)]
+
+    def _require_gradient_as_before(self, tensor, fake):
+        """Has a parameter require a gradient if the earlier run has left it so."""
+        before = self._previous._fakes.get(id(tensor)) if self._previous else None
+        if before is not None and before.is_leaf and fake.is_leaf:
+            fake.requires_grad_(before.requires_grad)
 
     def gather(self, tensor, whole):
         """Gives the model a whole parameter in place of the rows of this process."""
@@ -204,42 +211,64 @@ def given_rates(recorder, optimizer):
     return rates, numbers
 
 
-@contextmanager
-def swapped_optimizer(optimizer, fakes, rates):
-    """Within it, the optimizer updates fake parameters, with `rates` as its learning rates."""
-    groups, state = optimizer.param_groups, optimizer.state
-    # These have their step counts on the device; the others compute with them on the processor.
-    on_device = [g for g in groups if g.get("fused") or g.get("capturable")]
-    with_counts = {id(p) for group in on_device for p in group["params"]}
+class SwappedOptimizer:
+    """Within it, an optimizer updates fake parameters, with `rates` as its learning rates."""
 
-    def fake(parameter):
+    def __init__(self, optimizer, fakes, rates):
+        self._optimizer, self._fakes, self._rates = optimizer, fakes, rates
+        self._groups, self._state = optimizer.param_groups, optimizer.state
+        # These have their step counts on the device; the others compute with them on the processor.
+        on_device = [g for g in self._groups if g.get("fused") or g.get("capturable")]
+        self._with_counts = {id(p) for group in on_device for p in group["params"]}
+
+    def __enter__(self):
+        optimizer, state = self._optimizer, self._state
+        try:
+            optimizer.param_groups = [
+                choices(dict(group, params=[self._fake(p) for p in group["params"]], lr=rate))
+                for group, rate in zip(self._groups, self._rates)
+            ]
+            optimizer.state = type(state)(state.default_factory)
+            self._add_states()
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    def __exit__(self, *error):
+        self._optimizer.param_groups, self._optimizer.state = self._groups, self._state
+
+    def initialise(self):
+        """Gives the optimizer the states that its next step would make. Returns whether it can be done."""
+        optimizer = self._optimizer
+        fake = optimizer.param_groups, optimizer.state
+        optimizer.param_groups, optimizer.state = self._groups, self._state
+        try:
+            return initialise(optimizer, self._fakes.has_gradient)
+        finally:
+            optimizer.param_groups, optimizer.state = fake
+            self._add_states()
+
+    def _add_states(self):
+        """Makes fake tensors of the states of parameters that have no fake states yet."""
+        fakes = self._optimizer.state
+        for p, values in self._state.items():
+            fake = self._fake(p)
+            if values and not fakes.get(fake):
+                fakes[fake] = {key: self._fake_state(p, key, v) for key, v in values.items()}
+
+    def _fake(self, parameter):
         # Some optimizers have states of their own, under names.
         is_tensor = isinstance(parameter, torch.Tensor)
-        return fakes.of(parameter, "parameter") if is_tensor else parameter
+        return self._fakes.of(parameter, "parameter") if is_tensor else parameter
 
-    def fake_state(parameter, key, value):
+    def _fake_state(self, parameter, key, value):
         if not isinstance(value, torch.Tensor):
             return value
-        stays = value.dim() == 0 and id(parameter) not in with_counts
+        stays = value.dim() == 0 and id(parameter) not in self._with_counts
         is_tensor = isinstance(parameter, torch.Tensor)
-        owner = fakes.name(parameter) if is_tensor else parameter
-        return fakes.of(value, f"{owner}.{key}", stays)
-
-    try:
-        optimizer.param_groups = [
-            choices(dict(group, params=[fake(p) for p in group["params"]], lr=rate))
-            for group, rate in zip(groups, rates)
-        ]
-        optimizer.state = type(state)(
-            state.default_factory,
-            {
-                fake(p): {key: fake_state(p, key, v) for key, v in values.items()}
-                for p, values in state.items()
-            },
-        )
-        yield
-    finally:
-        optimizer.param_groups, optimizer.state = groups, state
+        owner = self._fakes.name(parameter) if is_tensor else parameter
+        return self._fakes.of(value, f"{owner}.{key}", stays)
 
 
 def choices(group):
@@ -254,17 +283,17 @@ def choices(group):
 
 
 @contextmanager
-def kept(optimizer, always=False):
-    """Puts an optimizer's present states back if the body fails, or in any case if `always` is set."""
-    before = {p: copy.copy(values) for p, values in optimizer.state.items()} if optimizer else {}
+def kept(optimizers, always=False):
+    """Puts the present states of optimizers back if the body fails, or in any case if `always` is set."""
+    before = [{p: copy.copy(values) for p, values in one.state.items()} for one in optimizers]
     is_done = False
     try:
         yield
         is_done = True
     finally:
-        if optimizer and (always or not is_done):
-            optimizer.state.clear()
-            optimizer.state.update(before)
+        for one, states in zip(optimizers, before) if always or not is_done else ():
+            one.state.clear()
+            one.state.update(states)
 
 
 def initialise(optimizer, has_gradient):

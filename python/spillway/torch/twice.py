@@ -78,10 +78,10 @@ class Runs:
 
     def _run(self, previous):
         recorded = self._record(previous)
-        if recorded.counts:
-            place, sentence = recorded.counts
-            optimizer = recorded.optimizer
-            refuse(optimizer, sentence, self._blamed(lambda: read_at(optimizer, place)))
+        for one in recorded.optimizers:
+            if one.counts:
+                (place, sentence), optimizer = one.counts, one.optimizer
+                refuse(optimizer, sentence, self._blamed(lambda: read_at(optimizer, place)))
         self._left, replaced = {}, list(recorded.fakes.replaced)
         for change in self._stored.changes():
             tensors = replaced_in(change, recorded.fakes.real)

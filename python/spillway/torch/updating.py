@@ -10,12 +10,12 @@ from .counting import Numbers, refuse
 from .ownership import Substitution
 from .swapping import (
     Fakes,
+    SwappedOptimizer,
     given,
     given_rates,
     initialise,
     kept,
     refuse_first_step,
-    swapped_optimizer,
 )
 
 
@@ -35,14 +35,14 @@ def record_update(recorder, optimizer, names, parameters):
     """Records the step that an optimizer makes where `parameters`, by position, have gradients and no
     others do. `names` has the names of positions."""
     updated = {id(p) for p in parameters.values()}
-    with kept(optimizer):
+    with kept([optimizer]):
         is_initialised = initialise(optimizer, lambda p: id(p) in updated)
         fakes, views, gradients = Fakes(recorder), {}, {}
         for k, p in parameters.items():
             views[k], gradients[k] = _stand_in(recorder, fakes, p, names[k])
         _pass_by(recorder, fakes, optimizer, updated)
         rates, numbers = given_rates(recorder, optimizer)
-        with swapped_optimizer(optimizer, fakes, numbers):
+        with SwappedOptimizer(optimizer, fakes, numbers):
             _step(recorder, fakes, optimizer)
             if not is_initialised and any(optimizer.state.values()):
                 refuse_first_step(optimizer)

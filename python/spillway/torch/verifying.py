@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from torch.utils._pytree import tree_leaves
 
+from .arguments import groups_of
 from .batches import call_on, loss_of
 from .errors import CaptureError
 from .holding import overlook
@@ -42,21 +43,26 @@ def verify(step, batches, steps, train):
 
 def _eager(step, batch):
     """Runs a step without a plan."""
-    source, optimizer = step.source, step.optimizer
-    if optimizer is None:
+    source, optimizers = step.source, step.optimizers
+    if not optimizers:
         with torch.no_grad():
             return call_on(source.forward, source.model, batch)
     scaler = source.scaling.beside()
-    optimizer.zero_grad(set_to_none=True)
+    for optimizer in optimizers:
+        optimizer.zero_grad(set_to_none=True)
     with torch.enable_grad():
         returned = call_on(source.loss_fn, source.model, batch)
+        if source.steps_itself:
+            return returned
         loss = loss_of(returned)
         if loss.requires_grad:
             scaler.scale(loss).backward()
     if source.clipping.is_wanted:
-        scaler.unscale_(optimizer)
-        source.clipping.clip(optimizer)
-    scaler.step(optimizer)
+        for optimizer in optimizers:
+            scaler.unscale_(optimizer)
+        source.clipping.clip([p for _, group in groups_of(optimizers) for p in group["params"]])
+    for optimizer in optimizers:
+        scaler.step(optimizer)
     scaler.update()
     return returned
 
@@ -96,18 +102,18 @@ def _have_same_bytes(a, b):
 def _kept(step):
     """Within it, eager steps may run. At the end the model, the optimizer and the generators have
     their values again."""
-    model, optimizer = step.source.model, step.optimizer
+    model, optimizers = step.source.model, step.optimizers
     states = [s.value for s in step.storages if s.kind == "state"]
     tensors = {id(t): t for t in (*states, *model.parameters(), *model.buffers())}
-    groups = optimizer.param_groups if optimizer else []
+    groups = [group for _, group in groups_of(optimizers)]
     parameters = [*model.parameters(), *(p for group in groups for p in group["params"])]
     before = [(t, version(t), bytes_of(t).copy()) for t in tensors.values()]
-    gradients = [(p, p.grad) for p in parameters]
+    gradients = [(p, p.grad, p.requires_grad) for p in parameters]
     kept = [_Members(vars(module)) for module in model.modules()]
     kept += [_Members(vars(module)[name]) for module in model.modules() for name in _MEMBERS]
-    if optimizer is not None:
-        owned = [vars(optimizer), optimizer.state, *groups, *optimizer.state.values()]
-        kept += [_Members(own) for own in owned]
+    kept += [_Members(group) for group in groups]
+    for optimizer in optimizers:
+        kept += [_Members(own) for own in (vars(optimizer), optimizer.state, *optimizer.state.values())]
     python, torchs, numpys = random.getstate(), torch.get_rng_state(), np.random.get_state()
     try:
         yield
@@ -119,8 +125,9 @@ def _kept(step):
             buffer[:] = value
             set_bytes_of(tensor, buffer)
             overlook(tensor, seen)
-        for parameter, gradient in gradients:
+        for parameter, gradient, requires_grad in gradients:
             parameter.grad = gradient
+            parameter.requires_grad_(requires_grad)
         random.setstate(python)
         torch.set_rng_state(torchs)
         np.random.set_state(numpys)

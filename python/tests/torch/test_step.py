@@ -236,7 +236,7 @@ def draws_from_distribution(model, batch):
         (dict(model=len), "the model is of type builtin_function_or_method: give a torch.nn.Module"),
         (dict(loss_fn=3), "int cannot be called"),
         (dict(optimizer=None), "of type NoneType: .* use capture_inference"),
-        (dict(optimizer=[]), "of type list: give one, with a group"),
+        (dict(optimizer=[]), "of type list: give one; capture.* list of optimizers"),
         (
             dict(optimizer=torch.optim.lr_scheduler.StepLR(adam(model()), 1)),
             "of type StepLR: give its optimizer",
@@ -280,7 +280,7 @@ def test_a_context_hands_back_what_was_trained(fails):
     except ZeroDivisionError:
         assert fails
     same_dicts(trained.state_dict(), expected.state_dict(), "model")
-    same_dicts(optimizer.state_dict(), other.optimizer.state_dict(), "optimizer")
+    same_dicts(optimizer.state_dict(), other.optimizers[0].state_dict(), "optimizer")
     with torch.no_grad():
         trained[3].weight.zero_()  # nothing has newer values
 

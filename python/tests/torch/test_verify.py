@@ -121,7 +121,7 @@ def test_a_state_that_differs_is_named():
     model = Model()
     optimizer = adam(model)
     step = spillway.torch.capture(model, loss_fn, optimizer, batch())
-    step.optimizer.register_step_post_hook(lambda *_: model.layers[2].weight.data.mul_(1.5))
+    step.optimizers[0].register_step_post_hook(lambda *_: model.layers[2].weight.data.mul_(1.5))
     with pytest.raises(CaptureError, match="step 1 differs from eager mode: layers.2.weight is the"):
         step.verify()
 

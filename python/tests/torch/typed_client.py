@@ -55,11 +55,13 @@ def train(data: list[Pairs]) -> None:
     spillway.torch.capture(model, loss_fn, adam, data[0], clip_grad=halve)
     spillway.torch.capture(model, loss_fn, adam, data[0], scaler=GradScaler("cpu"))
     spillway.torch.capture(model, loss_fn, adam, data[0], shard=True)
+    both = spillway.torch.capture(model, loss_fn, [adam, torch.optim.SGD(model.parameters())], data[0])
+    assert_type(both, spillway.torch.Step[Pairs, Tensor])
     assert_type(spillway.torch.full_state_dict(model), dict[str, object])
     spillway.torch.capture(model, loss_fn, adam, data[0], clip_grad="1.0")  # type: ignore[call-overload]
     assert_type(step, spillway.torch.Step[Pairs, Tensor])
     assert_type(step.graph, spillway.Graph)
-    assert_type(step.optimizer, torch.optim.Optimizer | None)
+    assert_type(step.optimizers, tuple[torch.optim.Optimizer, ...])
     assert_type(step.example(), Pairs)
     assert_type(step.min_feasible_bytes(host="optimizer"), int)
     assert_type(step.verify(data, steps=2), int)
@@ -118,6 +120,7 @@ def compare_devices(x: Tensor) -> None:
     assert_type(found.min_feasible_bytes, int)
     spillway.torch.estimate(*given, speeds=spillway.torch.Speeds(1, 1, 1, network_gb_s=1), devices=4)
     spillway.torch.estimate(model, Perceptron.predict, None, x)
+    spillway.torch.estimate(*given, scaler=GradScaler("cpu"))
     spillway.torch.estimate(*given, host="optimiser")  # type: ignore[arg-type]
 
 

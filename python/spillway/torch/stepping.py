@@ -1,0 +1,133 @@
+"""Records the steps of optimizers, which `loss_fn` runs itself, or the capture after it."""
+
+from contextlib import contextmanager
+
+import torch
+from torch.optim.optimizer import register_optimizer_step_pre_hook
+from torch.utils._python_dispatch import _disable_current_modes
+
+from .counting import Numbers
+from .errors import CaptureError, quoted_line
+from .recording import View
+from .storing import MISSING, is_same
+from .swapping import SwappedOptimizer, given_rates, refuse_first_step, rows_in_module
+
+
+class RecordedOptimizer:
+    """Within it, an optimizer has fake parameters, and each call of its `step()` is recorded. `name` is its name in
+    messages, and `without_states` are the optimizers that are known to make none."""
+
+    def __init__(self, optimizer, name, recorded, model, without_states):
+        self.optimizer, self.name = optimizer, name
+        self._recorder, self._fakes, self._model = recorded.recorder, recorded.fakes, model
+        self.rates, self._rates_as_given = given_rates(self._recorder, optimizer)
+        self._swapped = SwappedOptimizer(optimizer, self._fakes, self._rates_as_given)
+        self._without_states = without_states
+        self.steps = 0
+        self.is_trial = False  # whether the run only found out that the optimizer has no states
+        self.counts = None  # what the optimizer counts in Python
+        self._numbers = None
+
+    def __enter__(self):
+        self._swapped.__enter__()
+        self._settings = list(map(_settings, self.optimizer.param_groups))
+        own = vars(self.optimizer)
+        self._step, self._own_step = self.optimizer.step, own.get("step", MISSING)
+        own["step"] = self._record
+        return self
+
+    def __exit__(self, *error):
+        own = vars(self.optimizer)
+        if self._own_step is MISSING:
+            del own["step"]
+        else:
+            own["step"] = self._own_step
+        self._swapped.__exit__()
+
+    def parameters(self):
+        """Returns the fake parameters."""
+        return [p for group in self.optimizer.param_groups for p in group["params"]]
+
+    def finish(self):
+        """Ends a run. Refuses settings that it has changed beside the optimizer's steps."""
+        self._fakes.replaced += self._numbers.replaced() if self._numbers else []
+        for k, (before, group) in enumerate(zip(self._settings, self.optimizer.param_groups)):
+            after = _settings(group)
+            changed = [key for key in after if not is_same(after[key], before.get(key, MISSING))]
+            if self._is_rate_written(k):
+                changed.append("lr")
+            if changed:
+                raise CaptureError(
+                    f"the step sets {changed[0]} of {self.name}'s group {k}, but a captured step has the same"
+                    " settings in all iterations: set learning rates between them (`scheduler.step()` after"
+                    " `train(batch)`)"
+                )
+
+    def _is_rate_written(self, k):
+        view: View = self._recorder.view(self.rates[k])
+        return self._recorder.storages[view.tensor].writes > 0
+
+    def _record(self, closure=None):
+        """Records a step, in place of the optimizer's own."""
+        if closure is not None:
+            raise CaptureError(
+                f"{quoted_line()}: step() with a closure cannot be captured: compute the loss, call its backward(),"
+                " and then step()"
+            )
+        with _as_outside():
+            is_initialised = self._swapped.initialise()
+        if self._numbers is None:
+            self._numbers = Numbers(self.optimizer)
+        self._numbers.add()
+        with rows_in_module(self._model, self._fakes), self._recorder.updating():
+            if is_initialised or self.optimizer in self._without_states:
+                self._step()
+            else:
+                self._try_steps()
+        self.counts = self.counts or self._numbers.change()
+        self.steps += 1
+
+    def _try_steps(self):
+        """Finds out what an optimizer does whose states nobody else can make."""
+        try:
+            self._step()
+            self._numbers = Numbers(self.optimizer)
+            self._step()
+        except CaptureError:
+            raise
+        except Exception as error:
+            refuse_first_step(self.optimizer, error)
+        if not self._numbers.change():
+            if any(self.optimizer.state.values()):
+                refuse_first_step(self.optimizer)
+            self._without_states.append(self.optimizer)
+            self.is_trial = True
+
+
+def _settings(group):
+    return {key: value for key, value in group.items() if key != "params"}
+
+
+@contextmanager
+def _as_outside():
+    """Within it, code runs on real tensors, as it does outside of a capture."""
+    with torch._C.DisableTorchFunction(), _disable_current_modes():
+        yield
+
+
+@contextmanager
+def no_other_steps(recorder):
+    """Within it, optimizers that a step was not given are refused where they step."""
+
+    def refuse(optimizer, args, kwargs):
+        if not recorder.is_updating:
+            raise CaptureError(
+                f"{quoted_line()}: the step of {type(optimizer).__name__}, which the capture does not know: give"
+                " capture a list of all optimizers"
+            )
+
+    hook = register_optimizer_step_pre_hook(refuse)
+    try:
+        yield
+    finally:
+        hook.remove()
