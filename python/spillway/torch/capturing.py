@@ -121,6 +121,9 @@ def capture(
     It may run backward passes itself, such as one for each micro-batch; if it then returns a detached loss, no
     other pass follows.
 
+    `optimizer` may be a list. If `loss_fn` calls the `step()` of an optimizer itself, it does so for all of them,
+    runs all backward passes, and may return anything; nothing else follows.
+
     A batch is any nesting of tensors in tuples, lists, mappings and dataclasses. Numbers and texts in it are
     fixed: other ones are captured as another shape is. The model is not run on real values, and keeps its
     values; the optimizer gets the states that its first step would make.
@@ -359,11 +362,11 @@ class Training(_Source):
                 fakes.on_gradients(on_gradient)
             with no_other_steps(recorder):
                 recorded.returned = call_on(self.loss_fn, self.model, recorded.batch_as_given())
-            recorded.steps_itself = any(one.steps for one in recorded.optimizers)
-            if recorded.steps_itself:
-                self._check_own_steps(recorded)
-            else:
-                self._end_backward(recorded, loss_of(recorded.returned))
+                recorded.steps_itself = any(one.steps for one in recorded.optimizers)
+                if recorded.steps_itself:
+                    self._check_own_steps(recorded)
+                else:
+                    self._end_backward(recorded, loss_of(recorded.returned))
             if on_gradient:
                 self.processes.end_backward()
         refuse_gradients_elsewhere(fakes, recorder.storages)

@@ -17,8 +17,9 @@ _OPTIMIZERS = WeakTensorKeyDictionary()  # by parameter, those that have joined,
 _TURNS = count()
 
 NO_GRAPH = (
-    "has a gradient, but no graph of torch.compile(model, backend='spillway') has used it with gradients:"
-    " compile the module that has it, or give it an optimizer of its own"
+    "has a gradient, but no graph of torch.compile(model, backend='spillway') has used it with gradients, or"
+    " one has used an equal module since: compile the module that has it, one module that calls all equal ones,"
+    " or give it an optimizer of its own"
 )
 
 

@@ -8,7 +8,6 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from .counting import Numbers
 from .errors import CaptureError, quoted_line
-from .recording import View
 from .storing import MISSING, is_same
 from .swapping import SwappedOptimizer, given_rates, refuse_first_step, rows_in_module
 
@@ -20,8 +19,8 @@ class RecordedOptimizer:
     def __init__(self, optimizer, name, recorded, model, without_states):
         self.optimizer, self.name = optimizer, name
         self._recorder, self._fakes, self._model = recorded.recorder, recorded.fakes, model
-        self.rates, self._rates_as_given = given_rates(self._recorder, optimizer)
-        self._swapped = SwappedOptimizer(optimizer, self._fakes, self._rates_as_given)
+        self.rates, numbers = given_rates(self._recorder, optimizer)
+        self._swapped = SwappedOptimizer(optimizer, self._fakes, numbers)
         self._without_states = without_states
         self.steps = 0
         self.is_trial = False  # whether the run only found out that the optimizer has no states
@@ -51,6 +50,8 @@ class RecordedOptimizer:
     def finish(self):
         """Ends a run. Refuses settings that it has changed beside the optimizer's steps."""
         self._fakes.replaced += self._numbers.replaced() if self._numbers else []
+        if self.counts:
+            return  # which is told by itself
         for k, (before, group) in enumerate(zip(self._settings, self.optimizer.param_groups)):
             after = _settings(group)
             changed = [key for key in after if not is_same(after[key], before.get(key, MISSING))]
@@ -64,11 +65,11 @@ class RecordedOptimizer:
                 )
 
     def _is_rate_written(self, k):
-        view: View = self._recorder.view(self.rates[k])
-        return self._recorder.storages[view.tensor].writes > 0
+        return self._recorder.storages[self._recorder.view(self.rates[k]).tensor].writes > 0
 
     def _record(self, closure=None):
         """Records a step, in place of the optimizer's own."""
+        _refuse_in_backward(self.optimizer)
         if closure is not None:
             raise CaptureError(
                 f"{quoted_line()}: step() with a closure cannot be captured: compute the loss, call its backward(),"
@@ -115,12 +116,21 @@ def _as_outside():
         yield
 
 
+def _refuse_in_backward(optimizer):
+    if torch._C._current_graph_task_id() != -1:
+        raise CaptureError(
+            f"{quoted_line()}: the step of {type(optimizer).__name__} in a hook of the backward pass: give one"
+            " optimizer all parameters, and capture that"
+        )
+
+
 @contextmanager
 def no_other_steps(recorder):
     """Within it, optimizers that a step was not given are refused where they step."""
 
     def refuse(optimizer, args, kwargs):
         if not recorder.is_updating:
+            _refuse_in_backward(optimizer)
             raise CaptureError(
                 f"{quoted_line()}: the step of {type(optimizer).__name__}, which the capture does not know: give"
                 " capture a list of all optimizers"

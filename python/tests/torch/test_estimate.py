@@ -52,6 +52,20 @@ def without_costs(graph):
 
 
 @pytest.mark.parametrize("device", ["cpu", "meta"])
+def test_the_graph_with_a_scaler_is_that_of_a_capture(device):
+    captured, model = perceptron(), perceptron().to(device)
+    scalers = [torch.amp.GradScaler("cpu") for _ in range(2)]
+    step = capture(captured, classify, adamw(captured), rows(), scaler=scalers[0])
+    given = model, classify, adamw(model), [t.to(device) for t in rows()]
+    found = estimate(*given, speeds=SPEEDS, scaler=scalers[1])
+    assert without_costs(found.graph) == without_costs(step.graph)
+    assert without_costs(found.graph) != without_costs(estimate(*given, speeds=SPEEDS).graph)
+    assert scalers[1]._scale is None, "the scaler is as it was"
+    with pytest.raises(spillway.torch.CaptureError, match="scaler cannot check all gradients"):
+        estimate(*given, speeds=NETWORKED, devices=2, scaler=scalers[1])
+
+
+@pytest.mark.parametrize("device", ["cpu", "meta"])
 def test_the_graph_is_that_of_a_capture(device):
     captured = perceptron()
     step = capture(captured, classify, adamw(captured), rows())

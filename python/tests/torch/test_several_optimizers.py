@@ -2,12 +2,16 @@
 
 import copy
 import json
+from pathlib import Path
 
 import pytest
 import torch
 from eager import MACHINE, STEPS, compiled_within, planned_within, same, same_dicts
+from test_compiled_training import compiled_anew, plans  # noqa: F401
+from test_processes import run as run_processes
 from test_scaler import device, scalers  # noqa: F401
-from torch import nn
+from test_twice import Handwritten
+from torch import distributed, nn
 from torch.nn import functional as F
 from torch.utils._pytree import tree_leaves
 
@@ -79,6 +83,7 @@ class ActorCritic:
 
     def step(self, models, batch):
         of_actor, of_critics, of_alpha = self.optimizers
+        models["critics"].requires_grad_(True)
         alpha = self.log_alpha.exp().detach()
         with torch.no_grad():
             action, log_probability = self.act(models, batch["next"])
@@ -98,7 +103,6 @@ class ActorCritic:
         of_actor.zero_grad()
         actor_loss.backward()
         of_actor.step()
-        models["critics"].requires_grad_(True)
 
         of_alpha.zero_grad()
         (-self.log_alpha * (log_probability.detach() - 3.0)).sum().backward()
@@ -328,8 +332,7 @@ def test_values_that_others_write_between_the_steps():
             saved = [copy.deepcopy(o.state_dict()) for o in planned.optimizers]
         for task in (eager, planned) if number == 5 else ():
             train.sync()
-            for optimizer, before in zip(task.optimizers, saved):
-                optimizer.load_state_dict(copy.deepcopy(before))
+            task.optimizers[1].load_state_dict(copy.deepcopy(saved[1]))
             with torch.no_grad():
                 task.models["critic"][1].weight.mul_(2)
         if number == 6:
@@ -366,6 +369,26 @@ def test_a_step_with_one_optimizer_may_run_itself():
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Gan, "step", step)
         compare(make, "50%")
+
+
+def test_an_optimizer_that_replaces_its_tensors_twice():
+    def make():
+        task = Gan()
+        task.optimizers = [Handwritten(task.models["critic"].parameters(), lambda: torch.tensor(0.0))]
+        task.step = lambda models, *batch: twice(task, models, *batch)
+        task.step(task.models, *task.batch())  # which makes its states
+        return task
+
+    def twice(task, models, real, noise):
+        found = []
+        for part in real, models["generator"](noise).detach():
+            task.optimizers[0].zero_grad()
+            found.append(models["critic"](part).square().mean())
+            found[-1].backward()
+            task.optimizers[0].step()
+        return tuple(found)
+
+    compare(make, "50%")
 
 
 def test_an_estimate():
@@ -410,9 +433,23 @@ REFUSED = {
     "one step": ("last step", lambda task: None, r"loss_fn calls step\(\) of another .* not of optimizer 1 \(Adam\)"),
     "a closure": ("step", lambda task: task.optimizers[0].step(lambda: None), r"step\(\) with a closure cannot"),
     "a schedule": ("end", lambda task: task.schedulers[1].step(), r"sets lr of optimizer 1 .Adam.'s group 0, but"),
+    "frozen": ("end", lambda task: task.models["critic"].requires_grad_(False), "a second step fails after what the"),
     "a setting": ("end", lambda task: task.optimizers[1].param_groups[0].update(eps=1.0), "sets eps of optimizer 1"),
     "another optimizer": ("end", lambda task: task.other.step(), "of SGD, which the capture does not know: give"),
 }
+
+
+@pytest.mark.short
+def test_a_schedule_of_rates_that_are_tensors_steps_outside():
+    task = Gan(fused=True)
+
+    def loss_fn(models, real, noise):
+        losses = task.step(models, real, noise)
+        task.optimizers[1].param_groups[0]["lr"].fill_(0.5)
+        return losses
+
+    with pytest.raises(CaptureError, match="sets lr of optimizer 1"):
+        spillway.torch.capture(task.models, loss_fn, task.optimizers, task.batch())
 
 
 @pytest.mark.short
@@ -455,3 +492,108 @@ def test_settings_are_named_with_their_optimizer():
     task.optimizers[1].param_groups[0]["eps"] = 1.0
     with pytest.raises(ChangedError, match=r"eps of optimizer 1 \(Adam\)'s group 0 is 1.0"):
         train(task.batch())
+
+
+@pytest.mark.short
+def test_the_example_of_the_page():
+    page = (Path(__file__).parents[3] / "docs" / "pytorch-training.md").read_text()
+    section = page.split("\n### Several optimizers\n")[1].split("\n### ")[0]
+    code = "\n".join(line[4:] for line in section.splitlines() if line.startswith("    ") or not line)
+    found = []
+    for _ in range(2):
+        torch.manual_seed(3)
+        generator, critic = nn.Sequential(nn.Linear(4, 9), nn.ReLU(), nn.Linear(9, 8)), nn.Linear(8, 1)
+        of_critic, of_generator = (torch.optim.Adam(m.parameters(), lr=0.01) for m in (critic, generator))
+        names = dict(generator=generator, critic=critic, of_critic=of_critic, of_generator=of_generator)
+        names |= dict(torch=torch, spillway=spillway, softplus=F.softplus, real=torch.randn(5, 8))
+        names["noise"] = torch.randn(5, 4)
+        exec(code, names)
+        found.append(names)
+    eager, planned = found
+    train = compiled_within(planned["step"], "50%")
+    for _ in range(3):
+        batch = eager["real"], eager["noise"]
+        for a, b in zip(eager["gan"](eager["models"], *batch), train(batch)):
+            same(b, a, "loss")
+    train.sync()
+    same_dicts(planned["models"].state_dict(), eager["models"].state_dict(), "models")
+
+
+def test_the_usual_loop(plans):  # noqa: F811
+    """With `torch.compile`, each model has a plan with its optimizer."""
+    eager, planned = twins(Gan)
+    data = [eager.batch() for _ in range(3)]
+    state = torch.get_rng_state()
+    expected = run(eager, data, eagerly(eager))
+    torch.set_rng_state(state)
+    for model in planned.models.values():
+        model.compile(backend="spillway", options=dict(budget="min"))
+    planned.optimizers = [*map(spillway.torch.optimizer, planned.optimizers)]
+    check(eager, planned, expected, run(planned, data, eagerly(planned)))
+    assert plans
+
+
+def test_equal_models_of_one_optimizer_that_are_compiled_alone_are_refused():
+    models = [nn.Linear(4, 4) for _ in range(2)]
+    for model in models:
+        model.compile(backend="spillway", options=dict(budget="100%"))
+    optimizer = spillway.torch.optimizer(torch.optim.Adam(p for model in models for p in model.parameters()))
+    sum(model(torch.randn(3, 4)).sum() for model in models).backward()
+    with pytest.raises(CaptureError, match="an equal module since: .* one module that calls all equal ones"):
+        optimizer.step()
+
+
+@pytest.mark.short
+@pytest.mark.parametrize("are_given", [False, True])
+def test_optimizers_that_step_in_the_backward_pass_are_refused(are_given):
+    model = nn.Linear(4, 4)
+    optimizers = [torch.optim.SGD([p], lr=0.1) for p in model.parameters()]
+    for p, optimizer in zip(model.parameters(), optimizers):
+        p.register_post_accumulate_grad_hook(lambda _, optimizer=optimizer: optimizer.step())
+    given = optimizers if are_given else torch.optim.SGD(model.parameters(), lr=0.1)
+    with pytest.raises(CaptureError, match="the step of SGD in a hook of the backward pass: give one optimizer all"):
+        spillway.torch.capture(model, lambda model, x: model(x).sum(), given, torch.randn(3, 4))
+
+
+def processes(process):
+    (eager, planned), (sharded, _) = twins(Divided), twins(Divided)
+    for task in (eager, planned, sharded):
+        task.models["generator"][0][3].p = 0.0
+    group = distributed.group.WORLD
+    torch.manual_seed(process)
+    data = [eager.batch() for _ in range(4)]
+
+    def train_eagerly(task):
+        found = []
+        for batch in data:
+            for optimizer in task.optimizers:
+                optimizer.zero_grad()
+            loss = task.loss(task.models, *batch)
+            loss.backward()
+            for p in task.models.parameters():
+                p.grad.mul_(0.5)
+                distributed.all_reduce(p.grad)
+            nn.utils.clip_grad_norm_([p for o in task.optimizers for g in o.param_groups for p in g["params"]], 0.5)
+            for optimizer in task.optimizers:
+                optimizer.step()
+            found.append(loss.detach())
+        return found
+
+    expected = train_eagerly(eager)
+    for task, how in ((planned, {}), (sharded, dict(shard=True))):
+        how = dict(process_group=group, clip_grad=0.5) | how
+        step = spillway.torch.capture(task.models, task.loss, task.optimizers, data[0], **how)
+        train = compiled_within(step, "50%")
+        for batch, loss in zip(data, expected):
+            if how.get("shard"):
+                assert torch.allclose(train(batch), loss)
+            else:
+                same(train(batch), loss, "loss")
+        train.sync()
+    same_dicts(planned.models.state_dict(), eager.models.state_dict(), "models")
+    with pytest.raises(CaptureError, match=r"loss_fn calls step\(\) itself, but processes average gradients"):
+        spillway.torch.capture(eager.models, eager.step, eager.optimizers, data[0], process_group=group)
+
+
+def test_several_processes(tmp_path):
+    run_processes(processes, 2, tmp_path)

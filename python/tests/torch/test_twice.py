@@ -487,6 +487,20 @@ def test_an_optimizer_that_counts_in_python_is_refused_with_its_line():
     assert optimizer.state[model[0].weight]["step"] == 1
 
 
+def test_an_optimizer_that_counts_in_its_groups_is_refused():
+    class Counting(torch.optim.SGD):
+        def step(self, closure=None):
+            self.param_groups[0]["k"] += 1
+            super().step()
+
+    def counting(model):
+        optimizer = Counting(model.parameters(), lr=0.1)
+        optimizer.param_groups[0]["k"] = 0
+        return optimizer
+
+    assert "Counting counts in Python: 'k' of group 0 is 0 before the step and 1" in refused(mlp(), loss_fn, counting)
+
+
 def test_an_optimizer_that_replaces_its_tensors():
     zero = lambda: torch.tensor(0.0)
     compare(mlp, loss_fn, lambda m: stepped(m, zero), batches, budget="80%")
