@@ -597,3 +597,24 @@ def processes(process):
 
 def test_several_processes(tmp_path):
     run_processes(processes, 2, tmp_path)
+
+
+class Orthogonalised(Divided):
+    """Matrices are trained by Muon, and all others by AdamW."""
+
+    def __init__(self):
+        super().__init__()
+        self.models = nn.Sequential(nn.Linear(8, 24), nn.GELU(), nn.LayerNorm(24), nn.Linear(24, 8))
+        matrices = [p for p in self.models.parameters() if p.dim() == 2]
+        others = [p for p in self.models.parameters() if p.dim() == 1]
+        self.optimizers = [torch.optim.Muon(matrices, lr=0.02), torch.optim.AdamW(others, lr=0.01)]
+
+    def loss(self, model, x, y):
+        return F.mse_loss(model(x), y)
+
+    def batch(self):
+        return torch.randn(16, 8), torch.randn(16, 8)
+
+
+def test_muon_beside_another_optimizer():
+    compare(Orthogonalised, "50%", "loss", dict(clip_grad=0.5))
