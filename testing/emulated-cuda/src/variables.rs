@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// A setting. The environment variable of [`name`](Self::name) sets it at the start.
+/// A setting. At the start it has the value of an environment variable, which the crate's page names.
 #[repr(u32)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Variable {
