@@ -76,6 +76,8 @@ pub struct SimDevice {
     faults: Option<Faults>,
     /// Whether the device ignores mistakes that a real device does not notice.
     is_forgiving: bool,
+    /// The most chunks of a virtual range.
+    most_range_chunks: u64,
 }
 
 impl SimDevice {
@@ -94,6 +96,7 @@ impl SimDevice {
             failure: None,
             faults: None,
             is_forgiving: false,
+            most_range_chunks: u64::MAX,
         }
     }
 
@@ -117,6 +120,12 @@ impl SimDevice {
     #[must_use]
     pub fn forgiving(self) -> Self {
         Self { is_forgiving: true, ..self }
+    }
+
+    /// The same device with a limit of the chunks in a virtual range.
+    #[must_use]
+    pub fn with_most_range_chunks(self, most_range_chunks: u64) -> Self {
+        Self { most_range_chunks, ..self }
     }
 
     /// The same device with a fault, at times drawn from `seed`.

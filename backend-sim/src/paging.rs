@@ -110,6 +110,10 @@ impl Paging for SimDevice {
         self.machine.chunk_bytes
     }
 
+    fn most_range_chunks(&self) -> u64 {
+        self.most_range_chunks
+    }
+
     fn create(&mut self, count: u64) -> Result<(), SimError> {
         self.check_failure()?;
         self.space.addresses.check_create()?;
@@ -126,7 +130,9 @@ impl Paging for SimDevice {
     fn reserve(&mut self, chunks: u64) -> Result<DeviceAddress, SimError> {
         self.check_failure()?;
         self.check_allocation(false)?;
-        let at = self.space.reserve(chunks).ok_or(SimError::AddressSpace { chunks })?;
+        let has_room = chunks <= self.most_range_chunks;
+        let at = has_room.then(|| self.space.reserve(chunks)).flatten();
+        let at = at.ok_or(SimError::AddressSpace { chunks })?;
         self.counters.ranges += 1;
         Ok(at)
     }

@@ -129,8 +129,8 @@ impl fmt::Display for VulkanError {
             Self::Range { bytes, most_bytes } => write!(
                 f,
                 "a virtual range of {bytes} bytes exceeds one buffer of the device, which has at \
-                 most {most_bytes} bytes (maxBufferSize): use a smaller budget, or a plan without \
-                 placements (--no-placements), in which each tensor has a range of its own"
+                 most {most_bytes} bytes (maxBufferSize): no tensor and no arena of small tensors \
+                 can be larger"
             ),
             Self::BeyondReported { call, code, sparse_bytes, space } => write!(
                 f,

@@ -157,6 +157,12 @@ impl Space {
         Ok(Some(self.blocks.len() - 1))
     }
 
+    /// The whole chunks of the largest buffer.
+    fn most_range_chunks(&self) -> u64 {
+        let most_bytes = self.device.physical.max_buffer_bytes.min(self.address_space.bytes);
+        most_bytes / self.addresses.chunk_bytes()
+    }
+
     /// The size of all blocks.
     pub(crate) fn taken_bytes(&self) -> u64 {
         self.blocks.iter().map(|block| block.buffer.bytes).sum()
@@ -261,6 +267,10 @@ impl VulkanDevice {
 impl Paging for VulkanDevice {
     fn chunk_bytes(&self) -> u64 {
         self.space.addresses.chunk_bytes()
+    }
+
+    fn most_range_chunks(&self) -> u64 {
+        self.space.most_range_chunks()
     }
 
     fn create(&mut self, count: u64) -> Result<(), VulkanError> {

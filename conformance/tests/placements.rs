@@ -1,14 +1,16 @@
 //! Placements that are found are valid, exact, and run without a mapping call.
 #![allow(clippy::unwrap_used, reason = "what fails here fails the test")]
 
-use backend_sim::{SimDevice, SimKernels, reference_digest};
+use backend_sim::{SimDevice, SimError, SimKernels, reference_digest};
 use conformance::graphs::{graphs, machines};
 use conformance::ledger::judge;
 use conformance::plans::{Case, unplaced_cases};
 use planner_core::placement::{Over, PlacementError};
 use planner_core::plan::{Pool, Resident};
 use planner_core::planner::{Auto, Request, Strategy as Planner};
-use planner_core::{Graph, Kind, Machine, MachineParameters, OpId, Part, Step, TensorId};
+use planner_core::{
+    ExecuteError, Graph, Kind, Machine, MachineParameters, OpId, Part, Step, TensorId, Verified,
+};
 use proptest::prelude::*;
 use proptest::sample::select;
 use spillway::placing::{self, Unplaced};
@@ -31,21 +33,65 @@ fn hold(graph: Graph<'_>, machine: Machine, owned: &OwnedPlan) -> Result<(), Tes
     let schedule = planning::schedule(&graph, &machine, &plan).unwrap();
     let schedule = schedule.schedule();
     let verified = planning::prove(&graph, &machine, &plan, &schedule).unwrap();
-    let mut device = SimDevice::adversarial(machine, plan.predicted.period_ns);
+    let device = || SimDevice::adversarial(machine, plan.predicted.period_ns);
+    prop_assert!(runs(&verified, device())?, "without a limit of ranges");
+    // The smallest ranges that hold the arena and each tensor.
+    for most_chunks in (0..64).map(|power| 1 << power) {
+        if runs(&verified, device().with_most_range_chunks(most_chunks))? {
+            break;
+        }
+    }
+    Ok(())
+}
+
+/// Runs a plan, unless a range is too large for the device.
+fn runs(verified: &Verified<'_>, mut device: SimDevice) -> Result<bool, TestCaseError> {
+    let (graph, plan) = (*verified.graph(), verified.plan());
     let mut set_up = 0;
     let (device, kernels) = (&mut device, &mut SimKernels::new(graph));
-    planning::with_executor(&verified, device, kernels, |mut executor, device, kernels| {
-        set_up = device.counters().map_calls;
-        executor.run(device, kernels, ITERATIONS)?;
-        executor.save_states(device)
-    })
-    .unwrap();
+    let ran =
+        planning::with_executor(verified, device, kernels, |mut executor, device, kernels| {
+            set_up = device.counters().map_calls;
+            executor.run(device, kernels, ITERATIONS)?;
+            executor.save_states(device)
+        });
+    match ran {
+        Err(ExecuteError::Device { error: SimError::AddressSpace { .. }, .. }) => return Ok(false),
+        ran => ran.unwrap(),
+    }
     if plan.placements.is_some() {
         let counters = device.counters();
         prop_assert_eq!((counters.map_calls, counters.unmap_calls), (set_up, 0));
     }
     prop_assert_eq!(kernels.digest(device).unwrap(), reference_digest(&graph, ITERATIONS));
-    Ok(())
+    Ok(true)
+}
+
+/// Four tensors of one chunk, of which each but the first is made from the one before.
+#[test]
+fn a_pool_may_be_larger_than_a_range() {
+    let (machine, bytes) = (MACHINE, MACHINE.chunk_bytes);
+    let mut owned = OwnedGraph::new("chain");
+    let mut tensor = |name: &str, kind| owned.push_tensor(name, bytes, kind);
+    let state = tensor("state", Kind::State);
+    let values = ["a", "b", "c"].map(|name| tensor(name, Kind::Temporary));
+    for (read, write) in [(state, values[0]), (values[0], values[1]), (values[1], values[2])] {
+        owned.push_op("op", 10, 0, &[read], &[write]);
+    }
+    owned.push_op("end", 10, 0, &[values[2], values[0]], &[state]);
+    let graph = owned.graph().unwrap();
+    let request = Request { graph: &graph, machine: &machine, budget_bytes: 4 * bytes };
+    let plan = planning::plan(&request, Planner::OnDemand).unwrap();
+    let placed = placing::place(&graph, &machine, &plan, u64::MAX).unwrap();
+    for plan in [plan, placed] {
+        assert!(plan.pools.iter().map(|pool| pool.count).max() > Some(2), "{:?}", plan.pools);
+        let plan = plan.plan();
+        let schedule = planning::schedule(&graph, &machine, &plan).unwrap();
+        let verified = planning::prove(&graph, &machine, &plan, &schedule.schedule()).unwrap();
+        let most = |chunks| SimDevice::new(machine).with_most_range_chunks(chunks);
+        assert!(runs(&verified, most(1)).unwrap());
+        assert!(!runs(&verified, most(0)).unwrap());
+    }
 }
 
 /// The plan with this many objects in its only pool.

@@ -74,6 +74,12 @@ pub trait Paging: ErrorType {
     /// Size of a chunk in bytes, the unit of mapping.
     fn chunk_bytes(&self) -> u64;
 
+    /// The most chunks that one range can have. The default is no limit. If a pool is larger, the
+    /// executor gives its tensors ranges of their own; the arena lies in one range.
+    fn most_range_chunks(&self) -> u64 {
+        u64::MAX
+    }
+
     /// Creates the physical chunks `0..count`. Called once.
     ///
     /// # Errors
@@ -106,6 +112,10 @@ pub trait Paging: ErrorType {
 impl<T: Paging + ?Sized> Paging for &mut T {
     fn chunk_bytes(&self) -> u64 {
         T::chunk_bytes(self)
+    }
+
+    fn most_range_chunks(&self) -> u64 {
+        T::most_range_chunks(self)
     }
 
     fn create(&mut self, count: u64) -> Result<(), Self::Error> {

@@ -32,14 +32,17 @@ struct PoolMemory {
 
 /// Device memory under one plan.
 ///
-/// A pool in which no tensor or workspace takes more than one object is mapped as a whole. In any
-/// other pool, each tensor and workspace has virtual ranges of its own.
+/// A pool in which no tensor or workspace takes more than one object is mapped as a whole, if a range
+/// of the device can be so large. In any other pool, each tensor and workspace has virtual ranges of
+/// its own.
 #[derive(Debug)]
 pub(super) struct Layout<'a> {
     pub(super) verified: Verified<'a>,
     pub(super) pieces: Pieces<'a>,
     /// The device's chunks that the plan uses.
     chunk_map: ChunkMap<'a>,
+    /// The most chunks of a range.
+    most_range_chunks: u64,
     arena_address: u64,
     pools: &'a mut [PoolMemory],
     /// The current address of each tensor.
@@ -63,6 +66,7 @@ impl<'a> Layout<'a> {
     pub(super) fn new(
         verified: &Verified<'a>,
         chunk_map: ChunkMap<'a>,
+        most_range_chunks: u64,
         scratch: &mut Scratch<'a>,
     ) -> Result<Self, PlanError> {
         let (graph, plan) = (verified.graph(), verified.plan());
@@ -71,6 +75,7 @@ impl<'a> Layout<'a> {
             verified: *verified,
             pieces: Pieces::new(graph, verified.machine(), plan, scratch)?,
             chunk_map,
+            most_range_chunks,
             arena_address: 0,
             pools: scratch.take(plan.pools.len(), PoolMemory::zeroed())?,
             address: scratch.take(tensors, 0)?,
@@ -78,7 +83,10 @@ impl<'a> Layout<'a> {
         };
         let mut first_chunk = layout.arena().count;
         for pool in 0..plan.pools.len() {
-            let has_ranges = u64::from(!layout.takes_one_object(pool));
+            // Objects that share chunks cannot be mapped by themselves.
+            let has_chunks = layout.object_bytes(pool).is_multiple_of(layout.chunk_bytes());
+            let is_too_large = has_chunks && !layout.fits_range(pool);
+            let has_ranges = u64::from(is_too_large || !layout.takes_one_object(pool));
             layout.pools[pool] = PoolMemory { first_chunk, address: 0, has_ranges };
             first_chunk += layout.chunks(pool);
         }
@@ -215,6 +223,11 @@ impl<'a> Layout<'a> {
             .map(|id| (self.pieces.pool(id), self.pieces.objects(id)))
             .chain(workspaces)
             .all(|(its_pool, objects)| its_pool != pool || objects <= 1)
+    }
+
+    /// Whether the whole pool can be mapped in one range.
+    pub(super) fn fits_range(&self, pool: usize) -> bool {
+        self.chunks(pool) <= self.most_range_chunks
     }
 
     /// Whether tensors and workspaces of a pool have ranges of their own.

@@ -28,7 +28,8 @@ impl Mappings {
     }
 }
 
-/// Counts the mappings that an executor makes, in as much scratch as the executor takes.
+/// Counts the mappings that an executor makes on a device without a limit of its ranges, in as much
+/// scratch as the executor takes.
 /// O(objects).
 ///
 /// # Errors
@@ -39,7 +40,7 @@ pub fn mappings<'a>(
 ) -> Result<Mappings, PlanError> {
     let count = crate::switch::chunks(verified);
     let all = scratch.take(1, ChunkRun { first: 0, device_first: 0, count })?;
-    let memory = Memory::new(verified, ChunkMap(all), scratch)?;
+    let memory = Memory::new(verified, ChunkMap(all), u64::MAX, scratch)?;
     let mut chunks = 0u64;
     memory.each_range(|_, its_chunks, _| chunks = chunks.saturating_add(its_chunks));
     let bytes = chunks.saturating_mul(verified.machine().chunk_bytes);

@@ -58,9 +58,10 @@ impl<'a> Memory<'a> {
     pub(super) fn new(
         verified: &Verified<'a>,
         chunk_map: ChunkMap<'a>,
+        most_range_chunks: u64,
         scratch: &mut Scratch<'a>,
     ) -> Result<Self, PlanError> {
-        let layout = Layout::new(verified, chunk_map, scratch)?;
+        let layout = Layout::new(verified, chunk_map, most_range_chunks, scratch)?;
         let objects = match verified.plan().placements {
             None => Objects::Queued(Queued::new(&layout, scratch)?),
             Some(placements) => Objects::Placed(Placed::new(&layout, placements, scratch)?),

@@ -133,7 +133,8 @@ impl<'a> Executor<'a> {
         check_host_kernels(verified, kernels)?;
         let chunks = crate::switch::chunks(verified);
         let all = scratch.take(1, ChunkRun { first: 0, device_first: 0, count: chunks })?;
-        let mut executor = Self::lay_out(verified, ChunkMap(all), scratch)?;
+        let most_range_chunks = device.most_range_chunks();
+        let mut executor = Self::lay_out(verified, ChunkMap(all), most_range_chunks, scratch)?;
         executor.capacity = capacity.max(Capacity { chunks, host_bytes: executor.host.bytes() });
         let set_up = |error| Fault::Device(error).at(Moment::SetUp);
         device.create(executor.capacity.chunks).map_err(set_up)?;
@@ -153,6 +154,7 @@ impl<'a> Executor<'a> {
     fn lay_out(
         verified: &Verified<'a>,
         chunk_map: ChunkMap<'a>,
+        most_range_chunks: u64,
         scratch: &mut Scratch<'a>,
     ) -> Result<Self, PlanError> {
         let (graph, machine, plan) = (verified.graph(), verified.machine(), verified.plan());
@@ -165,7 +167,7 @@ impl<'a> Executor<'a> {
             operands: scratch.take(most_operands.clone().max().unwrap_or(0), [0; 2])?,
             host_operands: scratch.take(most_operands.max().unwrap_or(0), [0; 2])?,
             // Last, since it takes all that is left.
-            memory: Memory::new(verified, chunk_map, scratch)?,
+            memory: Memory::new(verified, chunk_map, most_range_chunks, scratch)?,
             host,
             enqueued: PerStream::all(0),
             verified: *verified,

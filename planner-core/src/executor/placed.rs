@@ -33,8 +33,8 @@ struct Run {
 /// The objects of a plan with placements, and the ranges in which they are mapped once.
 ///
 /// Each tensor has a virtual range for each set of objects that it has at some launch or copy, and
-/// each workspace has a range for each of its sets. If the objects of a set are consecutive, the
-/// range is a part of one mapping of the whole pool: it needs no mapping of its own, and page table
+/// each workspace has a range for each of its sets. If the objects of a set are consecutive, and a
+/// range of the device can hold the pool, the range is a part of one mapping of the whole pool: it needs no mapping of its own, and page table
 /// entries are warm for all such ranges after the first access. A chunk may be mapped in many other
 /// ranges; the verifier has proved that no two of them are in use at the same time. The address of
 /// a tensor changes only when it gets objects.
@@ -158,7 +158,8 @@ impl<'a> Placed<'a> {
         }
         for mapped in &ranges.mapped[..ranges.len] {
             let runs = ranges.runs[mapped.runs()].iter().copied();
-            let is_in_whole = in_one_row(placements, runs).is_some();
+            let fits_range = layout.fits_range(mapped.pool as usize);
+            let is_in_whole = fits_range && in_one_row(placements, runs).is_some();
             whole[mapped.pool as usize].ranges += u64::from(is_in_whole);
         }
         Ok(Self { placements, next: 0, at_start, range_of, ranges, whole })
@@ -178,7 +179,9 @@ impl<'a> Placed<'a> {
         let Ranges { address, mapped, len, runs, .. } = &mut self.ranges;
         for (address, mapped) in address.iter_mut().zip(&mapped[..*len]) {
             let (runs, pool) = (runs[mapped.runs()].iter().copied(), mapped.pool as usize);
-            if let Some(first) = in_one_row(placements, runs.clone()) {
+            if self.whole[pool].ranges > 0
+                && let Some(first) = in_one_row(placements, runs.clone())
+            {
                 let offset_bytes = first * layout.object_bytes(pool);
                 *address = self.whole[pool].address.saturating_add(offset_bytes);
                 continue;
@@ -216,7 +219,10 @@ impl<'a> Placed<'a> {
     fn own_ranges(&self) -> impl Iterator<Item = (u64, Mapped)> {
         let Ranges { address, mapped, len, .. } = &self.ranges;
         let ranges = address.iter().copied().zip(mapped[..*len].iter().copied());
-        ranges.filter(|&(_, mapped)| in_one_row(self.placements, self.runs_of(mapped)).is_none())
+        ranges.filter(|&(_, mapped)| {
+            self.whole[mapped.pool as usize].ranges == 0
+                || in_one_row(self.placements, self.runs_of(mapped)).is_none()
+        })
     }
 
     fn runs_of(&self, mapped: Mapped) -> impl Iterator<Item = Run> + Clone {

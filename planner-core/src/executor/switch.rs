@@ -119,7 +119,9 @@ impl<'a> Executor<'a> {
         let chunks = scratch.take(switch.switch.chunks.len(), ChunkRun::zeroed())?;
         chunks.copy_from_slice(switch.switch.chunks);
         let mut spares = self.spares.with_more(self.own_ranges(), scratch)?;
-        let mut next = Executor::lay_out(&switch.to, ChunkMap(chunks), scratch)?;
+        let most_range_chunks = device.most_range_chunks();
+        let chunk_map = ChunkMap(chunks);
+        let mut next = Executor::lay_out(&switch.to, chunk_map, most_range_chunks, scratch)?;
         next.host.take_states(&self.host, switch.states);
         let (needed_bytes, created_bytes) = (next.host.bytes(), self.capacity.host_bytes);
         if needed_bytes > created_bytes {

@@ -287,6 +287,10 @@ impl<D: Transfers + Paging, L: Layer<D>> Paging for Layered<D, L> {
         self.device.chunk_bytes()
     }
 
+    fn most_range_chunks(&self) -> u64 {
+        self.device.most_range_chunks()
+    }
+
     fn create(&mut self, count: u64) -> Result<(), L::Error> {
         self.layer.create(&mut self.device, count)
     }
