@@ -13,10 +13,11 @@
 //!
 //! Modules: `driver` has the driver's functions and all unsafe code. `adapter` opens a device.
 //! `paging`, `stream` and `transfer` implement the traits. `graph` captures iterations, `replay`
-//! launches them as graphs, also in a session (`graph_session`), and `iteration` gives kernels the number of the iteration. `host_op`
-//! runs ops on the host in a thread of the device. `measure` makes a machine file. The examples are
-//! `cuda-figures` (predictions against the device), `train-cuda` and `hold-cuda`. `pack` builds a
-//! folder whose script `go` measures a device without Rust.
+//! launches them as graphs, also in a session (`graph_session`), and `iteration` gives kernels the
+//! number of the iteration. `host_op` runs ops on the host in a thread of the device. `measure`
+//! makes a machine file. The examples are `cuda-figures` (predictions against the device),
+//! `train-cuda` and `hold-cuda`. `pack` builds a folder whose script `go` measures a device without
+//! Rust.
 
 mod adapter;
 mod driver;

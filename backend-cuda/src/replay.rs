@@ -107,8 +107,8 @@ fn at(at: Moment) -> impl Fn(CudaError) -> ExecuteError<CudaError> {
 }
 
 impl Recorded {
-    /// Captures and launches the executor's next iterations, for the length of the cycle. The executor must run
-    /// no further iteration by itself.
+    /// Captures and launches the executor's next iterations, for the length of the cycle. The
+    /// executor must run no further iteration by itself.
     pub(crate) fn new<K: Kernels<CudaDevice>>(
         executor: &mut Executor<'_>,
         device: &mut CudaDevice,

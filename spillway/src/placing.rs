@@ -150,8 +150,8 @@ fn best_of_ends(
     Ok(best)
 }
 
-/// Returns the shorter of a finished plan and another, if planning the other succeeded. A plan that maps as it
-/// runs takes at least as long as the host maps.
+/// Returns the shorter of a finished plan and another, if planning the other succeeded. A plan that
+/// maps as it runs takes at least as long as the host maps.
 fn shorter_plan(
     request: &Request<'_>,
     best: (OwnedPlan, Option<Unplaced>),

@@ -6,10 +6,11 @@
 //! then the host block holds all states, at the offsets of [`Executor::host_layout`], and running
 //! can go on.
 //!
-//! Each step signals its stream once, also if no step waits for it. So step `i` of an iteration has a known value on its stream,
-//! and a wait of the schedule is a wait for that value. Nothing else orders the work. The host runs
-//! ahead, and blocks only in two cases: before it fills a slot whose last value is still being
-//! copied, and before it maps a range whose mapping of three iterations ago is still in use.
+//! Each step signals its stream once, also if no step waits for it. So step `i` of an iteration has
+//! a known value on its stream, and a wait of the schedule is a wait for that value. Nothing else
+//! orders the work. The host runs ahead, and blocks only in two cases: before it fills a slot whose
+//! last value is still being copied, and before it maps a range whose mapping of three iterations
+//! ago is still in use.
 //!
 //! A plan with placements is mapped once, before it runs: it calls neither `map` nor `unmap` after
 //! [`Executor::start`]. Any other plan is mapped as it runs.

@@ -34,10 +34,10 @@ struct Run {
 ///
 /// Each tensor has a virtual range for each set of objects that it has at some launch or copy, and
 /// each workspace has a range for each of its sets. If the objects of a set are consecutive, and a
-/// range of the device can hold the pool, the range is a part of one mapping of the whole pool: it needs no mapping of its own, and page table
-/// entries are warm for all such ranges after the first access. A chunk may be mapped in many other
-/// ranges; the verifier has proved that no two of them are in use at the same time. The address of
-/// a tensor changes only when it gets objects.
+/// range of the device can hold the pool, the range is a part of one mapping of the whole pool: it
+/// needs no mapping of its own, and page table entries are warm for all such ranges after the first
+/// access. A chunk may be mapped in many other ranges; the verifier has proved that no two of them
+/// are in use at the same time. The address of a tensor changes only when it gets objects.
 #[derive(Debug)]
 pub(super) struct Placed<'a> {
     placements: Placements<'a>,
