@@ -71,6 +71,8 @@ pub struct Counters {
     pub mapping_ns: u64,
     /// Calls of `vkQueueSubmit2`.
     pub submits: u64,
+    /// The parts of these calls, each with its own waits, commands and signal (`VkSubmitInfo2`).
+    pub submitted_parts: u64,
     /// Lists of commands that were made. Each is used again once it has run.
     pub command_lists: u64,
     /// Bytes copied to the device.

@@ -4,7 +4,8 @@
 //! queue are therefore gathered, each with its own waits and its own signal, and submitted
 //! together: at the end of an iteration, when the host is about to wait or asks for one of them,
 //! when a stream on another queue has to wait for one of them, or when there are many. Work that a
-//! queue gets therefore waits only for work that some queue has got before.
+//! queue gets therefore waits only for work that some queue has got before. Steps that nobody awaits
+//! share the command list of the step after them.
 //!
 //! The host stream has a thread instead of a queue. A queue may get work that waits for this
 //! thread, but the thread waits only for work that queues have already got.
@@ -35,6 +36,8 @@ pub(crate) struct Queued {
     semaphore: Arc<Semaphore>,
     /// The number of signals that are enqueued.
     signalled: u64,
+    /// The last of them that the semaphore gets.
+    marked: u64,
     /// The last signal that is submitted.
     submitted: u64,
     /// The last signal that is known to be reached.
@@ -84,6 +87,7 @@ impl Queued {
             family,
             semaphore: Arc::new(Semaphore::new(device)?),
             signalled: 0,
+            marked: 0,
             submitted: 0,
             reached: 0,
             waits: [0; 4],
@@ -200,7 +204,9 @@ impl VulkanDevice {
             commands.end()?;
         }
         let (waits, next) = (mem::take(&mut queued.waits), queued.signalled + 1);
-        queued.signalled += u64::from(signals);
+        if signals {
+            (queued.signalled, queued.marked) = (next, next);
+        }
         self.shared[queue].gathered.push(Work { stream, waits, commands, next, signals });
         Ok(())
     }
@@ -215,8 +221,11 @@ impl VulkanDevice {
         self.device.submit(self.shared[queue].queue, &self.gathered(queue))?;
         self.has_submitted(queue);
         for work in mem::take(&mut self.shared[queue].gathered) {
+            self.counters.submitted_parts += 1;
             let queued = &mut self.queued[work.stream as usize];
-            queued.submitted += u64::from(work.signals);
+            if work.signals {
+                queued.submitted = work.next;
+            }
             queued.in_flight.extend(work.commands.map(|commands| (work.next, commands)));
         }
         Ok(())
@@ -264,8 +273,12 @@ impl VulkanDevice {
     }
 
     fn check_signalled(&self, point: Point) -> Result<(), VulkanError> {
-        if point.value > self.queued[point.stream as usize].signalled {
+        let of = &self.queued[point.stream as usize];
+        if point.value > of.signalled {
             return Err(Refused::Unsignalled(point).into());
+        }
+        if point.value > of.marked {
+            return Err(Refused::Unawaited(point).into());
         }
         Ok(())
     }
@@ -337,12 +350,26 @@ impl Streams for VulkanDevice {
         if stream == Stream::Host {
             let queued = &mut self.queued[stream as usize];
             queued.signalled += 1;
-            queued.submitted = queued.signalled;
+            (queued.marked, queued.submitted) = (queued.signalled, queued.signalled);
             self.host_stream.signal(&queued.semaphore, queued.signalled);
         } else {
             self.gather(stream, true)?;
         }
         Ok(Point { stream, value: self.queued[stream as usize].signalled })
+    }
+
+    fn signal_unawaited(&mut self, stream: Stream) -> Result<Point, VulkanError> {
+        let queued = &mut self.queued[stream as usize];
+        if queued.recording.is_none() {
+            return self.signal(stream);
+        }
+        if queued.signalled - queued.marked + 1 == MOST_GATHERED as u64 {
+            let (point, queue) = (self.signal(stream)?, self.queued[stream as usize].queue);
+            return self.submit_queue(queue).map(|()| point);
+        }
+        queued.signalled += 1;
+        let value = queued.signalled;
+        self.host_stream.check().map(|()| Point { stream, value })
     }
 
     fn reached(&mut self, point: Point) -> Result<bool, VulkanError> {

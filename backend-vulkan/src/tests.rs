@@ -54,7 +54,7 @@ fn with_queues(separate: bool) -> Opened {
 
 /// Runs a plan that swaps, with or without fixed placements, and checks its states. Returns the number of enqueued steps and of
 /// submissions.
-fn run(device: &mut VulkanDevice, placed: bool) -> Result<[u64; 2], ExecuteError<VulkanError>> {
+fn run(device: &mut VulkanDevice, placed: bool) -> Result<[u64; 3], ExecuteError<VulkanError>> {
     const ITERATIONS: u64 = 4;
     let work = "gpt:batch=1,layers=4,width=256,sequence=64,vocabulary=1000";
     let graph = models::generate(work).unwrap();
@@ -79,15 +79,16 @@ fn run(device: &mut VulkanDevice, placed: bool) -> Result<[u64; 2], ExecuteError
     let verified = planning::prove(&graph, &machine, &plan, &schedule).unwrap();
     let mut kernels = IntegrityKernels::new(device, graph).unwrap();
     planning::with_executor(&verified, device, &mut kernels, |mut executor, device, kernels| {
-        let before = device.counters().submits;
+        let before = device.counters();
         executor.run(device, kernels, ITERATIONS)?;
-        let submits = device.counters().submits - before;
+        let submits = device.counters().submits - before.submits;
+        let parts = device.counters().submitted_parts - before.submitted_parts;
         let is_submitted = device.shared.iter().all(Shared::is_submitted);
         assert!(is_submitted, "the end of an iteration waits for another call");
         executor.save_states(device)?;
         let digest = states_digest(&graph, device, executor.host_layout()).unwrap();
         assert_eq!(digest, reference_digest(&graph, ITERATIONS));
-        Ok([ITERATIONS * steps, submits])
+        Ok([ITERATIONS * steps, submits, parts])
     })
 }
 
@@ -96,8 +97,13 @@ fn run(device: &mut VulkanDevice, placed: bool) -> Result<[u64; 2], ExecuteError
 fn a_plan_is_submitted_in_batches() {
     for (separate, most_percent) in [(false, 15), (true, 40)] {
         let opened = with_queues(separate);
-        let [steps, submits] = run(&mut device(opened), true).unwrap();
-        println!("{submits} submissions of {steps} steps, queues of their own: {separate}");
+        let [steps, submits, parts] = run(&mut device(opened), true).unwrap();
+        println!(
+            "{submits} submissions of {parts} parts with {steps} steps, queues of their own: \
+             {separate}"
+        );
+        // Steps that nobody awaits share a part.
+        assert!(parts < steps, "{parts} parts of {steps} steps");
         assert!(steps > 500, "{steps} steps");
         assert!(submits * 100 <= steps * most_percent, "{submits} submissions of {steps} steps");
     }

@@ -133,6 +133,10 @@ impl Streams for Device {
         either!(self.signal(stream))
     }
 
+    fn signal_unawaited(&mut self, stream: Stream) -> Result<Point, DeviceError> {
+        either!(self.signal_unawaited(stream))
+    }
+
     fn reached(&mut self, point: Point) -> Result<bool, DeviceError> {
         either!(self.reached(point))
     }
@@ -173,6 +177,13 @@ impl Paging for Device {
         match self {
             Self::Mapped(device) => device.chunk_bytes(),
             Self::Cuda(device) => device.chunk_bytes(),
+        }
+    }
+
+    fn most_range_chunks(&self) -> u64 {
+        match self {
+            Self::Mapped(device) => device.most_range_chunks(),
+            Self::Cuda(device) => device.most_range_chunks(),
         }
     }
 
