@@ -262,7 +262,7 @@ int main(void) {
     const SpillwayDevice device = {
         sizeof device, &memory,  CHUNK,  create,   reserve,  map,       unmap,   create_host,
         write_host,    read_host, upload, download, wait_for, signal_on, reached, block_until,
-        NULL,          1,
+        NULL,          1,        NULL,     0,
     };
     const SpillwayKernels kernels = {
         sizeof kernels, &memory, launch, fill_state, fill_input, launch_on_host,

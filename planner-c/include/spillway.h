@@ -392,7 +392,7 @@ typedef struct {
 // Functions that return `int32_t` return 0, or a `SpillwayCode` that says why they failed:
 // `SPILLWAY_CODE_OUT_OF_DEVICE_MEMORY`, `SPILLWAY_CODE_OUT_OF_HOST_MEMORY` or
 // `SPILLWAY_CODE_DEVICE_LOST`. Any other number becomes `SPILLWAY_CODE_DEVICE`. A function that
-// fails changes nothing. Only `submit` may be null. No function may unwind.
+// fails changes nothing. Only `submit` and `signal_unawaited` may be null. No function may unwind.
 //
 // `docs/backends.md` states the promises of each function.
 typedef struct {
@@ -438,6 +438,11 @@ typedef struct {
   // Whether the device also has a stream for ops that run on the host, `SPILLWAY_HOST`: 1 or 0.
   // Without it, a session does not start if its plan runs ops on the host.
   uint8_t has_host_stream;
+  // Enqueues a signal like `signal`, for which nobody waits or asks: only for later signals of the
+  // stream. If it is null, `signal` is called.
+  int32_t (*signal_unawaited)(void *context, uint32_t stream, uint64_t *signal);
+  // The most chunks that one call of `reserve` can have; 0 for no limit.
+  uint64_t most_range_chunks;
 } SpillwayDevice;
 
 // A range of bytes at an address of the device.

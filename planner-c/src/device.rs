@@ -17,7 +17,7 @@ use std::fmt;
 /// Functions that return `int32_t` return 0, or a `SpillwayCode` that says why they failed:
 /// `SPILLWAY_CODE_OUT_OF_DEVICE_MEMORY`, `SPILLWAY_CODE_OUT_OF_HOST_MEMORY` or
 /// `SPILLWAY_CODE_DEVICE_LOST`. Any other number becomes `SPILLWAY_CODE_DEVICE`. A function that
-/// fails changes nothing. Only `submit` may be null. No function may unwind.
+/// fails changes nothing. Only `submit` and `signal_unawaited` may be null. No function may unwind.
 ///
 /// `docs/backends.md` states the promises of each function.
 #[repr(C)]
@@ -84,6 +84,12 @@ pub struct Device {
     /// Whether the device also has a stream for ops that run on the host, `SPILLWAY_HOST`: 1 or 0.
     /// Without it, a session does not start if its plan runs ops on the host.
     pub has_host_stream: u8,
+    /// Enqueues a signal like `signal`, for which nobody waits or asks: only for later signals of the
+    /// stream. If it is null, `signal` is called.
+    pub signal_unawaited:
+        Option<extern "C" fn(context: *mut c_void, stream: u32, signal: *mut u64) -> i32>,
+    /// The most chunks that one call of `reserve` can have; 0 for no limit.
+    pub most_range_chunks: u64,
 }
 
 // SAFETY: it is `repr(C)`, begins with its size, and may be all zero.
@@ -199,6 +205,15 @@ impl Streams for Callbacks {
         Ok(Point { stream, value })
     }
 
+    fn signal_unawaited(&mut self, stream: Stream) -> Result<Point, Failed> {
+        if self.0.signal_unawaited.is_none() {
+            return self.signal(stream);
+        }
+        let mut value = 0;
+        call!(self, signal_unawaited, stream as u32, &raw mut value)?;
+        Ok(Point { stream, value })
+    }
+
     fn reached(&mut self, point: Point) -> Result<bool, Failed> {
         let mut is_reached = 0;
         call!(self, reached, point.stream as u32, point.value, &raw mut is_reached)?;
@@ -239,6 +254,10 @@ impl Transfers for Callbacks {
 impl Paging for Callbacks {
     fn chunk_bytes(&self) -> u64 {
         self.0.chunk_bytes
+    }
+
+    fn most_range_chunks(&self) -> u64 {
+        if self.0.most_range_chunks == 0 { u64::MAX } else { self.0.most_range_chunks }
     }
 
     fn create(&mut self, count: u64) -> Result<(), Failed> {

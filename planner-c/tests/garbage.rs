@@ -525,6 +525,8 @@ fn refusing(status: i32) -> (Device, Kernels) {
         block_until: Some(refuse_block),
         submit: None,
         has_host_stream: 0,
+        signal_unawaited: None,
+        most_range_chunks: 0,
     };
     let kernels = Kernels {
         struct_bytes: size_of::<Kernels>(),
