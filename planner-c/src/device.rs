@@ -278,3 +278,40 @@ impl Paging for Callbacks {
         call!(self, unmap, at.0, chunks)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    extern "C" fn signal(_: *mut c_void, _: u32, signal: *mut u64) -> i32 {
+        // SAFETY: the caller passes the address of a number.
+        unsafe { signal.write(1) };
+        0
+    }
+
+    extern "C" fn signal_unawaited(_: *mut c_void, _: u32, signal: *mut u64) -> i32 {
+        // SAFETY: the caller passes the address of a number.
+        unsafe { signal.write(2) };
+        0
+    }
+
+    #[test]
+    fn what_is_left_null_has_a_default() {
+        // SAFETY: a device may be all zero.
+        let zeros: Device = unsafe { std::mem::zeroed() };
+        let device = Device { signal: Some(signal), ..zeros };
+        let mut callbacks = Callbacks(device);
+        assert_eq!(
+            callbacks.signal_unawaited(Stream::Compute).map(|point| point.value).ok(),
+            Some(1)
+        );
+        assert_eq!(callbacks.most_range_chunks(), u64::MAX);
+        let signal_unawaited = Some(signal_unawaited as _);
+        let mut callbacks = Callbacks(Device { signal_unawaited, most_range_chunks: 3, ..device });
+        assert_eq!(
+            callbacks.signal_unawaited(Stream::Compute).map(|point| point.value).ok(),
+            Some(2)
+        );
+        assert_eq!(callbacks.most_range_chunks(), 3);
+    }
+}
