@@ -225,6 +225,14 @@ def test_an_op_that_fails_late_in_the_first_iteration_loses_nothing(monkeypatch)
     assert train.sync() == 1
 
 
+@pytest.fixture(autouse=True)
+def interrupts():
+    """Python raises at SIGINT. A shell that starts tests in the background leaves the signal ignored."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
 def interrupting(times):
     """Returns a launch that sends SIGINT in the middle of an iteration."""
     launch = _Kernels._launch
