@@ -104,14 +104,12 @@ impl Cuda {
         Ok(pinnable_bytes(HostMemory::read(Path::new("/")), can_pin))
     }
 
-    /// The same number of bytes, if a block of this size can be pinned.
-    pub(crate) fn pinned_bytes(self, ordinal: usize, bytes: u64) -> Result<u64, Unavailable> {
-        match Pinned::new(self.context(ordinal)?, bytes) {
-            Ok(_) => Ok(bytes),
-            Err(error) => {
-                Err(Unavailable(format!("host memory of {bytes} bytes cannot be pinned: {error}")))
-            }
-        }
+    /// Fails unless a block of this size can be pinned.
+    pub(crate) fn check_pinnable(self, ordinal: usize, bytes: u64) -> Result<(), Unavailable> {
+        let pinned = Pinned::new(self.context(ordinal)?, bytes);
+        pinned.map(drop).map_err(|error| {
+            Unavailable(format!("host memory of {bytes} bytes cannot be pinned: {error}"))
+        })
     }
 
     /// The number of devices.

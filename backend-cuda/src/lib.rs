@@ -23,7 +23,7 @@ mod adapter;
 mod driver;
 mod error;
 mod graph;
-#[cfg(feature = "session")]
+#[cfg(feature = "facade")]
 mod graph_session;
 mod host_memory;
 mod host_op;
@@ -42,7 +42,7 @@ pub use backend_checks::{HostFailure, HostRead, HostRun};
 pub use cudarc;
 pub use error::{CudaError, Unavailable};
 pub use graph::Graph;
-#[cfg(feature = "session")]
+#[cfg(feature = "facade")]
 pub use graph_session::GraphSession;
 pub use integrity_kernels::{Integrity, IntegrityKernels};
 pub use measure::{Copies, Costs, Link, Load, Mapping, Measured, Measurement};

@@ -43,12 +43,12 @@ pub struct Measured {
     pub costs: Costs,
 }
 
-/// What to measure, and how.
+/// The device to measure, and the figures that are given instead of measured.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Measurement {
     /// The device and the size of its chunks; by default 2 MiB, or the granularity if it is larger.
     pub options: Options,
-    /// The machine's host memory. By default, what can be pinned.
+    /// The machine's host memory. By default, the memory that can be pinned.
     pub host_bytes: Option<u64>,
 }
 
@@ -64,6 +64,17 @@ impl Measured {
     #[must_use]
     pub fn costs_ns(&self) -> [u64; 2] {
         [self.costs.launch_ns, self.costs.wait_ns].map(|ns| ns.round() as u64)
+    }
+
+    /// The machine with a name, its one-way speeds and its costs. By default, it has its own
+    /// [name](Self::name).
+    #[cfg(feature = "facade")]
+    #[must_use]
+    pub fn named(&self, name: Option<String>) -> spillway::OwnedMachine {
+        let name = name.unwrap_or_else(|| self.name());
+        spillway::OwnedMachine::new(name, self.machine)
+            .with_one_way_bytes_per_s(self.one_way_bytes_per_s())
+            .with_costs_ns(Some(self.costs_ns()))
     }
 
     /// A name for the machine: the device's name in small letters and digits.
@@ -91,7 +102,10 @@ impl Cuda {
         let chunk_bytes = options.chunk_bytes.unwrap_or(info.granularity_bytes.max(CHUNK_BYTES));
         let options = Options { chunk_bytes: Some(chunk_bytes), ..options };
         let host_bytes = match host_bytes {
-            Some(bytes) => self.pinned_bytes(options.ordinal, bytes)?,
+            Some(bytes) => {
+                self.check_pinnable(options.ordinal, bytes)?;
+                bytes
+            }
             None => self.pinnable_bytes(options.ordinal)?,
         };
         let costs = costs::measure(self, &options)?;

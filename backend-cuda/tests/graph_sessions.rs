@@ -1,4 +1,4 @@
-//! Sessions run as CUDA graphs, with the values of a session that runs call by call.
+//! A session that runs as CUDA graphs has the values of a session that runs call by call.
 #![cfg(target_os = "linux")]
 #![allow(clippy::unwrap_used, reason = "what fails here fails the test")]
 
@@ -37,44 +37,32 @@ fn session<'g>(
     Session::new(plan, device, kernels).unwrap()
 }
 
-/// All values that one way has left, by tensor.
-type Values = Vec<Vec<u8>>;
+type Graphs<'g> = GraphSession<IntegrityKernels<'g>>;
 
-/// The values of all states and outputs, by functions that read them.
-fn values(
-    graph: &Graph,
-    mut state: impl FnMut(TensorId, &mut [u8]),
-    mut output: impl FnMut(TensorId, &mut [u8]),
-) -> Values {
+/// The values of all states and outputs by tensor, which `read` reads.
+fn values(graph: &Graph, mut read: impl FnMut(Kind, TensorId, &mut [u8])) -> Vec<Vec<u8>> {
     let tensors = (0..).map(TensorId).zip(graph.graph().tensors());
     let values = tensors.map(|(id, tensor)| {
         let mut bytes = vec![0; usize::try_from(tensor.bytes).unwrap()];
-        match tensor.kind {
-            Kind::State => state(id, &mut bytes),
-            Kind::Output => output(id, &mut bytes),
-            Kind::Input | Kind::Temporary => {}
+        if matches!(tensor.kind, Kind::State | Kind::Output) {
+            read(tensor.kind, id, &mut bytes);
         }
         bytes
     });
     values.collect()
 }
 
-fn eager_values(session: &mut Calls<'_>, graph: &Graph) -> Values {
-    let session = std::cell::RefCell::new(session);
-    values(
-        graph,
-        |id, into| session.borrow_mut().read_state(id, into).unwrap(),
-        |id, into| session.borrow_mut().read_output(id, into).unwrap(),
-    )
-}
-
-fn graph_values(session: &mut GraphSession<IntegrityKernels<'_>>, graph: &Graph) -> Values {
-    let session = std::cell::RefCell::new(session);
-    values(
-        graph,
-        |id, into| session.borrow_mut().read_state_at(id, 0, into).unwrap(),
-        |id, into| session.borrow_mut().read_output(id, into).unwrap(),
-    )
+/// Fails unless both sessions have the same values.
+fn assert_same(graph: &Graph, graphs: &mut Graphs<'_>, calls: &mut Calls<'_>) {
+    let of_graphs = values(graph, |kind, id, into| match kind {
+        Kind::Output => graphs.read_output(id, into).unwrap(),
+        _ => graphs.read_state_at(id, 0, into).unwrap(),
+    });
+    let of_calls = values(graph, |kind, id, into| match kind {
+        Kind::Output => calls.read_output(id, into).unwrap(),
+        _ => calls.read_state(id, into).unwrap(),
+    });
+    assert_eq!(of_graphs, of_calls);
 }
 
 #[test]
@@ -91,9 +79,9 @@ fn a_session_goes_on_as_graphs() {
         let length = graphs.cycle().length();
         assert_eq!(graphs.session().iterations(), 1 + 2 * length, "{reads:?}, {spare} chunks");
         calls.run(1 + 2 * length).unwrap();
-        assert_eq!(graph_values(&mut graphs, &graph), eager_values(&mut calls, &graph));
+        assert_same(&graph, &mut graphs, &mut calls);
 
-        // What is written between launches counts.
+        // The next launch reads values that are written between two launches.
         let weights = TensorId(1);
         assert_eq!(graph.graph().tensor(weights).kind, Kind::State);
         let value = [7; 1000];
@@ -102,7 +90,7 @@ fn a_session_goes_on_as_graphs() {
         graphs.run().unwrap();
         graphs.wait().unwrap();
         calls.run(length).unwrap();
-        assert_eq!(graph_values(&mut graphs, &graph), eager_values(&mut calls, &graph));
+        assert_same(&graph, &mut graphs, &mut calls);
     }
 }
 

@@ -4,7 +4,6 @@ use crate::error::DeviceError;
 use crate::machine::Machine;
 use backend_cuda::{CudaDevice, Measurement, Options, Unavailable};
 use pyo3::prelude::*;
-use spillway::OwnedMachine;
 use std::path::PathBuf;
 
 /// A CUDA device, by its number, for sessions. `driver` is the path of a library that serves as the
@@ -65,11 +64,7 @@ impl Cuda {
         let measurement = Measurement { options, host_bytes };
         let measured = py.detach(|| self.cuda.measure(&measurement, |_, _| ()));
         let measured = measured.map_err(unavailable)?;
-        Ok(Machine::from(
-            OwnedMachine::new(measured.name(), measured.machine)
-                .with_one_way_bytes_per_s(measured.one_way_bytes_per_s())
-                .with_costs_ns(Some(measured.costs_ns())),
-        ))
+        Ok(Machine::from(measured.named(None)))
     }
 
     fn __repr__(&self) -> String {

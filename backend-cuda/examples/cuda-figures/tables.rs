@@ -1,7 +1,7 @@
 //! What mapping and copying cost, and the machine file that follows.
 
 use backend_cuda::{Cuda, Mapping, Measured, Options};
-use workloads::{OwnedMachine, format};
+use workloads::format;
 
 /// The largest chunks whose mapping is measured.
 const MOST_CHUNK_BYTES: u64 = 128 << 20;
@@ -81,10 +81,7 @@ pub(crate) fn copies(measured: &Measured) {
 
 /// The machine file.
 pub(crate) fn machine(measured: &Measured) {
-    let one_way_bytes_per_s = measured.one_way_bytes_per_s();
-    let machine = OwnedMachine::new(measured.name(), measured.machine)
-        .with_one_way_bytes_per_s(one_way_bytes_per_s)
-        .with_costs_ns(Some(measured.costs_ns()));
+    let machine = measured.named(None);
     println!("The machine that plans are made for:\n");
     println!("    {}\n", String::from_utf8_lossy(&format::write_machine(&machine)).trim_end());
 }

@@ -42,11 +42,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
     let measured = measure(&devices, arguments);
     let measured = measured
         .map_err(|Unavailable(reason)| Failure::cannot(Shown::message(reason).to_string()))?;
-    let name = arguments.name.clone().unwrap_or_else(|| measured.name());
-    let one_way_bytes_per_s = measured.one_way_bytes_per_s();
-    let machine = OwnedMachine::new(name, measured.machine)
-        .with_one_way_bytes_per_s(one_way_bytes_per_s)
-        .with_costs_ns(Some(measured.costs_ns()));
+    let machine = measured.named(arguments.name.clone());
     if let Some(path) = &arguments.output {
         let saved = output::save(path, &format::write_machine(&machine));
         saved.map_err(|failure| failure.with(&report(&machine, &measured)))?;

@@ -179,9 +179,7 @@ impl<'a> Placed<'a> {
         let Ranges { address, mapped, len, runs, .. } = &mut self.ranges;
         for (address, mapped) in address.iter_mut().zip(&mapped[..*len]) {
             let (runs, pool) = (runs[mapped.runs()].iter().copied(), mapped.pool as usize);
-            if self.whole[pool].ranges > 0
-                && let Some(first) = in_one_row(placements, runs.clone())
-            {
+            if let Some(first) = in_whole(self.whole, placements, pool, runs.clone()) {
                 let offset_bytes = first * layout.object_bytes(pool);
                 *address = self.whole[pool].address.saturating_add(offset_bytes);
                 continue;
@@ -220,8 +218,8 @@ impl<'a> Placed<'a> {
         let Ranges { address, mapped, len, .. } = &self.ranges;
         let ranges = address.iter().copied().zip(mapped[..*len].iter().copied());
         ranges.filter(|&(_, mapped)| {
-            self.whole[mapped.pool as usize].ranges == 0
-                || in_one_row(self.placements, self.runs_of(mapped)).is_none()
+            let (runs, pool) = (self.runs_of(mapped), mapped.pool as usize);
+            in_whole(self.whole, self.placements, pool, runs).is_none()
         })
     }
 
@@ -335,6 +333,16 @@ impl Ranges<'_> {
         self.len += 1;
         Ok(self.last[owner])
     }
+}
+
+/// The first object of runs that are a part of the mapping of their whole pool. `None` for other runs.
+fn in_whole(
+    whole: &[Whole],
+    placements: Placements<'_>,
+    pool: usize,
+    runs: impl Iterator<Item = Run> + Clone,
+) -> Option<u64> {
+    if whole[pool].ranges > 0 { in_one_row(placements, runs) } else { None }
 }
 
 /// The first object of runs, if all their objects are mapped and consecutive.
