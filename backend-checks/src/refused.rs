@@ -24,7 +24,7 @@ pub enum Refused {
     PartOfMapping(DeviceAddress),
     /// A wait for a point comes before the point's signal is enqueued.
     Unsignalled(Point),
-    /// The point is of a signal that was enqueued as one for which nobody waits.
+    /// The point belongs to a signal that was enqueued by `signal_unawaited`.
     Unawaited(Point),
     /// The host block has been created already.
     HostCreatedTwice,
@@ -77,7 +77,7 @@ impl fmt::Display for Refused {
             Self::Unawaited(Point { stream, value }) => {
                 write!(
                     f,
-                    "signal {value} of the {stream:?} stream was enqueued as one for which nobody waits"
+                    "signal {value} of the {stream:?} stream was enqueued without a point to wait for"
                 )
             }
             Self::HostCreatedTwice => write!(f, "the host block has been created already"),

@@ -9,10 +9,10 @@ use planner_core::{ExecuteError, TensorId};
 use spillway::{Copied, Session, SessionError};
 use std::path::Path;
 
-/// A [`Session`] whose further iterations all run as graphs, as those of a [`Replay`](crate::Replay).
+/// A [`Session`] that runs all further iterations as graphs, like a [`Replay`](crate::Replay).
 ///
-/// It has the session's calls that go with graphs. A session does not come back from it, since the
-/// executor does not count the launches of graphs.
+/// It has the calls of a session that work between launches of graphs. It cannot become a session
+/// again, because the executor does not count launches of graphs.
 #[derive(Debug)]
 pub struct GraphSession<K> {
     session: Session<CudaDevice, K>,
@@ -20,12 +20,12 @@ pub struct GraphSession<K> {
 }
 
 impl<K: Kernels<CudaDevice>> GraphSession<K> {
-    /// Captures and launches the session's next iterations, for the length of a [`cycle`]. Run an
-    /// iteration before, so that libraries load what they cannot load in a capture.
+    /// Captures and launches the session's next iterations, for the length of a [`cycle`]. Run one
+    /// iteration first: libraries load kernels in it, and cannot load kernels in a capture.
     ///
     /// # Errors
-    /// [`CudaError::MappedInGraph`] for a plan without placements, which [`cycle`] tells beforehand;
-    /// the errors of [`Replay::record`](crate::Replay::record).
+    /// [`CudaError::MappedInGraph`] if the plan has no placements ([`cycle`] then returns `None`); the
+    /// errors of [`Replay::record`](crate::Replay::record).
     pub fn record(mut session: Session<CudaDevice, K>) -> Result<Self, SessionError<CudaError>> {
         let verified = session.plan().verified();
         let cycle = cycle(verified.graph(), verified.plan());
@@ -117,7 +117,8 @@ impl<K: Kernels<CudaDevice>> GraphSession<K> {
 }
 
 impl<K> GraphSession<K> {
-    /// The session: its plan, and the number of enqueued iterations. It runs no more by itself.
+    /// The session, for its plan and the number of enqueued iterations. Its own calls no longer run
+    /// iterations.
     #[must_use]
     pub const fn session(&self) -> &Session<CudaDevice, K> {
         &self.session

@@ -80,7 +80,7 @@ pub struct Counters {
     pub access_calls: u64,
     /// Time that the host has spent mapping and unmapping, including calls of `cuMemSetAccess`.
     pub mapping_ns: u64,
-    /// Signals with an event: somebody may wait for their points.
+    /// Signals with an event.
     pub events: u64,
     /// Waits of a stream for an event.
     pub waits: u64,

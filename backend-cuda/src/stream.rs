@@ -1,4 +1,4 @@
-//! The streams. Each has an event for every signal for whose point somebody may still wait.
+//! The streams. A signal has an event as long as somebody may wait for its point.
 
 use crate::CudaDevice;
 use crate::driver::{self, Context, Event};
@@ -25,7 +25,7 @@ pub(crate) struct Queued {
     stream: driver::Stream,
     /// The number of signals that are enqueued.
     signalled: u64,
-    /// The last of them that has an event, or that is known to be reached.
+    /// The last of these signals that has or had an event.
     marked: u64,
     /// The number of signals before the current capture, if a capture is under way.
     captured_from: Option<u64>,
@@ -160,8 +160,8 @@ impl Queued {
         }
     }
 
-    /// The event that tells whether a signal is reached: its own or that of a later signal. `None` if
-    /// it is reached. O(log signals).
+    /// The event of a signal, or of the next later signal that has an event. `None` if the signal is
+    /// reached. O(log signals).
     fn event(&self, value: u64) -> Option<&Event> {
         if value <= self.reached {
             return None;
@@ -216,7 +216,7 @@ impl CudaDevice {
         reached
     }
 
-    /// Fails for a point that has not been signalled, or that no event tells.
+    /// Fails for a point that has not been signalled, and for a point that has no event yet.
     fn check_signalled(&self, point: Point) -> Result<(), CudaError> {
         let of = &self.queued[point.stream as usize];
         if point.value > of.signalled {

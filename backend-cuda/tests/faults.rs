@@ -203,7 +203,7 @@ fn only_what_is_lent_goes_through_cudarc() {
     assert_eq!(lent.synchronize(), Err(DriverError(CUDA_ERROR_UNKNOWN)), "nobody else called it");
 }
 
-/// Drivers before CUDA 12.4 lack a function that newer ones need.
+/// Drivers before CUDA 12.4 lack `cuFuncLoad`.
 #[test]
 fn an_older_driver_loads_kernels_itself() {
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);

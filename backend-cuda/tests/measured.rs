@@ -1,5 +1,5 @@
-//! What is measured holds: memory can be allocated, beside what the driver takes for itself, and
-//! launches, waits and ticks take as long as was set.
+//! A measurement finds the settings of the emulated driver: the memory that the driver leaves, and
+//! the times of launches, waits and ticks.
 #![cfg(target_os = "linux")]
 #![allow(clippy::unwrap_used, reason = "what fails here fails the test")]
 
@@ -58,7 +58,7 @@ fn measure() {
         device
     };
     opened().create(measured.machine.device_bytes / CHUNK_BYTES).unwrap();
-    // Who took all that was free would have forgotten what the driver takes later.
+    // The driver takes memory later, so not all of the free memory can be allocated.
     let all = opened().create(measured.info.free_bytes / CHUNK_BYTES).unwrap_err();
     assert_eq!(all.kind(), ErrorKind::OutOfDeviceMemory);
 }

@@ -1,5 +1,5 @@
-//! A device whose streams all share one hardware queue, where launches and waits take time and the
-//! timer ticks once a microsecond: what is right on it depends on no work that is enqueued later.
+//! All streams of a device share one hardware queue, launches and waits take time, and the timer
+//! ticks once a microsecond. On this device a program stops if work waits for later work.
 #![cfg(target_os = "linux")]
 #![allow(clippy::unwrap_used, reason = "what fails here fails the test")]
 
@@ -19,7 +19,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 use watched::{Bug, Watched};
 
-/// One test at a time: what is set is set for the process.
+/// One test runs at a time, because a setting of the driver holds for the whole process.
 static ALONE: Mutex<()> = Mutex::new(());
 
 const MODULES: [&str; 5] = ["streams", "host", "paging", "transfers", "graphs"];
@@ -48,7 +48,8 @@ fn checks_pass_on_it() {
     assert!(failed.is_empty(), "{failed:#?}");
 }
 
-/// Whether the device works while an op on the host, enqueued before, waits for that work.
+/// Whether the device runs a kernel while an op on the host, which was enqueued earlier, waits for
+/// the kernel.
 fn works_beside_an_op(
     emulated: Emulated,
     backend: &impl Backend<Device = backend_cuda::CudaDevice>,
@@ -58,7 +59,7 @@ fn works_beside_an_op(
     let machine = backend.find().unwrap().machine;
     let mut device = backend.open(machine, 0).unwrap();
     device.create_host(64).unwrap();
-    // Kernels are loaded, which would wait for the op.
+    // The first launch loads the kernel. Later it would wait for the op.
     device.occupy(Stream::Compute, 1).unwrap();
     let (release, released) = mpsc::channel::<()>();
     let ranges = [[0, 64]];

@@ -30,7 +30,7 @@ pub(crate) struct Queue {
     signalled: u64,
     /// The number of signals reached.
     reached: u64,
-    /// Signals for which nobody waits. Reached signals may be left out.
+    /// The signals of `signal_unawaited` that are not reached, and maybe some that are.
     unawaited: BTreeSet<u64>,
 }
 
@@ -107,7 +107,7 @@ impl SimDevice {
         }
     }
 
-    /// Whether nobody may wait for a point that is not reached yet.
+    /// Whether a point is not reached yet, and its signal was enqueued by `signal_unawaited`.
     fn is_unawaited(&self, point: Point) -> bool {
         let queue = &self.queues[point.stream];
         point.value > queue.reached && queue.unawaited.contains(&point.value)

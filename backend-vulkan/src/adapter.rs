@@ -51,8 +51,8 @@ pub struct Options<'a> {
     /// The most bytes of all virtual ranges together, a multiple of the device's pages. `None` for
     /// the limit that the driver reports.
     ///
-    /// Some drivers support more than they report. Vulkan does not allow more, so that a driver
-    /// that cannot have it need not return an error.
+    /// Some drivers support more than they report. Vulkan does not allow an application to use more,
+    /// so a driver that does not support more may fail without an error.
     pub sparse_bytes: Option<u64>,
 }
 

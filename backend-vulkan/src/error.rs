@@ -56,8 +56,7 @@ pub enum VulkanError {
         /// The whole chunks in `maxBufferSize`.
         most_bytes: u64,
     },
-    /// The driver refuses a call for sparse buffers that together are larger than it reports as
-    /// possible.
+    /// The driver refuses a call, and all sparse buffers together exceed the limit that it reports.
     BeyondReported {
         /// The name of the call.
         call: &'static str,

@@ -36,7 +36,7 @@ pub(crate) struct Queued {
     semaphore: Arc<Semaphore>,
     /// The number of signals that are enqueued.
     signalled: u64,
-    /// The last of them that the semaphore gets.
+    /// The last of these signals that sets the semaphore.
     marked: u64,
     /// The last signal that is submitted.
     submitted: u64,

@@ -29,8 +29,8 @@ pub(crate) struct Arguments {
     /// is larger]
     #[arg(long, value_name = "SIZE", value_parser = chunk_bytes)]
     chunk: Option<u64>,
-    /// The machine's host memory, for example 64GiB; fails if it cannot be pinned [default: the memory
-    /// that can be pinned]
+    /// The machine's host memory, for example 64GiB. The command fails if the memory cannot be pinned
+    /// [default: the memory that can be pinned]
     #[arg(long, value_name = "SIZE", value_parser = host_bytes)]
     host: Option<u64>,
     /// The machine's name, by which plans refer to it [default: the device's name]

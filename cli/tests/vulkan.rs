@@ -74,7 +74,7 @@ fn no_seed() {
 
 const SPARSE_BYTES: &str = "SPILLWAY_VULKAN_SPARSE_BYTES";
 
-/// The listed devices that the environment does not make unusable, and the text of the list.
+/// The first Vulkan device of the list, and the list as text.
 fn devices_with(bytes: &str) -> (Value, String) {
     let run = |more: &[&str]| {
         Folder::new().run_in(&[(SPARSE_BYTES, bytes)], &[&["devices"], more].concat()).done()

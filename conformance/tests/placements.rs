@@ -35,7 +35,7 @@ fn hold(graph: Graph<'_>, machine: Machine, owned: &OwnedPlan) -> Result<(), Tes
     let verified = planning::prove(&graph, &machine, &plan, &schedule).unwrap();
     let device = || SimDevice::adversarial(machine, plan.predicted.period_ns);
     prop_assert!(runs(&verified, device())?, "without a limit of ranges");
-    // The smallest ranges that hold the arena and each tensor.
+    // The smallest limit that leaves room for the arena and for each tensor.
     for most_chunks in (0..64).map(|power| 1 << power) {
         if runs(&verified, device().with_most_range_chunks(most_chunks))? {
             break;
@@ -67,7 +67,7 @@ fn runs(verified: &Verified<'_>, mut device: SimDevice) -> Result<bool, TestCase
     Ok(true)
 }
 
-/// Four tensors of one chunk, of which each but the first is made from the one before.
+/// A chain of ops over tensors of one chunk. No tensor needs a range of two chunks.
 #[test]
 fn a_pool_may_be_larger_than_a_range() {
     let (machine, bytes) = (MACHINE, MACHINE.chunk_bytes);

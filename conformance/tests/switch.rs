@@ -153,7 +153,7 @@ fn there_and_back(pair: &Pair, mut device: SimDevice) -> Result<(), TestCaseErro
     })
 }
 
-/// The smallest of some limits of ranges under which both plans start.
+/// The smallest power of two of chunks to which ranges can be limited if both plans are to start.
 fn narrowest(pair: &Pair) -> u64 {
     let starts = |plan: &Verified<'_>, most_chunks| {
         let device = &mut SimDevice::new(pair.machine).with_most_range_chunks(most_chunks);

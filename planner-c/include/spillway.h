@@ -438,8 +438,8 @@ typedef struct {
   // Whether the device also has a stream for ops that run on the host, `SPILLWAY_HOST`: 1 or 0.
   // Without it, a session does not start if its plan runs ops on the host.
   uint8_t has_host_stream;
-  // Enqueues a signal like `signal`, for which nobody waits or asks: only for later signals of the
-  // stream. If it is null, `signal` is called.
+  // Enqueues a signal like `signal`. No later call names this signal, but calls may name later
+  // signals of the stream. If it is null, the library calls `signal`.
   int32_t (*signal_unawaited)(void *context, uint32_t stream, uint64_t *signal);
   // The most chunks that one call of `reserve` can have; 0 for no limit.
   uint64_t most_range_chunks;

@@ -84,8 +84,8 @@ pub struct Device {
     /// Whether the device also has a stream for ops that run on the host, `SPILLWAY_HOST`: 1 or 0.
     /// Without it, a session does not start if its plan runs ops on the host.
     pub has_host_stream: u8,
-    /// Enqueues a signal like `signal`, for which nobody waits or asks: only for later signals of the
-    /// stream. If it is null, `signal` is called.
+    /// Enqueues a signal like `signal`. No later call names this signal, but calls may name later
+    /// signals of the stream. If it is null, the library calls `signal`.
     pub signal_unawaited:
         Option<extern "C" fn(context: *mut c_void, stream: u32, signal: *mut u64) -> i32>,
     /// The most chunks that one call of `reserve` can have; 0 for no limit.

@@ -50,9 +50,9 @@ impl Cuda {
     }
 
     /// Measures the device for plans, which takes some seconds. The device should have no other
-    /// work. By default, chunks have 2 MiB, or the size of the device's pages if that is larger, and
-    /// the machine's host memory is what can be pinned. Raises `DeviceError` if `host_bytes` cannot be
-    /// pinned.
+    /// work. By default, chunks have 2 MiB, or the size of the device's pages if that is larger. By
+    /// default, the machine's host memory is the memory that can be pinned. Raises `DeviceError` if
+    /// `host_bytes` cannot be pinned.
     #[pyo3(signature = (chunk_bytes=None, host_bytes=None))]
     fn measure(
         &self,

@@ -8,7 +8,7 @@ pub(crate) struct Timed {
     pub(crate) launches_ns: f64,
     pub(crate) predicted_ns: f64,
     pub(crate) measured_ns: f64,
-    /// The time of launches that last less than ten ticks of the timer by which they wait.
+    /// The time of launches that are shorter than ten ticks of the timer.
     pub(crate) coarse_ns: f64,
     pub(crate) host: Host,
 }
@@ -16,12 +16,12 @@ pub(crate) struct Timed {
 /// What the host does in an iteration.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Host {
-    /// Time in which it neither maps nor is blocked.
+    /// Time of the host less the time for mapping and the time in which it is blocked.
     pub(crate) enqueue_ns: f64,
     pub(crate) mapping_ns: f64,
-    /// Time until something has ended.
+    /// Time in which the host waits for the device.
     pub(crate) blocked_ns: f64,
-    /// Steps on all streams, of which each is a signal.
+    /// Steps on all streams. Each step signals its stream.
     pub(crate) steps: f64,
     pub(crate) events: f64,
     pub(crate) waits: f64,
@@ -43,8 +43,8 @@ impl Timed {
         self.measured_ns - self.predicted_ns
     }
 
-    /// Whether short ops, which last up to a tick too long, make an error that is no error of the
-    /// prediction.
+    /// Whether the timer may add more than the tolerance to a period. It may make each short op longer
+    /// by up to a tick.
     pub(crate) fn is_coarse(&self) -> bool {
         0.1 * self.coarse_ns > self.tolerance_ns()
     }

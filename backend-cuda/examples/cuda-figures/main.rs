@@ -79,8 +79,8 @@ fn figures() -> Result<bool, String> {
     let occupying = Occupying::measure(&cuda, &options)?;
     occupying.print();
     println!(
-        "The timer by which it waits ticks each {} ns. If ops of less than ten ticks may add more \
-         than the tolerance, a period is not judged.\n",
+        "Its timer ticks every {} ns. An op may last up to a tick longer. If the ops of less than ten \
+         ticks may add more than the tolerance to a period, the period is not judged.\n",
         measured.costs.tick_ns
     );
     let bench = Bench { cuda, ordinal, measured, occupying };

@@ -15,7 +15,7 @@ const FIRST: u64 = 4;
 const TIMED_NS: u64 = 4_000_000_000;
 const FEWEST: u64 = 8;
 const MOST: u64 = 64;
-/// A kernel that waits for fewer ticks lasts too long by more than a tenth at worst.
+/// A kernel of fewer ticks may last longer by more than a tenth of its time.
 const TICKS: u64 = 10;
 
 /// How a plan is carried out.
@@ -59,7 +59,7 @@ pub(crate) fn timed(
     Ok(Timed { name, launches_ns, predicted_ns, measured_ns, coarse_ns, host })
 }
 
-/// What the host has done so far, and when that was.
+/// The time, and the device's counters at that time.
 struct Done(Instant, Counters);
 
 impl Done {
@@ -67,7 +67,7 @@ impl Done {
         Self(Instant::now(), device.counters())
     }
 
-    /// What it did from then until `end` in each of some iterations.
+    /// The host's work for each iteration, from this time until `end`.
     fn until(&self, end: &Self, iterations: u64, steps: u64) -> Host {
         let (start, end_counters) = (&self.1, &end.1);
         let each =
@@ -87,7 +87,7 @@ impl Done {
 }
 
 /// The time from the end of an iteration's last op to that of a later one, and what the host
-/// does, by the number of iterations between.
+/// does, divided by the number of iterations between.
 fn period_ns(
     bench: &Bench,
     verified: &Verified<'_>,

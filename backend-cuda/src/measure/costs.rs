@@ -1,5 +1,5 @@
-//! The device's time for what a prediction leaves out: launching a kernel, and waiting for a point;
-//! and the ticks of its timer.
+//! The times of a launch and of a wait, which predictions leave out, and the ticks of the device's
+//! timer.
 
 use super::fit::median;
 use crate::error::CudaError;
@@ -9,10 +9,9 @@ use planner_core::backend::{Chunks, HostRange, Paging, Point, Streams, Transfers
 
 /// Kernels in a row.
 const ROW: u32 = 200;
-/// How long the points of the waits are not reached while a row is enqueued, and how long compute is
-/// kept busy meanwhile. So the driver sees points that it has to wait for, and the device waits for
-/// points that are reached.
+/// The time for which the points of a row are not reached, so that the driver enqueues each wait.
 const POINTS_NS: u64 = 10_000_000;
+/// The time for which compute is busy before a row. All points are reached at its end.
 const GATE_NS: u64 = 2 * POINTS_NS;
 /// The rows of each kind. Their median counts.
 const REPEATS: u32 = 7;
@@ -20,9 +19,10 @@ const REPEATS: u32 = 7;
 /// The device's time for each launch and each wait.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Costs {
-    /// Time of a kernel that does nothing, in a row of such kernels.
+    /// Time of a kernel that does nothing, in a row of equal kernels.
     pub launch_ns: f64,
-    /// Time of a wait for a point of another stream that is reached when the wait's turn comes.
+    /// Time of a wait for a point of another stream. The point is reached when the device comes to the
+    /// wait.
     pub wait_ns: f64,
     /// The time between two ticks of the timer that kernels read.
     pub tick_ns: u64,

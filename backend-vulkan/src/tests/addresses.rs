@@ -1,5 +1,5 @@
-//! The limits of virtual ranges: of all together, and of one, on a device whose driver is made to
-//! report less than it supports.
+//! The limits of one virtual range and of all ranges together. The tests make the driver report less
+//! than it supports.
 
 use super::{CHUNK_BYTES, device, opened, run};
 use crate::adapter::Opened;
@@ -13,7 +13,7 @@ use planner_core::backend::{BackendError, Chunks, HostRange, Paging, Streams, Tr
 use planner_core::{ExecuteError, Graph, Machine, Stream};
 use std::sync::Arc;
 
-/// A device whose driver reports these limits: of all sparse buffers, and of one buffer.
+/// A device whose driver reports these limits for all sparse buffers and for one buffer.
 fn limited(reported_bytes: u64, max_buffer_bytes: u64) -> Opened {
     let mut opened = opened();
     let physical = &mut Arc::get_mut(&mut opened.device).unwrap().physical;
@@ -67,7 +67,7 @@ fn wrong_limits_of_addresses_are_refused() {
     }
 }
 
-/// The limit of a buffer is no whole number of chunks.
+/// The limit of a buffer is not a multiple of the chunk size.
 #[test]
 #[ignore = "it needs a Vulkan device"]
 fn ranges_lie_in_several_buffers() {
@@ -134,7 +134,7 @@ unsafe extern "system" fn refuse_bind(
     vk::Result::ERROR_OUT_OF_HOST_MEMORY
 }
 
-/// Within the limit that the driver reports, its errors stay as they are.
+/// Errors keep their text if all buffers are within the reported limit.
 #[test]
 #[ignore = "it needs a Vulkan device"]
 fn what_the_driver_refuses_beyond_its_limit_names_the_option() {
@@ -182,7 +182,7 @@ fn refused_range(device: &mut VulkanDevice) -> Result<(), VulkanError> {
     device.flush_binds()
 }
 
-/// Devices whose driver reports small limits, for the suite.
+/// Opens devices whose driver reports small limits, for the suite.
 struct Limited(Integrity);
 
 impl Limited {
@@ -218,7 +218,7 @@ impl Backend for Limited {
     }
 }
 
-/// Among them are ten thousand ranges, which take ten buffers.
+/// One of the checks reserves ten thousand ranges, which need ten buffers.
 #[test]
 #[ignore = "it needs a Vulkan device"]
 fn the_suite_maps_beyond_the_reported_limit() {

@@ -33,9 +33,9 @@ pub trait Streams: ErrorType {
     /// Errors of the driver.
     fn signal(&mut self, stream: Stream) -> Result<Point, Self::Error>;
 
-    /// Enqueues a signal whose point the caller will not name: it waits and asks only for points of
-    /// later signals, which come after this one. The value counts as that of any signal. A device
-    /// that pays for each point can leave this one out; the default does not.
+    /// Enqueues a signal whose point no later call names. Calls may name the points of later signals,
+    /// which come after this signal. The signal counts like any other. A device that pays for each
+    /// point can leave this point out. The default calls [`signal`](Self::signal).
     ///
     /// # Errors
     /// Errors of the driver.

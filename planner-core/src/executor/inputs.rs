@@ -105,7 +105,7 @@ impl<'a> Inputs<'a> {
         [own, next.is_some()]
     }
 
-    /// The steps, by their positions within the streams, that use a slot last.
+    /// The last steps that use a slot, by their streams and positions.
     pub(super) fn last_uses(&self) -> [(Stream, Option<u32>); 4] {
         let [own, next] = self.last_prefetch;
         [

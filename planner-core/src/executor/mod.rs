@@ -6,7 +6,7 @@
 //! then the host block holds all states, at the offsets of [`Executor::host_layout`], and running
 //! can go on.
 //!
-//! Each step signals its stream once, also if no step waits for it. So step `i` of an iteration has
+//! Each step signals its stream once, even if nothing waits for its end. So step `i` of an iteration has
 //! a known value on its stream, and a wait of the schedule is a wait for that value. Nothing else
 //! orders the work. The host runs ahead, and blocks only in two cases: before it fills a slot whose
 //! last value is still being copied, and before it maps a range whose mapping of three iterations

@@ -14,8 +14,8 @@ pub(super) struct Points<'a> {
     base: PerStream<u64>,
     /// The number of steps of each stream in an iteration.
     stream_steps: PerStream<u32>,
-    /// The steps of each stream at whose end somebody may wait, as bytes that are not 0. Empty if
-    /// that may be any step.
+    /// A byte for each step of each stream. It is 0 if nobody waits for the end of the step. Empty if
+    /// somebody may wait for any step.
     awaited: &'a mut [u8],
     /// The index in `awaited` of each stream's first step.
     firsts: PerStream<usize>,

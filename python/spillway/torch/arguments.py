@@ -19,7 +19,7 @@ def refuse_others(model, function):
 
 
 def optimizers_of(optimizer):
-    """Returns the optimizers of a step, which has one or a list of them."""
+    """Returns a tuple of optimizers, given one optimizer or a list."""
     is_list = isinstance(optimizer, (list, tuple))
     optimizers = tuple(optimizer) if is_list and optimizer else (optimizer,)
     for one in optimizers:
@@ -30,14 +30,14 @@ def optimizers_of(optimizer):
 
 
 def named(optimizers):
-    """Returns pairs of an optimizer of a step and its name in messages."""
+    """Returns a pair for each optimizer: its name in messages, and the optimizer."""
     if len(optimizers) == 1:
         return [("the optimizer", optimizers[0])]
     return [(f"optimizer {k} ({type(one).__name__})", one) for k, one in enumerate(optimizers)]
 
 
 def groups_of(optimizers):
-    """Returns pairs of the name in messages and each group of some optimizers."""
+    """Returns a pair for each group of all optimizers: its name in messages, and the group."""
     return [
         (f"{name}'s group {k}", group)
         for name, optimizer in named(optimizers)

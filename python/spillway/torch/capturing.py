@@ -121,8 +121,8 @@ def capture(
     It may run backward passes itself, such as one for each micro-batch; if it then returns a detached loss, no
     other pass follows.
 
-    `optimizer` may be a list. If `loss_fn` calls the `step()` of an optimizer itself, it does so for all of them,
-    runs all backward passes, and may return anything; nothing else follows.
+    `optimizer` may be a list. If `loss_fn` calls `step()` of an optimizer, it must call `step()` of all optimizers
+    and run all backward passes, and may return any values. The captured step then ends with `loss_fn`.
 
     A batch is any nesting of tensors in tuples, lists, mappings and dataclasses. Numbers and texts in it are
     fixed: other ones are captured as another shape is. The model is not run on real values, and keeps its
@@ -280,7 +280,7 @@ class Training(_Source):
         refuse_wrapped(model, process_group)
         for one in self.optimizers:
             refuse_closures(one)
-        self._without_states = []  # optimizers of which this has been found out
+        self._without_states = []  # optimizers that are known to have no states
         self.steps_itself = False  # whether loss_fn runs the optimizers' steps
         self.constants = Constants()
 
@@ -289,7 +289,7 @@ class Training(_Source):
         return dict(model=self.model, **self._optimizers_by_name(), **self.functions())
 
     def _optimizers_by_name(self):
-        """Returns the optimizers by the names that messages have for what they store."""
+        """Returns the optimizers by their names in messages about stored values."""
         several = len(self.optimizers) > 1
         return {f"optimizer {k}" if several else "optimizer": one for k, one in enumerate(self.optimizers)}
 
@@ -528,7 +528,7 @@ class Recorded:
         return unflatten(self.batch, self._nesting)
 
     def begin_with_gradients_of(self, previous):
-        """Begins as eager mode does after an earlier run: with the gradients that it has left to optimizers."""
+        """Gives parameters the gradients that the previous run has left, as eager mode does."""
         for one in previous.optimizers:
             for p in (p for group in one.optimizer.param_groups for p in group["params"]):
                 if previous.fakes.has_gradient(p):
@@ -538,7 +538,7 @@ class Recorded:
                     self._gradients_of_before[self.recorder.view(fake.grad).tensor] = name
 
     def refuse_gradients_of_before(self):
-        """Refuses a step that goes on with gradients of the step before."""
+        """Refuses a step that uses gradients of the previous step."""
         for recorded_call in self.recorder.calls:
             for tensor in self._gradients_of_before.keys() & set(recorded_call.reads):
                 raise CaptureError(
@@ -547,7 +547,7 @@ class Recorded:
                 )
 
     def is_trial(self):
-        """Returns whether another run is needed, since this one has found out what an optimizer does."""
+        """Returns whether this run has only found out that an optimizer has no states, so another is needed."""
         return any(one.is_trial for one in self.optimizers) and not any(one.counts for one in self.optimizers)
 
 

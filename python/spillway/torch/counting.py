@@ -23,7 +23,7 @@ class Numbers:
         self._before = _read(optimizer)
 
     def add(self):
-        """Adds what is new since, before another step."""
+        """Adds the entries that are new, before another step."""
         self._before = _read(self._optimizer) | self._before
 
     def replaced(self):

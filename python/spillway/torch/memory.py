@@ -42,12 +42,13 @@ def form(view):
 
 
 class Memory:
-    """Memory that is handed out again and again, since touching fresh pages takes long. It has an eighth
-    more than was needed at once, and while more is needed than ever before, further pages for that."""
+    """Memory that is handed out again and again, since touching fresh pages takes long. If a caller needs
+    more memory than any caller before, it gets further pages. After that, one piece of memory replaces all pages,
+    with an eighth more than that caller needed."""
 
     def __init__(self, device):
         self._device = device
-        self._pages = []  # the last are those of which more is handed out
+        self._pages = []  # parts are taken from the last of them
         self._size, self._taken = 0, 0  # of the last pages
         self._needed = self._expected = 0
 

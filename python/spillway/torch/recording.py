@@ -563,7 +563,7 @@ class Recorder(TorchDispatchMode):
 
 
 def _groups(lists):
-    """Yields the places in lists of tensors that one call takes, which follow each other and have few bytes."""
+    """Yields ranges of places in lists of tensors. One call takes the tensors of a range, which have few bytes."""
     places = range(max(map(len, lists), default=0))
     columns = [part for part in lists if part and isinstance(part[0], torch.Tensor)]
     nbytes = [sum(column[k].nbytes for column in columns) for k in places]

@@ -1,4 +1,4 @@
-"""Records the steps of optimizers, which `loss_fn` runs itself, or the capture after it."""
+"""Records the steps of optimizers, which `loss_fn` calls, or `capture` after it."""
 
 from contextlib import contextmanager
 
@@ -48,10 +48,10 @@ class RecordedOptimizer:
         return [p for group in self.optimizer.param_groups for p in group["params"]]
 
     def finish(self):
-        """Ends a run. Refuses settings that it has changed beside the optimizer's steps."""
+        """Ends a run. Refuses changes of settings outside of the optimizer's steps."""
         self._fakes.replaced += self._numbers.replaced() if self._numbers else []
         if self.counts:
-            return  # which is told by itself
+            return  # the caller refuses these counts
         for k, (before, group) in enumerate(zip(self._settings, self.optimizer.param_groups)):
             after = _settings(group)
             changed = [key for key in after if not is_same(after[key], before.get(key, MISSING))]
@@ -89,7 +89,7 @@ class RecordedOptimizer:
         self.steps += 1
 
     def _try_steps(self):
-        """Finds out what an optimizer does whose states nobody else can make."""
+        """Finds out whether an optimizer without known states makes any in its first step."""
         try:
             self._step()
             self._numbers = Numbers(self.optimizer)
@@ -126,7 +126,7 @@ def _refuse_in_backward(optimizer):
 
 @contextmanager
 def no_other_steps(recorder):
-    """Within it, optimizers that a step was not given are refused where they step."""
+    """Within it, the step of an optimizer that `capture` does not know is refused."""
 
     def refuse(optimizer, args, kwargs):
         if not recorder.is_updating:

@@ -42,7 +42,7 @@ class Fakes:
         return self._fakes[id(tensor)]
 
     def _require_gradient_as_before(self, tensor, fake):
-        """Has a parameter require a gradient if the earlier run has left it so."""
+        """Makes a parameter require a gradient, or not, as it did at the end of the previous run."""
         before = self._previous._fakes.get(id(tensor)) if self._previous else None
         if before is not None and before.is_leaf and fake.is_leaf:
             fake.requires_grad_(before.requires_grad)

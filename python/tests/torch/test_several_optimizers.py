@@ -213,7 +213,7 @@ def check(eager, planned, expected, results):
 
 
 def compare(make, budget, loss_fn="step", capture={}, **how):
-    """Trains eagerly and within a plan, and compares all bits. Returns the task and what runs its step."""
+    """Trains eagerly and within a plan, and compares all bits. Returns the task and the compiled step."""
     eager, planned = twins(make)
     data = [eager.batch() for _ in range(STEPS)]
     state = torch.get_rng_state()
@@ -276,8 +276,8 @@ def test_a_scaler_that_loss_fn_uses(make, scale):
 
     eager, planned = (twins(scaled(k))[0] for k in range(2))
     data = [eager.batch() for _ in range(7)]
-    data[2][1].fill_(float("inf"))  # which both losses see
-    data[4][0].fill_(float("nan"))  # which the critic's loss alone sees
+    data[2][1].fill_(float("inf"))  # both losses use it
+    data[4][0].fill_(float("nan"))  # only the critic's loss uses it
     state = torch.get_rng_state()
     expected = run(eager, data, eagerly(eager))
     torch.set_rng_state(state)
@@ -376,7 +376,7 @@ def test_an_optimizer_that_replaces_its_tensors_twice():
         task = Gan()
         task.optimizers = [Handwritten(task.models["critic"].parameters(), lambda: torch.tensor(0.0))]
         task.step = lambda models, *batch: twice(task, models, *batch)
-        task.step(task.models, *task.batch())  # which makes its states
+        task.step(task.models, *task.batch())  # makes its states
         return task
 
     def twice(task, models, real, noise):

@@ -171,7 +171,7 @@ impl<D: Transfers + Paging, K: Kernels<D>> Session<D, K> {
         })
     }
 
-    /// Calls a function that enqueues this many iterations in a backend's own way, such as graphs of CUDA.
+    /// Calls a function that enqueues this many iterations, for example as CUDA graphs.
     ///
     /// # Errors
     /// The errors of the function, with the plan's names.

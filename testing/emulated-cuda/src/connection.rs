@@ -12,9 +12,9 @@ use std::time::Instant;
 struct State {
     /// The number of places that were taken.
     taken: u64,
-    /// The number of places that let the next one go ahead.
+    /// The number of places whose work lets the work behind it begin.
     passed: u64,
-    /// When the last of them did so.
+    /// The time at which the last of these places did so.
     last: Option<Instant>,
 }
 
@@ -37,13 +37,14 @@ impl Connection {
         state.taken - 1
     }
 
-    /// Blocks until all work at earlier places lets this place go ahead. Returns since when it does.
+    /// Blocks until the work at all earlier places lets this place begin. Returns the time from which
+    /// it may begin.
     pub(crate) fn turn(&self, place: u64) -> Option<Instant> {
         let state = self.changed.wait_while(self.lock(), |state| state.passed < place);
         state.unwrap_or_else(PoisonError::into_inner).last
     }
 
-    /// Lets the next place go ahead, at a time of the device.
+    /// Lets the next place begin, at a time of the device.
     pub(crate) fn pass(&self, at: Instant) {
         let mut state = self.lock();
         state.passed += 1;
@@ -57,7 +58,7 @@ impl Connection {
 pub(crate) struct Connections(Mutex<(usize, Vec<Arc<Connection>>)>);
 
 impl Connections {
-    /// Returns the hardware queue of a new stream, if there are so many queues.
+    /// Returns the hardware queue of a new stream. `count` is the number of queues.
     pub(crate) fn next(&self, count: u64) -> Arc<Connection> {
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let (streams, connections) = &mut *all;

@@ -114,15 +114,14 @@ impl Emulated {
         unsafe { (self.load_instead)(ptx.as_ptr(), ptx.len()) };
     }
 
-    /// Sets a variable, for what is created from now on: contexts, streams, modules and
-    /// pinned memory.
+    /// Sets a variable. It holds for contexts, streams, modules and pinned memory that are created later.
     pub fn set(&self, variable: Variable, value: u64) {
         (self.set_variable)(variable as u32, value);
     }
 
-    /// Does for the driver what a new process would, once work has failed: forgets the error and
-    /// what [`set`](Self::set) has changed, and frees the memory of the device and of the host.
-    /// Nothing may use it any more.
+    /// Puts the driver into the state of a new process: forgets the error of failed work and all
+    /// changes by [`set`](Self::set), and frees the memory of the device and of the host. No work may
+    /// use this memory any more.
     pub fn restart(&self) {
         (self.restart)();
     }

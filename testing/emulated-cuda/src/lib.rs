@@ -5,7 +5,7 @@
 //! `mmap`, a stream is a thread with a queue, an event a marker in a queue, and a kernel is
 //! interpreted from its PTX, whoever wrote it. So it shows whether the backend's calls are right
 //! and what kernels compute. It does not show what a memory model weaker than the host's allows,
-//! or what anything costs beside what variables set.
+//! or any costs but the costs that variables set.
 //!
 //! It is stricter than a real driver: calls that one may tolerate are errors, a copy takes
 //! pinned memory only, and an access to an address that is not mapped makes every later call

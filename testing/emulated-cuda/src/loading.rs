@@ -1,5 +1,5 @@
-//! How kernels are loaded. A module that is loaded lazily has only its text; the first launch of a
-//! kernel loads it, or `cuFuncLoad` (CUDA C++ Programming Guide, "Lazy Loading"; CUDA Driver API,
+//! How kernels are loaded. A module that is loaded lazily has only its text; `cuFuncLoad` or the first
+//! launch loads a kernel (CUDA C++ Programming Guide, "Lazy Loading"; CUDA Driver API,
 //! `cuModuleEnumerateFunctions`). To load takes memory of the device and may wait for all its work,
 //! so a program that has no memory left, captures, or lets work wait for the host fails there.
 

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// A setting. At the start it has the value of an environment variable, which the crate's page names.
+/// A setting. An environment variable sets its first value; the crate's page has the names.
 #[repr(u32)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Variable {
@@ -12,11 +12,11 @@ pub enum Variable {
     TimerTickNs,
     /// The nanoseconds that the device takes to launch a kernel.
     LaunchNs,
-    /// The nanoseconds that a stream takes to wait for an event or a value, even if it need not.
+    /// The nanoseconds that a stream takes to wait for an event or a value that is reached already.
     WaitNs,
     /// The bytes of device memory that a context takes.
     ContextMemory,
-    /// The bytes of a page of pinned memory, for each of which the device has an entry in a table.
+    /// The bytes of a page of pinned memory. The device has an entry in a table for each page.
     HostPage,
     /// 1 if all kernels of a module are loaded with it, and 0 if each is loaded at its first launch.
     EagerLoading,
@@ -35,7 +35,7 @@ impl Variable {
 
     const fn name(self) -> &'static str {
         match self {
-            // As a real driver calls them.
+            // The names of a real driver.
             Self::EagerLoading => "CUDA_MODULE_LOADING",
             Self::Connections => "CUDA_DEVICE_MAX_CONNECTIONS",
             Self::TimerTickNs => "EMULATED_CUDA_TIMER_TICK_NS",
@@ -87,7 +87,7 @@ impl Variables {
         self.0[variable as usize].store(value, Ordering::SeqCst);
     }
 
-    /// Sets all to what the environment says.
+    /// Sets all settings to the values of the environment.
     pub(crate) fn reset(&self) {
         Variable::ALL.into_iter().for_each(|variable| self.set(variable, Self::initial(variable)));
     }
