@@ -71,7 +71,11 @@ def test_results_are_outputs_whose_downloads_are_planned(forward, times, budget)
     model = Wide()
     step, _ = compare_inference(model, make, forward, budget)
     plan = planned_within(step, budget)
-    assert plan.figures.d2h_bytes == times * 512 * 64 * 4
+    results_bytes = sum(s.nbytes for s in step.storages if s.kind == "output")
+    assert results_bytes == times * 512 * 64 * 4
+    # Below 100 %, measured times decide whether a temporary leaves the device too.
+    downloads_bytes = plan.figures.d2h_bytes
+    assert downloads_bytes == results_bytes or (budget != "100%" and downloads_bytes > results_bytes)
     infer = step.compile(plan)
     with torch.inference_mode():
         x = make(0)
