@@ -87,22 +87,22 @@ fn certificate(
 
 const GIVEN: (BoundOrder, bool) = (BoundOrder::Given, true);
 
-/// The state moves once, or stays over the second op: 1 ns a byte either way. At the first op it is an
-/// operand, and pays there whatever it does.
+/// The state moves once for 1 ns a byte, or stays over the second op for 2 ns. When the first op starts and
+/// when it ends, the state is its operand, and pays in any case.
 #[test]
 fn a_mark_pays_for_its_operands_and_its_workspace() {
     let mut graph = OwnedGraph::new("graph");
     let state = graph.push_tensor("state", 100, Kind::State);
     graph.push_op("reads", 10, 0, &[state], &[]);
     graph.push_op("works", 10, 7, &[], &[]);
-    let prices = [[0, 8, 0], [24, 0, 0], [8, 8, 0]];
+    let prices = [[0, 8, 0], [24, 0, 0], [16, 8, 0], [8, 8, 0], [8, 8, 0]];
     let moves = certificate(GIVEN, 50, &[0, 1], &prices);
-    // Compute is charged in the interval of the first op alone.
-    let sum_ns = 100 + 10 + 3 * 100 + 7 - (3 + 1) * 50;
+    // Compute is charged only while the first op runs.
+    let sum_ns = 100 + 10 + (3 + 2) * 100 + (1 + 1) * 7 - (3 + 2 + 1 + 1) * 50;
     assert_eq!(prove(&graph, &machine(), &moves), Ok(sum_ns));
     // Uploads always cost something, and to stay costs nothing more than what an operand pays.
-    let stays = certificate(GIVEN, 50, &[0], &[[0, 8, 0], [24, 8, 0]]);
-    assert_eq!(prove(&graph, &machine(), &stays), Ok(3 * 100 - 3 * 50));
+    let stays = certificate(GIVEN, 50, &[0], &[[0, 8, 0], [24, 8, 0], [16, 8, 0]]);
+    assert_eq!(prove(&graph, &machine(), &stays), Ok((3 + 2) * (100 - 50)));
 }
 
 #[test]
@@ -113,12 +113,13 @@ fn a_byte_stays_or_moves_or_is_made_again() {
     graph.set_repeatable(make);
     graph.push_op("other", 100, 0, &[], &[]);
     graph.push_op("use", 100, 0, &[value], &[]);
-    // Around the second op: 1 ns a byte to stay, half a nanosecond to come back, and half the time
-    // of a repeat for all bytes.
-    let prices = [[0; 3], [0; 3], [8, 4, 0], [0; 3]];
+    // When the second op starts, it costs 1 ns a byte to stay. After it, a byte comes back for half a
+    // nanosecond, or all bytes for half the time of a repeat. A repeat would cost less during that op, but
+    // cannot run then.
+    let prices = [[0; 3], [0; 3], [0; 3], [8, 6, 0], [0, 4, 0], [0; 3], [0; 3]];
     let proved =
         |kind| prove(&graph, &machine(), &certificate(kind, 200, &[0, 1, 2], &prices)).unwrap();
-    let launched_ns = 500 + 100 / 2 + 100;
+    let launched_ns = 500 + 100 / 4 + 100;
     assert_eq!(proved((BoundOrder::Given, false)), launched_ns + 600 / 2 - 200);
     // The price of a byte is rounded down.
     assert_eq!(proved((BoundOrder::Given, true)), launched_ns + 500 / 2 - 200 - 1);
@@ -136,15 +137,17 @@ fn a_copy_on_the_host_lasts() {
         graph.push_op("other", 0, 0, &[], &[]);
         graph.push_op("use", 0, 0, &[value], &[]);
     }
-    let prices =
-        [[0, 0, 0], [0, 0, 0], [64, 2, 0], [0, 0, 8], [64, 5, 3], [0, 0, 8], [64, 1, 3], [0, 0, 0]];
+    let of_marks = [[0, 0, 0], [64, 2, 0], [0, 0, 8], [64, 5, 3], [0, 0, 8], [64, 1, 3], [0, 0, 0]];
+    let during_and_after = |[memory, up, down]: [u64; 3]| [[memory, up, down], [0, up, down]];
+    let prices: Vec<_> =
+        std::iter::once([0; 3]).chain(of_marks.into_iter().flat_map(during_and_after)).collect();
     let marks: Vec<u32> = (0..7).collect();
     let certificate = certificate(GIVEN, 0, &marks, &prices);
     let sum_ns = 4000 + 1000 * (2 + 1) / 8;
     assert_eq!(prove(&graph, &machine(), &certificate), Ok(sum_ns));
 }
 
-/// Its update runs at any time after the first op, and is charged where that costs nothing.
+/// The update runs at any time after the first op, and is charged where that costs nothing.
 #[test]
 fn an_op_that_may_run_at_any_time_is_charged_where_it_is_cheapest() {
     let mut graph = OwnedGraph::new("graph");
@@ -154,7 +157,7 @@ fn an_op_that_may_run_at_any_time_is_charged_where_it_is_cheapest() {
     graph.push_op("update", 100, 0, &[one, state], &[state]);
     graph.push_op("second", 100, 0, &[one], &[two]);
     graph.push_op("third", 100, 0, &[two], &[]);
-    let prices = [[0; 3], [0; 3], [8, 0, 0], [0, 8, 0]];
+    let prices = [[0; 3], [0; 3], [0; 3], [8, 0, 0], [0; 3], [0, 8, 0], [0, 8, 0]];
     let marks = [0, 2, 3];
     let proved =
         |order| prove(&graph, &machine(), &certificate((order, true), 0, &marks, &prices)).unwrap();
@@ -166,6 +169,22 @@ fn an_op_that_may_run_at_any_time_is_charged_where_it_is_cheapest() {
     assert_eq!(proved(BoundOrder::Any), others_ns);
 }
 
+/// Uploads are free before the first mark ends and while the second one runs. But the state that the update
+/// needs stays over the end of the first mark, or comes later, and nothing runs beside the second one.
+#[test]
+fn nothing_runs_beside_a_mark() {
+    let mut graph = OwnedGraph::new("graph");
+    let state = graph.push_tensor("state", 1000, Kind::State);
+    let out = graph.push_tensor("out", 1, Kind::Temporary);
+    graph.push_op("loss", 100, 0, &[], &[out]);
+    graph.push_op("next", 100, 0, &[out], &[]);
+    graph.push_op("update", 10, 0, &[out, state], &[state]);
+    let prices = [[0; 3], [0; 3], [8, 8, 0], [8, 0, 0], [8, 8, 0]];
+    let certificate = certificate((BoundOrder::Any, true), 0, &[0, 1], &prices);
+    let operands_ns = 1 + 1 + 1;
+    assert_eq!(prove(&graph, &machine(), &certificate), Ok(100 + 100 + operands_ns + 1000));
+}
+
 #[test]
 fn what_proves_nothing_is_refused() {
     let mut graph = OwnedGraph::new("graph");
@@ -175,7 +194,7 @@ fn what_proves_nothing_is_refused() {
     let refused = |certificate: &OwnedCertificate| {
         prove(&graph, &machine(), certificate).unwrap_err().to_string()
     };
-    let free = [[0; 3]; 3];
+    let free = [[0; 3]; 5];
     // Nothing keeps the two ops in their order, but the given order.
     let any = certificate((BoundOrder::Any, true), 0, &[0, 1], &free);
     assert!(refused(&any).contains("op 1 (\"second\") is a mark, but does not come after"));
@@ -184,10 +203,10 @@ fn what_proves_nothing_is_refused() {
         assert!(refused(&certificate(GIVEN, 0, marks, &free)).contains("does not come after"));
     }
     assert!(refused(&certificate(GIVEN, 0, &[0, 2], &free)).contains("no such op"));
-    assert!(refused(&certificate(GIVEN, 0, &[0], &free)).contains("there must be 2 intervals"));
-    let shares = certificate(GIVEN, 0, &[0], &[[0; 3], [0, 5, 4]]);
+    assert!(refused(&certificate(GIVEN, 0, &[0], &free)).contains("there must be 3 intervals"));
+    let shares = certificate(GIVEN, 0, &[0], &[[0; 3], [0, 5, 4], [0; 3]]);
     assert!(refused(&shares).contains("in interval 1 add up to more than 2^32"));
-    let mut high = certificate(GIVEN, u64::MAX, &[0], &[[0; 3]; 2]);
+    let mut high = certificate(GIVEN, u64::MAX, &[0], &[[0; 3]; 3]);
     high.intervals.iter_mut().for_each(|price| price.memory = u64::MAX);
     assert!(refused(&high).contains("too high"));
     let mut more = certificate(GIVEN, 0, &[], &[[0; 3]]);

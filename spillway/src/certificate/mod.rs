@@ -12,7 +12,7 @@ use crate::growth::buffer;
 use crate::names::Names;
 use planner_core::bounds::BoundOrder;
 use planner_core::bounds::priced::{
-    ONE, Price, PriceError, priced_period_ns, priced_scratch_words,
+    ONE, Price, PriceError, intervals, priced_period_ns, priced_scratch_words,
 };
 use planner_core::scratch::{Limits, Scratch};
 use planner_core::{Graph, Machine};
@@ -39,7 +39,7 @@ pub fn find(
     let graph = work.graph().map_err(|error| Error::graph(work, error))?;
     let marks = marks::marks(&graph, order);
     // These prices charge only compute.
-    let intervals = vec![Price::default(); marks.len() + 1];
+    let intervals = vec![Price::default(); intervals(marks.len())];
     let (graph_name, machine_name) = (work.name.as_str(), machine.name.as_str());
     let mut certificate =
         OwnedCertificate::new(graph_name, machine_name, budget_bytes, order, repeats);

@@ -1,7 +1,9 @@
 //! The sum of the prices in floating point, and its derivatives.
 
 use crate::growth::buffer;
-use planner_core::bounds::priced::{PriceError, Prices, Visit, Visits, priced_scratch_words};
+use planner_core::bounds::priced::{
+    PriceError, Prices, Visit, Visits, begun_by, is_of_mark, priced_scratch_words,
+};
 use planner_core::scratch::{Limits, Scratch};
 use planner_core::{Graph, Kind, Machine, OpId};
 use std::collections::{BTreeMap, HashMap};
@@ -18,7 +20,7 @@ pub(super) struct Point {
 /// Bytes that take the same way for any prices.
 struct Group {
     visits: Vec<Visit>,
-    /// For each interval, whether its mark touches the bytes.
+    /// For each interval, whether the mark that begins it touches the bytes.
     is_operand: Vec<bool>,
     is_input: bool,
     /// For each visit, the time in ns per byte of a repeat after it.
@@ -31,7 +33,8 @@ pub(super) struct Relaxed {
     groups: Vec<Group>,
     /// Times of ops by the intervals in which they may run.
     launches: Vec<([usize; 2], f64)>,
-    /// For each interval, the bytes of its mark's operands and workspace, minus the budget.
+    /// For each interval, the bytes of the operands and the workspace of the mark that begins it, minus the
+    /// budget.
     spare: Vec<f64>,
     /// The upload and the download time, in ns per byte.
     link_ns: [f64; 2],
@@ -74,14 +77,17 @@ impl Relaxed {
         let intervals = prices.intervals.len();
         let mut spare = vec![-(budget_bytes as f64); intervals];
         for (number, &mark) in (1..).zip(prices.marks) {
-            spare[number] += graph.op(mark).workspace_bytes as f64;
+            for at in begun_by(number) {
+                spare[at] += graph.op(mark).workspace_bytes as f64;
+            }
         }
         let mut known = HashMap::new();
         let mut groups: Vec<Group> = Vec::new();
         for tensor in graph.tensor_ids() {
             let bytes = graph.tensor(tensor).bytes as f64;
             let (of, marks) = (visits.of(tensor), visits.marks_of(tensor));
-            marks.iter().for_each(|&number| spare[number as usize] += bytes);
+            let begun = || marks.iter().flat_map(|&number| begun_by(number as usize));
+            begun().for_each(|at| spare[at] += bytes);
             if of.is_empty() {
                 continue;
             }
@@ -99,7 +105,7 @@ impl Relaxed {
             let again: Vec<_> = again_ns.iter().map(|ns| ns.to_bits()).collect();
             let group = *known.entry((way, marks, again, is_input)).or_insert_with(|| {
                 let mut is_operand = vec![false; intervals];
-                marks.iter().for_each(|&number| is_operand[number as usize] = true);
+                begun().for_each(|at| is_operand[at] = true);
                 let visits = of.to_vec();
                 groups.push(Group { visits, is_operand, is_input, again_ns, bytes: 0.0 });
                 groups.len() - 1
@@ -138,6 +144,7 @@ impl Relaxed {
         }
         for &([first, last], time_ns) in &self.launches {
             let cheapest = (first..=last)
+                .step_by(2)
                 .min_by(|&one, &other| prices[one].shares[2].total_cmp(&prices[other].shares[2]));
             let at = cheapest.unwrap_or(first);
             sum_ns += time_ns * prices[at].shares[2];
@@ -210,6 +217,7 @@ impl Walk<'_> {
                 let step = (position - begin) * width + made;
                 let again = match made {
                     0 => NEVER,
+                    _ if is_of_mark(interval) => NEVER,
                     _ if group.again_ns[made - 1] < NEVER => {
                         group.again_ns[made - 1] * price.shares[2]
                     }
@@ -218,7 +226,7 @@ impl Walk<'_> {
                 let row = &mut rows[made];
                 moves(row, upload, download, again, &mut self.steps[step]);
                 let visit = visits[made];
-                if (visit.first as usize..=visit.last as usize).contains(&position) {
+                if visit.may_be_at(position as u32, interval) {
                     let (after, from) = visited(*row, visit.kind);
                     if made + 1 == width {
                         for (state, &cost) in after.iter().enumerate() {

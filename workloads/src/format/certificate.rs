@@ -6,7 +6,7 @@ use super::render::render;
 use crate::certificate::OwnedCertificate;
 use planner_core::OpId;
 use planner_core::bounds::BoundOrder;
-use planner_core::bounds::priced::{ONE, Price};
+use planner_core::bounds::priced::{ONE, Price, intervals};
 use serde::{Deserialize, Serialize};
 use std::borrow::Cow;
 
@@ -43,11 +43,11 @@ struct PriceRecord {
 /// The bytes are not a certificate file.
 pub fn read_certificate(bytes: &[u8]) -> Result<OwnedCertificate, FormatError> {
     let record: CertificateRecord<'static> = parse(bytes, Document::Certificate)?;
-    if record.intervals.len() != record.marks.len() + 1 {
+    let needed = intervals(record.marks.len());
+    if record.intervals.len() != needed {
         return Err(FormatError::malformed(format!(
-            "intervals: {} marks need {} intervals, and there are {}",
+            "intervals: {} marks need {needed} intervals, and there are {}",
             record.marks.len(),
-            record.marks.len() + 1,
             record.intervals.len()
         )));
     }

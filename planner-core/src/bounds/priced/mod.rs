@@ -21,7 +21,7 @@ use core::fmt;
 /// One, as a share of time or as a nanosecond for each byte.
 pub const ONE: u64 = 1 << 32;
 
-/// The prices from one mark to the next.
+/// The prices of an interval.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Price {
     /// Price of a byte of device memory at the start of the interval, in 2^-32 ns.
@@ -42,16 +42,36 @@ pub struct Prices<'a> {
     pub repeats: bool,
     /// Ops that all these plans run in this order.
     pub marks: &'a [OpId],
-    /// Prices of the intervals. The first interval begins with the iteration, and each other one
-    /// with the start of a mark.
+    /// Prices of the intervals: before the first mark, then during each mark and after it. See
+    /// [`intervals`].
     pub intervals: &'a [Price],
+}
+
+/// The number of intervals of an iteration with this number of marks. The first interval begins
+/// with the iteration. Each mark begins an interval when it starts, and another one when it ends.
+#[must_use]
+pub const fn intervals(marks: usize) -> usize {
+    marks.saturating_mul(2).saturating_add(1)
+}
+
+/// Whether a mark runs during an interval, so that no other op runs.
+#[must_use]
+pub const fn is_of_mark(interval: usize) -> bool {
+    interval % 2 == 1
+}
+
+/// The intervals that begin when a mark starts and when it ends. Marks are counted from 1.
+#[must_use]
+pub const fn begun_by(mark: usize) -> [usize; 2] {
+    let ended = mark.saturating_mul(2);
+    [ended.saturating_sub(1), ended]
 }
 
 /// Why prices prove no bound.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum PriceError {
-    /// There must be one interval more than marks.
+    /// There must be one interval more than twice the marks.
     Intervals {
         /// The number that there should be.
         needed: usize,
@@ -81,7 +101,7 @@ impl fmt::Display for PriceError {
         match self {
             Self::Intervals { needed, found } => write!(
                 f,
-                "there must be {needed} intervals, one more than there are marks, and there are \
+                "there must be {needed} intervals, one more than twice the marks, and there are \
                  {found}"
             ),
             Self::UnknownOp(op) => write!(f, "{op} is a mark, but the graph has no such op"),
@@ -122,7 +142,7 @@ pub fn priced_period_ns(
     prices: &Prices<'_>,
     scratch: &mut Scratch<'_>,
 ) -> Result<u64, PriceError> {
-    let needed = prices.marks.len().saturating_add(1);
+    let needed = intervals(prices.marks.len());
     if prices.intervals.len() != needed {
         return Err(PriceError::Intervals { needed, found: prices.intervals.len() });
     }
@@ -142,21 +162,25 @@ pub fn priced_period_ns(
     }
     for op in graph.op_ids() {
         let [first, last] = visits.runs(op).map(|interval| interval as usize);
-        let least = per_byte[first..=last].iter().map(|price| price.compute).min();
+        let runs = per_byte[first..=last].iter().step_by(2);
+        let least = runs.map(|price| price.compute).min();
         charged = add(charged, [graph.op(op).time_ns, least.unwrap_or(0)])?;
     }
     let mut paid = 0u128;
-    for (number, price) in prices.intervals.iter().enumerate() {
+    for price in prices.intervals {
         paid = add(paid, [budget_bytes, price.memory])?;
-        let Some(&mark) = number.checked_sub(1).and_then(|at| prices.marks.get(at)) else {
-            continue;
-        };
-        charged = add(charged, [graph.op(mark).workspace_bytes, price.memory])?;
+    }
+    let memory_of = |mark| begun_by(mark).map(|interval| per_byte[interval].memory);
+    for (number, &mark) in (1..).zip(prices.marks) {
+        for memory in memory_of(number) {
+            charged = add(charged, [graph.op(mark).workspace_bytes, memory])?;
+        }
     }
     for tensor in graph.tensor_ids() {
         for &number in visits.marks_of(tensor) {
-            let memory = per_byte[number as usize].memory;
-            charged = add(charged, [graph.tensor(tensor).bytes, memory])?;
+            for memory in memory_of(number as usize) {
+                charged = add(charged, [graph.tensor(tensor).bytes, memory])?;
+            }
         }
     }
     // Rounded down, as is the mean in the format.
@@ -243,7 +267,7 @@ impl Walk<'_> {
             while made <= most {
                 self.moves(&mut rows[made], visits, made, interval);
                 let visit = visits[made];
-                if (visit.first..=visit.last).contains(&position) {
+                if visit.may_be_at(position, interval) {
                     let after = visited(rows[made], visit.kind);
                     if made + 1 == visits.len() {
                         cheapest = after.iter().copied().fold(cheapest, Ord::min);
@@ -267,15 +291,19 @@ impl Walk<'_> {
         cheapest
     }
 
-    /// Whether the mark at the start of an interval uses the tensor.
+    /// Whether the mark that begins an interval uses the tensor.
     fn is_operand(&self, interval: usize) -> bool {
-        self.visits.marks_of(self.tensor).binary_search(&(interval as u32)).is_ok()
+        let mark = interval.div_ceil(2) as u32;
+        self.visits.marks_of(self.tensor).binary_search(&mark).is_ok()
     }
 
     /// Lets a byte move within an interval, and be computed again.
     fn moves(&self, row: &mut Bytes, visits: &[Visit], made: usize, interval: usize) {
         let price = self.per_byte[interval];
-        let maker = made.checked_sub(1).map_or(Visit::NONE, |at| visits[at].maker);
+        let maker = match made.checked_sub(1) {
+            Some(last) if !is_of_mark(interval) => visits[last].maker,
+            _ => Visit::NONE,
+        };
         let again = match maker {
             Visit::NONE => NEVER,
             op => {

@@ -6,7 +6,7 @@
               visit"
 )]
 
-use super::{PriceError, Prices};
+use super::{PriceError, Prices, begun_by, intervals, is_of_mark};
 use crate::bounds::Reads;
 use crate::bounds::reached::Reached;
 use crate::graph::{Graph, Kind, OpId, TensorId};
@@ -43,12 +43,21 @@ impl Visit {
     pub const SAVED: u32 = 4;
     /// No op.
     pub const NONE: u32 = u32::MAX;
+
+    /// Whether it may happen in an interval, at this position among the intervals of this iteration
+    /// and the next. While a mark runs, only the mark makes visits.
+    #[must_use]
+    pub fn may_be_at(&self, position: u32, interval: usize) -> bool {
+        (self.first..=self.last).contains(&position)
+            && (self.first == self.last || !is_of_mark(interval))
+    }
 }
 
 /// The visits of all tensors, and the other data of a graph on which the bound depends.
 #[derive(Debug)]
 pub struct Visits<'a> {
-    /// For each op, the first and the last interval in which it may run.
+    /// For each op, the first and the last interval in which it may run, with every second interval
+    /// between them.
     runs: &'a mut [[u32; 2]],
     visits: &'a mut [Visit],
     /// For each tensor, the range of its visits.
@@ -105,7 +114,8 @@ impl<'a> Visits<'a> {
         Ok(visits)
     }
 
-    /// The first and the last interval in which an op may run.
+    /// The first and the last interval in which an op may run. It may also run in every second
+    /// interval between them; a mark runs in the others.
     #[must_use]
     pub fn runs(&self, op: OpId) -> [u32; 2] {
         self.runs[op.index()]
@@ -163,7 +173,11 @@ impl<'a> Visits<'a> {
                 0 => reached,
                 number => number,
             });
-            self.runs[op.index()][1] = if number > 0 { number } else { reached - 1 };
+            let [first, _] = self.runs[op.index()];
+            self.runs[op.index()] = match number {
+                0 => [first, reached - 1].map(after_mark),
+                number => [during_mark(number); 2],
+            };
         }
         Ok(())
     }
@@ -206,7 +220,7 @@ impl<'a> Visits<'a> {
                 // The operands that a mark reads are resident when it starts, so in the interval
                 // before.
                 if number > 0 {
-                    self.push(tensor, visit(Visit::READ, [number - 1; 2]));
+                    self.push(tensor, visit(Visit::READ, [after_mark(number - 1); 2]));
                 } else if written_by[tensor.index()] != op.0 {
                     self.push(tensor, visit(Visit::READ, [first, last]));
                 }
@@ -248,13 +262,23 @@ impl<'a> Visits<'a> {
             }
             visits[at].maker = maker;
         }
-        let intervals = prices.marks.len() as u32 + 1;
+        let intervals = intervals(prices.marks.len()) as u32;
         if matches!(kind, Kind::State | Kind::Output) && count > 0 {
             count += 1;
             close(&mut self.visits[first..first + count], kind, intervals);
         }
         self.visits_of[tensor.index()][1] = (first + count) as u32;
     }
+}
+
+/// The interval in which a mark runs.
+const fn during_mark(mark: u32) -> u32 {
+    begun_by(mark as usize)[0] as u32
+}
+
+/// The interval from the end of a mark to the next mark; the first interval for 0.
+const fn after_mark(mark: u32) -> u32 {
+    begun_by(mark as usize)[1] as u32
 }
 
 /// Among the reads between two writes, keeps each read whose range contains no other read's range,
