@@ -6,7 +6,7 @@
 )]
 
 use super::best_plan::BestPlan;
-use super::checkpoint::{self, Staying};
+use super::checkpoint;
 use super::comparison::Comparison;
 use super::error::PlanningError;
 use super::helper::Helper;
@@ -302,7 +302,7 @@ pub(super) fn plan_segments<'o>(
         Ok(())
     };
     try_sequence(task.sequence, &mut scratch)?;
-    checkpoint::each(task, &memory, Staying::Crossing, &mut scratch, try_sequence)?;
+    checkpoint::each(task, &memory, &mut scratch, try_sequence)?;
     let Some((_, best)) = best else {
         return Err(shortage.unwrap_or(PlanningError::Stuck));
     };
@@ -317,7 +317,7 @@ pub(super) fn plan_segments<'o>(
         Ok(())
     };
     write(task.sequence, &mut scratch)?;
-    checkpoint::each(task, &memory, Staying::Crossing, &mut scratch, write)?;
+    checkpoint::each(task, &memory, &mut scratch, write)?;
     let plan = written.map(|written| output.written(written)).ok_or(PlanningError::Stuck)?;
     Ok(Made::of(plan, strategy.name()))
 }
@@ -333,7 +333,7 @@ pub(super) fn least_with_segments(
     let memory = checkpoint::memory(task, arena, &mut scratch)?;
     let mut least =
         memory::smallest(task, strategy.rule().need(task.sequence), arena, &mut scratch)?;
-    checkpoint::each(task, &memory, Staying::Crossing, &mut scratch, |sequence, scratch| {
+    checkpoint::each(task, &memory, &mut scratch, |sequence, scratch| {
         let task = Task { sequence, ..*task };
         let segments =
             memory::smallest(&task, strategy.rule().need(task.sequence), arena, scratch)?;

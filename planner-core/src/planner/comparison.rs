@@ -3,7 +3,6 @@
 
 use super::auto::Made;
 use super::best_plan::{BestPlan, least_ns};
-use super::checkpoint::Staying;
 use super::error::PlanningError;
 use super::helper::Helper;
 use super::order::{self, Orders};
@@ -86,17 +85,16 @@ impl<'c> Comparison<'c> {
             return Ok(Repeated { once, ..Repeated::NONE });
         }
         let once_ns = once.as_ref().map_or(u64::MAX, |&(_, period_ns)| period_ns);
-        // If no list has fitted so far, segments may keep the values that updates read.
         let fitted_ns = match strategy {
             Strategy::Auto(Auto { order: Order::Free, .. }) => orders.sampled_ns(),
             _ => once_ns,
         };
-        let staying = if fitted_ns == u64::MAX { Staying::Needed } else { Staying::Crossing };
+        let is_short = fitted_ns == u64::MAX;
         // If memory is so short that no list has fitted, another order may be better.
-        let order = if staying == Staying::Needed { given } else { order };
+        let order = if is_short { given } else { order };
         let segments = Segments {
             than_ns: if lists > 1 { once_ns } else { 0 },
-            staying,
+            is_short,
             order: if is_free { Order::Free } else { Order::Given },
         };
         let task = Task::new(request, order);

@@ -27,7 +27,7 @@ use crate::scratch::{Limits, OutOfScratch, Scratch, larger, total};
 use cover::Cover;
 
 pub(super) use cover::Dropped;
-pub(super) use unroll::{Unrolled, scratch_words as unroll_words, unroll};
+pub(super) use unroll::{Outcome, Unrolled, scratch_words as unroll_words, unroll};
 pub(super) use values::Values;
 
 /// The prices by which gaps are chosen.
@@ -83,5 +83,8 @@ pub(super) fn launches(
         cover.cover();
         cover.give_back();
     }
-    unroll(task.sequence, gaps, memory, &values, &dropped, lists, &mut scratch)
+    match unroll(task.sequence, gaps, memory, &values, &dropped, lists, &mut scratch)? {
+        Outcome::Written(launches) => Ok(Some(launches)),
+        Outcome::Lost(_) | Outcome::TooLong => Ok(None),
+    }
 }

@@ -16,7 +16,7 @@ use super::climb::{CLIMBED, Climb};
 use super::judged::{Judged, Known, Rank};
 use super::{Prices, Unrolled};
 use crate::graph::OpId;
-use crate::planner::checkpoint::{self, Staying};
+use crate::planner::checkpoint;
 use crate::planner::error::PlanningError;
 use crate::planner::gaps::Gaps;
 use crate::planner::helper::{Helper, both};
@@ -358,8 +358,8 @@ pub(in crate::planner) struct Segments {
     /// The period of the plan to improve on. Lists with slightly longer plans may lead to shorter
     /// plans.
     pub(in crate::planner) than_ns: u64,
-    /// Which values stay between segments.
-    pub(in crate::planner) staying: Staying,
+    /// Whether memory is so short that no list has fitted.
+    pub(in crate::planner) is_short: bool,
     /// Whether the launches may also be arranged in another order.
     pub(in crate::planner) order: Order,
 }
@@ -372,10 +372,10 @@ pub(in crate::planner) fn best_of_segments<'s>(
     output: &mut Output<'_>,
     scratch: &mut Scratch<'s>,
 ) -> Result<Option<(Sequence<'s>, u64)>, PlanningError> {
-    let Segments { than_ns, staying, .. } = segments;
+    let Segments { than_ns, is_short, .. } = segments;
     let mut incumbent = Incumbent::new(task, scratch)?;
-    if staying == Staying::Needed {
-        // Memory is so short that another order than the best one without repeats may be better.
+    if is_short {
+        // Another order than the best one without repeats may be better.
         extend(task, &mut incumbent, lists, output, scratch)?;
     }
     let before = incumbent.rank();
@@ -399,7 +399,7 @@ pub(in crate::planner) fn least_of_segments(
 ) -> Result<u64, PlanningError> {
     let (mut scratch, mut least_ns) = (scratch.reborrow(), u64::MAX);
     let memory = checkpoint::memory(task, output.arena, &mut scratch)?;
-    checkpoint::each(task, &memory, Staying::Crossing, &mut scratch, |sequence, _| {
+    checkpoint::each(task, &memory, &mut scratch, |sequence, _| {
         least_ns = least_ns.min(sequence.compute_ns());
         Ok(())
     })?;
@@ -450,14 +450,14 @@ fn add_repeats(
 /// Tries the lists of each number of segments.
 fn try_segments(
     task: &Task<'_>,
-    Segments { than_ns, staying, order }: Segments,
+    Segments { than_ns, order, .. }: Segments,
     incumbent: &mut Incumbent<'_>,
     output: &mut Output<'_>,
     scratch: &mut Scratch<'_>,
 ) -> Result<(), PlanningError> {
     let mut scratch = scratch.reborrow();
     let memory = checkpoint::memory(task, output.arena, &mut scratch)?;
-    checkpoint::each(task, &memory, staying, &mut scratch, |sequence, scratch| {
+    checkpoint::each(task, &memory, &mut scratch, |sequence, scratch| {
         try_segmented(&Task { sequence, ..*task }, than_ns, incumbent, output, scratch)?;
         if order == Order::Given {
             return Ok(());

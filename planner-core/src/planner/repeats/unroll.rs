@@ -45,9 +45,19 @@ pub(in crate::planner) struct Unrolled<'u> {
     pub(in crate::planner) positions: &'u mut [u32],
 }
 
+/// What came of writing a list.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::planner) enum Outcome {
+    /// The number of launches in the list.
+    Written(usize),
+    /// A value that a launch reads, which was dropped and cannot be computed again.
+    Lost(u32),
+    /// There are too many launches.
+    TooLong,
+}
+
 /// Writes the ops to launch, in order: each launch of the sequence, after repeats of the values
-/// that it reads and that were dropped. Returns their number; `None` if a value cannot be computed
-/// again or there are too many launches.
+/// that it reads and that were dropped.
 pub(in crate::planner) fn unroll(
     sequence: &Sequence<'_>,
     gaps: &Gaps<'_>,
@@ -56,7 +66,7 @@ pub(in crate::planner) fn unroll(
     dropped: &Dropped<'_>,
     Unrolled { launches, positions }: Unrolled<'_>,
     scratch: &mut Scratch<'_>,
-) -> Result<Option<usize>, OutOfScratch> {
+) -> Result<Outcome, OutOfScratch> {
     let mut scratch = scratch.reborrow();
     let mut unrolling = Unrolling {
         sequence,
@@ -71,26 +81,28 @@ pub(in crate::planner) fn unroll(
         operands_left: sequence.graph().operands().len().saturating_mul(2),
     };
     for launch in sequence.launches() {
-        if unrolling.launch(launch, dropped).is_none() {
-            return Ok(None);
+        if let Err(outcome) = unrolling.launch(launch, dropped) {
+            return Ok(outcome);
         }
         positions[launch.index()] = unrolling.len as u32 - 1;
     }
-    Ok(Some(unrolling.len))
+    Ok(Outcome::Written(unrolling.len))
 }
 
 impl Unrolling<'_, '_> {
     /// Launches an op after the repeats that it needs, and drops values as chosen.
-    fn launch(&mut self, launch: LaunchId, dropped: &Dropped<'_>) -> Option<()> {
+    fn launch(&mut self, launch: LaunchId, dropped: &Dropped<'_>) -> Result<(), Outcome> {
         let sequence = self.sequence;
         let first = sequence.first_slot(launch);
         let reads = first..sequence.first_write(launch);
         let mut made = 0;
         // The launches that compute one value may overwrite another.
         while let Some(slot) = reads.clone().find(|&slot| !self.is_there(slot)) {
-            self.make(slot, launch, &mut made)?;
+            if !self.make(slot, launch, &mut made).ok_or(Outcome::TooLong)? {
+                return Err(Outcome::Lost(self.gaps.version(slot)));
+            }
         }
-        self.push(launch)?;
+        self.push(launch).ok_or(Outcome::TooLong)?;
         for at in 0..made {
             let maker = LaunchId(self.again[at]);
             for slot in self.written(maker) {
@@ -113,7 +125,7 @@ impl Unrolling<'_, '_> {
                 self.drop_dead(value, launch);
             }
         }
-        Some(())
+        Ok(())
     }
 
     /// Drops a value that no later launch of the sequence reads and that takes pool memory.
@@ -146,8 +158,9 @@ impl Unrolling<'_, '_> {
             || self.holds[tensor.index()] == self.gaps.version(slot)
     }
 
-    /// Repeats the launches that compute a missing operand of a launch.
-    fn make(&mut self, slot: usize, launch: LaunchId, made: &mut usize) -> Option<()> {
+    /// Repeats the launches that compute a missing operand of a launch. Returns whether the operand
+    /// is there then; `None` if there are too many launches.
+    fn make(&mut self, slot: usize, launch: LaunchId, made: &mut usize) -> Option<bool> {
         let mut depth = 0;
         self.wait_for(slot, &mut depth)?;
         while let Some(top) = depth.checked_sub(1) {
@@ -158,7 +171,7 @@ impl Unrolling<'_, '_> {
                 continue;
             }
             if !self.values.can_run_again(self.sequence, self.gaps, maker, launch) {
-                return None;
+                return Some(false);
             }
             depth -= 1;
             self.push(maker)?;
@@ -171,7 +184,7 @@ impl Unrolling<'_, '_> {
             *self.again.get_mut(*made)? = maker.0;
             *made += 1;
         }
-        self.is_there(slot).then_some(())
+        Some(self.is_there(slot))
     }
 
     fn is_temporary(&self, slot: usize) -> bool {
