@@ -108,15 +108,16 @@ class Step(Generic[Batch, Result]):
 
     def plan(
         self,
-        budget: int | str = "35%",
+        budget: int | str | None = None,
         machine: Machine | None = None,
         strategy: str = "auto",
         settings: Settings = {},
         chunk_bytes: int | None = None,
         host: Host | None = None,
     ) -> Plan:
-        """Returns a plan for a budget: bytes, "8GiB", or a percentage of what the step needs
-        at most. `machine` is this one where none is given.
+        """Returns a plan for a budget: bytes, "8GiB", a percentage of what the step needs in-core, or "min".
+        Without a budget, the plan may use all of the device's memory, and takes what the step needs in-core
+        if that is less. The default of `machine` is this machine.
 
         `chunk_bytes` is the unit in which memory is mapped. Where neither it nor a machine is given,
         chunks are so large that the plan needs few of the mappings that a process may have
@@ -127,7 +128,7 @@ class Step(Generic[Batch, Result]):
         the device is not the processor, all of them do."""
         settings = settings if host is None else settings_for(self, strategy, settings)
         how: dict[str, Any] = dict(budget=budget, strategy=strategy, settings=settings)
-        with timed(f"plan for {budget}") as found:
+        with timed(f"plan for {budget or 'all memory'}") as found:
             graph = self.graph_for(host)
             make = lambda: self._planned(graph, machine, chunk_bytes, how)
             plan = self.source.processes.planned(how | dict(host=host), make)
@@ -136,7 +137,7 @@ class Step(Generic[Batch, Result]):
         return plan if costs is None else plan.with_setup_costs(costs)
 
     def _planned(self, graph, machine, chunk_bytes, how):
-        plan = graph.plan(self._on(machine, chunk_bytes), **how)
+        plan = _plan_on(self._on(machine, chunk_bytes), graph, **how)
         if machine is None and chunk_bytes is None:
             plan = self._plan_with_fewer_mappings(graph, plan, how)
         return plan
@@ -170,7 +171,7 @@ class Step(Generic[Batch, Result]):
         while plan.mappings > self.device.most_mappings:
             larger = plan.machine.with_chunk_bytes(2 * plan.machine.chunk_bytes)
             try:
-                plan = graph.plan(larger, **how)
+                plan = _plan_on(larger, graph, **how)
             except InfeasibleError:
                 break  # its first step says so if the process cannot have as many
         return plan
@@ -278,6 +279,14 @@ class Step(Generic[Batch, Result]):
                     f"lr of {label} is {kinds[0]}, but {kinds[1]} was captured: change its value only"
                 )
         return [rate_of(group) for _, group in groups]
+
+
+def _plan_on(machine, graph, budget, strategy, settings):
+    if budget is None:
+        # A session takes its whole budget. On the processor, all of the device is all memory of this machine.
+        in_core_bytes = graph.min_feasible_bytes(machine, "in-core")
+        budget = min(in_core_bytes, machine.device_bytes)
+    return graph.plan(machine, budget, strategy, settings)
 
 
 PLAN_OPTIONS = tuple(signature(Step.plan).parameters)[1:]

@@ -74,6 +74,18 @@ def test_what_the_plan_maps_is_taken_to_the_byte(name, budget):
     assert plan.figures.peak_bytes <= mapped_bytes(plan) <= plan.budget_bytes
 
 
+def test_without_a_budget_a_plan_takes_what_the_step_needs_or_all_of_the_device():
+    step, batches = captured("gpt2")
+    plan = step.plan(machine=MACHINE)
+    assert plan.budget_bytes == step.graph.min_feasible_bytes(MACHINE, "in-core")
+    assert plan.figures.period_ns == plan.figures.compute_ns
+    assert taken_by_training(step, plan, batches) == {mapped_bytes(plan)}
+    chunk_bytes = MACHINE.chunk_bytes
+    device_bytes = plan.budget_bytes // 2 // chunk_bytes * chunk_bytes
+    small = spillway.Machine("small", device_bytes, 8 << 30, chunk_bytes, 10**9, 10**9)
+    assert step.plan(machine=small).budget_bytes == device_bytes
+
+
 def test_memory_that_is_handed_out_again_does_not_double():
     made = []
 
