@@ -13,7 +13,7 @@ from typing_extensions import Unpack
 
 from spillway import Error
 
-from .arguments import named, optimizers_of, refuse_others
+from .arguments import groups_of, named, optimizers_of, refuse_others
 from .batches import (
     call,
     call_on,
@@ -325,10 +325,9 @@ class Training(_Source):
         refuse_gradients(example_batch)
         recorded = Recorded(self, example_batch, previous)
         recorded.fakes.of_module(self.model)
-        for optimizer in self.optimizers:
-            for k, group in enumerate(optimizer.param_groups):
-                for n, parameter in enumerate(group["params"]):
-                    recorded.fakes.of(parameter, f"parameter {n} of group {k}")
+        for label, group in groups_of(self.optimizers):
+            for n, parameter in enumerate(group["params"]):
+                recorded.fakes.of(parameter, f"parameter {n} of {label}")
         if previous is not None and previous.steps_itself:
             recorded.begin_with_gradients_of(previous)
         self.processes.begin(recorded.recorder, recorded.fakes)

@@ -62,7 +62,7 @@ def test_a_parameter_of_the_optimizer_alone_is_trained():
         return torch.optim.AdamW([*model.parameters(), held.of(model)], lr=0.01)
 
     step, _ = compare(mlp, scaled, adamw, batches, budget="80%")
-    assert "parameter 4 of group 0" in [s.name for s in step.storages]
+    assert "parameter 4 of the optimizer's group 0" in [s.name for s in step.storages]
     eager, planned = held._of.values()
     assert torch.equal(eager, planned) and eager != 1.5
 

@@ -494,6 +494,18 @@ def test_settings_are_named_with_their_optimizer():
         train(task.batch())
 
 
+def test_parameters_outside_of_the_model_are_named_with_their_optimizer():
+    model, scales = nn.Linear(4, 4), [nn.Parameter(torch.ones(4)) for _ in range(2)]
+    optimizers = [torch.optim.Adam(model.parameters()), torch.optim.SGD(scales)]
+
+    def loss_fn(model, batch):
+        return (model(batch) * scales[0] * scales[1]).square().mean()
+
+    step = spillway.torch.capture(model, loss_fn, optimizers, torch.ones(2, 4))
+    names = [s.name for s in step.storages if s.name.startswith("parameter ")]
+    assert names == [f"parameter {n} of optimizer 1 (SGD)'s group 0" for n in range(2)]
+
+
 @pytest.mark.short
 def test_the_example_of_the_page():
     page = (Path(__file__).parents[3] / "docs" / "pytorch-training.md").read_text()
