@@ -5,13 +5,16 @@
 // from the library.
 #![allow(clippy::undocumented_unsafe_blocks)]
 
+mod common;
+
+use common::{made, said};
 use planner_core::MachineParameters;
 use proptest::collection::vec;
 use proptest::prelude::*;
 use spillway_c::addresses::spillway_plan_slab_switch_to;
 use spillway_c::addresses::{Run, SlabCopy, spillway_plan_addresses};
 use spillway_c::device::Device;
-use spillway_c::error::{Code, Error, SPILLWAY_MESSAGE_BYTES};
+use spillway_c::error::Code;
 use spillway_c::fill::Fill;
 use spillway_c::graph::*;
 use spillway_c::kernels::{Kernels, LaunchDescription};
@@ -23,29 +26,8 @@ use spillway_c::streaming::*;
 use spillway_c_types::kinds::STATE;
 use spillway_c_types::machine::MachineDescription;
 use spillway_c_types::steps::{HOST_RUN, StepDescription};
-use std::ffi::{CStr, CString, c_void};
+use std::ffi::{CString, c_void};
 use std::ptr;
-
-const fn no_error() -> Error {
-    Error { code: Code::Ok, message: [0; SPILLWAY_MESSAGE_BYTES] }
-}
-
-fn message(error: &Error) -> &str {
-    unsafe { CStr::from_ptr(error.message.as_ptr()) }.to_str().expect("UTF-8")
-}
-
-/// Makes a handle by a call. Checks that the call returns a handle and no error, or an error with a
-/// message.
-fn made<T>(call: impl FnOnce(*mut *mut T, *mut Error) -> Code) -> Result<*mut T, Code> {
-    let (mut handle, mut error) = (ptr::null_mut(), no_error());
-    let code = call(&raw mut handle, &raw mut error);
-    assert_eq!(error.code, code);
-    let message = message(&error);
-    assert_eq!(code == Code::Ok, message.is_empty(), "{code:?}: {message}");
-    assert_eq!(code == Code::Ok, !handle.is_null());
-    assert_ne!(code, Code::Internal, "{message}");
-    if code == Code::Ok { Ok(handle) } else { Err(code) }
-}
 
 /// Sizes and times, including unusual ones.
 fn number() -> impl Strategy<Value = u64> {
@@ -178,7 +160,7 @@ fn machine_of(numbers: [u64; 8]) -> Result<*mut Machine, Code> {
 
 /// Reads the contents of a plan, with buffers that are too short and buffers that are long enough.
 fn read(plan: *const Plan) {
-    let (mut needed, mut iterations, mut error) = (0, 0, no_error());
+    let (mut needed, mut iterations) = (0, 0);
     let steps = |into, capacity, needed, iterations, error| unsafe {
         spillway_plan_steps(
             plan,
@@ -190,7 +172,8 @@ fn read(plan: *const Plan) {
             error,
         )
     };
-    let code = steps(ptr::null_mut(), 0, &raw mut needed, ptr::null_mut(), &raw mut error);
+    let (code, _) =
+        said(|error| steps(ptr::null_mut(), 0, &raw mut needed, ptr::null_mut(), error));
     assert_eq!(code, Code::BufferTooShort);
     let mut list = Vec::<StepDescription>::with_capacity(needed);
     let code =
@@ -231,14 +214,13 @@ fn read(plan: *const Plan) {
 
 /// None if the figures of the switch exceed 64 bits, as they may where no plan moves anything.
 fn switch(from: *const Plan, to: *const Plan) -> Option<SwitchFigures> {
-    let mut error = no_error();
     let mut figures = SwitchFigures {
         struct_bytes: size_of::<SwitchFigures>(),
         d2h_bytes: 1,
         ..SwitchFigures::default()
     };
-    let code = unsafe { spillway_plan_switch_to(from, to, &raw mut figures, &raw mut error) };
-    let message = message(&error);
+    let (code, message) =
+        said(|error| unsafe { spillway_plan_switch_to(from, to, &raw mut figures, error) });
     if code == Code::NoSwitch && message.contains("exceed 64 bits") {
         return None;
     }
@@ -574,12 +556,11 @@ fn what_a_device_says_is_the_code() {
     let fill = Some(accept_fill as _);
     let device = Device { reserve, map, ..device };
     let kernels = Kernels { fill_state: fill, fill_input: fill, ..kernels };
-    let (mut session, mut error) = (ptr::null_mut(), no_error());
-    let (to, says) = (&raw mut session, &raw mut error);
-    let code =
-        unsafe { spillway_session_new(plan, &raw const device, &raw const kernels, to, says) };
+    let mut session = ptr::null_mut();
+    let (code, message) = said(|error| unsafe {
+        spillway_session_new(plan, &raw const device, &raw const kernels, &raw mut session, error)
+    });
     assert_eq!(code, Code::Device);
-    let message = message(&error);
     assert!(message.contains("tensor 0 (\"0\")"), "{message}");
     // Another graph has other states.
     let other = Garbage { tensors: vec![(8192, STATE)], ..garbage };

@@ -5,9 +5,12 @@
 // SAFETY: throughout, arrays are passed with their lengths, and handles and contexts are alive.
 #![allow(clippy::undocumented_unsafe_blocks)]
 
+mod common;
+
+use common::{made, said};
 use planner_core::MachineParameters;
 use spillway_c::device::Device;
-use spillway_c::error::{Code, Error, SPILLWAY_MESSAGE_BYTES};
+use spillway_c::error::Code;
 use spillway_c::fill::{Fill, spillway_fill_bytes, spillway_fill_i32, spillway_fill_i64};
 use spillway_c::graph::*;
 use spillway_c::kernels::{HostLaunchDescription, HostRange, Kernels, LaunchDescription};
@@ -165,20 +168,6 @@ extern "C" fn fill_input(_: *mut c_void, input: *mut Fill) -> i32 {
     }
 }
 
-fn made<T>(call: impl FnOnce(*mut *mut T, *mut Error) -> Code) -> *mut T {
-    let mut handle = ptr::null_mut();
-    assert_eq!(call(&raw mut handle, ptr::null_mut()), Code::Ok);
-    handle
-}
-
-/// The code and the message of a call.
-fn said(call: impl FnOnce(*mut Error) -> Code) -> (Code, String) {
-    let mut error = Error { code: Code::Ok, message: [0; SPILLWAY_MESSAGE_BYTES] };
-    let code = call(&raw mut error);
-    let message = unsafe { CStr::from_ptr(error.message.as_ptr()) };
-    (code, message.to_str().unwrap().to_owned())
-}
-
 /// A plan whose second op runs on the host.
 fn plan() -> *mut Plan {
     let kinds = [INPUT, TEMPORARY, STATE, OUTPUT];
@@ -224,11 +213,14 @@ fn plan() -> *mut Plan {
         let (tensors, ops) = ((tensors.as_ptr(), tensors.len()), (ops.as_ptr(), ops.len()));
         let graph = made(|to, error| {
             spillway_graph_new(ptr::null(), tensors.0, tensors.1, ops.0, ops.1, to, error)
-        });
+        })
+        .unwrap();
         let machine =
-            made(|to, error| spillway_machine_new(ptr::null(), &raw const description, to, error));
+            made(|to, error| spillway_machine_new(ptr::null(), &raw const description, to, error))
+                .unwrap();
         let plan =
-            made(|to, error| spillway_plan_new(graph, machine, &raw const options, to, error));
+            made(|to, error| spillway_plan_new(graph, machine, &raw const options, to, error))
+                .unwrap();
         spillway_graph_free(graph);
         spillway_machine_free(machine);
         plan
@@ -271,7 +263,7 @@ fn tables(memory: &mut Memory) -> (Device, Kernels) {
 }
 
 fn start(plan: *const Plan, (device, kernels): &(Device, Kernels)) -> *mut Session {
-    made(|to, error| unsafe { spillway_session_new(plan, device, kernels, to, error) })
+    made(|to, error| unsafe { spillway_session_new(plan, device, kernels, to, error) }).unwrap()
 }
 
 #[test]

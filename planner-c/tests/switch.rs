@@ -5,9 +5,12 @@
 // from the library.
 #![allow(clippy::undocumented_unsafe_blocks)]
 
+mod common;
+
+use common::made;
 use planner_core::MachineParameters;
 use spillway_c::addresses::*;
-use spillway_c::error::{Code, Error};
+use spillway_c::error::Code;
 use spillway_c::graph::*;
 use spillway_c::machine::*;
 use spillway_c::plan::*;
@@ -18,12 +21,6 @@ use std::ffi::CString;
 use std::ptr;
 
 const LAYERS: usize = 8;
-
-fn made<T>(call: impl FnOnce(*mut *mut T, *mut Error) -> Code) -> *mut T {
-    let mut handle = ptr::null_mut();
-    assert_eq!(call(&raw mut handle, ptr::null_mut()), Code::Ok);
-    handle
-}
 
 /// Layers with a large state and a small one each. The values between layers have `value_bytes`
 /// bytes.
@@ -63,6 +60,7 @@ fn graph(time_ns: u64, value_bytes: u64) -> *mut Graph {
     made(|to, error| unsafe {
         spillway_graph_new(ptr::null(), tensors.0, tensors.1, ops.0, ops.1, to, error)
     })
+    .unwrap()
 }
 
 fn switch(from: *const Plan, to: *const Plan) -> SwitchFigures {
@@ -118,7 +116,8 @@ fn a_switch_to_an_arranged_plan_copies_less() {
     };
     let machine = made(|to, error| unsafe {
         spillway_machine_new(ptr::null(), &raw const description, to, error)
-    });
+    })
+    .unwrap();
     let plan = |graph: *const Graph| {
         let options = PlanOptions {
             struct_bytes: size_of::<PlanOptions>(),
@@ -129,11 +128,13 @@ fn a_switch_to_an_arranged_plan_copies_less() {
         made(|to, error| unsafe {
             spillway_plan_new(graph, machine, &raw const options, to, error)
         })
+        .unwrap()
     };
     let graphs = [graph(9000, 900), graph(1000, 20)];
     let [prompt, token] = graphs.map(|graph| plan(graph));
     let arranged =
-        made(|to, error| unsafe { spillway_plan_arranged_after(token, prompt, to, error) });
+        made(|to, error| unsafe { spillway_plan_arranged_after(token, prompt, to, error) })
+            .unwrap();
     let (plain, kept) = (switch(prompt, token), switch(prompt, arranged));
     assert!(kept.h2d_bytes < plain.h2d_bytes, "{kept:?} {plain:?}");
     assert!(kept.kept_bytes > plain.kept_bytes, "{kept:?} {plain:?}");
@@ -143,7 +144,8 @@ fn a_switch_to_an_arranged_plan_copies_less() {
     assert!(in_slab.h2d_bytes >= kept.h2d_bytes && in_slab.kept_bytes > 0, "{in_slab:?}");
     let uploads = copies.iter().filter(|copy| copy.is_upload == 1).map(|copy| copy.bytes);
     assert_eq!(uploads.sum::<u64>(), in_slab.h2d_bytes);
-    let between = made(|to, error| unsafe { spillway_plan_between(prompt, token, to, error) });
+    let between =
+        made(|to, error| unsafe { spillway_plan_between(prompt, token, to, error) }).unwrap();
     let there_and_back = |plan| switch(token, plan).h2d_bytes + switch(plan, token).h2d_bytes;
     assert!(there_and_back(between) < there_and_back(prompt));
     unsafe {

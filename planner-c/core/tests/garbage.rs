@@ -16,19 +16,24 @@ use spillway_c_types::steps::{HOST_RUN, LAUNCH, NONE, OFFLOAD, PREFETCH, StepDes
 use std::ffi::{CStr, CString};
 use std::{ptr, slice};
 
-/// Plans in a buffer of `bytes` bytes that begins at an offset.
-fn plan(work: &Work, bytes: usize, offset: usize) -> Result<(PlanDescription, Vec<u8>), Code> {
-    let mut memory = vec![0xa5u8; bytes + offset];
+/// Plans in some memory. Returns the code and the message, and checks that only a plan that fails has a message.
+fn said(work: &Work, memory: &mut [u8], plan: &mut PlanDescription) -> (Code, String) {
     let mut error = Error { code: Code::Ok, message: [0; SPILLWAY_CORE_MESSAGE_BYTES] };
-    let zeros = unsafe { std::mem::zeroed() };
-    let mut plan = PlanDescription { struct_bytes: size_of::<PlanDescription>(), ..zeros };
     let code = unsafe {
-        let at = memory.as_mut_ptr().add(offset);
-        spillway_core_plan(work, at, bytes, &raw mut plan, &raw mut error)
+        spillway_core_plan(work, memory.as_mut_ptr(), memory.len(), plan, &raw mut error)
     };
     assert_eq!(error.code, code);
     let message = unsafe { CStr::from_ptr(error.message.as_ptr()) }.to_str().expect("ASCII");
     assert_eq!(code == Code::Ok, message.is_empty(), "{code:?}: {message}");
+    (code, message.to_owned())
+}
+
+/// Plans in a buffer of `bytes` bytes that begins at an offset.
+fn plan(work: &Work, bytes: usize, offset: usize) -> Result<(PlanDescription, Vec<u8>), Code> {
+    let mut memory = vec![0xa5u8; bytes + offset];
+    let zeros = unsafe { std::mem::zeroed() };
+    let mut plan = PlanDescription { struct_bytes: size_of::<PlanDescription>(), ..zeros };
+    let (code, _) = said(work, &mut memory[offset..], &mut plan);
     if code == Code::Ok { Ok((plan, memory)) } else { Err(code) }
 }
 
@@ -209,17 +214,6 @@ fn layers_that_do_not_fit_come_and_go() {
     assert_eq!(plan(&short, spillway_core_memory_bytes(3, 3, 3), 0).err(), Some(Code::Infeasible));
 }
 
-/// The code and the message of planning some work.
-fn said(work: &Work, plan: &mut PlanDescription) -> (Code, String) {
-    let mut memory = vec![0; spillway_core_memory_bytes(3, 3, 3)];
-    let mut error = Error { code: Code::Ok, message: [0; SPILLWAY_CORE_MESSAGE_BYTES] };
-    let code = unsafe {
-        spillway_core_plan(work, memory.as_mut_ptr(), memory.len(), plan, &raw mut error)
-    };
-    let message = unsafe { CStr::from_ptr(error.message.as_ptr()) };
-    (code, message.to_str().unwrap().to_owned())
-}
-
 #[test]
 fn structs_of_other_sizes_are_refused_by_name() {
     let state = TensorDescription { struct_bytes: 0, bytes: 8192, kind: STATE };
@@ -245,7 +239,8 @@ fn structs_of_other_sizes_are_refused_by_name() {
         work.step_bytes = size(4, work.step_bytes);
         let zeros = unsafe { std::mem::zeroed() };
         let struct_bytes = size(5, size_of::<PlanDescription>());
-        said(&work, &mut PlanDescription { struct_bytes, ..zeros })
+        let mut memory = vec![0; spillway_core_memory_bytes(3, 3, 3)];
+        said(&work, &mut memory, &mut PlanDescription { struct_bytes, ..zeros })
     };
     assert_eq!(planned(6), (Code::Ok, String::new()));
     for (wrong, name) in [
