@@ -1,6 +1,17 @@
-//! Spillway on CUDA. Virtual ranges and chunks use the driver's virtual memory management. A stream
-//! is a CUDA stream, and a point of it is an event. Copies go between pinned host memory and
-//! virtual ranges.
+//! Spillway on CUDA.
+//!
+//! | Spillway | CUDA |
+//! |---|---|
+//! | device | the primary context, kept as long as the process |
+//! | virtual range | a part of a reservation of 16 GiB or more (`cuMemAddressReserve`) |
+//! | chunk | a handle of `cuMemCreate`, a multiple of the device's granularity, created at set-up |
+//! | `map` | `cuMemMap` for each chunk; before the next work, one `cuMemSetAccess` for adjacent chunks |
+//! | stream, point | a stream that does not wait for the default stream; an event for each signal that a wait may name, used again once it is reached. After 4,096 events the host waits for the oldest |
+//! | host block | one block of pinned memory |
+//! | op on the host | `cuLaunchHostFunc` in a fourth stream hands the op to a thread, and the stream waits for a value that the thread sets (`cuStreamWaitValue32`); in a graph, a host node |
+//!
+//! A plan without placements is mapped during the run, up to three iterations ahead of the device,
+//! and takes three times the addresses.
 //!
 //! [`Cuda::load`] finds the driver, and [`Cuda::open`] returns a [`CudaDevice`], which implements
 //! the traits of [`planner_core::backend`]. An embedder's kernels get the context and the stream

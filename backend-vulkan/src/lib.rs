@@ -1,6 +1,15 @@
-//! Spillway on Vulkan. Virtual ranges are parts of large sparse buffers. A stream is a timeline
-//! semaphore on a queue. Copies go between sparse buffers and host memory that the device can
-//! access.
+//! Spillway on Vulkan.
+//!
+//! | Spillway | Vulkan |
+//! |---|---|
+//! | virtual range, address | a part of a sparse buffer; the buffer's device address. A buffer has 16 GiB, or less by the limits. If no buffer has room, another is made |
+//! | chunk | a part of an allocation of 1 GiB or, if it is larger, one of its own; an allocation beyond `maxMemoryAllocationCount` is an error that names the limit |
+//! | `map`, `unmap` | gathered, and bound by one `vkQueueBindSparse` before the next submission |
+//! | aliasing | `SPARSE_ALIASED` |
+//! | stream | a timeline semaphore on a queue; up to 16 steps of a queue are submitted together. After 64 command buffers in flight, the host waits for the oldest |
+//! | queues | one for each stream if the families allow it |
+//!
+//! If a pool is larger than a buffer, its tensors have ranges of their own.
 //!
 //! [`Vulkan::open`] returns a [`VulkanDevice`], which implements the traits of
 //! [`planner_core::backend`]. An embedder's kernels record their commands through

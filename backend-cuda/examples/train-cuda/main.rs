@@ -1,6 +1,14 @@
 //! Trains a transformer on a CUDA device, once with all memory that it needs and then with a
 //! quarter of it, call by call and as CUDA graphs; and compares losses, weights and Adam's
 //! moments bit by bit. `backend-cuda/train` runs it, and PyTorch beside it.
+//!
+//! | setting | by default |
+//! |---|---|
+//! | `width` `layers` `heads` `context` `batch` | 1024, 24, 16, 512, 8: 303 million parameters, and 13 GiB of weights, moments and activations |
+//! | `iterations` `rate` | 32, 0.0003 |
+//! | `budget` | 25 % of the in-core memory |
+//! | `matmul` | cuBLAS, if it is found; `own` or `cublas` |
+//! | `machine` `device` | measured at the start (a machine file or a built-in machine replaces the links); the first device |
 
 mod cublas;
 mod cublas_library;

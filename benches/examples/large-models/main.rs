@@ -44,7 +44,7 @@ fn main() -> Done<()> {
     let mut research = String::new();
     published::tables(&mut research)?;
     training::table(&mut text, &mut research)?;
-    tokens::table(&mut text)?;
+    tokens::table(&mut research)?;
     let name = page.file_name().ok_or("the page is a folder")?;
     std::fs::write(page.with_file_name("research").join(name), research)?;
     eprintln!("{:.0} s in all", started.elapsed().as_secs_f64());

@@ -8,6 +8,15 @@
 //! that a chunk with bytes that stay is the same chunk in both plans. Other bytes are copied to the
 //! host if the host lacks them, and copied back if the second plan needs them.
 //!
+//! | in the first plan | in the second plan | the byte stays |
+//! |---|---|---|
+//! | objects of whole chunks | objects of whole chunks | always: the chunks are mapped at the new addresses |
+//! | arena | arena | if the offset is the same, modulo the chunk |
+//! | slabs | slabs | if both plans have the same slab in a chunk |
+//! | arena, or objects | objects, or arena | if its offset in the arena is a multiple of the chunk |
+//!
+//! If two chunks compete for one chunk of the device, the chunk with more bytes gets it.
+//!
 //! ```text
 //! Holding of the first plan ─┐
 //! Verified second plan ──────┼─► plan ──► Switch ──► verify ──► VerifiedSwitch ──► Executor

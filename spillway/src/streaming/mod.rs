@@ -9,9 +9,17 @@
 //! the waits of each upload and launch. Nothing depends on values, so an iteration can be captured into a
 //! graph of the device.
 //!
-//! `candidates` and `hosts` choose the layers that are streamed or run on the host, `course` estimates the
-//! periods of these choices, `layout` and `list` make plans of the best choices, and `kept` adds caches and
-//! outputs. `docs/explanation/planning.md` explains the search.
+//! The search:
+//!
+//! - `candidates` chooses the streamed layers. Of up to 9 layers, every set is tried. Of more, all sets of
+//!   `groups` and `fit`, sets at even distances by size and time, and changes of the best set.
+//! - `hosts` chooses the layers on the host. Of up to 6 layers, every choice of roles is tried. Of more, layers
+//!   on the host lie in runs, each followed by streamed layers, and by layers that stay while the link brings
+//!   the streamed layers. The search varies the share of the host and the runs, then the roles of one or two
+//!   layers.
+//! - `course` estimates the periods. In their order, `layout` and `list` make plans, which the core proves and
+//!   times. The search stops at the first estimate that is no better than the best plan.
+//! - `kept` adds caches and outputs last. The search uses the memory that they leave.
 //!
 //! ```
 //! use spillway::planner_core::placement::Holder;

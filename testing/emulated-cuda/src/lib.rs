@@ -7,10 +7,23 @@
 //! and what kernels compute. It does not show what a memory model weaker than the host's allows,
 //! or any costs but the costs that variables set.
 //!
-//! It is stricter than a real driver: calls that one may tolerate are errors, a copy takes
-//! pinned memory only, and an access to an address that is not mapped makes every later call
-//! fail. It delays work at random by seed, so that a missing wait shows as wrong bytes, and lets
-//! calls fail.
+//! It is stricter than a real driver: calls that one may tolerate are errors. A copy takes memory of
+//! `alloc_pinned` only, and a stream is from `new_stream`. The first launch of a kernel, or
+//! `cuFuncLoad`, loads it: that waits until the device has no work, takes memory, and is refused in
+//! a capture. The context ends at invalid accesses, also if memory is unmapped or freed under work,
+//! or if a barrier or a shuffle lacks a participant. Memory starts with garbage. Work is delayed at
+//! random by seed, so that a missing wait shows as wrong bytes, and calls can be made to fail.
+//!
+//! It interprets all PTX that is loaded with `cuModuleLoadData`, and refuses function calls, half
+//! precision, matrix instructions, textures and asynchronous copies with `CUDA_ERROR_INVALID_PTX`,
+//! and prints the reason. It does not show
+//!
+//! - whether a real driver accepts the calls, and a device's own compiler the PTX;
+//! - the last bits of approximate instructions (`ex2.approx`, `div.full` …), which it computes more
+//!   exactly;
+//! - races and missing fences: warps and blocks run one after the other. A block that waits for
+//!   another waits forever;
+//! - how copies and kernels overlap.
 //!
 //! It is never used by accident: its file is not named like a driver. A program opens it by its
 //! path ([`Emulated::open`], or the option of `backend-cuda`) before the first call of a driver.

@@ -1,5 +1,11 @@
 //! Operators that write the same bytes when they run again on the same values (`docs/models.md`, *What may
-//! run again*).
+//! run again*): all operators of `aten`, except
+//!
+//! - random operators, and operators with a generator or an argument that begins with `dropout`, whatever its
+//!   value;
+//! - `copy_`, `_to_copy` and `_foreach_copy_` from another device;
+//! - operators that update a state or an input in place and write a temporary, which may depend on the old
+//!   value. Batch norms are marked: their repeats leave the running statistics alone.
 
 use super::schema;
 use super::trace::Node;
