@@ -9,7 +9,9 @@
 //! | stream | a timeline semaphore on a queue; up to 16 steps of a queue are submitted together. After 64 command buffers in flight, the host waits for the oldest |
 //! | queues | one for each stream if the families allow it |
 //!
-//! If a pool is larger than a buffer, its tensors have ranges of their own.
+//! If a pool is larger than a buffer, its tensors have ranges of their own. RADV, Mesa's driver for AMD,
+//! reports 4 GiB for `sparseAddressSpaceSize` and `maxBufferSize`, and does not check the first;
+//! lavapipe reports 2 GiB for the first and supports more.
 //!
 //! [`Vulkan::open`] returns a [`VulkanDevice`], which implements the traits of
 //! [`planner_core::backend`]. An embedder's kernels record their commands through
