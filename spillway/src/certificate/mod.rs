@@ -20,10 +20,10 @@ use relaxed::{Point, Relaxed};
 use workloads::{OwnedCertificate, OwnedGraph, OwnedMachine, Shown};
 
 /// Work of the search, in entries computed for the way of a byte. It takes a second or less.
-const WORK: usize = 40_000_000;
+const WORK: usize = 80_000_000;
 
 /// The least and the most steps of the search.
-const STEPS: std::ops::RangeInclusive<usize> = 40..=800;
+const STEPS: std::ops::RangeInclusive<usize> = 40..=1600;
 
 /// Finds a certificate with a long bound on the period of plans. `order` is the order of first launches in
 /// these plans, and `repeats` says whether they may repeat ops.
