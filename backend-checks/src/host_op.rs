@@ -124,14 +124,27 @@ impl HostOp {
             reads: reads.collect(),
             writes: self.writes.iter().map(|&range| write(range)).collect(),
         };
-        // A panic counts as a failure, after which the device starts no more work.
-        let outcome = catch_unwind(AssertUnwindSafe(|| (self.work)(run)));
-        let reason = match outcome {
+        HostFailure::catch(op, iteration, || (self.work)(run))
+    }
+}
+
+impl HostFailure {
+    /// Runs the work of an op in an iteration. A panic counts as a failure, after which the device
+    /// starts no more work.
+    ///
+    /// # Errors
+    /// If the work fails or panics.
+    pub fn catch(
+        op: OpId,
+        iteration: u64,
+        work: impl FnOnce() -> Result<(), String>,
+    ) -> Result<(), Self> {
+        let reason = match catch_unwind(AssertUnwindSafe(work)) {
             Ok(Ok(())) => return Ok(()),
             Ok(Err(reason)) => reason,
             Err(panic) => panic_text(&*panic),
         };
-        Err(HostFailure { op, iteration, reason })
+        Err(Self { op, iteration, reason })
     }
 }
 

@@ -1,7 +1,5 @@
 //! Kernels whose results show every wrong byte, and the device that the conformance suite tests.
 
-#[cfg(target_os = "linux")]
-use crate::MappedDevice;
 use crate::{HostDevice, HostError};
 use backend_checks::{HostFailure, check_host_launch, check_launch};
 use integrity::{
@@ -12,6 +10,9 @@ use planner_core::backend::{
     Transfers,
 };
 use planner_core::{Graph, Machine, MachineParameters, OpId};
+use std::cell::RefCell;
+#[cfg(target_os = "linux")]
+use {crate::MappedDevice, planner_core::Stream};
 
 /// Kernels for every op of a graph, with the arithmetic of the crate `integrity`.
 #[derive(Clone, Copy, Debug)]
@@ -21,9 +22,62 @@ pub struct IntegrityKernels<'g> {
     failing: Option<(OpId, u64)>,
 }
 
-/// Implements the kernels for a device that has `read` and `write`.
+/// Computes a launch by a function that reads bytes and a function that writes them.
+fn compute<E>(
+    op: OpId,
+    Passes { reads, repeated, writes }: Passes,
+    read: impl Fn(DeviceRange, &mut [u8]) -> Result<(), E>,
+    mut write: impl FnMut(DeviceRange, &[u8]) -> Result<(), E>,
+) -> Result<(), E> {
+    let mut readings = Vec::new();
+    for Read { at, bytes, .. } in reads {
+        let mut bytes_read = vec![0; bytes as usize];
+        read(DeviceRange { address: at, bytes }, &mut bytes_read)?;
+        readings.push(Reading::of(&bytes_read));
+    }
+    let results = value::op_results(op, repeated, readings.into_iter());
+    for Write { kind, position, at, bytes, .. } in writes {
+        let mut written = vec![0; bytes as usize];
+        value::written(results.of(kind), position, bytes).fill(0, &mut written);
+        write(DeviceRange { address: at, bytes }, &written)?;
+    }
+    Ok(())
+}
+
+/// Computes a launch on a device whose calls return after the work has ended.
+fn compute_now(device: &mut HostDevice, op: OpId, passes: Passes) -> Result<(), HostError> {
+    let device = RefCell::new(device);
+    compute(
+        op,
+        passes,
+        |from, into| device.borrow().read(from, into),
+        |to, bytes| device.borrow_mut().write(to, bytes),
+    )
+}
+
+#[cfg(target_os = "linux")]
+impl MappedDevice {
+    /// Computes a launch on its stream.
+    fn compute(&mut self, launch: &Launch<'_>, passes: Passes) -> Result<(), HostError> {
+        let op = launch.op;
+        if launch.stream == Stream::Network {
+            return self.launch_on_network(launch, move || {
+                compute(op, passes, crate::mapped::read_bytes, crate::mapped::write_bytes)
+            });
+        }
+        let device = RefCell::new(self);
+        compute(
+            op,
+            passes,
+            |from, into| device.borrow().read(from, into),
+            |to, bytes| device.borrow_mut().write(to, bytes),
+        )
+    }
+}
+
+/// Implements the kernels for a device and a function that computes a launch there.
 macro_rules! kernels {
-    ($device:ty) => {
+    ($device:ty, $compute:expr) => {
         impl Kernels<$device> for IntegrityKernels<'_> {
             fn launch(
                 &mut self,
@@ -31,20 +85,7 @@ macro_rules! kernels {
                 launch: &Launch<'_>,
             ) -> Result<(), HostError> {
                 check_launch(&self.graph, launch)?;
-                let Passes { reads, repeated, writes } = Passes::new(&self.graph, launch);
-                let mut readings = Vec::new();
-                for Read { at, bytes, .. } in reads {
-                    let mut read = vec![0; bytes as usize];
-                    device.read(DeviceRange { address: at, bytes }, &mut read)?;
-                    readings.push(Reading::of(&read));
-                }
-                let results = value::op_results(launch.op, repeated, readings.into_iter());
-                for Write { kind, position, at, bytes, .. } in writes {
-                    let mut written = vec![0; bytes as usize];
-                    value::written(results.of(kind), position, bytes).fill(0, &mut written);
-                    device.write(DeviceRange { address: at, bytes }, &written)?;
-                }
-                Ok(())
+                $compute(device, launch, Passes::new(&self.graph, launch))
             }
 
             fn on_host(&mut self) -> Option<&mut dyn HostKernels<$device>> {
@@ -68,9 +109,9 @@ macro_rules! kernels {
     };
 }
 
-kernels!(HostDevice);
+kernels!(HostDevice, |device, launch: &Launch<'_>, passes| compute_now(device, launch.op, passes));
 #[cfg(target_os = "linux")]
-kernels!(MappedDevice);
+kernels!(MappedDevice, MappedDevice::compute);
 
 impl HostKernels<HostDevice> for IntegrityKernels<'_> {
     fn launch_on_host(
@@ -85,20 +126,14 @@ impl HostKernels<HostDevice> for IntegrityKernels<'_> {
                 HostFailure { op, iteration, reason: "it was made to fail".to_owned() }.into()
             );
         }
-        let Passes { reads, repeated, writes } = Passes::on_host(&self.graph, launch);
-        let mut readings = Vec::new();
-        for Read { at, bytes, .. } in reads {
-            let mut read = vec![0; bytes as usize];
-            device.read_host(at.0, &mut read)?;
-            readings.push(Reading::of(&read));
-        }
-        let results = value::op_results(launch.op, repeated, readings.into_iter());
-        for Write { kind, position, at, bytes, .. } in writes {
-            let mut written = vec![0; bytes as usize];
-            value::written(results.of(kind), position, bytes).fill(0, &mut written);
-            device.write_host(at.0, &written)?;
-        }
-        Ok(())
+        let passes = Passes::on_host(&self.graph, launch);
+        let device = RefCell::new(device);
+        compute(
+            op,
+            passes,
+            |from, into| device.borrow_mut().read_host(from.address.0, into),
+            |to, bytes| device.borrow_mut().write_host(to.address.0, bytes),
+        )
     }
 }
 

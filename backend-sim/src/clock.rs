@@ -77,8 +77,7 @@ impl Clock {
         lane.step_bytes = lane.step_bytes.saturating_add(bytes);
     }
 
-    /// Submits an op of an iteration, counted from 1. `stream` says whether it runs on the device
-    /// or the host.
+    /// Submits an op of an iteration, counted from 1.
     pub(crate) fn op(&mut self, stream: Stream, time_ns: u64, iteration: u64) {
         self.wait_until_ns(stream, self.host_ns);
         self.work(stream, time_ns);

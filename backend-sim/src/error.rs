@@ -114,6 +114,7 @@ impl fmt::Display for Work {
             Stream::Upload => "upload",
             Stream::Download => "download",
             Stream::Host => "op on the host",
+            Stream::Network => "collective",
         };
         write!(f, "{name} number {}", self.0.value)
     }

@@ -131,7 +131,7 @@ impl SimDevice {
         self.submit(Stream::Host, work)
     }
 
-    /// Enqueues an op of a graph on the compute stream. When it begins, the ranges that it reads
+    /// Enqueues an op of a graph on the launch's stream. When it begins, the ranges that it reads
     /// must hold the right bytes of the right tensors, each of one version. Its workspace holds
     /// garbage after it.
     ///
@@ -145,8 +145,8 @@ impl SimDevice {
             return Err(Refused::Operands(op).into());
         }
         let work = Work::Launch { op, passes: Passes::new(graph, launch) };
-        self.clock.op(Stream::Compute, graph.op(op).time_ns, launch.iteration);
-        self.submit(Stream::Compute, work)
+        self.clock.op(launch.stream, graph.op(op).time_ns, launch.iteration);
+        self.submit(launch.stream, work)
     }
 }
 

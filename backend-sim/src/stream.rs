@@ -185,9 +185,9 @@ impl SimDevice {
     /// and sometimes any stream.
     fn run_until(&mut self, point: Point, chance: &mut Chance) -> Result<(), SimError> {
         while !self.is_reached(point) {
-            let stream = match chance.below(8) {
-                any @ 0..4 => Stream::ALL[any as usize],
-                _ => self.blocker(point),
+            let stream = match Stream::ALL.get(chance.below(10) as usize) {
+                Some(&any) => any,
+                None => self.blocker(point),
             };
             self.run_some(stream, chance)?;
         }
@@ -198,7 +198,7 @@ impl SimDevice {
     fn drift(&mut self) -> Result<(), SimError> {
         let Some(mut chance) = self.chance else { return Ok(()) };
         if chance.below(4) == 0 {
-            let stream = Stream::ALL[chance.below(4) as usize];
+            let stream = Stream::ALL[chance.below(Stream::ALL.len() as u64) as usize];
             self.run_some(stream, &mut chance)?;
         }
         self.chance = Some(chance);
@@ -208,6 +208,10 @@ impl SimDevice {
 
 impl Streams for SimDevice {
     fn has_host_stream(&self) -> bool {
+        true
+    }
+
+    fn has_network_stream(&self) -> bool {
         true
     }
 

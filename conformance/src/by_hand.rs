@@ -160,9 +160,10 @@ impl Rewriting<'_> {
         };
         let (reads, writes) = operands(self.graph, at);
         let (reads, writes) = (now(reads), now(writes));
-        let Op { time_ns, workspace_bytes, host_ns, .. } = self.graph.ops[at];
+        let Op { time_ns, workspace_bytes, host_ns, collective, .. } = self.graph.ops[at];
         let op = self.into.push_op(name, time_ns, workspace_bytes, &reads, &writes);
         self.into.ops[op.index()].host_ns = host_ns;
+        self.into.ops[op.index()].collective = collective;
     }
 }
 

@@ -208,7 +208,7 @@ fn predict(
     let (graph, plan) = (layout.graph, layout.plan);
     let mut transferred_bytes = [0u64; 2];
     let mut transfers_ns = [0u64; 2];
-    let mut host_ns = 0;
+    let (mut host_ns, mut network_ns) = (0, 0);
     let (mut peak_bytes, mut first_peak_step) = (0, 0);
     for (record, event) in records.iter().zip(timeline).take(plan.steps.len()) {
         if let Some(direction) = record.direction() {
@@ -218,6 +218,9 @@ fn predict(
         if matches!(record.action, Step::Host(_)) {
             add(&mut host_ns, event.end_ns - event.start_ns)?;
         }
+        if matches!(record.action, Step::Launch(Launched { op, .. }) if graph.op(op).collective) {
+            add(&mut network_ns, event.end_ns - event.start_ns)?;
+        }
         if record.held_bytes > peak_bytes {
             (peak_bytes, first_peak_step) = (record.held_bytes, record.step);
         }
@@ -226,7 +229,7 @@ fn predict(
     let [h2d_bytes, d2h_bytes] = transferred_bytes;
     let host_bytes = on_host_bytes(graph, plan, |_| true);
     let [upload_ns, download_ns] = transfers_ns;
-    let longest_ns = upload_ns.max(download_ns).max(host_ns);
+    let longest_ns = upload_ns.max(download_ns).max(host_ns).max(network_ns);
     let prediction = Prediction {
         period_ns: longest_ns.max(iteration_ns(plan, timeline)),
         compute_ns: graph.compute_ns(),

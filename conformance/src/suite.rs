@@ -31,6 +31,7 @@ pub mod host;
 pub mod host_plans;
 pub mod kernels;
 pub mod large;
+pub mod network;
 pub mod paging;
 pub mod plans;
 pub mod repeats;
@@ -167,6 +168,13 @@ pub fn checks<T: Backend>() -> Vec<Check<T>> {
             blocking_waits_for_the_op,
             streams_do_not_disturb_each_other,
         ],
+        OnRig network: [
+            points_are_counted_from_one,
+            launches_run_in_order,
+            the_network_and_compute_wait_for_each_other,
+            the_network_waits_for_uploads_and_downloads_for_it,
+            the_network_waits_for_downloads_and_uploads_for_it,
+        ],
         OnRig kernels: [
             states_lie_in_their_slots,
             inputs_take_their_slots_in_turn,
@@ -207,6 +215,7 @@ pub fn checks<T: Backend>() -> Vec<Check<T>> {
             switches_between_plans,
             a_failed_op_ends_the_run,
         ],
+        OnBench network: [random_plans],
         OnBench large: [offsets_and_sizes_exceed_32_bits, kernels_take_offsets_beyond_32_bits],
         Alone plans: [ten_thousand_iterations],
     }

@@ -229,3 +229,21 @@ fn what_no_op_makes_comes_over_the_link() {
         assert!((6990..7100).contains(&bound_ns), "{order:?}: {bound_ns}");
     }
 }
+
+/// Two layers that each gather their weight first.
+#[test]
+fn collectives_run_beside_compute_in_every_bound() {
+    let mut graph = OwnedGraph::new("gathers");
+    let rows = graph.push_tensor("rows", 1000, Kind::State);
+    for layer in 0..2 {
+        let weight = graph.push_tensor("weight", 1000, Kind::Temporary);
+        let gather = graph.push_op("gather", 4000 + layer, 0, &[rows], &[weight]);
+        graph.set_collective(gather);
+        graph.set_repeatable(gather);
+        graph.push_op("layer", 3000, 0, &[weight], &[]);
+    }
+    for order in [BoundOrder::Any, BoundOrder::Given] {
+        assert_eq!(bound_ns(&graph, 2000, order), 8001, "the sum of the gathers");
+        assert_eq!(repeats_ns(&graph, 2000, order), 8001, "the sum of the gathers");
+    }
+}

@@ -2,7 +2,7 @@
 //! rule.
 #![allow(clippy::unwrap_used, reason = "what fails here fails the test")]
 
-use conformance::ledger::{Judgement, judge};
+use conformance::ledger::{Event, Judgement, judge};
 use conformance::plans::{Case, cases, mutated_cases};
 use planner_core::{Kind, Launched, OpId, Part, Step, TensorId};
 use proptest::strategy::{Strategy, ValueTree};
@@ -163,18 +163,39 @@ fn iterations(case: &Case) -> Option<u32> {
     case.plan.placements.as_ref().map(|placements| placements.iterations)
 }
 
-/// The time of all launches on the device: the rest of a period is the stall.
+/// The time of all launches on the compute stream: the rest of a period is the stall.
 fn launches_ns(case: &Case) -> u64 {
     let steps = case.plan.steps.iter();
     let launched = steps.filter_map(|step| match step {
-        Step::Launch(launched) => Some(case.graph.ops[launched.op.index()].time_ns),
+        Step::Launch(launched) => Some(case.graph.ops[launched.op.index()]),
         _ => None,
     });
-    launched.sum()
+    launched.filter(|op| !op.collective).map(|op| op.time_ns).sum()
 }
 
 fn longest_lag(judgement: &Judgement) -> u32 {
     judgement.timeline.iter().filter_map(|event| event.memory_lag).max().unwrap_or(0)
+}
+
+/// The launches of collectives.
+fn collectives(case: &Case) -> impl Iterator<Item = (usize, Launched)> {
+    let is_collective = |at: usize, op: OpId| {
+        matches!(case.plan.steps[at], Step::Launch(_)) && case.graph.ops[op.index()].collective
+    };
+    launches(case).into_iter().filter(move |&(at, launched)| is_collective(at, launched.op))
+}
+
+/// Whether a collective and another launch run at the same time.
+fn overlap(case: &Case, judgement: &Judgement) -> bool {
+    let exchanges: Vec<usize> = collectives(case).map(|(at, _)| at).collect();
+    let is_launch = |event: &&Event| matches!(case.plan.steps[event.step], Step::Launch(_));
+    let launches = judgement.timeline.iter().filter(is_launch);
+    let (exchanged, computed): (Vec<&Event>, Vec<&Event>) =
+        launches.partition(|event| exchanges.contains(&event.step));
+    let meet = |one: &Event, other: &Event| {
+        one.start_ns.max(other.start_ns) < one.end_ns.min(other.end_ns)
+    };
+    exchanged.iter().any(|one| computed.iter().any(|other| meet(one, other)))
 }
 
 /// The ops that run on the host.
@@ -228,6 +249,21 @@ const CLASSES: &[Class] = &[
         repeats(case).is_empty() && case.graph.ops.iter().any(|op| op.repeatable)
     }),
     ("repeat", |case, _| !repeats(case).is_empty()),
+    ("collective", |case, _| collectives(case).next().is_some()),
+    ("collective beside another launch", overlap),
+    ("repeat of a collective", |case, _| collectives(case).any(|(_, it)| it.is_repeat)),
+    ("collective with a workspace", |case, _| {
+        collectives(case).any(|(_, it)| case.graph.ops[it.op.index()].workspace_bytes > 0)
+    }),
+    ("temporary of a collective in the arena", |case, _| {
+        let graph = case.graph.graph().unwrap();
+        let in_arena = in_arena(case, Kind::Temporary);
+        collectives(case)
+            .any(|(_, it)| graph.touches(it.op).any(|tensor| in_arena.contains(&tensor)))
+    }),
+    ("collective beside an op on the host", |case, _| {
+        collectives(case).next().is_some() && on_host(case).next().is_some()
+    }),
     ("op on the host", |case, _| on_host(case).next().is_some()),
     ("op on the device that may run on the host", |case, _| {
         let launched = launches(case).into_iter().map(|(_, launched)| launched.op);
@@ -446,7 +482,7 @@ const REFUSALS: &[&str] = &[
 fn mutated_plans_break_every_rule() {
     let mut messages = Vec::new();
     let mut valid = 0;
-    for case in samples(mutated_cases(), 8 * PLANS) {
+    for case in samples(mutated_cases(), 12 * PLANS) {
         match judge(&case.graph.graph().unwrap(), &case.machine, &case.plan.plan()) {
             Ok(_) => valid += 1,
             Err(violation) => messages.push(violation.to_string()),

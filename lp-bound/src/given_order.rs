@@ -54,6 +54,8 @@ pub struct Bound {
 pub enum Error {
     /// The size of a page is zero.
     NoPage,
+    /// The graph has collectives, which run beside the other launches.
+    Collectives,
     /// No plan fits, because one op alone needs more than the budget.
     Infeasible {
         /// The op.
@@ -71,6 +73,9 @@ impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::NoPage => write!(f, "page_bytes is zero"),
+            Self::Collectives => {
+                write!(f, "the linear program cannot describe a graph with collectives")
+            }
             Self::Infeasible { op, needed_bytes } => {
                 write!(f, "no plan fits: {op} alone needs {needed_bytes} bytes")
             }
@@ -90,13 +95,17 @@ const LOSS: f64 = 1e-6;
 /// better of the linear program and [`bounds::period_ns`].
 ///
 /// # Errors
-/// The budget is too small for one op, the page size is zero, or the solver fails.
+/// The budget is too small for one op, the page size is zero, the graph has collectives, or the
+/// solver fails.
 pub fn period_ns(
     graph: &Graph<'_>,
     machine: &Machine,
     budget_bytes: u64,
     options: Options,
 ) -> Result<Bound, Error> {
+    if graph.has_collectives() {
+        return Err(Error::Collectives);
+    }
     // The arena and the pools consist of whole chunks, so a plan cannot use the rest of its budget.
     let budget_bytes = match options.pages {
         Some(Pages { page_bytes: 0, .. }) => return Err(Error::NoPage),

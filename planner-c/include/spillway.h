@@ -63,7 +63,7 @@
 // value of an input is the value of this iteration.
 #define SPILLWAY_HOST_RUN 4
 
-// Launches run on this stream.
+// Launches run on this stream, except of collectives.
 #define SPILLWAY_COMPUTE 0
 
 // Prefetches run on this stream.
@@ -74,6 +74,9 @@
 
 // Ops that run on the host run on this stream.
 #define SPILLWAY_HOST 3
+
+// Launches of collectives run on this stream.
+#define NETWORK 4
 
 // No step, so there is nothing to wait for.
 #define SPILLWAY_NONE UINT32_MAX
@@ -167,6 +170,9 @@ typedef struct {
   // The time that it runs on the host, if plans may run it there. 0 if it runs only on the
   // device. An op that writes an input must have 0.
   uint64_t host_ns;
+  // Whether it exchanges data with other processes: 1 or 0. Such a collective runs on
+  // `SPILLWAY_NETWORK`, beside the other ops, and must have 0 in `host_ns`.
+  uint8_t collective;
 } SpillwayOp;
 
 // Why a call failed. A function that succeeds leaves it unchanged.
@@ -296,7 +302,8 @@ typedef struct {
   uint32_t iterations_back;
 } SpillwayWait;
 
-// One step. Steps are enqueued in the order of the list, each on the stream of its kind.
+// One step. Steps are enqueued in the order of the list, each on the stream of its kind; the launch
+// of a collective on the stream for collectives.
 typedef struct {
   // A prefetch, a launch, an offload, an evict or a host run.
   uint32_t kind;
@@ -313,7 +320,7 @@ typedef struct {
   uint32_t index;
   // The waits on each stream, by number. For an evict, the steps that must have ended before its
   // memory is free.
-  SpillwayWait waits[4];
+  SpillwayWait waits[5];
 } SpillwayStep;
 
 // Bytes that a step touches, at consecutive offsets.
@@ -385,7 +392,8 @@ typedef struct {
   void *writer;
 } SpillwayFill;
 
-// A device has three streams of work, or four if ops also run on the host. It has a block of host
+// A device has three streams of work, and may have one for ops on the host and one for collectives. It
+// has a block of host
 // memory, and device memory in chunks that are mapped at addresses. A session calls these
 // functions from the thread that calls the session. Each function gets `context` first.
 //
@@ -443,6 +451,9 @@ typedef struct {
   int32_t (*signal_unawaited)(void *context, uint32_t stream, uint64_t *signal);
   // The most chunks that one call of `reserve` can have; 0 for no limit.
   uint64_t most_range_chunks;
+  // Whether the device also has a stream for collectives, `SPILLWAY_NETWORK`: 1 or 0. Without it,
+  // a session does not start if its graph has collectives.
+  uint8_t has_network_stream;
 } SpillwayDevice;
 
 // A range of bytes at an address of the device.
@@ -476,6 +487,8 @@ typedef struct {
   size_t write_count;
   // The workspace of the op. Null if it needs none.
   const SpillwayDeviceRange *workspace;
+  // The stream that runs it: `SPILLWAY_NETWORK` for a collective, else `SPILLWAY_COMPUTE`.
+  uint32_t stream;
 } SpillwayLaunch;
 
 // A range of bytes in the host block.
@@ -512,7 +525,7 @@ typedef struct {
   size_t struct_bytes;
   // The first argument of the functions. It must live as long as the session.
   void *context;
-  // Enqueues an op on the compute stream. It may touch only the ranges that the launch names.
+  // Enqueues an op on the launch's stream. It may touch only the ranges that the launch names.
   int32_t (*launch)(void *context, const SpillwayLaunch *launch);
   // Fills a state with its first value, by a function such as `spillway_fill_f32`. Called once
   // for each state. If it is null, states are zeros.

@@ -10,7 +10,8 @@ use spillway_c_types::sized::Versioned;
 use std::ffi::c_void;
 use std::fmt;
 
-/// A device has three streams of work, or four if ops also run on the host. It has a block of host
+/// A device has three streams of work, and may have one for ops on the host and one for collectives. It
+/// has a block of host
 /// memory, and device memory in chunks that are mapped at addresses. A session calls these
 /// functions from the thread that calls the session. Each function gets `context` first.
 ///
@@ -90,6 +91,9 @@ pub struct Device {
         Option<extern "C" fn(context: *mut c_void, stream: u32, signal: *mut u64) -> i32>,
     /// The most chunks that one call of `reserve` can have; 0 for no limit.
     pub most_range_chunks: u64,
+    /// Whether the device also has a stream for collectives, `SPILLWAY_NETWORK`: 1 or 0. Without it,
+    /// a session does not start if its graph has collectives.
+    pub has_network_stream: u8,
 }
 
 // SAFETY: it is `repr(C)`, begins with its size, and may be all zero.
@@ -193,6 +197,10 @@ impl ErrorType for Callbacks {
 impl Streams for Callbacks {
     fn has_host_stream(&self) -> bool {
         self.0.has_host_stream != 0
+    }
+
+    fn has_network_stream(&self) -> bool {
+        self.0.has_network_stream != 0
     }
 
     fn wait(&mut self, stream: Stream, point: Point) -> Result<(), Failed> {

@@ -52,6 +52,9 @@ pub struct OpDescription {
     /// The time that it runs on the host, if plans may run it there. 0 if it runs only on the
     /// device. An op that writes an input must have 0.
     pub host_ns: u64,
+    /// Whether it exchanges data with other processes: 1 or 0. Such a collective runs on
+    /// `SPILLWAY_NETWORK`, beside the other ops, and must have 0 in `host_ns`.
+    pub collective: u8,
 }
 
 // SAFETY: the structs are `repr(C)`, begin with their size, and all their bytes may be zero.
@@ -134,6 +137,9 @@ unsafe fn push_op(owned: &mut OwnedGraph, at: usize, op: &OpDescription) -> Resu
     }
     if op.host_ns != 0 {
         owned.set_host_ns(id, op.host_ns);
+    }
+    if op.collective != 0 {
+        owned.set_collective(id);
     }
     Ok(())
 }

@@ -36,6 +36,8 @@ pub struct LaunchDescription {
     pub write_count: usize,
     /// The workspace of the op. Null if it needs none.
     pub workspace: *const DeviceRange,
+    /// The stream that runs it: `SPILLWAY_NETWORK` for a collective, else `SPILLWAY_COMPUTE`.
+    pub stream: u32,
 }
 
 /// A range of bytes at an address of the device.
@@ -100,7 +102,7 @@ pub struct Kernels {
     pub struct_bytes: usize,
     /// The first argument of the functions. It must live as long as the session.
     pub context: *mut c_void,
-    /// Enqueues an op on the compute stream. It may touch only the ranges that the launch names.
+    /// Enqueues an op on the launch's stream. It may touch only the ranges that the launch names.
     pub launch:
         Option<extern "C" fn(context: *mut c_void, launch: *const LaunchDescription) -> i32>,
     /// Fills a state with its first value, by a function such as `spillway_fill_f32`. Called once
@@ -215,6 +217,7 @@ impl CoreKernels<Callbacks> for Launcher {
             writes: writes.as_ptr(),
             write_count: writes.len(),
             workspace,
+            stream: launch.stream as u32,
         };
         let Kernels { context, launch, .. } = *kernels;
         check("launch", launch.map_or(-1, |launch| launch(context, &raw const description)))

@@ -34,6 +34,7 @@ impl From<SessionError<Failed>> for Failure {
                 ExecuteError::Write { .. }
                 | ExecuteError::ChunkBytes { .. }
                 | ExecuteError::NoHostStream
+                | ExecuteError::NoNetworkStream
                 | ExecuteError::NoHostKernels
                 | ExecuteError::NoOutputs { .. } => Code::Argument,
                 _ => Code::Internal,

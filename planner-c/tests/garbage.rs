@@ -114,6 +114,7 @@ fn graph_of(garbage: &Garbage) -> Result<*mut Graph, Code> {
             write_count: writes.len(),
             repeatable: op.repeatable,
             host_ns,
+            collective: u8::from(op.repeatable > 200),
         }
     };
     let ops: Vec<_> = garbage.ops.iter().map(op).collect();
@@ -509,6 +510,7 @@ fn refusing(status: i32) -> (Device, Kernels) {
         has_host_stream: 0,
         signal_unawaited: None,
         most_range_chunks: 0,
+        has_network_stream: 0,
     };
     let kernels = Kernels {
         struct_bytes: size_of::<Kernels>(),

@@ -189,6 +189,7 @@ fn plan() -> *mut Plan {
             write_count: writes.len(),
             repeatable: 0,
             host_ns,
+            collective: 0,
         }
     };
     let ops = [op(c"double", &[X], &[1], 0), op(c"add", &[1, 2], &[2, SUM], 500)];
@@ -250,6 +251,7 @@ fn tables(memory: &mut Memory) -> (Device, Kernels) {
         has_host_stream: 1,
         signal_unawaited: None,
         most_range_chunks: 1,
+        has_network_stream: 0,
     };
     let kernels = Kernels {
         struct_bytes: size_of::<Kernels>(),

@@ -54,6 +54,7 @@ fn graph(time_ns: u64, value_bytes: u64) -> *mut Graph {
         write_count: writes.len(),
         repeatable: 0,
         host_ns: 0,
+        collective: 0,
     };
     let ops: Vec<_> = operands.iter().map(op).collect();
     let (tensors, ops) = ((tensors.as_ptr(), tensors.len()), (ops.as_ptr(), ops.len()));

@@ -35,6 +35,7 @@ fn planned(chunk_bytes: u64, unplaced: u8) -> (u64, String) {
         write_count: 1,
         repeatable: 0,
         host_ns: 0,
+        collective: 0,
     };
     let description = MachineDescription {
         struct_bytes: size_of::<MachineDescription>(),

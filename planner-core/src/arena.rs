@@ -112,11 +112,13 @@ pub(crate) fn size_bytes(graph: &Graph<'_>, machine: &Machine, tensor: TensorId)
 /// Words of scratch that [`pack`] needs.
 #[must_use]
 pub(crate) const fn scratch_words(limits: &Limits) -> usize {
-    words::<u64>(limits.tensors).saturating_add(packing::scratch_words(limits.tensors))
+    words::<u64>(limits.tensors)
+        .saturating_add(words::<u8>(limits.tensors))
+        .saturating_add(packing::scratch_words(limits.tensors))
 }
 
-/// Assigns an offset to every admitted tensor: states, inputs and outputs side by side, then
-/// temporaries packed by lifetime, with [effort](packing::default_steps) only if that may save a
+/// Assigns an offset to every admitted tensor: states, inputs, outputs and the tensors of
+/// collectives side by side, then the other temporaries packed by lifetime, with [effort](packing::default_steps) only if that may save a
 /// chunk. Returns the number of placed tensors and the arena's size in bytes. O(operands), plus
 /// packing.
 ///
@@ -140,9 +142,14 @@ pub(crate) fn pack(
         .iter()
         .map(|&id| TensorId(id))
         .filter(|&tensor| admits(sequence, lifetimes, below_bytes, tensor));
-    let of_kind = |is_temporary| {
-        let kind = move |tensor: &TensorId| graph.tensor(*tensor).kind;
-        admitted.clone().filter(move |tensor| (kind(tensor) == Kind::Temporary) == is_temporary)
+    let exchanged = scratch.take(graph.tensors().len(), 0u8)?;
+    graph.mark_exchanged(exchanged);
+    let exchanged = &*exchanged;
+    let of_kind = |shares| {
+        let may_share = move |tensor: &TensorId| {
+            graph.tensor(*tensor).kind == Kind::Temporary && exchanged[tensor.index()] == 0
+        };
+        admitted.clone().filter(move |tensor| may_share(tensor) == shares)
     };
     let mut placed = Placed { out, len: 0, most: lifetimes.by_first.len() };
     let mut own_bytes = 0u64;

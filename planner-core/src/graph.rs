@@ -6,6 +6,7 @@
               foreign one"
 )]
 
+use crate::schedule::{PerStream, Stream};
 use crate::scratch::{Limits, OutOfScratch, Scratch, words};
 use bytemuck::{Pod, Zeroable};
 use core::fmt;
@@ -117,6 +118,9 @@ pub struct Op {
     pub repeatable: bool,
     /// Time on the host, if the op may run there instead.
     pub host_ns: Option<u64>,
+    /// Whether the op exchanges data with other processes, so that it runs beside the other ops, on
+    /// [`Stream::Network`].
+    pub collective: bool,
 }
 
 impl Op {
@@ -131,7 +135,15 @@ impl Op {
             writes: 0,
             repeatable: false,
             host_ns: None,
+            collective: false,
         }
+    }
+
+    /// The stream of the op's launches: [`Stream::Compute`] or [`Stream::Network`].
+    #[must_use]
+    #[inline]
+    pub const fn stream(&self) -> Stream {
+        if self.collective { Stream::Network } else { Stream::Compute }
     }
 }
 
@@ -142,6 +154,7 @@ setters!(Op {
     writes: u32 => with_writes,
     repeatable: bool => with_repeatable,
     host_ns: Option<u64> => with_host_ns,
+    collective: bool => with_collective,
 });
 
 /// A launch of an op: the first of an iteration, or a repeat. A repeat neither reads nor writes the
@@ -223,6 +236,8 @@ pub enum GraphError {
         /// The input that it writes.
         tensor: TensorId,
     },
+    /// The op exchanges data with other processes, but has a time on the host.
+    CollectiveOnHost(OpId),
     /// The working memory is too small.
     Scratch(OutOfScratch),
 }
@@ -259,6 +274,11 @@ impl fmt::Display for GraphError {
                 f,
                 "{op} has a time on the host (host_ns) and writes {tensor}, an input: such an op \
                  runs on the device alone"
+            ),
+            Self::CollectiveOnHost(op) => write!(
+                f,
+                "{op} is a collective and has a time on the host (host_ns): a collective runs on \
+                 the device alone"
             ),
             Self::Overflow => write!(f, "sizes or times add up to more than 64 bits"),
             Self::Scratch(error) => error.fmt(f),
@@ -366,6 +386,9 @@ impl<'a> Graph<'a> {
                 if op.host_ns.is_some() && self.tensors[tensor.index()].kind == Kind::Input {
                     return Err(GraphError::HostWritesInput { op: id, tensor });
                 }
+            }
+            if op.collective && op.host_ns.is_some() {
+                return Err(GraphError::CollectiveOnHost(id));
             }
         }
         let is_missing = |id: &TensorId| {
@@ -528,6 +551,29 @@ impl<'a> Graph<'a> {
     pub fn compute_ns(&self) -> u64 {
         // The constructor has checked that the sum does not overflow.
         self.ops.iter().map(|op| op.time_ns).sum()
+    }
+
+    /// The sum of the op times on each stream, if every op is launched once. O(ops).
+    #[must_use]
+    pub fn launches_ns(&self) -> PerStream<u64> {
+        let mut sums_ns = PerStream::all(0);
+        for op in self.ops {
+            sums_ns[op.stream()] += op.time_ns;
+        }
+        sums_ns
+    }
+
+    /// Writes 1 for each tensor that a collective touches. O(ops), plus the operands of collectives.
+    pub(crate) fn mark_exchanged(&self, marks: &mut [u8]) {
+        for op in self.op_ids().filter(|&op| self.op(op).collective) {
+            self.operands_of(op).iter().for_each(|tensor| marks[tensor.index()] = 1);
+        }
+    }
+
+    /// Whether an op exchanges data with other processes. O(ops).
+    #[must_use]
+    pub fn has_collectives(&self) -> bool {
+        self.ops.iter().any(|op| op.collective)
     }
 }
 

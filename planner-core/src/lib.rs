@@ -8,7 +8,7 @@
 //!
 //! Data moves from left to right and never back. A [`Graph`] and a [`Machine`] are
 //! checked by their constructors. A [`Plan`] is untrusted, wherever it comes from. [`lower()`]
-//! turns it into four streams and the waits between them. [`verify()`] trusts neither the plan nor
+//! turns it into five streams and the waits between them. [`verify()`] trusts neither the plan nor
 //! the schedule, and only its result can be run by an [`Executor`]. The traits that a backend
 //! implements are in [`mod@backend`].
 //!

@@ -1,19 +1,20 @@
-//! A schedule: a plan lowered to four streams and the waits between them.
+//! A schedule: a plan lowered to five streams and the waits between them.
 
 #![expect(
     clippy::indexing_slicing,
     reason = "`of_iteration` slices within `steps`, whose length is a multiple of the iterations"
 )]
 
+use crate::graph::{Graph, Launched};
 use crate::plan::Step;
 use bytemuck::{Pod, Zeroable};
 use core::fmt;
 use core::ops::{Index, IndexMut};
 
-/// The four streams. Each runs its steps in list order; all streams run concurrently.
+/// The five streams. Each runs its steps in list order; all streams run concurrently.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Stream {
-    /// Launches.
+    /// Launches, except of collectives.
     Compute = 0,
     /// Prefetches, host to device.
     Upload = 1,
@@ -21,19 +22,27 @@ pub enum Stream {
     Download = 2,
     /// Ops that run on the host.
     Host = 3,
+    /// Launches of collectives, which exchange data with other processes.
+    Network = 4,
 }
 
 impl Stream {
-    /// The streams of a device, without the stream for ops on the host.
+    /// The streams of every device, without those for ops on the host and for collectives.
     pub const ON_DEVICE: [Self; 3] = [Self::Compute, Self::Upload, Self::Download];
     /// All streams, in the order of their numbers.
-    pub const ALL: [Self; 4] = [Self::Compute, Self::Upload, Self::Download, Self::Host];
+    pub const ALL: [Self; 5] =
+        [Self::Compute, Self::Upload, Self::Download, Self::Host, Self::Network];
+    /// The streams of launches.
+    pub const OF_LAUNCHES: [Self; 2] = [Self::Compute, Self::Network];
 
     /// The stream that runs a step; `None` for an evict.
+    ///
+    /// # Panics
+    /// The step launches an op that the graph does not have.
     #[must_use]
-    pub const fn of(step: &Step) -> Option<Self> {
-        match step {
-            Step::Launch(_) => Some(Self::Compute),
+    pub fn of(graph: &Graph<'_>, step: &Step) -> Option<Self> {
+        match *step {
+            Step::Launch(Launched { op, .. }) => Some(graph.op(op).stream()),
             Step::Prefetch(_) => Some(Self::Upload),
             Step::Offload(_) => Some(Self::Download),
             Step::Host(_) => Some(Self::Host),
@@ -49,6 +58,7 @@ impl fmt::Display for Stream {
             Self::Upload => "upload",
             Self::Download => "download",
             Self::Host => "host",
+            Self::Network => "network",
         })
     }
 }
@@ -56,7 +66,7 @@ impl fmt::Display for Stream {
 /// A value for each stream, in the order of [`Stream::ALL`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Pod, Zeroable)]
 #[repr(transparent)]
-pub struct PerStream<T>(pub [T; 4]);
+pub struct PerStream<T>(pub [T; 5]);
 
 impl<T> PerStream<T> {
     /// Calls `value` for each stream.
@@ -68,14 +78,21 @@ impl<T> PerStream<T> {
             value(Stream::Upload),
             value(Stream::Download),
             value(Stream::Host),
+            value(Stream::Network),
         ])
     }
 
     /// Applies `change` to each value.
     #[inline]
     pub fn map<U>(self, mut change: impl FnMut(T) -> U) -> PerStream<U> {
-        let [compute, upload, download, host] = self.0;
-        PerStream([change(compute), change(upload), change(download), change(host)])
+        let [compute, upload, download, host, network] = self.0;
+        PerStream([
+            change(compute),
+            change(upload),
+            change(download),
+            change(host),
+            change(network),
+        ])
     }
 }
 
@@ -83,7 +100,14 @@ impl<T: Copy> PerStream<T> {
     /// The same value for all streams.
     #[must_use]
     pub const fn all(value: T) -> Self {
-        Self([value; 4])
+        Self([value; 5])
+    }
+
+    /// A value for one stream, and another for all other streams.
+    pub(crate) const fn only(stream: Stream, value: T, others: T) -> Self {
+        let mut all = Self::all(others);
+        all.0[stream as usize] = value;
+        all
     }
 }
 
@@ -119,7 +143,7 @@ impl<T> IndexMut<Stream> for PerStream<T> {
 
 impl<T> IntoIterator for PerStream<T> {
     type Item = (Stream, T);
-    type IntoIter = core::iter::Zip<core::array::IntoIter<Stream, 4>, core::array::IntoIter<T, 4>>;
+    type IntoIter = core::iter::Zip<core::array::IntoIter<Stream, 5>, core::array::IntoIter<T, 5>>;
 
     #[inline]
     fn into_iter(self) -> Self::IntoIter {
@@ -183,6 +207,7 @@ impl Scheduled {
             1 => Some(Stream::Upload),
             2 => Some(Stream::Download),
             3 => Some(Stream::Host),
+            4 => Some(Stream::Network),
             _ => None,
         }
     }

@@ -286,7 +286,7 @@ mod tests {
             for (limits, rate) in [
                 (Limits { ops: count, ..none }, 390),
                 (Limits { operands: count, ..none }, 39),
-                (Limits { tensors: count, ..none }, 103),
+                (Limits { tensors: count, ..none }, 105),
             ] {
                 let needed_words = planner::scratch_words(&limits.with_steps(0));
                 assert!(needed_words <= 900_000 + rate * count, "{needed_words}: {limits:?}");

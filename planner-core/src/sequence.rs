@@ -11,6 +11,7 @@ use crate::graph::{Graph, Launched, OpId, Tensor, TensorId};
 use crate::host_steps::{self, HostStep};
 use crate::hosted::Hosted;
 use crate::plan::PlanError;
+use crate::schedule::{PerStream, Stream};
 use crate::scratch::{Limits, OutOfScratch, Scratch, total, words};
 use bytemuck::{Pod, Zeroable};
 
@@ -118,8 +119,12 @@ impl<'a> Sequence<'a> {
         let operands = &operands[..slot];
         let mut sequence =
             Self { graph, launches, operands, hosted, host_steps: &[], launches_ns: 0 };
-        sequence.launches_ns =
-            sequence.launches().fold(0, |sum, launch| sum.saturating_add(sequence.time_ns(launch)));
+        let mut busy_ns = PerStream::all(0u64);
+        for launch in sequence.launches() {
+            let busy_ns = &mut busy_ns[sequence.stream(launch)];
+            *busy_ns = busy_ns.saturating_add(sequence.time_ns(launch));
+        }
+        sequence.launches_ns = busy_ns.0.into_iter().fold(0, u64::max);
         if let Some(hosted) = hosted {
             sequence.host_steps = host_steps::new(&sequence, hosted, scratch)?;
         }
@@ -234,13 +239,19 @@ impl<'a> Sequence<'a> {
         self.graph.op(self.op(launch)).time_ns
     }
 
+    /// The stream of a launch.
+    #[inline]
+    pub(crate) fn stream(&self, launch: LaunchId) -> Stream {
+        self.graph.op(self.op(launch)).stream()
+    }
+
     /// Whether no plan of these launches is shorter, since no op waits.
     pub(crate) const fn is_ideal(&self, period_ns: u64) -> bool {
         period_ns <= self.launches_ns
     }
 
-    /// The time of all launches together.
-    pub(crate) const fn compute_ns(&self) -> u64 {
+    /// The time of all launches on the compute stream, or on the network stream if these take longer.
+    pub(crate) const fn launches_ns(&self) -> u64 {
         self.launches_ns
     }
 
@@ -248,8 +259,9 @@ impl<'a> Sequence<'a> {
         total([words::<u64>(limits.ops.saturating_add(1)), words::<u64>(limits.tensors)])
     }
 
-    /// The start of each launch, and the end of the last one, if launches wait only for the
-    /// launches before them and for values that the host writes in the same iteration. O(operands).
+    /// The start of each launch, and the end of all of them, if launches wait only for the launches
+    /// before them on their stream, and for values that the host or the other stream of launches
+    /// writes in the same iteration. O(operands).
     pub(crate) fn starts_ns<'s>(
         &self,
         scratch: &mut Scratch<'s>,
@@ -257,24 +269,32 @@ impl<'a> Sequence<'a> {
         let starts_ns = scratch.take(self.len() + 1, 0u64)?;
         let mut scratch = scratch.reborrow();
         let made_ns = scratch.take(self.tensors().len(), 0u64)?;
-        let (mut free_ns, mut host_ns) = (0u64, 0u64);
+        let has_collectives = self.graph.has_collectives();
+        let (mut free_ns, mut end_ns, mut host_ns) = (PerStream::all(0u64), 0u64, 0u64);
         let mut host_steps = self.host_steps.iter().peekable();
         for launch in self.launches() {
             while let Some(step) = host_steps.next_if(|step| step.after <= launch.0) {
                 let time_ns = self.graph.op(step.op).host_ns.unwrap_or(0);
-                host_ns = host_ns.max(free_ns).saturating_add(time_ns);
+                host_ns = host_ns.max(end_ns).saturating_add(time_ns);
                 for tensor in self.graph.writes(step.op) {
                     if self.is_made_first(*tensor) {
                         made_ns[tensor.index()] = host_ns;
                     }
                 }
             }
-            let made_ns = self.reads(launch).iter().map(|tensor| made_ns[tensor.index()]);
-            let start_ns = made_ns.fold(free_ns, u64::max);
+            let free_ns = &mut free_ns[self.stream(launch)];
+            let read_ns = self.reads(launch).iter().map(|tensor| made_ns[tensor.index()]);
+            let start_ns = read_ns.fold(*free_ns, u64::max);
             starts_ns[launch.index()] = start_ns;
-            free_ns = start_ns.saturating_add(self.time_ns(launch));
+            *free_ns = start_ns.saturating_add(self.time_ns(launch));
+            end_ns = end_ns.max(*free_ns);
+            if has_collectives {
+                for tensor in self.writes(launch) {
+                    made_ns[tensor.index()] = *free_ns;
+                }
+            }
         }
-        starts_ns[self.len()] = free_ns;
+        starts_ns[self.len()] = end_ns;
         Ok(starts_ns)
     }
 
@@ -369,7 +389,7 @@ mod tests {
         let graph = Graph::new(&tensors, &ops, &operands, &mut scratch.reborrow()).unwrap();
         let order = [0, 0, 1].map(OpId);
         let sequence = Sequence::new(&graph, None, order.into_iter(), &mut scratch).unwrap();
-        assert_eq!((sequence.len(), sequence.compute_ns()), (3, 17));
+        assert_eq!((sequence.len(), sequence.launches_ns()), (3, 17));
         let of = |launch| {
             let launch = LaunchId(launch);
             (sequence.op(launch), sequence.reads(launch)[0], sequence.first_slot(launch))

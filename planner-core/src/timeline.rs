@@ -244,7 +244,7 @@ impl<'a> Timeline<'a> {
             let last = self.stream_steps[stream].checked_sub(1);
             last.map_or(0, |last| self.end_ns(iteration, stream, last))
         };
-        end_ns(Stream::Compute).max(end_ns(Stream::Host))
+        end_ns(Stream::Compute).max(end_ns(Stream::Host)).max(end_ns(Stream::Network))
     }
 
     /// The maximum of a quarter of the time from iteration 4 to iteration 8, and of the busy times
@@ -345,7 +345,7 @@ mod tests {
     #[test]
     fn a_step_that_does_not_exist_ends_at_0() {
         let schedule =
-            Schedule { steps: &[], stream_steps: PerStream([1, 2, 3, 0]), iterations: 1 };
+            Schedule { steps: &[], stream_steps: PerStream([1, 2, 3, 0, 0]), iterations: 1 };
         let mut memory = [0; 6 * PREDICTED_ITERATIONS as usize];
         let timeline = Timeline::new(&schedule, &[], &mut Scratch::new(&mut memory)).unwrap();
         assert_eq!(timeline.end_ns(usize::MAX, Stream::Download, u32::MAX), 0);
@@ -360,7 +360,7 @@ mod tests {
         steps[1].set_wait(Stream::Compute, wait(0));
         steps[2].set_wait(Stream::Upload, wait(0));
         let schedule =
-            Schedule { steps: &steps, stream_steps: PerStream([1, 1, 1, 0]), iterations: 1 };
+            Schedule { steps: &steps, stream_steps: PerStream([1, 1, 1, 0, 0]), iterations: 1 };
         let mut memory = [0; 3 * PREDICTED_ITERATIONS as usize];
         let timeline = Timeline::new(&schedule, &[5; 3], &mut Scratch::new(&mut memory)).unwrap();
         let ends_ns = [0, 1, 2, 3, 4].map(|at| timeline.end_ns(at, Stream::Compute, 0));

@@ -125,6 +125,13 @@ impl Streams for Device {
         }
     }
 
+    fn has_network_stream(&self) -> bool {
+        match self {
+            Self::Mapped(device) => device.has_network_stream(),
+            Self::Cuda(device) => device.has_network_stream(),
+        }
+    }
+
     fn wait(&mut self, stream: Stream, point: Point) -> Result<(), DeviceError> {
         either!(self.wait(stream, point))
     }

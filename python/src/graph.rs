@@ -116,9 +116,12 @@ impl Graph {
     /// A tensor that the op reads and writes is updated in place. `workspace_bytes` is device
     /// memory that the op holds only while it runs. A repeatable op may be launched again in the
     /// same iteration, on the values that it read the first time, and then writes the same bytes.
-    /// With `host_ns`, plans may run the op on the host instead, where it takes this long.
+    /// With `host_ns`, plans may run the op on the host instead, where it takes this long. A
+    /// `collective` exchanges data with other processes and runs beside the other ops; a session calls
+    /// `launch` for it in a thread.
     #[pyo3(signature = (
-        name, time_ns, reads, writes, workspace_bytes=0, repeatable=false, host_ns=None
+        name, time_ns, reads, writes, workspace_bytes=0, repeatable=false, host_ns=None,
+        collective=false
     ))]
     #[expect(clippy::too_many_arguments, reason = "they are keywords in Python")]
     fn op(
@@ -130,6 +133,7 @@ impl Graph {
         workspace_bytes: u64,
         repeatable: bool,
         host_ns: Option<u64>,
+        collective: bool,
     ) -> PyResult<u32> {
         let [reads, writes] =
             [reads, writes].map(|ids| ids.into_iter().map(TensorId).collect::<Vec<_>>());
@@ -140,6 +144,9 @@ impl Graph {
         }
         if let Some(host_ns) = host_ns {
             graph.set_host_ns(op, host_ns);
+        }
+        if collective {
+            graph.set_collective(op);
         }
         Ok(op.0)
     }

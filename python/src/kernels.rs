@@ -3,17 +3,17 @@
 use crate::device::{Device, DeviceError};
 use crate::memory::Lent;
 use crate::operands::Operands;
-use backend_host::HostRun;
+use backend_host::{HostError, HostRun, MappedDevice};
 use pyo3::exceptions::PyMemoryError;
 use pyo3::prelude::*;
 use pyo3::types::PyTuple;
 use spillway::TensorId;
 use spillway::names::Names;
-use spillway::planner_core::Kind;
 use spillway::planner_core::backend::{
     FillError, HostKernels, HostLaunch, InputWriter, Kernels, Launch, StateWriter,
 };
 use spillway::planner_core::plan::Step;
+use spillway::planner_core::{Kind, Stream};
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -89,6 +89,34 @@ impl PyKernels {
         })
     }
 
+    /// Enqueues a collective, for which a thread of the session calls `launch`.
+    fn launch_on_network(
+        &self,
+        device: &mut MappedDevice,
+        launch: &Launch<'_>,
+    ) -> Result<(), HostError> {
+        let Launch { op, iteration, is_repeat, .. } = *launch;
+        let (raised, called) =
+            (self.raised.clone(), Python::attach(|py| self.launch.clone_ref(py)));
+        let operands = Python::attach(|py| Operands::new(py, launch));
+        device.launch_on_network(launch, move || {
+            let call = |py: Python<'_>| {
+                let Operands { reads, writes, workspace, lent, .. } = operands?;
+                let arguments = (op.0, iteration, is_repeat, reads, writes, workspace);
+                lent.during(py, true, || called.call1(py, arguments).map(drop))
+            };
+            match Python::try_attach(call) {
+                Some(Ok(())) => Ok(()),
+                Some(Err(error)) => {
+                    let reason = error.to_string();
+                    raised.keep(error);
+                    Err(reason)
+                }
+                None => Err("Python is ending".to_owned()),
+            }
+        })
+    }
+
     /// Keeps the exception of a call.
     fn kept(&self, called: PyResult<()>) -> Result<(), DeviceError> {
         called.map_err(|error| {
@@ -100,6 +128,9 @@ impl PyKernels {
 
 impl Kernels<Device> for PyKernels {
     fn launch(&mut self, device: &mut Device, launch: &Launch<'_>) -> Result<(), DeviceError> {
+        if let (Stream::Network, Device::Mapped(device)) = (launch.stream, &mut *device) {
+            return Ok(self.launch_on_network(device, launch)?);
+        }
         // The stream may use all memory that is mapped when a caller asks for it.
         let is_on_host = device.stream()?.is_none();
         let Launch { op, iteration, is_repeat, .. } = *launch;

@@ -185,7 +185,8 @@ fn failed(session: &Running, error: &spillway::SessionError<DeviceError>) -> PyE
     let raised = match (on_host, &kernels.on_host) {
         (Some(failure), Some(on_host)) => {
             let op = session.plan().names().op(failure.op);
-            on_host.raised.take().inspect(|error| note_place(error, &op, failure.iteration))
+            let raised = on_host.raised.take().or_else(|| kernels.raised.take());
+            raised.inspect(|error| note_place(error, &op, failure.iteration))
         }
         _ => kernels.raised.take(),
     };

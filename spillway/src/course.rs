@@ -153,7 +153,7 @@ impl Course {
 fn positions(verified: &Verified<'_>) -> PerStream<Vec<usize>> {
     let mut positions: PerStream<Vec<usize>> = Default::default();
     for (at, step) in verified.plan().steps.iter().enumerate() {
-        if let Some(stream) = Stream::of(step) {
+        if let Some(stream) = Stream::of(verified.graph(), step) {
             positions[stream].push(at);
         }
     }

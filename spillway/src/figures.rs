@@ -108,11 +108,11 @@ impl Figures {
             }
         }
         let graph = proved.verified.graph();
-        let on_device = plan.steps.iter().filter_map(|step| match *step {
-            Step::Launch(launched) => Some(graph.op(launched.op).time_ns),
+        let computing = plan.steps.iter().filter_map(|step| match *step {
+            Step::Launch(launched) => Some(graph.op(launched.op)).filter(|op| !op.collective),
             _ => None,
         });
-        let on_device_ns = on_device.fold(0, u64::saturating_add);
+        let computing_ns = computing.map(|op| op.time_ns).fold(0, u64::saturating_add);
         let is_on_host = |step: &&Step| matches!(step, Step::Host(_));
         Self {
             period_ns: predicted.period_ns,
@@ -122,7 +122,7 @@ impl Figures {
             repeated_bytes: repeated_bytes(graph, plan),
             host_ns: predicted.host_ns,
             on_host: plan.steps.iter().filter(is_on_host).count() as u64,
-            stall_ns: predicted.period_ns.saturating_sub(on_device_ns),
+            stall_ns: predicted.period_ns.saturating_sub(computing_ns),
             peak_bytes: predicted.peak_bytes,
             requested_peak_bytes: footprint.requested_bytes,
             waste_bytes: footprint.waste_bytes(),
@@ -343,15 +343,16 @@ impl Context {
     }
 }
 
-/// Returns the least period of two processors that share the ops and never wait, or `None` if no op may run
-/// on the host. Both processors may share one op. The host takes the ops that save the most device time per
+/// Returns the least period of two processors that share the ops and never wait, beside the network that
+/// runs the collectives, or `None` if no op may run on the host. Both processors may share one op. The host takes the ops that save the most device time per
 /// host time.
 fn two_processors_ns(graph: &Graph<'_>) -> Option<u64> {
     let ops = graph.ops();
     if ops.iter().all(|op| op.host_ns.is_none()) {
         return None;
     }
-    let (mut device_ns, mut host_ns) = (graph.compute_ns(), 0u64);
+    let launches_ns = graph.launches_ns();
+    let (mut device_ns, mut host_ns) = (launches_ns[Stream::Compute], 0u64);
     let both = ops.iter().filter_map(|op| Some((op.time_ns, op.host_ns?)));
     let mut both: Vec<_> = both.filter(|&(time_ns, _)| time_ns > 0).collect();
     let product = |one: u64, other: u64| u128::from(one) * u128::from(other);
@@ -361,11 +362,12 @@ fn two_processors_ns(graph: &Graph<'_>) -> Option<u64> {
         if host_ns.saturating_add(on_host_ns) > left_ns {
             let both_ns = u128::from(time_ns) + u128::from(on_host_ns);
             let saved_ns = product(time_ns, device_ns.saturating_sub(host_ns)) / both_ns;
-            return Some(device_ns.saturating_sub(u64::try_from(saved_ns).unwrap_or(u64::MAX)));
+            device_ns = device_ns.saturating_sub(u64::try_from(saved_ns).unwrap_or(u64::MAX));
+            break;
         }
         (device_ns, host_ns) = (left_ns, host_ns + on_host_ns);
     }
-    Some(device_ns)
+    Some(device_ns.max(launches_ns[Stream::Network]))
 }
 
 /// Returns the source of the list in a plan that a planner has just made with a strategy of this name.

@@ -150,7 +150,7 @@ impl Plan {
     /// Takes about a second at most for some thousands of ops.
     ///
     /// # Errors
-    /// [`Error::OutOfMemory`].
+    /// [`Error::OutOfMemory`], and [`Error::Certificate`] if the graph has collectives.
     pub fn certify(&mut self) -> Result<OwnedCertificate, Error> {
         let (order, repeats) = match self.figures.on_host {
             0 => self.figures.bounded_by(),

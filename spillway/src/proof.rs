@@ -89,10 +89,11 @@ impl<'p> Proved<'p> {
         Ok(Self { work, machine, verified, footprint, capacity, step_bytes })
     }
 
-    /// The streams to show. The stream of ops on the host is one of them only if there are such ops.
+    /// The streams to show: those of every device, and the others that the plan uses.
     pub(crate) fn streams(&self) -> impl Iterator<Item = Stream> + use<> {
-        let runs_on_host = self.verified.schedule().stream_steps[Stream::Host] > 0;
-        Stream::ALL.into_iter().filter(move |&stream| stream != Stream::Host || runs_on_host)
+        let steps = self.verified.schedule().stream_steps;
+        let is_shown = move |stream| Stream::ON_DEVICE.contains(&stream) || steps[stream] > 0;
+        Stream::ALL.into_iter().filter(move |&stream| is_shown(stream))
     }
 }
 

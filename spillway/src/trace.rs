@@ -235,6 +235,7 @@ impl<'p> Process<'p> {
             Stream::Upload => "upload",
             Stream::Download => "download",
             Stream::Host => "host",
+            Stream::Network => "network",
         };
         let name = match step {
             Step::Launch(_) | Step::Host(_) => names.brief(step),

@@ -343,7 +343,7 @@ fn slow_uploads(plan: &Plan, by_ns: u64) -> Actual {
     let transfer_ns = (plan.figures().period_ns - 2_000_000) / 2;
     let period_ns = plan.figures().period_ns + by_ns;
     let mut steps_ns: PerStream<Vec<[u64; 2]>> = PerStream::default();
-    let [compute, upload, download, _] = &mut steps_ns.0;
+    let [compute, upload, download, ..] = &mut steps_ns.0;
     for iteration in 0..3 {
         let start_ns = 500 + iteration * period_ns;
         let uploaded_ns = start_ns + 1_000_000 + transfer_ns + by_ns;

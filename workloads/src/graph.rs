@@ -81,6 +81,14 @@ impl OwnedGraph {
         self.ops[op.index()].host_ns = Some(host_ns);
     }
 
+    /// Marks an op as a collective, which exchanges data with other processes.
+    ///
+    /// # Panics
+    /// The graph does not have the op.
+    pub fn set_collective(&mut self, op: OpId) {
+        self.ops[op.index()].collective = true;
+    }
+
     /// Marks an op with this property as repeatable, if it writes a temporary: a repeat of another op would
     /// write nothing. O(operands of the op).
     ///

@@ -28,8 +28,8 @@ use worker::Worker;
 ///
 /// The chunks are pages of one file in memory. The system allocates the pages when the chunks are
 /// created, so the device takes exactly as much memory as the plan holds on the device. Kernels run
-/// on the calling thread. Uploads, downloads and ops on the host have a thread each and run at the
-/// same time.
+/// on the calling thread. Uploads, downloads, ops on the host and collectives have a thread each and
+/// run at the same time. The thread for collectives starts with the first use of its stream.
 ///
 /// The system limits the mappings of a process (`vm.max_map_count`). With larger chunks, a plan
 /// needs fewer mappings.
@@ -39,6 +39,7 @@ pub struct MappedDevice {
     uploads: Worker,
     downloads: Worker,
     host: Worker,
+    network: Option<Worker>,
     progress: Arc<Progress>,
     /// Signals of each stream.
     signals: PerStream<u64>,
@@ -62,16 +63,12 @@ impl MappedDevice {
             return Err(HostError::ChunkBytes { chunk_bytes, page_bytes });
         }
         let progress = Arc::new(Progress::new());
-        let worker = |stream| {
-            Worker::start(stream, Arc::clone(&progress)).map_err(|error| HostError::System {
-                call: "starting a thread",
-                code: error.raw_os_error().unwrap_or(0),
-            })
-        };
+        let worker = |stream| start(stream, &progress);
         Ok(Self {
             uploads: worker(Stream::Upload)?,
             downloads: worker(Stream::Download)?,
             host: worker(Stream::Host)?,
+            network: None,
             progress,
             signals: PerStream::all(0),
             device_bytes,
@@ -116,13 +113,23 @@ impl MappedDevice {
     }
 
     /// The thread of a stream. The compute stream has none: kernels run on the calling thread.
-    const fn worker(&self, stream: Stream) -> Option<&Worker> {
-        match stream {
+    fn worker(&mut self, stream: Stream) -> Result<Option<&Worker>, HostError> {
+        Ok(match stream {
             Stream::Compute => None,
             Stream::Upload => Some(&self.uploads),
             Stream::Download => Some(&self.downloads),
             Stream::Host => Some(&self.host),
-        }
+            Stream::Network => Some(self.network()?),
+        })
+    }
+
+    /// The thread for collectives.
+    fn network(&mut self) -> Result<&Worker, HostError> {
+        let network = match self.network.take() {
+            Some(network) => network,
+            None => start(Stream::Network, &self.progress)?,
+        };
+        Ok(self.network.insert(network))
     }
 
     fn check_signalled(&self, point: Point) -> Result<(), Refused> {
@@ -131,6 +138,32 @@ impl MappedDevice {
             false => Ok(()),
         }
     }
+}
+
+/// Reads bytes of device memory, for the work of a collective of [`IntegrityKernels`](crate::IntegrityKernels).
+#[allow(unsafe_code, reason = "bytes are copied from an address")]
+pub(crate) fn read_bytes(from: DeviceRange, into: &mut [u8]) -> Result<(), HostError> {
+    check_size(from, into)?;
+    // SAFETY: the launch named the range, which stays mapped until the stream's next signal is
+    // reached. The plan's waits keep other work apart from it.
+    unsafe { memory::copy(from.address.0, into.as_mut_ptr() as u64, from.bytes) };
+    Ok(())
+}
+
+/// Writes bytes of device memory, for the same work.
+#[allow(unsafe_code, reason = "bytes are copied to an address")]
+pub(crate) fn write_bytes(to: DeviceRange, bytes: &[u8]) -> Result<(), HostError> {
+    check_size(to, bytes)?;
+    // SAFETY: as for `read_bytes`.
+    unsafe { memory::copy(bytes.as_ptr() as u64, to.address.0, to.bytes) };
+    Ok(())
+}
+
+fn start(stream: Stream, progress: &Arc<Progress>) -> Result<Worker, HostError> {
+    Worker::start(stream, Arc::clone(progress)).map_err(|error| HostError::System {
+        call: "starting a thread",
+        code: error.raw_os_error().unwrap_or(0),
+    })
 }
 
 impl ErrorType for MappedDevice {
@@ -142,10 +175,14 @@ impl Streams for MappedDevice {
         true
     }
 
+    fn has_network_stream(&self) -> bool {
+        true
+    }
+
     fn wait(&mut self, stream: Stream, point: Point) -> Result<(), HostError> {
         self.check_signalled(point)?;
         self.progress.check()?;
-        match self.worker(stream) {
+        match self.worker(stream)? {
             Some(worker) => worker.wait(point),
             None => self.progress.block_until(point)?,
         }
@@ -156,7 +193,7 @@ impl Streams for MappedDevice {
         self.progress.check()?;
         self.signals[stream] += 1;
         let point = Point { stream, value: self.signals[stream] };
-        match self.worker(stream) {
+        match self.worker(stream)? {
             Some(worker) => worker.signal(point),
             None => self.progress.reach(point),
         }

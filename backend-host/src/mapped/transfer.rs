@@ -4,8 +4,8 @@
 use super::MappedDevice;
 use super::memory::{self, AddressRange};
 use crate::HostError;
-use backend_checks::{HostOp, HostRun, Refused};
-use planner_core::backend::{DeviceAddress, HostLaunch, HostRange, Transfers};
+use backend_checks::{HostFailure, HostOp, HostRun, Refused};
+use planner_core::backend::{DeviceAddress, HostLaunch, HostRange, Launch, Transfers};
 use std::fmt;
 
 impl MappedDevice {
@@ -46,6 +46,28 @@ impl MappedDevice {
         // SAFETY: the ranges are in the block, which lives as long as the thread. The plan's waits
         // keep other work on them apart.
         unsafe { self.host.run(op, launch.iteration, block) };
+        Ok(())
+    }
+
+    /// Enqueues a collective on [`Stream::Network`](planner_core::Stream::Network), for kernels whose
+    /// launch is on that stream. `work` runs on the thread of that stream, after all work for which
+    /// the stream waits. It may use the memory that the launch names, at its addresses: the waits of a
+    /// proved plan keep all other work away from it meanwhile.
+    ///
+    /// If `work` fails or panics, the device fails as after an op on the host.
+    ///
+    /// # Errors
+    /// A thread cannot be started, or earlier work has failed.
+    pub fn launch_on_network<E: fmt::Display>(
+        &mut self,
+        launch: &Launch<'_>,
+        work: impl FnOnce() -> Result<(), E> + Send + 'static,
+    ) -> Result<(), HostError> {
+        self.progress.check()?;
+        let (op, iteration) = (launch.op, launch.iteration);
+        self.network()?.exchange(Box::new(move || {
+            HostFailure::catch(op, iteration, || work().map_err(|error| error.to_string()))
+        }));
         Ok(())
     }
 }

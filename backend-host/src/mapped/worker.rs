@@ -1,9 +1,9 @@
-//! A thread that runs the work of one stream: copies or ops on the host.
+//! A thread that runs the work of one stream: copies, ops on the host or collectives.
 #![allow(unsafe_code, reason = "bytes are copied and lent at their addresses")]
 
 use super::memory;
 use super::progress::Progress;
-use backend_checks::HostOp;
+use backend_checks::{HostFailure, HostOp};
 use planner_core::Stream;
 use planner_core::backend::{HostRange, Point};
 use std::io;
@@ -12,11 +12,14 @@ use std::sync::Arc;
 use std::sync::mpsc::{self, Sender};
 use std::thread::{self, JoinHandle};
 
+/// The work of a collective.
+pub(crate) type Exchange = Box<dyn FnOnce() -> Result<(), HostFailure> + Send>;
+
 /// A task of one stream.
-#[derive(Debug)]
 enum Task {
     Copy { from: u64, to: u64, bytes: u64 },
     Run { op: HostOp, iteration: u64, block: u64 },
+    Exchange(Exchange),
     Wait(Point),
     Signal(Point),
 }
@@ -53,6 +56,11 @@ impl Worker {
         self.enqueue(Task::Run { op, iteration, block });
     }
 
+    /// Enqueues a collective.
+    pub(crate) fn exchange(&self, work: Exchange) {
+        self.enqueue(Task::Exchange(work));
+    }
+
     /// Enqueues a wait for a point. The signal of the point is enqueued already.
     pub(crate) fn wait(&self, point: Point) {
         self.enqueue(Task::Wait(point));
@@ -65,7 +73,7 @@ impl Worker {
 
     fn enqueue(&self, task: Task) {
         let tasks = self.tasks.as_ref().expect("only a drop ends the queue");
-        tasks.send(task).expect("the thread runs until the queue ends");
+        assert!(tasks.send(task).is_ok(), "the thread runs until the queue ends");
     }
 }
 
@@ -91,6 +99,7 @@ fn carry_out(task: Task, progress: &Progress) {
                 )
             });
         }
+        Task::Exchange(work) => progress.carry_out(work),
         // After a failure, `carry_out` starts no more work.
         Task::Wait(point) => drop(progress.block_until(point)),
         Task::Signal(point) => progress.reach(point),

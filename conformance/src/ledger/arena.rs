@@ -76,15 +76,20 @@ fn overlap(graph: &Graph<'_>, one: &ArenaPlacement, other: &ArenaPlacement) -> b
     !ends_before(one, other) && !ends_before(other, one)
 }
 
-/// States, inputs and outputs own their bytes. Two temporaries may share bytes if no span of one
-/// overlaps a span of the other.
+/// States, inputs, outputs and the tensors of collectives own their bytes. Two other temporaries may
+/// share bytes if no span of one overlaps a span of the other.
 fn may_share(graph: &Graph<'_>, order: &Order<'_>, one: TensorId, other: TensorId) -> bool {
-    let temporary = |tensor: TensorId| graph.tensor(tensor).kind == Kind::Temporary;
+    let shares = |tensor: TensorId| {
+        graph.tensor(tensor).kind == Kind::Temporary
+            && !graph.op_ids().any(|op| {
+                graph.op(op).collective && graph.touches(op).any(|touched| touched == tensor)
+            })
+    };
     let spans = order.spans(other);
     let is_apart = |(first, last)| {
         spans.iter().all(|&(other_first, other_last)| last < other_first || other_last < first)
     };
-    temporary(one) && temporary(other) && order.spans(one).into_iter().all(is_apart)
+    shares(one) && shares(other) && order.spans(one).into_iter().all(is_apart)
 }
 
 /// Checks that a state in the arena is resident at start.

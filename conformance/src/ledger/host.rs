@@ -11,7 +11,8 @@ pub struct HostUse {
     pub tensor: TensorId,
     /// From the launch that writes the offloaded value, as a first launch or a repeat, to the last
     /// launch that touches the tensor after its last prefetch or offload, as positions in the list.
-    /// The whole list if there are no such launches or an op on the host touches the tensor.
+    /// The whole list if there are no such launches, or an op on the host or a collective touches the
+    /// tensor.
     pub span: (usize, usize),
     /// From the first byte that moves to after the last. All bytes if an op on the host touches the
     /// tensor.
@@ -65,11 +66,14 @@ fn host_use(graph: &Graph<'_>, plan: &Plan<'_>, tensor: TensorId) -> Option<Host
     let on_host =
         |step: &Step| matches!(*step, Step::Host(op) if graph.touches(op).any(|it| it == tensor));
     let is_on_host = plan.steps.iter().any(on_host);
+    let is_exchanged = touches.iter().any(
+        |&at| matches!(plan.steps[at], Step::Launch(launched) if graph.op(launched.op).collective),
+    );
     let whole = is_on_host.then(|| 0..graph.tensor(tensor).bytes);
     let bytes = moved
         .chain(whole)
         .reduce(|one, other| one.start.min(other.start)..one.end.max(other.end))?;
-    let known = first.zip(last).filter(|_| !is_on_host);
+    let known = first.zip(last).filter(|_| !is_on_host && !is_exchanged);
     let span = known.unwrap_or((0, plan.steps.len() - 1));
     Some(HostUse { tensor, span, bytes })
 }

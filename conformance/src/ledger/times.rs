@@ -1,4 +1,4 @@
-//! When each step runs: four streams, the waits between them, and memory in list order
+//! When each step runs: five streams, the waits between them, and memory in list order
 //! (`docs/format.md`, 3.5 and 4).
 
 use super::layout::Layout;
@@ -218,7 +218,11 @@ impl Clock<'_> {
     /// Each stream takes its steps in list order, one after the other.
     fn stream_free_ns(&self, action: Step) -> u64 {
         self.last_end_ns(|record| match action {
-            Step::Launch(_) => matches!(record.action, Step::Launch(_)),
+            Step::Launch(launched) => {
+                let is_collective = |op: OpId| self.layout.graph.op(op).collective;
+                matches!(record.action, Step::Launch(other)
+                    if is_collective(other.op) == is_collective(launched.op))
+            }
             Step::Prefetch(_) => matches!(record.action, Step::Prefetch(_)),
             Step::Offload(_) => matches!(record.action, Step::Offload(_)),
             Step::Host(_) => matches!(record.action, Step::Host(_)),
@@ -276,14 +280,22 @@ impl Clock<'_> {
         touching.map(|(_, event)| event.end_ns).max().unwrap_or(0)
     }
 
-    /// A launch waits until every tensor it touches has arrived and no tensor it writes is
-    /// still being offloaded.
+    /// A launch waits until every tensor it touches has arrived, no tensor it writes is still being
+    /// offloaded, and the launches before it that it depends on have ended: those that write a
+    /// tensor it touches, and those that touch a tensor it writes.
     fn launch_ready_ns(&self, launched: Launched) -> u64 {
-        let writes = order::writes(self.layout.graph, launched);
+        let graph = self.layout.graph;
+        let writes = order::writes(graph, launched);
         self.last_end_ns(|record| match record.action {
             Step::Prefetch(part) => self.touches(launched, part.tensor),
             Step::Offload(part) => writes.contains(&part.tensor),
-            Step::Launch(_) | Step::Host(_) | Step::Evict(_) => false,
+            Step::Launch(earlier) => {
+                writes.iter().any(|&tensor| self.touches(earlier, tensor))
+                    || order::writes(graph, earlier)
+                        .iter()
+                        .any(|&tensor| self.touches(launched, tensor))
+            }
+            Step::Host(_) | Step::Evict(_) => false,
         })
     }
 

@@ -133,12 +133,17 @@ impl Homes {
     }
 }
 
-/// Whether both are temporaries, and no span of one meets a span of the other.
+/// Whether both are temporaries that no collective touches, and no span of one meets a span of the
+/// other.
 fn live_apart(graph: &Graph<'_>, sequence: &Sequence<'_>, one: TensorId, other: TensorId) -> bool {
-    let is_temporary = |tensor| graph.tensor(tensor).kind == Kind::Temporary;
+    let is_exchanged = |tensor| {
+        let mut collectives = graph.op_ids().filter(|&op| graph.op(op).collective);
+        collectives.any(|op| graph.touches(op).any(|touched| touched == tensor))
+    };
+    let may_share = |tensor| graph.tensor(tensor).kind == Kind::Temporary && !is_exchanged(tensor);
     let spans = sequence.spans(other);
     let is_apart = |(first, last)| spans.iter().all(|&(begin, end)| last < begin || end < first);
-    is_temporary(one) && is_temporary(other) && sequence.spans(one).into_iter().all(is_apart)
+    may_share(one) && may_share(other) && sequence.spans(one).into_iter().all(is_apart)
 }
 
 /// An input may not lie in the arena if it is never read, or is written after its last read. No

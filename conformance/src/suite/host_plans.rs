@@ -4,14 +4,14 @@ use super::failure::{Failure, Outcome, ensure};
 use super::plans::{Length, first_wrong, machine, opened, run, stretch};
 use super::{Bench, Rig, rig};
 use crate::choices::choices;
-use crate::graphs::{checked, graphs, legal_order};
+use crate::graphs::{checked, legal_order, lone_graphs};
 use crate::plans::random_plan;
 use integrity::{Backend, reference_values};
 use planner_core::backend::Transfers;
 use planner_core::planner::{Request, Strategy};
 use planner_core::{ExecuteError, Kind, Machine, OpId, Step, TensorId};
 use proptest::prelude::any;
-use proptest::strategy::{Strategy as _, ValueTree};
+use proptest::strategy::{Strategy as Generator, ValueTree};
 use proptest::test_runner::TestRunner;
 use spillway::{Capacity, OwnedMachine, Plan, Session, planning};
 use workloads::{OwnedGraph, OwnedPlan};
@@ -30,18 +30,19 @@ const FAILS_IN: u64 = 3;
 
 /// Random plans in which some ops run on the host. States and outputs must be the graph's.
 pub fn random_plans<T: Backend>(bench: &Bench<'_, T>) -> Outcome {
-    run_all(bench, |_| true)
+    run_all(bench, &hosted(&hosting_machine(bench)?, |_| true)?)
 }
 
 /// The same, with ops that run twice on the device.
 pub fn random_plans_with_repeats<T: Backend>(bench: &Bench<'_, T>) -> Outcome {
-    run_all(bench, |plan| has(plan, |step| step.launched().is_some_and(|op| op.is_repeat)))
+    let repeats = |plan: &_| has(plan, |step| step.launched().is_some_and(|op| op.is_repeat));
+    run_all(bench, &hosted(&hosting_machine(bench)?, repeats)?)
 }
 
 /// Switches from a plan with ops on the host to a plan without them and back keep all states.
 pub fn switches_between_plans<T: Backend>(bench: &Bench<'_, T>) -> Outcome {
     let machine = hosting_machine(bench)?;
-    for (graph, hosted) in drawn(&machine, |_| true)? {
+    for (graph, hosted) in hosted(&machine, |_| true)? {
         let request = Request { graph: &checked(&graph), machine: &machine, budget_bytes: 0 };
         let alone = Strategy::OnDemand;
         let (budget_bytes, _) = planning::min_feasible(&request, alone)?;
@@ -55,7 +56,7 @@ pub fn switches_between_plans<T: Backend>(bench: &Bench<'_, T>) -> Outcome {
 /// Nothing more can run, and the host block can be read.
 pub fn a_failed_op_ends_the_run<T: Backend>(bench: &Bench<'_, T>) -> Outcome {
     let machine = hosting_machine(bench)?;
-    for (graph, plan) in drawn(&machine, |_| true)? {
+    for (graph, plan) in hosted(&machine, |_| true)? {
         let on_host = plan.steps.iter().find_map(|step| match *step {
             Step::Host(op) => Some(op),
             _ => None,
@@ -74,19 +75,28 @@ fn hosting_machine<T: Backend>(bench: &Bench<'_, T>) -> Outcome<Machine> {
     Ok(machine(bench))
 }
 
-fn has(plan: &OwnedPlan, wanted: impl Fn(&Step) -> bool) -> bool {
+pub(super) fn has(plan: &OwnedPlan, wanted: impl Fn(&Step) -> bool) -> bool {
     plan.steps.iter().any(wanted)
 }
 
-/// The same plans in every run. They run ops on the host, copy in both directions, and are of the
-/// wanted kind.
-fn drawn(
+/// Plans that run ops on the host and are of the wanted kind.
+fn hosted(
     machine: &Machine,
     is_wanted: impl Fn(&OwnedPlan) -> bool,
 ) -> Outcome<Vec<(OwnedGraph, OwnedPlan)>> {
+    let runs_on_host = |plan: &_| has(plan, |step| matches!(step, Step::Host(_)));
+    drawn(machine, lone_graphs(), |_, plan| runs_on_host(plan) && is_wanted(plan))
+}
+
+/// The same plans in every run. They copy in both directions, and are of the wanted kind.
+pub(super) fn drawn(
+    machine: &Machine,
+    graphs: impl Generator<Value = OwnedGraph>,
+    is_wanted: impl Fn(&OwnedGraph, &OwnedPlan) -> bool,
+) -> Outcome<Vec<(OwnedGraph, OwnedPlan)>> {
     let mut runner = TestRunner::deterministic();
     let keys = proptest::collection::vec(any::<u16>(), 12);
-    let generator = (graphs(), keys, choices(1200));
+    let generator = (graphs, keys, choices(1200));
     let wanted = if machine.chunk_bytes > SMALL_CHUNK_BYTES { FEW_PLANS } else { PLANS };
     let mut plans = Vec::new();
     for _ in 0..MOST_DRAWN {
@@ -97,10 +107,9 @@ fn drawn(
         let plan = random_plan(&checked(&graph), machine, &order, &mut choices);
         // Kernels need whole words.
         let is_aligned = plan.pools.iter().all(|pool| pool.object_bytes.is_multiple_of(4));
-        let moves = has(&plan, |step| matches!(step, Step::Host(_)))
-            && has(&plan, |step| matches!(step, Step::Prefetch(_)))
+        let moves = has(&plan, |step| matches!(step, Step::Prefetch(_)))
             && has(&plan, |step| matches!(step, Step::Offload(_)));
-        if is_aligned && moves && plan.budget_bytes <= MOST_BYTES && is_wanted(&plan) {
+        if is_aligned && moves && plan.budget_bytes <= MOST_BYTES && is_wanted(&graph, &plan) {
             plans.push((graph, plan));
         }
         if plans.len() == wanted {
@@ -113,9 +122,11 @@ fn drawn(
     )))
 }
 
-fn run_all<T: Backend>(bench: &Bench<'_, T>, is_wanted: impl Fn(&OwnedPlan) -> bool) -> Outcome {
-    let machine = hosting_machine(bench)?;
-    for (number, (graph, plan)) in drawn(&machine, is_wanted)?.iter().enumerate() {
+pub(super) fn run_all<T: Backend>(
+    bench: &Bench<'_, T>,
+    plans: &[(OwnedGraph, OwnedPlan)],
+) -> Outcome {
+    for (number, (graph, plan)) in plans.iter().enumerate() {
         let ran = run(bench, &checked(graph), &plan.plan(), Length::Short);
         ran.map_err(|failure| failure.context(format_args!("plan {number}")))?;
     }

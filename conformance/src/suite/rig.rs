@@ -167,6 +167,14 @@ impl<'g, T: Backend> Rig<'g, T> {
         }
     }
 
+    /// Ends a check of collectives if the device has no stream for them.
+    pub(super) fn needs_network_stream(&self) -> Outcome {
+        match self.device.has_network_stream() {
+            true => Ok(()),
+            false => Err(Failure::unsupported("the device has no stream for collectives")),
+        }
+    }
+
     /// Makes an op fail when it runs on the host in an iteration.
     pub(super) fn fail_host_op(&mut self, op: OpId, iteration: u64) -> Outcome {
         let backend = self.backend;
@@ -386,7 +394,17 @@ impl<'g, T: Backend> Rig<'g, T> {
         writes: &[DeviceAddress],
         workspace: Option<DeviceAddress>,
     ) -> Outcome {
-        self.enqueue(Launched::first(op), reads, writes, workspace)
+        self.enqueue(Stream::Compute, Launched::first(op), reads, writes, workspace)
+    }
+
+    /// Enqueues an op on the network stream.
+    pub(super) fn exchange(
+        &mut self,
+        op: OpId,
+        reads: &[DeviceAddress],
+        writes: &[DeviceAddress],
+    ) -> Outcome {
+        self.enqueue(Stream::Network, Launched::first(op), reads, writes, None)
     }
 
     /// Enqueues an op on the host, over these ranges of the block.
@@ -433,7 +451,7 @@ impl<'g, T: Backend> Rig<'g, T> {
         writes: &[DeviceAddress],
         workspace: Option<DeviceAddress>,
     ) -> Outcome {
-        self.enqueue(Launched::repeat(op), reads, writes, workspace)
+        self.enqueue(Stream::Compute, Launched::repeat(op), reads, writes, workspace)
     }
 
     /// Passes on the backend, the device, and a launch without operands in an iteration.
@@ -455,6 +473,7 @@ impl<'g, T: Backend> Rig<'g, T> {
 
     fn enqueue(
         &mut self,
+        stream: Stream,
         Launched { op, is_repeat }: Launched,
         reads: &[DeviceAddress],
         writes: &[DeviceAddress],
@@ -477,7 +496,7 @@ impl<'g, T: Backend> Rig<'g, T> {
         let bytes = graph.op(op).workspace_bytes;
         let workspace = workspace.map(|address| DeviceRange { address, bytes });
         let mut launch = Launch::new(op, reads, writes);
-        (launch.is_repeat, launch.workspace) = (is_repeat, workspace);
+        (launch.stream, launch.is_repeat, launch.workspace) = (stream, is_repeat, workspace);
         let (device, kernels) = self.kernels()?;
         Ok(kernels.launch(device, &launch)?)
     }
@@ -517,6 +536,7 @@ impl<'g, T: Backend> Rig<'g, T> {
                 Stream::Compute => self.launch(WORK, &[load], &[load])?,
                 Stream::Upload => self.device.upload(slot, load)?,
                 Stream::Download => self.device.download(load, slot)?,
+                Stream::Network => self.exchange(WORK, &[load], &[load])?,
                 Stream::Host => {}
             }
         }

@@ -11,7 +11,7 @@ use conformance::layered::LayeredBackend;
 use conformance::suite::{Bench, Check, Outcome, checks};
 use integrity::Backend;
 use libtest_mimic::{Arguments, Completion, Failed, Trial};
-use planner_core::Stream::{Compute, Download, Host, Upload};
+use planner_core::Stream::{Compute, Download, Host, Network, Upload};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::process::ExitCode;
 
@@ -44,6 +44,27 @@ const MUTANTS: &[(Bug, &[&str])] = &[
     (Bug::Deaf(Compute, Host), &["host::compute_waits_for_the_host"]),
     (Bug::Deaf(Upload, Host), &["host::uploads_wait_for_the_host", "host_plans::random_plans"]),
     (Bug::Deaf(Download, Host), &["host::downloads_wait_for_the_host", "host_plans::random_plans"]),
+    (
+        Bug::Deaf(Network, Compute),
+        &["network::the_network_and_compute_wait_for_each_other", "network::random_plans"],
+    ),
+    (
+        Bug::Deaf(Compute, Network),
+        &["network::the_network_and_compute_wait_for_each_other", "network::random_plans"],
+    ),
+    (
+        Bug::Deaf(Network, Upload),
+        &["network::the_network_waits_for_uploads_and_downloads_for_it", "network::random_plans"],
+    ),
+    (
+        Bug::Deaf(Download, Network),
+        &["network::the_network_waits_for_uploads_and_downloads_for_it"],
+    ),
+    (
+        Bug::Deaf(Network, Download),
+        &["network::the_network_waits_for_downloads_and_uploads_for_it"],
+    ),
+    (Bug::Deaf(Upload, Network), &["network::the_network_waits_for_downloads_and_uploads_for_it"]),
     (Bug::WaitsForTheOneBefore, &["streams::compute_waits_for_uploads", "plans::auto"]),
     (
         Bug::HearsTheLastWait,

@@ -22,7 +22,7 @@ const LEFT_OUT: u64 = 2000;
 /// [`period_ns`](crate::period_ns).
 ///
 /// # Errors
-/// The budget is too small for one op, or the solver fails.
+/// The budget is too small for one op, the graph has collectives, or the solver fails.
 pub fn period_with_repeats_ns(
     graph: &Graph<'_>,
     machine: &Machine,
@@ -30,6 +30,9 @@ pub fn period_with_repeats_ns(
 ) -> Result<Bound, Error> {
     if graph.ops().len() < 2 || graph.ops().iter().all(|op| !op.repeatable) {
         return given_order::period_ns(graph, machine, budget_bytes, Options::default());
+    }
+    if graph.has_collectives() {
+        return Err(Error::Collectives);
     }
     let spans = Spans::new(graph, Options::default());
     if let Some((op, needed_bytes)) = spans.does_not_fit(budget_bytes) {

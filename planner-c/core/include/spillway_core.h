@@ -60,7 +60,7 @@
 // value of an input is the value of this iteration.
 #define SPILLWAY_CORE_HOST_RUN 4
 
-// Launches run on this stream.
+// Launches run on this stream, except of collectives.
 #define SPILLWAY_CORE_COMPUTE 0
 
 // Prefetches run on this stream.
@@ -71,6 +71,9 @@
 
 // Ops that run on the host run on this stream.
 #define SPILLWAY_CORE_HOST 3
+
+// Launches of collectives run on this stream.
+#define NETWORK 4
 
 // No step, so there is nothing to wait for.
 #define SPILLWAY_CORE_NONE UINT32_MAX
@@ -124,6 +127,9 @@ typedef struct {
   // The time that it runs on the host, if plans may run it there. 0 if it runs only on the
   // device. An op that writes an input must have 0.
   uint64_t host_ns;
+  // Whether it exchanges data with other processes: 1 or 0. Such a collective runs on
+  // `SPILLWAY_CORE_NETWORK`, beside the other ops, and must have 0 in `host_ns`.
+  uint8_t collective;
 } SpillwayCoreOp;
 
 // The parameters of a device, its host, and the links between them.
@@ -191,7 +197,8 @@ typedef struct {
   uint32_t iterations_back;
 } SpillwayCoreWait;
 
-// One step. Steps are enqueued in the order of the list, each on the stream of its kind.
+// One step. Steps are enqueued in the order of the list, each on the stream of its kind; the launch
+// of a collective on the stream for collectives.
 typedef struct {
   // A prefetch, a launch, an offload, an evict or a host run.
   uint32_t kind;
@@ -208,7 +215,7 @@ typedef struct {
   uint32_t index;
   // The waits on each stream, by number. For an evict, the steps that must have ended before its
   // memory is free.
-  SpillwayCoreWait waits[4];
+  SpillwayCoreWait waits[5];
 } SpillwayCoreStep;
 
 // A range of a tensor that is on the device when an iteration starts. Later versions add no

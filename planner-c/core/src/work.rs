@@ -42,6 +42,9 @@ pub struct OpDescription {
     /// The time that it runs on the host, if plans may run it there. 0 if it runs only on the
     /// device. An op that writes an input must have 0.
     pub host_ns: u64,
+    /// Whether it exchanges data with other processes: 1 or 0. Such a collective runs on
+    /// `SPILLWAY_CORE_NETWORK`, beside the other ops, and must have 0 in `host_ns`.
+    pub collective: u8,
 }
 
 /// The input of planning.
@@ -155,7 +158,8 @@ impl Arrays<'_> {
                 .with_reads(from.reads)
                 .with_writes(from.writes)
                 .with_repeatable(from.repeatable != 0)
-                .with_host_ns((from.host_ns != 0).then_some(from.host_ns));
+                .with_host_ns((from.host_ns != 0).then_some(from.host_ns))
+                .with_collective(from.collective != 0);
             let next = first_operand.checked_add(from.reads);
             first_operand =
                 next.and_then(|next| next.checked_add(from.writes)).ok_or_else(|| {

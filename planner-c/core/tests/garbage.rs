@@ -62,6 +62,7 @@ fn op() -> impl Strategy<Value = OpDescription> {
             writes,
             repeatable,
             host_ns,
+            collective: u8::from(repeatable > 200),
         },
     )
 }
@@ -176,6 +177,7 @@ fn ops_that_may_run_on_the_host_do() {
         writes: 1,
         repeatable: 0,
         host_ns,
+        collective: 0,
     };
     let (ops, operands) = ([op(0), op(500)], [0, 0, 1, 1]);
     let strategy = c"optimizer-offload".as_ptr();
@@ -201,6 +203,7 @@ fn layers_that_do_not_fit_come_and_go() {
         writes: 0,
         repeatable: 0,
         host_ns: 0,
+        collective: 0,
     };
     let (ops, operands) = ([op; 3], [0, 1, 2]);
     let work = Work { budget_bytes: 16384, ..work(&tensors, &ops, &operands, &MACHINE) };
@@ -225,6 +228,7 @@ fn structs_of_other_sizes_are_refused_by_name() {
         writes: 0,
         repeatable: 0,
         host_ns: 0,
+        collective: 0,
     };
     // The struct whose size is too small: tensors, ops, the machine, the work, steps, the plan.
     let planned = |wrong: usize| {

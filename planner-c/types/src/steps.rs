@@ -17,7 +17,7 @@ pub const EVICT: u32 = 3;
 /// value of an input is the value of this iteration.
 pub const HOST_RUN: u32 = 4;
 
-/// Launches run on this stream.
+/// Launches run on this stream, except of collectives.
 pub const COMPUTE: u32 = 0;
 /// Prefetches run on this stream.
 pub const UPLOAD: u32 = 1;
@@ -25,6 +25,8 @@ pub const UPLOAD: u32 = 1;
 pub const DOWNLOAD: u32 = 2;
 /// Ops that run on the host run on this stream.
 pub const HOST: u32 = 3;
+/// Launches of collectives run on this stream.
+pub const NETWORK: u32 = 4;
 
 /// No step, so there is nothing to wait for.
 pub const NONE: u32 = u32::MAX;
@@ -46,7 +48,8 @@ pub struct Wait {
 
 const NOTHING: Wait = Wait { index: NONE, iterations_back: 0 };
 
-/// One step. Steps are enqueued in the order of the list, each on the stream of its kind.
+/// One step. Steps are enqueued in the order of the list, each on the stream of its kind; the launch
+/// of a collective on the stream for collectives.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StepDescription {
@@ -65,7 +68,7 @@ pub struct StepDescription {
     pub index: u32,
     /// The waits on each stream, by number. For an evict, the steps that must have ended before its
     /// memory is free.
-    pub waits: [Wait; 4],
+    pub waits: [Wait; 5],
 }
 
 impl StepDescription {
@@ -79,7 +82,7 @@ impl StepDescription {
             object_count: 0,
             is_repeat: 0,
             index: 0,
-            waits: [NOTHING; 4],
+            waits: [NOTHING; 5],
         }
     }
 

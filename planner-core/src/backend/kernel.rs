@@ -4,6 +4,7 @@ use super::{
     DeviceRange, DeviceRanges, ErrorType, FillError, HostRanges, InputWriter, StateWriter,
 };
 use crate::graph::{Launched, OpId};
+use crate::schedule::Stream;
 
 /// One launch of an op.
 #[derive(Clone, Copy, Debug)]
@@ -20,6 +21,8 @@ pub struct Launch<'a> {
     /// captures launches and replays them, this is the number of the captured iteration; such a
     /// backend provides the current number in device memory.
     pub iteration: u64,
+    /// The stream that runs it: [`Stream::Network`] for a collective, else [`Stream::Compute`].
+    pub stream: Stream,
     /// The ranges of the tensors that the op reads, in the op's order. Each is a whole tensor.
     pub reads: DeviceRanges<'a>,
     /// The ranges of the tensors that the op writes, in the op's order. Each is a whole tensor.
@@ -32,7 +35,8 @@ impl<'a> Launch<'a> {
     /// The first launch of an op in the first iteration, without a workspace.
     #[must_use]
     pub const fn new(op: OpId, reads: DeviceRanges<'a>, writes: DeviceRanges<'a>) -> Self {
-        Self { op, is_repeat: false, iteration: 1, reads, writes, workspace: None }
+        let (is_repeat, iteration, stream) = (false, 1, Stream::Compute);
+        Self { op, is_repeat, iteration, stream, reads, writes, workspace: None }
     }
 
     /// Which launch of the op this is.
@@ -79,8 +83,8 @@ pub trait HostKernels<B: ErrorType> {
 /// The embedder's kernels for one backend: they compute ops, and write the values of states and
 /// inputs. Only kernels know the meaning of a tensor.
 pub trait Kernels<B: ErrorType> {
-    /// Enqueues an op on [`Stream::Compute`](crate::Stream::Compute). The op may access only the
-    /// memory that the launch names, and none of it after the next signal of that stream. An op is
+    /// Enqueues an op on the launch's stream. The op may access only the memory that the launch
+    /// names, and none of it after the next signal of that stream. An op is
     /// repeated only if the graph says that it is repeatable.
     ///
     /// # Errors

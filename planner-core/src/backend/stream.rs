@@ -12,8 +12,8 @@ pub struct Point {
     pub value: u64,
 }
 
-/// Four streams of work; a device may lack the stream for ops on the host. Work on one stream runs
-/// in the order in which it was enqueued; work on different streams runs concurrently, unless a
+/// Five streams of work; a device may lack those for ops on the host and for collectives. Work on one
+/// stream runs in the order in which it was enqueued; work on different streams runs concurrently, unless a
 /// wait orders it. Each stream is a timeline semaphore (Vulkan) or a sequence of events (CUDA).
 pub trait Streams: ErrorType {
     /// Makes all work that is enqueued on `stream` from now on start only after `point` is reached.
@@ -62,6 +62,12 @@ pub trait Streams: ErrorType {
         false
     }
 
+    /// Whether the device has the stream for collectives, [`Stream::Network`]. The default is no:
+    /// then the executor refuses plans of graphs with collectives, and never names the stream.
+    fn has_network_stream(&self) -> bool {
+        false
+    }
+
     /// Hands all enqueued work to the device, so that it runs without a further call. Does not
     /// block. The executor calls it at the end of each iteration. A device that gathers work before
     /// it hands it over must override the default, which does nothing.
@@ -96,6 +102,10 @@ impl<T: Streams + ?Sized> Streams for &mut T {
 
     fn has_host_stream(&self) -> bool {
         T::has_host_stream(self)
+    }
+
+    fn has_network_stream(&self) -> bool {
+        T::has_network_stream(self)
     }
 
     fn submit(&mut self) -> Result<(), Self::Error> {

@@ -66,8 +66,9 @@ pub enum BoundOrder {
 
 /// Returns a period that no plan in such an order that runs each op once can beat. It follows from
 /// the bytes that must cross each link within a budget, and from the work that compute and the
-/// links must do one after the other. Sizes are exact, so the bound also holds for pages and parts
-/// of tensors. O(operands + 64 tensors); `docs/research/bounds.md` has the proof.
+/// links must do one after the other. If the graph has collectives, it follows from the bytes and
+/// from the sums of the launches alone, in any order. Sizes are exact, so the bound also holds for
+/// pages and parts of tensors. O(operands + 64 tensors); `docs/research/bounds.md` has the proof.
 ///
 /// # Errors
 /// Too little scratch.
@@ -80,6 +81,14 @@ pub fn period_ns(
 ) -> Result<u64, OutOfScratch> {
     let links = any_order::link_bytes(graph, budget_bytes, scratch)?;
     let LinkBytes { mut upload_bytes, mut download_bytes, worst } = links;
+    let link_ns = |bytes, bytes_per_s| transmission_ns(bytes, bytes_per_s).unwrap_or(u64::MAX);
+    let links_ns = |upload_bytes, download_bytes| {
+        link_ns(upload_bytes, machine.h2d_bytes_per_s)
+            .max(link_ns(download_bytes, machine.d2h_bytes_per_s))
+    };
+    if graph.has_collectives() {
+        return Ok(launches_ns(graph).max(links_ns(upload_bytes, download_bytes)));
+    }
     let windows_ns = |order, through, scratch: &mut Scratch<'_>| {
         windows::period_ns(graph, machine, budget_bytes, (order, through), scratch)
     };
@@ -90,15 +99,18 @@ pub fn period_ns(
         let most = most_alive(graph, scratch)?.unwrap_or(worst);
         period_ns = period_ns.max(windows_ns(BoundOrder::Given, most, scratch)?);
     }
-    let link_ns = |bytes, bytes_per_s| transmission_ns(bytes, bytes_per_s).unwrap_or(u64::MAX);
-    Ok(period_ns
-        .max(link_ns(upload_bytes, machine.h2d_bytes_per_s))
-        .max(link_ns(download_bytes, machine.d2h_bytes_per_s)))
+    Ok(period_ns.max(links_ns(upload_bytes, download_bytes)))
+}
+
+/// The longer of the sums of all launches on the compute stream and on the network stream.
+fn launches_ns(graph: &Graph<'_>) -> u64 {
+    graph.launches_ns().0.into_iter().fold(0, u64::max)
 }
 
 /// Returns a period that no plan in such an order can beat, however often it repeats repeatable
 /// ops. It follows from the bytes that must be uploaded or computed again because they do not fit
-/// while one op runs. It is at least the compute time; without repeatable ops it is [`period_ns`].
+/// while one op runs; if the graph has collectives, from the sums of the launches alone. Without
+/// collectives it is at least the compute time; without repeatable ops it is [`period_ns`].
 /// O(operands + 64 tensors + tensors log tensors); `docs/research/bounds.md` has the proof.
 ///
 /// # Errors
@@ -112,6 +124,9 @@ pub fn period_with_repeats_ns(
 ) -> Result<u64, OutOfScratch> {
     if !graph.ops().iter().any(|op| op.repeatable) {
         return period_ns(graph, machine, budget_bytes, order, scratch);
+    }
+    if graph.has_collectives() {
+        return Ok(launches_ns(graph));
     }
     let LinkBytes { worst, .. } = any_order::link_bytes(graph, budget_bytes, scratch)?;
     let around_ns = |order, around, scratch: &mut Scratch<'_>| {

@@ -132,6 +132,8 @@ pub enum ExecuteError<E> {
     NoHostStream,
     /// The plan runs ops on the host, for which there are no kernels.
     NoHostKernels,
+    /// The graph has collectives, for which the device has no stream.
+    NoNetworkStream,
     /// The host does not hold the outputs of this iteration.
     NoOutputs {
         /// The iteration.
@@ -214,6 +216,11 @@ impl<E: fmt::Display> fmt::Display for ExecuteError<E> {
                 f,
                 "the plan runs ops on the host, but there are no host kernels: add kernels for the \
                  host, or make a plan that runs every op on the device"
+            ),
+            Self::NoNetworkStream => write!(
+                f,
+                "the graph has collectives, but the device has no stream for them: mark no op as a \
+                 collective"
             ),
             Self::NoOutputs { iteration, held } => {
                 write!(f, "the host has no outputs of iteration {iteration}: {held}")

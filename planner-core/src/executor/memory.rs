@@ -223,7 +223,7 @@ impl<'a> Memory<'a> {
     }
 
     /// Frees the workspace of an op, if the op has one, after its launch is enqueued. `end` is the
-    /// launch's point on the compute stream.
+    /// launch's point on the op's stream.
     pub(super) fn release_workspace<B: Streams + Paging>(
         &mut self,
         device: &mut B,

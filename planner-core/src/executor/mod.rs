@@ -130,7 +130,7 @@ impl<'a> Executor<'a> {
         if planned_bytes != device_bytes {
             return Err(ExecuteError::ChunkBytes { planned_bytes, device_bytes });
         }
-        check_host_stream(verified, device)?;
+        check_streams(verified, device)?;
         check_host_kernels(verified, kernels)?;
         let chunks = crate::switch::chunks(verified);
         let all = scratch.take(1, ChunkRun { first: 0, device_first: 0, count: chunks })?;
@@ -383,11 +383,13 @@ impl<'a> Executor<'a> {
         let workspace = self.memory.allocate_workspace(device, op)?;
         let workspace_bytes = graph.op(op).workspace_bytes;
         let workspace = workspace.map(|address| DeviceRange { address, bytes: workspace_bytes });
-        self.wait(device, Stream::Compute, waits)?;
+        let stream = graph.op(op).stream();
+        self.wait(device, stream, waits)?;
         let iteration = self.number(self.iterations);
         let (reads, writes) = operands(self.operands, &self.memory, &graph, launched);
-        kernels.launch(device, &Launch { op, is_repeat, iteration, reads, writes, workspace })?;
-        let end = self.signal(device, Stream::Compute, entry)?;
+        let launch = Launch { op, is_repeat, iteration, stream, reads, writes, workspace };
+        kernels.launch(device, &launch)?;
+        let end = self.signal(device, stream, entry)?;
         self.memory.release_workspace(device, op, end)
     }
 
@@ -670,14 +672,19 @@ impl<'a> Executor<'a> {
     }
 }
 
-/// Checks that the device has a stream for ops on the host, if the plan runs any.
-fn check_host_stream<B: Streams>(
+/// Checks that the device has a stream for ops on the host and one for collectives, if the plan runs
+/// any.
+fn check_streams<B: Streams>(
     verified: &Verified<'_>,
     device: &B,
 ) -> Result<(), ExecuteError<B::Error>> {
     let runs_on_host = verified.schedule().stream_steps[Stream::Host] > 0;
     if runs_on_host && !device.has_host_stream() {
         return Err(ExecuteError::NoHostStream);
+    }
+    let exchanges = verified.schedule().stream_steps[Stream::Network] > 0;
+    if exchanges && !device.has_network_stream() {
+        return Err(ExecuteError::NoNetworkStream);
     }
     Ok(())
 }

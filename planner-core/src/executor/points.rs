@@ -72,10 +72,12 @@ impl<'a> Points<'a> {
         }
     }
 
-    /// The streams that the plan uses. A device may lack the stream for ops on the host.
+    /// The streams that every device has, and the others that the plan uses. A device may lack
+    /// these.
     pub(super) fn streams(&self) -> impl Iterator<Item = Stream> + use<> {
-        let runs_on_host = self.stream_steps[Stream::Host] > 0;
-        Stream::ALL.into_iter().filter(move |&stream| stream != Stream::Host || runs_on_host)
+        let steps = self.stream_steps;
+        let is_used = move |stream| Stream::ON_DEVICE.contains(&stream) || steps[stream] > 0;
+        Stream::ALL.into_iter().filter(move |&stream| is_used(stream))
     }
 
     /// Reads how often each stream has been signalled, and blocks until the prologue has ended.

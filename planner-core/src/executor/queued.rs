@@ -277,8 +277,8 @@ impl<'a> Queued<'a> {
         Ok(at)
     }
 
-    /// Frees the workspace after its launch is enqueued. `end` is the launch's point on the compute
-    /// stream.
+    /// Frees the workspace after its launch is enqueued. `end` is the launch's point on
+    /// the op's stream.
     pub(super) fn release_workspace<B: Streams + Paging>(
         &mut self,
         layout: &Layout<'_>,
@@ -291,7 +291,7 @@ impl<'a> Queued<'a> {
             let chunks = objects * layout.chunks_per_object(pool);
             self.unmaps.put_off(
                 device,
-                PerStream([end, 0, 0, 0]),
+                PerStream::only(layout.verified.graph().op(op).stream(), end, 0),
                 self.ranges.current(owner),
                 chunks,
             )?;

@@ -111,7 +111,7 @@ impl<'a> Executor<'a> {
         if !self.is_held(&switch.holding) {
             return Err(ExecuteError::OtherHolding);
         }
-        super::check_host_stream(&switch.to, device)?;
+        super::check_streams(&switch.to, device)?;
         let from_ids = scratch.take(switch.to.graph().tensors().len(), TensorId(0))?;
         for &SharedState { from, to } in switch.states {
             from_ids[to.index()] = from;

@@ -28,8 +28,9 @@ const UNCLEAR: u8 = 2;
 /// its tensor, the offloads of the later span wait for their first launch, and offloads run in list
 /// order.
 ///
-/// Any other temporary needs its slot all the time: one that no launch uses after its last copy, or
-/// that an op on the host uses.
+/// Any other temporary needs its slot all the time: one that no launch uses after its last copy, that
+/// an op on the host uses, or that a collective uses, since no wait orders launches on two streams
+/// that use two tensors.
 #[derive(Debug)]
 pub(super) struct Spans<'a> {
     /// The first and the last launch of each span, by position in the list.
@@ -73,6 +74,11 @@ impl<'a> Spans<'a> {
                     for &tensor in graph.operands_of(op) {
                         spans.ends[tensor.index()][1] = at;
                         spans.flags[tensor.index()] &= !MOVING;
+                    }
+                    if graph.op(op).collective {
+                        for &tensor in graph.operands_of(op) {
+                            spans.flags[tensor.index()] |= UNCLEAR;
+                        }
                     }
                     for &tensor in graph.writes(op) {
                         spans.written[tensor.index()] = at;

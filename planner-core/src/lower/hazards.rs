@@ -11,15 +11,18 @@ use crate::graph::Graph;
 use crate::pieces::Pieces;
 use crate::plan::Step;
 use crate::ranges::LastUses;
-use crate::schedule::PerStream;
+use crate::schedule::{PerStream, Stream};
 use crate::scratch::{OutOfScratch, Scratch};
+
+/// The last launch on each of [`Stream::OF_LAUNCHES`].
+type Launches = [i64; 2];
 
 /// The last step of each kind that used a tensor or a piece.
 pub(super) struct Hazards<'a> {
-    touched: &'a mut [i64],
-    written: &'a mut [i64],
-    /// The last launch that used the tensor before its last prefetch.
-    touched_before_prefetch: &'a mut [i64],
+    touched: &'a mut [Launches],
+    written: &'a mut [Launches],
+    /// The last launches that used the tensor before its last prefetch.
+    touched_before_prefetch: &'a mut [Launches],
     prefetched: LastUses<'a>,
     offloaded: LastUses<'a>,
     /// The last `host` step that used, and that wrote, each tensor.
@@ -35,9 +38,9 @@ impl<'a> Hazards<'a> {
     ) -> Result<Self, OutOfScratch> {
         let tensors = graph.tensors().len();
         Ok(Self {
-            touched: scratch.take(tensors, NEVER)?,
-            written: scratch.take(tensors, NEVER)?,
-            touched_before_prefetch: scratch.take(tensors, NEVER)?,
+            touched: scratch.take(tensors, [NEVER; 2])?,
+            written: scratch.take(tensors, [NEVER; 2])?,
+            touched_before_prefetch: scratch.take(tensors, [NEVER; 2])?,
             prefetched: LastUses::new(pieces.len(), NEVER, scratch)?,
             offloaded: LastUses::new(pieces.len(), NEVER, scratch)?,
             host_touched: scratch.take(tensors, NEVER)?,
@@ -46,16 +49,19 @@ impl<'a> Hazards<'a> {
     }
 
     pub(super) fn start_iteration(&mut self, stream_steps: PerStream<u32>) {
-        let PerStream([launches, prefetches, offloads, on_host]) = stream_steps.map(i64::from);
-        for (points, steps) in [
-            (&mut *self.touched, launches),
-            (&mut *self.written, launches),
-            (&mut *self.touched_before_prefetch, launches),
-            (&mut *self.host_touched, on_host),
-            (&mut *self.host_written, on_host),
-        ] {
+        let PerStream([launches, prefetches, offloads, on_host, collectives]) =
+            stream_steps.map(i64::from);
+        let earlier = |[compute, network]: Launches| {
+            [compute.saturating_sub(launches), network.saturating_sub(collectives)]
+        };
+        for points in [&mut *self.touched, &mut *self.written, &mut *self.touched_before_prefetch] {
             for point in points {
-                *point = point.saturating_sub(steps);
+                *point = earlier(*point);
+            }
+        }
+        for points in [&mut *self.host_touched, &mut *self.host_written] {
+            for point in points {
+                *point = point.saturating_sub(on_host);
             }
         }
         for (uses, steps) in [(&mut self.prefetched, prefetches), (&mut self.offloaded, offloads)] {
@@ -65,8 +71,10 @@ impl<'a> Hazards<'a> {
         }
         // A tensor without a launch before its last prefetch was last used two iterations back.
         for (before, &touched) in self.touched_before_prefetch.iter_mut().zip(&*self.touched) {
-            if *before == NEVER {
-                *before = touched.saturating_sub(launches);
+            for (before, touched) in before.iter_mut().zip(earlier(touched)) {
+                if *before == NEVER {
+                    *before = touched;
+                }
             }
         }
     }
@@ -82,16 +90,23 @@ impl<'a> Hazards<'a> {
     ) -> Points {
         match *step {
             Step::Launch(launched) => {
+                let own = usize::from(graph.op(launched.op).collective);
+                // The launches on the other stream.
+                let (other, mut beside) = (1 - own, NEVER);
                 let (mut upload, mut download) = (NEVER, NEVER);
-                for tensor in pieces.operands_by(launched) {
-                    upload = upload.max(self.prefetched.last(pieces.whole(tensor)));
-                    self.touched[tensor.index()] = now;
-                }
                 for tensor in graph.written_by(launched) {
                     download = download.max(self.offloaded.last(pieces.whole(tensor)));
-                    self.written[tensor.index()] = now;
+                    beside = beside.max(self.touched[tensor.index()][other]);
+                    self.written[tensor.index()][own] = now;
                 }
-                PerStream([NEVER, upload, download, NEVER])
+                for tensor in pieces.operands_by(launched) {
+                    upload = upload.max(self.prefetched.last(pieces.whole(tensor)));
+                    beside = beside.max(self.written[tensor.index()][other]);
+                    self.touched[tensor.index()][own] = now;
+                }
+                let mut needs = PerStream([NEVER, upload, download, NEVER, NEVER]);
+                needs[Stream::OF_LAUNCHES[other]] = beside;
+                needs
             }
             Step::Host(op) => {
                 let (mut upload, mut download) = (NEVER, NEVER);
@@ -103,11 +118,11 @@ impl<'a> Hazards<'a> {
                     upload = upload.max(self.prefetched.last(pieces.whole(tensor)));
                     self.host_written[tensor.index()] = now;
                 }
-                PerStream([NEVER, upload, download, NEVER])
+                PerStream([NEVER, upload, download, NEVER, NEVER])
             }
             Step::Prefetch(part) => {
                 let tensor = part.tensor.index();
-                let launch = if pieces.arrives_beside(graph, part) {
+                let [compute, network] = if pieces.arrives_beside(graph, part) {
                     self.touched_before_prefetch[tensor]
                 } else {
                     self.touched[tensor]
@@ -116,19 +131,21 @@ impl<'a> Hazards<'a> {
                 let span = pieces.span(part);
                 let download = self.offloaded.last(span);
                 self.prefetched.note(span, now);
-                PerStream([launch, NEVER, download, self.host_written[tensor]])
+                PerStream([compute, NEVER, download, self.host_written[tensor], network])
             }
             Step::Offload(part) => {
                 let span = pieces.span(part);
                 let upload = self.prefetched.last(span);
                 self.offloaded.note(span, now);
                 let tensor = part.tensor.index();
-                PerStream([self.written[tensor], upload, NEVER, self.host_touched[tensor]])
+                let [compute, network] = self.written[tensor];
+                PerStream([compute, upload, NEVER, self.host_touched[tensor], network])
             }
             Step::Evict(part) => {
                 let span = pieces.span(part);
                 let (upload, download) = (self.prefetched.last(span), self.offloaded.last(span));
-                PerStream([self.touched[part.tensor.index()], upload, download, NEVER])
+                let [compute, network] = self.touched[part.tensor.index()];
+                PerStream([compute, upload, download, NEVER, network])
             }
         }
     }

@@ -7,7 +7,7 @@
 )]
 
 use super::queues::{END, Queues};
-use super::{NEVER, Points, later};
+use super::{NEVER, Points, ended, later};
 use crate::graph::{Graph, Launched};
 use crate::pieces::Pieces;
 use crate::plan::{Location, Plan, PlanError, Step};
@@ -55,7 +55,7 @@ impl MemoryWalk<'_, '_> {
             match *step {
                 Step::Launch(Launched { op, .. }) => {
                     if let Some((pool, objects)) = self.pieces.workspace(self.graph, op) {
-                        let done = PerStream([i64::from(entry.index()), NEVER, NEVER, NEVER]);
+                        let done = ended(entry).unwrap_or(PerStream::all(NEVER));
                         queues.release(at as u32, pool, objects, done).ok_or(overflow)?;
                     }
                 }
@@ -170,10 +170,8 @@ impl MemoryWalk<'_, '_> {
             return Ok(());
         }
         let count = self.plan.pools[pool].count;
-        let release_done = |step: u32| match self.out[step as usize].stream() {
-            Some(_) => PerStream([i64::from(self.out[step as usize].index()), NEVER, NEVER, NEVER]),
-            None => needs[step as usize],
-        };
+        let release_done =
+            |step: u32| ended(&self.out[step as usize]).unwrap_or(needs[step as usize]);
         let granted = queues.grant(at as u32, pool, count, self.stream_steps, release_done);
         let full = || {
             let held = queues.held(pool, at as u32);

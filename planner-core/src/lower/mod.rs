@@ -35,15 +35,15 @@ type Points = PerStream<i64>;
 /// Before all steps.
 const NEVER: i64 = i64::MIN;
 
-/// Words of scratch that [`lower`] needs, by [`Limits::of_plan`]: per step 9.7, per tensor 8, per
-/// piece 8, per pool 14. With placements: 8.2 per step for each iteration that they cover, 2.5 per
+/// Words of scratch that [`lower`] needs, by [`Limits::of_plan`]: per step 11.7, per tensor 11.6, per
+/// piece 8.1, per pool 17. With placements: 10.2 per step for each iteration that they cover, 2.5 per
 /// object number, 4 per piece.
 #[must_use]
 pub const fn scratch_words(limits: &Limits) -> usize {
     let queued = Residency::scratch_words(limits).saturating_add(Queues::scratch_words(limits));
     total([
         Pieces::scratch_words(limits),
-        words::<i64>(limits.tensors).saturating_mul(5),
+        words::<i64>(limits.tensors).saturating_mul(8),
         LastUses::scratch_words(limits).saturating_mul(2),
         words::<Points>(limits.entries()),
         larger(queued, placements::scratch_words(limits)),
@@ -84,7 +84,7 @@ pub(crate) fn lower_pieces<'o>(
     let entries = plan.steps.len() * iterations as usize;
     debug_assert!(entries < u32::MAX as usize);
     let out = Buffer::Schedule.first(out, entries)?;
-    let stream_steps = number_steps(plan, out);
+    let stream_steps = number_steps(graph, plan, out);
 
     let needs = scratch.take(entries, PerStream::all(NEVER))?;
     let mut hazards = Hazards::new(graph, pieces, &mut scratch)?;
@@ -113,11 +113,11 @@ fn repeat<T: Copy>(values: &mut [T], count: usize) {
 
 /// Writes each step's position on its stream, in all iterations; returns the number of steps of
 /// each stream in one iteration.
-fn number_steps(plan: &Plan<'_>, out: &mut [Scheduled]) -> PerStream<u32> {
+fn number_steps(graph: &Graph<'_>, plan: &Plan<'_>, out: &mut [Scheduled]) -> PerStream<u32> {
     let mut counts = PerStream::all(0);
     for (entry, step) in out.iter_mut().zip(plan.steps) {
         *entry = Scheduled::EMPTY;
-        if let Some(stream) = Stream::of(step) {
+        if let Some(stream) = Stream::of(graph, step) {
             let count = &mut counts[stream];
             *entry = Scheduled::new(Some(stream), *count);
             *count += 1;
@@ -125,6 +125,12 @@ fn number_steps(plan: &Plan<'_>, out: &mut [Scheduled]) -> PerStream<u32> {
     }
     repeat(out, plan.steps.len());
     counts
+}
+
+/// The point at which a step on a stream has ended; `None` for an evict, which is on no stream.
+fn ended(entry: &Scheduled) -> Option<Points> {
+    let stream = entry.stream()?;
+    Some(PerStream::only(stream, i64::from(entry.index()), NEVER))
 }
 
 fn later(one: Points, other: Points) -> Points {

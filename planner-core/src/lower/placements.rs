@@ -6,7 +6,7 @@
               steps"
 )]
 
-use super::{NEVER, Points, later, seen_later};
+use super::{Points, ended, later, seen_later};
 use crate::allocations::{self, Event, walk};
 use crate::graph::Graph;
 use crate::pieces::Pieces;
@@ -184,10 +184,7 @@ impl Waits<'_> {
         let (taken, given) = (taken as usize - 1, given as usize - 1);
         let iterations_back = iterations_back + (taken / steps) as i64 - (given / steps) as i64;
         let release = given % steps;
-        let done = match self.out[release].stream() {
-            Some(_) => PerStream([i64::from(self.out[release].index()), NEVER, NEVER, NEVER]),
-            None => self.needs[release],
-        };
+        let done = ended(&self.out[release]).unwrap_or(self.needs[release]);
         self.needs[taken] =
             later(self.needs[taken], seen_later(done, iterations_back, self.stream_steps));
     }

@@ -282,7 +282,7 @@ pub(super) fn plan_segments<'o>(
         // A plan with an equal period may have a lower cost otherwise.
         let best_ns = best.map_or(u64::MAX, |((period_ns, _), _)| period_ns.saturating_add(1));
         let below_ns = below_ns.min(best_ns);
-        let planned = match (sequence.compute_ns() < below_ns, below_ns) {
+        let planned = match (sequence.launches_ns() < below_ns, below_ns) {
             (false, _) => Ok(None),
             (true, u64::MAX) => plan_task(&task, entrant, output.reborrow(), scratch).map(Some),
             (true, _) => plan_below(&task, entrant, below_ns, output.reborrow(), scratch),

@@ -88,7 +88,7 @@ impl<'o, 't> BestPlan<'o, 't> {
         // Other strategies launch each op once.
         let bound_ns =
             bounds::period_ns(graph, machine, budget_bytes, bounds::BoundOrder::Any, scratch)?;
-        let least_ns = bound_ns.max(sequence.compute_ns());
+        let least_ns = bound_ns.max(sequence.launches_ns());
         let mut others_ns = u64::MAX;
         for entrant in Entrant::others() {
             let below_ns = self.best.map_or(below_ns, |best| best.period_ns.min(below_ns));

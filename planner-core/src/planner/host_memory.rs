@@ -15,6 +15,7 @@ use super::memory::Memory;
 use super::request::Task;
 use super::tree::MinTree;
 use crate::graph::{Kind, TensorId};
+use crate::schedule::Stream;
 use crate::scratch::{Limits, OutOfScratch, Scratch, total, words};
 use crate::sequence::Sequence;
 use bytemuck::{Pod, Zeroable};
@@ -99,8 +100,13 @@ impl<'s> HostMemory<'s> {
         let ends = scratch.take(sequence.tensors().len(), 0u32)?;
         let taken = scratch.take(sequence.tensors().len(), Taken::default())?;
         for launch in sequence.launches() {
+            // A tensor of a collective keeps its bytes to the end of the list.
+            let end = match sequence.stream(launch) {
+                Stream::Network => sequence.len() as u32,
+                _ => launch.0 + 1,
+            };
             for &tensor in sequence.operands_of(launch) {
-                ends[tensor.index()] = launch.0 + 1;
+                ends[tensor.index()] = end.max(ends[tensor.index()]);
             }
         }
         let bytes = |tensor: TensorId| sequence.graph().tensor(tensor).bytes;

@@ -221,7 +221,7 @@ impl<'d, 'r> Trials<'d, 'r> {
         let first = self.try_out(FIRST_PACED, u64::MAX, context, search, scratch)?;
         let Some(mut best) = first else { return Ok(None) };
         let far_ns = near_ns.saturating_add(near_ns / FAR);
-        let compute_ns = self.task.sequence.compute_ns();
+        let compute_ns = self.task.sequence.launches_ns();
         let waits_ns = best.predicted.period_ns.saturating_sub(compute_ns);
         let tries_sparing = best.predicted.period_ns <= far_ns && waits_ns > compute_ns / WAITING;
         // With ops on the host, sparing lists are usually no shorter.
@@ -446,7 +446,7 @@ impl<'d, 'r> Trials<'d, 'r> {
         context: &Context<'_>,
         scratch: &mut Scratch<'_>,
     ) -> Result<u64, OutOfScratch> {
-        let launches_ns = self.task.sequence.compute_ns();
+        let launches_ns = self.task.sequence.launches_ns();
         match recipe {
             Recipe::Of((_, rule), list) => {
                 Ok(rule.least_ns(list, (self.task, context.memory), scratch)?.max(launches_ns))
@@ -475,7 +475,7 @@ impl<'d, 'r> Trials<'d, 'r> {
                 Step::Launch(_) | Step::Host(_) | Step::Evict(_) => {}
             }
         }
-        self.task.sequence.compute_ns().max(up_ns).max(down_ns)
+        self.task.sequence.launches_ns().max(up_ns).max(down_ns)
     }
 
     fn write(

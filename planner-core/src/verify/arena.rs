@@ -2,7 +2,9 @@
 //! (`docs/format.md`, 3.3).
 //!
 //! A temporary owns its bytes from a launch that writes it without reading it until another tensor
-//! takes the bytes in the same way. A launch that uses the temporary after that is an error.
+//! takes the bytes in the same way. A launch that uses the temporary after that is an error. No wait
+//! orders launches of two streams that use two tensors, so the tensors of collectives, like states,
+//! own their bytes for ever.
 
 #![expect(
     clippy::indexing_slicing,
@@ -19,6 +21,7 @@ use crate::scratch::{Limits, Scratch, words};
 pub(super) const fn scratch_words(limits: &Limits) -> usize {
     words::<u32>(limits.tensors)
         .saturating_mul(4)
+        .saturating_add(words::<u8>(limits.tensors))
         .saturating_add(IndexSet::scratch_words(limits.tensors))
 }
 
@@ -38,8 +41,15 @@ pub(super) fn check(pieces: &Pieces<'_>, scratch: &mut Scratch<'_>) -> Result<()
     for (at, &position) in (0..).zip(&*by_offset) {
         rank[plan.arena[position as usize].tensor.index()] = at;
     }
+    let fixed = scratch.take(tensors, 0u8)?;
+    graph.mark_exchanged(fixed);
+    for tensor in graph.tensor_ids().filter(|&it| graph.tensor(it).kind != Kind::Temporary) {
+        fixed[tensor.index()] = 1;
+    }
+    let fixed = &*fixed;
     let mut owners = Owners {
         pieces,
+        fixed,
         arena: plan.arena,
         by_offset,
         rank,
@@ -47,8 +57,8 @@ pub(super) fn check(pieces: &Pieces<'_>, scratch: &mut Scratch<'_>) -> Result<()
         taken_by: scratch.take(tensors, NONE)?,
         owning: IndexSet::new(plan.arena.len(), scratch)?,
     };
-    let is_temporary = |tensor: TensorId| graph.tensor(tensor).kind == Kind::Temporary;
-    for placement in plan.arena.iter().filter(|placement| !is_temporary(placement.tensor)) {
+    let is_fixed = |tensor: TensorId| fixed[tensor.index()] == 1;
+    for placement in plan.arena.iter().filter(|placement| is_fixed(placement.tensor)) {
         owners.take(placement.tensor, 0)?;
     }
     for (at, step) in (0..).zip(plan.steps) {
@@ -58,7 +68,7 @@ pub(super) fn check(pieces: &Pieces<'_>, scratch: &mut Scratch<'_>) -> Result<()
     }
     // Temporaries that no launch uses may share bytes with each other, but not with states and
     // inputs.
-    let untouched = plan.arena.iter().filter(|placement| is_temporary(placement.tensor));
+    let untouched = plan.arena.iter().filter(|placement| !is_fixed(placement.tensor));
     for &ArenaPlacement { tensor, .. } in untouched {
         if owners.touched[tensor.index()] == NONE {
             owners.take(tensor, plan.steps.len() as u32)?;
@@ -72,6 +82,8 @@ pub(super) fn check(pieces: &Pieces<'_>, scratch: &mut Scratch<'_>) -> Result<()
 /// The tensors that own their bytes. No two of them overlap.
 struct Owners<'w> {
     pieces: &'w Pieces<'w>,
+    /// 1 for each tensor that owns its bytes for ever.
+    fixed: &'w [u8],
     arena: &'w [ArenaPlacement],
     /// Positions in the arena's list by offset, and the rank of each tensor in this order.
     by_offset: &'w [u32],
@@ -107,9 +119,9 @@ impl Owners<'_> {
             if self.rank[tensor.index()] == NONE || is_read {
                 continue;
             }
-            match graph.tensor(tensor).kind {
-                Kind::Temporary => self.take(tensor, at)?,
-                Kind::State | Kind::Input | Kind::Output => self.find(tensor, at)?,
+            match self.fixed[tensor.index()] {
+                0 => self.take(tensor, at)?,
+                _ => self.find(tensor, at)?,
             }
         }
         Ok(())
@@ -133,8 +145,7 @@ impl Owners<'_> {
         while let Some(other) = self.overlapping(rank, end) {
             let placement = self.placement(other);
             let index = placement.tensor.index();
-            let is_fixed = self.pieces.graph().tensor(placement.tensor).kind != Kind::Temporary;
-            if is_fixed || self.touched[index] == at {
+            if self.fixed[index] == 1 || self.touched[index] == at {
                 return Err(PlanError::ArenaOverlap(placement.tensor, tensor));
             }
             self.taken_by[index] = tensor.0;

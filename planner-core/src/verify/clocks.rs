@@ -6,6 +6,7 @@
 )]
 
 use super::{NEVER, Points, VerifyError, later, seen_later};
+use crate::graph::Graph;
 use crate::plan::{Plan, Step};
 use crate::schedule::{PerStream, Schedule, Scheduled, Stream, Wait};
 use crate::scratch::{Limits, Scratch, words};
@@ -40,6 +41,7 @@ impl<'a> Clocks<'a> {
     /// Checks that the schedule belongs to this plan and that its waits can be met. Then passes
     /// over the iterations until the clocks, relative to the iteration, no longer change.
     pub(super) fn new(
+        graph: &Graph<'_>,
         plan: &Plan<'a>,
         schedule: &Schedule<'a>,
         scratch: &mut Scratch<'a>,
@@ -53,7 +55,7 @@ impl<'a> Clocks<'a> {
             return Err(VerifyError::NotThisPlan { step: plan.steps.len() as u32 });
         }
         for iteration in 0..schedule.iterations {
-            clocks.check_steps(plan, iteration)?;
+            clocks.check_steps(graph, plan, iteration)?;
         }
         for iteration in 0..schedule.iterations {
             for (at, entry) in (0..).zip(schedule.of_iteration(iteration.into())) {
@@ -65,10 +67,17 @@ impl<'a> Clocks<'a> {
         Ok(clocks)
     }
 
-    fn check_steps(&mut self, plan: &Plan<'_>, iteration: u32) -> Result<(), VerifyError> {
+    fn check_steps(
+        &mut self,
+        graph: &Graph<'_>,
+        plan: &Plan<'_>,
+        iteration: u32,
+    ) -> Result<(), VerifyError> {
         let mut counts = PerStream::all(0u32);
         for (at, entry) in (0..).zip(self.schedule.of_iteration(iteration.into())) {
-            if plan.steps.get(at as usize).map(Stream::of) != Some(entry.stream()) {
+            if plan.steps.get(at as usize).map(|step| Stream::of(graph, step))
+                != Some(entry.stream())
+            {
                 return Err(VerifyError::NotThisPlan { step: at });
             }
             let Some(stream) = entry.stream() else { continue };

@@ -10,7 +10,7 @@
 
 use super::clocks::{Clocks, ListedStep};
 use super::{NEVER, Points, VerifyError, later, seen_later};
-use crate::graph::Graph;
+use crate::graph::{Graph, Launched};
 use crate::pieces::Pieces;
 use crate::plan::{Location, Part, Plan, PlanError, Step};
 use crate::schedule::PerStream;
@@ -142,7 +142,9 @@ impl<'a> Releases<'a> {
                 (before, points) = (sum[slot - 1], done[slot - 1]);
             }
             let free = match entry {
-                Step::Launch(_) => PerStream([now, NEVER, NEVER, NEVER]),
+                Step::Launch(Launched { op, .. }) => {
+                    PerStream::only(graph.op(*op).stream(), now, NEVER)
+                }
                 _ => freed[at as usize],
             };
             step[slot] = at;

@@ -206,8 +206,8 @@ fn seen_later(points: Points, iterations: i64, stream_steps: PerStream<u32>) -> 
     })
 }
 
-/// Words of scratch that [`verify`] needs, by [`Limits::of_plan`]: per step 15, per tensor 24 (and
-/// 300), per operand 1, per piece 11, per op 0.2, per pool 2. With placements: 7.5 per step and 4
+/// Words of scratch that [`verify`] needs, by [`Limits::of_plan`]: per step 18, per tensor 28 (and
+/// 300), per operand 1, per piece 11, per op 0.2, per pool 2. With placements: 9 per step and 5
 /// more for each iteration that they cover, and 2 per object number.
 #[must_use]
 pub const fn scratch_words(limits: &Limits) -> usize {
@@ -247,7 +247,7 @@ pub fn verify<'a>(
     arena::check(&pieces, &mut scratch.reborrow())?;
     values::check(graph, plan, &pieces, &mut scratch.reborrow())?;
     let layout = HostLayout::of_pieces(graph, machine, plan, &pieces, &mut scratch)?;
-    let clocks = Clocks::new(plan, schedule, &mut scratch)?;
+    let clocks = Clocks::new(graph, plan, schedule, &mut scratch)?;
     let freed = races::check(graph, &pieces, &clocks, &mut scratch)?;
     slots::check(&pieces, &layout, &clocks, &mut scratch.reborrow())?;
     match plan.placements {

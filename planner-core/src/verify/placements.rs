@@ -10,7 +10,7 @@
 
 use super::clocks::Clocks;
 use super::{NEVER, Points, VerifyError, later, seen_later};
-use crate::graph::Graph;
+use crate::graph::{Graph, Launched};
 use crate::index_set::IndexSet;
 use crate::pieces::Pieces;
 use crate::plan::{Location, Part, Placements, Plan, PlanError, Step};
@@ -55,7 +55,7 @@ pub(super) fn check(
     list.clear();
     let ranks = ranks(&mut list, scratch)?;
     let owners = scratch.take(ranks.len(), FRESH)?;
-    let mut objects = Objects { plan, placements, clocks, freed, ranks, owners };
+    let mut objects = Objects { graph, plan, placements, clocks, freed, ranks, owners };
     list.start(&mut |event| objects.apply(&event, 0).map(|_| ()))?;
     let (at_start, first) = (scratch.take(pieces.len(), NOWHERE)?, list.next);
     at_start.copy_from_slice(list.numbers);
@@ -139,6 +139,7 @@ enum Event {
 
 /// The owners of all objects.
 struct Objects<'w> {
+    graph: &'w Graph<'w>,
     plan: &'w Plan<'w>,
     placements: Placements<'w>,
     clocks: &'w Clocks<'w>,
@@ -185,7 +186,9 @@ impl Objects<'_> {
     /// iterations ago are free.
     fn released(&self, step: u32, iterations_back: i64) -> Points {
         let done = match self.plan.steps[step as usize] {
-            Step::Launch(_) => PerStream([self.clocks.index(step), NEVER, NEVER, NEVER]),
+            Step::Launch(Launched { op, .. }) => {
+                PerStream::only(self.graph.op(op).stream(), self.clocks.index(step), NEVER)
+            }
             _ => self.freed[step as usize],
         };
         seen_later(done, iterations_back, self.clocks.stream_steps())

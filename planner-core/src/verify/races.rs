@@ -18,21 +18,24 @@ use crate::scratch::{Limits, OutOfScratch, Scratch, total, words};
 
 pub(super) const fn scratch_words(limits: &Limits) -> usize {
     total([
-        words::<i64>(limits.tensors).saturating_mul(5),
+        words::<i64>(limits.tensors).saturating_mul(8),
         LastUses::scratch_words(limits).saturating_mul(2),
         words::<Points>(limits.steps),
     ])
 }
 
+/// The last launch on the compute stream, and the last one on the network stream.
+type Launches = [i64; 2];
+
 /// The last uses of each tensor, by kind of use.
 struct Uses<'a> {
-    /// The last launch that used the tensor's device memory.
-    launched: &'a mut [i64],
-    /// The last launch that wrote the tensor.
-    written: &'a mut [i64],
-    /// The last launch that used the tensor before its last prefetch. An input has two address
+    /// The last launches that used the tensor's device memory.
+    launched: &'a mut [Launches],
+    /// The last launches that wrote the tensor.
+    written: &'a mut [Launches],
+    /// The last launches that used the tensor before its last prefetch. An input has two address
     /// ranges, so its next prefetch overwrites the copy that these launches used.
-    launched_before_arrival: &'a mut [i64],
+    launched_before_arrival: &'a mut [Launches],
     /// The last prefetch, which writes the device copy and reads the host copy.
     uploaded: LastUses<'a>,
     /// The last offload, which reads the device copy and writes the host copy.
@@ -77,9 +80,9 @@ impl<'a> Uses<'a> {
     ) -> Result<Self, OutOfScratch> {
         let tensors = graph.tensors().len();
         Ok(Self {
-            launched: scratch.take(tensors, NEVER)?,
-            written: scratch.take(tensors, NEVER)?,
-            launched_before_arrival: scratch.take(tensors, NEVER)?,
+            launched: scratch.take(tensors, [NEVER; 2])?,
+            written: scratch.take(tensors, [NEVER; 2])?,
+            launched_before_arrival: scratch.take(tensors, [NEVER; 2])?,
             uploaded: LastUses::new(pieces.len(), NEVER, scratch)?,
             downloaded: LastUses::new(pieces.len(), NEVER, scratch)?,
             used_on_host: scratch.take(tensors, NEVER)?,
@@ -93,19 +96,25 @@ impl<'a> Uses<'a> {
                 *point = point.saturating_sub(steps);
             }
         }
-        let PerStream([launches, uploads, downloads, on_host]) = stream_steps.map(i64::from);
-        age(&mut *self.launched, launches);
-        age(&mut *self.written, launches);
-        age(&mut *self.launched_before_arrival, launches);
+        let PerStream([computes, uploads, downloads, on_host, exchanges]) =
+            stream_steps.map(i64::from);
+        let launches = [computes, exchanges];
+        for points in [&mut *self.launched, &mut *self.written, &mut *self.launched_before_arrival]
+        {
+            for (stream, steps) in launches.into_iter().enumerate() {
+                age(points.iter_mut().map(|points| &mut points[stream]), steps);
+            }
+        }
         age(self.uploaded.points(), uploads);
         age(self.downloaded.points(), downloads);
         age(&mut *self.used_on_host, on_host);
         age(&mut *self.written_on_host, on_host);
         // If no launch preceded the last prefetch in its iteration, the launch before it lies
         // another iteration back.
-        let launched = self.launched.iter().map(|point| point.saturating_sub(launches));
-        for (before, launched) in self.launched_before_arrival.iter_mut().zip(launched) {
-            *before = launched.max(*before);
+        for (before, launched) in self.launched_before_arrival.iter_mut().zip(&*self.launched) {
+            for (stream, steps) in launches.into_iter().enumerate() {
+                before[stream] = before[stream].max(launched[stream].saturating_sub(steps));
+            }
         }
     }
 
@@ -127,14 +136,16 @@ impl<'a> Uses<'a> {
                 let uploaded = self.uploaded.last(span);
                 self.downloaded.note(span, now);
                 let tensor = part.tensor.index();
-                let [written, on_host] = [self.written[tensor], self.used_on_host[tensor]];
-                (PerStream([written, uploaded, NEVER, on_host]), part.tensor)
+                let ([computed, exchanged], on_host) =
+                    (self.written[tensor], self.used_on_host[tensor]);
+                (PerStream([computed, uploaded, NEVER, on_host, exchanged]), part.tensor)
             }
             Step::Evict(part) => {
-                let launched = self.launched[part.tensor.index()];
+                let [computed, exchanged] = self.launched[part.tensor.index()];
                 let span = pieces.span(part);
                 let (uploaded, downloaded) = (self.uploaded.last(span), self.downloaded.last(span));
-                (PerStream([launched, uploaded, downloaded, NEVER]), part.tensor)
+                let must = PerStream([computed, uploaded, downloaded, NEVER, exchanged]);
+                (must, part.tensor)
             }
         }
     }
@@ -154,13 +165,24 @@ impl<'a> Uses<'a> {
                 cause = tensor;
             }
         };
+        let own = graph.op(launched.op).stream();
+        let (at, other) = match own {
+            Stream::Network => (1, Stream::Compute),
+            _ => (0, Stream::Network),
+        };
+        let beside = 1 - at;
+        // It reads what the other stream has written, and writes what that no longer uses.
+        for tensor in pieces.read_by(launched) {
+            raise(other, self.written[tensor.index()][beside], tensor);
+        }
         for tensor in graph.written_by(launched) {
+            raise(other, self.launched[tensor.index()][beside], tensor);
             raise(Stream::Download, self.downloaded.last(pieces.whole(tensor)), tensor);
-            self.written[tensor.index()] = now;
+            self.written[tensor.index()][at] = now;
         }
         for tensor in pieces.operands_by(launched) {
             raise(Stream::Upload, self.uploaded.last(pieces.whole(tensor)), tensor);
-            self.launched[tensor.index()] = now;
+            self.launched[tensor.index()][at] = now;
         }
         (must, cause)
     }
@@ -195,7 +217,7 @@ impl<'a> Uses<'a> {
 
     fn prefetch(&mut self, graph: &Graph<'_>, pieces: &Pieces<'_>, part: Part, now: i64) -> Points {
         let tensor = part.tensor.index();
-        let launched = if pieces.arrives_beside(graph, part) {
+        let [computed, exchanged] = if pieces.arrives_beside(graph, part) {
             self.launched_before_arrival[tensor]
         } else {
             self.launched[tensor]
@@ -204,6 +226,6 @@ impl<'a> Uses<'a> {
         let span = pieces.span(part);
         let downloaded = self.downloaded.last(span);
         self.uploaded.note(span, now);
-        PerStream([launched, NEVER, downloaded, self.written_on_host[tensor]])
+        PerStream([computed, NEVER, downloaded, self.written_on_host[tensor], exchanged])
     }
 }

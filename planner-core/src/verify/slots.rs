@@ -287,7 +287,7 @@ mod tests {
         let mut layout = HostLayout::of_pieces(&graph, &machine, &plan, &pieces, &mut scratch)?;
         change(&mut layout, &mut entries);
         let schedule = Schedule { steps: &entries, stream_steps, iterations };
-        let clocks = Clocks::new(&plan, &schedule, &mut scratch)?;
+        let clocks = Clocks::new(&graph, &plan, &schedule, &mut scratch)?;
         check(&pieces, &layout, &clocks, &mut scratch)
     }
 

@@ -396,7 +396,7 @@ class Compiled(Generic[Batch, Result]):
         try:
             with plain_mode(), self._device.stepping(self._session.stream):
                 self._session.step()
-                if self._kernels.waits_for_host:
+                if self._kernels.waits_for_others:
                     self._session.wait()
                 if self._step.outputs is not None and self._kernels.error is None:
                     self._step.outputs.read(self._session, self._kernels.outside.results)
@@ -464,7 +464,9 @@ class _Kernels:
         self._written, self.overwritten = _written_states(step)
         # Ops of other devices may run later than their launches.
         runs_at_once = step.device.torch_device.type == "cpu" and step.keeps_states
-        self.waits_for_host = runs_at_once and bool(plan.host_ops)
+        self._exchanges = {number for number, op in enumerate(step.operations) if op.exchanges}
+        # A thread of the session runs these, and the group's next collective comes after them.
+        self.waits_for_others = bool(self._exchanges) or runs_at_once and bool(plan.host_ops)
         ops = enumerate(step.operations) if runs_at_once else ()
         self._may_fail = {number for number, op in ops if op.may_fail}
         self.outside = None
@@ -482,7 +484,11 @@ class _Kernels:
         if self._is_left_out(op):
             return
         try:
-            self._launch(op, self._step.device, is_repeat, reads, writes, workspace)
+            if op in self._exchanges:  # in a thread of the session
+                with on_host(self._threads):
+                    self._launch(op, self._step.device, is_repeat, reads, writes, workspace)
+            else:
+                self._launch(op, self._step.device, is_repeat, reads, writes, workspace)
         except BaseException as error:
             if not self._step.keeps_states:
                 raise
@@ -496,7 +502,7 @@ class _Kernels:
             with on_host(self._threads):
                 self._launch(op, self._host, False, reads, writes)
         except BaseException as error:
-            if not self.waits_for_host:  # the iteration may have ended for its caller
+            if not self.waits_for_others:  # the iteration may have ended for its caller
                 raise
             self.error, self.failed = error, self._step.operations[op]
 
@@ -514,7 +520,8 @@ class _Kernels:
         run = self._bound.get(key)
         if run is None:
             run = self._bound[key] = self._bind(op, device, is_repeat, reads, writes, workspace)
-        counts = self.allocations is not None and device is not self._host
+        elsewhere = device is self._host or op in self._exchanges  # in a thread that is not profiled
+        counts = self.allocations is not None and not elsewhere
         with self.allocations.of(op) if counts else nullcontext():
             run(self.outside)
         if op in self._waits_at_once:

@@ -29,7 +29,7 @@ const STEPS: std::ops::RangeInclusive<usize> = 40..=1600;
 /// these plans, and `repeats` says whether they may repeat ops.
 ///
 /// # Errors
-/// [`Error::Graph`], [`Error::OutOfMemory`].
+/// [`Error::Graph`], [`Error::OutOfMemory`], and [`Error::Certificate`] if the graph has collectives.
 pub fn find(
     work: &OwnedGraph,
     machine: &OwnedMachine,
@@ -37,6 +37,9 @@ pub fn find(
     (order, repeats): (BoundOrder, bool),
 ) -> Result<OwnedCertificate, Error> {
     let graph = work.graph().map_err(|error| Error::graph(work, error))?;
+    if graph.has_collectives() {
+        return Err(refused(work, PriceError::Collectives));
+    }
     let marks = marks::marks(&graph, order);
     // These prices charge only compute.
     let intervals = vec![Price::default(); intervals(marks.len())];

@@ -90,8 +90,10 @@ impl Course {
             let last = counts[stream].checked_sub(1);
             last.map_or(0, |last| times(iteration, stream, last)[1])
         };
-        let end_ns =
-            |iteration| last_ns(iteration, Stream::Compute).max(last_ns(iteration, Stream::Host));
+        let end_ns = |iteration| {
+            let of_ops = [Stream::Compute, Stream::Host, Stream::Network];
+            of_ops.into_iter().map(|stream| last_ns(iteration, stream)).fold(0, u64::max)
+        };
         Self {
             spans: spans.collect(),
             held: Vec::new(),

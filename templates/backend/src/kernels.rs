@@ -68,7 +68,7 @@ impl Kernels<MyDevice> for MyKernels<'_> {
         check_launch(&self.graph, launch)?;
         let passes = Passes::new(&self.graph, launch);
         let work = compute(launch.op, passes, &|at, bytes| device.on_device(at, bytes))?;
-        device.enqueue(Stream::Compute, work);
+        device.enqueue(launch.stream, work);
         Ok(())
     }
 

@@ -41,9 +41,9 @@ impl MyDevice {
     pub fn open(chunk_bytes: u64, device_bytes: u64) -> io::Result<Self> {
         let progress = Arc::new(Progress::new());
         let start = |stream| Worker::start(stream, Arc::clone(&progress));
-        let [compute, upload, download, host] = Stream::ALL.map(start);
+        let [compute, upload, download, host, network] = Stream::ALL.map(start);
         Ok(Self {
-            workers: PerStream([compute?, upload?, download?, host?]),
+            workers: PerStream([compute?, upload?, download?, host?, network?]),
             progress,
             signals: PerStream::all(0),
             device_bytes,

@@ -158,4 +158,9 @@ impl Streams for MyDevice {
     fn has_host_stream(&self) -> bool {
         true
     }
+
+    /// Leave this out where no op exchanges data with other processes.
+    fn has_network_stream(&self) -> bool {
+        true
+    }
 }

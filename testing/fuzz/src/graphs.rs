@@ -2,6 +2,7 @@
 
 use crate::numbers::{numbers, numbers_u32};
 use planner_core::{Kind, Op, Tensor, TensorId};
+use proptest::bool::weighted;
 use proptest::collection::vec;
 use proptest::option;
 use proptest::prelude::*;
@@ -113,9 +114,10 @@ pub fn arrays() -> impl Strategy<Value = Arrays> {
     let kind = select(vec![Kind::State, Kind::Input, Kind::Temporary, Kind::Output]);
     let tensor = (numbers(), kind).prop_map(|(bytes, kind)| Tensor::new(bytes, kind));
     let run = (numbers_u32(), numbers_u32(), numbers_u32());
-    let host_ns = option::weighted(0.3, numbers());
-    let op = (numbers(), numbers(), run, any::<bool>(), host_ns).prop_map(
-        |(time_ns, workspace_bytes, (first_operand, reads, writes), repeatable, host_ns)| {
+    let marks = (any::<bool>(), option::weighted(0.3, numbers()), weighted(0.3));
+    let op = (numbers(), numbers(), run, marks).prop_map(
+        |(time_ns, workspace_bytes, (first_operand, reads, writes), marks)| {
+            let (repeatable, host_ns, collective) = marks;
             Op::new(time_ns)
                 .with_workspace_bytes(workspace_bytes)
                 .with_first_operand(first_operand)
@@ -123,6 +125,7 @@ pub fn arrays() -> impl Strategy<Value = Arrays> {
                 .with_writes(writes)
                 .with_repeatable(repeatable)
                 .with_host_ns(host_ns)
+                .with_collective(collective)
         },
     );
     let operands = vec(numbers_u32().prop_map(TensorId), 0..=12);

@@ -50,7 +50,7 @@ struct Times {
     /// How long streams are idle and busy, in turn.
     ns: Vec<u64>,
     /// How many times are taken off the end of each stream.
-    missing: [usize; 4],
+    missing: [usize; 5],
     /// Times in the place of others: the stream, the step, start and end; none for its own, exchanged.
     wrong: Vec<(usize, usize, Option<[u64; 2]>)>,
 }
@@ -61,7 +61,8 @@ impl Times {
         let mut at = self.ns.iter().cycle();
         let mut after = |ns: u64| ns.saturating_add(at.next().copied().unwrap_or(0));
         let mut steps_ns = PerStream::from_fn(|stream| {
-            let is_there = |step: &&Step| Stream::of(step) == Some(stream);
+            let graph = plan.graph().graph();
+            let is_there = |step: &&Step| Stream::of(&graph, step) == Some(stream);
             let steps = plan.owned().steps.iter().filter(is_there).count();
             let mut free_ns = 0;
             let mut step = |_| {
@@ -89,7 +90,7 @@ impl Times {
 
 fn times() -> impl Strategy<Value = Times> {
     let ns = vec(prop_oneof![4 => 0..=1u64 << 40, 1 => numbers()], 1..=40);
-    let missing = prop_oneof![3 => Just([0; 4]), 1 => [0..=9usize, 0..=9, 0..=9, 0..=9]];
+    let missing = prop_oneof![3 => Just([0; 5]), 1 => [0..=9usize, 0..=9, 0..=9, 0..=9, 0..=9]];
     let wrong = (0..4usize, any::<usize>(), prop::option::of([numbers(), numbers()]));
     let wrong = prop_oneof![1 => Just(Vec::new()), 1 => vec(wrong, 1..=3)];
     (0..=9usize, ns, missing, wrong).prop_map(|(iterations, ns, missing, wrong)| Times {

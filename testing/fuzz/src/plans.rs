@@ -267,12 +267,14 @@ fn mutated(mut case: Case, mutation: Mutation) -> Case {
             *step = if is_on_host { Step::launch(op) } else { Step::Host(op) };
             if let Some(op) = case.graph.ops.get_mut(op.index()).filter(|_| may) {
                 op.host_ns.get_or_insert(op.time_ns / 2);
+                op.collective = false;
             }
         }
         Mutation::OtherOp(op) => {
             let ops = case.graph.ops.len().max(1);
             if let Some(op) = case.graph.ops.get_mut(op % ops) {
                 op.repeatable = !op.repeatable;
+                op.collective = !op.collective && op.host_ns.is_none();
             }
         }
         Mutation::LittleHost(share) => {

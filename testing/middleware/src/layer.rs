@@ -255,6 +255,10 @@ impl<D: Transfers + Paging, L: Layer<D>> Streams for Layered<D, L> {
         self.device.has_host_stream()
     }
 
+    fn has_network_stream(&self) -> bool {
+        self.device.has_network_stream()
+    }
+
     fn submit(&mut self) -> Result<(), L::Error> {
         self.layer.submit(&mut self.device)
     }

@@ -83,6 +83,7 @@ impl<C> Tracer<C> {
         let mut events = vec![label(HOST, "host")];
         events.extend(Stream::ALL.map(|stream| match stream {
             Stream::Host => label(track(stream), "ops on the host"),
+            Stream::Network => label(track(stream), "collectives"),
             _ => label(track(stream), &stream.to_string()),
         }));
         let mut resident_bytes = None;

@@ -37,6 +37,8 @@ struct OpRecord<'a> {
     repeatable: bool,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     host_ns: Option<u64>,
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    collective: bool,
 }
 
 /// Reads a graph, gzip or plain, and checks it.
@@ -57,6 +59,9 @@ pub fn read_graph(bytes: &[u8]) -> Result<OwnedGraph, FormatError> {
         }
         if let Some(host_ns) = op.host_ns {
             graph.set_host_ns(id, host_ns);
+        }
+        if op.collective {
+            graph.set_collective(id);
         }
     }
     if let Err(error) = graph.graph() {
@@ -85,6 +90,7 @@ pub fn write_graph(graph: &OwnedGraph) -> Vec<u8> {
             workspace_bytes: op.workspace_bytes,
             repeatable: op.repeatable,
             host_ns: op.host_ns,
+            collective: op.collective,
         })
     });
     render(&GraphRecord {
@@ -123,6 +129,11 @@ fn with_names(graph: &OwnedGraph, error: GraphError) -> String {
              on the device",
             op(at),
             tensor(id)
+        ),
+        GraphError::CollectiveOnHost(id) => format!(
+            "{} is a collective and has a time on the host (host_ns): a collective runs only on the \
+             device",
+            op(id)
         ),
         other => other.to_string(),
     }

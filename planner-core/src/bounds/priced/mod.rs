@@ -78,6 +78,8 @@ pub enum PriceError {
         /// The number that there is.
         found: usize,
     },
+    /// The graph has collectives, which run beside the other launches.
+    Collectives,
     /// A mark is not an op of the graph.
     UnknownOp(OpId),
     /// Not all of the plans run this mark after the marks listed before it.
@@ -104,6 +106,9 @@ impl fmt::Display for PriceError {
                 "there must be {needed} intervals, one more than twice the marks, and there are \
                  {found}"
             ),
+            Self::Collectives => {
+                write!(f, "no certificate holds for a graph with collectives")
+            }
             Self::UnknownOp(op) => write!(f, "{op} is a mark, but the graph has no such op"),
             Self::MarkOutOfOrder(op) => write!(
                 f,
@@ -142,6 +147,9 @@ pub fn priced_period_ns(
     prices: &Prices<'_>,
     scratch: &mut Scratch<'_>,
 ) -> Result<u64, PriceError> {
+    if graph.has_collectives() {
+        return Err(PriceError::Collectives);
+    }
     let needed = intervals(prices.marks.len());
     if prices.intervals.len() != needed {
         return Err(PriceError::Intervals { needed, found: prices.intervals.len() });

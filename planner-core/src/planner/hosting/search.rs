@@ -187,7 +187,7 @@ impl<'w> Search<'w> {
         let all_ns = self.some.with(Choice::ALL, scratch, |task, _| {
             let steps = task.sequence.host_steps().iter();
             let host_ns = steps.map(|step| graph.op(step.op).host_ns.unwrap_or(0));
-            Ok(task.sequence.compute_ns().max(host_ns.fold(0, u64::saturating_add)))
+            Ok(task.sequence.launches_ns().max(host_ns.fold(0, u64::saturating_add)))
         })?;
         let repeatable = graph.ops().iter().any(|op| op.repeatable);
         let gain = if repeatable { REPEATS_GAIN } else { GAIN };

@@ -177,7 +177,7 @@ pub(super) fn write(
         seen,
         pace,
         least_segment,
-        least_latency_ns: sequence.compute_ns() / LEAST_LATENCY,
+        least_latency_ns: sequence.launches_ns() / LEAST_LATENCY,
     };
     paced.iterations()?;
     paced.builder.finish()

@@ -400,7 +400,7 @@ pub(in crate::planner) fn least_of_segments(
     let (mut scratch, mut least_ns) = (scratch.reborrow(), u64::MAX);
     let memory = checkpoint::memory(task, output.arena, &mut scratch)?;
     checkpoint::each(task, &memory, &mut scratch, |sequence, _| {
-        least_ns = least_ns.min(sequence.compute_ns());
+        least_ns = least_ns.min(sequence.launches_ns());
         Ok(())
     })?;
     Ok(least_ns)
@@ -484,7 +484,7 @@ fn try_segmented(
 ) -> Result<(), PlanningError> {
     let sequence = task.sequence;
     let least_ns = incumbent.period_ns().unwrap_or(than_ns);
-    if sequence.compute_ns() >= least_ns {
+    if sequence.launches_ns() >= least_ns {
         return Ok(());
     }
     // There are few of them, so each is judged by several lists.

@@ -71,5 +71,5 @@ pub(super) fn cycle_ns(task: &Task<'_>, chain: &Chain<'_>) -> u64 {
         let weight_ns = up_ns(layer, Item::Weight).saturating_mul(2);
         sum.saturating_add(weight_ns).saturating_add(up_ns(layer, Item::Optimizer))
     });
-    task.sequence.compute_ns().saturating_add(transfers_ns)
+    task.sequence.launches_ns().saturating_add(transfers_ns)
 }
