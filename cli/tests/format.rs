@@ -31,5 +31,5 @@ fn the_examples_of_the_format_get_the_verdicts_beside_them() {
             verdicts += 1;
         }
     }
-    assert_eq!((files, verdicts), (9, 4));
+    assert_eq!((files, verdicts), (11, 5));
 }
