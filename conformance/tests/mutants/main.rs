@@ -43,7 +43,10 @@ const MUTANTS: &[(Bug, &[&str])] = &[
     ),
     (Bug::Deaf(Compute, Host), &["host::compute_waits_for_the_host"]),
     (Bug::Deaf(Upload, Host), &["host::uploads_wait_for_the_host", "host_plans::random_plans"]),
-    (Bug::Deaf(Download, Host), &["host::downloads_wait_for_the_host", "host_plans::random_plans"]),
+    (
+        Bug::Deaf(Download, Host),
+        &["host::downloads_wait_for_the_host", "host_plans::random_plans_with_repeats"],
+    ),
     (
         Bug::Deaf(Network, Compute),
         &["network::the_network_and_compute_wait_for_each_other", "network::random_plans"],
@@ -102,7 +105,11 @@ const MUTANTS: &[(Bug, &[&str])] = &[
     ),
     (
         Bug::CountsFromTwo,
-        &["streams::points_are_counted_from_one", "host::points_are_counted_from_one"],
+        &[
+            "streams::points_are_counted_from_one",
+            "host::points_are_counted_from_one",
+            "network::points_are_counted_from_one",
+        ],
     ),
     (Bug::CountsUnawaitedTwice, &["streams::points_are_counted_from_one"]),
     (Bug::CountsOtherDevices, &["devices::two_devices_do_not_disturb_each_other"]),
@@ -168,7 +175,11 @@ const MUTANTS: &[(Bug, &[&str])] = &[
     (Bug::UnmapsParts, &["paging::unmapping_a_part_is_refused"]),
     (
         Bug::LosesLaunches,
-        &["streams::launches_run_in_order", "streams::streams_do_not_disturb_each_other"],
+        &[
+            "streams::launches_run_in_order",
+            "streams::streams_do_not_disturb_each_other",
+            "network::launches_run_in_order",
+        ],
     ),
     (Bug::ClobbersOperands, &["kernels::every_byte_counts"]),
     (Bug::LeavesAByte, &["kernels::small_tensors_count_too"]),
