@@ -36,7 +36,7 @@ static SpillwayPlan *make_plan(const char *strategy) {
         // What changes a weight may run on the host.
         ops[op] = (SpillwayOp){
             sizeof *ops, NULL, 3000, 0, operands[op], 2, operands[op] + 2, 1, is_forward,
-            is_forward ? 0 : 5000,
+            is_forward ? 0 : 5000, 0,
         };
     }
     // A chunk is as large as the largest tensor, so that each tensor lies in one piece.

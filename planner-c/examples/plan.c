@@ -26,10 +26,10 @@ static SpillwayGraph *training_step(void) {
         [G1] = {sizeof(SpillwayTensor), "g1", 8 * MIB, SPILLWAY_TEMPORARY},
     };
     const SpillwayOp ops[] = {
-        {sizeof(SpillwayOp), "forward 1", 5000000, 0, (const uint32_t[]){X, W1}, 2, (const uint32_t[]){H}, 1, 1, 0},
-        {sizeof(SpillwayOp), "forward 2", 5000000, 0, (const uint32_t[]){H, W2}, 2, (const uint32_t[]){G2}, 1, 1, 0},
-        {sizeof(SpillwayOp), "backward 2", 10000000, 0, (const uint32_t[]){G2, H, W2}, 3, (const uint32_t[]){W2, G1}, 2, 0, 0},
-        {sizeof(SpillwayOp), "backward 1", 10000000, 0, (const uint32_t[]){G1, X, W1}, 3, (const uint32_t[]){W1}, 1, 0, 0},
+        {sizeof(SpillwayOp), "forward 1", 5000000, 0, (const uint32_t[]){X, W1}, 2, (const uint32_t[]){H}, 1, 1, 0, 0},
+        {sizeof(SpillwayOp), "forward 2", 5000000, 0, (const uint32_t[]){H, W2}, 2, (const uint32_t[]){G2}, 1, 1, 0, 0},
+        {sizeof(SpillwayOp), "backward 2", 10000000, 0, (const uint32_t[]){G2, H, W2}, 3, (const uint32_t[]){W2, G1}, 2, 0, 0, 0},
+        {sizeof(SpillwayOp), "backward 1", 10000000, 0, (const uint32_t[]){G1, X, W1}, 3, (const uint32_t[]){W1}, 1, 0, 0, 0},
     };
     SpillwayGraph *graph;
     check(spillway_graph_new("step", tensors, TENSORS, ops, 4, &graph, &error));

@@ -209,11 +209,11 @@ static SpillwayPlan *make_plan(const char *budget, const char *strategy) {
                                       SPILLWAY_TEMPORARY};
         uint32_t *const forward = operands[layer];
         forward[0] = layer == 0 ? X : activation(layer - 1), forward[1] = w, forward[2] = y;
-        ops[layer] = (SpillwayOp){sizeof *ops, "forward", 20000, 0, forward, 2, forward + 2, 1, 1, 0};
+        ops[layer] = (SpillwayOp){sizeof *ops, "forward", 20000, 0, forward, 2, forward + 2, 1, 1, 0, 0};
         const uint32_t op = 2 * LAYERS - layer;
         operands[op][0] = w, operands[op][1] = y;
         // On the host it takes twice as long.
-        ops[op] = (SpillwayOp){sizeof *ops, "update", 20000, 0, operands[op], 2, operands[op], 1, 0, 40000};
+        ops[op] = (SpillwayOp){sizeof *ops, "update", 20000, 0, operands[op], 2, operands[op], 1, 0, 40000, 0};
     }
     SpillwayGraph *graph;
     check(spillway_graph_new("layers", tensors, TENSORS, ops, OPS, &graph, &error));
@@ -262,7 +262,7 @@ int main(void) {
     const SpillwayDevice device = {
         sizeof device, &memory,  CHUNK,  create,   reserve,  map,       unmap,   create_host,
         write_host,    read_host, upload, download, wait_for, signal_on, reached, block_until,
-        NULL,          1,        NULL,     0,
+        NULL,          1,        NULL,     0,       0,
     };
     const SpillwayKernels kernels = {
         sizeof kernels, &memory, launch, fill_state, fill_input, launch_on_host,
