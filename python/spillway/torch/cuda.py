@@ -35,6 +35,7 @@ class Cuda:
     # With `strict`, all that PyTorch allocates while an op runs is within its workspace, or fails.
     limits_workspaces = True
     most_mappings = math.inf  # the driver counts none
+    has_network_stream = False  # collectives run on compute
 
     def __init__(self, torch_device):
         refuse_expandable_segments()

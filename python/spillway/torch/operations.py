@@ -38,7 +38,7 @@ class Operation:
     start: Operation | None = None  # that of the collective that this op waits for
     may_fail: bool = False  # because of the values that it reads
     host_call: Call | None = None  # what it does, if it may run on the host
-    exchanges: bool = False  # with other processes, beside the ops that compute
+    exchanges: bool = False  # with other processes
 
 
 @dataclass

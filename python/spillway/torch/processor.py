@@ -21,6 +21,7 @@ class Processor:
     # Whether PyTorch cannot allocate more than an op's workspace while the op runs.
     limits_workspaces = False
     most_mappings = MOST_MAPPINGS
+    has_network_stream = True
 
     def machine(self, tensor_bytes, copied_bytes_per_s):
         """Returns the machine that plans are for, where none is given."""

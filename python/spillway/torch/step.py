@@ -79,7 +79,7 @@ class Step(Generic[Batch, Result]):
         for op, host_ns in zip(self.operations, host_times):
             m = op.measured
             costs = m.time_ns, op.reads, op.writes, m.workspace_bytes, op.repeatable, host_ns
-            graph.op(op.name, *costs, collective=op.exchanges)
+            graph.op(op.name, *costs, collective=op.exchanges and self.device.has_network_stream)
         return graph
 
     def add_states_of(self, other: "Step[Any, Any]") -> None:

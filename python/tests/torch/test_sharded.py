@@ -321,7 +321,10 @@ def estimates(process):
         how = dict(speeds=speeds, devices=2, clip_grad=1.0)
         found = spillway.torch.estimate(model, loss_fn, optimizer(model), batch, **how)
         step = sharded(model, loss_fn, optimizer(model), batch, clip_grad=1.0)
-        assert without_costs(found.graph) == without_costs(step.graph)
+        captured = without_costs(step.graph)
+        # Estimated devices run collectives between the other ops, the processor runs them beside them.
+        beside = [op.pop("collective", False) for op in captured["ops"]]
+        assert without_costs(found.graph) == captured and any(beside)
 
 
 def test_estimates(tmp_path):
