@@ -118,9 +118,9 @@ pub(crate) const fn scratch_words(limits: &Limits) -> usize {
 }
 
 /// Assigns an offset to every admitted tensor: states, inputs, outputs and the tensors of
-/// collectives side by side, then the other temporaries packed by lifetime, with [effort](packing::default_steps) only if that may save a
-/// chunk. Returns the number of placed tensors and the arena's size in bytes. O(operands), plus
-/// packing.
+/// collectives side by side, then the other temporaries packed by lifetime, with
+/// [effort](packing::default_steps) only if that may save a chunk. Returns the number of placed
+/// tensors and the arena's size in bytes. O(operands), plus packing.
 ///
 /// # Errors
 /// Too little scratch or output.

@@ -140,7 +140,8 @@ impl MappedDevice {
     }
 }
 
-/// Reads bytes of device memory, for the work of a collective of [`IntegrityKernels`](crate::IntegrityKernels).
+/// Reads bytes of device memory, for the work of a collective of
+/// [`IntegrityKernels`](crate::IntegrityKernels).
 #[allow(unsafe_code, reason = "bytes are copied from an address")]
 pub(crate) fn read_bytes(from: DeviceRange, into: &mut [u8]) -> Result<(), HostError> {
     check_size(from, into)?;
