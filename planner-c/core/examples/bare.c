@@ -78,10 +78,10 @@ static const SpillwayCoreTensor tensors[TENSORS] = {
     [G2] = {sizeof(SpillwayCoreTensor), 8 * MIB, SPILLWAY_CORE_TEMPORARY},  [G1] = {sizeof(SpillwayCoreTensor), 8 * MIB, SPILLWAY_CORE_TEMPORARY},
 };
 static const SpillwayCoreOp ops[] = {
-    {sizeof(SpillwayCoreOp), 5000000, 0, 2, 1, 0, 0},
-    {sizeof(SpillwayCoreOp), 5000000, 0, 2, 1, 0, 0},
-    {sizeof(SpillwayCoreOp), 10000000, 0, 3, 2, 0, 0},
-    {sizeof(SpillwayCoreOp), 10000000, 0, 3, 1, 0, 0},
+    {sizeof(SpillwayCoreOp), 5000000, 0, 2, 1, 0, 0, 0},
+    {sizeof(SpillwayCoreOp), 5000000, 0, 2, 1, 0, 0, 0},
+    {sizeof(SpillwayCoreOp), 10000000, 0, 3, 2, 0, 0, 0},
+    {sizeof(SpillwayCoreOp), 10000000, 0, 3, 1, 0, 0, 0},
 };
 static const uint32_t operands[] = {X, W1, H, H, W2, G2, G2, H, W2, W2, G1, G1, X, W1, W1};
 enum { OPS = sizeof ops / sizeof *ops, OPERANDS = sizeof operands / sizeof *operands };
