@@ -10,9 +10,8 @@ use planner_core::backend::{
     Transfers,
 };
 use planner_core::{Graph, Machine, MachineParameters, OpId};
-use std::cell::RefCell;
 #[cfg(target_os = "linux")]
-use {crate::MappedDevice, planner_core::Stream};
+use {crate::MappedDevice, crate::mapped, planner_core::Stream};
 
 /// Kernels for every op of a graph, with the arithmetic of the crate `integrity`.
 #[derive(Clone, Copy, Debug)]
@@ -22,57 +21,54 @@ pub struct IntegrityKernels<'g> {
     failing: Option<(OpId, u64)>,
 }
 
-/// Computes a launch by a function that reads bytes and a function that writes them.
-fn compute<E>(
+/// Computes a launch in a memory, by a function that reads bytes and a function that writes them.
+fn compute<M, E>(
+    memory: &mut M,
     op: OpId,
     Passes { reads, repeated, writes }: Passes,
-    read: impl Fn(DeviceRange, &mut [u8]) -> Result<(), E>,
-    mut write: impl FnMut(DeviceRange, &[u8]) -> Result<(), E>,
+    read: impl Fn(&mut M, DeviceRange, &mut [u8]) -> Result<(), E>,
+    write: impl Fn(&mut M, DeviceRange, &[u8]) -> Result<(), E>,
 ) -> Result<(), E> {
     let mut readings = Vec::new();
     for Read { at, bytes, .. } in reads {
         let mut bytes_read = vec![0; bytes as usize];
-        read(DeviceRange { address: at, bytes }, &mut bytes_read)?;
+        read(memory, DeviceRange { address: at, bytes }, &mut bytes_read)?;
         readings.push(Reading::of(&bytes_read));
     }
     let results = value::op_results(op, repeated, readings.into_iter());
     for Write { kind, position, at, bytes, .. } in writes {
         let mut written = vec![0; bytes as usize];
         value::written(results.of(kind), position, bytes).fill(0, &mut written);
-        write(DeviceRange { address: at, bytes }, &written)?;
+        write(memory, DeviceRange { address: at, bytes }, &written)?;
     }
     Ok(())
 }
 
-/// Computes a launch on a device whose calls return after the work has ended.
-fn compute_now(device: &mut HostDevice, op: OpId, passes: Passes) -> Result<(), HostError> {
-    let device = RefCell::new(device);
-    compute(
-        op,
-        passes,
-        |from, into| device.borrow().read(from, into),
-        |to, bytes| device.borrow_mut().write(to, bytes),
-    )
+fn compute_on_host_device(
+    device: &mut HostDevice,
+    launch: &Launch<'_>,
+    passes: Passes,
+) -> Result<(), HostError> {
+    let read = |device: &mut HostDevice, from, into: &mut [u8]| device.read(from, into);
+    compute(device, launch.op, passes, read, HostDevice::write)
 }
 
+/// Computes a launch on its stream.
 #[cfg(target_os = "linux")]
-impl MappedDevice {
-    /// Computes a launch on its stream.
-    fn compute(&mut self, launch: &Launch<'_>, passes: Passes) -> Result<(), HostError> {
-        let op = launch.op;
-        if launch.stream == Stream::Network {
-            return self.launch_on_network(launch, move || {
-                compute(op, passes, crate::mapped::read_bytes, crate::mapped::write_bytes)
-            });
-        }
-        let device = RefCell::new(self);
-        compute(
-            op,
-            passes,
-            |from, into| device.borrow().read(from, into),
-            |to, bytes| device.borrow_mut().write(to, bytes),
-        )
+fn compute_on_mapped_device(
+    device: &mut MappedDevice,
+    launch: &Launch<'_>,
+    passes: Passes,
+) -> Result<(), HostError> {
+    let op = launch.op;
+    if launch.stream == Stream::Network {
+        return device.launch_on_network(launch, move || {
+            let read = |(): &mut (), from, into: &mut [u8]| mapped::read_bytes(from, into);
+            compute(&mut (), op, passes, read, |(), to, bytes| mapped::write_bytes(to, bytes))
+        });
     }
+    let read = |device: &mut MappedDevice, from, into: &mut [u8]| device.read(from, into);
+    compute(device, op, passes, read, MappedDevice::write)
 }
 
 /// Implements the kernels for a device and a function that computes a launch there.
@@ -109,9 +105,9 @@ macro_rules! kernels {
     };
 }
 
-kernels!(HostDevice, |device, launch: &Launch<'_>, passes| compute_now(device, launch.op, passes));
+kernels!(HostDevice, compute_on_host_device);
 #[cfg(target_os = "linux")]
-kernels!(MappedDevice, MappedDevice::compute);
+kernels!(MappedDevice, compute_on_mapped_device);
 
 impl HostKernels<HostDevice> for IntegrityKernels<'_> {
     fn launch_on_host(
@@ -127,12 +123,12 @@ impl HostKernels<HostDevice> for IntegrityKernels<'_> {
             );
         }
         let passes = Passes::on_host(&self.graph, launch);
-        let device = RefCell::new(device);
         compute(
+            device,
             op,
             passes,
-            |from, into| device.borrow_mut().read_host(from.address.0, into),
-            |to, bytes| device.borrow_mut().write_host(to.address.0, bytes),
+            |device, from, into| device.read_host(from.address.0, into),
+            |device, to, bytes| device.write_host(to.address.0, bytes),
         )
     }
 }

@@ -30,14 +30,21 @@ enum Access {
 /// One op of a random graph: its time, its workspace, and the tensors that it uses.
 type OpSeed = (u64, u64, Vec<(usize, Access)>);
 
-/// Random graphs: those of [`lone_graphs`]; in a third of them, any op without a time on the host
-/// may be a collective.
+/// Whether a collective touches a tensor.
+#[must_use]
+pub fn is_exchanged(graph: &Graph<'_>, tensor: TensorId) -> bool {
+    let mut collectives = graph.op_ids().filter(|&op| graph.op(op).collective);
+    collectives.any(|op| graph.touches(op).any(|touched| touched == tensor))
+}
+
+/// Random graphs of every shape. A third of these graphs may have collectives; the others are graphs
+/// of [`local_graphs`].
 pub fn graphs() -> impl Strategy<Value = OwnedGraph> {
     let collective = prop_oneof![
         2 => Just(vec![false; 12]).boxed(),
         1 => vec(proptest::bool::weighted(0.4), 12).boxed(),
     ];
-    (lone_graphs(), collective).prop_map(|(mut graph, collective)| {
+    (local_graphs(), collective).prop_map(|(mut graph, collective)| {
         for (op, collective) in graph.ops.iter_mut().zip(collective) {
             op.collective = collective && op.host_ns.is_none();
         }
@@ -48,7 +55,7 @@ pub fn graphs() -> impl Strategy<Value = OwnedGraph> {
 /// Random graphs of every shape, without collectives: graphs of [`small_graphs`], and training steps
 /// in the usual or any other order. Any op may be repeatable, and any op that writes no input may
 /// have a time on the host.
-pub fn lone_graphs() -> impl Strategy<Value = OwnedGraph> {
+pub fn local_graphs() -> impl Strategy<Value = OwnedGraph> {
     let graphs = prop_oneof![
         6 => small_graphs().boxed(),
         1 => training_graphs(1..=4).boxed(),

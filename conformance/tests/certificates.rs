@@ -3,7 +3,7 @@
 
 use conformance::certificates::{includes, prices, with_prices};
 use conformance::chains::chains_in_microseconds;
-use conformance::graphs::{lone_graphs, machines};
+use conformance::graphs::{local_graphs, machines};
 use conformance::plans::cases;
 use conformance::shortest::shortest_period_units;
 use planner_core::bounds::BoundOrder;
@@ -261,7 +261,7 @@ proptest! {
 
     #[test]
     fn no_planner_beats_a_certificate(
-        mut owned in lone_graphs(),
+        mut owned in local_graphs(),
         machine in machines(),
         spare_bytes in 0..4096u64,
         random in prices(),

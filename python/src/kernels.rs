@@ -30,6 +30,22 @@ impl Raised {
     fn keep(&self, error: PyErr) {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(error);
     }
+
+    /// Runs a call in a thread of the device, and keeps its exception.
+    ///
+    /// # Errors
+    /// The message of the exception; Python is ending.
+    fn attached(&self, call: impl FnOnce(Python<'_>) -> PyResult<()>) -> Result<(), String> {
+        match Python::try_attach(call) {
+            Some(Ok(())) => Ok(()),
+            Some(Err(error)) => {
+                let reason = error.to_string();
+                self.keep(error);
+                Err(reason)
+            }
+            None => Err("Python is ending".to_owned()),
+        }
+    }
 }
 
 /// An object with the method `launch`. It has `fill_input` if the graph has inputs, and
@@ -100,20 +116,11 @@ impl PyKernels {
             (self.raised.clone(), Python::attach(|py| self.launch.clone_ref(py)));
         let operands = Python::attach(|py| Operands::new(py, launch));
         device.launch_on_network(launch, move || {
-            let call = |py: Python<'_>| {
+            raised.attached(|py| {
                 let Operands { reads, writes, workspace, lent, .. } = operands?;
                 let arguments = (op.0, iteration, is_repeat, reads, writes, workspace);
                 lent.during(py, true, || called.call1(py, arguments).map(drop))
-            };
-            match Python::try_attach(call) {
-                Some(Ok(())) => Ok(()),
-                Some(Err(error)) => {
-                    let reason = error.to_string();
-                    raised.keep(error);
-                    Err(reason)
-                }
-                None => Err("Python is ending".to_owned()),
-            }
+            })
         })
     }
 
@@ -190,15 +197,7 @@ impl HostKernels<Device> for OnHost {
     ) -> Result<(), DeviceError> {
         let Self { launch: callback, raised } = self.clone();
         device.launch_on_host(launch, move |mut run: HostRun<'_>| {
-            match Python::try_attach(|py| called_on_host(py, &callback, &mut run)) {
-                Some(Ok(())) => Ok(()),
-                Some(Err(error)) => {
-                    let reason = error.to_string();
-                    raised.keep(error);
-                    Err(reason)
-                }
-                None => Err("Python is ending".to_owned()),
-            }
+            raised.attached(|py| called_on_host(py, &callback, &mut run))
         })
     }
 }

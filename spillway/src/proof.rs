@@ -89,7 +89,7 @@ impl<'p> Proved<'p> {
         Ok(Self { work, machine, verified, footprint, capacity, step_bytes })
     }
 
-    /// The streams to show: those of every device, and the others that the plan uses.
+    /// The streams to show. Streams that only some devices have are shown if the plan uses them.
     pub(crate) fn streams(&self) -> impl Iterator<Item = Stream> + use<> {
         let steps = self.verified.schedule().stream_steps;
         let is_shown = move |stream| Stream::ON_DEVICE.contains(&stream) || steps[stream] > 0;

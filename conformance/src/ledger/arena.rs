@@ -2,6 +2,7 @@
 
 use super::Violation;
 use super::order::Order;
+use crate::graphs::is_exchanged;
 use planner_core::plan::{ArenaPlacement, Location};
 use planner_core::{Graph, Kind, Machine, Plan, Step, TensorId};
 
@@ -80,10 +81,7 @@ fn overlap(graph: &Graph<'_>, one: &ArenaPlacement, other: &ArenaPlacement) -> b
 /// share bytes if no span of one overlaps a span of the other.
 fn may_share(graph: &Graph<'_>, order: &Order<'_>, one: TensorId, other: TensorId) -> bool {
     let shares = |tensor: TensorId| {
-        graph.tensor(tensor).kind == Kind::Temporary
-            && !graph.op_ids().any(|op| {
-                graph.op(op).collective && graph.touches(op).any(|touched| touched == tensor)
-            })
+        graph.tensor(tensor).kind == Kind::Temporary && !is_exchanged(graph, tensor)
     };
     let spans = order.spans(other);
     let is_apart = |(first, last)| {

@@ -280,9 +280,9 @@ impl Clock<'_> {
         touching.map(|(_, event)| event.end_ns).max().unwrap_or(0)
     }
 
-    /// A launch waits until every tensor it touches has arrived, no tensor it writes is still being
-    /// offloaded, and the launches before it that it depends on have ended: those that write a
-    /// tensor it touches, and those that touch a tensor it writes.
+    /// A launch waits until every tensor that it touches has arrived, and until no tensor that it
+    /// writes is still being offloaded. It also waits for each earlier launch that writes a tensor
+    /// that it touches, or that touches a tensor that it writes.
     fn launch_ready_ns(&self, launched: Launched) -> u64 {
         let graph = self.layout.graph;
         let writes = order::writes(graph, launched);

@@ -2,6 +2,7 @@
 
 use super::sequence::Sequence;
 use crate::choices::Choices;
+use crate::graphs::is_exchanged;
 use planner_core::plan::ArenaPlacement;
 use planner_core::{Graph, Kind, Machine, OpId, TensorId};
 
@@ -136,11 +137,8 @@ impl Homes {
 /// Whether both are temporaries that no collective touches, and no span of one meets a span of the
 /// other.
 fn live_apart(graph: &Graph<'_>, sequence: &Sequence<'_>, one: TensorId, other: TensorId) -> bool {
-    let is_exchanged = |tensor| {
-        let mut collectives = graph.op_ids().filter(|&op| graph.op(op).collective);
-        collectives.any(|op| graph.touches(op).any(|touched| touched == tensor))
-    };
-    let may_share = |tensor| graph.tensor(tensor).kind == Kind::Temporary && !is_exchanged(tensor);
+    let may_share =
+        |tensor| graph.tensor(tensor).kind == Kind::Temporary && !is_exchanged(graph, tensor);
     let spans = sequence.spans(other);
     let is_apart = |(first, last)| spans.iter().all(|&(begin, end)| last < begin || end < first);
     may_share(one) && may_share(other) && sequence.spans(one).into_iter().all(is_apart)

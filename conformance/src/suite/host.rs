@@ -2,6 +2,7 @@
 
 use super::failure::{Outcome, ensure};
 use super::rig::{self, A, B, C, COPY, COUNT, D, TICK, UPDATE};
+use super::streams::count_five_points;
 use super::{Bench, Rig};
 use integrity::Backend;
 use planner_core::Stream;
@@ -12,18 +13,7 @@ use planner_core::backend::{HostRange, Point, Streams, Transfers};
 pub fn points_are_counted_from_one<T: Backend>(rig: &mut Rig<'_, T>) -> Outcome {
     rig.needs_host_stream()?;
     rig.set_up()?;
-    let mut points = Vec::new();
-    for value in 1..=5 {
-        let point = rig.signal(Stream::Host)?;
-        ensure!(point.stream == Stream::Host, "a signal of host is a point of {}", point.stream);
-        ensure!(point.value == value, "signal {value} of host is {}", point.value);
-        points.push(point);
-    }
-    for &point in points.iter().rev() {
-        rig.device().block_until(point)?;
-        ensure!(rig.device().reached(point)?, "signal {} is not reached", point.value);
-    }
-    Ok(())
+    count_five_points(rig, Stream::Host)
 }
 
 /// A wait for a point that has not been signalled is an error and changes nothing, on a stream and

@@ -4,7 +4,7 @@ use super::failure::{Failure, Outcome, ensure};
 use super::plans::{Length, first_wrong, machine, opened, run, stretch};
 use super::{Bench, Rig, rig};
 use crate::choices::choices;
-use crate::graphs::{checked, legal_order, lone_graphs};
+use crate::graphs::{checked, legal_order, local_graphs};
 use crate::plans::random_plan;
 use integrity::{Backend, reference_values};
 use planner_core::backend::Transfers;
@@ -85,7 +85,7 @@ fn hosted(
     is_wanted: impl Fn(&OwnedPlan) -> bool,
 ) -> Outcome<Vec<(OwnedGraph, OwnedPlan)>> {
     let runs_on_host = |plan: &_| has(plan, |step| matches!(step, Step::Host(_)));
-    drawn(machine, lone_graphs(), |_, plan| runs_on_host(plan) && is_wanted(plan))
+    drawn(machine, local_graphs(), |_, plan| runs_on_host(plan) && is_wanted(plan))
 }
 
 /// The same plans in every run. They copy in both directions, and are of the wanted kind.

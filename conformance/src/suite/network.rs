@@ -4,7 +4,8 @@
 use super::failure::{Outcome, ensure};
 use super::host_plans::{drawn, has, run_all};
 use super::plans::machine;
-use super::rig::{self, A, B, C, COPY, D, UPDATE};
+use super::rig::{self, A, B, C, COPY, D};
+use super::streams::{count_five_points, update_in_order};
 use super::{Bench, Rig};
 use crate::graphs::{checked, graphs};
 use integrity::Backend;
@@ -16,13 +17,7 @@ use planner_core::{Step, Stream};
 pub fn points_are_counted_from_one<T: Backend>(rig: &mut Rig<'_, T>) -> Outcome {
     rig.needs_network_stream()?;
     rig.set_up()?;
-    for value in 1..=5 {
-        let point = rig.signal(Stream::Network)?;
-        ensure!(point.stream == Stream::Network, "a signal of network is of {}", point.stream);
-        ensure!(point.value == value, "signal {value} of network is {}", point.value);
-        rig.device().block_until(point)?;
-        ensure!(rig.device().reached(point)?, "signal {value} is not reached");
-    }
+    count_five_points(rig, Stream::Network)?;
     let next = Point { stream: Stream::Network, value: 6 };
     for waiting in [Stream::Compute, Stream::Network] {
         ensure!(rig.device().wait(waiting, next).is_err(), "{waiting} accepts a wait for signal 6");
@@ -31,26 +26,15 @@ pub fn points_are_counted_from_one<T: Backend>(rig: &mut Rig<'_, T>) -> Outcome 
     rig.works()
 }
 
-/// Launches run in the order in which they are enqueued. Each uses the bytes that the one before it
-/// has written.
+/// Launches run in the order in which they are enqueued. Each uses the bytes that the launch before
+/// it has written.
 pub fn launches_run_in_order<T: Backend>(rig: &mut Rig<'_, T>) -> Outcome {
     rig.needs_network_stream()?;
     rig.set_up()?;
-    let mut state = rig.fill(rig.slot(C), 1)?;
-    let other = rig.fill(rig.slot(D), 2)?;
-    let (c, d) = (rig.range(3)?, rig.range(3)?);
-    rig.put(rig.slot(C), c)?;
-    rig.put(rig.slot(D), d)?;
-    for _ in 0..8 {
-        rig.exchange(UPDATE, &[c, d], &[c])?;
-        state = rig.computed(UPDATE, &[&state, &other]);
-    }
-    rig.finish(Stream::Network)?;
-    rig.get(c, rig.slot(C))?;
-    rig.expect(rig.slot(C), &state, "a state after eight launches")
+    update_in_order(rig, Stream::Network)
 }
 
-/// A launch that waits for a launch on the other stream reads the bytes that it wrote.
+/// If a launch waits for a launch on the other stream, it reads the bytes that this launch wrote.
 pub fn the_network_and_compute_wait_for_each_other<T: Backend>(rig: &mut Rig<'_, T>) -> Outcome {
     rig.needs_network_stream()?;
     rig.set_up()?;
@@ -61,7 +45,7 @@ pub fn the_network_and_compute_wait_for_each_other<T: Backend>(rig: &mut Rig<'_,
     rig.launch(COPY, &[from], &[between])?;
     rig.order(Stream::Compute, Stream::Network)?;
     rig.keep_busy(Stream::Network)?;
-    rig.exchange(COPY, &[between], &[after])?;
+    rig.launch_on(Stream::Network, COPY, &[between], &[after])?;
     rig.order(Stream::Network, Stream::Compute)?;
     rig.launch(COPY, &[after], &[to])?;
     rig.finish(Stream::Compute)?;
@@ -73,8 +57,8 @@ pub fn the_network_and_compute_wait_for_each_other<T: Backend>(rig: &mut Rig<'_,
     rig.expect(rig.slot(B), &computed, "the bytes computed, exchanged and computed")
 }
 
-/// A launch that waits for an upload reads the uploaded bytes, and a download that waits for the
-/// launch copies what it wrote.
+/// A launch that waits for an upload reads the uploaded bytes. A download that waits for the launch
+/// copies the bytes that the launch wrote.
 pub fn the_network_waits_for_uploads_and_downloads_for_it<T: Backend>(
     rig: &mut Rig<'_, T>,
 ) -> Outcome {
@@ -88,14 +72,14 @@ pub fn the_network_waits_for_uploads_and_downloads_for_it<T: Backend>(
     rig.send(A, from)?;
     rig.order(Stream::Upload, Stream::Network)?;
     rig.keep_busy(Stream::Network)?;
-    rig.exchange(COPY, &[from], &[to])?;
+    rig.launch_on(Stream::Network, COPY, &[from], &[to])?;
     rig.order(Stream::Network, Stream::Download)?;
     rig.get(to, rig.slot(B))?;
     rig.expect(rig.slot(B), &rig.computed(COPY, &[&sent]), "the bytes exchanged after an upload")
 }
 
-/// A launch that waits for a download does not change the bytes that the download copies, and an
-/// upload that waits for the launch does not change the bytes that the launch reads.
+/// A launch that waits for a download does not change the bytes that the download copies. An upload
+/// that waits for the launch does not change the bytes that the launch reads.
 pub fn the_network_waits_for_downloads_and_uploads_for_it<T: Backend>(
     rig: &mut Rig<'_, T>,
 ) -> Outcome {
@@ -110,7 +94,7 @@ pub fn the_network_waits_for_downloads_and_uploads_for_it<T: Backend>(
     rig.fetch(to, C)?;
     rig.order(Stream::Download, Stream::Network)?;
     rig.keep_busy(Stream::Network)?;
-    rig.exchange(COPY, &[from], &[to])?;
+    rig.launch_on(Stream::Network, COPY, &[from], &[to])?;
     rig.order(Stream::Network, Stream::Upload)?;
     rig.put(rig.slot(B), from)?;
     rig.finish(Stream::Network)?;

@@ -6,7 +6,7 @@ use super::failure::{Failure, Outcome, ensure};
 use super::rig::filled;
 use super::usage::{self, Usage};
 use crate::chains::chains;
-use crate::graphs::{lone_graphs, training_graphs};
+use crate::graphs::{local_graphs, training_graphs};
 use integrity::{Backend, RUN_WORDS, Value, reference_values, slots};
 use planner_core::backend::Transfers;
 use planner_core::planner::{Auto, Lms, PlanningError, Request, Strategy, Weights, Window};
@@ -40,17 +40,17 @@ const LONG_BYTES: u64 = 1024;
 
 /// Plans of `in-core`, which keep everything on the device.
 pub fn in_core<T: Backend>(bench: &Bench<'_, T>) -> Outcome {
-    hold(bench, lone_graphs(), &Strategy::InCore)
+    hold(bench, local_graphs(), &Strategy::InCore)
 }
 
 /// Plans of `on-demand`, which are mapped as they run.
 pub fn on_demand<T: Backend>(bench: &Bench<'_, T>) -> Outcome {
-    hold(bench, lone_graphs(), &Strategy::OnDemand)
+    hold(bench, local_graphs(), &Strategy::OnDemand)
 }
 
 /// Plans of `fit`.
 pub fn fit<T: Backend>(bench: &Bench<'_, T>) -> Outcome {
-    hold(bench, lone_graphs(), &Strategy::Fit)
+    hold(bench, local_graphs(), &Strategy::Fit)
 }
 
 /// Plans of `vdnn`.
@@ -60,12 +60,12 @@ pub fn vdnn<T: Backend>(bench: &Bench<'_, T>) -> Outcome {
 
 /// Plans of `lms`.
 pub fn lms<T: Backend>(bench: &Bench<'_, T>) -> Outcome {
-    hold(bench, lone_graphs(), &Strategy::Lms(Lms::new().with_threshold(1).with_ahead(1)))
+    hold(bench, local_graphs(), &Strategy::Lms(Lms::new().with_threshold(1).with_ahead(1)))
 }
 
 /// Plans of `window`.
 pub fn window<T: Backend>(bench: &Bench<'_, T>) -> Outcome {
-    hold(bench, lone_graphs(), &Strategy::Window(Window::new()))
+    hold(bench, local_graphs(), &Strategy::Window(Window::new()))
 }
 
 /// Plans of `auto`, in which parts of tensors move.

@@ -397,14 +397,15 @@ impl<'g, T: Backend> Rig<'g, T> {
         self.enqueue(Stream::Compute, Launched::first(op), reads, writes, workspace)
     }
 
-    /// Enqueues an op on the network stream.
-    pub(super) fn exchange(
+    /// Enqueues an op without a workspace on a stream of launches.
+    pub(super) fn launch_on(
         &mut self,
+        stream: Stream,
         op: OpId,
         reads: &[DeviceAddress],
         writes: &[DeviceAddress],
     ) -> Outcome {
-        self.enqueue(Stream::Network, Launched::first(op), reads, writes, None)
+        self.enqueue(stream, Launched::first(op), reads, writes, None)
     }
 
     /// Enqueues an op on the host, over these ranges of the block.
@@ -536,7 +537,7 @@ impl<'g, T: Backend> Rig<'g, T> {
                 Stream::Compute => self.launch(WORK, &[load], &[load])?,
                 Stream::Upload => self.device.upload(slot, load)?,
                 Stream::Download => self.device.download(load, slot)?,
-                Stream::Network => self.exchange(WORK, &[load], &[load])?,
+                Stream::Network => self.launch_on(stream, WORK, &[load], &[load])?,
                 Stream::Host => {}
             }
         }

@@ -12,17 +12,7 @@ use planner_core::backend::{DeviceAddress, Paging, Point, Streams, Transfers};
 pub fn points_are_counted_from_one<T: Backend>(rig: &mut Rig<'_, T>) -> Outcome {
     rig.set_up()?;
     for stream in Stream::ON_DEVICE {
-        let mut points = Vec::new();
-        for value in 1..=5 {
-            let point = rig.signal(stream)?;
-            ensure!(point.stream == stream, "a signal of {stream} is a point of {}", point.stream);
-            ensure!(point.value == value, "signal {value} of {stream} is {}", point.value);
-            points.push(point);
-        }
-        for &point in points.iter().rev() {
-            rig.device().block_until(point)?;
-            ensure!(rig.device().reached(point)?, "signal {} is not reached", point.value);
-        }
+        count_five_points(rig, stream)?;
         for value in [6, 8] {
             let left_out = rig.device().signal_unawaited(stream)?.value;
             ensure!(
@@ -39,6 +29,23 @@ pub fn points_are_counted_from_one<T: Backend>(rig: &mut Rig<'_, T>) -> Outcome 
             rig.device().block_until(point)?;
             ensure!(rig.device().reached(point)?, "signal {} is not reached", point.value);
         }
+    }
+    Ok(())
+}
+
+/// The first five signals of a stream are 1 to 5. After a wait for a point, this point and all
+/// earlier points are reached.
+pub(super) fn count_five_points<T: Backend>(rig: &mut Rig<'_, T>, stream: Stream) -> Outcome {
+    let mut points = Vec::new();
+    for value in 1..=5 {
+        let point = rig.signal(stream)?;
+        ensure!(point.stream == stream, "a signal of {stream} is a point of {}", point.stream);
+        ensure!(point.value == value, "signal {value} of {stream} is {}", point.value);
+        points.push(point);
+    }
+    for &point in points.iter().rev() {
+        rig.device().block_until(point)?;
+        ensure!(rig.device().reached(point)?, "signal {} is not reached", point.value);
     }
     Ok(())
 }
@@ -63,19 +70,24 @@ pub fn unsignalled_points_are_refused<T: Backend>(rig: &mut Rig<'_, T>) -> Outco
 /// has written.
 pub fn launches_run_in_order<T: Backend>(rig: &mut Rig<'_, T>) -> Outcome {
     rig.set_up()?;
+    update_in_order(rig, Stream::Compute)
+}
+
+/// Launches eight updates of one state on a stream, with a signal after every second one.
+pub(super) fn update_in_order<T: Backend>(rig: &mut Rig<'_, T>, stream: Stream) -> Outcome {
     let mut state = rig.fill(rig.slot(C), 1)?;
     let other = rig.fill(rig.slot(D), 2)?;
     let (c, d) = (rig.range(3)?, rig.range(3)?);
     rig.put(rig.slot(C), c)?;
     rig.put(rig.slot(D), d)?;
     for step in 0..8 {
-        rig.launch(UPDATE, &[c, d], &[c])?;
+        rig.launch_on(stream, UPDATE, &[c, d], &[c])?;
         if step % 2 == 0 {
-            rig.signal(Stream::Compute)?;
+            rig.signal(stream)?;
         }
         state = rig.computed(UPDATE, &[&state, &other]);
     }
-    rig.finish(Stream::Compute)?;
+    rig.finish(stream)?;
     rig.get(c, rig.slot(C))?;
     rig.expect(rig.slot(C), &state, "a state after eight launches")
 }

@@ -28,9 +28,9 @@ const UNCLEAR: u8 = 2;
 /// its tensor, the offloads of the later span wait for their first launch, and offloads run in list
 /// order.
 ///
-/// Any other temporary needs its slot all the time: one that no launch uses after its last copy, that
-/// an op on the host uses, or that a collective uses, since no wait orders launches on two streams
-/// that use two tensors.
+/// A temporary needs its slot all the time if no launch uses it after its last copy, or if an op on
+/// the host or a collective uses it: launches on different streams that use different tensors may run
+/// in any order.
 #[derive(Debug)]
 pub(super) struct Spans<'a> {
     /// The first and the last launch of each span, by position in the list.

@@ -2,9 +2,9 @@
 //! (`docs/format.md`, 3.3).
 //!
 //! A temporary owns its bytes from a launch that writes it without reading it until another tensor
-//! takes the bytes in the same way. A launch that uses the temporary after that is an error. No wait
-//! orders launches of two streams that use two tensors, so the tensors of collectives, like states,
-//! own their bytes for ever.
+//! takes the bytes in the same way. A launch that uses the temporary after that is an error. The
+//! tensors of collectives, like states, own their bytes forever: launches on different streams that
+//! use different tensors may run in any order.
 
 #![expect(
     clippy::indexing_slicing,
@@ -82,7 +82,7 @@ pub(super) fn check(pieces: &Pieces<'_>, scratch: &mut Scratch<'_>) -> Result<()
 /// The tensors that own their bytes. No two of them overlap.
 struct Owners<'w> {
     pieces: &'w Pieces<'w>,
-    /// 1 for each tensor that owns its bytes for ever.
+    /// 1 for each tensor that owns its bytes forever.
     fixed: &'w [u8],
     arena: &'w [ArenaPlacement],
     /// Positions in the arena's list by offset, and the rank of each tensor in this order.

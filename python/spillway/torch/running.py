@@ -465,8 +465,7 @@ class _Kernels:
         # Ops of other devices may run later than their launches.
         runs_at_once = step.device.torch_device.type == "cpu" and step.keeps_states
         # A thread of the session runs these, and the group's next collective comes after them.
-        exchanges = (number for number, op in enumerate(step.operations) if op.exchanges)
-        self._exchanges = {*exchanges} if step.device.has_network_stream else set()
+        self._exchanges = {number for number, op in enumerate(step.operations) if step.is_collective(op)}
         self.waits_for_others = bool(self._exchanges) or runs_at_once and bool(plan.host_ops)
         ops = enumerate(step.operations) if runs_at_once else ()
         self._may_fail = {number for number, op in ops if op.may_fail}

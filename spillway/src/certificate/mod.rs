@@ -37,9 +37,6 @@ pub fn find(
     (order, repeats): (BoundOrder, bool),
 ) -> Result<OwnedCertificate, Error> {
     let graph = work.graph().map_err(|error| Error::graph(work, error))?;
-    if graph.has_collectives() {
-        return Err(refused(work, PriceError::Collectives));
-    }
     let marks = marks::marks(&graph, order);
     // These prices charge only compute.
     let intervals = vec![Price::default(); intervals(marks.len())];
