@@ -28,7 +28,7 @@ impl fmt::Debug for Graph {
 }
 
 /// The streams other than compute. A graph begins and ends on compute.
-const OTHERS: [Stream; 3] = [Stream::Upload, Stream::Download, Stream::Host];
+const OTHERS: [Stream; 4] = [Stream::Upload, Stream::Download, Stream::Host, Stream::Network];
 
 impl CudaDevice {
     /// Captures all work that is enqueued on any stream from now on, instead of running it, until
@@ -48,9 +48,9 @@ impl CudaDevice {
         self.allow_access()?;
         // A capture can neither load kernels nor allocate memory.
         self.iteration_words()?;
+        self.shown.forget();
         driver::begin_capture(self.queued[Stream::Compute as usize].stream())?;
         self.queued.iter_mut().for_each(Queued::capture);
-        self.iteration_shown = None;
         self.fork()
     }
 
@@ -77,7 +77,7 @@ impl CudaDevice {
         let ended = Executable::end_capture(self.queued[Stream::Compute as usize].stream());
         self.queued.iter_mut().for_each(Queued::forget_captured);
         let host_tasks = self.host_ops.end_capture();
-        let shows_iteration = self.iteration_shown.take().is_some();
+        let shows_iteration = self.shown.forget();
         joined?;
         let unmap_calls = self.counters.unmap_calls;
         let (captured, device) = (ended?, self.number);
@@ -120,7 +120,7 @@ impl CudaDevice {
         }
         launched?;
         self.counters.graph_launches += 1;
-        self.iteration_shown = None;
+        self.shown.forget();
         self.fork()?;
         self.queued.iter_mut().try_for_each(Queued::mark_again)
     }

@@ -32,14 +32,31 @@ const RESULT_BYTES: u64 = 8;
 #[derive(Clone, Copy, Debug)]
 pub struct IntegrityKernels<'g> {
     graph: Graph<'g>,
-    /// The address of a reading for each operand of the op with the most operands.
-    readings: u64,
-    /// The address of the two results of an op.
-    results: u64,
+    /// The memory of the launches on compute and on the network, which run at once.
+    working: [Memory; 2],
     /// The distance in words between the starts of the runs that are touched.
     spread_words: u64,
     /// The op that fails on the host, and the iteration in which it fails.
     failing: Option<(OpId, u64)>,
+}
+
+/// The memory that one launch needs beside its tensors.
+#[derive(Clone, Copy, Debug)]
+struct Memory {
+    /// The address of a reading for each operand of the op with the most operands.
+    readings: u64,
+    /// The address of the two results of an op.
+    results: u64,
+}
+
+impl Memory {
+    /// Allocates memory for the launches of a stream. The deviations of its readings are zero.
+    fn new(device: &mut CudaDevice, of: Stream, most_reads: u64) -> Result<Self, CudaError> {
+        let bytes = most_reads * READING_BYTES;
+        let readings = device.working_memory(bytes + 2 * RESULT_BYTES)?;
+        driver::fill(device.queued[of as usize].stream(), readings, bytes + 2 * RESULT_BYTES)?;
+        Ok(Self { readings, results: readings + bytes })
+    }
 }
 
 impl<'g> IntegrityKernels<'g> {
@@ -50,11 +67,9 @@ impl<'g> IntegrityKernels<'g> {
     pub fn new(device: &mut CudaDevice, graph: Graph<'g>) -> Result<Self, CudaError> {
         device.load_kernels()?;
         let most_reads = graph.op_ids().map(|op| graph.reads(op).len()).max();
-        let bytes = most_reads.unwrap_or(0) as u64 * READING_BYTES;
-        let readings = device.working_memory(bytes + 2 * RESULT_BYTES)?;
-        let spread_words = RUN_WORDS;
-        let results = readings + bytes;
-        Ok(Self { graph, readings, results, spread_words, failing: None })
+        let mut memory = |of| Memory::new(device, of, most_reads.unwrap_or(0) as u64);
+        let working = [memory(Stream::Compute)?, memory(Stream::Network)?];
+        Ok(Self { graph, working, spread_words: RUN_WORDS, failing: None })
     }
 }
 
@@ -67,8 +82,10 @@ impl Kernels<CudaDevice> for IntegrityKernels<'_> {
         let operands = reads.iter().map(|read| (read.at, read.bytes));
         device.check_mapped(operands.chain(writes.iter().map(|write| (write.at, write.bytes))))?;
         let Some(kernels) = &device.kernels else { return Ok(()) };
-        let stream = device.queued[Stream::Compute as usize].stream();
-        let Self { readings, results, spread_words, .. } = *self;
+        let stream = device.queued[launch.stream as usize].stream();
+        let Memory { readings, results } =
+            self.working[usize::from(launch.stream == Stream::Network)];
+        let spread_words = self.spread_words;
         let most_blocks = kernels.most_blocks;
         for (number, &Read { at, bytes, .. }) in (0..).zip(&reads) {
             let reading = readings + number * READING_BYTES;

@@ -57,11 +57,9 @@ impl CudaDevice {
         })
     }
 
-    /// The address of new working memory for kernels, which is zero at first. It lives as long as
-    /// the device.
+    /// The address of new working memory for kernels. It lives as long as the device.
     pub(crate) fn working_memory(&mut self, bytes: u64) -> Result<u64, CudaError> {
-        let compute = self.queued[Stream::Compute as usize].stream();
-        let working = Working::zeroed(compute, bytes)?;
+        let working = Working::new(self.context, bytes)?;
         let at = working.at;
         self.working.push(working);
         Ok(at)

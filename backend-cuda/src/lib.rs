@@ -8,14 +8,14 @@
 //! | `map` | `cuMemMap` for each chunk; before the next work, one `cuMemSetAccess` for adjacent chunks |
 //! | stream, point | a stream that does not wait for the default stream; an event for each signal that a wait may name, used again once it is reached. After 4,096 events the host waits for the oldest |
 //! | host block | one block of pinned memory |
-//! | op on the host | `cuLaunchHostFunc` in a fourth stream hands the op to a thread, and the stream waits for a value that the thread sets (`cuStreamWaitValue32`); in a graph, a host node |
+//! | op on the host | `cuLaunchHostFunc` in a stream of its own hands the op to a thread, and the stream waits for a value that the thread sets (`cuStreamWaitValue32`); in a graph, a host node |
 //!
 //! A plan without placements is mapped during the run, up to three iterations ahead of the device,
 //! and takes three times the addresses.
 //!
 //! [`Cuda::load`] finds the driver, and [`Cuda::open`] returns a [`CudaDevice`], which implements
 //! the traits of [`planner_core::backend`]. An embedder's kernels get the context and the stream
-//! from [`CudaDevice::compute`], and the addresses from the launch. Work whose memory is mapped
+//! from [`CudaDevice::lend`], and the addresses from the launch. Work whose memory is mapped
 //! once can be captured as a graph ([`Replay`], and `GraphSession` for a session).
 //!
 //! [`Cuda::measure`] measures the properties of a device that a plan needs.
@@ -65,6 +65,7 @@ use cudarc::driver::sys::CUstream;
 use cudarc::driver::{CudaContext, CudaStream};
 use driver::{Context, Working};
 use host_op::HostOps;
+use iteration::Shown;
 use kernel::Kernels;
 use paging::Space;
 use planner_core::Stream;
@@ -115,8 +116,8 @@ pub struct Counters {
 /// work still uses. Then the drop leaks mappings, chunks and the host block, and reports it in one
 /// line on standard error.
 pub struct CudaDevice {
-    /// The four streams.
-    queued: [Queued; 4],
+    /// The five streams.
+    queued: [Queued; 5],
     space: Space,
     /// These are dropped before the host block, which they use.
     host_ops: HostOps,
@@ -126,10 +127,8 @@ pub struct CudaDevice {
     kernels: Option<Kernels>,
     /// Memory of the device beside the chunks.
     working: Vec<Working>,
-    /// The address from which kernels read the number of the iteration, once a kernel needs it.
-    iteration_words: Option<u64>,
-    /// The number at that address, if it is known.
-    iteration_shown: Option<u64>,
+    /// The number of the iteration for kernels.
+    shown: Shown,
     /// A number that no other device of this process has.
     number: u64,
     counters: Counters,
@@ -143,14 +142,13 @@ impl CudaDevice {
     fn new(Opened { context, chunk_bytes, memory_bytes }: Opened) -> Result<Self, CudaError> {
         let queued = || Queued::new(context);
         Ok(Self {
-            queued: [queued()?, queued()?, queued()?, queued()?],
+            queued: [queued()?, queued()?, queued()?, queued()?, queued()?],
             space: Space::new(context, chunk_bytes, memory_bytes),
             host: None,
             host_ops: HostOps::default(),
             kernels: None,
             working: Vec::new(),
-            iteration_words: None,
-            iteration_shown: None,
+            shown: Shown::default(),
             number: DEVICES.fetch_add(1, Ordering::Relaxed),
             counters: Counters::default(),
             context,
@@ -163,9 +161,9 @@ impl CudaDevice {
         self.counters
     }
 
-    /// The context and the stream of [`Stream::Compute`], for an embedder's own kernels. Work that
-    /// they enqueue there before [`signal`](planner_core::backend::Streams::signal) is part of the
-    /// step.
+    /// The context and a stream for an embedder's own kernels: the stream of the
+    /// [launch](planner_core::backend::Launch::stream). Work that they enqueue there before
+    /// [`signal`](planner_core::backend::Streams::signal) is part of the step.
     ///
     /// cudarc's functions take the driver's codes as an enumeration, and a code that it lacks is
     /// undefined behaviour. This crate calls none of these functions unless an embedder calls this
@@ -173,24 +171,24 @@ impl CudaDevice {
     ///
     /// # Errors
     /// The errors of the driver when it gives access to memory that was mapped since.
-    pub fn compute(&mut self) -> Result<Compute<'_>, CudaError> {
+    pub fn lend(&mut self, stream: Stream) -> Result<Lent<'_>, CudaError> {
         self.allow_access()?;
-        let stream = self.queued[Stream::Compute as usize].stream_mut().lend()?;
-        Ok(Compute { context: stream.context(), stream })
+        let stream = self.queued[stream as usize].stream_mut().lend()?;
+        Ok(Lent { context: stream.context(), stream })
     }
 
-    /// The raw stream of [`compute`](Self::compute), with its context current on this thread. It is
-    /// for an embedder who calls the driver by [`driver_functions`], without cudarc. It lives as
-    /// long as the device.
+    /// The raw stream of [`lend`](Self::lend), with its context current on this thread. It is for
+    /// an embedder who calls the driver by [`driver_functions`], without cudarc. It lives as long
+    /// as the device.
     ///
     /// # Errors
     /// The errors of the driver when it gives access to memory that was mapped since.
-    pub fn raw_stream(&mut self) -> Result<CUstream, CudaError> {
+    pub fn raw_stream(&mut self, stream: Stream) -> Result<CUstream, CudaError> {
         self.allow_access()?;
-        self.queued[Stream::Compute as usize].stream().current()
+        self.queued[stream as usize].stream().current()
     }
 
-    /// Blocks until all enqueued work has ended, on all four streams even if one of them reports an
+    /// Blocks until all enqueued work has ended, on all five streams even if one of them reports an
     /// error.
     ///
     /// # Errors
@@ -214,7 +212,7 @@ impl CudaDevice {
 
 /// The place where an embedder's kernels run.
 #[derive(Clone, Copy, Debug)]
-pub struct Compute<'d> {
+pub struct Lent<'d> {
     /// The device's primary context.
     pub context: &'d Arc<CudaContext>,
     /// The stream.

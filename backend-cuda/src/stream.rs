@@ -248,6 +248,10 @@ impl Streams for CudaDevice {
         true
     }
 
+    fn has_network_stream(&self) -> bool {
+        true
+    }
+
     fn wait(&mut self, stream: Stream, point: Point) -> Result<(), CudaError> {
         self.check_signalled(point)?;
         self.check_host_ops()?;

@@ -112,7 +112,11 @@ fn all_streams_are_waited_for() {
     let (emulated, backend, machine) = common::emulated();
     let mut device = backend.open(machine, 0).unwrap();
     // An error that an object left behind is not one of this wait.
-    device.compute().unwrap().context.record_err::<()>(Err(DriverError(CUDA_ERROR_UNKNOWN)));
+    device
+        .lend(Stream::Compute)
+        .unwrap()
+        .context
+        .record_err::<()>(Err(DriverError(CUDA_ERROR_UNKNOWN)));
     device.occupy(Stream::Download, 50_000_000).unwrap();
     let point = device.signal(Stream::Download).unwrap();
     assert_eq!(device.wait_idle(), Ok(()));
@@ -180,7 +184,7 @@ fn only_what_is_lent_goes_through_cudarc() {
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     let (emulated, backend, machine) = common::emulated();
     let mut first = backend.open(machine, 0).unwrap();
-    let lent = Arc::clone(first.compute().unwrap().stream);
+    let lent = Arc::clone(first.lend(Stream::Compute).unwrap().stream);
     drop(first);
     lent.synchronize().unwrap();
     // Each call of cudarc begins with this one.

@@ -228,7 +228,7 @@ struct Watched<'g> {
 
 impl<'g> Watched<'g> {
     fn new(device: &mut CudaDevice, inner: IntegrityKernels<'g>) -> Self {
-        let compute = device.compute().unwrap();
+        let compute = device.lend(Stream::Compute).unwrap();
         let module = compute.context.load_module(Ptx::from_src(NOTE)).unwrap();
         let note = module.load_function("note").unwrap();
         let notes = compute.stream.alloc_zeros(1 << 12).unwrap();
@@ -239,7 +239,7 @@ impl<'g> Watched<'g> {
     /// The iterations that were noted, one after the other.
     fn iterations(&self, device: &mut CudaDevice) -> Vec<u64> {
         device.wait_idle().unwrap();
-        let compute = device.compute().unwrap();
+        let compute = device.lend(Stream::Compute).unwrap();
         // SAFETY: all of it is written before it is read.
         let mut notes = unsafe { compute.context.alloc_pinned(self.notes.len()) }.unwrap();
         compute.stream.memcpy_dtoh(&self.notes, &mut notes).unwrap();
@@ -254,7 +254,7 @@ impl<'g> Watched<'g> {
 impl Kernels<CudaDevice> for Watched<'_> {
     fn launch(&mut self, device: &mut CudaDevice, launch: &Launch<'_>) -> Result<(), CudaError> {
         let iteration = device.iteration(launch)?.0;
-        let compute = device.compute()?;
+        let compute = device.lend(Stream::Compute)?;
         let one = LaunchConfig { grid_dim: (1, 1, 1), block_dim: (1, 1, 1), shared_mem_bytes: 0 };
         let mut builder = compute.stream.launch_builder(&self.note);
         // SAFETY: the kernel has these arguments.
@@ -278,7 +278,7 @@ impl Kernels<CudaDevice> for Watched<'_> {
         if !self.is_replayed {
             return self.inner.fill_inputs(inputs);
         }
-        let end = inputs.device().compute()?.stream.record_event(None).unwrap();
+        let end = inputs.device().lend(Stream::Compute)?.stream.record_event(None).unwrap();
         std::thread::sleep(Duration::from_micros(500));
         self.busy_fills += u32::from(matches!(end.try_is_complete(), Ok(false)));
         self.inner.fill_inputs(inputs)
@@ -387,7 +387,7 @@ fn a_ruined_capture_is_an_error_and_no_more() {
     let mut device = backend.open(machine, 0).unwrap();
     let before = captured(&mut device);
     device.begin_capture().unwrap();
-    let context = Arc::clone(device.compute().unwrap().context);
+    let context = Arc::clone(device.lend(Stream::Compute).unwrap().context);
     assert!(context.synchronize().is_err(), "while a stream is captured");
     let error = device.occupy(Stream::Compute, 1).unwrap_err();
     assert!(matches!(error, CudaError::Driver { code: 901, .. }), "{error}");
@@ -433,7 +433,7 @@ fn contexts_are_kept_and_reservations_are_few() {
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     let (emulated, backend, machine) = common::emulated();
     let mut device = backend.open(machine, 0).unwrap();
-    let context = Arc::clone(device.compute().unwrap().context);
+    let context = Arc::clone(device.lend(Stream::Compute).unwrap().context);
     let before = emulated.counters().vmm_calls;
     let ranges: Vec<_> = (0..10_000).map(|_| device.reserve(3).unwrap()).collect();
     assert!(emulated.counters().vmm_calls - before < 10);
@@ -442,5 +442,5 @@ fn contexts_are_kept_and_reservations_are_few() {
     assert!(starts.windows(2).all(|pair| pair[1] - pair[0] >= 3 * machine.chunk_bytes));
     drop(device);
     let mut again = backend.open(machine, 0).unwrap();
-    assert!(Arc::ptr_eq(&context, again.compute().unwrap().context), "another context");
+    assert!(Arc::ptr_eq(&context, again.lend(Stream::Compute).unwrap().context), "another context");
 }

@@ -17,7 +17,7 @@ fn what_is_lent_first_does_not_ruin_a_capture() {
     device.occupy(Stream::Compute, 1).unwrap();
     device.begin_capture().unwrap();
     device.occupy(Stream::Compute, 1).unwrap();
-    let lent = other.compute().unwrap();
+    let lent = other.lend(Stream::Compute).unwrap();
     lent.stream.synchronize().unwrap();
     let graph = device.end_capture().unwrap();
     device.launch_graph(&graph, 0).unwrap();

@@ -93,7 +93,7 @@ pub(crate) fn train(
     let verified = planning::prove(&graph, machine, &plan, &schedule)?;
     let mut device = bench.cuda.open(&bench.options)?;
     let works = model.ops.iter().flatten();
-    let launcher = Launcher::new(device.raw_stream()?, bench.products, works)?;
+    let launcher = Launcher::new(device.raw_stream(Stream::Compute)?, bench.products, works)?;
     let spans = (way == Way::Timed).then(|| model.ops.iter().map(|_| Vec::new()).collect());
     let mut training = Training { bench, graph, launcher, spans };
     let ran = run(&verified, &mut device, &mut training, (way, iterations));
@@ -252,7 +252,7 @@ impl Kernels<CudaDevice> for Training<'_> {
             range.expect("an op launches what works on its operands").address.0 + 4 * location.first
         };
         let start = self.timestamp(device)?;
-        let stream = device.raw_stream()?;
+        let stream = device.raw_stream(Stream::Compute)?;
         for work in &self.bench.model.ops[op.index()] {
             self.launcher.launch(stream, work, address)?;
         }

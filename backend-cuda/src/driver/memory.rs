@@ -134,7 +134,7 @@ pub(crate) fn fill(stream: &Stream, at: u64, bytes: u64) -> Result<(), CudaError
     unsafe { api::cuMemsetD8Async(at, 0, bytes as usize, stream.raw()) }
 }
 
-/// Memory of the device beside the chunks, which is zero at first.
+/// Memory of the device beside the chunks.
 #[derive(Debug)]
 pub(crate) struct Working {
     pub(crate) at: u64,
@@ -142,16 +142,12 @@ pub(crate) struct Working {
 }
 
 impl Working {
-    /// Allocates memory. Work that is enqueued on the stream from now on sees zeros.
-    pub(crate) fn zeroed(stream: &Stream, bytes: u64) -> Result<Self, CudaError> {
-        let context = stream.context();
+    pub(crate) fn new(context: Context, bytes: u64) -> Result<Self, CudaError> {
         make_current(context)?;
         let mut at = 0;
         // SAFETY: the address may be written.
         unsafe { api::cuMemAlloc_v2(&raw mut at, bytes as usize) }?;
-        let working = Self { at, context };
-        fill(stream, at, bytes)?;
-        Ok(working)
+        Ok(Self { at, context })
     }
 }
 

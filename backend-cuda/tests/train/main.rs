@@ -31,7 +31,7 @@ mod work;
 use backend_cuda::Cuda;
 use emulated_cuda::Emulated;
 use model::Model;
-use planner_core::{Kind, TensorId};
+use planner_core::{Kind, Stream, TensorId};
 use settings::Settings;
 use std::path::PathBuf;
 use std::sync::Once;
@@ -200,7 +200,7 @@ fn the_library_is_found_inside_of_pythons_packages() {
     }
     let device = Cuda::load(Some(&driver)).unwrap().open(&backend_cuda::Options::default());
     let mut device = device.unwrap();
-    let stream = device.raw_stream().unwrap();
+    let stream = device.raw_stream(Stream::Compute).unwrap();
     let found = |folders: &[PathBuf]| cublas::Blas::new(stream, folders).unwrap();
     let newest = found(&[old.clone(), new.clone()]).name().to_owned();
     let path = new.join("libcublas.so.13");
@@ -229,7 +229,7 @@ fn codes_of_newer_drivers_are_errors_here_too() {
     let (emulated, driver) = opened();
     let device = Cuda::load(Some(&driver)).unwrap().open(&backend_cuda::Options::default());
     let mut device = device.unwrap();
-    let stream = device.raw_stream().unwrap();
+    let stream = device.raw_stream(Stream::Compute).unwrap();
     let load = |products| {
         let (words, works) =
             (|error: Box<dyn std::error::Error>| error.to_string(), [].into_iter());
@@ -256,7 +256,7 @@ fn products_say_why_there_is_no_library() {
     let (emulated, driver) = opened();
     let device = Cuda::load(Some(&driver)).unwrap().open(&backend_cuda::Options::default());
     let mut device = device.unwrap();
-    let stream = device.raw_stream().unwrap();
+    let stream = device.raw_stream(Stream::Compute).unwrap();
     let load = |products| {
         // The library's workspace, if there is a library.
         emulated.inject("cuMemAlloc_v2", 2);

@@ -5,7 +5,7 @@ use backend_cuda::{CudaDevice, CudaError, Graph as CudaGraph, Integrity, Integri
 use emulated_cuda::Emulated;
 use integrity::{Backend, Found, Graphs};
 use planner_core::backend::{Chunks, DeviceAddress, HostRange, Launch, Paging, Transfers};
-use planner_core::{Graph, Machine, OpId};
+use planner_core::{Graph, Machine, OpId, Stream};
 
 /// What is wrong with a backend.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -50,7 +50,7 @@ impl Backend for Watched {
     fn open(&self, machine: Machine, order: u64) -> Result<CudaDevice, String> {
         let mut device = self.integrity.open(machine, order)?;
         if self.bug == Bug::WaitsBeforeOpening {
-            let compute = device.compute().map_err(|error| error.to_string())?;
+            let compute = device.lend(Stream::Compute).map_err(|error| error.to_string())?;
             // Whether that is allowed is another matter.
             let _ = compute.context.synchronize();
         }
