@@ -229,6 +229,7 @@ pub fn graph_checks<T: Graphs>() -> Vec<Check<T>> {
             kernels_find_their_iteration,
             graphs_copy_over_mappings_and_aliases,
             graphs_run_ops_on_the_host,
+            graphs_run_collectives,
             host_ops_find_their_iteration,
         ],
         OnBench graphs: [

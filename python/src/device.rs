@@ -89,12 +89,12 @@ macro_rules! either {
 }
 
 impl Device {
-    /// The stream on which kernels enqueue ops. `None` if kernels run ops at once. Work that is
+    /// A stream on which kernels enqueue ops. `None` if kernels run ops at once. Work that is
     /// enqueued there from now on may use all memory that is mapped now.
-    pub(crate) fn stream(&mut self) -> Result<Option<u64>, DeviceError> {
+    pub(crate) fn raw_stream(&mut self, stream: Stream) -> Result<Option<u64>, DeviceError> {
         match self {
             Self::Mapped(_) => Ok(None),
-            Self::Cuda(device) => Ok(Some(device.raw_stream()? as u64)),
+            Self::Cuda(device) => Ok(Some(device.raw_stream(stream)? as u64)),
         }
     }
 

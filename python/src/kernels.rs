@@ -139,7 +139,7 @@ impl Kernels<Device> for PyKernels {
             return Ok(self.launch_on_network(device, launch)?);
         }
         // The stream may use all memory that is mapped when a caller asks for it.
-        let is_on_host = device.stream()?.is_none();
+        let is_on_host = device.raw_stream(launch.stream)?.is_none();
         let Launch { op, iteration, is_repeat, .. } = *launch;
         let called = Python::attach(|py| {
             let kept = &mut self.operands[op.index()][usize::from(is_repeat)];

@@ -13,7 +13,7 @@ use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::prelude::*;
 use spillway::TensorId;
 use spillway::planner_core::switch::Capacity;
-use spillway::planner_core::{ExecuteError, Kind};
+use spillway::planner_core::{ExecuteError, Kind, Stream};
 use std::mem;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
@@ -38,8 +38,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 ///   interpreter's lock, which the op needs.
 ///
 /// On host memory, a call may use its memory until it returns. On CUDA, the memory of a launch is
-/// on the device. `launch` enqueues the op on `stream`, and the addresses are valid for work that
-/// it enqueues there before it returns. The memory of an input is always on the host.
+/// on the device. `launch` enqueues the op on `stream`, or a collective on `network_stream`, and the
+/// addresses are valid for work that it enqueues there before it returns. The memory of an input is
+/// always on the host.
 ///
 /// States are zero until they are written.
 ///
@@ -50,6 +51,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 pub(crate) struct Session {
     shared: Arc<Shared>,
     stream: Option<u64>,
+    network_stream: Option<u64>,
 }
 
 /// The contents of a session, for Python's objects and for the exit of Python.
@@ -348,12 +350,13 @@ impl Session {
                 .map(|device| Device::Mapped(Box::new(device)))
                 .map_err(|error| refused(error.into()))?,
         };
-        let stream = device.stream().map_err(refused)?;
+        let mut raw = |stream| device.raw_stream(stream).map_err(refused);
+        let (stream, network_stream) = (raw(Stream::Compute)?, raw(Stream::Network)?);
         let kernels = PyKernels::new(kernels, plan)?;
         let ready = State::Ready(Box::new((plan.clone(), device, kernels, capacity)));
         let shared = Arc::new(Shared { state: Mutex::new(ready), process: std::process::id() });
         exit::close_at_exit(Arc::downgrade(&shared));
-        Ok(Self { shared, stream })
+        Ok(Self { shared, stream, network_stream })
     }
 
     /// Sets the value of a state, with which the next step begins, to a copy of a buffer of its
@@ -577,6 +580,12 @@ impl Session {
     #[getter]
     const fn stream(&self) -> Option<u64> {
         self.stream
+    }
+
+    /// The stream for collectives, as `stream`.
+    #[getter]
+    const fn network_stream(&self) -> Option<u64> {
+        self.network_stream
     }
 
     /// The device memory that the session takes for its plans. 0 before the start.

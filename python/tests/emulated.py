@@ -53,7 +53,7 @@ def session(plan, kernels, others=()):
     """Opens a session whose kernels compute in the process."""
     waiting = _Waiting(kernels)
     opened = spillway.Session(plan, waiting, others, device=device())
-    waiting.stream = opened.stream
+    waiting.streams = opened.stream, opened.network_stream
     return opened
 
 
@@ -72,5 +72,6 @@ class _Waiting:
                 setattr(self, name, getattr(kernels, name))
 
     def launch(self, *arguments):
-        synchronize(self.stream)
+        is_collective = arguments[0] in getattr(self._kernels, "collectives", ())
+        synchronize(self.streams[is_collective])
         self._kernels.launch(*arguments)

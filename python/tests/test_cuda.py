@@ -36,6 +36,14 @@ def test_repeats_are_launched_and_change_nothing():
     assert chain.repeats > 0
 
 
+def test_collectives_run_on_a_stream_of_their_own():
+    chain = Chain([1, 4])
+    chain.session = emulated.session
+    assert chain.run(budget="min") == Chain().run(budget="min")
+    with emulated.session(chain.graph.plan(machine(), budget="min"), chain) as session:
+        assert session.stream != session.network_stream
+
+
 def test_the_driver_may_be_called_while_ops_run_on_the_host():
     """By the ops, and with the interpreter's lock: the garbage that Python collects may call it."""
     ended = run("""

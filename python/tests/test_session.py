@@ -44,14 +44,16 @@ class Chain:
     LAYERS, BYTES = 6, 4096
     session = spillway.Session
 
-    def __init__(self):
+    def __init__(self, collectives=()):
         graph = self.graph = spillway.Graph("chain")
+        self.collectives = collectives
         self.state = graph.state("state", self.BYTES)
         self.repeats = 0
         values = [self.state]
         for n in range(self.LAYERS):
             values.append(graph.temporary(f"value {n}", self.BYTES))
-            graph.op(f"forward {n}", 1000, [values[n]], [values[n + 1]], repeatable=True)
+            costs = dict(repeatable=True, collective=n in collectives)
+            graph.op(f"forward {n}", 1000, [values[n]], [values[n + 1]], **costs)
         gradient = values[-1]
         for n in reversed(range(self.LAYERS)):
             reads = list({gradient, values[n]})
@@ -73,6 +75,10 @@ class Chain:
             state = bytearray(self.BYTES)
             session.read_state(self.state, state)
             return state
+
+
+def test_collectives_wait_for_the_ops_that_they_follow():
+    assert Chain([1, 4]).run(budget="min") == Chain().run(budget="min")
 
 
 def test_repeats_are_launched_and_change_nothing():

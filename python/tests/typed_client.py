@@ -116,6 +116,7 @@ def run(plan: spillway.Plan, weights: bytearray) -> None:
         assert_type(session.switch(plan, Kernels()).time_ns, int)
         assert_type(session.iterations + session.device_bytes, int)
         assert_type(session.stream, int | None)
+        assert_type(session.network_stream, int | None)
     session.close()
 
     spillway.Session(plan, OneArgument())  # type: ignore[arg-type]

@@ -27,9 +27,18 @@ fn launch<T: Graphs>(rig: &mut Rig<'_, T>, graph: &T::Graph, iterations_later: u
     Ok(backend.launch_graph(device, graph, iterations_later)?)
 }
 
-/// Enqueues kernels that write the number of their iteration.
+/// Enqueues kernels on compute that write the number of their iteration.
 fn note<T: Graphs>(rig: &mut Rig<'_, T>, iteration: u64, at: DeviceAddress) -> Outcome {
-    rig.in_iteration(iteration, |backend, device, launch| {
+    note_on(rig, Stream::Compute, iteration, at)
+}
+
+fn note_on<T: Graphs>(
+    rig: &mut Rig<'_, T>,
+    stream: Stream,
+    iteration: u64,
+    at: DeviceAddress,
+) -> Outcome {
+    rig.in_iteration(stream, iteration, |backend, device, launch| {
         backend.write_iteration(device, launch, at)
     })
 }
@@ -126,6 +135,35 @@ pub fn graphs_run_ops_on_the_host<T: Graphs>(rig: &mut Rig<'_, T>) -> Outcome {
         rig.get(to, rig.slot(B))?;
         let computed = rig.computed(UPDATE, &[&sent, &kept]);
         rig.expect(rig.slot(B), &computed, "the bytes that a graph computed on the host")?;
+    }
+    Ok(())
+}
+
+/// A graph runs collectives beside launches on compute, and they find their iteration while those
+/// launches find another. Each launch reads the current contents of the host block.
+pub fn graphs_run_collectives<T: Graphs>(rig: &mut Rig<'_, T>) -> Outcome {
+    rig.needs_network_stream()?;
+    rig.set_up()?;
+    let [from, to, own, other] = [rig.range(3)?, rig.range(3)?, rig.range(1)?, rig.range(1)?];
+    let [sent, fetched] = [rig.slot(A), rig.slot(C)];
+    let graph = captured(rig, |rig| {
+        rig.device().upload(sent, from)?;
+        rig.order(Stream::Upload, Stream::Network)?;
+        note_on(rig, Stream::Network, 2, own)?;
+        note(rig, 3, other)?;
+        rig.launch_on(Stream::Network, COPY, &[from], &[to])?;
+        rig.order(Stream::Network, Stream::Download)?;
+        rig.device().download(to, fetched)?;
+        rig.signal(Stream::Download)?;
+        rig.signal(Stream::Compute).map(drop)
+    })?;
+    for later in [0, 2, 40] {
+        let sent = rig.fill(sent, later + 1)?;
+        launch(rig, &graph, later)?;
+        rig.finish(Stream::Download)?;
+        rig.expect(fetched, &rig.computed(COPY, &[&sent]), "the bytes that a graph exchanged")?;
+        expect_number(rig, own, 2 + later, "the iteration of a collective")?;
+        expect_number(rig, other, 3 + later, "the iteration beside a collective")?;
     }
     Ok(())
 }

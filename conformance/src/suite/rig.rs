@@ -455,15 +455,16 @@ impl<'g, T: Backend> Rig<'g, T> {
         self.enqueue(Stream::Compute, Launched::repeat(op), reads, writes, workspace)
     }
 
-    /// Passes on the backend, the device, and a launch without operands in an iteration.
+    /// Passes on the backend, the device, and a launch without operands on a stream in an iteration.
     pub(super) fn in_iteration(
         &mut self,
+        stream: Stream,
         iteration: u64,
         then: impl FnOnce(&T, &mut T::Device, &Launch<'_>) -> Result<(), T::Error>,
     ) -> Outcome {
         let [reads, writes] = [(); 2].map(|()| DeviceRanges::new(&[]));
         let mut launch = Launch::new(COPY, reads, writes);
-        launch.iteration = iteration;
+        (launch.stream, launch.iteration) = (stream, iteration);
         Ok(then(self.backend, &mut self.device, &launch)?)
     }
 

@@ -35,7 +35,6 @@ class Cuda:
     # With `strict`, all that PyTorch allocates while an op runs is within its workspace, or fails.
     limits_workspaces = True
     most_mappings = math.inf  # the driver counts none
-    has_network_stream = False  # collectives run on compute
 
     def __init__(self, torch_device):
         refuse_expandable_segments()
@@ -123,19 +122,19 @@ class Cuda:
         torch.cuda.set_rng_state(state.cpu(), self.torch_device)
 
     @contextmanager
-    def stepping(self, stream):
+    def stepping(self, session):
         """A step runs on the session's stream, after what the caller has enqueued and before what
-        the caller enqueues next."""
-        session = torch.cuda.ExternalStream(stream, self.torch_device)
+        the caller enqueues next. It has no collectives, so the value is None."""
+        compute = torch.cuda.ExternalStream(session.stream, self.torch_device)
         caller = torch.cuda.current_stream(self.torch_device)
-        session.wait_stream(caller)
-        with torch.cuda.device(self.torch_device), torch.cuda.stream(session):
+        compute.wait_stream(caller)
+        with torch.cuda.device(self.torch_device), torch.cuda.stream(compute):
             streams = self._prepared.__dict__.setdefault("streams", set())
-            if stream not in streams:
+            if session.stream not in streams:
                 self._prepare()
-                streams.add(stream)
-            yield
-        caller.wait_stream(session)
+                streams.add(session.stream)
+            yield None
+        caller.wait_stream(compute)
 
     def _prepare(self):
         """Has cuBLAS allocate the workspace that it keeps for this thread and stream, so that no op's holds

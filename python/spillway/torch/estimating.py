@@ -112,7 +112,7 @@ class Estimate:
 
     def shares(self, plan: Plan) -> dict[str, float]:
         """Returns the share of the period for which the device computes, and for which each link and the host
-        are busy; with several devices, also the share for which they exchange data and do not compute."""
+        are busy; with several devices, also the share for which they exchange data."""
         speeds, figures = json.loads(self.machine.to_json()), plan.figures
         elsewhere_ns = sum(self.times_ns[op] for op in plan.host_ops)
         launches = launched(plan) if self.exchanges else []

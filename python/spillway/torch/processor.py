@@ -4,12 +4,14 @@ import ctypes
 import mmap
 import time
 from contextlib import nullcontext
+from functools import partial
 
 import torch
 
 from spillway import SetupCosts
 
 from .allocations import Allocations
+from .hosting import on_host
 from .machine import MOST_MAPPINGS, memory_bytes, this_machine
 
 
@@ -21,7 +23,6 @@ class Processor:
     # Whether PyTorch cannot allocate more than an op's workspace while the op runs.
     limits_workspaces = False
     most_mappings = MOST_MAPPINGS
-    has_network_stream = True
 
     def machine(self, tensor_bytes, copied_bytes_per_s):
         """Returns the machine that plans are for, where none is given."""
@@ -75,9 +76,10 @@ class Processor:
         """Sets the state of PyTorch's generator."""
         torch.set_rng_state(state)
 
-    def stepping(self, stream):
-        """Returns a context for a step of a session. `stream` is the session's."""
-        return nullcontext()
+    def stepping(self, session):
+        """Returns a context for a step of a session. Its value makes the context of a collective, which a
+        thread of the session runs."""
+        return nullcontext(partial(on_host, torch.get_num_threads()))
 
     def bound(self, run, operation, workspace, strict):
         """Returns the function that runs a bound op within its workspace, or None for none."""

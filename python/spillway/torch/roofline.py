@@ -47,7 +47,6 @@ class Roofline:
 
     def __init__(self, speeds, devices=1):
         self.device = Processor()
-        self.device.has_network_stream = False  # an estimate is for cards
         self._speeds, self._devices = speeds, devices
 
     def layouts(self, call, storages, fakes):

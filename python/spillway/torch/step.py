@@ -16,7 +16,7 @@ from .errors import BatchError, CaptureError, ChangedError
 from .hosting import host_times, settings_for
 from .logs import timed
 from .machine import PAGE_BYTES
-from .operations import Operation, Outside
+from .operations import Outside
 from .running import Batch, Compiled, Result
 from .verifying import verify
 
@@ -79,12 +79,8 @@ class Step(Generic[Batch, Result]):
         for op, host_ns in zip(self.operations, host_times):
             m = op.measured
             costs = m.time_ns, op.reads, op.writes, m.workspace_bytes, op.repeatable, host_ns
-            graph.op(op.name, *costs, collective=self.is_collective(op))
+            graph.op(op.name, *costs, collective=op.exchanges)
         return graph
-
-    def is_collective(self, op: Operation) -> bool:
-        """Returns whether an op exchanges data with other processes beside the other ops."""
-        return op.exchanges and self.device.has_network_stream
 
     def add_states_of(self, other: "Step[Any, Any]") -> None:
         """Adds the states of another step that this one does not have, so that a session can switch

@@ -197,7 +197,7 @@ def test_devices_share_states_and_exchange_them(devices):
     assert several.items == (64 * devices, "rows")
     plan = several.plans[-1]
     shares = several.shares(plan)
-    assert 0 < shares["network"] and shares["network"] + shares["device"] <= 1.001
+    assert 0 < shares["network"] <= 1.001 < shares["network"] + shares["device"], "nothing runs at the same time"
     assert several.limit(plan) == "network" and "network" in str(several) and "network" not in str(one)
     ops = {op["name"]: op["time_ns"] for op in json.loads(several.graph.to_json())["ops"]}
     exchanged = 4096 * 4096 * 4 * (devices - 1) / devices
