@@ -8,7 +8,7 @@ use crate::names::Names;
 use crate::plan::Plan;
 use crate::planning;
 use crate::strategy::{Planned, Planner, Strategy, Watch};
-use planner_core::planner::{PlanningError, Request};
+use planner_core::planner::{PlanningError, Request, Strategy as Core};
 use std::time::Instant;
 use workloads::OwnedMachine;
 
@@ -18,28 +18,29 @@ use workloads::OwnedMachine;
 pub struct PlanBuilder {
     graph: Graph,
     machine: OwnedMachine,
-    budget: Result<Budget, Error>,
+    /// `None` for the device memory of the machine.
+    budget: Option<Result<Budget, Error>>,
     strategy: Strategy,
     placed: bool,
 }
 
 impl PlanBuilder {
     pub(crate) fn new(graph: Graph, machine: OwnedMachine) -> Self {
-        let budget = Ok(Budget::Bytes(machine.machine.device_bytes));
-        Self { graph, machine, budget, strategy: Strategy::default(), placed: true }
+        Self { graph, machine, budget: None, strategy: Strategy::default(), placed: true }
     }
 
     /// Sets the device memory for the plan: bytes, a [`Budget`], or a text. A text is a size (`"4GiB"`), a
     /// percentage of the memory that the work needs in-core (`"35%"`; from 100 % on, enough for an in-core
     /// plan in whole chunks), or `"min"` for the smallest budget with which the strategy can plan. The
-    /// default is the device memory of the machine.
+    /// default is the device memory of the machine, of which a plan of `Auto` takes no more than the work
+    /// needs in-core, unless more memory makes it shorter. In a budget that is set, a plan may take all.
     ///
     /// For a text that is not a budget, [`run`](Self::run) returns an error.
     pub fn budget<B: TryInto<Budget>>(self, budget: B) -> Self
     where
         Error: From<B::Error>,
     {
-        Self { budget: budget.try_into().map_err(Error::from), ..self }
+        Self { budget: Some(budget.try_into().map_err(Error::from)), ..self }
     }
 
     /// Sets the strategy: a strategy of the core or its parameters, such as [`Auto`](crate::strategy::Auto),
@@ -70,7 +71,10 @@ impl PlanBuilder {
     /// The errors of [`PlanBuilder::run`], except errors that only the budget causes.
     pub fn prepare(self) -> Result<Prepared, Error> {
         let Self { graph, machine, budget, strategy, placed } = self;
-        let budget = budget?;
+        let (is_default, budget) = match budget {
+            Some(budget) => (false, budget?),
+            None => (true, Budget::Bytes(machine.machine.device_bytes)),
+        };
         let (core, on) = (graph.graph(), &machine.machine);
         let least_bytes = graph.min_feasible_bytes(&machine, &strategy)?;
         let needs = Needs::of(&core, on, Some(least_bytes)).map_err(|error| {
@@ -78,7 +82,7 @@ impl PlanBuilder {
         })?;
         let work = Work { graph, machine, strategy, placed, needs };
         let context = work.context(budget.bytes(&needs))?;
-        Ok(Prepared { work, less: None, context })
+        Ok(Prepared { work, is_default, less: None, context })
     }
 }
 
@@ -99,6 +103,17 @@ impl Work {
         Ok(Context { cycle_ns: self.cycle_ns(budget_bytes), ..context })
     }
 
+    fn planned(
+        &self,
+        request: &Request<'_>,
+        watch: &mut Watch<'_>,
+    ) -> Result<Planned, PlanningError> {
+        match self.placed {
+            true => self.strategy.plan_placed(request, watch),
+            false => self.strategy.plan(request, watch).map(|plan| (plan, None)),
+        }
+    }
+
     fn cycle_ns(&self, budget_bytes: u64) -> Option<u64> {
         let (graph, machine) = (self.graph.graph(), &self.machine.machine);
         self.strategy.cycle_ns(&Request { graph: &graph, machine, budget_bytes })
@@ -109,6 +124,8 @@ impl Work {
 #[derive(Clone, Debug)]
 pub struct Prepared {
     work: Work,
+    /// Whether the budget is the default.
+    is_default: bool,
     less: Option<Plan>,
     context: Context,
 }
@@ -155,7 +172,7 @@ impl Prepared {
             planning_ns: None,
             ..self.context.clone()
         };
-        Ok(Self { work, less: None, context })
+        Ok(Self { work, is_default: self.is_default, less: None, context })
     }
 
     /// Returns the same work with another budget. `less` is a plan by the same strategy for less memory. If
@@ -166,7 +183,7 @@ impl Prepared {
     /// [`Error::OutOfMemory`].
     pub fn within(&self, budget_bytes: u64, less: Option<&Plan>) -> Result<Self, Error> {
         let (work, less) = (self.work.clone(), less.cloned());
-        Ok(Self { context: work.context(budget_bytes)?, work, less })
+        Ok(Self { context: work.context(budget_bytes)?, work, is_default: false, less })
     }
 
     /// The facts that need no plan. After [`Prepared::plan`] has returned, they include the time of planning.
@@ -181,16 +198,12 @@ impl Prepared {
     /// # Errors
     /// The errors of [`PlanBuilder::run`].
     pub fn plan(&mut self, watch: &mut Watch<'_>) -> Result<Plan, Error> {
-        let Work { graph, machine, strategy, placed, .. } = &self.work;
+        let Work { graph, machine, strategy, .. } = &self.work;
         let budget_bytes = self.context.budget_bytes;
         let core = graph.graph();
         let request = Request { graph: &core, machine: &machine.machine, budget_bytes };
         let started = Instant::now();
-        let planned = match placed {
-            true => strategy.plan_placed(&request, watch),
-            false => strategy.plan(&request, watch).map(|plan| (plan, None)),
-        };
-        let planned = self.or_less(&request, planned);
+        let planned = self.planned(&request, watch);
         self.context.planning_ns = u64::try_from(started.elapsed().as_nanos()).ok();
         let (mut plan, unplaced) = planned.map_err(|error| {
             Error::planning(&Names::new(graph.owned(), &[]), error, budget_bytes)
@@ -201,6 +214,38 @@ impl Prepared {
         plan.machine.clone_from(&machine.name);
         strategy.name().clone_into(&mut plan.strategy);
         Plan::in_context(graph.clone(), machine.clone(), plan, context)
+    }
+
+    /// Plans. In the default budget, `auto` plans within the memory that the work needs in-core, and takes
+    /// more only if that makes the plan shorter, since a session takes all memory of its plan's pools.
+    fn planned(
+        &self,
+        request: &Request<'_>,
+        watch: &mut Watch<'_>,
+    ) -> Result<Planned, PlanningError> {
+        let in_core = self.in_core(request, watch);
+        let (period_ns, context) =
+            (|planned: &Planned| planned.0.predicted.period_ns, &self.context);
+        let bound_ns = context.host_bound_ns.unwrap_or(context.any_order_repeats_bound_ns);
+        if let Some(in_core) = in_core.as_ref().filter(|plan| period_ns(plan) <= bound_ns) {
+            return Ok(in_core.clone());
+        }
+        let planned = self.work.planned(request, watch);
+        let planned = self.or_less(request, planned)?;
+        Ok(in_core.filter(|in_core| period_ns(in_core) <= period_ns(&planned)).unwrap_or(planned))
+    }
+
+    /// Returns a plan within the memory that the work needs in-core, for the default budget. `None` if the
+    /// budget is not larger, or if this memory does not suffice for a plan that fixes its objects.
+    fn in_core(&self, request: &Request<'_>, watch: &mut Watch<'_>) -> Option<Planned> {
+        let is_auto = matches!(self.work.strategy, Strategy::Core(Core::Auto(_)));
+        let less = Request { budget_bytes: self.work.needs.in_core_least_bytes, ..*request };
+        if !(self.is_default && is_auto && less.budget_bytes < request.budget_bytes) {
+            return None;
+        }
+        let (mut plan, unplaced) = self.work.planned(&less, watch).ok()?;
+        plan.budget_bytes = request.budget_bytes;
+        unplaced.is_none().then_some((plan, None))
     }
 
     /// Returns the new plan, or the plan for less memory if it is shorter.

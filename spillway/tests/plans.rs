@@ -197,6 +197,19 @@ fn with_everything_resident_no_plan_is_better() {
 }
 
 #[test]
+fn a_plan_takes_no_more_memory_than_the_work_needs() {
+    let plan = step().plan(&machine()).strategy(QUICK).run().unwrap();
+    let all_bytes = machine().machine.device_bytes;
+    assert_eq!(plan.owned().budget_bytes, all_bytes);
+    let taken_bytes = plan.capacity().chunks * machine().machine.chunk_bytes;
+    let needs = step().plan(&machine()).prepare().unwrap();
+    assert!(taken_bytes <= needs.needs().in_core_least_bytes, "{taken_bytes}");
+    // The published window takes all of its budget.
+    let window = step().plan(&machine()).strategy(Window::new()).run().unwrap();
+    assert!(window.capacity().chunks * machine().machine.chunk_bytes > all_bytes / 2);
+}
+
+#[test]
 fn a_plan_that_is_read_back_is_the_same() {
     let (graph, plan) = planned();
     for name in ["same.plan.json", "same.plan.json.gz"] {
