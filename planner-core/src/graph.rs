@@ -145,6 +145,18 @@ impl Op {
     pub const fn stream(&self) -> Stream {
         if self.collective { Stream::Network } else { Stream::Compute }
     }
+
+    /// Position of the first operand that the op writes.
+    #[inline]
+    pub(crate) const fn first_write(&self) -> usize {
+        (self.first_operand as usize).saturating_add(self.reads as usize)
+    }
+
+    /// Position after the last operand.
+    #[inline]
+    const fn end_operand(&self) -> usize {
+        self.first_write().saturating_add(self.writes as usize)
+    }
 }
 
 setters!(Op {
@@ -349,11 +361,7 @@ impl<'a> Graph<'a> {
         let written_by = scratch.take(self.tensors.len(), NEVER)?;
         let mut end_before = 0;
         for (id, op) in self.op_ids().zip(self.ops) {
-            let first = op.first_operand as usize;
-            let end = first
-                .checked_add(op.reads as usize)
-                .and_then(|end| end.checked_add(op.writes as usize))
-                .ok_or(GraphError::OperandsOutOfRange(id))?;
+            let (first, end) = (op.first_operand as usize, op.end_operand());
             let operands =
                 self.operands.get(first..end).ok_or(GraphError::OperandsOutOfRange(id))?;
             if !operands.is_empty() {
@@ -452,8 +460,7 @@ impl<'a> Graph<'a> {
     #[must_use]
     pub fn reads(&self, id: OpId) -> &'a [TensorId] {
         let op = self.op(id);
-        let first = op.first_operand as usize;
-        &self.operands[first..first + op.reads as usize]
+        &self.operands[op.first_operand as usize..op.first_write()]
     }
 
     /// The tensors that an op writes.
@@ -463,8 +470,7 @@ impl<'a> Graph<'a> {
     #[must_use]
     pub fn writes(&self, id: OpId) -> &'a [TensorId] {
         let op = self.op(id);
-        let first = op.first_operand as usize + op.reads as usize;
-        &self.operands[first..first + op.writes as usize]
+        &self.operands[op.first_write()..op.end_operand()]
     }
 
     /// The tensors that an op reads, then the tensors that it writes. A tensor updated in place
@@ -475,8 +481,7 @@ impl<'a> Graph<'a> {
     #[must_use]
     pub fn operands_of(&self, id: OpId) -> &'a [TensorId] {
         let op = self.op(id);
-        let first = op.first_operand as usize;
-        &self.operands[first..first + op.reads as usize + op.writes as usize]
+        &self.operands[op.first_operand as usize..op.end_operand()]
     }
 
     /// Every tensor that an op reads or writes, each once: its reads, then the tensors that it only
@@ -558,7 +563,8 @@ impl<'a> Graph<'a> {
     pub fn launches_ns(&self) -> PerStream<u64> {
         let mut sums_ns = PerStream::all(0);
         for op in self.ops {
-            sums_ns[op.stream()] += op.time_ns;
+            let sum_ns = &mut sums_ns[op.stream()];
+            *sum_ns = op.time_ns.saturating_add(*sum_ns);
         }
         sums_ns
     }

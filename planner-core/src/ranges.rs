@@ -19,6 +19,12 @@ const FEW: usize = 8;
 
 const ROOT: usize = 1;
 
+/// The nodes below a node.
+#[inline]
+pub(crate) const fn children(node: usize) -> [usize; 2] {
+    [node << 1, node << 1 | 1]
+}
+
 /// Consecutive pieces of a tensor.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Span {
@@ -30,6 +36,10 @@ pub(crate) struct Span {
     to: usize,
 }
 
+#[expect(
+    clippy::arithmetic_side_effects,
+    reason = "`from <= to <= pieces`, and nodes are positions in arrays with two for each piece"
+)]
 impl Span {
     /// A range of the pieces `of` a tensor.
     #[inline]
@@ -168,7 +178,10 @@ impl<'a> LastUses<'a> {
         never: i64,
         scratch: &mut Scratch<'a>,
     ) -> Result<Self, OutOfScratch> {
-        Ok(Self { any: scratch.take(2 * pieces, never)?, all: scratch.take(pieces, never)? })
+        Ok(Self {
+            any: scratch.take(pieces.saturating_mul(2), never)?,
+            all: scratch.take(pieces, never)?,
+        })
     }
 
     /// All recorded times, for shifting them.
@@ -221,7 +234,7 @@ impl<'a> Flags<'a> {
 
     /// Creates the trees. No piece has a flag.
     pub(crate) fn new(pieces: usize, scratch: &mut Scratch<'a>) -> Result<Self, OutOfScratch> {
-        Ok(Self { nodes: scratch.take(2 * pieces, [0, 0, !0, 0])? })
+        Ok(Self { nodes: scratch.take(pieces.saturating_mul(2), [0, 0, !0, 0])? })
     }
 
     /// The flags that all pieces of a span have, and the flags that any piece has.
@@ -242,7 +255,7 @@ impl<'a> Flags<'a> {
         self.push_down(span);
         span.cover(|node| self.change_node(span.slot(node), !taken, given));
         span.bottom_up(|node| {
-            let [one, other] = [2 * node, 2 * node + 1].map(|child| self.nodes[span.slot(child)]);
+            let [one, other] = children(node).map(|child| self.nodes[span.slot(child)]);
             let at = span.slot(node);
             let [.., kept, set] = self.nodes[at];
             let [all, any] = [one[0] & other[0], one[1] | other[1]];
@@ -263,8 +276,9 @@ impl<'a> Flags<'a> {
         span.top_down(|node| {
             let [.., kept, set] = self.nodes[span.slot(node)];
             if (kept, set) != (!0, 0) {
-                self.change_node(span.slot(2 * node), kept, set);
-                self.change_node(span.slot(2 * node + 1), kept, set);
+                for child in children(node) {
+                    self.change_node(span.slot(child), kept, set);
+                }
                 let [.., kept, set] = &mut self.nodes[span.slot(node)];
                 (*kept, *set) = (!0, 0);
             }

@@ -162,7 +162,7 @@ impl Owners<'_> {
         let start = self.placement(rank).offset_bytes;
         let before = self.owning.before(rank);
         let before = before.filter(|&other| self.end_bytes(self.placement(other)) > start);
-        let after = self.owning.next(rank + 1);
+        let after = self.owning.next(rank.saturating_add(1));
         let after = after.filter(|&other| self.placement(other).offset_bytes < end);
         before.or(after)
     }

@@ -85,7 +85,7 @@ impl<'a> Clocks<'a> {
             if entry.index() != *count || *count >= self.schedule.stream_steps[stream] {
                 return Err(VerifyError::NotThisPlan { step: at });
             }
-            *count += 1;
+            *count = count.saturating_add(1);
             let slot = self.slot(stream, entry.index());
             let position =
                 self.position.get_mut(slot).ok_or(VerifyError::NotThisPlan { step: at })?;
@@ -117,6 +117,11 @@ impl<'a> Clocks<'a> {
     }
 
     /// The index of a step's clock, in the iteration `iterations_back` before `iteration`.
+    #[expect(
+        clippy::arithmetic_side_effects,
+        reason = "there is at least one iteration, numbers of iterations have 32 bits, and an \
+                  iteration's clocks begin below the number of all clocks"
+    )]
     fn clock_slot(
         &self,
         iteration: u32,
@@ -132,7 +137,7 @@ impl<'a> Clocks<'a> {
         let iterations_back = iterations_back % iterations;
         let iteration = (u64::from(iteration) + u64::from(iterations - iterations_back)) as usize;
         let steps = self.ended.len() / iterations as usize;
-        iteration % iterations as usize * steps + slot
+        (iteration % iterations as usize * steps).saturating_add(slot)
     }
 
     /// Passes over all iterations once. `reached` holds the clock of each stream's last step.

@@ -9,7 +9,7 @@
     reason = "nodes of a span lie in the tree of its tensor, which has two nodes for each piece"
 )]
 
-use crate::ranges::Span;
+use crate::ranges::{Span, children};
 use crate::scratch::{Limits, OutOfScratch, Scratch, words};
 use bytemuck::{Pod, Zeroable};
 
@@ -161,7 +161,7 @@ impl<'a> Copies<'a> {
     /// Creates the trees. No piece has a value.
     pub(super) fn new(pieces: usize, scratch: &mut Scratch<'a>) -> Result<Self, OutOfScratch> {
         let empty = Node { pair: Pair::new(Held::NONE, Held::NONE), pending: Change::NONE };
-        Ok(Self { nodes: scratch.take(2 * pieces, empty)? })
+        Ok(Self { nodes: scratch.take(pieces.saturating_mul(2), empty)? })
     }
 
     /// The copies of the pieces of a span.
@@ -180,7 +180,7 @@ impl<'a> Copies<'a> {
         self.push_down(span);
         span.cover(|node| self.nodes[span.slot(node)].change(change, span.is_leaf(node)));
         span.bottom_up(|node| {
-            let [one, other] = [2 * node, 2 * node + 1].map(|child| span.slot(child));
+            let [one, other] = children(node).map(|child| span.slot(child));
             let joined = self.nodes[one].pair.join(self.nodes[other].pair);
             let node = &mut self.nodes[span.slot(node)];
             node.pair = joined.after(node.pending);
@@ -193,7 +193,7 @@ impl<'a> Copies<'a> {
             let parent = &mut self.nodes[span.slot(node)];
             let pending = core::mem::replace(&mut parent.pending, Change::NONE);
             if pending != Change::NONE {
-                for child in [2 * node, 2 * node + 1] {
+                for child in children(node) {
                     self.nodes[span.slot(child)].change(pending, span.is_leaf(child));
                 }
             }

@@ -15,6 +15,7 @@ use crate::pieces::Pieces;
 use crate::plan::{Location, Part, Plan, PlanError, Step};
 use crate::schedule::PerStream;
 use crate::scratch::{Limits, Scratch, total, words};
+use core::ops::Range;
 
 pub(super) const fn scratch_words(limits: &Limits) -> usize {
     total([
@@ -27,6 +28,9 @@ pub(super) const fn scratch_words(limits: &Limits) -> usize {
         words::<u32>(limits.steps),
     ])
 }
+
+/// No step, or the start of an iteration.
+const NO_STEP: u32 = u32::MAX;
 
 /// The releases of one iteration, by pool and in list order.
 struct Releases<'a> {
@@ -46,7 +50,7 @@ struct Held<'a> {
     resident: &'a mut [u64],
     /// Number of objects allocated so far in each pool.
     allocated: &'a mut [u64],
-    /// The step that allocated last in each pool and is not yet checked, plus one; 0 for none.
+    /// The step that allocated last in each pool and is not yet checked, or [`NO_STEP`].
     asked_by: &'a mut [u32],
 }
 
@@ -63,10 +67,10 @@ pub(super) fn check(
     let mut held = Held {
         resident: scratch.take(graph.tensors().len(), 0u64)?,
         allocated: scratch.take(pools, 0u64)?,
-        asked_by: scratch.take(pools, 0u32)?,
+        asked_by: scratch.take(pools, NO_STEP)?,
     };
     for (at, entry) in (0..).zip(plan.resident_at_start) {
-        held.allocate(pieces, entry.part, u32::MAX, Location::Start(at))?;
+        held.allocate(pieces, entry.part, NO_STEP, Location::Start(at))?;
         if !pieces.in_arena(entry.part.tensor) {
             let pool = pieces.pool(entry.part.tensor);
             let (held, count) = (held.allocated[pool], plan.pools[pool].count);
@@ -79,18 +83,18 @@ pub(super) fn check(
     for (at, step) in (0..).zip(plan.steps) {
         match *step {
             Step::Prefetch(part) => {
-                held.allocate(pieces, part, at + 1, Location::Step(at))?;
+                held.allocate(pieces, part, at, Location::Step(at))?;
                 if !pieces.in_arena(part.tensor) {
                     held.ask(plan, pieces.pool(part.tensor), at, &releases, clocks)?;
                 }
             }
             Step::Launch(launched) => {
                 for tensor in graph.written_by(launched) {
-                    held.allocate(pieces, Part::whole(tensor), at + 1, Location::Step(at))?;
+                    held.allocate(pieces, Part::whole(tensor), at, Location::Step(at))?;
                 }
                 let workspace = pieces.workspace(graph, launched.op);
                 if let Some((pool, objects)) = workspace {
-                    held.add(pool, objects, at + 1, Location::Step(at))?;
+                    held.add(pool, objects, at, Location::Step(at))?;
                 }
                 for tensor in graph.written_by(launched) {
                     if !pieces.in_arena(tensor) {
@@ -101,7 +105,10 @@ pub(super) fn check(
                     held.ask(plan, pool, at, &releases, clocks)?;
                 }
             }
-            Step::Evict(part) => held.resident[part.tensor.index()] -= pieces.part_objects(part),
+            Step::Evict(part) => {
+                let resident = &mut held.resident[part.tensor.index()];
+                *resident = resident.saturating_sub(pieces.part_objects(part));
+            }
             Step::Offload(_) | Step::Host(_) => {}
         }
     }
@@ -122,25 +129,28 @@ impl<'a> Releases<'a> {
             Step::Launch(launched) => pieces.workspace(graph, launched.op),
             Step::Prefetch(_) | Step::Offload(_) | Step::Host(_) => None,
         };
-        let first = scratch.take(plan.pools.len() + 1, 0u32)?;
+        let first = scratch.take(plan.pools.len().saturating_add(1), 0u32)?;
+        let counts = &mut first[1..];
         for (pool, _) in plan.steps.iter().filter_map(release) {
-            first[pool + 1] += 1;
+            counts[pool] = counts[pool].saturating_add(1);
         }
-        for pool in 0..plan.pools.len() {
-            first[pool + 1] += first[pool];
+        let mut count = 0u32;
+        for end in counts {
+            count = count.saturating_add(*end);
+            *end = count;
         }
-        let count = first[plan.pools.len()] as usize;
+        let count = count as usize;
         let step = scratch.take(count, 0u32)?;
         let sum = scratch.take(count, 0u64)?;
         let done = scratch.take(count, PerStream::all(NEVER))?;
         let next = scratch.take(plan.pools.len(), 0u32)?;
+        next.copy_from_slice(&first[..plan.pools.len()]);
         for ListedStep { at, step: entry, index: now } in clocks.steps() {
             let Some((pool, objects)) = release(entry) else { continue };
-            let slot = (first[pool] + next[pool]) as usize;
-            let (mut before, mut points) = (0u64, PerStream::all(NEVER));
-            if next[pool] > 0 {
-                (before, points) = (sum[slot - 1], done[slot - 1]);
-            }
+            let earlier = first[pool] as usize..next[pool] as usize;
+            let slot = earlier.end;
+            let before = sum[earlier.clone()].last().copied().unwrap_or(0);
+            let points = done[earlier].last().copied().unwrap_or(PerStream::all(NEVER));
             let free = match entry {
                 Step::Launch(Launched { op, .. }) => {
                     PerStream::only(graph.op(*op).stream(), now, NEVER)
@@ -151,7 +161,7 @@ impl<'a> Releases<'a> {
             let overflow = PlanError::Overflow(Location::Step(at));
             sum[slot] = before.checked_add(objects).ok_or(overflow)?;
             done[slot] = later(points, free);
-            next[pool] += 1;
+            next[pool] = next[pool].saturating_add(1);
         }
         Ok(Self { first, step, sum, done })
     }
@@ -159,6 +169,11 @@ impl<'a> Releases<'a> {
     /// The steps that must have ended before `allocated` objects, counted from the start of the
     /// first iteration, can have been granted from a pool of `count`. `None` if the releases listed
     /// before step `at` do not suffice.
+    #[expect(
+        clippy::arithmetic_side_effects,
+        reason = "numbers of objects have 64 bits, numbers of iterations back at most 32, and a \
+                  release frees at least one object"
+    )]
     fn granted_after(
         &self,
         pool: usize,
@@ -167,7 +182,7 @@ impl<'a> Releases<'a> {
         at: u32,
         stream_steps: PerStream<u32>,
     ) -> Option<Points> {
-        let range = self.first[pool] as usize..self.first[pool + 1] as usize;
+        let range = self.of(pool);
         let per_iteration = *self.sum[range.clone()].last()?;
         // The number of the last object needed among those released, counted from 0 at the start of
         // this iteration; negative for earlier iterations.
@@ -198,9 +213,14 @@ impl<'a> Releases<'a> {
 
     /// Number of objects released before a step.
     fn released_before(&self, pool: usize, at: u32) -> u64 {
-        let range = self.first[pool] as usize..self.first[pool + 1] as usize;
+        let range = self.of(pool);
         let before = self.step[range.clone()].partition_point(|&step| step < at);
-        if before == 0 { 0 } else { self.sum[range.start + before - 1] }
+        self.sum[range][..before].last().copied().unwrap_or(0)
+    }
+
+    /// The releases of a pool.
+    fn of(&self, pool: usize) -> Range<usize> {
+        self.first[pool] as usize..self.first[pool.saturating_add(1)] as usize
     }
 }
 
@@ -218,8 +238,9 @@ impl Held<'_> {
             return Ok(());
         }
         let resident = &mut self.resident[part.tensor.index()];
-        let objects = pieces.part_objects(part).min(pieces.objects(part.tensor) - *resident);
-        *resident += objects;
+        let missing = pieces.objects(part.tensor).saturating_sub(*resident);
+        let objects = pieces.part_objects(part).min(missing);
+        *resident = resident.saturating_add(objects);
         match objects {
             0 => Ok(()),
             _ => self.add(pieces.pool(part.tensor), objects, asked_by, location),
@@ -248,13 +269,13 @@ impl Held<'_> {
         releases: &Releases<'_>,
         clocks: &Clocks<'_>,
     ) -> Result<(), VerifyError> {
-        if core::mem::replace(&mut self.asked_by[pool], 0) != at + 1 {
+        if core::mem::replace(&mut self.asked_by[pool], NO_STEP) != at {
             return Ok(());
         }
         let (allocated, count) = (self.allocated[pool], plan.pools[pool].count);
         let Some(must) = releases.granted_after(pool, allocated, count, at, clocks.stream_steps())
         else {
-            let held = allocated - releases.released_before(pool, at);
+            let held = allocated.saturating_sub(releases.released_before(pool, at));
             let (location, pool) = (Location::Step(at), pool as u32);
             return Err(PlanError::PoolFull { location, pool, held, count }.into());
         };

@@ -34,7 +34,7 @@ impl Histories<'_> {
         let history = &mut self.of[tensor.index()];
         // A reader depends on the value, but not on earlier readers.
         let seen = *history & !(Self::WRITE - 1);
-        *history += 1;
+        *history = history.saturating_add(1);
         seen
     }
 
@@ -48,11 +48,10 @@ impl Histories<'_> {
     /// Calls `visit` with the history that each operand of an op finds.
     fn visit(&mut self, graph: &Graph<'_>, op: OpId, mut visit: impl FnMut(usize, TensorId, u64)) {
         let first = graph.op(op).first_operand as usize;
-        let reads = graph.reads(op);
-        for (at, &tensor) in (first..).zip(reads) {
+        for (at, &tensor) in (first..).zip(graph.reads(op)) {
             visit(at, tensor, self.read(tensor));
         }
-        for (at, &tensor) in (first + reads.len()..).zip(graph.writes(op)) {
+        for (at, &tensor) in (graph.op(op).first_write()..).zip(graph.writes(op)) {
             visit(at, tensor, self.write(tensor));
         }
     }

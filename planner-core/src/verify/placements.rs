@@ -64,8 +64,8 @@ pub(super) fn check(
     }
     for tensor in graph.tensor_ids() {
         for piece in pieces.of(tensor).filter(|&piece| at_start[piece] != NOWHERE) {
-            let count = pieces.pool_objects(tensor, piece) as usize;
-            let ranks = |first: u32| ranks.get(first as usize..first as usize + count);
+            let count = pieces.pool_objects(tensor, piece);
+            let ranks = |first: u32| ranks.get(positions(first, count));
             if ranks(at_start[piece]) != ranks(list.numbers[piece]) {
                 return Err(PlanError::PlacementEnd(tensor).into());
             }
@@ -97,9 +97,11 @@ fn ranks<'a>(list: &mut List<'_>, scratch: &mut Scratch<'a>) -> Result<&'a [u32]
     let keys = scratch.take(objects.len(), 0u64)?;
     let pools = list.plan.pools;
     let first_object = scratch.take(pools.len(), 0u64)?;
-    for at in 1..pools.len() {
+    let mut next = 0u64;
+    for (first, pool) in first_object.iter_mut().zip(pools) {
+        *first = next;
         // The pools together fit into the budget, so the sum cannot overflow.
-        first_object[at] = first_object[at - 1] + pools[at - 1].count;
+        next = next.saturating_add(pool.count);
     }
     let mut note = |event| {
         let Event::Take { location, allocation, pool, numbers } = event else { return Ok(()) };
@@ -109,7 +111,7 @@ fn ranks<'a>(list: &mut List<'_>, scratch: &mut Scratch<'a>) -> Result<&'a [u32]
                 let error = PlanError::UnknownObject { location, allocation, object, count };
                 return Err(error.into());
             }
-            *key = first_object[pool] + object;
+            *key = first_object[pool].saturating_add(object);
         }
         Ok(())
     };
@@ -135,6 +137,11 @@ fn ranks<'a>(list: &mut List<'_>, scratch: &mut Scratch<'a>) -> Result<&'a [u32]
 enum Event {
     Take { location: Location, allocation: u32, pool: usize, numbers: Range<usize> },
     Give { step: u32, numbers: Range<usize> },
+}
+
+/// The positions of `count` numbers, of which the first is given.
+fn positions(first: u32, count: u64) -> Range<usize> {
+    first as usize..(first as usize).saturating_add(count as usize)
 }
 
 /// The owners of all objects.
@@ -246,10 +253,10 @@ impl List<'_> {
                 }
                 Step::Evict(part) => {
                     for piece in self.pieces.of_part(part) {
-                        let count = self.pieces.pool_objects(part.tensor, piece) as usize;
-                        let first = core::mem::replace(&mut self.numbers[piece], NOWHERE) as usize;
+                        let count = self.pieces.pool_objects(part.tensor, piece);
+                        let first = core::mem::replace(&mut self.numbers[piece], NOWHERE);
                         self.missing.insert(piece);
-                        visit(Event::Give { step, numbers: first..first + count })?;
+                        visit(Event::Give { step, numbers: positions(first, count) })?;
                     }
                 }
                 Step::Offload(_) | Step::Host(_) => {}
@@ -280,7 +287,7 @@ impl List<'_> {
         while let Some(piece) = self.missing.first(pieces.of_part(part)) {
             self.numbers[piece] = first;
             self.missing.remove(piece);
-            first += pieces.pool_objects(tensor, piece) as u32;
+            first = first.saturating_add(pieces.pool_objects(tensor, piece) as u32);
         }
         Ok(())
     }
@@ -299,10 +306,10 @@ impl List<'_> {
             let taken = count;
             return Err(PlanError::PlacementSize { location, allocation, named, taken }.into());
         }
-        self.next += 1;
+        self.next = self.next.saturating_add(1);
         // The allocation names at least one object, so it has an end.
         let end = self.placements.ends[allocation as usize] as usize;
-        let numbers = end - count as usize..end;
+        let numbers = end.saturating_sub(count as usize)..end;
         visit(Event::Take { location, allocation, pool, numbers: numbers.clone() })?;
         Ok(numbers)
     }

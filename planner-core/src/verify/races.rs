@@ -166,11 +166,10 @@ impl<'a> Uses<'a> {
             }
         };
         let own = graph.op(launched.op).stream();
-        let (at, other) = match own {
-            Stream::Network => (1, Stream::Compute),
-            _ => (0, Stream::Network),
+        let (at, beside, other) = match own {
+            Stream::Network => (1, 0, Stream::Compute),
+            _ => (0, 1, Stream::Network),
         };
-        let beside = 1 - at;
         // It reads what the other stream has written, and writes what that no longer uses.
         for tensor in pieces.read_by(launched) {
             raise(other, self.written[tensor.index()][beside], tensor);

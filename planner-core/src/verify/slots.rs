@@ -98,8 +98,8 @@ fn is_shared(
 ) -> Result<bool, VerifyError> {
     let graph = pieces.graph();
     let mut scratch = scratch.reborrow();
-    let slots = scratch.take(2 * graph.tensors().len(), [0u64; 3])?;
-    let mut len = 0;
+    let slots = scratch.take(graph.tensors().len().saturating_mul(2), [0u64; 3])?;
+    let mut len = 0usize;
     for (id, tensor) in graph.tensor_ids().zip(graph.tensors()) {
         let ([from, to], count) = match tensor.kind {
             Kind::Temporary => (bytes[id.index()], 1),
@@ -108,9 +108,10 @@ fn is_shared(
         };
         for slot in (0..count).filter(|_| from < to) {
             let start = layout.offset_bytes(id, slot, from);
-            let end = start.checked_add(to - from).filter(|&end| end <= layout.bytes());
+            let end =
+                start.checked_add(to.saturating_sub(from)).filter(|&end| end <= layout.bytes());
             slots[len] = [start, end.ok_or(VerifyError::HostBytes { tensor: id })?, id.0.into()];
-            len += 1;
+            len = len.saturating_add(1);
         }
     }
     let slots = &mut slots[..len];
@@ -151,12 +152,12 @@ impl<'w, 'a> Owners<'w, 'a> {
     ) -> Result<Self, VerifyError> {
         let tensors = bytes.len();
         let by_start = scratch.take(tensors, 0u32)?;
-        let mut len = 0;
+        let mut len = 0usize;
         for (id, [from, to]) in (0..).zip(&mut *bytes).filter(|(_, [from, to])| *from < *to) {
             let start = layout.offset_bytes(TensorId(id), 0, *from);
-            (*from, *to) = (start, start.saturating_add(*to - *from));
+            (*from, *to) = (start, start.saturating_add(to.saturating_sub(*from)));
             by_start[len] = id;
-            len += 1;
+            len = len.saturating_add(1);
         }
         let by_start = &mut by_start[..len];
         by_start.sort_unstable_by_key(|&id| bytes[id as usize]);
@@ -235,7 +236,8 @@ impl<'w, 'a> Owners<'w, 'a> {
         let bytes = |rank: usize| self.bytes[self.by_start[rank] as usize];
         let [start, end] = bytes(rank);
         let before = self.owning.before(rank).filter(|&other| bytes(other)[1] > start);
-        let after = self.owning.next(rank + 1).filter(|&other| bytes(other)[0] < end);
+        let after = self.owning.next(rank.saturating_add(1));
+        let after = after.filter(|&other| bytes(other)[0] < end);
         before.or(after)
     }
 }

@@ -54,17 +54,18 @@ impl<'g, 'a> Versions<'g, 'a> {
     ) -> Result<Self, OutOfScratch> {
         let (graph, plan) = (pieces.graph(), pieces.plan());
         let of_operand = scratch.take(graph.operands().len(), 0u32)?;
-        let first = scratch.take(graph.tensors().len() + 1, 0u32)?;
+        let first = scratch.take(graph.tensors().len().saturating_add(1), 0u32)?;
+        let counts = &mut first[1..];
         for &tensor in graph.op_ids().flat_map(|op| graph.writes(op)) {
-            first[tensor.index() + 1] += 1;
+            counts[tensor.index()] = counts[tensor.index()].saturating_add(1);
         }
-        let mut end = 0;
-        for count in &mut first[1..] {
+        let mut count = 0u32;
+        for end in counts {
             // Tensors and operands together fit into 32 bits.
-            end += *count + 1;
-            *count = end;
+            count = count.saturating_add(*end).saturating_add(1);
+            *end = count;
         }
-        let valid_until = scratch.take(end as usize, 0u32)?;
+        let valid_until = scratch.take(count as usize, 0u32)?;
         let last_read = scratch.take(graph.tensors().len(), UNREAD)?;
         number(graph, plan, of_operand, &mut scratch.reborrow())?;
         let mut versions = Self { pieces, of_operand, first, valid_until, last_read };
@@ -83,7 +84,7 @@ impl<'g, 'a> Versions<'g, 'a> {
             if !launched.is_repeat {
                 for (tensor, version) in writes(pieces.graph(), of_operand, launched) {
                     debug_assert!(version > 0, "a first launch makes a version after the start's");
-                    self.extend(tensor, version - 1, at);
+                    self.extend(tensor, version.saturating_sub(1), at);
                 }
             }
         }
@@ -93,19 +94,25 @@ impl<'g, 'a> Versions<'g, 'a> {
     }
 
     fn extend(&mut self, tensor: TensorId, version: u32, at: u32) {
-        let slot = self.first[tensor.index()] as usize + version as usize;
+        let slot = self.slot(tensor, version);
         self.valid_until[slot] = self.valid_until[slot].max(at);
     }
 
     /// The version of a tensor that the last first launch writes.
     pub(super) fn last(&self, tensor: TensorId) -> u32 {
-        self.first[tensor.index() + 1] - self.first[tensor.index()] - 1
+        let (first, end) =
+            (self.first[tensor.index()], self.first[tensor.index().saturating_add(1)]);
+        // Every tensor has version 0.
+        end.saturating_sub(first).saturating_sub(1)
     }
 
     /// A copy of a version.
     pub(super) fn held(&self, tensor: TensorId, version: u32) -> Held {
-        let slot = self.first[tensor.index()] as usize + version as usize;
-        Held { version, valid_until: self.valid_until[slot] }
+        Held { version, valid_until: self.valid_until[self.slot(tensor, version)] }
+    }
+
+    fn slot(&self, tensor: TensorId, version: u32) -> usize {
+        (self.first[tensor.index()] as usize).saturating_add(version as usize)
     }
 
     /// Whether no launch reads the tensor.
@@ -169,13 +176,14 @@ fn number(
     for step in plan.steps {
         let Some(Launched { op, is_repeat: false }) = step.launched() else { continue };
         let first_read = graph.op(op).first_operand as usize;
-        let first_write = first_read + graph.reads(op).len();
+        let first_write = graph.op(op).first_write();
         for (tensor, version) in graph.reads(op).iter().zip(&mut of_operand[first_read..]) {
             *version = current[tensor.index()];
         }
         for (tensor, version) in graph.writes(op).iter().zip(&mut of_operand[first_write..]) {
-            current[tensor.index()] += 1;
-            *version = current[tensor.index()];
+            let current = &mut current[tensor.index()];
+            *current = current.saturating_add(1);
+            *version = *current;
         }
     }
     Ok(())
@@ -194,7 +202,7 @@ fn writes(
     of_operand: &[u32],
     launched: Launched,
 ) -> impl Iterator<Item = (TensorId, u32)> {
-    let first = graph.op(launched.op).first_operand as usize + graph.reads(launched.op).len();
+    let first = graph.op(launched.op).first_write();
     let writes = graph.writes(launched.op);
     let versions = writes.iter().copied().zip(of_operand[first..].iter().copied());
     versions.filter(move |&(tensor, _)| graph.is_written_by(launched, tensor))
