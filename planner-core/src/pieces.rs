@@ -91,7 +91,7 @@ impl<'a> Pieces<'a> {
             objects.iter().try_fold(0u64, |sum, &count| sum.checked_add(count)).is_some(),
             "no tensor has more objects than bytes, and all bytes together fit into 64 bits"
         );
-        let first_piece = scratch.take(tensors + 1, 0u32)?;
+        let first_piece = scratch.take(tensors.saturating_add(1), 0u32)?;
         let first_object = cut(graph, plan, arena_position, objects, first_piece, scratch)?;
         let left_alone = scratch.take(graph.operands().len().div_ceil(BITS), 0u64)?;
         let is_repeat = |step: &Step| matches!(step, Step::Launch(launched) if launched.is_repeat);
@@ -196,14 +196,13 @@ impl<'a> Pieces<'a> {
     #[must_use]
     pub fn of(&self, tensor: TensorId) -> Range<usize> {
         let index = tensor.index();
-        self.first_piece[index] as usize..self.first_piece[index + 1] as usize
+        self.first_piece[index] as usize..self.first_piece[index.saturating_add(1)] as usize
     }
 
     /// Whether a tensor has more than one piece.
     #[inline]
     pub(crate) fn is_cut(&self, tensor: TensorId) -> bool {
-        let index = tensor.index();
-        self.first_piece[index + 1] - self.first_piece[index] > 1
+        self.of(tensor).len() > 1
     }
 
     /// The pieces of a part that the plan names.
@@ -217,7 +216,7 @@ impl<'a> Pieces<'a> {
         let end = part.first.saturating_add(part.count);
         let from = starts.partition_point(|&start| start < part.first);
         let to = starts.partition_point(|&start| start < end);
-        all.start + from..all.start + to
+        all.start.saturating_add(from)..all.start.saturating_add(to)
     }
 
     /// The pieces of a part, as a span of its tensor's pieces.
@@ -237,19 +236,20 @@ impl<'a> Pieces<'a> {
 
     /// One piece, as a span of its tensor's pieces.
     pub(crate) fn span_of(&self, tensor: TensorId, piece: usize) -> Span {
-        Span::new(&self.of(tensor), &(piece..piece + 1))
+        Span::new(&self.of(tensor), &(piece..piece.saturating_add(1)))
     }
 
     /// The objects of one piece of a tensor: the first one, and their number.
     #[must_use]
     pub fn range(&self, tensor: TensorId, piece: usize) -> (u64, u64) {
         let first = self.first_object[piece];
-        let end = if piece + 1 == self.of(tensor).end {
+        let next = piece.saturating_add(1);
+        let end = if next == self.of(tensor).end {
             self.objects(tensor)
         } else {
-            self.first_object[piece + 1]
+            self.first_object[next]
         };
-        (first, end - first)
+        (first, end.saturating_sub(first))
     }
 
     /// The number of pool objects that one piece of a tensor takes; zero in the arena.
@@ -298,7 +298,7 @@ impl<'a> Pieces<'a> {
         let object_bytes = self.plan.pools[self.pool(part.tensor)].object_bytes;
         let from = part.first.saturating_mul(object_bytes).min(bytes);
         let to = part.first.saturating_add(part.count).saturating_mul(object_bytes).min(bytes);
-        to - from
+        to.saturating_sub(from)
     }
 }
 
@@ -473,6 +473,7 @@ fn cut<'a>(
 ) -> Result<&'a [u64], PlanError> {
     check_ops(graph, plan, arena_position)?;
     let mut pieces = graph.tensors().len();
+    let counts = &mut first_piece[1..];
     for (location, part) in parts(plan) {
         let Part { tensor, first, count } = part;
         let &objects =
@@ -483,13 +484,11 @@ fn cut<'a>(
         if arena_position[tensor.index()] != NOT_IN_ARENA {
             return Err(PlanError::ArenaStep(location, tensor));
         }
-        let inside = first.checked_add(count).is_some_and(|end| end <= objects);
-        if count == 0 || !inside {
-            return Err(PlanError::Range { location, tensor, objects });
-        }
-        let cuts = u32::from(first > 0) + u32::from(first + count < objects);
-        first_piece[tensor.index() + 1] += cuts;
-        pieces += cuts as usize;
+        let end = first.checked_add(count).filter(|&end| first < end && end <= objects);
+        let end = end.ok_or(PlanError::Range { location, tensor, objects })?;
+        let cuts = u32::from(first > 0).saturating_add(u32::from(end < objects));
+        counts[tensor.index()] = counts[tensor.index()].saturating_add(cuts);
+        pieces = pieces.saturating_add(cuts as usize);
     }
     if pieces >= u32::MAX as usize {
         return Err(PlanError::TooManySteps);
@@ -503,19 +502,19 @@ fn cut<'a>(
 /// Writes each tensor's cuts, unsorted, after its first piece, which starts at object 0.
 /// Afterwards, `first_piece[t + 1]` is the end of tensor `t` in `starts`.
 fn fill_cuts(plan: &Plan<'_>, objects: &[u64], first_piece: &mut [u32], starts: &mut [u64]) {
-    let mut next = 0;
-    for slot in &mut first_piece[1..] {
+    let free = &mut first_piece[1..];
+    let mut end = 0u32;
+    for slot in &mut *free {
         // The tensor's next free slot, after its piece at object 0.
-        let cuts = core::mem::replace(slot, next + 1);
-        next += 1 + cuts;
+        let next = end.saturating_add(1);
+        end = next.saturating_add(core::mem::replace(slot, next));
     }
     for (_, part) in parts(plan).filter(|(_, part)| !part.is_whole()) {
-        let slot = &mut first_piece[part.tensor.index() + 1];
-        let end = part.first + part.count;
-        for cut in [part.first, end] {
+        let slot = &mut free[part.tensor.index()];
+        for cut in [part.first, part.first.saturating_add(part.count)] {
             if cut > 0 && cut < objects[part.tensor.index()] {
                 starts[*slot as usize] = cut;
-                *slot += 1;
+                *slot = slot.saturating_add(1);
             }
         }
     }
@@ -524,17 +523,15 @@ fn fill_cuts(plan: &Plan<'_>, objects: &[u64], first_piece: &mut [u32], starts: 
 /// Sorts each tensor's cuts, and removes repeated cuts and the slots that they leave. Returns the
 /// number of pieces.
 fn sort_cuts(first_piece: &mut [u32], starts: &mut [u64]) -> usize {
-    let (mut from, mut used) = (0, 0);
+    let (mut from, mut used) = (0, 0usize);
     for slot in &mut first_piece[1..] {
         let end = *slot as usize;
-        if end - from > 1 {
-            starts[from..end].sort_unstable();
-        }
+        starts[from..end].sort_unstable();
         let first = used;
         for at in from..end {
-            if used == first || starts[used - 1] != starts[at] {
+            if starts[first..used].last() != Some(&starts[at]) {
                 starts[used] = starts[at];
-                used += 1;
+                used = used.saturating_add(1);
             }
         }
         from = end;

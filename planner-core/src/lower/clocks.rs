@@ -47,11 +47,19 @@ impl<'a> Clocks<'a> {
         Ok(clocks)
     }
 
+    #[expect(
+        clippy::arithmetic_side_effects,
+        reason = "the slots of all iterations are those of `ended`"
+    )]
     fn slot(&self, iteration: u32, stream: Stream, index: u32) -> usize {
         iteration as usize * self.steps + self.first[stream] + index as usize
     }
 
     /// The iteration that lies `iterations_back` before another one.
+    #[expect(
+        clippy::arithmetic_side_effects,
+        reason = "there is at least one iteration, and the result is below their number"
+    )]
     fn earlier(&self, iteration: u32, iterations_back: u32) -> u32 {
         match self.iterations {
             1 => 0,
@@ -63,7 +71,7 @@ impl<'a> Clocks<'a> {
 
     /// The number of entries, and of needs, of an iteration.
     fn entries(&self, out: &[Scheduled]) -> usize {
-        (out.len() / self.iterations as usize).max(1)
+        out.len().checked_div(self.iterations as usize).unwrap_or(0).max(1)
     }
 
     fn sweep(&mut self, out: &[Scheduled], needs: &[Points]) -> bool {
@@ -83,7 +91,7 @@ impl<'a> Clocks<'a> {
     #[inline]
     fn step(&mut self, iteration: u32, stream: Stream, index: u32, needs: &Points) -> bool {
         let mut clock = self.before(iteration, stream, index);
-        self.mark(iteration, stream, i64::from(index) - 1);
+        self.mark(iteration, stream, before(index));
         for awaited in Stream::ALL {
             let need = needs[awaited];
             if awaited != stream && clock[awaited] < need {
@@ -109,7 +117,7 @@ impl<'a> Clocks<'a> {
 
     /// The steps that have ended when the previous step of a stream has.
     fn before(&self, iteration: u32, stream: Stream, index: u32) -> Points {
-        self.at_point(iteration, stream, i64::from(index) - 1)
+        self.at_point(iteration, stream, before(index))
     }
 
     /// The steps that have ended when a point is reached.
@@ -128,6 +136,11 @@ impl<'a> Clocks<'a> {
     }
 
     #[inline]
+    #[expect(
+        clippy::arithmetic_side_effects,
+        reason = "no point is the least number, since that is `NEVER`, and numbers of steps have \
+                  32 bits"
+    )]
     fn wait(&self, stream: Stream, point: i64) -> Wait {
         let steps = i64::from(self.stream_steps[stream]);
         // Nearly all points lie in this iteration or the last one, and division is slow.
@@ -175,4 +188,9 @@ impl<'a> Clocks<'a> {
             entry.set_wait(stream, (!implied).then(|| self.wait(stream, need)));
         }
     }
+}
+
+/// The point before a step of the current iteration.
+fn before(index: u32) -> i64 {
+    i64::from(index).saturating_sub(1)
 }

@@ -90,9 +90,10 @@ impl<'a> Hazards<'a> {
     ) -> Points {
         match *step {
             Step::Launch(launched) => {
-                let own = usize::from(graph.op(launched.op).collective);
+                let is_collective = graph.op(launched.op).collective;
+                let own = usize::from(is_collective);
                 // The launches on the other stream.
-                let (other, mut beside) = (1 - own, NEVER);
+                let (other, mut beside) = (usize::from(!is_collective), NEVER);
                 let (mut upload, mut download) = (NEVER, NEVER);
                 for tensor in graph.written_by(launched) {
                     download = download.max(self.offloaded.last(pieces.whole(tensor)));

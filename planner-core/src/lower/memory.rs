@@ -79,8 +79,9 @@ impl MemoryWalk<'_, '_> {
             }
             let pool = self.pieces.pool(tensor);
             // No object of a tensor is resident twice, so the sum cannot overflow.
-            queues.allocated[pool] += self.pieces.part_objects(entry.part);
-            let (held, count) = (queues.allocated[pool], self.plan.pools[pool].count);
+            let held = queues.allocated[pool].saturating_add(self.pieces.part_objects(entry.part));
+            queues.allocated[pool] = held;
+            let count = self.plan.pools[pool].count;
             if held > count {
                 let (location, pool) = (Location::Start(at as u32), pool as u32);
                 return Err(PlanError::PoolFull { location, pool, held, count });

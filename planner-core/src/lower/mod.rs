@@ -81,7 +81,7 @@ pub(crate) fn lower_pieces<'o>(
     let mut scratch = scratch.reborrow();
     let iterations = plan.iterations();
     // The table of pieces has checked that the entries can be numbered.
-    let entries = plan.steps.len() * iterations as usize;
+    let entries = plan.steps.len().saturating_mul(iterations as usize);
     debug_assert!(entries < u32::MAX as usize);
     let out = Buffer::Schedule.first(out, entries)?;
     let stream_steps = number_steps(graph, plan, out);
@@ -114,13 +114,13 @@ fn repeat<T: Copy>(values: &mut [T], count: usize) {
 /// Writes each step's position on its stream, in all iterations; returns the number of steps of
 /// each stream in one iteration.
 fn number_steps(graph: &Graph<'_>, plan: &Plan<'_>, out: &mut [Scheduled]) -> PerStream<u32> {
-    let mut counts = PerStream::all(0);
+    let mut counts = PerStream::all(0u32);
     for (entry, step) in out.iter_mut().zip(plan.steps) {
         *entry = Scheduled::EMPTY;
         if let Some(stream) = Stream::of(graph, step) {
             let count = &mut counts[stream];
             *entry = Scheduled::new(Some(stream), *count);
-            *count += 1;
+            *count = count.saturating_add(1);
         }
     }
     repeat(out, plan.steps.len());

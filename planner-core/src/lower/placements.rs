@@ -77,7 +77,7 @@ pub(super) fn placed_needs(
             waits.add(holders.taken[after as usize], holders.given[before], 0);
         }
         // The holder of an object at the end also holds it at the start of the next cycle.
-        let [first, last] = [in_turn[0], in_turn[in_turn.len() - 1]];
+        let (Some(&first), Some(&last)) = (in_turn.first(), in_turn.last()) else { continue };
         let (taken, given) = (holders.taken[first as usize], holders.given[last as usize]);
         if taken > 0 && given != KEPT {
             waits.add(taken, given, i64::from(iterations));
@@ -131,7 +131,7 @@ impl<'a> Holders<'a> {
                         });
                     }
                     self.taken[slot as usize] = at;
-                    self.object[slot as usize] = self.pool_first[pool] + object;
+                    self.object[slot as usize] = self.pool_first[pool].saturating_add(object);
                 }
             }
             Event::Give { at, slots } => {
@@ -154,7 +154,10 @@ impl<'a> Holders<'a> {
     fn two_holders(&self, slot: u32) -> PlanError {
         let allocation = self.placements.ends.partition_point(|&end| end <= slot) as u32;
         let location = match self.taken[slot as usize].checked_sub(1) {
-            Some(position) => Location::Step(position % self.plan.steps.len() as u32),
+            Some(position) => {
+                let steps = self.plan.steps.len() as u32;
+                Location::Step(position.checked_rem(steps).unwrap_or(0))
+            }
             None => {
                 let entries = (0..).zip(self.plan.resident_at_start);
                 let mut placed =
@@ -179,6 +182,10 @@ struct Waits<'w> {
 impl Waits<'_> {
     /// Makes the allocation at a position wait for the release at another position,
     /// `iterations_back` iterations back in addition to the iterations between the two positions.
+    #[expect(
+        clippy::arithmetic_side_effects,
+        reason = "positions of steps count from 1 and have 32 bits, and a plan has steps"
+    )]
     fn add(&mut self, taken: u32, given: u32, iterations_back: i64) {
         let steps = self.plan.steps.len();
         let (taken, given) = (taken as usize - 1, given as usize - 1);

@@ -108,6 +108,11 @@ impl<'a> Queues<'a> {
 
     /// The steps that must have ended before everything allocated so far in a pool of `count`
     /// objects is granted. `None` if the releases before `step` in the list do not suffice.
+    #[expect(
+        clippy::arithmetic_side_effects,
+        reason = "numbers of objects have 64 bits, numbers of iterations 32, and prefixes end in \
+                  at most `MOST_ITERATIONS`"
+    )]
     pub(super) fn grant(
         &mut self,
         step: u32,
@@ -173,7 +178,8 @@ impl<'a> Queues<'a> {
         cursors.at[pool] = release;
         cursors.released[pool] =
             cursors.released[pool].saturating_add(self.released[release as usize]);
-        let done = seen_later(release_done(release), -cursors.iteration[pool], stream_steps);
+        let iterations_back = cursors.iteration[pool].saturating_neg();
+        let done = seen_later(release_done(release), iterations_back, stream_steps);
         cursors.done[pool] = later(cursors.done[pool], done);
     }
 }
