@@ -63,8 +63,10 @@ impl Totals {
     fn add(&mut self, count: u64) -> Option<(u32, Range<u32>)> {
         let first = self.slots;
         self.slots = u64::from(first).checked_add(count).and_then(slot)?;
-        self.allocations += 1;
-        Some((self.allocations - 1, first..self.slots))
+        let allocation = self.allocations;
+        // There are no more allocations than slots.
+        self.allocations = allocation.saturating_add(1);
+        Some((allocation, first..self.slots))
     }
 }
 
@@ -101,10 +103,10 @@ pub(crate) fn walk(
         walk.bring(resident.part, Location::Start(entry), 0)?;
     }
     first_at_start.copy_from_slice(walk.first);
-    let mut at = 0;
+    let mut at = 0u32;
     for _ in 0..iterations {
         for (step, action) in (0..).zip(plan.steps) {
-            at += 1;
+            at = at.saturating_add(1);
             walk.step(action, Location::Step(step), at)?;
         }
     }
@@ -156,10 +158,11 @@ impl<S: FnMut(Event<'_>) -> Result<(), PlanError>> Walk<'_, S> {
     ) -> Result<(), PlanError> {
         let mut count = 0u64;
         while let Some(piece) = self.missing.first(pieces.clone()) {
-            let first = u64::from(self.totals.slots) + count;
-            self.first[piece] = slot(first).ok_or(PlanError::Overflow(location))?;
+            let first = u64::from(self.totals.slots).checked_add(count).and_then(slot);
+            self.first[piece] = first.ok_or(PlanError::Overflow(location))?;
             self.missing.remove(piece);
-            count += self.pieces.range(tensor, piece).1;
+            // A tensor has no more objects than bytes, so the sum cannot overflow.
+            count = count.saturating_add(self.pieces.range(tensor, piece).1);
         }
         if count > 0 {
             let (allocation, slots) =
@@ -206,7 +209,7 @@ impl<S: FnMut(Event<'_>) -> Result<(), PlanError>> Walk<'_, S> {
 
     /// The slots of a piece, starting at the first one; they have been counted.
     fn slots(&self, tensor: TensorId, piece: usize, first: u32) -> Range<u32> {
-        first..first + self.pieces.range(tensor, piece).1 as u32
+        first..first.saturating_add(self.pieces.range(tensor, piece).1 as u32)
     }
 
     /// Checks that the end of the list matches its start.
@@ -233,4 +236,43 @@ impl<S: FnMut(Event<'_>) -> Result<(), PlanError>> Walk<'_, S> {
 /// The number of a slot, which is never [`NO_SLOT`].
 fn slot(number: u64) -> Option<u32> {
     u32::try_from(number).ok().filter(|&number| number != NO_SLOT)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::graph::{Kind, Op, Tensor};
+    use crate::machine::Machine;
+    use crate::plan::{Pool, Prediction, Resident};
+
+    #[test]
+    fn more_objects_than_fit_into_64_bits_are_an_error() {
+        const FIRST_PIECE: u64 = u64::MAX - 39;
+        let state = |bytes| Tensor { bytes, kind: Kind::State };
+        let (tensors, ops) = ([state(8), state(FIRST_PIECE + 8)], [Op::new(1)]);
+        let mut memory = [0; 500];
+        let mut scratch = Scratch::new(&mut memory);
+        let graph = Graph::new(&tensors, &ops, &[], &mut scratch.reborrow()).unwrap();
+        let [small, large] = [0, 1].map(|tensor| Part::whole(TensorId(tensor)));
+        let again = [Step::Evict(small), Step::Prefetch(small)];
+        let first_piece = Part { first: 0, count: FIRST_PIECE, ..large };
+        let last = [Step::Prefetch(large), Step::Offload(first_piece)];
+        let steps = [again, again, again, again, last];
+        let plan = Plan {
+            budget_bytes: 8,
+            arena_bytes: 0,
+            arena: &[],
+            pools: &[Pool { object_bytes: 1, count: 8 }],
+            tensor_pool: &[],
+            workspace_pool: &[],
+            resident_at_start: &[Resident { part: small, host_copy: true }],
+            steps: steps.as_flattened(),
+            placements: None,
+            predicted: Prediction::default(),
+        };
+        let pieces = Pieces::new(&graph, &Machine::of_chunks(1), &plan, &mut scratch).unwrap();
+        let totals = walk(&graph, &plan, &pieces, 1, &mut scratch, |_| Ok(()));
+        // The second piece of the large tensor would begin at slot 40 + `FIRST_PIECE`, or 2^64.
+        assert_eq!(totals, Err(PlanError::Overflow(Location::Step(8))));
+    }
 }
