@@ -118,6 +118,12 @@ struct Walk<'w, 'a> {
     footprint: Footprint,
 }
 
+#[expect(
+    clippy::arithmetic_side_effects,
+    reason = "no byte is counted twice at a time or released twice, since residency is checked; the \
+              bytes of a graph fit into 64 bits, and the bytes of its objects, over all steps, into \
+              128"
+)]
 impl<'w, 'a> Walk<'w, 'a> {
     fn new(
         graph: &'w Graph<'w>,

@@ -93,7 +93,7 @@ fn find_ready(
     let mut scratch = scratch.reborrow();
     let before = scratch.take(graph.tensors().len(), Neighbours { to_read: 0, to_write: 0 })?;
     for launch in sequence.launches() {
-        let listed = launch.0 + 1;
+        let listed = launch.0.saturating_add(1);
         if !sequence.launched(launch).is_repeat {
             for tensor in sequence.writes(launch) {
                 if hosted.copies(*tensor) {
@@ -176,16 +176,20 @@ fn by_need(
     scratch: &mut Scratch<'_>,
 ) -> Result<(), OutOfScratch> {
     let mut scratch = scratch.reborrow();
-    let launched_ns = scratch.take(sequence.len() + 1, 0u64)?;
-    for launch in sequence.launches() {
-        let at = launch.index();
-        launched_ns[at + 1] = launched_ns[at].saturating_add(sequence.time_ns(launch));
+    let launched_ns = scratch.take(sequence.len().saturating_add(1), 0u64)?;
+    let mut compute_ns = 0u64;
+    for (launch, launched_ns) in sequence.launches().zip(&mut launched_ns[1..]) {
+        compute_ns = compute_ns.saturating_add(sequence.time_ns(launch));
+        *launched_ns = compute_ns;
     }
     let time_ns = |op: OpId| sequence.graph().op(op).host_ns.unwrap_or(0);
-    let compute_ns = launched_ns[sequence.len()];
     let sum_ns = found.iter().fold(0, |sum: u64, step| sum.saturating_add(time_ns(step.op)));
     let period_ns = compute_ns.max(sum_ns);
     // If the host takes longer than the device, launches wait for it.
+    #[expect(
+        clippy::arithmetic_side_effects,
+        reason = "the divisor is not 0, and a product of two 64-bit numbers fits into 128 bits"
+    )]
     let ready_ns = |step: &HostStep| {
         let launched_ns = u128::from(launched_ns[step.ready as usize]);
         (launched_ns * u128::from(period_ns) / u128::from(compute_ns.max(1))) as u64
@@ -193,14 +197,14 @@ fn by_need(
     let mut queue = Heap::new(found.len(), &mut scratch)?;
     let mut free_ns = 0u64;
     for _iteration in 0..ITERATIONS {
-        let (mut next, mut after) = (0, 0);
+        let (mut next, mut after) = (0usize, 0);
         for step in &mut *steps {
             if queue.len() == 0 {
                 free_ns = found.get(next).map_or(free_ns, |found| free_ns.max(ready_ns(found)));
             }
             while let Some(found) = found.get(next).filter(|found| ready_ns(found) <= free_ns) {
                 queue.push(u64::from(found.needed) << 32 | u64::from(found.op.0), next as u32);
-                next += 1;
+                next = next.saturating_add(1);
             }
             let Some((_, first)) = queue.pop() else { break };
             *step = found[first as usize];

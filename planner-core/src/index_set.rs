@@ -21,6 +21,11 @@ pub(crate) struct IndexSet<'a> {
     start: [usize; LEVELS + 1],
 }
 
+#[expect(
+    clippy::arithmetic_side_effects,
+    reason = "levels are at most `LEVELS`, `start` counts words in memory, and 64 times the position \
+              of a word with a bit, plus that bit, is a member or a word's position"
+)]
 impl<'a> IndexSet<'a> {
     pub(crate) const fn scratch_words(limit: usize) -> usize {
         limit / 63 + LEVELS

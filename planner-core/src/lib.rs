@@ -20,7 +20,8 @@
 //! not panic. Only functions that take an id, such as [`Graph::tensor`], panic if the id is of
 //! another graph; their docs say so under "Panics". Lints deny explicit panics and index
 //! expressions in the whole crate; each module with index expressions states, at its exception from
-//! the lint, why its indices are in range.
+//! the lint, why its indices are in range. Another lint denies arithmetic that may overflow in all
+//! modules that check, prove and lower plans.
 //!
 //! # A complete example
 //!
@@ -207,10 +208,12 @@
 //! ```
 #![no_std]
 #![forbid(unsafe_code)]
-// Tests may panic. Elsewhere, each exception states why it cannot.
+// Tests may panic. Elsewhere, each exception states why it cannot, except for arithmetic in modules
+// that make, bound, switch or run plans.
 #![cfg_attr(
     not(test),
     warn(
+        clippy::arithmetic_side_effects,
         clippy::expect_used,
         clippy::indexing_slicing,
         clippy::panic,
@@ -224,9 +227,12 @@
 #[macro_use]
 mod setters;
 mod allocations;
+#[expect(clippy::arithmetic_side_effects)]
 mod arena;
 pub mod backend;
+#[expect(clippy::arithmetic_side_effects)]
 pub mod bounds;
+#[expect(clippy::arithmetic_side_effects)]
 pub mod executor;
 pub mod footprint;
 pub mod graph;
@@ -236,16 +242,20 @@ mod hosted;
 mod index_set;
 pub mod lower;
 pub mod machine;
+#[expect(clippy::arithmetic_side_effects)]
 pub mod packing;
 pub mod pieces;
+#[expect(clippy::arithmetic_side_effects)]
 pub mod placement;
 pub mod plan;
+#[expect(clippy::arithmetic_side_effects)]
 pub mod planner;
 mod ranges;
 mod residency;
 pub mod schedule;
 pub mod scratch;
 mod sequence;
+#[expect(clippy::arithmetic_side_effects)]
 pub mod switch;
 pub mod timeline;
 pub mod verify;

@@ -163,9 +163,8 @@ pub fn transmission_ns(bytes: u64, bytes_per_s: u64) -> Option<u64> {
         return Some(product.div_ceil(bytes_per_s));
     }
     let product = u128::from(bytes) * 1_000_000_000;
-    let ns =
-        product.checked_add(u128::from(bytes_per_s.checked_sub(1)?))? / u128::from(bytes_per_s);
-    u64::try_from(ns).ok()
+    let ns = product.checked_add(u128::from(bytes_per_s.checked_sub(1)?))?;
+    u64::try_from(ns.checked_div(u128::from(bytes_per_s))?).ok()
 }
 
 #[cfg(test)]

@@ -26,7 +26,7 @@ pub(crate) struct Residency<'a> {
 
 impl<'a> Residency<'a> {
     pub(crate) const fn scratch_words(limits: &Limits) -> usize {
-        Flags::scratch_words(limits) + words::<u64>(limits.tensors)
+        Flags::scratch_words(limits).saturating_add(words::<u64>(limits.tensors))
     }
 
     /// The residency when an iteration starts.
@@ -69,7 +69,7 @@ impl<'a> Residency<'a> {
             return Err(PlanError::AlreadyResident(location, part.tensor));
         }
         let objects = pieces.part_objects(part);
-        *resident += objects;
+        *resident = resident.saturating_add(objects);
         self.mark(pieces, part, 0, NOW);
         Ok(objects)
     }
@@ -83,7 +83,7 @@ impl<'a> Residency<'a> {
         }
         let before = core::mem::replace(resident, pieces.objects(tensor));
         self.mark(pieces, Part::whole(tensor), 0, NOW);
-        pieces.objects(tensor) - before
+        pieces.objects(tensor).saturating_sub(before)
     }
 
     fn mark(&mut self, pieces: &Pieces<'_>, part: Part, taken: u8, given: u8) {
@@ -113,7 +113,7 @@ impl<'a> Residency<'a> {
             return Err(PlanError::NotResident(location, part.tensor));
         }
         let objects = pieces.part_objects(part);
-        *resident -= objects;
+        *resident = resident.saturating_sub(objects);
         self.mark(pieces, part, NOW, 0);
         Ok(objects)
     }

@@ -267,6 +267,10 @@ pub struct Schedule<'a> {
 impl<'a> Schedule<'a> {
     /// The entries of an iteration. Iterations count from 0.
     #[must_use]
+    #[expect(
+        clippy::arithmetic_side_effects,
+        reason = "the divisor is not 0, and the slice lies within `steps`"
+    )]
     pub fn of_iteration(&self, iteration: u64) -> &'a [Scheduled] {
         let iterations = u64::from(self.iterations.max(1));
         let steps = self.steps.len() / iterations as usize;

@@ -3,8 +3,6 @@
 //! Nothing in this crate allocates: a function that needs working memory takes a [`Scratch`], and a
 //! `const fn` beside it tells how many 64-bit words it needs.
 
-#![expect(clippy::indexing_slicing, reason = "the index is below the length of the array")]
-
 use bytemuck::Pod;
 use core::fmt;
 
@@ -117,10 +115,10 @@ pub const fn words<T>(count: usize) -> usize {
 
 /// The saturating sum. No memory has as many words as the maximum.
 pub(crate) const fn total<const N: usize>(parts: [usize; N]) -> usize {
-    let (mut total, mut at) = (0usize, 0);
-    while at < N {
-        total = total.saturating_add(parts[at]);
-        at += 1;
+    let (mut total, mut rest) = (0usize, parts.as_slice());
+    while let [part, others @ ..] = rest {
+        total = total.saturating_add(*part);
+        rest = others;
     }
     total
 }

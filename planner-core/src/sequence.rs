@@ -83,9 +83,9 @@ impl<'a> Sequence<'a> {
     ) -> Result<Self, PlanError> {
         let on_host = |op| hosted.is_some_and(|hosted| hosted.contains(op));
         let order = order.filter(|&op| !on_host(op));
-        let (mut len, mut slots) = (0, 0usize);
+        let (mut len, mut slots) = (0usize, 0usize);
         for op in order.clone() {
-            len += 1;
+            len = len.saturating_add(1);
             slots = slots.saturating_add(graph.operands_of(op).len());
         }
         // The planner marks launches and slots with one more bit.
@@ -93,17 +93,17 @@ impl<'a> Sequence<'a> {
         if len > MOST || slots > MOST {
             return Err(PlanError::TooManySteps);
         }
-        let launches = scratch.take(len + 1, Launch::zeroed())?;
+        let launches = scratch.take(len.saturating_add(1), Launch::zeroed())?;
         let operands = scratch.take(slots, TensorId(0))?;
         let seen = scratch.reborrow().take(graph.ops().len(), 0u8)?;
-        let mut slot = 0;
+        let mut slot = 0usize;
         for (launch, op) in launches.iter_mut().zip(order) {
             let is_repeat = core::mem::replace(&mut seen[op.index()], 1) == 1;
             let launched = Launched { op, is_repeat };
             let first_slot = slot as u32;
             let mut push = |tensor| {
                 operands[slot] = tensor;
-                slot += 1;
+                slot = slot.saturating_add(1);
             };
             graph.read_by(launched).for_each(&mut push);
             let reads = graph.read_by(launched).count() as u32;
@@ -112,7 +112,7 @@ impl<'a> Sequence<'a> {
                 op,
                 is_repeat: u32::from(is_repeat),
                 first_slot,
-                first_write: first_slot + reads,
+                first_write: first_slot.saturating_add(reads),
             };
         }
         launches[len].first_slot = slot as u32;
@@ -189,13 +189,13 @@ impl<'a> Sequence<'a> {
 
     /// Whether any op is repeated.
     pub(crate) const fn has_repeats(&self) -> bool {
-        self.len() + self.host_steps.len() > self.graph.ops().len()
+        self.len().saturating_add(self.host_steps.len()) > self.graph.ops().len()
     }
 
     /// The number of launches.
     #[inline]
     pub(crate) const fn len(&self) -> usize {
-        self.launches.len() - 1
+        self.launches.len().saturating_sub(1)
     }
 
     /// All launches, in order.
@@ -266,7 +266,7 @@ impl<'a> Sequence<'a> {
         &self,
         scratch: &mut Scratch<'s>,
     ) -> Result<&'s [u64], OutOfScratch> {
-        let starts_ns = scratch.take(self.len() + 1, 0u64)?;
+        let starts_ns = scratch.take(self.launches.len(), 0u64)?;
         let mut scratch = scratch.reborrow();
         let made_ns = scratch.take(self.tensors().len(), 0u64)?;
         let has_collectives = self.graph.has_collectives();
@@ -326,7 +326,7 @@ impl<'a> Sequence<'a> {
     }
 
     const fn end_slot(&self, launch: LaunchId) -> usize {
-        self.launches[launch.index() + 1].first_slot as usize
+        self.launches[launch.index().saturating_add(1)].first_slot as usize
     }
 
     /// The slot of a launch's first operand; the slots of the others follow.

@@ -104,7 +104,8 @@ pub fn check(
     }
     let lasting = graph.tensors().iter().filter(|tensor| tensor.kind != Kind::Temporary);
     let least_bytes = footprint.host_parts_bytes;
-    let most_bytes = lasting.fold(footprint.host_temporary_bytes, |sum, t| sum + t.bytes);
+    let most_bytes =
+        lasting.fold(footprint.host_temporary_bytes, |sum, t| sum.saturating_add(t.bytes));
     if !(least_bytes..=most_bytes).contains(&claimed.host_bytes) {
         let claimed_bytes = claimed.host_bytes;
         return Err(PlanError::HostPrediction { claimed_bytes, least_bytes, most_bytes });
@@ -294,8 +295,8 @@ impl Run<'_> {
     /// and these all end that much later than one iteration before.
     fn steady_period_ns(&self, iteration: usize, before_ns: PerStream<u64>) -> Option<u64> {
         let steps = self.slots.per_iteration;
-        let (earlier, last) =
-            self.ends_ns.get((iteration - 1) * steps..)?.split_at_checked(steps)?;
+        let first = iteration.checked_sub(1)?.checked_mul(steps)?;
+        let (earlier, last) = self.ends_ns.get(first..)?.split_at_checked(steps)?;
         let period_ns = last.first()?.checked_sub(*earlier.first()?)?;
         let after = |before_ns: u64| before_ns.checked_add(period_ns);
         let is_steady = earlier.iter().zip(last).all(|(&before, &end)| after(before) == Some(end))
@@ -309,9 +310,10 @@ impl Run<'_> {
     /// Fills in the iterations after one, each `period_ns` after the previous one.
     fn repeat(&mut self, iteration: usize, period_ns: u64) {
         let steps = self.slots.per_iteration;
-        for first in ((iteration + 1) * steps..self.ends_ns.len()).step_by(steps.max(1)) {
+        let next = iteration.saturating_add(1).saturating_mul(steps);
+        for first in (next..self.ends_ns.len()).step_by(steps.max(1)) {
             let (done, rest) = self.ends_ns.split_at_mut(first);
-            for (end, before) in rest.iter_mut().zip(&done[first - steps..]) {
+            for (end, before) in rest.iter_mut().zip(&done[first.saturating_sub(steps)..]) {
                 *end = before.saturating_add(period_ns);
             }
         }

@@ -174,21 +174,22 @@ impl<'a> Unfilled<'a> {
             let start = bytes;
             // The graph's constructor has added up all tensors with both slots, so the sum cannot
             // overflow.
-            bytes += count;
+            bytes = bytes.saturating_add(count);
             start
         };
         let of = |is_one: fn(Kind) -> bool| {
             let tensors = graph.tensor_ids().zip(graph.tensors());
             tensors.filter(move |(_, tensor)| is_one(tensor.kind))
         };
-        let mut moved_bytes = 0;
+        let mut moved_bytes = 0u64;
         for (id, tensor) in of(|kind| kind == Kind::State) {
             slots[id.index()] = [append(tensor.bytes); 2];
-            moved_bytes += if spans.moves(id) { tensor.bytes } else { 0 };
+            let moved = if spans.moves(id) { tensor.bytes } else { 0 };
+            moved_bytes = moved_bytes.saturating_add(moved);
         }
         for (id, tensor) in of(Kind::has_two_slots).filter(|&(id, _)| spans.moves(id)) {
             slots[id.index()] = [append(tensor.bytes); 2];
-            moved_bytes += tensor.bytes;
+            moved_bytes = moved_bytes.saturating_add(tensor.bytes);
         }
         let offsets = scratch.take(spans.items(graph).count(), 0u64)?;
         let fits_bytes = machine.host_bytes.saturating_sub(moved_bytes);
@@ -198,7 +199,7 @@ impl<'a> Unfilled<'a> {
             slots[id.index()] = [first.saturating_add(offset_bytes); 2];
             from_bytes[id.index()] = spans.first_byte(id);
         }
-        moved_bytes += height_bytes;
+        moved_bytes = moved_bytes.saturating_add(height_bytes);
         if moved_bytes > machine.host_bytes {
             let host_bytes = machine.host_bytes;
             return Err(PlanError::HostMemory { needed_bytes: moved_bytes, host_bytes });

@@ -146,7 +146,7 @@ impl<'a> Spans<'a> {
                     0 => self.ends[id.index()],
                     _ => [0, self.steps.saturating_sub(1)],
                 };
-                (id, Item { first, last, bytes: to - from })
+                (id, Item { first, last, bytes: to.saturating_sub(from) })
             },
         )
     }
