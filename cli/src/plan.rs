@@ -7,7 +7,7 @@ use crate::work::{self, Work};
 use crate::{curve, machine, output, strategy, summary};
 use clap::Args;
 use spillway::report::Beside;
-use spillway::{Budget, Graph, Plan, Prepared, Strategy};
+use spillway::{Budget, Error, Graph, Plan, Prepared, Strategy};
 use std::path::PathBuf;
 use workloads::{OwnedMachine, format};
 
@@ -108,9 +108,13 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
     let machine = machine::choose(arguments.choices.machine.as_deref(), machine)?;
     let prepared = arguments.choices.prepare(&graph, &machine)?;
     let (_, mut plan) = Attempt::make(prepared.clone())?.into_plan(&prepared)?;
-    let certificate = plan.certify().map_err(|error| Failure::cannot(error.to_string()))?;
+    // No certificate holds for a graph with collectives.
+    let certificate = match plan.certify() {
+        Err(Error::Certificate(_)) if arguments.certificate.is_none() => None,
+        found => Some(found.map_err(|error| Failure::cannot(error.to_string()))?),
+    };
     let figures = Figures::of(&plan);
-    if let Some(path) = &arguments.certificate {
+    if let (Some(path), Some(certificate)) = (&arguments.certificate, certificate) {
         let bytes = format::write_certificate(&certificate);
         output::save(path, &bytes).map_err(|failure| failure.with(&figures))?;
     }

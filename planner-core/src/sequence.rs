@@ -50,8 +50,8 @@ pub(crate) struct Sequence<'a> {
     operands: &'a [TensorId],
     hosted: Option<&'a Hosted<'a>>,
     host_steps: &'a [HostStep],
-    /// The time of all launches together.
-    launches_ns: u64,
+    /// The time of all launches of each stream.
+    busy_ns: PerStream<u64>,
 }
 
 impl<'a> Sequence<'a> {
@@ -117,14 +117,13 @@ impl<'a> Sequence<'a> {
         }
         launches[len].first_slot = slot as u32;
         let operands = &operands[..slot];
-        let mut sequence =
-            Self { graph, launches, operands, hosted, host_steps: &[], launches_ns: 0 };
-        let mut busy_ns = PerStream::all(0u64);
+        let busy_ns = PerStream::all(0u64);
+        let mut sequence = Self { graph, launches, operands, hosted, host_steps: &[], busy_ns };
         for launch in sequence.launches() {
-            let busy_ns = &mut busy_ns[sequence.stream(launch)];
-            *busy_ns = busy_ns.saturating_add(sequence.time_ns(launch));
+            let (stream, time_ns) = (sequence.stream(launch), sequence.time_ns(launch));
+            let busy_ns = &mut sequence.busy_ns[stream];
+            *busy_ns = busy_ns.saturating_add(time_ns);
         }
-        sequence.launches_ns = busy_ns.0.into_iter().fold(0, u64::max);
         if let Some(hosted) = hosted {
             sequence.host_steps = host_steps::new(&sequence, hosted, scratch)?;
         }
@@ -246,13 +245,25 @@ impl<'a> Sequence<'a> {
     }
 
     /// Whether no plan of these launches is shorter, since no op waits.
-    pub(crate) const fn is_ideal(&self, period_ns: u64) -> bool {
-        period_ns <= self.launches_ns
+    pub(crate) fn is_ideal(&self, period_ns: u64) -> bool {
+        period_ns <= self.launches_ns()
     }
 
     /// The time of all launches on the compute stream, or on the network stream if these take longer.
-    pub(crate) const fn launches_ns(&self) -> u64 {
-        self.launches_ns
+    pub(crate) fn launches_ns(&self) -> u64 {
+        self.busy_ns.0.into_iter().fold(0, u64::max)
+    }
+
+    /// The time of a launch, less on a stream that has less to do than the busiest stream of launches.
+    /// There, one more launch lengthens the period less.
+    pub(crate) fn load_ns(&self, launch: LaunchId) -> u64 {
+        let (time_ns, busy_ns) = (self.time_ns(launch), self.busy_ns[self.stream(launch)]);
+        let most_ns = self.launches_ns();
+        if busy_ns == most_ns {
+            return time_ns;
+        }
+        let load_ns = u128::from(time_ns).saturating_mul(busy_ns.into()).checked_div(most_ns.into());
+        load_ns.and_then(|load_ns| u64::try_from(load_ns).ok()).unwrap_or(time_ns)
     }
 
     pub(crate) const fn start_words(limits: &Limits) -> usize {

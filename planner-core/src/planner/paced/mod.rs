@@ -77,7 +77,7 @@ pub(super) const fn scratch_words(limits: &Limits) -> usize {
         words::<u64>(limits.ops),
         Heap::scratch_words(limits.tensors.saturating_mul(3)).saturating_mul(3),
         Heap::scratch_words(limits.tensors),
-        words::<u64>(limits.tensors).saturating_mul(6),
+        words::<u64>(limits.tensors).saturating_mul(7),
         Victims::scratch_words(limits),
     ])
 }
@@ -113,6 +113,8 @@ struct Paced<'b, 's, 'p> {
     /// Tensors that the host writes, by the time at which it has written them.
     made: Heap<'s>,
     made_ns: &'s mut [u64],
+    /// If there are collectives, the time at which a launch has written each tensor.
+    written_ns: &'s mut [u64],
     /// The time at which the host has written all values that launches of the same iteration read.
     urgent_ns: u64,
     /// The objects that stay during the gap that has begun; all objects if no gap has begun.
@@ -145,6 +147,7 @@ pub(super) fn write(
     let mut scratch = scratch.reborrow();
     let (sequence, tensors) = (builder.task.sequence, builder.task.sequence.tensors().len());
     let hosted = if sequence.host_steps().is_empty() { 0 } else { tensors };
+    let exchanged = if sequence.graph().has_collectives() { tensors } else { 0 };
     let positions = builder.memory.pools() * sequence.len();
     let planned = scratch.take(positions, 0i64)?;
     let slack = gaps.planned_slack(builder.task, builder.memory, &mut scratch)?;
@@ -167,6 +170,7 @@ pub(super) fn write(
         copied_ns: scratch.take(tensors, 0)?,
         made: Heap::new(hosted, &mut scratch)?,
         made_ns: scratch.take(hosted, 0)?,
+        written_ns: scratch.take(exchanged, 0)?,
         urgent_ns: 0,
         kept: scratch.take(tensors, u64::MAX)?,
         gap_end: scratch.take(tensors, u64::MAX)?,
@@ -241,7 +245,9 @@ impl<'b> Paced<'b, '_, '_> {
     }
 
     fn op(&mut self, op: LaunchId) -> Result<(), Stuck> {
-        let time_ns = self.sequence().time_ns(op);
+        let stream = self.sequence().stream(op);
+        // A collective takes no time of compute.
+        let time_ns = if stream == Stream::Network { 0 } else { self.sequence().time_ns(op) };
         let now_ns = self.free_ns[Stream::Compute];
         let until_ns = now_ns.saturating_add(time_ns.max(1));
         self.forced_ns = now_ns;
@@ -252,17 +258,26 @@ impl<'b> Paced<'b, '_, '_> {
         for pool in 0..self.builder.memory.pools() {
             self.free(op, pool, self.builder.launch_objects(op, pool))?;
         }
-        let start_ns = self.start_ns(op);
-        if start_ns > now_ns {
-            // While the op waits, the links need not.
-            self.finish_copies(start_ns)?;
-            self.download(now_ns, start_ns.saturating_add(time_ns.max(1)))?;
-            self.upload(op, start_ns, start_ns.saturating_add(time_ns.max(1)))?;
+        let moved_ns = self.start_ns(op);
+        let ready_ns = self.read_ns(op).max(self.free_ns[stream]);
+        if stream == Stream::Network {
+            self.record_pressure(op, now_ns, now_ns);
+            self.started_ns[op.index()] = now_ns;
+        } else {
+            let start_ns = moved_ns.max(ready_ns);
+            if start_ns > now_ns {
+                // While the op waits, the links need not.
+                self.finish_copies(start_ns)?;
+                self.download(now_ns, start_ns.saturating_add(time_ns.max(1)))?;
+                self.upload(op, start_ns, start_ns.saturating_add(time_ns.max(1)))?;
+            }
+            self.record_pressure(op, now_ns, if moved_ns > ready_ns { moved_ns } else { now_ns });
+            self.started_ns[op.index()] = start_ns;
         }
-        self.record_pressure(op, now_ns, start_ns);
-        self.started_ns[op.index()] = start_ns;
         self.builder.launch_alone(op)?;
-        self.free_ns[Stream::Compute] = start_ns.saturating_add(time_ns);
+        let end_ns = moved_ns.max(ready_ns).saturating_add(self.sequence().time_ns(op));
+        self.free_ns[stream] = end_ns;
+        self.write(op, end_ns);
         self.leave_outputs(op);
         self.give_back(op);
         self.run_on_host();
@@ -346,6 +361,20 @@ impl<'b> Paced<'b, '_, '_> {
         let arrived = sequence.operands_of(op).iter().map(|tensor| self.arrived_ns[tensor.index()]);
         let copied = sequence.writes(op).iter().map(|tensor| self.copied_ns[tensor.index()]);
         arrived.chain(copied).fold(self.forced_ns, u64::max)
+    }
+
+    /// The time at which launches have written all operands of an op, if there are collectives.
+    fn read_ns(&self, op: LaunchId) -> u64 {
+        let of = |tensor: &TensorId| self.written_ns.get(tensor.index()).copied().unwrap_or(0);
+        self.sequence().operands_of(op).iter().map(of).fold(0, u64::max)
+    }
+
+    fn write(&mut self, op: LaunchId, end_ns: u64) {
+        for tensor in self.sequence().writes(op) {
+            if let Some(written_ns) = self.written_ns.get_mut(tensor.index()) {
+                *written_ns = end_ns;
+            }
+        }
     }
 
     /// Records the pressure on each link at an op, if the link has work left: full if the op waits,
