@@ -8,11 +8,13 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 use workloads::{OwnedCertificate, OwnedPlan};
 
-/// Random prices of some intervals. Each has the price of memory in quarters of the price of an
-/// upload, and the shares of the two links.
-pub fn prices() -> impl Strategy<Value = Vec<[u64; 3]>> {
+/// Random prices of some intervals. Each has the prices of device and host memory in quarters of the
+/// price of an upload, and the shares of the two links.
+pub fn prices() -> impl Strategy<Value = Vec<[u64; 4]>> {
     let share = || prop_oneof![Just(0), Just(ONE), 0..=ONE];
-    vec((0..=8u64, share(), share()).prop_map(|(memory, up, down)| [memory, up, down]), 1..12)
+    let host = prop_oneof![2 => Just(0), 1 => 0..=8u64];
+    let price = (0..=8u64, host, share(), share());
+    vec(price.prop_map(|(memory, host, up, down)| [memory, host, up, down]), 1..12)
 }
 
 /// The same certificate with other prices, which the intervals take in turn, and a bound of 0 ns.
@@ -22,7 +24,7 @@ pub fn with_prices(
     of: &OwnedCertificate,
     machine: &Machine,
     ops: u32,
-    prices: &[[u64; 3]],
+    prices: &[[u64; 4]],
 ) -> OwnedCertificate {
     let mut certificate = of.clone();
     if certificate.order == BoundOrder::Given {
@@ -31,9 +33,9 @@ pub fn with_prices(
     }
     let byte = ONE.saturating_mul(1_000_000_000) / machine.h2d_bytes_per_s;
     let price = |at: usize| {
-        let [memory, upload, download] = prices[at % prices.len()];
-        let memory = memory.saturating_mul(byte) / 4;
-        Price { memory, upload, download: download.min(ONE - upload) }
+        let [memory, host, upload, download] = prices[at % prices.len()];
+        let [memory, host] = [memory, host].map(|quarters| quarters.saturating_mul(byte) / 4);
+        Price { memory, host, upload, download: download.min(ONE - upload) }
     };
     certificate.intervals = (0..intervals(certificate.marks.len())).map(price).collect();
     certificate.bound_ns = 0;

@@ -8,8 +8,10 @@ use conformance::plans::cases;
 use conformance::shortest::shortest_period_units;
 use planner_core::bounds::BoundOrder;
 use planner_core::bounds::priced::{ONE, Price};
+use planner_core::host::HostLayout;
 use planner_core::plan::Step;
 use planner_core::planner::{self, Auto, Host, Repeats, Request, Strategy as Planner, Window};
+use planner_core::scratch::{Limits, Scratch};
 use planner_core::{Kind, Machine, MachineParameters, OpId};
 use proptest::prelude::*;
 use spillway::certificate::{find, prove};
@@ -32,13 +34,14 @@ fn check(
     graph: &OwnedGraph,
     machine: &Machine,
     plan: &OwnedPlan,
-    random: &[[u64; 3]],
+    random: &[[u64; 4]],
 ) -> Result<(), TestCaseError> {
     // Certificates are for plans that run every op on the device, one after the other.
     prop_assume!(!plan.steps.iter().any(|step| matches!(step, Step::Host(_))));
     prop_assume!(!graph.ops.iter().any(|op| op.collective));
     let ops = graph.ops.len() as u32;
-    let named = named(machine);
+    // The least host on which the plan is valid.
+    let named = named(&machine.with_host_bytes(host_bytes(graph, machine, plan)));
     let period_ns = plan.predicted.period_ns;
     for (order, repeats) in KINDS {
         let found = find(graph, &named, plan.budget_bytes, (order, repeats)).unwrap();
@@ -54,12 +57,26 @@ fn check(
     Ok(())
 }
 
+/// The host memory that a plan takes.
+fn host_bytes(graph: &OwnedGraph, machine: &Machine, plan: &OwnedPlan) -> u64 {
+    let (graph, plan) = (graph.graph().unwrap(), plan.plan());
+    let limits = Limits::of_plan(&graph, &plan);
+    let mut memory = vec![0; HostLayout::scratch_words(&limits)];
+    let layout = HostLayout::new(&graph, machine, &plan, &mut Scratch::new(&mut memory));
+    layout.unwrap().moved_bytes()
+}
+
 /// A byte a nanosecond each way.
 fn machine() -> OwnedMachine {
+    machine_with_host(1 << 40)
+}
+
+/// The same with this much host memory.
+fn machine_with_host(host_bytes: u64) -> OwnedMachine {
     let of = machines::builtin("v100-pcie3").unwrap();
     let parameters = MachineParameters::new()
         .with_device_bytes(1 << 40)
-        .with_host_bytes(1 << 40)
+        .with_host_bytes(host_bytes)
         .with_chunk_bytes(1)
         .with_h2d_bytes_per_s(1_000_000_000)
         .with_d2h_bytes_per_s(1_000_000_000);
@@ -76,6 +93,7 @@ fn certificate(
 ) -> OwnedCertificate {
     let price = |&[memory, upload, download]: &[u64; 3]| Price {
         memory: memory * ONE / 8,
+        host: 0,
         upload: upload * ONE / 8,
         download: download * ONE / 8,
     };
@@ -146,6 +164,49 @@ fn a_copy_on_the_host_lasts() {
     let certificate = certificate(GIVEN, 0, &marks, &prices);
     let sum_ns = 4000 + 1000 * (2 + 1) / 8;
     assert_eq!(prove(&graph, &machine(), &certificate), Ok(sum_ns));
+}
+
+/// The last op of three needs all of the device. Before it, a value is downloaded for nothing, and is
+/// priced on the host while the op runs; or it is made again, if that costs less.
+#[test]
+fn a_value_pays_for_host_memory_while_the_host_holds_it() {
+    let mut graph = OwnedGraph::new("graph");
+    let value = graph.push_tensor("value", 600, Kind::Temporary);
+    let make = graph.push_op("make", 1200, 0, &[], &[value]);
+    graph.set_repeatable(make);
+    graph.push_op("other", 0, 0, &[], &[]);
+    graph.push_op("use", 0, 0, &[value], &[]);
+    let proved_ns = |host_eighths: u64, host_bytes| {
+        let prices = [[0; 3], [0; 3], [0; 3], [80, 0, 0], [0; 3], [0; 3], [0; 3]];
+        let mut certificate = certificate(GIVEN, 0, &[0, 1, 2], &prices);
+        certificate.intervals[3].host = host_eighths * ONE / 8;
+        prove(&graph, &machine_with_host(host_bytes), &certificate).unwrap()
+    };
+    assert_eq!(proved_ns(0, 600), 1200);
+    assert_eq!(proved_ns(8, 200), 1200 + (600 - 200));
+    assert_eq!(proved_ns(24, 100), 1200 + 2 * 600 - 3 * 100);
+}
+
+/// A state pays for its slot on the host in all intervals if it moves, even while only the device holds
+/// its value, and for the device alone if it stays. One that no op writes does so too.
+#[test]
+fn a_state_has_its_slot_on_the_host_all_the_time_or_never() {
+    for writes in [true, false] {
+        let mut graph = OwnedGraph::new("graph");
+        let state = graph.push_tensor("state", 100, Kind::State);
+        let written: &[_] = if writes { &[state] } else { &[] };
+        graph.push_op("uses", 0, 0, &[state], written);
+        graph.push_op("other", 0, 0, &[], &[]);
+        let proved_ns = |memory: u64, host: u64| {
+            let prices = [[0; 3], [0; 3], [0; 3], [memory, 0, 0], [0; 3]];
+            let mut certificate = certificate(GIVEN, 0, &[0, 1], &prices);
+            certificate.intervals[1].host = host * ONE / 8;
+            prove(&graph, &machine_with_host(10), &certificate).unwrap()
+        };
+        assert_eq!(proved_ns(80, 8), 100 - 10);
+        assert_eq!(proved_ns(80, 160), 10 * 100 - 20 * 10);
+        assert_eq!(proved_ns(80, 0), 0);
+    }
 }
 
 /// The update runs at any time after the first op, and is charged where that costs nothing.

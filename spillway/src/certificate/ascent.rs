@@ -48,8 +48,10 @@ pub(super) fn climb(
 #[derive(Clone, Copy, Default)]
 struct Trend {
     memory: f64,
+    host: f64,
     shares: [f64; 3],
     memory_size: f64,
+    host_size: f64,
     shares_size: f64,
 }
 
@@ -60,6 +62,9 @@ impl Trend {
         let memory = change.memory * byte_ns;
         average(&mut self.memory, memory, INERTIA);
         average(&mut self.memory_size, memory * memory, MEMORY);
+        let host = change.host * byte_ns;
+        average(&mut self.host, host, INERTIA);
+        average(&mut self.host_size, host * host, MEMORY);
         // Shares add up to one, so only their differences count.
         let mean = change.shares.iter().sum::<f64>() / 3.0;
         let shares = change.shares.map(|share| share - mean);
@@ -74,6 +79,8 @@ impl Trend {
         let length = |size: f64| rate / (inertia * ((size / memory).sqrt() + LEAST));
         let moved = point.memory + byte_ns * self.memory * length(self.memory_size);
         point.memory = moved.max(0.0);
+        let moved = point.host + byte_ns * self.host * length(self.host_size);
+        point.host = moved.max(0.0);
         for (share, trend) in point.shares.iter_mut().zip(self.shares) {
             *share += trend * length(self.shares_size);
         }

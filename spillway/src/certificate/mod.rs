@@ -135,7 +135,7 @@ fn rounded(point: &Point) -> Price {
     let whole = |number: f64| (number * ONE as f64) as u64;
     let upload = whole(point.shares[0]).min(ONE);
     let download = whole(point.shares[1]).min(ONE - upload);
-    Price { memory: whole(point.memory), upload, download }
+    Price { memory: whole(point.memory), host: whole(point.host), upload, download }
 }
 
 /// Returns the best prices that charge memory only at one mark, one resource before the mark and one resource
@@ -153,22 +153,25 @@ fn best_cut(relaxed: &mut Relaxed, intervals: usize, byte_ns: f64, sums: usize) 
     let mut change = vec![Point::default(); intervals];
     let (mut best_ns, mut best) = (f64::NEG_INFINITY, Vec::new());
     let cuts = (sums / (2 * pairs.len())).clamp(1, intervals);
+    let mut keep = |at: Vec<Point>| {
+        let sum_ns = relaxed.sum_ns(&at, &mut change);
+        if sum_ns > best_ns {
+            (best_ns, best) = (sum_ns, at);
+        }
+    };
     for cut in (0..cuts).map(|cut| cut * intervals / cuts) {
+        let memory = |at| if at == cut { byte_ns } else { 0.0 };
         for [before, after] in pairs {
             // Intervals after the second range are charged like the first range.
             for end in [intervals, usize::midpoint(cut, intervals)] {
-                let point = |at| {
-                    let memory = if at == cut { byte_ns } else { 0.0 };
-                    let shares = if (cut..end).contains(&at) { after } else { before };
-                    Point { memory, shares }
-                };
-                let at: Vec<Point> = (0..intervals).map(point).collect();
-                let sum_ns = relaxed.sum_ns(&at, &mut change);
-                if sum_ns > best_ns {
-                    (best_ns, best) = (sum_ns, at);
-                }
+                let shares = |at| if (cut..end).contains(&at) { after } else { before };
+                let point = |at| Point { memory: memory(at), host: 0.0, shares: shares(at) };
+                keep((0..intervals).map(point).collect());
             }
         }
+        // If both memories are short, what fits neither is computed again.
+        let point = |at| Point { memory: memory(at), host: memory(at), shares: compute };
+        keep((0..intervals).map(point).collect());
     }
     best
 }

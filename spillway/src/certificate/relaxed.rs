@@ -13,6 +13,8 @@ use std::collections::{BTreeMap, HashMap};
 pub(super) struct Point {
     /// The price of memory, in ns per byte.
     pub(super) memory: f64,
+    /// The price of host memory, in ns per byte.
+    pub(super) host: f64,
     /// Shares of the time of an interval: upload, download, launches.
     pub(super) shares: [f64; 3],
 }
@@ -22,7 +24,7 @@ struct Group {
     visits: Vec<Visit>,
     /// For each interval, whether the mark that begins it touches the bytes.
     is_operand: Vec<bool>,
-    is_input: bool,
+    kind: Kind,
     /// For each visit, the time in ns per byte of a repeat after it.
     again_ns: Vec<f64>,
     bytes: f64,
@@ -36,6 +38,7 @@ pub(super) struct Relaxed {
     /// For each interval, the bytes of the operands and the workspace of the mark that begins it, minus the
     /// budget.
     spare: Vec<f64>,
+    host_bytes: f64,
     /// The upload and the download time, in ns per byte.
     link_ns: [f64; 2],
     /// The step of the cheapest way to each position and visit.
@@ -61,8 +64,22 @@ struct Step {
     /// 0 if the byte was in both places already; 1 after a download, 2 after an upload, 3 after a repeat.
     both: u8,
     host: bool,
-    nowhere: bool,
+    /// Whether the copy on the host was given up.
+    device: bool,
+    /// 0 if the byte was nowhere already; 1 if it was on the device, 2 if it was on the host.
+    nowhere: u8,
 }
+
+/// What a byte pays for host memory, as in the core.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum OnHost {
+    Pays,
+    IsPaid,
+    Never,
+}
+
+/// The end of a way: its cost, the position, and the place before the last visit.
+type End = (f64, usize, usize);
 
 impl Relaxed {
     pub(super) fn new(
@@ -99,15 +116,15 @@ impl Relaxed {
                 }
             };
             let again_ns: Vec<f64> = of.iter().map(again_ns).collect();
-            let is_input = graph.tensor(tensor).kind == Kind::Input;
+            let kind = graph.tensor(tensor).kind;
             let way: Vec<_> =
                 of.iter().map(|visit| (visit.kind, visit.first, visit.last)).collect();
             let again: Vec<_> = again_ns.iter().map(|ns| ns.to_bits()).collect();
-            let group = *known.entry((way, marks, again, is_input)).or_insert_with(|| {
+            let group = *known.entry((way, marks, again, kind as u8)).or_insert_with(|| {
                 let mut is_operand = vec![false; intervals];
                 begun().for_each(|at| is_operand[at] = true);
                 let visits = of.to_vec();
-                groups.push(Group { visits, is_operand, is_input, again_ns, bytes: 0.0 });
+                groups.push(Group { visits, is_operand, kind, again_ns, bytes: 0.0 });
                 groups.len() - 1
             });
             groups[group].bytes += bytes;
@@ -121,7 +138,8 @@ impl Relaxed {
         let link_ns = [machine.h2d_bytes_per_s, machine.d2h_bytes_per_s]
             .map(|bytes_per_s| 1e9 / bytes_per_s.max(1) as f64);
         let launches = launches.into_iter().collect();
-        Ok(Self { groups, launches, spare, link_ns, steps: Vec::new() })
+        let host_bytes = machine.host_bytes as f64;
+        Ok(Self { groups, launches, spare, host_bytes, link_ns, steps: Vec::new() })
     }
 
     /// The number of entries that one sum computes.
@@ -141,6 +159,8 @@ impl Relaxed {
         for (at, (price, spare)) in prices.iter().zip(&self.spare).enumerate() {
             sum_ns += price.memory * spare;
             change[at].memory += spare;
+            sum_ns -= price.host * self.host_bytes;
+            change[at].host -= self.host_bytes;
         }
         for &([first, last], time_ns) in &self.launches {
             let cheapest = (first..=last)
@@ -150,9 +170,10 @@ impl Relaxed {
             sum_ns += time_ns * prices[at].shares[2];
             change[at].shares[2] += time_ns;
         }
+        let slot_ns = prices.iter().map(|price| price.host).sum();
         for group in &self.groups {
             let mut walk = Walk { group, prices, link_ns: self.link_ns, steps: &mut self.steps };
-            sum_ns += group.bytes * walk.cheapest(change);
+            sum_ns += group.bytes * walk.cheapest(slot_ns, change);
         }
         sum_ns
     }
@@ -182,36 +203,77 @@ struct Walk<'w> {
 
 impl Walk<'_> {
     /// Returns the cost of the cheapest way of a byte, as in the core, and adds the resources on this way to
-    /// `change`.
-    fn cheapest(&mut self, change: &mut [Point]) -> f64 {
+    /// `change`. A slot on the host costs `slot_ns` for all intervals.
+    fn cheapest(&mut self, slot_ns: f64, change: &mut [Point]) -> f64 {
+        let on_host = match self.group.kind {
+            Kind::State if slot_ns > 0.0 => {
+                let (staying_ns, ..) = self.way(OnHost::Never);
+                let moving @ (moving_ns, ..) = self.way(OnHost::IsPaid);
+                if moving_ns + slot_ns <= staying_ns {
+                    for used in &mut *change {
+                        used.host += self.group.bytes;
+                    }
+                    self.follow(moving, OnHost::IsPaid, change);
+                    return moving_ns + slot_ns;
+                }
+                OnHost::Never
+            }
+            Kind::Temporary => OnHost::Pays,
+            Kind::State | Kind::Input | Kind::Output => OnHost::IsPaid,
+        };
+        let end @ (cost, ..) = self.way(on_host);
+        if cost < NEVER {
+            self.follow(end, on_host, change);
+        }
+        cost
+    }
+
+    /// The first position of a way.
+    fn begin(&self) -> usize {
+        if self.group.kind == Kind::Input { 0 } else { self.group.visits[0].first as usize }
+    }
+
+    /// The interval in which an upload is cheapest.
+    fn early(&self) -> usize {
+        let price = |at: usize| self.prices[at].shares[0];
+        let intervals = 0..self.prices.len();
+        intervals.min_by(|&a, &b| price(a).total_cmp(&price(b))).unwrap_or(0)
+    }
+
+    /// Finds the cheapest way of one kind, and notes its steps.
+    fn way(&mut self, on_host: OnHost) -> End {
         let group = self.group;
         let (visits, intervals) = (&group.visits, self.prices.len());
         let width = visits.len();
-        let begin = if group.is_input { 0 } else { visits[0].first as usize };
+        let begin = self.begin();
         let end = visits[width - 1].last as usize;
         self.steps.clear();
         self.steps.resize((end + 1 - begin) * width, Step::default());
         let mut rows = vec![[NEVER; 4]; width];
         rows[0][NOWHERE] = 0.0;
-        let mut early = 0;
-        if group.is_input {
-            let price = |at: usize| self.prices[at].shares[0];
-            early = (0..intervals).min_by(|&a, &b| price(a).total_cmp(&price(b))).unwrap_or(0);
-            rows[0] = [NEVER, price(early) * self.link_ns[0], 0.0, NEVER];
+        if group.kind == Kind::Input {
+            let early = self.prices[self.early()].shares[0] * self.link_ns[0];
+            rows[0] = [NEVER, early, 0.0, NEVER];
         }
         let (mut least, mut most) = (0, 0);
         let mut best = (NEVER, 0, 0);
         for position in begin..=end {
             let interval = position % intervals;
             let price = self.prices[interval];
-            if position > begin && !group.is_operand[interval] {
+            if position > begin {
+                let memory = if group.is_operand[interval] { 0.0 } else { price.memory };
+                let host = if on_host == OnHost::Pays { price.host } else { 0.0 };
                 for row in &mut rows[least..=most] {
-                    row[DEVICE] += price.memory;
-                    row[BOTH] += price.memory;
+                    row[DEVICE] += memory;
+                    row[BOTH] += memory + host;
+                    row[HOST] += host;
                 }
             }
-            let [upload, download] =
-                [price.shares[0] * self.link_ns[0], price.shares[1] * self.link_ns[1]];
+            let upload = price.shares[0] * self.link_ns[0];
+            let download = match on_host {
+                OnHost::Never => NEVER,
+                OnHost::Pays | OnHost::IsPaid => price.shares[1] * self.link_ns[1],
+            };
             let mut made = least;
             while made <= most {
                 let step = (position - begin) * width + made;
@@ -227,7 +289,7 @@ impl Walk<'_> {
                 moves(row, upload, download, again, &mut self.steps[step]);
                 let visit = visits[made];
                 if visit.may_be_at(position as u32, interval) {
-                    let (after, from) = visited(*row, visit.kind);
+                    let (after, from) = visited(*row, visit.kind, on_host);
                     if made + 1 == width {
                         for (state, &cost) in after.iter().enumerate() {
                             if cost < best.0 {
@@ -254,29 +316,23 @@ impl Walk<'_> {
                 break;
             }
         }
-        let (cost, position, state) = best;
-        if cost < NEVER {
-            self.follow(begin, early, (position, width - 1, state), change);
-        }
-        cost
+        best
     }
 
     /// Follows the way back, and adds the resources of each move to `change`.
-    fn follow(
-        &self,
-        begin: usize,
-        early: usize,
-        (mut position, mut made, mut state): (usize, usize, usize),
-        change: &mut [Point],
-    ) {
+    fn follow(&self, (_, mut position, mut state): End, on_host: OnHost, change: &mut [Point]) {
         let group = self.group;
-        let (width, bytes) = (group.visits.len(), group.bytes);
+        let (width, bytes, begin) = (group.visits.len(), group.bytes, self.begin());
+        let mut made = width - 1;
         let [upload, download] = self.link_ns.map(|ns| ns * bytes);
         loop {
             let step = self.steps[(position - begin) * width + made];
             let used = &mut change[position % self.prices.len()];
-            if state == NOWHERE && step.nowhere {
-                state = DEVICE;
+            if state == NOWHERE && step.nowhere > 0 {
+                state = if step.nowhere == 1 { DEVICE } else { HOST };
+            }
+            if state == DEVICE && step.device {
+                state = BOTH;
             }
             if state == HOST && step.host {
                 state = BOTH;
@@ -303,14 +359,17 @@ impl Walk<'_> {
             if position == begin {
                 break;
             }
-            if (state == DEVICE || state == BOTH) && !group.is_operand[position % self.prices.len()]
-            {
+            let is_operand = group.is_operand[position % self.prices.len()];
+            if (state == DEVICE || state == BOTH) && !is_operand {
                 used.memory += bytes;
+            }
+            if (state == HOST || state == BOTH) && on_host == OnHost::Pays {
+                used.host += bytes;
             }
             position -= 1;
         }
-        if group.is_input && state == BOTH {
-            change[early].shares[0] += upload;
+        if group.kind == Kind::Input && state == BOTH {
+            change[self.early()].shares[0] += upload;
         }
     }
 }
@@ -328,13 +387,18 @@ fn moves(row: &mut Bytes, upload: f64, download: f64, again: f64, step: &mut Ste
     if row[BOTH] < row[HOST] {
         (row[HOST], step.host) = (row[BOTH], true);
     }
-    if row[DEVICE] < row[NOWHERE] {
-        (row[NOWHERE], step.nowhere) = (row[DEVICE], true);
+    if row[BOTH] < row[DEVICE] {
+        (row[DEVICE], step.device) = (row[BOTH], true);
+    }
+    for (from, how) in [(DEVICE, 1), (HOST, 2)] {
+        if row[from] < row[NOWHERE] {
+            (row[NOWHERE], step.nowhere) = (row[from], how);
+        }
     }
 }
 
 /// Returns the costs after a visit, and the place before it for each place after it.
-fn visited(row: Bytes, kind: u32) -> (Bytes, [u8; 4]) {
+fn visited(row: Bytes, kind: u32, on_host: OnHost) -> (Bytes, [u8; 4]) {
     let least = |states: &[usize]| {
         let cheaper = |&&one: &&usize, &&other: &&usize| row[one].total_cmp(&row[other]);
         let state = states.iter().min_by(cheaper).copied().unwrap_or(0);
@@ -345,6 +409,7 @@ fn visited(row: Bytes, kind: u32) -> (Bytes, [u8; 4]) {
     match kind {
         Visit::READ => (after[DEVICE], after[BOTH]) = (row[DEVICE], row[BOTH]),
         Visit::UPDATE => (after[DEVICE], from[DEVICE]) = least(&[DEVICE, BOTH]),
+        Visit::FETCHED if on_host == OnHost::Never => (after[DEVICE], from[DEVICE]) = least(&all),
         Visit::FETCHED => (after[BOTH], from[BOTH]) = least(&all),
         Visit::SAVED => (after[HOST], from[HOST]) = least(&[BOTH, HOST]),
         _ => (after[DEVICE], from[DEVICE]) = least(&all),

@@ -16,7 +16,7 @@ use workloads::{OwnedCertificate, OwnedMachine};
 pub struct Drawn {
     is_any_order: bool,
     repeats: bool,
-    prices: Vec<[u64; 3]>,
+    prices: Vec<[u64; 4]>,
 }
 
 /// Any kind and any prices.

@@ -33,8 +33,15 @@ enum OrderRecord {
 #[derive(Serialize, Deserialize)]
 struct PriceRecord {
     memory: u64,
+    #[serde(default, skip_serializing_if = "is_zero")]
+    host: u64,
     upload: u64,
     download: u64,
+}
+
+#[allow(clippy::trivially_copy_pass_by_ref, reason = "serde asks for a reference")]
+const fn is_zero(price: &u64) -> bool {
+    *price == 0
 }
 
 /// Reads a certificate, gzip or plain. Checks only its form: the proof depends on the graph and the machine.
@@ -52,9 +59,9 @@ pub fn read_certificate(bytes: &[u8]) -> Result<OwnedCertificate, FormatError> {
         )));
     }
     let price = |(at, Object(record)): (usize, Object<PriceRecord>)| {
-        let PriceRecord { memory, upload, download } = record;
+        let PriceRecord { memory, host, upload, download } = record;
         match upload.checked_add(download) {
-            Some(shares) if shares <= ONE => Ok(Price { memory, upload, download }),
+            Some(shares) if shares <= ONE => Ok(Price { memory, host, upload, download }),
             _ => Err(FormatError::malformed(format!(
                 "intervals[{at}]: upload and download add up to more than {ONE}"
             ))),
@@ -79,8 +86,8 @@ pub fn read_certificate(bytes: &[u8]) -> Result<OwnedCertificate, FormatError> {
 #[must_use]
 pub fn write_certificate(certificate: &OwnedCertificate) -> Vec<u8> {
     let intervals = certificate.intervals.iter().map(|price| {
-        let Price { memory, upload, download } = *price;
-        Object(PriceRecord { memory, upload, download })
+        let Price { memory, host, upload, download } = *price;
+        Object(PriceRecord { memory, host, upload, download })
     });
     render(&CertificateRecord {
         format: Document::Certificate.format().into(),

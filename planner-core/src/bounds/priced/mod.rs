@@ -26,6 +26,8 @@ pub const ONE: u64 = 1 << 32;
 pub struct Price {
     /// Price of a byte of device memory at the start of the interval, in 2^-32 ns.
     pub memory: u64,
+    /// Price of a byte of host memory at the start of the interval, in 2^-32 ns.
+    pub host: u64,
     /// The share of the interval's time that is charged to its uploads, in 2^-32.
     pub upload: u64,
     /// The share that is charged to its downloads, in 2^-32. The rest is charged to its launches.
@@ -177,6 +179,7 @@ pub fn priced_period_ns(
     let mut paid = 0u128;
     for price in prices.intervals {
         paid = add(paid, [budget_bytes, price.memory])?;
+        paid = add(paid, [machine.host_bytes, price.host])?;
     }
     let memory_of = |mark| begun_by(mark).map(|interval| per_byte[interval].memory);
     for (number, &mark) in (1..).zip(prices.marks) {
@@ -200,6 +203,7 @@ pub fn priced_period_ns(
 #[repr(C)]
 struct PerByte {
     memory: u64,
+    host: u64,
     upload: u64,
     download: u64,
     compute: u64,
@@ -221,6 +225,7 @@ impl PerByte {
             let compute = links.and_then(|links| ONE.checked_sub(links));
             *per = Self {
                 memory: price.memory,
+                host: price.host,
                 upload: per_byte(price.upload, machine.h2d_bytes_per_s),
                 download: per_byte(price.download, machine.d2h_bytes_per_s),
                 compute: compute.ok_or(PriceError::Shares(at))?,
@@ -241,6 +246,17 @@ const NOWHERE: usize = 3;
 /// The price of an impossible state.
 const NEVER: u64 = u64::MAX;
 
+/// What a byte pays for host memory.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum OnHost {
+    /// The prices of the intervals that begin while the host holds its value.
+    Pays,
+    /// Nothing more.
+    IsPaid,
+    /// Nothing, since it never is on the host.
+    Never,
+}
+
 /// The path of a byte of one tensor through an iteration.
 struct Walk<'w> {
     graph: &'w Graph<'w>,
@@ -250,8 +266,22 @@ struct Walk<'w> {
 }
 
 impl Walk<'_> {
-    /// The price of the cheapest path. `rows[n]` is for a byte that has made `n` visits.
+    /// The price of the cheapest path. A state that moves has its slot on the host all the time, and
+    /// a temporary at least while the host holds its value.
     fn cheapest(&self, rows: &mut [Bytes]) -> u64 {
+        let slot = self.per_byte.iter().map(|price| price.host).fold(0, u64::saturating_add);
+        match self.graph.tensor(self.tensor).kind {
+            Kind::State if slot > 0 => {
+                let moving = self.path(OnHost::IsPaid, rows).saturating_add(slot);
+                self.path(OnHost::Never, rows).min(moving)
+            }
+            Kind::Temporary => self.path(OnHost::Pays, rows),
+            Kind::State | Kind::Input | Kind::Output => self.path(OnHost::IsPaid, rows),
+        }
+    }
+
+    /// The price of the cheapest path of one kind. `rows[n]` is for a byte that has made `n` visits.
+    fn path(&self, on_host: OnHost, rows: &mut [Bytes]) -> u64 {
         let visits = self.visits.of(self.tensor);
         let (Some(first), Some(last)) = (visits.first(), visits.last()) else { return 0 };
         rows[..=visits.len()].fill([NEVER; 4]);
@@ -267,16 +297,18 @@ impl Walk<'_> {
         let mut cheapest = NEVER;
         for position in begin..=last.last {
             let interval = position as usize % self.per_byte.len();
-            if position > begin && !self.is_operand(interval) {
-                let memory = self.per_byte[interval].memory;
-                rows[least..=most].iter_mut().for_each(|row| stay(row, memory));
+            if position > begin {
+                let PerByte { memory, host, .. } = self.per_byte[interval];
+                let memory = if self.is_operand(interval) { 0 } else { memory };
+                let host = if on_host == OnHost::Pays { host } else { 0 };
+                rows[least..=most].iter_mut().for_each(|row| stay(row, memory, host));
             }
             let mut made = least;
             while made <= most {
-                self.moves(&mut rows[made], visits, made, interval);
+                self.moves(&mut rows[made], visits, made, (interval, on_host));
                 let visit = visits[made];
                 if visit.may_be_at(position, interval) {
-                    let after = visited(rows[made], visit.kind);
+                    let after = visited(rows[made], visit.kind, on_host);
                     if made + 1 == visits.len() {
                         cheapest = after.iter().copied().fold(cheapest, Ord::min);
                     } else {
@@ -306,8 +338,15 @@ impl Walk<'_> {
     }
 
     /// Lets a byte move within an interval, and be computed again.
-    fn moves(&self, row: &mut Bytes, visits: &[Visit], made: usize, interval: usize) {
+    fn moves(
+        &self,
+        row: &mut Bytes,
+        visits: &[Visit],
+        made: usize,
+        (interval, on_host): (usize, OnHost),
+    ) {
         let price = self.per_byte[interval];
+        let download = if on_host == OnHost::Never { NEVER } else { price.download };
         let maker = match made.checked_sub(1) {
             Some(last) if !is_of_mark(interval) => visits[last].maker,
             _ => Visit::NONE,
@@ -323,26 +362,29 @@ impl Walk<'_> {
         };
         row[DEVICE] = row[DEVICE].min(row[NOWHERE].saturating_add(again));
         row[BOTH] = row[BOTH]
-            .min(row[DEVICE].saturating_add(price.download))
+            .min(row[DEVICE].saturating_add(download))
             .min(row[HOST].saturating_add(price.upload.min(again)));
         row[HOST] = row[HOST].min(row[BOTH]);
-        row[NOWHERE] = row[NOWHERE].min(row[DEVICE]);
+        row[DEVICE] = row[DEVICE].min(row[BOTH]);
+        row[NOWHERE] = row[NOWHERE].min(row[DEVICE]).min(row[HOST]);
     }
 }
 
-/// Charges a byte on the device for its memory.
-fn stay(row: &mut Bytes, memory: u64) {
+/// Charges a byte for its memory on the device and on the host.
+fn stay(row: &mut Bytes, memory: u64, host: u64) {
     row[DEVICE] = row[DEVICE].saturating_add(memory);
-    row[BOTH] = row[BOTH].saturating_add(memory);
+    row[BOTH] = row[BOTH].saturating_add(memory).saturating_add(host);
+    row[HOST] = row[HOST].saturating_add(host);
 }
 
 /// The prices after a visit.
-fn visited(row: Bytes, kind: u32) -> Bytes {
+fn visited(row: Bytes, kind: u32, on_host: OnHost) -> Bytes {
     let mut after = [NEVER; 4];
     let least = row.iter().copied().fold(NEVER, Ord::min);
     match kind {
         Visit::READ => (after[DEVICE], after[BOTH]) = (row[DEVICE], row[BOTH]),
         Visit::UPDATE => after[DEVICE] = row[DEVICE].min(row[BOTH]),
+        Visit::FETCHED if on_host == OnHost::Never => after[DEVICE] = least,
         Visit::FETCHED => after[BOTH] = least,
         Visit::SAVED => after[HOST] = row[BOTH].min(row[HOST]),
         _ => after[DEVICE] = least,
