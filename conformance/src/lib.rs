@@ -23,5 +23,6 @@ pub mod ledger;
 pub mod planners;
 pub mod plans;
 pub mod seeds;
+pub mod sharded;
 pub mod shortest;
 pub mod suite;

@@ -2,7 +2,7 @@
 //! checkpointing that is written into the model is at most a little shorter, and plans say what made them.
 #![allow(clippy::unwrap_used, reason = "what fails here fails the test")]
 
-use conformance::{by_hand, seeds};
+use conformance::{by_hand, seeds, sharded};
 use planner_core::planner::{Auto, Host, Order, Repeats, Request, Strategy as Planner};
 use planner_core::{Machine, MachineParameters, Step};
 use proptest::prelude::*;
@@ -10,6 +10,7 @@ use proptest::sample::select;
 use proptest::strategy::ValueTree;
 use spillway::planning::{self, Buffers};
 use std::time::Instant;
+use workloads::OwnedGraph;
 use zoo::models;
 
 /// Checkpointing by hand is shorter than `auto` by less than this part of its period. In the first 44 of
@@ -101,7 +102,12 @@ struct Outcome {
 
 impl Outcome {
     fn of(cell: Cell, auto: Auto) -> Self {
-        let (owned, machine) = (models::generate(&cell.spec).unwrap(), cell.machine());
+        let owned = models::generate(&cell.spec).unwrap();
+        Self::of_graph(cell, &owned, auto)
+    }
+
+    fn of_graph(cell: Cell, owned: &OwnedGraph, auto: Auto) -> Self {
+        let machine = cell.machine();
         let graph = owned.graph().unwrap();
         let ends = [("host=no", Host::Never), ("host=all", Host::All)];
         let ends = ends.map(|(name, host)| (name, Planner::Auto(auto.with_host(host))));
@@ -121,7 +127,7 @@ impl Outcome {
         let others = others.chain(ends.into_iter().filter(|_| has_host));
         let others =
             others.filter_map(|(name, other)| Some((name, period_ns(&request, other)?))).collect();
-        let by_hand = by_hand::checkpointed(&owned);
+        let by_hand = by_hand::checkpointed(owned);
         let by_hand = Request { graph: &by_hand.graph().unwrap(), ..request };
         let by_hand_ns = period_ns(&by_hand, auto);
         let made = buffers.make(&request, auto).unwrap();
@@ -156,7 +162,8 @@ impl Outcome {
         if !is_own && !is_other {
             broken.push(format!("made by {method}"));
         }
-        if is_own != (own_ns == Some(auto_ns)) {
+        // Another strategy may be as short.
+        if own_ns.is_some_and(|own_ns| own_ns < auto_ns) || is_own && own_ns != Some(auto_ns) {
             broken.push(format!("{auto_ns} ns by {method}, own lists {own_ns:?}"));
         }
         broken
@@ -182,6 +189,31 @@ fn auto_is_hardly_longer_than_any_other_way() {
 #[test]
 fn auto_is_hardly_longer_beside_a_host() {
     hold(|seed| drawn(cells_beside_hosts(), seed));
+}
+
+/// A decoder whose states four devices share. The network is as fast as a link.
+fn shared(seed: u64, effort: u32) -> Outcome {
+    let cell = drawn(cells(), seed);
+    let owned = models::generate(&cell.spec).unwrap();
+    let owned = sharded::sharded(&owned, 4, cell.link_mb_s * 1_000_000);
+    Outcome::of_graph(cell, &owned, Auto::new().with_effort(effort))
+}
+
+#[test]
+fn auto_is_never_longer_if_devices_share_the_states() {
+    for seed in 0..4 {
+        let outcome = shared(seed, 8);
+        assert!(outcome.broken().is_empty(), "seed {seed}: {outcome:?}");
+    }
+}
+
+/// Lists that put collectives between the ops took 1.8, 4.3 and 4.0 % longer.
+#[test]
+fn collectives_run_beside_the_ops() {
+    for (seed, found_ns) in [(0, 19_608_069), (3, 68_855_064), (5, 304_055_496)] {
+        let outcome = shared(seed, 30);
+        assert!(outcome.auto_ns * 100 <= found_ns * 101, "seed {seed}: {outcome:?}");
+    }
 }
 
 /// Judged in the given order and without repeats, other ops for the host seemed better.

@@ -52,6 +52,7 @@ pub(crate) struct Sequence<'a> {
     host_steps: &'a [HostStep],
     /// The time of all launches of each stream.
     busy_ns: PerStream<u64>,
+    weighs_loads: bool,
 }
 
 impl<'a> Sequence<'a> {
@@ -118,7 +119,9 @@ impl<'a> Sequence<'a> {
         launches[len].first_slot = slot as u32;
         let operands = &operands[..slot];
         let busy_ns = PerStream::all(0u64);
-        let mut sequence = Self { graph, launches, operands, hosted, host_steps: &[], busy_ns };
+        let (host_steps, weighs_loads) = (&[][..], false);
+        let mut sequence =
+            Self { graph, launches, operands, hosted, host_steps, busy_ns, weighs_loads };
         for launch in sequence.launches() {
             let (stream, time_ns) = (sequence.stream(launch), sequence.time_ns(launch));
             let busy_ns = &mut sequence.busy_ns[stream];
@@ -152,7 +155,8 @@ impl<'a> Sequence<'a> {
         order: impl Iterator<Item = OpId> + Clone,
         scratch: &mut Scratch<'a>,
     ) -> Result<Self, PlanError> {
-        Self::new(self.graph, self.hosted, order, scratch)
+        let sequence = Self::new(self.graph, self.hosted, order, scratch)?;
+        Ok(Self { weighs_loads: self.weighs_loads, ..sequence })
     }
 
     /// The ops that run on the host, in the order in which they run.
@@ -254,15 +258,21 @@ impl<'a> Sequence<'a> {
         self.busy_ns.0.into_iter().fold(0, u64::max)
     }
 
-    /// The time of a launch, less on a stream that has less to do than the busiest stream of launches.
-    /// There, one more launch lengthens the period less.
-    pub(crate) fn load_ns(&self, launch: LaunchId) -> u64 {
+    /// The same launches, whose repeats cost less on a stream that has less to do than the other.
+    pub(crate) const fn weighing_loads(self) -> Self {
+        Self { weighs_loads: true, ..self }
+    }
+
+    /// The cost of a repeat: its time. If loads are weighed, it is less on the stream of launches that
+    /// has less to do, where one more launch may not lengthen the period.
+    pub(crate) fn repeat_ns(&self, launch: LaunchId) -> u64 {
         let (time_ns, busy_ns) = (self.time_ns(launch), self.busy_ns[self.stream(launch)]);
         let most_ns = self.launches_ns();
-        if busy_ns == most_ns {
+        if !self.weighs_loads || busy_ns == most_ns {
             return time_ns;
         }
-        let load_ns = u128::from(time_ns).saturating_mul(busy_ns.into()).checked_div(most_ns.into());
+        let load_ns =
+            u128::from(time_ns).saturating_mul(busy_ns.into()).checked_div(most_ns.into());
         load_ns.and_then(|load_ns| u64::try_from(load_ns).ok()).unwrap_or(time_ns)
     }
 

@@ -115,7 +115,7 @@ pub(in crate::planner) const fn scratch_words(limits: &Limits) -> usize {
     let round = words::<OpId>(limits.ops).saturating_add(round);
     let arranged = order::arranged_words(limits)
         .saturating_add(larger(order::list_schedule_words(limits), round));
-    let joined = words::<OpId>(limits.ops).saturating_mul(4).saturating_add(arranged);
+    let joined = words::<OpId>(limits.ops).saturating_mul(5).saturating_add(arranged);
     kept_words(limits).saturating_add(larger(joined, segments))
 }
 
@@ -201,6 +201,12 @@ pub(in crate::planner) fn best<'s>(
         let [first, second, third, fourth] = ways;
         let [mut own, mut helpers] =
             [[joined(first)?, joined(third)?], [joined(second)?, joined(fourth)?]];
+        // Whether the network has time to spare depends on the plan.
+        let sequence = task.sequence.weighing_loads();
+        let weighed = Task { sequence: &sequence, ..task };
+        let mut by_load = (task.sequence.graph().has_collectives())
+            .then(|| Incumbent::new(&task, &mut scratch))
+            .transpose()?;
         both(
             helper,
             output,
@@ -209,8 +215,17 @@ pub(in crate::planner) fn best<'s>(
                 extend(&task, &mut incumbent, fewer, output, scratch)?;
                 extend_joined(&task, &mut own, lists, output, scratch)
             },
-            |output, scratch| extend_joined(&task, &mut helpers, lists, output, scratch),
+            |output, scratch| {
+                extend_joined(&task, &mut helpers, lists, output, scratch)?;
+                match &mut by_load {
+                    Some(by_load) => extend(&weighed, by_load, fewer, output, scratch),
+                    None => Ok(()),
+                }
+            },
         )?;
+        if let Some(by_load) = by_load {
+            incumbent.keep_if_better(by_load.judged, by_load.launches());
+        }
         let [[first, third], [second, fourth]] = [own, helpers];
         for (_, joined) in [first, second, third, fourth] {
             incumbent.keep_if_better(joined.judged, joined.launches());

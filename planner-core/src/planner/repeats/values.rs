@@ -131,7 +131,7 @@ impl<'a> Values<'a> {
             if !sequence.is_repeatable(launch) {
                 return None;
             }
-            closure.time_ns = closure.time_ns.saturating_add(sequence.load_ns(launch));
+            closure.time_ns = closure.time_ns.saturating_add(sequence.repeat_ns(launch));
             for slot in repeat_reads(sequence, gaps, launch) {
                 let tensor = sequence.operands()[slot];
                 let is_unchanged = self.is_unchanged(slot, at);
