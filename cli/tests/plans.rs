@@ -52,6 +52,34 @@ const CHAIN: &str = r#"{"format": "spillway.chain.v1", "name": "four", "device_b
 {"forward_ns": 100, "backward_ns": 300, "weight_bytes": 1000, "activation_bytes": 50},
 {"forward_ns": 100, "backward_ns": 300, "weight_bytes": 1000, "activation_bytes": 50}]}"#;
 
+/// No certificate holds for such a graph, which is no reason to refuse a plan.
+#[test]
+fn a_graph_with_collectives_is_planned_checked_and_run() {
+    let folder = Folder::new();
+    let (state, made) = (json!({ "bytes": 4096, "kind": "state" }), "temporary");
+    let mut tensors = vec![state.clone(), state, json!({ "bytes": 4096, "kind": made })];
+    tensors.push(json!({ "bytes": 4096, "kind": made }));
+    let gather = |from: u32, to: u32| {
+        json!({ "name": format!("gather {from}"), "time_ns": 4000, "reads": [from], "writes": [to],
+                "collective": true, "repeatable": true })
+    };
+    let layer = |of: u32| json!({ "name": "layer", "time_ns": 5000, "reads": [of], "writes": [] });
+    for (at, tensor) in tensors.iter_mut().enumerate() {
+        tensor["name"] = json!(format!("tensor {at}"));
+    }
+    let ops = [gather(0, 2), layer(2), gather(1, 3), layer(3)];
+    let graph =
+        json!({ "format": "spillway.graph.v1", "name": "gathers", "tensors": tensors, "ops": ops });
+    folder.write("graph.json", serde_json::to_vec(&graph).unwrap());
+    let plan = ["plan", "graph.json", "-m", "rtx4090", "-o", "plan.json"];
+    assert_eq!(folder.run(&[&plan[..], &["--json"]].concat()).done().json()["period_ns"], 10_000);
+    assert!(folder.run(&["check", "graph.json", "plan.json"]).done().stdout.starts_with("valid: "));
+    folder.run(&["run", "graph.json", "-m", "rtx4090", "--plan", "plan.json"]).done();
+    folder.run(&["compare", "graph.json", "-m", "rtx4090", "-b", "min"]).done();
+    let with_certificate = [&plan[..4], &["--certificate", "certificate.json"]].concat();
+    folder.run(&with_certificate).fails(1, &["no certificate holds for a graph with collectives"]);
+}
+
 #[test]
 fn a_chain_is_planned_on_its_own_machine() {
     let folder = Folder::new();
