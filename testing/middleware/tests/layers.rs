@@ -78,7 +78,8 @@ fn a_trace_has_a_track_a_stream_and_says_what_is_resident() {
             .filter(|event| event["ph"] == "M")
             .map(|event| &event["args"]["name"])
             .collect();
-        assert_eq!(tracks, ["host", "compute", "upload", "download", "ops on the host"]);
+        let names = ["host", "compute", "upload", "download", "ops on the host", "collectives"];
+        assert_eq!(tracks, names);
         let bytes = |name: &str| -> u64 {
             slices(&trace, name).iter().map(|slice| slice["args"]["bytes"].as_u64().unwrap()).sum()
         };
