@@ -106,7 +106,7 @@ def planned(model, batch, option):
     machine = None
     if is_slow:
         speed, memory = SLOW_BYTES_PER_S, 64 << 30
-        machine = spillway.Machine("slow links", memory, memory, 64 << 10, speed, speed)
+        machine = spillway.Machine("slow links", memory, memory, 256 << 10, speed, speed)
     plan = captured.plan(budget, machine)
     train = captured.compile(plan)
     return lambda: train(batch), lambda: plan.budget_bytes, repeats(captured, plan)
