@@ -57,7 +57,7 @@ fn is_backward(op: &str) -> bool {
 }
 
 /// The reads and the writes of an op.
-fn operands(graph: &OwnedGraph, at: usize) -> (&[TensorId], &[TensorId]) {
+pub(crate) fn operands(graph: &OwnedGraph, at: usize) -> (&[TensorId], &[TensorId]) {
     let Op { first_operand, reads, writes, .. } = graph.ops[at];
     let operands = &graph.operands[first_operand as usize..][..(reads + writes) as usize];
     operands.split_at(reads as usize)

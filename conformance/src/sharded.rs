@@ -1,5 +1,6 @@
 //! Decoders whose states are divided among devices.
 
+use crate::by_hand::operands;
 use planner_core::{Kind, Op, TensorId};
 use std::collections::BTreeMap;
 use workloads::OwnedGraph;
@@ -34,10 +35,8 @@ struct Sharding<'g> {
 
 impl Sharding<'_> {
     fn op(&mut self, at: usize) {
-        let Op { time_ns, workspace_bytes, first_operand, reads, writes, repeatable, .. } =
-            self.graph.ops[at];
-        let operands = &self.graph.operands[first_operand as usize..][..(reads + writes) as usize];
-        let (reads, writes) = operands.split_at(reads as usize);
+        let Op { time_ns, workspace_bytes, repeatable, .. } = self.graph.ops[at];
+        let (reads, writes) = operands(self.graph, at);
         let kind = |tensor: TensorId| self.graph.tensors[tensor.index()].kind;
         let updates = writes.iter().any(|&tensor| kind(tensor) == Kind::State);
         let wanted = if updates { Kind::Temporary } else { Kind::State };

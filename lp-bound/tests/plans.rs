@@ -173,9 +173,8 @@ proptest! {
             }
             #[cfg(feature = "highs")]
             for on_pages in [false, true] {
-                if !in_order
-                    || graph.has_collectives()
-                    || (on_pages && !is_on_pages(&owned, &machine, &plan)) {
+                let is_bounded = in_order && !graph.has_collectives();
+                if !is_bounded || (on_pages && !is_on_pages(&owned, &machine, &plan)) {
                     continue;
                 }
                 let bound_ns = given_order_ns(&graph, &machine, budget_bytes, on_pages);

@@ -223,13 +223,13 @@ impl Prepared {
         request: &Request<'_>,
         watch: &mut Watch<'_>,
     ) -> Result<Planned, PlanningError> {
-        let in_core = self.in_core(request, watch);
         let (period_ns, context) =
             (|planned: &Planned| planned.0.predicted.period_ns, &self.context);
         let bound_ns = context.host_bound_ns.unwrap_or(context.any_order_repeats_bound_ns);
-        if let Some(in_core) = in_core.as_ref().filter(|plan| period_ns(plan) <= bound_ns) {
-            return Ok(in_core.clone());
-        }
+        let in_core = match self.in_core(request, watch) {
+            Some(in_core) if period_ns(&in_core) <= bound_ns => return Ok(in_core),
+            in_core => in_core,
+        };
         let planned = self.work.planned(request, watch);
         let planned = self.or_less(request, planned)?;
         Ok(in_core.filter(|in_core| period_ns(in_core) <= period_ns(&planned)).unwrap_or(planned))

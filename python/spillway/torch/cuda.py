@@ -122,19 +122,19 @@ class Cuda:
         torch.cuda.set_rng_state(state.cpu(), self.torch_device)
 
     @contextmanager
-    def stepping(self, session):
+    def stepping(self, stream):
         """A step runs on the session's stream, after what the caller has enqueued and before what
-        the caller enqueues next. It has no collectives, so the value is None."""
-        compute = torch.cuda.ExternalStream(session.stream, self.torch_device)
+        the caller enqueues next."""
+        session = torch.cuda.ExternalStream(stream, self.torch_device)
         caller = torch.cuda.current_stream(self.torch_device)
-        compute.wait_stream(caller)
-        with torch.cuda.device(self.torch_device), torch.cuda.stream(compute):
+        session.wait_stream(caller)
+        with torch.cuda.device(self.torch_device), torch.cuda.stream(session):
             streams = self._prepared.__dict__.setdefault("streams", set())
-            if session.stream not in streams:
+            if stream not in streams:
                 self._prepare()
-                streams.add(session.stream)
-            yield None
-        caller.wait_stream(compute)
+                streams.add(stream)
+            yield
+        caller.wait_stream(session)
 
     def _prepare(self):
         """Has cuBLAS allocate the workspace that it keeps for this thread and stream, so that no op's holds

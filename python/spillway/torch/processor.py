@@ -4,14 +4,12 @@ import ctypes
 import mmap
 import time
 from contextlib import nullcontext
-from functools import partial
 
 import torch
 
 from spillway import SetupCosts
 
 from .allocations import Allocations
-from .hosting import on_host
 from .machine import MOST_MAPPINGS, memory_bytes, this_machine
 
 
@@ -76,10 +74,9 @@ class Processor:
         """Sets the state of PyTorch's generator."""
         torch.set_rng_state(state)
 
-    def stepping(self, session):
-        """Returns a context for a step of a session. Its value makes the context of a collective, which a
-        thread of the session runs."""
-        return nullcontext(partial(on_host, torch.get_num_threads()))
+    def stepping(self, stream):
+        """Returns a context for a step of a session. `stream` is the session's."""
+        return nullcontext()
 
     def bound(self, run, operation, workspace, strict):
         """Returns the function that runs a bound op within its workspace, or None for none."""

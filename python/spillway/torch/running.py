@@ -394,7 +394,7 @@ class Compiled(Generic[Batch, Result]):
 
     def _step_once(self):
         try:
-            with plain_mode(), self._device.stepping(self._session) as self._kernels.exchanging:
+            with plain_mode(), self._device.stepping(self._session.stream):
                 self._session.step()
                 if self._kernels.waits_for_others:
                     self._session.wait()
@@ -464,12 +464,9 @@ class _Kernels:
         self._written, self.overwritten = _written_states(step)
         # Ops of other devices may run later than their launches.
         runs_at_once = step.device.torch_device.type == "cpu" and step.keeps_states
+        # A thread of the session runs these, and the group's next collective comes after them.
         self._exchanges = {number for number, op in enumerate(step.operations) if op.exchanges}
-        self.exchanging = None  # makes the context of a collective
-        # On the processor, threads of the session run collectives and ops on the host, and the group's next
-        # collective comes after them.
-        in_threads = plan.host_ops if step.keeps_states else ()
-        self.waits_for_others = step.device.torch_device.type == "cpu" and bool(self._exchanges or in_threads)
+        self.waits_for_others = bool(self._exchanges) or runs_at_once and bool(plan.host_ops)
         ops = enumerate(step.operations) if runs_at_once else ()
         self._may_fail = {number for number, op in ops if op.may_fail}
         self.outside = None
@@ -487,7 +484,7 @@ class _Kernels:
         if self._is_left_out(op):
             return
         try:
-            with self.exchanging() if op in self._exchanges else nullcontext():
+            with on_host(self._threads) if op in self._exchanges else nullcontext():
                 self._launch(op, self._step.device, is_repeat, reads, writes, workspace)
         except BaseException as error:
             if not self._step.keeps_states:

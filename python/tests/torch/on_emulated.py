@@ -12,9 +12,9 @@ class Emulated(Processor):
         self.session_device = emulated.device()
         self.launches = 0
 
-    def stepping(self, session):
-        self.stream = session.stream
-        return super().stepping(session)
+    def stepping(self, stream):
+        self.stream = stream
+        return super().stepping(stream)
 
     def bound(self, run, operation, workspace, strict):
         assert (workspace.bytes if workspace else 0) == operation.measured.workspace_bytes

@@ -226,7 +226,7 @@ def test_a_thread_prepares_what_libraries_keep_for_it(monkeypatch):
 
     def steps():
         for stream in 1, 2, 1, 1:
-            with device.stepping(SimpleNamespace(stream=stream)):
+            with device.stepping(stream):
                 pass
 
     steps()

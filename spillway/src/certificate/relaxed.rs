@@ -2,7 +2,7 @@
 
 use crate::growth::buffer;
 use planner_core::bounds::priced::{
-    PriceError, Prices, Visit, Visits, begun_by, is_of_mark, priced_scratch_words,
+    OnHost, PriceError, Prices, Visit, Visits, begun_by, is_of_mark, priced_scratch_words,
 };
 use planner_core::scratch::{Limits, Scratch};
 use planner_core::{Graph, Kind, Machine, OpId};
@@ -68,14 +68,6 @@ struct Step {
     device: bool,
     /// 0 if the byte was nowhere already; 1 if it was on the device, 2 if it was on the host.
     nowhere: u8,
-}
-
-/// What a byte pays for host memory, as in the core.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum OnHost {
-    Pays,
-    IsPaid,
-    Never,
 }
 
 /// The end of a way: its cost, the position, and the place before the last visit.

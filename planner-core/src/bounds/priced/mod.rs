@@ -247,8 +247,8 @@ const NOWHERE: usize = 3;
 const NEVER: u64 = u64::MAX;
 
 /// What a byte pays for host memory.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum OnHost {
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OnHost {
     /// The prices of the intervals that begin while the host holds its value.
     Pays,
     /// Nothing more.

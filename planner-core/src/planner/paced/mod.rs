@@ -246,8 +246,9 @@ impl<'b> Paced<'b, '_, '_> {
 
     fn op(&mut self, op: LaunchId) -> Result<(), Stuck> {
         let stream = self.sequence().stream(op);
+        let is_collective = stream == Stream::Network;
         // A collective takes no time of compute.
-        let time_ns = if stream == Stream::Network { 0 } else { self.sequence().time_ns(op) };
+        let time_ns = if is_collective { 0 } else { self.sequence().time_ns(op) };
         let now_ns = self.free_ns[Stream::Compute];
         let until_ns = now_ns.saturating_add(time_ns.max(1));
         self.forced_ns = now_ns;
@@ -260,22 +261,19 @@ impl<'b> Paced<'b, '_, '_> {
         }
         let moved_ns = self.start_ns(op);
         let ready_ns = self.read_ns(op).max(self.free_ns[stream]);
-        if stream == Stream::Network {
-            self.record_pressure(op, now_ns, now_ns);
-            self.started_ns[op.index()] = now_ns;
-        } else {
-            let start_ns = moved_ns.max(ready_ns);
-            if start_ns > now_ns {
-                // While the op waits, the links need not.
-                self.finish_copies(start_ns)?;
-                self.download(now_ns, start_ns.saturating_add(time_ns.max(1)))?;
-                self.upload(op, start_ns, start_ns.saturating_add(time_ns.max(1)))?;
-            }
-            self.record_pressure(op, now_ns, if moved_ns > ready_ns { moved_ns } else { now_ns });
-            self.started_ns[op.index()] = start_ns;
+        let start_ns = moved_ns.max(ready_ns);
+        // Compute does not wait for a collective to start.
+        let compute_ns = if is_collective { now_ns } else { start_ns };
+        if compute_ns > now_ns {
+            // While the op waits, the links need not.
+            self.finish_copies(compute_ns)?;
+            self.download(now_ns, compute_ns.saturating_add(time_ns.max(1)))?;
+            self.upload(op, compute_ns, compute_ns.saturating_add(time_ns.max(1)))?;
         }
+        self.record_pressure(op, now_ns, !is_collective && moved_ns > ready_ns);
+        self.started_ns[op.index()] = compute_ns;
         self.builder.launch_alone(op)?;
-        let end_ns = moved_ns.max(ready_ns).saturating_add(self.sequence().time_ns(op));
+        let end_ns = start_ns.saturating_add(self.sequence().time_ns(op));
         self.free_ns[stream] = end_ns;
         self.write(op, end_ns);
         self.leave_outputs(op);
@@ -377,10 +375,9 @@ impl<'b> Paced<'b, '_, '_> {
         }
     }
 
-    /// Records the pressure on each link at an op, if the link has work left: full if the op waits,
-    /// otherwise half.
-    fn record_pressure(&mut self, op: LaunchId, now_ns: u64, start_ns: u64) {
-        let waits = start_ns > now_ns;
+    /// Records the pressure on each link at an op, if the link has work left: full if the op waits
+    /// for transfers, otherwise half.
+    fn record_pressure(&mut self, op: LaunchId, now_ns: u64, waits: bool) {
         let pressure = |free_ns: u64| match (free_ns > now_ns, waits) {
             (true, true) => FULL,
             (true, false) => FULL / 2,
