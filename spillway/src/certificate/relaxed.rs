@@ -2,10 +2,10 @@
 
 use crate::growth::buffer;
 use planner_core::bounds::priced::{
-    OnHost, PriceError, Prices, Visit, Visits, begun_by, is_of_mark, priced_scratch_words,
+    Earlier, OnHost, PriceError, Prices, Visit, Visits, begun_by, is_of_mark, priced_scratch_words,
 };
 use planner_core::scratch::{Limits, Scratch};
-use planner_core::{Graph, Kind, Machine, OpId};
+use planner_core::{Graph, Kind, Machine, OpId, TensorId};
 use std::collections::{BTreeMap, HashMap};
 
 /// Prices of an interval, or the derivatives of the sum by these prices.
@@ -25,9 +25,92 @@ struct Group {
     /// For each interval, whether the mark that begins it touches the bytes.
     is_operand: Vec<bool>,
     kind: Kind,
-    /// For each visit, the time in ns per byte of a repeat after it.
-    again_ns: Vec<f64>,
+    /// For each visit, the repeat after it.
+    repeats: Vec<Option<Repeat>>,
     bytes: f64,
+}
+
+/// A repeat of the op that computes bytes.
+struct Repeat {
+    /// The time in ns for each byte that shares it.
+    ns: f64,
+    /// The first interval in which the op may run.
+    since: usize,
+    earlier: Vec<EarlierValue>,
+}
+
+/// An earlier value that a repeat needs.
+struct EarlierValue {
+    /// The time in ns for each byte that shares a repeat of its op.
+    ns: f64,
+    /// The first interval in which it may exist.
+    first: usize,
+    /// The time in ns per byte of the download of a copy.
+    download_ns: f64,
+}
+
+impl Repeat {
+    /// The repeat after a visit of a tensor; `None` if there is none.
+    fn after(
+        visit: usize,
+        tensor: TensorId,
+        graph: &Graph<'_>,
+        visits: &Visits<'_>,
+        download_ns: f64,
+    ) -> Option<Self> {
+        let ns = |op| graph.op(op).time_ns as f64 / visits.made_bytes(op) as f64;
+        let maker = visits.of(tensor)[visit].maker;
+        let (since, earlier) = visits.earlier(tensor, visit);
+        let earlier = earlier.map(|Earlier { maker, first, copy_reads }| {
+            let download_ns =
+                if copy_reads > 0 { download_ns / f64::from(copy_reads) } else { 0.0 };
+            EarlierValue { ns: ns(maker), first, download_ns }
+        });
+        (maker != Visit::NONE).then(|| Self {
+            ns: ns(OpId(maker)),
+            since,
+            earlier: earlier.collect(),
+        })
+    }
+
+    /// A key that is equal for equal repeats.
+    fn key(&self) -> (u64, usize, Vec<(u64, usize, u64)>) {
+        let earlier = self.earlier.iter();
+        let earlier =
+            earlier.map(|value| (value.ns.to_bits(), value.first, value.download_ns.to_bits()));
+        (self.ns.to_bits(), self.since, earlier.collect())
+    }
+}
+
+/// The intervals in which resources are cheapest.
+struct Cheapest {
+    intervals: usize,
+    /// For each first and last interval, the one in which upload, download and launches cost least.
+    at: Vec<[usize; 3]>,
+}
+
+impl Cheapest {
+    fn new(prices: &[Point]) -> Self {
+        let intervals = prices.len();
+        let mut at = vec![[0; 3]; intervals * intervals];
+        for first in 0..intervals {
+            let mut best = [first, first, first.next_multiple_of(2)];
+            for last in first..intervals {
+                for (resource, best) in best.iter_mut().enumerate() {
+                    let may_run = resource != LAUNCHES || !is_of_mark(last);
+                    if may_run && prices[last].shares[resource] < prices[*best].shares[resource] {
+                        *best = last;
+                    }
+                }
+                at[first * intervals + last] = best;
+            }
+        }
+        Self { intervals, at }
+    }
+
+    fn within(&self, first: usize, last: usize) -> [usize; 3] {
+        self.at[first * self.intervals + last]
+    }
 }
 
 /// The data of the sum besides the prices.
@@ -51,6 +134,11 @@ const BOTH: usize = 1;
 const HOST: usize = 2;
 const NOWHERE: usize = 3;
 const NEVER: f64 = f64::INFINITY;
+
+/// The resources whose shares of an interval's time have prices.
+const UPLOAD: usize = 0;
+const DOWNLOAD: usize = 1;
+const LAUNCHES: usize = 2;
 
 /// One step of the cheapest way of a byte.
 #[derive(Clone, Copy, Default)]
@@ -90,6 +178,8 @@ impl Relaxed {
                 spare[at] += graph.op(mark).workspace_bytes as f64;
             }
         }
+        let link_ns = [machine.h2d_bytes_per_s, machine.d2h_bytes_per_s]
+            .map(|bytes_per_s| 1e9 / bytes_per_s.max(1) as f64);
         let mut known = HashMap::new();
         let mut groups: Vec<Group> = Vec::new();
         for tensor in graph.tensor_ids() {
@@ -100,23 +190,19 @@ impl Relaxed {
             if of.is_empty() {
                 continue;
             }
-            let again_ns = |visit: &Visit| match visit.maker {
-                Visit::NONE => NEVER,
-                op => {
-                    let made_bytes = visits.made_bytes(OpId(op)) as f64;
-                    graph.op(OpId(op)).time_ns as f64 / made_bytes
-                }
-            };
-            let again_ns: Vec<f64> = of.iter().map(again_ns).collect();
+            let repeats: Vec<_> = (0..of.len())
+                .map(|visit| Repeat::after(visit, tensor, graph, &visits, link_ns[1]))
+                .collect();
             let kind = graph.tensor(tensor).kind;
             let way: Vec<_> =
                 of.iter().map(|visit| (visit.kind, visit.first, visit.last)).collect();
-            let again: Vec<_> = again_ns.iter().map(|ns| ns.to_bits()).collect();
+            let again: Vec<_> =
+                repeats.iter().map(|repeat| repeat.as_ref().map(Repeat::key)).collect();
             let group = *known.entry((way, marks, again, kind as u8)).or_insert_with(|| {
                 let mut is_operand = vec![false; intervals];
                 begun().for_each(|at| is_operand[at] = true);
                 let visits = of.to_vec();
-                groups.push(Group { visits, is_operand, kind, again_ns, bytes: 0.0 });
+                groups.push(Group { visits, is_operand, kind, repeats, bytes: 0.0 });
                 groups.len() - 1
             });
             groups[group].bytes += bytes;
@@ -127,8 +213,6 @@ impl Relaxed {
             let runs = visits.runs(op).map(|interval| interval as usize);
             *launches.entry(runs).or_insert(0.0) += graph.op(op).time_ns as f64;
         }
-        let link_ns = [machine.h2d_bytes_per_s, machine.d2h_bytes_per_s]
-            .map(|bytes_per_s| 1e9 / bytes_per_s.max(1) as f64);
         let launches = launches.into_iter().collect();
         let host_bytes = machine.host_bytes as f64;
         Ok(Self { groups, launches, spare, host_bytes, link_ns, steps: Vec::new() })
@@ -163,8 +247,10 @@ impl Relaxed {
             change[at].shares[2] += time_ns;
         }
         let slot_ns = prices.iter().map(|price| price.host).sum();
+        let cheapest = Cheapest::new(prices);
         for group in &self.groups {
-            let mut walk = Walk { group, prices, link_ns: self.link_ns, steps: &mut self.steps };
+            let (link_ns, steps) = (self.link_ns, &mut self.steps);
+            let mut walk = Walk { group, prices, cheapest: &cheapest, link_ns, steps };
             sum_ns += group.bytes * walk.cheapest(slot_ns, change);
         }
         sum_ns
@@ -189,6 +275,7 @@ fn leave_out_small(groups: &mut Vec<Group>, budget_bytes: u64) {
 struct Walk<'w> {
     group: &'w Group,
     prices: &'w [Point],
+    cheapest: &'w Cheapest,
     link_ns: [f64; 2],
     steps: &'w mut Vec<Step>,
 }
@@ -269,14 +356,7 @@ impl Walk<'_> {
             let mut made = least;
             while made <= most {
                 let step = (position - begin) * width + made;
-                let again = match made {
-                    0 => NEVER,
-                    _ if is_of_mark(interval) => NEVER,
-                    _ if group.again_ns[made - 1] < NEVER => {
-                        group.again_ns[made - 1] * price.shares[2]
-                    }
-                    _ => NEVER,
-                };
+                let again = self.again(made, interval, |_, _, _| {}).unwrap_or(NEVER);
                 let row = &mut rows[made];
                 moves(row, upload, download, again, &mut self.steps[step]);
                 let visit = visits[made];
@@ -311,15 +391,63 @@ impl Walk<'_> {
         best
     }
 
+    /// Computes the price of a repeat in an interval after this number of visits. Calls `charge` with each
+    /// interval, resource and time in ns that it takes. `None` if there is no repeat.
+    fn again(
+        &self,
+        made: usize,
+        interval: usize,
+        mut charge: impl FnMut(usize, usize, f64),
+    ) -> Option<f64> {
+        let repeat = self.group.repeats[made.checked_sub(1)?].as_ref()?;
+        if is_of_mark(interval) {
+            return None;
+        }
+        let price = |at: usize, resource: usize, ns: f64| ns * self.prices[at].shares[resource];
+        charge(interval, LAUNCHES, repeat.ns);
+        let again_ns = price(interval, LAUNCHES, repeat.ns);
+        if repeat.earlier.is_empty() {
+            return Some(again_ns);
+        }
+        // Before the oldest value that is computed again, a copy of a value may be uploaded.
+        let [uploaded, _, launched] = self.cheapest.within(repeat.since, interval);
+        let copy_ns = |value: &EarlierValue| {
+            let [_, downloaded, _] = self.cheapest.within(value.first, interval);
+            price(uploaded, UPLOAD, self.link_ns[UPLOAD])
+                + price(downloaded, DOWNLOAD, value.download_ns)
+        };
+        let (mut repeats_ns, mut least) = (0.0, (NEVER, 0));
+        for (count, value) in repeat.earlier.iter().enumerate() {
+            least = [least, (repeats_ns + copy_ns(value), count)]
+                .into_iter()
+                .min_by(|(one, _), (other, _)| one.total_cmp(other))
+                .unwrap_or(least);
+            repeats_ns += price(launched, LAUNCHES, value.ns);
+        }
+        if repeats_ns < least.0 {
+            least = (repeats_ns, repeat.earlier.len());
+        }
+        let (least_ns, count) = least;
+        repeat.earlier[..count].iter().for_each(|value| charge(launched, LAUNCHES, value.ns));
+        if let Some(value) = repeat.earlier.get(count) {
+            let [_, downloaded, _] = self.cheapest.within(value.first, interval);
+            charge(uploaded, UPLOAD, self.link_ns[UPLOAD]);
+            charge(downloaded, DOWNLOAD, value.download_ns);
+        }
+        Some(again_ns + least_ns)
+    }
+
     /// Follows the way back, and adds the resources of each move to `change`.
     fn follow(&self, (_, mut position, mut state): End, on_host: OnHost, change: &mut [Point]) {
         let group = self.group;
         let (width, bytes, begin) = (group.visits.len(), group.bytes, self.begin());
         let mut made = width - 1;
-        let [upload, download] = self.link_ns.map(|ns| ns * bytes);
         loop {
             let step = self.steps[(position - begin) * width + made];
-            let used = &mut change[position % self.prices.len()];
+            let interval = position % self.prices.len();
+            let mut charge = |at: usize, resource: usize, ns: f64| {
+                change[at].shares[resource] += ns * bytes;
+            };
             if state == NOWHERE && step.nowhere > 0 {
                 state = if step.nowhere == 1 { DEVICE } else { HOST };
             }
@@ -331,17 +459,23 @@ impl Walk<'_> {
             }
             if state == BOTH {
                 match step.both {
-                    1 => (state, used.shares[1]) = (DEVICE, used.shares[1] + download),
-                    2 => (state, used.shares[0]) = (HOST, used.shares[0] + upload),
+                    1 => {
+                        charge(interval, DOWNLOAD, self.link_ns[DOWNLOAD]);
+                        state = DEVICE;
+                    }
+                    2 => {
+                        charge(interval, UPLOAD, self.link_ns[UPLOAD]);
+                        state = HOST;
+                    }
                     3 => {
-                        used.shares[2] += group.again_ns[made - 1] * bytes;
+                        self.again(made, interval, &mut charge);
                         state = HOST;
                     }
                     _ => {}
                 }
             }
             if state == DEVICE && step.made_device {
-                used.shares[2] += group.again_ns[made - 1] * bytes;
+                self.again(made, interval, &mut charge);
                 state = NOWHERE;
             }
             if step.visited[state] {
@@ -351,7 +485,7 @@ impl Walk<'_> {
             if position == begin {
                 break;
             }
-            let is_operand = group.is_operand[position % self.prices.len()];
+            let (is_operand, used) = (group.is_operand[interval], &mut change[interval]);
             if (state == DEVICE || state == BOTH) && !is_operand {
                 used.memory += bytes;
             }
@@ -361,7 +495,7 @@ impl Walk<'_> {
             position -= 1;
         }
         if group.kind == Kind::Input && state == BOTH {
-            change[self.early()].shares[0] += upload;
+            change[self.early()].shares[UPLOAD] += self.link_ns[UPLOAD] * bytes;
         }
     }
 }

@@ -10,7 +10,7 @@
 
 mod visits;
 
-pub use visits::{Visit, Visits};
+pub use visits::{Earlier, Visit, Visits};
 
 use super::BoundOrder;
 use crate::graph::{Graph, Kind, OpId, TensorId};
@@ -173,8 +173,7 @@ pub fn priced_period_ns(
     for op in graph.op_ids() {
         let [first, last] = visits.runs(op).map(|interval| interval as usize);
         let runs = per_byte[first..=last].iter().step_by(2);
-        let least = runs.map(|price| price.compute).min();
-        charged = add(charged, [graph.op(op).time_ns, least.unwrap_or(0)])?;
+        charged = add(charged, [graph.op(op).time_ns, least(runs.map(|price| price.compute))])?;
     }
     let mut paid = 0u128;
     for price in prices.intervals {
@@ -331,6 +330,31 @@ impl Walk<'_> {
         cheapest
     }
 
+    /// The price of a repeat for one of the bytes that share it.
+    fn repeat(&self, op: OpId, compute: u64) -> u64 {
+        let price = u128::from(self.graph.op(op).time_ns) * u128::from(compute);
+        let price = price.checked_div(u128::from(self.visits.made_bytes(op)));
+        price.map_or(0, |price| u64::try_from(price).unwrap_or(NEVER))
+    }
+
+    /// The least price to restore the earlier value that a repeat needs in an interval.
+    fn restore(&self, visit: usize, interval: usize) -> u64 {
+        let (since, earlier) = self.visits.earlier(self.tensor, visit);
+        let from = |first: usize| self.per_byte.get(first..=interval).unwrap_or_default();
+        let upload = least(from(since).iter().map(|price| price.upload));
+        let launches = from(since.next_multiple_of(2)).iter().step_by(2);
+        let compute = least(launches.map(|price| price.compute));
+        let (mut repeats, mut cheapest) = (0u64, None);
+        for Earlier { maker, first, copy_reads } in earlier {
+            let download = least(from(first).iter().map(|price| price.download));
+            let copy = upload.saturating_add(download.checked_div(copy_reads.into()).unwrap_or(0));
+            let copied = repeats.saturating_add(copy);
+            cheapest = Some(cheapest.map_or(copied, |cheapest: u64| cheapest.min(copied)));
+            repeats = repeats.saturating_add(self.repeat(maker, compute));
+        }
+        cheapest.map_or(0, |cheapest| cheapest.min(repeats))
+    }
+
     /// Whether the mark that begins an interval uses the tensor.
     fn is_operand(&self, interval: usize) -> bool {
         let mark = interval.div_ceil(2) as u32;
@@ -347,18 +371,12 @@ impl Walk<'_> {
     ) {
         let price = self.per_byte[interval];
         let download = if on_host == OnHost::Never { NEVER } else { price.download };
-        let maker = match made.checked_sub(1) {
-            Some(last) if !is_of_mark(interval) => visits[last].maker,
-            _ => Visit::NONE,
-        };
-        let again = match maker {
-            Visit::NONE => NEVER,
-            op => {
-                let time_ns = u128::from(self.graph.op(OpId(op)).time_ns);
-                let price = time_ns * u128::from(price.compute);
-                let price = price.checked_div(u128::from(self.visits.made_bytes(OpId(op))));
-                price.map_or(0, |price| u64::try_from(price).unwrap_or(NEVER))
+        let again = match made.checked_sub(1) {
+            Some(last) if !is_of_mark(interval) && visits[last].maker != Visit::NONE => {
+                let maker = OpId(visits[last].maker);
+                self.repeat(maker, price.compute).saturating_add(self.restore(last, interval))
             }
+            _ => NEVER,
         };
         row[DEVICE] = row[DEVICE].min(row[NOWHERE].saturating_add(again));
         row[BOTH] = row[BOTH]
@@ -368,6 +386,11 @@ impl Walk<'_> {
         row[DEVICE] = row[DEVICE].min(row[BOTH]);
         row[NOWHERE] = row[NOWHERE].min(row[DEVICE]).min(row[HOST]);
     }
+}
+
+/// The least price; 0 if there is none.
+fn least(prices: impl Iterator<Item = u64>) -> u64 {
+    prices.min().unwrap_or(0)
 }
 
 /// Charges a byte for its memory on the device and on the host.

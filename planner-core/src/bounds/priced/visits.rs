@@ -23,6 +23,11 @@ pub struct Visit {
     /// From this visit on, the op that computes the byte again if it is repeated; [`Visit::NONE`]
     /// if there is none.
     pub maker: u32,
+    /// The position of the visit of this op, if there is an op.
+    write: u32,
+    /// For a write, the reads for which one download of its value may serve after the next write.
+    /// 0 if the value may also be downloaded to be read before the next write.
+    copy_reads: u32,
     /// The first interval in which it may happen. The intervals of the next iteration follow the
     /// last one.
     pub first: u32,
@@ -52,6 +57,21 @@ impl Visit {
             && (self.first == self.last || !is_of_mark(interval))
     }
 }
+
+/// An earlier value of a tensor. A repeat of an op that updated the tensor reads this value, which
+/// no other op restores.
+#[derive(Clone, Copy, Debug)]
+pub struct Earlier {
+    /// The op that computes the value.
+    pub maker: OpId,
+    /// The first interval in which it may run.
+    pub first: usize,
+    /// The reads for which one download of the value may serve; 0 if the download costs nothing.
+    pub copy_reads: u32,
+}
+
+/// The most earlier values that are followed; before them, values are assumed to be on the device.
+const MOST_EARLIER: usize = 4;
 
 /// The visits of all tensors, and the other data of a graph on which the bound depends.
 #[derive(Debug)]
@@ -126,6 +146,31 @@ impl<'a> Visits<'a> {
     pub fn of(&self, tensor: TensorId) -> &[Visit] {
         let [first, end] = self.visits_of[tensor.index()];
         &self.visits[first as usize..end as usize]
+    }
+
+    /// The first interval in which the byte may have its value after a visit, and the earlier values
+    /// that must be restored before the op that wrote the value runs again, the latest first.
+    pub fn earlier(
+        &self,
+        tensor: TensorId,
+        visit: usize,
+    ) -> (usize, impl Iterator<Item = Earlier> + '_) {
+        let visits = self.of(tensor);
+        let written = |at: usize| visits.get(at).map(|visit| visit.write as usize);
+        let before = move |write: usize| match visits.get(write)?.kind {
+            Visit::UPDATE => written(write.checked_sub(1)?),
+            _ => None,
+        };
+        let last = written(visit).unwrap_or(visits.len());
+        let earlier = core::iter::successors(before(last), move |&write| before(write))
+            .map_while(|write| visits.get(write))
+            .map(|write| Earlier {
+                maker: OpId(write.maker),
+                first: write.first as usize,
+                copy_reads: write.copy_reads,
+            })
+            .take(MOST_EARLIER);
+        (visits.get(last).map_or(0, |write| write.first as usize), earlier)
     }
 
     /// The numbers of the marks that use a tensor, in order.
@@ -208,7 +253,14 @@ impl<'a> Visits<'a> {
             graph.writes(op).iter().for_each(|tensor| written_by[tensor.index()] = op.0);
             let [first, last] = self.runs[op.index()];
             let number = mark_of[op.index()];
-            let visit = |kind, [first, last]: [u32; 2]| Visit { kind, maker: op.0, first, last };
+            let visit = |kind, [first, last]: [u32; 2]| Visit {
+                kind,
+                maker: op.0,
+                write: Visit::NONE,
+                copy_reads: 0,
+                first,
+                last,
+            };
             for tensor in reads.touches(graph, op) {
                 if number > 0 {
                     let [_, end] = &mut self.marks_of[tensor.index()];
@@ -227,7 +279,7 @@ impl<'a> Visits<'a> {
             }
             for &tensor in graph.writes(op) {
                 let is_read = reads.by[tensor.index()] == op.0;
-                let kind = if is_read && number == 0 { Visit::UPDATE } else { Visit::OVERWRITE };
+                let kind = if is_read { Visit::UPDATE } else { Visit::OVERWRITE };
                 self.push(tensor, visit(kind, [first, last]));
             }
         }
@@ -246,21 +298,14 @@ impl<'a> Visits<'a> {
         let kind = graph.tensor(tensor).kind;
         let mut count = keep_reads(&mut self.visits[first..end]);
         let visits = &mut self.visits[first..first + count];
-        let mut maker = Visit::NONE;
-        for at in 0..visits.len() {
-            let visit = visits[at];
-            if visit.kind != Visit::READ {
-                let op = OpId(visit.maker);
-                let is_made = prices.repeats && kind == Kind::Temporary && graph.op(op).repeatable;
-                maker = match is_made && is_read_later(&visits[at..]) {
-                    true => op.0,
-                    false => Visit::NONE,
-                };
-                if maker != Visit::NONE {
-                    self.made_bytes[op.index()] += graph.tensor(tensor).bytes;
-                }
-            }
-            visits[at].maker = maker;
+        if prices.repeats && kind == Kind::Temporary {
+            find_makers(visits, |op| graph.op(op).repeatable);
+        } else {
+            visits.iter_mut().for_each(|visit| visit.maker = Visit::NONE);
+        }
+        let is_write = |&(at, visit): &(usize, &Visit)| visit.write == at as u32;
+        for (_, write) in visits.iter().enumerate().filter(is_write) {
+            self.made_bytes[write.maker as usize] += graph.tensor(tensor).bytes;
         }
         let intervals = intervals(prices.marks.len()) as u32;
         if matches!(kind, Kind::State | Kind::Output) && count > 0 {
@@ -306,6 +351,45 @@ fn keep_reads(visits: &mut [Visit]) -> usize {
     kept
 }
 
+/// Sets the op that computes each value again, and whether a copy of the value serves only later
+/// repeats.
+fn find_makers(visits: &mut [Visit], is_repeatable: impl Fn(OpId) -> bool) {
+    let (mut maker, mut write) = (Visit::NONE, Visit::NONE);
+    for (at, visit) in (0..).zip(visits.iter_mut()) {
+        if visit.kind != Visit::READ {
+            // An update needs the value before it.
+            let is_made = visit.kind == Visit::OVERWRITE || maker != Visit::NONE;
+            (maker, write) = match is_made && is_repeatable(OpId(visit.maker)) {
+                true => (visit.maker, at),
+                false => (Visit::NONE, Visit::NONE),
+            };
+        }
+        (visit.maker, visit.write) = (maker, write);
+    }
+    // Whether the next write is an update that may be repeated for a later read.
+    let (mut serves_update, mut end) = (false, visits.len());
+    for at in (0..visits.len()).rev() {
+        let write = visits[at];
+        if write.kind == Visit::READ {
+            continue;
+        }
+        let is_read = is_read_later(&visits[at..]);
+        if !is_read && !serves_update {
+            for visit in &mut visits[at..end] {
+                (visit.maker, visit.write) = (Visit::NONE, Visit::NONE);
+            }
+        } else if !is_read {
+            let later = visits[end..].iter();
+            let reads = later
+                .filter(|visit| visit.kind != Visit::OVERWRITE && visit.last > write.first)
+                .count();
+            visits[at].copy_reads = reads as u32;
+        }
+        serves_update = write.kind == Visit::UPDATE && (is_read || serves_update);
+        end = at;
+    }
+}
+
 /// Whether the value of the first visit, a write, may be read in a later interval.
 fn is_read_later(visits: &[Visit]) -> bool {
     let Some((write, later)) = visits.split_first() else { return false };
@@ -331,8 +415,8 @@ fn close(visits: &mut [Visit], kind: Kind, intervals: u32) {
     for visit in &mut visits[end - start..end] {
         (visit.first, visit.last) = (visit.first + intervals, visit.last + intervals);
     }
-    let Visit { kind: own, maker, first, last } = visits[0];
+    let write @ Visit { kind: own, first, last, .. } = visits[0];
     visits[0].kind = if written.is_some() { Visit::OVERWRITE } else { Visit::FETCHED };
     let kind = if kind == Kind::Output { Visit::SAVED } else { own };
-    visits[end] = Visit { kind, maker, first: first + intervals, last: last + intervals };
+    visits[end] = Visit { kind, first: first + intervals, last: last + intervals, ..write };
 }
