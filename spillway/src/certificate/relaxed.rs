@@ -43,10 +43,10 @@ struct Repeat {
 struct EarlierValue {
     /// The time in ns for each byte that shares a repeat of its op.
     ns: f64,
-    /// The first interval in which it may exist.
-    first: usize,
-    /// The time in ns per byte of the download of a copy.
-    download_ns: f64,
+    /// The interval in which it is written.
+    written_in: usize,
+    /// The part of a copy on the host that each use of it pays.
+    share: f64,
 }
 
 impl Repeat {
@@ -56,15 +56,13 @@ impl Repeat {
         tensor: TensorId,
         graph: &Graph<'_>,
         visits: &Visits<'_>,
-        download_ns: f64,
     ) -> Option<Self> {
         let ns = |op| graph.op(op).time_ns as f64 / visits.made_bytes(op) as f64;
         let maker = visits.of(tensor)[visit].maker;
         let (since, earlier) = visits.earlier(tensor, visit);
-        let earlier = earlier.map(|Earlier { maker, first, copy_reads }| {
-            let download_ns =
-                if copy_reads > 0 { download_ns / f64::from(copy_reads) } else { 0.0 };
-            EarlierValue { ns: ns(maker), first, download_ns }
+        let earlier = earlier.map(|Earlier { maker, written_in, copy_reads }| {
+            let share = if copy_reads > 0 { 1.0 / f64::from(copy_reads) } else { 0.0 };
+            EarlierValue { ns: ns(maker), written_in, share }
         });
         (maker != Visit::NONE).then(|| Self {
             ns: ns(OpId(maker)),
@@ -77,38 +75,40 @@ impl Repeat {
     fn key(&self) -> (u64, usize, Vec<(u64, usize, u64)>) {
         let earlier = self.earlier.iter();
         let earlier =
-            earlier.map(|value| (value.ns.to_bits(), value.first, value.download_ns.to_bits()));
+            earlier.map(|value| (value.ns.to_bits(), value.written_in, value.share.to_bits()));
         (self.ns.to_bits(), self.since, earlier.collect())
     }
 }
 
-/// The intervals in which resources are cheapest.
+/// The intervals in which uploads and launches are cheapest.
 struct Cheapest {
     intervals: usize,
-    /// For each first and last interval, the one in which upload, download and launches cost least.
-    at: Vec<[usize; 3]>,
+    /// For each first and last interval, the cheapest one between them.
+    at: Vec<[usize; 2]>,
 }
 
 impl Cheapest {
     fn new(prices: &[Point]) -> Self {
         let intervals = prices.len();
-        let mut at = vec![[0; 3]; intervals * intervals];
+        let mut at = vec![[0; 2]; intervals * intervals];
         for first in 0..intervals {
-            let mut best = [first, first, first.next_multiple_of(2)];
+            let [mut upload, mut launch] = [first, first.next_multiple_of(2)];
             for last in first..intervals {
-                for (resource, best) in best.iter_mut().enumerate() {
-                    let may_run = resource != LAUNCHES || !is_of_mark(last);
-                    if may_run && prices[last].shares[resource] < prices[*best].shares[resource] {
-                        *best = last;
-                    }
+                if prices[last].shares[UPLOAD] < prices[upload].shares[UPLOAD] {
+                    upload = last;
                 }
-                at[first * intervals + last] = best;
+                if !is_of_mark(last)
+                    && prices[last].shares[LAUNCHES] < prices[launch].shares[LAUNCHES]
+                {
+                    launch = last;
+                }
+                at[first * intervals + last] = [upload, launch];
             }
         }
         Self { intervals, at }
     }
 
-    fn within(&self, first: usize, last: usize) -> [usize; 3] {
+    fn within(&self, first: usize, last: usize) -> [usize; 2] {
         self.at[first * self.intervals + last]
     }
 }
@@ -190,9 +190,8 @@ impl Relaxed {
             if of.is_empty() {
                 continue;
             }
-            let repeats: Vec<_> = (0..of.len())
-                .map(|visit| Repeat::after(visit, tensor, graph, &visits, link_ns[1]))
-                .collect();
+            let repeats: Vec<_> =
+                (0..of.len()).map(|visit| Repeat::after(visit, tensor, graph, &visits)).collect();
             let kind = graph.tensor(tensor).kind;
             let way: Vec<_> =
                 of.iter().map(|visit| (visit.kind, visit.first, visit.last)).collect();
@@ -409,12 +408,18 @@ impl Walk<'_> {
         if repeat.earlier.is_empty() {
             return Some(again_ns);
         }
-        // Before the oldest value that is computed again, a copy of a value may be uploaded.
-        let [uploaded, _, launched] = self.cheapest.within(repeat.since, interval);
+        // A copy of a value may be uploaded instead of a repeat of its op. The copy comes from the first launch
+        // or from a repeat.
+        let [uploaded, launched] = self.cheapest.within(repeat.since, interval);
+        let copy = |value: &EarlierValue| {
+            let download = (value.written_in, DOWNLOAD, self.link_ns[DOWNLOAD] * value.share);
+            let again = (launched, LAUNCHES, value.ns * value.share);
+            let ns = |(at, resource, ns)| price(at, resource, ns);
+            if ns(download) < ns(again) { download } else { again }
+        };
         let copy_ns = |value: &EarlierValue| {
-            let [_, downloaded, _] = self.cheapest.within(value.first, interval);
-            price(uploaded, UPLOAD, self.link_ns[UPLOAD])
-                + price(downloaded, DOWNLOAD, value.download_ns)
+            let (at, resource, ns) = copy(value);
+            price(uploaded, UPLOAD, self.link_ns[UPLOAD]) + price(at, resource, ns)
         };
         let (mut repeats_ns, mut least) = (0.0, (NEVER, 0));
         for (count, value) in repeat.earlier.iter().enumerate() {
@@ -430,9 +435,9 @@ impl Walk<'_> {
         let (least_ns, count) = least;
         repeat.earlier[..count].iter().for_each(|value| charge(launched, LAUNCHES, value.ns));
         if let Some(value) = repeat.earlier.get(count) {
-            let [_, downloaded, _] = self.cheapest.within(value.first, interval);
+            let (at, resource, ns) = copy(value);
             charge(uploaded, UPLOAD, self.link_ns[UPLOAD]);
-            charge(downloaded, DOWNLOAD, value.download_ns);
+            charge(at, resource, ns);
         }
         Some(again_ns + least_ns)
     }

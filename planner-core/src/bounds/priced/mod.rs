@@ -340,17 +340,18 @@ impl Walk<'_> {
     /// The least price to restore the earlier value that a repeat needs in an interval.
     fn restore(&self, visit: usize, interval: usize) -> u64 {
         let (since, earlier) = self.visits.earlier(self.tensor, visit);
-        let from = |first: usize| self.per_byte.get(first..=interval).unwrap_or_default();
+        let from = |since: usize| self.per_byte.get(since..=interval).unwrap_or_default();
         let upload = least(from(since).iter().map(|price| price.upload));
         let launches = from(since.next_multiple_of(2)).iter().step_by(2);
         let compute = least(launches.map(|price| price.compute));
         let (mut repeats, mut cheapest) = (0u64, None);
-        for Earlier { maker, first, copy_reads } in earlier {
-            let download = least(from(first).iter().map(|price| price.download));
-            let copy = upload.saturating_add(download.checked_div(copy_reads.into()).unwrap_or(0));
-            let copied = repeats.saturating_add(copy);
-            cheapest = Some(cheapest.map_or(copied, |cheapest: u64| cheapest.min(copied)));
-            repeats = repeats.saturating_add(self.repeat(maker, compute));
+        for Earlier { maker, written_in, copy_reads } in earlier {
+            let again = self.repeat(maker, compute);
+            let download = self.per_byte.get(written_in).map_or(0, |price| price.download);
+            let copied = download.min(again).checked_div(copy_reads.into()).unwrap_or(0);
+            let copy = repeats.saturating_add(upload).saturating_add(copied);
+            cheapest = Some(cheapest.map_or(copy, |cheapest: u64| cheapest.min(copy)));
+            repeats = repeats.saturating_add(again);
         }
         cheapest.map_or(0, |cheapest| cheapest.min(repeats))
     }

@@ -25,8 +25,8 @@ pub struct Visit {
     pub maker: u32,
     /// The position of the visit of this op, if there is an op.
     write: u32,
-    /// For a write, the reads for which one download of its value may serve after the next write.
-    /// 0 if the value may also be downloaded to be read before the next write.
+    /// For a write whose value is read in no later interval before the next write: the reads for
+    /// which one copy of the value on the host may serve after the next write. Otherwise 0.
     copy_reads: u32,
     /// The first interval in which it may happen. The intervals of the next iteration follow the
     /// last one.
@@ -64,9 +64,10 @@ impl Visit {
 pub struct Earlier {
     /// The op that computes the value.
     pub maker: OpId,
-    /// The first interval in which it may run.
-    pub first: usize,
-    /// The reads for which one download of the value may serve; 0 if the download costs nothing.
+    /// The interval in which its first launch and the update run, if `copy_reads` is not 0.
+    pub written_in: usize,
+    /// The reads for which one copy of the value on the host may serve; 0 if there may be a copy
+    /// for other reads.
     pub copy_reads: u32,
 }
 
@@ -166,7 +167,7 @@ impl<'a> Visits<'a> {
             .map_while(|write| visits.get(write))
             .map(|write| Earlier {
                 maker: OpId(write.maker),
-                first: write.first as usize,
+                written_in: write.first as usize,
                 copy_reads: write.copy_reads,
             })
             .take(MOST_EARLIER);
