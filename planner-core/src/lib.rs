@@ -232,7 +232,6 @@ mod arena;
 pub mod backend;
 #[expect(clippy::arithmetic_side_effects)]
 pub mod bounds;
-#[expect(clippy::arithmetic_side_effects)]
 pub mod executor;
 pub mod footprint;
 pub mod graph;

@@ -118,7 +118,7 @@ impl<'a> Inputs<'a> {
 
     /// Records a prefetch; returns the iteration whose value it fetches.
     pub(super) fn arrives(&mut self, tensor: TensorId, step: u32, iteration: u64) -> u64 {
-        let value = iteration + u64::from(self.is_next(tensor, step));
+        let value = iteration.saturating_add(u64::from(self.is_next(tensor, step)));
         self.value[tensor.index()] = value;
         value
     }

@@ -51,6 +51,11 @@ pub(super) struct Layout<'a> {
     pub(super) resident: &'a mut [u32],
 }
 
+#[expect(
+    clippy::arithmetic_side_effects,
+    reason = "the plan is verified: its arena and pools fit into a device of 64-bit size, and no \
+              chunk and no object has 0 bytes"
+)]
 impl<'a> Layout<'a> {
     pub(super) const fn scratch_words(limits: &Limits) -> usize {
         total([
@@ -206,8 +211,8 @@ impl<'a> Layout<'a> {
         runs: impl Iterator<Item = (Option<u64>, u64)> + Clone,
     ) -> impl Iterator<Item = Row> + Clone {
         joined(runs.flat_map(move |(first, count)| {
-            let nothing =
-                first.is_none().then(|| Row::nothing(count * self.chunks_per_object(pool)));
+            let unmapped_chunks = count.saturating_mul(self.chunks_per_object(pool));
+            let nothing = first.is_none().then_some(Row::nothing(unmapped_chunks));
             let chunks = first.map(|first| self.chunks_of_objects(pool, first, count));
             let mapped = chunks.into_iter().flat_map(|chunks| self.rows(chunks));
             nothing.into_iter().chain(mapped)

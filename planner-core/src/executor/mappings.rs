@@ -46,3 +46,57 @@ pub fn mappings<'a>(
     let bytes = chunks.saturating_mul(verified.machine().chunk_bytes);
     Ok(Mappings { count: memory.mappings(), bytes })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::graph::{Graph, Kind, Op, OpId, Tensor, TensorId};
+    use crate::host::HostLayout;
+    use crate::lower::lower;
+    use crate::machine::MachineParameters;
+    use crate::plan::{Part, Placements, Plan, Pool, Prediction, Step};
+    use crate::schedule::Scheduled;
+    use crate::timeline::predict;
+    use crate::verify::verify;
+
+    const OBJECT_BYTES: u64 = 1 << 40;
+
+    /// One of 2^24 objects of a tensor is ever on the device, but all are in its range.
+    #[test]
+    fn a_range_of_2_to_64_chunks_counts_as_the_most_that_fit_into_64_bits() {
+        let tensors = [Tensor { bytes: u64::MAX - OBJECT_BYTES / 2, kind: Kind::State }];
+        let ops = [Op::new(1)];
+        let mut memory = [0; 2000];
+        let mut scratch = Scratch::new(&mut memory);
+        let graph = Graph::new(&tensors, &ops, &[], &mut scratch.reborrow()).unwrap();
+        let parameters = MachineParameters::new()
+            .with_device_bytes(OBJECT_BYTES)
+            .with_host_bytes(u64::MAX)
+            .with_chunk_bytes(1)
+            .with_h2d_bytes_per_s(OBJECT_BYTES)
+            .with_d2h_bytes_per_s(OBJECT_BYTES);
+        let machine = Machine::new(parameters).unwrap();
+        let part = Part { first: 0, count: 1, ..Part::whole(TensorId(0)) };
+        let mut plan = Plan {
+            budget_bytes: OBJECT_BYTES,
+            arena_bytes: 0,
+            arena: &[],
+            pools: &[Pool { object_bytes: OBJECT_BYTES, count: 1 }],
+            tensor_pool: &[],
+            workspace_pool: &[],
+            resident_at_start: &[],
+            steps: &[Step::Prefetch(part), Step::launch(OpId(0)), Step::Evict(part)],
+            placements: Some(Placements { iterations: 1, objects: &[0], ends: &[1] }),
+            predicted: Prediction::default(),
+        };
+        let mut entries = [Scheduled::EMPTY; 3];
+        let schedule = lower(&graph, &machine, &plan, &mut entries, &mut scratch.reborrow());
+        let schedule = schedule.unwrap();
+        let (predicted, _) = predict(&graph, &machine, &plan, &schedule, &mut scratch).unwrap();
+        let host = HostLayout::new(&graph, &machine, &plan, &mut scratch.reborrow()).unwrap();
+        plan.predicted = Prediction { host_bytes: host.moved_bytes(), ..predicted };
+        let verified = verify(&graph, &machine, &plan, &schedule, &mut scratch.reborrow()).unwrap();
+        let found = mappings(&verified, &mut scratch).unwrap();
+        assert_eq!(found, Mappings { count: 2, bytes: u64::MAX });
+    }
+}

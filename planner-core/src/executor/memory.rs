@@ -125,6 +125,10 @@ impl<'a> Memory<'a> {
 
     /// Calls `visit` with each row of device bytes that holds a resident part. `host_copy` is left
     /// false.
+    #[expect(
+        clippy::arithmetic_side_effects,
+        reason = "rows lie in a pool, whose size has 64 bits, and end with the part"
+    )]
     pub(super) fn each_row(&self, part: Part, mut visit: impl FnMut(Held)) {
         let (layout, pieces, tensor) = (&self.layout, self.pieces(), part.tensor);
         let mut first_byte = pieces.offset_bytes(part);

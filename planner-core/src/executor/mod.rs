@@ -160,13 +160,13 @@ impl<'a> Executor<'a> {
     ) -> Result<Self, PlanError> {
         let (graph, machine, plan) = (verified.graph(), verified.machine(), verified.plan());
         let host = HostLayout::new(graph, machine, plan, scratch)?;
-        let most_operands = graph.ops().iter().map(|op| op.reads as usize + op.writes as usize);
+        let most_operands = graph.op_ids().map(|op| graph.operands_of(op).len()).max().unwrap_or(0);
         let inputs = Inputs::new(verified, scratch)?;
         Ok(Self {
             points: Points::new(verified, &inputs, scratch)?,
             inputs,
-            operands: scratch.take(most_operands.clone().max().unwrap_or(0), [0; 2])?,
-            host_operands: scratch.take(most_operands.max().unwrap_or(0), [0; 2])?,
+            operands: scratch.take(most_operands, [0; 2])?,
+            host_operands: scratch.take(most_operands, [0; 2])?,
             // Last, since it takes all that is left.
             memory: Memory::new(verified, chunk_map, most_range_chunks, scratch)?,
             host,
@@ -262,9 +262,9 @@ impl<'a> Executor<'a> {
         device: &mut B,
         kernels: &mut K,
     ) -> Result<(), ExecuteError<B::Error>> {
-        self.iterations += 1;
+        let entries = self.verified.schedule().of_iteration(self.iterations);
+        self.iterations = self.iterations.saturating_add(1);
         let iteration = self.number(self.iterations);
-        let entries = self.verified.schedule().of_iteration(self.iterations - 1);
         for (step, entry) in (0..).zip(entries) {
             // As late as possible, since it blocks for the last copy of the previous iteration.
             if self.inputs.needs_next(step) {
@@ -286,7 +286,7 @@ impl<'a> Executor<'a> {
         device: &mut B,
         kernels: &mut K,
     ) -> Result<(), ExecuteError<B::Error>> {
-        let next = self.number(self.iterations + 1);
+        let next = self.number(self.iterations.saturating_add(1));
         self.inputs
             .free_slots(&self.points, self.iterations)
             .try_for_each(|point| device.block_until(point))
@@ -611,7 +611,7 @@ impl<'a> Executor<'a> {
         if !(held.first..=last).contains(&iteration) {
             return Err(ExecuteError::NoOutputs { iteration, held });
         }
-        let own = iteration - self.before;
+        let own = iteration.saturating_sub(self.before);
         let mut streams = self.points.streams().filter(|&stream| stream != Stream::Upload);
         streams
             .try_for_each(|stream| device.block_until(self.points.end(stream, own)))
@@ -704,6 +704,7 @@ fn check_host_kernels<B: Streams, K: Kernels<B>>(
 /// Writes the ranges of an op's operands into `out`, first reads, then writes. The size is 0 for
 /// operands that a repeat must not access.
 #[expect(
+    clippy::arithmetic_side_effects,
     clippy::indexing_slicing,
     reason = "`out` has room for the operands of any op, and `reads_at` returns reads of this op"
 )]

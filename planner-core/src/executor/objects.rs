@@ -62,6 +62,7 @@ impl<'a> Objects<'a> {
 
     /// Creates pools of `counts` objects, all of them free. Takes as many runs as fit into the
     /// scratch, at most `most_runs`. One run for each object always suffices.
+    #[expect(clippy::arithmetic_side_effects, reason = "a run takes words")]
     pub(super) fn new(
         counts: impl ExactSizeIterator<Item = u64>,
         most_runs: u64,
@@ -78,8 +79,10 @@ impl<'a> Objects<'a> {
         if let Some(last) = runs.last_mut() {
             last.next = NONE.into();
         }
-        let spare =
-            if runs.is_empty() { EMPTY } else { List { first: 0, last: runs.len() as u32 - 1 } };
+        let spare = match runs.len().checked_sub(1) {
+            Some(last) => List { first: 0, last: last as u32 },
+            None => EMPTY,
+        };
         let mut objects = Self { runs, spare, free };
         for (pool, count) in counts.enumerate().filter(|&(_, count)| count > 0) {
             let needed_words = words::<Run>(1);
@@ -105,6 +108,10 @@ impl<'a> Objects<'a> {
     }
 
     /// Takes objects from the front of a pool's queue, in queue order.
+    #[expect(
+        clippy::arithmetic_side_effects,
+        reason = "a run is cut only if it has more objects than are missing, and ends in its pool"
+    )]
     pub(super) fn take(&mut self, pool: usize, count: u64) -> Result<List, Shortage> {
         let first = self.free[pool].first;
         let (mut last, mut missing) = (NONE, count);
@@ -136,6 +143,7 @@ impl<'a> Objects<'a> {
     }
 
     /// Appends a list to a pool's queue.
+    #[expect(clippy::arithmetic_side_effects, reason = "runs end in their pool")]
     pub(super) fn give(&mut self, pool: usize, list: List) {
         let List { mut first, last } = list;
         let queue = self.free[pool];

@@ -87,6 +87,11 @@ struct Ranges<'a> {
     last: &'a mut [u32],
 }
 
+#[expect(
+    clippy::arithmetic_side_effects,
+    reason = "the verifier has checked residency and placements, which number allocations and slots \
+              in 32 bits; other numbers are bytes in a pool or count entries of arrays"
+)]
 impl<'a> Placed<'a> {
     /// `runs` bounds the number of runs in all ranges together.
     pub(super) const fn scratch_words(limits: &Limits, runs: usize) -> usize {
@@ -202,7 +207,8 @@ impl<'a> Placed<'a> {
         for (address, mapped) in self.own_ranges() {
             let (runs, pool) = (self.runs_of(mapped), mapped.pool as usize);
             let count: u64 = runs.clone().map(|run| u64::from(run.count)).sum();
-            let chunks = count * layout.chunks_per_object(pool);
+            // Objects of pieces that are not on the device count too, and may exceed 64 bits.
+            let chunks = count.saturating_mul(layout.chunks_per_object(pool));
             visit(address, chunks, &mut rows(layout, self.placements, pool, runs));
         }
     }
@@ -302,6 +308,10 @@ impl Mapped {
 impl Ranges<'_> {
     /// Finds a range of an owner that maps all objects of `runs` at their offsets, or adds a new
     /// range.
+    #[expect(
+        clippy::arithmetic_side_effects,
+        reason = "`runs_len` and `len` count entries of arrays"
+    )]
     fn find_or_add(
         &mut self,
         placements: Placements<'_>,
@@ -364,6 +374,10 @@ fn rows(
 
 /// Joins consecutive objects into pairs of the first object, or `None` if nothing is mapped, and a
 /// count.
+#[expect(
+    clippy::arithmetic_side_effects,
+    reason = "objects are numbered below the count of their pool, and are counted one by one"
+)]
 fn in_a_row(
     objects: impl Iterator<Item = Option<u64>> + Clone,
 ) -> impl Iterator<Item = (Option<u64>, u64)> + Clone {

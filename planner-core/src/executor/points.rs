@@ -93,14 +93,15 @@ impl<'a> Points<'a> {
     /// Counts a signal between two iterations, after everything before it has ended. The values of
     /// earlier steps are one too high afterwards, which is harmless: all of them are reached.
     pub(super) fn skip_signal(&mut self, stream: Stream) {
-        self.base[stream] += 1;
+        self.base[stream] = self.base[stream].saturating_add(1);
     }
 
     /// The value of a step in an iteration. Iterations count from 1.
     pub(super) fn value(&self, stream: Stream, index: u32, iteration: u64) -> u64 {
         let steps = u64::from(self.stream_steps[stream]);
-        let before = (iteration - 1).saturating_mul(steps).saturating_add(u64::from(index) + 1);
-        self.base[stream].saturating_add(before)
+        let before = iteration.saturating_sub(1).saturating_mul(steps);
+        let signals = before.saturating_add(u64::from(index)).saturating_add(1);
+        self.base[stream].saturating_add(signals)
     }
 
     /// The point at which a stream's last step ends after some iterations.
@@ -117,11 +118,29 @@ impl<'a> Points<'a> {
         waits: &PerStream<Option<Wait>>,
         iteration: u64,
     ) -> PerStream<u64> {
-        PerStream::from_fn(|stream| match waits[stream] {
-            Some(Wait { index, iterations_back }) if u64::from(iterations_back) < iteration => {
-                self.value(stream, index, iteration - u64::from(iterations_back))
+        PerStream::from_fn(|stream| {
+            let Some(Wait { index, iterations_back }) = waits[stream] else { return 0 };
+            match iteration.saturating_sub(iterations_back.into()) {
+                0 => 0,
+                awaited => self.value(stream, index, awaited),
             }
-            _ => 0,
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_device_may_count_from_any_number() {
+        let mut points = Points {
+            base: PerStream::all(u64::MAX),
+            stream_steps: PerStream::all(1),
+            awaited: &mut [],
+            firsts: PerStream::all(0),
+        };
+        points.skip_signal(Stream::Upload);
+        assert_eq!(points.value(Stream::Upload, 0, 1), u64::MAX);
     }
 }

@@ -48,6 +48,11 @@ const fn most_unmaps(steps: usize, pieces: usize) -> usize {
     steps.saturating_add(pieces).saturating_mul(ITERATIONS_AHEAD)
 }
 
+#[expect(
+    clippy::arithmetic_side_effects,
+    reason = "pieces with objects lie in their pool and at bytes of their tensor, and `Mapper` has \
+              checked that no range of addresses ends beyond 64 bits"
+)]
 impl<'a> Queued<'a> {
     pub(super) const fn scratch_words(limits: &Limits, runs: usize) -> usize {
         total([
@@ -312,6 +317,10 @@ impl<'a> Queued<'a> {
 
 /// The address in the range in use at which consecutive pieces are mapped, and their number of
 /// chunks.
+#[expect(
+    clippy::arithmetic_side_effects,
+    reason = "pieces with objects lie in their pool and at bytes of their tensor"
+)]
 fn mapping(layout: &Layout<'_>, tensor: TensorId, pieces: Range<usize>) -> (DeviceAddress, u64) {
     let pool = layout.pieces.pool(tensor);
     let first = layout.pieces.range(tensor, pieces.start).0;

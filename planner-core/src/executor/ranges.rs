@@ -61,6 +61,10 @@ pub(super) enum Owner {
     Workspace(OpId),
 }
 
+#[expect(
+    clippy::arithmetic_side_effects,
+    reason = "owners are entries of arrays, and have a range each and a few for each step"
+)]
 impl<'a> Ranges<'a> {
     pub(super) const fn scratch_words(limits: &Limits) -> usize {
         let owners = limits.tensors.saturating_add(limits.ops);
@@ -179,6 +183,7 @@ fn chunks(layout: &Layout<'_>, owner: Owner) -> u64 {
 }
 
 /// Counts the ranges of each owner. Sets `left` to zero for all tensors.
+#[expect(clippy::arithmetic_side_effects, reason = "there are a few ranges for each step")]
 fn count(layout: &Layout<'_>, counts: &mut [u64], left: &mut [u64]) {
     let graph = layout.verified.graph();
     let (of_tensors, of_ops) = counts.split_at_mut(graph.tensors().len());

@@ -96,6 +96,10 @@ impl SetUp {
     }
 }
 
+#[expect(
+    clippy::arithmetic_side_effects,
+    reason = "`len` and `rows_len` count entries of arrays, and only an entry below `len` is removed"
+)]
 impl Spares<'_> {
     pub(super) const fn scratch_words(ranges: AddressRanges) -> usize {
         total([words::<Range>(ranges.count), words::<Row>(ranges.rows)])
@@ -239,8 +243,8 @@ impl<'m, 'a, B: Paging> Mapper<'m, 'a, B> {
     /// Unmaps everything in a range.
     fn clear(&mut self, range: &Range) -> Result<(), Fault<B::Error>> {
         let mut at = DeviceAddress(range.address);
-        for number in 0..range.rows {
-            let row = self.spares.rows[(range.first_row + number) as usize];
+        for number in range.first_row..range.first_row.saturating_add(range.rows) {
+            let row = self.spares.rows[number as usize];
             if let Some(chunks) = row.chunks() {
                 self.unmap(at, chunks.count)?;
             }

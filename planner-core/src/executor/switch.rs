@@ -58,15 +58,18 @@ impl<'a> Executor<'a> {
     pub fn address_ranges(&self) -> AddressRanges {
         let AddressRanges { count, rows } = self.own_ranges();
         let spare = self.spares.count();
-        AddressRanges { count: count + spare.count, rows: rows + spare.rows }
+        AddressRanges {
+            count: count.saturating_add(spare.count),
+            rows: rows.saturating_add(spare.rows),
+        }
     }
 
     /// The ranges of this plan.
     fn own_ranges(&self) -> AddressRanges {
         let mut own = AddressRanges::default();
         self.memory.each_range(|_, _, rows| {
-            own.count += 1;
-            own.rows += rows.count();
+            own.count = own.count.saturating_add(1);
+            own.rows = own.rows.saturating_add(rows.count());
         });
         own
     }

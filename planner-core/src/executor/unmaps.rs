@@ -32,6 +32,10 @@ pub(super) struct Unmaps<'a> {
     put_off: u64,
 }
 
+#[expect(
+    clippy::arithmetic_side_effects,
+    reason = "`done` and `put_off` are counted one by one, and the ring is not empty"
+)]
 impl<'a> Unmaps<'a> {
     pub(super) const fn scratch_words(most_pending: usize) -> usize {
         words::<Pending>(most_pending)
