@@ -254,7 +254,6 @@ mod residency;
 pub mod schedule;
 pub mod scratch;
 mod sequence;
-#[expect(clippy::arithmetic_side_effects)]
 pub mod switch;
 pub mod timeline;
 pub mod verify;

@@ -94,12 +94,13 @@ pub fn keep_offsets(
         }
     }
     if first < last {
-        others.push(Block { at: TEMPORARIES, bytes: last - first })?;
+        others.push(Block { at: TEMPORARIES, bytes: last.saturating_sub(first) })?;
     }
     place(others.into_entries(), into_gaps(kept)?, |block, offset_bytes| match block {
         TEMPORARIES => {
             for placement in out.iter_mut().filter(|placement| is_temporary(placement)) {
-                placement.offset_bytes = placement.offset_bytes - first + offset_bytes;
+                let distance_bytes = placement.offset_bytes.saturating_sub(first);
+                placement.offset_bytes = offset_bytes.saturating_add(distance_bytes);
             }
         }
         position => out[position as usize].offset_bytes = offset_bytes,
@@ -121,7 +122,7 @@ fn place(
         };
         placed(block.at, gap.at);
         gap.at = gap.at.saturating_add(block.bytes);
-        gap.bytes -= block.bytes;
+        gap.bytes = gap.bytes.saturating_sub(block.bytes);
     }
     Ok(())
 }

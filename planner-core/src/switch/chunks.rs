@@ -23,6 +23,10 @@ pub struct ChunkRun {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ChunkMap<'a>(pub(crate) &'a [ChunkRun]);
 
+#[expect(
+    clippy::arithmetic_side_effects,
+    reason = "chunks have bytes, and no count exceeds the count that is missing"
+)]
 impl<'a> ChunkMap<'a> {
     /// The device's chunks of a range of the plan's chunks. O(log runs), and O(1) for each result.
     pub(crate) fn on_device(

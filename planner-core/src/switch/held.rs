@@ -67,11 +67,14 @@ impl Capacity {
 }
 
 /// The number of chunks of a plan: of its arena, and of each pool.
+#[expect(
+    clippy::arithmetic_side_effects,
+    reason = "the plan is verified, so all chunks are within its budget"
+)]
 pub(crate) fn chunks(verified: &Verified<'_>) -> u64 {
     let (plan, chunk_bytes) = (verified.plan(), verified.machine().chunk_bytes);
     let pools =
         plan.pools.iter().map(|pool| (pool.object_bytes * pool.count).div_ceil(chunk_bytes));
-    // The plan is verified, so all chunks are within its budget.
     plan.arena_bytes.div_ceil(chunk_bytes) + pools.sum::<u64>()
 }
 
@@ -155,7 +158,7 @@ impl<'h> Rows<'h> {
         if let Some(slot) = self.out.get_mut(self.len) {
             *slot = held;
         }
-        self.len += 1;
+        self.len = self.len.saturating_add(1);
     }
 
     pub(crate) fn finish(self) -> Result<&'h [Held], BufferTooShort> {
@@ -185,9 +188,24 @@ fn after(
     }
 }
 
+/// The number of rows that [`at_start`] visits.
+pub(super) fn rows_at_start(
+    verified: &Verified<'_>,
+    scratch: &mut Scratch<'_>,
+) -> Result<usize, PlanError> {
+    let mut rows = 0usize;
+    at_start(verified, scratch, |_| rows = rows.saturating_add(1))?;
+    Ok(rows)
+}
+
 /// Calls `visit` with each row that a plan holds at the start of its first iteration, inputs
 /// included, in the order of `resident_at_start`. Offsets are offsets in the plan's own chunks;
 /// `host_copy` is the plan's claim. O(entries + their object numbers).
+#[expect(
+    clippy::arithmetic_side_effects,
+    reason = "the plan is verified, so its pools are within its budget, objects in their pool, and \
+              rows in their part"
+)]
 pub(super) fn at_start(
     verified: &Verified<'_>,
     scratch: &mut Scratch<'_>,

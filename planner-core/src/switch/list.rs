@@ -16,6 +16,7 @@ use super::push_list::PushList;
 use super::{SwitchStep, TensorBytes};
 use crate::scratch::{Buffer, BufferTooShort, OutOfScratch, Scratch, total, words};
 use bytemuck::{Pod, Zeroable};
+use core::ops::Range;
 
 /// Bytes that the first plan holds and that are kept or evicted.
 #[derive(Clone, Copy, Debug, Pod, Zeroable)]
@@ -109,7 +110,7 @@ fn cut(
                     }
                     _ => {}
                 }
-                byte += bytes;
+                byte = byte.saturating_add(bytes);
             }
             if let Some(first) = since {
                 keep(fragments, row, stays_in, &mut next_byte, first..byte)?;
@@ -126,29 +127,30 @@ fn keep(
     row: usize,
     stays_in: usize,
     next_byte: &mut u64,
-    bytes: core::ops::Range<u64>,
+    bytes: Range<u64>,
 ) -> Result<(), OutOfScratch> {
     leave(fragments, row, *next_byte..bytes.start)?;
     *next_byte = bytes.end;
-    let (first_byte, bytes) = (bytes.start, bytes.end - bytes.start);
-    let (row, stays_in) = (row as u64, stays_in as u64);
-    fragments.push(Fragment { row, stays_in, first_byte, bytes, offload: 0 })
+    fragments.push(Fragment::new(row, stays_in as u64, &bytes))
 }
 
 /// Adds an evicted fragment of a row, if it is not empty.
 fn leave(
     fragments: &mut PushList<'_, Fragment>,
     row: usize,
-    bytes: core::ops::Range<u64>,
+    bytes: Range<u64>,
 ) -> Result<(), OutOfScratch> {
     if bytes.is_empty() {
         return Ok(());
     }
-    let (first_byte, bytes) = (bytes.start, bytes.end - bytes.start);
-    fragments.push(Fragment { row: row as u64, stays_in: EVICTED, first_byte, bytes, offload: 0 })
+    fragments.push(Fragment::new(row, EVICTED, &bytes))
 }
 
 impl Fragment {
+    const fn new(row: usize, stays_in: u64, bytes: &Range<u64>) -> Self {
+        let (first_byte, bytes) = (bytes.start, bytes.end.saturating_sub(bytes.start));
+        Self { row: row as u64, stays_in, first_byte, bytes, offload: 0 }
+    }
     const fn is_evicted(&self) -> bool {
         self.stays_in == EVICTED
     }
@@ -174,12 +176,12 @@ const fn named(row: &Row, first_byte: u64, bytes: u64) -> TensorBytes {
 /// Numbers the offloads: first the evicted fragments that are not on the host, then the kept
 /// fragments that the second plan wants on the host too.
 fn number_offloads(rows: &Rows<'_>, fragments: &mut [Fragment]) {
-    let mut offloads = 0;
+    let mut offloads = 0u64;
     for goes in [true, false] {
         for fragment in fragments.iter_mut().filter(|fragment| fragment.is_evicted() == goes) {
             let is_wanted = goes || rows.to[fragment.stays_in as usize].has_host_copy();
             if is_wanted && !rows.from[fragment.row as usize].has_host_copy() {
-                offloads += 1;
+                offloads = offloads.saturating_add(1);
                 fragment.offload = offloads;
             }
         }
@@ -309,6 +311,6 @@ impl Steps<'_> {
         if let Some(slot) = self.out.get_mut(self.len) {
             *slot = step;
         }
-        self.len += 1;
+        self.len = self.len.saturating_add(1);
     }
 }

@@ -71,6 +71,11 @@ pub(super) fn number<'a>(
 }
 
 /// Finds all chunks that hold the same bytes in both plans. A run of whole chunks is one match.
+#[expect(
+    clippy::arithmetic_side_effects,
+    reason = "chunks have bytes, a match has at most the bytes that are missing, and `len` is the \
+              position of a match"
+)]
 fn find(rows: &Rows<'_>, chunk_bytes: u64, matches: &mut [Match]) -> Result<usize, OutOfScratch> {
     let mut len = 0;
     for overlap in overlaps(rows.from, rows.to) {
@@ -92,15 +97,20 @@ fn find(rows: &Rows<'_>, chunk_bytes: u64, matches: &mut [Match]) -> Result<usiz
             let slot = matches.get_mut(len).ok_or(out_of_scratch::<Match>(len + 1))?;
             *slot = Match { run: ChunkRun { first, device_first, count }, chunk_bytes: bytes };
             len += 1;
-            from_at += count * bytes;
-            to_at += count * bytes;
-            missing -= count * bytes;
+            let matched_bytes = count * bytes;
+            from_at = from_at.saturating_add(matched_bytes);
+            to_at = to_at.saturating_add(matched_bytes);
+            missing -= matched_bytes;
         }
     }
     Ok(len)
 }
 
 /// Adds up the equal bytes of all tensors in the same two chunks, and sorts by bytes.
+#[expect(
+    clippy::arithmetic_side_effects,
+    reason = "equal bytes are at most those of a chunk, and `len` counts matches"
+)]
 fn join(matches: &mut [Match]) -> &[Match] {
     matches.sort_unstable_by_key(|found| (found.run.first, found.run.device_first));
     let mut len = 0usize;
@@ -167,6 +177,10 @@ struct Gap {
     count: u64,
 }
 
+#[expect(
+    clippy::arithmetic_side_effects,
+    reason = "a gap lies within the chunks of a plan or a device, whose number has 64 bits"
+)]
 impl Gap {
     const fn end(self) -> u64 {
         self.first + self.count
@@ -189,6 +203,11 @@ struct Runs<'s> {
     counts: [u64; 2],
 }
 
+#[expect(
+    clippy::arithmetic_side_effects,
+    reason = "runs lie within the chunks of a plan and of a device, whose numbers have 64 bits, and \
+              `len` counts runs"
+)]
 impl<'s> Runs<'s> {
     /// The list, the gaps in the plan's chunks, and the gaps in the device's chunks.
     fn gaps(&mut self) -> (&mut PushList<'s, ChunkRun>, [impl Iterator<Item = Gap>; 2]) {

@@ -83,6 +83,10 @@ pub(super) struct Overlap {
 }
 
 /// The bytes that are in both of two sorted lists of rows. O(rows).
+#[expect(
+    clippy::arithmetic_side_effects,
+    reason = "positions of rows stay below the length of a list, and bytes end after they begin"
+)]
 pub(super) fn overlaps<'r>(
     from: &'r [Row],
     to: &'r [Row],
@@ -134,9 +138,8 @@ impl<'s> Rows<'s> {
                 *row = Row::new(to_ids[held.tensor.index()], held);
             }
         }
-        let mut len = 0;
-        held::at_start(to, scratch, |_| len += 1)?;
-        let to_rows = scratch.take(len, Row::zeroed())?;
+        let count = held::rows_at_start(to, scratch)?;
+        let to_rows = scratch.take(count, Row::zeroed())?;
         let mut slots = to_rows.iter_mut();
         held::at_start(to, scratch, |held| {
             if let Some(slot) = slots.next() {

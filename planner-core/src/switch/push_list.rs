@@ -18,9 +18,9 @@ impl<'s, T: Pod> PushList<'s, T> {
 
     /// Appends an entry.
     pub(super) fn push(&mut self, entry: T) -> Result<(), OutOfScratch> {
-        let slot = self.buffer.get_mut(self.len).ok_or(out_of_scratch::<T>(self.len + 1))?;
-        *slot = entry;
-        self.len += 1;
+        let next_len = self.len.saturating_add(1);
+        *self.buffer.get_mut(self.len).ok_or(out_of_scratch::<T>(next_len))? = entry;
+        self.len = next_len;
         Ok(())
     }
 

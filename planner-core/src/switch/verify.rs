@@ -183,7 +183,7 @@ fn check_chunks(
         *slot = [run.device_first, run.count];
     }
     on_device.sort_unstable();
-    let overlap = |pair: &[[u64; 2]]| pair[0][0] + pair[0][1] > pair[1][0];
+    let overlap = |pair: &[[u64; 2]]| pair[0][0].saturating_add(pair[0][1]) > pair[1][0];
     if on_device.windows(2).any(overlap) { Err(end) } else { Ok(()) }
 }
 
@@ -221,8 +221,7 @@ fn held_rows<'s>(
 
 /// The rows that the second plan holds at its start, sorted by tensor.
 fn wanted_rows<'s>(to: &Verified<'_>, scratch: &mut Scratch<'s>) -> Result<&'s [Row], SwitchError> {
-    let mut count = 0;
-    held::at_start(to, scratch, |_| count += 1)?;
+    let count = held::rows_at_start(to, scratch)?;
     let rows = scratch.take(count, Row::zeroed())?;
     let mut slots = rows.iter_mut();
     held::at_start(to, scratch, |held| {
@@ -269,6 +268,7 @@ impl Proof<'_> {
     }
 
     /// The ranges of all bytes that the first plan holds, sorted by tensor.
+    #[expect(clippy::arithmetic_side_effects, reason = "`len` counts steps")]
     fn ranges<'s>(&self, scratch: &mut Scratch<'s>) -> Result<&'s [HeldRange], SwitchError> {
         let ranges = scratch.take(self.steps.len(), HeldRange::zeroed())?;
         let mut len = 0;
@@ -362,6 +362,7 @@ impl Proof<'_> {
 
     /// Checks that all bytes that the second plan holds are on the device in the end, and that
     /// prefetches read valid host copies and write free memory.
+    #[expect(clippy::arithmetic_side_effects, reason = "`len` counts steps")]
     fn check_arrivals(
         &self,
         ranges: &[HeldRange],
