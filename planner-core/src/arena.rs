@@ -36,6 +36,7 @@ impl<'a> Lifetimes<'a> {
     ///
     /// # Errors
     /// Too little scratch.
+    #[expect(clippy::arithmetic_side_effects, reason = "`touched` counts tensors")]
     pub(crate) fn new(
         sequence: &Sequence<'_>,
         scratch: &mut Scratch<'a>,
@@ -191,7 +192,7 @@ impl Placed<'_> {
             return Err(BufferTooShort { buffer: Buffer::Arena, needed, len });
         };
         *slot = ArenaPlacement { tensor, offset_bytes };
-        self.len += 1;
+        self.len = self.len.saturating_add(1);
         Ok(())
     }
 }

@@ -227,7 +227,6 @@
 #[macro_use]
 mod setters;
 mod allocations;
-#[expect(clippy::arithmetic_side_effects)]
 mod arena;
 pub mod backend;
 #[expect(clippy::arithmetic_side_effects)]
