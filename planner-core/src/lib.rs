@@ -243,7 +243,6 @@ pub mod machine;
 #[expect(clippy::arithmetic_side_effects)]
 pub mod packing;
 pub mod pieces;
-#[expect(clippy::arithmetic_side_effects)]
 pub mod placement;
 pub mod plan;
 #[expect(clippy::arithmetic_side_effects)]

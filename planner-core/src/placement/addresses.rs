@@ -135,7 +135,8 @@ pub(crate) fn resident_after(
         }
     })?;
     walk.start();
-    walk.iterate((iterations % u64::from(walk.placements.iterations.max(1))) as u32);
+    let covered = u64::from(walk.placements.iterations);
+    walk.iterate(iterations.checked_rem(covered).unwrap_or(0) as u32);
     for &resident in verified.plan().resident_at_start {
         seen.set(Some(resident));
         walk.visit_part(None, resident.part);
@@ -172,6 +173,11 @@ struct Walk<'w, 'v, S> {
     visit: S,
 }
 
+#[expect(
+    clippy::arithmetic_side_effects,
+    reason = "the plan is verified: its placements are numbered in 32 bits, its pools fit into the \
+              budget, and objects begin within their tensor"
+)]
 impl<'w, 'v, S: FnMut(Run)> Walk<'w, 'v, S> {
     fn new(
         verified: &'w Verified<'v>,
@@ -256,7 +262,6 @@ impl<'w, 'v, S: FnMut(Run)> Walk<'w, 'v, S> {
         for piece in self.pieces.of_part(part) {
             if self.number[piece] == NONE {
                 self.number[piece] = self.next;
-                // The placements have been counted in 32 bits.
                 self.next += self.pieces.range(part.tensor, piece).1 as u32;
             }
         }
@@ -309,6 +314,10 @@ impl Joined {
         Self { run, whole_bytes }
     }
 
+    #[expect(
+        clippy::arithmetic_side_effects,
+        reason = "a run ends within its tensor and within the budget"
+    )]
     fn add(
         &mut self,
         first_byte: u64,

@@ -101,7 +101,7 @@ pub(super) fn fill(
     }
     for allocation in all.iter().filter(|allocation| allocation.same_as != NONE) {
         let twin = all[allocation.same_as as usize].first_slot as usize;
-        let twin = twin..twin + allocation.count as usize;
+        let twin = twin..twin.saturating_add(allocation.count as usize);
         objects.copy_within(twin, allocation.first_slot as usize);
     }
     Ok(lacking)

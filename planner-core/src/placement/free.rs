@@ -14,6 +14,7 @@ pub(super) struct Free<'a> {
     objects: u32,
 }
 
+#[expect(clippy::arithmetic_side_effects, reason = "nodes are numbered in 32 bits")]
 impl<'a> Free<'a> {
     pub(super) const fn scratch_words(limits: &Limits) -> usize {
         words::<u32>(limits.objects.saturating_add(limits.pools)).saturating_mul(2)
@@ -25,10 +26,12 @@ impl<'a> Free<'a> {
         pools: usize,
         scratch: &mut Scratch<'a>,
     ) -> Result<Self, OutOfScratch> {
-        let nodes = objects as usize + pools;
-        let next = scratch.take(nodes, 0)?;
-        let previous = scratch.take(nodes, 0)?;
-        for node in objects..nodes as u32 {
+        let nodes = u32::try_from(pools).ok().and_then(|pools| objects.checked_add(pools));
+        let free_words = scratch.free_words();
+        let nodes = nodes.ok_or(OutOfScratch { needed_words: usize::MAX, free_words })?;
+        let next = scratch.take(nodes as usize, 0)?;
+        let previous = scratch.take(nodes as usize, 0)?;
+        for node in objects..nodes {
             next[node as usize] = node;
             previous[node as usize] = node;
         }

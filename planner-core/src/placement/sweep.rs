@@ -54,6 +54,10 @@ pub(super) const fn scratch_words(limits: &Limits) -> usize {
 
 /// Finds an object for each slot, and writes their numbers to `objects`. Returns the number of
 /// objects that the pools lack; if it is not zero, some numbers are beyond the last object.
+#[expect(
+    clippy::arithmetic_side_effects,
+    reason = "slots are counted in 32 bits, and some of them are taken at the start"
+)]
 pub(super) fn sweep(
     graph: &Graph<'_>,
     plan: &Plan<'_>,
@@ -149,6 +153,11 @@ struct Colours<'w> {
     tries: u64,
 }
 
+#[expect(
+    clippy::arithmetic_side_effects,
+    reason = "the first object of the first pool is 0, and no pool uses more objects than its slots, \
+              which are counted in 32 bits"
+)]
 impl<'w> Colours<'w> {
     /// All objects are free; `in_pool` is the number of slots of each pool.
     fn new(
