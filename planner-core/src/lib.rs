@@ -240,7 +240,6 @@ mod hosted;
 mod index_set;
 pub mod lower;
 pub mod machine;
-#[expect(clippy::arithmetic_side_effects)]
 pub mod packing;
 pub mod pieces;
 pub mod placement;

@@ -20,6 +20,7 @@ pub(super) const fn most_steps(items: usize) -> u64 {
 
 /// Assigns each item, from the largest to the smallest, the lowest offset at which it overlaps no
 /// earlier item. Returns the height. O(n²).
+#[expect(clippy::arithmetic_side_effects, reason = "`at` is a position among the placed items")]
 pub(super) fn pack(
     spans: &Spans<'_>,
     offsets: &mut [u64],

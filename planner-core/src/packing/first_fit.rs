@@ -63,6 +63,11 @@ struct Gaps<'a> {
     rows: usize,
 }
 
+#[expect(
+    clippy::arithmetic_side_effects,
+    reason = "rows and slots are positions in arrays, a row in use has a slot, and no gap ends before \
+              it starts"
+)]
 impl<'a> Gaps<'a> {
     /// A row is split only when it is full, so many gaps must have entered each row.
     const fn most_rows(items: usize) -> usize {

@@ -106,6 +106,11 @@ pub(super) fn improve(
     Ok(height_bytes)
 }
 
+#[expect(
+    clippy::arithmetic_side_effects,
+    reason = "at most `MOST_SEARCHED` items are searched, heights stay below 2^31, decisions are \
+              positions in arrays, and steps are counted one by one"
+)]
 impl<'a> Search<'a> {
     fn new(
         spans: Spans<'a>,

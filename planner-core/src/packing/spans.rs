@@ -137,6 +137,7 @@ impl<'a> Spans<'a> {
 }
 
 /// The last start of each run of starts without an end in between.
+#[expect(clippy::arithmetic_side_effects, reason = "`ended`, `at` and `sections` count items")]
 fn sections<'t>(firsts: &mut [u32], lasts: &mut [u32], times: &'t mut [u32]) -> &'t [u32] {
     firsts.sort_unstable();
     lasts.sort_unstable();

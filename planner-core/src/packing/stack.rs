@@ -27,6 +27,10 @@ pub(super) struct Stack<'a> {
     cross: &'a mut [u32],
 }
 
+#[expect(
+    clippy::arithmetic_side_effects,
+    reason = "items and sections are positions in arrays, and heights stay below 2^31"
+)]
 impl<'a> Stack<'a> {
     pub(super) const fn scratch_words(items: usize) -> usize {
         words::<u32>(items).saturating_mul(7)
@@ -209,6 +213,10 @@ impl<'a> Stack<'a> {
 
 /// The greatest common divisor of all sizes, times the factor that keeps the sum of all heights
 /// below 2^30.
+#[expect(
+    clippy::arithmetic_side_effects,
+    reason = "`measure` is not 0, and at most `MOST_SEARCHED` items are searched"
+)]
 pub(super) fn unit_bytes(spans: &Spans<'_>) -> u64 {
     let measure = spans.ids().fold(0, |measure, item| gcd(measure, spans.bytes(item))).max(1);
     let sum: u128 = spans.ids().map(|item| u128::from(spans.bytes(item) / measure)).sum();
@@ -218,8 +226,8 @@ pub(super) fn unit_bytes(spans: &Spans<'_>) -> u64 {
 }
 
 const fn gcd(mut one: u64, mut other: u64) -> u64 {
-    while other > 0 {
-        (one, other) = (other, one % other);
+    while let Some(rest) = one.checked_rem(other) {
+        (one, other) = (other, rest);
     }
     one
 }
