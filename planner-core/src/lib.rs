@@ -21,7 +21,7 @@
 //! another graph; their docs say so under "Panics". Lints deny explicit panics and index
 //! expressions in the whole crate; each module with index expressions states, at its exception from
 //! the lint, why its indices are in range. Another lint denies arithmetic that may overflow in all
-//! modules that check, prove and lower plans.
+//! modules but [`planner`]; each exception states why the results fit.
 //!
 //! # A complete example
 //!
@@ -208,8 +208,8 @@
 //! ```
 #![no_std]
 #![forbid(unsafe_code)]
-// Tests may panic. Elsewhere, each exception states why it cannot, except for arithmetic in modules
-// that make, bound, switch or run plans.
+// Tests may panic. Elsewhere, each exception states why it cannot, except for arithmetic in the
+// module that makes plans.
 #![cfg_attr(
     not(test),
     warn(
@@ -229,7 +229,6 @@ mod setters;
 mod allocations;
 mod arena;
 pub mod backend;
-#[expect(clippy::arithmetic_side_effects)]
 pub mod bounds;
 pub mod executor;
 pub mod footprint;

@@ -45,7 +45,7 @@ pub(super) fn link_bytes(
     scratch: &mut Scratch<'_>,
 ) -> Result<LinkBytes, OutOfScratch> {
     let (mut upload_bytes, mut download_bytes) = (0, 0);
-    let (mut first, mut length) = (0, graph.ops().len());
+    let (mut first, mut length) = (0usize, graph.ops().len());
     loop {
         let chosen = Chosen::new(graph, first, length.div_ceil(OPS), scratch)?;
         let held = Held::new(graph, &chosen, scratch)?;
@@ -66,7 +66,7 @@ pub(super) fn link_bytes(
                 worst: chosen.ops[worst.1].unwrap_or(OpId(0)),
             });
         }
-        first += worst.1 * chosen.stretch;
+        first = first.saturating_add(chosen.stretch.saturating_mul(worst.1));
         length = chosen.stretch;
     }
 }
@@ -101,7 +101,7 @@ impl Chosen {
 
     /// The stretch of an op.
     fn at(&self, op: OpId) -> Option<usize> {
-        let at = op.index().checked_sub(self.first)? / self.stretch.max(1);
+        let at = op.index().checked_sub(self.first)?.checked_div(self.stretch)?;
         (at < OPS).then_some(at)
     }
 
@@ -231,7 +231,7 @@ impl Held {
             while bits != 0 {
                 let held_bytes = &mut held_bytes[bits.trailing_zeros() as usize];
                 *held_bytes = held_bytes.saturating_add(bytes);
-                bits &= bits - 1;
+                bits &= bits.saturating_sub(1);
             }
         }
     }

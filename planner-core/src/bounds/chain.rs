@@ -29,6 +29,10 @@ pub(super) struct Chain<'a> {
 /// The length of a path of ops, and its last op, counted from 1.
 type Path = [u64; 2];
 
+#[expect(
+    clippy::arithmetic_side_effects,
+    reason = "a path has at least one op and at most those of the graph, and links are at most `LINKS`"
+)]
 impl<'a> Chain<'a> {
     pub(super) const fn scratch_words(limits: &Limits) -> usize {
         words::<u32>(limits.ops)
@@ -120,7 +124,7 @@ fn extend(
             nearest[op.index()] = other as u32;
             // Without the 1, ops that take no time would be left out.
             let length_ns = length_ns.saturating_add(graph.op(op).time_ns).saturating_add(1);
-            [length_ns, u64::from(op.0) + 1]
+            [length_ns, u64::from(op.0).saturating_add(1)]
         });
     }
 }

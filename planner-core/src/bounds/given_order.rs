@@ -49,12 +49,13 @@ pub(super) fn link_bytes(
         let (first, last) = (walk.first_read[tensor.index()], walk.last_read[tensor.index()]);
         let flags = walk.flags[tensor.index()];
         if data.kind == Kind::Input && last != NONE {
-            input_bytes += data.bytes;
+            input_bytes = input_bytes.saturating_add(data.bytes);
             upload.add(data.bytes, first, last);
         }
         if data.kind == Kind::State && flags & OVERWRITTEN == 0 {
-            upload_states += if last == NONE { 0 } else { data.bytes };
-            download_states += if flags & WRITTEN == 0 { 0 } else { data.bytes };
+            let bytes_if = |moves| if moves { data.bytes } else { 0 };
+            upload_states = upload_states.saturating_add(bytes_if(last != NONE));
+            download_states = download_states.saturating_add(bytes_if(flags & WRITTEN != 0));
         }
     }
     let excess_bytes = |alive: &Alive<'_>, states_bytes: u64| {

@@ -193,7 +193,7 @@ struct Alive<'a> {
 )]
 impl<'a> Alive<'a> {
     fn new(graph: &Graph<'_>, scratch: &mut Scratch<'a>) -> Result<Self, OutOfScratch> {
-        Ok(Self { change: scratch.take(graph.ops().len() + 1, 0u64)? })
+        Ok(Self { change: scratch.take(graph.ops().len().saturating_add(1), 0u64)? })
     }
 
     /// The lifetimes of inputs and temporaries, each from its first use to its last.
@@ -230,7 +230,7 @@ impl<'a> Alive<'a> {
     }
 
     fn add(&mut self, bytes: u64, first: u32, last: u32) {
-        let (first, after) = (first as usize, last as usize + 1);
+        let (first, after) = (first as usize, (last as usize).saturating_add(1));
         self.change[first] = self.change[first].wrapping_add(bytes);
         self.change[after] = self.change[after].wrapping_sub(bytes);
     }

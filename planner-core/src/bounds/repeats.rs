@@ -173,6 +173,11 @@ struct Absent<'a> {
     offers: &'a [Offer],
 }
 
+#[expect(
+    clippy::arithmetic_side_effects,
+    reason = "the bytes of a graph fit into 64 bits, `count` counts tensors, no period is below the \
+              compute time, and products of two 64-bit numbers fit into 128 bits"
+)]
 impl<'a> Absent<'a> {
     fn new(
         graph: &Graph<'_>,
@@ -281,6 +286,10 @@ impl<'a> Absent<'a> {
 }
 
 /// The bytes that a link carries in a time, rounded up.
+#[expect(
+    clippy::arithmetic_side_effects,
+    reason = "a product of two 64-bit numbers fits into 128 bits"
+)]
 fn carried_bytes(time_ns: u64, bytes_per_s: u64) -> u64 {
     let bytes = (u128::from(time_ns) * u128::from(bytes_per_s)).div_ceil(1_000_000_000);
     u64::try_from(bytes).unwrap_or(u64::MAX)
@@ -288,6 +297,10 @@ fn carried_bytes(time_ns: u64, bytes_per_s: u64) -> u64 {
 
 /// The bytes that can be downloaded and then uploaded in a time, in addition to others that are
 /// only uploaded; rounded up.
+#[expect(
+    clippy::arithmetic_side_effects,
+    reason = "a product of two 64-bit numbers fits into 128 bits"
+)]
 fn carried_both_ways_bytes(time_ns: u64, others_bytes: u64, [upload, download]: [u64; 2]) -> u64 {
     let carried = u128::from(time_ns) * u128::from(upload);
     let left = carried.saturating_sub(u128::from(others_bytes) * 1_000_000_000);

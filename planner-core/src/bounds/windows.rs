@@ -80,7 +80,7 @@ impl<'a> Lives<'a> {
     fn begin(&mut self, tensor: TensorId, from: usize, written: u32) {
         let at = tensor.index();
         (self.from[at], self.written[at]) = (from as u32, written);
-        (self.until[at], self.returns[at]) = (0, from as u32 - 1);
+        (self.until[at], self.returns[at]) = (0, (from as u32).saturating_sub(1));
     }
 
     fn is_begun(&self, tensor: TensorId) -> bool {
@@ -103,6 +103,7 @@ struct Windows<'a> {
     end: usize,
 }
 
+#[expect(clippy::arithmetic_side_effects, reason = "links count from 1 and are at most `LINKS`")]
 impl Windows<'_> {
     fn add_compute(&mut self, graph: &Graph<'_>, chain: &Chain<'_>) {
         for op in graph.op_ids() {
@@ -237,6 +238,10 @@ struct Table<'a> {
     cells: &'a mut [u64],
 }
 
+#[expect(
+    clippy::arithmetic_side_effects,
+    reason = "starts and ends are below `SIDE`, so cells are positions in `cells`"
+)]
 impl<'a> Table<'a> {
     fn new(scratch: &mut Scratch<'a>) -> Result<Self, OutOfScratch> {
         Ok(Self { cells: scratch.take(SIDE * SIDE, 0u64)? })

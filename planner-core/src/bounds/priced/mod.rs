@@ -142,6 +142,10 @@ pub const fn priced_scratch_words(limits: &Limits, intervals: usize) -> usize {
 ///
 /// # Errors
 /// Prices that prove no bound, and too little scratch.
+#[expect(
+    clippy::arithmetic_side_effects,
+    reason = "visits count operands, and a product of two 64-bit numbers fits into 128 bits"
+)]
 pub fn priced_period_ns(
     graph: &Graph<'_>,
     machine: &Machine,
@@ -208,6 +212,10 @@ struct PerByte {
     compute: u64,
 }
 
+#[expect(
+    clippy::arithmetic_side_effects,
+    reason = "a product of two 64-bit numbers fits into 128 bits, and the divisor is not 0"
+)]
 impl PerByte {
     fn all<'a>(
         machine: &Machine,
@@ -264,6 +272,11 @@ struct Walk<'w> {
     tensor: TensorId,
 }
 
+#[expect(
+    clippy::arithmetic_side_effects,
+    reason = "there is an interval, visits count operands, and a product of two 64-bit numbers fits \
+              into 128 bits"
+)]
 impl Walk<'_> {
     /// The price of the cheapest path. A state that moves has its slot on the host all the time, and
     /// a temporary at least while the host holds its value.

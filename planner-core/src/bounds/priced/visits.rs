@@ -74,6 +74,9 @@ pub struct Earlier {
 /// The most earlier values that are followed; before them, values are assumed to be on the device.
 const MOST_EARLIER: usize = 4;
 
+/// With this number of marks, 32 bits do not number the intervals of two iterations.
+const TOO_MANY_MARKS: u32 = 1 << 30;
+
 /// The visits of all tensors, and the other data of a graph on which the bound depends.
 #[derive(Debug)]
 pub struct Visits<'a> {
@@ -90,6 +93,11 @@ pub struct Visits<'a> {
     made_bytes: &'a mut [u64],
 }
 
+#[expect(
+    clippy::arithmetic_side_effects,
+    reason = "a graph has at most 2^31 - 1 ops, tensors and operands each, so their visits are \
+              numbered in 32 bits; marks count from 1; and no op makes more bytes than the graph has"
+)]
 impl<'a> Visits<'a> {
     pub(super) const fn scratch_words(limits: &Limits) -> usize {
         let operands = limits.operands.saturating_add(limits.tensors);
@@ -194,7 +202,9 @@ impl<'a> Visits<'a> {
         mark_of: &mut [u32],
         scratch: &mut Scratch<'_>,
     ) -> Result<(), PriceError> {
-        let last = prices.marks.len() as u32;
+        let last = u32::try_from(prices.marks.len()).ok().filter(|&last| last < TOO_MANY_MARKS);
+        let free_words = scratch.free_words();
+        let last = last.ok_or(OutOfScratch { needed_words: usize::MAX, free_words })?;
         for (number, &mark) in (1..).zip(prices.marks) {
             let of = mark_of.get_mut(mark.index()).ok_or(PriceError::UnknownOp(mark))?;
             if core::mem::replace(of, number) != 0 {
@@ -329,6 +339,7 @@ const fn after_mark(mark: u32) -> u32 {
 
 /// Among the reads between two writes, keeps each read whose range contains no other read's range,
 /// in order. Returns the number of visits that are left.
+#[expect(clippy::arithmetic_side_effects, reason = "`kept`, `at` and `reads` count visits")]
 fn keep_reads(visits: &mut [Visit]) -> usize {
     let (mut kept, mut at) = (0, 0);
     while at < visits.len() {
@@ -408,6 +419,10 @@ fn is_read_later(visits: &[Visit]) -> bool {
 /// Closes the path of a state or an output: it begins with the first write and ends with the same
 /// write in the next iteration. Without a write, it begins and ends with the first read. The last
 /// entry is free.
+#[expect(
+    clippy::arithmetic_side_effects,
+    reason = "`start` is at most `end`, and there are fewer than `TOO_MANY_MARKS` marks"
+)]
 fn close(visits: &mut [Visit], kind: Kind, intervals: u32) {
     let Some(end) = visits.len().checked_sub(1) else { return };
     let written = visits[..end].iter().position(|visit| visit.kind != Visit::READ);
