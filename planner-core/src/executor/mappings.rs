@@ -54,34 +54,36 @@ mod tests {
     use crate::host::HostLayout;
     use crate::lower::lower;
     use crate::machine::MachineParameters;
-    use crate::plan::{Part, Placements, Plan, Pool, Prediction, Step};
+    use crate::plan::{Location, Part, Placements, Plan, Pool, Prediction, Step};
     use crate::schedule::Scheduled;
     use crate::timeline::predict;
     use crate::verify::verify;
 
-    const OBJECT_BYTES: u64 = 1 << 40;
-
-    /// One of 2^24 objects of a tensor is ever on the device, but all are in its range.
-    #[test]
-    fn a_range_of_2_to_64_chunks_counts_as_the_most_that_fit_into_64_bits() {
-        let tensors = [Tensor { bytes: u64::MAX - OBJECT_BYTES / 2, kind: Kind::State }];
+    /// Counts the mappings of a plan with placements. Of its only tensor, only object `first` is ever
+    /// on the device.
+    fn mappings_of_one(
+        object_bytes: u64,
+        tensor_bytes: u64,
+        first: u64,
+    ) -> Result<Mappings, PlanError> {
+        let tensors = [Tensor { bytes: tensor_bytes, kind: Kind::State }];
         let ops = [Op::new(1)];
         let mut memory = [0; 2000];
         let mut scratch = Scratch::new(&mut memory);
         let graph = Graph::new(&tensors, &ops, &[], &mut scratch.reborrow()).unwrap();
         let parameters = MachineParameters::new()
-            .with_device_bytes(OBJECT_BYTES)
+            .with_device_bytes(object_bytes)
             .with_host_bytes(u64::MAX)
             .with_chunk_bytes(1)
-            .with_h2d_bytes_per_s(OBJECT_BYTES)
-            .with_d2h_bytes_per_s(OBJECT_BYTES);
+            .with_h2d_bytes_per_s(object_bytes)
+            .with_d2h_bytes_per_s(object_bytes);
         let machine = Machine::new(parameters).unwrap();
-        let part = Part { first: 0, count: 1, ..Part::whole(TensorId(0)) };
+        let part = Part { first, count: 1, ..Part::whole(TensorId(0)) };
         let mut plan = Plan {
-            budget_bytes: OBJECT_BYTES,
+            budget_bytes: object_bytes,
             arena_bytes: 0,
             arena: &[],
-            pools: &[Pool { object_bytes: OBJECT_BYTES, count: 1 }],
+            pools: &[Pool { object_bytes, count: 1 }],
             tensor_pool: &[],
             workspace_pool: &[],
             resident_at_start: &[],
@@ -96,7 +98,20 @@ mod tests {
         let host = HostLayout::new(&graph, &machine, &plan, &mut scratch.reborrow()).unwrap();
         plan.predicted = Prediction { host_bytes: host.moved_bytes(), ..predicted };
         let verified = verify(&graph, &machine, &plan, &schedule, &mut scratch.reborrow()).unwrap();
-        let found = mappings(&verified, &mut scratch).unwrap();
+        mappings(&verified, &mut scratch)
+    }
+
+    #[test]
+    fn a_range_of_2_to_64_chunks_counts_as_the_most_that_fit_into_64_bits() {
+        const OBJECT_BYTES: u64 = 1 << 40;
+        let found = mappings_of_one(OBJECT_BYTES, u64::MAX - OBJECT_BYTES / 2, 0).unwrap();
         assert_eq!(found, Mappings { count: 2, bytes: u64::MAX });
+    }
+
+    #[test]
+    fn a_piece_of_more_objects_than_fit_into_32_bits_is_refused() {
+        const OBJECTS: u64 = (1 << 32) + 8;
+        let found = mappings_of_one(1, OBJECTS, OBJECTS - 4);
+        assert_eq!(found, Err(PlanError::Overflow(Location::Step(0))));
     }
 }

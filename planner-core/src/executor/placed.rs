@@ -12,6 +12,7 @@ use super::spares::{Mapper, Row};
 use crate::allocations::{self, Event, NO_SLOT, Taker, walk};
 use crate::backend::{Chunks, DeviceAddress, Paging};
 use crate::graph::TensorId;
+use crate::pieces::Pieces;
 use crate::plan::{Part, Placements, PlanError};
 use crate::scratch::{Limits, OutOfScratch, Scratch, total, words};
 use bytemuck::{Pod, Zeroable};
@@ -136,12 +137,17 @@ impl<'a> Placed<'a> {
         // such a range, since nothing accesses the rest.
         for whole in [true, false] {
             walk(graph, layout.plan(), pieces, placements.iterations, scratch, |event| {
-                if let Event::Take { allocation, taker, pool, slots, first, .. } = event
+                if let Event::Take { location, allocation, taker, pool, slots, first, .. } = event
                     && layout.has_ranges(pool)
                     && first.contains(&NO_SLOT) != whole
                 {
+                    if let Taker::Tensor(tensor) = taker
+                        && pieces.of(tensor).any(|piece| is_too_long(pieces, tensor, piece))
+                    {
+                        return Err(PlanError::Overflow(location));
+                    }
                     let runs = first.iter().zip(0..).map(|(&first_slot, piece)| {
-                        // Placements are numbered in 32 bits, so counts of their slots fit.
+                        // Checked for tensors; a workspace has slots for all of its objects.
                         let count = match taker {
                             Taker::Tensor(tensor) => {
                                 let piece = pieces.of(tensor).start + piece;
@@ -343,6 +349,12 @@ impl Ranges<'_> {
         self.len += 1;
         Ok(self.last[owner])
     }
+}
+
+/// Whether a piece has more objects than 32 bits count. It then was never on the device, since
+/// placements are numbered in 32 bits.
+fn is_too_long(pieces: &Pieces<'_>, tensor: TensorId, piece: usize) -> bool {
+    u32::try_from(pieces.range(tensor, piece).1).is_err()
 }
 
 /// The first object of runs that are a part of the mapping of their whole pool. `None` for other runs.
