@@ -263,12 +263,10 @@ class Training(_Source):
         self._begin_with(model, loss_fn, optimizer, process_group, clipping, scaling)
         self.moves_batch = device is not None
         self.measurements = Measurements(device_of(model, device))
-        is_on_processor = self.measurements.device.torch_device.type == "cpu"
-        if process_group is not None and not is_on_processor:
-            raise CaptureError("a step of several processes runs on the processor")
         if process_group is not None:
+            self.measurements.device.refuse_group(process_group)
             refuse_parameters_elsewhere(model, self.optimizers)
-        self.processes = _processes(process_group, shard, model, self.optimizers, clipping, scaling)
+        self.processes = _processes(process_group, shard, self, clipping, scaling)
         self.copied_bytes_per_s = self.processes.measure_copies()
         self.setup_costs = self.measurements.device.setup_costs()
 
@@ -434,8 +432,9 @@ class Training(_Source):
         self.processes.refuse_mixing(calls, recorder.storages)
 
 
-def _processes(group, shard, model, optimizers, clipping, scaling):
+def _processes(group, shard, source, clipping, scaling):
     """Returns the processes that run the step."""
+    model = source.model
     if not shard:
         refuse_rows(model)
         tensors = [*model.parameters(), *model.buffers()]
@@ -444,7 +443,7 @@ def _processes(group, shard, model, optimizers, clipping, scaling):
         raise CaptureError("shard=True needs capture(..., process_group=...)")
     refuse_function(clipping)
     refuse_scaler(scaling)
-    return Shards(group, model, optimizers)
+    return Shards(group, model, source.optimizers, source.measurements.device)
 
 
 class Inference(_Source):

@@ -8,8 +8,8 @@ import torch
 from torch import distributed
 
 from .errors import CaptureError, ProcessError
-from .machine import MOST_MAPPINGS, memory_bytes, this_machine
-from .processes import Processes, compare
+from .machine import memory_bytes, slowest, this_machine
+from .processes import Processes, compare, everyones
 
 
 class Common(Processes):
@@ -17,8 +17,10 @@ class Common(Processes):
 
     have_one_plan = True
 
-    def __init__(self, group, tensors):
+    def __init__(self, group, tensors, device):
         super().__init__(group, tensors)
+        self._device = device
+        self._own_machine = self._machine = None  # this process's and everyone's, of a device with own memory
         self._memory_bytes = min(self._everyones(memory_bytes()))
 
     def measure_copies(self):
@@ -27,6 +29,8 @@ class Common(Processes):
 
     def machine(self, device, tensor_bytes, copied_bytes_per_s):
         """Returns a machine with the memory that every process has."""
+        if self._machine is not None:
+            return self._machine
         return this_machine(tensor_bytes, copied_bytes_per_s, self._memory_bytes)
 
     def agree(self, calls, name_of):
@@ -48,6 +52,14 @@ class Common(Processes):
             found = [costs[k] for _, costs in everyone]
             op.measured = _largest([measured for measured, _ in found])
             op.repeatable = all(repeatable for _, repeatable in found)
+        if self._machine is None and self._device.torch_device.type != "cpu":
+            self._measure_device()
+
+    def _measure_device(self):
+        """Measures the devices, all at the same time. The memory of their collectives, which have run, is not theirs
+        any more."""
+        self._own_machine = self._device.machine(None, None)
+        self._machine = slowest(self._everyones(self._own_machine))
 
     def longest(self, times):
         """Returns the longest of the processes' times of each op."""
@@ -76,7 +88,7 @@ class Common(Processes):
     def check(self, plan):
         """Refuses a plan in all processes where one has another, or cannot run it."""
         own = zlib.crc32(plan.to_json())
-        everyone = self._everyones((own, _lack(plan)))
+        everyone = self._everyones((own, self._lack(plan)))
         for process, (other, lack) in enumerate(everyone):
             if other != everyone[0][0]:
                 raise ProcessError(
@@ -114,20 +126,21 @@ class Common(Processes):
             )
 
     def _everyones(self, value):
-        """Returns the values of all processes."""
-        everyone = [None] * self.group.size()
-        distributed.all_gather_object(everyone, value, self.group)
-        return everyone
+        return everyones(self.group, value)
 
-
-def _lack(plan):
-    """Returns what this process lacks to run a plan, or an empty text."""
-    needed, has = plan.budget_bytes + plan.figures.host_bytes, memory_bytes()
-    if needed > has:
-        return f"its budget and the states outside of it take {needed} bytes, but its machine has {has}"
-    if plan.mappings > MOST_MAPPINGS:
-        return f"it takes {plan.mappings} mappings, but a process has {MOST_MAPPINGS}"
-    return ""
+    def _lack(self, plan):
+        """Returns what this process lacks to run a plan, or an empty text."""
+        budget_bytes, host_bytes, has = plan.budget_bytes, plan.figures.host_bytes, memory_bytes()
+        if self._own_machine is not None and budget_bytes > self._own_machine.device_bytes:
+            return f"its budget takes {budget_bytes} bytes, but its device has {self._own_machine.device_bytes}"
+        if self._own_machine is not None and host_bytes > has:
+            return f"the states outside of its budget take {host_bytes} bytes, but its machine has {has}"
+        needed = budget_bytes + host_bytes
+        if self._own_machine is None and needed > has:
+            return f"its budget and the states outside of it take {needed} bytes, but its machine has {has}"
+        if plan.mappings > self._device.most_mappings:
+            return f"it takes {plan.mappings} mappings, but a process has {self._device.most_mappings}"
+        return ""
 
 
 def _compare_forms(process, other, first):

@@ -1,6 +1,6 @@
 """A CUDA device as the device of a model.
 
-It is all that is CUDA's own: the rest is shared with the processor, and `tests/torch/test_cuda.py` runs it on an
+It and `nccl.py` are all that is CUDA's own: the rest is shared with the processor, and `tests/torch/test_cuda.py` runs it on an
 emulated CUDA device. `tests/torch/on_gpu.py` needs a GPU. What the calls do is taken from PyTorch's documentation:
 `torch.cuda`, "Using custom memory allocators for CUDA" and "cuBLAS workspaces" in its notes on CUDA.
 """
@@ -18,6 +18,7 @@ import torch
 from spillway import Cuda as Device
 from spillway import _core
 
+from . import nccl
 from .errors import AllocationError, CaptureError
 
 _LIBRARY = ctypes.CDLL(_core.__file__)
@@ -85,7 +86,7 @@ class Cuda:
     def time_ns(self, launch, is_collective):
         """Returns the median time of launches that are enqueued while the device is busy: on an idle device,
         events measure how long the host takes to launch."""
-        cycles = LEAST_CYCLES
+        cycles = MOST_CYCLES if is_collective else LEAST_CYCLES  # all processes launch it equally often
         while True:
             events = [torch.cuda.Event(enable_timing=True) for _ in range(LAUNCHES + 1)]
             torch.cuda._sleep(cycles)
@@ -95,7 +96,7 @@ class Cuda:
                 event.record()
             was_busy = not events[0].query()
             events[-1].synchronize()
-            if was_busy or cycles >= MOST_CYCLES or is_collective:  # or the op waits for the device
+            if was_busy or cycles >= MOST_CYCLES:  # or the op waits for the device
                 break
             cycles *= 4
         times_ms = [start.elapsed_time(end) for start, end in pairwise(events)]
@@ -121,6 +122,10 @@ class Cuda:
         """Sets the state of the device's generator."""
         torch.cuda.set_rng_state(state.cpu(), self.torch_device)
 
+    def refuse_group(self, group):
+        """Raises `CaptureError`, in all processes, if the group's collectives cannot run on the device."""
+        nccl.refuse_group(group, self.torch_device)
+
     @contextmanager
     def stepping(self, stream):
         """A step runs on the session's stream, after what the caller has enqueued and before what
@@ -135,6 +140,10 @@ class Cuda:
                 streams.add(stream)
             yield
         caller.wait_stream(session)
+
+    def exchanging(self, stream, threads):
+        """Returns a context for a collective beside other ops. It runs on the session's stream for collectives."""
+        return torch.cuda.stream(torch.cuda.ExternalStream(stream, self.torch_device))
 
     def _prepare(self):
         """Has cuBLAS allocate the workspace that it keeps for this thread and stream, so that no op's holds

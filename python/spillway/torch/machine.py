@@ -1,5 +1,6 @@
 """The machine that this program runs on."""
 
+import json
 import mmap
 import os
 import time
@@ -31,6 +32,18 @@ def this_machine(tensor_bytes, copied_bytes_per_s, memory_bytes):
         chunk_bytes *= 2
     memory, speed = memory_bytes, copied_bytes_per_s
     return Machine("cpu", memory, memory, chunk_bytes, speed, speed)
+
+
+def slowest(machines):
+    """Returns a machine with the least memory and speed of some machines, and their largest chunks and costs."""
+    numbers = [json.loads(machine.to_json()) for machine in machines]
+    least = "device_bytes", "host_bytes", "h2d_bytes_per_s", "d2h_bytes_per_s"
+    most = "chunk_bytes", "transfer_latency_ns", "map_ns_per_chunk", "unmap_ns_per_chunk"
+    return Machine(
+        machines[0].name,
+        **{name: min(its[name] for its in numbers) for name in least},
+        **{name: max(its[name] for its in numbers) for name in most},
+    )
 
 
 def measure_copies(begin=lambda: None):

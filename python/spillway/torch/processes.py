@@ -130,8 +130,7 @@ class Processes(Alone):
         if self._agreed is not None:
             compare(sequence, self._agreed, "with this batch", "with the first one")
             return
-        everyone = [None] * distributed.get_world_size(self.group)
-        distributed.all_gather_object(everyone, sequence, self.group)
+        everyone = everyones(self.group, sequence)
         for process, other in enumerate(everyone):
             compare(other, everyone[0], f"process {process}", "process 0")
         self._agreed = sequence
@@ -148,6 +147,13 @@ class Processes(Alone):
         how = ", ".join(map(str, how))
         count = sum(prod(view.shape) for view in views)
         return f"{name} ({how}) of {count} values of {views[0].dtype}"
+
+
+def everyones(group, value):
+    """Returns the values of all processes of a group."""
+    everyone = [None] * group.size()
+    distributed.all_gather_object(everyone, value, group)
+    return everyone
 
 
 def averaged_twice():

@@ -10,6 +10,7 @@ import torch
 from spillway import SetupCosts
 
 from .allocations import Allocations
+from .hosting import on_host
 from .machine import MOST_MAPPINGS, memory_bytes, this_machine
 
 
@@ -74,9 +75,16 @@ class Processor:
         """Sets the state of PyTorch's generator."""
         torch.set_rng_state(state)
 
+    def refuse_group(self, group):
+        """Does nothing: PyTorch says which group has no collectives of tensors on the processor."""
+
     def stepping(self, stream):
         """Returns a context for a step of a session. `stream` is the session's."""
         return nullcontext()
+
+    def exchanging(self, stream, threads):
+        """Returns a context for a collective beside other ops. `stream` is the session's for collectives."""
+        return on_host(threads)
 
     def bound(self, run, operation, workspace, strict):
         """Returns the function that runs a bound op within its workspace, or None for none."""

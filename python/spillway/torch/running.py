@@ -393,15 +393,17 @@ class Compiled(Generic[Batch, Result]):
             _note(error, self._lost)
 
     def _step_once(self):
-        try:
-            with plain_mode(), self._device.stepping(self._session.stream):
+        self._kernels.network_stream = self._session.network_stream
+        with plain_mode(), self._device.stepping(self._session.stream):
+            try:
                 self._session.step()
                 if self._kernels.waits_for_others:
                     self._session.wait()
                 if self._step.outputs is not None and self._kernels.error is None:
                     self._step.outputs.read(self._session, self._kernels.outside.results)
-        finally:
-            self._kernels.outside.under_way.wait_for_all()
+            finally:
+                # On the session's stream, which then frees and overwrites their tensors.
+                self._kernels.outside.under_way.wait_for_all()
 
     def _step_counted(self):
         with Allocations() as allocations:
@@ -464,9 +466,11 @@ class _Kernels:
         self._written, self.overwritten = _written_states(step)
         # Ops of other devices may run later than their launches.
         runs_at_once = step.device.torch_device.type == "cpu" and step.keeps_states
-        # A thread of the session runs these, and the group's next collective comes after them.
         self._exchanges = {number for number, op in enumerate(step.operations) if op.exchanges}
-        self.waits_for_others = bool(self._exchanges) or runs_at_once and bool(plan.host_ops)
+        # A thread of a session on the processor runs these, and the group's next collective comes after them.
+        in_a_thread = bool(self._exchanges) and step.device.session_device is None
+        self.waits_for_others = in_a_thread or runs_at_once and bool(plan.host_ops)
+        self.network_stream = None  # of the session
         ops = enumerate(step.operations) if runs_at_once else ()
         self._may_fail = {number for number, op in ops if op.may_fail}
         self.outside = None
@@ -484,7 +488,7 @@ class _Kernels:
         if self._is_left_out(op):
             return
         try:
-            with on_host(self._threads) if op in self._exchanges else nullcontext():
+            with self._exchanging() if op in self._exchanges else nullcontext():
                 self._launch(op, self._step.device, is_repeat, reads, writes, workspace)
         except BaseException as error:
             if not self._step.keeps_states:
@@ -502,6 +506,9 @@ class _Kernels:
             if not self.waits_for_others:  # the iteration may have ended for its caller
                 raise
             self.error, self.failed = error, self._step.operations[op]
+
+    def _exchanging(self):
+        return self._step.device.exchanging(self.network_stream, self._threads)
 
     def _is_left_out(self, op):
         only = self.outside.only

@@ -3,6 +3,7 @@
 from collections import Counter
 from contextlib import contextmanager
 from dataclasses import replace
+from itertools import zip_longest
 from math import prod
 
 import torch
@@ -133,7 +134,7 @@ class Shards(Common):
 
     stays_cut = True  # the model, after the capture
 
-    def __init__(self, group, model, optimizers):
+    def __init__(self, group, model, optimizers, device):
         self._optimizers = optimizers
         self._parameters = [(n, p) for n, p in model.named_parameters() if p.numel()]
         self._former = {}  # names of what has been cut, by storages that others may still have
@@ -141,7 +142,7 @@ class Shards(Common):
         if any(_ROWS[p].group is not group for _, p in self._parameters if p in _ROWS):
             raise CaptureError("the model is sharded over other processes: give their process_group")
         _refuse_others(new, model)
-        super().__init__(group, [*(p for _, p in new), *model.buffers()])
+        super().__init__(group, [*(p for _, p in new), *model.buffers()], device)
         self._new = new
 
     @contextmanager
@@ -211,8 +212,8 @@ class Shards(Common):
     def _gather_alone(self, fakes, parameter):
         recorder, name, rows = fakes.recorder, fakes.name(parameter), _ROWS[parameter]
         with recorder.fake_mode, torch.no_grad():
-            flat = torch.empty(self.group.size() * rows.elements, dtype=parameter.dtype)
             own = rows.flat(fakes.rows(parameter))
+            flat = own.new_empty(self.group.size() * rows.elements)
         recorder.adopt(flat, "temporary", f"{name} gathered")
         self._give_whole(fakes, parameter, flat)
         own, out = recorder.view(own), recorder.view(flat)
@@ -221,9 +222,9 @@ class Shards(Common):
     def _gather_together(self, fakes, bundle):
         recorder, names = fakes.recorder, {}
         with recorder.fake_mode, torch.no_grad():
-            flat = torch.empty(self.group.size() * bundle.elements, dtype=bundle.dtype)
-            whole = [bundle.whole(flat, part) for part in bundle.parts]
             own = [_ROWS[p.parameter].flat(fakes.rows(p.parameter)) for p in bundle.parts]
+            flat = own[0].new_empty(self.group.size() * bundle.elements)
+            whole = [bundle.whole(flat, part) for part in bundle.parts]
         first = fakes.name(bundle.parts[0].parameter)
         recorder.adopt(flat, "temporary", f"{first} and {len(own) - 1} more gathered")
         for part, one in zip(bundle.parts, whole):
@@ -314,10 +315,7 @@ class Shards(Common):
     def refuse_mixing(self, calls, storages):
         """Refuses an optimizer that does not update each element alone."""
         for call in calls:
-            leaves = tree_leaves((call.args, call.kwargs, call.results))
-            views = [v for v in leaves if isinstance(v, View) and v.tensor is not None]
-            of_many = [v for v in views if storages[v.tensor].nbytes > v.dtype.itemsize]
-            if call.function is not None and of_many and not self._is_elementwise(call, of_many, storages):
+            if call.function is not None and not self._is_elementwise(call, storages):
                 raise CaptureError(
                     f"{call.line}: the optimizer calls `{call.function}`, which does not compute each"
                     " element alone, but each process has only rows of the parameters: use an"
@@ -325,12 +323,15 @@ class Shards(Common):
                     " clip_grad=1.0), or capture without shard"
                 )
 
-    def _is_elementwise(self, call, views, storages):
-        function, first = call.function, views[0]
-        is_known = torch.Tag.pointwise in function.tags or function._schema.name in _ELEMENTWISE
-        draws = torch.Tag.nondeterministic_seeded in function.tags
-        are_whole = all(self._is_whole(v, storages) and v.shape == first.shape for v in views)
-        return is_known and not draws and are_whole
+    def _is_elementwise(self, call, storages):
+        draws = torch.Tag.nondeterministic_seeded in call.function.tags
+        computes_alone = _computes_elements_alone(call.function) and not draws
+        for views in _computed_together(call):
+            of_many = [v for v in views if storages[v.tensor].nbytes > v.dtype.itemsize]
+            are_whole = all(self._is_whole(v, storages) and v.shape == of_many[0].shape for v in of_many)
+            if of_many and not (computes_alone and are_whole):
+                return False
+        return True
 
     def _is_whole(self, view, storages):
         """Returns whether a view is a whole tensor, or a whole gradient of a bundle."""
@@ -338,6 +339,29 @@ class Shards(Common):
         if nbytes is None:
             return view.fills(storages[view.tensor].nbytes)
         return replace(view, offset=0).fills(nbytes)
+
+
+def _computes_elements_alone(function):
+    """Returns whether a function computes each element of a tensor, or of each tensor of lists, alone."""
+    name, of_lists = function._schema.name, "aten::_foreach_"
+    if name in _ELEMENTWISE or torch.Tag.pointwise in function.tags:
+        return True
+    if not name.startswith(of_lists) or name.rstrip("_") == "aten::_foreach_max":  # the largest of all elements
+        return False
+    # Functions of lists have no tags. Those of single tensors, which do the same, have.
+    plain = getattr(torch.ops.aten, name.removeprefix(of_lists).rstrip("_"), None)
+    overloads = [getattr(plain, overload) for overload in plain.overloads()] if plain else []
+    tagged = any(torch.Tag.pointwise in overload.tags for overload in overloads)
+    return tagged or name.replace("_foreach_", "") in _ELEMENTWISE
+
+
+def _computed_together(call):
+    """Yields the views with memory that a call computes with each other. Of lists, these are those at one place."""
+    args = *call.args, *call.kwargs.values(), call.results
+    lists = [arg for arg in args if isinstance(arg, (list, tuple))]
+    alone = [arg for arg in args if not isinstance(arg, (list, tuple))]
+    for place in list(zip_longest(*lists)) or [()]:
+        yield [v for v in (*alone, *place) if isinstance(v, View) and v.tensor is not None]
 
 
 def _refuse_others(parameters, model):

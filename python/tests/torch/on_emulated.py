@@ -1,5 +1,7 @@
 """A CUDA device on the emulated driver, for steps on the processor."""
 
+from contextlib import contextmanager
+
 import emulated
 
 from spillway.torch.processor import Processor
@@ -11,16 +13,32 @@ class Emulated(Processor):
     def __init__(self):
         self.session_device = emulated.device()
         self.launches = 0
+        self.on_network = []  # the names of the ops that have run on the stream for collectives
 
+    @contextmanager
     def stepping(self, stream):
+        self.stream = self.compute = stream
+        with super().stepping(stream):
+            yield
+        self.stream = None
+
+    @contextmanager
+    def exchanging(self, stream, threads):
+        assert stream and stream != self.compute
         self.stream = stream
-        return super().stepping(stream)
+        try:
+            with super().exchanging(stream, threads):
+                yield
+        finally:
+            self.stream = self.compute
 
     def bound(self, run, operation, workspace, strict):
         assert (workspace.bytes if workspace else 0) == operation.measured.workspace_bytes
 
         def launch(outside):
             emulated.synchronize(self.stream)
+            if self.stream != self.compute:
+                self.on_network.append(operation.name)
             self.launches += 1
             run(outside)
 

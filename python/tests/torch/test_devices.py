@@ -277,6 +277,8 @@ def cuda(monkeypatch):
         torch_device=torch.device("cuda", 0),
         random_state=lambda: torch.zeros(16),
         setup_costs=lambda: None,
+        refuse_group=lambda group: None,
+        machine=lambda *_: MACHINE,
     )
     monkeypatch.setattr("spillway.torch.capturing.device_of", lambda model, given: device)
     monkeypatch.setattr("spillway.torch.capturing.Measurements", Unmeasured)

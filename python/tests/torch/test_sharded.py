@@ -194,9 +194,15 @@ def without_biases():
     return nn.Sequential(*(nn.Sequential(nn.Linear(a, b, bias=False), nn.ReLU()) for a, b in pairs))
 
 
+def adamw_of_lists(model):
+    """Returns an optimizer whose functions take lists of tensors, as on CUDA."""
+    return torch.optim.AdamW(model.parameters(), lr=0.01, foreach=True, amsgrad=True)
+
+
 def several_models(process):
     compare(process, perceptron, classify, sgd, even, ["100%", "35%"], by_units(linears))
     compare(process, wide, classify, adamw, even, ["50%"], by_units(linears), clip=0.1)
+    compare(process, wide, classify, adamw_of_lists, even, ["50%"], by_units(linears))
     compare(process, *models.model("gpt2"), ["35%"], by_units(lambda m: m.transformer.h))
 
 
