@@ -1,8 +1,8 @@
 """A CUDA device as the device of a model.
 
-It and `nccl.py` are all that is CUDA's own: the rest is shared with the processor, and `tests/torch/test_cuda.py` runs it on an
-emulated CUDA device. `tests/torch/on_gpu.py` needs a GPU. What the calls do is taken from PyTorch's documentation:
-`torch.cuda`, "Using custom memory allocators for CUDA" and "cuBLAS workspaces" in its notes on CUDA.
+It and `nccl.py` are all that is CUDA's own: the rest is shared with the processor, and `tests/torch/test_cuda.py`
+runs it on an emulated CUDA device. `tests/torch/on_gpu.py` needs a GPU. What the calls do is taken from PyTorch's
+documentation: `torch.cuda`, "Using custom memory allocators for CUDA" and "cuBLAS workspaces" in its notes on CUDA.
 """
 
 import ctypes

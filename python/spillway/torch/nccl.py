@@ -9,9 +9,9 @@ What the calls do is taken from these sources:
   (`WorkNCCL::synchronizeStream`). The host waits for neither. So events of the current stream after the wait, by which
   plans reuse memory, come after the collective. Tensors are kept by reference until the wait (`TensorShelf`), and
   `record_stream` is not used, so that PyTorch's allocator has a workspace's memory back after the wait.
-- The same file, and "User Buffer Registration" in NCCL's manual: memory can be registered with NCCL, which then
-  remembers its addresses. Planned memory is mapped and unmapped, and must not be registered. `ProcessGroupNCCL` registers
-  all memory only if TORCH_NCCL_USE_TENSOR_REGISTER_ALLOCATOR_HOOK is set.
+- The same file, and "User Buffer Registration" in NCCL's manual (2.30): memory can be registered with NCCL, which then
+  remembers its addresses. Planned memory is mapped and unmapped, and must not be registered. `ProcessGroupNCCL`
+  registers all memory only if TORCH_NCCL_USE_TENSOR_REGISTER_ALLOCATOR_HOOK is set.
 - torch/csrc/distributed/c10d/nccl2/NCCLCachingAllocatorHook.cpp (PyTorch 2.15): `ProcessGroupNCCL2`, which is the
   backend "nccl" there, registers the segments of all pools, also those of workspaces, and refuses a second segment
   at an address. It does so for all of a process, once one group has it.

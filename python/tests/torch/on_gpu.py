@@ -4,7 +4,7 @@ bits again, and once within a plan. All bits are compared.
     on_gpu.py            each case in a process of its own, four at once
     on_gpu.py CASE …     these cases, one after the other
 
-With SPILLWAY_CUDA_DRIVER, the path of the emulated driver, two cases run on it. Ends with status 77 and a
+With SPILLWAY_CUDA_DRIVER, the path of the emulated driver, three cases run on it. Ends with status 77 and a
 sentence if there is no device or a package is missing.
 """
 
@@ -12,6 +12,7 @@ import copy
 import os
 import subprocess
 import sys
+import tempfile
 import time
 import traceback
 from concurrent.futures import ThreadPoolExecutor
@@ -29,11 +30,11 @@ try:
     import models
     import test_mlp
     import torch
-    from torch import nn
+    from torch import distributed, nn
     from torch.utils._pytree import tree_map
 
     import spillway.torch
-    from spillway.torch import capturing
+    from spillway.torch import capturing, nccl
 except ImportError as error:
     print(f"not run: {error}")
     sys.exit(77)
@@ -72,6 +73,7 @@ MODELS = ["gpt2", "gpt2-bf16", "llama", "resnet50", "unet", "lstm", "bert", "t5"
 CASES = [
     *(f"{model}:{optimizer}" for model in PERCEPTRONS for optimizer in OPTIMIZERS),
     *(f"processor:{optimizer}" for optimizer in OPTIMIZERS),
+    "sharded:adam",
     *MODELS,
 ]
 
@@ -141,6 +143,35 @@ def compare_from_processor(name):
     return f"{len(step.operations)} ops"
 
 
+def compare_sharded(name):
+    """Compares a model with one whose step runs collectives, over NCCL. One process is enough for it."""
+    make_optimizer = OPTIMIZERS[name.partition(":")[2]]
+    model = test_mlp.mlp().to(DEVICE)
+    planned_model = copy.deepcopy(model)
+    optimizer, planned = make_optimizer(model), make_optimizer(planned_model)
+    data = [on_device(test_mlp.batches(k)) for k in range(eager.STEPS)]
+    loss_fn, backend = test_mlp.loss_fn, "gloo" if EMULATED else nccl.BACKEND
+    with tempfile.TemporaryDirectory() as folder:
+        distributed.init_process_group(backend, init_method=f"file://{folder}/rendezvous", rank=0, world_size=1)
+        how = dict(process_group=distributed.group.WORLD, shard=True)
+        step = spillway.torch.capture(planned_model, loss_fn, planned, data[0], **how)
+        train = eager.compiled_within(step, "50%")
+        for k, batch in enumerate(data):
+            optimizer.zero_grad()
+            loss = loss_fn(model, batch)
+            loss.backward()
+            optimizer.step()
+            eager.same(train(batch), loss.detach(), f"loss {k}")
+        train.sync()
+        eager.same_dicts(spillway.torch.full_state_dict(planned_model), model.state_dict(), "model")
+        train.close()
+        distributed.destroy_process_group()
+    return f"{sum(op.exchanges for op in step.operations)} collectives among {len(step.operations)} ops"
+
+
+SPECIAL = {"processor": compare_from_processor, "sharded": compare_sharded}
+
+
 def run(names):
     """Runs cases, and returns how many failed."""
     if EMULATED:
@@ -158,7 +189,7 @@ def run(names):
     for name in names:
         torch.backends.cudnn.enabled = name != "lstm"  # its recurrent networks cannot be captured
         try:
-            said = compare_from_processor(name) if name.startswith("processor") else compare(name)
+            said = SPECIAL.get(name.partition(":")[0], compare)(name)
             print(f"{name}: the same. {said}", flush=True)
         except Exception as error:
             failed += 1
@@ -194,7 +225,7 @@ def main(names):
     if names:
         return run(names) > 0
     if EMULATED:
-        return run_apart(["perceptron:adam", "dropout:sgd"]) > 0
+        return run_apart(["perceptron:adam", "dropout:sgd", "sharded:adam"]) > 0
     if not torch.cuda.is_available():
         print("not run: PyTorch finds no CUDA device")
         return 77

@@ -16,8 +16,9 @@ from test_sharded import by_units, linears, perceptron
 from torch import distributed
 
 import spillway.torch
-from spillway.torch import CaptureError, ProcessError, common, nccl
+from spillway.torch import CaptureError, ProcessError, nccl
 from spillway.torch.collectives import UnderWay
+from spillway.torch.common import Common
 from spillway.torch.cuda import Cuda
 from spillway.torch.machine import slowest
 
@@ -79,8 +80,12 @@ def test_backends_of_real_groups_are_found(alone):
     ]
     device = Cuda.__new__(Cuda)
     device.torch_device = DEVICE
-    with pytest.raises(CaptureError, match="process_group has ProcessGroupGloo for cuda tensors"):
-        device.refuse_group(alone)
+    model = test_mlp.mlp()
+    with mock.patch("spillway.torch.capturing.device_of", lambda model, given: device):
+        with pytest.raises(CaptureError, match="process_group has ProcessGroupGloo for cuda tensors"):
+            spillway.torch.capture(
+                model, test_mlp.loss_fn, adamw(model), test_mlp.batches(0), process_group=alone, device="cuda"
+            )
 
 
 @pytest.mark.short
@@ -206,3 +211,41 @@ def test_the_machine_of_all_processes_is_the_slowest():
     one = spillway.Machine("one", 8, 70, 4, 50, 60, 7, 8, 9)
     other = spillway.Machine("other", 9, 60, 2, 60, 50, 8, 7, 10)
     assert slowest([one, other]).to_json() == spillway.Machine("one", 8, 60, 4, 50, 50, 8, 8, 10).to_json()
+
+
+@pytest.mark.short
+def test_all_processes_measure_their_devices_and_plan_for_the_slowest():
+    own, other = (spillway.Machine(f"of {gib} GiB", gib << 30, 1 << 30, 4096, 10**9, 10**9) for gib in (8, 4))
+    told = []
+
+    class Device:
+        torch_device, most_mappings = DEVICE, float("inf")
+
+        def machine(self, *_):
+            assert told, "ops and collectives are measured before the memory that is left"
+            return own
+
+    class Two(Common):
+        group = SimpleNamespace(rank=lambda: 0)
+
+        def __init__(self):
+            self._device, self._machine, self._own_machine = Device(), None, None
+
+        def _everyones(self, value):
+            told.append(value)
+            return [value, other if value is own else value]
+
+    processes = Two()
+    processes.share([], [])
+    processes.share([], [])
+    assert told.count(own) == 1
+    assert processes.machine(Device(), 0, 0).device_bytes == 4 << 30
+    figures = SimpleNamespace(host_bytes=0)
+    plan = SimpleNamespace(budget_bytes=9 << 30, figures=figures, mappings=10**9, to_json=lambda: b"")
+    with pytest.raises(ProcessError, match="its budget takes 9663676416 bytes, but its device has 8589934592"):
+        processes.check(plan)
+    plan.budget_bytes, figures.host_bytes = 8 << 30, 1 << 60
+    with pytest.raises(ProcessError, match="the states outside of its budget take 1152921504606846976 bytes"):
+        processes.check(plan)
+    figures.host_bytes = 0
+    processes.check(plan)
