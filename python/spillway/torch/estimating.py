@@ -68,7 +68,8 @@ def estimate(
         step = _EstimatedInference(model, loss_fn, roofline).capture(example_batch)
     else:
         optimizers, scaling = optimizers_of(optimizer), Scaling(scaler)
-        processes = Alone() if devices == 1 else _Devices(devices, model, optimizers, clipping, scaling)
+        cut = devices, model, optimizers, roofline.device, clipping, scaling
+        processes = Alone() if devices == 1 else _Devices(*cut)
         source = _EstimatedTraining(model, loss_fn, optimizers, roofline, clipping, scaling, processes)
         with kept(optimizers, always=True), scaling.kept():
             step = source.capture(example_batch)
@@ -198,10 +199,10 @@ class _Devices(Shards):
 
     stays_cut = False
 
-    def __init__(self, count, model, optimizers, clipping, scaling):
+    def __init__(self, count, model, optimizers, device, clipping, scaling):
         refuse_function(clipping)
         refuse_scaler(scaling)
-        super().__init__(_Group(count), model, optimizers)
+        super().__init__(_Group(count), model, optimizers, device)
 
     def together(self):
         return nullcontext([])
