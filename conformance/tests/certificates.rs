@@ -144,6 +144,42 @@ fn a_byte_stays_or_moves_or_is_made_again() {
     assert_eq!(proved((BoundOrder::Given, true)), launched_ns + 500 / 2 - 200 - 1);
 }
 
+/// A second op updates the value. A repeat of it needs the value that it read, so the first op runs again too.
+#[test]
+fn a_repeated_update_needs_the_value_before() {
+    let mut graph = OwnedGraph::new("graph");
+    let value = graph.push_tensor("value", 600, Kind::Temporary);
+    for (name, time_ns, reads) in [("make", 300, &[][..]), ("update", 100, &[value])] {
+        let op = graph.push_op(name, time_ns, 0, reads, &[value]);
+        graph.set_repeatable(op);
+    }
+    graph.push_op("other", 10, 0, &[], &[]);
+    graph.push_op("use", 10, 0, &[value], &[]);
+    // A download costs 1 ns a byte, and so does to stay; both repeats cost two thirds of that.
+    let prices = [[0, 0, 8], [8, 0, 0], [0, 0, 0]];
+    let proved = prove(&graph, &machine(), &certificate(GIVEN, 0, &[2], &prices));
+    // Prices of a byte are rounded down.
+    assert_eq!(proved, Ok(300 + 100 + 10 + 10 - 1));
+}
+
+/// The value of the first op may leave before the update. Then its copy costs an upload, and a repeat more.
+#[test]
+fn a_copy_of_the_value_before_may_be_uploaded() {
+    let mut graph = OwnedGraph::new("graph");
+    let value = graph.push_tensor("value", 600, Kind::Temporary);
+    for (name, reads) in [("make", &[][..]), ("update", &[value])] {
+        let op = graph.push_op(name, 240, 0, reads, &[value]);
+        graph.set_repeatable(op);
+        graph.push_op("other", 0, 0, &[], &[]);
+    }
+    graph.push_op("use", 0, 0, &[value], &[]);
+    // Over the second "other", a byte stays or is downloaded for 1 ns. After it, an upload costs an eighth, and
+    // each repeat seven eighths of two fifths.
+    let prices = [[0, 0, 8], [0, 0, 8], [0, 0, 8], [8, 0, 8], [0, 1, 0]];
+    let proved = prove(&graph, &machine(), &certificate(GIVEN, 0, &[1, 3], &prices));
+    assert_eq!(proved, Ok(600 / 8 + 240 * 7 / 8 - 1));
+}
+
 /// A value is away three times. It is downloaded once, for nothing; comes back from the host; is made
 /// again for nothing, which keeps the copy on the host; and comes back from the host.
 #[test]

@@ -43,9 +43,7 @@ struct Repeat {
 struct EarlierValue {
     /// The time in ns for each byte that shares a repeat of its op.
     ns: f64,
-    /// The interval in which it is written.
-    written_in: usize,
-    /// The part of a copy on the host that each use of it pays.
+    /// The part of a repeat that a read pays for a copy on the host.
     share: f64,
 }
 
@@ -60,9 +58,9 @@ impl Repeat {
         let ns = |op| graph.op(op).time_ns as f64 / visits.made_bytes(op) as f64;
         let maker = visits.of(tensor)[visit].maker;
         let (since, earlier) = visits.earlier(tensor, visit);
-        let earlier = earlier.map(|Earlier { maker, written_in, copy_reads }| {
+        let earlier = earlier.map(|Earlier { maker, copy_reads }| {
             let share = if copy_reads > 0 { 1.0 / f64::from(copy_reads) } else { 0.0 };
-            EarlierValue { ns: ns(maker), written_in, share }
+            EarlierValue { ns: ns(maker), share }
         });
         (maker != Visit::NONE).then(|| Self {
             ns: ns(OpId(maker)),
@@ -72,10 +70,9 @@ impl Repeat {
     }
 
     /// A key that is equal for equal repeats.
-    fn key(&self) -> (u64, usize, Vec<(u64, usize, u64)>) {
+    fn key(&self) -> (u64, usize, Vec<(u64, u64)>) {
         let earlier = self.earlier.iter();
-        let earlier =
-            earlier.map(|value| (value.ns.to_bits(), value.written_in, value.share.to_bits()));
+        let earlier = earlier.map(|value| (value.ns.to_bits(), value.share.to_bits()));
         (self.ns.to_bits(), self.since, earlier.collect())
     }
 }
@@ -408,18 +405,11 @@ impl Walk<'_> {
         if repeat.earlier.is_empty() {
             return Some(again_ns);
         }
-        // A copy of a value may be uploaded instead of a repeat of its op. The copy comes from the first launch
-        // or from a repeat.
+        // A copy of a value may be uploaded instead of a repeat of its op.
         let [uploaded, launched] = self.cheapest.within(repeat.since, interval);
-        let copy = |value: &EarlierValue| {
-            let download = (value.written_in, DOWNLOAD, self.link_ns[DOWNLOAD] * value.share);
-            let again = (launched, LAUNCHES, value.ns * value.share);
-            let ns = |(at, resource, ns)| price(at, resource, ns);
-            if ns(download) < ns(again) { download } else { again }
-        };
         let copy_ns = |value: &EarlierValue| {
-            let (at, resource, ns) = copy(value);
-            price(uploaded, UPLOAD, self.link_ns[UPLOAD]) + price(at, resource, ns)
+            price(uploaded, UPLOAD, self.link_ns[UPLOAD])
+                + price(launched, LAUNCHES, value.ns * value.share)
         };
         let (mut repeats_ns, mut least) = (0.0, (NEVER, 0));
         for (count, value) in repeat.earlier.iter().enumerate() {
@@ -435,9 +425,8 @@ impl Walk<'_> {
         let (least_ns, count) = least;
         repeat.earlier[..count].iter().for_each(|value| charge(launched, LAUNCHES, value.ns));
         if let Some(value) = repeat.earlier.get(count) {
-            let (at, resource, ns) = copy(value);
             charge(uploaded, UPLOAD, self.link_ns[UPLOAD]);
-            charge(at, resource, ns);
+            charge(launched, LAUNCHES, value.ns * value.share);
         }
         Some(again_ns + least_ns)
     }

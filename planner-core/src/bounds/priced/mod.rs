@@ -350,7 +350,8 @@ impl Walk<'_> {
         price.map_or(0, |price| u64::try_from(price).unwrap_or(NEVER))
     }
 
-    /// The least price to restore the earlier value that a repeat needs in an interval.
+    /// The least price to restore the earlier value that a repeat needs in an interval: its op runs
+    /// again, or a copy is uploaded.
     fn restore(&self, visit: usize, interval: usize) -> u64 {
         let (since, earlier) = self.visits.earlier(self.tensor, visit);
         let from = |since: usize| self.per_byte.get(since..=interval).unwrap_or_default();
@@ -358,10 +359,9 @@ impl Walk<'_> {
         let launches = from(since.next_multiple_of(2)).iter().step_by(2);
         let compute = least(launches.map(|price| price.compute));
         let (mut repeats, mut cheapest) = (0u64, None);
-        for Earlier { maker, written_in, copy_reads } in earlier {
+        for Earlier { maker, copy_reads } in earlier {
             let again = self.repeat(maker, compute);
-            let download = self.per_byte.get(written_in).map_or(0, |price| price.download);
-            let copied = download.min(again).checked_div(copy_reads.into()).unwrap_or(0);
+            let copied = again.checked_div(copy_reads.into()).unwrap_or(0);
             let copy = repeats.saturating_add(upload).saturating_add(copied);
             cheapest = Some(cheapest.map_or(copy, |cheapest: u64| cheapest.min(copy)));
             repeats = repeats.saturating_add(again);

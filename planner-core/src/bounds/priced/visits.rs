@@ -25,8 +25,8 @@ pub struct Visit {
     pub maker: u32,
     /// The position of the visit of this op, if there is an op.
     write: u32,
-    /// For a write whose value is read in no later interval before the next write: the reads for
-    /// which one copy of the value on the host may serve after the next write. Otherwise 0.
+    /// For a write whose value is read in no later interval before the next write: the reads after
+    /// the next write for which one repeat may serve, by a copy on the host. Otherwise 0.
     copy_reads: u32,
     /// The first interval in which it may happen. The intervals of the next iteration follow the
     /// last one.
@@ -64,10 +64,8 @@ impl Visit {
 pub struct Earlier {
     /// The op that computes the value.
     pub maker: OpId,
-    /// The interval in which its first launch and the update run, if `copy_reads` is not 0.
-    pub written_in: usize,
-    /// The reads for which one copy of the value on the host may serve; 0 if there may be a copy
-    /// for other reads.
+    /// The reads for which one repeat of the op may serve, by a copy on the host; 0 if the first
+    /// launch may have left such a copy.
     pub copy_reads: u32,
 }
 
@@ -157,8 +155,8 @@ impl<'a> Visits<'a> {
         &self.visits[first as usize..end as usize]
     }
 
-    /// The first interval in which the byte may have its value after a visit, and the earlier values
-    /// that must be restored before the op that wrote the value runs again, the latest first.
+    /// For the value after a visit, the first interval in which its op may run, and the earlier
+    /// values of the tensor that a repeat of the op needs, the latest first.
     pub fn earlier(
         &self,
         tensor: TensorId,
@@ -173,11 +171,7 @@ impl<'a> Visits<'a> {
         let last = written(visit).unwrap_or(visits.len());
         let earlier = core::iter::successors(before(last), move |&write| before(write))
             .map_while(|write| visits.get(write))
-            .map(|write| Earlier {
-                maker: OpId(write.maker),
-                written_in: write.first as usize,
-                copy_reads: write.copy_reads,
-            })
+            .map(|write| Earlier { maker: OpId(write.maker), copy_reads: write.copy_reads })
             .take(MOST_EARLIER);
         (visits.get(last).map_or(0, |write| write.first as usize), earlier)
     }
