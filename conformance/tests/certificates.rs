@@ -155,11 +155,11 @@ fn a_repeated_update_needs_the_value_before() {
     }
     graph.push_op("other", 10, 0, &[], &[]);
     graph.push_op("use", 10, 0, &[value], &[]);
-    // A download costs 1 ns a byte, and so does to stay; both repeats cost two thirds of that.
-    let prices = [[0, 0, 8], [8, 0, 0], [0, 0, 0]];
+    // A byte stays for 1 ns, or moves for half a nanosecond each way, or both ops run again for half of their time.
+    let prices = [[0, 0, 4], [8, 0, 0], [0, 4, 0]];
     let proved = prove(&graph, &machine(), &certificate(GIVEN, 0, &[2], &prices));
     // Prices of a byte are rounded down.
-    assert_eq!(proved, Ok(300 + 100 + 10 + 10 - 1));
+    assert_eq!(proved, Ok((300 + 100) / 2 + 10 + 10 / 2 + (300 + 100) / 2 - 1));
 }
 
 /// The value of the first op may leave before the update. Then its copy costs an upload, and a repeat more.
@@ -173,11 +173,11 @@ fn a_copy_of_the_value_before_may_be_uploaded() {
         graph.push_op("other", 0, 0, &[], &[]);
     }
     graph.push_op("use", 0, 0, &[value], &[]);
-    // Over the second "other", a byte stays or is downloaded for 1 ns. After it, an upload costs an eighth, and
-    // each repeat seven eighths of two fifths.
-    let prices = [[0, 0, 8], [0, 0, 8], [0, 0, 8], [8, 0, 8], [0, 1, 0]];
+    // Over the second "other", a byte stays for 1 ns, or is downloaded before it for half of that. After it, an
+    // upload costs an eighth, and a repeat seven eighths of two fifths.
+    let prices = [[0, 0, 8], [0, 0, 8], [0, 0, 4], [8, 0, 8], [0, 1, 0]];
     let proved = prove(&graph, &machine(), &certificate(GIVEN, 0, &[1, 3], &prices));
-    assert_eq!(proved, Ok(600 / 8 + 240 * 7 / 8 - 1));
+    assert_eq!(proved, Ok(240 / 2 + 600 / 8 + 240 * 7 / 8 - 1));
 }
 
 /// A value is away three times. It is downloaded once, for nothing; comes back from the host; is made
