@@ -173,11 +173,11 @@ fn a_copy_of_the_value_before_may_be_uploaded() {
         graph.push_op("other", 0, 0, &[], &[]);
     }
     graph.push_op("use", 0, 0, &[value], &[]);
-    // Over the second "other", a byte stays for 1 ns, or is downloaded before it for half of that. After it, an
-    // upload costs an eighth, and a repeat seven eighths of two fifths.
-    let prices = [[0, 0, 8], [0, 0, 8], [0, 0, 4], [8, 0, 8], [0, 1, 0]];
+    // Over the second "other", a byte stays for 1 ns, or is downloaded before it for half of that. An upload costs
+    // an eighth, and a repeat at least three eighths of two fifths.
+    let prices = [[0, 0, 8], [0, 0, 8], [0, 1, 4], [8, 2, 6], [0, 1, 0]];
     let proved = prove(&graph, &machine(), &certificate(GIVEN, 0, &[1, 3], &prices));
-    assert_eq!(proved, Ok(240 / 2 + 600 / 8 + 240 * 7 / 8 - 1));
+    assert_eq!(proved, Ok(240 * 3 / 8 + 600 / 8 + 240 * 7 / 8 - 1));
 }
 
 /// A value is away three times. It is downloaded once, for nothing; comes back from the host; is made
