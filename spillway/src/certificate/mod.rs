@@ -6,6 +6,7 @@
 mod ascent;
 mod marks;
 mod relaxed;
+mod repeats;
 
 use crate::error::Error;
 use crate::growth::buffer;

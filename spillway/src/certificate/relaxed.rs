@@ -1,11 +1,12 @@
 //! The sum of the prices in floating point, and its derivatives.
 
+use super::repeats::{DOWNLOAD, MEMORY, Repeat, Restored, UPLOAD};
 use crate::growth::buffer;
 use planner_core::bounds::priced::{
-    Earlier, OnHost, PriceError, Prices, Visit, Visits, begun_by, is_of_mark, priced_scratch_words,
+    OnHost, PriceError, Prices, Visit, Visits, begun_by, priced_scratch_words,
 };
 use planner_core::scratch::{Limits, Scratch};
-use planner_core::{Graph, Kind, Machine, OpId, TensorId};
+use planner_core::{Graph, Kind, Machine};
 use std::collections::{BTreeMap, HashMap};
 
 /// Prices of an interval, or the derivatives of the sum by these prices.
@@ -30,86 +31,6 @@ struct Group {
     bytes: f64,
 }
 
-/// A repeat of the op that computes bytes.
-struct Repeat {
-    /// The time in ns for each byte that shares it.
-    ns: f64,
-    /// The first interval in which the op may run.
-    since: usize,
-    earlier: Vec<EarlierValue>,
-}
-
-/// An earlier value that a repeat needs.
-struct EarlierValue {
-    /// The time in ns for each byte that shares a repeat of its op.
-    ns: f64,
-    /// The part of a repeat that a read pays for a copy on the host.
-    share: f64,
-}
-
-impl Repeat {
-    /// The repeat after a visit of a tensor; `None` if there is none.
-    fn after(
-        visit: usize,
-        tensor: TensorId,
-        graph: &Graph<'_>,
-        visits: &Visits<'_>,
-    ) -> Option<Self> {
-        let ns = |op| graph.op(op).time_ns as f64 / visits.made_bytes(op) as f64;
-        let maker = visits.of(tensor)[visit].maker;
-        let (since, earlier) = visits.earlier(tensor, visit);
-        let earlier = earlier.map(|Earlier { maker, copy_reads }| {
-            let share = if copy_reads > 0 { 1.0 / f64::from(copy_reads) } else { 0.0 };
-            EarlierValue { ns: ns(maker), share }
-        });
-        (maker != Visit::NONE).then(|| Self {
-            ns: ns(OpId(maker)),
-            since,
-            earlier: earlier.collect(),
-        })
-    }
-
-    /// A key that is equal for equal repeats.
-    fn key(&self) -> (u64, usize, Vec<(u64, u64)>) {
-        let earlier = self.earlier.iter();
-        let earlier = earlier.map(|value| (value.ns.to_bits(), value.share.to_bits()));
-        (self.ns.to_bits(), self.since, earlier.collect())
-    }
-}
-
-/// The intervals in which uploads and launches are cheapest.
-struct Cheapest {
-    intervals: usize,
-    /// For each first and last interval, the cheapest one between them.
-    at: Vec<[usize; 2]>,
-}
-
-impl Cheapest {
-    fn new(prices: &[Point]) -> Self {
-        let intervals = prices.len();
-        let mut at = vec![[0; 2]; intervals * intervals];
-        for first in 0..intervals {
-            let [mut upload, mut launch] = [first, first.next_multiple_of(2)];
-            for last in first..intervals {
-                if prices[last].shares[UPLOAD] < prices[upload].shares[UPLOAD] {
-                    upload = last;
-                }
-                if !is_of_mark(last)
-                    && prices[last].shares[LAUNCHES] < prices[launch].shares[LAUNCHES]
-                {
-                    launch = last;
-                }
-                at[first * intervals + last] = [upload, launch];
-            }
-        }
-        Self { intervals, at }
-    }
-
-    fn within(&self, first: usize, last: usize) -> [usize; 2] {
-        self.at[first * self.intervals + last]
-    }
-}
-
 /// The data of the sum besides the prices.
 pub(super) struct Relaxed {
     groups: Vec<Group>,
@@ -123,6 +44,8 @@ pub(super) struct Relaxed {
     link_ns: [f64; 2],
     /// The step of the cheapest way to each position and visit.
     steps: Vec<Step>,
+    /// For each write, the cheapest ways to restore what its repeat needs.
+    restored: Vec<Restored>,
 }
 
 type Bytes = [f64; 4];
@@ -131,11 +54,6 @@ const BOTH: usize = 1;
 const HOST: usize = 2;
 const NOWHERE: usize = 3;
 const NEVER: f64 = f64::INFINITY;
-
-/// The resources whose shares of an interval's time have prices.
-const UPLOAD: usize = 0;
-const DOWNLOAD: usize = 1;
-const LAUNCHES: usize = 2;
 
 /// One step of the cheapest way of a byte.
 #[derive(Clone, Copy, Default)]
@@ -211,7 +129,15 @@ impl Relaxed {
         }
         let launches = launches.into_iter().collect();
         let host_bytes = machine.host_bytes as f64;
-        Ok(Self { groups, launches, spare, host_bytes, link_ns, steps: Vec::new() })
+        Ok(Self {
+            groups,
+            launches,
+            spare,
+            host_bytes,
+            link_ns,
+            steps: Vec::new(),
+            restored: Vec::new(),
+        })
     }
 
     /// The number of entries that one sum computes.
@@ -243,10 +169,10 @@ impl Relaxed {
             change[at].shares[2] += time_ns;
         }
         let slot_ns = prices.iter().map(|price| price.host).sum();
-        let cheapest = Cheapest::new(prices);
         for group in &self.groups {
             let (link_ns, steps) = (self.link_ns, &mut self.steps);
-            let mut walk = Walk { group, prices, cheapest: &cheapest, link_ns, steps };
+            let restored = &mut self.restored;
+            let mut walk = Walk { group, prices, link_ns, steps, restored };
             sum_ns += group.bytes * walk.cheapest(slot_ns, change);
         }
         sum_ns
@@ -271,12 +197,12 @@ fn leave_out_small(groups: &mut Vec<Group>, budget_bytes: u64) {
 struct Walk<'w> {
     group: &'w Group,
     prices: &'w [Point],
-    cheapest: &'w Cheapest,
     link_ns: [f64; 2],
     steps: &'w mut Vec<Step>,
+    restored: &'w mut Vec<Restored>,
 }
 
-impl Walk<'_> {
+impl<'w> Walk<'w> {
     /// Returns the cost of the cheapest way of a byte, as in the core, and adds the resources on this way to
     /// `change`. A slot on the host costs `slot_ns` for all intervals.
     fn cheapest(&mut self, slot_ns: f64, change: &mut [Point]) -> f64 {
@@ -322,6 +248,8 @@ impl Walk<'_> {
         let width = visits.len();
         let begin = self.begin();
         let end = visits[width - 1].last as usize;
+        self.restored.resize_with(width.max(self.restored.len()), Restored::default);
+        self.restored[..width].iter_mut().for_each(Restored::clear);
         self.steps.clear();
         self.steps.resize((end + 1 - begin) * width, Step::default());
         let mut rows = vec![[NEVER; 4]; width];
@@ -335,8 +263,8 @@ impl Walk<'_> {
         for position in begin..=end {
             let interval = position % intervals;
             let price = self.prices[interval];
+            let memory = if group.is_operand[interval] { 0.0 } else { price.memory };
             if position > begin {
-                let memory = if group.is_operand[interval] { 0.0 } else { price.memory };
                 let host = if on_host == OnHost::Pays { price.host } else { 0.0 };
                 for row in &mut rows[least..=most] {
                     row[DEVICE] += memory;
@@ -349,10 +277,18 @@ impl Walk<'_> {
                 OnHost::Never => NEVER,
                 OnHost::Pays | OnHost::IsPaid => price.shares[1] * self.link_ns[1],
             };
+            let (mut write, mut again) = (None, NEVER);
             let mut made = least;
             while made <= most {
                 let step = (position - begin) * width + made;
-                let again = self.again(made, interval, |_, _, _| {}).unwrap_or(NEVER);
+                let repeat = self.repeat(made);
+                if repeat.map(|repeat| repeat.write) != write {
+                    write = repeat.map(|repeat| repeat.write);
+                    again = repeat.map_or(NEVER, |repeat| {
+                        let restored = &mut self.restored[repeat.write];
+                        restored.step(repeat, interval, &price, memory, self.link_ns)
+                    });
+                }
                 let row = &mut rows[made];
                 moves(row, upload, download, again, &mut self.steps[step]);
                 let visit = visits[made];
@@ -387,48 +323,9 @@ impl Walk<'_> {
         best
     }
 
-    /// Computes the price of a repeat in an interval after this number of visits. Calls `charge` with each
-    /// interval, resource and time in ns that it takes. `None` if there is no repeat.
-    fn again(
-        &self,
-        made: usize,
-        interval: usize,
-        mut charge: impl FnMut(usize, usize, f64),
-    ) -> Option<f64> {
-        let repeat = self.group.repeats[made.checked_sub(1)?].as_ref()?;
-        if is_of_mark(interval) {
-            return None;
-        }
-        let price = |at: usize, resource: usize, ns: f64| ns * self.prices[at].shares[resource];
-        charge(interval, LAUNCHES, repeat.ns);
-        let again_ns = price(interval, LAUNCHES, repeat.ns);
-        if repeat.earlier.is_empty() {
-            return Some(again_ns);
-        }
-        // A copy of a value may be uploaded instead of a repeat of its op.
-        let [uploaded, launched] = self.cheapest.within(repeat.since, interval);
-        let copy_ns = |value: &EarlierValue| {
-            price(uploaded, UPLOAD, self.link_ns[UPLOAD])
-                + price(launched, LAUNCHES, value.ns * value.share)
-        };
-        let (mut repeats_ns, mut least) = (0.0, (NEVER, 0));
-        for (count, value) in repeat.earlier.iter().enumerate() {
-            least = [least, (repeats_ns + copy_ns(value), count)]
-                .into_iter()
-                .min_by(|(one, _), (other, _)| one.total_cmp(other))
-                .unwrap_or(least);
-            repeats_ns += price(launched, LAUNCHES, value.ns);
-        }
-        if repeats_ns < least.0 {
-            least = (repeats_ns, repeat.earlier.len());
-        }
-        let (least_ns, count) = least;
-        repeat.earlier[..count].iter().for_each(|value| charge(launched, LAUNCHES, value.ns));
-        if let Some(value) = repeat.earlier.get(count) {
-            charge(uploaded, UPLOAD, self.link_ns[UPLOAD]);
-            charge(launched, LAUNCHES, value.ns * value.share);
-        }
-        Some(again_ns + least_ns)
+    /// The repeat after this number of visits.
+    fn repeat(&self, made: usize) -> Option<&'w Repeat> {
+        self.group.repeats[made.checked_sub(1)?].as_ref()
     }
 
     /// Follows the way back, and adds the resources of each move to `change`.
@@ -439,8 +336,15 @@ impl Walk<'_> {
         loop {
             let step = self.steps[(position - begin) * width + made];
             let interval = position % self.prices.len();
-            let mut charge = |at: usize, resource: usize, ns: f64| {
-                change[at].shares[resource] += ns * bytes;
+            let mut charge = |at: usize, resource: usize, ns: f64| match resource {
+                MEMORY if group.is_operand[at] => {}
+                MEMORY => change[at].memory += ns * bytes,
+                _ => change[at].shares[resource] += ns * bytes,
+            };
+            let repeat = |charge: &mut dyn FnMut(usize, usize, f64)| {
+                if let Some(repeat) = self.repeat(made) {
+                    self.restored[repeat.write].charge(repeat, interval, self.link_ns, charge);
+                }
             };
             if state == NOWHERE && step.nowhere > 0 {
                 state = if step.nowhere == 1 { DEVICE } else { HOST };
@@ -462,14 +366,14 @@ impl Walk<'_> {
                         state = HOST;
                     }
                     3 => {
-                        self.again(made, interval, &mut charge);
+                        repeat(&mut charge);
                         state = HOST;
                     }
                     _ => {}
                 }
             }
             if state == DEVICE && step.made_device {
-                self.again(made, interval, &mut charge);
+                repeat(&mut charge);
                 state = NOWHERE;
             }
             if step.visited[state] {

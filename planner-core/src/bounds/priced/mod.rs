@@ -8,6 +8,7 @@
               than a tensor has visits"
 )]
 
+mod restored;
 mod visits;
 
 pub use visits::{Earlier, Visit, Visits};
@@ -17,6 +18,7 @@ use crate::graph::{Graph, Kind, OpId, TensorId};
 use crate::machine::Machine;
 use crate::scratch::{Limits, OutOfScratch, Scratch, total, words};
 use core::fmt;
+use restored::Restored;
 
 /// One, as a share of time or as a nanosecond for each byte.
 pub const ONE: u64 = 1 << 32;
@@ -134,7 +136,12 @@ impl core::error::Error for PriceError {}
 #[must_use]
 pub const fn priced_scratch_words(limits: &Limits, intervals: usize) -> usize {
     let visits = limits.operands.saturating_add(limits.tensors).saturating_add(1);
-    total([Visits::scratch_words(limits), words::<PerByte>(intervals), words::<Bytes>(visits)])
+    total([
+        Visits::scratch_words(limits),
+        words::<PerByte>(intervals),
+        words::<Bytes>(visits),
+        words::<Restored>(visits),
+    ])
 }
 
 /// Returns the period that prices prove: no plan for which they hold can beat it, in the mean over
@@ -164,6 +171,7 @@ pub fn priced_period_ns(
     let visits = Visits::new(graph, prices, &mut scratch)?;
     let per_byte = PerByte::all(machine, prices.intervals, &mut scratch)?;
     let rows = graph.tensor_ids().map(|tensor| visits.of(tensor).len()).max().unwrap_or(0);
+    let restored = scratch.take(rows, Restored::NONE)?;
     let rows = scratch.take(rows + 1, [NEVER; 4])?;
     let add = |sum: u128, factors: [u64; 2]| -> Result<u128, PriceError> {
         let [one, other] = factors.map(u128::from);
@@ -172,7 +180,7 @@ pub fn priced_period_ns(
     let mut charged = 0u128;
     for tensor in graph.tensor_ids() {
         let walk = Walk { graph, visits: &visits, per_byte, tensor };
-        charged = add(charged, [graph.tensor(tensor).bytes, walk.cheapest(rows)])?;
+        charged = add(charged, [graph.tensor(tensor).bytes, walk.cheapest(rows, restored)])?;
     }
     for op in graph.op_ids() {
         let [first, last] = visits.runs(op).map(|interval| interval as usize);
@@ -280,23 +288,24 @@ struct Walk<'w> {
 impl Walk<'_> {
     /// The price of the cheapest path. A state that moves has its slot on the host all the time, and
     /// a temporary at least while the host holds its value.
-    fn cheapest(&self, rows: &mut [Bytes]) -> u64 {
+    fn cheapest(&self, rows: &mut [Bytes], restored: &mut [Restored]) -> u64 {
         let slot = self.per_byte.iter().map(|price| price.host).fold(0, u64::saturating_add);
         match self.graph.tensor(self.tensor).kind {
             Kind::State if slot > 0 => {
-                let moving = self.path(OnHost::IsPaid, rows).saturating_add(slot);
-                self.path(OnHost::Never, rows).min(moving)
+                let moving = self.path(OnHost::IsPaid, rows, restored).saturating_add(slot);
+                self.path(OnHost::Never, rows, restored).min(moving)
             }
-            Kind::Temporary => self.path(OnHost::Pays, rows),
-            Kind::State | Kind::Input | Kind::Output => self.path(OnHost::IsPaid, rows),
+            Kind::Temporary => self.path(OnHost::Pays, rows, restored),
+            Kind::State | Kind::Input | Kind::Output => self.path(OnHost::IsPaid, rows, restored),
         }
     }
 
     /// The price of the cheapest path of one kind. `rows[n]` is for a byte that has made `n` visits.
-    fn path(&self, on_host: OnHost, rows: &mut [Bytes]) -> u64 {
+    fn path(&self, on_host: OnHost, rows: &mut [Bytes], restored: &mut [Restored]) -> u64 {
         let visits = self.visits.of(self.tensor);
         let (Some(first), Some(last)) = (visits.first(), visits.last()) else { return 0 };
         rows[..=visits.len()].fill([NEVER; 4]);
+        restored[..visits.len()].fill(Restored::NONE);
         let mut begin = first.first;
         rows[0][NOWHERE] = 0;
         if self.graph.tensor(self.tensor).kind == Kind::Input {
@@ -316,8 +325,16 @@ impl Walk<'_> {
                 rows[least..=most].iter_mut().for_each(|row| stay(row, memory, host));
             }
             let mut made = least;
+            let (mut write, mut again) = (None, NEVER);
             while made <= most {
-                self.moves(&mut rows[made], visits, made, (interval, on_host));
+                let written =
+                    made.checked_sub(1).and_then(|last| self.visits.write_of(self.tensor, last));
+                if written != write {
+                    again = written
+                        .map_or(NEVER, |write| self.again(write, interval, &mut restored[write]));
+                    write = written;
+                }
+                self.moves(&mut rows[made], again, (interval, on_host));
                 let visit = visits[made];
                 if visit.may_be_at(position, interval) {
                     let after = visited(rows[made], visit.kind, on_host);
@@ -350,23 +367,18 @@ impl Walk<'_> {
         price.map_or(0, |price| u64::try_from(price).unwrap_or(NEVER))
     }
 
-    /// The least price to restore the earlier value that a repeat needs in an interval: its op runs
-    /// again, or a copy is uploaded.
-    fn restore(&self, visit: usize, interval: usize) -> u64 {
-        let (since, earlier) = self.visits.earlier(self.tensor, visit);
-        let from = |since: usize| self.per_byte.get(since..=interval).unwrap_or_default();
-        let upload = least(from(since).iter().map(|price| price.upload));
-        let launches = from(since.next_multiple_of(2)).iter().step_by(2);
-        let compute = least(launches.map(|price| price.compute));
-        let (mut repeats, mut cheapest) = (0u64, None);
-        for Earlier { maker, copy_reads } in earlier {
-            let again = self.repeat(maker, compute);
-            let copied = again.checked_div(copy_reads.into()).unwrap_or(0);
-            let copy = repeats.saturating_add(upload).saturating_add(copied);
-            cheapest = Some(cheapest.map_or(copy, |cheapest: u64| cheapest.min(copy)));
-            repeats = repeats.saturating_add(again);
+    /// The price of a repeat of the op of a write in an interval, with the earlier values that it
+    /// needs. Called once for each interval.
+    fn again(&self, write: usize, interval: usize, restored: &mut Restored) -> u64 {
+        let visit = &self.visits.of(self.tensor)[write];
+        let mut price = self.per_byte[interval];
+        if self.is_operand(interval) {
+            price.memory = 0;
         }
-        cheapest.map_or(0, |cheapest| cheapest.min(repeats))
+        let repeat = |op| if is_of_mark(interval) { NEVER } else { self.repeat(op, price.compute) };
+        let earlier = self.visits.earlier(self.tensor, write);
+        let before = restored.step(earlier, &price, |earlier| repeat(earlier.maker));
+        repeat(OpId(visit.maker)).saturating_add(before)
     }
 
     /// Whether the mark that begins an interval uses the tensor.
@@ -376,22 +388,9 @@ impl Walk<'_> {
     }
 
     /// Lets a byte move within an interval, and be computed again.
-    fn moves(
-        &self,
-        row: &mut Bytes,
-        visits: &[Visit],
-        made: usize,
-        (interval, on_host): (usize, OnHost),
-    ) {
+    fn moves(&self, row: &mut Bytes, again: u64, (interval, on_host): (usize, OnHost)) {
         let price = self.per_byte[interval];
         let download = if on_host == OnHost::Never { NEVER } else { price.download };
-        let again = match made.checked_sub(1) {
-            Some(last) if !is_of_mark(interval) && visits[last].maker != Visit::NONE => {
-                let maker = OpId(visits[last].maker);
-                self.repeat(maker, price.compute).saturating_add(self.restore(last, interval))
-            }
-            _ => NEVER,
-        };
         row[DEVICE] = row[DEVICE].min(row[NOWHERE].saturating_add(again));
         row[BOTH] = row[BOTH]
             .min(row[DEVICE].saturating_add(download))

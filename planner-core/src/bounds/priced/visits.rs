@@ -70,7 +70,7 @@ pub struct Earlier {
 }
 
 /// The most earlier values that are followed; before them, values are assumed to be on the device.
-const MOST_EARLIER: usize = 4;
+pub(super) const MOST_EARLIER: usize = 4;
 
 /// With this number of marks, 32 bits do not number the intervals of two iterations.
 const TOO_MANY_MARKS: u32 = 1 << 30;
@@ -155,25 +155,24 @@ impl<'a> Visits<'a> {
         &self.visits[first as usize..end as usize]
     }
 
-    /// For the value after a visit, the first interval in which its op may run, and the earlier
-    /// values of the tensor that a repeat of the op needs, the latest first.
-    pub fn earlier(
-        &self,
-        tensor: TensorId,
-        visit: usize,
-    ) -> (usize, impl Iterator<Item = Earlier> + '_) {
+    /// The visit that wrote the value after a visit, if its op may be repeated.
+    #[must_use]
+    pub fn write_of(&self, tensor: TensorId, visit: usize) -> Option<usize> {
+        let write = self.of(tensor).get(visit)?.write;
+        (write != Visit::NONE).then_some(write as usize)
+    }
+
+    /// The earlier values of a tensor that a repeat of the op of a write needs, the latest first.
+    pub fn earlier(&self, tensor: TensorId, write: usize) -> impl Iterator<Item = Earlier> + '_ {
         let visits = self.of(tensor);
-        let written = |at: usize| visits.get(at).map(|visit| visit.write as usize);
         let before = move |write: usize| match visits.get(write)?.kind {
-            Visit::UPDATE => written(write.checked_sub(1)?),
+            Visit::UPDATE => self.write_of(tensor, write.checked_sub(1)?),
             _ => None,
         };
-        let last = written(visit).unwrap_or(visits.len());
-        let earlier = core::iter::successors(before(last), move |&write| before(write))
+        core::iter::successors(before(write), move |&write| before(write))
             .map_while(|write| visits.get(write))
             .map(|write| Earlier { maker: OpId(write.maker), copy_reads: write.copy_reads })
-            .take(MOST_EARLIER);
-        (visits.get(last).map_or(0, |write| write.first as usize), earlier)
+            .take(MOST_EARLIER)
     }
 
     /// The numbers of the marks that use a tensor, in order.
