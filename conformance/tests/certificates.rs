@@ -13,6 +13,7 @@ use planner_core::plan::Step;
 use planner_core::planner::{self, Auto, Host, Repeats, Request, Strategy as Planner, Window};
 use planner_core::scratch::{Limits, Scratch};
 use planner_core::{Kind, Machine, MachineParameters, OpId};
+use proptest::collection::vec;
 use proptest::prelude::*;
 use spillway::certificate::{find, prove};
 use spillway::planning;
@@ -333,8 +334,60 @@ const fn auto(order: planner::Order, repeats: Repeats) -> Planner {
     )
 }
 
+/// A forward pass whose values are updated in place, and a backward pass that reads them in the opposite order.
+/// Layers have the bytes of their value, the times of the ops that write it, and the time of the backward op.
+/// All ops may run again.
+fn with_updates(layers: &[(u64, Vec<u64>, u64)]) -> OwnedGraph {
+    let mut graph = OwnedGraph::new("graph");
+    let mut before = None;
+    let mut values = Vec::new();
+    for (bytes, times, _) in layers {
+        let value = graph.push_tensor("value", bytes * 100, Kind::Temporary);
+        for (at, time_ns) in times.iter().enumerate() {
+            let reads = if at == 0 { before } else { Some(value) };
+            graph.push_op("write", time_ns * 10, 0, reads.as_slice(), &[value]);
+        }
+        before = Some(value);
+        values.push(value);
+    }
+    let gradient = graph.push_tensor("gradient", 100, Kind::Temporary);
+    graph.push_op("loss", 10, 0, before.as_slice(), &[gradient]);
+    for (value, (.., time_ns)) in values.iter().zip(layers).rev() {
+        graph.push_op("backward", time_ns * 10, 0, &[*value, gradient], &[gradient]);
+    }
+    graph.ops.iter_mut().for_each(|op| op.repeatable = true);
+    graph
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(48))]
+    #[test]
+    fn no_plan_with_repeated_updates_beats_a_certificate(
+        layers in vec((1..20u64, vec(1..100u64, 2..4), 1..100u64), 2..6),
+        magnitude in 0..5u32,
+        mantissa in 1..10u64,
+        budget_percent in 0..60u64,
+        random in prices(),
+    ) {
+        let bytes_per_s = mantissa * 10u64.pow(magnitude) * 1_000_000;
+        let owned = with_updates(&layers);
+        let parameters = MachineParameters::new()
+            .with_device_bytes(1 << 40)
+            .with_host_bytes(1 << 40)
+            .with_chunk_bytes(1)
+            .with_h2d_bytes_per_s(bytes_per_s)
+            .with_d2h_bytes_per_s(bytes_per_s);
+        let machine = Machine::new(parameters).unwrap();
+        let graph = owned.graph().unwrap();
+        let strategy = Planner::Auto(Auto::new().with_effort(60));
+        let request = |budget_bytes| Request { graph: &graph, machine: &machine, budget_bytes };
+        let (least_bytes, _) = planning::min_feasible(&request(0), strategy).unwrap();
+        let most_bytes = planning::in_core_peak_bytes(&graph, &machine).unwrap();
+        let spare_bytes = most_bytes.saturating_sub(least_bytes) * budget_percent / 100;
+        let plan = planning::plan(&request(least_bytes + spare_bytes), strategy).unwrap();
+        check(&owned, &machine, &plan, &random)?;
+    }
+
     #[test]
     fn no_random_plan_beats_a_certificate(case in cases(), random in prices()) {
         check(&case.graph, &case.machine, &case.plan, &random)?;
