@@ -24,7 +24,7 @@ def sessions():
 
 
 class Session:
-    stream = None
+    stream = network_stream = None
 
     def __init__(self, step, kernels, others=(), device=None):
         assert device is None
