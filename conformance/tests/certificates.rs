@@ -69,18 +69,18 @@ fn host_bytes(graph: &OwnedGraph, machine: &Machine, plan: &OwnedPlan) -> u64 {
 
 /// A byte a nanosecond each way.
 fn machine() -> OwnedMachine {
-    machine_with_host(1 << 40)
+    machine_with(1 << 40, 1_000_000_000)
 }
 
-/// The same with this much host memory.
-fn machine_with_host(host_bytes: u64) -> OwnedMachine {
+/// A machine with this much host memory, and links of this speed each way.
+fn machine_with(host_bytes: u64, bytes_per_s: u64) -> OwnedMachine {
     let of = machines::builtin("v100-pcie3").unwrap();
     let parameters = MachineParameters::new()
         .with_device_bytes(1 << 40)
         .with_host_bytes(host_bytes)
         .with_chunk_bytes(1)
-        .with_h2d_bytes_per_s(1_000_000_000)
-        .with_d2h_bytes_per_s(1_000_000_000);
+        .with_h2d_bytes_per_s(bytes_per_s)
+        .with_d2h_bytes_per_s(bytes_per_s);
     of.with_machine(Machine::new(parameters).unwrap())
 }
 
@@ -217,7 +217,7 @@ fn a_value_pays_for_host_memory_while_the_host_holds_it() {
         let prices = [[0; 3], [0; 3], [0; 3], [80, 0, 0], [0; 3], [0; 3], [0; 3]];
         let mut certificate = certificate(GIVEN, 0, &[0, 1, 2], &prices);
         certificate.intervals[3].host = host_eighths * ONE / 8;
-        prove(&graph, &machine_with_host(host_bytes), &certificate).unwrap()
+        prove(&graph, &machine_with(host_bytes, 1_000_000_000), &certificate).unwrap()
     };
     assert_eq!(proved_ns(0, 600), 1200);
     assert_eq!(proved_ns(8, 200), 1200 + (600 - 200));
@@ -238,7 +238,7 @@ fn a_state_has_its_slot_on_the_host_all_the_time_or_never() {
             let prices = [[0; 3], [0; 3], [0; 3], [memory, 0, 0], [0; 3]];
             let mut certificate = certificate(GIVEN, 0, &[0, 1], &prices);
             certificate.intervals[1].host = host * ONE / 8;
-            prove(&graph, &machine_with_host(10), &certificate).unwrap()
+            prove(&graph, &machine_with(10, 1_000_000_000), &certificate).unwrap()
         };
         assert_eq!(proved_ns(80, 8), 100 - 10);
         assert_eq!(proved_ns(80, 160), 10 * 100 - 20 * 10);
@@ -371,13 +371,7 @@ proptest! {
     ) {
         let bytes_per_s = mantissa * 10u64.pow(magnitude) * 1_000_000;
         let owned = with_updates(&layers);
-        let parameters = MachineParameters::new()
-            .with_device_bytes(1 << 40)
-            .with_host_bytes(1 << 40)
-            .with_chunk_bytes(1)
-            .with_h2d_bytes_per_s(bytes_per_s)
-            .with_d2h_bytes_per_s(bytes_per_s);
-        let machine = Machine::new(parameters).unwrap();
+        let machine = machine_with(1 << 40, bytes_per_s).machine;
         let graph = owned.graph().unwrap();
         let strategy = Planner::Auto(Auto::new().with_effort(60));
         let request = |budget_bytes| Request { graph: &graph, machine: &machine, budget_bytes };

@@ -1,6 +1,7 @@
 //! Gradient ascent on the sum of the prices, which is concave.
 
-use super::relaxed::{Point, Relaxed};
+use super::point::Point;
+use super::relaxed::Relaxed;
 
 /// Lengths of the first and the last step, relative to usual prices.
 const FIRST_STEP: f64 = 0.3;

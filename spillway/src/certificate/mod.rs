@@ -5,6 +5,7 @@
 
 mod ascent;
 mod marks;
+mod point;
 mod relaxed;
 mod repeats;
 
@@ -17,7 +18,8 @@ use planner_core::bounds::priced::{
 };
 use planner_core::scratch::{Limits, Scratch};
 use planner_core::{Graph, Machine};
-use relaxed::{Point, Relaxed};
+use point::{DOWNLOAD, Point, UPLOAD};
+use relaxed::Relaxed;
 use workloads::{OwnedCertificate, OwnedGraph, OwnedMachine, Shown};
 
 /// Work of the search, in entries computed for the way of a byte. It takes a second or less.
@@ -134,8 +136,8 @@ fn search(
 /// Rounds prices down to whole numbers, so that shares add up to at most one.
 fn rounded(point: &Point) -> Price {
     let whole = |number: f64| (number * ONE as f64) as u64;
-    let upload = whole(point.shares[0]).min(ONE);
-    let download = whole(point.shares[1]).min(ONE - upload);
+    let upload = whole(point.shares[UPLOAD]).min(ONE);
+    let download = whole(point.shares[DOWNLOAD]).min(ONE - upload);
     Price { memory: whole(point.memory), host: whole(point.host), upload, download }
 }
 

@@ -1,6 +1,7 @@
 //! The sum of the prices in floating point, and its derivatives.
 
-use super::repeats::{DOWNLOAD, MEMORY, Repeat, Restored, UPLOAD};
+use super::point::{DOWNLOAD, LAUNCHES, MEMORY, Point, UPLOAD};
+use super::repeats::{Repeat, Restored};
 use crate::growth::buffer;
 use planner_core::bounds::priced::{
     OnHost, PriceError, Prices, Visit, Visits, begun_by, priced_scratch_words,
@@ -8,17 +9,6 @@ use planner_core::bounds::priced::{
 use planner_core::scratch::{Limits, Scratch};
 use planner_core::{Graph, Kind, Machine};
 use std::collections::{BTreeMap, HashMap};
-
-/// Prices of an interval, or the derivatives of the sum by these prices.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Point {
-    /// The price of memory, in ns per byte.
-    pub(super) memory: f64,
-    /// The price of host memory, in ns per byte.
-    pub(super) host: f64,
-    /// Shares of the time of an interval: upload, download, launches.
-    pub(super) shares: [f64; 3],
-}
 
 /// Bytes that take the same way for any prices.
 struct Group {
@@ -161,12 +151,12 @@ impl Relaxed {
             change[at].host -= self.host_bytes;
         }
         for &([first, last], time_ns) in &self.launches {
-            let cheapest = (first..=last)
-                .step_by(2)
-                .min_by(|&one, &other| prices[one].shares[2].total_cmp(&prices[other].shares[2]));
+            let cheapest = (first..=last).step_by(2).min_by(|&one, &other| {
+                prices[one].shares[LAUNCHES].total_cmp(&prices[other].shares[LAUNCHES])
+            });
             let at = cheapest.unwrap_or(first);
-            sum_ns += time_ns * prices[at].shares[2];
-            change[at].shares[2] += time_ns;
+            sum_ns += time_ns * prices[at].shares[LAUNCHES];
+            change[at].shares[LAUNCHES] += time_ns;
         }
         let slot_ns = prices.iter().map(|price| price.host).sum();
         for group in &self.groups {
@@ -236,7 +226,7 @@ impl<'w> Walk<'w> {
 
     /// The interval in which an upload is cheapest.
     fn early(&self) -> usize {
-        let price = |at: usize| self.prices[at].shares[0];
+        let price = |at: usize| self.prices[at].shares[UPLOAD];
         let intervals = 0..self.prices.len();
         intervals.min_by(|&a, &b| price(a).total_cmp(&price(b))).unwrap_or(0)
     }
@@ -255,7 +245,7 @@ impl<'w> Walk<'w> {
         let mut rows = vec![[NEVER; 4]; width];
         rows[0][NOWHERE] = 0.0;
         if group.kind == Kind::Input {
-            let early = self.prices[self.early()].shares[0] * self.link_ns[0];
+            let early = self.prices[self.early()].shares[UPLOAD] * self.link_ns[UPLOAD];
             rows[0] = [NEVER, early, 0.0, NEVER];
         }
         let (mut least, mut most) = (0, 0);
@@ -272,10 +262,10 @@ impl<'w> Walk<'w> {
                     row[HOST] += host;
                 }
             }
-            let upload = price.shares[0] * self.link_ns[0];
+            let upload = price.shares[UPLOAD] * self.link_ns[UPLOAD];
             let download = match on_host {
                 OnHost::Never => NEVER,
-                OnHost::Pays | OnHost::IsPaid => price.shares[1] * self.link_ns[1],
+                OnHost::Pays | OnHost::IsPaid => price.shares[DOWNLOAD] * self.link_ns[DOWNLOAD],
             };
             let (mut write, mut again) = (None, NEVER);
             let mut made = least;
@@ -383,12 +373,11 @@ impl<'w> Walk<'w> {
             if position == begin {
                 break;
             }
-            let (is_operand, used) = (group.is_operand[interval], &mut change[interval]);
-            if (state == DEVICE || state == BOTH) && !is_operand {
-                used.memory += bytes;
+            if state == DEVICE || state == BOTH {
+                charge(interval, MEMORY, 1.0);
             }
             if (state == HOST || state == BOTH) && on_host == OnHost::Pays {
-                used.host += bytes;
+                change[interval].host += bytes;
             }
             position -= 1;
         }

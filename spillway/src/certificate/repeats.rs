@@ -1,14 +1,8 @@
 //! Repeats in floating point: their prices, and the resources that they take.
 
-use super::relaxed::Point;
+use super::point::{DOWNLOAD, LAUNCHES, MEMORY, Point, UPLOAD};
 use planner_core::bounds::priced::{Earlier, Visits, is_of_mark};
 use planner_core::{Graph, OpId, TensorId};
-
-/// The resources of an interval: shares of its time, and memory.
-pub(super) const UPLOAD: usize = 0;
-pub(super) const DOWNLOAD: usize = 1;
-pub(super) const LAUNCHES: usize = 2;
-pub(super) const MEMORY: usize = 3;
 
 /// The repeat of the op of a write.
 pub(super) struct Repeat {
