@@ -302,7 +302,9 @@ pub(super) fn plan_segments<'o>(
         Ok(())
     };
     try_sequence(task.sequence, &mut scratch)?;
-    checkpoint::each(task, &memory, &mut scratch, try_sequence)?;
+    checkpoint::each(task, &memory, &mut scratch, |sequence, _, scratch| {
+        try_sequence(sequence, scratch)
+    })?;
     let Some((_, best)) = best else {
         return Err(shortage.unwrap_or(PlanningError::Stuck));
     };
@@ -317,7 +319,7 @@ pub(super) fn plan_segments<'o>(
         Ok(())
     };
     write(task.sequence, &mut scratch)?;
-    checkpoint::each(task, &memory, &mut scratch, write)?;
+    checkpoint::each(task, &memory, &mut scratch, |sequence, _, scratch| write(sequence, scratch))?;
     let plan = written.map(|written| output.written(written)).ok_or(PlanningError::Stuck)?;
     Ok(Made::of(plan, strategy.name()))
 }
@@ -333,7 +335,7 @@ pub(super) fn least_with_segments(
     let memory = checkpoint::memory(task, arena, &mut scratch)?;
     let mut least =
         memory::smallest(task, strategy.rule().need(task.sequence), arena, &mut scratch)?;
-    checkpoint::each(task, &memory, &mut scratch, |sequence, scratch| {
+    checkpoint::each(task, &memory, &mut scratch, |sequence, _, scratch| {
         let task = Task { sequence, ..*task };
         let segments =
             memory::smallest(&task, strategy.rule().need(task.sequence), arena, scratch)?;

@@ -6,8 +6,9 @@
 //!
 //! Frameworks leave the choice of segments to their users. Here several numbers of segments are
 //! tried, including the square root of the number of ops; each cut is placed near equal parts at
-//! the point that the fewest bytes cross. A list of ops does not tell where the forward pass ends;
-//! it is assumed to end where most bytes are alive.
+//! the point that the fewest bytes cross. Segments of whole layers are tried as well: between two
+//! layers, few bytes cross. A list of ops does not tell where the forward pass ends; it is assumed
+//! to end where most bytes are alive.
 
 #![expect(
     clippy::indexing_slicing,
@@ -31,6 +32,7 @@ use crate::graph::{Kind, OpId, TensorId};
 use crate::plan::ArenaPlacement;
 use crate::scratch::{Limits, OutOfScratch, Scratch, larger, total, words};
 use crate::sequence::{LaunchId, Sequence};
+use core::cmp::Reverse;
 
 /// The numbers of segments that are tried, in addition to the square root of the ops of the forward
 /// pass.
@@ -38,6 +40,19 @@ const SEGMENTS: [usize; 13] = [2, 3, 4, 6, 8, 11, 16, 23, 32, 45, 64, 91, 128];
 
 /// The distance of a cut from the cut into equal parts may be this fraction of a segment.
 const NEAR: usize = 3;
+
+/// How many [valleys](Forward::each_valley) a segment has. A layer of a transformer has two: one after
+/// attention, and one after the perceptron.
+const STRIDES: [usize; 3] = [1, 2, 4];
+
+/// How the forward pass is cut into segments.
+#[derive(Clone, Copy)]
+pub(super) enum Division {
+    /// Into this number of nearly equal parts.
+    Equal(usize),
+    /// At each valley of this number.
+    Valleys(usize),
+}
 
 /// The rule in which only inputs move.
 #[derive(Debug)]
@@ -114,7 +129,7 @@ pub(super) const fn scratch_words(limits: &Limits) -> usize {
         Gaps::scratch_words(limits),
         Values::scratch_words(limits),
         Dropped::scratch_words(limits),
-        words::<u64>(limits.ops.saturating_add(1)).saturating_mul(2),
+        words::<u64>(limits.ops.saturating_add(1)).saturating_mul(3),
         words::<u32>(limits.ops),
         larger(repeats::unroll_words(limits), Gaps::working_words(limits)),
     ])
@@ -143,18 +158,16 @@ pub(super) fn each(
     task: &Task<'_>,
     memory: &Memory<'_>,
     scratch: &mut Scratch<'_>,
-    mut visit: impl FnMut(&Sequence<'_>, &mut Scratch<'_>) -> Result<(), PlanningError>,
+    mut visit: impl FnMut(&Sequence<'_>, Division, &mut Scratch<'_>) -> Result<(), PlanningError>,
 ) -> Result<(), PlanningError> {
     let sequence = task.sequence;
     let mut scratch = scratch.reborrow();
     let most = sequence.graph().ops().len().saturating_mul(2);
     let gaps = Gaps::new(sequence, &mut scratch)?;
-    let peak = peak(task, &gaps, &mut scratch)?;
-    let root = peak.isqrt();
-    for segments in SEGMENTS.into_iter().chain([root]) {
-        if segments < 2 || segments >= peak.max(2) {
-            continue;
-        }
+    let forward = Forward::new(task, &gaps, &mut scratch)?;
+    let numbers = SEGMENTS.into_iter().chain([forward.peak.isqrt()]);
+    let equal = numbers.filter(|number| (2..forward.peak).contains(number)).map(Division::Equal);
+    for division in STRIDES.map(Division::Valleys).into_iter().chain(equal) {
         let mut scratch = scratch.reborrow();
         let launches = scratch.take(most, OpId(0))?;
         let positions = scratch.take(sequence.len(), 0u32)?;
@@ -162,8 +175,8 @@ pub(super) fn each(
             let mut scratch = scratch.reborrow();
             let mut values = Values::new(sequence, &gaps, &mut scratch)?;
             let mut dropped = Dropped::new(gaps.len(), &mut scratch)?;
-            let cuts = cuts(task, &gaps, peak, segments, &mut scratch)?;
-            drop_between(task, &gaps, (&mut values, &mut dropped), staying, peak, cuts);
+            let cuts = forward.cuts(division, &mut scratch)?;
+            drop_between(task, &gaps, (&mut values, &mut dropped), staying, forward.peak, cuts);
             let lists = Unrolled { launches: &mut *launches, positions: &mut *positions };
             repeats::unroll(sequence, &gaps, memory, &values, &dropped, lists, &mut scratch)
         };
@@ -180,7 +193,7 @@ pub(super) fn each(
         if len > sequence.len() {
             let order = launches[..len].iter().copied();
             let repeated = sequence.in_order(order, &mut scratch)?;
-            visit(&repeated, &mut scratch)?;
+            visit(&repeated, division, &mut scratch)?;
         }
     }
     Ok(())
@@ -232,58 +245,146 @@ fn peak(
     Ok(most.1)
 }
 
-/// The launches before which segments begin, without the first segment.
-fn cuts<'s>(
-    task: &Task<'_>,
-    gaps: &Gaps<'_>,
+/// The forward pass, and the cuts before each of its launches.
+struct Forward<'f> {
+    sequence: &'f Sequence<'f>,
+    /// The launch before which most bytes of temporaries wait for their next use.
     peak: usize,
-    segments: usize,
-    scratch: &mut Scratch<'s>,
-) -> Result<&'s [u32], OutOfScratch> {
-    let cuts = scratch.take(segments, 0u32)?;
-    let mut scratch = scratch.reborrow();
-    let crossing = scratch.take(peak + 1, 0u64)?;
-    for TemporaryGap { slot, from, to } in gaps_of_temporaries(task, gaps) {
-        // Within the forward pass, a value crosses the cuts between two of its uses.
-        if to < peak {
-            let bytes = task.sequence.tensor(task.sequence.operands()[slot]).bytes;
-            crossing[from] = crossing[from].wrapping_add(bytes);
-            crossing[to + 1] = crossing[to + 1].wrapping_sub(bytes);
-        }
-    }
-    let mut sum = 0u64;
-    for bytes in &mut *crossing {
-        sum = sum.wrapping_add(*bytes);
-        *bytes = sum;
-    }
-    let near = peak / segments / NEAR;
-    let (first, others) = cuts.split_at_mut(1);
-    first[0] = first_cut(task, crossing, near).unwrap_or(0) as u32;
-    for (at, cut) in others.iter_mut().enumerate() {
-        let equal = (at + 1) * peak / segments;
-        let range = equal.saturating_sub(near).max(1)..=(equal + near).min(peak);
-        let best = range.min_by_key(|&at| (crossing[at], at.abs_diff(equal)));
-        *cut = best.unwrap_or(equal) as u32;
-    }
-    cuts.sort_unstable();
-    Ok(cuts)
+    /// For each cut, the bytes of the values that cross it.
+    crossing: &'f [u64],
+    /// For each cut, the time of the launches just before it whose results the backward pass does
+    /// not read, and of the launch that makes the last value that crosses it.
+    spared_ns: &'f [u64],
 }
 
-/// A cut after launches that read more bytes of states than they leave: this avoids a second
-/// look-up of an embedding at the end of the backward pass, which does not use its table any more.
-fn first_cut(task: &Task<'_>, crossing: &[u64], near: usize) -> Option<usize> {
-    let sequence = task.sequence;
-    let is_state = |tensor: &&TensorId| sequence.tensor(**tensor).kind == Kind::State;
-    let mut read_bytes = 0u64;
-    let cuts = sequence.launches().take(near.max(1)).filter_map(|launch| {
-        let states = sequence.reads(launch).iter().filter(is_state);
-        let bytes = states.map(|&tensor| sequence.tensor(tensor).bytes);
-        read_bytes = bytes.fold(read_bytes, u64::saturating_add);
-        let cut = launch.index() + 1;
-        let left_bytes = crossing.get(cut).copied()?;
-        (0 < left_bytes && left_bytes < read_bytes).then_some((left_bytes, cut))
-    });
-    cuts.min().map(|(_, cut)| cut)
+impl<'f> Forward<'f> {
+    fn new(
+        task: &'f Task<'_>,
+        gaps: &Gaps<'_>,
+        scratch: &mut Scratch<'f>,
+    ) -> Result<Self, OutOfScratch> {
+        let sequence = task.sequence;
+        let crossing = scratch.take(sequence.len() + 1, 0u64)?;
+        let spared_ns = scratch.take(sequence.len() + 1, 0u64)?;
+        let mut scratch = scratch.reborrow();
+        let peak = peak(task, gaps, &mut scratch)?;
+        let waits = scratch.take(sequence.len(), 0u8)?;
+        for TemporaryGap { slot, from, to } in gaps_of_temporaries(task, gaps) {
+            // Within the forward pass, a value crosses the cuts between two of its uses.
+            if to < peak {
+                let bytes = sequence.tensor(sequence.operands()[slot]).bytes;
+                crossing[from] = crossing[from].wrapping_add(bytes);
+                crossing[to + 1] = crossing[to + 1].wrapping_sub(bytes);
+            } else if from <= peak && peak < to {
+                waits[gaps.launch(gaps.version(slot) as usize).index()] = 1;
+            }
+        }
+        let mut sum = 0u64;
+        for bytes in &mut *crossing {
+            sum = sum.wrapping_add(*bytes);
+            *bytes = sum;
+        }
+        let mut before_ns = 0u64;
+        for (launch, spared_ns) in sequence.launches().zip(&mut spared_ns[1..]) {
+            *spared_ns = before_ns.saturating_add(sequence.time_ns(launch));
+            before_ns = if waits[launch.index()] == 1 { 0 } else { *spared_ns };
+        }
+        Ok(Self { sequence, peak, crossing, spared_ns })
+    }
+
+    /// The launches before which segments begin, without the first segment.
+    fn cuts<'s>(
+        &self,
+        division: Division,
+        scratch: &mut Scratch<'s>,
+    ) -> Result<&'s [u32], OutOfScratch> {
+        let cuts = scratch.take(self.peak + 1, 0u32)?;
+        let (first, others) = cuts.split_at_mut(1);
+        let (near, others) = match division {
+            Division::Equal(segments) => {
+                let near = self.peak / segments / NEAR;
+                self.cut_equally(near, &mut others[..segments - 1]);
+                (near, segments - 1)
+            }
+            Division::Valleys(stride) => {
+                let valleys = self.cut_at_valleys(stride, others);
+                (self.peak / (valleys + 1) / NEAR, valleys)
+            }
+        };
+        first[0] = self.first_cut(near).unwrap_or(0) as u32;
+        let cuts = &mut cuts[..=others];
+        cuts.sort_unstable();
+        Ok(cuts)
+    }
+
+    /// Cuts near equal parts.
+    fn cut_equally(&self, near: usize, cuts: &mut [u32]) {
+        let segments = cuts.len() + 1;
+        for (at, cut) in cuts.iter_mut().enumerate() {
+            let equal = (at + 1) * self.peak / segments;
+            let range = equal.saturating_sub(near).max(1)..=(equal + near).min(self.peak);
+            let best = range.min_by_key(|&at| (self.crossing[at], at.abs_diff(equal)));
+            *cut = best.unwrap_or(equal) as u32;
+        }
+    }
+
+    /// Cuts at each valley of this number, where that spares most time. Returns the number of cuts.
+    fn cut_at_valleys(&self, stride: usize, cuts: &mut [u32]) -> usize {
+        let mut valleys = 0;
+        self.each_valley(|at| {
+            cuts[valleys] = at as u32;
+            valleys += 1;
+        });
+        let spared_ns = |&first: &usize| {
+            let cuts = cuts[..valleys].iter().skip(first).step_by(stride);
+            cuts.map(|&cut| self.spared_ns[cut as usize]).fold(0, u64::saturating_add)
+        };
+        let first = (0..stride).max_by_key(spared_ns).unwrap_or(0);
+        let kept = valleys.saturating_sub(first).div_ceil(stride);
+        for at in 0..kept {
+            cuts[at] = cuts[first + at * stride];
+        }
+        kept
+    }
+
+    /// Visits the cuts that few bytes cross: before and after each, twice as many bytes cross.
+    fn each_valley(&self, mut visit: impl FnMut(usize)) {
+        let is_twice = |more: u64, less: u64| more > less && more / 2 >= less;
+        let key = |at: usize| (self.crossing[at], Reverse(self.spared_ns[at]));
+        let (mut highest, mut lowest) = (0, None);
+        for at in 1..self.peak {
+            let bytes = self.crossing[at];
+            match lowest {
+                Some(low) if is_twice(bytes, self.crossing[low]) => {
+                    visit(low);
+                    (highest, lowest) = (bytes, None);
+                }
+                Some(low) => lowest = Some(if key(at) < key(low) { at } else { low }),
+                None => {
+                    highest = bytes.max(highest);
+                    lowest = is_twice(highest, bytes).then_some(at);
+                }
+            }
+        }
+    }
+
+    /// A cut after launches that read more bytes of states than they leave: this avoids a second
+    /// look-up of an embedding at the end of the backward pass, which does not use its table any
+    /// more.
+    fn first_cut(&self, near: usize) -> Option<usize> {
+        let sequence = self.sequence;
+        let is_state = |tensor: &&TensorId| sequence.tensor(**tensor).kind == Kind::State;
+        let mut read_bytes = 0u64;
+        let cuts = sequence.launches().take(near.max(1)).filter_map(|launch| {
+            let states = sequence.reads(launch).iter().filter(is_state);
+            let bytes = states.map(|&tensor| sequence.tensor(tensor).bytes);
+            read_bytes = bytes.fold(read_bytes, u64::saturating_add);
+            let cut = launch.index() + 1;
+            let left_bytes = *self.crossing[..=self.peak].get(cut)?;
+            (0 < left_bytes && left_bytes < read_bytes).then_some((left_bytes, cut))
+        });
+        cuts.min().map(|(_, cut)| cut)
+    }
 }
 
 /// Drops the values that wait across the peak and cross no cut, and holds the values that cross a
@@ -402,7 +503,7 @@ mod tests {
         let task = Task { sequence, machine, budget_bytes: 1 << 30 };
         let mut arena = [ArenaPlacement { tensor: TensorId(0), offset_bytes: 0 }; 32];
         let memory = memory(&task, &mut arena, &mut scratch).unwrap();
-        each(&task, &memory, &mut scratch, |repeated, _| {
+        each(&task, &memory, &mut scratch, |repeated, _, _| {
             let of =
                 |op| repeated.launches().filter(move |&launch| repeated.op(launch).index() == op);
             visit(core::array::from_fn(|op| of(op).count()));

@@ -16,7 +16,7 @@ use super::climb::{CLIMBED, Climb};
 use super::judged::{Judged, Known, Rank};
 use super::{Prices, Unrolled};
 use crate::graph::OpId;
-use crate::planner::checkpoint;
+use crate::planner::checkpoint::{self, Division};
 use crate::planner::error::PlanningError;
 use crate::planner::gaps::Gaps;
 use crate::planner::helper::{Helper, both};
@@ -414,7 +414,7 @@ pub(in crate::planner) fn least_of_segments(
 ) -> Result<u64, PlanningError> {
     let (mut scratch, mut least_ns) = (scratch.reborrow(), u64::MAX);
     let memory = checkpoint::memory(task, output.arena, &mut scratch)?;
-    checkpoint::each(task, &memory, &mut scratch, |sequence, _| {
+    checkpoint::each(task, &memory, &mut scratch, |sequence, _, _| {
         least_ns = least_ns.min(sequence.launches_ns());
         Ok(())
     })?;
@@ -472,16 +472,17 @@ fn try_segments(
 ) -> Result<(), PlanningError> {
     let mut scratch = scratch.reborrow();
     let memory = checkpoint::memory(task, output.arena, &mut scratch)?;
-    checkpoint::each(task, &memory, &mut scratch, |sequence, scratch| {
-        try_segmented(&Task { sequence, ..*task }, than_ns, incumbent, output, scratch)?;
+    checkpoint::each(task, &memory, &mut scratch, |sequence, division, scratch| {
+        let task = Task { sequence, ..*task };
+        try_segmented(&task, division, than_ns, incumbent, output, scratch)?;
         if order == Order::Given {
             return Ok(());
         }
         let mut scratch = scratch.reborrow();
         match order::arrange_launches(sequence, Join::Light, &mut scratch)? {
             Some(sequence) => {
-                let task = Task { sequence: &sequence, ..*task };
-                try_segmented(&task, than_ns, incumbent, output, &mut scratch)
+                let task = Task { sequence: &sequence, ..task };
+                try_segmented(&task, division, than_ns, incumbent, output, &mut scratch)
             }
             None => Ok(()),
         }
@@ -492,6 +493,7 @@ fn try_segments(
 /// `than_ns` if there is none. Keeps them if their plan is better.
 fn try_segmented(
     task: &Task<'_>,
+    division: Division,
     than_ns: u64,
     incumbent: &mut Incumbent<'_>,
     output: &mut Output<'_>,
@@ -502,8 +504,12 @@ fn try_segmented(
     if sequence.launches_ns() >= least_ns {
         return Ok(());
     }
-    // There are few of them, so each is judged by several lists.
-    let near_ns = least_ns.saturating_add(least_ns / NEAR_SEGMENTS);
+    // There are few of them, so each is judged by several lists. The first list of whole layers may
+    // be longer than the best list by a tenth.
+    let near_ns = match division {
+        Division::Valleys(_) => u64::MAX,
+        Division::Equal(_) => least_ns.saturating_add(least_ns / NEAR_SEGMENTS),
+    };
     let judging = Judging { near_ns, sparing: &SPARING };
     let judged = judge(task, output.reborrow(), judging, None, scratch)?;
     if judged.cost.is_none_or(|(found_ns, _)| found_ns < least_ns) {
