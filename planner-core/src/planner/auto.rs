@@ -263,7 +263,7 @@ pub(super) fn plan_task_below<'o>(
     }
 }
 
-/// Plans with each number of segments whose launches take less than `below_ns`, and keeps the best
+/// Plans with each division into segments whose launches take less than `below_ns`, and keeps the best
 /// plan.
 pub(super) fn plan_segments<'o>(
     task: &Task<'_>,

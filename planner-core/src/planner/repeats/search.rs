@@ -462,7 +462,7 @@ fn add_repeats(
     Round::new(&base, incumbent, output.reborrow(), &mut scratch)?.run(round, left, &mut scratch)
 }
 
-/// Tries the lists of each number of segments.
+/// Tries each division into segments.
 fn try_segments(
     task: &Task<'_>,
     Segments { than_ns, order, .. }: Segments,

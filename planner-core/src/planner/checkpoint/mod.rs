@@ -16,6 +16,8 @@
               positions of launches"
 )]
 
+mod forward;
+
 use super::builder::Builder;
 use super::error::PlanningError;
 use super::gaps::Gaps;
@@ -28,31 +30,13 @@ use super::repeats::{self, Dropped, Outcome, Unrolled, Values};
 use super::request::Task;
 use super::strategy::{Need, Rule};
 use super::trials::Search;
-use crate::graph::{Kind, OpId, TensorId};
+use crate::graph::{Kind, OpId};
 use crate::plan::ArenaPlacement;
 use crate::scratch::{Limits, OutOfScratch, Scratch, larger, total, words};
 use crate::sequence::{LaunchId, Sequence};
-use core::cmp::Reverse;
+use forward::{Forward, TemporaryGap, gaps_of_temporaries};
 
-/// The numbers of segments that are tried, in addition to the square root of the ops of the forward
-/// pass.
-const SEGMENTS: [usize; 13] = [2, 3, 4, 6, 8, 11, 16, 23, 32, 45, 64, 91, 128];
-
-/// The distance of a cut from the cut into equal parts may be this fraction of a segment.
-const NEAR: usize = 3;
-
-/// How many [valleys](Forward::each_valley) a segment has. A layer of a transformer has two: one after
-/// attention, and one after the perceptron.
-const STRIDES: [usize; 3] = [1, 2, 4];
-
-/// How the forward pass is cut into segments.
-#[derive(Clone, Copy)]
-pub(super) enum Division {
-    /// Into this number of nearly equal parts.
-    Equal(usize),
-    /// At each valley of this number.
-    Valleys(usize),
-}
+pub(super) use forward::Division;
 
 /// The rule in which only inputs move.
 #[derive(Debug)]
@@ -151,7 +135,7 @@ const MOST_STAYING: usize = 64;
 
 type Staying = heapless::Vec<u32, MOST_STAYING>;
 
-/// Calls `visit` with the sequence of each number of segments. Values that cannot be computed again
+/// Calls `visit` with the sequence of each division into segments. Values that cannot be computed again
 /// stay: for example, an update may have changed a weight that the repeat would read. Leaves out
 /// sequences in which too many values would stay.
 pub(super) fn each(
@@ -165,9 +149,7 @@ pub(super) fn each(
     let most = sequence.graph().ops().len().saturating_mul(2);
     let gaps = Gaps::new(sequence, &mut scratch)?;
     let forward = Forward::new(task, &gaps, &mut scratch)?;
-    let numbers = SEGMENTS.into_iter().chain([forward.peak.isqrt()]);
-    let equal = numbers.filter(|number| (2..forward.peak).contains(number)).map(Division::Equal);
-    for division in STRIDES.map(Division::Valleys).into_iter().chain(equal) {
+    for division in forward.divisions() {
         let mut scratch = scratch.reborrow();
         let launches = scratch.take(most, OpId(0))?;
         let positions = scratch.take(sequence.len(), 0u32)?;
@@ -197,194 +179,6 @@ pub(super) fn each(
         }
     }
     Ok(())
-}
-
-/// The time that a temporary waits for its next use within an iteration.
-struct TemporaryGap {
-    /// The operand before the gap.
-    slot: usize,
-    /// The launches of the gap: `from..to`.
-    from: usize,
-    to: usize,
-}
-
-/// The gaps of temporaries.
-fn gaps_of_temporaries<'g>(
-    task: &'g Task<'_>,
-    gaps: &'g Gaps<'_>,
-) -> impl Iterator<Item = TemporaryGap> + 'g {
-    let sequence = task.sequence;
-    (0..gaps.len()).filter_map(move |slot| {
-        let span = gaps.span(sequence, slot).filter(|span| !span.wraps)?;
-        let tensor = sequence.operands()[slot];
-        let is_temporary = sequence.tensor(tensor).kind == Kind::Temporary;
-        is_temporary.then_some(TemporaryGap { slot, from: span.from, to: span.to })
-    })
-}
-
-/// The launch before which most bytes of temporaries wait for their next use.
-fn peak(
-    task: &Task<'_>,
-    gaps: &Gaps<'_>,
-    scratch: &mut Scratch<'_>,
-) -> Result<usize, OutOfScratch> {
-    let mut scratch = scratch.reborrow();
-    let change = scratch.take(task.sequence.len() + 1, 0u64)?;
-    for TemporaryGap { slot, from, to } in gaps_of_temporaries(task, gaps) {
-        let bytes = task.sequence.tensor(task.sequence.operands()[slot]).bytes;
-        change[from] = change[from].wrapping_add(bytes);
-        change[to] = change[to].wrapping_sub(bytes);
-    }
-    let (mut bytes, mut most) = (0u64, (0u64, 0));
-    for (at, &change) in change.iter().enumerate() {
-        bytes = bytes.wrapping_add(change);
-        if bytes > most.0 {
-            most = (bytes, at);
-        }
-    }
-    Ok(most.1)
-}
-
-/// The forward pass, and the cuts before each of its launches.
-struct Forward<'f> {
-    sequence: &'f Sequence<'f>,
-    /// The launch before which most bytes of temporaries wait for their next use.
-    peak: usize,
-    /// For each cut, the bytes of the values that cross it.
-    crossing: &'f [u64],
-    /// For each cut, the time of the launches just before it whose results the backward pass does
-    /// not read, and of the launch that makes the last value that crosses it.
-    spared_ns: &'f [u64],
-}
-
-impl<'f> Forward<'f> {
-    fn new(
-        task: &'f Task<'_>,
-        gaps: &Gaps<'_>,
-        scratch: &mut Scratch<'f>,
-    ) -> Result<Self, OutOfScratch> {
-        let sequence = task.sequence;
-        let crossing = scratch.take(sequence.len() + 1, 0u64)?;
-        let spared_ns = scratch.take(sequence.len() + 1, 0u64)?;
-        let mut scratch = scratch.reborrow();
-        let peak = peak(task, gaps, &mut scratch)?;
-        let waits = scratch.take(sequence.len(), 0u8)?;
-        for TemporaryGap { slot, from, to } in gaps_of_temporaries(task, gaps) {
-            // Within the forward pass, a value crosses the cuts between two of its uses.
-            if to < peak {
-                let bytes = sequence.tensor(sequence.operands()[slot]).bytes;
-                crossing[from] = crossing[from].wrapping_add(bytes);
-                crossing[to + 1] = crossing[to + 1].wrapping_sub(bytes);
-            } else if from <= peak && peak < to {
-                waits[gaps.launch(gaps.version(slot) as usize).index()] = 1;
-            }
-        }
-        let mut sum = 0u64;
-        for bytes in &mut *crossing {
-            sum = sum.wrapping_add(*bytes);
-            *bytes = sum;
-        }
-        let mut before_ns = 0u64;
-        for (launch, spared_ns) in sequence.launches().zip(&mut spared_ns[1..]) {
-            *spared_ns = before_ns.saturating_add(sequence.time_ns(launch));
-            before_ns = if waits[launch.index()] == 1 { 0 } else { *spared_ns };
-        }
-        Ok(Self { sequence, peak, crossing, spared_ns })
-    }
-
-    /// The launches before which segments begin, without the first segment.
-    fn cuts<'s>(
-        &self,
-        division: Division,
-        scratch: &mut Scratch<'s>,
-    ) -> Result<&'s [u32], OutOfScratch> {
-        let cuts = scratch.take(self.peak + 1, 0u32)?;
-        let (first, others) = cuts.split_at_mut(1);
-        let (near, others) = match division {
-            Division::Equal(segments) => {
-                let near = self.peak / segments / NEAR;
-                self.cut_equally(near, &mut others[..segments - 1]);
-                (near, segments - 1)
-            }
-            Division::Valleys(stride) => {
-                let valleys = self.cut_at_valleys(stride, others);
-                (self.peak / (valleys + 1) / NEAR, valleys)
-            }
-        };
-        first[0] = self.first_cut(near).unwrap_or(0) as u32;
-        let cuts = &mut cuts[..=others];
-        cuts.sort_unstable();
-        Ok(cuts)
-    }
-
-    /// Cuts near equal parts.
-    fn cut_equally(&self, near: usize, cuts: &mut [u32]) {
-        let segments = cuts.len() + 1;
-        for (at, cut) in cuts.iter_mut().enumerate() {
-            let equal = (at + 1) * self.peak / segments;
-            let range = equal.saturating_sub(near).max(1)..=(equal + near).min(self.peak);
-            let best = range.min_by_key(|&at| (self.crossing[at], at.abs_diff(equal)));
-            *cut = best.unwrap_or(equal) as u32;
-        }
-    }
-
-    /// Cuts at each valley of this number, where that spares most time. Returns the number of cuts.
-    fn cut_at_valleys(&self, stride: usize, cuts: &mut [u32]) -> usize {
-        let mut valleys = 0;
-        self.each_valley(|at| {
-            cuts[valleys] = at as u32;
-            valleys += 1;
-        });
-        let spared_ns = |&first: &usize| {
-            let cuts = cuts[..valleys].iter().skip(first).step_by(stride);
-            cuts.map(|&cut| self.spared_ns[cut as usize]).fold(0, u64::saturating_add)
-        };
-        let first = (0..stride).max_by_key(spared_ns).unwrap_or(0);
-        let kept = valleys.saturating_sub(first).div_ceil(stride);
-        for at in 0..kept {
-            cuts[at] = cuts[first + at * stride];
-        }
-        kept
-    }
-
-    /// Visits the cuts that few bytes cross: before and after each, twice as many bytes cross.
-    fn each_valley(&self, mut visit: impl FnMut(usize)) {
-        let is_twice = |more: u64, less: u64| more > less && more / 2 >= less;
-        let key = |at: usize| (self.crossing[at], Reverse(self.spared_ns[at]));
-        let (mut highest, mut lowest) = (0, None);
-        for at in 1..self.peak {
-            let bytes = self.crossing[at];
-            match lowest {
-                Some(low) if is_twice(bytes, self.crossing[low]) => {
-                    visit(low);
-                    (highest, lowest) = (bytes, None);
-                }
-                Some(low) => lowest = Some(if key(at) < key(low) { at } else { low }),
-                None => {
-                    highest = bytes.max(highest);
-                    lowest = is_twice(highest, bytes).then_some(at);
-                }
-            }
-        }
-    }
-
-    /// A cut after launches that read more bytes of states than they leave: this avoids a second
-    /// look-up of an embedding at the end of the backward pass, which does not use its table any
-    /// more.
-    fn first_cut(&self, near: usize) -> Option<usize> {
-        let sequence = self.sequence;
-        let is_state = |tensor: &&TensorId| sequence.tensor(**tensor).kind == Kind::State;
-        let mut read_bytes = 0u64;
-        let cuts = sequence.launches().take(near.max(1)).filter_map(|launch| {
-            let states = sequence.reads(launch).iter().filter(is_state);
-            let bytes = states.map(|&tensor| sequence.tensor(tensor).bytes);
-            read_bytes = bytes.fold(read_bytes, u64::saturating_add);
-            let cut = launch.index() + 1;
-            let left_bytes = *self.crossing[..=self.peak].get(cut)?;
-            (0 < left_bytes && left_bytes < read_bytes).then_some((left_bytes, cut))
-        });
-        cuts.min().map(|(_, cut)| cut)
-    }
 }
 
 /// Drops the values that wait across the peak and cross no cut, and holds the values that cross a
@@ -452,9 +246,49 @@ mod tests {
         Last,
     }
 
+    #[derive(Default)]
+    struct Ops {
+        operands: heapless::Vec<TensorId, 128>,
+        ops: heapless::Vec<Op, 32>,
+    }
+
+    impl Ops {
+        fn push(&mut self, time_ns: u64, reads: &[usize], writes: &[usize], repeatable: bool) {
+            let first_operand = self.operands.len() as u32;
+            self.operands.extend(reads.iter().chain(writes).map(|&id| TensorId(id as u32)));
+            let [reads, writes] = [reads, writes].map(|operands| operands.len() as u32);
+            let op = Op { time_ns, first_operand, reads, writes, repeatable, ..Op::default() };
+            self.ops.push(op).unwrap();
+        }
+
+        /// Calls `visit` with the number of launches of each op, for each division.
+        fn each_count<const OPS: usize>(
+            &self,
+            tensors: &[Tensor],
+            mut visit: impl FnMut(Division, [usize; OPS]),
+        ) {
+            let mut words = [0; 1 << 15];
+            let mut scratch = Scratch::new(&mut words);
+            let graph =
+                Graph::new(tensors, &self.ops, &self.operands, &mut scratch.reborrow()).unwrap();
+            let sequence = &Sequence::as_given(&graph, None, &mut scratch).unwrap();
+            let machine = &Machine::of_chunks(4096).with_host_bytes(1 << 30);
+            let task = Task { sequence, machine, budget_bytes: 1 << 30 };
+            let mut arena = [ArenaPlacement { tensor: TensorId(0), offset_bytes: 0 }; 32];
+            let memory = memory(&task, &mut arena, &mut scratch).unwrap();
+            each(&task, &memory, &mut scratch, |repeated, division, _| {
+                let of = |op| {
+                    repeated.launches().filter(move |&launch| repeated.op(launch).index() == op)
+                };
+                visit(division, core::array::from_fn(|op| of(op).count()));
+                Ok(())
+            })
+            .unwrap();
+        }
+    }
+
     /// Layers forward, a head that also computes its gradients, and the layers backward, with the
-    /// update of the head. Calls `visit` with the number of launches of each op, for each number of
-    /// segments.
+    /// update of the head. Calls `visit` with the number of launches of each op, for each division.
     fn each_count(
         first_weight_bytes: u64,
         update: Update,
@@ -469,14 +303,9 @@ mod tests {
         tensors[input] = tensor(Kind::Input);
         tensors[head] = tensor(Kind::State);
         tensors[of_head].bytes = 2 * BYTES;
-        let mut operands: heapless::Vec<TensorId, 128> = heapless::Vec::new();
-        let mut ops: heapless::Vec<Op, 32> = heapless::Vec::new();
+        let mut ops = Ops::default();
         let mut push = |reads: &[usize], writes: &[usize], repeatable| {
-            let first_operand = operands.len() as u32;
-            operands.extend(reads.iter().chain(writes).map(|&id| TensorId(id as u32)));
-            let [reads, writes] = [reads, writes].map(|operands| operands.len() as u32);
-            let op = Op { time_ns: 1, first_operand, reads, writes, repeatable, ..Op::default() };
-            ops.push(op).unwrap();
+            ops.push(1, reads, writes, repeatable);
         };
         push(&[input, weight], &[forward], true);
         for at in 1..LAYERS {
@@ -495,21 +324,7 @@ mod tests {
             push(&[weight + LAYERS - 1], &[weight + LAYERS - 1], false);
             push(&[of_head, head], &[head], false);
         }
-        let mut words = [0; 1 << 15];
-        let mut scratch = Scratch::new(&mut words);
-        let graph = Graph::new(&tensors, &ops, &operands, &mut scratch.reborrow()).unwrap();
-        let sequence = &Sequence::as_given(&graph, None, &mut scratch).unwrap();
-        let machine = &Machine::of_chunks(4096).with_host_bytes(1 << 30);
-        let task = Task { sequence, machine, budget_bytes: 1 << 30 };
-        let mut arena = [ArenaPlacement { tensor: TensorId(0), offset_bytes: 0 }; 32];
-        let memory = memory(&task, &mut arena, &mut scratch).unwrap();
-        each(&task, &memory, &mut scratch, |repeated, _, _| {
-            let of =
-                |op| repeated.launches().filter(move |&launch| repeated.op(launch).index() == op);
-            visit(core::array::from_fn(|op| of(op).count()));
-            Ok(())
-        })
-        .unwrap();
+        ops.each_count(&tensors, |_, launches| visit(launches));
     }
 
     #[test]
@@ -533,5 +348,50 @@ mod tests {
             most
         };
         assert_eq!((most(BYTES), most(BYTES + 1)), (2, 1));
+    }
+
+    #[test]
+    fn cuts_are_where_layers_end_and_spare_the_longer_ops() {
+        // Each half of a layer has a wide value between two narrow ones. The backward pass does not
+        // read the result of the longest op, in the second half.
+        let (ends, mut ops) = (LAYERS / 2, Ops::default());
+        let mut tensors: heapless::Vec<Tensor, 32> = heapless::Vec::new();
+        let mut tensor = |bytes| {
+            tensors.push(Tensor { bytes, kind: Kind::Temporary }).unwrap();
+            tensors.len() - 1
+        };
+        let mut made: heapless::Vec<[usize; 4], LAYERS> = heapless::Vec::new();
+        let mut last = tensor(BYTES);
+        ops.push(1, &[], &[last], false);
+        for _ in 0..ends {
+            let input = last;
+            let [wide, middle, wider] = [3, 1, 4].map(|width| tensor(width * BYTES));
+            let [tail, end] = [0; 2].map(|_| tensor(BYTES));
+            last = end;
+            ops.push(2, &[input], &[wide], true);
+            ops.push(3, &[wide], &[middle], true);
+            ops.push(2, &[middle], &[wider], true);
+            ops.push(9, &[wider], &[tail], true);
+            ops.push(1, &[tail], &[last], true);
+            made.push([input, wide, middle, wider]).unwrap();
+        }
+        let mut gradient = tensor(BYTES);
+        ops.push(1, &[last], &[gradient], false);
+        for kept in made.iter().rev() {
+            let next = tensor(BYTES);
+            ops.push(1, &[gradient, kept[0], kept[1], kept[2], kept[3]], &[next], false);
+            gradient = next;
+        }
+        let mut found = 0;
+        ops.each_count(&tensors, |division, launches: [usize; 2 + 3 * LAYERS]| {
+            if !matches!(division, Division::Valleys(2)) {
+                return;
+            }
+            found += 1;
+            for layer in 0..ends - 1 {
+                assert_eq!(launches[1 + 5 * layer..][..5], [2, 2, 2, 1, 1], "layer {layer}");
+            }
+        });
+        assert_eq!(found, 1);
     }
 }
