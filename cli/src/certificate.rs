@@ -4,12 +4,21 @@ use crate::failure::Failure;
 use crate::figures::Figures;
 use planner_core::bounds::BoundOrder;
 use serde::Serialize;
-use spillway::Graph;
 use spillway::certificate;
 use spillway::figures::Bound;
 use spillway::units::{percent, time};
+use spillway::{Error, Graph, Plan};
 use std::path::Path;
 use workloads::{OwnedCertificate, OwnedMachine, Shown, format};
+
+/// Improves the bound that the figures of a plan show, unless the graph has collectives: no certificate
+/// holds for them.
+pub(crate) fn improve_bound(plan: &mut Plan) -> Result<(), Failure> {
+    match plan.certify() {
+        Ok(_) | Err(Error::Certificate(_)) => Ok(()),
+        Err(error) => Err(Failure::cannot(error.to_string())),
+    }
+}
 
 /// Reads a certificate and checks its form only.
 pub(crate) fn load(path: &Path) -> Result<OwnedCertificate, Failure> {

@@ -4,10 +4,10 @@ use crate::attempt::{self, Attempt};
 use crate::failure::Failure;
 use crate::figures::Figures;
 use crate::work::{self, Work};
-use crate::{curve, machine, output, strategy, summary};
+use crate::{certificate, curve, machine, output, strategy, summary};
 use clap::Args;
 use spillway::report::Beside;
-use spillway::{Budget, Error, Graph, Plan, Prepared, Strategy};
+use spillway::{Budget, Graph, Plan, Prepared, Strategy};
 use std::path::PathBuf;
 use workloads::{OwnedMachine, format};
 
@@ -108,10 +108,12 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
     let machine = machine::choose(arguments.choices.machine.as_deref(), machine)?;
     let prepared = arguments.choices.prepare(&graph, &machine)?;
     let (_, mut plan) = Attempt::make(prepared.clone())?.into_plan(&prepared)?;
-    // No certificate holds for a graph with collectives.
-    let certificate = match plan.certify() {
-        Err(Error::Certificate(_)) if arguments.certificate.is_none() => None,
-        found => Some(found.map_err(|error| Failure::cannot(error.to_string()))?),
+    let certificate = match arguments.certificate {
+        Some(_) => Some(plan.certify().map_err(|error| Failure::cannot(error.to_string()))?),
+        None => {
+            certificate::improve_bound(&mut plan)?;
+            None
+        }
     };
     let figures = Figures::of(&plan);
     if let (Some(path), Some(certificate)) = (&arguments.certificate, certificate) {

@@ -6,7 +6,7 @@ use crate::failure::Failure;
 use crate::figures::Figures;
 use crate::plan::Choices;
 use crate::work::{self, Work};
-use crate::{machine, output, plan_file, summary};
+use crate::{certificate, machine, output, plan_file, summary};
 use clap::Args;
 use indicatif::ProgressBar;
 use integrity::reference_digest;
@@ -119,13 +119,14 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
     }
     let Work { graph, machine: own } = work::load(&arguments.work)?;
     let given = arguments.choices.machine.as_deref();
-    let plan = match &arguments.plan {
+    let mut plan = match &arguments.plan {
         Some(path) => read(&graph, path, given, own)?,
         None => {
             let prepared = arguments.choices.prepare(&graph, &machine::choose(given, own)?)?;
             Attempt::make(prepared.clone())?.into_plan(&prepared)?.1
         }
     };
+    certificate::improve_bound(&mut plan)?;
     let figures = Figures::of(&plan);
     let (report, actual) = carry_out(&plan, &figures, arguments, runner.as_ref())
         .map_err(|failure| failure.with(&figures))?;
