@@ -10,15 +10,26 @@ use std::fs;
 /// Small chunks, for small work.
 const SMALL_CHUNKS: (&str, &str) = ("EMULATED_CUDA_GRANULARITY", "4096");
 /// Work with few bytes: emulated kernels are slow.
-const WORK: &str = "densenet121:batch=1,image=32";
+const WORK: &str = "gpt:layers=3,width=128,vocabulary=256,sequence=32,batch=1";
 const RUN: [&str; 7] = ["run", WORK, "--backend", "cuda", "--json", "-b", "35%"];
+
+/// A folder with a machine whose chunks are smaller than the tensors of the work.
+fn folder() -> Folder {
+    let folder = Folder::new();
+    let machine = r#"{"format": "spillway.machine.v1", "name": "small chunks", "device_bytes": 134217728,
+        "host_bytes": 1073741824, "chunk_bytes": 65536, "h2d_bytes_per_s": 12000000000,
+        "d2h_bytes_per_s": 12000000000, "transfer_latency_ns": 1000, "map_ns_per_chunk": 1000,
+        "unmap_ns_per_chunk": 1000}"#;
+    folder.write("small.json", machine);
+    folder
+}
 
 /// Runs the program with the emulated driver, which delays work at random.
 fn run(arguments: &[&str]) -> Ran {
     let driver = Emulated::built_path();
     let driver = ("SPILLWAY_CUDA_DRIVER", driver.to_str().unwrap());
     let variables = [driver, SMALL_CHUNKS, ("EMULATED_CUDA_SEED", "1")];
-    Folder::new().run_in(&variables, &[&RUN[..], arguments].concat())
+    folder().run_in(&variables, &[&RUN[..], &["--machine", "small.json"], arguments].concat())
 }
 
 #[test]
@@ -141,7 +152,8 @@ fn links_that_contend_are_measured_alone_and_together() {
     let mut larger = file.clone();
     larger["device_bytes"] = (1u64 << 30).into();
     folder.write("larger.json", larger.to_string());
-    let planned = folder.run(&["plan", WORK, "-b", "35%", "--machine", "larger.json"]).done();
+    let work = "densenet121:batch=1,image=32";
+    let planned = folder.run(&["plan", work, "-b", "35%", "--machine", "larger.json"]).done();
     assert!(planned.stdout.contains("(both in use); one way "), "{}", planned.stdout);
 }
 
@@ -150,8 +162,8 @@ fn a_device_is_picked_by_its_number() {
     let driver = Emulated::built_path();
     let with = |device| {
         let driver = ("SPILLWAY_CUDA_DRIVER", driver.to_str().unwrap());
-        let run = [&RUN[..], &["--iterations", "1"]].concat();
-        Folder::new().run_in(&[driver, ("SPILLWAY_CUDA_DEVICE", device)], &run)
+        let run = [&RUN[..], &["--machine", "small.json", "--iterations", "1"]].concat();
+        folder().run_in(&[driver, ("SPILLWAY_CUDA_DEVICE", device)], &run)
     };
     with("0").done();
     with("1").fails_with_output(

@@ -11,9 +11,13 @@ use std::process::{Command, ExitCode};
 use std::{env, fs};
 
 /// Stands for what a page leaves open, and for work that takes long. The first that fits is taken.
-const SMALLER: [(&str, &str); 7] = [
+const SMALLER: [(&str, &str); 8] = [
     ("--backend cuda --graph", "--backend cuda --graph --iterations 2"),
     ("resnet50:batch=64", SMALL),
+    (
+        "llama:billions=8,micro=8 --machine rtx4090 --budget 22GiB",
+        "llama:billions=1,micro=2 --machine laptop-8gb --budget 7GiB",
+    ),
     ("layers=32,width=4096,sequence=2048", "layers=4,width=256,sequence=128"),
     ("WORK PLAN", "resnet50:batch=2,image=64 plan.json"),
     ("WORK", SMALL),
