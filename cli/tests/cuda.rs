@@ -163,7 +163,7 @@ fn a_device_is_picked_by_its_number() {
     let with = |device| {
         let driver = ("SPILLWAY_CUDA_DRIVER", driver.to_str().unwrap());
         let run = [&RUN[..], &["--machine", "small.json", "--iterations", "1"]].concat();
-        folder().run_in(&[driver, ("SPILLWAY_CUDA_DEVICE", device)], &run)
+        folder().run_in(&[driver, SMALL_CHUNKS, ("SPILLWAY_CUDA_DEVICE", device)], &run)
     };
     with("0").done();
     with("1").fails_with_output(
