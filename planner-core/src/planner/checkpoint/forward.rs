@@ -28,7 +28,7 @@ const STRIDES: [usize; 3] = [1, 2, 4];
 pub(in crate::planner) enum Division {
     /// Into this number of nearly equal parts.
     Equal(usize),
-    /// At each valley of this number.
+    /// Into segments of this number of valleys.
     Valleys(usize),
 }
 
@@ -78,15 +78,16 @@ fn peak(
     Ok(most.1)
 }
 
-/// The forward pass, and the cuts before each of its launches.
+/// The forward pass, and what a cut before each of its launches means.
 pub(super) struct Forward<'f> {
     sequence: &'f Sequence<'f>,
     /// The launch before which most bytes of temporaries wait for their next use.
     pub(super) peak: usize,
     /// For each cut, the bytes of the values that cross it.
     crossing: &'f [u64],
-    /// For each cut, the time of the launches just before it whose results the backward pass does
-    /// not read, and of the launch that makes the last value that crosses it.
+    /// For each cut, the time of the launches just before it that need not run again if the values
+    /// that cross it stay: the last launch, and the launches before it whose results the backward
+    /// pass does not read.
     spared_ns: &'f [u64],
 }
 
@@ -172,7 +173,8 @@ impl<'f> Forward<'f> {
         }
     }
 
-    /// Cuts at each valley of this number, where that spares most time. Returns the number of cuts.
+    /// Cuts into segments of `stride` valleys, where cuts spare most time. Returns the number of
+    /// cuts.
     fn cut_at_valleys(&self, stride: usize, cuts: &mut [u32]) -> usize {
         let mut valleys = 0;
         self.each_valley(|at| {
