@@ -415,7 +415,7 @@ pub(super) fn plan_task<'o>(
 
 /// Does the same if only plans that take less than `below_ns` are of use. Returns `None` if no list
 /// fits the budget or takes less.
-fn plan_below<'o>(
+pub(super) fn plan_below<'o>(
     task: &Task<'_>,
     entrant: Entrant,
     below_ns: u64,

@@ -1,6 +1,6 @@
 //! The best plan so far of the plans that a comparison makes.
 
-use super::auto::{GAIN, Made, plan_seen, plan_segments, plan_task};
+use super::auto::{GAIN, Made, plan_below, plan_seen, plan_segments, plan_task};
 use super::error::PlanningError;
 use super::helper::{Helper, both};
 use super::recipe::Entrant;
@@ -52,6 +52,9 @@ pub(super) struct Incumbent<'t> {
     by: &'static str,
     task: Task<'t>,
     entrant: Entrant,
+    /// Only plans that take less than this were of use. Without it, another list may lead the search
+    /// for a better division of memory, to a longer plan.
+    below_ns: u64,
 }
 
 impl<'o, 't> BestPlan<'o, 't> {
@@ -103,7 +106,7 @@ impl<'o, 't> BestPlan<'o, 't> {
             let plan = plan_seen(task, entrant, (below_ns, seen_ns), output, scratch);
             self.written = None;
             match plan.map(|made| made.map(|made| made.written())) {
-                Ok(Some(written)) => self.keep_if_better(written, task, entrant),
+                Ok(Some(written)) => self.keep_if_better(written, task, (entrant, below_ns)),
                 Err(error) if !error.is_of_one_list() => return Err(error),
                 _ => {}
             }
@@ -154,7 +157,7 @@ impl<'o, 't> BestPlan<'o, 't> {
                     self.own_ns =
                         Some(self.own_ns.map_or(period_ns, |own_ns| own_ns.min(period_ns)));
                 }
-                self.keep_if_better(made, &task, entrant);
+                self.keep_if_better(made, &task, (entrant, u64::MAX));
             }
             Err(error) => self.shortage = self.shortage.or(Some(error)),
         }
@@ -165,14 +168,14 @@ impl<'o, 't> BestPlan<'o, 't> {
         &mut self,
         (written, by): (Written, &'static str),
         task: &Task<'t>,
-        entrant: Entrant,
+        (entrant, below_ns): (Entrant, u64),
     ) {
         let Prediction { period_ns, repeat_ns, .. } = written.predicted();
         let is_better = self.best.is_none_or(|best| {
             period_ns < best.period_ns || (period_ns == best.period_ns && repeat_ns == 0)
         });
         if is_better {
-            self.best = Some(Incumbent { period_ns, by, task: *task, entrant });
+            self.best = Some(Incumbent { period_ns, by, task: *task, entrant, below_ns });
             self.written = Some(written);
         }
     }
@@ -234,8 +237,9 @@ impl<'o, 't> BestPlan<'o, 't> {
             (Some(written), Some(Incumbent { by, .. }), _) => {
                 Ok(Made::of(self.output.written(written), by))
             }
-            (_, Some(Incumbent { task, entrant, .. }), _) => {
-                plan_task(&task, entrant, self.output, scratch)
+            (_, Some(Incumbent { task, entrant, below_ns, .. }), _) => {
+                let again = plan_below(&task, entrant, below_ns, self.output, scratch)?;
+                again.ok_or(PlanningError::Stuck)
             }
             (_, None, Some(error)) => Err(error),
             (_, None, None) => Err(PlanError::TooManySteps.into()),
