@@ -29,14 +29,22 @@ impl Way {
     ];
 }
 
+/// The best plan so far.
+#[derive(Clone, Copy)]
+struct Best {
+    period_ns: u64,
+    way: Way,
+    /// The bound under which it was made; under another bound, another plan may be made.
+    below_ns: u64,
+}
+
 /// Compares plans with different ops on the host, and keeps the best one.
 pub(super) struct BestPlan<'w, 'o> {
     work: &'w Work<'w>,
     strategy: Strategy,
     output: Output<'o>,
     helper: Option<Helper<'w>>,
-    /// The period of the best plan, and how it is made.
-    best: Option<(u64, Way)>,
+    best: Option<Best>,
     /// The plan that was written last, if it is the best one.
     written: Option<Kept>,
     shortage: Option<PlanningError>,
@@ -55,12 +63,12 @@ impl<'w, 'o> BestPlan<'w, 'o> {
 
     /// Whether a plan with at most this period has been found.
     pub(super) fn is_at_most(&self, period_ns: u64) -> bool {
-        self.best.is_some_and(|(least_ns, _)| least_ns <= period_ns)
+        self.best.is_some_and(|best| best.period_ns <= period_ns)
     }
 
     /// Whether the best plan is the plan of a choice.
     pub(super) fn is_best(&self, choice: Choice) -> bool {
-        self.best.is_some_and(|(_, way)| way == Way::Own(choice))
+        self.best.is_some_and(|best| best.way == Way::Own(choice))
     }
 
     /// Tries all other strategies, and returns a lower bound of their periods. A plan counts only
@@ -86,13 +94,13 @@ impl<'w, 'o> BestPlan<'w, 'o> {
         below_ns: u64,
         scratch: &mut Scratch<'_>,
     ) -> Result<u64, PlanningError> {
-        let below_ns = self.best.map_or(below_ns, |(least_ns, _)| least_ns.min(below_ns));
+        let below_ns = self.best.map_or(below_ns, |best| best.period_ns.min(below_ns));
         self.written = None;
         match self.make(way, below_ns, scratch) {
             Ok(None) => Ok(below_ns),
             Ok(Some((period_ns, kept))) => {
-                if self.best.is_none_or(|(least_ns, _)| period_ns <= least_ns) {
-                    self.best = Some((period_ns, way));
+                if self.best.is_none_or(|best| period_ns <= best.period_ns) {
+                    self.best = Some(Best { period_ns, way, below_ns });
                     self.written = Some(kept);
                 }
                 Ok(period_ns)
@@ -135,8 +143,8 @@ impl<'w, 'o> BestPlan<'w, 'o> {
 
     /// The best plan, written again if another plan was written after it.
     pub(super) fn finish(mut self, scratch: &mut Scratch<'_>) -> Result<Made<'o>, PlanningError> {
-        if let (None, Some((period_ns, way))) = (self.written, self.best) {
-            let made = self.make(way, period_ns.saturating_add(1), scratch)?;
+        if let (None, Some(Best { way, below_ns, .. })) = (self.written, self.best) {
+            let made = self.make(way, below_ns, scratch)?;
             self.written = made.map(|(_, kept)| kept);
         }
         let shortage = self.shortage.unwrap_or(PlanningError::Stuck);
