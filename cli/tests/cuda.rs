@@ -13,23 +13,13 @@ const SMALL_CHUNKS: (&str, &str) = ("EMULATED_CUDA_GRANULARITY", "4096");
 const WORK: &str = "gpt:layers=3,width=128,vocabulary=256,sequence=32,batch=1";
 const RUN: [&str; 7] = ["run", WORK, "--backend", "cuda", "--json", "-b", "35%"];
 
-/// A folder with a machine whose chunks are smaller than the tensors of the work.
-fn folder() -> Folder {
-    let folder = Folder::new();
-    let machine = r#"{"format": "spillway.machine.v1", "name": "small chunks", "device_bytes": 134217728,
-        "host_bytes": 1073741824, "chunk_bytes": 65536, "h2d_bytes_per_s": 12000000000,
-        "d2h_bytes_per_s": 12000000000, "transfer_latency_ns": 1000, "map_ns_per_chunk": 1000,
-        "unmap_ns_per_chunk": 1000}"#;
-    folder.write("small.json", machine);
-    folder
-}
-
 /// Runs the program with the emulated driver, which delays work at random.
 fn run(arguments: &[&str]) -> Ran {
     let driver = Emulated::built_path();
     let driver = ("SPILLWAY_CUDA_DRIVER", driver.to_str().unwrap());
     let variables = [driver, SMALL_CHUNKS, ("EMULATED_CUDA_SEED", "1")];
-    folder().run_in(&variables, &[&RUN[..], &["--machine", "small.json"], arguments].concat())
+    let run = [&RUN[..], &["--machine", "machine.json"], arguments].concat();
+    Folder::with_small_chunks().run_in(&variables, &run)
 }
 
 #[test]
@@ -162,8 +152,9 @@ fn a_device_is_picked_by_its_number() {
     let driver = Emulated::built_path();
     let with = |device| {
         let driver = ("SPILLWAY_CUDA_DRIVER", driver.to_str().unwrap());
-        let run = [&RUN[..], &["--machine", "small.json", "--iterations", "1"]].concat();
-        folder().run_in(&[driver, SMALL_CHUNKS, ("SPILLWAY_CUDA_DEVICE", device)], &run)
+        let run = [&RUN[..], &["--machine", "machine.json", "--iterations", "1"]].concat();
+        Folder::with_small_chunks()
+            .run_in(&[driver, SMALL_CHUNKS, ("SPILLWAY_CUDA_DEVICE", device)], &run)
     };
     with("0").done();
     with("1").fails_with_output(

@@ -15,20 +15,15 @@ const TESTS: [(&str, fn()); 5] = [
     ("a_wrong_limit_of_addresses_is_refused", wrong_limit_of_addresses),
 ];
 
-/// Small work in chunks so small that many make a tensor.
+/// Small work whose tensors have many [small chunks](Folder::with_small_chunks).
 const WORK: &str = "gpt:batch=1,layers=4,width=256,sequence=64,vocabulary=1000";
-const MACHINE: &str = r#"{"format":"spillway.machine.v1","name":"small chunks",
-    "device_bytes":1073741824,"host_bytes":1073741824,"chunk_bytes":65536,
-    "h2d_bytes_per_s":12000000000,"d2h_bytes_per_s":12000000000,"transfer_latency_ns":10000,
-    "map_ns_per_chunk":0,"unmap_ns_per_chunk":0}"#;
 
 fn run(more: &[&str]) -> Ran {
     run_in(&[], more)
 }
 
 fn run_in(variables: &[(&str, &str)], more: &[&str]) -> Ran {
-    let folder = Folder::new();
-    folder.write("machine.json", MACHINE);
+    let folder = Folder::with_small_chunks();
     let run = ["run", WORK, "-m", "machine.json", "-b", "35%", "--iterations", "3", "--json"];
     folder.run_in(variables, &[&run[..], more].concat())
 }

@@ -24,6 +24,17 @@ impl Folder {
         Self(path)
     }
 
+    /// A folder with `machine.json`, a machine with smaller chunks than most tensors of small work.
+    pub(crate) fn with_small_chunks() -> Self {
+        let folder = Self::new();
+        let machine = r#"{"format":"spillway.machine.v1","name":"small chunks",
+            "device_bytes":1073741824,"host_bytes":1073741824,"chunk_bytes":65536,
+            "h2d_bytes_per_s":12000000000,"d2h_bytes_per_s":12000000000,"transfer_latency_ns":10000,
+            "map_ns_per_chunk":0,"unmap_ns_per_chunk":0}"#;
+        folder.write("machine.json", machine);
+        folder
+    }
+
     pub(crate) fn path(&self, name: &str) -> PathBuf {
         self.0.join(name)
     }
