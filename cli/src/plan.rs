@@ -108,16 +108,18 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
     let machine = machine::choose(arguments.choices.machine.as_deref(), machine)?;
     let prepared = arguments.choices.prepare(&graph, &machine)?;
     let (_, mut plan) = Attempt::make(prepared.clone())?.into_plan(&prepared)?;
-    let certificate = match arguments.certificate {
-        Some(_) => Some(plan.certify().map_err(|error| Failure::cannot(error.to_string()))?),
+    let proof = match &arguments.certificate {
+        Some(path) => {
+            let found = plan.certify().map_err(|error| Failure::cannot(error.to_string()))?;
+            Some((path, format::write_certificate(&found)))
+        }
         None => {
             certificate::improve_bound(&mut plan)?;
             None
         }
     };
     let figures = Figures::of(&plan);
-    if let (Some(path), Some(certificate)) = (&arguments.certificate, certificate) {
-        let bytes = format::write_certificate(&certificate);
+    if let Some((path, bytes)) = proof {
         output::save(path, &bytes).map_err(|failure| failure.with(&figures))?;
     }
     save(arguments, &prepared, &plan).map_err(|failure| failure.with(&figures))?;
