@@ -123,7 +123,7 @@ impl<'f> Forward<'f> {
             *spared_ns = before_ns.saturating_add(sequence.time_ns(launch));
             before_ns = if waits[launch.index()] == 1 { 0 } else { *spared_ns };
         }
-        Ok(Self { sequence, peak, crossing, spared_ns })
+        Ok(Self { sequence, peak, crossing: &crossing[..=peak], spared_ns })
     }
 
     /// The divisions that are tried: whole layers first.
@@ -226,7 +226,7 @@ impl<'f> Forward<'f> {
             let bytes = states.map(|&tensor| sequence.tensor(tensor).bytes);
             read_bytes = bytes.fold(read_bytes, u64::saturating_add);
             let cut = launch.index() + 1;
-            let left_bytes = *self.crossing[..=self.peak].get(cut)?;
+            let left_bytes = *self.crossing.get(cut)?;
             (0 < left_bytes && left_bytes < read_bytes).then_some((left_bytes, cut))
         });
         cuts.min().map(|(_, cut)| cut)

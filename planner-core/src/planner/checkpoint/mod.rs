@@ -153,11 +153,11 @@ pub(super) fn each(
         let mut scratch = scratch.reborrow();
         let launches = scratch.take(most, OpId(0))?;
         let positions = scratch.take(sequence.len(), 0u32)?;
+        let cuts = forward.cuts(division, &mut scratch)?;
         let mut make = |staying: &Staying| -> Result<Outcome, OutOfScratch> {
             let mut scratch = scratch.reborrow();
             let mut values = Values::new(sequence, &gaps, &mut scratch)?;
             let mut dropped = Dropped::new(gaps.len(), &mut scratch)?;
-            let cuts = forward.cuts(division, &mut scratch)?;
             drop_between(task, &gaps, (&mut values, &mut dropped), staying, forward.peak, cuts);
             let lists = Unrolled { launches: &mut *launches, positions: &mut *positions };
             repeats::unroll(sequence, &gaps, memory, &values, &dropped, lists, &mut scratch)
