@@ -3,7 +3,9 @@
 use crate::VulkanDevice;
 use crate::driver::{Buffer, BufferRange, Commands, Device, Memory, Pipeline};
 use crate::error::VulkanError;
-use crate::shader::{Interface, Shader, translate};
+use crate::shader::{Interface, Shader};
+#[cfg(feature = "wgsl")]
+use crate::wgsl::translate;
 use ash::vk;
 use planner_core::Stream;
 use planner_core::backend::DeviceAddress;
@@ -59,12 +61,19 @@ impl VulkanDevice {
     ///
     /// # Errors
     /// The source is wrong or needs more than the device has, and the errors of the driver.
+    #[cfg(feature = "wgsl")]
     pub fn kernel(&mut self, wgsl: &str, entry: &str) -> Result<Kernel, KernelError> {
-        let Shader { spirv, name, interface } =
-            translate(wgsl, entry).map_err(KernelError::Source)?;
+        self.compile(translate(wgsl, entry).map_err(KernelError::Source)?)
+    }
+
+    /// # Errors
+    /// The shader needs more than the device has, and the errors of the driver.
+    pub(crate) fn compile(&mut self, shader: Shader) -> Result<Kernel, KernelError> {
+        let Shader { spirv, name, interface } = shader;
         let pushed = self.device.physical.max_push_descriptors.unwrap_or(0);
         let checked = interface.check(self.device.limits(), pushed);
-        checked.map_err(|text| KernelError::Limits(format!("{entry}: {text}")))?;
+        checked
+            .map_err(|text| KernelError::Limits(format!("{}: {text}", name.to_string_lossy())))?;
         let (bindings, immediates) = (interface.bindings.len() as u32, interface.immediates);
         let pipeline = Pipeline::new(&self.device, &spirv, &name, bindings, immediates)?;
         self.kernels.push(Compiled { pipeline, interface });

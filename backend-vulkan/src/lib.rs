@@ -22,8 +22,8 @@
 //! Modules: `driver` has Vulkan's objects, the thread of ops on the host, and all unsafe code
 //! except that of `wgpu`. `adapter` chooses a device, and `queues` a queue for each stream.
 //! `address_space` limits virtual ranges. `paging`, `stream` and `transfer` implement the traits.
-//! `kernel` runs an embedder's WGSL, which `shader` translates, or own commands. The feature `wgpu`
-//! shares the memory with wgpu. The example `vulkan-figures` measures the cost of mapping,
+//! `kernel` runs an embedder's WGSL, which `wgsl` translates, or own commands; without the feature
+//! `wgsl`, own commands only. The feature `wgpu` shares the memory with wgpu. The example `vulkan-figures` measures the cost of mapping,
 //! submitting and copying, and `train-wgpu` trains a network.
 
 mod adapter;
@@ -41,6 +41,8 @@ mod tests;
 mod transfer;
 #[cfg(feature = "wgpu")]
 mod wgpu;
+#[cfg(feature = "wgsl")]
+mod wgsl;
 
 pub use adapter::{DeviceInfo, Options, Vulkan, default_chunk_bytes};
 pub use address_space::AddressSpace;

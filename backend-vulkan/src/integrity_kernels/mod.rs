@@ -1,5 +1,7 @@
 //! Kernels whose results show every wrong byte, and the device that the conformance suite tests.
 
+mod shaders;
+
 use crate::address_space::SPARSE_BYTES;
 use crate::driver::BufferRange;
 use crate::error::{Unavailable, VulkanError};
@@ -11,8 +13,6 @@ use planner_core::backend::{
     DeviceAddress, FillError, HostKernels, HostLaunch, InputWriter, Kernels, Launch, StateWriter,
 };
 use planner_core::{Graph, Kind, Machine, MachineParameters, OpId};
-
-const SOURCE: &str = include_str!("integrity.wgsl");
 
 /// The number of threads in a group, a constant in the source. Every device supports it.
 const GROUP: u64 = 128;
@@ -146,15 +146,16 @@ impl<'g> IntegrityKernels<'g> {
     pub fn new(device: &mut VulkanDevice, graph: Graph<'g>) -> Result<Self, VulkanError> {
         let most_reads = graph.op_ids().map(|op| graph.reads(op).len()).max();
         let stride_bytes = device.binding_alignment_bytes().max(16);
-        let mut compiled = |entry| {
-            device.kernel(SOURCE, entry).map_err(|error| match error {
+        let mut compiled = |shader| {
+            device.compile(shader).map_err(|error| match error {
                 KernelError::Driver(error) => error,
                 KernelError::Source(text) | KernelError::Limits(text) => {
                     unreachable!("the source is a constant that every device can run: {text}")
                 }
             })
         };
-        let [read, combine, write] = [compiled("take")?, compiled("combine")?, compiled("put")?];
+        let [take, combine, put] = shaders::passes();
+        let [read, combine, write] = [compiled(take)?, compiled(combine)?, compiled(put)?];
         let slots = most_reads.unwrap_or(0) as u64 + 1;
         let readings = device.working_memory(slots * stride_bytes)?;
         let passes = Passes { read, combine, write, readings, stride_bytes };
