@@ -329,7 +329,8 @@ fn corrupt(planned: &OwnedSwitch, pair: &Pair, choices: &mut Choices) -> OwnedSw
         }
         8 if !steps.is_empty() => {
             let copied = *bytes_of(&mut steps[at]);
-            steps.insert(0, SwitchStep::Offload(copied));
+            let too_early = [SwitchStep::Offload, SwitchStep::Prefetch][figure % 2];
+            steps.insert(0, too_early(copied));
         }
         _ => {
             let SwitchPrediction { kept_bytes, h2d_bytes, d2h_bytes, time_ns } = predicted;
@@ -566,7 +567,24 @@ proptest! {
     }
 }
 
-/// Among corrupted switches are some for every rule.
+/// The errors of corrupted switches.
+const ERRORS: [&str; 13] = [
+    "Chunks",
+    "ClaimedHostCopy",
+    "Elsewhere",
+    "LeftOver",
+    "Missing",
+    "NeedlessOffload",
+    "NoHostCopy",
+    "NotHeld",
+    "NotWanted",
+    "Overwrites",
+    "Prediction",
+    "Twice",
+    "ValueLost",
+];
+
+/// Ends when the switches so far have broken each rule.
 #[test]
 fn each_rule_is_broken() {
     let mut runner = TestRunner::deterministic();
@@ -578,22 +596,10 @@ fn each_rule_is_broken() {
         if let Some(error) = verdicts(&pair, iterations, saved, &mut choices).unwrap() {
             let text = format!("{error:?}");
             broken.insert(text.split([' ', '(']).next().unwrap().to_owned());
+            if broken.iter().eq(ERRORS) {
+                return;
+            }
         }
     }
-    let all = [
-        "Chunks",
-        "ClaimedHostCopy",
-        "Elsewhere",
-        "LeftOver",
-        "Missing",
-        "NeedlessOffload",
-        "NoHostCopy",
-        "NotHeld",
-        "NotWanted",
-        "Overwrites",
-        "Prediction",
-        "Twice",
-        "ValueLost",
-    ];
-    assert_eq!(broken.iter().map(String::as_str).collect::<Vec<_>>(), all);
+    panic!("{broken:?} are not all errors of a corrupted switch");
 }

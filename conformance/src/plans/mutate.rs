@@ -37,7 +37,7 @@ pub fn mutate(
 fn corrupt_steps(graph: &Graph<'_>, plan: &mut OwnedPlan, choices: &mut Choices) {
     let at = choices.below(plan.steps.len());
     let other = choices.below(plan.steps.len());
-    match choices.below(9) {
+    match choices.below(10) {
         0 => {
             plan.steps.remove(at);
         }
@@ -54,12 +54,13 @@ fn corrupt_steps(graph: &Graph<'_>, plan: &mut OwnedPlan, choices: &mut Choices)
             plan.steps.retain(|step| !moves(step, tensor));
         }
         7 => offload_an_input(graph, plan, other, choices),
+        8 => lose_an_output(graph, plan, choices),
         _ => plan.steps[at] = renamed(graph, plan.steps[at], choices),
     }
 }
 
 /// Moves an op between the device and the host, or moves a step on the host within the list. If the
-/// plan has no op that may run on the host, corrupts any step.
+/// plan has no op that may run on the host, adds such a step.
 fn corrupt_places(graph: &Graph<'_>, plan: &mut OwnedPlan, choices: &mut Choices) {
     let may = |step: &Step| match *step {
         Step::Host(_) => true,
@@ -69,7 +70,7 @@ fn corrupt_places(graph: &Graph<'_>, plan: &mut OwnedPlan, choices: &mut Choices
     let positions: Vec<usize> = (0..plan.steps.len()).filter(|&at| may(&plan.steps[at])).collect();
     let other = choices.below(plan.steps.len());
     match choices.pick(&positions) {
-        None => corrupt_steps(graph, plan, choices),
+        None => plan.steps.insert(other, Step::Host(random_op(graph, choices))),
         Some(at) if choices.one_in(3) => plan.steps.swap(at, other),
         Some(at) => {
             plan.steps[at] = match plan.steps[at] {
@@ -126,6 +127,15 @@ fn offload_an_input(graph: &Graph<'_>, plan: &mut OwnedPlan, at: usize, choices:
     }
 }
 
+/// Removes the offloads of an output.
+fn lose_an_output(graph: &Graph<'_>, plan: &mut OwnedPlan, choices: &mut Choices) {
+    let is_output = |&tensor: &TensorId| graph.tensor(tensor).kind == Kind::Output;
+    let outputs: Vec<TensorId> = graph.tensor_ids().filter(is_output).collect();
+    if let Some(tensor) = choices.pick(&outputs) {
+        plan.steps.retain(|step| !matches!(step, Step::Offload(part) if part.tensor == tensor));
+    }
+}
+
 /// Whether a step copies or evicts a part of the tensor.
 fn moves(step: &Step, tensor: TensorId) -> bool {
     step.part().is_some_and(|part| part.tensor == tensor)
@@ -146,7 +156,8 @@ fn renamed(graph: &Graph<'_>, step: Step, choices: &mut Choices) -> Step {
 
 /// One of a graph's ops, or the first id that it does not have.
 fn random_op(graph: &Graph<'_>, choices: &mut Choices) -> OpId {
-    OpId(choices.below(graph.ops().len() + 1) as u32)
+    let ops = graph.ops().len();
+    OpId(if choices.one_in(8) { ops } else { choices.below(ops) } as u32)
 }
 
 fn random_tensor(graph: &Graph<'_>, choices: &mut Choices) -> TensorId {
