@@ -14,6 +14,7 @@ use crate::plan::PlanError;
 use crate::schedule::{PerStream, Stream};
 use crate::scratch::{Limits, OutOfScratch, Scratch, total, words};
 use bytemuck::{Pod, Zeroable};
+use core::ops::Range;
 
 /// A position in a [`Sequence`]: one launch of an op.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Pod, Zeroable)]
@@ -25,6 +26,13 @@ impl LaunchId {
     #[inline]
     pub(crate) const fn index(self) -> usize {
         self.0 as usize
+    }
+
+    /// The position after this one.
+    #[inline]
+    #[expect(clippy::arithmetic_side_effects, reason = "launches are numbered in 31 bits")]
+    pub(crate) const fn next(self) -> Self {
+        Self(self.0 + 1)
     }
 }
 
@@ -219,6 +227,13 @@ impl<'a> Sequence<'a> {
         })
     }
 
+    /// The launch after another one in the cyclic sequence.
+    #[inline]
+    pub(crate) const fn following(&self, launch: LaunchId) -> LaunchId {
+        let next = launch.next();
+        if next.index() < self.len() { next } else { LaunchId(0) }
+    }
+
     /// The op of a launch.
     #[inline]
     pub(crate) const fn op(&self, launch: LaunchId) -> OpId {
@@ -335,25 +350,32 @@ impl<'a> Sequence<'a> {
     /// The tensors that a launch writes.
     #[inline]
     pub(crate) fn writes(&self, launch: LaunchId) -> &'a [TensorId] {
-        let Launch { first_write, .. } = self.launches[launch.index()];
-        &self.operands[first_write as usize..self.end_slot(launch)]
+        &self.operands[self.written_slots(launch)]
     }
 
     /// The tensors that a launch reads, then the tensors that it writes. A tensor updated in place
     /// appears twice.
     #[inline]
     pub(crate) fn operands_of(&self, launch: LaunchId) -> &'a [TensorId] {
-        &self.operands[self.first_slot(launch)..self.end_slot(launch)]
+        &self.operands[self.slots(launch)]
     }
 
-    const fn end_slot(&self, launch: LaunchId) -> usize {
-        self.launches[launch.index().saturating_add(1)].first_slot as usize
-    }
-
-    /// The slot of a launch's first operand; the slots of the others follow.
+    /// The slot of a launch's first operand.
     #[inline]
     pub(crate) const fn first_slot(&self, launch: LaunchId) -> usize {
         self.launches[launch.index()].first_slot as usize
+    }
+
+    /// The slots of a launch's operands.
+    #[inline]
+    pub(crate) const fn slots(&self, launch: LaunchId) -> Range<usize> {
+        self.first_slot(launch)..self.first_slot(launch.next())
+    }
+
+    /// The slots of the operands that a launch writes.
+    #[inline]
+    pub(crate) const fn written_slots(&self, launch: LaunchId) -> Range<usize> {
+        self.first_write(launch)..self.first_slot(launch.next())
     }
 
     /// The slot of the first operand that a launch writes.

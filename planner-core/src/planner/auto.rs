@@ -298,7 +298,7 @@ pub(super) fn plan_segments<'o>(
             }
             Err(error) => return Err(error),
         }
-        tried += 1;
+        tried = tried.saturating_add(1);
         Ok(())
     };
     try_sequence(task.sequence, &mut scratch)?;
@@ -308,14 +308,14 @@ pub(super) fn plan_segments<'o>(
     let Some((_, best)) = best else {
         return Err(shortage.unwrap_or(PlanningError::Stuck));
     };
-    let (mut tried, mut written) = (0, None);
+    let (mut tried, mut written) = (0usize, None);
     let mut write = |sequence: &Sequence<'_>, scratch: &mut Scratch<'_>| {
         if tried == best {
             let task = Task { sequence, ..*task };
             let made = plan_task(&task, entrant, output.reborrow(), scratch)?;
             written = Some(Written::of(&made.plan));
         }
-        tried += 1;
+        tried = tried.saturating_add(1);
         Ok(())
     };
     write(task.sequence, &mut scratch)?;

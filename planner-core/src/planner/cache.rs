@@ -80,7 +80,7 @@ pub(super) fn write(
 pub(super) fn distance(builder: &Builder<'_>, op: LaunchId, tensor: TensorId) -> u32 {
     let (next_iteration, next) = builder.next_position(tensor);
     let iteration_ops = if next_iteration { builder.task.sequence.len() as u32 } else { 0 };
-    iteration_ops + next.0 - op.0
+    iteration_ops.saturating_add(next.0).saturating_sub(op.0)
 }
 
 /// A lower bound of the time of a list's uploads. A tensor that leaves after an op is prefetched again
@@ -168,14 +168,15 @@ impl Cache<'_, '_> {
     /// its operands if not all fit.
     fn look_ahead(&mut self, op: LaunchId) -> Result<(), Stuck> {
         let launch_objects = self.builder.launch_objects(op, CHUNKS);
-        let ops = self.builder.task.sequence.len() as u32;
+        let sequence = self.builder.task.sequence;
         let (mut written_objects, mut workspace_objects) = (0u64, 0u64);
         self.covered = self.covered.saturating_sub(1);
+        let mut next = op;
         for ahead in 1..=self.ahead {
-            // Both are below 2^31, as `Uses` requires.
-            let [before, next] = [ahead - 1, ahead].map(|ahead| LaunchId((op.0 + ahead) % ops));
+            let before = next;
+            next = sequence.following(before);
             let workspace = self.builder.memory.workspace(self.builder.task, before);
-            let written = self.builder.launch_objects(before, CHUNKS) - workspace;
+            let written = self.builder.launch_objects(before, CHUNKS).saturating_sub(workspace);
             written_objects = written_objects.saturating_add(written);
             workspace_objects = workspace_objects.max(workspace);
             if ahead <= self.covered {
@@ -277,7 +278,7 @@ impl Cache<'_, '_> {
         let mut from = self.order.front();
         while within_reach < objects {
             let Some(tensor) = self.oldest_evictable(from) else { return false };
-            within_reach += self.builder.memory.objects(tensor);
+            within_reach = within_reach.saturating_add(self.builder.memory.objects(tensor));
             from = self.order.next(tensor);
         }
         true

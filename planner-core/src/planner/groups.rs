@@ -88,10 +88,10 @@ impl Setting {
     }
 
     /// Whether a state of a layer is evicted after an op, given the number of ops to its next use.
-    const fn evicts(self, layer: u32, distance: u32) -> bool {
-        let leaves =
-            layer != NO_LAYER && layer % self.size >= self.size.saturating_sub(self.leaving);
-        leaves && distance > self.ahead.saturating_add(1)
+    fn evicts(self, layer: u32, distance: u32) -> bool {
+        let staying = self.size.saturating_sub(self.leaving);
+        let leaves = |layer: u32| layer.checked_rem(self.size).is_some_and(|at| at >= staying);
+        layer != NO_LAYER && leaves(layer) && distance > self.ahead.saturating_add(1)
     }
 }
 
@@ -108,7 +108,8 @@ fn grid(groups: Groups, ops: usize) -> impl Iterator<Item = Setting> {
     let sizes = SIZES.into_iter().filter(is_tried);
     groups.size.into_iter().chain(sizes).flat_map(move |size| {
         let size = size.max(1);
-        let all = (1..=size.min(SIZES[SIZES.len() - 1])).filter(move |_| groups.leaving.is_none());
+        let [.., most] = SIZES;
+        let all = (1..=size.min(most)).filter(move |_| groups.leaving.is_none());
         groups.leaving.into_iter().chain(all).flat_map(move |leaving| {
             let tried = AHEAD.into_iter().filter(move |_| groups.ahead.is_none());
             let ahead = groups.ahead.into_iter().chain(tried);
@@ -188,14 +189,14 @@ const NO_LAYER: u32 = u32::MAX;
 /// Finds the layer of each state, and returns the number of layers.
 fn number(task: &Task<'_>, layers: &mut [u32]) -> u32 {
     let sequence = task.sequence;
-    let mut next = 0;
+    let mut next = 0u32;
     for op in sequence.launches() {
         let layer = next;
         for &tensor in sequence.operands_of(op) {
             let is_state = sequence.tensor(tensor).kind == Kind::State;
             if is_state && layers[tensor.index()] == NO_LAYER {
                 layers[tensor.index()] = layer;
-                next = layer + 1;
+                next = layer.saturating_add(1);
             }
         }
     }

@@ -60,7 +60,7 @@ impl<'l> List<'l> {
         if let Some(slot) = self.steps.get_mut(self.lengths.steps) {
             *slot = step;
         }
-        self.lengths.steps += 1;
+        self.lengths.steps = self.lengths.steps.saturating_add(1);
     }
 
     /// Adds a part that is resident at the start. The buffer must be long enough.
@@ -68,7 +68,7 @@ impl<'l> List<'l> {
         debug_assert!(self.lengths.resident < self.resident.len(), "the caller checked the length");
         if let Some(slot) = self.resident.get_mut(self.lengths.resident) {
             *slot = resident;
-            self.lengths.resident += 1;
+            self.lengths.resident = self.lengths.resident.saturating_add(1);
         }
     }
 

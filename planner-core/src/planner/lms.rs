@@ -99,7 +99,7 @@ const AHEAD: [u32; 4] = [1, 4, 16, 64];
 /// has just left.
 fn grid(lms: Lms, ops: usize) -> impl Iterator<Item = (u32, u32)> {
     let ops = u32::try_from(ops).unwrap_or(u32::MAX);
-    let tried = FRACTIONS.into_iter().map(move |fraction| ops / fraction);
+    let tried = FRACTIONS.into_iter().filter_map(move |fraction| ops.checked_div(fraction));
     let thresholds = tried.filter(move |&ops| ops > 0 && lms.threshold.is_none());
     lms.threshold.into_iter().chain(thresholds).flat_map(move |threshold| {
         let worth_trying = move |&ahead: &u32| ahead == 1 || ahead <= threshold;

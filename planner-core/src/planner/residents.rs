@@ -32,7 +32,7 @@ impl<'a> Spans<'a> {
         scratch: &mut Scratch<'a>,
     ) -> Result<Self, OutOfScratch> {
         let sequence = builder.task.sequence;
-        let change = scratch.take(sequence.len() + 1, 0u64)?;
+        let change = scratch.take(sequence.len().saturating_add(1), 0u64)?;
         let last = scratch.take(sequence.tensors().len(), NONE)?;
         for op in sequence.launches() {
             for &tensor in sequence.operands_of(op) {
@@ -57,7 +57,7 @@ impl<'a> Spans<'a> {
         to: LaunchId,
     ) {
         let objects = builder.memory.objects(tensor);
-        let (from, after) = (from.index(), to.index() + 1);
+        let (from, after) = (from.index(), to.next().index());
         self.change[from] = self.change[from].wrapping_add(objects);
         self.change[after] = self.change[after].wrapping_sub(objects);
     }
@@ -122,7 +122,7 @@ impl<'a> Residents<'a> {
                 sequence.tensor(tensor).kind == Kind::State && !builder.memory.in_arena(tensor);
             if counts && rank[tensor.index()] == NONE {
                 rank[tensor.index()] = ranked;
-                ranked += 1;
+                ranked = ranked.saturating_add(1);
             }
         }
         Ok(Self { rank, ranked, staying: 0, counted_for })
@@ -140,9 +140,9 @@ impl<'a> Residents<'a> {
         if !self.fit(builder, spans) {
             spans.set_uses(builder);
         }
-        let (mut fitting, mut too_many) = (0, self.ranked + 1);
-        while too_many - fitting > 1 {
-            self.staying = fitting + (too_many - fitting) / 2;
+        let (mut fitting, mut too_many) = (0u32, self.ranked.saturating_add(1));
+        while fitting.saturating_add(1) < too_many {
+            self.staying = u32::midpoint(fitting, too_many);
             match self.fit(builder, spans) {
                 true => fitting = self.staying,
                 false => too_many = self.staying,
@@ -160,8 +160,8 @@ impl<'a> Residents<'a> {
         sequence.launches().zip(&*spans.change).all(|(op, &change)| {
             alive = alive.wrapping_add(change);
             let workspace = builder.memory.workspace(builder.task, op);
-            // No tensor counts twice, and all tensors together take less than 2^64 chunks.
-            let taken = (staying + alive + self.streamed(builder, op)).saturating_add(workspace);
+            let held = staying.saturating_add(alive).saturating_add(self.streamed(builder, op));
+            let taken = held.saturating_add(workspace);
             taken <= builder.memory.pool_objects(CHUNKS)
         })
     }
@@ -169,14 +169,14 @@ impl<'a> Residents<'a> {
     /// Chunks of the states of an op and of the next one that do not stay.
     fn streamed(&mut self, builder: &Builder<'_>, op: LaunchId) -> u64 {
         let sequence = builder.task.sequence;
-        let next = LaunchId((op.0 + 1) % sequence.len() as u32);
-        let mut streamed = 0;
+        let (next, number) = (sequence.following(op), op.next().0);
+        let mut streamed = 0u64;
         for &tensor in sequence.operands_of(op).iter().chain(sequence.operands_of(next)) {
             let (rank, counted_for) =
                 (self.rank[tensor.index()], &mut self.counted_for[tensor.index()]);
             let counts = rank != NONE && rank >= self.staying;
-            if counts && core::mem::replace(counted_for, op.0 + 1) != op.0 + 1 {
-                streamed += builder.memory.objects(tensor);
+            if counts && core::mem::replace(counted_for, number) != number {
+                streamed = streamed.saturating_add(builder.memory.objects(tensor));
             }
         }
         streamed

@@ -216,7 +216,7 @@ impl fmt::Display for Takes {
                 write!(f, "a number of {things} from {least} to {most}")
             }
             Self::Word(words) => words.iter().enumerate().try_for_each(|(at, word)| {
-                let joint = match words.len() - at {
+                let joint = match words.len().saturating_sub(at) {
                     1 => "",
                     2 => " or ",
                     _ => ", ",

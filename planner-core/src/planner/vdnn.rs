@@ -61,7 +61,7 @@ impl<'a> Gaps<'a> {
         let peak = gaps.peak(builder, scratch)?;
         gaps.from.fill(NONE);
         gaps.length.fill(SHORTEST);
-        gaps.find_longest(builder, scratch, peak..peak + 1)?;
+        gaps.find_longest(builder, scratch, peak..peak.saturating_add(1))?;
         Ok(gaps)
     }
 
@@ -82,8 +82,9 @@ impl<'a> Gaps<'a> {
                 let is_temporary = sequence.tensor(tensor).kind == Kind::Temporary;
                 let crosses = from < around.end && op.0 > around.start;
                 let longest = &mut self.length[tensor.index()];
-                if is_temporary && from != NONE && crosses && op.0 - from > *longest {
-                    *longest = op.0 - from;
+                let length = op.0.saturating_sub(from);
+                if is_temporary && from != NONE && crosses && length > *longest {
+                    *longest = length;
                     self.from[tensor.index()] = from;
                 }
             }
@@ -98,11 +99,11 @@ impl<'a> Gaps<'a> {
     fn peak(&self, builder: &Builder<'_>, scratch: &mut Scratch<'_>) -> Result<u32, OutOfScratch> {
         let sequence = builder.task.sequence;
         let mut scratch = scratch.reborrow();
-        let change = scratch.take(sequence.len() + 1, 0u64)?;
+        let change = scratch.take(sequence.len().saturating_add(1), 0u64)?;
         for tensor in sequence.tensor_ids() {
             if let Some(from) = self.leaves_after(tensor) {
                 let objects = builder.memory.objects(tensor);
-                let to = from.index() + self.length[tensor.index()] as usize;
+                let to = self.end(tensor, from) as usize;
                 change[from.index()] = change[from.index()].wrapping_add(objects);
                 change[to] = change[to].wrapping_sub(objects);
             }
@@ -122,11 +123,16 @@ impl<'a> Gaps<'a> {
         (from != NONE).then_some(LaunchId(from))
     }
 
+    /// The op that ends the gap of a temporary, given the op after which it begins.
+    fn end(&self, tensor: TensorId, from: LaunchId) -> u32 {
+        from.0.saturating_add(self.length[tensor.index()])
+    }
+
     /// Adds a temporary before its gap, and from one op before its end.
     fn add_spans(&self, builder: &Builder<'_>, spans: &mut Spans<'_>, tensor: TensorId) {
         match (self.leaves_after(tensor), spans.last(tensor)) {
             (Some(from), Some(last)) => {
-                let back = LaunchId(from.0 + self.length[tensor.index()] - 1);
+                let back = LaunchId(self.end(tensor, from).saturating_sub(1));
                 spans.add(builder, tensor, builder.first_op(tensor), from);
                 spans.add(builder, tensor, back, last);
             }

@@ -89,7 +89,7 @@ impl Rule for Window {
         scratch: &mut Scratch<'_>,
     ) -> Result<Lengths, Stuck> {
         let most_bytes = builder.task.budget_bytes.saturating_mul(4);
-        let bytes = self.bytes.unwrap_or(most_bytes / FRACTIONS[list]);
+        let bytes = self.bytes.unwrap_or(most_bytes.checked_div(FRACTIONS[list]).unwrap_or(0));
         write(builder, *self, bytes, scratch)
     }
 }
@@ -208,14 +208,12 @@ impl Slide<'_, '_> {
             }
             let objects = self.builder.memory.workspace(self.builder.task, op);
             self.free(objects)?;
-            self.reserved_objects += objects;
+            self.reserved_objects = self.reserved_objects.saturating_add(objects);
             self.covered_bytes = self.covered_bytes.saturating_add(bytes);
-            let last = op.index() + 1 == sequence.len();
-            self.next = Position {
-                iteration: iteration + u32::from(last),
-                op: if last { LaunchId(0) } else { LaunchId(op.0 + 1) },
-                operand: 0,
-            };
+            let next = sequence.following(op);
+            let wraps = next == LaunchId(0);
+            let iteration = iteration.saturating_add(wraps.into());
+            self.next = Position { iteration, op: next, operand: 0 };
             return Ok(true);
         };
         let entrance = op.0 << 1 | (iteration & 1);
@@ -228,10 +226,11 @@ impl Slide<'_, '_> {
             let reads = (operand as usize) < sequence.reads(op).len();
             self.swap_in(tensor, reads)?;
             self.covered_bytes = self.covered_bytes.saturating_add(bytes);
-            self.entries[tensor.index()] += 1;
+            let entries = &mut self.entries[tensor.index()];
+            *entries = entries.saturating_add(1);
             self.entered_by[tensor.index()] = entrance;
         }
-        self.next.operand += 1;
+        self.next.operand = operand.saturating_add(1);
         Ok(true)
     }
 
@@ -252,7 +251,7 @@ impl Slide<'_, '_> {
             return self.builder.prefetch(tensor);
         }
         self.reserved[tensor.index()] = 1;
-        self.reserved_objects += objects;
+        self.reserved_objects = self.reserved_objects.saturating_add(objects);
         Ok(())
     }
 
@@ -273,30 +272,34 @@ impl Slide<'_, '_> {
     /// Removes a variable from the variables that wait to be swapped out.
     fn stay(&mut self, tensor: TensorId) {
         self.leaving.remove(tensor);
-        self.leaving_objects -= self.builder.memory.objects(tensor);
+        let objects = self.builder.memory.objects(tensor);
+        self.leaving_objects = self.leaving_objects.saturating_sub(objects);
     }
 
     /// Removes the variables of a launched op from the window.
     fn leave(&mut self, op: LaunchId) -> Result<(), Stuck> {
         let sequence = self.builder.task.sequence;
         let workspace = self.builder.memory.workspace(self.builder.task, op);
-        self.reserved_objects -= workspace;
+        self.reserved_objects = self.reserved_objects.saturating_sub(workspace);
         self.covered_bytes = self.covered_bytes.saturating_sub(sequence.workspace_bytes(op));
         for &tensor in sequence.writes(op) {
             if core::mem::take(&mut self.reserved[tensor.index()]) == 1 {
-                self.reserved_objects -= self.builder.memory.objects(tensor);
+                let objects = self.builder.memory.objects(tensor);
+                self.reserved_objects = self.reserved_objects.saturating_sub(objects);
             }
         }
-        self.launches += 1;
+        self.launches = self.launches.saturating_add(1);
         for &tensor in sequence.operands_of(op) {
             let left_behind = &mut self.left_behind[tensor.index()];
             let again = core::mem::replace(left_behind, self.launches) == self.launches;
             if again || self.builder.memory.in_arena(tensor) {
                 continue;
             }
-            self.entries[tensor.index()] -= 1;
+            let entries = &mut self.entries[tensor.index()];
+            *entries = entries.saturating_sub(1);
+            let is_in_window = *entries > 0;
             self.covered_bytes = self.covered_bytes.saturating_sub(sequence.tensor(tensor).bytes);
-            match (self.builder.is_resident(tensor), self.entries[tensor.index()] > 0) {
+            match (self.builder.is_resident(tensor), is_in_window) {
                 (true, true) | (false, false) => {}
                 (true, false) => self.swap_out(tensor),
                 // Its value is dead, and an op in the window needs the next one.
@@ -308,7 +311,8 @@ impl Slide<'_, '_> {
 
     fn swap_out(&mut self, tensor: TensorId) {
         self.leaving.push(tensor);
-        self.leaving_objects += self.builder.memory.objects(tensor);
+        let objects = self.builder.memory.objects(tensor);
+        self.leaving_objects = self.leaving_objects.saturating_add(objects);
         match self.window.published {
             true => self.builder.offload_again(tensor),
             false => self.builder.offload(tensor),
