@@ -144,6 +144,11 @@ impl Machine {
         copy_ns.checked_add(self.transfer_latency_ns)
     }
 
+    /// The number of whole chunks in this many bytes.
+    pub(crate) fn chunks_within(&self, bytes: u64) -> u64 {
+        bytes.checked_div(self.chunk_bytes).unwrap_or(0)
+    }
+
     /// Rounds bytes up to whole chunks. `None` if the result exceeds 64 bits.
     #[must_use]
     pub const fn round_up_to_chunks(&self, bytes: u64) -> Option<u64> {

@@ -165,7 +165,7 @@ impl<'m> Memory<'m> {
         let mut scratch = scratch.reborrow();
         let lifetimes = Lifetimes::new(sequence, &mut scratch)?;
         let thresholds = thresholds(task, need, &lifetimes, &mut scratch)?;
-        let threshold = choose(&thresholds, need, budget_bytes / machine.chunk_bytes);
+        let threshold = choose(&thresholds, need, machine.chunks_within(budget_bytes));
         let mut division = divide(task, need, &lifetimes, threshold, arena, &mut scratch)?;
         if division.needed_bytes > budget_bytes {
             division = least(task, need, &lifetimes, &thresholds, arena, &mut scratch)?;
@@ -196,7 +196,7 @@ impl<'m> Memory<'m> {
         let lifetimes = Lifetimes::new(sequence, &mut scratch)?;
         let (placed, arena_bytes) =
             arena::pack(sequence, machine, &lifetimes, below_bytes, arena, &mut scratch)?;
-        if objects_of(task, arena_bytes) >= budget_bytes / machine.chunk_bytes {
+        if objects_of(task, arena_bytes) >= machine.chunks_within(budget_bytes) {
             return Ok(None);
         }
         let arena = PackedArena { below_bytes, placed, arena_bytes };
@@ -218,7 +218,7 @@ impl<'m> Memory<'m> {
         }
         check_objects(task, objects)?;
         let arena_chunks = objects_of(task, arena_bytes);
-        let count = (budget_bytes / machine.chunk_bytes).saturating_sub(arena_chunks);
+        let count = machine.chunks_within(budget_bytes).saturating_sub(arena_chunks);
         // A larger pool would have no use.
         let count = count.min(MOST_OBJECTS);
         let pools = [(machine.chunk_bytes, count), (0, 0)]
@@ -257,11 +257,10 @@ impl<'m> Memory<'m> {
         let slabs = chunks.saturating_mul(chunk_bytes).checked_div(object_bytes).unwrap_or(0);
         let slabs = slabs.min(MOST_OBJECTS);
         debug_assert!(
-            u128::from(slabs) * u128::from(object_bytes)
-                <= u128::from(chunks) * u128::from(chunk_bytes),
+            slabs.saturating_mul(object_bytes) <= chunks.saturating_mul(chunk_bytes),
             "slabs take no more than the chunks that they are made of"
         );
-        let chunks = Pool { object_bytes: chunk_bytes, count: count - chunks };
+        let chunks = Pool { object_bytes: chunk_bytes, count: count.saturating_sub(chunks) };
         let pools = [chunks, Pool { object_bytes, count: slabs }];
         Memory { placed, arena_bytes, below_bytes, objects, pools }
     }
@@ -283,7 +282,8 @@ impl<'m> Memory<'m> {
         let staying = scratch.take(self.objects.len(), 0u64)?;
         for &Resident { part, .. } in resident {
             // Parts in a list of the planner do not overlap.
-            staying[part.tensor.index()] += part.count.min(self.objects(part.tensor));
+            let staying = &mut staying[part.tensor.index()];
+            *staying = staying.saturating_add(part.count.min(self.objects(part.tensor)));
         }
         for step in steps {
             if let Some(part) = step.part() {
@@ -304,10 +304,10 @@ impl<'m> Memory<'m> {
             let Some(slot) = arena.get_mut(placed) else { return Ok(None) };
             *slot = ArenaPlacement { tensor, offset_bytes: arena_bytes };
             arena_bytes = arena_bytes.saturating_add(size_bytes(sequence.graph(), machine, tensor));
-            (placed, chunks) = (placed + 1, chunks.saturating_add(its_chunks));
+            (placed, chunks) = (placed.saturating_add(1), chunks.saturating_add(its_chunks));
             objects[tensor.index()] = 0;
         }
-        let more = objects_of(task, arena_bytes) - objects_of(task, self.arena_bytes);
+        let more = objects_of(task, arena_bytes).saturating_sub(objects_of(task, self.arena_bytes));
         let mut pools = self.pools;
         pools[CHUNKS].count = pools[CHUNKS].count.saturating_sub(more);
         let below_bytes = self.below_bytes;

@@ -104,8 +104,9 @@ impl<'s> MemorySearch<'_, 's, '_, '_, '_> {
         for placement in &self.arena[..memory.placed] {
             offsets[placement.tensor.index()] = placement.offset_bytes;
         }
-        let sizes_bytes =
-            SIZES.map(|(times, part)| task.machine.chunk_bytes.saturating_mul(times) / part);
+        let sizes_bytes = SIZES.map(|(times, part)| {
+            task.machine.chunk_bytes.saturating_mul(times).checked_div(part).unwrap_or(0)
+        });
         let mut has_tried = false;
         for (&below_bytes, &smaller_bytes) in sizes_bytes.iter().zip(&sizes_bytes[1..]) {
             // If no tensor of this size leaves part of a chunk unused, the next smaller size gives

@@ -28,7 +28,7 @@ pub fn with_larger_objects(request: &Request<'_>) -> Option<Machine> {
         sum(&|bytes| bytes.checked_next_multiple_of(object_bytes).unwrap_or(u64::MAX))
     };
     let most_bytes = in_objects(machine.chunk_bytes).saturating_add(sum(&|bytes| bytes / ROUNDED));
-    let doublings = (budget_bytes / machine.chunk_bytes / FEWEST).checked_ilog2()?;
+    let doublings = (machine.chunks_within(budget_bytes) / FEWEST).checked_ilog2()?;
     let sizes = (1..=doublings).rev().map(|doublings| machine.chunk_bytes << doublings);
     let object_bytes = sizes.into_iter().find(|&size| in_objects(size) <= most_bytes)?;
     Some(machine.with_chunk_bytes(object_bytes))

@@ -53,10 +53,12 @@ impl Walk<'_> {
         let bytes = self.task.sequence.tensor(tensor).bytes;
         let objects = objects.min(self.memory.objects(tensor));
         let before = core::mem::replace(&mut self.held[tensor.index()], objects);
-        self.now.chunks = self.now.chunks - before + objects;
+        let change =
+            |count: &mut u64| *count = count.saturating_sub(before).saturating_add(objects);
+        change(&mut self.now.chunks);
         for (small, &size_bytes) in self.now.small.iter_mut().zip(&self.sizes_bytes) {
             if bytes <= size_bytes {
-                *small = *small - before + objects;
+                change(small);
             }
         }
     }
@@ -64,7 +66,7 @@ impl Walk<'_> {
     fn measure_step(&mut self, workspace_chunks: u64) {
         let Held { chunks, small } = self.now;
         for (at, small) in small.into_iter().enumerate() {
-            let others = (chunks - small).saturating_add(workspace_chunks);
+            let others = chunks.saturating_sub(small).saturating_add(workspace_chunks);
             self.most_chunks[at] = self.most_chunks[at].max(others);
             self.most_small[at] = self.most_small[at].max(small);
         }
@@ -110,8 +112,9 @@ pub(super) fn divide<'m>(
     let sizes_bytes = FRACTIONS.map(|fraction| {
         let pooled = sequence.tensor_ids().filter(|&tensor| !memory.in_arena(tensor));
         let bytes = pooled.map(|tensor| sequence.tensor(tensor).bytes);
+        let most_bytes = machine.chunk_bytes.checked_div(fraction).unwrap_or(0);
         bytes
-            .filter(|&bytes| bytes <= machine.chunk_bytes / fraction)
+            .filter(|&bytes| bytes <= most_bytes)
             .max()
             .map_or(0, |bytes| bytes.next_multiple_of(alignment_bytes))
     });
@@ -127,7 +130,7 @@ pub(super) fn divide<'m>(
     }
     let Walk { most_chunks, most_small, .. } = walk;
     let needed = |at: usize| {
-        let bytes = u128::from(most_small[at]) * u128::from(sizes_bytes[at]);
+        let bytes = u128::from(most_small[at]).saturating_mul(sizes_bytes[at].into());
         let slabs = bytes.div_ceil(u128::from(machine.chunk_bytes));
         (most_chunks[at], u64::try_from(slabs).unwrap_or(u64::MAX))
     };
@@ -140,8 +143,8 @@ pub(super) fn divide<'m>(
         return Ok(None);
     }
     // Divides the pool in proportion to both needs, whether it can hold them or not.
-    let whole = u128::from(chunks).saturating_add(slabs.into()).max(1);
-    let share = u128::from(all) * u128::from(slabs) / whole;
-    let chunks = u64::try_from(share).unwrap_or(all).max(1);
+    let whole = u128::from(chunks).saturating_add(slabs.into());
+    let share = u128::from(all).saturating_mul(slabs.into()).checked_div(whole);
+    let chunks = share.and_then(|share| u64::try_from(share).ok()).unwrap_or(all).max(1);
     Ok(Some(memory.with_slabs(sizes_bytes[best], chunks)))
 }

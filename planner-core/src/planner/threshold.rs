@@ -75,8 +75,8 @@ pub(super) fn choose(thresholds: &[Threshold; COUNT], need: Need, budget_chunks:
         if whole <= budget_chunks {
             (false, u128::from(everything(threshold)))
         } else if arena > 0 && is_small {
-            let weight = u128::from(WEIGHT) * u128::from(whole);
-            let pool = u128::from(pool) * u128::from(budget_chunks);
+            let weight = u128::from(WEIGHT).saturating_mul(whole.into());
+            let pool = u128::from(pool).saturating_mul(budget_chunks.into());
             (false, u128::from(arena).saturating_mul(weight).saturating_add(pool))
         } else {
             (true, u128::from(needed))
@@ -105,7 +105,8 @@ pub(super) fn thresholds(
     scratch: &mut Scratch<'_>,
 ) -> Result<[Threshold; COUNT], OutOfScratch> {
     let sequence = task.sequence;
-    let below_bytes = FRACTIONS.map(|fraction| task.machine.chunk_bytes / fraction);
+    let below_bytes =
+        FRACTIONS.map(|fraction| task.machine.chunk_bytes.checked_div(fraction).unwrap_or(0));
     let mut scratch = scratch.reborrow();
     let sizes = scratch.take(sequence.tensors().len(), Size::default())?;
     for (tensor, size) in sequence.tensor_ids().zip(&mut *sizes) {
@@ -229,7 +230,7 @@ impl States {
     /// For all states except `own`: the chunks, and a lower bound of the chunks that stay.
     fn without(&self, own: [u64; COUNT]) -> impl Iterator<Item = (u64, u64)> {
         let states = self.all.into_iter().zip(self.staying).zip(own);
-        states.map(|((all, staying), own)| (all - own, staying.saturating_sub(own)))
+        states.map(|((all, staying), own)| (all.saturating_sub(own), staying.saturating_sub(own)))
     }
 }
 
@@ -307,7 +308,9 @@ impl Size {
     }
 
     const fn minus(self, other: Self) -> Self {
-        Self { chunks: self.chunks - other.chunks, bytes: self.bytes - other.bytes, ..self }
+        let chunks = self.chunks.saturating_sub(other.chunks);
+        let bytes = self.bytes.saturating_sub(other.bytes);
+        Self { chunks, bytes, ..self }
     }
 }
 
@@ -348,9 +351,9 @@ impl Tally {
     fn arena(&self) -> [u64; COUNT] {
         let mut bytes = [0; COUNT];
         let mut sum = 0u64;
-        for at in (0..COUNT).rev() {
-            sum = sum.saturating_add(self.bytes[at + 1]);
-            bytes[at] = sum;
+        for (at, more) in bytes.iter_mut().zip(&self.bytes[1..]).rev() {
+            sum = sum.saturating_add(*more);
+            *at = sum;
         }
         bytes
     }
