@@ -114,14 +114,29 @@ impl<'b> Builder<'b> {
         let tensors = || self.task.sequence.tensor_ids();
         (0..self.memory.pools()).all(|pool| {
             let held = tensors().filter(|&tensor| self.pool(tensor) == pool);
-            let held = held.fold(0, |sum, tensor| sum + self.held(tensor));
-            held + self.free_objects(pool) == self.memory.pool_objects(pool)
+            let held = held.map(|tensor| self.held(tensor)).fold(0, u64::saturating_add);
+            held.saturating_add(self.free_objects(pool)) == self.memory.pool_objects(pool)
         })
     }
 
     /// Whether the whole tensor is on the device.
     pub(super) fn is_resident(&self, tensor: TensorId) -> bool {
         self.held[tensor.index()] == self.memory.objects(tensor)
+    }
+
+    /// The number of objects of a tensor that are not on the device.
+    pub(super) fn missing(&self, tensor: TensorId) -> u64 {
+        self.memory.objects(tensor).saturating_sub(self.held(tensor))
+    }
+
+    /// Whether the host holds the value of each object that is not on the device.
+    pub(super) fn has_rest_on_host(&self, tensor: TensorId) -> bool {
+        self.missing(tensor) <= self.copied(tensor)
+    }
+
+    /// The first object whose value the host holds.
+    pub(super) fn first_copied(&self, tensor: TensorId) -> u64 {
+        self.memory.objects(tensor).saturating_sub(self.copied(tensor))
     }
 
     /// Whether the host holds the value of the whole tensor.
@@ -187,9 +202,7 @@ impl<'b> Builder<'b> {
         let workspace = if pool == CHUNKS { self.memory.workspace(self.task, op) } else { 0 };
         let written = self.task.sequence.writes(op).iter();
         let written = written.filter(|&&tensor| self.pool(tensor) == pool);
-        written.fold(workspace, |sum, &tensor| {
-            sum.saturating_add(self.memory.objects(tensor) - self.held(tensor))
-        })
+        written.fold(workspace, |sum, &tensor| sum.saturating_add(self.missing(tensor)))
     }
 
     /// The objects `from..to` of a tensor.
@@ -197,13 +210,13 @@ impl<'b> Builder<'b> {
         if from == 0 && to == self.memory.objects(tensor) {
             Part::whole(tensor)
         } else {
-            Part { tensor, first: from, count: to - from }
+            Part { tensor, first: from, count: to.saturating_sub(from) }
         }
     }
 
     /// Allocates up to object `to`.
     fn take(&mut self, tensor: TensorId, to: u64) -> Result<(), Stuck> {
-        let objects = to - self.held(tensor);
+        let objects = to.saturating_sub(self.held(tensor));
         let free_objects = &mut self.free_objects[self.memory.pool(self.task, tensor)];
         *free_objects = free_objects.checked_sub(objects).ok_or(Stuck::NoMemory)?;
         self.held[tensor.index()] = to;
@@ -230,7 +243,7 @@ impl<'b> Builder<'b> {
     pub(super) fn prefetch_to(&mut self, tensor: TensorId, to: u64) -> Result<(), Stuck> {
         let from = self.held(tensor);
         if from < to && !self.awaits_host(tensor) {
-            let is_on_host = from + self.copied(tensor) >= self.memory.objects(tensor);
+            let is_on_host = self.has_rest_on_host(tensor);
             debug_assert!(is_on_host || self.takes_turns(), "the host holds what is fetched");
             if !is_on_host {
                 return Err(Stuck::NoMemory);
@@ -248,10 +261,10 @@ impl<'b> Builder<'b> {
 
     /// Offloads a tensor from object `from` on, except for objects that the host holds.
     pub(super) fn offload_from(&mut self, tensor: TensorId, from: u64) {
-        let to = self.memory.objects(tensor) - self.copied(tensor);
+        let to = self.first_copied(tensor);
         if from < to {
             debug_assert!(to <= self.held(tensor), "the device holds what is copied");
-            self.copied[tensor.index()] = self.memory.objects(tensor) - from;
+            self.copied[tensor.index()] = self.memory.objects(tensor).saturating_sub(from);
             self.list.push(Step::Offload(self.part(tensor, from, to)));
         }
     }
@@ -277,7 +290,8 @@ impl<'b> Builder<'b> {
         if self.is_needed(tensor) {
             self.offload_from(tensor, from);
         }
-        self.free_objects[self.pool(tensor)] += to - from;
+        let free_objects = &mut self.free_objects[self.memory.pool(self.task, tensor)];
+        *free_objects = free_objects.saturating_add(to.saturating_sub(from));
         self.held[tensor.index()] = from;
         self.list.push(Step::Evict(self.part(tensor, from, to)));
     }
@@ -311,7 +325,7 @@ impl<'b> Builder<'b> {
     pub(super) fn list_on_host(&mut self, op: OpId) {
         let sequence = self.task.sequence;
         self.list.push(Step::Host(op));
-        self.host_steps += 1;
+        self.host_steps = self.host_steps.saturating_add(1);
         for &tensor in sequence.graph().writes(op) {
             if sequence.is_completed_by(op, tensor) {
                 self.copied[tensor.index()] = self.memory.objects(tensor);
@@ -358,7 +372,7 @@ impl<'b> Builder<'b> {
                 self.leave_on_host(tensor);
             }
         }
-        self.launched = op.index() + 1;
+        self.launched = op.next().index();
         Ok(())
     }
 
@@ -392,7 +406,7 @@ impl<'b> Builder<'b> {
             let (held, copied) =
                 (self.held_at_start[tensor.index()], self.copied_at_start[tensor.index()]);
             self.prefetch_to(tensor, held)?;
-            let only_here = self.memory.objects(tensor) - copied;
+            let only_here = self.memory.objects(tensor).saturating_sub(copied);
             if only_here < held {
                 self.offload_from(tensor, only_here);
             }

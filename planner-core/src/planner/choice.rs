@@ -24,6 +24,7 @@ use super::list::Stuck;
 use super::load::Load;
 use super::memory::Memory;
 use super::moves::Moves;
+use super::positions;
 use super::pressure::Pressures;
 use super::request::{POOLS, Task};
 use crate::scratch::{Limits, Scratch, total, words};
@@ -102,10 +103,13 @@ pub(super) fn choose(
     let mut choice = Choice { moves: Moves { densities, gaps, slack, load, host }, heap };
     choice.cover()?;
     choice.give_back();
-    for at in 0..memory.pools() * ops {
-        let halves = (memory.pool_objects(at / ops) / HALVES).max(1);
-        let left = choice.moves.slack.min(at, at + 1).max(0);
-        pressures.seen.memory[at] = used.memory[at] / (1.0 + left as f32 / halves as f32);
+    for pool in 0..memory.pools() {
+        let halves = (memory.pool_objects(pool) / HALVES).max(1);
+        for op in 0..ops {
+            let at = positions::of(pool, op, ops);
+            let left = choice.moves.slack.at(at).max(0);
+            pressures.seen.memory[at] = used.memory[at] / (1.0 + left as f32 / halves as f32);
+        }
     }
     Ok(())
 }
@@ -131,7 +135,7 @@ impl Choice<'_, '_> {
                 self.heap.push(key, slot as u32);
                 continue;
             }
-            self.set_moved(slot, self.moves.gaps.moved(slot) + objects);
+            self.set_moved(slot, self.moves.gaps.moved(slot).saturating_add(objects));
             self.queue(slot);
         }
         Ok(())
@@ -152,7 +156,7 @@ impl Choice<'_, '_> {
         while let Some((_, slot)) = self.heap.pop() {
             let slot = slot as usize;
             let Some((_, objects)) = self.needless(slot) else { continue };
-            self.set_moved(slot, self.moves.gaps.moved(slot) - objects);
+            self.set_moved(slot, self.moves.gaps.moved(slot).saturating_sub(objects));
             self.queue_needless(slot);
         }
     }
@@ -187,11 +191,12 @@ impl Choice<'_, '_> {
         let objects = match moved.min(u64::try_from(self.moves.least_slack(ranges)).ok()?) {
             0 => return None,
             // The first object to leave is half empty, and goes on its own.
-            objects if objects == moved && moved > 1 => objects - 1,
+            objects if objects == moved && moved > 1 => objects.saturating_sub(1),
             objects => objects,
         };
         let relief = sum(densities.relief, ranges);
-        let density = densities.density(gaps, slot, span, relief, moved - objects..moved);
+        let last = moved.saturating_sub(objects)..moved;
+        let density = densities.density(gaps, slot, span, relief, last);
         Some(((density / self.moves.load_factor(slot, span)).to_bits(), objects))
     }
 }

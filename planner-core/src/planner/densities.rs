@@ -9,6 +9,7 @@
 use super::choice::Weight;
 use super::gaps::{Gaps, Span};
 use super::memory::Memory;
+use super::positions::{self, Ranges};
 use super::pressure::{FULL, IDLE, Pressure};
 use super::request::Task;
 use super::tree::MinTree;
@@ -54,14 +55,15 @@ impl<'s> Densities<'s> {
         let sequence = task.sequence;
         let ops = sequence.len();
         // An op without a time still counts.
-        let tight = |at: usize| match slack.min(at, at + 1) {
+        let tight = |at: usize| match slack.at(at) {
             ..0 => {
-                let time_ns = sequence.time_ns(LaunchId((at % ops) as u32));
+                let op = at.checked_rem(ops).unwrap_or(0);
+                let time_ns = sequence.time_ns(LaunchId(op as u32));
                 (time_ns.max(1) as f64 * f64::from(used.memory[at])).max(1.0) as u64
             }
             0.. => 0,
         };
-        let relief = sums((0..memory.pools() * ops).map(tight), scratch)?;
+        let relief = sums((0..positions::count(memory, ops)).map(tight), scratch)?;
         let length_ns = sums(sequence.launches().map(|op| sequence.time_ns(op)), scratch)?;
         let up = sums(used.up.iter().copied().map(u64::from), scratch)?;
         let down = sums(used.down.iter().copied().map(u64::from), scratch)?;
@@ -80,9 +82,11 @@ impl<'s> Densities<'s> {
         more: Range<u64>,
     ) -> (f64, u64) {
         let Self { task, memory, .. } = *self;
-        let objects = more.end - more.start;
-        let density =
-            |objects| self.density(gaps, slot, span, relief, more.start..more.start + objects);
+        let objects = more.end.saturating_sub(more.start);
+        let density = |objects| {
+            let first = more.start..more.start.saturating_add(objects);
+            self.density(gaps, slot, span, relief, first)
+        };
         let tensor = task.sequence.operands()[slot];
         let pool_objects = memory.pool_objects(memory.pool(task, tensor));
         let few = (pool_objects / LEAST).clamp(1, objects.max(1));
@@ -102,7 +106,7 @@ impl<'s> Densities<'s> {
         relief: u64,
         objects: Range<u64>,
     ) -> f64 {
-        let count = (objects.end - objects.start) as f64;
+        let count = objects.end.saturating_sub(objects.start) as f64;
         let cost_ns = self.cost_ns(gaps, slot, span, objects);
         relief as f64 * count / cost_ns.max(1) as f64
     }
@@ -119,11 +123,13 @@ impl<'s> Densities<'s> {
         let Self { task, up, down, .. } = *self;
         let [up_ns, down_ns] = self.moves_ns(gaps, slot, objects);
         let ops = task.sequence.len();
-        let near = ops / NEAR + 1;
-        let at_end = mean(up, span.to, (span.to + 1).min(ops));
+        let near = (ops / NEAR).saturating_add(1);
+        let at_end = mean(up, span.to, span.to.saturating_add(1).min(ops));
         let up = at_end.max(mean(up, span.to.saturating_sub(near), span.to.min(ops)));
-        let down = mean(down, span.from.min(ops - 1), (span.from + near).min(ops));
-        up_ns.saturating_mul(up + IDLE).saturating_add(down_ns.saturating_mul(down + IDLE))
+        let last = ops.saturating_sub(1);
+        let down = mean(down, span.from.min(last), span.from.saturating_add(near).min(ops));
+        let (up, down) = (up.saturating_add(IDLE), down.saturating_add(IDLE));
+        up_ns.saturating_mul(up).saturating_add(down_ns.saturating_mul(down))
     }
 
     /// The time of uploading these objects, and of downloading the objects that the host does not
@@ -141,8 +147,8 @@ impl<'s> Densities<'s> {
         let time_ns = |direction, from: u64, to: u64| match memory.bytes(
             task,
             tensor,
-            all - to,
-            all - from,
+            all.saturating_sub(to),
+            all.saturating_sub(from),
         ) {
             0 => 0,
             bytes => task.machine.transfer_ns(direction, bytes).unwrap_or(0),
@@ -157,20 +163,22 @@ fn sums<'s>(
     values: impl ExactSizeIterator<Item = u64>,
     scratch: &mut Scratch<'s>,
 ) -> Result<&'s [u64], OutOfScratch> {
-    let sums = scratch.take(values.len() + 1, 0u64)?;
-    for (at, value) in values.enumerate() {
-        sums[at + 1] = sums[at].saturating_add(value);
+    let sums = scratch.take(values.len().saturating_add(1), 0u64)?;
+    let mut sum = 0u64;
+    for (slot, value) in sums.iter_mut().skip(1).zip(values) {
+        sum = sum.saturating_add(value);
+        *slot = sum;
     }
     Ok(sums)
 }
 
 /// The sum over ranges, from prefix sums.
-pub(super) fn sum(sums: &[u64], ranges: [(usize, usize); 2]) -> u64 {
-    ranges.iter().map(|&(from, to)| sums[to] - sums[from]).sum()
+pub(super) fn sum(sums: &[u64], ranges: Ranges) -> u64 {
+    ranges.iter().map(|&(from, to)| sums[to].saturating_sub(sums[from])).sum()
 }
 
 /// The mean over a range, from prefix sums; the highest pressure if the range is empty.
 fn mean(sums: &[u64], from: usize, to: usize) -> u64 {
     let len = to.saturating_sub(from) as u64;
-    (sums[to.max(from)] - sums[from]).checked_div(len).unwrap_or(u64::from(FULL))
+    sums[to.max(from)].saturating_sub(sums[from]).checked_div(len).unwrap_or(u64::from(FULL))
 }

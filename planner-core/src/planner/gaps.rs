@@ -12,6 +12,7 @@
 )]
 
 use super::memory::{CHUNKS, Memory};
+use super::positions::{self, Ranges};
 use super::request::POOLS;
 use super::request::Task;
 use super::tree::MinTree;
@@ -55,7 +56,7 @@ pub(super) struct Span {
 
 impl Span {
     /// The span as one or two ranges of an iteration of `ops` ops.
-    pub(super) fn ranges(self, ops: usize) -> [(usize, usize); 2] {
+    pub(super) fn ranges(self, ops: usize) -> Ranges {
         if self.wraps {
             [(self.from, ops), (0, self.to)]
         } else {
@@ -96,10 +97,7 @@ impl<'a> Gaps<'a> {
         let last = scratch.reborrow().take(sequence.tensors().len(), NONE)?;
         // Two iterations, so that each use finds the next one in the following iteration.
         for (_, op) in sequence.iterations(2).rev() {
-            let first = sequence.first_slot(op);
-            let operands = sequence.operands_of(op);
-            for (at, &tensor) in operands.iter().enumerate().rev() {
-                let slot = first + at;
+            for (slot, &tensor) in sequence.slots(op).zip(sequence.operands_of(op)).rev() {
                 gaps.op[slot] = op.0;
                 gaps.next[slot] = last[tensor.index()];
                 last[tensor.index()] = slot as u32;
@@ -113,13 +111,12 @@ impl<'a> Gaps<'a> {
                     *last = if tensor.kind == Kind::State { *last } else { NONE };
                 }
             }
-            let first = sequence.first_slot(op);
-            let reads = sequence.reads(op).len();
-            for (at, &tensor) in sequence.operands_of(op).iter().enumerate() {
-                if at >= reads {
-                    last[tensor.index()] = (first + at) as u32;
+            let first_write = sequence.first_write(op);
+            for (slot, &tensor) in sequence.slots(op).zip(sequence.operands_of(op)) {
+                if slot >= first_write {
+                    last[tensor.index()] = slot as u32;
                 }
-                gaps.version[first + at] = last[tensor.index()];
+                gaps.version[slot] = last[tensor.index()];
             }
         }
         Ok(gaps)
@@ -224,7 +221,7 @@ impl<'a> Gaps<'a> {
     /// op uses it again.
     pub(super) fn span(&self, sequence: &Sequence<'_>, slot: usize) -> Option<Span> {
         let next = self.next[slot] as usize;
-        let (from, to) = (self.op[slot] as usize + 1, self.op[next] as usize);
+        let (from, to) = (self.launch(slot).next().index(), self.launch(next).index());
         let wraps = next <= slot;
         let tensor = sequence.operands()[slot];
         let is_read = { next < sequence.first_write(LaunchId(self.op[next])) };
@@ -236,19 +233,18 @@ impl<'a> Gaps<'a> {
         (lives && !same_op).then_some(Span { from, to, wraps })
     }
 
-    /// The span of a gap as ranges of the ops of its tensor's pool. The ops of the second pool
-    /// follow the ops of the first.
+    /// The span of a gap as ranges of the ops of its tensor's pool.
     pub(super) fn ranges(
         &self,
         task: &Task<'_>,
         memory: &Memory<'_>,
         slot: usize,
-    ) -> Option<[(usize, usize); 2]> {
+    ) -> Option<Ranges> {
         let sequence = task.sequence;
         let ops = sequence.len();
-        let first = memory.pool(task, sequence.operands()[slot]) * ops;
-        let ranges = self.span(sequence, slot)?.ranges(ops);
-        Some(ranges.map(|(from, to)| (first + from, first + to)))
+        let pool = memory.pool(task, sequence.operands()[slot]);
+        let span = self.span(sequence, slot)?;
+        Some(positions::ranges(pool, span.ranges(ops), ops))
     }
 
     /// For each pool and op, the objects that stay free if everything moves as chosen.
@@ -280,35 +276,34 @@ impl<'a> Gaps<'a> {
     ) -> Result<MinTree<'s>, OutOfScratch> {
         let sequence = task.sequence;
         let ops = sequence.len();
-        let own = scratch.take(memory.pools() * ops, 0u64)?;
+        let own = scratch.take(positions::count(memory, ops), 0u64)?;
         for op in sequence.launches() {
-            own[CHUNKS * ops + op.index()] = memory.workspace(task, op);
-            let first = sequence.first_slot(op);
-            for (slot, &tensor) in (first..).zip(sequence.operands_of(op)) {
+            own[positions::of(CHUNKS, op.index(), ops)] = memory.workspace(task, op);
+            for (slot, &tensor) in sequence.slots(op).zip(sequence.operands_of(op)) {
                 // If an op uses a tensor twice, only the last operand counts.
                 let again =
                     self.next[slot] > slot as u32 && self.op[self.next[slot] as usize] == op.0;
-                let own = &mut own[memory.pool(task, tensor) * ops + op.index()];
-                *own += if again { 0 } else { memory.objects(tensor) };
+                let own = &mut own[positions::of(memory.pool(task, tensor), op.index(), ops)];
+                *own = own.saturating_add(if again { 0 } else { memory.objects(tensor) });
             }
         }
         let usable = [0, 1].map(|pool| {
             let objects = memory.pool_objects(pool);
             // Perturbed shares may exceed the whole pool.
             let spare_permille = spare_permille.min(1000);
-            let spare = objects / 1000 * spare_permille + objects % 1000 * spare_permille / 1000;
-            objects.saturating_sub(spare)
+            let spare = u128::from(objects).saturating_mul(spare_permille.into()) / 1000;
+            objects.saturating_sub(spare as u64)
         });
         let values = own.iter().enumerate().map(|(at, &own)| {
             let usable = usable[usize::from(at >= ops)];
             debug_assert!(usable.max(own) <= i64::MAX as u64, "memory counts fewer objects");
-            usable.max(own) as i64 - own as i64
+            usable.saturating_sub(own) as i64
         });
         let mut slack = MinTree::new(values, scratch)?;
         for (slot, &tensor) in sequence.operands().iter().enumerate() {
             if let Some(ranges) = self.ranges(task, memory, slot) {
                 for (from, to) in ranges {
-                    slack.add(from, to, -(memory.objects(tensor) as i64));
+                    slack.subtract(from, to, memory.objects(tensor));
                 }
             }
         }

@@ -50,15 +50,22 @@ impl<'a> Heap<'a> {
         let Some(slot) = self.entries.get_mut(self.len) else { return false };
         *slot = [key, u64::from(id)];
         let mut at = self.len;
-        self.len += 1;
-        while at > 0 && self.entries[at] < self.entries[(at - 1) / 2] {
-            self.entries.swap(at, (at - 1) / 2);
-            at = (at - 1) / 2;
+        self.len = self.len.saturating_add(1);
+        while let Some(parent) = at.checked_sub(1).map(|before| before / 2) {
+            if self.entries[at] >= self.entries[parent] {
+                break;
+            }
+            self.entries.swap(at, parent);
+            at = parent;
         }
         true
     }
 
     /// Removes the top entry.
+    #[expect(
+        clippy::arithmetic_side_effects,
+        reason = "`len` is above 0, and positions are at most twice those of a slice of pairs"
+    )]
     pub(crate) fn pop(&mut self) -> Option<(u64, u32)> {
         let top = self.top()?;
         self.len -= 1;

@@ -40,10 +40,11 @@ pub(super) fn lower(limit_bytes: u64, needed_bytes: u64, host_bytes: u64) -> Opt
     if limit_bytes > host_bytes {
         return Some(host_bytes);
     }
-    let step_bytes = host_bytes / LOWERED + 1;
+    let step_bytes = (host_bytes / LOWERED).saturating_add(1);
     let excess_bytes = needed_bytes.saturating_sub(host_bytes).max(step_bytes);
     let lower_bytes = limit_bytes.checked_sub(excess_bytes)?;
-    (lower_bytes >= host_bytes.saturating_sub(MOST_LOWERED * step_bytes)).then_some(lower_bytes)
+    let least_bytes = host_bytes.saturating_sub(step_bytes.saturating_mul(MOST_LOWERED));
+    (lower_bytes >= least_bytes).then_some(lower_bytes)
 }
 
 /// The host bytes that are free at each launch.
@@ -103,7 +104,7 @@ impl<'s> HostMemory<'s> {
             // A tensor of a collective keeps its bytes to the end of the list.
             let end = match sequence.stream(launch) {
                 Stream::Network => sequence.len() as u32,
-                _ => launch.0 + 1,
+                _ => launch.next().0,
             };
             for &tensor in sequence.operands_of(launch) {
                 ends[tensor.index()] = end.max(ends[tensor.index()]);
@@ -122,8 +123,8 @@ impl<'s> HostMemory<'s> {
                 states_bytes = states_bytes.saturating_add(bytes(tensor));
             }
         }
-        if states_bytes <= left_bytes {
-            left_bytes -= states_bytes;
+        if let Some(beside_bytes) = left_bytes.checked_sub(states_bytes) {
+            left_bytes = beside_bytes;
             for tensor in sequence.tensor_ids() {
                 if sequence.tensor(tensor).kind == Kind::State {
                     ends[tensor.index()] = 0;
@@ -182,9 +183,8 @@ impl<'s> HostMemory<'s> {
         let before = self.taken[tensor.index()];
         let after = taken(task, memory, gaps, slot, before);
         self.taken[tensor.index()] = after;
-        for (Taken { from, bytes }, sign) in [(before, 1), (after, -1)] {
-            self.left.add(from as usize, end, sign * bytes as i64);
-        }
+        self.left.add(before.from as usize, end, before.bytes as i64);
+        self.left.subtract(after.from as usize, end, after.bytes);
     }
 }
 
@@ -226,7 +226,7 @@ fn taken(
     let bytes = match sequence.tensor(tensor).kind {
         _ if most == 0 => 0,
         Kind::State => sequence.tensor(tensor).bytes,
-        _ => memory.bytes(task, tensor, all - most, all),
+        _ => memory.bytes(task, tensor, all.saturating_sub(most), all),
     };
     let after = Taken { from: if most == 0 { 0 } else { from }, bytes };
     match before {
@@ -246,7 +246,7 @@ fn objects_within(task: &Task<'_>, memory: &Memory<'_>, tensor: TensorId, bytes:
     }
     let last_bytes = memory.bytes(task, tensor, all.saturating_sub(1), all);
     match bytes.checked_sub(last_bytes) {
-        Some(more_bytes) => (1 + more_bytes / task.machine.chunk_bytes).min(all),
+        Some(more_bytes) => task.machine.chunks_within(more_bytes).saturating_add(1).min(all),
         None => 0,
     }
 }
@@ -313,7 +313,7 @@ mod tests {
             assert_eq!(set(gaps, 4, 2), [4, 2]);
             assert_eq!(set(gaps, 2, 1), [4, 4]);
             assert_eq!(set(gaps, 4, 4), [2, 4]);
-            let left = [0, 1, 2, 3].map(|at| host.left.min(at, at + 1) / CHUNK as i64);
+            let left = [0, 1, 2, 3].map(|at| host.left.at(at) / CHUNK as i64);
             assert_eq!(left, [5, 1, 1, 2]);
         });
     }

@@ -50,7 +50,8 @@ impl<'s> Load<'s> {
 
     fn window(&self, op: usize) -> usize {
         let start_ns = self.starts_ns.get(op).copied().unwrap_or(0);
-        let window = u128::from(start_ns) * WINDOWS as u128 / u128::from(self.period_ns());
+        let windows_ns = u128::from(start_ns).saturating_mul(WINDOWS as u128);
+        let window = windows_ns.checked_div(self.period_ns().into()).unwrap_or(0);
         (window as usize).min(WINDOWS - 1)
     }
 

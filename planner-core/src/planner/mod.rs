@@ -33,6 +33,7 @@ mod objects;
 mod on_demand;
 mod order;
 mod paced;
+mod positions;
 mod pressure;
 mod queue;
 mod recipe;

@@ -7,11 +7,8 @@ use super::densities::{Densities, sum};
 use super::gaps::{Gaps, Span};
 use super::host_memory::HostMemory;
 use super::load::Load;
+use super::positions::{self, Ranges};
 use super::tree::MinTree;
-
-/// Two ranges of positions. The positions of the second pool's ops follow the positions of the
-/// first pool's ops.
-pub(super) type Ranges = [(usize, usize); 2];
 
 /// The moves in gaps so far.
 pub(super) struct Moves<'c, 'g> {
@@ -41,8 +38,8 @@ impl Moves<'_, '_> {
     pub(super) fn ranges(&self, slot: usize, span: Span) -> Ranges {
         let Densities { task, memory, .. } = self.densities;
         let ops = task.sequence.len();
-        let first = memory.pool(task, task.sequence.operands()[slot]) * ops;
-        span.ranges(ops).map(|(from, to)| (first + from, first + to))
+        let pool = memory.pool(task, task.sequence.operands()[slot]);
+        positions::ranges(pool, span.ranges(ops), ops)
     }
 
     /// The fewest objects that stay free at an op in these ranges; negative if an op does not fit.
@@ -54,7 +51,7 @@ impl Moves<'_, '_> {
     /// The most objects that are missing at an op in these ranges; `None` if every op has some
     /// left.
     pub(super) fn missing(&self, ranges: Ranges) -> Option<u64> {
-        u64::try_from(-self.least_slack(ranges)).ok()
+        u64::try_from(self.least_slack(ranges).saturating_neg()).ok()
     }
 
     /// Frees this many objects at the ops in these ranges, or takes them if the number is negative.
@@ -66,7 +63,7 @@ impl Moves<'_, '_> {
 
     /// Changes the number of objects that move in a gap with this span.
     pub(super) fn set_moved(&mut self, slot: usize, span: Option<Span>, objects: u64) {
-        let change = objects as i64 - self.gaps.moved(slot) as i64;
+        let change = (objects as i64).saturating_sub(self.gaps.moved(slot) as i64);
         if let (Some(load), Some(span)) = (&mut self.load, span) {
             load.set_moved(&self.densities, self.gaps, (slot, span), objects);
         }
@@ -89,14 +86,14 @@ impl Moves<'_, '_> {
             Some(host) => host.most_objects(self.gaps, slot),
             None => self.objects(slot),
         };
-        let objects = (most - moved).min(self.missing(ranges)?);
+        let objects = most.saturating_sub(moved).min(self.missing(ranges)?);
         let relief = sum(relief, ranges);
         if objects == 0 || relief == 0 {
             return None;
         }
         let (gain, objects) = match weight {
             Weight::Density | Weight::Spread => {
-                let more = moved..moved + objects;
+                let more = moved..moved.saturating_add(objects);
                 let (density, objects) =
                     self.densities.best_part(self.gaps, slot, span, relief, more);
                 (density / self.load_factor(slot, span), objects)

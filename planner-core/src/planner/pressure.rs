@@ -13,6 +13,7 @@
 use super::chance::Chance;
 use super::request::POOLS;
 use crate::scratch::{Limits, OutOfScratch, Scratch, words};
+use crate::sequence::LaunchId;
 
 /// The pressure on a link that is always busy and makes ops wait.
 pub(super) const FULL: u8 = 255;
@@ -52,7 +53,7 @@ impl<'a> Pressure<'a> {
         Ok(Self {
             up: scratch.take(ops, FULL)?,
             down: scratch.take(ops, FULL)?,
-            memory: scratch.take(POOLS * ops, 1.0)?,
+            memory: scratch.take(ops.saturating_mul(POOLS), 1.0)?,
         })
     }
 
@@ -60,20 +61,21 @@ impl<'a> Pressure<'a> {
     pub(super) fn mean_of_links(&self) -> u64 {
         let links = self.up.iter().chain(&*self.down);
         let sum = links.map(|&link| u64::from(link)).fold(0, u64::saturating_add);
-        sum / (2 * self.up.len()).max(1) as u64 + IDLE
+        let links = self.up.len().saturating_add(self.down.len()) as u64;
+        sum.checked_div(links).unwrap_or(0).saturating_add(IDLE)
     }
 
     /// Becomes the pressures of a list that has these launches at `positions`, each after the
     /// launches repeated for it.
     pub(super) fn copy_at(&mut self, seen: &Pressure<'_>, positions: &[u32]) {
         let mut from = 0;
-        for (at, &position) in positions.iter().enumerate() {
-            let position = position as usize;
-            let most = |link: &[u8]| link[from..=position].iter().copied().max().unwrap_or(0);
+        for (at, position) in positions.iter().map(|&position| LaunchId(position)).enumerate() {
+            let to = position.next().index();
+            let most = |link: &[u8]| link[from..to].iter().copied().max().unwrap_or(0);
             self.up[at] = most(seen.up);
             self.down[at] = most(seen.down);
-            self.memory[at] = seen.memory[position];
-            from = position + 1;
+            self.memory[at] = seen.memory[position.index()];
+            from = to;
         }
     }
 

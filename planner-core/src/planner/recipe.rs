@@ -333,7 +333,7 @@ impl Recipe<'_> {
     /// `room` steps. `None` if segments cannot be larger, or if the list has no segments.
     pub(super) fn coarser(self, needed: usize, room: usize) -> Option<Self> {
         let Self::Paced(Paced { choosing, pace }) = self else { return None };
-        let more = (needed / room.max(1)).max(2).ilog2();
+        let more = needed.checked_div(room).unwrap_or(needed).max(2).ilog2();
         let coarser = pace.coarser.saturating_add(more).min(MOST_COARSER);
         let is_coarser = coarser > pace.coarser;
         is_coarser.then_some(Self::Paced(Paced { choosing, pace: Pace { coarser, ..pace } }))
@@ -354,7 +354,8 @@ impl Paced {
         let Self { choosing: choosing @ Choosing { spare_permille, weight, .. }, pace } = self;
         let spare_permille = if chance.percent(CHANGED_PERCENT) {
             let less = spare_permille.saturating_sub(5);
-            chance.one_of(&[spare_permille / 2, less, spare_permille + 5, spare_permille + 20])
+            let [more, most] = [5, 20].map(|more| spare_permille.saturating_add(more));
+            chance.one_of(&[spare_permille / 2, less, more, most])
         } else {
             spare_permille
         };
@@ -374,7 +375,8 @@ impl Paced {
 impl Auto {
     /// How many paced lists are tried.
     pub(super) fn paced_lists(self, ops: usize) -> usize {
-        let by_default = (OPS_PER_PLAN / ops.max(1)).clamp(2, MOST_LISTS);
+        let lists = OPS_PER_PLAN.checked_div(ops).unwrap_or(OPS_PER_PLAN);
+        let by_default = lists.clamp(2, MOST_LISTS);
         self.effort.map_or(by_default, |effort| (effort as usize).max(1))
     }
 }
@@ -406,11 +408,13 @@ impl Strategy {
         let Self::Auto(auto) = self else { return [Rounds::default(); 2] };
         let rounds = auto.paced_lists(ops).saturating_sub(firsts);
         let turns = rounds.min(TURNS);
-        let shakes = rounds - turns;
-        [
-            Rounds { turns: turns - turns / 4, shakes: shakes - shakes / 4 },
-            Rounds { turns: turns / 4, shakes: shakes / 4 },
-        ]
+        let shakes = rounds.saturating_sub(turns);
+        let later = Rounds { turns: turns / 4, shakes: shakes / 4 };
+        let first = Rounds {
+            turns: turns.saturating_sub(later.turns),
+            shakes: shakes.saturating_sub(later.shakes),
+        };
+        [first, later]
     }
 
     /// The number of lists with repeats that are tried; 0 if there can be no repeats.
@@ -420,7 +424,7 @@ impl Strategy {
                 if auto.repeats == Repeats::Allowed
                     && graph.ops().iter().any(|op| op.repeatable) =>
             {
-                (auto.paced_lists(graph.ops().len()) * 3 / 2).clamp(1, MOST_REPEATED)
+                (auto.paced_lists(graph.ops().len()).saturating_mul(3) / 2).clamp(1, MOST_REPEATED)
             }
             _ => 0,
         }

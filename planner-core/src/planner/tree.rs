@@ -30,7 +30,7 @@ impl<'a> MinTree<'a> {
         scratch: &mut Scratch<'a>,
     ) -> Result<Self, OutOfScratch> {
         let leaves = values.len().next_power_of_two();
-        let nodes = scratch.take(2 * leaves, 0i64)?;
+        let nodes = scratch.take(leaves.saturating_mul(2), 0i64)?;
         nodes[leaves..].fill(i64::MAX / 2);
         for (leaf, value) in nodes[leaves..].iter_mut().zip(values) {
             *leaf = value;
@@ -43,6 +43,10 @@ impl<'a> MinTree<'a> {
     }
 
     /// Adds to the values at `from..to`.
+    #[expect(
+        clippy::arithmetic_side_effects,
+        reason = "positions are below `leaves`, and `nodes` holds twice as many numbers"
+    )]
     pub(super) fn add(&mut self, from: usize, to: usize, value: i64) {
         debug_assert!(to <= self.leaves, "the positions are those of the tree");
         if from >= to || value == 0 {
@@ -65,6 +69,17 @@ impl<'a> MinTree<'a> {
         self.rebuild(first, last);
     }
 
+    /// Subtracts from the values at `from..to`.
+    pub(super) fn subtract(&mut self, from: usize, to: usize, value: u64) {
+        self.add(from, to, (value as i64).saturating_neg());
+    }
+
+    /// Sets the value at a position.
+    pub(super) fn set(&mut self, position: usize, value: i64) {
+        let change = value.saturating_sub(self.at(position));
+        self.add(position, position.saturating_add(1), change);
+    }
+
     /// Updates the nodes above two leaves.
     fn rebuild(&mut self, first: usize, last: usize) {
         let (mut left, mut right) = (first >> 1, last >> 1);
@@ -81,6 +96,10 @@ impl<'a> MinTree<'a> {
     }
 
     /// Moves the smaller value of two siblings to their parent. Returns whether it was not 0.
+    #[expect(
+        clippy::arithmetic_side_effects,
+        reason = "nodes with children are below `leaves`, and `nodes` holds twice as many numbers"
+    )]
     fn rebuild_node(&mut self, node: usize) -> bool {
         let below = self.nodes[2 * node].min(self.nodes[2 * node + 1]);
         if below == 0 {
@@ -94,6 +113,10 @@ impl<'a> MinTree<'a> {
     }
 
     /// The least value at `from..to`; a very large one if the range is empty.
+    #[expect(
+        clippy::arithmetic_side_effects,
+        reason = "positions are below `leaves`, and `nodes` holds twice as many numbers"
+    )]
     pub(super) fn min(&self, from: usize, to: usize) -> i64 {
         if from >= to {
             return i64::MAX / 2;
@@ -118,6 +141,11 @@ impl<'a> MinTree<'a> {
             least = least.saturating_add(self.nodes[left]);
         }
         least
+    }
+
+    /// The value at a position.
+    pub(super) fn at(&self, position: usize) -> i64 {
+        self.min(position, position.saturating_add(1))
     }
 
     /// The least of all values.

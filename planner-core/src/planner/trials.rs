@@ -128,7 +128,8 @@ impl<'s> Search<'s> {
         if let Some(turns) = rounds.turns.checked_sub(1) {
             rounds.turns = turns;
             self.pressures.update();
-            let pace = Pace { coarser: guide.pace.coarser, ..PACES[turns % PACES.len()] };
+            let pace = *PACES.iter().cycle().nth(turns)?;
+            let pace = Pace { coarser: guide.pace.coarser, ..pace };
             let choosing =
                 Choosing { weight: guide.choosing.weight.with_pressures(), ..guide.choosing };
             return Some(Recipe::Paced(Paced { choosing, pace }));

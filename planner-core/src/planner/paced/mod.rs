@@ -20,6 +20,7 @@ use super::gaps::Gaps;
 use super::heap::Heap;
 use super::list::{Lengths, Stuck};
 use super::memory::CHUNKS;
+use super::positions;
 use super::pressure::{FULL, Pressure};
 use super::request::POOLS;
 use super::tree::MinTree;
@@ -49,6 +50,9 @@ const SEGMENT_STEPS: u64 = 3;
 /// a half-empty chunk.
 const GAP_STEPS: u64 = 2 * SEGMENT_STEPS;
 
+/// The entries of a queue of transfers for each tensor, including outdated entries.
+const ENTRIES: usize = 3;
+
 /// The largest power of two by which segments can grow if a list is too long: then each is the
 /// whole pool.
 pub(super) const MOST_COARSER: u32 = LEAST_SEGMENT.ilog2();
@@ -75,7 +79,7 @@ pub(super) const fn scratch_words(limits: &Limits) -> usize {
         Gaps::working_words(limits),
         words::<i64>(limits.ops.saturating_mul(POOLS)),
         words::<u64>(limits.ops),
-        Heap::scratch_words(limits.tensors.saturating_mul(3)).saturating_mul(3),
+        Heap::scratch_words(limits.tensors.saturating_mul(ENTRIES)).saturating_mul(3),
         Heap::scratch_words(limits.tensors),
         words::<u64>(limits.tensors).saturating_mul(7),
         Victims::scratch_words(limits),
@@ -148,11 +152,11 @@ pub(super) fn write(
     let (sequence, tensors) = (builder.task.sequence, builder.task.sequence.tensors().len());
     let hosted = if sequence.host_steps().is_empty() { 0 } else { tensors };
     let exchanged = if sequence.graph().has_collectives() { tensors } else { 0 };
-    let positions = builder.memory.pools() * sequence.len();
-    let planned = scratch.take(positions, 0i64)?;
+    let entries = tensors.saturating_mul(ENTRIES);
+    let planned = scratch.take(positions::count(builder.memory, sequence.len()), 0i64)?;
     let slack = gaps.planned_slack(builder.task, builder.memory, &mut scratch)?;
     for (at, planned) in planned.iter_mut().enumerate() {
-        *planned = slack.min(at, at + 1);
+        *planned = slack.at(at);
     }
     let least_segment = least_segment(&builder, gaps).saturating_mul(1 << pace.coarser);
     let mut paced = Paced {
@@ -160,10 +164,10 @@ pub(super) fn write(
         gaps,
         slack,
         planned_slack: planned,
-        uploads: Heap::new(3 * tensors, &mut scratch)?,
-        tails: Heap::new(3 * tensors, &mut scratch)?,
+        uploads: Heap::new(entries, &mut scratch)?,
+        tails: Heap::new(entries, &mut scratch)?,
         started_ns: scratch.take(sequence.len(), 0)?,
-        downloads: Heap::new(3 * tensors, &mut scratch)?,
+        downloads: Heap::new(entries, &mut scratch)?,
         copying: heapless::Deque::new(),
         free_ns: PerStream::all(0),
         arrived_ns: scratch.take(tensors, 0)?,
@@ -192,9 +196,11 @@ pub(super) fn write(
 fn least_segment(builder: &Builder<'_>, gaps: &Gaps<'_>) -> u64 {
     let (room, sequence) = (builder.room() as u64, builder.task.sequence);
     let moved = (0..gaps.len()).map(|slot| gaps.moved(slot)).filter(|&moved| moved > 0);
-    let (count, objects) = moved
-        .fold((0u64, 0u64), |(count, objects), moved| (count + 1, objects.saturating_add(moved)));
-    let others = (sequence.len() + sequence.tensors().len()) as u64 + GAP_STEPS * count;
+    let (count, objects) = moved.fold((0u64, 0u64), |(count, objects), moved| {
+        (count.saturating_add(1), objects.saturating_add(moved))
+    });
+    let others = sequence.len().saturating_add(sequence.tensors().len()) as u64;
+    let others = others.saturating_add(count.saturating_mul(GAP_STEPS));
     let left = room.saturating_sub(others).max(room / 4).max(1);
     objects
         .saturating_mul(SEGMENT_STEPS)
@@ -217,6 +223,10 @@ impl<'b> Paced<'b, '_, '_> {
     }
 
     /// The position of an op, counted over all iterations.
+    #[expect(
+        clippy::arithmetic_side_effects,
+        reason = "iterations are at most `ITERATIONS`, and launches are numbered in 31 bits"
+    )]
     fn position(&self, op: LaunchId, later: bool) -> u64 {
         (u64::from(self.iteration) + u64::from(later)) * self.sequence().len() as u64
             + u64::from(op.0)
@@ -284,9 +294,8 @@ impl<'b> Paced<'b, '_, '_> {
         }
         // For the next iteration, no prefetch has come early yet.
         for pool in 0..self.builder.memory.pools() {
-            let at = pool * self.sequence().len() + op.index();
-            let planned = self.planned_slack[at];
-            self.slack.add(at, at + 1, planned - self.slack.min(at, at + 1));
+            let at = positions::of(pool, op.index(), self.sequence().len());
+            self.slack.set(at, self.planned_slack[at]);
         }
         self.begin_gaps(op)
     }
@@ -430,9 +439,10 @@ impl<'b> Paced<'b, '_, '_> {
     fn segment(&self, bytes_per_s: u64) -> u64 {
         let MachineParameters { transfer_latency_ns, chunk_bytes, .. } = **self.machine();
         let latency_ns = transfer_latency_ns.max(self.least_latency_ns);
-        let span_ns = u128::from(latency_ns) * u128::from(self.pace.segment_latencies);
+        let span_ns = u128::from(latency_ns).saturating_mul(self.pace.segment_latencies.into());
         let bytes = span_ns.saturating_mul(bytes_per_s.into()) / 1_000_000_000;
-        u64::try_from(bytes / u128::from(chunk_bytes)).unwrap_or(u64::MAX).max(self.least_segment)
+        let objects = bytes.checked_div(chunk_bytes.into()).unwrap_or(0);
+        u64::try_from(objects).unwrap_or(u64::MAX).max(self.least_segment)
     }
 
     /// Offloads tensors while the download link would be idle.
@@ -441,14 +451,15 @@ impl<'b> Paced<'b, '_, '_> {
         while self.free_ns[Stream::Download] < until_ns && !self.copying.is_full() {
             let Some((key, id)) = self.downloads.pop() else { return Ok(()) };
             let tensor = TensorId(id);
-            let from = self.objects(tensor) - self.wanted(tensor);
-            let to = self.objects(tensor) - self.builder.copied(tensor);
+            let from = self.objects(tensor).saturating_sub(self.wanted(tensor));
+            let to = self.builder.first_copied(tensor);
             if from >= to || !self.builder.is_needed(tensor) {
                 continue;
             }
-            let some = if to - from > segment.saturating_mul(2) { segment } else { to - from };
-            self.copy(tensor, to - some, now_ns)?;
-            if from < to - some {
+            let left = to.saturating_sub(from);
+            let some = if left > segment.saturating_mul(2) { segment } else { left };
+            self.copy(tensor, to.saturating_sub(some), now_ns)?;
+            if some < left {
                 self.downloads.push(key, id);
             }
         }
@@ -457,14 +468,13 @@ impl<'b> Paced<'b, '_, '_> {
 
     /// The objects of a tensor that the host needs at the end of its gap or later.
     fn wanted(&self, tensor: TensorId) -> u64 {
-        let objects = self.objects(tensor);
-        let kept = self.kept[tensor.index()].min(objects);
-        self.wanted[tensor.index()].max(objects - kept)
+        let leaving = self.objects(tensor).saturating_sub(self.kept[tensor.index()]);
+        self.wanted[tensor.index()].max(leaving)
     }
 
     /// Offloads a tensor from an object on; returns the end time.
     fn copy(&mut self, tensor: TensorId, from: u64, now_ns: u64) -> Result<u64, Stuck> {
-        let to = self.objects(tensor) - self.builder.copied(tensor);
+        let to = self.builder.first_copied(tensor);
         let duration_ns = self.transfer_ns(Direction::DeviceToHost, tensor, from, to);
         self.builder.offload_from(tensor, from);
         let free_ns = &mut self.free_ns[Stream::Download];
@@ -488,7 +498,7 @@ impl<'b> Paced<'b, '_, '_> {
                 self.finish_copies(made_ns.saturating_sub(1))?;
                 self.upload(op, now_ns, made_ns)?;
             }
-            let missing = self.objects(tensor) - self.builder.held(tensor);
+            let missing = self.builder.missing(tensor);
             if missing > 0 {
                 self.free(op, self.builder.pool(tensor), missing)?;
                 self.prefetch(tensor, missing, now_ns.max(self.forced_ns))?;
@@ -534,11 +544,9 @@ impl<'b> Paced<'b, '_, '_> {
     /// Begins the gaps after an op: evicts, or queues offloads and prefetches.
     fn begin_gaps(&mut self, op: LaunchId) -> Result<(), Stuck> {
         let sequence = self.sequence();
-        let first = sequence.first_slot(op);
-        let reads = sequence.reads(op).len();
+        let first_write = sequence.first_write(op);
         let now = self.position(op, false);
-        for (at, &tensor) in sequence.operands_of(op).iter().enumerate() {
-            let slot = first + at;
+        for (slot, &tensor) in sequence.slots(op).zip(sequence.operands_of(op)) {
             let index = tensor.index();
             let (next, later) = self.gaps.next_use(slot);
             if self.builder.memory.in_arena(tensor) || (next == op && !later) {
@@ -554,12 +562,12 @@ impl<'b> Paced<'b, '_, '_> {
                 }
                 continue;
             }
-            if at >= reads {
+            if slot >= first_write {
                 self.wanted[index] = self.gaps.offloaded(slot);
             }
             let moved = self.gaps.moved(slot);
             if moved > 0 {
-                self.kept[index] = self.objects(tensor) - moved;
+                self.kept[index] = self.objects(tensor).saturating_sub(moved);
             }
             if moved > 0 && self.builder.copied(tensor) >= moved {
                 // Copies that have started but not ended do not count yet.
@@ -568,8 +576,8 @@ impl<'b> Paced<'b, '_, '_> {
                 }
             } else if moved > 0 {
                 self.downloads.push(now, tensor.0);
-            } else if at >= reads && self.wanted[index] > 0 {
-                self.downloads.push(now + sequence.len() as u64, tensor.0);
+            } else if slot >= first_write && self.wanted[index] > 0 {
+                self.downloads.push(now.saturating_add(sequence.len() as u64), tensor.0);
             }
         }
         Ok(())

@@ -9,6 +9,7 @@ use crate::planner::builder::Builder;
 use crate::planner::heap::Heap;
 use crate::planner::list::Stuck;
 use crate::planner::memory::CHUNKS;
+use crate::planner::positions::{self, Ranges};
 use crate::schedule::Stream;
 use crate::sequence::LaunchId;
 
@@ -49,18 +50,22 @@ impl Paced<'_, '_, '_> {
         loop {
             let (end, id) = queue.top()?;
             let tensor = TensorId(id);
-            let (held, objects) = (builder.held(tensor), builder.memory.objects(tensor));
-            let is_on_host = held + builder.copied(tensor) >= objects;
-            if held < objects && is_on_host && end == gap_end[tensor.index()] {
+            let is_missing = builder.missing(tensor) > 0 && builder.has_rest_on_host(tensor);
+            if is_missing && end == gap_end[tensor.index()] {
                 return Some(Due { tensor, end });
             }
             queue.pop();
         }
     }
 
+    /// The op at a position, counted over all iterations.
+    fn op_at(&self, position: u64) -> usize {
+        position.checked_rem(self.sequence().len() as u64).unwrap_or(0) as usize
+    }
+
     /// Whether an op ahead comes so soon that its transfers must not wait.
     fn is_near(&self, op: LaunchId, end: u64) -> bool {
-        let end = (end % self.sequence().len() as u64) as usize;
+        let end = self.op_at(end);
         // Assumes the same distance as in the last iteration.
         let ahead_ns = self.started_ns[end].saturating_sub(self.started_ns[op.index()]);
         ahead_ns <= NEAR_LATENCIES.saturating_mul(self.machine().transfer_latency_ns)
@@ -77,7 +82,7 @@ impl Paced<'_, '_, '_> {
     ) -> Result<bool, Stuck> {
         let Due { tensor, end } = due;
         let data = self.sequence().tensor(tensor);
-        let missing = self.objects(tensor) - self.builder.held(tensor);
+        let missing = self.builder.missing(tensor);
         if data.kind == Kind::Input && !self.sequence().is_made_by_host(tensor) {
             return self.upload_some(op, now_ns, due, missing, missing);
         }
@@ -90,7 +95,7 @@ impl Paced<'_, '_, '_> {
             self.tails.push(end, tensor.0);
             return Ok(true);
         }
-        let body = missing - u64::from(has_tail);
+        let body = missing.saturating_sub(has_tail.into());
         let most = if in_segments { body.min(segment) } else { body };
         let most = self.before_urgent(tensor, now_ns, most);
         self.upload_some(op, now_ns, due, body.min(segment).min(most), most)
@@ -105,17 +110,19 @@ impl Paced<'_, '_, '_> {
             return objects;
         };
         let held = self.builder.held(tensor);
-        let time_ns = |count| self.transfer_ns(Direction::HostToDevice, tensor, held, held + count);
+        let time_ns = |count| {
+            let to = held.saturating_add(count);
+            self.transfer_ns(Direction::HostToDevice, tensor, held, to)
+        };
         let (one_ns, all_ns) = (time_ns(1), time_ns(objects));
         if all_ns <= left_ns {
             return objects;
         }
-        let each_ns = all_ns.saturating_sub(one_ns) / (objects - 1).max(1);
+        let others_ns = all_ns.saturating_sub(one_ns);
+        let each_ns = others_ns.checked_div(objects.saturating_sub(1)).unwrap_or(0);
         let left_ns = left_ns.saturating_add(each_ns / 2);
-        if left_ns < one_ns {
-            return 0;
-        }
-        (1 + (left_ns - one_ns) / each_ns.max(1)).min(objects)
+        let Some(left_ns) = left_ns.checked_sub(one_ns) else { return 0 };
+        left_ns.checked_div(each_ns).unwrap_or(left_ns).saturating_add(1).min(objects)
     }
 
     /// Prefetches as many objects as memory allows, within limits.
@@ -134,18 +141,17 @@ impl Paced<'_, '_, '_> {
         let some = most.min(spare);
         self.prefetch(tensor, some, now_ns)?;
         for (from, to) in self.ahead(op, end, self.builder.pool(tensor)) {
-            self.slack.add(from, to, -(some as i64));
+            self.slack.subtract(from, to, some);
         }
         Ok(true)
     }
 
     /// The ops of a pool from `op` up to the op that ends a gap.
-    fn ahead(&self, op: LaunchId, end: u64, pool: usize) -> [(usize, usize); 2] {
+    fn ahead(&self, op: LaunchId, end: u64, pool: usize) -> Ranges {
         let ops = self.sequence().len();
-        let end = (end % ops as u64) as usize;
-        let (from, first) = (op.index(), pool * ops);
+        let (from, end) = (op.index(), self.op_at(end));
         let ranges = if end > from { [(from, end), (0, 0)] } else { [(from, ops), (0, end)] };
-        ranges.map(|(from, to)| (first + from, first + to))
+        positions::ranges(pool, ranges, ops)
     }
 
     /// The number of objects of a pool that may be taken from here to the end of a gap.
@@ -164,8 +170,9 @@ impl Paced<'_, '_, '_> {
     ) -> Result<(), Stuck> {
         let made_ns = self.made_ns(tensor);
         let held = self.builder.held(tensor);
-        let duration_ns = self.transfer_ns(Direction::HostToDevice, tensor, held, held + objects);
-        self.builder.prefetch_to(tensor, held + objects)?;
+        let to = held.saturating_add(objects);
+        let duration_ns = self.transfer_ns(Direction::HostToDevice, tensor, held, to);
+        self.builder.prefetch_to(tensor, to)?;
         self.enter_victim(tensor);
         let free_ns = &mut self.free_ns[Stream::Upload];
         *free_ns = now_ns.max(made_ns).max(*free_ns).saturating_add(duration_ns);

@@ -27,7 +27,7 @@ impl<'s> Victims<'s> {
     }
 
     pub(super) fn new(tensors: usize, scratch: &mut Scratch<'s>) -> Result<Self, OutOfScratch> {
-        let mut heap = || Heap::new(ENTRIES * tensors, scratch);
+        let mut heap = || Heap::new(tensors.saturating_mul(ENTRIES), scratch);
         Ok(Self { by_next_use: [heap()?, heap()?], is_gathered: false })
     }
 }
@@ -42,10 +42,10 @@ impl Paced<'_, '_, '_> {
         let touched = self.builder.task.sequence.operands_of(op);
         loop {
             let (key, id) = self.victims.by_next_use[pool].pop()?;
-            let tensor = TensorId(u32::MAX - id);
+            let tensor = TensorId(!id);
             // A tensor that the op uses is entered again after the op.
             let next = self.next_use(tensor);
-            let is_current = self.builder.held(tensor) > 0 && key == u64::MAX - next;
+            let is_current = self.builder.held(tensor) > 0 && key == !next;
             if is_current && !touched.contains(&tensor) {
                 return Some((tensor, next));
             }
@@ -63,10 +63,9 @@ impl Paced<'_, '_, '_> {
     /// Records that a tensor is on the device, or that its next use has changed.
     pub(super) fn enter_victim(&mut self, tensor: TensorId) {
         if self.victims.is_gathered && self.builder.held(tensor) > 0 {
-            let key = u64::MAX - self.next_use(tensor);
+            let key = !self.next_use(tensor);
             let pool = self.builder.pool(tensor);
-            self.victims.is_gathered =
-                self.victims.by_next_use[pool].push(key, u32::MAX - tensor.0);
+            self.victims.is_gathered = self.victims.by_next_use[pool].push(key, !tensor.0);
         }
     }
 
