@@ -12,7 +12,15 @@ use crate::scratch::Scratch;
 
 /// The usual least period of all lists of a sequence with this sampled period.
 pub(super) const fn least_ns(sampled_ns: u64) -> u64 {
-    sampled_ns - sampled_ns / GAIN
+    shorter(sampled_ns, GAIN)
+}
+
+/// A period, shorter by one of this many equal parts.
+pub(super) const fn shorter(period_ns: u64, parts: u64) -> u64 {
+    match period_ns.checked_div(parts) {
+        Some(part_ns) => period_ns.saturating_sub(part_ns),
+        None => period_ns,
+    }
 }
 
 /// The best plan so far, and the figures of all plans that were tried.

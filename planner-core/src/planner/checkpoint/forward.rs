@@ -62,7 +62,7 @@ fn peak(
     scratch: &mut Scratch<'_>,
 ) -> Result<usize, OutOfScratch> {
     let mut scratch = scratch.reborrow();
-    let change = scratch.take(task.sequence.len() + 1, 0u64)?;
+    let change = scratch.take(task.sequence.len().saturating_add(1), 0u64)?;
     for TemporaryGap { slot, from, to } in gaps_of_temporaries(task, gaps) {
         let bytes = task.sequence.tensor(task.sequence.operands()[slot]).bytes;
         change[from] = change[from].wrapping_add(bytes);
@@ -98,8 +98,8 @@ impl<'f> Forward<'f> {
         scratch: &mut Scratch<'f>,
     ) -> Result<Self, OutOfScratch> {
         let sequence = task.sequence;
-        let crossing = scratch.take(sequence.len() + 1, 0u64)?;
-        let spared_ns = scratch.take(sequence.len() + 1, 0u64)?;
+        let crossing = scratch.take(sequence.len().saturating_add(1), 0u64)?;
+        let spared_ns = scratch.take(sequence.len().saturating_add(1), 0u64)?;
         let mut scratch = scratch.reborrow();
         let peak = peak(task, gaps, &mut scratch)?;
         let waits = scratch.take(sequence.len(), 0u8)?;
@@ -108,7 +108,8 @@ impl<'f> Forward<'f> {
             if to < peak {
                 let bytes = sequence.tensor(sequence.operands()[slot]).bytes;
                 crossing[from] = crossing[from].wrapping_add(bytes);
-                crossing[to + 1] = crossing[to + 1].wrapping_sub(bytes);
+                let after = &mut crossing[to.saturating_add(1)];
+                *after = after.wrapping_sub(bytes);
             } else if from <= peak && peak < to {
                 waits[gaps.launch(gaps.version(slot) as usize).index()] = 1;
             }
@@ -128,8 +129,8 @@ impl<'f> Forward<'f> {
 
     /// The divisions that are tried: whole layers first.
     pub(super) fn divisions(&self) -> impl Iterator<Item = Division> + use<> {
-        let mut valleys = 0;
-        self.each_valley(|_| valleys += 1);
+        let mut valleys = 0usize;
+        self.each_valley(|_| valleys = valleys.saturating_add(1));
         let strides = STRIDES.into_iter().filter(move |&stride| stride <= valleys);
         let peak = self.peak;
         let numbers = SEGMENTS.into_iter().chain([peak.isqrt()]);
@@ -143,17 +144,17 @@ impl<'f> Forward<'f> {
         division: Division,
         scratch: &mut Scratch<'s>,
     ) -> Result<&'s [u32], OutOfScratch> {
-        let cuts = scratch.take(self.peak + 1, 0u32)?;
+        let cuts = scratch.take(self.peak.saturating_add(1), 0u32)?;
         let (first, others) = cuts.split_at_mut(1);
         let (near, others) = match division {
             Division::Equal(segments) => {
-                let near = self.peak / segments / NEAR;
-                self.cut_equally(near, &mut others[..segments - 1]);
-                (near, segments - 1)
+                let (near, cuts) = (self.near(segments), segments.saturating_sub(1));
+                self.cut_equally(near, &mut others[..cuts]);
+                (near, cuts)
             }
             Division::Valleys(stride) => {
                 let valleys = self.cut_at_valleys(stride, others);
-                (self.peak / (valleys + 1) / NEAR, valleys)
+                (self.near(valleys.saturating_add(1)), valleys)
             }
         };
         first[0] = self.first_cut(near).unwrap_or(0) as u32;
@@ -162,12 +163,18 @@ impl<'f> Forward<'f> {
         Ok(cuts)
     }
 
+    /// The number of launches that are near a cut between this many segments.
+    fn near(&self, segments: usize) -> usize {
+        self.peak.checked_div(segments).unwrap_or(0) / NEAR
+    }
+
     /// Cuts near equal parts.
     fn cut_equally(&self, near: usize, cuts: &mut [u32]) {
-        let segments = cuts.len() + 1;
-        for (at, cut) in cuts.iter_mut().enumerate() {
-            let equal = (at + 1) * self.peak / segments;
-            let range = equal.saturating_sub(near).max(1)..=(equal + near).min(self.peak);
+        let segments = cuts.len().saturating_add(1);
+        for (at, cut) in (1usize..).zip(cuts) {
+            let equal = at.saturating_mul(self.peak).checked_div(segments).unwrap_or(0);
+            let to = equal.saturating_add(near).min(self.peak);
+            let range = equal.saturating_sub(near).max(1)..=to;
             let best = range.min_by_key(|&at| (self.crossing[at], at.abs_diff(equal)));
             *cut = best.unwrap_or(equal) as u32;
         }
@@ -176,21 +183,20 @@ impl<'f> Forward<'f> {
     /// Cuts into segments of `stride` valleys, where cuts spare most time. Returns the number of
     /// cuts.
     fn cut_at_valleys(&self, stride: usize, cuts: &mut [u32]) -> usize {
-        let mut valleys = 0;
+        let mut valleys = 0usize;
         self.each_valley(|at| {
             cuts[valleys] = at as u32;
-            valleys += 1;
+            valleys = valleys.saturating_add(1);
         });
         let spared_ns = |&first: &usize| {
             let cuts = cuts[..valleys].iter().skip(first).step_by(stride);
             cuts.map(|&cut| self.spared_ns[cut as usize]).fold(0, u64::saturating_add)
         };
         let first = (0..stride).max_by_key(spared_ns).unwrap_or(0);
-        let kept = valleys.saturating_sub(first).div_ceil(stride);
-        for at in 0..kept {
-            cuts[at] = cuts[first + at * stride];
+        for (kept, at) in (first..valleys).step_by(stride).enumerate() {
+            cuts[kept] = cuts[at];
         }
-        kept
+        valleys.saturating_sub(first).div_ceil(stride)
     }
 
     /// Visits the cuts that few bytes cross: before and after each, twice as many bytes cross.
@@ -225,7 +231,7 @@ impl<'f> Forward<'f> {
             let states = sequence.reads(launch).iter().filter(is_state);
             let bytes = states.map(|&tensor| sequence.tensor(tensor).bytes);
             read_bytes = bytes.fold(read_bytes, u64::saturating_add);
-            let cut = launch.index() + 1;
+            let cut = launch.next().index();
             let left_bytes = *self.crossing.get(cut)?;
             (0 < left_bytes && left_bytes < read_bytes).then_some((left_bytes, cut))
         });

@@ -196,17 +196,17 @@ fn drop_between(
         let next = cuts.partition_point(|&cut| cut <= from.0);
         cuts.get(next).is_some_and(|&cut| cut as usize <= to)
     };
-    let end = LaunchId(sequence.len() as u32 - 1);
+    let Some(end) = sequence.launches().next_back() else { return };
     for TemporaryGap { slot, from, to } in gaps_of_temporaries(task, gaps) {
         let value = gaps.version(slot);
-        let maker = gaps.launch(value as usize);
-        if to < peak && is_cut(LaunchId(from as u32 - 1), to) {
+        let (maker, before) = (gaps.launch(value as usize), gaps.launch(slot));
+        if to < peak && is_cut(before, to) {
             values.hold(value, end);
         }
         let waits = from <= peak && peak < to;
         let is_kept = staying.contains(&value);
         let can_run_again = values.can_run_again(sequence, gaps, maker, LaunchId(to as u32));
-        if waits && !is_kept && !is_cut(maker, from - 1) && can_run_again {
+        if waits && !is_kept && !is_cut(maker, before.index()) && can_run_again {
             dropped.drop_after(slot);
         }
     }

@@ -83,8 +83,8 @@ impl Work<'_> {
         if self.has_room(Choice { share: 0, ..most }, arena, scratch)? {
             return Ok(Choice { share: 0, ..most });
         }
-        let (mut too_few, mut enough) = (0, WHOLE);
-        while too_few + 1 < enough {
+        let (mut too_few, mut enough) = (0u32, WHOLE);
+        while too_few.saturating_add(1) < enough {
             let share = u32::midpoint(too_few, enough);
             match self.has_room(Choice { share, ..most }, arena, scratch)? {
                 true => enough = share,

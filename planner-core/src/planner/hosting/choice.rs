@@ -68,7 +68,7 @@ impl Choice {
 
     /// The same choice with a smaller and a larger share.
     pub(super) fn around(self, step: u32) -> [Self; 2] {
-        let shares = [self.share.saturating_sub(step), (self.share + step).min(WHOLE)];
+        let shares = [self.share.saturating_sub(step), self.share.saturating_add(step).min(WHOLE)];
         shares.map(|share| Self { share, ..self })
     }
 
@@ -76,8 +76,8 @@ impl Choice {
     const fn takes(self, middle: u32) -> bool {
         match self.position {
             Position::First => middle < self.share,
-            Position::Last => middle >= WHOLE - self.share,
-            Position::Spread(count) => (middle * count) % WHOLE < self.share,
+            Position::Last => middle >= WHOLE.saturating_sub(self.share),
+            Position::Spread(count) => middle.saturating_mul(count) % WHOLE < self.share,
             Position::Ahead => false,
         }
     }
@@ -173,10 +173,10 @@ fn fill(
     let of_writer = scratch.take(graph.tensors().len(), NONE)?;
     let time_ns = |op: OpId| u128::from(graph.op(op).host_ns.unwrap_or(0).max(1));
     let sum_ns: u128 = ops.clone().map(time_ns).sum();
-    let mut before_ns = 0;
+    let mut before_ns = 0u128;
     for op in ops {
-        let middle_ns = before_ns + time_ns(op) / 2;
-        let middle = (middle_ns * u128::from(WHOLE) / sum_ns.max(1)) as u32;
+        let middle_ns = before_ns.saturating_add(time_ns(op) / 2);
+        let middle = middle_ns.saturating_mul(WHOLE.into()).checked_div(sum_ns).unwrap_or(0) as u32;
         let writers = graph.reads(op).iter().map(|tensor| of_writer[tensor.index()]);
         let middle = writers.fold(middle, u32::min);
         middles[op.index()] = middle;
@@ -185,7 +185,7 @@ fn fill(
                 of_writer[tensor.index()] = middle;
             }
         }
-        before_ns += time_ns(op);
+        before_ns = before_ns.saturating_add(time_ns(op));
     }
     Ok(())
 }

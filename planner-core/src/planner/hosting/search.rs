@@ -8,6 +8,7 @@ use super::work::{Work, as_given};
 use crate::bounds;
 use crate::graph::OpId;
 use crate::planner::auto::{self, GAIN, Made};
+use crate::planner::best_plan::shorter;
 use crate::planner::error::PlanningError;
 use crate::planner::helper::Helper;
 use crate::planner::order;
@@ -193,7 +194,7 @@ impl<'w> Search<'w> {
         let gain = if repeatable { REPEATS_GAIN } else { GAIN };
         for (at, bound_ns) in [none_ns, all_ns].into_iter().enumerate() {
             let sampled_ns = self.sample(self.ends[at].choice, output, scratch)?;
-            let least_ns = bound_ns.max(sampled_ns - sampled_ns / gain);
+            let least_ns = bound_ns.max(shorter(sampled_ns, gain));
             self.ends[at] = End { bound_ns, least_ns, ..self.ends[at] };
         }
         Ok(())
@@ -239,15 +240,15 @@ impl<'w> Search<'w> {
         let auto = Auto { effort: Some(effort), ..auto };
         let [first, second, ..] = self.restart();
         let best_ns = self.try_lists(first.1, auto, output, scratch)?;
-        if second.0 - second.0 / REPEATS_DIFFER <= first.0 {
+        if shorter(second.0, REPEATS_DIFFER) <= first.0 {
             self.try_lists(second.1, auto, output, scratch)?;
         }
         for at in 0..self.ends.len() {
             let End { choice, gain, bound_ns, least_ns } = self.ends[at];
             if least_ns <= best_ns.max(sampled_ns) {
                 let trial_ns = self.try_lists(choice, auto, output, scratch)?;
-                self.ends[at].least_ns = bound_ns.max(trial_ns - trial_ns / gain);
-                if trial_ns - trial_ns / ALIKE <= self.kept[0].0 {
+                self.ends[at].least_ns = bound_ns.max(shorter(trial_ns, gain));
+                if shorter(trial_ns, ALIKE) <= self.kept[0].0 {
                     self.kept[0].1 = choice;
                 }
             }

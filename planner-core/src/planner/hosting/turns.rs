@@ -104,10 +104,11 @@ impl Turns<'_> {
         let tensors = graph.reads(op).iter().map(|&tensor| graph.tensor(tensor));
         let states = tensors.filter(|tensor| tensor.kind == Kind::State);
         let bytes = states.fold(0u64, |sum, state| sum.saturating_add(state.bytes));
-        match u128::from(bytes) * u128::from(self.share) / u128::from(WHOLE) {
-            0 => 0,
+        let shared = u128::from(bytes).saturating_mul(self.share.into()).checked_div(WHOLE.into());
+        match shared {
+            None | Some(0) => 0,
             // A share is at most the whole, so the quotient is at most `bytes`.
-            bytes => moves_ns(self.request, Direction::HostToDevice, bytes as u64),
+            Some(bytes) => moves_ns(self.request, Direction::HostToDevice, bytes as u64),
         }
     }
 }

@@ -32,6 +32,10 @@ impl<'a> Accesses<'a> {
     }
 
     /// Sorts all operands by version. O(operands).
+    #[expect(
+        clippy::arithmetic_side_effects,
+        reason = "operands are numbered in 31 bits, and versions are positions in arrays"
+    )]
     fn new(versions: &Versions<'_>, scratch: &mut Scratch<'a>) -> Result<Self, OutOfScratch> {
         let count = versions.len();
         let start = scratch.take(count + 1, 0u32)?;
@@ -73,7 +77,7 @@ impl<'a> Accesses<'a> {
     }
 
     fn end(&self, version: Version) -> u32 {
-        self.start[version.index() + 1]
+        self.start[version.index().saturating_add(1)]
     }
 
     fn launch(&self, at: u32) -> LaunchId {
@@ -141,7 +145,8 @@ impl<'a> Waits<'a> {
             let unit = unit_of(launch);
             accesses.pass(versions, launch, |other| {
                 let other = unit_of(other);
-                left[other as usize] += u32::from(other != unit);
+                let left = &mut left[other as usize];
+                *left = left.saturating_add(u32::from(other != unit));
             });
         }
         accesses.rewind(versions);
@@ -171,8 +176,9 @@ impl<'a> Waits<'a> {
         accesses.pass(versions, launch, |other| {
             let other = unit_of(other);
             if other != unit {
-                left[other as usize] -= 1;
-                if left[other as usize] == 0 {
+                let left = &mut left[other as usize];
+                *left = left.saturating_sub(1);
+                if *left == 0 {
                     ready(other);
                 }
             }

@@ -50,12 +50,12 @@ impl<'a> Batches<'a> {
         // A short start is not a micro-batch: it computes a mask that all of them share, or the
         // rate of an update.
         let sum_ns = times_ns.iter().fold(0, |sum: u64, &time_ns| sum.saturating_add(time_ns));
-        let least_ns = sum_ns / times_ns.len().max(1) as u64 / 2;
+        let least_ns = sum_ns.checked_div(times_ns.len() as u64).unwrap_or(0) / 2;
         let number = scratch.take(starts, 0u32)?;
-        let mut count = 0;
+        let mut count = 0u32;
         for (number, &time_ns) in number.iter_mut().zip(&*times_ns) {
             *number = count;
-            count += u32::from(time_ns >= least_ns);
+            count = count.saturating_add(u32::from(time_ns >= least_ns));
         }
         for start in &mut *of {
             *start = number.get(*start as usize).map_or(0, |&at| at.min(count.saturating_sub(1)));
@@ -74,15 +74,16 @@ impl<'a> Batches<'a> {
     /// short. The last backward pass also moves the states that updates read, so it should be long.
     pub(super) fn group(&self, launch: u32, size: u32, overlaps: bool) -> u32 {
         let size = size.max(1);
+        let groups = |batches: u32| batches.checked_div(size).unwrap_or(0);
         if !overlaps {
-            return self.of(launch) / size;
+            return groups(self.of(launch));
         }
         let first = size.div_ceil(2);
         let last = size.saturating_add(first);
-        let middle = self.count.saturating_sub(first).saturating_sub(last) / size;
+        let middle = groups(self.count.saturating_sub(first).saturating_sub(last));
         match self.of(launch).checked_sub(first) {
             None => 0,
-            Some(after) => 1 + (after / size).min(middle),
+            Some(after) => groups(after).min(middle).saturating_add(1),
         }
     }
 
@@ -109,7 +110,7 @@ fn find_starts(
         *start = made.filter(|&start| start != NONE).max().unwrap_or(NONE);
         if *start == NONE && reads().any(is_input) {
             *start = starts;
-            starts += 1;
+            starts = starts.saturating_add(1);
         }
         for &version in versions.writes(launch) {
             made_in[version.index()] = *start;

@@ -180,12 +180,11 @@ impl<'a, 'g> LaterUses<'a, 'g> {
     fn weigh(&self, facts: &mut OpFacts, launch: LaunchId, version: Version) {
         let data = self.versions.tensor(version);
         if data.kind.is_made() {
-            // The operands of one op fit into 64 bits.
             if self.first[version.index()] == launch.0 {
-                facts.allocated_bytes += data.bytes;
+                facts.allocated_bytes = facts.allocated_bytes.saturating_add(data.bytes);
             }
             if self.writer[version.index()] == NONE && self.reader[version.index()] == NONE {
-                facts.released_bytes += data.bytes;
+                facts.released_bytes = facts.released_bytes.saturating_add(data.bytes);
             }
         }
     }

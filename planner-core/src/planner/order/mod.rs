@@ -221,7 +221,7 @@ impl<'s> Orders<'s> {
 /// read together.
 pub(super) fn joins(budget_bytes: u64) -> impl Iterator<Item = Join> {
     let sets = SETS.map(|share| Join::ByStates {
-        set_bytes: budget_bytes / share,
+        set_bytes: budget_bytes.checked_div(share).unwrap_or(0),
         batches: ALL_BATCHES,
         overlaps: false,
     });
@@ -241,7 +241,8 @@ pub(super) fn in_batches(
     let versions = Versions::new(&given, &mut scratch)?;
     let all = Batches::new(&versions, &mut scratch)?.count();
     let some = (0..u32::BITS).map(|log| 1 << log).take_while(move |&batches| batches < all);
-    let set_bytes = budget_bytes / SETS[1];
+    let [_, share] = SETS;
+    let set_bytes = budget_bytes.checked_div(share).unwrap_or(0);
     Ok(some.flat_map(move |batches| {
         [false, true].map(|overlaps| Join::ByStates { set_bytes, batches, overlaps })
     }))

@@ -65,8 +65,8 @@ fn pace(
     scratch: &mut Scratch<'_>,
 ) -> Result<(), OutOfScratch> {
     let sequence = versions.sequence();
-    let count =
-        order.iter().map(|&launch| group_of(launch)).max().map_or(0, |last| last as usize + 1);
+    let last = order.iter().map(|&launch| group_of(launch)).max();
+    let count = last.map_or(0, |last| (last as usize).saturating_add(1));
     let mut scratch = scratch.reborrow();
     let groups = scratch.take(count, Group::default())?;
     find_turns(versions, &group_of, order, groups, &mut scratch)?;
@@ -83,9 +83,9 @@ fn pace(
         let (group, half) = place(groups, at, launch);
         let facts = &mut groups[group];
         let (time_ns, so_far_ns) = (facts[TIME[half]].max(1), facts[SO_FAR[half]]);
-        let part = (u128::from(so_far_ns) << 32) / u128::from(time_ns);
-        let part = u32::try_from(part).unwrap_or(u32::MAX);
-        keys[launch.index()] = ((group + half) as u64) << 32 | u64::from(part);
+        let part = (u128::from(so_far_ns) << 32).checked_div(time_ns.into());
+        let part = part.and_then(|part| u32::try_from(part).ok()).unwrap_or(u32::MAX);
+        keys[launch.index()] = (group.saturating_add(half) as u64) << 32 | u64::from(part);
         facts[SO_FAR[half]] = so_far_ns.saturating_add(sequence.time_ns(launch));
     }
     Ok(())

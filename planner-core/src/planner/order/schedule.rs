@@ -118,7 +118,8 @@ impl<'s, 'g> Schedule<'s, 'g> {
         let Self { versions, clusters, .. } = *self;
         for cluster in clusters.all() {
             self.visit(cluster, |schedule, version| {
-                schedule.left[version.index()] += 1;
+                let left = &mut schedule.left[version.index()];
+                *left = left.saturating_add(1);
                 schedule.mixed[version.index()] ^= cluster;
             });
         }
@@ -159,7 +160,7 @@ impl<'s, 'g> Schedule<'s, 'g> {
         if data.kind.is_made() {
             let bytes = i64::try_from(data.bytes).unwrap_or(i64::MAX);
             let gain_bytes = &mut self.gain_bytes[cluster as usize];
-            *gain_bytes = gain_bytes.saturating_add(sign * bytes);
+            *gain_bytes = gain_bytes.saturating_add(bytes.saturating_mul(sign));
         }
     }
 
@@ -191,7 +192,7 @@ impl<'s, 'g> Schedule<'s, 'g> {
         };
         let next = ready.iter().position(|cluster| is_among(cluster) && has_room(cluster));
         if next.is_none() {
-            (self.set.number, self.set.bytes) = (self.set.number + 1, 0);
+            (self.set.number, self.set.bytes) = (self.set.number.saturating_add(1), 0);
         }
         let next = next.or_else(|| ready.iter().position(is_among))?;
         self.add_states(ready[next]);
@@ -231,7 +232,8 @@ impl<'s, 'g> Schedule<'s, 'g> {
     fn run(&mut self, cluster: u32) {
         let Self { versions, clusters, .. } = *self;
         self.visit(cluster, |schedule, version| {
-            schedule.left[version.index()] -= 1;
+            let left = &mut schedule.left[version.index()];
+            *left = left.saturating_sub(1);
             schedule.mixed[version.index()] ^= cluster;
             schedule.credit_release(version);
         });

@@ -67,17 +67,18 @@ impl<'a> Versions<'a> {
     ) -> Result<Self, OutOfScratch> {
         let repeats = sequence.launches().filter(|&launch| sequence.launched(launch).is_repeat);
         let rewritten: usize = repeats.map(|launch| sequence.writes(launch).len()).sum();
-        let most = sequence.tensors().len() + rewritten;
+        let most = sequence.tensors().len().saturating_add(rewritten);
         let tensors = scratch.take(most, TensorId(0))?;
         let ends = scratch.take(most, NONE)?;
         let operands = scratch.take(sequence.operands().len(), Version(0))?;
         let mut scratch = scratch.reborrow();
         let now = scratch.take(sequence.tensors().len(), Version(0))?;
-        let mut count = 0;
+        let mut count = 0usize;
         let mut add = |tensor: TensorId| {
+            let version = Version(count as u32);
             tensors[count] = tensor;
-            count += 1;
-            Version(count as u32 - 1)
+            count = count.saturating_add(1);
+            version
         };
         for (tensor, version) in sequence.tensor_ids().zip(&mut *now) {
             *version = add(tensor);
@@ -89,8 +90,7 @@ impl<'a> Versions<'a> {
                     now[tensor.index()] = add(tensor);
                 }
             }
-            let first = sequence.first_slot(launch);
-            for (slot, tensor) in (first..).zip(sequence.operands_of(launch)) {
+            for (slot, tensor) in sequence.slots(launch).zip(sequence.operands_of(launch)) {
                 operands[slot] = now[tensor.index()];
             }
         }
@@ -148,14 +148,12 @@ impl<'a> Versions<'a> {
     }
 
     pub(super) fn writes(&self, launch: LaunchId) -> &'a [Version] {
-        let end = self.sequence.first_slot(launch) + self.sequence.operands_of(launch).len();
-        &self.operands[self.sequence.first_write(launch)..end]
+        &self.operands[self.sequence.written_slots(launch)]
     }
 
     /// The versions that a launch reads, then the versions that it writes.
     pub(super) fn operands_of(&self, launch: LaunchId) -> &'a [Version] {
-        let first = self.sequence.first_slot(launch);
-        &self.operands[first..first + self.sequence.operands_of(launch).len()]
+        &self.operands[self.sequence.slots(launch)]
     }
 }
 

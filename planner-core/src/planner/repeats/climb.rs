@@ -75,7 +75,7 @@ impl Climb {
 
     /// The price of a nanosecond of compute.
     pub(super) fn price(at: usize) -> u64 {
-        (LEAST_PRICE << (at / RUNGS.len())) * RUNGS[at % RUNGS.len()] / 1000
+        (LEAST_PRICE << (at / STRIDE)).saturating_mul(RUNGS[at % STRIDE]) / 1000
     }
 }
 

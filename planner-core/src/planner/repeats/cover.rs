@@ -17,6 +17,7 @@ use crate::planner::densities::{Densities, sum};
 use crate::planner::gaps::{Gaps, Span};
 use crate::planner::heap::Heap;
 use crate::planner::moves::Moves;
+use crate::planner::positions;
 use crate::scratch::{Limits, OutOfScratch, Scratch, words};
 use crate::sequence::LaunchId;
 use heapless::Vec;
@@ -84,7 +85,7 @@ impl Action {
     const fn id(self, slots: usize) -> u32 {
         match self {
             Self::Move(slot) => slot as u32,
-            Self::Drop(slot) => (slots + slot) as u32,
+            Self::Drop(slot) => slots.saturating_add(slot) as u32,
         }
     }
 
@@ -138,7 +139,7 @@ impl Cover<'_, '_, '_> {
             }
             match action {
                 Action::Move(slot) => {
-                    self.set_moved(slot, self.moves.gaps.moved(slot) + objects);
+                    self.set_moved(slot, self.moves.gaps.moved(slot).saturating_add(objects));
                     self.queue(action);
                 }
                 Action::Drop(slot) => self.drop_value(slot),
@@ -157,7 +158,7 @@ impl Cover<'_, '_, '_> {
             if self.needless(slot).is_some() {
                 let objects = self.moves.objects(slot);
                 self.dropped.is_dropped[slot] = 0;
-                self.add_slack(slot, -(objects as i64));
+                self.add_slack(slot, (objects as i64).saturating_neg());
             }
         }
     }
@@ -209,7 +210,7 @@ impl Cover<'_, '_, '_> {
     fn weigh_drop(&mut self, slot: usize, span: Span) -> Option<Weighed> {
         let ranges = self.moves.ranges(slot, span);
         let (all, moved) = (self.moves.objects(slot), self.moves.gaps.moved(slot));
-        let objects = (all - moved).min(self.moves.missing(ranges)?);
+        let objects = all.saturating_sub(moved).min(self.moves.missing(ranges)?);
         let relief = sum(self.moves.densities.relief, ranges);
         if objects == 0 || relief == 0 {
             return None;
@@ -330,7 +331,7 @@ impl Cover<'_, '_, '_> {
     fn hold(&mut self, value: u32, at: LaunchId) {
         let objects = self.moves.objects(value as usize);
         let range = held_range(&self.moves.densities, self.values, value, at);
-        self.moves.add_slack([range, (0, 0)], -(objects as i64));
+        self.moves.add_slack([range, (0, 0)], (objects as i64).saturating_neg());
         self.values.hold(value, at);
     }
 
@@ -358,7 +359,7 @@ impl Cover<'_, '_, '_> {
             return false;
         }
         let leaving = self.leaving_objects(slot);
-        self.add_slack(slot, -(leaving as i64));
+        self.add_slack(slot, (leaving as i64).saturating_neg());
         self.dropped.cut[slot] = at.0;
         self.add_slack(slot, leaving as i64);
         true
@@ -390,9 +391,10 @@ fn held_range(
     at: LaunchId,
 ) -> (usize, usize) {
     let Densities { task, memory, .. } = *densities;
-    let first = memory.pool(task, task.sequence.operands()[value as usize]) * task.sequence.len();
-    let from = values.last_read(value).map_or(0, |last| last.index() + 1).min(at.index());
-    (first + from, first + at.index())
+    let pool = memory.pool(task, task.sequence.operands()[value as usize]);
+    let from = values.last_read(value).map_or(0, |last| last.next().index()).min(at.index());
+    let position = |op| positions::of(pool, op, task.sequence.len());
+    (position(from), position(at.index()))
 }
 
 /// The relief that is lost if a value is held until a launch.

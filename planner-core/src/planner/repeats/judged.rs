@@ -73,7 +73,7 @@ impl<'k> Known<'k> {
             return Ok(&self.lists[at]);
         }
         let list = &mut self.lists[self.oldest];
-        self.oldest = (self.oldest + 1) % REMEMBERED;
+        self.oldest = self.oldest.saturating_add(1) % REMEMBERED;
         list.key = None;
         list.judged = judge(&mut list.pressure)?;
         list.key = Some(key);

@@ -16,6 +16,7 @@ use super::climb::{CLIMBED, Climb};
 use super::judged::{Judged, Known, Rank};
 use super::{Prices, Unrolled};
 use crate::graph::OpId;
+use crate::planner::best_plan::shorter;
 use crate::planner::checkpoint::{self, Division};
 use crate::planner::error::PlanningError;
 use crate::planner::gaps::Gaps;
@@ -173,7 +174,7 @@ impl<'l> Incumbent<'l> {
         self.len = 0;
         for (kept, op) in self.launches.iter_mut().zip(launches) {
             *kept = op;
-            self.len += 1;
+            self.len = self.len.saturating_add(1);
         }
     }
 }
@@ -350,7 +351,7 @@ fn rank_joins(
 
 /// Whether a rank is less than another by more than the error of the lists that both come from.
 const fn is_surely_less((lacks, (one_ns, _)): Rank, (other_lacks, (other_ns, _)): Rank) -> bool {
-    lacks < other_lacks || lacks == other_lacks && one_ns < other_ns - other_ns / RANK_ERROR
+    lacks < other_lacks || lacks == other_lacks && one_ns < shorter(other_ns, RANK_ERROR)
 }
 
 /// The rank of a few lists with repeats.
@@ -430,7 +431,7 @@ fn extend(
     scratch: &mut Scratch<'_>,
 ) -> Result<(), PlanningError> {
     let mut left = lists;
-    let mut rounds = 0;
+    let mut rounds = 0usize;
     // If there are few lists, another round gains more than better prices in the first round.
     let round = if lists < ROUND { SHORT_ROUND } else { ROUND };
     while rounds < ROUNDS {
@@ -440,7 +441,7 @@ fn extend(
             break;
         }
         // A round that ends without a plan does not count.
-        rounds += usize::from(incumbent.period_ns().is_some());
+        rounds = rounds.saturating_add(incumbent.period_ns().is_some().into());
     }
     Ok(())
 }
@@ -574,7 +575,7 @@ impl<'r, 'l, 'o> Round<'r, 'l, 'o> {
             // If links are under less pressure, a nanosecond of a link costs less.
             let scale = self.used.mean_of_links();
             let tried = price.saturating_mul(percent) / 100;
-            let scaled = (tried.saturating_mul(scale) / at_rest, true);
+            let scaled = (tried.saturating_mul(scale).checked_div(at_rest).unwrap_or(tried), true);
             let Some(found) = self.try_price(scaled, left, scratch)? else { return Ok(()) };
             if found.rank() < least {
                 (price, least) = (tried, found.rank());

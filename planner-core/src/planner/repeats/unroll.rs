@@ -84,7 +84,7 @@ pub(in crate::planner) fn unroll(
         if let Err(outcome) = unrolling.launch(launch, dropped) {
             return Ok(outcome);
         }
-        positions[launch.index()] = unrolling.len as u32 - 1;
+        positions[launch.index()] = (unrolling.len as u32).saturating_sub(1);
     }
     Ok(Outcome::Written(unrolling.len))
 }
@@ -93,8 +93,7 @@ impl Unrolling<'_, '_> {
     /// Launches an op after the repeats that it needs, and drops values as chosen.
     fn launch(&mut self, launch: LaunchId, dropped: &Dropped<'_>) -> Result<(), Outcome> {
         let sequence = self.sequence;
-        let first = sequence.first_slot(launch);
-        let reads = first..sequence.first_write(launch);
+        let reads = sequence.first_slot(launch)..sequence.first_write(launch);
         let mut made = 0;
         // The launches that compute one value may overwrite another.
         while let Some(slot) = reads.clone().find(|&slot| !self.is_there(slot)) {
@@ -105,11 +104,11 @@ impl Unrolling<'_, '_> {
         self.push(launch).ok_or(Outcome::TooLong)?;
         for at in 0..made {
             let maker = LaunchId(self.again[at]);
-            for slot in self.written(maker) {
+            for slot in self.sequence.written_slots(maker) {
                 self.drop_dead(slot as u32, launch);
             }
         }
-        for (slot, &tensor) in (first..).zip(sequence.operands_of(launch)) {
+        for (slot, &tensor) in sequence.slots(launch).zip(sequence.operands_of(launch)) {
             if sequence.tensor(tensor).kind != Kind::Temporary {
                 continue;
             }
@@ -132,23 +131,17 @@ impl Unrolling<'_, '_> {
     fn drop_dead(&mut self, value: u32, launch: LaunchId) {
         let tensor = self.sequence.operands()[value as usize];
         let is_held = self.holds[tensor.index()] == value;
-        let is_over = !self.values.is_read_from(value, LaunchId(launch.0 + 1));
+        let is_over = !self.values.is_read_from(value, launch.next());
         if is_held && is_over && !self.memory.in_arena(tensor) {
             self.holds[tensor.index()] = NONE;
         }
-    }
-
-    /// The slots of the temporaries that a launch writes.
-    fn written(&self, launch: LaunchId) -> impl Iterator<Item = usize> + use<> {
-        let first = self.sequence.first_write(launch);
-        first..first + self.sequence.writes(launch).len()
     }
 
     fn push(&mut self, launch: LaunchId) -> Option<()> {
         let operands = self.sequence.operands_of(launch).len();
         self.operands_left = self.operands_left.checked_sub(operands)?;
         *self.launches.get_mut(self.len)? = self.sequence.op(launch);
-        self.len += 1;
+        self.len = self.len.saturating_add(1);
         Some(())
     }
 
@@ -161,7 +154,7 @@ impl Unrolling<'_, '_> {
     /// Repeats the launches that compute a missing operand of a launch. Returns whether the operand
     /// is there then; `None` if there are too many launches.
     fn make(&mut self, slot: usize, launch: LaunchId, made: &mut usize) -> Option<bool> {
-        let mut depth = 0;
+        let mut depth = 0usize;
         self.wait_for(slot, &mut depth)?;
         while let Some(top) = depth.checked_sub(1) {
             let maker = LaunchId(self.stack[top]);
@@ -173,16 +166,16 @@ impl Unrolling<'_, '_> {
             if !self.values.can_run_again(self.sequence, self.gaps, maker, launch) {
                 return Some(false);
             }
-            depth -= 1;
+            depth = top;
             self.push(maker)?;
-            for slot in self.written(maker) {
+            for slot in self.sequence.written_slots(maker) {
                 if self.is_temporary(slot) {
                     let tensor = self.sequence.operands()[slot];
                     self.holds[tensor.index()] = slot as u32;
                 }
             }
             *self.again.get_mut(*made)? = maker.0;
-            *made += 1;
+            *made = made.saturating_add(1);
         }
         Some(self.is_there(slot))
     }
@@ -195,7 +188,7 @@ impl Unrolling<'_, '_> {
     fn wait_for(&mut self, slot: usize, depth: &mut usize) -> Option<()> {
         let maker = self.gaps.launch(self.gaps.version(slot) as usize);
         *self.stack.get_mut(*depth)? = maker.0;
-        *depth += 1;
+        *depth = depth.saturating_add(1);
         Some(())
     }
 }

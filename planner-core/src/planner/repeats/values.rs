@@ -56,9 +56,8 @@ impl<'a> Values<'a> {
         let marks = scratch.take(sequence.len(), 0)?;
         let next_write = scratch.reborrow().take(sequence.tensors().len(), NONE)?;
         for launch in sequence.launches().rev() {
-            let (first, first_write) = (sequence.first_slot(launch), sequence.first_write(launch));
-            let operands = sequence.operands_of(launch);
-            for (slot, tensor) in (first..).zip(operands) {
+            let first_write = sequence.first_write(launch);
+            for (slot, tensor) in sequence.slots(launch).zip(sequence.operands_of(launch)) {
                 overwritten[slot] = next_write[tensor.index()];
                 let version = gaps.version(slot);
                 if slot < first_write && version != NONE && last_read[version as usize] == NONE {
@@ -120,14 +119,14 @@ impl<'a> Values<'a> {
         at: LaunchId,
         mut is_better_held: impl FnMut(&Self, u32, u64) -> bool,
     ) -> Option<Closure> {
-        self.mark += 1;
+        self.mark = self.mark.saturating_add(1);
         let mut closure = Closure { time_ns: 0, makers: Vec::new(), held: Vec::new() };
         let first = gaps.launch(value as usize);
         self.marks[first.index()] = self.mark;
         closure.makers.push(first).ok()?;
-        let mut looked_at = 0;
+        let mut looked_at = 0usize;
         while let Some(&launch) = closure.makers.get(looked_at) {
-            looked_at += 1;
+            looked_at = looked_at.saturating_add(1);
             if !sequence.is_repeatable(launch) {
                 return None;
             }
