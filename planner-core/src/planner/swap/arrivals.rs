@@ -65,13 +65,14 @@ impl<'a> Arrivals<'a> {
                 if core::mem::replace(&mut present[tensor.index()], 1) == 1 {
                     continue;
                 }
-                taken[class] += 1;
+                let taken = &mut taken[class];
+                *taken = taken.saturating_add(1);
                 if at < reads {
-                    arrivals.push(tensor, class, taken[class], last);
+                    arrivals.push(tensor, class, *taken, last);
                 }
             }
             if let Some(class) = classes.of_workspace(sequence.graph(), sequence.op(op)) {
-                taken[class] += 1;
+                taken[class] = taken[class].saturating_add(1);
             }
             let first = sequence.first_slot(op);
             for (slot, &tensor) in (first..).zip(sequence.operands_of(op)) {
@@ -85,7 +86,7 @@ impl<'a> Arrivals<'a> {
 
     fn push(&mut self, tensor: TensorId, class: usize, number: u64, last: &mut [u32]) {
         let at = self.len;
-        self.len += 1;
+        self.len = self.len.saturating_add(1);
         (self.tensor[at], self.number[at]) = (tensor.0, number);
         match core::mem::replace(&mut last[class], at as u32) {
             NONE => self.first[class] = at as u32,

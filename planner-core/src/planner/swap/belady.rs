@@ -80,7 +80,8 @@ impl<'a> Choice<'a> {
     ) -> Result<(), OutOfScratch> {
         let mut scratch = scratch.reborrow();
         let sequence = task.sequence;
-        let pressed = scratch.take(sequence.operands().len() + sequence.len(), 0u8)?;
+        let pressed =
+            scratch.take(sequence.operands().len().saturating_add(sequence.len()), 0u8)?;
         let mut scan = Scan::new(task, classes, uses, threshold, &mut scratch)?;
         scan.run(self, |slot| {
             pressed[slot] = 1;
@@ -192,9 +193,9 @@ impl<'s> Scan<'s> {
             }
             let workspace = self.classes.of_workspace(sequence.graph(), sequence.op(op));
             if let Some(class) = workspace {
-                let slot = sequence.operands().len() + op.index();
+                let slot = sequence.operands().len().saturating_add(op.index());
                 self.take(choice, class, op, || spares(slot));
-                self.free[class] += 1;
+                self.free[class] = self.free[class].saturating_add(1);
             }
             self.leave(choice, op);
         }
@@ -216,7 +217,7 @@ impl<'s> Scan<'s> {
             self.present[tensor.index()] = choice.at_start[tensor.index()];
             if choice.is_at_start(tensor) {
                 let class = self.classes.of_tensor(tensor);
-                self.free[class] -= 1;
+                self.free[class] = self.free[class].saturating_sub(1);
                 self.recent.push(class, tensor);
             }
         }
@@ -230,8 +231,8 @@ impl<'s> Scan<'s> {
         op: LaunchId,
         spares: impl FnOnce() -> bool,
     ) {
-        if self.free[class] > 0 {
-            self.free[class] -= 1;
+        if let Some(left) = self.free[class].checked_sub(1) {
+            self.free[class] = left;
             return;
         }
         let untouched = if spares() { self.untouched(class, op) } else { None };
@@ -307,7 +308,7 @@ impl<'s> Scan<'s> {
         upcoming.op().map_or_else(
             || {
                 let first = self.uses.first(tensor).op().map_or(0, position);
-                self.task.sequence.len() as u64 + first
+                first.saturating_add(self.task.sequence.len() as u64)
             },
             position,
         )
@@ -336,7 +337,7 @@ impl<'s> Scan<'s> {
             } else {
                 choice.after_use[self.last_slot[tensor.index()] as usize] = AfterUse::Dies as u8;
                 self.present[tensor.index()] = 0;
-                self.free[class] += 1;
+                self.free[class] = self.free[class].saturating_add(1);
                 let count = self.classes.pools[class].count;
                 debug_assert!(self.free[class] <= count, "a class has that many objects");
             }

@@ -118,7 +118,7 @@ impl Classes<'_> {
         for op in graph.op_ids() {
             let mut bytes = 0u64;
             let mut add = |class: usize, counts: &mut [u64]| {
-                counts[class] += 1;
+                counts[class] = counts[class].saturating_add(1);
                 least[class] = least[class].max(counts[class]);
                 bytes = bytes.saturating_add(self.pools[class].object_bytes);
             };

@@ -34,21 +34,27 @@ impl<'a> Recent<'a> {
         classes: usize,
         scratch: &mut Scratch<'a>,
     ) -> Result<Self, OutOfScratch> {
-        let before = scratch.take(tensors + classes, 0u32)?;
-        let after = scratch.take(tensors + classes, 0u32)?;
+        let entries = tensors.saturating_add(classes);
+        let before = scratch.take(entries, 0u32)?;
+        let after = scratch.take(entries, 0u32)?;
         Ok(Self { before, after, fresh: scratch.take(classes, 0u32)?, tensors })
     }
 
     pub(super) fn clear(&mut self) {
         for (class, fresh) in self.fresh.iter_mut().enumerate() {
-            let end = self.tensors + class;
+            let end = self.tensors.saturating_add(class);
             *fresh = end as u32;
             (self.before[end], self.after[end]) = (end as u32, end as u32);
         }
     }
 
+    /// The entry at the end of the list of a class.
+    const fn end(&self, class: usize) -> usize {
+        self.tensors.saturating_add(class)
+    }
+
     pub(super) fn push(&mut self, class: usize, tensor: TensorId) {
-        let end = self.tensors + class;
+        let end = self.end(class);
         let last = core::mem::replace(&mut self.before[end], tensor.0);
         self.after[last as usize] = tensor.0;
         self.before[tensor.index()] = last;
@@ -70,7 +76,7 @@ impl<'a> Recent<'a> {
     pub(super) fn of(&self, class: usize) -> impl Iterator<Item = TensorId> {
         let next = |at: u32| self.after[at as usize];
         let tensor = |&at: &u32| (at as usize) < self.tensors;
-        let first = Some(next((self.tensors + class) as u32)).filter(tensor);
+        let first = Some(next(self.end(class) as u32)).filter(tensor);
         core::iter::successors(first, move |&at| Some(next(at)).filter(tensor)).map(TensorId)
     }
 
@@ -111,6 +117,11 @@ impl<'a> Unused<'a> {
     }
 
     /// Has room for one entry for each use, and one for each tensor resident at the start.
+    #[expect(
+        clippy::arithmetic_side_effects,
+        reason = "a graph has at most 2^31 - 1 operands and tensors each, and `start` has an entry \
+                  for each class and one more"
+    )]
     pub(super) fn new(
         sequence: &Sequence<'_>,
         classes: &Classes<'_>,
@@ -138,7 +149,7 @@ impl<'a> Unused<'a> {
 
     /// Calls a function with the heap of a class.
     pub(super) fn with<T>(&mut self, class: usize, then: impl FnOnce(&mut Heap<'_>) -> T) -> T {
-        let [from, to] = [class, class + 1].map(|class| self.start[class] as usize);
+        let [from, to] = [class, class.saturating_add(1)].map(|class| self.start[class] as usize);
         let mut heap = Heap::holding(&mut self.entries[from..to], self.len[class] as usize);
         let result = then(&mut heap);
         self.len[class] = heap.len() as u32;

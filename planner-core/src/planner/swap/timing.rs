@@ -138,7 +138,10 @@ impl<'s> Timing<'s> {
         let first_ns = self.free_ns;
         self.iteration()?;
         let iterations = self.free_ns.0.into_iter().zip(first_ns.0);
-        Ok(iterations.map(|(second_ns, first_ns)| second_ns - first_ns).max().unwrap_or(0))
+        Ok(iterations
+            .map(|(second_ns, first_ns)| second_ns.saturating_sub(first_ns))
+            .max()
+            .unwrap_or(0))
     }
 
     fn iteration(&mut self) -> Result<(), Stuck> {
@@ -163,7 +166,8 @@ impl<'s> Timing<'s> {
             self.presence[id.index()] = if is_there { PRESENT } else { ABSENT };
             self.planned[id.index()] = u8::from(is_there);
             if is_there {
-                self.freed[self.classes.of_tensor(id)] -= 1;
+                let freed = &mut self.freed[self.classes.of_tensor(id)];
+                *freed = freed.saturating_sub(1);
             }
             match tensor.kind {
                 Kind::Input => self.copied[id.index()] = 1,
@@ -224,15 +228,19 @@ impl<'s> Timing<'s> {
         Ok(())
     }
 
+    /// The slot of a tensor in flight, given the number of tensors before it.
+    fn leaving_slot(&self, before: usize) -> usize {
+        let slot = self.leaving_front.saturating_add(before);
+        slot.checked_rem(self.leaving.len()).unwrap_or(0)
+    }
+
     /// Evicts the first tensor in flight; returns false if there is none.
     fn finish_one(&mut self) -> Result<bool, Stuck> {
-        if self.leaving_len == 0 {
-            return Ok(false);
-        }
+        let Some(others) = self.leaving_len.checked_sub(1) else { return Ok(false) };
         let tensor = TensorId(self.leaving[self.leaving_front]);
         let now_ns = self.leaving_ns[self.leaving_front];
-        self.leaving_front = (self.leaving_front + 1) % self.leaving.len();
-        self.leaving_len -= 1;
+        self.leaving_front = self.leaving_slot(1);
+        self.leaving_len = others;
         self.evict(tensor, now_ns)?;
         Ok(true)
     }
@@ -306,7 +314,8 @@ impl<'s> Timing<'s> {
         let mut finished_ns = 0;
         for &tensor in self.sequence().operands_of(op) {
             let class = self.classes.of_tensor(tensor);
-            self.taken[class] += u64::from(self.planned[tensor.index()] == 0);
+            let is_new = self.planned[tensor.index()] == 0;
+            self.taken[class] = self.taken[class].saturating_add(is_new.into());
             self.planned[tensor.index()] = 1;
             self.presence[tensor.index()] = PRESENT;
             while self.taken[class] > self.freed[class] {
@@ -316,7 +325,7 @@ impl<'s> Timing<'s> {
         if let Some(class) =
             self.classes.of_workspace(self.sequence().graph(), self.sequence().op(op))
         {
-            self.taken[class] += 1;
+            self.taken[class] = self.taken[class].saturating_add(1);
             while self.taken[class] > self.freed[class] {
                 finished_ns = self.finish_next(finished_ns)?;
             }
@@ -364,9 +373,9 @@ impl<'s> Timing<'s> {
     fn copy(&mut self, tensor: TensorId) -> Result<(), Stuck> {
         let end_ns = self.offload(tensor);
         self.presence[tensor.index()] = LEAVING;
-        let back = (self.leaving_front + self.leaving_len) % self.leaving.len();
+        let back = self.leaving_slot(self.leaving_len);
         (self.leaving[back], self.leaving_ns[back]) = (tensor.0, end_ns);
-        self.leaving_len += 1;
+        self.leaving_len = self.leaving_len.saturating_add(1);
         Ok(())
     }
 
