@@ -208,8 +208,7 @@
 //! ```
 #![no_std]
 #![forbid(unsafe_code)]
-// Tests may panic. Elsewhere, each exception states why it cannot, except for arithmetic in the
-// module that makes plans.
+// Tests may panic. Elsewhere, each exception states why it cannot.
 #![cfg_attr(
     not(test),
     warn(
@@ -243,7 +242,6 @@ pub mod packing;
 pub mod pieces;
 pub mod placement;
 pub mod plan;
-#[expect(clippy::arithmetic_side_effects)]
 pub mod planner;
 mod ranges;
 mod residency;

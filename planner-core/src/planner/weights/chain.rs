@@ -71,11 +71,11 @@ fn walk(
 ) -> Result<(), PlanningError> {
     let ops = sequence.len();
     let mut before = None;
-    for op in sequence.launches().take(ops.div_ceil(2)) {
+    let pairs = sequence.launches().zip(sequence.launches().rev());
+    for (op, back) in pairs.take(ops.div_ceil(2)) {
         let no_chain = PlanningError::NoChain { op: sequence.op(op) };
         let mut layer = layer(sequence, op, before).ok_or(no_chain)?;
         before = layer.after;
-        let back = LaunchId((ops - 1 - op.index()) as u32);
         layer.optimizer = optimizer(sequence, back, layer.weight);
         let Layer { weight, optimizer, before, after } = layer;
         let is_backward = back.index() >= ops / 2
@@ -156,9 +156,14 @@ pub(super) struct Input {
     pub(super) up_ns: u64,
 }
 
+/// The most layers of a chain.
+pub(super) const fn most_layers(limits: &Limits) -> usize {
+    (limits.ops / 2).saturating_add(1)
+}
+
 impl<'c> Chain<'c> {
     pub(super) const fn scratch_words(limits: &Limits) -> usize {
-        let layers = limits.ops / 2 + 1;
+        let layers = most_layers(limits);
         total([
             words::<u32>(layers).saturating_mul(Item::COUNT),
             words::<[u64; Item::COUNT]>(layers).saturating_mul(2),
@@ -256,7 +261,7 @@ impl<'c> Chain<'c> {
 
     /// The op that runs a layer backward. The op that runs it forward has the number of the layer.
     pub(super) const fn backward(&self, layer: usize) -> usize {
-        self.ops() - 1 - layer
+        self.ops().saturating_sub(1).saturating_sub(layer)
     }
 
     /// The layer that an op runs.

@@ -6,7 +6,7 @@
     reason = "layers and ops are those of the chain, and the arrays have an entry for each"
 )]
 
-use super::chain::{Chain, Item};
+use super::chain::{Chain, Item, most_layers};
 use super::list::Notes;
 use super::profile::Profile;
 use super::selection::{Selection, Span};
@@ -76,7 +76,7 @@ pub(super) const fn transfers(limits: &Limits) -> usize {
 
 impl<'c> Course<'c> {
     pub(super) const fn scratch_words(limits: &Limits) -> usize {
-        let layers = limits.ops / 2 + 1;
+        let layers = most_layers(limits);
         total([
             Profile::scratch_words(moments(limits)),
             words::<[u64; Item::COUNT]>(layers).saturating_mul(3),
@@ -117,9 +117,7 @@ impl<'c> Course<'c> {
 
     /// The objects of states that are resident during such a span of all weights.
     fn staying(&self, span: Span) -> u64 {
-        let of = |layer, span: Span| {
-            self.chain.size(layer, span.item()) - self.selection.moved(layer, span)
-        };
+        let of = |layer, span| self.selection.kept(self.chain, layer, span);
         let layers = 0..self.chain.layers();
         let stays = layers.flat_map(|layer| [of(layer, span), of(layer, Span::Updates)]);
         stays.fold(0u64, u64::saturating_add)
@@ -150,7 +148,8 @@ impl<'c> Course<'c> {
         let layers = self.chain.layers();
         let mut origin_ns = 0;
         for iteration in 0..ITERATIONS - 1 {
-            self.notes.start(iteration * self.chain.ops() + layers);
+            let launched = self.chain.ops().saturating_mul(iteration).saturating_add(layers);
+            self.notes.start(launched);
             origin_ns = self.cycle(origin_ns, cut)?;
         }
         Some(())
@@ -165,10 +164,10 @@ impl<'c> Course<'c> {
         for layer in (0..chain.layers()).rev() {
             let cut = left > 0 && self.selection.leaves(layer, Span::Across);
             self.early[layer] = u8::from(cut);
-            left -= usize::from(cut);
+            left = left.saturating_sub(cut.into());
             used = used.saturating_add(if cut { chain.size(layer, Item::Weight) } else { 0 });
         }
-        let last = chain.layers() - 1;
+        let last = chain.layers().checked_sub(1)?;
         used = used.saturating_add(chain.alive[last]);
         let at_first = used.checked_add(chain.workspaces[chain.backward(last)])?;
         if at_first > chain.pool_objects {
@@ -238,7 +237,7 @@ impl<'c> Course<'c> {
         self.send(layer, Span::Updates)?;
         if self.selection.moved(layer, Span::Across) > around {
             self.waiting[self.waits] = layer as u32;
-            self.waits += 1;
+            self.waits = self.waits.saturating_add(1);
         }
         Some(())
     }

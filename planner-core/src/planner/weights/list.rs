@@ -15,7 +15,6 @@ use super::selection::{Selection, Span};
 use crate::planner::builder::Builder;
 use crate::planner::list::{Lengths, Stuck};
 use crate::scratch::{Limits, OutOfScratch, Scratch, words};
-use crate::sequence::LaunchId;
 
 /// An event of a course. At one position of a list, prefetches come last.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,8 +34,8 @@ impl Event {
     const fn to_bits(self) -> u64 {
         match self {
             Self::Offload(item) => item as u64,
-            Self::Evict(span) => 4 + span as u64,
-            Self::Prefetch(item) => 8 + item as u64,
+            Self::Evict(span) => 4 | span as u64,
+            Self::Prefetch(item) => 8 | item as u64,
             Self::PrefetchInput => 12,
         }
     }
@@ -44,8 +43,8 @@ impl Event {
     const fn from_bits(bits: u64) -> Self {
         match bits {
             0..=2 => Self::Offload(Self::ITEMS[bits as usize]),
-            4..=7 => Self::Evict(Self::SPANS[bits as usize - 4]),
-            8..=10 => Self::Prefetch(Self::ITEMS[bits as usize - 8]),
+            4..=7 => Self::Evict(Self::SPANS[bits as usize & 3]),
+            8..=10 => Self::Prefetch(Self::ITEMS[bits as usize & 3]),
             _ => Self::PrefetchInput,
         }
     }
@@ -96,7 +95,7 @@ impl<'n> Notes<'n> {
     }
 
     pub(super) fn new(limits: &Limits, scratch: &mut Scratch<'n>) -> Result<Self, OutOfScratch> {
-        let launches = scratch.take(ITERATIONS * limits.ops, [0; 2])?;
+        let launches = scratch.take(limits.ops.saturating_mul(ITERATIONS), [0; 2])?;
         let entries = scratch.take(Self::entries(limits), [0; 2])?;
         // Layers and launches must fit into `LAYER_BITS`.
         let full = limits.ops >= 1 << LAYER_BITS;
@@ -118,7 +117,7 @@ impl<'n> Notes<'n> {
             && let Some(slot) = self.launches.get_mut(self.launched)
         {
             *slot = [start_ns, end_ns];
-            self.launched += 1;
+            self.launched = self.launched.saturating_add(1);
         }
     }
 
@@ -131,7 +130,7 @@ impl<'n> Notes<'n> {
             Some(slot) => *slot = [at_ns, pack(self.launched, layer, event)],
             None => self.full = true,
         }
-        self.len += 1;
+        self.len = self.len.saturating_add(1);
     }
 
     /// Sorts all entries by their positions in the list.
@@ -143,7 +142,7 @@ impl<'n> Notes<'n> {
             let before = match event {
                 Event::Offload(_) | Event::Evict(_) => {
                     let done = |[start, end]: &[u64; 2]| *start < *at_ns && *end <= *at_ns;
-                    after + launches[after..].partition_point(done)
+                    after.saturating_add(launches[after..].partition_point(done))
                 }
                 Event::Prefetch(_) | Event::PrefetchInput => {
                     launches.partition_point(|[start, _]| *start <= *at_ns)
@@ -170,8 +169,8 @@ impl<'n> Notes<'n> {
         let ops = chain.ops();
         let entries = &self.entries[..self.len];
         let mut next = entries.partition_point(|entry| key(entry).0 < ops);
-        for launch in ops..3 * ops {
-            let op = LaunchId((launch % ops) as u32);
+        let iterations = builder.task.sequence.iterations(2);
+        for (launch, (_, op)) in (ops..).zip(iterations) {
             builder.reach(op);
             while let Some(&[_, entry]) = entries.get(next) {
                 let (before, layer, event) = unpack(entry);
@@ -179,7 +178,7 @@ impl<'n> Notes<'n> {
                     break;
                 }
                 source.step(&mut builder, layer, event)?;
-                next += 1;
+                next = next.saturating_add(1);
             }
             let sequence = builder.task.sequence;
             for &tensor in sequence.reads(op) {
@@ -212,7 +211,7 @@ impl Source<'_> {
         let (tensor, all, part) =
             (chain.tensor(layer, item), chain.size(layer, item), selection.part);
         let held = builder.held(tensor);
-        let kept = |span| all - selection.moved(layer, span);
+        let kept = |span| selection.kept(chain, layer, span);
         match event {
             // A tensor that an op writes is not prefetched before that op.
             Event::Offload(_) if held < all && builder.copied(tensor) == all => {}
@@ -223,15 +222,17 @@ impl Source<'_> {
                     Item::Optimizer => kept(Span::Updates),
                     Item::Handed => kept(Span::Saved),
                 };
-                let from = (all - builder.copied(tensor)).saturating_sub(part);
+                let from = builder.first_copied(tensor).saturating_sub(part);
                 builder.offload_from(tensor, from.max(kept));
             }
             Event::Evict(span) => {
                 builder.evict_from(tensor, held.saturating_sub(part).max(kept(span)));
             }
             Event::Prefetch(_) | Event::PrefetchInput => {
-                if let missing @ 1.. = all - held {
-                    builder.prefetch_to(tensor, held + (missing - 1) % part + 1)?;
+                let missing = all.saturating_sub(held);
+                if missing > 0 {
+                    let to = held.saturating_add(selection.first_part(missing));
+                    builder.prefetch_to(tensor, to)?;
                 }
             }
         }

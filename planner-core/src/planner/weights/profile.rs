@@ -81,6 +81,10 @@ impl<'p> Profile<'p> {
     }
 
     /// The record of a time; `None` if there is no room for another moment.
+    #[expect(
+        clippy::arithmetic_side_effects,
+        reason = "`first` is at most `len`, and both count moments"
+    )]
     fn moment(&mut self, at: u64) -> Option<&mut [u64; 4]> {
         if self.len == self.moments.len() && self.first > 0 {
             self.moments.copy_within(self.first..self.len, 0);
@@ -102,7 +106,7 @@ impl<'p> Profile<'p> {
     /// Drops moments before a time, at which nothing will be asked or recorded any more.
     pub(super) fn forget(&mut self, before: u64) {
         while self.first < self.len && self.moments[self.first][0] <= before {
-            self.first += 1;
+            self.first = self.first.saturating_add(1);
         }
     }
 }

@@ -5,7 +5,7 @@
     reason = "layers and ops are those of the chain, and the arrays have an entry for each"
 )]
 
-use super::chain::{Chain, Item};
+use super::chain::{Chain, Item, most_layers};
 use crate::scratch::{Limits, OutOfScratch, Scratch, words};
 use core::mem;
 use core::ops::Range;
@@ -131,7 +131,7 @@ impl Choice {
 
 impl<'s> Selection<'s> {
     pub(super) const fn scratch_words(limits: &Limits) -> usize {
-        words::<[u64; SPANS]>(limits.ops / 2 + 1)
+        words::<[u64; SPANS]>(most_layers(limits))
     }
 
     /// Words of scratch while selecting.
@@ -157,13 +157,14 @@ impl<'s> Selection<'s> {
         let mut scratch = scratch.reborrow();
         let mut excess = Excess {
             objects: scratch.take(chain.ops(), 0)?,
-            sums: scratch.take(chain.ops() + 1, [0; 2])?,
+            sums: scratch.take(chain.ops().saturating_add(1), [0; 2])?,
             profit: criteria.profit,
             summed: 0,
         };
         excess.measure(chain, criteria.reserve);
         while let Some(choice) = selection.best(chain, &mut excess, criteria) {
-            selection.moved[choice.layer][choice.span as usize] += choice.objects;
+            let moved = &mut selection.moved[choice.layer][choice.span as usize];
+            *moved = moved.saturating_add(choice.objects);
             excess.relieve(chain, choice);
         }
         Ok(selection)
@@ -172,6 +173,19 @@ impl<'s> Selection<'s> {
     /// The number of objects that leave in a span, from the item's end.
     pub(super) fn moved(&self, layer: usize, span: Span) -> u64 {
         self.moved[layer][span as usize]
+    }
+
+    /// The number of objects that stay in a span.
+    pub(super) fn kept(&self, chain: &Chain<'_>, layer: usize, span: Span) -> u64 {
+        chain.size(layer, span.item()).saturating_sub(self.moved(layer, span))
+    }
+
+    /// The size of the first part of some objects, if all other parts are whole.
+    pub(super) const fn first_part(&self, objects: u64) -> u64 {
+        match objects.saturating_sub(1).checked_rem(self.part) {
+            Some(before_last) => before_last.saturating_add(1),
+            None => objects,
+        }
     }
 
     /// Whether any object leaves in a span.
@@ -189,7 +203,7 @@ impl<'s> Selection<'s> {
         excess.summed = 0;
         for (layer, span) in spans(chain, criteria.activations) {
             let moved = self.moved(layer, span);
-            let objects = self.part.min(chain.size(layer, span.item()) - moved);
+            let objects = self.part.min(self.kept(chain, layer, span));
             let other = span.other().map_or(0, |other| self.moved(layer, other));
             // Objects that leave in the other span already have a host copy, and so does the input.
             let (objects, transfers) = match other.saturating_sub(moved) {
@@ -202,7 +216,7 @@ impl<'s> Selection<'s> {
             }
             excess.sum(chain, objects);
             let benefit = excess.benefit(chain, layer, span);
-            let cost = u128::from(objects) * transfers;
+            let cost = u128::from(objects).saturating_mul(transfers);
             let choice = Choice { layer, span, objects, benefit, cost };
             let is_better = best.is_none_or(|best| match criteria.tie {
                 TieBreak::Last => !choice.is_below(&best),
@@ -228,10 +242,11 @@ fn spans(chain: &Chain<'_>, activations: bool) -> impl Iterator<Item = (usize, S
 /// The ops strictly within a span, in the order of the sequence.
 fn covered(chain: &Chain<'_>, layer: usize, span: Span) -> [Range<usize>; 2] {
     let back = chain.backward(layer);
+    let [after, after_back] = [layer, back].map(|op| op.saturating_add(1));
     match span {
-        Span::Around => [0..layer, back + 1..chain.ops()],
-        Span::Across | Span::Saved => [layer + 1..back, 0..0],
-        Span::Updates => [0..back, back + 1..chain.ops()],
+        Span::Around => [0..layer, after_back..chain.ops()],
+        Span::Across | Span::Saved => [after..back, 0..0],
+        Span::Updates => [0..back, after_back..chain.ops()],
     }
 }
 

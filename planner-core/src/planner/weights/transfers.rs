@@ -19,15 +19,15 @@ impl Course<'_> {
         let mut arrived_ns = 0;
         if span == Span::Around {
             let ahead = mem::take(&mut self.ahead[layer]);
-            left -= ahead;
+            left = left.saturating_sub(ahead);
             arrived_ns = if ahead > 0 { self.upload_ns } else { 0 };
         }
         while left > 0 {
-            let objects = (left - 1) % self.selection.part + 1;
+            let objects = self.selection.first_part(left);
             let start_ns = self.profile.earliest(self.upload_from_ns(layer, span), objects)?;
             self.upload((layer, span), objects, start_ns)?;
             arrived_ns = self.upload_ns;
-            left -= objects;
+            left = left.saturating_sub(objects);
         }
         Some(arrived_ns)
     }
@@ -50,8 +50,8 @@ impl Course<'_> {
         for layer in 0..self.chain.layers() {
             handed = handed.saturating_add(self.chain.handed[layer]);
             let moved = self.selection.moved(layer, Span::Around);
-            while self.ahead[layer] < moved {
-                let objects = (moved - self.ahead[layer] - 1) % self.selection.part + 1;
+            while let left @ 1.. = moved.saturating_sub(self.ahead[layer]) {
+                let objects = self.selection.first_part(left);
                 let needed = objects.saturating_add(handed);
                 let start_ns =
                     self.profile.earliest(self.upload_from_ns(layer, Span::Around), needed);
@@ -59,7 +59,7 @@ impl Course<'_> {
                     return Some(());
                 };
                 self.upload((layer, Span::Around), objects, start_ns)?;
-                self.ahead[layer] += objects;
+                self.ahead[layer] = self.ahead[layer].saturating_add(objects);
             }
         }
         Some(())
@@ -86,8 +86,8 @@ impl Course<'_> {
         while let Some(at) = (0..self.waits).min_by_key(|&at| weight(self.waiting[at])) {
             let layer = self.waiting[at] as usize;
             let across = self.selection.moved(layer, Span::Across);
-            while self.on_host[layer][WEIGHT] < across {
-                let objects = self.selection.part.min(across - self.on_host[layer][WEIGHT]);
+            while let left @ 1.. = across.saturating_sub(self.on_host[layer][WEIGHT]) {
+                let objects = self.selection.part.min(left);
                 let start_ns = self.download_ns.max(self.updated_ns[layer][WEIGHT]);
                 let copying_ns = self.chain.down_ns(layer, Item::Weight, objects);
                 if start_ns.saturating_add(copying_ns) > self.compute_ns {
@@ -95,8 +95,8 @@ impl Course<'_> {
                 }
                 self.offload(layer, Span::Across);
             }
-            self.waiting.copy_within(at + 1..self.waits, at);
-            self.waits -= 1;
+            self.waiting.copy_within(at.saturating_add(1)..self.waits, at);
+            self.waits = self.waits.saturating_sub(1);
         }
     }
 
@@ -107,7 +107,7 @@ impl Course<'_> {
         while left > 0 {
             let objects = left.min(self.selection.part);
             self.evict(layer, span, objects, at_ns)?;
-            left -= objects;
+            left = left.saturating_sub(objects);
         }
         Some(())
     }
@@ -128,8 +128,8 @@ impl Course<'_> {
     fn offload(&mut self, layer: usize, span: Span) -> u64 {
         let (item, wanted) = (span.item(), self.selection.moved(layer, span));
         let on_host = &mut self.on_host[layer][item as usize];
-        let objects = self.selection.part.min(wanted - *on_host);
-        *on_host += objects;
+        let objects = self.selection.part.min(wanted.saturating_sub(*on_host));
+        *on_host = on_host.saturating_add(objects);
         let start_ns = self.download_ns.max(self.updated_ns[layer][item as usize]);
         self.download_ns = start_ns.saturating_add(self.chain.down_ns(layer, item, objects));
         self.notes.add(Event::Offload(item), layer, self.download_ns);
