@@ -5,11 +5,13 @@ import threading
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from difflib import get_close_matches
+from hashlib import sha256
 from typing import Any
 
 import torch
+from torch.utils.weak import WeakIdRef
 
-from .capturing import capture_inference
+from .capturing import Inference
 from .joint import Passes, plain_strides
 from .optimizing import optimizer_of
 from .step import PLAN_OPTIONS
@@ -51,29 +53,44 @@ class _Device:
     def __init__(self, options):
         self._options = options  # which keeps its identity
         self.lock = threading.RLock()
-        self._user = None
+        self._user = None  # a weak reference
+        self._plans = weakref.WeakKeyDictionary()  # by step, with the digests of their graphs
 
     def compiled(self, step):
         """Returns a step that is compiled within the budget. No session has memory meanwhile."""
         self.use(None)
-        return step.compile(step.plan(**self._options or {}))
+        return step.compile(self._planned(step))
+
+    def _planned(self, step):
+        """Returns a plan for a step: that of an equal graph, which an equal model has, if there is one."""
+        options = self._options or {}
+        digest = sha256(step.graph_for(options.get("host")).to_json()).digest()
+        plan = next((plan for its, plan in self._plans.values() if its == digest), None)
+        plan = step.plan(**options) if plan is None else plan
+        self._plans[step] = digest, plan
+        return plan
 
     def use(self, user):
         """Has all but one of the plans give their memory back."""
-        if self._user not in (None, user):
-            self._user.release()
-        self._user = user
+        before = self._user and self._user()
+        if before not in (None, user):
+            before.release()
+        self._user = user and weakref.ref(user)
 
 
 class _Graph:
-    """A graph of `torch.compile`, with the plans for each of its shapes."""
+    """A graph of `torch.compile`, with the plans for each of its shapes.
+
+    TorchDynamo has one graph for all equal models. What holds states is kept for the tensors of each.
+    """
 
     def __init__(self, graph, inputs, device):
         self._graph, self._device = graph, device
         self._names = [node.name for node in graph.graph.find_nodes(op="placeholder")]
-        self._own = {k for k, x in enumerate(inputs) if hasattr(x, "_dynamo_static_input_type")}
-        self._passes = None
-        self._inferences, self._trainings = {}, {}  # the trainings by what requires gradients, too
+        self._own = [k for k, x in enumerate(inputs) if hasattr(x, "_dynamo_static_input_type")]
+        self._passes = self._measurements = None
+        self._inferences = {}  # by the identities of parameters and buffers
+        self._trainings = {}  # those without an optimizer, which hold no states
 
     def __call__(self, *inputs):
         if torch.is_grad_enabled() and any(getattr(x, "requires_grad", False) for x in inputs):
@@ -82,32 +99,44 @@ class _Graph:
             return self._infer(inputs)
 
     def _infer(self, inputs):
-        inference, shapes = self._planned(self._inferences, inputs)
-        if inference is None or not inference.has(inputs):
-            module = _WithStates(self._graph, self._names, self._own, inputs)
-            inference = self._inferences[shapes] = _Inference(module, inputs, self._device)
+        states, inferences = self._inferences_of([inputs[k] for k in self._own])
+        inference, shapes = self._planned(inferences, inputs)
+        if inference is None:
+            own = dict(zip(self._own, states.tensors))
+            module = _WithStates(self._graph, self._names, own, inputs)
+            inference = inferences[shapes] = _Inference(module, inputs, self._device, self._measurements)
+            self._measurements = inference.measurements
         self._device.use(inference)
         return inference(inputs)
 
+    def _inferences_of(self, tensors):
+        """Returns the states of a model, and the inferences with these."""
+        key, kept = tuple(map(id, tensors)), self._inferences
+        if key not in kept or not kept[key][0].are(tensors):
+            kept[key] = _States(tensors, lambda _: kept.pop(key, None)), {}
+        return kept[key]
+
     def _train(self, inputs):
         with self._device.lock:
+            if self._passes is None:
+                self._passes = Passes(self._graph, self._names, self._own)
             optimizer = optimizer_of(inputs[k] for k in self._own if inputs[k].requires_grad)
-            if self._passes is None or not self._passes.serve(optimizer):
-                self._passes = Passes(self._graph, self._names, self._own, optimizer)
-                self._trainings = {}
-            trainings = self._trainings_of(inputs)
+            trainings = self._trainings_of(inputs, optimizer)
             training, shapes = self._planned(trainings, inputs)
             if training is None:
-                training = trainings[shapes] = Training(self._passes, self._device)
+                training = trainings[shapes] = Training(self._passes, optimizer, self._device)
         return training(inputs)
 
-    def _trainings_of(self, inputs):
-        """Returns the trainings for those of the inputs that require gradients. TorchDynamo compiles no graph
-        anew for others in PyTorch 2.11."""
+    def _trainings_of(self, inputs, optimizer):
+        """Returns the trainings with an optimizer, or None, for those of the inputs that require gradients.
+        TorchDynamo compiles no graph anew for others in PyTorch 2.11."""
+        kept = self._trainings
+        if optimizer is not None:
+            kept = optimizer.joining.trainings(self, [inputs[k] for k in self._own])
         pattern = tuple(isinstance(x, torch.Tensor) and x.requires_grad for x in inputs)
-        trainings = self._trainings.setdefault(pattern, {})
-        if len(self._trainings) > MAX_SHAPES:
-            del self._trainings[next(iter(self._trainings))]
+        trainings = kept.setdefault(pattern, {})
+        if len(kept) > MAX_SHAPES:
+            del kept[next(iter(kept))]
         return trainings
 
     def _planned(self, by_shapes, inputs):
@@ -129,15 +158,12 @@ class _Inference:
     """A graph without gradients within a plan. It follows what others do to the states between
     calls."""
 
-    def __init__(self, module, inputs, device):
+    def __init__(self, module, inputs, device, measurements):
         device.use(None)
         self._module = module
-        batch = module.batch(inputs)
-        self._step = capture_inference(module, batch, lambda module, batch: module(*batch))
-        self._compiled = device.compiled(self._step)
-
-    def has(self, inputs):
-        return self._module.has(inputs)
+        source = Inference(module, lambda module, batch: module(*batch), None, measurements)
+        self.measurements = source.measurements
+        self._compiled = device.compiled(source.capture(module.batch(inputs)))
 
     def __call__(self, inputs):
         results = self._compiled(self._module.batch(inputs))
@@ -148,26 +174,33 @@ class _Inference:
         self._compiled.close()
 
 
+class _States:
+    """The parameters and buffers of a model. `tensors` share the memory and the versions of the model's own, which
+    they do not keep alive. `forget` is called if one of these is no more."""
+
+    def __init__(self, own, forget):
+        self._own = [WeakIdRef(x, forget) for x in own]
+        with torch.inference_mode(False):  # in which they would not share versions
+            self.tensors = [x.detach() for x in own]
+
+    def are(self, own):
+        """Returns whether these are a model's parameters and buffers, in the same memory."""
+        return all(
+            its() is x and mine.data_ptr() == x.data_ptr() for its, mine, x in zip(self._own, self.tensors, own)
+        )
+
+
 class _WithStates(torch.nn.Module):
-    """A graph as a module, with the parameters and buffers among its inputs as its own, and its
-    sizes as constants."""
+    """A graph as a module, with some inputs, by their positions, as its `own` states, and its sizes as
+    constants."""
 
     def __init__(self, graph, names, own, inputs):
         super().__init__()
         self.graph = graph
         self._names = names
-        self._fixed = {}  # states and sizes by the positions of inputs
-        for k, value in enumerate(inputs):
-            if k in own:
-                is_parameter = isinstance(value, torch.nn.Parameter)
-                register = self.register_parameter if is_parameter else self.register_buffer
-                register(names[k], value)
-            if k in own or not isinstance(value, torch.Tensor):
-                self._fixed[k] = value
-
-    def has(self, inputs):
-        """Returns whether the states among a graph's inputs are those of this module."""
-        return all(inputs[k] is v for k, v in self._fixed.items() if isinstance(v, torch.Tensor))
+        self._fixed = own | {k: x for k, x in enumerate(inputs) if not isinstance(x, torch.Tensor)}
+        for k, value in own.items():
+            self.register_buffer(names[k], value)
 
     def batch(self, inputs):
         """Returns the inputs that are neither states nor sizes."""

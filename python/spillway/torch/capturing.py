@@ -453,11 +453,12 @@ class Inference(_Source):
     returns = "result"
     has_outputs = True
 
-    def __init__(self, model, forward, device):
+    def __init__(self, model, forward, device, measurements=None):
+        """`measurements` are those of an equal model on the same device, if there is one."""
         refuse_rows(model)
         self._begin_with(model, forward)
         self.moves_batch = device is not None
-        self.measurements = Measurements(device_of(model, device))
+        self.measurements = measurements or Measurements(device_of(model, device))
         # Results are where the model is.
         self.has_outputs = all(t.device.type == "cpu" for t in (*model.parameters(), *model.buffers()))
         self.copied_bytes_per_s = measure_copies()

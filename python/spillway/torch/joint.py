@@ -36,16 +36,13 @@ from .updating import record_update
 class Passes:
     """The two passes of a graph, captured for each shape and each pattern of gradients.
 
-    `names` are those of the graph's inputs; `own` has the positions of parameters and buffers. The
-    `optimizer` is one that has joined, or None.
+    `names` are those of the graph's inputs; `own` has the positions of parameters and buffers.
     """
 
     processes, scaling = Alone(), Scaling(None)
 
-    def __init__(self, graph, names, own, optimizer):
+    def __init__(self, graph, names, own):
         self.model, self._names, self._own = graph, names, own
-        # A thread that waits for an optimizer must not keep it alive.
-        self._optimizer = optimizer and weakref.ref(optimizer)
         self.measurements = Measurements(Processor())
         self.constants = Constants()
         self.copied_bytes_per_s = measure_copies()
@@ -55,27 +52,15 @@ class Passes:
             (d, torch.get_autocast_dtype(d), torch.is_autocast_enabled(d)) for d in devices
         ]
 
-    @property
-    def optimizer(self):
-        return self._optimizer and self._optimizer()
-
-    @property
-    def optimizers(self):
-        return () if self.optimizer is None else (self.optimizer,)
-
-    def serve(self, optimizer):
-        """Returns whether the passes were made for this optimizer, or for None."""
-        return self._optimizer == (optimizer and weakref.ref(optimizer))
-
-    def capture(self, inputs, pattern=None, updated=None):
+    def capture(self, inputs, optimizer, pattern=None, updated=None):
         """Returns the joint step for inputs like these, as `_captured` does."""
         with timed("capture a graph of torch.compile") as found:
-            step = self._captured(inputs, pattern, updated)
+            step = self._captured(inputs, optimizer, pattern, updated)
             found.append(f"{len(step.operations)} ops")
             return step
 
-    def _captured(self, inputs, pattern, updated):
-        """Returns the joint step for inputs like these.
+    def _captured(self, inputs, optimizer, pattern, updated):
+        """Returns the joint step for inputs like these, and for an optimizer that has joined, or None.
 
         A pattern has the strides of each result's gradient, or None where it gets none. `updated` are
         the positions of the parameters that the optimizer updates. Without them, likely ones are taken.
@@ -98,7 +83,7 @@ class Passes:
         # The backward pass may have put copies of constants before all other calls.
         boundary = next((k for k, c in enumerate(recorder.calls, 1) if [c] == last), 0)
         written = self._written(recorder, given, boundary)
-        end, update = len(recorder.calls), self._update(recorder, inputs, gradients, updated)
+        end, update = len(recorder.calls), self._update(recorder, optimizer, inputs, gradients, updated)
         self.constants.name([recorder.storages[t] for t in recorder.constants])
         ops = _Ops(recorder, (boundary, end), self.copied_bytes_per_s)
         ops.pause(tangents)
@@ -110,21 +95,21 @@ class Passes:
         if update:
             ops.update(update)
         self.measurements.give_back()
-        return Joint(self, recorder.storages, ops, pattern, results, structure, update)
+        return Joint(self, recorder.storages, ops, pattern, results, structure, update, optimizer)
 
-    def _update(self, recorder, inputs, gradients, positions):
+    def _update(self, recorder, optimizer, inputs, gradients, positions):
         """Records the optimizer's step for the parameters at some positions, if there are any."""
-        if self.optimizer is None:
+        if optimizer is None:
             return None
         first = {id(x): k for k, x in reversed([*enumerate(inputs)])}
-        own = {first.get(id(p)): p for group in self.optimizer.param_groups for p in group["params"]}
+        own = {first.get(id(p)): p for group in optimizer.param_groups for p in group["params"]}
         if positions is None:
             positions = {k for k, p in own.items() if k is not None and p.requires_grad}
             positions = {k for k in positions if gradients[k] is not None or own[k].grad is not None}
         parameters = {k: own[k] for k in sorted(positions)}
         if not parameters:
             return None
-        return record_update(recorder, self.optimizer, self._names, parameters)
+        return record_update(recorder, optimizer, self._names, parameters)
 
     def _given(self, recorder, k, value):
         if not isinstance(value, torch.Tensor):
@@ -182,7 +167,9 @@ class Joint(Step):
         " (load_state_dict)"
     )
 
-    def __init__(self, source, storages, ops, pattern, results, structure, update):
+    def __init__(self, source, storages, ops, pattern, results, structure, update, optimizer):
+        # A thread that waits for an optimizer must not keep it alive.
+        self._optimizer = optimizer and weakref.ref(optimizer)
         self.pattern = pattern
         self.keeps_states = update is not None  # the caller's tensors have all others
         self.updated_parameters = frozenset(update.parameters if update else ())
@@ -201,7 +188,11 @@ class Joint(Step):
     @property
     def optimizer(self):
         """The optimizer that has joined, or None."""
-        return self.source.optimizer
+        return self._optimizer and self._optimizer()
+
+    @property
+    def optimizers(self):
+        return () if self.optimizer is None else (self.optimizer,)
 
     def has_current_states(self):
         """Returns whether the optimizer has the states that the update was captured with."""

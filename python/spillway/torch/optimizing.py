@@ -17,9 +17,8 @@ _OPTIMIZERS = WeakTensorKeyDictionary()  # by parameter, those that have joined,
 _TURNS = count()
 
 NO_GRAPH = (
-    "has a gradient, but no graph of torch.compile(model, backend='spillway') has used it with gradients, or"
-    " one has used an equal module since: compile the module that has it, one module that calls all equal ones,"
-    " or give it an optimizer of its own"
+    "has a gradient, but no graph of torch.compile(model, backend='spillway') has used it with gradients:"
+    " compile the module that has it, or give it an optimizer of its own"
 )
 
 
@@ -116,15 +115,27 @@ class Joining:
 
     def __init__(self, optimizer):
         self._optimizer = weakref.ref(optimizer)
-        self._trainings = weakref.WeakSet()
+        self._trainings = weakref.WeakSet()  # those that were called
+        self._kept = weakref.WeakKeyDictionary()  # by graph
         self.holders = set()  # compiled passes whose sessions have newer values of states
 
     def register(self):
         """Has the graphs of all its parameters find the optimizer."""
         optimizer = self._optimizer()
-        for group in optimizer.param_groups:
-            for p in group["params"]:
-                _OPTIMIZERS[p] = weakref.ref(optimizer)
+        parameters = [p for group in optimizer.param_groups for p in group["params"]]
+        self._ids = {id(p) for p in parameters}
+        for p in parameters:
+            _OPTIMIZERS[p] = weakref.ref(optimizer)
+
+    def trainings(self, graph, tensors):
+        """Returns the dict in which a graph keeps its trainings for those parameters of the optimizer that are
+        among some tensors. Equal models share a graph, but each has parameters and states of its own.
+
+        It lives as long as the optimizer, which has the parameters, so that none of them outlives a model.
+        """
+        parameters = [x for x in tensors if id(x) in self._ids]
+        # They are kept, so that no other ones get their identities.
+        return self._kept.setdefault(graph, {}).setdefault(tuple(map(id, parameters)), (parameters, {}))[1]
 
     def called(self, training):
         """Notes that a graph of the optimizer's parameters is called."""

@@ -18,17 +18,23 @@ MOST = 8  # plans of a graph for one shape, of which the oldest gives way
 
 
 class Training:
-    """A graph with gradients, for one shape: a plan for each pattern of gradients, and for each set of
-    parameters that the optimizer updates."""
+    """A graph with gradients, for one shape, and for the parameters of one model where an optimizer has joined:
+    a plan for each pattern of gradients, and for each set of parameters that the optimizer updates."""
 
     turn = 0  # of the last call, among those of all graphs
 
-    def __init__(self, passes, device):
+    def __init__(self, passes, optimizer, device):
         self._passes, self.device = passes, device
+        self._optimizer = optimizer and weakref.ref(optimizer)
         self._joined = {}
         self.pattern = None  # of the last backward pass
         self._updated = None  # the parameters that the last step has updated, by their positions
         self._inputs = None  # those of the last call, which the optimizer's step may follow
+
+    @property
+    def optimizer(self):
+        """The optimizer that has joined, or None."""
+        return self._optimizer and self._optimizer()
 
     def joined(self, pattern, inputs, updated=None):
         """Returns the passes for a pattern, and for an update, which have the device's memory from now
@@ -42,7 +48,7 @@ class Training:
             self.device.use(None)
             while len(self._joined) >= MOST:
                 del self._joined[next(iter(self._joined))]
-            joined = _Joined(self._passes.capture(inputs, pattern, updated), self.device)
+            joined = _Joined(self._passes.capture(inputs, self.optimizer, pattern, updated), self.device)
             self._joined[joined.step.pattern, joined.step.updated_parameters] = joined
         self.pattern, self._updated = joined.step.pattern, joined.step.updated_parameters
         self.device.use(joined)
@@ -62,13 +68,13 @@ class Training:
 
     def __call__(self, inputs):
         """Returns what the graph does."""
-        if self._passes.optimizer is not None:
+        optimizer = self.optimizer
+        if optimizer is not None:
             self._inputs = inputs
-            self._passes.optimizer.joining.called(self)
+            optimizer.joining.called(self)
         call = _Call(self, inputs)
         handed = _Run.apply(call, *inputs)
         return call.step.assembled(handed, inputs)
-
 
 class _Joined:
     """The passes and the update in one plan. At most one iteration is under way."""

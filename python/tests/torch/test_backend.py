@@ -7,7 +7,6 @@ from eager import MACHINE, same, same_dicts
 from torch import nn
 from torch.nn import functional as F
 
-import spillway.torch
 from spillway.torch import CaptureError, backend
 
 pytestmark = pytest.mark.short
@@ -31,13 +30,13 @@ def perceptron():
 @pytest.fixture
 def captured(monkeypatch):
     """The steps that the backend captures while a test runs."""
-    steps = []
+    steps, capture = [], backend.Inference.capture
 
-    def capture(*args):
-        steps.append(spillway.torch.capture_inference(*args))
+    def captured(source, batch):
+        steps.append(capture(source, batch))
         return steps[-1]
 
-    monkeypatch.setattr(backend, "capture_inference", capture)
+    monkeypatch.setattr(backend.Inference, "capture", captured)
     return steps
 
 
@@ -54,8 +53,8 @@ def test_models(name, captured):
             a, b = planned(x), model(x)
         same(*(getattr(y, "logits", y) for y in (a, b)), f"result {k}")
     (step,) = captured
-    states = {id(s.value) for s in step.storages if s.kind == "state"}
-    assert {id(p) for p in model.parameters()} <= states
+    states = {s.value.data_ptr() for s in step.storages if s.kind == "state"}
+    assert {p.data_ptr() for p in model.parameters()} <= states
 
 
 def test_each_shape_has_a_plan(captured):

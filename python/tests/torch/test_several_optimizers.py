@@ -545,16 +545,6 @@ def test_the_usual_loop(plans):  # noqa: F811
     assert plans
 
 
-def test_equal_models_of_one_optimizer_that_are_compiled_alone_are_refused():
-    models = [nn.Linear(4, 4) for _ in range(2)]
-    for model in models:
-        model.compile(backend="spillway", options=dict(budget="100%"))
-    optimizer = spillway.torch.optimizer(torch.optim.Adam(p for model in models for p in model.parameters()))
-    sum(model(torch.randn(3, 4)).sum() for model in models).backward()
-    with pytest.raises(CaptureError, match="an equal module since: .* one module that calls all equal ones"):
-        optimizer.step()
-
-
 @pytest.mark.short
 @pytest.mark.parametrize("are_given", [False, True])
 def test_optimizers_that_step_in_the_backward_pass_are_refused(are_given):
