@@ -25,8 +25,10 @@ from .scalars import Scalar, read_tensor
 aten = torch.ops.aten
 
 # These update running statistics, which their schemas do not say: argument by name, and the
-# argument that must be true.
+# argument that must be true. The first two are composed of others, except in inference mode.
 HIDDEN_WRITES = {
+    "aten::batch_norm": (("running_mean", "running_var"), "training"),
+    "aten::instance_norm": (("running_mean", "running_var"), "use_input_stats"),
     "aten::native_batch_norm": (("running_mean", "running_var"), "training"),
     "aten::cudnn_batch_norm": (("running_mean", "running_var"), "training"),
     "aten::miopen_batch_norm": (("running_mean", "running_var"), "training"),

@@ -156,14 +156,16 @@ def test_weights_that_are_trained_between_calls_are_taken_over(captured):
         same(planned(x), model(x), "result")
 
 
-def test_statistics_are_updated_in_the_model():
-    make = lambda: nn.Sequential(nn.Linear(8, 16), nn.BatchNorm1d(16))
+@pytest.mark.parametrize("without", [torch.no_grad, torch.inference_mode])
+def test_statistics_are_updated_in_the_model(without):
+    norms = lambda: (nn.BatchNorm1d(4), nn.InstanceNorm1d(4, track_running_stats=True))
+    make = lambda: nn.Sequential(nn.Linear(8, 16), *norms())
     model, expected = make(), make()
     expected.load_state_dict(model.state_dict())
     planned = compiled(model)
     for _ in range(3):
-        x = torch.randn(6, 8)
-        with torch.no_grad():
+        x = torch.randn(6, 4, 8)
+        with without():
             same(planned(x), expected(x), "result")
         same_dicts(model.state_dict(), expected.state_dict(), "model")
 
