@@ -56,14 +56,14 @@ class _Device:
         self._user = None  # a weak reference
         self._plans = weakref.WeakKeyDictionary()  # by step, with the digests of their graphs
 
-    def compiled(self, step):
-        """Returns a step that is compiled within the budget. No session has memory meanwhile."""
+    def compiled(self, step, **changed):
+        """Returns a step that is compiled within the budget, with some changed options. No session has memory
+        meanwhile."""
         self.use(None)
-        return step.compile(self._planned(step))
+        return step.compile(self._planned(step, {**(self._options or {}), **changed}))
 
-    def _planned(self, step):
+    def _planned(self, step, options):
         """Returns a plan for a step: that of an equal graph, which an equal model has, if there is one."""
-        options = self._options or {}
         digest = sha256(step.graph_for(options.get("host")).to_json()).digest()
         plan = next((plan for its, plan in self._plans.values() if its == digest), None)
         plan = step.plan(**options) if plan is None else plan
@@ -163,7 +163,8 @@ class _Inference:
         self._module = module
         source = Inference(module, lambda module, batch: module(*batch), None, measurements)
         self.measurements = source.measurements
-        self._compiled = device.compiled(source.capture(module.batch(inputs)))
+        # An inference has no optimizer, which might run on the host.
+        self._compiled = device.compiled(source.capture(module.batch(inputs)), host=None)
 
     def __call__(self, inputs):
         results = self._compiled(self._module.batch(inputs))

@@ -191,6 +191,8 @@ def test_the_optimizer_may_run_on_the_host(plans):  # noqa: F811
     pair.check()
     (plan,) = plans
     assert plan.host_ops
+    with torch.no_grad():
+        pair.both(lambda called, *_: called(x))
 
 
 class Shift(nn.Module):
