@@ -181,8 +181,7 @@ class _States:
 
     def __init__(self, own, forget):
         self._own = [WeakIdRef(x, forget) for x in own]
-        with torch.inference_mode(False):  # in which they would not share versions
-            self.tensors = [x.detach() for x in own]
+        self.tensors = [x.detach() for x in own]
 
     def are(self, own):
         """Returns whether these are a model's parameters and buffers, in the same memory."""

@@ -238,6 +238,21 @@ def test_tensors_that_are_replaced():
     sides.both(use)
 
 
+@pytest.mark.parametrize("without", [torch.no_grad, torch.inference_mode])
+def test_a_write_into_one_element_is_seen(without):
+    def use(side):
+        results = []
+        for model, called in zip(side.models, side.called):
+            for _ in range(3):
+                with without():
+                    results.append(called(rows()))
+                with torch.no_grad():
+                    model[0].weight[0, 5] += 1
+        return torch.cat(results)
+
+    Sides().both(use)
+
+
 def test_twin_critics_and_their_targets(plans):  # noqa: F811
     """Each of the five models of a soft actor-critic is compiled alone."""
     eager, planned = equal_tasks(ActorCritic)
