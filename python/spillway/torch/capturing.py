@@ -300,10 +300,12 @@ class Training(_Source):
         return dict(loss_fn=self.loss_fn, **self.clipping.functions())
 
     def _find_gradients(self, example_batch, on_gradient):
-        """Calls a function with each parameter whose gradient is ready, and its fake tensor."""
+        """Calls a function with each parameter whose gradient is ready, and its fake tensor. Returns whether
+        `loss_fn` runs the optimizers' steps."""
         recorded = self._begin(example_batch, None)
         with self._swapped(recorded):
             self._backward(recorded, on_gradient)
+        return recorded.steps_itself
 
     def _record(self, example_batch, previous):
         recorded = self._begin(example_batch, previous)
@@ -396,10 +398,10 @@ class Training(_Source):
                 f"loss_fn calls step() of another optimizer, but not of {left.name}: call step() of all, or of none"
                 " and return the loss"
             )
-        if self.processes.group is not None:
+        if not self.processes.averages_each_pass:
             raise CaptureError(
-                "loss_fn calls step() itself, but processes average gradients after loss_fn: return the loss, and"
-                " leave backward() and step() to capture, or capture without process_group"
+                "loss_fn calls step() itself, but gradients are averaged after loss_fn, since the step is sharded, or"
+                " did not call it with the first batch: return the loss, and leave backward() and step() to capture"
             )
         if self.clipping.is_wanted:
             raise CaptureError("loss_fn calls step() itself: clip there too, and leave out clip_grad")

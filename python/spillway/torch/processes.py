@@ -20,6 +20,7 @@ class Alone:
 
     group = None
     have_one_plan = False
+    averages_each_pass = True  # if loss_fn runs the passes and the optimizers' steps itself
 
     def measure_copies(self):
         """Returns the bytes that it copies in a second."""
@@ -100,21 +101,28 @@ class Processes(Alone):
         """Puts the parameters into buckets in the order in which their gradients are ready.
 
         `backward` runs a backward pass, and calls a function with each parameter whose gradient
-        is ready. It is not run for further shapes, whose buckets are the same.
+        is ready. It is not run for further shapes, whose buckets are the same. It returns whether `loss_fn` runs
+        all passes and steps itself: then each pass has buckets of its own.
         """
         if self._buckets is None:
             ready = []
-            backward(lambda parameter, fake: ready.append(parameter))
+            if backward(lambda parameter, fake: ready.append(parameter)):
+                self._buckets = []
+                return
             limits, numbers = [FIRST_BUCKET_BYTES, BUCKET_BYTES], list(range(len(ready)))
             are_sparse = [False for _ in ready]
             assign = distributed._compute_bucket_assignment_by_size
             buckets, _ = assign(ready, limits, are_sparse, numbers)
             self._buckets = [[ready[k] for k in bucket] for bucket in buckets]
 
+    @property
+    def averages_each_pass(self):
+        return not self._buckets
+
     def averaging(self, fakes):
         """Returns the function that averages a gradient when it is ready."""
         scale = 1 / distributed.get_world_size(self.group)
-        return _Averaging(self._buckets, self._sum, scale)
+        return _Averaging(self._buckets, self._sum, scale) if self._buckets else _AveragingOfPasses(self._sum, scale)
 
     def _sum(self, bucket):
         ALL_REDUCE(bucket, "sum", self.group.group_name)
@@ -196,14 +204,49 @@ class _Averaging:
         k, start = self._slots[parameter]
         if self._flat[k] is None:
             self._flat[k] = fake.grad.new_empty(self._sizes[k])
-        strides = torch.empty_like(parameter, device="meta").stride()
-        average = self._flat[k].as_strided(parameter.shape, strides, start)
-        torch.mul(fake.grad, self._scale, out=average)
-        fake.grad = average
+        _put(fake, self._flat[k], parameter, start, self._scale)
         self._missing[k] -= 1
         while self._summed < len(self._missing) and not self._missing[self._summed]:
             self._sum_bucket(self._flat[self._summed])
             self._summed += 1
+
+
+class _AveragingOfPasses:
+    """Averages the gradients of each backward pass. They wait until they fill a bucket, or the pass ends."""
+
+    def __init__(self, sum_bucket, scale):
+        self._sum_bucket, self._scale = sum_bucket, scale
+        self._limits, self._waiting = {}, {}  # bytes of buckets, and fake tensors by parameter, by type
+
+    @torch.no_grad()
+    def __call__(self, parameter, fake):
+        if not self._limits:
+            torch.autograd.Variable._execution_engine.queue_callback(self._end)
+        limit = self._limits.setdefault(fake.dtype, FIRST_BUCKET_BYTES)
+        waiting = self._waiting.setdefault(fake.dtype, {})
+        waiting[parameter] = fake
+        if sum(p.nbytes for p in waiting) >= limit:
+            self._average(self._waiting.pop(fake.dtype))
+            self._limits[fake.dtype] = BUCKET_BYTES
+
+    @torch.no_grad()
+    def _end(self):
+        for waiting in self._waiting.values():
+            self._average(waiting)
+        self._limits, self._waiting = {}, {}
+
+    def _average(self, waiting):
+        flat = next(iter(waiting.values())).grad.new_empty(sum(p.numel() for p in waiting))
+        for parameter, start in _starts(waiting):
+            _put(waiting[parameter], flat, parameter, start, self._scale)
+        self._sum_bucket(flat)
+
+
+def _put(fake, flat, parameter, start, scale):
+    """Copies the gradient of a parameter's fake tensor into a bucket, scaled. The copy becomes the gradient."""
+    average = flat.as_strided(parameter.shape, torch.empty_like(parameter, device="meta").stride(), start)
+    torch.mul(fake.grad, scale, out=average)
+    fake.grad = average
 
 
 def _starts(bucket):

@@ -133,6 +133,7 @@ class Shards(Common):
     keeps for it."""
 
     stays_cut = True  # the model, after the capture
+    averages_each_pass = False
 
     def __init__(self, group, model, optimizers, device):
         self._optimizers = optimizers

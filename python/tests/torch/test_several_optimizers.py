@@ -3,6 +3,7 @@
 import copy
 import json
 from pathlib import Path
+from unittest import mock
 
 import pytest
 import torch
@@ -13,6 +14,7 @@ from test_scaler import device, scalers  # noqa: F401
 from test_twice import Handwritten
 from torch import distributed, nn
 from torch.nn import functional as F
+from torch.nn.parallel import DistributedDataParallel
 from torch.utils._pytree import tree_leaves
 
 import spillway.torch
@@ -593,12 +595,35 @@ def processes(process):
                 same(train(batch), loss, "loss")
         train.sync()
     same_dicts(planned.models.state_dict(), eager.models.state_dict(), "models")
-    with pytest.raises(CaptureError, match=r"loss_fn calls step\(\) itself, but processes average gradients"):
-        spillway.torch.capture(eager.models, eager.step, eager.optimizers, data[0], process_group=group)
+    with pytest.raises(CaptureError, match=r"loss_fn calls step\(\) itself, but .* since the step is sharded"):
+        spillway.torch.capture(eager.models, eager.step, eager.optimizers, data[0], process_group=group, shard=True)
 
 
-def test_several_processes(tmp_path):
-    run_processes(processes, 2, tmp_path)
+def passes_of_processes(process):
+    """`DistributedDataParallel` averages gradients in each backward pass."""
+    for make in (Gan, fused, Wasserstein):
+        eager, planned = twins(make, seed=7 + process)
+        parallel = {n: DistributedDataParallel(m, broadcast_buffers=False) for n, m in eager.models.items()}
+        data = [eager.batch() for _ in range(4)]
+        state = torch.get_rng_state()
+        expected = run(eager, data, lambda batch, eager=eager, parallel=parallel: eager.step(parallel, *batch))
+        torch.set_rng_state(state)
+        group = distributed.group.WORLD
+        with mock.patch("spillway.torch.processes.FIRST_BUCKET_BYTES", 4096 if make is fused else 1 << 20):
+            step = spillway.torch.capture(
+                planned.models, planned.step, planned.optimizers, data[0], process_group=group
+            )
+        collectives = sum(op.name.startswith("all_reduce_") for op in step.operations)
+        assert collectives > 3 if make is fused else collectives == (4 if make is Wasserstein else 3)
+        train = compiled_within(step, "50%")
+        results = run(planned, data, train)
+        train.sync()
+        check(eager, planned, expected, results)
+
+
+@pytest.mark.parametrize("train", [processes, passes_of_processes])
+def test_several_processes(train, tmp_path):
+    run_processes(train, 2, tmp_path)
 
 
 class Orthogonalised(Divided):
