@@ -123,6 +123,14 @@ def test_training(train, make_optimizers, plans, monkeypatch):  # noqa: F811
     assert max(taken) <= max(plan.budget_bytes for plan in plans)
 
 
+def test_other_options_have_a_budget_of_their_own(plans):  # noqa: F811
+    files, sides = memory_files(), Sides()
+    budgets = "100%", "min"
+    sides.planned.called = [compiled(model, budget=budget) for model, budget in zip(sides.planned.models, budgets)]
+    sides.both(in_turn)
+    assert len(plans) == len(memory_files() - files) == 2
+
+
 def test_many_models_of_one_optimizer(plans):  # noqa: F811
     sides = Sides(one_for_all, count=10)
     sides.both(together)
