@@ -119,8 +119,8 @@ impl<'a> Unused<'a> {
     /// Has room for one entry for each use, and one for each tensor resident at the start.
     #[expect(
         clippy::arithmetic_side_effects,
-        reason = "a graph has at most 2^31 - 1 operands and tensors each, and `start` has an entry \
-                  for each class and one more"
+        reason = "operands and tensors are numbered in 31 bits each, and `start` has an entry for \
+                  each class and one more"
     )]
     pub(super) fn new(
         sequence: &Sequence<'_>,
