@@ -1,5 +1,4 @@
 //! Training steps as chains of layers.
-#![allow(clippy::unwrap_used, reason = "what fails here fails the test")]
 
 use planner_core::planner::{Request, Strategy, Weights};
 use planner_core::{Kind, Machine};

@@ -1,6 +1,6 @@
 //! The arithmetic of forward and backward passes.
 
-use crate::make;
+use super::make;
 
 /// A memory so fast, and a processor so slow, that every op shows its arithmetic: 1000
 /// operations a nanosecond at 1 TFLOP/s.

@@ -1,6 +1,6 @@
 //! A step of pix2pixHD: two updates, and what each leaves alone.
 
-use crate::{bytes_where, make, ops_where};
+use super::{bytes_where, make, ops_where};
 use planner_core::Kind;
 
 /// Those of the authors' `networks.py`, by hand, for 36 channels in and 3 out. A convolution

@@ -1,6 +1,6 @@
 //! Ops that may run on the host.
 
-use crate::{SMALL, make};
+use super::{SMALL, make};
 use workloads::OwnedGraph;
 
 fn is_update(name: &str) -> bool {

@@ -1,6 +1,6 @@
 //! The decoder of today.
 
-use crate::{bytes_where, make, ops_where};
+use super::{bytes_where, make, ops_where};
 use planner_core::{Kind, OpId};
 use workloads::OwnedGraph;
 use zoo::models::generate;

@@ -1,6 +1,6 @@
 //! ResNets: sizes as published.
 
-use crate::{bytes_where, make, ops_where, parameters};
+use super::{bytes_where, make, ops_where, parameters};
 use planner_core::Kind;
 
 #[test]

@@ -1,6 +1,6 @@
 //! Shapes of what the stages of a model make.
 
-use crate::make;
+use super::make;
 
 /// Batch, channels, height, width of single-precision tensors, by name.
 fn check(spec: &str, stages: &[(&str, [u64; 4])]) {

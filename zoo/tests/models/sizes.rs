@@ -1,6 +1,6 @@
 //! How many parameters there are, and how much memory a step needs.
 
-use crate::{bytes_where, make, ops_where, parameters};
+use super::{bytes_where, make, ops_where, parameters};
 use planner_core::Kind;
 use workloads::OwnedGraph;
 

@@ -1,8 +1,5 @@
 //! Writes execution traces by hand, in either layout.
 
-// The lint knows test functions, not what they call; and no test file uses everything here.
-#![allow(clippy::unwrap_used, dead_code)]
-
 pub(crate) mod operators;
 
 use planner_core::Kind;
@@ -115,12 +112,12 @@ impl Argument {
 }
 
 /// The arguments of a call.
-#[macro_export]
 macro_rules! args {
     ($($value:expr),* $(,)?) => {
         vec![$($crate::recording::Argument::from($value)),*]
     };
 }
+pub(crate) use args;
 
 struct Call {
     id: u64,

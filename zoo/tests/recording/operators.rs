@@ -1,7 +1,6 @@
 //! Operators of PyTorch, and calls of them on tensors of ten elements.
 
-use super::{Trace, t};
-use crate::args;
+use super::{Trace, args, t};
 use serde_json::json;
 
 pub(crate) const ADD_: &str =

@@ -1,11 +1,6 @@
 //! Measured times, on traces written by hand.
 
-// The lint knows test functions, not what they call.
-#![allow(clippy::unwrap_used)]
-
-mod recording;
-
-use recording::{Layout, Trace, t, times_ns};
+use crate::recording::{Layout, Trace, args, t, times_ns};
 use serde_json::{Value, json};
 use workloads::OwnedGraph;
 use zoo::pytorch::{Device, ImportError, KinetoReport, import_with_report};

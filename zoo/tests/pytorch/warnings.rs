@@ -1,11 +1,6 @@
 //! What an import says beside the graph, on traces written by hand.
 
-// The lint knows test functions, not what they call.
-#![allow(clippy::unwrap_used)]
-
-mod recording;
-
-use recording::{Argument, Layout, Trace, t};
+use crate::recording::{Argument, Layout, Tensor, Trace, args, t};
 use serde_json::json;
 use zoo::pytorch::{Device, ImportError, Nodes, Report, import_with_report};
 
@@ -34,7 +29,7 @@ fn operators_that_the_host_waits_for_are_counted() {
     let mut trace = Trace::new();
     relu(&mut trace, "cuda:0");
     assert_eq!(report(&trace).synchronisations, None);
-    let item = |trace: &mut Trace, tensor: recording::Tensor| {
+    let item = |trace: &mut Trace, tensor: Tensor| {
         let number = || args![json!(0.5)];
         trace.calling(ITEM, args![tensor.clone()], number(), |trace| {
             let inner = "aten::_local_scalar_dense(Tensor self) -> Scalar";
@@ -43,7 +38,7 @@ fn operators_that_the_host_waits_for_are_counted() {
     };
     // The host has these: a step count, and what it copies to the device or lets the device copy.
     item(&mut trace, t(3, [1]).on("cpu"));
-    let copy = |trace: &mut Trace, to: recording::Tensor, from: recording::Tensor, later: bool| {
+    let copy = |trace: &mut Trace, to: Tensor, from: Tensor, later: bool| {
         trace.call(COPY_, args![to.clone(), from, json!(later)], args![to]);
     };
     copy(&mut trace, t(2, [10]), t(4, [10]).on("cpu"), false);

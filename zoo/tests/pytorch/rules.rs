@@ -1,9 +1,7 @@
 //! What an import makes of each situation, on traces written by hand.
 
-mod recording;
-
-use recording::operators::*;
-use recording::{Trace, ops, t, tensors, times_ns};
+use crate::recording::operators::*;
+use crate::recording::{Argument, Layout, Trace, args, ops, t, tensors, times_ns};
 use serde_json::json;
 
 #[test]
@@ -93,7 +91,7 @@ fn what_was_there_before_is_as_large_as_its_farthest_view() {
     let mut trace = Trace::new();
     let inputs = args![t(1, [3, 2]).strides(&[10, 1]), t(2, [3, 2]).strides(&[0, 1])];
     trace.call(MUL, inputs, args![t(3, [3, 2]).strides(&[2, 1])]);
-    let nested = trace.json(recording::Layout::Nested);
+    let nested = trace.json(Layout::Nested);
     let device = zoo::pytorch::Device::Cuda;
     let graph = zoo::pytorch::import(&nested, None, device, "strides").unwrap();
     assert_eq!(tensors(&graph), ["s1 state 88", "s2 state 8", "s3 temporary 24"]);
@@ -102,7 +100,7 @@ fn what_was_there_before_is_as_large_as_its_farthest_view() {
     let mut trace = Trace::new();
     let every_other = || t(1, [10]).strides(&[2]);
     trace.call(COPY_, args![every_other(), t(2, [10])], args![every_other()]);
-    let nested = trace.json(recording::Layout::Nested);
+    let nested = trace.json(Layout::Nested);
     let graph = zoo::pytorch::import(&nested, None, device, "gaps").unwrap();
     assert_eq!(ops(&graph), ["copy_: s1 s2 -> s1"]);
 }
@@ -337,7 +335,7 @@ fn running_statistics_are_written_in_training() {
     let of = |training: bool| {
         let mut trace = Trace::new();
         let inputs = || {
-            let statistics = [t(4, [10]), t(5, [10])].map(recording::Argument::from);
+            let statistics = [t(4, [10]), t(5, [10])].map(Argument::from);
             let mut inputs = args![t(1, [100]), t(2, [10]), json!("<None>")];
             inputs.extend(statistics);
             inputs.extend(args![json!(training), json!(1e-5)]);
@@ -446,7 +444,7 @@ fn the_last_step_that_another_follows() {
     }
     assert_eq!(ops(&trace.import()), ["relu: s1 -> s5", "add_: s1 s5 -> s1"]);
     let (_, report) = zoo::pytorch::import_with_report(
-        &trace.json(recording::Layout::Flat),
+        &trace.json(Layout::Flat),
         None,
         zoo::pytorch::Device::Cuda,
         "steps",
@@ -468,7 +466,7 @@ fn only_tensors_of_the_device_exist() {
     trace.call(MUL, args![t(1, [10]), t(6, [0])], args![t(7, [10]).on("cuda:1")]);
     assert_eq!(ops(&trace.import()), ["mul: s1 -> s3", "mul: s1 -> s7"]);
     let device = zoo::pytorch::Device::Cpu;
-    let json = trace.json(recording::Layout::Nested);
+    let json = trace.json(Layout::Nested);
     let graph = zoo::pytorch::import(&json, None, device, "cpu").unwrap();
     assert_eq!(ops(&graph), ["mul: s2 s4 -> s5"]);
 }

@@ -1,11 +1,6 @@
 //! Files that make no sense are refused, with a reason, and never with a panic.
 
-// The lint knows test functions, not what they call.
-#![allow(clippy::unwrap_used)]
-
-mod recording;
-
-use recording::{Layout, Trace, t};
+use crate::recording::{Layout, Trace, args, t};
 use serde_json::{Value, json};
 use zoo::pytorch::{Device, ImportError, import};
 

@@ -1,9 +1,7 @@
 //! Which tensors are states, inputs and temporaries, on traces written by hand.
 
-mod recording;
-
-use recording::operators::*;
-use recording::{Trace, ops, t, tensors};
+use crate::recording::operators::*;
+use crate::recording::{Layout, Trace, args, ops, t, tensors};
 use serde_json::json;
 
 #[test]
@@ -108,7 +106,7 @@ fn numbers_on_a_cpu_are_states() {
     trace.call(MUL, args![batch(1), number()], args![batch(3)]);
     trace.call(ADD_, args![batch(4), batch(3), json!(1)], args![batch(4)]);
     let device = zoo::pytorch::Device::Cpu;
-    let json = trace.json(recording::Layout::Nested);
+    let json = trace.json(Layout::Nested);
     let graph = zoo::pytorch::import(&json, None, device, "numbers").unwrap();
     assert_eq!(tensors(&graph), ["s1 input 40", "s2 state 8", "s3 temporary 40", "s4 state 40"]);
 }
