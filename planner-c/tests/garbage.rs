@@ -73,7 +73,8 @@ fn garbage() -> impl Strategy<Value = Garbage> {
         prop::option::of(prop_oneof![8 => known, 1 => odd])
     };
     let budget = text(&["min", "35%", "1MiB", "0", "100%", "1e9"]);
-    let strategy = text(&["auto", "on-demand", "window", "swap", "optimizer-offload", "joint"]);
+    let strategy =
+        text(&["auto", "on-demand", "window", "swap", "optimizer-offload", "joint:seconds=1"]);
     let machine = prop::array::uniform8(number()).prop_map(|[device, host, chunk, rest @ ..]| {
         let [h2d, d2h, latency, map, unmap] = rest;
         [device.saturating_mul(64), host.saturating_mul(64), chunk, h2d, d2h, latency, map, unmap]
