@@ -22,9 +22,9 @@
 //! Modules: `driver` has Vulkan's objects, the thread of ops on the host, and all unsafe code
 //! except that of `wgpu`. `adapter` chooses a device, and `queues` a queue for each stream.
 //! `address_space` limits virtual ranges. `paging`, `stream` and `transfer` implement the traits.
-//! `kernel` runs an embedder's WGSL, which `wgsl` translates, or own commands; without the feature
-//! `wgsl`, own commands only. The feature `wgpu` shares the memory with wgpu. The example `vulkan-figures` measures the cost of mapping,
-//! submitting and copying, and `train-wgpu` trains a network.
+//! `kernel` runs an embedder's own commands and, with the feature `wgsl`, kernels in WGSL, which
+//! `wgsl` translates. The feature `wgpu` shares the memory with wgpu. The example `vulkan-figures`
+//! measures the cost of mapping, submitting and copying, and `train-wgpu` trains a network.
 
 mod adapter;
 mod address_space;

@@ -3,7 +3,7 @@
 
 use super::GROUP;
 use crate::shader::{Interface, Shader};
-use std::ffi::CString;
+use std::ffi::CStr;
 
 /// The words of the source's `Piece`.
 const IMMEDIATES: u32 = 12;
@@ -12,17 +12,17 @@ const IMMEDIATES: u32 = 12;
 pub(super) fn passes() -> [Shader; 3] {
     let group = [GROUP as u32, 1, 1];
     [
-        pass("take", include_bytes!("take.spv"), &[4, 4, 16], group, 16),
-        pass("combine", include_bytes!("combine.spv"), &[4], [1; 3], 0),
-        pass("put", include_bytes!("put.spv"), &[4, 4], group, 0),
+        pass(c"take", include_bytes!("take.spv"), &[4, 4, 16], group, 16),
+        pass(c"combine", include_bytes!("combine.spv"), &[4], [1; 3], 0),
+        pass(c"put", include_bytes!("put.spv"), &[4, 4], group, 0),
     ]
 }
 
-fn pass(name: &str, spirv: &[u8], bindings: &[u64], group: [u32; 3], shared_bytes: u64) -> Shader {
+fn pass(name: &CStr, spirv: &[u8], bindings: &[u64], group: [u32; 3], shared_bytes: u64) -> Shader {
     let words = spirv.as_chunks().0.iter().map(|&word| u32::from_le_bytes(word));
     Shader {
         spirv: words.collect(),
-        name: CString::new(name).unwrap_or_default(),
+        name: name.to_owned(),
         interface: Interface {
             bindings: bindings.to_vec(),
             immediates: IMMEDIATES,

@@ -63,6 +63,13 @@ impl Span {
             [(self.from, self.to.max(self.from)), (0, 0)]
         }
     }
+
+    /// The span of a slot's gap as ranges of positions in the pool of the slot's tensor.
+    pub(super) fn positions(self, task: &Task<'_>, memory: &Memory<'_>, slot: usize) -> Ranges {
+        let ops = task.sequence.len();
+        let pool = memory.pool(task, task.sequence.operands()[slot]);
+        positions::ranges(pool, self.ranges(ops), ops)
+    }
 }
 
 impl<'a> Gaps<'a> {
@@ -240,11 +247,7 @@ impl<'a> Gaps<'a> {
         memory: &Memory<'_>,
         slot: usize,
     ) -> Option<Ranges> {
-        let sequence = task.sequence;
-        let ops = sequence.len();
-        let pool = memory.pool(task, sequence.operands()[slot]);
-        let span = self.span(sequence, slot)?;
-        Some(positions::ranges(pool, span.ranges(ops), ops))
+        Some(self.span(task.sequence, slot)?.positions(task, memory, slot))
     }
 
     /// For each pool and op, the objects that stay free if everything moves as chosen.

@@ -7,7 +7,7 @@ use super::densities::{Densities, sum};
 use super::gaps::{Gaps, Span};
 use super::host_memory::HostMemory;
 use super::load::Load;
-use super::positions::{self, Ranges};
+use super::positions::Ranges;
 use super::tree::MinTree;
 
 /// The moves in gaps so far.
@@ -37,9 +37,7 @@ impl Moves<'_, '_> {
     /// A span as ranges of the ops of an operand's pool.
     pub(super) fn ranges(&self, slot: usize, span: Span) -> Ranges {
         let Densities { task, memory, .. } = self.densities;
-        let ops = task.sequence.len();
-        let pool = memory.pool(task, task.sequence.operands()[slot]);
-        positions::ranges(pool, span.ranges(ops), ops)
+        span.positions(task, memory, slot)
     }
 
     /// The fewest objects that stay free at an op in these ranges; negative if an op does not fit.

@@ -1,5 +1,4 @@
-//! Positions of ops in pools: the positions of the second pool's ops follow those of the first
-//! pool's ops.
+//! Positions of ops in pools. All ops of the first pool come first, then all ops of the second pool.
 
 use super::memory::Memory;
 

@@ -76,6 +76,7 @@ class Training:
         handed = _Run.apply(call, *inputs)
         return call.step.assembled(handed, inputs)
 
+
 class _Joined:
     """The passes and the update in one plan. At most one iteration is under way."""
 

@@ -9,8 +9,7 @@ import torch
 from eager import same, same_dicts
 from test_compiled_training import compiled, compiled_anew, plans, rows, squares, taken_at_launches, wait_for  # noqa: F401
 from test_memory import memory_files
-from test_several_optimizers import ActorCritic, eagerly, run
-from test_several_optimizers import check as check_tasks
+from test_several_optimizers import ActorCritic, check_usual_loop
 from test_several_optimizers import twins as equal_tasks
 from torch import nn
 
@@ -72,15 +71,19 @@ class Sides:
             same_dicts(optimizer.state_dict(), eager.state_dict(), f"optimizer {k}")
 
 
+def step(side, set_to_none=True):
+    for optimizer in side.optimizers:
+        optimizer.step()
+        optimizer.zero_grad(set_to_none)
+
+
 def in_turn(side, steps=3):
     """Trains the models one after the other."""
     losses = []
     for model in side.called * steps:
         losses.append(squares(model(rows())))
         losses[-1].backward()
-        for optimizer in side.optimizers:
-            optimizer.step()
-            optimizer.zero_grad()
+        step(side)
     return torch.stack(losses).detach()
 
 
@@ -91,9 +94,7 @@ def together(side, steps=3):
         x = rows()
         losses.append(sum(squares(model(x)) for model in side.called))
         losses[-1].backward()
-        for optimizer in side.optimizers:
-            optimizer.step()
-            optimizer.zero_grad()
+        step(side)
     return torch.stack(losses).detach()
 
 
@@ -108,9 +109,7 @@ def one_step_for_both_passes(side):
         for model in side.called * 2:
             squares(model(rows())).backward()
         nn.utils.clip_grad_norm_([p for model in side.models for p in model.parameters()], 0.5)
-        for optimizer in side.optimizers:
-            optimizer.step()
-            optimizer.zero_grad(set_to_none=False)
+        step(side, set_to_none=False)
     return squares(model(rows())).detach()
 
 
@@ -157,8 +156,7 @@ def test_a_target_that_follows(plans):  # noqa: F811
             with torch.no_grad():
                 goals.append(target(x))
             squares(model(x) - goals[-1]).backward()
-            side.optimizers[0].step()
-            side.optimizers[0].zero_grad()
+            step(side)
             with torch.no_grad():
                 for its, given in zip(side.models[1].parameters(), side.models[0].parameters()):
                     its.lerp_(given, 0.1)
@@ -220,8 +218,7 @@ def test_other_shapes_and_frozen_parameters():
                 model[0].requires_grad_(not is_frozen)
             loss = sum(squares(model(rows(count))) for model in side.called)
             loss.backward()
-            side.optimizers[0].step()
-            side.optimizers[0].zero_grad()
+            step(side)
         return loss.detach()
 
     sides.both(use)
@@ -263,15 +260,10 @@ def test_a_write_into_one_element_is_seen(without):
 
 def test_twin_critics_and_their_targets(plans):  # noqa: F811
     """Each of the five models of a soft actor-critic is compiled alone."""
-    eager, planned = equal_tasks(ActorCritic)
-    data = [eager.batch() for _ in range(3)]
-    state = torch.get_rng_state()
-    expected = run(eager, data, eagerly(eager))
-    torch.set_rng_state(state)
-    for model in (planned.models["actor"], *planned.models["critics"], *planned.models["targets"]):
-        model.compile(backend="spillway", options=dict(budget="min"))
-    planned.optimizers = [*map(spillway.torch.optimizer, planned.optimizers[:2]), planned.optimizers[2]]
-    check_tasks(eager, planned, expected, run(planned, data, eagerly(planned)))
+    tasks = equal_tasks(ActorCritic)
+    models = tasks[1].models
+    # The last optimizer's parameter is outside of the models.
+    check_usual_loop(tasks, [models["actor"], *models["critics"], *models["targets"]], joined=2)
 
 
 @pytest.mark.parametrize("waits", [False, True])

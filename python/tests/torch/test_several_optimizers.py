@@ -533,17 +533,24 @@ def test_the_example_of_the_page():
     same_dicts(planned["models"].state_dict(), eager["models"].state_dict(), "models")
 
 
-def test_the_usual_loop(plans):  # noqa: F811
-    """With `torch.compile`, each model has a plan with its optimizer."""
-    eager, planned = twins(Gan)
+def check_usual_loop(tasks, models, joined):
+    """Trains both tasks in the usual loop. The second one has compiled models, and its first optimizers join."""
+    eager, planned = tasks
     data = [eager.batch() for _ in range(3)]
     state = torch.get_rng_state()
     expected = run(eager, data, eagerly(eager))
     torch.set_rng_state(state)
-    for model in planned.models.values():
+    for model in models:
         model.compile(backend="spillway", options=dict(budget="min"))
-    planned.optimizers = [*map(spillway.torch.optimizer, planned.optimizers)]
+    optimizers = planned.optimizers
+    planned.optimizers = [*map(spillway.torch.optimizer, optimizers[:joined]), *optimizers[joined:]]
     check(eager, planned, expected, run(planned, data, eagerly(planned)))
+
+
+def test_the_usual_loop(plans):  # noqa: F811
+    """With `torch.compile`, each model has a plan with its optimizer."""
+    tasks = twins(Gan)
+    check_usual_loop(tasks, tasks[1].models.values(), joined=2)
     assert plans
 
 

@@ -41,9 +41,9 @@ impl<'a> Recent<'a> {
     }
 
     pub(super) fn clear(&mut self) {
-        for (class, fresh) in self.fresh.iter_mut().enumerate() {
-            let end = self.tensors.saturating_add(class);
-            *fresh = end as u32;
+        for class in 0..self.fresh.len() {
+            let end = self.end(class);
+            self.fresh[class] = end as u32;
             (self.before[end], self.after[end]) = (end as u32, end as u32);
         }
     }
