@@ -1,6 +1,7 @@
 """The backend "spillway" of `torch.compile`: runs graphs within a budget, with and without
 gradients."""
 
+import math
 import threading
 import weakref
 from collections.abc import Callable, Mapping, Sequence
@@ -13,6 +14,7 @@ from torch.utils.weak import WeakIdRef
 
 from .capturing import Inference
 from .joint import Passes, plain_strides
+from .machine import MOST_MAPPINGS_AT_ONCE
 from .optimizing import optimizer_of
 from .step import PLAN_OPTIONS
 from .training import Training
@@ -48,17 +50,21 @@ def _refuse_others(options):
 
 
 class _Device:
-    """What the graphs of one `torch.compile` share: one session at a time has memory."""
+    """What the graphs of one `torch.compile` share: a budget, within which several plans may have memory at once."""
 
     def __init__(self, options):
         self._options = options  # which keeps its identity
         self.lock = threading.RLock()
-        self._user = None  # a weak reference
+        self._users = []  # weak references to the plans that may have memory; the last used comes last
         self._plans = weakref.WeakKeyDictionary()  # by step, with the digests of their graphs
+        self._most_bytes = math.inf  # of all plans at once
+        budget = (options or {}).get("budget")
+        # A percentage of what a graph needs, or the least: each model has a budget of its own.
+        self._is_relative = isinstance(budget, str) and (budget.strip() == "min" or budget.strip().endswith("%"))
 
     def compiled(self, step, **changed):
-        """Returns a step that is compiled within the budget, with some changed options. No session has memory
-        meanwhile."""
+        """Returns a step that is compiled within the budget, with some changed options. No other session has
+        memory meanwhile."""
         self.use(None)
         return step.compile(self._planned(step, {**(self._options or {}), **changed}))
 
@@ -66,16 +72,50 @@ class _Device:
         """Returns a plan for a step: that of an equal graph, which an equal model has, if there is one."""
         digest = sha256(step.graph_for(options.get("host")).to_json()).digest()
         plan = next((plan for its, plan in self._plans.values() if its == digest), None)
-        plan = step.plan(**options) if plan is None else plan
+        plan = self._new_plan(step, options) if plan is None else plan
         self._plans[step] = digest, plan
         return plan
 
+    def _new_plan(self, step, options):
+        plan = step.plan(**options)
+        if options.get("budget") is None:
+            # The model, its gradients and its batches have the other half.
+            self._most_bytes = plan.machine.device_bytes // 2
+        elif not self._is_relative:
+            self._most_bytes = plan.budget_bytes
+            if plan.in_core_peak_bytes < plan.budget_bytes:
+                # A session takes its whole budget.
+                in_core = step.plan(**options | {"budget": None})
+                plan = min(plan, in_core, key=lambda plan: plan.budget_bytes)
+        return plan
+
     def use(self, user):
-        """Has all but one of the plans give their memory back."""
-        before = self._user and self._user()
-        if before not in (None, user):
-            before.release()
-        self._user = user and weakref.ref(user)
+        """Has plans give their memory back that cannot have memory beside a user; all of them for None. The
+        plans that were used last keep it first. A user has its `plan`, the identities of the `states` that it
+        writes, and those of the `tensors` of its model."""
+        users = [one for one in (reference() for reference in self._users) if one is not None]
+        others, kept = [one for one in users if one is not user], []
+        if len(others) < len(users):  # it has memory
+            kept = others
+        elif user is not None:
+            for other in reversed(others):
+                if self._fit([user, *kept, other]):
+                    kept.insert(0, other)
+        for other in others:
+            if other not in kept:
+                other.release()
+        self._users = [weakref.ref(one) for one in (*kept, user) if one is not None]
+
+    def _fit(self, users):
+        """Returns whether some users may have memory at once."""
+        states = [state for one in users for state in one.states]
+        models = [one.tensors for one in users if self._is_relative]
+        return (
+            len(set(states)) == len(states)
+            and len(set(models)) == len(models)
+            and sum(one.plan.budget_bytes for one in users) <= self._most_bytes
+            and sum(one.plan.mappings for one in users) <= MOST_MAPPINGS_AT_ONCE
+        )
 
 
 class _Graph:
@@ -104,7 +144,8 @@ class _Graph:
         if inference is None:
             own = dict(zip(self._own, states.tensors))
             module = _WithStates(self._graph, self._names, own, inputs)
-            inference = inferences[shapes] = _Inference(module, inputs, self._device, self._measurements)
+            tensors = self._tensors(inputs)
+            inference = inferences[shapes] = _Inference(module, inputs, self._device, self._measurements, tensors)
             self._measurements = inference.measurements
         self._device.use(inference)
         return inference(inputs)
@@ -116,6 +157,10 @@ class _Graph:
             kept[key] = _States(tensors, lambda _: kept.pop(key, None)), {}
         return kept[key]
 
+    def _tensors(self, inputs):
+        """Returns the identities of a model's parameters and buffers, or of the graph if there are none."""
+        return tuple(id(inputs[k]) for k in self._own) or id(self)
+
     def _train(self, inputs):
         with self._device.lock:
             if self._passes is None:
@@ -124,7 +169,8 @@ class _Graph:
             trainings = self._trainings_of(inputs, optimizer)
             training, shapes = self._planned(trainings, inputs)
             if training is None:
-                training = trainings[shapes] = Training(self._passes, optimizer, self._device)
+                tensors = self._tensors(inputs)
+                training = trainings[shapes] = Training(self._passes, optimizer, self._device, tensors)
         return training(inputs)
 
     def _trainings_of(self, inputs, optimizer):
@@ -158,13 +204,19 @@ class _Inference:
     """A graph without gradients within a plan. It follows what others do to the states between
     calls."""
 
-    def __init__(self, module, inputs, device, measurements):
+    states = ()  # it hands them back at once
+
+    def __init__(self, module, inputs, device, measurements, tensors):
         device.use(None)
-        self._module = module
+        self._module, self.tensors = module, tensors
         source = Inference(module, lambda module, batch: module(*batch), None, measurements)
         self.measurements = source.measurements
         # An inference has no optimizer, which might run on the host.
         self._compiled = device.compiled(source.capture(module.batch(inputs)), host=None)
+
+    @property
+    def plan(self):
+        return self._compiled.plan
 
     def __call__(self, inputs):
         results = self._compiled(self._module.batch(inputs))

@@ -199,6 +199,11 @@ class Joint(Step):
         states = vars(self.optimizer)["state"] if self._states else {}
         return all(_is_same(states.get(p, {}), captured) for p, captured in self._states.items())
 
+    def written_states(self):
+        """Returns the identities of the memory of states that the step writes."""
+        states = (s for s in self.storages if s.kind == "state" and s.writes)
+        return {s.value.untyped_storage()._cdata for s in states}
+
     def shapes_of(self, batch):
         return ()
 

@@ -14,6 +14,7 @@ LEAST_CHUNK_BYTES = 64 << 10
 MOST_CHUNKS = 8192
 # Linux allows a process 65530 mappings. Two plans are mapped at once during a switch.
 MOST_MAPPINGS = 16384
+MOST_MAPPINGS_AT_ONCE = 3 * MOST_MAPPINGS
 COPIES, COPY_BYTES = 4, 64 << 20
 
 

@@ -38,12 +38,13 @@ class Compiled(Generic[Batch, Result]):
     The end of a `with` block calls `sync` and `close`, also after an error in the block. That error comes
     out even if `sync` fails.
 
-    There is one session, which switches to the plan for each batch's shape. `switched` is what
-    the last switch was predicted to cost, and None if there was none or the states went through
-    the model. `iterations` counts those that are complete.
+    There is one session, which switches to the plan for each batch's shape. `plan` is the plan of the
+    captured step. `switched` is what the last switch was predicted to cost, and None if there was none or
+    the states went through the model. `iterations` counts those that are complete.
     """
 
     iterations: int
+    plan: Plan
     switched: SwitchFigures | None
 
     def __init__(self, step, plan, strict, max_shapes, how):
@@ -136,7 +137,7 @@ class Compiled(Generic[Batch, Result]):
             _note(error, f"the values since the last sync() are lost, as sync() failed: {second}")
 
     def __repr__(self) -> str:
-        return f"Compiled({self._example!r}, {self._plan!r}, {self.iterations} iterations)"
+        return f"Compiled({self._example!r}, {self.plan!r}, {self.iterations} iterations)"
 
     def beside(self, batch: Batch) -> Result:
         """Runs an iteration while others write the model and the optimizer, which is not looked at."""
@@ -170,7 +171,7 @@ class Compiled(Generic[Batch, Result]):
         """Goes on with another plan of the captured step from the next iteration on. Other shapes
         are planned again, for its budget."""
         self._processes.check(plan)
-        self._plan = plan
+        self.plan = plan
         self._captures.use(plan)
         for captures in self._evaluations:
             captures.use(None)
@@ -272,14 +273,14 @@ class Compiled(Generic[Batch, Result]):
     def _plan_like_first(self, step):
         """Returns a plan for another capture, to which a switch from the first plan is cheap."""
         how = self._how | dict(
-            machine=self._how["machine"] or self._plan.machine,
-            host="optimizer" if self._plan.host_ops and step.optimizers else None,
+            machine=self._how["machine"] or self.plan.machine,
+            host="optimizer" if self.plan.host_ops and step.optimizers else None,
         )
-        plan = step.plan(self._plan.budget_bytes, **how)
+        plan = step.plan(self.plan.budget_bytes, **how)
         try:
             return min(
-                (plan, plan.arranged_after(self._plan)),
-                key=lambda p: self._plan.switch_to(p).time_ns,
+                (plan, plan.arranged_after(self.plan)),
+                key=lambda p: self.plan.switch_to(p).time_ns,
             )
         except SwitchError:
             return plan

@@ -11,8 +11,9 @@ from .logs import LOG
 from .pausing import Iteration, version
 
 AGAIN = (
-    "a forward pass runs again for its backward pass, since something else has run in between or other"
-    " results get gradients: with fullgraph=True, torch.compile names what breaks a model into graphs"
+    "a forward pass runs again for its backward pass, since the model has run in between, or other graphs needed"
+    " the memory of the budget, or other results get gradients: with fullgraph=True, torch.compile names what"
+    " breaks a model into graphs"
 )
 MOST = 8  # plans of a graph for one shape, of which the oldest gives way
 
@@ -23,8 +24,8 @@ class Training:
 
     turn = 0  # of the last call, among those of all graphs
 
-    def __init__(self, passes, optimizer, device):
-        self._passes, self.device = passes, device
+    def __init__(self, passes, optimizer, device, tensors):
+        self._passes, self.device, self._tensors = passes, device, tensors
         self._optimizer = optimizer and weakref.ref(optimizer)
         self._joined = {}
         self.pattern = None  # of the last backward pass
@@ -48,7 +49,8 @@ class Training:
             self.device.use(None)
             while len(self._joined) >= MOST:
                 del self._joined[next(iter(self._joined))]
-            joined = _Joined(self._passes.capture(inputs, self.optimizer, pattern, updated), self.device)
+            step = self._passes.capture(inputs, self.optimizer, pattern, updated)
+            joined = _Joined(step, self.device, self._tensors)
             self._joined[joined.step.pattern, joined.step.updated_parameters] = joined
         self.pattern, self._updated = joined.step.pattern, joined.step.updated_parameters
         self.device.use(joined)
@@ -80,11 +82,15 @@ class Training:
 class _Joined:
     """The passes and the update in one plan. At most one iteration is under way."""
 
-    def __init__(self, step, device):
-        self.step = step
+    def __init__(self, step, device, tensors):
+        self.step, self.states, self.tensors = step, step.written_states(), tensors
         self._device = device
         self._compiled = device.compiled(step)
         self._iteration, self._abandons = None, []
+
+    @property
+    def plan(self):
+        return self._compiled.plan
 
     def iteration(self, inputs, versions):
         """Returns a new iteration. One that is under way ends."""

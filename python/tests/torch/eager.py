@@ -54,7 +54,7 @@ def compare(
             losses.append(train(batch))
         after()
     train.sync()
-    assert budget is None or train._session.device_bytes <= train._plan.budget_bytes
+    assert budget is None or train._session.device_bytes <= train.plan.budget_bytes
     for k, (a, b) in enumerate(zip(losses, eager_losses)):
         same(a, b, f"loss {k}")
     same_dicts(planned_model.state_dict(), eager_model.state_dict(), "model")

@@ -105,7 +105,7 @@ def compare(name):
         eager.same_dicts(ours, its, f"eager mode twice: {what}")
     start = time.monotonic()
     step, train = eager.compare(make_on_device, loss_fn, make_optimizer, batches_on_device, budget="50%")
-    figures = train._plan.figures
+    figures = train.plan.figures
     return (
         f"{len(step.operations)} ops, {figures.h2d_bytes} bytes up an iteration,"
         f" {time.monotonic() - start:.1f} s"

@@ -27,7 +27,7 @@ def test_a_perceptron_trains_bit_identically(device):
 
     step, train = compare(test_mlp.mlp, test_mlp.loss_fn, make, test_mlp.batches, budget="50%")
     assert device.launches >= 5 * len(step.operations)
-    assert train._session.stream and train._plan.figures.h2d_bytes > 0
+    assert train._session.stream and train.plan.figures.h2d_bytes > 0
 
 
 @pytest.mark.short
@@ -37,8 +37,8 @@ def test_a_perceptron_trains_bit_identically(device):
 def test_a_model_whose_optimizer_runs_on_the_host_trains_bit_identically(device, make, host):
     how = dict(budget="60%", host="optimizer", settings=dict(host=host))
     step, train = compare(test_host.wide, test_host.reconstruct, make, test_host.vectors, **how)
-    assert train._session.stream and train._plan.host_ops
-    assert device.launches >= 5 * (len(step.operations) - len(train._plan.host_ops))
+    assert train._session.stream and train.plan.host_ops
+    assert device.launches >= 5 * (len(step.operations) - len(train.plan.host_ops))
 
 
 @pytest.mark.parametrize("name", ["lstm", "unet", "gpt2"])

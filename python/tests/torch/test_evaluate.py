@@ -93,7 +93,7 @@ def test_bits_and_session(make_optimizer, budget):
                 compare_after_same_seed(k, lambda: evaluate(test), lambda: evaluated(eager, test))
                 assert train._session is session
                 assert train.switched is not None
-        assert session.device_bytes <= train._plan.budget_bytes
+        assert session.device_bytes <= train.plan.budget_bytes
     assert train.iterations == train.sync() == 6
     same_dicts(planned.state_dict(), eager.state_dict(), "model")
 
@@ -149,7 +149,7 @@ def test_several_functions_and_another_plan():
                 compare_after_same_seed(
                     k, lambda: evaluate(batch), lambda: evaluated(eager, batch, function)
                 )
-                assert train._session.device_bytes <= train._plan.budget_bytes
+                assert train._session.device_bytes <= train.plan.budget_bytes
         train.close()
         with torch.no_grad():
             # A session that ends without sync() forgets its iterations.

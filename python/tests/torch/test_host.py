@@ -77,8 +77,8 @@ def test_training_is_bit_identical(make, settings):
     may = {k for k, op in enumerate(step.operations) if op.host_call is not None}
     assert may, "ops of the optimizer may run on the host"
     if settings is ALL:
-        assert set(train._plan.host_ops) == may
-        assert train._plan.figures.host_ns > 0 and "host ops" in train._plan.summary()
+        assert set(train.plan.host_ops) == may
+        assert train.plan.figures.host_ns > 0 and "host ops" in train.plan.summary()
 
 
 def test_a_schedule_changes_the_rate_of_an_optimizer_on_the_host():
@@ -201,7 +201,7 @@ def test_an_op_that_fails_on_the_host_loses_what_was_not_synced(monkeypatch):
     train.sync()
     before = copy.deepcopy(model.state_dict())
     train(batch())
-    last, launch = train._plan.host_ops[-1], _Kernels._launch
+    last, launch = train.plan.host_ops[-1], _Kernels._launch
 
     def launched(self, op, device, *args):
         if op == last:

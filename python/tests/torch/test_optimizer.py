@@ -427,7 +427,7 @@ def test_a_model_of_several_graphs(updates, caplog):
         pair.train(x, 3)
     pair.check()
     assert updates["all"] == 6
-    assert sum("fullgraph=True" in r.getMessage() for r in caplog.records) >= 3
+    assert sum("fullgraph=True" in r.getMessage() for r in caplog.records) == 1  # while the second is captured
 
 
 def test_two_models_with_an_optimizer_each():

@@ -161,7 +161,7 @@ def test_a_tensor_that_a_left_out_step_would_store_is_refused():
 @pytest.mark.usefixtures("fast_host")
 def test_the_optimizer_on_the_host():
     _, train = compare(adamw, 2.0**16, 0.5, host="optimizer", settings=dict(host="all"))
-    assert train._plan.host_ops
+    assert train.plan.host_ops
 
 
 @pytest.mark.usefixtures("device")

@@ -297,7 +297,7 @@ def test_a_scaler_that_loss_fn_uses(make, scale):
 @pytest.mark.parametrize("make", [Gan, ActorCritic])
 def test_the_optimizers_on_the_host(make):
     _, train = compare(make, "50%", host="optimizer", settings=dict(host="all"))
-    assert train._plan.host_ops
+    assert train.plan.host_ops
 
 
 @pytest.mark.usefixtures("device")
