@@ -2,10 +2,10 @@
 `OMP_NUM_THREADS=1 python3 python/benches/graphs.py`. `docs/research/pytorch.md` shows the rows."""
 
 import copy
-import time
-from statistics import median
+from functools import partial
 
 import torch
+from beside_eager import print_row
 from torch import nn
 
 import spillway.torch
@@ -61,12 +61,10 @@ CASES = {
 
 
 def step(use, called, optimizer, x):
-    """Trains one step. Returns its CPU time in seconds."""
-    start = time.process_time()
+    """Trains one step."""
     use(called, x)
     optimizer.step()
     optimizer.zero_grad()
-    return time.process_time() - start
 
 
 def main():
@@ -83,13 +81,7 @@ def main():
             spillway.torch.optimizer(optimizers[budget])
             options = {"budget": budget}
             called[budget] = [torch.compile(model, backend="spillway", options=options) for model in sides[budget]]
-        times = {k: [] for k in sides}
-        for _ in range(STEPS + 3):  # the first three map memory
-            for k in sides:
-                times[k].append(step(use, called[k], optimizers[k], x))
-        medians = {k: median(t[3:]) for k, t in times.items()}
-        ratios = " | ".join(f"{medians[k] / medians['eager']:.2f}" for k in BUDGETS)
-        print(f"| {name} | {1000 * medians['eager']:.0f} ms | {ratios} |", flush=True)
+        print_row(name, STEPS, {k: partial(step, use, called[k], optimizers[k], x) for k in sides})
 
 
 if __name__ == "__main__":

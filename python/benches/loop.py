@@ -4,12 +4,12 @@
 import copy
 import subprocess
 import sys
-import time
-from statistics import median
+from functools import partial
 
 import torch
 import torchvision
 import transformers
+from beside_eager import print_row
 from torch.nn import functional as F
 
 import spillway.torch
@@ -41,12 +41,10 @@ def loss_of(model, batch):
 
 
 def step(model, optimizer, batch):
-    """Trains one step. Returns its CPU time in seconds."""
-    start = time.process_time()
+    """Trains one step."""
     loss_of(model, batch).backward()
     optimizer.step()
     optimizer.zero_grad()
-    return time.process_time() - start
 
 
 def main():
@@ -66,18 +64,7 @@ def main():
             spillway.torch.optimizer(optimizers[budget])
             options = {"budget": budget, "chunk_bytes": CHUNK_BYTES}
             called[budget] = torch.compile(models[budget], backend="spillway", options=options)
-        times = {k: [] for k in models}
-        for _ in range(STEPS + 3):  # the first three map memory
-            for k in list(called):
-                try:
-                    times[k].append(step(called[k], optimizers[k], batch))
-                except spillway.InfeasibleError as error:
-                    print(f"{name}, {k}: {error}", file=sys.stderr)
-                    del called[k]
-        medians = {k: median(t[3:]) for k, t in times.items() if t}
-        base = medians["eager"]
-        ratios = " | ".join(f"{medians[k] / base:.2f}" if k in medians else "" for k in BUDGETS)
-        print(f"| {name} | {1000 * base:.0f} ms | {ratios} |", flush=True)
+        print_row(name, STEPS, {k: partial(step, called[k], optimizers[k], batch) for k in models})
 
 
 if __name__ == "__main__":

@@ -58,9 +58,9 @@ class _Device:
         self._users = []  # weak references to the plans that may have memory; the last used comes last
         self._plans = weakref.WeakKeyDictionary()  # by step, with the digests of their graphs
         self._most_bytes = math.inf  # of all plans at once
-        budget = (options or {}).get("budget")
+        budget = str((options or {}).get("budget"))
         # A percentage of what a graph needs, or the least: each model has a budget of its own.
-        self._is_relative = isinstance(budget, str) and (budget.strip() == "min" or budget.strip().endswith("%"))
+        self._is_relative = budget == "min" or budget.endswith("%")
 
     def compiled(self, step, **changed):
         """Returns a step that is compiled within the budget, with some changed options. No other session has
@@ -94,17 +94,21 @@ class _Device:
         plans that were used last keep it first. A user has its `plan`, the identities of the `states` that it
         writes, and those of the `tensors` of its model."""
         users = [one for one in (reference() for reference in self._users) if one is not None]
-        others, kept = [one for one in users if one is not user], []
-        if len(others) < len(users):  # it has memory
-            kept = others
-        elif user is not None:
-            for other in reversed(others):
-                if self._fit([user, *kept, other]):
-                    kept.insert(0, other)
-        for other in others:
-            if other not in kept:
+        if user in users:
+            users.remove(user)
+        else:
+            users = self._kept_beside(user, users)
+        self._users = [weakref.ref(one) for one in (*users, user) if one is not None]
+
+    def _kept_beside(self, user, users):
+        """Returns the users that keep their memory beside a new one. The others give theirs back."""
+        kept = []
+        for other in reversed(users):
+            if user is not None and self._fit([user, *kept, other]):
+                kept.append(other)
+            else:
                 other.release()
-        self._users = [weakref.ref(one) for one in (*kept, user) if one is not None]
+        return kept[::-1]
 
     def _fit(self, users):
         """Returns whether some users may have memory at once."""
@@ -213,10 +217,7 @@ class _Inference:
         self.measurements = source.measurements
         # An inference has no optimizer, which might run on the host.
         self._compiled = device.compiled(source.capture(module.batch(inputs)), host=None)
-
-    @property
-    def plan(self):
-        return self._compiled.plan
+        self.plan = self._compiled.plan
 
     def __call__(self, inputs):
         results = self._compiled(self._module.batch(inputs))

@@ -12,7 +12,8 @@ from spillway import Machine
 PAGE_BYTES = mmap.PAGESIZE
 LEAST_CHUNK_BYTES = 64 << 10
 MOST_CHUNKS = 8192
-# Linux allows a process 65530 mappings. Two plans are mapped at once during a switch.
+# Linux allows a process 65530 mappings. Two plans are mapped at once during a switch, and several where graphs
+# share a budget.
 MOST_MAPPINGS = 16384
 MOST_MAPPINGS_AT_ONCE = 3 * MOST_MAPPINGS
 COPIES, COPY_BYTES = 4, 64 << 20

@@ -86,11 +86,8 @@ class _Joined:
         self.step, self.states, self.tensors = step, step.written_states(), tensors
         self._device = device
         self._compiled = device.compiled(step)
+        self.plan = self._compiled.plan
         self._iteration, self._abandons = None, []
-
-    @property
-    def plan(self):
-        return self._compiled.plan
 
     def iteration(self, inputs, versions):
         """Returns a new iteration. One that is under way ends."""
