@@ -148,13 +148,41 @@ fn no_repeat_overwrites_a_newer_value() {
     owned.push_op("large", 0, 0, &[large], &[]);
     owned.push_op("anew", 0, 1, &[], &[one]);
     owned.push_op("read", 0, 0, &[one, other], &[one, other]);
+    hold(&owned, 512);
+}
+
+/// The device sees a temporary that the host reads as an output. A repeat overwrites it nevertheless.
+#[test]
+fn no_repeat_overwrites_a_newer_value_that_the_host_reads() {
+    let mut owned = OwnedGraph::new("overwritten");
+    let names = ["one", "other", "result"];
+    let [one, other, result] = names.map(|name| owned.push_tensor(name, 1, Kind::Temporary));
+    let large = owned.push_tensor("large", 1025, Kind::State);
+    let both = owned.push_op("both", 0, 0, &[], &[other, one]);
+    owned.set_repeatable(both);
+    owned.push_op("anew", 0, 0, &[], &[one]);
+    owned.push_op("large", 0, 0, &[large], &[result]);
+    owned.push_op("read", 0, 0, &[other, one], &[other]);
+    let read = owned.push_op("read by the host", 692, 0, &[one], &[]);
+    owned.set_host_ns(read, 0);
+    hold(&owned, 64);
+}
+
+/// Plans for little memory keep every rule.
+fn hold(owned: &OwnedGraph, chunk_bytes: u64) {
     let graph = owned.graph().unwrap();
-    let fast = (*slow_links()).with_chunk_bytes(512).with_transfer_latency_ns(0);
+    let fast = (*slow_links()).with_chunk_bytes(chunk_bytes).with_transfer_latency_ns(0);
     let machine = Machine::new(fast).unwrap();
     let request = |budget_bytes| Request { graph: &graph, machine: &machine, budget_bytes };
-    for strategy in [auto(Repeats::Allowed), Planner::Checkpoint, Planner::CheckpointOffload] {
+    let by_host = Auto::new().with_effort(9).with_order(Order::Given);
+    for strategy in [
+        auto(Repeats::Allowed),
+        Planner::Auto(by_host),
+        Planner::Checkpoint,
+        Planner::CheckpointOffload,
+    ] {
         let least_bytes = planning::min_feasible(&request(0), strategy).unwrap().0;
-        for spare_bytes in [0, 512, 1024] {
+        for spare_bytes in [0, chunk_bytes, 2 * chunk_bytes] {
             let request = request(least_bytes + spare_bytes);
             assert!(period_ns(&request, strategy, least_bytes).unwrap().is_some());
         }

@@ -8,7 +8,7 @@
 
 use super::cover::Dropped;
 use super::values::{NONE, Values, repeat_reads};
-use crate::graph::{Kind, OpId};
+use crate::graph::OpId;
 use crate::planner::gaps::Gaps;
 use crate::planner::memory::Memory;
 use crate::scratch::{Limits, OutOfScratch, Scratch, total, words};
@@ -109,7 +109,7 @@ impl Unrolling<'_, '_> {
             }
         }
         for (slot, &tensor) in sequence.slots(launch).zip(sequence.operands_of(launch)) {
-            if sequence.tensor(tensor).kind != Kind::Temporary {
+            if !sequence.is_written_again(tensor) {
                 continue;
             }
             if slot >= sequence.first_write(launch) {
@@ -147,7 +147,7 @@ impl Unrolling<'_, '_> {
 
     fn is_there(&self, slot: usize) -> bool {
         let tensor = self.sequence.operands()[slot];
-        self.sequence.tensor(tensor).kind != Kind::Temporary
+        !self.sequence.is_written_again(tensor)
             || self.holds[tensor.index()] == self.gaps.version(slot)
     }
 
@@ -169,8 +169,8 @@ impl Unrolling<'_, '_> {
             depth = top;
             self.push(maker)?;
             for slot in self.sequence.written_slots(maker) {
-                if self.is_temporary(slot) {
-                    let tensor = self.sequence.operands()[slot];
+                let tensor = self.sequence.operands()[slot];
+                if self.sequence.is_written_again(tensor) {
                     self.holds[tensor.index()] = slot as u32;
                 }
             }
@@ -178,11 +178,6 @@ impl Unrolling<'_, '_> {
             *made = made.saturating_add(1);
         }
         Some(self.is_there(slot))
-    }
-
-    fn is_temporary(&self, slot: usize) -> bool {
-        let tensor = self.sequence.operands()[slot];
-        self.sequence.tensor(tensor).kind == Kind::Temporary
     }
 
     fn wait_for(&mut self, slot: usize, depth: &mut usize) -> Option<()> {

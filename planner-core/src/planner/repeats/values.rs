@@ -90,8 +90,7 @@ impl<'a> Values<'a> {
         maker: LaunchId,
         at: LaunchId,
     ) -> bool {
-        let is_temporary =
-            |slot: usize| sequence.tensor(sequence.operands()[slot]).kind == Kind::Temporary;
+        let is_temporary = |slot: usize| sequence.is_written_again(sequence.operands()[slot]);
         sequence.is_repeatable(maker)
             && repeat_reads(sequence, gaps, maker)
                 .all(|slot| is_temporary(slot) || self.is_unchanged(slot, at))
@@ -191,7 +190,7 @@ pub(super) fn repeat_reads<'s>(
     launch: LaunchId,
 ) -> impl Iterator<Item = usize> + use<'s> {
     let is_kept = move |&slot: &usize| {
-        let is_temporary = sequence.tensor(sequence.operands()[slot]).kind == Kind::Temporary;
+        let is_temporary = sequence.is_written_again(sequence.operands()[slot]);
         is_temporary || !gaps.is_overwritten_by_own_op(slot)
     };
     (sequence.first_slot(launch)..sequence.first_write(launch)).filter(is_kept)
