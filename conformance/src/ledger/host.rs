@@ -43,7 +43,7 @@ fn host_use(graph: &Graph<'_>, plan: &Plan<'_>, tensor: TensorId) -> Option<Host
         (0..plan.steps.len()).filter(|&at| wanted(&plan.steps[at])).collect()
     };
     let writes = positions(
-        &|step| matches!(*step, Step::Launch(it) if order::writes(graph, it).contains(&tensor)),
+        &|step| matches!(*step, Step::Launch(it) if order::is_written(graph, it, tensor)),
     );
     let touches =
         positions(&|step| matches!(*step, Step::Launch(it) if order::touches(graph, it, tensor)));

@@ -51,12 +51,12 @@ impl<'a> Order<'a> {
 
     /// The last step in the list that reads the tensor.
     pub(super) fn last_read(&self, tensor: TensorId) -> Option<usize> {
-        self.steps(|launched| reads(self.graph, launched).contains(&tensor)).last()
+        self.steps(|launched| is_read(self.graph, launched, tensor)).last()
     }
 
     /// The last step in the list that writes the tensor.
     pub(super) fn last_write(&self, tensor: TensorId) -> Option<usize> {
-        self.steps(|launched| writes(self.graph, launched).contains(&tensor)).last()
+        self.steps(|launched| is_written(self.graph, launched, tensor)).last()
     }
 
     /// The spans of a tensor, each as its first and last step. A span begins with each launch or
@@ -68,7 +68,7 @@ impl<'a> Order<'a> {
                 continue;
             }
             match spans.last_mut() {
-                Some(span) if reads(self.graph, launched).contains(&tensor) => span.1 = step,
+                Some(span) if is_read(self.graph, launched, tensor) => span.1 = step,
                 _ => spans.push((step, step)),
             }
         }
@@ -114,25 +114,42 @@ fn check_launch(
 
 /// Whether a repeat leaves the tensor alone: it is a state, input or output that its op writes.
 fn is_left_alone(graph: &Graph<'_>, launched: Launched, tensor: TensorId) -> bool {
-    let is_written = graph.writes(launched.op).contains(&tensor);
-    launched.is_repeat && is_written && graph.tensor(tensor).kind != Kind::Temporary
+    launched.is_repeat
+        && graph.tensor(tensor).kind != Kind::Temporary
+        && graph.writes(launched.op).contains(&tensor)
 }
 
 /// The tensors that a launch reads.
-pub(super) fn reads(graph: &Graph<'_>, launched: Launched) -> Vec<TensorId> {
+pub(super) fn reads<'g>(
+    graph: &'g Graph<'_>,
+    launched: Launched,
+) -> impl Iterator<Item = TensorId> + use<'g> {
     let reads = graph.reads(launched.op).iter().copied();
-    reads.filter(|&tensor| !is_left_alone(graph, launched, tensor)).collect()
+    reads.filter(move |&tensor| !is_left_alone(graph, launched, tensor))
 }
 
 /// The tensors that a launch writes.
-pub(super) fn writes(graph: &Graph<'_>, launched: Launched) -> Vec<TensorId> {
+pub(super) fn writes<'g>(
+    graph: &'g Graph<'_>,
+    launched: Launched,
+) -> impl Iterator<Item = TensorId> + use<'g> {
     let writes = graph.writes(launched.op).iter().copied();
-    writes.filter(|&tensor| !is_left_alone(graph, launched, tensor)).collect()
+    writes.filter(move |&tensor| !is_left_alone(graph, launched, tensor))
+}
+
+/// Whether a launch reads the tensor.
+pub(super) fn is_read(graph: &Graph<'_>, launched: Launched, tensor: TensorId) -> bool {
+    reads(graph, launched).any(|read| read == tensor)
+}
+
+/// Whether a launch writes the tensor.
+pub(super) fn is_written(graph: &Graph<'_>, launched: Launched, tensor: TensorId) -> bool {
+    writes(graph, launched).any(|written| written == tensor)
 }
 
 /// Whether a launch reads or writes the tensor.
 pub(super) fn touches(graph: &Graph<'_>, launched: Launched, tensor: TensorId) -> bool {
-    reads(graph, launched).contains(&tensor) || writes(graph, launched).contains(&tensor)
+    is_read(graph, launched, tensor) || is_written(graph, launched, tensor)
 }
 
 /// A tensor that both ops touch and one of them writes.

@@ -285,15 +285,14 @@ impl Clock<'_> {
     /// that it touches, or that touches a tensor that it writes.
     fn launch_ready_ns(&self, launched: Launched) -> u64 {
         let graph = self.layout.graph;
-        let writes = order::writes(graph, launched);
         self.last_end_ns(|record| match record.action {
             Step::Prefetch(part) => self.touches(launched, part.tensor),
-            Step::Offload(part) => writes.contains(&part.tensor),
+            Step::Offload(part) => order::is_written(graph, launched, part.tensor),
             Step::Launch(earlier) => {
-                writes.iter().any(|&tensor| self.touches(earlier, tensor))
-                    || order::writes(graph, earlier)
-                        .iter()
-                        .any(|&tensor| self.touches(launched, tensor))
+                let mut writes = order::writes(graph, launched);
+                let mut earlier_writes = order::writes(graph, earlier);
+                writes.any(|tensor| self.touches(earlier, tensor))
+                    || earlier_writes.any(|tensor| self.touches(launched, tensor))
             }
             Step::Host(_) | Step::Evict(_) => false,
         })
@@ -304,7 +303,7 @@ impl Clock<'_> {
     fn offload_ready_ns(&self, record: &StepRecord) -> u64 {
         let Step::Offload(part) = record.action else { return 0 };
         let written_ns = self.last_launch_ends_ns(|launched| {
-            order::writes(self.layout.graph, launched).contains(&part.tensor)
+            order::is_written(self.layout.graph, launched, part.tensor)
         });
         let arrived_ns = self
             .last_end_ns(|other| matches!(other.action, Step::Prefetch(_)) && share(record, other));

@@ -137,7 +137,7 @@ impl<'a> Walk<'a> {
     /// A copy is valid while it holds the current value, or a value that a later launch reads.
     fn is_valid(&self, step: usize, tensor: TensorId, value: Value) -> bool {
         let reads = |launched: Launched| {
-            order::reads(self.layout.graph, launched).contains(&tensor)
+            order::is_read(self.layout.graph, launched, tensor)
                 && self.read_by(launched.op, tensor) == value
         };
         value == self.current(tensor) || self.order.after(step).any(reads)
@@ -319,7 +319,7 @@ impl<'a> Walk<'a> {
         let value = self.resident(tensor, object)?;
         let next = self.order.after(step).find(|&next| order::touches(graph, next, tensor));
         let is_read_next = next.is_some_and(|next| {
-            order::reads(graph, next).contains(&tensor) && self.read_by(next.op, tensor) == value
+            order::is_read(graph, next, tensor) && self.read_by(next.op, tensor) == value
         });
         let is_last = value == self.current(tensor)
             && self.order.last_write(tensor).is_none_or(|last_write| last_write < step);

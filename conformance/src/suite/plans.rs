@@ -31,7 +31,7 @@ const GENERATED_CHUNK_BYTES: u64 = 256;
 /// Larger chunks take long to fill. With them, each planner has [`FEW_GRAPHS`], tensors have at
 /// most [`MOST_CHUNKS`], and kernels touch [`RUNS`] runs of words in each chunk if the backend has
 /// such kernels.
-const FILLED_CHUNK_BYTES: u64 = 64 << 10;
+pub(super) const FILLED_CHUNK_BYTES: u64 = 64 << 10;
 const FEW_GRAPHS: usize = 2;
 const MOST_CHUNKS: u64 = 2;
 const RUNS: u64 = 8;
