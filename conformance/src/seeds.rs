@@ -11,6 +11,15 @@ pub fn runner(seed: u64) -> TestRunner {
     TestRunner::new_with_rng(Config::default(), rng)
 }
 
+/// The settings of a random family with so many cases. `PROPTEST_CASES` scales their number, as it does the
+/// default of 256 cases.
+#[must_use]
+pub fn config(cases: u32) -> Config {
+    const DEFAULT: u64 = 256;
+    let scaled = u64::from(cases).saturating_mul(setting("PROPTEST_CASES", DEFAULT)) / DEFAULT;
+    Config::with_cases(u32::try_from(scaled).unwrap_or(u32::MAX).max(1))
+}
+
 /// The number in an environment variable, or a default.
 ///
 /// # Panics

@@ -184,7 +184,7 @@ proptest! {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(64))]
+    #![proptest_config(conformance::seeds::config(64))]
     #[test]
     fn the_plans_of_each_strategy_take_no_longer_than_predicted(
         graph in graphs(),

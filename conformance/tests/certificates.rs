@@ -360,7 +360,7 @@ fn with_updates(layers: &[(u64, Vec<u64>, u64)]) -> OwnedGraph {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(48))]
+    #![proptest_config(conformance::seeds::config(48))]
     #[test]
     fn no_plan_with_repeated_updates_beats_a_certificate(
         layers in vec((1..20u64, vec(1..100u64, 2..4), 1..100u64), 2..6),

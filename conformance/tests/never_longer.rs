@@ -77,7 +77,7 @@ fn compare(request: &Request<'_>, auto: Auto) -> Result<(), TestCaseError> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(128))]
+    #![proptest_config(conformance::seeds::config(128))]
 
     #[test]
     fn no_strategy_is_shorter_on_small_graphs(
@@ -93,7 +93,7 @@ proptest! {
 
 proptest! {
     // Few cases, since each takes seconds. No saved seeds are replayed: the file has seeds of small graphs.
-    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(8) })]
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..conformance::seeds::config(8) })]
 
     #[test]
     fn no_strategy_is_shorter_on_decoders(
@@ -107,7 +107,7 @@ proptest! {
 
 proptest! {
     // These take a quarter of a minute each.
-    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(4) })]
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..conformance::seeds::config(4) })]
 
     #[test]
     fn no_strategy_is_shorter_on_convolutional_networks(

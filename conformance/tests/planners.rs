@@ -122,7 +122,7 @@ proptest! {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(32))]
+    #![proptest_config(conformance::seeds::config(32))]
     #[test]
     fn lists_that_chance_changes_keep_every_rule(
         graph in graphs(),
@@ -136,7 +136,7 @@ proptest! {
 
 proptest! {
     // Each tries a hundred ways to move parts of weights.
-    #![proptest_config(ProptestConfig::with_cases(48))]
+    #![proptest_config(conformance::seeds::config(48))]
     #[test]
     fn every_strategy_for_chains_keeps_every_rule(
         chain in chains(6),

@@ -74,7 +74,7 @@ fn hold(graph: &OwnedGraph, machine: &Machine, spare: u64, seed: u64) -> Result<
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(32))]
+    #![proptest_config(conformance::seeds::config(32))]
 
     #[test]
     fn searches_are_valid_and_the_same_at_any_thread_count(

@@ -60,7 +60,7 @@ fn lists() -> impl Strategy<Value = Vec<Layer>> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(96))]
+    #![proptest_config(conformance::seeds::config(96))]
 
     /// Whoever tunes the knobs of a server by hand gets no shorter plan, at any budget.
     #[test]

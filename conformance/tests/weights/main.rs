@@ -53,7 +53,7 @@ proptest! {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(30))]
+    #![proptest_config(conformance::seeds::config(30))]
     /// Periods of other than whole microseconds may be between two of the search.
     #[test]
     fn no_plan_of_whole_weights_beats_the_shortest(chain in chains_in_microseconds()) {
