@@ -42,6 +42,25 @@ const NOT_RUN: [(&str, &str, &str); 6] = [
 /// What commands begin with, beside paths.
 const PROGRAMS: [&str; 6] = ["cargo", "spillway", "cc", "cat", "pip", "python3"];
 
+/// Stands for `cargo`. It builds without optimizations, so that the program is not built again. Nor are other
+/// packages, if `SPILLWAY_CARGO_FLAGS` has the flags with which all of them have been built.
+const SHIM: &str = r#"#!/bin/bash
+set -e
+verb=$1 rest=()
+shift
+for word; do [ "$word" = --release ] || rest+=("$word"); done
+[ "$verb ${rest[0]-}" != 'run --' ] || exec "$PROGRAM" "${rest[@]:1}"
+build() { "$CARGO" build --offline --manifest-path "$MANIFEST" $SPILLWAY_CARGO_FLAGS "$@"; }
+case "${SPILLWAY_CARGO_FLAGS:+$verb ${rest[*]}}" in
+'build -p '*) build --lib ;;
+'run -p '*' --example '*)
+    build --example "${rest[3]}"
+    exec "target/debug/examples/${rest[3]}" "${rest[@]:5}"
+    ;;
+*) exec "$CARGO" "$verb" --locked --offline --manifest-path "$MANIFEST" "${rest[@]}" ;;
+esac
+"#;
+
 /// Commands of a page that belong together.
 struct Block {
     page: String,
@@ -185,7 +204,7 @@ fn run(block: &Block) -> Result<(), Failed> {
     let target = program.parent().and_then(Path::parent).unwrap();
     link(target, &folder.path("target"));
     folder.run(&["plan", SMALL, "--budget", "50%", "-o", "plan.json"]).done();
-    shims(&folder, program);
+    shims(&folder);
     let mut script = block.script.clone();
     for (long, short) in SMALLER {
         script = script.replace(long, short);
@@ -195,6 +214,9 @@ fn run(block: &Block) -> Result<(), Failed> {
         .args(["-euo", "pipefail", "-c", &script])
         .current_dir(folder.path("."))
         .env("PATH", path)
+        .env("PROGRAM", program)
+        .env("CARGO", env!("CARGO"))
+        .env("MANIFEST", root().join("Cargo.toml"))
         .env("CARGO_TARGET_DIR", target)
         .output()?;
     if output.status.success() {
@@ -205,27 +227,10 @@ fn run(block: &Block) -> Result<(), Failed> {
     Err(format!("{}\n{script}\n{}", output.status, said.concat()).into())
 }
 
-/// Commands for `spillway`, and for `cargo` without optimizations, so that the program is not built
-/// again.
-fn shims(folder: &Folder, program: &Path) {
+/// Commands for `spillway` and for `cargo`.
+fn shims(folder: &Folder) {
     fs::create_dir(folder.path("bin")).unwrap();
-    let program = program.display();
-    let cargo = env!("CARGO");
-    let manifest = root().join("Cargo.toml");
-    let manifest = manifest.display();
-    let shims = [
-        ("spillway", format!("#!/bin/sh\nexec '{program}' \"$@\"\n")),
-        (
-            "cargo",
-            format!(
-                "#!/bin/bash\nverb=$1 rest=()\nshift\n\
-                 for word; do [ \"$word\" = --release ] || rest+=(\"$word\"); done\n\
-                 [ \"$verb ${{rest[0]-}}\" != 'run --' ] || exec '{program}' \"${{rest[@]:1}}\"\n\
-                 exec '{cargo}' \"$verb\" --locked --offline --manifest-path '{manifest}' \"${{rest[@]}}\"\n"
-            ),
-        ),
-    ];
-    for (name, text) in shims {
+    for (name, text) in [("spillway", "#!/bin/sh\nexec \"$PROGRAM\" \"$@\"\n"), ("cargo", SHIM)] {
         let path = folder.write(&format!("bin/{name}"), text);
         executable(&path);
     }
