@@ -7,17 +7,13 @@ use serde::Serialize;
 use spillway::certificate;
 use spillway::figures::Bound;
 use spillway::units::{percent, time};
-use spillway::{Error, Graph, Plan};
+use spillway::{Graph, Plan};
 use std::path::Path;
 use workloads::{OwnedCertificate, OwnedMachine, Shown, format};
 
-/// Improves the bound that the figures of a plan show, unless the graph has collectives: no certificate
-/// holds for them.
-pub(crate) fn improve_bound(plan: &mut Plan) -> Result<(), Failure> {
-    match plan.certify() {
-        Ok(_) | Err(Error::Certificate(_)) => Ok(()),
-        Err(error) => Err(Failure::cannot(error.to_string())),
-    }
+/// Finds a certificate for a plan. It also improves the bound that the plan's figures show.
+pub(crate) fn find(plan: &mut Plan) -> Result<OwnedCertificate, Failure> {
+    plan.certify().map_err(|error| Failure::cannot(error.to_string()))
 }
 
 /// Reads a certificate and checks its form only.

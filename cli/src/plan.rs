@@ -108,19 +108,11 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
     let machine = machine::choose(arguments.choices.machine.as_deref(), machine)?;
     let prepared = arguments.choices.prepare(&graph, &machine)?;
     let (_, mut plan) = Attempt::make(prepared.clone())?.into_plan(&prepared)?;
-    let proof = match &arguments.certificate {
-        Some(path) => {
-            let found = plan.certify().map_err(|error| Failure::cannot(error.to_string()))?;
-            Some((path, format::write_certificate(&found)))
-        }
-        None => {
-            certificate::improve_bound(&mut plan)?;
-            None
-        }
-    };
+    let proof = certificate::find(&mut plan)?;
     let figures = Figures::of(&plan);
-    if let Some((path, bytes)) = proof {
-        output::save(path, &bytes).map_err(|failure| failure.with(&figures))?;
+    if let Some(path) = &arguments.certificate {
+        let proof = format::write_certificate(&proof);
+        output::save(path, &proof).map_err(|failure| failure.with(&figures))?;
     }
     save(arguments, &prepared, &plan).map_err(|failure| failure.with(&figures))?;
     if arguments.json {

@@ -126,7 +126,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
             Attempt::make(prepared.clone())?.into_plan(&prepared)?.1
         }
     };
-    certificate::improve_bound(&mut plan)?;
+    certificate::find(&mut plan)?;
     let figures = Figures::of(&plan);
     let (report, actual) = carry_out(&plan, &figures, arguments, runner.as_ref())
         .map_err(|failure| failure.with(&figures))?;

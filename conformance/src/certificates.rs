@@ -3,7 +3,7 @@
 use planner_core::bounds::BoundOrder;
 use planner_core::bounds::priced::{ONE, Price, intervals};
 use planner_core::plan::Step;
-use planner_core::{Machine, OpId};
+use planner_core::{Machine, Op, OpId};
 use proptest::collection::vec;
 use proptest::prelude::*;
 use workloads::{OwnedCertificate, OwnedPlan};
@@ -18,18 +18,19 @@ pub fn prices() -> impl Strategy<Value = Vec<[u64; 4]>> {
 }
 
 /// The same certificate with other prices, which the intervals take in turn, and a bound of 0 ns.
-/// In the given order, its marks are ops at even distances.
+/// In the given order, its marks are ops on compute at even distances.
 #[must_use]
 pub fn with_prices(
     of: &OwnedCertificate,
     machine: &Machine,
-    ops: u32,
+    ops: &[Op],
     prices: &[[u64; 4]],
 ) -> OwnedCertificate {
     let mut certificate = of.clone();
     if certificate.order == BoundOrder::Given {
-        let step = (ops as usize / prices.len()).max(1);
-        certificate.marks = (0..ops).step_by(step).map(OpId).collect();
+        let step = (ops.len() / prices.len()).max(1);
+        let on_compute = ops.iter().zip((0..).map(OpId)).filter(|(op, _)| !op.collective);
+        certificate.marks = on_compute.map(|(_, op)| op).step_by(step).collect();
     }
     let byte = ONE.saturating_mul(1_000_000_000) / machine.h2d_bytes_per_s;
     let price = |at: usize| {

@@ -3,8 +3,9 @@
 
 use conformance::certificates::{includes, prices, with_prices};
 use conformance::chains::chains_in_microseconds;
-use conformance::graphs::{local_graphs, machines};
+use conformance::graphs::{graphs, machines, training_graphs};
 use conformance::plans::cases;
+use conformance::sharded::sharded;
 use conformance::shortest::shortest_period_units;
 use planner_core::bounds::BoundOrder;
 use planner_core::bounds::priced::{ONE, Price};
@@ -37,10 +38,8 @@ fn check(
     plan: &OwnedPlan,
     random: &[[u64; 4]],
 ) -> Result<(), TestCaseError> {
-    // Certificates are for plans that run every op on the device, one after the other.
+    // Certificates are for plans that run every op on the device.
     prop_assume!(!plan.steps.iter().any(|step| matches!(step, Step::Host(_))));
-    prop_assume!(!graph.ops.iter().any(|op| op.collective));
-    let ops = graph.ops.len() as u32;
     // The least host on which the plan is valid.
     let named = named(&machine.with_host_bytes(host_bytes(graph, machine, plan)));
     let period_ns = plan.predicted.period_ns;
@@ -50,7 +49,7 @@ fn check(
         if !includes(&found, plan) {
             continue;
         }
-        for certificate in [with_prices(&found, machine, ops, random), found] {
+        for certificate in [with_prices(&found, machine, &graph.ops, random), found] {
             let bound_ns = prove(graph, &named, &certificate).unwrap();
             prop_assert!(bound_ns <= period_ns, "{bound_ns} > {period_ns}: {certificate:?}");
         }
@@ -284,6 +283,118 @@ fn nothing_runs_beside_a_mark() {
     assert_eq!(prove(&graph, &machine(), &certificate), Ok(100 + 100 + operands_ns + 1000));
 }
 
+/// One device of some: a gather of a state, a layer, a reduction of its gradient, an update, and an op after it.
+/// All tensors but the state have a byte.
+fn sharded_step() -> OwnedGraph {
+    let mut graph = OwnedGraph::new("graph");
+    let rows = graph.push_tensor("rows", 1000, Kind::State);
+    let [whole, gradient, part, done] = ["whole", "gradient", "part", "done"]
+        .map(|name| graph.push_tensor(name, 1, Kind::Temporary));
+    let gather = graph.push_op("gather", 7000, 0, &[rows], &[whole]);
+    graph.push_op("layer", 100, 0, &[whole], &[gradient]);
+    let reduce = graph.push_op("reduce", 7000, 0, &[gradient], &[part]);
+    graph.push_op("update", 100, 0, &[part, rows], &[rows, done]);
+    graph.push_op("after", 100, 0, &[done], &[]);
+    [gather, reduce].into_iter().for_each(|op| graph.set_collective(op));
+    graph
+}
+
+const ORDERS: [BoundOrder; 2] = [BoundOrder::Given, BoundOrder::Any];
+
+#[test]
+fn collectives_take_no_compute() {
+    for order in ORDERS {
+        let free = certificate((order, true), 0, &[1, 3, 4], &[[0; 3]; 7]);
+        assert_eq!(prove(&sharded_step(), &machine(), &free), Ok(300));
+    }
+}
+
+/// Over the start of the layer, the state comes back for half a nanosecond a byte. Over the start of `after`, it
+/// stays for an eighth, or comes back for a quarter, but the gather may run before that, in the iteration before.
+/// Only a reduction, which the network runs earlier, keeps it from running before the layer.
+#[test]
+fn a_gather_may_run_in_the_iteration_before() {
+    let upload = |eighths| [0, eighths, 0];
+    let mut prices = [2, 4, 4, 4, 4, 2, 2].map(upload);
+    for order in ORDERS {
+        let proved_ns = |prices: &[[u64; 3]]| {
+            let certificate = certificate((order, true), 0, &[1, 3, 4], prices);
+            prove(&sharded_step(), &machine(), &certificate).unwrap()
+        };
+        // The least share of compute while an op may run.
+        let launched_ns = 50 + 50 + 75;
+        assert_eq!(proved_ns(&prices), launched_ns);
+        prices[1][0] = 8;
+        assert_eq!(proved_ns(&prices), launched_ns + 2 + 500);
+        prices[5][0] = 1;
+        assert_eq!(proved_ns(&prices), launched_ns + 2 + 500);
+        (prices[1][0], prices[5][0]) = (0, 0);
+    }
+}
+
+/// A state is uploaded for nothing while the second op runs, and a collective reads it then.
+#[test]
+fn collectives_run_beside_marks() {
+    let mut graph = OwnedGraph::new("graph");
+    let rows = graph.push_tensor("rows", 1000, Kind::State);
+    let [one, two, three] =
+        ["one", "two", "three"].map(|name| graph.push_tensor(name, 1, Kind::Temporary));
+    graph.push_op("first", 100, 0, &[], &[one, two]);
+    let exchange = graph.push_op("exchange", 10, 0, &[one, rows], &[three]);
+    graph.set_collective(exchange);
+    graph.push_op("second", 100, 0, &[two], &[two]);
+    graph.push_op("third", 100, 0, &[two, three], &[]);
+    let at = |interval| match interval {
+        3 => [0; 3],
+        4 => [8, 8, 0],
+        _ => [0, 8, 0],
+    };
+    let prices = [0, 1, 2, 3, 4, 5, 6].map(at);
+    for order in ORDERS {
+        let certificate = certificate((order, true), 0, &[0, 2, 3], &prices);
+        let operands_ns = 1;
+        assert_eq!(prove(&graph, &machine(), &certificate), Ok(100 + operands_ns));
+    }
+}
+
+/// A gathered weight stays over an op for 1 ns a byte, or comes back for as much, or is gathered again for nothing.
+#[test]
+fn a_repeat_of_a_collective_takes_no_compute() {
+    let mut graph = OwnedGraph::new("graph");
+    let [one, two] = ["one", "two"].map(|name| graph.push_tensor(name, 1, Kind::Temporary));
+    let whole = graph.push_tensor("whole", 1000, Kind::Temporary);
+    graph.push_op("first", 100, 0, &[], &[one, two]);
+    let gather = graph.push_op("gather", 10, 0, &[one], &[whole]);
+    graph.set_collective(gather);
+    graph.set_repeatable(gather);
+    graph.push_op("layer", 100, 0, &[whole, two], &[two]);
+    graph.push_op("other", 100, 0, &[two], &[two]);
+    graph.push_op("layer", 100, 0, &[whole, two], &[]);
+    let mut prices = [[0; 3]; 9];
+    (prices[5], prices[6]) = ([8, 8, 0], [0, 8, 0]);
+    for (repeats, kept_ns) in [(true, 0), (false, 1000)] {
+        let certificate = certificate((BoundOrder::Given, repeats), 0, &[0, 2, 3, 4], &prices);
+        assert_eq!(prove(&graph, &machine(), &certificate), Ok(300 + 1 + kept_ns));
+    }
+}
+
+/// A collective after which nothing runs may run at any time until the next one, so its reads prove nothing about
+/// states; one that nothing keeps in an iteration proves nothing about any tensor.
+#[test]
+fn little_is_known_of_a_collective_beside_everything() {
+    let mut graph = OwnedGraph::new("graph");
+    let rows = graph.push_tensor("rows", 1000, Kind::State);
+    let whole = graph.push_tensor("whole", 1000, Kind::Temporary);
+    let exchange = graph.push_op("exchange", 10, 0, &[rows], &[whole]);
+    graph.set_collective(exchange);
+    graph.push_op("layer", 100, 0, &[whole], &[]);
+    let prices = [[8, 8, 0], [8, 8, 0], [8, 8, 0]];
+    for order in ORDERS {
+        let certificate = certificate((order, true), 0, &[1], &prices);
+        assert_eq!(prove(&graph, &machine(), &certificate), Ok(2 * 1000));
+    }
+}
+
 #[test]
 fn what_proves_nothing_is_refused() {
     let mut graph = OwnedGraph::new("graph");
@@ -303,6 +414,9 @@ fn what_proves_nothing_is_refused() {
     }
     assert!(refused(&certificate(GIVEN, 0, &[0, 2], &free)).contains("no such op"));
     assert!(refused(&certificate(GIVEN, 0, &[0], &free)).contains("there must be 3 intervals"));
+    let collective = prove(&sharded_step(), &machine(), &certificate(GIVEN, 0, &[0], &[[0; 3]; 3]));
+    let message = collective.unwrap_err().to_string();
+    assert!(message.contains("op 0 (\"gather\") is a mark, but it is a collective"), "{message}");
     let shares = certificate(GIVEN, 0, &[0], &[[0; 3], [0, 5, 4], [0; 3]]);
     assert!(refused(&shares).contains("in interval 1 add up to more than 2^32"));
     let mut high = certificate(GIVEN, u64::MAX, &[0], &[[0; 3]; 3]);
@@ -382,6 +496,31 @@ proptest! {
         check(&owned, &machine, &plan, &random)?;
     }
 
+    /// Training steps whose states some devices share, and whose gradients they reduce.
+    #[test]
+    fn no_plan_of_a_sharded_step_beats_a_certificate(
+        whole in training_graphs(2..=6),
+        machine in machines(),
+        devices in 2..5u64,
+        network_mb_s in 10..3000u64,
+        spare_bytes in 0..4096u64,
+        random in prices(),
+        is_repeatable in any::<bool>(),
+    ) {
+        let mut owned = sharded(&whole, devices, network_mb_s * 1_000_000);
+        for op in &mut owned.ops {
+            op.host_ns = None;
+            op.repeatable |= is_repeatable;
+        }
+        let graph = owned.graph().unwrap();
+        for strategy in STRATEGIES {
+            let request = |budget_bytes| Request { graph: &graph, machine: &machine, budget_bytes };
+            let (least_bytes, _) = planning::min_feasible(&request(0), strategy).unwrap();
+            let plan = planning::plan(&request(least_bytes + spare_bytes), strategy).unwrap();
+            check(&owned, &machine, &plan, &random)?;
+        }
+    }
+
     #[test]
     fn no_random_plan_beats_a_certificate(case in cases(), random in prices()) {
         check(&case.graph, &case.machine, &case.plan, &random)?;
@@ -396,8 +535,7 @@ proptest! {
         let shortest_ns = 1000 * shortest_period_units(&chain, 1000);
         let (graph, machine) = (chain.graph(), chain.machine().unwrap());
         let found = find(&graph, &machine, chain.device_bytes, (BoundOrder::Given, true)).unwrap();
-        let ops = graph.ops.len() as u32;
-        for certificate in [with_prices(&found, &machine.machine, ops, &random), found] {
+        for certificate in [with_prices(&found, &machine.machine, &graph.ops, &random), found] {
             let bound_ns = prove(&graph, &machine, &certificate).unwrap();
             prop_assert!(bound_ns <= shortest_ns, "{bound_ns} > {shortest_ns}: {certificate:?}");
         }
@@ -405,7 +543,7 @@ proptest! {
 
     #[test]
     fn no_planner_beats_a_certificate(
-        mut owned in local_graphs(),
+        mut owned in graphs(),
         machine in machines(),
         spare_bytes in 0..4096u64,
         random in prices(),

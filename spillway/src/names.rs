@@ -103,7 +103,7 @@ impl<'n> Names<'n> {
     #[must_use]
     pub fn price_error(&self, error: &PriceError) -> String {
         let op = match *error {
-            PriceError::MarkOutOfOrder(op) => Some(op),
+            PriceError::MarkOutOfOrder(op) | PriceError::CollectiveMark(op) => Some(op),
             _ => None,
         };
         self.translate(&error.to_string(), &Mentions { op, ..Mentions::default() })

@@ -7,16 +7,17 @@
 
 use super::BoundOrder;
 use crate::graph::{Graph, OpId};
+use crate::schedule::PerStream;
 use crate::scratch::{Limits, OutOfScratch, Scratch, words};
 use bytemuck::Pod;
 
 /// A walk over ops in one direction, with the facts of the last writer of each tensor and of the
 /// tensor's readers since. An op stays on its side of each write of its operands, and a write on
-/// its side of each use; in the given order, an op stays on its side of all other ops.
+/// its side of each use; in the given order, an op stays on its side of all other ops on its stream.
 pub(super) struct Reached<'a, T> {
     order: BoundOrder,
-    /// The facts of the op before.
-    last: T,
+    /// The facts of the op before on each stream.
+    last: PerStream<T>,
     writer: &'a mut [T],
     readers: &'a mut [T],
     none: T,
@@ -37,12 +38,12 @@ impl<'a, T: Pod> Reached<'a, T> {
     ) -> Result<Self, OutOfScratch> {
         let tensors = graph.tensors().len();
         let (writer, readers) = (scratch.take(tensors, none)?, scratch.take(tensors, none)?);
-        Ok(Self { order, last: none, writer, readers, none, join })
+        Ok(Self { order, last: PerStream::all(none), writer, readers, none, join })
     }
 
     /// Starts another walk.
     pub(super) fn clear(&mut self) {
-        self.last = self.none;
+        self.last = PerStream::all(self.none);
         self.writer.fill(self.none);
         self.readers.fill(self.none);
     }
@@ -50,7 +51,11 @@ impl<'a, T: Pod> Reached<'a, T> {
     /// Returns the facts that reach the op; `own` computes from them the facts that the op passes
     /// on.
     pub(super) fn step(&mut self, graph: &Graph<'_>, op: OpId, own: impl FnOnce(T) -> T) -> T {
-        let mut reached = if self.order == BoundOrder::Given { self.last } else { self.none };
+        let stream = graph.op(op).stream();
+        let mut reached = match self.order {
+            BoundOrder::Given => self.last[stream],
+            BoundOrder::Any => self.none,
+        };
         for tensor in graph.operands_of(op) {
             reached = (self.join)(reached, self.writer[tensor.index()]);
         }
@@ -58,7 +63,7 @@ impl<'a, T: Pod> Reached<'a, T> {
             reached = (self.join)(reached, self.readers[tensor.index()]);
         }
         let reached = own(reached);
-        self.last = reached;
+        self.last[stream] = reached;
         for tensor in graph.writes(op) {
             self.writer[tensor.index()] = reached;
         }

@@ -9,10 +9,12 @@ const MOST: usize = 24;
 /// Picks ops that all plans run in one order. For the given order, it picks from all ops. For any order, it
 /// picks from the path of dependent ops that takes longest to compute. O(operands).
 pub(super) fn marks(graph: &Graph<'_>, order: BoundOrder) -> Vec<OpId> {
-    let path = match order {
+    let mut path: Vec<_> = match order {
         BoundOrder::Given => graph.op_ids().collect(),
         BoundOrder::Any => longest_path(graph),
     };
+    // Collectives run beside the ops on compute.
+    path.retain(|&op| !graph.op(op).collective);
     thinned(graph, &path)
 }
 

@@ -113,8 +113,7 @@ impl Relaxed {
         }
         leave_out_small(&mut groups, budget_bytes);
         let mut launches = BTreeMap::new();
-        for op in graph.op_ids() {
-            let runs = visits.runs(op).map(|interval| interval as usize);
+        for (op, runs) in visits.on_compute(graph) {
             *launches.entry(runs).or_insert(0.0) += graph.op(op).time_ns as f64;
         }
         let launches = launches.into_iter().collect();
@@ -132,10 +131,11 @@ impl Relaxed {
 
     /// The number of entries that one sum computes.
     pub(super) fn work(&self) -> usize {
+        let iteration = self.spare.len();
         let entries = |group: &Group| {
             let visits = group.visits.iter();
             visits.map(|visit| (visit.last - visit.first + 1) as usize).sum::<usize>()
-                + group.visits.last().map_or(0, |last| last.last as usize)
+                + group.visits.last().map_or(0, |last| last.last as usize - iteration)
         };
         self.groups.iter().map(entries).sum()
     }
@@ -221,7 +221,10 @@ impl<'w> Walk<'w> {
 
     /// The first position of a way.
     fn begin(&self) -> usize {
-        if self.group.kind == Kind::Input { 0 } else { self.group.visits[0].first as usize }
+        match self.group.kind {
+            Kind::Input => self.prices.len(),
+            _ => self.group.visits[0].first as usize,
+        }
     }
 
     /// The interval in which an upload is cheapest.
@@ -276,7 +279,7 @@ impl<'w> Walk<'w> {
                     write = repeat.map(|repeat| repeat.write);
                     again = repeat.map_or(NEVER, |repeat| {
                         let restored = &mut self.restored[repeat.write];
-                        restored.step(repeat, interval, &price, memory, self.link_ns)
+                        restored.step(repeat, (position, interval), &price, memory, self.link_ns)
                     });
                 }
                 let row = &mut rows[made];
@@ -326,14 +329,17 @@ impl<'w> Walk<'w> {
         loop {
             let step = self.steps[(position - begin) * width + made];
             let interval = position % self.prices.len();
-            let mut charge = |at: usize, resource: usize, ns: f64| match resource {
-                MEMORY if group.is_operand[at] => {}
-                MEMORY => change[at].memory += ns * bytes,
-                _ => change[at].shares[resource] += ns * bytes,
+            let mut charge = |position: usize, resource: usize, ns: f64| {
+                let at = position % self.prices.len();
+                match resource {
+                    MEMORY if group.is_operand[at] => {}
+                    MEMORY => change[at].memory += ns * bytes,
+                    _ => change[at].shares[resource] += ns * bytes,
+                }
             };
             let repeat = |charge: &mut dyn FnMut(usize, usize, f64)| {
                 if let Some(repeat) = self.repeat(made) {
-                    self.restored[repeat.write].charge(repeat, interval, self.link_ns, charge);
+                    self.restored[repeat.write].charge(repeat, position, self.link_ns, charge);
                 }
             };
             if state == NOWHERE && step.nowhere > 0 {

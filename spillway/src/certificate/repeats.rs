@@ -8,21 +8,48 @@ use planner_core::{Graph, OpId, TensorId};
 pub(super) struct Repeat {
     /// The visit that is the write.
     pub(super) write: usize,
-    /// The time in ns for each byte that shares it.
-    ns: f64,
+    time: Time,
     earlier: Vec<EarlierValue>,
+}
+
+/// The time in ns of compute for each byte that shares a repeat; `None` for a collective.
+#[derive(Clone, Copy)]
+struct Time(Option<f64>);
+
+impl Time {
+    fn of(op: OpId, graph: &Graph<'_>, visits: &Visits<'_>) -> Self {
+        let share_ns = || graph.op(op).time_ns as f64 / visits.made_bytes(op) as f64;
+        Self((!graph.op(op).collective).then(share_ns))
+    }
+
+    fn ns(self) -> f64 {
+        self.0.unwrap_or(0.0)
+    }
+
+    /// The price in an interval. No op on compute runs beside a mark.
+    fn price(self, is_of_mark: bool, price: &Point) -> f64 {
+        match self.0 {
+            None => 0.0,
+            Some(_) if is_of_mark => f64::INFINITY,
+            Some(ns) => ns * price.shares[LAUNCHES],
+        }
+    }
+
+    fn bits(self) -> Option<u64> {
+        self.0.map(f64::to_bits)
+    }
 }
 
 /// An earlier value that a repeat needs.
 struct EarlierValue {
-    /// The time in ns for each byte that shares a repeat of its op.
-    ns: f64,
+    /// The time of a repeat of its op.
+    time: Time,
     /// The part of a repeat and of a download that each read pays for a copy on the host.
     share: f64,
 }
 
 /// A key that is equal for equal repeats.
-pub(super) type Key = (usize, u64, Vec<(u64, u64)>);
+pub(super) type Key = (usize, Option<u64>, Vec<(Option<u64>, u64)>);
 
 impl Repeat {
     /// The repeat after a visit of a tensor; `None` if there is none.
@@ -33,40 +60,40 @@ impl Repeat {
         visits: &Visits<'_>,
     ) -> Option<Self> {
         let write = visits.write_of(tensor, visit)?;
-        let ns = |op| graph.op(op).time_ns as f64 / visits.made_bytes(op) as f64;
+        let time = |op| Time::of(op, graph, visits);
         let earlier = visits.earlier(tensor, write).map(|Earlier { maker, copy_reads }| {
             let share = if copy_reads > 0 { 1.0 / f64::from(copy_reads) } else { 0.0 };
-            EarlierValue { ns: ns(maker), share }
+            EarlierValue { time: time(maker), share }
         });
         let maker = OpId(visits.of(tensor)[write].maker);
-        Some(Self { write, ns: ns(maker), earlier: earlier.collect() })
+        Some(Self { write, time: time(maker), earlier: earlier.collect() })
     }
 
     pub(super) fn key(&self) -> Key {
         let earlier = self.earlier.iter();
-        let earlier = earlier.map(|value| (value.ns.to_bits(), value.share.to_bits()));
-        (self.write, self.ns.to_bits(), earlier.collect())
+        let earlier = earlier.map(|value| (value.time.bits(), value.share.to_bits()));
+        (self.write, self.time.bits(), earlier.collect())
     }
 }
 
-/// The cheapest ways to restore the earlier values before a write, interval by interval.
+/// The cheapest ways to restore the earlier values before a write, position by position.
 #[derive(Default)]
 pub(super) struct Restored {
     first: usize,
     values: Vec<Value>,
 }
 
-/// The cheapest ways to restore an earlier value by an interval.
+/// The cheapest ways to restore an earlier value by a position.
 #[derive(Clone, Copy)]
 struct Value {
-    /// The cost of a repeat of its op, and the interval in which it runs.
+    /// The cost of a repeat of its op, and the position at which it runs.
     repeated: (f64, usize),
-    /// The cost of a copy on the host for one read, and the intervals of the repeat and the download.
+    /// The cost of a copy on the host for one read, and the positions of the repeat and the download.
     host: (f64, [usize; 2]),
     device: (f64, How),
 }
 
-/// How an earlier value comes to be on the device in an interval.
+/// How an earlier value comes to be on the device.
 #[derive(Clone, Copy)]
 enum How {
     Stays,
@@ -79,44 +106,41 @@ impl Restored {
         self.values.clear();
     }
 
-    /// Goes on to the next interval, as in the core. Returns the price of the repeat in it.
+    /// Goes on to the next position, as in the core. Returns the price of the repeat there.
     pub(super) fn step(
         &mut self,
         repeat: &Repeat,
-        interval: usize,
+        (position, interval): (usize, usize),
         price: &Point,
         memory_ns: f64,
         link_ns: [f64; 2],
     ) -> f64 {
-        let again = |ns: f64| match is_of_mark(interval) {
-            true => f64::INFINITY,
-            false => ns * price.shares[LAUNCHES],
-        };
+        let again = |time: Time| time.price(is_of_mark(interval), price);
         let link = |resource: usize| price.shares[resource] * link_ns[resource];
         let levels = repeat.earlier.len();
         if self.values.is_empty() {
-            self.first = interval;
+            self.first = position;
         }
         let last = self.values.len().checked_sub(levels);
         let mut before = 0.0;
         let added = self.values.len();
         for level in (0..levels).rev() {
-            let EarlierValue { ns, share } = repeat.earlier[level];
-            let never = (f64::INFINITY, interval);
+            let EarlierValue { time, share } = repeat.earlier[level];
+            let never = (f64::INFINITY, position);
             let value = last.map_or(
                 Value {
                     repeated: never,
-                    host: (f64::INFINITY, [interval; 2]),
+                    host: (f64::INFINITY, [position; 2]),
                     device: (f64::INFINITY, How::Stays),
                 },
                 |last| self.values[last + level],
             );
-            let own = again(ns);
-            let repeated = less(value.repeated, (own, interval));
+            let own = again(time);
+            let repeated = less(value.repeated, (own, position));
             let copy = (repeated.0 + link(DOWNLOAD)) * share;
             let host = match share {
-                0.0 => (0.0, [interval; 2]),
-                _ => less(value.host, (copy, [repeated.1, interval])),
+                0.0 => (0.0, [position; 2]),
+                _ => less(value.host, (copy, [repeated.1, position])),
             };
             let device =
                 less((value.device.0 + memory_ns, How::Stays), (own + before, How::IsRepeated));
@@ -125,36 +149,36 @@ impl Restored {
             self.values.push(Value { repeated, host, device });
         }
         self.values[added..].reverse();
-        again(repeat.ns) + before
+        again(repeat.time) + before
     }
 
-    /// Calls `charge` with each interval, resource and time in ns per byte (1 for memory) that a repeat in an
-    /// interval takes.
+    /// Calls `charge` with each position, resource and time in ns per byte (1 for memory) that a repeat at a
+    /// position takes.
     pub(super) fn charge(
         &self,
         repeat: &Repeat,
-        mut interval: usize,
+        mut position: usize,
         link_ns: [f64; 2],
         mut charge: impl FnMut(usize, usize, f64),
     ) {
-        charge(interval, LAUNCHES, repeat.ns);
+        charge(position, LAUNCHES, repeat.time.ns());
         let levels = repeat.earlier.len();
         let mut level = 0;
-        while let Some(&EarlierValue { ns, share }) = repeat.earlier.get(level) {
-            let value = self.values[(interval - self.first) * levels + level];
+        while let Some(&EarlierValue { time, share }) = repeat.earlier.get(level) {
+            let value = self.values[(position - self.first) * levels + level];
             match value.device.1 {
                 How::Stays => {
-                    charge(interval, MEMORY, 1.0);
-                    interval -= 1;
+                    charge(position, MEMORY, 1.0);
+                    position -= 1;
                 }
                 How::IsRepeated => {
-                    charge(interval, LAUNCHES, ns);
+                    charge(position, LAUNCHES, time.ns());
                     level += 1;
                 }
                 How::IsUploaded => {
-                    charge(interval, UPLOAD, link_ns[UPLOAD]);
+                    charge(position, UPLOAD, link_ns[UPLOAD]);
                     let (_, [repeated, downloaded]) = value.host;
-                    charge(repeated, LAUNCHES, ns * share);
+                    charge(repeated, LAUNCHES, time.ns() * share);
                     charge(downloaded, DOWNLOAD, link_ns[DOWNLOAD] * share);
                     break;
                 }

@@ -35,12 +35,11 @@ fn named(machine: &Machine) -> OwnedMachine {
 /// A certificate for a case, which claims nothing.
 #[must_use]
 pub fn certificate(case: &Case, drawn: &Drawn) -> OwnedCertificate {
-    let ops = u32::try_from(case.graph.ops.len()).unwrap_or(u32::MAX);
     let (graph, machine) = (case.graph.name.as_str(), named(&case.machine).name);
     let order = if drawn.is_any_order { BoundOrder::Any } else { BoundOrder::Given };
     let budget_bytes = case.plan.budget_bytes;
     let bare = OwnedCertificate::new(graph, machine, budget_bytes, order, drawn.repeats);
-    with_prices(&bare, &case.machine, ops, &drawn.prices)
+    with_prices(&bare, &case.machine, &case.graph.ops, &drawn.prices)
 }
 
 /// Adds a certificate up.

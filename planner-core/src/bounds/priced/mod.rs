@@ -9,6 +9,7 @@
 )]
 
 mod restored;
+mod runs;
 mod visits;
 
 pub use visits::{Earlier, Visit, Visits};
@@ -82,8 +83,8 @@ pub enum PriceError {
         /// The number that there is.
         found: usize,
     },
-    /// The graph has collectives, which run beside the other launches.
-    Collectives,
+    /// A mark is a collective, which runs beside the ops on compute.
+    CollectiveMark(OpId),
     /// A mark is not an op of the graph.
     UnknownOp(OpId),
     /// Not all of the plans run this mark after the marks listed before it.
@@ -110,8 +111,8 @@ impl fmt::Display for PriceError {
                 "there must be {needed} intervals, one more than twice the marks, and there are \
                  {found}"
             ),
-            Self::Collectives => {
-                write!(f, "no certificate holds for a graph with collectives")
+            Self::CollectiveMark(op) => {
+                write!(f, "{op} is a mark, but it is a collective, and runs beside other ops")
             }
             Self::UnknownOp(op) => write!(f, "{op} is a mark, but the graph has no such op"),
             Self::MarkOutOfOrder(op) => write!(
@@ -160,9 +161,6 @@ pub fn priced_period_ns(
     prices: &Prices<'_>,
     scratch: &mut Scratch<'_>,
 ) -> Result<u64, PriceError> {
-    if graph.has_collectives() {
-        return Err(PriceError::Collectives);
-    }
     let needed = intervals(prices.marks.len());
     if prices.intervals.len() != needed {
         return Err(PriceError::Intervals { needed, found: prices.intervals.len() });
@@ -182,8 +180,7 @@ pub fn priced_period_ns(
         let walk = Walk { graph, visits: &visits, per_byte, tensor };
         charged = add(charged, [graph.tensor(tensor).bytes, walk.cheapest(rows, restored)])?;
     }
-    for op in graph.op_ids() {
-        let [first, last] = visits.runs(op).map(|interval| interval as usize);
+    for (op, [first, last]) in visits.on_compute(graph) {
         let runs = per_byte[first..=last].iter().step_by(2);
         charged = add(charged, [graph.op(op).time_ns, least(runs.map(|price| price.compute))])?;
     }
@@ -311,7 +308,8 @@ impl Walk<'_> {
         if self.graph.tensor(self.tensor).kind == Kind::Input {
             // The input may have been uploaded in the previous iteration.
             let early = self.per_byte.iter().map(|price| price.upload).min();
-            (begin, rows[0]) = (0, [NEVER, early.unwrap_or(0), 0, NEVER]);
+            let iteration = self.per_byte.len() as u32;
+            (begin, rows[0]) = (iteration, [NEVER, early.unwrap_or(0), 0, NEVER]);
         }
         // The number of visits that have certainly been made, and that may have been made.
         let (mut least, mut most) = (0, 0);
@@ -368,14 +366,18 @@ impl Walk<'_> {
     }
 
     /// The price of a repeat of the op of a write in an interval, with the earlier values that it
-    /// needs. Called once for each interval.
+    /// needs. A repeat of a collective takes no compute. Called once for each interval.
     fn again(&self, write: usize, interval: usize, restored: &mut Restored) -> u64 {
         let visit = &self.visits.of(self.tensor)[write];
         let mut price = self.per_byte[interval];
         if self.is_operand(interval) {
             price.memory = 0;
         }
-        let repeat = |op| if is_of_mark(interval) { NEVER } else { self.repeat(op, price.compute) };
+        let repeat = |op| match self.graph.op(op).collective {
+            true => 0,
+            false if is_of_mark(interval) => NEVER,
+            false => self.repeat(op, price.compute),
+        };
         let earlier = self.visits.earlier(self.tensor, write);
         let before = restored.step(earlier, &price, |earlier| repeat(earlier.maker));
         repeat(OpId(visit.maker)).saturating_add(before)

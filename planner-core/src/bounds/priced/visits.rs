@@ -6,7 +6,7 @@
               visit"
 )]
 
-use super::{PriceError, Prices, begun_by, intervals, is_of_mark};
+use super::{PriceError, Prices, intervals, is_of_mark, runs};
 use crate::bounds::Reads;
 use crate::bounds::reached::Reached;
 use crate::graph::{Graph, Kind, OpId, TensorId};
@@ -28,11 +28,13 @@ pub struct Visit {
     /// For a write whose value is read in no later interval before the next write: the reads after
     /// the next write for which one repeat may serve, by a copy on the host. Otherwise 0.
     copy_reads: u32,
-    /// The first interval in which it may happen. The intervals of the next iteration follow the
-    /// last one.
+    /// The first interval in which it may happen. Intervals count from the iteration before, and go
+    /// on in the next iterations.
     pub first: u32,
     /// The last interval in which it may happen.
     pub last: u32,
+    /// 1 if it may also happen while a mark runs, else 0.
+    beside_marks: u32,
 }
 
 impl Visit {
@@ -49,12 +51,12 @@ impl Visit {
     /// No op.
     pub const NONE: u32 = u32::MAX;
 
-    /// Whether it may happen in an interval, at this position among the intervals of this iteration
-    /// and the next. While a mark runs, only the mark makes visits.
+    /// Whether it may happen in an interval, at this position among the intervals of all iterations.
+    /// While a mark runs, only the mark and collectives make visits.
     #[must_use]
     pub fn may_be_at(&self, position: u32, interval: usize) -> bool {
         (self.first..=self.last).contains(&position)
-            && (self.first == self.last || !is_of_mark(interval))
+            && (self.first == self.last || self.beside_marks != 0 || !is_of_mark(interval))
     }
 }
 
@@ -72,14 +74,12 @@ pub struct Earlier {
 /// The most earlier values that are followed; before them, values are assumed to be on the device.
 pub(super) const MOST_EARLIER: usize = 4;
 
-/// With this number of marks, 32 bits do not number the intervals of two iterations.
-const TOO_MANY_MARKS: u32 = 1 << 30;
-
 /// The visits of all tensors, and the other data of a graph on which the bound depends.
 #[derive(Debug)]
 pub struct Visits<'a> {
-    /// For each op, the first and the last interval in which it may run, with every second interval
-    /// between them.
+    /// The number of intervals of an iteration.
+    iteration: u32,
+    /// For each op, the first and the last interval in which it may end.
     runs: &'a mut [[u32; 2]],
     visits: &'a mut [Visit],
     /// For each tensor, the range of its visits.
@@ -123,6 +123,7 @@ impl<'a> Visits<'a> {
         let (tensors, ops) = (graph.tensors().len(), graph.ops().len());
         let operands = graph.operands().len();
         let mut visits = Self {
+            iteration: intervals(prices.marks.len()) as u32,
             runs: scratch.take(ops, [0u32; 2])?,
             visits: scratch.take(operands + tensors, Visit::zeroed())?,
             visits_of: scratch.take(tensors, [0u32; 2])?,
@@ -132,20 +133,21 @@ impl<'a> Visits<'a> {
         };
         let mut scratch = scratch.reborrow();
         let mark_of = scratch.take(ops, 0u32)?;
-        visits.find_runs(graph, prices, mark_of, &mut scratch.reborrow())?;
+        runs::find(graph, prices, visits.runs, mark_of, &mut scratch.reborrow())?;
         visits.divide(graph);
         visits.note(graph, mark_of, &mut scratch)?;
         for tensor in graph.tensor_ids() {
-            visits.finish(graph, tensor, prices);
+            visits.finish(graph, tensor, prices.repeats);
         }
         Ok(visits)
     }
 
-    /// The first and the last interval in which an op may run. It may also run in every second
-    /// interval between them; a mark runs in the others.
-    #[must_use]
-    pub fn runs(&self, op: OpId) -> [u32; 2] {
-        self.runs[op.index()]
+    /// The ops on compute, each with the first and the last interval of the iteration in which it
+    /// may run. It may also run in every second interval between them; a mark runs in the others.
+    pub fn on_compute(&self, graph: &Graph<'_>) -> impl Iterator<Item = (OpId, [usize; 2])> {
+        let on_compute =
+            graph.op_ids().zip(&*self.runs).filter(|&(op, _)| !graph.op(op).collective);
+        on_compute.map(|(op, run)| (op, run.map(|interval| (interval - self.iteration) as usize)))
     }
 
     /// The visits of a tensor, in an order in which every plan can be assumed to make them.
@@ -188,49 +190,6 @@ impl<'a> Visits<'a> {
         self.made_bytes[op.index()]
     }
 
-    fn find_runs(
-        &mut self,
-        graph: &Graph<'_>,
-        prices: &Prices<'_>,
-        mark_of: &mut [u32],
-        scratch: &mut Scratch<'_>,
-    ) -> Result<(), PriceError> {
-        let last = u32::try_from(prices.marks.len()).ok().filter(|&last| last < TOO_MANY_MARKS);
-        let free_words = scratch.free_words();
-        let last = last.ok_or(OutOfScratch { needed_words: usize::MAX, free_words })?;
-        for (number, &mark) in (1..).zip(prices.marks) {
-            let of = mark_of.get_mut(mark.index()).ok_or(PriceError::UnknownOp(mark))?;
-            if core::mem::replace(of, number) != 0 {
-                return Err(PriceError::MarkOutOfOrder(mark));
-            }
-        }
-        let mut before = Reached::new(graph, prices.order, 0u32, Ord::max, scratch)?;
-        for op in graph.op_ids() {
-            let (number, mut previous) = (mark_of[op.index()], 0);
-            self.runs[op.index()][0] = before.step(graph, op, |reached| {
-                previous = reached;
-                reached.max(number)
-            });
-            if number > 0 && previous + 1 != number {
-                return Err(PriceError::MarkOutOfOrder(op));
-            }
-        }
-        let mut after = Reached::new(graph, prices.order, last + 1, Ord::min, scratch)?;
-        for op in graph.op_ids().rev() {
-            let number = mark_of[op.index()];
-            let reached = after.step(graph, op, |reached| match number {
-                0 => reached,
-                number => number,
-            });
-            let [first, _] = self.runs[op.index()];
-            self.runs[op.index()] = match number {
-                0 => [first, reached - 1].map(after_mark),
-                number => [during_mark(number); 2],
-            };
-        }
-        Ok(())
-    }
-
     /// Reserves room for a visit for each time that an op names a tensor, and one more.
     fn divide(&mut self, graph: &Graph<'_>) {
         for tensor in graph.operands() {
@@ -256,6 +215,7 @@ impl<'a> Visits<'a> {
             reads.note(graph, op);
             graph.writes(op).iter().for_each(|tensor| written_by[tensor.index()] = op.0);
             let [first, last] = self.runs[op.index()];
+            let beside_marks = u32::from(graph.op(op).collective);
             let number = mark_of[op.index()];
             let visit = |kind, [first, last]: [u32; 2]| Visit {
                 kind,
@@ -264,6 +224,7 @@ impl<'a> Visits<'a> {
                 copy_reads: 0,
                 first,
                 last,
+                beside_marks,
             };
             for tensor in reads.touches(graph, op) {
                 if number > 0 {
@@ -276,8 +237,10 @@ impl<'a> Visits<'a> {
                 // The operands that a mark reads are resident when it starts, so in the interval
                 // before.
                 if number > 0 {
-                    self.push(tensor, visit(Visit::READ, [after_mark(number - 1); 2]));
-                } else if written_by[tensor.index()] != op.0 {
+                    self.push(tensor, visit(Visit::READ, [first - 1; 2]));
+                } else if written_by[tensor.index()] != op.0
+                    && !self.is_too_late(graph, tensor, last)
+                {
                     self.push(tensor, visit(Visit::READ, [first, last]));
                 }
             }
@@ -290,6 +253,12 @@ impl<'a> Visits<'a> {
         Ok(())
     }
 
+    /// Whether a read may happen after reads of the next iteration on the cycle of a tensor. No proof
+    /// orders these, so such a read is left out.
+    fn is_too_late(&self, graph: &Graph<'_>, tensor: TensorId, last: u32) -> bool {
+        is_cycle(graph.tensor(tensor).kind) && last >= 2 * self.iteration
+    }
+
     fn push(&mut self, tensor: TensorId, visit: Visit) {
         let [_, end] = &mut self.visits_of[tensor.index()];
         self.visits[*end as usize] = visit;
@@ -297,12 +266,26 @@ impl<'a> Visits<'a> {
     }
 
     /// Removes redundant reads, finds the ops that compute bytes again, and closes the cycle.
-    fn finish(&mut self, graph: &Graph<'_>, tensor: TensorId, prices: &Prices<'_>) {
+    fn finish(&mut self, graph: &Graph<'_>, tensor: TensorId, repeats: bool) {
         let [first, end] = self.visits_of[tensor.index()].map(|at| at as usize);
         let kind = graph.tensor(tensor).kind;
-        let mut count = keep_reads(&mut self.visits[first..end]);
+        let visits = &mut self.visits[first..end];
+        if visits.iter().any(|visit| visit.last == runs::NO_LAST) {
+            // Bytes of which too little is known pay nothing.
+            self.visits_of[tensor.index()][1] = first as u32;
+            return;
+        }
+        let beside_marks = visits.iter().map(|visit| visit.beside_marks).max().unwrap_or(0);
+        for visit in &mut *visits {
+            visit.beside_marks = beside_marks;
+            if kind == Kind::Input {
+                // It pays nothing before the iteration begins.
+                visit.first = visit.first.max(self.iteration);
+            }
+        }
+        let mut count = keep_reads(visits);
         let visits = &mut self.visits[first..first + count];
-        if prices.repeats && kind == Kind::Temporary {
+        if repeats && kind == Kind::Temporary {
             find_makers(visits, |op| graph.op(op).repeatable);
         } else {
             visits.iter_mut().for_each(|visit| visit.maker = Visit::NONE);
@@ -311,23 +294,17 @@ impl<'a> Visits<'a> {
         for (_, write) in visits.iter().enumerate().filter(is_write) {
             self.made_bytes[write.maker as usize] += graph.tensor(tensor).bytes;
         }
-        let intervals = intervals(prices.marks.len()) as u32;
-        if matches!(kind, Kind::State | Kind::Output) && count > 0 {
+        if is_cycle(kind) && count > 0 {
             count += 1;
-            close(&mut self.visits[first..first + count], kind, intervals);
+            close(&mut self.visits[first..first + count], kind, self.iteration);
         }
         self.visits_of[tensor.index()][1] = (first + count) as u32;
     }
 }
 
-/// The interval in which a mark runs.
-const fn during_mark(mark: u32) -> u32 {
-    begun_by(mark as usize)[0] as u32
-}
-
-/// The interval from the end of a mark to the next mark; the first interval for 0.
-const fn after_mark(mark: u32) -> u32 {
-    begun_by(mark as usize)[1] as u32
+/// Whether the path of a byte leads from each iteration to the next.
+const fn is_cycle(kind: Kind) -> bool {
+    matches!(kind, Kind::State | Kind::Output)
 }
 
 /// Among the reads between two writes, keeps each read whose range contains no other read's range,
@@ -414,7 +391,7 @@ fn is_read_later(visits: &[Visit]) -> bool {
 /// entry is free.
 #[expect(
     clippy::arithmetic_side_effects,
-    reason = "`start` is at most `end`, and there are fewer than `TOO_MANY_MARKS` marks"
+    reason = "`start` is at most `end`, and intervals of some iterations fit into 32 bits"
 )]
 fn close(visits: &mut [Visit], kind: Kind, intervals: u32) {
     let Some(end) = visits.len().checked_sub(1) else { return };
