@@ -62,11 +62,12 @@ class _Device:
         # A percentage of what a graph needs, or the least: each model has a budget of its own.
         self._is_relative = budget == "min" or budget.endswith("%")
 
-    def compiled(self, step, **changed):
-        """Returns a step that is compiled within the budget, with some changed options. No other session has
-        memory meanwhile."""
-        self.use(None)
-        return step.compile(self._planned(step, {**(self._options or {}), **changed}))
+    def compiled(self, step, user, **changed):
+        """Returns a step that is compiled within the budget, with some changed options, for a user, which gets
+        its `plan`."""
+        user.plan = self._planned(step, {**(self._options or {}), **changed})
+        self.make_room(user)
+        return step.compile(user.plan)
 
     def _planned(self, step, options):
         """Returns a plan for a step: that of an equal graph, which an equal model has, if there is one."""
@@ -90,25 +91,37 @@ class _Device:
         return plan
 
     def use(self, user):
-        """Has plans give their memory back that cannot have memory beside a user; all of them for None. The
-        plans that were used last keep it first. A user has its `plan`, the identities of the `states` that it
-        writes, and those of the `tensors` of its model."""
-        users = [one for one in (reference() for reference in self._users) if one is not None]
-        if user in users:
-            users.remove(user)
-        else:
-            users = self._kept_beside(user, users)
-        self._users = [weakref.ref(one) for one in (*users, user) if one is not None]
+        """Has a user have memory. A user has its `plan`, the identities of the `states` that it writes, and
+        those of the `tensors` of its model. It `waits` if a backward pass is to come."""
+        if user not in self._alive():
+            self.make_room(user)
+        others = [one for one in self._alive() if one is not user]
+        self._users = [weakref.ref(one) for one in (*others, user)]
 
-    def _kept_beside(self, user, users):
-        """Returns the users that keep their memory beside a new one. The others give theirs back."""
-        kept = []
-        for other in reversed(users):
+    def make_room(self, user=None):
+        """Has users give their memory back that cannot have memory beside a new one; all of them without one.
+        Users that wait keep it first, and then the users that were used last."""
+        users, kept = self._alive(), []
+        for other in sorted(reversed(users), key=lambda one: not one.waits):
             if user is not None and self._fit([user, *kept, other]):
                 kept.append(other)
             else:
                 other.release()
-        return kept[::-1]
+        self._users = [weakref.ref(one) for one in users if one in kept]
+
+    def has_room(self, user):
+        """Returns whether a user, or an equal one if it waits, may have memory beside all that wait."""
+        return self._fit([user, *self._waiting()])
+
+    def is_full(self):
+        """Returns whether no other plan of a model may have memory beside all users that wait."""
+        return self._is_relative or sum(one.plan.budget_bytes for one in self._waiting()) >= self._most_bytes
+
+    def _waiting(self):
+        return [one for one in self._alive() if one.waits]
+
+    def _alive(self):
+        return [one for one in (reference() for reference in self._users) if one is not None]
 
     def _fit(self, users):
         """Returns whether some users may have memory at once."""
@@ -209,15 +222,15 @@ class _Inference:
     calls."""
 
     states = ()  # it hands them back at once
+    waits = False
 
     def __init__(self, module, inputs, device, measurements, tensors):
-        device.use(None)
+        device.make_room()
         self._module, self.tensors = module, tensors
         source = Inference(module, lambda module, batch: module(*batch), None, measurements)
         self.measurements = source.measurements
         # An inference has no optimizer, which might run on the host.
-        self._compiled = device.compiled(source.capture(module.batch(inputs)), host=None)
-        self.plan = self._compiled.plan
+        self._compiled = device.compiled(source.capture(module.batch(inputs)), self, host=None)
 
     def __call__(self, inputs):
         results = self._compiled(self._module.batch(inputs))

@@ -60,13 +60,13 @@ class Iteration:
 
     def abandon(self):
         """Has the thread end where it waits. The session gives its memory back, unless it holds states."""
+        self.waits_for = None
         self._orders.put(False)
 
     def end(self):
         """Abandons the iteration, if it has not ended, and waits until the thread has."""
         self.abandon()
         self._thread.join()
-        self.waits_for = None
 
     def pause(self, event):
         """Waits until the backward pass or the update begins; called by the thread."""

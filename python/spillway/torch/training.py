@@ -11,23 +11,25 @@ from .logs import LOG
 from .pausing import Iteration, version
 
 AGAIN = (
-    "a forward pass runs again for its backward pass, since the model has run in between, or other graphs needed"
-    " the memory of the budget, or other results get gradients: with fullgraph=True, torch.compile names what"
-    " breaks a model into graphs"
+    "a forward pass runs again for its backward pass, since other calls needed the memory of the budget, or other"
+    " results get gradients, or it is a second backward pass: with fullgraph=True, torch.compile names what breaks"
+    " a model into graphs"
 )
 MOST = 8  # plans of a graph for one shape, of which the oldest gives way
+NO_UPDATE = frozenset()
 
 
 class Training:
     """A graph with gradients, for one shape, and for the parameters of one model where an optimizer has joined:
-    a plan for each pattern of gradients, and for each set of parameters that the optimizer updates."""
+    a plan for each pattern of gradients, and for each set of parameters that the optimizer updates. Calls at once
+    have a session each, as far as the budget has room."""
 
     turn = 0  # of the last call, among those of all graphs
 
     def __init__(self, passes, optimizer, device, tensors):
         self._passes, self.device, self._tensors = passes, device, tensors
         self._optimizer = optimizer and weakref.ref(optimizer)
-        self._joined = {}
+        self._joined = []
         self.pattern = None  # of the last backward pass
         self._updated = None  # the parameters that the last step has updated, by their positions
         self._inputs = None  # those of the last call, which the optimizer's step may follow
@@ -37,23 +39,57 @@ class Training:
         """The optimizer that has joined, or None."""
         return self._optimizer and self._optimizer()
 
+    def for_call(self, pattern, inputs):
+        """Returns the passes for a pattern and a call, which have the device's memory from now on. Other calls that
+        wait keep theirs if the budget has room."""
+        joined = next(self._found(pattern, self._updated), None)
+        has_room = joined is None or (not joined.waits and self.device.has_room(joined))
+        spare = None if has_room else self._spare(pattern, inputs)
+        if spare is None:
+            return self.joined(pattern, inputs)
+        self.device.use(spare)
+        return spare
+
+    def _spare(self, pattern, inputs):
+        """Returns passes without an update beside all calls that wait, or None if there is no room."""
+        if self.device.is_full():
+            return None
+        spare = min(self._found(pattern, NO_UPDATE), key=lambda one: one.waits, default=None)
+        if spare is not None and not self.device.has_room(spare):
+            return None
+        if spare is not None and not spare.waits:
+            return spare
+        if len(self._joined) == MOST:
+            return None
+        return self._new(spare.step if spare else self._passes.capture(inputs, self.optimizer, pattern, NO_UPDATE))
+
     def joined(self, pattern, inputs, updated=None):
         """Returns the passes for a pattern, and for an update, which have the device's memory from now
         on. Without an update, it is the last one, or a likely one."""
         updated = self._updated if updated is None else updated
-        joined = self._joined.get((pattern, updated))
+        joined = next(self._found(pattern, updated), None)
         if joined is not None and not joined.step.has_current_states():
             joined.release()
+            self._joined.remove(joined)
             joined = None
         if joined is None:
-            self.device.use(None)
-            while len(self._joined) >= MOST:
-                del self._joined[next(iter(self._joined))]
-            step = self._passes.capture(inputs, self.optimizer, pattern, updated)
-            joined = _Joined(step, self.device, self._tensors)
-            self._joined[joined.step.pattern, joined.step.updated_parameters] = joined
+            self.device.make_room()
+            if len(self._joined) == MOST:
+                del self._joined[0]
+            joined = self._new(self._passes.capture(inputs, self.optimizer, pattern, updated))
         self.pattern, self._updated = joined.step.pattern, joined.step.updated_parameters
         self.device.use(joined)
+        return joined
+
+    def _found(self, pattern, updated):
+        """Yields the passes for a pattern and an update, the oldest first."""
+        for joined in self._joined:
+            if (joined.step.pattern, joined.step.updated_parameters) == (pattern, updated):
+                yield joined
+
+    def _new(self, step):
+        joined = _Joined(step, self.device, self._tensors)
+        self._joined.append(joined)
         return joined
 
     def positions_of(self, parameters):
@@ -85,9 +121,13 @@ class _Joined:
     def __init__(self, step, device, tensors):
         self.step, self.states, self.tensors = step, step.written_states(), tensors
         self._device = device
-        self._compiled = device.compiled(step)
-        self.plan = self._compiled.plan
         self._iteration, self._abandons = None, []
+        self._compiled = device.compiled(step, self)
+
+    @property
+    def waits(self):
+        """Whether an iteration is under way that waits for its backward pass."""
+        return self._iteration is not None and self._iteration.waits_for == "backward"
 
     def iteration(self, inputs, versions):
         """Returns a new iteration. One that is under way ends."""
@@ -149,7 +189,7 @@ class _Call:
     def forward(self):
         """Returns the results that are handed out."""
         with self._training.device.lock:
-            joined = self._training.joined(self._training.pattern, self._inputs)
+            joined = self._training.for_call(self._training.pattern, self._inputs)
             self.step = joined.step
             updated = [self._inputs[k] for k in self.step.updated]
             for k, value in zip(self.step.updated, updated):
@@ -182,7 +222,8 @@ class _Call:
         pattern = tuple(None if g is None else g.stride() for g in gradients)
         if self._iteration.waits_for != "backward" or pattern != self.step.pattern:
             LOG.info(AGAIN)
-            joined = self._training.joined(pattern, self._inputs)
+            self._abandons()  # what was planned for other gradients
+            joined = self._training.for_call(pattern, self._inputs)
             self.step = joined.step
             now = torch.get_rng_state()
             torch.set_rng_state(self._generator)

@@ -41,6 +41,13 @@ def backward(s, called, model, optimizer, draw):
     s["loss"].backward(retain_graph=draw.random() < 0.2)
 
 
+def several(s, called, model, optimizer, draw):
+    losses = [squares(called(s["x"])) for _ in range(draw.randint(2, 3))]
+    draw.shuffle(losses)
+    for loss in losses:
+        loss.backward()
+
+
 def step(s, called, model, optimizer, draw):
     optimizer.step()
 
@@ -94,7 +101,7 @@ def load(s, called, model, optimizer, draw):
 
 
 EVENTS = {
-    train: 6, backward: 3, step: 2, forward: 1, evaluate: 1, another_shape: 1, read_states: 1,
+    train: 6, backward: 3, several: 2, step: 2, forward: 1, evaluate: 1, another_shape: 1, read_states: 1,
     write_weights: 1, write_gradients: 1, drop_a_gradient: 1, change_the_rate: 1, save: 1, load: 1,
 }  # fmt: skip
 
