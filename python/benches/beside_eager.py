@@ -9,9 +9,10 @@ import spillway
 WARM_UP_STEPS = 3  # they map memory
 
 
-def print_row(name, steps, trains):
-    """Prints the median CPU time of a step in eager mode, and those of other ways as multiples of it. `trains`
-    has what trains a step, by name, with "eager" first. All take turns, and a way that has no plan leaves."""
+def print_row(name, steps, trains, plans={}):
+    """Prints the median CPU time of a step in eager mode, and those of other ways as multiples of it, and in
+    brackets as multiples of the time that the ways' `plans` predict. `trains` has what trains a step, by name, with
+    "eager" first. All take turns, and a way that has no plan leaves."""
     times = {k: [] for k in trains}
     ways = dict(trains)
     for _ in range(WARM_UP_STEPS + steps):
@@ -24,6 +25,14 @@ def print_row(name, steps, trains):
                 del ways[k]
             else:
                 times[k].append(time.process_time() - start)
-    eager, *others = (median(t[WARM_UP_STEPS:]) if t else None for t in times.values())
-    ratios = " | ".join("" if other is None else f"{other / eager:.2f}" for other in others)
-    print(f"| {name} | {1000 * eager:.0f} ms | {ratios} |", flush=True)
+    medians = {k: median(t[WARM_UP_STEPS:]) for k, t in times.items() if k in ways}
+    eager, *others = times
+    cells = (_cell(medians.get(k), medians[eager], plans.get(k)) for k in others)
+    print(f"| {name} | {1000 * medians[eager]:.0f} ms | {' | '.join(cells)} |", flush=True)
+
+
+def _cell(seconds, eager, plan):
+    if seconds is None:
+        return ""
+    ratio = f"{seconds / eager:.2f}"
+    return ratio if plan is None else f"{ratio} ({1e9 * seconds / plan.figures.period_ns:.2f})"

@@ -46,6 +46,10 @@ def sums(called, x):
     sum(one(x).square().mean() for one in called).backward()
 
 
+def critic(called, x):
+    (called[0](x).square().mean() + called[0](x + 1).square().mean()).backward()
+
+
 def evaluates(called, x):
     graphs(called, x)
     with torch.no_grad():
@@ -56,6 +60,7 @@ CASES = {
     "a model of two graphs": ([Broken], graphs),
     "two equal models, in turn": ([layers] * 2, turns),
     "two equal models, in one loss": ([layers] * 2, sums),
+    "a model, called twice in one loss": ([layers], critic),
     "a model, evaluated after each step": ([layers], evaluates),
 }
 

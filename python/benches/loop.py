@@ -1,5 +1,8 @@
-"""CPU time of the usual training loop with its optimizer in the plan, over that of eager mode:
-`OMP_NUM_THREADS=1 python3 python/benches/loop.py`. `docs/research/pytorch.md` shows the rows."""
+"""CPU time of the usual training loop with its optimizer in the plan, over that of eager mode, and in brackets over
+the plan's prediction: `OMP_NUM_THREADS=1 python3 python/benches/loop.py`. `docs/research/pytorch.md` shows the rows.
+
+A plan predicts with the CPU times of ops and the speed of copies when the graph was captured. It counts copies beside
+ops once, but CPU time has both."""
 
 import copy
 import subprocess
@@ -47,8 +50,21 @@ def step(model, optimizer, batch):
     optimizer.zero_grad()
 
 
+def last_plans():
+    """Returns the dict that gets the last plan for each budget from now on."""
+    plans, plan = {}, spillway.torch.Step.plan
+
+    def planned(step, **options):
+        plans[options["budget"]] = made = plan(step, **options)
+        return made
+
+    spillway.torch.Step.plan = planned
+    return plans
+
+
 def main():
     torch.set_num_threads(1)
+    plans = last_plans()
     if len(sys.argv) == 1:  # each in a process, which may have so many mappings
         for name in MODELS:
             subprocess.run([sys.executable, __file__, name], check=True)
@@ -64,7 +80,7 @@ def main():
             spillway.torch.optimizer(optimizers[budget])
             options = {"budget": budget, "chunk_bytes": CHUNK_BYTES}
             called[budget] = torch.compile(models[budget], backend="spillway", options=options)
-        print_row(name, STEPS, {k: partial(step, called[k], optimizers[k], batch) for k in models})
+        print_row(name, STEPS, {k: partial(step, called[k], optimizers[k], batch) for k in models}, plans)
 
 
 if __name__ == "__main__":
