@@ -85,16 +85,14 @@ fn hosted(
     is_wanted: impl Fn(&OwnedPlan) -> bool,
 ) -> Outcome<Vec<(OwnedGraph, OwnedPlan)>> {
     let runs_on_host = |plan: &_| has(plan, |step| matches!(step, Step::Host(_)));
-    let may_run_there = |graph: &OwnedGraph| graph.ops.iter().any(|op| op.host_ns.is_some());
-    let graphs = local_graphs().prop_filter("no op may run on the host", may_run_there);
-    drawn(machine, graphs, |plan| runs_on_host(plan) && is_wanted(plan))
+    drawn(machine, local_graphs(), |_, plan| runs_on_host(plan) && is_wanted(plan))
 }
 
 /// The same plans in every run. They copy in both directions, and are of the wanted kind.
 pub(super) fn drawn(
     machine: &Machine,
     graphs: impl Generator<Value = OwnedGraph>,
-    is_wanted: impl Fn(&OwnedPlan) -> bool,
+    is_wanted: impl Fn(&OwnedGraph, &OwnedPlan) -> bool,
 ) -> Outcome<Vec<(OwnedGraph, OwnedPlan)>> {
     let mut runner = TestRunner::deterministic();
     let keys = proptest::collection::vec(any::<u16>(), 12);
@@ -111,7 +109,7 @@ pub(super) fn drawn(
         let is_aligned = plan.pools.iter().all(|pool| pool.object_bytes.is_multiple_of(4));
         let moves = has(&plan, |step| matches!(step, Step::Prefetch(_)))
             && has(&plan, |step| matches!(step, Step::Offload(_)));
-        if is_aligned && moves && plan.budget_bytes <= MOST_BYTES && is_wanted(&plan) {
+        if is_aligned && moves && plan.budget_bytes <= MOST_BYTES && is_wanted(&graph, &plan) {
             plans.push((graph, plan));
         }
         if plans.len() == wanted {
