@@ -346,7 +346,7 @@ fn collectives_run_beside_marks() {
     graph.push_op("third", 100, 0, &[two, three], &[]);
     let at = |interval| match interval {
         3 => [0; 3],
-        4 => [8, 8, 0],
+        0 | 4 => [8, 8, 0],
         _ => [0, 8, 0],
     };
     let prices = [0, 1, 2, 3, 4, 5, 6].map(at);
