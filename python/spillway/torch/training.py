@@ -16,7 +16,7 @@ AGAIN = (
     " a model into graphs"
 )
 MOST = 8  # plans of a graph for one shape, of which the oldest gives way
-NO_UPDATE = frozenset()
+NO_UPDATE: frozenset[int] = frozenset()
 
 
 class Training:
