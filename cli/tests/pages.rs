@@ -42,8 +42,9 @@ const NOT_RUN: [(&str, &str, &str); 6] = [
 /// What commands begin with, beside paths.
 const PROGRAMS: [&str; 6] = ["cargo", "spillway", "cc", "cat", "pip", "python3"];
 
-/// Stands for `cargo`. It builds without optimizations, so that the program is not built again. Nor are other
-/// packages, if `SPILLWAY_CARGO_FLAGS` has the flags with which all of them have been built.
+/// Stands for `cargo`. It builds without optimizations, so that cargo does not build the program again.
+/// `SPILLWAY_CARGO_FLAGS` may have the flags with which all packages have been built. Then cargo builds no
+/// other package again.
 const SHIM: &str = r#"#!/bin/bash
 set -e
 verb=$1 rest=()

@@ -501,6 +501,23 @@ fn with_updates(layers: &[(u64, Vec<u64>, u64)]) -> OwnedGraph {
     graph
 }
 
+/// Checks the plan of each strategy with this much memory beyond its least.
+fn check_strategies(
+    owned: &OwnedGraph,
+    machine: &Machine,
+    spare_bytes: u64,
+    random: &[[u64; 4]],
+) -> Result<(), TestCaseError> {
+    let graph = owned.graph().unwrap();
+    for strategy in STRATEGIES {
+        let request = |budget_bytes| Request { graph: &graph, machine, budget_bytes };
+        let (least_bytes, _) = planning::min_feasible(&request(0), strategy).unwrap();
+        let plan = planning::plan(&request(least_bytes + spare_bytes), strategy).unwrap();
+        check(owned, machine, &plan, random)?;
+    }
+    Ok(())
+}
+
 proptest! {
     #![proptest_config(conformance::seeds::config(48))]
     #[test]
@@ -540,13 +557,7 @@ proptest! {
             op.host_ns = None;
             op.repeatable |= is_repeatable;
         }
-        let graph = owned.graph().unwrap();
-        for strategy in STRATEGIES {
-            let request = |budget_bytes| Request { graph: &graph, machine: &machine, budget_bytes };
-            let (least_bytes, _) = planning::min_feasible(&request(0), strategy).unwrap();
-            let plan = planning::plan(&request(least_bytes + spare_bytes), strategy).unwrap();
-            check(&owned, &machine, &plan, &random)?;
-        }
+        check_strategies(&owned, &machine, spare_bytes, &random)?;
     }
 
     #[test]
@@ -581,12 +592,6 @@ proptest! {
         if is_repeatable {
             owned.ops.iter_mut().for_each(|op| op.repeatable = true);
         }
-        let graph = owned.graph().unwrap();
-        for strategy in STRATEGIES {
-            let request = |budget_bytes| Request { graph: &graph, machine: &machine, budget_bytes };
-            let (least_bytes, _) = planning::min_feasible(&request(0), strategy).unwrap();
-            let plan = planning::plan(&request(least_bytes + spare_bytes), strategy).unwrap();
-            check(&owned, &machine, &plan, &random)?;
-        }
+        check_strategies(&owned, &machine, spare_bytes, &random)?;
     }
 }

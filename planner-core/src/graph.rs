@@ -503,7 +503,7 @@ impl<'a> Graph<'a> {
     #[must_use]
     pub fn leaves_alone(&self, launched: Launched, operand: TensorId) -> bool {
         launched.is_repeat
-            && self.tensor(operand).kind != Kind::Temporary
+            && !self.is_written_again(operand)
             && self.writes(launched.op).contains(&operand)
     }
 
@@ -536,7 +536,13 @@ impl<'a> Graph<'a> {
 
     /// Whether a launch writes a tensor that its op writes.
     pub(crate) fn is_written_by(&self, launched: Launched, tensor: TensorId) -> bool {
-        !launched.is_repeat || self.tensor(tensor).kind == Kind::Temporary
+        !launched.is_repeat || self.is_written_again(tensor)
+    }
+
+    /// Whether a repeat writes a tensor that its op writes. A temporary is written again even if an op on
+    /// the host reads it, and the device therefore sees it as an output.
+    pub(crate) fn is_written_again(&self, tensor: TensorId) -> bool {
+        self.tensor(tensor).kind == Kind::Temporary
     }
 
     /// The tensors that a launch reads, then the tensors that it writes. A tensor updated in place

@@ -7,7 +7,7 @@
               more"
 )]
 
-use crate::graph::{Graph, Kind, Launched, OpId, Tensor, TensorId};
+use crate::graph::{Graph, Launched, OpId, Tensor, TensorId};
 use crate::host_steps::{self, HostStep};
 use crate::hosted::Hosted;
 use crate::plan::PlanError;
@@ -407,18 +407,12 @@ impl<'a> Sequence<'a> {
         let tensor = self.graph.tensor(id);
         self.hosted.map_or(tensor, |hosted| hosted.tensor(id, tensor))
     }
-
-    /// Whether repeats write a tensor that their op writes. They do if it is a temporary of the graph, although
-    /// [`Self::tensor`] is an output if an op on the host reads it.
-    pub(crate) fn is_written_again(&self, id: TensorId) -> bool {
-        self.graph.tensor(id).kind == Kind::Temporary
-    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::graph::Op;
+    use crate::graph::{Kind, Op};
 
     #[test]
     fn an_op_is_launched_twice() {

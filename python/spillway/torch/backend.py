@@ -91,7 +91,7 @@ class _Device:
         return plan
 
     def use(self, user):
-        """Has a user have memory. A user has its `plan`, the identities of the `states` that it writes, and
+        """Gives a user memory. A user has its `plan`, the identities of the `states` that it writes, and
         those of the `tensors` of its model. It `waits` if a backward pass is to come."""
         if user not in self._alive():
             self.make_room(user)
@@ -99,8 +99,8 @@ class _Device:
         self._users = [weakref.ref(one) for one in (*others, user)]
 
     def make_room(self, user=None):
-        """Has users give their memory back that cannot have memory beside a new one; all of them without one.
-        Users that wait keep it first, and then the users that were used last."""
+        """Takes memory back from the users that do not fit beside a new user, or from all users without a new
+        one. Users that wait keep their memory first, and then the users that were used last."""
         users, kept = self._alive(), []
         for other in sorted(reversed(users), key=lambda one: not one.waits):
             if user is not None and self._fit([user, *kept, other]):
@@ -110,7 +110,8 @@ class _Device:
         self._users = [weakref.ref(one) for one in users if one in kept]
 
     def has_room(self, user):
-        """Returns whether a user, or an equal one if it waits, may have memory beside all that wait."""
+        """Returns whether a user may have memory beside all users that wait. If it waits itself, this asks for an
+        equal user."""
         return self._fit([user, *self._waiting()])
 
     def is_full(self):

@@ -5,7 +5,7 @@ use crate::bounds::reached::Reached;
 use crate::graph::Graph;
 use crate::scratch::{OutOfScratch, Scratch};
 
-/// With this number of marks, 32 bits do not number the intervals of some iterations.
+/// With this number of marks, the intervals of four iterations do not fit into 32 bits.
 const TOO_MANY_MARKS: u32 = 1 << 28;
 
 /// The first interval of an op for which no interval is known. The iteration begins later.
@@ -85,11 +85,12 @@ fn number_marks(
     Ok(())
 }
 
-/// The network runs the collectives of an iteration after those of the iteration before.
+/// Limits collectives whose interval is not known by the other collectives: the network ends all collectives of
+/// one iteration before it begins a collective of the next.
 #[expect(
     clippy::arithmetic_side_effects,
-    reason = "known intervals are those of the iteration, so they are at least `iteration`, and with \
-              fewer than `TOO_MANY_MARKS` marks below a fourth of what 32 bits hold"
+    reason = "known intervals are at least `iteration`, and with fewer than `TOO_MANY_MARKS` marks they \
+              are below a fourth of 32 bits"
 )]
 fn order_collectives(graph: &Graph<'_>, iteration: u32, runs: &mut [[u32; 2]]) {
     let collectives = || graph.ops().iter().map(|op| op.collective);

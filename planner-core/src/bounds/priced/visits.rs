@@ -391,7 +391,7 @@ fn is_read_later(visits: &[Visit]) -> bool {
 /// entry is free.
 #[expect(
     clippy::arithmetic_side_effects,
-    reason = "`start` is at most `end`, and intervals of some iterations fit into 32 bits"
+    reason = "`start` is at most `end`, and intervals of four iterations fit into 32 bits"
 )]
 fn close(visits: &mut [Visit], kind: Kind, intervals: u32) {
     let Some(end) = visits.len().checked_sub(1) else { return };

@@ -109,7 +109,7 @@ impl Unrolling<'_, '_> {
             }
         }
         for (slot, &tensor) in sequence.slots(launch).zip(sequence.operands_of(launch)) {
-            if !sequence.is_written_again(tensor) {
+            if !sequence.graph().is_written_again(tensor) {
                 continue;
             }
             if slot >= sequence.first_write(launch) {
@@ -147,7 +147,7 @@ impl Unrolling<'_, '_> {
 
     fn is_there(&self, slot: usize) -> bool {
         let tensor = self.sequence.operands()[slot];
-        !self.sequence.is_written_again(tensor)
+        !self.sequence.graph().is_written_again(tensor)
             || self.holds[tensor.index()] == self.gaps.version(slot)
     }
 
@@ -170,7 +170,7 @@ impl Unrolling<'_, '_> {
             self.push(maker)?;
             for slot in self.sequence.written_slots(maker) {
                 let tensor = self.sequence.operands()[slot];
-                if self.sequence.is_written_again(tensor) {
+                if self.sequence.graph().is_written_again(tensor) {
                     self.holds[tensor.index()] = slot as u32;
                 }
             }

@@ -90,7 +90,8 @@ impl<'a> Values<'a> {
         maker: LaunchId,
         at: LaunchId,
     ) -> bool {
-        let is_temporary = |slot: usize| sequence.is_written_again(sequence.operands()[slot]);
+        let is_temporary =
+            |slot: usize| sequence.graph().is_written_again(sequence.operands()[slot]);
         sequence.is_repeatable(maker)
             && repeat_reads(sequence, gaps, maker)
                 .all(|slot| is_temporary(slot) || self.is_unchanged(slot, at))
@@ -190,7 +191,7 @@ pub(super) fn repeat_reads<'s>(
     launch: LaunchId,
 ) -> impl Iterator<Item = usize> + use<'s> {
     let is_kept = move |&slot: &usize| {
-        let is_temporary = sequence.is_written_again(sequence.operands()[slot]);
+        let is_temporary = sequence.graph().is_written_again(sequence.operands()[slot]);
         is_temporary || !gaps.is_overwritten_by_own_op(slot)
     };
     (sequence.first_slot(launch)..sequence.first_write(launch)).filter(is_kept)
