@@ -139,7 +139,9 @@ def main(name="gpt2", seconds="600"):
     model, loss_fn, batch = ways["eager"][0]()
     start = time.monotonic()
     step = spillway.torch.capture(model, loss_fn, optimizer_of(model), batch)
-    print(f"captured in {time.monotonic() - start:.1f} s: {step!r}", file=sys.stderr)
+    places = sum(len(op.measured.places) for op in step.operations)
+    said = f"captured in {time.monotonic() - start:.1f} s: {step!r}, {places} results in their places"
+    print(said, file=sys.stderr)
     for budget in BUDGETS:
         if time.monotonic() > end:
             print(f"| plan, {budget} | the time is over | | | | |")

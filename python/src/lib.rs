@@ -49,6 +49,8 @@ mod _core {
     use crate::streaming::{Layer, streaming_min_feasible_bytes, streaming_plan};
     #[pymodule_export]
     use crate::switch::SwitchFigures;
+    #[pymodule_export]
+    use crate::workspace::{begin_workspace, end_workspace};
 
     #[pymodule_init]
     fn init(module: &pyo3::Bound<'_, pyo3::types::PyModule>) -> pyo3::PyResult<()> {

@@ -1,44 +1,104 @@
-//! Lets PyTorch allocate in an op's workspace on CUDA while the op runs.
+//! Lets PyTorch allocate in an op's workspace on CUDA while the op runs, and its results where the
+//! plan has them.
 //!
-//! PyTorch calls these C functions from its own allocator, while it holds that allocator's lock. A
-//! thread may wait for that lock while it holds Python's lock, so no Python may run here.
-#![allow(unsafe_code, reason = "PyTorch finds the functions by their names")]
+//! PyTorch calls the C functions from its own allocator, while it holds that allocator's lock. A
+//! thread may wait for that lock while it holds Python's lock, so no Python may run in them.
+#![allow(unsafe_code, reason = "PyTorch finds the C functions by their names")]
 
-use std::cell::Cell;
+use pyo3::pyfunction;
+use std::cell::RefCell;
 use std::ffi::{c_int, c_void};
 use std::ops::Range;
 use std::ptr;
 
+/// A segment that lies where a result is planned: its number among those that the op takes, its
+/// bytes as PyTorch asks for them, and its address.
+///
+/// PyTorch rounds the bytes up, so a segment may reach beyond the result's memory.
+type Place = (usize, usize, usize);
+
+#[derive(Default)]
+struct Launch {
+    /// The rest of the workspace.
+    left: Range<usize>,
+    places: Vec<Place>,
+    /// The address and the bytes of each segment so far.
+    segments: Vec<(usize, usize)>,
+    /// The segments that PyTorch has not given back.
+    held: usize,
+    refused_bytes: usize,
+}
+
+impl Launch {
+    fn take(&mut self, bytes: usize) -> Option<usize> {
+        let number = self.segments.len();
+        let place = self.places.iter().find(|&&(of, size, _)| (of, size) == (number, bytes));
+        let address = match place {
+            Some(&(_, _, address)) => address,
+            None if bytes <= self.left.len() => {
+                let start = self.left.start;
+                self.left.start += bytes;
+                start
+            }
+            None => {
+                self.refused_bytes = self.refused_bytes.saturating_add(bytes);
+                return None;
+            }
+        };
+        self.segments.push((address, bytes));
+        self.held += 1;
+        Some(address)
+    }
+
+    fn give_back(&mut self, address: usize) {
+        if self.segments.iter().any(|&(start, _)| start == address) {
+            self.held = self.held.saturating_sub(1);
+        }
+    }
+}
+
 thread_local! {
-    /// The rest of the workspace of the op that this thread launches.
-    static LEFT: Cell<Range<usize>> = const { Cell::new(0..0) };
+    /// The op that this thread launches.
+    static LAUNCH: RefCell<Launch> = RefCell::default();
 }
 
-/// Lets this thread allocate only `bytes` bytes from `address` on.
-#[unsafe(no_mangle)]
-extern "C" fn spillway_workspace(address: usize, bytes: usize) {
-    LEFT.set(address..address.saturating_add(bytes));
+/// Lets this thread allocate `bytes` bytes from `address` on, and the segments of `places`, until
+/// `end_workspace`.
+#[pyfunction]
+pub(crate) fn begin_workspace(address: usize, bytes: usize, places: Vec<Place>) {
+    let left = address..address.saturating_add(bytes);
+    LAUNCH.set(Launch { left, places, ..Launch::default() });
 }
 
-/// Allocates memory. Returns null if the workspace has too few bytes left.
+/// Returns the address and the bytes of each segment that this thread has allocated, how many of
+/// them are still held, and the bytes that were refused.
+#[pyfunction]
+pub(crate) fn end_workspace() -> (Vec<(usize, usize)>, usize, usize) {
+    let Launch { segments, held, refused_bytes, .. } = LAUNCH.take();
+    (segments, held, refused_bytes)
+}
+
+/// Allocates a segment. Returns null if the workspace has too few bytes left.
 #[unsafe(no_mangle)]
 extern "C" fn spillway_workspace_allocate(
     bytes: usize,
     _device: c_int,
     _stream: *mut c_void,
 ) -> *mut c_void {
-    let Range { start, end } = LEFT.take();
-    let fits = bytes <= end - start;
-    LEFT.set(if fits { start + bytes..end } else { start..end });
-    if fits { ptr::with_exposed_provenance_mut(start) } else { ptr::null_mut() }
+    match LAUNCH.with_borrow_mut(|launch| launch.take(bytes)) {
+        Some(address) => ptr::with_exposed_provenance_mut(address),
+        None => ptr::null_mut(),
+    }
 }
 
-/// Does nothing, since an op's workspace is free again when the op has ended.
+/// Takes a segment back. Its memory is free again when the op has ended.
 #[unsafe(no_mangle)]
 extern "C" fn spillway_workspace_free(
-    _at: *mut c_void,
+    at: *mut c_void,
     _bytes: usize,
     _device: c_int,
     _stream: *mut c_void,
 ) {
+    // A thread that ends has no launch any more.
+    let _ = LAUNCH.try_with(|launch| launch.borrow_mut().give_back(at.expose_provenance()));
 }

@@ -5,25 +5,21 @@ runs it on an emulated CUDA device. `tests/torch/on_gpu.py` needs a GPU. What th
 documentation: `torch.cuda`, "Using custom memory allocators for CUDA" and "cuBLAS workspaces" in its notes on CUDA.
 """
 
-import ctypes
 import math
 import os
 import threading
 from contextlib import contextmanager
+from functools import partial
 from itertools import pairwise
 from statistics import median
 
 import torch
 
 from spillway import Cuda as Device
-from spillway import _core
 
 from . import nccl
 from .errors import AllocationError, CaptureError
-
-_LIBRARY = ctypes.CDLL(_core.__file__)
-_LIBRARY.spillway_workspace.argtypes = ctypes.c_size_t, ctypes.c_size_t
-_LIBRARY.spillway_workspace.restype = None
+from .pools import ALIGNMENT, Pools
 
 RANDOM_DTYPES = torch.float32, torch.float64, torch.float16, torch.bfloat16
 LAUNCHES = 3
@@ -45,6 +41,7 @@ class Cuda:
         # The streams with the memory that libraries keep for a thread.
         self._prepared = threading.local()
         self._generator = torch.Generator(torch_device)
+        self._pools = Pools(torch_device)
 
     def machine(self, tensor_bytes, copied_bytes_per_s):
         """Returns the machine that plans are for, where none is given: measured once."""
@@ -69,7 +66,8 @@ class Cuda:
 
     def pages(self, nbytes):
         """Returns memory for `part`."""
-        return torch.empty(nbytes, dtype=torch.uint8, device=self.torch_device)
+        # Pools have segments in it, which may not begin where a tensor of PyTorch's allocator begins.
+        return torch.empty(ALIGNMENT + nbytes, dtype=torch.uint8, device=self.torch_device)[ALIGNMENT:]
 
     def part(self, pages, start, nbytes):
         """Returns bytes of pages as a tensor that PyTorch cannot resize. It does not keep the pages."""
@@ -83,9 +81,13 @@ class Cuda:
         storage = torch._C._construct_storage_from_data_pointer(address, self.torch_device, nbytes)
         return torch.empty(0, dtype=torch.uint8, device=self.torch_device).set_(storage)
 
-    def time_ns(self, launch, is_collective):
+    def time_ns(self, launch, workspace, results, is_collective):
         """Returns the median time of launches that are enqueued while the device is busy: on an idle device,
-        events measure how long the host takes to launch."""
+        events measure how long the host takes to launch. `results` are the addresses of what the launch makes."""
+        if workspace.places:
+            memory = self.pages(workspace.nbytes)
+            places = [place.at(results[place.result]) for place in workspace.places]
+            launch = partial(self._pools.run, launch, memory.data_ptr(), workspace.nbytes, places)
         cycles = MOST_CYCLES if is_collective else LEAST_CYCLES  # all processes launch it equally often
         while True:
             events = [torch.cuda.Event(enable_timing=True) for _ in range(LAUNCHES + 1)]
@@ -102,17 +104,10 @@ class Cuda:
         times_ms = [start.elapsed_time(end) for start, end in pairwise(events)]
         return round(median(times_ms) * 1e6)
 
-    def workspace_bytes(self, launch):
-        """Runs a launch twice, and returns the bytes of the segments from which PyTorch allocates for it. The
-        second launch uses segments that the first has left, and may need others."""
-        pool = torch.cuda.MemPool()
-        with torch.cuda.use_mem_pool(pool, self.torch_device):
-            launch()
-            launch()
-        segments = pool.snapshot()
-        if any(segment["allocated_size"] for segment in segments):
-            raise CaptureError("an op keeps memory that it has allocated, beyond its end")
-        return sum(segment["total_size"] for segment in segments)
+    def workspace(self, launch, sizes):
+        """Returns what a launch allocates. `sizes` are the bytes of its results, None for those that it does not
+        make."""
+        return self._pools.measured(launch, sizes)
 
     def random_state(self):
         """Returns the state of the device's generator, a tensor on the processor."""
@@ -152,30 +147,33 @@ class Cuda:
         torch.mm(square, square)
         torch.addmm(square[0], square, square)
 
-    def bound(self, run, operation, workspace, strict):
+    def bound(self, run, operation, workspace, strict, memory):
         """Returns the function that runs a bound op within its workspace, or None for none. Unless `strict`,
         an op without workspace runs as it is."""
-        if not workspace and not strict:
+        address, nbytes = (workspace.address, workspace.bytes) if workspace else (0, 0)
+        places = operation.places(memory)
+        if not nbytes and not strict and not places:
             return run
-        address, workspace_bytes = (workspace.address, workspace.bytes) if workspace else (0, 0)
-        # A pool of its own, so that what PyTorch keeps of it is not used at other addresses.
-        pool = _Pool()
+        located = [place.at(address) for place, address in places]
 
         def launch(outside):
-            _LIBRARY.spillway_workspace(address, workspace_bytes)
-            try:
-                with torch.cuda.use_mem_pool(pool.pool, self.torch_device):
-                    run(outside)
-                pool.refuse_what_is_kept(operation)
-            except torch.OutOfMemoryError:
-                raise AllocationError(
-                    f"{operation.name} (line {operation.line}) needs more than its workspace of"
-                    f" {workspace_bytes} bytes"
-                ) from None
-            finally:
-                _LIBRARY.spillway_workspace(0, 0)
+            taken = self._pools.run(partial(run, outside), address, nbytes, located)
+            if taken.refused_bytes or taken.held or _is_misplaced(taken.made, places):
+                raise AllocationError(f"{operation.name} (line {operation.line}) {_excess(taken, nbytes)}")
 
         return launch
+
+
+def _is_misplaced(made, places):
+    return made is not None and any(made[place.result] != address for place, address in places)
+
+
+def _excess(taken, nbytes):
+    if taken.refused_bytes:
+        return f"needs more than its workspace of {nbytes} bytes"
+    if taken.held:
+        return "keeps memory of its workspace beyond its end: compute it outside of the step"
+    return "allocates its results in another order than when it was measured: compute it outside of the step"
 
 
 def refuse_expandable_segments():
@@ -186,28 +184,3 @@ def refuse_expandable_segments():
                 f"{name} has expandable_segments:True, and the memory that an op takes cannot be bounded then:"
                 " start the process without it"
             )
-
-
-class _Pool:
-    """A pool whose segments come from a workspace. It has an allocator of its own: an allocator knows an address
-    once, and the workspaces of several ops may begin at the same."""
-
-    def __init__(self):
-        self._allocator = torch.cuda.memory.CUDAPluggableAllocator(
-            _core.__file__, "spillway_workspace_allocate", "spillway_workspace_free"
-        ).allocator()
-        self.pool = torch.cuda.MemPool(self._allocator)
-
-        self._is_checked = False
-
-    def refuse_what_is_kept(self, operation):
-        """Raises `AllocationError` if the op keeps memory of the workspace, which is another tensor's next."""
-        if not self._is_checked and any(s["allocated_size"] for s in self.pool.snapshot()):
-            raise AllocationError(
-                f"{operation.name} (line {operation.line}) keeps memory of its workspace beyond its end: compute"
-                " it outside of the step"
-            )
-        self._is_checked = True
-
-    def __del__(self):
-        self.pool = None  # before its allocator, which it does not keep

@@ -92,7 +92,8 @@ def _find_out_variant(function):
         arguments = overload._schema.arguments
         outs = [a.name for a in arguments if a.is_out]
         if outs and [(a.name, str(a.type)) for a in arguments if not a.is_out] == wanted:
-            return overload, outs
+            # PyTorch generates variants that make their results elsewhere and copy them.
+            return (None, []) if torch.Tag.generated in overload.tags else (overload, outs)
     return None, []
 
 
@@ -100,7 +101,8 @@ def bind(call, tensor_of):
     """Returns the function that runs a call, in `plain_mode`, on the same memory each time.
 
     `tensor_of` returns the tensor of a view, or None where a repeat must leave the memory alone. Numbers on
-    the processor are in `tensor_of.numbers`, if the step is on another device.
+    the processor are in `tensor_of.numbers`, if the step is on another device. Where results are copied unless the
+    call has made them in their memory, the function returns the addresses at which it has.
     """
     if call.function is None:
         return lambda: None
@@ -113,6 +115,7 @@ def bind(call, tensor_of):
     results = [None if view is None else operand(view) for view in call.results]
     if any(call.results):
         function, args, kwargs = _into(function, args, kwargs, results)
+    copies = isinstance(function, _Copying)
     args, kwargs = _read_at_launch(args, kwargs, operand)
     numbers_written = [] if tensor_of.numbers is None else _numbers_written(call, operand)
     unless = None if call.unless is None else tensor_of(call.unless)
@@ -121,9 +124,10 @@ def bind(call, tensor_of):
         if unless is not None and unless.item():
             return
         torch._C._set_grad_enabled(call.with_gradients)  # some kernels ask
-        function(*args(), **kwargs())
+        made = function(*args(), **kwargs())
         for number in numbers_written:
             number.written()
+        return made if copies else None
 
     return run
 
@@ -136,19 +140,25 @@ def _into(function, args, kwargs, results):
     given = [results] if names and _returns_list(function) else results
     if len(names) == len(given) and all(isinstance(result, torch.Tensor) for result in results):
         return variant, args, kwargs | dict(zip(names, given))
-    return _copying(function, results), args, kwargs
+    return _Copying(function, results), args, kwargs
 
 
-def _copying(function, results):
-    """Returns a function that copies what another makes into `results`."""
+class _Copying:
+    """Copies what a function makes into `results`, unless it was made there. Returns the address of each tensor that
+    was made."""
 
-    def run(*args, **kwargs):
-        made = function(*args, **kwargs)
-        for result, tensor in zip(results, made if isinstance(made, (tuple, list)) else [made]):
-            if result is not None:
+    def __init__(self, function, results):
+        self._function = function
+        self._results = [(r, r.data_ptr() if isinstance(r, torch.Tensor) else None) for r in results]
+
+    def __call__(self, *args, **kwargs):
+        made = self._function(*args, **kwargs)
+        made = made if isinstance(made, (tuple, list)) else [made]
+        addresses = [x.data_ptr() if isinstance(x, torch.Tensor) else None for x in made]
+        for (result, there), tensor, address in zip(self._results, made, addresses):
+            if result is not None and (address != there or tensor.stride() != result.stride()):
                 result.copy_(tensor)
-
-    return run
+        return addresses
 
 
 def _numbers_written(call, operand):

@@ -18,6 +18,7 @@ from .numbers import Numbers
 from .processor import Processor
 from .recording import View, layout_of
 from .scalars import Scalar
+from .workspaces import Place
 
 COPY_BYTES = 16 << 20
 GARBAGE = 0x33
@@ -32,6 +33,7 @@ class Measured:
     workspace_bytes: int
     draws: bool  # draws random numbers
     repeats: bool  # gives the same bytes again, if it draws the same random numbers
+    places: tuple[Place, ...] = ()  # of results that it makes where they are planned
 
 
 class Measurements:
@@ -173,11 +175,30 @@ def _measure(call, memory, device):
         first = [memory.copy(result) for result in made]
         for result in made:
             result.fill_(GARBAGE)
-        generator.restore()
-        workspace_bytes = device.workspace_bytes(launch)
+
+        def again():
+            generator.restore()
+            return launch()
+
+        results = _results(call, memory)
+        workspace = device.workspace(again, [None if r is None else _bytes_from(r) for r in results])
         repeats = all(map(torch.equal, first, made))
-        time_ns = device.time_ns(launch, is_collective(call))
-    return Measured(max(time_ns, 1), workspace_bytes, draws, repeats)
+        addresses = [None if r is None else r.data_ptr() for r in results]
+        time_ns = device.time_ns(launch, workspace, addresses, is_collective(call))
+    return Measured(max(time_ns, 1), workspace.nbytes, draws, repeats, workspace.places)
+
+
+def _results(call, memory):
+    """Returns the tensors of a call's results, and None for a result that has no place in planned memory alone."""
+    if is_collective(call):
+        return []
+    have = [v is not None and v.tensor is not None and not v.is_host_number for v in call.results]
+    return [memory(v) if yes else None for v, yes in zip(call.results, have)]
+
+
+def _bytes_from(result):
+    """Returns the bytes from the start of a result to the end of its memory."""
+    return result.untyped_storage().data_ptr() + result.untyped_storage().nbytes() - result.data_ptr()
 
 
 def may_draw(call):

@@ -39,6 +39,12 @@ class Operation:
     may_fail: bool = False  # because of the values that it reads
     host_call: Call | None = None  # what it does, if it may run on the host
     exchanges: bool = False  # with other processes
+    results: list = field(default_factory=list)  # the views of what it makes, which `measured.places` counts
+
+    def places(self, memory):
+        """Returns the places of results, each with its address, given the memory of tensors."""
+        views = [(place, self.results[place.result]) for place in self.measured.places]
+        return [(p, memory[v.tensor].address + v.offset * v.dtype.itemsize) for p, v in views]
 
 
 @dataclass
@@ -114,7 +120,9 @@ def _plain(call, measured, repeatable):
     operation = Operation(call.name, call.reads, call.writes, bound, measured, repeatable, call.line)
     host_call = call if may_run_on_host(call) else None
     exchanges = is_collective(call)
-    return replace(operation, may_fail=may_fail, host_call=host_call, exchanges=exchanges)
+    return replace(
+        operation, may_fail=may_fail, host_call=host_call, exchanges=exchanges, results=call.results
+    )
 
 
 def _is_repeatable(call, storages):
@@ -239,9 +247,10 @@ class _Randomness:
 
             def drawn(outside):
                 device.set_random_state(value_of(source))
-                run()
+                made = run()
                 if not is_repeat:
                     target.copy_(device.random_state())
+                return made
 
             return drawn
 
@@ -252,7 +261,7 @@ class _Randomness:
         reads, writes = unique([seed, *call.reads]), unique([*call.writes, self.state])
         return [
             Operation(f"before {call.name}", [self.state], [seed], copy, line=call.line),
-            Operation(call.name, reads, writes, draw, measured, repeatable, call.line),
+            Operation(call.name, reads, writes, draw, measured, repeatable, call.line, results=call.results),
         ]
 
     def first(self):

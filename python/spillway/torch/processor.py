@@ -12,6 +12,7 @@ from spillway import SetupCosts
 from .allocations import Allocations
 from .hosting import on_host
 from .machine import MOST_MAPPINGS, memory_bytes, this_machine
+from .workspaces import Workspace
 
 
 class Processor:
@@ -52,7 +53,7 @@ class Processor:
         memory = (ctypes.c_char * planned.bytes).from_address(planned.address)
         return torch.frombuffer(memory, dtype=torch.uint8)
 
-    def time_ns(self, launch, is_collective):
+    def time_ns(self, launch, workspace, results, is_collective):
         """Returns the time of a launch."""
         # Other threads run a collective, and other processes take part in it.
         clock_ns = time.perf_counter_ns if is_collective else time.thread_time_ns
@@ -60,12 +61,12 @@ class Processor:
         launch()
         return clock_ns() - start
 
-    def workspace_bytes(self, launch):
-        """Runs a launch and returns the most bytes that it allocates at once."""
+    def workspace(self, launch, sizes):
+        """Returns the most bytes that a launch allocates at once. All its results are copied."""
         with Allocations() as allocations, allocations.of(0):
             launch()
         ((_, workspace_bytes),) = allocations.peaks()
-        return workspace_bytes
+        return Workspace(workspace_bytes)
 
     def random_state(self):
         """Returns the state of PyTorch's generator, a tensor on the processor."""
@@ -86,6 +87,6 @@ class Processor:
         """Returns a context for a collective beside other ops. `stream` is the session's for collectives."""
         return on_host(threads)
 
-    def bound(self, run, operation, workspace, strict):
+    def bound(self, run, operation, workspace, strict, memory):
         """Returns the function that runs a bound op within its workspace, or None for none."""
         return run

@@ -542,7 +542,7 @@ class _Kernels:
         memory = dict(zip(operation.reads, reads)) | dict(zip(operation.writes, writes))
         numbers = None if device.torch_device.type == "cpu" else self.numbers
         run = operation.bind(Tensors(memory, device, numbers), is_repeat)
-        return device.bound(run, operation, workspace, self._strict)
+        return device.bound(run, operation, workspace, self._strict, memory)
 
 
 def _moving_collectives(step, plan):

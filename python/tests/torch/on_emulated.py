@@ -32,7 +32,7 @@ class Emulated(Processor):
         finally:
             self.stream = self.compute
 
-    def bound(self, run, operation, workspace, strict):
+    def bound(self, run, operation, workspace, strict, memory):
         assert (workspace.bytes if workspace else 0) == operation.measured.workspace_bytes
 
         def launch(outside):

@@ -10,7 +10,6 @@ import pytest
 import test_mlp
 import torch
 from eager import MACHINE
-from test_workspace import allocate
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 import spillway.torch
@@ -20,6 +19,7 @@ from spillway.torch.devices import device_of
 from spillway.torch.launching import bind, plain_mode
 from spillway.torch.measuring import Measured
 from spillway.torch.numbers import Numbers
+from spillway.torch.operations import Operation
 from spillway.torch.recording import Recorder, View
 from spillway.torch.swapping import Fakes, choices
 
@@ -164,53 +164,15 @@ def test_a_model_on_several_devices_is_refused():
         device_of(model)
 
 
-def test_an_op_that_needs_more_than_its_workspace_is_named(monkeypatch):
-    entered = []
-
-    class Pool:
-        def __init__(self, *arguments):
-            entered.append(arguments)
-
-        __enter__ = __exit__ = lambda *_: None
-
-    kept = []
-    pool = SimpleNamespace(snapshot=lambda: [dict(allocated_size=n) for n in kept])
-    monkeypatch.setattr(torch.cuda, "MemPool", lambda allocator: pool)
-    allocator = SimpleNamespace(allocator=lambda: "allocator")
-    monkeypatch.setattr(torch.cuda.memory, "CUDAPluggableAllocator", lambda *names: allocator)
-    monkeypatch.setattr(torch.cuda, "use_mem_pool", Pool)
+def test_an_op_without_a_workspace_runs_as_it_is():
+    """With `strict`, it has none."""
     device = Cuda.__new__(Cuda)
-    device.torch_device = torch.device("cuda", 0)
-
-    def fail(outside):
-        assert allocate(1 << 20) == 1 << 30 and allocate(2 << 20) is None
-        raise torch.OutOfMemoryError
-
-    operation = SimpleNamespace(
-        name="mm", line="model.py:7", measured=SimpleNamespace(workspace_bytes=2 << 20)
-    )
-    workspace = SimpleNamespace(address=1 << 30, bytes=2 << 20)
-    with pytest.raises(AllocationError, match="mm .line model.py:7.* 2097152 bytes"):
-        device.bound(fail, operation, workspace, strict=False)(None)
-    assert entered == [(pool, torch.device("cuda", 0))]
-    assert allocate(1) is None
-    # Without a workspace, an op runs as it is; with `strict`, it has none.
-    assert device.bound(fail, operation, None, strict=False) is fail
-
-    def fail(outside):
-        assert allocate(1) is None
-        raise torch.OutOfMemoryError
-
+    operation = Operation("mm", [], [], None, line="model.py:7")
+    run = lambda outside: None
+    assert device.bound(run, operation, None, False, {}) is run
+    device._pools = SimpleNamespace(run=lambda *_: SimpleNamespace(made=None, held=0, refused_bytes=1))
     with pytest.raises(AllocationError, match="mm .line model.py:7.* 0 bytes"):
-        device.bound(fail, operation, None, strict=True)(None)
-
-
-    ran = []
-    device.bound(ran.append, operation, workspace, strict=False)(None)
-    kept[:] = [0, 512]
-    with pytest.raises(AllocationError, match="mm .line model.py:7.* keeps memory of its workspace"):
-        device.bound(ran.append, operation, workspace, strict=False)(None)
-    assert len(ran) == 2
+        device.bound(run, operation, None, True, {})(None)
 
 
 def test_a_thread_prepares_what_libraries_keep_for_it(monkeypatch):

@@ -1,0 +1,137 @@
+"""What PyTorch allocates on a CUDA device while an op runs: a workspace, and results that lie where the plan has them.
+
+PyTorch takes memory in segments, and rounds their sizes up. Here they lie in given memory: each launch has a pool of
+PyTorch's allocator of its own, whose segments `_core` hands out. A result lies at the start of a segment; in a pool
+that splits no segment, the op allocates nothing else in it. See "Using custom memory allocators for CUDA" in PyTorch's
+notes on CUDA, and `c10/cuda/CUDACachingAllocator.cpp`.
+"""
+
+import inspect
+from dataclasses import dataclass
+
+import torch
+
+from spillway import _core
+
+from .errors import CaptureError
+from .workspaces import Place, Workspace
+
+ALIGNMENT = 512  # of PyTorch's allocations
+FILLING = 0x5A
+
+
+@dataclass
+class _Taken:
+    """What a launch has returned, and what it has allocated."""
+
+    made: list | None  # the addresses of the results that it has made, if they may have to be copied
+    segments: list  # pairs of an address and bytes
+    held: int  # segments that it has not given back
+    refused_bytes: int
+
+
+class Pools:
+    """Runs launches on a device in memory that is given for what they allocate."""
+
+    def __init__(self, torch_device):
+        self._device = torch_device
+        self._allocators = [_allocator()]  # pools use them, and do not keep them
+        # Since PyTorch 2.11, a pool may leave segments whole. Before, all results are copied.
+        self._can_place = "no_split" in inspect.signature(torch.cuda.MemPool.__init__).parameters
+
+    def run(self, launch, address, nbytes, places=(), whole=False):
+        """Runs a launch that may allocate the bytes from an address on. `places` are segments that lie elsewhere: the
+        number, the bytes and the address of each. With `whole` or places, no segment is split."""
+        pool = torch.cuda.MemPool(self._allocators[-1], **self._splitting(whole or places))
+        made = raised = None
+        _core.begin_workspace(address, nbytes, places)
+        with torch.cuda.use_mem_pool(pool, self._device):
+            try:
+                made = launch()
+            except BaseException as error:
+                raised = error  # if it left the block, its traceback would keep the pool
+        pool = None
+        taken = _Taken(made, *_core.end_workspace())
+        if taken.held:  # An allocator knows an address once, and the next launch may use the same.
+            self._allocators.append(_allocator())
+        if raised is not None and not (taken.refused_bytes and isinstance(raised, torch.OutOfMemoryError)):
+            raise raised
+        return taken
+
+    def measured(self, launch, sizes):
+        """Returns the workspace of a launch that may be repeated. `sizes` are the bytes of its results, None for the
+        results that it does not make."""
+        taken = self._with_room(launch)
+        split = Workspace(sum(nbytes for _, nbytes in taken.segments))
+        if not taken.made or not any(sizes) or not self._can_place:
+            return split
+        taken = self._with_room(launch, whole=True)
+        places = list(_places(taken, sizes))
+        others = taken.segments.copy()
+        for place in places:
+            others[place.segment] = (0, 0)
+        nbytes = sum(nbytes for _, nbytes in others)
+        return Workspace(nbytes, tuple(places)) if self._stays_within(launch, nbytes, places, sizes) else split
+
+    def _with_room(self, launch, whole=False):
+        """Runs a launch with as much memory as it wants. cuDNN goes on with a slower algorithm for good once a faster
+        one was refused its memory, so PyTorch allocates first as it does by itself."""
+        for _ in range(2):
+            nbytes = self._allocated_bytes(launch, whole)
+            memory = _Buffer(nbytes, self._device)
+            taken = self.run(launch, memory.address, nbytes, whole=whole)
+            if taken.held:
+                raise CaptureError("an op keeps memory that it has allocated, beyond its end")
+            if not taken.refused_bytes:
+                return taken
+            torch.cuda.empty_cache()  # PyTorch may have given memory back meanwhile, which was counted
+        raise CaptureError("an op does not allocate the same each time")
+
+    def _allocated_bytes(self, launch, whole):
+        """Returns the bytes of the segments from which PyTorch allocates for a launch."""
+        before = torch.cuda.memory_reserved(self._device)
+        pool = torch.cuda.MemPool(**self._splitting(whole))
+        with torch.cuda.use_mem_pool(pool, self._device):
+            launch()
+        return torch.cuda.memory_reserved(self._device) - before
+
+    def _splitting(self, whole):
+        return dict(no_split=True) if whole else {}
+
+    def _stays_within(self, launch, nbytes, places, sizes):
+        """Returns whether a launch makes results in places and writes nothing behind them."""
+        workspace = _Buffer(nbytes, self._device)
+        buffers = [_Buffer(place.nbytes, self._device) for place in places]
+        for buffer in buffers:
+            buffer.bytes.fill_(FILLING)
+        located = [(place.segment, place.nbytes, b.address) for place, b in zip(places, buffers)]
+        taken = self.run(launch, workspace.address, nbytes, located, whole=True)
+        return (
+            not taken.held
+            and not taken.refused_bytes
+            and all(taken.made[place.result] == b.address for place, b in zip(places, buffers))
+            and all((b.bytes[sizes[p.result] :] == FILLING).all() for p, b in zip(places, buffers))
+        )
+
+
+def _allocator():
+    names = "spillway_workspace_allocate", "spillway_workspace_free"
+    return torch.cuda.memory.CUDAPluggableAllocator(_core.__file__, *names).allocator()
+
+
+class _Buffer:
+    """Memory of PyTorch for pools. A pool's segment may not begin where a tensor of PyTorch begins, which its
+    allocator would take for the same."""
+
+    def __init__(self, nbytes, device):
+        self.bytes = torch.empty(ALIGNMENT + nbytes, dtype=torch.uint8, device=device)[ALIGNMENT:]
+        self.address = self.bytes.data_ptr()
+
+
+def _places(taken, sizes):
+    """Yields the places of results that have a segment for themselves."""
+    for result, (address, size) in enumerate(zip(taken.made, sizes)):
+        for number, (start, nbytes) in enumerate(taken.segments):
+            others = [x for x in taken.made if x is not None and start <= x < start + nbytes]
+            if address == start and size and size <= nbytes and others == [address]:
+                yield Place(result, number, nbytes)
