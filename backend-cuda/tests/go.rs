@@ -110,6 +110,24 @@ fn nothing_runs_on_a_lost_device() {
 }
 
 #[test]
+fn vulkan_is_checked_where_a_device_can_be_used() {
+    let (folder, script) = folder("vulkan");
+    for (refusal, verdict) in [("null", "passed"), ("\"no sparse binding\"", "not run")] {
+        let device = format!(
+            r#"{{"api_version":"1.4.312","backend":"vulkan","refusal":{refusal},"stream_queues":{{"compute":[0,0],"upload":[1,0]}}}}"#
+        );
+        let devices = format!(
+            r#"[ "$1" = devices ] && echo '{{"devices":[{device},{{"backend":"cuda","driver":"1"}}],"unavailable":[]}}'"#
+        );
+        program(&folder.join("bin/spillway"), &format!("{devices}\nexit 0"));
+        let (status, table, json) = go(&script);
+        assert_eq!(status, 0, "{json}");
+        assert!(table.contains(&format!("| Vulkan | {verdict} |")), "{table}");
+    }
+    fs::remove_dir_all(folder).unwrap();
+}
+
+#[test]
 fn all_limits_together_leave_each_part_its_time() {
     let script = fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/go")).unwrap();
     let page = fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/cuda.md")).unwrap();

@@ -11,6 +11,11 @@ const VALIDATION: &CStr = c"VK_LAYER_KHRONOS_validation";
 /// The loader, opened once for the whole process.
 static LOADER: OnceLock<Result<ash::Entry, String>> = OnceLock::new();
 
+/// The instance without validation, which all devices of the process share. The loader unloads a driver
+/// with its last instance, and cannot load NVIDIA's as often as one likes: after 29 devices on an
+/// H100 (driver 580.159.04), one after the other, it found no driver any more.
+static SHARED: Mutex<Option<Arc<Instance>>> = Mutex::new(None);
+
 /// The loader, or why the machine has none.
 pub(crate) fn loader() -> Result<ash::Entry, String> {
     let load = || {
@@ -116,9 +121,20 @@ impl Physical {
 }
 
 impl Instance {
-    /// Loads Vulkan. With `validation`, the validation layer checks all calls and their
-    /// synchronisation.
+    /// Loads Vulkan, once for the process. With `validation`, it loads an instance of its own, where the
+    /// validation layer checks all calls and their synchronisation.
     pub(crate) fn load(validation: bool) -> Result<Arc<Self>, Unavailable> {
+        if validation {
+            return Self::create(true);
+        }
+        let mut shared = SHARED.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(instance) = &*shared {
+            return Ok(Arc::clone(instance));
+        }
+        Ok(Arc::clone(shared.insert(Self::create(false)?)))
+    }
+
+    fn create(validation: bool) -> Result<Arc<Self>, Unavailable> {
         let unavailable = |what: &str, error: &dyn fmt::Display| {
             Unavailable(format!("{what}: {error}; a Vulkan driver and its loader are needed"))
         };
