@@ -1,13 +1,14 @@
 """Times training steps on the first CUDA device: eagerly, in the ways that PyTorch has to save memory, and within
 plans.
 
-    python benches/gpu.py [gpt2 | resnet50] [SECONDS]
+    python benches/gpu.py [gpt2 | resnet50 | llama] [SECONDS]
 
-The models are GPT-2 of 124 million parameters on 8 sequences of 1,024 tokens, with autocast to bfloat16, and
-ResNet-50 on 128 pictures of 224 pixels with TF32; the optimizer is a fused AdamW. A row has the median time of a
-step from an idle device to an idle device, the mean of steps back to back, the device memory for tensors, how
-often a step waits for the device, and what the plan predicts. No plan begins after SECONDS. Ends with status 77
-and a sentence if there is no device or a package is missing.
+The models are GPT-2 of 124 million parameters on 8 sequences of 1,024 tokens and a Llama of 1,100 million on 4, both
+with autocast to bfloat16, and ResNet-50 on 128 pictures of 224 pixels with TF32; the optimizer is a fused AdamW. A row
+has the median time of a step from an idle device to an idle device, the mean of steps back to back, how long the host
+takes to enqueue a step, the device memory for tensors, how often a step waits for the device, and what the plan
+predicts. No plan begins after SECONDS. Ends with status 77 and a sentence if there is no device or a package is
+missing.
 """
 
 import statistics
@@ -21,6 +22,8 @@ try:
     import torch
     import torchvision
     import transformers
+    from torch import distributed
+    from torch.distributed.fsdp import CPUOffloadPolicy, fully_shard
     from torch.nn import functional as F
 
     import spillway.torch
@@ -31,11 +34,34 @@ except ImportError as error:
 MIB = 1 << 20
 WARM, TIMED, SECONDS = 3, 12, 1.5
 BUDGETS = "100%", "70%", "50%", "35%"
+# Budgets, and what may run on the host.
+PLANS = {name: [(budget, None) for budget in BUDGETS] for name in ("gpt2", "resnet50")}
+PLANS["llama"] = [("50%", None), ("35%", "optimizer"), ("35%", None), ("25%", "optimizer")]
 
 
 def gpt2(checkpoints=False):
     config = transformers.GPT2Config(resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0, use_cache=False)
-    model = transformers.GPT2LMHeadModel(config).cuda().train()
+    return language_model(transformers.GPT2LMHeadModel(config).cuda(), 8, checkpoints)
+
+
+def llama(checkpoints=False, is_offloaded=False):
+    sizes = dict(hidden_size=2048, intermediate_size=5632, num_hidden_layers=22, vocab_size=32_000)
+    heads = dict(num_attention_heads=32, num_key_value_heads=4)
+    config = transformers.LlamaConfig(**sizes, **heads, max_position_embeddings=2048, use_cache=False)
+    torch.manual_seed(0)
+    with torch.device("cuda"):
+        model = transformers.LlamaForCausalLM(config)
+    if is_offloaded:
+        if not distributed.is_initialized():
+            store = distributed.HashStore()
+            distributed.init_process_group("cuda:nccl,cpu:gloo", store=store, rank=0, world_size=1)
+        for part in *model.model.layers, model:
+            fully_shard(part, offload_policy=CPUOffloadPolicy())
+    return language_model(model, 4, checkpoints)
+
+
+def language_model(model, sequences, checkpoints):
+    model.train()
     if checkpoints:
         model.gradient_checkpointing_enable(dict(use_reentrant=False))
 
@@ -44,7 +70,7 @@ def gpt2(checkpoints=False):
             logits = model(input_ids=x, use_cache=False).logits
         return F.cross_entropy(logits[:, :-1].float().flatten(0, 1), x[:, 1:].flatten())
 
-    return model, loss_fn, torch.randint(config.vocab_size, (8, 1024), device="cuda")
+    return model, loss_fn, torch.randint(model.config.vocab_size, (sequences, 1024), device="cuda")
 
 
 def resnet50():
@@ -62,6 +88,12 @@ WAYS = {
         "save_on_cpu": (gpt2, save_on_cpu),
     },
     "resnet50": {"eager": (resnet50, nullcontext), "save_on_cpu": (resnet50, save_on_cpu)},
+    "llama": {
+        "eager": (llama, nullcontext),
+        "checkpoints": (partial(llama, checkpoints=True), nullcontext),
+        "FSDP2, states on the host": (partial(llama, is_offloaded=True), nullcontext),
+        "the same, with checkpoints": (partial(llama, checkpoints=True, is_offloaded=True), nullcontext),
+    },
 }
 
 
@@ -70,21 +102,24 @@ def optimizer_of(model):
 
 
 def timed(step):
-    """Returns the median of single steps and the mean of steps back to back, in milliseconds."""
+    """Returns the median of single steps, the mean of steps back to back, and the median until the host has enqueued a
+    single step, in milliseconds."""
     for _ in range(WARM):
         step()
     torch.cuda.synchronize()
-    alone = []
+    alone, enqueued = [], []
     while len(alone) < TIMED and sum(alone) < SECONDS:
         start = time.perf_counter()
         step()
+        enqueued.append(time.perf_counter() - start)
         torch.cuda.synchronize()
         alone.append(time.perf_counter() - start)
     start = time.perf_counter()
     for _ in alone:
         step()
     torch.cuda.synchronize()
-    return statistics.median(alone) * 1e3, (time.perf_counter() - start) * 1e3 / len(alone)
+    mean = (time.perf_counter() - start) / len(alone)
+    return [1e3 * seconds for seconds in (statistics.median(alone), mean, statistics.median(enqueued))]
 
 
 def waits(step):
@@ -98,7 +133,8 @@ def waits(step):
 
 
 def row(way, times, nbytes, waits, predicted=""):
-    print(f"| {way} | {times[0]:.1f} | {times[1]:.1f} | {nbytes / MIB:.0f} | {waits} | {predicted} |", flush=True)
+    cells = way, *(f"{ms:.1f}" for ms in times), f"{nbytes / MIB:.0f}", str(waits), predicted
+    print(f"| {' | '.join(cells)} |", flush=True)
 
 
 def print_eager(way, make, within):
@@ -116,12 +152,16 @@ def print_eager(way, make, within):
     row(way, timed(step), torch.cuda.max_memory_allocated(), waits(step))
 
 
-def print_planned(step, batch, budget):
-    plan = step.plan(budget)
+def print_planned(step, batch, budget, host):
+    plan = step.plan(budget, host=host)
     with step.compile(plan) as train:
         times = timed(lambda: train(batch))
         nbytes = train._session.device_bytes
-        row(f"plan, {budget}", times, nbytes, waits(lambda: train(batch)), f"{plan.figures.period_ns / 1e6:.1f}")
+        row(named(budget, host), times, nbytes, waits(lambda: train(batch)), f"{plan.figures.period_ns / 1e6:.1f}")
+
+
+def named(budget, host):
+    return f"plan, {budget}" + (", optimizer on the host" if host else "")
 
 
 def main(name="gpt2", seconds="600"):
@@ -131,7 +171,7 @@ def main(name="gpt2", seconds="600"):
     end = time.monotonic() + float(seconds)
     torch.backends.cuda.matmul.allow_tf32 = True
     print(f"{name}, PyTorch {torch.__version__}, {torch.cuda.get_device_name()}\n")
-    print("| way | ms a step | ms back to back | MiB | waits | predicted ms |\n|---|--:|--:|--:|--:|--:|")
+    print("| way | ms a step | back to back | enqueued | MiB | waits | predicted ms |\n|---|--:|--:|--:|--:|--:|--:|")
     ways = WAYS[name]
     for way, how in ways.items():
         print_eager(way, *how)
@@ -142,14 +182,14 @@ def main(name="gpt2", seconds="600"):
     places = sum(len(op.measured.places) for op in step.operations)
     said = f"captured in {time.monotonic() - start:.1f} s: {step!r}, {places} results in their places"
     print(said, file=sys.stderr)
-    for budget in BUDGETS:
+    for budget, host in PLANS[name]:
         if time.monotonic() > end:
-            print(f"| plan, {budget} | the time is over | | | | |")
+            print(f"| {named(budget, host)} | the time is over | | | | | |")
             continue
         try:
-            print_planned(step, batch, budget)
+            print_planned(step, batch, budget, host)
         except spillway.InfeasibleError as error:
-            print(f"| plan, {budget} | {str(error).splitlines()[0]} | | | | |", flush=True)
+            print(f"| {named(budget, host)} | {str(error).splitlines()[0]} | | | | | |", flush=True)
     return 0
 
 

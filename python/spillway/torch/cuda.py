@@ -23,6 +23,7 @@ from .pools import ALIGNMENT, Pools
 
 RANDOM_DTYPES = torch.float32, torch.float64, torch.float16, torch.bfloat16
 LAUNCHES = 3
+COPY_BYTES, COPIES = 16 << 20, 16  # 5 ms at 50 GB/s
 LEAST_CYCLES, MOST_CYCLES = 1_000_000, 16_000_000  # half a millisecond, and eight, at 2 GHz
 
 
@@ -32,6 +33,8 @@ class Cuda:
     # With `strict`, all that PyTorch allocates while an op runs is within its workspace, or fails.
     limits_workspaces = True
     most_mappings = math.inf  # the driver counts none
+    # As the processor's. A call computes with one block of threads for 65,536 elements, and an H100 runs 132 at once.
+    list_calls, list_bytes = 16, 128 << 20
 
     def __init__(self, torch_device):
         refuse_expandable_segments()
@@ -108,6 +111,36 @@ class Cuda:
         """Returns what a launch allocates. `sizes` are the bytes of its results, None for those that it does not
         make."""
         return self._pools.measured(launch, sizes)
+
+    @contextmanager
+    def copying(self):
+        """Within it, the device copies in both directions without pause. That takes no processor."""
+        ends = threading.Event()
+        thread = threading.Thread(target=self._copy_until, args=(ends,), daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            ends.set()
+            thread.join()
+
+    def _copy_until(self, ends):
+        on_device, on_host = (
+            [torch.empty(COPY_BYTES, dtype=torch.uint8, **where) for _ in range(2)]
+            for where in (dict(device=self.torch_device), dict(pin_memory=True))
+        )
+        pairs = [(on_device[0], on_host[0]), (on_host[1], on_device[1])]
+        streams = [torch.cuda.Stream(self.torch_device) for _ in pairs]
+        while not ends.is_set():
+            for stream, (target, source) in zip(streams, pairs):
+                with torch.cuda.stream(stream):
+                    for _ in range(COPIES):
+                        target.copy_(source, non_blocking=True)
+                    reached = torch.cuda.Event(blocking=True)
+                    reached.record(stream)
+            reached.synchronize()
+        for stream in streams:
+            stream.synchronize()
 
     def random_state(self):
         """Returns the state of the device's generator, a tensor on the processor."""

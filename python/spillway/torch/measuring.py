@@ -1,12 +1,10 @@
 """Runs each kind of op once on real memory: its results' layouts, time, workspace, randomness."""
 
-import threading
 import warnings
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 
-import numpy as np
 import torch
 from torch.utils._pytree import tree_flatten
 
@@ -20,7 +18,6 @@ from .recording import View, layout_of
 from .scalars import Scalar
 from .workspaces import Place
 
-COPY_BYTES = 16 << 20
 GARBAGE = 0x33
 NUMBER_BYTES = 8
 
@@ -66,7 +63,7 @@ class Measurements:
     @contextmanager
     def on_host(self):
         """Within it, the result measures ops on the host while both links copy."""
-        with _copying():
+        with self.device.copying():
             yield Measurements(Processor())
 
     def _tried(self, call, storages, run):
@@ -122,27 +119,6 @@ class _Operands:
     def copy(self, tensor):
         """Returns a copy of bytes."""
         return self._memory.take(tensor.numel()).copy_(tensor)
-
-
-@contextmanager
-def _copying():
-    """Within it, two threads copy memory without pause, as uploads and downloads may."""
-    ends = threading.Event()
-
-    def copy():
-        source, target = (np.ones(COPY_BYTES, np.uint8) for _ in range(2))
-        while not ends.is_set():
-            np.copyto(target, source)
-
-    threads = [threading.Thread(target=copy, daemon=True) for _ in range(2)]
-    for thread in threads:
-        thread.start()
-    try:
-        yield
-    finally:
-        ends.set()
-        for thread in threads:
-            thread.join()
 
 
 class _generator_kept:

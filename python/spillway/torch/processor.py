@@ -2,9 +2,11 @@
 
 import ctypes
 import mmap
+import threading
 import time
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 
+import numpy as np
 import torch
 
 from spillway import SetupCosts
@@ -13,6 +15,8 @@ from .allocations import Allocations
 from .hosting import on_host
 from .machine import MOST_MAPPINGS, memory_bytes, this_machine
 from .workspaces import Workspace
+
+COPY_BYTES = 16 << 20
 
 
 class Processor:
@@ -23,6 +27,9 @@ class Processor:
     # Whether PyTorch cannot allocate more than an op's workspace while the op runs.
     limits_workspaces = False
     most_mappings = MOST_MAPPINGS
+    # Calls on lists of tensors are divided into as many as this at least, of as many bytes at most: few bytes need be
+    # resident at once.
+    list_calls, list_bytes = 32, 16 << 20
 
     def machine(self, tensor_bytes, copied_bytes_per_s):
         """Returns the machine that plans are for, where none is given."""
@@ -67,6 +74,26 @@ class Processor:
             launch()
         ((_, workspace_bytes),) = allocations.peaks()
         return Workspace(workspace_bytes)
+
+    @contextmanager
+    def copying(self):
+        """Within it, two threads copy memory without pause, as uploads and downloads may."""
+        ends = threading.Event()
+
+        def copy():
+            source, target = (np.ones(COPY_BYTES, np.uint8) for _ in range(2))
+            while not ends.is_set():
+                np.copyto(target, source)
+
+        threads = [threading.Thread(target=copy, daemon=True) for _ in range(2)]
+        for thread in threads:
+            thread.start()
+        try:
+            yield
+        finally:
+            ends.set()
+            for thread in threads:
+                thread.join()
 
     def random_state(self):
         """Returns the state of PyTorch's generator, a tensor on the processor."""

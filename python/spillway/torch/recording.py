@@ -43,8 +43,7 @@ OVERWRITING = {
     ).split()
 }
 
-# How lists of tensors are divided among calls: small tensors share a launch, and few bytes need be resident at once.
-LEAST_GROUPS, LEAST_GROUP_BYTES, MOST_GROUP_BYTES = 32, 4 << 10, 16 << 20
+LEAST_GROUP_BYTES = 4 << 10  # of the tensors of lists that one call takes
 
 UNSUPPORTED = {aten.resize_.default, aten.set_.source_Tensor, aten.set_.source_Storage}
 
@@ -350,7 +349,7 @@ class Recorder(TorchDispatchMode):
 
         lists = [a for a in (*args, *kwargs.values()) if isinstance(a, (list, tuple))]
         results = []
-        for places in _groups(lists):
+        for places in _groups(lists, self.measure.device):
             some = tuple(pick(a, places) for a in args), {n: pick(a, places) for n, a in kwargs.items()}
             results.append(self._record(function, *some))
         returns = function._schema.returns
@@ -564,12 +563,12 @@ class Recorder(TorchDispatchMode):
         return self._unique(f"{name}_{count}") if count else name
 
 
-def _groups(lists):
+def _groups(lists, device):
     """Yields ranges of places in lists of tensors. One call takes the tensors of a range, which have few bytes."""
     places = range(max(map(len, lists), default=0))
     columns = [part for part in lists if part and isinstance(part[0], torch.Tensor)]
     nbytes = [sum(column[k].nbytes for column in columns) for k in places]
-    most_bytes = min(max(sum(nbytes) // LEAST_GROUPS, LEAST_GROUP_BYTES), MOST_GROUP_BYTES)
+    most_bytes = min(max(sum(nbytes) // device.list_calls, LEAST_GROUP_BYTES), device.list_bytes)
     group, group_bytes = [], 0
     for k in places:
         if group and group_bytes + nbytes[k] > most_bytes:

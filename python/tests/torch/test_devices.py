@@ -29,7 +29,7 @@ pytestmark = pytest.mark.short
 class Layouts:
     """Says that real ops have the layouts of fake ones."""
 
-    device = SimpleNamespace(torch_device=torch.device("cuda", 0))
+    device = SimpleNamespace(torch_device=torch.device("cuda", 0), list_calls=32, list_bytes=16 << 20)
 
     def layouts(self, call, storages, fakes):
         with FakeTensorMode():
@@ -241,6 +241,8 @@ def cuda(monkeypatch):
         setup_costs=lambda: None,
         refuse_group=lambda group: None,
         machine=lambda *_: MACHINE,
+        list_calls=32,
+        list_bytes=16 << 20,
     )
     monkeypatch.setattr("spillway.torch.capturing.device_of", lambda model, given: device)
     monkeypatch.setattr("spillway.torch.capturing.Measurements", Unmeasured)
