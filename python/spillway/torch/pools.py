@@ -6,7 +6,6 @@ that splits no segment, the op allocates nothing else in it. See "Using custom m
 notes on CUDA, and `c10/cuda/CUDACachingAllocator.cpp`.
 """
 
-import inspect
 from dataclasses import dataclass
 
 import torch
@@ -36,13 +35,11 @@ class Pools:
     def __init__(self, torch_device):
         self._device = torch_device
         self._allocators = [_allocator()]  # pools use them, and do not keep them
-        # Since PyTorch 2.11, a pool may leave segments whole. Before, all results are copied.
-        self._can_place = "no_split" in inspect.signature(torch.cuda.MemPool.__init__).parameters
 
     def run(self, launch, address, nbytes, places=(), whole=False):
         """Runs a launch that may allocate the bytes from an address on. `places` are segments that lie elsewhere: the
         number, the bytes and the address of each. With `whole` or places, no segment is split."""
-        pool = torch.cuda.MemPool(self._allocators[-1], **self._splitting(whole or places))
+        pool = torch.cuda.MemPool(self._allocators[-1], no_split=bool(whole or places))
         made = raised = None
         _core.begin_workspace(address, nbytes, places)
         with torch.cuda.use_mem_pool(pool, self._device):
@@ -63,7 +60,7 @@ class Pools:
         results that it does not make."""
         taken = self._with_room(launch)
         split = Workspace(sum(nbytes for _, nbytes in taken.segments))
-        if not taken.made or not any(sizes) or not self._can_place:
+        if not taken.made or not any(sizes):
             return split
         taken = self._with_room(launch, whole=True)
         places = list(_places(taken, sizes))
@@ -90,13 +87,10 @@ class Pools:
     def _allocated_bytes(self, launch, whole):
         """Returns the bytes of the segments from which PyTorch allocates for a launch."""
         before = torch.cuda.memory_reserved(self._device)
-        pool = torch.cuda.MemPool(**self._splitting(whole))
+        pool = torch.cuda.MemPool(no_split=whole)
         with torch.cuda.use_mem_pool(pool, self._device):
             launch()
         return torch.cuda.memory_reserved(self._device) - before
-
-    def _splitting(self, whole):
-        return dict(no_split=True) if whole else {}
 
     def _stays_within(self, launch, nbytes, places, sizes):
         """Returns whether a launch makes results in places and writes nothing behind them."""

@@ -163,20 +163,6 @@ def test_a_result_that_is_not_wanted_stays_in_the_workspace(pytorch):
     assert (large == 7).all()
 
 
-def test_a_pool_that_may_split_copies(pytorch, monkeypatch):
-    class Older(Pool):
-        def __init__(self, allocator=None):
-            super().__init__(allocator)
-
-    monkeypatch.setattr(torch.cuda, "MemPool", Older)
-    op = partial(convolution, pytorch)
-    found = measured(op, 12 * MIB, 1000)
-    assert found == Workspace((12 + 20 + 2) * MIB)
-    run, (large, small) = bound(pytorch, op, found, 12 * MIB, 1000)
-    run(None)
-    assert (large == 7).all() and (small == 8).all()
-
-
 def test_what_is_written_behind_a_result_is_found(pytorch):
     """A temporary is in the result's segment before it, and is larger."""
 
