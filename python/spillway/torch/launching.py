@@ -116,20 +116,26 @@ def bind(call, tensor_of):
     if any(call.results):
         function, args, kwargs = _into(function, args, kwargs, results)
     copies = isinstance(function, _Copying)
-    args, kwargs = _read_at_launch(args, kwargs, operand)
+    args_now, kwargs_now, reads = _read_at_launch(args, kwargs, operand)
     numbers_written = [] if tensor_of.numbers is None else _numbers_written(call, operand)
     unless = None if call.unless is None else tensor_of(call.unless)
+    set_grad_enabled, with_gradients = torch._C._set_grad_enabled, call.with_gradients
 
     def run():
+        set_grad_enabled(with_gradients)  # some kernels ask
+        made = function(*args, **kwargs)
+        return made if copies else None
+
+    def run_with_numbers():
         if unless is not None and unless.item():
             return
-        torch._C._set_grad_enabled(call.with_gradients)  # some kernels ask
-        made = function(*args(), **kwargs())
+        set_grad_enabled(with_gradients)
+        made = function(*args_now(), **kwargs_now())
         for number in numbers_written:
             number.written()
         return made if copies else None
 
-    return run
+    return run_with_numbers if reads or numbers_written or unless is not None else run
 
 
 def _into(function, args, kwargs, results):
@@ -169,15 +175,17 @@ def _numbers_written(call, operand):
 
 
 def _read_at_launch(args, kwargs, operand):
-    """Returns functions of nothing that return the arguments, with the numbers among them as they are then."""
+    """Returns functions of nothing that return the arguments, with the numbers among them as they are then; and whether
+    there are such numbers."""
     reads = {name: _reading(arg, operand) for name, arg in (*enumerate(args), *kwargs.items())}
     if not any(reads.values()):
-        return lambda: args, lambda: kwargs
+        return lambda: args, lambda: kwargs, False
     positional = [(arg, reads[k]) for k, arg in enumerate(args)]
     named = [(name, arg, reads[name]) for name, arg in kwargs.items()]
     return (
         lambda: [read() if read else arg for arg, read in positional],
         lambda: {name: read() if read else arg for name, arg, read in named},
+        True,
     )
 
 

@@ -1,7 +1,6 @@
 """Runs a step within its plans, one for each shape of its batches."""
 
 from collections.abc import Callable, Iterator
-from contextlib import nullcontext
 from functools import partial
 from types import TracebackType
 from typing import Any, Generic, TypeVar, overload
@@ -463,7 +462,7 @@ class _Kernels:
         self.numbers = Numbers(written_on_host)
         self._undo = undo
         self._waits_at_once = set(_moving_collectives(step, plan))
-        self._bound = {}
+        self._bound, self._latest = {}, {}
         self._written, self.overwritten = _written_states(step)
         # Ops of other devices may run later than their launches.
         runs_at_once = step.device.torch_device.type == "cpu" and step.keeps_states
@@ -489,7 +488,10 @@ class _Kernels:
         if self._is_left_out(op):
             return
         try:
-            with self._exchanging() if op in self._exchanges else nullcontext():
+            if op in self._exchanges:
+                with self._exchanging():
+                    self._launch(op, self._step.device, is_repeat, reads, writes, workspace)
+            else:
                 self._launch(op, self._step.device, is_repeat, reads, writes, workspace)
         except BaseException as error:
             if not self._step.keeps_states:
@@ -521,14 +523,13 @@ class _Kernels:
             copies = self._to_come and tensor not in self.overwritten
             memory = partial(device.at, writes[place]) if copies else None
             self._undo.before(self._step.storages[tensor], memory)
-        key = op, device, is_repeat, workspace, reads, writes
-        run = self._bound.get(key)
-        if run is None:
-            run = self._bound[key] = self._bind(op, device, is_repeat, reads, writes, workspace)
+        run = self._function(op, device, is_repeat, reads, writes, workspace)
         elsewhere = device is self._host or op in self._exchanges  # in a thread that is not profiled
-        counts = self.allocations is not None and not elsewhere
-        with self.allocations.of(op) if counts else nullcontext():
+        if self.allocations is None or elsewhere:
             run(self.outside)
+        else:
+            with self.allocations.of(op):
+                run(self.outside)
         if op in self._waits_at_once:
             self.outside.under_way.wait_for_all()
         if not is_repeat:
@@ -536,6 +537,19 @@ class _Kernels:
         for place, tensor in written:
             if tensor in self.overwritten and self._may_fail:
                 self._undo.overwritten(self._step.storages[tensor], device.at(writes[place]))
+
+    def _function(self, op, device, is_repeat, reads, writes, workspace):
+        """Returns the function that runs an op on given memory."""
+        # A session hands over the same tuples while the memory is the same, and to compare all of it takes longer.
+        latest = self._latest.get((op, is_repeat))
+        if latest is not None and latest[0] is reads and latest[1] is writes and latest[2] is workspace:
+            return latest[3]
+        key = op, device, is_repeat, workspace, reads, writes
+        run = self._bound.get(key)
+        if run is None:
+            run = self._bound[key] = self._bind(op, device, is_repeat, reads, writes, workspace)
+        self._latest[op, is_repeat] = reads, writes, workspace, run
+        return run
 
     def _bind(self, op, device, is_repeat, reads, writes, workspace):
         operation = self._step.operations[op]
