@@ -35,6 +35,7 @@ from .errors import CaptureError, is_of_user, quoted
 from .generators import PythonsGenerators, unseeded
 from .guards import Surroundings
 from .indices import checks
+from .known import shown_to_transformers
 from .logs import timed
 from .machine import measure_copies
 from .measuring import Measurements
@@ -354,6 +355,7 @@ class Training(_Source):
             Substitution(fakes),
             recorder.fake_mode,
             recorder,
+            shown_to_transformers(recorder.has_value),
             # Backward passes of CUDA run in another thread otherwise, without the user's line.
             torch.autograd.set_multithreading_enabled(False),
         ):
@@ -486,7 +488,13 @@ class Inference(_Source):
         with torch.no_grad():
             fakes.of_module(self.model)
             self.processes.begin(recorder, fakes)
-        with torch.no_grad(), swapped_module(self.model, fakes), recorder.fake_mode, recorder:
+        with (
+            torch.no_grad(),
+            swapped_module(self.model, fakes),
+            recorder.fake_mode,
+            recorder,
+            shown_to_transformers(recorder.has_value),
+        ):
             recorded.returned = call_on(self.forward, self.model, recorded.batch_as_given())
         return recorded
 

@@ -19,6 +19,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from . import collectives
 from .errors import CaptureError, advice, quoted_line, user_line
+from .known import Known
 from .memory import bytes_if_small
 from .scalars import Scalar, read_tensor
 
@@ -169,6 +170,7 @@ class Recorder(TorchDispatchMode):
         self.gathered = {}  # by tensor: the names of the whole parameters in it, by offset
         self._gathers = {}  # the calls that gather those, until they are used
         self.refuse_former = lambda storage: None
+        self._values = Known()
         self._owned = {}  # fake tensors of states, by the storages of the real ones
         self._made = set()  # those that the step makes of numbers, anew in each iteration
         self._ids = {}
@@ -278,6 +280,10 @@ class Recorder(TorchDispatchMode):
             self.bytes_of_constants[count] = bytes_if_small(arg)
         return fake
 
+    def has_value(self, fake):
+        """Returns whether the values of a fake tensor are the same in each iteration, and known."""
+        return self.has(fake) and self._values.value(self.view(fake)) is not None
+
     def is_known(self, real):
         """Returns whether a real tensor, or another one of its storage, has been met."""
         storage = real.untyped_storage()
@@ -332,6 +338,9 @@ class Recorder(TorchDispatchMode):
 
     def _item(self, fake):
         view = self.view(fake)
+        number = self._values.number(view)
+        if number is not None:
+            return number
         storage = self.storages[view.tensor]
         is_unknown = storage.kind == "temporary" and not self.is_updating
         if is_unknown or not fake.dtype.is_floating_point:
@@ -390,6 +399,8 @@ class Recorder(TorchDispatchMode):
             call.function, *more = FACTORIES[function](*args, **kwargs)
             call.args, call.kwargs = (call.results[0], *more), {}
         self._find_operands(call, written)
+        self._values.forget(call.writes)
+        self._values.compute(function, (args, kwargs), self.view, call.results)
         if function in FACTORIES:
             call.results = []
         self._leave_out(call, first)
