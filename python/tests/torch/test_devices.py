@@ -2,7 +2,8 @@
 on it are fake."""
 
 import threading
-from contextlib import nullcontext
+import time
+from contextlib import contextmanager, nullcontext
 from types import SimpleNamespace
 
 import models
@@ -208,6 +209,59 @@ def test_ops_are_measured_on_numbers_that_differ():
     assert len(numbers.unique()) > 8 and numbers.min() >= 0.25 and numbers.max() <= 0.5
     assert torch.equal(places, torch.ones_like(places))
     assert torch.equal(torch.get_rng_state(), state), "no op draws from it"
+
+
+def test_ops_on_the_host_are_measured_while_the_device_copies(monkeypatch):
+    """It copies in both directions until the measurement ends, and the host waits without computing."""
+    copied, waited, empty = {}, [], torch.empty
+
+    class Stream:
+        def __init__(self, device):
+            self.copies = copied.setdefault(len(copied), [])
+
+        def synchronize(self):
+            waited.append("stream")
+
+    class Event:
+        def __init__(self, blocking):
+            assert blocking, "other events keep a processor busy"
+
+        record = lambda self, stream: None
+        synchronize = lambda self: waited.append("event")
+
+    used = []
+
+    @contextmanager
+    def stream(one):
+        used.append(one)
+        yield
+        used.pop()
+
+    class Pinned(torch.Tensor):
+        def copy_(self, source, non_blocking):
+            assert non_blocking
+            used[-1].copies.append((type(self), type(source)))
+
+    class OnDevice(Pinned):
+        pass
+
+    def made(size, dtype, device=None, pin_memory=False):
+        assert pin_memory != (device is not None)
+        return empty(8, dtype=dtype).as_subclass(Pinned if pin_memory else OnDevice)
+
+    for name, fake in dict(Stream=Stream, Event=Event, stream=stream).items():
+        monkeypatch.setattr(torch.cuda, name, fake)
+    monkeypatch.setattr(torch, "empty", made)
+    device = Cuda.__new__(Cuda)
+    device.torch_device = torch.device("cuda", 0)
+    with device.copying():
+        while waited.count("event") < 3:
+            time.sleep(0.001)
+    done = [len(copies) for copies in copied.values()]
+    assert [set(copies) for copies in copied.values()] == [{(OnDevice, Pinned)}, {(Pinned, OnDevice)}]
+    assert waited[-2:] == ["stream", "stream"]
+    time.sleep(0.01)
+    assert done == [len(copies) for copies in copied.values()], "it ends with the measurement"
 
 
 def test_segments_that_grow_are_refused(monkeypatch):
