@@ -50,7 +50,9 @@ class Common(Processes):
             _compare_forms(process, other, everyone[0][0])
         for k, op in enumerate(ops):
             found = [costs[k] for _, costs in everyone]
-            op.measured = _largest([measured for measured, _ in found])
+            largest = _largest([measured for measured, _ in found])
+            # Where an op makes its results is a matter of each device.
+            op.measured = replace(largest, places=op.measured.places)
             op.repeatable = all(repeatable for _, repeatable in found)
         if self._machine is None and self._device.torch_device.type != "cpu":
             self._measure_device()

@@ -21,6 +21,9 @@ from spillway.torch.collectives import UnderWay
 from spillway.torch.common import Common
 from spillway.torch.cuda import Cuda
 from spillway.torch.machine import slowest
+from spillway.torch.measuring import Measured
+from spillway.torch.operations import Operation
+from spillway.torch.workspaces import Place
 
 DEVICE = torch.device("cuda", 0)
 
@@ -249,3 +252,24 @@ def test_all_processes_measure_their_devices_and_plan_for_the_slowest():
         processes.check(plan)
     figures.host_bytes = 0
     processes.check(plan)
+
+
+def test_each_process_makes_results_in_its_own_places():
+    """All have the longest time and the largest workspace."""
+    costs = [
+        Measured(10, 4096, False, True, places=(Place(0, 1, 2 << 20),)),
+        Measured(20, 2048, False, True),
+    ]
+    for own in range(2):
+
+        class Two(Common):
+            def __init__(self):
+                self._machine, self._device = "known", None
+
+            def _everyones(self, value):
+                form, _ = value
+                return [(form, [(one, True)]) for one in costs]
+
+        op = Operation("op", [], [], None, costs[own], repeatable=True)
+        Two().share([op], [])
+        assert op.measured == Measured(20, 4096, False, True, costs[own].places)
