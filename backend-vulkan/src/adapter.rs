@@ -63,8 +63,9 @@ pub const fn default_chunk_bytes(page_bytes: u64) -> u64 {
 }
 
 impl Vulkan {
-    /// Loads the driver. With `validation`, Khronos' layer checks every call, and that all accesses
-    /// are synchronised. [`Vulkan::messages`] returns its messages.
+    /// Loads the drivers, once for the process, which keeps them until it ends. A later call may
+    /// succeed where one has failed. With `validation`, Khronos' layer checks every call, and that
+    /// all accesses are synchronised. [`Vulkan::messages`] returns its messages.
     ///
     /// This runs foreign code: the system's loader, and the drivers and layers that it finds, also
     /// through the environment.
@@ -231,6 +232,19 @@ impl Vulkan {
     #[cfg(feature = "wgpu")]
     pub(crate) const fn instance(&self) -> &Arc<Instance> {
         &self.instance
+    }
+}
+
+#[cfg(test)]
+impl Vulkan {
+    /// With an instance that no other test uses.
+    pub(crate) fn alone() -> Result<Self, Unavailable> {
+        Ok(Self { instance: Instance::create(&Instance::load(false)?.entry, false)? })
+    }
+
+    /// Whether only this value uses the instance.
+    pub(crate) fn is_alone(&self) -> bool {
+        Arc::strong_count(&self.instance) == 1
     }
 }
 

@@ -10,7 +10,7 @@
 
 use crate::VulkanDevice;
 use crate::adapter::{Options, Vulkan};
-use crate::driver::{Also, Device, Physical, loader};
+use crate::driver::{Also, Device, Physical};
 use crate::error::{Unavailable, VulkanError};
 use ash::vk;
 use backend_checks::Refused;
@@ -81,19 +81,17 @@ impl Vulkan {
         &self,
         physical: &Physical,
     ) -> Result<(hal::vulkan::Instance, hal::ExposedAdapter<Api>), Unavailable> {
-        let entry = loader().map_err(refused)?;
-        let extensions = instance_extensions(&entry);
         let kept = Arc::clone(self.instance());
         // SAFETY: the instance was made with these extensions, and the callback keeps it alive
         // until wgpu no longer needs it.
         let instance = unsafe {
             hal::vulkan::Instance::from_raw(
-                entry,
-                self.instance().raw.clone(),
+                kept.entry.clone(),
+                kept.raw.clone(),
                 vk::API_VERSION_1_3,
                 0,
                 None,
-                extensions,
+                kept.extensions.clone(),
                 wgpu::InstanceFlags::empty(),
                 wgpu::MemoryBudgetThresholds::default(),
                 false,

@@ -4,27 +4,15 @@ use crate::error::{Unavailable, VulkanError};
 use ash::{ext, vk};
 use std::ffi::{CStr, c_void};
 use std::fmt;
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 const VALIDATION: &CStr = c"VK_LAYER_KHRONOS_validation";
 
-/// The loader, opened once for the whole process.
-static LOADER: OnceLock<Result<ash::Entry, String>> = OnceLock::new();
-
-/// The instance without validation, which all devices of the process share. The loader unloads a driver
-/// with its last instance, and cannot load NVIDIA's as often as one likes: after 29 devices on an
-/// H100 (driver 580.159.04), one after the other, it found no driver any more.
+/// The instance of all devices that are opened without validation, once one was created. It lives
+/// until the process ends: the loader unloads a driver with its last instance, and cannot load
+/// NVIDIA's any number of times. On an H100 (driver 580.159.04), it found no driver any more after
+/// 29 devices, each with an instance of its own.
 static SHARED: Mutex<Option<Arc<Instance>>> = Mutex::new(None);
-
-/// The loader, or why the machine has none.
-pub(crate) fn loader() -> Result<ash::Entry, String> {
-    let load = || {
-        // SAFETY: the loader is the system's own library. To load it runs its initialisers, and to
-        // use it runs the drivers and layers that it finds. `Vulkan::load` documents this.
-        unsafe { ash::Entry::load() }.map_err(|error| error.to_string())
-    };
-    LOADER.get_or_init(load).clone()
-}
 
 /// The messages of the validation layer.
 #[derive(Clone, Debug, Default)]
@@ -39,7 +27,10 @@ impl Messages {
 
 /// The entry to the driver.
 pub(crate) struct Instance {
+    /// The loader.
+    pub(crate) entry: ash::Entry,
     pub(crate) raw: ash::Instance,
+    pub(crate) extensions: Vec<&'static CStr>,
     messenger: Option<(ext::debug_utils::Instance, vk::DebugUtilsMessengerEXT)>,
     messages: Messages,
 }
@@ -121,26 +112,30 @@ impl Physical {
 }
 
 impl Instance {
-    /// Loads Vulkan, once for the process. With `validation`, it loads an instance of its own, where the
-    /// validation layer checks all calls and their synchronisation.
+    /// The shared instance or, with `validation`, a new one, in which the validation layer checks
+    /// all calls and their synchronisation. Its messages come from no other caller. The shared
+    /// instance also exists then, and keeps the drivers loaded.
     pub(crate) fn load(validation: bool) -> Result<Arc<Self>, Unavailable> {
-        if validation {
-            return Self::create(true);
-        }
+        let shared = Self::shared()?;
+        if validation { Self::create(&shared.entry, true) } else { Ok(shared) }
+    }
+
+    fn shared() -> Result<Arc<Self>, Unavailable> {
         let mut shared = SHARED.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(instance) = &*shared {
             return Ok(Arc::clone(instance));
         }
-        Ok(Arc::clone(shared.insert(Self::create(false)?)))
+        // SAFETY: the loader is the system's own library. To load it runs its initialisers, and to
+        // use it runs the drivers and layers that it finds. `Vulkan::load` documents this.
+        let entry = unsafe { ash::Entry::load() };
+        let entry = entry.map_err(|error| unavailable("Vulkan cannot be loaded", error))?;
+        Ok(Arc::clone(shared.insert(Self::create(&entry, false)?)))
     }
 
-    fn create(validation: bool) -> Result<Arc<Self>, Unavailable> {
-        let unavailable = |what: &str, error: &dyn fmt::Display| {
-            Unavailable(format!("{what}: {error}; a Vulkan driver and its loader are needed"))
-        };
-        let entry = loader().map_err(|error| unavailable("Vulkan cannot be loaded", &error))?;
+    /// A new instance.
+    pub(crate) fn create(entry: &ash::Entry, validation: bool) -> Result<Arc<Self>, Unavailable> {
         if validation {
-            check_layer(&entry)?;
+            check_layer(entry)?;
         }
         let messages = Messages::default();
         let enables = [vk::ValidationFeatureEnableEXT::SYNCHRONIZATION_VALIDATION];
@@ -148,31 +143,32 @@ impl Instance {
             vk::ValidationFeaturesEXT::default().enabled_validation_features(&enables);
         let mut messenger = messenger_info(&messages);
         let application = vk::ApplicationInfo::default().api_version(vk::API_VERSION_1_3);
-        let mut extensions = wanted_extensions(&entry);
+        let mut extensions = wanted_extensions(entry);
         let layers = [VALIDATION.as_ptr()];
         if validation {
             extensions.extend([ext::debug_utils::NAME, ext::validation_features::NAME]);
         }
-        let extensions: Vec<_> = extensions.iter().map(|name| name.as_ptr()).collect();
+        let names: Vec<_> = extensions.iter().map(|name| name.as_ptr()).collect();
         let mut info = vk::InstanceCreateInfo::default()
             .application_info(&application)
-            .enabled_extension_names(&extensions);
+            .enabled_extension_names(&names);
         if validation {
             info = info.enabled_layer_names(&layers);
             info = info.push_next(&mut features).push_next(&mut messenger);
         }
         // SAFETY: all that `info` points to lives until the call returns.
         let raw = unsafe { entry.create_instance(&info, None) };
-        let raw = raw.map_err(|error| unavailable("Vulkan cannot be started", &error))?;
-        let mut instance = Self { raw, messenger: None, messages };
+        let raw = raw.map_err(|error| unavailable("Vulkan cannot be started", error))?;
+        let mut instance =
+            Self { entry: entry.clone(), raw, extensions, messenger: None, messages };
         if validation {
-            let utils = ext::debug_utils::Instance::new(&entry, &instance.raw);
+            let utils = ext::debug_utils::Instance::new(entry, &instance.raw);
             // SAFETY: the messages that the callback writes live as long as the instance.
             let raw = unsafe {
                 utils.create_debug_utils_messenger(&messenger_info(&instance.messages), None)
             };
             let raw =
-                raw.map_err(|error| unavailable("validation messages cannot be received", &error))?;
+                raw.map_err(|error| unavailable("validation messages cannot be received", error))?;
             instance.messenger = Some((utils, raw));
         }
         Ok(Arc::new(instance))
@@ -237,6 +233,10 @@ impl Instance {
             unsafe { self.raw.get_physical_device_queue_family_properties(physical.raw) };
         families.iter().map(|family| (family.queue_flags, family.queue_count)).collect()
     }
+}
+
+fn unavailable(what: &str, error: impl fmt::Display) -> Unavailable {
+    Unavailable(format!("{what}: {error}; a Vulkan driver and its loader are needed"))
 }
 
 /// The same error that the driver would return.
@@ -307,7 +307,10 @@ unsafe extern "system" fn heard(
 
 impl fmt::Debug for Instance {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Instance").field("messages", &self.messages).finish_non_exhaustive()
+        f.debug_struct("Instance")
+            .field("extensions", &self.extensions)
+            .field("messages", &self.messages)
+            .finish_non_exhaustive()
     }
 }
 

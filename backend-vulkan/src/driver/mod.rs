@@ -17,8 +17,6 @@ pub use commands::BufferRange;
 pub(crate) use commands::Commands;
 pub(crate) use device::{Also, Device, Queue, Semaphore, Submit};
 pub(crate) use host::{HostStream, HostTask, Segments};
-#[cfg(feature = "wgpu")]
-pub(crate) use instance::loader;
 pub(crate) use instance::{Instance, Messages, Physical};
 pub(crate) use memory::{Bind, Buffer, Memory};
 pub(crate) use pipeline::Pipeline;
