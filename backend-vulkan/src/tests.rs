@@ -16,6 +16,7 @@ use planner_core::{ExecuteError, Machine, Step, Stream};
 use spillway::{placing, planning};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
 use std::time::{Duration, Instant};
 use workloads::machines;
 use zoo::models;
@@ -53,6 +54,31 @@ fn with_queues(separate: bool) -> Opened {
         }
     }
     opened
+}
+
+/// Also if several threads open devices at once.
+#[test]
+#[ignore = "it needs a Vulkan device"]
+fn all_devices_share_an_instance() {
+    let instance = || Arc::clone(&device(opened()).device.instance);
+    let instances = thread::scope(|scope| {
+        let threads = [(); 4].map(|()| scope.spawn(instance));
+        threads.map(|thread| thread.join().unwrap())
+    });
+    assert!(instances.iter().all(|other| Arc::ptr_eq(&instances[0], other)));
+}
+
+/// What is made from a device keeps it alive, and a device its instance. The validation layer would
+/// not miss a device that nobody destroys.
+#[test]
+#[ignore = "it needs a Vulkan device"]
+fn nothing_of_a_dropped_device_remains() {
+    let (opened, vulkan) = opened_by(Vulkan::alone());
+    let mut device = device(opened);
+    run(&mut device, false).unwrap();
+    assert!(!vulkan.is_alone());
+    drop(device);
+    assert!(vulkan.is_alone());
 }
 
 /// Runs a plan that swaps, with or without fixed placements, and checks its states. Returns the number of enqueued steps and of
@@ -208,6 +234,30 @@ fn what_wgpu_submits_waits_for_all_before_it() {
     device.signal(Stream::Compute).unwrap();
     device.submit_compute().unwrap();
     assert_eq!(device.compute_waits().count(), 1);
+}
+
+/// Nor what wgpu makes from it.
+#[cfg(feature = "wgpu")]
+#[test]
+#[ignore = "it needs a Vulkan device"]
+fn nothing_of_a_dropped_device_remains_in_wgpu() {
+    let vulkan = Vulkan::alone().unwrap();
+    let chosen = Integrity::from_environment(false).unwrap();
+    // SAFETY: everything is used on this thread.
+    let mut device = unsafe { vulkan.open_with_wgpu(&chosen.options()) }.unwrap();
+    device.create(1).unwrap();
+    let at = device.reserve(1).unwrap();
+    device.map(at, Chunks { first: 0, count: 1 }).unwrap();
+    let (buffer, offset_bytes) = device.lend(at, 64).unwrap();
+    let wgpu = device.wgpu().unwrap();
+    let mut encoder = wgpu.create_command_encoder(&wgpu::CommandEncoderDescriptor::default());
+    encoder.clear_buffer(&buffer, offset_bytes, Some(64));
+    let commands = encoder.finish();
+    drop(buffer);
+    device.submit_wgpu([commands]).unwrap();
+    assert!(!vulkan.is_alone());
+    drop(device);
+    assert!(vulkan.is_alone());
 }
 
 /// Each queue waits once for new mappings.
