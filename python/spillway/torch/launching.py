@@ -162,8 +162,12 @@ class _Copying:
         made = made if isinstance(made, (tuple, list)) else [made]
         addresses = [x.data_ptr() if isinstance(x, torch.Tensor) else None for x in made]
         for (result, there), tensor, address in zip(self._results, made, addresses):
-            if result is not None and (address != there or tensor.stride() != result.stride()):
+            if result is None:
+                continue
+            if address != there:
                 result.copy_(tensor)
+            elif tensor.stride() != result.stride():
+                result.copy_(tensor.clone())
         return addresses
 
 

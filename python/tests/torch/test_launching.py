@@ -4,6 +4,7 @@ import pytest
 import torch
 
 import spillway.torch
+from spillway.torch.launching import _Copying
 
 pytestmark = pytest.mark.short
 
@@ -62,3 +63,18 @@ def test_a_result_is_made_in_its_memory(function, loss):
     made = [op for op in step.operations if op.name.removesuffix("_1") == function]
     assert made and [op.measured.workspace_bytes for op in made] == [0] * len(made)
     assert step.verify(steps=2) == 2
+
+
+@pytest.mark.parametrize("at", ["elsewhere", "in its memory"])
+def test_a_result_with_other_strides_is_copied(at):
+    """It may lie in the memory of the result, where both have the same address."""
+    result = torch.zeros(2, 3)
+    values = torch.arange(6.0).view(2, 3)
+
+    def transposed():
+        made = torch.empty(3, 2).t() if at == "elsewhere" else result.as_strided((2, 3), (1, 2))
+        return made.copy_(values)
+
+    (address,) = _Copying(transposed, [result])()
+    assert (address == result.data_ptr()) == (at == "in its memory")
+    assert torch.equal(result, values)
