@@ -1,8 +1,6 @@
-"""CPU time of the usual training loop with its optimizer in the plan, over that of eager mode, and in brackets over
-the plan's prediction: `OMP_NUM_THREADS=1 python3 python/benches/loop.py`. `docs/research/pytorch.md` shows the rows.
-
-A plan predicts with the CPU times of ops and the speed of copies when the graph was captured. It counts copies beside
-ops once, but CPU time has both."""
+"""CPU time of the usual training loop with its optimizer in the plan, over that of eager mode, and in brackets the time
+that passes over the plan's prediction: `OMP_NUM_THREADS=1 python3 python/benches/loop.py`. `docs/research/pytorch.md`
+shows the rows. Other work on the machine makes the time in brackets longer, since plans copy beside ops."""
 
 import copy
 import subprocess
