@@ -19,7 +19,8 @@ from spillway import Cuda as Device
 
 from . import nccl
 from .errors import AllocationError, CaptureError
-from .pools import ALIGNMENT, Pools
+from .pools import Pools, memory_for_pools
+from .processor import beside
 
 RANDOM_DTYPES = torch.float32, torch.float64, torch.float16, torch.bfloat16
 LAUNCHES = 3
@@ -69,8 +70,7 @@ class Cuda:
 
     def pages(self, nbytes):
         """Returns memory for `part`."""
-        # Pools have segments in it, which may not begin where a tensor of PyTorch's allocator begins.
-        return torch.empty(ALIGNMENT + nbytes, dtype=torch.uint8, device=self.torch_device)[ALIGNMENT:]
+        return memory_for_pools(nbytes, self.torch_device)
 
     def part(self, pages, start, nbytes):
         """Returns bytes of pages as a tensor that PyTorch cannot resize. It does not keep the pages."""
@@ -112,17 +112,9 @@ class Cuda:
         make."""
         return self._pools.measured(launch, sizes)
 
-    @contextmanager
     def copying(self):
-        """Within it, the device copies in both directions without pause. That takes no processor."""
-        ends = threading.Event()
-        thread = threading.Thread(target=self._copy_until, args=(ends,), daemon=True)
-        thread.start()
-        try:
-            yield
-        finally:
-            ends.set()
-            thread.join()
+        """Returns a context in which the device copies in both directions without pause, and uses no processor."""
+        return beside(self._copy_until)
 
     def _copy_until(self, ends):
         on_device, on_host = (

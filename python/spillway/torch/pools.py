@@ -75,8 +75,8 @@ class Pools:
         one was refused its memory, so PyTorch allocates first as it does by itself."""
         for _ in range(2):
             nbytes = self._allocated_bytes(launch, whole)
-            memory = _Buffer(nbytes, self._device)
-            taken = self.run(launch, memory.address, nbytes, whole=whole)
+            memory = memory_for_pools(nbytes, self._device)
+            taken = self.run(launch, memory.data_ptr(), nbytes, whole=whole)
             if taken.held:
                 raise CaptureError("an op keeps memory that it has allocated, beyond its end")
             if not taken.refused_bytes:
@@ -94,17 +94,15 @@ class Pools:
 
     def _stays_within(self, launch, nbytes, places, sizes):
         """Returns whether a launch makes results in places and writes nothing behind them."""
-        workspace = _Buffer(nbytes, self._device)
-        buffers = [_Buffer(place.nbytes, self._device) for place in places]
-        for buffer in buffers:
-            buffer.bytes.fill_(FILLING)
-        located = [(place.segment, place.nbytes, b.address) for place, b in zip(places, buffers)]
-        taken = self.run(launch, workspace.address, nbytes, located, whole=True)
+        workspace = memory_for_pools(nbytes, self._device)
+        memory = [memory_for_pools(place.nbytes, self._device).fill_(FILLING) for place in places]
+        located = [place.at(one.data_ptr()) for place, one in zip(places, memory)]
+        taken = self.run(launch, workspace.data_ptr(), nbytes, located, whole=True)
         return (
             not taken.held
             and not taken.refused_bytes
-            and all(taken.made[place.result] == b.address for place, b in zip(places, buffers))
-            and all((b.bytes[sizes[p.result] :] == FILLING).all() for p, b in zip(places, buffers))
+            and all(taken.made[place.result] == one.data_ptr() for place, one in zip(places, memory))
+            and all((one[sizes[place.result] :] == FILLING).all() for place, one in zip(places, memory))
         )
 
 
@@ -113,13 +111,10 @@ def _allocator():
     return torch.cuda.memory.CUDAPluggableAllocator(_core.__file__, *names).allocator()
 
 
-class _Buffer:
-    """Memory of PyTorch for pools. A pool's segment may not begin where a tensor of PyTorch begins, which its
-    allocator would take for the same."""
-
-    def __init__(self, nbytes, device):
-        self.bytes = torch.empty(ALIGNMENT + nbytes, dtype=torch.uint8, device=device)[ALIGNMENT:]
-        self.address = self.bytes.data_ptr()
+def memory_for_pools(nbytes, device):
+    """Returns memory of PyTorch in which pools may have segments. No segment may begin where a tensor of PyTorch's
+    allocator begins, since the allocator knows both by their addresses."""
+    return torch.empty(ALIGNMENT + nbytes, dtype=torch.uint8, device=device)[ALIGNMENT:]
 
 
 def _places(taken, sizes):

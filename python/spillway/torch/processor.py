@@ -75,25 +75,9 @@ class Processor:
         ((_, workspace_bytes),) = allocations.peaks()
         return Workspace(workspace_bytes)
 
-    @contextmanager
     def copying(self):
-        """Within it, two threads copy memory without pause, as uploads and downloads may."""
-        ends = threading.Event()
-
-        def copy():
-            source, target = (np.ones(COPY_BYTES, np.uint8) for _ in range(2))
-            while not ends.is_set():
-                np.copyto(target, source)
-
-        threads = [threading.Thread(target=copy, daemon=True) for _ in range(2)]
-        for thread in threads:
-            thread.start()
-        try:
-            yield
-        finally:
-            ends.set()
-            for thread in threads:
-                thread.join()
+        """Returns a context in which two threads copy memory without pause, as uploads and downloads may."""
+        return beside(copy_memory, copy_memory)
 
     def random_state(self):
         """Returns the state of PyTorch's generator, a tensor on the processor."""
@@ -117,3 +101,25 @@ class Processor:
     def bound(self, run, operation, workspace, strict, memory):
         """Returns the function that runs a bound op within its workspace, or None for none."""
         return run
+
+
+@contextmanager
+def beside(*works):
+    """Within it, a thread runs each work, a function of an event. A work returns once its event is set."""
+    ends = threading.Event()
+    threads = [threading.Thread(target=work, args=(ends,), daemon=True) for work in works]
+    for thread in threads:
+        thread.start()
+    try:
+        yield
+    finally:
+        ends.set()
+        for thread in threads:
+            thread.join()
+
+
+def copy_memory(ends):
+    """Copies memory until an event is set."""
+    source, target = (np.ones(COPY_BYTES, np.uint8) for _ in range(2))
+    while not ends.is_set():
+        np.copyto(target, source)
