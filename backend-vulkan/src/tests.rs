@@ -56,7 +56,7 @@ fn with_queues(separate: bool) -> Opened {
     opened
 }
 
-/// Also if several threads open devices at once.
+/// Even if several threads open devices at once.
 #[test]
 #[ignore = "it needs a Vulkan device"]
 fn all_devices_share_an_instance() {
@@ -68,8 +68,8 @@ fn all_devices_share_an_instance() {
     assert!(instances.iter().all(|other| Arc::ptr_eq(&instances[0], other)));
 }
 
-/// What is made from a device keeps it alive, and a device its instance. The validation layer would
-/// not miss a device that nobody destroys.
+/// Each object keeps its device alive, and each device keeps its instance alive. The validation layer
+/// does not report a device that nobody destroys.
 #[test]
 #[ignore = "it needs a Vulkan device"]
 fn nothing_of_a_dropped_device_remains() {
@@ -236,7 +236,7 @@ fn what_wgpu_submits_waits_for_all_before_it() {
     assert_eq!(device.compute_waits().count(), 1);
 }
 
-/// Nor what wgpu makes from it.
+/// The objects of wgpu are gone too.
 #[cfg(feature = "wgpu")]
 #[test]
 #[ignore = "it needs a Vulkan device"]

@@ -1,5 +1,5 @@
-//! What a process has is the same after many devices as after few. A process of its own, since the
-//! devices of other tests would count too.
+//! A process has no more files, threads and mappings after many devices than after few. The test is
+//! a program of its own, since devices of other tests would count too.
 #![allow(clippy::unwrap_used, reason = "what fails here fails the test")]
 
 use backend_vulkan::{Integrity, Options, Vulkan};
@@ -14,7 +14,7 @@ fn main() -> ExitCode {
     let missing = if cfg!(target_os = "linux") {
         chosen.find().err()
     } else {
-        Some("only Linux tells what a process has".to_owned())
+        Some("only Linux lists the files and mappings of a process".to_owned())
     };
     let test = move || dropped_devices_leave_nothing(&chosen.options());
     test_harness::with_device(missing, [("dropped_devices_leave_nothing", test)])
@@ -22,7 +22,7 @@ fn main() -> ExitCode {
 
 fn dropped_devices_leave_nothing(options: &Options<'_>) {
     const DEVICES: u64 = 100;
-    // The first ones fill what the driver and the allocator keep.
+    // The driver and the allocator keep memory after the first devices.
     (0..10).for_each(|_| use_device(options));
     let few = possessions();
     (0..DEVICES).for_each(|_| use_device(options));
@@ -32,7 +32,7 @@ fn dropped_devices_leave_nothing(options: &Options<'_>) {
     }
 }
 
-/// Opens a device, uses all that it has, and drops it.
+/// Opens a device, uses each of its parts, and drops it.
 fn use_device(options: &Options<'_>) {
     let kernel = "@group(0) @binding(0) var<storage, read_write> x: array<u32>;
         @compute @workgroup_size(1) fn one() { x[9] = 1u; }";
@@ -59,7 +59,7 @@ fn use_device(options: &Options<'_>) {
     device.block_until(downloaded).unwrap();
 }
 
-/// What this process has.
+/// The files, threads, mappings and addresses of this process.
 fn possessions() -> [(&'static str, u64); 4] {
     let entries = |folder| fs::read_dir(folder).unwrap().count() as u64;
     let maps = fs::read_to_string("/proc/self/maps").unwrap();

@@ -10,9 +10,10 @@ WARM_UP_STEPS = 3  # they map memory
 
 
 def print_row(name, steps, trains, plans={}):
-    """Prints the median CPU time of a step in eager mode, and those of other ways as multiples of it; and in brackets,
-    the median times that passed as multiples of the time that the ways' `plans` predict. `trains` has what trains a
-    step, by name, with "eager" first. All take turns, and a way that has no plan leaves."""
+    """Prints the median CPU time of a step in eager mode, and the median CPU times of other ways as multiples of it. In
+    brackets, it prints their median elapsed times as multiples of the periods that their `plans` predict. `trains` has
+    a function for each way, by name, which trains a step; "eager" comes first. All take turns, and a way that has no
+    plan leaves."""
     times = {k: [] for k in trains}
     ways = dict(trains)
     for _ in range(WARM_UP_STEPS + steps):

@@ -1,6 +1,7 @@
-"""CPU time of the usual training loop with its optimizer in the plan, over that of eager mode, and in brackets the time
-that passes over the plan's prediction: `OMP_NUM_THREADS=1 python3 python/benches/loop.py`. `docs/research/pytorch.md`
-shows the rows. Other work on the machine makes the time in brackets longer, since plans copy beside ops."""
+"""CPU time of the usual training loop with its optimizer in the plan, divided by the CPU time in eager mode, and in
+brackets the elapsed time divided by the plan's prediction: `OMP_NUM_THREADS=1 python3 python/benches/loop.py`.
+`docs/research/pytorch.md` shows the rows. Other work on the machine raises the figures in brackets, since plans copy
+beside ops."""
 
 import copy
 import subprocess

@@ -1,5 +1,5 @@
-//! Lets PyTorch allocate in an op's workspace on CUDA while the op runs, and its results where the
-//! plan has them.
+//! Gives PyTorch an op's workspace on CUDA while the op runs, and the planned memory for the op's
+//! results.
 //!
 //! PyTorch calls the C functions from its own allocator, while it holds that allocator's lock. A
 //! thread may wait for that lock while it holds Python's lock, so no Python may run in them.
@@ -11,8 +11,8 @@ use std::ffi::{c_int, c_void};
 use std::ops::Range;
 use std::ptr;
 
-/// A segment that lies where a result is planned: its number among those that the op takes, its
-/// bytes as PyTorch asks for them, and its address.
+/// A segment at the planned address of a result: the segment's number among the segments that the op
+/// takes, the bytes that PyTorch asks for, and the address.
 ///
 /// PyTorch rounds the bytes up, so a segment may reach beyond the result's memory.
 type Place = (usize, usize, usize);
@@ -99,6 +99,6 @@ extern "C" fn spillway_workspace_free(
     _device: c_int,
     _stream: *mut c_void,
 ) {
-    // A thread that ends has no launch any more.
+    // While a thread ends, its launch is already gone.
     let _ = LAUNCH.try_with(|launch| launch.borrow_mut().give_back(at.expose_provenance()));
 }

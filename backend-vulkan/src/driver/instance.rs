@@ -8,10 +8,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 const VALIDATION: &CStr = c"VK_LAYER_KHRONOS_validation";
 
-/// The instance of all devices that are opened without validation, once one was created. It lives
-/// until the process ends: the loader unloads a driver with its last instance, and cannot load
-/// NVIDIA's any number of times. On an H100 (driver 580.159.04), it found no driver any more after
-/// 29 devices, each with an instance of its own.
+/// The instance of all devices without validation. The first device creates it, and it lives until
+/// the process ends. The loader unloads a driver with the driver's last instance, and fails to load
+/// NVIDIA's driver again and again: on an H100 (driver 580.159.04), it found no driver after 29
+/// devices, each with an instance of its own.
 static SHARED: Mutex<Option<Arc<Instance>>> = Mutex::new(None);
 
 /// The messages of the validation layer.
@@ -112,9 +112,9 @@ impl Physical {
 }
 
 impl Instance {
-    /// The shared instance or, with `validation`, a new one, in which the validation layer checks
-    /// all calls and their synchronisation. Its messages come from no other caller. The shared
-    /// instance also exists then, and keeps the drivers loaded.
+    /// Returns the shared instance. With `validation`, returns a new instance, in which the validation
+    /// layer checks all calls and their synchronisation. So a caller gets messages about its own calls
+    /// only. The shared instance also exists then, and keeps the drivers loaded.
     pub(crate) fn load(validation: bool) -> Result<Arc<Self>, Unavailable> {
         let shared = Self::shared()?;
         if validation { Self::create(&shared.entry, true) } else { Ok(shared) }

@@ -51,7 +51,7 @@ class Common(Processes):
         for k, op in enumerate(ops):
             found = [costs[k] for _, costs in everyone]
             largest = _largest([measured for measured, _ in found])
-            # Where an op makes its results is a matter of each device.
+            # Each device has its own places of results.
             op.measured = replace(largest, places=op.measured.places)
             op.repeatable = all(repeatable for _, repeatable in found)
         if self._machine is None and self._device.torch_device.type != "cpu":

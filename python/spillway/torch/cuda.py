@@ -34,7 +34,8 @@ class Cuda:
     # With `strict`, all that PyTorch allocates while an op runs is within its workspace, or fails.
     limits_workspaces = True
     most_mappings = math.inf  # the driver counts none
-    # As the processor's. A call computes with one block of threads for 65,536 elements, and an H100 runs 132 at once.
+    # The processor's device explains these. A call has one block of threads for 65,536 elements, and an H100 runs 132
+    # blocks at once.
     list_calls, list_bytes = 16, 128 << 20
 
     def __init__(self, torch_device):
@@ -86,7 +87,7 @@ class Cuda:
 
     def time_ns(self, launch, workspace, results, is_collective):
         """Returns the median time of launches that are enqueued while the device is busy: on an idle device,
-        events measure how long the host takes to launch. `results` are the addresses of what the launch makes."""
+        events measure how long the host takes to launch. `results` has the address of each result."""
         if workspace.places:
             memory = self.pages(workspace.nbytes)
             places = [place.at(results[place.result]) for place in workspace.places]
@@ -108,8 +109,8 @@ class Cuda:
         return round(median(times_ms) * 1e6)
 
     def workspace(self, launch, sizes):
-        """Returns what a launch allocates. `sizes` are the bytes of its results, None for those that it does not
-        make."""
+        """Returns the memory that a launch allocates. `sizes` has the bytes of each result, and None for a result that
+        has no memory of its own."""
         return self._pools.measured(launch, sizes)
 
     def copying(self):

@@ -14,7 +14,7 @@ UNDEFINED = {"empty", "empty_like", "empty_permuted", "empty_strided", "new_empt
 
 
 class Known:
-    """The values of some storages. The processor has computed them, and other devices compute the same."""
+    """The values of some storages. The processor computes them, and every device computes the same values."""
 
     def __init__(self):
         self._values = {}  # by storage: a tensor at its start
@@ -36,7 +36,7 @@ class Known:
             return value.item()
 
     def compute(self, function, arguments, view_of, results):
-        """Computes what a recorded op makes, whose results' views are given, if what it reads is known."""
+        """Computes the results of a recorded op if the values of its operands are known. `results` has their views."""
         if not results or not all(map(_is_exact, results)) or not _is_defined(function):
             return
         operands = [leaf for leaf in tree_leaves(arguments) if isinstance(leaf, torch.Tensor)]
@@ -54,7 +54,7 @@ class Known:
             try:
                 made = function(*args, **kwargs)
             except (RuntimeError, NotImplementedError):
-                return  # an op of another device alone
+                return  # the processor does not have the op
             for view, one in zip(results, made if isinstance(made, (tuple, list)) else [made]):
                 value = torch.empty_strided(view.shape, view.stride, dtype=view.dtype)
                 self._values[view.tensor] = value.copy_(one)
@@ -66,7 +66,7 @@ class Known:
 
 
 def _is_exact(view):
-    """Returns whether a result is whole numbers, not too many, from the start of a storage on."""
+    """Returns whether a result has whole numbers, at most `MOST_ELEMENTS`, and begins at the start of its storage."""
     return (
         view is not None
         and view.tensor is not None
@@ -77,7 +77,7 @@ def _is_exact(view):
 
 
 def _is_defined(function):
-    """Returns whether an op makes the same of the same."""
+    """Returns whether an op makes equal results of equal operands."""
     name = function._schema.name.split("::")[1]
     return (
         function.namespace == "aten"
@@ -88,8 +88,8 @@ def _is_defined(function):
 
 @contextmanager
 def shown_to_transformers(is_known):
-    """Within it, transformers looks at tensors whose values are known. It looks at no other tensor while a step is
-    captured, and then makes attention masks that it leaves out in eager mode."""
+    """Within it, transformers reads tensors whose values are known. Otherwise it reads no tensor while a step is
+    captured, and makes attention masks that it leaves out in eager mode."""
     module = sys.modules.get("transformers.masking_utils")
     original = getattr(module, "is_tracing", None)
     if original is None:

@@ -101,8 +101,8 @@ def bind(call, tensor_of):
     """Returns the function that runs a call, in `plain_mode`, on the same memory each time.
 
     `tensor_of` returns the tensor of a view, or None where a repeat must leave the memory alone. Numbers on
-    the processor are in `tensor_of.numbers`, if the step is on another device. Where results are copied unless the
-    call has made them in their memory, the function returns the addresses at which it has.
+    the processor are in `tensor_of.numbers`, if the step is on another device. If the call cannot be told where to make
+    its results, the function returns the addresses at which the call has made them.
     """
     if call.function is None:
         return lambda: None
@@ -150,8 +150,8 @@ def _into(function, args, kwargs, results):
 
 
 class _Copying:
-    """Copies what a function makes into `results`, unless it was made there. Returns the address of each tensor that
-    was made."""
+    """Calls a function, and copies each tensor that it makes into a result, unless the function has made the tensor
+    there. Returns the addresses of the tensors."""
 
     def __init__(self, function, results):
         self._function = function
@@ -179,8 +179,8 @@ def _numbers_written(call, operand):
 
 
 def _read_at_launch(args, kwargs, operand):
-    """Returns functions of nothing that return the arguments, with the numbers among them as they are then; and whether
-    there are such numbers."""
+    """Returns two functions without parameters, which read the numbers among the arguments and return all arguments.
+    Also returns whether there are such numbers."""
     reads = {name: _reading(arg, operand) for name, arg in (*enumerate(args), *kwargs.items())}
     if not any(reads.values()):
         return lambda: args, lambda: kwargs, False

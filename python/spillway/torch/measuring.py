@@ -30,7 +30,7 @@ class Measured:
     workspace_bytes: int
     draws: bool  # draws random numbers
     repeats: bool  # gives the same bytes again, if it draws the same random numbers
-    places: tuple[Place, ...] = ()  # of results that it makes where they are planned
+    places: tuple[Place, ...] = ()  # of results that it makes in their planned memory
 
 
 class Measurements:
@@ -165,7 +165,8 @@ def _measure(call, memory, device):
 
 
 def _results(call, memory):
-    """Returns the tensors of a call's results, and None for a result that has no place in planned memory alone."""
+    """Returns the tensor of each result of a call, and None for a result that has no memory of its own on the device.
+    A collective's results are left out."""
     if is_collective(call):
         return []
     have = [v is not None and v.tensor is not None and not v.is_host_number for v in call.results]

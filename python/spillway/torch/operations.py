@@ -39,7 +39,7 @@ class Operation:
     may_fail: bool = False  # because of the values that it reads
     host_call: Call | None = None  # what it does, if it may run on the host
     exchanges: bool = False  # with other processes
-    results: list = field(default_factory=list)  # the views of what it makes, which `measured.places` counts
+    results: list = field(default_factory=list)  # the views of its results, by the numbers in `measured.places`
 
     def places(self, memory):
         """Returns the places of results, each with its address, given the memory of tensors."""

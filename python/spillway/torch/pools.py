@@ -1,8 +1,8 @@
-"""What PyTorch allocates on a CUDA device while an op runs: a workspace, and results that lie where the plan has them.
+"""Memory that PyTorch allocates on a CUDA device while an op runs: the op's workspace, and planned memory for results.
 
-PyTorch takes memory in segments, and rounds their sizes up. Here they lie in given memory: each launch has a pool of
-PyTorch's allocator of its own, whose segments `_core` hands out. A result lies at the start of a segment; in a pool
-that splits no segment, the op allocates nothing else in it. See "Using custom memory allocators for CUDA" in PyTorch's
+PyTorch's allocator takes memory in segments, and rounds their sizes up. Each launch has a pool of its own, and `_core`
+gives the pool segments in planned memory. A result lies at the start of a segment. In a pool that splits no segment,
+the op allocates nothing else in the result's segment. See "Using custom memory allocators for CUDA" in PyTorch's
 notes on CUDA, and `c10/cuda/CUDACachingAllocator.cpp`.
 """
 
@@ -30,15 +30,15 @@ class _Taken:
 
 
 class Pools:
-    """Runs launches on a device in memory that is given for what they allocate."""
+    """Runs launches that allocate in given memory of a device."""
 
     def __init__(self, torch_device):
         self._device = torch_device
-        self._allocators = [_allocator()]  # pools use them, and do not keep them
+        self._allocators = [_allocator()]  # kept here, since a pool does not keep its allocator alive
 
     def run(self, launch, address, nbytes, places=(), whole=False):
-        """Runs a launch that may allocate the bytes from an address on. `places` are segments that lie elsewhere: the
-        number, the bytes and the address of each. With `whole` or places, no segment is split."""
+        """Runs a launch that may allocate `nbytes` bytes from an address on. `places` has the number, the bytes and the
+        address of each segment that lies elsewhere. With `whole` or places, the pool splits no segment."""
         pool = torch.cuda.MemPool(self._allocators[-1], no_split=bool(whole or places))
         made = raised = None
         _core.begin_workspace(address, nbytes, places)
@@ -46,18 +46,18 @@ class Pools:
             try:
                 made = launch()
             except BaseException as error:
-                raised = error  # if it left the block, its traceback would keep the pool
+                raised = error  # raised in the block, its traceback would keep the pool alive
         pool = None
         taken = _Taken(made, *_core.end_workspace())
-        if taken.held:  # An allocator knows an address once, and the next launch may use the same.
+        if taken.held:  # An allocator may not give out an address twice, and the next launch may use this address.
             self._allocators.append(_allocator())
         if raised is not None and not (taken.refused_bytes and isinstance(raised, torch.OutOfMemoryError)):
             raise raised
         return taken
 
     def measured(self, launch, sizes):
-        """Returns the workspace of a launch that may be repeated. `sizes` are the bytes of its results, None for the
-        results that it does not make."""
+        """Returns the workspace of a launch, which it runs several times. `sizes` has the bytes of each result, and
+        None for a result that has no memory of its own."""
         taken = self._with_room(launch)
         split = Workspace(sum(nbytes for _, nbytes in taken.segments))
         if not taken.made or not any(sizes):
@@ -71,8 +71,8 @@ class Pools:
         return Workspace(nbytes, tuple(places)) if self._stays_within(launch, nbytes, places, sizes) else split
 
     def _with_room(self, launch, whole=False):
-        """Runs a launch with as much memory as it wants. cuDNN goes on with a slower algorithm for good once a faster
-        one was refused its memory, so PyTorch allocates first as it does by itself."""
+        """Runs a launch with all the memory that it asks for. The first run allocates without a limit: after cuDNN was
+        refused memory for an algorithm once, it keeps using a slower algorithm."""
         for _ in range(2):
             nbytes = self._allocated_bytes(launch, whole)
             memory = memory_for_pools(nbytes, self._device)
@@ -118,7 +118,7 @@ def memory_for_pools(nbytes, device):
 
 
 def _places(taken, sizes):
-    """Yields the places of results that have a segment for themselves."""
+    """Yields the place of each result that is alone in its segment."""
     for result, (address, size) in enumerate(zip(taken.made, sizes)):
         for number, (start, nbytes) in enumerate(taken.segments):
             others = [x for x in taken.made if x is not None and start <= x < start + nbytes]

@@ -27,8 +27,8 @@ class Processor:
     # Whether PyTorch cannot allocate more than an op's workspace while the op runs.
     limits_workspaces = False
     most_mappings = MOST_MAPPINGS
-    # Calls on lists of tensors are divided into as many as this at least, of as many bytes at most: few bytes need be
-    # resident at once.
+    # A call on lists of tensors becomes at least `list_calls` calls of at most `list_bytes` bytes, so that few bytes
+    # need be resident at once.
     list_calls, list_bytes = 32, 16 << 20
 
     def machine(self, tensor_bytes, copied_bytes_per_s):

@@ -44,7 +44,7 @@ OVERWRITING = {
     ).split()
 }
 
-LEAST_GROUP_BYTES = 4 << 10  # of the tensors of lists that one call takes
+LEAST_GROUP_BYTES = 4 << 10  # that one call on lists of tensors may take
 
 UNSUPPORTED = {aten.resize_.default, aten.set_.source_Tensor, aten.set_.source_Storage}
 

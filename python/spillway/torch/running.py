@@ -540,7 +540,7 @@ class _Kernels:
 
     def _function(self, op, device, is_repeat, reads, writes, workspace):
         """Returns the function that runs an op on given memory."""
-        # A session hands over the same tuples while the memory is the same, and to compare all of it takes longer.
+        # A session passes the same tuples while the memory stays the same. To compare their addresses takes longer.
         latest = self._latest.get((op, is_repeat))
         if latest is not None and latest[0] is reads and latest[1] is writes and latest[2] is workspace:
             return latest[3]

@@ -1,12 +1,12 @@
-"""What an op allocates while it runs."""
+"""Memory that an op allocates while it runs."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
 class Place:
-    """A result that an op makes where it is planned: which of its results it is, and the number and the bytes of the
-    segment that PyTorch takes for it."""
+    """A result that an op makes in its planned memory: the number of the result among the op's results, and the number
+    and the bytes of the segment that PyTorch takes for it."""
 
     result: int
     segment: int
@@ -19,7 +19,7 @@ class Place:
 
 @dataclass(frozen=True)
 class Workspace:
-    """What an op allocates while it runs, besides results in their places."""
+    """The bytes that an op allocates while it runs, and the places of its results, whose bytes do not count."""
 
     nbytes: int
     places: tuple[Place, ...] = ()

@@ -166,7 +166,7 @@ def test_a_model_on_several_devices_is_refused():
 
 
 def test_an_op_without_a_workspace_runs_as_it_is():
-    """With `strict`, it has none."""
+    """With `strict`, it runs in a workspace without bytes."""
     device = Cuda.__new__(Cuda)
     operation = Operation("mm", [], [], None, line="model.py:7")
     run = lambda outside: None
@@ -212,7 +212,7 @@ def test_ops_are_measured_on_numbers_that_differ():
 
 
 def test_ops_on_the_host_are_measured_while_the_device_copies(monkeypatch):
-    """It copies in both directions until the measurement ends, and the host waits without computing."""
+    """The device copies in both directions until the measurement ends, and the host waits without computing."""
     copied, waited, empty = {}, [], torch.empty
 
     class Stream:

@@ -26,7 +26,7 @@ CPU = torch.device("cpu")
 
 
 class PyTorch:
-    """What `torch.cuda` has for pools. Sizes of segments are those of PyTorch's allocator."""
+    """The part of `torch.cuda` that pools use. Segments have the sizes that PyTorch's allocator asks for."""
 
     def __init__(self):
         self.pool = None
@@ -268,7 +268,7 @@ def test_an_op_that_allocates_in_another_order_is_named(pytorch):
 
 
 def test_an_error_of_an_op_keeps_no_pool(pytorch):
-    """Its traceback would, and later the pool would give back segments that another pool has then."""
+    """If its traceback kept the pool alive, the pool would later give back segments that another pool has by then."""
 
     def op():
         pytorch.empty(1000)
