@@ -135,7 +135,7 @@ fn joined_ops_keep_all_dependencies() {
             batches,
             overlaps,
         });
-        for join in [Join::Light, Join::All].into_iter().chain(by_states) {
+        for join in [Join::Light, Join::All, Join::CopiesFirst].into_iter().chain(by_states) {
             let mut order = given.clone();
             list_schedule(&graph, join, &mut order, &mut Scratch::new(&mut memory)).unwrap();
             assert_eq!(Writers::of(&graph, &order), expected, "{join:?} of {}", owned.name);

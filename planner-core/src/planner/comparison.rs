@@ -66,7 +66,7 @@ impl<'c> Comparison<'c> {
             return Ok(Repeated::NONE);
         }
         let joins = match is_free {
-            true => Some(order::in_batches(request.graph, request.budget_bytes, scratch)?),
+            true => Some(order::with_repeats(request.graph, request.budget_bytes, scratch)?),
             false => None,
         };
         let tasks = orders.each(given).map(|order| order.map(|order| Task::new(request, order)));

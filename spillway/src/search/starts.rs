@@ -10,7 +10,8 @@ use planner_core::{Graph, Kind, OpId, TensorId};
 pub(crate) fn starts(request: &Request<'_>, dependencies: &Dependencies) -> Vec<Vec<u32>> {
     let graph = request.graph;
     let mut starts: Vec<Vec<u32>> = vec![(0..graph.ops().len() as u32).collect()];
-    let scheduled = [Join::Light, Join::All].map(|join| list_schedule(graph, join));
+    let joins = [Join::Light, Join::All, Join::CopiesFirst];
+    let scheduled = joins.map(|join| list_schedule(graph, join));
     let near = [1, 2, 4].map(|part| near_states(request, dependencies, part));
     for order in scheduled.into_iter().chain(near) {
         if dependencies.keeps(&order) && !starts.contains(&order) {

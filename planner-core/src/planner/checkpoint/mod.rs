@@ -158,7 +158,8 @@ pub(super) fn each(
             let mut scratch = scratch.reborrow();
             let mut values = Values::new(sequence, &gaps, &mut scratch)?;
             let mut dropped = Dropped::new(gaps.len(), &mut scratch)?;
-            drop_between(task, &gaps, (&mut values, &mut dropped), staying, forward.peak, cuts);
+            let both = (&mut values, &mut dropped);
+            drop_between(task, memory, &gaps, both, staying, forward.peak, cuts);
             let lists = Unrolled { launches: &mut *launches, positions: &mut *positions };
             repeats::unroll(sequence, &gaps, memory, &values, &dropped, lists, &mut scratch)
         };
@@ -185,6 +186,7 @@ pub(super) fn each(
 /// cut for repeats.
 fn drop_between(
     task: &Task<'_>,
+    memory: &Memory<'_>,
     gaps: &Gaps<'_>,
     (values, dropped): (&mut Values<'_>, &mut Dropped<'_>),
     staying: &Staying,
@@ -204,7 +206,11 @@ fn drop_between(
             values.hold(value, end);
         }
         let waits = from <= peak && peak < to;
-        let is_kept = staying.contains(&value);
+        // A small value that no other is read for, such as a learning rate, frees next to nothing. If
+        // it were made again at the end of the forward pass, all updates would wait until then.
+        let is_given =
+            sequence.reads(maker).is_empty() && memory.in_arena(sequence.operands()[slot]);
+        let is_kept = is_given || staying.contains(&value);
         let can_run_again = values.can_run_again(sequence, gaps, maker, LaunchId(to as u32));
         if waits && !is_kept && !is_cut(maker, before.index()) && can_run_again {
             dropped.drop_after(slot);
@@ -338,6 +344,34 @@ mod tests {
             });
             assert_eq!(found, 4);
         }
+    }
+
+    #[test]
+    fn a_learning_rate_stays() {
+        let tensor = |bytes| Tensor { bytes, kind: Kind::Temporary };
+        let mut tensors = [tensor(BYTES); 2 * LAYERS + 2];
+        let [rate, mut gradient, weight] = [0, LAYERS + 1, 2 * LAYERS + 1];
+        tensors[rate] = tensor(8);
+        tensors[weight].kind = Kind::State;
+        let mut ops = Ops::default();
+        ops.push(1, &[], &[rate], true);
+        ops.push(1, &[weight], &[1], true);
+        for at in 1..LAYERS {
+            ops.push(1, &[at], &[at + 1], true);
+        }
+        ops.push(1, &[LAYERS], &[gradient], true);
+        for at in (1..LAYERS).rev() {
+            ops.push(1, &[gradient, at], &[gradient + 1], false);
+            gradient += 1;
+        }
+        ops.push(1, &[gradient, rate, weight], &[weight], false);
+        let (mut found, mut repeated) = (0, 0);
+        ops.each_count(&tensors, |_, launches: [usize; 2 * LAYERS + 2]| {
+            assert_eq!(launches[rate], 1);
+            found += 1;
+            repeated += launches.iter().filter(|&&launches| launches > 1).count();
+        });
+        assert!(found > 0 && repeated > 0);
     }
 
     #[test]

@@ -30,7 +30,11 @@ pub enum Join {
     /// All ops: the shares of a gradient are computed when they are added up, although the values
     /// from which they are computed stay until then.
     All,
-    /// The same as [`Light`](Self::Light); and ops that read the same states run together, as far
+    /// The same as [`Light`](Self::Light); but before an op overwrites a state, ops run that read
+    /// copies of the state, such as weights in a shorter format. Afterwards, a repeat could not
+    /// make the copies again.
+    CopiesFirst,
+    /// The same as [`CopiesFirst`](Self::CopiesFirst); and ops that read the same states run together, as far
     /// as dependencies allow: each layer runs for all micro-batches in a row. States are read in
     /// sets of limited size.
     ByStates {
@@ -80,7 +84,9 @@ impl<'a> Clusters<'a> {
             let OpFacts { successor, end, updates, allocated_bytes, released_bytes } =
                 uses.enter(launch);
             let joins = match join {
-                Join::Light | Join::ByStates { .. } => updates || released_bytes <= allocated_bytes,
+                Join::Light | Join::CopiesFirst | Join::ByStates { .. } => {
+                    updates || released_bytes <= allocated_bytes
+                }
                 Join::All => true,
             };
             let cluster = match clusters.of.get(successor as usize) {

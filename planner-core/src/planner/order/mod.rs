@@ -27,6 +27,7 @@ use crate::scratch::{Limits, OutOfScratch, Scratch, larger, total, words};
 use crate::sequence::{LaunchId, Sequence};
 use batches::Batches;
 use clusters::Clusters;
+use core::iter;
 use versions::Versions;
 
 pub use clusters::Join;
@@ -228,10 +229,11 @@ pub(super) fn joins(budget_bytes: u64) -> impl Iterator<Item = Join> {
     JOINS.into_iter().chain(sets)
 }
 
-/// If there are several micro-batches, the ways in which 1, 2, 4, … of them read states together:
-/// one group after the other, and overlapping.
+/// The ways to join ops that are worth a try if ops are repeated: with copies of states first; and if
+/// there are several micro-batches, the ways in which 1, 2, 4, … of them read states together, one
+/// group after the other, and overlapping.
 /// O(operands).
-pub(super) fn in_batches(
+pub(super) fn with_repeats(
     graph: &Graph<'_>,
     budget_bytes: u64,
     scratch: &mut Scratch<'_>,
@@ -243,9 +245,10 @@ pub(super) fn in_batches(
     let some = (0..u32::BITS).map(|log| 1 << log).take_while(move |&batches| batches < all);
     let [_, share] = SETS;
     let set_bytes = budget_bytes.checked_div(share).unwrap_or(0);
-    Ok(some.flat_map(move |batches| {
+    let in_batches = some.flat_map(move |batches| {
         [false, true].map(|overlaps| Join::ByStates { set_bytes, batches, overlaps })
-    }))
+    });
+    Ok(iter::once(Join::CopiesFirst).chain(in_batches))
 }
 
 /// The best orders, by the periods of a sample of lists in each.
@@ -310,8 +313,8 @@ mod tests {
     /// Ops that each read and write some tensors, and their operands.
     fn ops_of<const OPS: usize>(
         reads_and_writes: [(&[u32], &[u32]); OPS],
-    ) -> ([Op; OPS], [TensorId; 256]) {
-        let mut operands = [TensorId(0); 256];
+    ) -> ([Op; OPS], [TensorId; 512]) {
+        let mut operands = [TensorId(0); 512];
         let mut first_operand = 0;
         let ops = reads_and_writes.map(|(reads, writes)| {
             let slots = operands[first_operand..].iter_mut();
@@ -337,9 +340,17 @@ mod tests {
         reads_and_writes: [(&[u32], &[u32]); OPS],
     ) -> Option<[u32; OPS]> {
         let (ops, operands) = ops_of(reads_and_writes);
-        let mut memory = [0; 4096];
+        order_of(join, tensors, (&ops, &operands))
+    }
+
+    fn order_of<const OPS: usize>(
+        join: Join,
+        tensors: &[Tensor],
+        (ops, operands): (&[Op; OPS], &[TensorId]),
+    ) -> Option<[u32; OPS]> {
+        let mut memory = [0; 8192];
         let mut scratch = Scratch::new(&mut memory);
-        let graph = Graph::new(tensors, &ops, &operands, &mut scratch.reborrow()).unwrap();
+        let graph = Graph::new(tensors, ops, operands, &mut scratch.reborrow()).unwrap();
         let given = Sequence::as_given(&graph, None, &mut scratch).unwrap();
         let sequence = arrange(&given, join, &mut scratch).unwrap()?;
         let mut order = [u32::MAX; OPS];
@@ -457,6 +468,54 @@ mod tests {
             (&[7, 9, 1], &[1]),
         ];
         assert_eq!(order(Join::Light, &TENSORS, step), Some([0, 1, 2, 4, 6, 3, 5, 7]));
+    }
+
+    #[test]
+    fn an_update_waits_for_the_readers_of_a_copy_that_it_makes_outdated() {
+        let mut tensors = [TEMPORARY; 8];
+        tensors[..2].copy_from_slice(&[INPUT, STATE]);
+        let step: [(&[u32], &[u32]); 7] = [
+            // The copy of a weight; forward; the gradient of the result.
+            (&[1], &[2]),
+            (&[0, 2], &[3]),
+            (&[3], &[4]),
+            // The gradient of the weight; the gradient for the layer before, and its use.
+            (&[4, 3], &[5]),
+            (&[4, 2], &[6]),
+            (&[6], &[7]),
+            (&[5, 1], &[1]),
+        ];
+        let repeatable = |join| {
+            let (mut ops, operands) = ops_of(step);
+            ops[0].repeatable = true;
+            order_of(join, &tensors, (&ops, &operands))
+        };
+        assert_eq!(repeatable(Join::Light), Some([0, 1, 2, 3, 6, 4, 5]));
+        assert_eq!(repeatable(Join::CopiesFirst), Some([0, 1, 2, 4, 3, 6, 5]));
+        // A copy that no repeat can make again stays in either order.
+        assert_eq!(order(Join::CopiesFirst, &tensors, step), Some([0, 1, 2, 3, 6, 4, 5]));
+    }
+
+    #[test]
+    fn an_update_runs_early_although_many_ops_could() {
+        const READY: usize = 70;
+        let mut tensors = [TEMPORARY; READY + 3];
+        let [weight, gradient, _] = [READY, READY + 1, READY + 2].map(|at| at as u32);
+        tensors[weight as usize] = STATE;
+        // Each of these ops could run at once; two ops read all results.
+        let made: [u32; READY] = core::array::from_fn(|at| at as u32);
+        let mut step: [(&[u32], &[u32]); READY + 4] = [(&[], &[]); READY + 4];
+        step[0] = (&[], core::slice::from_ref(&gradient));
+        for (op, made) in step[1..].iter_mut().zip(&made) {
+            *op = (&[], core::slice::from_ref(made));
+        }
+        let (one, other, written) = ([READY as u32 + 2], [READY as u32 + 2], [weight]);
+        let update = [gradient, weight];
+        step[READY + 1] = (&made, &one);
+        step[READY + 2] = (&made, &other);
+        step[READY + 3] = (&update, &written);
+        let order = order(Join::Light, &tensors, step).unwrap();
+        assert_eq!(order[..3], [0, READY as u32 + 3, 1]);
     }
 
     #[test]

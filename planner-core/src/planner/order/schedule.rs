@@ -1,10 +1,15 @@
 //! A list schedule that frees memory early or reads states together.
 //!
-//! Among the first few clusters that are ready, in the given order, the cluster that frees most
-//! memory runs next: bytes of temporaries that no other cluster will still use, less bytes of
+//! Among the first few updates and the first few other clusters that are ready, in the given order,
+//! the cluster that frees most memory runs next: bytes of temporaries that no other cluster will still use, less bytes of
 //! temporaries that no cluster has used before. If no cluster frees memory, the first cluster that
 //! allocates next to nothing runs, since others may wait for it, such as the correction of Adam's
 //! moments, which all updates share. Otherwise the first cluster runs.
+//!
+//! Mixed precision makes copies of weights in a shorter format, for the forward and the backward
+//! pass. If the weight is updated between the two, the copy must stay, since no repeat can make it
+//! again. With [copies first](Join::CopiesFirst), an update waits for the ready clusters that read a
+//! copy of its state.
 //!
 //! To read states together, the schedule reads them in sets. The first ready cluster that reads no
 //! state outside of the current set runs next, or one whose states still fit into the set. If there
@@ -26,6 +31,7 @@ use crate::graph::Kind;
 use crate::planner::heap::Heap;
 use crate::scratch::{Limits, OutOfScratch, Scratch, total, words};
 use crate::sequence::LaunchId;
+use core::cmp::Reverse;
 
 /// The number of ready clusters that are compared. A balance between better choices and the time of
 /// each.
@@ -42,8 +48,8 @@ pub(super) const fn scratch_words(limits: &Limits) -> usize {
     total([
         Waits::scratch_words(limits),
         words::<i64>(limits.ops),
-        words::<u32>(Versions::most(limits)).saturating_mul(4),
-        Heap::scratch_words(limits.ops),
+        words::<u32>(Versions::most(limits)).saturating_mul(5),
+        Heap::scratch_words(limits.ops).saturating_mul(2),
     ])
 }
 
@@ -65,25 +71,54 @@ pub(super) fn write(
         seen_by: scratch.take(count, NONE)?,
         left: scratch.take(count, 0u32)?,
         mixed: scratch.take(count, 0u32)?,
-        ready: Ready { first: heapless::Vec::new(), rest: Heap::new(launches, &mut scratch)? },
+        ready: Ready {
+            updates: Window::new(launches, &mut scratch)?,
+            others: Window::new(launches, &mut scratch)?,
+        },
         set: Set { of: scratch.take(count, 0u32)?, number: 1, bytes: 0 },
         batches,
+        copied: copied(versions, &mut scratch)?,
     };
     schedule.start();
     let mut order = order.iter_mut();
     let next = |schedule: &mut Schedule<'_, '_>| match join {
-        Join::Light | Join::All => schedule.next(),
+        Join::Light | Join::CopiesFirst | Join::All => schedule.next(),
         Join::ByStates { set_bytes, batches, overlaps } => {
             schedule.next_by_states(set_bytes, (batches, overlaps))
         }
     };
-    while let Some(cluster) = next(&mut schedule) {
+    while let Some(next) = next(&mut schedule) {
+        let cluster = match join {
+            Join::Light | Join::All | Join::ByStates { .. } => next,
+            Join::CopiesFirst => schedule.before_update(next),
+        };
+        schedule.ready.remove(cluster);
         for (launch, slot) in clusters.ops(cluster).zip(&mut order) {
             *slot = launch;
         }
         schedule.run(cluster);
     }
     Ok(())
+}
+
+/// For each version that one repeatable op makes of a single state alone, the version of the state;
+/// [`NONE`] for others. O(operands).
+fn copied<'s>(
+    versions: &Versions<'_>,
+    scratch: &mut Scratch<'s>,
+) -> Result<&'s [u32], OutOfScratch> {
+    let copied = scratch.take(versions.len(), NONE)?;
+    for launch in versions.sequence().launches() {
+        if let [state] = versions.reads(launch)
+            && versions.tensor(*state).kind == Kind::State
+            && versions.sequence().is_repeatable(launch)
+        {
+            for version in versions.writes(launch) {
+                copied[version.index()] = state.index() as u32;
+            }
+        }
+    }
+    Ok(copied)
 }
 
 struct Schedule<'s, 'g> {
@@ -102,6 +137,9 @@ struct Schedule<'s, 'g> {
     ready: Ready<'s>,
     set: Set<'s>,
     batches: &'g Batches<'g>,
+    /// For each version that one repeatable op makes of a single state alone, the version of the
+    /// state; [`NONE`] for others.
+    copied: &'s [u32],
 }
 
 /// The states that are read together.
@@ -132,7 +170,7 @@ impl<'s, 'g> Schedule<'s, 'g> {
         }
         for cluster in clusters.all() {
             if self.waits.is_ready(cluster) {
-                self.ready.insert(cluster);
+                self.ready.insert(cluster, is_update(versions, clusters, cluster));
             }
         }
     }
@@ -164,39 +202,57 @@ impl<'s, 'g> Schedule<'s, 'g> {
         }
     }
 
-    /// Removes and returns the cluster to run next.
-    fn next(&mut self) -> Option<u32> {
-        let gain_bytes = |at: usize| self.gain_bytes[self.ready.first[at] as usize];
-        let mut ready = 0..self.ready.first.len();
+    /// The ready cluster to run next.
+    fn next(&self) -> Option<u32> {
+        let gain_bytes = |cluster: u32| self.gain_bytes[cluster as usize];
         // Among equals, the first one.
-        let most = ready.clone().rev().max_by_key(|&at| gain_bytes(at))?;
-        let next = match gain_bytes(most) {
-            1.. => most,
-            _ => ready.find(|&at| gain_bytes(at) >= -SMALL_BYTES).unwrap_or(0),
-        };
-        Some(self.ready.take(next))
+        let most =
+            self.ready.all().max_by_key(|&cluster| (gain_bytes(cluster), Reverse(cluster)))?;
+        let is_light = |&cluster: &u32| gain_bytes(cluster) >= -SMALL_BYTES;
+        match gain_bytes(most) {
+            1.. => Some(most),
+            _ => self.ready.first(is_light).or_else(|| self.ready.first(|_| true)),
+        }
     }
 
-    /// Removes and returns the cluster to run next if groups of micro-batches read states together.
+    /// The same if groups of micro-batches read states together.
     fn next_by_states(&mut self, set_bytes: u64, (size, overlaps): (u32, bool)) -> Option<u32> {
-        let ready = &self.ready.first;
-        if let Some(update) = ready.iter().position(|&cluster| self.is_update(cluster)) {
-            return Some(self.ready.take(update));
+        let frees = |&update: &u32| self.gain_bytes[update as usize] > 0;
+        if let Some(update) = self.ready.updates.find(frees) {
+            return Some(update);
         }
         let group = |cluster: u32| self.batches.group(cluster, size, overlaps);
-        let first = ready.iter().map(|&cluster| group(cluster)).min()?;
+        let first = self.ready.all().map(group).min()?;
         let is_among = |&cluster: &u32| group(cluster) == first;
         let has_room = |&cluster: &u32| {
             let added_bytes = self.added_bytes(cluster);
             added_bytes == 0 || self.set.bytes.saturating_add(added_bytes) <= set_bytes
         };
-        let next = ready.iter().position(|cluster| is_among(cluster) && has_room(cluster));
-        if next.is_none() {
+        let within = self.ready.first(|cluster| is_among(cluster) && has_room(cluster));
+        let next = within.or_else(|| self.ready.first(is_among))?;
+        if within.is_none() {
             (self.set.number, self.set.bytes) = (self.set.number.saturating_add(1), 0);
         }
-        let next = next.or_else(|| ready.iter().position(is_among))?;
-        self.add_states(ready[next]);
-        Some(self.ready.take(next))
+        self.add_states(next);
+        Some(next)
+    }
+
+    /// If a cluster overwrites a state, a ready cluster that reads a copy of the state, since a repeat
+    /// could not make the copy again afterwards; otherwise the cluster itself.
+    fn before_update(&self, cluster: u32) -> u32 {
+        let Self { versions, clusters, ready, .. } = self;
+        if !is_update(versions, clusters, cluster) {
+            return cluster;
+        }
+        let written = || clusters.ops(cluster).flat_map(|launch| versions.writes(launch));
+        let is_overwritten = |state: u32| {
+            state != NONE && written().any(|version| version.index() == state as usize)
+        };
+        let reads_a_copy = |&other: &u32| {
+            let mut reads = clusters.ops(other).flat_map(|launch| versions.reads(launch));
+            other != cluster && reads.any(|version| is_overwritten(self.copied[version.index()]))
+        };
+        ready.others.find(reads_a_copy).unwrap_or(cluster)
     }
 
     /// The states that a cluster reads, op by op; a state may appear several times.
@@ -221,14 +277,6 @@ impl<'s, 'g> Schedule<'s, 'g> {
         }
     }
 
-    /// Whether a cluster writes a state and frees memory.
-    fn is_update(&self, cluster: u32) -> bool {
-        let mut written =
-            self.clusters.ops(cluster).flat_map(|launch| self.versions.writes(launch));
-        self.gain_bytes[cluster as usize] > 0
-            && written.any(|&version| self.versions.tensor(version).kind == Kind::State)
-    }
-
     fn run(&mut self, cluster: u32) {
         let Self { versions, clusters, .. } = *self;
         self.visit(cluster, |schedule, version| {
@@ -239,20 +287,65 @@ impl<'s, 'g> Schedule<'s, 'g> {
         });
         for launch in clusters.ops(cluster) {
             let Self { waits, ready, .. } = self;
-            waits.run(versions, launch, |launch| clusters.of(launch), |other| ready.insert(other));
+            waits.run(
+                versions,
+                launch,
+                |launch| clusters.of(launch),
+                |other| {
+                    ready.insert(other, is_update(versions, clusters, other));
+                },
+            );
         }
     }
 }
 
-/// The clusters that may run next.
+/// Whether a cluster writes a state.
+fn is_update(versions: &Versions<'_>, clusters: &Clusters<'_>, cluster: u32) -> bool {
+    let mut written = clusters.ops(cluster).flat_map(|launch| versions.writes(launch));
+    written.any(|&version| versions.tensor(version).kind == Kind::State)
+}
+
+/// The clusters that may run next. Updates have a window of their own: they free gradients, but are often
+/// the last clusters in the given order, behind many others that are ready.
 struct Ready<'a> {
-    /// The first ready clusters in the given order, sorted.
+    updates: Window<'a>,
+    others: Window<'a>,
+}
+
+impl Ready<'_> {
+    /// The first updates, and the first other clusters.
+    fn all(&self) -> impl Iterator<Item = u32> {
+        self.others.first.iter().chain(&self.updates.first).copied()
+    }
+
+    /// The first of all these clusters that is wanted.
+    fn first(&self, is_wanted: impl Fn(&u32) -> bool) -> Option<u32> {
+        let [update, other] = [&self.updates, &self.others].map(|window| window.find(&is_wanted));
+        update.into_iter().chain(other).min()
+    }
+
+    fn insert(&mut self, cluster: u32, is_update: bool) {
+        if is_update { &mut self.updates } else { &mut self.others }.insert(cluster);
+    }
+
+    fn remove(&mut self, cluster: u32) {
+        let _ = self.updates.remove(cluster) || self.others.remove(cluster);
+    }
+}
+
+/// Clusters in the given order.
+struct Window<'a> {
+    /// The first ones, sorted.
     first: heapless::Vec<u32, COMPARED>,
     /// All others.
     rest: Heap<'a>,
 }
 
-impl Ready<'_> {
+impl<'a> Window<'a> {
+    fn new(launches: usize, scratch: &mut Scratch<'a>) -> Result<Self, OutOfScratch> {
+        Ok(Self { first: heapless::Vec::new(), rest: Heap::new(launches, scratch)? })
+    }
+
     fn insert(&mut self, cluster: u32) {
         let is_full = self.first.is_full();
         if is_full && self.first.last().is_some_and(|&last| last < cluster) {
@@ -267,13 +360,19 @@ impl Ready<'_> {
         let _ = self.first.insert(at, cluster);
     }
 
-    /// Removes and returns the cluster at a position of `first`.
-    fn take(&mut self, at: usize) -> u32 {
-        let cluster = self.first.remove(at);
+    /// The first cluster of the window that is wanted.
+    fn find(&self, is_wanted: impl Fn(&u32) -> bool) -> Option<u32> {
+        self.first.iter().copied().find(is_wanted)
+    }
+
+    /// Removes one of the first clusters. Returns false if it is not among them.
+    fn remove(&mut self, cluster: u32) -> bool {
+        let Ok(at) = self.first.binary_search(&cluster) else { return false };
+        self.first.remove(at);
         if let Some((_, next)) = self.rest.pop() {
             // All others come after the first ones.
             let _ = self.first.push(next);
         }
-        cluster
+        true
     }
 }

@@ -33,8 +33,9 @@ use crate::planner::uses::Uses;
 use crate::scratch::{Limits, Scratch, larger, total, words};
 use crate::sequence::Sequence;
 
-/// The most ways to join ops: two for each power of two that is a number of micro-batches.
-const MOST_JOINS: usize = 2 * u32::BITS as usize;
+/// The most ways to join ops: with copies first, and two for each power of two that is a number of
+/// micro-batches.
+const MOST_JOINS: usize = 1 + 2 * u32::BITS as usize;
 
 /// The number of prices that rank two orders of the ops.
 const RANK_LISTS: usize = 3;
@@ -480,7 +481,7 @@ fn try_segments(
             return Ok(());
         }
         let mut scratch = scratch.reborrow();
-        match order::arrange_launches(sequence, Join::Light, &mut scratch)? {
+        match order::arrange_launches(sequence, Join::CopiesFirst, &mut scratch)? {
             Some(sequence) => {
                 let task = Task { sequence: &sequence, ..task };
                 try_segmented(&task, division, than_ns, incumbent, output, &mut scratch)

@@ -61,7 +61,7 @@ pub fn inputs() -> impl Strategy<Value = Input> {
     ];
     let by_states = |batches, overlaps| Join::ByStates { set_bytes: 1 << 20, batches, overlaps };
     let join = prop_oneof![
-        select(vec![Join::Light, Join::All]),
+        select(vec![Join::Light, Join::All, Join::CopiesFirst]),
         (select(vec![u32::MAX, 2, 0]), any::<bool>())
             .prop_map(move |(batches, overlaps)| by_states(batches, overlaps))
     ];
