@@ -6,10 +6,16 @@
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Stdio};
+use std::sync::Mutex;
+
+/// Held while a program is written and while a process starts: a process that starts during a write
+/// keeps the file open, and then the file cannot be run ("Text file busy").
+static PROGRAMS: Mutex<()> = Mutex::new(());
 
 /// Writes a program of the shell.
 fn program(path: &Path, text: &str) {
+    let _writing = PROGRAMS.lock().unwrap();
     fs::write(path, format!("#!/bin/sh\n{text}\n")).unwrap();
     fs::set_permissions(path, fs::Permissions::from_mode(0o755)).unwrap();
 }
@@ -32,6 +38,7 @@ fn folder(name: &str) -> (PathBuf, PathBuf) {
     fs::create_dir_all(&steps).unwrap();
     fs::write(steps.join("on_gpu.py"), "print('both: the same')").unwrap();
     let script = folder.join("go");
+    let _writing = PROGRAMS.lock().unwrap();
     fs::copy(concat!(env!("CARGO_MANIFEST_DIR"), "/go"), &script).unwrap();
     (folder, script)
 }
@@ -39,7 +46,13 @@ fn folder(name: &str) -> (PathBuf, PathBuf) {
 /// Runs the script; its exit status, and the two files of results.
 fn go(script: &Path) -> (i32, String, String) {
     let folder = script.parent().unwrap();
-    let ran = Command::new(script).args(["--emulated", "--short"]).output().unwrap();
+    let mut command = Command::new(script);
+    command.args(["--emulated", "--short"]).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let started = {
+        let _starting = PROGRAMS.lock().unwrap();
+        command.spawn().unwrap()
+    };
+    let ran = started.wait_with_output().unwrap();
     let read = |name| fs::read_to_string(folder.join("results").join(name)).unwrap();
     (ran.status.code().unwrap(), read("results.md"), read("results.json"))
 }
