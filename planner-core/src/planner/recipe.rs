@@ -315,16 +315,20 @@ pub(super) struct Rounds {
     pub(super) turns: usize,
     /// Then by the pressures of the best list, shaken.
     pub(super) shakes: usize,
+    /// Then, if ops wait in the best list, with transfers [spread](Weight::Spread) over the
+    /// iteration: once by the pressures of the best list, then by the pressures that the list before
+    /// shows.
+    pub(super) spreads: usize,
 }
 
 /// The further lists of a sequence whose first list is nearly as short as the best. A balance: more lists
 /// judge it more surely, and each takes as long as any list.
-pub(super) const SAMPLED_ROUNDS: Rounds = Rounds { turns: 2, shakes: 0 };
+pub(super) const SAMPLED_ROUNDS: Rounds = Rounds { turns: 2, shakes: 0, spreads: 0 };
 
 impl Rounds {
     /// Fewer rounds, for each of several memories. A balance: most of the gain comes first.
     pub(super) const fn fewer(self) -> Self {
-        Self { turns: self.turns / 2, shakes: self.shakes / 4 }
+        Self { turns: self.turns / 2, shakes: self.shakes / 4, spreads: self.spreads }
     }
 }
 
@@ -409,10 +413,11 @@ impl Strategy {
         let rounds = auto.paced_lists(ops).saturating_sub(firsts);
         let turns = rounds.min(TURNS);
         let shakes = rounds.saturating_sub(turns);
-        let later = Rounds { turns: turns / 4, shakes: shakes / 4 };
+        let later = Rounds { turns: turns / 4, shakes: shakes / 4, spreads: 0 };
         let first = Rounds {
             turns: turns.saturating_sub(later.turns),
             shakes: shakes.saturating_sub(later.shakes),
+            spreads: later.turns,
         };
         [first, later]
     }
@@ -480,15 +485,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn rounds_are_turns_before_they_are_shakes() {
+    fn turns_come_before_shakes_and_spreads_are_few() {
         let rounds = |effort| {
             let auto = Strategy::Auto(Auto { effort: Some(effort), ..Auto::default() });
-            auto.rounds(1, PACED.len()).map(|Rounds { turns, shakes }| (turns, shakes))
+            let rounds = auto.rounds(1, PACED.len());
+            rounds.map(|Rounds { turns, shakes, spreads }| (turns, shakes, spreads))
         };
-        assert_eq!(rounds(8), [(0, 0), (0, 0)]);
-        assert_eq!(rounds(16), [(6, 0), (2, 0)]);
-        assert_eq!(rounds(33), [(19, 0), (6, 0)]);
-        assert_eq!(rounds(133), [(19, 75), (6, 25)]);
+        assert_eq!(rounds(8), [(0, 0, 0), (0, 0, 0)]);
+        assert_eq!(rounds(16), [(6, 0, 2), (2, 0, 0)]);
+        assert_eq!(rounds(33), [(19, 0, 6), (6, 0, 0)]);
+        assert_eq!(rounds(133), [(19, 75, 6), (6, 25, 0)]);
     }
 
     #[test]

@@ -4,7 +4,7 @@
 
 use super::builder::Builder;
 use super::chance::Chance;
-use super::choice::{self, Choosing};
+use super::choice::{self, Choosing, Weight};
 use super::error::PlanningError;
 use super::gaps::Gaps;
 use super::list::{Lengths, List, Stuck};
@@ -33,8 +33,8 @@ use core::iter;
 /// time.
 const FAR: u64 = 16;
 
-/// Sparing lists are tried only if the ops of the first list wait for more than this fraction of
-/// the compute time. Otherwise they gain nothing.
+/// Sparing lists and spread transfers are tried only if ops wait for more than this fraction of the
+/// compute time. Otherwise they gain nothing.
 const WAITING: u64 = 256;
 
 /// The memory, uses and arena that all lists of one task share.
@@ -122,8 +122,13 @@ impl<'s> Search<'s> {
     }
 
     /// The next recipe by changed pressures, guided by the best paced list so far; `None` after the
-    /// last.
-    fn next_recipe<'r>(&mut self, guide: Recipe<'_>, rounds: &mut Rounds) -> Option<Recipe<'r>> {
+    /// last. `waits` tells whether ops wait in the best list.
+    fn next_recipe<'r>(
+        &mut self,
+        guide: Recipe<'_>,
+        waits: bool,
+        rounds: &mut Rounds,
+    ) -> Option<Recipe<'r>> {
         let Recipe::Paced(guide) = guide else { return None };
         if let Some(turns) = rounds.turns.checked_sub(1) {
             rounds.turns = turns;
@@ -134,10 +139,19 @@ impl<'s> Search<'s> {
                 Choosing { weight: guide.choosing.weight.with_pressures(), ..guide.choosing };
             return Some(Recipe::Paced(Paced { choosing, pace }));
         }
-        rounds.shakes = rounds.shakes.checked_sub(1)?;
-        let mut chance = Chance::new(rounds.shakes as u64);
-        self.pressures.perturb(&mut chance);
-        Some(Recipe::Paced(guide.perturbed(&mut chance)))
+        if let Some(shakes) = rounds.shakes.checked_sub(1) {
+            rounds.shakes = shakes;
+            let mut chance = Chance::new(shakes as u64);
+            self.pressures.perturb(&mut chance);
+            return Some(Recipe::Paced(guide.perturbed(&mut chance)));
+        }
+        rounds.spreads = rounds.spreads.checked_sub(1).filter(|_| waits)?;
+        match guide.choosing.weight {
+            Weight::Spread => self.pressures.update(),
+            Weight::Density | Weight::Length => self.pressures.recall(),
+        }
+        let choosing = Choosing { weight: Weight::Spread, spare_permille: 0, ..guide.choosing };
+        Some(Recipe::Paced(Paced { choosing, ..guide }))
     }
 }
 
@@ -222,9 +236,7 @@ impl<'d, 'r> Trials<'d, 'r> {
         let first = self.try_out(FIRST_PACED, u64::MAX, context, search, scratch)?;
         let Some(mut best) = first else { return Ok(None) };
         let far_ns = near_ns.saturating_add(near_ns / FAR);
-        let compute_ns = self.task.sequence.launches_ns();
-        let waits_ns = best.predicted.period_ns.saturating_sub(compute_ns);
-        let tries_sparing = best.predicted.period_ns <= far_ns && waits_ns > compute_ns / WAITING;
+        let tries_sparing = best.predicted.period_ns <= far_ns && self.waits(&best);
         // With ops on the host, sparing lists are usually no shorter.
         if tries_sparing && self.task.sequence.host_steps().is_empty() {
             for &recipe in sparing {
@@ -238,7 +250,7 @@ impl<'d, 'r> Trials<'d, 'r> {
         let is_near = best.predicted.period_ns <= near_ns && !best.is_ideal;
         let mut rounds = if is_near { SAMPLED_ROUNDS } else { Rounds::default() };
         let guide = best.recipe;
-        while let Some(recipe) = search.next_recipe(guide, &mut rounds) {
+        while let Some(recipe) = search.next_recipe(guide, false, &mut rounds) {
             if let Some(next) = self.try_out(recipe, u64::MAX, context, search, scratch)?
                 && next.predicted.cost() < best.predicted.cost()
             {
@@ -295,6 +307,13 @@ impl<'d, 'r> Trials<'d, 'r> {
         self.best_of(choices, false, context, search, scratch)
     }
 
+    /// Whether ops wait for transfers in a list.
+    fn waits(&self, list: &Candidate<'_>) -> bool {
+        let compute_ns = self.task.sequence.launches_ns();
+        let waits_ns = list.predicted.period_ns.saturating_sub(compute_ns);
+        waits_ns > compute_ns / WAITING
+    }
+
     fn best_of<'s>(
         &mut self,
         mut choices: Choices<'s, impl Iterator<Item = Recipe<'s>>>,
@@ -308,10 +327,11 @@ impl<'d, 'r> Trials<'d, 'r> {
         let mut guide = choices.to_beat.filter(Candidate::is_paced);
         let mut written_last = false;
         while !best.is_some_and(|best| stops_at_first || best.is_ideal) {
+            let waits = best.is_some_and(|best| self.waits(&best));
             let recipe = choices
                 .recipes
                 .next()
-                .or_else(|| search.next_recipe(guide?.recipe, &mut choices.rounds));
+                .or_else(|| search.next_recipe(guide?.recipe, waits, &mut choices.rounds));
             let Some(recipe) = recipe else { break };
             let least_ns = best.map_or(u64::MAX, |best| best.predicted.period_ns.saturating_add(1));
             let below_ns = least_ns.min(self.below_ns);
