@@ -14,9 +14,9 @@ from .estimating import estimate
 from .roofline import SPEEDS
 
 OPTIMIZERS = {
-    "adamw": lambda parameters: torch.optim.AdamW(parameters, lr=1e-4),
-    "adam": lambda parameters: torch.optim.Adam(parameters, lr=1e-4),
-    "sgd": lambda parameters: torch.optim.SGD(parameters, lr=1e-4, momentum=0.9),
+    "adamw": lambda parameters: torch.optim.AdamW(parameters, lr=1e-4, fused=True),
+    "adam": lambda parameters: torch.optim.Adam(parameters, lr=1e-4, fused=True),
+    "sgd": lambda parameters: torch.optim.SGD(parameters, lr=1e-4, momentum=0.9, fused=True),
 }
 
 
@@ -30,7 +30,7 @@ def main(arguments=None):
     add("config", type=Path, help="config.json of a model, as transformers writes it")
     add("--batch", type=_count, default=1, metavar="ROWS", help="rows of a batch [1]")
     add("--sequence", type=_count, default=2048, metavar="TOKENS", help="tokens of a row [2048]")
-    add("--optimizer", choices=OPTIMIZERS, default="adamw", help="[adamw]; sgd has momentum")
+    add("--optimizer", choices=OPTIMIZERS, default="adamw", help="[adamw], with PyTorch's fused kernels; sgd has momentum")
     help = "of weights, gradients and moments; mixed: float32, computed with in bfloat16 [bf16]"
     add("--precision", choices=["bf16", "mixed", "float32"], default="bf16", help=help)
     add("--machine", choices=SPEEDS, default="rtx4090", help="[rtx4090]")

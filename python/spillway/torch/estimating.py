@@ -2,8 +2,9 @@
 
 import json
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
+from importlib import import_module
 from typing import Any
 
 import torch
@@ -71,7 +72,7 @@ def estimate(
         cut = devices, model, optimizers, roofline.device, clipping, scaling
         processes = Alone() if devices == 1 else _Devices(*cut)
         source = _EstimatedTraining(model, loss_fn, optimizers, roofline, clipping, scaling, processes)
-        with kept(optimizers, always=True), scaling.kept():
+        with kept(optimizers, always=True), scaling.kept(), _fused_on_meta():
             step = source.capture(example_batch)
     settings = {} if host is None else {"host": "all"}
     graph = step.graph_for(host)
@@ -212,6 +213,19 @@ class _Devices(Shards):
 
     def _everyones(self, value):
         return [value]
+
+
+@contextmanager
+def _fused_on_meta():
+    """Within it, optimizers with `fused=True` take parameters on PyTorch's device "meta": PyTorch knows what their
+    ops return there, but a check of the devices refuses it."""
+    module = import_module("torch.optim.optimizer")
+    supported = module._get_fused_kernels_supported_devices
+    module._get_fused_kernels_supported_devices = lambda: [*supported(), "meta"]
+    try:
+        yield
+    finally:
+        module._get_fused_kernels_supported_devices = supported
 
 
 def _refuse_devices(devices, optimizer, speeds):
