@@ -30,7 +30,8 @@ def main(arguments=None):
     add("config", type=Path, help="config.json of a model, as transformers writes it")
     add("--batch", type=_count, default=1, metavar="ROWS", help="rows of a batch [1]")
     add("--sequence", type=_count, default=2048, metavar="TOKENS", help="tokens of a row [2048]")
-    add("--optimizer", choices=OPTIMIZERS, default="adamw", help="[adamw], with PyTorch's fused kernels; sgd has momentum")
+    help = "[adamw]; sgd has momentum; all use PyTorch's fused kernels"
+    add("--optimizer", choices=OPTIMIZERS, default="adamw", help=help)
     help = "of weights, gradients and moments; mixed: float32, computed with in bfloat16 [bf16]"
     add("--precision", choices=["bf16", "mixed", "float32"], default="bf16", help=help)
     add("--machine", choices=SPEEDS, default="rtx4090", help="[rtx4090]")
