@@ -34,7 +34,7 @@ pub enum Join {
     /// copies of the state, such as weights in a shorter format. Afterwards, a repeat could not
     /// make the copies again.
     CopiesFirst,
-    /// The same as [`CopiesFirst`](Self::CopiesFirst); and ops that read the same states run together, as far
+    /// The same as [`Light`](Self::Light); and ops that read the same states run together, as far
     /// as dependencies allow: each layer runs for all micro-batches in a row. States are read in
     /// sets of limited size.
     ByStates {

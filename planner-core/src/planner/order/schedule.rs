@@ -1,10 +1,10 @@
 //! A list schedule that frees memory early or reads states together.
 //!
 //! Among the first few updates and the first few other clusters that are ready, in the given order,
-//! the cluster that frees most memory runs next: bytes of temporaries that no other cluster will still use, less bytes of
-//! temporaries that no cluster has used before. If no cluster frees memory, the first cluster that
-//! allocates next to nothing runs, since others may wait for it, such as the correction of Adam's
-//! moments, which all updates share. Otherwise the first cluster runs.
+//! the cluster that frees most memory runs next: bytes of temporaries that no other cluster will
+//! still use, less bytes of temporaries that no cluster has used before. If no cluster frees memory,
+//! the first cluster that allocates next to nothing runs, since others may wait for it, such as the
+//! correction of Adam's moments, which all updates share. Otherwise the first cluster runs.
 //!
 //! Mixed precision makes copies of weights in a shorter format, for the forward and the backward
 //! pass. If the weight is updated between the two, the copy must stay, since no repeat can make it
@@ -237,8 +237,8 @@ impl<'s, 'g> Schedule<'s, 'g> {
         Some(next)
     }
 
-    /// If a cluster overwrites a state, a ready cluster that reads a copy of the state, since a repeat
-    /// could not make the copy again afterwards; otherwise the cluster itself.
+    /// If a cluster overwrites a state, a ready cluster that reads a copy of the state, since a
+    /// repeat could not make the copy again afterwards; otherwise the cluster itself.
     fn before_update(&self, cluster: u32) -> u32 {
         let Self { versions, clusters, ready, .. } = self;
         if !is_update(versions, clusters, cluster) {
@@ -305,8 +305,8 @@ fn is_update(versions: &Versions<'_>, clusters: &Clusters<'_>, cluster: u32) -> 
     written.any(|&version| versions.tensor(version).kind == Kind::State)
 }
 
-/// The clusters that may run next. Updates have a window of their own: they free gradients, but are often
-/// the last clusters in the given order, behind many others that are ready.
+/// The clusters that may run next. Updates have a window of their own: they free gradients, but are
+/// often the last clusters in the given order, behind many others that are ready.
 struct Ready<'a> {
     updates: Window<'a>,
     others: Window<'a>,
