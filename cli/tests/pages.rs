@@ -44,7 +44,8 @@ const PROGRAMS: [&str; 6] = ["cargo", "spillway", "cc", "cat", "pip", "python3"]
 
 /// Stands for `cargo`. It builds without optimizations, so that cargo does not build the program again.
 /// `SPILLWAY_CARGO_FLAGS` may have the flags with which all packages have been built. Then cargo builds no
-/// other package again.
+/// other package again: libraries are built beside an example, since tests and examples turn on features of
+/// dependencies.
 const SHIM: &str = r#"#!/bin/bash
 set -e
 verb=$1 rest=()
@@ -53,7 +54,7 @@ for word; do [ "$word" = --release ] || rest+=("$word"); done
 [ "$verb ${rest[0]-}" != 'run --' ] || exec "$PROGRAM" "${rest[@]:1}"
 build() { "$CARGO" build --offline --manifest-path "$MANIFEST" $SPILLWAY_CARGO_FLAGS "$@"; }
 case "${SPILLWAY_CARGO_FLAGS:+$verb ${rest[*]}}" in
-'build -p '*) build --lib ;;
+'build -p '*) build --lib --example serve ;;
 'run -p '*' --example '*)
     build --example "${rest[3]}"
     exec "target/debug/examples/${rest[3]}" "${rest[@]:5}"
