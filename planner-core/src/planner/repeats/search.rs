@@ -342,7 +342,11 @@ fn rank_joins(
         let mut scratch = scratch.reborrow();
         let Some(sequence) = order::arrange(task.sequence, join, &mut scratch)? else { continue };
         let joined = Task { sequence: &sequence, ..*task };
-        let rank = rank(&joined, lists, output, &mut scratch)?;
+        let rank = match rank(&joined, lists, output, &mut scratch) {
+            // For example, more small tensors may be alive at once, so that the arena does not fit.
+            Err(error) if error.is_of_one_list() => continue,
+            rank => rank?,
+        };
         if is_surely_less(rank, least) {
             let _ = ranked.push((rank, at, join));
         }
