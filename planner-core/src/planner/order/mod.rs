@@ -500,7 +500,7 @@ mod tests {
     fn an_update_runs_early_although_many_ops_could() {
         const READY: usize = 70;
         let mut tensors = [TEMPORARY; READY + 3];
-        let [weight, gradient, _] = [READY, READY + 1, READY + 2].map(|at| at as u32);
+        let [weight, gradient, result] = [READY, READY + 1, READY + 2].map(|at| at as u32);
         tensors[weight as usize] = STATE;
         // Each of these ops could run at once; two ops read all results.
         let made: [u32; READY] = core::array::from_fn(|at| at as u32);
@@ -509,10 +509,9 @@ mod tests {
         for (op, made) in step[1..].iter_mut().zip(&made) {
             *op = (&[], core::slice::from_ref(made));
         }
-        let (one, other, written) = ([READY as u32 + 2], [READY as u32 + 2], [weight]);
-        let update = [gradient, weight];
-        step[READY + 1] = (&made, &one);
-        step[READY + 2] = (&made, &other);
+        let (result, update, written) = ([result], [gradient, weight], [weight]);
+        step[READY + 1] = (&made, &result);
+        step[READY + 2] = (&made, &result);
         step[READY + 3] = (&update, &written);
         let order = order(Join::Light, &tensors, step).unwrap();
         assert_eq!(order[..3], [0, READY as u32 + 3, 1]);

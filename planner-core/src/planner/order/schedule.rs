@@ -82,16 +82,13 @@ pub(super) fn write(
     schedule.start();
     let mut order = order.iter_mut();
     let next = |schedule: &mut Schedule<'_, '_>| match join {
-        Join::Light | Join::CopiesFirst | Join::All => schedule.next(),
+        Join::Light | Join::All => schedule.next(),
+        Join::CopiesFirst => schedule.next().map(|next| schedule.before_update(next)),
         Join::ByStates { set_bytes, batches, overlaps } => {
             schedule.next_by_states(set_bytes, (batches, overlaps))
         }
     };
-    while let Some(next) = next(&mut schedule) {
-        let cluster = match join {
-            Join::Light | Join::All | Join::ByStates { .. } => next,
-            Join::CopiesFirst => schedule.before_update(next),
-        };
+    while let Some(cluster) = next(&mut schedule) {
         schedule.ready.remove(cluster);
         for (launch, slot) in clusters.ops(cluster).zip(&mut order) {
             *slot = launch;
@@ -137,8 +134,7 @@ struct Schedule<'s, 'g> {
     ready: Ready<'s>,
     set: Set<'s>,
     batches: &'g Batches<'g>,
-    /// For each version that one repeatable op makes of a single state alone, the version of the
-    /// state; [`NONE`] for others.
+    /// The state that each version copies, as [`copied`] tells.
     copied: &'s [u32],
 }
 
@@ -241,7 +237,7 @@ impl<'s, 'g> Schedule<'s, 'g> {
     /// repeat could not make the copy again afterwards; otherwise the cluster itself.
     fn before_update(&self, cluster: u32) -> u32 {
         let Self { versions, clusters, ready, .. } = self;
-        if !is_update(versions, clusters, cluster) {
+        if ready.updates.find(|&update| update == cluster).is_none() {
             return cluster;
         }
         let written = || clusters.ops(cluster).flat_map(|launch| versions.writes(launch));
@@ -250,7 +246,7 @@ impl<'s, 'g> Schedule<'s, 'g> {
         };
         let reads_a_copy = |&other: &u32| {
             let mut reads = clusters.ops(other).flat_map(|launch| versions.reads(launch));
-            other != cluster && reads.any(|version| is_overwritten(self.copied[version.index()]))
+            reads.any(|version| is_overwritten(self.copied[version.index()]))
         };
         ready.others.find(reads_a_copy).unwrap_or(cluster)
     }

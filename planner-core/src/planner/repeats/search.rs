@@ -342,11 +342,7 @@ fn rank_joins(
         let mut scratch = scratch.reborrow();
         let Some(sequence) = order::arrange(task.sequence, join, &mut scratch)? else { continue };
         let joined = Task { sequence: &sequence, ..*task };
-        let rank = match rank(&joined, lists, output, &mut scratch) {
-            // For example, more small tensors may be alive at once, so that the arena does not fit.
-            Err(error) if error.is_of_one_list() => continue,
-            rank => rank?,
-        };
+        let rank = rank(&joined, lists, output, &mut scratch)?;
         if is_surely_less(rank, least) {
             let _ = ranked.push((rank, at, join));
         }
@@ -359,7 +355,8 @@ const fn is_surely_less((lacks, (one_ns, _)): Rank, (other_lacks, (other_ns, _))
     lacks < other_lacks || lacks == other_lacks && one_ns < shorter(other_ns, RANK_ERROR)
 }
 
-/// The rank of a few lists with repeats.
+/// The rank of a few lists with repeats. If one does not fit, the rank of no list: in another order,
+/// for example, more small tensors may be alive at once, so that the arena does not fit.
 fn rank(
     task: &Task<'_>,
     lists: usize,
@@ -368,9 +365,12 @@ fn rank(
 ) -> Result<Rank, PlanningError> {
     let mut scratch = scratch.reborrow();
     let mut incumbent = Incumbent::new(task, &mut scratch)?;
+    let of_no_list = incumbent.rank();
     let mut left = lists.min(RANK_LISTS);
-    add_repeats(task, &mut incumbent, (usize::MAX, &mut left), output, &mut scratch)?;
-    Ok(incumbent.rank())
+    match add_repeats(task, &mut incumbent, (usize::MAX, &mut left), output, &mut scratch) {
+        Err(error) if error.is_of_one_list() => Ok(of_no_list),
+        added => added.map(|()| incumbent.rank()),
+    }
 }
 
 /// The lists of launches in segments that are worth a try.
