@@ -43,19 +43,43 @@ fn presets_have_the_published_parameters() {
 #[test]
 fn adamw_keeps_14_bytes_a_parameter_and_moves_28() {
     let count = 8_030_261_248;
-    for (optimizer, kept, moved) in
-        [("adamw", 14, 28), ("adamw16", 6, 14), ("sgd", 2, 6), ("none", 2, 0)]
-    {
+    for (optimizer, op, kept, moved) in [
+        ("adamw", "adamw", 14, 28),
+        ("autocast", "adamw", 12, 28),
+        ("adamw16", "adamw16", 6, 14),
+        ("sgd", "sgd", 2, 6),
+        ("none", "none", 2, 0),
+    ] {
         let graph =
             make(&format!("llama:sequence=2,optimizer={optimizer},tflops=1000000,memory_gb_s=1"));
         assert_eq!(bytes_where(&graph, |_, kind| kind == Kind::State), kept * count);
         let ops = graph.ops.iter().zip(&graph.op_names);
-        let updates = ops.filter(|(_, name)| name.ends_with(&format!(".{optimizer}")));
+        let updates = ops.filter(|(_, name)| name.ends_with(&format!(".{op}")));
         assert_eq!(updates.map(|(op, _)| op.time_ns - 5_000).sum::<u64>(), moved * count);
         let gradients =
             |name: &str, _| name.ends_with("weight.grad") || name.contains("weight.0.grad");
         assert!(bytes_where(&graph, gradients) > count, "{optimizer}");
     }
+}
+
+/// Autocast keeps the copy of a weight until the pass ends, and makes it anew in the next pass.
+#[test]
+fn each_pass_copies_float32_matrices_and_adds_to_float32_gradients() {
+    let graph = make("llama:billions=1,layers=2,optimizer=autocast,micro=2,sequence=16");
+    // Four matrices in each layer, and four parts of the table, which is the head.
+    assert_eq!(ops_where(&graph, |name| name.ends_with(".copy")), 2 * (2 * 4 + 4));
+    assert_eq!(ops_where(&graph, |name| name.ends_with(".copy.backward")), 2 * (2 * 4 + 4));
+    let states = bytes_where(&graph, |_, kind| kind == Kind::State);
+    let gradients = |name: &str, _| {
+        name.contains(".weight") && name.ends_with(".grad") && !name.contains(".copy")
+    };
+    assert_eq!(weights_bytes(&graph) * 3, states);
+    assert_eq!(bytes_where(&graph, gradients) * 3, states);
+    // The embedding reads the table itself.
+    let of = |name: &str| graph.op_names.iter().position(|other| other == name).unwrap() as u32;
+    let table = graph.tensor_names.iter().position(|name| name == "embed.weight.0").unwrap();
+    let read = graph.graph().unwrap();
+    assert!(read.reads(OpId(of("micro1.embed"))).iter().any(|tensor| tensor.index() == table));
 }
 
 /// PEFT prints `trainable params: 41,943,040` for rank 16 on all matrices of Llama 3 8B.
@@ -253,6 +277,10 @@ fn contradictions_are_named() {
             "bits=4.5",
             "bits is for weights that are not trained: set mode=prompt, mode=token, or rank to \
              train adapters alone",
+        ),
+        (
+            "optimizer=autocast,rank=8",
+            "optimizer=autocast trains all weights, and rank adapters alone: set one of the two",
         ),
         (
             "bits=16.5,mode=token",

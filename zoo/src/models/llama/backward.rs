@@ -14,6 +14,17 @@ struct Sums {
     writes: Vec<TensorId>,
 }
 
+impl FromIterator<Sum> for Sums {
+    fn from_iter<I: IntoIterator<Item = Sum>>(sums: I) -> Self {
+        let mut all = Self::default();
+        for Sum { before, after } in sums {
+            all.reads.extend(before);
+            all.writes.push(after);
+        }
+        all
+    }
+}
+
 /// The gradients of the outputs of the experts, and of their shares if there are several experts.
 struct OfOuts {
     experts: Vec<TensorId>,
@@ -41,12 +52,17 @@ impl Decoder<'_> {
     }
 
     fn sums<'w>(&mut self, weights: impl IntoIterator<Item = &'w mut Weight>) -> Sums {
-        let mut sums = Sums::default();
-        for Sum { before, after } in weights.into_iter().filter_map(|w| w.sum(self.tape)) {
-            sums.reads.extend(before);
-            sums.writes.push(after);
+        weights.into_iter().filter_map(|weight| weight.sum_of_read(self.tape)).collect()
+    }
+
+    /// Adds the gradients of copies in bfloat16 to the gradients of their weights.
+    fn add_up<'w>(&mut self, weights: impl IntoIterator<Item = &'w mut Weight>) {
+        for weight in weights {
+            let Some(of_copy) = weight.take_of_copy() else { continue };
+            let Some(Sum { before, after }) = weight.sum(self.tape) else { continue };
+            let reads: Vec<_> = [of_copy].into_iter().chain(before).collect();
+            self.op(&format!("{}.copy.backward", weight.name), 0, &reads, &[after]);
         }
-        sums
     }
 
     /// Records the head, the loss, and the gradients of the head and of its input. Computes scores for a few
@@ -58,9 +74,12 @@ impl Decoder<'_> {
         let loss = self.tape.tensor(self.name("loss"), FLOAT_BYTES, Kind::Output);
         let gradient = self.bfloats("head.grad_input", rows, width);
         let products = 2 + u128::from(head[0].trained);
+        for part in &mut *head {
+            self.copy(part);
+        }
         let mut reads = vec![x, labels];
         reads.extend(head.iter().map(|part| part.tensor));
-        let Sums { reads: before, mut writes } = self.sums(head);
+        let Sums { reads: before, mut writes } = self.sums(&mut *head);
         reads.extend(before);
         writes.extend([loss, gradient]);
         let chunk = rows.div_ceil(vocabulary.div_ceil(width)).next_power_of_two().min(rows);
@@ -70,6 +89,7 @@ impl Decoder<'_> {
             workspace_bytes: chunk.saturating_mul(vocabulary).saturating_mul(BFLOAT_BYTES),
         };
         self.tape.op_of(self.name("head.loss"), work, &reads, &writes);
+        self.add_up(head);
         gradient
     }
 
@@ -235,6 +255,7 @@ impl Decoder<'_> {
         if !sums.writes.is_empty() {
             let reads: Vec<_> = [gradient, product.input].into_iter().chain(sums.reads).collect();
             self.op(&format!("{name}.backward.weight"), flops, &reads, &sums.writes);
+            self.add_up([&mut matrix.weight]);
         }
         self.undo_adapter(matrix, product, gradient, of_input);
         of_input
@@ -265,7 +286,8 @@ impl Decoder<'_> {
 
     /// Adds rows to the gradient of the table. Clears the gradient first if it is new.
     fn undo_embed(&mut self, table: &mut [Weight], tokens: TensorId, gradient: TensorId) {
-        let Sums { reads: before, writes } = self.sums(table);
+        let sums = table.iter_mut().filter_map(|part| part.sum(self.tape));
+        let Sums { reads: before, writes } = sums.collect();
         let cleared = if before.is_empty() { self.tape.bytes(&writes) } else { 0 };
         let added = 3 * Self::row_bytes(self.rows, self.dimensions.width);
         let mut reads = vec![gradient, tokens];

@@ -116,7 +116,7 @@ impl<'t> Decoder<'t> {
     }
 
     /// Records the pass up to the last norm.
-    pub(super) fn forward(&mut self, network: &Network) -> Pass {
+    pub(super) fn forward(&mut self, network: &mut Network) -> Pass {
         let tokens = match self.mode {
             // The next iteration begins with the token that this one finds.
             Mode::Token => {
@@ -127,7 +127,7 @@ impl<'t> Decoder<'t> {
         };
         let mut x = self.embed(network, tokens);
         let mut layers = Vec::new();
-        for layer in &network.layers {
+        for layer in &mut network.layers {
             let saved = self.layer(layer, x);
             x = saved.out;
             layers.push(saved);
@@ -143,26 +143,27 @@ impl<'t> Decoder<'t> {
         let (rows, width) = (self.rows, self.dimensions.width);
         let x = self.bfloats("embed.out", rows, width);
         let reads: Vec<_> =
-            [tokens].into_iter().chain(network.table.iter().map(|part| part.tensor)).collect();
+            [tokens].into_iter().chain(network.table.iter().map(|part| part.kept)).collect();
         let bytes = 2 * Self::row_bytes(rows, width) + u128::from(rows * INDEX_BYTES);
         self.sparse_op("embed", bytes, &reads, &[x]);
         x
     }
 
     /// Records a layer. It does not overwrite `x`, since the norm's backward op reads it.
-    fn layer(&mut self, layer: &Layer, x: TensorId) -> Saved {
+    fn layer(&mut self, layer: &mut Layer, x: TensorId) -> Saved {
         let rows = self.rows;
-        let at = |part: &str| format!("{}.{part}", layer.name);
+        let name = layer.name.clone();
+        let at = |part: &str| format!("{name}.{part}");
         let attention_norm = self.normalize(&at("attn_norm"), x, &layer.attention_norm, rows);
-        let qkv = self.multiply(&layer.qkv, attention_norm.out, rows);
+        let qkv = self.multiply(&mut layer.qkv, attention_norm.out, rows);
         let (context, log_sums) = self.attend(&at("attn"), qkv.out);
-        let attention_out = self.multiply(&layer.attention_out, context, rows);
+        let attention_out = self.multiply(&mut layer.attention_out, context, rows);
         let middle = attention_out.out;
         self.op(&at("attn.add"), 0, &[middle, x], &[middle]);
         let perceptron_norm = self.normalize(&at("mlp_norm"), middle, &layer.perceptron_norm, rows);
         let (routes, inputs) = self.route(layer, perceptron_norm.out);
         let (mut gate_up, mut down) = (Vec::new(), Vec::new());
-        for (expert, input) in layer.experts.iter().zip(inputs) {
+        for (expert, input) in layer.experts.iter_mut().zip(inputs) {
             let [first, second] = self.perceptron(expert, input);
             gate_up.push(first);
             down.push(second);
@@ -211,13 +212,13 @@ impl<'t> Decoder<'t> {
         (Some(routes), inputs)
     }
 
-    fn perceptron(&mut self, perceptron: &Perceptron, input: TensorId) -> [Product; 2] {
+    fn perceptron(&mut self, perceptron: &mut Perceptron, input: TensorId) -> [Product; 2] {
         let rows = self.expert_rows();
-        let gate_up = self.multiply(&perceptron.gate_up, input, rows);
+        let gate_up = self.multiply(&mut perceptron.gate_up, input, rows);
         let name = format!("{}.swiglu", perceptron.name);
         let gated = self.bfloats(&format!("{name}.out"), rows, self.dimensions.hidden);
         self.op(&name, 0, &[gate_up.out], &[gated]);
-        [gate_up, self.multiply(&perceptron.down, gated, rows)]
+        [gate_up, self.multiply(&mut perceptron.down, gated, rows)]
     }
 
     /// Adds up the outputs of the experts for each token.
@@ -243,7 +244,17 @@ impl<'t> Decoder<'t> {
         Norm { input: x, out, scale }
     }
 
-    fn multiply(&mut self, matrix: &Matrix, x: TensorId, rows: u64) -> Product {
+    /// Copies the weight to bfloat16, if products read copies of it.
+    pub(super) fn copy(&mut self, weight: &mut Weight) {
+        if weight.copied {
+            let name = format!("{}.copy", weight.name);
+            weight.tensor = self.bfloats(&name, weight.elements, 1);
+            self.op(&name, 0, &[weight.kept], &[weight.tensor]);
+        }
+    }
+
+    fn multiply(&mut self, matrix: &mut Matrix, x: TensorId, rows: u64) -> Product {
+        self.copy(&mut matrix.weight);
         let Matrix { name, inputs, columns, .. } = matrix;
         let out = self.bfloats(&format!("{name}.out"), rows, *columns);
         let bias = matrix.bias.as_ref().map(|bias| bias.tensor);

@@ -146,9 +146,12 @@ const MODES: Parameter = Parameter {
 const OPTIMIZER: Parameter = Parameter {
     name: "optimizer",
     default: "adamw",
-    domain: Domain::OneOf(&["adamw", "sgd", "none", "adamw16"]),
-    about: "the update in training; AdamW with weights and moments in float32, or all in bfloat16",
+    domain: Domain::OneOf(&["adamw", "sgd", "none", "adamw16", "autocast"]),
+    about: "the update in training; AdamW with weights and moments in float32, or all in bfloat16; \
+            autocast: AdamW in float32, and each pass copies the weights to bfloat16",
 };
+/// The place of `autocast` in the domain of [`OPTIMIZER`].
+const AUTOCAST: u64 = 4;
 const RANK: Parameter = Parameter {
     name: "rank",
     default: "0",
@@ -206,6 +209,13 @@ fn check(arguments: &Arguments) -> Result<(), String> {
     if !trains && arguments.get(&MICRO) > 1 {
         return Err("micro is for mode=training; in other modes, set batch".to_owned());
     }
+    if trains && arguments.get(&RANK) > 0 && arguments.get(&OPTIMIZER) == AUTOCAST {
+        return Err(
+            "optimizer=autocast trains all weights, and rank adapters alone: set one of the \
+                    two"
+            .to_owned(),
+        );
+    }
     if trains && arguments.get(&RANK) == 0 && arguments.get(&BITS) != 16_000 {
         return Err("bits is for weights that are not trained: set mode=prompt, mode=token, or \
                     rank to train adapters alone"
@@ -227,6 +237,7 @@ fn decode(arguments: &Arguments, tape: &mut Tape, [experts, active]: [u64; 2]) {
         milli_bits: arguments.get(&BITS),
         trains_all: mode == Mode::Training && rank == 0,
         trains_adapters: mode == Mode::Training,
+        copies: mode == Mode::Training && arguments.get(&OPTIMIZER) == AUTOCAST,
     };
     let mut network = Network::new(tape, dimensions, precision, rank, arguments);
     let [batch, sequence, micro] =
@@ -234,7 +245,7 @@ fn decode(arguments: &Arguments, tape: &mut Tape, [experts, active]: [u64; 2]) {
     for number in 0..micro {
         let prefix = if micro == 1 { String::new() } else { format!("micro{number}.") };
         let mut decoder = Decoder::new(tape, dimensions, mode, [batch, sequence], prefix);
-        let saved = decoder.forward(&network);
+        let saved = decoder.forward(&mut network);
         if mode == Mode::Training {
             decoder.backward(&mut network, saved);
         } else {
@@ -246,6 +257,7 @@ fn decode(arguments: &Arguments, tape: &mut Tape, [experts, active]: [u64; 2]) {
             0 => network.update(tape, Rule::AdamW),
             1 => network.update(tape, Rule::Sgd),
             3 => network.update(tape, Rule::AdamW16),
+            AUTOCAST => network.update(tape, Rule::Autocast),
             _ => {}
         }
     }

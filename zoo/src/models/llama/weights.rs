@@ -14,6 +14,8 @@ pub(super) struct Precision {
     pub(super) milli_bits: u64,
     pub(super) trains_all: bool,
     pub(super) trains_adapters: bool,
+    /// Whether weights are float32, and products read copies in bfloat16.
+    pub(super) copies: bool,
 }
 
 /// The rule of the update.
@@ -22,6 +24,8 @@ pub(super) enum Rule {
     /// I. Loshchilov, F. Hutter: Decoupled weight decay regularization, 2019; with a float32 copy of the
     /// weights, from which it writes the bfloat16 weights.
     AdamW,
+    /// AdamW on float32 weights, which each pass copies to bfloat16, as PyTorch's autocast does.
+    Autocast,
     /// AdamW on the bfloat16 weights, with moments of bfloat16.
     AdamW16,
     /// Stochastic gradient descent on the bfloat16 weights.
@@ -29,11 +33,19 @@ pub(super) enum Rule {
 }
 
 pub(super) struct Weight {
-    name: String,
-    elements: u64,
+    pub(super) name: String,
+    pub(super) elements: u64,
+    /// The weight between steps.
+    pub(super) kept: TensorId,
+    /// The tensor that ops read: `kept`, or its copy in bfloat16.
     pub(super) tensor: TensorId,
+    /// Whether products read copies.
+    pub(super) copied: bool,
     pub(super) trained: bool,
+    number_bytes: u64,
     gradient: Option<TensorId>,
+    /// The gradient of the copy, until it is added to `gradient`.
+    of_copy: Option<TensorId>,
 }
 
 /// The gradient that a pass reads, and the gradient that it writes.
@@ -48,10 +60,26 @@ impl Weight {
     pub(super) fn sum(&mut self, tape: &mut Tape) -> Option<Sum> {
         let before = self.gradient;
         self.trained.then(|| {
-            let bytes = self.elements.saturating_mul(BFLOAT_BYTES);
+            let bytes = self.elements.saturating_mul(self.number_bytes);
             let new = || tape.tensor(format!("{}.grad", self.name), bytes, Kind::Temporary);
             Sum { before, after: *self.gradient.get_or_insert_with(new) }
         })
+    }
+
+    /// Returns the gradient of the tensor that ops read. If it is a copy, each pass makes its gradient anew.
+    pub(super) fn sum_of_read(&mut self, tape: &mut Tape) -> Option<Sum> {
+        if !(self.copied && self.trained) {
+            return self.sum(tape);
+        }
+        let bytes = self.elements.saturating_mul(BFLOAT_BYTES);
+        let after = tape.tensor(format!("{}.copy.grad", self.name), bytes, Kind::Temporary);
+        self.of_copy = Some(after);
+        Some(Sum { before: None, after })
+    }
+
+    /// Takes the gradient of the copy, if it has not been added to the weight's gradient.
+    pub(super) fn take_of_copy(&mut self) -> Option<TensorId> {
+        self.of_copy.take()
     }
 }
 
@@ -114,16 +142,29 @@ impl Maker<'_> {
         let bits = u128::from(elements) * u128::from(milli_bits);
         let bytes = u64::try_from(bits.div_ceil(8_000)).unwrap_or(u64::MAX);
         let tensor = self.tape.tensor(name.clone(), bytes, Kind::State);
-        Weight { name, elements, tensor, trained, gradient: None }
+        Weight {
+            name,
+            elements,
+            kept: tensor,
+            tensor,
+            copied: false,
+            trained,
+            number_bytes: if self.precision.copies { FLOAT_BYTES } else { BFLOAT_BYTES },
+            gradient: None,
+            of_copy: None,
+        }
     }
 
-    /// Creates the weight of a norm or a bias, which are never quantized.
+    /// Creates the weight of a norm or a bias, which are never quantized or copied.
     fn small(&mut self, name: String, elements: u64) -> Weight {
-        self.weight(name, elements, 16_000, self.precision.trains_all)
+        let milli_bits = if self.precision.copies { 32_000 } else { 16_000 };
+        self.weight(name, elements, milli_bits, self.precision.trains_all)
     }
 
     fn large(&mut self, name: String, elements: u64) -> Weight {
-        self.weight(name, elements, self.precision.milli_bits, self.precision.trains_all)
+        let Precision { milli_bits, trains_all, copies, .. } = self.precision;
+        let milli_bits = if copies { 32_000 } else { milli_bits };
+        Weight { copied: copies, ..self.weight(name, elements, milli_bits, trains_all) }
     }
 
     /// Creates the rows of a table or of the head, in parts.
@@ -254,6 +295,7 @@ impl Rule {
                 "adamw",
                 &[("master", FLOAT_BYTES), ("exp_avg", FLOAT_BYTES), ("exp_avg_sq", FLOAT_BYTES)],
             ),
+            Self::Autocast => ("adamw", &[("exp_avg", FLOAT_BYTES), ("exp_avg_sq", FLOAT_BYTES)]),
             Self::AdamW16 => {
                 ("adamw16", &[("exp_avg", BFLOAT_BYTES), ("exp_avg_sq", BFLOAT_BYTES)])
             }
@@ -267,9 +309,9 @@ impl Rule {
         let (mut reads, mut writes) = (Vec::new(), Vec::new());
         for weight in weights.iter().filter(|weight| weight.trained) {
             reads.push(weight.gradient.expect("the backward pass has made all gradients"));
-            writes.push(weight.tensor);
+            writes.push(weight.kept);
             if self != Self::AdamW {
-                reads.push(weight.tensor);
+                reads.push(weight.kept);
             }
             for (state, number_bytes) in states {
                 let bytes = weight.elements.saturating_mul(*number_bytes);
