@@ -2,7 +2,8 @@
 //!
 //! A micro-batch starts at an op that reads an input and no value computed from another input. A
 //! value computed from several micro-batches, such as a sum of gradients, belongs to the last of
-//! them.
+//! them. A value that depends on no input, such as the copy of a weight, belongs to the first
+//! micro-batch that uses it.
 
 #![expect(
     clippy::indexing_slicing,
@@ -102,7 +103,7 @@ fn find_starts(
 ) -> Result<usize, OutOfScratch> {
     let made_in = scratch.reborrow().take(versions.len(), NONE)?;
     let mut starts = 0;
-    for (launch, start) in versions.sequence().launches().zip(of) {
+    for (launch, start) in versions.sequence().launches().zip(&mut *of) {
         let is_input = |version| versions.tensor(version).kind == Kind::Input;
         let reads = || versions.reads(launch).iter().copied();
         let made =
@@ -114,6 +115,17 @@ fn find_starts(
         }
         for &version in versions.writes(launch) {
             made_in[version.index()] = *start;
+        }
+    }
+    let used_in = made_in;
+    used_in.fill(NONE);
+    for (launch, start) in versions.sequence().launches().zip(of).rev() {
+        if *start == NONE {
+            let used = versions.writes(launch).iter().map(|version| used_in[version.index()]);
+            *start = used.min().unwrap_or(NONE);
+        }
+        for &version in versions.reads(launch) {
+            used_in[version.index()] = used_in[version.index()].min(*start);
         }
     }
     Ok(starts as usize)
@@ -152,52 +164,17 @@ mod tests {
     use crate::graph::{Graph, Op, Tensor, TensorId};
     use crate::sequence::Sequence;
 
-    #[test]
-    fn an_op_with_several_inputs_belongs_to_the_last_batch() {
-        const KINDS: [Kind; 11] = [
-            // A mask, two batches, the rate of the update, a weight.
-            Kind::Input,
-            Kind::Input,
-            Kind::Input,
-            Kind::Input,
-            Kind::State,
-            // A value computed from the mask; a value and a gradient for each batch; the sum; a
-            // step.
-            Kind::Temporary,
-            Kind::Temporary,
-            Kind::Temporary,
-            Kind::Temporary,
-            Kind::Temporary,
-            Kind::Temporary,
-        ];
-        let tensors = KINDS.map(|kind| Tensor { bytes: 4, kind });
-        // Each op: the tensors that it reads, then the tensor that it writes.
-        const OPS: [&[u32]; 10] = [
-            &[0, 5],
-            &[1, 4, 6],
-            &[6, 5, 6],
-            &[6, 9],
-            &[4, 7],
-            &[2, 4, 8],
-            &[8, 5, 8],
-            &[8, 9, 9],
-            &[3, 10],
-            &[10, 4, 4],
-        ];
+    /// The micro-batch of each op, given the tensors that it reads, the tensor that it writes, and its
+    /// time.
+    fn batches_of<const OPS: usize>(kinds: &[Kind], ops: [(&[u32], u32, u64); OPS]) -> [u32; OPS] {
         let mut operands = heapless::Vec::<TensorId, 32>::new();
-        let ops = OPS.map(|touched| {
+        let ops = ops.map(|(reads, written, time_ns)| {
             let first_operand = operands.len() as u32;
-            operands.extend(touched.iter().map(|&id| TensorId(id)));
-            // The mask and the update take almost no time.
-            let time_ns = if matches!(touched[0], 0 | 3 | 10) { 1 } else { 10 };
-            Op {
-                time_ns,
-                first_operand,
-                reads: touched.len() as u32 - 1,
-                writes: 1,
-                ..Op::default()
-            }
+            operands.extend(reads.iter().chain([&written]).map(|&id| TensorId(id)));
+            Op { time_ns, first_operand, reads: reads.len() as u32, writes: 1, ..Op::default() }
         });
+        let tensors: heapless::Vec<Tensor, 16> =
+            kinds.iter().map(|&kind| Tensor { bytes: 4, kind }).collect();
         let mut memory = [0; 1024];
         let mut scratch = Scratch::new(&mut memory);
         let graph = Graph::new(&tensors, &ops, &operands, &mut scratch.reborrow()).unwrap();
@@ -205,7 +182,46 @@ mod tests {
         let versions = Versions::new(&given, &mut scratch).unwrap();
         let batches = Batches::new(&versions, &mut scratch).unwrap();
         assert_eq!(batches.count(), 2);
-        let of: [u32; OPS.len()] = core::array::from_fn(|op| batches.of(op as u32));
+        core::array::from_fn(|op| batches.of(op as u32))
+    }
+
+    #[test]
+    fn an_op_with_several_inputs_belongs_to_the_last_batch() {
+        // A mask, two batches, the rate of the update, a weight; a value computed from the mask; a
+        // value and a gradient for each batch; the sum; a step.
+        let mut kinds = [Kind::Temporary; 11];
+        kinds[..4].fill(Kind::Input);
+        kinds[4] = Kind::State;
+        // The mask and the update take almost no time.
+        let of = batches_of(
+            &kinds,
+            [
+                (&[0], 5, 1),
+                (&[1, 4], 6, 10),
+                (&[6, 5], 6, 10),
+                (&[6], 9, 10),
+                (&[4], 7, 10),
+                (&[2, 4], 8, 10),
+                (&[8, 5], 8, 10),
+                (&[8, 9], 9, 10),
+                (&[3], 10, 1),
+                (&[10, 4], 4, 1),
+            ],
+        );
+        // Nothing uses the value that the fifth op computes from the weight.
         assert_eq!(of, [0, 0, 0, 0, 0, 1, 1, 1, 1, 1]);
+    }
+
+    #[test]
+    fn a_copy_belongs_to_the_first_batch_that_uses_it() {
+        let mut kinds = [Kind::Temporary; 8];
+        kinds[..2].fill(Kind::Input);
+        kinds[2] = Kind::State;
+        // A copy of the weight for both batches, and a copy for the second batch, by two ops.
+        let of = batches_of(
+            &kinds,
+            [(&[2], 3, 1), (&[2], 4, 1), (&[4], 5, 1), (&[0, 3], 6, 10), (&[1, 3, 5], 7, 10)],
+        );
+        assert_eq!(of, [0, 1, 1, 0, 1]);
     }
 }

@@ -1,7 +1,8 @@
 //! Clusters of ops that run together.
 //!
 //! An op that only one other op must wait for may join that op: no path leaves the two and comes
-//! back. A launch that ends a version which the op uses must wait for the op too; the op may still
+//! back. If several ops wait for the copy of a state, it may join the cluster of these ops that ends
+//! first. A launch that ends a version which the op uses must wait for the op too; the op may still
 //! join if that launch comes after the cluster. So the ops of an optimizer's update form one
 //! cluster, and all of them run as soon as the gradient exists.
 
@@ -61,10 +62,14 @@ pub(super) struct Clusters<'a> {
 }
 
 impl<'a> Clusters<'a> {
+    /// Words of scratch that the clusters keep.
+    pub(super) const fn kept_words(limits: &Limits) -> usize {
+        words::<u32>(limits.ops).saturating_mul(3)
+    }
+
+    /// Words of scratch that [`new`](Self::new) needs beside them.
     pub(super) const fn scratch_words(limits: &Limits) -> usize {
-        words::<u32>(limits.ops)
-            .saturating_mul(3)
-            .saturating_add(words::<u32>(Versions::most(limits)).saturating_mul(3))
+        words::<u32>(Versions::most(limits)).saturating_mul(4)
     }
 
     /// Forms the clusters. O(operands).
@@ -81,18 +86,21 @@ impl<'a> Clusters<'a> {
         };
         let mut uses = LaterUses::new(versions, &mut scratch.reborrow())?;
         for launch in versions.sequence().launches().rev() {
-            let OpFacts { successor, end, updates, allocated_bytes, released_bytes } =
-                uses.enter(launch);
+            let OpFacts { successor, first_cluster, end, updates, allocated_bytes, released_bytes } =
+                uses.enter(launch, clusters.of);
             let joins = match join {
                 Join::Light | Join::CopiesFirst | Join::ByStates { .. } => {
                     updates || released_bytes <= allocated_bytes
                 }
                 Join::All => true,
             };
-            let cluster = match clusters.of.get(successor as usize) {
-                Some(&cluster) if joins && cluster < end => cluster,
-                _ => launch.0,
+            let is_copy = || versions.copied_state(launch).is_some();
+            let next = match join {
+                Join::ByStates { .. } if successor == MANY && is_copy() => first_cluster,
+                _ => clusters.of.get(successor as usize).copied().unwrap_or(NONE),
             };
+            let cluster = if joins && next < end { next } else { launch.0 };
+            uses.join(launch, cluster);
             clusters.of[launch.index()] = cluster;
             clusters.next[launch.index()] =
                 core::mem::replace(&mut clusters.first[cluster as usize], launch.0);
@@ -125,6 +133,8 @@ impl<'a> Clusters<'a> {
 struct OpFacts {
     /// The only op that waits for it; or `NONE`, or `MANY`.
     successor: u32,
+    /// The cluster that ends first among the clusters that wait for it; or `NONE`.
+    first_cluster: u32,
     /// The first launch that ends a version which the op uses; or `NONE`.
     end: u32,
     /// Whether the op writes a state.
@@ -142,6 +152,8 @@ struct LaterUses<'a, 'g> {
     writer: &'a mut [u32],
     /// The op that reads a version before that; or `NONE`, or `MANY`.
     reader: &'a mut [u32],
+    /// The cluster that ends first among the clusters that read a version before that; or `NONE`.
+    cluster: &'a mut [u32],
 }
 
 impl<'a, 'g> LaterUses<'a, 'g> {
@@ -154,18 +166,27 @@ impl<'a, 'g> LaterUses<'a, 'g> {
             }
         }
         let (writer, reader) = (scratch.take(count, NONE)?, scratch.take(count, NONE)?);
-        Ok(Self { versions, first, writer, reader })
+        Ok(Self { versions, first, writer, reader, cluster: scratch.take(count, NONE)? })
     }
 
-    /// Finds the successor of an op, and adds the op's own uses.
-    fn enter(&mut self, launch: LaunchId) -> OpFacts {
+    /// Finds the successors of an op, given the clusters of all later ops, and adds the op's own uses.
+    fn enter(&mut self, launch: LaunchId, clusters: &[u32]) -> OpFacts {
         let ends = self.versions.operands_of(launch).iter();
         let ends = ends.filter_map(|&version| self.versions.end(version));
         let end = ends.map(|end| end.0).min().unwrap_or(NONE);
-        let mut facts =
-            OpFacts { successor: NONE, end, updates: false, allocated_bytes: 0, released_bytes: 0 };
+        let mut facts = OpFacts {
+            successor: NONE,
+            first_cluster: NONE,
+            end,
+            updates: false,
+            allocated_bytes: 0,
+            released_bytes: 0,
+        };
+        let cluster_of = |writer: u32| clusters.get(writer as usize).copied().unwrap_or(NONE);
         for &version in self.versions.writes(launch) {
             let (writer, reader) = (self.writer[version.index()], self.reader[version.index()]);
+            let readers = core::mem::replace(&mut self.cluster[version.index()], NONE);
+            facts.first_cluster = facts.first_cluster.min(readers).min(cluster_of(writer));
             facts.successor = either(facts.successor, if reader == NONE { writer } else { reader });
             facts.updates |= self.versions.tensor(version).kind == Kind::State;
             self.weigh(&mut facts, launch, version);
@@ -176,11 +197,20 @@ impl<'a, 'g> LaterUses<'a, 'g> {
             // The op's own write is no successor, and its memory has been counted.
             if writer != launch.0 {
                 facts.successor = either(facts.successor, writer);
+                facts.first_cluster = facts.first_cluster.min(cluster_of(writer));
                 self.weigh(&mut facts, launch, version);
             }
             self.reader[version.index()] = either(self.reader[version.index()], launch.0);
         }
         facts
+    }
+
+    /// Adds the cluster of an op whose uses have been added.
+    fn join(&mut self, launch: LaunchId, cluster: u32) {
+        for &version in self.versions.reads(launch) {
+            let first = &mut self.cluster[version.index()];
+            *first = cluster.min(*first);
+        }
     }
 
     fn weigh(&self, facts: &mut OpFacts, launch: LaunchId, version: Version) {

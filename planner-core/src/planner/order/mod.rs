@@ -45,13 +45,14 @@ pub(super) const fn arranged_words(limits: &Limits) -> usize {
 /// Words of scratch that [`list_schedule`] needs, by [`Limits::of_graph`].
 #[must_use]
 pub const fn list_schedule_words(limits: &Limits) -> usize {
+    let scheduled = larger(schedule::scratch_words(limits), overlap::scratch_words(limits))
+        .saturating_add(Batches::scratch_words(limits));
     total([
         arranged_words(limits),
         words::<LaunchId>(limits.ops),
         Versions::scratch_words(limits),
-        Clusters::scratch_words(limits),
-        Batches::scratch_words(limits),
-        larger(schedule::scratch_words(limits), overlap::scratch_words(limits)),
+        Clusters::kept_words(limits),
+        larger(Clusters::scratch_words(limits), scheduled),
     ])
 }
 
@@ -584,6 +585,47 @@ mod tests {
         let one_by_one = Some([0, 1, 2, 3, 4, 5, 6, 9, 7, 8]);
         assert_eq!(by_states(20_000, ALL_BATCHES), one_by_one);
         assert_eq!(by_states(10_000, 1), one_by_one);
+    }
+
+    #[test]
+    fn a_copy_of_a_weight_runs_just_before_its_first_use() {
+        let tensors: [Tensor; 18] = core::array::from_fn(|at| match at {
+            0..2 => INPUT,
+            2..4 => STATE,
+            _ => TEMPORARY,
+        });
+        // Two micro-batches forward and backward through two layers, then the updates. Each
+        // micro-batch copies both weights. The gradients are tensors 4 and 5.
+        let step: [(&[u32], &[u32]); 14] = [
+            (&[2], &[6]),
+            (&[0, 6], &[8]),
+            (&[3], &[7]),
+            (&[8, 7], &[9]),
+            (&[9, 8, 7], &[10, 5]),
+            (&[10, 0, 6], &[4]),
+            (&[2], &[12]),
+            (&[1, 12], &[14]),
+            (&[3], &[13]),
+            (&[14, 13], &[15]),
+            (&[15, 14, 13, 5], &[16, 5]),
+            (&[16, 1, 12, 4], &[4]),
+            (&[4, 2], &[2]),
+            (&[5, 3], &[3]),
+        ];
+        let (mut ops, operands) = ops_of(step);
+        for copy in [0, 2, 6, 8] {
+            ops[copy].repeatable = true;
+        }
+        let by_states = |batches, overlaps| {
+            let join = Join::ByStates { set_bytes: 10_000, batches, overlaps };
+            order_of(join, &tensors, (&ops, &operands))
+        };
+        let by_layers = Some([0, 1, 6, 7, 2, 3, 4, 8, 9, 10, 13, 5, 11, 12]);
+        assert_eq!(by_states(ALL_BATCHES, false), by_layers);
+        // The copies of the second micro-batch wait for the first one.
+        let one_by_one = Some([0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 13, 11, 12]);
+        assert_eq!(by_states(1, false), one_by_one);
+        assert_eq!(by_states(1, true), one_by_one);
     }
 
     #[test]

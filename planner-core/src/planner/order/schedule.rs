@@ -98,20 +98,16 @@ pub(super) fn write(
     Ok(())
 }
 
-/// For each version that one repeatable op makes of a single state alone, the version of the state;
-/// [`NONE`] for others. O(operands).
+/// The state that each version is a [copy](Versions::copied_state) of, or [`Version::NONE`]. O(operands).
 fn copied<'s>(
     versions: &Versions<'_>,
     scratch: &mut Scratch<'s>,
-) -> Result<&'s [u32], OutOfScratch> {
-    let copied = scratch.take(versions.len(), NONE)?;
+) -> Result<&'s [Version], OutOfScratch> {
+    let copied = scratch.take(versions.len(), Version::NONE)?;
     for launch in versions.sequence().launches() {
-        if let [state] = versions.reads(launch)
-            && versions.tensor(*state).kind == Kind::State
-            && versions.sequence().is_repeatable(launch)
-        {
+        if let Some(state) = versions.copied_state(launch) {
             for version in versions.writes(launch) {
-                copied[version.index()] = state.index() as u32;
+                copied[version.index()] = state;
             }
         }
     }
@@ -134,8 +130,8 @@ struct Schedule<'s, 'g> {
     ready: Ready<'s>,
     set: Set<'s>,
     batches: &'g Batches<'g>,
-    /// The state that each version copies, as [`copied`] tells.
-    copied: &'s [u32],
+    /// The state that each version is a copy of, as [`copied`] tells.
+    copied: &'s [Version],
 }
 
 /// The states that are read together.
@@ -215,7 +211,7 @@ impl<'s, 'g> Schedule<'s, 'g> {
     fn next_by_states(&mut self, set_bytes: u64, (size, overlaps): (u32, bool)) -> Option<u32> {
         let frees = |&update: &u32| self.gain_bytes[update as usize] > 0;
         if let Some(update) = self.ready.updates.find(frees) {
-            return Some(update);
+            return Some(self.before_update(update));
         }
         let group = |cluster: u32| self.batches.group(cluster, size, overlaps);
         let first = self.ready.all().map(group).min()?;
@@ -241,9 +237,7 @@ impl<'s, 'g> Schedule<'s, 'g> {
             return cluster;
         }
         let written = || clusters.ops(cluster).flat_map(|launch| versions.writes(launch));
-        let is_overwritten = |state: u32| {
-            state != NONE && written().any(|version| version.index() == state as usize)
-        };
+        let is_overwritten = |state| written().any(|&version| version == state);
         let reads_a_copy = |&other: &u32| {
             let mut reads = clusters.ops(other).flat_map(|launch| versions.reads(launch));
             reads.any(|version| is_overwritten(self.copied[version.index()]))
@@ -251,11 +245,15 @@ impl<'s, 'g> Schedule<'s, 'g> {
         ready.others.find(reads_a_copy).unwrap_or(cluster)
     }
 
-    /// The states that a cluster reads, op by op; a state may appear several times.
+    /// The states that a cluster reads or whose copies it reads, op by op; a state may appear several
+    /// times.
     fn states(&self, cluster: u32) -> impl Iterator<Item = Version> + use<'s, 'g> {
-        let Self { versions, clusters, .. } = *self;
+        let Self { versions, clusters, copied, .. } = *self;
         let reads = clusters.ops(cluster).flat_map(|launch| versions.reads(launch));
-        reads.copied().filter(|&version| versions.tensor(version).kind == Kind::State)
+        reads.filter_map(|&version| match copied[version.index()] {
+            Version::NONE => (versions.tensor(version).kind == Kind::State).then_some(version),
+            state => Some(state),
+        })
     }
 
     /// An upper bound of the bytes of states that a cluster would add to the set.

@@ -11,7 +11,7 @@
               for each"
 )]
 
-use crate::graph::{Tensor, TensorId};
+use crate::graph::{Kind, Tensor, TensorId};
 use crate::scratch::{Limits, OutOfScratch, Scratch, total, words};
 use crate::sequence::{LaunchId, Sequence};
 use bytemuck::{Pod, Zeroable};
@@ -26,6 +26,9 @@ const NONE: u32 = u32::MAX;
 pub(super) struct Version(u32);
 
 impl Version {
+    /// No version.
+    pub(super) const NONE: Self = Self(NONE);
+
     pub(super) const fn index(self) -> usize {
         self.0 as usize
     }
@@ -143,6 +146,14 @@ impl<'a> Versions<'a> {
         (end != NONE).then_some(LaunchId(end))
     }
 
+    /// The state of which a launch makes a copy, such as a weight in a shorter format: the only value
+    /// that the launch reads, if a repeat can make the copy again.
+    pub(super) fn copied_state(&self, launch: LaunchId) -> Option<Version> {
+        let [state] = self.reads(launch) else { return None };
+        let is_state = self.tensor(*state).kind == Kind::State;
+        (is_state && self.sequence.is_repeatable(launch)).then_some(*state)
+    }
+
     pub(super) fn reads(&self, launch: LaunchId) -> &'a [Version] {
         &self.operands[self.sequence.first_slot(launch)..self.sequence.first_write(launch)]
     }
@@ -160,7 +171,7 @@ impl<'a> Versions<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::graph::{Graph, Kind, Op, OpId};
+    use crate::graph::{Graph, Op, OpId};
 
     #[test]
     fn a_repeat_writes_a_version_of_its_own() {
