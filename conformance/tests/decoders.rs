@@ -55,6 +55,11 @@ fn cells() -> impl Strategy<Value = Cell> {
     })
 }
 
+/// The same in mixed precision: each micro-batch copies the weights.
+fn cells_in_mixed_precision() -> impl Strategy<Value = Cell> {
+    cells().prop_map(|cell| Cell { spec: format!("{},optimizer=autocast", cell.spec), ..cell })
+}
+
 /// The same beside a host that runs updates, and maybe all ops.
 fn cells_beside_hosts() -> impl Strategy<Value = Cell> {
     let hosts = (select(vec![30u64, 80, 200, 400]), select(vec![0u64, 0, 2]));
@@ -185,6 +190,12 @@ fn auto_is_hardly_longer_than_any_other_way() {
     hold(|seed| drawn(cells(), seed));
 }
 
+/// Few of the cells of [`many_cells_in_mixed_precision`].
+#[test]
+fn auto_is_hardly_longer_in_mixed_precision() {
+    hold(|seed| drawn(cells_in_mixed_precision(), seed));
+}
+
 /// Few of the cells of [`many_cells_beside_hosts`].
 #[test]
 fn auto_is_hardly_longer_beside_a_host() {
@@ -223,6 +234,22 @@ fn micro_batches_take_no_longer_than_with_all_updates_on_the_host() {
     let cell = Cell { spec, link_mb_s: 25_000, latency_ns: 10_000, budget_percent: 12 };
     let outcome = Outcome::of(cell, Auto::new().with_effort(60));
     assert!(outcome.broken().is_empty(), "{outcome:?}");
+}
+
+/// If copies of weights in bfloat16 ran before all products, each micro-batch would read all weights.
+#[test]
+fn micro_batches_read_copies_of_weights_together() {
+    let spec = "llama:layers=5,width=1024,heads=8,kv_heads=1,hidden=3072,vocabulary=4000,sequence=2048,\
+                micro=4,optimizer=autocast";
+    let owned = models::generate(spec).unwrap();
+    let cell = Cell { spec: String::new(), link_mb_s: 31_000, latency_ns: 0, budget_percent: 28 };
+    let (graph, machine) = (owned.graph().unwrap(), cell.machine());
+    let budget_bytes = planning::in_core_peak_bytes(&graph, &machine).unwrap() / 100 * 28;
+    let request = Request { graph: &graph, machine: &machine, budget_bytes };
+    let auto = Planner::Auto(Auto::new().with_effort(8));
+    let period_ns = planning::plan(&request, auto).unwrap().predicted.period_ns;
+    let compute_ns = graph.compute_ns();
+    assert!(period_ns < compute_ns / 10 * 13, "{period_ns} ns, {compute_ns} ns of compute");
 }
 
 /// If the micro-batches run one by one, the weights cross the link four times. If all four run together,
@@ -276,6 +303,12 @@ fn a_plan_without_repeats_runs_no_op_again_beside_a_host() {
 #[ignore = "takes many minutes: cargo test --release -p spillway-conformance --test decoders -- --ignored --nocapture many_cells"]
 fn many_cells() {
     print_all(|seed| drawn(cells(), seed));
+}
+
+#[test]
+#[ignore = "takes many minutes: cargo test --release -p spillway-conformance --test decoders -- --ignored --nocapture many_cells_in_mixed_precision"]
+fn many_cells_in_mixed_precision() {
+    print_all(|seed| drawn(cells_in_mixed_precision(), seed));
 }
 
 #[test]

@@ -146,6 +146,10 @@ pub(super) fn arrange_launches<'s>(
 /// memory to waiting values, a larger share lets them wait less often.
 const SETS: [u64; 2] = [64, 16];
 
+/// Shares that are worth a try for several micro-batches if ops are repeated: values that are
+/// computed again take no memory while they wait, but in a small set, gradients of few layers wait.
+const SETS_WITH_REPEATS: [u64; 2] = [4, 1024];
+
 /// All micro-batches, whatever their number.
 const ALL_BATCHES: u32 = u32::MAX;
 
@@ -222,17 +226,18 @@ impl<'s> Orders<'s> {
 /// The ways to join ops that are worth a try: first [`JOINS`], then the ways after which states are
 /// read together.
 pub(super) fn joins(budget_bytes: u64) -> impl Iterator<Item = Join> {
-    let sets = SETS.map(|share| Join::ByStates {
-        set_bytes: budget_bytes.checked_div(share).unwrap_or(0),
-        batches: ALL_BATCHES,
-        overlaps: false,
-    });
-    JOINS.into_iter().chain(sets)
+    JOINS.into_iter().chain(SETS.map(|share| by_states(budget_bytes, share)))
+}
+
+/// All micro-batches together, in sets of a share of the budget.
+fn by_states(budget_bytes: u64, share: u64) -> Join {
+    let set_bytes = budget_bytes.checked_div(share).unwrap_or(0);
+    Join::ByStates { set_bytes, batches: ALL_BATCHES, overlaps: false }
 }
 
 /// The ways to join ops that are worth a try if ops are repeated: with copies of states first; and if
-/// there are several micro-batches, the ways in which 1, 2, 4, … of them read states together, one
-/// group after the other, and overlapping.
+/// there are several micro-batches, the ways in which all of them read states together, in sets of
+/// other sizes, or 1, 2, 4, … of them, one group after the other, and overlapping.
 /// O(operands).
 pub(super) fn with_repeats(
     graph: &Graph<'_>,
@@ -243,13 +248,15 @@ pub(super) fn with_repeats(
     let given = Sequence::as_given(graph, None, &mut scratch)?;
     let versions = Versions::new(&given, &mut scratch)?;
     let all = Batches::new(&versions, &mut scratch)?.count();
+    let sets = SETS_WITH_REPEATS.into_iter().filter(move |_| all > 1);
+    let together = sets.map(move |share| by_states(budget_bytes, share));
     let some = (0..u32::BITS).map(|log| 1 << log).take_while(move |&batches| batches < all);
     let [_, share] = SETS;
     let set_bytes = budget_bytes.checked_div(share).unwrap_or(0);
     let in_batches = some.flat_map(move |batches| {
         [false, true].map(|overlaps| Join::ByStates { set_bytes, batches, overlaps })
     });
-    Ok(iter::once(Join::CopiesFirst).chain(in_batches))
+    Ok(iter::once(Join::CopiesFirst).chain(together).chain(in_batches))
 }
 
 /// The best orders, by the periods of a sample of lists in each.

@@ -33,9 +33,9 @@ use crate::planner::uses::Uses;
 use crate::scratch::{Limits, Scratch, larger, total, words};
 use crate::sequence::Sequence;
 
-/// The most ways to join ops: with copies first, and two for each power of two that is a number of
-/// micro-batches.
-const MOST_JOINS: usize = 1 + 2 * u32::BITS as usize;
+/// The most ways to join ops: with copies first, two sizes of sets, and two for each power of two
+/// that is a number of micro-batches.
+const MOST_JOINS: usize = 3 + 2 * u32::BITS as usize;
 
 /// The number of prices that rank two orders of the ops.
 const RANK_LISTS: usize = 3;
@@ -116,8 +116,8 @@ pub(in crate::planner) const fn scratch_words(limits: &Limits) -> usize {
     ]);
     let round = words::<OpId>(limits.ops).saturating_add(round);
     let arranged = order::arranged_words(limits)
-        .saturating_add(larger(order::list_schedule_words(limits), round));
-    let joined = words::<OpId>(limits.ops).saturating_mul(5).saturating_add(arranged);
+        .saturating_add(larger(larger(order::list_schedule_words(limits), round), segments));
+    let joined = words::<OpId>(limits.ops).saturating_mul(6).saturating_add(arranged);
     kept_words(limits).saturating_add(larger(joined, segments))
 }
 
@@ -192,10 +192,8 @@ pub(in crate::planner) fn best<'s>(
     scratch: &mut Scratch<'s>,
 ) -> Result<Option<(Sequence<'s>, u64)>, PlanningError> {
     let ranked = best_starts(starts, lists, output, helper.as_deref_mut(), scratch)?;
-    let Some((task, ways)) = ranked else { return Ok(None) };
+    let Some(Starts { task, reads_together, ways }) = ranked else { return Ok(None) };
     let mut incumbent = Incumbent::new(&task, scratch)?;
-    // Ranks come from few lists: with more repeats, another order may be better.
-    let fewer = if ways == Ways::default() { lists } else { lists.div_ceil(2) };
     {
         let mut scratch = scratch.reborrow();
         let mut joined =
@@ -214,13 +212,16 @@ pub(in crate::planner) fn best<'s>(
             output,
             &mut scratch,
             |output, scratch| {
-                extend(&task, &mut incumbent, fewer, output, scratch)?;
+                extend(&task, &mut incumbent, lists, output, scratch)?;
+                if reads_together {
+                    extend_own_segments(&task, &mut incumbent, lists, output, scratch)?;
+                }
                 extend_joined(&task, &mut own, lists, output, scratch)
             },
             |output, scratch| {
                 extend_joined(&task, &mut helpers, lists, output, scratch)?;
                 match &mut by_load {
-                    Some(by_load) => extend(&weighed, by_load, fewer, output, scratch),
+                    Some(by_load) => extend(&weighed, by_load, lists, output, scratch),
                     None => Ok(()),
                 }
             },
@@ -228,25 +229,41 @@ pub(in crate::planner) fn best<'s>(
         if let Some(by_load) = by_load {
             incumbent.keep_if_better(by_load.judged, by_load.launches());
         }
+        let of_task = incumbent.rank();
         let [[first, third], [second, fourth]] = [own, helpers];
-        for (_, joined) in [first, second, third, fourth] {
-            incumbent.keep_if_better(joined.judged, joined.launches());
+        for (way, joined) in [first, second, third, fourth] {
+            // If the task reads states together, such ways without overlaps differ little from it.
+            let is_like_task =
+                reads_together && matches!(way, Some(Join::ByStates { overlaps: false, .. }));
+            if !is_like_task || is_surely_less(joined.rank(), of_task) {
+                incumbent.keep_if_better(joined.judged, joined.launches());
+            }
         }
     }
     incumbent.sequence(&task, scratch)
 }
 
-/// The better of the given orders, and the best ways to join its ops. `None` without a given order.
+/// The orders to which the search adds repeats.
+struct Starts<'s> {
+    task: Task<'s>,
+    /// Whether ops of the task read states together.
+    reads_together: bool,
+    /// The best ways to join the ops of the task.
+    ways: Ways,
+}
+
+/// The better of the given orders, and the best ways to join its ops. `None` without a given order. If
+/// there is a second order, it reads states together.
 fn best_starts<'s>(
     (orders, joins): ([Option<Task<'s>>; 2], impl Iterator<Item = Join> + Clone + Sync),
     lists: usize,
     output: &mut Output<'_>,
     mut helper: Option<&mut Helper<'_>>,
     scratch: &mut Scratch<'_>,
-) -> Result<Option<(Task<'s>, Ways)>, PlanningError> {
+) -> Result<Option<Starts<'s>>, PlanningError> {
     let [Some(task), other] = orders else { return Ok(None) };
     if other.is_none() && joins.clone().next().is_none() {
-        return Ok(Some((task, Ways::default())));
+        return Ok(Some(Starts { task, reads_together: false, ways: Ways::default() }));
     }
     let (rank_of_task, rank_of_other) = both(
         helper.as_deref_mut(),
@@ -255,15 +272,15 @@ fn best_starts<'s>(
         |output, scratch| rank(&task, lists, output, scratch),
         |output, scratch| other.map(|other| rank(&other, lists, output, scratch)).transpose(),
     )?;
-    let (task, least) = match (other, rank_of_other) {
-        (Some(other), Some(rank)) if rank < rank_of_task => (other, rank),
-        _ => (task, rank_of_task),
+    let (task, least, reads_together) = match (other, rank_of_other) {
+        (Some(other), Some(rank)) if rank < rank_of_task => (other, rank, true),
+        _ => (task, rank_of_task, false),
     };
     let ways = best_joins(&task, (least, joins), lists, output, helper, scratch)?;
-    Ok(Some((task, ways)))
+    Ok(Some(Starts { task, reads_together, ways }))
 }
 
-/// Adds repeats to the launches in the order of each way to join them.
+/// Adds repeats to the launches in the order of each way to join them, and to their segments.
 fn extend_joined(
     task: &Task<'_>,
     ways: &mut [(Option<Join>, Incumbent<'_>)],
@@ -277,8 +294,26 @@ fn extend_joined(
         if let Some(sequence) = order::arrange(task.sequence, join, &mut scratch)? {
             let task = Task { sequence: &sequence, ..*task };
             extend(&task, incumbent, lists, output, &mut scratch)?;
+            extend_own_segments(&task, incumbent, lists, output, &mut scratch)?;
         }
     }
+    Ok(())
+}
+
+/// Adds repeats to the segments of an order that only this search tries.
+fn extend_own_segments(
+    task: &Task<'_>,
+    incumbent: &mut Incumbent<'_>,
+    lists: usize,
+    output: &mut Output<'_>,
+    scratch: &mut Scratch<'_>,
+) -> Result<(), PlanningError> {
+    let Some(than_ns) = incumbent.period_ns() else { return Ok(()) };
+    let mut scratch = scratch.reborrow();
+    let mut segmented = Incumbent::new(task, &mut scratch)?;
+    let segments = Segments { than_ns, is_short: false, order: Order::Given };
+    extend_segments(task, segments, &mut segmented, lists, output, &mut scratch)?;
+    incumbent.keep_if_better(segmented.judged, segmented.launches());
     Ok(())
 }
 
@@ -393,22 +428,35 @@ pub(in crate::planner) fn best_of_segments<'s>(
     output: &mut Output<'_>,
     scratch: &mut Scratch<'s>,
 ) -> Result<Option<(Sequence<'s>, u64)>, PlanningError> {
-    let Segments { than_ns, is_short, .. } = segments;
     let mut incumbent = Incumbent::new(task, scratch)?;
-    if is_short {
+    if segments.is_short {
         // Another order than the best one without repeats may be better.
         extend(task, &mut incumbent, lists, output, scratch)?;
     }
+    extend_segments(task, segments, &mut incumbent, lists, output, scratch)?;
+    incumbent.sequence(task, scratch)
+}
+
+/// Tries each division into segments, and adds repeats to the best one if it is near enough.
+fn extend_segments(
+    task: &Task<'_>,
+    segments: Segments,
+    incumbent: &mut Incumbent<'_>,
+    lists: usize,
+    output: &mut Output<'_>,
+    scratch: &mut Scratch<'_>,
+) -> Result<(), PlanningError> {
+    let than_ns = segments.than_ns;
     let before = incumbent.rank();
     let near_ns = than_ns.saturating_add(than_ns / NEAR_SEGMENTS);
     let near = Segments { than_ns: near_ns, ..segments };
-    try_segments(task, near, &mut incumbent, output, scratch)?;
+    try_segments(task, near, incumbent, output, scratch)?;
     if incumbent.rank() != before {
         let is_shorter = incumbent.period_ns().is_none_or(|best_ns| best_ns < than_ns);
         let lists = if is_shorter { lists } else { lists.div_ceil(SHARE_OF_SEGMENTS) };
-        extend(task, &mut incumbent, lists, output, scratch)?;
+        extend(task, incumbent, lists, output, scratch)?;
     }
-    incumbent.sequence(task, scratch)
+    Ok(())
 }
 
 /// The least time of the launches over all numbers of segments. No plan takes less time than its
