@@ -72,7 +72,7 @@ fn families() -> impl Strategy<Value = Vec<Case>> {
 
 /// Draws `PLANS` plans with host ops, from the seed `FROM`; most of them are corrupted.
 #[test]
-#[ignore = "takes long: cargo test --release -p spillway-conformance --test agreement -- --ignored --nocapture"]
+#[ignore = "takes long: cargo test --release -p spillway-conformance --test all -- --ignored --nocapture agreement::"]
 fn a_million_plans_with_host_ops_get_the_same_verdict() {
     let (from, plans) = (seeds::setting("FROM", 0), seeds::setting("PLANS", 1_000_000));
     let mut runner = seeds::runner(from);

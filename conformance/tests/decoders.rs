@@ -300,19 +300,19 @@ fn a_plan_without_repeats_runs_no_op_again_beside_a_host() {
 }
 
 #[test]
-#[ignore = "takes many minutes: cargo test --release -p spillway-conformance --test decoders -- --ignored --nocapture many_cells"]
+#[ignore = "takes many minutes: cargo test --release -p spillway-conformance --test all -- --ignored --nocapture --exact decoders::many_cells"]
 fn many_cells() {
     print_all(|seed| drawn(cells(), seed));
 }
 
 #[test]
-#[ignore = "takes many minutes: cargo test --release -p spillway-conformance --test decoders -- --ignored --nocapture many_cells_in_mixed_precision"]
+#[ignore = "takes many minutes: cargo test --release -p spillway-conformance --test all -- --ignored --nocapture --exact decoders::many_cells_in_mixed_precision"]
 fn many_cells_in_mixed_precision() {
     print_all(|seed| drawn(cells_in_mixed_precision(), seed));
 }
 
 #[test]
-#[ignore = "takes many minutes: cargo test --release -p spillway-conformance --test decoders -- --ignored --nocapture many_cells_beside_hosts"]
+#[ignore = "takes many minutes: cargo test --release -p spillway-conformance --test all -- --ignored --nocapture --exact decoders::many_cells_beside_hosts"]
 fn many_cells_beside_hosts() {
     print_all(|seed| drawn(cells_beside_hosts(), seed));
 }

@@ -1,10 +1,11 @@
 //! Clusters of ops that run together.
 //!
 //! An op that only one other op must wait for may join that op: no path leaves the two and comes
-//! back. If several ops wait for the copy of a state, it may join the cluster of these ops that ends
-//! first. A launch that ends a version which the op uses must wait for the op too; the op may still
-//! join if that launch comes after the cluster. So the ops of an optimizer's update form one
-//! cluster, and all of them run as soon as the gradient exists.
+//! back. If several ops wait for the copy of a state, it may join the op whose cluster ends first:
+//! no path leads back from clusters that end later. A launch that ends a version which the op uses
+//! must wait for the op too; the op may still join if that launch comes after the cluster. So the
+//! ops of an optimizer's update form one cluster, and all of them run as soon as the gradient
+//! exists.
 
 #![expect(
     clippy::indexing_slicing,
