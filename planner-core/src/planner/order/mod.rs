@@ -128,12 +128,16 @@ pub(super) fn arrange_launches<'s>(
         if launches.is_sorted() {
             return Ok(None);
         }
-        // The first launch of an op must stay the first one, since it alone writes states.
-        let first = scratch.take(sequence.graph().ops().len(), 0u8)?;
+        let graph = sequence.graph();
+        let first = scratch.take(graph.ops().len(), 0u8)?;
         for (slot, &launch) in order.iter_mut().zip(launches) {
             let launched = sequence.launched(launch);
             let seen = core::mem::replace(&mut first[launched.op.index()], 1) == 1;
-            if seen != launched.is_repeat {
+            // If an op writes states, its first launch must stay the first one, since it alone
+            // writes them.
+            let is_alike =
+                || graph.writes(launched.op).iter().all(|&tensor| graph.is_written_again(tensor));
+            if seen != launched.is_repeat && !is_alike() {
                 return Ok(None);
             }
             *slot = launched.op;
@@ -435,6 +439,32 @@ mod tests {
             arranged.launches().map(|launch| arranged.op(launch).0).collect();
         assert_eq!(ops, [0, 1, 2, 4, 0, 3, 5]);
         assert!(arrange_launches(&arranged, Join::Light, &mut scratch).unwrap().is_none());
+    }
+
+    #[test]
+    fn a_repeat_may_come_first_if_its_op_writes_no_state() {
+        let tensors = [INPUT, STATE, TEMPORARY, TEMPORARY, TEMPORARY, STATE, STATE];
+        let arranged = |written: &[u32]| {
+            let (ops, operands) = ops_of([
+                // A gradient, and a value that the update and another op read.
+                (&[0], &[4]),
+                (&[0], written),
+                (&[2], &[3]),
+                (&[2, 4, 1], &[1]),
+                (&[3, 5], &[5]),
+            ]);
+            let mut memory = [0; 4096];
+            let mut scratch = Scratch::new(&mut memory);
+            let graph = Graph::new(&tensors, &ops, &operands, &mut scratch.reborrow()).unwrap();
+            let launches = [0, 1, 2, 1, 3, 4].map(OpId);
+            let given = Sequence::new(&graph, None, launches.into_iter(), &mut scratch).unwrap();
+            let arranged = arrange_launches(&given, Join::Light, &mut scratch).unwrap()?;
+            let ops = arranged.launches().map(|launch| arranged.op(launch).0);
+            Some(ops.collect::<heapless::Vec<u32, 6>>())
+        };
+        // The update frees the gradient.
+        assert_eq!(arranged(&[2]).as_deref(), Some(&[0, 1, 3, 1, 2, 4][..]));
+        assert_eq!(arranged(&[2, 6]), None);
     }
 
     #[test]

@@ -311,7 +311,7 @@ fn extend_own_segments(
     let Some(than_ns) = incumbent.period_ns() else { return Ok(()) };
     let mut scratch = scratch.reborrow();
     let mut segmented = Incumbent::new(task, &mut scratch)?;
-    let segments = Segments { than_ns, is_short: false, order: Order::Given };
+    let segments = Segments { than_ns, is_short: false, order: Order::Free };
     extend_segments(task, segments, &mut segmented, lists, output, &mut scratch)?;
     incumbent.keep_if_better(segmented.judged, segmented.launches());
     Ok(())
