@@ -15,7 +15,6 @@
 
 use super::versions::{Version, Versions};
 use crate::graph::Kind;
-use crate::schedule::Stream;
 use crate::scratch::{Limits, OutOfScratch, Scratch, words};
 use crate::sequence::LaunchId;
 
@@ -96,11 +95,7 @@ impl<'a> Clusters<'a> {
                 }
                 Join::All => true,
             };
-            // A collective that gathers a state runs beside other ops, so it may run far ahead.
-            let is_copy = || {
-                versions.copied_state(launch).is_some()
-                    && versions.sequence().stream(launch) == Stream::Compute
-            };
+            let is_copy = || versions.computed_copy(launch).is_some();
             let next = match join {
                 Join::ByStates { .. } if successor == MANY && is_copy() => first_cluster,
                 _ => clusters.of.get(successor as usize).copied().unwrap_or(NONE),

@@ -77,7 +77,7 @@ pub(super) fn write(
         },
         set: Set { of: scratch.take(count, 0u32)?, number: 1, bytes: 0 },
         batches,
-        copied: copied(versions, &mut scratch)?,
+        copied: copied(versions, join, &mut scratch)?,
     };
     schedule.start();
     let mut order = order.iter_mut();
@@ -101,11 +101,16 @@ pub(super) fn write(
 /// The state that each version is a [copy](Versions::copied_state) of, or [`Version::NONE`]. O(operands).
 fn copied<'s>(
     versions: &Versions<'_>,
+    join: Join,
     scratch: &mut Scratch<'s>,
 ) -> Result<&'s [Version], OutOfScratch> {
     let copied = scratch.take(versions.len(), Version::NONE)?;
     for launch in versions.sequence().launches() {
-        if let Some(state) = versions.copied_state(launch) {
+        let state = match join {
+            Join::ByStates { .. } => versions.computed_copy(launch),
+            Join::Light | Join::All | Join::CopiesFirst => versions.copied_state(launch),
+        };
+        if let Some(state) = state {
             for version in versions.writes(launch) {
                 copied[version.index()] = state;
             }

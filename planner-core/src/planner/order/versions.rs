@@ -12,6 +12,7 @@
 )]
 
 use crate::graph::{Kind, Tensor, TensorId};
+use crate::schedule::Stream;
 use crate::scratch::{Limits, OutOfScratch, Scratch, total, words};
 use crate::sequence::{LaunchId, Sequence};
 use bytemuck::{Pod, Zeroable};
@@ -152,6 +153,12 @@ impl<'a> Versions<'a> {
         let [state] = self.reads(launch) else { return None };
         let is_state = self.tensor(*state).kind == Kind::State;
         (is_state && self.sequence.is_repeatable(launch)).then_some(*state)
+    }
+
+    /// The same for an op that computes the copy. A collective that gathers a state runs beside other
+    /// ops, so it may run far ahead.
+    pub(super) fn computed_copy(&self, launch: LaunchId) -> Option<Version> {
+        self.copied_state(launch).filter(|_| self.sequence.stream(launch) == Stream::Compute)
     }
 
     pub(super) fn reads(&self, launch: LaunchId) -> &'a [Version] {
