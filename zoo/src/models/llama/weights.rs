@@ -39,7 +39,7 @@ pub(super) struct Weight {
     pub(super) kept: TensorId,
     /// The tensor that ops read: `kept`, or its copy in bfloat16.
     pub(super) tensor: TensorId,
-    /// Whether products read copies.
+    /// Whether products read copies. Such a weight is trained.
     pub(super) copied: bool,
     pub(super) trained: bool,
     number_bytes: u64,
@@ -68,7 +68,7 @@ impl Weight {
 
     /// Returns the gradient of the tensor that ops read. If it is a copy, each pass makes its gradient anew.
     pub(super) fn sum_of_read(&mut self, tape: &mut Tape) -> Option<Sum> {
-        if !(self.copied && self.trained) {
+        if !self.copied {
             return self.sum(tape);
         }
         let bytes = self.elements.saturating_mul(BFLOAT_BYTES);
@@ -139,6 +139,7 @@ struct Maker<'t> {
 
 impl Maker<'_> {
     fn weight(&mut self, name: String, elements: u64, milli_bits: u64, trained: bool) -> Weight {
+        let milli_bits = if self.precision.copies { 32_000 } else { milli_bits };
         let bits = u128::from(elements) * u128::from(milli_bits);
         let bytes = u64::try_from(bits.div_ceil(8_000)).unwrap_or(u64::MAX);
         let tensor = self.tape.tensor(name.clone(), bytes, Kind::State);
@@ -157,13 +158,11 @@ impl Maker<'_> {
 
     /// Creates the weight of a norm or a bias, which are never quantized or copied.
     fn small(&mut self, name: String, elements: u64) -> Weight {
-        let milli_bits = if self.precision.copies { 32_000 } else { 16_000 };
-        self.weight(name, elements, milli_bits, self.precision.trains_all)
+        self.weight(name, elements, 16_000, self.precision.trains_all)
     }
 
     fn large(&mut self, name: String, elements: u64) -> Weight {
         let Precision { milli_bits, trains_all, copies, .. } = self.precision;
-        let milli_bits = if copies { 32_000 } else { milli_bits };
         Weight { copied: copies, ..self.weight(name, elements, milli_bits, trains_all) }
     }
 
