@@ -14,6 +14,7 @@ use planner_core::backend::{
 };
 use planner_core::{Kind, OpId, Stream, TensorId};
 use std::process::ExitCode;
+use std::sync::{Mutex, PoisonError};
 use workloads::OwnedGraph;
 
 type Test = fn(&Vulkan, &Options<'_>);
@@ -32,12 +33,17 @@ const TESTS: [(&str, Test); 11] = [
     ("chunks_have_two_mebibytes_by_default", chunks_have_two_mebibytes_by_default),
 ];
 
+/// The test that runs: devices with validation crash beside each other. See
+/// [`Integrity::one_at_a_time`].
+static ALONE: Mutex<()> = Mutex::new(());
+
 fn main() -> ExitCode {
     let chosen = Integrity::from_environment(true).unwrap();
     let missing = chosen.find().err();
     let tests = TESTS.map(|(name, test)| {
         let chosen = chosen.clone();
         let listened = move || {
+            let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
             let vulkan = Vulkan::load(true).unwrap();
             test(&vulkan, &chosen.options());
             assert_eq!(vulkan.messages(), [""; 0]);

@@ -93,6 +93,10 @@ impl<T: Backend> Backend for Chunked<T> {
         if self.chunk_bytes.is_some() { orders.min(ORDERS) } else { orders }
     }
 
+    fn one_at_a_time(&self) -> bool {
+        self.backend.one_at_a_time()
+    }
+
     fn exemptions(&self) -> &[Exemption] {
         self.backend.exemptions()
     }

@@ -83,6 +83,10 @@ where
         self.backend.orders()
     }
 
+    fn one_at_a_time(&self) -> bool {
+        self.backend.one_at_a_time()
+    }
+
     fn exemptions(&self) -> &[Exemption] {
         self.backend.exemptions()
     }

@@ -369,6 +369,13 @@ impl Backend for Integrity {
         IntegrityKernels::new(device, graph)
     }
 
+    /// With validation. Layers up to 1.3.239 at least look a device up in a table without a lock,
+    /// and crash while another thread creates a device:
+    /// <https://github.com/KhronosGroup/Vulkan-ValidationLayers/issues/4391>.
+    fn one_at_a_time(&self) -> bool {
+        self.validation
+    }
+
     fn fail_host_op(
         &self,
         kernels: &mut IntegrityKernels<'_>,

@@ -93,6 +93,10 @@ fn run_all<B: Backend>(
     chunk_bytes: &[u64],
     checks: impl Fn() -> Vec<Check<Chunked<B>>>,
 ) -> ExitCode {
+    let mut arguments = Arguments::from_args();
+    if backend.one_at_a_time() {
+        arguments.test_threads = Some(1);
+    }
     let backend = Arc::new(backend);
     let names: Vec<_> = checks().iter().map(|check| check.name).collect();
     let mut trials = Vec::new();
@@ -102,7 +106,7 @@ fn run_all<B: Backend>(
         trials.extend(checks().into_iter().map(|check| trial(check, &chunked, &kind)));
     }
     trials.push(Trial::test("exemptions_name_checks", move || Ok(misnamed(&*backend, &names)?)));
-    libtest_mimic::run(&Arguments::from_args(), trials).exit_code()
+    libtest_mimic::run(&arguments, trials).exit_code()
 }
 
 /// A check as a test. It prints its name before it runs, so that a crash shows which check ran.

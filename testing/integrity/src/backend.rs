@@ -111,6 +111,12 @@ pub trait Backend: Send + Sync + 'static {
         1
     }
 
+    /// Whether the checks of the suite run one after the other in one thread, because devices of
+    /// several threads disturb each other.
+    fn one_at_a_time(&self) -> bool {
+        false
+    }
+
     /// The checks of the suite that this backend does not pass, each with the reason.
     fn exemptions(&self) -> &[Exemption] {
         &[]
