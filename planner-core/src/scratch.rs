@@ -282,7 +282,7 @@ mod tests {
         let none = Limits::default();
         for count in [1, 10, 100, 1000, 1025, 131_073, (1 << 20) + 1] {
             for (limits, rate) in [
-                (Limits { ops: count, ..none }, 390),
+                (Limits { ops: count, ..none }, 410),
                 (Limits { operands: count, ..none }, 39),
                 (Limits { tensors: count, ..none }, 105),
             ] {

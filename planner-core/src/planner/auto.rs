@@ -6,7 +6,7 @@
 )]
 
 use super::best_plan::BestPlan;
-use super::checkpoint;
+use super::checkpoint::{self, AfterLoss};
 use super::comparison::Comparison;
 use super::error::PlanningError;
 use super::helper::Helper;
@@ -302,7 +302,7 @@ pub(super) fn plan_segments<'o>(
         Ok(())
     };
     try_sequence(task.sequence, &mut scratch)?;
-    checkpoint::each(task, &memory, &mut scratch, |sequence, _, scratch| {
+    checkpoint::each(task, &memory, AfterLoss::Dropped, &mut scratch, |sequence, _, scratch| {
         try_sequence(sequence, scratch)
     })?;
     let Some((_, best)) = best else {
@@ -319,7 +319,9 @@ pub(super) fn plan_segments<'o>(
         Ok(())
     };
     write(task.sequence, &mut scratch)?;
-    checkpoint::each(task, &memory, &mut scratch, |sequence, _, scratch| write(sequence, scratch))?;
+    checkpoint::each(task, &memory, AfterLoss::Dropped, &mut scratch, |sequence, _, scratch| {
+        write(sequence, scratch)
+    })?;
     let plan = written.map(|written| output.written(written)).ok_or(PlanningError::Stuck)?;
     Ok(Made::of(plan, strategy.name()))
 }
@@ -335,7 +337,7 @@ pub(super) fn least_with_segments(
     let memory = checkpoint::memory(task, arena, &mut scratch)?;
     let mut least =
         memory::smallest(task, strategy.rule().need(task.sequence), arena, &mut scratch)?;
-    checkpoint::each(task, &memory, &mut scratch, |sequence, _, scratch| {
+    checkpoint::each(task, &memory, AfterLoss::Dropped, &mut scratch, |sequence, _, scratch| {
         let task = Task { sequence, ..*task };
         let segments =
             memory::smallest(&task, strategy.rule().need(task.sequence), arena, scratch)?;
@@ -389,7 +391,7 @@ pub(super) fn trial_period_ns(
         None,
         &mut scratch,
     )?;
-    let repeated_ns = repeated.map(|(_, period_ns)| period_ns);
+    let repeated_ns = repeated.map(|((_, period_ns), _)| period_ns);
     Ok(once_ns.into_iter().chain(repeated_ns).min())
 }
 

@@ -3,6 +3,7 @@
 
 use super::auto::Made;
 use super::best_plan::{BestPlan, least_ns};
+use super::checkpoint::AfterLoss;
 use super::error::PlanningError;
 use super::helper::Helper;
 use super::order::{self, Orders};
@@ -14,6 +15,7 @@ use super::strategy::Strategy;
 use crate::bounds;
 use crate::scratch::Scratch;
 use crate::sequence::Sequence;
+use core::cmp::Reverse;
 use core::{iter, ptr};
 
 /// The plans to compare.
@@ -27,28 +29,26 @@ pub(super) struct Comparison<'c> {
     pub(super) runs_on_host: bool,
 }
 
-/// Sequences with repeats, each with the period of its sampled plan.
+/// Sequences with repeats that the search has found.
 pub(super) struct Repeated<'s> {
-    /// The best one that the search finds from sequences without repeats.
-    once: Option<(Sequence<'s>, u64)>,
-    /// The best one that the search finds from the segments of checkpointing.
-    segments: Option<(Sequence<'s>, u64)>,
+    /// The best sequences, each with the period of its sampled plan: two from sequences without
+    /// repeats, and one from the segments of checkpointing.
+    found: [Option<(Sequence<'s>, u64)>; 3],
     /// The least time of the launches in segments; `u64::MAX` if segments are not tried.
     segments_ns: u64,
 }
 
 impl<'s> Repeated<'s> {
-    const NONE: Self = Self { once: None, segments: None, segments_ns: u64::MAX };
+    const NONE: Self = Self { found: [const { None }; 3], segments_ns: u64::MAX };
 
-    /// Both sequences. The sequence with the shorter sampled plan comes last, since the plan that is
+    /// All sequences. The sequence with the shortest sampled plan comes last, since the plan that is
     /// written last need not be written again if it is the best.
-    fn by_period(&self) -> [Option<&(Sequence<'s>, u64)>; 2] {
-        let Self { once, segments, .. } = self;
-        let period_ns = |found: &Option<(_, u64)>| found.as_ref().map_or(u64::MAX, |&(_, ns)| ns);
-        match period_ns(once) <= period_ns(segments) {
-            true => [segments.as_ref(), once.as_ref()],
-            false => [once.as_ref(), segments.as_ref()],
-        }
+    fn by_period(&self) -> [Option<&(Sequence<'s>, u64)>; 3] {
+        let mut found = self.found.each_ref().map(Option::as_ref);
+        found.sort_unstable_by_key(|found| {
+            Reverse(found.map_or(u64::MAX, |&(_, period_ns)| period_ns))
+        });
+        found
     }
 }
 
@@ -71,18 +71,19 @@ impl<'c> Comparison<'c> {
         };
         let tasks = orders.each(given).map(|order| order.map(|order| Task::new(request, order)));
         let starts = (tasks, joins.into_iter().flatten());
-        let mut once =
+        let mut found =
             repeats::search::best(starts, lists, output, helper.as_deref_mut(), scratch)?;
         // Lists without repeats tell which order is best. If no list with repeats fits in that
         // order, a list may fit in the given order.
         let mut order = self.best_order();
-        if once.is_none() && !ptr::eq(order, given) {
+        if found.is_none() && !ptr::eq(order, given) {
             let alone = ([Some(Task::new(request, given)), None], iter::empty());
-            once = repeats::search::best(alone, lists, output, helper, scratch)?;
-            order = if once.is_some() { given } else { order };
+            found = repeats::search::best(alone, lists, output, helper, scratch)?;
+            order = if found.is_some() { given } else { order };
         }
+        let (once, kept) = found.map_or((None, None), |(once, kept)| (Some(once), kept));
         if strategy.stops_at_first() {
-            return Ok(Repeated { once, ..Repeated::NONE });
+            return Ok(Repeated { found: [None, kept, once], ..Repeated::NONE });
         }
         let once_ns = once.as_ref().map_or(u64::MAX, |&(_, period_ns)| period_ns);
         let fitted_ns = match strategy {
@@ -96,12 +97,13 @@ impl<'c> Comparison<'c> {
             than_ns: if lists > 1 { once_ns } else { 0 },
             is_short,
             order: if is_free { Order::Free } else { Order::Given },
+            after_loss: AfterLoss::Dropped,
         };
         let task = Task::new(request, order);
         let segments = repeats::search::best_of_segments(&task, segments, lists, output, scratch)?;
         let given = Task::new(request, given);
         let segments_ns = repeats::search::least_of_segments(&given, output, scratch)?;
-        Ok(Repeated { once, segments, segments_ns })
+        Ok(Repeated { found: [segments, kept, once], segments_ns })
     }
 
     fn best_order(&self) -> &'c Sequence<'c> {
@@ -122,7 +124,8 @@ impl<'c> Comparison<'c> {
         let both_orders = [Some(&given), rival.as_ref()];
         let compares = matches!(strategy, Strategy::Auto(_)) && !strategy.stops_at_first();
         let found = repeated.by_period();
-        let found_ns = found[1].map_or(u64::MAX, |&(_, period_ns)| period_ns);
+        let [.., best_found] = found;
+        let found_ns = best_found.map_or(u64::MAX, |&(_, period_ns)| period_ns);
         // A sampled list will usually be planned, so longer plans are of no use.
         let below_ns = orders.sampled_ns().min(found_ns);
         let mut plans = BestPlan::new(output);
@@ -151,7 +154,9 @@ impl<'c> Comparison<'c> {
                 least_ns(sampled_ns) <= found_ns && plans.may_be_beaten_by(sampled_ns);
             may_be_best.then(|| (Task::new(request, sequence), half.unwrap_or(strategy)))
         });
-        plans.try_each(found, helper.as_deref_mut(), scratch)?;
+        let [third, second, first] = found;
+        plans.try_each([None, third], None, scratch)?;
+        plans.try_each([second, first], helper.as_deref_mut(), scratch)?;
         if !makes_once && plans.best.is_none_or(|best| once_ns < best.period_ns) {
             plans.try_each(once, helper.as_deref_mut(), scratch)?;
         }

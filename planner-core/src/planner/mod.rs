@@ -86,7 +86,7 @@ pub use weights::Weights;
 pub use window::Window;
 
 /// Words of scratch that [`plan`] and its kin ask for, by the [limits of the
-/// graph](Limits::of_graph) with as many [steps](Limits::with_steps) as the output has. At most 390
+/// graph](Limits::of_graph) with as many [steps](Limits::with_steps) as the output has. At most 410
 /// per op, 39 per operand, 105 per tensor and 900,000 more; or the words for lowering or predicting a
 /// list or for its host layout. A [`Helper`] needs as many again.
 #[must_use]
@@ -112,8 +112,8 @@ pub const fn scratch_words(limits: &Limits) -> usize {
     let repeats = repeats::search::scratch_words(limits).saturating_add(larger(write, judge));
     let repeats = larger(repeats, checkpoint::scratch_words(limits).saturating_add(list));
     let found = repeats::search::kept_words(limits);
-    let repeats = found.saturating_mul(2).saturating_add(repeats);
-    let list = found.saturating_mul(3).saturating_add(larger(list, bounds::scratch_words(limits)));
+    let repeats = found.saturating_mul(4).saturating_add(repeats);
+    let list = found.saturating_mul(5).saturating_add(larger(list, bounds::scratch_words(limits)));
     let work = larger(list_schedule_words(limits), larger(list, repeats));
     total([hosting::scratch_words(limits), sequences, Sequence::working_words(limits), work])
 }

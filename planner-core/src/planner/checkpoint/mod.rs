@@ -115,6 +115,7 @@ pub(super) const fn scratch_words(limits: &Limits) -> usize {
         Dropped::scratch_words(limits),
         words::<u64>(limits.ops.saturating_add(1)).saturating_mul(3),
         words::<u32>(limits.ops),
+        words::<u8>(limits.ops),
         larger(repeats::unroll_words(limits), Gaps::working_words(limits)),
     ])
 }
@@ -135,12 +136,25 @@ const MOST_STAYING: usize = 64;
 
 type Staying = heapless::Vec<u32, MOST_STAYING>;
 
+/// Whether values that were computed from a loss may be dropped.
+///
+/// If micro-batches read weights together, several losses are computed before the assumed end of the
+/// forward pass, and their gradients wait there. To compute a loss again takes long.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum AfterLoss {
+    /// They are dropped like other values.
+    Dropped,
+    /// They stay: all results of launches that write an output, or that depend on such a launch.
+    Kept,
+}
+
 /// Calls `visit` with the sequence of each division into segments. Values that cannot be computed again
 /// stay: for example, an update may have changed a weight that the repeat would read. Leaves out
 /// sequences in which too many values would stay.
 pub(super) fn each(
     task: &Task<'_>,
     memory: &Memory<'_>,
+    after_loss: AfterLoss,
     scratch: &mut Scratch<'_>,
     mut visit: impl FnMut(&Sequence<'_>, Division, &mut Scratch<'_>) -> Result<(), PlanningError>,
 ) -> Result<(), PlanningError> {
@@ -149,6 +163,10 @@ pub(super) fn each(
     let most = sequence.graph().ops().len().saturating_mul(2);
     let gaps = Gaps::new(sequence, &mut scratch)?;
     let forward = Forward::new(task, &gaps, &mut scratch)?;
+    let kept = match after_loss {
+        AfterLoss::Dropped => &[][..],
+        AfterLoss::Kept => follow_losses(sequence, &gaps, &mut scratch)?,
+    };
     for division in forward.divisions() {
         let mut scratch = scratch.reborrow();
         let launches = scratch.take(most, OpId(0))?;
@@ -159,7 +177,7 @@ pub(super) fn each(
             let mut values = Values::new(sequence, &gaps, &mut scratch)?;
             let mut dropped = Dropped::new(gaps.len(), &mut scratch)?;
             let both = (&mut values, &mut dropped);
-            drop_between(task, memory, &gaps, both, staying, forward.peak, cuts);
+            drop_between(task, memory, &gaps, both, (staying, kept), forward.peak, cuts);
             let lists = Unrolled { launches: &mut *launches, positions: &mut *positions };
             repeats::unroll(sequence, &gaps, memory, &values, &dropped, lists, &mut scratch)
         };
@@ -182,6 +200,27 @@ pub(super) fn each(
     Ok(())
 }
 
+/// Writes 1 for each launch that writes an output, such as a loss, or that depends on such a launch.
+/// O(operands).
+fn follow_losses<'s>(
+    sequence: &Sequence<'_>,
+    gaps: &Gaps<'_>,
+    scratch: &mut Scratch<'s>,
+) -> Result<&'s [u8], OutOfScratch> {
+    let follows = scratch.take(sequence.len(), 0u8)?;
+    for launch in sequence.launches() {
+        let mut writes = sequence.writes(launch).iter();
+        let is_loss = writes.any(|&tensor| sequence.tensor(tensor).kind == Kind::Output);
+        let mut reads = sequence.first_slot(launch)..sequence.first_write(launch);
+        let follows_another = reads.any(|slot| {
+            let value = gaps.version(slot) as usize;
+            value < gaps.len() && follows[gaps.launch(value).index()] == 1
+        });
+        follows[launch.index()] = u8::from(is_loss || follows_another);
+    }
+    Ok(follows)
+}
+
 /// Drops the values that wait across the peak and cross no cut, and holds the values that cross a
 /// cut for repeats.
 fn drop_between(
@@ -189,7 +228,7 @@ fn drop_between(
     memory: &Memory<'_>,
     gaps: &Gaps<'_>,
     (values, dropped): (&mut Values<'_>, &mut Dropped<'_>),
-    staying: &Staying,
+    (staying, kept): (&Staying, &[u8]),
     peak: usize,
     cuts: &[u32],
 ) {
@@ -210,7 +249,7 @@ fn drop_between(
         // it were made again at the end of the forward pass, all updates would wait until then.
         let is_given =
             sequence.reads(maker).is_empty() && memory.in_arena(sequence.operands()[slot]);
-        let is_kept = is_given || staying.contains(&value);
+        let is_kept = is_given || staying.contains(&value) || kept.get(maker.index()) == Some(&1);
         let can_run_again = values.can_run_again(sequence, gaps, maker, LaunchId(to as u32));
         if waits && !is_kept && !is_cut(maker, before.index()) && can_run_again {
             dropped.drop_after(slot);
@@ -271,6 +310,15 @@ mod tests {
         fn each_count<const OPS: usize>(
             &self,
             tensors: &[Tensor],
+            visit: impl FnMut(Division, [usize; OPS]),
+        ) {
+            self.each_count_after_loss(tensors, AfterLoss::Dropped, visit);
+        }
+
+        fn each_count_after_loss<const OPS: usize>(
+            &self,
+            tensors: &[Tensor],
+            after_loss: AfterLoss,
             mut visit: impl FnMut(Division, [usize; OPS]),
         ) {
             let mut words = [0; 1 << 15];
@@ -282,7 +330,7 @@ mod tests {
             let task = Task { sequence, machine, budget_bytes: 1 << 30 };
             let mut arena = [ArenaPlacement { tensor: TensorId(0), offset_bytes: 0 }; 32];
             let memory = memory(&task, &mut arena, &mut scratch).unwrap();
-            each(&task, &memory, &mut scratch, |repeated, division, _| {
+            each(&task, &memory, after_loss, &mut scratch, |repeated, division, _| {
                 let of = |op| {
                     repeated.launches().filter(move |&launch| repeated.op(launch).index() == op)
                 };
@@ -372,6 +420,45 @@ mod tests {
             repeated += launches.iter().filter(|&&launches| launches > 1).count();
         });
         assert!(found > 0 && repeated > 0);
+    }
+
+    #[test]
+    fn losses_of_micro_batches_may_stay() {
+        const BATCHES: usize = 2;
+        const LOSS: usize = LAYERS * BATCHES;
+        let mut tensors = heapless::Vec::<Tensor, 32>::new();
+        let mut tensor = |kind| {
+            tensors.push(Tensor { bytes: BYTES, kind }).unwrap();
+            tensors.len() - 1
+        };
+        let mut ops = Ops::default();
+        let mut last = [0; BATCHES].map(|_| tensor(Kind::Input));
+        let mut values = [[0; BATCHES]; LAYERS];
+        for values in &mut values {
+            for (value, last) in values.iter_mut().zip(&mut last) {
+                *value = tensor(Kind::Temporary);
+                ops.push(1, &[*last], &[*value], true);
+                *last = *value;
+            }
+        }
+        for last in &mut last {
+            let gradient = tensor(Kind::Temporary);
+            ops.push(1, &[*last], &[gradient, tensor(Kind::Output)], true);
+            *last = gradient;
+        }
+        for values in values.iter().rev() {
+            for (value, last) in values.iter().zip(&mut last) {
+                ops.push(1, &[*last, *value], &[*last], false);
+            }
+        }
+        let most = |after_loss, op: usize| {
+            let mut most = 0;
+            let visit = |_, launches: [usize; LOSS + 1]| most = most.max(launches[op]);
+            ops.each_count_after_loss(&tensors, after_loss, visit);
+            most
+        };
+        assert_eq!([AfterLoss::Dropped, AfterLoss::Kept].map(|after| most(after, LOSS)), [2, 1]);
+        assert_eq!(most(AfterLoss::Kept, LOSS - BATCHES), 2, "its layer is computed again");
     }
 
     #[test]

@@ -17,7 +17,7 @@ use super::judged::{Judged, Known, Rank};
 use super::{Prices, Unrolled};
 use crate::graph::OpId;
 use crate::planner::best_plan::shorter;
-use crate::planner::checkpoint::{self, Division};
+use crate::planner::checkpoint::{self, AfterLoss, Division};
 use crate::planner::error::PlanningError;
 use crate::planner::gaps::Gaps;
 use crate::planner::helper::{Helper, both};
@@ -79,7 +79,8 @@ const SHARE_OF_SEGMENTS: usize = 4;
 /// The most lists that the search tries.
 pub(in crate::planner) const MOST_LISTS: usize = ROUNDS * ROUND;
 
-/// Words of scratch that [`best`] and [`best_of_segments`] each keep.
+/// Words of scratch for a sequence that [`best`] or [`best_of_segments`] returns. [`best`] keeps the
+/// words of two sequences, even if it returns fewer.
 pub(in crate::planner) const fn kept_words(limits: &Limits) -> usize {
     words::<OpId>(limits.ops).saturating_add(Sequence::scratch_words(limits))
 }
@@ -117,7 +118,7 @@ pub(in crate::planner) const fn scratch_words(limits: &Limits) -> usize {
     let round = words::<OpId>(limits.ops).saturating_add(round);
     let arranged = order::arranged_words(limits)
         .saturating_add(larger(larger(order::list_schedule_words(limits), round), segments));
-    let joined = words::<OpId>(limits.ops).saturating_mul(6).saturating_add(arranged);
+    let joined = words::<OpId>(limits.ops).saturating_mul(7).saturating_add(arranged);
     kept_words(limits).saturating_add(larger(joined, segments))
 }
 
@@ -180,20 +181,27 @@ impl<'l> Incumbent<'l> {
     }
 }
 
-/// The best of `lists` tried sequences with repeats, and the period of its plan. `None` if no
-/// sequence is found. There may be several orders of the ops: two given orders, and ways to join
-/// ops. A few lists of each order tell which is best; the search goes on with the best given order
-/// and the best ways.
+/// A sequence, and the period of its sampled plan.
+type Found<'s> = (Sequence<'s>, u64);
+
+/// The best of `lists` tried sequences with repeats. `None` if no sequence is found. There may be
+/// several orders of the ops: two given orders, and ways to join ops. A few lists of each order tell
+/// which is best; the search goes on with the best given order and the best ways.
+///
+/// If micro-batches read states together, the second sequence is the best one from segments that
+/// [keep](AfterLoss::Kept) what follows a loss. Both are worth a plan, since sampled periods err by
+/// more than their difference.
 pub(in crate::planner) fn best<'s>(
     starts: ([Option<Task<'s>>; 2], impl Iterator<Item = Join> + Clone + Sync),
     lists: usize,
     output: &mut Output<'_>,
     mut helper: Option<&mut Helper<'_>>,
     scratch: &mut Scratch<'s>,
-) -> Result<Option<(Sequence<'s>, u64)>, PlanningError> {
+) -> Result<Option<(Found<'s>, Option<Found<'s>>)>, PlanningError> {
     let ranked = best_starts(starts, lists, output, helper.as_deref_mut(), scratch)?;
     let Some(Starts { task, reads_together, ways }) = ranked else { return Ok(None) };
     let mut incumbent = Incumbent::new(&task, scratch)?;
+    let mut kept = Incumbent::new(&task, scratch)?;
     {
         let mut scratch = scratch.reborrow();
         let mut joined =
@@ -207,6 +215,7 @@ pub(in crate::planner) fn best<'s>(
         let mut by_load = (task.sequence.graph().has_collectives())
             .then(|| Incumbent::new(&task, &mut scratch))
             .transpose()?;
+        let mut helpers_kept = Incumbent::new(&task, &mut scratch)?;
         both(
             helper,
             output,
@@ -214,12 +223,14 @@ pub(in crate::planner) fn best<'s>(
             |output, scratch| {
                 extend(&task, &mut incumbent, lists, output, scratch)?;
                 if reads_together {
-                    extend_own_segments(&task, &mut incumbent, lists, output, scratch)?;
+                    let both = (&mut incumbent, Some(&mut kept));
+                    extend_own_segments(&task, both, lists, output, scratch)?;
                 }
-                extend_joined(&task, &mut own, lists, output, scratch)
+                extend_joined(&task, (&mut own[..], &mut kept), lists, output, scratch)
             },
             |output, scratch| {
-                extend_joined(&task, &mut helpers, lists, output, scratch)?;
+                let helpers = (&mut helpers[..], &mut helpers_kept);
+                extend_joined(&task, helpers, lists, output, scratch)?;
                 match &mut by_load {
                     Some(by_load) => extend(&weighed, by_load, lists, output, scratch),
                     None => Ok(()),
@@ -239,8 +250,10 @@ pub(in crate::planner) fn best<'s>(
                 incumbent.keep_if_better(joined.judged, joined.launches());
             }
         }
+        kept.keep_if_better(helpers_kept.judged, helpers_kept.launches());
     }
-    incumbent.sequence(&task, scratch)
+    let Some(best) = incumbent.sequence(&task, scratch)? else { return Ok(None) };
+    Ok(Some((best, kept.sequence(&task, scratch)?)))
 }
 
 /// The orders to which the search adds repeats.
@@ -281,9 +294,10 @@ fn best_starts<'s>(
 }
 
 /// Adds repeats to the launches in the order of each way to join them, and to their segments.
+/// `kept` becomes the best list from segments that keep what follows a loss.
 fn extend_joined(
     task: &Task<'_>,
-    ways: &mut [(Option<Join>, Incumbent<'_>)],
+    (ways, kept): (&mut [(Option<Join>, Incumbent<'_>)], &mut Incumbent<'_>),
     lists: usize,
     output: &mut Output<'_>,
     scratch: &mut Scratch<'_>,
@@ -294,27 +308,34 @@ fn extend_joined(
         if let Some(sequence) = order::arrange(task.sequence, join, &mut scratch)? {
             let task = Task { sequence: &sequence, ..*task };
             extend(&task, incumbent, lists, output, &mut scratch)?;
-            extend_own_segments(&task, incumbent, lists, output, &mut scratch)?;
+            // A single micro-batch has no second loss.
+            let kept = matches!(join, Join::ByStates { .. }).then_some(&mut *kept);
+            extend_own_segments(&task, (incumbent, kept), lists, output, &mut scratch)?;
         }
     }
     Ok(())
 }
 
-/// Adds repeats to the segments of an order that only this search tries.
+/// Adds repeats to the segments of an order that only this search tries. The best list of segments
+/// that keep what follows a loss becomes `kept`.
 fn extend_own_segments(
     task: &Task<'_>,
-    incumbent: &mut Incumbent<'_>,
+    (incumbent, kept): (&mut Incumbent<'_>, Option<&mut Incumbent<'_>>),
     lists: usize,
     output: &mut Output<'_>,
     scratch: &mut Scratch<'_>,
 ) -> Result<(), PlanningError> {
     let Some(than_ns) = incumbent.period_ns() else { return Ok(()) };
-    let mut scratch = scratch.reborrow();
-    let mut segmented = Incumbent::new(task, &mut scratch)?;
-    let segments = Segments { than_ns, is_short: false, order: Order::Free };
-    extend_segments(task, segments, &mut segmented, lists, output, &mut scratch)?;
-    incumbent.keep_if_better(segmented.judged, segmented.launches());
-    Ok(())
+    let mut extend = |best: &mut Incumbent<'_>, after_loss| {
+        let mut scratch = scratch.reborrow();
+        let mut segmented = Incumbent::new(task, &mut scratch)?;
+        let segments = Segments { than_ns, is_short: false, order: Order::Free, after_loss };
+        extend_segments(task, segments, &mut segmented, lists, output, &mut scratch)?;
+        best.keep_if_better(segmented.judged, segmented.launches());
+        Ok::<_, PlanningError>(())
+    };
+    extend(incumbent, AfterLoss::Dropped)?;
+    kept.map_or(Ok(()), |kept| extend(kept, AfterLoss::Kept))
 }
 
 /// The best ways to join ops: two in which groups of micro-batches follow each other, and two in
@@ -418,6 +439,7 @@ pub(in crate::planner) struct Segments {
     pub(in crate::planner) is_short: bool,
     /// Whether the launches may also be arranged in another order.
     pub(in crate::planner) order: Order,
+    pub(in crate::planner) after_loss: AfterLoss,
 }
 
 /// The best sequence that the search finds from the segments of checkpointing.
@@ -468,7 +490,7 @@ pub(in crate::planner) fn least_of_segments(
 ) -> Result<u64, PlanningError> {
     let (mut scratch, mut least_ns) = (scratch.reborrow(), u64::MAX);
     let memory = checkpoint::memory(task, output.arena, &mut scratch)?;
-    checkpoint::each(task, &memory, &mut scratch, |sequence, _, _| {
+    checkpoint::each(task, &memory, AfterLoss::Dropped, &mut scratch, |sequence, _, _| {
         least_ns = least_ns.min(sequence.launches_ns());
         Ok(())
     })?;
@@ -519,14 +541,14 @@ fn add_repeats(
 /// Tries each division into segments.
 fn try_segments(
     task: &Task<'_>,
-    Segments { than_ns, order, .. }: Segments,
+    Segments { than_ns, order, after_loss, .. }: Segments,
     incumbent: &mut Incumbent<'_>,
     output: &mut Output<'_>,
     scratch: &mut Scratch<'_>,
 ) -> Result<(), PlanningError> {
     let mut scratch = scratch.reborrow();
     let memory = checkpoint::memory(task, output.arena, &mut scratch)?;
-    checkpoint::each(task, &memory, &mut scratch, |sequence, division, scratch| {
+    checkpoint::each(task, &memory, after_loss, &mut scratch, |sequence, division, scratch| {
         let task = Task { sequence, ..*task };
         try_segmented(&task, division, than_ns, incumbent, output, scratch)?;
         if order == Order::Given {
