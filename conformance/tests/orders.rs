@@ -132,6 +132,7 @@ fn joined_ops_keep_all_dependencies() {
         let by_states = [(1, false), (1, true), (2, true), (4, true), (u32::MAX, true)];
         let by_states = by_states.map(|(batches, overlaps)| Join::ByStates {
             set_bytes: 20_000,
+            counts_copies: overlaps,
             batches,
             overlaps,
         });

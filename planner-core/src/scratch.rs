@@ -283,8 +283,8 @@ mod tests {
         for count in [1, 10, 100, 1000, 1025, 131_073, (1 << 20) + 1] {
             for (limits, rate) in [
                 (Limits { ops: count, ..none }, 410),
-                (Limits { operands: count, ..none }, 39),
-                (Limits { tensors: count, ..none }, 105),
+                (Limits { operands: count, ..none }, 43),
+                (Limits { tensors: count, ..none }, 108),
             ] {
                 let needed_words = planner::scratch_words(&limits.with_steps(0));
                 assert!(needed_words <= 900_000 + rate * count, "{needed_words}: {limits:?}");

@@ -3,7 +3,7 @@
 
 use super::auto::Made;
 use super::best_plan::{BestPlan, least_ns};
-use super::checkpoint::AfterLoss;
+use super::checkpoint::{self, AfterLoss};
 use super::error::PlanningError;
 use super::helper::Helper;
 use super::order::{self, Orders};
@@ -66,7 +66,11 @@ impl<'c> Comparison<'c> {
             return Ok(Repeated::NONE);
         }
         let joins = match is_free {
-            true => Some(order::with_repeats(request.graph, request.budget_bytes, scratch)?),
+            true => {
+                let layer_bytes = checkpoint::layer_bytes(&Task::new(request, given), scratch)?;
+                let budget_bytes = request.budget_bytes;
+                Some(order::with_repeats(request.graph, budget_bytes, layer_bytes, scratch)?)
+            }
             false => None,
         };
         let tasks = orders.each(given).map(|order| order.map(|order| Task::new(request, order)));

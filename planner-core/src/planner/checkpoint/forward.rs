@@ -8,9 +8,10 @@
 
 use crate::graph::{Kind, TensorId};
 use crate::planner::gaps::Gaps;
+use crate::planner::order;
 use crate::planner::request::Task;
 use crate::scratch::{OutOfScratch, Scratch};
-use crate::sequence::Sequence;
+use crate::sequence::{LaunchId, Sequence};
 
 /// The numbers of segments that are tried, in addition to the square root of the ops of the forward
 /// pass.
@@ -30,6 +31,9 @@ pub(in crate::planner) enum Division {
     Equal(usize),
     /// Into segments of this number of valleys.
     Valleys(usize),
+    /// Where one micro-batch gives way to another. If micro-batches read states together, layer by
+    /// layer, such a segment is a layer of one micro-batch.
+    Batches,
 }
 
 /// The time that a temporary waits for its next use within an iteration.
@@ -89,6 +93,8 @@ pub(super) struct Forward<'f> {
     /// that cross it stay: the last launch, and the launches before it whose results the backward
     /// pass does not read.
     spared_ns: &'f [u64],
+    /// The micro-batch of each launch.
+    batches: &'f [u32],
 }
 
 impl<'f> Forward<'f> {
@@ -100,6 +106,8 @@ impl<'f> Forward<'f> {
         let sequence = task.sequence;
         let crossing = scratch.take(sequence.len().saturating_add(1), 0u64)?;
         let spared_ns = scratch.take(sequence.len().saturating_add(1), 0u64)?;
+        let batches = scratch.take(sequence.len(), 0u32)?;
+        order::batches(sequence, batches, scratch)?;
         let mut scratch = scratch.reborrow();
         let peak = peak(task, gaps, &mut scratch)?;
         let waits = scratch.take(sequence.len(), 0u8)?;
@@ -124,7 +132,7 @@ impl<'f> Forward<'f> {
             *spared_ns = before_ns.saturating_add(sequence.time_ns(launch));
             before_ns = if waits[launch.index()] == 1 { 0 } else { *spared_ns };
         }
-        Ok(Self { sequence, peak, crossing: &crossing[..=peak], spared_ns })
+        Ok(Self { sequence, peak, crossing: &crossing[..=peak], spared_ns, batches })
     }
 
     /// The divisions that are tried: whole layers first.
@@ -135,7 +143,9 @@ impl<'f> Forward<'f> {
         let peak = self.peak;
         let numbers = SEGMENTS.into_iter().chain([peak.isqrt()]);
         let equal = numbers.filter(move |number| (2..peak).contains(number));
-        strides.map(Division::Valleys).chain(equal.map(Division::Equal))
+        let batches = self.switches().next().map(|_| Division::Batches);
+        let layers = strides.map(Division::Valleys).chain(batches);
+        layers.chain(equal.map(Division::Equal))
     }
 
     /// The launches before which segments begin, without the first segment.
@@ -156,6 +166,13 @@ impl<'f> Forward<'f> {
                 let valleys = self.cut_at_valleys(stride, others);
                 (self.near(valleys.saturating_add(1)), valleys)
             }
+            Division::Batches => {
+                let mut switches = 0usize;
+                for (cut, at) in others.iter_mut().zip(self.switches()) {
+                    (*cut, switches) = (at as u32, switches.saturating_add(1));
+                }
+                (self.near(switches.saturating_add(1)), switches)
+            }
         };
         first[0] = self.first_cut(near).unwrap_or(0) as u32;
         let cuts = &mut cuts[..=others];
@@ -166,6 +183,37 @@ impl<'f> Forward<'f> {
     /// The number of launches that are near a cut between this many segments.
     fn near(&self, segments: usize) -> usize {
         self.peak.checked_div(segments).unwrap_or(0) / NEAR
+    }
+
+    /// The launches of the forward pass before which another micro-batch takes its turn.
+    fn switches(&self) -> impl Iterator<Item = usize> {
+        let pairs = self.batches[..self.peak].windows(2);
+        (1..).zip(pairs).filter(|(_, pair)| pair[0] != pair[1]).map(|(at, _)| at)
+    }
+
+    /// The bytes of the states that a layer of two valleys reads, in the middle of all layers; 0
+    /// without layers. O(launches + operands).
+    pub(super) fn layer_bytes(&self, scratch: &mut Scratch<'_>) -> Result<u64, OutOfScratch> {
+        let sequence = self.sequence;
+        let mut scratch = scratch.reborrow();
+        let cuts = scratch.take(self.peak.saturating_add(1), 0u32)?;
+        let valleys = self.cut_at_valleys(1, cuts);
+        let last_reader = scratch.take(sequence.tensors().len(), u32::MAX)?;
+        let sizes = scratch.take(valleys, 0u64)?;
+        let mut layers = 0usize;
+        for (layer, cuts) in (0u32..).zip(cuts[..valleys].windows(3)) {
+            let reads = (cuts[0]..cuts[2]).flat_map(|launch| sequence.reads(LaunchId(launch)));
+            let states = reads.filter(|tensor| sequence.tensor(**tensor).kind == Kind::State);
+            let first_reads = states.filter(|tensor| {
+                core::mem::replace(&mut last_reader[tensor.index()], layer) != layer
+            });
+            let bytes = first_reads.map(|&tensor| sequence.tensor(tensor).bytes);
+            sizes[layers] = bytes.fold(0, u64::saturating_add);
+            layers = layers.saturating_add(1);
+        }
+        let sizes = &mut sizes[..layers];
+        sizes.sort_unstable();
+        Ok(sizes.get(layers / 2).copied().unwrap_or(0))
     }
 
     /// Cuts near equal parts.

@@ -24,6 +24,7 @@ use super::gaps::Gaps;
 use super::in_core::InCore;
 use super::list::{Lengths, Stuck};
 use super::memory::Memory;
+use super::order;
 use super::paced;
 use super::recipe::PACES;
 use super::repeats::{self, Dropped, Outcome, Unrolled, Values};
@@ -116,7 +117,11 @@ pub(super) const fn scratch_words(limits: &Limits) -> usize {
         words::<u64>(limits.ops.saturating_add(1)).saturating_mul(3),
         words::<u32>(limits.ops),
         words::<u8>(limits.ops),
-        larger(repeats::unroll_words(limits), Gaps::working_words(limits)),
+        words::<u32>(limits.ops),
+        larger(
+            order::batches_words(limits),
+            larger(repeats::unroll_words(limits), Gaps::working_words(limits)),
+        ),
     ])
 }
 
@@ -135,6 +140,13 @@ pub(super) fn memory<'m>(
 const MOST_STAYING: usize = 64;
 
 type Staying = heapless::Vec<u32, MOST_STAYING>;
+
+/// The bytes of the states that a layer reads; 0 if the sequence has no layers. O(operands).
+pub(super) fn layer_bytes(task: &Task<'_>, scratch: &mut Scratch<'_>) -> Result<u64, OutOfScratch> {
+    let mut scratch = scratch.reborrow();
+    let gaps = Gaps::new(task.sequence, &mut scratch)?;
+    Forward::new(task, &gaps, &mut scratch)?.layer_bytes(&mut scratch)
+}
 
 /// Whether values that were computed from a loss may be dropped.
 ///
@@ -156,6 +168,17 @@ pub(super) fn each(
     memory: &Memory<'_>,
     after_loss: AfterLoss,
     scratch: &mut Scratch<'_>,
+    visit: impl FnMut(&Sequence<'_>, Division, &mut Scratch<'_>) -> Result<(), PlanningError>,
+) -> Result<(), PlanningError> {
+    each_wanted(task, memory, (after_loss, |_| true), scratch, visit)
+}
+
+/// Does the same for the divisions that are wanted.
+pub(super) fn each_wanted(
+    task: &Task<'_>,
+    memory: &Memory<'_>,
+    (after_loss, is_wanted): (AfterLoss, impl Fn(&Division) -> bool),
+    scratch: &mut Scratch<'_>,
     mut visit: impl FnMut(&Sequence<'_>, Division, &mut Scratch<'_>) -> Result<(), PlanningError>,
 ) -> Result<(), PlanningError> {
     let sequence = task.sequence;
@@ -167,7 +190,7 @@ pub(super) fn each(
         AfterLoss::Dropped => &[][..],
         AfterLoss::Kept => follow_losses(sequence, &gaps, &mut scratch)?,
     };
-    for division in forward.divisions() {
+    for division in forward.divisions().filter(is_wanted) {
         let mut scratch = scratch.reborrow();
         let launches = scratch.take(most, OpId(0))?;
         let positions = scratch.take(sequence.len(), 0u32)?;
@@ -293,8 +316,8 @@ mod tests {
 
     #[derive(Default)]
     struct Ops {
-        operands: heapless::Vec<TensorId, 128>,
-        ops: heapless::Vec<Op, 32>,
+        operands: heapless::Vec<TensorId, 256>,
+        ops: heapless::Vec<Op, 64>,
     }
 
     impl Ops {
@@ -321,6 +344,24 @@ mod tests {
             after_loss: AfterLoss,
             mut visit: impl FnMut(Division, [usize; OPS]),
         ) {
+            self.with_task(tensors, |task, arena, scratch| {
+                let memory = memory(task, arena, scratch).unwrap();
+                each(task, &memory, after_loss, scratch, |repeated, division, _| {
+                    let of = |op| {
+                        repeated.launches().filter(move |&launch| repeated.op(launch).index() == op)
+                    };
+                    visit(division, core::array::from_fn(|op| of(op).count()));
+                    Ok(())
+                })
+                .unwrap();
+            });
+        }
+
+        fn with_task(
+            &self,
+            tensors: &[Tensor],
+            run: impl FnOnce(&Task<'_>, &mut [ArenaPlacement], &mut Scratch<'_>),
+        ) {
             let mut words = [0; 1 << 15];
             let mut scratch = Scratch::new(&mut words);
             let graph =
@@ -329,16 +370,18 @@ mod tests {
             let machine = &Machine::of_chunks(4096).with_host_bytes(1 << 30);
             let task = Task { sequence, machine, budget_bytes: 1 << 30 };
             let mut arena = [ArenaPlacement { tensor: TensorId(0), offset_bytes: 0 }; 32];
-            let memory = memory(&task, &mut arena, &mut scratch).unwrap();
-            each(&task, &memory, after_loss, &mut scratch, |repeated, division, _| {
-                let of = |op| {
-                    repeated.launches().filter(move |&launch| repeated.op(launch).index() == op)
-                };
-                visit(division, core::array::from_fn(|op| of(op).count()));
-                Ok(())
-            })
-            .unwrap();
+            run(&task, &mut arena, &mut scratch);
         }
+    }
+
+    /// Adds a tensor, and returns its number.
+    fn add<const MOST: usize>(
+        tensors: &mut heapless::Vec<Tensor, MOST>,
+        bytes: u64,
+        kind: Kind,
+    ) -> usize {
+        tensors.push(Tensor { bytes, kind }).unwrap();
+        tensors.len() - 1
     }
 
     /// Layers forward, a head that also computes its gradients, and the layers backward, with the
@@ -427,10 +470,7 @@ mod tests {
         const BATCHES: usize = 2;
         const LOSS: usize = LAYERS * BATCHES;
         let mut tensors = heapless::Vec::<Tensor, 32>::new();
-        let mut tensor = |kind| {
-            tensors.push(Tensor { bytes: BYTES, kind }).unwrap();
-            tensors.len() - 1
-        };
+        let mut tensor = |kind| add(&mut tensors, BYTES, kind);
         let mut ops = Ops::default();
         let mut last = [0; BATCHES].map(|_| tensor(Kind::Input));
         let mut values = [[0; BATCHES]; LAYERS];
@@ -462,6 +502,43 @@ mod tests {
     }
 
     #[test]
+    fn a_layer_of_one_micro_batch_is_a_segment() {
+        const BATCHES: usize = 2;
+        let mut tensors = heapless::Vec::<Tensor, 32>::new();
+        let mut tensor = |kind| add(&mut tensors, BYTES, kind);
+        let mut ops = Ops::default();
+        let mut last = [0; BATCHES].map(|_| tensor(Kind::Input));
+        let mut values = [[[0; 2]; BATCHES]; LAYERS / 2];
+        for values in &mut values {
+            for (values, last) in values.iter_mut().zip(&mut last) {
+                *values = [0; 2].map(|_| tensor(Kind::Temporary));
+                ops.push(1, &[*last], &values[..1], true);
+                ops.push(1, &values[..1], &values[1..], true);
+                *last = values[1];
+            }
+        }
+        let gradients = [0; BATCHES].map(|_| tensor(Kind::Temporary));
+        for (gradient, last) in gradients.iter().zip(last) {
+            ops.push(1, &[last], &[*gradient], false);
+        }
+        for values in values.iter().rev() {
+            for ([inner, result], gradient) in values.iter().zip(gradients) {
+                ops.push(1, &[gradient, *inner, *result], &[gradient], false);
+            }
+        }
+        let mut found = 0;
+        ops.each_count(&tensors, |division, launches: [usize; LAYERS * BATCHES]| {
+            if matches!(division, Division::Batches) {
+                found += 1;
+                for layer in launches[..LAYERS * BATCHES - 2 * BATCHES].chunks(2) {
+                    assert_eq!(layer, [2, 1], "{launches:?}");
+                }
+            }
+        });
+        assert_eq!(found, 1);
+    }
+
+    #[test]
     fn a_large_table_is_not_read_again() {
         let most = |bytes| {
             let mut most = 0;
@@ -469,6 +546,31 @@ mod tests {
             most
         };
         assert_eq!((most(BYTES), most(BYTES + 1)), (2, 1));
+    }
+
+    #[test]
+    fn a_layer_has_two_valleys() {
+        let mut ops = Ops::default();
+        let mut tensors = heapless::Vec::<Tensor, 64>::new();
+        let mut tensor = |bytes, kind| add(&mut tensors, bytes, kind);
+        let mut last = tensor(BYTES, Kind::Input);
+        let mut values = heapless::Vec::<usize, 32>::new();
+        for half in 0..2 * LAYERS {
+            let [wide, narrow] = [4, 1].map(|width| tensor(width * BYTES, Kind::Temporary));
+            let state = tensor((1 + half as u64 % 2) * BYTES, Kind::State);
+            ops.push(1, &[last, state], &[wide], true);
+            ops.push(1, &[wide], &[narrow], true);
+            values.extend([wide, narrow]);
+            last = narrow;
+        }
+        let gradient = tensor(BYTES, Kind::Temporary);
+        ops.push(1, &[last], &[gradient], false);
+        for pair in values.chunks(2).rev() {
+            ops.push(1, &[gradient, pair[0], pair[1]], &[gradient], false);
+        }
+        ops.with_task(&tensors, |task, _, scratch| {
+            assert_eq!(layer_bytes(task, scratch), Ok(3 * BYTES));
+        });
     }
 
     #[test]

@@ -89,7 +89,7 @@ impl<'a> Batches<'a> {
     }
 
     /// The micro-batch of an op; the first micro-batch if the op depends on no micro-batch.
-    fn of(&self, launch: u32) -> u32 {
+    pub(super) fn of(&self, launch: u32) -> u32 {
         self.of[launch as usize]
     }
 }

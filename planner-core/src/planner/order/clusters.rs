@@ -42,6 +42,9 @@ pub enum Join {
     ByStates {
         /// The bytes of a set. A single op may read more.
         set_bytes: u64,
+        /// Whether a copy of a state that is made in the set takes as much of the set as the state, since
+        /// both take memory. Without it, a set is as large as the states of a layer.
+        counts_copies: bool,
         /// The most micro-batches that run together; 0 counts as 1. The next micro-batches wait
         /// until these are done.
         batches: u32,

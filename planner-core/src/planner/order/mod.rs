@@ -236,16 +236,23 @@ pub(super) fn joins(budget_bytes: u64) -> impl Iterator<Item = Join> {
 /// All micro-batches together, in sets of a share of the budget.
 fn by_states(budget_bytes: u64, share: u64) -> Join {
     let set_bytes = budget_bytes.checked_div(share).unwrap_or(0);
-    Join::ByStates { set_bytes, batches: ALL_BATCHES, overlaps: false }
+    Join::ByStates { set_bytes, counts_copies: true, batches: ALL_BATCHES, overlaps: false }
+}
+
+/// All micro-batches together, layer by layer.
+const fn by_layers(layer_bytes: u64) -> Join {
+    let set_bytes = layer_bytes;
+    Join::ByStates { set_bytes, counts_copies: false, batches: ALL_BATCHES, overlaps: false }
 }
 
 /// The ways to join ops that are worth a try if ops are repeated: with copies of states first; and if
 /// there are several micro-batches, the ways in which all of them read states together, in sets of
-/// other sizes, or 1, 2, 4, … of them, one group after the other, and overlapping.
-/// O(operands).
+/// other sizes, such as the states of a layer, or 1, 2, 4, … of them, one group after the other, and
+/// overlapping. O(operands).
 pub(super) fn with_repeats(
     graph: &Graph<'_>,
     budget_bytes: u64,
+    layer_bytes: u64,
     scratch: &mut Scratch<'_>,
 ) -> Result<impl Iterator<Item = Join> + Clone + use<>, PlanError> {
     let mut scratch = scratch.reborrow();
@@ -254,13 +261,36 @@ pub(super) fn with_repeats(
     let all = Batches::new(&versions, &mut scratch)?.count();
     let sets = SETS_WITH_REPEATS.into_iter().filter(move |_| all > 1);
     let together = sets.map(move |share| by_states(budget_bytes, share));
+    let has_layers = all > 1 && layer_bytes > 0;
+    let by_layers = has_layers.then_some(by_layers(layer_bytes));
     let some = (0..u32::BITS).map(|log| 1 << log).take_while(move |&batches| batches < all);
     let [_, share] = SETS;
     let set_bytes = budget_bytes.checked_div(share).unwrap_or(0);
     let in_batches = some.flat_map(move |batches| {
-        [false, true].map(|overlaps| Join::ByStates { set_bytes, batches, overlaps })
+        let counts_copies = true;
+        [false, true].map(|overlaps| Join::ByStates { set_bytes, counts_copies, batches, overlaps })
     });
-    Ok(iter::once(Join::CopiesFirst).chain(together).chain(in_batches))
+    Ok(iter::once(Join::CopiesFirst).chain(together).chain(by_layers).chain(in_batches))
+}
+
+/// Writes the micro-batch of each launch. O(operands).
+pub(super) fn batches(
+    sequence: &Sequence<'_>,
+    of: &mut [u32],
+    scratch: &mut Scratch<'_>,
+) -> Result<(), OutOfScratch> {
+    let mut scratch = scratch.reborrow();
+    let versions = Versions::new(sequence, &mut scratch)?;
+    let batches = Batches::new(&versions, &mut scratch)?;
+    for (launch, of) in sequence.launches().zip(of) {
+        *of = batches.of(launch.0);
+    }
+    Ok(())
+}
+
+/// Words of scratch that [`batches`] needs.
+pub(super) const fn batches_words(limits: &Limits) -> usize {
+    Versions::scratch_words(limits).saturating_add(Batches::scratch_words(limits))
 }
 
 /// The best orders, by the periods of a sample of lists in each.
@@ -613,7 +643,11 @@ mod tests {
             (&[5, 3], &[3]),
         ];
         let by_states = |set_bytes, batches| {
-            order(Join::ByStates { set_bytes, batches, overlaps: false }, &tensors, step)
+            order(
+                Join::ByStates { set_bytes, counts_copies: true, batches, overlaps: false },
+                &tensors,
+                step,
+            )
         };
         // A set is one layer: the update follows the last gradient of its weight.
         assert_eq!(by_states(10_000, ALL_BATCHES), Some([0, 4, 1, 2, 5, 6, 9, 3, 7, 8]));
@@ -654,7 +688,7 @@ mod tests {
             ops[copy].repeatable = true;
         }
         let by_states = |batches, overlaps| {
-            let join = Join::ByStates { set_bytes: 10_000, batches, overlaps };
+            let join = Join::ByStates { set_bytes: 10_000, counts_copies: true, batches, overlaps };
             order_of(join, &tensors, (&ops, &operands))
         };
         let by_layers = Some([0, 1, 6, 7, 2, 3, 4, 8, 9, 10, 13, 5, 11, 12]);
@@ -691,7 +725,12 @@ mod tests {
             (&[6, 3], &[3]),
             (&[7, 4], &[4]),
         ];
-        let by_states = |overlaps| Join::ByStates { set_bytes: 10_000, batches: 1, overlaps };
+        let by_states = |overlaps| Join::ByStates {
+            set_bytes: 10_000,
+            counts_copies: true,
+            batches: 1,
+            overlaps,
+        };
         let one_by_one = Some([0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 14, 10, 13, 11, 12]);
         assert_eq!(order(by_states(false), &tensors, step), one_by_one);
         // Values take most memory at ops 3 and 9. Ops 4 and 5 run among ops 6 to 9.
@@ -702,9 +741,11 @@ mod tests {
     #[test]
     fn a_chain_keeps_its_order() {
         let chain: [(&[u32], &[u32]); 3] = [(&[0, 1], &[3]), (&[3, 1], &[4]), (&[4, 1], &[5])];
-        for join in
-            [Join::Light, Join::All, Join::ByStates { set_bytes: 1, batches: 1, overlaps: true }]
-        {
+        for join in [
+            Join::Light,
+            Join::All,
+            Join::ByStates { set_bytes: 1, counts_copies: true, batches: 1, overlaps: true },
+        ] {
             assert_eq!(order(join, &TENSORS, chain), None);
         }
     }

@@ -78,13 +78,14 @@ pub(super) fn write(
         set: Set { of: scratch.take(count, 0u32)?, number: 1, bytes: 0 },
         batches,
         copied: copied(versions, join, &mut scratch)?,
+        counts_copies: !matches!(join, Join::ByStates { counts_copies: false, .. }),
     };
     schedule.start();
     let mut order = order.iter_mut();
     let next = |schedule: &mut Schedule<'_, '_>| match join {
         Join::Light | Join::All => schedule.next(),
         Join::CopiesFirst => schedule.next().map(|next| schedule.before_update(next)),
-        Join::ByStates { set_bytes, batches, overlaps } => {
+        Join::ByStates { set_bytes, batches, overlaps, .. } => {
             schedule.next_by_states(set_bytes, (batches, overlaps))
         }
     };
@@ -137,6 +138,9 @@ struct Schedule<'s, 'g> {
     batches: &'g Batches<'g>,
     /// The state that each version is a copy of, as [`copied`] tells.
     copied: &'s [Version],
+    /// Whether an op that makes a copy counts the state, although another op of the cluster reads the
+    /// copy.
+    counts_copies: bool,
 }
 
 /// The states that are read together.
@@ -253,8 +257,16 @@ impl<'s, 'g> Schedule<'s, 'g> {
     /// The states that a cluster reads or whose copies it reads, op by op; a state may appear several
     /// times.
     fn states(&self, cluster: u32) -> impl Iterator<Item = Version> + use<'s, 'g> {
-        let Self { versions, clusters, copied, .. } = *self;
-        let reads = clusters.ops(cluster).flat_map(|launch| versions.reads(launch));
+        let Self { versions, clusters, copied, counts_copies, .. } = *self;
+        // If another op of the cluster reads a copy, that op counts the state.
+        let counts = move |launch: &LaunchId| {
+            let mut writes = versions.writes(*launch).iter();
+            counts_copies
+                || launch.0 == cluster
+                || writes.all(|version| copied[version.index()] == Version::NONE)
+        };
+        let counted = clusters.ops(cluster).filter(counts);
+        let reads = counted.flat_map(|launch| versions.reads(launch));
         reads.filter_map(|&version| match copied[version.index()] {
             Version::NONE => (versions.tensor(version).kind == Kind::State).then_some(version),
             state => Some(state),

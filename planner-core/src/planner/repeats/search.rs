@@ -33,9 +33,9 @@ use crate::planner::uses::Uses;
 use crate::scratch::{Limits, Scratch, larger, total, words};
 use crate::sequence::Sequence;
 
-/// The most ways to join ops: with copies first, two sizes of sets, and two for each power of two
+/// The most ways to join ops: with copies first, three sizes of sets, and two for each power of two
 /// that is a number of micro-batches.
-const MOST_JOINS: usize = 3 + 2 * u32::BITS as usize;
+const MOST_JOINS: usize = 4 + 2 * u32::BITS as usize;
 
 /// The number of prices that rank two orders of the ops.
 const RANK_LISTS: usize = 3;
@@ -399,6 +399,10 @@ fn rank_joins(
         let Some(sequence) = order::arrange(task.sequence, join, &mut scratch)? else { continue };
         let joined = Task { sequence: &sequence, ..*task };
         let rank = rank(&joined, lists, output, &mut scratch)?;
+        let rank = match join {
+            Join::ByStates { .. } => rank.min(rank_of_layers(&joined, output, &mut scratch)?),
+            Join::Light | Join::All | Join::CopiesFirst => rank,
+        };
         if is_surely_less(rank, least) {
             let _ = ranked.push((rank, at, join));
         }
@@ -427,6 +431,24 @@ fn rank(
         Err(error) if error.is_of_one_list() => Ok(of_no_list),
         added => added.map(|()| incumbent.rank()),
     }
+}
+
+/// The rank of segments at which one micro-batch gives way to another. In orders by layers, prices
+/// may not lead to lists as good as these.
+fn rank_of_layers(
+    task: &Task<'_>,
+    output: &mut Output<'_>,
+    scratch: &mut Scratch<'_>,
+) -> Result<Rank, PlanningError> {
+    let mut scratch = scratch.reborrow();
+    let mut incumbent = Incumbent::new(task, &mut scratch)?;
+    let memory = checkpoint::memory(task, output.arena, &mut scratch)?;
+    let wanted = (AfterLoss::Kept, |division: &Division| matches!(division, Division::Batches));
+    checkpoint::each_wanted(task, &memory, wanted, &mut scratch, |sequence, division, scratch| {
+        let task = Task { sequence, ..*task };
+        try_segmented(&task, division, u64::MAX, &mut incumbent, output, scratch)
+    })?;
+    Ok(incumbent.rank())
 }
 
 /// The lists of launches in segments that are worth a try.
@@ -583,7 +605,7 @@ fn try_segmented(
     // There are few of them, so each is judged by several lists. The first list of whole layers may
     // be longer than the best list by a tenth.
     let near_ns = match division {
-        Division::Valleys(_) => u64::MAX,
+        Division::Valleys(_) | Division::Batches => u64::MAX,
         Division::Equal(_) => least_ns.saturating_add(least_ns / NEAR_SEGMENTS),
     };
     let judging = Judging { near_ns, sparing: &SPARING };

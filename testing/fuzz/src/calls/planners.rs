@@ -59,7 +59,12 @@ pub fn inputs() -> impl Strategy<Value = Input> {
         2 => Just([1000; 8]),
         1 => proptest::array::uniform8(permille())
     ];
-    let by_states = |batches, overlaps| Join::ByStates { set_bytes: 1 << 20, batches, overlaps };
+    let by_states = |batches, overlaps: bool| Join::ByStates {
+        set_bytes: 1 << 20,
+        counts_copies: !overlaps,
+        batches,
+        overlaps,
+    };
     let join = prop_oneof![
         select(vec![Join::Light, Join::All, Join::CopiesFirst]),
         (select(vec![u32::MAX, 2, 0]), any::<bool>())
