@@ -65,8 +65,9 @@ pub const fn default_chunk_bytes(page_bytes: u64) -> u64 {
 impl Vulkan {
     /// Loads the drivers, once for the process, which keeps them until it ends. A later call may
     /// succeed where one has failed. With `validation`, Khronos' layer checks every call, and that
-    /// all accesses are synchronised. [`Vulkan::messages`] returns its messages. The layer may crash if
-    /// one thread opens a device with validation while another thread uses one:
+    /// all accesses are synchronised. [`Vulkan::messages`] returns its messages. Layers up
+    /// to 1.3.239 at least look devices up in a table without a lock, and may crash if one thread opens
+    /// a device with validation while another thread uses one:
     /// <https://github.com/KhronosGroup/Vulkan-ValidationLayers/issues/4391>.
     ///
     /// This runs foreign code: the system's loader, and the drivers and layers that it finds, also

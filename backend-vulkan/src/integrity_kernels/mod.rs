@@ -369,9 +369,7 @@ impl Backend for Integrity {
         IntegrityKernels::new(device, graph)
     }
 
-    /// With validation. Layers up to 1.3.239 at least look a device up in a table without a lock,
-    /// and crash while another thread creates a device:
-    /// <https://github.com/KhronosGroup/Vulkan-ValidationLayers/issues/4391>.
+    /// With validation, since the layer may crash: see [`Vulkan::load`].
     fn one_at_a_time(&self) -> bool {
         self.validation
     }

@@ -9,7 +9,7 @@ use super::helper::Helper;
 use super::order::{self, Orders};
 use super::recipe::{Auto, Order};
 use super::repeats;
-use super::repeats::search::Segments;
+use super::repeats::search::{Found, Segments};
 use super::request::{Output, Request, Task};
 use super::strategy::Strategy;
 use crate::bounds;
@@ -31,9 +31,9 @@ pub(super) struct Comparison<'c> {
 
 /// Sequences with repeats that the search has found.
 pub(super) struct Repeated<'s> {
-    /// The best sequences, each with the period of its sampled plan: two from sequences without
-    /// repeats, and one from the segments of checkpointing.
-    found: [Option<(Sequence<'s>, u64)>; 3],
+    /// The best sequences: one from the segments of checkpointing, and two from sequences without
+    /// repeats.
+    found: [Option<Found<'s>>; 3],
     /// The least time of the launches in segments; `u64::MAX` if segments are not tried.
     segments_ns: u64,
 }
@@ -43,7 +43,7 @@ impl<'s> Repeated<'s> {
 
     /// All sequences. The sequence with the shortest sampled plan comes last, since the plan that is
     /// written last need not be written again if it is the best.
-    fn by_period(&self) -> [Option<&(Sequence<'s>, u64)>; 3] {
+    fn by_period(&self) -> [Option<&Found<'s>>; 3] {
         let mut found = self.found.each_ref().map(Option::as_ref);
         found.sort_unstable_by_key(|found| {
             Reverse(found.map_or(u64::MAX, |&(_, period_ns)| period_ns))

@@ -122,6 +122,9 @@ pub(in crate::planner) const fn scratch_words(limits: &Limits) -> usize {
     kept_words(limits).saturating_add(larger(joined, segments))
 }
 
+/// A sequence, and the period of its sampled plan.
+pub(in crate::planner) type Found<'s> = (Sequence<'s>, u64);
+
 /// The best list of launches so far. If no list has a plan yet, the list that exceeds host memory
 /// least, to which more repeats may be added.
 struct Incumbent<'l> {
@@ -143,7 +146,7 @@ impl<'l> Incumbent<'l> {
         &self,
         task: &Task<'s>,
         scratch: &mut Scratch<'s>,
-    ) -> Result<Option<(Sequence<'s>, u64)>, PlanningError> {
+    ) -> Result<Option<Found<'s>>, PlanningError> {
         let Some(period_ns) = self.period_ns() else { return Ok(None) };
         Ok(Some((task.sequence.in_order(self.launches(), scratch)?, period_ns)))
     }
@@ -180,9 +183,6 @@ impl<'l> Incumbent<'l> {
         }
     }
 }
-
-/// A sequence, and the period of its sampled plan.
-type Found<'s> = (Sequence<'s>, u64);
 
 /// The best of `lists` tried sequences with repeats. `None` if no sequence is found. There may be
 /// several orders of the ops: two given orders, and ways to join ops. A few lists of each order tell
@@ -326,7 +326,7 @@ fn extend_own_segments(
     scratch: &mut Scratch<'_>,
 ) -> Result<(), PlanningError> {
     let Some(than_ns) = incumbent.period_ns() else { return Ok(()) };
-    let mut extend = |best: &mut Incumbent<'_>, after_loss| {
+    let mut keep_best = |best: &mut Incumbent<'_>, after_loss| {
         let mut scratch = scratch.reborrow();
         let mut segmented = Incumbent::new(task, &mut scratch)?;
         let segments = Segments { than_ns, is_short: false, order: Order::Free, after_loss };
@@ -334,8 +334,8 @@ fn extend_own_segments(
         best.keep_if_better(segmented.judged, segmented.launches());
         Ok::<_, PlanningError>(())
     };
-    extend(incumbent, AfterLoss::Dropped)?;
-    kept.map_or(Ok(()), |kept| extend(kept, AfterLoss::Kept))
+    keep_best(incumbent, AfterLoss::Dropped)?;
+    kept.map_or(Ok(()), |kept| keep_best(kept, AfterLoss::Kept))
 }
 
 /// The best ways to join ops: two in which groups of micro-batches follow each other, and two in
@@ -471,7 +471,7 @@ pub(in crate::planner) fn best_of_segments<'s>(
     lists: usize,
     output: &mut Output<'_>,
     scratch: &mut Scratch<'s>,
-) -> Result<Option<(Sequence<'s>, u64)>, PlanningError> {
+) -> Result<Option<Found<'s>>, PlanningError> {
     let mut incumbent = Incumbent::new(task, scratch)?;
     if segments.is_short {
         // Another order than the best one without repeats may be better.
