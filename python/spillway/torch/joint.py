@@ -22,6 +22,7 @@ from .errors import CaptureError
 from .logs import timed
 from .machine import measure_copies
 from .measuring import Measured, Measurements
+from .memory import Lent
 from .operations import Operation, Order, recorded
 from .processes import Alone
 from .processor import Processor
@@ -45,6 +46,7 @@ class Passes:
         self.model, self._names, self._own = graph, names, own
         self.measurements = Measurements(Processor())
         self.constants = Constants()
+        self.lent = Lent()  # by all shapes
         self.copied_bytes_per_s = measure_copies()
         self.setup_costs = self.measurements.device.setup_costs()
         devices = ("cpu", "cuda")
@@ -214,10 +216,8 @@ class Joint(Step):
         return None
 
     def memory(self, name):
-        """Returns new tensors for "results", "updates" or "gradients", in the caller's memory."""
-        return [
-            v and torch.empty_strided(v.shape, v.stride, dtype=v.dtype) for v in self._handed[name]
-        ]
+        """Returns tensors for "results", "updates" or "gradients", in the caller's memory."""
+        return [v and self.source.lent.tensor((name, k), v) for k, v in enumerate(self._handed[name])]
 
     def differentiable(self):
         """Returns, for each result, whether it is handed out and may get a gradient."""

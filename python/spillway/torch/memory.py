@@ -1,6 +1,7 @@
 """Tensors over planned memory."""
 
 import ctypes
+from sys import getrefcount
 
 import torch
 
@@ -69,6 +70,34 @@ class Memory:
             self._expected = self._needed + self._needed // 8
             self._pages, self._size = [], 0
         self._taken = self._needed = 0
+
+
+class Lent:
+    """Memory on the processor that callers get and may keep. Once nobody has it, the next tensor of the same name and
+    size gets it, since touching fresh pages takes long."""
+
+    def __init__(self):
+        self._storages = {None: torch.empty(1).untyped_storage()}  # by name
+        self._alone = self._uses(None)
+
+    def tensor(self, name, view):
+        """Returns a tensor of the shape and strides of a view, with any values."""
+        if not self._is_free(name, form(view).untyped_storage().nbytes()):
+            made = torch.empty_strided(view.shape, view.stride, dtype=view.dtype)
+            self._storages[name] = made.untyped_storage()
+            return made
+        return torch.empty(0, dtype=view.dtype).set_(self._storages[name], 0, view.shape, view.stride)
+
+    def _is_free(self, name, nbytes):
+        """Returns whether a storage has so many bytes, and nobody else refers to it, nor another process."""
+        if name not in self._storages or self._uses(name) != self._alone:
+            return False
+        return self._storages[name].nbytes() == nbytes and not self._storages[name].is_shared()
+
+    def _uses(self, name):
+        """Returns how many references there are to a storage, in C++ and in Python."""
+        storage = self._storages[name]
+        return torch._C._storage_Use_Count(storage._cdata), getrefcount(storage)
 
 
 def bytes_of(tensor):

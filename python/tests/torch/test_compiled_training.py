@@ -304,6 +304,23 @@ class Broken(nn.Module):
         return self.second(self.dropout(h))
 
 
+def test_results_and_gradients_that_are_kept_stay_as_they_are():
+    eager, model, planned = twins(perceptron)
+    kept = []
+    for function, parameters in ((eager, eager.parameters()), (planned, model.parameters())):
+        torch.manual_seed(1)
+        parameters = list(parameters)
+        kept.append([])
+        for k in range(3):
+            result = function(rows())
+            result.square().mean().backward()
+            kept[-1] += [result.detach(), parameters[0].grad, parameters[1].grad.numpy()]
+            for parameter in parameters:
+                parameter.grad = None
+    for k, pair in enumerate(zip(*kept)):
+        same(*map(torch.as_tensor, pair), f"tensor {k}")
+
+
 def test_no_plan_moves_results_behind_the_pause(monkeypatch):
     """What the caller has when the forward pass ends, and the pause, depend on each other."""
     steps, plan = [], Step.plan

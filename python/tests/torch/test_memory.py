@@ -8,10 +8,12 @@ from unittest import mock
 
 import models
 import pytest
+import torch
 from eager import MACHINE, planned_within
 
 import spillway.torch
-from spillway.torch.memory import Memory
+from spillway.torch.memory import Lent, Memory
+from spillway.torch.recording import View
 from spillway.torch.running import _Kernels
 
 
@@ -119,3 +121,44 @@ def test_memory_that_is_handed_out_again_does_not_double():
         assert alive() <= 1.2 * 41 * mib
         memory.take_back()
     assert len(made) == count, "the pages are there"
+
+
+def lent_with(keep):
+    """Lends memory twice. `keep` gets the first tensor, and returns what its caller keeps of it. Returns whether the
+    second tensor is at the same address."""
+    lent, view = Lent(), View(0, (4, 3), (1, 4), 0, torch.float32)
+    first = lent.tensor("gradient", view)
+    assert (first.shape, first.stride()) == ((4, 3), (1, 4))
+    kept = keep(first)  # noqa: F841
+    address = first.data_ptr()
+    del first
+    return lent.tensor("gradient", view).data_ptr() == address
+
+
+def test_memory_that_nobody_has_any_more_is_lent_again():
+    assert lent_with(lambda tensor: None)
+
+
+@pytest.mark.parametrize(
+    "keep",
+    [
+        lambda tensor: tensor,
+        lambda tensor: tensor[1],
+        lambda tensor: tensor.numpy(),
+        lambda tensor: memoryview(tensor.numpy()),
+        lambda tensor: tensor.untyped_storage(),
+        lambda tensor: torch.utils.dlpack.to_dlpack(tensor),
+        lambda tensor: torch.nn.Parameter(tensor),
+        lambda tensor: repr(tensor.share_memory_()),
+        lambda tensor: repr(tensor.untyped_storage().resize_(0)),
+    ],
+    ids=["tensor", "view", "array", "buffer", "storage", "capsule", "parameter", "shared", "resized"],
+)
+def test_memory_that_somebody_may_have_is_not_lent_again(keep):
+    assert not lent_with(keep)
+
+
+def test_lent_memory_follows_the_size_of_its_tensor():
+    lent = Lent()
+    sizes = [lent.tensor("result", View(0, (n,), (1,), 0, torch.int8)).untyped_storage().nbytes() for n in (5, 9, 0)]
+    assert sizes == [5, 9, 0]
