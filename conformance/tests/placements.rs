@@ -16,6 +16,7 @@ use proptest::sample::select;
 use spillway::placing::{self, Unplaced};
 use spillway::planning;
 use workloads::{OwnedGraph, OwnedPlan};
+use zoo::models;
 
 const ITERATIONS: u64 = 5;
 
@@ -302,6 +303,21 @@ proptest! {
         prop_assert!(plan.predicted.period_ns <= plain_ns + plain_ns / 100);
         hold(graph, machine, &plan)?;
     }
+}
+
+/// Its tensors fill objects of a chunk best, but these are too many.
+#[test]
+fn a_large_model_is_mapped_before_it_runs() {
+    let graph = models::generate("llama:billions=14").unwrap();
+    let graph = graph.graph().unwrap();
+    let machine = workloads::machines::builtin("rtx5090").unwrap().machine;
+    let request = Request { graph: &graph, machine: &machine, budget_bytes: 30 << 30 };
+    let strategy = Planner::Auto(Auto::new().with_effort(1));
+    let (plan, unplaced) = placing::plan(&request, strategy).unwrap();
+    assert_eq!(unplaced, None);
+    let plan = plan.plan();
+    let schedule = planning::schedule(&graph, &machine, &plan).unwrap();
+    planning::prove(&graph, &machine, &plan, &schedule.schedule()).unwrap();
 }
 
 /// The number is the caller's, so none of them may panic.

@@ -88,7 +88,8 @@ impl Card {
     }
 }
 
-/// A proved plan. `None` if the strategy has no plan in this memory.
+/// A proved plan. `None` if the strategy has no plan in this memory. An error if a plan of `auto` maps memory as
+/// it runs, since predictions leave out the time of mapping.
 fn plan(
     work: &OwnedGraph,
     machine: &OwnedMachine,
@@ -102,7 +103,7 @@ fn plan(
     let name = strategy.name();
     let planned = placing::plan(&request, strategy);
     let took_s = started.elapsed().as_secs_f64();
-    let (plan, _) = match planned {
+    let (plan, unplaced) = match planned {
         Ok(planned) => planned,
         Err(error) => {
             eprintln!("{} with {budget_bytes} B by {name}: {error:?}", work.name);
@@ -113,6 +114,11 @@ fn plan(
         "{} with {budget_bytes} B by {name}: {} ns by {} after {took_s:.1} s",
         work.name, plan.predicted.period_ns, plan.strategy
     );
+    if let (Strategy::Auto(_), Some(reason)) = (strategy, unplaced) {
+        return Err(
+            format!("{} with {budget_bytes} B is mapped as it runs: {reason}", work.name).into()
+        );
+    }
     let needs = Needs::of(&core, &machine.machine, None)?;
     let context = Context::new(work, machine, name, budget_bytes, needs)?;
     Ok(Some(Plan::in_context(graph, machine.clone(), plan, context)?))

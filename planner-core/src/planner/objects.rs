@@ -13,6 +13,11 @@ const FEWEST: u64 = 1024;
 /// Rounding up to larger objects may add this fraction of the bytes of all large tensors.
 const ROUNDED: u64 = 1024;
 
+/// The most objects of all large tensors, even if rounding to larger objects adds more bytes. If a
+/// tensor is allocated twice in an iteration, placements over up to three iterations have at most
+/// four million objects in four tries for each.
+const MOST: u64 = (4 << 20) / (2 * 4 * (1 + 2 + 3));
+
 /// The same machine with larger chunks. A plan for it has objects of several chunks, and is also a
 /// plan for the machine itself. Returns `None` if single chunks are the better objects. O(tensors)
 /// for each size.
@@ -29,8 +34,11 @@ pub fn with_larger_objects(request: &Request<'_>) -> Option<Machine> {
     };
     let most_bytes = in_objects(machine.chunk_bytes).saturating_add(sum(&|bytes| bytes / ROUNDED));
     let doublings = (machine.chunks_within(budget_bytes) / FEWEST).checked_ilog2()?;
-    let sizes = (1..=doublings).rev().map(|doublings| machine.chunk_bytes << doublings);
-    let object_bytes = sizes.into_iter().find(|&size| in_objects(size) <= most_bytes)?;
+    let sizes = (0..=doublings).map(|doublings| machine.chunk_bytes << doublings);
+    let even = sizes.clone().rev().find(|&size| in_objects(size) <= most_bytes);
+    let few = sizes.clone().find(|&size| in_objects(size) / size <= MOST);
+    let object_bytes =
+        even.max(few.or(sizes.last())).filter(|&bytes| bytes > machine.chunk_bytes)?;
     Some(machine.with_chunk_bytes(object_bytes))
 }
 
@@ -42,13 +50,17 @@ mod tests {
 
     const CHUNK_BYTES: u64 = 1 << 20;
 
-    /// The chunks in an object, for a weight of `weight_bytes` and a bias.
-    fn chunks(weight_bytes: u64, budget_bytes: u64) -> Option<u64> {
-        let tensors = [weight_bytes, 100].map(|bytes| Tensor { bytes, kind: Kind::State });
-        let operands = [0, 1].map(TensorId);
-        let ops = [Op { time_ns: 1, reads: 2, ..Op::default() }];
-        let mut memory = [0; 64];
-        let graph = Graph::new(&tensors, &ops, &operands, &mut Scratch::new(&mut memory)).unwrap();
+    /// The chunks in an object, for some equal weights and a bias.
+    fn chunks<const WEIGHTS: usize>(weight_bytes: u64, budget_bytes: u64) -> Option<u64> {
+        let weight = Tensor { bytes: weight_bytes, kind: Kind::State };
+        let mut tensors = [weight; 100];
+        tensors[WEIGHTS].bytes = 100;
+        let tensors = &tensors[..=WEIGHTS];
+        let operands: [_; 100] = core::array::from_fn(|tensor| TensorId(tensor as u32));
+        let operands = &operands[..=WEIGHTS];
+        let ops = [Op { time_ns: 1, reads: operands.len() as u32, ..Op::default() }];
+        let mut memory = [0; 1000];
+        let graph = Graph::new(tensors, &ops, operands, &mut Scratch::new(&mut memory)).unwrap();
         let machine = Machine::of_chunks(CHUNK_BYTES);
         let request = Request { graph: &graph, machine: &machine, budget_bytes };
         with_larger_objects(&request).map(|machine| machine.chunk_bytes / CHUNK_BYTES)
@@ -56,16 +68,25 @@ mod tests {
 
     #[test]
     fn large_budgets_have_large_objects() {
-        assert_eq!(chunks(64 << 20, 1 << 30), None);
-        assert_eq!(chunks(64 << 20, 2 << 30), Some(2));
-        assert_eq!(chunks(64 << 20, 31 << 30), Some(16));
-        assert_eq!(chunks(64 << 20, 0), None);
+        assert_eq!(chunks::<1>(64 << 20, 1 << 30), None);
+        assert_eq!(chunks::<1>(64 << 20, 2 << 30), Some(2));
+        assert_eq!(chunks::<1>(64 << 20, 31 << 30), Some(16));
+        assert_eq!(chunks::<1>(64 << 20, 0), None);
     }
 
     #[test]
     fn objects_waste_little() {
         // Of 1,000 MiB, 8 divides all and 16 would waste 8.
-        assert_eq!(chunks(1000 << 20, 31 << 30), Some(8));
-        assert_eq!(chunks(1001 << 20, 31 << 30), None);
+        assert_eq!(chunks::<1>(1000 << 20, 31 << 30), Some(8));
+        assert_eq!(chunks::<1>(1001 << 20, 31 << 30), None);
+    }
+
+    #[test]
+    fn there_are_not_too_many_objects() {
+        assert_eq!(chunks::<87>(1001 << 20, 31 << 30), None);
+        assert_eq!(chunks::<88>(1001 << 20, 31 << 30), Some(2));
+        // As large as the budget allows.
+        assert_eq!(chunks::<99>(4001 << 20, 4 << 30), Some(4));
+        assert_eq!(chunks::<99>(4001 << 20, 1 << 30), None);
     }
 }
