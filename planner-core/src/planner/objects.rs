@@ -34,11 +34,11 @@ pub fn with_larger_objects(request: &Request<'_>) -> Option<Machine> {
     };
     let most_bytes = in_objects(machine.chunk_bytes).saturating_add(sum(&|bytes| bytes / ROUNDED));
     let doublings = (machine.chunks_within(budget_bytes) / FEWEST).checked_ilog2()?;
-    let sizes = (0..=doublings).map(|doublings| machine.chunk_bytes << doublings);
+    let mut sizes = (0..=doublings).map(|doublings| machine.chunk_bytes << doublings);
     let even = sizes.clone().rev().find(|&size| in_objects(size) <= most_bytes);
-    let few = sizes.clone().find(|&size| in_objects(size) / size <= MOST);
-    let object_bytes =
-        even.max(few.or(sizes.last())).filter(|&bytes| bytes > machine.chunk_bytes)?;
+    let few = sizes.clone().find(|&size| in_objects(size) <= size.saturating_mul(MOST));
+    let few = few.or_else(|| sizes.next_back());
+    let object_bytes = even.max(few).filter(|&bytes| bytes > machine.chunk_bytes)?;
     Some(machine.with_chunk_bytes(object_bytes))
 }
 
