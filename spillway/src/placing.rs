@@ -26,8 +26,8 @@ const LONGER: u64 = 100;
 const SHORTER: u64 = 128;
 const SMALL_SHORTER: u64 = 4;
 const SMALL_OPS: usize = 256;
-/// Budgets below this multiple of the least memory get objects of single chunks. In tight memory, each byte
-/// of rounding counts; in more memory, larger objects save planning time.
+/// Budgets below this multiple of the least memory usually get objects of single chunks. In tight memory, each
+/// byte of rounding counts; in more memory, larger objects save planning time.
 const TIGHT: u64 = 2;
 /// The most plans that are tried, each for a smaller budget than the plan before. Planning takes longer than
 /// fixing the objects, and `docs/research/placements.md` needs no more plans.
@@ -87,7 +87,8 @@ pub fn plan(
 }
 
 /// Returns the machine with larger chunks, for plans with larger objects. Returns `None` for strategies other
-/// than `auto`, for budgets in which everything fits, and for tight memory.
+/// than `auto`, and for budgets in which everything fits. In tight memory, objects are larger only if there
+/// would be too many.
 fn larger_objects(
     request: &Request<'_>,
     strategy: Strategy,
@@ -98,8 +99,13 @@ fn larger_objects(
     };
     let least = |strategy| planning::min_feasible(request, strategy).map(|(bytes, _)| bytes);
     let (in_core_bytes, least_bytes) = (least(Strategy::InCore)?, least(strategy)?);
-    let some_bytes = least_bytes.saturating_mul(TIGHT)..in_core_bytes;
-    Ok(some_bytes.contains(&request.budget_bytes).then_some(machine))
+    Ok(match request.budget_bytes {
+        budget_bytes if budget_bytes >= in_core_bytes => None,
+        budget_bytes if budget_bytes < least_bytes.saturating_mul(TIGHT) => {
+            planner::with_fewer_objects(request)
+        }
+        _ => Some(machine),
+    })
 }
 
 /// Plans `request`, whose machine may have larger chunks. `others` is the same request with single chunks,

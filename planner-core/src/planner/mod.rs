@@ -77,7 +77,7 @@ pub use helper::{Helper, RunBoth};
 pub use hosting::Host;
 #[cfg(feature = "baselines")]
 pub use lms::Lms;
-pub use objects::with_larger_objects;
+pub use objects::{with_fewer_objects, with_larger_objects};
 pub use order::{Join, list_schedule, list_schedule_words};
 pub use recipe::{Auto, Order, Repeats};
 pub use request::{Held, LeastMemory, Output, Request};

@@ -23,23 +23,50 @@ const MOST: u64 = (4 << 20) / (2 * 4 * (1 + 2 + 3));
 /// for each size.
 #[must_use]
 pub fn with_larger_objects(request: &Request<'_>) -> Option<Machine> {
-    let Request { graph, machine, budget_bytes } = *request;
-    // Smaller tensors usually lie in the arena.
-    let sizes_bytes = graph.tensors().iter().map(|tensor| tensor.bytes);
-    let large_bytes = sizes_bytes.filter(|&bytes| bytes >= machine.chunk_bytes);
-    let sum =
-        |bytes: &dyn Fn(u64) -> u64| large_bytes.clone().map(bytes).fold(0, u64::saturating_add);
-    let in_objects = |object_bytes: u64| {
-        sum(&|bytes| bytes.checked_next_multiple_of(object_bytes).unwrap_or(u64::MAX))
-    };
-    let most_bytes = in_objects(machine.chunk_bytes).saturating_add(sum(&|bytes| bytes / ROUNDED));
-    let doublings = (machine.chunks_within(budget_bytes) / FEWEST).checked_ilog2()?;
-    let mut sizes = (0..=doublings).map(|doublings| machine.chunk_bytes << doublings);
-    let even = sizes.clone().rev().find(|&size| in_objects(size) <= most_bytes);
-    let few = sizes.clone().find(|&size| in_objects(size) <= size.saturating_mul(MOST));
-    let few = few.or_else(|| sizes.next_back());
-    let object_bytes = even.max(few).filter(|&bytes| bytes > machine.chunk_bytes)?;
-    Some(machine.with_chunk_bytes(object_bytes))
+    let machine = request.machine;
+    let most_bytes = in_objects(request, machine.chunk_bytes).saturating_add(
+        large_bytes(request).map(|bytes| bytes / ROUNDED).fold(0, u64::saturating_add),
+    );
+    let even = sizes(request)?.rev().find(|&size| in_objects(request, size) <= most_bytes);
+    even.max(size_of_few(request)).map(|size| machine.with_chunk_bytes(size))
+}
+
+/// Does the same for memory that is so tight that objects of several chunks serve only if there are too
+/// many single chunks.
+#[must_use]
+pub fn with_fewer_objects(request: &Request<'_>) -> Option<Machine> {
+    size_of_few(request).map(|size| request.machine.with_chunk_bytes(size))
+}
+
+/// The smallest size of which there are not too many objects, or the largest size. `None` if there are
+/// not too many chunks.
+fn size_of_few(request: &Request<'_>) -> Option<u64> {
+    let is_fine = |size: u64| in_objects(request, size) <= size.saturating_mul(MOST);
+    if is_fine(request.machine.chunk_bytes) {
+        return None;
+    }
+    let mut sizes = sizes(request)?;
+    sizes.clone().find(|&size| is_fine(size)).or_else(|| sizes.next_back())
+}
+
+/// The sizes of several chunks that divide the budget into enough objects.
+fn sizes(request: &Request<'_>) -> Option<impl DoubleEndedIterator<Item = u64> + Clone> {
+    let machine = request.machine;
+    let doublings = (machine.chunks_within(request.budget_bytes) / FEWEST).checked_ilog2()?;
+    Some((1..=doublings).map(|doublings| machine.chunk_bytes << doublings))
+}
+
+/// The bytes of each tensor of a chunk or more. Smaller tensors usually lie in the arena.
+fn large_bytes(request: &Request<'_>) -> impl Iterator<Item = u64> {
+    let sizes_bytes = request.graph.tensors().iter().map(|tensor| tensor.bytes);
+    sizes_bytes.filter(|&bytes| bytes >= request.machine.chunk_bytes)
+}
+
+/// The bytes of all large tensors, in objects of their own.
+fn in_objects(request: &Request<'_>, object_bytes: u64) -> u64 {
+    large_bytes(request)
+        .map(|bytes| bytes.checked_next_multiple_of(object_bytes).unwrap_or(u64::MAX))
+        .fold(0, u64::saturating_add)
 }
 
 #[cfg(test)]
@@ -52,6 +79,15 @@ mod tests {
 
     /// The chunks in an object, for some equal weights and a bias.
     fn chunks<const WEIGHTS: usize>(weight_bytes: u64, budget_bytes: u64) -> Option<u64> {
+        found::<WEIGHTS>(with_larger_objects, weight_bytes, budget_bytes)
+    }
+
+    /// The same, for one of the two functions.
+    fn found<const WEIGHTS: usize>(
+        with_objects: fn(&Request<'_>) -> Option<Machine>,
+        weight_bytes: u64,
+        budget_bytes: u64,
+    ) -> Option<u64> {
         let weight = Tensor { bytes: weight_bytes, kind: Kind::State };
         let mut tensors = [weight; 100];
         tensors[WEIGHTS].bytes = 100;
@@ -63,7 +99,7 @@ mod tests {
         let graph = Graph::new(tensors, &ops, operands, &mut Scratch::new(&mut memory)).unwrap();
         let machine = Machine::of_chunks(CHUNK_BYTES);
         let request = Request { graph: &graph, machine: &machine, budget_bytes };
-        with_larger_objects(&request).map(|machine| machine.chunk_bytes / CHUNK_BYTES)
+        with_objects(&request).map(|machine| machine.chunk_bytes / CHUNK_BYTES)
     }
 
     #[test]
@@ -88,5 +124,9 @@ mod tests {
         // As large as the budget allows.
         assert_eq!(chunks::<99>(4001 << 20, 4 << 30), Some(4));
         assert_eq!(chunks::<99>(4001 << 20, 1 << 30), None);
+        // In tight memory, it is the only reason.
+        assert_eq!(found::<1>(with_fewer_objects, 64 << 20, 31 << 30), None);
+        assert_eq!(found::<87>(with_fewer_objects, 1000 << 20, 31 << 30), None);
+        assert_eq!(found::<88>(with_fewer_objects, 1000 << 20, 31 << 30), Some(2));
     }
 }
