@@ -32,6 +32,9 @@ const TIGHT: u64 = 2;
 /// The most plans that are tried, each for a smaller budget than the plan before. Planning takes longer than
 /// fixing the objects, and `docs/research/placements.md` needs no more plans.
 const ATTEMPTS: usize = 4;
+/// If a plan has too many objects to try all placements, smaller budgets are tried only if it lacks less than
+/// one object in this many.
+const LACKING: u64 = 4;
 
 /// The reason why a plan has no placements.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -317,7 +320,7 @@ pub fn place(
     let mut best = Err(Unplaced::Large);
     let mut least = None;
     let mut left = MOST_SLOTS;
-    for iterations in 1..=MOST_ITERATIONS {
+    'tries: for iterations in 1..=MOST_ITERATIONS {
         if iterations > FEW_ITERATIONS
             && best.as_ref().is_ok_and(|best: &OwnedPlan| best.predicted.period_ns <= most_ns)
         {
@@ -326,7 +329,11 @@ pub fn place(
         let Ok(size) = slots(graph, machine, plan, iterations) else { return best };
         let ways = [(true, true), (false, true), (true, false), (false, false)];
         for (settled, spares_due) in ways {
-            let Some(rest) = left.checked_sub(size.1) else { return best };
+            let Some(rest) = left.checked_sub(size.1) else {
+                let objects = plan.pools.iter().map(|pool| pool.count).sum::<u64>();
+                least = least.filter(|&short| short < objects / LACKING);
+                break 'tries;
+            };
             left = rest;
             match place_in(size, graph, machine, plan, Over { iterations, settled, spares_due }) {
                 Ok(placed) if placed.predicted.period_ns <= good_ns => return Ok(placed),
