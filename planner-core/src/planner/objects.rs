@@ -13,9 +13,9 @@ const FEWEST: u64 = 1024;
 /// Rounding up to larger objects may add this fraction of the bytes of all large tensors.
 const ROUNDED: u64 = 1024;
 
-/// The most objects of all large tensors, even if rounding to larger objects adds more bytes. If a
-/// tensor is allocated twice in an iteration, placements over up to three iterations have at most
-/// four million objects in four tries for each.
+/// The most objects of all large tensors, even if rounding to larger objects adds more bytes. If an
+/// iteration allocates each tensor twice, four tries each over one, two and three iterations place
+/// at most four million objects. That takes a few seconds.
 const MOST: u64 = (4 << 20) / (2 * 4 * (1 + 2 + 3));
 
 /// The same machine with larger chunks. A plan for it has objects of several chunks, and is also a
