@@ -93,6 +93,7 @@ struct Record<'f> {
     host_unshared_bytes: Option<u64>,
     steps: Option<u64>,
     placement_iterations: Option<u32>,
+    mapping_ns: Option<u64>,
     reordered: Option<bool>,
     planning_ns: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -141,6 +142,7 @@ impl Serialize for Figures {
             host_unshared_bytes: planned.map(|plan| plan.host_unshared_bytes),
             steps: planned.map(|plan| plan.steps),
             placement_iterations: planned.and_then(|plan| plan.placement_iterations),
+            mapping_ns: planned.map(|plan| plan.mapping_ns),
             reordered: planned.map(|plan| plan.reordered),
             planning_ns: context.planning_ns,
             cycle_ns: context.cycle_ns,

@@ -259,6 +259,8 @@ fn fixed_objects_are_mapped_before_the_first_iteration() {
         let run = ["run", SMALL, "-b", "50%", "-s", strategy, "--no-placements", "--json"];
         let mapped = folder.run(&run).done().json();
         assert_eq!(mapped["placement_iterations"], Value::Null);
+        assert_eq!(figures["mapping_ns"], 0);
+        assert!(mapped["mapping_ns"].as_u64() > Some(0));
         assert!(mapped["map_calls_per_iteration"].as_f64() > Some(1.0));
         let (placed_ns, plain_ns) = (figures["period_ns"].as_u64(), mapped["period_ns"].as_u64());
         assert!(placed_ns.unwrap() <= plain_ns.unwrap() + plain_ns.unwrap() / 100);

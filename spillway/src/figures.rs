@@ -2,7 +2,7 @@
 
 use crate::error::Error;
 use crate::names::Names;
-use crate::placing::Unplaced;
+use crate::placing::{self, Unplaced};
 use crate::planning;
 use crate::proof::Proved;
 use crate::strategy::Planner;
@@ -87,6 +87,9 @@ pub struct Figures {
     pub waits: u64,
     /// Iterations for which the physical objects are fixed; `None` if they are not fixed.
     pub placement_iterations: Option<u32>,
+    /// Time for which the host maps and unmaps objects in one iteration, if they are not fixed. The prediction
+    /// leaves it out.
+    pub mapping_ns: u64,
     /// Whether the first launches of ops are in another order than the graph's.
     pub reordered: bool,
 }
@@ -135,6 +138,10 @@ impl Figures {
             steps: plan.steps.len() as u64,
             waits: waits(&proved.verified),
             placement_iterations: plan.placements.map(|placements| placements.iterations),
+            mapping_ns: match plan.placements {
+                Some(_) => 0,
+                None => placing::mapping_ns(graph, proved.verified.machine(), plan),
+            },
             reordered: is_reordered(plan),
         }
     }

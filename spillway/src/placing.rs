@@ -167,7 +167,8 @@ fn shorter_plan(
     other: Result<(OwnedPlan, Option<Unplaced>), PlanningError>,
 ) -> Result<(OwnedPlan, Option<Unplaced>), PlanningError> {
     let period_ns = |(plan, unplaced): &(OwnedPlan, Option<Unplaced>)| {
-        let mapping_ns = unplaced.map_or(0, |_| mapping_ns(request.graph, request.machine, plan));
+        let mapping_ns =
+            unplaced.map_or(0, |_| mapping_ns(request.graph, request.machine, &plan.plan()));
         plan.predicted.period_ns.max(mapping_ns)
     };
     match other {
@@ -249,7 +250,7 @@ pub fn plan_by(
         placed = place(graph, machine, &candidate, most_ns);
         best = shorter(best, placed.clone());
     }
-    let most_ns = most_ns.max(mapping_ns(graph, machine, &plain));
+    let most_ns = most_ns.max(mapping_ns(graph, machine, &plain.plan()));
     Ok(match best {
         Ok(placed) if placed.predicted.period_ns <= most_ns => (placed, None),
         Ok(placed) => (plain, Some(Unplaced::Slow(placed.predicted.period_ns))),
@@ -297,7 +298,7 @@ fn shorter(
 }
 
 /// Host time per iteration for mapping, in ns, if the plan maps as it runs.
-fn mapping_ns(graph: &Graph<'_>, machine: &Machine, plan: &OwnedPlan) -> u64 {
+pub(crate) fn mapping_ns(graph: &Graph<'_>, machine: &Machine, plan: &Plan<'_>) -> u64 {
     let slots = |iterations| slots(graph, machine, plan, iterations).map_or(0, |(_, slots)| slots);
     let objects = slots(2).saturating_sub(slots(1)) as u64;
     let ns_per_chunk = machine.map_ns_per_chunk.saturating_add(machine.unmap_ns_per_chunk);
@@ -326,7 +327,7 @@ pub fn place(
         {
             break;
         }
-        let Ok(size) = slots(graph, machine, plan, iterations) else { return best };
+        let Ok(size) = slots(graph, machine, &plan.plan(), iterations) else { return best };
         let ways = [(true, true), (false, true), (true, false), (false, false)];
         for (settled, spares_due) in ways {
             let Some(rest) = left.checked_sub(size.1) else {
@@ -352,10 +353,10 @@ pub fn place(
 fn slots(
     graph: &Graph<'_>,
     machine: &Machine,
-    plan: &OwnedPlan,
+    plan: &Plan<'_>,
     iterations: u32,
 ) -> Result<(usize, usize), PlacementError> {
-    let plan = Plan { placements: None, ..plan.plan() };
+    let plan = Plan { placements: None, ..*plan };
     let mut memory = buffer(placement::scratch_words(&Limits::of_plan(graph, &plan)), 0)?;
     placement::slots(graph, machine, &plan, iterations, &mut Scratch::new(&mut memory))
 }
@@ -370,7 +371,7 @@ pub fn place_over(
     plan: &OwnedPlan,
     over: Over,
 ) -> Result<OwnedPlan, PlacementError> {
-    let size = slots(graph, machine, plan, over.iterations)?;
+    let size = slots(graph, machine, &plan.plan(), over.iterations)?;
     place_in(size, graph, machine, plan, over)
 }
 
@@ -385,7 +386,7 @@ pub fn place_contiguously(
     iterations: u32,
     most_steps: u64,
 ) -> Result<OwnedPlan, PlacementError> {
-    let size = slots(graph, machine, plan, iterations)?;
+    let size = slots(graph, machine, &plan.plan(), iterations)?;
     let words = placement::contiguous_scratch_words;
     place_by(size, graph, plan, iterations, words, |plan, output, scratch| {
         placement::place_contiguously(graph, machine, plan, iterations, most_steps, output, scratch)
@@ -462,7 +463,7 @@ mod tests {
             let other = Ok((other.clone(), Some(Unplaced::Large)));
             shorter_plan(&request, best, other).expect("a plan").1.is_some()
         };
-        let mapping_ns = mapping_ns(&graph, &machine, &plain);
+        let mapping_ns = mapping_ns(&graph, &machine, &plain.plan());
         let mut other = plain;
         other.predicted.period_ns = placed.predicted.period_ns - 1;
         assert!(mapping_ns > placed.predicted.period_ns, "{mapping_ns} ns");

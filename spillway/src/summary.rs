@@ -175,15 +175,19 @@ fn host(figures: &Figures, machine: &OwnedMachine) -> String {
     format!("{} of {} pinned{shared}", bytes(host_bytes), bytes(machine.machine.host_bytes))
 }
 
-/// The text about physical objects: whether they are fixed, and the reason if not.
+/// The text about physical objects: whether they are fixed; if not, the reason and the time of mapping.
 fn objects(context: &Context, figures: &Figures) -> String {
-    match (figures.placement_iterations, context.unplaced) {
-        (Some(1), _) => "fixed; all memory is mapped before the first iteration".to_owned(),
-        (Some(n), _) => {
-            format!("fixed for {n} iterations; all memory is mapped before the first one")
+    match figures.placement_iterations {
+        Some(1) => "fixed; all memory is mapped before the first iteration".to_owned(),
+        Some(n) => format!("fixed for {n} iterations; all memory is mapped before the first one"),
+        None => {
+            let reason = context.unplaced.map_or_else(String::new, |reason| format!(": {reason}"));
+            let cost = match figures.mapping_ns {
+                0 => String::new(),
+                ns => format!("; mapping takes the host {}, not in the prediction", time(ns)),
+            };
+            format!("mapped as it runs{reason}{cost}")
         }
-        (None, Some(reason)) => format!("mapped as it runs: {reason}"),
-        (None, None) => "mapped as it runs".to_owned(),
     }
 }
 

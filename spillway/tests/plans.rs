@@ -8,10 +8,10 @@ use spillway::planner_core::plan::{Part, Pool, Prediction, Resident};
 use spillway::planner_core::planner::Strategy as CoreStrategy;
 use spillway::planner_core::{OpId, PlanError, Step, VerifyError};
 use spillway::strategy::{Auto, Lms, Swap, Weights, Window};
-use spillway::summary;
 use spillway::{
     Budget, Error, Graph, GraphBuilder, OwnedMachine, OwnedPlan, Plan, Prepared, Strategy, machines,
 };
+use spillway::{summary, units};
 use std::path::PathBuf;
 use workloads::OwnedChain;
 
@@ -165,6 +165,13 @@ fn objects_are_fixed_unless_that_is_not_wanted() {
     assert_eq!(plan.context().unplaced, None);
     let mapped = graph.plan(&machine()).budget("60%").strategy(QUICK).placed(false).run().unwrap();
     assert_eq!(mapped.figures().placement_iterations, None);
+    assert_eq!(plan.figures().mapping_ns, 0);
+    let mapping_ns = mapped.figures().mapping_ns;
+    assert!(mapping_ns > 0);
+    let rows = summary::rows(mapped.context(), mapped.figures(), &machine());
+    let (_, objects) = rows.iter().find(|(title, _)| *title == "objects").unwrap();
+    let cost = format!("mapping takes the host {}, not in the prediction", units::time(mapping_ns));
+    assert_eq!(*objects, format!("mapped as it runs; {cost}"));
 }
 
 #[test]
