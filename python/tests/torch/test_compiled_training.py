@@ -311,7 +311,7 @@ def test_results_and_gradients_that_are_kept_stay_as_they_are():
         torch.manual_seed(1)
         parameters = list(parameters)
         kept.append([])
-        for k in range(3):
+        for _ in range(3):
             result = function(rows())
             result.square().mean().backward()
             kept[-1] += [result.detach(), parameters[0].grad, parameters[1].grad.numpy()]
