@@ -304,6 +304,7 @@ class Broken(nn.Module):
         return self.second(self.dropout(h))
 
 
+@pytest.mark.short
 def test_results_and_gradients_that_are_kept_stay_as_they_are():
     eager, model, planned = twins(perceptron)
     kept = []

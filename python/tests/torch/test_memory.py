@@ -135,10 +135,12 @@ def lent_with(keep):
     return lent.tensor("gradient", view).data_ptr() == address
 
 
+@pytest.mark.short
 def test_memory_that_nobody_has_any_more_is_lent_again():
     assert lent_with(lambda tensor: None)
 
 
+@pytest.mark.short
 @pytest.mark.parametrize(
     "keep",
     [
@@ -158,6 +160,7 @@ def test_memory_that_somebody_may_have_is_not_lent_again(keep):
     assert not lent_with(keep)
 
 
+@pytest.mark.short
 def test_lent_memory_follows_the_size_of_its_tensor():
     lent = Lent()
     sizes = [lent.tensor("result", View(0, (n,), (1,), 0, torch.int8)).untyped_storage().nbytes() for n in (5, 9, 0)]
