@@ -138,10 +138,7 @@ impl Figures {
             steps: plan.steps.len() as u64,
             waits: waits(&proved.verified),
             placement_iterations: plan.placements.map(|placements| placements.iterations),
-            mapping_ns: match plan.placements {
-                Some(_) => 0,
-                None => placing::mapping_ns(graph, proved.verified.machine(), plan),
-            },
+            mapping_ns: placing::mapping_ns(graph, proved.verified.machine(), plan),
             reordered: is_reordered(plan),
         }
     }

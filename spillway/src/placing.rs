@@ -102,13 +102,11 @@ fn larger_objects(
     };
     let least = |strategy| planning::min_feasible(request, strategy).map(|(bytes, _)| bytes);
     let (in_core_bytes, least_bytes) = (least(Strategy::InCore)?, least(strategy)?);
-    Ok(match request.budget_bytes {
-        budget_bytes if budget_bytes >= in_core_bytes => None,
-        budget_bytes if budget_bytes < least_bytes.saturating_mul(TIGHT) => {
-            planner::with_fewer_objects(request)
-        }
-        _ => Some(machine),
-    })
+    if request.budget_bytes >= in_core_bytes {
+        return Ok(None);
+    }
+    let is_tight = request.budget_bytes < least_bytes.saturating_mul(TIGHT);
+    Ok(if is_tight { planner::with_fewer_objects(request) } else { Some(machine) })
 }
 
 /// Plans `request`, whose machine may have larger chunks. `others` is the same request with single chunks,
@@ -166,9 +164,8 @@ fn shorter_plan(
     best: (OwnedPlan, Option<Unplaced>),
     other: Result<(OwnedPlan, Option<Unplaced>), PlanningError>,
 ) -> Result<(OwnedPlan, Option<Unplaced>), PlanningError> {
-    let period_ns = |(plan, unplaced): &(OwnedPlan, Option<Unplaced>)| {
-        let mapping_ns =
-            unplaced.map_or(0, |_| mapping_ns(request.graph, request.machine, &plan.plan()));
+    let period_ns = |(plan, _): &(OwnedPlan, Option<Unplaced>)| {
+        let mapping_ns = mapping_ns(request.graph, request.machine, &plan.plan());
         plan.predicted.period_ns.max(mapping_ns)
     };
     match other {
@@ -297,8 +294,11 @@ fn shorter(
     }
 }
 
-/// Host time per iteration for mapping, in ns, if the plan maps as it runs.
+/// Host time per iteration for mapping, in ns; 0 if the objects are fixed.
 pub(crate) fn mapping_ns(graph: &Graph<'_>, machine: &Machine, plan: &Plan<'_>) -> u64 {
+    if plan.placements.is_some() {
+        return 0;
+    }
     let slots = |iterations| slots(graph, machine, plan, iterations).map_or(0, |(_, slots)| slots);
     let objects = slots(2).saturating_sub(slots(1)) as u64;
     let ns_per_chunk = machine.map_ns_per_chunk.saturating_add(machine.unmap_ns_per_chunk);
@@ -331,7 +331,8 @@ pub fn place(
         let ways = [(true, true), (false, true), (true, false), (false, false)];
         for (settled, spares_due) in ways {
             let Some(rest) = left.checked_sub(size.1) else {
-                let objects = plan.pools.iter().map(|pool| pool.count).sum::<u64>();
+                let counts = plan.pools.iter().map(|pool| pool.count);
+                let objects = counts.fold(0, u64::saturating_add);
                 least = least.filter(|&short| short < objects / LACKING);
                 break 'tries;
             };

@@ -15,7 +15,7 @@ const ROUNDED: u64 = 1024;
 
 /// The most objects of all large tensors, even if rounding to larger objects adds more bytes. If an
 /// iteration allocates each tensor twice, four tries each over one, two and three iterations place
-/// at most four million objects. That takes a few seconds.
+/// at most four million objects, as many as `spillway::placing` tries in a few seconds.
 const MOST: u64 = (4 << 20) / (2 * 4 * (1 + 2 + 3));
 
 /// The same machine with larger chunks. A plan for it has objects of several chunks, and is also a
