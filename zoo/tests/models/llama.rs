@@ -29,8 +29,11 @@ fn presets_have_the_published_parameters() {
         (70, 70_553_706_496),
         (47, 46_702_792_704),
         (141, 140_620_634_112),
+        // Without 256 parameters of each layer, which normalize queries and keys.
+        (30, 30_532_122_624 - 48 * 256),
+        (235, 235_093_634_560 - 94 * 256),
     ] {
-        let model = if [47, 141].contains(&billions) { "mixtral" } else { "llama" };
+        let model = if [30, 47, 141, 235].contains(&billions) { "mixtral" } else { "llama" };
         for spec in ["mode=prompt,sequence=2", "sequence=2,slices=7,micro=2"] {
             let graph = make(&format!("{model}:billions={billions},{spec}"));
             assert_eq!(weights_bytes(&graph), 2 * count, "{billions}: {spec}");
@@ -172,6 +175,31 @@ fn experts_have_a_fraction_of_the_tokens_each() {
     let inputs =
         bytes_where(&graph, |name, _| name.starts_with("micro1.") && name.ends_with(".in"));
     assert_eq!(inputs, rows * 3 * width * 2);
+}
+
+/// One token chooses 8 of 128 experts, and many tokens choose all. Without adapters, an op reads its input and
+/// the weights, and writes its output.
+#[test]
+fn ops_of_stacked_experts_move_the_weights_that_tokens_choose() {
+    let moved_bytes = |spec: &str, name: &str| {
+        let graph = make(&format!(
+            "mixtral:billions=30,layers=1,mode=token,bits=4,tflops=1000000,memory_gb_s=1,{spec}"
+        ));
+        let op = graph.op_names.iter().position(|op| op == name).unwrap();
+        graph.ops[op].time_ns as f64 - 5_000.0
+    };
+    let weights = 128.0 * 2048.0 * 1536.0 / 2.0;
+    for (batch, chosen) in [(1, 8.0 / 128.0), (2, 1.0 - 0.9375 * 0.9375), (1024, 1.0)] {
+        let rest = f64::from(batch * 8 * (2048 + 1536) * 2);
+        let bytes = moved_bytes(&format!("batch={batch}"), "layers.0.experts.gate_up");
+        let error = bytes / (weights * chosen + rest) - 1.0;
+        assert!(error.abs() < 1e-6, "{batch}: {error}");
+    }
+    // An adapter has matrices of each expert, too.
+    let adapter = 128.0 * 4.0 * (2.0 * 2048.0 + 1536.0) * 2.0;
+    let rest = f64::from(8 * (2048 + 2 * 1536 + 2 * 4) * 2);
+    let bytes = moved_bytes("rank=4", "layers.0.experts.gate_up.lora");
+    assert!((bytes / (adapter * 8.0 / 128.0 + rest) - 1.0).abs() < 1e-6, "{bytes}");
 }
 
 #[test]

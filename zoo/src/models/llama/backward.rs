@@ -207,18 +207,18 @@ impl Decoder<'_> {
     /// Records five products for the two of the forward pass, since it computes the scores again. Adds up the
     /// gradients of queries in float32.
     fn undo_attention(&mut self, name: &str, saved: &Saved, of_context: TensorId) -> TensorId {
-        let Dimensions { width, kv_width, heads, .. } = self.dimensions;
+        let Dimensions { query_width, kv_width, heads, .. } = self.dimensions;
         let rows = self.rows;
-        let of_qkv = self.bfloats(&format!("{name}.grad_qkv"), rows, width + 2 * kv_width);
+        let of_qkv = self.bfloats(&format!("{name}.grad_qkv"), rows, query_width + 2 * kv_width);
         let mut reads = vec![of_context, saved.qkv.out, saved.context];
         reads.extend(saved.log_sums);
         let work = Work {
             flops: self.attention_flops() * 5 / 2,
             bytes: self.tape.bytes(&reads) + self.tape.bytes(&[of_qkv]),
-            workspace_bytes: rows.saturating_mul(width + heads).saturating_mul(FLOAT_BYTES),
+            workspace_bytes: rows.saturating_mul(query_width + heads).saturating_mul(FLOAT_BYTES),
         };
         self.tape.op_of(self.name(&format!("{name}.backward")), work, &reads, &[of_qkv]);
-        let turned = 2 * Self::row_bytes(rows, width + kv_width);
+        let turned = 2 * Self::row_bytes(rows, query_width + kv_width);
         self.sparse_op(&format!("{name}.rotary.backward"), turned, &[of_qkv], &[of_qkv]);
         of_qkv
     }

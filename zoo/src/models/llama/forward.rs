@@ -187,10 +187,28 @@ impl<'t> Decoder<'t> {
         }
     }
 
-    /// The rows of an expert, at least one. Each expert has the same part of the tokens.
+    /// The rows of a perceptron. If each expert is one, it has the same part of the tokens, at least one.
     pub(super) fn expert_rows(&self) -> u64 {
+        let Dimensions { experts, active, stacked, .. } = self.dimensions;
+        (self.rows * active).div_ceil(if stacked { 1 } else { experts })
+    }
+
+    /// The expected bytes of stacked weights that some token needs, if each token chooses its experts at
+    /// random; all bytes of other weights.
+    fn chosen_bytes(&self, count: u64, bytes: u128) -> u128 {
+        const WHOLE: u128 = 1 << 32;
         let Dimensions { experts, active, .. } = self.dimensions;
-        (self.rows * active).div_ceil(experts)
+        if count == 1 {
+            return bytes;
+        }
+        let mut missed = WHOLE;
+        for _ in 0..self.rows {
+            missed = missed * u128::from(experts - active) / u128::from(experts);
+            if missed == 0 {
+                break;
+            }
+        }
+        bytes.saturating_mul(WHOLE - missed) / WHOLE
     }
 
     /// Assigns each token to some experts. Each expert gets a copy of its rows.
@@ -255,25 +273,46 @@ impl<'t> Decoder<'t> {
 
     fn multiply(&mut self, matrix: &mut Matrix, x: TensorId, rows: u64) -> Product {
         self.copy(&mut matrix.weight);
+        let matrix = &*matrix;
         let Matrix { name, inputs, columns, .. } = matrix;
         let out = self.bfloats(&format!("{name}.out"), rows, *columns);
         let bias = matrix.bias.as_ref().map(|bias| bias.tensor);
-        let reads: Vec<_> = [x, matrix.weight.tensor].into_iter().chain(bias).collect();
-        self.op(name, product_flops(rows, *inputs, *columns), &reads, &[out]);
+        let weight = matrix.weight.tensor;
+        let reads: Vec<_> = [x, weight].into_iter().chain(bias).collect();
+        let flops = product_flops(rows, *inputs, *columns);
+        self.product_op(name, matrix.count, flops, [&reads, &[weight]], &[out]);
         let Some(adapter) = &matrix.adapter else {
             return Product { rows, input: x, out, inner: None };
         };
         let name = format!("{name}.lora");
         let inner = self.bfloats(&format!("{name}.inner"), rows, adapter.inner);
-        let reads = [x, adapter.down.tensor, adapter.up.tensor, out];
-        self.op(&name, matrix.adapter_flops(rows), &reads, &[out, inner]);
+        let weights = [adapter.down.tensor, adapter.up.tensor];
+        let reads = [x, weights[0], weights[1], out];
+        let flops = matrix.adapter_flops(rows);
+        self.product_op(&name, matrix.count, flops, [&reads, &weights], &[out, inner]);
         Product { rows, input: x, out, inner: Some(inner) }
+    }
+
+    /// Records an op whose `reads` include `weights`, each of which stores `count` matrices.
+    fn product_op(
+        &mut self,
+        name: &str,
+        count: u64,
+        flops: u128,
+        [reads, weights]: [&[TensorId]; 2],
+        writes: &[TensorId],
+    ) {
+        let weight_bytes = self.tape.bytes(weights);
+        let unread_bytes = weight_bytes - self.chosen_bytes(count, weight_bytes);
+        let bytes = self.tape.bytes(reads) + self.tape.bytes(writes) - unread_bytes;
+        let work = Work { flops, bytes, workspace_bytes: 0 };
+        self.tape.op_of(self.name(name), work, reads, writes);
     }
 
     /// Rotates queries and keys in place, caches keys and values if a later pass needs them, and computes the
     /// attention of each token to all tokens up to it.
     fn attend(&mut self, name: &str, qkv: TensorId) -> (TensorId, Option<TensorId>) {
-        let Dimensions { width, kv_width, heads, .. } = self.dimensions;
+        let Dimensions { query_width, kv_width, heads, .. } = self.dimensions;
         let rows = self.rows;
         let is_training = self.mode == Mode::Training;
         let cache = (!is_training).then(|| {
@@ -283,13 +322,13 @@ impl<'t> Decoder<'t> {
         });
         // The op adds a token to the cache. The rest of the cache stays.
         let before = cache.filter(|_| self.mode == Mode::Token);
-        let turned = 2 * Self::row_bytes(rows, width + kv_width);
+        let turned = 2 * Self::row_bytes(rows, query_width + kv_width);
         let cached = cache.map_or(0, |_| Self::row_bytes(rows, 3 * kv_width));
         let reads: Vec<_> = [qkv].into_iter().chain(before).collect();
         let writes: Vec<_> = [qkv].into_iter().chain(cache).collect();
         self.sparse_op(&format!("{name}.rotary"), turned + cached, &reads, &writes);
 
-        let context = self.bfloats(&format!("{name}.out"), rows, width);
+        let context = self.bfloats(&format!("{name}.out"), rows, query_width);
         let log_sums = is_training.then(|| self.floats(&format!("{name}.log_sums"), rows, heads));
         let reads: Vec<_> = [qkv].into_iter().chain(before).collect();
         let writes: Vec<_> = [context].into_iter().chain(log_sums).collect();
@@ -305,7 +344,7 @@ impl<'t> Decoder<'t> {
             Mode::Training | Mode::Prompt => sequence * (sequence + 1) / 2,
             Mode::Token => sequence,
         };
-        4 * u128::from(self.batch) * pairs * u128::from(self.dimensions.width)
+        4 * u128::from(self.batch) * pairs * u128::from(self.dimensions.query_width)
     }
 
     /// Records the scores of each next token. If tokens come one after the other, also records the choice of

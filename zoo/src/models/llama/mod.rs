@@ -36,6 +36,7 @@ pub(super) const LLAMA: Model = Model {
         OF_WIDTH,
         HEADS,
         KV_HEADS,
+        HEAD_WIDTH,
         HIDDEN,
         OF_VOCABULARY,
         HEAD,
@@ -69,7 +70,7 @@ const BILLIONS: Parameter = Parameter {
 };
 
 /// A parameter that the preset determines, unless the spec sets it.
-const fn dimension(
+pub(super) const fn dimension(
     name: &'static str,
     of: &'static Domain,
     values: &'static [u64],
@@ -97,6 +98,12 @@ const KV_HEADS: Parameter = dimension(
     &Domain::Count(1 << 10),
     &[8, 8, 8, 10, 8, 8],
     "heads of the keys and of the values",
+);
+const HEAD_WIDTH: Parameter = dimension(
+    "head_width",
+    &Domain::OrZero(&Domain::Count(1 << 12)),
+    &[0; 6],
+    "columns of a head; width over heads if 0",
 );
 const HIDDEN: Parameter = dimension(
     "hidden",
@@ -182,6 +189,8 @@ enum Mode {
 struct Dimensions {
     layers: u64,
     width: u64,
+    /// Columns of the queries.
+    query_width: u64,
     /// Columns of the keys, and of the values.
     kv_width: u64,
     heads: u64,
@@ -190,6 +199,8 @@ struct Dimensions {
     /// The perceptrons of a layer, and the number of them that a token passes through.
     experts: u64,
     active: u64,
+    /// Whether the experts of a layer are one perceptron whose matrices hold the matrices of all.
+    stacked: bool,
 }
 
 fn mode(arguments: &Arguments) -> Mode {
@@ -197,9 +208,9 @@ fn mode(arguments: &Arguments) -> Mode {
 }
 
 fn check(arguments: &Arguments) -> Result<(), String> {
-    let [width, heads, kv_heads] =
-        [OF_WIDTH, HEADS, KV_HEADS].map(|parameter| arguments.get(&parameter));
-    if width % heads != 0 {
+    let [width, heads, kv_heads, head_width] =
+        [OF_WIDTH, HEADS, KV_HEADS, HEAD_WIDTH].map(|parameter| arguments.get(&parameter));
+    if head_width == 0 && width % heads != 0 {
         return Err(format!("width={width} is not a multiple of heads={heads}"));
     }
     if heads % kv_heads != 0 {
@@ -226,13 +237,23 @@ fn check(arguments: &Arguments) -> Result<(), String> {
 
 /// Records a decoder with this many experts, and with this many active experts for each token.
 fn decode(arguments: &Arguments, tape: &mut Tape, [experts, active]: [u64; 2]) {
-    let [layers, width, heads, kv_heads, hidden, vocabulary] =
-        [OF_LAYERS, OF_WIDTH, HEADS, KV_HEADS, HIDDEN, OF_VOCABULARY]
+    let [layers, width, heads, kv_heads, head_width, hidden, vocabulary] =
+        [OF_LAYERS, OF_WIDTH, HEADS, KV_HEADS, HEAD_WIDTH, HIDDEN, OF_VOCABULARY]
             .map(|parameter| arguments.get(&parameter));
-    let kv_width = width / heads * kv_heads;
-    let dimensions =
-        Dimensions { layers, width, kv_width, heads, hidden, vocabulary, experts, active };
     let (mode, rank) = (mode(arguments), arguments.get(&RANK));
+    let head_width = if head_width == 0 { width / heads } else { head_width };
+    let dimensions = Dimensions {
+        layers,
+        width,
+        query_width: heads * head_width,
+        kv_width: kv_heads * head_width,
+        heads,
+        hidden,
+        vocabulary,
+        experts,
+        active,
+        stacked: mode != Mode::Training,
+    };
     let precision = Precision {
         milli_bits: arguments.get(&BITS),
         trains_all: mode == Mode::Training && rank == 0,

@@ -98,6 +98,8 @@ pub(super) struct Matrix {
     pub(super) name: String,
     pub(super) inputs: u64,
     pub(super) columns: u64,
+    /// The matrices of this size in the weight: one, or one for each expert.
+    pub(super) count: u64,
     pub(super) weight: Weight,
     pub(super) bias: Option<Weight>,
     pub(super) adapter: Option<Adapter>,
@@ -181,34 +183,47 @@ impl Maker<'_> {
 
     /// Creates matrices of the same input, stored as one. Each has its own adapter.
     fn matrix<const N: usize>(&mut self, name: String, inputs: u64, parts: [u64; N]) -> Matrix {
+        self.matrices(1, name, inputs, parts)
+    }
+
+    /// Creates so many matrices of the same size, stored as one.
+    fn matrices<const N: usize>(
+        &mut self,
+        count: u64,
+        name: String,
+        inputs: u64,
+        parts: [u64; N],
+    ) -> Matrix {
         let columns = parts.iter().sum();
-        let weight = self.large(format!("{name}.weight"), inputs * columns);
+        let weight = self.large(format!("{name}.weight"), count * inputs * columns);
         let (rank, trained) = (self.rank, self.precision.trains_adapters);
         let adapter = (rank > 0).then(|| {
             let inner = rank * N as u64;
             let mut part = |end, elements| {
-                self.weight(format!("{name}.lora_{end}"), elements, 16_000, trained)
+                self.weight(format!("{name}.lora_{end}"), count * elements, 16_000, trained)
             };
             let (down, up) = (part("a", inputs * inner), part("b", rank * columns));
             Adapter { inner, rank, down, up }
         });
-        Matrix { name, inputs, columns, weight, bias: None, adapter }
+        Matrix { name, inputs, columns, count, weight, bias: None, adapter }
     }
 
     fn layer(&mut self, number: u64, dimensions: Dimensions, has_bias: bool) -> Layer {
-        let Dimensions { width, kv_width, experts, .. } = dimensions;
+        let Dimensions { width, query_width, kv_width, experts, stacked, .. } = dimensions;
+        let perceptrons = if stacked { 1 } else { experts };
         let name = format!("layers.{number}");
         let attention_norm = self.small(format!("{name}.attn_norm.weight"), width);
-        let mut qkv = self.matrix(format!("{name}.attn.qkv"), width, [width, kv_width, kv_width]);
+        let qkv_parts = [query_width, kv_width, kv_width];
+        let mut qkv = self.matrix(format!("{name}.attn.qkv"), width, qkv_parts);
         qkv.bias = has_bias.then(|| self.small(format!("{}.bias", qkv.name), qkv.columns));
         Layer {
             attention_norm,
             qkv,
-            attention_out: self.matrix(format!("{name}.attn.o"), width, [width]),
+            attention_out: self.matrix(format!("{name}.attn.o"), query_width, [width]),
             perceptron_norm: self.small(format!("{name}.mlp_norm.weight"), width),
             router: (experts > 1)
                 .then(|| self.small(format!("{name}.router.weight"), experts * width)),
-            experts: (0..experts)
+            experts: (0..perceptrons)
                 .map(|expert| self.perceptron(&name, expert, dimensions))
                 .collect(),
             name,
@@ -216,14 +231,15 @@ impl Maker<'_> {
     }
 
     fn perceptron(&mut self, layer: &str, expert: u64, dimensions: Dimensions) -> Perceptron {
-        let Dimensions { width, hidden, experts, .. } = dimensions;
-        let name = match experts {
-            1 => format!("{layer}.mlp"),
-            _ => format!("{layer}.experts.{expert}"),
+        let Dimensions { width, hidden, experts, stacked, .. } = dimensions;
+        let (name, count) = match experts {
+            1 => (format!("{layer}.mlp"), 1),
+            _ if stacked => (format!("{layer}.experts"), experts),
+            _ => (format!("{layer}.experts.{expert}"), 1),
         };
         Perceptron {
-            gate_up: self.matrix(format!("{name}.gate_up"), width, [hidden, hidden]),
-            down: self.matrix(format!("{name}.down"), hidden, [width]),
+            gate_up: self.matrices(count, format!("{name}.gate_up"), width, [hidden, hidden]),
+            down: self.matrices(count, format!("{name}.down"), hidden, [width]),
             name,
         }
     }
