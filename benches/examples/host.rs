@@ -1,4 +1,4 @@
-//! Plans a training step and a token on two processors, and writes a page in Markdown.
+//! Plans a training step and tokens on two processors, and writes a page in Markdown.
 //!
 //! `host PAGE`.
 
@@ -14,12 +14,21 @@ const LINKS_GB_S: [u64; 3] = [12, 25, 55];
 const BUDGETS_GIB: [u64; 4] = [4, 8, 16, 22];
 const TRAINING_HOSTS: [u64; 2] = [60, 200];
 const TOKEN_HOSTS: [u64; 3] = [60, 80, 200];
+const EXPERTS_LINK_GB_S: u64 = 25;
+
+/// Models with experts, with budgets in GiB.
+const EXPERTS: [(&str, u64, [u64; 3]); 3] = [
+    ("Qwen3 30B-A3B", 30, [4, 8, 12]),
+    ("Mixtral 8x7B", 47, [4, 12, 22]),
+    ("Qwen3 235B-A22B", 235, [4, 12, 22]),
+];
 
 fn main() -> Result<(), Box<dyn Error>> {
     let page = std::env::args().nth(1).ok_or("usage: host PAGE")?;
     let mut text = include_str!("host.md").to_owned();
     training(&mut text)?;
     token(&mut text)?;
+    experts(&mut text)?;
     Ok(std::fs::write(page, text)?)
 }
 
@@ -107,17 +116,53 @@ fn token(text: &mut String) -> Result<(), Box<dyn Error>> {
         for link in LINKS_GB_S {
             for budget in BUDGETS_GIB {
                 write!(text, "| {host} GB/s | {link} GB/s | {budget} GiB")?;
-                let columns =
-                    [(auto(Host::Never), ""), (Strategy::Split, ""), (auto(Host::Allowed), "**")];
-                for (strategy, mark) in columns {
-                    match period_ns(&work, link, budget, strategy)? {
-                        Some(ns) => write!(text, " | {mark}{:.0}{mark}", ns as f64 / 1e6)?,
-                        None => write!(text, " | –")?,
-                    }
-                }
+                write_columns(text, &work, link, budget)?;
                 let ideal_s = ideal_s(&work, host as f64 * 1e9, link as f64 * 1e9, budget)?;
                 writeln!(text, " | {:.0} |", ideal_s * 1e3)?;
             }
+        }
+    }
+    Ok(())
+}
+
+fn experts(text: &mut String) -> Result<(), Box<dyn Error>> {
+    writeln!(
+        text,
+        "\n## A token of a model with experts\n\n\
+         Weights of 4.5 bits, caches of 8,192 tokens, a link of {EXPERTS_LINK_GB_S} GB/s, and 2 TFLOP/s on the host. \
+         An op moves\nthe weights of the experts that a token chooses, but a transfer moves the weights of all \
+         experts of a layer.\nMilliseconds.\n\n\
+         | model | host | budget | `host=no` | `split` | **auto** |\n|---|--:|--:|--:|--:|--:|"
+    )?;
+    for (name, billions, budgets_gib) in EXPERTS {
+        for host in TOKEN_HOSTS {
+            let work = format!(
+                "mixtral:billions={billions},mode=token,bits=4.5,host_gb_s={host},host_tflops=2"
+            );
+            let work = models::generate(&work)?;
+            for budget in budgets_gib {
+                write!(text, "| {name} | {host} GB/s | {budget} GiB")?;
+                write_columns(text, &work, EXPERTS_LINK_GB_S, budget)?;
+                text.push_str(" |\n");
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Writes the periods of the plans of a token.
+fn write_columns(
+    text: &mut String,
+    work: &OwnedGraph,
+    link: u64,
+    budget: u64,
+) -> Result<(), Box<dyn Error>> {
+    let columns = [(auto(Host::Never), ""), (Strategy::Split, ""), (auto(Host::Allowed), "**")];
+    for (strategy, mark) in columns {
+        match period_ns(work, link, budget, strategy)?.map(|ns| ns as f64 / 1e6) {
+            Some(ms) if ms < 100.0 => write!(text, " | {mark}{ms:.1}{mark}")?,
+            Some(ms) => write!(text, " | {mark}{ms:.0}{mark}")?,
+            None => write!(text, " | –")?,
         }
     }
     Ok(())

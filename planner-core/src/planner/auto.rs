@@ -352,7 +352,7 @@ pub(super) fn least_with_segments(
 /// The best prediction of a sample of lists; `None` if no list fits.
 pub(super) fn sample(
     task: &Task<'_>,
-    lists: Sample,
+    lists: Sample<'_>,
     output: Output<'_>,
     scratch: &mut Scratch<'_>,
 ) -> Result<Option<Prediction>, PlanningError> {
@@ -363,6 +363,24 @@ pub(super) fn sample(
     let uses = Uses::new(task.sequence, &mut scratch)?;
     let context = Context { memory: &memory, uses: &uses, arena: &arena[..memory.placed] };
     trials.sample(lists, &context, &mut scratch)
+}
+
+/// The same in the best order of the launches.
+pub(super) fn trial_in_order_ns(
+    request: &Request<'_>,
+    hosted: Option<&Hosted<'_>>,
+    auto: Auto,
+    output: &mut Output<'_>,
+    scratch: &mut Scratch<'_>,
+) -> Result<Option<u64>, PlanningError> {
+    let mut scratch = scratch.reborrow();
+    let given = Sequence::as_given(request.graph, hosted, &mut scratch)?;
+    let orders = match given.len() {
+        0 => Orders::given(),
+        _ => best_orders(request, &given, output, &mut scratch)?,
+    };
+    let order = orders.best().unwrap_or(&given);
+    trial_period_ns(&Task::new(request, order), auto, output, &mut scratch)
 }
 
 /// The period of the best of a few lists of [`Strategy::Auto`] with the ops in one order, or with

@@ -138,7 +138,7 @@ impl<'s> MemorySearch<'_, 's, '_, '_, '_> {
         let fuller = Memory::with_arena(self.trials.task, below_bytes, self.arena, &mut scratch)?;
         let Some(memory) = &fuller else { return Ok(None) };
         let context = Context { memory, uses: self.uses, arena: &self.arena[..memory.placed] };
-        let [_, rounds] = self.entrant.rounds(self.trials.task.sequence);
+        let [_, rounds] = self.entrant.rounds(self.trials.task);
         self.trials.better(rounds.fewer(), best, &context, self.search, &mut scratch)
     }
 

@@ -22,7 +22,7 @@ use super::trials::Search;
 use super::vdnn::Vdnn;
 use super::weights::{EveryWay, Weights};
 use super::window::Window;
-use crate::graph::Graph;
+use crate::graph::{Graph, Kind};
 use crate::scratch::Scratch;
 use crate::sequence::Sequence;
 use core::iter;
@@ -179,9 +179,9 @@ impl Entrant {
     }
 
     /// How many lists are chosen anew; and how many more once memory is divided anew.
-    pub(super) fn rounds(&self, sequence: &Sequence<'_>) -> [Rounds; 2] {
+    pub(super) fn rounds(&self, task: &Task<'_>) -> [Rounds; 2] {
         match self {
-            Self::Of(strategy) => strategy.rounds(sequence.len(), first_choosing(sequence).len()),
+            Self::Of(strategy) => strategy.rounds(task.sequence.len(), first_choosing(task).len()),
             Self::Others => [Rounds::default(); 2],
         }
     }
@@ -200,7 +200,7 @@ impl Entrant {
         // Lists with repeats have been chosen for paced lists alone.
         let in_parts = self.is_auto() && !task.sequence.has_repeats();
         let others = if let Self::Others = self { OTHERS } else { &[] };
-        let paced = first_choosing(task.sequence).iter().copied().take(paced);
+        let paced = first_choosing(task).into_iter().take(paced);
         first
             .into_iter()
             .flat_map(lists)
@@ -226,7 +226,8 @@ const PACED: [Choosing; 8] = [
     choosing(0, Weight::Length),
 ];
 
-/// The same if ops run on the host: links share the work with the host all the time.
+/// The same if ops run on the host, after a list with [`host_spare_permille`]: links share the work
+/// with the host all the time.
 const PACED_BY_HOST: [Choosing; 4] = [
     choosing(20, Weight::Spread),
     choosing(50, Weight::Spread),
@@ -234,14 +235,33 @@ const PACED_BY_HOST: [Choosing; 4] = [
     choosing(50, Weight::Density),
 ];
 
-const fn first_choosing(sequence: &Sequence<'_>) -> &'static [Choosing] {
-    if sequence.host_steps().is_empty() { &PACED } else { &PACED_BY_HOST }
+/// The share of memory to keep free if ops run on the host: more than the largest tensor that a link
+/// uploads, so that the link need not wait while the host computes. Memory for much more of them
+/// would serve residents better.
+fn host_spare_permille(task: &Task<'_>) -> u64 {
+    const LEAST: u64 = 20;
+    const MOST: u64 = 400;
+    let tensors = task.sequence.operands().iter().map(|&tensor| task.sequence.tensor(tensor));
+    let uploaded = tensors.filter(|tensor| matches!(tensor.kind, Kind::State | Kind::Input));
+    let largest_bytes = uploaded.map(|tensor| tensor.bytes).max().unwrap_or(0);
+    let spare = u128::from(largest_bytes).saturating_mul(1200);
+    let permille = spare.checked_div(task.budget_bytes.into()).unwrap_or(0);
+    u64::try_from(permille).unwrap_or(MOST).clamp(LEAST, MOST)
+}
+
+fn first_choosing(task: &Task<'_>) -> heapless::Vec<Choosing, 8> {
+    if task.sequence.host_steps().is_empty() {
+        return heapless::Vec::from_array(PACED);
+    }
+    let first = choosing(host_spare_permille(task), Weight::Spread);
+    let others = PACED_BY_HOST.into_iter().filter(|&other| other != first);
+    iter::once(first).chain(others).collect()
 }
 
 /// Lists that tell some works apart.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Sample {
-    pub(super) recipes: &'static [Recipe<'static>],
+pub(super) struct Sample<'r> {
+    pub(super) recipes: &'r [Recipe<'static>],
     /// Once so many have been tried, one that fits is enough.
     pub(super) enough: usize,
 }
@@ -262,7 +282,7 @@ const CHANGED_PERCENT: u64 = 30;
 
 /// Lists that tell one order of the ops from another: the list that is usually best, and a list
 /// that always fits.
-pub(super) const SAMPLE: Sample = Sample {
+pub(super) const SAMPLE: Sample<'static> = Sample {
     recipes: &[
         Recipe::Of(("in-core", &InCore), 0),
         FIRST_PACED,
@@ -272,15 +292,16 @@ pub(super) const SAMPLE: Sample = Sample {
     enough: 4,
 };
 
-/// Lists that tell choices of ops for the host apart.
-pub(super) const HOST_SAMPLE: Sample = Sample {
-    recipes: &[
-        Recipe::Of(("in-core", &InCore), 0),
-        Recipe::Paced(Paced { choosing: PACED_BY_HOST[0], pace: PACES[0] }),
-        Recipe::Of(("on-demand", &OnDemand), 0),
-    ],
-    enough: 2,
-};
+/// Lists that tell choices of ops for the host apart; all but the last are enough.
+pub(super) fn host_sample(task: &Task<'_>) -> heapless::Vec<Recipe<'static>, 4> {
+    let paced = |choosing| Recipe::Paced(Paced { choosing, pace: PACES[0] });
+    let first = choosing(host_spare_permille(task), Weight::Spread);
+    let second = Some(PACED_BY_HOST[0]).filter(|&second| second != first);
+    iter::once(Recipe::Of(("in-core", &InCore), 0))
+        .chain(iter::once(first).chain(second).map(paced))
+        .chain(iter::once(Recipe::Of(("on-demand", &OnDemand), 0)))
+        .collect()
+}
 
 /// The best guess of all.
 pub(super) const FIRST_PACED: Recipe<'static> =

@@ -200,7 +200,7 @@ impl<'d, 'r> Trials<'d, 'r> {
     /// The best prediction of a sample of lists; `None` if no list fits.
     pub(super) fn sample(
         &mut self,
-        sample: Sample,
+        sample: Sample<'_>,
         context: &Context<'_>,
         scratch: &mut Scratch<'_>,
     ) -> Result<Option<Prediction>, PlanningError> {
@@ -268,7 +268,7 @@ impl<'d, 'r> Trials<'d, 'r> {
         search: &mut Search<'_>,
         scratch: &mut Scratch<'_>,
     ) -> Result<Option<Candidate<'s>>, PlanningError> {
-        let [rounds, _] = entrant.rounds(self.task.sequence);
+        let [rounds, _] = entrant.rounds(self.task);
         let choices = Choices { recipes: entrant.recipes(self.task), rounds, to_beat: None };
         self.best_of(choices, entrant.stops_at_first(), context, search, scratch)
     }
@@ -283,7 +283,7 @@ impl<'d, 'r> Trials<'d, 'r> {
         search: &mut Search<'_>,
         scratch: &mut Scratch<'_>,
     ) -> Result<(Candidate<'s>, bool), PlanningError> {
-        let [_, rounds] = entrant.rounds(self.task.sequence);
+        let [_, rounds] = entrant.rounds(self.task);
         if let Some(better) = self.better(rounds, best, &other, search, scratch)? {
             return Ok((better, true));
         }

@@ -1,6 +1,7 @@
 //! The strategies of other systems for a device and a host that computes.
 
-use super::choice::{Choice, OpClass, Position, WHOLE};
+use super::choice::{Choice, OpClass, Position, Share, WHOLE};
+use super::kinds::Places;
 use super::work::Work;
 use crate::plan::ArenaPlacement;
 use crate::planner::auto::{self, Made};
@@ -30,6 +31,22 @@ const BASELINES: &[Strategy] = &[
     Strategy::CheckpointOffload,
 ];
 
+/// The ops that a split runs on the host.
+#[derive(Clone, Copy)]
+pub(super) enum Split {
+    OfAll(Position),
+    OfKinds(Places),
+}
+
+impl Split {
+    pub(super) const ALL: [Self; 4] = [
+        Self::OfAll(Position::First),
+        Self::OfAll(Position::Last),
+        Self::OfKinds(Places::First),
+        Self::OfKinds(Places::Last),
+    ];
+}
+
 impl Work<'_> {
     /// Plans by a strategy that chooses ops for the host by its own rule. Returns `None` if no plan
     /// takes less than `below_ns`.
@@ -47,15 +64,17 @@ impl Work<'_> {
         Ok(made.map(|made| Made { by: strategy.name(), ..made }))
     }
 
-    /// The best plan that keeps everything on the device except the first or the last ops.
+    /// The best plan that keeps everything on the device except the first or the last ops: of all
+    /// ops, as llama.cpp's `--n-gpu-layers`, or of the kinds with the most bytes in a time, as its
+    /// `--n-cpu-moe`.
     fn split<'o>(
         &self,
         mut output: Output<'o>,
         scratch: &mut Scratch<'_>,
     ) -> Result<Made<'o>, PlanningError> {
         let mut best: Option<(u64, Choice)> = None;
-        for position in [Position::First, Position::Last] {
-            let choice = self.fewest(position, output.arena, scratch)?;
+        for kind in Split::ALL {
+            let Some(choice) = self.fewest(kind, output.arena, scratch)? else { continue };
             match self.make(choice, Strategy::InCore, output.reborrow(), None, scratch) {
                 Ok(made) => {
                     let period_ns = made.plan.predicted.period_ns;
@@ -71,27 +90,34 @@ impl Work<'_> {
         self.make(choice, Strategy::InCore, output, None, scratch)
     }
 
-    /// The fewest first or last ops that leave room for everything else on the device; all ops if
-    /// even that is not enough. More ops on the host need less device memory.
+    /// The choice of a split with the fewest ops that leaves room for everything else on the device;
+    /// all of its ops if even that is not enough. More ops on the host need less device memory.
+    /// `None` if the split is the same as another.
     pub(super) fn fewest(
         &self,
-        position: Position,
+        split: Split,
         arena: &mut [ArenaPlacement],
         scratch: &mut Scratch<'_>,
-    ) -> Result<Choice, PlanningError> {
-        let most = Choice { position, ..Choice::ALL };
-        if self.has_room(Choice { share: 0, ..most }, arena, scratch)? {
-            return Ok(Choice { share: 0, ..most });
+    ) -> Result<Option<Choice>, PlanningError> {
+        if matches!(split, Split::OfKinds(_)) && !self.middles.kinds.differ() {
+            return Ok(None);
+        }
+        let choice = |share| match split {
+            Split::OfAll(position) => Choice::Share(Share { position, ..Share::ALL.with(share) }),
+            Split::OfKinds(places) => Choice::Counts(self.middles.kinds.counts(share), places),
+        };
+        if self.has_room(choice(0), arena, scratch)? {
+            return Ok(Some(choice(0)));
         }
         let (mut too_few, mut enough) = (0u32, WHOLE);
         while too_few.saturating_add(1) < enough {
             let share = u32::midpoint(too_few, enough);
-            match self.has_room(Choice { share, ..most }, arena, scratch)? {
+            match self.has_room(choice(share), arena, scratch)? {
                 true => enough = share,
                 false => too_few = share,
             }
         }
-        Ok(Choice { share: enough, ..most })
+        Ok(Some(choice(enough)))
     }
 
     /// Whether everything that a choice leaves to the device fits there.
@@ -112,7 +138,7 @@ impl Work<'_> {
     /// The late ops, or all that may run on the host if no op is late.
     pub(super) fn offloaded(&self) -> Choice {
         let class = if self.middles.has_classes() { OpClass::Late } else { OpClass::Any };
-        Choice { class, ..Choice::ALL }
+        Choice::Share(Share { class, ..Share::ALL })
     }
 
     /// The best plan of a baseline with these ops on the host.

@@ -6,6 +6,7 @@
               tensor"
 )]
 
+use super::kinds::{self, Counts, Kinds, Places};
 use super::turns::{self, moves_ns};
 use crate::graph::{Graph, Kind, OpId, TensorId};
 use crate::host_steps::HostStep;
@@ -13,7 +14,7 @@ use crate::hosted::Hosted;
 use crate::machine::Direction;
 use crate::planner::error::PlanningError;
 use crate::planner::request::Request;
-use crate::scratch::{Limits, OutOfScratch, Scratch, total, words};
+use crate::scratch::{Limits, OutOfScratch, Scratch, larger, total, words};
 use crate::sequence::Sequence;
 use bytemuck::Zeroable;
 
@@ -22,7 +23,15 @@ pub(super) const WHOLE: u32 = 1 << 16;
 
 /// A choice of ops for the host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Choice {
+pub(super) enum Choice {
+    Share(Share),
+    /// So many ops of each kind, and ops without a kind between two that the host runs.
+    Counts(Counts, Places),
+}
+
+/// A share of the ops of a class.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Share {
     pub(super) class: OpClass,
     /// The share of the total time of all ops of the class.
     pub(super) share: u32,
@@ -53,23 +62,36 @@ pub(super) enum Position {
 }
 
 impl Choice {
-    pub(super) const NONE: Self = Self { class: OpClass::Any, share: 0, position: Position::First };
-    pub(super) const ALL: Self =
-        Self { class: OpClass::Any, share: WHOLE, position: Position::First };
+    pub(super) const NONE: Self = Self::Share(Share::ALL.with(0));
+    pub(super) const ALL: Self = Self::Share(Share::ALL);
 
     /// The canonical form of a choice with the same ops.
     pub(super) fn reduced(self) -> Self {
-        match self.share {
-            0 => Self::NONE,
-            WHOLE => Self { position: Position::First, ..self },
+        match self {
+            Self::Share(Share { share: 0, .. }) => Self::NONE,
+            Self::Share(Share { class, share: WHOLE, .. }) => {
+                Self::Share(Share { class, ..Share::ALL })
+            }
             _ => self,
         }
     }
 
-    /// The same choice with a smaller and a larger share.
-    pub(super) fn around(self, step: u32) -> [Self; 2] {
-        let shares = [self.share.saturating_sub(step), self.share.saturating_add(step).min(WHOLE)];
-        shares.map(|share| Self { share, ..self })
+    /// Whether two choices differ only in the number of ops.
+    pub(super) fn is_like(self, other: Self) -> bool {
+        match (self, other) {
+            (Self::Share(one), Self::Share(other)) => one.with(0) == other.with(0),
+            (Self::Counts(_, places), Self::Counts(_, others)) => places == others,
+            _ => false,
+        }
+    }
+}
+
+impl Share {
+    pub(super) const ALL: Self =
+        Self { class: OpClass::Any, share: WHOLE, position: Position::First };
+
+    pub(super) const fn with(self, share: u32) -> Self {
+        Self { share, ..self }
     }
 
     /// Whether an op is taken, by the middle of its time; not for [`Position::Ahead`].
@@ -95,18 +117,25 @@ const NONE: u32 = u32::MAX;
 pub(super) struct Middles<'a> {
     any: &'a [u32],
     late: &'a [u32],
+    pub(super) kinds: Kinds<'a>,
 }
 
 impl<'a> Middles<'a> {
-    pub(super) const fn scratch_words(limits: &Limits) -> usize {
-        total([
-            words::<u32>(limits.ops).saturating_mul(2),
+    pub(super) const fn kept_words(limits: &Limits) -> usize {
+        let middles = words::<u32>(limits.ops).saturating_mul(2);
+        middles.saturating_add(Kinds::kept_words(limits))
+    }
+
+    /// Words in addition to those kept, also for [`take`](Self::take).
+    pub(super) const fn working_words(limits: &Limits) -> usize {
+        let late = total([
             words::<HostStep>(limits.ops),
             words::<u8>(limits.tensors),
             words::<u8>(limits.ops).saturating_mul(2),
             words::<u32>(limits.tensors),
             words::<u8>(limits.tensors),
-        ])
+        ]);
+        larger(late, Kinds::working_words(limits))
     }
 
     pub(super) fn new(
@@ -117,6 +146,7 @@ impl<'a> Middles<'a> {
         let graph = request.graph;
         let any = scratch.take(graph.ops().len(), NONE)?;
         let late = scratch.take(graph.ops().len(), NONE)?;
+        let kinds = Kinds::new(graph, order, scratch)?;
         let mut scratch = scratch.reborrow();
         if let Some(all) = Hosted::new(graph, |_| true, &mut scratch)? {
             let order = order.iter().copied();
@@ -129,7 +159,7 @@ impl<'a> Middles<'a> {
             fill(graph, ops(), any, &mut scratch)?;
             fill(graph, ops().filter(|op| is_late[op.index()] == 1), late, &mut scratch)?;
         }
-        Ok(Self { any, late })
+        Ok(Self { any, late, kinds })
     }
 
     /// Whether some ops are late and some are not.
@@ -145,19 +175,48 @@ impl<'a> Middles<'a> {
         scratch: &mut Scratch<'s>,
     ) -> Result<Option<Hosted<'s>>, OutOfScratch> {
         let graph = request.graph;
-        if choice.position == Position::Ahead {
-            let taken = turns::ahead(request, order, choice.share, scratch)?;
+        let share = match choice {
+            Choice::Share(share) => share,
+            Choice::Counts(counts, places) => {
+                let taken = self.with_neighbours(order, (&counts, places), scratch)?;
+                return Hosted::new(graph, |op| taken[op.index()] == 1, scratch);
+            }
+        };
+        if share.position == Position::Ahead {
+            let taken = turns::ahead(request, order, share.share, scratch)?;
             return Hosted::new(graph, |op| taken[op.index()] == 1, scratch);
         }
-        let middles = match choice.class {
+        let middles = match share.class {
             OpClass::Any => self.any,
             OpClass::Late => self.late,
         };
         let takes = |op: OpId| {
             let middle = middles[op.index()];
-            middle != NONE && choice.takes(middle)
+            middle != NONE && share.takes(middle)
         };
         Hosted::new(graph, takes, scratch)
+    }
+
+    /// For each op, 1 if the host runs it by the counts of kinds. An op without a kind runs on the
+    /// host if the ops with a kind before and after it do.
+    fn with_neighbours<'s>(
+        &self,
+        order: &[OpId],
+        (counts, places): (&Counts, Places),
+        scratch: &mut Scratch<'s>,
+    ) -> Result<&'s [u8], OutOfScratch> {
+        let taken = scratch.take(order.len(), 0u8)?;
+        let mut before = true;
+        for &op in order {
+            before = self.kinds.takes(op, counts, places).unwrap_or(before);
+            taken[op.index()] = u8::from(before);
+        }
+        let mut after = true;
+        for &op in order.iter().rev() {
+            after = self.kinds.takes(op, counts, places).unwrap_or(after);
+            taken[op.index()] &= u8::from(after);
+        }
+        Ok(taken)
     }
 }
 
@@ -171,7 +230,7 @@ fn fill(
 ) -> Result<(), OutOfScratch> {
     let mut scratch = scratch.reborrow();
     let of_writer = scratch.take(graph.tensors().len(), NONE)?;
-    let time_ns = |op: OpId| u128::from(graph.op(op).host_ns.unwrap_or(0).max(1));
+    let time_ns = |op: OpId| u128::from(kinds::time_ns(graph, op));
     let sum_ns: u128 = ops.clone().map(time_ns).sum();
     let mut before_ns = 0u128;
     for op in ops {

@@ -11,6 +11,7 @@
 mod baselines;
 mod best_plan;
 mod choice;
+mod kinds;
 mod search;
 mod turns;
 mod work;
@@ -27,7 +28,7 @@ use crate::hosted::Hosted;
 use crate::plan::ArenaPlacement;
 use crate::scratch::{Limits, Scratch, total};
 use crate::sequence::Sequence;
-use choice::Choice;
+use choice::{Choice, Middles};
 use search::{Orders, Search};
 use work::Work;
 
@@ -49,7 +50,8 @@ pub(super) const fn scratch_words(limits: &Limits) -> usize {
         Hosted::scratch_words(limits).saturating_mul(2),
         Sequence::scratch_words(limits),
         Orders::scratch_words(limits),
-        Work::scratch_words(limits).saturating_mul(3),
+        Work::kept_words(limits).saturating_mul(3),
+        Middles::working_words(limits),
     ])
 }
 

@@ -2,8 +2,10 @@
 
 #![expect(clippy::indexing_slicing, reason = "the arrays have `KEPT` entries or one for each end")]
 
+use super::baselines::Split;
 use super::best_plan::{BestPlan, Way};
-use super::choice::{Choice, OpClass, Position, WHOLE};
+use super::choice::{Choice, OpClass, Position, Share, WHOLE};
+use super::kinds::Places;
 use super::work::{Work, as_given};
 use crate::bounds;
 use crate::graph::OpId;
@@ -12,7 +14,7 @@ use crate::planner::best_plan::shorter;
 use crate::planner::error::PlanningError;
 use crate::planner::helper::Helper;
 use crate::planner::order;
-use crate::planner::recipe::{Auto, HOST_SAMPLE, Repeats};
+use crate::planner::recipe::{Auto, Repeats, Sample, host_sample};
 use crate::planner::request::{Output, Request, Task};
 use crate::planner::strategy::Strategy;
 use crate::scratch::{Limits, Scratch, words};
@@ -41,8 +43,11 @@ const STEPS: [u32; 6] = [WHOLE / 4, WHOLE / 8, WHOLE / 16, WHOLE / 32, WHOLE / 6
 /// few per cent, and each further comparison takes several lists.
 const KEPT: usize = 3;
 
+/// The shares of the highest ranks of kinds from which their counts are changed.
+const RANK_SHARES: [u32; 3] = [WHOLE / 4, WHOLE / 2, WHOLE / 4 * 3];
+
 /// The number of judged choices that are remembered.
-const JUDGED: usize = 128;
+const JUDGED: usize = 256;
 
 /// The number of lists in a trial of one of the best choices; or this fraction of the plan's lists,
 /// if that is fewer.
@@ -51,6 +56,9 @@ const TRIAL_PART: usize = 6;
 
 /// The distances from the best share at which further shares are tried.
 const NEARBY: [u32; 2] = [WHOLE / 64, WHOLE / 128];
+
+/// Counts are changed by the same number of ops again if this fraction of the period was gained.
+const COUNTS_GAIN: u64 = 1000;
 
 // Each gain is a fraction of the period, given by its denominator. It is rarely larger.
 
@@ -66,6 +74,10 @@ const TRIAL_GAIN: u64 = 100;
 
 /// The gain of repeats for one choice beyond their gain for another.
 const REPEATS_DIFFER: u64 = 32;
+
+/// The gain of other orders and repeats for one choice beyond their gain for another, in works with
+/// time for it.
+const ORDERS_DIFFER: u64 = 5;
 
 /// An end becomes the best choice if its trial is longer by less than this fraction.
 const ALIKE: u64 = 200;
@@ -94,10 +106,9 @@ pub(super) struct Search<'w> {
     works: &'w [Work<'w>; 2],
     /// The better of these orders with some ops on the host.
     some: &'w Work<'w>,
-    /// The best choices, each with its period; the best one comes first.
+    /// The best choices, of which none is like another, each with its period; the best one comes
+    /// first.
     kept: [(u64, Choice); KEPT],
-    /// Whether only one choice of each kind is kept.
-    keeps_kinds: bool,
     /// The period of each judged choice, by a hash of its ops.
     judged: heapless::Vec<(u64, u64), JUDGED>,
     ends: [End; 2],
@@ -109,7 +120,6 @@ impl<'w> Search<'w> {
             works,
             some,
             kept: [(u64::MAX, Choice::NONE); KEPT],
-            keeps_kinds: true,
             judged: heapless::Vec::new(),
             ends: [End::of(Choice::NONE, NONE_GAIN), End::of(Choice::ALL, TRIAL_GAIN)],
         }
@@ -158,20 +168,77 @@ impl<'w> Search<'w> {
                     (Position::Ahead, OpClass::Any) if !is_short => &STEPS[..],
                     _ => &STEPS[..1],
                 };
-                self.climb(Choice { class, share: WHOLE / 2, position }, steps, output, scratch)?;
+                let share = Share { class, share: WHOLE / 2, position };
+                self.climb(share, steps, output, scratch)?;
             }
-            self.sample(Choice { class, ..Choice::ALL }, output, scratch)?;
+            self.sample(Choice::Share(Share { class, ..Share::ALL }), output, scratch)?;
         }
         let most = if is_short { 1 } else { KEPT };
         for (sampled_ns, choice) in self.kept.into_iter().take(most) {
-            if sampled_ns < u64::MAX {
-                self.climb(choice, &STEPS[1..], output, scratch)?;
+            if let Choice::Share(share) = choice
+                && sampled_ns < u64::MAX
+            {
+                self.climb(share, &STEPS[1..], output, scratch)?;
             }
         }
         // No plan may be longer than a split, so its choices are judged too.
-        for position in [Position::First, Position::Last] {
-            let choice = self.some.fewest(position, output.arena, scratch)?;
-            self.sample(choice, output, scratch)?;
+        for split in Split::ALL {
+            if let Some(choice) = self.some.fewest(split, output.arena, scratch)? {
+                self.sample(choice, output, scratch)?;
+            }
+        }
+        self.count_kinds(lists, output, scratch)
+    }
+
+    /// Samples counts of the kinds of ops: from shares of the highest ranks and from the best
+    /// choice on, one kind after the other. The number of lists limits the number of samples.
+    fn count_kinds(
+        &mut self,
+        lists: usize,
+        output: &mut Output<'_>,
+        scratch: &mut Scratch<'_>,
+    ) -> Result<(), PlanningError> {
+        let kinds = &self.some.middles.kinds;
+        if !kinds.differ() {
+            return Ok(());
+        }
+        let (_, start) = self.kept[0];
+        let like_start = self.some.with(start, scratch, |task, _| {
+            Ok(kinds.counts_of(task.sequence.host_steps().iter().map(|step| step.op)))
+        })?;
+        let shares = RANK_SHARES.map(|share| kinds.counts(share));
+        let mut best = (u64::MAX, like_start, Places::Even);
+        for counts in [like_start].into_iter().chain(shares) {
+            for places in Places::ALL {
+                let sampled_ns = self.sample(Choice::Counts(counts, places), output, scratch)?;
+                best = best.min((sampled_ns, counts, places));
+            }
+        }
+        let most = kinds.sizes.iter().copied().max().unwrap_or(0);
+        let mut left = lists / 2;
+        let mut step = most.div_ceil(4);
+        while step > 0 && left > 0 {
+            let before_ns = best.0;
+            // First single kinds, then exchanges of one kind for another.
+            for exchanges in [false, true] {
+                let kinds = || (0..kinds.sizes.len()).map(Some).chain([None]);
+                for (more, less) in kinds().flat_map(|more| kinds().map(move |less| (more, less))) {
+                    let both = more.is_some() && less.is_some();
+                    if both != exchanges || more == less || left == 0 {
+                        continue;
+                    }
+                    let (_, mut counts, places) = best;
+                    self.some.middles.kinds.change(&mut counts, [more, less], step);
+                    let sampled_ns =
+                        self.sample(Choice::Counts(counts, places), output, scratch)?;
+                    best = best.min((sampled_ns, counts, places));
+                    left = left.saturating_sub(1);
+                }
+                if best.0 < before_ns {
+                    break;
+                }
+            }
+            step = if best.0 < shorter(before_ns, COUNTS_GAIN) { step } else { step / 2 };
         }
         Ok(())
     }
@@ -203,16 +270,17 @@ impl<'w> Search<'w> {
     /// Samples shares around the best one of a kind, by these steps.
     fn climb(
         &mut self,
-        start: Choice,
+        start: Share,
         steps: &[u32],
         output: &mut Output<'_>,
         scratch: &mut Scratch<'_>,
     ) -> Result<(), PlanningError> {
-        let mut best = (self.sample(start, output, scratch)?, start.share);
+        let mut best = (self.sample(Choice::Share(start), output, scratch)?, start.share);
         for &step in steps {
             let (_, share) = best;
-            for choice in (Choice { share, ..start }).around(step) {
-                best = best.min((self.sample(choice, output, scratch)?, choice.share));
+            for share in around(share, step) {
+                let choice = Choice::Share(start.with(share));
+                best = best.min((self.sample(choice, output, scratch)?, share));
             }
         }
         Ok(())
@@ -232,16 +300,22 @@ impl<'w> Search<'w> {
         for (_, choice) in self.restart().into_iter().filter(|&(ns, _)| ns < u64::MAX) {
             self.try_lists(choice, once, output, scratch)?;
         }
-        let (_, best) = self.kept[0];
-        for choice in NEARBY.into_iter().flat_map(|step| best.around(step)) {
-            self.try_lists(choice, once, output, scratch)?;
+        let of_share = |&(_, choice): &(u64, Choice)| match choice {
+            Choice::Share(share) => Some(share),
+            Choice::Counts(..) => None,
+        };
+        if let Some(best) = self.kept.iter().find_map(of_share) {
+            for share in NEARBY.into_iter().flat_map(|step| around(best.share, step)) {
+                self.try_lists(Choice::Share(best.with(share)), once, output, scratch)?;
+            }
         }
-        // Repeats gain more if the links limit the plan.
+        // Repeats gain more if the links limit the plan, and so may other orders.
         let auto = Auto { effort: Some(effort), ..auto };
-        let [first, second, ..] = self.restart();
-        let best_ns = self.try_lists(first.1, auto, output, scratch)?;
-        if shorter(second.0, REPEATS_DIFFER) <= first.0 {
-            self.try_lists(second.1, auto, output, scratch)?;
+        let part = if lists < FEW_LISTS { REPEATS_DIFFER } else { ORDERS_DIFFER };
+        let [first, others @ ..] = self.restart();
+        let mut best_ns = self.try_plan(first.1, auto, lists, output, scratch)?;
+        for (_, choice) in others.into_iter().filter(|&(ns, _)| shorter(ns, part) <= first.0) {
+            best_ns = best_ns.min(self.try_plan(choice, auto, lists, output, scratch)?);
         }
         for at in 0..self.ends.len() {
             let End { choice, gain, bound_ns, least_ns } = self.ends[at];
@@ -258,7 +332,6 @@ impl<'w> Search<'w> {
 
     /// Forgets all periods; returns the best choices.
     fn restart(&mut self) -> [(u64, Choice); KEPT] {
-        self.keeps_kinds = false;
         self.judged.clear();
         core::mem::replace(&mut self.kept, [(u64::MAX, Choice::NONE); KEPT])
     }
@@ -284,6 +357,25 @@ impl<'w> Search<'w> {
         self.judge(choice, scratch, |task, scratch| {
             Ok(auto::trial_period_ns(task, auto, output, scratch)?.unwrap_or(u64::MAX))
         })
+    }
+
+    /// The period of a plan of a few lists, with orders of its own if there is time for it;
+    /// `u64::MAX` if no list fits.
+    fn try_plan(
+        &mut self,
+        choice: Choice,
+        auto: Auto,
+        lists: usize,
+        output: &mut Output<'_>,
+        scratch: &mut Scratch<'_>,
+    ) -> Result<u64, PlanningError> {
+        if lists < FEW_LISTS {
+            return self.try_lists(choice, auto, output, scratch);
+        }
+        let trial_ns = self.some.trial_ns(choice, auto, output, scratch);
+        let period_ns = trial_ns.map(|ns| ns.unwrap_or(u64::MAX)).or_else(without_a_plan)?;
+        self.keep(period_ns, choice);
+        Ok(period_ns)
     }
 
     /// Records a choice if it is among the best; returns its period.
@@ -319,9 +411,7 @@ impl<'w> Search<'w> {
     }
 
     fn keep(&mut self, period_ns: u64, choice: Choice) {
-        let is_alike = |&(_, kept): &(u64, Choice)| {
-            self.keeps_kinds && Choice { share: choice.share, ..kept } == choice
-        };
+        let is_alike = |&(_, kept): &(u64, Choice)| kept.is_like(choice);
         let last = self.kept.iter().position(is_alike).unwrap_or(KEPT - 1);
         if period_ns < self.kept[last].0 {
             self.kept[last] = (period_ns, choice);
@@ -440,13 +530,20 @@ fn sample_ends(
     Ok(sampled_ns)
 }
 
+/// A smaller and a larger share.
+fn around(share: u32, step: u32) -> [u32; 2] {
+    [share.saturating_sub(step), share.saturating_add(step).min(WHOLE)]
+}
+
 /// The period of the best of a sample of lists; `u64::MAX` if no list fits.
 fn sample(
     task: &Task<'_>,
     output: &mut Output<'_>,
     scratch: &mut Scratch<'_>,
 ) -> Result<u64, PlanningError> {
-    let sampled = auto::sample(task, HOST_SAMPLE, output.reborrow(), scratch)?;
+    let recipes = host_sample(task);
+    let sample = Sample { recipes: &recipes, enough: recipes.len().saturating_sub(1) };
+    let sampled = auto::sample(task, sample, output.reborrow(), scratch)?;
     Ok(sampled.map_or(u64::MAX, |sampled| sampled.period_ns))
 }
 

@@ -5,6 +5,7 @@ use crate::graph::OpId;
 use crate::planner::auto::{self, Made};
 use crate::planner::error::PlanningError;
 use crate::planner::helper::Helper;
+use crate::planner::recipe::Auto;
 use crate::planner::request::{Output, Request, Task};
 use crate::planner::strategy::Strategy;
 use crate::scratch::{Limits, Scratch, words};
@@ -18,8 +19,8 @@ pub(super) struct Work<'w> {
 }
 
 impl<'w> Work<'w> {
-    pub(super) const fn scratch_words(limits: &Limits) -> usize {
-        words::<OpId>(limits.ops).saturating_add(Middles::scratch_words(limits))
+    pub(super) const fn kept_words(limits: &Limits) -> usize {
+        words::<OpId>(limits.ops).saturating_add(Middles::kept_words(limits))
     }
 
     /// The request with its ops in an order that keeps the dependencies.
@@ -53,6 +54,20 @@ impl<'w> Work<'w> {
         let order = self.order.iter().copied();
         let sequence = Sequence::new(self.request.graph, hosted.as_ref(), order, &mut scratch)?;
         visit(&Task::new(self.request, &sequence), &mut scratch)
+    }
+
+    /// The period of the best of a few lists with a choice of ops on the host and the other ops in
+    /// the best order.
+    pub(super) fn trial_ns(
+        &self,
+        choice: Choice,
+        auto: Auto,
+        output: &mut Output<'_>,
+        scratch: &mut Scratch<'_>,
+    ) -> Result<Option<u64>, PlanningError> {
+        let mut scratch = scratch.reborrow();
+        let hosted = self.middles.take(self.request, (choice, self.order), &mut scratch)?;
+        auto::trial_in_order_ns(self.request, hosted.as_ref(), auto, output, &mut scratch)
     }
 
     /// Plans with a choice of ops on the host. The other ops may run in another order.
