@@ -242,6 +242,44 @@ fn a_token_takes_both_processors_and_the_link() {
     }
 }
 
+/// One token: layers with a dense weight, and with experts of eight times its bytes, of which the token
+/// chooses an eighth.
+fn experts(layers: usize, mib: u64, host_gb_s: u64) -> Work {
+    let mut work = Work::default();
+    let bytes = mib << 20;
+    let mut x = work.tensor(Kind::Input, 16 << 10);
+    for layer in 0..layers {
+        for state_bytes in [bytes, 8 * bytes] {
+            let is_last = layer + 1 == layers && state_bytes > bytes;
+            let state = work.tensor(Kind::State, state_bytes);
+            let next = work.tensor(if is_last { Kind::Output } else { Kind::Temporary }, 16 << 10);
+            work.op(bytes / 1000, Some(bytes / host_gb_s), &[x, state], &[next]);
+            x = next;
+        }
+    }
+    work
+}
+
+/// The device keeps dense weights, like llama.cpp's with `--n-cpu-moe`: they need less memory for the
+/// time that they take on the host.
+#[test]
+fn experts_leave_the_device_first() {
+    let (layers, mib, host_gb_s) = (12, 64, 50);
+    let work = experts(layers, mib, host_gb_s);
+    for kept in [2, 6, 9] {
+        let budget_bytes = ((layers + 8 * kept) as u64 * mib + 32) << 20;
+        let leave = layers - kept;
+        let split = plan(&work, &machine(6), budget_bytes, Strategy::Split).unwrap();
+        assert_eq!(split.hosted, leave, "{kept} layers of experts fit the device");
+        let own = plan(&work, &machine(6), budget_bytes, auto(Host::Allowed)).unwrap();
+        println!("{kept}: {:.3}, split {:.3}", own.ratio(), split.ratio());
+        assert!(own.period_ns <= split.period_ns);
+        let on_host_ns = leave as u64 * (mib << 20) / host_gb_s;
+        let least_ns = on_host_ns + (layers + kept) as u64 * (mib << 20) / 1000;
+        assert!(own.period_ns < least_ns + least_ns / 20, "{} and {least_ns}", own.period_ns);
+    }
+}
+
 #[test]
 fn no_choice_is_better_than_the_one_that_is_made() {
     let mut seed = 0x5eed_u64;

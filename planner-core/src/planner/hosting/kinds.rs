@@ -1,4 +1,5 @@
-//! Kinds of ops: ops with the same times and as many operands, such as the ops of one place in all layers.
+//! Kinds of ops: ops with the same times, bytes of states and numbers of operands, such as the ops of one
+//! place in all layers.
 
 #![expect(
     clippy::indexing_slicing,
@@ -7,7 +8,7 @@
 )]
 
 use super::choice::WHOLE;
-use crate::graph::{Graph, Kind, OpId, TensorId};
+use crate::graph::{Graph, Kind, Op, OpId, TensorId};
 use crate::scratch::{Limits, OutOfScratch, Scratch, total, words};
 
 /// The most kinds that are told apart.
@@ -93,7 +94,8 @@ impl<'a> Kinds<'a> {
         let kinds = largest(graph, bytes, &mut scratch)?;
         let mut sizes = heapless::Vec::from_iter(kinds.iter().map(|_| 0u32));
         for &op in order.iter().filter(|op| may(op)) {
-            let same = kinds.iter().position(|kind| key(graph, kind.op) == key(graph, op));
+            let same =
+                kinds.iter().position(|kind| key(graph, bytes, kind.op) == key(graph, bytes, op));
             if let Some(kind) = same {
                 of[op.index()] = kind as u8;
                 first[op.index()] = sizes[kind];
@@ -178,9 +180,9 @@ pub(super) fn time_ns(graph: &Graph<'_>, op: OpId) -> u64 {
 }
 
 /// Ops with the same key are of one kind.
-fn key(graph: &Graph<'_>, op: OpId) -> (u64, Option<u64>, u32, u32) {
-    let op = graph.op(op);
-    (op.time_ns, op.host_ns, op.reads, op.writes)
+fn key(graph: &Graph<'_>, bytes: &[u64], op: OpId) -> [u64; 5] {
+    let Op { time_ns, host_ns, reads, writes, .. } = graph.op(op);
+    [time_ns, host_ns.unwrap_or(0), bytes[op.index()], reads.into(), writes.into()]
 }
 
 /// The states that an op uses. Some may come twice.
@@ -215,7 +217,7 @@ fn largest(
     let hosted = || graph.op_ids().filter(|&op| graph.op(op).host_ns.is_some());
     let ops = scratch.take(hosted().count(), OpId(0))?;
     ops.iter_mut().zip(hosted()).for_each(|(slot, op)| *slot = op);
-    ops.sort_unstable_by_key(|&op| (key(graph, op), op));
+    ops.sort_unstable_by_key(|&op| (key(graph, bytes, op), op));
     let sums = |ops: &[OpId]| {
         let time_ns = ops.iter().map(|&op| u128::from(time_ns(graph, op)));
         let bytes = ops.iter().map(|&op| u128::from(bytes[op.index()]));
@@ -226,7 +228,9 @@ fn largest(
     let Some(of_all) = (!ops.is_empty()).then(|| sums(ops)) else {
         return Ok(heapless::Vec::new());
     };
-    for kind in ops.chunk_by(|&one, &other| key(graph, one) == key(graph, other)).map(sums) {
+    for kind in
+        ops.chunk_by(|&one, &other| key(graph, bytes, one) == key(graph, bytes, other)).map(sums)
+    {
         let part =
             |part: u128, of: u128| part.saturating_mul(WHOLE.into()).checked_div(of).unwrap_or(0);
         let weight = part(kind.time_ns, of_all.time_ns).max(part(kind.bytes, of_all.bytes));
@@ -292,7 +296,7 @@ fn ranks(kinds: &[Sums]) -> [[u32; 2]; KINDS] {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::graph::{Op, Tensor};
+    use crate::graph::Tensor;
 
     const LAYERS: u32 = 5;
     /// Of each layer: a cache, attention's result, experts, the experts' result.
