@@ -151,14 +151,34 @@ impl<'a> Kinds<'a> {
         counts
     }
 
-    /// Adds a number of ops of one kind, and takes as many of another away.
-    pub(super) fn change(&self, counts: &mut Counts, [more, less]: [Option<usize>; 2], step: u32) {
+    /// The ways to change counts: the kind of which more ops are taken, and the kind of which fewer
+    /// are taken. An exchange has both, another change has one of them.
+    pub(super) fn changes(
+        &self,
+        exchanges: bool,
+    ) -> impl Iterator<Item = [Option<usize>; 2]> + use<> {
+        let count = self.sizes.len();
+        let kinds = move || (0..count).map(Some).chain([None]);
+        let pairs = kinds().flat_map(move |more| kinds().map(move |less| [more, less]));
+        pairs.filter(move |&[more, less]| {
+            more != less && (more.is_some() && less.is_some()) == exchanges
+        })
+    }
+
+    /// Counts with so many ops more of one kind and fewer of another.
+    pub(super) fn changed(
+        &self,
+        mut counts: Counts,
+        [more, less]: [Option<usize>; 2],
+        step: u32,
+    ) -> Counts {
         if let Some(kind) = more {
             counts[kind] = counts[kind].saturating_add(step).min(self.sizes[kind]);
         }
         if let Some(kind) = less {
             counts[kind] = counts[kind].saturating_sub(step);
         }
+        counts
     }
 
     /// The counts of some ops.

@@ -4,13 +4,15 @@
 //! takes a share of their total time: the first ops, the last ops, or some ops at even distances,
 //! so that the host computes while a link uploads operands of the next launches. Such a share is of
 //! all these ops, or only of ops whose results no op of the same iteration needs. Another choice
-//! takes the ops that the host ends sooner than a device that waits for the link. A sample of lists
-//! compares choices, in the order of the ops that is usually best. The best choice is planned as
-//! any other work.
+//! takes the ops that the host ends sooner than a device that waits for the link. The last form of
+//! a choice has a count for each kind of op. A sample of lists compares choices, in the order of the
+//! ops that is usually best. The best choice of each form is then tried in its own best order, and
+//! the best of these is planned as any other work.
 
 mod baselines;
 mod best_plan;
 mod choice;
+mod counting;
 mod kinds;
 mod search;
 mod turns;

@@ -5,7 +5,6 @@
 use super::baselines::Split;
 use super::best_plan::{BestPlan, Way};
 use super::choice::{Choice, OpClass, Position, Share, WHOLE};
-use super::kinds::Places;
 use super::work::{Work, as_given};
 use crate::bounds;
 use crate::graph::OpId;
@@ -35,16 +34,13 @@ const FEW_POSITIONS: usize = 4;
 /// If a plan has fewer lists than this, only [`FEW_POSITIONS`] are tried.
 const FEW_LISTS: usize = 40;
 
-/// The steps by which shares are searched: the first one for each kind of choice, the others only
-/// for the best kinds.
+/// The steps by which shares are searched: the first one for each form of choice, the others only
+/// for the best forms.
 const STEPS: [u32; 6] = [WHOLE / 4, WHOLE / 8, WHOLE / 16, WHOLE / 32, WHOLE / 64, WHOLE / 128];
 
 /// The number of choices that are compared by more than a sample. A balance: a sample is wrong by a
 /// few per cent, and each further comparison takes several lists.
 const KEPT: usize = 3;
-
-/// The shares of the highest ranks of kinds from which their counts are changed.
-const RANK_SHARES: [u32; 3] = [WHOLE / 4, WHOLE / 2, WHOLE / 4 * 3];
 
 /// The number of judged choices that are remembered.
 const JUDGED: usize = 256;
@@ -56,9 +52,6 @@ const TRIAL_PART: usize = 6;
 
 /// The distances from the best share at which further shares are tried.
 const NEARBY: [u32; 2] = [WHOLE / 64, WHOLE / 128];
-
-/// Counts are changed by the same number of ops again if this fraction of the period was gained.
-const COUNTS_GAIN: u64 = 1000;
 
 // Each gain is a fraction of the period, given by its denominator. It is rarely larger.
 
@@ -105,10 +98,10 @@ pub(super) struct Search<'w> {
     /// The request in the orders that are best with none and with all of the ops on the host.
     works: &'w [Work<'w>; 2],
     /// The better of these orders with some ops on the host.
-    some: &'w Work<'w>,
+    pub(super) some: &'w Work<'w>,
     /// The best choices, of which none is like another, each with its period; the best one comes
     /// first.
-    kept: [(u64, Choice); KEPT],
+    pub(super) kept: [(u64, Choice); KEPT],
     /// The period of each judged choice, by a hash of its ops.
     judged: heapless::Vec<(u64, u64), JUDGED>,
     ends: [End; 2],
@@ -145,7 +138,7 @@ impl<'w> Search<'w> {
         self.make_best(strategy, output, helper, scratch)
     }
 
-    /// Judges choices of each kind by samples of lists.
+    /// Judges choices of each form by samples of lists.
     fn sample_all(
         &mut self,
         lists: usize,
@@ -164,7 +157,7 @@ impl<'w> Search<'w> {
             for &position in positions {
                 let steps = match (position, class) {
                     (Position::Ahead, OpClass::Late) => continue,
-                    // The best share varies more than that of other kinds.
+                    // The best share varies more than the best share of other forms.
                     (Position::Ahead, OpClass::Any) if !is_short => &STEPS[..],
                     _ => &STEPS[..1],
                 };
@@ -188,59 +181,6 @@ impl<'w> Search<'w> {
             }
         }
         self.count_kinds(lists, output, scratch)
-    }
-
-    /// Samples counts of the kinds of ops: from shares of the highest ranks and from the best
-    /// choice on, one kind after the other. The number of lists limits the number of samples.
-    fn count_kinds(
-        &mut self,
-        lists: usize,
-        output: &mut Output<'_>,
-        scratch: &mut Scratch<'_>,
-    ) -> Result<(), PlanningError> {
-        let kinds = &self.some.middles.kinds;
-        if !kinds.differ() {
-            return Ok(());
-        }
-        let (_, start) = self.kept[0];
-        let like_start = self.some.with(start, scratch, |task, _| {
-            Ok(kinds.counts_of(task.sequence.host_steps().iter().map(|step| step.op)))
-        })?;
-        let shares = RANK_SHARES.map(|share| kinds.counts(share));
-        let mut best = (u64::MAX, like_start, Places::Even);
-        for counts in [like_start].into_iter().chain(shares) {
-            for places in Places::ALL {
-                let sampled_ns = self.sample(Choice::Counts(counts, places), output, scratch)?;
-                best = best.min((sampled_ns, counts, places));
-            }
-        }
-        let most = kinds.sizes.iter().copied().max().unwrap_or(0);
-        let mut left = lists / 2;
-        let mut step = most.div_ceil(4);
-        while step > 0 && left > 0 {
-            let before_ns = best.0;
-            // First single kinds, then exchanges of one kind for another.
-            for exchanges in [false, true] {
-                let kinds = || (0..kinds.sizes.len()).map(Some).chain([None]);
-                for (more, less) in kinds().flat_map(|more| kinds().map(move |less| (more, less))) {
-                    let both = more.is_some() && less.is_some();
-                    if both != exchanges || more == less || left == 0 {
-                        continue;
-                    }
-                    let (_, mut counts, places) = best;
-                    self.some.middles.kinds.change(&mut counts, [more, less], step);
-                    let sampled_ns =
-                        self.sample(Choice::Counts(counts, places), output, scratch)?;
-                    best = best.min((sampled_ns, counts, places));
-                    left = left.saturating_sub(1);
-                }
-                if best.0 < before_ns {
-                    break;
-                }
-            }
-            step = if best.0 < shorter(before_ns, COUNTS_GAIN) { step } else { step / 2 };
-        }
-        Ok(())
     }
 
     /// Finds lower bounds for plans with none and with all of the ops on the host.
@@ -267,7 +207,7 @@ impl<'w> Search<'w> {
         Ok(())
     }
 
-    /// Samples shares around the best one of a kind, by these steps.
+    /// Samples shares around the best share of a form, by these steps.
     fn climb(
         &mut self,
         start: Share,
@@ -313,9 +253,9 @@ impl<'w> Search<'w> {
         let auto = Auto { effort: Some(effort), ..auto };
         let part = if lists < FEW_LISTS { REPEATS_DIFFER } else { ORDERS_DIFFER };
         let [first, others @ ..] = self.restart();
-        let mut best_ns = self.try_plan(first.1, auto, lists, output, scratch)?;
+        let mut best_ns = self.try_in_order(first.1, auto, lists, output, scratch)?;
         for (_, choice) in others.into_iter().filter(|&(ns, _)| shorter(ns, part) <= first.0) {
-            best_ns = best_ns.min(self.try_plan(choice, auto, lists, output, scratch)?);
+            best_ns = best_ns.min(self.try_in_order(choice, auto, lists, output, scratch)?);
         }
         for at in 0..self.ends.len() {
             let End { choice, gain, bound_ns, least_ns } = self.ends[at];
@@ -337,7 +277,7 @@ impl<'w> Search<'w> {
     }
 
     /// The period of the best of a sample of lists; `u64::MAX` if no list fits.
-    fn sample(
+    pub(super) fn sample(
         &mut self,
         choice: Choice,
         output: &mut Output<'_>,
@@ -359,9 +299,9 @@ impl<'w> Search<'w> {
         })
     }
 
-    /// The period of a plan of a few lists, with orders of its own if there is time for it;
-    /// `u64::MAX` if no list fits.
-    fn try_plan(
+    /// The period of the best of a few lists, in the best order of the choice if there is time to
+    /// find it; `u64::MAX` if no list fits.
+    fn try_in_order(
         &mut self,
         choice: Choice,
         auto: Auto,
