@@ -504,6 +504,8 @@ impl Rule for Auto {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::graph::{Op, Tensor, TensorId};
+    use crate::machine::Machine;
 
     #[test]
     fn turns_come_before_shakes_and_spreads_are_few() {
@@ -516,6 +518,25 @@ mod tests {
         assert_eq!(rounds(16), [(6, 0, 2), (2, 0, 0)]);
         assert_eq!(rounds(33), [(19, 0, 6), (6, 0, 0)]);
         assert_eq!(rounds(133), [(19, 75, 6), (6, 25, 0)]);
+    }
+
+    /// A temporary may be larger: it is no upload, unless it has moved before.
+    #[test]
+    fn host_lists_keep_room_for_the_largest_upload() {
+        let tensor = |bytes, kind| Tensor { bytes, kind };
+        let tensors =
+            [tensor(50, Kind::State), tensor(100, Kind::State), tensor(300, Kind::Temporary)];
+        let operands = [0, 1, 2].map(TensorId);
+        let ops = [Op { time_ns: 1, reads: 2, writes: 1, ..Op::default() }];
+        let mut words = [0; 256];
+        let mut scratch = Scratch::new(&mut words);
+        let graph = Graph::new(&tensors, &ops, &operands, &mut scratch.reborrow()).unwrap();
+        let machine = Machine::of_chunks(1);
+        let sequence = Sequence::as_given(&graph, None, &mut scratch).unwrap();
+        for (budget_bytes, permille) in [(10_000, 20), (1000, 120), (500, 240), (200, 400)] {
+            let task = Task { sequence: &sequence, machine: &machine, budget_bytes };
+            assert_eq!(host_spare_permille(&task), permille, "of {budget_bytes} B");
+        }
     }
 
     #[test]
