@@ -520,7 +520,7 @@ mod tests {
         assert_eq!(rounds(133), [(19, 75, 6), (6, 25, 0)]);
     }
 
-    /// A temporary may be larger: it is no upload, unless it has moved before.
+    /// The largest tensor is a temporary, which is no upload.
     #[test]
     fn host_lists_keep_room_for_the_largest_upload() {
         let tensor = |bytes, kind| Tensor { bytes, kind };
