@@ -364,6 +364,20 @@ fn the_host_computes_while_layers_come() {
     assert!(joint.period_ns < 50_000 && alone.period_ns > 95_000, "{joint:?} {alone:?}");
 }
 
+/// Experts of which a token needs few have eight times the bytes of attention, and take as long.
+#[test]
+fn experts_leave_the_device_before_attention() {
+    let of = |chunks| Layer::new(chunks * CHUNK, 100).host_ns(2000).activation_bytes(16);
+    let layers: Vec<_> = (0..24).map(|layer| of(if layer % 2 == 0 { 10 } else { 80 })).collect();
+    let machine = machine(1000);
+    let rest_bytes = 3 * CHUNK;
+    for kept in [2, 6, 9] {
+        let budget_bytes = (120 + 80 * kept) * CHUNK + rest_bytes;
+        let plan = streaming::plan(&layers, &machine, budget_bytes).unwrap();
+        assert_eq!(u64::from(plan.figures().on_host), 12 - kept, "with experts of {kept} layers");
+    }
+}
+
 /// Offsets in the arena are multiples of 256, and chunks need not be.
 #[test]
 fn chunks_may_have_any_size() {
