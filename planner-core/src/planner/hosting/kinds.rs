@@ -273,8 +273,9 @@ fn largest(
 fn evenly<'s>(size: u32, scratch: &mut Scratch<'s>) -> Result<&'s [u32], OutOfScratch> {
     let places = scratch.take(size as usize, 0u32)?;
     let unused_bits = size.saturating_sub(1).leading_zeros();
-    let numbers = (0..size.next_power_of_two())
-        .map(|number| number.reverse_bits().checked_shr(unused_bits).unwrap_or(0));
+    let all = size.checked_next_power_of_two().unwrap_or(u32::MAX);
+    let numbers =
+        (0..all).map(|number| number.reverse_bits().checked_shr(unused_bits).unwrap_or(0));
     for (place, number) in numbers.filter(|&number| number < size).enumerate() {
         places[number as usize] = place as u32;
     }
