@@ -374,7 +374,7 @@ fn experts_leave_the_device_before_attention() {
     for kept in [2, 6, 9] {
         let budget_bytes = (120 + 80 * kept) * CHUNK + rest_bytes;
         let plan = streaming::plan(&layers, &machine, budget_bytes).unwrap();
-        assert_eq!(u64::from(plan.figures().on_host), 12 - kept, "with experts of {kept} layers");
+        assert_eq!(plan.figures().on_host, 12 - kept, "with experts of {kept} layers");
     }
 }
 
