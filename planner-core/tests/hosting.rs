@@ -260,8 +260,8 @@ fn experts(layers: usize, mib: u64, host_gb_s: u64) -> Work {
     work
 }
 
-/// The device keeps dense weights, like llama.cpp's with `--n-cpu-moe`: they need less memory for the
-/// time that they take on the host.
+/// The device keeps dense weights, as llama.cpp does with `--n-cpu-moe`. Experts free more memory for
+/// their time on the host.
 #[test]
 fn experts_leave_the_device_first() {
     let (layers, mib, host_gb_s) = (12, 64, 50);

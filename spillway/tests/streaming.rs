@@ -364,7 +364,7 @@ fn the_host_computes_while_layers_come() {
     assert!(joint.period_ns < 50_000 && alone.period_ns > 95_000, "{joint:?} {alone:?}");
 }
 
-/// Experts of which a token needs few have eight times the bytes of attention, and take as long.
+/// A token needs few experts, so experts take as long as attention with eight times its bytes.
 #[test]
 fn experts_leave_the_device_before_attention() {
     let of = |chunks| Layer::new(chunks * CHUNK, 100).host_ns(2000).activation_bytes(16);

@@ -365,24 +365,6 @@ pub(super) fn sample(
     trials.sample(lists, &context, &mut scratch)
 }
 
-/// The same in the best order of the launches.
-pub(super) fn trial_in_order_ns(
-    request: &Request<'_>,
-    hosted: Option<&Hosted<'_>>,
-    auto: Auto,
-    output: &mut Output<'_>,
-    scratch: &mut Scratch<'_>,
-) -> Result<Option<u64>, PlanningError> {
-    let mut scratch = scratch.reborrow();
-    let given = Sequence::as_given(request.graph, hosted, &mut scratch)?;
-    let orders = match given.len() {
-        0 => Orders::given(),
-        _ => best_orders(request, &given, output, &mut scratch)?,
-    };
-    let order = orders.best().unwrap_or(&given);
-    trial_period_ns(&Task::new(request, order), auto, output, &mut scratch)
-}
-
 /// The period of the best of a few lists of [`Strategy::Auto`] with the ops in one order, or with
 /// repeats; `None` if no such list fits.
 pub(super) fn trial_period_ns(
@@ -411,6 +393,24 @@ pub(super) fn trial_period_ns(
     )?;
     let repeated_ns = repeated.map(|((_, period_ns), _)| period_ns);
     Ok(once_ns.into_iter().chain(repeated_ns).min())
+}
+
+/// Calls [`trial_period_ns`] with the launches in their best order.
+pub(super) fn trial_in_order_ns(
+    request: &Request<'_>,
+    hosted: Option<&Hosted<'_>>,
+    auto: Auto,
+    output: &mut Output<'_>,
+    scratch: &mut Scratch<'_>,
+) -> Result<Option<u64>, PlanningError> {
+    let mut scratch = scratch.reborrow();
+    let given = Sequence::as_given(request.graph, hosted, &mut scratch)?;
+    let orders = match given.len() {
+        0 => Orders::given(),
+        _ => best_orders(request, &given, output, &mut scratch)?,
+    };
+    let order = orders.best().unwrap_or(&given);
+    trial_period_ns(&Task::new(request, order), auto, output, &mut scratch)
 }
 
 /// Plans with the ops in one order.

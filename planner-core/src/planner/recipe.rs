@@ -204,7 +204,7 @@ impl Entrant {
         first
             .into_iter()
             .flat_map(lists)
-            .chain(paced.map(|choosing| Recipe::Paced(Paced { choosing, pace: PACES[0] })))
+            .chain(paced.map(first_paced))
             .chain(in_parts.then_some(IN_PARTS).into_iter().flat_map(lists))
             .chain(others.iter().copied().flat_map(lists))
     }
@@ -235,9 +235,9 @@ const PACED_BY_HOST: [Choosing; 4] = [
     choosing(50, Weight::Density),
 ];
 
-/// The share of memory to keep free if ops run on the host: more than the largest tensor that a link
-/// uploads, so that the link need not wait while the host computes. Memory for much more of them
-/// would serve residents better.
+/// The share of memory to keep free if ops run on the host. It holds more than the largest tensor
+/// that a link uploads, so that the link need not wait while the host computes. Residents make
+/// better use of the rest.
 fn host_spare_permille(task: &Task<'_>) -> u64 {
     const LEAST: u64 = 20;
     const MOST: u64 = 400;
@@ -294,24 +294,23 @@ pub(super) const SAMPLE: Sample<'static> = Sample {
 
 /// Lists that tell choices of ops for the host apart; all but the last are enough.
 pub(super) fn host_sample(task: &Task<'_>) -> heapless::Vec<Recipe<'static>, 4> {
-    let paced = |choosing| Recipe::Paced(Paced { choosing, pace: PACES[0] });
     let first = choosing(host_spare_permille(task), Weight::Spread);
     let second = Some(PACED_BY_HOST[0]).filter(|&second| second != first);
     iter::once(Recipe::Of(("in-core", &InCore), 0))
-        .chain(iter::once(first).chain(second).map(paced))
+        .chain(iter::once(first).chain(second).map(first_paced))
         .chain(iter::once(Recipe::Of(("on-demand", &OnDemand), 0)))
         .collect()
 }
 
 /// The best guess of all.
-pub(super) const FIRST_PACED: Recipe<'static> =
-    Recipe::Paced(Paced { choosing: PACED[0], pace: PACES[0] });
+pub(super) const FIRST_PACED: Recipe<'static> = first_paced(PACED[0]);
 
 /// Lists that keep more and more of the memory free. In some works they are shorter by several hundredths.
 pub(super) const SPARING: [Recipe<'static>; 4] =
-    [sparing(PACED[1]), sparing(PACED[2]), sparing(PACED[4]), sparing(PACED[5])];
+    [first_paced(PACED[1]), first_paced(PACED[2]), first_paced(PACED[4]), first_paced(PACED[5])];
 
-const fn sparing(choosing: Choosing) -> Recipe<'static> {
+/// A paced list in the first of the [`PACES`].
+const fn first_paced<'r>(choosing: Choosing) -> Recipe<'r> {
     Recipe::Paced(Paced { choosing, pace: PACES[0] })
 }
 

@@ -34,17 +34,10 @@ const BASELINES: &[Strategy] = &[
 /// The ops that a split runs on the host.
 #[derive(Clone, Copy)]
 pub(super) enum Split {
+    /// The first or the last ops.
     OfAll(Position),
+    /// The first or the last ops of the kinds with the highest ranks.
     OfKinds(Places),
-}
-
-impl Split {
-    pub(super) const ALL: [Self; 4] = [
-        Self::OfAll(Position::First),
-        Self::OfAll(Position::Last),
-        Self::OfKinds(Places::First),
-        Self::OfKinds(Places::Last),
-    ];
 }
 
 impl Work<'_> {
@@ -64,17 +57,17 @@ impl Work<'_> {
         Ok(made.map(|made| Made { by: strategy.name(), ..made }))
     }
 
-    /// The best plan that keeps everything on the device except the first or the last ops: of all
-    /// ops, as llama.cpp's `--n-gpu-layers`, or of the kinds with the most bytes in a time, as its
-    /// `--n-cpu-moe`.
+    /// The best plan of a split. The host runs the first or the last ops, like llama.cpp with
+    /// `--n-gpu-layers`, or ops of the kinds with the most bytes in a time, like llama.cpp with
+    /// `--n-cpu-moe`. The device keeps everything else.
     fn split<'o>(
         &self,
         mut output: Output<'o>,
         scratch: &mut Scratch<'_>,
     ) -> Result<Made<'o>, PlanningError> {
         let mut best: Option<(u64, Choice)> = None;
-        for kind in Split::ALL {
-            let Some(choice) = self.fewest(kind, output.arena, scratch)? else { continue };
+        for split in self.splits() {
+            let choice = self.fewest(split, output.arena, scratch)?;
             match self.make(choice, Strategy::InCore, output.reborrow(), None, scratch) {
                 Ok(made) => {
                     let period_ns = made.plan.predicted.period_ns;
@@ -90,24 +83,29 @@ impl Work<'_> {
         self.make(choice, Strategy::InCore, output, None, scratch)
     }
 
+    /// The splits that differ.
+    pub(super) fn splits(&self) -> impl Iterator<Item = Split> + use<> {
+        let of_all = [Position::First, Position::Last].map(Split::OfAll);
+        let of_kinds = [Places::First, Places::Last].map(Split::OfKinds);
+        let kinds_differ = self.middles.kinds.differ();
+        of_all.into_iter().chain(of_kinds.into_iter().filter(move |_| kinds_differ))
+    }
+
     /// The choice of a split with the fewest ops that leaves room for everything else on the device;
-    /// all of its ops if even that is not enough. More ops on the host need less device memory.
-    /// `None` if the split is the same as another.
+    /// all ops of the split if even that is not enough. More ops on the host need less device
+    /// memory.
     pub(super) fn fewest(
         &self,
         split: Split,
         arena: &mut [ArenaPlacement],
         scratch: &mut Scratch<'_>,
-    ) -> Result<Option<Choice>, PlanningError> {
-        if matches!(split, Split::OfKinds(_)) && !self.middles.kinds.differ() {
-            return Ok(None);
-        }
+    ) -> Result<Choice, PlanningError> {
         let choice = |share| match split {
             Split::OfAll(position) => Choice::Share(Share { position, ..Share::ALL.with(share) }),
             Split::OfKinds(places) => Choice::Counts(self.middles.kinds.counts(share), places),
         };
         if self.has_room(choice(0), arena, scratch)? {
-            return Ok(Some(choice(0)));
+            return Ok(choice(0));
         }
         let (mut too_few, mut enough) = (0u32, WHOLE);
         while too_few.saturating_add(1) < enough {
@@ -117,7 +115,7 @@ impl Work<'_> {
                 false => too_few = share,
             }
         }
-        Ok(Some(choice(enough)))
+        Ok(choice(enough))
     }
 
     /// Whether everything that a choice leaves to the device fits there.

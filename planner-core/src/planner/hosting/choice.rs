@@ -25,7 +25,7 @@ pub(super) const WHOLE: u32 = 1 << 16;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Choice {
     Share(Share),
-    /// So many ops of each kind, and ops without a kind between two that the host runs.
+    /// A number of ops of each kind. An op without a kind follows the ops around it.
     Counts(Counts, Places),
 }
 
@@ -175,26 +175,26 @@ impl<'a> Middles<'a> {
         scratch: &mut Scratch<'s>,
     ) -> Result<Option<Hosted<'s>>, OutOfScratch> {
         let graph = request.graph;
-        let share = match choice {
-            Choice::Share(share) => share,
+        let taken = match choice {
             Choice::Counts(counts, places) => {
-                let taken = self.with_neighbours(order, (&counts, places), scratch)?;
-                return Hosted::new(graph, |op| taken[op.index()] == 1, scratch);
+                self.with_neighbours(order, (&counts, places), scratch)?
+            }
+            Choice::Share(Share { position: Position::Ahead, share, .. }) => {
+                turns::ahead(request, order, share, scratch)?
+            }
+            Choice::Share(share) => {
+                let middles = match share.class {
+                    OpClass::Any => self.any,
+                    OpClass::Late => self.late,
+                };
+                let takes = |op: OpId| {
+                    let middle = middles[op.index()];
+                    middle != NONE && share.takes(middle)
+                };
+                return Hosted::new(graph, takes, scratch);
             }
         };
-        if share.position == Position::Ahead {
-            let taken = turns::ahead(request, order, share.share, scratch)?;
-            return Hosted::new(graph, |op| taken[op.index()] == 1, scratch);
-        }
-        let middles = match share.class {
-            OpClass::Any => self.any,
-            OpClass::Late => self.late,
-        };
-        let takes = |op: OpId| {
-            let middle = middles[op.index()];
-            middle != NONE && share.takes(middle)
-        };
-        Hosted::new(graph, takes, scratch)
+        Hosted::new(graph, |op| taken[op.index()] == 1, scratch)
     }
 
     /// For each op, 1 if the host runs it by the counts of kinds. An op without a kind runs on the

@@ -52,8 +52,8 @@ impl Search<'_> {
         Ok(())
     }
 
-    /// The best of counts that differ in so many ops of single kinds. If none is better, ops of one
-    /// kind are exchanged for ops of another.
+    /// Changes the count of one kind after the other by `step`, and keeps the best counts. If no
+    /// change is better, exchanges ops of one kind for ops of another.
     fn change_counts(
         &mut self,
         start: Sampled,

@@ -17,8 +17,8 @@ pub(super) const KINDS: usize = 16;
 /// A kind has at least this part of the time on the host, or of the bytes of states.
 const PART: u64 = 64;
 
-/// A kind has the rank of the kind with the most bytes in a time on the host, if it has at least this
-/// part of them in the same time. A balance: two matrices of one perceptron differ a little.
+/// Kinds share a rank if each of them has at least this part of the most bytes that one of them has in
+/// a time on the host. A balance: two matrices of one perceptron differ a little.
 const SAME_RANK: [u128; 2] = [7, 10];
 
 /// No kind, or no op.
@@ -44,13 +44,15 @@ impl Places {
 /// The kind of each op that may run on the host, if it has one.
 pub(super) struct Kinds<'a> {
     of: &'a [u8],
-    /// The place of an op among those of its kind, from the first on, and if they are taken at even
-    /// distances.
+    /// For each op, the number of ops of its kind that come before it.
     first: &'a [u32],
+    /// For each op, the number of ops of its kind that the host takes before it, if it takes ops at
+    /// even distances.
     even: &'a [u32],
+    /// The number of ops of each kind.
     pub(super) sizes: heapless::Vec<u32, KINDS>,
-    /// For each kind, the share of the time of all kinds before the kinds of its rank, and with
-    /// them.
+    /// For each kind, two shares of the time of all kinds: the share of the kinds with higher ranks,
+    /// and that share with the kinds of the same rank.
     ranks: [[u32; 2]; KINDS],
 }
 
@@ -165,7 +167,7 @@ impl<'a> Kinds<'a> {
         })
     }
 
-    /// Counts with so many ops more of one kind and fewer of another.
+    /// Counts with `step` more ops of one kind and `step` fewer ops of another.
     pub(super) fn changed(
         &self,
         mut counts: Counts,
@@ -207,7 +209,7 @@ fn key(graph: &Graph<'_>, bytes: &[u64], op: OpId) -> [u64; 5] {
 
 /// The states that an op uses. Some may come twice.
 fn states<'g>(graph: &Graph<'g>, op: OpId) -> impl Iterator<Item = TensorId> {
-    let operands = graph.reads(op).iter().chain(graph.writes(op)).copied();
+    let operands = graph.operands_of(op).iter().copied();
     operands.filter(|&tensor| graph.tensor(tensor).kind == Kind::State)
 }
 
@@ -245,9 +247,10 @@ fn largest(
         Sums { op: ops[0], time_ns: time_ns.fold(0, add), bytes: bytes.fold(0, add) }
     };
     let mut largest = heapless::Vec::<(u128, Sums), KINDS>::new();
-    let Some(of_all) = (!ops.is_empty()).then(|| sums(ops)) else {
+    if ops.is_empty() {
         return Ok(heapless::Vec::new());
-    };
+    }
+    let of_all = sums(ops);
     for kind in
         ops.chunk_by(|&one, &other| key(graph, bytes, one) == key(graph, bytes, other)).map(sums)
     {
@@ -268,8 +271,8 @@ fn largest(
     Ok(largest.into_iter().map(|(_, kind)| kind).collect())
 }
 
-/// The places of so many ops if they are taken at even distances: by the bits of their numbers,
-/// the lowest first (van der Corput).
+/// For each of `size` ops, the number of ops that are taken before it at even distances: in the order
+/// of their numbers with reversed bits (van der Corput).
 fn evenly<'s>(size: u32, scratch: &mut Scratch<'s>) -> Result<&'s [u32], OutOfScratch> {
     let places = scratch.take(size as usize, 0u32)?;
     let unused_bits = size.saturating_sub(1).leading_zeros();
@@ -282,7 +285,7 @@ fn evenly<'s>(size: u32, scratch: &mut Scratch<'s>) -> Result<&'s [u32], OutOfSc
     Ok(places)
 }
 
-/// For each kind, the share of the time of all kinds before the kinds of its rank, and with them.
+/// For each kind, two shares of the time of all kinds; see [`Kinds`].
 fn ranks(kinds: &[Sums]) -> [[u32; 2]; KINDS] {
     let mut ranks = [[WHOLE; 2]; KINDS];
     let sum_ns = kinds.iter().fold(0u128, |sum, kind| sum.saturating_add(kind.time_ns));
@@ -300,14 +303,11 @@ fn ranks(kinds: &[Sums]) -> [[u32; 2]; KINDS] {
             .map(|(kind, _)| kind)
             .reduce(|most, kind| if is_denser(most, kind, [1, 1]) { most } else { kind });
         let Some(densest) = densest else { return ranks };
-        let of_rank = kinds
-            .iter()
-            .zip(is_ranked)
-            .map(|(kind, is_ranked)| !is_ranked && is_denser(kind, densest, SAME_RANK));
-        let of_rank: heapless::Vec<bool, KINDS> = of_rank.collect();
-        let time_ns = kinds.iter().zip(&of_rank).filter(|(_, of_rank)| **of_rank);
-        let end_ns = time_ns.fold(before_ns, |sum, (kind, _)| sum.saturating_add(kind.time_ns));
-        for at in of_rank.iter().enumerate().filter_map(|(at, &of_rank)| of_rank.then_some(at)) {
+        let is_of_rank = |&at: &usize| !is_ranked[at] && is_denser(&kinds[at], densest, SAME_RANK);
+        let of_rank: heapless::Vec<usize, KINDS> = (0..kinds.len()).filter(is_of_rank).collect();
+        let times_ns = of_rank.iter().map(|&at| kinds[at].time_ns);
+        let end_ns = times_ns.fold(before_ns, u128::saturating_add);
+        for at in of_rank {
             (ranks[at], is_ranked[at]) = ([before_ns, end_ns].map(share), true);
         }
         before_ns = end_ns;

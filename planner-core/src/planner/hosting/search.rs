@@ -2,7 +2,6 @@
 
 #![expect(clippy::indexing_slicing, reason = "the arrays have `KEPT` entries or one for each end")]
 
-use super::baselines::Split;
 use super::best_plan::{BestPlan, Way};
 use super::choice::{Choice, OpClass, Position, Share, WHOLE};
 use super::work::{Work, as_given};
@@ -99,8 +98,7 @@ pub(super) struct Search<'w> {
     works: &'w [Work<'w>; 2],
     /// The better of these orders with some ops on the host.
     pub(super) some: &'w Work<'w>,
-    /// The best choices, of which none is like another, each with its period; the best one comes
-    /// first.
+    /// The best choice of each form, with its period. The shortest period comes first.
     pub(super) kept: [(u64, Choice); KEPT],
     /// The period of each judged choice, by a hash of its ops.
     judged: heapless::Vec<(u64, u64), JUDGED>,
@@ -175,10 +173,9 @@ impl<'w> Search<'w> {
             }
         }
         // No plan may be longer than a split, so its choices are judged too.
-        for split in Split::ALL {
-            if let Some(choice) = self.some.fewest(split, output.arena, scratch)? {
-                self.sample(choice, output, scratch)?;
-            }
+        for split in self.some.splits() {
+            let choice = self.some.fewest(split, output.arena, scratch)?;
+            self.sample(choice, output, scratch)?;
         }
         self.count_kinds(lists, output, scratch)
     }

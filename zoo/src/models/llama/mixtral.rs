@@ -58,14 +58,10 @@ const fn of(parameter: &Parameter, values: &'static [u64; 4]) -> Parameter {
     Parameter { name, default, domain: Domain::Preset { of, values }, about }
 }
 
-const EXPERTS: Parameter = of(
-    &dimension("experts", &Domain::Count(1 << 10), &[], "perceptrons of a layer"),
-    &[128, 8, 8, 128],
-);
-const ACTIVE: Parameter = of(
-    &dimension("active", &Domain::Count(1 << 10), &[], "experts that see a token"),
-    &[8, 2, 2, 8],
-);
+const EXPERTS: Parameter =
+    dimension("experts", &Domain::Count(1 << 10), &[128, 8, 8, 128], "perceptrons of a layer");
+const ACTIVE: Parameter =
+    dimension("active", &Domain::Count(1 << 10), &[8, 2, 2, 8], "experts that see a token");
 
 fn check_experts(arguments: &Arguments) -> Result<(), String> {
     let [experts, active] = [&EXPERTS, &ACTIVE].map(|parameter| arguments.get(parameter));

@@ -199,7 +199,7 @@ struct Dimensions {
     /// The perceptrons of a layer, and the number of them that a token passes through.
     experts: u64,
     active: u64,
-    /// Whether the experts of a layer are one perceptron whose matrices hold the matrices of all.
+    /// Whether the experts of a layer are one perceptron. Its matrices hold the matrices of all experts.
     stacked: bool,
 }
 
