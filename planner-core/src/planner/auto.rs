@@ -12,8 +12,9 @@ use super::error::PlanningError;
 use super::helper::Helper;
 use super::memory::{self, Memory};
 use super::memory_search::{BestList, MemorySearch};
-use super::order::{self, Orders};
-use super::recipe::{Auto, Entrant, Order, SAMPLE, Sample};
+use super::order::{self, Join, Orders};
+use super::recipe::{Auto, Entrant, SAMPLE, Sample};
+use super::repeats::search::Starts;
 use super::request::{LeastMemory, Lists, Output, PoolTables, Request, Task, Written};
 use super::strategy::{Need, Strategy};
 use super::trials::{Candidate, Context, Search, Trials};
@@ -147,18 +148,12 @@ pub(super) fn make_with<'o>(
     if given.len() == 0 {
         return plan_task(&task, Entrant::Of(strategy), output, &mut scratch);
     }
-    let is_free = matches!(strategy, Strategy::Auto(Auto { order: Order::Free, .. }))
-        && !strategy.stops_at_first();
-    let orders = match is_free {
-        true => best_orders(request, &given, &mut output, &mut scratch)?,
-        false => Orders::given(),
-    };
+    let orders = best_orders(request, &given, strategy, &mut output, &mut scratch)?;
     if strategy.rule().has_segments() {
         return plan_segments(&task, (strategy, u64::MAX), output, &mut scratch);
     }
-    let runs_on_host = hosted.is_some();
-    let (given, orders) = (&given, &orders);
-    let comparison = Comparison { request, given, orders, strategy, is_free, runs_on_host };
+    let (given, orders, runs_on_host) = (&given, &orders, hosted.is_some());
+    let comparison = Comparison { request, given, orders, strategy, runs_on_host };
     let repeated = comparison.find_repeats(&mut output, helper.as_deref_mut(), &mut scratch)?;
     comparison.plan(&repeated, output, helper, &mut scratch)
 }
@@ -186,13 +181,17 @@ pub(super) fn make_other<'o>(
     }
 }
 
-/// The best orders of the ops.
+/// The best orders of the ops; no other order than the given one if the strategy keeps it.
 fn best_orders<'s>(
     request: &Request<'_>,
     given: &Sequence<'s>,
+    strategy: Strategy,
     output: &mut Output<'_>,
     scratch: &mut Scratch<'s>,
 ) -> Result<Orders<'s>, PlanningError> {
+    if !strategy.orders_freely() {
+        return Ok(Orders::given());
+    }
     let mut best = |request: &Request<'_>, scratch: &mut Scratch<'s>| {
         order::best(given, request.budget_bytes, scratch, |sequence, scratch| {
             sample(&Task::new(request, sequence), SAMPLE, output.reborrow(), scratch)
@@ -366,8 +365,8 @@ pub(super) fn sample(
 }
 
 /// The period of the best of a few lists of [`Strategy::Auto`] with the ops in one order, or with
-/// repeats; `None` if no such list fits.
-pub(super) fn trial_period_ns(
+/// repeats from that order on; `None` if no such list fits.
+pub(super) fn trial_ns(
     task: &Task<'_>,
     auto: Auto,
     output: &mut Output<'_>,
@@ -376,41 +375,46 @@ pub(super) fn trial_period_ns(
     // If the host runs all ops, there is nothing to choose.
     let is_idle = task.sequence.len() == 0;
     let strategy = if is_idle { Strategy::InCore } else { Strategy::Auto(auto) };
-    let entrant = Entrant::Of(strategy);
-    let once = plan_below(task, entrant, u64::MAX, output.reborrow(), scratch)?;
+    trial_of_starts_ns(task, strategy, ([Some(*task), None], iter::empty()), output, None, scratch)
+}
+
+/// Does the same with repeats from several orders on.
+pub(super) fn trial_of_starts_ns(
+    task: &Task<'_>,
+    strategy: Strategy,
+    starts: Starts<'_, impl Iterator<Item = Join> + Clone + Sync>,
+    output: &mut Output<'_>,
+    helper: Option<&mut Helper<'_>>,
+    scratch: &mut Scratch<'_>,
+) -> Result<Option<u64>, PlanningError> {
+    let once = plan_below(task, Entrant::Of(strategy), u64::MAX, output.reborrow(), scratch)?;
     let once_ns = once.map(|made| made.plan.predicted.period_ns);
-    let lists = strategy.lists_with_repeats(task.sequence.graph());
-    if lists == 0 {
-        return Ok(once_ns);
-    }
-    let mut scratch = scratch.reborrow();
-    let repeated = repeats::search::best(
-        ([Some(*task), None], iter::empty()),
-        lists,
-        output,
-        None,
-        &mut scratch,
-    )?;
-    let repeated_ns = repeated.map(|((_, period_ns), _)| period_ns);
+    let repeated_ns = match strategy.lists_with_repeats(task.sequence.graph()) {
+        0 => None,
+        lists => repeats::search::trial_ns(starts, lists, output, helper, scratch)?,
+    };
     Ok(once_ns.into_iter().chain(repeated_ns).min())
 }
 
-/// Calls [`trial_period_ns`] with the launches in their best order.
+/// The period of the best of a few lists of [`Strategy::Auto`] with the launches in their best
+/// order, or with repeats from several orders on; `None` if no such list fits.
 pub(super) fn trial_in_order_ns(
     request: &Request<'_>,
     hosted: Option<&Hosted<'_>>,
     auto: Auto,
     output: &mut Output<'_>,
+    helper: Option<&mut Helper<'_>>,
     scratch: &mut Scratch<'_>,
 ) -> Result<Option<u64>, PlanningError> {
     let mut scratch = scratch.reborrow();
-    let given = Sequence::as_given(request.graph, hosted, &mut scratch)?;
-    let orders = match given.len() {
-        0 => Orders::given(),
-        _ => best_orders(request, &given, output, &mut scratch)?,
-    };
-    let order = orders.best().unwrap_or(&given);
-    trial_period_ns(&Task::new(request, order), auto, output, &mut scratch)
+    let given = &Sequence::as_given(request.graph, hosted, &mut scratch)?;
+    if given.len() == 0 {
+        return trial_ns(&Task::new(request, given), auto, output, &mut scratch);
+    }
+    let (strategy, runs_on_host) = (Strategy::Auto(auto), hosted.is_some());
+    let orders = &best_orders(request, given, strategy, output, &mut scratch)?;
+    let comparison = Comparison { request, given, orders, strategy, runs_on_host };
+    comparison.trial_ns(output, helper, &mut scratch)
 }
 
 /// Plans with the ops in one order.

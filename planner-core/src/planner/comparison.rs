@@ -1,15 +1,15 @@
 //! Compares plans of one request: in several orders, with and without repeats, and by several
 //! strategies.
 
-use super::auto::Made;
+use super::auto::{self, Made};
 use super::best_plan::{BestPlan, least_ns};
 use super::checkpoint::{self, AfterLoss};
 use super::error::PlanningError;
 use super::helper::Helper;
-use super::order::{self, Orders};
+use super::order::{self, Join, Orders};
 use super::recipe::{Auto, Order};
 use super::repeats;
-use super::repeats::search::{Found, Segments};
+use super::repeats::search::{Found, Segments, Starts};
 use super::request::{Output, Request, Task};
 use super::strategy::Strategy;
 use crate::bounds;
@@ -24,8 +24,6 @@ pub(super) struct Comparison<'c> {
     pub(super) given: &'c Sequence<'c>,
     pub(super) orders: &'c Orders<'c>,
     pub(super) strategy: Strategy,
-    /// Whether the ops may run in another order than the given one.
-    pub(super) is_free: bool,
     pub(super) runs_on_host: bool,
 }
 
@@ -60,21 +58,12 @@ impl<'c> Comparison<'c> {
         mut helper: Option<&mut Helper<'_>>,
         scratch: &mut Scratch<'c>,
     ) -> Result<Repeated<'c>, PlanningError> {
-        let Self { request, given, orders, strategy, is_free, .. } = *self;
+        let Self { request, given, orders, strategy, .. } = *self;
         let lists = strategy.lists_with_repeats(request.graph);
         if lists == 0 {
             return Ok(Repeated::NONE);
         }
-        let joins = match is_free {
-            true => {
-                let layer_bytes = checkpoint::layer_bytes(&Task::new(request, given), scratch)?;
-                let budget_bytes = request.budget_bytes;
-                Some(order::with_repeats(request.graph, budget_bytes, layer_bytes, scratch)?)
-            }
-            false => None,
-        };
-        let tasks = orders.each(given).map(|order| order.map(|order| Task::new(request, order)));
-        let starts = (tasks, joins.into_iter().flatten());
+        let starts = self.starts(scratch)?;
         let mut found =
             repeats::search::best(starts, lists, output, helper.as_deref_mut(), scratch)?;
         // Lists without repeats tell which order is best. If no list with repeats fits in that
@@ -100,7 +89,7 @@ impl<'c> Comparison<'c> {
         let segments = Segments {
             than_ns: if lists > 1 { once_ns } else { 0 },
             is_short,
-            order: if is_free { Order::Free } else { Order::Given },
+            order: if strategy.orders_freely() { Order::Free } else { Order::Given },
             after_loss: AfterLoss::Dropped,
         };
         let task = Task::new(request, order);
@@ -108,6 +97,36 @@ impl<'c> Comparison<'c> {
         let given = Task::new(request, given);
         let segments_ns = repeats::search::least_of_segments(&given, output, scratch)?;
         Ok(Repeated { found: [segments, kept, once], segments_ns })
+    }
+
+    /// The orders of the launches to which repeats may be added.
+    fn starts(
+        &self,
+        scratch: &mut Scratch<'_>,
+    ) -> Result<Starts<'c, impl Iterator<Item = Join> + Clone + Sync + use<>>, PlanningError> {
+        let Self { request, given, orders, strategy, .. } = *self;
+        let joins = match strategy.orders_freely() {
+            true => {
+                let layer_bytes = checkpoint::layer_bytes(&Task::new(request, given), scratch)?;
+                let budget_bytes = request.budget_bytes;
+                Some(order::with_repeats(request.graph, budget_bytes, layer_bytes, scratch)?)
+            }
+            false => None,
+        };
+        let tasks = orders.each(given).map(|order| order.map(|order| Task::new(request, order)));
+        Ok((tasks, joins.into_iter().flatten()))
+    }
+
+    /// The period of the best of a few lists, with and without repeats; `None` if no list fits.
+    pub(super) fn trial_ns(
+        &self,
+        output: &mut Output<'_>,
+        helper: Option<&mut Helper<'_>>,
+        scratch: &mut Scratch<'_>,
+    ) -> Result<Option<u64>, PlanningError> {
+        let best = Task::new(self.request, self.best_order());
+        let starts = self.starts(scratch)?;
+        auto::trial_of_starts_ns(&best, self.strategy, starts, output, helper, scratch)
     }
 
     fn best_order(&self) -> &'c Sequence<'c> {

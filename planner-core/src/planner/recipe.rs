@@ -419,6 +419,11 @@ impl Strategy {
         matches!(self, Self::Auto(Auto { effort: Some(0), .. }))
     }
 
+    /// Whether the ops may run in another order than the given one.
+    pub(super) const fn orders_freely(self) -> bool {
+        matches!(self, Self::Auto(Auto { order: Order::Free, .. })) && !self.stops_at_first()
+    }
+
     /// Whether ops may run again in the strategies that this strategy is compared with.
     pub(super) const fn repeats(self) -> Repeats {
         match self {

@@ -39,7 +39,7 @@ impl Search<'_> {
         let mut best = (u64::MAX, like_start, Places::Even);
         for counts in [like_start].into_iter().chain(shares) {
             for places in Places::ALL {
-                best = best.min(self.sample_counts(counts, places, output, scratch)?);
+                best = best.min(self.sample_counts((counts, places), best.0, output, scratch)?);
             }
         }
         let largest = kinds.sizes.iter().copied().max().unwrap_or(0);
@@ -74,7 +74,7 @@ impl Search<'_> {
                 }
                 let (_, counts, places) = best;
                 let counts = kinds.changed(counts, change, step);
-                best = best.min(self.sample_counts(counts, places, output, scratch)?);
+                best = best.min(self.sample_counts((counts, places), best.0, output, scratch)?);
                 *left = left.saturating_sub(1);
             }
         }
@@ -83,12 +83,12 @@ impl Search<'_> {
 
     fn sample_counts(
         &mut self,
-        counts: Counts,
-        places: Places,
+        (counts, places): (Counts, Places),
+        below_ns: u64,
         output: &mut Output<'_>,
         scratch: &mut Scratch<'_>,
     ) -> Result<Sampled, PlanningError> {
-        let sampled_ns = self.sample(Choice::Counts(counts, places), output, scratch)?;
+        let sampled_ns = self.sample(Choice::Counts(counts, places), below_ns, output, scratch)?;
         Ok((sampled_ns, counts, places))
     }
 }

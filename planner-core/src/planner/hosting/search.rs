@@ -125,13 +125,13 @@ impl<'w> Search<'w> {
         mut self,
         strategy: Strategy,
         mut output: Output<'o>,
-        helper: Option<&mut Helper<'_>>,
+        mut helper: Option<&mut Helper<'_>>,
         scratch: &mut Scratch<'_>,
     ) -> Result<Made<'o>, PlanningError> {
         if let Strategy::Auto(auto) = strategy {
             let lists = auto.paced_lists(self.request().graph.ops().len());
             self.sample_all(lists, &mut output, scratch)?;
-            self.compare_best(auto, lists, &mut output, scratch)?;
+            self.compare_best(auto, lists, &mut output, helper.as_deref_mut(), scratch)?;
         }
         self.make_best(strategy, output, helper, scratch)
     }
@@ -162,7 +162,8 @@ impl<'w> Search<'w> {
                 let share = Share { class, share: WHOLE / 2, position };
                 self.climb(share, steps, output, scratch)?;
             }
-            self.sample(Choice::Share(Share { class, ..Share::ALL }), output, scratch)?;
+            let all = Choice::Share(Share { class, ..Share::ALL });
+            self.sample(all, u64::MAX, output, scratch)?;
         }
         let most = if is_short { 1 } else { KEPT };
         for (sampled_ns, choice) in self.kept.into_iter().take(most) {
@@ -175,7 +176,7 @@ impl<'w> Search<'w> {
         // No plan may be longer than a split, so its choices are judged too.
         for split in self.some.splits() {
             let choice = self.some.fewest(split, output.arena, scratch)?;
-            self.sample(choice, output, scratch)?;
+            self.sample(choice, u64::MAX, output, scratch)?;
         }
         self.count_kinds(lists, output, scratch)
     }
@@ -189,15 +190,11 @@ impl<'w> Search<'w> {
         let Request { graph, machine, budget_bytes } = *self.request();
         let order = bounds::BoundOrder::Any;
         let none_ns = bounds::period_with_repeats_ns(graph, machine, budget_bytes, order, scratch)?;
-        let all_ns = self.some.with(Choice::ALL, scratch, |task, _| {
-            let steps = task.sequence.host_steps().iter();
-            let host_ns = steps.map(|step| graph.op(step.op).host_ns.unwrap_or(0));
-            Ok(task.sequence.launches_ns().max(host_ns.fold(0, u64::saturating_add)))
-        })?;
+        let all_ns = self.some.with(Choice::ALL, scratch, |task, _| Ok(least_ns(task)))?;
         let repeatable = graph.ops().iter().any(|op| op.repeatable);
         let gain = if repeatable { REPEATS_GAIN } else { GAIN };
         for (at, bound_ns) in [none_ns, all_ns].into_iter().enumerate() {
-            let sampled_ns = self.sample(self.ends[at].choice, output, scratch)?;
+            let sampled_ns = self.sample(self.ends[at].choice, u64::MAX, output, scratch)?;
             let least_ns = bound_ns.max(shorter(sampled_ns, gain));
             self.ends[at] = End { bound_ns, least_ns, ..self.ends[at] };
         }
@@ -212,12 +209,12 @@ impl<'w> Search<'w> {
         output: &mut Output<'_>,
         scratch: &mut Scratch<'_>,
     ) -> Result<(), PlanningError> {
-        let mut best = (self.sample(Choice::Share(start), output, scratch)?, start.share);
+        let start_ns = self.sample(Choice::Share(start), u64::MAX, output, scratch)?;
+        let mut best = (start_ns, start.share);
         for &step in steps {
-            let (_, share) = best;
-            for share in around(share, step) {
+            for share in around(best.1, step) {
                 let choice = Choice::Share(start.with(share));
-                best = best.min((self.sample(choice, output, scratch)?, share));
+                best = best.min((self.sample(choice, best.0, output, scratch)?, share));
             }
         }
         Ok(())
@@ -229,6 +226,7 @@ impl<'w> Search<'w> {
         auto: Auto,
         lists: usize,
         output: &mut Output<'_>,
+        mut helper: Option<&mut Helper<'_>>,
         scratch: &mut Scratch<'_>,
     ) -> Result<(), PlanningError> {
         let (sampled_ns, _) = self.kept[0];
@@ -250,14 +248,22 @@ impl<'w> Search<'w> {
         let auto = Auto { effort: Some(effort), ..auto };
         let part = if lists < FEW_LISTS { REPEATS_DIFFER } else { ORDERS_DIFFER };
         let [first, others @ ..] = self.restart();
-        let mut best_ns = self.try_in_order(first.1, auto, lists, output, scratch)?;
+        let mut try_in_order = |search: &mut Self, choice, scratch: &mut Scratch<'_>| {
+            let helper = helper.as_deref_mut();
+            search.try_in_order(choice, (auto, lists), output, helper, scratch)
+        };
+        let mut best_ns = try_in_order(self, first.1, scratch)?;
         for (_, choice) in others.into_iter().filter(|&(ns, _)| shorter(ns, part) <= first.0) {
-            best_ns = best_ns.min(self.try_in_order(choice, auto, lists, output, scratch)?);
+            best_ns = best_ns.min(try_in_order(self, choice, scratch)?);
         }
         for at in 0..self.ends.len() {
             let End { choice, gain, bound_ns, least_ns } = self.ends[at];
             if least_ns <= best_ns.max(sampled_ns) {
-                let trial_ns = self.try_lists(choice, auto, output, scratch)?;
+                let tried = self.kept.iter().find(|&&(ns, kept)| kept == choice && ns < u64::MAX);
+                let trial_ns = match tried {
+                    Some(&(trial_ns, _)) => trial_ns,
+                    None => try_in_order(self, choice, scratch)?,
+                };
                 self.ends[at].least_ns = bound_ns.max(shorter(trial_ns, gain));
                 if shorter(trial_ns, ALIKE) <= self.kept[0].0 {
                     self.kept[0].1 = choice;
@@ -273,14 +279,16 @@ impl<'w> Search<'w> {
         core::mem::replace(&mut self.kept, [(u64::MAX, Choice::NONE); KEPT])
     }
 
-    /// The period of the best of a sample of lists; `u64::MAX` if no list fits.
+    /// The period of the best of a sample of lists; `u64::MAX` if no list fits, or if the period is
+    /// known to be at least `below_ns`.
     pub(super) fn sample(
         &mut self,
         choice: Choice,
+        below_ns: u64,
         output: &mut Output<'_>,
         scratch: &mut Scratch<'_>,
     ) -> Result<u64, PlanningError> {
-        self.judge(choice, scratch, |task, scratch| sample(task, output, scratch))
+        self.judge((choice, below_ns), scratch, |task, scratch| sample(task, output, scratch))
     }
 
     /// The period of the best of a few lists; `u64::MAX` if no list fits.
@@ -291,34 +299,35 @@ impl<'w> Search<'w> {
         output: &mut Output<'_>,
         scratch: &mut Scratch<'_>,
     ) -> Result<u64, PlanningError> {
-        self.judge(choice, scratch, |task, scratch| {
-            Ok(auto::trial_period_ns(task, auto, output, scratch)?.unwrap_or(u64::MAX))
+        self.judge((choice, u64::MAX), scratch, |task, scratch| {
+            Ok(auto::trial_ns(task, auto, output, scratch)?.unwrap_or(u64::MAX))
         })
     }
 
-    /// The period of the best of a few lists, in the best order of the choice if there is time to
-    /// find it; `u64::MAX` if no list fits.
+    /// The period of the best of a few lists, in the best orders of the choice if there is time to
+    /// find them; `u64::MAX` if no list fits.
     fn try_in_order(
         &mut self,
         choice: Choice,
-        auto: Auto,
-        lists: usize,
+        (auto, lists): (Auto, usize),
         output: &mut Output<'_>,
+        helper: Option<&mut Helper<'_>>,
         scratch: &mut Scratch<'_>,
     ) -> Result<u64, PlanningError> {
         if lists < FEW_LISTS {
             return self.try_lists(choice, auto, output, scratch);
         }
-        let trial_ns = self.some.trial_ns(choice, auto, output, scratch);
+        let trial_ns = self.some.trial_ns(choice, auto, output, helper, scratch);
         let period_ns = trial_ns.map(|ns| ns.unwrap_or(u64::MAX)).or_else(without_a_plan)?;
         self.keep(period_ns, choice);
         Ok(period_ns)
     }
 
-    /// Records a choice if it is among the best; returns its period.
+    /// Records a choice if it is among the best; returns its period, or `u64::MAX` if it is known
+    /// to be at least `below_ns`.
     fn judge(
         &mut self,
-        choice: Choice,
+        (choice, below_ns): (Choice, u64),
         scratch: &mut Scratch<'_>,
         period_ns: impl FnOnce(&Task<'_>, &mut Scratch<'_>) -> Result<u64, PlanningError>,
     ) -> Result<u64, PlanningError> {
@@ -335,6 +344,7 @@ impl<'w> Search<'w> {
             let known = judged.iter().find(|&&(judged, _)| judged == ops);
             let period_ns = match known {
                 Some(&(_, period_ns)) => period_ns,
+                None if least_ns(task) >= below_ns => return Ok((ops, u64::MAX, true)),
                 None => period_ns(task, scratch).or_else(without_a_plan)?,
             };
             Ok((ops, period_ns, known.is_some()))
@@ -465,6 +475,15 @@ fn sample_ends(
         })?;
     }
     Ok(sampled_ns)
+}
+
+/// A lower bound of the periods of plans without repeats: the time of the launches or of the host's
+/// ops.
+fn least_ns(task: &Task<'_>) -> u64 {
+    let sequence = task.sequence;
+    let steps = sequence.host_steps().iter();
+    let host_ns = steps.map(|step| sequence.graph().op(step.op).host_ns.unwrap_or(0));
+    sequence.launches_ns().max(host_ns.fold(0, u64::saturating_add))
 }
 
 /// A smaller and a larger share.

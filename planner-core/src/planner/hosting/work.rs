@@ -57,17 +57,18 @@ impl<'w> Work<'w> {
     }
 
     /// The period of the best of a few lists with a choice of ops on the host and the other ops in
-    /// the best order.
+    /// their best orders.
     pub(super) fn trial_ns(
         &self,
         choice: Choice,
         auto: Auto,
         output: &mut Output<'_>,
+        helper: Option<&mut Helper<'_>>,
         scratch: &mut Scratch<'_>,
     ) -> Result<Option<u64>, PlanningError> {
         let mut scratch = scratch.reborrow();
         let hosted = self.middles.take(self.request, (choice, self.order), &mut scratch)?;
-        auto::trial_in_order_ns(self.request, hosted.as_ref(), auto, output, &mut scratch)
+        auto::trial_in_order_ns(self.request, hosted.as_ref(), auto, output, helper, &mut scratch)
     }
 
     /// Plans with a choice of ops on the host. The other ops may run in another order.

@@ -21,6 +21,9 @@ pub(super) struct Judged {
 }
 
 impl Judged {
+    /// No judgement yet; any list is better.
+    pub(super) const UNKNOWN: Self = Self { cost: None, excess_bytes: u64::MAX };
+
     pub(super) fn rank(&self) -> Rank {
         match (self.cost, self.excess_bytes) {
             (Some(cost), _) => (0, cost),

@@ -73,6 +73,10 @@ const ROUNDS: usize = 3;
 /// lists are not more accurate.
 const NEAR_SEGMENTS: u64 = 32;
 
+/// The same for segments of whole layers: their first list may be longer than the best list by a
+/// tenth.
+const NEAR_LAYERS: u64 = 8;
+
 /// If the plan of segments is longer than the best one, that search gets one list in this many.
 const SHARE_OF_SEGMENTS: usize = 4;
 
@@ -122,6 +126,9 @@ pub(in crate::planner) const fn scratch_words(limits: &Limits) -> usize {
     kept_words(limits).saturating_add(larger(joined, segments))
 }
 
+/// Orders to which repeats may be added: two given orders, and ways to join their ops.
+pub(in crate::planner) type Starts<'s, J> = ([Option<Task<'s>>; 2], J);
+
 /// A sequence, and the period of its sampled plan.
 pub(in crate::planner) type Found<'s> = (Sequence<'s>, u64);
 
@@ -137,8 +144,7 @@ impl<'l> Incumbent<'l> {
     fn new(task: &Task<'_>, scratch: &mut Scratch<'l>) -> Result<Self, PlanningError> {
         let most = task.sequence.graph().ops().len().saturating_mul(2);
         let launches = scratch.take(most, OpId(0))?;
-        let judged = Judged { cost: None, excess_bytes: u64::MAX };
-        Ok(Self { judged, launches, len: 0 })
+        Ok(Self { judged: Judged::UNKNOWN, launches, len: 0 })
     }
 
     /// The list as a sequence, and the period of its plan.
@@ -192,14 +198,15 @@ impl<'l> Incumbent<'l> {
 /// [keep](AfterLoss::Kept) what follows a loss. Both are worth a plan, since sampled periods err by
 /// more than their difference.
 pub(in crate::planner) fn best<'s>(
-    starts: ([Option<Task<'s>>; 2], impl Iterator<Item = Join> + Clone + Sync),
+    starts: Starts<'s, impl Iterator<Item = Join> + Clone + Sync>,
     lists: usize,
     output: &mut Output<'_>,
     mut helper: Option<&mut Helper<'_>>,
     scratch: &mut Scratch<'s>,
 ) -> Result<Option<(Found<'s>, Option<Found<'s>>)>, PlanningError> {
     let ranked = best_starts(starts, lists, output, helper.as_deref_mut(), scratch)?;
-    let Some(Starts { task, reads_together, ways }) = ranked else { return Ok(None) };
+    let Some(Ranked { task, reads_together, ways, .. }) = ranked else { return Ok(None) };
+    let ways = ways.map(|way| way.map(|(_, join)| join));
     let mut incumbent = Incumbent::new(&task, scratch)?;
     let mut kept = Incumbent::new(&task, scratch)?;
     {
@@ -256,9 +263,34 @@ pub(in crate::planner) fn best<'s>(
     Ok(Some((best, kept.sequence(&task, scratch)?)))
 }
 
+/// The period of the best of a few lists with repeats in each order, and of `lists` lists in the best
+/// order. `None` if no list has a plan.
+pub(in crate::planner) fn trial_ns(
+    starts: Starts<'_, impl Iterator<Item = Join> + Clone + Sync>,
+    lists: usize,
+    output: &mut Output<'_>,
+    helper: Option<&mut Helper<'_>>,
+    scratch: &mut Scratch<'_>,
+) -> Result<Option<u64>, PlanningError> {
+    let ranked = best_starts(starts, lists, output, helper, scratch)?;
+    let Some(Ranked { task, rank, ways, .. }) = ranked else { return Ok(None) };
+    let mut scratch = scratch.reborrow();
+    let best_way = ways.into_iter().flatten().min_by_key(|&(rank, _)| rank);
+    let (rank, joined) = match best_way.filter(|&(best, _)| best < rank) {
+        Some((best, join)) => (best, order::arrange(task.sequence, join, &mut scratch)?),
+        None => (rank, None),
+    };
+    let task = Task { sequence: joined.as_ref().unwrap_or(task.sequence), ..task };
+    let mut incumbent = Incumbent::new(&task, &mut scratch)?;
+    extend(&task, &mut incumbent, lists, output, &mut scratch)?;
+    let (lacks_bytes, (period_ns, _)) = incumbent.rank().min(rank);
+    Ok((lacks_bytes == 0).then_some(period_ns))
+}
+
 /// The orders to which the search adds repeats.
-struct Starts<'s> {
+struct Ranked<'s> {
     task: Task<'s>,
+    rank: Rank,
     /// Whether ops of the task read states together.
     reads_together: bool,
     /// The best ways to join the ops of the task.
@@ -268,15 +300,16 @@ struct Starts<'s> {
 /// The better of the given orders, and the best ways to join its ops. `None` without a given order. If
 /// there is a second order, it reads states together.
 fn best_starts<'s>(
-    (orders, joins): ([Option<Task<'s>>; 2], impl Iterator<Item = Join> + Clone + Sync),
+    (orders, joins): Starts<'s, impl Iterator<Item = Join> + Clone + Sync>,
     lists: usize,
     output: &mut Output<'_>,
     mut helper: Option<&mut Helper<'_>>,
     scratch: &mut Scratch<'_>,
-) -> Result<Option<Starts<'s>>, PlanningError> {
+) -> Result<Option<Ranked<'s>>, PlanningError> {
     let [Some(task), other] = orders else { return Ok(None) };
     if other.is_none() && joins.clone().next().is_none() {
-        return Ok(Some(Starts { task, reads_together: false, ways: Ways::default() }));
+        let rank = Judged::UNKNOWN.rank();
+        return Ok(Some(Ranked { task, rank, reads_together: false, ways: Ways::default() }));
     }
     let (rank_of_task, rank_of_other) = both(
         helper.as_deref_mut(),
@@ -285,12 +318,12 @@ fn best_starts<'s>(
         |output, scratch| rank(&task, lists, output, scratch),
         |output, scratch| other.map(|other| rank(&other, lists, output, scratch)).transpose(),
     )?;
-    let (task, least, reads_together) = match (other, rank_of_other) {
+    let (task, rank, reads_together) = match (other, rank_of_other) {
         (Some(other), Some(rank)) if rank < rank_of_task => (other, rank, true),
         _ => (task, rank_of_task, false),
     };
-    let ways = best_joins(&task, (least, joins), lists, output, helper, scratch)?;
-    Ok(Some(Starts { task, reads_together, ways }))
+    let ways = best_joins(&task, (rank, joins), lists, output, helper, scratch)?;
+    Ok(Some(Ranked { task, rank, reads_together, ways }))
 }
 
 /// Adds repeats to the launches in the order of each way to join them, and to their segments.
@@ -341,7 +374,7 @@ fn extend_own_segments(
 /// The best ways to join ops: two in which groups of micro-batches follow each other, and two in
 /// which they overlap. There are several, since a few lists cannot tell which way leads to the
 /// shortest plan.
-type Ways = [Option<Join>; 4];
+type Ways = [Option<(Rank, Join)>; 4];
 
 /// Ranks ways to join ops, and returns the best ways. A way must be better than the given order by
 /// more than the error of ranks. A way with overlaps must not be worse than the best way without
@@ -382,7 +415,7 @@ fn best_joins(
     };
     let mut overlapping = of_kind(true).filter(may_be_better);
     let [third, fourth] = [overlapping.next(), overlapping.next()];
-    Ok([first, second, third, fourth].map(|way| way.map(|&(_, _, join)| join)))
+    Ok([first, second, third, fourth].map(|way| way.map(|&(rank, _, join)| (rank, join))))
 }
 
 /// The ranks of the ways to join ops that are better than the given order, each with its number.
@@ -602,12 +635,11 @@ fn try_segmented(
     if sequence.launches_ns() >= least_ns {
         return Ok(());
     }
-    // There are few of them, so each is judged by several lists. The first list of whole layers may
-    // be longer than the best list by a tenth.
-    let near_ns = match division {
-        Division::Valleys(_) | Division::Batches => u64::MAX,
-        Division::Equal(_) => least_ns.saturating_add(least_ns / NEAR_SEGMENTS),
-    };
+    // There are few of them, so each is judged by several lists if the first one is near.
+    let near_ns = least_ns.saturating_add(match division {
+        Division::Valleys(_) | Division::Batches => least_ns / NEAR_LAYERS,
+        Division::Equal(_) => least_ns / NEAR_SEGMENTS,
+    });
     let judging = Judging { near_ns, sparing: &SPARING };
     let judged = judge(task, output.reborrow(), judging, None, scratch)?;
     if judged.cost.is_none_or(|(found_ns, _)| found_ns < least_ns) {
