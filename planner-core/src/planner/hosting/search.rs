@@ -192,7 +192,13 @@ impl<'w> Search<'w> {
         let none_ns = bounds::period_with_repeats_ns(graph, machine, budget_bytes, order, scratch)?;
         let all_ns = self.some.with(Choice::ALL, scratch, |task, _| Ok(least_ns(task)))?;
         let repeatable = graph.ops().iter().any(|op| op.repeatable);
-        let gain = if repeatable { REPEATS_GAIN } else { GAIN };
+        // The gain of repeats is the largest if micro-batches read states together.
+        let has_batches = repeatable && order::count_batches(graph, scratch)? > 1;
+        let gain = match (has_batches, repeatable) {
+            (true, _) => 1,
+            (_, true) => REPEATS_GAIN,
+            (_, false) => GAIN,
+        };
         for (at, bound_ns) in [none_ns, all_ns].into_iter().enumerate() {
             let sampled_ns = self.sample(self.ends[at].choice, u64::MAX, output, scratch)?;
             let least_ns = bound_ns.max(shorter(sampled_ns, gain));

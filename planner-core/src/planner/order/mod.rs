@@ -255,10 +255,7 @@ pub(super) fn with_repeats(
     layer_bytes: u64,
     scratch: &mut Scratch<'_>,
 ) -> Result<impl Iterator<Item = Join> + Clone + use<>, PlanError> {
-    let mut scratch = scratch.reborrow();
-    let given = Sequence::as_given(graph, None, &mut scratch)?;
-    let versions = Versions::new(&given, &mut scratch)?;
-    let all = Batches::new(&versions, &mut scratch)?.count();
+    let all = count_batches(graph, scratch)?;
     let sets = SETS_WITH_REPEATS.into_iter().filter(move |_| all > 1);
     let together = sets.map(move |share| by_states(budget_bytes, share));
     let has_layers = all > 1 && layer_bytes > 0;
@@ -271,6 +268,17 @@ pub(super) fn with_repeats(
         [false, true].map(|overlaps| Join::ByStates { set_bytes, counts_copies, batches, overlaps })
     });
     Ok(iter::once(Join::CopiesFirst).chain(together).chain(by_layers).chain(in_batches))
+}
+
+/// The number of micro-batches. O(operands).
+pub(super) fn count_batches(
+    graph: &Graph<'_>,
+    scratch: &mut Scratch<'_>,
+) -> Result<u32, PlanError> {
+    let mut scratch = scratch.reborrow();
+    let given = Sequence::as_given(graph, None, &mut scratch)?;
+    let versions = Versions::new(&given, &mut scratch)?;
+    Ok(Batches::new(&versions, &mut scratch)?.count())
 }
 
 /// Writes the micro-batch of each launch. O(operands).
