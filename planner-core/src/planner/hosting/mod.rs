@@ -6,8 +6,9 @@
 //! all these ops, or only of ops whose results no op of the same iteration needs. Another choice
 //! takes the ops that the host ends sooner than a device that waits for the link. The last form of
 //! a choice has a count for each kind of op. A sample of lists compares choices, in the order of the
-//! ops that is usually best. The best choice of each form is then tried in its own best order, and
-//! the best of these is planned as any other work.
+//! ops that is usually best; in small works, a few lists that learn from each other compare choices
+//! again. The best choice of each form is then tried in its own best orders, with repeats, and the
+//! best of these is planned as any other work.
 
 mod baselines;
 mod best_plan;

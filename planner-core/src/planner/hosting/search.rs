@@ -37,6 +37,14 @@ const FEW_LISTS: usize = 40;
 /// for the best forms.
 const STEPS: [u32; 6] = [WHOLE / 4, WHOLE / 8, WHOLE / 16, WHOLE / 32, WHOLE / 64, WHOLE / 128];
 
+/// If a plan has at least this many lists, choices are searched again: samples of lists lead to
+/// other choices than lists that learn from each other do. A balance: the second search takes as
+/// long as a plan.
+const MANY_LISTS: usize = 160;
+
+/// The number of lists in such a sample, as a fraction of the plan's lists.
+const SAMPLED_PART: usize = 40;
+
 /// The number of choices that are compared by more than a sample. A balance: a sample is wrong by a
 /// few per cent, and each further comparison takes several lists.
 const KEPT: usize = 3;
@@ -100,6 +108,9 @@ pub(super) struct Search<'w> {
     pub(super) some: &'w Work<'w>,
     /// The best choice of each form, with its period. The shortest period comes first.
     pub(super) kept: [(u64, Choice); KEPT],
+    /// How choices are sampled: by the lists of this strategy, or by a few lists that are the same
+    /// for all choices.
+    sampled_by: Option<Auto>,
     /// The period of each judged choice, by a hash of its ops.
     judged: heapless::Vec<(u64, u64), JUDGED>,
     ends: [End; 2],
@@ -111,6 +122,7 @@ impl<'w> Search<'w> {
             works,
             some,
             kept: [(u64::MAX, Choice::NONE); KEPT],
+            sampled_by: None,
             judged: heapless::Vec::new(),
             ends: [End::of(Choice::NONE, NONE_GAIN), End::of(Choice::ALL, TRIAL_GAIN)],
         }
@@ -131,7 +143,15 @@ impl<'w> Search<'w> {
         if let Strategy::Auto(auto) = strategy {
             let lists = auto.paced_lists(self.request().graph.ops().len());
             self.sample_all(lists, &mut output, scratch)?;
-            self.compare_best(auto, lists, &mut output, helper.as_deref_mut(), scratch)?;
+            let mut earlier = [(u64::MAX, Choice::NONE); KEPT];
+            if lists >= MANY_LISTS {
+                earlier = self.restart();
+                let effort = Some((lists / SAMPLED_PART) as u32);
+                self.sampled_by = Some(Auto { effort, repeats: Repeats::Never, ..auto });
+                self.sample_all(lists, &mut output, scratch)?;
+            }
+            let helper = helper.as_deref_mut();
+            self.compare_best((auto, lists), &earlier, &mut output, helper, scratch)?;
         }
         self.make_best(strategy, output, helper, scratch)
     }
@@ -226,11 +246,12 @@ impl<'w> Search<'w> {
         Ok(())
     }
 
-    /// Compares the best choices, and shares near the best one, by more lists.
+    /// Compares the best choices of this and an earlier search, and shares near the best one, by more
+    /// lists.
     fn compare_best(
         &mut self,
-        auto: Auto,
-        lists: usize,
+        (auto, lists): (Auto, usize),
+        earlier: &[(u64, Choice); KEPT],
         output: &mut Output<'_>,
         mut helper: Option<&mut Helper<'_>>,
         scratch: &mut Scratch<'_>,
@@ -238,7 +259,8 @@ impl<'w> Search<'w> {
         let (sampled_ns, _) = self.kept[0];
         let effort = (lists / TRIAL_PART).clamp(1, TRIAL) as u32;
         let once = Auto { effort: Some(effort), repeats: Repeats::Never, ..auto };
-        for (_, choice) in self.restart().into_iter().filter(|&(ns, _)| ns < u64::MAX) {
+        let best = self.restart();
+        for &(_, choice) in best.iter().chain(earlier).filter(|&&(ns, _)| ns < u64::MAX) {
             self.try_lists(choice, once, output, scratch)?;
         }
         let of_share = |&(_, choice): &(u64, Choice)| match choice {
@@ -294,7 +316,11 @@ impl<'w> Search<'w> {
         output: &mut Output<'_>,
         scratch: &mut Scratch<'_>,
     ) -> Result<u64, PlanningError> {
-        self.judge((choice, below_ns), scratch, |task, scratch| sample(task, output, scratch))
+        let sampled_by = self.sampled_by;
+        self.judge((choice, below_ns), scratch, |task, scratch| match sampled_by {
+            None => sample(task, output, scratch),
+            Some(auto) => trial_ns(task, auto, output, scratch),
+        })
     }
 
     /// The period of the best of a few lists; `u64::MAX` if no list fits.
@@ -305,9 +331,8 @@ impl<'w> Search<'w> {
         output: &mut Output<'_>,
         scratch: &mut Scratch<'_>,
     ) -> Result<u64, PlanningError> {
-        self.judge((choice, u64::MAX), scratch, |task, scratch| {
-            Ok(auto::trial_ns(task, auto, output, scratch)?.unwrap_or(u64::MAX))
-        })
+        let choice = (choice, u64::MAX);
+        self.judge(choice, scratch, |task, scratch| trial_ns(task, auto, output, scratch))
     }
 
     /// The period of the best of a few lists, in the best orders of the choice if there is time to
@@ -507,6 +532,16 @@ fn sample(
     let sample = Sample { recipes: &recipes, enough: recipes.len().saturating_sub(1) };
     let sampled = auto::sample(task, sample, output.reborrow(), scratch)?;
     Ok(sampled.map_or(u64::MAX, |sampled| sampled.period_ns))
+}
+
+/// The period of the best of a few lists; `u64::MAX` if no list fits.
+fn trial_ns(
+    task: &Task<'_>,
+    auto: Auto,
+    output: &mut Output<'_>,
+    scratch: &mut Scratch<'_>,
+) -> Result<u64, PlanningError> {
+    Ok(auto::trial_ns(task, auto, output, scratch)?.unwrap_or(u64::MAX))
 }
 
 /// `u64::MAX` if the error means that there is no plan.
