@@ -262,6 +262,9 @@ typedef struct {
   uint64_t repeats;
   // The part of the peak that neither tensors nor workspaces fill.
   uint64_t waste_bytes;
+  // Time for which the host maps and unmaps memory in one iteration, if the plan maps as it runs.
+  // The period leaves it out.
+  uint64_t mapping_ns;
   // Whether ops run in another order than the graph's: 1 or 0.
   uint8_t reordered;
 } SpillwayFigures;

@@ -73,6 +73,9 @@ pub struct Figures {
     pub repeats: u64,
     /// The part of the peak that neither tensors nor workspaces fill.
     pub waste_bytes: u64,
+    /// Time for which the host maps and unmaps memory in one iteration, if the plan maps as it runs.
+    /// The period leaves it out.
+    pub mapping_ns: u64,
     /// Whether ops run in another order than the graph's: 1 or 0.
     pub reordered: u8,
 }
@@ -353,6 +356,7 @@ pub unsafe extern "C" fn spillway_plan_figures(
             on_host: of.on_host,
             repeats: of.repeats,
             waste_bytes: of.waste_bytes,
+            mapping_ns: of.mapping_ns,
             reordered: u8::from(of.reordered),
         };
         // SAFETY: as above.

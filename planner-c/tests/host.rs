@@ -170,6 +170,11 @@ extern "C" fn fill_input(_: *mut c_void, input: *mut Fill) -> i32 {
 
 /// A plan whose second op runs on the host.
 fn plan() -> *mut Plan {
+    plan_mapped(0)
+}
+
+/// With `unplaced`, the plan maps as it runs.
+fn plan_mapped(unplaced: u8) -> *mut Plan {
     let kinds = [INPUT, TEMPORARY, STATE, OUTPUT];
     let tensors = kinds.map(|kind| TensorDescription {
         struct_bytes: size_of::<TensorDescription>(),
@@ -201,14 +206,15 @@ fn plan() -> *mut Plan {
             .with_chunk_bytes(CHUNK_BYTES)
             .with_h2d_bytes_per_s(1 << 30)
             .with_d2h_bytes_per_s(1 << 30)
-            .with_transfer_latency_ns(10),
+            .with_transfer_latency_ns(10)
+            .with_map_ns_per_chunk(7),
     };
     let strategy = c"optimizer-offload".as_ptr();
     let options = PlanOptions {
         struct_bytes: size_of::<PlanOptions>(),
         budget: ptr::null(),
         strategy,
-        unplaced: 0,
+        unplaced,
     };
     unsafe {
         let (tensors, ops) = ((tensors.as_ptr(), tensors.len()), (ops.as_ptr(), ops.len()));
@@ -293,10 +299,24 @@ fn steps_on_the_host_have_their_waits() {
         let wait = step.waits[DOWNLOAD as usize];
         assert_eq!((wait.index, wait.iterations_back), (0, 0), "what it reads is downloaded");
     }
+    let figures = figures(plan);
+    assert_eq!((figures.host_ns, figures.mapping_ns), (500, 0));
+    unsafe { spillway_plan_free(plan) };
+}
+
+fn figures(plan: *const Plan) -> Figures {
     let zeros = unsafe { std::mem::zeroed() };
     let mut figures = Figures { struct_bytes: size_of::<Figures>(), ..zeros };
     let (code, _) = said(|error| unsafe { spillway_plan_figures(plan, &raw mut figures, error) });
-    assert_eq!((code, figures.host_ns), (Code::Ok, 500));
+    assert_eq!(code, Code::Ok);
+    figures
+}
+
+#[test]
+fn a_plan_that_maps_as_it_runs_says_how_long_it_maps() {
+    let plan = plan_mapped(1);
+    let Figures { mapping_ns, .. } = figures(plan);
+    assert!(mapping_ns > 0 && mapping_ns.is_multiple_of(7), "{mapping_ns} ns");
     unsafe { spillway_plan_free(plan) };
 }
 

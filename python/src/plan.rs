@@ -308,6 +308,9 @@ figures! {
     host_bytes: u64,
     /// The number of steps of one iteration.
     steps: u64,
+    /// Time for which the host maps and unmaps memory, if the plan maps as it runs. The period
+    /// leaves it out.
+    mapping_ns: u64,
     /// Whether ops run in another order than the graph's.
     reordered: bool,
 }

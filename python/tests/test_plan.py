@@ -46,6 +46,13 @@ def test_a_plan_says_what_the_work_needs_and_why_it_maps_as_it_runs():
     assert graph.plan(fine, strategy="in-core", placed=False).unplaced is None
 
 
+def test_a_plan_that_maps_as_it_runs_says_how_long_it_maps(graph):
+    slow = spillway.Machine("slow", 1 << 20, 1 << 24, 4096, 10**9, 10**9, map_ns_per_chunk=700, unmap_ns_per_chunk=300)
+    figures = graph.plan(slow, budget="50%", placed=False).figures
+    assert figures.mapping_ns > 0 and figures.mapping_ns % 1000 == 0
+    assert graph.plan(slow, budget="50%").figures.mapping_ns == 0
+
+
 def test_a_budget_that_is_too_small_names_the_op_and_what_it_needs(graph):
     least = graph.min_feasible_bytes(machine(), "fit")
     with pytest.raises(spillway.InfeasibleError) as raised:

@@ -85,7 +85,7 @@ def numbers(plan: spillway.Plan) -> list[int | None]:
     assert_type(s, spillway.SwitchFigures)
     times = p.period_ns, p.compute_ns, p.repeat_ns, p.host_ns, p.stall_ns, s.time_ns + s.mapping_ns, plan.setup_ns
     assert_type(p.reordered, bool)
-    counts = p.repeats, p.on_host, p.steps
+    counts = p.repeats, p.on_host, p.steps, p.mapping_ns
     sizes = p.waste_bytes, p.peak_bytes, p.h2d_bytes, p.d2h_bytes, p.host_bytes, s.kept_bytes, plan.in_core_peak_bytes
     return [*times, *sizes, *counts, s.h2d_bytes, s.d2h_bytes, plan.budget_bytes, plan.mapped_bytes, plan.mappings]
 
