@@ -212,7 +212,7 @@ impl<'w> Search<'w> {
         let none_ns = bounds::period_with_repeats_ns(graph, machine, budget_bytes, order, scratch)?;
         let all_ns = self.some.with(Choice::ALL, scratch, |task, _| Ok(least_ns(task)))?;
         let repeatable = graph.ops().iter().any(|op| op.repeatable);
-        // The gain of repeats is the largest if micro-batches read states together.
+        // If micro-batches read states together, no part of the sampled period is sure to remain.
         let has_batches = repeatable && order::count_batches(graph, scratch)? > 1;
         let gain = match (has_batches, repeatable) {
             (true, _) => 1,
