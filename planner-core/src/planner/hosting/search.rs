@@ -66,8 +66,8 @@ const NEARBY: [u32; 2] = [WHOLE / 64, WHOLE / 128];
 /// the tables of `docs/research/repeats.md`.
 const REPEATS_GAIN: u64 = 3;
 
-/// The gain of a plan with no op on the host over its trial.
-const NONE_GAIN: u64 = 16;
+/// The gain of a plan with no op on the host over its trial. No plan may be longer than that plan.
+const NONE_GAIN: u64 = 5;
 
 /// The gain of a plan with some or all ops on the host over its trial.
 const TRIAL_GAIN: u64 = 100;
