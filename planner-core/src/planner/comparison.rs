@@ -7,7 +7,7 @@ use super::checkpoint::{self, AfterLoss};
 use super::error::PlanningError;
 use super::helper::Helper;
 use super::order::{self, Join, Orders};
-use super::recipe::{Auto, Order};
+use super::recipe::Order;
 use super::repeats;
 use super::repeats::search::{Found, Segments, Starts};
 use super::request::{Output, Request, Task};
@@ -79,17 +79,15 @@ impl<'c> Comparison<'c> {
             return Ok(Repeated { found: [None, kept, once], ..Repeated::NONE });
         }
         let once_ns = once.as_ref().map_or(u64::MAX, |&(_, period_ns)| period_ns);
-        let fitted_ns = match strategy {
-            Strategy::Auto(Auto { order: Order::Free, .. }) => orders.sampled_ns(),
-            _ => once_ns,
-        };
+        let is_free = strategy.orders_freely();
+        let fitted_ns = if is_free { orders.sampled_ns() } else { once_ns };
         let is_short = fitted_ns == u64::MAX;
         // If memory is so short that no list has fitted, another order may be better.
         let order = if is_short { given } else { order };
         let segments = Segments {
             than_ns: if lists > 1 { once_ns } else { 0 },
             is_short,
-            order: if strategy.orders_freely() { Order::Free } else { Order::Given },
+            order: if is_free { Order::Free } else { Order::Given },
             after_loss: AfterLoss::Dropped,
         };
         let task = Task::new(request, order);

@@ -31,9 +31,12 @@ const BASELINES: &[Strategy] = &[
     Strategy::CheckpointOffload,
 ];
 
+/// The most splits that differ.
+pub(super) const SPLITS: usize = 4;
+
 /// The ops that a split runs on the host.
 #[derive(Clone, Copy)]
-pub(super) enum Split {
+enum Split {
     /// The first or the last ops.
     OfAll(Position),
     /// The first or the last ops of the kinds with the highest ranks.
@@ -66,8 +69,7 @@ impl Work<'_> {
         scratch: &mut Scratch<'_>,
     ) -> Result<Made<'o>, PlanningError> {
         let mut best: Option<(u64, Choice)> = None;
-        for split in self.splits() {
-            let choice = self.fewest(split, output.arena, scratch)?;
+        for choice in self.splits(output.arena, scratch)? {
             match self.make(choice, Strategy::InCore, output.reborrow(), None, scratch) {
                 Ok(made) => {
                     let period_ns = made.plan.predicted.period_ns;
@@ -83,18 +85,23 @@ impl Work<'_> {
         self.make(choice, Strategy::InCore, output, None, scratch)
     }
 
-    /// The splits that differ.
-    pub(super) fn splits(&self) -> impl Iterator<Item = Split> + use<> {
+    /// The choice of each split that differs, with the fewest ops.
+    pub(super) fn splits(
+        &self,
+        arena: &mut [ArenaPlacement],
+        scratch: &mut Scratch<'_>,
+    ) -> Result<heapless::Vec<Choice, SPLITS>, PlanningError> {
         let of_all = [Position::First, Position::Last].map(Split::OfAll);
         let of_kinds = [Places::First, Places::Last].map(Split::OfKinds);
-        let kinds_differ = self.middles.kinds.differ();
-        of_all.into_iter().chain(of_kinds.into_iter().filter(move |_| kinds_differ))
+        let of_kinds = of_kinds.into_iter().filter(|_| self.middles.kinds.differ());
+        let splits = of_all.into_iter().chain(of_kinds);
+        splits.map(|split| self.fewest(split, arena, scratch)).collect()
     }
 
     /// The choice of a split with the fewest ops that leaves room for everything else on the device;
     /// all ops of the split if even that is not enough. More ops on the host need less device
     /// memory.
-    pub(super) fn fewest(
+    fn fewest(
         &self,
         split: Split,
         arena: &mut [ArenaPlacement],

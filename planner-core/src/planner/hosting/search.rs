@@ -114,6 +114,8 @@ pub(super) struct Search<'w> {
     /// The period of each judged choice, by a hash of its ops.
     judged: heapless::Vec<(u64, u64), JUDGED>,
     ends: [End; 2],
+    /// The gain of the plan of an end over its sample.
+    sampled_gain: u64,
 }
 
 impl<'w> Search<'w> {
@@ -125,6 +127,7 @@ impl<'w> Search<'w> {
             sampled_by: None,
             judged: heapless::Vec::new(),
             ends: [End::of(Choice::NONE, NONE_GAIN), End::of(Choice::ALL, TRIAL_GAIN)],
+            sampled_gain: GAIN,
         }
     }
 
@@ -142,13 +145,15 @@ impl<'w> Search<'w> {
     ) -> Result<Made<'o>, PlanningError> {
         if let Strategy::Auto(auto) = strategy {
             let lists = auto.paced_lists(self.request().graph.ops().len());
-            self.sample_all(lists, &mut output, scratch)?;
+            self.bound_ends(scratch)?;
+            let splits = self.some.splits(output.arena, scratch)?;
+            self.sample_all(lists, &splits, &mut output, scratch)?;
             let mut earlier = [(u64::MAX, Choice::NONE); KEPT];
             if lists >= MANY_LISTS {
                 earlier = self.restart();
                 let effort = Some((lists / SAMPLED_PART) as u32);
                 self.sampled_by = Some(Auto { effort, repeats: Repeats::Never, ..auto });
-                self.sample_all(lists, &mut output, scratch)?;
+                self.sample_all(lists, &splits, &mut output, scratch)?;
             }
             let helper = helper.as_deref_mut();
             self.compare_best((auto, lists), &earlier, &mut output, helper, scratch)?;
@@ -160,6 +165,7 @@ impl<'w> Search<'w> {
     fn sample_all(
         &mut self,
         lists: usize,
+        splits: &[Choice],
         output: &mut Output<'_>,
         scratch: &mut Scratch<'_>,
     ) -> Result<(), PlanningError> {
@@ -194,35 +200,41 @@ impl<'w> Search<'w> {
             }
         }
         // No plan may be longer than a split, so its choices are judged too.
-        for split in self.some.splits() {
-            let choice = self.some.fewest(split, output.arena, scratch)?;
+        for &choice in splits {
             self.sample(choice, u64::MAX, output, scratch)?;
         }
         self.count_kinds(lists, output, scratch)
     }
 
-    /// Finds lower bounds for plans with none and with all of the ops on the host.
+    /// Finds proved lower bounds for plans with none and with all of the ops on the host.
+    fn bound_ends(&mut self, scratch: &mut Scratch<'_>) -> Result<(), PlanningError> {
+        let Request { graph, machine, budget_bytes } = *self.request();
+        let order = bounds::BoundOrder::Any;
+        let none_ns = bounds::period_with_repeats_ns(graph, machine, budget_bytes, order, scratch)?;
+        let all_ns = self.some.with(Choice::ALL, scratch, |task, _| Ok(least_ns(task)))?;
+        let [none, all] = &mut self.ends;
+        (none.bound_ns, all.bound_ns) = (none_ns, all_ns);
+        let repeatable = graph.ops().iter().any(|op| op.repeatable);
+        // If micro-batches read states together, no part of the sampled period is sure to remain.
+        let has_batches = repeatable && order::count_batches(graph, scratch)? > 1;
+        self.sampled_gain = match (has_batches, repeatable) {
+            (true, _) => 1,
+            (_, true) => REPEATS_GAIN,
+            (_, false) => GAIN,
+        };
+        Ok(())
+    }
+
+    /// Finds usual lower bounds for plans with none and with all of the ops on the host.
     fn sample_ends(
         &mut self,
         output: &mut Output<'_>,
         scratch: &mut Scratch<'_>,
     ) -> Result<(), PlanningError> {
-        let Request { graph, machine, budget_bytes } = *self.request();
-        let order = bounds::BoundOrder::Any;
-        let none_ns = bounds::period_with_repeats_ns(graph, machine, budget_bytes, order, scratch)?;
-        let all_ns = self.some.with(Choice::ALL, scratch, |task, _| Ok(least_ns(task)))?;
-        let repeatable = graph.ops().iter().any(|op| op.repeatable);
-        // If micro-batches read states together, no part of the sampled period is sure to remain.
-        let has_batches = repeatable && order::count_batches(graph, scratch)? > 1;
-        let gain = match (has_batches, repeatable) {
-            (true, _) => 1,
-            (_, true) => REPEATS_GAIN,
-            (_, false) => GAIN,
-        };
-        for (at, bound_ns) in [none_ns, all_ns].into_iter().enumerate() {
-            let sampled_ns = self.sample(self.ends[at].choice, u64::MAX, output, scratch)?;
-            let least_ns = bound_ns.max(shorter(sampled_ns, gain));
-            self.ends[at] = End { bound_ns, least_ns, ..self.ends[at] };
+        for at in 0..self.ends.len() {
+            let End { choice, bound_ns, .. } = self.ends[at];
+            let sampled_ns = self.sample(choice, u64::MAX, output, scratch)?;
+            self.ends[at].least_ns = bound_ns.max(shorter(sampled_ns, self.sampled_gain));
         }
         Ok(())
     }
