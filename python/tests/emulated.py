@@ -62,6 +62,16 @@ def synchronize(stream):
     assert ctypes.CDLL(library()).cuStreamSynchronize(ctypes.c_void_p(stream)) == 0
 
 
+_BODY = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
+
+
+def enqueue(stream, body):
+    """Has a stream run a function of one argument, and returns an object that must outlive that."""
+    kept = _BODY(body)
+    assert ctypes.CDLL(library()).cuLaunchHostFunc(ctypes.c_void_p(stream), kept, None) == 0
+    return kept
+
+
 class _Waiting:
     """Kernels that run once their stream has come so far."""
 

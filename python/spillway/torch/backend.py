@@ -13,8 +13,10 @@ import torch
 from torch.utils.weak import WeakIdRef
 
 from .capturing import Inference
+from .devices import device_of
 from .joint import Passes, plain_strides
 from .machine import MOST_MAPPINGS_AT_ONCE
+from .measuring import Measurements
 from .optimizing import optimizer_of
 from .step import PLAN_OPTIONS
 from .training import Training
@@ -58,9 +60,16 @@ class _Device:
         self._users = []  # weak references to the plans that may have memory; the last used comes last
         self._plans = weakref.WeakKeyDictionary()  # by step, with the digests of their graphs
         self._most_bytes = math.inf  # of all plans at once
+        self._measurements = {}  # by device
         budget = str((options or {}).get("budget"))
         # A percentage of what a graph needs, or the least: each model has a budget of its own.
         self._is_relative = budget == "min" or budget.endswith("%")
+
+    def measurements(self, inputs):
+        """Returns the measurements on the device of a graph's inputs. Single numbers may be on the processor."""
+        tensors = [x for x in inputs if isinstance(x, torch.Tensor)]
+        device = device_of([x for x in tensors if x.dim()] or tensors)
+        return self._measurements.setdefault(device.torch_device, Measurements(device))
 
     def compiled(self, step, user, **changed):
         """Returns a step that is compiled within the budget, with some changed options, for a user, which gets
@@ -146,7 +155,7 @@ class _Graph:
         self._graph, self._device = graph, device
         self._names = [node.name for node in graph.graph.find_nodes(op="placeholder")]
         self._own = [k for k, x in enumerate(inputs) if hasattr(x, "_dynamo_static_input_type")]
-        self._passes = self._measurements = None
+        self._passes = None
         self._inferences = {}  # by the identities of parameters and buffers
         self._trainings = {}  # those without an optimizer, which hold no states
 
@@ -163,8 +172,7 @@ class _Graph:
             own = dict(zip(self._own, states.tensors))
             module = _WithStates(self._graph, self._names, own, inputs)
             tensors = self._tensors(inputs)
-            inference = inferences[shapes] = _Inference(module, inputs, self._device, self._measurements, tensors)
-            self._measurements = inference.measurements
+            inference = inferences[shapes] = _Inference(module, inputs, self._device, tensors)
         self._device.use(inference)
         return inference(inputs)
 
@@ -182,7 +190,7 @@ class _Graph:
     def _train(self, inputs):
         with self._device.lock:
             if self._passes is None:
-                self._passes = Passes(self._graph, self._names, self._own)
+                self._passes = Passes(self._graph, self._names, self._own, self._device.measurements(inputs))
             optimizer = optimizer_of(inputs[k] for k in self._own if inputs[k].requires_grad)
             trainings = self._trainings_of(inputs, optimizer)
             training, shapes = self._planned(trainings, inputs)
@@ -225,11 +233,10 @@ class _Inference:
     states = ()  # it hands them back at once
     waits = False
 
-    def __init__(self, module, inputs, device, measurements, tensors):
+    def __init__(self, module, inputs, device, tensors):
         device.make_room()
         self._module, self.tensors = module, tensors
-        source = Inference(module, lambda module, batch: module(*batch), None, measurements)
-        self.measurements = source.measurements
+        source = Inference(module, lambda module, batch: module(*batch), None, device.measurements(inputs))
         # An inference has no optimizer, which might run on the host.
         self._compiled = device.compiled(source.capture(module.batch(inputs)), self, host=None)
 

@@ -30,7 +30,7 @@ from .clipping import Clipping
 from .collectives import is_collective
 from .constants import Constants
 from .counting import refuse_closures
-from .devices import device_of
+from .devices import device_of, tensors_of
 from .errors import CaptureError, is_of_user, quoted
 from .generators import PythonsGenerators, unseeded
 from .guards import Surroundings
@@ -263,7 +263,7 @@ class Training(_Source):
     def __init__(self, model, loss_fn, optimizer, process_group, shard, device, clipping, scaling):
         self._begin_with(model, loss_fn, optimizer, process_group, clipping, scaling)
         self.moves_batch = device is not None
-        self.measurements = Measurements(device_of(model, device))
+        self.measurements = Measurements(device_of(tensors_of(model), device))
         if process_group is not None:
             self.measurements.device.refuse_group(process_group)
             refuse_parameters_elsewhere(model, self.optimizers)
@@ -441,8 +441,7 @@ def _processes(group, shard, source, clipping, scaling):
     model = source.model
     if not shard:
         refuse_rows(model)
-        tensors = [*model.parameters(), *model.buffers()]
-        return Alone() if group is None else Processes(group, tensors)
+        return Alone() if group is None else Processes(group, tensors_of(model))
     if group is None:
         raise CaptureError("shard=True needs capture(..., process_group=...)")
     refuse_function(clipping)
@@ -462,9 +461,10 @@ class Inference(_Source):
         refuse_rows(model)
         self._begin_with(model, forward)
         self.moves_batch = device is not None
-        self.measurements = measurements or Measurements(device_of(model, device))
+        self.measurements = measurements or Measurements(device_of(tensors_of(model), device))
         # Results are where the model is.
-        self.has_outputs = all(t.device.type == "cpu" for t in (*model.parameters(), *model.buffers()))
+        places = {t.device.type for t in tensors_of(model)} or {self.measurements.device.torch_device.type}
+        self.has_outputs = places == {"cpu"}
         self.copied_bytes_per_s = measure_copies()
         self.setup_costs = self.measurements.device.setup_costs()
 

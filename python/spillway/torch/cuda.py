@@ -21,6 +21,7 @@ from . import nccl
 from .errors import AllocationError, CaptureError
 from .pools import Pools, memory_for_pools
 from .processor import beside
+from .workspaces import Workspace
 
 RANDOM_DTYPES = torch.float32, torch.float64, torch.float16, torch.bfloat16
 LAUNCHES = 3
@@ -31,6 +32,7 @@ LEAST_CYCLES, MOST_CYCLES = 1_000_000, 16_000_000  # half a millisecond, and eig
 class Cuda:
     """Tensors are in the device's memory, and ops run on the stream of the session."""
 
+    runs_at_once = False
     # With `strict`, all that PyTorch allocates while an op runs is within its workspace, or fails.
     limits_workspaces = True
     most_mappings = math.inf  # the driver counts none
@@ -54,6 +56,12 @@ class Cuda:
             self.give_back()
             self._machine = self.session_device.measure()
         return self._machine
+
+    def copied_bytes_per_s(self):
+        """Returns the bytes of a tensor that are copied in a second."""
+        source, target = (torch.empty(COPIES * COPY_BYTES, dtype=torch.uint8, device=self.torch_device) for _ in "ab")
+        time_ns = self.time_ns(lambda: target.copy_(source), Workspace(0), [], is_collective=False)
+        return source.numel() * 10**9 // time_ns
 
     def setup_costs(self):
         """Returns None: they are not measured."""
@@ -147,12 +155,24 @@ class Cuda:
         """Raises `CaptureError`, in all processes, if the group's collectives cannot run on the device."""
         nccl.refuse_group(group, self.torch_device)
 
+    def stream(self):
+        """Returns the stream on which this thread enqueues ops."""
+        return torch.cuda.current_stream(self.torch_device)
+
+    def follow(self, stream):
+        """Has this thread's stream wait for what another one has so far."""
+        self.stream().wait_stream(stream)
+
+    def lead(self, stream):
+        """Has another stream wait for what this thread's has so far."""
+        stream.wait_stream(self.stream())
+
     @contextmanager
     def stepping(self, stream):
         """A step runs on the session's stream, after what the caller has enqueued and before what
         the caller enqueues next."""
         session = torch.cuda.ExternalStream(stream, self.torch_device)
-        caller = torch.cuda.current_stream(self.torch_device)
+        caller = self.stream()
         session.wait_stream(caller)
         with torch.cuda.device(self.torch_device), torch.cuda.stream(session):
             streams = self._prepared.__dict__.setdefault("streams", set())

@@ -1,4 +1,4 @@
-"""Which device a model is on."""
+"""Which device a step is on."""
 
 import torch
 
@@ -7,11 +7,15 @@ from .errors import CaptureError
 from .processor import Processor
 
 
-def device_of(model, device=None):
-    """Returns the device of a step: the one given, or that which has all parameters and buffers of
-    the model. Raises `CaptureError` where that is not one, or is of a kind for which there are no
-    sessions."""
-    found = {t.device for t in (*model.parameters(), *model.buffers())}
+def tensors_of(model):
+    """Returns the parameters and buffers of a model."""
+    return [*model.parameters(), *model.buffers()]
+
+
+def device_of(tensors, device=None):
+    """Returns the device of a step: `device`, or the device of all tensors. Raises `CaptureError` if they are on
+    several devices, or on a device of a kind for which there are no sessions."""
+    found = {t.device for t in tensors}
     if device is not None:
         given = torch.device(device)
         found = {given if given.index is not None else torch.device(given.type, 0)}

@@ -10,6 +10,7 @@ parameters and gradients are copied again, since the caller may have written the
 import weakref
 from collections import defaultdict
 from contextlib import ExitStack, contextmanager
+from operator import itemgetter
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
@@ -20,12 +21,11 @@ from .checkpoints import without_checkpoints
 from .constants import Constants
 from .errors import CaptureError
 from .logs import timed
-from .machine import measure_copies
-from .measuring import Measured, Measurements
+from .measuring import Measured
 from .memory import Lent
+from .numbers import Number, placed, value_of
 from .operations import Operation, Order, recorded
 from .processes import Alone
-from .processor import Processor
 from .recording import Recorder, Storage
 from .results import Results
 from .scaling import Scaling
@@ -35,20 +35,21 @@ from .updating import record_update
 
 
 class Passes:
-    """The two passes of a graph, captured for each shape and each pattern of gradients.
+    """The two passes of a graph, captured for each shape and each pattern of gradients, on the device of
+    `measurements`.
 
     `names` are those of the graph's inputs; `own` has the positions of parameters and buffers.
     """
 
     processes, scaling = Alone(), Scaling(None)
 
-    def __init__(self, graph, names, own):
+    def __init__(self, graph, names, own, measurements):
         self.model, self._names, self._own = graph, names, own
-        self.measurements = Measurements(Processor())
+        self.measurements, device = measurements, measurements.device
         self.constants = Constants()
-        self.lent = Lent()  # by all shapes
-        self.copied_bytes_per_s = measure_copies()
-        self.setup_costs = self.measurements.device.setup_costs()
+        self.lent = Lent(device.torch_device)  # by all shapes
+        self.copied_bytes_per_s = device.copied_bytes_per_s()
+        self.setup_costs = device.setup_costs()
         devices = ("cpu", "cuda")
         self._autocast = [
             (d, torch.get_autocast_dtype(d), torch.is_autocast_enabled(d)) for d in devices
@@ -116,11 +117,6 @@ class Passes:
     def _given(self, recorder, k, value):
         if not isinstance(value, torch.Tensor):
             return value
-        if value.device.type != "cpu":
-            raise CaptureError(
-                f"torch.compile trains on the processor, but {self._names[k]} is on {value.device}:"
-                " use spillway.torch.capture"
-            )
         fake = _fake(recorder, self._names[k], value, plain_strides(value))
         return fake.requires_grad_(value.requires_grad)
 
@@ -257,7 +253,7 @@ class _Ops:
     def ordered(self):
         """Returns all ops, in order. No plan moves those with `in_order` past each other."""
         order = Order(self._recorder.storages)
-        placed = sorted(self._placed, key=lambda placed: placed[0])
+        placed = sorted(self._placed, key=itemgetter(0))
         return [order.next(op) if in_order else op for _, op, in_order in placed]
 
     def handed(self, name):
@@ -272,7 +268,7 @@ class _Ops:
             return
 
         def bound(tensor_of, is_repeat):
-            targets = [(k, tensor_of(view)) for k, view in views]
+            targets = [(k, placed(view, tensor_of)) for k, view in views]
 
             def run(iteration):
                 if not is_repeat:
@@ -321,7 +317,7 @@ class _Ops:
             return lambda iteration: iteration.pause("update")
 
         waits = self._operation("step", [], [token], wait)
-        waits.may_fail = True  # where the iteration is abandoned
+        waits.may_end = True
         self._place(self._end, waits, in_order=True)
         for k, view in enumerate(update.rates):
             self._take_after(token, f"lr.{k}", view, lambda i, k=k: i.rates[k])
@@ -330,6 +326,16 @@ class _Ops:
             self._take_after(token, f"take gradient.{k}", update.gradients[k], lambda i, k=k: i.update[k][1])
             op = self._copy(f"parameter.{k}", view, lambda i, k=k: i.update[k][0])
             self._place(max(self._writes[view.tensor]) + 0.25, op)
+        self._write_states_after(token)
+
+    def _write_states_after(self, token):
+        """Has no op of the update write a state before there is a token: the iteration may end at the wait for it."""
+        later = {token}
+        for _, op, _ in sorted((placed for placed in self._placed if placed[0] > self._end), key=itemgetter(0)):
+            if later.isdisjoint(op.reads) and any(self._recorder.storages[t].kind == "state" for t in op.writes):
+                op.reads = [*op.reads, token]
+            if not later.isdisjoint(op.reads):
+                later.update(op.writes)
 
     def _take_after(self, token, name, view, outside):
         """Adds the op that copies a tensor of the caller, just before its first use, once there is a
@@ -355,7 +361,7 @@ class _Ops:
         """Returns the op that copies a view into a tensor of the caller, or that into the view."""
 
         def bound(tensor_of, is_repeat):
-            inside = tensor_of(view)
+            inside = placed(view, tensor_of)
             if into:
                 return lambda iteration: _copy(outside(iteration), inside)
             return lambda iteration: _copy(inside, outside(iteration))
@@ -406,6 +412,10 @@ def _fake(recorder, name, like, strides):
 
 def _copy(source, target):
     """Copies each element that is in memory once."""
+    if isinstance(target, Number):
+        target.copy_(source)
+        return
+    source = value_of(source)
     once = tuple(slice(0, 1) if stride == 0 else slice(None) for stride in target.stride())
     target[once].copy_(source[once])
 

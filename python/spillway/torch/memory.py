@@ -73,15 +73,19 @@ class Memory:
 
 
 class Lent:
-    """Memory on the processor that callers get and may keep. Once nobody has it, the next tensor of the same name and
-    size gets it, since touching fresh pages takes long."""
+    """Memory that callers get and may keep. On the processor, once nobody has it, the next tensor of the same name and
+    size gets it, since touching fresh pages takes long. PyTorch's allocators for other devices do so themselves."""
 
-    def __init__(self):
+    def __init__(self, torch_device):
+        self._device = torch_device
         self._storages = {None: torch.empty(1).untyped_storage()}  # by name
         self._alone = self._uses(None)
 
     def tensor(self, name, view):
         """Returns a tensor of the shape and strides of a view, with any values."""
+        if self._device.type != "cpu":
+            device = "cpu" if view.is_host_number else self._device
+            return torch.empty_strided(view.shape, view.stride, dtype=view.dtype, device=device)
         if not self._is_free(name, form(view).untyped_storage().nbytes()):
             made = torch.empty_strided(view.shape, view.stride, dtype=view.dtype)
             self._storages[name] = made.untyped_storage()

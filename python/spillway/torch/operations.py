@@ -37,6 +37,7 @@ class Operation:
     line: str = ""
     start: Operation | None = None  # that of the collective that this op waits for
     may_fail: bool = False  # because of the values that it reads
+    may_end: bool = False  # the iteration, which is then abandoned
     host_call: Call | None = None  # what it does, if it may run on the host
     exchanges: bool = False  # with other processes
     results: list = field(default_factory=list)  # the views of its results, by the numbers in `measured.places`

@@ -13,7 +13,7 @@ from spillway import SetupCosts
 
 from .allocations import Allocations
 from .hosting import on_host
-from .machine import MOST_MAPPINGS, memory_bytes, this_machine
+from .machine import MOST_MAPPINGS, measure_copies, memory_bytes, this_machine
 from .workspaces import Workspace
 
 COPY_BYTES = 16 << 20
@@ -24,6 +24,7 @@ class Processor:
 
     torch_device = torch.device("cpu")
     session_device = None
+    runs_at_once = True  # whether an op has run when its launch returns
     # Whether PyTorch cannot allocate more than an op's workspace while the op runs.
     limits_workspaces = False
     most_mappings = MOST_MAPPINGS
@@ -34,6 +35,10 @@ class Processor:
     def machine(self, tensor_bytes, copied_bytes_per_s):
         """Returns the machine that plans are for, where none is given."""
         return this_machine(tensor_bytes, copied_bytes_per_s, memory_bytes())
+
+    def copied_bytes_per_s(self):
+        """Returns the bytes of a tensor that are copied in a second."""
+        return measure_copies()
 
     def setup_costs(self):
         """Returns what it takes to set up memory, measured."""
@@ -89,6 +94,15 @@ class Processor:
 
     def refuse_group(self, group):
         """Does nothing: PyTorch says which group has no collectives of tensors on the processor."""
+
+    def stream(self):
+        """Returns the stream on which this thread enqueues ops, or None."""
+
+    def follow(self, stream):
+        """Has this thread's stream wait for what another one has so far."""
+
+    def lead(self, stream):
+        """Has another stream wait for what this thread's has so far."""
 
     def stepping(self, stream):
         """Returns a context for a step of a session. `stream` is the session's."""

@@ -464,15 +464,14 @@ class _Kernels:
         self._waits_at_once = set(_moving_collectives(step, plan))
         self._bound, self._latest = {}, {}
         self._written, self.overwritten = _written_states(step)
-        # Ops of other devices may run later than their launches.
-        runs_at_once = step.device.torch_device.type == "cpu" and step.keeps_states
+        runs_at_once = step.device.runs_at_once and step.keeps_states
         self._exchanges = {number for number, op in enumerate(step.operations) if op.exchanges}
         # A thread of a session on the processor runs these, and the group's next collective comes after them.
         in_a_thread = bool(self._exchanges) and step.device.session_device is None
         self.waits_for_others = in_a_thread or runs_at_once and bool(plan.host_ops)
         self.network_stream = None  # of the session
-        ops = enumerate(step.operations) if runs_at_once else ()
-        self._may_fail = {number for number, op in ops if op.may_fail}
+        ops = enumerate(step.operations)
+        self._may_fail = {number for number, op in ops if op.may_end or runs_at_once and op.may_fail}
         self.outside = None
         self.allocations = None
         self._host = Processor()

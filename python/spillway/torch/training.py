@@ -145,12 +145,13 @@ class _Joined:
             iteration = self.iteration([], [])
         # From now on the session has newer values than the optimizer's states.
         self.step.optimizer.joining.holders.add(self)
-        state, iteration.generator = torch.get_rng_state(), None
+        device = self.step.device
+        state, iteration.generator = device.random_state(), None
         try:
             iteration.step(parameters, rates)
         finally:
             self._end()
-            torch.set_rng_state(state if iteration.generator is None else iteration.generator)
+            device.set_random_state(state if iteration.generator is None else iteration.generator)
 
     def hand_back(self):
         """Gives the optimizer's states the values that the session has."""
@@ -195,10 +196,10 @@ class _Call:
             for k, value in zip(self.step.updated, updated):
                 self._inputs[k] = value.clone()
             self._versions = [version(x) for x in self._inputs]
-            self._generator = torch.get_rng_state()
+            self._generator = self.step.device.random_state()
             results, updates = self._begin(joined)
             if self._iteration.generator is not None:
-                torch.set_rng_state(self._iteration.generator)
+                self.step.device.set_random_state(self._iteration.generator)
         for k, value in zip(self.step.updated, updated):
             value.copy_(updates[k])
         return results
@@ -206,7 +207,8 @@ class _Call:
     def backward(self, gradients):
         """Returns the gradients of the inputs."""
         with self._training.device.lock:
-            state = torch.get_rng_state()
+            device = self.step.device
+            state = device.random_state()
             try:
                 iteration = self._paused(gradients)
                 iteration.generator = None
@@ -214,7 +216,7 @@ class _Call:
                 self._abandons.detach()  # the optimizer may still step
                 state = state if iteration.generator is None else iteration.generator
             finally:
-                torch.set_rng_state(state)
+                device.set_random_state(state)
         return inputs
 
     def _paused(self, gradients):
@@ -225,10 +227,10 @@ class _Call:
             self._abandons()  # what was planned for other gradients
             joined = self._training.for_call(pattern, self._inputs)
             self.step = joined.step
-            now = torch.get_rng_state()
-            torch.set_rng_state(self._generator)
+            device, now = self.step.device, self.step.device.random_state()
+            device.set_random_state(self._generator)
             self._begin(joined)
-            torch.set_rng_state(now)
+            device.set_random_state(now)
         return self._iteration
 
     def _begin(self, joined):

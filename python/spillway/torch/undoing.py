@@ -54,9 +54,9 @@ class Undo:
                 value = self._last.get(name)
                 if value is None and is_held:
                     return None
-                found.append((number, bytes_of(storage.value) if value is None else value.numpy()))
+                found.append((number, bytes_of(storage.value) if value is None else value.cpu().numpy()))
             elif name in self._written:
                 if name not in self._copies:
                     return None
-                found.append((number, self._copies[name].numpy()))
+                found.append((number, self._copies[name].cpu().numpy()))
         return found

@@ -1,5 +1,6 @@
 """Records the step of an optimizer behind the passes of a graph."""
 
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
@@ -36,7 +37,8 @@ def record_update(recorder, optimizer, names, parameters):
     others do. `names` has the names of positions."""
     updated = {id(p) for p in parameters.values()}
     with kept([optimizer]):
-        is_initialised = initialise(optimizer, lambda p: id(p) in updated)
+        with states_on_processor(optimizer) as real:
+            is_initialised = initialise(optimizer, lambda p: id(real.get(p, p)) in updated)
         fakes, views, gradients = Fakes(recorder), {}, {}
         for k, p in parameters.items():
             views[k], gradients[k] = _stand_in(recorder, fakes, p, names[k])
@@ -48,6 +50,33 @@ def record_update(recorder, optimizer, names, parameters):
                 refuse_first_step(optimizer)
     states = {p: dict(optimizer.state.get(p, {})) for p in parameters.values()}
     return Update(views, gradients, [recorder.view(rate) for rate in rates], states)
+
+
+@contextmanager
+def states_on_processor(optimizer):
+    """Moves an optimizer's states to the processor. Within it, tensors on the processor, without values, stand in for
+    parameters that are elsewhere, so that the optimizer makes new states there. Yields the parameters by the tensors
+    that stand in for them."""
+    groups, state = optimizer.param_groups, optimizer.state
+    elsewhere = [p for group in groups for p in group["params"] if p.device.type != "cpu"]
+    stand_ins = {p: torch.empty_strided(p.shape, p.stride(), dtype=p.dtype) for p in elsewhere}
+    real = {stand_in: p for p, stand_in in stand_ins.items()}
+    for p in elsewhere:
+        if p in state:
+            state[p].update((name, v.cpu()) for name, v in state[p].items() if isinstance(v, torch.Tensor))
+    _replace(groups, state, stand_ins)
+    try:
+        yield real
+    finally:
+        _replace(groups, state, real)
+
+
+def _replace(groups, state, others):
+    """Puts other tensors in the place of parameters."""
+    for group in groups:
+        group["params"] = [others.get(p, p) for p in group["params"]]
+    for p in [p for p in others if p in state]:
+        state[others[p]] = state.pop(p)
 
 
 def _stand_in(recorder, fakes, parameter, name):

@@ -4,11 +4,14 @@ from unittest import mock
 
 import models
 import pytest
+import test_compiled_training
 import test_host
 import test_mlp
+import test_optimizer
 import torch
 from eager import MACHINE, compare, same
-from on_emulated import Emulated
+from on_emulated import Emulated, Late
+from test_compiled_training import compiled_anew  # noqa: F401
 
 import spillway.torch
 
@@ -71,3 +74,21 @@ def test_results_of_an_inference_are_the_callers(device):
         same(y, model(x).detach(), "result")
         assert turned.stride() == (1, 5)
         same(turned, y.T, "transposed result")
+
+
+@pytest.fixture(params=[Emulated, Late])
+def of_graphs(request):
+    """The device of the graphs of `torch.compile`."""
+    device = request.param()
+    with mock.patch("spillway.torch.backend.device_of", lambda tensors: device):
+        yield device
+    assert device.launches and not getattr(device, "errors", None)
+
+
+@pytest.mark.short
+@pytest.mark.usefixtures("compiled_anew", "of_graphs")
+@pytest.mark.parametrize("name", ["adamw", "fused", "momentum", "rate"])
+def test_the_usual_loop_trains_bit_identically(name):
+    pair = test_optimizer.Pair(test_compiled_training.large_perceptron, test_optimizer.OPTIMIZERS[name])
+    pair.train(test_compiled_training.rows(), steps=4)
+    pair.check()

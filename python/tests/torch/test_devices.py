@@ -16,7 +16,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 import spillway.torch
 from spillway.torch import AllocationError, CaptureError, capturing
 from spillway.torch.cuda import Cuda
-from spillway.torch.devices import device_of
+from spillway.torch.devices import device_of, tensors_of
 from spillway.torch.launching import bind, plain_mode
 from spillway.torch.measuring import Measured
 from spillway.torch.numbers import Numbers
@@ -162,7 +162,7 @@ def test_a_model_on_several_devices_is_refused():
     model = torch.nn.Linear(2, 2)
     model.register_buffer("elsewhere", torch.empty(1, device="meta"))
     with pytest.raises(CaptureError, match="no steps on cpu, meta"):
-        device_of(model)
+        device_of(tensors_of(model))
 
 
 def test_an_op_without_a_workspace_runs_as_it_is():
@@ -267,7 +267,7 @@ def test_ops_on_the_host_are_measured_while_the_device_copies(monkeypatch):
 def test_segments_that_grow_are_refused(monkeypatch):
     monkeypatch.setenv("PYTORCH_CUDA_ALLOC_CONF", "backend:native, expandable_segments: True")
     with pytest.raises(CaptureError, match="PYTORCH_CUDA_ALLOC_CONF has expandable_segments:True"):
-        device_of(torch.nn.Linear(2, 2), "cuda")
+        device_of([], "cuda")
 
 
 class Unmeasured:

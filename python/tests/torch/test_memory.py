@@ -126,7 +126,7 @@ def test_memory_that_is_handed_out_again_does_not_double():
 def lent_with(keep):
     """Lends memory twice. `keep` gets the first tensor, and returns what its caller keeps of it. Returns whether the
     second tensor is at the same address."""
-    lent, view = Lent(), View(0, (4, 3), (1, 4), 0, torch.float32)
+    lent, view = Lent(torch.device("cpu")), View(0, (4, 3), (1, 4), 0, torch.float32)
     first = lent.tensor("gradient", view)
     assert (first.shape, first.stride()) == ((4, 3), (1, 4))
     kept = keep(first)  # noqa: F841
@@ -162,6 +162,6 @@ def test_memory_that_somebody_may_have_is_not_lent_again(keep):
 
 @pytest.mark.short
 def test_lent_memory_follows_the_size_of_its_tensor():
-    lent = Lent()
+    lent = Lent(torch.device("cpu"))
     sizes = [lent.tensor("result", View(0, (n,), (1,), 0, torch.int8)).untyped_storage().nbytes() for n in (5, 9, 0)]
     assert sizes == [5, 9, 0]

@@ -163,7 +163,7 @@ def collectives_among_ops(process):
     device, streams = Emulated(), []
 
     def wait_for_all(under_way):
-        streams.append(device.stream)
+        streams.append(device.streams.now)
         real(under_way)
 
     real = UnderWay.wait_for_all
