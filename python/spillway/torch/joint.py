@@ -253,8 +253,8 @@ class _Ops:
     def ordered(self):
         """Returns all ops, in order. No plan moves those with `in_order` past each other."""
         order = Order(self._recorder.storages)
-        placed = sorted(self._placed, key=itemgetter(0))
-        return [order.next(op) if in_order else op for _, op, in_order in placed]
+        ops = sorted(self._placed, key=itemgetter(0))
+        return [order.next(op) if in_order else op for _, op, in_order in ops]
 
     def handed(self, name):
         """Returns the views that are handed out as "results", "updates" or "gradients"."""
@@ -331,7 +331,7 @@ class _Ops:
     def _write_states_after(self, token):
         """Has no op of the update write a state before there is a token: the iteration may end at the wait for it."""
         later = {token}
-        for _, op, _ in sorted((placed for placed in self._placed if placed[0] > self._end), key=itemgetter(0)):
+        for _, op, _ in sorted((one for one in self._placed if one[0] > self._end), key=itemgetter(0)):
             if later.isdisjoint(op.reads) and any(self._recorder.storages[t].kind == "state" for t in op.writes):
                 op.reads = [*op.reads, token]
             if not later.isdisjoint(op.reads):

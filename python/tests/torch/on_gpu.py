@@ -4,7 +4,7 @@ bits again, and once within a plan. All bits are compared.
     on_gpu.py            each case in a process of its own, four at once
     on_gpu.py CASE …     these cases, one after the other
 
-With SPILLWAY_CUDA_DRIVER, the path of the emulated driver, three cases run on it. Ends with status 77 and a
+With SPILLWAY_CUDA_DRIVER, the path of the emulated driver, four cases run on it. Ends with status 77 and a
 sentence if there is no device or a package is missing.
 """
 
@@ -34,7 +34,7 @@ try:
     from torch.utils._pytree import tree_map
 
     import spillway.torch
-    from spillway.torch import capturing, nccl
+    from spillway.torch import backend, capturing, nccl
 except ImportError as error:
     print(f"not run: {error}")
     sys.exit(77)
@@ -74,6 +74,7 @@ CASES = [
     *(f"{model}:{optimizer}" for model in PERCEPTRONS for optimizer in OPTIMIZERS),
     *(f"processor:{optimizer}" for optimizer in OPTIMIZERS),
     "sharded:adam",
+    *(f"loop:{name}" for name in (*OPTIMIZERS, "gpt2")),
     *MODELS,
 ]
 
@@ -170,7 +171,34 @@ def compare_sharded(name):
     return f"{sum(op.exchanges for op in step.operations)} collectives among {len(step.operations)} ops"
 
 
-SPECIAL = {"processor": compare_from_processor, "sharded": compare_sharded}
+def compare_loop(name):
+    """Compares the usual loop with one whose model is compiled and whose optimizer has joined."""
+    of = name.partition(":")[2]
+    make, loss_fn, make_optimizer, batches = case(f"dropout:{of}" if of in OPTIMIZERS else of)
+    model = make().to(DEVICE)
+    planned_model = copy.deepcopy(model)
+    compiled = torch.compile(planned_model, backend="spillway", options=dict(budget="min", machine=eager.MACHINE))
+    optimizer, planned = make_optimizer(model), spillway.torch.optimizer(make_optimizer(planned_model))
+    sides = (model, model, optimizer), (compiled, planned_model, planned)
+    for k in range(eager.STEPS):
+        losses = []
+        for called, its, one in sides:
+            torch.manual_seed(k)
+            loss = loss_fn(called, on_device(batches(k)))
+            loss.backward()
+            torch.nn.utils.clip_grad_norm_(its.parameters(), 0.5)
+            one.step()
+            one.zero_grad()
+            losses += [loss.detach(), torch.get_rng_state()]
+        eager.same(losses[2], losses[0], f"loss {k}")
+        eager.same(losses[3], losses[1], f"generator {k}")
+    eager.same_dicts(planned_model.state_dict(), model.state_dict(), "model")
+    moments = (value for values in planned.state.values() for value in values.values())
+    assert all(value.device.type == "cpu" for value in moments)
+    return f"{len(planned.state)} parameters with states on the processor"
+
+
+SPECIAL = {"processor": compare_from_processor, "sharded": compare_sharded, "loop": compare_loop}
 
 
 def run(names):
@@ -179,7 +207,8 @@ def run(names):
         from on_emulated import Emulated
 
         device = Emulated()
-        capturing.device_of = lambda model, given: device
+        capturing.device_of = lambda tensors, given: device
+        backend.device_of = lambda tensors: device
     else:
         # The generator of the step is the device's.
         torch.get_rng_state, torch.set_rng_state = torch.cuda.get_rng_state, torch.cuda.set_rng_state
@@ -226,7 +255,7 @@ def main(names):
     if names:
         return run(names) > 0
     if EMULATED:
-        return run_apart(["perceptron:adam", "dropout:sgd", "sharded:adam"]) > 0
+        return run_apart(["perceptron:adam", "dropout:sgd", "sharded:adam", "loop:adam-fused"]) > 0
     if not torch.cuda.is_available():
         print("not run: PyTorch finds no CUDA device")
         return 77

@@ -19,7 +19,7 @@ import spillway.torch
 @pytest.fixture
 def device():
     device = Emulated()
-    with mock.patch("spillway.torch.capturing.device_of", lambda model, _: device):
+    with mock.patch("spillway.torch.capturing.device_of", lambda tensors, _: device):
         yield device
 
 

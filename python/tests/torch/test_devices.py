@@ -17,12 +17,16 @@ import spillway.torch
 from spillway.torch import AllocationError, CaptureError, capturing
 from spillway.torch.cuda import Cuda
 from spillway.torch.devices import device_of, tensors_of
+from spillway.torch.joint import Passes
 from spillway.torch.launching import bind, plain_mode
 from spillway.torch.measuring import Measured
+from spillway.torch.memory import Lent, Tensors
 from spillway.torch.numbers import Numbers
 from spillway.torch.operations import Operation
+from spillway.torch.processor import Processor
 from spillway.torch.recording import Recorder, View
-from spillway.torch.swapping import Fakes, choices
+from spillway.torch.swapping import Fakes, choices, initialise
+from spillway.torch.updating import states_on_processor
 
 pytestmark = pytest.mark.short
 
@@ -298,7 +302,7 @@ def cuda(monkeypatch):
         list_calls=32,
         list_bytes=16 << 20,
     )
-    monkeypatch.setattr("spillway.torch.capturing.device_of", lambda model, given: device)
+    monkeypatch.setattr("spillway.torch.capturing.device_of", lambda tensors, given: device)
     monkeypatch.setattr("spillway.torch.capturing.Measurements", Unmeasured)
     monkeypatch.setattr(Recorder, "_with_layout", lambda self, fake, layout: fake)
 
@@ -352,3 +356,92 @@ def test_an_inference_of_a_model_on_the_processor_is_captured_for_cuda(cuda, nam
     step = spillway.torch.capture_inference(model, batch, forward, device="cuda")
     assert {s.kind for s in step.storages} == {"state", "given", "temporary", "output"}
     step.plan("min", MACHINE)
+
+
+def test_a_graph_of_a_model_on_cuda_is_captured_there(cuda, monkeypatch):
+    """Its results and gradients are there too. Only a single number is on the processor, and is taken from there."""
+    with FakeTensorMode(allow_non_fake_inputs=True), torch.device("cuda"):
+        weight, x = torch.empty(3, 4, requires_grad=True), torch.empty(3, 4)
+    inputs = [weight, x, torch.tensor(2.0)]
+    # PyTorch's own needs the device.
+    monkeypatch.setattr(torch.autograd, "grad", lambda results, inputs, *_, **__: [torch.ones_like(x) for x in inputs])
+    device = SimpleNamespace(
+        torch_device=torch.device("cuda", 0),
+        copied_bytes_per_s=lambda: 10**12,
+        setup_costs=lambda: None,
+        random_state=lambda: torch.zeros(16),
+        list_calls=32,
+        list_bytes=16 << 20,
+    )
+    graph = torch.fx.symbolic_trace(lambda w, x, n: (w * x * n).sum())
+    passes = Passes(graph, ["w", "x", "n"], [0], Unmeasured(device))
+    step = passes.capture(inputs, None)
+    ops = {op.name: op for op in step.operations}
+    assert [name for name in ops if not name.startswith(("mul", "sum", "ones_like"))] == [
+        "take w", "take x", "take n", "result.0", "backward", "gradient.0",
+    ]  # fmt: skip
+    for name in "results", "gradients":
+        (view,) = [v for v in step._handed[name] if v is not None]
+        assert not view.is_host_number
+    numbers, memory = Numbers(), {}
+    (tensor,) = ops["take n"].writes
+    memory[tensor] = SimpleNamespace(address=(kept := torch.zeros(4, dtype=torch.uint8)).data_ptr(), bytes=4)
+    ops["take n"].bind(Tensors(memory, Processor(), numbers), False)(SimpleNamespace(input=inputs.__getitem__))
+    assert kept.view(torch.float32).item() == 2 and numbers.is_known(tensor)
+
+
+def test_what_callers_keep_is_on_the_device_of_the_step():
+    lent, view = Lent(torch.device("meta")), View(0, (4, 3), (1, 4), 0, torch.float32)
+    assert (lent.tensor("result", view).device.type, lent.tensor("result", view).stride()) == ("meta", (1, 4))
+    number = View(0, (), (), 0, torch.float32, is_host_number=True)
+    assert lent.tensor("result", number).device.type == "cpu"
+
+
+class Elsewhere(torch.Tensor):
+    def cpu(self):
+        return torch.ones(self.shape)
+
+
+@pytest.mark.parametrize("settings", [dict(), dict(fused=False, amsgrad=True)], ids=str)
+def test_states_of_parameters_that_are_elsewhere_are_on_the_processor(settings):
+    """There they are as the first step would make them. States that are elsewhere move, those of others stay."""
+    here, there = (torch.nn.Parameter(torch.empty(2, 3, device=d).T) for d in ("cpu", "meta"))
+    optimizer = torch.optim.AdamW([here, there], **settings)
+    expected = torch.optim.AdamW([torch.nn.Parameter(torch.empty(2, 3).T)], **settings)
+    initialise(expected, lambda p: True)
+    (values,) = expected.state.values()
+    for _ in range(2):
+        with states_on_processor(optimizer) as real:
+            initialise(optimizer, lambda p: real.get(p) is there)
+        assert optimizer.param_groups[0]["params"] == [here, there] and there.device.type == "meta"
+        assert list(optimizer.state) == [there], "no other parameter gets states"
+        for name, value in optimizer.state[there].items():
+            assert value.device.type == "cpu" and torch.equal(value, values[name])
+            assert value.stride() == values[name].stride()
+    optimizer.state[there]["exp_avg"] = torch.empty(3, 2, device="meta").as_subclass(Elsewhere)
+    with states_on_processor(optimizer):
+        pass
+    assert torch.equal(optimizer.state[there]["exp_avg"], torch.ones(3, 2))
+
+
+def test_cuda_copies_are_timed_on_the_device():
+    device = Cuda.__new__(Cuda)
+    device.torch_device = torch.device("cpu")
+
+    def time_ns(launch, workspace, results, is_collective):
+        launch()
+        return 1_000_000
+
+    device.time_ns = time_ns
+    assert device.copied_bytes_per_s() == (256 << 20) * 1000
+
+
+def test_the_streams_of_a_caller_and_of_a_session_wait_for_each_other(monkeypatch):
+    waits = []
+    stream = lambda name: SimpleNamespace(name=name, wait_stream=lambda other: waits.append((name, other.name)))
+    device = Cuda.__new__(Cuda)
+    device.torch_device, caller = torch.device("cuda", 0), stream("caller")
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda _: stream("session"))
+    device.lead(caller)
+    device.follow(caller)
+    assert waits == [("caller", "session"), ("session", "caller")]

@@ -84,7 +84,7 @@ def test_backends_of_real_groups_are_found(alone):
     device = Cuda.__new__(Cuda)
     device.torch_device = DEVICE
     model = test_mlp.mlp()
-    with mock.patch("spillway.torch.capturing.device_of", lambda model, given: device):
+    with mock.patch("spillway.torch.capturing.device_of", lambda tensors, given: device):
         with pytest.raises(CaptureError, match="process_group has ProcessGroupGloo for cuda tensors"):
             spillway.torch.capture(
                 model, test_mlp.loss_fn, adamw(model), test_mlp.batches(0), process_group=alone, device="cuda"
@@ -144,7 +144,7 @@ def collectives_beside_ops(process):
     from on_emulated import Emulated
 
     device = Emulated()
-    with mock.patch("spillway.torch.capturing.device_of", lambda model, given: device):
+    with mock.patch("spillway.torch.capturing.device_of", lambda tensors, given: device):
         test_sharded.compare(
             process, perceptron, classify, adamw, even, ["35%"], by_units(linears), clip=0.1, steps=2
         )
@@ -168,7 +168,7 @@ def collectives_among_ops(process):
 
     real = UnderWay.wait_for_all
     with (
-        mock.patch("spillway.torch.capturing.device_of", lambda model, given: device),
+        mock.patch("spillway.torch.capturing.device_of", lambda tensors, given: device),
         mock.patch.object(UnderWay, "wait_for_all", wait_for_all),
     ):
         test_processes.compare(process, wide, classify, adamw, even, "50%", steps=2)
