@@ -59,7 +59,7 @@ fn planning_by_ops(criterion: &mut Criterion) {
             });
         });
         for iterations in [1, 2] {
-            let over = Over { iterations, settled: true, spares_due: true };
+            let over = Over { iterations, settled: true, spares_due: true, most_lacking: u64::MAX };
             let name = if iterations == 1 { "placements" } else { "placements, two iterations" };
             let owned = planning::plan(&request, Strategy::Window(given)).expect("a plan");
             group.bench_function(id(name), |bencher| {

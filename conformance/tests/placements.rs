@@ -23,7 +23,8 @@ const ITERATIONS: u64 = 5;
 /// More objects than an iteration of these plans allocates.
 const PLENTY: u64 = 20_000;
 
-const ONCE: Over = Over { iterations: 1, settled: false, spares_due: false };
+const ONCE: Over =
+    Over { iterations: 1, settled: false, spares_due: false, most_lacking: u64::MAX };
 
 /// Judged by the ledger, proved, and run in an adversarial order; with placements, without
 /// mapping anything on the way.
@@ -161,7 +162,7 @@ fn objects(ops: &[[&str; 2]], count: u64, iterations: u32, steps: &str) -> Strin
         &graph,
         &MACHINE,
         &plan,
-        Over { iterations, settled: true, spares_due: true },
+        Over { iterations, settled: true, spares_due: true, most_lacking: u64::MAX },
     ) {
         Err(error) => error.to_string(),
         Ok(placed) => {
@@ -241,12 +242,25 @@ proptest! {
         iterations in 1..=4u32,
         settled: bool,
         spares_due: bool,
+        most_lacking in 0..=4u64,
     ) {
         let graph = case.graph.graph().unwrap();
-        let over = Over { iterations, settled, spares_due };
-        match placing::place_over(&graph, &case.machine, &case.plan, over) {
-            Ok(placed) => hold(graph, case.machine, &placed)?,
-            Err(error) => prop_assert!(matches!(error, PlacementError::Short { .. }), "{}", error),
+        let place = |most_lacking| {
+            let over = Over { iterations, settled, spares_due, most_lacking };
+            placing::place_over(&graph, &case.machine, &case.plan, over)
+        };
+        let (placed, within) = (place(u64::MAX), place(most_lacking));
+        match placed {
+            Err(PlacementError::Short { objects }) if objects > most_lacking => {
+                let is_short = matches!(within, Err(PlacementError::Short { objects }) if objects > most_lacking);
+                prop_assert!(is_short, "{:?}", within);
+            }
+            Err(PlacementError::Short { .. }) => prop_assert_eq!(within, placed),
+            Err(error) => prop_assert!(false, "{}", error),
+            Ok(placed) => {
+                hold(graph, case.machine, &placed)?;
+                prop_assert_eq!(within, Ok(placed));
+            }
         }
     }
 }
@@ -326,7 +340,7 @@ fn iterations_that_cannot_be_are_refused() {
     let (graph, plan) = written(&RING, 1, 3, RING_STEPS);
     let graph = graph.graph().unwrap();
     for (iterations, settled) in [(0, true), (0, false), (u32::MAX, true)] {
-        let over = Over { iterations, settled, spares_due: true };
+        let over = Over { iterations, settled, spares_due: true, most_lacking: u64::MAX };
         let refused = placing::place_over(&graph, &MACHINE, &plan, over).unwrap_err();
         assert!(matches!(refused, PlacementError::Plan(_)), "{over:?}: {refused}");
     }

@@ -164,7 +164,8 @@ fn nothing_is_allocated() {
     let request = Request { graph: &graph, machine: &MACHINE, budget_bytes: 200_000 };
     let strategy = Strategy::Auto(Auto::default());
     let plan = planner::plan(&request, strategy, buffers.output(), &mut scratch).unwrap();
-    let over = Over { iterations: ITERATIONS as u32, settled: true, spares_due: true };
+    let over =
+        Over { iterations: ITERATIONS as u32, settled: true, spares_due: true, most_lacking: 0 };
     let output = placement::PlacementOutput { objects: &mut objects, ends: &mut ends };
     let plan = placement::place(&graph, &MACHINE, &plan, over, output, &mut scratch).unwrap();
     let mut lowered = [Scheduled::EMPTY; 4096];

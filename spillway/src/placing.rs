@@ -337,7 +337,10 @@ pub fn place(
                 break 'tries;
             };
             left = rest;
-            match place_in(size, graph, machine, plan, Over { iterations, settled, spares_due }) {
+            // A search that lacks more objects than another search changes nothing.
+            let most_lacking = if best.is_ok() { 0 } else { least.unwrap_or(u64::MAX) };
+            let over = Over { iterations, settled, spares_due, most_lacking };
+            match place_in(size, graph, machine, plan, over) {
                 Ok(placed) if placed.predicted.period_ns <= good_ns => return Ok(placed),
                 Ok(placed) => best = shorter(best, Ok(placed)),
                 Err(PlacementError::Short { objects }) => {

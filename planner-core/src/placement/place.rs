@@ -29,6 +29,9 @@ pub struct Over {
     /// if another object will do. Then these transfers wait less, but other allocations may wait
     /// more.
     pub spares_due: bool,
+    /// The search for objects ends once it lacks more objects than this. [`PlacementError::Short`]
+    /// then has any larger number. With `u64::MAX`, it has the number of all lacking objects.
+    pub most_lacking: u64,
 }
 
 /// Buffers for placements, owned by the caller. [`slots`] gives their lengths for a number of

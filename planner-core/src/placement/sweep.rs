@@ -62,7 +62,7 @@ pub(super) fn sweep(
     graph: &Graph<'_>,
     plan: &Plan<'_>,
     pieces: &Pieces<'_>,
-    Over { iterations, settled, spares_due }: Over,
+    Over { iterations, settled, spares_due, most_lacking }: Over,
     objects: &mut [u64],
     scratch: &mut Scratch<'_>,
 ) -> Result<u64, PlanError> {
@@ -81,7 +81,7 @@ pub(super) fn sweep(
         arcs.apply(&event);
         Ok(())
     })?;
-    let mut colours = Colours::new(plan, &arcs, in_pool, &mut scratch)?;
+    let mut colours = Colours::new(plan, &arcs, in_pool, most_lacking, &mut scratch)?;
     if spares_due {
         colours.close = (plan.steps.len() / CLOSE) as u32;
     }
@@ -145,6 +145,7 @@ struct Colours<'w> {
     first: &'w mut [u32],
     used: &'w mut [u32],
     lacking: u64,
+    most_lacking: u64,
     /// The number of slots of an iteration, or 0.
     per_iteration: u32,
     /// The number of positions within which a due object is close; 0 if such objects are not
@@ -164,6 +165,7 @@ impl<'w> Colours<'w> {
         plan: &Plan<'_>,
         arcs: &'w Arcs<'w>,
         in_pool: &[u32],
+        most_lacking: u64,
         scratch: &mut Scratch<'w>,
     ) -> Result<Self, OutOfScratch> {
         let (slots, pools) = (arcs.taken.len(), plan.pools.len());
@@ -178,6 +180,7 @@ impl<'w> Colours<'w> {
             first: scratch.take(pools, 0)?,
             used: scratch.take(pools, 0)?,
             lacking: 0,
+            most_lacking,
             per_iteration: 0,
             close: 0,
             tries: TRIES[0].saturating_mul(slots as u64).saturating_add(TRIES[1]),
@@ -252,6 +255,9 @@ impl<'w> Colours<'w> {
             return object;
         }
         self.lacking += 1;
+        if self.lacking > self.most_lacking {
+            self.tries = 0;
+        }
         self.used[pool] += 1;
         self.first[pool] + self.used[pool] - 1
     }

@@ -209,7 +209,7 @@ impl<'a, 'g> Attempt<'a, 'g> {
         let Self { layers, graph, machine, .. } = *self;
         let mut best: Option<OwnedPlan> = None;
         for iterations in 1..=MOST_ITERATIONS {
-            let over = Over { iterations, settled: false, spares_due: true };
+            let over = Over { iterations, settled: false, spares_due: true, most_lacking: 0 };
             let placed = match shape {
                 Shape::Packed => {
                     let placed = layers.len() * iterations as usize;

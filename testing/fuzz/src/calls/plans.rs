@@ -59,8 +59,14 @@ enum Forgery {
 /// Any input.
 pub fn inputs() -> impl Strategy<Value = Input> {
     let permille = || prop_oneof![2 => Just(1000usize), 1 => 0..=1000usize];
-    let over = (numbers_u32(), any::<bool>(), any::<bool>())
-        .prop_map(|(iterations, settled, spares_due)| Over { iterations, settled, spares_due });
+    let over = (numbers_u32(), any::<bool>(), any::<bool>(), numbers()).prop_map(
+        |(iterations, settled, spares_due, most_lacking)| Over {
+            iterations,
+            settled,
+            spares_due,
+            most_lacking,
+        },
+    );
     let sizes = (permille(), permille(), [numbers(), numbers(), numbers()]);
     (plans::plans(), graphs(), sizes, vec(forgeries(), 0..=3), over).prop_map(
         |(case, other, (permille, buffer_permille, numbers), forgeries, over)| Input {
