@@ -105,13 +105,14 @@ proptest! {
 }
 
 proptest! {
-    // These take a quarter of a minute each, and minutes in chunks of 4 KiB.
+    // These take a quarter of a minute each. In chunks of 64 KiB they take minutes: placements of many objects are
+    // searched for each strategy.
     #![proptest_config(ProptestConfig { failure_persistence: None, ..conformance::seeds::config(4) })]
 
     #[test]
     fn no_strategy_is_shorter_on_convolutional_networks(
         spec in convolutional_networks(),
-        machine in links(vec![65536, 1 << 20]),
+        machine in links(vec![1 << 20]),
         share in 0..=100u64,
     ) {
         check_model(&spec, &machine, share)?;
