@@ -59,9 +59,10 @@ class Cuda:
 
     def copied_bytes_per_s(self):
         """Returns the bytes of a tensor that are copied in a second."""
-        source, target = (torch.empty(COPIES * COPY_BYTES, dtype=torch.uint8, device=self.torch_device) for _ in "ab")
+        nbytes = COPIES * COPY_BYTES
+        source, target = (torch.empty(nbytes, dtype=torch.uint8, device=self.torch_device) for _ in range(2))
         time_ns = self.time_ns(lambda: target.copy_(source), Workspace(0), [], is_collective=False)
-        return source.numel() * 10**9 // time_ns
+        return nbytes * 10**9 // time_ns
 
     def setup_costs(self):
         """Returns None: they are not measured."""

@@ -113,8 +113,10 @@ class Iteration:
         try:
             self._use_threads()
             self._device.follow(self._caller)
-            compiled(self)
-            self._device.lead(self._caller)
+            try:
+                compiled(self)
+            finally:
+                self._device.lead(self._caller)
         except BaseException as error:
             if not self._step.keeps_states:
                 compiled.close()
