@@ -92,3 +92,22 @@ def test_the_usual_loop_trains_bit_identically(name):
     pair = test_optimizer.Pair(test_compiled_training.large_perceptron, test_optimizer.OPTIMIZERS[name])
     pair.train(test_compiled_training.rows(), steps=4)
     pair.check()
+
+
+@pytest.mark.short
+@pytest.mark.usefixtures("compiled_anew", "of_graphs")
+@pytest.mark.parametrize("name", ["adamw", "fused"])
+def test_an_iteration_that_ends_before_the_update_leaves_the_states(name):
+    """As each micro-batch but the last does."""
+    pair = test_optimizer.Pair(test_compiled_training.perceptron, test_optimizer.OPTIMIZERS[name])
+    x = test_compiled_training.rows()
+
+    def accumulate(called, model, optimizer):
+        for _ in range(3):
+            test_compiled_training.squares(called(x)).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+    for k in range(3):
+        pair.both(accumulate, seed=k)
+    pair.check()

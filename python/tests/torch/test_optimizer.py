@@ -588,6 +588,21 @@ def test_states_that_a_step_overwrites_outlive_an_iteration_that_is_abandoned():
     pair.check()
 
 
+@pytest.mark.parametrize("name", ["adamw", "fused"])
+def test_no_state_is_written_before_the_wait_for_the_update(name, monkeypatch):
+    """The iteration may end there, as that of each micro-batch but the last does."""
+    steps, captured = [], Passes.capture
+    monkeypatch.setattr(Passes, "capture", lambda *args: steps.append(captured(*args)) or steps[-1])
+    Pair(make_optimizer=OPTIMIZERS[name]).train(rows(), 1)
+    update = [steps[-1].operations[k] for k in steps[-1].update_ops]
+    assert update[0].name == "step"
+    later = set(update[0].writes)
+    for op in update[1:]:
+        is_later = not later.isdisjoint(op.reads)
+        assert is_later or all(steps[-1].storages[t].kind != "state" for t in op.writes), op.name
+        later.update(op.writes if is_later else ())
+
+
 class Failing(Branching):
     def step(self, closure=None):
         self.param_groups[0]["rate"]
