@@ -15,7 +15,6 @@ from torch.utils.weak import WeakIdRef
 from .capturing import Inference
 from .devices import device_of
 from .joint import Passes, plain_strides
-from .machine import MOST_MAPPINGS_AT_ONCE
 from .measuring import Measurements
 from .optimizing import optimizer_of
 from .step import PLAN_OPTIONS
@@ -91,6 +90,8 @@ class _Device:
         if options.get("budget") is None:
             # The model, its gradients and its batches have the other half.
             self._most_bytes = plan.machine.device_bytes // 2
+            if plan.budget_bytes > self._most_bytes:
+                plan = step.plan(**options | {"budget": self._most_bytes})
         elif not self._is_relative:
             self._most_bytes = plan.budget_bytes
             if plan.in_core_peak_bytes < plan.budget_bytes:
@@ -133,6 +134,9 @@ class _Device:
     def _alive(self):
         return [one for one in (reference() for reference in self._users) if one is not None]
 
+    def _most_mappings(self):
+        return min(one.device.most_mappings_at_once for one in self._measurements.values())
+
     def _fit(self, users):
         """Returns whether some users may have memory at once."""
         states = [state for one in users for state in one.states]
@@ -141,7 +145,7 @@ class _Device:
             len(set(states)) == len(states)
             and len(set(models)) == len(models)
             and sum(one.plan.budget_bytes for one in users) <= self._most_bytes
-            and sum(one.plan.mappings for one in users) <= MOST_MAPPINGS_AT_ONCE
+            and sum(one.plan.mappings for one in users) <= self._most_mappings()
         )
 
 

@@ -35,7 +35,7 @@ class Cuda:
     runs_at_once = False
     # With `strict`, all that PyTorch allocates while an op runs is within its workspace, or fails.
     limits_workspaces = True
-    most_mappings = math.inf  # the driver counts none
+    most_mappings = most_mappings_at_once = math.inf  # the driver counts none
     # The processor's device explains these. A call has one block of threads for 65,536 elements, and an H100 runs 132
     # blocks at once.
     list_calls, list_bytes = 16, 128 << 20

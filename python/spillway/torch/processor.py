@@ -13,7 +13,7 @@ from spillway import SetupCosts
 
 from .allocations import Allocations
 from .hosting import on_host
-from .machine import MOST_MAPPINGS, measure_copies, memory_bytes, this_machine
+from .machine import MOST_MAPPINGS, MOST_MAPPINGS_AT_ONCE, measure_copies, memory_bytes, this_machine
 from .workspaces import Workspace
 
 COPY_BYTES = 16 << 20
@@ -27,7 +27,7 @@ class Processor:
     runs_at_once = True  # whether an op has run when its launch returns
     # Whether PyTorch cannot allocate more than an op's workspace while the op runs.
     limits_workspaces = False
-    most_mappings = MOST_MAPPINGS
+    most_mappings, most_mappings_at_once = MOST_MAPPINGS, MOST_MAPPINGS_AT_ONCE
     # A call on lists of tensors becomes at least `list_calls` calls of at most `list_bytes` bytes, so that few bytes
     # need be resident at once.
     list_calls, list_bytes = 32, 16 << 20

@@ -11,6 +11,7 @@ from test_compiled_training import (  # noqa: F401
     compare,
     compiled,
     compiled_anew,
+    large_perceptron,
     perceptron,
     plans,
     rows,
@@ -22,7 +23,7 @@ from test_compiled_training import (  # noqa: F401
 from torch import nn
 
 import spillway.torch
-from spillway.torch import backend
+from spillway.torch.processor import Processor
 from spillway.torch.running import Compiled
 from spillway.torch.training import AGAIN
 
@@ -99,7 +100,7 @@ def test_the_mappings_of_all_sessions_are_limited(reruns, started, monkeypatch):
     compare(Broken, passes, times=2, budget=AMPLE)
     reruns()
     most = sum(plan.mappings for plan in set(started)) - 1
-    monkeypatch.setattr(backend, "MOST_MAPPINGS_AT_ONCE", most)
+    monkeypatch.setattr(Processor, "most_mappings_at_once", most)
     torch.compiler.reset()
     compare(Broken, passes, times=3, budget=AMPLE)
     assert reruns() >= 3
@@ -214,3 +215,16 @@ def test_plans_with_the_same_states(started):
         same_dicts(model.state_dict(), eager.state_dict(), "model")
     same_dicts(optimizers[1].state_dict(), optimizers[0].state_dict(), "optimizer")
     assert len(set(started)) > 1
+
+
+def test_without_a_budget_a_plan_has_half_of_the_device_memory(plans, started):  # noqa: F811
+    def with_memory(device_bytes):
+        machine = spillway.Machine("test", device_bytes, 8 << 30, 4096, 10**9, 10**9)
+        torch.compiler.reset()
+        compare(large_perceptron, passes, budget=None, machine=machine)
+        return started[-1]
+
+    in_core_bytes = with_memory(8 << 30).budget_bytes
+    half = in_core_bytes * 3 // 4 // 4096 * 4096
+    plan = with_memory(2 * half)
+    assert plan.budget_bytes == half and plan.figures.h2d_bytes > 0
