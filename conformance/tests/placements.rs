@@ -162,7 +162,7 @@ fn objects(ops: &[[&str; 2]], count: u64, iterations: u32, steps: &str) -> Strin
         &graph,
         &MACHINE,
         &plan,
-        Over { iterations, settled: true, spares_due: true, most_lacking: u64::MAX },
+        Over { iterations, settled: true, spares_due: true, ..ONCE },
     ) {
         Err(error) => error.to_string(),
         Ok(placed) => {
@@ -340,7 +340,7 @@ fn iterations_that_cannot_be_are_refused() {
     let (graph, plan) = written(&RING, 1, 3, RING_STEPS);
     let graph = graph.graph().unwrap();
     for (iterations, settled) in [(0, true), (0, false), (u32::MAX, true)] {
-        let over = Over { iterations, settled, spares_due: true, most_lacking: u64::MAX };
+        let over = Over { iterations, settled, spares_due: true, ..ONCE };
         let refused = placing::place_over(&graph, &MACHINE, &plan, over).unwrap_err();
         assert!(matches!(refused, PlacementError::Plan(_)), "{over:?}: {refused}");
     }

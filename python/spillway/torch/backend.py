@@ -59,7 +59,7 @@ class _Device:
         self._users = []  # weak references to the plans that may have memory; the last used comes last
         self._plans = weakref.WeakKeyDictionary()  # by step, with the digests of their graphs
         self._most_bytes = math.inf  # of all plans at once
-        self._measurements = {}  # by device
+        self._measurements = {}  # by the devices of a graph's inputs
         budget = str((options or {}).get("budget"))
         # A percentage of what a graph needs, or the least: each model has a budget of its own.
         self._is_relative = budget == "min" or budget.endswith("%")
@@ -67,8 +67,11 @@ class _Device:
     def measurements(self, inputs):
         """Returns the measurements on the device of a graph's inputs. Single numbers may be on the processor."""
         tensors = [x for x in inputs if isinstance(x, torch.Tensor)]
-        device = device_of([x for x in tensors if x.dim()] or tensors)
-        return self._measurements.setdefault(device.torch_device, Measurements(device))
+        tensors = [x for x in tensors if x.dim()] or tensors
+        places = frozenset(x.device for x in tensors)
+        if places not in self._measurements:
+            self._measurements[places] = Measurements(device_of(tensors))
+        return self._measurements[places]
 
     def compiled(self, step, user, **changed):
         """Returns a step that is compiled within the budget, with some changed options, for a user, which gets

@@ -174,14 +174,14 @@ class Cuda:
         the caller enqueues next."""
         session = torch.cuda.ExternalStream(stream, self.torch_device)
         caller = self.stream()
-        session.wait_stream(caller)
         with torch.cuda.device(self.torch_device), torch.cuda.stream(session):
+            self.follow(caller)
             streams = self._prepared.__dict__.setdefault("streams", set())
             if stream not in streams:
                 self._prepare()
                 streams.add(stream)
             yield
-        caller.wait_stream(session)
+            self.lead(caller)
 
     def exchanging(self, stream, threads):
         """Returns a context for a collective beside other ops. It runs on the session's stream for collectives."""

@@ -253,8 +253,10 @@ class _Ops:
     def ordered(self):
         """Returns all ops, in order. No plan moves those with `in_order` past each other."""
         order = Order(self._recorder.storages)
-        ops = sorted(self._placed, key=itemgetter(0))
-        return [order.next(op) if in_order else op for _, op, in_order in ops]
+        return [order.next(op) if in_order else op for _, op, in_order in self._sorted()]
+
+    def _sorted(self):
+        return sorted(self._placed, key=itemgetter(0))
 
     def handed(self, name):
         """Returns the views that are handed out as "results", "updates" or "gradients"."""
@@ -331,7 +333,7 @@ class _Ops:
     def _write_states_after(self, token):
         """Has no op of the update write a state before there is a token: the iteration may end at the wait for it."""
         later = {token}
-        for _, op, _ in sorted((one for one in self._placed if one[0] > self._end), key=itemgetter(0)):
+        for op in (op for position, op, _ in self._sorted() if position > self._end):
             if later.isdisjoint(op.reads) and any(self._recorder.storages[t].kind == "state" for t in op.writes):
                 op.reads = [*op.reads, token]
             if not later.isdisjoint(op.reads):

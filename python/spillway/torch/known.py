@@ -9,6 +9,8 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils._pytree import tree_leaves, tree_map
 
+from .memory import empty
+
 MOST_ELEMENTS = 1 << 20
 UNDEFINED = {"empty", "empty_like", "empty_permuted", "empty_strided", "new_empty", "new_empty_strided"}
 
@@ -56,7 +58,7 @@ class Known:
             except (RuntimeError, NotImplementedError):
                 return  # the processor does not have the op
             for view, one in zip(results, made if isinstance(made, (tuple, list)) else [made]):
-                value = torch.empty_strided(view.shape, view.stride, dtype=view.dtype)
+                value = empty(view, "cpu")
                 self._values[view.tensor] = value.copy_(one)
 
     def forget(self, storages):

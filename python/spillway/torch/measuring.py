@@ -11,7 +11,7 @@ from torch.utils._pytree import tree_flatten
 from .collectives import is_collective
 from .errors import CaptureError
 from .launching import bind, forget_out_variant, out_variant, plain_mode
-from .memory import Memory, viewed, without_bytes
+from .memory import Memory, empty, viewed
 from .numbers import Numbers
 from .processor import Processor
 from .recording import View, layout_of
@@ -100,7 +100,7 @@ class _Operands:
 
     def __call__(self, view):
         if view.tensor is None:
-            return without_bytes(view, self._device)
+            return empty(view, self._device.torch_device)
         if view.tensor not in self._tensors:
             nbytes = self._storages[view.tensor].nbytes
             memory = self._memory.take(nbytes)

@@ -19,7 +19,7 @@ class Tensors:
 
     def __call__(self, view):
         if view.tensor is None:
-            return without_bytes(view, self._device)
+            return empty(view, self._device.torch_device)
         at = self._memory[view.tensor]
         return viewed(self._device.at(at), view) if at else None
 
@@ -30,16 +30,14 @@ def viewed(memory, view):
     return memory[:whole_bytes].view(view.dtype).as_strided(view.shape, view.stride, view.offset)
 
 
-def without_bytes(view, device):
-    """Returns the tensor of a view that has no bytes."""
-    return torch.empty_strided(
-        view.shape, view.stride, dtype=view.dtype, device=device.torch_device
-    )
+def empty(view, device):
+    """Returns a tensor of the shape and strides of a view, with any values."""
+    return torch.empty_strided(view.shape, view.stride, dtype=view.dtype, device=device)
 
 
 def form(view):
     """Returns a tensor without memory of the shape and strides of a view."""
-    return torch.empty_strided(view.shape, view.stride, dtype=view.dtype, device="meta")
+    return empty(view, "meta")
 
 
 class Memory:
@@ -84,10 +82,9 @@ class Lent:
     def tensor(self, name, view):
         """Returns a tensor of the shape and strides of a view, with any values."""
         if self._device.type != "cpu":
-            device = "cpu" if view.is_host_number else self._device
-            return torch.empty_strided(view.shape, view.stride, dtype=view.dtype, device=device)
+            return empty(view, "cpu" if view.is_host_number else self._device)
         if not self._is_free(name, form(view).untyped_storage().nbytes()):
-            made = torch.empty_strided(view.shape, view.stride, dtype=view.dtype)
+            made = empty(view, "cpu")
             self._storages[name] = made.untyped_storage()
             return made
         return torch.empty(0, dtype=view.dtype).set_(self._storages[name], 0, view.shape, view.stride)

@@ -27,7 +27,6 @@ class Iteration:
     def __init__(self, step, compiled, inputs, versions):
         self._inputs, self._versions = inputs, versions
         self._step = step
-        self._device = step.device
         self.results, self.updates = step.memory("results"), step.memory("updates")
         self.gradients = None
         self.under_way = UnderWay()
@@ -74,11 +73,11 @@ class Iteration:
         if self.update is not None:
             return
         self.waits_for = event
-        self._device.lead(self._caller)
+        self._step.device.lead(self._caller)
         self._reports.put(None)
         if not self._orders.get():
             raise _Abandoned
-        self._device.follow(self._caller)
+        self._step.device.follow(self._caller)
         self._use_threads()
 
     def input(self, k):
@@ -95,7 +94,7 @@ class Iteration:
     def _go_on(self):
         """Has the thread begin or go on, and waits until it ends or waits again."""
         self.waits_for = None
-        self._threads, self._caller = torch.get_num_threads(), self._device.stream()
+        self._threads, self._caller = torch.get_num_threads(), self._step.device.stream()
         if self._thread.ident is None:
             self._thread.start()
         else:
@@ -112,11 +111,11 @@ class Iteration:
     def _run(self, compiled):
         try:
             self._use_threads()
-            self._device.follow(self._caller)
+            self._step.device.follow(self._caller)
             try:
                 compiled(self)
             finally:
-                self._device.lead(self._caller)
+                self._step.device.lead(self._caller)
         except BaseException as error:
             if not self._step.keeps_states:
                 compiled.close()

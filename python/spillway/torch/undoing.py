@@ -54,9 +54,9 @@ class Undo:
                 value = self._last.get(name)
                 if value is None and is_held:
                     return None
-                found.append((number, bytes_of(storage.value) if value is None else value.cpu().numpy()))
+                found.append((number, bytes_of(storage.value if value is None else value)))
             elif name in self._written:
                 if name not in self._copies:
                     return None
-                found.append((number, self._copies[name].cpu().numpy()))
+                found.append((number, bytes_of(self._copies[name])))
         return found

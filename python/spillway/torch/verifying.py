@@ -10,6 +10,7 @@ from torch.utils._pytree import tree_leaves
 
 from .arguments import groups_of
 from .batches import call_on, loss_of
+from .devices import tensors_of
 from .errors import CaptureError
 from .holding import overlook
 from .memory import bytes_of, set_bytes_of
@@ -104,7 +105,7 @@ def _kept(step):
     their values again."""
     model, optimizers = step.source.model, step.optimizers
     states = [s.value for s in step.storages if s.kind == "state"]
-    tensors = {id(t): t for t in (*states, *model.parameters(), *model.buffers())}
+    tensors = {id(t): t for t in (*states, *tensors_of(model))}
     groups = [group for _, group in groups_of(optimizers)]
     parameters = [*model.parameters(), *(p for group in groups for p in group["params"])]
     before = [(t, version(t), bytes_of(t).copy()) for t in tensors.values()]

@@ -10,12 +10,21 @@ from spillway.torch.hosting import on_host
 from spillway.torch.processor import Processor
 
 
+class _Streams(threading.local):
+    """The stream of the ops that a thread launches, and that of its session."""
+
+    now = session = None
+
+
 class Emulated(Processor):
-    """A device whose memory is this process's, where ops run once the stream has come so far."""
+    """A device whose memory is this process's, where ops run once the stream has come so far. `errors` has what ops
+    raise after their launches."""
+
+    errors = ()
 
     def __init__(self):
         self.session_device = emulated.device()
-        self.streams = threading.local()  # the stream of the ops that a thread launches, and that of its session
+        self.streams = _Streams()
         self.launches = 0
         self.on_network = []  # the names of the ops that have run on the stream for collectives
 
@@ -51,7 +60,7 @@ class Emulated(Processor):
 
 class Late(Emulated):
     """A device whose ops run in a thread of the session's stream, after their launches. The caller has to wait for
-    them. `errors` has what they raise."""
+    them."""
 
     runs_at_once = False
 
@@ -67,7 +76,7 @@ class Late(Emulated):
             emulated.synchronize(stream)
 
     def lead(self, stream):
-        if getattr(self.streams, "now", None):
+        if self.streams.now:
             emulated.synchronize(self.streams.now)
 
     def bound(self, run, operation, workspace, strict, memory):

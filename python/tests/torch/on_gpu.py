@@ -179,19 +179,20 @@ def compare_loop(name):
     planned_model = copy.deepcopy(model)
     compiled = torch.compile(planned_model, backend="spillway", options=dict(budget="min", machine=eager.MACHINE))
     optimizer, planned = make_optimizer(model), spillway.torch.optimizer(make_optimizer(planned_model))
-    sides = (model, model, optimizer), (compiled, planned_model, planned)
+
+    def step(called, optimizer, k):
+        torch.manual_seed(k)
+        loss = loss_fn(called, on_device(batches(k)))
+        loss.backward()
+        nn.utils.clip_grad_norm_(called.parameters(), 0.5)
+        optimizer.step()
+        optimizer.zero_grad()
+        return loss.detach(), torch.get_rng_state()
+
     for k in range(eager.STEPS):
-        losses = []
-        for called, its, one in sides:
-            torch.manual_seed(k)
-            loss = loss_fn(called, on_device(batches(k)))
-            loss.backward()
-            torch.nn.utils.clip_grad_norm_(its.parameters(), 0.5)
-            one.step()
-            one.zero_grad()
-            losses += [loss.detach(), torch.get_rng_state()]
-        eager.same(losses[2], losses[0], f"loss {k}")
-        eager.same(losses[3], losses[1], f"generator {k}")
+        (loss, state), (planned_loss, planned_state) = step(model, optimizer, k), step(compiled, planned, k)
+        eager.same(planned_loss, loss, f"loss {k}")
+        eager.same(planned_state, state, f"generator {k}")
     eager.same_dicts(planned_model.state_dict(), model.state_dict(), "model")
     moments = (value for values in planned.state.values() for value in values.values())
     assert all(value.device.type == "cpu" for value in moments)

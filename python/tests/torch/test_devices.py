@@ -296,6 +296,7 @@ def cuda(monkeypatch):
     device = SimpleNamespace(
         torch_device=torch.device("cuda", 0),
         random_state=lambda: torch.zeros(16),
+        copied_bytes_per_s=lambda: 10**12,
         setup_costs=lambda: None,
         refuse_group=lambda group: None,
         machine=lambda *_: MACHINE,
@@ -305,6 +306,7 @@ def cuda(monkeypatch):
     monkeypatch.setattr("spillway.torch.capturing.device_of", lambda tensors, given: device)
     monkeypatch.setattr("spillway.torch.capturing.Measurements", Unmeasured)
     monkeypatch.setattr(Recorder, "_with_layout", lambda self, fake, layout: fake)
+    return device
 
 
 def captured_calls(monkeypatch, *step):
@@ -365,16 +367,8 @@ def test_a_graph_of_a_model_on_cuda_is_captured_there(cuda, monkeypatch):
     inputs = [weight, x, torch.tensor(2.0)]
     # PyTorch's own needs the device.
     monkeypatch.setattr(torch.autograd, "grad", lambda results, inputs, *_, **__: [torch.ones_like(x) for x in inputs])
-    device = SimpleNamespace(
-        torch_device=torch.device("cuda", 0),
-        copied_bytes_per_s=lambda: 10**12,
-        setup_costs=lambda: None,
-        random_state=lambda: torch.zeros(16),
-        list_calls=32,
-        list_bytes=16 << 20,
-    )
     graph = torch.fx.symbolic_trace(lambda w, x, n: (w * x * n).sum())
-    passes = Passes(graph, ["w", "x", "n"], [0], Unmeasured(device))
+    passes = Passes(graph, ["w", "x", "n"], [0], Unmeasured(cuda))
     step = passes.capture(inputs, None)
     ops = {op.name: op for op in step.operations}
     assert [name for name in ops if not name.startswith(("mul", "sum", "ones_like"))] == [
