@@ -16,8 +16,9 @@ const MICRO_BATCHES: u32 = 4;
 const LAYERS: u32 = 8;
 
 /// A training step: each micro-batch runs all layers forward and backward, and adds to their
-/// gradients; the last one updates the weights. All but the updates may run again.
-fn training() -> (Vec<Tensor>, Vec<Op>, Vec<TensorId>) {
+/// gradients; the last one updates the weights. All but the updates may run again. Each op
+/// may run on the host if there is a time for it.
+fn training(host_ns: Option<u64>) -> (Vec<Tensor>, Vec<Op>, Vec<TensorId>) {
     let weights = (0..LAYERS).flat_map(|_| [Tensor::new(60_000, Kind::State); 2]);
     let mut tensors: Vec<_> = weights.collect();
     let (mut ops, mut operands) = (Vec::new(), Vec::new());
@@ -46,6 +47,7 @@ fn training() -> (Vec<Tensor>, Vec<Op>, Vec<TensorId>) {
         let (weight, sum) = (weight(layer), weight(layer) + 1);
         op(&[weight, sum], &[weight, sum], false);
     }
+    ops.iter_mut().for_each(|op| op.host_ns = host_ns);
     (tensors, ops, operands)
 }
 
@@ -57,12 +59,19 @@ fn on_two_threads(one: &mut (dyn FnMut() + Send), other: &mut (dyn FnMut() + Sen
 }
 
 /// Plans alone, and with a helper that has room for so many steps.
-fn plan(
+fn plan(budget_bytes: u64, run_both: &RunBoth<'_>, steps: [usize; 2]) -> Result<(), PlanningError> {
+    plan_beside_host(None, Auto::new().with_effort(8), budget_bytes, run_both, steps)
+}
+
+/// Does the same with ops that may run on the host if there is a time for each.
+fn plan_beside_host(
+    host_ns: Option<u64>,
+    auto: Auto,
     budget_bytes: u64,
     run_both: &RunBoth<'_>,
     [own_steps, helper_steps]: [usize; 2],
 ) -> Result<(), PlanningError> {
-    let (tensors, ops, operands) = training();
+    let (tensors, ops, operands) = training(host_ns);
     let machine = Machine::new(
         MachineParameters::new()
             .with_device_bytes(1 << 30)
@@ -76,7 +85,7 @@ fn plan(
     let graph = Graph::new(&tensors, &ops, &operands, &mut Scratch::new(&mut words)).unwrap();
     let request = Request { graph: &graph, machine: &machine, budget_bytes };
     let limits = Limits::of_graph(&graph);
-    let strategy = Strategy::Auto(Auto::new().with_effort(8));
+    let strategy = Strategy::Auto(auto);
 
     let (own_limits, helper_limits) =
         (limits.with_steps(own_steps), limits.with_steps(helper_steps));
@@ -107,6 +116,18 @@ fn a_helper_changes_no_plan() {
         plan(budget_bytes, counted, [1 << 14; 2]).unwrap();
     }
     assert!(calls.get() > 4, "{} calls", calls.get());
+}
+
+#[test]
+fn a_helper_changes_no_plan_beside_a_host() {
+    // With few lists, and with enough lists to try choices in their best orders.
+    for (host_ns, budget_bytes, effort) in
+        [(60_000, 250_000, 8), (100_000, 300_000, 8), (100_000, 300_000, 44)]
+    {
+        let auto = Auto::new().with_effort(effort);
+        let steps = [1 << 14; 2];
+        plan_beside_host(Some(host_ns), auto, budget_bytes, &on_two_threads, steps).unwrap();
+    }
 }
 
 #[test]

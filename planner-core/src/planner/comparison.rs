@@ -9,7 +9,7 @@ use super::helper::Helper;
 use super::order::{self, Join, Orders};
 use super::recipe::Order;
 use super::repeats;
-use super::repeats::search::{Found, Segments, Starts};
+use super::repeats::search::{Best, Found, Segments, Starts};
 use super::request::{Output, Request, Task};
 use super::strategy::Strategy;
 use crate::bounds;
@@ -64,36 +64,37 @@ impl<'c> Comparison<'c> {
             return Ok(Repeated::NONE);
         }
         let starts = self.starts(scratch)?;
+        let is_free = strategy.orders_freely();
+        let is_short = is_free && orders.sampled_ns() == u64::MAX;
+        let tries_segments = !strategy.stops_at_first() && (lists > 1 || is_short);
+        let segments_of = |order| {
+            tries_segments.then(|| Segments {
+                task: Task::new(request, order),
+                is_short,
+                order: if is_free { Order::Free } else { Order::Given },
+                after_loss: AfterLoss::Dropped,
+            })
+        };
+        // If memory is so short that no list has fitted, another order may be better.
+        let best = self.best_order();
+        let segments = segments_of(if is_short { given } else { best });
         let mut found =
-            repeats::search::best(starts, lists, output, helper.as_deref_mut(), scratch)?;
+            repeats::search::best(starts, segments, lists, output, helper.as_deref_mut(), scratch)?;
         // Lists without repeats tell which order is best. If no list with repeats fits in that
         // order, a list may fit in the given order.
-        let mut order = self.best_order();
-        if found.is_none() && !ptr::eq(order, given) {
+        if found.once.is_none() && !ptr::eq(best, given) {
             let alone = ([Some(Task::new(request, given)), None], iter::empty());
-            found = repeats::search::best(alone, lists, output, helper, scratch)?;
-            order = if found.is_some() { given } else { order };
+            let segments = segments_of(given);
+            found = repeats::search::best(alone, segments, lists, output, helper, scratch)?;
         }
-        let (once, kept) = found.map_or((None, None), |(once, kept)| (Some(once), kept));
-        if strategy.stops_at_first() {
-            return Ok(Repeated { found: [None, kept, once], ..Repeated::NONE });
-        }
-        let once_ns = once.as_ref().map_or(u64::MAX, |&(_, period_ns)| period_ns);
-        let is_free = strategy.orders_freely();
-        let fitted_ns = if is_free { orders.sampled_ns() } else { once_ns };
-        let is_short = fitted_ns == u64::MAX;
-        // If memory is so short that no list has fitted, another order may be better.
-        let order = if is_short { given } else { order };
-        let segments = Segments {
-            than_ns: if lists > 1 { once_ns } else { 0 },
-            is_short,
-            order: if is_free { Order::Free } else { Order::Given },
-            after_loss: AfterLoss::Dropped,
+        let Best { once, kept, segments } = found;
+        let segments_ns = match strategy.stops_at_first() {
+            true => u64::MAX,
+            false => {
+                let given = Task::new(request, given);
+                repeats::search::least_of_segments(&given, output, scratch)?
+            }
         };
-        let task = Task::new(request, order);
-        let segments = repeats::search::best_of_segments(&task, segments, lists, output, scratch)?;
-        let given = Task::new(request, given);
-        let segments_ns = repeats::search::least_of_segments(&given, output, scratch)?;
         Ok(Repeated { found: [segments, kept, once], segments_ns })
     }
 

@@ -2,6 +2,7 @@
 
 #![expect(clippy::indexing_slicing, reason = "the arrays have `KEPT` entries or one for each end")]
 
+use super::baselines::SPLITS;
 use super::best_plan::{BestPlan, Way};
 use super::choice::{Choice, OpClass, Position, Share, WHOLE};
 use super::work::{Work, as_given};
@@ -10,7 +11,7 @@ use crate::graph::OpId;
 use crate::planner::auto::{self, GAIN, Made};
 use crate::planner::best_plan::shorter;
 use crate::planner::error::PlanningError;
-use crate::planner::helper::Helper;
+use crate::planner::helper::{Helper, both};
 use crate::planner::order;
 use crate::planner::recipe::{Auto, Repeats, Sample, host_sample};
 use crate::planner::request::{Output, Request, Task};
@@ -29,6 +30,9 @@ const POSITIONS: [Position; 7] = [
     Position::Spread(64),
 ];
 const FEW_POSITIONS: usize = 4;
+
+/// The most forms of choices: each class of ops in each position, and each class as a whole.
+const CLIMBS: usize = 2 * (POSITIONS.len() + 1);
 
 /// If a plan has fewer lists than this, only [`FEW_POSITIONS`] are tried.
 const FEW_LISTS: usize = 40;
@@ -100,7 +104,20 @@ impl End {
     }
 }
 
+/// A part of the search that depends on no other part.
+#[derive(Clone, Copy)]
+enum Part {
+    /// Samples shares around the best share of a form, by these steps.
+    Climb(Share, &'static [u32]),
+    Sample(Choice),
+    /// Tries a few lists.
+    TryLists(Choice, Auto),
+    /// Tries a few lists, in the best orders if the plan's number of lists leaves time for it.
+    TryInOrder(Choice, (Auto, usize)),
+}
+
 /// A search for the choice with the shortest lists.
+#[derive(Clone)]
 pub(super) struct Search<'w> {
     /// The request in the orders that are best with none and with all of the ops on the host.
     works: &'w [Work<'w>; 2],
@@ -147,13 +164,13 @@ impl<'w> Search<'w> {
             let lists = auto.paced_lists(self.request().graph.ops().len());
             self.bound_ends(scratch)?;
             let splits = self.some.splits(output.arena, scratch)?;
-            self.sample_all(lists, &splits, &mut output, scratch)?;
+            self.sample_all(lists, &splits, &mut output, helper.as_deref_mut(), scratch)?;
             let mut earlier = [(u64::MAX, Choice::NONE); KEPT];
             if lists >= MANY_LISTS {
                 earlier = self.restart();
                 let effort = Some((lists / SAMPLED_PART) as u32);
                 self.sampled_by = Some(Auto { effort, repeats: Repeats::Never, ..auto });
-                self.sample_all(lists, &splits, &mut output, scratch)?;
+                self.sample_all(lists, &splits, &mut output, helper.as_deref_mut(), scratch)?;
             }
             let helper = helper.as_deref_mut();
             self.compare_best((auto, lists), &earlier, &mut output, helper, scratch)?;
@@ -167,6 +184,7 @@ impl<'w> Search<'w> {
         lists: usize,
         splits: &[Choice],
         output: &mut Output<'_>,
+        mut helper: Option<&mut Helper<'_>>,
         scratch: &mut Scratch<'_>,
     ) -> Result<(), PlanningError> {
         self.sample_ends(output, scratch)?;
@@ -177,33 +195,86 @@ impl<'w> Search<'w> {
         } else {
             &[OpClass::Any]
         };
+        let mut climbs = heapless::Vec::<_, CLIMBS>::new();
         for &class in classes {
-            for &position in positions {
+            let of_class = positions.iter().filter_map(|&position| {
                 let steps = match (position, class) {
-                    (Position::Ahead, OpClass::Late) => continue,
+                    (Position::Ahead, OpClass::Late) => return None,
                     // The best share varies more than the best share of other forms.
                     (Position::Ahead, OpClass::Any) if !is_short => &STEPS[..],
                     _ => &STEPS[..1],
                 };
-                let share = Share { class, share: WHOLE / 2, position };
-                self.climb(share, steps, output, scratch)?;
-            }
+                Some(Part::Climb(Share { class, share: WHOLE / 2, position }, steps))
+            });
             let all = Choice::Share(Share { class, ..Share::ALL });
-            self.sample(all, u64::MAX, output, scratch)?;
+            climbs.extend(of_class.chain([Part::Sample(all)]));
         }
+        self.run_parts(&climbs, output, helper.as_deref_mut(), scratch)?;
         let most = if is_short { 1 } else { KEPT };
-        for (sampled_ns, choice) in self.kept.into_iter().take(most) {
-            if let Choice::Share(share) = choice
-                && sampled_ns < u64::MAX
-            {
-                self.climb(share, &STEPS[1..], output, scratch)?;
+        let best =
+            self.kept.into_iter().take(most).filter_map(|(sampled_ns, choice)| match choice {
+                Choice::Share(share) if sampled_ns < u64::MAX => {
+                    Some(Part::Climb(share, &STEPS[1..]))
+                }
+                _ => None,
+            });
+        let best: heapless::Vec<_, KEPT> = best.collect();
+        self.run_parts(&best, output, helper.as_deref_mut(), scratch)?;
+        // No plan may be longer than a split, so its choices are judged too.
+        let splits: heapless::Vec<_, SPLITS> = splits.iter().copied().map(Part::Sample).collect();
+        self.run_parts(&splits, output, helper, scratch)?;
+        self.count_kinds(lists, output, scratch)
+    }
+
+    /// Runs parts of the search. A helper runs half of them, and only a part that is left over may use
+    /// the helper itself. The search keeps the best choices of both threads.
+    fn run_parts(
+        &mut self,
+        parts: &[Part],
+        output: &mut Output<'_>,
+        mut helper: Option<&mut Helper<'_>>,
+        scratch: &mut Scratch<'_>,
+    ) -> Result<(), PlanningError> {
+        let (pairs, left_over) = parts.as_chunks();
+        let mut other = self.clone();
+        both(
+            helper.as_deref_mut(),
+            output,
+            scratch,
+            |output, scratch| {
+                pairs.iter().try_for_each(|&[part, _]| self.run_part(part, output, None, scratch))
+            },
+            |output, scratch| {
+                pairs.iter().try_for_each(|&[_, part]| other.run_part(part, output, None, scratch))
+            },
+        )?;
+        for judged in other.judged {
+            if !self.judged.contains(&judged) {
+                // Choices beyond this number are judged again.
+                let _is_full = self.judged.push(judged);
             }
         }
-        // No plan may be longer than a split, so its choices are judged too.
-        for &choice in splits {
-            self.sample(choice, u64::MAX, output, scratch)?;
+        other.kept.into_iter().for_each(|(period_ns, choice)| self.keep(period_ns, choice));
+        left_over
+            .iter()
+            .try_for_each(|&part| self.run_part(part, output, helper.as_deref_mut(), scratch))
+    }
+
+    fn run_part(
+        &mut self,
+        part: Part,
+        output: &mut Output<'_>,
+        helper: Option<&mut Helper<'_>>,
+        scratch: &mut Scratch<'_>,
+    ) -> Result<(), PlanningError> {
+        match part {
+            Part::Climb(start, steps) => self.climb(start, steps, output, scratch),
+            Part::Sample(choice) => self.sample(choice, u64::MAX, output, scratch).map(drop),
+            Part::TryLists(choice, auto) => self.try_lists(choice, auto, output, scratch).map(drop),
+            Part::TryInOrder(choice, by) => {
+                self.try_in_order(choice, by, output, helper, scratch).map(drop)
+            }
         }
-        self.count_kinds(lists, output, scratch)
     }
 
     /// Finds proved lower bounds for plans with none and with all of the ops on the host.
@@ -272,37 +343,39 @@ impl<'w> Search<'w> {
         let effort = (lists / TRIAL_PART).clamp(1, TRIAL) as u32;
         let once = Auto { effort: Some(effort), repeats: Repeats::Never, ..auto };
         let best = self.restart();
-        for &(_, choice) in best.iter().chain(earlier).filter(|&&(ns, _)| ns < u64::MAX) {
-            self.try_lists(choice, once, output, scratch)?;
-        }
+        let of_samples = best.iter().chain(earlier).filter(|&&(ns, _)| ns < u64::MAX);
+        let of_samples: heapless::Vec<_, { 2 * KEPT }> =
+            of_samples.map(|&(_, choice)| Part::TryLists(choice, once)).collect();
+        self.run_parts(&of_samples, output, helper.as_deref_mut(), scratch)?;
         let of_share = |&(_, choice): &(u64, Choice)| match choice {
             Choice::Share(share) => Some(share),
             Choice::Counts(..) => None,
         };
         if let Some(best) = self.kept.iter().find_map(of_share) {
-            for share in NEARBY.into_iter().flat_map(|step| around(best.share, step)) {
-                self.try_lists(Choice::Share(best.with(share)), once, output, scratch)?;
-            }
+            let shares = NEARBY.into_iter().flat_map(|step| around(best.share, step));
+            let nearby: heapless::Vec<_, { 2 * NEARBY.len() }> =
+                shares.map(|share| Part::TryLists(Choice::Share(best.with(share)), once)).collect();
+            self.run_parts(&nearby, output, helper.as_deref_mut(), scratch)?;
         }
         // Repeats gain more if the links limit the plan, and so may other orders.
-        let auto = Auto { effort: Some(effort), ..auto };
+        let by = (Auto { effort: Some(effort), ..auto }, lists);
         let part = if lists < FEW_LISTS { REPEATS_DIFFER } else { ORDERS_DIFFER };
-        let [first, others @ ..] = self.restart();
-        let mut try_in_order = |search: &mut Self, choice, scratch: &mut Scratch<'_>| {
-            let helper = helper.as_deref_mut();
-            search.try_in_order(choice, (auto, lists), output, helper, scratch)
-        };
-        let mut best_ns = try_in_order(self, first.1, scratch)?;
-        for (_, choice) in others.into_iter().filter(|&(ns, _)| shorter(ns, part) <= first.0) {
-            best_ns = best_ns.min(try_in_order(self, choice, scratch)?);
-        }
+        let kept = self.restart();
+        let near = kept.iter().filter(|&&(ns, _)| shorter(ns, part) <= kept[0].0);
+        let near: heapless::Vec<_, KEPT> =
+            near.map(|&(_, choice)| Part::TryInOrder(choice, by)).collect();
+        self.run_parts(&near, output, helper.as_deref_mut(), scratch)?;
+        let (best_ns, _) = self.kept[0];
         for at in 0..self.ends.len() {
             let End { choice, gain, bound_ns, least_ns } = self.ends[at];
             if least_ns <= best_ns.max(sampled_ns) {
                 let tried = self.kept.iter().find(|&&(ns, kept)| kept == choice && ns < u64::MAX);
                 let trial_ns = match tried {
                     Some(&(trial_ns, _)) => trial_ns,
-                    None => try_in_order(self, choice, scratch)?,
+                    None => {
+                        let helper = helper.as_deref_mut();
+                        self.try_in_order(choice, by, output, helper, scratch)?
+                    }
                 };
                 self.ends[at].least_ns = bound_ns.max(shorter(trial_ns, gain));
                 if shorter(trial_ns, ALIKE) <= self.kept[0].0 {

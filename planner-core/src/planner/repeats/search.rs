@@ -83,14 +83,13 @@ const SHARE_OF_SEGMENTS: usize = 4;
 /// The most lists that the search tries.
 pub(in crate::planner) const MOST_LISTS: usize = ROUNDS * ROUND;
 
-/// Words of scratch for a sequence that [`best`] or [`best_of_segments`] returns. [`best`] keeps the
-/// words of two sequences, even if it returns fewer.
+/// Words of scratch for a sequence that [`best`] returns. It keeps the words of three sequences, even
+/// if it returns fewer.
 pub(in crate::planner) const fn kept_words(limits: &Limits) -> usize {
     words::<OpId>(limits.ops).saturating_add(Sequence::scratch_words(limits))
 }
 
-/// Words of scratch that [`best`] and [`best_of_segments`] need, by limits [with
-/// repeats](Limits::with_repeats).
+/// Words of scratch that [`best`] needs, by limits [with repeats](Limits::with_repeats).
 pub(in crate::planner) const fn scratch_words(limits: &Limits) -> usize {
     let judge = total([
         memory::scratch_words(limits),
@@ -122,7 +121,7 @@ pub(in crate::planner) const fn scratch_words(limits: &Limits) -> usize {
     let round = words::<OpId>(limits.ops).saturating_add(round);
     let arranged = order::arranged_words(limits)
         .saturating_add(larger(larger(order::list_schedule_words(limits), round), segments));
-    let joined = words::<OpId>(limits.ops).saturating_mul(7).saturating_add(arranged);
+    let joined = words::<OpId>(limits.ops).saturating_mul(8).saturating_add(arranged);
     kept_words(limits).saturating_add(larger(joined, segments))
 }
 
@@ -190,32 +189,46 @@ impl<'l> Incumbent<'l> {
     }
 }
 
-/// The best of `lists` tried sequences with repeats. `None` if no sequence is found. There may be
-/// several orders of the ops: two given orders, and ways to join ops. A few lists of each order tell
-/// which is best; the search goes on with the best given order and the best ways.
-///
-/// If micro-batches read states together, the second sequence is the best one from segments that
-/// [keep](AfterLoss::Kept) what follows a loss. Both are worth a plan, since sampled periods err by
-/// more than their difference.
+/// The best sequences with repeats. Each is worth a plan, since sampled periods err by more than
+/// their differences.
+#[derive(Default)]
+pub(in crate::planner) struct Best<'s> {
+    /// The best sequence from sequences without repeats.
+    pub(in crate::planner) once: Option<Found<'s>>,
+    /// If micro-batches read states together, the best sequence from segments that
+    /// [keep](AfterLoss::Kept) what follows a loss.
+    pub(in crate::planner) kept: Option<Found<'s>>,
+    /// The best sequence from the given segments.
+    pub(in crate::planner) segments: Option<Found<'s>>,
+}
+
+/// The best of `lists` tried sequences with repeats. There may be several orders of the ops: two
+/// given orders, and ways to join ops. A few lists of each order tell which is best; the search goes
+/// on with the best given order and the best ways. If there are `segments`, a second search starts
+/// from them.
 pub(in crate::planner) fn best<'s>(
     starts: Starts<'s, impl Iterator<Item = Join> + Clone + Sync>,
+    segments: Option<Segments<'s>>,
     lists: usize,
     output: &mut Output<'_>,
     mut helper: Option<&mut Helper<'_>>,
     scratch: &mut Scratch<'s>,
-) -> Result<Option<(Found<'s>, Option<Found<'s>>)>, PlanningError> {
+) -> Result<Best<'s>, PlanningError> {
     let ranked = best_starts(starts, lists, output, helper.as_deref_mut(), scratch)?;
-    let Some(Ranked { task, reads_together, ways, .. }) = ranked else { return Ok(None) };
-    let ways = ways.map(|way| way.map(|(_, join)| join));
+    let Some(Ranked { task, rank, reads_together, ways }) = ranked else {
+        return Ok(Best::default());
+    };
     let mut incumbent = Incumbent::new(&task, scratch)?;
     let mut kept = Incumbent::new(&task, scratch)?;
-    {
+    let mut segmented = Incumbent::new(&task, scratch)?;
+    let is_segmented = {
         let mut scratch = scratch.reborrow();
-        let mut joined =
-            |way: Option<Join>| Ok::<_, PlanningError>((way, Incumbent::new(&task, &mut scratch)?));
-        let [first, second, third, fourth] = ways;
-        let [mut own, mut helpers] =
-            [[joined(first)?, joined(third)?], [joined(second)?, joined(fourth)?]];
+        let mut joined = |at: usize| {
+            let way = ways.get(at).map(|&(_, join)| join);
+            Ok::<_, PlanningError>((way, Incumbent::new(&task, &mut scratch)?))
+        };
+        // One thread starts with the order of the task, so the other one takes the first way.
+        let (mut helpers, mut own) = ([joined(0)?, joined(2)?], [joined(1)?, joined(3)?]);
         // Whether the network has time to spare depends on the plan.
         let sequence = task.sequence.weighing_loads();
         let weighed = Task { sequence: &sequence, ..task };
@@ -223,7 +236,8 @@ pub(in crate::planner) fn best<'s>(
             .then(|| Incumbent::new(&task, &mut scratch))
             .transpose()?;
         let mut helpers_kept = Incumbent::new(&task, &mut scratch)?;
-        both(
+        let ranked_ns = if rank.0 == 0 { rank.1.0 } else { u64::MAX };
+        let ((), is_segmented) = both(
             helper,
             output,
             &mut scratch,
@@ -238,9 +252,14 @@ pub(in crate::planner) fn best<'s>(
             |output, scratch| {
                 let helpers = (&mut helpers[..], &mut helpers_kept);
                 extend_joined(&task, helpers, lists, output, scratch)?;
-                match &mut by_load {
-                    Some(by_load) => extend(&weighed, by_load, lists, output, scratch),
-                    None => Ok(()),
+                if let Some(by_load) = &mut by_load {
+                    extend(&weighed, by_load, lists, output, scratch)?;
+                }
+                match &segments {
+                    Some(from) => {
+                        start_segments(from, ranked_ns, &mut segmented, lists, output, scratch)
+                    }
+                    None => Ok(false),
                 }
             },
         )?;
@@ -248,7 +267,7 @@ pub(in crate::planner) fn best<'s>(
             incumbent.keep_if_better(by_load.judged, by_load.launches());
         }
         let of_task = incumbent.rank();
-        let [[first, third], [second, fourth]] = [own, helpers];
+        let [[first, third], [second, fourth]] = [helpers, own];
         for (way, joined) in [first, second, third, fourth] {
             // If the task reads states together, such ways without overlaps differ little from it.
             let is_like_task =
@@ -258,9 +277,17 @@ pub(in crate::planner) fn best<'s>(
             }
         }
         kept.keep_if_better(helpers_kept.judged, helpers_kept.launches());
+        is_segmented
+    };
+    if let Some(from) = segments.filter(|_| is_segmented) {
+        let than_ns = incumbent.period_ns().unwrap_or(u64::MAX);
+        extend_near(&from.task, than_ns, &mut segmented, lists, output, scratch)?;
     }
-    let Some(best) = incumbent.sequence(&task, scratch)? else { return Ok(None) };
-    Ok(Some((best, kept.sequence(&task, scratch)?)))
+    Ok(Best {
+        once: incumbent.sequence(&task, scratch)?,
+        kept: kept.sequence(&task, scratch)?,
+        segments: segmented.sequence(&segments.map_or(task, |from| from.task), scratch)?,
+    })
 }
 
 /// The period of the best of a few lists with repeats in each order, and of `lists` lists in the best
@@ -275,7 +302,7 @@ pub(in crate::planner) fn trial_ns(
     let ranked = best_starts(starts, lists, output, helper, scratch)?;
     let Some(Ranked { task, rank, ways, .. }) = ranked else { return Ok(None) };
     let mut scratch = scratch.reborrow();
-    let best_way = ways.into_iter().flatten().min_by_key(|&(rank, _)| rank);
+    let best_way = ways.into_iter().min_by_key(|&(rank, _)| rank);
     let (rank, joined) = match best_way.filter(|&(best, _)| best < rank) {
         Some((best, join)) => (best, order::arrange(task.sequence, join, &mut scratch)?),
         None => (rank, None),
@@ -362,8 +389,10 @@ fn extend_own_segments(
     let mut keep_best = |best: &mut Incumbent<'_>, after_loss| {
         let mut scratch = scratch.reborrow();
         let mut segmented = Incumbent::new(task, &mut scratch)?;
-        let segments = Segments { than_ns, is_short: false, order: Order::Free, after_loss };
-        extend_segments(task, segments, &mut segmented, lists, output, &mut scratch)?;
+        let from = Segments { task: *task, is_short: false, order: Order::Free, after_loss };
+        if start_segments(&from, than_ns, &mut segmented, lists, output, &mut scratch)? {
+            extend_near(task, than_ns, &mut segmented, lists, output, &mut scratch)?;
+        }
         best.keep_if_better(segmented.judged, segmented.launches());
         Ok::<_, PlanningError>(())
     };
@@ -371,10 +400,10 @@ fn extend_own_segments(
     kept.map_or(Ok(()), |kept| keep_best(kept, AfterLoss::Kept))
 }
 
-/// The best ways to join ops: two in which groups of micro-batches follow each other, and two in
-/// which they overlap. There are several, since a few lists cannot tell which way leads to the
+/// The best ways to join ops: up to two in which groups of micro-batches follow each other, and up to
+/// two in which they overlap. There are several, since a few lists cannot tell which way leads to the
 /// shortest plan.
-type Ways = [Option<(Rank, Join)>; 4];
+type Ways = heapless::Vec<(Rank, Join), 4>;
 
 /// Ranks ways to join ops, and returns the best ways. A way must be better than the given order by
 /// more than the error of ranks. A way with overlaps must not be worse than the best way without
@@ -413,9 +442,9 @@ fn best_joins(
     let may_be_better = |&&(rank, _, _): &&(Rank, usize, Join)| {
         first.is_none_or(|&(first, _, _)| !is_surely_less(first, rank))
     };
-    let mut overlapping = of_kind(true).filter(may_be_better);
-    let [third, fourth] = [overlapping.next(), overlapping.next()];
-    Ok([first, second, third, fourth].map(|way| way.map(|&(rank, _, join)| (rank, join))))
+    let overlapping = of_kind(true).filter(may_be_better).take(2);
+    let ways = first.into_iter().chain(second).chain(overlapping);
+    Ok(ways.map(|&(rank, _, join)| (rank, join)).collect())
 }
 
 /// The ranks of the ways to join ops that are better than the given order, each with its number.
@@ -484,12 +513,11 @@ fn rank_of_layers(
     Ok(incumbent.rank())
 }
 
-/// The lists of launches in segments that are worth a try.
+/// The segments of checkpointing from which a search starts.
 #[derive(Clone, Copy, Debug)]
-pub(in crate::planner) struct Segments {
-    /// The period of the plan to improve on. Lists with slightly longer plans may lead to shorter
-    /// plans.
-    pub(in crate::planner) than_ns: u64,
+pub(in crate::planner) struct Segments<'s> {
+    /// Launches each op once.
+    pub(in crate::planner) task: Task<'s>,
     /// Whether memory is so short that no list has fitted.
     pub(in crate::planner) is_short: bool,
     /// Whether the launches may also be arranged in another order.
@@ -497,43 +525,46 @@ pub(in crate::planner) struct Segments {
     pub(in crate::planner) after_loss: AfterLoss,
 }
 
-/// The best sequence that the search finds from the segments of checkpointing.
-pub(in crate::planner) fn best_of_segments<'s>(
-    task: &Task<'s>,
-    segments: Segments,
-    lists: usize,
-    output: &mut Output<'_>,
-    scratch: &mut Scratch<'s>,
-) -> Result<Option<Found<'s>>, PlanningError> {
-    let mut incumbent = Incumbent::new(task, scratch)?;
-    if segments.is_short {
-        // Another order than the best one without repeats may be better.
-        extend(task, &mut incumbent, lists, output, scratch)?;
-    }
-    extend_segments(task, segments, &mut incumbent, lists, output, scratch)?;
-    incumbent.sequence(task, scratch)
+/// A plan of segments that is slightly longer than the best plan so far may lead to a shorter one.
+const fn near_segments_ns(than_ns: u64) -> u64 {
+    than_ns.saturating_add(than_ns / NEAR_SEGMENTS)
 }
 
-/// Tries each division into segments, and adds repeats to the best one if it is near enough.
-fn extend_segments(
+/// Tries each division into segments. Returns whether the best one may lead to a shorter plan than
+/// `than_ns`.
+fn start_segments(
+    from: &Segments<'_>,
+    than_ns: u64,
+    incumbent: &mut Incumbent<'_>,
+    lists: usize,
+    output: &mut Output<'_>,
+    scratch: &mut Scratch<'_>,
+) -> Result<bool, PlanningError> {
+    if from.is_short {
+        // Another order than the best one without repeats may be better.
+        extend(&from.task, incumbent, lists, output, scratch)?;
+    }
+    let before = incumbent.rank();
+    try_segments(from, near_segments_ns(than_ns), incumbent, output, scratch)?;
+    Ok(incumbent.rank() != before)
+}
+
+/// Adds repeats to the best segments if their plan is near enough to the best plan so far, which takes
+/// `than_ns`.
+fn extend_near(
     task: &Task<'_>,
-    segments: Segments,
+    than_ns: u64,
     incumbent: &mut Incumbent<'_>,
     lists: usize,
     output: &mut Output<'_>,
     scratch: &mut Scratch<'_>,
 ) -> Result<(), PlanningError> {
-    let than_ns = segments.than_ns;
-    let before = incumbent.rank();
-    let near_ns = than_ns.saturating_add(than_ns / NEAR_SEGMENTS);
-    let near = Segments { than_ns: near_ns, ..segments };
-    try_segments(task, near, incumbent, output, scratch)?;
-    if incumbent.rank() != before {
-        let is_shorter = incumbent.period_ns().is_none_or(|best_ns| best_ns < than_ns);
-        let lists = if is_shorter { lists } else { lists.div_ceil(SHARE_OF_SEGMENTS) };
-        extend(task, incumbent, lists, output, scratch)?;
-    }
-    Ok(())
+    let lists = match incumbent.period_ns() {
+        Some(best_ns) if best_ns >= near_segments_ns(than_ns) => return Ok(()),
+        Some(best_ns) if best_ns >= than_ns => lists.div_ceil(SHARE_OF_SEGMENTS),
+        _ => lists,
+    };
+    extend(task, incumbent, lists, output, scratch)
 }
 
 /// The least time of the launches over all numbers of segments. No plan takes less time than its
@@ -595,8 +626,8 @@ fn add_repeats(
 
 /// Tries each division into segments.
 fn try_segments(
-    task: &Task<'_>,
-    Segments { than_ns, order, after_loss, .. }: Segments,
+    &Segments { ref task, order, after_loss, .. }: &Segments<'_>,
+    than_ns: u64,
     incumbent: &mut Incumbent<'_>,
     output: &mut Output<'_>,
     scratch: &mut Scratch<'_>,
