@@ -108,7 +108,7 @@ proptest! {
 proptest! {
     // These take a minute each. In chunks of 64 KiB they take minutes: placements of many objects are searched for
     // each strategy.
-    #![proptest_config(ProptestConfig { failure_persistence: None, ..conformance::seeds::config(4) })]
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..conformance::seeds::config(2) })]
 
     #[test]
     fn no_strategy_is_shorter_on_convolutional_networks(

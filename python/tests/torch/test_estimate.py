@@ -278,20 +278,19 @@ def run(*arguments):
     return subprocess.run(command, capture_output=True, text=True, timeout=240)
 
 
-@pytest.mark.parametrize("machine", ["rtx4090", "gh200"])
-def test_a_decoder_of_8_billion_parameters_from_its_configuration(machine, tmp_path):
+def test_a_decoder_of_8_billion_parameters_from_its_configuration(tmp_path):
     pytest.importorskip("transformers")
     config, graph = tmp_path / "config.json", tmp_path / "graph.json"
     config.write_text(json.dumps(LLAMA))
     budgets = "--budget", "min", "--budget", "20GiB"
-    done = run(config, "--batch", 4, "--machine", machine, *budgets, "--graph", graph)
+    done = run(config, "--batch", 4, "--machine", "rtx4090", *budgets, "--graph", graph)
     assert not done.returncode, done.stderr
     parts, first, header, *lines = done.stdout.splitlines()
     assert parts.startswith("parameters 14.96 GiB, buffers 0.2 KiB, optimizer 29.92 GiB, gradients and ")
     assert first.startswith("least device memory 11.7") and "tokens/s" in header and len(lines) == 2
     tokens_per_s = [float(line.split()[4].replace(",", "")) for line in lines]
     # A token takes 6 operations for each parameter. Attention takes more.
-    most = {"rtx4090": 165e12, "gh200": 989e12}[machine] / (6 * 8e9)
+    most = 165e12 / (6 * 8e9)
     assert most / 4 < tokens_per_s[0] < most and tokens_per_s[0] * 0.99 < tokens_per_s[1] < most
     assert len(spillway.Graph.from_json(graph.read_bytes()).name) > 0
 
