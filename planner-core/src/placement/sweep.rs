@@ -37,6 +37,11 @@ const NEVER: u32 = u32::MAX;
 /// values.
 const TRIES: [u64; 2] = [256, 1 << 22];
 
+/// The number of pairs that may be tried in a row without an exchange that frees an object. Exchanges
+/// that free one have tried up to 256,000 pairs (ResNet-50 in chunks of 64 KiB). Without this limit, a
+/// sweep that lacks objects usually tries as many pairs as [`TRIES`] allows.
+const IN_VAIN: u64 = 1 << 19;
+
 /// A due object that is to be [spared](Over::spares_due) is due within this fraction of an
 /// iteration after a release. Among 124 plans of `auto` (eight works, 12 and 50 GB/s, 75 to 25 % of
 /// the in-core need, with repeats and without), placing lengthened 16 by up to 0.57 % without this
@@ -152,6 +157,8 @@ struct Colours<'w> {
     /// spared.
     close: u32,
     tries: u64,
+    /// What is left of [`IN_VAIN`].
+    in_vain: u64,
 }
 
 #[expect(
@@ -184,6 +191,7 @@ impl<'w> Colours<'w> {
             per_iteration: 0,
             close: 0,
             tries: TRIES[0].saturating_mul(slots as u64).saturating_add(TRIES[1]),
+            in_vain: IN_VAIN,
         };
         let mut first = 0;
         for (pool, (&slots, data)) in in_pool.iter().zip(plan.pools).enumerate() {
@@ -293,6 +301,7 @@ impl<'w> Colours<'w> {
                 self.swap([free, held], ends);
                 self.free.replace(free, held);
                 if self.may_serve(held, given) {
+                    self.in_vain = IN_VAIN;
                     return Some(held);
                 }
                 free = held;
@@ -310,6 +319,7 @@ impl<'w> Colours<'w> {
         let mut best_due = self.due[free as usize];
         for held in self.first[pool]..self.first[pool] + self.used[pool] {
             self.tries = self.tries.checked_sub(1)?;
+            self.in_vain = self.in_vain.checked_sub(1)?;
             let (due, until) = (self.due[held as usize], self.until[held as usize]);
             if due > best_due
                 && until >= at

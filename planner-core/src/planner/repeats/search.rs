@@ -215,79 +215,89 @@ pub(in crate::planner) fn best<'s>(
     scratch: &mut Scratch<'s>,
 ) -> Result<Best<'s>, PlanningError> {
     let ranked = best_starts(starts, lists, output, helper.as_deref_mut(), scratch)?;
-    let Some(Ranked { task, rank, reads_together, ways }) = ranked else {
-        return Ok(Best::default());
-    };
-    let mut incumbent = Incumbent::new(&task, scratch)?;
+    let Some(ranked) = ranked else { return Ok(Best::default()) };
+    let task = ranked.task;
+    let mut once = Incumbent::new(&task, scratch)?;
     let mut kept = Incumbent::new(&task, scratch)?;
     let mut segmented = Incumbent::new(&task, scratch)?;
-    let is_segmented = {
-        let mut scratch = scratch.reborrow();
-        let mut joined = |at: usize| {
-            let way = ways.get(at).map(|&(_, join)| join);
-            Ok::<_, PlanningError>((way, Incumbent::new(&task, &mut scratch)?))
-        };
-        // One thread starts with the order of the task, so the other one takes the first way.
-        let (mut helpers, mut own) = ([joined(0)?, joined(2)?], [joined(1)?, joined(3)?]);
-        // Whether the network has time to spare depends on the plan.
-        let sequence = task.sequence.weighing_loads();
-        let weighed = Task { sequence: &sequence, ..task };
-        let mut by_load = (task.sequence.graph().has_collectives())
-            .then(|| Incumbent::new(&task, &mut scratch))
-            .transpose()?;
-        let mut helpers_kept = Incumbent::new(&task, &mut scratch)?;
-        let ranked_ns = if rank.0 == 0 { rank.1.0 } else { u64::MAX };
-        let ((), is_segmented) = both(
-            helper,
-            output,
-            &mut scratch,
-            |output, scratch| {
-                extend(&task, &mut incumbent, lists, output, scratch)?;
-                if reads_together {
-                    let both = (&mut incumbent, Some(&mut kept));
-                    extend_own_segments(&task, both, lists, output, scratch)?;
-                }
-                extend_joined(&task, (&mut own[..], &mut kept), lists, output, scratch)
-            },
-            |output, scratch| {
-                let helpers = (&mut helpers[..], &mut helpers_kept);
-                extend_joined(&task, helpers, lists, output, scratch)?;
-                if let Some(by_load) = &mut by_load {
-                    extend(&weighed, by_load, lists, output, scratch)?;
-                }
-                match &segments {
-                    Some(from) => {
-                        start_segments(from, ranked_ns, &mut segmented, lists, output, scratch)
-                    }
-                    None => Ok(false),
-                }
-            },
-        )?;
-        if let Some(by_load) = by_load {
-            incumbent.keep_if_better(by_load.judged, by_load.launches());
-        }
-        let of_task = incumbent.rank();
-        let [[first, third], [second, fourth]] = [helpers, own];
-        for (way, joined) in [first, second, third, fourth] {
-            // If the task reads states together, such ways without overlaps differ little from it.
-            let is_like_task =
-                reads_together && matches!(way, Some(Join::ByStates { overlaps: false, .. }));
-            if !is_like_task || is_surely_less(joined.rank(), of_task) {
-                incumbent.keep_if_better(joined.judged, joined.launches());
-            }
-        }
-        kept.keep_if_better(helpers_kept.judged, helpers_kept.launches());
-        is_segmented
-    };
-    if let Some(from) = segments.filter(|_| is_segmented) {
-        let than_ns = incumbent.period_ns().unwrap_or(u64::MAX);
+    let incumbents = [&mut once, &mut kept, &mut segmented];
+    let from = segments.as_ref();
+    let is_segmented = extend_all(&ranked, from, incumbents, lists, output, helper, scratch)?;
+    if let Some(from) = from.filter(|_| is_segmented) {
+        let than_ns = once.period_ns().unwrap_or(u64::MAX);
         extend_near(&from.task, than_ns, &mut segmented, lists, output, scratch)?;
     }
     Ok(Best {
-        once: incumbent.sequence(&task, scratch)?,
+        once: once.sequence(&task, scratch)?,
         kept: kept.sequence(&task, scratch)?,
         segments: segmented.sequence(&segments.map_or(task, |from| from.task), scratch)?,
     })
+}
+
+/// Adds repeats to the launches in each order, and tries the segments. The best lists become `once`
+/// and `kept`, as in [`Best`], and the best segments `segmented`. Returns whether segments may lead to
+/// a shorter plan.
+fn extend_all(
+    Ranked { task, rank, reads_together, ways }: &Ranked<'_>,
+    segments: Option<&Segments<'_>>,
+    [once, kept, segmented]: [&mut Incumbent<'_>; 3],
+    lists: usize,
+    output: &mut Output<'_>,
+    helper: Option<&mut Helper<'_>>,
+    scratch: &mut Scratch<'_>,
+) -> Result<bool, PlanningError> {
+    let mut scratch = scratch.reborrow();
+    let mut joined = |at: usize| {
+        let way = ways.get(at).map(|&(_, join)| join);
+        Ok::<_, PlanningError>((way, Incumbent::new(task, &mut scratch)?))
+    };
+    // One thread starts with the order of the task, so the other one takes the first way.
+    let (mut helpers, mut own) = ([joined(0)?, joined(2)?], [joined(1)?, joined(3)?]);
+    // Whether the network has time to spare depends on the plan.
+    let sequence = task.sequence.weighing_loads();
+    let weighed = Task { sequence: &sequence, ..*task };
+    let mut by_load = (task.sequence.graph().has_collectives())
+        .then(|| Incumbent::new(task, &mut scratch))
+        .transpose()?;
+    let mut helpers_kept = Incumbent::new(task, &mut scratch)?;
+    let &(lacks_bytes, (ranked_ns, _)) = rank;
+    let than_ns = if lacks_bytes == 0 { ranked_ns } else { u64::MAX };
+    let ((), is_segmented) = both(
+        helper,
+        output,
+        &mut scratch,
+        |output, scratch| {
+            extend(task, once, lists, output, scratch)?;
+            if *reads_together {
+                extend_own_segments(task, (once, Some(kept)), lists, output, scratch)?;
+            }
+            extend_joined(task, (&mut own[..], kept), lists, output, scratch)
+        },
+        |output, scratch| {
+            let helpers = (&mut helpers[..], &mut helpers_kept);
+            extend_joined(task, helpers, lists, output, scratch)?;
+            if let Some(by_load) = &mut by_load {
+                extend(&weighed, by_load, lists, output, scratch)?;
+            }
+            let Some(from) = segments else { return Ok(false) };
+            start_segments(from, than_ns, segmented, lists, output, scratch)
+        },
+    )?;
+    if let Some(by_load) = by_load {
+        once.keep_if_better(by_load.judged, by_load.launches());
+    }
+    let of_task = once.rank();
+    let [[first, third], [second, fourth]] = [helpers, own];
+    for (way, joined) in [first, second, third, fourth] {
+        // If the task reads states together, such ways without overlaps differ little from it.
+        let is_like_task =
+            *reads_together && matches!(way, Some(Join::ByStates { overlaps: false, .. }));
+        if !is_like_task || is_surely_less(joined.rank(), of_task) {
+            once.keep_if_better(joined.judged, joined.launches());
+        }
+    }
+    kept.keep_if_better(helpers_kept.judged, helpers_kept.launches());
+    Ok(is_segmented)
 }
 
 /// The period of the best of a few lists with repeats in each order, and of `lists` lists in the best
