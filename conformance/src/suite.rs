@@ -61,8 +61,8 @@ enum Run<T: Backend> {
     OnRig(fn(&mut Rig<'_, T>) -> Outcome),
     /// Opens its own devices.
     OnBench(fn(&Bench<'_, T>) -> Outcome),
-    /// Opens its own devices, and measures what the process uses. Runs once, in the last order,
-    /// while no other check runs in this process.
+    /// Opens its own devices, and measures what the process uses. It takes long, so it runs once, in
+    /// the backend's own chunks and the last order, while no other check runs in this process.
     Alone(fn(&Bench<'_, T>) -> Outcome),
 }
 
@@ -240,10 +240,14 @@ pub fn graph_checks<T: Graphs>() -> Vec<Check<T>> {
 }
 
 impl<T: Backend> Check<T> {
+    const fn is_alone(&self) -> bool {
+        matches!(self.run, Run::Alone(_))
+    }
+
     /// Why the check cannot measure everything on this system. `None` if it can.
     #[must_use]
     pub fn blind_spot(&self) -> Option<&'static str> {
-        let is_blind = matches!(self.run, Run::Alone(_)) && usage::Usage::now().is_none();
+        let is_blind = self.is_alone() && usage::Usage::now().is_none();
         is_blind.then_some("this system does not report what a process uses")
     }
 
@@ -253,7 +257,7 @@ impl<T: Backend> Check<T> {
     /// The failure, and the order in which it occurred.
     pub fn run(&self, backend: &T, found: &Found) -> Outcome {
         let orders = backend.orders().max(1);
-        let first = if matches!(self.run, Run::Alone(_)) { orders - 1 } else { 0 };
+        let first = if self.is_alone() { orders - 1 } else { 0 };
         (first..orders).try_for_each(|order| {
             let outcome = self.run_in_order(&Bench { backend, machine: found.machine, order });
             outcome.map_err(|failure| match orders {
@@ -269,7 +273,7 @@ impl<T: Backend> Check<T> {
     /// The failure.
     pub fn run_in_order(&self, bench: &Bench<'_, T>) -> Outcome {
         // The lock guards no data, so it does not matter whether a check panicked with it.
-        let alone = matches!(self.run, Run::Alone(_)).then(|| RUNNING.write());
+        let alone = self.is_alone().then(|| RUNNING.write());
         let together = alone.is_none().then(|| RUNNING.read());
         let outcome = self.run_now(bench);
         drop((alone, together));

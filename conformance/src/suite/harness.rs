@@ -10,10 +10,6 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use test_harness::devices_are_required;
 
-/// The checks that run only in the backend's own chunks: they take long, and in larger chunks the backend
-/// does the same work.
-const IN_OWN_CHUNKS: &[&str] = &["plans::ten_thousand_iterations"];
-
 /// The result of a check.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Verdict {
@@ -108,8 +104,7 @@ fn run_all<B: Backend>(
         let chunked = Arc::new(Chunked::new(Arc::clone(&backend), chunk_bytes));
         let kind = chunk_bytes.map_or_else(String::new, |bytes| format!("chunks of {bytes} bytes"));
         let checks = checks().into_iter();
-        let checks =
-            checks.filter(|check| chunk_bytes.is_none() || !IN_OWN_CHUNKS.contains(&check.name));
+        let checks = checks.filter(|check| chunk_bytes.is_none() || !check.is_alone());
         trials.extend(checks.map(|check| trial(check, &chunked, &kind)));
     }
     trials.push(Trial::test("exemptions_name_checks", move || Ok(misnamed(&*backend, &names)?)));
