@@ -78,7 +78,7 @@ pub fn main<B: Backend>(backend: B) -> ExitCode {
 }
 
 /// As [`main`], with the backend's own chunks, and again with larger chunks. `chunk_bytes` are
-/// multiples of the backend's chunks.
+/// multiples of the backend's chunks. Checks that measure what the process uses do not run again.
 pub fn main_in_chunks<B: Backend>(backend: B, chunk_bytes: &[u64]) -> ExitCode {
     run_all(backend, chunk_bytes, checks)
 }
