@@ -9,7 +9,9 @@ use super::helper::Helper;
 use super::order::{self, Join, Orders};
 use super::recipe::Order;
 use super::repeats;
-use super::repeats::search::{Best, Found, Segments, Starts};
+use super::repeats::rounds::Found;
+use super::repeats::search::{Best, Starts};
+use super::repeats::segments::{self, Segments};
 use super::request::{Output, Request, Task};
 use super::strategy::Strategy;
 use crate::bounds;
@@ -92,7 +94,7 @@ impl<'c> Comparison<'c> {
             true => u64::MAX,
             false => {
                 let given = Task::new(request, given);
-                repeats::search::least_of_segments(&given, output, scratch)?
+                segments::least_of_segments(&given, output, scratch)?
             }
         };
         Ok(Repeated { found: [segments, kept, once], segments_ns })

@@ -14,7 +14,7 @@ use super::list::{Lengths, Stuck};
 use super::lms::Lms;
 use super::on_demand::OnDemand;
 use super::paced::{MOST_COARSER, Pace};
-use super::repeats::search::MOST_LISTS as MOST_REPEATED;
+use super::repeats::rounds::MOST_LISTS as MOST_REPEATED;
 use super::request::Task;
 use super::strategy::{Named, Need, Parameter, Rule, Strategy, Takes};
 use super::trials::Search;

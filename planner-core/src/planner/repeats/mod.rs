@@ -9,7 +9,9 @@
 mod climb;
 mod cover;
 mod judged;
+pub(super) mod rounds;
 pub(super) mod search;
+pub(super) mod segments;
 mod unroll;
 mod values;
 
