@@ -295,7 +295,7 @@ impl<'w> Colours<'w> {
     /// Frees an object that may serve until a release, by exchanges with free objects.
     fn exchange(&mut self, pool: usize, at: u32, given: u32) -> Option<u32> {
         let mut next = self.free.first(pool);
-        while let Some(mut free) = next {
+        while let Some(mut free) = next.filter(|_| self.in_vain > 0) {
             self.tries = self.tries.checked_sub(1)?;
             while let Some((held, ends)) = self.partner(free, pool, at, given) {
                 self.swap([free, held], ends);

@@ -248,12 +248,7 @@ impl<'w> Search<'w> {
                 pairs.iter().try_for_each(|&[_, part]| other.run_part(part, output, None, scratch))
             },
         )?;
-        for judged in other.judged {
-            if !self.judged.contains(&judged) {
-                // Choices beyond this number are judged again.
-                let _is_full = self.judged.push(judged);
-            }
-        }
+        other.judged.into_iter().for_each(|judged| self.remember(judged));
         other.kept.into_iter().for_each(|(period_ns, choice)| self.keep(period_ns, choice));
         left_over
             .iter()
@@ -466,11 +461,18 @@ impl<'w> Search<'w> {
             Ok((ops, period_ns, known.is_some()))
         })?;
         if !is_known {
-            // Choices beyond this number are judged again.
-            let _is_full = self.judged.push((ops, period_ns));
+            self.remember((ops, period_ns));
             self.keep(period_ns, choice);
         }
         Ok(period_ns)
+    }
+
+    /// Remembers the hash of a choice's ops and its period.
+    fn remember(&mut self, judged: (u64, u64)) {
+        if !self.judged.contains(&judged) {
+            // Choices beyond the capacity are judged again.
+            let _is_full = self.judged.push(judged);
+        }
     }
 
     fn keep(&mut self, period_ns: u64, choice: Choice) {

@@ -1,5 +1,5 @@
 //! Searches for the repeats of the shortest plan: in which orders of the ops, and from which segments,
-//! [rounds](rounds) of lists start.
+//! [rounds] of lists start.
 
 use super::judged::{Judged, Rank};
 use super::rounds::{self, Found, Incumbent, add_repeats, extend};
