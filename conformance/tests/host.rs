@@ -305,6 +305,31 @@ proptest! {
     }
 }
 
+/// Only lists of other strategies fit the device, and they need more host memory.
+#[test]
+fn auto_names_the_memory_that_is_short() {
+    let mut graph = OwnedGraph::default();
+    let input = graph.push_tensor("input", 1, Kind::Input);
+    let output = graph.push_tensor("output", 1351, Kind::Output);
+    graph.push_op("first", 0, 0, &[], &[input, output]);
+    graph.push_op("second", 0, 1, &[], &[output]);
+    graph.push_op("third", 0, 0, &[input], &[output]);
+    for op in [0, 2] {
+        graph.ops[op].collective = true;
+    }
+    let parameters = MachineParameters::new()
+        .with_device_bytes(1 << 20)
+        .with_host_bytes(845)
+        .with_chunk_bytes(64)
+        .with_h2d_bytes_per_s(4_000_000_000)
+        .with_d2h_bytes_per_s(600_000_000);
+    let machine = Machine::new(parameters).unwrap();
+    let strategy = Planner::Auto(Auto::new().with_effort(3));
+    let error = planned(&graph.graph().unwrap(), &machine, strategy).unwrap_err();
+    let missing = PlanError::HostMemory { needed_bytes: 1352, host_bytes: 845 };
+    assert_eq!(error, PlanningError::Plan(missing));
+}
+
 /// The host memory of a plan in which two temporaries of two chunks, `a` and `b`, are made
 /// (by ops 0 and 2) and read (by ops 1 and 3). A step is `*a` for an offload, `+a`, `-a`, or
 /// an op, again where it has been launched; in capitals the names mean the second half.

@@ -30,7 +30,7 @@ pub(super) struct BestPlan<'o, 't> {
     pub(super) best: Option<Incumbent<'t>>,
     /// The plan that was written last, if it is the best one.
     written: Option<Written>,
-    /// The error of the first attempt without a plan.
+    /// The [error to report](PlanningError::with_least_need) if there is no plan.
     shortage: Option<PlanningError>,
     /// The least period of the lists that only `auto` writes.
     pub(super) own_ns: Option<u64>,
@@ -115,8 +115,11 @@ impl<'o, 't> BestPlan<'o, 't> {
             self.written = None;
             match plan.map(|made| made.map(|made| made.written())) {
                 Ok(Some(written)) => self.keep_if_better(written, task, (entrant, below_ns)),
-                Err(error) if !error.is_of_one_list() => return Err(error),
-                _ => {}
+                Err(error) if error.is_of_one_list() => {
+                    self.shortage = Some(error.with_least_need(self.shortage));
+                }
+                Err(error) => return Err(error),
+                Ok(_) => {}
             }
         }
         Ok(others_ns)
@@ -167,7 +170,7 @@ impl<'o, 't> BestPlan<'o, 't> {
                 }
                 self.keep_if_better(made, &task, (entrant, u64::MAX));
             }
-            Err(error) => self.shortage = self.shortage.or(Some(error)),
+            Err(error) => self.shortage = Some(error.with_least_need(self.shortage)),
         }
     }
 

@@ -44,15 +44,25 @@ pub enum PlanningError {
 }
 
 impl PlanningError {
-    /// The error, of two, that asks for less memory.
+    /// The error to report if two lists fail: of two errors of the same kind, the error that asks for
+    /// less memory. A list that has too many steps, or does not fit the host, fits the budget; and a
+    /// longer buffer for steps may be had.
     pub(super) fn with_least_need(self, other: Option<Self>) -> Self {
-        match (self, other) {
+        let Some(other) = other else { return self };
+        let reports_other = match (self, other) {
             (
                 Self::Infeasible { min_feasible_bytes: one, .. },
-                Some(other @ Self::Infeasible { min_feasible_bytes: least, .. }),
-            ) if least <= one => other,
-            _ => self,
-        }
+                Self::Infeasible { min_feasible_bytes: least, .. },
+            )
+            | (
+                Self::Plan(PlanError::HostMemory { needed_bytes: one, .. }),
+                Self::Plan(PlanError::HostMemory { needed_bytes: least, .. }),
+            ) => least <= one,
+            (Self::Infeasible { .. }, _)
+            | (Self::Plan(PlanError::HostMemory { .. }), Self::BufferTooShort(_)) => true,
+            _ => false,
+        };
+        if reports_other { other } else { self }
     }
 
     /// Whether the strategy refuses this work whatever the budget.

@@ -106,12 +106,7 @@ impl<'w, 'o> BestPlan<'w, 'o> {
                 Ok(period_ns)
             }
             Err(error) if error.is_of_one_list() => {
-                // If the lists of one choice fit the device, host memory is too small, not the
-                // budget.
-                let is_of_host = matches!(self.shortage, Some(PlanningError::Plan(_)));
-                if !is_of_host {
-                    self.shortage = Some(error.with_least_need(self.shortage));
-                }
+                self.shortage = Some(error.with_least_need(self.shortage));
                 Ok(u64::MAX)
             }
             Err(error) => Err(error),
