@@ -18,6 +18,7 @@ import spillway.torch
 def arguments():
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
     parser.add_argument("--budget", default="50%", help="bytes, 2GiB, a percentage, or none: eager mode")
+    parser.add_argument("--device", default="cpu", help="where the graphs of the model run: cpu or cuda [cpu]")
     parser.add_argument("--steps", type=int, default=10)
     parser.add_argument("--width", type=int, default=256)
     return parser.parse_args()
@@ -32,7 +33,7 @@ def main():
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, fused=True)
     if args.budget != "none":
         # In place. Accelerate's own option for torch.compile rejects the backend's name.
-        model.compile(backend="spillway", options={"budget": args.budget})
+        model.compile(backend="spillway", options={"budget": args.budget, "device": args.device})
         optimizer = spillway.torch.optimizer(optimizer)
     pairs = [(torch.randn(args.width), k % 10) for k in range(64 * args.steps)]
     data = torch.utils.data.DataLoader(pairs, batch_size=32, shuffle=True)

@@ -17,6 +17,7 @@ import spillway.torch
 def arguments():
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
     parser.add_argument("--budget", default="50%", help="bytes, 2GiB, a percentage, or none: eager mode")
+    parser.add_argument("--device", default="cpu", help="where the graphs of the model run: cpu or cuda [cpu]")
     parser.add_argument("--steps", type=int, default=10)
     parser.add_argument("--width", type=int, default=256)
     parser.add_argument("--out", default=".", help="the folder for checkpoints")
@@ -24,13 +25,13 @@ def arguments():
 
 
 class Perceptron(lightning.LightningModule):
-    def __init__(self, width, budget):
+    def __init__(self, width, budget, device):
         super().__init__()
         layers = [layer for _ in range(6) for layer in (nn.Linear(width, width), nn.GELU())]
         self.layers = nn.Sequential(*layers, nn.Linear(width, 10))
         self.budget = budget
         if budget != "none":
-            self.layers.compile(backend="spillway", options={"budget": budget})
+            self.layers.compile(backend="spillway", options={"budget": budget, "device": device})
 
     def training_step(self, batch, number):
         x, y = batch
@@ -58,7 +59,7 @@ def main():
         enable_progress_bar=False,
         enable_model_summary=False,
     )
-    trainer.fit(Perceptron(args.width, args.budget), data)
+    trainer.fit(Perceptron(args.width, args.budget, args.device), data)
 
 
 if __name__ == "__main__":

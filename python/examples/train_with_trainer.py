@@ -19,6 +19,7 @@ def arguments():
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
     parser.add_argument("file", help="the text to train on")
     parser.add_argument("--budget", default="35%", help="bytes, 2GiB, a percentage, or none: eager mode")
+    parser.add_argument("--device", default="cpu", help="where the graphs of the model run: cpu or cuda [cpu]")
     parser.add_argument("--steps", type=int, default=20)
     parser.add_argument("--batch", type=int, default=2)
     parser.add_argument("--length", type=int, default=128, help="tokens of a sequence")
@@ -67,7 +68,7 @@ def main():
     optimizer = torch.optim.AdamW(trained, lr=1e-3, fused=True)
     if args.budget != "none":
         # In place, so the Trainer sees the model itself. Its option torch_compile rejects the backend.
-        llama.compile(backend="spillway", options={"budget": args.budget})
+        llama.compile(backend="spillway", options={"budget": args.budget, "device": args.device})
         optimizer = spillway.torch.optimizer(optimizer)
     schedule = torch.optim.lr_scheduler.LinearLR(optimizer, 1, 0.1, args.steps)
     how = transformers.TrainingArguments(

@@ -13,14 +13,17 @@ import torch
 from torch.utils.weak import WeakIdRef
 
 from .capturing import Inference
-from .devices import device_of
+from .devices import device_of, indexed
+from .errors import CaptureError
 from .joint import Passes, plain_strides
 from .measuring import Measurements
+from .moving import OnDevice
 from .optimizing import optimizer_of
 from .step import PLAN_OPTIONS
 from .training import Training
 
 MAX_SHAPES = 8
+OPTIONS = (*PLAN_OPTIONS, "device")
 
 # By identity of the options.
 _DEVICES: weakref.WeakValueDictionary[int, "_Device"] = weakref.WeakValueDictionary()
@@ -29,7 +32,8 @@ _DEVICES: weakref.WeakValueDictionary[int, "_Device"] = weakref.WeakValueDiction
 def compile_graph(
     graph: torch.fx.GraphModule, inputs: Sequence[Any], *, options: Mapping[str, Any] | None = None
 ) -> Callable[..., Any]:
-    """Returns the function that runs a graph within a plan. `options` are those of `Step.plan`.
+    """Returns the function that runs a graph within a plan. `options` are those of `Step.plan`, and a `device`, such
+    as "cuda", where the graph of a model on the processor runs.
 
     The function captures and plans when a shape first comes. It raises `CaptureError` for a graph
     that writes into a tensor of its caller.
@@ -42,41 +46,50 @@ def compile_graph(
 
 
 def _refuse_others(options):
-    """Refuses options that a plan does not have."""
+    """Refuses options that there are not."""
     for name in options:
-        if name not in PLAN_OPTIONS:
-            close = get_close_matches(name, PLAN_OPTIONS, 1)
+        if name not in OPTIONS:
+            close = get_close_matches(name, OPTIONS, 1)
             meant = f", perhaps {close[0]!r}" if close else ""
-            raise ValueError(f"{name!r} is no option of spillway{meant}: they are {', '.join(PLAN_OPTIONS)}")
+            raise ValueError(f"{name!r} is no option of spillway{meant}: they are {', '.join(OPTIONS)}")
 
 
 class _Device:
     """What the graphs of one `torch.compile` share: a budget, within which several plans may have memory at once."""
 
     def __init__(self, options):
-        self._options = options  # which keeps its identity
+        self._given = options  # which keeps its identity
+        self._options = dict(options or {})
+        device = self._options.pop("device", None)
+        self.torch_device = None if device is None else indexed(device)  # if the model is elsewhere
         self.lock = threading.RLock()
         self._users = []  # weak references to the plans that may have memory; the last used comes last
         self._plans = weakref.WeakKeyDictionary()  # by step, with the digests of their graphs
         self._most_bytes = math.inf  # of all plans at once
         self._measurements = {}  # by the devices of a graph's inputs
-        budget = str((options or {}).get("budget"))
+        budget = str(self._options.get("budget"))
         # A percentage of what a graph needs, or the least: each model has a budget of its own.
         self._is_relative = budget == "min" or budget.endswith("%")
 
     def measurements(self, inputs):
-        """Returns the measurements on the device of a graph's inputs. Single numbers may be on the processor."""
+        """Returns the measurements on the device of a graph's inputs, or on the device that the options name. Single
+        numbers may be on the processor."""
         tensors = [x for x in inputs if isinstance(x, torch.Tensor)]
         tensors = [x for x in tensors if x.dim()] or tensors
         places = frozenset(x.device for x in tensors)
+        if self.torch_device is not None and any(place.type != "cpu" for place in places):
+            raise CaptureError(
+                f"a model with device={str(self.torch_device)!r} in its options gets its batches on the processor, but"
+                f" a tensor is on {max(places, key=str)}: move it, or move the model and leave out the option"
+            )
         if places not in self._measurements:
-            self._measurements[places] = Measurements(device_of(tensors))
+            self._measurements[places] = Measurements(device_of(tensors, self.torch_device))
         return self._measurements[places]
 
     def compiled(self, step, user, **changed):
         """Returns a step that is compiled within the budget, with some changed options, for a user, which gets
         its `plan`."""
-        user.plan = self._planned(step, {**(self._options or {}), **changed})
+        user.plan = self._planned(step, {**self._options, **changed})
         self.make_room(user)
         return step.compile(user.plan)
 
@@ -91,8 +104,9 @@ class _Device:
     def _new_plan(self, step, options):
         plan = step.plan(**options)
         if options.get("budget") is None:
-            # The model, its gradients and its batches have the other half.
-            self._most_bytes = plan.machine.device_bytes // 2
+            # The model, its gradients and its batches have the other half, unless they are elsewhere.
+            parts = 2 if self.torch_device is None else 1
+            self._most_bytes = plan.machine.device_bytes // parts
             if plan.budget_bytes > self._most_bytes:
                 plan = step.plan(**options | {"budget": self._most_bytes})
         elif not self._is_relative:
@@ -159,7 +173,8 @@ class _Graph:
     """
 
     def __init__(self, graph, inputs, device):
-        self._graph, self._device = graph, device
+        self._graph = graph if device.torch_device is None else OnDevice(graph, device.torch_device)
+        self._device = device
         self._names = [node.name for node in graph.graph.find_nodes(op="placeholder")]
         self._own = [k for k, x in enumerate(inputs) if hasattr(x, "_dynamo_static_input_type")]
         self._passes = None
@@ -197,7 +212,8 @@ class _Graph:
     def _train(self, inputs):
         with self._device.lock:
             if self._passes is None:
-                self._passes = Passes(self._graph, self._names, self._own, self._device.measurements(inputs))
+                how = self._device.measurements(inputs), self._device.torch_device is not None
+                self._passes = Passes(self._graph, self._names, self._own, *how)
             optimizer = optimizer_of(inputs[k] for k in self._own if inputs[k].requires_grad)
             trainings = self._trainings_of(inputs, optimizer)
             training, shapes = self._planned(trainings, inputs)
@@ -243,7 +259,8 @@ class _Inference:
     def __init__(self, module, inputs, device, tensors):
         device.make_room()
         self._module, self.tensors = module, tensors
-        source = Inference(module, lambda module, batch: module(*batch), None, device.measurements(inputs))
+        forward = lambda module, batch: module(*batch)
+        source = Inference(module, forward, device.torch_device, device.measurements(inputs))
         # An inference has no optimizer, which might run on the host.
         self._compiled = device.compiled(source.capture(module.batch(inputs)), self, host=None)
 

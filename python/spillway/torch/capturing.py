@@ -463,7 +463,8 @@ class Inference(_Source):
         self.moves_batch = device is not None
         self.measurements = measurements or Measurements(device_of(tensors_of(model), device))
         # Results are where the model is.
-        places = {t.device.type for t in tensors_of(model)} or {self.measurements.device.torch_device.type}
+        own = "cpu" if self.moves_batch else self.measurements.device.torch_device.type
+        places = {t.device.type for t in tensors_of(model)} or {own}
         self.has_outputs = places == {"cpu"}
         self.copied_bytes_per_s = measure_copies()
         self.setup_costs = self.measurements.device.setup_costs()

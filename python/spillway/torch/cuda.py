@@ -57,10 +57,10 @@ class Cuda:
             self._machine = self.session_device.measure()
         return self._machine
 
-    def copied_bytes_per_s(self):
-        """Returns the bytes of a tensor that are copied in a second."""
+    def copied_bytes_per_s(self, source):
+        """Returns the bytes of a tensor that are copied in a second from a device."""
         nbytes = COPIES * COPY_BYTES
-        source, target = (torch.empty(nbytes, dtype=torch.uint8, device=self.torch_device) for _ in range(2))
+        source, target = (torch.zeros(nbytes, dtype=torch.uint8, device=d) for d in (source, self.torch_device))
         time_ns = self.time_ns(lambda: target.copy_(source), Workspace(0), [], is_collective=False)
         return nbytes * 10**9 // time_ns
 

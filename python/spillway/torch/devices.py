@@ -12,13 +12,18 @@ def tensors_of(model):
     return [*model.parameters(), *model.buffers()]
 
 
+def indexed(device):
+    """Returns a device by its name, with an index."""
+    given = torch.device(device)
+    return given if given.index is not None or given.type == "cpu" else torch.device(given.type, 0)
+
+
 def device_of(tensors, device=None):
     """Returns the device of a step: `device`, or the device of all tensors. Raises `CaptureError` if they are on
     several devices, or on a device of a kind for which there are no sessions."""
     found = {t.device for t in tensors}
     if device is not None:
-        given = torch.device(device)
-        found = {given if given.index is not None else torch.device(given.type, 0)}
+        found = {indexed(device)}
     if all(device.type == "cpu" for device in found):
         return Processor()
     first, *others = found

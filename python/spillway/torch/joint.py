@@ -38,17 +38,20 @@ class Passes:
     """The two passes of a graph, captured for each shape and each pattern of gradients, on the device of
     `measurements`.
 
-    `names` are those of the graph's inputs; `own` has the positions of parameters and buffers.
+    `names` are those of the graph's inputs; `own` has the positions of parameters and buffers. If the graph
+    `moves`, its callers' tensors are on the processor.
     """
 
     processes, scaling = Alone(), Scaling(None)
 
-    def __init__(self, graph, names, own, measurements):
+    def __init__(self, graph, names, own, measurements, moves=False):
         self.model, self._names, self._own = graph, names, own
         self.measurements, device = measurements, measurements.device
         self.constants = Constants()
-        self.lent = Lent(device.torch_device)  # by all shapes
-        self.copied_bytes_per_s = device.copied_bytes_per_s()
+        callers = torch.device("cpu") if moves else device.torch_device
+        self.lent = Lent(callers)  # by all shapes
+        self.copied_bytes_per_s = device.copied_bytes_per_s(callers)
+        self._moves_to = device.torch_device if moves else None
         self.setup_costs = device.setup_costs()
         devices = ("cpu", "cuda")
         self._autocast = [
@@ -117,7 +120,7 @@ class Passes:
     def _given(self, recorder, k, value):
         if not isinstance(value, torch.Tensor):
             return value
-        fake = _fake(recorder, self._names[k], value, plain_strides(value))
+        fake = _fake(recorder, self._names[k], value, plain_strides(value), self._moves_to)
         return fake.requires_grad_(value.requires_grad)
 
     @contextmanager
@@ -404,10 +407,10 @@ def plain_strides(tensor):
     return tensor.stride()
 
 
-def _fake(recorder, name, like, strides):
-    """Returns a fake tensor that the caller supplies."""
+def _fake(recorder, name, like, strides, device=None):
+    """Returns a fake tensor that the caller supplies, on a device if it is copied there."""
     with recorder.fake_mode, torch.no_grad():
-        fake = torch.empty_strided(like.shape, strides, dtype=like.dtype, device=like.device)
+        fake = torch.empty_strided(like.shape, strides, dtype=like.dtype, device=device or like.device)
     recorder.adopt(fake, "given", name)
     return fake
 

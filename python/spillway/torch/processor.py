@@ -36,8 +36,8 @@ class Processor:
         """Returns the machine that plans are for, where none is given."""
         return this_machine(tensor_bytes, copied_bytes_per_s, memory_bytes())
 
-    def copied_bytes_per_s(self):
-        """Returns the bytes of a tensor that are copied in a second."""
+    def copied_bytes_per_s(self, source):
+        """Returns the bytes of a tensor that are copied in a second from a device."""
         return measure_copies()
 
     def setup_costs(self):

@@ -80,22 +80,27 @@ def _replace(groups, state, others):
 
 
 def _stand_in(recorder, fakes, parameter, name):
-    """Gives a parameter a fake tensor with a gradient. Returns the views of both."""
-    fake, gradient = (given(recorder, n, parameter) for n in (name, f"gradient of {name}"))
+    """Gives a parameter a fake tensor with a gradient, on the device of the step. Returns the views of both."""
+    device = recorder.measure.device.torch_device
+    fake, gradient = (given(recorder, n, parameter, device) for n in (name, f"gradient of {name}"))
     fakes.give(parameter, fake.requires_grad_(), name)
     fake.grad = gradient
     return recorder.view(fake), recorder.view(gradient)
 
 
 def _pass_by(recorder, fakes, optimizer, updated):
-    """Gives fake tensors without memory to what the step leaves alone: parameters without gradients, and
-    their states."""
+    """Gives fake tensors without memory to what the step leaves alone: parameters without gradients, on the device of
+    the step, and their states."""
+    device = recorder.measure.device.torch_device
     for k, group in enumerate(optimizer.param_groups):
         for n, p in enumerate(group["params"]):
             if id(p) not in updated:
                 states = optimizer.state.get(p, {}).values()
                 for tensor in (p, *(v for v in states if isinstance(v, torch.Tensor))):
                     fake = recorder.fake_mode.from_tensor(tensor.detach())
+                    if tensor is p:
+                        with recorder.fake_mode:
+                            fake = fake.to(device)
                     fakes.give(tensor, fake, f"parameter {n} of group {k}")
 
 

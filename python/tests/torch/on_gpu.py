@@ -4,7 +4,7 @@ bits again, and once within a plan. All bits are compared.
     on_gpu.py            each case in a process of its own, four at once
     on_gpu.py CASE …     these cases, one after the other
 
-With SPILLWAY_CUDA_DRIVER, the path of the emulated driver, four cases run on it. Ends with status 77 and a
+With SPILLWAY_CUDA_DRIVER, the path of the emulated driver, five cases run on it. Ends with status 77 and a
 sentence if there is no device or a package is missing.
 """
 
@@ -74,7 +74,7 @@ CASES = [
     *(f"{model}:{optimizer}" for model in PERCEPTRONS for optimizer in OPTIMIZERS),
     *(f"processor:{optimizer}" for optimizer in OPTIMIZERS),
     "sharded:adam",
-    *(f"loop:{name}" for name in (*OPTIMIZERS, "gpt2")),
+    *(f"{loop}:{name}" for loop in ("loop", "moved") for name in (*OPTIMIZERS, "gpt2")),
     *MODELS,
 ]
 
@@ -173,33 +173,77 @@ def compare_sharded(name):
 
 def compare_loop(name):
     """Compares the usual loop with one whose model is compiled and whose optimizer has joined."""
-    of = name.partition(":")[2]
-    make, loss_fn, make_optimizer, batches = case(f"dropout:{of}" if of in OPTIMIZERS else of)
+    make, loss_fn, make_optimizer, batches = loop_case(name)
     model = make().to(DEVICE)
-    planned_model = copy.deepcopy(model)
-    compiled = torch.compile(planned_model, backend="spillway", options=dict(budget="min", machine=eager.MACHINE))
+
+    def losses(called, k):
+        yield loss_fn(called, on_device(batches(k)))
+        nn.utils.clip_grad_norm_(called.parameters(), 0.5)
+
+    return compare_loops(model, copy.deepcopy(model), losses, make_optimizer)
+
+
+def compare_moved(name):
+    """Compares training on the device with the usual loop of a model on the processor, whose graph runs on the
+    device. The graph has the loss, since the processor computes other bits."""
+    make, loss_fn, make_optimizer, batches = loop_case(name)
+    planned_model = WithLoss(make(), loss_fn)
+    model = copy.deepcopy(planned_model).to(DEVICE)
+
+    def losses(called, k):
+        yield called(on_device(batches(k)) if called is model else batches(k))
+
+    return compare_loops(model, planned_model, losses, make_optimizer, device=DEVICE)
+
+
+class WithLoss(nn.Module):
+    """A model that returns its loss."""
+
+    def __init__(self, model, loss_fn):
+        super().__init__()
+        self.model, self._loss_fn = model, loss_fn
+
+    def forward(self, batch):
+        return self._loss_fn(self.model, batch)
+
+
+def loop_case(name):
+    of = name.partition(":")[2]
+    return case(f"dropout:{of}" if of in OPTIMIZERS else of)
+
+
+def compare_loops(model, planned_model, losses, make_optimizer, **more):
+    """Compares the usual loop of a model with that of its copy, which is compiled and has its optimizer in the plan.
+    `losses(called, number)` yields the loss of a step, and goes on after its backward pass."""
+    options = dict(budget="min", machine=eager.MACHINE, **more)
+    compiled = torch.compile(planned_model, backend="spillway", options=options)
     optimizer, planned = make_optimizer(model), spillway.torch.optimizer(make_optimizer(planned_model))
 
     def step(called, optimizer, k):
         torch.manual_seed(k)
-        loss = loss_fn(called, on_device(batches(k)))
-        loss.backward()
-        nn.utils.clip_grad_norm_(called.parameters(), 0.5)
+        for loss in losses(called, k):
+            loss.backward()
         optimizer.step()
         optimizer.zero_grad()
         return loss.detach(), torch.get_rng_state()
 
     for k in range(eager.STEPS):
         (loss, state), (planned_loss, planned_state) = step(model, optimizer, k), step(compiled, planned, k)
-        eager.same(planned_loss, loss, f"loss {k}")
+        eager.same(planned_loss.to(loss.device), loss, f"loss {k}")
         eager.same(planned_state, state, f"generator {k}")
-    eager.same_dicts(planned_model.state_dict(), model.state_dict(), "model")
+    planned_state = {name: value.to(DEVICE) for name, value in planned_model.state_dict().items()}
+    eager.same_dicts(planned_state, model.state_dict(), "model")
     moments = (value for values in planned.state.values() for value in values.values())
     assert all(value.device.type == "cpu" for value in moments)
     return f"{len(planned.state)} parameters with states on the processor"
 
 
-SPECIAL = {"processor": compare_from_processor, "sharded": compare_sharded, "loop": compare_loop}
+SPECIAL = {
+    "processor": compare_from_processor,
+    "sharded": compare_sharded,
+    "loop": compare_loop,
+    "moved": compare_moved,
+}
 
 
 def run(names):
@@ -209,7 +253,7 @@ def run(names):
 
         device = Emulated()
         capturing.device_of = lambda tensors, given: device
-        backend.device_of = lambda tensors: device
+        backend.device_of = lambda tensors, given: device
     else:
         # The generator of the step is the device's.
         torch.get_rng_state, torch.set_rng_state = torch.cuda.get_rng_state, torch.cuda.set_rng_state
@@ -256,7 +300,8 @@ def main(names):
     if names:
         return run(names) > 0
     if EMULATED:
-        return run_apart(["perceptron:adam", "dropout:sgd", "sharded:adam", "loop:adam-fused"]) > 0
+        cases = "perceptron:adam", "dropout:sgd", "sharded:adam", "loop:adam-fused", "moved:adam-fused"
+        return run_apart(cases) > 0
     if not torch.cuda.is_available():
         print("not run: PyTorch finds no CUDA device")
         return 77

@@ -59,8 +59,8 @@ def plans(monkeypatch):
     return made
 
 
-def compiled(model, budget="min", machine=MACHINE, host=None, plan={}, **settings):
-    options = dict(budget=budget, machine=machine, host=host, settings=dict(effort=1) | plan)
+def compiled(model, budget="min", machine=MACHINE, host=None, plan={}, device=None, **settings):
+    options = dict(budget=budget, machine=machine, host=host, device=device, settings=dict(effort=1) | plan)
     return torch.compile(model, backend="spillway", options=options, **settings)
 
 

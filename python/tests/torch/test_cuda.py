@@ -80,7 +80,7 @@ def test_results_of_an_inference_are_the_callers(device):
 def of_graphs(request):
     """The device of the graphs of `torch.compile`."""
     device = request.param()
-    with mock.patch("spillway.torch.backend.device_of", lambda tensors: device):
+    with mock.patch("spillway.torch.backend.device_of", lambda tensors, _: device):
         yield device
     assert device.launches and not device.errors
 

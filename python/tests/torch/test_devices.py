@@ -296,7 +296,7 @@ def cuda(monkeypatch):
     device = SimpleNamespace(
         torch_device=torch.device("cuda", 0),
         random_state=lambda: torch.zeros(16),
-        copied_bytes_per_s=lambda: 10**12,
+        copied_bytes_per_s=lambda source: 10**12,
         setup_costs=lambda: None,
         refuse_group=lambda group: None,
         machine=lambda *_: MACHINE,
@@ -427,7 +427,7 @@ def test_cuda_copies_are_timed_on_the_device():
         return 1_000_000
 
     device.time_ns = time_ns
-    assert device.copied_bytes_per_s() == (256 << 20) * 1000
+    assert device.copied_bytes_per_s(torch.device("cpu")) == (256 << 20) * 1000
 
 
 def test_the_streams_of_a_caller_and_of_a_session_wait_for_each_other(monkeypatch):
