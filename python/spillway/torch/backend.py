@@ -46,7 +46,7 @@ def compile_graph(
 
 
 def _refuse_others(options):
-    """Refuses options that there are not."""
+    """Refuses options that do not exist."""
     for name in options:
         if name not in OPTIONS:
             close = get_close_matches(name, OPTIONS, 1)
@@ -105,8 +105,8 @@ class _Device:
         plan = step.plan(**options)
         if options.get("budget") is None:
             # The model, its gradients and its batches have the other half, unless they are elsewhere.
-            parts = 2 if self.torch_device is None else 1
-            self._most_bytes = plan.machine.device_bytes // parts
+            are_elsewhere = self.torch_device is not None and self.torch_device.type != "cpu"
+            self._most_bytes = plan.machine.device_bytes // (1 if are_elsewhere else 2)
             if plan.budget_bytes > self._most_bytes:
                 plan = step.plan(**options | {"budget": self._most_bytes})
         elif not self._is_relative:
