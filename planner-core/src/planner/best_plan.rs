@@ -38,6 +38,54 @@ pub(super) struct BestPlan<'o, 't> {
     pub(super) others_ns: u64,
 }
 
+/// The best plan of the other strategies in one order. It is to be written again.
+struct Others<'t> {
+    best: Option<Incumbent<'t>>,
+    shortage: Option<PlanningError>,
+    /// A lower bound of the periods of all of their plans.
+    least_ns: u64,
+}
+
+impl<'t> Others<'t> {
+    /// Tries all other strategies that may take less than `below_ns`, in the order of a task.
+    fn of(
+        task: &Task<'t>,
+        below_ns: u64,
+        output: Output<'_>,
+        scratch: &mut Scratch<'_>,
+    ) -> Result<Self, PlanningError> {
+        let Task { sequence, machine, budget_bytes } = *task;
+        let graph = sequence.graph();
+        // Other strategies launch each op once.
+        let bound_ns =
+            bounds::period_ns(graph, machine, budget_bytes, bounds::BoundOrder::Any, scratch)?;
+        let bound_ns = bound_ns.max(sequence.launches_ns());
+        let (mut plans, mut seen_ns) = (BestPlan::new(output), u64::MAX);
+        for entrant in Entrant::others() {
+            let below_ns = plans.best.map_or(below_ns, |best| best.period_ns.min(below_ns));
+            if bound_ns >= below_ns {
+                seen_ns = seen_ns.min(bound_ns);
+                break;
+            }
+            match entrant.check(task.sequence, scratch) {
+                Err(PlanningError::NoChain { .. }) => continue,
+                checked => checked?,
+            }
+            let output = plans.output.reborrow();
+            let plan = plan_seen(task, entrant, (below_ns, &mut seen_ns), output, scratch);
+            match plan.map(|made| made.map(|made| made.written())) {
+                Ok(Some(written)) => plans.keep_if_better(written, task, (entrant, below_ns)),
+                Err(error) if error.is_of_one_list() => {
+                    plans.shortage = Some(error.with_least_need(plans.shortage));
+                }
+                Err(error) => return Err(error),
+                Ok(None) => {}
+            }
+        }
+        Ok(Self { best: plans.best, shortage: plans.shortage, least_ns: seen_ns })
+    }
+}
+
 /// The plan that an attempt has written, or the reason why there is none.
 type Attempt = Result<(Written, &'static str), PlanningError>;
 
@@ -71,58 +119,37 @@ impl<'o, 't> BestPlan<'o, 't> {
     }
 
     /// Tries all other strategies that may take less than `below_ns`, in the given order and in
-    /// another one.
+    /// another one. A helper tries the strategies in the given order.
     pub(super) fn try_others(
         &mut self,
         [given, other]: [Option<&Task<'t>>; 2],
         below_ns: u64,
+        helper: Option<&mut Helper<'_>>,
         scratch: &mut Scratch<'_>,
     ) -> Result<(), PlanningError> {
-        if let Some(given) = given {
-            self.others_ns = self.try_others_in(given, below_ns, scratch)?;
+        let below_ns = self.best.map_or(below_ns, |best| best.period_ns.min(below_ns));
+        let helper = helper.filter(|_| given.is_some() && other.is_some());
+        let try_in = |task: Option<&Task<'t>>| {
+            let task = task.copied();
+            move |output: &mut Output<'_>, scratch: &mut Scratch<'_>| {
+                task.map(|task| Others::of(&task, below_ns, output.reborrow(), scratch)).transpose()
+            }
+        };
+        let (in_other, in_given) =
+            both(helper, &mut self.output, scratch, try_in(other), try_in(given))?;
+        self.written = None;
+        if let Some(others) = &in_given {
+            self.others_ns = others.least_ns;
         }
-        if let Some(other) = other {
-            self.try_others_in(other, below_ns, scratch)?;
+        for Others { best, shortage, .. } in [in_given, in_other].into_iter().flatten() {
+            self.shortage =
+                shortage.map(|error| error.with_least_need(self.shortage)).or(self.shortage);
+            let is_better = |best: &Incumbent<'_>| {
+                self.best.is_none_or(|least| best.period_ns <= least.period_ns)
+            };
+            self.best = best.filter(is_better).or(self.best);
         }
         Ok(())
-    }
-
-    /// Does the same in one order; returns a lower bound of their periods.
-    fn try_others_in(
-        &mut self,
-        task: &Task<'t>,
-        below_ns: u64,
-        scratch: &mut Scratch<'_>,
-    ) -> Result<u64, PlanningError> {
-        let Task { sequence, machine, budget_bytes } = *task;
-        let graph = sequence.graph();
-        // Other strategies launch each op once.
-        let bound_ns =
-            bounds::period_ns(graph, machine, budget_bytes, bounds::BoundOrder::Any, scratch)?;
-        let least_ns = bound_ns.max(sequence.launches_ns());
-        let mut others_ns = u64::MAX;
-        for entrant in Entrant::others() {
-            let below_ns = self.best.map_or(below_ns, |best| best.period_ns.min(below_ns));
-            if least_ns >= below_ns {
-                return Ok(least_ns.min(others_ns));
-            }
-            match entrant.check(task.sequence, scratch) {
-                Err(PlanningError::NoChain { .. }) => continue,
-                checked => checked?,
-            }
-            let (output, seen_ns) = (self.output.reborrow(), &mut others_ns);
-            let plan = plan_seen(task, entrant, (below_ns, seen_ns), output, scratch);
-            self.written = None;
-            match plan.map(|made| made.map(|made| made.written())) {
-                Ok(Some(written)) => self.keep_if_better(written, task, (entrant, below_ns)),
-                Err(error) if error.is_of_one_list() => {
-                    self.shortage = Some(error.with_least_need(self.shortage));
-                }
-                Err(error) => return Err(error),
-                Ok(_) => {}
-            }
-        }
-        Ok(others_ns)
     }
 
     /// Plans in up to two ways, and keeps the better plan if it is better than the best one so far,

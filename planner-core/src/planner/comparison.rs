@@ -154,7 +154,7 @@ impl<'c> Comparison<'c> {
         let below_ns = orders.sampled_ns().min(found_ns);
         let mut plans = BestPlan::new(output);
         if compares {
-            plans.try_others(both_orders, below_ns, scratch)?;
+            plans.try_others(both_orders, below_ns, helper.as_deref_mut(), scratch)?;
         }
         // Two orders share the lists, if there are enough of them.
         let half = strategy.shared(request.graph.ops().len());
@@ -185,7 +185,7 @@ impl<'c> Comparison<'c> {
             plans.try_each(once, helper.as_deref_mut(), scratch)?;
         }
         if compares && plans.best.is_some_and(|best| best.period_ns > below_ns) {
-            plans.try_others(both_orders, u64::MAX, scratch)?;
+            plans.try_others(both_orders, u64::MAX, helper.as_deref_mut(), scratch)?;
         }
         let BestPlan { own_ns, others_ns, .. } = plans;
         let segments_ns = repeated.segments_ns;

@@ -4,7 +4,7 @@ use super::choice::Choice;
 use super::work::Work;
 use crate::planner::auto::{self, Kept, Made};
 use crate::planner::error::PlanningError;
-use crate::planner::helper::Helper;
+use crate::planner::helper::{Helper, both};
 use crate::planner::request::Output;
 use crate::planner::strategy::Strategy;
 use crate::scratch::Scratch;
@@ -20,14 +20,8 @@ pub(super) enum Way {
     OnDevice,
 }
 
-impl Way {
-    /// The strategies to compare the requested one with.
-    const OTHERS: [Self; 3] = [
-        Self::Baseline(Strategy::Split),
-        Self::Baseline(Strategy::OptimizerOffload),
-        Self::OnDevice,
-    ];
-}
+/// The period of the plan that was made, or `None` if no plan takes less than a bound.
+type Attempt = Option<(u64, Kept)>;
 
 /// The best plan so far.
 #[derive(Clone, Copy)]
@@ -48,6 +42,35 @@ pub(super) struct BestPlan<'w, 'o> {
     /// The plan that was written last, if it is the best one.
     written: Option<Kept>,
     shortage: Option<PlanningError>,
+}
+
+impl Way {
+    /// The strategies to compare the requested one with.
+    const SPLIT: Self = Self::Baseline(Strategy::Split);
+    const OTHERS: [Self; 2] = [Self::Baseline(Strategy::OptimizerOffload), Self::OnDevice];
+
+    /// Plans in this way, for a strategy.
+    fn make(
+        self,
+        (work, strategy): (&Work<'_>, Strategy),
+        below_ns: u64,
+        output: &mut Output<'_>,
+        helper: Option<&mut Helper<'_>>,
+        scratch: &mut Scratch<'_>,
+    ) -> Result<Attempt, PlanningError> {
+        let output = output.reborrow();
+        let made = match self {
+            Self::Own(choice) => Some(work.make(choice, strategy, output, helper, scratch)?),
+            Self::Baseline(baseline) => {
+                let mut scratch = scratch.reborrow();
+                let given = Work::as_given(work.request, &mut scratch)?;
+                let how = (baseline, strategy.repeats());
+                given.make_baseline(how, below_ns, output, &mut scratch)?
+            }
+            Self::OnDevice => auto::make_other(work.request, strategy, below_ns, output, scratch)?,
+        };
+        Ok(made.map(|made| (made.plan.predicted.period_ns, made.kept())))
+    }
 }
 
 impl<'w, 'o> BestPlan<'w, 'o> {
@@ -78,11 +101,9 @@ impl<'w, 'o> BestPlan<'w, 'o> {
         below_ns: u64,
         scratch: &mut Scratch<'_>,
     ) -> Result<u64, PlanningError> {
-        let mut least_ns = u64::MAX;
-        for way in Way::OTHERS {
-            least_ns = least_ns.min(self.try_way(way, below_ns, scratch)?);
-        }
-        Ok(least_ns)
+        let split_ns = self.try_way(Way::SPLIT, below_ns, scratch)?;
+        let [one_ns, other_ns] = self.try_both(Way::OTHERS, below_ns, scratch)?;
+        Ok(split_ns.min(one_ns).min(other_ns))
     }
 
     /// Plans in one way, and keeps the plan if it is the best. Returns a lower bound of the periods
@@ -94,9 +115,67 @@ impl<'w, 'o> BestPlan<'w, 'o> {
         below_ns: u64,
         scratch: &mut Scratch<'_>,
     ) -> Result<u64, PlanningError> {
-        let below_ns = self.best.map_or(below_ns, |best| best.period_ns.min(below_ns));
+        let below_ns = self.useful_ns(below_ns);
+        let made = self.make(way, below_ns, scratch);
+        self.record(made, (way, below_ns))
+    }
+
+    /// Does the same for two ways, at the same time if there is a helper. No way's plan bounds the
+    /// other's.
+    pub(super) fn try_both(
+        &mut self,
+        [one, other]: [Way; 2],
+        below_ns: u64,
+        scratch: &mut Scratch<'_>,
+    ) -> Result<[u64; 2], PlanningError> {
+        let below_ns = self.useful_ns(below_ns);
+        let Self { work, strategy, .. } = *self;
+        let Some(helper) = &mut self.helper else {
+            let made = self.make(one, below_ns, scratch);
+            let one_ns = self.record(made, (one, below_ns))?;
+            let made = self.make(other, below_ns, scratch);
+            return Ok([one_ns, self.record(made, (other, below_ns))?]);
+        };
+        let make = |way: Way| {
+            move |output: &mut Output<'_>, scratch: &mut Scratch<'_>| {
+                Ok(way.make((work, strategy), below_ns, output, None, scratch))
+            }
+        };
+        let (own, helpers) = both(Some(helper), &mut self.output, scratch, make(other), make(one))?;
+        let one_ns = self.record(helpers, (one, below_ns))?;
+        let helpers = self.written;
+        let other_ns = self.record(own, (other, below_ns))?;
+        if let (Some(kept), None, Some(helper)) = (helpers, self.written, &self.helper) {
+            self.output.copy(&helper.output, &kept.written);
+            self.written = helpers;
+        }
+        Ok([one_ns, other_ns])
+    }
+
+    /// Only plans that take less than this are of use.
+    fn useful_ns(&self, below_ns: u64) -> u64 {
+        self.best.map_or(below_ns, |best| best.period_ns.min(below_ns))
+    }
+
+    fn make(
+        &mut self,
+        way: Way,
+        below_ns: u64,
+        scratch: &mut Scratch<'_>,
+    ) -> Result<Attempt, PlanningError> {
+        let Self { work, strategy, .. } = *self;
+        way.make((work, strategy), below_ns, &mut self.output, self.helper.as_mut(), scratch)
+    }
+
+    /// Keeps the plan that was made in a way if it is the best. Returns a lower bound of the periods of
+    /// that way's plans.
+    fn record(
+        &mut self,
+        made: Result<Attempt, PlanningError>,
+        (way, below_ns): (Way, u64),
+    ) -> Result<u64, PlanningError> {
         self.written = None;
-        match self.make(way, below_ns, scratch) {
+        match made {
             Ok(None) => Ok(below_ns),
             Ok(Some((period_ns, kept))) => {
                 if self.best.is_none_or(|best| period_ns <= best.period_ns) {
@@ -111,29 +190,6 @@ impl<'w, 'o> BestPlan<'w, 'o> {
             }
             Err(error) => Err(error),
         }
-    }
-
-    fn make(
-        &mut self,
-        way: Way,
-        below_ns: u64,
-        scratch: &mut Scratch<'_>,
-    ) -> Result<Option<(u64, Kept)>, PlanningError> {
-        let Self { work, strategy, .. } = *self;
-        let output = self.output.reborrow();
-        let made = match way {
-            Way::Own(choice) => {
-                Some(work.make(choice, strategy, output, self.helper.as_mut(), scratch)?)
-            }
-            Way::Baseline(baseline) => {
-                let mut scratch = scratch.reborrow();
-                let given = Work::as_given(work.request, &mut scratch)?;
-                let how = (baseline, strategy.repeats());
-                given.make_baseline(how, below_ns, output, &mut scratch)?
-            }
-            Way::OnDevice => auto::make_other(work.request, strategy, below_ns, output, scratch)?,
-        };
-        Ok(made.map(|made| (made.plan.predicted.period_ns, made.kept())))
     }
 
     /// The best plan, written again if another plan was written after it.

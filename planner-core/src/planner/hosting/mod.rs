@@ -78,7 +78,7 @@ pub(super) fn make<'o>(
     request: &Request<'_>,
     strategy: Strategy,
     mut output: Output<'o>,
-    helper: Option<&mut Helper<'_>>,
+    mut helper: Option<&mut Helper<'_>>,
     scratch: &mut Scratch<'_>,
 ) -> Result<Made<'o>, PlanningError> {
     let (budget_bytes, device_bytes) = (request.budget_bytes, request.machine.device_bytes);
@@ -111,7 +111,7 @@ pub(super) fn make<'o>(
     if Hosted::new(request.graph, |_| true, &mut scratch.reborrow())?.is_none() {
         return auto::make_with(request, None, strategy, output, helper, &mut scratch);
     }
-    let orders = Orders::new(request, &mut output, &mut scratch)?;
+    let orders = Orders::new(request, &mut output, helper.as_deref_mut(), &mut scratch)?;
     let works = orders.works(request, &mut scratch)?;
     Search::new(&works, orders.best(&works)).run(strategy, output, helper, &mut scratch)
 }

@@ -499,13 +499,23 @@ impl<'w> Search<'w> {
         let trial_ns = best_ns.saturating_add(best_ns / TRIAL_GAIN);
         let mut others_ns = plans.try_others(trial_ns, scratch)?;
         let mut ends_ns = self.ends.map(|end| end.least_ns);
-        for (End { choice, .. }, end_ns) in self.ends.into_iter().zip(&mut ends_ns) {
-            if choice != best && *end_ns <= best_ns {
-                *end_ns = plans.try_way(Way::Own(choice), u64::MAX, scratch)?;
-            }
+        let way = |at: usize| Way::Own(self.ends[at].choice);
+        let may_be_best = |&at: &usize| way(at) != Way::Own(best) && ends_ns[at] <= best_ns;
+        let mut ends: heapless::Vec<_, 2> = (0..self.ends.len()).filter(may_be_best).collect();
+        let last = ends.pop();
+        for at in ends {
+            ends_ns[at] = plans.try_way(way(at), u64::MAX, scratch)?;
         }
         // The best choice comes last, so that its plan need not be written again.
-        let own_ns = plans.try_way(Way::Own(best), u64::MAX, scratch)?;
+        let own_ns = match last {
+            Some(at) => {
+                let ways = [way(at), Way::Own(best)];
+                let [end_ns, own_ns] = plans.try_both(ways, u64::MAX, scratch)?;
+                ends_ns[at] = end_ns;
+                own_ns
+            }
+            None => plans.try_way(Way::Own(best), u64::MAX, scratch)?,
+        };
         if trial_ns < u64::MAX && !plans.is_at_most(trial_ns) {
             others_ns = plans.try_others(u64::MAX, scratch)?;
         }
@@ -536,18 +546,22 @@ impl<'s> Orders<'s> {
     pub(super) fn new(
         request: &Request<'_>,
         output: &mut Output<'_>,
+        mut helper: Option<&mut Helper<'_>>,
         scratch: &mut Scratch<'s>,
     ) -> Result<Self, PlanningError> {
         let mut of_ends = [as_given(request, scratch)?, as_given(request, scratch)?];
         let mut scratch = scratch.reborrow();
         let order = as_given(request, &mut scratch)?;
-        let mut least_ns = sample_ends(request, order, output, &mut scratch)?;
+        let mut sample_ends = |order: &[OpId], scratch: &mut Scratch<'_>| {
+            sample_ends(request, order, output, helper.as_deref_mut(), scratch)
+        };
+        let mut least_ns = sample_ends(order, &mut scratch)?;
         for join in order::joins(request.budget_bytes) {
             order::list_schedule(request.graph, join, order, &mut scratch)?;
             if order.is_sorted() || of_ends.iter().any(|best| **best == *order) {
                 continue;
             }
-            let sampled_ns = sample_ends(request, order, output, &mut scratch)?;
+            let sampled_ns = sample_ends(order, &mut scratch)?;
             for ((best, least_ns), sampled_ns) in
                 of_ends.iter_mut().zip(&mut least_ns).zip(sampled_ns)
             {
@@ -582,17 +596,20 @@ fn sample_ends(
     request: &Request<'_>,
     order: &[OpId],
     output: &mut Output<'_>,
+    helper: Option<&mut Helper<'_>>,
     scratch: &mut Scratch<'_>,
 ) -> Result<[u64; 2], PlanningError> {
-    let mut scratch = scratch.reborrow();
-    let work = Work::new(request, order, &mut scratch)?;
-    let mut sampled_ns = [0; 2];
-    for (sampled_ns, choice) in sampled_ns.iter_mut().zip([Choice::NONE, Choice::ALL]) {
-        *sampled_ns = work.with(choice, &mut scratch, |task, scratch| {
-            sample(task, output, scratch).or_else(without_a_plan)
-        })?;
-    }
-    Ok(sampled_ns)
+    let sampled_ns = |choice: Choice| {
+        move |output: &mut Output<'_>, scratch: &mut Scratch<'_>| {
+            let mut scratch = scratch.reborrow();
+            let work = Work::new(request, order, &mut scratch)?;
+            work.with(choice, &mut scratch, |task, scratch| {
+                sample(task, output, scratch).or_else(without_a_plan)
+            })
+        }
+    };
+    let (none, all) = (sampled_ns(Choice::NONE), sampled_ns(Choice::ALL));
+    both(helper, output, scratch, none, all).map(<[u64; 2]>::from)
 }
 
 /// A lower bound of the periods of plans without repeats: the time of the launches or of the host's
