@@ -23,30 +23,9 @@ pub(super) enum Way {
 /// The period of the plan that was made, or `None` if no plan takes less than a bound.
 type Attempt = Option<(u64, Kept)>;
 
-/// The best plan so far.
-#[derive(Clone, Copy)]
-struct Best {
-    period_ns: u64,
-    way: Way,
-    /// The bound under which it was made; under another bound, another plan may be made.
-    below_ns: u64,
-}
-
-/// Compares plans with different ops on the host, and keeps the best one.
-pub(super) struct BestPlan<'w, 'o> {
-    work: &'w Work<'w>,
-    strategy: Strategy,
-    output: Output<'o>,
-    helper: Option<Helper<'w>>,
-    best: Option<Best>,
-    /// The plan that was written last, if it is the best one.
-    written: Option<Kept>,
-    shortage: Option<PlanningError>,
-}
-
 impl Way {
-    /// The strategies to compare the requested one with.
     const SPLIT: Self = Self::Baseline(Strategy::Split);
+    /// The strategies to compare the requested one with, beside the split, which takes little time.
     const OTHERS: [Self; 2] = [Self::Baseline(Strategy::OptimizerOffload), Self::OnDevice];
 
     /// Plans in this way, for a strategy.
@@ -71,6 +50,27 @@ impl Way {
         };
         Ok(made.map(|made| (made.plan.predicted.period_ns, made.kept())))
     }
+}
+
+/// The best plan so far.
+#[derive(Clone, Copy)]
+struct Best {
+    period_ns: u64,
+    way: Way,
+    /// The bound under which it was made; under another bound, another plan may be made.
+    below_ns: u64,
+}
+
+/// Compares plans with different ops on the host, and keeps the best one.
+pub(super) struct BestPlan<'w, 'o> {
+    work: &'w Work<'w>,
+    strategy: Strategy,
+    output: Output<'o>,
+    helper: Option<Helper<'w>>,
+    best: Option<Best>,
+    /// The plan that was written last, if it is the best one.
+    written: Option<Kept>,
+    shortage: Option<PlanningError>,
 }
 
 impl<'w, 'o> BestPlan<'w, 'o> {
