@@ -113,7 +113,17 @@ pub(super) fn make<'o>(
     }
     let orders = Orders::new(request, &mut output, helper.as_deref_mut(), &mut scratch)?;
     let works = orders.works(request, &mut scratch)?;
-    Search::new(&works, orders.best(&works)).run(strategy, output, helper, &mut scratch)
+    let search = Search::new(&works, orders.best(&works));
+    match search.run(strategy, output.reborrow(), helper, &mut scratch) {
+        // A choice may need more memory in the search's orders than in the given order, which determines
+        // the least memory.
+        Err(error) if error.is_of_one_list() => {
+            let work = Work::as_given(request, &mut scratch)?;
+            let made = make_end(&work, host, strategy, output, &mut scratch);
+            made.map_err(|other| other.with_least_need(Some(error)))
+        }
+        made => Ok(made?.kept().made(output)),
+    }
 }
 
 /// Plans by a strategy that chooses ops for the host by its own rule. Returns `None` if no plan
