@@ -172,7 +172,7 @@ pub(super) fn make_other<'o>(
     let given = Sequence::as_given(request.graph, None, &mut scratch)?;
     let given = Task::new(request, &given);
     let mut plans = BestPlan::new(output);
-    plans.try_others([Some(&given), None], below_ns, None, &mut scratch)?;
+    plans.try_others((&given, None), below_ns, None, &mut scratch)?;
     let launches_ns = if strategy.lists_with_repeats(request.graph) == 0 { u64::MAX } else { 0 };
     let better = plans.best_of_segments(&given, launches_ns, below_ns, None, &mut scratch)?;
     match (better, plans.best) {

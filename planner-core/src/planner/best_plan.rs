@@ -9,6 +9,7 @@ use super::strategy::Strategy;
 use crate::bounds;
 use crate::plan::{PlanError, Prediction};
 use crate::scratch::Scratch;
+use core::iter;
 
 /// The usual least period of all lists of a sequence with this sampled period.
 pub(super) const fn least_ns(sampled_ns: u64) -> u64 {
@@ -118,36 +119,34 @@ impl<'o, 't> BestPlan<'o, 't> {
         Self { output, best: None, written: None, shortage: None, own_ns: None, others_ns: 0 }
     }
 
-    /// Tries all other strategies that may take less than `below_ns`, in the given order and in
-    /// another one. A helper tries the strategies in the given order.
+    /// Tries all other strategies that may take less than `below_ns`, in the given order and in a
+    /// rival one. A helper tries the strategies in the given order.
     pub(super) fn try_others(
         &mut self,
-        [given, other]: [Option<&Task<'t>>; 2],
+        (given, rival): (&Task<'t>, Option<&Task<'t>>),
         below_ns: u64,
         helper: Option<&mut Helper<'_>>,
         scratch: &mut Scratch<'_>,
     ) -> Result<(), PlanningError> {
         let below_ns = self.best.map_or(below_ns, |best| best.period_ns.min(below_ns));
-        let helper = helper.filter(|_| given.is_some() && other.is_some());
-        let try_in = |task: Option<&Task<'t>>| {
-            let task = task.copied();
-            move |output: &mut Output<'_>, scratch: &mut Scratch<'_>| {
-                task.map(|task| Others::of(&task, below_ns, output.reborrow(), scratch)).transpose()
-            }
+        let helper = helper.filter(|_| rival.is_some());
+        let try_in = |task: &Task<'t>, output: &mut Output<'_>, scratch: &mut Scratch<'_>| {
+            Others::of(task, below_ns, output.reborrow(), scratch)
         };
-        let (in_other, in_given) =
-            both(helper, &mut self.output, scratch, try_in(other), try_in(given))?;
+        let (in_rival, in_given) = both(
+            helper,
+            &mut self.output,
+            scratch,
+            |output, scratch| rival.map(|rival| try_in(rival, output, scratch)).transpose(),
+            |output, scratch| try_in(given, output, scratch),
+        )?;
         self.written = None;
-        if let Some(others) = &in_given {
-            self.others_ns = others.least_ns;
-        }
-        for Others { best, shortage, .. } in [in_given, in_other].into_iter().flatten() {
-            self.shortage =
-                shortage.map(|error| error.with_least_need(self.shortage)).or(self.shortage);
-            let is_better = |best: &Incumbent<'_>| {
-                self.best.is_none_or(|least| best.period_ns <= least.period_ns)
-            };
-            self.best = best.filter(is_better).or(self.best);
+        self.others_ns = in_given.least_ns;
+        for Others { best, shortage, .. } in iter::once(in_given).chain(in_rival) {
+            if let Some(error) = shortage {
+                self.shortage = Some(error.with_least_need(self.shortage));
+            }
+            self.best = best.filter(|best| self.is_beaten_by(best.period_ns, 0)).or(self.best);
         }
         Ok(())
     }
@@ -201,6 +200,13 @@ impl<'o, 't> BestPlan<'o, 't> {
         }
     }
 
+    /// Whether a plan is better than the best one so far, or as good and without repeats.
+    fn is_beaten_by(&self, period_ns: u64, repeat_ns: u64) -> bool {
+        self.best.is_none_or(|best| {
+            period_ns < best.period_ns || (period_ns == best.period_ns && repeat_ns == 0)
+        })
+    }
+
     /// Keeps a plan that was written last, if it is better.
     fn keep_if_better(
         &mut self,
@@ -209,10 +215,7 @@ impl<'o, 't> BestPlan<'o, 't> {
         (entrant, below_ns): (Entrant, u64),
     ) {
         let Prediction { period_ns, repeat_ns, .. } = written.predicted();
-        let is_better = self.best.is_none_or(|best| {
-            period_ns < best.period_ns || (period_ns == best.period_ns && repeat_ns == 0)
-        });
-        if is_better {
+        if self.is_beaten_by(period_ns, repeat_ns) {
             self.best = Some(Incumbent { period_ns, by, task: *task, entrant, below_ns });
             self.written = Some(written);
         }

@@ -145,7 +145,7 @@ impl<'c> Comparison<'c> {
         let Self { request, orders, strategy, .. } = *self;
         let (given, best) = (Task::new(request, self.given), Task::new(request, self.best_order()));
         let rival = orders.rival().map(|order| Task::new(request, order));
-        let both_orders = [Some(&given), rival.as_ref()];
+        let both_orders = (&given, rival.as_ref());
         let compares = matches!(strategy, Strategy::Auto(_)) && !strategy.stops_at_first();
         let found = repeated.by_period();
         let [.., best_found] = found;

@@ -212,8 +212,8 @@ class _Graph:
     def _train(self, inputs):
         with self._device.lock:
             if self._passes is None:
-                how = self._device.measurements(inputs), self._device.torch_device is not None
-                self._passes = Passes(self._graph, self._names, self._own, *how)
+                measurements, moves = self._device.measurements(inputs), isinstance(self._graph, OnDevice)
+                self._passes = Passes(self._graph, self._names, self._own, measurements, moves)
             optimizer = optimizer_of(inputs[k] for k in self._own if inputs[k].requires_grad)
             trainings = self._trainings_of(inputs, optimizer)
             training, shapes = self._planned(trainings, inputs)

@@ -176,11 +176,13 @@ def compare_loop(name):
     make, loss_fn, make_optimizer, batches = loop_case(name)
     model = make().to(DEVICE)
 
-    def losses(called, k):
-        yield loss_fn(called, on_device(batches(k)))
+    def backward(called, k):
+        loss = loss_fn(called, on_device(batches(k)))
+        loss.backward()
         nn.utils.clip_grad_norm_(called.parameters(), 0.5)
+        return loss.detach()
 
-    return compare_loops(model, copy.deepcopy(model), losses, make_optimizer)
+    return compare_loops(model, copy.deepcopy(model), backward, make_optimizer)
 
 
 def compare_moved(name):
@@ -190,10 +192,12 @@ def compare_moved(name):
     planned_model = WithLoss(make(), loss_fn)
     model = copy.deepcopy(planned_model).to(DEVICE)
 
-    def losses(called, k):
-        yield called(on_device(batches(k)) if called is model else batches(k))
+    def backward(called, k):
+        loss = called(on_device(batches(k)) if called is model else batches(k))
+        loss.backward()
+        return loss.detach()
 
-    return compare_loops(model, planned_model, losses, make_optimizer, device=DEVICE)
+    return compare_loops(model, planned_model, backward, make_optimizer, device=DEVICE)
 
 
 class WithLoss(nn.Module):
@@ -212,20 +216,19 @@ def loop_case(name):
     return case(f"dropout:{of}" if of in OPTIMIZERS else of)
 
 
-def compare_loops(model, planned_model, losses, make_optimizer, **more):
+def compare_loops(model, planned_model, backward, make_optimizer, **more):
     """Compares the usual loop of a model with that of its copy, which is compiled and has its optimizer in the plan.
-    `losses(called, number)` yields the loss of a step, and goes on after its backward pass."""
+    `backward(called, number)` runs both passes of a step, and returns its loss."""
     options = dict(budget="min", machine=eager.MACHINE, **more)
     compiled = torch.compile(planned_model, backend="spillway", options=options)
     optimizer, planned = make_optimizer(model), spillway.torch.optimizer(make_optimizer(planned_model))
 
     def step(called, optimizer, k):
         torch.manual_seed(k)
-        for loss in losses(called, k):
-            loss.backward()
+        loss = backward(called, k)
         optimizer.step()
         optimizer.zero_grad()
-        return loss.detach(), torch.get_rng_state()
+        return loss, torch.get_rng_state()
 
     for k in range(eager.STEPS):
         (loss, state), (planned_loss, planned_state) = step(model, optimizer, k), step(compiled, planned, k)

@@ -115,7 +115,16 @@ impl<'w, 'o> BestPlan<'w, 'o> {
         below_ns: u64,
         scratch: &mut Scratch<'_>,
     ) -> Result<u64, PlanningError> {
-        let below_ns = self.useful_ns(below_ns);
+        self.try_below(way, self.useful_ns(below_ns), scratch)
+    }
+
+    /// Does the same for plans that take less than `below_ns`, whatever the best plan takes.
+    fn try_below(
+        &mut self,
+        way: Way,
+        below_ns: u64,
+        scratch: &mut Scratch<'_>,
+    ) -> Result<u64, PlanningError> {
         let made = self.make(way, below_ns, scratch);
         self.record(made, (way, below_ns))
     }
@@ -131,10 +140,8 @@ impl<'w, 'o> BestPlan<'w, 'o> {
         let below_ns = self.useful_ns(below_ns);
         let Self { work, strategy, .. } = *self;
         let Some(helper) = &mut self.helper else {
-            let made = self.make(one, below_ns, scratch);
-            let one_ns = self.record(made, (one, below_ns))?;
-            let made = self.make(other, below_ns, scratch);
-            return Ok([one_ns, self.record(made, (other, below_ns))?]);
+            let one_ns = self.try_below(one, below_ns, scratch)?;
+            return Ok([one_ns, self.try_below(other, below_ns, scratch)?]);
         };
         let make = |way: Way| {
             move |output: &mut Output<'_>, scratch: &mut Scratch<'_>| {
