@@ -83,10 +83,10 @@ impl<'c> Comparison<'c> {
         let mut found =
             repeats::search::best(starts, segments, lists, output, helper.as_deref_mut(), scratch)?;
         // Lists without repeats tell which order is best. If no list with repeats fits in that
-        // order, a list may fit in the given order.
+        // order, a list may fit in the given order, or from segments in the other order.
         if found.once.is_none() && !ptr::eq(best, given) {
             let alone = ([Some(Task::new(request, given)), None], iter::empty());
-            let segments = segments_of(given);
+            let segments = segments_of(if is_short { best } else { given });
             found = repeats::search::best(alone, segments, lists, output, helper, scratch)?;
         }
         let Best { once, kept, segments } = found;

@@ -53,7 +53,10 @@ const SHORT_ROUND: usize = 24;
 /// The most rounds with a plan. No work gained more than 0.1 % of its period by further rounds.
 const ROUNDS: usize = 3;
 
-/// The most lists that the search tries.
+/// The most rounds without a plan. Each lacks less host memory than the round before it.
+const MOST_WITHOUT_PLAN: usize = 16;
+
+/// The most lists that the search tries, apart from those of rounds without a plan.
 pub(in crate::planner) const MOST_LISTS: usize = ROUNDS * ROUND;
 
 /// Words of scratch that [`extend`] and [`add_repeats`] need.
@@ -155,17 +158,21 @@ pub(super) fn extend(
     scratch: &mut Scratch<'_>,
 ) -> Result<(), PlanningError> {
     let mut left = lists;
-    let mut rounds = 0usize;
     // If there are few lists, another round gains more than better prices in the first round.
     let round = if lists < ROUND { SHORT_ROUND } else { ROUND };
-    while rounds < ROUNDS {
+    let (mut rounds, mut without_plan) = (0usize, 0usize);
+    while rounds < ROUNDS && without_plan < MOST_WITHOUT_PLAN {
         let before = incumbent.rank();
         add_repeats(task, incumbent, (round, &mut left), output, scratch)?;
-        if left == 0 || incumbent.rank() == before {
+        if incumbent.rank() == before {
             break;
         }
-        // A round that ends without a plan does not count.
-        rounds = rounds.saturating_add(incumbent.period_ns().is_some().into());
+        // A round that ends without a plan does not count, and neither do its lists.
+        match incumbent.period_ns() {
+            None => (left, without_plan) = (lists, without_plan.saturating_add(1)),
+            Some(_) if left == 0 => break,
+            Some(_) => rounds = rounds.saturating_add(1),
+        }
     }
     Ok(())
 }
