@@ -64,6 +64,7 @@ fn follow(allocator: &mut impl Allocator, requests: &[Request]) -> Result<(), Te
 }
 
 proptest! {
+    #![proptest_config(conformance::seeds::config(256))]
     #[test]
     fn blocks_never_overlap_and_join_again(requests in requests()) {
         follow(&mut CachingAllocator::new(DEVICE_BYTES), &requests)?;

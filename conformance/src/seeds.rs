@@ -11,12 +11,11 @@ pub fn runner(seed: u64) -> TestRunner {
     TestRunner::new_with_rng(Config::default(), rng)
 }
 
-/// The settings of a random family with so many cases. `PROPTEST_CASES` scales their number, as it does the
-/// default of 256 cases.
+/// The settings of a random family with so many cases. `SPILLWAY_CASES_PERCENT` scales their number.
+/// (`PROPTEST_CASES` replaces the number of every family by one number, also of families whose cases take seconds.)
 #[must_use]
 pub fn config(cases: u32) -> Config {
-    const DEFAULT: u64 = 256;
-    let scaled = u64::from(cases).saturating_mul(setting("PROPTEST_CASES", DEFAULT)) / DEFAULT;
+    let scaled = u64::from(cases).saturating_mul(setting("SPILLWAY_CASES_PERCENT", 100)) / 100;
     Config::with_cases(u32::try_from(scaled).unwrap_or(u32::MAX).max(1))
 }
 

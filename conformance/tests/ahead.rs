@@ -161,6 +161,7 @@ fn waits_for_slots(graph: &Graph<'_>, plan: &OwnedPlan) -> bool {
 }
 
 proptest! {
+    #![proptest_config(conformance::seeds::config(256))]
     /// This holds also where streams that no launch waits for are late, which a prediction
     /// leaves out.
     #[test]

@@ -35,6 +35,7 @@ fn climb(graph: &OwnedGraph, machine: Machine, step_bytes: u64) -> Result<(), Te
 }
 
 proptest! {
+    #![proptest_config(conformance::seeds::config(256))]
     #[test]
     fn more_memory_is_never_slower(
         graph in graphs(),

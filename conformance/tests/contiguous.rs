@@ -19,6 +19,7 @@ const WHOLE: [Planner; 6] = [
 const PARTS: Planner = Planner::Auto(Auto::new().with_effort(3).with_order(Order::Given));
 
 proptest! {
+    #![proptest_config(conformance::seeds::config(256))]
     #[test]
     fn the_peak_is_the_predicted_one(
         graph in graphs(),

@@ -5,6 +5,7 @@ use conformance::plans::{cases, mutated_cases};
 use proptest::prelude::*;
 
 proptest! {
+    #![proptest_config(conformance::seeds::config(256))]
     #[test]
     fn every_generated_plan_is_valid(case in cases()) {
         let judged = judge(&case.graph.graph().unwrap(), &case.machine, &case.plan.plan());

@@ -93,8 +93,8 @@ fn plan(case: &Case, host_bytes: u64) -> Result<(u64, u64), String> {
 }
 
 proptest! {
-    // A case takes ten seconds.
-    #![proptest_config(conformance::seeds::config(4))]
+    // A case takes seconds.
+    #![proptest_config(conformance::seeds::config(32))]
     #[test]
     fn a_decoder_is_planned_where_the_host_holds_little_beside_its_states(case in cases()) {
         let host_bytes = short_host_bytes(&case);

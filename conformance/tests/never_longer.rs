@@ -91,9 +91,9 @@ proptest! {
 }
 
 proptest! {
-    // Few cases, since each takes seconds, and minutes in chunks of 4 KiB. No saved seeds are replayed: the file has
-    // seeds of small graphs.
-    #![proptest_config(ProptestConfig { failure_persistence: None, ..conformance::seeds::config(8) })]
+    // Few cases, since each takes half a second, and minutes in chunks of 4 KiB. No saved seeds are replayed: the
+    // file has seeds of small graphs.
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..conformance::seeds::config(64) })]
 
     #[test]
     fn no_strategy_is_shorter_on_decoders(
@@ -106,9 +106,9 @@ proptest! {
 }
 
 proptest! {
-    // These take a minute each. In chunks of 64 KiB they take minutes: placements of many objects are searched for
+    // A case takes a second or more. In chunks of 64 KiB it takes minutes: placements of many objects are searched for
     // each strategy.
-    #![proptest_config(ProptestConfig { failure_persistence: None, ..conformance::seeds::config(2) })]
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..conformance::seeds::config(32) })]
 
     #[test]
     fn no_strategy_is_shorter_on_convolutional_networks(

@@ -153,6 +153,7 @@ fn cut() -> impl Strategy<Value = Vec<Item>> {
 }
 
 proptest! {
+    #![proptest_config(conformance::seeds::config(256))]
     #[test]
     fn items_alive_together_lie_apart(items in items(40, 1000), effort in 0..3u64) {
         let most_steps = effort * effort * default_steps(items.len());

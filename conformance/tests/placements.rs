@@ -298,6 +298,7 @@ proptest! {
 }
 
 proptest! {
+    #![proptest_config(conformance::seeds::config(256))]
     /// Where its objects do not suffice, a plan is made anew for fewer and placed in all.
     #[test]
     fn planners_leave_what_their_placements_take(

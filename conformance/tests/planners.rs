@@ -109,6 +109,7 @@ fn hold(
 }
 
 proptest! {
+    #![proptest_config(conformance::seeds::config(256))]
     #[test]
     fn every_strategy_keeps_every_rule(
         graph in graphs(),

@@ -41,6 +41,7 @@ fn period_ns(
 }
 
 proptest! {
+    #![proptest_config(conformance::seeds::config(256))]
     #[test]
     fn auto_is_no_slower_than_without_repeats_or_with_segments(
         owned in graphs(),

@@ -51,6 +51,7 @@ fn run(case: &Case) -> Result<(), TestCaseError> {
 }
 
 proptest! {
+    #![proptest_config(conformance::seeds::config(256))]
     #[test]
     fn every_order_computes_what_the_graph_says(case in cases()) {
         run(&case)?;

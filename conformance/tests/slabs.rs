@@ -138,6 +138,7 @@ fn little_of_the_budget_is_wasted() {
 }
 
 proptest! {
+    #![proptest_config(conformance::seeds::config(256))]
     #[test]
     fn plans_with_slabs_hold(
         count in 2..40u32,

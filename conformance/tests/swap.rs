@@ -66,6 +66,7 @@ fn what_the_host_does_not_hold_is_copied() {
 }
 
 proptest! {
+    #![proptest_config(conformance::seeds::config(256))]
     /// On a host that is too small, more has to stay on the device; where that does not help,
     /// no budget does.
     #[test]

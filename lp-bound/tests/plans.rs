@@ -120,6 +120,7 @@ fn the_bound_on_pages_holds_for_plans_on_pages_only() {
 }
 
 proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
     #[test]
     fn no_random_plan_beats_a_bound(case in cases()) {
         // The bounds assume that all ops run on the device.

@@ -207,6 +207,7 @@ fn read_all(bytes: &[u8]) {
 }
 
 proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
     #[test]
     fn a_graph_survives(graph in graphs()) {
         let bytes = write_graph(&graph);

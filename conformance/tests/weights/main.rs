@@ -33,6 +33,7 @@ fn chain(layers: &[Layer], device_bytes: u64) -> OwnedChain {
 }
 
 proptest! {
+    #![proptest_config(conformance::seeds::config(256))]
     #[test]
     fn the_published_cycles_are_those_of_a_second_implementation(chain in chains(9)) {
         let [discounted, undiscounted] = naive::cycles_ns(&chain).unwrap();

@@ -310,6 +310,7 @@ mod tests {
     use proptest::prelude::*;
 
     proptest! {
+        #![proptest_config(ProptestConfig::with_cases(64))]
         #[test]
         fn moves_and_starts_keep_the_dependencies(graph in graphs(), seed in any::<u64>()) {
             let graph = graph.graph().unwrap();

@@ -185,6 +185,7 @@ mod tests {
     }
 
     proptest! {
+        #![proptest_config(ProptestConfig::with_cases(64))]
         #[test]
         fn varied_orders_keep_the_dependencies(graph in graphs(), seed in any::<u64>()) {
             let dependencies = Dependencies::new(&graph.graph().unwrap());
