@@ -3,8 +3,9 @@
 #![allow(clippy::unwrap_used, reason = "what fails here fails the test")]
 
 use conformance::planners;
+use planner_core::planner::PlanningError;
 use planner_core::planner::{Auto, Request, Strategy as Planner};
-use planner_core::{Graph, Kind, Machine, MachineParameters};
+use planner_core::{Graph, Kind, Machine, MachineParameters, PlanError};
 use proptest::prelude::*;
 use spillway::planning;
 use workloads::OwnedGraph;
@@ -128,6 +129,37 @@ fn a_plan_is_found_where_one_round_of_repeats_still_lacks_host_memory() {
         latency_ns: 0,
     };
     plan(&case, short_host_bytes(&case)).unwrap();
+}
+
+#[test]
+fn the_error_names_host_memory_that_a_plan_takes() {
+    let case = Case {
+        layers: 4,
+        width: 512,
+        vocabulary: 8192,
+        batch: 8,
+        sequence: 3072,
+        budget_percent: 0,
+        link_gb_s: 44,
+        latency_ns: 0,
+    };
+    let owned = case.graph();
+    let graph = owned.graph().unwrap();
+    let planned = |host_bytes| {
+        let machine = case.machine(host_bytes);
+        let request = Request { graph: &graph, machine: &machine, budget_bytes: 0 };
+        let (budget_bytes, _) = planning::min_feasible(&request, AUTO).unwrap();
+        planning::plan(&Request { budget_bytes, ..request }, AUTO)
+            .map(|plan| plan.predicted.host_bytes)
+    };
+    let host_bytes = short_host_bytes(&case) / 100 * 97;
+    let Err(PlanningError::Plan(PlanError::HostMemory { needed_bytes, .. })) = planned(host_bytes)
+    else {
+        panic!("a plan, or another error");
+    };
+    assert!(planned(needed_bytes).unwrap() <= needed_bytes);
+    // A plan without repeats takes five times as much.
+    assert!(needed_bytes < host_bytes / 10 * 11, "{needed_bytes} beside {host_bytes}");
 }
 
 #[test]

@@ -15,6 +15,7 @@ use super::repeats::segments::{self, Segments};
 use super::request::{Output, Request, Task};
 use super::strategy::Strategy;
 use crate::bounds;
+use crate::plan::PlanError;
 use crate::scratch::Scratch;
 use crate::sequence::Sequence;
 use core::cmp::Reverse;
@@ -36,10 +37,13 @@ pub(super) struct Repeated<'s> {
     found: [Option<Found<'s>>; 3],
     /// The least time of the launches in segments; `u64::MAX` if segments are not tried.
     segments_ns: u64,
+    /// The least host memory that a tried sequence lacks; `u64::MAX` if this is not known of any.
+    lacks_bytes: u64,
 }
 
 impl<'s> Repeated<'s> {
-    const NONE: Self = Self { found: [const { None }; 3], segments_ns: u64::MAX };
+    const NONE: Self =
+        Self { found: [const { None }; 3], segments_ns: u64::MAX, lacks_bytes: u64::MAX };
 
     /// All sequences. The sequence with the shortest sampled plan comes last, since the plan that is
     /// written last need not be written again if it is the best.
@@ -49,6 +53,19 @@ impl<'s> Repeated<'s> {
             Reverse(found.map_or(u64::MAX, |&(_, period_ns)| period_ns))
         });
         found
+    }
+
+    /// The error to report if no plan was found: a sequence that only the host is too small for counts as
+    /// a plan that was tried.
+    fn error(&self, error: PlanningError, host_bytes: u64) -> PlanningError {
+        match self.lacks_bytes {
+            0 | u64::MAX => error,
+            lacks_bytes => {
+                let needed_bytes = host_bytes.saturating_add(lacks_bytes);
+                let of_host = PlanError::HostMemory { needed_bytes, host_bytes };
+                error.with_least_need(Some(of_host.into()))
+            }
+        }
     }
 }
 
@@ -87,9 +104,11 @@ impl<'c> Comparison<'c> {
         if found.once.is_none() && !ptr::eq(best, given) {
             let alone = ([Some(Task::new(request, given)), None], iter::empty());
             let segments = segments_of(if is_short { best } else { given });
+            let lacks_bytes = found.lacks_bytes;
             found = repeats::search::best(alone, segments, lists, output, helper, scratch)?;
+            found.lacks_bytes = found.lacks_bytes.min(lacks_bytes);
         }
-        let Best { once, kept, segments } = found;
+        let Best { once, kept, segments, lacks_bytes } = found;
         let segments_ns = match strategy.stops_at_first() {
             true => u64::MAX,
             false => {
@@ -97,7 +116,7 @@ impl<'c> Comparison<'c> {
                 segments::least_of_segments(&given, output, scratch)?
             }
         };
-        Ok(Repeated { found: [segments, kept, once], segments_ns })
+        Ok(Repeated { found: [segments, kept, once], segments_ns, lacks_bytes })
     }
 
     /// The orders of the launches to which repeats may be added.
@@ -190,7 +209,8 @@ impl<'c> Comparison<'c> {
         let BestPlan { own_ns, others_ns, .. } = plans;
         let segments_ns = repeated.segments_ns;
         let better = plans.best_of_segments(&given, segments_ns, u64::MAX, helper, scratch)?;
-        let made = plans.finish((&given, better), scratch)?;
+        let made = plans.finish((&given, better), scratch);
+        let made = made.map_err(|error| repeated.error(error, request.machine.host_bytes))?;
         Ok(Made { own_ns, others_ns: others_ns.min(segments_ns), ..made })
     }
 

@@ -46,7 +46,6 @@ pub(in crate::planner) type Starts<'s, J> = ([Option<Task<'s>>; 2], J);
 
 /// The best sequences with repeats. Each is worth a plan, since sampled periods err by more than
 /// their differences.
-#[derive(Default)]
 pub(in crate::planner) struct Best<'s> {
     /// The best sequence from sequences without repeats.
     pub(in crate::planner) once: Option<Found<'s>>,
@@ -55,6 +54,13 @@ pub(in crate::planner) struct Best<'s> {
     pub(in crate::planner) kept: Option<Found<'s>>,
     /// The best sequence from the given segments.
     pub(in crate::planner) segments: Option<Found<'s>>,
+    /// The least host memory that a tried sequence lacks; 0 if one has a plan, `u64::MAX` if this is not
+    /// known of any.
+    pub(in crate::planner) lacks_bytes: u64,
+}
+
+impl Best<'_> {
+    const NONE: Self = Self { once: None, kept: None, segments: None, lacks_bytes: u64::MAX };
 }
 
 /// The best of `lists` tried sequences with repeats. There may be several orders of the ops: two
@@ -70,7 +76,7 @@ pub(in crate::planner) fn best<'s>(
     scratch: &mut Scratch<'s>,
 ) -> Result<Best<'s>, PlanningError> {
     let ranked = best_starts(starts, lists, output, helper.as_deref_mut(), scratch)?;
-    let Some(ranked) = ranked else { return Ok(Best::default()) };
+    let Some(ranked) = ranked else { return Ok(Best::NONE) };
     let task = ranked.task;
     let mut once = Incumbent::new(&task, scratch)?;
     let mut kept = Incumbent::new(&task, scratch)?;
@@ -82,7 +88,9 @@ pub(in crate::planner) fn best<'s>(
         let than_ns = once.period_ns().unwrap_or(u64::MAX);
         extend_near(&from.task, than_ns, &mut segmented, lists, output, scratch)?;
     }
+    let (lacks_bytes, _) = once.rank().min(kept.rank()).min(segmented.rank());
     Ok(Best {
+        lacks_bytes,
         once: once.sequence(&task, scratch)?,
         kept: kept.sequence(&task, scratch)?,
         segments: segmented.sequence(&segments.map_or(task, |from| from.task), scratch)?,
