@@ -3,8 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "what fails here fails the test")]
 
 use conformance::planners;
-use planner_core::planner::PlanningError;
-use planner_core::planner::{Auto, Request, Strategy as Planner};
+use planner_core::planner::{Auto, PlanningError, Request, Strategy as Planner};
 use planner_core::{Graph, Kind, Machine, MachineParameters, PlanError};
 use proptest::prelude::*;
 use spillway::planning;
