@@ -12,7 +12,7 @@ pub fn runner(seed: u64) -> TestRunner {
 }
 
 /// The settings of a random family with so many cases. `SPILLWAY_CASES_PERCENT` scales their number.
-/// (`PROPTEST_CASES` replaces the number of every family by one number, also of families whose cases take seconds.)
+/// `PROPTEST_CASES` sets one number for all families instead, even for families whose cases take seconds.
 #[must_use]
 pub fn config(cases: u32) -> Config {
     let scaled = u64::from(cases).saturating_mul(setting("SPILLWAY_CASES_PERCENT", 100)) / 100;

@@ -77,8 +77,8 @@ fn short_host_bytes(case: &Case) -> u64 {
     kept_bytes(&case.graph().graph().unwrap()) / 10 * 13
 }
 
-/// A plan with such a host keeps every rule; its period and the host's memory that it takes.
-fn plan(case: &Case, host_bytes: u64) -> Result<(u64, u64), String> {
+/// Calls a function with the request of a case, which has at least the least budget, and that budget.
+fn with_request<T>(case: &Case, host_bytes: u64, visit: impl FnOnce(&Request<'_>, u64) -> T) -> T {
     let owned = case.graph();
     let graph = owned.graph().unwrap();
     let machine = case.machine(host_bytes);
@@ -86,8 +86,14 @@ fn plan(case: &Case, host_bytes: u64) -> Result<(u64, u64), String> {
     let budget_bytes = peak_bytes / 100 * case.budget_percent;
     let request = Request { graph: &graph, machine: &machine, budget_bytes };
     let (least_bytes, _) = planning::min_feasible(&request, AUTO).unwrap();
-    let request = Request { budget_bytes: budget_bytes.max(least_bytes), ..request };
-    let plan = planners::check(&request, least_bytes, |request| planning::plan(request, AUTO))?;
+    visit(&Request { budget_bytes: budget_bytes.max(least_bytes), ..request }, least_bytes)
+}
+
+/// A plan with such a host keeps every rule; its period and the host's memory that it takes.
+fn plan(case: &Case, host_bytes: u64) -> Result<(u64, u64), String> {
+    let plan = with_request(case, host_bytes, |request, least_bytes| {
+        planners::check(request, least_bytes, |request| planning::plan(request, AUTO))
+    })?;
     let predicted = plan.unwrap().predicted;
     Ok((predicted.period_ns, predicted.host_bytes))
 }
@@ -142,14 +148,9 @@ fn the_error_names_host_memory_that_a_plan_takes() {
         link_gb_s: 44,
         latency_ns: 0,
     };
-    let owned = case.graph();
-    let graph = owned.graph().unwrap();
     let planned = |host_bytes| {
-        let machine = case.machine(host_bytes);
-        let request = Request { graph: &graph, machine: &machine, budget_bytes: 0 };
-        let (budget_bytes, _) = planning::min_feasible(&request, AUTO).unwrap();
-        planning::plan(&Request { budget_bytes, ..request }, AUTO)
-            .map(|plan| plan.predicted.host_bytes)
+        let plan = with_request(&case, host_bytes, |request, _| planning::plan(request, AUTO));
+        plan.map(|plan| plan.predicted.host_bytes)
     };
     let host_bytes = short_host_bytes(&case) / 100 * 97;
     let Err(PlanningError::Plan(PlanError::HostMemory { needed_bytes, .. })) = planned(host_bytes)

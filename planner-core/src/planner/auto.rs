@@ -22,6 +22,7 @@ use super::uses::Uses;
 use super::{hosting, repeats};
 use crate::host::HostLayout;
 use crate::hosted::Hosted;
+use crate::machine::Machine;
 use crate::plan::{ArenaPlacement, Plan, PlanError, Prediction};
 use crate::scratch::{Buffer, BufferTooShort, Scratch};
 use crate::sequence::Sequence;
@@ -32,6 +33,11 @@ pub(super) const GAIN: u64 = 10;
 
 /// The [`Made::ends_ns`] of plans without a choice of ops for the host.
 const UNKNOWN: [u64; 2] = [u64::MAX; 2];
+
+/// If no list fits the host, plans are made for a host with the least memory of the tried lists, then
+/// for a host with this fraction more, then for a host with any memory. A balance: each takes as long
+/// as a plan.
+const MORE_HOST: u64 = 16;
 
 /// A plan, and how it was made.
 #[derive(Clone, Copy, Debug)]
@@ -112,7 +118,7 @@ pub fn make<'o>(
     output: Output<'o>,
     scratch: &mut Scratch<'_>,
 ) -> Result<Made<'o>, PlanningError> {
-    hosting::make(request, strategy, output, None, scratch)
+    make_within_host(request, strategy, output, None, scratch)
 }
 
 /// Plans like [`make`], in less time: the helper runs some of the searches of [`Strategy::Auto`].
@@ -129,7 +135,44 @@ pub fn make_with_helper<'o>(
 ) -> Result<Made<'o>, PlanningError> {
     helper.output.check(request.graph)?;
     let mut helper = helper.beside(&output)?;
-    hosting::make(request, strategy, output, Some(&mut helper), scratch)
+    make_within_host(request, strategy, output, Some(&mut helper), scratch)
+}
+
+/// Plans, and if no list fits the host, plans for larger hosts. Returns such a plan if it fits the host
+/// after all; if not, the error names the host memory that the plan takes.
+fn make_within_host<'o>(
+    request: &Request<'_>,
+    strategy: Strategy,
+    mut output: Output<'o>,
+    mut helper: Option<&mut Helper<'_>>,
+    scratch: &mut Scratch<'_>,
+) -> Result<Made<'o>, PlanningError> {
+    let mut make_on = |machine: &Machine| {
+        let (request, helper) = (Request { machine, ..*request }, helper.as_deref_mut());
+        let made = hosting::make(&request, strategy, output.reborrow(), helper, scratch)?;
+        Ok((made.plan.predicted.host_bytes, made.kept()))
+    };
+    let least_bytes = match make_on(request.machine) {
+        Err(PlanningError::Plan(PlanError::HostMemory { needed_bytes, .. }))
+            if matches!(strategy, Strategy::Auto(_)) =>
+        {
+            needed_bytes
+        }
+        made => return Ok(made?.1.made(output)),
+    };
+    // The search has no plan of its lists with repeats, so the least memory may be too little for one.
+    let more_bytes = least_bytes.saturating_add(least_bytes / MORE_HOST);
+    let made = [least_bytes, more_bytes, u64::MAX]
+        .into_iter()
+        .find_map(|bytes| make_on(&request.machine.with_host_bytes(bytes)).ok());
+    let host_bytes = request.machine.host_bytes;
+    match made {
+        Some((taken_bytes, made)) if taken_bytes <= host_bytes => Ok(made.made(output)),
+        made => {
+            let needed_bytes = made.map_or(least_bytes, |(taken_bytes, _)| taken_bytes);
+            Err(PlanError::HostMemory { needed_bytes, host_bytes }.into())
+        }
+    }
 }
 
 /// Plans with the `hosted` ops on the host.

@@ -37,7 +37,7 @@ pub(super) struct Repeated<'s> {
     found: [Option<Found<'s>>; 3],
     /// The least time of the launches in segments; `u64::MAX` if segments are not tried.
     segments_ns: u64,
-    /// The least host memory that a tried sequence lacks; `u64::MAX` if this is not known of any.
+    /// The least host memory that a tried sequence lacks, as in [`Best`].
     lacks_bytes: u64,
 }
 
@@ -55,8 +55,8 @@ impl<'s> Repeated<'s> {
         found
     }
 
-    /// The error to report if no plan was found: a sequence that only the host is too small for counts as
-    /// a plan that was tried.
+    /// The error to report if there is no plan: this error, or the host memory that a tried sequence needs
+    /// if that is [less](PlanningError::with_least_need).
     fn error(&self, error: PlanningError, host_bytes: u64) -> PlanningError {
         match self.lacks_bytes {
             0 | u64::MAX => error,
@@ -94,16 +94,17 @@ impl<'c> Comparison<'c> {
                 after_loss: AfterLoss::Dropped,
             })
         };
-        // If memory is so short that no list has fitted, another order may be better.
         let best = self.best_order();
-        let segments = segments_of(if is_short { given } else { best });
+        // If memory is so short that no list has fitted, another order may be better.
+        let [first, second] = if is_short { [given, best] } else { [best, given] };
+        let segments = segments_of(first);
         let mut found =
             repeats::search::best(starts, segments, lists, output, helper.as_deref_mut(), scratch)?;
         // Lists without repeats tell which order is best. If no list with repeats fits in that
         // order, a list may fit in the given order, or from segments in the other order.
         if found.once.is_none() && !ptr::eq(best, given) {
             let alone = ([Some(Task::new(request, given)), None], iter::empty());
-            let segments = segments_of(if is_short { best } else { given });
+            let segments = segments_of(second);
             let lacks_bytes = found.lacks_bytes;
             found = repeats::search::best(alone, segments, lists, output, helper, scratch)?;
             found.lacks_bytes = found.lacks_bytes.min(lacks_bytes);

@@ -28,8 +28,7 @@ use super::strategy::Strategy;
 use super::{auto, memory};
 use crate::graph::Graph;
 use crate::hosted::Hosted;
-use crate::machine::Machine;
-use crate::plan::{ArenaPlacement, PlanError};
+use crate::plan::ArenaPlacement;
 use crate::scratch::{Limits, Scratch, total};
 use crate::sequence::Sequence;
 use choice::{Choice, Middles};
@@ -47,10 +46,6 @@ pub enum Host {
     /// All ops that may.
     All,
 }
-
-/// If the host has too little memory, plans are tried with the least memory of the lists so far, then
-/// with this fraction more, then with any memory. A balance: each try takes as long as a plan.
-const MORE_HOST: u64 = 16;
 
 /// Words of scratch in addition to the words for a plan.
 pub(super) const fn scratch_words(limits: &Limits) -> usize {
@@ -78,45 +73,8 @@ fn host(graph: &Graph<'_>, strategy: Strategy) -> Result<Host, PlanningError> {
     }
 }
 
-/// Plans with the best choice. If the host has too little memory for all tried lists, the search for a
-/// larger host may still find a plan that fits; otherwise the error names the memory that its plan takes.
+/// Plans with the best choice.
 pub(super) fn make<'o>(
-    request: &Request<'_>,
-    strategy: Strategy,
-    mut output: Output<'o>,
-    mut helper: Option<&mut Helper<'_>>,
-    scratch: &mut Scratch<'_>,
-) -> Result<Made<'o>, PlanningError> {
-    let mut make_on = |machine: &Machine| {
-        let (request, helper) = (Request { machine, ..*request }, helper.as_deref_mut());
-        let made = make_once(&request, strategy, output.reborrow(), helper, scratch)?;
-        Ok((made.plan.predicted.host_bytes, made.kept()))
-    };
-    let least_bytes = match make_on(request.machine) {
-        Err(PlanningError::Plan(PlanError::HostMemory { needed_bytes, .. }))
-            if matches!(strategy, Strategy::Auto(_)) =>
-        {
-            needed_bytes
-        }
-        made => return Ok(made?.1.made(output)),
-    };
-    // No plan has been made of lists that run ops again, so there may be none on such a host.
-    let more_bytes = least_bytes.saturating_add(least_bytes / MORE_HOST);
-    let made = [least_bytes, more_bytes, u64::MAX]
-        .into_iter()
-        .find_map(|bytes| make_on(&request.machine.with_host_bytes(bytes)).ok());
-    let host_bytes = request.machine.host_bytes;
-    match made {
-        Some((taken_bytes, made)) if taken_bytes <= host_bytes => Ok(made.made(output)),
-        made => {
-            let needed_bytes = made.map_or(least_bytes, |(taken_bytes, _)| taken_bytes);
-            Err(PlanError::HostMemory { needed_bytes, host_bytes }.into())
-        }
-    }
-}
-
-/// Does the same, but the error names the least memory of the lists that were tried.
-fn make_once<'o>(
     request: &Request<'_>,
     strategy: Strategy,
     mut output: Output<'o>,

@@ -53,10 +53,10 @@ const SHORT_ROUND: usize = 24;
 /// The most rounds with a plan. No work gained more than 0.1 % of its period by further rounds.
 const ROUNDS: usize = 3;
 
-/// The most rounds without a plan. Each lacks less host memory than the round before it.
+/// The most rounds without a plan. Each round lacks less host memory than the round before it.
 const MOST_WITHOUT_PLAN: usize = 16;
 
-/// The most lists that the search tries, apart from those of rounds without a plan.
+/// The search tries at most this many lists in rounds with a plan.
 pub(in crate::planner) const MOST_LISTS: usize = ROUNDS * ROUND;
 
 /// Words of scratch that [`extend`] and [`add_repeats`] need.
@@ -167,7 +167,7 @@ pub(super) fn extend(
         if incumbent.rank() == before {
             break;
         }
-        // A round that ends without a plan does not count, and neither do its lists.
+        // Rounds without a plan and their lists do not count.
         match incumbent.period_ns() {
             None => (left, without_plan) = (lists, without_plan.saturating_add(1)),
             Some(_) if left == 0 => break,

@@ -54,8 +54,8 @@ pub(in crate::planner) struct Best<'s> {
     pub(in crate::planner) kept: Option<Found<'s>>,
     /// The best sequence from the given segments.
     pub(in crate::planner) segments: Option<Found<'s>>,
-    /// The least host memory that a tried sequence lacks; 0 if one has a plan, `u64::MAX` if this is not
-    /// known of any.
+    /// The least host memory that a tried sequence lacks: 0 if a sequence has a plan, `u64::MAX` if the
+    /// search knows of no such sequence.
     pub(in crate::planner) lacks_bytes: u64,
 }
 
