@@ -607,7 +607,9 @@ proptest! {
             Ok(alone) => prop_assert!(ours_ns <= alone.figures().period_ns),
             Err(error) => {
                 let is_short = matches!(error, Error::Infeasible { .. });
-                prop_assert!(is_short && plan.figures().on_host > 0, "{}", error);
+                // Layers that all stay have less room for activations than layers that stream.
+                let is_whole = plan.figures().h2d_bytes == 0;
+                prop_assert!(is_short && (plan.figures().on_host > 0 || is_whole), "{}", error);
             }
         }
         let work = streaming::graph(&layers).unwrap();
