@@ -22,7 +22,7 @@ impl Chance {
     }
 
     /// A number below `count`, or 0 if `count` is 0.
-    const fn below(&mut self, count: u64) -> u64 {
+    pub(super) const fn below(&mut self, count: u64) -> u64 {
         // The upper bits are more random.
         match (self.bits() >> 32).checked_rem(count) {
             Some(number) => number,

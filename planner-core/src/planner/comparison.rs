@@ -177,7 +177,8 @@ impl<'c> Comparison<'c> {
             plans.try_others(both_orders, below_ns, helper.as_deref_mut(), scratch)?;
         }
         // Two orders share the lists, if there are enough of them.
-        let half = strategy.shared(request.graph.ops().len());
+        let ops = request.graph.ops().len();
+        let (half, of_found) = (strategy.shared(ops), strategy.of_found(ops));
         let (strategy, in_given) = match orders.best() {
             Some(_) => (half.unwrap_or(strategy), half),
             None => (strategy, None),
@@ -196,7 +197,7 @@ impl<'c> Comparison<'c> {
             let &(ref sequence, sampled_ns) = found?;
             let may_be_best =
                 least_ns(sampled_ns) <= found_ns && plans.may_be_beaten_by(sampled_ns);
-            may_be_best.then(|| (Task::new(request, sequence), half.unwrap_or(strategy)))
+            may_be_best.then(|| (Task::new(request, sequence), of_found))
         });
         let [third, second, first] = found;
         plans.try_each([None, third], None, scratch)?;

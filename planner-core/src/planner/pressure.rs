@@ -25,6 +25,14 @@ pub(super) const IDLE: u64 = 8;
 /// pressures must move together, but few parts give few different lists.
 const PERTURBED_PARTS: usize = 16;
 
+/// The numbers of consecutive parts that a perturbation changes. If it changes many, a list that gains
+/// by one change usually loses by another.
+const PERTURBED_AT_ONCE: [usize; 5] = [1, 2, 4, 8, PERTURBED_PARTS];
+
+/// Whether a perturbation changes the pressures of the memory, the uplink and the downlink.
+const PERTURBED_KINDS: [[bool; 3]; 4] =
+    [[true, false, false], [false, true, false], [false, false, true], [true; 3]];
+
 /// The largest factor of a perturbation. A balance: a smaller factor finds the same list again, a
 /// larger factor loses the best list.
 const PERTURBED_BY: f32 = 1.4;
@@ -97,19 +105,43 @@ impl<'a> Pressure<'a> {
         self.memory.copy_from_slice(other.memory);
     }
 
-    /// Raises or lowers each pressure a little; neighbouring pressures by the same factor.
+    /// Raises or lowers the pressures of one kind or of all kinds a little, in some consecutive parts
+    /// of the iteration: the pressures of a part by the same factor.
     fn perturb(&mut self, chance: &mut Chance) {
-        let near = self.up.len().div_ceil(PERTURBED_PARTS).max(1);
-        for part in self.memory.chunks_mut(near) {
-            let factor = chance.factor(PERTURBED_BY);
-            part.iter_mut().for_each(|memory| *memory = (*memory * factor).min(1.0));
+        let ops = self.up.len();
+        let [memory, up, down] = chance.one_of(&PERTURBED_KINDS);
+        let first = chance.below(PERTURBED_PARTS as u64) as usize;
+        let parts = Parts { first, count: chance.one_of(&PERTURBED_AT_ONCE) };
+        for pool in self.memory.chunks_mut(ops.max(1)).filter(|_| memory) {
+            for part in parts.of(pool) {
+                let factor = chance.factor(PERTURBED_BY);
+                part.iter_mut().for_each(|memory| *memory = (*memory * factor).min(1.0));
+            }
         }
-        for part in self.up.chunks_mut(near).chain(self.down.chunks_mut(near)) {
-            let factor = chance.factor(PERTURBED_BY);
-            // The cast saturates.
-            let perturbed = |link: u8| ((f32::from(link) + AT_REST) * factor - AT_REST) as u8;
-            part.iter_mut().for_each(|link| *link = perturbed(*link));
+        for (link, _) in [(&mut *self.up, up), (self.down, down)].into_iter().filter(|&(_, is)| is) {
+            for part in parts.of(link) {
+                let factor = chance.factor(PERTURBED_BY);
+                // The cast saturates.
+                let perturbed = |link: u8| ((f32::from(link) + AT_REST) * factor - AT_REST) as u8;
+                part.iter_mut().for_each(|link| *link = perturbed(*link));
+            }
         }
+    }
+}
+
+/// Consecutive parts of an iteration, in a cycle.
+#[derive(Clone, Copy)]
+struct Parts {
+    first: usize,
+    count: usize,
+}
+
+impl Parts {
+    /// The values at these parts, if there is a value for each op.
+    fn of<T>(self, values: &mut [T]) -> impl Iterator<Item = &mut [T]> {
+        let len = values.len().div_ceil(PERTURBED_PARTS).max(1);
+        let is_in = move |part: usize| part.wrapping_sub(self.first) % PERTURBED_PARTS < self.count;
+        values.chunks_mut(len).enumerate().filter(move |&(part, _)| is_in(part)).map(|(_, part)| part)
     }
 }
 
@@ -168,19 +200,34 @@ mod tests {
         let mut memory = [0; 1024];
         let mut pressures = Pressures::new(160, &mut Scratch::new(&mut memory)).unwrap();
         pressures.used.memory.fill(0.5);
-        pressures.used.up.fill(0);
+        pressures.used.up.fill(100);
+        pressures.used.down.fill(100);
         pressures.keep();
+        // How often each kind of pressure has changed: alone, and with the others.
+        let (mut alone, mut together) = ([0; 3], 0);
+        let (mut fewest, mut most) = (PERTURBED_PARTS, 0);
         for seed in 0..50 {
             pressures.perturb(&mut Chance::new(seed));
             let Pressure { up, down, memory } = &pressures.used;
+            let mut parts = [0; 3];
             for at in (0..160).step_by(10) {
                 assert!(up[at..at + 10].iter().all(|&other| other == up[at]));
+                // Each time, the perturbation starts from the kept pressures.
                 assert!((0.35..=0.7).contains(&memory[at]));
-                assert!(down[at] >= 179);
+                assert!((69..=144).contains(&up[at]) && (69..=144).contains(&down[at]));
+                let here = [memory[at] != 0.5, up[at] != 100, down[at] != 100];
+                (0..3).for_each(|kind| parts[kind] += usize::from(here[kind]));
             }
-            assert!(up.iter().any(|&up| up > 0) && down.iter().any(|&down| down < FULL));
-            // Each time, the perturbation starts from the kept pressures.
-            assert!(up.iter().all(|&up| up <= 4));
+            match parts.map(|changed| changed > 0) {
+                [true, false, false] => alone[0] += 1,
+                [false, true, false] => alone[1] += 1,
+                [false, false, true] => alone[2] += 1,
+                _ => together += 1,
+            }
+            let changed = parts.into_iter().max().unwrap();
+            (fewest, most) = (fewest.min(changed), most.max(changed));
         }
+        assert!(alone.into_iter().all(|times| times > 4) && together > 4, "{alone:?} {together}");
+        assert_eq!((fewest, most), (1, PERTURBED_PARTS));
     }
 }

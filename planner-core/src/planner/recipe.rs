@@ -324,6 +324,11 @@ const OPS_PER_PLAN: usize = 100_000;
 /// Paced lists beyond which more gain next to nothing.
 const MOST_LISTS: usize = 400;
 
+/// The lists of a sequence that a search has found, if four times the lists of the search are as many.
+/// A balance: the search takes many times as long, and further lists gain less than a thousandth of the
+/// period.
+const LISTS_OF_FOUND: usize = 100;
+
 /// Rounds in which the pressures come to rest, as a rule. A balance: further rounds change little,
 /// and leave fewer lists to be shaken.
 const TURNS: usize = 25;
@@ -412,6 +417,18 @@ impl Strategy {
         let half = auto.paced_lists(ops) / 2;
         let effort = (half > PACED.len()).then_some(u32::try_from(half).ok()?)?;
         Some(Self::Auto(Auto { effort: Some(effort), ..auto }))
+    }
+
+    /// The same with the lists of a sequence that a search has found: at least half of the lists.
+    pub(super) fn of_found(self, ops: usize) -> Self {
+        match self {
+            Self::Auto(auto) if !self.stops_at_first() => {
+                let lists = auto.paced_lists(ops);
+                let found = lists.saturating_mul(4).min(LISTS_OF_FOUND).max(lists / 2);
+                Self::Auto(Auto { effort: u32::try_from(found).ok(), ..auto })
+            }
+            _ => self,
+        }
     }
 
     /// Whether the first list that fits will do.
