@@ -1,7 +1,7 @@
 //! What more lists make of a plan.
 #![allow(clippy::unwrap_used, reason = "what fails here fails the test")]
 
-use planner_core::planner::{Auto, Order, Request, Strategy};
+use planner_core::planner::{Auto, Order, Repeats, Request, Strategy};
 use spillway::planning;
 use workloads::{OwnedPlan, machines};
 use zoo::models;
@@ -11,7 +11,8 @@ fn plan(effort: u32) -> OwnedPlan {
     let work = models::generate("resnet50:batch=64,mode=inference").unwrap();
     let graph = work.graph().unwrap();
     let machine = machines::builtin("v100-nvlink").unwrap().machine;
-    let strategy = Strategy::Auto(Auto::new().with_effort(effort).with_order(Order::Given));
+    let auto = Auto::new().with_order(Order::Given).with_repeats(Repeats::Never);
+    let strategy = Strategy::Auto(auto.with_effort(effort));
     let request = |budget_bytes| Request { graph: &graph, machine: &machine, budget_bytes };
     let (budget_bytes, _) = planning::min_feasible(&request(0), strategy).unwrap();
     planning::plan(&request(budget_bytes), strategy).unwrap()

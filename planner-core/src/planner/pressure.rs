@@ -118,7 +118,8 @@ impl<'a> Pressure<'a> {
                 part.iter_mut().for_each(|memory| *memory = (*memory * factor).min(1.0));
             }
         }
-        for (link, _) in [(&mut *self.up, up), (self.down, down)].into_iter().filter(|&(_, is)| is) {
+        for (link, _) in [(&mut *self.up, up), (self.down, down)].into_iter().filter(|&(_, is)| is)
+        {
             for part in parts.of(link) {
                 let factor = chance.factor(PERTURBED_BY);
                 // The cast saturates.
@@ -141,7 +142,11 @@ impl Parts {
     fn of<T>(self, values: &mut [T]) -> impl Iterator<Item = &mut [T]> {
         let len = values.len().div_ceil(PERTURBED_PARTS).max(1);
         let is_in = move |part: usize| part.wrapping_sub(self.first) % PERTURBED_PARTS < self.count;
-        values.chunks_mut(len).enumerate().filter(move |&(part, _)| is_in(part)).map(|(_, part)| part)
+        values
+            .chunks_mut(len)
+            .enumerate()
+            .filter(move |&(part, _)| is_in(part))
+            .map(|(_, part)| part)
     }
 }
 

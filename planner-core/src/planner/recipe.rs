@@ -561,6 +561,23 @@ mod tests {
     }
 
     #[test]
+    fn sequences_of_large_works_get_lists_with_perturbed_pressures() {
+        let lists = |effort, ops| {
+            let strategy = Strategy::Auto(Auto { effort, ..Auto::default() });
+            let Strategy::Auto(found) = strategy.of_found(ops) else { unreachable!() };
+            found.effort
+        };
+        assert_eq!(
+            [250, 2000, 10_000, 100_000].map(|ops| lists(None, ops)),
+            [200, 100, 40, 8].map(Some)
+        );
+        assert_eq!(
+            [0, 1, 32, 400].map(|effort| lists(Some(effort), 250)),
+            [0, 4, 100, 200].map(Some)
+        );
+    }
+
+    #[test]
     fn a_perturbed_list_differs_now_and_then() {
         let first = Paced { choosing: PACED[1], pace: PACES[0] };
         let lists: [Paced; 200] =
