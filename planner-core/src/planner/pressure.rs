@@ -220,7 +220,8 @@ mod tests {
                 // Each time, the perturbation starts from the kept pressures.
                 assert!((0.35..=0.7).contains(&memory[at]));
                 assert!((69..=144).contains(&up[at]) && (69..=144).contains(&down[at]));
-                let here = [memory[at] != 0.5, up[at] != 100, down[at] != 100];
+                let is_other = memory[at].to_bits() != 0.5f32.to_bits();
+                let here = [is_other, up[at] != 100, down[at] != 100];
                 (0..3).for_each(|kind| parts[kind] += usize::from(here[kind]));
             }
             match parts.map(|changed| changed > 0) {
