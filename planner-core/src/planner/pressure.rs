@@ -118,8 +118,8 @@ impl<'a> Pressure<'a> {
                 part.iter_mut().for_each(|memory| *memory = (*memory * factor).min(1.0));
             }
         }
-        for (link, _) in [(&mut *self.up, up), (self.down, down)].into_iter().filter(|&(_, is)| is)
-        {
+        let links = [(up, &mut *self.up), (down, &mut *self.down)];
+        for (_, link) in links.into_iter().filter(|&(is_changed, _)| is_changed) {
             for part in parts.of(link) {
                 let factor = chance.factor(PERTURBED_BY);
                 // The cast saturates.

@@ -324,9 +324,9 @@ const OPS_PER_PLAN: usize = 100_000;
 /// Paced lists beyond which more gain next to nothing.
 const MOST_LISTS: usize = 400;
 
-/// The lists of a sequence that a search has found, if four times the lists of the search are as many.
-/// A balance: the search takes many times as long, and further lists gain less than a thousandth of the
-/// period.
+/// A sequence that a search has found gets four lists for each list of `auto`, but no more than this
+/// number. A balance: the search takes many times as long, and further lists gain less than a thousandth
+/// of the period on average.
 const LISTS_OF_FOUND: usize = 100;
 
 /// Rounds in which the pressures come to rest, as a rule. A balance: further rounds change little,
@@ -419,7 +419,7 @@ impl Strategy {
         Some(Self::Auto(Auto { effort: Some(effort), ..auto }))
     }
 
-    /// The same with the lists of a sequence that a search has found: at least half of the lists.
+    /// The same with the lists of a sequence that a search has found: at least half of its own lists.
     pub(super) fn of_found(self, ops: usize) -> Self {
         match self {
             Self::Auto(auto) if !self.stops_at_first() => {

@@ -21,6 +21,7 @@ from . import nccl
 from .errors import AllocationError, CaptureError
 from .pools import Pools, memory_for_pools
 from .processor import beside
+from .staging import Staging, may_be_staged
 from .workspaces import Workspace
 
 RANDOM_DTYPES = torch.float32, torch.float64, torch.float16, torch.bfloat16
@@ -49,6 +50,7 @@ class Cuda:
         self._prepared = threading.local()
         self._generator = torch.Generator(torch_device)
         self._pools = Pools(torch_device)
+        self._staging = Staging(partial(torch.empty, dtype=torch.uint8, pin_memory=True))
 
     def machine(self, tensor_bytes, copied_bytes_per_s):
         """Returns the machine that plans are for, where none is given: measured once."""
@@ -61,7 +63,7 @@ class Cuda:
         """Returns the bytes of a tensor that are copied in a second from a device."""
         nbytes = COPIES * COPY_BYTES
         source, target = (torch.zeros(nbytes, dtype=torch.uint8, device=d) for d in (source, self.torch_device))
-        time_ns = self.time_ns(lambda: target.copy_(source), Workspace(0), [], is_collective=False)
+        time_ns = self.time_ns(lambda: self.copy(source, target), Workspace(0), [], is_collective=False)
         return nbytes * 10**9 // time_ns
 
     def setup_costs(self):
@@ -93,6 +95,16 @@ class Cuda:
     def _tensor(self, address, nbytes):
         storage = torch._C._construct_storage_from_data_pointer(address, self.torch_device, nbytes)
         return torch.empty(0, dtype=torch.uint8, device=self.torch_device).set_(storage)
+
+    def copy(self, source, target):
+        """Enqueues a copy of a tensor to another one. A tensor on the processor may be written, and has its value, when
+        this returns."""
+        if source.device == target.device or not may_be_staged(source, target):
+            target.copy_(source)
+        elif source.device.type == "cpu":
+            self._staging.upload(source, target)
+        else:
+            self._staging.download(source, target)
 
     def time_ns(self, launch, workspace, results, is_collective):
         """Returns the median time of launches that are enqueued while the device is busy: on an idle device,

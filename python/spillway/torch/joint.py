@@ -272,6 +272,8 @@ class _Ops:
         if not views:
             return
 
+        device = self._recorder.measure.device
+
         def bound(tensor_of, is_repeat):
             targets = [(k, placed(view, tensor_of)) for k, view in views]
 
@@ -279,7 +281,7 @@ class _Ops:
                 if not is_repeat:
                     iteration.pause("backward")
                 for k, target in targets:
-                    _copy(iteration.tangents[k], target)
+                    _copy(device, iteration.tangents[k], target)
 
             return run
 
@@ -365,11 +367,13 @@ class _Ops:
     def _copy(self, name, view, outside, into=False):
         """Returns the op that copies a view into a tensor of the caller, or that into the view."""
 
+        device = self._recorder.measure.device
+
         def bound(tensor_of, is_repeat):
             inside = placed(view, tensor_of)
             if into:
-                return lambda iteration: _copy(outside(iteration), inside)
-            return lambda iteration: _copy(inside, outside(iteration))
+                return lambda iteration: _copy(device, outside(iteration), inside)
+            return lambda iteration: _copy(device, inside, outside(iteration))
 
         reads, writes = ([], [view.tensor]) if into else ([view.tensor], [])
         return self._operation(name, reads, writes, bound)
@@ -415,14 +419,14 @@ def _fake(recorder, name, like, strides, device=None):
     return fake
 
 
-def _copy(source, target):
+def _copy(device, source, target):
     """Copies each element that is in memory once."""
     if isinstance(target, Number):
         target.copy_(source)
         return
     source = value_of(source)
     once = tuple(slice(0, 1) if stride == 0 else slice(None) for stride in target.stride())
-    target[once].copy_(source[once])
+    device.copy(source[once], target[once])
 
 
 def _is_same(values, captured):

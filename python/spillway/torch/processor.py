@@ -65,6 +65,10 @@ class Processor:
         memory = (ctypes.c_char * planned.bytes).from_address(planned.address)
         return torch.frombuffer(memory, dtype=torch.uint8)
 
+    def copy(self, source, target):
+        """Copies a tensor to another one."""
+        target.copy_(source)
+
     def time_ns(self, launch, workspace, results, is_collective):
         """Returns the time of a launch."""
         # Other threads run a collective, and other processes take part in it.
