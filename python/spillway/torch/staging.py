@@ -29,8 +29,8 @@ class Staging:
         self._nbytes, self._part_bytes = nbytes, part_bytes
         self._most_waiting = nbytes // part_bytes // 2
         self._memory = None
-        self._end = 0  # of the part that was taken last
-        self._busy = deque()  # the start and the end of parts, and the events after which they are free
+        self._end = 0  # of the part that was taken last, counted over all rounds of the ring
+        self._busy = deque()  # the start of parts, and the events after which they are free
         self._lock = threading.Lock()
 
     def upload(self, source, target):
@@ -66,17 +66,18 @@ class Staging:
         if self._memory is None:
             self._memory = self._pinned(self._nbytes)
         start = -(-self._end // ALIGNMENT) * ALIGNMENT
-        start = start if start + nbytes <= self._nbytes else 0
+        if start % self._nbytes + nbytes > self._nbytes:
+            start = -(-start // self._nbytes) * self._nbytes
         self._end = start + nbytes
-        while any(first < self._end and start < end for first, end, _ in self._busy):
-            self._busy.popleft()[2].synchronize()
-        return start, self._memory[start : self._end]
+        while self._busy and self._busy[0][0] < self._end - self._nbytes:
+            self._busy.popleft()[1].synchronize()
+        return start, self._memory[start % self._nbytes :][:nbytes]
 
     def _release(self, start):
-        """Has the memory from `start` on be free after what is enqueued. Returns the event."""
+        """Has the part at a start be free after what is enqueued. Returns the event."""
         event = self._event()
         event.record()
-        self._busy.append((start, self._end, event))
+        self._busy.append((start, event))
         return event
 
 
