@@ -38,9 +38,10 @@ const NEVER: u32 = u32::MAX;
 const TRIES: [u64; 2] = [256, 1 << 22];
 
 /// The number of pairs that may be tried in a row without an exchange that frees an object. Exchanges
-/// that free one have tried up to 256,000 pairs (ResNet-50 in chunks of 64 KiB). Without this limit, a
-/// sweep that lacks objects usually tries as many pairs as [`TRIES`] allows.
-const IN_VAIN: u64 = 1 << 19;
+/// that free one have tried up to a million pairs (a step of 32 billion parameters in its least
+/// memory, chunks of 2 MiB). Without this limit, a sweep that lacks objects usually tries as many
+/// pairs as [`TRIES`] allows.
+const IN_VAIN: u64 = 1 << 21;
 
 /// A due object that is to be [spared](Over::spares_due) is due within this fraction of an
 /// iteration after a release. Among 124 plans of `auto` (eight works, 12 and 50 GB/s, 75 to 25 % of
