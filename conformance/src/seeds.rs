@@ -2,6 +2,9 @@
 
 use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};
 
+/// For each case, the most cases that a test may skip.
+const SKIPPED: u32 = 8;
+
 /// Draws the same values for the same seed.
 #[must_use]
 pub fn runner(seed: u64) -> TestRunner {
@@ -16,7 +19,10 @@ pub fn runner(seed: u64) -> TestRunner {
 #[must_use]
 pub fn config(cases: u32) -> Config {
     let scaled = u64::from(cases).saturating_mul(setting("SPILLWAY_CASES_PERCENT", 100)) / 100;
-    Config::with_cases(u32::try_from(scaled).unwrap_or(u32::MAX).max(1))
+    let config = Config::with_cases(u32::try_from(scaled).unwrap_or(u32::MAX).max(1));
+    // Families that skip cases skip more of them if there are more cases.
+    let most_skipped = config.cases.saturating_mul(SKIPPED).max(config.max_global_rejects);
+    Config { max_global_rejects: most_skipped, ..config }
 }
 
 /// The number in an environment variable, or a default.
