@@ -46,18 +46,6 @@ pub(super) enum Weight {
     Density,
     /// The same, but the time of a link that already carries much counts for more.
     Spread,
-    /// The longest first: the tensor whose next use is farthest leaves first.
-    Length,
-}
-
-impl Weight {
-    /// The order once pressures are known.
-    pub(super) const fn with_pressures(self) -> Self {
-        match self {
-            Self::Density | Self::Length => Self::Density,
-            Self::Spread => Self::Spread,
-        }
-    }
 }
 
 /// The memory left over, as a fraction of the pool, that halves the weight of an op. A balance:
@@ -93,11 +81,11 @@ pub(super) fn choose(
     gaps.clear();
     let slack = gaps.slack(task, memory, spare_permille, &mut scratch)?;
     let used = &pressures.used;
-    let densities = Densities::new(task, memory, weight, used, &slack, &mut scratch)?;
+    let densities = Densities::new(task, memory, used, &slack, &mut scratch)?;
     let heap = Heap::new(gaps.len(), &mut scratch)?;
     let load = match weight {
         Weight::Spread => Some(Load::new(sequence, 100, &mut scratch)?),
-        Weight::Density | Weight::Length => None,
+        Weight::Density => None,
     };
     let host = HostMemory::within(host_bytes, task, memory, &mut scratch)?;
     let mut choice = Choice { moves: Moves { densities, gaps, slack, load, host }, heap };

@@ -32,9 +32,9 @@ pub(super) struct Comparison<'c> {
 
 /// Sequences with repeats that the search has found.
 pub(super) struct Repeated<'s> {
-    /// The best sequences: one from the segments of checkpointing, and two from sequences without
+    /// The best sequences: one from the segments of checkpointing, and three from sequences without
     /// repeats.
-    found: [Option<Found<'s>>; 3],
+    found: [Option<Found<'s>>; 4],
     /// The least time of the launches in segments; `u64::MAX` if segments are not tried.
     segments_ns: u64,
     /// The least host memory that a tried sequence lacks, as in [`Best`].
@@ -43,11 +43,11 @@ pub(super) struct Repeated<'s> {
 
 impl<'s> Repeated<'s> {
     const NONE: Self =
-        Self { found: [const { None }; 3], segments_ns: u64::MAX, lacks_bytes: u64::MAX };
+        Self { found: [const { None }; 4], segments_ns: u64::MAX, lacks_bytes: u64::MAX };
 
     /// All sequences. The sequence with the shortest sampled plan comes last, since the plan that is
     /// written last need not be written again if it is the best.
-    fn by_period(&self) -> [Option<&Found<'s>>; 3] {
+    fn by_period(&self) -> [Option<&Found<'s>>; 4] {
         let mut found = self.found.each_ref().map(Option::as_ref);
         found.sort_unstable_by_key(|found| {
             Reverse(found.map_or(u64::MAX, |&(_, period_ns)| period_ns))
@@ -109,7 +109,7 @@ impl<'c> Comparison<'c> {
             found = repeats::search::best(alone, segments, lists, output, helper, scratch)?;
             found.lacks_bytes = found.lacks_bytes.min(lacks_bytes);
         }
-        let Best { once, kept, segments, lacks_bytes } = found;
+        let Best { once, spread, kept, segments, lacks_bytes } = found;
         let segments_ns = match strategy.stops_at_first() {
             true => u64::MAX,
             false => {
@@ -117,7 +117,7 @@ impl<'c> Comparison<'c> {
                 segments::least_of_segments(&given, output, scratch)?
             }
         };
-        Ok(Repeated { found: [segments, kept, once], segments_ns, lacks_bytes })
+        Ok(Repeated { found: [segments, kept, spread, once], segments_ns, lacks_bytes })
     }
 
     /// The orders of the launches to which repeats may be added.
@@ -199,8 +199,8 @@ impl<'c> Comparison<'c> {
                 least_ns(sampled_ns) <= found_ns && plans.may_be_beaten_by(sampled_ns);
             may_be_best.then(|| (Task::new(request, sequence), of_found))
         });
-        let [third, second, first] = found;
-        plans.try_each([None, third], None, scratch)?;
+        let [fourth, third, second, first] = found;
+        plans.try_each([fourth, third], helper.as_deref_mut(), scratch)?;
         plans.try_each([second, first], helper.as_deref_mut(), scratch)?;
         if !makes_once && plans.best.is_none_or(|best| once_ns < best.period_ns) {
             plans.try_each(once, helper.as_deref_mut(), scratch)?;

@@ -6,7 +6,6 @@
               more than there are positions"
 )]
 
-use super::choice::Weight;
 use super::gaps::{Gaps, Span};
 use super::memory::Memory;
 use super::positions::{self, Ranges};
@@ -32,12 +31,9 @@ const NEAR: usize = 32;
 pub(super) struct Densities<'s> {
     pub(super) task: &'s Task<'s>,
     pub(super) memory: &'s Memory<'s>,
-    pub(super) weight: Weight,
     /// Prefix sums over the ops of all pools: the weight of the ops that exceed their pool if
     /// nothing moves.
     pub(super) relief: &'s [u64],
-    /// Prefix sums of the times of the ops.
-    pub(super) length_ns: &'s [u64],
     /// Prefix sums of the pressure on each link at the ops.
     up: &'s [u64],
     down: &'s [u64],
@@ -47,7 +43,6 @@ impl<'s> Densities<'s> {
     pub(super) fn new(
         task: &'s Task<'s>,
         memory: &'s Memory<'s>,
-        weight: Weight,
         used: &Pressure<'_>,
         slack: &MinTree<'_>,
         scratch: &mut Scratch<'s>,
@@ -64,10 +59,9 @@ impl<'s> Densities<'s> {
             0.. => 0,
         };
         let relief = sums((0..positions::count(memory, ops)).map(tight), scratch)?;
-        let length_ns = sums(sequence.launches().map(|op| sequence.time_ns(op)), scratch)?;
         let up = sums(used.up.iter().copied().map(u64::from), scratch)?;
         let down = sums(used.down.iter().copied().map(u64::from), scratch)?;
-        Ok(Self { task, memory, weight, relief, length_ns, up, down })
+        Ok(Self { task, memory, relief, up, down })
     }
 
     /// The best density at which a gap can move more objects, after the `more.start` that move

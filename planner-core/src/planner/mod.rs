@@ -112,8 +112,8 @@ pub const fn scratch_words(limits: &Limits) -> usize {
     let repeats = repeats::search::scratch_words(limits).saturating_add(larger(write, judge));
     let repeats = larger(repeats, checkpoint::scratch_words(limits).saturating_add(list));
     let found = repeats::search::kept_words(limits);
-    let repeats = found.saturating_mul(3).saturating_add(repeats);
-    let list = found.saturating_mul(6).saturating_add(larger(list, bounds::scratch_words(limits)));
+    let repeats = found.saturating_mul(4).saturating_add(repeats);
+    let list = found.saturating_mul(8).saturating_add(larger(list, bounds::scratch_words(limits)));
     let work = larger(list_schedule_words(limits), larger(list, repeats));
     total([hosting::scratch_words(limits), sequences, Sequence::working_words(limits), work])
 }

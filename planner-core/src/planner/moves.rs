@@ -2,7 +2,6 @@
 
 #![expect(clippy::indexing_slicing, reason = "slots are those of the sequence")]
 
-use super::choice::Weight;
 use super::densities::{Densities, sum};
 use super::gaps::{Gaps, Span};
 use super::host_memory::HostMemory;
@@ -77,7 +76,7 @@ impl Moves<'_, '_> {
     /// The key of a gap with this span (the least is taken first) and the number of further objects
     /// that should move; `None` if the gap is of no use.
     pub(super) fn weigh(&self, slot: usize, span: Span) -> Option<(u64, u64)> {
-        let Densities { task, weight, relief, length_ns, .. } = self.densities;
+        let Densities { relief, .. } = self.densities;
         let ranges = self.ranges(slot, span);
         let moved = self.gaps.moved(slot);
         let most = match &self.host {
@@ -89,15 +88,9 @@ impl Moves<'_, '_> {
         if objects == 0 || relief == 0 {
             return None;
         }
-        let (gain, objects) = match weight {
-            Weight::Density | Weight::Spread => {
-                let more = moved..moved.saturating_add(objects);
-                let (density, objects) =
-                    self.densities.best_part(self.gaps, slot, span, relief, more);
-                (density / self.load_factor(slot, span), objects)
-            }
-            Weight::Length => (sum(length_ns, span.ranges(task.sequence.len())) as f64, objects),
-        };
+        let more = moved..moved.saturating_add(objects);
+        let (density, objects) = self.densities.best_part(self.gaps, slot, span, relief, more);
+        let gain = density / self.load_factor(slot, span);
         // The order of positive numbers is the order of their bits.
         Some((!gain.to_bits(), objects))
     }

@@ -215,15 +215,17 @@ const fn choosing(spare_permille: u64, weight: Weight) -> Choosing {
 }
 
 /// The first paced lists, best guesses first.
-const PACED: [Choosing; 8] = [
+const PACED: [Choosing; 10] = [
     choosing(0, Weight::Density),
     choosing(50, Weight::Density),
-    choosing(100, Weight::Density),
+    choosing(0, Weight::Spread),
+    choosing(50, Weight::Spread),
     choosing(20, Weight::Density),
-    choosing(200, Weight::Density),
     choosing(400, Weight::Density),
-    choosing(50, Weight::Length),
-    choosing(0, Weight::Length),
+    choosing(20, Weight::Spread),
+    choosing(100, Weight::Spread),
+    choosing(100, Weight::Density),
+    choosing(200, Weight::Density),
 ];
 
 /// The same if ops run on the host, after a list with [`host_spare_permille`]: links share the work
@@ -249,7 +251,7 @@ fn host_spare_permille(task: &Task<'_>) -> u64 {
     u64::try_from(permille).unwrap_or(MOST).clamp(LEAST, MOST)
 }
 
-fn first_choosing(task: &Task<'_>) -> heapless::Vec<Choosing, 8> {
+fn first_choosing(task: &Task<'_>) -> heapless::Vec<Choosing, { PACED.len() }> {
     if task.sequence.host_steps().is_empty() {
         return heapless::Vec::from_array(PACED);
     }
@@ -285,9 +287,9 @@ const CHANGED_PERCENT: u64 = 30;
 pub(super) const SAMPLE: Sample<'static> = Sample {
     recipes: &[
         Recipe::Of(("in-core", &InCore), 0),
-        FIRST_PACED,
+        BY_DENSITY[0],
         Recipe::Of(("on-demand", &OnDemand), 0),
-        SPARING[0],
+        BY_DENSITY[1],
     ],
     enough: 4,
 };
@@ -302,12 +304,22 @@ pub(super) fn host_sample(task: &Task<'_>) -> heapless::Vec<Recipe<'static>, 4> 
         .collect()
 }
 
-/// The best guess of all.
-pub(super) const FIRST_PACED: Recipe<'static> = first_paced(PACED[0]);
+/// The best guess, then lists that keep more and more of the memory free. In some works they are shorter
+/// by several hundredths.
+pub(super) const BY_DENSITY: [Recipe<'static>; 5] = sparing(Weight::Density);
 
-/// Lists that keep more and more of the memory free. In some works they are shorter by several hundredths.
-pub(super) const SPARING: [Recipe<'static>; 4] =
-    [first_paced(PACED[1]), first_paced(PACED[2]), first_paced(PACED[4]), first_paced(PACED[5])];
+/// The same with [spread](Weight::Spread) transfers.
+pub(super) const BY_SPREAD: [Recipe<'static>; 5] = sparing(Weight::Spread);
+
+const fn sparing(weight: Weight) -> [Recipe<'static>; 5] {
+    [
+        first_paced(choosing(0, weight)),
+        first_paced(choosing(50, weight)),
+        first_paced(choosing(100, weight)),
+        first_paced(choosing(200, weight)),
+        first_paced(choosing(400, weight)),
+    ]
+}
 
 /// A paced list in the first of the [`PACES`].
 const fn first_paced<'r>(choosing: Choosing) -> Recipe<'r> {
@@ -340,20 +352,16 @@ pub(super) struct Rounds {
     pub(super) turns: usize,
     /// Then by the pressures of the best list, shaken.
     pub(super) shakes: usize,
-    /// Then, if ops wait in the best list, with transfers [spread](Weight::Spread) over the
-    /// iteration: once by the pressures of the best list, then by the pressures that the list before
-    /// shows.
-    pub(super) spreads: usize,
 }
 
 /// The further lists of a sequence whose first list is nearly as short as the best. A balance: more lists
 /// judge it more surely, and each takes as long as any list.
-pub(super) const SAMPLED_ROUNDS: Rounds = Rounds { turns: 2, shakes: 0, spreads: 0 };
+pub(super) const SAMPLED_ROUNDS: Rounds = Rounds { turns: 2, shakes: 0 };
 
 impl Rounds {
     /// Fewer rounds, for each of several memories. A balance: most of the gain comes first.
     pub(super) const fn fewer(self) -> Self {
-        Self { turns: self.turns / 2, shakes: self.shakes / 4, spreads: self.spreads }
+        Self { turns: self.turns / 2, shakes: self.shakes / 4 }
     }
 }
 
@@ -380,7 +388,7 @@ impl Recipe<'_> {
 impl Paced {
     /// A list to be made by shaken pressures, with much the same parameters.
     pub(super) fn perturbed(self, chance: &mut Chance) -> Self {
-        let Self { choosing: choosing @ Choosing { spare_permille, weight, .. }, pace } = self;
+        let Self { choosing: choosing @ Choosing { spare_permille, .. }, pace } = self;
         let spare_permille = if chance.percent(CHANGED_PERCENT) {
             let less = spare_permille.saturating_sub(5);
             let [more, most] = [5, 20].map(|more| spare_permille.saturating_add(more));
@@ -394,10 +402,7 @@ impl Paced {
         } else {
             pace
         };
-        Self {
-            choosing: Choosing { spare_permille, weight: weight.with_pressures(), ..choosing },
-            pace,
-        }
+        Self { choosing: Choosing { spare_permille, ..choosing }, pace }
     }
 }
 
@@ -455,11 +460,10 @@ impl Strategy {
         let rounds = auto.paced_lists(ops).saturating_sub(firsts);
         let turns = rounds.min(TURNS);
         let shakes = rounds.saturating_sub(turns);
-        let later = Rounds { turns: turns / 4, shakes: shakes / 4, spreads: 0 };
+        let later = Rounds { turns: turns / 4, shakes: shakes / 4 };
         let first = Rounds {
             turns: turns.saturating_sub(later.turns),
-            shakes: shakes.saturating_sub(later.shakes),
-            spreads: later.turns,
+            shakes: shakes.saturating_sub(later.shakes).saturating_add(later.turns),
         };
         [first, later]
     }
@@ -529,16 +533,16 @@ mod tests {
     use crate::machine::Machine;
 
     #[test]
-    fn turns_come_before_shakes_and_spreads_are_few() {
+    fn turns_come_before_shakes() {
         let rounds = |effort| {
             let auto = Strategy::Auto(Auto { effort: Some(effort), ..Auto::default() });
             let rounds = auto.rounds(1, PACED.len());
-            rounds.map(|Rounds { turns, shakes, spreads }| (turns, shakes, spreads))
+            rounds.map(|Rounds { turns, shakes }| (turns, shakes))
         };
-        assert_eq!(rounds(8), [(0, 0, 0), (0, 0, 0)]);
-        assert_eq!(rounds(16), [(6, 0, 2), (2, 0, 0)]);
-        assert_eq!(rounds(33), [(19, 0, 6), (6, 0, 0)]);
-        assert_eq!(rounds(133), [(19, 75, 6), (6, 25, 0)]);
+        assert_eq!(rounds(8), [(0, 0), (0, 0)]);
+        assert_eq!(rounds(18), [(6, 2), (2, 0)]);
+        assert_eq!(rounds(35), [(19, 6), (6, 0)]);
+        assert_eq!(rounds(135), [(19, 81), (6, 25)]);
     }
 
     /// The largest tensor is a temporary, which is no upload.

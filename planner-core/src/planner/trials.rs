@@ -4,7 +4,7 @@
 
 use super::builder::Builder;
 use super::chance::Chance;
-use super::choice::{self, Choosing, Weight};
+use super::choice;
 use super::error::PlanningError;
 use super::gaps::Gaps;
 use super::list::{Lengths, List, Stuck};
@@ -12,8 +12,7 @@ use super::memory::Memory;
 use super::paced::{self, Pace};
 use super::pressure::Pressures;
 use super::recipe::{
-    Entrant, FIRST_PACED, LARGE_OPS, PACED_NAME, PACES, Paced, Recipe, Rounds, SAMPLED_ROUNDS,
-    Sample,
+    Entrant, LARGE_OPS, PACED_NAME, PACES, Paced, Recipe, Rounds, SAMPLED_ROUNDS, Sample,
 };
 use super::request::{Lists, PoolTables, Task};
 use super::uses::Uses;
@@ -33,8 +32,8 @@ use core::iter;
 /// time.
 const FAR: u64 = 16;
 
-/// Sparing lists and spread transfers are tried only if ops wait for more than this fraction of the
-/// compute time. Otherwise they gain nothing.
+/// Sparing lists are tried only if ops wait for more than this fraction of the compute time.
+/// Otherwise they gain nothing.
 const WAITING: u64 = 256;
 
 /// The memory, uses and arena that all lists of one task share.
@@ -50,9 +49,9 @@ pub(super) struct Context<'g> {
 pub(super) struct Judging {
     /// If a list takes no longer than this, a few more lists follow.
     pub(super) near_ns: u64,
-    /// The lists to try after the first list, as long as each list is shorter than the list before
-    /// it.
-    pub(super) sparing: &'static [Recipe<'static>],
+    /// The first list, and the lists to try after it, as long as each list is shorter than the list
+    /// before it.
+    pub(super) judges: &'static [Recipe<'static>],
 }
 
 /// A list that has been written, and its prediction.
@@ -122,36 +121,20 @@ impl<'s> Search<'s> {
     }
 
     /// The next recipe by changed pressures, guided by the best paced list so far; `None` after the
-    /// last. `waits` tells whether ops wait in the best list.
-    fn next_recipe<'r>(
-        &mut self,
-        guide: Recipe<'_>,
-        waits: bool,
-        rounds: &mut Rounds,
-    ) -> Option<Recipe<'r>> {
+    /// last.
+    fn next_recipe<'r>(&mut self, guide: Recipe<'_>, rounds: &mut Rounds) -> Option<Recipe<'r>> {
         let Recipe::Paced(guide) = guide else { return None };
         if let Some(turns) = rounds.turns.checked_sub(1) {
             rounds.turns = turns;
             self.pressures.update();
             let pace = *PACES.iter().cycle().nth(turns)?;
             let pace = Pace { coarser: guide.pace.coarser, ..pace };
-            let choosing =
-                Choosing { weight: guide.choosing.weight.with_pressures(), ..guide.choosing };
-            return Some(Recipe::Paced(Paced { choosing, pace }));
+            return Some(Recipe::Paced(Paced { pace, ..guide }));
         }
-        if let Some(shakes) = rounds.shakes.checked_sub(1) {
-            rounds.shakes = shakes;
-            let mut chance = Chance::new(shakes as u64);
-            self.pressures.perturb(&mut chance);
-            return Some(Recipe::Paced(guide.perturbed(&mut chance)));
-        }
-        rounds.spreads = rounds.spreads.checked_sub(1).filter(|_| waits)?;
-        match guide.choosing.weight {
-            Weight::Spread => self.pressures.update(),
-            Weight::Density | Weight::Length => self.pressures.recall(),
-        }
-        let choosing = Choosing { weight: Weight::Spread, spare_permille: 0, ..guide.choosing };
-        Some(Recipe::Paced(Paced { choosing, ..guide }))
+        rounds.shakes = rounds.shakes.checked_sub(1)?;
+        let mut chance = Chance::new(rounds.shakes as u64);
+        self.pressures.perturb(&mut chance);
+        Some(Recipe::Paced(guide.perturbed(&mut chance)))
     }
 }
 
@@ -223,17 +206,18 @@ impl<'d, 'r> Trials<'d, 'r> {
         Ok(best)
     }
 
-    /// Predicts the first paced list; sparing lists if the first is not much longer than `near_ns`;
-    /// and a few more lists if one takes at most `near_ns`. Returns the shortest prediction, or
-    /// `None` if the first list does not fit.
+    /// Predicts the first judge; the sparing judges after it if the first is not much longer than
+    /// `near_ns`; and a few more lists if one takes at most `near_ns`. Returns the shortest
+    /// prediction, or `None` if the first list does not fit.
     pub(super) fn sample_paced(
         &mut self,
-        Judging { near_ns, sparing }: Judging,
+        Judging { near_ns, judges }: Judging,
         context: &Context<'_>,
         search: &mut Search<'_>,
         scratch: &mut Scratch<'_>,
     ) -> Result<Option<Prediction>, PlanningError> {
-        let first = self.try_out(FIRST_PACED, u64::MAX, context, search, scratch)?;
+        let Some((&first, sparing)) = judges.split_first() else { return Ok(None) };
+        let first = self.try_out(first, u64::MAX, context, search, scratch)?;
         let Some(mut best) = first else { return Ok(None) };
         let far_ns = near_ns.saturating_add(near_ns / FAR);
         let tries_sparing = best.predicted.period_ns <= far_ns && self.waits(&best);
@@ -250,7 +234,7 @@ impl<'d, 'r> Trials<'d, 'r> {
         let is_near = best.predicted.period_ns <= near_ns && !best.is_ideal;
         let mut rounds = if is_near { SAMPLED_ROUNDS } else { Rounds::default() };
         let guide = best.recipe;
-        while let Some(recipe) = search.next_recipe(guide, false, &mut rounds) {
+        while let Some(recipe) = search.next_recipe(guide, &mut rounds) {
             if let Some(next) = self.try_out(recipe, u64::MAX, context, search, scratch)?
                 && next.predicted.cost() < best.predicted.cost()
             {
@@ -327,11 +311,10 @@ impl<'d, 'r> Trials<'d, 'r> {
         let mut guide = choices.to_beat.filter(Candidate::is_paced);
         let mut written_last = false;
         while !best.is_some_and(|best| stops_at_first || best.is_ideal) {
-            let waits = best.is_some_and(|best| self.waits(&best));
             let recipe = choices
                 .recipes
                 .next()
-                .or_else(|| search.next_recipe(guide?.recipe, waits, &mut choices.rounds));
+                .or_else(|| search.next_recipe(guide?.recipe, &mut choices.rounds));
             let Some(recipe) = recipe else { break };
             let least_ns = best.map_or(u64::MAX, |best| best.predicted.period_ns.saturating_add(1));
             let below_ns = least_ns.min(self.below_ns);

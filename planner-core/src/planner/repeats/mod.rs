@@ -74,8 +74,7 @@ pub(super) fn launches(
         let mut scratch = scratch.reborrow();
         gaps.clear();
         let slack = gaps.slack(task, memory, 0, &mut scratch)?;
-        let by = choice::Weight::Density;
-        let densities = Densities::new(task, memory, by, used, &slack, &mut scratch)?;
+        let densities = Densities::new(task, memory, used, &slack, &mut scratch)?;
         let heap = Heap::new(gaps.len().saturating_mul(2), &mut scratch)?;
         let load = Some(Load::new(task.sequence, load_percent, &mut scratch)?);
         let host = HostMemory::within(host_bytes, task, memory, &mut scratch)?;

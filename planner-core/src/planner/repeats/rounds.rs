@@ -20,7 +20,7 @@ use crate::planner::host_memory::UNLIMITED;
 use crate::planner::memory::{self, Memory};
 use crate::planner::order;
 use crate::planner::pressure::Pressure;
-use crate::planner::recipe::SPARING;
+use crate::planner::recipe::{BY_DENSITY, Recipe};
 use crate::planner::request::{Output, PoolTables, Task};
 use crate::planner::strategy::Need;
 use crate::planner::trials::{Context, Judging, Search, Trials};
@@ -157,13 +157,25 @@ pub(super) fn extend(
     output: &mut Output<'_>,
     scratch: &mut Scratch<'_>,
 ) -> Result<(), PlanningError> {
+    extend_by(&BY_DENSITY[..2], task, incumbent, lists, output, scratch)
+}
+
+/// Does the same with sequences that other lists judge.
+pub(super) fn extend_by(
+    judges: &'static [Recipe<'static>],
+    task: &Task<'_>,
+    incumbent: &mut Incumbent<'_>,
+    lists: usize,
+    output: &mut Output<'_>,
+    scratch: &mut Scratch<'_>,
+) -> Result<(), PlanningError> {
     let mut left = lists;
     // If there are few lists, another round gains more than better prices in the first round.
     let round = if lists < ROUND { SHORT_ROUND } else { ROUND };
     let (mut rounds, mut without_plan) = (0usize, 0usize);
     while rounds < ROUNDS && without_plan < MOST_WITHOUT_PLAN {
         let before = incumbent.rank();
-        add_repeats(task, incumbent, (round, &mut left), output, scratch)?;
+        add_repeats(judges, task, incumbent, (round, &mut left), output, scratch)?;
         if incumbent.rank() == before {
             break;
         }
@@ -179,6 +191,7 @@ pub(super) fn extend(
 
 /// Tries lists that add repeats to the best list so far, or to the first sequence.
 pub(super) fn add_repeats(
+    judges: &'static [Recipe<'static>],
     first: &Task<'_>,
     incumbent: &mut Incumbent<'_>,
     (round, left): (usize, &mut usize),
@@ -191,7 +204,8 @@ pub(super) fn add_repeats(
         _ => Some(first.sequence.in_order(incumbent.launches(), &mut scratch)?),
     };
     let base = Task { sequence: extended.as_ref().unwrap_or(first.sequence), ..*first };
-    Round::new(&base, incumbent, output.reborrow(), &mut scratch)?.run(round, left, &mut scratch)
+    let output = output.reborrow();
+    Round::new(judges, &base, incumbent, output, &mut scratch)?.run(round, left, &mut scratch)
 }
 
 /// A round: lists that add repeats to one sequence.
@@ -204,10 +218,12 @@ struct Round<'r, 'l, 'o> {
     /// The best list of all rounds.
     incumbent: &'r mut Incumbent<'l>,
     known: Known<'r>,
+    judges: &'static [Recipe<'static>],
 }
 
 impl<'r, 'l, 'o> Round<'r, 'l, 'o> {
     fn new(
+        judges: &'static [Recipe<'static>],
         base: &'r Task<'r>,
         incumbent: &'r mut Incumbent<'l>,
         mut output: Output<'o>,
@@ -217,7 +233,7 @@ impl<'r, 'l, 'o> Round<'r, 'l, 'o> {
         let gaps = Gaps::new(base.sequence, scratch)?;
         let used = Pressure::new(base.sequence.len(), scratch)?;
         let known = Known::new(base.sequence.len(), scratch)?;
-        Ok(Self { base, memory, gaps, used, output, incumbent, known })
+        Ok(Self { base, memory, gaps, used, output, incumbent, known, judges })
     }
 
     /// Tries prices, then lists with learned pressures, as long as there are lists left. Each of
@@ -301,7 +317,7 @@ impl<'r, 'l, 'o> Round<'r, 'l, 'o> {
             let order = list[..launches].iter().copied();
             let sequence = base.in_order(order.clone(), &mut scratch)?;
             let task = Task { sequence: &sequence, ..*self.base };
-            let judging = Judging { near_ns, sparing: &SPARING[..1] };
+            let judging = Judging { near_ns, judges: self.judges };
             let seen = Some((pressure, &*positions));
             let judged = judge(&task, self.output.reborrow(), judging, seen, &mut scratch)?;
             self.incumbent.keep_if_better(judged, order);

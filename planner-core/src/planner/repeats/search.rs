@@ -2,7 +2,7 @@
 //! [rounds] of lists start.
 
 use super::judged::{Judged, Rank};
-use super::rounds::{self, Found, Incumbent, add_repeats, extend};
+use super::rounds::{self, Found, Incumbent, add_repeats, extend, extend_by};
 use super::segments::{
     self, Segments, extend_near, extend_own_segments, rank_of_layers, start_segments,
 };
@@ -11,6 +11,7 @@ use crate::planner::best_plan::shorter;
 use crate::planner::error::PlanningError;
 use crate::planner::helper::{Helper, both};
 use crate::planner::order::{self, Join};
+use crate::planner::recipe::{BY_DENSITY, BY_SPREAD};
 use crate::planner::request::{Output, Task};
 use crate::scratch::{Limits, Scratch, larger, words};
 use crate::sequence::Sequence;
@@ -25,7 +26,7 @@ const RANK_LISTS: usize = 3;
 /// The relative error of the rank, as a fraction of the period. It is rarely larger.
 const RANK_ERROR: u64 = 128;
 
-/// Words of scratch for a sequence that [`best`] returns. It keeps the words of three sequences, even
+/// Words of scratch for a sequence that [`best`] returns. It keeps the words of four sequences, even
 /// if it returns fewer.
 pub(in crate::planner) const fn kept_words(limits: &Limits) -> usize {
     words::<OpId>(limits.ops).saturating_add(Sequence::scratch_words(limits))
@@ -49,6 +50,9 @@ pub(in crate::planner) type Starts<'s, J> = ([Option<Task<'s>>; 2], J);
 pub(in crate::planner) struct Best<'s> {
     /// The best sequence from sequences without repeats.
     pub(in crate::planner) once: Option<Found<'s>>,
+    /// The same with sequences that lists with [spread](BY_SPREAD) transfers have judged; `None` if
+    /// it is the same sequence.
+    pub(in crate::planner) spread: Option<Found<'s>>,
     /// If micro-batches read states together, the best sequence from segments that
     /// [keep](AfterLoss::Kept) what follows a loss.
     pub(in crate::planner) kept: Option<Found<'s>>,
@@ -60,7 +64,8 @@ pub(in crate::planner) struct Best<'s> {
 }
 
 impl Best<'_> {
-    const NONE: Self = Self { once: None, kept: None, segments: None, lacks_bytes: u64::MAX };
+    const NONE: Self =
+        Self { once: None, spread: None, kept: None, segments: None, lacks_bytes: u64::MAX };
 }
 
 /// The best of `lists` tried sequences with repeats. There may be several orders of the ops: two
@@ -79,31 +84,34 @@ pub(in crate::planner) fn best<'s>(
     let Some(ranked) = ranked else { return Ok(Best::NONE) };
     let task = ranked.task;
     let mut once = Incumbent::new(&task, scratch)?;
+    let mut spread = Incumbent::new(&task, scratch)?;
     let mut kept = Incumbent::new(&task, scratch)?;
     let mut segmented = Incumbent::new(&task, scratch)?;
-    let incumbents = [&mut once, &mut kept, &mut segmented];
+    let incumbents = [&mut once, &mut spread, &mut kept, &mut segmented];
     let from = segments.as_ref();
     let is_segmented = extend_all(&ranked, from, incumbents, lists, output, helper, scratch)?;
     if let Some(from) = from.filter(|_| is_segmented) {
         let than_ns = once.period_ns().unwrap_or(u64::MAX);
         extend_near(&from.task, than_ns, &mut segmented, lists, output, scratch)?;
     }
-    let (lacks_bytes, _) = once.rank().min(kept.rank()).min(segmented.rank());
+    let (lacks_bytes, _) = once.rank().min(spread.rank()).min(kept.rank()).min(segmented.rank());
+    let is_other = spread.launches().ne(once.launches());
     Ok(Best {
         lacks_bytes,
         once: once.sequence(&task, scratch)?,
+        spread: if is_other { spread.sequence(&task, scratch)? } else { None },
         kept: kept.sequence(&task, scratch)?,
         segments: segmented.sequence(&segments.map_or(task, |from| from.task), scratch)?,
     })
 }
 
-/// Adds repeats to the launches in each order, and tries the segments. The best lists become `once`
-/// and `kept`, as in [`Best`], and the best segments `segmented`. Returns whether segments may lead to
-/// a shorter plan.
+/// Adds repeats to the launches in each order, and tries the segments. The best lists become `once`,
+/// `spread` and `kept`, as in [`Best`], and the best segments `segmented`. Returns whether segments may
+/// lead to a shorter plan.
 fn extend_all(
     Ranked { task, rank, reads_together, ways }: &Ranked<'_>,
     segments: Option<&Segments<'_>>,
-    [once, kept, segmented]: [&mut Incumbent<'_>; 3],
+    [once, spread, kept, segmented]: [&mut Incumbent<'_>; 4],
     lists: usize,
     output: &mut Output<'_>,
     helper: Option<&mut Helper<'_>>,
@@ -139,6 +147,7 @@ fn extend_all(
         |output, scratch| {
             let helpers = (&mut helpers[..], &mut helpers_kept);
             extend_joined(task, helpers, lists, output, scratch)?;
+            extend_by_spread(task, (ways, spread), lists, output, scratch)?;
             if let Some(by_load) = &mut by_load {
                 extend(&weighed, by_load, lists, output, scratch)?;
             }
@@ -161,6 +170,28 @@ fn extend_all(
     }
     kept.keep_if_better(helpers_kept.judged, helpers_kept.launches());
     Ok(is_segmented)
+}
+
+/// Adds repeats to the launches in the best order, with sequences that lists with spread transfers
+/// judge.
+fn extend_by_spread(
+    task: &Task<'_>,
+    (ways, spread): (&Ways, &mut Incumbent<'_>),
+    lists: usize,
+    output: &mut Output<'_>,
+    scratch: &mut Scratch<'_>,
+) -> Result<(), PlanningError> {
+    // Works with ops on the host take long to plan already.
+    if !task.sequence.host_steps().is_empty() {
+        return Ok(());
+    }
+    let mut scratch = scratch.reborrow();
+    let joined = match ways.first() {
+        Some(&(_, join)) => order::arrange(task.sequence, join, &mut scratch)?,
+        None => None,
+    };
+    let task = Task { sequence: joined.as_ref().unwrap_or(task.sequence), ..*task };
+    extend_by(&BY_SPREAD[..2], &task, spread, lists, output, &mut scratch)
 }
 
 /// The period of the best of a few lists with repeats in each order, and of `lists` lists in the best
@@ -338,7 +369,8 @@ fn rank(
     let mut incumbent = Incumbent::new(task, &mut scratch)?;
     let of_no_list = incumbent.rank();
     let mut left = lists.min(RANK_LISTS);
-    match add_repeats(task, &mut incumbent, (usize::MAX, &mut left), output, &mut scratch) {
+    let (judges, round) = (&BY_DENSITY[..2], (usize::MAX, &mut left));
+    match add_repeats(judges, task, &mut incumbent, round, output, &mut scratch) {
         Err(error) if error.is_of_one_list() => Ok(of_no_list),
         added => added.map(|()| incumbent.rank()),
     }

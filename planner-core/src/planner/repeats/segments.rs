@@ -8,7 +8,7 @@ use crate::planner::checkpoint::{self, AfterLoss, Division};
 use crate::planner::error::PlanningError;
 use crate::planner::memory;
 use crate::planner::order::{self, Join};
-use crate::planner::recipe::{Order, SPARING};
+use crate::planner::recipe::{BY_DENSITY, Order};
 use crate::planner::request::{Output, Task};
 use crate::planner::trials::Judging;
 use crate::scratch::{Limits, Scratch, larger, total, words};
@@ -198,7 +198,7 @@ fn try_segmented(
         Division::Valleys(_) | Division::Batches => least_ns / NEAR_LAYERS,
         Division::Equal(_) => least_ns / NEAR_SEGMENTS,
     });
-    let judging = Judging { near_ns, sparing: &SPARING };
+    let judging = Judging { near_ns, judges: &BY_DENSITY };
     let judged = judge(task, output.reborrow(), judging, None, scratch)?;
     if judged.cost.is_none_or(|(found_ns, _)| found_ns < least_ns) {
         incumbent.keep_if_better(judged, sequence.launches().map(|launch| sequence.op(launch)));
