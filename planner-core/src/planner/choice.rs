@@ -58,7 +58,7 @@ pub(super) const fn scratch_words(limits: &Limits) -> usize {
         Gaps::working_words(limits),
         Heap::scratch_words(limits.operands),
         words::<u64>(limits.ops.saturating_mul(POOLS).saturating_add(1)),
-        words::<u64>(limits.ops.saturating_add(1)).saturating_mul(3),
+        words::<u64>(limits.ops.saturating_add(1)).saturating_mul(2),
         Load::scratch_words(limits),
         HostMemory::scratch_words(limits),
     ])

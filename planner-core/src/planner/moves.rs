@@ -76,7 +76,6 @@ impl Moves<'_, '_> {
     /// The key of a gap with this span (the least is taken first) and the number of further objects
     /// that should move; `None` if the gap is of no use.
     pub(super) fn weigh(&self, slot: usize, span: Span) -> Option<(u64, u64)> {
-        let Densities { relief, .. } = self.densities;
         let ranges = self.ranges(slot, span);
         let moved = self.gaps.moved(slot);
         let most = match &self.host {
@@ -84,7 +83,7 @@ impl Moves<'_, '_> {
             None => self.objects(slot),
         };
         let objects = most.saturating_sub(moved).min(self.missing(ranges)?);
-        let relief = sum(relief, ranges);
+        let relief = sum(self.densities.relief, ranges);
         if objects == 0 || relief == 0 {
             return None;
         }

@@ -461,6 +461,7 @@ impl Strategy {
         let turns = rounds.min(TURNS);
         let shakes = rounds.saturating_sub(turns);
         let later = Rounds { turns: turns / 4, shakes: shakes / 4 };
+        // Shakes take the place of turns that are left for later.
         let first = Rounds {
             turns: turns.saturating_sub(later.turns),
             shakes: shakes.saturating_sub(later.shakes).saturating_add(later.turns),

@@ -14,13 +14,14 @@ use super::climb::{CLIMBED, Climb};
 use super::judged::{Judged, Known, Rank};
 use super::{Prices, Unrolled};
 use crate::graph::OpId;
+use crate::planner::choice::Weight;
 use crate::planner::error::PlanningError;
 use crate::planner::gaps::Gaps;
 use crate::planner::host_memory::UNLIMITED;
 use crate::planner::memory::{self, Memory};
 use crate::planner::order;
 use crate::planner::pressure::Pressure;
-use crate::planner::recipe::{BY_DENSITY, Recipe};
+use crate::planner::recipe::{BY_DENSITY, BY_SPREAD};
 use crate::planner::request::{Output, PoolTables, Task};
 use crate::planner::strategy::Need;
 use crate::planner::trials::{Context, Judging, Search, Trials};
@@ -39,6 +40,9 @@ const LOAD_PERCENT: [u64; 2] = [100, 20];
 /// A sequence is [judged](Trials::sample_paced) by several lists if its first list exceeds the best
 /// period so far by at most this fraction.
 const NEAR: u64 = 200;
+
+/// The number of lists that judge a sequence, as long as each is shorter than the one before it.
+const JUDGES: usize = 2;
 
 /// The number of lists in a round that use learned pressures.
 const LEARNED: usize = 24;
@@ -97,13 +101,20 @@ pub(super) struct Incumbent<'l> {
     pub(super) judged: Judged,
     launches: &'l mut [OpId],
     len: usize,
+    /// How the lists that judge sequences with repeats take gaps.
+    weight: Weight,
 }
 
 impl<'l> Incumbent<'l> {
     pub(super) fn new(task: &Task<'_>, scratch: &mut Scratch<'l>) -> Result<Self, PlanningError> {
         let most = task.sequence.graph().ops().len().saturating_mul(2);
         let launches = scratch.take(most, OpId(0))?;
-        Ok(Self { judged: Judged::UNKNOWN, launches, len: 0 })
+        Ok(Self { judged: Judged::UNKNOWN, launches, len: 0, weight: Weight::Density })
+    }
+
+    /// The same, judged by lists that spread their transfers.
+    pub(super) fn by_spread(self) -> Self {
+        Self { weight: Weight::Spread, ..self }
     }
 
     /// The list as a sequence, and the period of its plan.
@@ -157,25 +168,13 @@ pub(super) fn extend(
     output: &mut Output<'_>,
     scratch: &mut Scratch<'_>,
 ) -> Result<(), PlanningError> {
-    extend_by(&BY_DENSITY[..2], task, incumbent, lists, output, scratch)
-}
-
-/// Does the same with sequences that other lists judge.
-pub(super) fn extend_by(
-    judges: &'static [Recipe<'static>],
-    task: &Task<'_>,
-    incumbent: &mut Incumbent<'_>,
-    lists: usize,
-    output: &mut Output<'_>,
-    scratch: &mut Scratch<'_>,
-) -> Result<(), PlanningError> {
     let mut left = lists;
     // If there are few lists, another round gains more than better prices in the first round.
     let round = if lists < ROUND { SHORT_ROUND } else { ROUND };
     let (mut rounds, mut without_plan) = (0usize, 0usize);
     while rounds < ROUNDS && without_plan < MOST_WITHOUT_PLAN {
         let before = incumbent.rank();
-        add_repeats(judges, task, incumbent, (round, &mut left), output, scratch)?;
+        add_repeats(task, incumbent, (round, &mut left), output, scratch)?;
         if incumbent.rank() == before {
             break;
         }
@@ -191,7 +190,6 @@ pub(super) fn extend_by(
 
 /// Tries lists that add repeats to the best list so far, or to the first sequence.
 pub(super) fn add_repeats(
-    judges: &'static [Recipe<'static>],
     first: &Task<'_>,
     incumbent: &mut Incumbent<'_>,
     (round, left): (usize, &mut usize),
@@ -204,8 +202,7 @@ pub(super) fn add_repeats(
         _ => Some(first.sequence.in_order(incumbent.launches(), &mut scratch)?),
     };
     let base = Task { sequence: extended.as_ref().unwrap_or(first.sequence), ..*first };
-    let output = output.reborrow();
-    Round::new(judges, &base, incumbent, output, &mut scratch)?.run(round, left, &mut scratch)
+    Round::new(&base, incumbent, output.reborrow(), &mut scratch)?.run(round, left, &mut scratch)
 }
 
 /// A round: lists that add repeats to one sequence.
@@ -218,12 +215,10 @@ struct Round<'r, 'l, 'o> {
     /// The best list of all rounds.
     incumbent: &'r mut Incumbent<'l>,
     known: Known<'r>,
-    judges: &'static [Recipe<'static>],
 }
 
 impl<'r, 'l, 'o> Round<'r, 'l, 'o> {
     fn new(
-        judges: &'static [Recipe<'static>],
         base: &'r Task<'r>,
         incumbent: &'r mut Incumbent<'l>,
         mut output: Output<'o>,
@@ -233,7 +228,7 @@ impl<'r, 'l, 'o> Round<'r, 'l, 'o> {
         let gaps = Gaps::new(base.sequence, scratch)?;
         let used = Pressure::new(base.sequence.len(), scratch)?;
         let known = Known::new(base.sequence.len(), scratch)?;
-        Ok(Self { base, memory, gaps, used, output, incumbent, known, judges })
+        Ok(Self { base, memory, gaps, used, output, incumbent, known })
     }
 
     /// Tries prices, then lists with learned pressures, as long as there are lists left. Each of
@@ -317,7 +312,11 @@ impl<'r, 'l, 'o> Round<'r, 'l, 'o> {
             let order = list[..launches].iter().copied();
             let sequence = base.in_order(order.clone(), &mut scratch)?;
             let task = Task { sequence: &sequence, ..*self.base };
-            let judging = Judging { near_ns, judges: self.judges };
+            let judges = match self.incumbent.weight {
+                Weight::Density => &BY_DENSITY,
+                Weight::Spread => &BY_SPREAD,
+            };
+            let judging = Judging { near_ns, judges: &judges[..JUDGES] };
             let seen = Some((pressure, &*positions));
             let judged = judge(&task, self.output.reborrow(), judging, seen, &mut scratch)?;
             self.incumbent.keep_if_better(judged, order);

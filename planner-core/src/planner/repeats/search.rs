@@ -2,7 +2,7 @@
 //! [rounds] of lists start.
 
 use super::judged::{Judged, Rank};
-use super::rounds::{self, Found, Incumbent, add_repeats, extend, extend_by};
+use super::rounds::{self, Found, Incumbent, add_repeats, extend};
 use super::segments::{
     self, Segments, extend_near, extend_own_segments, rank_of_layers, start_segments,
 };
@@ -11,7 +11,6 @@ use crate::planner::best_plan::shorter;
 use crate::planner::error::PlanningError;
 use crate::planner::helper::{Helper, both};
 use crate::planner::order::{self, Join};
-use crate::planner::recipe::{BY_DENSITY, BY_SPREAD};
 use crate::planner::request::{Output, Task};
 use crate::scratch::{Limits, Scratch, larger, words};
 use crate::sequence::Sequence;
@@ -50,8 +49,8 @@ pub(in crate::planner) type Starts<'s, J> = ([Option<Task<'s>>; 2], J);
 pub(in crate::planner) struct Best<'s> {
     /// The best sequence from sequences without repeats.
     pub(in crate::planner) once: Option<Found<'s>>,
-    /// The same with sequences that lists with [spread](BY_SPREAD) transfers have judged; `None` if
-    /// it is the same sequence.
+    /// The same with sequences that were judged [by spread lists](Incumbent::by_spread); `None` if it
+    /// is the same sequence.
     pub(in crate::planner) spread: Option<Found<'s>>,
     /// If micro-batches read states together, the best sequence from segments that
     /// [keep](AfterLoss::Kept) what follows a loss.
@@ -84,7 +83,7 @@ pub(in crate::planner) fn best<'s>(
     let Some(ranked) = ranked else { return Ok(Best::NONE) };
     let task = ranked.task;
     let mut once = Incumbent::new(&task, scratch)?;
-    let mut spread = Incumbent::new(&task, scratch)?;
+    let mut spread = Incumbent::new(&task, scratch)?.by_spread();
     let mut kept = Incumbent::new(&task, scratch)?;
     let mut segmented = Incumbent::new(&task, scratch)?;
     let incumbents = [&mut once, &mut spread, &mut kept, &mut segmented];
@@ -147,7 +146,7 @@ fn extend_all(
         |output, scratch| {
             let helpers = (&mut helpers[..], &mut helpers_kept);
             extend_joined(task, helpers, lists, output, scratch)?;
-            extend_by_spread(task, (ways, spread), lists, output, scratch)?;
+            extend_first(task, (ways, spread), lists, output, scratch)?;
             if let Some(by_load) = &mut by_load {
                 extend(&weighed, by_load, lists, output, scratch)?;
             }
@@ -172,11 +171,11 @@ fn extend_all(
     Ok(is_segmented)
 }
 
-/// Adds repeats to the launches in the best order, with sequences that lists with spread transfers
-/// judge.
-fn extend_by_spread(
+/// Adds repeats to the launches in the order of the first way to join them, or in the order of the
+/// task.
+fn extend_first(
     task: &Task<'_>,
-    (ways, spread): (&Ways, &mut Incumbent<'_>),
+    (ways, incumbent): (&Ways, &mut Incumbent<'_>),
     lists: usize,
     output: &mut Output<'_>,
     scratch: &mut Scratch<'_>,
@@ -191,7 +190,7 @@ fn extend_by_spread(
         None => None,
     };
     let task = Task { sequence: joined.as_ref().unwrap_or(task.sequence), ..*task };
-    extend_by(&BY_SPREAD[..2], &task, spread, lists, output, &mut scratch)
+    extend(&task, incumbent, lists, output, &mut scratch)
 }
 
 /// The period of the best of a few lists with repeats in each order, and of `lists` lists in the best
@@ -369,8 +368,7 @@ fn rank(
     let mut incumbent = Incumbent::new(task, &mut scratch)?;
     let of_no_list = incumbent.rank();
     let mut left = lists.min(RANK_LISTS);
-    let (judges, round) = (&BY_DENSITY[..2], (usize::MAX, &mut left));
-    match add_repeats(judges, task, &mut incumbent, round, output, &mut scratch) {
+    match add_repeats(task, &mut incumbent, (usize::MAX, &mut left), output, &mut scratch) {
         Err(error) if error.is_of_one_list() => Ok(of_no_list),
         added => added.map(|()| incumbent.rank()),
     }
