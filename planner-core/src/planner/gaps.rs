@@ -16,7 +16,7 @@ use super::positions::{self, Ranges};
 use super::request::POOLS;
 use super::request::Task;
 use super::tree::MinTree;
-use crate::graph::Kind;
+use crate::graph::{Kind, TensorId};
 use crate::scratch::{Limits, OutOfScratch, Scratch, total, words};
 use crate::sequence::{LaunchId, Sequence};
 
@@ -256,16 +256,8 @@ impl<'a> Gaps<'a> {
         task: &Task<'_>,
         memory: &Memory<'_>,
         scratch: &mut Scratch<'s>,
-    ) -> Result<MinTree<'s>, OutOfScratch> {
-        let mut slack = self.slack(task, memory, 0, scratch)?;
-        for slot in 0..self.moved.len() {
-            if let (1.., Some(ranges)) = (self.moved[slot], self.ranges(task, memory, slot)) {
-                for (from, to) in ranges {
-                    slack.add(from, to, self.moved[slot] as i64);
-                }
-            }
-        }
-        Ok(slack)
+    ) -> Result<&'s mut [i64], OutOfScratch> {
+        self.free_objects((task, memory), 0, |slot| self.moved[slot], scratch)
     }
 
     /// For each pool and op, the pool's objects, less the share to spare and everything that is
@@ -277,39 +269,67 @@ impl<'a> Gaps<'a> {
         spare_permille: u64,
         scratch: &mut Scratch<'s>,
     ) -> Result<MinTree<'s>, OutOfScratch> {
-        let sequence = task.sequence;
-        let ops = sequence.len();
-        let own = scratch.take(positions::count(memory, ops), 0u64)?;
-        for op in sequence.launches() {
-            own[positions::of(CHUNKS, op.index(), ops)] = memory.workspace(task, op);
-            for (slot, &tensor) in sequence.slots(op).zip(sequence.operands_of(op)) {
-                // If an op uses a tensor twice, only the last operand counts.
-                let again =
-                    self.next[slot] > slot as u32 && self.op[self.next[slot] as usize] == op.0;
-                let own = &mut own[positions::of(memory.pool(task, tensor), op.index(), ops)];
-                *own = own.saturating_add(if again { 0 } else { memory.objects(tensor) });
+        let free = self.free_objects((task, memory), spare_permille, |_| 0, scratch)?;
+        MinTree::new(free.iter().copied(), scratch)
+    }
+
+    /// For each pool and op, the pool's objects, less the share to spare, the op's own objects, and
+    /// the objects of each gap except for those that move. O(operands).
+    fn free_objects<'s>(
+        &self,
+        (task, memory): (&Task<'_>, &Memory<'_>),
+        spare_permille: u64,
+        moved: impl Fn(usize) -> u64,
+        scratch: &mut Scratch<'s>,
+    ) -> Result<&'s mut [i64], OutOfScratch> {
+        let ops = task.sequence.len();
+        let free = scratch.take(positions::count(memory, ops), 0i64)?;
+        // At first, each entry is the change from the op before.
+        for (slot, &tensor) in task.sequence.operands().iter().enumerate() {
+            let ranges = self.ranges(task, memory, slot).into_iter().flatten();
+            let staying = (memory.objects(tensor) as i64).saturating_sub(moved(slot) as i64);
+            for (from, to) in ranges.filter(|(from, to)| from < to) {
+                free[from] = free[from].saturating_sub(staying);
+                if let Some(after) = free.get_mut(to) {
+                    *after = after.saturating_add(staying);
+                }
             }
         }
-        let usable = [0, 1].map(|pool| {
+        let mut in_gaps = 0i64;
+        for pool in 0..memory.pools() {
             let objects = memory.pool_objects(pool);
             // Perturbed shares may exceed the whole pool.
             let spare_permille = spare_permille.min(1000);
             let spare = u128::from(objects).saturating_mul(spare_permille.into()) / 1000;
-            objects.saturating_sub(spare as u64)
-        });
-        let values = own.iter().enumerate().map(|(at, &own)| {
-            let usable = usable[usize::from(at >= ops)];
-            debug_assert!(usable.max(own) <= i64::MAX as u64, "memory counts fewer objects");
-            usable.saturating_sub(own) as i64
-        });
-        let mut slack = MinTree::new(values, scratch)?;
-        for (slot, &tensor) in sequence.operands().iter().enumerate() {
-            if let Some(ranges) = self.ranges(task, memory, slot) {
-                for (from, to) in ranges {
-                    slack.subtract(from, to, memory.objects(tensor));
-                }
+            let usable = objects.saturating_sub(spare as u64);
+            for op in task.sequence.launches() {
+                let own = self.own_objects(op, pool, (task, memory));
+                debug_assert!(usable.max(own) <= i64::MAX as u64, "memory counts fewer objects");
+                let free = &mut free[positions::of(pool, op.index(), ops)];
+                in_gaps = in_gaps.saturating_add(*free);
+                *free = in_gaps.saturating_add(usable.saturating_sub(own) as i64);
             }
         }
-        Ok(slack)
+        Ok(free)
+    }
+
+    /// The objects of a pool that an op needs itself.
+    fn own_objects(
+        &self,
+        op: LaunchId,
+        pool: usize,
+        (task, memory): (&Task<'_>, &Memory<'_>),
+    ) -> u64 {
+        let sequence = task.sequence;
+        let workspace = if pool == CHUNKS { memory.workspace(task, op) } else { 0 };
+        let operands = sequence.slots(op).zip(sequence.operands_of(op));
+        let counts = |&(slot, &tensor): &(usize, &TensorId)| {
+            // If an op uses a tensor twice, only the last operand counts.
+            let again = self.next[slot] > slot as u32 && self.op[self.next[slot] as usize] == op.0;
+            !again && memory.pool(task, tensor) == pool
+        };
+        operands
+            .filter(counts)
+            .fold(workspace, |sum, (_, &tensor)| sum.saturating_add(memory.objects(tensor)))
     }
 }

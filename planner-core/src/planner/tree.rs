@@ -36,8 +36,8 @@ impl<'a> MinTree<'a> {
             *leaf = value;
         }
         let mut tree = Self { nodes, leaves };
-        for node in (1..leaves).rev() {
-            tree.rebuild_node(node);
+        for parent in (1..leaves).rev() {
+            tree.raise(parent << 1, 0);
         }
         Ok(tree)
     }
@@ -52,21 +52,21 @@ impl<'a> MinTree<'a> {
         if from >= to || value == 0 {
             return;
         }
-        let (mut left, mut right) = (from + self.leaves, to + self.leaves);
-        let (first, last) = (left, right - 1);
-        while left < right {
-            if left & 1 == 1 {
-                self.nodes[left] = self.nodes[left].saturating_add(value);
-                left += 1;
-            }
-            if right & 1 == 1 {
-                right -= 1;
-                self.nodes[right] = self.nodes[right].saturating_add(value);
-            }
-            left >>= 1;
-            right >>= 1;
+        let (mut left, mut right) = (from + self.leaves, to - 1 + self.leaves);
+        self.nodes[left] = self.nodes[left].saturating_add(value);
+        if left != right {
+            self.nodes[right] = self.nodes[right].saturating_add(value);
         }
-        self.rebuild(first, last);
+        // Goes up from both ends until they are one node or two neighbours. Values instead of
+        // branches, since no processor predicts these.
+        while left ^ right > 1 {
+            self.raise(left, if left & 1 == 0 { value } else { 0 });
+            self.raise(right, if right & 1 == 1 { value } else { 0 });
+            (left, right) = (left >> 1, right >> 1);
+        }
+        while left > 1 && self.raise(left, 0) {
+            left >>= 1;
+        }
     }
 
     /// Subtracts from the values at `from..to`.
@@ -80,36 +80,16 @@ impl<'a> MinTree<'a> {
         self.add(position, position.saturating_add(1), change);
     }
 
-    /// Updates the nodes above two leaves.
-    fn rebuild(&mut self, first: usize, last: usize) {
-        let (mut left, mut right) = (first >> 1, last >> 1);
-        while left != right {
-            self.rebuild_node(left);
-            self.rebuild_node(right);
-            (left, right) = (left >> 1, right >> 1);
-        }
-        // The node where both ends meet may have been added to, which its children do not show.
-        let meeting = left;
-        while left > 0 && (self.rebuild_node(left) || left == meeting) {
-            left >>= 1;
-        }
-    }
-
-    /// Moves the smaller value of two siblings to their parent. Returns whether it was not 0.
-    #[expect(
-        clippy::arithmetic_side_effects,
-        reason = "nodes with children are below `leaves`, and `nodes` holds twice as many numbers"
-    )]
-    fn rebuild_node(&mut self, node: usize) -> bool {
-        let below = self.nodes[2 * node].min(self.nodes[2 * node + 1]);
-        if below == 0 {
-            return false;
-        }
-        for child in &mut self.nodes[2 * node..2 * node + 2] {
-            *child = child.saturating_sub(below);
-        }
-        self.nodes[node] = self.nodes[node].saturating_add(below);
-        true
+    /// Adds to the sibling of a node, and moves the smaller value of the two to their parent. Returns
+    /// whether it was not 0.
+    fn raise(&mut self, node: usize, sibling_value: i64) -> bool {
+        let (value, sibling) =
+            (self.nodes[node], self.nodes[node ^ 1].saturating_add(sibling_value));
+        let below = value.min(sibling);
+        self.nodes[node] = value.saturating_sub(below);
+        self.nodes[node ^ 1] = sibling.saturating_sub(below);
+        self.nodes[node >> 1] = self.nodes[node >> 1].saturating_add(below);
+        below != 0
     }
 
     /// The least value at `from..to`; a very large one if the range is empty.
@@ -125,12 +105,9 @@ impl<'a> MinTree<'a> {
         let (mut left, mut right) = (from + self.leaves, to - 1 + self.leaves);
         let (mut least_left, mut least_right) = (self.nodes[left], self.nodes[right]);
         while left ^ right > 1 {
-            if left & 1 == 0 {
-                least_left = least_left.min(self.nodes[left + 1]);
-            }
-            if right & 1 == 1 {
-                least_right = least_right.min(self.nodes[right - 1]);
-            }
+            let (beside_left, beside_right) = (self.nodes[left ^ 1], self.nodes[right ^ 1]);
+            least_left = least_left.min(beside_left | if_odd(left));
+            least_right = least_right.min(beside_right | if_odd(right ^ 1));
             (left, right) = (left >> 1, right >> 1);
             least_left = least_left.saturating_add(self.nodes[left]);
             least_right = least_right.saturating_add(self.nodes[right]);
@@ -152,6 +129,12 @@ impl<'a> MinTree<'a> {
     pub(super) fn least(&self) -> i64 {
         self.nodes[1]
     }
+}
+
+/// `i64::MAX` for an odd node, else 0. An arithmetic form, since compilers turn a choice into a branch
+/// that no processor predicts.
+const fn if_odd(node: usize) -> i64 {
+    i64::MAX.saturating_mul((node & 1) as i64)
 }
 
 #[cfg(test)]

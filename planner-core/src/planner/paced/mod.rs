@@ -153,17 +153,13 @@ pub(super) fn write(
     let hosted = if sequence.host_steps().is_empty() { 0 } else { tensors };
     let exchanged = if sequence.graph().has_collectives() { tensors } else { 0 };
     let entries = tensors.saturating_mul(ENTRIES);
-    let planned = scratch.take(positions::count(builder.memory, sequence.len()), 0i64)?;
-    let slack = gaps.planned_slack(builder.task, builder.memory, &mut scratch)?;
-    for (at, planned) in planned.iter_mut().enumerate() {
-        *planned = slack.at(at);
-    }
+    let planned_slack = gaps.planned_slack(builder.task, builder.memory, &mut scratch)?;
     let least_segment = least_segment(&builder, gaps).saturating_mul(1 << pace.coarser);
     let mut paced = Paced {
         builder,
         gaps,
-        slack,
-        planned_slack: planned,
+        slack: MinTree::new(planned_slack.iter().copied(), &mut scratch)?,
+        planned_slack,
         uploads: Heap::new(entries, &mut scratch)?,
         tails: Heap::new(entries, &mut scratch)?,
         started_ns: scratch.take(sequence.len(), 0)?,
