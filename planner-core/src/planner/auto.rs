@@ -83,7 +83,7 @@ pub(super) struct Kept {
     pub(super) written: Written,
     by: &'static str,
     own_ns: Option<u64>,
-    others_ns: u64,
+    pub(super) others_ns: u64,
     ends_ns: [u64; 2],
 }
 

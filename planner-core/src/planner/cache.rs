@@ -123,11 +123,13 @@ impl Cache<'_, '_> {
             self.now = self.now.saturating_add(1);
             self.fetch(op)?;
             self.look_ahead(op)?;
+            let next_on_host = self.builder.next_on_host();
             self.builder.launch(op)?;
             for &tensor in sequence.operands_of(op) {
                 self.apply(tensor, retention(&self.builder, op, tensor))?;
             }
-            if self.uncovers(op) {
+            // What ops on the host have written can be prefetched now.
+            if next_on_host.is_some() || self.uncovers(op) {
                 self.covered = 0;
             }
         }
@@ -140,14 +142,13 @@ impl Cache<'_, '_> {
         }
     }
 
-    /// Whether a launch within the look-ahead may miss an operand after an op: the op's operands may
-    /// be gone, and ops on the host may have written values that can be prefetched now.
+    /// Whether a launch within the look-ahead may miss an operand after an op, since the op's operands
+    /// may be gone.
     fn uncovers(&self, op: LaunchId) -> bool {
-        let sequence = self.builder.task.sequence;
         let is_gone = |&tensor: &TensorId| {
             self.kept_for[tensor.index()] > self.now && !self.builder.is_resident(tensor)
         };
-        !sequence.host_steps().is_empty() || sequence.operands_of(op).iter().any(is_gone)
+        self.builder.task.sequence.operands_of(op).iter().any(is_gone)
     }
 
     /// Prefetches the operands that an op misses, and frees memory for its allocations.

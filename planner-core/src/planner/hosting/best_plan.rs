@@ -12,7 +12,8 @@ use crate::scratch::Scratch;
 /// How a plan is made.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Way {
-    /// By the requested strategy, with a choice of ops for the host.
+    /// By the requested strategy, with a choice of ops for the host. With no op on the host, the
+    /// strategies that run nothing there are compared too.
     Own(Choice),
     /// By a strategy that chooses ops for the host by its own rule.
     Baseline(Strategy),
@@ -24,9 +25,9 @@ pub(super) enum Way {
 type Attempt = Option<(u64, Kept)>;
 
 impl Way {
-    const SPLIT: Self = Self::Baseline(Strategy::Split);
-    /// The strategies to compare the requested one with, beside the split, which takes little time.
-    const OTHERS: [Self; 2] = [Self::Baseline(Strategy::OptimizerOffload), Self::OnDevice];
+    /// The strategies that choose ops for the host by their own rules.
+    pub(super) const BASELINES: [Self; 2] =
+        [Self::Baseline(Strategy::Split), Self::Baseline(Strategy::OptimizerOffload)];
 
     /// Plans in this way, for a strategy.
     fn make(
@@ -61,16 +62,94 @@ struct Best {
     below_ns: u64,
 }
 
+/// Ways to try in turn.
+pub(super) type Ways = heapless::Vec<Way, 4>;
+
+/// The best of the plans that were tried, and the figures of all of them.
+struct Tally {
+    best: Option<Best>,
+    /// The plan that was written last, if it is the best one.
+    written: Option<Kept>,
+    shortage: Option<PlanningError>,
+    /// The periods of the requested strategy's plans, by their choices.
+    own_ns: heapless::Vec<(Choice, u64), 3>,
+    /// A lower bound of the periods of other strategies' plans in the given order.
+    others_ns: u64,
+}
+
+impl Tally {
+    const EMPTY: Self = Self {
+        best: None,
+        written: None,
+        shortage: None,
+        own_ns: heapless::Vec::new(),
+        others_ns: u64::MAX,
+    };
+
+    /// Keeps the plan that was made in a way if it is the best.
+    fn record(
+        &mut self,
+        made: Result<Attempt, PlanningError>,
+        (way, below_ns): (Way, u64),
+    ) -> Result<(), PlanningError> {
+        self.written = None;
+        let (period_ns, kept) = match made {
+            Ok(Some((period_ns, kept))) => (period_ns, Some(kept)),
+            Ok(None) => (below_ns, None),
+            Err(error) if error.is_of_one_list() => {
+                self.shortage = Some(error.with_least_need(self.shortage));
+                (u64::MAX, None)
+            }
+            Err(error) => return Err(error),
+        };
+        if let Some(kept) = kept
+            && self.best.is_none_or(|best| period_ns <= best.period_ns)
+        {
+            self.best = Some(Best { period_ns, way, below_ns });
+            self.written = Some(kept);
+        }
+        let others_ns = match way {
+            Way::Own(choice) => {
+                // There are no more choices than the best one and the two ends.
+                let _is_full = self.own_ns.push((choice, period_ns));
+                kept.filter(|_| choice == Choice::NONE).map_or(u64::MAX, |kept| kept.others_ns)
+            }
+            Way::Baseline(_) | Way::OnDevice => period_ns,
+        };
+        self.others_ns = self.others_ns.min(others_ns);
+        Ok(())
+    }
+
+    fn period_ns(&self) -> u64 {
+        self.best.map_or(u64::MAX, |best| best.period_ns)
+    }
+
+    /// Whether the plan is better than the plan of a later tally. Of equally good plans, the later one
+    /// is kept.
+    fn is_better(&self, later: &Self) -> bool {
+        self.period_ns() < later.period_ns()
+    }
+
+    /// Adds the tally of plans that were tried later.
+    fn add(&mut self, later: &Self) {
+        if !self.is_better(later) {
+            (self.best, self.written) = (later.best, later.written);
+        }
+        if let Some(error) = later.shortage {
+            self.shortage = Some(error.with_least_need(self.shortage));
+        }
+        self.own_ns.extend(later.own_ns.iter().copied());
+        self.others_ns = self.others_ns.min(later.others_ns);
+    }
+}
+
 /// Compares plans with different ops on the host, and keeps the best one.
 pub(super) struct BestPlan<'w, 'o> {
     work: &'w Work<'w>,
     strategy: Strategy,
     output: Output<'o>,
     helper: Option<Helper<'w>>,
-    best: Option<Best>,
-    /// The plan that was written last, if it is the best one.
-    written: Option<Kept>,
-    shortage: Option<PlanningError>,
+    tally: Tally,
 }
 
 impl<'w, 'o> BestPlan<'w, 'o> {
@@ -81,87 +160,71 @@ impl<'w, 'o> BestPlan<'w, 'o> {
         helper: Option<&'w mut Helper<'_>>,
     ) -> Self {
         let helper = helper.map(Helper::reborrow);
-        Self { work, strategy, output, helper, best: None, written: None, shortage: None }
+        Self { work, strategy, output, helper, tally: Tally::EMPTY }
     }
 
     /// Whether a plan with at most this period has been found.
     pub(super) fn is_at_most(&self, period_ns: u64) -> bool {
-        self.best.is_some_and(|best| best.period_ns <= period_ns)
+        self.tally.period_ns() <= period_ns
     }
 
     /// Whether the best plan is the plan of a choice.
     pub(super) fn is_best(&self, choice: Choice) -> bool {
-        self.best.is_some_and(|best| best.way == Way::Own(choice))
+        self.tally.best.is_some_and(|best| best.way == Way::Own(choice))
     }
 
-    /// Tries all other strategies, and returns a lower bound of their periods. A plan counts only
+    /// The period of the plan of a choice, if it was tried; `u64::MAX` if there is no plan.
+    pub(super) fn period_ns(&self, choice: Choice) -> Option<u64> {
+        self.tally.own_ns.iter().find(|&&(tried, _)| tried == choice).map(|&(_, own_ns)| own_ns)
+    }
+
+    /// A lower bound of the periods of other strategies' plans in the given order.
+    pub(super) const fn others_ns(&self) -> u64 {
+        self.tally.others_ns
+    }
+
+    /// Plans in one way, and keeps the plan if it is the best. A plan of another strategy counts only
     /// if it takes less than `below_ns`.
-    pub(super) fn try_others(
-        &mut self,
-        below_ns: u64,
-        scratch: &mut Scratch<'_>,
-    ) -> Result<u64, PlanningError> {
-        let split_ns = self.try_way(Way::SPLIT, below_ns, scratch)?;
-        let [one_ns, other_ns] = self.try_both(Way::OTHERS, below_ns, scratch)?;
-        Ok(split_ns.min(one_ns).min(other_ns))
-    }
-
-    /// Plans in one way, and keeps the plan if it is the best. Returns a lower bound of the periods
-    /// of that way's plans. A plan of another strategy counts only if it takes less than
-    /// `below_ns`.
     pub(super) fn try_way(
         &mut self,
         way: Way,
         below_ns: u64,
         scratch: &mut Scratch<'_>,
-    ) -> Result<u64, PlanningError> {
-        self.try_below(way, self.useful_ns(below_ns), scratch)
-    }
-
-    /// Does the same for plans that take less than `below_ns`, whatever the best plan takes.
-    fn try_below(
-        &mut self,
-        way: Way,
-        below_ns: u64,
-        scratch: &mut Scratch<'_>,
-    ) -> Result<u64, PlanningError> {
+    ) -> Result<(), PlanningError> {
+        let below_ns = self.tally.period_ns().min(below_ns);
         let made = self.make(way, below_ns, scratch);
-        self.record(made, (way, below_ns))
+        self.tally.record(made, (way, below_ns))
     }
 
-    /// Does the same for two ways, at the same time if there is a helper. No way's plan bounds the
-    /// other's.
+    /// Does the same for two series of ways, at the same time if there is a helper. No plan of one
+    /// series bounds the plans of the other.
     pub(super) fn try_both(
         &mut self,
-        [one, other]: [Way; 2],
+        series: [&[Way]; 2],
         below_ns: u64,
         scratch: &mut Scratch<'_>,
-    ) -> Result<[u64; 2], PlanningError> {
-        let below_ns = self.useful_ns(below_ns);
+    ) -> Result<(), PlanningError> {
         let Self { work, strategy, .. } = *self;
-        let Some(helper) = &mut self.helper else {
-            let one_ns = self.try_below(one, below_ns, scratch)?;
-            return Ok([one_ns, self.try_below(other, below_ns, scratch)?]);
-        };
-        let make = |way: Way| {
+        let below_ns = self.tally.period_ns().min(below_ns);
+        let [one, other] = series.map(|ways| {
             move |output: &mut Output<'_>, scratch: &mut Scratch<'_>| {
-                Ok(way.make((work, strategy), below_ns, output, None, scratch))
+                let mut plans = BestPlan::new(work, strategy, output.reborrow(), None);
+                ways.iter().try_for_each(|&way| plans.try_way(way, below_ns, scratch))?;
+                Ok(plans.tally)
             }
-        };
-        let (own, helpers) = both(Some(helper), &mut self.output, scratch, make(other), make(one))?;
-        let one_ns = self.record(helpers, (one, below_ns))?;
-        let helpers = self.written;
-        let other_ns = self.record(own, (other, below_ns))?;
-        if let (Some(kept), None, Some(helper)) = (helpers, self.written, &self.helper) {
-            self.output.copy(&helper.output, &kept.written);
-            self.written = helpers;
+        });
+        let (one, other) = both(self.helper.as_mut(), &mut self.output, scratch, one, other)?;
+        self.tally.written = None;
+        self.tally.add(&one);
+        match (&self.helper, other.written) {
+            (Some(helper), Some(kept)) if !self.tally.is_better(&other) => {
+                self.output.copy(&helper.output, &kept.written);
+            }
+            (None, _) if !series[1].is_empty() => self.tally.written = None,
+            _ => {}
         }
-        Ok([one_ns, other_ns])
-    }
-
-    /// Only plans that take less than this are of use.
-    fn useful_ns(&self, below_ns: u64) -> u64 {
-        self.best.map_or(below_ns, |best| best.period_ns.min(below_ns))
+        self.tally.add(&other);
+        Ok(())
     }
 
     fn make(
@@ -174,38 +237,14 @@ impl<'w, 'o> BestPlan<'w, 'o> {
         way.make((work, strategy), below_ns, &mut self.output, self.helper.as_mut(), scratch)
     }
 
-    /// Keeps the plan that was made in a way if it is the best. Returns a lower bound of the periods of
-    /// that way's plans.
-    fn record(
-        &mut self,
-        made: Result<Attempt, PlanningError>,
-        (way, below_ns): (Way, u64),
-    ) -> Result<u64, PlanningError> {
-        self.written = None;
-        match made {
-            Ok(None) => Ok(below_ns),
-            Ok(Some((period_ns, kept))) => {
-                if self.best.is_none_or(|best| period_ns <= best.period_ns) {
-                    self.best = Some(Best { period_ns, way, below_ns });
-                    self.written = Some(kept);
-                }
-                Ok(period_ns)
-            }
-            Err(error) if error.is_of_one_list() => {
-                self.shortage = Some(error.with_least_need(self.shortage));
-                Ok(u64::MAX)
-            }
-            Err(error) => Err(error),
-        }
-    }
-
     /// The best plan, written again if another plan was written after it.
     pub(super) fn finish(mut self, scratch: &mut Scratch<'_>) -> Result<Made<'o>, PlanningError> {
-        if let (None, Some(Best { way, below_ns, .. })) = (self.written, self.best) {
+        let Tally { best, mut written, shortage, .. } = self.tally;
+        if let (None, Some(Best { way, below_ns, .. })) = (written, best) {
             let made = self.make(way, below_ns, scratch)?;
-            self.written = made.map(|(_, kept)| kept);
+            written = made.map(|(_, kept)| kept);
         }
-        let shortage = self.shortage.unwrap_or(PlanningError::Stuck);
-        Ok(self.written.ok_or(shortage)?.made(self.output))
+        let shortage = shortage.unwrap_or(PlanningError::Stuck);
+        Ok(written.ok_or(shortage)?.made(self.output))
     }
 }

@@ -3,7 +3,7 @@
 #![expect(clippy::indexing_slicing, reason = "the arrays have `KEPT` entries or one for each end")]
 
 use super::baselines::SPLITS;
-use super::best_plan::{BestPlan, Way};
+use super::best_plan::{BestPlan, Way, Ways};
 use super::choice::{Choice, OpClass, Position, Share, WHOLE};
 use super::work::{Work, as_given};
 use crate::bounds;
@@ -497,35 +497,33 @@ impl<'w> Search<'w> {
         let mut plans = BestPlan::new(self.some, strategy, output, helper);
         // The best plan may be a little longer than its trial.
         let trial_ns = best_ns.saturating_add(best_ns / TRIAL_GAIN);
-        let mut others_ns = plans.try_others(trial_ns, scratch)?;
-        let mut ends_ns = self.ends.map(|end| end.least_ns);
-        let way = |at: usize| Way::Own(self.ends[at].choice);
-        let may_be_best = |&at: &usize| way(at) != Way::Own(best) && ends_ns[at] <= best_ns;
-        let mut ends: heapless::Vec<_, 2> = (0..self.ends.len()).filter(may_be_best).collect();
-        let last = ends.pop();
-        for at in ends {
-            ends_ns[at] = plans.try_way(way(at), u64::MAX, scratch)?;
+        let [none, all] = self.ends.map(|End { choice, least_ns, .. }| {
+            (choice != best && least_ns <= best_ns).then_some(Way::Own(choice))
+        });
+        // The plan with no op on the host is compared with these strategies already.
+        let makes_none = none.is_some() || best == Choice::NONE;
+        let on_device = (!makes_none).then_some(Way::OnDevice);
+        let mut ends = [none, all].into_iter().flatten();
+        let beside: Ways = on_device.into_iter().chain(ends.next()).collect();
+        let has_ends = none.or(all).is_some();
+        let last = ends.next().into_iter().chain(has_ends.then_some(Way::Own(best)));
+        let own: Ways = Way::BASELINES.into_iter().chain(last).collect();
+        plans.try_both([&beside, &own], trial_ns, scratch)?;
+        if !has_ends {
+            plans.try_way(Way::Own(best), trial_ns, scratch)?;
         }
-        // The best choice comes last, so that its plan need not be written again.
-        let own_ns = match last {
-            Some(at) => {
-                let ways = [way(at), Way::Own(best)];
-                let [end_ns, own_ns] = plans.try_both(ways, u64::MAX, scratch)?;
-                ends_ns[at] = end_ns;
-                own_ns
-            }
-            None => plans.try_way(Way::Own(best), u64::MAX, scratch)?,
-        };
         if trial_ns < u64::MAX && !plans.is_at_most(trial_ns) {
-            others_ns = plans.try_others(u64::MAX, scratch)?;
+            let on_device: Ways = on_device.into_iter().collect();
+            plans.try_both([&on_device, &Way::BASELINES], u64::MAX, scratch)?;
         }
-        for (End { choice, .. }, end_ns) in self.ends.into_iter().zip(&mut ends_ns) {
-            *end_ns = match choice == best {
-                _ if plans.is_best(choice) => u64::MAX,
-                true => own_ns,
-                false => *end_ns,
-            };
-        }
+        let ends_ns = self.ends.map(|End { choice, least_ns, .. }| {
+            if plans.is_best(choice) {
+                u64::MAX
+            } else {
+                plans.period_ns(choice).unwrap_or(least_ns)
+            }
+        });
+        let others_ns = plans.others_ns();
         Ok(Made { others_ns, ends_ns, ..plans.finish(scratch)? })
     }
 }
