@@ -112,6 +112,51 @@ class Comparison(Scalar):
         return True
 
 
+class Compared(Scalar):
+    """A number that code may compare with 0: `example` is 0 if and only if the number is in all iterations."""
+
+    def __init__(self, number, example):
+        super().__init__(operator.pos, (number,))
+        self._example = example
+
+    def ge(self, other):
+        return self._compared(operator.ge, other)
+
+    def gt(self, other):
+        return self._compared(operator.gt, other)
+
+    def le(self, other):
+        return self._compared(operator.le, other)
+
+    def lt(self, other):
+        return self._compared(operator.lt, other)
+
+    def eq(self, other):
+        return self._compared(operator.eq, other)
+
+    def ne(self, other):
+        return self._compared(operator.ne, other)
+
+    def bool_(self):
+        return self._example != 0
+
+    def _compared(self, compare, other):
+        return Known(compare(self._example, 0)) if other.operands == (0,) else Comparison()
+
+
+class Known(Comparison):
+    """A comparison with the same result in all iterations."""
+
+    def __init__(self, result):
+        super().__init__()
+        self._result = result
+
+    def guard_bool(self, file="", line=0):
+        return self._result
+
+    bool_ = guard_bool
+
+
 def read_tensor():
     """Marks a leaf; `Scalar.value` calls `read` instead."""
     raise AssertionError("a leaf has no function")

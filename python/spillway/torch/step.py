@@ -18,6 +18,7 @@ from .logs import timed
 from .machine import PAGE_BYTES
 from .operations import Outside
 from .running import Batch, Compiled, Result
+from .schedules import constants, has_tensor_rate, scheduled
 from .verifying import verify
 
 Settings = Mapping[str, bool | int | str]
@@ -55,9 +56,9 @@ class Step(Generic[Batch, Result]):
         self._returned, self.outputs = returned, outputs
         self.surroundings, self._checks = surroundings, checks
         self.draws = any(s.name == "generator" and not s.writes for s in storages)
-        self._settings = [_constants(g) for _, g in groups_of(self.optimizers)]
+        self._settings = [constants(g) for _, g in groups_of(self.optimizers)]
         self._scaling = source.scaling.constants()
-        self._tensors = [_is_tensor(g) for _, g in groups_of(self.optimizers)]
+        self._tensors = [has_tensor_rate(g) for _, g in groups_of(self.optimizers)]
         self.graph, self._hosted = self._graph([None] * len(ops)), None
 
     @property
@@ -267,18 +268,20 @@ class Step(Generic[Batch, Result]):
             )
         groups = groups_of(self.optimizers)
         for (label, group), settings, was_tensor in zip(groups, self._settings, self._tensors):
+            now = constants(group)
             for name, constant in settings.items():
-                if group[name] != constant:
+                if now[name] != constant:
                     raise ChangedError(
                         f"{name} of {label} is {group[name]}, but {constant} was captured; only learning rates"
-                        " may change"
+                        " may change, and the momentum that a OneCycleLR or CyclicLR cycles if it is there"
+                        " before the first iteration and the optimizer is not fused"
                     )
-            kinds = ["a tensor" if x else "a number" for x in (_is_tensor(group), was_tensor)]
+            kinds = ["a tensor" if x else "a number" for x in (has_tensor_rate(group), was_tensor)]
             if kinds[0] != kinds[1]:
                 raise ChangedError(
                     f"lr of {label} is {kinds[0]}, but {kinds[1]} was captured: change its value only"
                 )
-        return [rate_of(group) for _, group in groups]
+        return [value for _, group in groups for value in scheduled(group).values()]
 
 
 def _plan_on(machine, graph, budget, strategy, settings):
@@ -290,21 +293,3 @@ def _plan_on(machine, graph, budget, strategy, settings):
 
 
 PLAN_OPTIONS = tuple(signature(Step.plan).parameters)[1:]
-
-
-def rate_of(group):
-    """Returns the learning rate of a group of an optimizer as a tensor."""
-    rate = group["lr"]
-    if not isinstance(rate, (int, float, torch.Tensor)):
-        raise CaptureError(
-            f"lr of the optimizer is {rate!r}: give it a number, which may change between iterations"
-        )
-    return rate if isinstance(rate, torch.Tensor) else torch.tensor(rate, dtype=torch.float64)
-
-
-def _is_tensor(group):
-    return isinstance(group["lr"], torch.Tensor)
-
-
-def _constants(group):
-    return {n: v for n, v in group.items() if n not in ("params", "lr", "initial_lr")}

@@ -9,7 +9,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 from .counting import Numbers
 from .errors import CaptureError, quoted_line
 from .storing import MISSING, is_same
-from .swapping import SwappedOptimizer, given_rates, refuse_first_step, rows_in_module
+from .swapping import SwappedOptimizer, given_settings, refuse_first_step, rows_in_module
 
 
 class RecordedOptimizer:
@@ -19,8 +19,8 @@ class RecordedOptimizer:
     def __init__(self, optimizer, name, recorded, model, without_states):
         self.optimizer, self.name = optimizer, name
         self._recorder, self._fakes, self._model = recorded.recorder, recorded.fakes, model
-        self.rates, numbers = given_rates(self._recorder, optimizer)
-        self._swapped = SwappedOptimizer(optimizer, self._fakes, numbers)
+        self._given, settings = given_settings(self._recorder, optimizer)
+        self._swapped = SwappedOptimizer(optimizer, self._fakes, settings)
         self._without_states = without_states
         self.steps = 0
         self.is_trial = False  # whether the run only found out that the optimizer has no states
@@ -42,6 +42,11 @@ class RecordedOptimizer:
         else:
             own["step"] = self._own_step
         self._swapped.__exit__()
+
+    @property
+    def rates(self):
+        """The fake tensors of the settings that may change."""
+        return [fake for fakes in self._given for fake in fakes.values()]
 
     def parameters(self):
         """Returns the fake parameters."""
@@ -65,7 +70,7 @@ class RecordedOptimizer:
                 )
 
     def _is_rate_written(self, k):
-        return self._recorder.storages[self._recorder.view(self.rates[k]).tensor].writes > 0
+        return self._recorder.storages[self._recorder.view(self._given[k]["lr"]).tensor].writes > 0
 
     def _record(self, closure=None):
         """Records a step, in place of the optimizer's own."""

@@ -10,7 +10,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 
 from .carrying import Replaced
 from .errors import CaptureError, FirstStepError
-from .step import rate_of
+from .schedules import has_tensor_rate, scheduled, settings_with
 
 
 class Fakes:
@@ -198,24 +198,32 @@ def given(recorder, name, value, device=None):
     return fake
 
 
-def given_rates(recorder, optimizer):
-    """Returns the fake tensors of an optimizer's learning rates, and the rates as its groups get them:
-    tensors where they are."""
+def given_settings(recorder, optimizer):
+    """Returns the fake tensors of an optimizer's settings that may change, by group and name, and the
+    settings as its groups get them: numbers, except for learning rates that are tensors."""
     groups = optimizer.param_groups
-    rates = [given(recorder, f"lr.{k}", rate_of(group)) for k, group in enumerate(groups)]
+    given_by_group = [
+        {name: given(recorder, f"{name}.{k}", value) for name, value in scheduled(group).items()}
+        for k, group in enumerate(groups)
+    ]
     with recorder.fake_mode, recorder:
-        numbers = [
-            rate if group.get("fused") or isinstance(group["lr"], torch.Tensor) else rate.item()
-            for rate, group in zip(rates, groups)
+        settings = [
+            settings_with(group, {n: _as_setting(group, n, fake) for n, fake in fakes.items()})
+            for group, fakes in zip(groups, given_by_group)
         ]
-    return rates, numbers
+    return given_by_group, settings
+
+
+def _as_setting(group, name, fake):
+    is_tensor = name == "lr" and (group.get("fused") or has_tensor_rate(group))
+    return fake if is_tensor else fake.item()
 
 
 class SwappedOptimizer:
-    """Within it, an optimizer updates fake parameters, with `rates` as its learning rates."""
+    """Within it, an optimizer updates fake parameters. `settings` has those of its groups that may change."""
 
-    def __init__(self, optimizer, fakes, rates):
-        self._optimizer, self._fakes, self._rates = optimizer, fakes, rates
+    def __init__(self, optimizer, fakes, settings):
+        self._optimizer, self._fakes, self._settings = optimizer, fakes, settings
         self._groups, self._state = optimizer.param_groups, optimizer.state
         # These have their step counts on the device; the others compute with them on the processor.
         on_device = [g for g in self._groups if g.get("fused") or g.get("capturable")]
@@ -225,8 +233,8 @@ class SwappedOptimizer:
         optimizer, state = self._optimizer, self._state
         try:
             optimizer.param_groups = [
-                choices(dict(group, params=[self._fake(p) for p in group["params"]], lr=rate))
-                for group, rate in zip(self._groups, self._rates)
+                choices(dict(group, params=[self._fake(p) for p in group["params"]], **settings))
+                for group, settings in zip(self._groups, self._settings)
             ]
             optimizer.state = type(state)(state.default_factory)
             self._add_states()

@@ -513,10 +513,21 @@ def test_an_error_of_an_op_leaves_the_states():
     pair.check()
 
 
-def test_an_optimizer_that_has_a_scheduler_joins(updates):
+def halving(model):
+    optimizer = fused(model)
+    return optimizer, torch.optim.lr_scheduler.StepLR(optimizer, 1, 0.5)
+
+
+def cycling(model):
+    optimizer = torch.optim.AdamW(model.parameters())
+    return optimizer, torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.1, total_steps=6)
+
+
+@pytest.mark.parametrize("make", [halving, cycling])
+def test_an_optimizer_that_has_a_scheduler_joins(updates, make):
     def make_optimizer(model):
-        optimizer = fused(model)
-        optimizer.schedule = torch.optim.lr_scheduler.StepLR(optimizer, 1, 0.5)
+        optimizer, schedule = make(model)
+        optimizer.schedule = schedule
         return optimizer
 
     pair, x = Pair(make_optimizer=make_optimizer), rows()

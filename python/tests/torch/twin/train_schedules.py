@@ -47,9 +47,49 @@ def rates_by_a_function(side):
     schedules(lambda o: lr_scheduler.LambdaLR(o, lambda k: 1 / (k + 1)))(side)
 
 
-@refused("only learning rates may change", names_line=False)
+@same(short=True)
 def one_cycle_with_momentum(side):
     schedules(lambda o: lr_scheduler.OneCycleLR(o, 0.1, total_steps=10))(side)
+
+
+@same
+def a_cycle_of_momentum(side):
+    schedules(
+        lambda o: lr_scheduler.CyclicLR(o, 0.01, 0.1, step_size_up=2),
+        lambda m: torch.optim.SGD(m.parameters(), lr=0.1, momentum=0.9, nesterov=True),
+    )(side)
+
+
+@same
+def a_cycle_of_momenta_of_two_groups_on_lists(side):
+    schedules(
+        lambda o: lr_scheduler.CyclicLR(o, 0.01, 0.1, 2, base_momentum=[0.7, 0.8], max_momentum=0.9),
+        lambda m: torch.optim.NAdam([{"params": m[0].parameters()}, {"params": m[2].parameters()}], foreach=True),
+    )(side)
+
+
+@same
+def a_cycle_of_momentum_with_centered_gradients(side):
+    schedules(
+        lambda o: lr_scheduler.CyclicLR(o, 0.001, 0.01, step_size_up=3),
+        lambda m: torch.optim.RMSprop(m.parameters(), momentum=0.8, centered=True),
+    )(side)
+
+
+@refused("if it is there before the first iteration and the optimizer is not fused", names_line=False)
+def one_cycle_with_fused_momentum(side):
+    schedules(
+        lambda o: lr_scheduler.OneCycleLR(o, 0.1, total_steps=10),
+        lambda m: torch.optim.AdamW(m.parameters(), fused=True),
+    )(side)
+
+
+@refused("momentum of the optimizer's group 0 is 0", names_line=False)
+def a_cycle_of_momentum_down_to_zero(side):
+    schedules(
+        lambda o: lr_scheduler.CyclicLR(o, 0.01, 0.1, step_size_up=2, base_momentum=0.0),
+        lambda m: torch.optim.SGD(m.parameters(), lr=0.1, momentum=0.9),
+    )(side)
 
 
 @same
