@@ -18,7 +18,8 @@ _TURNS = count()
 
 NO_GRAPH = (
     "has a gradient, but no graph of torch.compile(model, backend='spillway') has used it with gradients:"
-    " compile the module that has it, or give it an optimizer of its own"
+    " compile the module that has it, or give it an optimizer of its own. TORCH_LOGS=graph_breaks shows what"
+    " torch.compile leaves out, such as nn.LSTM and nn.GRU without torch._dynamo.config.allow_rnn = True"
 )
 
 
