@@ -137,6 +137,22 @@ fn a_plan_is_found_where_one_round_of_repeats_still_lacks_host_memory() {
 }
 
 #[test]
+fn a_plan_is_found_where_ops_run_more_than_twice() {
+    let case = Case {
+        layers: 5,
+        width: 512,
+        vocabulary: 8192,
+        batch: 4,
+        sequence: 3072,
+        budget_percent: 0,
+        link_gb_s: 133,
+        latency_ns: 0,
+    };
+    let host_bytes = kept_bytes(&case.graph().graph().unwrap()) / 20 * 23;
+    plan(&case, host_bytes).unwrap();
+}
+
+#[test]
 fn the_error_names_host_memory_that_a_plan_takes() {
     let case = Case {
         layers: 4,
@@ -152,14 +168,14 @@ fn the_error_names_host_memory_that_a_plan_takes() {
         let plan = with_request(&case, host_bytes, |request, _| planning::plan(request, AUTO));
         plan.map(|plan| plan.predicted.host_bytes)
     };
-    let host_bytes = short_host_bytes(&case) / 100 * 97;
+    let host_bytes = short_host_bytes(&case) / 100 * 88;
     let Err(PlanningError::Plan(PlanError::HostMemory { needed_bytes, .. })) = planned(host_bytes)
     else {
         panic!("a plan, or another error");
     };
     assert!(planned(needed_bytes).unwrap() <= needed_bytes);
     // A plan without repeats takes five times as much.
-    assert!(needed_bytes < host_bytes / 10 * 11, "{needed_bytes} beside {host_bytes}");
+    assert!(needed_bytes < host_bytes / 10 * 12, "{needed_bytes} beside {host_bytes}");
 }
 
 #[test]

@@ -113,6 +113,11 @@ pub const fn words<T>(count: usize) -> usize {
     count.saturating_mul(size_of::<T>()).div_ceil(size_of::<u64>())
 }
 
+/// The most launches of a list for each op, and the most operands of launches for each operand. A
+/// balance: all working memory grows with it, and with a third less a few works with little memory and
+/// a small host have no plan.
+pub(crate) const MOST_LAUNCHES: usize = 3;
+
 /// The saturating sum. No memory has as many words as the maximum.
 pub(crate) const fn total<const N: usize>(parts: [usize; N]) -> usize {
     let (mut total, mut rest) = (0usize, parts.as_slice());
@@ -205,11 +210,11 @@ impl Limits {
         Self { steps, pieces, ..self }
     }
 
-    /// The limits for lists in which each op may be launched twice, on average.
+    /// The limits for lists with repeats.
     #[must_use]
     pub(crate) const fn with_repeats(self) -> Self {
-        let (ops, operands) = (self.ops.saturating_mul(2), self.operands.saturating_mul(2));
-        Self { ops, operands, ..self }
+        let ops = self.ops.saturating_mul(MOST_LAUNCHES);
+        Self { ops, operands: self.operands.saturating_mul(MOST_LAUNCHES), ..self }
     }
 
     /// Entries of a schedule.
@@ -282,8 +287,8 @@ mod tests {
         let none = Limits::default();
         for count in [1, 10, 100, 1000, 1025, 131_073, (1 << 20) + 1] {
             for (limits, rate) in [
-                (Limits { ops: count, ..none }, 410),
-                (Limits { operands: count, ..none }, 43),
+                (Limits { ops: count, ..none }, 600),
+                (Limits { operands: count, ..none }, 65),
                 (Limits { tensors: count, ..none }, 108),
             ] {
                 let needed_words = planner::scratch_words(&limits.with_steps(0));

@@ -26,7 +26,7 @@ use crate::planner::request::{Output, PoolTables, Task};
 use crate::planner::strategy::Need;
 use crate::planner::trials::{Context, Judging, Search, Trials};
 use crate::planner::uses::Uses;
-use crate::scratch::{Limits, Scratch, larger, total, words};
+use crate::scratch::{Limits, MOST_LAUNCHES, Scratch, larger, total, words};
 use crate::sequence::Sequence;
 
 /// Factors of the best price, in percent. Lists that use the pressures of earlier lists take them
@@ -107,7 +107,7 @@ pub(super) struct Incumbent<'l> {
 
 impl<'l> Incumbent<'l> {
     pub(super) fn new(task: &Task<'_>, scratch: &mut Scratch<'l>) -> Result<Self, PlanningError> {
-        let most = task.sequence.graph().ops().len().saturating_mul(2);
+        let most = task.sequence.graph().ops().len().saturating_mul(MOST_LAUNCHES);
         let launches = scratch.take(most, OpId(0))?;
         Ok(Self { judged: Judged::UNKNOWN, launches, len: 0, weight: Weight::Density })
     }

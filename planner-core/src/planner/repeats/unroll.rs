@@ -11,7 +11,7 @@ use super::values::{NONE, Values, repeat_reads};
 use crate::graph::OpId;
 use crate::planner::gaps::Gaps;
 use crate::planner::memory::Memory;
-use crate::scratch::{Limits, OutOfScratch, Scratch, total, words};
+use crate::scratch::{Limits, MOST_LAUNCHES, OutOfScratch, Scratch, total, words};
 use crate::sequence::{LaunchId, Sequence};
 
 pub(in crate::planner) const fn scratch_words(limits: &Limits) -> usize {
@@ -78,7 +78,7 @@ pub(in crate::planner) fn unroll(
         again: scratch.take(sequence.len(), 0)?,
         launches,
         len: 0,
-        operands_left: sequence.graph().operands().len().saturating_mul(2),
+        operands_left: sequence.graph().operands().len().saturating_mul(MOST_LAUNCHES),
     };
     for launch in sequence.launches() {
         if let Err(outcome) = unrolling.launch(launch, dropped) {
