@@ -5,6 +5,7 @@ recorded and done again, in the same order and in double precision, before each 
 """
 
 import operator
+from functools import partialmethod
 
 from .errors import CaptureError, advice, user_line
 
@@ -113,35 +114,24 @@ class Comparison(Scalar):
 
 
 class Compared(Scalar):
-    """A number that code may compare with 0: `example` is 0 if and only if the number is in all iterations."""
+    """A number that code may compare with 0. In all iterations it is above 0, below 0, or 0, like `example`."""
 
     def __init__(self, number, example):
         super().__init__(operator.pos, (number,))
         self._example = example
 
-    def ge(self, other):
-        return self._compared(operator.ge, other)
+    def _compared(self, other, compare):
+        return Known(compare(self._example, 0)) if other.operands == (0,) else Comparison()
 
-    def gt(self, other):
-        return self._compared(operator.gt, other)
-
-    def le(self, other):
-        return self._compared(operator.le, other)
-
-    def lt(self, other):
-        return self._compared(operator.lt, other)
-
-    def eq(self, other):
-        return self._compared(operator.eq, other)
-
-    def ne(self, other):
-        return self._compared(operator.ne, other)
+    ge = partialmethod(_compared, compare=operator.ge)
+    gt = partialmethod(_compared, compare=operator.gt)
+    le = partialmethod(_compared, compare=operator.le)
+    lt = partialmethod(_compared, compare=operator.lt)
+    eq = partialmethod(_compared, compare=operator.eq)
+    ne = partialmethod(_compared, compare=operator.ne)
 
     def bool_(self):
         return self._example != 0
-
-    def _compared(self, compare, other):
-        return Known(compare(self._example, 0)) if other.operands == (0,) else Comparison()
 
 
 class Known(Comparison):

@@ -29,7 +29,7 @@ def constants(group):
     cycled = _cycled(group)
     if cycled is not None:
         # Optimizers compare momentum with 0.
-        momentum = "0" if cycled == 0 else "another number than 0"
+        momentum = "0" if cycled == 0 else "a number above 0" if cycled > 0 else "a number below 0"
         if "betas" in group:
             settings["betas"] = (momentum, *group["betas"][1:])
         else:
