@@ -113,9 +113,9 @@ pub const fn words<T>(count: usize) -> usize {
     count.saturating_mul(size_of::<T>()).div_ceil(size_of::<u64>())
 }
 
-/// The most launches of a list for each op, and the most operands of launches for each operand. A
-/// balance: all working memory grows with it, and with a third less a few works with little memory and
-/// a small host have no plan.
+/// The largest number of launches in a list, as a multiple of the ops, and of operands of these
+/// launches, as a multiple of the operands. A balance: working memory grows with it. With 2, the search
+/// finds no plan for a few works with little device memory and a small host.
 pub(crate) const MOST_LAUNCHES: usize = 3;
 
 /// The saturating sum. No memory has as many words as the maximum.

@@ -123,13 +123,13 @@ impl Cache<'_, '_> {
             self.now = self.now.saturating_add(1);
             self.fetch(op)?;
             self.look_ahead(op)?;
-            let next_on_host = self.builder.next_on_host();
+            let runs_on_host = self.builder.next_on_host().is_some();
             self.builder.launch(op)?;
             for &tensor in sequence.operands_of(op) {
                 self.apply(tensor, retention(&self.builder, op, tensor))?;
             }
             // What ops on the host have written can be prefetched now.
-            if next_on_host.is_some() || self.uncovers(op) {
+            if runs_on_host || self.uncovers(op) {
                 self.covered = 0;
             }
         }

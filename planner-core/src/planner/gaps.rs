@@ -273,8 +273,9 @@ impl<'a> Gaps<'a> {
         MinTree::new(free.iter().copied(), scratch)
     }
 
-    /// For each pool and op, the pool's objects, less the share to spare, the op's own objects, and
-    /// the objects of each gap except for those that move. O(operands).
+    /// The free objects of each pool at each op: the pool's objects, minus the share to spare, the op's
+    /// own objects, and the objects that stay on the device in a gap. `moved` returns the number of
+    /// objects that move in the gap after an operand. O(operands).
     fn free_objects<'s>(
         &self,
         (task, memory): (&Task<'_>, &Memory<'_>),
@@ -295,11 +296,11 @@ impl<'a> Gaps<'a> {
                 }
             }
         }
+        // Perturbed shares may exceed the whole pool.
+        let spare_permille = spare_permille.min(1000);
         let mut in_gaps = 0i64;
         for pool in 0..memory.pools() {
             let objects = memory.pool_objects(pool);
-            // Perturbed shares may exceed the whole pool.
-            let spare_permille = spare_permille.min(1000);
             let spare = u128::from(objects).saturating_mul(spare_permille.into()) / 1000;
             let usable = objects.saturating_sub(spare as u64);
             for op in task.sequence.launches() {

@@ -114,7 +114,7 @@ class Comparison(Scalar):
 
 
 class Compared(Scalar):
-    """A number that code may compare with 0. In all iterations it is above 0, below 0, or 0, like `example`."""
+    """A number that code may compare with 0. It has the sign of `example` in all iterations."""
 
     def __init__(self, number, example):
         super().__init__(operator.pos, (number,))

@@ -18,9 +18,7 @@ def settings_with(group, numbers):
     if "momentum" not in numbers:
         return dict(numbers)
     momentum = torch.SymFloat(Compared(numbers["momentum"].node, _cycled(group)))
-    if "betas" in group:
-        return {"lr": numbers["lr"], "betas": (momentum, *group["betas"][1:])}
-    return {"lr": numbers["lr"], "momentum": momentum}
+    return {"lr": numbers["lr"], **_with_momentum(group, momentum)}
 
 
 def constants(group):
@@ -30,10 +28,7 @@ def constants(group):
     if cycled is not None:
         # Optimizers compare momentum with 0.
         momentum = "0" if cycled == 0 else "a number above 0" if cycled > 0 else "a number below 0"
-        if "betas" in group:
-            settings["betas"] = (momentum, *group["betas"][1:])
-        else:
-            settings["momentum"] = momentum
+        settings.update(_with_momentum(group, momentum))
     return settings
 
 
@@ -51,9 +46,14 @@ def _rate(group):
     return rate if has_tensor_rate(group) else torch.tensor(rate, dtype=torch.float64)
 
 
+def _with_momentum(group, momentum):
+    """Returns the setting of a group that has the momentum, with another momentum."""
+    return {"betas": (momentum, *group["betas"][1:])} if "betas" in group else {"momentum": momentum}
+
+
 def _cycled(group):
-    """Returns the momentum of a group if `OneCycleLR` or `CyclicLR` cycles it, which then note its limits
-    there; otherwise `None`. Fused kernels take the momentum as a number of Python."""
+    """Returns the momentum of a group if a schedule cycles it, otherwise `None`. `OneCycleLR` and `CyclicLR`
+    write the limits of the momentum into the group. Fused kernels take only a number of Python."""
     if "max_momentum" not in group or group.get("fused"):
         return None
     momentum = group["betas"][0] if "betas" in group else group.get("momentum")

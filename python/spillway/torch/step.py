@@ -260,7 +260,8 @@ class Step(Generic[Batch, Result]):
         return tree_unflatten(results, self._returned[1])
 
     def rates(self) -> list[torch.Tensor]:
-        """Returns the learning rates. Raises `ChangedError` where another setting has changed."""
+        """Returns the learning rates and cycled momenta. Raises `ChangedError` where another setting has
+        changed."""
         scaling = self.source.scaling.constants()
         if scaling != self._scaling:
             raise ChangedError(

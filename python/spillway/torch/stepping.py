@@ -19,7 +19,7 @@ class RecordedOptimizer:
     def __init__(self, optimizer, name, recorded, model, without_states):
         self.optimizer, self.name = optimizer, name
         self._recorder, self._fakes, self._model = recorded.recorder, recorded.fakes, model
-        self._given, settings = given_settings(self._recorder, optimizer)
+        self.rates, settings = given_settings(self._recorder, optimizer)
         self._swapped = SwappedOptimizer(optimizer, self._fakes, settings)
         self._without_states = without_states
         self.steps = 0
@@ -43,11 +43,6 @@ class RecordedOptimizer:
             own["step"] = self._own_step
         self._swapped.__exit__()
 
-    @property
-    def rates(self):
-        """The fake tensors of the settings that may change."""
-        return [fake for fakes in self._given for fake in fakes.values()]
-
     def parameters(self):
         """Returns the fake parameters."""
         return [p for group in self.optimizer.param_groups for p in group["params"]]
@@ -60,7 +55,7 @@ class RecordedOptimizer:
         for k, (before, group) in enumerate(zip(self._settings, self.optimizer.param_groups)):
             after = _settings(group)
             changed = [key for key in after if not is_same(after[key], before.get(key, MISSING))]
-            if self._is_rate_written(k):
+            if self._is_written(before["lr"]):
                 changed.append("lr")
             if changed:
                 raise CaptureError(
@@ -69,8 +64,9 @@ class RecordedOptimizer:
                     " `train(batch)`)"
                 )
 
-    def _is_rate_written(self, k):
-        return self._recorder.storages[self._recorder.view(self._given[k]["lr"]).tensor].writes > 0
+    def _is_written(self, rate):
+        recorder = self._recorder
+        return isinstance(rate, torch.Tensor) and recorder.storages[recorder.view(rate).tensor].writes > 0
 
     def _record(self, closure=None):
         """Records a step, in place of the optimizer's own."""

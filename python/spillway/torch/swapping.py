@@ -199,19 +199,19 @@ def given(recorder, name, value, device=None):
 
 
 def given_settings(recorder, optimizer):
-    """Returns the fake tensors of an optimizer's settings that may change, by group and name, and the
-    settings as its groups get them: numbers, except for learning rates that are tensors."""
+    """Returns the fake tensors of an optimizer's settings that may change, and the settings as its groups
+    get them: numbers, except for learning rates that are tensors."""
     groups = optimizer.param_groups
-    given_by_group = [
+    by_group = [
         {name: given(recorder, f"{name}.{k}", value) for name, value in scheduled(group).items()}
         for k, group in enumerate(groups)
     ]
     with recorder.fake_mode, recorder:
         settings = [
             settings_with(group, {n: _as_setting(group, n, fake) for n, fake in fakes.items()})
-            for group, fakes in zip(groups, given_by_group)
+            for group, fakes in zip(groups, by_group)
         ]
-    return given_by_group, settings
+    return [fake for fakes in by_group for fake in fakes.values()], settings
 
 
 def _as_setting(group, name, fake):
@@ -220,7 +220,8 @@ def _as_setting(group, name, fake):
 
 
 class SwappedOptimizer:
-    """Within it, an optimizer updates fake parameters. `settings` has those of its groups that may change."""
+    """Within it, an optimizer updates fake parameters. `settings` has the settings of each group that may
+    change."""
 
     def __init__(self, optimizer, fakes, settings):
         self._optimizer, self._fakes, self._settings = optimizer, fakes, settings

@@ -43,14 +43,13 @@ def record_update(recorder, optimizer, names, parameters):
         for k, p in parameters.items():
             views[k], gradients[k] = _stand_in(recorder, fakes, p, names[k])
         _pass_by(recorder, fakes, optimizer, updated)
-        given_by_group, settings = given_settings(recorder, optimizer)
+        rates, settings = given_settings(recorder, optimizer)
         with SwappedOptimizer(optimizer, fakes, settings):
             _step(recorder, fakes, optimizer)
             if not is_initialised and any(optimizer.state.values()):
                 refuse_first_step(optimizer)
     states = {p: dict(optimizer.state.get(p, {})) for p in parameters.values()}
-    rates = [recorder.view(fake) for fakes in given_by_group for fake in fakes.values()]
-    return Update(views, gradients, rates, states)
+    return Update(views, gradients, [recorder.view(rate) for rate in rates], states)
 
 
 @contextmanager

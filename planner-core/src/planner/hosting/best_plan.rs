@@ -12,8 +12,8 @@ use crate::scratch::Scratch;
 /// How a plan is made.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Way {
-    /// By the requested strategy, with a choice of ops for the host. With no op on the host, the
-    /// strategies that run nothing there are compared too.
+    /// By the requested strategy, with a choice of ops for the host. If the choice has no op, this also
+    /// compares the strategies that run nothing on the host.
     Own(Choice),
     /// By a strategy that chooses ops for the host by its own rule.
     Baseline(Strategy),
@@ -71,20 +71,14 @@ struct Tally {
     /// The plan that was written last, if it is the best one.
     written: Option<Kept>,
     shortage: Option<PlanningError>,
-    /// The periods of the requested strategy's plans, by their choices.
-    own_ns: heapless::Vec<(Choice, u64), 3>,
-    /// A lower bound of the periods of other strategies' plans in the given order.
-    others_ns: u64,
+    /// A lower bound of the periods of each way's plans. There are no more choices than the best one
+    /// and the two ends.
+    least_ns: heapless::Vec<(Way, u64), 6>,
 }
 
 impl Tally {
-    const EMPTY: Self = Self {
-        best: None,
-        written: None,
-        shortage: None,
-        own_ns: heapless::Vec::new(),
-        others_ns: u64::MAX,
-    };
+    const EMPTY: Self =
+        Self { best: None, written: None, shortage: None, least_ns: heapless::Vec::new() };
 
     /// Keeps the plan that was made in a way if it is the best.
     fn record(
@@ -108,16 +102,21 @@ impl Tally {
             self.best = Some(Best { period_ns, way, below_ns });
             self.written = Some(kept);
         }
-        let others_ns = match way {
-            Way::Own(choice) => {
-                // There are no more choices than the best one and the two ends.
-                let _is_full = self.own_ns.push((choice, period_ns));
-                kept.filter(|_| choice == Choice::NONE).map_or(u64::MAX, |kept| kept.others_ns)
-            }
-            Way::Baseline(_) | Way::OnDevice => period_ns,
-        };
-        self.others_ns = self.others_ns.min(others_ns);
+        self.note(way, period_ns);
+        if let (Way::Own(Choice::NONE), Some(kept)) = (way, kept) {
+            self.note(Way::OnDevice, kept.others_ns);
+        }
         Ok(())
+    }
+
+    /// Keeps a lower bound of the periods of a way's plans. It replaces an earlier one.
+    fn note(&mut self, way: Way, least_ns: u64) {
+        match self.least_ns.iter_mut().find(|(noted, _)| *noted == way) {
+            Some((_, noted_ns)) => *noted_ns = least_ns,
+            None => {
+                let _is_full = self.least_ns.push((way, least_ns));
+            }
+        }
     }
 
     fn period_ns(&self) -> u64 {
@@ -138,8 +137,9 @@ impl Tally {
         if let Some(error) = later.shortage {
             self.shortage = Some(error.with_least_need(self.shortage));
         }
-        self.own_ns.extend(later.own_ns.iter().copied());
-        self.others_ns = self.others_ns.min(later.others_ns);
+        for &(way, least_ns) in &later.least_ns {
+            self.note(way, least_ns);
+        }
     }
 }
 
@@ -175,12 +175,14 @@ impl<'w, 'o> BestPlan<'w, 'o> {
 
     /// The period of the plan of a choice, if it was tried; `u64::MAX` if there is no plan.
     pub(super) fn period_ns(&self, choice: Choice) -> Option<u64> {
-        self.tally.own_ns.iter().find(|&&(tried, _)| tried == choice).map(|&(_, own_ns)| own_ns)
+        let noted = self.tally.least_ns.iter().find(|&&(way, _)| way == Way::Own(choice));
+        noted.map(|&(_, period_ns)| period_ns)
     }
 
     /// A lower bound of the periods of other strategies' plans in the given order.
-    pub(super) const fn others_ns(&self) -> u64 {
-        self.tally.others_ns
+    pub(super) fn others_ns(&self) -> u64 {
+        let others = self.tally.least_ns.iter().filter(|(way, _)| !matches!(way, Way::Own(_)));
+        others.map(|&(_, least_ns)| least_ns).min().unwrap_or(u64::MAX)
     }
 
     /// Plans in one way, and keeps the plan if it is the best. A plan of another strategy counts only

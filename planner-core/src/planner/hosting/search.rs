@@ -513,8 +513,7 @@ impl<'w> Search<'w> {
             plans.try_way(Way::Own(best), trial_ns, scratch)?;
         }
         if trial_ns < u64::MAX && !plans.is_at_most(trial_ns) {
-            let on_device: Ways = on_device.into_iter().collect();
-            plans.try_both([&on_device, &Way::BASELINES], u64::MAX, scratch)?;
+            plans.try_both([on_device.as_slice(), &Way::BASELINES], u64::MAX, scratch)?;
         }
         let ends_ns = self.ends.map(|End { choice, least_ns, .. }| {
             if plans.is_best(choice) {

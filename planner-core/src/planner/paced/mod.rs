@@ -22,7 +22,6 @@ use super::list::{Lengths, Stuck};
 use super::memory::CHUNKS;
 use super::positions;
 use super::pressure::{FULL, Pressure};
-use super::request::POOLS;
 use super::tree::MinTree;
 use crate::graph::{Kind, TensorId};
 use crate::machine::{Direction, Machine, MachineParameters};
@@ -77,7 +76,6 @@ const UNDER_WAY: usize = 256;
 pub(super) const fn scratch_words(limits: &Limits) -> usize {
     total([
         Gaps::working_words(limits),
-        words::<i64>(limits.ops.saturating_mul(POOLS)),
         words::<u64>(limits.ops),
         Heap::scratch_words(limits.tensors.saturating_mul(ENTRIES)).saturating_mul(3),
         Heap::scratch_words(limits.tensors),
