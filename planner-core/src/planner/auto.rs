@@ -15,6 +15,7 @@ use super::memory_search::{BestList, MemorySearch};
 use super::order::{self, Join, Orders};
 use super::recipe::{Auto, Entrant, SAMPLE, Sample};
 use super::repeats::search::Starts;
+use super::repeats::segments;
 use super::request::{LeastMemory, Lists, Output, PoolTables, Request, Task, Written};
 use super::strategy::{Need, Strategy};
 use super::trials::{Candidate, Context, Search, Trials};
@@ -83,7 +84,7 @@ pub(super) struct Kept {
     pub(super) written: Written,
     by: &'static str,
     own_ns: Option<u64>,
-    pub(super) others_ns: u64,
+    others_ns: u64,
     ends_ns: [u64; 2],
 }
 
@@ -175,10 +176,10 @@ fn make_within_host<'o>(
     }
 }
 
-/// Plans with the `hosted` ops on the host.
+/// Plans with the `hosted` ops on the host. [`Strategy::Auto`] may also compare other strategies' plans.
 pub(super) fn make_with<'o>(
     request: &Request<'_>,
-    hosted: Option<&Hosted<'_>>,
+    (hosted, compares): (Option<&Hosted<'_>>, bool),
     strategy: Strategy,
     mut output: Output<'o>,
     mut helper: Option<&mut Helper<'_>>,
@@ -196,27 +197,34 @@ pub(super) fn make_with<'o>(
         return plan_segments(&task, (strategy, u64::MAX), output, &mut scratch);
     }
     let (given, orders, runs_on_host) = (&given, &orders, hosted.is_some());
-    let comparison = Comparison { request, given, orders, strategy, runs_on_host };
+    let compares = compares && matches!(strategy, Strategy::Auto(_)) && !strategy.stops_at_first();
+    let comparison = Comparison { request, given, orders, strategy, runs_on_host, compares };
     let repeated = comparison.find_repeats(&mut output, helper.as_deref_mut(), &mut scratch)?;
     comparison.plan(&repeated, output, helper, &mut scratch)
 }
 
 /// Compares the strategies that run nothing on the host, except `auto`, and plans by the best
 /// strategy. Returns `None` if no plan takes less than `below_ns`. Repeats ops only if `strategy`
-/// allows it.
+/// allows it, and compares in a rival order, too, if `strategy` allows other orders.
 pub(super) fn make_other<'o>(
     request: &Request<'_>,
     strategy: Strategy,
     below_ns: u64,
-    output: Output<'o>,
+    mut output: Output<'o>,
     scratch: &mut Scratch<'_>,
 ) -> Result<Option<Made<'o>>, PlanningError> {
     let mut scratch = scratch.reborrow();
     let given = Sequence::as_given(request.graph, None, &mut scratch)?;
+    let orders = best_orders(request, &given, strategy, &mut output, &mut scratch)?;
+    let rival = orders.rival().map(|order| Task::new(request, order));
     let given = Task::new(request, &given);
+    let launches_ns = if strategy.lists_with_repeats(request.graph) == 0 {
+        u64::MAX
+    } else {
+        segments::least_of_segments(&given, &mut output, &mut scratch)?
+    };
     let mut plans = BestPlan::new(output);
-    plans.try_others((&given, None), below_ns, None, &mut scratch)?;
-    let launches_ns = if strategy.lists_with_repeats(request.graph) == 0 { u64::MAX } else { 0 };
+    plans.try_others((&given, rival.as_ref()), below_ns, None, &mut scratch)?;
     let better = plans.best_of_segments(&given, launches_ns, below_ns, None, &mut scratch)?;
     match (better, plans.best) {
         (None, None) => Ok(None),
@@ -456,7 +464,7 @@ pub(super) fn trial_in_order_ns(
     }
     let (strategy, runs_on_host) = (Strategy::Auto(auto), hosted.is_some());
     let orders = &best_orders(request, given, strategy, output, &mut scratch)?;
-    let comparison = Comparison { request, given, orders, strategy, runs_on_host };
+    let comparison = Comparison { request, given, orders, strategy, runs_on_host, compares: false };
     comparison.trial_ns(output, helper, &mut scratch)
 }
 

@@ -28,6 +28,8 @@ pub(super) struct Comparison<'c> {
     pub(super) orders: &'c Orders<'c>,
     pub(super) strategy: Strategy,
     pub(super) runs_on_host: bool,
+    /// Whether other strategies' plans are among them.
+    pub(super) compares: bool,
 }
 
 /// Sequences with repeats that the search has found.
@@ -77,7 +79,7 @@ impl<'c> Comparison<'c> {
         mut helper: Option<&mut Helper<'_>>,
         scratch: &mut Scratch<'c>,
     ) -> Result<Repeated<'c>, PlanningError> {
-        let Self { request, given, orders, strategy, .. } = *self;
+        let Self { request, given, orders, strategy, compares, .. } = *self;
         let lists = strategy.lists_with_repeats(request.graph);
         if lists == 0 {
             return Ok(Repeated::NONE);
@@ -110,9 +112,9 @@ impl<'c> Comparison<'c> {
             found.lacks_bytes = found.lacks_bytes.min(lacks_bytes);
         }
         let Best { once, spread, kept, segments, lacks_bytes } = found;
-        let segments_ns = match strategy.stops_at_first() {
-            true => u64::MAX,
-            false => {
+        let segments_ns = match compares {
+            false => u64::MAX,
+            true => {
                 let given = Task::new(request, given);
                 segments::least_of_segments(&given, output, scratch)?
             }
@@ -162,11 +164,10 @@ impl<'c> Comparison<'c> {
         mut helper: Option<&mut Helper<'_>>,
         scratch: &mut Scratch<'_>,
     ) -> Result<Made<'o>, PlanningError> {
-        let Self { request, orders, strategy, .. } = *self;
+        let Self { request, orders, strategy, compares, .. } = *self;
         let (given, best) = (Task::new(request, self.given), Task::new(request, self.best_order()));
         let rival = orders.rival().map(|order| Task::new(request, order));
         let both_orders = (&given, rival.as_ref());
-        let compares = matches!(strategy, Strategy::Auto(_)) && !strategy.stops_at_first();
         let found = repeated.by_period();
         let [.., best_found] = found;
         let found_ns = best_found.map_or(u64::MAX, |&(_, period_ns)| period_ns);

@@ -70,7 +70,7 @@ impl Work<'_> {
     ) -> Result<Made<'o>, PlanningError> {
         let mut best: Option<(u64, Choice)> = None;
         for choice in self.splits(output.arena, scratch)? {
-            match self.make(choice, Strategy::InCore, output.reborrow(), None, scratch) {
+            match self.make((choice, false), Strategy::InCore, output.reborrow(), None, scratch) {
                 Ok(made) => {
                     let period_ns = made.plan.predicted.period_ns;
                     if best.is_none_or(|(least_ns, _)| period_ns < least_ns) {
@@ -82,7 +82,7 @@ impl Work<'_> {
             }
         }
         let choice = best.map_or(Choice::ALL, |(_, choice)| choice);
-        self.make(choice, Strategy::InCore, output, None, scratch)
+        self.make((choice, false), Strategy::InCore, output, None, scratch)
     }
 
     /// The choice of each split that differs, with the fewest ops.

@@ -5,6 +5,7 @@ use super::work::Work;
 use crate::planner::auto::{self, Kept, Made};
 use crate::planner::error::PlanningError;
 use crate::planner::helper::{Helper, both};
+use crate::planner::recipe::Order;
 use crate::planner::request::Output;
 use crate::planner::strategy::Strategy;
 use crate::scratch::Scratch;
@@ -12,13 +13,14 @@ use crate::scratch::Scratch;
 /// How a plan is made.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Way {
-    /// By the requested strategy, with a choice of ops for the host. If the choice has no op, this also
-    /// compares the strategies that run nothing on the host.
+    /// By the requested strategy, with a choice of ops for the host. If the choice has ops, other strategies'
+    /// plans with these ops on the host are compared, too.
     Own(Choice),
     /// By a strategy that chooses ops for the host by its own rule.
     Baseline(Strategy),
-    /// By the best of the strategies that run nothing on the host.
-    OnDevice,
+    /// By the best of the strategies that run nothing on the host: in the given order, or also in a rival
+    /// order.
+    OnDevice(Order),
 }
 
 /// The period of the plan that was made, or `None` if no plan takes less than a bound.
@@ -40,14 +42,23 @@ impl Way {
     ) -> Result<Attempt, PlanningError> {
         let output = output.reborrow();
         let made = match self {
-            Self::Own(choice) => Some(work.make(choice, strategy, output, helper, scratch)?),
+            Self::Own(choice) => {
+                let how = (choice, choice != Choice::NONE);
+                Some(work.make(how, strategy, output, helper, scratch)?)
+            }
             Self::Baseline(baseline) => {
                 let mut scratch = scratch.reborrow();
                 let given = Work::as_given(work.request, &mut scratch)?;
                 let how = (baseline, strategy.repeats());
                 given.make_baseline(how, below_ns, output, &mut scratch)?
             }
-            Self::OnDevice => auto::make_other(work.request, strategy, below_ns, output, scratch)?,
+            Self::OnDevice(order) => {
+                let strategy = match order {
+                    Order::Given => strategy.in_given_order(),
+                    Order::Free => strategy,
+                };
+                auto::make_other(work.request, strategy, below_ns, output, scratch)?
+            }
         };
         Ok(made.map(|made| (made.plan.predicted.period_ns, made.kept())))
     }
@@ -63,7 +74,7 @@ struct Best {
 }
 
 /// Ways to try in turn.
-pub(super) type Ways = heapless::Vec<Way, 4>;
+pub(super) type Ways = heapless::Vec<Way, 5>;
 
 /// The best of the plans that were tried, and the figures of all of them.
 struct Tally {
@@ -103,9 +114,6 @@ impl Tally {
             self.written = Some(kept);
         }
         self.note(way, period_ns);
-        if let (Way::Own(Choice::NONE), Some(kept)) = (way, kept) {
-            self.note(Way::OnDevice, kept.others_ns);
-        }
         Ok(())
     }
 

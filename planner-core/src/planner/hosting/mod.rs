@@ -88,7 +88,7 @@ pub(super) fn make<'o>(
     output.check(request.graph)?;
     let host = host(request.graph, strategy)?;
     if host == Host::Never {
-        return auto::make_with(request, None, strategy, output, helper, scratch);
+        return auto::make_with(request, (None, true), strategy, output, helper, scratch);
     }
     let mut scratch = scratch.reborrow();
     if let Strategy::Auto(_) = strategy {
@@ -109,7 +109,7 @@ pub(super) fn make<'o>(
         return make_end(&work, host, strategy, output, &mut scratch);
     }
     if Hosted::new(request.graph, |_| true, &mut scratch.reborrow())?.is_none() {
-        return auto::make_with(request, None, strategy, output, helper, &mut scratch);
+        return auto::make_with(request, (None, true), strategy, output, helper, &mut scratch);
     }
     let orders = Orders::new(request, &mut output, helper.as_deref_mut(), &mut scratch)?;
     let works = orders.works(request, &mut scratch)?;
@@ -154,13 +154,13 @@ fn make_end<'o>(
 ) -> Result<Made<'o>, PlanningError> {
     let shortage = match host {
         Host::All => None,
-        _ => match work.make(Choice::NONE, strategy, output.reborrow(), None, scratch) {
+        _ => match work.make((Choice::NONE, true), strategy, output.reborrow(), None, scratch) {
             Err(error) if error.is_of_one_list() => Some(error),
             Err(error) => return Err(error),
             Ok(made) => return Ok(made.kept().made(output)),
         },
     };
-    let made = work.make(Choice::ALL, strategy, output, None, scratch);
+    let made = work.make((Choice::ALL, true), strategy, output, None, scratch);
     made.map_err(|error| error.with_least_need(shortage))
 }
 

@@ -13,7 +13,7 @@ use crate::planner::best_plan::shorter;
 use crate::planner::error::PlanningError;
 use crate::planner::helper::{Helper, both};
 use crate::planner::order;
-use crate::planner::recipe::{Auto, Repeats, Sample, host_sample};
+use crate::planner::recipe::{Auto, Order, Repeats, Sample, host_sample};
 use crate::planner::request::{Output, Request, Task};
 use crate::planner::strategy::Strategy;
 use crate::scratch::{Limits, Scratch, words};
@@ -497,23 +497,25 @@ impl<'w> Search<'w> {
         let mut plans = BestPlan::new(self.some, strategy, output, helper);
         // The best plan may be a little longer than its trial.
         let trial_ns = best_ns.saturating_add(best_ns / TRIAL_GAIN);
-        let [none, all] = self.ends.map(|End { choice, least_ns, .. }| {
-            (choice != best && least_ns <= best_ns).then_some(Way::Own(choice))
-        });
-        // The plan with no op on the host is compared with these strategies already.
-        let makes_none = none.is_some() || best == Choice::NONE;
-        let on_device = (!makes_none).then_some(Way::OnDevice);
-        let mut ends = [none, all].into_iter().flatten();
-        let beside: Ways = on_device.into_iter().chain(ends.next()).collect();
-        let has_ends = none.or(all).is_some();
-        let last = ends.next().into_iter().chain(has_ends.then_some(Way::Own(best)));
-        let own: Ways = Way::BASELINES.into_iter().chain(last).collect();
+        let is_end = self.ends.iter().any(|end| end.choice == best);
+        let ends = self.ends.iter().filter(|end| end.choice == best || end.least_ns <= best_ns);
+        let choices = ends.map(|end| end.choice).chain((!is_end).then_some(best));
+        let ways: Ways = choices.map(Way::Own).collect();
+        let makes_none = ways.first() == Some(&Way::Own(Choice::NONE));
+        let on_device = Way::OnDevice(if makes_none { Order::Free } else { Order::Given });
+        // A single choice is planned by both threads. The plan with no op on the host takes as long as all
+        // others.
+        let (first, rest) = if ways.len() > 1 { ways.split_at(1) } else { Default::default() };
+        let is_alone = makes_none && !first.is_empty();
+        let [beside, own] = [!is_alone, is_alone].map(|with| with.then_some(on_device));
+        let beside: Ways = beside.into_iter().chain(first.iter().copied()).collect();
+        let own: Ways = Way::BASELINES.into_iter().chain(own).chain(rest.iter().copied()).collect();
         plans.try_both([&beside, &own], trial_ns, scratch)?;
-        if !has_ends {
+        if first.is_empty() {
             plans.try_way(Way::Own(best), trial_ns, scratch)?;
         }
         if trial_ns < u64::MAX && !plans.is_at_most(trial_ns) {
-            plans.try_both([on_device.as_slice(), &Way::BASELINES], u64::MAX, scratch)?;
+            plans.try_both([&[on_device], &Way::BASELINES], u64::MAX, scratch)?;
         }
         let ends_ns = self.ends.map(|End { choice, least_ns, .. }| {
             if plans.is_best(choice) {

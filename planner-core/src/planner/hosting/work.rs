@@ -71,10 +71,11 @@ impl<'w> Work<'w> {
         auto::trial_in_order_ns(self.request, hosted.as_ref(), auto, output, helper, &mut scratch)
     }
 
-    /// Plans with a choice of ops on the host. The other ops may run in another order.
+    /// Plans with a choice of ops on the host. The other ops may run in another order. May also compare other
+    /// strategies' plans.
     pub(super) fn make<'o>(
         &self,
-        choice: Choice,
+        (choice, compares): (Choice, bool),
         strategy: Strategy,
         output: Output<'o>,
         helper: Option<&mut Helper<'_>>,
@@ -82,7 +83,8 @@ impl<'w> Work<'w> {
     ) -> Result<Made<'o>, PlanningError> {
         let mut scratch = scratch.reborrow();
         let hosted = self.middles.take(self.request, (choice, self.order), &mut scratch)?;
-        auto::make_with(self.request, hosted.as_ref(), strategy, output, helper, &mut scratch)
+        let how = (hosted.as_ref(), compares);
+        auto::make_with(self.request, how, strategy, output, helper, &mut scratch)
     }
 }
 
