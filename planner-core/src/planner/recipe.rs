@@ -100,18 +100,20 @@ pub(super) struct Paced {
 pub(super) const PACED_NAME: &str = "paced";
 
 /// The rules that `auto` compares its own lists with. They need no more memory than the largest op.
-/// The last rule has many lists, so it is left out if ops run on the host. A balance: it takes as long as
-/// all others, and plans of random works were no longer without it.
 const OTHERS: &[Named<'_>] = &[
     ("on-demand", &OnDemand),
     ("fit", &Fit),
+    ("groups", &Groups::new()),
     #[cfg(feature = "baselines")]
     ("vdnn", &Vdnn),
     #[cfg(feature = "baselines")]
     ("lms", &Lms::new()),
     ("window", &Window::new()),
-    ("groups", &Groups::new()),
 ];
+
+/// A rule with more lists is left out if ops run on the host. A balance: `groups` takes as long as all
+/// others, and plans of random works were no longer without it.
+const LISTS_BESIDE_HOST: usize = 50;
 
 /// The rules that divide memory by a need of their own. Some of them plan only chains.
 const OTHER_NEEDS: &[Strategy] = &[
@@ -201,18 +203,18 @@ impl Entrant {
         };
         // Lists with repeats have been chosen for paced lists alone.
         let in_parts = self.is_auto() && !task.sequence.has_repeats();
-        let others = match (self, OTHERS.split_last()) {
-            (Self::Others, Some((_, few))) if !task.sequence.host_steps().is_empty() => few,
-            (Self::Others, _) => OTHERS,
-            _ => &[],
-        };
+        let is_on_device = task.sequence.host_steps().is_empty();
+        let others = if let Self::Others = self { OTHERS } else { &[] };
+        let others = others.iter().copied();
+        let others =
+            others.filter(move |(_, rule)| is_on_device || rule.lists(task) <= LISTS_BESIDE_HOST);
         let paced = first_choosing(task).into_iter().take(paced);
         first
             .into_iter()
             .flat_map(lists)
             .chain(paced.map(first_paced))
             .chain(in_parts.then_some(IN_PARTS).into_iter().flat_map(lists))
-            .chain(others.iter().copied().flat_map(lists))
+            .chain(others.flat_map(lists))
     }
 }
 
