@@ -1,4 +1,5 @@
-"""Settings of optimizers that may change between iterations: learning rates, and momenta that a schedule cycles."""
+"""Settings of optimizers that may change between iterations: learning rates, weight decays, and momenta that a
+schedule cycles."""
 
 import torch
 
@@ -6,29 +7,35 @@ from .errors import CaptureError
 from .scalars import Compared
 
 
-def scheduled(group):
-    """Returns a group's settings that may change, as tensors by name."""
-    cycled = _cycled(group)
-    momenta = {} if cycled is None else {"momentum": torch.tensor(cycled, dtype=torch.float64)}
-    return {"lr": _rate(group), **momenta}
+def scheduled(optimizer):
+    """Returns the settings that may change, as tensors by name, for each group."""
+    settings = []
+    for group in optimizer.param_groups:
+        compared = _compared(optimizer, group).items()
+        numbers = {name: torch.tensor(number, dtype=torch.float64) for name, number in compared}
+        settings.append({"lr": _rate(group), **numbers})
+    return settings
 
 
-def settings_with(group, numbers):
-    """Returns a group's settings with other numbers for those that may change."""
-    if "momentum" not in numbers:
-        return dict(numbers)
-    momentum = torch.SymFloat(Compared(numbers["momentum"].node, _cycled(group)))
-    return {"lr": numbers["lr"], **_with_momentum(group, momentum)}
+def settings_with(optimizer, numbers_by_group):
+    """Returns each group's settings with other numbers for those that may change."""
+    settings = []
+    for group, numbers in zip(optimizer.param_groups, numbers_by_group):
+        settings.append({"lr": numbers["lr"]})
+        for name, example in _compared(optimizer, group).items():
+            number = torch.SymFloat(Compared(numbers[name].node, example))
+            settings[-1].update(_with(group, name, number))
+    return settings
 
 
-def constants(group):
-    """Returns the settings that must not change."""
-    settings = {n: v for n, v in group.items() if n not in ("params", "lr", "initial_lr")}
-    cycled = _cycled(group)
-    if cycled is not None:
-        # Optimizers compare momentum with 0.
-        momentum = "0" if cycled == 0 else "a number above 0" if cycled > 0 else "a number below 0"
-        settings.update(_with_momentum(group, momentum))
+def constants(optimizer):
+    """Returns the settings that must not change, for each group."""
+    settings = []
+    for group in optimizer.param_groups:
+        settings.append({n: v for n, v in group.items() if n not in ("params", "lr", "initial_lr")})
+        for name, number in _compared(optimizer, group).items():
+            sign = "0" if number == 0 else "a number above 0" if number > 0 else "a number below 0"
+            settings[-1].update(_with(group, name, sign))
     return settings
 
 
@@ -46,15 +53,21 @@ def _rate(group):
     return rate if has_tensor_rate(group) else torch.tensor(rate, dtype=torch.float64)
 
 
-def _with_momentum(group, momentum):
-    """Returns the setting of a group that has the momentum, with another momentum."""
-    return {"betas": (momentum, *group["betas"][1:])} if "betas" in group else {"momentum": momentum}
+def _compared(optimizer, group):
+    """Returns the numbers of a group that may change and that optimizers compare with 0, by name."""
+    if group.get("fused"):  # These kernels take only numbers of Python.
+        return {}
+    numbers = {}
+    if "max_momentum" in group:  # `OneCycleLR` and `CyclicLR` write the limits of the momentum there.
+        numbers["momentum"] = group["betas"][0] if "betas" in group else group.get("momentum")
+    # Other packages' optimizers may do more with it than multiply.
+    if type(optimizer).__module__.startswith("torch.optim.") and group.get("weight_decay", 0) != 0:
+        numbers["weight_decay"] = group["weight_decay"]
+    return {name: number for name, number in numbers.items() if isinstance(number, (int, float))}
 
 
-def _cycled(group):
-    """Returns the momentum of a group if a schedule cycles it, otherwise `None`. `OneCycleLR` and `CyclicLR`
-    write the limits of the momentum into the group. Fused kernels take only a number of Python."""
-    if "max_momentum" not in group or group.get("fused"):
-        return None
-    momentum = group["betas"][0] if "betas" in group else group.get("momentum")
-    return momentum if isinstance(momentum, (int, float)) else None
+def _with(group, name, value):
+    """Returns a group's setting with another value."""
+    if name == "momentum" and "betas" in group:
+        return {"betas": (value, *group["betas"][1:])}
+    return {name: value}

@@ -56,7 +56,7 @@ class Step(Generic[Batch, Result]):
         self._returned, self.outputs = returned, outputs
         self.surroundings, self._checks = surroundings, checks
         self.draws = any(s.name == "generator" and not s.writes for s in storages)
-        self._settings = [constants(g) for _, g in groups_of(self.optimizers)]
+        self._settings = [settings for o in self.optimizers for settings in constants(o)]
         self._scaling = source.scaling.constants()
         self._tensors = [has_tensor_rate(g) for _, g in groups_of(self.optimizers)]
         self.graph, self._hosted = self._graph([None] * len(ops)), None
@@ -260,29 +260,29 @@ class Step(Generic[Batch, Result]):
         return tree_unflatten(results, self._returned[1])
 
     def rates(self) -> list[torch.Tensor]:
-        """Returns the learning rates and cycled momenta. Raises `ChangedError` where another setting has
-        changed."""
+        """Returns the settings that may change. Raises `ChangedError` where another setting has changed."""
         scaling = self.source.scaling.constants()
         if scaling != self._scaling:
             raise ChangedError(
                 f"the scaler has {scaling}, but {self._scaling} was captured: capture the step again"
             )
         groups = groups_of(self.optimizers)
-        for (label, group), settings, was_tensor in zip(groups, self._settings, self._tensors):
-            now = constants(group)
+        present = [settings for o in self.optimizers for settings in constants(o)]
+        for (label, group), now, settings, was_tensor in zip(groups, present, self._settings, self._tensors):
             for name, constant in settings.items():
                 if now[name] != constant:
                     raise ChangedError(
                         f"{name} of {label} is {group[name]}, but {constant} was captured; only learning rates"
-                        " may change, and the momentum that a OneCycleLR or CyclicLR cycles if it is there"
-                        " before the first iteration and the optimizer is not fused"
+                        " may change. In PyTorch's optimizers that are not fused, a weight_decay that is not 0"
+                        " may change, too, and the momentum that a OneCycleLR or CyclicLR cycles if it is there"
+                        " before the first iteration"
                     )
             kinds = ["a tensor" if x else "a number" for x in (has_tensor_rate(group), was_tensor)]
             if kinds[0] != kinds[1]:
                 raise ChangedError(
                     f"lr of {label} is {kinds[0]}, but {kinds[1]} was captured: change its value only"
                 )
-        return [value for _, group in groups for value in scheduled(group).values()]
+        return [value for o in self.optimizers for group in scheduled(o) for value in group.values()]
 
 
 def _plan_on(machine, graph, budget, strategy, settings):

@@ -201,16 +201,16 @@ def given(recorder, name, value, device=None):
 def given_settings(recorder, optimizer):
     """Returns the fake tensors of an optimizer's settings that may change, and the settings as its groups
     get them: numbers, except for learning rates that are tensors."""
-    groups = optimizer.param_groups
     by_group = [
-        {name: given(recorder, f"{name}.{k}", value) for name, value in scheduled(group).items()}
-        for k, group in enumerate(groups)
+        {name: given(recorder, f"{name}.{k}", value) for name, value in settings.items()}
+        for k, settings in enumerate(scheduled(optimizer))
     ]
     with recorder.fake_mode, recorder:
-        settings = [
-            settings_with(group, {n: _as_setting(group, n, fake) for n, fake in fakes.items()})
-            for group, fakes in zip(groups, by_group)
+        numbers = [
+            {n: _as_setting(group, n, fake) for n, fake in fakes.items()}
+            for group, fakes in zip(optimizer.param_groups, by_group)
         ]
+        settings = settings_with(optimizer, numbers)
     return [fake for fakes in by_group for fake in fakes.values()], settings
 
 

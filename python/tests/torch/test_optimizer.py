@@ -545,6 +545,60 @@ def test_an_optimizer_that_has_a_scheduler_joins(updates, make):
     assert updates["joined"] == 3
 
 
+DECAYING = {
+    "adamw": lambda p: torch.optim.AdamW(p, lr=1e-2),
+    "adamw-foreach": lambda p: torch.optim.AdamW(p, lr=1e-2, foreach=True),
+    "adamw-rate": lambda p: torch.optim.AdamW(p, lr=torch.tensor(1e-2), foreach=False),
+    "adam": lambda p: torch.optim.Adam(p, weight_decay=0.1),
+    "adam-foreach": lambda p: torch.optim.Adam(p, weight_decay=0.1, foreach=True),
+    "nadam": lambda p: torch.optim.NAdam(p, weight_decay=0.1, decoupled_weight_decay=True),
+    "adamax": lambda p: torch.optim.Adamax(p, weight_decay=0.1),
+    "adagrad": lambda p: torch.optim.Adagrad(p, weight_decay=0.1),
+    "adadelta": lambda p: torch.optim.Adadelta(p, weight_decay=0.1),
+    "rmsprop": lambda p: torch.optim.RMSprop(p, weight_decay=0.1),
+    "sgd": lambda p: torch.optim.SGD(p, lr=0.05, weight_decay=0.1, momentum=0.9, nesterov=True),
+    "sgd-foreach": lambda p: torch.optim.SGD(p, lr=0.05, weight_decay=0.1, foreach=True),
+}
+
+
+def with_decay(name):
+    """Makes an optimizer whose biases do not decay."""
+
+    def make(model):
+        weights = [p for p in model.parameters() if p.dim() > 1]
+        biases = [p for p in model.parameters() if p.dim() == 1]
+        return DECAYING[name]([dict(params=weights), dict(params=biases, weight_decay=0)])
+
+    return make
+
+
+@pytest.mark.parametrize("name", DECAYING)
+def test_a_weight_decay_may_change(updates, name):
+    pair, x = Pair(make_optimizer=with_decay(name)), rows()
+
+    def use(called, model, optimizer):
+        for k in range(STEPS):
+            optimizer.param_groups[0]["weight_decay"] *= 1.3 + k
+            loss = step(called, optimizer, x)
+        return loss
+
+    pair.both(use)
+    pair.check()
+    assert updates["joined"] == STEPS
+
+
+def test_a_weight_decay_that_begins_or_ends_is_refused():
+    pair, x = Pair(make_optimizer=with_decay("adamw")), rows()
+    pair.train(x)
+    for group, value in [(1, 0.1), (0, 0)]:
+        kept = pair.optimizer.param_groups[group]["weight_decay"]
+        pair.optimizer.param_groups[group]["weight_decay"] = value
+        with pytest.raises(ChangedError, match=f"weight_decay of .* group {group} is {value}"):
+            step(pair.planned, pair.optimizer, x)
+        pair.optimizer.param_groups[group]["weight_decay"] = kept
+        pair.optimizer.zero_grad()
+
+
 class Counting(torch.optim.SGD):
     def step(self, closure=None):
         for group in self.param_groups:
