@@ -10,6 +10,9 @@ from torch.utils._pytree import tree_map
 from .arguments import groups_of
 from .errors import CaptureError
 
+# They take some settings only as plain numbers.
+_FUSED = {torch._fused_sgd_, torch._fused_adam_, torch._fused_adamw_, torch._fused_adagrad_}
+
 
 class Substitution(TorchFunctionMode):
     """Within it, each function of PyTorch gets the fake tensors of the states that it is given,
@@ -17,10 +20,12 @@ class Substitution(TorchFunctionMode):
 
     def __init__(self, fakes):
         super().__init__()
-        self._known = fakes.known
+        self._known, self._stand_in = fakes.known, fakes.recorder.stand_ins.of
 
     def __torch_function__(self, function, types, args=(), kwargs=None):
         args, kwargs = tree_map(self._known, (args, kwargs or {}))
+        if function in _FUSED:
+            args, kwargs = tree_map(self._stand_in, (args, kwargs))
         if function is torch.Tensor.backward:
             with self:  # for the hooks
                 return _backward(*args, **kwargs)

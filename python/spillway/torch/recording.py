@@ -21,7 +21,7 @@ from . import collectives
 from .errors import CaptureError, advice, quoted_line, user_line
 from .known import Known
 from .memory import bytes_if_small
-from .scalars import Scalar, read_tensor
+from .scalars import Scalar, StandIns, read_tensor
 
 aten = torch.ops.aten
 
@@ -171,6 +171,7 @@ class Recorder(TorchDispatchMode):
         self._gathers = {}  # the calls that gather those, until they are used
         self.refuse_former = lambda storage: None
         self._values = Known()
+        self.stand_ins = StandIns()
         self._owned = {}  # fake tensors of states, by the storages of the real ones
         self._made = set()  # those that the step makes of numbers, anew in each iteration
         self._ids = {}
@@ -247,6 +248,8 @@ class Recorder(TorchDispatchMode):
             return self._item(args[0])
         if function is aten.lift_fresh.default:
             self._made.add(self.view(args[0]).tensor)
+        if function._schema.name.startswith("aten::_fused_"):
+            args, kwargs = tree_map(self.stand_ins.number, (args, kwargs))
         if function._schema.name.startswith(("aten::_foreach_", "aten::_fused_", "aten::_amp_foreach_")):
             return self._each(function, args, kwargs)
         if function.namespace in collectives.NAMESPACES:

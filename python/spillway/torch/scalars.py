@@ -7,6 +7,8 @@ recorded and done again, in the same order and in double precision, before each 
 import operator
 from functools import partialmethod
 
+import torch
+
 from .errors import CaptureError, advice, user_line
 
 
@@ -145,6 +147,31 @@ class Known(Comparison):
         return self._result
 
     bool_ = guard_bool
+
+
+class StandIns:
+    """Plain numbers that stand in for numbers read from tensors, on the way through PyTorch to an op that takes only
+    plain ones."""
+
+    def __init__(self):
+        self._numbers = []
+
+    def of(self, arg):
+        """Returns the plain number that stands in for an argument, or an argument that needs none."""
+        if not isinstance(arg, torch.SymFloat):
+            return arg
+        self._numbers.append(arg)
+        return len(self._numbers) * _UNUSUAL
+
+    def number(self, arg):
+        """Returns the argument that a plain number stands in for, or another argument as it is."""
+        place = arg / _UNUSUAL if isinstance(arg, float) else 0
+        is_stand_in = 1 <= place <= len(self._numbers) and place.is_integer()
+        return self._numbers[int(place) - 1] if is_stand_in else arg
+
+
+# No setting of an optimizer is a small multiple of it. Multiples by less than 2**29 are exact.
+_UNUSUAL = 0x1234567 * 2.0**-600
 
 
 def read_tensor():

@@ -55,13 +55,14 @@ def _rate(group):
 
 def _compared(optimizer, group):
     """Returns the numbers of a group that may change and that optimizers compare with 0, by name."""
-    if group.get("fused"):  # These kernels take only numbers of Python.
+    is_of_torch = type(optimizer).__module__.startswith("torch.optim.")
+    if group.get("fused") and not is_of_torch:  # Its kernels may take only numbers of Python.
         return {}
     numbers = {}
     if "max_momentum" in group:  # `OneCycleLR` and `CyclicLR` write the limits of the momentum there.
         numbers["momentum"] = group["betas"][0] if "betas" in group else group.get("momentum")
     # Other packages' optimizers may do more with it than multiply.
-    if type(optimizer).__module__.startswith("torch.optim.") and group.get("weight_decay", 0) != 0:
+    if is_of_torch and group.get("weight_decay", 0) != 0:
         numbers["weight_decay"] = group["weight_decay"]
     return {name: number for name, number in numbers.items() if isinstance(number, (int, float))}
 

@@ -273,9 +273,8 @@ class Step(Generic[Batch, Result]):
                 if now[name] != constant:
                     raise ChangedError(
                         f"{name} of {label} is {group[name]}, but {constant} was captured; only learning rates"
-                        " may change. In PyTorch's optimizers that are not fused, a weight_decay that is not 0"
-                        " may change, too, and the momentum that a OneCycleLR or CyclicLR cycles if it is there"
-                        " before the first iteration"
+                        " may change, the weight_decay of PyTorch's optimizers if it is not 0, and the momentum that"
+                        " a OneCycleLR or CyclicLR cycles if it is there before the first iteration"
                     )
             kinds = ["a tensor" if x else "a number" for x in (has_tensor_rate(group), was_tensor)]
             if kinds[0] != kinds[1]:

@@ -5,6 +5,7 @@ import gc
 import pickle
 import re
 import warnings
+from functools import partial
 
 import pytest
 import torch
@@ -518,12 +519,12 @@ def halving(model):
     return optimizer, torch.optim.lr_scheduler.StepLR(optimizer, 1, 0.5)
 
 
-def cycling(model):
-    optimizer = torch.optim.AdamW(model.parameters())
+def cycling(model, is_fused=False):
+    optimizer = torch.optim.AdamW(model.parameters(), fused=is_fused)
     return optimizer, torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.1, total_steps=6)
 
 
-@pytest.mark.parametrize("make", [halving, cycling])
+@pytest.mark.parametrize("make", [halving, cycling, partial(cycling, is_fused=True)])
 def test_an_optimizer_that_has_a_scheduler_joins(updates, make):
     def make_optimizer(model):
         optimizer, schedule = make(model)
@@ -549,14 +550,18 @@ DECAYING = {
     "adamw": lambda p: torch.optim.AdamW(p, lr=1e-2),
     "adamw-foreach": lambda p: torch.optim.AdamW(p, lr=1e-2, foreach=True),
     "adamw-rate": lambda p: torch.optim.AdamW(p, lr=torch.tensor(1e-2), foreach=False),
+    "adamw-fused": lambda p: torch.optim.AdamW(p, lr=1e-2, fused=True),
     "adam": lambda p: torch.optim.Adam(p, weight_decay=0.1),
+    "adam-fused": lambda p: torch.optim.Adam(p, lr=torch.tensor(1e-2), weight_decay=0.1, fused=True),
     "adam-foreach": lambda p: torch.optim.Adam(p, weight_decay=0.1, foreach=True),
     "nadam": lambda p: torch.optim.NAdam(p, weight_decay=0.1, decoupled_weight_decay=True),
     "adamax": lambda p: torch.optim.Adamax(p, weight_decay=0.1),
     "adagrad": lambda p: torch.optim.Adagrad(p, weight_decay=0.1),
+    "adagrad-fused": lambda p: torch.optim.Adagrad(p, weight_decay=0.1, fused=True),
     "adadelta": lambda p: torch.optim.Adadelta(p, weight_decay=0.1),
     "rmsprop": lambda p: torch.optim.RMSprop(p, weight_decay=0.1),
     "sgd": lambda p: torch.optim.SGD(p, lr=0.05, weight_decay=0.1, momentum=0.9, nesterov=True),
+    "sgd-fused": lambda p: torch.optim.SGD(p, lr=0.05, weight_decay=0.1, momentum=0.9, fused=True),
     "sgd-foreach": lambda p: torch.optim.SGD(p, lr=0.05, weight_decay=0.1, foreach=True),
 }
 
