@@ -750,9 +750,9 @@ def test_what_is_refused():
     with pytest.raises(CaptureError, match="parameter 0 of group 0, of shape .16, 8., has a sparse gradient"):
         one.step()
     model[0].weight.grad = dense
-    one.param_groups[0]["weight_decay"] = 0.5
+    one.param_groups[0]["eps"] = 0.5
     squares(planned(x)).backward()
-    with pytest.raises(ChangedError, match="weight_decay of the optimizer's group 0 is 0.5"):
+    with pytest.raises(ChangedError, match="eps of the optimizer's group 0 is 0.5"):
         one.step()
 
 
