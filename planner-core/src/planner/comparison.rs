@@ -112,12 +112,10 @@ impl<'c> Comparison<'c> {
             found.lacks_bytes = found.lacks_bytes.min(lacks_bytes);
         }
         let Best { once, spread, kept, segments, lacks_bytes } = found;
-        let segments_ns = match compares {
-            false => u64::MAX,
-            true => {
-                let given = Task::new(request, given);
-                segments::least_of_segments(&given, output, scratch)?
-            }
+        let segments_ns = if compares {
+            segments::least_of_segments(&Task::new(request, given), output, scratch)?
+        } else {
+            u64::MAX
         };
         Ok(Repeated { found: [segments, kept, spread, once], segments_ns, lacks_bytes })
     }

@@ -10,8 +10,8 @@ from torch.utils._pytree import tree_map
 from .arguments import groups_of
 from .errors import CaptureError
 
-# They take some settings only as plain numbers.
-_FUSED = {torch._fused_sgd_, torch._fused_adam_, torch._fused_adamw_, torch._fused_adagrad_}
+# The optimizers' kernels that take some settings only as plain numbers.
+FUSED = {torch._fused_sgd_, torch._fused_adam_, torch._fused_adamw_, torch._fused_adagrad_}
 
 
 class Substitution(TorchFunctionMode):
@@ -24,7 +24,7 @@ class Substitution(TorchFunctionMode):
 
     def __torch_function__(self, function, types, args=(), kwargs=None):
         args, kwargs = tree_map(self._known, (args, kwargs or {}))
-        if function in _FUSED:
+        if function in FUSED:
             args, kwargs = tree_map(self._stand_in, (args, kwargs))
         if function is torch.Tensor.backward:
             with self:  # for the hooks

@@ -248,8 +248,6 @@ class Recorder(TorchDispatchMode):
             return self._item(args[0])
         if function is aten.lift_fresh.default:
             self._made.add(self.view(args[0]).tensor)
-        if function._schema.name.startswith("aten::_fused_"):
-            args, kwargs = tree_map(self.stand_ins.number, (args, kwargs))
         if function._schema.name.startswith(("aten::_foreach_", "aten::_fused_", "aten::_amp_foreach_")):
             return self._each(function, args, kwargs)
         if function.namespace in collectives.NAMESPACES:
@@ -355,6 +353,8 @@ class Recorder(TorchDispatchMode):
 
     def _each(self, function, args, kwargs):
         """Records a call for each group of tensors of the lists, so that not all need to be resident."""
+
+        args, kwargs = tree_map(self.stand_ins.number, (args, kwargs))
 
         def pick(arg, places):
             return [arg[k] for k in places] if isinstance(arg, (list, tuple)) and arg else arg

@@ -149,6 +149,10 @@ class Known(Comparison):
     bool_ = guard_bool
 
 
+# No setting of an optimizer is a small multiple of it. Multiples by less than 2**29 are exact.
+_UNUSUAL = 0x1234567 * 2.0**-600
+
+
 class StandIns:
     """Plain numbers that stand in for numbers read from tensors, on the way through PyTorch to an op that takes only
     plain ones."""
@@ -168,10 +172,6 @@ class StandIns:
         place = arg / _UNUSUAL if isinstance(arg, float) else 0
         is_stand_in = 1 <= place <= len(self._numbers) and place.is_integer()
         return self._numbers[int(place) - 1] if is_stand_in else arg
-
-
-# No setting of an optimizer is a small multiple of it. Multiples by less than 2**29 are exact.
-_UNUSUAL = 0x1234567 * 2.0**-600
 
 
 def read_tensor():

@@ -17,6 +17,7 @@ from .collectives import ALL_GATHER, ALL_REDUCE, GATHER_TOGETHER, REDUCE_SCATTER
 from .common import Common
 from .errors import CaptureError, ChangedError
 from .holding import held
+from .ownership import FUSED
 from .processes import averaged_twice
 from .recording import Call, View, unique
 
@@ -25,10 +26,7 @@ _ROWS = WeakIdKeyDictionary()  # of the parameters that are sharded
 # These compute each element alone, but have no tag that says so.
 _ELEMENTWISE = {
     f"aten::{name}"
-    for name in (
-        "copy_ clone _to_copy zero_ fill_"
-        " _fused_sgd_ _fused_adam_ _fused_adamw_ _fused_adagrad_"
-    ).split()
+    for name in ("copy_", "clone", "_to_copy", "zero_", "fill_", *(kernel.__name__ for kernel in FUSED))
 }
 
 

@@ -5,7 +5,6 @@ use super::work::Work;
 use crate::planner::auto::{self, Kept, Made};
 use crate::planner::error::PlanningError;
 use crate::planner::helper::{Helper, both};
-use crate::planner::recipe::Order;
 use crate::planner::request::Output;
 use crate::planner::strategy::Strategy;
 use crate::scratch::Scratch;
@@ -18,9 +17,9 @@ pub(super) enum Way {
     Own(Choice),
     /// By a strategy that chooses ops for the host by its own rule.
     Baseline(Strategy),
-    /// By the best of the strategies that run nothing on the host: in the given order, or also in a rival
-    /// order.
-    OnDevice(Order),
+    /// By the best of the strategies that run nothing on the host, with the orders and repeats that this
+    /// strategy allows.
+    OnDevice(Strategy),
 }
 
 /// The period of the plan that was made, or `None` if no plan takes less than a bound.
@@ -52,12 +51,8 @@ impl Way {
                 let how = (baseline, strategy.repeats());
                 given.make_baseline(how, below_ns, output, &mut scratch)?
             }
-            Self::OnDevice(order) => {
-                let strategy = match order {
-                    Order::Given => strategy.in_given_order(),
-                    Order::Free => strategy,
-                };
-                auto::make_other(work.request, strategy, below_ns, output, scratch)?
+            Self::OnDevice(allowed) => {
+                auto::make_other(work.request, allowed, below_ns, output, scratch)?
             }
         };
         Ok(made.map(|made| (made.plan.predicted.period_ns, made.kept())))

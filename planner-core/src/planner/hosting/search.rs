@@ -13,7 +13,7 @@ use crate::planner::best_plan::shorter;
 use crate::planner::error::PlanningError;
 use crate::planner::helper::{Helper, both};
 use crate::planner::order;
-use crate::planner::recipe::{Auto, Order, Repeats, Sample, host_sample};
+use crate::planner::recipe::{Auto, Repeats, Sample, host_sample};
 use crate::planner::request::{Output, Request, Task};
 use crate::planner::strategy::Strategy;
 use crate::scratch::{Limits, Scratch, words};
@@ -502,17 +502,24 @@ impl<'w> Search<'w> {
         let choices = ends.map(|end| end.choice).chain((!is_end).then_some(best));
         let ways: Ways = choices.map(Way::Own).collect();
         let makes_none = ways.first() == Some(&Way::Own(Choice::NONE));
-        let on_device = Way::OnDevice(if makes_none { Order::Free } else { Order::Given });
-        // A single choice is planned by both threads. The plan with no op on the host takes as long as all
-        // others.
-        let (first, rest) = if ways.len() > 1 { ways.split_at(1) } else { Default::default() };
-        let is_alone = makes_none && !first.is_empty();
-        let [beside, own] = [!is_alone, is_alone].map(|with| with.then_some(on_device));
-        let beside: Ways = beside.into_iter().chain(first.iter().copied()).collect();
-        let own: Ways = Way::BASELINES.into_iter().chain(own).chain(rest.iter().copied()).collect();
+        let on_device = if makes_none { strategy } else { strategy.in_given_order() };
+        let (on_device, baselines) = (Way::OnDevice(on_device), Way::BASELINES.into_iter());
+        let [beside, own]: [Ways; 2] = match *ways.as_slice() {
+            // The plan with no op on the host takes as long as all others.
+            [none, ref rest @ ..] if makes_none && !rest.is_empty() => {
+                let others = baselines.chain([on_device]).chain(rest.iter().copied());
+                [Ways::from_array([none]), others.collect()]
+            }
+            [first, ref rest @ ..] if !rest.is_empty() => {
+                let others = baselines.chain(rest.iter().copied());
+                [Ways::from_array([on_device, first]), others.collect()]
+            }
+            _ => [Ways::from_array([on_device]), baselines.collect()],
+        };
         plans.try_both([&beside, &own], trial_ns, scratch)?;
-        if first.is_empty() {
-            plans.try_way(Way::Own(best), trial_ns, scratch)?;
+        // A single choice is planned by both threads.
+        if let &[way] = ways.as_slice() {
+            plans.try_way(way, trial_ns, scratch)?;
         }
         if trial_ns < u64::MAX && !plans.is_at_most(trial_ns) {
             plans.try_both([&[on_device], &Way::BASELINES], u64::MAX, scratch)?;
