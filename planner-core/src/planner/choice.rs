@@ -116,15 +116,18 @@ impl Choice<'_, '_> {
             self.queue(slot);
         }
         while self.moves.slack.least() < 0 {
-            let Some((_, slot)) = self.heap.pop() else { return Err(Stuck::NoMemory) };
+            let Some((_, slot)) = self.heap.top() else { return Err(Stuck::NoMemory) };
             let slot = slot as usize;
-            let Some((key, objects)) = self.weigh(slot) else { continue };
-            if self.heap.top().is_some_and(|(top, _)| top < key) {
-                self.heap.push(key, slot as u32);
-                continue;
-            }
-            self.set_moved(slot, self.moves.gaps.moved(slot).saturating_add(objects));
-            self.queue(slot);
+            let weighed = self.weigh(slot);
+            let is_next = |&(key, _): &(u64, u64)| !self.heap.has_other_below(key);
+            let key = match weighed.filter(is_next) {
+                Some((_, objects)) => {
+                    self.set_moved(slot, self.moves.gaps.moved(slot).saturating_add(objects));
+                    self.weigh(slot)
+                }
+                None => weighed,
+            };
+            self.heap.change_top(key.map(|(key, _)| key));
         }
         Ok(())
     }
@@ -141,11 +144,14 @@ impl Choice<'_, '_> {
         for slot in 0..self.moves.gaps.len() {
             self.queue_needless(slot);
         }
-        while let Some((_, slot)) = self.heap.pop() {
+        while let Some((_, slot)) = self.heap.top() {
             let slot = slot as usize;
-            let Some((_, objects)) = self.needless(slot) else { continue };
-            self.set_moved(slot, self.moves.gaps.moved(slot).saturating_sub(objects));
-            self.queue_needless(slot);
+            let mut needless = self.needless(slot);
+            if let Some((_, objects)) = needless {
+                self.set_moved(slot, self.moves.gaps.moved(slot).saturating_sub(objects));
+                needless = self.needless(slot);
+            }
+            self.heap.change_top(needless.map(|(key, _)| key));
         }
     }
 

@@ -84,10 +84,12 @@ impl<'s> Densities<'s> {
         let tensor = task.sequence.operands()[slot];
         let pool_objects = memory.pool_objects(memory.pool(task, tensor));
         let few = (pool_objects / LEAST).clamp(1, objects.max(1));
-        match (density(objects), density(few)) {
-            (all, one) if one > all => (one, few),
-            (all, _) => (all, objects),
+        let all = (density(objects), objects);
+        if few == objects {
+            return all;
         }
+        let part = (density(few), few);
+        if part.0 > all.0 { part } else { all }
     }
 
     /// The relief of moving these objects, per cost. The first object is the object that leaves

@@ -82,9 +82,12 @@ impl Moves<'_, '_> {
             Some(host) => host.most_objects(self.gaps, slot),
             None => self.objects(slot),
         };
-        let objects = most.saturating_sub(moved).min(self.missing(ranges)?);
         let relief = sum(self.densities.relief, ranges);
-        if objects == 0 || relief == 0 {
+        if moved >= most || relief == 0 {
+            return None;
+        }
+        let objects = most.saturating_sub(moved).min(self.missing(ranges)?);
+        if objects == 0 {
             return None;
         }
         let more = moved..moved.saturating_add(objects);

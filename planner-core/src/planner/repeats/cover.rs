@@ -130,20 +130,22 @@ impl Cover<'_, '_, '_> {
             self.queue(Action::Drop(slot));
         }
         while self.moves.slack.least() < 0 {
-            let Some((_, id)) = self.heap.pop() else { return };
+            let Some((_, id)) = self.heap.top() else { return };
             let action = Action::of_id(id, slots);
-            let Some((key, objects)) = self.weigh(action) else { continue };
-            if self.heap.top().is_some_and(|(top, _)| top < key) {
-                self.heap.push(key, id);
-                continue;
-            }
-            match action {
-                Action::Move(slot) => {
+            let weighed = self.weigh(action);
+            let is_next = |&(key, _): &Weighed| !self.heap.has_other_below(key);
+            let key = match (weighed.filter(is_next), action) {
+                (Some((_, objects)), Action::Move(slot)) => {
                     self.set_moved(slot, self.moves.gaps.moved(slot).saturating_add(objects));
-                    self.queue(action);
+                    self.weigh(action)
                 }
-                Action::Drop(slot) => self.drop_value(slot),
-            }
+                (Some(_), Action::Drop(slot)) => {
+                    self.drop_value(slot);
+                    None
+                }
+                (None, _) => weighed,
+            };
+            self.heap.change_top(key.map(|(key, _)| key));
         }
     }
 
