@@ -68,8 +68,11 @@ struct Best {
     below_ns: u64,
 }
 
+/// The most ways of one thread.
+const MOST_WAYS: usize = 5;
+
 /// Ways to try in turn.
-pub(super) type Ways = heapless::Vec<Way, 5>;
+pub(super) type Ways = heapless::Vec<Way, MOST_WAYS>;
 
 /// The best of the plans that were tried, and the figures of all of them.
 struct Tally {
@@ -77,9 +80,8 @@ struct Tally {
     /// The plan that was written last, if it is the best one.
     written: Option<Kept>,
     shortage: Option<PlanningError>,
-    /// A lower bound of the periods of each way's plans. There are no more choices than the best one
-    /// and the two ends.
-    least_ns: heapless::Vec<(Way, u64), 6>,
+    /// A lower bound of the periods of each way's plans.
+    least_ns: heapless::Vec<(Way, u64), { 2 * MOST_WAYS }>,
 }
 
 impl Tally {

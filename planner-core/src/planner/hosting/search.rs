@@ -46,6 +46,12 @@ const STEPS: [u32; 6] = [WHOLE / 4, WHOLE / 8, WHOLE / 16, WHOLE / 32, WHOLE / 6
 /// long as a plan.
 const MANY_LISTS: usize = 160;
 
+/// If a plan has at least this many lists, the best choices are planned whose trials exceed the best trial by at
+/// most this fraction. Otherwise, only the best choice is planned. A balance: trials err by several per cent,
+/// most of all if ops run again; and each plan takes time, which gains little in larger works.
+const LISTS_FOR_NEAR: usize = 320;
+const NEAR: u64 = 20;
+
 /// The number of lists in such a sample, as a fraction of the plan's lists.
 const SAMPLED_PART: usize = 40;
 
@@ -160,8 +166,9 @@ impl<'w> Search<'w> {
         mut helper: Option<&mut Helper<'_>>,
         scratch: &mut Scratch<'_>,
     ) -> Result<Made<'o>, PlanningError> {
+        let mut lists = 0;
         if let Strategy::Auto(auto) = strategy {
-            let lists = auto.paced_lists(self.request().graph.ops().len());
+            lists = auto.paced_lists(self.request().graph.ops().len());
             self.bound_ends(scratch)?;
             let splits = self.some.splits(output.arena, scratch)?;
             self.sample_all(lists, &splits, &mut output, helper.as_deref_mut(), scratch)?;
@@ -175,7 +182,7 @@ impl<'w> Search<'w> {
             let helper = helper.as_deref_mut();
             self.compare_best((auto, lists), &earlier, &mut output, helper, scratch)?;
         }
-        self.make_best(strategy, output, helper, scratch)
+        self.make_best((strategy, lists), output, helper, scratch)
     }
 
     /// Judges choices of each form by samples of lists.
@@ -484,42 +491,48 @@ impl<'w> Search<'w> {
         }
     }
 
-    /// Plans with the best choice and by all other strategies; also with none and with all of the
-    /// ops on the host if that could be shorter. Keeps the best plan.
+    /// The choices to plan: the best choice, and others that may be shorter. The ends come first.
+    fn to_plan(&self, lists: usize) -> heapless::Vec<Choice, { KEPT + 2 }> {
+        let (best_ns, best) = self.kept[0];
+        let (near_ns, most) = match lists {
+            LISTS_FOR_NEAR.. => (best_ns.saturating_add(best_ns / NEAR), KEPT),
+            _ => (best_ns, 1),
+        };
+        let [none, all] = &self.ends;
+        let ends = [(none, best_ns), (all, near_ns)];
+        let ends = ends.iter().filter(|(end, ns)| end.choice == best || end.least_ns <= *ns);
+        let mut choices: heapless::Vec<_, _> = ends.map(|(end, _)| end.choice).collect();
+        for &(trial_ns, choice) in &self.kept[..most] {
+            if trial_ns <= near_ns && !choices.contains(&choice) {
+                let _is_full = choices.push(choice);
+            }
+        }
+        choices
+    }
+
+    /// Plans with the best choices and by all other strategies, and keeps the best plan.
     fn make_best<'o>(
         &self,
-        strategy: Strategy,
+        (strategy, lists): (Strategy, usize),
         output: Output<'o>,
         helper: Option<&mut Helper<'_>>,
         scratch: &mut Scratch<'_>,
     ) -> Result<Made<'o>, PlanningError> {
-        let (best_ns, best) = self.kept[0];
+        let (best_ns, _) = self.kept[0];
         let mut plans = BestPlan::new(self.some, strategy, output, helper);
         // The best plan may be a little longer than its trial.
         let trial_ns = best_ns.saturating_add(best_ns / TRIAL_GAIN);
-        let is_end = self.ends.iter().any(|end| end.choice == best);
-        let ends = self.ends.iter().filter(|end| end.choice == best || end.least_ns <= best_ns);
-        let choices = ends.map(|end| end.choice).chain((!is_end).then_some(best));
-        let ways: Ways = choices.map(Way::Own).collect();
-        let makes_none = ways.first() == Some(&Way::Own(Choice::NONE));
+        let choices = self.to_plan(lists);
+        let makes_none = choices.first() == Some(&Choice::NONE);
         let on_device = if makes_none { strategy } else { strategy.in_given_order() };
-        let (on_device, baselines) = (Way::OnDevice(on_device), Way::BASELINES.into_iter());
-        let [beside, own]: [Ways; 2] = match *ways.as_slice() {
-            // The plan with no op on the host takes as long as all others.
-            [none, ref rest @ ..] if makes_none && !rest.is_empty() => {
-                let others = baselines.chain([on_device]).chain(rest.iter().copied());
-                [Ways::from_array([none]), others.collect()]
-            }
-            [first, ref rest @ ..] if !rest.is_empty() => {
-                let others = baselines.chain(rest.iter().copied());
-                [Ways::from_array([on_device, first]), others.collect()]
-            }
-            _ => [Ways::from_array([on_device]), baselines.collect()],
-        };
-        plans.try_both([&beside, &own], trial_ns, scratch)?;
-        // A single choice is planned by both threads.
-        if let &[way] = ways.as_slice() {
-            plans.try_way(way, trial_ns, scratch)?;
+        let on_device = Way::OnDevice(on_device);
+        if let [choice] = *choices {
+            plans.try_both([&[on_device], &Way::BASELINES], trial_ns, scratch)?;
+            // A single choice is planned by both threads.
+            plans.try_way(Way::Own(choice), trial_ns, scratch)?;
+        } else {
+            let [beside, own] = &series(&choices, on_device);
+            plans.try_both([beside, own], trial_ns, scratch)?;
         }
         if trial_ns < u64::MAX && !plans.is_at_most(trial_ns) {
             plans.try_both([&[on_device], &Way::BASELINES], u64::MAX, scratch)?;
@@ -534,6 +547,19 @@ impl<'w> Search<'w> {
         let others_ns = plans.others_ns();
         Ok(Made { others_ns, ends_ns, ..plans.finish(scratch)? })
     }
+}
+
+/// Divides choices, and the strategies that choose by their own rules, between two threads.
+fn series(choices: &[Choice], on_device: Way) -> [Ways; 2] {
+    let (mut beside, mut own) = (Ways::new(), Ways::from_array(Way::BASELINES));
+    let makes_none = choices.first() == Some(&Choice::NONE);
+    // The plan with no op on the host takes as long as two other plans and all strategies.
+    let _is_full = if makes_none { own.push(on_device) } else { beside.push(on_device) };
+    for (at, &choice) in choices.iter().enumerate() {
+        let is_beside = if makes_none { at == 0 || at > 2 } else { at % 2 == 0 };
+        let _is_full = if is_beside { &mut beside } else { &mut own }.push(Way::Own(choice));
+    }
+    [beside, own]
 }
 
 /// The orders in which a sample of lists is shortest with none of the ops on the host, and with all
