@@ -8,7 +8,8 @@
 //! a choice has a count for each kind of op. A sample of lists compares choices, in the order of the
 //! ops that is usually best; in small works, a few lists that learn from each other compare choices
 //! again. The best choice of each form is then tried in its own best orders, with repeats, and the
-//! best of these is planned as any other work.
+//! best of these is planned as any other work. In small works, choices with nearly equal trials are
+//! planned too, and the shortest plan is kept.
 
 mod baselines;
 mod best_plan;
