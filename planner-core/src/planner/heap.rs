@@ -68,8 +68,8 @@ impl<'a> Heap<'a> {
         Some(top)
     }
 
-    /// Gives the top entry another key, or removes it. Takes half the time of removing and adding it. Does
-    /// nothing if the heap is empty.
+    /// Gives the top entry another key, or removes it if there is none. Does nothing if the heap is empty.
+    /// Takes less time than to remove the entry and to add it again.
     pub(crate) fn change_top(&mut self, key: Option<u64>) {
         let Some(last) = self.len.checked_sub(1) else { return };
         let entry = match key {
@@ -84,8 +84,7 @@ impl<'a> Heap<'a> {
 
     /// Whether another entry than the top one has a key below this key.
     pub(crate) fn has_other_below(&self, key: u64) -> bool {
-        let children = self.entries[..self.len].iter().skip(1).take(2);
-        children.into_iter().any(|&[child, _]| child < key)
+        self.entries[..self.len].iter().skip(1).take(2).any(|&[child, _]| child < key)
     }
 
     /// Puts an entry in the place of the top one, and moves it down until no entry below it is less.
