@@ -41,6 +41,10 @@ const FEW_LISTS: usize = 40;
 /// for the best forms.
 const STEPS: [u32; 6] = [WHOLE / 4, WHOLE / 8, WHOLE / 16, WHOLE / 32, WHOLE / 64, WHOLE / 128];
 
+/// If the host takes as long for less than this share of all ops as the device takes for all of them, shares are
+/// searched on that scale, too.
+const SMALL: u32 = WHOLE / 8;
+
 /// If a plan has at least this many lists, choices are searched again: samples of lists lead to
 /// other choices than lists that learn from each other do. A balance: the second search takes as
 /// long as a plan.
@@ -115,6 +119,8 @@ impl End {
 enum Part {
     /// Samples shares around the best share of a form, by these steps.
     Climb(Share, &'static [u32]),
+    /// The same by a half, a quarter and so on of the share.
+    Halve(Share),
     Sample(Choice),
     /// Tries a few lists.
     TryLists(Choice, Auto),
@@ -229,8 +235,34 @@ impl<'w> Search<'w> {
         self.run_parts(&best, output, helper.as_deref_mut(), scratch)?;
         // No plan may be longer than a split, so its choices are judged too.
         let splits: heapless::Vec<_, SPLITS> = splits.iter().copied().map(Part::Sample).collect();
-        self.run_parts(&splits, output, helper, scratch)?;
-        self.count_kinds(lists, output, scratch)
+        self.run_parts(&splits, output, helper.as_deref_mut(), scratch)?;
+        self.count_kinds(lists, output, scratch)?;
+        self.sample_small_shares(lists, output, helper, scratch)
+    }
+
+    /// Samples small shares if the host takes much longer for all ops than the device: shares for which both take
+    /// about as long.
+    fn sample_small_shares(
+        &mut self,
+        lists: usize,
+        output: &mut Output<'_>,
+        helper: Option<&mut Helper<'_>>,
+        scratch: &mut Scratch<'_>,
+    ) -> Result<(), PlanningError> {
+        let none_ns = self.sample(Choice::NONE, u64::MAX, output, scratch)?;
+        let [_, End { bound_ns: all_ns, .. }] = self.ends;
+        let share = u128::from(none_ns).saturating_mul(WHOLE.into()).checked_div(all_ns.into());
+        let share = share.and_then(|share| u32::try_from(share).ok());
+        let Some(share @ 1..SMALL) = share else { return Ok(()) };
+        let before = self.kept[0];
+        let small = |position| Part::Halve(Share { class: OpClass::Any, share, position });
+        let positions = POSITIONS.into_iter().filter(|&position| position != Position::Ahead);
+        let climbs: heapless::Vec<_, { POSITIONS.len() }> = positions.map(small).collect();
+        self.run_parts(&climbs, output, helper, scratch)?;
+        if self.kept[0] != before {
+            self.count_kinds(lists, output, scratch)?;
+        }
+        Ok(())
     }
 
     /// Runs parts of the search. A helper runs half of them, and only a part that is left over may use
@@ -271,6 +303,10 @@ impl<'w> Search<'w> {
     ) -> Result<(), PlanningError> {
         match part {
             Part::Climb(start, steps) => self.climb(start, steps, output, scratch),
+            Part::Halve(start) => {
+                let steps = [1, 2, 3, 4, 5, 6].map(|halves| start.share >> halves);
+                self.climb(start, &steps, output, scratch)
+            }
             Part::Sample(choice) => self.sample(choice, u64::MAX, output, scratch).map(drop),
             Part::TryLists(choice, auto) => self.try_lists(choice, auto, output, scratch).map(drop),
             Part::TryInOrder(choice, by) => {
