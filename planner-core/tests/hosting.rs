@@ -280,6 +280,30 @@ fn experts_leave_the_device_first() {
     }
 }
 
+/// The host takes 40 times as long as the device, but computes the first op of the next prompt beside all
+/// others. It takes about as long for the last two ops.
+#[test]
+fn a_slow_host_computes_an_op_of_a_prompt() {
+    let (layers, time_ns) = (64, 10_000_000);
+    let mut work = Work::default();
+    let mut x = work.tensor(Kind::Input, 1 << 20);
+    let mut layer = |x: u32, kind: Kind, time_ns: u64, host_ns: u64| {
+        let (weight, next) = (work.tensor(Kind::State, 8 << 20), work.tensor(kind, 1 << 20));
+        work.op(time_ns, Some(host_ns), &[x, weight], &[next]);
+        next
+    };
+    for _layer in 0..layers {
+        x = layer(x, Kind::Temporary, time_ns, 40 * time_ns);
+    }
+    let few_ns = time_ns / 100;
+    for _head in 0..2 {
+        layer(x, Kind::Output, few_ns, 2 * few_ns);
+    }
+    let own = plan(&work, &machine(25), 1 << 30, auto(Host::Allowed)).unwrap();
+    let least_ns = (layers - 1) * time_ns + 2 * few_ns;
+    assert!(own.period_ns <= least_ns, "{} ns, not {least_ns}", own.period_ns);
+}
+
 #[test]
 fn no_choice_is_better_than_the_one_that_is_made() {
     let mut seed = 0x5eed_u64;
