@@ -1,16 +1,15 @@
 //! Chooses the ops that run on the host.
 //!
-//! The ops that may run on the host are sorted by the time at which they would be ready. A choice
-//! takes a share of their total time: the first ops, the last ops, or some ops at even distances,
-//! so that the host computes while a link uploads operands of the next launches. Such a share is of
-//! all these ops, or only of ops whose results no op of the same iteration needs. If the host computes
-//! slowly, small shares are searched more finely. Another choice
-//! takes the ops that the host ends sooner than a device that waits for the link. The last form of
-//! a choice has a count for each kind of op. A sample of lists compares choices, in the order of the
-//! ops that is usually best; in small works, a few lists that learn from each other compare choices
-//! again. The best choice of each form is then tried in its own best orders, with repeats, and the
-//! best of these is planned as any other work. In small works, choices with nearly equal trials are
-//! planned too, and the shortest plan is kept.
+//! The ops that may run on the host are sorted by the time at which they would be ready. A choice takes
+//! a share of their total time: the first ops, the last ops, or some ops at even distances, so that the
+//! host computes while a link uploads operands of the next launches. Such a share is of all these ops,
+//! or only of ops whose results no op of the same iteration needs. If the host computes slowly, small
+//! shares are searched more finely. Another choice takes the ops that the host ends sooner than a
+//! device that waits for the link. The last form of a choice has a count for each kind of op. A sample
+//! of lists compares choices, in the order of the ops that is usually best; in small works, a few lists
+//! that learn from each other compare choices again. The best choice of each form is then tried in its
+//! own best orders, with repeats, and the best of these is planned as any other work. In small works,
+//! choices with nearly equal trials are planned too, and the shortest plan is kept.
 
 mod baselines;
 mod best_plan;
