@@ -39,10 +39,10 @@ const FEW_LISTS: usize = 40;
 
 /// The steps by which shares are searched: the first one for each form of choice, the others only
 /// for the best forms.
-const STEPS: [u32; 6] = [WHOLE / 4, WHOLE / 8, WHOLE / 16, WHOLE / 32, WHOLE / 64, WHOLE / 128];
+const STEPS: [u32; 6] = halves(WHOLE / 2);
 
-/// If the host takes as long for less than this share of all ops as the device takes for all of them, shares are
-/// searched on that scale, too.
+/// If the host takes as long for less than this share of all ops as the device takes for all of them,
+/// shares are searched on that scale, too.
 const SMALL: u32 = WHOLE / 8;
 
 /// If a plan has at least this many lists, choices are searched again: samples of lists lead to
@@ -50,9 +50,9 @@ const SMALL: u32 = WHOLE / 8;
 /// long as a plan.
 const MANY_LISTS: usize = 160;
 
-/// If a plan has at least this many lists, the best choices are planned whose trials exceed the best trial by at
-/// most this fraction. Otherwise, only the best choice is planned. A balance: trials err by several per cent,
-/// most of all if ops run again; and each plan takes time, which gains little in larger works.
+/// If a plan has at least this many lists, the best choices are planned whose trials exceed the best trial
+/// by at most this fraction. Otherwise, only the best choice is planned. A balance: trials err by several
+/// per cent, most of all if ops run again; and each plan takes time, which gains little in larger works.
 const LISTS_FOR_NEAR: usize = 320;
 const NEAR: u64 = 20;
 
@@ -119,7 +119,7 @@ impl End {
 enum Part {
     /// Samples shares around the best share of a form, by these steps.
     Climb(Share, &'static [u32]),
-    /// The same by a half, a quarter and so on of the share.
+    /// The same by [halves] of the share.
     Halve(Share),
     Sample(Choice),
     /// Tries a few lists.
@@ -240,8 +240,9 @@ impl<'w> Search<'w> {
         self.sample_small_shares(lists, output, helper, scratch)
     }
 
-    /// Samples small shares if the host takes much longer for all ops than the device: shares for which both take
-    /// about as long.
+    /// Samples small shares if the host takes much longer for all ops than the device: shares for which both
+    /// take about as long. They come after the counts of kinds, since counts from small shares on may miss
+    /// the best counts.
     fn sample_small_shares(
         &mut self,
         lists: usize,
@@ -303,10 +304,7 @@ impl<'w> Search<'w> {
     ) -> Result<(), PlanningError> {
         match part {
             Part::Climb(start, steps) => self.climb(start, steps, output, scratch),
-            Part::Halve(start) => {
-                let steps = [1, 2, 3, 4, 5, 6].map(|halves| start.share >> halves);
-                self.climb(start, &steps, output, scratch)
-            }
+            Part::Halve(start) => self.climb(start, &halves(start.share), output, scratch),
             Part::Sample(choice) => self.sample(choice, u64::MAX, output, scratch).map(drop),
             Part::TryLists(choice, auto) => self.try_lists(choice, auto, output, scratch).map(drop),
             Part::TryInOrder(choice, by) => {
@@ -687,6 +685,11 @@ fn least_ns(task: &Task<'_>) -> u64 {
     let steps = sequence.host_steps().iter();
     let host_ns = steps.map(|step| sequence.graph().op(step.op).host_ns.unwrap_or(0));
     sequence.launches_ns().max(host_ns.fold(0, u64::saturating_add))
+}
+
+/// A half of a share, a quarter, and so on.
+const fn halves(share: u32) -> [u32; 6] {
+    [share / 2, share / 4, share / 8, share / 16, share / 32, share / 64]
 }
 
 /// A smaller and a larger share.
