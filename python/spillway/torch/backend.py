@@ -12,6 +12,8 @@ from typing import Any
 import torch
 from torch.utils.weak import WeakIdRef
 
+from spillway import InfeasibleError
+
 from .capturing import Inference
 from .devices import device_of, indexed
 from .errors import CaptureError
@@ -23,6 +25,7 @@ from .step import PLAN_OPTIONS
 from .training import Training
 
 MAX_SHAPES = 8
+SMALL_GRAPH_BYTES = 1 << 20
 OPTIONS = (*PLAN_OPTIONS, "device")
 
 # By identity of the options.
@@ -102,7 +105,13 @@ class _Device:
         return plan
 
     def _new_plan(self, step, options):
-        plan = step.plan(**options)
+        try:
+            plan = step.plan(**options)
+        except InfeasibleError as error:
+            # Graphs between two breaks may be so small that each tensor's last chunk counts more than the tensor.
+            if not self._is_relative or error.min_feasible_bytes > SMALL_GRAPH_BYTES:
+                raise
+            plan = step.plan(**options | {"budget": "min"})
         if options.get("budget") is None:
             # The model, its gradients and its batches have the other half, unless they are elsewhere.
             are_elsewhere = self.torch_device is not None and self.torch_device.type != "cpu"

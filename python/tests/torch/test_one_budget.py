@@ -145,9 +145,9 @@ class Tied(nn.Module):
         return self.second(self.weight(h))
 
 
-@pytest.mark.parametrize("budget", [AMPLE, "min"])
+@pytest.mark.parametrize("budget", [AMPLE, "min", "35%"])
 def test_a_weight_of_two_graphs(budget, plans):  # noqa: F811
-    """Its states are in one session at a time."""
+    """Its states are in one session at a time. In chunks, each graph needs more than 35 % of its tensors' bytes."""
     eager, model, planned = twins(Tied, budget=budget)
     optimizers = adamw(eager), spillway.torch.optimizer(adamw(model))
     for k in range(4):
