@@ -20,11 +20,10 @@ from spillway import Cuda as Device
 from . import nccl
 from .errors import AllocationError, CaptureError
 from .pools import Pools, memory_for_pools
-from .processor import beside
+from .processor import RANDOM_DTYPES, beside
 from .staging import Staging, may_be_staged
 from .workspaces import Workspace
 
-RANDOM_DTYPES = torch.float32, torch.float64, torch.float16, torch.bfloat16
 LAUNCHES = 3
 COPY_BYTES, COPIES = 16 << 20, 16  # 5 ms at 50 GB/s
 LEAST_CYCLES, MOST_CYCLES = 1_000_000, 16_000_000  # half a millisecond, and eight, at 2 GHz

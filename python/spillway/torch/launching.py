@@ -79,9 +79,9 @@ def out_variant(function):
     return _OUT_VARIANTS[function]
 
 
-def forget_out_variant(function):
-    """Has a function's results copied from now on."""
-    _OUT_VARIANTS[function] = None, []
+def has_variant(function):
+    """Returns whether another function computes the same in the memory of the results."""
+    return function in IN_PLACE or out_variant(function)[0] is not None
 
 
 def _find_out_variant(function):
@@ -113,7 +113,9 @@ def bind(call, tensor_of):
     args, kwargs = tree_map(operand, (call.args, call.kwargs))
     function = to_its_end(call.function) if is_collective(call) else call.function
     results = [None if view is None else operand(view) for view in call.results]
-    if any(call.results):
+    if any(call.results) and call.copies:
+        function = _Copying(function, results)
+    elif any(call.results):
         function, args, kwargs = _into(function, args, kwargs, results)
     copies = isinstance(function, _Copying)
     args_now, kwargs_now, reads = _read_at_launch(args, kwargs, operand)

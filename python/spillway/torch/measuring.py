@@ -4,22 +4,24 @@ import warnings
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import product
 
 import torch
-from torch.utils._pytree import tree_flatten
+from torch.utils._pytree import tree_flatten, tree_leaves
 
 from .collectives import is_collective
 from .errors import CaptureError
-from .launching import bind, forget_out_variant, out_variant, plain_mode
+from .launching import bind, has_variant, plain_mode
 from .memory import Memory, empty, viewed
 from .numbers import Numbers
 from .processor import Processor
-from .recording import View, layout_of
+from .recording import View, layout_of, unique
 from .scalars import Scalar
 from .workspaces import Place
 
 GARBAGE = 0x33
 NUMBER_BYTES = 8
+INTEGERS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
 @dataclass(frozen=True)
@@ -31,6 +33,7 @@ class Measured:
     draws: bool  # draws random numbers
     repeats: bool  # gives the same bytes again, if it draws the same random numbers
     places: tuple[Place, ...] = ()  # of results that it makes in their planned memory
+    copies: bool = False  # whether its out variant computes something else
 
 
 class Measurements:
@@ -53,11 +56,12 @@ class Measurements:
         return self._layouts[key]
 
     def measure(self, call, storages):
-        """Returns the costs of a launch."""
-        key, call = _key(call), replace(call, unless=None)
+        """Returns the costs of a launch. Has the call copy its results if its out variant computes something else."""
+        key = _key(call)
         if key not in self._measured:
             measure = partial(_measure, device=self.device)
             self._measured[key] = self._tried(call, storages, measure)
+        call.copies |= self._measured[key].copies
         return self._measured[key]
 
     @contextmanager
@@ -67,11 +71,11 @@ class Measurements:
             yield Measurements(Processor())
 
     def _tried(self, call, storages, run):
-        """Returns what `run` does for a call and memory of some values. An op may refuse zeros, as
-        those for factored matrices do: their pivots begin at 1. Raises `CaptureError` if it refuses
-        all."""
-        for integer in (0, 1):
-            memory = _Operands(storages, self._memory, self.device, integer)
+        """Returns what `run` does for a call and memory of some values. An op may refuse integers of 0, as ops for
+        factored matrices do, whose pivots begin at 1; or a probability of 2. Raises `CaptureError` if it refuses all
+        values."""
+        for integer, number in product((0, 1), (2, 0.5)):
+            memory = _Operands(storages, self._memory, self.device, integer, number)
             try:
                 return run(call, memory)
             except (RuntimeError, NotImplementedError, IndexError) as error:
@@ -89,11 +93,11 @@ class Measurements:
 class _Operands:
     """Memory for the tensors of one call; calling it gives the tensor of a view."""
 
-    def __init__(self, storages, memory, device, integer):
+    def __init__(self, storages, memory, device, integer, number):
         self._storages = storages
         self._memory = memory
         self._device = device
-        self._integer = integer
+        self._integer, self._number = integer, number
         self._tensors = {}
         self.numbers = None if device.torch_device.type == "cpu" else Numbers()
         memory.take_back()
@@ -104,10 +108,12 @@ class _Operands:
         if view.tensor not in self._tensors:
             nbytes = self._storages[view.tensor].nbytes
             memory = self._memory.take(nbytes)
+            numbers = memory.view(view.dtype)
+            if numbers.is_complex():
+                numbers = torch.view_as_real(numbers).view(-1)
             # A single number may be a step count, of which Python computes roots.
-            number = 2 if nbytes <= NUMBER_BYTES else 0.5
-            number = number if view.dtype.is_floating_point else self._integer
-            self._device.fill(memory.view(view.dtype), number)
+            number = self._number if nbytes <= NUMBER_BYTES else 0.5
+            self._device.fill(numbers, number if numbers.is_floating_point() else self._integer)
             self._tensors[view.tensor] = memory
         return viewed(self._tensors[view.tensor], view)
 
@@ -144,8 +150,9 @@ class _generator_kept:
 def _measure(call, memory, device):
     if call.function is None:
         return Measured(1, 0, draws=False, repeats=True)
+    call = replace(call, unless=None)
     with plain_mode(), _generator_kept(device) as generator:
-        launch = _warmed_up(call, memory)
+        launch = _warmed_up(call, memory, generator)
         draws = generator.has_moved() or may_draw(call)
         made = memory.results(call)
         first = [memory.copy(result) for result in made]
@@ -161,7 +168,7 @@ def _measure(call, memory, device):
         repeats = all(map(torch.equal, first, made))
         addresses = [None if r is None else r.data_ptr() for r in results]
         time_ns = device.time_ns(launch, workspace, addresses, is_collective(call))
-    return Measured(max(time_ns, 1), workspace.nbytes, draws, repeats, workspace.places)
+    return Measured(max(time_ns, 1), workspace.nbytes, draws, repeats, workspace.places, call.copies)
 
 
 def _results(call, memory):
@@ -189,20 +196,53 @@ def may_draw(call):
     return (defaults | given).get("dropout_p") != 0.0
 
 
-def _warmed_up(call, memory):
-    """Binds a call and runs it once, without its out variant if that needs to resize results."""
+def _warmed_up(call, memory, generator):
+    """Binds a call and runs it once. Has it copy its results if its out variant needs to resize them or computes
+    something else, as that of `native_batch_norm` does with transposed input (seen with PyTorch 2.15)."""
     launch = bind(call, memory)
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            launch()
-    except RuntimeError:
-        if out_variant(call.function)[0] is None:
-            raise
-        forget_out_variant(call.function)
+    if any(call.results) and has_variant(call.function):
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                if _agrees(call, memory, launch, generator):
+                    return launch
+        except RuntimeError:
+            pass
+        call.copies = True
         launch = bind(call, memory)
-        launch()
+    launch()
     return launch
+
+
+def _agrees(call, memory, launch, generator):
+    """Returns whether a launch gives the bits of the op itself, if these are the same each time."""
+    views = [leaf for leaf in tree_leaves((call.args, call.kwargs)) if isinstance(leaf, View)]
+    written = [memory(v) for v in unique(views) if v.tensor in call.writes and not v.is_host_number]
+    before = [tensor.clone() for tensor in written]
+
+    def after(run):
+        for tensor, value in zip(written, before):
+            tensor.copy_(value)
+        generator.restore()
+        made = run()
+        made = made if isinstance(made, (tuple, list)) else [made]
+        made = [t for v, t in zip(call.results, made) if v is not None and not v.is_host_number]
+        return [_bits(tensor) for tensor in made + [tensor.clone() for tensor in written]]
+
+    def launched():
+        launch()
+        return [None if v is None else memory(v) for v in call.results]
+
+    plain = after(lambda: _plain(call, memory))
+    if all(map(torch.equal, plain, after(launched))):
+        return True
+    return not all(map(torch.equal, plain, after(lambda: _plain(call, memory))))
+
+
+def _bits(tensor):
+    """Returns a tensor's elements as integers, which are equal if all bits are."""
+    tensor = torch.view_as_real(tensor) if tensor.is_complex() else tensor
+    return tensor.view(INTEGERS[tensor.element_size()])
 
 
 def _plain(call, memory):

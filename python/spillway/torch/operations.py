@@ -82,7 +82,7 @@ def recorded(recorder, part=slice(None)):
     random = _Randomness(recorder.storages, recorder.measure.device)
     collectives = _Collectives(recorder.storages)
     calls, body = recorder.calls, []
-    for call in (calls[k] for k in range(len(calls))[part] if not _is_useless(k, calls)):
+    for call in (calls[k] for k in range(len(calls))[part] if not _is_useless(k, recorder)):
         body += collectives.waits({*call.reads, *call.writes})
         measured = recorder.measure.measure(call, recorder.storages)
         repeatable = measured.repeats and _is_repeatable(call, recorder.storages)
@@ -98,18 +98,18 @@ def recorded(recorder, part=slice(None)):
     return random.first(), body, random.last()
 
 
-def _is_useless(k, calls):
-    """Returns whether a call only makes memory that the next op on it overwrites."""
-    call = calls[k]
+def _is_useless(k, recorder):
+    """Returns whether a call only makes memory that the next op on it overwrites, or that nothing reads."""
+    call = recorder.calls[k]
     if call.function is not None:
         return False
     (tensor,) = call.writes
-    for later in calls[k + 1 :]:
+    for later in recorder.calls[k + 1 :]:
         if tensor in later.reads:
             return False
         if tensor in later.writes:
             return True
-    return True
+    return recorder.storages[tensor].kind != "output"
 
 
 def _plain(call, measured, repeatable):

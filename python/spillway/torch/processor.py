@@ -17,6 +17,8 @@ from .machine import MOST_MAPPINGS, MOST_MAPPINGS_AT_ONCE, measure_copies, memor
 from .workspaces import Workspace
 
 COPY_BYTES = 16 << 20
+RANDOM_DTYPES = torch.float32, torch.float64, torch.float16, torch.bfloat16
+NUMBERS = 4099  # no multiple of an extent that a kernel has
 
 
 class Processor:
@@ -48,8 +50,15 @@ class Processor:
         """Does nothing: PyTorch keeps no unused memory."""
 
     def fill(self, tensor, number):
-        """Fills a tensor to measure an op with."""
-        tensor.fill_(number)
+        """Fills a tensor to measure an op with. Numbers differ, so that other sums and orders of sums do."""
+        if tensor.dtype not in RANDOM_DTYPES:
+            tensor.fill_(number)
+            return
+        generator = torch.Generator().manual_seed(0)
+        numbers = torch.empty(NUMBERS, dtype=tensor.dtype).uniform_(number / 2, number, generator=generator)
+        times = len(tensor) // NUMBERS
+        tensor[: times * NUMBERS].view(times, NUMBERS).copy_(numbers)
+        tensor[times * NUMBERS :].copy_(numbers[: len(tensor) % NUMBERS])
 
     def pages(self, nbytes):
         """Returns memory for `part`."""

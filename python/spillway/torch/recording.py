@@ -147,6 +147,7 @@ class Call:
     in_backward: bool = False
     by_optimizer: bool = False
     unless: View | None = None  # a number, which is 0 if the call runs
+    copies: bool = False  # whether it makes its results elsewhere and copies them, though it has an out variant
 
 
 class Recorder(TorchDispatchMode):
@@ -227,9 +228,9 @@ class Recorder(TorchDispatchMode):
             self._owned.setdefault(real.untyped_storage()._cdata, fake)
 
     def view(self, fake):
-        """Returns the view of a fake tensor whose storage is known."""
+        """Returns the view of a fake tensor whose storage is known. A view without elements is of no tensor."""
         storage = fake.untyped_storage()
-        tensor = self._ids[storage._cdata] if storage.nbytes() else None
+        tensor = self._ids[storage._cdata] if storage.nbytes() and fake.numel() else None
         return View(
             tensor,
             tuple(fake.shape),
@@ -307,7 +308,7 @@ class Recorder(TorchDispatchMode):
             with self.fake_mode:
                 fake = torch.empty(storage.nbytes(), dtype=torch.uint8, device=arg.device)
             if storage.nbytes():
-                self.left[len(self.storages)] = self.previous.view(arg).tensor
+                self.left[len(self.storages)] = self.previous._ids[storage._cdata]
             self.adopt(fake, "given", "left")
             self._left[storage._cdata] = fake
         fake = self._left[storage._cdata]

@@ -192,8 +192,10 @@ def rows_in_module(model, fakes):
 def given(recorder, name, value, device=None):
     """Returns the fake tensor of what the caller supplies in each iteration, on a device if it is
     copied there."""
+    # In the fake mode, `empty_like` may choose other strides for extents of 1 than eager mode does.
+    stride = torch.empty_like(value, device="meta").stride()
     with recorder.fake_mode:
-        fake = torch.empty_like(value, device=device or value.device)
+        fake = torch.empty_strided(value.shape, stride, dtype=value.dtype, device=device or value.device)
     recorder.adopt(fake, "given", name)
     return fake
 

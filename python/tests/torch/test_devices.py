@@ -203,11 +203,11 @@ def test_a_thread_prepares_what_libraries_keep_for_it(monkeypatch):
     assert len(prepared) == 4 and len(set(prepared)) == 2
 
 
-def test_ops_are_measured_on_numbers_that_differ():
+@pytest.mark.parametrize("device, length", [(Cuda.__new__(Cuda), 64), (Processor(), 64), (Processor(), 10_000)])
+def test_ops_are_measured_on_numbers_that_differ(device, length):
     """A sum of equal numbers has the same bits in any order, so that its op would count as repeatable."""
-    device = Cuda.__new__(Cuda)
     device._generator, state = torch.Generator(), torch.get_rng_state()
-    numbers, places = torch.empty(64, dtype=torch.bfloat16), torch.empty(64, dtype=torch.int64)
+    numbers, places = torch.empty(length, dtype=torch.bfloat16), torch.empty(length, dtype=torch.int64)
     device.fill(numbers, 0.5)
     device.fill(places, 1)
     assert len(numbers.unique()) > 8 and numbers.min() >= 0.25 and numbers.max() <= 0.5

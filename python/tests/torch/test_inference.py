@@ -38,6 +38,24 @@ def test_results_may_be_nested_views_states_and_constants():
     compare_inference(Nested(), lambda k: {"x": torch.randn(5, 4)})
 
 
+def test_results_may_have_no_elements():
+    parts = lambda model, x: (*x.split([2, 0, 3]), model(x)[:0])
+    compare_inference(nn.Linear(4, 4), lambda k: torch.randn(5, 4), parts, budget="min")
+
+
+def test_results_may_be_undefined():
+    model = nn.Linear(4, 4)
+    step = spillway.torch.capture_inference(model, torch.randn(5, 4), lambda m, x: (m(x), torch.empty(3)))
+    x = torch.randn(5, 4)
+    result, undefined = step.compile(step.plan("min"))(x)
+    assert torch.equal(result, model(x).detach()) and undefined.shape == (3,)
+
+
+def test_an_op_may_take_only_probabilities():
+    entropy = lambda model, batch: nn.functional.binary_cross_entropy(*batch)
+    compare_inference(nn.Identity(), lambda k: (torch.rand(1), torch.rand(1)), entropy, budget="min")
+
+
 class Wide(nn.Module):
     """Layers of which all, or parts, are returned."""
 

@@ -53,6 +53,23 @@ def test_batch_norm_updates_its_statistics_once(budget):
     assert norm.repeatable
 
 
+def test_an_out_variant_that_computes_something_else_is_not_used():
+    """With transposed input, that of `native_batch_norm` does."""
+
+    class Model(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.norm, self.head = nn.BatchNorm1d(20), nn.Linear(20, 5)
+
+        def forward(self, x):
+            return self.head(self.norm(x.transpose(1, 2)).mean(2))
+
+    batches = lambda k: (torch.randn(16, 6, 20), torch.randint(5, (16,)))
+    step, _ = compare(Model, classify, adamw, batches)
+    copying = [op.name for op in step.operations if op.measured.copies]
+    assert copying == ["native_batch_norm"]
+
+
 def test_frozen_and_unused_weights():
     class Model(nn.Module):
         def __init__(self):
