@@ -53,6 +53,7 @@ def test_batch_norm_updates_its_statistics_once(budget):
     assert norm.repeatable
 
 
+@pytest.mark.short
 def test_an_out_variant_that_computes_something_else_is_not_used():
     """With transposed input, that of `native_batch_norm` does."""
 

@@ -1,0 +1,139 @@
+"""PyTorch's own samples of its functions, also transposed: the bits of eager mode, or a refusal. `SPILLWAY_OPS=1` tests
+all functions, and not only one in 40; `SPILLWAY_OPS=7` one in seven."""
+
+import os
+
+import pytest
+import torch
+from eager import same
+from torch import nn
+from torch.utils._pytree import tree_leaves, tree_map
+
+import spillway.torch
+
+pytest.importorskip("expecttest", reason="PyTorch's samples of its functions need expecttest")
+from torch.testing._internal.common_methods_invocations import op_db  # noqa: E402
+
+pytestmark = pytest.mark.short
+
+SAMPLES = 2
+FUNCTIONS = op_db[:: int(os.environ.get("SPILLWAY_OPS", 40))]
+
+# Within any dispatch mode, PyTorch computes singular values and eigenvalues with the vectors, and these gradients by
+# other ops than in eager mode.
+VECTORS = {"linalg.cond", "linalg.eigvalsh", "linalg.svdvals", "norm"}
+GRADIENTS = {"clamp", "linalg.householder_product", "masked_fill", "prod"}
+# Eager mode returns undefined elements: of new memory, or of memory that is not an operand's.
+UNDEFINED = {"empty", "empty_like", "empty_permuted", "empty_strided", "new_empty", "new_empty_strided"} | {
+    "torch.ops.aten._scaled_dot_product_flash_attention_for_cpu"
+}
+
+
+def transposed(tensor):
+    return tensor.transpose(0, -1).contiguous().transpose(0, -1) if tensor.dim() > 1 else tensor
+
+
+def samples(function, is_transposed):
+    """Yields the operands of each sample, and the function of its tensors."""
+    for _, sample in zip(range(SAMPLES), function.sample_inputs("cpu", torch.float32, requires_grad=False)):
+        given = (sample.input, *sample.args), sample.kwargs
+        tensors = [leaf for leaf in tree_leaves(given) if isinstance(leaf, torch.Tensor)]
+
+        def call(tensors, given=given):
+            left = iter(tensors)
+            args, kwargs = tree_map(lambda x: next(left) if isinstance(x, torch.Tensor) else x, given)
+            return function(*args, **kwargs)
+
+        if all(tensor.layout == torch.strided for tensor in tensors):
+            yield [transposed(t) if is_transposed else t for t in tensors], call
+
+
+def results_of(eager, tensors):
+    """Returns the tensors that eager mode returns, from a fixed state of the generator; None if it refuses the operands
+    or returns sparse tensors."""
+    torch.manual_seed(3)
+    try:
+        results = [x for x in tree_leaves(eager(copies(tensors))) if isinstance(x, torch.Tensor)]
+    except Exception:
+        return None
+    return results if all(x.layout == torch.strided for x in results) else None
+
+
+def copies(tensors):
+    return [torch.empty_strided(t.shape, t.stride(), dtype=t.dtype).copy_(t) for t in tensors]
+
+
+def plain(tensor):
+    """Returns numbers that have the same bits if the tensor's elements have, or are NaN."""
+    wide = torch.complex128 if tensor.is_complex() else torch.float64
+    is_exact = not (tensor.is_complex() or tensor.is_floating_point())
+    return tensor if is_exact else tensor.detach().to(wide).resolve_conj().resolve_neg().nan_to_num(nan=7.0)
+
+
+def compare(planned, expected, name):
+    planned = [x for x in tree_leaves(planned) if isinstance(x, torch.Tensor)]
+    assert len(planned) == len(expected)
+    for a, b in zip(planned, expected):
+        same(plain(a), plain(b), name)
+
+
+@pytest.mark.parametrize("is_transposed", [False, True], ids=["", "transposed"])
+@pytest.mark.parametrize("function", FUNCTIONS, ids=lambda f: f"{f.name}{f.variant_test_name}")
+def test_results(function, is_transposed):
+    if function.name in VECTORS | UNDEFINED:
+        pytest.skip("its results have other bits")
+    for tensors, call in samples(function, is_transposed):
+        with torch.no_grad():
+            expected = results_of(call, tensors)
+        if expected is None:
+            continue
+        try:
+            step = spillway.torch.capture_inference(nn.Identity(), copies(tensors), lambda _, x: call(x))
+        except spillway.torch.CaptureError:
+            continue
+        infer = step.compile(step.plan())
+        torch.manual_seed(3)
+        compare(infer(copies(tensors)), expected, function.name)
+
+
+class Scale(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(3))
+
+    def forward(self, tensors):
+        return [t * self.weight.sum() if t.is_floating_point() else t for t in tensors]
+
+
+@pytest.mark.parametrize("is_transposed", [False, True], ids=["", "transposed"])
+@pytest.mark.parametrize("function", FUNCTIONS, ids=lambda f: f"{f.name}{f.variant_test_name}")
+def test_gradients(function, is_transposed):
+    if function.name in GRADIENTS | UNDEFINED:
+        pytest.skip("its gradients have other bits")
+    for tensors, call in samples(function, is_transposed):
+
+        def loss_fn(model, tensors):
+            results = [x for x in tree_leaves(call(model(tensors))) if isinstance(x, torch.Tensor)]
+            return sum((x.square().sum() for x in results if x.grad_fn is not None), model.weight.sum())
+
+        def trained(tensors):
+            model = Scale()
+            optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+            loss = loss_fn(model, tensors)
+            loss.backward()
+            optimizer.step()
+            return loss, model.weight
+
+        expected = results_of(trained, tensors)
+        if expected is None or not expected[0].isfinite():
+            continue
+        model = Scale()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        try:
+            step = spillway.torch.capture(model, loss_fn, optimizer, copies(tensors))
+        except spillway.torch.CaptureError:
+            continue
+        torch.manual_seed(3)
+        with step.compile(step.plan()) as train:
+            loss = train(copies(tensors))
+        compare((loss, model.weight), expected, function.name)
