@@ -22,6 +22,7 @@ mod host_memory;
 mod never_longer;
 mod orders;
 mod packing;
+mod periods;
 mod placements;
 mod planners;
 mod repeats;

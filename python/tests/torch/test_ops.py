@@ -59,6 +59,17 @@ def results_of(eager, tensors):
     return results if all(x.layout == torch.strided for x in results) else None
 
 
+def planned(capture, tensors):
+    """Returns the tensors that the captured function returns from this state; None if the capture refuses it."""
+    try:
+        step = capture(copies(tensors))
+    except spillway.torch.CaptureError:
+        return None
+    with step.compile(step.plan()) as run:
+        torch.manual_seed(3)
+        return [x for x in tree_leaves(run(copies(tensors))) if isinstance(x, torch.Tensor)]
+
+
 def copies(tensors):
     return [torch.empty_strided(t.shape, t.stride(), dtype=t.dtype).copy_(t) for t in tensors]
 
@@ -70,10 +81,9 @@ def plain(tensor):
     return tensor if is_exact else tensor.detach().to(wide).resolve_conj().resolve_neg().nan_to_num(nan=7.0)
 
 
-def compare(planned, expected, name):
-    planned = [x for x in tree_leaves(planned) if isinstance(x, torch.Tensor)]
-    assert len(planned) == len(expected)
-    for a, b in zip(planned, expected):
+def compare(found, expected, name):
+    assert len(found) == len(expected)
+    for a, b in zip(found, expected):
         same(plain(a), plain(b), name)
 
 
@@ -85,15 +95,10 @@ def test_results(function, is_transposed):
     for tensors, call in samples(function, is_transposed):
         with torch.no_grad():
             expected = results_of(call, tensors)
-        if expected is None:
-            continue
-        try:
-            step = spillway.torch.capture_inference(nn.Identity(), copies(tensors), lambda _, x: call(x))
-        except spillway.torch.CaptureError:
-            continue
-        infer = step.compile(step.plan())
-        torch.manual_seed(3)
-        compare(infer(copies(tensors)), expected, function.name)
+        capture = lambda x, call=call: spillway.torch.capture_inference(nn.Identity(), x, lambda _, x: call(x))
+        found = expected is not None and planned(capture, tensors)
+        if found:
+            compare(found, expected, function.name)
 
 
 class Scale(nn.Module):
@@ -129,11 +134,6 @@ def test_gradients(function, is_transposed):
             continue
         model = Scale()
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-        try:
-            step = spillway.torch.capture(model, loss_fn, optimizer, copies(tensors))
-        except spillway.torch.CaptureError:
-            continue
-        torch.manual_seed(3)
-        with step.compile(step.plan()) as train:
-            loss = train(copies(tensors))
-        compare((loss, model.weight), expected, function.name)
+        found = planned(lambda x: spillway.torch.capture(model, loss_fn, optimizer, x), tensors)
+        if found:
+            compare((*found, model.weight), expected, function.name)
