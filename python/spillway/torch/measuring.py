@@ -210,6 +210,7 @@ def _warmed_up(call, memory, generator):
             pass
         call.copies = True
         launch = bind(call, memory)
+        generator.restore()
     launch()
     return launch
 
