@@ -4,7 +4,7 @@
 
 use conformance::{by_hand, seeds, sharded};
 use planner_core::planner::{Auto, Host, Order, Repeats, Request, Strategy as Planner};
-use planner_core::{Machine, MachineParameters, Step};
+use planner_core::{Graph, Machine, MachineParameters, Step};
 use proptest::prelude::*;
 use proptest::sample::select;
 use proptest::strategy::ValueTree;
@@ -20,13 +20,13 @@ const SHORTER_BY_HAND: f64 = 0.05;
 /// What writes lists of `auto`'s own.
 const OWN: [&str; 2] = ["paced", "weights in parts"];
 
-/// A decoder, a machine, and a part of the memory that the decoder takes in-core.
+/// A model, a machine, and a part of the memory that the model takes in-core.
 #[derive(Clone, Debug)]
-struct Cell {
-    spec: String,
-    link_mb_s: u64,
-    latency_ns: u64,
-    budget_percent: u64,
+pub(crate) struct Cell {
+    pub(crate) spec: String,
+    pub(crate) link_mb_s: u64,
+    pub(crate) latency_ns: u64,
+    pub(crate) budget_percent: u64,
 }
 
 /// Small and large layers for their vocabulary, from links that hold up everything to links that hold
@@ -75,7 +75,23 @@ fn drawn(cells: impl Strategy<Value = Cell>, seed: u64) -> Cell {
 }
 
 impl Cell {
-    fn machine(&self) -> Machine {
+    /// The request for this part of the memory, or for the least that `auto` needs if that is more.
+    pub(crate) fn request<'a>(
+        &self,
+        graph: &'a Graph<'a>,
+        machine: &'a Machine,
+        auto: Planner,
+    ) -> Request<'a> {
+        let in_core_bytes = planning::in_core_peak_bytes(graph, machine).unwrap();
+        let all = Request { graph, machine, budget_bytes: machine.device_bytes };
+        let (least_bytes, _) = planning::min_feasible(&all, auto).unwrap();
+        Request {
+            budget_bytes: (in_core_bytes / 100 * self.budget_percent).max(least_bytes),
+            ..all
+        }
+    }
+
+    pub(crate) fn machine(&self) -> Machine {
         Machine::new(
             MachineParameters::new()
                 .with_device_bytes(1 << 42)
@@ -118,11 +134,7 @@ impl Outcome {
         let ends = ends.map(|(name, host)| (name, Planner::Auto(auto.with_host(host))));
         let has_host = graph.ops().iter().any(|op| op.host_ns.is_some());
         let auto = Planner::Auto(auto);
-        let in_core_bytes = planning::in_core_peak_bytes(&graph, &machine).unwrap();
-        let all = Request { graph: &graph, machine: &machine, budget_bytes: machine.device_bytes };
-        let (least_bytes, _) = planning::min_feasible(&all, auto).unwrap();
-        let budget_bytes = (in_core_bytes / 100 * cell.budget_percent).max(least_bytes);
-        let request = Request { budget_bytes, ..all };
+        let request = cell.request(&graph, &machine, auto);
         let mut buffers = Buffers::default();
         let mut period_ns = |request: &Request<'_>, strategy| {
             buffers.plan(request, strategy).ok().map(|plan| plan.predicted.period_ns)
