@@ -12,7 +12,7 @@ from torch.utils._pytree import tree_flatten, tree_leaves
 from .collectives import is_collective
 from .errors import CaptureError
 from .launching import bind, has_variant, plain_mode
-from .memory import Memory, empty, viewed
+from .memory import Memory, empty, have_same_bits, viewed
 from .numbers import Numbers
 from .processor import Processor
 from .recording import View, layout_of, unique
@@ -21,7 +21,6 @@ from .workspaces import Place
 
 GARBAGE = 0x33
 NUMBER_BYTES = 8
-INTEGERS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
 @dataclass(frozen=True)
@@ -228,22 +227,16 @@ def _agrees(call, memory, launch, generator):
         made = run()
         made = made if isinstance(made, (tuple, list)) else [made]
         made = [t for v, t in zip(call.results, made) if v is not None and not v.is_host_number]
-        return [_bits(tensor) for tensor in made + [tensor.clone() for tensor in written]]
+        return made + [tensor.clone() for tensor in written]
 
     def launched():
         launch()
         return [None if v is None else memory(v) for v in call.results]
 
     plain = after(lambda: _plain(call, memory))
-    if all(map(torch.equal, plain, after(launched))):
+    if all(map(have_same_bits, plain, after(launched))):
         return True
-    return not all(map(torch.equal, plain, after(lambda: _plain(call, memory))))
-
-
-def _bits(tensor):
-    """Returns a tensor's elements as integers, which are equal if all bits are."""
-    tensor = torch.view_as_real(tensor) if tensor.is_complex() else tensor
-    return tensor.view(INTEGERS[tensor.element_size()])
+    return not all(map(have_same_bits, plain, after(lambda: _plain(call, memory))))
 
 
 def _plain(call, memory):

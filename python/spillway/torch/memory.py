@@ -8,6 +8,7 @@ import torch
 ALIGNMENT = 64
 SMALL_BYTES = 1 << 20
 LEAST_BYTES = 1 << 20
+INTEGERS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
 class Tensors:
@@ -33,6 +34,16 @@ def viewed(memory, view):
 def empty(view, device):
     """Returns a tensor of the shape and strides of a view, with any values."""
     return torch.empty_strided(view.shape, view.stride, dtype=view.dtype, device=device)
+
+
+def have_same_bits(one, other):
+    """Returns whether the elements of two tensors of one shape, type and device have the same bits."""
+    return torch.equal(_as_integers(one), _as_integers(other))
+
+
+def _as_integers(tensor):
+    tensor = torch.view_as_real(tensor) if tensor.is_complex() else tensor
+    return tensor.view(INTEGERS[tensor.element_size()])
 
 
 def form(view):

@@ -5,6 +5,7 @@ import mmap
 import threading
 import time
 from contextlib import contextmanager, nullcontext
+from functools import cache
 
 import numpy as np
 import torch
@@ -19,6 +20,13 @@ from .workspaces import Workspace
 COPY_BYTES = 16 << 20
 RANDOM_DTYPES = torch.float32, torch.float64, torch.float16, torch.bfloat16
 NUMBERS = 4099  # no multiple of an extent that a kernel has
+
+
+@cache
+def _numbers(most, dtype):
+    """Returns numbers between half of a number and this number."""
+    generator = torch.Generator().manual_seed(0)
+    return torch.empty(NUMBERS, dtype=dtype).uniform_(most / 2, most, generator=generator)
 
 
 class Processor:
@@ -54,8 +62,7 @@ class Processor:
         if tensor.dtype not in RANDOM_DTYPES:
             tensor.fill_(number)
             return
-        generator = torch.Generator().manual_seed(0)
-        numbers = torch.empty(NUMBERS, dtype=tensor.dtype).uniform_(number / 2, number, generator=generator)
+        numbers = _numbers(number, tensor.dtype)
         times = len(tensor) // NUMBERS
         tensor[: times * NUMBERS].view(times, NUMBERS).copy_(numbers)
         tensor[times * NUMBERS :].copy_(numbers[: len(tensor) % NUMBERS])

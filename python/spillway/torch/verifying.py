@@ -13,7 +13,7 @@ from .batches import call_on, loss_of
 from .devices import tensors_of
 from .errors import CaptureError
 from .holding import overlook
-from .memory import bytes_of, set_bytes_of
+from .memory import bytes_of, have_same_bits, set_bytes_of
 from .pausing import version
 
 _MEMBERS = "_parameters", "_buffers", "_modules"
@@ -83,7 +83,7 @@ def _compare(number, expected, result, generator, train):
 def _compare_tensors(number, name, a, b):
     if (a.shape, a.dtype) != (b.shape, b.dtype):
         what = f"has {a.dtype} {tuple(a.shape)} instead of {b.dtype} {tuple(b.shape)}"
-    elif not _have_same_bytes(a, b):
+    elif not have_same_bits(a.cpu(), b.cpu()):
         wide = torch.complex128 if a.is_complex() else torch.float64
         most = (a.cpu().to(wide) - b.cpu().to(wide)).abs().max().item()
         what = f"is the first tensor that does, by at most {most:.3g}"
@@ -93,10 +93,6 @@ def _compare_tensors(number, name, a, b):
         f"step {number} differs from eager mode: {name} {what}. It depends on something that a"
         " capture does not see: put what changes into the batch as a tensor, or train eagerly"
     )
-
-
-def _have_same_bytes(a, b):
-    return torch.equal(*(x.cpu().contiguous().reshape(-1).view(torch.uint8) for x in (a, b)))
 
 
 @contextmanager

@@ -5,7 +5,7 @@ import os
 
 import pytest
 import torch
-from eager import compare, same, same_dicts
+from eager import compare, losses_of, same, same_dicts
 from models import adamw
 from test_compiled_training import compiled_anew, twins  # noqa: F401
 
@@ -149,13 +149,10 @@ def test_a_captured_step(name, options, batches):
 def test_the_usual_loop(name, options, batches):
     eager, model, planned = twins(maker(name, options))
     optimizers = adamw(eager), spillway.torch.optimizer(adamw(model))
-    for k in range(3):
-        losses, batch = [], batches(k)
-        for called, optimizer in zip((eager, planned), optimizers):
-            torch.manual_seed(k)
-            losses.append(loss(called, batch))
-            losses[-1].backward()
-            optimizer.step()
-            optimizer.zero_grad()
-        same(*(one.detach() for one in losses), f"loss {k}")
+    data, losses = [batches(k) for k in range(3)], []
+    for called, optimizer in zip((eager, planned), optimizers):
+        torch.manual_seed(1)
+        losses.append(losses_of(called, loss, optimizer, data))
+    for k, pair in enumerate(zip(*losses)):
+        same(*pair, f"loss {k}")
     same_dicts(model.state_dict(), eager.state_dict(), "model")

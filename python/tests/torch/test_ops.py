@@ -5,7 +5,7 @@ import os
 
 import pytest
 import torch
-from eager import same
+from eager import losses_of, same
 from torch import nn
 from torch.utils._pytree import tree_leaves, tree_map
 
@@ -18,6 +18,8 @@ pytestmark = pytest.mark.short
 
 SAMPLES = 2
 FUNCTIONS = op_db[:: int(os.environ.get("SPILLWAY_OPS", 40))]
+EACH = pytest.mark.parametrize("function", FUNCTIONS, ids=lambda f: f"{f.name}{f.variant_test_name}")
+WAYS = pytest.mark.parametrize("is_transposed", [False, True], ids=["", "transposed"])
 
 # Within any dispatch mode, PyTorch computes singular values and eigenvalues with the vectors, and these gradients by
 # other ops than in eager mode.
@@ -87,17 +89,16 @@ def compare(found, expected, name):
         same(plain(a), plain(b), name)
 
 
-@pytest.mark.parametrize("is_transposed", [False, True], ids=["", "transposed"])
-@pytest.mark.parametrize("function", FUNCTIONS, ids=lambda f: f"{f.name}{f.variant_test_name}")
+@WAYS
+@EACH
 def test_results(function, is_transposed):
     if function.name in VECTORS | UNDEFINED:
         pytest.skip("its results have other bits")
     for tensors, call in samples(function, is_transposed):
+        capture = lambda x, call=call: spillway.torch.capture_inference(nn.Identity(), x, lambda _, x: call(x))
         with torch.no_grad():
             expected = results_of(call, tensors)
-        capture = lambda x, call=call: spillway.torch.capture_inference(nn.Identity(), x, lambda _, x: call(x))
-        found = expected is not None and planned(capture, tensors)
-        if found:
+        if expected and (found := planned(capture, tensors)):
             compare(found, expected, function.name)
 
 
@@ -110,8 +111,14 @@ class Scale(nn.Module):
         return [t * self.weight.sum() if t.is_floating_point() else t for t in tensors]
 
 
-@pytest.mark.parametrize("is_transposed", [False, True], ids=["", "transposed"])
-@pytest.mark.parametrize("function", FUNCTIONS, ids=lambda f: f"{f.name}{f.variant_test_name}")
+def scale():
+    """Returns a model and its optimizer."""
+    model = Scale()
+    return model, torch.optim.SGD(model.parameters(), lr=0.1)
+
+
+@WAYS
+@EACH
 def test_gradients(function, is_transposed):
     if function.name in GRADIENTS | UNDEFINED:
         pytest.skip("its gradients have other bits")
@@ -122,18 +129,13 @@ def test_gradients(function, is_transposed):
             return sum((x.square().sum() for x in results if x.grad_fn is not None), model.weight.sum())
 
         def trained(tensors):
-            model = Scale()
-            optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-            loss = loss_fn(model, tensors)
-            loss.backward()
-            optimizer.step()
-            return loss, model.weight
+            model, optimizer = scale()
+            return *losses_of(model, loss_fn, optimizer, [tensors]), model.weight
 
         expected = results_of(trained, tensors)
         if expected is None or not expected[0].isfinite():
             continue
-        model = Scale()
-        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        model, optimizer = scale()
         found = planned(lambda x: spillway.torch.capture(model, loss_fn, optimizer, x), tensors)
         if found:
             compare((*found, model.weight), expected, function.name)
