@@ -26,6 +26,9 @@ const LONGER: u64 = 100;
 const SHORTER: u64 = 128;
 const SMALL_SHORTER: u64 = 4;
 const SMALL_OPS: usize = 256;
+/// With objects of another size, plans of other strategies are shorter by at most one part in this many. In 11
+/// works of up to 6,000 ops, they were at most one part in 600 shorter.
+const OTHER_OBJECTS: u64 = 128;
 /// Budgets below this multiple of the least memory usually get objects of single chunks. In tight memory, each
 /// byte of rounding counts; in more memory, larger objects save planning time.
 const TIGHT: u64 = 2;
@@ -125,9 +128,9 @@ fn plan_on(
     })?;
     match (strategy, least) {
         (Strategy::Auto(auto), Some((others_ns, ends_ns))) if auto.effort != Some(0) => {
-            // With other objects, the other strategies may take less time.
             let is_known = request.machine.chunk_bytes == others.machine.chunk_bytes;
-            let others_ns = if is_known { others_ns } else { 0 };
+            let shorter_ns = if is_known { 0 } else { others_ns / OTHER_OBJECTS };
+            let others_ns = others_ns.saturating_sub(shorter_ns);
             let best = best_of_all(others, auto, planned, others_ns, buffers)?;
             best_of_ends(request, auto, best, ends_ns, buffers)
         }

@@ -203,16 +203,20 @@ pub(super) fn make_with<'o>(
     comparison.plan(&repeated, output, helper, &mut scratch)
 }
 
-/// Compares the strategies that run nothing on the host, except `auto`, and plans by the best
-/// strategy. Returns `None` if no plan takes less than `below_ns`. Repeats ops only if `strategy`
-/// allows it, and compares in a rival order, too, if `strategy` allows other orders.
+/// The period of the best plan of other strategies, and the plan if it was written; `None` if no plan takes
+/// less than a bound.
+pub(super) type OfOthers<'o> = Option<(u64, Option<Made<'o>>)>;
+
+/// Compares the strategies that run nothing on the host, except `auto`, under the bound `below_ns`. If
+/// `writes`, plans by the best strategy. Repeats ops only if `strategy` allows it, and compares in a rival
+/// order, too, if `strategy` allows other orders.
 pub(super) fn make_other<'o>(
     request: &Request<'_>,
     strategy: Strategy,
-    below_ns: u64,
+    (below_ns, writes): (u64, bool),
     mut output: Output<'o>,
     scratch: &mut Scratch<'_>,
-) -> Result<Option<Made<'o>>, PlanningError> {
+) -> Result<OfOthers<'o>, PlanningError> {
     let mut scratch = scratch.reborrow();
     let given = Sequence::as_given(request.graph, None, &mut scratch)?;
     let orders = best_orders(request, &given, strategy, &mut output, &mut scratch)?;
@@ -226,10 +230,12 @@ pub(super) fn make_other<'o>(
     let mut plans = BestPlan::new(output);
     plans.try_others((&given, rival.as_ref()), below_ns, None, &mut scratch)?;
     let better = plans.best_of_segments(&given, launches_ns, below_ns, None, &mut scratch)?;
-    match (better, plans.best) {
-        (None, None) => Ok(None),
-        _ => plans.finish((&given, better), &mut scratch).map(Some),
-    }
+    let of_segments = better.map(|(period_ns, _)| period_ns);
+    let Some(period_ns) = of_segments.or(plans.best.map(|best| best.period_ns)) else {
+        return Ok(None);
+    };
+    let made = writes.then(|| plans.finish((&given, better), &mut scratch)).transpose()?;
+    Ok(Some((period_ns, made)))
 }
 
 /// The best orders of the ops; no other order than the given one if the strategy keeps it.

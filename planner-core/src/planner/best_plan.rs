@@ -11,6 +11,15 @@ use crate::plan::{PlanError, Prediction};
 use crate::scratch::Scratch;
 use core::iter;
 
+/// Other strategies are compared under a bound that is longer by this fraction. Then the bound on their
+/// plans tells the caller, too, that none of them is shorter once objects are fixed or have another size.
+const WIDER: u64 = 32;
+
+/// A bound for other strategies, if plans from this period on are of no use.
+pub(super) const fn bound_of_others_ns(below_ns: u64) -> u64 {
+    below_ns.saturating_add(below_ns / WIDER)
+}
+
 /// The usual least period of all lists of a sequence with this sampled period.
 pub(super) const fn least_ns(sampled_ns: u64) -> u64 {
     shorter(sampled_ns, GAIN)
@@ -119,8 +128,8 @@ impl<'o, 't> BestPlan<'o, 't> {
         Self { output, best: None, written: None, shortage: None, own_ns: None, others_ns: 0 }
     }
 
-    /// Tries all other strategies that may take less than `below_ns`, in the given order and in a
-    /// rival one. A helper tries the strategies in the given order.
+    /// Tries all other strategies that may take less than the best plan or than `below_ns`, or [slightly
+    /// longer](bound_of_others_ns), in the given order and in a rival one. A helper tries the strategies in the given order.
     pub(super) fn try_others(
         &mut self,
         (given, rival): (&Task<'t>, Option<&Task<'t>>),
@@ -129,6 +138,7 @@ impl<'o, 't> BestPlan<'o, 't> {
         scratch: &mut Scratch<'_>,
     ) -> Result<(), PlanningError> {
         let below_ns = self.best.map_or(below_ns, |best| best.period_ns.min(below_ns));
+        let below_ns = bound_of_others_ns(below_ns);
         let helper = helper.filter(|_| rival.is_some());
         let try_in = |task: &Task<'t>, output: &mut Output<'_>, scratch: &mut Scratch<'_>| {
             Others::of(task, below_ns, output.reborrow(), scratch)
@@ -227,7 +237,7 @@ impl<'o, 't> BestPlan<'o, 't> {
         self.best.is_none_or(|best| least_ns(sampled_ns) < best.period_ns)
     }
 
-    /// The strategy of checkpointing with a better plan, if there is one. Few works need such a
+    /// The strategy of checkpointing with a better plan, with its period, if there is one. Few works need such a
     /// plan at all, since no plan takes less time than its launches. If there is no plan yet, a
     /// better plan must take less than `below_ns`.
     pub(super) fn best_of_segments(
@@ -237,7 +247,7 @@ impl<'o, 't> BestPlan<'o, 't> {
         below_ns: u64,
         mut helper: Option<&mut Helper<'_>>,
         scratch: &mut Scratch<'_>,
-    ) -> Result<Option<Strategy>, PlanningError> {
+    ) -> Result<Option<(u64, Strategy)>, PlanningError> {
         let mut least_ns = self.best.map_or(below_ns, |best| best.period_ns);
         let mut better = None;
         for strategy in [Strategy::Checkpoint, Strategy::CheckpointOffload] {
@@ -254,7 +264,8 @@ impl<'o, 't> BestPlan<'o, 't> {
             };
             match plan_segments(task, (strategy, least_ns), output, scratch) {
                 Ok(made) if made.plan.predicted.period_ns < least_ns => {
-                    (least_ns, better) = (made.plan.predicted.period_ns, Some(strategy));
+                    least_ns = made.plan.predicted.period_ns;
+                    better = Some((least_ns, strategy));
                 }
                 Err(PlanningError::Stuck) => {}
                 Err(error) if !error.is_of_one_list() => return Err(error),
@@ -268,10 +279,10 @@ impl<'o, 't> BestPlan<'o, 't> {
     /// so far, written again if another plan was written after it.
     pub(super) fn finish(
         self,
-        (given, better): (&Task<'_>, Option<Strategy>),
+        (given, better): (&Task<'_>, Option<(u64, Strategy)>),
         scratch: &mut Scratch<'_>,
     ) -> Result<Made<'o>, PlanningError> {
-        if let Some(segments) = better {
+        if let Some((_, segments)) = better {
             return plan_segments(given, (segments, u64::MAX), self.output, scratch);
         }
         match (self.written, self.best, self.shortage) {

@@ -7,6 +7,7 @@ use super::error::PlanningError;
 use super::request::Output;
 use crate::scratch::{Buffer, BufferTooShort, Scratch};
 use core::fmt;
+use core::sync::atomic::{AtomicUsize, Ordering};
 
 /// Runs two functions, if possible at the same time, and returns after both.
 pub type RunBoth<'r> = dyn Fn(&mut (dyn FnMut() + Send), &mut (dyn FnMut() + Send)) + 'r;
@@ -44,6 +45,27 @@ impl Helper<'_> {
         let Helper { output, scratch, run_both } = self.reborrow();
         let steps = Buffer::Steps.first(output.steps, own.steps.len())?;
         Ok(Helper { output: Output { steps, ..output }, scratch, run_both })
+    }
+}
+
+/// Jobs that two threads share, so that both work until no job is left.
+pub(super) struct Jobs {
+    /// The number of the next job.
+    next: AtomicUsize,
+}
+
+impl Jobs {
+    pub(super) const fn new() -> Self {
+        Self { next: AtomicUsize::new(0) }
+    }
+
+    /// The jobs that this thread takes, each with its number. Both threads iterate over the same jobs, and
+    /// each job is taken once.
+    pub(super) fn of<J>(&self, jobs: impl Iterator<Item = J>) -> impl Iterator<Item = (usize, J)> {
+        jobs.enumerate().filter(|&(number, _)| {
+            let after = number.saturating_add(1);
+            self.next.compare_exchange(number, after, Ordering::Relaxed, Ordering::Relaxed).is_ok()
+        })
     }
 }
 

@@ -4,7 +4,7 @@ use super::choice::{Choice, OpClass, Position, Share, WHOLE};
 use super::kinds::Places;
 use super::work::Work;
 use crate::plan::ArenaPlacement;
-use crate::planner::auto::{self, Made};
+use crate::planner::auto::{self, Made, OfOthers};
 use crate::planner::error::PlanningError;
 use crate::planner::groups::Groups;
 #[cfg(feature = "baselines")]
@@ -44,20 +44,25 @@ enum Split {
 }
 
 impl Work<'_> {
-    /// Plans by a strategy that chooses ops for the host by its own rule. Returns `None` if no plan
-    /// takes less than `below_ns`.
+    /// Plans by a strategy that chooses ops for the host by its own rule, under the bound `below_ns`. A plan
+    /// that takes long to write again is written only if `writes`.
     pub(super) fn make_baseline<'o>(
         &self,
         (strategy, repeats): (Strategy, Repeats),
-        below_ns: u64,
+        (below_ns, writes): (u64, bool),
         output: Output<'o>,
         scratch: &mut Scratch<'_>,
-    ) -> Result<Option<Made<'o>>, PlanningError> {
+    ) -> Result<OfOthers<'o>, PlanningError> {
         let made = match strategy {
-            Strategy::Split => Some(self.split(output, scratch)?),
-            _ => self.offload(repeats, below_ns, output, scratch)?,
+            Strategy::Split => {
+                let made = self.split(output, scratch)?;
+                Some((made.plan.predicted.period_ns, Some(made)))
+            }
+            _ => self.offload(repeats, (below_ns, writes), output, scratch)?,
         };
-        Ok(made.map(|made| Made { by: strategy.name(), ..made }))
+        Ok(made.map(|(period_ns, made)| {
+            (period_ns, made.map(|made| Made { by: strategy.name(), ..made }))
+        }))
     }
 
     /// The best plan of a split. The host runs the first or the last ops, like llama.cpp with
@@ -150,10 +155,10 @@ impl Work<'_> {
     fn offload<'o>(
         &self,
         repeats: Repeats,
-        below_ns: u64,
+        (below_ns, writes): (u64, bool),
         mut output: Output<'o>,
         scratch: &mut Scratch<'_>,
-    ) -> Result<Option<Made<'o>>, PlanningError> {
+    ) -> Result<OfOthers<'o>, PlanningError> {
         let may =
             |strategy: &Strategy| repeats == Repeats::Allowed || !strategy.rule().has_segments();
         self.with(self.offloaded(), scratch, |task, scratch| {
@@ -174,9 +179,16 @@ impl Work<'_> {
                 }
             }
             match (best, shortage) {
+                (Some(_), _) if !writes => Ok(Some((below, None))),
                 (Some(strategy), _) => {
-                    let below = below.saturating_add(1);
-                    auto::plan_task_below(task, strategy, below, output, scratch)
+                    let made = auto::plan_task_below(
+                        task,
+                        strategy,
+                        below.saturating_add(1),
+                        output,
+                        scratch,
+                    )?;
+                    Ok(made.map(|made| (below, Some(made))))
                 }
                 (None, Some(shortage)) if below_ns == u64::MAX => Err(shortage),
                 (None, _) => Ok(None),

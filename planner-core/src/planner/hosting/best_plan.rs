@@ -3,6 +3,7 @@
 use super::choice::Choice;
 use super::work::Work;
 use crate::planner::auto::{self, Kept, Made};
+use crate::planner::best_plan::bound_of_others_ns;
 use crate::planner::error::PlanningError;
 use crate::planner::helper::{Helper, both};
 use crate::planner::request::Output;
@@ -22,19 +23,21 @@ pub(super) enum Way {
     OnDevice(Strategy),
 }
 
-/// The period of the plan that was made, or `None` if no plan takes less than a bound.
-type Attempt = Option<(u64, Kept)>;
+/// The period of the plan that was made, and the plan if it was written; `None` if no plan takes less than
+/// a bound.
+type Attempt = Option<(u64, Option<Kept>)>;
 
 impl Way {
     /// The strategies that choose ops for the host by their own rules.
     pub(super) const BASELINES: [Self; 2] =
         [Self::Baseline(Strategy::Split), Self::Baseline(Strategy::OptimizerOffload)];
 
-    /// Plans in this way, for a strategy.
+    /// Plans in this way, for a strategy. Other strategies' plans are rarely the best, so they are written
+    /// only if `writes`.
     fn make(
         self,
         (work, strategy): (&Work<'_>, Strategy),
-        below_ns: u64,
+        bound: (u64, bool),
         output: &mut Output<'_>,
         helper: Option<&mut Helper<'_>>,
         scratch: &mut Scratch<'_>,
@@ -43,19 +46,20 @@ impl Way {
         let made = match self {
             Self::Own(choice) => {
                 let how = (choice, choice != Choice::NONE);
-                Some(work.make(how, strategy, output, helper, scratch)?)
+                let made = work.make(how, strategy, output, helper, scratch)?;
+                Some((made.plan.predicted.period_ns, Some(made)))
             }
             Self::Baseline(baseline) => {
                 let mut scratch = scratch.reborrow();
                 let given = Work::as_given(work.request, &mut scratch)?;
                 let how = (baseline, strategy.repeats());
-                given.make_baseline(how, below_ns, output, &mut scratch)?
+                given.make_baseline(how, bound, output, &mut scratch)?
             }
             Self::OnDevice(allowed) => {
-                auto::make_other(work.request, allowed, below_ns, output, scratch)?
+                auto::make_other(work.request, allowed, bound, output, scratch)?
             }
         };
-        Ok(made.map(|made| (made.plan.predicted.period_ns, made.kept())))
+        Ok(made.map(|(period_ns, made)| (period_ns, made.map(|made| made.kept()))))
     }
 }
 
@@ -95,21 +99,21 @@ impl Tally {
         (way, below_ns): (Way, u64),
     ) -> Result<(), PlanningError> {
         self.written = None;
-        let (period_ns, kept) = match made {
-            Ok(Some((period_ns, kept))) => (period_ns, Some(kept)),
-            Ok(None) => (below_ns, None),
+        let period_ns = match made {
+            Ok(Some((period_ns, kept))) => {
+                if self.best.is_none_or(|best| period_ns <= best.period_ns) {
+                    self.best = Some(Best { period_ns, way, below_ns });
+                    self.written = kept;
+                }
+                period_ns
+            }
+            Ok(None) => below_ns,
             Err(error) if error.is_of_one_list() => {
                 self.shortage = Some(error.with_least_need(self.shortage));
-                (u64::MAX, None)
+                u64::MAX
             }
             Err(error) => return Err(error),
         };
-        if let Some(kept) = kept
-            && self.best.is_none_or(|best| period_ns <= best.period_ns)
-        {
-            self.best = Some(Best { period_ns, way, below_ns });
-            self.written = Some(kept);
-        }
         self.note(way, period_ns);
         Ok(())
     }
@@ -199,7 +203,11 @@ impl<'w, 'o> BestPlan<'w, 'o> {
         scratch: &mut Scratch<'_>,
     ) -> Result<(), PlanningError> {
         let below_ns = self.tally.period_ns().min(below_ns);
-        let made = self.make(way, below_ns, scratch);
+        let below_ns = match way {
+            Way::Own(_) => below_ns,
+            Way::Baseline(_) | Way::OnDevice(_) => bound_of_others_ns(below_ns),
+        };
+        let made = self.make(way, (below_ns, false), scratch);
         self.tally.record(made, (way, below_ns))
     }
 
@@ -237,19 +245,19 @@ impl<'w, 'o> BestPlan<'w, 'o> {
     fn make(
         &mut self,
         way: Way,
-        below_ns: u64,
+        bound: (u64, bool),
         scratch: &mut Scratch<'_>,
     ) -> Result<Attempt, PlanningError> {
         let Self { work, strategy, .. } = *self;
-        way.make((work, strategy), below_ns, &mut self.output, self.helper.as_mut(), scratch)
+        way.make((work, strategy), bound, &mut self.output, self.helper.as_mut(), scratch)
     }
 
     /// The best plan, written again if another plan was written after it.
     pub(super) fn finish(mut self, scratch: &mut Scratch<'_>) -> Result<Made<'o>, PlanningError> {
         let Tally { best, mut written, shortage, .. } = self.tally;
         if let (None, Some(Best { way, below_ns, .. })) = (written, best) {
-            let made = self.make(way, below_ns, scratch)?;
-            written = made.map(|(_, kept)| kept);
+            let made = self.make(way, (below_ns, true), scratch)?;
+            written = made.and_then(|(_, kept)| kept);
         }
         let shortage = shortage.unwrap_or(PlanningError::Stuck);
         Ok(written.ok_or(shortage)?.made(self.output))

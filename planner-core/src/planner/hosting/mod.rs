@@ -102,8 +102,8 @@ pub(super) fn make<'o>(
     if strategy.runs_on_host() {
         let work = Work::as_given(request, &mut scratch)?;
         let how = (strategy, Repeats::Allowed);
-        let made = work.make_baseline(how, u64::MAX, output, &mut scratch)?;
-        return made.ok_or(PlanningError::Stuck);
+        let made = work.make_baseline(how, (u64::MAX, true), output, &mut scratch)?;
+        return made.and_then(|(_, made)| made).ok_or(PlanningError::Stuck);
     }
     if host == Host::All || strategy.stops_at_first() {
         let work = Work::as_given(request, &mut scratch)?;
@@ -141,7 +141,9 @@ pub(super) fn make_below<'o>(
     }
     let mut scratch = scratch.reborrow();
     let work = Work::as_given(request, &mut scratch)?;
-    work.make_baseline((strategy, Repeats::Allowed), below_ns, output, &mut scratch)
+    let how = (strategy, Repeats::Allowed);
+    let made = work.make_baseline(how, (below_ns, true), output, &mut scratch)?;
+    Ok(made.and_then(|(_, made)| made))
 }
 
 /// Plans with all ops on the host; or with no op on the host, if this is allowed and there is a

@@ -8,16 +8,26 @@ use super::segments::{
 };
 use crate::graph::OpId;
 use crate::planner::best_plan::shorter;
+use crate::planner::checkpoint::AfterLoss;
 use crate::planner::error::PlanningError;
-use crate::planner::helper::{Helper, both};
+use crate::planner::helper::{Helper, Jobs, both};
 use crate::planner::order::{self, Join};
 use crate::planner::request::{Output, Task};
 use crate::scratch::{Limits, Scratch, larger, words};
 use crate::sequence::Sequence;
+use core::iter;
 
 /// The most ways to join ops: with copies first, three sizes of sets, and two for each power of two
 /// that is a number of micro-batches.
 const MOST_JOINS: usize = 4 + 2 * u32::BITS as usize;
+
+/// The most ways to join ops that the search goes on with, and the most orders to which it adds repeats:
+/// these ways and the order of the task.
+const MOST_WAYS: usize = 4;
+const MOST_ORDERS: usize = MOST_WAYS + 1;
+
+/// The most incumbents at once: two for each order and each thread, one by load, and one of segments.
+const MOST_INCUMBENTS: usize = 4 * MOST_ORDERS + 2;
 
 /// The number of prices that rank two orders of the ops.
 const RANK_LISTS: usize = 3;
@@ -37,7 +47,8 @@ pub(in crate::planner) const fn scratch_words(limits: &Limits) -> usize {
     let round = words::<OpId>(limits.ops).saturating_add(rounds::scratch_words(limits));
     let arranged = order::arranged_words(limits)
         .saturating_add(larger(larger(order::list_schedule_words(limits), round), segments));
-    let joined = words::<OpId>(limits.ops).saturating_mul(8).saturating_add(arranged);
+    let incumbents = words::<OpId>(limits.ops).saturating_mul(MOST_INCUMBENTS);
+    let joined = incumbents.saturating_add(arranged);
     kept_words(limits).saturating_add(larger(joined, segments))
 }
 
@@ -104,93 +115,177 @@ pub(in crate::planner) fn best<'s>(
     })
 }
 
+/// An order of the launches, and the best lists with repeats in this order.
+struct InOrder<'l> {
+    /// The way to join the ops of the task; `None` in the order of the task.
+    join: Option<Join>,
+    /// The best list.
+    once: Incumbent<'l>,
+    /// The best list from segments that keep what follows a loss.
+    kept: Incumbent<'l>,
+}
+
+/// The order of the task, and each way to join its ops.
+type InOrders<'l> = heapless::Vec<InOrder<'l>, MOST_ORDERS>;
+
+impl<'l> InOrder<'l> {
+    fn each(
+        Ranked { task, ways, .. }: &Ranked<'_>,
+        scratch: &mut Scratch<'l>,
+    ) -> Result<InOrders<'l>, PlanningError> {
+        let joins = ways.iter().map(|&(_, join)| Some(join));
+        let new = |join| {
+            let [once, kept] = [Incumbent::new(task, scratch)?, Incumbent::new(task, scratch)?];
+            Ok(Self { join, once, kept })
+        };
+        iter::once(None).chain(joins).map(new).collect()
+    }
+
+    /// The best list of each kind of segments.
+    fn by_segments(&mut self) -> [(AfterLoss, &mut Incumbent<'l>); 2] {
+        [(AfterLoss::Dropped, &mut self.once), (AfterLoss::Kept, &mut self.kept)]
+    }
+
+    /// Keeps the lists of the same order that are better.
+    fn keep_if_better(&mut self, other: &Self) {
+        self.once.keep_if_better(other.once.judged, other.once.launches());
+        self.kept.keep_if_better(other.kept.judged, other.kept.launches());
+    }
+}
+
 /// Adds repeats to the launches in each order, and tries the segments. The best lists become `once`,
 /// `spread` and `kept`, as in [`Best`], and the best segments `segmented`. Returns whether segments may
 /// lead to a shorter plan.
 fn extend_all(
-    Ranked { task, rank, reads_together, ways }: &Ranked<'_>,
+    ranked: &Ranked<'_>,
     segments: Option<&Segments<'_>>,
     [once, spread, kept, segmented]: [&mut Incumbent<'_>; 4],
     lists: usize,
     output: &mut Output<'_>,
-    helper: Option<&mut Helper<'_>>,
+    mut helper: Option<&mut Helper<'_>>,
     scratch: &mut Scratch<'_>,
 ) -> Result<bool, PlanningError> {
+    let Ranked { task, rank, reads_together, ways } = ranked;
     let mut scratch = scratch.reborrow();
-    let mut joined = |at: usize| {
-        let way = ways.get(at).map(|&(_, join)| join);
-        Ok::<_, PlanningError>((way, Incumbent::new(task, &mut scratch)?))
-    };
-    // One thread starts with the order of the task, so the other one takes the first way.
-    let (mut helpers, mut own) = ([joined(0)?, joined(2)?], [joined(1)?, joined(3)?]);
+    let mut own = InOrder::each(ranked, &mut scratch)?;
+    let mut helpers = InOrder::each(ranked, &mut scratch)?;
     // Whether the network has time to spare depends on the plan.
     let sequence = task.sequence.weighing_loads();
     let weighed = Task { sequence: &sequence, ..*task };
     let mut by_load = (task.sequence.graph().has_collectives())
         .then(|| Incumbent::new(task, &mut scratch))
         .transpose()?;
-    let mut helpers_kept = Incumbent::new(task, &mut scratch)?;
     let &(lacks_bytes, (ranked_ns, _)) = rank;
     let than_ns = if lacks_bytes == 0 { ranked_ns } else { u64::MAX };
+    let jobs = Jobs::new();
+    let extend_each =
+        |orders: &mut InOrders<'_>, output: &mut Output<'_>, scratch: &mut Scratch<'_>| {
+            jobs.of(orders.iter_mut()).try_for_each(|(_, InOrder { join, once, .. })| {
+                in_order(task, *join, scratch, |task, scratch| {
+                    extend(task, once, lists, output, scratch)
+                })
+            })
+        };
     let ((), is_segmented) = both(
-        helper,
+        helper.as_deref_mut(),
         output,
         &mut scratch,
+        |output, scratch| extend_each(&mut own, output, scratch),
         |output, scratch| {
-            extend(task, once, lists, output, scratch)?;
-            if *reads_together {
-                extend_own_segments(task, (once, Some(kept)), lists, output, scratch)?;
+            let is_segmented = match segments {
+                Some(from) => start_segments(from, than_ns, segmented, lists, output, scratch)?,
+                None => false,
+            };
+            // Works with ops on the host take long to plan already.
+            if task.sequence.host_steps().is_empty() {
+                let join = ways.first().map(|&(_, join)| join);
+                in_order(task, join, scratch, |task, scratch| {
+                    extend(task, spread, lists, output, scratch)
+                })?;
             }
-            extend_joined(task, (&mut own[..], kept), lists, output, scratch)
-        },
-        |output, scratch| {
-            let helpers = (&mut helpers[..], &mut helpers_kept);
-            extend_joined(task, helpers, lists, output, scratch)?;
-            extend_first(task, (ways, spread), lists, output, scratch)?;
             if let Some(by_load) = &mut by_load {
                 extend(&weighed, by_load, lists, output, scratch)?;
             }
-            let Some(from) = segments else { return Ok(false) };
-            start_segments(from, than_ns, segmented, lists, output, scratch)
+            extend_each(&mut helpers, output, scratch)?;
+            Ok(is_segmented)
         },
     )?;
+    own.iter_mut().zip(&helpers).for_each(|(own, helpers)| own.keep_if_better(helpers));
+    extend_segments(ranked, [&mut own, &mut helpers], lists, output, helper, &mut scratch)?;
     if let Some(by_load) = by_load {
         once.keep_if_better(by_load.judged, by_load.launches());
     }
-    let of_task = once.rank();
-    let [[first, third], [second, fourth]] = [helpers, own];
-    for (way, joined) in [first, second, third, fourth] {
+    let of_task = own.first().map_or(Judged::UNKNOWN.rank(), |task| task.once.rank());
+    for InOrder { join, once: joined, kept: joined_kept } in own {
         // If the task reads states together, such ways without overlaps differ little from it.
         let is_like_task =
-            *reads_together && matches!(way, Some(Join::ByStates { overlaps: false, .. }));
+            *reads_together && matches!(join, Some(Join::ByStates { overlaps: false, .. }));
         if !is_like_task || is_surely_less(joined.rank(), of_task) {
             once.keep_if_better(joined.judged, joined.launches());
         }
+        kept.keep_if_better(joined_kept.judged, joined_kept.launches());
     }
-    kept.keep_if_better(helpers_kept.judged, helpers_kept.launches());
     Ok(is_segmented)
 }
 
-/// Adds repeats to the launches in the order of the first way to join them, or in the order of the
-/// task.
-fn extend_first(
-    task: &Task<'_>,
-    (ways, incumbent): (&Ways, &mut Incumbent<'_>),
+/// Adds repeats to the segments of each order that only this search tries. Such an order joins ops, or reads
+/// states together. The best lists of both threads go to the first one's orders.
+fn extend_segments(
+    Ranked { task, reads_together, .. }: &Ranked<'_>,
+    [own, helpers]: [&mut InOrders<'_>; 2],
     lists: usize,
     output: &mut Output<'_>,
+    helper: Option<&mut Helper<'_>>,
     scratch: &mut Scratch<'_>,
 ) -> Result<(), PlanningError> {
-    // Works with ops on the host take long to plan already.
-    if !task.sequence.host_steps().is_empty() {
-        return Ok(());
-    }
+    let extended_ns: heapless::Vec<_, MOST_ORDERS> =
+        own.iter().map(|order| order.once.period_ns()).collect();
+    let jobs = Jobs::new();
+    let extend_each =
+        |orders: &mut InOrders<'_>, output: &mut Output<'_>, scratch: &mut Scratch<'_>| {
+            let each = orders.iter_mut().zip(&extended_ns).flat_map(|(order, than_ns)| {
+                let join = order.join;
+                order.by_segments().map(|(after_loss, best)| (join, than_ns, after_loss, best))
+            });
+            jobs.of(each).try_for_each(|(_, (join, than_ns, after_loss, best))| {
+                let may_help = match join {
+                    None => *reads_together,
+                    Some(Join::ByStates { .. }) => true,
+                    // A single micro-batch has no second loss.
+                    Some(_) => after_loss == AfterLoss::Dropped,
+                };
+                let Some(than_ns) = than_ns.filter(|_| may_help) else { return Ok(()) };
+                in_order(task, join, scratch, |task, scratch| {
+                    let from = (after_loss, than_ns);
+                    extend_own_segments(task, from, best, lists, output, scratch)
+                })
+            })
+        };
+    let ((), ()) = both(
+        helper,
+        output,
+        scratch,
+        |output, scratch| extend_each(own, output, scratch),
+        |output, scratch| extend_each(helpers, output, scratch),
+    )?;
+    own.iter_mut().zip(&*helpers).for_each(|(own, helpers)| own.keep_if_better(helpers));
+    Ok(())
+}
+
+/// Calls a function with the task in the order of a way to join its ops, or in its own order. Does
+/// nothing if the way changes no order.
+fn in_order(
+    task: &Task<'_>,
+    join: Option<Join>,
+    scratch: &mut Scratch<'_>,
+    extend: impl FnOnce(&Task<'_>, &mut Scratch<'_>) -> Result<(), PlanningError>,
+) -> Result<(), PlanningError> {
     let mut scratch = scratch.reborrow();
-    let joined = match ways.first() {
-        Some(&(_, join)) => order::arrange(task.sequence, join, &mut scratch)?,
-        None => None,
-    };
-    let task = Task { sequence: joined.as_ref().unwrap_or(task.sequence), ..*task };
-    extend(&task, incumbent, lists, output, &mut scratch)
+    let Some(join) = join else { return extend(task, &mut scratch) };
+    match order::arrange(task.sequence, join, &mut scratch)? {
+        Some(sequence) => extend(&Task { sequence: &sequence, ..*task }, &mut scratch),
+        None => Ok(()),
+    }
 }
 
 /// The period of the best of a few lists with repeats in each order, and of `lists` lists in the best
@@ -256,33 +351,10 @@ fn best_starts<'s>(
     Ok(Some(Ranked { task, rank, reads_together, ways }))
 }
 
-/// Adds repeats to the launches in the order of each way to join them, and to their segments.
-/// `kept` becomes the best list from segments that keep what follows a loss.
-fn extend_joined(
-    task: &Task<'_>,
-    (ways, kept): (&mut [(Option<Join>, Incumbent<'_>)], &mut Incumbent<'_>),
-    lists: usize,
-    output: &mut Output<'_>,
-    scratch: &mut Scratch<'_>,
-) -> Result<(), PlanningError> {
-    for (way, incumbent) in ways {
-        let Some(join) = *way else { continue };
-        let mut scratch = scratch.reborrow();
-        if let Some(sequence) = order::arrange(task.sequence, join, &mut scratch)? {
-            let task = Task { sequence: &sequence, ..*task };
-            extend(&task, incumbent, lists, output, &mut scratch)?;
-            // A single micro-batch has no second loss.
-            let kept = matches!(join, Join::ByStates { .. }).then_some(&mut *kept);
-            extend_own_segments(&task, (incumbent, kept), lists, output, &mut scratch)?;
-        }
-    }
-    Ok(())
-}
-
 /// The best ways to join ops: up to two in which groups of micro-batches follow each other, and up to
 /// two in which they overlap. There are several, since a few lists cannot tell which way leads to the
 /// shortest plan.
-type Ways = heapless::Vec<(Rank, Join), 4>;
+type Ways = heapless::Vec<(Rank, Join), MOST_WAYS>;
 
 /// Ranks ways to join ops, and returns the best ways. A way must be better than the given order by
 /// more than the error of ranks. A way with overlaps must not be worse than the best way without
@@ -295,16 +367,16 @@ fn best_joins(
     helper: Option<&mut Helper<'_>>,
     scratch: &mut Scratch<'_>,
 ) -> Result<Ways, PlanningError> {
-    let rank_half = |skipped, output: &mut Output<'_>, scratch: &mut Scratch<'_>| {
-        let joins = joins.clone().enumerate().skip(skipped).step_by(2);
-        rank_joins(task, (least, joins), lists, output, scratch)
+    let jobs = Jobs::new();
+    let rank_some = |output: &mut Output<'_>, scratch: &mut Scratch<'_>| {
+        rank_joins(task, (least, jobs.of(joins.clone())), lists, output, scratch)
     };
     let (mut ranked, others) = both(
         helper,
         output,
         scratch,
-        |output, scratch| rank_half(0, output, scratch),
-        |output, scratch| rank_half(1, output, scratch),
+        |output, scratch| rank_some(output, scratch),
+        |output, scratch| rank_some(output, scratch),
     )?;
     for way in others {
         let _ = ranked.push(way);

@@ -93,28 +93,24 @@ pub(super) fn extend_near(
     extend(task, incumbent, lists, output, scratch)
 }
 
-/// Adds repeats to the segments of an order that only this search tries. The best list of segments
-/// that keep what follows a loss becomes `kept`.
+/// Adds repeats to the segments of an order that only this search tries, if their plan is near enough to
+/// the best one in that order, which takes `than_ns`.
 pub(super) fn extend_own_segments(
     task: &Task<'_>,
-    (incumbent, kept): (&mut Incumbent<'_>, Option<&mut Incumbent<'_>>),
+    (after_loss, than_ns): (AfterLoss, u64),
+    incumbent: &mut Incumbent<'_>,
     lists: usize,
     output: &mut Output<'_>,
     scratch: &mut Scratch<'_>,
 ) -> Result<(), PlanningError> {
-    let Some(than_ns) = incumbent.period_ns() else { return Ok(()) };
-    let mut keep_best = |best: &mut Incumbent<'_>, after_loss| {
-        let mut scratch = scratch.reborrow();
-        let mut segmented = Incumbent::new(task, &mut scratch)?;
-        let from = Segments { task: *task, is_short: false, order: Order::Free, after_loss };
-        if start_segments(&from, than_ns, &mut segmented, lists, output, &mut scratch)? {
-            extend_near(task, than_ns, &mut segmented, lists, output, &mut scratch)?;
-        }
-        best.keep_if_better(segmented.judged, segmented.launches());
-        Ok::<_, PlanningError>(())
-    };
-    keep_best(incumbent, AfterLoss::Dropped)?;
-    kept.map_or(Ok(()), |kept| keep_best(kept, AfterLoss::Kept))
+    let mut scratch = scratch.reborrow();
+    let mut segmented = Incumbent::new(task, &mut scratch)?;
+    let from = Segments { task: *task, is_short: false, order: Order::Free, after_loss };
+    if start_segments(&from, than_ns, &mut segmented, lists, output, &mut scratch)? {
+        extend_near(task, than_ns, &mut segmented, lists, output, &mut scratch)?;
+    }
+    incumbent.keep_if_better(segmented.judged, segmented.launches());
+    Ok(())
 }
 
 /// The rank of segments at which one micro-batch gives way to another. In orders by layers, prices
