@@ -13,7 +13,7 @@ use core::iter;
 
 /// Other strategies are compared under a bound that is longer by this fraction. Then the bound on their
 /// plans tells the caller, too, that none of them is shorter once objects are fixed or have another size.
-const WIDER: u64 = 32;
+const WIDER: u64 = 8;
 
 /// A bound for other strategies, if plans from this period on are of no use.
 pub(super) const fn bound_of_others_ns(below_ns: u64) -> u64 {
@@ -128,8 +128,9 @@ impl<'o, 't> BestPlan<'o, 't> {
         Self { output, best: None, written: None, shortage: None, own_ns: None, others_ns: 0 }
     }
 
-    /// Tries all other strategies that may take less than the best plan or than `below_ns`, or [slightly
-    /// longer](bound_of_others_ns), in the given order and in a rival one. A helper tries the strategies in the given order.
+    /// Tries all other strategies that may take less than the best plan or than `below_ns`, or [not much
+    /// longer](bound_of_others_ns), in the given order and in a rival one. A helper tries the strategies
+    /// in the given order.
     pub(super) fn try_others(
         &mut self,
         (given, rival): (&Task<'t>, Option<&Task<'t>>),
