@@ -300,9 +300,9 @@ pub unsafe extern "C" fn spillway_plan_arranged_after(
 }
 
 /// Makes a plan of the same work in the same budget for one iteration between two iterations of
-/// `other`, such as a prompt between tokens. States that `other` holds may stay on the device
-/// meanwhile. Returns the best of `plan` and the plans that are tried: its period and the copies of
-/// both switches take the least time together. Plans the work up to ten times.
+/// `other`, such as a prompt between tokens. If possible, the plan ends with all states on the
+/// device that `other` holds. Returns the best of `plan` and the plans that are tried: its period
+/// and the copies of both switches take the least time together. Plans the work up to twice.
 ///
 /// # Safety
 /// The pointers are as `spillway.h` requires.

@@ -125,9 +125,9 @@ impl Plan {
     }
 
     /// A plan of the same work in the same budget for one step between two steps of another plan,
-    /// such as a prompt between tokens. States that the other plan holds may stay on the device
-    /// meanwhile. Returns the best of this plan and the plans that are tried: its period and the
-    /// copies of both switches take the least time together. Plans the work up to ten times.
+    /// such as a prompt between tokens. If possible, the plan ends with all states on the device that
+    /// the other plan holds. Returns the best of this plan and the plans that are tried: its period and
+    /// the copies of both switches take the least time together. Plans the work up to twice.
     ///
     /// Raises `SwitchError` if the states of the graphs differ.
     fn between(&self, py: Python<'_>, other: &Self) -> PyResult<Self> {

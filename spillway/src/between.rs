@@ -1,97 +1,76 @@
 //! Plans for an iteration between iterations of another plan, such as a prompt between tokens.
 //!
-//! A plan made alone does not know what another plan holds, so a switch may replace everything on the device.
-//! Here, some states that the other plan holds stay in place: the work is planned without these states, in
-//! the memory that they leave free, and then the states are added to the plan.
+//! A plan made alone does not know which states another plan holds, so a switch may replace everything on the
+//! device while nothing runs. Here, the work gets one more op at its end, which takes no time and reads these
+//! states. A plan with this op brings the states back while earlier ops run, and evicts some of them again for
+//! the next iteration. Then the steps after the op move to the start of the list, and the op is removed.
 
 use crate::error::Error;
+use crate::figures::Context;
 use crate::graph::Graph;
 use crate::placing;
 use crate::plan::Plan;
 use crate::planning;
 use crate::switching;
-use planner_core::TensorId;
-use planner_core::plan::{ArenaPlacement, Part, Pool, Resident};
-use planner_core::planner::{Auto, Request, Strategy};
+use planner_core::OpId;
+use planner_core::plan::{ArenaPlacement, Part, Resident, Step};
+use planner_core::planner::{Auto, Order, Request, Strategy};
 use planner_core::switch::SharedState;
-use std::collections::{BTreeMap, HashMap, HashSet};
+use planner_core::{Kind, TensorId};
+use std::collections::{HashMap, HashSet};
+use std::iter;
 use workloads::{OwnedGraph, OwnedPlan};
 
-/// Shares of the weights to keep on the device, in eighths. Weights that stay take memory that prefetches of
-/// other weights need, so the search tries several shares.
-const EIGHTHS: [usize; 6] = [8, 7, 6, 4, 2, 0];
-
-/// Rounds of the search. Each tries the numbers halfway between the best number of weights and its
-/// neighbours.
-const CLOSER: usize = 2;
-
-/// The most objects that may stay. The plan lists their numbers one by one.
-const MOST_OBJECTS: u64 = 1 << 24;
+/// In another order, the op at the end might not come last. In the arena, states would not stay in place when
+/// plans are switched.
+const IN_ORDER: Strategy =
+    Strategy::Auto(Auto::new().with_order(Order::Given).with_small_arena(true));
 
 /// The states that another plan holds between its iterations, with their ids in the graph of this plan.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 struct Held {
-    /// The states in objects, in the order of the graph.
-    in_objects: Vec<TensorId>,
+    /// The states that have all their objects on the device, in the order of the graph.
+    whole: Vec<TensorId>,
+    /// The states that have some of their objects on the device, in the order of the graph.
+    in_part: Vec<TensorId>,
     /// The states in the arena of the other plan, at their offsets there.
     in_arena: Vec<ArenaPlacement>,
     /// The bytes of the arena up to the end of these states, in whole chunks.
     arena_bytes: u64,
-    /// All tensors that ops of this work write.
-    written: HashSet<TensorId>,
 }
 
 impl Plan {
     /// Returns a plan of the same work in the same budget, for one iteration that runs between two iterations
-    /// of `other`, such as a prompt between tokens. States that `other` holds may stay on the device in the
-    /// plan. The search tries several plans and this plan. It returns the plan with the smallest sum of its
-    /// period and the copies of both [switches](crate::Session::switch).
+    /// of `other`, such as a prompt between tokens. If possible, the plan ends with all states on the device
+    /// that `other` holds. Returns this plan if the sum of its period and the copies of both
+    /// [switches](crate::Session::switch) is smaller.
     ///
-    /// Plans the work up to ten times.
+    /// Plans the work up to twice: with all states of which `other` holds a part, and without these.
     ///
     /// # Errors
     /// [`Error::States`] if the graphs have different states; [`Error::OutOfMemory`].
     pub fn between(&self, other: &Self) -> Result<Self, Error> {
-        let mut held = self.held_by(other)?;
-        let own = self.arranged_after(other)?;
-        // The offsets of the other plan may shorten one of the two switches and lengthen the other.
-        let (plain_ns, own_ns) = (self.time_between(other)?, own.time_between(other)?);
-        let mut best = if plain_ns < own_ns { (plain_ns, self.clone()) } else { (own_ns, own) };
-        if held.states().next().is_none() {
-            return Ok(best.1);
-        }
-        let (always, weights): (Vec<_>, Vec<_>) =
-            held.in_objects.iter().partition(|state| held.written.contains(state));
-        // The time for each number of weights that stay; `u64::MAX` if there is no plan.
-        let mut times = BTreeMap::new();
-        let mut attempt = |count: usize, times: &mut BTreeMap<usize, u64>| -> Result<(), Error> {
-            if times.contains_key(&count) {
-                return Ok(());
-            }
-            held.in_objects = always.iter().copied().chain(spread(&weights, count)).collect();
-            let plan = self.holding(&held)?;
-            let time_ns = plan.as_ref().map_or(Ok(u64::MAX), |plan| plan.time_between(other))?;
-            times.insert(count, time_ns);
-            if let Some(plan) = plan.filter(|_| time_ns < best.0) {
-                best = (time_ns, plan);
-            }
-            Ok(())
-        };
-        for eighths in EIGHTHS {
-            attempt(weights.len() * eighths / 8, &mut times)?;
-        }
-        for _ in 0..CLOSER {
-            let shortest = times.iter().min_by_key(|(_, time_ns)| **time_ns);
-            let Some((&count, _)) = shortest.filter(|(_, time_ns)| **time_ns < u64::MAX) else {
-                break;
-            };
-            let below = times.range(..count).next_back().map(|(below, _)| below.midpoint(count));
-            let above = times.range(count + 1..).next().map(|(above, _)| above.midpoint(count));
-            for count in below.into_iter().chain(above) {
-                attempt(count, &mut times)?;
+        let mut best = self.better_arranged(other)?;
+        let held = self.held_by(other)?;
+        let whole = Held { in_part: Vec::new(), ..held.clone() };
+        let tries_whole = !held.in_part.is_empty();
+        for held in iter::once(&held).chain(tries_whole.then_some(&whole)) {
+            let Some(plan) = self.ending_with(held)? else { continue };
+            let arranged = plan.better_arranged(other)?;
+            if arranged.0 < best.0 {
+                best = arranged;
             }
         }
         Ok(best.1)
+    }
+
+    /// Returns this plan with its own arena or [arranged after](Self::arranged_after) the other plan, whichever
+    /// takes less time between iterations of the other plan; and this time. The offsets of the other plan may
+    /// shorten one of the two switches and lengthen the other.
+    fn better_arranged(&self, other: &Self) -> Result<(u64, Self), Error> {
+        let arranged = self.arranged_after(other)?;
+        let (own_ns, arranged_ns) = (self.time_between(other)?, arranged.time_between(other)?);
+        Ok(if own_ns < arranged_ns { (own_ns, self.clone()) } else { (arranged_ns, arranged) })
     }
 
     /// The sum of the period and the copies of both switches.
@@ -101,13 +80,14 @@ impl Plan {
     }
 
     fn held_by(&self, other: &Self) -> Result<Held, Error> {
-        let resident = other.owned().resident_at_start.iter();
-        let resident: HashSet<TensorId> =
-            resident.filter(|entry| entry.part.is_whole()).map(|entry| entry.part.tensor).collect();
+        let (mut whole, mut in_part) = (HashSet::new(), HashSet::new());
+        for entry in &other.owned().resident_at_start {
+            if entry.part.is_whole() { &mut whole } else { &mut in_part }.insert(entry.part.tensor);
+        }
         let offsets = other.owned().arena.iter().map(|placed| (placed.tensor, placed.offset_bytes));
         let offsets: HashMap<TensorId, u64> = offsets.collect();
         let chunk_bytes = self.machine().machine.chunk_bytes;
-        let mut held = Held { written: self.written(), ..Held::default() };
+        let mut held = Held::default();
         let mut shared = switching::shared_states(other.graph(), self.graph())?;
         shared.sort_unstable_by_key(|state| state.to);
         for SharedState { from, to } in shared {
@@ -118,96 +98,78 @@ impl Plan {
                     let end = offset_bytes.saturating_add(bytes).div_ceil(chunk_bytes);
                     held.arena_bytes = held.arena_bytes.max(end.saturating_mul(chunk_bytes));
                 }
-                None if resident.contains(&from) && bytes >= chunk_bytes => {
-                    held.in_objects.push(to);
-                }
+                // Smaller states may have no objects of their own.
+                None if bytes < chunk_bytes => {}
+                None if whole.contains(&from) => held.whole.push(to),
+                None if in_part.contains(&from) => held.in_part.push(to),
                 None => {}
             }
         }
         Ok(held)
     }
 
-    /// Returns a plan in which these states stay. Returns `None` if the rest of the work does not fit beside
-    /// these states, or cannot run in the planned order with them.
-    fn holding(&self, held: &Held) -> Result<Option<Self>, Error> {
-        let machine = &self.machine().machine;
-        let objects = |state: TensorId| {
-            self.graph().owned().tensors[state.index()].bytes.div_ceil(machine.chunk_bytes)
-        };
-        let in_objects: Vec<_> =
-            held.in_objects.iter().map(|&state| (state, objects(state))).collect();
-        let count = in_objects.iter().fold(0, |sum: u64, (_, count)| sum.saturating_add(*count));
-        if count > MOST_OBJECTS {
-            return Ok(None);
-        }
-        let held_bytes = count.saturating_mul(machine.chunk_bytes).saturating_add(held.arena_bytes);
-        let Some(budget_bytes) = self.owned().budget_bytes.checked_sub(held_bytes) else {
+    /// Returns a plan that ends with the states of the other plan on the device, as many as fit, and has its
+    /// arena. Returns `None` if there is no such plan.
+    fn ending_with(&self, held: &Held) -> Result<Option<Self>, Error> {
+        let own_bytes = self.owned().budget_bytes;
+        let whole_chunks = own_bytes - own_bytes % self.machine().machine.chunk_bytes;
+        let Some(budget_bytes) = whole_chunks.checked_sub(held.arena_bytes) else {
             return Ok(None);
         };
-        let rest = Graph::new(without(self.graph().owned(), held))?;
-        let graph = rest.graph();
-        let request = Request { graph: &graph, machine, budget_bytes };
-        let Ok((plan, _)) = placing::plan(&request, Strategy::Auto(Auto::default())) else {
-            return Ok(None);
-        };
-        let pool = Pool { object_bytes: machine.chunk_bytes, count };
-        let mut plan = self.with_states(plan, held, &in_objects, pool);
-        plan.budget_bytes = self.owned().budget_bytes;
+        let work = self.work_ending_with(held, budget_bytes)?;
+        let end = OpId(self.graph().owned().ops.len() as u32);
+        let graph = work.graph();
+        let request = Request { graph: &graph, machine: &self.machine().machine, budget_bytes };
+        let Ok((plan, _)) = placing::plan(&request, IN_ORDER) else { return Ok(None) };
+        let Some(plan) = turned(plan, end, &graph) else { return Ok(None) };
+        let mut plan = self.with_arena(plan, held);
+        plan.budget_bytes = own_bytes;
         self.proved_with(plan)
     }
 
-    /// Adds the states that stay to the plan of the rest: some at the start of the arena, the others in a
-    /// pool of their own. `in_objects` lists these other states with their numbers of objects.
-    fn with_states(
-        &self,
-        mut plan: OwnedPlan,
-        held: &Held,
-        in_objects: &[(TensorId, u64)],
-        pool: Pool,
-    ) -> OwnedPlan {
-        let arena: HashSet<TensorId> = plan.arena.iter().map(|placed| placed.tensor).collect();
+    /// Returns the work without the arena of the other plan, and with an op at its end that reads the held states,
+    /// as many as fit. The op leaves no room for other states, which a switch would copy.
+    fn work_ending_with(&self, held: &Held, budget_bytes: u64) -> Result<Graph, Error> {
+        let machine = &self.machine().machine;
+        let rest = without_arena(self.graph().owned(), held);
+        let with_end = |count: usize, workspace_bytes: u64| {
+            let mut work = rest.clone();
+            work.push_op("end", 0, workspace_bytes, &held.first(count), &[]);
+            Graph::new(work)
+        };
+        let least_bytes = |work: &Graph| {
+            let request = Request { graph: &work.graph(), machine, budget_bytes };
+            planning::min_feasible(&request, IN_ORDER).map_or(u64::MAX, |(bytes, _)| bytes)
+        };
+        let (mut fits, mut too_many) = (0, held.whole.len() + held.in_part.len() + 1);
+        while fits + 1 < too_many {
+            let count = usize::midpoint(fits, too_many);
+            let is_enough = least_bytes(&with_end(count, 0)?) <= budget_bytes;
+            *if is_enough { &mut fits } else { &mut too_many } = count;
+        }
+        let taken_bytes = least_bytes(&with_end(fits, budget_bytes)?).saturating_sub(budget_bytes);
+        with_end(fits, budget_bytes.saturating_sub(taken_bytes))
+    }
+
+    /// Adds the states in the arena of the other plan, at the start of the arena.
+    fn with_arena(&self, mut plan: OwnedPlan, held: &Held) -> OwnedPlan {
+        let core = self.graph().graph();
+        let written: HashSet<TensorId> =
+            core.op_ids().flat_map(|op| core.writes(op).iter().copied()).collect();
         for placed in &mut plan.arena {
             placed.offset_bytes += held.arena_bytes;
         }
         plan.arena.extend(&held.in_arena);
         plan.arena_bytes += held.arena_bytes;
-        let allocated = |entry: &&Resident| !arena.contains(&entry.part.tensor);
-        let before = plan.resident_at_start.iter().filter(allocated).count();
-        plan.resident_at_start.extend(held.states().map(|state| Resident {
-            part: Part::whole(state),
-            host_copy: !held.written.contains(&state),
+        plan.resident_at_start.extend(held.in_arena.iter().map(|placed| Resident {
+            part: Part::whole(placed.tensor),
+            host_copy: !written.contains(&placed.tensor),
         }));
-        if in_objects.is_empty() {
-            return plan;
-        }
-        let number = plan.pools.len() as u32;
-        plan.pools.push(pool);
-        plan.tensor_pool.resize(self.graph().owned().tensors.len(), 0);
-        let (mut objects, mut ends) = (Vec::new(), Vec::new());
-        for &(state, count) in in_objects {
-            plan.tensor_pool[state.index()] = number;
-            objects.extend(objects.len() as u64..objects.len() as u64 + count);
-            ends.push(objects.len() as u32);
-        }
-        if let Some(placements) = &mut plan.placements {
-            // Placements begin with the resident tensors outside of the arena, in the order of their list.
-            let first = before.checked_sub(1).map_or(0, |last| placements.ends[last]);
-            let more = objects.len() as u32;
-            placements.objects.splice(first as usize..first as usize, objects);
-            placements.ends[before..].iter_mut().for_each(|end| *end += more);
-            placements.ends.splice(before..before, ends.into_iter().map(|end| first + end));
-        }
         plan
     }
 
-    /// The tensors that ops of this work write.
-    fn written(&self) -> HashSet<TensorId> {
-        let core = self.graph().graph();
-        core.op_ids().flat_map(|op| core.writes(op).iter().copied()).collect()
-    }
-
-    /// Predicts, lowers and proves a list of steps for this work. Returns `None` if the list is not a valid
-    /// plan.
+    /// Predicts, lowers and proves a list of steps for this work, and fixes its objects. Returns `None` if the
+    /// list is not a valid plan.
     fn proved_with(&self, mut plan: OwnedPlan) -> Result<Option<Self>, Error> {
         let (core, machine) = (self.graph().graph(), &self.machine().machine);
         let Ok(schedule) = planning::schedule(&core, machine, &plan.plan()) else {
@@ -216,12 +178,16 @@ impl Plan {
         let predicted = planning::predict(&core, machine, &plan.plan(), &schedule.schedule());
         let Ok((predicted, _)) = predicted else { return Ok(None) };
         plan.predicted = predicted;
+        let request = Request { graph: &core, machine, budget_bytes: plan.budget_bytes };
+        let placed = placing::plan_by(&request, |_| Ok(plan.clone()));
+        let Ok((mut plan, unplaced)) = placed else { return Ok(None) };
         let own = self.owned();
         plan.graph.clone_from(&own.graph);
         plan.machine.clone_from(&own.machine);
         plan.strategy.clone_from(&own.strategy);
         let (graph, machine) = (self.graph().clone(), self.machine().clone());
-        match Self::in_context(graph, machine, plan, self.context().clone()) {
+        let context = Context { unplaced, ..self.context().clone() };
+        match Self::in_context(graph, machine, plan, context) {
             Ok(plan) => Ok(Some(plan)),
             Err(Error::Invalid { .. }) => Ok(None),
             Err(error) => Err(error),
@@ -230,10 +196,10 @@ impl Plan {
 }
 
 impl Held {
-    /// Returns all states, in the order in which a plan lists them.
-    fn states(&self) -> impl Iterator<Item = TensorId> {
-        let in_arena = self.in_arena.iter().map(|placed| placed.tensor);
-        self.in_objects.iter().copied().chain(in_arena)
+    /// Returns `count` of the states in objects, at even distances. States in part come after all others.
+    fn first(&self, count: usize) -> Vec<TensorId> {
+        let whole = count.min(self.whole.len());
+        [spread(&self.whole, whole), spread(&self.in_part, count - whole)].concat()
     }
 }
 
@@ -242,11 +208,85 @@ fn spread(states: &[TensorId], count: usize) -> Vec<TensorId> {
     (0..count).map(|at| states[at * states.len() / count]).collect()
 }
 
-/// Returns the work without the operands that `held` keeps on the device. An op that reads the arena or
-/// writes a held state cannot run on the host: it could not read the arena, and the device would not see its
-/// write.
-fn without(graph: &OwnedGraph, held: &Held) -> OwnedGraph {
-    let states: HashSet<TensorId> = held.states().collect();
+/// Turns the list of a plan so that an op comes last, and removes it; it must be the last op of the graph. Returns
+/// `None` if the list does not launch it.
+fn turned(mut plan: OwnedPlan, end: OpId, graph: &planner_core::Graph<'_>) -> Option<OwnedPlan> {
+    let is_end = |step: &Step| matches!(step, Step::Launch(launched) if launched.op == end);
+    let at = plan.steps.iter().position(is_end)?;
+    let after = plan.steps.split_off(at + 1);
+    plan.steps.pop();
+    // Values of temporaries and inputs end with the iteration.
+    let kind = |part: Part| graph.tensors()[part.tensor.index()].kind;
+    let is_of_iteration = |step: &Step| match *step {
+        Step::Prefetch(part) => kind(part) == Kind::Temporary,
+        Step::Offload(part) | Step::Evict(part) => kind(part) != Kind::State,
+        Step::Launch(_) | Step::Host(_) => true,
+    };
+    let (ending, starting): (Vec<_>, Vec<_>) = after.into_iter().partition(is_of_iteration);
+    plan.steps.extend(ending);
+    plan.resident_at_start = resident_after(&plan, graph);
+    plan.steps.splice(..0, starting);
+    plan.workspace_pool.truncate(end.index());
+    plan.placements = None;
+    Some(plan)
+}
+
+/// Returns what is on the device after all steps of a plan.
+fn resident_after(plan: &OwnedPlan, graph: &planner_core::Graph<'_>) -> Vec<Resident> {
+    let arena: HashSet<TensorId> = plan.arena.iter().map(|placed| placed.tensor).collect();
+    let objects = |(tensor, bytes): (TensorId, u64)| {
+        let pool = plan.tensor_pool.get(tensor.index()).map_or(0, |&pool| pool as usize);
+        let is_one = arena.contains(&tensor) || plan.pools.is_empty();
+        if is_one { 1 } else { bytes.div_ceil(plan.pools[pool].object_bytes).max(1) as usize }
+    };
+    let tensors = (0..).map(TensorId).zip(graph.tensors().iter().map(|tensor| tensor.bytes));
+    // Of each object on the device, whether the host has its value.
+    let mut device: Vec<_> = tensors.map(|tensor| vec![None; objects(tensor)]).collect();
+    let mut set = |part: Part, host_copy: Option<bool>| {
+        let objects = &mut device[part.tensor.index()];
+        let end = objects.len().min(part.first.saturating_add(part.count) as usize);
+        objects[part.first as usize..end].fill(host_copy);
+    };
+    for entry in &plan.resident_at_start {
+        set(entry.part, Some(entry.host_copy));
+    }
+    for step in &plan.steps {
+        match *step {
+            Step::Prefetch(part) | Step::Offload(part) => set(part, Some(true)),
+            Step::Evict(part) => set(part, None),
+            Step::Launch(launched) => {
+                let written = graph.writes(launched.op).iter().copied();
+                let written = written.filter(|&tensor| !graph.leaves_alone(launched, tensor));
+                written.for_each(|tensor| set(Part::whole(tensor), Some(false)));
+            }
+            Step::Host(_) => {}
+        }
+    }
+    // A list may free an old input when the next iteration starts, but never what lies in the arena.
+    let may_stay = |tensor: TensorId, kind| match kind {
+        Kind::State => true,
+        Kind::Input => !arena.contains(&tensor),
+        Kind::Temporary | Kind::Output => false,
+    };
+    let tensors = (0..).map(TensorId).zip(graph.tensors()).zip(&device);
+    let staying = tensors.filter(|((tensor, data), _)| may_stay(*tensor, data.kind));
+    staying.flat_map(|((tensor, _), objects)| entries(tensor, objects)).collect()
+}
+
+/// Returns the parts of a tensor that are on the device.
+fn entries(tensor: TensorId, objects: &[Option<bool>]) -> impl Iterator<Item = Resident> {
+    let mut first = 0;
+    objects.chunk_by(|one, next| one == next).filter_map(move |alike| {
+        let part = Part { tensor, first, count: alike.len() as u64 };
+        first += part.count;
+        let part = if alike.len() == objects.len() { Part::whole(tensor) } else { part };
+        Some(Resident { part, host_copy: alike[0]? })
+    })
+}
+
+/// Returns the work without the states in the arena of the other plan. An op with such an operand cannot run on
+/// the host, which does not see the arena.
+fn without_arena(graph: &OwnedGraph, held: &Held) -> OwnedGraph {
     let arena: HashSet<TensorId> = held.in_arena.iter().map(|placed| placed.tensor).collect();
     let mut rest = graph.clone();
     (rest.ops, rest.operands) = (Vec::new(), Vec::new());
@@ -255,13 +295,12 @@ fn without(graph: &OwnedGraph, held: &Held) -> OwnedGraph {
         let (reads, operands) = operands.split_at(op.reads as usize);
         let writes = &operands[..op.writes as usize];
         let first_operand = rest.operands.len() as u32;
-        let touched = |tensor: &&TensorId| !states.contains(tensor);
+        let touched = |tensor: &&TensorId| !arena.contains(tensor);
         rest.operands.extend(reads.iter().filter(touched));
         let left_reads = rest.operands.len() as u32 - first_operand;
         rest.operands.extend(writes.iter().filter(touched));
         let left_writes = rest.operands.len() as u32 - first_operand - left_reads;
-        let needs_device = reads.iter().any(|tensor| arena.contains(tensor))
-            || writes.iter().any(|tensor| states.contains(tensor));
+        let needs_device = reads.iter().chain(writes).any(|tensor| arena.contains(tensor));
         let host_ns = op.host_ns.filter(|_| !needs_device);
         rest.ops.push(
             op.with_first_operand(first_operand)

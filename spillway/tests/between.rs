@@ -196,14 +196,26 @@ fn a_prompt_leaves_on_the_device_what_tokens_need() {
     assert!(between_ns * 10 < plain_ns * 9, "{between_ns} {plain_ns}");
 }
 
-/// Weights and caches have the same places in both plans, and nothing is copied but the input.
+/// The prompt uses the memory of the tokens' weights, and uploads them again while it computes. If they stayed,
+/// or came back after the prompt, it would take a quarter longer than without tokens.
+#[test]
+fn a_prompt_brings_back_what_tokens_need() {
+    let decoder = Decoder { link_bytes_per_s: 500_000_000, ..decoder(600) };
+    let [prompt, token] = decoder.plans().unwrap();
+    let (alone_ns, between) = (prompt.figures().period_ns, prompt.between(&token).unwrap());
+    let between_ns = time_ns(&between, &token);
+    assert!(between_ns * 10 < alone_ns * 11, "{between_ns} {alone_ns}");
+}
+
+/// Weights and caches have the same places in both plans. A switch copies nothing but the input, unless the plan
+/// does.
 #[test]
 fn switches_between_plans_with_all_in_memory_copy_nothing() {
     let [prompt, token] = decoder(1400).plans().unwrap();
     let between = prompt.between(&token).unwrap();
     for (from, to) in [(&token, &between), (&between, &token)] {
         let switch = from.switch_to(to).unwrap();
-        assert_eq!((switch.h2d_bytes, switch.d2h_bytes), (8, 0), "{switch:?}");
+        assert!(switch.h2d_bytes <= 8 && switch.d2h_bytes == 0, "{switch:?}");
     }
 }
 

@@ -59,6 +59,9 @@ impl<'s> MemorySearch<'_, 's, '_, '_, '_> {
             return self.move_staying_to_arena(list, scratch);
         }
         let list = self.with_slabs(list, scratch)?;
+        if self.entrant.has_small_arena() {
+            return Ok(list);
+        }
         let list = self.move_staying_to_arena(list, scratch)?;
         let (list, is_fuller) = self.fill_arena(list, scratch)?;
         if is_fuller { self.move_staying_to_arena(list, scratch) } else { Ok(list) }

@@ -41,13 +41,23 @@ pub struct Auto {
     pub repeats: Repeats,
     /// Which ops run on the host.
     pub host: Host,
+    /// Whether only small tensors may lie in the arena. Otherwise, states that never leave the device and
+    /// tensors of up to four chunks lie there, too, if the plan is no longer. A state that two plans have
+    /// outside of the arena stays in place when they are switched.
+    pub small_arena: bool,
 }
 
 impl Auto {
     /// The default parameters.
     #[must_use]
     pub const fn new() -> Self {
-        Self { effort: None, order: Order::Free, repeats: Repeats::Allowed, host: Host::Allowed }
+        Self {
+            effort: None,
+            order: Order::Free,
+            repeats: Repeats::Allowed,
+            host: Host::Allowed,
+            small_arena: false,
+        }
     }
 }
 
@@ -56,6 +66,7 @@ setters!(Auto {
     order: Order => with_order,
     repeats: Repeats => with_repeats,
     host: Host => with_host,
+    small_arena: bool => with_small_arena,
 });
 
 /// Whether [repeatable](crate::Op::repeatable) ops are launched again, so that their results need
@@ -165,6 +176,11 @@ impl Entrant {
     /// Whether lists are written from gaps and pressures.
     pub(super) fn moves_in_gaps(&self) -> bool {
         matches!(self, Self::Of(strategy) if strategy.rule().moves_in_gaps())
+    }
+
+    /// Whether only small tensors may lie in the arena.
+    pub(super) const fn has_small_arena(&self) -> bool {
+        matches!(self, Self::Of(Strategy::Auto(Auto { small_arena: true, .. })))
     }
 
     /// Whether this is `auto` with its own lists.
