@@ -7,6 +7,7 @@ use proptest::prelude::*;
 use spillway::planner_core::backend::{
     DeviceRange, FillError, InputWriter, Kernels, Launch, StateWriter,
 };
+use spillway::planner_core::planner::{self, Auto};
 use spillway::planner_core::{Kind, Machine, MachineParameters};
 use spillway::{Capacity, Error, Graph, GraphBuilder, OwnedMachine, Plan, Session, TensorId};
 
@@ -217,6 +218,21 @@ fn switches_between_plans_with_all_in_memory_copy_nothing() {
         let switch = from.switch_to(to).unwrap();
         assert!(switch.h2d_bytes <= 8 && switch.d2h_bytes == 0, "{switch:?}");
     }
+}
+
+/// With all memory, no state moves, so a table of two chunks joins the arena unless it is to be small.
+#[test]
+fn a_small_arena_has_small_tensors_alone() {
+    let decoder = decoder(1400);
+    let (graph, machine) = (decoder.graph("token", 24, 1), decoder.machine());
+    let largest_bytes = |auto: Auto| {
+        let plan = graph.plan(&machine).strategy(planner::Strategy::Auto(auto)).run().unwrap();
+        let tensors = &graph.owned().tensors;
+        let placed = plan.owned().arena.iter();
+        placed.map(|placed| tensors[placed.tensor.index()].bytes).max().unwrap_or(0)
+    };
+    assert!(largest_bytes(Auto::new()) > CHUNK_BYTES);
+    assert!(largest_bytes(Auto::new().with_small_arena(true)) < CHUNK_BYTES);
 }
 
 #[test]
