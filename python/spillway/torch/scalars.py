@@ -4,7 +4,9 @@
 recorded and done again, in the same order and in double precision, before each op that uses it.
 """
 
+import inspect
 import operator
+from contextlib import contextmanager
 from functools import partialmethod
 
 import torch
@@ -147,6 +149,37 @@ class Known(Comparison):
         return self._result
 
     bool_ = guard_bool
+
+
+@contextmanager
+def min_and_max_of(optimizer):
+    """Within it, `min` and `max` in the modules of an optimizer's classes take numbers read from tensors, which
+    Python's own functions would compare."""
+    classes = [c for c in type(optimizer).__mro__ if issubclass(c, torch.optim.Optimizer)]
+    methods = [inspect.unwrap(m) for c in classes for m in vars(c).values() if inspect.isfunction(m)]
+    modules = {id(m.__globals__): m.__globals__ for m in methods}.values()
+    given = [(module, f) for module in modules for f in (min, max) if f.__name__ not in module]
+    for module, function in given:
+        module[function.__name__] = _of_numbers(function)
+    try:
+        yield
+    finally:
+        for module, function in given:
+            del module[function.__name__]
+
+
+def _of_numbers(function):
+    """Returns `min` or `max` for numbers some of which may be read from tensors."""
+
+    def of_numbers(*args, **kwargs):
+        values = tuple(args[0]) if len(args) == 1 else args
+        is_number = all(isinstance(v, (int, float, torch.SymFloat)) for v in values)
+        if kwargs or not is_number or not any(isinstance(v, torch.SymFloat) for v in values):
+            return function(values, **kwargs)
+        operands = [v.node if isinstance(v, torch.SymFloat) else v for v in values]
+        return torch.SymFloat(Scalar(function, operands))
+
+    return of_numbers
 
 
 # No setting of an optimizer is a small multiple of it. Multiples by less than 2**29 are exact.

@@ -8,6 +8,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from .counting import Numbers
 from .errors import CaptureError, quoted_line
+from .scalars import min_and_max_of
 from .storing import MISSING, is_same
 from .swapping import SwappedOptimizer, given_settings, refuse_first_step, rows_in_module
 
@@ -81,7 +82,8 @@ class RecordedOptimizer:
         if self._numbers is None:
             self._numbers = Numbers(self.optimizer)
         self._numbers.add()
-        with rows_in_module(self._model, self._fakes), self._recorder.updating():
+        in_module = rows_in_module(self._model, self._fakes)
+        with in_module, min_and_max_of(self.optimizer), self._recorder.updating():
             if is_initialised or self.optimizer in self._without_states:
                 self._step()
             else:

@@ -9,6 +9,7 @@ from .capturing import explained
 from .carrying import carry
 from .counting import Numbers, refuse
 from .ownership import Substitution
+from .scalars import min_and_max_of
 from .swapping import (
     Fakes,
     SwappedOptimizer,
@@ -108,7 +109,8 @@ def _step(recorder, fakes, optimizer):
     """Records the step, within the swapped optimizer."""
     numbers = Numbers(optimizer)
     with explained(), Substitution(fakes), recorder.fake_mode, recorder, recorder.updating():
-        optimizer.plain_step()
+        with min_and_max_of(optimizer):
+            optimizer.plain_step()
     change = numbers.change()
     if change:
         refuse(optimizer, change[1], None)

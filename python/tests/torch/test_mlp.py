@@ -63,6 +63,7 @@ def test_adam(optimizer, settings):
     "optimizer",
     [
         torch.optim.Adadelta,
+        torch.optim.Adafactor,
         torch.optim.Adagrad,
         torch.optim.Adamax,
         torch.optim.NAdam,

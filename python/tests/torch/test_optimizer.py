@@ -45,6 +45,7 @@ OPTIMIZERS = {
     "momentum": sgd,
     "sgd": lambda model: torch.optim.SGD(model.parameters(), lr=0.05),
     "amsgrad": lambda model: torch.optim.Adam(model.parameters(), lr=1e-3, amsgrad=True, foreach=True),
+    "adafactor": lambda model: torch.optim.Adafactor(model.parameters()),
     "adagrad": lambda model: torch.optim.Adagrad(model.parameters()),
     "rate": lambda model: torch.optim.AdamW(model.parameters(), lr=torch.tensor(1e-3), fused=True),
 }
