@@ -215,17 +215,22 @@ fn extend_all(
     if let Some(by_load) = by_load {
         once.keep_if_better(by_load.judged, by_load.launches());
     }
-    let of_task = own.first().map_or(Judged::UNKNOWN.rank(), |task| task.once.rank());
-    for InOrder { join, once: joined, kept: joined_kept } in own {
+    keep_best(&own, *reads_together, [once, kept]);
+    Ok(is_segmented)
+}
+
+/// Keeps the best list of all orders, and the best list from segments.
+fn keep_best(orders: &InOrders<'_>, reads_together: bool, [once, kept]: [&mut Incumbent<'_>; 2]) {
+    let of_task = orders.first().map_or(Judged::UNKNOWN.rank(), |task| task.once.rank());
+    for InOrder { join, once: joined, kept: joined_kept } in orders {
         // If the task reads states together, such ways without overlaps differ little from it.
         let is_like_task =
-            *reads_together && matches!(join, Some(Join::ByStates { overlaps: false, .. }));
+            reads_together && matches!(join, Some(Join::ByStates { overlaps: false, .. }));
         if !is_like_task || is_surely_less(joined.rank(), of_task) {
             once.keep_if_better(joined.judged, joined.launches());
         }
         kept.keep_if_better(joined_kept.judged, joined_kept.launches());
     }
-    Ok(is_segmented)
 }
 
 /// Adds repeats to the segments of each order that only this search tries. Such an order joins ops, or reads
