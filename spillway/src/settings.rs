@@ -200,7 +200,8 @@ mod tests {
     #[test]
     fn auto_takes_its_parameters() {
         let auto = Auto::new().with_effort(9).with_order(Order::Given).with_repeats(Repeats::Never);
-        let given = [("effort", "9"), ("order", "given"), ("repeats", "no")];
+        let auto = auto.with_small_arena(true);
+        let given = [("effort", "9"), ("order", "given"), ("repeats", "no"), ("arena", "small")];
         assert_eq!(read("auto", &given), Ok(auto.into()));
         let refused = read("auto", &[("order", "random")]).unwrap_err();
         assert_eq!(refused, "order=random: order must be given or free");
@@ -223,7 +224,8 @@ mod tests {
         let refused = |strategy, given| read(strategy, given).unwrap_err();
         assert!(refused("window", &[("size", "1")]).ends_with("it has bytes, variant"));
         assert!(
-            refused("auto", &[("bytes", "1")]).ends_with("it has effort, order, repeats, host")
+            refused("auto", &[("bytes", "1")])
+                .ends_with("it has effort, order, repeats, host, arena")
         );
         assert!(refused("fit", &[("bytes", "1")]).ends_with("fit has no parameters"));
         assert!(refused("window", &[("bytes", "1"), ("bytes", "2")]).contains("twice"));

@@ -523,6 +523,7 @@ impl Rule for Auto {
             Parameter { name: "order", takes: Takes::Word(&["given", "free"]) },
             Parameter { name: "repeats", takes: Takes::Word(&["no", "yes"]) },
             Parameter { name: "host", takes: Takes::Word(&["no", "yes", "all"]) },
+            Parameter { name: "arena", takes: Takes::Word(&["large", "small"]) },
         ]
     }
 
@@ -536,6 +537,7 @@ impl Rule for Auto {
             ("host", 0) => self.host = Host::Never,
             ("host", 1) => self.host = Host::Allowed,
             ("host", _) => self.host = Host::All,
+            ("arena", value) => self.small_arena = value != 0,
             _ => {}
         }
     }

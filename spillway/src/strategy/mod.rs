@@ -316,7 +316,7 @@ mod tests {
     fn every_parameter_has_a_name_and_values() {
         let auto = Strategy::default().parameters();
         let names: Vec<_> = auto.iter().map(|(name, _)| *name).collect();
-        assert_eq!(names, ["effort", "order", "repeats", "host"]);
+        assert_eq!(names, ["effort", "order", "repeats", "host", "arena"]);
         assert_eq!(auto[3].1, "no, yes or all");
         assert_eq!(Strategy::named("fit").unwrap().parameters(), []);
     }
