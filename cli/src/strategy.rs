@@ -55,7 +55,10 @@ mod tests {
     #[test]
     fn the_help_names_the_parameters() {
         let help = help(&"auto".parse().unwrap());
-        assert!(help.ends_with("host: no, yes or all; arena: large or small]"), "{help}");
+        assert!(
+            help.ends_with("repeats: no or yes; host: no, yes or all; arena: large or small]"),
+            "{help}"
+        );
     }
 
     #[test]

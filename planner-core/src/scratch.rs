@@ -287,7 +287,7 @@ mod tests {
         let none = Limits::default();
         for count in [1, 10, 100, 1000, 1025, 131_073, (1 << 20) + 1] {
             for (limits, rate) in [
-                (Limits { ops: count, ..none }, 615),
+                (Limits { ops: count, ..none }, 600),
                 (Limits { operands: count, ..none }, 65),
                 (Limits { tensors: count, ..none }, 108),
             ] {

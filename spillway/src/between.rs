@@ -14,15 +14,14 @@ use crate::planning;
 use crate::switching;
 use planner_core::OpId;
 use planner_core::plan::{ArenaPlacement, Part, Resident, Step};
-use planner_core::planner::{Auto, Order, Request, Strategy};
+use planner_core::planner::{Auto, Order, PlanningError, Request, Strategy};
 use planner_core::switch::SharedState;
 use planner_core::{Kind, TensorId};
 use std::collections::{HashMap, HashSet};
 use std::iter;
 use workloads::{OwnedGraph, OwnedPlan};
 
-/// In another order, the op at the end might not come last. In the arena, states would not stay in place when
-/// plans are switched.
+/// In another order, the op at the end might not come last. A switch would copy states in the arena.
 const IN_ORDER: Strategy =
     Strategy::Auto(Auto::new().with_order(Order::Given).with_small_arena(true));
 
@@ -64,9 +63,9 @@ impl Plan {
         Ok(best.1)
     }
 
-    /// Returns this plan with its own arena or [arranged after](Self::arranged_after) the other plan, whichever
-    /// takes less time between iterations of the other plan; and this time. The offsets of the other plan may
-    /// shorten one of the two switches and lengthen the other.
+    /// Returns the better of this plan and this plan [arranged after](Self::arranged_after) the other one, with its
+    /// time between iterations of the other one. The offsets of the other plan may shorten one of the two switches
+    /// and lengthen the other.
     fn better_arranged(&self, other: &Self) -> Result<(u64, Self), Error> {
         let arranged = self.arranged_after(other)?;
         let (own_ns, arranged_ns) = (self.time_between(other)?, arranged.time_between(other)?);
@@ -121,7 +120,7 @@ impl Plan {
         let graph = work.graph();
         let request = Request { graph: &graph, machine: &self.machine().machine, budget_bytes };
         let Ok((plan, _)) = placing::plan(&request, IN_ORDER) else { return Ok(None) };
-        let Some(plan) = turned(plan, end, &graph) else { return Ok(None) };
+        let Some(plan) = rotated(plan, end, &graph) else { return Ok(None) };
         let mut plan = self.with_arena(plan, held);
         plan.budget_bytes = own_bytes;
         self.proved_with(plan)
@@ -179,7 +178,9 @@ impl Plan {
         let Ok((predicted, _)) = predicted else { return Ok(None) };
         plan.predicted = predicted;
         let request = Request { graph: &core, machine, budget_bytes: plan.budget_bytes };
-        let placed = placing::plan_by(&request, |_| Ok(plan.clone()));
+        // There is no plan for a smaller budget.
+        let mut only = Some(plan);
+        let placed = placing::plan_by(&request, |_| only.take().ok_or(PlanningError::Stuck));
         let Ok((mut plan, unplaced)) = placed else { return Ok(None) };
         let own = self.owned();
         plan.graph.clone_from(&own.graph);
@@ -208,9 +209,9 @@ fn spread(states: &[TensorId], count: usize) -> Vec<TensorId> {
     (0..count).map(|at| states[at * states.len() / count]).collect()
 }
 
-/// Turns the list of a plan so that an op comes last, and removes it; it must be the last op of the graph. Returns
-/// `None` if the list does not launch it.
-fn turned(mut plan: OwnedPlan, end: OpId, graph: &planner_core::Graph<'_>) -> Option<OwnedPlan> {
+/// Rotates the list of a plan so that the launch of `end` comes last, and removes this launch. `end` must be the last
+/// op of the graph. Returns `None` if the list does not launch it.
+fn rotated(mut plan: OwnedPlan, end: OpId, graph: &planner_core::Graph<'_>) -> Option<OwnedPlan> {
     let is_end = |step: &Step| matches!(step, Step::Launch(launched) if launched.op == end);
     let at = plan.steps.iter().position(is_end)?;
     let after = plan.steps.split_off(at + 1);
@@ -231,16 +232,16 @@ fn turned(mut plan: OwnedPlan, end: OpId, graph: &planner_core::Graph<'_>) -> Op
     Some(plan)
 }
 
-/// Returns what is on the device after all steps of a plan.
+/// Returns the states and inputs that the device holds after the last step of a plan.
 fn resident_after(plan: &OwnedPlan, graph: &planner_core::Graph<'_>) -> Vec<Resident> {
     let arena: HashSet<TensorId> = plan.arena.iter().map(|placed| placed.tensor).collect();
     let objects = |(tensor, bytes): (TensorId, u64)| {
-        let pool = plan.tensor_pool.get(tensor.index()).map_or(0, |&pool| pool as usize);
-        let is_one = arena.contains(&tensor) || plan.pools.is_empty();
-        if is_one { 1 } else { bytes.div_ceil(plan.pools[pool].object_bytes).max(1) as usize }
+        let number = plan.tensor_pool.get(tensor.index()).map_or(0, |&pool| pool as usize);
+        let pool = plan.pools.get(number).filter(|_| !arena.contains(&tensor));
+        pool.map_or(1, |pool| bytes.div_ceil(pool.object_bytes).max(1) as usize)
     };
     let tensors = (0..).map(TensorId).zip(graph.tensors().iter().map(|tensor| tensor.bytes));
-    // Of each object on the device, whether the host has its value.
+    // `None` for an object that is not on the device; otherwise, whether the host has its value.
     let mut device: Vec<_> = tensors.map(|tensor| vec![None; objects(tensor)]).collect();
     let mut set = |part: Part, host_copy: Option<bool>| {
         let objects = &mut device[part.tensor.index()];
@@ -255,14 +256,13 @@ fn resident_after(plan: &OwnedPlan, graph: &planner_core::Graph<'_>) -> Vec<Resi
             Step::Prefetch(part) | Step::Offload(part) => set(part, Some(true)),
             Step::Evict(part) => set(part, None),
             Step::Launch(launched) => {
-                let written = graph.writes(launched.op).iter().copied();
-                let written = written.filter(|&tensor| !graph.leaves_alone(launched, tensor));
+                let written = graph.written_by(launched);
                 written.for_each(|tensor| set(Part::whole(tensor), Some(false)));
             }
             Step::Host(_) => {}
         }
     }
-    // A list may free an old input when the next iteration starts, but never what lies in the arena.
+    // A list may free an old input at the start of the next iteration, but it never frees a tensor in the arena.
     let may_stay = |tensor: TensorId, kind| match kind {
         Kind::State => true,
         Kind::Input => !arena.contains(&tensor),

@@ -11,11 +11,11 @@ use crate::plan::{PlanError, Prediction};
 use crate::scratch::Scratch;
 use core::iter;
 
-/// Other strategies are compared under a bound that is longer by this fraction. Then the bound on their
-/// plans tells the caller, too, that none of them is shorter once objects are fixed or have another size.
+/// The bound for other strategies exceeds the longest useful period by this fraction. So the caller knows that
+/// none of them is the best, even if fixed objects or objects of another size shorten their plans.
 const WIDER: u64 = 8;
 
-/// A bound for other strategies, if plans from this period on are of no use.
+/// The bound under which other strategies are compared. Plans that take `below_ns` or longer are of no use.
 pub(super) const fn bound_of_others_ns(below_ns: u64) -> u64 {
     below_ns.saturating_add(below_ns / WIDER)
 }
@@ -238,8 +238,8 @@ impl<'o, 't> BestPlan<'o, 't> {
         self.best.is_none_or(|best| least_ns(sampled_ns) < best.period_ns)
     }
 
-    /// The strategy of checkpointing with a better plan, with its period, if there is one. Few works need such a
-    /// plan at all, since no plan takes less time than its launches. If there is no plan yet, a
+    /// The period and the strategy of the better plan by checkpointing, if there is one. Few works need
+    /// such a plan at all, since no plan takes less time than its launches. If there is no plan yet, a
     /// better plan must take less than `below_ns`.
     pub(super) fn best_of_segments(
         &mut self,

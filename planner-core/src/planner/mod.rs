@@ -86,7 +86,7 @@ pub use weights::Weights;
 pub use window::Window;
 
 /// Words of scratch that [`plan`] and its kin ask for, by the [limits of the
-/// graph](Limits::of_graph) with as many [steps](Limits::with_steps) as the output has. At most 615
+/// graph](Limits::of_graph) with as many [steps](Limits::with_steps) as the output has. At most 600
 /// per op, 65 per operand, 108 per tensor and 900,000 more; or the words for lowering or predicting a
 /// list or for its host layout. A [`Helper`] needs as many again.
 #[must_use]

@@ -169,7 +169,7 @@ def min_and_max_of(optimizer):
 
 
 def _of_numbers(function):
-    """Returns `min` or `max` for numbers some of which may be read from tensors."""
+    """Returns a `min` or `max` that also takes numbers read from tensors."""
 
     def of_numbers(*args, **kwargs):
         values = tuple(args[0]) if len(args) == 1 else args

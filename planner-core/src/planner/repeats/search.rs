@@ -26,8 +26,8 @@ const MOST_JOINS: usize = 4 + 2 * u32::BITS as usize;
 const MOST_WAYS: usize = 4;
 const MOST_ORDERS: usize = MOST_WAYS + 1;
 
-/// The most incumbents at once: two for each order and each thread, one by load, and one of segments.
-const MOST_INCUMBENTS: usize = 4 * MOST_ORDERS + 2;
+/// The most incumbents of one thread at once: two for each order, one by load, and one of segments.
+const MOST_INCUMBENTS: usize = 2 * MOST_ORDERS + 2;
 
 /// The number of prices that rank two orders of the ops.
 const RANK_LISTS: usize = 3;
@@ -147,7 +147,7 @@ impl<'l> InOrder<'l> {
     }
 
     /// Keeps the lists of the same order that are better.
-    fn keep_if_better(&mut self, other: &Self) {
+    fn keep_if_better(&mut self, other: &InOrder<'_>) {
         self.once.keep_if_better(other.once.judged, other.once.launches());
         self.kept.keep_if_better(other.kept.judged, other.kept.launches());
     }
@@ -162,13 +162,17 @@ fn extend_all(
     [once, spread, kept, segmented]: [&mut Incumbent<'_>; 4],
     lists: usize,
     output: &mut Output<'_>,
-    mut helper: Option<&mut Helper<'_>>,
+    helper: Option<&mut Helper<'_>>,
     scratch: &mut Scratch<'_>,
 ) -> Result<bool, PlanningError> {
     let Ranked { task, rank, reads_together, ways } = ranked;
     let mut scratch = scratch.reborrow();
     let mut own = InOrder::each(ranked, &mut scratch)?;
-    let mut helpers = InOrder::each(ranked, &mut scratch)?;
+    let mut helper = helper.map(Helper::reborrow);
+    let mut helpers = match &mut helper {
+        Some(helper) => InOrder::each(ranked, &mut helper.scratch)?,
+        None => InOrders::new(),
+    };
     // Whether the network has time to spare depends on the plan.
     let sequence = task.sequence.weighing_loads();
     let weighed = Task { sequence: &sequence, ..*task };
@@ -187,7 +191,7 @@ fn extend_all(
             })
         };
     let ((), is_segmented) = both(
-        helper.as_deref_mut(),
+        helper.as_mut(),
         output,
         &mut scratch,
         |output, scratch| extend_each(&mut own, output, scratch),
@@ -211,7 +215,8 @@ fn extend_all(
         },
     )?;
     own.iter_mut().zip(&helpers).for_each(|(own, helpers)| own.keep_if_better(helpers));
-    extend_segments(ranked, [&mut own, &mut helpers], lists, output, helper, &mut scratch)?;
+    let orders = (&mut own, &mut helpers);
+    extend_segments(ranked, orders, lists, output, helper.as_mut(), &mut scratch)?;
     if let Some(by_load) = by_load {
         once.keep_if_better(by_load.judged, by_load.launches());
     }
@@ -237,7 +242,7 @@ fn keep_best(orders: &InOrders<'_>, reads_together: bool, [once, kept]: [&mut In
 /// states together. The best lists of both threads go to the first one's orders.
 fn extend_segments(
     Ranked { task, reads_together, .. }: &Ranked<'_>,
-    [own, helpers]: [&mut InOrders<'_>; 2],
+    (own, helpers): (&mut InOrders<'_>, &mut InOrders<'_>),
     lists: usize,
     output: &mut Output<'_>,
     helper: Option<&mut Helper<'_>>,
