@@ -29,7 +29,7 @@ from .checkpoints import without_checkpoints
 from .clipping import Clipping
 from .collectives import is_collective
 from .constants import Constants
-from .counting import refuse_closures
+from .counting import Advance, Counts, refuse_closures
 from .devices import device_of, tensors_of
 from .errors import CaptureError, is_of_user, quoted
 from .generators import PythonsGenerators, unseeded
@@ -280,6 +280,7 @@ class Training(_Source):
         for one in self.optimizers:
             refuse_closures(one)
         self._without_states = []  # optimizers that are known to have no states
+        self._counts = []  # what the optimizers count in Python, as far as the runs of a capture have found
         self.steps_itself = False  # whether loss_fn runs the optimizers' steps
         self.constants = Constants()
 
@@ -293,6 +294,7 @@ class Training(_Source):
         return {f"optimizer {k}" if several else "optimizer": one for k, one in enumerate(self.optimizers)}
 
     def _prepare(self, example_batch):
+        self._counts = [Counts() for _ in self.optimizers]
         self.scaling.begin(next(iter(self.optimizers[0].param_groups[0]["params"])).device)
         self.processes.find_buckets(lambda ready: self._find_gradients(example_batch, ready))
 
@@ -340,8 +342,8 @@ class Training(_Source):
         with ExitStack() as within:
             within.enter_context(swapped_module(self.model, recorded.fakes))
             within.enter_context(self.scaling.swapped(recorded.fakes))
-            for name, optimizer in named(self.optimizers):
-                one = RecordedOptimizer(optimizer, name, recorded, self.model, self._without_states)
+            for (name, optimizer), counts in zip(named(self.optimizers), self._counts):
+                one = RecordedOptimizer(optimizer, counts, name, recorded, self.model, self._without_states)
                 recorded.optimizers.append(within.enter_context(one))
             yield
 
@@ -557,8 +559,8 @@ class Recorded:
                 )
 
     def is_trial(self):
-        """Returns whether this run has only found out that an optimizer has no states, so another is needed."""
-        return any(one.is_trial for one in self.optimizers) and not any(one.counts for one in self.optimizers)
+        """Returns whether this run has only found out something about an optimizer, so another is needed."""
+        return any(one.is_trial for one in self.optimizers) and not any(one.counts.refused for one in self.optimizers)
 
 
 def _recorder(measurements):
@@ -587,13 +589,14 @@ def _step(source, recorded, name, example_batch):
     batch, rates = [[recorder.view(fake) for fake in fakes] for fakes in given]
     outputs = Outputs(recorder.storages, results, name) if source.has_outputs else None
     ops = operations(recorder, batch, rates, name, results, outputs)
+    advance = Advance([one.counts for one in recorded.optimizers], rates)
     source.processes.share(ops, recorder.storages)
     source.measurements.give_back()
     states = {s.name: s.value for s in recorder.storages if s.kind == "state" and s.name != "generator"}
     around = Surroundings(source.model, source.functions(), source.optimizers, states)
     found = checks(recorder, batch)
     return Step(
-        source, recorder.storages, ops, example_batch, (returns, structure), around, found, outputs
+        source, recorder.storages, ops, example_batch, (returns, structure), advance, around, found, outputs
     )
 
 

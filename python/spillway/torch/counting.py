@@ -1,55 +1,238 @@
-"""Optimizers that keep numbers in Python, such as a step count, or replace their tensors."""
+"""Optimizers that keep numbers in Python, such as a step count, or replace their tensors.
+
+A number that the optimizer's step changes becomes an expression (`scalars.py`). As with learning rates, each iteration
+is supplied with the present number. After the iteration, Python computes the next one.
+"""
 
 import inspect
+from collections import defaultdict
+from dataclasses import dataclass
 
 import torch
 
 from .carrying import Replaced
-from .errors import CaptureError, quoted
-from .storing import is_same
+from .errors import CaptureError, ChangedError, quoted
+from .scalars import Kept, Scalar, form_of
+from .storing import MISSING, is_same
 
 ADVICE = (
-    "a captured step would compute with the same number in all iterations. Use an optimizer that"
-    " has it as a tensor, as those of torch.optim do, or torch.compile(model, backend='spillway'),"
+    "a captured step would compute with the same value in all iterations. Use an optimizer that has a number or a"
+    " tensor there from its first step on, as those of torch.optim do, or torch.compile(model, backend='spillway'),"
     " which leaves the optimizer outside"
 )
+MOST_WHOLE = 2**53  # whole numbers up to this are exact in double precision
 
 
-class Numbers:
-    """What a swapped optimizer keeps in its groups and states before its steps."""
+@dataclass(frozen=True)
+class Place:
+    """An entry of an optimizer's groups or states. `owner` is the number of a group, or what the optimizer has a state
+    for, mostly a parameter."""
 
-    def __init__(self, optimizer):
-        self._optimizer = optimizer
-        self._before = _read(optimizer)
+    owner: object
+    key: str
+
+    def entries(self, optimizer):
+        """Returns the dict that has the entry."""
+        if isinstance(self.owner, int):
+            return optimizer.param_groups[self.owner]
+        # To ask an optimizer that has joined for `state` would copy the session's states.
+        return vars(optimizer)["state"][self.owner]
+
+    def __str__(self):
+        return f"{self.key!r} of group {self.owner}" if isinstance(self.owner, int) else f"{self.key!r} of a state"
+
+
+@dataclass
+class Count:
+    """A number of Python that an optimizer's step changes. It has the same value at all of its places. `after` is the
+    number after the step."""
+
+    places: list
+    is_whole: bool
+    after: Scalar | float | None = None
+
+    def value(self, optimizer):
+        """Returns the number that the optimizer has now."""
+        first, *others = self.places
+        value = first.entries(optimizer)[first.key]
+        for place in others:
+            other = place.entries(optimizer)[place.key]
+            if not is_same(value, other):
+                raise ChangedError(
+                    f"{first} of the optimizer is {value}, and {place} is {other}, but they were equal when the step"
+                    " was captured: capture the step again"
+                )
+        if self.is_whole and not (isinstance(value, int) and abs(value) <= MOST_WHOLE):
+            raise ChangedError(
+                f"{first} of the optimizer is {value!r}, but was a whole number of at most 2**53 when the step was"
+                " captured: capture the step again"
+            )
+        return value
+
+
+class Counts:
+    """The numbers of Python that an optimizer's step changes, as far as recorded steps have shown."""
+
+    def __init__(self):
+        self.all = []
+        self.is_settled = False  # whether the last run needed no others
+        self.refused = None  # a change by the last run that no capture can have
+
+    def take(self, optimizer, changes, entries):
+        """Takes what the recorded steps of a swapped optimizer have changed, and its entries at the end of the run."""
+        self.refused = self.other_change(changes)
+        if not self.refused:
+            unknown = self._unknown(changes)
+            self._add(unknown)
+            self.is_settled = not unknown and self._settle(optimizer, entries)
+
+    def other_change(self, changes):
+        """Returns the first change of what is neither a tensor nor a number, or None."""
+        return next((change for change in self._unknown(changes) if not change.is_of_numbers), None)
+
+    def _unknown(self, changes):
+        """Returns the changes of what is no tensor, no known number, and no setting that may change."""
+        known = {place for count in self.all for place in count.places}
+        return [
+            change
+            for change in changes
+            if change.place not in known and not change.is_of_tensors and not isinstance(change.before, torch.SymFloat)
+        ]
+
+    def _add(self, changes):
+        """Adds numbers that a recorded step has changed. Equal numbers with equal changes are one."""
+        alike = defaultdict(list)
+        for change in changes:
+            is_whole = isinstance(change.before, int) and isinstance(change.after, int)
+            alike[is_whole, change.before, change.after].append(change.place)
+        self.all += [Count(places, is_whole) for (is_whole, *_), places in alike.items()]
+
+    def stand_ins(self, fakes):
+        """Returns numbers that stand for the optimizer's own, by place. They are read from fake tensors."""
+        numbers = {}
+        for count, fake in zip(self.all, fakes):
+            number = torch.SymFloat(Kept(str(count.places[0]), count.is_whole, fake.item().node))
+            numbers.update(dict.fromkeys(count.places, number))
+        return numbers
+
+    def _settle(self, optimizer, entries):
+        """Takes the numbers after a step from the optimizer's entries. Returns whether all numbers that were one still
+        are."""
+        parted = []
+        for count in self.all:
+            after = {place: entries.get(place, MISSING) for place in count.places}
+            for place, value in after.items():
+                if not isinstance(value, (int, float, torch.SymFloat)):
+                    refuse(optimizer, f"{place} is a number before the step and {_told(value)} after it", None)
+            ends = [value.node if isinstance(value, torch.SymFloat) else value for value in after.values()]
+            count.after = ends[0]
+            if len(set(map(form_of, ends))) > 1:
+                parted.append(count)
+        for count in parted:
+            self.all.remove(count)
+            self.all += [Count([place], count.is_whole) for place in count.places]
+        return not parted
+
+    def without(self, owner, entries):
+        """Returns what a group or a state has, without these numbers."""
+        keys = {place.key for count in self.all for place in count.places if place.owner is owner}
+        return {key: value for key, value in entries.items() if key not in keys}
+
+
+class Advance:
+    """Writes the numbers that optimizers keep in Python as an iteration leaves them. `rates` are the views of what each
+    iteration is supplied with, `counts` those of each optimizer."""
+
+    def __init__(self, counts=(), rates=()):
+        self.counts = list(counts)
+        self._positions = {view.tensor: k for k, view in enumerate(rates)}
+        for count in (count for one in self.counts for count in one.all):
+            leaves = count.after.leaves() if isinstance(count.after, Scalar) else []
+            if any(view.tensor not in self._positions for view, _ in leaves):
+                raise CaptureError(
+                    f"the optimizer computes {count.places[0]} from tensors, but a captured step computes it from"
+                    " numbers alone: use torch.compile(model, backend='spillway'), which leaves the optimizer outside"
+                )
+
+    def __call__(self, optimizers, rates):
+        """Writes the numbers that follow from what an iteration was supplied with."""
+        for place, value, optimizer in list(self.after(optimizers, rates)):
+            place.entries(optimizer)[place.key] = value
+
+    def after(self, optimizers, rates):
+        """Yields the place, the number after an iteration, and the optimizer."""
+        read = lambda view, _: rates[self._positions[view.tensor]].item()
+        for optimizer, counts in zip(optimizers, self.counts):
+            for count in counts.all:
+                value = count.after.value(read) if isinstance(count.after, Scalar) else count.after
+                value = int(value) if count.is_whole and float(value).is_integer() else value
+                yield from ((place, value, optimizer) for place in count.places)
+
+
+@dataclass
+class Change:
+    """What an optimizer has at a place before and after a recorded step."""
+
+    place: Place
+    before: object
+    after: object
+
+    @property
+    def is_of_numbers(self):
+        """Whether the step puts a number in the place of a number."""
+        return all(isinstance(v, (int, float)) and not isinstance(v, bool) for v in (self.before, self.after))
+
+    @property
+    def is_of_tensors(self):
+        """Whether the step puts a tensor in the place of a tensor."""
+        return isinstance(self.before, torch.Tensor) and isinstance(self.after, torch.Tensor)
+
+    def __str__(self):
+        return f"{self.place} is {_told(self.before)} before the step and {_told(self.after)} after it"
+
+
+class Entries:
+    """What a swapped optimizer has in its groups and states before its steps. `real` returns the parameter that a fake
+    one stands for."""
+
+    def __init__(self, optimizer, real):
+        self._optimizer, self._real = optimizer, real
+        self._before = self.now()
 
     def add(self):
         """Adds the entries that are new, before another step."""
-        self._before = _read(self._optimizer) | self._before
+        self._before = self.now() | self._before
+
+    def changes(self):
+        """Returns what has changed."""
+        changes = [Change(place, self._before.get(place, MISSING), now) for place, now in self.now().items()]
+        return [change for change in changes if not _is_equal(change.before, change.after)]
 
     def replaced(self):
-        """Returns the tensors that the step has replaced."""
-        after = _read(self._optimizer)
-        return [
-            Replaced(f"{name} of the optimizer", value, after[place][1])
-            for place, (name, value) in self._before.items()
-            if isinstance(value, torch.Tensor)
-            and isinstance(after.get(place, (0, None))[1], torch.Tensor)
-            and after[place][1] is not value
-        ]
+        """Returns the tensors that have been replaced."""
+        tensors = [change for change in self.changes() if change.is_of_tensors]
+        return [Replaced(f"{change.place} of the optimizer", change.before, change.after) for change in tensors]
 
-    def change(self):
-        """Returns the place of the first number that has changed, and a sentence; or None."""
-        after = _read(self._optimizer)
-        for place, (name, now) in after.items():
-            if place not in self._before:
-                before = "not there"
-            else:
-                before = self._before[place][1]
-                both_tensors = isinstance(before, torch.Tensor) and isinstance(now, torch.Tensor)
-                if both_tensors or is_same(before, now) or before == now:
-                    continue
-            return place, f"{name} is {_told(before)} before the step and {_told(now)} after it"
-        return None
+    def now(self):
+        """Returns the entries by place."""
+        return entries(self._optimizer, self._real)
+
+
+def entries(optimizer, real=lambda parameter: parameter):
+    """Returns what an optimizer has in its groups and states, by place."""
+    found = {}
+    for k, group in enumerate(optimizer.param_groups):
+        found.update((Place(k, key), value) for key, value in group.items() if key != "params")
+    for owner, values in optimizer.state.items():
+        if isinstance(values, dict):
+            found.update((Place(real(owner), key), value) for key, value in values.items())
+    return found
+
+
+def values_at(optimizer, place):
+    """Returns the values at all places of an optimizer that messages name like this one."""
+    found = [value for other, value in entries(optimizer).items() if str(other) == str(place)]
+    return [value for value in found if not isinstance(value, (torch.Tensor, torch.SymFloat))]
 
 
 def refuse_closures(optimizer):
@@ -62,30 +245,22 @@ def refuse_closures(optimizer):
         )
 
 
-def read_at(optimizer, place):
-    """Returns what an optimizer keeps at a place."""
-    name, value = _read(optimizer).get(place, ("", None))
-    return None if isinstance(value, torch.Tensor) else value
-
-
 def refuse(optimizer, sentence, line):
-    """Refuses an optimizer for a number that it keeps."""
+    """Refuses an optimizer for what its step changes."""
     where = f"{quoted(line)}: " if line else ""
-    raise CaptureError(f"{where}{type(optimizer).__name__} counts in Python: {sentence}: {ADVICE}")
+    raise CaptureError(f"{where}{type(optimizer).__name__} keeps values in Python: {sentence}: {ADVICE}")
+
+
+def _is_equal(before, after):
+    if is_same(before, after):
+        return True
+    plain = not any(isinstance(value, (torch.Tensor, torch.SymFloat)) for value in (before, after))
+    return plain and before == after
 
 
 def _told(value):
-    return "a tensor" if isinstance(value, torch.Tensor) else value
-
-
-def _read(optimizer):
-    """Returns the names and values of what an optimizer keeps, by their places."""
-    found = {}
-    for k, group in enumerate(optimizer.param_groups):
-        for key, value in group.items():
-            if key != "params":
-                found["group", k, key] = f"{key!r} of group {k}", value
-    for k, values in enumerate(optimizer.state.values()):
-        for key, value in values.items() if isinstance(values, dict) else ():
-            found["state", k, key] = f"{key!r} of a state", value
-    return found
+    if isinstance(value, torch.Tensor):
+        return "a tensor"
+    if isinstance(value, torch.SymFloat):
+        return "computed from tensors"
+    return "not there" if value is MISSING else value

@@ -222,6 +222,11 @@ class Recorder(TorchDispatchMode):
             made = range(first, len(self.storages))
             self._made_unless.update(k for k in made if self.storages[k].kind == "temporary")
 
+    @property
+    def may_leave_out(self):
+        """Whether an iteration may leave out the calls that are recorded now."""
+        return self._unless is not None
+
     def own(self, real, fake):
         """Has all real tensors that share memory with a state stand for it."""
         if real.layout is torch.strided and real.untyped_storage().nbytes():
@@ -371,6 +376,7 @@ class Recorder(TorchDispatchMode):
         return tuple(list(chain.from_iterable(column)) for column in zip(*results))
 
     def _record(self, function, args, kwargs):
+        _refuse_whole_numbers(function, args, kwargs)
         out = self._run(function, args, kwargs)
         fakes = list(out) if isinstance(out, (tuple, list)) else [out]
         fresh = [k for k, f in enumerate(fakes) if self._is_new(f)]
@@ -576,6 +582,19 @@ class Recorder(TorchDispatchMode):
         """Returns the name, with a number where it is taken."""
         self._names[name] = count = self._names.get(name, -1) + 1
         return self._unique(f"{name}_{count}") if count else name
+
+
+def _refuse_whole_numbers(function, args, kwargs):
+    """Refuses an op that has whole numbers in eager mode, but numbers in floating point as it is recorded."""
+    leaves = tree_leaves((args, kwargs))
+    kept = next((a.node.kept() for a in leaves if isinstance(a, torch.SymFloat) and a.node.kept()), None)
+    if kept is None or not kept.is_whole or kwargs.get("dtype"):
+        return
+    if not any(isinstance(a, FakeTensor) and (a.is_floating_point() or a.is_complex()) for a in leaves):
+        raise CaptureError(
+            f"{user_line()}: `{function}` computes with {kept.name}, a whole number, and with no tensor in floating"
+            " point: give it a dtype"
+        )
 
 
 def _groups(lists, device):

@@ -102,6 +102,7 @@ class Compiled(Generic[Batch, Result]):
         with Deferred(self._give_up):
             self._take_over()
             self._iterate(outside)
+            self._step.advance(outside.rates)
         if self._excess is not None:
             raise self._excess
         return self._step.returned(outside.results)
@@ -138,14 +139,20 @@ class Compiled(Generic[Batch, Result]):
     def __repr__(self) -> str:
         return f"Compiled({self._example!r}, {self.plan!r}, {self.iterations} iterations)"
 
-    def beside(self, batch: Batch) -> Result:
-        """Runs an iteration while others write the model and the optimizer, which is not looked at."""
+    def beside(self, batch: Batch) -> Callable[[], Result]:
+        """Returns the function that runs an iteration while others write the model and the optimizer, which is not
+        looked at any more. It raises `CaptureError` unless they have counted in Python as the iteration does."""
         shapes = self._captures.shapes_of(batch)
         if self._plans.get(shapes) is not self._running:
             self._switch(*self._captures.planned(shapes, batch))
         outside = self._step.supplied(batch)
-        self._iterate(outside)
-        return self._step.returned(outside.results)
+
+        def run():
+            self._iterate(outside)
+            self._step.refuse_other_counts(outside.rates)
+            return self._step.returned(outside.results)
+
+        return run
 
     def values(self) -> Iterator[tuple[str, torch.Tensor, torch.Tensor]]:
         """Yields the name, the value and the tensor of each state that the step writes."""

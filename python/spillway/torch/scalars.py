@@ -5,9 +5,11 @@ recorded and done again, in the same order and in double precision, before each 
 """
 
 import inspect
+import math
 import operator
 from contextlib import contextmanager
-from functools import partialmethod
+from functools import partialmethod, wraps
+from types import SimpleNamespace
 
 import torch
 
@@ -62,7 +64,22 @@ class Scalar:
         return Scalar(min, (self, other))
 
     def sym_sqrt(self):
-        return Scalar(lambda x: x**0.5, (self,))
+        return Scalar(_root, (self,))
+
+    def mod(self, other):
+        return Scalar(operator.mod, (self, other))
+
+    def pos(self):
+        return Scalar(operator.pos, (self,))
+
+    def abs(self):
+        return Scalar(abs, (self,))
+
+    def floor(self):
+        return Scalar(math.floor, (self,))
+
+    def ceil(self):
+        return Scalar(math.ceil, (self,))
 
     def wrap_float(self, number):
         return Scalar(operator.pos, (number,))
@@ -70,7 +87,7 @@ class Scalar:
     wrap_int = wrap_float
 
     def ge(self, other):
-        return Comparison()
+        return Comparison(self, other)
 
     gt = le = lt = eq = ne = ge
 
@@ -93,19 +110,25 @@ class Scalar:
         return False
 
     def guard_float(self, file="", line=0):
+        kept = self.kept()
         raise CaptureError(
-            f"{user_line()}: Python needs the value of a tensor, which differs between iterations"
-            f"{advice()}"
+            f"{user_line()}: Python needs the value of {kept.name if kept else 'a tensor'}, which differs between"
+            f" iterations{advice()}"
         )
 
-    guard_int = guard_bool = bool_ = int_ = _graph_repr = str = guard_float
+    guard_int = guard_bool = bool_ = int_ = trunc = round = _graph_repr = str = guard_float
+
+    def kept(self):
+        """Returns a number that an optimizer keeps in Python and that this number is computed from, or None."""
+        found = (o.kept() for o in self.operands if isinstance(o, Scalar))
+        return next((kept for kept in found if kept is not None), None)
 
 
 class Comparison(Scalar):
     """A comparison of numbers: PyTorch may check it, but no code may branch on it."""
 
-    def __init__(self):
-        super().__init__(operator.ge, ())
+    def __init__(self, *operands):
+        super().__init__(operator.ge, operands)
 
     def is_float(self):
         return False
@@ -125,7 +148,7 @@ class Compared(Scalar):
         self._example = example
 
     def _compared(self, other, compare):
-        return Known(compare(self._example, 0)) if other.operands == (0,) else Comparison()
+        return Known(compare(self._example, 0)) if other.operands == (0,) else Comparison(self, other)
 
     ge = partialmethod(_compared, compare=operator.ge)
     gt = partialmethod(_compared, compare=operator.gt)
@@ -151,35 +174,68 @@ class Known(Comparison):
     bool_ = guard_bool
 
 
+class Kept(Scalar):
+    """A number that an optimizer keeps in Python, under a name, and that comes from a tensor in double precision. Where
+    it `is_whole`, Python has an `int`."""
+
+    def __init__(self, name, is_whole, tensor_number):
+        super().__init__(operator.pos, (tensor_number,))
+        self.name, self.is_whole = name, is_whole
+
+    def kept(self):
+        return self
+
+
+def form_of(number):
+    """Returns a value that is equal for equal expressions."""
+    if not isinstance(number, Scalar):
+        return type(number), number
+    return number.function.__qualname__, *map(form_of, number.operands)
+
+
 @contextmanager
-def min_and_max_of(optimizer):
-    """Within it, `min` and `max` in the modules of an optimizer's classes take numbers read from tensors, which
-    Python's own functions would compare."""
+def functions_of_numbers(optimizer):
+    """Within it, `min`, `max` and the functions of `math` take numbers read from tensors, in the modules of an
+    optimizer's classes. Python's own functions would need the values."""
     classes = [c for c in type(optimizer).__mro__ if issubclass(c, torch.optim.Optimizer)]
     methods = [inspect.unwrap(m) for c in classes for m in vars(c).values() if inspect.isfunction(m)]
     modules = {id(m.__globals__): m.__globals__ for m in methods}.values()
-    given = [(module, f) for module in modules for f in (min, max) if f.__name__ not in module]
-    for module, function in given:
-        module[function.__name__] = _of_numbers(function)
+    before = [(module, dict(module)) for module in modules]
+    for module, names in before:
+        called = {"min": min, "max": max, **names}
+        known = {name: value for name, value in called.items() if isinstance(value, _KINDS) and value in _OF_NUMBERS}
+        module.update({name: _OF_NUMBERS[value] for name, value in known.items()})
     try:
         yield
     finally:
-        for module, function in given:
-            del module[function.__name__]
+        for module, names in before:
+            for name in module.keys() - names.keys():
+                del module[name]
+            module.update(names)
 
 
 def _of_numbers(function):
-    """Returns a `min` or `max` that also takes numbers read from tensors."""
+    """Returns a function that also takes numbers read from tensors."""
 
+    @wraps(function)
     def of_numbers(*args, **kwargs):
-        values = tuple(args[0]) if len(args) == 1 else args
-        is_number = all(isinstance(v, (int, float, torch.SymFloat)) for v in values)
-        if kwargs or not is_number or not any(isinstance(v, torch.SymFloat) for v in values):
-            return function(values, **kwargs)
-        operands = [v.node if isinstance(v, torch.SymFloat) else v for v in values]
+        if function in (min, max) and len(args) == 1:
+            args = tuple(args[0])
+            if len(args) < 2:
+                return function(args, **kwargs)
+        are_numbers = all(isinstance(v, (int, float, torch.SymFloat)) for v in args)
+        if kwargs or not are_numbers or not any(isinstance(v, torch.SymFloat) for v in args):
+            return function(*args, **kwargs)
+        operands = [v.node if isinstance(v, torch.SymFloat) else v for v in args]
         return torch.SymFloat(Scalar(function, operands))
 
     return of_numbers
+
+
+# By what an optimizer's module calls: Python's function, or the module `math`.
+_OF_NUMBERS = {f: _of_numbers(f) for f in (min, max, *vars(math).values()) if callable(f)}
+_OF_NUMBERS[math] = SimpleNamespace(**{n: _OF_NUMBERS[v] if callable(v) else v for n, v in vars(math).items()})
+_KINDS = type(min), type(math)
 
 
 # No setting of an optimizer is a small multiple of it. Multiples by less than 2**29 are exact.
@@ -205,6 +261,10 @@ class StandIns:
         place = arg / _UNUSUAL if isinstance(arg, float) else 0
         is_stand_in = 1 <= place <= len(self._numbers) and place.is_integer()
         return self._numbers[int(place) - 1] if is_stand_in else arg
+
+
+def _root(number):
+    return number**0.5
 
 
 def read_tensor():

@@ -18,7 +18,9 @@ from .logs import timed
 from .machine import PAGE_BYTES
 from .operations import Outside
 from .running import Batch, Compiled, Result
-from .schedules import constants, has_tensor_rate, scheduled
+from .schedules import constants, has_tensor_rate
+from .storing import is_same
+from .swapping import supplied
 from .verifying import verify
 
 Settings = Mapping[str, bool | int | str]
@@ -29,6 +31,7 @@ class Step(Generic[Batch, Result]):
     """A captured training step, or an inference, which has no optimizer. `graph` is what is
     planned, `source.capture` captures it for another batch.
 
+    `advance` has what the optimizers count in Python.
     `surroundings` is what a call compares, and `checks` are those of indices in its batch. `outputs` has the
     results, unless ops copy them to the caller."""
 
@@ -44,7 +47,7 @@ class Step(Generic[Batch, Result]):
     )
 
     def __init__(
-        self, source, storages, ops, example_batch, returned, surroundings=None, checks=(), outputs=None
+        self, source, storages, ops, example_batch, returned, advance, surroundings=None, checks=(), outputs=None
     ):
         self.source = source
         self.storages = storages
@@ -56,7 +59,8 @@ class Step(Generic[Batch, Result]):
         self._returned, self.outputs = returned, outputs
         self.surroundings, self._checks = surroundings, checks
         self.draws = any(s.name == "generator" and not s.writes for s in storages)
-        self._settings = [settings for o in self.optimizers for settings in constants(o)]
+        self._advance = advance
+        self._settings = self._constants()
         self._scaling = source.scaling.constants()
         self._tensors = [has_tensor_rate(g) for _, g in groups_of(self.optimizers)]
         self.graph, self._hosted = self._graph([None] * len(ops)), None
@@ -260,15 +264,15 @@ class Step(Generic[Batch, Result]):
         return tree_unflatten(results, self._returned[1])
 
     def rates(self) -> list[torch.Tensor]:
-        """Returns the settings that may change. Raises `ChangedError` where another setting has changed."""
+        """Returns the settings and numbers that may change. Raises `ChangedError` where another setting has changed."""
         scaling = self.source.scaling.constants()
         if scaling != self._scaling:
             raise ChangedError(
                 f"the scaler has {scaling}, but {self._scaling} was captured: capture the step again"
             )
         groups = groups_of(self.optimizers)
-        present = [settings for o in self.optimizers for settings in constants(o)]
-        for (label, group), now, settings, was_tensor in zip(groups, present, self._settings, self._tensors):
+        groups_now = zip(groups, self._constants(), self._settings, self._tensors)
+        for (label, group), now, settings, was_tensor in groups_now:
             for name, constant in settings.items():
                 if now[name] != constant:
                     raise ChangedError(
@@ -281,7 +285,30 @@ class Step(Generic[Batch, Result]):
                 raise ChangedError(
                     f"lr of {label} is {kinds[0]}, but {kinds[1]} was captured: change its value only"
                 )
-        return [value for o in self.optimizers for group in scheduled(o) for value in group.values()]
+        rates = []
+        for optimizer, counts in zip(self.optimizers, self._advance.counts):
+            settings, numbers = supplied(optimizer, counts)
+            rates += [value for group in settings for value in group.values()] + numbers
+        return rates
+
+    def _constants(self):
+        """Returns the settings of each group that must not change."""
+        return [
+            counts.without(k, settings)
+            for optimizer, counts in zip(self.optimizers, self._advance.counts)
+            for k, settings in enumerate(constants(optimizer))
+        ]
+
+    def advance(self, rates):
+        """Has the optimizers count on, after an iteration with these rates."""
+        self._advance(self.optimizers, rates)
+
+    def refuse_other_counts(self, rates):
+        """Raises `CaptureError` unless the optimizers have counted as an iteration with these rates does."""
+        for place, value, optimizer in self._advance.after(self.optimizers, rates):
+            now = place.entries(optimizer)[place.key]
+            if not is_same(value, now):
+                raise CaptureError(f"{place} of the optimizer is {now} in eager mode, but {value} in the captured step")
 
 
 def _plan_on(machine, graph, budget, strategy, settings):

@@ -6,31 +6,31 @@ import torch
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 from torch.utils._python_dispatch import _disable_current_modes
 
-from .counting import Numbers
+from .counting import Entries
 from .errors import CaptureError, quoted_line
-from .scalars import min_and_max_of
+from .scalars import functions_of_numbers
 from .storing import MISSING, is_same
 from .swapping import SwappedOptimizer, given_settings, refuse_first_step, rows_in_module
 
 
 class RecordedOptimizer:
     """Within it, an optimizer has fake parameters, and each call of its `step()` is recorded. `name` is its name in
-    messages, and `without_states` are the optimizers that are known to make none."""
+    messages, `counts` are its numbers that earlier runs have found to change, and `without_states` are the optimizers
+    that are known to make none."""
 
-    def __init__(self, optimizer, name, recorded, model, without_states):
-        self.optimizer, self.name = optimizer, name
+    def __init__(self, optimizer, counts, name, recorded, model, without_states):
+        self.optimizer, self.counts, self.name = optimizer, counts, name
         self._recorder, self._fakes, self._model = recorded.recorder, recorded.fakes, model
-        self.rates, settings = given_settings(self._recorder, optimizer)
-        self._swapped = SwappedOptimizer(optimizer, self._fakes, settings)
+        self.rates, settings, numbers = given_settings(self._recorder, optimizer, counts)
+        self._swapped = SwappedOptimizer(optimizer, self._fakes, settings, numbers)
         self._without_states = without_states
         self.steps = 0
-        self.is_trial = False  # whether the run only found out that the optimizer has no states
-        self.counts = None  # what the optimizer counts in Python
-        self._numbers = None
+        self.is_trial = False  # whether the run only found out something about the optimizer
+        self._entries = self._changes = None  # what the optimizer had before its steps, and what they have changed
 
     def __enter__(self):
         self._swapped.__enter__()
-        self._settings = list(map(_settings, self.optimizer.param_groups))
+        self._settings = [self._settings_of(k, group) for k, group in enumerate(self.optimizer.param_groups)]
         own = vars(self.optimizer)
         self._step, self._own_step = self.optimizer.step, own.get("step", MISSING)
         own["step"] = self._record
@@ -50,11 +50,14 @@ class RecordedOptimizer:
 
     def finish(self):
         """Ends a run. Refuses changes of settings outside of the optimizer's steps."""
-        self._fakes.replaced += self._numbers.replaced() if self._numbers else []
-        if self.counts:
-            return  # the caller refuses these counts
+        if self._entries is not None:
+            self._fakes.replaced += self._entries.replaced()
+            self.counts.take(self.optimizer, self._changes, self._entries.now())
+            self.is_trial |= not self.counts.is_settled
+        if self.is_trial:
+            return
         for k, (before, group) in enumerate(zip(self._settings, self.optimizer.param_groups)):
-            after = _settings(group)
+            after = self._settings_of(k, group)
             changed = [key for key in after if not is_same(after[key], before.get(key, MISSING))]
             if self._is_written(before["lr"]):
                 changed.append("lr")
@@ -79,37 +82,41 @@ class RecordedOptimizer:
             )
         with _as_outside():
             is_initialised = self._swapped.initialise()
-        if self._numbers is None:
-            self._numbers = Numbers(self.optimizer)
-        self._numbers.add()
+        if self.counts.all and self._recorder.may_leave_out:
+            count = self.counts.all[0].places[0]
+            raise CaptureError(
+                f"{count} of {self.name} is a number of Python that each step changes, but a scaler may leave steps"
+                " out: capture without a scaler, in bfloat16"
+            )
+        self._entries = self._entries or Entries(self.optimizer, self._fakes.real)
+        self._entries.add()
         in_module = rows_in_module(self._model, self._fakes)
-        with in_module, min_and_max_of(self.optimizer), self._recorder.updating():
+        with in_module, functions_of_numbers(self.optimizer), self._recorder.updating():
             if is_initialised or self.optimizer in self._without_states:
                 self._step()
             else:
                 self._try_steps()
-        self.counts = self.counts or self._numbers.change()
+        self._changes = self._entries.changes()
         self.steps += 1
 
     def _try_steps(self):
         """Finds out whether an optimizer without known states makes any in its first step."""
+        before = Entries(self.optimizer, self._fakes.real)
         try:
             self._step()
-            self._numbers = Numbers(self.optimizer)
             self._step()
         except CaptureError:
             raise
         except Exception as error:
             refuse_first_step(self.optimizer, error)
-        if not self._numbers.change():
-            if any(self.optimizer.state.values()):
-                refuse_first_step(self.optimizer)
-            self._without_states.append(self.optimizer)
-            self.is_trial = True
+        if any(self.optimizer.state.values()) or self.counts.other_change(before.changes()):
+            refuse_first_step(self.optimizer)
+        self._without_states.append(self.optimizer)
+        self.is_trial = True
 
-
-def _settings(group):
-    return {key: value for key, value in group.items() if key != "params"}
+    def _settings_of(self, k, group):
+        settings = {key: value for key, value in group.items() if key != "params"}
+        return self.counts.without(k, settings)
 
 
 @contextmanager

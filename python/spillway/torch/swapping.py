@@ -7,8 +7,10 @@ from functools import partial
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
+from torch.optim.optimizer import _foreach_supported_types
 
 from .carrying import Replaced
+from .counting import Place
 from .errors import CaptureError, FirstStepError
 from .schedules import has_tensor_rate, scheduled, settings_with
 
@@ -200,20 +202,29 @@ def given(recorder, name, value, device=None):
     return fake
 
 
-def given_settings(recorder, optimizer):
-    """Returns the fake tensors of an optimizer's settings that may change, and the settings as its groups
-    get them: numbers, except for learning rates that are tensors."""
+def supplied(optimizer, counts):
+    """Returns the settings of each group that may change, by name, and the counts, all as tensors."""
+    numbers = [torch.tensor(count.value(optimizer), dtype=torch.float64) for count in counts.all]
+    return scheduled(optimizer), numbers
+
+
+def given_settings(recorder, optimizer, counts):
+    """Returns the fake tensors of an optimizer's settings that may change and of its counts; the settings as its groups
+    get them: numbers, except for learning rates that are tensors; and the counts, by place."""
+    settings, numbers = supplied(optimizer, counts)
     by_group = [
-        {name: given(recorder, f"{name}.{k}", value) for name, value in settings.items()}
-        for k, settings in enumerate(scheduled(optimizer))
+        {name: given(recorder, f"{name}.{k}", value) for name, value in settings_of_group.items()}
+        for k, settings_of_group in enumerate(settings)
     ]
+    counted = [given(recorder, f"count.{k}", number) for k, number in enumerate(numbers)]
     with recorder.fake_mode, recorder:
         numbers = [
             {n: _as_setting(group, n, fake) for n, fake in fakes.items()}
             for group, fakes in zip(optimizer.param_groups, by_group)
         ]
         settings = settings_with(optimizer, numbers)
-    return [fake for fakes in by_group for fake in fakes.values()], settings
+        places = counts.stand_ins(counted)
+    return [fake for fakes in by_group for fake in fakes.values()] + counted, settings, places
 
 
 def _as_setting(group, name, fake):
@@ -223,10 +234,10 @@ def _as_setting(group, name, fake):
 
 class SwappedOptimizer:
     """Within it, an optimizer updates fake parameters. `settings` has the settings of each group that may
-    change."""
+    change, and `numbers` the counts by place."""
 
-    def __init__(self, optimizer, fakes, settings):
-        self._optimizer, self._fakes, self._settings = optimizer, fakes, settings
+    def __init__(self, optimizer, fakes, settings, numbers):
+        self._optimizer, self._fakes, self._settings, self._numbers = optimizer, fakes, settings, numbers
         self._groups, self._state = optimizer.param_groups, optimizer.state
         # These have their step counts on the device; the others compute with them on the processor.
         on_device = [g for g in self._groups if g.get("fused") or g.get("capturable")]
@@ -234,10 +245,12 @@ class SwappedOptimizer:
 
     def __enter__(self):
         optimizer, state = self._optimizer, self._state
+        # Optimizers choose between kernels by the types of parameters, among others.
+        _foreach_supported_types.append(FakeTensor)
         try:
             optimizer.param_groups = [
-                choices(dict(group, params=[self._fake(p) for p in group["params"]], **settings))
-                for group, settings in zip(self._groups, self._settings)
+                self._with_numbers(k, dict(group, params=[self._fake(p) for p in group["params"]], **settings))
+                for k, (group, settings) in enumerate(zip(self._groups, self._settings))
             ]
             optimizer.state = type(state)(state.default_factory)
             self._add_states()
@@ -248,6 +261,7 @@ class SwappedOptimizer:
 
     def __exit__(self, *error):
         self._optimizer.param_groups, self._optimizer.state = self._groups, self._state
+        _foreach_supported_types.remove(FakeTensor)
 
     def initialise(self):
         """Gives the optimizer the states that its next step would make. Returns whether it can be done."""
@@ -266,7 +280,12 @@ class SwappedOptimizer:
         for p, values in self._state.items():
             fake = self._fake(p)
             if values and not fakes.get(fake):
-                fakes[fake] = {key: self._fake_state(p, key, v) for key, v in values.items()}
+                states = {key: self._fake_state(p, key, v) for key, v in values.items()}
+                fakes[fake] = self._with_numbers(p, states)
+
+    def _with_numbers(self, owner, entries):
+        """Returns the entries of a group or a state with numbers that stand for counts."""
+        return {key: self._numbers.get(Place(owner, key), value) for key, value in entries.items()}
 
     def _fake(self, parameter):
         # Some optimizers have states of their own, under names.
@@ -280,17 +299,6 @@ class SwappedOptimizer:
         is_tensor = isinstance(parameter, torch.Tensor)
         owner = self._fakes.name(parameter) if is_tensor else parameter
         return self._fakes.of(value, f"{owner}.{key}", stays)
-
-
-def choices(group):
-    """Returns a group with what an optimizer would choose for real tensors on this device, where
-    its user has not."""
-    if group.get("foreach", False) is not None or group.get("fused") is not None:
-        return group
-    is_on_cuda = all(p.device.type == "cuda" for p in group["params"])
-    needs_number = isinstance(group.get("lr"), torch.Tensor) and not group.get("capturable")
-    foreach = is_on_cuda and not group.get("differentiable") and not needs_number
-    return dict(group, foreach=foreach)
 
 
 @contextmanager

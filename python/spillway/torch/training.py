@@ -149,6 +149,7 @@ class _Joined:
         state, iteration.generator = device.random_state(), None
         try:
             iteration.step(parameters, rates)
+            self.step.advance(rates)
         finally:
             self._end()
             device.set_random_state(state if iteration.generator is None else iteration.generator)

@@ -12,7 +12,7 @@ import torch
 from torch.utils._pytree import tree_flatten
 
 from .carrying import carry, replaced_in
-from .counting import read_at, refuse
+from .counting import refuse, values_at
 from .errors import UNKNOWN_LINE, CaptureError, is_of_user, quoted
 from .recording import View
 from .scalars import Scalar
@@ -79,9 +79,9 @@ class Runs:
     def _run(self, previous):
         recorded = self._record(previous)
         for one in recorded.optimizers:
-            if one.counts:
-                (place, sentence), optimizer = one.counts, one.optimizer
-                refuse(optimizer, sentence, self._blamed(lambda: read_at(optimizer, place)))
+            change, optimizer = one.counts.refused, one.optimizer
+            if change:
+                refuse(optimizer, change, self._blamed(lambda: values_at(optimizer, change.place)))
         self._left, replaced = {}, list(recorded.fakes.replaced)
         for change in self._stored.changes():
             tensors = replaced_in(change, recorded.fakes.real)
@@ -169,7 +169,8 @@ class _Values:
             for k, storage in enumerate(self._recorder.storages)
             if storage.kind == "state" and storage.writes
         }
-        return str(structure), results, states, self._generator
+        counts = [self._part(count.after) for one in self._recorded.optimizers for count in one.counts.all]
+        return str(structure), results, states, counts, self._generator
 
     def left(self, k):
         """Returns the number of a tensor that the run has left to the next one: a new number, unless

@@ -2,14 +2,17 @@
 
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 
 import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 from .capturing import explained
 from .carrying import carry
-from .counting import Numbers, refuse
+from .counting import Counts, Entries, refuse
 from .ownership import Substitution
-from .scalars import min_and_max_of
+from .recording import Recorder
+from .scalars import functions_of_numbers
 from .swapping import (
     Fakes,
     SwappedOptimizer,
@@ -25,12 +28,13 @@ from .swapping import (
 class Update:
     """A recorded step of an optimizer: the views of what its caller supplies. `parameters` and
     `gradients` are by the positions of the graph's inputs. `states` are those of the optimizer that the
-    step was recorded with, by parameter."""
+    step was recorded with, by parameter, and `counts` what it counts in Python."""
 
     parameters: dict
     gradients: dict
     rates: list
     states: dict
+    counts: Counts
 
 
 def record_update(recorder, optimizer, names, parameters):
@@ -40,17 +44,41 @@ def record_update(recorder, optimizer, names, parameters):
     with kept([optimizer]):
         with states_on_processor(optimizer) as real:
             is_initialised = initialise(optimizer, lambda p: id(real.get(p, p)) in updated)
-        fakes, views, gradients = Fakes(recorder), {}, {}
-        for k, p in parameters.items():
-            views[k], gradients[k] = _stand_in(recorder, fakes, p, names[k])
-        _pass_by(recorder, fakes, optimizer, updated)
-        rates, settings = given_settings(recorder, optimizer)
-        with SwappedOptimizer(optimizer, fakes, settings):
+        counts = Counts()
+        run = partial(_Run, optimizer, names, parameters, is_initialised, counts)
+        counts.is_settled = type(optimizer).__module__.startswith("torch.optim.")  # These count in tensors.
+        while not counts.is_settled:
+            run(Recorder(FakeTensorMode(allow_non_fake_inputs=True), recorder.measure))
+        return run(recorder).update()
+
+
+class _Run:
+    """One run of an optimizer's step on fake tensors."""
+
+    def __init__(self, optimizer, names, parameters, is_initialised, counts, recorder):
+        self._optimizer, self._parameters, self._counts = optimizer, parameters, counts
+        self._recorder, fakes = recorder, Fakes(recorder)
+        self._views = {k: _stand_in(recorder, fakes, p, names[k]) for k, p in parameters.items()}
+        _pass_by(recorder, fakes, optimizer, {id(p) for p in parameters.values()})
+        self._rates, settings, numbers = given_settings(recorder, optimizer, counts)
+        with SwappedOptimizer(optimizer, fakes, settings, numbers):
+            entries = Entries(optimizer, fakes.real)
             _step(recorder, fakes, optimizer)
-            if not is_initialised and any(optimizer.state.values()):
+            changes = entries.changes()
+            if not is_initialised and (any(optimizer.state.values()) or counts.other_change(changes)):
                 refuse_first_step(optimizer)
-    states = {p: dict(optimizer.state.get(p, {})) for p in parameters.values()}
-    return Update(views, gradients, [recorder.view(rate) for rate in rates], states)
+            counts.take(optimizer, changes, entries.now())
+            if counts.refused:
+                refuse(optimizer, counts.refused, None)
+            carry(recorder, entries.replaced())
+
+    def update(self):
+        """Returns what was recorded."""
+        own = vars(self._optimizer)["state"]
+        parameters, gradients = ({k: pair[n] for k, pair in self._views.items()} for n in (0, 1))
+        states = {p: self._counts.without(p, own.get(p, {})) for p in self._parameters.values()}
+        rates = [self._recorder.view(rate) for rate in self._rates]
+        return Update(parameters, gradients, rates, states, self._counts)
 
 
 @contextmanager
@@ -107,11 +135,6 @@ def _pass_by(recorder, fakes, optimizer, updated):
 
 def _step(recorder, fakes, optimizer):
     """Records the step, within the swapped optimizer."""
-    numbers = Numbers(optimizer)
     with explained(), Substitution(fakes), recorder.fake_mode, recorder, recorder.updating():
-        with min_and_max_of(optimizer):
+        with functions_of_numbers(optimizer):
             optimizer.plain_step()
-    change = numbers.change()
-    if change:
-        refuse(optimizer, change[1], None)
-    carry(recorder, numbers.replaced())

@@ -32,11 +32,12 @@ def verify(step, batches, steps, train):
     with _kept(step):
         for batch in islice(repeat(step.example()) if batches is None else batches, steps):
             count += 1
+            run = train.beside(batch)
             before = torch.get_rng_state()
             expected = _eager(step, batch)
             after = torch.get_rng_state()
             torch.set_rng_state(before)
-            _compare(count, expected, train.beside(batch), after, train)
+            _compare(count, expected, run(), after, train)
     if not count:
         raise ValueError("there is no batch to verify with")
     return count
